@@ -1707,15 +1707,27 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
 /* clang-format on */
 /* >>optimizers end */
 
-/* What an optimizer trains: the listed parameters, which it copies, and those whose names begin with prefix, such as are made later
- * too; all where neither is given. Several optimizers may share a model out among them, each with its own state, steps, schedule and
- * averages; gpunn_train_step computes, clips and begins anew only the gradients of what its optimizer trains. Plans and graphs are
- * kept for each, so taking turns costs nothing. A parameter of two optimizers, one of which has been told what it trains, is
- * refused: NULL and GPUNN_ERR_ARGUMENT, or, where a layer is made later, GPUNN_ERR_STATE by the next step. */
-#define GPUNN__SELECTION                  \
+/* Which parameters: those listed, which are copied, and those whose names begin with prefix, such as are made later too. */
+#define GPUNN__CHOSEN                     \
     gpunn_tensor *const *parameters;      \
     int                  parameter_count; \
     const char          *prefix; /* such as "generator." */
+/* Parameters of an optimizer with settings of their own. 0: the optimizer's; GPUNN_ZERO: 0. Each is of the first group that fits.
+ * Schedules scale each lr; gpunn_set_lr is of those without one. Where a group has a clip_norm, its norm is taken apart. */
+typedef struct gpunn_optimizer_group {
+    GPUNN__CHOSEN
+    float lr, weight_decay, beta1, beta2;
+    float clip_norm, clip_value; /* as of gpunn_set_clip_norm */
+} gpunn_optimizer_group;
+/* What an optimizer trains: what is chosen; all where neither list nor prefix is given. Several optimizers may share a model out
+ * among them, each with its own state, steps, schedule and averages; gpunn_train_step computes, clips and begins anew only the
+ * gradients of what its optimizer trains. Plans and graphs are kept for each, so taking turns costs nothing. A parameter of two
+ * optimizers, one of which has been told what it trains, is refused: NULL and GPUNN_ERR_ARGUMENT, or, where a layer is made later,
+ * GPUNN_ERR_STATE by the next step. */
+#define GPUNN__SELECTION                                                                                                   \
+    GPUNN__CHOSEN                                                                                                          \
+    const gpunn_optimizer_group *groups; /* copied; need no saving: a checkpoint is loaded into an optimizer made alike */ \
+    int                          group_count;
 
 /* Each equals torch.optim's of the same name, step by step. Weight decay applies to every parameter, as there, but those excluded
  * by gpunn_set_decay. A parameter that no backward pass has reached since gpunn_zero_grad is left alone.
@@ -1938,7 +1950,7 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
 /* ==== >>backend ======================================================================================================= *
  * What a backend provides, for its authors; programs need nothing from here. The core plans, the backend computes. All tensors
  * are contiguous and row-major in the backend's memory. A device calls its backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 8
+#define GPUNN_BACKEND_ABI 9
 #define GPUNN_MAX_OPERANDS 64 /* concat takes that many; no other op more than 12 */
 
 /* The constants of one node; each op reads only the fields named beside it. */
@@ -2108,8 +2120,10 @@ struct gpunn_update {
     int64_t                    step;           /* 1 for the first update of this range */
     float                      gradient_scale; /* gradients are read as gradient * gradient_scale ... */
     float                      gradient_limit; /* ... clamped to +-limit when limit > 0 */
-    const gpunn_kernel_update *fused;          /* a generated kernel that does just this; NULL: none */
-    gpunn_kernel_update_launch fused_launch;   /* the same on a GPU, behind a kernel that decides its numbers */
+    float                      clip_norm;  /* in a gpunn_run: of the gradients, so scaled, of all updates of that group; 0: off */
+    int                        clip_group; /* 0, 1, ... */
+    const gpunn_kernel_update *fused;      /* a generated kernel that does just this; NULL: none */
+    gpunn_kernel_update_launch fused_launch; /* the same on a GPU, behind a kernel that decides its numbers */
 };
 
 /* One whole run of a plan, for backends that execute it as one piece: steps in order, then the updates. */
@@ -2122,7 +2136,6 @@ typedef struct gpunn_run {
     float                 *loss_gradient; /* F16 training: receives loss_scale[0], or 1, before the steps; else NULL */
     const gpunn_update    *updates;       /* none of them may happen when the loss is not finite */
     int                    update_count;
-    float                  clip_norm; /* over the gradients of all updates; 0: off */
     float *loss_scale; /* F16 training: device memory; [0] scale, [1] steps since it changed, [2] updates skipped */
     void  *captured;   /* the backend's own, NULL at first; given to `forget` when the plan goes */
     /* Set as soon as the backend knows, which may be in a later run, even one without any work: the training step whose loss (or,
@@ -3094,17 +3107,27 @@ typedef struct gpunn__fit_record {
     gpunn__epoch *history;
 } gpunn__fit_record;
 
-struct gpunn_optimizer {
-    gpunn_model     *model;
-    gpunn_optimizer *next;                /* in the model's list */
-    const char      *name;                /* "gpunn_adam", for messages */
-    gpunn_update     rule;                /* kind and settings; the rest is filled in for each range of parameters */
-    bool             uses[GPUNN__STATES]; /* what this kind with these settings needs; averages: gpunn_set_ema */
-    /* What it was told to train; gpunn__is_chosen: */
-    gpunn_tensor **chosen;
-    int            chosen_count;
+typedef struct gpunn__chosen {
+    gpunn_tensor **list;
+    int            count;
     char          *prefix; /* NULL: none */
-    uint64_t       scope;  /* of its plans, by which they are told from those of others; 0: it trains everything */
+} gpunn__chosen;
+
+typedef struct gpunn__settings_group {
+    gpunn__chosen chosen;
+    float         setting[GPUNN_SETTINGS], clip_norm, clip_value; /* -1: the optimizer's */
+} gpunn__settings_group;
+
+struct gpunn_optimizer {
+    gpunn_model           *model;
+    gpunn_optimizer       *next;                /* in the model's list */
+    const char            *name;                /* "gpunn_adam", for messages */
+    gpunn_update           rule;                /* kind and settings; the rest is filled in for each range of parameters */
+    bool                   uses[GPUNN__STATES]; /* what this kind with these settings needs; averages: gpunn_set_ema */
+    gpunn__chosen          chosen;
+    uint64_t               scope; /* of its plans, by which they are told from those of others; 0: it trains everything */
+    gpunn__settings_group *groups;
+    int                    group_count;
     /* What its settings say; gpunn__optimizer_settle: */
     float state_start; /* of state 0 */
     int   decay;       /* the place of weight_decay */
@@ -3114,6 +3137,7 @@ struct gpunn_optimizer {
     gpunn_tensor **parameters; /* by rising offset; those of layers added later follow */
     int64_t       *steps;      /* updates of each so far */
     int64_t       *places;     /* of each in its states, in floats */
+    int           *group_of;   /* of each; -1: none */
     int            parameter_count;
     gpunn_update  *updates;              /* room for two a parameter: its own, and that of its average */
     float         *state[GPUNN__STATES]; /* backend memory, state_count floats each, or NULL */
@@ -12122,13 +12146,18 @@ static GPUNN__STATUS gpunn__run_training(gpunn_tensor *loss, gpunn__plan *plan)
     return gpunn__run_steps(dev, plan, plan->forward_count, plan->step_count);
 }
 
+static bool gpunn__is_among(const gpunn__chosen *chosen, const gpunn_tensor *parameter)
+{
+    if (chosen->prefix && strncmp(parameter->name, chosen->prefix, strlen(chosen->prefix)) == 0) return true;
+    for (int i = 0; i < chosen->count; i++)
+        if (chosen->list[i] == parameter) return true;
+    return false;
+}
+
 /* Whether an optimizer trains t. */
 static bool gpunn__is_chosen(const gpunn_optimizer *opt, const gpunn_tensor *t)
 {
-    bool chosen = opt->scope == 0 || (opt->prefix && strncmp(t->name, opt->prefix, strlen(opt->prefix)) == 0);
-    if (t->kind != GPUNN__PARAMETER) return false;
-    for (int i = 0; !chosen && i < opt->chosen_count; i++) chosen = opt->chosen[i] == t;
-    return chosen;
+    return t->kind == GPUNN__PARAMETER && (opt->scope == 0 || gpunn__is_among(&opt->chosen, t));
 }
 
 static const char *gpunn__why_unreached(const gpunn_model *model, const gpunn_optimizer *opt)
@@ -21101,39 +21130,104 @@ static GPUNN__STATUS gpunn__check_unshared(const gpunn_optimizer *opt, int from,
     return GPUNN_OK;
 }
 
-/* Takes copies of what it is told to train. */
-static GPUNN__STATUS gpunn__optimizer_choose(gpunn_optimizer *opt, const gpunn__selection *selection)
+/* Takes copies of a list and a prefix, which `where` says whose they are: "gpunn_adam: ". */
+static GPUNN__STATUS gpunn__choose(gpunn_model *model, const char *where, gpunn_tensor *const *list, int count,
+                                   const char *prefix, gpunn__chosen *chosen)
 {
-    gpunn_model  *model = opt->model;
     gpunn_device *dev = model->dev;
-    const int     count = selection->parameter_count;
-    if (count < 0 || (count > 0) != (selection->parameters != NULL))
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: parameter_count is %d and parameters is %s; give both or neither",
-                           opt->name, count, selection->parameters ? "there" : "NULL");
-    for (int i = 0; i < count; i++) {
-        const gpunn_tensor *t = selection->parameters[i];
-        if (t == NULL || t->model != model || t->kind != GPUNN__PARAMETER)
-            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: parameters[%d] is %s", opt->name, i,
-                               t == NULL           ? "NULL; a builder failed before, or gpunn_find knows no such name"
-                               : t->model != model ? "of another model"
-                                                   : "no parameter; inputs, buffers and values are not trained");
-    }
-    if (count == 0 && selection->prefix == NULL) return GPUNN_OK;
-    opt->scope = ++model->scopes;
-    if (selection->prefix && (opt->prefix = gpunn__strdup(dev, selection->prefix)) == NULL) return GPUNN_ERR_MEMORY;
+    if (count < 0 || (count > 0) != (list != NULL))
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%sparameter_count is %d and parameters is %s; give both or neither", where,
+                           count, list ? "there" : "NULL");
+    for (int i = 0; i < count; i++)
+        if (list[i] == NULL || list[i]->model != model || list[i]->kind != GPUNN__PARAMETER)
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%sparameters[%d] is %s", where, i,
+                               list[i] == NULL           ? "NULL; a builder failed before, or gpunn_find knows no such name"
+                               : list[i]->model != model ? "of another model"
+                                                         : "no parameter; inputs, buffers and values are not trained");
+    if (prefix && (chosen->prefix = gpunn__strdup(dev, prefix)) == NULL) return GPUNN_ERR_MEMORY;
     if (count == 0) return GPUNN_OK;
-    opt->chosen = (gpunn_tensor **)gpunn__realloc(dev, NULL, 0, (size_t)count * sizeof *opt->chosen);
-    if (opt->chosen == NULL) return GPUNN_ERR_MEMORY;
-    opt->chosen_count = count;
-    memcpy(opt->chosen, selection->parameters, (size_t)count * sizeof *opt->chosen);
+    chosen->list = (gpunn_tensor **)gpunn__realloc(dev, NULL, 0, (size_t)count * sizeof *list);
+    if (chosen->list == NULL) return GPUNN_ERR_MEMORY;
+    chosen->count = count;
+    memcpy(chosen->list, list, (size_t)count * sizeof *list);
     return GPUNN_OK;
+}
+
+/* One of a group's numbers, below `high`; -1 where it is left out, that is 0. */
+static GPUNN__STATUS gpunn__group_number(const gpunn_optimizer *opt, int index, const char *key, float given, float high,
+                                         float *number)
+{
+    char name[48];
+    *number = given == 0 ? -1 : gpunn__default(given, 0);
+    (void)snprintf(name, sizeof name, "groups[%d].%s", index, key);
+    return given == 0 || gpunn__check_range(opt->model->dev, opt->name, name, *number, 0, high) ? GPUNN_OK : GPUNN_ERR_ARGUMENT;
+}
+
+static GPUNN__STATUS gpunn__group_make(gpunn_optimizer *opt, const gpunn_optimizer_group *given, int index,
+                                       gpunn__settings_group *group)
+{
+    const gpunn__setting *row = gpunn__rules[opt->rule.kind].setting;
+    gpunn_device         *dev = opt->model->dev;
+    char                  where[96];
+    (void)snprintf(where, sizeof where, "%s: groups[%d].", opt->name, index);
+    const struct {
+        const char *key;
+        float       given;
+    } own[] = {{"lr", given->lr}, {"weight_decay", given->weight_decay}, {"beta1", given->beta1}, {"beta2", given->beta2}};
+    if (given->parameters == NULL && given->prefix == NULL)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%sprefix is NULL, and so is parameters; say which it is of", where);
+    for (int i = 0; i < GPUNN_SETTINGS; i++) group->setting[i] = -1;
+    gpunn_status status = gpunn__group_number(opt, index, "clip_norm", given->clip_norm, INFINITY, &group->clip_norm);
+    if (status == GPUNN_OK)
+        status = gpunn__group_number(opt, index, "clip_value", given->clip_value, INFINITY, &group->clip_value);
+    for (int i = 0; i < (int)(sizeof own / sizeof *own) && status == GPUNN_OK; i++) {
+        const int at = gpunn__setting_at(opt->rule.kind, own[i].key);
+        if (at < 0 && own[i].given != 0)
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s%s is given, but this optimizer has none; leave it out", where,
+                               own[i].key);
+        if (at >= 0) status = gpunn__group_number(opt, index, own[i].key, own[i].given, row[at].high, &group->setting[at]);
+    }
+    if (status != GPUNN_OK) return status;
+    status = gpunn__choose(opt->model, where, given->parameters, given->parameter_count, given->prefix, &group->chosen);
+    for (int i = 0; status == GPUNN_OK && i < group->chosen.count; i++)
+        if (!gpunn__is_chosen(opt, group->chosen.list[i]))
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%sparameters[%d] is '%s', which the optimizer does not train", where, i,
+                               group->chosen.list[i]->name);
+    return status;
+}
+
+/* Takes copies of all that it is told. */
+static GPUNN__STATUS gpunn__optimizer_select(gpunn_optimizer *opt, const gpunn__selection *s)
+{
+    gpunn_device *dev = opt->model->dev;
+    char          where[64];
+    (void)snprintf(where, sizeof where, "%s: ", opt->name);
+    gpunn_status status = gpunn__choose(opt->model, where, s->parameters, s->parameter_count, s->prefix, &opt->chosen);
+    if (status == GPUNN_OK && (s->parameters || s->prefix)) opt->scope = ++opt->model->scopes;
+    if (status == GPUNN_OK && (s->group_count < 0 || (s->group_count > 0) != (s->groups != NULL)))
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%sgroup_count is %d and groups is %s; give both or neither", where,
+                           s->group_count, s->groups ? "there" : "NULL");
+    if (status != GPUNN_OK || s->group_count == 0) return status;
+    opt->groups = (gpunn__settings_group *)gpunn__calloc(dev, (size_t)s->group_count * sizeof *opt->groups);
+    if (opt->groups == NULL) return GPUNN_ERR_MEMORY;
+    opt->group_count = s->group_count;
+    for (int i = 0; i < s->group_count && status == GPUNN_OK; i++)
+        status = gpunn__group_make(opt, &s->groups[i], i, &opt->groups[i]);
+    return status;
+}
+
+static void gpunn__chosen_free(gpunn_device *dev, gpunn__chosen *chosen)
+{
+    gpunn__free(dev, chosen->list, (size_t)chosen->count * sizeof *chosen->list);
+    if (chosen->prefix) gpunn__free(dev, chosen->prefix, strlen(chosen->prefix) + 1);
 }
 
 static void gpunn__optimizer_free(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
-    gpunn__free(dev, opt->chosen, (size_t)opt->chosen_count * sizeof *opt->chosen);
-    if (opt->prefix) gpunn__free(dev, opt->prefix, strlen(opt->prefix) + 1);
+    gpunn__chosen_free(dev, &opt->chosen);
+    for (int i = 0; i < opt->group_count; i++) gpunn__chosen_free(dev, &opt->groups[i].chosen);
+    gpunn__free(dev, opt->groups, (size_t)opt->group_count * sizeof *opt->groups);
     gpunn__free(dev, opt, sizeof *opt);
 }
 
@@ -21164,7 +21258,7 @@ static gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, gpunn_update
     opt->lr = setting[0];
     opt->plateau_scale = 1;
     opt->kept_scale[0] = 65536;
-    if ((selection && gpunn__optimizer_choose(opt, selection) != GPUNN_OK) ||
+    if ((selection && gpunn__optimizer_select(opt, selection) != GPUNN_OK) ||
         gpunn__check_unshared(opt, 0, GPUNN_ERR_ARGUMENT) != GPUNN_OK) {
         gpunn__optimizer_free(opt);
         return NULL;
@@ -21191,7 +21285,7 @@ static gpunn_optimizer *gpunn__optimizer_build(gpunn_model *model, gpunn_update_
     GPUNN_API gpunn_optimizer *gpunn_##name##_(gpunn_model *model, gpunn_##name##_args args)                                   \
     {                                                                                                                          \
         const float         given[GPUNN_SETTINGS] = {settings};                                                                \
-        const gpunn__selection selection = {args.parameters, args.parameter_count, args.prefix};                                     \
+        const gpunn__selection selection = {args.parameters, args.parameter_count, args.prefix, args.groups, args.group_count};                                     \
         return gpunn__optimizer_build(model, GPUNN_UPDATE_##ENUM, given, selection);                                              \
     }
 GPUNN_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
@@ -21210,6 +21304,7 @@ static void gpunn__optimizer_release(gpunn_optimizer *opt)
     gpunn__free(dev, opt->parameters, count * sizeof *opt->parameters);
     gpunn__free(dev, opt->steps, count * sizeof *opt->steps);
     gpunn__free(dev, opt->places, count * sizeof *opt->places);
+    gpunn__free(dev, opt->group_of, count * sizeof *opt->group_of);
     gpunn__free(dev, opt->updates, 2 * count * sizeof *opt->updates);
 }
 
@@ -21314,6 +21409,13 @@ static GPUNN__STATUS gpunn__scale_keep(gpunn_optimizer *opt)
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
 }
 
+static int gpunn__group_of(const gpunn_optimizer *opt, const gpunn_tensor *t)
+{
+    int i = 0;
+    while (i < opt->group_count && !gpunn__is_among(&opt->groups[i].chosen, t)) i++;
+    return i < opt->group_count ? i : -1;
+}
+
 /* Adds the parameters of layers that are new, `fresh` of them. */
 static GPUNN__STATUS gpunn__optimizer_grow(gpunn_optimizer *opt, int fresh)
 {
@@ -21327,20 +21429,23 @@ static GPUNN__STATUS gpunn__optimizer_grow(gpunn_optimizer *opt, int fresh)
     grown.parameters = (gpunn_tensor **)gpunn__calloc(dev, (size_t)all * sizeof *grown.parameters);
     grown.steps = (int64_t *)gpunn__calloc(dev, (size_t)all * sizeof *grown.steps);
     grown.places = (int64_t *)gpunn__calloc(dev, (size_t)all * sizeof *grown.places);
+    grown.group_of = (int *)gpunn__calloc(dev, (size_t)all * sizeof *grown.group_of);
     grown.updates = (gpunn_update *)gpunn__calloc(dev, 2 * (size_t)all * sizeof *grown.updates);
     memset(grown.state, 0, sizeof grown.state);
-    if (grown.parameters && grown.steps && grown.places && grown.updates) {
+    if (grown.parameters && grown.steps && grown.places && grown.group_of && grown.updates) {
         int count = known;
         if (known) {
             memcpy(grown.parameters, opt->parameters, (size_t)known * sizeof *grown.parameters);
             memcpy(grown.steps, opt->steps, (size_t)known * sizeof *grown.steps);
             memcpy(grown.places, opt->places, (size_t)known * sizeof *grown.places);
+            memcpy(grown.group_of, opt->group_of, (size_t)known * sizeof *grown.group_of);
         }
         for (int id = opt->considered; id < model->tensor_count; id++)
             if (gpunn__is_chosen(opt, model->tensors[id])) grown.parameters[count++] = model->tensors[id];
         qsort(grown.parameters + known, (size_t)fresh, sizeof *grown.parameters, gpunn__by_offset);
         for (int i = known; i < all; i++) {
             grown.places[i] = grown.state_count;
+            grown.group_of[i] = gpunn__group_of(opt, grown.parameters[i]);
             grown.state_count += gpunn__aligned(gpunn__count(grown.parameters[i], 1));
         }
     } else
@@ -21597,7 +21702,7 @@ static bool gpunn__goes_on(const gpunn__range *range, gpunn_tensor *const *list,
     if (gpunn__rules[opt->rule.kind].move) return false;
     bool same_decay = t->decay == first->decay || opt->rule.setting[opt->decay] == 0;
     return t->lr_scale == first->lr_scale && same_decay && opt->steps[i] == opt->steps[range->first] &&
-           (opt->keeps_zeros || range->end == padded);
+           opt->group_of[i] == opt->group_of[range->first] && (opt->keeps_zeros || range->end == padded);
 }
 
 /* Moves on to the next range of the list that has gradients. */
@@ -21614,27 +21719,38 @@ static bool gpunn__next_range(gpunn__range *range, gpunn_tensor *const *list, in
     return true;
 }
 
-/* The 2-norm of all gradients; its being NaN or infinite is an error. */
-static GPUNN__STATUS gpunn__gradient_norm(gpunn_model *model, const char *function, gpunn_tensor *const *list, int count,
-                                          double *norm)
+/* Adds the squares of the gradients of a range to *sum. */
+static GPUNN__STATUS gpunn__add_squares(gpunn_device *dev, const char *function, const float *gradient, int64_t count,
+                                        double *sum)
 {
-    gpunn_device *dev = model->dev;
-    const char   *fault = NULL;
-    double        sum = 0, part = 0;
-    gpunn__range  range = {0, 0, 0, 0};
-    while (gpunn__next_range(&range, list, count, NULL)) {
-        gpunn_status status = dev->backend->sum_of_squares(dev->context, gpunn__gradient_of(list[range.first]),
-                                                           range.end - range.begin, &part);
-        if (status != GPUNN_OK) return gpunn__backend_fail(dev, function, status);
-        if (fault == NULL) fault = gpunn__not_finite(&part, sizeof part);
-        sum += part;
-    }
+    double       part = 0;
+    gpunn_status status = dev->backend->sum_of_squares(dev->context, gradient, count, &part);
+    *sum += part;
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, function, status);
+}
+
+/* The 2-norm whose square that is; its being NaN or infinite is an error. */
+static GPUNN__STATUS gpunn__norm_of(gpunn_device *dev, const char *function, double sum, double *norm)
+{
+    const char *fault = gpunn__not_finite(&sum, sizeof sum);
     *norm = sqrt(sum);
     if (fault == NULL) return GPUNN_OK;
     return gpunn__fail(
         dev, GPUNN_ERR_NUMERIC,
         "%s: the norm of the gradients is %s; lower the learning rate, or look for a division by 0 or a log of 0 in the model",
         function, fault);
+}
+
+/* The 2-norm of all gradients. */
+static GPUNN__STATUS gpunn__gradient_norm(gpunn_model *model, const char *function, double *norm)
+{
+    double       sum = 0;
+    gpunn_status status = GPUNN_OK;
+    gpunn__range range = {0, 0, 0, 0};
+    while (status == GPUNN_OK && gpunn__next_range(&range, model->tensors, model->tensor_count, NULL))
+        status = gpunn__add_squares(model->dev, function, gpunn__gradient_of(model->tensors[range.first]),
+                                    range.end - range.begin, &sum);
+    return status == GPUNN_OK ? gpunn__norm_of(model->dev, function, sum, norm) : status;
 }
 
 /* torch's clip_coef. */
@@ -21644,7 +21760,7 @@ static float gpunn__clip_scale(float max_norm, double norm)
     return scale < 1 ? (float)scale : 1;
 }
 
-static double gpunn__scheduled_lr(const gpunn_optimizer *opt);
+static double gpunn__scheduled_lr(const gpunn_optimizer *opt, float lr);
 
 /* Whether a generated kernel finds this setting's number in each update; the others are in its text. */
 static bool gpunn__is_free(const char *key)
@@ -21670,7 +21786,6 @@ static void gpunn__find_fused(gpunn_update *update, const gpunn_kernel_set *set)
     }
 }
 
-/* That of the averages at an offset, of weights there. */
 /* Whether parameter i of the list lies where those before it end, with the zeros behind them. */
 static bool gpunn__lies_behind(const gpunn_optimizer *opt, int i, int64_t end)
 {
@@ -21678,6 +21793,7 @@ static bool gpunn__lies_behind(const gpunn_optimizer *opt, int i, int64_t end)
            !gpunn__is_lent(opt->parameters[i - 1]);
 }
 
+/* That of the averages at an offset, of weights there. */
 static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *update, int64_t offset, const float *weights,
                                   int64_t count)
 {
@@ -21691,21 +21807,36 @@ static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *upda
     update->step = opt->averaged + 1;
 }
 
-/* opt->updates: one for each range of parameters that have a gradient, which is read as clamp(gradient * scale, +-limit); then
- * those of the averages, also of the zeros between parameters. Returns their number. */
-static int gpunn__optimizer_updates(gpunn_optimizer *opt, float scale, float limit)
+/* Gives an update what the group of its first parameter says, or the optimizer. clips: with limits and norms. */
+static void gpunn__update_settings(const gpunn_optimizer *opt, int first, bool clips, gpunn_update *update)
+{
+    const gpunn_tensor          *t = opt->parameters[first];
+    const int                    group = opt->group_of[first];
+    const gpunn__settings_group *own = group < 0 ? NULL : &opt->groups[group];
+    float                        lr = own && own->setting[0] >= 0 ? own->setting[0] : opt->lr;
+    for (int i = 1; own && i < GPUNN_SETTINGS; i++)
+        if (own->setting[i] >= 0) update->setting[i] = own->setting[i];
+    update->setting[0] = (float)(gpunn__scheduled_lr(opt, lr) * (double)t->lr_scale);
+    if (!t->decay) update->setting[opt->decay] = 0;
+    if (!clips) return;
+    update->gradient_limit = own && own->clip_value >= 0 ? own->clip_value : opt->clip_value;
+    update->clip_group = own && own->clip_norm >= 0 ? group + 1 : 0;
+    update->clip_norm = update->clip_group ? own->clip_norm : opt->clip_norm;
+}
+
+/* opt->updates: one for each range of parameters that have a gradient; then those of the averages, also of the zeros between
+ * parameters. Returns their number. */
+static int gpunn__optimizer_updates(gpunn_optimizer *opt, bool clips)
 {
     gpunn_model *model = opt->model;
-    double       lr = gpunn__scheduled_lr(opt);
+    const bool   maximize = gpunn__setting_of(opt->rule.kind, opt->rule.setting, "maximize") != 0;
     gpunn__range range = {0, 0, 0, 0};
     int          count = 0;
-    if (gpunn__setting_of(opt->rule.kind, opt->rule.setting, "maximize") != 0) scale = -scale;
     while (gpunn__next_range(&range, opt->parameters, opt->parameter_count, opt)) {
         const gpunn_tensor *first = opt->parameters[range.first];
         gpunn_update       *update = &opt->updates[count++];
         *update = opt->rule;
-        update->gradient_scale = scale;
-        update->gradient_limit = limit;
+        update->gradient_scale = maximize ? -1 : 1;
         update->count = range.end - range.begin;
         update->parameter = gpunn__weights(first);
         update->half = model->half ? (char *)model->half + range.begin * 2 : NULL;
@@ -21713,8 +21844,7 @@ static int gpunn__optimizer_updates(gpunn_optimizer *opt, float scale, float lim
         update->gradient = gpunn__gradient_of(first);
         for (int i = 0; i < 3; i++) update->state[i] = opt->state[i] ? opt->state[i] + opt->places[range.first] : NULL;
         update->step = opt->steps[range.first] + 1;
-        update->setting[0] = (float)(lr * (double)first->lr_scale);
-        if (!first->decay) update->setting[opt->decay] = 0;
+        gpunn__update_settings(opt, range.first, clips, update);
         gpunn__find_fused(update, model->kernels);
     }
     for (int i = 0, next; opt->state[GPUNN__AVERAGE] && i < opt->parameter_count; i = next) {
@@ -21738,8 +21868,7 @@ static void gpunn__optimizer_advance(gpunn_optimizer *opt)
 static void gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run)
 {
     run->updates = opt->updates;
-    run->update_count = gpunn__optimizer_updates(opt, 1, opt->clip_value);
-    run->clip_norm = opt->clip_norm;
+    run->update_count = gpunn__optimizer_updates(opt, true);
     run->loss_scale = opt->loss_scale;
 }
 
@@ -21755,15 +21884,33 @@ static GPUNN__STATUS gpunn__optimizer_apply(gpunn_optimizer *opt, int count)
     return GPUNN_OK;
 }
 
+/* Clips the first `count` of opt->updates to the norm of their group. */
+static GPUNN__STATUS gpunn__clip_updates(gpunn_optimizer *opt, int count)
+{
+    static const char function[] = "gpunn_train_step";
+    for (int group = 0; group <= opt->group_count; group++) {
+        double       sum = 0, norm = 0;
+        float        limit = 0;
+        gpunn_status status = GPUNN_OK;
+        for (int i = 0; i < count && status == GPUNN_OK; i++) {
+            const gpunn_update *u = &opt->updates[i];
+            if (u->clip_group != group || !(u->clip_norm > 0)) continue;
+            limit = u->clip_norm;
+            status = gpunn__add_squares(opt->model->dev, function, u->gradient, u->count, &sum);
+        }
+        if (status == GPUNN_OK) status = gpunn__norm_of(opt->model->dev, function, sum, &norm);
+        if (status != GPUNN_OK) return status;
+        for (int i = 0; i < count && limit > 0; i++)
+            if (opt->updates[i].clip_group == group) opt->updates[i].gradient_scale *= gpunn__clip_scale(limit, norm);
+    }
+    return GPUNN_OK;
+}
+
 static GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt)
 {
-    double       norm = 0;
-    gpunn_status status = GPUNN_OK;
-    if (opt->clip_norm > 0)
-        status = gpunn__gradient_norm(opt->model, "gpunn_train_step", opt->parameters, opt->parameter_count, &norm);
-    if (status != GPUNN_OK) return status;
-    float scale = opt->clip_norm > 0 ? gpunn__clip_scale(opt->clip_norm, norm) : 1;
-    return gpunn__optimizer_apply(opt, gpunn__optimizer_updates(opt, scale, opt->clip_value));
+    int          count = gpunn__optimizer_updates(opt, true);
+    gpunn_status status = gpunn__clip_updates(opt, count);
+    return status == GPUNN_OK ? gpunn__optimizer_apply(opt, count) : status;
 }
 
 GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
@@ -21772,7 +21919,7 @@ GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
     gpunn_device *dev = opt->model->dev;
     gpunn_status  status = gpunn__optimizer_prepare(opt);
     if (status != GPUNN_OK) return status;
-    int count = gpunn__optimizer_updates(opt, 1, 0);
+    int count = gpunn__optimizer_updates(opt, false);
     if (dev->backend->execute == NULL) return gpunn__optimizer_apply(opt, count);
     gpunn_run run;
     memset(&run, 0, sizeof run);
@@ -21805,7 +21952,7 @@ GPUNN_API gpunn_status gpunn_clip_grad_norm(gpunn_model *model, float max_norm, 
     if (!(max_norm > 0))
         return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: max_norm is %g; give one above 0", function, (double)max_norm);
     double       norm = 0;
-    gpunn_status status = gpunn__gradient_norm(model, function, model->tensors, model->tensor_count, &norm);
+    gpunn_status status = gpunn__gradient_norm(model, function, &norm);
     if (total_norm) *total_norm = (float)norm;
     float scale = gpunn__clip_scale(max_norm, norm);
     return status == GPUNN_OK && scale < 1 ? gpunn__scale_gradients(model, function, scale, 0) : status;
@@ -21847,7 +21994,7 @@ GPUNN_API void gpunn_set_clip_value(gpunn_optimizer *opt, float clip_value)
 
 GPUNN_API float gpunn_get_lr(const gpunn_optimizer *opt)
 {
-    return opt ? (float)gpunn__scheduled_lr(opt) : 0;
+    return opt ? (float)gpunn__scheduled_lr(opt, opt->lr) : 0;
 }
 
 GPUNN_API float gpunn_loss_scale(gpunn_optimizer *opt, int64_t *skipped)
@@ -21871,10 +22018,10 @@ static double gpunn__anneal(double from, double to, double share)
 }
 
 /* All in closed form, so that nothing has to be kept but t. One-cycle and cosine stay at their last value after total_steps. */
-static double gpunn__scheduled_lr(const gpunn_optimizer *opt)
+static double gpunn__scheduled_lr(const gpunn_optimizer *opt, float base)
 {
     const gpunn_schedule_args *s = &opt->schedule;
-    double                     lr = opt->lr, low = s->min_lr, t = (double)opt->schedule_step, total = (double)s->total_steps;
+    double                     lr = base, low = s->min_lr, t = (double)opt->schedule_step, total = (double)s->total_steps;
     switch (s->type) {
     case GPUNN_SCHEDULE_STEP: return lr * pow(gpunn__as_written(s->gamma), (double)(opt->schedule_step / s->step_size));
     case GPUNN_SCHEDULE_MULTI_STEP: {
@@ -21994,7 +22141,7 @@ static void gpunn__plateau_step(gpunn_optimizer *opt, double metric)
         opt->plateau_bad = 0;
     }
     if (opt->plateau_bad > s->patience) {
-        double lr = gpunn__scheduled_lr(opt), reduced = fmax(lr * gpunn__as_written(s->factor), (double)s->min_lr);
+        double lr = gpunn__scheduled_lr(opt, opt->lr), reduced = fmax(lr * gpunn__as_written(s->factor), (double)s->min_lr);
         if (lr - reduced > 1e-8) opt->plateau_scale = reduced / opt->lr;
         opt->plateau_cooldown = s->cooldown;
         opt->plateau_bad = 0;

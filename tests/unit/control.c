@@ -212,13 +212,88 @@ static void test_checkpoint(void **state)
     assert_int_equal(unlink(path) | unlink(same), 0);
 }
 
+/* ---- groups ---- */
+enum { PARTS = 3 };
+
+/* The sum of losses that have nothing in common, of parameters a.*, b.* and c.*; alone receives each. */
+static gpunn_tensor *parts_make(gpunn_model *model, gpunn_tensor *alone[PARTS], gpunn_tensor **x)
+{
+    const char   *names[] = {"a.fc", "b.fc", "c.fc"};
+    gpunn_tensor *sum = NULL;
+    *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, SAMPLE));
+    for (int i = 0; i < PARTS; i++) {
+        alone[i] = gpunn_mean(gpunn_square(gpunn_linear(*x, names[i], .out_features = 7)), GPUNN_ALL, false);
+        sum = sum ? gpunn_add(sum, alone[i]) : alone[i];
+    }
+    return sum;
+}
+
+/* A group does what an optimizer of its own would do, to the bit, clipping and schedule included. */
+static void test_groups(void **state)
+{
+    fixture      *f = *state;
+    gpunn_device *dev = f->dev;
+    gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_tensor *x[2], *alone[2][PARTS], *loss = parts_make(f->model, alone[0], &x[0]),
+                                          *bias = gpunn_find(f->model, "b.fc.bias");
+    (void)parts_make(model, alone[1], &x[1]);
+    const gpunn_optimizer_group groups[] = {
+        {.prefix = "a.", .lr = 0.02f, .weight_decay = 0.1f, .beta1 = GPUNN_ZERO, .beta2 = 0.9f, .clip_norm = 0.05f},
+        {.parameters = &bias, .parameter_count = 1, .prefix = "b.fc.w", .lr = GPUNN_ZERO},
+        {.prefix = "", .clip_value = 0.01f, .clip_norm = 0.02f}};
+    gpunn_optimizer *opt = MADE(dev, gpunn_adamw(f->model, .lr = 0.01f, .beta1 = 0.8f, .groups = groups, .group_count = 3));
+    gpunn_optimizer *own[] = {
+        MADE(dev, gpunn_adamw(model, .lr = 0.02f, .weight_decay = 0.1f, .beta1 = GPUNN_ZERO, .beta2 = 0.9f, .prefix = "a.")),
+        MADE(dev, gpunn_adamw(model, .lr = GPUNN_ZERO, .beta1 = 0.8f, .prefix = "b.")),
+        MADE(dev, gpunn_adamw(model, .lr = 0.01f, .beta1 = 0.8f, .prefix = "c."))};
+    const float norms[] = {0.05f, 0.03f, 0.02f};
+    gpunn_set_clip_norm(opt, 0.03f);
+    gpunn_set_clip_value(own[2], 0.01f);
+    OK(dev, gpunn_set_schedule(opt, .type = GPUNN_SCHEDULE_EXPONENTIAL, .gamma = 0.7f));
+    for (int i = 0; i < PARTS; i++) {
+        gpunn_set_clip_norm(own[i], norms[i]);
+        OK(dev, gpunn_set_schedule(own[i], .type = GPUNN_SCHEDULE_EXPONENTIAL, .gamma = 0.7f));
+    }
+    for (int step = 0; step < 4; step++) {
+        float *values = test_randoms(BATCH * SAMPLE, (uint32_t)step, 1);
+        for (int i = 0; i < 2; i++) OK(dev, write_floats(x[i], values, BATCH * SAMPLE));
+        free(values);
+        OK(dev, gpunn_train_step(opt, loss));
+        OK(dev, gpunn_schedule_step(opt, 0));
+        for (int i = 0; i < PARTS; i++) {
+            OK(dev, gpunn_train_step(own[i], alone[1][i]));
+            OK(dev, gpunn_schedule_step(own[i], 0));
+        }
+        check_same_weights(dev, f->model, dev, model);
+    }
+    gpunn_optimizer_destroy(opt);
+    for (int i = 0; i < PARTS; i++) gpunn_optimizer_destroy(own[i]);
+    gpunn_model_destroy(model);
+
+    const gpunn_optimizer_group bad[] = {{.lr = 1},
+                                         {.prefix = "a.", .beta1 = 0.5f},
+                                         {.prefix = "a.", .lr = -1},
+                                         {.parameters = &bias, .parameter_count = 1},
+                                         {.prefix = "a.", .clip_norm = -1}};
+    FAILS_NULL(dev, gpunn_sgd(f->model, .groups = bad), GPUNN_ERR_ARGUMENT, "group_count is 0");
+    FAILS_NULL(dev, gpunn_sgd(f->model, .groups = bad, .group_count = 1), GPUNN_ERR_ARGUMENT, "groups[0].", "prefix is NULL");
+    FAILS_NULL(dev, gpunn_sgd(f->model, .groups = bad + 1, .group_count = 1), GPUNN_ERR_ARGUMENT, "groups[0].beta1", "has none");
+    FAILS_NULL(dev, gpunn_sgd(f->model, .groups = bad + 2, .group_count = 1), GPUNN_ERR_ARGUMENT, "groups[0].lr is -1");
+    FAILS_NULL(dev, gpunn_sgd(f->model, .prefix = "a.", .groups = bad + 3, .group_count = 1), GPUNN_ERR_ARGUMENT, "'b.fc.bias'",
+               "does not train");
+    FAILS_NULL(dev, gpunn_sgd(f->model, .groups = bad + 4, .group_count = 1), GPUNN_ERR_ARGUMENT, "groups[0].clip_norm is -1");
+}
+
 int main(void)
 {
     static const struct {
         const char        *name;
         CMUnitTestFunction run;
-    } list[] = {
-        {"turns", test_turns}, {"own gradients", test_own_gradients}, {"lists", test_lists}, {"checkpoint", test_checkpoint}};
+    } list[] = {{"turns", test_turns},
+                {"own gradients", test_own_gradients},
+                {"lists", test_lists},
+                {"checkpoint", test_checkpoint},
+                {"groups", test_groups}};
     static struct CMUnitTest tests[64];
     int                      count = 0;
     for (int i = 0; i < COUNT(list); i++) count += each_backend(tests + count, list[i].name, list[i].run, NULL);
