@@ -260,7 +260,12 @@
  *         gpunn_read(probability, p, sizeof p);
  *         gpunn_read(h, hidden, sizeof hidden);
  *     In a game or a control loop that is all there is in a frame: after the first call nothing is allocated. gpunn_keep keeps a
- *     value between readable after every run, gpunn_retain_grad its gradient.
+ *     value between readable after every run, gpunn_retain_grad its gradient. How an output depends on the inputs, for a saliency
+ *     map or an adversarial example, without a trace in the training that goes on:
+ *         static float slopes[3][20];
+ *         gpunn_retain_grad(x);
+ *         gpunn_backward(gpunn_sum(y, GPUNN_ALL, false), .mode = GPUNN_MODE_EVALUATION, .inputs_only = true);
+ *         gpunn_read_grad(x, slopes, sizeof slopes);
  *
  * DATA  A loader takes samples that lie in memory, or a function that makes them, and writes shuffled batches into the inputs;
  *     with .workers they are made by other threads while the device computes. U8 images become F32 on the way.
@@ -754,8 +759,11 @@ GPUNN_API struct DLManagedTensorVersioned *gpunn_to_dlpack(gpunn_tensor *t);
 GPUNN_API gpunn_status gpunn_bind_dlpack(gpunn_tensor *t, struct DLManagedTensorVersioned *managed);
 
 GPUNN_API gpunn_status gpunn_set_trainable(gpunn_tensor *parameter, bool trainable); /* false freezes it */
-GPUNN_API gpunn_status gpunn_set_lr_scale(gpunn_tensor *parameter, float scale);     /* its learning rate, times scale */
-GPUNN_API gpunn_status gpunn_set_decay(gpunn_tensor *parameter, bool decay);         /* false: no weight decay */
+/* Whether a batch_norm takes its running statistics in training too, and leaves them alone; t: its result or its running_mean. Specs do
+ * not tell. */
+GPUNN_API gpunn_status gpunn_freeze_statistics(gpunn_tensor *t, bool frozen);
+GPUNN_API gpunn_status gpunn_set_lr_scale(gpunn_tensor *parameter, float scale); /* its learning rate, times scale */
+GPUNN_API gpunn_status gpunn_set_decay(gpunn_tensor *parameter, bool decay);     /* false: no weight decay */
 /* The value stays readable after every run; training steps compute it too when it needs no input that the loss does not. */
 GPUNN_API gpunn_tensor *gpunn_keep(gpunn_tensor *t);
 GPUNN_API gpunn_tensor *gpunn_retain_grad(gpunn_tensor *t); /* as torch's: also for inputs and values between */
@@ -1562,8 +1570,20 @@ GPUNN_API gpunn_tensor *gpunn_binary_accuracy(gpunn_tensor *prob,
 
 /* Evaluation mode: computes just what the outputs need. Inputs must have been written. */
 GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count);
-/* Training mode: forward, and gradients of the scalar loss added to what gpunn_zero_grad left. */
-GPUNN_API gpunn_status gpunn_backward(gpunn_tensor *loss);
+typedef enum gpunn_mode {
+    GPUNN_MODE_TRAINING = 0,
+    GPUNN_MODE_EVALUATION /* dropout off; batch_norm has its running statistics, which stay as they are */
+} gpunn_mode;
+typedef struct gpunn_backward_args {
+    int              args_;
+    gpunn_mode       mode;
+    gpunn_optimizer *optimizer;   /* gradients of what it trains alone; NULL: of all parameters */
+    bool             inputs_only; /* of none: only of what gpunn_retain_grad names; those of parameters stay what they are */
+} gpunn_backward_args;
+/* Forward, and gradients of the scalar loss added to what gpunn_zero_grad left. In evaluation mode nothing else changes: neither
+ * running statistics nor what dropout will drop next. */
+GPUNN_API gpunn_status gpunn_backward_(gpunn_tensor *loss, gpunn_backward_args args);
+#define gpunn_backward(...) gpunn_backward_(GPUNN_NAMED(gpunn_backward_args, __VA_ARGS__))
 /* torch.autograd.backward(outputs, gradients): the same from gradients that the program gives, gradients[i] of F32 values outputs[i],
  * as many; so a model is one differentiable piece of a larger program. In memory of the host or of the GPU. The forward pass is
  * done anew, in training mode. */
@@ -2030,8 +2050,9 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
  * channels_last) what it copies in in, and where to, with channels and dtype as wanted there, in grad_in, with accumulate. */
 typedef struct gpunn_step {
     gpunn_op op;
-    bool     backward; /* false: out from in. true: grad_in from grad_out and what the op table says it reads */
-    bool     training; /* of the plan: dropout drops, batch_norm takes the batch's statistics and updates the running ones */
+    bool     backward;  /* false: out from in. true: grad_in from grad_out and what the op table says it reads */
+    bool     training;  /* of the plan: dropout drops, batch_norm takes the batch's statistics and updates the running ones */
+    bool     evaluates; /* in training: attention drops nothing, batch_norm takes the running statistics and leaves them alone */
     gpunn_precision         precision; /* of the model on this device */
     const char             *name;      /* the layer's, "" when it has none */
     const gpunn_attributes *attr;
@@ -2529,7 +2550,7 @@ GPUNN__SHARED void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32
  * 65536 / keep. */
 static uint32_t gpunn__drop_keep(const gpunn_step *step)
 {
-    return step->training ? (uint32_t)((1 - (double)step->attr->dropout_p) * 65536 + 0.5) : 65536;
+    return step->training && !step->evaluates ? (uint32_t)((1 - (double)step->attr->dropout_p) * 65536 + 0.5) : 65536;
 }
 
 GPUNN__SHARED float gpunn__drop_scale(uint32_t keep)
@@ -3025,6 +3046,7 @@ struct gpunn_tensor {
     gpunn_init init;
     int64_t    padding; /* 1 + the row that starts as 0, whatever init says; 0: none */
     bool       trainable, decay;
+    bool       frozen; /* a running_mean: gpunn_freeze_statistics */
     float      lr_scale;
     int64_t    offset;       /* in the model's weights, in floats; parameters: in the gradients too; -1: not laid out */
     float     *constant;     /* host copy of a constant's values */
@@ -5885,6 +5907,26 @@ GPUNN_API gpunn_status gpunn_set_trainable(gpunn_tensor *parameter, bool trainab
     if (!gpunn__begin_setting(&call, parameter, "gpunn_set_trainable")) return GPUNN_ERR_ARGUMENT;
     if (parameter->trainable != trainable) gpunn__invalidate(parameter->model);
     parameter->trainable = trainable;
+    return GPUNN_OK;
+}
+
+GPUNN_API gpunn_status gpunn_freeze_statistics(gpunn_tensor *t, bool frozen)
+{
+    gpunn__call   call;
+    gpunn_tensor *mean = NULL;
+    if (!gpunn__begin_x(&call, "gpunn_freeze_statistics", NULL, t, true)) return GPUNN_ERR_ARGUMENT;
+    for (int id = 0; id < t->model->tensor_count && mean == NULL; id++) {
+        const gpunn_tensor *norm = t->model->tensors[id];
+        if (norm->op == GPUNN_OP_BATCH_NORM && (norm == t || norm->inputs[3] == t)) mean = norm->inputs[3];
+    }
+    if (mean == NULL) {
+        (void)gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
+                            "it is neither the result of a batch_norm nor a running_mean; use gpunn_find(model, "
+                            "\"name.running_mean\")");
+        return GPUNN_ERR_ARGUMENT;
+    }
+    if (mean->frozen != frozen) gpunn__invalidate(t->model);
+    mean->frozen = frozen;
     return GPUNN_OK;
 }
 
@@ -9684,8 +9726,17 @@ typedef struct gpunn__request {
     gpunn_tensor *const   *outputs; /* training: the loss, unless seeded */
     int                    output_count;
     bool                   training, seeded;
-    const gpunn_optimizer *opt; /* training: gradients of what it trains alone; NULL: of all parameters */
+    bool                   evaluates;   /* training: in evaluation mode */
+    bool                   inputs_only; /* training: gradients of no parameters */
+    const gpunn_optimizer *opt;         /* training: gradients of what it trains alone; NULL: of all parameters */
 } gpunn__request;
+
+#define GPUNN__NO_PARAMETERS UINT64_MAX /* a plan's scope */
+
+static uint64_t gpunn__scope(const gpunn__request *request)
+{
+    return request->inputs_only ? GPUNN__NO_PARAMETERS : request->opt ? request->opt->scope : 0;
+}
 
 static gpunn__request gpunn__ask(gpunn_tensor *const *outputs, int count, gpunn__aim aim)
 {
@@ -9702,7 +9753,7 @@ struct gpunn__plan {
     gpunn__plan     *next;
     gpunn_tensor   **outputs; /* as asked for; a training plan's one output is the loss */
     int              output_count;
-    bool             training, seeded;
+    bool             training, evaluates, seeded;
     gpunn__lent     *seed;        /* seeded: gradients of the outputs, from which the backward pass starts instead */
     void            *seed_memory; /* of those that came from the host; NULL: none did */
     size_t           seed_bytes;
@@ -9889,7 +9940,14 @@ static bool gpunn__is_alias(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     if (t->kind != GPUNN__VALUE) return false;
     if (t->op == GPUNN_OP_RESHAPE) return !(plan->last[t->inputs[0]->id] && gpunn__has_layouts(t->inputs[0]));
-    return t->op == GPUNN_OP_DROPOUT && (!plan->training || t->attr.dropout_p == 0);
+    return t->op == GPUNN_OP_DROPOUT && (!plan->training || plan->evaluates || t->attr.dropout_p == 0);
+}
+
+/* Whether a node's op differs between the modes, and in this plan for training is as in evaluation. */
+static bool gpunn__evaluates(const gpunn__plan *plan, const gpunn_tensor *t)
+{
+    if (t->op == GPUNN_OP_BATCH_NORM) return plan->training && (plan->evaluates || t->inputs[3]->frozen);
+    return plan->evaluates && (t->op == GPUNN_OP_DROPOUT || t->op == GPUNN_OP_ATTENTION) && t->attr.dropout_p > 0;
 }
 
 static bool gpunn__is_output(const gpunn__plan *plan, const gpunn_tensor *t)
@@ -9908,7 +9966,8 @@ static bool gpunn__is_visible(const gpunn__plan *plan, const gpunn_tensor *t)
 /* A layer that others can be merged into. */
 static bool gpunn__begins_chain(const gpunn__builder *b, const gpunn_tensor *t)
 {
-    if (t->op == GPUNN_OP_BATCH_NORM) return b->plan->training && b->model->dev->info.merged_norm && b->group[t->id] < 0;
+    if (t->op == GPUNN_OP_BATCH_NORM)
+        return b->plan->training && !gpunn__evaluates(b->plan, t) && b->model->dev->info.merged_norm && b->group[t->id] < 0;
     return gpunn__is_convolution(t->op) || t->op == GPUNN_OP_LINEAR;
 }
 
@@ -10212,7 +10271,8 @@ static bool gpunn__group_layout_fits(const gpunn__builder *b, const gpunn__group
 /* One value per channel is an error in training, which the single op tells. */
 static bool gpunn__lacks_variance(const gpunn__builder *b, const gpunn_tensor *t)
 {
-    return t->op == GPUNN_OP_BATCH_NORM && b->plan->training && gpunn__count(t, b->plan->batch) == gpunn__dim(t->dim[1], 1);
+    return t->op == GPUNN_OP_BATCH_NORM && b->plan->training && !gpunn__evaluates(b->plan, t) &&
+           gpunn__count(t, b->plan->batch) == gpunn__dim(t->dim[1], 1);
 }
 
 static bool gpunn__group_values_fit(const gpunn__builder *b, int index)
@@ -10309,7 +10369,8 @@ static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const in
     if (gpunn__program(b, group, false)->operands == NULL || b->refused[last] || gpunn__is_norm_step(b, kernel, tensors))
         return false;
     for (int k = 0; k < kernel->node_count; k++)
-        if (!b->needed[tensors[k]] || b->group[tensors[k]] >= 0) return false;
+        if (!b->needed[tensors[k]] || b->group[tensors[k]] >= 0 || gpunn__evaluates(b->plan, b->model->tensors[tensors[k]]))
+            return false;
     for (int k = 0; k < kernel->node_count; k++) b->group[tensors[k]] = index;
     bool fits = gpunn__group_layout_fits(b, group) && gpunn__group_values_fit(b, index) &&
                 (!b->plan->training || gpunn__group_gradients_fit(b, index));
@@ -10547,6 +10608,7 @@ static gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, boo
     step->op = t->op;
     step->backward = backward;
     step->training = plan->training;
+    step->evaluates = gpunn__evaluates(plan, t);
     step->precision = gpunn__precision_of(b->model);
     step->name = t->layer ? t->layer : t->name ? t->name : "";
     step->attr = &t->attr;
@@ -11297,7 +11359,7 @@ static void gpunn__mark_trained(gpunn__builder *b)
     const gpunn_optimizer *opt = b->request->opt;
     for (int id = 0; id < b->plan->tensor_count; id++)
         b->wants[id] = b->plan->scope == 0 && b->model->tensors[id]->kind == GPUNN__PARAMETER;
-    for (int i = 0; b->plan->scope && i < opt->parameter_count; i++) b->wants[opt->parameters[i]->id] = true;
+    for (int i = 0; opt && b->plan->scope == opt->scope && i < opt->parameter_count; i++) b->wants[opt->parameters[i]->id] = true;
 }
 
 /* Which tensors have gradients, and who computes them. */
@@ -11698,7 +11760,8 @@ static gpunn__plan *gpunn__plan_try(gpunn_model *model, const gpunn__request *re
     plan->output_count = request->output_count;
     plan->training = request->training;
     plan->seeded = request->seeded;
-    plan->scope = request->opt ? request->opt->scope : 0;
+    plan->evaluates = request->evaluates;
+    plan->scope = gpunn__scope(request);
     plan->batch = batch;
     plan->tensor_count = model->tensor_count;
     gpunn__builder builder;
@@ -12023,8 +12086,8 @@ static bool gpunn__is_ready(const gpunn_model *model, const gpunn__plan *plan)
 /* Whether a plan is what is asked for, for some batch. */
 static bool gpunn__serves(const gpunn__plan *plan, const gpunn__request *request)
 {
-    return plan->training == request->training && plan->seeded == request->seeded &&
-           plan->scope == (request->opt ? request->opt->scope : 0) && plan->output_count == request->output_count &&
+    return plan->training == request->training && plan->seeded == request->seeded && plan->evaluates == request->evaluates &&
+           plan->scope == gpunn__scope(request) && plan->output_count == request->output_count &&
            memcmp(plan->outputs, request->outputs, (size_t)plan->output_count * sizeof *plan->outputs) == 0;
 }
 
@@ -12160,16 +12223,16 @@ static bool gpunn__is_chosen(const gpunn_optimizer *opt, const gpunn_tensor *t)
     return t->kind == GPUNN__PARAMETER && (opt->scope == 0 || gpunn__is_among(&opt->chosen, t));
 }
 
-static const char *gpunn__why_unreached(const gpunn_model *model, const gpunn_optimizer *opt)
+static const char *gpunn__why_unreached(const gpunn_model *model, const gpunn_backward_args *args)
 {
     int there = 0, trainable = 0;
-    for (int i = 0; i < model->tensor_count; i++) {
+    for (int i = 0; i < model->tensor_count && !args->inputs_only; i++) {
         const gpunn_tensor *t = model->tensors[i];
-        bool                counts = t->kind == GPUNN__PARAMETER && (opt == NULL || gpunn__is_chosen(opt, t));
+        bool                counts = t->kind == GPUNN__PARAMETER && (!args->optimizer || gpunn__is_chosen(args->optimizer, t));
         there += counts;
         trainable += counts && t->trainable;
     }
-    if (opt && there == 0) return "it trains none; does its .prefix begin the parameters' names?";
+    if (args->optimizer && there == 0) return "it trains none; does its .prefix begin the parameters' names?";
     return there > trainable && trainable == 0
                ? "every parameter is frozen; unfreeze one with gpunn_set_trainable"
                : "it depends on none of them, or only through ops without a gradient, as comparisons are";
@@ -12193,21 +12256,25 @@ static GPUNN__STATUS gpunn__settle_writes(gpunn_model *model, gpunn__plan *plan)
     return GPUNN_OK;
 }
 
-/* Forward and backward of one training step; with opt (prepared), gradients begin anew, and its clipping and update follow. loss:
- * NULL where the program has given gradients. */
-static GPUNN__STATUS gpunn__train(gpunn_model *model, gpunn__plan *plan, gpunn_tensor *loss, gpunn_optimizer *opt)
+/* Forward and backward of one training step, as args ask; with opt (prepared), gradients begin anew, and its clipping and update
+ * follow. loss: NULL where the program has given gradients. */
+static GPUNN__STATUS gpunn__train(gpunn__plan *plan, gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt)
 {
+    gpunn_model  *model = plan->outputs[0]->model;
     gpunn_device *dev = model->dev;
     if (plan->reached_count == 0 && plan->step_count == plan->forward_count)
-        return gpunn__fail(dev, GPUNN_ERR_STATE,
-                           "no gradient goes from the %s to a trainable parameter%s or to a tensor of gpunn_retain_grad: %s",
-                           loss ? "loss" : "outputs", plan->scope ? " of the optimizer" : "", gpunn__why_unreached(model, opt));
+        return gpunn__fail(dev, GPUNN_ERR_STATE, "no gradient goes from the %s to a %stensor of gpunn_retain_grad: %s",
+                           loss ? "loss" : "outputs",
+                           args->inputs_only ? ""
+                           : plan->scope     ? "trainable parameter of the optimizer or to a "
+                                             : "trainable parameter or to a ",
+                           gpunn__why_unreached(model, args));
     for (int i = 0; opt && i < opt->parameter_count; i++) /* no sooner: a run that cannot be leaves gradients alone */
         opt->parameters[i]->grad_reached = false;
     gpunn_status status = gpunn__settle_writes(model, plan);
     if (status != GPUNN_OK) return status;
-    model->state.step++;
-    model->state.weights_version++; /* running statistics */
+    model->state.step += !plan->evaluates;
+    model->state.weights_version += !plan->evaluates; /* running statistics */
     if (dev->backend->execute == NULL) {
         status = loss ? gpunn__run_training(loss, plan) : gpunn__run_steps(dev, plan, 0, plan->step_count);
         for (int i = 0; i < plan->reached_count && status == GPUNN_OK; i++) model->tensors[plan->reached[i]]->grad_reached = true;
@@ -12223,12 +12290,12 @@ static GPUNN__STATUS gpunn__train(gpunn_model *model, gpunn__plan *plan, gpunn_t
     plan->captured = run.captured;
     for (int i = 0; i < plan->reached_count && status != GPUNN_OK; i++)
         model->tensors[plan->reached[i]]->grad_reached = plan->was_reached[i];
-    if (status == GPUNN_ERR_MEMORY) model->state.step--; /* the call made again drops the same */
+    if (status == GPUNN_ERR_MEMORY) model->state.step -= !plan->evaluates; /* the call made again drops the same */
     if (opt && status == GPUNN_OK) gpunn__optimizer_advance(opt);
     return status;
 }
 
-static GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer *opt)
+static GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt)
 {
     if (loss == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "the loss is NULL; a builder failed before: see gpunn_error");
     gpunn_model  *model = loss->model;
@@ -12240,14 +12307,28 @@ static GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer *opt)
                            gpunn_dtype_name(loss->dtype), gpunn__shape_text(loss, text));
     }
     gpunn__request request = gpunn__ask(&loss, 1, GPUNN__TRAIN);
-    request.opt = opt;
+    request.opt = args->optimizer;
+    request.inputs_only = args->inputs_only;
+    request.evaluates = args->mode == GPUNN_MODE_EVALUATION;
     gpunn__plan *plan = gpunn__plan_for(model, &request);
-    return plan ? gpunn__train(model, plan, loss, opt) : dev->error.status;
+    return plan ? gpunn__train(plan, loss, args, opt) : dev->error.status;
 }
 
-GPUNN_API gpunn_status gpunn_backward(gpunn_tensor *loss)
+GPUNN_API gpunn_status gpunn_backward_(gpunn_tensor *loss, gpunn_backward_args args)
 {
-    return gpunn__gradients(loss, NULL);
+    static const char function[] = "gpunn_backward";
+    gpunn_device     *dev = loss ? loss->model->dev : NULL;
+    gpunn_status      status = GPUNN_OK;
+    if ((int)args.mode < GPUNN_MODE_TRAINING || args.mode > GPUNN_MODE_EVALUATION)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: mode %d is none; use GPUNN_MODE_TRAINING or GPUNN_MODE_EVALUATION",
+                           function, (int)args.mode);
+    if (args.optimizer && args.inputs_only)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: optimizer and inputs_only exclude each other; give one of them",
+                           function);
+    if (args.optimizer && loss && args.optimizer->model != loss->model)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the loss is of another model than the optimizer", function);
+    if (args.optimizer) status = gpunn__optimizer_prepare(args.optimizer);
+    return status == GPUNN_OK ? gpunn__gradients(loss, &args, NULL) : status;
 }
 
 static size_t gpunn__whole_lines(size_t bytes)
@@ -12305,7 +12386,8 @@ GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const v
     gpunn__plan   *plan = gpunn__plan_for(model, &request);
     if (plan == NULL) return dev->error.status;
     status = gpunn__seed(model, plan, caller, gradients);
-    return status == GPUNN_OK ? gpunn__train(model, plan, NULL, NULL) : status;
+    const gpunn_backward_args args = {0, GPUNN_MODE_TRAINING, NULL, false};
+    return status == GPUNN_OK ? gpunn__train(plan, NULL, &args, NULL) : status;
 }
 
 GPUNN_API gpunn_status gpunn_train_step(gpunn_optimizer *opt, gpunn_tensor *loss)
@@ -12318,8 +12400,9 @@ GPUNN_API gpunn_status gpunn_train_step(gpunn_optimizer *opt, gpunn_tensor *loss
     if (loss->model != opt->model)
         return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT,
                            "gpunn_train_step: the loss is of another model than the optimizer");
-    gpunn_status status = gpunn__optimizer_prepare(opt);
-    return status == GPUNN_OK ? gpunn__gradients(loss, opt) : status;
+    gpunn_backward_args args = {0, GPUNN_MODE_TRAINING, opt, false};
+    gpunn_status        status = gpunn__optimizer_prepare(opt);
+    return status == GPUNN_OK ? gpunn__gradients(loss, &args, opt) : status;
 }
 
 GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model)
@@ -18362,8 +18445,8 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step 
 /* ==== >>norm ========================================================================================================== */
 
 /* ---- batch_norm: x[n][channels][inner] ---------------------------------------------------------------------------------- *
- * y = (x - mean) * invstd * weight + bias. Backward (of training plans: others have no gradients), with m = n * inner values per
- * channel and h = x - mean:
+ * y = (x - mean) * invstd * weight + bias. Backward, with m = n * inner values per channel, or infinitely many where the running
+ * statistics are used, and h = x - mean:
  *     dbias = sum g, dweight = invstd * sum(g h), dx = weight * invstd * (g - sum g / m - h * invstd^2 * sum(g h) / m).
  * Each unit of work is one channel, read in lines of `inner` floats, or, where lines are short, as many channels as fit
  * GPUNN__NORM_WIDTH columns, read by rows. Moments are taken block by block about the mean so far and joined by Chan's formula in
@@ -18372,7 +18455,7 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step 
 
 typedef struct gpunn__norm {
     int64_t      n, channels, inner, group; /* group: channels of a unit */
-    bool         by_row, training, add;
+    bool         by_row, training, add;     /* training: by the batch's moments */
     const float *x, *g, *weight, *bias;
     float       *y;                                          /* or dx; NULL: not wanted */
     float       *running_mean, *running_var, *mean, *invstd; /* the last two: saved */
@@ -18555,7 +18638,7 @@ static void gpunn__norm_forward_unit(const gpunn__norm *b, int64_t first, int64_
             variance = (double)b->running_var[c];
         }
         double invstd = 1 / sqrt(variance + b->eps);
-        if (b->training) {
+        if (b->mean) {
             b->mean[c] = (float)mean;
             b->invstd[c] = (float)invstd;
         }
@@ -18581,7 +18664,7 @@ static void gpunn__norm_backward_unit(const gpunn__norm *b, int64_t first, int64
         gpunn__norm_rows(b, first, count, b->g, k.mean, unused, sums);
     else
         (void)gpunn__norm_lines(b, first, b->g, k.mean[0], sums[0]);
-    double values = (double)(b->n * b->inner);
+    double values = b->training ? (double)(b->n * b->inner) : INFINITY;
     for (int64_t i = 0; i < count; i++) {
         int64_t c = first + i;
         float   dweight = (float)(invstd[i] * sums[i][1]), dbias = (float)sums[i][0];
@@ -18616,7 +18699,7 @@ static GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step *step, gp
     b.channels = in[0].dim[1];
     b.inner = in[0].count / (b.n * b.channels);
     if (action == GPUNN__PREPARE) {
-        if (step->training && b.n * b.inner == 1)
+        if (step->training && !step->evaluates && b.n * b.inner == 1)
             return gpunn__cpu_fail(cpu, GPUNN_ERR_SHAPE,
                                    "expected more than 1 value per channel when training; use a larger batch");
         if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)b.channels * sizeof(float);
@@ -18624,7 +18707,7 @@ static GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step *step, gp
     }
     b.by_row = b.inner < 16;
     b.group = b.by_row ? GPUNN__NORM_WIDTH / b.inner : 1;
-    b.training = step->training;
+    b.training = step->training && !step->evaluates;
     b.eps = (double)step->attr->eps;
     b.momentum = (double)step->attr->momentum;
     b.x = (const float *)in[0].data;

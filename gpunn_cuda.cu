@@ -6417,8 +6417,8 @@ static gpunn_status gpunn__cuda_interpolate(gpunn__cuda *cuda, gpunn_step *step,
 /* ==== >>norm ========================================================================================================== */
 
 /* ---- batch_norm: x[n][channels][inner] ---------------------------------------------------------------------------------- *
- * y = (x - mean) * invstd * weight + bias. Backward (of training plans: others have no gradients), with m = n * inner values per
- * channel and h = x - mean:
+ * y = (x - mean) * invstd * weight + bias. Backward, with m = n * inner values per channel, or infinitely many where the running
+ * statistics are used, and h = x - mean:
  *     dbias = sum g, dweight = invstd * sum(g h), dx = weight * invstd * (g - sum g / m - h * invstd^2 * sum(g h) / m).
  * In training the same passes add a residual to y and apply a relu. g is then what the relu lets pass of the result's gradient: the
  * residual's gradient too, which the pass that sums writes. Whether it lets pass tells the result, or, without a residual, x again.
@@ -6449,7 +6449,7 @@ typedef struct gpunn__norm {
     bool         packs_of_channels;
     int64_t      part_rows; /* these two: packs of channels */
     int          phase;
-    bool         training, relu;
+    bool         training, relu;    /* training: by the batch's moments */
     const void  *x, *g;             /* g: backward */
     const void  *more;              /* as g, to be added to it; NULL: nothing */
     const void  *residual, *result; /* NULL: none; of the relu, not read. result: backward */
@@ -6715,6 +6715,10 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) 
     } else if (place.used) {
         mean = b.running_mean[place.channel];
         variance = b.running_var[place.channel];
+        if (b.saved && place.leads && place.part == 0) {
+            b.saved[place.channel] = mean;
+            b.saved[b.channels + place.channel] = 1 / sqrtf(variance + b.eps);
+        }
     }
     float scale = 1 / sqrtf(variance + b.eps), shift = 0;
     if (place.used && b.weight) scale *= b.weight[place.channel];
@@ -6774,7 +6778,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_back_ker
     }
     if (place.leads && place.part == 0) gpunn__norm_note_gradients(b, place.channel, sum);
     if (b.y == NULL) return;
-    float values = (float)b.n * (float)b.inner, shift = sum.x / values, slope = invstd * invstd * sum.y / values;
+    float values = b.training ? (float)b.n * (float)b.inner : INFINITY, shift = sum.x / values,
+          slope = invstd * invstd * sum.y / values;
     for (int q = place.item; q < place.end; q += b.rows) {
         float    x[8], g[8];
         unsigned mask;
@@ -6932,6 +6937,10 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) 
     } else {
         gpunn__norm_channels(b.running_mean, place, 0, mean);
         gpunn__norm_channels(b.running_var, place, 1, scale);
+        if (b.saved && tells && place.part == 0) {
+            b.saved[channel] = b.running_mean[channel];
+            b.saved[b.channels + channel] = 1 / sqrtf(b.running_var[channel] + b.eps);
+        }
     }
     gpunn__norm_channels(b.weight, place, 1, v);
     gpunn__norm_channels(b.bias, place, 0, shift);
@@ -6994,7 +7003,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(3)) 
             gpunn__norm_note_gradients(b, channel, own);
     }
     if (!(b.phase & GPUNN__NORM_APPLY) || b.y == NULL) return;
-    const float values = (float)b.n;
+    const float values = b.training ? (float)b.n : INFINITY;
     float       shift[8], slope[8];
     gpunn__norm_channels(b.saved + b.channels, place, 0, x);
 #pragma unroll
@@ -7067,7 +7076,7 @@ static gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_step *step, 
     int64_t            tiles = (b.channels + b.tile - 1) / b.tile;
     bool               forward = action == GPUNN__FORWARD;
     if (action == GPUNN__PREPARE) {
-        if (step->training && b.n * b.inner == 1)
+        if (step->training && !step->evaluates && b.n * b.inner == 1)
             return gpunn__cuda_fail(cuda, GPUNN_ERR_SHAPE,
                                     "expected more than 1 value per channel when training; use a larger batch");
         if (b.channels > INT32_MAX || b.n * b.inner > (int64_t)1 << 33)
@@ -7077,7 +7086,7 @@ static gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_step *step, 
         if (step->training && b.parts > 1) step->workspace_bytes = (size_t)b.channels * (size_t)b.parts * sizeof(gpunn__moments);
         return GPUNN_OK;
     }
-    b.training = step->training;
+    b.training = step->training && !step->evaluates;
     b.eps = step->attr->eps;
     b.momentum = step->attr->momentum;
     b.x = in[0].data, b.x_dtype = in[0].dtype;
@@ -7106,7 +7115,7 @@ static gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_step *step, 
             b.add_residual = step->accumulate[5];
         }
     }
-    bool     twice = step->training && b.parts > 1;
+    bool     twice = (b.training || !forward) && b.parts > 1;
     unsigned blocks = (unsigned)(tiles * b.parts);
     for (b.phase = twice ? GPUNN__NORM_SUM : GPUNN__NORM_SUM | GPUNN__NORM_APPLY;; b.phase = GPUNN__NORM_APPLY) {
         if (forward && b.packs_of_channels)
@@ -8934,7 +8943,7 @@ static const char *gpunn__attention_obstacle(const gpunn_step *step, const gpunn
 {
     const gpunn_dtype dtype = step->in[0].dtype;
     if ((step->backward ? step->grad_out.dtype : step->out.dtype) != dtype) return "its result is of another dtype";
-    if (step->training && step->attr->dropout_p > 0) return "cuDNN draws what dropout_p drops by itself";
+    if (step->training && !step->evaluates && step->attr->dropout_p > 0) return "cuDNN draws what dropout_p drops by itself";
     if (c->e % 8 != 0 || c->ev % 8 != 0) return "cuDNN wants heads of sizes that are multiples of 8";
     if (c->l > INT32_MAX || c->s > INT32_MAX) return "cuDNN counts rows in 32 bits";
     if (step->backward && (c->l == 1 || c->s == 1)) return "cuDNN has no backward pass for sequences of length 1";

@@ -284,6 +284,169 @@ static void test_groups(void **state)
     FAILS_NULL(dev, gpunn_sgd(f->model, .groups = bad + 4, .group_count = 1), GPUNN_ERR_ARGUMENT, "groups[0].clip_norm is -1");
 }
 
+/* ---- modes ---- */
+enum { TAIL = 8 };
+
+/* Norms over images and over rows, dropout, attention with dropout. The classes are random. */
+static gpunn_tensor *modes_make(gpunn_model *model, gpunn_tensor **x)
+{
+    *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2, 4, 4));
+    gpunn_tensor *h = gpunn_conv2d(*x, "conv", .out_channels = 4, .kernel_size = 3, .padding = 1);
+    h = gpunn_relu(gpunn_batch_norm2d(h, "images"));
+    h = gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 4, 2, 8));
+    h = gpunn_scaled_dot_product_attention(h, h, h, .dropout_p = 0.3f);
+    h = gpunn_dropout(gpunn_flatten(h), 0.4f);
+    h = gpunn_batch_norm1d(gpunn_linear(h, "rows.fc", .out_features = TAIL), "rows");
+    return gpunn_mean(gpunn_square(gpunn_add_scalar(h, 0.3f)), GPUNN_ALL, false);
+}
+
+static void modes_write(gpunn_device *dev, gpunn_tensor *x, uint32_t seed)
+{
+    float *values = test_randoms(BATCH * 32, seed, 1);
+    OK(dev, write_floats(x, values, BATCH * 32));
+    free(values);
+}
+
+/* In evaluation mode: gradients as differences of gpunn_forward's losses tell them, and nothing else changes. */
+static void test_evaluation_mode(void **state)
+{
+    fixture         *f = *state;
+    gpunn_device    *dev = f->dev;
+    gpunn_tensor    *x, *loss = modes_make(f->model, &x);
+    gpunn_optimizer *opt = MADE(dev, gpunn_sgd(f->model, .lr = 0.05f));
+    const char      *names[] = {"conv.weight", "images.weight", "images.bias", "rows.fc.weight", "rows.weight"};
+    int64_t          total, count;
+    float            slopes[BATCH * 32];
+    for (int step = 0; step < 4; step++) { /* statistics of its own */
+        modes_write(dev, x, (uint32_t)step);
+        OK(dev, gpunn_train_step(opt, loss));
+    }
+    MADE(dev, gpunn_retain_grad(x));
+    float *before = read_weights(dev, f->model, &total);
+    OK(dev, gpunn_zero_grad(f->model));
+    OK(dev, gpunn_backward(loss, .mode = GPUNN_MODE_EVALUATION));
+    const float value = gpunn_item(loss);
+    OK(dev, gpunn_read_grad(x, slopes, sizeof slopes));
+    OK(dev, gpunn_forward(&loss, 1));
+    check_close((float[]){gpunn_item(loss)}, &value, 1, 1e-6, 1e-6);
+    float *after = read_weights(dev, f->model, &total);
+    assert_memory_equal(before, after, (size_t)total * sizeof *before);
+    for (int i = 0; i <= COUNT(names); i++) {
+        gpunn_tensor *p = i < COUNT(names) ? gpunn_find(f->model, names[i]) : x;
+        float        *values = read_floats(dev, p, &count), *grad = malloc((size_t)count * sizeof *grad);
+        if (p == x)
+            memcpy(grad, slopes, sizeof slopes);
+        else
+            OK(dev, gpunn_read_grad(p, grad, (size_t)count * sizeof *grad));
+        for (int64_t k = 0; k < count; k += 1 + count / 7) {
+            const float kept = values[k];
+            double      losses[2];
+            for (int side = 0; side < 2; side++) {
+                values[k] = kept + (side ? 1e-2f : -1e-2f);
+                OK(dev, write_floats(p, values, count));
+                OK(dev, gpunn_forward(&loss, 1));
+                losses[side] = (double)gpunn_item(loss);
+            }
+            values[k] = kept;
+            OK(dev, write_floats(p, values, count));
+            const double slope = (losses[1] - losses[0]) / 2e-2;
+            if (!(fabs(slope - (double)grad[k]) <= 2e-3 + 0.02 * fabs(slope)))
+                fail_msg("%s[%d]: %g, but differences tell %g", gpunn_tensor_name(p), (int)k, (double)grad[k], slope);
+        }
+        free(values), free(grad);
+    }
+    free(before), free(after);
+    gpunn_optimizer_destroy(opt);
+}
+
+/* A gradient in evaluation mode, or of inputs alone, between training steps leaves no trace in these. */
+static void test_untouched(void **state)
+{
+    fixture         *f = *state;
+    gpunn_device    *dev = f->dev;
+    gpunn_model     *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_tensor    *x[2], *loss[2] = {modes_make(f->model, &x[0]), modes_make(model, &x[1])};
+    gpunn_optimizer *opt[2] = {MADE(dev, gpunn_adam(f->model)), MADE(dev, gpunn_adam(model))};
+    float            slopes[2][BATCH * 32], grads[2][TAIL];
+    FAILS(dev, gpunn_backward(loss[0], .inputs_only = true), GPUNN_ERR_STATE, "not been written");
+    modes_write(dev, x[0], 77);
+    FAILS(dev, gpunn_backward(loss[0], .inputs_only = true), GPUNN_ERR_STATE, "gpunn_retain_grad");
+    MADE(dev, gpunn_retain_grad(x[0]));
+    MADE(dev, gpunn_retain_grad(x[1]));
+    gpunn_tensor *weight = gpunn_find(f->model, "rows.weight");
+    for (int step = 0; step < 4; step++) {
+        for (int i = 0; i < 2; i++) {
+            modes_write(dev, x[i], (uint32_t)step);
+            OK(dev, gpunn_train_step(opt[i], loss[i]));
+        }
+        OK(dev, gpunn_read_grad(weight, grads[0], sizeof grads[0]));
+        OK(dev, gpunn_backward(loss[0], .mode = GPUNN_MODE_EVALUATION, .inputs_only = true));
+        OK(dev, gpunn_read_grad(x[0], slopes[0], sizeof slopes[0]));
+        OK(dev, gpunn_read_grad(weight, grads[1], sizeof grads[1]));
+        assert_memory_equal(grads[0], grads[1], sizeof grads[0]);
+    }
+    check_same_weights(dev, f->model, dev, model);
+    OK(dev, gpunn_backward(loss[0], .mode = GPUNN_MODE_EVALUATION)); /* all at once gives inputs the same */
+    OK(dev, gpunn_read_grad(x[0], slopes[1], sizeof slopes[1]));
+    assert_memory_equal(slopes[0], slopes[1], sizeof slopes[0]);
+    FAILS(dev, gpunn_backward(loss[0], .inputs_only = true, .optimizer = opt[0]), GPUNN_ERR_ARGUMENT, "exclude");
+    FAILS(dev, gpunn_backward(loss[0], .optimizer = opt[1]), GPUNN_ERR_ARGUMENT, "another model");
+    FAILS(dev, gpunn_backward(loss[0], .mode = (gpunn_mode)7), GPUNN_ERR_ARGUMENT, "mode 7");
+    FAILS(NULL, gpunn_backward(NULL), GPUNN_ERR_ARGUMENT, "NULL");
+    for (int i = 0; i < 2; i++) gpunn_optimizer_destroy(opt[i]);
+    gpunn_model_destroy(model);
+}
+
+/* gpunn_backward for an optimizer computes what its gpunn_train_step does. */
+static void test_backward_of(void **state)
+{
+    fixture *f = *state;
+    pair     p = pair_make(f->model);
+    float    grads[2][16 * NOISE], other[16 * SAMPLE];
+    pair_optimizers(f->dev, &p);
+    gpunn_tensor *maker = gpunn_find(f->model, "maker.1.weight");
+    pair_write(f->dev, &p, 1);
+    OK(f->dev, gpunn_backward(p.loss[0], .optimizer = p.opt[0]));
+    OK(f->dev, gpunn_read_grad(maker, grads[0], sizeof grads[0]));
+    FAILS(f->dev, gpunn_read_grad(gpunn_find(f->model, "judge.1.weight"), other, sizeof other), GPUNN_ERR_STATE, "no gradient");
+    OK(f->dev, gpunn_train_step(p.opt[0], p.loss[0]));
+    OK(f->dev, gpunn_read_grad(maker, grads[1], sizeof grads[1]));
+    assert_memory_equal(grads[0], grads[1], sizeof grads[0]);
+    pair_destroy(&p);
+}
+
+/* A batch norm of frozen statistics is in training what it is in evaluation, and stays so. */
+static void test_frozen_statistics(void **state)
+{
+    fixture         *f = *state;
+    gpunn_device    *dev = f->dev;
+    gpunn_tensor    *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 8, 3, 3));
+    gpunn_tensor    *norm = gpunn_batch_norm2d(x, "bn"), *y = gpunn_relu(gpunn_add(norm, x));
+    gpunn_tensor    *loss = gpunn_mean(gpunn_square(y), GPUNN_ALL, false), *mean = gpunn_find(f->model, "bn.running_mean");
+    gpunn_optimizer *opt = MADE(dev, gpunn_sgd(f->model, .lr = 0.1f));
+    float           *values = test_randoms(BATCH * 72, 3, 1), before[8], after[8], weight[2][8];
+    OK(dev, write_floats(x, values, BATCH * 72));
+    OK(dev, gpunn_train_step(opt, loss));
+    OK(dev, gpunn_freeze_statistics(mean, true));
+    OK(dev, gpunn_read(mean, before, sizeof before));
+    OK(dev, gpunn_zero_grad(f->model));
+    OK(dev, gpunn_backward(loss, .mode = GPUNN_MODE_EVALUATION));
+    OK(dev, gpunn_read_grad(gpunn_find(f->model, "bn.weight"), weight[0], sizeof weight[0]));
+    OK(dev, gpunn_train_step(opt, loss));
+    OK(dev, gpunn_read_grad(gpunn_find(f->model, "bn.weight"), weight[1], sizeof weight[1]));
+    assert_memory_equal(weight[0], weight[1], sizeof weight[0]);
+    OK(dev, gpunn_read(mean, after, sizeof after));
+    assert_memory_equal(before, after, sizeof before);
+    OK(dev, gpunn_freeze_statistics(norm, false));
+    OK(dev, gpunn_train_step(opt, loss));
+    OK(dev, gpunn_read(mean, after, sizeof after));
+    assert_memory_not_equal(before, after, sizeof before);
+    FAILS(dev, gpunn_freeze_statistics(x, true), GPUNN_ERR_ARGUMENT, "gpunn_freeze_statistics", "running_mean");
+    FAILS(NULL, gpunn_freeze_statistics(NULL, true), GPUNN_ERR_ARGUMENT, "NULL");
+    free(values);
+    gpunn_optimizer_destroy(opt);
+}
+
 int main(void)
 {
     static const struct {
@@ -293,7 +456,11 @@ int main(void)
                 {"own gradients", test_own_gradients},
                 {"lists", test_lists},
                 {"checkpoint", test_checkpoint},
-                {"groups", test_groups}};
+                {"groups", test_groups},
+                {"evaluation mode", test_evaluation_mode},
+                {"untouched", test_untouched},
+                {"backward of an optimizer", test_backward_of},
+                {"frozen statistics", test_frozen_statistics}};
     static struct CMUnitTest tests[64];
     int                      count = 0;
     for (int i = 0; i < COUNT(list); i++) count += each_backend(tests + count, list[i].name, list[i].run, NULL);
