@@ -218,7 +218,9 @@
  *             gpunn_train_step(o, loss);
  *             gpunn_schedule_step(o, 0);
  *         }
- *     The same in parts, to add gradients up over several batches that do not fit memory together, or to look at them:
+ *     One update of several batches that do not fit memory together, by the mean of their gradients:
+ *         for (int part = 0; part < 8; part++) gpunn_train_step(o, loss, .accumulate = 8); // the eighth call updates
+ *     The same in parts, to look at gradients, or to change them; they add up over calls:
  *         float         norm = 0;
  *         static float  gradient[1][50];
  *         gpunn_zero_grad(model);
@@ -1589,8 +1591,14 @@ GPUNN_API gpunn_status gpunn_backward_(gpunn_tensor *loss, gpunn_backward_args a
  * done anew, in training mode. */
 GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const void *const *gradients, int count);
 /* zero_grad, backward, clipping as set on the optimizer, update. A loss that is NaN or infinite gives GPUNN_ERR_NUMERIC and
- * leaves the weights as they were. */
-GPUNN_API gpunn_status gpunn_train_step(gpunn_optimizer *opt, gpunn_tensor *loss);
+ * leaves the weights as they were; parts that have been accumulated are dropped, as by gpunn_zero_grad. No checkpoint has them:
+ * amid them there is none (GPUNN_ERR_STATE). */
+typedef struct gpunn_train_step_args {
+    int args_;
+    int accumulate; /* calls for one update, each with a part of its batch; 1. The update has the mean of their gradients */
+} gpunn_train_step_args;
+GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *loss, gpunn_train_step_args args);
+#define gpunn_train_step(opt, ...) gpunn_train_step_((opt), GPUNN_NAMED(gpunn_train_step_args, __VA_ARGS__))
 GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model);
 /* Scales all gradients so that their 2-norm is at most max_norm; total_norm (may be NULL) receives the norm before. */
 GPUNN_API gpunn_status gpunn_clip_grad_norm(gpunn_model *model, float max_norm, float *total_norm);
@@ -1780,7 +1788,9 @@ GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 #define gpunn_lamb(...) gpunn_lamb_(GPUNN_NAMED(gpunn_lamb_args, __VA_ARGS__))
 GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt);
 
-GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt);   /* the update alone, from the gradients there are */
+/* The update alone, from the gradients there are. Amid calls of gpunn_train_step with .accumulate it ends them: the update is what the
+ * last of as many would have made, clipping included. */
+GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt);
 GPUNN_API void         gpunn_set_lr(gpunn_optimizer *opt, float lr); /* the base rate; a schedule scales it from now on */
 GPUNN_API float        gpunn_get_lr(const gpunn_optimizer *opt);     /* what the next step uses */
 GPUNN_API void         gpunn_set_clip_norm(gpunn_optimizer *opt, float max_norm);    /* in gpunn_train_step; 0: off */
@@ -1945,8 +1955,9 @@ typedef struct gpunn_fit_args {
     gpunn_tensor *metric;             /* a scalar such as gpunn_accuracy; may be NULL */
     gpunn_loader *train, *validation; /* validation may be NULL */
     int           epochs;             /* that are to be run; 0: none */
-    int           patience;  /* stop after so many epochs without a better validation loss (else training loss); 0: never */
-    bool schedule_per_batch; /* gpunn_schedule_step after each batch; default: after each epoch, with the validation loss */
+    int           patience; /* stop after so many epochs without a better validation loss (else training loss); 0: never */
+    int  accumulate; /* batches for one update, as of gpunn_train_step; an epoch's last update has those that are left; 1 */
+    bool schedule_per_batch; /* gpunn_schedule_step after each update; default: after each epoch, with the validation loss */
     bool no_ema; /* validation and best_weights are of the weights themselves, even where gpunn_set_ema keeps averages */
     bool (*on_progress)(void *user, const gpunn_progress *progress); /* after each batch and epoch; false cancels */
     void       *user;
@@ -3168,6 +3179,7 @@ struct gpunn_optimizer {
     float          kept_scale[3]; /* the same, as read last */
     int64_t        state_count;
     int64_t        step_count;
+    int            parts; /* of the next update: calls of gpunn_train_step that have accumulated since the last one */
     float          lr, clip_norm, clip_value, average_decay;
     int64_t        averaged; /* updates of the averages so far; with a loss scale, also what that has skipped since its first */
     /* What the schedule is, defaults in place, and where it stands: */
@@ -3186,7 +3198,7 @@ GPUNN__PRIVATE void gpunn__invalidate(gpunn_model *model);
 /* A part of a training step (>>optimizer): its state, before; all updates at once; or these put into a run, and after it counted. */
 GPUNN__PRIVATE GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt);
 static GPUNN__STATUS         gpunn__optimizer_update(gpunn_optimizer *opt);
-static void                  gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run);
+static void                  gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, bool updates);
 static void                  gpunn__optimizer_advance(gpunn_optimizer *opt);
 static const gpunn_backend  *gpunn__cpu_backend(void); /* >>cpu */
 /* Call after changing weights other than by gpunn_write. */
@@ -12256,9 +12268,10 @@ static GPUNN__STATUS gpunn__settle_writes(gpunn_model *model, gpunn__plan *plan)
     return GPUNN_OK;
 }
 
-/* Forward and backward of one training step, as args ask; with opt (prepared), gradients begin anew, and its clipping and update
- * follow. loss: NULL where the program has given gradients. */
-static GPUNN__STATUS gpunn__train(gpunn__plan *plan, gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt)
+/* Forward and backward of one training step, as args ask; with opt (prepared), gradients begin anew, unless parts have been
+ * accumulated, and, with updates, its clipping and update follow. loss: NULL where the program has given gradients. */
+static GPUNN__STATUS gpunn__train(gpunn__plan *plan, gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt,
+                                  bool updates)
 {
     gpunn_model  *model = plan->outputs[0]->model;
     gpunn_device *dev = model->dev;
@@ -12269,8 +12282,8 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, gpunn_tensor *loss, const g
                            : plan->scope     ? "trainable parameter of the optimizer or to a "
                                              : "trainable parameter or to a ",
                            gpunn__why_unreached(model, args));
-    for (int i = 0; opt && i < opt->parameter_count; i++) /* no sooner: a run that cannot be leaves gradients alone */
-        opt->parameters[i]->grad_reached = false;
+    /* No sooner: a run that cannot be leaves gradients alone. */
+    for (int i = 0; opt && opt->parts == 0 && i < opt->parameter_count; i++) opt->parameters[i]->grad_reached = false;
     gpunn_status status = gpunn__settle_writes(model, plan);
     if (status != GPUNN_OK) return status;
     model->state.step += !plan->evaluates;
@@ -12278,24 +12291,24 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, gpunn_tensor *loss, const g
     if (dev->backend->execute == NULL) {
         status = loss ? gpunn__run_training(loss, plan) : gpunn__run_steps(dev, plan, 0, plan->step_count);
         for (int i = 0; i < plan->reached_count && status == GPUNN_OK; i++) model->tensors[plan->reached[i]]->grad_reached = true;
-        return status == GPUNN_OK && opt ? gpunn__optimizer_update(opt) : status;
+        return status == GPUNN_OK && updates ? gpunn__optimizer_update(opt) : status;
     }
     gpunn_run run = gpunn__whole_run(model, plan);
     size_t    bytes;
     if (loss) run.loss = (const float *)gpunn__memory_of(loss, false, &bytes);
     if (loss && model->precision == GPUNN_PRECISION_F16) run.loss_gradient = gpunn__loss_gradient(model);
     for (int i = 0; i < plan->reached_count; i++) model->tensors[plan->reached[i]]->grad_reached = true;
-    if (opt) gpunn__optimizer_collect(opt, &run);
+    if (opt) gpunn__optimizer_collect(opt, &run, updates);
     status = gpunn__execute(dev, &run, opt ? "gpunn_train_step" : loss ? "gpunn_backward" : "gpunn_backward_from");
     plan->captured = run.captured;
     for (int i = 0; i < plan->reached_count && status != GPUNN_OK; i++)
         model->tensors[plan->reached[i]]->grad_reached = plan->was_reached[i];
     if (status == GPUNN_ERR_MEMORY) model->state.step -= !plan->evaluates; /* the call made again drops the same */
-    if (opt && status == GPUNN_OK) gpunn__optimizer_advance(opt);
+    if (updates && status == GPUNN_OK) gpunn__optimizer_advance(opt);
     return status;
 }
 
-static GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt)
+static GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt, bool updates)
 {
     if (loss == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "the loss is NULL; a builder failed before: see gpunn_error");
     gpunn_model  *model = loss->model;
@@ -12311,7 +12324,7 @@ static GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_backward_a
     request.inputs_only = args->inputs_only;
     request.evaluates = args->mode == GPUNN_MODE_EVALUATION;
     gpunn__plan *plan = gpunn__plan_for(model, &request);
-    return plan ? gpunn__train(plan, loss, args, opt) : dev->error.status;
+    return plan ? gpunn__train(plan, loss, args, opt, updates) : dev->error.status;
 }
 
 GPUNN_API gpunn_status gpunn_backward_(gpunn_tensor *loss, gpunn_backward_args args)
@@ -12328,7 +12341,7 @@ GPUNN_API gpunn_status gpunn_backward_(gpunn_tensor *loss, gpunn_backward_args a
     if (args.optimizer && loss && args.optimizer->model != loss->model)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the loss is of another model than the optimizer", function);
     if (args.optimizer) status = gpunn__optimizer_prepare(args.optimizer);
-    return status == GPUNN_OK ? gpunn__gradients(loss, &args, NULL) : status;
+    return status == GPUNN_OK ? gpunn__gradients(loss, &args, NULL, false) : status;
 }
 
 static size_t gpunn__whole_lines(size_t bytes)
@@ -12387,28 +12400,39 @@ GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const v
     if (plan == NULL) return dev->error.status;
     status = gpunn__seed(model, plan, caller, gradients);
     const gpunn_backward_args args = {0, GPUNN_MODE_TRAINING, NULL, false};
-    return status == GPUNN_OK ? gpunn__train(plan, NULL, &args, NULL) : status;
+    return status == GPUNN_OK ? gpunn__train(plan, NULL, &args, NULL, false) : status;
 }
 
-GPUNN_API gpunn_status gpunn_train_step(gpunn_optimizer *opt, gpunn_tensor *loss)
+GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *loss, gpunn_train_step_args args)
 {
+    static const char function[] = "gpunn_train_step";
     if (opt == NULL || loss == NULL)
         return gpunn__fail(opt    ? opt->model->dev
                            : loss ? loss->model->dev
                                   : NULL,
-                           GPUNN_ERR_ARGUMENT, "gpunn_train_step: the %s is NULL", opt ? "loss" : "optimizer");
+                           GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function, opt ? "loss" : "optimizer");
     if (loss->model != opt->model)
-        return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT,
-                           "gpunn_train_step: the loss is of another model than the optimizer");
-    gpunn_backward_args args = {0, GPUNN_MODE_TRAINING, opt, false};
+        return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT, "%s: the loss is of another model than the optimizer", function);
+    if (args.accumulate < 0)
+        return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT, "%s: accumulate is %d; give the number of calls for one update",
+                           function, args.accumulate);
+    gpunn_backward_args backward = {0, GPUNN_MODE_TRAINING, opt, false};
     gpunn_status        status = gpunn__optimizer_prepare(opt);
-    return status == GPUNN_OK ? gpunn__gradients(loss, &args, opt) : status;
+    if (status != GPUNN_OK) return status;
+    const bool updates = opt->parts + 1 >= args.accumulate;
+    status = gpunn__gradients(loss, &backward, opt, updates);
+    if (status == GPUNN_ERR_NUMERIC)
+        opt->parts = 0;
+    else if (status == GPUNN_OK)
+        opt->parts = updates ? 0 : opt->parts + 1;
+    return status;
 }
 
 GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model)
 {
     if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_zero_grad: the model is NULL");
     for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->grad_reached = false;
+    for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next) opt->parts = 0;
     return GPUNN_OK;
 }
 
@@ -21715,6 +21739,7 @@ static void gpunn__leave(gpunn_model *model)
     for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->grad_reached = false;
     for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next) {
         if (opt->captured) dev->backend->forget(dev->context, opt->captured);
+        opt->parts = 0;
         opt->captured = NULL;
     }
 }
@@ -21890,7 +21915,8 @@ static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *upda
     update->step = opt->averaged + 1;
 }
 
-/* Gives an update what the group of its first parameter says, or the optimizer. clips: with limits and norms. */
+/* Gives an update what the group of its first parameter says, or the optimizer. clips: with limits and norms; where gradients have
+ * been accumulated, one that is not finite may be of an earlier run, so that their norm is asked for in any case. */
 static void gpunn__update_settings(const gpunn_optimizer *opt, int first, bool clips, gpunn_update *update)
 {
     const gpunn_tensor          *t = opt->parameters[first];
@@ -21905,11 +21931,12 @@ static void gpunn__update_settings(const gpunn_optimizer *opt, int first, bool c
     update->gradient_limit = own && own->clip_value >= 0 ? own->clip_value : opt->clip_value;
     update->clip_group = own && own->clip_norm >= 0 ? group + 1 : 0;
     update->clip_norm = update->clip_group ? own->clip_norm : opt->clip_norm;
+    if (opt->parts > 0 && update->clip_norm == 0) update->clip_norm = INFINITY;
 }
 
-/* opt->updates: one for each range of parameters that have a gradient; then those of the averages, also of the zeros between
- * parameters. Returns their number. */
-static int gpunn__optimizer_updates(gpunn_optimizer *opt, bool clips)
+/* opt->updates: one for each range of parameters that have a gradient, the sum of that many parts; then those of the averages, also of
+ * the zeros between parameters. Returns their number. */
+static int gpunn__optimizer_updates(gpunn_optimizer *opt, int parts, bool clips)
 {
     gpunn_model *model = opt->model;
     const bool   maximize = gpunn__setting_of(opt->rule.kind, opt->rule.setting, "maximize") != 0;
@@ -21919,7 +21946,7 @@ static int gpunn__optimizer_updates(gpunn_optimizer *opt, bool clips)
         const gpunn_tensor *first = opt->parameters[range.first];
         gpunn_update       *update = &opt->updates[count++];
         *update = opt->rule;
-        update->gradient_scale = maximize ? -1 : 1;
+        update->gradient_scale = (maximize ? -1.0f : 1.0f) / (float)parts;
         update->count = range.end - range.begin;
         update->parameter = gpunn__weights(first);
         update->half = model->half ? (char *)model->half + range.begin * 2 : NULL;
@@ -21944,14 +21971,15 @@ static void gpunn__optimizer_advance(gpunn_optimizer *opt)
 {
     for (int i = 0; i < opt->parameter_count; i++) opt->steps[i] += gpunn__has_gradient(opt->parameters[i]);
     opt->step_count++;
+    opt->parts = 0;
     opt->averaged += opt->state[GPUNN__AVERAGE] != NULL;
     opt->model->state.weights_version++; /* the updates have renewed model->half */
 }
 
-static void gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run)
+static void gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, bool updates)
 {
     run->updates = opt->updates;
-    run->update_count = gpunn__optimizer_updates(opt, true);
+    run->update_count = updates ? gpunn__optimizer_updates(opt, opt->parts + 1, true) : 0;
     run->loss_scale = opt->loss_scale;
 }
 
@@ -21984,14 +22012,15 @@ static GPUNN__STATUS gpunn__clip_updates(gpunn_optimizer *opt, int count)
         if (status == GPUNN_OK) status = gpunn__norm_of(opt->model->dev, function, sum, &norm);
         if (status != GPUNN_OK) return status;
         for (int i = 0; i < count && limit > 0; i++)
-            if (opt->updates[i].clip_group == group) opt->updates[i].gradient_scale *= gpunn__clip_scale(limit, norm);
+            if (opt->updates[i].clip_group == group)
+                opt->updates[i].gradient_scale *= gpunn__clip_scale(limit, norm * fabs((double)opt->updates[i].gradient_scale));
     }
     return GPUNN_OK;
 }
 
 static GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt)
 {
-    int          count = gpunn__optimizer_updates(opt, true);
+    int          count = gpunn__optimizer_updates(opt, opt->parts + 1, true);
     gpunn_status status = gpunn__clip_updates(opt, count);
     return status == GPUNN_OK ? gpunn__optimizer_apply(opt, count) : status;
 }
@@ -22002,14 +22031,19 @@ GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
     gpunn_device *dev = opt->model->dev;
     gpunn_status  status = gpunn__optimizer_prepare(opt);
     if (status != GPUNN_OK) return status;
-    int count = gpunn__optimizer_updates(opt, false);
-    if (dev->backend->execute == NULL) return gpunn__optimizer_apply(opt, count);
+    const bool ends = opt->parts > 0;
+    int        count = gpunn__optimizer_updates(opt, ends ? opt->parts : 1, ends);
+    if (dev->backend->execute == NULL) {
+        if (ends) status = gpunn__clip_updates(opt, count);
+        return status == GPUNN_OK ? gpunn__optimizer_apply(opt, count) : status;
+    }
     gpunn_run run;
     memset(&run, 0, sizeof run);
     run.state = &opt->model->state;
     run.captured = opt->captured;
     run.updates = opt->updates;
     run.update_count = count;
+    run.loss_scale = ends ? opt->loss_scale : NULL;
     status = gpunn__execute(dev, &run, opt->name);
     opt->captured = run.captured;
     if (status == GPUNN_OK) gpunn__optimizer_advance(opt);
@@ -24226,6 +24260,7 @@ static gpunn__resume *gpunn__resume_make(gpunn_optimizer *opt, int *count)
     for (const gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o)) {
         gpunn__resume *resume = &list[(*count)++];
         resume->opt = *o;
+        resume->opt.parts = 0;
         resume->schedule_type = (int)o->schedule.type;
         resume->state = opt->model->state;
     }
@@ -24249,6 +24284,13 @@ GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader 
     gpunn_model *model = opt->model;
     int          count;
     gpunn_status status = gpunn__partners_prepare(opt);
+    for (const gpunn_optimizer *o = gpunn__partner(opt, NULL); o && status == GPUNN_OK; o = gpunn__partner(opt, o))
+        if (o->parts > 0)
+            status = gpunn__fail(
+                model->dev, GPUNN_ERR_STATE,
+                "gpunn_checkpoint_save: %s has accumulated %d part%s of its next update, which no checkpoint has; "
+                "make the update before, by gpunn_train_step or gpunn_optimizer_step",
+                o->name, o->parts, o->parts == 1 ? "" : "s");
     if (status != GPUNN_OK) return status;
     for (int i = 0; i < model->tensor_count; i++) {
         const gpunn_tensor *t = model->tensors[i];
@@ -26578,7 +26620,7 @@ static GPUNN__STATUS gpunn__fit_batches(gpunn__fit *fit)
     while (status == GPUNN_OK && gpunn_next(args->train)) {
         p->lr = gpunn_get_lr(fit->opt);
         p->batch++;
-        status = gpunn_train_step(fit->opt, args->loss);
+        status = gpunn_train_step(fit->opt, args->loss, .accumulate = p->batch < p->batches ? args->accumulate : 1);
         if (status == GPUNN_OK) status = gpunn__mean_add(&mean, args->loss, args->metric, gpunn_loader_batch_size(args->train));
         bool due = p->batch == p->batches || (args->schedule_per_batch && fit->opt->schedule.type == GPUNN_SCHEDULE_PLATEAU) ||
                    (args->on_progress && gpunn__seconds() - settled > 0.05);
@@ -26586,7 +26628,8 @@ static GPUNN__STATUS gpunn__fit_batches(gpunn__fit *fit)
             status = gpunn__mean_settle(&mean);
             settled = gpunn__seconds();
         }
-        if (status == GPUNN_OK && args->schedule_per_batch) status = gpunn_schedule_step(fit->opt, mean.last_loss);
+        if (status == GPUNN_OK && args->schedule_per_batch && fit->opt->parts == 0)
+            status = gpunn_schedule_step(fit->opt, mean.last_loss);
         gpunn__mean_get(&mean, args->metric, &p->loss, &p->metric);
         if (status == GPUNN_OK) status = gpunn__fit_report(fit);
     }
@@ -26697,9 +26740,9 @@ static GPUNN__STATUS gpunn__fit_check(gpunn_optimizer *opt, const gpunn_fit_args
     if (args->train->model != opt->model || (args->validation && args->validation->model != opt->model))
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s loader is of another model than the optimizer", function,
                            args->train->model != opt->model ? "train" : "validation");
-    if (args->epochs < 0 || args->patience < 0)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: epochs is %d and patience %d; neither may be negative", function,
-                           args->epochs, args->patience);
+    if (args->epochs < 0 || args->patience < 0 || args->accumulate < 0)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: epochs is %d, patience %d and accumulate %d; none may be negative",
+                           function, args->epochs, args->patience, args->accumulate);
     gpunn_status status = gpunn__check_number(opt->model, args->loss, function, "loss");
     if (status == GPUNN_OK && args->metric) status = gpunn__check_number(opt->model, args->metric, function, "metric");
     return status == GPUNN_OK && args->metric && gpunn_keep(args->metric) == NULL ? gpunn_last_status(dev) : status;

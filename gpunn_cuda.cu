@@ -10168,7 +10168,7 @@ __device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &jo
         return;
     }
     if (u.clip_norm > 0) {
-        double ratio = (double)u.clip_norm / (sqrt(squares.own) * (double)unscale + 1e-6);
+        double ratio = (double)u.clip_norm / (sqrt(squares.own) * (double)fabsf(u.gradient_scale * unscale) + 1e-6);
         if (ratio < 1) clip = (float)ratio;
     }
     numbers->go = true;

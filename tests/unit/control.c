@@ -212,6 +212,90 @@ static void test_checkpoint(void **state)
     assert_int_equal(unlink(path) | unlink(same), 0);
 }
 
+/* ---- accumulation ---- */
+/* One call after another is what backward, clipping and step apart make of a mean that one writes oneself, to the bit. */
+static void test_accumulate(void **state)
+{
+    fixture         *f = *state;
+    gpunn_device    *dev = f->dev;
+    gpunn_model     *model = MADE(dev, gpunn_model_create(dev));
+    net              n[2] = {net_make(f->model), net_make(model)};
+    gpunn_tensor    *part = gpunn_mul_scalar(n[1].loss, 1.0f / 4);
+    gpunn_optimizer *opt[2] = {MADE(dev, gpunn_adam(f->model, .lr = 0.01f)), MADE(dev, gpunn_adam(model, .lr = 0.01f))};
+    const char      *path = test_path(f, "c.ckpt");
+    for (int step = 0; step < 5; step++) {
+        const bool clipped = step > 2;
+        float      norm;
+        gpunn_set_clip_norm(opt[0], clipped ? 0.5f : 0);
+        OK(dev, gpunn_zero_grad(model));
+        for (int k = 0; k < 4; k++) {
+            for (int i = 0; i < 2; i++) net_write(dev, n[i], k == 3 ? 3 : 5, (uint32_t)(4 * step + k));
+            OK(dev, gpunn_train_step(opt[0], n[0].loss, .accumulate = 4));
+            OK(dev, gpunn_backward(part));
+            if (k == 1 && step == 1)
+                FAILS(dev, gpunn_checkpoint_save(opt[0], NULL, path), GPUNN_ERR_STATE, "gpunn_adam has accumulated 2 parts");
+        }
+        if (clipped) OK(dev, gpunn_clip_grad_norm(model, 0.5f, &norm));
+        OK(dev, gpunn_optimizer_step(opt[1]));
+        assert_int_equal(gpunn_step_count(opt[0]), step + 1);
+        if (!clipped) check_same_weights(dev, f->model, dev, model);
+    }
+    int64_t total;
+    float  *a = read_weights(dev, f->model, &total), *b = read_weights(dev, model, &total);
+    check_close(a, b, total, 1e-6, 1e-6);
+    free(a), free(b);
+    FAILS(dev, gpunn_train_step(opt[0], n[0].loss, .accumulate = -1), GPUNN_ERR_ARGUMENT, "accumulate is -1");
+    OK(dev, gpunn_checkpoint_save(opt[0], NULL, path));
+    for (int i = 0; i < 2; i++) gpunn_optimizer_destroy(opt[i]);
+    gpunn_model_destroy(model);
+    assert_int_equal(unlink(path), 0);
+}
+
+/* What ends early has the mean of the parts there are; a bad loss, and gpunn_zero_grad, drop them. */
+static void test_accumulate_ends(void **state)
+{
+    fixture         *f = *state;
+    gpunn_device    *dev = f->dev;
+    gpunn_tensor    *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
+    gpunn_init       zero = {GPUNN_INIT_ZEROS, 0, 0};
+    gpunn_tensor    *w = MADE(dev, gpunn_parameter(f->model, "w", GPUNN_SHAPE(1), zero));
+    gpunn_tensor    *loss = gpunn_mean(gpunn_mul(x, w), GPUNN_ALL, false);
+    gpunn_optimizer *opt = MADE(dev, gpunn_sgd(f->model, .lr = 1));
+    const float      values[] = {1, 2, 6, NAN};
+    float            weight;
+    for (int i = 0; i < 3; i++) {
+        OK(dev, gpunn_write(x, &values[i], sizeof(float)));
+        OK(dev, gpunn_train_step(opt, loss, .accumulate = 8));
+        OK(dev, gpunn_read(w, &weight, sizeof weight));
+        assert_true(weight == 0);
+    }
+    OK(dev, gpunn_optimizer_step(opt));
+    OK(dev, gpunn_read(w, &weight, sizeof weight));
+    assert_true(weight == -3);
+    OK(dev, gpunn_train_step(opt, loss, .accumulate = 8)); /* 6, dropped */
+    OK(dev, gpunn_zero_grad(f->model));
+    OK(dev, gpunn_write(x, &values[1], sizeof(float)));
+    OK(dev, gpunn_train_step(opt, loss, .accumulate = 2));
+    OK(dev, gpunn_train_step(opt, loss, .accumulate = 2));
+    OK(dev, gpunn_read(w, &weight, sizeof weight));
+    assert_true(weight == -5);
+    OK(dev, gpunn_train_step(opt, loss, .accumulate = 3));
+    OK(dev, gpunn_write(x, &values[3], sizeof(float)));
+    gpunn_status status = gpunn_train_step(opt, loss, .accumulate = 3); /* on a GPU it may show later */
+    if (status == GPUNN_OK) status = gpunn_train_step(opt, loss, .accumulate = 3);
+    if (status == GPUNN_OK) status = gpunn_synchronize(dev);
+    assert_int_equal(status, GPUNN_ERR_NUMERIC);
+    gpunn_clear_error(dev);
+    OK(dev, gpunn_read(w, &weight, sizeof weight));
+    assert_true(weight == -5);
+    OK(dev, gpunn_zero_grad(f->model));
+    OK(dev, gpunn_write(x, &values[0], sizeof(float)));
+    OK(dev, gpunn_train_step(opt, loss));
+    OK(dev, gpunn_read(w, &weight, sizeof weight));
+    assert_true(weight == -6);
+    gpunn_optimizer_destroy(opt);
+}
+
 /* ---- groups ---- */
 enum { PARTS = 3 };
 
@@ -457,6 +541,8 @@ int main(void)
                 {"lists", test_lists},
                 {"checkpoint", test_checkpoint},
                 {"groups", test_groups},
+                {"accumulate", test_accumulate},
+                {"accumulation ends", test_accumulate_ends},
                 {"evaluation mode", test_evaluation_mode},
                 {"untouched", test_untouched},
                 {"backward of an optimizer", test_backward_of},
