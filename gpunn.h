@@ -393,7 +393,7 @@
  *     - softmax before cross_entropy, sigmoid before bce_with_logits: both take logits. bce takes probabilities.
  *     - the loss falls, that of the validation does not: are its samples normalised in the same way?
  *     - every gradient is 0, or a weight never changes: gpunn_set_trainable, a relu that is dead, an input that is not scaled.
- *     - NaN after some steps: a rate that is too high; gpunn_set_clip_norm(o, 1) tells soon.
+ *     - NaN after some steps: a rate that is too high; gpunn_set_clip_norm(o, 1) tells soon, gpunn_check_nan(loss) which layer.
  *     - gpunn_read of a value between fails: only outputs, the loss and what gpunn_keep names are there after a run.
  *     - labels as F32: class losses take I64, I32 or U8 of shape [n], not one-hot vectors.
  *     - a field that is set to 0 seems to be ignored: 0 is the default; write GPUNN_ZERO.
@@ -1600,6 +1600,28 @@ typedef struct gpunn_train_step_args {
 GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *loss, gpunn_train_step_args args);
 #define gpunn_train_step(opt, ...) gpunn_train_step_((opt), GPUNN_NAMED(gpunn_train_step_args, __VA_ARGS__))
 GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model);
+
+/* Of an input, a parameter, a buffer, what a layer computes, or a gradient that it gives. */
+typedef struct gpunn_layer_statistics {
+    const char *op, *layer;  /* "linear", "fc1"; "input", "x"; layer "": it has no name */
+    const char *gradient_of; /* NULL: of the value; "fc1.weight": of its gradient; "" where that has no name */
+    int64_t     count, zeros, nans, infinities;
+    double      mean, deviation, min, max; /* of the finite numbers; NaN: there are none */
+} gpunn_layer_statistics;
+typedef struct gpunn_inspect_args {
+    int        args_;
+    gpunn_mode mode;
+    bool (*on_layer)(void *user, const gpunn_layer_statistics *layer); /* false ends it */
+    void *user;
+} gpunn_inspect_args;
+/* Forward and backward of the loss for the eye: layer by layer, in the order of their computation, on_layer is told what they hold.
+ * Dropout drops what it dropped in the last training step; running statistics stay; gradients begin anew, as after gpunn_zero_grad,
+ * and values must be computed again before they are read. Slow. */
+GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args args);
+#define gpunn_inspect(...) gpunn_inspect_(GPUNN_NAMED(gpunn_inspect_args, __VA_ARGS__))
+/* The same, to find where NaN or infinity comes from: GPUNN_ERR_NUMERIC, and gpunn_error names the first layer with such a value or
+ * gradient. */
+GPUNN_API gpunn_status gpunn_check_nan(gpunn_tensor *loss);
 /* Scales all gradients so that their 2-norm is at most max_norm; total_norm (may be NULL) receives the norm before. */
 GPUNN_API gpunn_status gpunn_clip_grad_norm(gpunn_model *model, float max_norm, float *total_norm);
 GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_value);
@@ -12095,6 +12117,19 @@ static bool gpunn__is_ready(const gpunn_model *model, const gpunn__plan *plan)
            (!plan->half || model->half_capacity >= model->weight_count);
 }
 
+/* The batch that a plan asked for would have now; 0 after a failure. */
+static int64_t gpunn__batch_for(gpunn_model *model, const gpunn__request *request)
+{
+    size_t bytes = (size_t)model->tensor_count * sizeof(bool);
+    bool  *needed = (bool *)gpunn__calloc(model->dev, bytes);
+    if (needed == NULL) return 0;
+    for (int i = 0; i < request->output_count; i++) needed[request->outputs[i]->id] = true;
+    gpunn__mark_operands(model, needed);
+    int64_t batch = gpunn__batch_of(model, NULL, needed);
+    gpunn__free(model->dev, needed, bytes);
+    return batch;
+}
+
 /* Whether a plan is what is asked for, for some batch. */
 static bool gpunn__serves(const gpunn__plan *plan, const gpunn__request *request)
 {
@@ -12124,13 +12159,7 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, const gpunn__request *re
         return NULL;
     }
     if (plan == NULL) {
-        size_t bytes = (size_t)model->tensor_count * sizeof(bool);
-        bool  *needed = (bool *)gpunn__calloc(dev, bytes);
-        if (needed == NULL) return NULL;
-        for (int i = 0; i < request->output_count; i++) needed[request->outputs[i]->id] = true;
-        gpunn__mark_operands(model, needed);
-        batch = gpunn__batch_of(model, NULL, needed);
-        gpunn__free(dev, needed, bytes);
+        batch = gpunn__batch_for(model, request);
         if (batch == 0 || (plan = gpunn__plan_make(model, request, batch)) == NULL) return NULL;
         if (cached >= GPUNN__MAX_PLANS) {
             for (link = &model->plans; (*link)->next; link = &(*link)->next) {}
@@ -12268,6 +12297,18 @@ static GPUNN__STATUS gpunn__settle_writes(gpunn_model *model, gpunn__plan *plan)
     return GPUNN_OK;
 }
 
+/* Whether gradients can begin there. */
+static GPUNN__STATUS gpunn__check_loss(const gpunn_tensor *loss)
+{
+    char text[128];
+    if (loss == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "the loss is NULL; a builder failed before: see gpunn_error");
+    if (loss->dtype == GPUNN_F32 && loss->kind == GPUNN__VALUE && gpunn__count(loss, 1) == 1 && gpunn__count(loss, 2) == 1)
+        return GPUNN_OK;
+    return gpunn__fail(loss->model->dev, GPUNN_ERR_SHAPE,
+                       "the loss is %s %s; it must be one computed f32 number: reduce it with gpunn_mean or gpunn_sum",
+                       gpunn_dtype_name(loss->dtype), gpunn__shape_text(loss, text));
+}
+
 /* Forward and backward of one training step, as args ask; with opt (prepared), gradients begin anew, unless parts have been
  * accumulated, and, with updates, its clipping and update follow. loss: NULL where the program has given gradients. */
 static GPUNN__STATUS gpunn__train(gpunn__plan *plan, gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt,
@@ -12310,15 +12351,10 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, gpunn_tensor *loss, const g
 
 static GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt, bool updates)
 {
-    if (loss == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "the loss is NULL; a builder failed before: see gpunn_error");
-    gpunn_model  *model = loss->model;
-    gpunn_device *dev = model->dev;
-    if (loss->dtype != GPUNN_F32 || loss->kind != GPUNN__VALUE || gpunn__count(loss, 1) != 1 || gpunn__count(loss, 2) != 1) {
-        char text[128];
-        return gpunn__fail(dev, GPUNN_ERR_SHAPE,
-                           "the loss is %s %s; it must be one computed f32 number: reduce it with gpunn_mean or gpunn_sum",
-                           gpunn_dtype_name(loss->dtype), gpunn__shape_text(loss, text));
-    }
+    gpunn_status status = gpunn__check_loss(loss);
+    if (status != GPUNN_OK) return status;
+    gpunn_model   *model = loss->model;
+    gpunn_device  *dev = model->dev;
     gpunn__request request = gpunn__ask(&loss, 1, GPUNN__TRAIN);
     request.opt = args->optimizer;
     request.inputs_only = args->inputs_only;
@@ -12327,14 +12363,15 @@ static GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_backward_a
     return plan ? gpunn__train(plan, loss, args, opt, updates) : dev->error.status;
 }
 
+#define GPUNN__BAD_MODE "%s: mode %d is none; use GPUNN_MODE_TRAINING or GPUNN_MODE_EVALUATION"
+
 GPUNN_API gpunn_status gpunn_backward_(gpunn_tensor *loss, gpunn_backward_args args)
 {
     static const char function[] = "gpunn_backward";
     gpunn_device     *dev = loss ? loss->model->dev : NULL;
     gpunn_status      status = GPUNN_OK;
     if ((int)args.mode < GPUNN_MODE_TRAINING || args.mode > GPUNN_MODE_EVALUATION)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: mode %d is none; use GPUNN_MODE_TRAINING or GPUNN_MODE_EVALUATION",
-                           function, (int)args.mode);
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, GPUNN__BAD_MODE, function, (int)args.mode);
     if (args.optimizer && args.inputs_only)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: optimizer and inputs_only exclude each other; give one of them",
                            function);
@@ -12599,6 +12636,18 @@ static GPUNN__STATUS gpunn__channels_first(const gpunn_tensor *t, void *host, si
     return GPUNN_OK;
 }
 
+/* A number of a float dtype. */
+static float gpunn__widened(gpunn_dtype dtype, const char *at)
+{
+    uint16_t bits;
+    float    value;
+    memcpy(&bits, at, sizeof bits);
+    if (dtype == GPUNN_F16) return gpunn__float_of_half(bits);
+    if (dtype == GPUNN_BF16) return gpunn__float_of_bits((uint32_t)bits << 16);
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
 /* To the program's memory on the device, as the program sees the value. */
 static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void *to, const void *memory, size_t bytes)
 {
@@ -12657,9 +12706,7 @@ static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, void *host, siz
     gpunn_status status = dev->backend->download(dev->context, at, memory, narrow);
     if (status != GPUNN_OK) return gpunn__backend_fail(dev, caller, status);
     for (size_t i = 0; stored != t->dtype && i < narrow; i += 2) {
-        uint16_t bits;
-        memcpy(&bits, at + i, 2);
-        float value = stored == GPUNN_F16 ? gpunn__float_of_half(bits) : gpunn__float_of_bits((uint32_t)bits << 16);
+        float value = gpunn__widened(stored, at + i);
         memcpy((char *)host + 2 * i, &value, sizeof value);
     }
     return gpunn__stored_last(t, gradient) ? gpunn__channels_first(t, host, bytes) : GPUNN_OK;
@@ -12945,6 +12992,205 @@ GPUNN_API gpunn_status gpunn_bind_dlpack(gpunn_tensor *t, struct DLManagedTensor
                                              (size_t)count * gpunn_dtype_size(t->dtype), false);
     if (status == GPUNN_OK) t->managed = own;
     return status;
+}
+
+/* ---- inspecting ------------------------------------------------------------------------------------------------------ */
+typedef struct gpunn__inspection {
+    gpunn_model              *model;
+    gpunn__plan              *plan;
+    const gpunn_inspect_args *args;
+    bool                      ended; /* by on_layer */
+} gpunn__inspection;
+
+static void gpunn__count_number(gpunn_layer_statistics *s, float value, double *squares)
+{
+    const char *fault = gpunn__not_finite(&value, sizeof value);
+    s->zeros += value == 0;
+    s->nans += fault && fault[0] == 'N';
+    s->infinities += fault && fault[0] != 'N';
+    if (fault) return;
+    int64_t finite = s->count - s->nans - s->infinities;
+    double  delta = (double)value - s->mean;
+    s->mean += delta / (double)finite;
+    *squares += delta * ((double)value - s->mean);
+    if (finite == 1 || (double)value < s->min) s->min = (double)value;
+    if (finite == 1 || (double)value > s->max) s->max = (double)value;
+}
+
+/* Tells of a float value in the device's memory; others are left out. */
+static GPUNN__STATUS gpunn__tell(gpunn__inspection *in, const char *op, const char *layer, const char *gradient_of,
+                                 const void *data, gpunn_dtype dtype, int64_t count)
+{
+    char                   piece[16384];
+    gpunn_device          *dev = in->model->dev;
+    const size_t           width = gpunn_dtype_size(dtype);
+    gpunn_layer_statistics s;
+    double                 squares = 0;
+    if (data == NULL || (dtype != GPUNN_F32 && dtype != GPUNN_F16 && dtype != GPUNN_BF16) || in->ended) return GPUNN_OK;
+    memset(&s, 0, sizeof s);
+    s.op = op;
+    s.layer = layer;
+    s.gradient_of = gradient_of;
+    for (int64_t at = 0, n; at < count; at += n) {
+        n = count - at < (int64_t)(sizeof piece / width) ? count - at : (int64_t)(sizeof piece / width);
+        gpunn_status status = dev->backend->download(dev->context, piece, (const char *)data + (size_t)at * width,
+                                                     (size_t)n * width);
+        if (status != GPUNN_OK) return gpunn__backend_fail(dev, "gpunn_inspect", status);
+        for (int64_t i = 0; i < n; i++) {
+            s.count++;
+            gpunn__count_number(&s, gpunn__widened(dtype, piece + (size_t)i * width), &squares);
+        }
+    }
+    int64_t finite = s.count - s.nans - s.infinities;
+    s.deviation = finite ? sqrt(squares / (double)finite) : NAN;
+    if (finite == 0) s.mean = s.min = s.max = NAN;
+    in->ended = !in->args->on_layer(in->args->user, &s);
+    return GPUNN_OK;
+}
+
+/* What the plan begins with. */
+static GPUNN__STATUS gpunn__tell_sources(gpunn__inspection *in, const gpunn_tensor *loss)
+{
+    gpunn_model *model = in->model;
+    gpunn_status status = GPUNN_OK;
+    size_t       bytes = (size_t)model->tensor_count * sizeof(bool);
+    bool        *needed = (bool *)gpunn__calloc(model->dev, bytes);
+    if (needed == NULL) return GPUNN_ERR_MEMORY;
+    needed[loss->id] = true;
+    gpunn__mark_operands(model, needed);
+    for (int id = 0; id < in->plan->tensor_count && status == GPUNN_OK; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        if (!needed[id] || t->kind == GPUNN__VALUE || t->kind == GPUNN__CONSTANT) continue;
+        status = gpunn__tell(in,
+                             t->kind == GPUNN__INPUT       ? "input"
+                             : t->kind == GPUNN__PARAMETER ? "parameter"
+                                                           : "buffer",
+                             t->name, NULL, t->kind == GPUNN__INPUT ? t->data : (const void *)gpunn__weights(t), t->dtype,
+                             gpunn__count(t, in->plan->batch));
+    }
+    gpunn__free(model->dev, needed, bytes);
+    return status;
+}
+
+/* What a step has just computed. */
+static GPUNN__STATUS gpunn__tell_step(gpunn__inspection *in, const gpunn_step *step)
+{
+    const char         *op = gpunn_op_name(step->op);
+    const gpunn_tensor *node = NULL;
+    gpunn_status        status = GPUNN_OK;
+    if (!step->backward) return gpunn__tell(in, op, step->name, NULL, step->out.data, step->out.dtype, step->out.count);
+    for (int id = 0; id < in->plan->tensor_count && node == NULL; id++)
+        if (&in->model->tensors[id]->attr == step->attr) node = in->model->tensors[id];
+    for (int i = 0; i < step->input_count && status == GPUNN_OK; i++) {
+        const gpunn_tensor *target = node && i < node->input_count ? node->inputs[i] : NULL;
+        status = gpunn__tell(in, op, step->name, target && target->name ? target->name : "", step->grad_in[i].data,
+                             step->grad_in[i].dtype, step->grad_in[i].count);
+    }
+    return status;
+}
+
+static GPUNN__STATUS gpunn__inspect_steps(gpunn__inspection *in, const gpunn_tensor *loss)
+{
+    gpunn_device *dev = in->model->dev;
+    gpunn_status  status = gpunn__plan_bind(in->model, in->plan);
+    in->model->last = NULL;
+    if (status == GPUNN_OK && in->plan->half) status = gpunn__round_weights(in->model);
+    if (status == GPUNN_OK) status = gpunn_zero_grad(in->model);
+    if (status == GPUNN_OK) status = gpunn__settle_writes(in->model, in->plan);
+    if (status == GPUNN_OK) status = gpunn__tell_sources(in, loss);
+    for (int i = 0; i < in->plan->step_count && status == GPUNN_OK && !in->ended; i++) {
+        status = gpunn__run_steps(dev, in->plan, i, i + 1);
+        if (status == GPUNN_OK) status = gpunn__tell_step(in, &in->plan->steps[i]);
+    }
+    return status;
+}
+
+/* Copies all running statistics to the host, or back. */
+static GPUNN__STATUS gpunn__keep_buffers(gpunn_model *model, float *host, bool back)
+{
+    gpunn_device *dev = model->dev;
+    gpunn_status  status = GPUNN_OK;
+    for (int id = 0; id < model->tensor_count && status == GPUNN_OK; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        size_t              bytes = (size_t)gpunn__count(t, 1) * sizeof *host;
+        if (t->kind != GPUNN__BUFFER) continue;
+        status = back ? dev->backend->upload(dev->context, gpunn__weights(t), host, bytes)
+                      : dev->backend->download(dev->context, host, gpunn__weights(t), bytes);
+        host += gpunn__count(t, 1);
+    }
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "gpunn_inspect", status);
+}
+
+/* The inspection with the running statistics put by. */
+static GPUNN__STATUS gpunn__inspect_apart(gpunn__inspection *in, const gpunn_tensor *loss)
+{
+    gpunn_model *model = in->model;
+    int64_t      count = 1;
+    gpunn_status status = gpunn__commit(model);
+    for (int id = 0; id < model->tensor_count; id++)
+        count += model->tensors[id]->kind == GPUNN__BUFFER ? gpunn__count(model->tensors[id], 1) : 0;
+    float *kept = (float *)gpunn__realloc(model->dev, NULL, 0, (size_t)count * sizeof *kept);
+    if (kept == NULL) return GPUNN_ERR_MEMORY;
+    if (status == GPUNN_OK) status = gpunn__keep_buffers(model, kept, false);
+    if (status == GPUNN_OK) {
+        status = gpunn__inspect_steps(in, loss);
+        gpunn_status back = gpunn__keep_buffers(model, kept, true);
+        if (status == GPUNN_OK) status = back;
+        model->state.weights_version++;
+    }
+    gpunn__free(model->dev, kept, (size_t)count * sizeof *kept);
+    return status;
+}
+
+GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args args)
+{
+    gpunn_status status = gpunn__check_loss(loss);
+    if (status != GPUNN_OK) return status;
+    gpunn_model  *model = loss->model;
+    gpunn_device *dev = model->dev;
+    if (args.on_layer == NULL)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_inspect: on_layer is NULL; give the function that is to be told");
+    if ((int)args.mode < GPUNN_MODE_TRAINING || args.mode > GPUNN_MODE_EVALUATION)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, GPUNN__BAD_MODE, "gpunn_inspect", (int)args.mode);
+    const gpunn_kernel_set *kernels = model->kernels;
+    gpunn__request          request = gpunn__ask(&loss, 1, GPUNN__TRAIN);
+    request.evaluates = args.mode == GPUNN_MODE_EVALUATION;
+    const int64_t batch = gpunn__batch_for(model, &request);
+    if (batch == 0) return dev->error.status;
+    model->kernels = NULL; /* layer by layer */
+    gpunn__plan *plan = gpunn__plan_make(model, &request, batch);
+    model->kernels = kernels;
+    if (plan == NULL) return dev->error.status;
+    gpunn__inspection inspection = {model, plan, &args, false};
+    status = gpunn__inspect_apart(&inspection, loss);
+    gpunn__plan_free(dev, plan);
+    for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->grad_reached = false;
+    return status;
+}
+
+/* on_layer of gpunn_check_nan: what is not finite goes to the gpunn_layer_statistics that user is. */
+static bool gpunn__is_finite(void *user, const gpunn_layer_statistics *layer)
+{
+    bool finite = layer->nans == 0 && layer->infinities == 0;
+    if (!finite) *(gpunn_layer_statistics *)user = *layer;
+    return finite;
+}
+
+GPUNN_API gpunn_status gpunn_check_nan(gpunn_tensor *loss)
+{
+    gpunn_layer_statistics found;
+    memset(&found, 0, sizeof found);
+    gpunn_status status = gpunn_inspect(loss, .on_layer = gpunn__is_finite, .user = &found);
+    if (status != GPUNN_OK || found.op == NULL) return status;
+    const char *of = found.gradient_of;
+    return gpunn__fail(loss->model->dev, GPUNN_ERR_NUMERIC,
+                       "gpunn_check_nan: %s%s%s%s %s%s%s%s %lld NaN and %lld infinite of %lld numbers; all before it is finite",
+                       found.op, found.layer[0] ? " '" : "", found.layer, found.layer[0] ? "'" : "",
+                       of ? "gives a gradient" : "has", of && of[0] ? " of '" : "", of && of[0] ? of : "",
+                       of == NULL ? ""
+                       : of[0]    ? "' with"
+                                  : " with",
+                       (long long)found.nans, (long long)found.infinities, (long long)found.count);
 }
 
 /* ---- summary --------------------------------------------------------------------------------------------------------- */

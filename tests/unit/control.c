@@ -531,6 +531,77 @@ static void test_frozen_statistics(void **state)
     gpunn_optimizer_destroy(opt);
 }
 
+/* ---- inspecting ---- */
+typedef struct seen {
+    int    values, gradients, told;
+    double mean, zeros; /* of relu's result */
+    bool   parameter;   /* a gradient of fc1.weight has been told */
+} seen;
+static bool on_layer(void *user, const gpunn_layer_statistics *layer)
+{
+    seen *s = user;
+    s->told++;
+    s->values += layer->gradient_of == NULL;
+    s->gradients += layer->gradient_of != NULL;
+    s->parameter = s->parameter || (layer->gradient_of && strcmp(layer->gradient_of, "fc1.weight") == 0);
+    if (layer->gradient_of == NULL && strcmp(layer->op, "relu") == 0)
+        s->mean = layer->mean, s->zeros = (double)layer->zeros / (double)layer->count;
+    return layer->nans == 0;
+}
+
+static void test_inspect(void **state)
+{
+    fixture         *f = *state;
+    gpunn_device    *dev = f->dev;
+    gpunn_model     *model = MADE(dev, gpunn_model_create(dev));
+    net              n[2] = {net_make(f->model), net_make(model)};
+    gpunn_optimizer *opt[2] = {MADE(dev, gpunn_adam(f->model)), MADE(dev, gpunn_adam(model))};
+    for (int step = 0; step < 4; step++) {
+        for (int i = 0; i < 2; i++) {
+            net_write(dev, n[i], 5, (uint32_t)step);
+            OK(dev, gpunn_train_step(opt[i], n[i].loss));
+        }
+        seen s = {0};
+        OK(dev, gpunn_inspect(n[0].loss, .on_layer = on_layer, .user = &s));
+        assert_true(s.values > 10 && s.gradients > 8 && s.parameter);
+        OK(dev, gpunn_check_nan(n[0].loss));
+    }
+    check_same_weights(dev, f->model, dev, model); /* no trace */
+    FAILS(dev, gpunn_inspect(n[0].loss), GPUNN_ERR_ARGUMENT, "on_layer");
+    FAILS(dev, gpunn_check_nan(n[0].logits), GPUNN_ERR_SHAPE, "gpunn_mean");
+    for (int i = 0; i < 2; i++) gpunn_optimizer_destroy(opt[i]);
+    gpunn_model_destroy(model);
+}
+
+/* The numbers, and the first layer that is not finite: an input, a parameter, a value, a gradient. */
+static void test_check_nan(void **state)
+{
+    fixture      *f = *state;
+    gpunn_device *dev = f->dev;
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 4));
+    gpunn_tensor *root = gpunn_sqrt(gpunn_relu(x)), *h = gpunn_linear(root, "fc1", .out_features = 2);
+    gpunn_tensor *loss = gpunn_mean(gpunn_square(h), GPUNN_ALL, false), *weight = gpunn_find(f->model, "fc1.weight");
+    gpunn_tensor *offset = gpunn_parameter(f->model, "offset", GPUNN_SHAPE(4), (gpunn_init){GPUNN_INIT_ZEROS, 0, 0});
+    gpunn_tensor *steep = gpunn_sum(gpunn_set_name(gpunn_sqrt(gpunn_mul(offset, offset)), "steep"), GPUNN_ALL, false);
+    gpunn_tensor *log = gpunn_mean(gpunn_log(gpunn_sub(root, root)), GPUNN_ALL, false);
+    float         values[8] = {4, -1, 9, -2, 1, 1, 1, -7};
+    seen          s = {0};
+    OK(dev, write_floats(x, values, 8));
+    OK(dev, gpunn_inspect(loss, .on_layer = on_layer, .user = &s));
+    assert_true(fabs(s.mean - 2) < 1e-6 && fabs(s.zeros - 0.375) < 1e-6);
+    OK(dev, gpunn_check_nan(loss));
+    FAILS(dev, gpunn_check_nan(steep), GPUNN_ERR_NUMERIC, "sqrt 'steep' gives a gradient with", "NaN");
+    FAILS(dev, gpunn_check_nan(log), GPUNN_ERR_NUMERIC, "log has 0 NaN and 8 infinite of 8");
+    values[2] = INFINITY;
+    OK(dev, write_floats(x, values, 8));
+    FAILS(dev, gpunn_check_nan(loss), GPUNN_ERR_NUMERIC, "input 'x'", "0 NaN and 1 infinite of 8");
+    values[2] = 1;
+    OK(dev, write_floats(x, values, 8));
+    values[3] = NAN;
+    OK(dev, write_floats(weight, values, 8));
+    FAILS(dev, gpunn_check_nan(loss), GPUNN_ERR_NUMERIC, "parameter 'fc1.weight'", "1 NaN");
+}
+
 int main(void)
 {
     static const struct {
@@ -541,6 +612,8 @@ int main(void)
                 {"lists", test_lists},
                 {"checkpoint", test_checkpoint},
                 {"groups", test_groups},
+                {"inspect", test_inspect},
+                {"check nan", test_check_nan},
                 {"accumulate", test_accumulate},
                 {"accumulation ends", test_accumulate_ends},
                 {"evaluation mode", test_evaluation_mode},
