@@ -286,6 +286,9 @@
  *         gpunn_fit(o, .loss = loss, .metric = gpunn_binary_accuracy(gpunn_sigmoid(y), t), .train = train, .epochs = 2,
  *                   .patience = 5, .checkpoint = "fit.ckpt", .best_weights = "best.safetensors", .history_svg = "curves.svg");
  *         gpunn_loader_destroy(train);
+ *     .metrics takes further scalars, such as gpunn_top_k_accuracy, for .on_progress; .on_epoch_begin and .on_batch_begin are called
+ *     before the work, .accumulate makes one update of several batches. What no mean over batches tells, a confusion matrix, F1
+ *     and the area under the ROC curve, is gpunn_evaluate_classes's; weights of classes are cross_entropy's .weight.
  *
  * FILES  gpunn_save writes all parameters and buffers as safetensors, as torch's state_dict would have them. gpunn_load takes all
  *     or nothing; .partial takes what fits and reports the rest. A checkpoint holds all that resuming needs, to the bit.
@@ -1566,6 +1569,8 @@ GPUNN_API gpunn_tensor *gpunn_accuracy(gpunn_tensor *logits,
                                        gpunn_tensor *labels); /* share of rows [n, classes] argmax gets right */
 GPUNN_API gpunn_tensor *gpunn_binary_accuracy(gpunn_tensor *prob,
                                               gpunn_tensor *target); /* share with (prob > 0.5) == (target > 0.5) */
+/* The share of samples whose label is among the k largest logits; shapes as of gpunn_accuracy. */
+GPUNN_API gpunn_tensor *gpunn_top_k_accuracy(gpunn_tensor *logits, gpunn_tensor *labels, int k);
 
 /* ==== >>train ========================================================================================================= *
  * Not thread-safe per device. */
@@ -1836,13 +1841,14 @@ typedef enum gpunn_schedule_type {
     GPUNN_SCHEDULE_EXPONENTIAL, /* lr gamma^t */
     GPUNN_SCHEDULE_COSINE,      /* min_lr + (lr - min_lr) (1 + cos(pi t / total_steps)) / 2, min_lr after total_steps */
     GPUNN_SCHEDULE_ONE_CYCLE,   /* torch's OneCycleLR with cosine annealing and momentum left alone; lr is max_lr */
-    GPUNN_SCHEDULE_LINEAR,      /* warm-up from 0 over warmup_steps, then linearly down to min_lr at total_steps */
+    GPUNN_SCHEDULE_LINEAR,      /* after the warm-up linearly down to min_lr at total_steps */
     GPUNN_SCHEDULE_PLATEAU      /* torch's ReduceLROnPlateau: lr factor after patience calls without a better metric */
 } gpunn_schedule_type;
 typedef struct gpunn_schedule_args {
     int                 args_;
     gpunn_schedule_type type;
-    int64_t             total_steps, step_size, warmup_steps;
+    int64_t             total_steps, step_size;
+    int64_t             warmup_steps; /* the rate rises from 0 on them, before the schedule begins; total_steps has them in it */
     int64_t             milestones[16]; /* rising; ends at the first 0 */
     float               gamma;          /* 0.1; exponential: 0.95 */
     float               min_lr;
@@ -1959,6 +1965,7 @@ GPUNN_API gpunn_tensor    *gpunn_spec_output(gpunn_model *model, int index);
 GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model);
 
 /* ==== >>fit =========================================================================================================== */
+#define GPUNN_MAX_METRICS 6 /* beside the one that is drawn */
 typedef struct gpunn_progress {
     int         epoch, epochs; /* from 1; those of earlier calls that this one goes on from are counted in both */
     int64_t     batch, batches;
@@ -1970,6 +1977,7 @@ typedef struct gpunn_progress {
     bool        stopped_early; /* with epoch_done: patience has run out, no epoch follows */
     int         best_epoch;    /* the one of the lowest validation loss (else training loss); 0 before the first ends */
     const char *metric_name;   /* such as "accuracy"; NULL: there is no metric */
+    float       metrics[GPUNN_MAX_METRICS], validation_metrics[GPUNN_MAX_METRICS]; /* of gpunn_fit_args.metrics, in that order */
 } gpunn_progress;
 typedef struct gpunn_fit_args {
     int           args_;
@@ -1982,15 +1990,19 @@ typedef struct gpunn_fit_args {
     bool schedule_per_batch; /* gpunn_schedule_step after each update; default: after each epoch, with the validation loss */
     bool no_ema; /* validation and best_weights are of the weights themselves, even where gpunn_set_ema keeps averages */
     bool (*on_progress)(void *user, const gpunn_progress *progress); /* after each batch and epoch; false cancels */
-    void       *user;
-    const char *history_csv, *history_svg; /* rewritten after each epoch; NULL: none */
-    const char *checkpoint;                /* written after each epoch; NULL: none */
-    const char *best_weights;              /* gpunn_save after each epoch that is the best so far; NULL: none */
-    int        *epochs_run;                /* receives the number of complete epochs */
+    void         *user;
+    const char   *history_csv, *history_svg;  /* rewritten after each epoch; NULL: none */
+    const char   *checkpoint;                 /* written after each epoch; NULL: none */
+    const char   *best_weights;               /* gpunn_save after each epoch that is the best so far; NULL: none */
+    int          *epochs_run;                 /* receives the number of complete epochs */
+    gpunn_tensor *metrics[GPUNN_MAX_METRICS]; /* further scalars, which progress has; ends at the first NULL */
+    /* Before the first batch of an epoch, and before each step, with its batch in the inputs, where it may be changed; false cancels. */
+    bool (*on_epoch_begin)(void *user, const gpunn_progress *progress);
+    bool (*on_batch_begin)(void *user, const gpunn_progress *progress);
 } gpunn_fit_args;
 /* Goes on where the optimizer's last gpunn_fit of the same loss ended, be it in this process or before gpunn_checkpoint_load: epochs
  * are numbered on, the best loss, its epoch and the history are kept. Nothing is written where no epoch is left to run.
- * GPUNN_ERR_CANCELLED after on_progress said so; everything stays usable. Where the optimizer keeps averages (gpunn_set_ema),
+ * GPUNN_ERR_CANCELLED after a callback said so; everything stays usable. Where the optimizer keeps averages (gpunn_set_ema),
  * they are what is validated and saved as best_weights; training goes on with the weights. */
 GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args);
 #define gpunn_fit(...) gpunn_fit_(GPUNN_NAMED(gpunn_fit_args, __VA_ARGS__))
@@ -1999,6 +2011,23 @@ GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress);
 /* Mean of loss and metric (may be NULL) over one epoch of loader, in evaluation mode, weighted by samples. */
 GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, gpunn_tensor *metric, float *loss_mean,
                                       float *metric_mean);
+
+typedef struct gpunn_class_scores {
+    int64_t samples;               /* with a label that is a class; others are left out */
+    float   accuracy;              /* torch and scikit-learn's, as what follows */
+    float   precision, recall, f1; /* macro: means over the classes that are labels or guesses */
+    float   auc; /* macro, each class against the rest, by softmax; NaN unless asked for, or without two classes */
+} gpunn_class_scores;
+typedef struct gpunn_class_scores_args {
+    int      args_;
+    int64_t *confusion; /* receives how many samples of class i were taken for j, at [i * classes + j]; NULL: not wanted */
+    bool     auc;       /* needs 4 bytes a sample and class */
+} gpunn_class_scores_args;
+/* What means over batches cannot tell, over one epoch of the loader, in evaluation mode; logits [n, classes], labels [n]. */
+GPUNN_API gpunn_status gpunn_evaluate_classes_(gpunn_loader *loader, gpunn_tensor *logits, gpunn_tensor *labels,
+                                               gpunn_class_scores *scores, gpunn_class_scores_args args);
+#define gpunn_evaluate_classes(loader, logits, labels, ...) \
+    gpunn_evaluate_classes_((loader), (logits), (labels), GPUNN_NAMED(gpunn_class_scores_args, __VA_ARGS__))
 
 /* ==== >>backend ======================================================================================================= *
  * What a backend provides, for its authors; programs need nothing from here. The core plans, the backend computes. All tensors
@@ -9729,6 +9758,19 @@ GPUNN_API gpunn_tensor *gpunn_cosine_similarity(gpunn_tensor *x1, gpunn_tensor *
     args.axis = axis;
     args.number = eps;
     return gpunn__composite(&gpunn__formula_of_cosine_similarity, in, &args);
+}
+
+GPUNN_API gpunn_tensor *gpunn_top_k_accuracy(gpunn_tensor *logits, gpunn_tensor *labels, int k)
+{
+    gpunn__call call;
+    if (!gpunn__begin_classes(&call, "top_k_accuracy", logits, labels)) return NULL;
+    gpunn_tensor *places = gpunn_cast(gpunn_topk_indices(logits, k, 1, true), GPUNN_F32);
+    gpunn_shape   each = gpunn_tensor_shape(labels); /* labels with an axis of 1 where the classes are */
+    memmove(each.dim + 2, each.dim + 1, (GPUNN_MAX_RANK - 2) * sizeof *each.dim);
+    each.dim[1] = 1;
+    gpunn_tensor *truth = gpunn_reshape(gpunn_cast(labels, GPUNN_F32), each);
+    gpunn_tensor *hits = gpunn_sum(gpunn_eq(places, truth), GPUNN_AXES(1), false);
+    return gpunn__made(&call, gpunn__reduce_loss(hits, GPUNN_REDUCE_MEAN));
 }
 
 /* ==== >>steps ========================================================================================================= *
@@ -22384,12 +22426,14 @@ static double gpunn__anneal(double from, double to, double share)
 static double gpunn__scheduled_lr(const gpunn_optimizer *opt, float base)
 {
     const gpunn_schedule_args *s = &opt->schedule;
-    double                     lr = base, low = s->min_lr, t = (double)opt->schedule_step, total = (double)s->total_steps;
+    const int64_t warmup = s->type == GPUNN_SCHEDULE_LINEAR ? 0 : s->warmup_steps, step = opt->schedule_step - warmup;
+    double        lr = base, low = s->min_lr, t = (double)step, total = (double)(s->total_steps - warmup);
+    if (step < 0) return lr * (double)opt->schedule_step / (double)warmup;
     switch (s->type) {
-    case GPUNN_SCHEDULE_STEP: return lr * pow(gpunn__as_written(s->gamma), (double)(opt->schedule_step / s->step_size));
+    case GPUNN_SCHEDULE_STEP: return lr * pow(gpunn__as_written(s->gamma), (double)(step / s->step_size));
     case GPUNN_SCHEDULE_MULTI_STEP: {
         int passed = 0;
-        while (passed < 16 && s->milestones[passed] > 0 && s->milestones[passed] <= opt->schedule_step) passed++;
+        while (passed < 16 && s->milestones[passed] > 0 && s->milestones[passed] <= step) passed++;
         return lr * pow(gpunn__as_written(s->gamma), passed);
     }
     case GPUNN_SCHEDULE_EXPONENTIAL: return lr * pow(gpunn__as_written(s->gamma), t);
@@ -22401,9 +22445,9 @@ static double gpunn__scheduled_lr(const gpunn_optimizer *opt, float base)
         return gpunn__anneal(lr, first / s->final_div_factor, (t - top) / (last - top));
     }
     case GPUNN_SCHEDULE_LINEAR: {
-        double warmup = (double)s->warmup_steps;
-        if (t < warmup) return lr * t / warmup;
-        return t < total ? lr + (low - lr) * (t - warmup) / (total - warmup) : low;
+        double rise = (double)s->warmup_steps;
+        if (t < rise) return lr * t / rise;
+        return t < total ? lr + (low - lr) * (t - rise) / (total - rise) : low;
     }
     case GPUNN_SCHEDULE_PLATEAU: return lr * opt->plateau_scale;
     case GPUNN_SCHEDULE_CONSTANT: break;
@@ -22466,7 +22510,7 @@ static GPUNN__STATUS gpunn__schedule_check(gpunn_device *dev, gpunn_schedule_arg
         s->total_steps < 1)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: total_steps is %lld; give the number of steps the schedule is to last",
                            function, (long long)s->total_steps);
-    if (type == GPUNN_SCHEDULE_LINEAR && s->warmup_steps >= s->total_steps)
+    if (s->total_steps > 0 && s->warmup_steps >= s->total_steps)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: warmup_steps is %lld; it must be below total_steps, %lld", function,
                            (long long)s->warmup_steps, (long long)s->total_steps);
     for (int i = 0; type == GPUNN_SCHEDULE_MULTI_STEP && i < 16 && (i == 0 || s->milestones[i] != 0); i++)
@@ -26580,62 +26624,78 @@ GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *pa
 /* ---- averages -------------------------------------------------------------------------------------------------------- */
 /* Sums over batches, weighted by their samples: a last batch that is smaller counts less. */
 /* Backends that execute whole runs are not waited for after each batch: what they computed collects in their memory. */
-enum { GPUNN__LOGGED = 256 };
+enum { GPUNN__LOGGED = 256, GPUNN__MEASURES = 2 + GPUNN_MAX_METRICS };
 typedef struct gpunn__mean {
-    double        loss, metric, samples;
+    gpunn_tensor *measure[GPUNN__MEASURES]; /* the loss first */
+    int           count;
+    double        sum[GPUNN__MEASURES], samples;
     float         last_loss;
-    gpunn_device *dev;
-    float        *log; /* backend memory: loss and metric of each batch that waits */
+    float        *log; /* backend memory: the measures of each batch that waits */
     int           waiting, waiting_samples[GPUNN__LOGGED];
 } gpunn__mean;
 
-static void gpunn__mean_count(gpunn__mean *mean, float loss, float metric, int samples)
+/* Measures: loss, metric unless NULL, and more up to the first NULL. */
+static void gpunn__mean_begin(gpunn__mean *mean, gpunn_tensor *loss, gpunn_tensor *metric, gpunn_tensor *const *more)
 {
-    mean->last_loss = loss;
-    mean->loss += (double)loss * samples;
-    mean->metric += (double)metric * samples;
+    memset(mean, 0, sizeof *mean);
+    mean->measure[mean->count++] = loss;
+    if (metric) mean->measure[mean->count++] = metric;
+    for (int i = 0; more && i < GPUNN_MAX_METRICS && more[i]; i++) mean->measure[mean->count++] = more[i];
+}
+
+static void gpunn__mean_count(gpunn__mean *mean, const float *values, int samples)
+{
+    mean->last_loss = values[0];
+    for (int i = 0; i < mean->count; i++) mean->sum[i] += (double)values[i] * samples;
     mean->samples += samples;
 }
 
 /* Counts the batches that wait. */
 static GPUNN__STATUS gpunn__mean_settle(gpunn__mean *mean)
 {
-    float values[2 * GPUNN__LOGGED];
+    float         values[GPUNN__MEASURES * GPUNN__LOGGED];
+    gpunn_device *dev = mean->measure[0]->model->dev;
     if (mean->waiting == 0) return GPUNN_OK;
-    gpunn_status status = mean->dev->backend->download(mean->dev->context, values, mean->log,
-                                                       (size_t)mean->waiting * 2 * sizeof *values);
-    if (status != GPUNN_OK) return gpunn__backend_fail(mean->dev, "reading the loss", status);
-    for (int i = 0; i < mean->waiting; i++) gpunn__mean_count(mean, values[2 * i], values[2 * i + 1], mean->waiting_samples[i]);
+    gpunn_status status = dev->backend->download(dev->context, values, mean->log,
+                                                 (size_t)(mean->waiting * mean->count) * sizeof *values);
+    if (status != GPUNN_OK) return gpunn__backend_fail(dev, "reading the loss", status);
+    for (int i = 0; i < mean->waiting; i++) gpunn__mean_count(mean, values + mean->count * i, mean->waiting_samples[i]);
     mean->waiting = 0;
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__mean_log(gpunn__mean *mean, gpunn_tensor *t, int column)
+static GPUNN__STATUS gpunn__mean_log(gpunn__mean *mean, int column)
 {
-    size_t      bytes;
-    const void *memory = gpunn__memory_of(t, false, &bytes);
-    if (memory == NULL) return mean->dev->error.status;
-    gpunn_status status = mean->dev->backend->convert(mean->dev->context, mean->log + 2 * mean->waiting + column, GPUNN_F32,
-                                                      memory, gpunn__stored_as(t, false), 1);
-    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(mean->dev, "keeping the loss", status);
+    size_t        bytes;
+    gpunn_tensor *t = mean->measure[column];
+    gpunn_device *dev = t->model->dev;
+    const void   *memory = gpunn__memory_of(t, false, &bytes);
+    if (memory == NULL) return dev->error.status;
+    gpunn_status status = dev->backend->convert(dev->context, mean->log + mean->count * mean->waiting + column, GPUNN_F32, memory,
+                                                gpunn__stored_as(t, false), 1);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "keeping the loss", status);
 }
 
-/* Adds what the last run computed for a batch; metric may be NULL. */
-static GPUNN__STATUS gpunn__mean_add(gpunn__mean *mean, gpunn_tensor *loss, gpunn_tensor *metric, int samples)
+static size_t gpunn__mean_bytes(const gpunn__mean *mean)
 {
-    gpunn_status status;
-    mean->dev = loss->model->dev;
-    if (mean->dev->backend->execute == NULL) {
-        float loss_value, metric_value = 0;
-        status = gpunn_read(loss, &loss_value, sizeof loss_value);
-        if (status == GPUNN_OK && metric) status = gpunn_read(metric, &metric_value, sizeof metric_value);
-        if (status == GPUNN_OK) gpunn__mean_count(mean, loss_value, metric_value, samples);
+    return (size_t)(mean->count * GPUNN__LOGGED) * sizeof *mean->log;
+}
+
+/* Adds what the last run computed for a batch. */
+static GPUNN__STATUS gpunn__mean_add(gpunn__mean *mean, int samples)
+{
+    gpunn_device *dev = mean->measure[0]->model->dev;
+    gpunn_status  status = GPUNN_OK;
+    if (dev->backend->execute == NULL) {
+        float values[GPUNN__MEASURES];
+        for (int i = 0; i < mean->count && status == GPUNN_OK; i++)
+            status = gpunn_read(mean->measure[i], &values[i], sizeof values[i]);
+        if (status == GPUNN_OK) gpunn__mean_count(mean, values, samples);
         return status;
     }
-    if (mean->log == NULL) mean->log = (float *)gpunn__device_alloc(mean->dev, 2 * GPUNN__LOGGED * sizeof *mean->log);
-    if (mean->log == NULL) return mean->dev->error.status;
-    status = gpunn__mean_log(mean, loss, 0);
-    if (status == GPUNN_OK) status = gpunn__mean_log(mean, metric ? metric : loss, 1);
+    if (mean->log == NULL) mean->log = (float *)gpunn__device_alloc(dev, gpunn__mean_bytes(mean));
+    if (mean->log == NULL) return dev->error.status;
+    for (int i = 0; i < mean->count && status == GPUNN_OK; i++) status = gpunn__mean_log(mean, i);
     mean->waiting_samples[mean->waiting] = samples;
     mean->waiting += status == GPUNN_OK;
     return status == GPUNN_OK && mean->waiting == GPUNN__LOGGED ? gpunn__mean_settle(mean) : status;
@@ -26645,15 +26705,20 @@ static GPUNN__STATUS gpunn__mean_add(gpunn__mean *mean, gpunn_tensor *loss, gpun
 static GPUNN__STATUS gpunn__mean_end(gpunn__mean *mean)
 {
     gpunn_status status = gpunn__mean_settle(mean);
-    if (mean->log) gpunn__device_free(mean->dev, mean->log, 2 * GPUNN__LOGGED * sizeof *mean->log);
+    if (mean->log) gpunn__device_free(mean->measure[0]->model->dev, mean->log, gpunn__mean_bytes(mean));
     mean->log = NULL;
     return status;
 }
 
-static void gpunn__mean_get(const gpunn__mean *mean, const gpunn_tensor *metric, float *loss_mean, float *metric_mean)
+/* Of loss, metric and the others; NaN where there is none. */
+static void gpunn__mean_get(const gpunn__mean *mean, bool metric, float *loss_mean, float *metric_mean, float *others)
 {
-    *loss_mean = mean->samples > 0 ? (float)(mean->loss / mean->samples) : NAN;
-    *metric_mean = mean->samples > 0 && metric ? (float)(mean->metric / mean->samples) : NAN;
+    float value[GPUNN__MEASURES];
+    for (int i = 0; i < GPUNN__MEASURES; i++)
+        value[i] = i < mean->count && mean->samples > 0 ? (float)(mean->sum[i] / mean->samples) : NAN;
+    *loss_mean = value[0];
+    *metric_mean = metric ? value[1] : NAN;
+    memcpy(others, value + 1 + metric, GPUNN_MAX_METRICS * sizeof *others);
 }
 
 /* Whether t, called `what` in messages, is one F32 number of that model. */
@@ -26669,6 +26734,21 @@ static GPUNN__STATUS gpunn__check_number(const gpunn_model *model, const gpunn_t
     return GPUNN_OK;
 }
 
+/* The measures of `mean` over one epoch of the loader. */
+static GPUNN__STATUS gpunn__mean_evaluate(gpunn__mean *mean, gpunn_loader *loader)
+{
+    int64_t      batch = 0;
+    gpunn_status status = GPUNN_OK;
+    if (loader->position) gpunn_loader_rewind(loader);
+    for (; status == GPUNN_OK && gpunn_next(loader); batch++) {
+        status = gpunn_forward(mean->measure, mean->count);
+        if (status == GPUNN_OK) status = gpunn__mean_add(mean, gpunn_loader_batch_size(loader));
+    }
+    if (status == GPUNN_OK && batch < gpunn_loader_batches(loader)) status = gpunn_last_status(loader->model->dev);
+    gpunn_status ended = gpunn__mean_end(mean);
+    return status == GPUNN_OK ? ended : status;
+}
+
 GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, gpunn_tensor *metric, float *loss_mean,
                                       float *metric_mean)
 {
@@ -26681,24 +26761,194 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
     gpunn_status status = gpunn__check_number(loader->model, loss, function, "loss");
     if (status == GPUNN_OK && metric) status = gpunn__check_number(loader->model, metric, function, "metric");
     if (status != GPUNN_OK) return status;
-    gpunn_tensor *outputs[2];
-    outputs[0] = loss;
-    outputs[1] = metric;
     gpunn__mean mean;
-    int64_t     batch = 0;
-    memset(&mean, 0, sizeof mean);
-    if (loader->position) gpunn_loader_rewind(loader);
-    for (; status == GPUNN_OK && gpunn_next(loader); batch++) {
-        status = gpunn_forward(outputs, metric ? 2 : 1);
-        if (status == GPUNN_OK) status = gpunn__mean_add(&mean, loss, metric, gpunn_loader_batch_size(loader));
-    }
-    if (status == GPUNN_OK && batch < gpunn_loader_batches(loader)) status = gpunn_last_status(loader->model->dev);
-    gpunn_status ended = gpunn__mean_end(&mean);
-    if (status == GPUNN_OK) status = ended;
-    float means[2];
-    gpunn__mean_get(&mean, metric, &means[0], &means[1]);
+    gpunn__mean_begin(&mean, loss, metric, NULL);
+    status = gpunn__mean_evaluate(&mean, loader);
+    float means[2], others[GPUNN_MAX_METRICS];
+    gpunn__mean_get(&mean, metric != NULL, &means[0], &means[1], others);
     if (status == GPUNN_OK && loss_mean) *loss_mean = means[0];
     if (status == GPUNN_OK && metric_mean) *metric_mean = means[1];
+    return status;
+}
+
+/* ---- classes --------------------------------------------------------------------------------------------------------- */
+typedef struct gpunn__classes { /* all on the host */
+    gpunn_tensor *logits, *labels;
+    int64_t       classes, count, *confusion;
+    float        *probability; /* [count][classes]; NULL: not wanted */
+    int64_t      *truth;       /* [count] */
+} gpunn__classes;
+
+static int64_t gpunn__label_at(const void *values, gpunn_dtype dtype, int64_t i)
+{
+    if (dtype == GPUNN_I64) return ((const int64_t *)values)[i];
+    return dtype == GPUNN_I32 ? ((const int32_t *)values)[i] : ((const uint8_t *)values)[i];
+}
+
+static void gpunn__classes_count(gpunn__classes *c, const float *logits, int64_t label)
+{
+    int64_t best = 0;
+    double  sum = 0;
+    if (label < 0 || label >= c->classes) return;
+    for (int64_t k = 1; k < c->classes; k++)
+        if (logits[k] > logits[best]) best = k;
+    c->confusion[label * c->classes + best]++;
+    if (c->probability) {
+        float *row = c->probability + c->count * c->classes;
+        for (int64_t k = 0; k < c->classes; k++) sum += exp((double)logits[k] - (double)logits[best]);
+        for (int64_t k = 0; k < c->classes; k++) row[k] = (float)(exp((double)logits[k] - (double)logits[best]) / sum);
+        c->truth[c->count] = label;
+    }
+    c->count++;
+}
+
+/* Takes the last run's batch, of as many samples. */
+static GPUNN__STATUS gpunn__classes_add(gpunn__classes *c, int samples)
+{
+    gpunn_device *dev = c->logits->model->dev;
+    const size_t  first = gpunn_tensor_bytes(c->logits), second = gpunn_tensor_bytes(c->labels);
+    char         *host = (char *)gpunn__realloc(dev, NULL, 0, first + second);
+    if (host == NULL) return GPUNN_ERR_MEMORY;
+    gpunn_status status = gpunn_read(c->labels, host, second); /* first, so that both are aligned */
+    if (status == GPUNN_OK) status = gpunn_read(c->logits, host + second, first);
+    for (int64_t i = 0; i < samples && status == GPUNN_OK; i++)
+        gpunn__classes_count(c, (const float *)(const void *)(host + second) + i * c->classes,
+                             gpunn__label_at(host, c->labels->dtype, i));
+    gpunn__free(dev, host, first + second);
+    return status;
+}
+
+typedef struct gpunn__ranked {
+    float probability;
+    bool  positive;
+} gpunn__ranked;
+
+static int gpunn__by_probability(const void *a, const void *b)
+{
+    float x = ((const gpunn__ranked *)a)->probability, y = ((const gpunn__ranked *)b)->probability;
+    return (x > y) - (x < y);
+}
+
+/* The area under the ROC curve, by ranks, of which equal ones share their mean; NaN without samples of both kinds. */
+static double gpunn__area(gpunn__ranked *list, int64_t count)
+{
+    double ranks = 0, positives = 0;
+    qsort(list, (size_t)count, sizeof *list, gpunn__by_probability);
+    for (int64_t i = 0, end; i < count; i = end) {
+        for (end = i; end < count && list[end].probability == list[i].probability; end++) {}
+        for (int64_t k = i; k < end; k++) {
+            positives += list[k].positive;
+            ranks += list[k].positive ? (double)(i + 1 + end) / 2 : 0;
+        }
+    }
+    return (ranks - positives * (positives + 1) / 2) / (positives * ((double)count - positives));
+}
+
+static GPUNN__STATUS gpunn__classes_areas(const gpunn__classes *c, float *mean)
+{
+    gpunn_device  *dev = c->logits->model->dev;
+    size_t         bytes = (size_t)c->count * sizeof(gpunn__ranked);
+    gpunn__ranked *list = (gpunn__ranked *)gpunn__realloc(dev, NULL, 0, bytes ? bytes : 1);
+    double         sum = 0, areas = 0;
+    if (list == NULL) return GPUNN_ERR_MEMORY;
+    for (int64_t k = 0; k < c->classes; k++) {
+        for (int64_t i = 0; i < c->count; i++) {
+            list[i].probability = c->probability[i * c->classes + k];
+            list[i].positive = c->truth[i] == k;
+        }
+        double area = gpunn__area(list, c->count);
+        if (area != area) continue;
+        sum += area;
+        areas++;
+    }
+    *mean = areas > 0 ? (float)(sum / areas) : NAN;
+    gpunn__free(dev, list, bytes ? bytes : 1);
+    return GPUNN_OK;
+}
+
+/* All but the areas. */
+static void gpunn__classes_scores(const gpunn__classes *c, gpunn_class_scores *scores)
+{
+    double hits = 0, precision = 0, recall = 0, f1 = 0, there = 0;
+    for (int64_t k = 0; k < c->classes; k++) {
+        double hit = (double)c->confusion[k * c->classes + k], labels = 0, guesses = 0;
+        for (int64_t j = 0; j < c->classes; j++) {
+            labels += (double)c->confusion[k * c->classes + j];
+            guesses += (double)c->confusion[j * c->classes + k];
+        }
+        hits += hit;
+        there += labels + guesses > 0;
+        precision += guesses > 0 ? hit / guesses : 0;
+        recall += labels > 0 ? hit / labels : 0;
+        f1 += labels + guesses > 0 ? 2 * hit / (labels + guesses) : 0;
+    }
+    scores->samples = c->count;
+    scores->accuracy = (float)(hits / (double)c->count);
+    scores->precision = (float)(precision / there);
+    scores->recall = (float)(recall / there);
+    scores->f1 = (float)(f1 / there);
+}
+
+static GPUNN__STATUS gpunn__classes_run(gpunn__classes *c, gpunn_loader *loader)
+{
+    int64_t       batch = 0;
+    gpunn_tensor *outputs[2];
+    gpunn_status  status = GPUNN_OK;
+    outputs[0] = c->logits;
+    outputs[1] = c->labels;
+    if (loader->position) gpunn_loader_rewind(loader);
+    for (; status == GPUNN_OK && gpunn_next(loader); batch++) {
+        status = gpunn_forward(outputs, c->labels->kind == GPUNN__VALUE ? 2 : 1);
+        if (status == GPUNN_OK) status = gpunn__classes_add(c, gpunn_loader_batch_size(loader));
+    }
+    return status == GPUNN_OK && batch < gpunn_loader_batches(loader) ? gpunn_last_status(loader->model->dev) : status;
+}
+
+GPUNN_API gpunn_status gpunn_evaluate_classes_(gpunn_loader *loader, gpunn_tensor *logits, gpunn_tensor *labels,
+                                               gpunn_class_scores *scores, gpunn_class_scores_args args)
+{
+    static const char function[] = "gpunn_evaluate_classes";
+    if (loader == NULL || logits == NULL || labels == NULL || scores == NULL)
+        return gpunn__fail(loader ? loader->model->dev : NULL, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function,
+                           loader == NULL   ? "loader"
+                           : logits == NULL ? "tensor of logits"
+                           : labels == NULL ? "tensor of labels"
+                                            : "place for the scores");
+    gpunn_device *dev = loader->model->dev;
+    if (logits->model != loader->model || labels->model != loader->model)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s are of another model than the loader", function,
+                           logits->model != loader->model ? "logits" : "labels");
+    if (logits->rank != 2 || logits->dtype != GPUNN_F32 || labels->rank != 1 || labels->dim[0] != logits->dim[0] ||
+        (labels->dtype != GPUNN_I64 && labels->dtype != GPUNN_I32 && labels->dtype != GPUNN_U8)) {
+        char text[2][128];
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE,
+                           "%s: logits are %s %s and labels %s %s; f32 [n, classes] and integers [n] are needed", function,
+                           gpunn_dtype_name(logits->dtype), gpunn__shape_text(logits, text[0]), gpunn_dtype_name(labels->dtype),
+                           gpunn__shape_text(labels, text[1]));
+    }
+    gpunn__classes c = {logits, labels, logits->dim[1], 0, NULL, NULL, NULL};
+    const size_t   confusion = (size_t)(c.classes * c.classes) * sizeof *c.confusion,
+                 truth = (size_t)loader->args.count * sizeof *c.truth,
+                 probability = (size_t)(loader->args.count * c.classes) * sizeof *c.probability;
+    gpunn_status status = (c.confusion = (int64_t *)gpunn__calloc(dev, confusion)) ? GPUNN_OK : GPUNN_ERR_MEMORY;
+    if (args.auc) {
+        c.truth = (int64_t *)gpunn__realloc(dev, NULL, 0, truth);
+        c.probability = (float *)gpunn__realloc(dev, NULL, 0, probability);
+        if (c.truth == NULL || c.probability == NULL) status = GPUNN_ERR_MEMORY;
+    }
+    gpunn_class_scores found;
+    memset(&found, 0, sizeof found);
+    found.auc = NAN;
+    if (status == GPUNN_OK) status = gpunn__classes_run(&c, loader);
+    if (status == GPUNN_OK && args.auc) status = gpunn__classes_areas(&c, &found.auc);
+    if (status == GPUNN_OK) {
+        gpunn__classes_scores(&c, &found);
+        *scores = found;
+        if (args.confusion) memcpy(args.confusion, c.confusion, confusion);
+    }
+    gpunn__free(dev, c.confusion, confusion);
+    gpunn__free(dev, c.truth, truth);
+    gpunn__free(dev, c.probability, probability);
     return status;
 }
 
@@ -26842,13 +27092,15 @@ typedef struct gpunn__fit {
     gpunn__fit_record    *record; /* the optimizer's */
 } gpunn__fit;
 
-static GPUNN__STATUS gpunn__fit_report(gpunn__fit *fit)
+/* Calls one of the program's functions, unless it is NULL. */
+static GPUNN__STATUS gpunn__fit_call(gpunn__fit *fit, const char *name, bool (*function)(void *, const gpunn_progress *))
 {
     gpunn_progress *p = &fit->progress;
     p->seconds = gpunn__seconds() - fit->began;
-    if (fit->args->on_progress == NULL || fit->args->on_progress(fit->args->user, p)) return GPUNN_OK;
-    return gpunn__fail(fit->dev, GPUNN_ERR_CANCELLED, "gpunn_fit: on_progress cancelled it in epoch %d, after batch %lld of %lld",
-                       p->epoch, (long long)p->batch, (long long)p->batches);
+    if (function == NULL || function(fit->args->user, p)) return GPUNN_OK;
+    return gpunn__fail(fit->dev, GPUNN_ERR_CANCELLED, "gpunn_fit: %s cancelled it in epoch %d, %s batch %lld of %lld", name,
+                       p->epoch, function == fit->args->on_batch_begin ? "before" : "after", (long long)p->batch,
+                       (long long)p->batches);
 }
 
 /* The batches that are left of the training loader's epoch. */
@@ -26859,15 +27111,18 @@ static GPUNN__STATUS gpunn__fit_batches(gpunn__fit *fit)
     gpunn__mean           mean;
     gpunn_status          status = GPUNN_OK;
     double                settled = 0;
-    memset(&mean, 0, sizeof mean);
+    gpunn__mean_begin(&mean, args->loss, args->metric, args->metrics);
     if (args->train->position == args->train->batches)
         (void)gpunn_next(args->train); /* an epoch whose end nobody has asked for */
     p->batch = args->train->position;
+    status = gpunn__fit_call(fit, "on_epoch_begin", args->on_epoch_begin);
     while (status == GPUNN_OK && gpunn_next(args->train)) {
         p->lr = gpunn_get_lr(fit->opt);
         p->batch++;
-        status = gpunn_train_step(fit->opt, args->loss, .accumulate = p->batch < p->batches ? args->accumulate : 1);
-        if (status == GPUNN_OK) status = gpunn__mean_add(&mean, args->loss, args->metric, gpunn_loader_batch_size(args->train));
+        status = gpunn__fit_call(fit, "on_batch_begin", args->on_batch_begin);
+        if (status == GPUNN_OK)
+            status = gpunn_train_step(fit->opt, args->loss, .accumulate = p->batch < p->batches ? args->accumulate : 1);
+        if (status == GPUNN_OK) status = gpunn__mean_add(&mean, gpunn_loader_batch_size(args->train));
         bool due = p->batch == p->batches || (args->schedule_per_batch && fit->opt->schedule.type == GPUNN_SCHEDULE_PLATEAU) ||
                    (args->on_progress && gpunn__seconds() - settled > 0.05);
         if (status == GPUNN_OK && due) {
@@ -26876,8 +27131,8 @@ static GPUNN__STATUS gpunn__fit_batches(gpunn__fit *fit)
         }
         if (status == GPUNN_OK && args->schedule_per_batch && fit->opt->parts == 0)
             status = gpunn_schedule_step(fit->opt, mean.last_loss);
-        gpunn__mean_get(&mean, args->metric, &p->loss, &p->metric);
-        if (status == GPUNN_OK) status = gpunn__fit_report(fit);
+        gpunn__mean_get(&mean, args->metric != NULL, &p->loss, &p->metric, p->metrics);
+        if (status == GPUNN_OK) status = gpunn__fit_call(fit, "on_progress", args->on_progress);
     }
     gpunn_status ended = gpunn__mean_end(&mean);
     if (status == GPUNN_OK && p->batch < p->batches) status = gpunn_last_status(fit->dev);
@@ -26905,8 +27160,13 @@ static GPUNN__STATUS gpunn__fit_validate(gpunn__fit *fit, float *watched)
     const bool            averages = fit->opt->uses[GPUNN__AVERAGE] && !args->no_ema && (args->validation || args->best_weights);
     gpunn_status          status = averages ? gpunn_ema_swap(fit->opt) : GPUNN_OK, back = GPUNN_OK;
     if (status != GPUNN_OK) return status;
-    if (args->validation)
-        status = gpunn_evaluate(args->validation, args->loss, args->metric, &p->validation_loss, &p->validation_metric);
+    if (args->validation) {
+        gpunn__mean mean;
+        gpunn__mean_begin(&mean, args->loss, args->metric, args->metrics);
+        status = gpunn__mean_evaluate(&mean, args->validation);
+        if (status == GPUNN_OK)
+            gpunn__mean_get(&mean, args->metric != NULL, &p->validation_loss, &p->validation_metric, p->validation_metrics);
+    }
     *watched = args->validation ? p->validation_loss : p->loss;
     if (status == GPUNN_OK && args->best_weights && *watched < fit->record->best)
         status = gpunn_save(fit->opt->model, args->best_weights);
@@ -26948,7 +27208,7 @@ static GPUNN__STATUS gpunn__fit_epoch_end(gpunn__fit *fit)
     if (status == GPUNN_OK && args->checkpoint) status = gpunn_checkpoint_save(fit->opt, args->train, args->checkpoint);
     if (status != GPUNN_OK) return status;
     if (args->epochs_run) ++*args->epochs_run;
-    return gpunn__fit_report(fit);
+    return gpunn__fit_call(fit, "on_progress", args->on_progress);
 }
 
 /* Goes on from what the optimizer did before with this loss, or begins anew; room for the epochs to come. */
@@ -26991,7 +27251,12 @@ static GPUNN__STATUS gpunn__fit_check(gpunn_optimizer *opt, const gpunn_fit_args
                            function, args->epochs, args->patience, args->accumulate);
     gpunn_status status = gpunn__check_number(opt->model, args->loss, function, "loss");
     if (status == GPUNN_OK && args->metric) status = gpunn__check_number(opt->model, args->metric, function, "metric");
-    return status == GPUNN_OK && args->metric && gpunn_keep(args->metric) == NULL ? gpunn_last_status(dev) : status;
+    if (status == GPUNN_OK && args->metric && gpunn_keep(args->metric) == NULL) status = gpunn_last_status(dev);
+    for (int i = 0; status == GPUNN_OK && i < GPUNN_MAX_METRICS && args->metrics[i]; i++) {
+        status = gpunn__check_number(opt->model, args->metrics[i], function, "metric");
+        if (status == GPUNN_OK && gpunn_keep(args->metrics[i]) == NULL) status = gpunn_last_status(dev);
+    }
+    return status;
 }
 
 GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args)
@@ -27010,6 +27275,7 @@ GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args)
     gpunn_progress *p = &fit.progress;
     p->batches = gpunn_loader_batches(args.train);
     p->validation_loss = p->validation_metric = NAN;
+    for (int i = 0; i < GPUNN_MAX_METRICS; i++) p->metrics[i] = p->validation_metrics[i] = NAN;
     p->metric_name = args.metric ? gpunn__called(args.metric) : NULL;
     status = gpunn__fit_begin(&fit);
     p->epochs = opt->fit.epochs + args.epochs;
