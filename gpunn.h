@@ -68,7 +68,7 @@
  *     1. gpunn_device_open                    the machine: a GPU when its companion is linked and there is one, else the CPU
  *     2. gpunn_model_create, gpunn_input      the graph's entrances, with GPUNN_BATCH where the batch goes
  *     3. layers, ops, a loss                  each call checks its shapes at once; NULL in, NULL out
- *     4. gpunn_sgd, gpunn_adam, ...           an optimizer over the model's parameters
+ *     4. gpunn_sgd, gpunn_adam, ...           an optimizer over the model's parameters, or over some of them
  *     5. gpunn_write, gpunn_train_step        or a gpunn_loader, or gpunn_fit for the whole loop
  *     6. gpunn_forward, gpunn_read            evaluation mode: dropout off, running statistics used
  *     7. gpunn_save, gpunn_load               weights; gpunn_checkpoint_save for all that resuming needs
@@ -219,7 +219,9 @@
  *             gpunn_train_step(o, loss);
  *             gpunn_schedule_step(o, 0);
  *         }
- *     The same in parts, to add gradients up over several batches that do not fit memory together, or to look at them:
+ *     One update of several batches that do not fit memory together, by the mean of their gradients:
+ *         for (int part = 0; part < 8; part++) gpunn_train_step(o, loss, .accumulate = 8); // the eighth call updates
+ *     The same in parts, to look at gradients, or to change them; they add up over calls:
  *         float         norm = 0;
  *         static float  gradient[1][50];
  *         gpunn_zero_grad(model);
@@ -237,6 +239,21 @@
  *         gpunn_set_lr_scale(gpunn_find(model, "fc2.weight"), 10);
  *         gpunn_set_decay(gpunn_find(model, "fc2.bias"), false);
  *
+ *     Parts of a model that are trained against each other, as in a GAN, have an optimizer each, told by names or by a list:
+ *         gpunn_model     *gan = gpunn_model_create(dev);
+ *         gpunn_tensor    *noise = gpunn_input(gan, "noise", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 20));
+ *         gpunn_tensor    *made = gpunn_linear(noise, "maker.fc", .out_features = 20);
+ *         gpunn_tensor    *score = gpunn_linear(made, "judge.fc", .out_features = 1);
+ *         gpunn_tensor    *losses[] = {gpunn_mean(gpunn_neg(score), GPUNN_ALL, false), gpunn_mean(score, GPUNN_ALL, false)};
+ *         gpunn_optimizer *turns[] = {gpunn_adam(gan, .prefix = "maker."), gpunn_adam(gan, .prefix = "judge.")};
+ *         for (int turn = 0; turn < 4; turn++) {
+ *             gpunn_write(noise, samples, sizeof samples);
+ *             gpunn_train_step(turns[turn % 2], losses[turn % 2]);
+ *         }
+ *         gpunn_optimizer_destroy(turns[0]);
+ *         gpunn_optimizer_destroy(turns[1]);
+ *         gpunn_model_destroy(gan);
+ *
  * EVALUATION  gpunn_forward computes just what the outputs need, without dropout, batch_norm with its running statistics. Only
  *     the inputs that they need must have been written; the batch may be another one.
  *         gpunn_tensor *probability = gpunn_sigmoid(y), *outputs[] = {probability, h};
@@ -246,7 +263,12 @@
  *         gpunn_read(probability, p, sizeof p);
  *         gpunn_read(h, hidden, sizeof hidden);
  *     In a game or a control loop that is all there is in a frame: after the first call nothing is allocated. gpunn_keep keeps a
- *     value between readable after every run, gpunn_retain_grad its gradient.
+ *     value between readable after every run, gpunn_retain_grad its gradient. How an output depends on the inputs, for a saliency
+ *     map or an adversarial example, without a trace in the training that goes on:
+ *         static float slopes[3][20];
+ *         gpunn_retain_grad(x);
+ *         gpunn_backward(gpunn_sum(y, GPUNN_ALL, false), .mode = GPUNN_MODE_EVALUATION, .inputs_only = true);
+ *         gpunn_read_grad(x, slopes, sizeof slopes);
  *
  * DATA  A loader takes samples that lie in memory, or a function that makes them, and writes shuffled batches into the inputs;
  *     with .workers they are made by other threads while the device computes. U8 images become F32 on the way.
@@ -265,6 +287,9 @@
  *         gpunn_fit(o, .loss = loss, .metric = gpunn_binary_accuracy(gpunn_sigmoid(y), t), .train = train, .epochs = 2,
  *                   .patience = 5, .checkpoint = "fit.ckpt", .best_weights = "best.safetensors", .history_svg = "curves.svg");
  *         gpunn_loader_destroy(train);
+ *     .metrics takes further scalars, such as gpunn_top_k_accuracy, for .on_progress; .on_epoch_begin and .on_batch_begin are called
+ *     before the work, .accumulate makes one update of several batches. What no mean over batches tells, a confusion matrix, F1
+ *     and the area under the ROC curve, is gpunn_evaluate_classes's; weights of classes are cross_entropy's .weight.
  *
  * FILES  gpunn_save writes all parameters and buffers as safetensors, as torch's state_dict would have them. gpunn_load takes all
  *     or nothing; .partial takes what fits and reports the rest. A checkpoint holds all that resuming needs, to the bit.
@@ -386,7 +411,7 @@
  *     - softmax before cross_entropy, sigmoid before bce_with_logits: both take logits. bce takes probabilities.
  *     - the loss falls, that of the validation does not: are its samples normalised in the same way?
  *     - every gradient is 0, or a weight never changes: gpunn_set_trainable, a relu that is dead, an input that is not scaled.
- *     - NaN after some steps: a rate that is too high; gpunn_set_clip_norm(o, 1) tells soon.
+ *     - NaN after some steps: a rate that is too high; gpunn_set_clip_norm(o, 1) tells soon, gpunn_check_nan(loss) which layer.
  *     - gpunn_read of a value between fails: only outputs, the loss and what gpunn_keep names are there after a run.
  *     - labels as F32: class losses take I64, I32 or U8 of shape [n], not one-hot vectors.
  *     - a field that is set to 0 seems to be ignored: 0 is the default; write GPUNN_ZERO.
@@ -757,8 +782,11 @@ GPUNN_API struct DLManagedTensorVersioned *gpunn_to_dlpack(gpunn_tensor *t);
 GPUNN_API gpunn_status gpunn_bind_dlpack(gpunn_tensor *t, struct DLManagedTensorVersioned *managed);
 
 GPUNN_API gpunn_status gpunn_set_trainable(gpunn_tensor *parameter, bool trainable); /* false freezes it */
-GPUNN_API gpunn_status gpunn_set_lr_scale(gpunn_tensor *parameter, float scale);     /* its learning rate, times scale */
-GPUNN_API gpunn_status gpunn_set_decay(gpunn_tensor *parameter, bool decay);         /* false: no weight decay */
+/* Whether a batch_norm takes its running statistics in training too, and leaves them alone; t: its result or its running_mean. Specs do
+ * not tell. */
+GPUNN_API gpunn_status gpunn_freeze_statistics(gpunn_tensor *t, bool frozen);
+GPUNN_API gpunn_status gpunn_set_lr_scale(gpunn_tensor *parameter, float scale); /* its learning rate, times scale */
+GPUNN_API gpunn_status gpunn_set_decay(gpunn_tensor *parameter, bool decay);     /* false: no weight decay */
 /* The value stays readable after every run; training steps compute it too when it needs no input that the loss does not. */
 GPUNN_API gpunn_tensor *gpunn_keep(gpunn_tensor *t);
 GPUNN_API gpunn_tensor *gpunn_retain_grad(gpunn_tensor *t); /* as torch's: also for inputs and values between */
@@ -1559,22 +1587,64 @@ GPUNN_API gpunn_tensor *gpunn_accuracy(gpunn_tensor *logits,
                                        gpunn_tensor *labels); /* share of rows [n, classes] argmax gets right */
 GPUNN_API gpunn_tensor *gpunn_binary_accuracy(gpunn_tensor *prob,
                                               gpunn_tensor *target); /* share with (prob > 0.5) == (target > 0.5) */
+/* The share of samples whose label is among the k largest logits; shapes as of gpunn_accuracy. */
+GPUNN_API gpunn_tensor *gpunn_top_k_accuracy(gpunn_tensor *logits, gpunn_tensor *labels, int k);
 
 /* ==== >>train ========================================================================================================= *
  * Not thread-safe per device. */
 
 /* Evaluation mode: computes just what the outputs need. Inputs must have been written. */
 GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count);
-/* Training mode: forward, and gradients of the scalar loss added to what gpunn_zero_grad left. */
-GPUNN_API gpunn_status gpunn_backward(gpunn_tensor *loss);
+typedef enum gpunn_mode {
+    GPUNN_MODE_TRAINING = 0,
+    GPUNN_MODE_EVALUATION /* dropout off; batch_norm has its running statistics, which stay as they are */
+} gpunn_mode;
+typedef struct gpunn_backward_args {
+    int              args_;
+    gpunn_mode       mode;
+    gpunn_optimizer *optimizer;   /* gradients of what it trains alone; NULL: of all parameters */
+    bool             inputs_only; /* of none: only of what gpunn_retain_grad names; those of parameters stay what they are */
+} gpunn_backward_args;
+/* Forward, and gradients of the scalar loss added to what gpunn_zero_grad left. In evaluation mode nothing else changes: neither
+ * running statistics nor what dropout will drop next. */
+GPUNN_API gpunn_status gpunn_backward_(gpunn_tensor *loss, gpunn_backward_args args);
+#define gpunn_backward(...) gpunn_backward_(GPUNN_NAMED(gpunn_backward_args, __VA_ARGS__))
 /* torch.autograd.backward(outputs, gradients): the same from gradients that the program gives, gradients[i] of F32 values outputs[i],
  * as many; so a model is one differentiable piece of a larger program. In memory of the host or of the GPU. The forward pass is
  * done anew, in training mode. */
 GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const void *const *gradients, int count);
 /* zero_grad, backward, clipping as set on the optimizer, update. A loss that is NaN or infinite gives GPUNN_ERR_NUMERIC and
- * leaves the weights as they were. */
-GPUNN_API gpunn_status gpunn_train_step(gpunn_optimizer *opt, gpunn_tensor *loss);
+ * leaves the weights as they were; parts that have been accumulated are dropped, as by gpunn_zero_grad. No checkpoint has them:
+ * amid them there is none (GPUNN_ERR_STATE). */
+typedef struct gpunn_train_step_args {
+    int args_;
+    int accumulate; /* calls for one update, each with a part of its batch; 1. The update has the mean of their gradients */
+} gpunn_train_step_args;
+GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *loss, gpunn_train_step_args args);
+#define gpunn_train_step(opt, ...) gpunn_train_step_((opt), GPUNN_NAMED(gpunn_train_step_args, __VA_ARGS__))
 GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model);
+
+/* Of an input, a parameter, a buffer, what a layer computes, or a gradient that it gives. */
+typedef struct gpunn_layer_statistics {
+    const char *op, *layer;  /* "linear", "fc1"; "input", "x"; layer "": it has no name */
+    const char *gradient_of; /* NULL: of the value; "fc1.weight": of its gradient; "" where that has no name */
+    int64_t     count, zeros, nans, infinities;
+    double      mean, deviation, min, max; /* of the finite numbers; NaN: there are none */
+} gpunn_layer_statistics;
+typedef struct gpunn_inspect_args {
+    int        args_;
+    gpunn_mode mode;
+    bool (*on_layer)(void *user, const gpunn_layer_statistics *layer); /* false ends it */
+    void *user;
+} gpunn_inspect_args;
+/* Forward and backward of the loss for the eye: layer by layer, in the order of their computation, on_layer is told what they hold.
+ * Dropout drops what it dropped in the last training step; running statistics stay; gradients begin anew, as after gpunn_zero_grad,
+ * and values must be computed again before they are read. Slow. */
+GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args args);
+#define gpunn_inspect(...) gpunn_inspect_(GPUNN_NAMED(gpunn_inspect_args, __VA_ARGS__))
+/* The same, to find where NaN or infinity comes from: GPUNN_ERR_NUMERIC, and gpunn_error names the first layer with such a value or
+ * gradient. */
+GPUNN_API gpunn_status gpunn_check_nan(gpunn_tensor *loss);
 /* Scales all gradients so that their 2-norm is at most max_norm; total_norm (may be NULL) receives the norm before. */
 GPUNN_API gpunn_status gpunn_clip_grad_norm(gpunn_model *model, float max_norm, float *total_norm);
 GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_value);
@@ -1710,6 +1780,28 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
 /* clang-format on */
 /* >>optimizers end */
 
+/* Which parameters: those listed, which are copied, and those whose names begin with prefix, such as are made later too. */
+#define GPUNN__CHOSEN                     \
+    gpunn_tensor *const *parameters;      \
+    int                  parameter_count; \
+    const char          *prefix; /* such as "generator." */
+/* Parameters of an optimizer with settings of their own. 0: the optimizer's; GPUNN_ZERO: 0. Each is of the first group that fits.
+ * Schedules scale each lr; gpunn_set_lr is of those without one. Where a group has a clip_norm, its norm is taken apart. */
+typedef struct gpunn_optimizer_group {
+    GPUNN__CHOSEN
+    float lr, weight_decay, beta1, beta2;
+    float clip_norm, clip_value; /* as of gpunn_set_clip_norm */
+} gpunn_optimizer_group;
+/* What an optimizer trains: what is chosen; all where neither list nor prefix is given. Several optimizers may share a model out
+ * among them, each with its own state, steps, schedule and averages; gpunn_train_step computes, clips and begins anew only the
+ * gradients of what its optimizer trains. Plans and graphs are kept for each, so taking turns costs nothing. A parameter of two
+ * optimizers, one of which has been told what it trains, is refused: NULL and GPUNN_ERR_ARGUMENT, or, where a layer is made later,
+ * GPUNN_ERR_STATE by the next step. */
+#define GPUNN__SELECTION                                                                                                   \
+    GPUNN__CHOSEN                                                                                                          \
+    const gpunn_optimizer_group *groups; /* copied; need no saving: a checkpoint is loaded into an optimizer made alike */ \
+    int                          group_count;
+
 /* Each equals torch.optim's of the same name, step by step. Weight decay applies to every parameter, as there, but those excluded
  * by gpunn_set_decay. A parameter that no backward pass has reached since gpunn_zero_grad is left alone.
  * Not in torch: lion (Chen et al. 2023) p = (1 - lr weight_decay) p - lr sign(beta1 m + (1 - beta1) g), then
@@ -1720,7 +1812,7 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
 #define GPUNN__NUMBER(kind, key, usual) float key;
 #define GPUNN__FLAG(key) bool key;
 #define GPUNN__X(ENUM, name, settings, ...)                                                                                    \
-    typedef struct gpunn_##name##_args { int args_; settings } gpunn_##name##_args;                                            \
+    typedef struct gpunn_##name##_args { int args_; settings GPUNN__SELECTION } gpunn_##name##_args;                              \
     GPUNN_API gpunn_optimizer *gpunn_##name##_(gpunn_model *model, gpunn_##name##_args args);
 GPUNN_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
@@ -1741,7 +1833,9 @@ GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 #define gpunn_lamb(...) gpunn_lamb_(GPUNN_NAMED(gpunn_lamb_args, __VA_ARGS__))
 GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt);
 
-GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt);   /* the update alone, from the gradients there are */
+/* The update alone, from the gradients there are. Amid calls of gpunn_train_step with .accumulate it ends them: the update is what the
+ * last of as many would have made, clipping included. */
+GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt);
 GPUNN_API void         gpunn_set_lr(gpunn_optimizer *opt, float lr); /* the base rate; a schedule scales it from now on */
 GPUNN_API float        gpunn_get_lr(const gpunn_optimizer *opt);     /* what the next step uses */
 GPUNN_API void         gpunn_set_clip_norm(gpunn_optimizer *opt, float max_norm);    /* in gpunn_train_step; 0: off */
@@ -1765,13 +1859,14 @@ typedef enum gpunn_schedule_type {
     GPUNN_SCHEDULE_EXPONENTIAL, /* lr gamma^t */
     GPUNN_SCHEDULE_COSINE,      /* min_lr + (lr - min_lr) (1 + cos(pi t / total_steps)) / 2, min_lr after total_steps */
     GPUNN_SCHEDULE_ONE_CYCLE,   /* torch's OneCycleLR with cosine annealing and momentum left alone; lr is max_lr */
-    GPUNN_SCHEDULE_LINEAR,      /* warm-up from 0 over warmup_steps, then linearly down to min_lr at total_steps */
+    GPUNN_SCHEDULE_LINEAR,      /* after the warm-up linearly down to min_lr at total_steps */
     GPUNN_SCHEDULE_PLATEAU      /* torch's ReduceLROnPlateau: lr factor after patience calls without a better metric */
 } gpunn_schedule_type;
 typedef struct gpunn_schedule_args {
     int                 args_;
     gpunn_schedule_type type;
-    int64_t             total_steps, step_size, warmup_steps;
+    int64_t             total_steps, step_size;
+    int64_t             warmup_steps; /* the rate rises from 0 on them, before the schedule begins; total_steps has them in it */
     int64_t             milestones[16]; /* rising; ends at the first 0 */
     float               gamma;          /* 0.1; exponential: 0.95 */
     float               min_lr;
@@ -1867,6 +1962,8 @@ GPUNN_API gpunn_status gpunn_load_memory_(gpunn_model *model, const void *data, 
 
 /* Weights, optimizer state, averages, random state, schedule, loader's place (loader may be NULL): a resumed run equals one that
  * was never interrupted, bit for bit. Averages that a file does not have start as its weights. */
+/* Of optimizers that share a model out among them, each call saves or loads all; they must be made in the same order as when they
+ * were saved. */
 GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader *loader, const char *path);
 GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader *loader, const char *path);
 
@@ -1903,7 +2000,7 @@ typedef struct gpunn_spec_args {
     const char      *name;       /* the model's; default: that of the spec it came from, else the file's */
     gpunn_tensor    *outputs[8]; /* what evaluation computes; default: the spec's, else every value that no op reads */
     gpunn_tensor    *loss;       /* what training makes small; default: the spec's, else none */
-    gpunn_optimizer *optimizer;  /* its kind, numbers, clipping and averaging are noted; default: the spec's, else none */
+    gpunn_optimizer *optimizer; /* its kind, numbers, clipping and averaging are noted, not what it trains; default: the spec's */
 } gpunn_spec_args;
 /* Tensors, ops, initial values and settings of parameters; not their values (gpunn_save). Tensors without a name get one in the
  * file, "t5". What gpunn_spec_load makes of the file is saved as the same bytes. */
@@ -1928,6 +2025,7 @@ GPUNN_API gpunn_tensor    *gpunn_spec_output(gpunn_model *model, int index);
 GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model);
 
 /* ==== >>fit =========================================================================================================== */
+#define GPUNN_MAX_METRICS 6 /* beside the one that is drawn */
 typedef struct gpunn_progress {
     int         epoch, epochs; /* from 1; those of earlier calls that this one goes on from are counted in both */
     int64_t     batch, batches;
@@ -1939,6 +2037,7 @@ typedef struct gpunn_progress {
     bool        stopped_early; /* with epoch_done: patience has run out, no epoch follows */
     int         best_epoch;    /* the one of the lowest validation loss (else training loss); 0 before the first ends */
     const char *metric_name;   /* such as "accuracy"; NULL: there is no metric */
+    float       metrics[GPUNN_MAX_METRICS], validation_metrics[GPUNN_MAX_METRICS]; /* of gpunn_fit_args.metrics, in that order */
 } gpunn_progress;
 typedef struct gpunn_fit_args {
     int           args_;
@@ -1946,19 +2045,24 @@ typedef struct gpunn_fit_args {
     gpunn_tensor *metric;             /* a scalar such as gpunn_accuracy; may be NULL */
     gpunn_loader *train, *validation; /* validation may be NULL */
     int           epochs;             /* that are to be run; 0: none */
-    int           patience;  /* stop after so many epochs without a better validation loss (else training loss); 0: never */
-    bool schedule_per_batch; /* gpunn_schedule_step after each batch; default: after each epoch, with the validation loss */
+    int           patience; /* stop after so many epochs without a better validation loss (else training loss); 0: never */
+    int  accumulate; /* batches for one update, as of gpunn_train_step; an epoch's last update has those that are left; 1 */
+    bool schedule_per_batch; /* gpunn_schedule_step after each update; default: after each epoch, with the validation loss */
     bool no_ema; /* validation and best_weights are of the weights themselves, even where gpunn_set_ema keeps averages */
     bool (*on_progress)(void *user, const gpunn_progress *progress); /* after each batch and epoch; false cancels */
-    void       *user;
-    const char *history_csv, *history_svg; /* rewritten after each epoch; NULL: none */
-    const char *checkpoint;                /* written after each epoch; NULL: none */
-    const char *best_weights;              /* gpunn_save after each epoch that is the best so far; NULL: none */
-    int        *epochs_run;                /* receives the number of complete epochs */
+    void         *user;
+    const char   *history_csv, *history_svg;  /* rewritten after each epoch; NULL: none */
+    const char   *checkpoint;                 /* written after each epoch; NULL: none */
+    const char   *best_weights;               /* gpunn_save after each epoch that is the best so far; NULL: none */
+    int          *epochs_run;                 /* receives the number of complete epochs */
+    gpunn_tensor *metrics[GPUNN_MAX_METRICS]; /* further scalars, which progress has; ends at the first NULL */
+    /* Before the first batch of an epoch, and before each step, with its batch in the inputs, where it may be changed; false cancels. */
+    bool (*on_epoch_begin)(void *user, const gpunn_progress *progress);
+    bool (*on_batch_begin)(void *user, const gpunn_progress *progress);
 } gpunn_fit_args;
 /* Goes on where the optimizer's last gpunn_fit of the same loss ended, be it in this process or before gpunn_checkpoint_load: epochs
  * are numbered on, the best loss, its epoch and the history are kept. Nothing is written where no epoch is left to run.
- * GPUNN_ERR_CANCELLED after on_progress said so; everything stays usable. Where the optimizer keeps averages (gpunn_set_ema),
+ * GPUNN_ERR_CANCELLED after a callback said so; everything stays usable. Where the optimizer keeps averages (gpunn_set_ema),
  * they are what is validated and saved as best_weights; training goes on with the weights. */
 GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args);
 #define gpunn_fit(...) gpunn_fit_(GPUNN_NAMED(gpunn_fit_args, __VA_ARGS__))
@@ -1967,6 +2071,23 @@ GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress);
 /* Mean of loss and metric (may be NULL) over one epoch of loader, in evaluation mode, weighted by samples. */
 GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, gpunn_tensor *metric, float *loss_mean,
                                       float *metric_mean);
+
+typedef struct gpunn_class_scores {
+    int64_t samples;               /* with a label that is a class; others are left out */
+    float   accuracy;              /* torch and scikit-learn's, as what follows */
+    float   precision, recall, f1; /* macro: means over the classes that are labels or guesses */
+    float   auc; /* macro, each class against the rest, by softmax; NaN unless asked for, or without two classes */
+} gpunn_class_scores;
+typedef struct gpunn_class_scores_args {
+    int      args_;
+    int64_t *confusion; /* receives how many samples of class i were taken for j, at [i * classes + j]; NULL: not wanted */
+    bool     auc;       /* needs 4 bytes a sample and class */
+} gpunn_class_scores_args;
+/* What means over batches cannot tell, over one epoch of the loader, in evaluation mode; logits [n, classes], labels [n]. */
+GPUNN_API gpunn_status gpunn_evaluate_classes_(gpunn_loader *loader, gpunn_tensor *logits, gpunn_tensor *labels,
+                                               gpunn_class_scores *scores, gpunn_class_scores_args args);
+#define gpunn_evaluate_classes(loader, logits, labels, ...) \
+    gpunn_evaluate_classes_((loader), (logits), (labels), GPUNN_NAMED(gpunn_class_scores_args, __VA_ARGS__))
 
 /* ==== >>profile ======================================================================================================= */
 typedef struct gpunn_profile_args {
@@ -2075,6 +2196,7 @@ typedef struct gpunn_step {
     bool     backward;  /* false: out from in. true: grad_in from grad_out and what the op table says it reads */
     bool     inference; /* of the model: no cache that is a copy of the weights */
     bool     training;  /* of the plan: dropout drops, batch_norm takes the batch's statistics and updates the running ones */
+    bool     evaluates; /* in training: attention drops nothing, batch_norm takes the running statistics and leaves them alone */
     gpunn_precision         precision; /* of the model on this device */
     const char             *name;      /* the layer's, "" when it has none */
     const gpunn_attributes *attr;
@@ -2163,8 +2285,10 @@ struct gpunn_update {
     int64_t                    step;           /* 1 for the first update of this range */
     float                      gradient_scale; /* gradients are read as gradient * gradient_scale ... */
     float                      gradient_limit; /* ... clamped to +-limit when limit > 0 */
-    const gpunn_kernel_update *fused;          /* a generated kernel that does just this; NULL: none */
-    gpunn_kernel_update_launch fused_launch;   /* the same on a GPU, behind a kernel that decides its numbers */
+    float                      clip_norm;  /* in a gpunn_run: of the gradients, so scaled, of all updates of that group; 0: off */
+    int                        clip_group; /* 0, 1, ... */
+    const gpunn_kernel_update *fused;      /* a generated kernel that does just this; NULL: none */
+    gpunn_kernel_update_launch fused_launch; /* the same on a GPU, behind a kernel that decides its numbers */
 };
 
 /* One whole run of a plan, for backends that execute it as one piece: steps in order, then the updates. */
@@ -2177,7 +2301,6 @@ typedef struct gpunn_run {
     float                 *loss_gradient; /* F16 training: receives loss_scale[0], or 1, before the steps; else NULL */
     const gpunn_update    *updates;       /* none of them may happen when the loss is not finite */
     int                    update_count;
-    float                  clip_norm; /* over the gradients of all updates; 0: off */
     float *loss_scale; /* F16 training: device memory; [0] scale, [1] steps since it changed, [2] updates skipped */
     void  *captured;   /* the backend's own, NULL at first; given to `forget` when the plan goes */
     /* Set as soon as the backend knows, which may be in a later run, even one without any work: the training step whose loss (or,
@@ -2574,7 +2697,7 @@ GPUNN__SHARED void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32
  * 65536 / keep. */
 static uint32_t gpunn__drop_keep(const gpunn_step *step)
 {
-    return step->training ? (uint32_t)((1 - (double)step->attr->dropout_p) * 65536 + 0.5) : 65536;
+    return step->training && !step->evaluates ? (uint32_t)((1 - (double)step->attr->dropout_p) * 65536 + 0.5) : 65536;
 }
 
 GPUNN__SHARED float gpunn__drop_scale(uint32_t keep)
@@ -3071,6 +3194,7 @@ struct gpunn_tensor {
     gpunn_init init;
     int64_t    padding; /* 1 + the row that starts as 0, whatever init says; 0: none */
     bool       trainable, decay;
+    bool       frozen; /* a running_mean: gpunn_freeze_statistics */
     float      lr_scale;
     int64_t    offset;       /* in the model's weights, in floats; parameters: in the gradients too; -1: not laid out */
     float     *constant;     /* host copy of a constant's values */
@@ -3132,6 +3256,7 @@ struct gpunn_model {
     int                     lent_weights; /* parameters and buffers in such memory */
     int64_t                 batch;        /* of the last run, before it of the last write; 0 before */
     gpunn_run_state         state;
+    uint64_t                scopes;        /* optimizers so far that train some of its parameters */
     const gpunn_kernel_set *kernels;       /* NULL: none */
     bool                    kernels_exact; /* its instances are this model's */
     gpunn__spec             spec;
@@ -3153,27 +3278,46 @@ typedef struct gpunn__fit_record {
     gpunn__epoch *history;
 } gpunn__fit_record;
 
+typedef struct gpunn__chosen {
+    gpunn_tensor **list;
+    int            count;
+    char          *prefix; /* NULL: none */
+} gpunn__chosen;
+
+typedef struct gpunn__settings_group {
+    gpunn__chosen chosen;
+    float         setting[GPUNN_SETTINGS], clip_norm, clip_value; /* -1: the optimizer's */
+} gpunn__settings_group;
+
 struct gpunn_optimizer {
-    gpunn_model     *model;
-    gpunn_optimizer *next;                /* in the model's list */
-    const char      *name;                /* "gpunn_adam", for messages */
-    gpunn_update     rule;                /* kind and settings; the rest is filled in for each range of parameters */
-    bool             uses[GPUNN__STATES]; /* what this kind with these settings needs; averages: gpunn_set_ema */
+    gpunn_model           *model;
+    gpunn_optimizer       *next;                /* in the model's list */
+    const char            *name;                /* "gpunn_adam", for messages */
+    gpunn_update           rule;                /* kind and settings; the rest is filled in for each range of parameters */
+    bool                   uses[GPUNN__STATES]; /* what this kind with these settings needs; averages: gpunn_set_ema */
+    gpunn__chosen          chosen;
+    uint64_t               scope; /* of its plans, by which they are told from those of others; 0: it trains everything */
+    gpunn__settings_group *groups;
+    int                    group_count;
     /* What its settings say; gpunn__optimizer_settle: */
     float state_start; /* of state 0 */
     int   decay;       /* the place of weight_decay */
     bool  keeps_zeros; /* zeros, as they lie between parameters, stay zeros in an update: not where 0 is divided by an eps of 0 */
     /* From the first step on; gpunn__optimizer_prepare: */
+    int            considered; /* tensors of the model, of which it has taken what it trains */
     gpunn_tensor **parameters; /* by rising offset; those of layers added later follow */
     int64_t       *steps;      /* updates of each so far */
+    int64_t       *places;     /* of each in its states, in floats */
+    int           *group_of;   /* of each; -1: none */
     int            parameter_count;
-    gpunn_update  *updates;              /* room for two a parameter, and for that of the averages */
-    float         *state[GPUNN__STATES]; /* backend memory by the offsets of model->gradients, state_count floats each, or NULL */
+    gpunn_update  *updates;              /* room for two a parameter: its own, and that of its average */
+    float         *state[GPUNN__STATES]; /* backend memory, state_count floats each, or NULL */
     void          *captured;             /* the backend's, of a run with nothing but updates */
     float         *loss_scale;    /* F16: backend memory of scale, steps since it changed, updates skipped; NULL: not used */
     float          kept_scale[3]; /* the same, as read last */
-    int64_t        state_count;   /* model->gradient_count when they were made */
+    int64_t        state_count;
     int64_t        step_count;
+    int            parts; /* of the next update: calls of gpunn_train_step that have accumulated since the last one */
     float          lr, clip_norm, clip_value, average_decay;
     int64_t        averaged; /* updates of the averages so far; with a loss scale, also what that has skipped since its first */
     /* What the schedule is, defaults in place, and where it stands: */
@@ -3192,7 +3336,7 @@ GPUNN__PRIVATE void gpunn__invalidate(gpunn_model *model);
 /* A part of a training step (>>optimizer): its state, before; all updates at once; or these put into a run, and after it counted. */
 GPUNN__PRIVATE GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt);
 static GPUNN__STATUS         gpunn__optimizer_update(gpunn_optimizer *opt);
-static void                  gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run);
+static void                  gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, bool updates);
 static void                  gpunn__optimizer_advance(gpunn_optimizer *opt);
 static const gpunn_backend  *gpunn__cpu_backend(void); /* >>cpu */
 /* Call after changing weights other than by gpunn_write. */
@@ -5914,6 +6058,26 @@ GPUNN_API gpunn_status gpunn_set_trainable(gpunn_tensor *parameter, bool trainab
     if (!gpunn__begin_setting(&call, parameter, "gpunn_set_trainable")) return GPUNN_ERR_ARGUMENT;
     if (parameter->trainable != trainable) gpunn__invalidate(parameter->model);
     parameter->trainable = trainable;
+    return GPUNN_OK;
+}
+
+GPUNN_API gpunn_status gpunn_freeze_statistics(gpunn_tensor *t, bool frozen)
+{
+    gpunn__call   call;
+    gpunn_tensor *mean = NULL;
+    if (!gpunn__begin_x(&call, "gpunn_freeze_statistics", NULL, t, true)) return GPUNN_ERR_ARGUMENT;
+    for (int id = 0; id < t->model->tensor_count && mean == NULL; id++) {
+        const gpunn_tensor *norm = t->model->tensors[id];
+        if (norm->op == GPUNN_OP_BATCH_NORM && (norm == t || norm->inputs[3] == t)) mean = norm->inputs[3];
+    }
+    if (mean == NULL) {
+        (void)gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
+                            "it is neither the result of a batch_norm nor a running_mean; use gpunn_find(model, "
+                            "\"name.running_mean\")");
+        return GPUNN_ERR_ARGUMENT;
+    }
+    if (mean->frozen != frozen) gpunn__invalidate(t->model);
+    mean->frozen = frozen;
     return GPUNN_OK;
 }
 
@@ -9684,6 +9848,19 @@ GPUNN_API gpunn_tensor *gpunn_cosine_similarity(gpunn_tensor *x1, gpunn_tensor *
     return gpunn__composite(&gpunn__formula_of_cosine_similarity, in, &args);
 }
 
+GPUNN_API gpunn_tensor *gpunn_top_k_accuracy(gpunn_tensor *logits, gpunn_tensor *labels, int k)
+{
+    gpunn__call call;
+    if (!gpunn__begin_classes(&call, "top_k_accuracy", logits, labels)) return NULL;
+    gpunn_tensor *places = gpunn_cast(gpunn_topk_indices(logits, k, 1, true), GPUNN_F32);
+    gpunn_shape   each = gpunn_tensor_shape(labels); /* labels with an axis of 1 where the classes are */
+    memmove(each.dim + 2, each.dim + 1, (GPUNN_MAX_RANK - 2) * sizeof *each.dim);
+    each.dim[1] = 1;
+    gpunn_tensor *truth = gpunn_reshape(gpunn_cast(labels, GPUNN_F32), each);
+    gpunn_tensor *hits = gpunn_sum(gpunn_eq(places, truth), GPUNN_AXES(1), false);
+    return gpunn__made(&call, gpunn__reduce_loss(hits, GPUNN_REDUCE_MEAN));
+}
+
 /* ==== >>steps ========================================================================================================= *
  * A plan is the work of one (outputs, mode, batch size): steps in order, each with its operands' places. Every value, gradient,
  * saved value and workspace is a slot with a lifetime in steps; slots share the arena. Made once, then only run. */
@@ -9708,14 +9885,43 @@ typedef struct gpunn__binding {
 
 typedef enum gpunn__aim { GPUNN__EVALUATE, GPUNN__TRAIN, GPUNN__TRAIN_FROM } gpunn__aim; /* the last: seeded */
 
+/* What a plan is asked for. */
+typedef struct gpunn__request {
+    gpunn_tensor *const   *outputs; /* training: the loss, unless seeded */
+    int                    output_count;
+    bool                   training, seeded;
+    bool                   evaluates;   /* training: in evaluation mode */
+    bool                   inputs_only; /* training: gradients of no parameters */
+    const gpunn_optimizer *opt;         /* training: gradients of what it trains alone; NULL: of all parameters */
+} gpunn__request;
+
+#define GPUNN__NO_PARAMETERS UINT64_MAX /* a plan's scope */
+
+static uint64_t gpunn__scope(const gpunn__request *request)
+{
+    return request->inputs_only ? GPUNN__NO_PARAMETERS : request->opt ? request->opt->scope : 0;
+}
+
+static gpunn__request gpunn__ask(gpunn_tensor *const *outputs, int count, gpunn__aim aim)
+{
+    gpunn__request request;
+    memset(&request, 0, sizeof request);
+    request.outputs = outputs;
+    request.output_count = count;
+    request.training = aim != GPUNN__EVALUATE;
+    request.seeded = aim == GPUNN__TRAIN_FROM;
+    return request;
+}
+
 struct gpunn__plan {
     gpunn__plan     *next;
     gpunn_tensor   **outputs; /* as asked for; a training plan's one output is the loss */
     int              output_count;
-    bool             training, seeded;
+    bool             training, evaluates, seeded;
     gpunn__lent     *seed;        /* seeded: gradients of the outputs, from which the backward pass starts instead */
     void            *seed_memory; /* of those that came from the host; NULL: none did */
     size_t           seed_bytes;
+    uint64_t         scope; /* of the optimizer whose parameters alone have gradients; 0: all have */
     int64_t          batch;
     uint64_t         generation; /* of the model, at the last binding; 0: never bound */
     uint64_t         lending;    /* the same */
@@ -9761,27 +9967,28 @@ typedef struct gpunn__group { /* nodes that one fused kernel computes */
 } gpunn__group;
 
 typedef struct gpunn__builder { /* tables by tensor id, alive while a plan is made */
-    gpunn_model  *model;
-    gpunn__plan  *plan;
-    bool         *needed; /* computed in this plan */
-    bool         *scratch;
-    bool         *wants;     /* a gradient is asked for, by the tensor or by what it is made of */
-    bool         *behind;    /* the loss depends on it */
-    bool         *retained;  /* by gradient root: the program reads the gradient */
-    bool         *activates; /* relu or gelu_tanh whose derivative the backward step of the linear that reads it applies */
-    bool         *normed;    /* the backward step of the batch norm that it is merged into applies its derivative */
-    int          *uses;      /* nodes that read it */
-    int          *head;      /* by the last node of a merged chain: the layer that computes it; others: the node itself */
-    int          *next;      /* by a node of a chain: the following one; -1: none */
-    int          *writes;    /* by gradient root: contributions so far in the backward pass */
-    int          *writer;    /* by gradient root: the step that wrote it last, as grad_in[0]; -1: none */
-    int          *cast;      /* by root: the slot of a 16-bit copy of an F32 value; -1: none yet */
-    int          *turned;    /* by operand: the slot of a copy with its channels in the other place; -1: none yet */
-    int          *filter;    /* by weight: the slot of the filters with channels last; -1: none */
-    int          *more;      /* by gradient root: the slot of a second part of the gradient; -1: it is one */
-    int          *gathered;  /* by weight: the slot of their gradient, which the last step brings to its place; -1: none */
-    int          *place;     /* when it is computed; the nodes of a group share one */
-    int          *order;     /* by place: the node, of a group the last one */
+    gpunn_model          *model;
+    gpunn__plan          *plan;
+    const gpunn__request *request;
+    bool                 *needed; /* computed in this plan */
+    bool                 *scratch;
+    bool                 *wants;    /* a gradient is asked for, by the tensor or by what it is made of */
+    bool                 *behind;   /* the loss depends on it */
+    bool                 *retained; /* by gradient root: the program reads the gradient */
+    bool         *activates;        /* relu or gelu_tanh whose derivative the backward step of the linear that reads it applies */
+    bool         *normed;           /* the backward step of the batch norm that it is merged into applies its derivative */
+    int          *uses;             /* nodes that read it */
+    int          *head;             /* by the last node of a merged chain: the layer that computes it; others: the node itself */
+    int          *next;             /* by a node of a chain: the following one; -1: none */
+    int          *writes;           /* by gradient root: contributions so far in the backward pass */
+    int          *writer;           /* by gradient root: the step that wrote it last, as grad_in[0]; -1: none */
+    int          *cast;             /* by root: the slot of a 16-bit copy of an F32 value; -1: none yet */
+    int          *turned;           /* by operand: the slot of a copy with its channels in the other place; -1: none yet */
+    int          *filter;           /* by weight: the slot of the filters with channels last; -1: none */
+    int          *more;             /* by gradient root: the slot of a second part of the gradient; -1: it is one */
+    int          *gathered;         /* by weight: the slot of their gradient, which the last step brings to its place; -1: none */
+    int          *place;            /* when it is computed; the nodes of a group share one */
+    int          *order;            /* by place: the node, of a group the last one */
     int           place_count;
     int          *group; /* by node: index in groups; -1: none */
     gpunn__group *groups;
@@ -9897,7 +10104,14 @@ static bool gpunn__is_alias(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     if (t->kind != GPUNN__VALUE) return false;
     if (t->op == GPUNN_OP_RESHAPE) return !(plan->last[t->inputs[0]->id] && gpunn__has_layouts(t->inputs[0]));
-    return t->op == GPUNN_OP_DROPOUT && (!plan->training || t->attr.dropout_p == 0);
+    return t->op == GPUNN_OP_DROPOUT && (!plan->training || plan->evaluates || t->attr.dropout_p == 0);
+}
+
+/* Whether a node's op differs between the modes, and in this plan for training is as in evaluation. */
+static bool gpunn__evaluates(const gpunn__plan *plan, const gpunn_tensor *t)
+{
+    if (t->op == GPUNN_OP_BATCH_NORM) return plan->training && (plan->evaluates || t->inputs[3]->frozen);
+    return plan->evaluates && (t->op == GPUNN_OP_DROPOUT || t->op == GPUNN_OP_ATTENTION) && t->attr.dropout_p > 0;
 }
 
 static bool gpunn__is_output(const gpunn__plan *plan, const gpunn_tensor *t)
@@ -9916,7 +10130,8 @@ static bool gpunn__is_visible(const gpunn__plan *plan, const gpunn_tensor *t)
 /* A layer that others can be merged into. */
 static bool gpunn__begins_chain(const gpunn__builder *b, const gpunn_tensor *t)
 {
-    if (t->op == GPUNN_OP_BATCH_NORM) return b->plan->training && b->model->dev->info.merged_norm && b->group[t->id] < 0;
+    if (t->op == GPUNN_OP_BATCH_NORM)
+        return b->plan->training && !gpunn__evaluates(b->plan, t) && b->model->dev->info.merged_norm && b->group[t->id] < 0;
     return gpunn__is_convolution(t->op) || t->op == GPUNN_OP_LINEAR;
 }
 
@@ -10220,7 +10435,8 @@ static bool gpunn__group_layout_fits(const gpunn__builder *b, const gpunn__group
 /* One value per channel is an error in training, which the single op tells. */
 static bool gpunn__lacks_variance(const gpunn__builder *b, const gpunn_tensor *t)
 {
-    return t->op == GPUNN_OP_BATCH_NORM && b->plan->training && gpunn__count(t, b->plan->batch) == gpunn__dim(t->dim[1], 1);
+    return t->op == GPUNN_OP_BATCH_NORM && b->plan->training && !gpunn__evaluates(b->plan, t) &&
+           gpunn__count(t, b->plan->batch) == gpunn__dim(t->dim[1], 1);
 }
 
 static bool gpunn__group_values_fit(const gpunn__builder *b, int index)
@@ -10317,7 +10533,8 @@ static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const in
     if (gpunn__program(b, group, false)->operands == NULL || b->refused[last] || gpunn__is_norm_step(b, kernel, tensors))
         return false;
     for (int k = 0; k < kernel->node_count; k++)
-        if (!b->needed[tensors[k]] || b->group[tensors[k]] >= 0) return false;
+        if (!b->needed[tensors[k]] || b->group[tensors[k]] >= 0 || gpunn__evaluates(b->plan, b->model->tensors[tensors[k]]))
+            return false;
     for (int k = 0; k < kernel->node_count; k++) b->group[tensors[k]] = index;
     bool fits = gpunn__group_layout_fits(b, group) && gpunn__group_values_fit(b, index) &&
                 (!b->plan->training || gpunn__group_gradients_fit(b, index));
@@ -10437,6 +10654,12 @@ enum {
     GPUNN__WEIGHT_ALIGN = 16
 }; /* floats; of a model's weights the first is 1, the second where F16 training keeps its loss scale */
 
+/* Floats with the zeros behind them. */
+static int64_t gpunn__aligned(int64_t count)
+{
+    return (count + GPUNN__WEIGHT_ALIGN - 1) / GPUNN__WEIGHT_ALIGN * GPUNN__WEIGHT_ALIGN;
+}
+
 /* Of a model's weights: parameters that decay, other parameters, the rest; -1: of none. */
 static int gpunn__weight_range(const gpunn_tensor *t)
 {
@@ -10550,6 +10773,7 @@ static gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, boo
     step->backward = backward;
     step->inference = b->model->inference;
     step->training = plan->training;
+    step->evaluates = gpunn__evaluates(plan, t);
     step->precision = gpunn__precision_of(b->model);
     step->name = t->layer ? t->layer : t->name ? t->name : "";
     step->attr = &t->attr;
@@ -11294,17 +11518,27 @@ static bool gpunn__norm_backward_step(gpunn__builder *b, const gpunn_tensor *end
     return true;
 }
 
+/* Which parameters are to have gradients, where they are trainable. */
+static void gpunn__mark_trained(gpunn__builder *b)
+{
+    const gpunn_optimizer *opt = b->request->opt;
+    for (int id = 0; id < b->plan->tensor_count; id++)
+        b->wants[id] = b->plan->scope == 0 && b->model->tensors[id]->kind == GPUNN__PARAMETER;
+    for (int i = 0; opt && b->plan->scope == opt->scope && i < opt->parameter_count; i++) b->wants[opt->parameters[i]->id] = true;
+}
+
 /* Which tensors have gradients, and who computes them. */
 static void gpunn__mark_gradients(gpunn__builder *b)
 {
     gpunn_model *model = b->model;
     gpunn__plan *plan = b->plan;
+    gpunn__mark_trained(b);
     for (int id = 0; id < plan->tensor_count; id++)
         if (b->needed[id] && (model->tensors[id]->retain_grad || (plan->seeded && gpunn__is_output(plan, model->tensors[id]))))
             b->retained[plan->gradient_root[id]] = true;
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = model->tensors[id];
-        bool                wants = b->retained[id] || (t->kind == GPUNN__PARAMETER && t->trainable);
+        bool                wants = b->retained[id] || (b->wants[id] && t->trainable);
         for (int i = 0; !wants && i < t->input_count; i++) wants = gpunn__passes_gradient(b, t, i);
         b->wants[id] = wants && b->needed[id];
     }
@@ -11682,22 +11916,24 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
 }
 
 /* NULL after a failure, or when *again is set because a group has been refused; nothing is left behind then. */
-static gpunn__plan *gpunn__plan_try(gpunn_model *model, gpunn_tensor *const *outputs, int count, gpunn__aim aim, int64_t batch,
-                                    bool *refused, bool *again)
+static gpunn__plan *gpunn__plan_try(gpunn_model *model, const gpunn__request *request, int64_t batch, bool *refused, bool *again)
 {
     gpunn_device *dev = model->dev;
     gpunn__plan  *plan = (gpunn__plan *)gpunn__calloc(dev, sizeof *plan);
     *again = false;
     if (plan == NULL) return NULL;
-    plan->output_count = count;
-    plan->training = aim != GPUNN__EVALUATE;
-    plan->seeded = aim == GPUNN__TRAIN_FROM;
+    plan->output_count = request->output_count;
+    plan->training = request->training;
+    plan->seeded = request->seeded;
+    plan->evaluates = request->evaluates;
+    plan->scope = gpunn__scope(request);
     plan->batch = batch;
     plan->tensor_count = model->tensor_count;
     gpunn__builder builder;
     memset(&builder, 0, sizeof builder);
     builder.model = model;
     builder.plan = plan;
+    builder.request = request;
     builder.refused = refused;
     size_t scratch_bytes = gpunn__builder_tables(&builder, model->tensor_count, NULL);
     plan->table_bytes = gpunn__plan_tables(plan, NULL);
@@ -11706,7 +11942,7 @@ static gpunn__plan *gpunn__plan_try(gpunn_model *model, gpunn_tensor *const *out
     if (tables) (void)gpunn__plan_tables(plan, tables);
     if (tables && scratch) {
         (void)gpunn__builder_tables(&builder, model->tensor_count, scratch);
-        status = gpunn__plan_fill(&builder, outputs);
+        status = gpunn__plan_fill(&builder, request->outputs);
     }
     gpunn__free(dev, scratch, scratch_bytes);
     *again = builder.again;
@@ -11724,13 +11960,13 @@ static bool gpunn__may_train(const gpunn_model *model, const char *what)
 }
 
 /* NULL after a failure; nothing is left behind then. */
-static gpunn__plan *gpunn__plan_make(gpunn_model *model, gpunn_tensor *const *outputs, int count, gpunn__aim aim, int64_t batch)
+static gpunn__plan *gpunn__plan_make(gpunn_model *model, const gpunn__request *request, int64_t batch)
 {
     size_t bytes = (size_t)model->tensor_count * sizeof(bool);
-    if (training && !gpunn__may_train(model, "a training step")) return NULL;
+    if (request->training && !gpunn__may_train(model, "a training step")) return NULL;
     bool        *refused = (bool *)gpunn__calloc(model->dev, bytes), again = refused != NULL;
     gpunn__plan *plan = NULL;
-    while (again) plan = gpunn__plan_try(model, outputs, count, aim, batch, refused, &again);
+    while (again) plan = gpunn__plan_try(model, request, batch, refused, &again);
     gpunn__free(model->dev, refused, bytes);
     return plan;
 }
@@ -11753,7 +11989,7 @@ static int64_t gpunn__lay_out(gpunn_model *model, bool apply, int64_t *gradient_
             gpunn_tensor *t = model->tensors[id];
             if (pass != gpunn__weight_range(t)) continue;
             if (apply) t->offset = count;
-            count += (gpunn__count(t, 1) + GPUNN__WEIGHT_ALIGN - 1) / GPUNN__WEIGHT_ALIGN * GPUNN__WEIGHT_ALIGN;
+            count += gpunn__aligned(gpunn__count(t, 1));
             if (t->kind == GPUNN__PARAMETER) *gradient_count = count;
         }
     return count;
@@ -12046,8 +12282,29 @@ static bool gpunn__is_ready(const gpunn_model *model, const gpunn__plan *plan)
            (!plan->half || model->half_capacity >= model->weight_count);
 }
 
+/* The batch that a plan asked for would have now; 0 after a failure. */
+static int64_t gpunn__batch_for(gpunn_model *model, const gpunn__request *request)
+{
+    size_t bytes = (size_t)model->tensor_count * sizeof(bool);
+    bool  *needed = (bool *)gpunn__calloc(model->dev, bytes);
+    if (needed == NULL) return 0;
+    for (int i = 0; i < request->output_count; i++) needed[request->outputs[i]->id] = true;
+    gpunn__mark_operands(model, needed);
+    int64_t batch = gpunn__batch_of(model, NULL, needed);
+    gpunn__free(model->dev, needed, bytes);
+    return batch;
+}
+
+/* Whether a plan is what is asked for, for some batch. */
+static bool gpunn__serves(const gpunn__plan *plan, const gpunn__request *request)
+{
+    return plan->training == request->training && plan->seeded == request->seeded && plan->evaluates == request->evaluates &&
+           plan->scope == gpunn__scope(request) && plan->output_count == request->output_count &&
+           memcmp(plan->outputs, request->outputs, (size_t)plan->output_count * sizeof *plan->outputs) == 0;
+}
+
 /* The plan for the inputs as they are, first in the model's list and bound. NULL after a failure. */
-static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *outputs, int count, gpunn__aim aim)
+static gpunn__plan *gpunn__plan_for(gpunn_model *model, const gpunn__request *request)
 {
     gpunn_device *dev = model->dev;
     int64_t       batch = 0;
@@ -12055,9 +12312,7 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *out
     gpunn__plan **link = &model->plans;
     for (; *link; link = &(*link)->next, cached++) {
         gpunn__plan *plan = *link;
-        if (plan->training != (aim != GPUNN__EVALUATE) || plan->seeded != (aim == GPUNN__TRAIN_FROM) ||
-            plan->output_count != count || memcmp(plan->outputs, outputs, (size_t)count * sizeof *outputs) != 0)
-            continue;
+        if (!gpunn__serves(plan, request)) continue;
         if (batch == 0 && (batch = gpunn__batch_of(model, plan, NULL)) == 0) return NULL;
         if (plan->batch == batch) break;
     }
@@ -12069,14 +12324,8 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, gpunn_tensor *const *out
         return NULL;
     }
     if (plan == NULL) {
-        size_t bytes = (size_t)model->tensor_count * sizeof(bool);
-        bool  *needed = (bool *)gpunn__calloc(dev, bytes);
-        if (needed == NULL) return NULL;
-        for (int i = 0; i < count; i++) needed[outputs[i]->id] = true;
-        gpunn__mark_operands(model, needed);
-        batch = gpunn__batch_of(model, NULL, needed);
-        gpunn__free(dev, needed, bytes);
-        if (batch == 0 || (plan = gpunn__plan_make(model, outputs, count, aim, batch)) == NULL) return NULL;
+        batch = gpunn__batch_for(model, request);
+        if (batch == 0 || (plan = gpunn__plan_make(model, request, batch)) == NULL) return NULL;
         if (cached >= GPUNN__MAX_PLANS) {
             for (link = &model->plans; (*link)->next; link = &(*link)->next) {}
             if (model->last == *link) model->last = NULL;
@@ -12145,8 +12394,9 @@ GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count)
                            "gpunn_forward: no outputs, or the first is NULL; a builder failed before: see gpunn_error");
     gpunn_model *model = outputs[0]->model;
     if (gpunn__check_outputs(model, "gpunn_forward", outputs, count) != GPUNN_OK) return model->dev->error.status;
-    gpunn__plan  *plan = gpunn__plan_for(model, outputs, count, GPUNN__EVALUATE);
-    gpunn_device *dev = model->dev;
+    gpunn__request request = gpunn__ask(outputs, count, GPUNN__EVALUATE);
+    gpunn__plan   *plan = gpunn__plan_for(model, &request);
+    gpunn_device  *dev = model->dev;
     if (plan == NULL) return dev->error.status;
     if (dev->backend->execute == NULL) return gpunn__run_steps(dev, plan, 0, plan->step_count);
     gpunn_run    run = gpunn__whole_run(model, plan);
@@ -12173,15 +12423,33 @@ static GPUNN__STATUS gpunn__run_training(gpunn_tensor *loss, gpunn__plan *plan)
     return gpunn__run_steps(dev, plan, plan->forward_count, plan->step_count);
 }
 
-static bool gpunn__all_frozen(const gpunn_model *model)
+static bool gpunn__is_among(const gpunn__chosen *chosen, const gpunn_tensor *parameter)
 {
-    bool frozen = false;
-    for (int i = 0; i < model->tensor_count; i++) {
-        if (model->tensors[i]->kind != GPUNN__PARAMETER) continue;
-        if (model->tensors[i]->trainable) return false;
-        frozen = true;
+    if (chosen->prefix && strncmp(parameter->name, chosen->prefix, strlen(chosen->prefix)) == 0) return true;
+    for (int i = 0; i < chosen->count; i++)
+        if (chosen->list[i] == parameter) return true;
+    return false;
+}
+
+/* Whether an optimizer trains t. */
+static bool gpunn__is_chosen(const gpunn_optimizer *opt, const gpunn_tensor *t)
+{
+    return t->kind == GPUNN__PARAMETER && (opt->scope == 0 || gpunn__is_among(&opt->chosen, t));
+}
+
+static const char *gpunn__why_unreached(const gpunn_model *model, const gpunn_backward_args *args)
+{
+    int there = 0, trainable = 0;
+    for (int i = 0; i < model->tensor_count && !args->inputs_only; i++) {
+        const gpunn_tensor *t = model->tensors[i];
+        bool                counts = t->kind == GPUNN__PARAMETER && (!args->optimizer || gpunn__is_chosen(args->optimizer, t));
+        there += counts;
+        trainable += counts && t->trainable;
     }
-    return frozen;
+    if (args->optimizer && there == 0) return "it trains none; does its .prefix begin the parameters' names?";
+    return there > trainable && trainable == 0
+               ? "every parameter is frozen; unfreeze one with gpunn_set_trainable"
+               : "it depends on none of them, or only through ops without a gradient, as comparisons are";
 }
 
 /* Which gradients the steps add to. Where one step writes several, of which some have been reached before, the others begin at 0. */
@@ -12202,60 +12470,88 @@ static GPUNN__STATUS gpunn__settle_writes(gpunn_model *model, gpunn__plan *plan)
     return GPUNN_OK;
 }
 
-/* Forward and backward of one training step; with opt (prepared), gradients begin anew, and its clipping and update follow. loss:
- * NULL where the program has given gradients. */
-static GPUNN__STATUS gpunn__train(gpunn_model *model, gpunn__plan *plan, gpunn_tensor *loss, gpunn_optimizer *opt)
+/* Whether gradients can begin there. */
+static GPUNN__STATUS gpunn__check_loss(const gpunn_tensor *loss)
 {
+    char text[128];
+    if (loss == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "the loss is NULL; a builder failed before: see gpunn_error");
+    if (loss->dtype == GPUNN_F32 && loss->kind == GPUNN__VALUE && gpunn__count(loss, 1) == 1 && gpunn__count(loss, 2) == 1)
+        return GPUNN_OK;
+    return gpunn__fail(loss->model->dev, GPUNN_ERR_SHAPE,
+                       "the loss is %s %s; it must be one computed f32 number: reduce it with gpunn_mean or gpunn_sum",
+                       gpunn_dtype_name(loss->dtype), gpunn__shape_text(loss, text));
+}
+
+/* Forward and backward of one training step, as args ask; with opt (prepared), gradients begin anew, unless parts have been
+ * accumulated, and, with updates, its clipping and update follow. loss: NULL where the program has given gradients. */
+static GPUNN__STATUS gpunn__train(gpunn__plan *plan, gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt,
+                                  bool updates)
+{
+    gpunn_model  *model = plan->outputs[0]->model;
     gpunn_device *dev = model->dev;
     if (plan->reached_count == 0 && plan->step_count == plan->forward_count)
-        return gpunn__fail(
-            dev, GPUNN_ERR_STATE, "no gradient goes from the %s to a trainable parameter or to a tensor of gpunn_retain_grad: %s",
-            loss ? "loss" : "outputs",
-            gpunn__all_frozen(model) ? "every parameter is frozen; unfreeze one with gpunn_set_trainable"
-                                     : "it depends on none of them, or only through ops without a gradient, as comparisons are");
-    gpunn_status status = opt ? gpunn_zero_grad(model) : GPUNN_OK; /* no sooner: a run that cannot be leaves gradients alone */
-    if (status == GPUNN_OK) status = gpunn__settle_writes(model, plan);
+        return gpunn__fail(dev, GPUNN_ERR_STATE, "no gradient goes from the %s to a %stensor of gpunn_retain_grad: %s",
+                           loss ? "loss" : "outputs",
+                           args->inputs_only ? ""
+                           : plan->scope     ? "trainable parameter of the optimizer or to a "
+                                             : "trainable parameter or to a ",
+                           gpunn__why_unreached(model, args));
+    /* No sooner: a run that cannot be leaves gradients alone. */
+    for (int i = 0; opt && opt->parts == 0 && i < opt->parameter_count; i++) opt->parameters[i]->grad_reached = false;
+    gpunn_status status = gpunn__settle_writes(model, plan);
     if (status != GPUNN_OK) return status;
-    model->state.step++;
-    model->state.weights_version++; /* running statistics */
+    model->state.step += !plan->evaluates;
+    model->state.weights_version += !plan->evaluates; /* running statistics */
     if (dev->backend->execute == NULL) {
         status = loss ? gpunn__run_training(loss, plan) : gpunn__run_steps(dev, plan, 0, plan->step_count);
         for (int i = 0; i < plan->reached_count && status == GPUNN_OK; i++) model->tensors[plan->reached[i]]->grad_reached = true;
-        return status == GPUNN_OK && opt ? gpunn__optimizer_update(opt) : status;
+        return status == GPUNN_OK && updates ? gpunn__optimizer_update(opt) : status;
     }
     gpunn_run run = gpunn__whole_run(model, plan);
     size_t    bytes;
     if (loss) run.loss = (const float *)gpunn__memory_of(loss, false, &bytes);
     if (loss && model->precision == GPUNN_PRECISION_F16) run.loss_gradient = gpunn__loss_gradient(model);
     for (int i = 0; i < plan->reached_count; i++) model->tensors[plan->reached[i]]->grad_reached = true;
-    if (opt) gpunn__optimizer_collect(opt, &run);
+    if (opt) gpunn__optimizer_collect(opt, &run, updates);
     status = gpunn__execute(dev, &run, opt ? "gpunn_train_step" : loss ? "gpunn_backward" : "gpunn_backward_from");
     plan->captured = run.captured;
     for (int i = 0; i < plan->reached_count && status != GPUNN_OK; i++)
         model->tensors[plan->reached[i]]->grad_reached = plan->was_reached[i];
-    if (status == GPUNN_ERR_MEMORY) model->state.step--; /* the call made again drops the same */
-    if (opt && status == GPUNN_OK) gpunn__optimizer_advance(opt);
+    if (status == GPUNN_ERR_MEMORY) model->state.step -= !plan->evaluates; /* the call made again drops the same */
+    if (updates && status == GPUNN_OK) gpunn__optimizer_advance(opt);
     return status;
 }
 
-static GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, gpunn_optimizer *opt)
+static GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt, bool updates)
 {
-    if (loss == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "the loss is NULL; a builder failed before: see gpunn_error");
-    gpunn_model  *model = loss->model;
-    gpunn_device *dev = model->dev;
-    if (loss->dtype != GPUNN_F32 || loss->kind != GPUNN__VALUE || gpunn__count(loss, 1) != 1 || gpunn__count(loss, 2) != 1) {
-        char text[128];
-        return gpunn__fail(dev, GPUNN_ERR_SHAPE,
-                           "the loss is %s %s; it must be one computed f32 number: reduce it with gpunn_mean or gpunn_sum",
-                           gpunn_dtype_name(loss->dtype), gpunn__shape_text(loss, text));
-    }
-    gpunn__plan *plan = gpunn__plan_for(model, &loss, 1, GPUNN__TRAIN);
-    return plan ? gpunn__train(model, plan, loss, opt) : dev->error.status;
+    gpunn_status status = gpunn__check_loss(loss);
+    if (status != GPUNN_OK) return status;
+    gpunn_model   *model = loss->model;
+    gpunn_device  *dev = model->dev;
+    gpunn__request request = gpunn__ask(&loss, 1, GPUNN__TRAIN);
+    request.opt = args->optimizer;
+    request.inputs_only = args->inputs_only;
+    request.evaluates = args->mode == GPUNN_MODE_EVALUATION;
+    gpunn__plan *plan = gpunn__plan_for(model, &request);
+    return plan ? gpunn__train(plan, loss, args, opt, updates) : dev->error.status;
 }
 
-GPUNN_API gpunn_status gpunn_backward(gpunn_tensor *loss)
+#define GPUNN__BAD_MODE "%s: mode %d is none; use GPUNN_MODE_TRAINING or GPUNN_MODE_EVALUATION"
+
+GPUNN_API gpunn_status gpunn_backward_(gpunn_tensor *loss, gpunn_backward_args args)
 {
-    return gpunn__gradients(loss, NULL);
+    static const char function[] = "gpunn_backward";
+    gpunn_device     *dev = loss ? loss->model->dev : NULL;
+    gpunn_status      status = GPUNN_OK;
+    if ((int)args.mode < GPUNN_MODE_TRAINING || args.mode > GPUNN_MODE_EVALUATION)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, GPUNN__BAD_MODE, function, (int)args.mode);
+    if (args.optimizer && args.inputs_only)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: optimizer and inputs_only exclude each other; give one of them",
+                           function);
+    if (args.optimizer && loss && args.optimizer->model != loss->model)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the loss is of another model than the optimizer", function);
+    if (args.optimizer) status = gpunn__optimizer_prepare(args.optimizer);
+    return status == GPUNN_OK ? gpunn__gradients(loss, &args, NULL, false) : status;
 }
 
 static size_t gpunn__whole_lines(size_t bytes)
@@ -12309,30 +12605,44 @@ GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const v
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the gradient of output %d, '%s', is NULL; leave the output out",
                                caller, i, gpunn__called(outputs[i]));
     }
-    gpunn__plan *plan = gpunn__plan_for(model, outputs, count, GPUNN__TRAIN_FROM);
+    gpunn__request request = gpunn__ask(outputs, count, GPUNN__TRAIN_FROM);
+    gpunn__plan   *plan = gpunn__plan_for(model, &request);
     if (plan == NULL) return dev->error.status;
     status = gpunn__seed(model, plan, caller, gradients);
-    return status == GPUNN_OK ? gpunn__train(model, plan, NULL, NULL) : status;
+    const gpunn_backward_args args = {0, GPUNN_MODE_TRAINING, NULL, false};
+    return status == GPUNN_OK ? gpunn__train(plan, NULL, &args, NULL, false) : status;
 }
 
-GPUNN_API gpunn_status gpunn_train_step(gpunn_optimizer *opt, gpunn_tensor *loss)
+GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *loss, gpunn_train_step_args args)
 {
+    static const char function[] = "gpunn_train_step";
     if (opt == NULL || loss == NULL)
         return gpunn__fail(opt    ? opt->model->dev
                            : loss ? loss->model->dev
                                   : NULL,
-                           GPUNN_ERR_ARGUMENT, "gpunn_train_step: the %s is NULL", opt ? "loss" : "optimizer");
+                           GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function, opt ? "loss" : "optimizer");
     if (loss->model != opt->model)
-        return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT,
-                           "gpunn_train_step: the loss is of another model than the optimizer");
-    gpunn_status status = gpunn__optimizer_prepare(opt);
-    return status == GPUNN_OK ? gpunn__gradients(loss, opt) : status;
+        return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT, "%s: the loss is of another model than the optimizer", function);
+    if (args.accumulate < 0)
+        return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT, "%s: accumulate is %d; give the number of calls for one update",
+                           function, args.accumulate);
+    gpunn_backward_args backward = {0, GPUNN_MODE_TRAINING, opt, false};
+    gpunn_status        status = gpunn__optimizer_prepare(opt);
+    if (status != GPUNN_OK) return status;
+    const bool updates = opt->parts + 1 >= args.accumulate;
+    status = gpunn__gradients(loss, &backward, opt, updates);
+    if (status == GPUNN_ERR_NUMERIC)
+        opt->parts = 0;
+    else if (status == GPUNN_OK)
+        opt->parts = updates ? 0 : opt->parts + 1;
+    return status;
 }
 
 GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model)
 {
     if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_zero_grad: the model is NULL");
     for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->grad_reached = false;
+    for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next) opt->parts = 0;
     return GPUNN_OK;
 }
 
@@ -12499,6 +12809,18 @@ static GPUNN__STATUS gpunn__channels_first(const gpunn_tensor *t, void *host, si
     return GPUNN_OK;
 }
 
+/* A number of a float dtype. */
+static float gpunn__widened(gpunn_dtype dtype, const char *at)
+{
+    uint16_t bits;
+    float    value;
+    memcpy(&bits, at, sizeof bits);
+    if (dtype == GPUNN_F16) return gpunn__float_of_half(bits);
+    if (dtype == GPUNN_BF16) return gpunn__float_of_bits((uint32_t)bits << 16);
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
 /* To the program's memory on the device, as the program sees the value. */
 static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void *to, const void *memory, size_t bytes)
 {
@@ -12557,9 +12879,7 @@ static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, void *host, siz
     gpunn_status status = dev->backend->download(dev->context, at, memory, narrow);
     if (status != GPUNN_OK) return gpunn__backend_fail(dev, caller, status);
     for (size_t i = 0; stored != t->dtype && i < narrow; i += 2) {
-        uint16_t bits;
-        memcpy(&bits, at + i, 2);
-        float value = stored == GPUNN_F16 ? gpunn__float_of_half(bits) : gpunn__float_of_bits((uint32_t)bits << 16);
+        float value = gpunn__widened(stored, at + i);
         memcpy((char *)host + 2 * i, &value, sizeof value);
     }
     return gpunn__stored_last(t, gradient) ? gpunn__channels_first(t, host, bytes) : GPUNN_OK;
@@ -12847,6 +13167,205 @@ GPUNN_API gpunn_status gpunn_bind_dlpack(gpunn_tensor *t, struct DLManagedTensor
     return status;
 }
 
+/* ---- inspecting ------------------------------------------------------------------------------------------------------ */
+typedef struct gpunn__inspection {
+    gpunn_model              *model;
+    gpunn__plan              *plan;
+    const gpunn_inspect_args *args;
+    bool                      ended; /* by on_layer */
+} gpunn__inspection;
+
+static void gpunn__count_number(gpunn_layer_statistics *s, float value, double *squares)
+{
+    const char *fault = gpunn__not_finite(&value, sizeof value);
+    s->zeros += value == 0;
+    s->nans += fault && fault[0] == 'N';
+    s->infinities += fault && fault[0] != 'N';
+    if (fault) return;
+    int64_t finite = s->count - s->nans - s->infinities;
+    double  delta = (double)value - s->mean;
+    s->mean += delta / (double)finite;
+    *squares += delta * ((double)value - s->mean);
+    if (finite == 1 || (double)value < s->min) s->min = (double)value;
+    if (finite == 1 || (double)value > s->max) s->max = (double)value;
+}
+
+/* Tells of a float value in the device's memory; others are left out. */
+static GPUNN__STATUS gpunn__tell(gpunn__inspection *in, const char *op, const char *layer, const char *gradient_of,
+                                 const void *data, gpunn_dtype dtype, int64_t count)
+{
+    char                   piece[16384];
+    gpunn_device          *dev = in->model->dev;
+    const size_t           width = gpunn_dtype_size(dtype);
+    gpunn_layer_statistics s;
+    double                 squares = 0;
+    if (data == NULL || (dtype != GPUNN_F32 && dtype != GPUNN_F16 && dtype != GPUNN_BF16) || in->ended) return GPUNN_OK;
+    memset(&s, 0, sizeof s);
+    s.op = op;
+    s.layer = layer;
+    s.gradient_of = gradient_of;
+    for (int64_t at = 0, n; at < count; at += n) {
+        n = count - at < (int64_t)(sizeof piece / width) ? count - at : (int64_t)(sizeof piece / width);
+        gpunn_status status = dev->backend->download(dev->context, piece, (const char *)data + (size_t)at * width,
+                                                     (size_t)n * width);
+        if (status != GPUNN_OK) return gpunn__backend_fail(dev, "gpunn_inspect", status);
+        for (int64_t i = 0; i < n; i++) {
+            s.count++;
+            gpunn__count_number(&s, gpunn__widened(dtype, piece + (size_t)i * width), &squares);
+        }
+    }
+    int64_t finite = s.count - s.nans - s.infinities;
+    s.deviation = finite ? sqrt(squares / (double)finite) : NAN;
+    if (finite == 0) s.mean = s.min = s.max = NAN;
+    in->ended = !in->args->on_layer(in->args->user, &s);
+    return GPUNN_OK;
+}
+
+/* What the plan begins with. */
+static GPUNN__STATUS gpunn__tell_sources(gpunn__inspection *in, const gpunn_tensor *loss)
+{
+    gpunn_model *model = in->model;
+    gpunn_status status = GPUNN_OK;
+    size_t       bytes = (size_t)model->tensor_count * sizeof(bool);
+    bool        *needed = (bool *)gpunn__calloc(model->dev, bytes);
+    if (needed == NULL) return GPUNN_ERR_MEMORY;
+    needed[loss->id] = true;
+    gpunn__mark_operands(model, needed);
+    for (int id = 0; id < in->plan->tensor_count && status == GPUNN_OK; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        if (!needed[id] || t->kind == GPUNN__VALUE || t->kind == GPUNN__CONSTANT) continue;
+        status = gpunn__tell(in,
+                             t->kind == GPUNN__INPUT       ? "input"
+                             : t->kind == GPUNN__PARAMETER ? "parameter"
+                                                           : "buffer",
+                             t->name, NULL, t->kind == GPUNN__INPUT ? t->data : (const void *)gpunn__weights(t), t->dtype,
+                             gpunn__count(t, in->plan->batch));
+    }
+    gpunn__free(model->dev, needed, bytes);
+    return status;
+}
+
+/* What a step has just computed. */
+static GPUNN__STATUS gpunn__tell_step(gpunn__inspection *in, const gpunn_step *step)
+{
+    const char         *op = gpunn_op_name(step->op);
+    const gpunn_tensor *node = NULL;
+    gpunn_status        status = GPUNN_OK;
+    if (!step->backward) return gpunn__tell(in, op, step->name, NULL, step->out.data, step->out.dtype, step->out.count);
+    for (int id = 0; id < in->plan->tensor_count && node == NULL; id++)
+        if (&in->model->tensors[id]->attr == step->attr) node = in->model->tensors[id];
+    for (int i = 0; i < step->input_count && status == GPUNN_OK; i++) {
+        const gpunn_tensor *target = node && i < node->input_count ? node->inputs[i] : NULL;
+        status = gpunn__tell(in, op, step->name, target && target->name ? target->name : "", step->grad_in[i].data,
+                             step->grad_in[i].dtype, step->grad_in[i].count);
+    }
+    return status;
+}
+
+static GPUNN__STATUS gpunn__inspect_steps(gpunn__inspection *in, const gpunn_tensor *loss)
+{
+    gpunn_device *dev = in->model->dev;
+    gpunn_status  status = gpunn__plan_bind(in->model, in->plan);
+    in->model->last = NULL;
+    if (status == GPUNN_OK && in->plan->half) status = gpunn__round_weights(in->model);
+    if (status == GPUNN_OK) status = gpunn_zero_grad(in->model);
+    if (status == GPUNN_OK) status = gpunn__settle_writes(in->model, in->plan);
+    if (status == GPUNN_OK) status = gpunn__tell_sources(in, loss);
+    for (int i = 0; i < in->plan->step_count && status == GPUNN_OK && !in->ended; i++) {
+        status = gpunn__run_steps(dev, in->plan, i, i + 1);
+        if (status == GPUNN_OK) status = gpunn__tell_step(in, &in->plan->steps[i]);
+    }
+    return status;
+}
+
+/* Copies all running statistics to the host, or back. */
+static GPUNN__STATUS gpunn__keep_buffers(gpunn_model *model, float *host, bool back)
+{
+    gpunn_device *dev = model->dev;
+    gpunn_status  status = GPUNN_OK;
+    for (int id = 0; id < model->tensor_count && status == GPUNN_OK; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        size_t              bytes = (size_t)gpunn__count(t, 1) * sizeof *host;
+        if (t->kind != GPUNN__BUFFER) continue;
+        status = back ? dev->backend->upload(dev->context, gpunn__weights(t), host, bytes)
+                      : dev->backend->download(dev->context, host, gpunn__weights(t), bytes);
+        host += gpunn__count(t, 1);
+    }
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "gpunn_inspect", status);
+}
+
+/* The inspection with the running statistics put by. */
+static GPUNN__STATUS gpunn__inspect_apart(gpunn__inspection *in, const gpunn_tensor *loss)
+{
+    gpunn_model *model = in->model;
+    int64_t      count = 1;
+    gpunn_status status = gpunn__commit(model);
+    for (int id = 0; id < model->tensor_count; id++)
+        count += model->tensors[id]->kind == GPUNN__BUFFER ? gpunn__count(model->tensors[id], 1) : 0;
+    float *kept = (float *)gpunn__realloc(model->dev, NULL, 0, (size_t)count * sizeof *kept);
+    if (kept == NULL) return GPUNN_ERR_MEMORY;
+    if (status == GPUNN_OK) status = gpunn__keep_buffers(model, kept, false);
+    if (status == GPUNN_OK) {
+        status = gpunn__inspect_steps(in, loss);
+        gpunn_status back = gpunn__keep_buffers(model, kept, true);
+        if (status == GPUNN_OK) status = back;
+        model->state.weights_version++;
+    }
+    gpunn__free(model->dev, kept, (size_t)count * sizeof *kept);
+    return status;
+}
+
+GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args args)
+{
+    gpunn_status status = gpunn__check_loss(loss);
+    if (status != GPUNN_OK) return status;
+    gpunn_model  *model = loss->model;
+    gpunn_device *dev = model->dev;
+    if (args.on_layer == NULL)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_inspect: on_layer is NULL; give the function that is to be told");
+    if ((int)args.mode < GPUNN_MODE_TRAINING || args.mode > GPUNN_MODE_EVALUATION)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, GPUNN__BAD_MODE, "gpunn_inspect", (int)args.mode);
+    const gpunn_kernel_set *kernels = model->kernels;
+    gpunn__request          request = gpunn__ask(&loss, 1, GPUNN__TRAIN);
+    request.evaluates = args.mode == GPUNN_MODE_EVALUATION;
+    const int64_t batch = gpunn__batch_for(model, &request);
+    if (batch == 0) return dev->error.status;
+    model->kernels = NULL; /* layer by layer */
+    gpunn__plan *plan = gpunn__plan_make(model, &request, batch);
+    model->kernels = kernels;
+    if (plan == NULL) return dev->error.status;
+    gpunn__inspection inspection = {model, plan, &args, false};
+    status = gpunn__inspect_apart(&inspection, loss);
+    gpunn__plan_free(dev, plan);
+    for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->grad_reached = false;
+    return status;
+}
+
+/* on_layer of gpunn_check_nan: what is not finite goes to the gpunn_layer_statistics that user is. */
+static bool gpunn__is_finite(void *user, const gpunn_layer_statistics *layer)
+{
+    bool finite = layer->nans == 0 && layer->infinities == 0;
+    if (!finite) *(gpunn_layer_statistics *)user = *layer;
+    return finite;
+}
+
+GPUNN_API gpunn_status gpunn_check_nan(gpunn_tensor *loss)
+{
+    gpunn_layer_statistics found;
+    memset(&found, 0, sizeof found);
+    gpunn_status status = gpunn_inspect(loss, .on_layer = gpunn__is_finite, .user = &found);
+    if (status != GPUNN_OK || found.op == NULL) return status;
+    const char *of = found.gradient_of;
+    return gpunn__fail(loss->model->dev, GPUNN_ERR_NUMERIC,
+                       "gpunn_check_nan: %s%s%s%s %s%s%s%s %lld NaN and %lld infinite of %lld numbers; all before it is finite",
+                       found.op, found.layer[0] ? " '" : "", found.layer, found.layer[0] ? "'" : "",
+                       of ? "gives a gradient" : "has", of && of[0] ? " of '" : "", of && of[0] ? of : "",
+                       of == NULL ? ""
+                       : of[0]    ? "' with"
+                                  : " with",
+                       (long long)found.nans, (long long)found.infinities, (long long)found.count);
+}
+
 /* ---- summary --------------------------------------------------------------------------------------------------------- */
 typedef struct gpunn__text {
     void (*write)(void *user, const char *text);
@@ -12918,7 +13437,8 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     for (int i = 0; i < count; i++)
         if (outputs[i]->model != model)
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_model_summary: output %d belongs to another model", i);
-    gpunn__plan *plan = gpunn__plan_make(model, outputs, count, args.loss ? GPUNN__TRAIN : GPUNN__EVALUATE, batch);
+    gpunn__request request = gpunn__ask(outputs, count, args.loss ? GPUNN__TRAIN : GPUNN__EVALUATE);
+    gpunn__plan   *plan = gpunn__plan_make(model, &request, batch);
     if (plan == NULL) return dev->error.status;
     int64_t gradient_count, weight_count = gpunn__lay_out(model, false, &gradient_count);
     size_t  inputs = 0, weights = (size_t)weight_count * (sizeof(float) + (plan->half ? 2 : 0)), arena = plan->arena_bytes,
@@ -18368,8 +18888,8 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step 
 /* ==== >>norm ========================================================================================================== */
 
 /* ---- batch_norm: x[n][channels][inner] ---------------------------------------------------------------------------------- *
- * y = (x - mean) * invstd * weight + bias. Backward (of training plans: others have no gradients), with m = n * inner values per
- * channel and h = x - mean:
+ * y = (x - mean) * invstd * weight + bias. Backward, with m = n * inner values per channel, or infinitely many where the running
+ * statistics are used, and h = x - mean:
  *     dbias = sum g, dweight = invstd * sum(g h), dx = weight * invstd * (g - sum g / m - h * invstd^2 * sum(g h) / m).
  * Each unit of work is one channel, read in lines of `inner` floats, or, where lines are short, as many channels as fit
  * GPUNN__NORM_WIDTH columns, read by rows. Moments are taken block by block about the mean so far and joined by Chan's formula in
@@ -18378,7 +18898,7 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step 
 
 typedef struct gpunn__norm {
     int64_t      n, channels, inner, group; /* group: channels of a unit */
-    bool         by_row, training, add;
+    bool         by_row, training, add;     /* training: by the batch's moments */
     const float *x, *g, *weight, *bias;
     float       *y;                                          /* or dx; NULL: not wanted */
     float       *running_mean, *running_var, *mean, *invstd; /* the last two: saved */
@@ -18561,7 +19081,7 @@ static void gpunn__norm_forward_unit(const gpunn__norm *b, int64_t first, int64_
             variance = (double)b->running_var[c];
         }
         double invstd = 1 / sqrt(variance + b->eps);
-        if (b->training) {
+        if (b->mean) {
             b->mean[c] = (float)mean;
             b->invstd[c] = (float)invstd;
         }
@@ -18587,7 +19107,7 @@ static void gpunn__norm_backward_unit(const gpunn__norm *b, int64_t first, int64
         gpunn__norm_rows(b, first, count, b->g, k.mean, unused, sums);
     else
         (void)gpunn__norm_lines(b, first, b->g, k.mean[0], sums[0]);
-    double values = (double)(b->n * b->inner);
+    double values = b->training ? (double)(b->n * b->inner) : INFINITY;
     for (int64_t i = 0; i < count; i++) {
         int64_t c = first + i;
         float   dweight = (float)(invstd[i] * sums[i][1]), dbias = (float)sums[i][0];
@@ -18622,7 +19142,7 @@ static GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step *step, gp
     b.channels = in[0].dim[1];
     b.inner = in[0].count / (b.n * b.channels);
     if (action == GPUNN__PREPARE) {
-        if (step->training && b.n * b.inner == 1)
+        if (step->training && !step->evaluates && b.n * b.inner == 1)
             return gpunn__cpu_fail(cpu, GPUNN_ERR_SHAPE,
                                    "expected more than 1 value per channel when training; use a larger batch");
         if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)b.channels * sizeof(float);
@@ -18630,7 +19150,7 @@ static GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step *step, gp
     }
     b.by_row = b.inner < 16;
     b.group = b.by_row ? GPUNN__NORM_WIDTH / b.inner : 1;
-    b.training = step->training;
+    b.training = step->training && !step->evaluates;
     b.eps = (double)step->attr->eps;
     b.momentum = (double)step->attr->momentum;
     b.x = (const float *)in[0].data;
@@ -21131,7 +21651,131 @@ static void gpunn__optimizer_settle(gpunn_optimizer *opt)
     opt->keeps_zeros = gpunn__setting_at(kind, "eps") < 0 || gpunn__setting_of(kind, opt->rule.setting, "eps") != 0;
 }
 
-static gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, gpunn_update_kind kind, const float *setting)
+typedef struct gpunn__selection {
+    GPUNN__SELECTION
+} gpunn__selection;
+
+/* Whether no parameter from tensor `from` on is another optimizer's too, where one of the two has been told what it trains. */
+static GPUNN__STATUS gpunn__check_unshared(const gpunn_optimizer *opt, int from, gpunn_status status)
+{
+    const gpunn_model *model = opt->model;
+    for (const gpunn_optimizer *other = model->optimizers; other; other = other->next)
+        for (int id = from; other != opt && (opt->scope || other->scope) && id < model->tensor_count; id++) {
+            const gpunn_tensor *t = model->tensors[id];
+            if (gpunn__is_chosen(opt, t) && gpunn__is_chosen(other, t))
+                return gpunn__fail(
+                    model->dev, status,
+                    "%s: another optimizer, %s, trains '%s' too; give each its own with .parameters or .prefix, or "
+                    "destroy one",
+                    opt->name, other->name, t->name);
+        }
+    return GPUNN_OK;
+}
+
+/* Takes copies of a list and a prefix, which `where` says whose they are: "gpunn_adam: ". */
+static GPUNN__STATUS gpunn__choose(gpunn_model *model, const char *where, gpunn_tensor *const *list, int count,
+                                   const char *prefix, gpunn__chosen *chosen)
+{
+    gpunn_device *dev = model->dev;
+    if (count < 0 || (count > 0) != (list != NULL))
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%sparameter_count is %d and parameters is %s; give both or neither", where,
+                           count, list ? "there" : "NULL");
+    for (int i = 0; i < count; i++)
+        if (list[i] == NULL || list[i]->model != model || list[i]->kind != GPUNN__PARAMETER)
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%sparameters[%d] is %s", where, i,
+                               list[i] == NULL           ? "NULL; a builder failed before, or gpunn_find knows no such name"
+                               : list[i]->model != model ? "of another model"
+                                                         : "no parameter; inputs, buffers and values are not trained");
+    if (prefix && (chosen->prefix = gpunn__strdup(dev, prefix)) == NULL) return GPUNN_ERR_MEMORY;
+    if (count == 0) return GPUNN_OK;
+    chosen->list = (gpunn_tensor **)gpunn__realloc(dev, NULL, 0, (size_t)count * sizeof *list);
+    if (chosen->list == NULL) return GPUNN_ERR_MEMORY;
+    chosen->count = count;
+    memcpy(chosen->list, list, (size_t)count * sizeof *list);
+    return GPUNN_OK;
+}
+
+/* One of a group's numbers, below `high`; -1 where it is left out, that is 0. */
+static GPUNN__STATUS gpunn__group_number(const gpunn_optimizer *opt, int index, const char *key, float given, float high,
+                                         float *number)
+{
+    char name[48];
+    *number = given == 0 ? -1 : gpunn__default(given, 0);
+    (void)snprintf(name, sizeof name, "groups[%d].%s", index, key);
+    return given == 0 || gpunn__check_range(opt->model->dev, opt->name, name, *number, 0, high) ? GPUNN_OK : GPUNN_ERR_ARGUMENT;
+}
+
+static GPUNN__STATUS gpunn__group_make(gpunn_optimizer *opt, const gpunn_optimizer_group *given, int index,
+                                       gpunn__settings_group *group)
+{
+    const gpunn__setting *row = gpunn__rules[opt->rule.kind].setting;
+    gpunn_device         *dev = opt->model->dev;
+    char                  where[96];
+    (void)snprintf(where, sizeof where, "%s: groups[%d].", opt->name, index);
+    const struct {
+        const char *key;
+        float       given;
+    } own[] = {{"lr", given->lr}, {"weight_decay", given->weight_decay}, {"beta1", given->beta1}, {"beta2", given->beta2}};
+    if (given->parameters == NULL && given->prefix == NULL)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%sprefix is NULL, and so is parameters; say which it is of", where);
+    for (int i = 0; i < GPUNN_SETTINGS; i++) group->setting[i] = -1;
+    gpunn_status status = gpunn__group_number(opt, index, "clip_norm", given->clip_norm, INFINITY, &group->clip_norm);
+    if (status == GPUNN_OK)
+        status = gpunn__group_number(opt, index, "clip_value", given->clip_value, INFINITY, &group->clip_value);
+    for (int i = 0; i < (int)(sizeof own / sizeof *own) && status == GPUNN_OK; i++) {
+        const int at = gpunn__setting_at(opt->rule.kind, own[i].key);
+        if (at < 0 && own[i].given != 0)
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s%s is given, but this optimizer has none; leave it out", where,
+                               own[i].key);
+        if (at >= 0) status = gpunn__group_number(opt, index, own[i].key, own[i].given, row[at].high, &group->setting[at]);
+    }
+    if (status != GPUNN_OK) return status;
+    status = gpunn__choose(opt->model, where, given->parameters, given->parameter_count, given->prefix, &group->chosen);
+    for (int i = 0; status == GPUNN_OK && i < group->chosen.count; i++)
+        if (!gpunn__is_chosen(opt, group->chosen.list[i]))
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%sparameters[%d] is '%s', which the optimizer does not train", where, i,
+                               group->chosen.list[i]->name);
+    return status;
+}
+
+/* Takes copies of all that it is told. */
+static GPUNN__STATUS gpunn__optimizer_select(gpunn_optimizer *opt, const gpunn__selection *s)
+{
+    gpunn_device *dev = opt->model->dev;
+    char          where[64];
+    (void)snprintf(where, sizeof where, "%s: ", opt->name);
+    gpunn_status status = gpunn__choose(opt->model, where, s->parameters, s->parameter_count, s->prefix, &opt->chosen);
+    if (status == GPUNN_OK && (s->parameters || s->prefix)) opt->scope = ++opt->model->scopes;
+    if (status == GPUNN_OK && (s->group_count < 0 || (s->group_count > 0) != (s->groups != NULL)))
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%sgroup_count is %d and groups is %s; give both or neither", where,
+                           s->group_count, s->groups ? "there" : "NULL");
+    if (status != GPUNN_OK || s->group_count == 0) return status;
+    opt->groups = (gpunn__settings_group *)gpunn__calloc(dev, (size_t)s->group_count * sizeof *opt->groups);
+    if (opt->groups == NULL) return GPUNN_ERR_MEMORY;
+    opt->group_count = s->group_count;
+    for (int i = 0; i < s->group_count && status == GPUNN_OK; i++)
+        status = gpunn__group_make(opt, &s->groups[i], i, &opt->groups[i]);
+    return status;
+}
+
+static void gpunn__chosen_free(gpunn_device *dev, gpunn__chosen *chosen)
+{
+    gpunn__free(dev, chosen->list, (size_t)chosen->count * sizeof *chosen->list);
+    if (chosen->prefix) gpunn__free(dev, chosen->prefix, strlen(chosen->prefix) + 1);
+}
+
+static void gpunn__optimizer_free(gpunn_optimizer *opt)
+{
+    gpunn_device *dev = opt->model->dev;
+    gpunn__chosen_free(dev, &opt->chosen);
+    for (int i = 0; i < opt->group_count; i++) gpunn__chosen_free(dev, &opt->groups[i].chosen);
+    gpunn__free(dev, opt->groups, (size_t)opt->group_count * sizeof *opt->groups);
+    gpunn__free(dev, opt, sizeof *opt);
+}
+
+/* selection NULL: all parameters. */
+static gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, gpunn_update_kind kind, const float *setting,
+                                                const gpunn__selection *selection)
 {
     gpunn_device      *dev = model->dev;
     const gpunn__rule *rule = &gpunn__rules[kind];
@@ -21157,18 +21801,24 @@ static gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, gpunn_update
     opt->lr = setting[0];
     opt->plateau_scale = 1;
     opt->kept_scale[0] = 65536;
+    if ((selection && gpunn__optimizer_select(opt, selection) != GPUNN_OK) ||
+        gpunn__check_unshared(opt, 0, GPUNN_ERR_ARGUMENT) != GPUNN_OK) {
+        gpunn__optimizer_free(opt);
+        return NULL;
+    }
     opt->next = model->optimizers;
     model->optimizers = opt;
     return opt;
 }
 
 /* given: as in a struct of arguments, where 0 is the default. */
-static gpunn_optimizer *gpunn__optimizer_build(gpunn_model *model, gpunn_update_kind kind, const float *given)
+static gpunn_optimizer *gpunn__optimizer_build(gpunn_model *model, gpunn_update_kind kind, const float *given,
+                                               gpunn__selection selection)
 {
     float setting[GPUNN_SETTINGS];
     if (model == NULL) return NULL;
     for (int i = 0; i < GPUNN_SETTINGS; i++) setting[i] = gpunn__default(given[i], gpunn__rules[kind].setting[i].usual);
-    return gpunn__optimizer_create(model, kind, setting);
+    return gpunn__optimizer_create(model, kind, setting, &selection);
 }
 
 /* clang-format off */
@@ -21177,8 +21827,9 @@ static gpunn_optimizer *gpunn__optimizer_build(gpunn_model *model, gpunn_update_
 #define GPUNN__X(ENUM, name, settings, ...)                                                                                    \
     GPUNN_API gpunn_optimizer *gpunn_##name##_(gpunn_model *model, gpunn_##name##_args args)                                   \
     {                                                                                                                          \
-        const float given[GPUNN_SETTINGS] = {settings};                                                                        \
-        return gpunn__optimizer_build(model, GPUNN_UPDATE_##ENUM, given);                                                      \
+        const float         given[GPUNN_SETTINGS] = {settings};                                                                \
+        const gpunn__selection selection = {args.parameters, args.parameter_count, args.prefix, args.groups, args.group_count};                                     \
+        return gpunn__optimizer_build(model, GPUNN_UPDATE_##ENUM, given, selection);                                              \
     }
 GPUNN_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
@@ -21195,7 +21846,24 @@ static void gpunn__optimizer_release(gpunn_optimizer *opt)
     for (int i = 0; i < GPUNN__STATES; i++) gpunn__device_free(dev, opt->state[i], (size_t)opt->state_count * sizeof(float));
     gpunn__free(dev, opt->parameters, count * sizeof *opt->parameters);
     gpunn__free(dev, opt->steps, count * sizeof *opt->steps);
-    gpunn__free(dev, opt->updates, (2 * count + 1) * sizeof *opt->updates);
+    gpunn__free(dev, opt->places, count * sizeof *opt->places);
+    gpunn__free(dev, opt->group_of, count * sizeof *opt->group_of);
+    gpunn__free(dev, opt->updates, 2 * count * sizeof *opt->updates);
+}
+
+/* Drops the plans that serve nobody else; but the last one's values may still be read. */
+static void gpunn__drop_plans(gpunn_model *model, uint64_t scope)
+{
+    gpunn__plan **link = &model->plans;
+    while (scope && *link) {
+        gpunn__plan *plan = *link;
+        if (plan->scope != scope || plan == model->last) {
+            link = &plan->next;
+            continue;
+        }
+        *link = plan->next;
+        gpunn__plan_free(model->dev, plan);
+    }
 }
 
 GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
@@ -21208,35 +21876,45 @@ GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
     *link = opt->next;
     if (opt->model->swapped == opt) opt->model->swapped = NULL;
     if (opt->captured) dev->backend->forget(dev->context, opt->captured);
+    gpunn__drop_plans(model, opt->scope);
     gpunn__device_free(dev, opt->loss_scale, sizeof opt->kept_scale);
     gpunn__optimizer_release(opt);
     gpunn__free(dev, opt->fit.history, (size_t)opt->fit.room * sizeof *opt->fit.history);
-    gpunn__free(dev, opt, sizeof *opt);
+    gpunn__optimizer_free(opt);
     gpunn__model_release(model);
 }
 
 /* ---- state ----------------------------------------------------------------------------------------------------------- */
-/* State k, of `count` floats: what old (`kept` floats) holds, then what it starts from: averages the parameters, others a value. */
-static GPUNN__STATUS gpunn__state_fill(const gpunn_optimizer *opt, int k, float *state, int64_t count, const float *old,
-                                       int64_t kept)
+/* count floats of one value. */
+static GPUNN__STATUS gpunn__upload_value(const gpunn_device *dev, float *to, int64_t count, float value)
+{
+    float         piece[2048];
+    const int64_t most = (int64_t)(sizeof piece / sizeof *piece);
+    gpunn_status  status = GPUNN_OK;
+    for (int i = 0; i < (int)most; i++) piece[i] = value;
+    for (int64_t at = 0, n; at < count && status == GPUNN_OK; at += n) {
+        n = count - at < most ? count - at : most;
+        status = dev->backend->upload(dev->context, to + at, piece, (size_t)n * sizeof *piece);
+    }
+    return status;
+}
+
+/* State k, just allocated: what old holds of the first `known` parameters, of the others what it starts from: averages the
+ * parameters, others a value. */
+static GPUNN__STATUS gpunn__state_fill(const gpunn_optimizer *opt, int k, const float *old, int known)
 {
     const float          start = k == 0 ? opt->state_start : 0;
     gpunn_device        *dev = opt->model->dev;
     const gpunn_backend *backend = dev->backend;
-    float                piece[2048];
-    const int64_t        piece_count = (int64_t)(sizeof piece / sizeof *piece);
-    gpunn_status         status = backend->fill(dev->context, state, 0, (size_t)count * sizeof(float));
-    if (status == GPUNN_OK && k == GPUNN__AVERAGE && gpunn__fetch_lent(opt->model, false) != GPUNN_OK) return dev->error.status;
-    int64_t end = start == 0 && k != GPUNN__AVERAGE ? kept : count;
-    for (int64_t at = 0, n; at < end && status == GPUNN_OK; at += n) {
-        const float *from = at < kept ? old : k == GPUNN__AVERAGE ? opt->model->weights : NULL;
-        n = (at < kept ? kept : end) - at;
-        if (n > piece_count) n = piece_count;
+    gpunn_status         status = backend->fill(dev->context, opt->state[k], 0, (size_t)opt->state_count * sizeof(float));
+    for (int i = 0; i < opt->parameter_count && status == GPUNN_OK; i++) {
+        const gpunn_tensor *t = opt->parameters[i];
+        const float        *from = i < known ? old + opt->places[i] : k == GPUNN__AVERAGE ? gpunn__weights(t) : NULL;
+        float              *to = opt->state[k] + opt->places[i];
         if (from)
-            status = backend->download(dev->context, piece, from + at, (size_t)n * sizeof(float));
-        else
-            for (int64_t i = 0; i < n; i++) piece[i] = start;
-        if (status == GPUNN_OK) status = backend->upload(dev->context, state + at, piece, (size_t)n * sizeof(float));
+            status = backend->convert(dev->context, to, GPUNN_F32, from, GPUNN_F32, gpunn__count(t, 1));
+        else if (start != 0)
+            status = gpunn__upload_value(dev, to, gpunn__count(t, 1), start);
     }
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
 }
@@ -21274,11 +21952,63 @@ static GPUNN__STATUS gpunn__scale_keep(gpunn_optimizer *opt)
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
 }
 
+static int gpunn__group_of(const gpunn_optimizer *opt, const gpunn_tensor *t)
+{
+    int i = 0;
+    while (i < opt->group_count && !gpunn__is_among(&opt->groups[i].chosen, t)) i++;
+    return i < opt->group_count ? i : -1;
+}
+
+/* Adds the parameters of layers that are new, `fresh` of them. */
+static GPUNN__STATUS gpunn__optimizer_grow(gpunn_optimizer *opt, int fresh)
+{
+    gpunn_model    *model = opt->model;
+    gpunn_device   *dev = model->dev;
+    gpunn_optimizer grown = *opt;
+    const int       known = opt->parameter_count, all = known + fresh;
+    gpunn_status    status = GPUNN_OK;
+    grown.parameter_count = all;
+    grown.considered = model->tensor_count;
+    grown.parameters = (gpunn_tensor **)gpunn__calloc(dev, (size_t)all * sizeof *grown.parameters);
+    grown.steps = (int64_t *)gpunn__calloc(dev, (size_t)all * sizeof *grown.steps);
+    grown.places = (int64_t *)gpunn__calloc(dev, (size_t)all * sizeof *grown.places);
+    grown.group_of = (int *)gpunn__calloc(dev, (size_t)all * sizeof *grown.group_of);
+    grown.updates = (gpunn_update *)gpunn__calloc(dev, 2 * (size_t)all * sizeof *grown.updates);
+    memset(grown.state, 0, sizeof grown.state);
+    if (grown.parameters && grown.steps && grown.places && grown.group_of && grown.updates) {
+        int count = known;
+        if (known) {
+            memcpy(grown.parameters, opt->parameters, (size_t)known * sizeof *grown.parameters);
+            memcpy(grown.steps, opt->steps, (size_t)known * sizeof *grown.steps);
+            memcpy(grown.places, opt->places, (size_t)known * sizeof *grown.places);
+            memcpy(grown.group_of, opt->group_of, (size_t)known * sizeof *grown.group_of);
+        }
+        for (int id = opt->considered; id < model->tensor_count; id++)
+            if (gpunn__is_chosen(opt, model->tensors[id])) grown.parameters[count++] = model->tensors[id];
+        qsort(grown.parameters + known, (size_t)fresh, sizeof *grown.parameters, gpunn__by_offset);
+        for (int i = known; i < all; i++) {
+            grown.places[i] = grown.state_count;
+            grown.group_of[i] = gpunn__group_of(opt, grown.parameters[i]);
+            grown.state_count += gpunn__aligned(gpunn__count(grown.parameters[i], 1));
+        }
+    } else
+        status = GPUNN_ERR_MEMORY;
+    for (int i = 0; i < GPUNN__STATES && status == GPUNN_OK; i++) {
+        if (!opt->uses[i]) continue;
+        grown.state[i] = (float *)gpunn__device_alloc(dev, (size_t)grown.state_count * sizeof(float));
+        status = grown.state[i] == NULL ? dev->error.status : gpunn__state_fill(&grown, i, opt->state[i], known);
+    }
+    gpunn__optimizer_release(status == GPUNN_OK ? opt : &grown);
+    if (status == GPUNN_OK) *opt = grown;
+    return status;
+}
+
 /* Lays out what is not yet laid out and makes parameters, steps and state cover it; all keep what they hold. Checkpoints call
  * this before they read or write them. Nothing is done, or allocated, unless the model has grown. */
 GPUNN__PRIVATE GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
 {
     gpunn_model *model = opt->model;
+    int          fresh = 0;
     if (model->swapped)
         return gpunn__fail(model->dev, GPUNN_ERR_STATE,
                            "%s: the model holds the averages of its weights, for which there are no steps and no checkpoints; "
@@ -21286,35 +22016,12 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
                            opt->name);
     gpunn_status status = gpunn__commit(model);
     if (status == GPUNN_OK) status = gpunn__scale_prepare(opt);
-    if (status != GPUNN_OK || model->gradient_count == opt->state_count) return status;
-    gpunn_device   *dev = model->dev;
-    gpunn_optimizer grown = *opt;
-    grown.state_count = model->gradient_count;
-    grown.parameter_count = 0;
-    for (int i = 0; i < model->tensor_count; i++) grown.parameter_count += model->tensors[i]->kind == GPUNN__PARAMETER;
-    grown.parameters = (gpunn_tensor **)gpunn__calloc(dev, (size_t)grown.parameter_count * sizeof *grown.parameters);
-    grown.steps = (int64_t *)gpunn__calloc(dev, (size_t)grown.parameter_count * sizeof *grown.steps);
-    grown.updates = (gpunn_update *)gpunn__calloc(dev, (2 * (size_t)grown.parameter_count + 1) * sizeof *grown.updates);
-    if (grown.parameters == NULL || grown.steps == NULL || grown.updates == NULL) status = GPUNN_ERR_MEMORY;
-    for (int i = 0; i < GPUNN__STATES; i++) {
-        grown.state[i] = NULL;
-        if (status != GPUNN_OK || !opt->uses[i]) continue;
-        grown.state[i] = (float *)gpunn__device_alloc(dev, (size_t)grown.state_count * sizeof(float));
-        status = grown.state[i] == NULL
-                     ? dev->error.status
-                     : gpunn__state_fill(opt, i, grown.state[i], grown.state_count, opt->state[i], opt->state_count);
-    }
-    if (status != GPUNN_OK) {
-        gpunn__optimizer_release(&grown);
-        return status;
-    }
-    int count = 0;
-    for (int i = 0; i < model->tensor_count; i++)
-        if (model->tensors[i]->kind == GPUNN__PARAMETER) grown.parameters[count++] = model->tensors[i];
-    qsort(grown.parameters, (size_t)count, sizeof *grown.parameters, gpunn__by_offset); /* later ones have larger offsets */
-    if (opt->parameter_count) memcpy(grown.steps, opt->steps, (size_t)opt->parameter_count * sizeof *grown.steps);
-    gpunn__optimizer_release(opt);
-    *opt = grown;
+    if (status != GPUNN_OK || opt->considered == model->tensor_count) return status;
+    status = gpunn__check_unshared(opt, opt->considered, GPUNN_ERR_STATE);
+    if (status != GPUNN_OK) return status;
+    for (int id = opt->considered; id < model->tensor_count; id++) fresh += gpunn__is_chosen(opt, model->tensors[id]);
+    if (fresh) return gpunn__optimizer_grow(opt, fresh);
+    opt->considered = model->tensor_count;
     return GPUNN_OK;
 }
 
@@ -21345,7 +22052,7 @@ GPUNN_API gpunn_status gpunn_set_ema(gpunn_optimizer *opt, float decay)
         status = gpunn__scale_keep(opt);
         if (status == GPUNN_OK && bytes) { /* later than the first step */
             *average = (float *)gpunn__device_alloc(dev, bytes);
-            status = *average ? gpunn__state_fill(opt, GPUNN__AVERAGE, *average, opt->state_count, NULL, 0) : dev->error.status;
+            status = *average ? gpunn__state_fill(opt, GPUNN__AVERAGE, NULL, 0) : dev->error.status;
         }
         if (status != GPUNN_OK) {
             gpunn__device_free(dev, *average, bytes);
@@ -21376,7 +22083,7 @@ GPUNN_API gpunn_status gpunn_ema_swap(gpunn_optimizer *opt)
     if (piece == NULL) return dev->error.status;
     for (int i = 0; i < opt->parameter_count; i++) {
         int64_t count = gpunn__count(opt->parameters[i], 1);
-        float  *weights = gpunn__weights(opt->parameters[i]), *averages = opt->state[GPUNN__AVERAGE] + opt->parameters[i]->offset;
+        float  *weights = gpunn__weights(opt->parameters[i]), *averages = opt->state[GPUNN__AVERAGE] + opt->places[i];
         for (int64_t at = 0, n; at < count && status == GPUNN_OK; at += n) {
             n = count - at < PIECE ? count - at : (int64_t)PIECE;
             status = backend->convert(dev->context, piece, GPUNN_F32, weights + at, GPUNN_F32, n);
@@ -21468,6 +22175,7 @@ static void gpunn__leave(gpunn_model *model)
     for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->grad_reached = false;
     for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next) {
         if (opt->captured) dev->backend->forget(dev->context, opt->captured);
+        opt->parts = 0;
         opt->captured = NULL;
     }
 }
@@ -21532,13 +22240,13 @@ static bool gpunn__has_gradient(const gpunn_tensor *t)
 static bool gpunn__goes_on(const gpunn__range *range, gpunn_tensor *const *list, int i, const gpunn_optimizer *opt)
 {
     const gpunn_tensor *t = list[i], *first = list[range->first];
-    int64_t             padded = (range->end + GPUNN__WEIGHT_ALIGN - 1) / GPUNN__WEIGHT_ALIGN * GPUNN__WEIGHT_ALIGN;
+    int64_t             padded = gpunn__aligned(range->end);
     if (!gpunn__has_gradient(t) || t->offset != padded || gpunn__is_lent(t) || gpunn__is_lent(first)) return false;
     if (opt == NULL) return true;
     if (gpunn__rules[opt->rule.kind].move) return false;
     bool same_decay = t->decay == first->decay || opt->rule.setting[opt->decay] == 0;
     return t->lr_scale == first->lr_scale && same_decay && opt->steps[i] == opt->steps[range->first] &&
-           (opt->keeps_zeros || range->end == padded);
+           opt->group_of[i] == opt->group_of[range->first] && (opt->keeps_zeros || range->end == padded);
 }
 
 /* Moves on to the next range of the list that has gradients. */
@@ -21555,27 +22263,38 @@ static bool gpunn__next_range(gpunn__range *range, gpunn_tensor *const *list, in
     return true;
 }
 
-/* The 2-norm of all gradients; its being NaN or infinite is an error. */
-static GPUNN__STATUS gpunn__gradient_norm(gpunn_model *model, const char *function, gpunn_tensor *const *list, int count,
-                                          double *norm)
+/* Adds the squares of the gradients of a range to *sum. */
+static GPUNN__STATUS gpunn__add_squares(gpunn_device *dev, const char *function, const float *gradient, int64_t count,
+                                        double *sum)
 {
-    gpunn_device *dev = model->dev;
-    const char   *fault = NULL;
-    double        sum = 0, part = 0;
-    gpunn__range  range = {0, 0, 0, 0};
-    while (gpunn__next_range(&range, list, count, NULL)) {
-        gpunn_status status = dev->backend->sum_of_squares(dev->context, gpunn__gradient_of(list[range.first]),
-                                                           range.end - range.begin, &part);
-        if (status != GPUNN_OK) return gpunn__backend_fail(dev, function, status);
-        if (fault == NULL) fault = gpunn__not_finite(&part, sizeof part);
-        sum += part;
-    }
+    double       part = 0;
+    gpunn_status status = dev->backend->sum_of_squares(dev->context, gradient, count, &part);
+    *sum += part;
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, function, status);
+}
+
+/* The 2-norm whose square that is; its being NaN or infinite is an error. */
+static GPUNN__STATUS gpunn__norm_of(gpunn_device *dev, const char *function, double sum, double *norm)
+{
+    const char *fault = gpunn__not_finite(&sum, sizeof sum);
     *norm = sqrt(sum);
     if (fault == NULL) return GPUNN_OK;
     return gpunn__fail(
         dev, GPUNN_ERR_NUMERIC,
         "%s: the norm of the gradients is %s; lower the learning rate, or look for a division by 0 or a log of 0 in the model",
         function, fault);
+}
+
+/* The 2-norm of all gradients. */
+static GPUNN__STATUS gpunn__gradient_norm(gpunn_model *model, const char *function, double *norm)
+{
+    double       sum = 0;
+    gpunn_status status = GPUNN_OK;
+    gpunn__range range = {0, 0, 0, 0};
+    while (status == GPUNN_OK && gpunn__next_range(&range, model->tensors, model->tensor_count, NULL))
+        status = gpunn__add_squares(model->dev, function, gpunn__gradient_of(model->tensors[range.first]),
+                                    range.end - range.begin, &sum);
+    return status == GPUNN_OK ? gpunn__norm_of(model->dev, function, sum, norm) : status;
 }
 
 /* torch's clip_coef. */
@@ -21585,7 +22304,7 @@ static float gpunn__clip_scale(float max_norm, double norm)
     return scale < 1 ? (float)scale : 1;
 }
 
-static double gpunn__scheduled_lr(const gpunn_optimizer *opt);
+static double gpunn__scheduled_lr(const gpunn_optimizer *opt, float lr);
 
 /* Whether a generated kernel finds this setting's number in each update; the others are in its text. */
 static bool gpunn__is_free(const char *key)
@@ -21611,6 +22330,13 @@ static void gpunn__find_fused(gpunn_update *update, const gpunn_kernel_set *set)
     }
 }
 
+/* Whether parameter i of the list lies where those before it end, with the zeros behind them. */
+static bool gpunn__lies_behind(const gpunn_optimizer *opt, int i, int64_t end)
+{
+    return opt->parameters[i]->offset == gpunn__aligned(end) && !gpunn__is_lent(opt->parameters[i]) &&
+           !gpunn__is_lent(opt->parameters[i - 1]);
+}
+
 /* That of the averages at an offset, of weights there. */
 static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *update, int64_t offset, const float *weights,
                                   int64_t count)
@@ -21625,40 +22351,55 @@ static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *upda
     update->step = opt->averaged + 1;
 }
 
-/* opt->updates: one for each range of parameters that have a gradient, which is read as clamp(gradient * scale, +-limit); then
- * that of the averages, also of what lies between parameters, where nobody looks; or, where some of these are in memory of the
- * program's, one for each. Returns their number. */
-static int gpunn__optimizer_updates(gpunn_optimizer *opt, float scale, float limit)
+/* Gives an update what the group of its first parameter says, or the optimizer. clips: with limits and norms; where gradients have
+ * been accumulated, one that is not finite may be of an earlier run, so that their norm is asked for in any case. */
+static void gpunn__update_settings(const gpunn_optimizer *opt, int first, bool clips, gpunn_update *update)
+{
+    const gpunn_tensor          *t = opt->parameters[first];
+    const int                    group = opt->group_of[first];
+    const gpunn__settings_group *own = group < 0 ? NULL : &opt->groups[group];
+    float                        lr = own && own->setting[0] >= 0 ? own->setting[0] : opt->lr;
+    for (int i = 1; own && i < GPUNN_SETTINGS; i++)
+        if (own->setting[i] >= 0) update->setting[i] = own->setting[i];
+    update->setting[0] = (float)(gpunn__scheduled_lr(opt, lr) * (double)t->lr_scale);
+    if (!t->decay) update->setting[opt->decay] = 0;
+    if (!clips) return;
+    update->gradient_limit = own && own->clip_value >= 0 ? own->clip_value : opt->clip_value;
+    update->clip_group = own && own->clip_norm >= 0 ? group + 1 : 0;
+    update->clip_norm = update->clip_group ? own->clip_norm : opt->clip_norm;
+    if (opt->parts > 0 && update->clip_norm == 0) update->clip_norm = INFINITY;
+}
+
+/* opt->updates: one for each range of parameters that have a gradient, the sum of that many parts; then those of the averages, also of
+ * the zeros between parameters. Returns their number. */
+static int gpunn__optimizer_updates(gpunn_optimizer *opt, int parts, bool clips)
 {
     gpunn_model *model = opt->model;
-    double       lr = gpunn__scheduled_lr(opt);
+    const bool   maximize = gpunn__setting_of(opt->rule.kind, opt->rule.setting, "maximize") != 0;
     gpunn__range range = {0, 0, 0, 0};
     int          count = 0;
-    if (gpunn__setting_of(opt->rule.kind, opt->rule.setting, "maximize") != 0) scale = -scale;
     while (gpunn__next_range(&range, opt->parameters, opt->parameter_count, opt)) {
         const gpunn_tensor *first = opt->parameters[range.first];
         gpunn_update       *update = &opt->updates[count++];
         *update = opt->rule;
-        update->gradient_scale = scale;
-        update->gradient_limit = limit;
+        update->gradient_scale = (maximize ? -1.0f : 1.0f) / (float)parts;
         update->count = range.end - range.begin;
         update->parameter = gpunn__weights(first);
         update->half = model->half ? (char *)model->half + range.begin * 2 : NULL;
         update->half_dtype = gpunn__half_of(model);
         update->gradient = gpunn__gradient_of(first);
-        for (int i = 0; i < 3; i++) update->state[i] = opt->state[i] ? opt->state[i] + range.begin : NULL;
+        for (int i = 0; i < 3; i++) update->state[i] = opt->state[i] ? opt->state[i] + opt->places[range.first] : NULL;
         update->step = opt->steps[range.first] + 1;
-        update->setting[0] = (float)(lr * (double)first->lr_scale);
-        if (!first->decay) update->setting[opt->decay] = 0;
+        gpunn__update_settings(opt, range.first, clips, update);
         gpunn__find_fused(update, model->kernels);
     }
-    if (opt->state[GPUNN__AVERAGE] == NULL) return count;
-    if (model->lent_weights == 0)
-        gpunn__average_update(opt, &opt->updates[count++], GPUNN__WEIGHT_ALIGN, model->weights + GPUNN__WEIGHT_ALIGN,
-                              opt->state_count - GPUNN__WEIGHT_ALIGN);
-    for (int i = 0; i < opt->parameter_count && model->lent_weights; i++)
-        gpunn__average_update(opt, &opt->updates[count++], opt->parameters[i]->offset, gpunn__weights(opt->parameters[i]),
-                              gpunn__count(opt->parameters[i], 1));
+    for (int i = 0, next; opt->state[GPUNN__AVERAGE] && i < opt->parameter_count; i = next) {
+        const gpunn_tensor *first = opt->parameters[i];
+        int64_t             end = first->offset + gpunn__count(first, 1);
+        for (next = i + 1; next < opt->parameter_count && gpunn__lies_behind(opt, next, end); next++)
+            end = opt->parameters[next]->offset + gpunn__count(opt->parameters[next], 1);
+        gpunn__average_update(opt, &opt->updates[count++], opt->places[i], gpunn__weights(first), end - first->offset);
+    }
     return count;
 }
 
@@ -21666,15 +22407,15 @@ static void gpunn__optimizer_advance(gpunn_optimizer *opt)
 {
     for (int i = 0; i < opt->parameter_count; i++) opt->steps[i] += gpunn__has_gradient(opt->parameters[i]);
     opt->step_count++;
+    opt->parts = 0;
     opt->averaged += opt->state[GPUNN__AVERAGE] != NULL;
     opt->model->state.weights_version++; /* the updates have renewed model->half */
 }
 
-static void gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run)
+static void gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, bool updates)
 {
     run->updates = opt->updates;
-    run->update_count = gpunn__optimizer_updates(opt, 1, opt->clip_value);
-    run->clip_norm = opt->clip_norm;
+    run->update_count = updates ? gpunn__optimizer_updates(opt, opt->parts + 1, true) : 0;
     run->loss_scale = opt->loss_scale;
 }
 
@@ -21690,15 +22431,34 @@ static GPUNN__STATUS gpunn__optimizer_apply(gpunn_optimizer *opt, int count)
     return GPUNN_OK;
 }
 
+/* Clips the first `count` of opt->updates to the norm of their group. */
+static GPUNN__STATUS gpunn__clip_updates(gpunn_optimizer *opt, int count)
+{
+    static const char function[] = "gpunn_train_step";
+    for (int group = 0; group <= opt->group_count; group++) {
+        double       sum = 0, norm = 0;
+        float        limit = 0;
+        gpunn_status status = GPUNN_OK;
+        for (int i = 0; i < count && status == GPUNN_OK; i++) {
+            const gpunn_update *u = &opt->updates[i];
+            if (u->clip_group != group || !(u->clip_norm > 0)) continue;
+            limit = u->clip_norm;
+            status = gpunn__add_squares(opt->model->dev, function, u->gradient, u->count, &sum);
+        }
+        if (status == GPUNN_OK) status = gpunn__norm_of(opt->model->dev, function, sum, &norm);
+        if (status != GPUNN_OK) return status;
+        for (int i = 0; i < count && limit > 0; i++)
+            if (opt->updates[i].clip_group == group)
+                opt->updates[i].gradient_scale *= gpunn__clip_scale(limit, norm * fabs((double)opt->updates[i].gradient_scale));
+    }
+    return GPUNN_OK;
+}
+
 static GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt)
 {
-    double       norm = 0;
-    gpunn_status status = GPUNN_OK;
-    if (opt->clip_norm > 0)
-        status = gpunn__gradient_norm(opt->model, "gpunn_train_step", opt->parameters, opt->parameter_count, &norm);
-    if (status != GPUNN_OK) return status;
-    float scale = opt->clip_norm > 0 ? gpunn__clip_scale(opt->clip_norm, norm) : 1;
-    return gpunn__optimizer_apply(opt, gpunn__optimizer_updates(opt, scale, opt->clip_value));
+    int          count = gpunn__optimizer_updates(opt, opt->parts + 1, true);
+    gpunn_status status = gpunn__clip_updates(opt, count);
+    return status == GPUNN_OK ? gpunn__optimizer_apply(opt, count) : status;
 }
 
 GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
@@ -21707,14 +22467,19 @@ GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
     gpunn_device *dev = opt->model->dev;
     gpunn_status  status = gpunn__optimizer_prepare(opt);
     if (status != GPUNN_OK) return status;
-    int count = gpunn__optimizer_updates(opt, 1, 0);
-    if (dev->backend->execute == NULL) return gpunn__optimizer_apply(opt, count);
+    const bool ends = opt->parts > 0;
+    int        count = gpunn__optimizer_updates(opt, ends ? opt->parts : 1, ends);
+    if (dev->backend->execute == NULL) {
+        if (ends) status = gpunn__clip_updates(opt, count);
+        return status == GPUNN_OK ? gpunn__optimizer_apply(opt, count) : status;
+    }
     gpunn_run run;
     memset(&run, 0, sizeof run);
     run.state = &opt->model->state;
     run.captured = opt->captured;
     run.updates = opt->updates;
     run.update_count = count;
+    run.loss_scale = ends ? opt->loss_scale : NULL;
     status = gpunn__execute(dev, &run, opt->name);
     opt->captured = run.captured;
     if (status == GPUNN_OK) gpunn__optimizer_advance(opt);
@@ -21740,7 +22505,7 @@ GPUNN_API gpunn_status gpunn_clip_grad_norm(gpunn_model *model, float max_norm, 
     if (!(max_norm > 0))
         return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: max_norm is %g; give one above 0", function, (double)max_norm);
     double       norm = 0;
-    gpunn_status status = gpunn__gradient_norm(model, function, model->tensors, model->tensor_count, &norm);
+    gpunn_status status = gpunn__gradient_norm(model, function, &norm);
     if (total_norm) *total_norm = (float)norm;
     float scale = gpunn__clip_scale(max_norm, norm);
     return status == GPUNN_OK && scale < 1 ? gpunn__scale_gradients(model, function, scale, 0) : status;
@@ -21782,7 +22547,7 @@ GPUNN_API void gpunn_set_clip_value(gpunn_optimizer *opt, float clip_value)
 
 GPUNN_API float gpunn_get_lr(const gpunn_optimizer *opt)
 {
-    return opt ? (float)gpunn__scheduled_lr(opt) : 0;
+    return opt ? (float)gpunn__scheduled_lr(opt, opt->lr) : 0;
 }
 
 GPUNN_API float gpunn_loss_scale(gpunn_optimizer *opt, int64_t *skipped)
@@ -21806,15 +22571,17 @@ static double gpunn__anneal(double from, double to, double share)
 }
 
 /* All in closed form, so that nothing has to be kept but t. One-cycle and cosine stay at their last value after total_steps. */
-static double gpunn__scheduled_lr(const gpunn_optimizer *opt)
+static double gpunn__scheduled_lr(const gpunn_optimizer *opt, float base)
 {
     const gpunn_schedule_args *s = &opt->schedule;
-    double                     lr = opt->lr, low = s->min_lr, t = (double)opt->schedule_step, total = (double)s->total_steps;
+    const int64_t warmup = s->type == GPUNN_SCHEDULE_LINEAR ? 0 : s->warmup_steps, step = opt->schedule_step - warmup;
+    double        lr = base, low = s->min_lr, t = (double)step, total = (double)(s->total_steps - warmup);
+    if (step < 0) return lr * (double)opt->schedule_step / (double)warmup;
     switch (s->type) {
-    case GPUNN_SCHEDULE_STEP: return lr * pow(gpunn__as_written(s->gamma), (double)(opt->schedule_step / s->step_size));
+    case GPUNN_SCHEDULE_STEP: return lr * pow(gpunn__as_written(s->gamma), (double)(step / s->step_size));
     case GPUNN_SCHEDULE_MULTI_STEP: {
         int passed = 0;
-        while (passed < 16 && s->milestones[passed] > 0 && s->milestones[passed] <= opt->schedule_step) passed++;
+        while (passed < 16 && s->milestones[passed] > 0 && s->milestones[passed] <= step) passed++;
         return lr * pow(gpunn__as_written(s->gamma), passed);
     }
     case GPUNN_SCHEDULE_EXPONENTIAL: return lr * pow(gpunn__as_written(s->gamma), t);
@@ -21826,9 +22593,9 @@ static double gpunn__scheduled_lr(const gpunn_optimizer *opt)
         return gpunn__anneal(lr, first / s->final_div_factor, (t - top) / (last - top));
     }
     case GPUNN_SCHEDULE_LINEAR: {
-        double warmup = (double)s->warmup_steps;
-        if (t < warmup) return lr * t / warmup;
-        return t < total ? lr + (low - lr) * (t - warmup) / (total - warmup) : low;
+        double rise = (double)s->warmup_steps;
+        if (t < rise) return lr * t / rise;
+        return t < total ? lr + (low - lr) * (t - rise) / (total - rise) : low;
     }
     case GPUNN_SCHEDULE_PLATEAU: return lr * opt->plateau_scale;
     case GPUNN_SCHEDULE_CONSTANT: break;
@@ -21891,7 +22658,7 @@ static GPUNN__STATUS gpunn__schedule_check(gpunn_device *dev, gpunn_schedule_arg
         s->total_steps < 1)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: total_steps is %lld; give the number of steps the schedule is to last",
                            function, (long long)s->total_steps);
-    if (type == GPUNN_SCHEDULE_LINEAR && s->warmup_steps >= s->total_steps)
+    if (s->total_steps > 0 && s->warmup_steps >= s->total_steps)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: warmup_steps is %lld; it must be below total_steps, %lld", function,
                            (long long)s->warmup_steps, (long long)s->total_steps);
     for (int i = 0; type == GPUNN_SCHEDULE_MULTI_STEP && i < 16 && (i == 0 || s->milestones[i] != 0); i++)
@@ -21929,7 +22696,7 @@ static void gpunn__plateau_step(gpunn_optimizer *opt, double metric)
         opt->plateau_bad = 0;
     }
     if (opt->plateau_bad > s->patience) {
-        double lr = gpunn__scheduled_lr(opt), reduced = fmax(lr * gpunn__as_written(s->factor), (double)s->min_lr);
+        double lr = gpunn__scheduled_lr(opt, opt->lr), reduced = fmax(lr * gpunn__as_written(s->factor), (double)s->min_lr);
         if (lr - reduced > 1e-8) opt->plateau_scale = reduced / opt->lr;
         opt->plateau_cooldown = s->cooldown;
         opt->plateau_bad = 0;
@@ -23787,37 +24554,52 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
         item->to = to;
 }
 
-/* What a file changes, put together in host memory before the first weight changes: the steps of the optimizer's parameters, then
- * copies of the model's weights and of each state that the optimizer uses. opt NULL: only the weights. */
+/* The optimizers that a checkpoint of opt holds, one after another: itself and, where it has been told what to train, all such. */
+static gpunn_optimizer *gpunn__partner(const gpunn_optimizer *opt, const gpunn_optimizer *before)
+{
+    gpunn_optimizer *other = before ? before->next : opt ? opt->model->optimizers : NULL;
+    while (other && other != opt && (opt->scope == 0 || other->scope == 0)) other = other->next;
+    return other;
+}
+
+/* What a file changes, put together in host memory before the first weight changes: the steps of the optimizers' parameters, then
+ * copies of the model's weights and of each state that an optimizer uses. opt NULL: only the weights. */
 static size_t gpunn__stage_steps(const gpunn_optimizer *opt)
 {
-    return opt ? (size_t)opt->parameter_count * sizeof *opt->steps : 0;
+    size_t bytes = 0;
+    for (const gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o))
+        bytes += (size_t)o->parameter_count * sizeof *o->steps;
+    return bytes;
 }
 
 static size_t gpunn__stage_bytes(const gpunn_model *model, const gpunn_optimizer *opt)
 {
     size_t floats = (size_t)model->weight_count;
-    for (int k = 0; opt && k < GPUNN__STATES; k++) floats += opt->uses[k] ? (size_t)opt->state_count : 0;
+    for (const gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o))
+        for (int k = 0; k < GPUNN__STATES; k++) floats += o->uses[k] ? (size_t)o->state_count : 0;
     return gpunn__stage_steps(opt) + floats * sizeof(float);
+}
+
+/* Copies count floats between the stage, which goes on behind them, and the device. */
+static GPUNN__STATUS gpunn__stage_block(gpunn_device *dev, float *block, int64_t count, char **stage, bool upload)
+{
+    size_t bytes = (size_t)count * sizeof *block;
+    if (bytes == 0) return GPUNN_OK;
+    gpunn_status status = upload ? dev->backend->upload(dev->context, block, *stage, bytes)
+                                 : dev->backend->download(dev->context, *stage, block, bytes);
+    *stage += bytes;
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, upload ? "loading weights" : "reading weights", status);
 }
 
 /* Copies between the stage and the device. */
 static GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt, char *stage, bool upload)
 {
-    gpunn_device        *dev = model->dev;
-    const gpunn_backend *backend = dev->backend;
-    gpunn_status         status = GPUNN_OK;
     stage += gpunn__stage_steps(opt);
-    if (!upload && gpunn__fetch_lent(model, false) != GPUNN_OK) return dev->error.status;
-    for (int k = -1; k < GPUNN__STATES && status == GPUNN_OK; k++) {
-        float *block = k < 0 ? model->weights : opt && opt->uses[k] ? opt->state[k] : NULL;
-        size_t bytes = block ? (size_t)(k < 0 ? model->weight_count : opt->state_count) * sizeof *block : 0;
-        if (bytes == 0) continue;
-        status = upload ? backend->upload(dev->context, block, stage, bytes)
-                        : backend->download(dev->context, stage, block, bytes);
-        if (status != GPUNN_OK) status = gpunn__backend_fail(dev, upload ? "loading weights" : "reading weights", status);
-        stage += bytes;
-    }
+    gpunn_status status = upload ? GPUNN_OK : gpunn__fetch_lent(model, false);
+    if (status == GPUNN_OK) status = gpunn__stage_block(model->dev, model->weights, model->weight_count, &stage, upload);
+    for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o))
+        for (int k = 0; k < GPUNN__STATES && status == GPUNN_OK; k++)
+            if (o->uses[k]) status = gpunn__stage_block(model->dev, o->state[k], o->state_count, &stage, upload);
     return status == GPUNN_OK && upload ? gpunn__fetch_lent(model, true) : status;
 }
 
@@ -23825,17 +24607,41 @@ static GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt,
 static const char *const gpunn__state_prefix[] = {"optimizer.0.", "optimizer.1.", "optimizer.2.", "optimizer.average."};
 static const char        gpunn__step_prefix[] = "optimizer.step.";
 
-/* Whether a checkpoint was saved with averages. */
-static bool gpunn__has_averages(const gpunn__archive *a)
+/* What a checkpoint notes of its index-th optimizer; of all but the first with their number before it: "1:optimizer.lr". */
+static const gpunn__entry *gpunn__note(const gpunn__archive *a, int index, const char *name, const char *rest)
 {
-    return gpunn__table_find(&a->notes, "", "average.decay") != NULL;
+    char tag[16] = "", whole[80];
+    if (index) (void)snprintf(tag, sizeof tag, "%d:", index);
+    (void)snprintf(whole, sizeof whole, "%s%s", tag, name);
+    return gpunn__table_find(&a->notes, whole, rest);
 }
 
-/* Gives every tensor of model and optimizer its place in the stage. */
+/* Whether a checkpoint was saved with averages. */
+static bool gpunn__has_averages(const gpunn__archive *a, int index)
+{
+    return gpunn__note(a, index, "average.decay", "") != NULL;
+}
+
+/* Gives every tensor of an optimizer its place: its steps, and its states, which *at leaves behind. */
+static void gpunn__match_optimizer(gpunn__archive *a, gpunn__mismatches *m, const gpunn_optimizer *opt, int index, char *steps,
+                                   float **at)
+{
+    for (int i = 0; i < opt->parameter_count; i++)
+        gpunn__match(a, m, gpunn__step_prefix, opt->parameters[i], true, GPUNN_I64, steps + (size_t)i * sizeof *opt->steps);
+    for (int k = 0; k < GPUNN__STATES; k++) {
+        if (!opt->uses[k]) continue;
+        for (int i = 0; (k < GPUNN__AVERAGE || gpunn__has_averages(a, index)) && i < opt->parameter_count; i++)
+            gpunn__match(a, m, gpunn__state_prefix[k], opt->parameters[i], false, GPUNN_F32, *at + opt->places[i]);
+        *at += opt->state_count;
+    }
+}
+
+/* Gives every tensor of model and optimizers its place in the stage. */
 static void gpunn__match_all(gpunn__archive *a, gpunn__mismatches *m, const gpunn_model *model, const gpunn_optimizer *opt,
                              char *stage)
 {
     float *at = (float *)(void *)(stage + gpunn__stage_steps(opt));
+    int    index = 0;
     for (int i = 0; i < model->tensor_count; i++) {
         const gpunn_tensor *t = model->tensors[i];
         if (!gpunn__is_saved(t)) continue;
@@ -23843,13 +24649,9 @@ static void gpunn__match_all(gpunn__archive *a, gpunn__mismatches *m, const gpun
         if (!gpunn__is_skipped(m->args, &name)) gpunn__match(a, m, "", t, false, GPUNN_F32, at + t->offset);
     }
     at += model->weight_count;
-    for (int i = 0; opt && i < opt->parameter_count; i++)
-        gpunn__match(a, m, gpunn__step_prefix, opt->parameters[i], true, GPUNN_I64, stage + (size_t)i * sizeof *opt->steps);
-    for (int k = 0; opt && k < GPUNN__STATES; k++) {
-        if (!opt->uses[k] || (k == GPUNN__AVERAGE && !gpunn__has_averages(a))) continue;
-        for (int i = 0; i < opt->parameter_count; i++)
-            gpunn__match(a, m, gpunn__state_prefix[k], opt->parameters[i], false, GPUNN_F32, at + opt->parameters[i]->offset);
-        at += opt->state_count;
+    for (const gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o)) {
+        gpunn__match_optimizer(a, m, o, index++, stage, &at);
+        stage += (size_t)o->parameter_count * sizeof *o->steps;
     }
 }
 
@@ -23970,8 +24772,8 @@ GPUNN_API gpunn_status gpunn_load_memory_(gpunn_model *model, const void *data, 
 /* ---- what a checkpoint holds beside tensors -------------------------------------------------------------------------- */
 #define GPUNN__CHECKPOINT_VERSION "4"
 
-typedef struct gpunn__resume {
-    gpunn_optimizer opt; /* a copy */
+typedef struct gpunn__resume { /* of an optimizer; of all but the first of a checkpoint nothing else */
+    gpunn_optimizer opt;       /* a copy */
     gpunn_run_state state;
     int             schedule_type;
     bool            loader; /* there was one */
@@ -23994,7 +24796,14 @@ typedef struct gpunn__resume_field {
     }
 #define GPUNN__OPTIMIZER(member, maximum) GPUNN__FIELDS("optimizer." #member, opt.member, 1, maximum)
 #define GPUNN__SCHEDULE(member, maximum) GPUNN__FIELDS("schedule." #member, opt.schedule.member, 1, maximum)
+enum { GPUNN__RUN_FIELDS = 6 }; /* the first, which are not an optimizer's */
 static const gpunn__resume_field gpunn__resume_fields[] = {
+    GPUNN__FIELDS("random.seed", state.seed, 1, GPUNN__ANY),
+    GPUNN__FIELDS("random.step", state.step, 1, GPUNN__ANY),
+    GPUNN__FIELDS("loader", loader, 1, 1),
+    GPUNN__FIELDS("loader.epoch", epoch, 1, GPUNN__COUNTER),
+    GPUNN__FIELDS("loader.position", position, 1, GPUNN__COUNTER),
+    GPUNN__FIELDS("loader.seed", seed, 1, GPUNN__ANY),
     GPUNN__FIELDS("optimizer.setting.", opt.rule.setting, GPUNN_SETTINGS, GPUNN__ANY),
     GPUNN__OPTIMIZER(step_count, GPUNN__COUNTER),
     GPUNN__OPTIMIZER(lr, GPUNN__ANY),
@@ -24026,12 +24835,6 @@ static const gpunn__resume_field gpunn__resume_fields[] = {
     GPUNN__FIELDS("fit.best", opt.fit.best, 1, GPUNN__ANY),
     GPUNN__FIELDS("fit.best_epoch", opt.fit.best_epoch, 1, INT32_MAX / 2),
     GPUNN__FIELDS("fit.epochs", opt.fit.epochs, 1, INT32_MAX / 2),
-    GPUNN__FIELDS("random.seed", state.seed, 1, GPUNN__ANY),
-    GPUNN__FIELDS("random.step", state.step, 1, GPUNN__ANY),
-    GPUNN__FIELDS("loader", loader, 1, 1),
-    GPUNN__FIELDS("loader.epoch", epoch, 1, GPUNN__COUNTER),
-    GPUNN__FIELDS("loader.position", position, 1, GPUNN__COUNTER),
-    GPUNN__FIELDS("loader.seed", seed, 1, GPUNN__ANY),
     GPUNN__FIELDS("average.decay", opt.average_decay, 1, GPUNN__ANY), /* these only where there are averages */
     GPUNN__FIELDS("average.count", opt.averaged, 1, GPUNN__COUNTER),
 };
@@ -24062,30 +24865,31 @@ static void gpunn__epoch_take(gpunn__epoch *epoch, int i, int64_t bits)
 }
 
 /* Note number `at` of the history; false: it is not there or no integer. */
-static bool gpunn__history_note(const gpunn__archive *a, int64_t at, int64_t *bits)
+static bool gpunn__history_note(const gpunn__archive *a, int index, int64_t at, int64_t *bits)
 {
     char number[24];
     (void)snprintf(number, sizeof number, "%lld", (long long)at);
-    const gpunn__entry *note = gpunn__table_find(&a->notes, "fit.history.", number);
+    const gpunn__entry *note = gpunn__note(a, index, "fit.history.", number);
     return note && gpunn__slice_integer(&note->text, bits);
 }
 
 /* As many epochs as the record says, in memory of their own. */
-static GPUNN__STATUS gpunn__resume_history(const gpunn__archive *a, gpunn__fit_record *record)
+static GPUNN__STATUS gpunn__resume_history(const gpunn__archive *a, int index, gpunn__fit_record *record)
 {
     gpunn_device *dev = a->reader.dev;
     int64_t       count = (int64_t)record->epochs * GPUNN__EPOCH_NOTES, bits;
     record->history = NULL;
     record->room = 0;
     if (count == 0) return GPUNN_OK;
-    bool good = record->best_epoch <= record->epochs && gpunn__history_note(a, count - 1, &bits); /* before memory is taken */
+    bool good = record->best_epoch <= record->epochs &&
+                gpunn__history_note(a, index, count - 1, &bits); /* before memory is taken */
     if (good) {
         record->history = (gpunn__epoch *)gpunn__realloc(dev, NULL, 0, (size_t)record->epochs * sizeof *record->history);
         if (record->history == NULL) return GPUNN_ERR_MEMORY;
         record->room = record->epochs;
     }
     for (int64_t at = 0; at < count && good; at++) {
-        good = gpunn__history_note(a, at, &bits);
+        good = gpunn__history_note(a, index, at, &bits);
         if (good) gpunn__epoch_take(&record->history[at / GPUNN__EPOCH_NOTES], (int)(at % GPUNN__EPOCH_NOTES), bits);
     }
     return good ? GPUNN_OK
@@ -24108,15 +24912,14 @@ static const char *gpunn__resume_index(const gpunn__resume_field *field, int i, 
     return text;
 }
 
-static GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, gpunn__resume *resume)
+static GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int number, gpunn__resume *resume)
 {
     gpunn_device       *dev = a->reader.dev;
     const char         *path = gpunn__tail(a->reader.path), *function = "gpunn_checkpoint_load", *name = resume->opt.name;
-    const gpunn__entry *version = gpunn__table_find(&a->notes, "", "version"),
-                       *kind = gpunn__table_find(&a->notes, "", "optimizer");
-    const gpunn_update rule = resume->opt.rule;
-    bool               averages = gpunn__has_averages(a);
-    char               shown[128];
+    const gpunn__entry *version = gpunn__table_find(&a->notes, "", "version"), *kind = gpunn__note(a, number, "optimizer", "");
+    const gpunn_update  rule = resume->opt.rule;
+    bool                averages = gpunn__has_averages(a, number);
+    char                shown[128];
     if (!gpunn__is_checkpoint(a) || version == NULL || kind == NULL)
         return gpunn__fail(dev, GPUNN_ERR_FORMAT, "%s: '%s' holds weights but no checkpoint; use gpunn_load", function, path);
     if (!gpunn__slice_is(&version->text, GPUNN__CHECKPOINT_VERSION))
@@ -24132,12 +24935,12 @@ static GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, gpunn__resume *
         return gpunn__fail(dev, GPUNN_ERR_STATE,
                            "%s: '%s' was saved with averages of the weights, which %s does not keep; call gpunn_set_ema before",
                            function, path, name);
-    for (int f = 0; f < gpunn__resume_field_count(averages); f++) {
+    for (int f = number ? GPUNN__RUN_FIELDS : 0; f < gpunn__resume_field_count(averages); f++) {
         const gpunn__resume_field *field = &gpunn__resume_fields[f];
         for (int i = 0; i < field->count; i++) {
             char                index[16];
             int64_t             value = 0;
-            const gpunn__entry *note = gpunn__table_find(&a->notes, field->name, gpunn__resume_index(field, i, index));
+            const gpunn__entry *note = gpunn__note(a, number, field->name, gpunn__resume_index(field, i, index));
             if (note == NULL || !gpunn__slice_integer(&note->text, &value) ||
                 (field->maximum >= 0 && (value < 0 || value > field->maximum)))
                 return gpunn__fail(dev, GPUNN_ERR_FORMAT, "%s: '%s' is damaged: its entry '%s%s' is %s; use an older checkpoint",
@@ -24265,59 +25068,65 @@ static void gpunn__emit_tensor(gpunn__writer *w, const char *prefix, const gpunn
     gpunn__emit_entry(w, prefix, t->name, number ? GPUNN_I64 : GPUNN_F32, number ? 0 : t->rank, t->dim, bytes);
 }
 
-static void gpunn__emit_metadata(gpunn__writer *w, const gpunn__resume *resume)
+static void gpunn__emit_resume(gpunn__writer *w, const gpunn__resume *resume, int number)
 {
-    if (resume == NULL) {
-        gpunn__emitf(w, "{\"__metadata__\":{\"format\":\"pt\"}");
-        return;
-    }
-    gpunn__emitf(w,
-                 "{\"__metadata__\":{\"format\":\"gpunn-checkpoint\",\"version\":\"" GPUNN__CHECKPOINT_VERSION
-                 "\",\"optimizer\":\"%s\"",
-                 resume->opt.name);
-    for (int f = 0; f < gpunn__resume_field_count(resume->opt.uses[GPUNN__AVERAGE]); f++) {
+    char tag[16] = "";
+    if (number) (void)snprintf(tag, sizeof tag, "%d:", number);
+    gpunn__emitf(w, ",\"%soptimizer\":\"%s\"", tag, resume->opt.name);
+    for (int f = number ? GPUNN__RUN_FIELDS : 0; f < gpunn__resume_field_count(resume->opt.uses[GPUNN__AVERAGE]); f++) {
         const gpunn__resume_field *field = &gpunn__resume_fields[f];
         for (int i = 0; i < field->count; i++) {
             char    index[16];
             int64_t value = 0;
             memcpy(&value, (const char *)resume + field->offset + (size_t)i * field->size, field->size);
-            gpunn__emitf(w, ",\"%s%s\":\"%lld\"", field->name, gpunn__resume_index(field, i, index), (long long)value);
+            gpunn__emitf(w, ",\"%s%s%s\":\"%lld\"", tag, field->name, gpunn__resume_index(field, i, index), (long long)value);
         }
     }
     for (int64_t at = 0; at < (int64_t)resume->opt.fit.epochs * GPUNN__EPOCH_NOTES; at++)
         gpunn__emitf(
-            w, ",\"fit.history.%lld\":\"%lld\"", (long long)at,
+            w, ",\"%sfit.history.%lld\":\"%lld\"", tag, (long long)at,
             (long long)gpunn__epoch_note(&resume->opt.fit.history[at / GPUNN__EPOCH_NOTES], (int)(at % GPUNN__EPOCH_NOTES)));
-    gpunn__emit(w, "}", 1);
 }
 
-static void gpunn__emit_begin(gpunn__writer *w, gpunn__pass pass, const gpunn__resume *resume)
+static void gpunn__emit_begin(gpunn__writer *w, gpunn__pass pass, const gpunn__resume *resume, int count)
 {
     w->pass = pass;
     w->length = w->offset = 0;
-    if (pass != GPUNN__TENSORS) gpunn__emit_metadata(w, resume);
+    if (pass == GPUNN__TENSORS) return;
+    gpunn__emitf(w, "{\"__metadata__\":{\"format\":\"%s\"", count ? "gpunn-checkpoint" : "pt");
+    if (count) gpunn__emitf(w, ",\"version\":\"" GPUNN__CHECKPOINT_VERSION "\"");
+    if (count > 1) gpunn__emitf(w, ",\"optimizers\":\"%d\"", count);
+    for (int i = 0; i < count; i++) gpunn__emit_resume(w, &resume[i], i);
+    gpunn__emit(w, "}", 1);
 }
 
 typedef struct gpunn__saved {
     const gpunn_model   *model;
-    const gpunn__resume *resume; /* NULL: weights only */
+    const gpunn__resume *resume; /* of each optimizer */
+    int                  count;  /* 0: weights only */
 } gpunn__saved;
+
+static void gpunn__emit_states(gpunn__writer *w, const gpunn_optimizer *opt)
+{
+    for (int k = 0; k < GPUNN__STATES; k++)
+        for (int i = 0; opt->uses[k] && i < opt->parameter_count; i++)
+            gpunn__emit_tensor(w, gpunn__state_prefix[k], opt->parameters[i], opt->state[k] + opt->places[i], NULL);
+}
 
 static void gpunn__emit_model(gpunn__writer *w, gpunn__pass pass, const void *what)
 {
-    const gpunn_model     *model = ((const gpunn__saved *)what)->model;
-    const gpunn__resume   *resume = ((const gpunn__saved *)what)->resume;
-    const gpunn_optimizer *opt = resume ? &resume->opt : NULL;
-    gpunn__emit_begin(w, pass, resume);
-    for (int i = 0; opt && i < opt->parameter_count; i++) /* first, so that they stay aligned */
-        gpunn__emit_tensor(w, gpunn__step_prefix, opt->parameters[i], NULL, &opt->steps[i]);
+    const gpunn__saved  *saved = (const gpunn__saved *)what;
+    const gpunn_model   *model = saved->model;
+    const gpunn__resume *resume = saved->resume, *end = resume + saved->count;
+    gpunn__emit_begin(w, pass, resume, saved->count);
+    for (; resume < end; resume++)
+        for (int i = 0; i < resume->opt.parameter_count; i++) /* first, so that they stay aligned */
+            gpunn__emit_tensor(w, gpunn__step_prefix, resume->opt.parameters[i], NULL, &resume->opt.steps[i]);
     for (int i = 0; i < model->tensor_count; i++) {
         const gpunn_tensor *t = model->tensors[i];
         if (gpunn__is_saved(t)) gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
     }
-    for (int k = 0; opt && k < GPUNN__STATES; k++)
-        for (int i = 0; opt->uses[k] && i < opt->parameter_count; i++)
-            gpunn__emit_tensor(w, gpunn__state_prefix[k], opt->parameters[i], opt->state[k] + opt->parameters[i]->offset, NULL);
+    for (int i = 0; i < saved->count; i++) gpunn__emit_states(w, &saved->resume[i].opt);
     if (pass != GPUNN__TENSORS) gpunn__emit(w, "}", 1);
 }
 
@@ -24369,7 +25178,7 @@ static GPUNN__STATUS gpunn__archive_write(gpunn_device *dev, const char *path, g
 GPUNN_API gpunn_status gpunn_save(gpunn_model *model, const char *path)
 {
     if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_save: the model is NULL");
-    gpunn__saved saved = {model, NULL};
+    gpunn__saved saved = {model, NULL, 0};
     gpunn_status status = gpunn__commit(model);
     return status == GPUNN_OK ? gpunn__archive_write(model->dev, path, NULL, gpunn__emit_model, &saved) : status;
 }
@@ -24379,7 +25188,7 @@ GPUNN_API gpunn_status gpunn_save_memory(gpunn_model *model, gpunn_array *out)
     if (model == NULL || out == NULL)
         return gpunn__fail(model ? model->dev : NULL, GPUNN_ERR_ARGUMENT, "gpunn_save_memory: the %s is NULL",
                            model ? "array" : "model");
-    gpunn__saved saved = {model, NULL};
+    gpunn__saved saved = {model, NULL, 0};
     memset(out, 0, sizeof *out);
     gpunn_status status = gpunn__commit(model);
     if (status == GPUNN_OK) status = gpunn__archive_write(model->dev, NULL, out, gpunn__emit_model, &saved);
@@ -24387,12 +25196,49 @@ GPUNN_API gpunn_status gpunn_save_memory(gpunn_model *model, gpunn_array *out)
     return status;
 }
 
+/* What a checkpoint of opt, prepared, holds beside tensors: of each optimizer; NULL: out of memory. */
+static gpunn__resume *gpunn__resume_make(gpunn_optimizer *opt, int *count)
+{
+    gpunn__resume *list;
+    *count = 0;
+    for (const gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o)) ++*count;
+    list = (gpunn__resume *)gpunn__calloc(opt->model->dev, (size_t)*count * sizeof *list);
+    if (list == NULL) return NULL;
+    *count = 0;
+    for (const gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o)) {
+        gpunn__resume *resume = &list[(*count)++];
+        resume->opt = *o;
+        resume->opt.parts = 0;
+        resume->schedule_type = (int)o->schedule.type;
+        resume->state = opt->model->state;
+    }
+    return list;
+}
+
+/* Makes all optimizers of a checkpoint ready for it. */
+static GPUNN__STATUS gpunn__partners_prepare(gpunn_optimizer *opt)
+{
+    gpunn_status status = GPUNN_OK;
+    for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o && status == GPUNN_OK; o = gpunn__partner(opt, o)) {
+        status = gpunn__optimizer_prepare(o);
+        if (status == GPUNN_OK) status = gpunn__scale_keep(o); /* a later scale comes from kept_scale */
+    }
+    return status;
+}
+
 GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader *loader, const char *path)
 {
     if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_checkpoint_save: the optimizer is NULL");
     gpunn_model *model = opt->model;
-    gpunn_status status = gpunn__optimizer_prepare(opt);
-    if (status == GPUNN_OK) status = gpunn__scale_keep(opt);
+    int          count;
+    gpunn_status status = gpunn__partners_prepare(opt);
+    for (const gpunn_optimizer *o = gpunn__partner(opt, NULL); o && status == GPUNN_OK; o = gpunn__partner(opt, o))
+        if (o->parts > 0)
+            status = gpunn__fail(
+                model->dev, GPUNN_ERR_STATE,
+                "gpunn_checkpoint_save: %s has accumulated %d part%s of its next update, which no checkpoint has; "
+                "make the update before, by gpunn_train_step or gpunn_optimizer_step",
+                o->name, o->parts, o->parts == 1 ? "" : "s");
     if (status != GPUNN_OK) return status;
     for (int i = 0; i < model->tensor_count; i++) {
         const gpunn_tensor *t = model->tensors[i];
@@ -24401,18 +25247,80 @@ GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader 
                                "gpunn_checkpoint_save: names that begin with 'optimizer.' are the optimizer's; rename '%.120s'",
                                t->name);
     }
-    gpunn__resume resume;
-    memset(&resume, 0, sizeof resume);
-    resume.opt = *opt;
-    resume.state = model->state;
-    resume.schedule_type = (int)opt->schedule.type;
-    resume.loader = loader != NULL;
+    gpunn__resume *resume = gpunn__resume_make(opt, &count);
+    if (resume == NULL) return GPUNN_ERR_MEMORY;
+    resume->loader = loader != NULL;
     if (loader) {
-        gpunn__loader_state(loader, &resume.epoch, &resume.position);
-        resume.seed = loader->args.seed;
+        gpunn__loader_state(loader, &resume->epoch, &resume->position);
+        resume->seed = loader->args.seed;
     }
-    gpunn__saved saved = {model, &resume};
-    return gpunn__archive_write(model->dev, path, NULL, gpunn__emit_model, &saved);
+    gpunn__saved saved = {model, resume, count};
+    status = gpunn__archive_write(model->dev, path, NULL, gpunn__emit_model, &saved);
+    gpunn__free(model->dev, resume, (size_t)count * sizeof *resume);
+    return status;
+}
+
+/* What the file says of as many optimizers as there are. */
+static GPUNN__STATUS gpunn__resume_read_all(const gpunn__archive *a, gpunn__resume *list, int count)
+{
+    gpunn_device       *dev = a->reader.dev;
+    const gpunn__entry *note = gpunn__table_find(&a->notes, "", "optimizers");
+    int64_t             saved = 1;
+    gpunn_status        status = GPUNN_OK;
+    for (int i = 0; i < count; i++) list[i].opt.fit.room = 0;
+    if (note && !gpunn__slice_integer(&note->text, &saved)) saved = 0;
+    if (saved != count && gpunn__is_checkpoint(a))
+        return gpunn__fail(dev, GPUNN_ERR_STATE,
+                           "gpunn_checkpoint_load: '%s' holds %lld optimizer%s, but the model has %d that share its parameters; "
+                           "create those that were saved",
+                           gpunn__tail(a->reader.path), (long long)saved, saved == 1 ? "" : "s", count);
+    for (int i = 0; i < count && status == GPUNN_OK; i++) {
+        status = gpunn__resume_read(a, i, &list[i]);
+        if (status == GPUNN_OK) status = gpunn__resume_history(a, i, &list[i].opt.fit);
+    }
+    return status;
+}
+
+/* Checks what a stage has as steps, and lets averages that the file does not have be the weights. */
+static GPUNN__STATUS gpunn__stage_settle(const gpunn__archive *a, const gpunn_optimizer *opt, char *stage)
+{
+    const gpunn_model *model = opt->model;
+    const float       *weights = (float *)(void *)(stage + gpunn__stage_steps(opt));
+    float             *at = (float *)(void *)(stage + gpunn__stage_steps(opt)) + model->weight_count;
+    int                index = 0;
+    for (const gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o), index++) {
+        for (int i = 0; i < o->parameter_count; i++, stage += sizeof *o->steps) {
+            int64_t steps;
+            memcpy(&steps, stage, sizeof steps);
+            if (steps < 0 || steps > GPUNN__COUNTER)
+                return gpunn__fail(model->dev, GPUNN_ERR_FORMAT,
+                                   "gpunn_checkpoint_load: '%s' is damaged: %s%.120s is %lld; use an older checkpoint",
+                                   gpunn__tail(a->reader.path), gpunn__step_prefix, o->parameters[i]->name, (long long)steps);
+        }
+        for (int k = 0; k < GPUNN__STATES; k++) {
+            for (int i = 0; k == GPUNN__AVERAGE && o->uses[k] && !gpunn__has_averages(a, index) && i < o->parameter_count; i++)
+                memcpy(at + o->places[i], weights + o->parameters[i]->offset,
+                       (size_t)gpunn__count(o->parameters[i], 1) * sizeof *at);
+            at += o->uses[k] ? o->state_count : 0;
+        }
+    }
+    return GPUNN_OK;
+}
+
+/* Puts what a file says in place. */
+static void gpunn__resume_apply(gpunn_optimizer *opt, gpunn__resume *list, const char *stage)
+{
+    gpunn_model *model = opt->model;
+    model->state.seed = list->state.seed;
+    model->state.step = list->state.step;
+    for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o), list++) {
+        size_t            bytes = (size_t)o->parameter_count * sizeof *o->steps;
+        gpunn__fit_record before = o->fit;
+        if (bytes) memcpy(o->steps, stage, bytes);
+        stage += bytes;
+        *o = list->opt;
+        list->opt.fit = before;
+    }
 }
 
 GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader *loader, const char *path)
@@ -24421,57 +25329,37 @@ GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader 
     gpunn_model    *model = opt->model;
     gpunn_device   *dev = model->dev;
     gpunn_load_args args;
-    gpunn__resume   resume;
     gpunn__archive  archive;
+    gpunn__resume  *list;
+    int             count;
     char           *stage = NULL;
-    gpunn_status    status = gpunn__optimizer_prepare(opt);
-    if (status == GPUNN_OK) status = gpunn__scale_keep(opt); /* later ones come from kept_scale */
+    gpunn_status    status = gpunn__partners_prepare(opt);
     if (status == GPUNN_OK) status = gpunn__archive_open(dev, NULL, path, &archive);
     if (status != GPUNN_OK) return status;
     memset(&args, 0, sizeof args);
-    memset(&resume, 0, sizeof resume);
-    resume.opt = *opt;
-    resume.state = model->state;
-    resume.opt.fit.room = 0;
-    status = gpunn__resume_read(&archive, &resume);
-    if (status == GPUNN_OK) status = gpunn__resume_history(&archive, &resume.opt.fit);
-    if (status == GPUNN_OK && loader && !resume.loader)
+    list = gpunn__resume_make(opt, &count);
+    status = list ? gpunn__resume_read_all(&archive, list, count) : GPUNN_ERR_MEMORY;
+    if (status == GPUNN_OK && loader && !list->loader)
         status = gpunn__fail(dev, GPUNN_ERR_STATE,
                              "gpunn_checkpoint_load: '%s' was saved without a loader; load it with NULL for the loader",
                              gpunn__tail(path));
     if (status == GPUNN_OK) status = gpunn__stage_fill(&archive, model, opt, &args, "gpunn_checkpoint_load", &stage);
-    if (status == GPUNN_OK && opt->state[GPUNN__AVERAGE] && !gpunn__has_averages(&archive)) { /* the last; start as the weights */
-        size_t average = (size_t)opt->state_count * sizeof(float);
-        memcpy(stage + gpunn__stage_bytes(model, opt) - average, stage + gpunn__stage_steps(opt), average);
-    }
+    if (status == GPUNN_OK) status = gpunn__stage_settle(&archive, opt, stage);
     gpunn__archive_close(&archive);
-    for (int i = 0; i < opt->parameter_count && status == GPUNN_OK; i++) {
-        int64_t steps;
-        memcpy(&steps, stage + (size_t)i * sizeof steps, sizeof steps);
-        if (steps < 0 || steps > GPUNN__COUNTER)
-            status = gpunn__fail(dev, GPUNN_ERR_FORMAT,
-                                 "gpunn_checkpoint_load: '%s' is damaged: %s%.120s is %lld; use an older checkpoint",
-                                 gpunn__tail(path), gpunn__step_prefix, opt->parameters[i]->name, (long long)steps);
-    }
-    if (loader && status == GPUNN_OK) status = gpunn__loader_set_state(loader, resume.epoch, resume.position);
+    if (loader && status == GPUNN_OK) status = gpunn__loader_set_state(loader, list->epoch, list->position);
     if (loader && status == GPUNN_OK) {
-        loader->args.seed = resume.seed;
+        loader->args.seed = list->seed;
         loader->ordered_epoch = -1;
     }
     if (status == GPUNN_OK) {
         status = gpunn__stage_copy(model, opt, stage, true);
         GPUNN__WEIGHTS_CHANGED(model);
     }
-    if (status == GPUNN_OK) {
-        if (opt->parameter_count) memcpy(resume.opt.steps, stage, gpunn__stage_steps(opt)); /* the array is opt's own */
-        gpunn__fit_record before = opt->fit;
-        *opt = resume.opt;
-        resume.opt.fit = before;
-        model->state.seed = resume.state.seed;
-        model->state.step = resume.state.step;
-    }
-    if (resume.opt.fit.room)
-        gpunn__free(dev, resume.opt.fit.history, (size_t)resume.opt.fit.room * sizeof *resume.opt.fit.history);
+    if (status == GPUNN_OK) gpunn__resume_apply(opt, list, stage);
+    for (int i = 0; list && i < count; i++)
+        if (list[i].opt.fit.room)
+            gpunn__free(dev, list[i].opt.fit.history, (size_t)list[i].opt.fit.room * sizeof *list[i].opt.fit.history);
+    gpunn__free(dev, list, (size_t)count * sizeof *list);
     gpunn__free(dev, stage, gpunn__stage_bytes(model, opt));
     return status;
 }
@@ -25954,7 +26842,7 @@ GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model)
         return GPUNN__FAIL_NULL(
             model->dev, GPUNN_ERR_STATE,
             "gpunn_spec_optimizer: the model comes from no spec with an \"optimizer\"; make one with gpunn_sgd");
-    gpunn_optimizer *opt = gpunn__optimizer_create(model, recipe->kind, recipe->setting);
+    gpunn_optimizer *opt = gpunn__optimizer_create(model, recipe->kind, recipe->setting, NULL);
     if (opt == NULL) return NULL;
     gpunn_set_clip_norm(opt, recipe->clip_norm);
     gpunn_set_clip_value(opt, recipe->clip_value);
@@ -26340,7 +27228,7 @@ typedef struct gpunn__named_arrays {
 static void gpunn__emit_arrays(gpunn__writer *w, gpunn__pass pass, const void *what)
 {
     const gpunn__named_arrays *all = (const gpunn__named_arrays *)what;
-    gpunn__emit_begin(w, pass, NULL);
+    gpunn__emit_begin(w, pass, NULL, 0);
     for (int i = 0; i < all->count; i++) {
         const gpunn_array *array = &all->arrays[i];
         if (pass == GPUNN__TENSORS)
@@ -26380,62 +27268,78 @@ GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *pa
 /* ---- averages -------------------------------------------------------------------------------------------------------- */
 /* Sums over batches, weighted by their samples: a last batch that is smaller counts less. */
 /* Backends that execute whole runs are not waited for after each batch: what they computed collects in their memory. */
-enum { GPUNN__LOGGED = 256 };
+enum { GPUNN__LOGGED = 256, GPUNN__MEASURES = 2 + GPUNN_MAX_METRICS };
 typedef struct gpunn__mean {
-    double        loss, metric, samples;
+    gpunn_tensor *measure[GPUNN__MEASURES]; /* the loss first */
+    int           count;
+    double        sum[GPUNN__MEASURES], samples;
     float         last_loss;
-    gpunn_device *dev;
-    float        *log; /* backend memory: loss and metric of each batch that waits */
+    float        *log; /* backend memory: the measures of each batch that waits */
     int           waiting, waiting_samples[GPUNN__LOGGED];
 } gpunn__mean;
 
-static void gpunn__mean_count(gpunn__mean *mean, float loss, float metric, int samples)
+/* Measures: loss, metric unless NULL, and more up to the first NULL. */
+static void gpunn__mean_begin(gpunn__mean *mean, gpunn_tensor *loss, gpunn_tensor *metric, gpunn_tensor *const *more)
 {
-    mean->last_loss = loss;
-    mean->loss += (double)loss * samples;
-    mean->metric += (double)metric * samples;
+    memset(mean, 0, sizeof *mean);
+    mean->measure[mean->count++] = loss;
+    if (metric) mean->measure[mean->count++] = metric;
+    for (int i = 0; more && i < GPUNN_MAX_METRICS && more[i]; i++) mean->measure[mean->count++] = more[i];
+}
+
+static void gpunn__mean_count(gpunn__mean *mean, const float *values, int samples)
+{
+    mean->last_loss = values[0];
+    for (int i = 0; i < mean->count; i++) mean->sum[i] += (double)values[i] * samples;
     mean->samples += samples;
 }
 
 /* Counts the batches that wait. */
 static GPUNN__STATUS gpunn__mean_settle(gpunn__mean *mean)
 {
-    float values[2 * GPUNN__LOGGED];
+    float         values[GPUNN__MEASURES * GPUNN__LOGGED];
+    gpunn_device *dev = mean->measure[0]->model->dev;
     if (mean->waiting == 0) return GPUNN_OK;
-    gpunn_status status = mean->dev->backend->download(mean->dev->context, values, mean->log,
-                                                       (size_t)mean->waiting * 2 * sizeof *values);
-    if (status != GPUNN_OK) return gpunn__backend_fail(mean->dev, "reading the loss", status);
-    for (int i = 0; i < mean->waiting; i++) gpunn__mean_count(mean, values[2 * i], values[2 * i + 1], mean->waiting_samples[i]);
+    gpunn_status status = dev->backend->download(dev->context, values, mean->log,
+                                                 (size_t)(mean->waiting * mean->count) * sizeof *values);
+    if (status != GPUNN_OK) return gpunn__backend_fail(dev, "reading the loss", status);
+    for (int i = 0; i < mean->waiting; i++) gpunn__mean_count(mean, values + mean->count * i, mean->waiting_samples[i]);
     mean->waiting = 0;
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__mean_log(gpunn__mean *mean, gpunn_tensor *t, int column)
+static GPUNN__STATUS gpunn__mean_log(gpunn__mean *mean, int column)
 {
-    size_t      bytes;
-    const void *memory = gpunn__memory_of(t, false, &bytes);
-    if (memory == NULL) return mean->dev->error.status;
-    gpunn_status status = mean->dev->backend->convert(mean->dev->context, mean->log + 2 * mean->waiting + column, GPUNN_F32,
-                                                      memory, gpunn__stored_as(t, false), 1);
-    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(mean->dev, "keeping the loss", status);
+    size_t        bytes;
+    gpunn_tensor *t = mean->measure[column];
+    gpunn_device *dev = t->model->dev;
+    const void   *memory = gpunn__memory_of(t, false, &bytes);
+    if (memory == NULL) return dev->error.status;
+    gpunn_status status = dev->backend->convert(dev->context, mean->log + mean->count * mean->waiting + column, GPUNN_F32, memory,
+                                                gpunn__stored_as(t, false), 1);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "keeping the loss", status);
 }
 
-/* Adds what the last run computed for a batch; metric may be NULL. */
-static GPUNN__STATUS gpunn__mean_add(gpunn__mean *mean, gpunn_tensor *loss, gpunn_tensor *metric, int samples)
+static size_t gpunn__mean_bytes(const gpunn__mean *mean)
 {
-    gpunn_status status;
-    mean->dev = loss->model->dev;
-    if (mean->dev->backend->execute == NULL) {
-        float loss_value, metric_value = 0;
-        status = gpunn_read(loss, &loss_value, sizeof loss_value);
-        if (status == GPUNN_OK && metric) status = gpunn_read(metric, &metric_value, sizeof metric_value);
-        if (status == GPUNN_OK) gpunn__mean_count(mean, loss_value, metric_value, samples);
+    return (size_t)(mean->count * GPUNN__LOGGED) * sizeof *mean->log;
+}
+
+/* Adds what the last run computed for a batch. */
+static GPUNN__STATUS gpunn__mean_add(gpunn__mean *mean, int samples)
+{
+    gpunn_device *dev = mean->measure[0]->model->dev;
+    gpunn_status  status = GPUNN_OK;
+    if (dev->backend->execute == NULL) {
+        float values[GPUNN__MEASURES];
+        for (int i = 0; i < mean->count && status == GPUNN_OK; i++)
+            status = gpunn_read(mean->measure[i], &values[i], sizeof values[i]);
+        if (status == GPUNN_OK) gpunn__mean_count(mean, values, samples);
         return status;
     }
-    if (mean->log == NULL) mean->log = (float *)gpunn__device_alloc(mean->dev, 2 * GPUNN__LOGGED * sizeof *mean->log);
-    if (mean->log == NULL) return mean->dev->error.status;
-    status = gpunn__mean_log(mean, loss, 0);
-    if (status == GPUNN_OK) status = gpunn__mean_log(mean, metric ? metric : loss, 1);
+    if (mean->log == NULL) mean->log = (float *)gpunn__device_alloc(dev, gpunn__mean_bytes(mean));
+    if (mean->log == NULL) return dev->error.status;
+    for (int i = 0; i < mean->count && status == GPUNN_OK; i++) status = gpunn__mean_log(mean, i);
     mean->waiting_samples[mean->waiting] = samples;
     mean->waiting += status == GPUNN_OK;
     return status == GPUNN_OK && mean->waiting == GPUNN__LOGGED ? gpunn__mean_settle(mean) : status;
@@ -26445,15 +27349,20 @@ static GPUNN__STATUS gpunn__mean_add(gpunn__mean *mean, gpunn_tensor *loss, gpun
 static GPUNN__STATUS gpunn__mean_end(gpunn__mean *mean)
 {
     gpunn_status status = gpunn__mean_settle(mean);
-    if (mean->log) gpunn__device_free(mean->dev, mean->log, 2 * GPUNN__LOGGED * sizeof *mean->log);
+    if (mean->log) gpunn__device_free(mean->measure[0]->model->dev, mean->log, gpunn__mean_bytes(mean));
     mean->log = NULL;
     return status;
 }
 
-static void gpunn__mean_get(const gpunn__mean *mean, const gpunn_tensor *metric, float *loss_mean, float *metric_mean)
+/* Of loss, metric and the others; NaN where there is none. */
+static void gpunn__mean_get(const gpunn__mean *mean, bool metric, float *loss_mean, float *metric_mean, float *others)
 {
-    *loss_mean = mean->samples > 0 ? (float)(mean->loss / mean->samples) : NAN;
-    *metric_mean = mean->samples > 0 && metric ? (float)(mean->metric / mean->samples) : NAN;
+    float value[GPUNN__MEASURES];
+    for (int i = 0; i < GPUNN__MEASURES; i++)
+        value[i] = i < mean->count && mean->samples > 0 ? (float)(mean->sum[i] / mean->samples) : NAN;
+    *loss_mean = value[0];
+    *metric_mean = metric ? value[1] : NAN;
+    memcpy(others, value + 1 + metric, GPUNN_MAX_METRICS * sizeof *others);
 }
 
 /* Whether t, called `what` in messages, is one F32 number of that model. */
@@ -26469,6 +27378,21 @@ static GPUNN__STATUS gpunn__check_number(const gpunn_model *model, const gpunn_t
     return GPUNN_OK;
 }
 
+/* The measures of `mean` over one epoch of the loader. */
+static GPUNN__STATUS gpunn__mean_evaluate(gpunn__mean *mean, gpunn_loader *loader)
+{
+    int64_t      batch = 0;
+    gpunn_status status = GPUNN_OK;
+    if (loader->position) gpunn_loader_rewind(loader);
+    for (; status == GPUNN_OK && gpunn_next(loader); batch++) {
+        status = gpunn_forward(mean->measure, mean->count);
+        if (status == GPUNN_OK) status = gpunn__mean_add(mean, gpunn_loader_batch_size(loader));
+    }
+    if (status == GPUNN_OK && batch < gpunn_loader_batches(loader)) status = gpunn_last_status(loader->model->dev);
+    gpunn_status ended = gpunn__mean_end(mean);
+    return status == GPUNN_OK ? ended : status;
+}
+
 GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, gpunn_tensor *metric, float *loss_mean,
                                       float *metric_mean)
 {
@@ -26481,24 +27405,194 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
     gpunn_status status = gpunn__check_number(loader->model, loss, function, "loss");
     if (status == GPUNN_OK && metric) status = gpunn__check_number(loader->model, metric, function, "metric");
     if (status != GPUNN_OK) return status;
-    gpunn_tensor *outputs[2];
-    outputs[0] = loss;
-    outputs[1] = metric;
     gpunn__mean mean;
-    int64_t     batch = 0;
-    memset(&mean, 0, sizeof mean);
-    if (loader->position) gpunn_loader_rewind(loader);
-    for (; status == GPUNN_OK && gpunn_next(loader); batch++) {
-        status = gpunn_forward(outputs, metric ? 2 : 1);
-        if (status == GPUNN_OK) status = gpunn__mean_add(&mean, loss, metric, gpunn_loader_batch_size(loader));
-    }
-    if (status == GPUNN_OK && batch < gpunn_loader_batches(loader)) status = gpunn_last_status(loader->model->dev);
-    gpunn_status ended = gpunn__mean_end(&mean);
-    if (status == GPUNN_OK) status = ended;
-    float means[2];
-    gpunn__mean_get(&mean, metric, &means[0], &means[1]);
+    gpunn__mean_begin(&mean, loss, metric, NULL);
+    status = gpunn__mean_evaluate(&mean, loader);
+    float means[2], others[GPUNN_MAX_METRICS];
+    gpunn__mean_get(&mean, metric != NULL, &means[0], &means[1], others);
     if (status == GPUNN_OK && loss_mean) *loss_mean = means[0];
     if (status == GPUNN_OK && metric_mean) *metric_mean = means[1];
+    return status;
+}
+
+/* ---- classes --------------------------------------------------------------------------------------------------------- */
+typedef struct gpunn__classes { /* all on the host */
+    gpunn_tensor *logits, *labels;
+    int64_t       classes, count, *confusion;
+    float        *probability; /* [count][classes]; NULL: not wanted */
+    int64_t      *truth;       /* [count] */
+} gpunn__classes;
+
+static int64_t gpunn__label_at(const void *values, gpunn_dtype dtype, int64_t i)
+{
+    if (dtype == GPUNN_I64) return ((const int64_t *)values)[i];
+    return dtype == GPUNN_I32 ? ((const int32_t *)values)[i] : ((const uint8_t *)values)[i];
+}
+
+static void gpunn__classes_count(gpunn__classes *c, const float *logits, int64_t label)
+{
+    int64_t best = 0;
+    double  sum = 0;
+    if (label < 0 || label >= c->classes) return;
+    for (int64_t k = 1; k < c->classes; k++)
+        if (logits[k] > logits[best]) best = k;
+    c->confusion[label * c->classes + best]++;
+    if (c->probability) {
+        float *row = c->probability + c->count * c->classes;
+        for (int64_t k = 0; k < c->classes; k++) sum += exp((double)logits[k] - (double)logits[best]);
+        for (int64_t k = 0; k < c->classes; k++) row[k] = (float)(exp((double)logits[k] - (double)logits[best]) / sum);
+        c->truth[c->count] = label;
+    }
+    c->count++;
+}
+
+/* Takes the last run's batch, of as many samples. */
+static GPUNN__STATUS gpunn__classes_add(gpunn__classes *c, int samples)
+{
+    gpunn_device *dev = c->logits->model->dev;
+    const size_t  first = gpunn_tensor_bytes(c->logits), second = gpunn_tensor_bytes(c->labels);
+    char         *host = (char *)gpunn__realloc(dev, NULL, 0, first + second);
+    if (host == NULL) return GPUNN_ERR_MEMORY;
+    gpunn_status status = gpunn_read(c->labels, host, second); /* first, so that both are aligned */
+    if (status == GPUNN_OK) status = gpunn_read(c->logits, host + second, first);
+    for (int64_t i = 0; i < samples && status == GPUNN_OK; i++)
+        gpunn__classes_count(c, (const float *)(const void *)(host + second) + i * c->classes,
+                             gpunn__label_at(host, c->labels->dtype, i));
+    gpunn__free(dev, host, first + second);
+    return status;
+}
+
+typedef struct gpunn__ranked {
+    float probability;
+    bool  positive;
+} gpunn__ranked;
+
+static int gpunn__by_probability(const void *a, const void *b)
+{
+    float x = ((const gpunn__ranked *)a)->probability, y = ((const gpunn__ranked *)b)->probability;
+    return (x > y) - (x < y);
+}
+
+/* The area under the ROC curve, by ranks, of which equal ones share their mean; NaN without samples of both kinds. */
+static double gpunn__area(gpunn__ranked *list, int64_t count)
+{
+    double ranks = 0, positives = 0;
+    qsort(list, (size_t)count, sizeof *list, gpunn__by_probability);
+    for (int64_t i = 0, end; i < count; i = end) {
+        for (end = i; end < count && list[end].probability == list[i].probability; end++) {}
+        for (int64_t k = i; k < end; k++) {
+            positives += list[k].positive;
+            ranks += list[k].positive ? (double)(i + 1 + end) / 2 : 0;
+        }
+    }
+    return (ranks - positives * (positives + 1) / 2) / (positives * ((double)count - positives));
+}
+
+static GPUNN__STATUS gpunn__classes_areas(const gpunn__classes *c, float *mean)
+{
+    gpunn_device  *dev = c->logits->model->dev;
+    size_t         bytes = (size_t)c->count * sizeof(gpunn__ranked);
+    gpunn__ranked *list = (gpunn__ranked *)gpunn__realloc(dev, NULL, 0, bytes ? bytes : 1);
+    double         sum = 0, areas = 0;
+    if (list == NULL) return GPUNN_ERR_MEMORY;
+    for (int64_t k = 0; k < c->classes; k++) {
+        for (int64_t i = 0; i < c->count; i++) {
+            list[i].probability = c->probability[i * c->classes + k];
+            list[i].positive = c->truth[i] == k;
+        }
+        double area = gpunn__area(list, c->count);
+        if (area != area) continue;
+        sum += area;
+        areas++;
+    }
+    *mean = areas > 0 ? (float)(sum / areas) : NAN;
+    gpunn__free(dev, list, bytes ? bytes : 1);
+    return GPUNN_OK;
+}
+
+/* All but the areas. */
+static void gpunn__classes_scores(const gpunn__classes *c, gpunn_class_scores *scores)
+{
+    double hits = 0, precision = 0, recall = 0, f1 = 0, there = 0;
+    for (int64_t k = 0; k < c->classes; k++) {
+        double hit = (double)c->confusion[k * c->classes + k], labels = 0, guesses = 0;
+        for (int64_t j = 0; j < c->classes; j++) {
+            labels += (double)c->confusion[k * c->classes + j];
+            guesses += (double)c->confusion[j * c->classes + k];
+        }
+        hits += hit;
+        there += labels + guesses > 0;
+        precision += guesses > 0 ? hit / guesses : 0;
+        recall += labels > 0 ? hit / labels : 0;
+        f1 += labels + guesses > 0 ? 2 * hit / (labels + guesses) : 0;
+    }
+    scores->samples = c->count;
+    scores->accuracy = (float)(hits / (double)c->count);
+    scores->precision = (float)(precision / there);
+    scores->recall = (float)(recall / there);
+    scores->f1 = (float)(f1 / there);
+}
+
+static GPUNN__STATUS gpunn__classes_run(gpunn__classes *c, gpunn_loader *loader)
+{
+    int64_t       batch = 0;
+    gpunn_tensor *outputs[2];
+    gpunn_status  status = GPUNN_OK;
+    outputs[0] = c->logits;
+    outputs[1] = c->labels;
+    if (loader->position) gpunn_loader_rewind(loader);
+    for (; status == GPUNN_OK && gpunn_next(loader); batch++) {
+        status = gpunn_forward(outputs, c->labels->kind == GPUNN__VALUE ? 2 : 1);
+        if (status == GPUNN_OK) status = gpunn__classes_add(c, gpunn_loader_batch_size(loader));
+    }
+    return status == GPUNN_OK && batch < gpunn_loader_batches(loader) ? gpunn_last_status(loader->model->dev) : status;
+}
+
+GPUNN_API gpunn_status gpunn_evaluate_classes_(gpunn_loader *loader, gpunn_tensor *logits, gpunn_tensor *labels,
+                                               gpunn_class_scores *scores, gpunn_class_scores_args args)
+{
+    static const char function[] = "gpunn_evaluate_classes";
+    if (loader == NULL || logits == NULL || labels == NULL || scores == NULL)
+        return gpunn__fail(loader ? loader->model->dev : NULL, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function,
+                           loader == NULL   ? "loader"
+                           : logits == NULL ? "tensor of logits"
+                           : labels == NULL ? "tensor of labels"
+                                            : "place for the scores");
+    gpunn_device *dev = loader->model->dev;
+    if (logits->model != loader->model || labels->model != loader->model)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s are of another model than the loader", function,
+                           logits->model != loader->model ? "logits" : "labels");
+    if (logits->rank != 2 || logits->dtype != GPUNN_F32 || labels->rank != 1 || labels->dim[0] != logits->dim[0] ||
+        (labels->dtype != GPUNN_I64 && labels->dtype != GPUNN_I32 && labels->dtype != GPUNN_U8)) {
+        char text[2][128];
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE,
+                           "%s: logits are %s %s and labels %s %s; f32 [n, classes] and integers [n] are needed", function,
+                           gpunn_dtype_name(logits->dtype), gpunn__shape_text(logits, text[0]), gpunn_dtype_name(labels->dtype),
+                           gpunn__shape_text(labels, text[1]));
+    }
+    gpunn__classes c = {logits, labels, logits->dim[1], 0, NULL, NULL, NULL};
+    const size_t   confusion = (size_t)(c.classes * c.classes) * sizeof *c.confusion,
+                 truth = (size_t)loader->args.count * sizeof *c.truth,
+                 probability = (size_t)(loader->args.count * c.classes) * sizeof *c.probability;
+    gpunn_status status = (c.confusion = (int64_t *)gpunn__calloc(dev, confusion)) ? GPUNN_OK : GPUNN_ERR_MEMORY;
+    if (args.auc) {
+        c.truth = (int64_t *)gpunn__realloc(dev, NULL, 0, truth);
+        c.probability = (float *)gpunn__realloc(dev, NULL, 0, probability);
+        if (c.truth == NULL || c.probability == NULL) status = GPUNN_ERR_MEMORY;
+    }
+    gpunn_class_scores found;
+    memset(&found, 0, sizeof found);
+    found.auc = NAN;
+    if (status == GPUNN_OK) status = gpunn__classes_run(&c, loader);
+    if (status == GPUNN_OK && args.auc) status = gpunn__classes_areas(&c, &found.auc);
+    if (status == GPUNN_OK) {
+        gpunn__classes_scores(&c, &found);
+        *scores = found;
+        if (args.confusion) memcpy(args.confusion, c.confusion, confusion);
+    }
+    gpunn__free(dev, c.confusion, confusion);
+    gpunn__free(dev, c.truth, truth);
+    gpunn__free(dev, c.probability, probability);
     return status;
 }
 
@@ -26642,13 +27736,15 @@ typedef struct gpunn__fit {
     gpunn__fit_record    *record; /* the optimizer's */
 } gpunn__fit;
 
-static GPUNN__STATUS gpunn__fit_report(gpunn__fit *fit)
+/* Calls one of the program's functions, unless it is NULL. */
+static GPUNN__STATUS gpunn__fit_call(gpunn__fit *fit, const char *name, bool (*function)(void *, const gpunn_progress *))
 {
     gpunn_progress *p = &fit->progress;
     p->seconds = gpunn__seconds() - fit->began;
-    if (fit->args->on_progress == NULL || fit->args->on_progress(fit->args->user, p)) return GPUNN_OK;
-    return gpunn__fail(fit->dev, GPUNN_ERR_CANCELLED, "gpunn_fit: on_progress cancelled it in epoch %d, after batch %lld of %lld",
-                       p->epoch, (long long)p->batch, (long long)p->batches);
+    if (function == NULL || function(fit->args->user, p)) return GPUNN_OK;
+    return gpunn__fail(fit->dev, GPUNN_ERR_CANCELLED, "gpunn_fit: %s cancelled it in epoch %d, %s batch %lld of %lld", name,
+                       p->epoch, function == fit->args->on_batch_begin ? "before" : "after", (long long)p->batch,
+                       (long long)p->batches);
 }
 
 /* The batches that are left of the training loader's epoch. */
@@ -26659,24 +27755,28 @@ static GPUNN__STATUS gpunn__fit_batches(gpunn__fit *fit)
     gpunn__mean           mean;
     gpunn_status          status = GPUNN_OK;
     double                settled = 0;
-    memset(&mean, 0, sizeof mean);
+    gpunn__mean_begin(&mean, args->loss, args->metric, args->metrics);
     if (args->train->position == args->train->batches)
         (void)gpunn_next(args->train); /* an epoch whose end nobody has asked for */
     p->batch = args->train->position;
+    status = gpunn__fit_call(fit, "on_epoch_begin", args->on_epoch_begin);
     while (status == GPUNN_OK && gpunn_next(args->train)) {
         p->lr = gpunn_get_lr(fit->opt);
         p->batch++;
-        status = gpunn_train_step(fit->opt, args->loss);
-        if (status == GPUNN_OK) status = gpunn__mean_add(&mean, args->loss, args->metric, gpunn_loader_batch_size(args->train));
+        status = gpunn__fit_call(fit, "on_batch_begin", args->on_batch_begin);
+        if (status == GPUNN_OK)
+            status = gpunn_train_step(fit->opt, args->loss, .accumulate = p->batch < p->batches ? args->accumulate : 1);
+        if (status == GPUNN_OK) status = gpunn__mean_add(&mean, gpunn_loader_batch_size(args->train));
         bool due = p->batch == p->batches || (args->schedule_per_batch && fit->opt->schedule.type == GPUNN_SCHEDULE_PLATEAU) ||
                    (args->on_progress && gpunn__seconds() - settled > 0.05);
         if (status == GPUNN_OK && due) {
             status = gpunn__mean_settle(&mean);
             settled = gpunn__seconds();
         }
-        if (status == GPUNN_OK && args->schedule_per_batch) status = gpunn_schedule_step(fit->opt, mean.last_loss);
-        gpunn__mean_get(&mean, args->metric, &p->loss, &p->metric);
-        if (status == GPUNN_OK) status = gpunn__fit_report(fit);
+        if (status == GPUNN_OK && args->schedule_per_batch && fit->opt->parts == 0)
+            status = gpunn_schedule_step(fit->opt, mean.last_loss);
+        gpunn__mean_get(&mean, args->metric != NULL, &p->loss, &p->metric, p->metrics);
+        if (status == GPUNN_OK) status = gpunn__fit_call(fit, "on_progress", args->on_progress);
     }
     gpunn_status ended = gpunn__mean_end(&mean);
     if (status == GPUNN_OK && p->batch < p->batches) status = gpunn_last_status(fit->dev);
@@ -26704,8 +27804,13 @@ static GPUNN__STATUS gpunn__fit_validate(gpunn__fit *fit, float *watched)
     const bool            averages = fit->opt->uses[GPUNN__AVERAGE] && !args->no_ema && (args->validation || args->best_weights);
     gpunn_status          status = averages ? gpunn_ema_swap(fit->opt) : GPUNN_OK, back = GPUNN_OK;
     if (status != GPUNN_OK) return status;
-    if (args->validation)
-        status = gpunn_evaluate(args->validation, args->loss, args->metric, &p->validation_loss, &p->validation_metric);
+    if (args->validation) {
+        gpunn__mean mean;
+        gpunn__mean_begin(&mean, args->loss, args->metric, args->metrics);
+        status = gpunn__mean_evaluate(&mean, args->validation);
+        if (status == GPUNN_OK)
+            gpunn__mean_get(&mean, args->metric != NULL, &p->validation_loss, &p->validation_metric, p->validation_metrics);
+    }
     *watched = args->validation ? p->validation_loss : p->loss;
     if (status == GPUNN_OK && args->best_weights && *watched < fit->record->best)
         status = gpunn_save(fit->opt->model, args->best_weights);
@@ -26747,7 +27852,7 @@ static GPUNN__STATUS gpunn__fit_epoch_end(gpunn__fit *fit)
     if (status == GPUNN_OK && args->checkpoint) status = gpunn_checkpoint_save(fit->opt, args->train, args->checkpoint);
     if (status != GPUNN_OK) return status;
     if (args->epochs_run) ++*args->epochs_run;
-    return gpunn__fit_report(fit);
+    return gpunn__fit_call(fit, "on_progress", args->on_progress);
 }
 
 /* Goes on from what the optimizer did before with this loss, or begins anew; room for the epochs to come. */
@@ -26785,12 +27890,17 @@ static GPUNN__STATUS gpunn__fit_check(gpunn_optimizer *opt, const gpunn_fit_args
     if (args->train->model != opt->model || (args->validation && args->validation->model != opt->model))
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the %s loader is of another model than the optimizer", function,
                            args->train->model != opt->model ? "train" : "validation");
-    if (args->epochs < 0 || args->patience < 0)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: epochs is %d and patience %d; neither may be negative", function,
-                           args->epochs, args->patience);
+    if (args->epochs < 0 || args->patience < 0 || args->accumulate < 0)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: epochs is %d, patience %d and accumulate %d; none may be negative",
+                           function, args->epochs, args->patience, args->accumulate);
     gpunn_status status = gpunn__check_number(opt->model, args->loss, function, "loss");
     if (status == GPUNN_OK && args->metric) status = gpunn__check_number(opt->model, args->metric, function, "metric");
-    return status == GPUNN_OK && args->metric && gpunn_keep(args->metric) == NULL ? gpunn_last_status(dev) : status;
+    if (status == GPUNN_OK && args->metric && gpunn_keep(args->metric) == NULL) status = gpunn_last_status(dev);
+    for (int i = 0; status == GPUNN_OK && i < GPUNN_MAX_METRICS && args->metrics[i]; i++) {
+        status = gpunn__check_number(opt->model, args->metrics[i], function, "metric");
+        if (status == GPUNN_OK && gpunn_keep(args->metrics[i]) == NULL) status = gpunn_last_status(dev);
+    }
+    return status;
 }
 
 GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args)
@@ -26809,6 +27919,7 @@ GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args)
     gpunn_progress *p = &fit.progress;
     p->batches = gpunn_loader_batches(args.train);
     p->validation_loss = p->validation_metric = NAN;
+    for (int i = 0; i < GPUNN_MAX_METRICS; i++) p->metrics[i] = p->validation_metrics[i] = NAN;
     p->metric_name = args.metric ? gpunn__called(args.metric) : NULL;
     status = gpunn__fit_begin(&fit);
     p->epochs = opt->fit.epochs + args.epochs;

@@ -6423,8 +6423,8 @@ static gpunn_status gpunn__cuda_interpolate(gpunn__cuda *cuda, gpunn_step *step,
 /* ==== >>norm ========================================================================================================== */
 
 /* ---- batch_norm: x[n][channels][inner] ---------------------------------------------------------------------------------- *
- * y = (x - mean) * invstd * weight + bias. Backward (of training plans: others have no gradients), with m = n * inner values per
- * channel and h = x - mean:
+ * y = (x - mean) * invstd * weight + bias. Backward, with m = n * inner values per channel, or infinitely many where the running
+ * statistics are used, and h = x - mean:
  *     dbias = sum g, dweight = invstd * sum(g h), dx = weight * invstd * (g - sum g / m - h * invstd^2 * sum(g h) / m).
  * In training the same passes add a residual to y and apply a relu. g is then what the relu lets pass of the result's gradient: the
  * residual's gradient too, which the pass that sums writes. Whether it lets pass tells the result, or, without a residual, x again.
@@ -6455,7 +6455,7 @@ typedef struct gpunn__norm {
     bool         packs_of_channels;
     int64_t      part_rows; /* these two: packs of channels */
     int          phase;
-    bool         training, relu;
+    bool         training, relu;    /* training: by the batch's moments */
     const void  *x, *g;             /* g: backward */
     const void  *more;              /* as g, to be added to it; NULL: nothing */
     const void  *residual, *result; /* NULL: none; of the relu, not read. result: backward */
@@ -6721,6 +6721,10 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) 
     } else if (place.used) {
         mean = b.running_mean[place.channel];
         variance = b.running_var[place.channel];
+        if (b.saved && place.leads && place.part == 0) {
+            b.saved[place.channel] = mean;
+            b.saved[b.channels + place.channel] = 1 / sqrtf(variance + b.eps);
+        }
     }
     float scale = 1 / sqrtf(variance + b.eps), shift = 0;
     if (place.used && b.weight) scale *= b.weight[place.channel];
@@ -6780,7 +6784,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_back_ker
     }
     if (place.leads && place.part == 0) gpunn__norm_note_gradients(b, place.channel, sum);
     if (b.y == NULL) return;
-    float values = (float)b.n * (float)b.inner, shift = sum.x / values, slope = invstd * invstd * sum.y / values;
+    float values = b.training ? (float)b.n * (float)b.inner : INFINITY, shift = sum.x / values,
+          slope = invstd * invstd * sum.y / values;
     for (int q = place.item; q < place.end; q += b.rows) {
         float    x[8], g[8];
         unsigned mask;
@@ -6938,6 +6943,10 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) 
     } else {
         gpunn__norm_channels(b.running_mean, place, 0, mean);
         gpunn__norm_channels(b.running_var, place, 1, scale);
+        if (b.saved && tells && place.part == 0) {
+            b.saved[channel] = b.running_mean[channel];
+            b.saved[b.channels + channel] = 1 / sqrtf(b.running_var[channel] + b.eps);
+        }
     }
     gpunn__norm_channels(b.weight, place, 1, v);
     gpunn__norm_channels(b.bias, place, 0, shift);
@@ -7000,7 +7009,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(3)) 
             gpunn__norm_note_gradients(b, channel, own);
     }
     if (!(b.phase & GPUNN__NORM_APPLY) || b.y == NULL) return;
-    const float values = (float)b.n;
+    const float values = b.training ? (float)b.n : INFINITY;
     float       shift[8], slope[8];
     gpunn__norm_channels(b.saved + b.channels, place, 0, x);
 #pragma unroll
@@ -7073,7 +7082,7 @@ static gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_step *step, 
     int64_t            tiles = (b.channels + b.tile - 1) / b.tile;
     bool               forward = action == GPUNN__FORWARD;
     if (action == GPUNN__PREPARE) {
-        if (step->training && b.n * b.inner == 1)
+        if (step->training && !step->evaluates && b.n * b.inner == 1)
             return gpunn__cuda_fail(cuda, GPUNN_ERR_SHAPE,
                                     "expected more than 1 value per channel when training; use a larger batch");
         if (b.channels > INT32_MAX || b.n * b.inner > (int64_t)1 << 33)
@@ -7083,7 +7092,7 @@ static gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_step *step, 
         if (step->training && b.parts > 1) step->workspace_bytes = (size_t)b.channels * (size_t)b.parts * sizeof(gpunn__moments);
         return GPUNN_OK;
     }
-    b.training = step->training;
+    b.training = step->training && !step->evaluates;
     b.eps = step->attr->eps;
     b.momentum = step->attr->momentum;
     b.x = in[0].data, b.x_dtype = in[0].dtype;
@@ -7112,7 +7121,7 @@ static gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_step *step, 
             b.add_residual = step->accumulate[5];
         }
     }
-    bool     twice = step->training && b.parts > 1;
+    bool     twice = (b.training || !forward) && b.parts > 1;
     unsigned blocks = (unsigned)(tiles * b.parts);
     for (b.phase = twice ? GPUNN__NORM_SUM : GPUNN__NORM_SUM | GPUNN__NORM_APPLY;; b.phase = GPUNN__NORM_APPLY) {
         if (forward && b.packs_of_channels)
@@ -8941,7 +8950,7 @@ static const char *gpunn__attention_obstacle(const gpunn_step *step, const gpunn
 {
     const gpunn_dtype dtype = step->in[0].dtype;
     if ((step->backward ? step->grad_out.dtype : step->out.dtype) != dtype) return "its result is of another dtype";
-    if (step->training && step->attr->dropout_p > 0) return "cuDNN draws what dropout_p drops by itself";
+    if (step->training && !step->evaluates && step->attr->dropout_p > 0) return "cuDNN draws what dropout_p drops by itself";
     if (c->e % 8 != 0 || c->ev % 8 != 0) return "cuDNN wants heads of sizes that are multiples of 8";
     if (c->l > INT32_MAX || c->s > INT32_MAX) return "cuDNN counts rows in 32 bits";
     if (step->backward && (c->l == 1 || c->s == 1)) return "cuDNN has no backward pass for sequences of length 1";
@@ -10064,7 +10073,7 @@ typedef struct gpunn__update_job {
     const float               *loss, *loss_scale;
     const double              *partials;             /* sums of squares of the gradients of the whole run */
     int                        partial_count, index; /* index: of this update in the run */
-    float                      clip_norm;
+    int                        own_first, own_count; /* partials of the updates that are clipped together with this one */
     const gpunn__device_state *state;
     uint64_t                  *bad;
     gpunn_update_numbers      *numbers; /* decided by the kernel before; NULL: to be decided */
@@ -10138,9 +10147,19 @@ __device__ __forceinline__ double gpunn__partials_sum(const double *partials, in
     return gpunn__block_reduce(sum, gpunn__add());
 }
 
-/* By one thread, all but the numbers of the kind's row; lr and step are for those. squares: of all gradients, their sum. */
-__device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &job, double squares, gpunn_update_numbers *numbers,
-                                                     double *setting, double *at)
+/* What an update decides by: the sums of the squares of all gradients, and of those that are clipped together with its own. */
+struct gpunn__squares {
+    double                     all, own;
+    __device__ __forceinline__ gpunn__squares(const gpunn__update_job &job)
+    {
+        all = job.partial_count > 0 ? gpunn__partials_sum(job.partials, job.partial_count) : 0;
+        own = job.own_count == job.partial_count ? all : gpunn__partials_sum(job.partials + job.own_first, job.own_count);
+    }
+};
+
+/* By one thread, all but the numbers of the kind's row; lr and step are for those. */
+__device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &job, const gpunn__squares &squares,
+                                                     gpunn_update_numbers *numbers, double *setting, double *at)
 {
     const gpunn_update &u = job.u;
     bool                reports = job.index == 0 && blockIdx.x == 0;
@@ -10151,12 +10170,12 @@ __device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &jo
         if (reports) gpunn__note_bad(job.bad, loss, job.state->step);
         return;
     }
-    if (!(squares - squares == 0)) {
-        if (reports && !job.loss_scale) gpunn__note_bad(job.bad, (float)squares, job.state->step | GPUNN__BAD_NORM);
+    if (!(squares.all - squares.all == 0)) {
+        if (reports && !job.loss_scale) gpunn__note_bad(job.bad, (float)squares.all, job.state->step | GPUNN__BAD_NORM);
         return;
     }
-    if (job.clip_norm > 0) {
-        double ratio = (double)job.clip_norm / (sqrt(squares) * (double)unscale + 1e-6);
+    if (u.clip_norm > 0) {
+        double ratio = (double)u.clip_norm / (sqrt(squares.own) * (double)fabsf(u.gradient_scale * unscale) + 1e-6);
         if (ratio < 1) clip = (float)ratio;
     }
     numbers->go = true;
@@ -10177,7 +10196,7 @@ template <int KIND> __device__ __forceinline__ gpunn_update_numbers gpunn__updat
 {
     __shared__ gpunn_update_numbers shared;
     if (gpunn__decided_apart(KIND)) return *job.numbers;
-    double squares = job.partial_count > 0 ? gpunn__partials_sum(job.partials, job.partial_count) : 0;
+    const gpunn__squares squares(job);
     if (threadIdx.x == 0) {
         double setting[GPUNN_SETTINGS], step;
         gpunn__update_decide(job, squares, &shared, setting, &step);
@@ -10191,8 +10210,8 @@ template <int KIND> __device__ __forceinline__ gpunn_update_numbers gpunn__updat
 static __global__ void gpunn__decide_kernel(const gpunn__update_job job, gpunn_update_numbers *numbers)
 {
     GPUNN__FOLLOW();
-    double squares = job.partial_count > 0 ? gpunn__partials_sum(job.partials, job.partial_count) : 0, setting[GPUNN_SETTINGS],
-           step;
+    const gpunn__squares squares(job);
+    double               setting[GPUNN_SETTINGS], step;
     if (threadIdx.x > 0) return;
     gpunn__update_decide(job, squares, numbers, setting, &step);
     if (numbers->go) gpunn__update_once(job.u.kind, setting, step, numbers->once);
@@ -10428,9 +10447,32 @@ static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_j
     }
 }
 
+/* Blocks that sum the squares of an update's gradients; of averages there are none. */
+static int gpunn__squares_of(const gpunn_run *run, const gpunn_update *u)
+{
+    int64_t total = 0;
+    for (int i = 0; i < run->update_count; i++) total += run->updates[i].count;
+    return u->kind == GPUNN_UPDATE_AVERAGE ? 0 : gpunn__squares_blocks(u->count, total, run->update_count);
+}
+
+/* Sums the squares of a clip group's gradients, behind those of the groups before. */
+static gpunn_status gpunn__cuda_squares(gpunn__cuda *cuda, const gpunn_run *run, gpunn__update_job *job, int group)
+{
+    for (int i = 0; i < run->update_count; i++) {
+        const gpunn_update *u = &run->updates[i];
+        const int           blocks = u->clip_group == group ? gpunn__squares_of(run, u) : 0;
+        if (blocks == 0) continue;
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__squares_kernel, (unsigned)blocks, GPUNN__THREADS, u->gradient, u->count,
+                                 cuda->partials + job->partial_count));
+        job->partial_count += blocks;
+    }
+    return GPUNN_OK;
+}
+
 static gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run)
 {
-    int64_t           total = 0;
+    int               groups = 1;
+    bool              squares = run->loss_scale != NULL;
     gpunn__update_job job;
     if (run->update_count == 0) {
         if (run->loss == NULL) return GPUNN_OK;
@@ -10439,22 +10481,23 @@ static gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run)
     memset(&job, 0, sizeof job);
     job.loss = run->loss;
     job.loss_scale = run->loss_scale;
-    job.clip_norm = run->clip_norm;
     job.partials = cuda->partials;
     job.state = cuda->state;
     job.bad = cuda->bad_device;
-    for (int i = 0; i < run->update_count; i++) total += run->updates[i].count;
-    for (int i = 0; i < run->update_count && (run->clip_norm > 0 || run->loss_scale); i++) {
-        const gpunn_update *u = &run->updates[i];
-        if (u->kind == GPUNN_UPDATE_AVERAGE) continue; /* its gradient is none */
-        int blocks = gpunn__squares_blocks(u->count, total, run->update_count);
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__squares_kernel, (unsigned)blocks, GPUNN__THREADS, u->gradient, u->count,
-                                 cuda->partials + job.partial_count));
-        job.partial_count += blocks;
+    for (int i = 0; i < run->update_count; i++) {
+        squares = squares || run->updates[i].clip_norm > 0;
+        if (run->updates[i].clip_group >= groups) groups = run->updates[i].clip_group + 1;
     }
-    for (job.index = 0; job.index < run->update_count; job.index++) {
-        job.u = run->updates[job.index];
-        GPUNN__TRY(gpunn__cuda_update_launch(cuda, &job));
+    for (int group = 0; squares && group < groups; group++) GPUNN__TRY(gpunn__cuda_squares(cuda, run, &job, group));
+    for (int group = 0, first = 0; group < groups; group++, first += job.own_count) {
+        job.own_first = first;
+        job.own_count = 0;
+        for (int i = 0; squares && i < run->update_count; i++)
+            if (run->updates[i].clip_group == group) job.own_count += gpunn__squares_of(run, &run->updates[i]);
+        for (job.index = 0; job.index < run->update_count; job.index++) {
+            job.u = run->updates[job.index];
+            if (job.u.clip_group == group) GPUNN__TRY(gpunn__cuda_update_launch(cuda, &job));
+        }
     }
     if (!run->loss_scale) return GPUNN_OK;
     return GPUNN__LAUNCH(cuda, gpunn__loss_scale_kernel, 1, GPUNN__THREADS, run->loss, run->loss_scale,
@@ -10795,13 +10838,14 @@ static bool gpunn__update_same(const gpunn_update *a, const gpunn_update *b)
     return a->kind == b->kind && a->count == b->count && a->parameter == b->parameter && a->state[0] == b->state[0] &&
            a->state[1] == b->state[1] && a->state[2] == b->state[2] && a->gradient == b->gradient && a->half == b->half &&
            a->half_dtype == b->half_dtype && memcmp(a->setting + 1, b->setting + 1, sizeof a->setting - sizeof(float)) == 0 &&
-           a->gradient_scale == b->gradient_scale && a->gradient_limit == b->gradient_limit && a->fused_launch == b->fused_launch;
+           a->gradient_scale == b->gradient_scale && a->gradient_limit == b->gradient_limit && a->clip_norm == b->clip_norm &&
+           a->clip_group == b->clip_group && a->fused_launch == b->fused_launch;
 }
 
 static bool gpunn__run_same(const gpunn_run *a, const gpunn_run *b)
 {
     bool same = a->signature == b->signature && a->steps == b->steps && a->step_count == b->step_count && a->loss == b->loss &&
-                a->update_count == b->update_count && a->clip_norm == b->clip_norm && a->loss_scale == b->loss_scale;
+                a->update_count == b->update_count && a->loss_scale == b->loss_scale;
     for (int i = 0; i < a->update_count && same; i++) same = gpunn__update_same(&a->updates[i], &b->updates[i]);
     return same;
 }

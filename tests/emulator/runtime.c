@@ -942,6 +942,34 @@ static void test_small_operand(void **state)
     gpunn_emulator_backend.close(context);
 }
 
+/* Two optimizers with a loss each that take turns: from the third turn on each step is one launch of a graph of its own. */
+static void test_turns(void **state)
+{
+    gpunn_device    *dev = MADE(NULL, gpunn_device_open(.type = GPUNN_DEVICE_CUDA, .realloc_fn = hook_realloc, .user = *state));
+    gpunn_model     *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_tensor    *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 6));
+    gpunn_tensor    *h = gpunn_tanh(gpunn_linear(x, "a.fc", .out_features = 9));
+    gpunn_tensor    *y = gpunn_linear(h, "b.fc", .out_features = 3);
+    gpunn_tensor    *loss[] = {gpunn_mean(gpunn_square(y), GPUNN_ALL, false), gpunn_mean(gpunn_abs(y), GPUNN_ALL, false)};
+    gpunn_optimizer *opt[] = {MADE(dev, gpunn_adam(model, .prefix = "a.")), MADE(dev, gpunn_sgd(model, .prefix = "b."))};
+    float           *values = test_randoms(24, 1, 1);
+    OK(dev, write_floats(x, values, 24));
+    for (int turn = 0; turn < 8; turn++)
+        for (int i = 0; i < 2; i++) {
+            const long graphs = emulator_graph_launches();
+            OK(dev, gpunn_train_step(opt[i], loss[i]));
+            OK(dev, gpunn_synchronize(dev));
+            if (turn >= 2) assert_int_equal(emulator_graph_launches() - graphs, 1);
+        }
+    const long made = emulator_held();
+    OK(dev, gpunn_train_step(opt[0], loss[0]));
+    assert_int_equal(emulator_held(), made);
+    free(values);
+    for (int i = 0; i < 2; i++) gpunn_optimizer_destroy(opt[i]);
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+}
+
 int main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
@@ -951,6 +979,7 @@ int main(void)
         TEST(test_plain),         TEST(test_plain_launch),  TEST(test_memory_ends),   TEST(test_open_failures),
         TEST(test_report),        TEST(test_threads),       TEST(test_models),        TEST(test_move),
         TEST(test_loader),        TEST(test_epilogues),     TEST(test_without_bf16),  TEST(test_wide_bias),
-        TEST(test_nan),           TEST(test_ways),          TEST(test_depthwise),     TEST(test_small_operand)};
+        TEST(test_nan),           TEST(test_ways),          TEST(test_depthwise),     TEST(test_small_operand),
+        TEST(test_turns)};
     return cmocka_run_group_tests_name("runtime", tests, NULL, NULL);
 }

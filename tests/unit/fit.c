@@ -395,6 +395,137 @@ static void test_bar(void **state)
     assert_true(gpunn_progress_bar(NULL, NULL));
 }
 
+/* ---- callbacks, several metrics, accumulation ---- */
+typedef struct calls {
+    int            epochs, batches, ends, stop;
+    gpunn_tensor  *x;
+    gpunn_progress last;
+} calls;
+static bool on_epoch_begin(void *user, const gpunn_progress *p)
+{
+    calls *c = user;
+    assert_true(!p->epoch_done && p->batch == 0 && p->epoch == c->epochs + 1);
+    c->epochs++;
+    return true;
+}
+static bool on_batch_begin(void *user, const gpunn_progress *p)
+{
+    calls *c = user;
+    assert_int_equal(c->batches, c->ends); /* each is followed by its end */
+    assert_true(p->batch >= 1 && !p->epoch_done);
+    return ++c->batches != c->stop;
+}
+static bool on_end(void *user, const gpunn_progress *p)
+{
+    calls *c = user;
+    c->ends += !p->epoch_done;
+    c->last = *p;
+    return true;
+}
+
+static void test_callbacks(void **state)
+{
+    fixture      *f = *state;
+    setup         s = make(f, 0);
+    calls         c = {0};
+    gpunn_tensor *two = MADE(s.dev, gpunn_top_k_accuracy(s.n.logits, s.n.t, 2)),
+                 *all = gpunn_top_k_accuracy(s.n.logits, s.n.t, 3);
+    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.train, .validation = s.validation,
+                        .epochs = 3, .accumulate = 3, .on_progress = on_end, .user = &c, .metrics = {two, all, s.n.accuracy},
+                        .on_epoch_begin = on_epoch_begin, .on_batch_begin = on_batch_begin));
+    assert_int_equal(c.epochs, 3);
+    assert_int_equal(c.batches, 21);
+    assert_int_equal(c.ends, 21);
+    assert_int_equal(gpunn_step_count(s.opt), 3 * 3); /* of 7 batches: 3, 3 and 1 */
+    const gpunn_progress *p = &c.last;
+    assert_true(p->metrics[1] == 1 && p->validation_metrics[1] == 1 && isnan(p->metrics[3]) && isnan(p->validation_metrics[3]));
+    assert_true(p->metrics[2] == p->metric && p->validation_metrics[2] == p->validation_metric);
+    assert_true(p->metrics[0] >= p->metric && p->validation_metrics[0] >= p->validation_metric && p->metrics[0] <= 1);
+    c.stop = c.batches + 4;
+    FAILS(s.dev,
+          gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 2, .user = &c, .on_batch_begin = on_batch_begin,
+                    .on_progress = on_end),
+          GPUNN_ERR_CANCELLED, "on_batch_begin", "before batch 4 of 7");
+    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 1, .metrics = {s.n.logits}), GPUNN_ERR_SHAPE,
+          "metric");
+    FAILS(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 1, .accumulate = -2), GPUNN_ERR_ARGUMENT,
+          "accumulate -2");
+    unmake(&s);
+}
+
+/* Counts, shares and areas as their definitions have them, sample by sample and pair by pair. */
+static void test_classes(void **state)
+{
+    enum { CLASSES = 3 };
+    fixture           *f = *state;
+    setup              s = make(f, 1);
+    gpunn_class_scores scores, plain;
+    int64_t            confusion[CLASSES][CLASSES], counted[CLASSES][CLASSES] = {{0}};
+    float              logits[VALIDATION][CLASSES];
+    double             hits = 0, f1 = 0, areas = 0;
+    gpunn_tensor      *truth = s.n.t;
+    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .train = s.train, .epochs = 1));
+    OK(s.dev, gpunn_evaluate_classes(s.validation, s.n.logits, truth, &scores, .confusion = confusion[0], .auc = true));
+    OK(s.dev, gpunn_evaluate_classes(s.validation, s.n.logits, truth, &plain));
+    assert_true(isnan(plain.auc) && plain.f1 == scores.f1 && plain.samples == VALIDATION);
+    for (int at = 0, n; gpunn_next(s.validation); at += n) {
+        n = gpunn_loader_batch_size(s.validation);
+        OK(s.dev, gpunn_forward(&s.n.logits, 1));
+        OK(s.dev, gpunn_read(s.n.logits, logits[at], (size_t)n * sizeof logits[0]));
+    }
+    double share[VALIDATION][CLASSES];
+    for (int i = 0; i < VALIDATION; i++) {
+        int    best = 0;
+        double sum = 0;
+        for (int k = 1; k < CLASSES; k++) best = logits[i][k] > logits[i][best] ? k : best;
+        counted[s.t[TRAIN + i]][best]++;
+        hits += s.t[TRAIN + i] == best;
+        for (int k = 0; k < CLASSES; k++) sum += exp((double)logits[i][k]);
+        for (int k = 0; k < CLASSES; k++) share[i][k] = exp((double)logits[i][k]) / sum;
+    }
+    assert_memory_equal(confusion, counted, sizeof counted);
+    for (int k = 0; k < CLASSES; k++) {
+        double labels = 0, guesses = 0, above = 0, pairs = 0;
+        for (int j = 0; j < CLASSES; j++) labels += (double)counted[k][j], guesses += (double)counted[j][k];
+        f1 += 2 * (double)counted[k][k] / (labels + guesses) / CLASSES;
+        for (int i = 0; i < VALIDATION; i++)
+            for (int j = 0; j < VALIDATION; j++) {
+                if (s.t[TRAIN + i] != k || s.t[TRAIN + j] == k) continue;
+                pairs++;
+                above += share[i][k] > share[j][k];
+            }
+        areas += above / pairs / CLASSES;
+    }
+    check_close(((float[]){scores.accuracy, scores.f1, scores.auc}),
+                ((float[]){(float)(hits / VALIDATION), (float)f1, (float)areas}), 3, 1e-6, 1e-6);
+    FAILS(s.dev, gpunn_evaluate_classes(s.validation, s.n.loss, truth, &scores), GPUNN_ERR_SHAPE, "[n, classes]");
+    FAILS(s.dev, gpunn_evaluate_classes(s.validation, s.n.logits, NULL, &scores), GPUNN_ERR_ARGUMENT, "tensor of labels is NULL");
+    FAILS(NULL, gpunn_evaluate_classes(NULL, s.n.logits, truth, &scores), GPUNN_ERR_ARGUMENT, "loader is NULL");
+    unmake(&s);
+}
+
+/* Any schedule behind a warm-up. */
+static void test_warmup(void **state)
+{
+    fixture         *f = *state;
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model, .lr = 0.4f));
+    OK(f->dev, gpunn_set_schedule(opt, .type = GPUNN_SCHEDULE_COSINE, .warmup_steps = 4, .total_steps = 12));
+    for (int t = 0; t < 14; t++) {
+        double after = t < 12 ? (t - 4) / 8.0 : 1, lr = t < 4 ? 0.4 * t / 4 : 0.2 * (1 + cos(3.14159265358979 * after));
+        assert_true(fabs((double)gpunn_get_lr(opt) - lr) < 1e-6);
+        OK(f->dev, gpunn_schedule_step(opt, 0));
+    }
+    OK(f->dev, gpunn_set_schedule(opt, .type = GPUNN_SCHEDULE_STEP, .warmup_steps = 2, .step_size = 3));
+    for (int t = 0; t < 9; t++) {
+        double lr = t < 2 ? 0.4 * t / 2 : 0.4 * pow(0.1, (t - 2) / 3);
+        assert_true(fabs((double)gpunn_get_lr(opt) - lr) < 1e-6);
+        OK(f->dev, gpunn_schedule_step(opt, 0));
+    }
+    FAILS(f->dev, gpunn_set_schedule(opt, .type = GPUNN_SCHEDULE_COSINE, .warmup_steps = 4, .total_steps = 4), GPUNN_ERR_ARGUMENT,
+          "warmup_steps is 4");
+    gpunn_optimizer_destroy(opt);
+}
+
 static void test_fit_errors(void **state)
 {
     fixture *f = *state;
@@ -417,6 +548,7 @@ int main(void)
                                        test_with_device(test_patience),  test_with_device(test_schedule_in_fit),
                                        test_with_device(test_averages),  test_with_device(test_goes_on),
                                        test_with_device(test_rate_zero), cmocka_unit_test(test_bar),
-                                       test_with_device(test_fit_errors)};
+                                       test_with_device(test_callbacks), test_with_device(test_classes),
+                                       test_with_device(test_warmup),    test_with_device(test_fit_errors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
