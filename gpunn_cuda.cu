@@ -8049,8 +8049,8 @@ __device__ __forceinline__ float gpunn__log_add(float a, float b, float c)
 
 __device__ __forceinline__ double gpunn__ctc_share_of(const gpunn__ctc &c, int64_t sample)
 {
-    const int64_t length = gpunn__integer(c.target_lengths, c.length_type,
-                                          sample); /* before the loss: sm_100 has a register less to keep */
+    /* Before the loss: on sm_100 a register less is needed around the division. */
+    const int64_t length = gpunn__integer(c.target_lengths, c.length_type, sample);
     return gpunn__ctc_share(c.loss[sample], length, c.samples, c.reduction, c.zero_infinity);
 }
 
