@@ -1061,8 +1061,8 @@ def recurrent(w, call, x, hx=None, params=None, has_biases=True, num_layers=1, d
         given = [h if h is None or num_layers == 1 else w.slice(h, 0, k * directions, (k + 1) * directions) for h in starts]
         length, n, hidden = y.shape[0], y.shape[1], weights[1].shape[1]
         node = w.add(op, [y], (length + (len(starts) if kept else 0), n, directions * hidden), states=bool(kept) or None,
-                     bidirectional=bidirectional or None, relu=call.op == "rnn_relu" or None, **dict(zip(("h_0", "c_0"), given)))
-        node.entry.attributes["weights"] = weights
+                     bidirectional=bidirectional or None, relu=call.op == "rnn_relu" or None, **dict(zip(("h_0", "c_0"), given)),
+                     weights=weights)
         y = w.slice(node, 0, 0, length)
         last.append([w.reshape(w.slice(node, 0, length + i - 1, length + i), (directions, n, hidden)) for i in kept])
         if train and dropout and k + 1 < num_layers:

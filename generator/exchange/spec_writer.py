@@ -152,10 +152,10 @@ class Writer:
         self.taken.add(result)
         return result
 
-    def add(self, op, inputs, size, /, full=None, kind="f32", view_of=None, name=None, layer=None, weights=(), **attributes):
+    def add(self, op, inputs, size, /, full=None, kind="f32", view_of=None, name=None, layer=None, stored=(), **attributes):
         """The value of a new entry, of the dtype kind; attributes that are None are left out."""
         value, given = Value(size, full, kind, view_of), {key: x for key, x in attributes.items() if x is not None}
-        value.entry = Entry(op, None if name or layer else self.unique(op), inputs, given, layer, name, weights)
+        value.entry = Entry(op, None if name or layer else self.unique(op), inputs, given, layer, name, stored)
         self.entries.append(value.entry)
         return value
 
@@ -182,7 +182,7 @@ class Writer:
         return self.view(self.constants[key], full=x.full)
 
     def parameter(self, x):
-        x.value = self.add("parameter", [], x.full, name=x.name, weights=[x], shape=x.full, init=self.init_of(x.tensor),
+        x.value = self.add("parameter", [], x.full, name=x.name, stored=[x], shape=x.full, init=self.init_of(x.tensor),
                            trainable=None if x.trainable else False)
         return x.value
 
@@ -293,7 +293,7 @@ class Writer:
             attributes["parameters"] = {suffix: {"trainable": False} for suffix in frozen}
         self.layers.add(name)
         x = self.whole(x) if op == "embedding" else self.f32(self.whole(x))
-        value = self.add(op, [x], shape, layer=name, weights=list(parts.values()), **attributes)
+        value = self.add(op, [x], shape, layer=name, stored=list(parts.values()), **attributes)
         for p in own.values():
             p.value = Value(p.full)
             p.value.entry, p.value.parameter = value.entry, p.name
