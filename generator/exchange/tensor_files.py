@@ -5,13 +5,17 @@ import os
 import re
 import struct
 import zipfile
+import zlib
 
-from .arrays import CODES, SAFETENSORS, Array, item_size, stored_dtype
+from .arrays import SAFETENSORS, Array, item_size, stored_dtype, transposed
 from .spec_writer import Refused, product
 
 MAX_BYTES = 1 << 36
-_KINDS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32", "I16": "int16",
-          "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool"}
+# What zipfile raises where an archive is cut off or hostile.
+ZIP_FAULTS = (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError, TypeError, ValueError, KeyError,
+              OverflowError, MemoryError, struct.error, zlib.error)
+_KINDS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
+          "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool"}
 _NUMPY = {"f2": "float16", "f4": "float32", "f8": "float64", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64",
           "u1": "uint8", "u2": "uint16", "u4": "uint32", "u8": "uint64", "b1": "bool"}
 
@@ -62,19 +66,20 @@ def read_npy(data, name):
         raise FileError("%s: this is no .npy file of numbers: %s" % (name, error)) from None
     if not head.get("fortran_order"):
         return Array(kind, shape, raw=data[start:])
-    from .arrays import transposed
     return transposed(Array(kind, shape[::-1], raw=data[start:]), list(range(len(shape)))[::-1])
 
 
 def read_npz(path):
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = [one for one in archive.infolist() if one.filename.endswith(".npy")]
-            if sum(one.file_size for one in members) > MAX_BYTES:
-                raise FileError("%s: its tensors are larger than 64 GiB" % path)
-            return {one.filename[:-4]: read_npy(archive.read(one), "%s: %s" % (path, one.filename)) for one in members}
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, zipfile.zlib.error) as error:
-        raise FileError("%s: this is no .npz file: %s" % (path, error)) from None
+    """The Arrays of an archive of .npy files by name."""
+    with open(path, "rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                members = [one for one in archive.infolist() if one.filename.endswith(".npy")]
+                if sum(one.file_size for one in members) > MAX_BYTES:
+                    raise FileError("%s: its tensors are larger than 64 GiB" % path)
+                return {one.filename[:-4]: read_npy(archive.read(one), "%s: %s" % (path, one.filename)) for one in members}
+        except ZIP_FAULTS as error:
+            raise FileError("%s: this is no .npz file: %s" % (path, error)) from None
 
 
 def read(path):
@@ -91,6 +96,3 @@ def for_gpunn(x):
     if kind == "int64" and any(value >= 1 << 63 for value in x.values):
         raise Refused("a number of 2^63 or more does not fit gpunn's integers")
     return SAFETENSORS[dtype], x.shape, x.encoded() if x.kind == kind else Array(kind, x.shape, x.values).encoded()
-
-
-assert set(_KINDS.values()) == set(CODES)
