@@ -5,6 +5,7 @@
  *        nvcc -O3 -arch=native -I. examples/run_model.c gpunn_cuda.cu -o run_model                          with the GPU
  *        cc ... -DKERNELS='"net_kernels.h"' -DKERNEL_SET=net_kernels -DNET_KERNELS_IMPLEMENTATION ...       with its kernels
  * Run:   ./run_model MODEL.json --input X.safetensors --output Y.safetensors
+ *        ./run_model MODEL.onnx ...              in the folder of gpunn, whose importer then writes MODEL.json and MODEL.safetensors
  *        --help explains all options
  * Expect: Y.safetensors holds the spec's outputs by their names; inputs are taken from X by theirs. */
 #define GPUNN_IMPLEMENTATION
@@ -50,7 +51,7 @@ static void log_line(void *user, gpunn_log_level level, const char *message)
 static void parse(arguments *a, int argc, char **argv)
 {
     const option known[] = {
-        {"MODEL.json", "the spec, as generator/model.schema.json describes it", .text = &a->model},
+        {"MODEL.json", "the spec, as generator/model.schema.json describes it, or MODEL.onnx", .text = &a->model},
         {"--input X.safetensors", "tensors by the names of the model's inputs", .text = &a->input},
         {"--output Y.safetensors", "where the spec's outputs go, by their names", .text = &a->output, .written = true},
         {"--weights W.safetensors", "values of the parameters; default: initial ones", .text = &a->weights},
@@ -62,6 +63,25 @@ static void parse(arguments *a, int argc, char **argv)
     const size_t count = sizeof known / sizeof *known;
     options_read(known, count, argc, argv);
     if (!a->model || !a->input || !a->output) options_fail(argv[0], known, count, "MODEL.json, --input and --output are needed");
+}
+
+/* Has the importer write MODEL.json and MODEL.safetensors beside MODEL.onnx; false: it said why not. */
+static bool import_onnx(arguments *a)
+{
+    static char spec[FILENAME_MAX], weights[FILENAME_MAX], command[3 * FILENAME_MAX];
+    const int   stem = (int)strlen(a->model) - (int)strlen(".onnx");
+    if (stem < 1 || strcmp(a->model + stem, ".onnx") != 0) return true;
+    if (strpbrk(a->model, "\"$`\\%!") || a->model[0] == '-' || stem > FILENAME_MAX - 16) {
+        fprintf(stderr, "run_model: '%.80s' has characters that a shell would read; import it by hand\n", a->model);
+        return false;
+    }
+    (void)snprintf(spec, sizeof spec, "%.*s.json", stem, a->model);
+    (void)snprintf(weights, sizeof weights, "%.*s.safetensors", stem, a->model);
+    (void)snprintf(command, sizeof command, "python3 -m generator.import_onnx \"%s\" -o \"%.*s\"", a->model, stem, a->model);
+    if (system(command) != 0) return false;
+    a->model = spec;
+    if (!a->weights) a->weights = weights;
+    return true;
 }
 
 /* device: as gpunn_device_type counts, and one more. */
@@ -256,6 +276,7 @@ int main(int argc, char **argv)
     static results r;
     arguments      a = {NULL, NULL, NULL, NULL, NULL, false, 0, 0, 0};
     parse(&a, argc, argv);
+    if (!import_onnx(&a)) return 1;
     gpunn_device *dev = open_device(a.device);
     if (dev == NULL) return 1;
     gpunn_model *model = gpunn_spec_load(dev, a.model);

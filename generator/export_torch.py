@@ -13,7 +13,6 @@ it, each with its place in the module's source.
 """
 import argparse
 import collections
-import contextlib
 import copy
 import importlib
 import inspect
@@ -21,12 +20,14 @@ import json
 import math
 import operator
 import os
-import struct
 import sys
 import warnings
 from dataclasses import dataclass
 
 from . import table
+from .exchange import spec_writer
+from .exchange.spec_writer import (COSH, ERFC, SINH, Constant, Entry, Parameter, Refused, Value, Writer, broadcast, is_number,
+                                   json_text, needed_entries, normal_axes, normal_axis, product, shape_text, text, write_file)
 
 
 class Unsupported(Exception):
@@ -36,10 +37,6 @@ class Unsupported(Exception):
         self.problems = problems
         count = "1 operation" if len(problems) == 1 else f"{len(problems)} operations"
         super().__init__(f"{count} of {module} cannot be exported:" + "".join(f"\n  {p}" for p in problems))
-
-
-class Refused(Exception):
-    """Why one operation cannot be expressed."""
 
 
 # ---- what the captured graph consists of: a dimension -k stands for k times the batch ----------------------------------
@@ -65,70 +62,6 @@ class Captured:
         self.calls, self.inputs, self.outputs = [], [], []  # calls; references
         self.parameters = {}  # reference: (name, tensor, whether it is a buffer)
         self.constants = {}  # reference: tensor
-
-
-# ---- the tensors of the spec -------------------------------------------------------------------------------------------
-class Value:
-    """shape is what the spec says; full what PyTorch says: larger where an expansion is left to broadcasting."""
-
-    def __init__(self, shape, full=None, dtype="f32", view_of=None):
-        self.shape, self.dtype = tuple(shape), dtype
-        self.full = self.shape if full is None else tuple(full)
-        self.memory = view_of.memory if view_of else self  # in PyTorch, where an operation in place shows
-        self.entry = self.parameter = self.transposed = None  # transposed: what this is with its last two axes exchanged
-        self.is_bool = False  # in PyTorch
-
-    def id(self):
-        return self.parameter or self.entry.name or self.entry.layer or self.entry.id  # parameter: its name, in a layer's entry
-
-
-def json_value(x):
-    """A Value as its id, a number that JSON lacks as the spec spells it: "inf"."""
-    return x.id() if isinstance(x, Value) else str(x) if isinstance(x, float) and not math.isfinite(x) else x
-
-
-class Entry:
-    """An entry of the spec. inputs and values of attributes may be Values; weights: what the weights file holds of it."""
-
-    def __init__(self, op, entry_id, inputs, attributes, layer, name, weights):
-        self.op, self.id, self.inputs, self.attributes = op, entry_id, list(inputs), attributes
-        self.layer, self.name, self.weights = layer, name, weights
-
-    def reads(self):
-        listed = [y for x in self.attributes.values() for y in (x if isinstance(x, list) else [x])]
-        return [x for x in self.inputs + listed if isinstance(x, Value)]
-
-    def json(self):
-        result = {"op": self.op}
-        if self.layer:
-            result["name"] = self.layer
-        if self.name:
-            result["as" if self.layer else "name"] = self.name
-        if not self.layer and not self.name:
-            result["id"] = self.id
-        if self.inputs:
-            result["inputs"] = [x.id() for x in self.inputs]
-        for key, x in self.attributes.items():
-            x = [dim_text(d) for d in x] if key == "shape" else x
-            result[key] = [json_value(y) for y in x] if isinstance(x, (list, tuple)) else json_value(x)
-        return result
-
-
-class Constant:
-    """A tensor known now. It becomes an entry of the spec where an operation reads it; name: of the buffer that it is."""
-
-    def __init__(self, tensor, full=None, name=None):
-        self.tensor, self.name = tensor, name
-        self.full = tuple(tensor.shape) if full is None else tuple(full)
-        self.memory = self  # what it is a view of in PyTorch where tensor is a copy
-
-
-class Parameter:
-    """A parameter or running statistic: part of a layer, or an entry of its own if something else reads it first."""
-
-    def __init__(self, name, tensor):
-        self.name, self.tensor, self.value = name, tensor, None
-        self.full = tuple(tensor.shape)
 
 
 def dtype_name(torch, dtype):
@@ -407,223 +340,45 @@ def capture_trace(torch, root, inputs, batched):
 
 
 # ---- the spec that is being written ------------------------------------------------------------------------------------
-def broadcast(shapes):
-    shape = []
-    for i in range(1, max(map(len, shapes)) + 1):
-        sizes = sorted({s[-i] for s in shapes if len(s) >= i} - {1})
-        if len(sizes) > 1:
-            raise Refused("the shapes " + ", ".join(map(shape_text, shapes)) + " do not broadcast")
-        shape.insert(0, sizes[0] if sizes else 1)
-    return tuple(shape)
-
-
-def dim_text(dim):
-    return dim if dim >= 0 else "N" if dim == -1 else f"{-dim}N"
-
-
-def shape_text(shape):
-    return "[" + ", ".join(str(dim_text(d)) for d in shape) + "]"
-
-
-def product(numbers):
-    result = 1
-    for n in numbers:
-        result *= n
-    return result
-
-
-def is_number(x):
-    return isinstance(x, (int, float))
-
-
-def normal_axis(axis, rank):
-    return axis + rank if axis < 0 else axis
-
-
-def normal_axes(axes, rank):
-    """A list of axes, or one, or none for all of them; in ascending order."""
-    if axes is None or axes == []:
-        return list(range(rank))
-    return sorted(normal_axis(a, rank) for a in (axes if isinstance(axes, (list, tuple)) else [axes]))
-
-
-class Writer:
-    """Appends entries to the spec: the steps that operations of PyTorch's are made of."""
+class TorchWriter(Writer):
+    """The Writer of a module's tensors."""
 
     def __init__(self, torch, training, taken, modules):
-        self.torch, self.training, self.taken, self.modules = torch, training, set(taken) | modules, modules
-        self.entries, self.constants, self.layers = [], {}, set()
+        super().__init__(set(taken) | modules)
+        self.torch, self.training, self.modules = torch, training, modules
         self.batch = None  # an input whose first dimension is the batch
         self.wanted = set()  # which results of the call at hand are read
         self.ranges = set()  # entries that count the samples: 0, 1, ...
 
-    def unique(self, name):
-        result, i = name, 0
-        while result in self.taken:
-            i += 1
-            result = f"{name}_{i}"
-        self.taken.add(result)
-        return result
-
-    def add(self, op, inputs, size, /, full=None, kind="f32", view_of=None, name=None, layer=None, weights=(), **attributes):
-        """The value of a new entry, of the dtype kind; attributes that are None are left out."""
-        value, given = Value(size, full, kind, view_of), {key: x for key, x in attributes.items() if x is not None}
-        value.entry = Entry(op, None if name or layer else self.unique(op), inputs, given, layer, name, weights)
-        self.entries.append(value.entry)
-        return value
-
-    # -- operands --
-    def tensor(self, x):
-        """x as a Value, whose expansion may be left to broadcasting."""
-        if isinstance(x, Size):
-            raise Refused("the batch size is used as a number")
-        if is_number(x):
-            x = Constant(self.torch.tensor(float(x)))
-        if isinstance(x, Constant):
-            return self.constant(x)
-        if isinstance(x, Parameter):
-            return x.value or self.parameter(x)
-        return x
-
-    def constant(self, x):
-        tensor = x.tensor.detach().float().contiguous()
-        key = (tuple(tensor.shape), tensor.numpy().tobytes())
-        if tensor.numel() > (64 if x.name else 4096):  # long as text: kept with the weights
-            if key not in self.constants:
-                self.constants[key] = self.parameter(Parameter(x.name or self.unique("constant"), tensor))
-        elif key not in self.constants:
-            values = tuple(float(f"{v:.9g}") for v in tensor.flatten().tolist())
-            self.constants[key] = self.add("constant", [], tensor.shape, shape=tuple(tensor.shape), values=values)
-        return self.view(self.constants[key], full=x.full)
-
-    def parameter(self, x):
-        values = x.tensor.detach().double()
-        mean, spread = float(values.mean()), float(values.std(unbiased=False))
-        init = {"kind": "normal", "a": mean, "b": spread} if spread else {"kind": "constant", "a": mean}
-        init = init if math.isfinite(mean) else None
-        x.value = self.add("parameter", [], x.full, name=x.name, weights=[x], shape=x.full, init=init,
-                           trainable=None if x.tensor.requires_grad else False)
-        return x.value
+    def constant_of(self, x):
+        return Constant(self.torch.tensor(x))
 
     @staticmethod
-    def view(x, full):
-        """x under another expansion."""
-        result = copy.copy(x)
-        result.full = tuple(full)
-        return result
+    def f32_bytes(tensor):
+        return tensor.detach().cpu().float().contiguous().numpy().tobytes()
 
-    def f32(self, x):
-        x = self.tensor(x)
-        return x if x.dtype == "f32" else self.add("cast", [x], x.shape, x.full, dtype="f32")
+    @staticmethod
+    def init_of(tensor):
+        values = tensor.detach().double()
+        mean, spread = float(values.mean()), float(values.std(unbiased=False))
+        init = {"kind": "normal", "a": mean, "b": spread} if spread else {"kind": "constant", "a": mean}
+        return init if math.isfinite(mean) else None
 
-    def integers(self, x, dtypes=("i64", "i32", "u8")):
-        """x as class numbers, or as indices."""
-        x = self.tensor(x)
-        return x if x.dtype in dtypes else self.add("cast", [x], x.shape, x.full, kind="i64", dtype="i64")
-
-    def whole(self, x):
-        """x with its expansion carried out."""
-        x = self.tensor(x)
-        if x.shape == x.full:
-            return x
-        x, full = self.f32(x), x.full
-        return self.add("expand", [self.view(x, x.shape)], full, shape=full)
-
-    # -- steps --
-    def map(self, op, *operands, **attributes):
-        operands = [self.f32(x) for x in operands]
-        return self.add(op, operands, broadcast([x.shape for x in operands]), broadcast([x.full for x in operands]), **attributes)
-
-    def expr(self, expression, *operands):
-        return self.map("expr", *operands, expression=expression)
-
-    def scale(self, x, factor):
-        return x if factor == 1 else self.map("mul_scalar", x, value=float(factor))
-
-    def reshape(self, x, shape):
-        if isinstance(x, Constant) and x.tensor.numel() == 1:
-            return Constant(x.tensor.reshape(()), shape)
-        x = self.whole(x)
-        source, shape = x.entry.inputs[0] if x.entry.op == "reshape" else x, tuple(shape)
-        return source if source.shape == shape else self.add("reshape", [source], shape, kind=x.dtype, view_of=x, shape=shape)
-
-    def permute(self, x, order):
-        x = self.whole(x)
-        shape = tuple(x.shape[i] for i in order)
-        if [i for i in order if x.shape[i] != 1] == [i for i in range(len(order)) if x.shape[i] != 1]:
-            return self.reshape(x, shape)
-        if x.entry.op == "permute" and [x.entry.attributes["dims"][i] for i in order] == list(range(len(order))):
-            return self.view(x.entry.inputs[0], shape)
-        x = self.f32(x)
-        result = self.add("permute", [x], shape, view_of=x, dims=list(order))
-        if list(order) == list(range(len(order) - 2)) + [len(order) - 1, len(order) - 2]:
-            result.transposed = x
-        return result
+    def tensor(self, x):
+        if isinstance(x, Size):
+            raise Refused("the batch size is used as a number")
+        return super().tensor(x)
 
     def slice(self, x, axis, start, end, step=1):
-        size = x.full[axis]
-        if size < 0:
-            if start in (0, None) and step == 1 and (end is None or end == Size(size) or (is_number(end) and end >= 2 ** 31)):
-                return x
-            raise Refused("it cuts the batch")
+        end = None if end == Size(x.full[axis]) else end
         if isinstance(start, Size) or isinstance(end, Size):
-            raise Refused("its place depends on the batch size")
-        start, end, step = slice(start, end, step).indices(size)
-        if (start, end, step) == (0, size, 1):
-            return x
-        x = self.f32(self.whole(x))
-        shape = x.shape[:axis] + (max(0, (end - start + step - 1) // step),) + x.shape[axis + 1:]
-        return self.add("slice", [x], shape, view_of=x, dim=axis, start=start, end=end, step=None if step == 1 else step)
-
-    def reduce(self, op, x, axes=None, keepdim=False):
-        x = self.f32(self.whole(x))
-        rank = len(x.shape)
-        axes = normal_axes(axes, rank)
-        shape = [1 if i in axes else d for i, d in enumerate(x.shape) if keepdim or i not in axes]
-        return self.add(op, [x], shape, dims=None if len(axes) == rank else axes, keepdim=True if keepdim else None)
-
-    def matmul(self, a, b, transpose_b=False):
-        a, b, transpose_a = self.f32(self.whole(a)), self.f32(self.whole(b)), False
-        if a.transposed:
-            a, transpose_a = a.transposed, True
-        if b.transposed:
-            b, transpose_b = b.transposed, not transpose_b
-        shape = broadcast([a.shape[:-2] or (1,), b.shape[:-2] or (1,)]) if len(a.shape) > 2 or len(b.shape) > 2 else ()
-        shape += (a.shape[-1 if transpose_a else -2], b.shape[-2 if transpose_b else -1])
-        return self.add("matmul", [a, b], shape, transpose_a=transpose_a or None, transpose_b=transpose_b or None)
-
-    # -- layers --
-    def layer_name(self, **parts):
-        """The layer whose parameters these are, all of them read here first; None: there is none."""
-        parts = {suffix: x for suffix, x in parts.items() if x is not None}
-        if not all(isinstance(x, (Parameter, Constant)) and (x.name or "").endswith("." + suffix) for suffix, x in parts.items()):
-            return None
-        names = {x.name[:-len(suffix) - 1] for suffix, x in parts.items()}
-        if len(names) != 1 or names & self.layers or any(isinstance(x, Parameter) and x.value for x in parts.values()):
-            return None
-        return names.pop()
+            raise Refused("it cuts the batch" if x.full[axis] < 0 else "its place depends on the batch size")
+        return super().slice(x, axis, start, end, step)
 
     def free_name(self, call):
         """A name for a layer that has no parameter to tell it."""
         free = call.path not in self.layers and (call.path in self.modules or call.path not in self.taken)
         return call.path if call.path and free else self.unique(call.op)
-
-    def layer(self, op, name, x, shape, parts, **attributes):
-        """The value of a layer; parts: its parameters by suffix, None where there is none."""
-        parts = {suffix: p for suffix, p in parts.items() if p is not None}
-        own = {suffix: p for suffix, p in parts.items() if isinstance(p, Parameter)}
-        frozen = [suffix for suffix, p in own.items() if not p.tensor.requires_grad]
-        if frozen and len(frozen) == len(own):
-            attributes["trainable"] = False
-        elif frozen:
-            attributes["parameters"] = {suffix: {"trainable": False} for suffix in frozen}
-        self.layers.add(name)
-        x = self.whole(x) if op == "embedding" else self.f32(self.whole(x))
-        value = self.add(op, [x], shape, layer=name, weights=list(parts.values()), **attributes)
-        for p in own.values():
-            p.value = Value(p.full)
-            p.value.entry, p.value.parameter = value.entry, p.name
-        return value
 
 
 # ---- the operations ----------------------------------------------------------------------------------------------------
@@ -646,12 +401,6 @@ def number(x):
     return float(x) if is_number(x) else None
 
 
-def text(x):
-    if not math.isfinite(x):
-        raise Refused(f"{x} cannot stand in a formula")
-    return f"({float(x)!r})" if x < 0 else repr(float(x))
-
-
 def table_op(op):
     """An op of gpunn.h's table over x, whose attributes have torch's names and defaults."""
     return lambda w, call, x, **given: w.map(op.name, x, **{name: number(given.get(name, value)) for name, value in op.attrs})
@@ -671,19 +420,6 @@ def formula(expression):
         return w.expr(expression.format(**values), *[t for t in (x, y, z) if t is not None])
     return lower
 
-
-# By halves, whose squares overflow no earlier than the result; and (e + e / (e + 1)) / 2 with e = exp(x) - 1 near 0.
-SINH = ("e = expm1(x if abs(x) < 1 else 0); h = exp(0.5 * x); k = exp(-0.5 * x); "
-        "0.5 * (e + e / (e + 1)) if abs(x) < 1 else h * (0.5 * h) - k * (0.5 * k)")
-# 1 + 2 sinh(x / 2)^2, whose gradient does not cancel.
-COSH = ("e = expm1(0.5 * x if abs(x) < 2 else 0); "
-        "u = 0.5 * (e + e / (e + 1)) if abs(x) < 2 else 0.5 * (exp(0.5 * x) - exp(-0.5 * x)); 1 + 2 * u * u")
-# Of a >= 0: t exp(-a^2 + a polynomial in t), t = 2 / (2 + a); within 1e-7, fitted at Chebyshev's nodes of 0 <= a <= 11. b is a,
-# rounded down so that b^2 is exact. The gradient is that of -erf.
-ERFC = ("a = min(abs(x), 11); t = 1 / (1 + 0.5 * a); b = floor(16 * a) / 16; "
-        "p = -1.26546872 + t * (0.999060392 + t * (0.382924557 + t * (0.052532699 + t * (-0.0518615171 + t * (0.0203504916 + "
-        "t * (-0.81853658 + t * (1.24898505 + t * (-0.720157564 + t * 0.152171284)))))))); "
-        "r = t * exp(-b * b) * exp((b - a) * (b + a) + p); e = erf(x); detach(2 - r if x < 0 else r) + (detach(e) - e)")
 
 for torch_name, expression in {
         "softshrink": "where(x > {lambd}, x - {lambd}, where(x < -{lambd}, x + {lambd}, 0 * x))",
@@ -1325,8 +1061,8 @@ def recurrent(w, call, x, hx=None, params=None, has_biases=True, num_layers=1, d
         given = [h if h is None or num_layers == 1 else w.slice(h, 0, k * directions, (k + 1) * directions) for h in starts]
         length, n, hidden = y.shape[0], y.shape[1], weights[1].shape[1]
         node = w.add(op, [y], (length + (len(starts) if kept else 0), n, directions * hidden), states=bool(kept) or None,
-                     bidirectional=bidirectional or None, relu=call.op == "rnn_relu" or None, **dict(zip(("h_0", "c_0"), given)))
-        node.entry.attributes["weights"] = weights
+                     bidirectional=bidirectional or None, relu=call.op == "rnn_relu" or None, **dict(zip(("h_0", "c_0"), given)),
+                     weights=weights)
         y = w.slice(node, 0, 0, length)
         last.append([w.reshape(w.slice(node, 0, length + i - 1, length + i), (directions, n, hidden)) for i in kept])
         if train and dropout and k + 1 < num_layers:
@@ -1985,39 +1721,15 @@ def optimizer_json(optimizer):
     return result
 
 
-def write_file(path, data):
-    """All of it or nothing."""
-    try:
-        with open(path + ".part", "wb") as file:
-            file.write(data)
-        os.replace(path + ".part", path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.remove(path + ".part")
-        raise
-
-
 def save_safetensors(path, tensors):
     """Writes tensors by name, floats as F32."""
-    header, data, end = {}, [], 0
+    kinds = {"float32": "F32", "int64": "I64", "int32": "I32", "uint8": "U8", "bool": "BOOL"}
+    chunks = {}
     for name, tensor in tensors.items():
         tensor = tensor.detach().cpu()
         tensor = (tensor.float() if tensor.is_floating_point() else tensor).contiguous()
-        chunk = tensor.numpy().tobytes()
-        kind = {"float32": "F32", "int64": "I64", "int32": "I32", "uint8": "U8", "bool": "BOOL"}[str(tensor.dtype).split(".")[1]]
-        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [end, end + len(chunk)]}
-        end += len(chunk)
-        data.append(chunk)
-    head = json.dumps(header, separators=(",", ":")).encode()
-    head += b" " * (-len(head) % 8)
-    write_file(path, struct.pack("<Q", len(head)) + head + b"".join(data))
-
-
-def json_text(spec):
-    """spec with one tensor on a line."""
-    head = json.dumps({key: x for key, x in spec.items() if key != "tensors"}, indent=1)[:-2]
-    lines = ",\n".join("  " + json.dumps(x) for x in spec["tensors"])
-    return head + ',\n "tensors": [\n' + lines + "\n ]\n}\n"
+        chunks[name] = kinds[str(tensor.dtype).split(".")[1]], tensor.shape, tensor.numpy().tobytes()
+    spec_writer.save_safetensors(path, chunks)
 
 
 def input_names_of(module, count, loss):
@@ -2069,7 +1781,7 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
 
     state = tensors_of_state(root)
     taken = [own_name(name) for name in state] + input_names + result_names
-    writer = Writer(torch, module.training, taken, {own_name(name).rpartition(".")[0] for name in state} - set(taken))
+    writer = TorchWriter(torch, module.training, taken, {own_name(name).rpartition(".")[0] for name in state} - set(taken))
     known = {}
     for reference, name, x, b in zip(captured.inputs, input_names, inputs, batched):
         kind = dtype_name(torch, x.dtype)
@@ -2082,7 +1794,8 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
     shared = {}
     for reference, (name, tensor, is_buffer) in captured.parameters.items():
         if name not in shared:
-            shared[name] = Constant(tensor.detach().clone(), name=name) if is_buffer else Parameter(name, tensor)
+            shared[name] = (Constant(tensor.detach().clone(), name=name) if is_buffer else
+                            Parameter(name, tensor, tensor.requires_grad))
         known[reference] = shared[name]
     known.update({reference: Constant(tensor.detach().clone()) for reference, tensor in captured.constants.items()})
     lowering = Lowering(torch, captured, writer, known)
@@ -2102,13 +1815,7 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
     if lowering.problems:
         raise Unsupported(title, lowering.problems)
 
-    needed, open_entries = set(), list(results)
-    while open_entries:
-        entry = open_entries.pop()
-        if id(entry) not in needed:
-            needed.add(id(entry))
-            open_entries.extend(x.entry for x in entry.reads())
-    entries = [e for e in writer.entries if id(e) in needed or e.op == "input"]
+    entries = needed_entries(writer.entries, results)
     floats = [p.dtype for p in module.parameters() if p.is_floating_point()]
     precision = {torch.bfloat16: "bf16", torch.float16: "f16"}.get(floats[0] if len(set(floats)) == 1 else None, "f32")
     spec = {"gpunn_spec": 1, "name": os.path.splitext(os.path.basename(path_json))[0], "precision": precision,
@@ -2119,7 +1826,7 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
             raise ValueError(f"loss is {loss!r}, which is none of the outputs {result_names}")
     if optimizer is not None:
         spec["optimizer"] = optimizer_json(optimizer)
-    write_file(path_json, json_text(spec).encode("ascii"))
+    write_file(path_json, [json_text(spec).encode("ascii")])
     save_safetensors(path_safetensors, {p.name: p.tensor for e in entries for p in e.weights})
     return spec
 

@@ -96,7 +96,7 @@ def fits(value, part):
     return True
 
 
-class _Loader:
+class Loader:
     def __init__(self, source):
         self.source = source
         self.graph = Graph()
@@ -167,7 +167,7 @@ class _Loader:
         for key, inner in part["properties"].items():
             if key in value:
                 given = value[key]
-                result[key] = _Loader.filled(given, inner) if "properties" in inner else given
+                result[key] = Loader.filled(given, inner) if "properties" in inner else given
             elif "default" in inner:
                 result[key] = inner["default"]
         return result
@@ -351,7 +351,7 @@ def builder_arguments(op):
 
 def parse(text, path="model.json"):
     """The Model of a spec's text."""
-    return _Loader(json_text.Source(text, path)).model()
+    return Loader(json_text.Source(text, path)).model()
 
 
 def load(path):
@@ -361,4 +361,4 @@ def load(path):
             data = file.read(json_text.MAX_BYTES + 1)
     except OSError as fault:
         raise SpecError("%s: cannot be read: %s" % (path, fault.strerror)) from None
-    return _Loader(json_text.decode(data, path)).model()
+    return Loader(json_text.decode(data, path)).model()

@@ -1,0 +1,466 @@
+"""Turns an ONNX graph into the entries of a spec."""
+import copy
+import json
+import math
+import re
+import struct
+
+from .. import spec
+from ..json_text import Source, SpecError, read
+from . import fold, onnx_attention, onnx_layers, onnx_patterns
+from .arrays import RANGES, SAFETENSORS, Array, is_float, stored_dtype
+from .onnx_file import Graph, tensor_kind
+from .onnx_ops import OPERATIONS, RESULT_KINDS
+from .spec_writer import Constant, Parameter, Refused, Value, Writer, needed_entries, product
+
+assert onnx_layers and onnx_attention  # whose ops stand in OPERATIONS
+CHEAP = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Shape", "Size", "ConstantOfShape")
+KEEPS_NAME = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Cast", "DequantizeLinear")
+SHAPERS = ("Range", "NonZero")  # whose results' shapes follow from values
+FAULTS = (TypeError, IndexError, KeyError, AttributeError, ValueError, ArithmeticError, struct.error)
+
+
+class Unsupported(Exception):
+    """What cannot be imported: `problems` holds one text each; needed: the inputs whose values would have to be known."""
+
+    def __init__(self, path, problems, needed=()):
+        self.problems, self.needed = problems, sorted(needed)
+        count = "1 operation" if len(problems) == 1 else "%d operations" % len(problems)
+        super().__init__("%s of %s cannot be imported:%s" % (count, path, "".join("\n  " + p for p in problems)))
+
+
+class Missing:
+    """What stands for the result of an op that was refused. why: None if that is listed already."""
+
+    def __init__(self, why=None):
+        self.why = why
+
+
+class Call:
+    """A node as the ops see it."""
+
+    def __init__(self, node, opset):
+        self.op, self.attributes, self.opset = node.op, node.attributes, opset
+        self.inputs, self.outputs, self.place, self.domain = node.inputs, node.outputs, node.place, node.domain
+
+    def get(self, name, default):
+        return self.attributes.get(name, default)
+
+    def has(self, name):
+        return name in self.attributes
+
+    def with_attributes(self, **attributes):
+        result = copy.copy(self)
+        result.attributes = dict(self.attributes, **attributes)
+        return result
+
+
+class OnnxWriter(Writer):
+    """The Writer of Arrays. Each entry is built at once as spec.py will read it, which tells its shape or refuses it."""
+
+    def __init__(self, taken):
+        super().__init__(taken)
+        self.loader = spec.Loader(Source("", ""))
+        self.claimed, self.notes, self.needed = set(), {}, set()  # names of parameters; by topic; inputs to be known
+        self.turned, self.bias_of = {}, None  # by id: a weight and what it is transposed; of a product, what is added to it
+
+    # -- what the base class asks for --
+    @staticmethod
+    def constant_of(x):
+        return Constant(Array("float32", (), [float(x)]))
+
+    @staticmethod
+    def f32_bytes(tensor):
+        if not is_float(tensor.kind) and any(abs(x) > 1 << 24 for x in tensor.values):
+            raise Refused("it computes with integers above 2^24, where gpunn has not every one")
+        if any(isinstance(x, fold.Size) for x in tensor.values if not isinstance(x, float)):
+            raise Refused("the batch size is used as a number; fix it with --batch")
+        return tensor.f32_bytes()
+
+    @staticmethod
+    def init_of(tensor):
+        return None
+
+    def add(self, op, inputs, size, /, full=None, **given):
+        value = super().add(op, inputs, size, full, **given)
+        try:
+            text = json.dumps(value.entry.json())
+            self.loader.tensor(read(Source(text, "")), 0)
+        except SpecError as error:
+            self.entries.pop()
+            raise Refused(re.sub(r"^:\d+:\d+: (\w+( '[^']*')?: )?", "", str(error))) from None
+        t = self.loader.ids[value.id()]
+        same = next((x for x in inputs if self.loader.ids.get(x.id()) is t), None)
+        if same is not None:  # an op that changes nothing
+            self.entries.pop()
+            return self.view(same, same.full)
+        value.shape, value.dtype = t.shape, t.dtype
+        value.full = value.full if full is not None else t.shape
+        return value
+
+    def parameter(self, x):
+        x.name = self.unique(x.name) if x.name in self.claimed else x.name
+        self.claimed.add(x.name)
+        return super().parameter(x)
+
+    def slice(self, x, axis, start, end, step=1):
+        if isinstance(x, Constant) and x.tensor.count() == 1 and x.full[axis] > 0:  # expanded: alike everywhere
+            count = len(range(x.full[axis])[start:end:step])
+            return Constant(x.tensor, x.full[:axis] + (count,) + x.full[axis + 1:])
+        return super().slice(x, axis, start, end, step)
+
+    # -- layers --
+    def layer_name(self, **parts):
+        name = super().layer_name(**parts)
+        return name if name and not any("%s.%s" % (name, suffix) in self.claimed for suffix in parts) else None
+
+    def layer(self, op, name, x, shape, parts, **attributes):
+        self.claimed.update("%s.%s" % (name, suffix) for suffix, part in parts.items() if part is not None)
+        return super().layer(op, name, x, shape, parts, **attributes)
+
+    def free_name(self, call):
+        """A name for a layer that has no parameter to tell it: the path that PyTorch's exporter gives a node, or its name."""
+        path = call.place.strip("/")
+        path = path.rpartition("/")[0] or path if path.rpartition("/")[2].split("_")[0] == call.op else path
+        return self.unique(path[:200].replace("/", ".") or call.op.lower())
+
+    def weight(self, x, name):
+        """x as a parameter of the spec, called so if it has no name of its own."""
+        if isinstance(x, Constant):
+            x = Parameter(x.name or self.unique(name), x.tensor, True)
+        return self.tensor(x)
+
+    # -- kinds --
+    @staticmethod
+    def kind_of(x):
+        """The kind that ONNX has for a tensor."""
+        if isinstance(x, (Constant, Parameter)):
+            return x.tensor.kind
+        return getattr(x, "kind", None) or {"i64": "int64", "i32": "int32", "u8": "uint8", "bool": "bool"}.get(x.dtype, "float32")
+
+    def as_kind(self, x, kind):
+        """x, which ONNX has as a tensor of that kind."""
+        x = self.tensor(x)
+        x = self.view(x, x.full)
+        x.kind = kind
+        return x
+
+    def wrapped(self, x, kind):
+        """Whole numbers as a small integer kind keeps them: modulo its range."""
+        low, high = RANGES.get(kind, (0, math.inf))
+        if high >= 1 << 24:
+            return x
+        return self.expr("x - %d * floor((x - %d) / %d)" % (high - low + 1, low, high - low + 1), x)
+
+    def note_integers(self, call):
+        self.notes.setdefault("integers", "%s computes with integers, in 32-bit floats: exact up to 2^24" % call.place)
+
+    # -- what must be known --
+    def known_array(self, x, what):
+        """The Array of an operand, which no run may change."""
+        if isinstance(x, (Constant, Parameter)):
+            return x.tensor if x.full == x.tensor.shape else Array(x.tensor.kind, x.full, fold.expanded(x.tensor, x.full))
+        names = sorted(entry.name for entry in ancestors(x.entry) if entry.op == "input")
+        self.needed.update(names)
+        raise Refused("its %s must be known when it is imported%s" % (what, "; give %s a value with --fix" % ", ".join(names)
+                                                                     if names else ""))
+
+    def finished(self, name, x, kind):
+        """The entry of a result, as a tensor of gpunn's dtype for its kind."""
+        kind = kind if kind and kind != "string" else self.kind_of(x)
+        x, dtype = self.whole(x), stored_dtype(kind)
+        if x.dtype != dtype:
+            x = self.expr("where(x == 0, 0, 1)", x) if dtype == "bool" and x.dtype == "f32" else x
+            x = self.add("cast", [x], (), dtype=dtype)
+        if x.entry.op in ("input", "parameter", "constant") or x.entry.name or x.parameter:
+            x = self.add("reshape", [x], (), shape=x.shape)
+        x.entry.name = name
+        return x.entry
+
+
+def ancestors(entry):
+    """All entries that one depends on."""
+    found, pending = {}, [entry]
+    while pending:
+        entry = pending.pop()
+        if id(entry) not in found:
+            found[id(entry)] = entry
+            pending.extend(x.entry for x in entry.reads())
+    return list(found.values())
+
+
+class Lowering:
+    """Turns nodes into entries; known: what each name is, a Value, Constant, Parameter or Missing."""
+
+    def __init__(self, model, writer, known):
+        self.model, self.writer, self.known, self.problems = model, writer, known, []
+        self.readers, self.makers = {}, {}  # by name: the nodes that read it, the one that computes it
+        self.joined = {}  # by name of a product without its bias, that of the sum that stands for both
+        self.done = set()  # ids of nodes that are part of another's layer
+        writer.bias_of = self.bias_of
+
+    def run(self, graph, outer=()):
+        """Lowers the nodes of a graph that its outputs need. outer: names that are read from outside."""
+        nodes = reachable(graph.nodes, graph.outputs)
+        for node in nodes:
+            self.makers.update({name: node for name in node.outputs if name})
+            for name in node.inputs:
+                self.readers.setdefault(name, []).append(node)
+        for name in list(graph.outputs) + list(outer):
+            self.readers.setdefault(name, []).append(None)
+        self.known.update({name: of_initializer(name, array) for name, array in graph.initializers.items()
+                           if name not in self.known})
+        for node in nodes:
+            if id(node) not in self.done:
+                self.lower(node)
+
+    def lower(self, node):
+        mark = len(self.writer.entries)
+        try:
+            results = self.results(node)
+        except Refused as why:
+            if str(why):
+                self.problems.append("%s '%.100s': %s" % (op_text(node), node.place, why))
+            results = [Missing()] * len(node.outputs)
+        for name, result in zip(node.outputs, results):
+            name = self.joined.get(name, name)
+            if name:
+                self.known[name] = result
+                self.label(result, name, mark)
+
+    def label(self, value, name, mark):
+        """Calls the entry of a value that is new as ONNX does."""
+        w = self.writer
+        if not isinstance(value, Value) or value.parameter or value.entry.name or value.entry.layer or name in w.taken:
+            return
+        if len(name.encode("utf-8")) <= 255 and any(value.entry is entry for entry in w.entries[mark:]):
+            w.taken.add(name)
+            w.loader.ids[name] = w.loader.ids[value.entry.id]
+            value.entry.id = name
+
+    def bias_of(self, call, size):
+        """What the only reader of a product adds to it, if that is a bias, and that node is done with; else None."""
+        readers = self.readers.get(call.outputs[0], [])
+        if len(readers) != 1 or readers[0] is None or readers[0].op != "Add" or id(readers[0]) in self.done:
+            return None
+        other = [name for name in readers[0].inputs if name != call.outputs[0]]
+        bias = self.known.get(other[0]) if len(other) == 1 else None
+        if not isinstance(bias, (Parameter, Constant)) or bias.full != (size,) or bias.tensor.shape != (size,):
+            return None
+        self.done.add(id(readers[0]))
+        self.joined[call.outputs[0]] = readers[0].outputs[0]
+        return bias
+
+    def operand(self, name):
+        if not name:
+            return None
+        if name not in self.known:
+            raise Refused("it reads '%.100s', which nothing before it computes" % name)
+        x = self.known[name]
+        if isinstance(x, Missing):
+            raise Refused(x.why or "")
+        return x
+
+    def results(self, node):
+        """What the outputs of a node are."""
+        if node.domain:
+            raise Refused("gpunn knows no ops of the domain %s" % node.domain)
+        call, w = Call(node, self.model.opset), self.writer
+        if node.op == "Constant":
+            return [constant_of(call)]
+        operands = [self.operand(name) for name in node.inputs]
+        if any(isinstance(x, (Constant, Parameter)) and x.tensor.kind == "string" for x in operands):
+            raise Refused("gpunn has no tensors of strings")
+        try:
+            if node.op == "If":
+                return self.branches(call, operands[0])
+            known = self.folded(call, operands)
+            if known is not None:
+                return known
+            result = onnx_patterns.fused(self, call, operands)
+            if result is None and node.op not in OPERATIONS:
+                for x in operands if node.op in SHAPERS else ():
+                    w.known_array(x, "operands")
+                raise Refused("gpunn has no counterpart of this op")
+            return self.of_kinds(call, operands, OPERATIONS[node.op](w, call, *operands) if result is None else result)
+        except FAULTS as error:
+            raise Refused("it is not possible with these operands (%s)" % error) from error
+
+    def of_kinds(self, call, operands, result):
+        """The results with the kinds that ONNX has for them."""
+        results = []
+        for x in result if isinstance(result, (list, tuple)) else [result]:
+            kind = RESULT_KINDS.get(call.op) or next((self.writer.kind_of(y) for y in operands if y is not None), "float32")
+            results.append(x if kind == "own" or not isinstance(x, Value) else self.writer.as_kind(x, kind))
+        return results
+
+    def folded(self, call, operands):
+        """The results of an op whose operands are known; None: they are not, or it is left to gpunn."""
+        if call.op in ("Shape", "Size", "EyeLike") and isinstance(operands[0], Value):
+            return [Constant(fold.FOLDED[call.op](call, Array(self.writer.kind_of(operands[0]), operands[0].full)))]
+        if call.op == "CastLike" and isinstance(operands[1], Value):
+            operands = [operands[0], Constant(Array(self.writer.kind_of(operands[1]), ()))]
+        if call.op not in fold.FOLDED or not all(x is None or isinstance(x, (Constant, Parameter)) for x in operands):
+            return None
+        given = [x for x in operands if x is not None]
+        if any(x.full != x.tensor.shape for x in given):
+            return None
+        if call.op not in CHEAP and sum(product(x.full) for x in given) > fold.MAX_ELEMENTS:
+            return None
+        result = fold.FOLDED[call.op](call, *[None if x is None else x.tensor for x in operands])
+        name = next((x.name for x in given if x.name), None) if call.op in KEEPS_NAME else None
+        results = result if isinstance(result, list) else [result]
+        return None if result is None else [operands[0] if x is given[0].tensor else of_initializer(name, x) for x in results]
+
+    def branches(self, call, condition):
+        """If: the branch that is taken; both, where only a run can tell and they are alike."""
+        if isinstance(condition, (Constant, Parameter)):
+            return self.branch(call, "then_branch" if condition.tensor.item() else "else_branch")
+        pairs = zip(*[self.branch(call, name) for name in ("then_branch", "else_branch")])
+        return [self.either(condition, a, b) for a, b in pairs]
+
+    def either(self, condition, a, b):
+        if any(isinstance(x, Missing) for x in (a, b)):
+            return Missing()
+        if a.full != b.full:
+            raise Refused("its branches give %s and %s, and which one is taken is only known at run time" % (a.full, b.full))
+        return self.writer.as_kind(self.writer.map("where", self.writer.reshape(condition, ()), a, b), self.writer.kind_of(a))
+
+    def branch(self, call, name):
+        graph = Graph(call.attributes[name], self.model)
+        self.run(graph, [x for node in graph.nodes for x in node.inputs])
+        return [self.operand(x) if not isinstance(self.known.get(x), Missing) else self.known[x] for x in graph.outputs]
+
+
+def op_text(node):
+    return "%s.%s" % (node.domain, node.op) if node.domain else node.op
+
+
+def of_initializer(name, array):
+    """Weights are Parameters; what is small or of integers is a Constant."""
+    if name and is_float(array.kind) and array.count() > 1:
+        return Parameter(name, array, True)
+    return Constant(array, name=name)
+
+
+def constant_of(call):
+    """What the op Constant holds."""
+    kinds = {"value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64"}
+    for name, value in call.attributes.items():
+        if name == "value" and isinstance(value, Array):
+            return Constant(value)
+        if name in kinds:
+            many = name.endswith("s")
+            return Constant(Array(kinds[name], (len(value),) if many else (), list(value) if many else [value]))
+    raise Refused("gpunn has no constants of this kind")
+
+
+def reachable(nodes, outputs):
+    """The nodes that compute what the outputs, or a branch within one of them, depend on."""
+    wanted, result = set(outputs), []
+    for node in reversed(nodes):
+        if wanted.intersection(node.outputs):
+            result.append(node)
+            wanted.update(node.inputs)
+            for graph in node.attributes.values():
+                wanted.update(inner_reads(graph))
+    return result[::-1]
+
+
+def inner_reads(graph):
+    """The names that a graph within a node reads."""
+    names = []
+    for node in getattr(graph, "node", ()) if not isinstance(graph, (Array, list, str, int, float)) else ():
+        names += node.input
+        for attribute in node.attribute:
+            names += inner_reads(attribute.g) if attribute.g else []
+    return names + ([value.name for value in graph.output] if names else [])
+
+
+# ---- the inputs ----------------------------------------------------------------------------------------------------------
+class Sizes:
+    """The sizes of the inputs' axes. sizes: by name; batch: the name of the axis that varies, or its size, None to find it."""
+
+    def __init__(self, inputs, sizes, batch):
+        self.given = {name: int(size) for name, size in sizes.items()}
+        self.batch = batch
+        if batch is None:
+            first = [self.names(value)[0] for value in inputs if self.names(value)]
+            self.batch = next((name for name in first if isinstance(name, str) and name not in self.given), None)
+        elif batch.isdigit():
+            names = [self.names(value)[0] for value in inputs if self.names(value)]
+            self.given.update({name: int(batch) for name in names if isinstance(name, str)})
+
+    @staticmethod
+    def names(value):
+        """By axis, a size or a name; an axis without either is called INPUT:AXIS, and the first of all inputs "batch"."""
+        shape = value.type.tensor_type.shape if value.type and value.type.tensor_type else None
+        if shape is None:
+            return []
+        return [d.dim_value if d.dim_value > 0 or d.has("dim_value") and not d.dim_param and d.dim_value == 0 else
+                d.dim_param or ("%s:%d" % (value.name, i) if i else "batch") for i, d in enumerate(shape.dim)]
+
+    def shape(self, value):
+        result = []
+        for name in self.names(value):
+            if isinstance(name, str) and name not in self.given and name != self.batch:
+                raise Refused("its axis '%.80s' has no size: give it one with --size %s=SIZE" % (name, name))
+            result.append(name if not isinstance(name, str) else self.given.get(name, -1))
+        return tuple(result)
+
+
+def input_value(writer, value, sizes, fixed):
+    """What an input of the model is."""
+    if value.name in fixed:
+        return Constant(fixed[value.name])
+    kind = tensor_kind(value)
+    if kind is None or kind not in RANGES and kind != "bool" and not is_float(kind):
+        return Missing("its operand '%.80s' is of %s, which gpunn does not have" % (value.name, kind or "no tensor type"))
+    dtype = stored_dtype(kind)
+    if value.type.tensor_type.shape is None:
+        raise Refused("it tells no shape; give it values with --fix, or a shape with onnx.shape_inference")
+    result = writer.add("input", [], (), name=value.name, dtype=None if dtype == "f32" else dtype, shape=sizes.shape(value))
+    return writer.as_kind(result, kind)
+
+
+def import_graph(model, title, sizes=(), batch=None, fixed=None):
+    """The spec of an onnx_file.Model as a dictionary, its weights for save_safetensors, and notes."""
+    graph, fixed = model.graph, fixed or {}
+    inputs = [value for value in graph.inputs if value.name not in graph.initializers]
+    names = [value.name for value in inputs] + list(graph.outputs)
+    writer = OnnxWriter(names + list(graph.initializers))
+    known, lowering = {}, None
+    lowering = Lowering(model, writer, known)
+    axes = Sizes([value for value in inputs if value.name not in fixed], dict(sizes), batch)
+    for value in inputs:
+        try:
+            known[value.name] = input_value(writer, value, axes, fixed)
+        except Refused as why:
+            writer.needed.add(value.name)
+            lowering.problems.append("the input '%.80s': %s" % (value.name, why))
+            known[value.name] = Missing()
+    lowering.run(graph)
+    results = outputs_of(lowering, graph)
+    if lowering.problems:
+        raise Unsupported(title, lowering.problems, writer.needed)
+    entries = needed_entries(writer.entries, results)
+    result = {"gpunn_spec": 1, "name": title, "tensors": [e.json() for e in entries], "outputs": [e.name for e in results]}
+    return result, stored_weights(entries), list(writer.notes.values())
+
+
+def outputs_of(lowering, graph):
+    results = []
+    for name in graph.outputs:
+        try:
+            results.append(lowering.writer.finished(name, lowering.operand(name), graph.output_kinds.get(name)))
+        except Refused as why:
+            if str(why):
+                lowering.problems.append("the output '%.80s': %s" % (name, why))
+    if not graph.outputs:
+        lowering.problems.append("it has no outputs")
+    return results
+
+
+def stored_weights(entries):
+    """The parameters of entries as save_safetensors takes them; running statistics and weights alike are F32."""
+    return {x.name: (SAFETENSORS["f32"], x.tensor.shape, x.tensor.f32_bytes()) for entry in entries for x in entry.weights}

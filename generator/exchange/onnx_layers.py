@@ -1,0 +1,467 @@
+"""What ONNX's layers are made of: products, convolutions, pools, norms, resizing, recurrence, attention, losses."""
+import math
+
+from . import fold, resize
+from .arrays import Array, transposed
+from .onnx_ops import OPERATIONS, numbers, operation, padded
+from .spec_writer import Constant, Parameter, Refused, Value, normal_axes, normal_axis, product, text
+
+
+# ---- products -----------------------------------------------------------------------------------------------------------
+def turned(w, x):
+    """A weight with its two axes exchanged, as a parameter of the same name."""
+    if id(x) not in w.turned:
+        result = transposed(x.tensor, (1, 0))
+        w.turned[id(x)] = x, Parameter(x.name, result, True) if x.name else Constant(result)
+    return w.turned[id(x)][1]
+
+
+def linear(w, call, x, weight, bias):
+    """x times weight [out, in] transposed: a layer of that name, or one that reads parameters of other names."""
+    given, added = {}, None
+    if bias is not None and (isinstance(bias, Value) or bias.full != weight.full[:1]):
+        bias, added = None, bias
+    suffixes = {"weight": weight, "bias": bias}
+    own = next((y.name[:-5] for y in (bias,) if y is not None and (y.name or "").endswith(".bias")), None)
+    if own and "%s.weight" % own not in w.taken and not weight.value and isinstance(weight, Parameter):
+        weight.name = own + ".weight"  # PyTorch's exporter has no name for what it has transposed
+    name = w.layer_name(**suffixes)
+    if name is None:
+        name = w.free_name(call)
+        given = {"weight": w.weight(weight, name + ".weight"), "bias": False if bias is None else w.weight(bias, name + ".bias")}
+        suffixes = {}
+    elif bias is None:
+        given["bias"] = False
+    y = w.layer("linear", name, x, (), suffixes, out_features=weight.full[0], **given)
+    return y if added is None else w.map("add", y, added)
+
+
+def is_weight(x, rank=2):
+    return isinstance(x, (Parameter, Constant)) and len(x.full) == rank and x.full == x.tensor.shape
+
+
+@operation("MatMul")
+def matmul(w, call, a, b):
+    if isinstance(a, Value) and is_weight(b) and len(a.full) >= 2:
+        return linear(w, call, a, turned(w, b), w.bias_of(call, b.full[1]))
+    return product_of(w, a, b)
+
+
+def product_of(w, a, b):
+    """numpy.matmul, vectors too."""
+    rank_a, rank_b = len(a.full), len(b.full)
+    a = w.reshape(a, (1,) + a.full) if rank_a == 1 else a
+    b = w.reshape(b, b.full + (1,)) if rank_b == 1 else b
+    y = w.matmul(a, b)
+    shape = y.shape[:-2] + (() if rank_a == 1 else y.shape[-2:-1]) + (() if rank_b == 1 else y.shape[-1:])
+    return w.reshape(y, shape)
+
+
+@operation("Gemm")
+def gemm(w, call, a, b, c=None):
+    alpha, beta = call.get("alpha", 1.0), call.get("beta", 1.0)
+    if isinstance(a, Value) and is_weight(b) and not call.get("transA", 0) and alpha == 1 and (c is None or beta == 1):
+        return linear(w, call, a, b if call.get("transB", 0) else turned(w, b), c)
+    a = w.permute(a, (1, 0)) if call.get("transA", 0) else a
+    b = w.permute(b, (1, 0)) if call.get("transB", 0) else b
+    y = w.scale(w.matmul(a, b), alpha)
+    return y if c is None or beta == 0 else w.map("add", y, w.scale(w.f32(c), beta))
+
+
+@operation("MatMulInteger", kind="int32")
+def matmul_integer(w, call, a, b, a_zero=None, b_zero=None):
+    w.note_integers(call)
+    if a_zero is not None:
+        a = w.map("sub", a, w.reshape(a_zero, a_zero.full + (1,)) if len(a_zero.full) == 1 and a_zero.full != (1,) else a_zero)
+    return product_of(w, a, b if b_zero is None else w.map("sub", b, b_zero))
+
+
+# ---- windows ------------------------------------------------------------------------------------------------------------
+def alike(setting):
+    """As the spec has it: one number where all are equal."""
+    return setting[0] if len(set(setting)) == 1 else list(setting)
+
+
+def unless(default, setting):
+    return None if set(setting) == {default} else alike(setting)
+
+
+class Window:
+    """Of a convolution or pool over so many axes: kernel, strides, dilations, and the padding before and after."""
+
+    def __init__(self, call, x, kernel):
+        axes = len(x.full) - 2
+        if axes not in (1, 2, 3):
+            raise Refused("x has %d spatial axes; 1 to 3 are possible" % axes)
+        if any(size < 0 for size in x.full[1:]):
+            raise Refused("a spatial axis is the batch")
+        self.axes, self.kernel = axes, list(kernel)
+        self.strides = list(call.get("strides", None) or [1] * axes)
+        self.dilations = list(call.get("dilations", None) or [1] * axes)
+        pads = list(call.get("pads", None) or [0] * 2 * axes)
+        self.before, self.after = pads[:axes], pads[axes:]
+        self.auto = call.get("auto_pad", "NOTSET")
+        if self.auto == "VALID":
+            self.before, self.after = [0] * axes, [0] * axes
+        elif self.auto != "NOTSET":
+            self.set_same(x.full[2:])
+        if min(self.before + self.after) < 0:
+            raise Refused("negative padding is not possible")
+
+    def reach(self):
+        return [d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilations)]
+
+    def set_same(self, sizes):
+        """Padding so that there are size / stride results, rounded up; the odd one after, or before for SAME_LOWER."""
+        missing = [max(0, (-(-size // s) - 1) * s + reach - size) for size, s, reach in zip(sizes, self.strides, self.reach())]
+        less, more = [m // 2 for m in missing], [m - m // 2 for m in missing]
+        self.before, self.after = (less, more) if self.auto == "SAME_UPPER" else (more, less)
+
+    def is_even(self):
+        return self.before == self.after
+
+    def padded(self, w, x, value=0.0):
+        """x with the padding carried out."""
+        x = padded(w, x, [0, 0] + self.before, [0, 0] + self.after, value=value)
+        self.before = self.after = [0] * self.axes
+        return x
+
+
+def convolution(w, call, op, x, weight, bias, channels, window, **given):
+    """A convolution's layer, or one that reads weights of other names or computed ones."""
+    parts, added = {"weight": weight, "bias": bias}, None
+    name = w.layer_name(**parts)
+    if name is None:
+        name, parts = w.free_name(call), {}
+        given["weight"] = w.f32(w.whole(weight)) if isinstance(weight, Value) else w.weight(weight, name + ".weight")
+        if isinstance(bias, Value):
+            added = w.reshape(bias, (channels,) + (1,) * window.axes)
+        elif bias is not None:
+            given["bias"] = w.weight(bias, name + ".bias")
+    if bias is None or added is not None:
+        given["bias"] = False
+    y = w.layer(op + "%dd" % window.axes, name, x, (), parts, out_channels=channels, kernel_size=alike(window.kernel),
+                stride=unless(1, window.strides), dilation=unless(1, window.dilations), padding=unless(0, window.before), **given)
+    return y if added is None else w.map("add", y, added)
+
+
+@operation("Conv")
+def conv(w, call, x, weight, bias=None):
+    window, groups = Window(call, x, weight.full[2:]), call.get("group", 1)
+    x = w.f32(w.whole(x)) if window.is_even() else window.padded(w, x)
+    return convolution(w, call, "conv", x, weight, bias, weight.full[0], window, groups=None if groups == 1 else groups)
+
+
+@operation("ConvTranspose")
+def conv_transpose(w, call, x, weight, bias=None):
+    groups, axes = call.get("group", 1), len(x.full) - 2
+    window = Window(call.with_attributes(auto_pad="NOTSET"), x, weight.full[2:])
+    extra = list(call.get("output_padding", None) or [0] * axes)
+    full = [(size - 1) * s + reach + e for size, s, reach, e in zip(x.full[2:], window.strides, window.reach(), extra)]
+    sizes, auto = call.get("output_shape", None), call.get("auto_pad", "NOTSET")
+    if sizes is None and auto.startswith("SAME"):
+        sizes = [size * s for size, s in zip(x.full[2:], window.strides)]
+    if sizes is not None:
+        lost = [f - size for f, size in zip(full, sizes[-axes:])]
+        less, more = [n // 2 for n in lost], [n - n // 2 for n in lost]
+        window.before, window.after = (more, less) if auto == "SAME_LOWER" else (less, more)
+    cut = [(b, f - a) for b, a, f in zip(window.before, window.after, full)]
+    before, after = window.before, window.after
+    if before == after and all(b >= 0 for b in before) and all(e < max(s, d) for e, s, d in zip(extra, window.strides,
+                                                                                               window.dilations)):
+        cut = [(0, None)] * axes
+    else:
+        window.before, grown, extra = [0] * axes, extra, [0] * axes
+        extra = [e if e < max(s, d) else 0 for e, s, d in zip(grown, window.strides, window.dilations)]
+    y = convolution(w, call, "conv_transpose", w.f32(w.whole(x)), weight, bias, weight.full[1] * groups, window,
+                    output_padding=unless(0, extra), groups=None if groups == 1 else groups)
+    missing = [max(0, (end or 0) - size) for (_, end), size in zip(cut, y.full[2:])]
+    if any(missing) or any(start < 0 for start, _ in cut):
+        raise Refused("its output_padding or output_shape is larger than what the kernel reaches")
+    for axis, (start, end) in enumerate(cut):
+        y = w.slice(y, axis + 2, start, end)
+    return y
+
+
+@operation("MaxPool")
+def max_pool(w, call, x):
+    window = Window(call, x, call.get("kernel_shape", None))
+    if len(call.outputs) > 1 and call.outputs[1]:
+        raise Refused("gpunn's pools give no indices")
+    if set(window.dilations) != {1}:
+        raise Refused("a pool with dilation is not possible")
+    even = window.is_even() and all(2 * p <= k for p, k in zip(window.before, window.kernel))
+    return pool(w, call, "max_pool", x if even else window.padded(w, x, -math.inf), window)
+
+
+def pool(w, call, op, x, window, **given):
+    ceil = call.get("ceil_mode", 0) and window.auto == "NOTSET"
+    return w.add(op + "%dd" % window.axes, [w.f32(w.whole(x))], (), kernel_size=alike(window.kernel),
+                 stride=None if window.strides == window.kernel else alike(window.strides),
+                 padding=unless(0, window.before), ceil_mode=True if ceil else None, **given)
+
+
+@operation("AveragePool")
+def average_pool(w, call, x):
+    window, inside = Window(call, x, call.get("kernel_shape", None)), call.get("count_include_pad", 0)
+    if set(window.dilations) != {1}:
+        raise Refused("a pool with dilation is not possible")
+    even = window.is_even() and all(2 * p <= k for p, k in zip(window.before, window.kernel))
+    if even and (inside or not any(window.before)):
+        return pool(w, call, "avg_pool", x, window)
+    if even:
+        return pool(w, call, "avg_pool", x, window, count_include_pad=False)
+    if call.get("ceil_mode", 0) and inside:
+        raise Refused("ceil_mode together with uneven padding that counts is not possible")
+    ones = None if inside else Constant(Array("float32", (1, 1) + x.full[2:], [1.0] * product(x.full[2:])))
+    before, after = window.before, window.after
+    y = pool(w, call, "avg_pool", window.padded(w, x), window)
+    if inside:
+        return y
+    window.before, window.after = before, after
+    return w.map("div", y, pool(w, call, "avg_pool", window.padded(w, ones), window))
+
+
+def spatial(x):
+    return list(range(2, len(x.full)))
+
+
+@operation("GlobalAveragePool")
+def global_average_pool(w, call, x):
+    return w.reduce("mean", x, spatial(x), True)
+
+
+@operation("GlobalMaxPool")
+def global_max_pool(w, call, x):
+    return w.reduce("max", x, spatial(x), True)
+
+
+def powered(w, x, p):
+    return w.map("square", x) if p == 2 else w.map("pow_scalar", w.map("abs", x), exponent=float(p))
+
+
+def root(w, x, p):
+    return w.map("sqrt", x) if p == 2 else w.map("pow_scalar", x, exponent=1.0 / p)
+
+
+@operation("GlobalLpPool")
+def global_lp_pool(w, call, x):
+    p = call.get("p", 2)
+    return root(w, w.reduce("sum", powered(w, x, p), spatial(x), True), p)
+
+
+@operation("LpPool")
+def lp_pool(w, call, x):
+    window, p = Window(call, x, call.get("kernel_shape", None)), call.get("p", 2)
+    if set(window.dilations) != {1} or call.get("ceil_mode", 0):
+        raise Refused("a pool with dilation or ceil_mode is not possible")
+    means = pool(w, call, "avg_pool", window.padded(w, powered(w, x, p)), window)
+    return root(w, w.scale(means, product(window.kernel)), p)
+
+
+@operation("LRN")
+def local_response_norm(w, call, x):
+    """Squares are summed along the channels by an average pool of [n, 1, channels, all else]."""
+    size, rest = call.get("size", 1), product(x.full[2:])
+    squares = w.reshape(w.map("square", x), (x.full[0], 1, x.full[1], rest))
+    squares = padded(w, squares, [0, 0, (size - 1) // 2, 0], [0, 0, size - 1 - (size - 1) // 2, 0])
+    means = w.reshape(w.add("avg_pool2d", [squares], (), kernel_size=[size, 1], stride=1), x.full)
+    return w.expr("x / pow(%s + %s * y, %s)" % (text(call.get("bias", 1.0)), text(call.get("alpha", 1e-4)),
+                                                text(call.get("beta", 0.75))), x, means)
+
+
+# ---- norms --------------------------------------------------------------------------------------------------------------
+def column(w, x, rank):
+    """One number a channel, as it broadcasts against [n, channels, ...]."""
+    return w.reshape(x, x.full + (1,) * (rank - 2))
+
+
+@operation("BatchNormalization")
+def batch_norm(w, call, x, scale, bias, mean, var):
+    if call.get("training_mode", 0) or call.opset < 7 and not call.get("is_test", 0) and len(call.outputs) > 1:
+        raise Refused("training mode is not possible in an imported model")
+    parts, rank = {"weight": scale, "bias": bias, "running_mean": mean, "running_var": var}, len(x.full)
+    eps = call.get("epsilon", 1e-5)
+    if not all(is_weight(p, 1) and p.full == x.full[1:2] for p in parts.values()) or not 2 <= rank <= 5:
+        scale, bias, mean, var = [column(w, p, rank) for p in parts.values()]
+        factor = w.expr("x / sqrt(y + %s)" % text(eps), scale, var)
+        return w.map("add", w.map("mul", w.map("sub", x, mean), factor), bias)
+    name = w.layer_name(**parts)
+    if name is None:
+        name = (scale.name or "").rpartition(".weight")[0]
+        name = name if name and name not in w.layers and name not in w.taken else w.free_name(call)
+        parts = {suffix: Parameter("%s.%s" % (name, suffix), p.tensor, True) for suffix, p in parts.items()}
+    parts = {suffix: Constant(p.tensor, name=p.name) if "running" in suffix else p for suffix, p in parts.items()}
+    op = {4: "batch_norm2d", 5: "batch_norm3d"}.get(rank, "batch_norm1d")
+    return w.layer(op, name, x, (), parts, eps=None if eps == 1e-5 else eps)
+
+
+def layer_of(w, call, op, x, weight, bias, **given):
+    """A norm's layer; weight and bias become its own where they are known and of its shape, else they are applied after it."""
+    shape = given.pop("shape")
+    known = all(p is None or isinstance(p, (Parameter, Constant)) and p.full == p.tensor.shape == shape for p in (weight, bias))
+    if known and weight is not None and (bias is not None or op in ("layer_norm", "rms_norm")):
+        parts = {"weight": weight, "bias": bias}
+        name = w.layer_name(**parts)
+        if name is None:
+            name = w.free_name(call)
+            parts = {key: None if p is None else Parameter("%s.%s" % (name, key), p.tensor, True) for key, p in parts.items()}
+        if bias is None and op == "layer_norm":
+            given["bias"] = False
+        return w.layer(op, name, x, (), parts, **given)
+    flag = {"elementwise_affine": False} if op in ("layer_norm", "rms_norm") else {"affine": False}
+    return w.layer(op, w.free_name(call), x, (), {}, **dict(given, **flag))
+
+
+def norm_of_last(w, call, op, x, weight, bias, axis, eps):
+    dims = len(x.full) - normal_axis(axis, len(x.full))
+    given = {"eps": float(eps), "dims": None if dims == 1 else dims, "shape": tuple(x.full[-dims:])}
+    mark = len(w.layers)
+    y = layer_of(w, call, op, x, weight, bias, **given)
+    if mark < len(w.layers) and y.entry.attributes.get("elementwise_affine") is False:
+        y = y if weight is None else w.map("mul", y, weight)
+        y = y if bias is None else w.map("add", y, bias)
+    return y
+
+
+@operation("LayerNormalization")
+def layer_norm(w, call, x, weight=None, bias=None):
+    axis, eps = normal_axis(call.get("axis", -1), len(x.full)), call.get("epsilon", 1e-5)
+    y = norm_of_last(w, call, "layer_norm", x, weight, bias, axis, eps)
+    if len(call.outputs) == 1:
+        return y
+    axes = list(range(axis, len(x.full)))
+    mean = w.reduce("mean", x, axes, True)
+    var = w.reduce("mean", w.map("square", w.map("sub", x, mean)), axes, True)
+    return [y, mean, w.expr("1 / sqrt(x + %s)" % text(eps), var)][:len(call.outputs)]
+
+
+@operation("RMSNormalization")
+def rms_norm(w, call, x, weight):
+    return norm_of_last(w, call, "rms_norm", x, weight, None, call.get("axis", -1), call.get("epsilon", 1e-5))
+
+
+@operation("InstanceNormalization", "GroupNormalization")
+def group_norm(w, call, x, weight, bias):
+    groups, channels, eps = call.get("num_groups", x.full[1]), x.full[1], call.get("epsilon", 1e-5)
+    if weight.full == (groups,) and groups != channels:  # opset 18: one number a group
+        weight, bias = [w.reshape(w.view(w.tensor(w.reshape(p, (groups, 1))), (groups, channels // groups)), (channels,))
+                        for p in (weight, bias)]
+    y = layer_of(w, call, "group_norm", x, weight, bias, num_groups=groups, eps=float(eps), shape=(channels,))
+    if y.entry.attributes.get("affine") is False:
+        y = w.map("add", w.map("mul", y, column(w, weight, len(x.full))), column(w, bias, len(x.full)))
+    return y
+
+
+@operation("MeanVarianceNormalization")
+def mean_variance_norm(w, call, x):
+    axes = normal_axes(call.get("axes", [0, 2, 3]), len(x.full))
+    centred = w.map("sub", x, w.reduce("mean", x, axes, True))
+    return w.expr("x / (sqrt(y) + 1e-9)", centred, w.reduce("mean", w.map("square", centred), axes, True))
+
+
+@operation("LpNormalization")
+def lp_norm(w, call, x):
+    axis, p = normal_axis(call.get("axis", -1), len(x.full)), call.get("p", 2)
+    length = w.reduce("sum", w.map("square" if p == 2 else "abs", x), [axis], True)
+    return w.expr("n = %s; where(n == 0, 0, x / n)" % ("sqrt(y)" if p == 2 else "y"), x, length)
+
+
+# ---- resizing -----------------------------------------------------------------------------------------------------------
+@operation("Resize", "Upsample")
+def resized(w, call, x, roi=None, scales=None, sizes=None):
+    if call.op == "Upsample" or call.opset < 11:
+        scales = call.get("scales", None) if roi is None else numbers(w, roi, "scales")
+        scales, sizes, roi = scales if scales is not None else None, None, None
+        call = call.with_attributes(coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+    else:
+        scales, sizes = numbers(w, scales, "scales"), numbers(w, sizes, "sizes")
+    cropped = call.get("coordinate_transformation_mode", "") == "tf_crop_and_resize"
+    roi = numbers(w, roi, "roi") if cropped else None
+    plans = [one for one in resize.plan(call, x.full, scales or None, sizes or None) if cropped or one[1:] != (one[2], one[1], 1)]
+    matrices = [resize.matrix(call, *one, roi, len(x.full)) for one in plans]
+    own = resize.interpolate_mode(plans, matrices, len(x.full))
+    if own and plans:
+        size = list(x.full[2:])
+        for axis, _, new, _ in plans:
+            size[axis - 2] = new
+        return w.add("interpolate", [w.f32(w.whole(x))], (), size=alike(size), mode=own[0], align_corners=own[1])
+    for (axis, old, new, _), (values, outside) in zip(plans, matrices):
+        x = along(w, x, axis, Constant(Array("float32", (new, old), values)))
+        if any(outside) and call.get("extrapolation_value", 0.0):
+            fill = [call.get("extrapolation_value", 0.0) * out for out in outside]
+            x = w.map("add", x, Constant(Array("float32", (new,) + (1,) * (len(x.full) - 1 - axis), fill)))
+    return x
+
+
+def along(w, x, axis, matrix):
+    """x with one axis multiplied by a matrix [new, old]."""
+    rank, new = len(x.full), matrix.full[0]
+    front, back = x.full[:axis], x.full[axis + 1:]
+    if axis == rank - 1:
+        return w.matmul(x, matrix, True)
+    rows = fold.dim_of(product(map(fold.of_dim, front)))
+    y = w.matmul(matrix, w.reshape(x, (rows, x.full[axis], product(back))))
+    return w.reshape(y, front + (new,) + back)
+
+
+@operation("GridSample")
+def grid_sample(w, call, x, grid):
+    mode = {"bilinear": "bilinear", "linear": "bilinear", "nearest": "nearest"}.get(call.get("mode", "linear"))
+    if mode is None:
+        raise Refused("mode %s is not possible" % call.get("mode", ""))
+    padding = call.get("padding_mode", "zeros")
+    return w.add("grid_sample", [w.f32(w.whole(x)), w.f32(w.whole(grid))], (), mode=None if mode == "bilinear" else mode,
+                 padding_mode=None if padding == "zeros" else padding, align_corners=bool(call.get("align_corners", 0)) or None)
+
+
+@operation("AffineGrid")
+def affine_grid(w, call, theta, size):
+    sizes = numbers(w, size, "size")
+    return w.add("affine_grid", [w.f32(w.whole(theta))], (), size=list(sizes[2:]),
+                 align_corners=bool(call.get("align_corners", 0)) or None)
+
+
+# ---- losses -------------------------------------------------------------------------------------------------------------
+def class_loss(w, call, op, x, labels, weight):
+    reduction = call.get("reduction", "mean")
+    x, labels = w.f32(w.whole(x)), w.whole(w.integers(labels))
+    given = {"ignore_index": call.get("ignore_index", 0)} if call.has("ignore_index") else {}
+    return w.add(op, [x, labels], (), reduction=None if reduction == "mean" else reduction,
+                 weight=None if weight is None else w.tensor(weight), **given)
+
+
+@operation("NegativeLogLikelihoodLoss")
+def nll_loss(w, call, x, labels, weight=None):
+    return class_loss(w, call, "nll_loss", x, labels, weight)
+
+
+@operation("SoftmaxCrossEntropyLoss")
+def cross_entropy(w, call, x, labels, weight=None):
+    y = class_loss(w, call, "cross_entropy", x, labels, weight)
+    return [y, w.add("log_softmax", [w.f32(w.whole(x))], (), dim=1)] if len(call.outputs) > 1 else y
+
+
+# ---- attention ----------------------------------------------------------------------------------------------------------
+@operation("RotaryEmbedding")
+def rotary(w, call, x, cos, sin, places=None):
+    if places is not None:
+        cos, sin = [OPERATIONS["Gather"](w, call.with_attributes(axis=0), cache, places) for cache in (cos, sin)]
+    heads = call.get("num_heads", 0)
+    shape = x.full
+    x = w.permute(w.reshape(x, shape[:2] + (heads, shape[2] // heads)), (0, 2, 1, 3)) if len(shape) == 3 else x
+    size = call.get("rotary_embedding_dim", 0) or x.full[3]
+    half = size // 2
+    cos, sin = [w.reshape(w.slice(c, len(c.full) - 1, 0, half), (c.full[0], 1) + c.full[1:-1] + (half,)) for c in (cos, sin)]
+    step = 2 if call.get("interleaved", 0) else 1
+    first, last = ((0, size), (1, size)) if step == 2 else ((0, half), (half, size))
+    a, b = w.slice(x, 3, first[0], first[1], step), w.slice(x, 3, last[0], last[1], step)
+    parts = [w.expr("x0 * x2 - x1 * x3", a, b, cos, sin), w.expr("x0 * x3 + x1 * x2", a, b, cos, sin)]
+    if step == 2:
+        parts = [w.reshape(part, part.shape + (1,)) for part in parts]
+    y = w.add("concat", parts, (), dim=len(parts[0].shape) - 1)
+    y = w.reshape(y, y.shape[:3] + (size,)) if step == 2 else y
+    y = w.add("concat", [y, w.slice(x, 3, size, None)], (), dim=3) if size < x.full[3] else y
+    return w.reshape(w.permute(y, (0, 2, 1, 3)), shape) if len(shape) == 3 else y
+
+

@@ -1,0 +1,628 @@
+"""What ONNX's ops are made of: elementwise ops, shapes, reductions and selections. onnx_layers.py has the layers.
+
+Each op gets the writer, the Call and its operands, None for those left out; the result is a Value or a Constant, or a list of them.
+"""
+import math
+
+from .. import table
+from . import fold
+from .arrays import RANGES, Array, is_float
+from .onnx_file import KINDS
+from .spec_writer import COSH, SINH, Constant, Parameter, Refused, Value, broadcast, normal_axes, normal_axis, product, text
+
+OPERATIONS = {}
+RESULT_KINDS = {}  # of ops whose results have not the kind of their first operand; own: they tell it themselves
+
+
+def operation(*names, kind=None):
+    def register(function):
+        OPERATIONS.update({name: function for name in names})
+        if kind:
+            RESULT_KINDS.update({name: kind for name in names})
+        return function
+    return register
+
+
+def number(x, default=None):
+    """The one number that an operand is; default: it is left out."""
+    if x is None:
+        return default
+    if isinstance(x, (Constant, Parameter)) and x.tensor.count() == 1 and not isinstance(x.tensor.item(), fold.Size):
+        return x.tensor.item()
+    return None
+
+
+def numbers(w, x, what, default=None):
+    """The values of an operand that must be known."""
+    return default if x is None else w.known_array(x, what).values
+
+
+# ---- elementwise --------------------------------------------------------------------------------------------------------
+def unary(name):
+    return lambda w, call, x: w.map(name, x)
+
+
+def formula(expression, **defaults):
+    """expression over x, y, z with {name} for the attributes."""
+    def lower(w, call, *operands):
+        values = {name: text(call.get(name, value)) for name, value in defaults.items()}
+        return w.expr(expression.format(**values), *operands)
+    return lower
+
+
+TABLE = {"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "Abs": "abs", "Neg": "neg", "Sign": "sign", "Floor": "floor",
+         "Exp": "exp", "Log": "log", "Sqrt": "sqrt", "Reciprocal": "reciprocal", "Erf": "erf", "Sin": "sin", "Cos": "cos",
+         "Softsign": "softsign", "HardSwish": "hardswish", "Mish": "mish", "Atan": "atan", "Asin": "asin", "Acos": "acos"}
+OPERATIONS.update({name: unary(own) for name, own in TABLE.items() if own in table.ops()})
+
+FORMULAS = {
+    "Ceil": "-floor(-x)", "Tan": "sin(x) / cos(x)", "Sinh": SINH, "Cosh": COSH,
+    "Asinh": "a = abs(x); sign(x) * log1p(a + a * a / (1 + sqrt(a * a + 1)))",
+    "Acosh": "log(x + sqrt(x - 1) * sqrt(x + 1))", "Atanh": "0.5 * (log1p(x) - log1p(-x))",
+    "Round": "f = floor(x); d = x - f; where(d > 0.5, f + 1, where(d < 0.5, f, where(d == 0.5, 2 * floor(0.5 * f + 0.5), x)))",
+    "Not": "where(x == 0, 1, 0)", "IsNaN": "where(x != x, 1, 0)"}
+OPERATIONS.update({name: formula(expression) for name, expression in FORMULAS.items()})
+OPERATIONS.update({
+    "ThresholdedRelu": formula("where(x > {alpha}, x, 0)", alpha=1.0),
+    "HardSigmoid": formula("max(0, min(1, {alpha} * x + {beta}))", alpha=0.2, beta=0.5),
+    "Elu": lambda w, call, x: w.map("elu", x, alpha=call.get("alpha", 1.0)),
+    "Celu": lambda w, call, x: w.map("celu", x, alpha=call.get("alpha", 1.0)),
+    "LeakyRelu": lambda w, call, x: w.map("leaky_relu", x, negative_slope=call.get("alpha", 0.01)),
+    "Selu": formula("{gamma} * where(x > 0, x, {alpha} * expm1(x))", alpha=1.6732631921768188, gamma=1.0507010221481323),
+    "Softplus": lambda w, call, x: w.map("softplus", x),
+    "Shrink": formula("where(x < -{lambd}, x + {bias}, where(x > {lambd}, x - {bias}, 0))", lambd=0.5, bias=0.0),
+    "Swish": formula("x * sigmoid({alpha} * x)", alpha=1.0),
+    "Gelu": lambda w, call, x: w.map("gelu_tanh" if call.get("approximate", "none") == "tanh" else "gelu", x)})
+RESULT_KINDS.update({"Not": "bool", "IsNaN": "bool"})
+
+
+@operation("PRelu")
+def prelu(w, call, x, slope):
+    if call.opset < 7 and len(slope.full) == 1 and slope.full != (1,):  # of axis 1
+        slope = w.reshape(slope, slope.full + (1,) * (len(x.full) - 2))
+    return w.map("parametric_relu", x, slope)
+
+
+@operation("IsInf", kind="bool")
+def is_inf(w, call, x):
+    signs = [sign for sign, wanted in ((">", "detect_positive"), ("<", "detect_negative")) if call.get(wanted, 1)]
+    parts = ["where(x {} {}, 1, 0)".format(sign, "3.4028234e38" if sign == ">" else "-3.4028234e38") for sign in signs]
+    return w.expr(" + ".join(parts) or "0 * detach(where(x == x, 0, 0))", x)
+
+
+@operation("Identity")
+def same(w, call, x, *_):
+    return x
+
+
+@operation("Dropout")
+def dropout(w, call, x, ratio=None, training=None):
+    """In evaluation, which every model is imported for."""
+    if training is not None and number(training) is None or number(training) and number(ratio, 0.5):
+        raise Refused("it drops in training mode")
+    ones = Constant(Array("bool", (), [True]), x.full)
+    return [x, ones][:len(call.outputs)]
+
+
+@operation("Cast", "CastLike", kind="own")
+def cast(w, call, x, like=None):
+    kind = w.kind_of(like) if like is not None else KINDS.get(call.get("to", 0))
+    source = w.kind_of(x)
+    if kind == "bool":
+        return w.as_kind(w.expr("where(x == 0, 0, 1)", x) if source != "bool" else x, kind)
+    if is_float(kind or ""):
+        return w.as_kind(w.f32(x), kind)
+    if kind not in RANGES:
+        raise Refused("gpunn has no tensors of %s" % kind)
+    if is_float(source):
+        x = w.expr("where(x < 0, -floor(-x), floor(x))", x)
+    low, high = RANGES[source] if source in RANGES else (0, 1 if source == "bool" else math.inf)
+    fits = RANGES[kind][0] <= low and high <= RANGES[kind][1]
+    return w.as_kind(w.tensor(x) if fits else w.wrapped(w.f32(x), kind), kind)
+
+
+def of_integers(w, call, op, a, b):
+    """An elementwise op whose result wraps where the kind is a small integer's."""
+    kind = w.kind_of(a)
+    if kind not in ("bool",) and not is_float(kind):
+        w.note_integers(call)
+        return w.wrapped(w.map(op, a, b), kind)
+    return w.map(op, a, b)
+
+
+def broadcast_to_axis(w, call, a, b):
+    """b as opset 6's attribute "axis" places it."""
+    if call.opset >= 7 or not call.get("broadcast", 0) or not call.has("axis"):
+        return b
+    axis = normal_axis(call.get("axis", 0), len(a.full))
+    return w.reshape(b, tuple(b.full) + (1,) * (len(a.full) - axis - len(b.full)))
+
+
+def binary(op, scalar=None, sign=1):
+    """An op of two operands; scalar: the op that takes one number, times sign, as the second."""
+    def lower(w, call, a, b):
+        b = broadcast_to_axis(w, call, a, b)
+        value = number(b)
+        if scalar and value is not None and len(b.full) <= len(a.full) and is_float(w.kind_of(a)) and abs(value) < 3.4e38:
+            return w.map(scalar, a, value=float(sign * value))
+        return of_integers(w, call, op, a, b)
+    return lower
+
+
+OPERATIONS.update({"Add": binary("add", "add_scalar"), "Sub": binary("sub", "add_scalar", -1), "Mul": binary("mul", "mul_scalar")})
+
+
+@operation("Div")
+def div(w, call, a, b):
+    b, value = broadcast_to_axis(w, call, a, b), number(b)
+    if not is_float(w.kind_of(a)):
+        w.note_integers(call)
+        return w.expr("q = floor_divide(abs(x), abs(y)); where((x < 0) == (y < 0), q, -q)", a, b)
+    if value and math.log2(abs(value)) % 1 == 0:
+        return w.scale(w.f32(a), 1 / value)
+    return w.map("div", a, b)
+
+
+@operation("Mod")
+def mod(w, call, a, b):
+    if not is_float(w.kind_of(a)):
+        w.note_integers(call)
+    if call.get("fmod", 0):  # of which floats keep all digits
+        return w.expr("q = floor_divide(abs(x), abs(y)); where(x < 0, abs(y) * q - abs(x), abs(x) - abs(y) * q)", a, b)
+    return w.expr("r = where((x < 0) == (y < 0), x, where(x == 0, x, y)) + 0 * x + (0 if y == y else y); "
+                  "where(abs(y) <= 3.4028234e38, x - y * floor_divide(x, y), r)", a, b)
+
+
+@operation("Pow")
+def power(w, call, a, b):
+    special = {2: "square", 0.5: "sqrt", -1: "reciprocal", 1: None}.get(number(b), "")
+    if special is None:
+        return a
+    y = w.map(special, a) if special else w.map("pow", a, b)
+    if is_float(w.kind_of(a)):
+        return y
+    w.note_integers(call)  # by exp and log, whose result is near the integer
+    return w.expr("r = x; where(r < 0, -floor(0.5 - r), floor(0.5 + r))", y)
+
+
+def many(op, scale_of=lambda count: 1):
+    def lower(w, call, *operands):
+        y = w.f32(operands[0])
+        for x in operands[1:]:
+            y = w.map(op, y, x)
+        if not is_float(w.kind_of(operands[0])):
+            w.note_integers(call)
+        return w.scale(y, scale_of(len(operands)))
+    return lower
+
+
+OPERATIONS.update({"Max": many("maximum"), "Min": many("minimum"), "Sum": many("add"),
+                   "Mean": many("add", lambda count: 1 / count)})
+
+
+def logical(name):
+    return lambda w, call, a, b: w.map(name, a, broadcast_to_axis(w, call, a, b))
+
+
+for onnx_name, own_name in {"And": "mul", "Or": "maximum", "Xor": "ne", "Equal": "eq", "Less": "lt", "LessOrEqual": "le",
+                            "Greater": "gt", "GreaterOrEqual": "ge"}.items():
+    operation(onnx_name, kind="bool")(logical(own_name))
+
+
+@operation("Where", kind="own")
+def where(w, call, condition, a, b):
+    return w.as_kind(w.map("where", condition, a, b), w.kind_of(a))
+
+
+@operation("Clip")
+def clip(w, call, x, low=None, high=None):
+    low = call.get("min", None) if low is None else low
+    high = call.get("max", None) if high is None else high
+    values = [number(bound) if isinstance(bound, (Constant, Parameter)) else bound for bound in (low, high)]
+    if not any(isinstance(bound, Value) for bound in values):
+        return w.map("clamp", x, **{name: float(bound) for name, bound in zip(("min", "max"), values) if bound is not None})
+    x = x if low is None else w.map("maximum", x, low)
+    return x if high is None else w.map("minimum", x, high)
+
+
+# ---- shapes -------------------------------------------------------------------------------------------------------------
+@operation("Reshape")
+def reshape(w, call, x, shape=None):
+    target = call.get("shape", None) if shape is None else numbers(w, shape, "shape")
+    return w.reshape(x, fold.shape_from(x.full, target, call.get("allowzero", 0)))
+
+
+@operation("Flatten")
+def flatten(w, call, x):
+    axis = normal_axis(call.get("axis", 1), len(x.full))
+    front, back = x.full[:axis], x.full[axis:]
+    if any(dim < 0 for dim in back) and axis:
+        raise Refused("it joins the batch with other axes")
+    return w.reshape(x, (fold.dim_of(product(map(fold.of_dim, front))), fold.dim_of(product(map(fold.of_dim, back)))))
+
+
+@operation("Squeeze")
+def squeeze(w, call, x, axes=None):
+    return w.reshape(x, fold.squeezed_shape(x.full, numbers(w, axes, "axes", call.get("axes", None))))
+
+
+@operation("Unsqueeze")
+def unsqueeze(w, call, x, axes=None):
+    return w.reshape(x, fold.unsqueezed_shape(x.full, numbers(w, axes, "axes", call.get("axes", None))))
+
+
+@operation("Transpose")
+def transpose(w, call, x):
+    return w.permute(x, call.get("perm", list(range(len(x.full)))[::-1]))
+
+
+@operation("Expand")
+def expand(w, call, x, shape):
+    full = broadcast([x.full, tuple(map(fold.dim_of, numbers(w, shape, "shape")))])
+    return Constant(x.tensor, full) if isinstance(x, Constant) else w.view(w.tensor(x), full)
+
+
+@operation("ConstantOfShape", kind="own")
+def constant_of_shape(w, call, shape):
+    value = call.get("value", None) or Array("float32", (1,), [0.0])
+    return Constant(value.reshape(()), tuple(map(fold.dim_of, numbers(w, shape, "shape"))))
+
+
+@operation("Tile")
+def tile(w, call, x, repeats, axis=None):
+    repeats = numbers(w, repeats, "repeats")
+    if call.opset < 6 or axis is not None:
+        raise Refused("the form of opset 1 is not possible")
+    if any(isinstance(times, fold.Size) for times in repeats):
+        raise Refused("it repeats by the batch")
+    return w.add("tile", [w.f32(w.whole(x))], (), repeats=repeats) if any(times != 1 for times in repeats) else x
+
+
+@operation("Concat")
+def concat(w, call, *parts):
+    parts = [w.f32(w.whole(x)) for x in parts]
+    axis = normal_axis(call.get("axis", 1), len(parts[0].shape))
+    return parts[0] if len(parts) == 1 else w.add("concat", parts, (), dim=axis)
+
+
+@operation("Split")
+def split(w, call, x, sizes=None):
+    axis = normal_axis(call.get("axis", 0), len(x.full))
+    if x.full[axis] < 0:
+        raise Refused("it cuts the batch")
+    sizes = fold.split_sizes(call, x.full[axis], None if sizes is None else w.known_array(sizes, "split"))
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    return [w.slice(x, axis, start, start + size) for start, size in zip(starts, sizes)]
+
+
+@operation("Slice")
+def slice_(w, call, x, starts=None, ends=None, axes=None, steps=None):
+    known = [None if y is None else w.known_array(y, name) for y, name in
+             ((starts, "starts"), (ends, "ends"), (axes, "axes"), (steps, "steps"))]
+    for axis, start, end, step in zip(*fold.slice_arguments(call, len(x.full), *known)):
+        size = x.full[axis]
+        if size < 0:
+            if start == 0 and step == 1 and (isinstance(end, fold.Size) and end.times == -size or not isinstance(end, fold.Size)
+                                             and end >= 2 ** 31 - 1):
+                continue
+            raise Refused("it cuts the batch")
+        start, step, count = fold.bounds(size, start, end, step)
+        if count == 0:
+            raise Refused("its result is empty")
+        last = start + (count - 1) * step
+        x = w.slice(x, axis, min(start, last), max(start, last) + 1, abs(step))
+        x = flipped(w, x, axis) if step < 0 and count > 1 else x
+    return x
+
+
+def flipped(w, x, axis):
+    """x with an axis in reverse, by a gather."""
+    size, rank = x.full[axis], len(x.full)
+    index = Array("int64", [size if i == axis else 1 for i in range(rank)], list(range(size))[::-1])
+    return picked(w, x, axis, Constant(index, [size if i == axis else dim for i, dim in enumerate(x.full)]))
+
+
+def picked(w, x, axis, index):
+    """gather along an axis; index: as many axes as x has."""
+    index = w.integers(w.whole(index), ("i64", "i32"))
+    return w.add("gather", [w.f32(w.whole(x)), index], (), dim=axis)
+
+
+def in_range(w, index, size):
+    """An index that counts from the end where it is negative, as one from the start."""
+    if isinstance(index, (Constant, Parameter)):
+        values = [fold.whole_place(i, size) for i in index.tensor.values]
+        return Constant(Array("int64", index.tensor.shape, values), index.full)
+    return w.expr("where(x < 0, x + %d, x)" % size, index)
+
+
+@operation("Gather")
+def gather(w, call, x, index):
+    axis, shape = normal_axis(call.get("axis", 0), len(x.full)), index.full
+    lead, size, tail = x.full[:axis], x.full[axis], x.full[axis + 1:]
+    if size < 0:
+        raise Refused("it picks samples of the batch")
+    if isinstance(index, Constant) and index.tensor.count() == 1 and not isinstance(index.tensor.item(), fold.Size):
+        place = fold.whole_place(index.tensor.item(), size)
+        return w.reshape(w.slice(x, axis, place, place + 1), lead + shape + tail)
+    index = in_range(w, index, size)
+    if axis == 0 and product(tail) > 0 and is_float(w.kind_of(x)):
+        return w.reshape(looked_up(w, call, x, index, size, product(tail)), shape + tail)
+    count = fold.dim_of(product(map(fold.of_dim, shape)))
+    index = w.reshape(index, (1,) * len(lead) + (count,) + (1,) * len(tail))
+    y = picked(w, x, axis, w.view(w.tensor(index), lead + (count,) + tail))
+    return w.reshape(y, lead + shape + tail)
+
+
+def looked_up(w, call, x, index, rows, width):
+    """An embedding, of a weight of its own where x is one."""
+    index = w.integers(w.whole(index), ("i64", "i32"))
+    name = w.layer_name(weight=x) if len(x.full) == 2 else None
+    weight = None if name else w.f32(w.whole(w.reshape(x, (rows, width))))
+    return w.layer("embedding", name or w.free_name(call), index, (), {"weight": x} if name else {}, num_embeddings=rows,
+                   embedding_dim=width, weight=weight)
+
+
+@operation("GatherElements")
+def gather_elements(w, call, x, index):
+    axis = normal_axis(call.get("axis", 0), len(x.full))
+    return picked(w, x, axis, in_range(w, index, x.full[axis]))
+
+
+@operation("Pad")
+def pad(w, call, x, pads=None, value=None, axes=None):
+    rank, before, after = len(x.full), {}, {}
+    pads = numbers(w, pads, "pads", call.get("pads", call.get("paddings", None)))
+    axes = [normal_axis(axis, rank) for axis in numbers(w, axes, "axes", list(range(rank)))]
+    fill = number(value, call.get("value", 0.0))
+    if fill is None:
+        w.known_array(value, "constant_value")
+    for i, axis in enumerate(axes):
+        before[axis], after[axis] = pads[i], pads[i + len(axes)]
+        if min(before[axis], after[axis]) < 0:
+            x = w.slice(x, axis, max(0, -before[axis]), x.full[axis] + min(0, after[axis]))
+    mode = {"constant": None, "reflect": "reflect", "edge": "replicate", "wrap": "circular"}[call.get("mode", "constant")]
+    return padded(w, x, [max(0, before.get(i, 0)) for i in range(rank)], [max(0, after.get(i, 0)) for i in range(rank)], mode, fill)
+
+
+def padded(w, x, before, after, mode=None, value=0.0):
+    if not any(before) and not any(after):
+        return x
+    value = float(value)
+    return w.add("pad", [w.f32(w.whole(x))], (), before=list(before), after=list(after), mode=mode,
+                 value=(value or None) if mode is None else None)
+
+
+@operation("CenterCropPad")
+def center_crop_pad(w, call, x, shape):
+    rank, sizes = len(x.full), numbers(w, shape, "shape")
+    before, after = [0] * rank, [0] * rank
+    for axis, size in zip([normal_axis(axis, rank) for axis in call.get("axes", range(rank))], sizes):
+        lost, missing = max(0, x.full[axis] - size), max(0, size - x.full[axis])
+        x = w.slice(x, axis, lost // 2, lost // 2 + min(size, x.full[axis]))
+        before[axis], after[axis] = missing // 2, missing - missing // 2
+    return padded(w, x, before, after)
+
+
+@operation("DepthToSpace")
+def depth_to_space(w, call, x):
+    (n, c, height, width), b = x.full, call.get("blocksize", 1)
+    if call.get("mode", "DCR") == "DCR":
+        y = w.permute(w.reshape(x, (n, b, b, c // (b * b), height, width)), [0, 3, 4, 1, 5, 2])
+    else:
+        y = w.permute(w.reshape(x, (n, c // (b * b), b, b, height, width)), [0, 1, 4, 2, 5, 3])
+    return w.reshape(y, (n, c // (b * b), height * b, width * b))
+
+
+@operation("SpaceToDepth")
+def space_to_depth(w, call, x):
+    (n, c, height, width), b = x.full, call.get("blocksize", 1)
+    order = [0, 3, 5, 1, 2, 4] if call.get("mode", "DCR") == "DCR" else [0, 1, 3, 5, 2, 4]
+    y = w.permute(w.reshape(x, (n, c, height // b, b, width // b, b)), order)
+    return w.reshape(y, (n, c * b * b, height // b, width // b))
+
+
+@operation("GatherND")
+def gather_nd(w, call, x, index):
+    """By one index into all the axes that are picked from, as rows of a matrix."""
+    lead, depth = call.get("batch_dims", 0), index.full[-1]
+    sizes, tail = x.full[lead:lead + depth], x.full[lead + depth:]
+    if any(dim < 0 for dim in x.full) or any(dim < 0 for dim in index.full):
+        raise Refused("it picks samples of the batch")
+    rows, outer = product(x.full[:lead + depth]), product(x.full[:lead])
+    shape = index.full[:-1]
+    index, stride, place = w.reshape(index, (outer, product(index.full[lead:-1]), depth)), product(sizes), None
+    for i, size in enumerate(sizes):
+        stride //= size
+        own = w.scale(w.f32(in_range(w, w.slice(index, 2, i, i + 1), size)), stride)
+        place = own if place is None else w.map("add", place, own)
+    starts = Constant(Array("float32", (outer, 1, 1), [float(i * product(sizes)) for i in range(outer)]))
+    place = w.reshape(w.map("add", place, starts), (product(place.full), 1))
+    matrix = w.reshape(x, (rows, product(tail)))
+    y = picked(w, matrix, 0, w.view(w.tensor(place), (place.full[0], product(tail))))
+    return w.reshape(y, shape + tail)
+
+
+@operation("Trilu")
+def trilu(w, call, x, k=None):
+    rows, columns = x.full[-2:]
+    if rows < 0 or columns < 0:
+        raise Refused("its triangle depends on the batch size")
+    ones = Array("float32", (rows, columns), [1.0] * (rows * columns))
+    mask = fold.trilu(call, ones, None if k is None else w.known_array(k, "k"))
+    return w.map("where", Constant(mask), x, 0.0)
+
+
+@operation("Compress")
+def compress(w, call, x, condition):
+    places = [i for i, keep in enumerate(numbers(w, condition, "condition")) if keep]
+    if not call.has("axis"):
+        x = w.reshape(x, (product(x.full),))
+    axis = normal_axis(call.get("axis", 0), len(x.full))
+    return gather(w, call.with_attributes(axis=axis), x, Constant(Array("int64", (len(places),), places)))
+
+
+@operation("OneHot", kind="own")
+def one_hot(w, call, index, depth, values):
+    count, rank = int(numbers(w, depth, "depth")[0]), len(index.full)
+    axis, lead = normal_axis(call.get("axis", -1), rank + 1), tuple(index.full)
+    column = w.expr("where(x < 0, x + %d, x)" % count, w.reshape(index, lead[:axis] + (1,) + lead[axis:]))
+    classes = Constant(Array("float32", (count,) + (1,) * (rank - axis), [float(i) for i in range(count)]))
+    chosen = w.map("eq", column, classes)
+    off, on = [w.slice(values, 0, i, i + 1) if isinstance(values, Value) else values.tensor.values[i] for i in (0, 1)]
+    return w.as_kind(w.map("where", chosen, on, off), w.kind_of(values))
+
+
+# ---- reductions ---------------------------------------------------------------------------------------------------------
+def reduction(build):
+    """build: of the writer, x, axes and whether they are kept."""
+    def lower(w, call, x, axes=None):
+        given = numbers(w, axes, "axes", call.get("axes", None))
+        if not given and call.get("noop_with_empty_axes", 0):
+            return build(w, w.f32(x), [], True)
+        return build(w, w.f32(x), normal_axes(given, len(x.full)), bool(call.get("keepdims", 1)))
+    return lower
+
+
+def total(w, x, axes, keep):
+    return w.reduce("sum", x, axes, keep) if axes else x
+
+
+def greatest(w, x, axes, keep):
+    return w.reduce("max", x, axes, keep) if axes else x
+
+
+def log_sum_exp(w, x, axes, keep):
+    if not axes:
+        return x
+    top = w.expr("where(abs(x) <= 3.4028234e38, x, 0)", w.reduce("max", x, axes, True))
+    y = w.map("log", w.reduce("sum", w.expr("exp(x - y)", x, top), axes, keep))
+    return w.map("add", y, top if keep else w.reshape(top, y.shape))
+
+
+def product_along(w, x, axes, keep):
+    """The product of slices along each axis in turn."""
+    for axis in axes:
+        parts = [w.slice(x, axis, i, i + 1) for i in range(x.full[axis])]
+        if not 0 < x.full[axis] <= 256:
+            raise Refused("a product of %d factors is not possible" % x.full[axis])
+        x = parts[0]
+        for part in parts[1:]:
+            x = w.map("mul", x, part)
+    return x if keep else w.reshape(x, tuple(size for i, size in enumerate(x.full) if i not in axes))
+
+
+OPERATIONS.update({
+    "ReduceSum": reduction(total), "ReduceMax": reduction(greatest),
+    "ReduceMean": reduction(lambda w, x, axes, keep: w.reduce("mean", x, axes, keep) if axes else x),
+    "ReduceMin": reduction(lambda w, x, axes, keep: w.map("neg", greatest(w, w.map("neg", x), axes, keep))),
+    "ReduceL1": reduction(lambda w, x, axes, keep: total(w, w.map("abs", x), axes, keep)),
+    "ReduceL2": reduction(lambda w, x, axes, keep: w.map("sqrt", total(w, w.map("square", x), axes, keep))),
+    "ReduceSumSquare": reduction(lambda w, x, axes, keep: total(w, w.map("square", x), axes, keep)),
+    "ReduceLogSum": reduction(lambda w, x, axes, keep: w.map("log", total(w, x, axes, keep))),
+    "ReduceLogSumExp": reduction(log_sum_exp), "ReduceProd": reduction(product_along)})
+
+
+@operation("ArgMax", "ArgMin", kind="int64")
+def arg_max(w, call, x):
+    x, axis = w.f32(w.whole(x)), normal_axis(call.get("axis", 0), len(x.full))
+    x = w.map("neg", x) if call.op == "ArgMin" else x
+    keep = True if call.get("keepdims", 1) else None
+    if not call.get("select_last_index", 0):
+        return w.add("argmax", [x], (), dim=axis, keepdim=keep)
+    last = w.add("argmax", [flipped(w, x, axis)], (), dim=axis, keepdim=keep)
+    return w.expr("%d - x" % (x.full[axis] - 1), w.f32(last))
+
+
+@operation("TopK", kind="own")
+def top_k(w, call, x, k=None):
+    kind, axis = w.kind_of(x), normal_axis(call.get("axis", -1), len(x.full))
+    x = w.f32(w.whole(x))
+    count = call.get("k", None) if k is None else numbers(w, k, "k")[0]
+    places = w.add("topk_indices", [x], (), k=count, dim=axis, largest=None if call.get("largest", 1) else False)
+    return [w.as_kind(w.add("gather", [x, places], (), dim=axis), kind), w.as_kind(places, "int64")]
+
+
+@operation("Hardmax")
+def hardmax(w, call, x):
+    axis = normal_axis(call.get("axis", -1 if call.opset >= 13 else 1), len(x.full))
+    y = rows_of(w, x, axis) if call.opset < 13 else w.f32(w.whole(x))
+    along = 1 if call.opset < 13 else axis
+    place = w.add("argmax", [y], (), dim=along, keepdim=True)
+    size = y.shape[along]
+    classes = Constant(Array("float32", (size,) + (1,) * (len(y.shape) - along - 1), [float(i) for i in range(size)]))
+    return w.reshape(w.map("eq", w.f32(place), classes), x.full)
+
+
+def rows_of(w, x, axis):
+    """x as the matrix that ops before opset 13 take: all axes before axis, all others."""
+    return w.f32(w.reshape(x, flat_shape(x.full, axis)))
+
+
+def flat_shape(shape, axis):
+    return tuple(fold.dim_of(product(map(fold.of_dim, part))) for part in (shape[:axis], shape[axis:]))
+
+
+@operation("Softmax", "LogSoftmax")
+def softmax(w, call, x):
+    op = "softmax" if call.op == "Softmax" else "log_softmax"
+    axis = normal_axis(call.get("axis", -1 if call.opset >= 13 else 1), len(x.full))
+    if call.opset >= 13 or axis == len(x.full) - 1:
+        return w.add(op, [w.f32(w.whole(x))], (), dim=axis)
+    return w.reshape(w.add(op, [rows_of(w, x, axis)], (), dim=1), x.full)
+
+
+@operation("CumSum")
+def cum_sum(w, call, x, axis):
+    axis, x = normal_axis(numbers(w, axis, "axis")[0], len(x.full)), w.f32(w.whole(x))
+    x = flipped(w, x, axis) if call.get("reverse", 0) else x
+    y = w.add("cumsum", [x], (), dim=axis)
+    y = w.map("sub", y, x) if call.get("exclusive", 0) else y
+    return flipped(w, y, axis) if call.get("reverse", 0) else y
+
+
+@operation("Einsum")
+def einsum(w, call, *operands):
+    equation = call.get("equation", "").replace(" ", "")
+    if "->" not in equation:
+        letters = equation.replace(",", "").replace(".", "")
+        equation += "->" + "..." * ("..." in equation) + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+    return w.add("einsum", [w.f32(w.whole(x)) for x in operands], (), equation=equation)
+
+
+@operation("QuantizeLinear", kind="own")
+def quantize(w, call, x, scale, zero=None):
+    kind = w.kind_of(zero) if zero is not None else KINDS[call.get("output_dtype", 0) or 2]
+    if kind not in RANGES or call.get("block_size", 0):
+        raise Refused("quantising to %s is not possible" % ("blocks" if call.get("block_size", 0) else kind))
+    low, high = RANGES[kind]
+    y = OPERATIONS["Round"](w, call, w.map("div", x, along_axis(w, call, x, scale)))
+    y = y if zero is None else w.map("add", y, along_axis(w, call, x, zero))
+    return w.as_kind(w.map("clamp", y, min=float(low), max=float(high)), kind)
+
+
+def along_axis(w, call, x, y):
+    """A scale or zero point as it broadcasts against x."""
+    if len(y.full) != 1 or y.full == (1,):
+        return w.reshape(y, ()) if y.full == (1,) else y
+    return w.reshape(y, y.full + (1,) * (len(x.full) - 1 - normal_axis(call.get("axis", 1), len(x.full))))
+
+
+@operation("DequantizeLinear", kind="own")
+def dequantize(w, call, x, scale, zero=None):
+    if call.get("block_size", 0):
+        raise Refused("blocks are not possible where the tensor is not known")
+    y = w.f32(x) if zero is None else w.map("sub", x, along_axis(w, call, x, zero))
+    return w.as_kind(w.map("mul", y, along_axis(w, call, x, scale)), w.kind_of(scale))
+
+
+@operation("DynamicQuantizeLinear", kind="own")
+def dynamic_quantize(w, call, x):
+    top = w.map("clamp", w.reduce("max", x), min=0.0)
+    bottom = w.map("neg", w.map("clamp", w.reduce("max", w.map("neg", x)), min=0.0))
+    scale = w.expr("(x - y) / 255", top, bottom)
+    zero = w.map("clamp", OPERATIONS["Round"](w, call, w.expr("-x / y", bottom, scale)), min=0.0, max=255.0)
+    y = w.map("add", OPERATIONS["Round"](w, call, w.map("div", x, scale)), zero)
+    return [w.as_kind(w.map("clamp", y, min=0.0, max=255.0), "uint8"), w.as_kind(scale, "float32"), w.as_kind(zero, "uint8")]
+
+

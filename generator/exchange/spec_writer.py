@@ -1,0 +1,343 @@
+"""What every exporter and importer writes a spec and its weights with: tensors, the entries that they become, and the steps that
+operations of other libraries are made of."""
+import array
+import contextlib
+import copy
+import json
+import math
+import os
+import struct
+
+
+class Refused(Exception):
+    """Why one operation cannot be expressed."""
+
+
+# ---- the tensors of the spec: a dimension -k stands for k times the batch ------------------------------------------------
+class Value:
+    """shape is what the spec says; full what PyTorch says: larger where an expansion is left to broadcasting."""
+
+    def __init__(self, shape, full=None, dtype="f32", view_of=None):
+        self.shape, self.dtype = tuple(shape), dtype
+        self.full = self.shape if full is None else tuple(full)
+        self.memory = view_of.memory if view_of else self  # in PyTorch, where an operation in place shows
+        self.entry = self.parameter = self.transposed = None  # transposed: what this is with its last two axes exchanged
+        self.is_bool = False  # in PyTorch
+
+    def id(self):
+        return self.parameter or self.entry.name or self.entry.layer or self.entry.id  # parameter: its name, in a layer's entry
+
+
+def json_value(x):
+    """A Value as its id, a number that JSON lacks as the spec spells it: "inf"."""
+    return x.id() if isinstance(x, Value) else str(x) if isinstance(x, float) and not math.isfinite(x) else x
+
+
+class Entry:
+    """An entry of the spec. inputs and values of attributes may be Values; weights: what the weights file holds of it."""
+
+    def __init__(self, op, entry_id, inputs, attributes, layer, name, weights):
+        self.op, self.id, self.inputs, self.attributes = op, entry_id, list(inputs), attributes
+        self.layer, self.name, self.weights = layer, name, weights
+
+    def reads(self):
+        listed = [y for x in self.attributes.values() for y in (x if isinstance(x, list) else [x])]
+        return [x for x in self.inputs + listed if isinstance(x, Value)]
+
+    def json(self):
+        result = {"op": self.op}
+        if self.layer:
+            result["name"] = self.layer
+        if self.name:
+            result["as" if self.layer else "name"] = self.name
+        if not self.layer and not self.name:
+            result["id"] = self.id
+        if self.inputs:
+            result["inputs"] = [x.id() for x in self.inputs]
+        for key, x in self.attributes.items():
+            x = [dim_text(d) for d in x] if key == "shape" else x
+            result[key] = [json_value(y) for y in x] if isinstance(x, (list, tuple)) else json_value(x)
+        return result
+
+
+class Constant:
+    """A tensor known now. It becomes an entry of the spec where an operation reads it; name: of the buffer that it is."""
+
+    def __init__(self, tensor, full=None, name=None):
+        self.tensor, self.name = tensor, name
+        self.full = tuple(tensor.shape) if full is None else tuple(full)
+        self.memory = self  # what it is a view of in PyTorch where tensor is a copy
+
+
+class Parameter:
+    """A parameter or running statistic: part of a layer, or an entry of its own if something else reads it first."""
+
+    def __init__(self, name, tensor, trainable=False):
+        self.name, self.tensor, self.trainable, self.value = name, tensor, trainable, None
+        self.full = tuple(tensor.shape)
+
+
+def broadcast(shapes):
+    shape = []
+    for i in range(1, max(map(len, shapes)) + 1):
+        sizes = sorted({s[-i] for s in shapes if len(s) >= i} - {1})
+        if len(sizes) > 1:
+            raise Refused("the shapes " + ", ".join(map(shape_text, shapes)) + " do not broadcast")
+        shape.insert(0, sizes[0] if sizes else 1)
+    return tuple(shape)
+
+
+def dim_text(dim):
+    return dim if dim >= 0 else "N" if dim == -1 else f"{-dim}N"
+
+
+def shape_text(shape):
+    return "[" + ", ".join(str(dim_text(d)) for d in shape) + "]"
+
+
+def product(numbers):
+    result = 1
+    for n in numbers:
+        result *= n
+    return result
+
+
+def is_number(x):
+    return isinstance(x, (int, float))
+
+
+def normal_axis(axis, rank):
+    return axis + rank if axis < 0 else axis
+
+
+def normal_axes(axes, rank):
+    """A list of axes, or one, or none for all of them; in ascending order."""
+    if axes is None or axes == []:
+        return list(range(rank))
+    return sorted(normal_axis(a, rank) for a in (axes if isinstance(axes, (list, tuple)) else [axes]))
+
+
+def text(x):
+    if not math.isfinite(x):
+        raise Refused(f"{x} cannot stand in a formula")
+    return f"({float(x)!r})" if x < 0 else repr(float(x))
+
+
+# By halves, whose squares overflow no earlier than the result; and (e + e / (e + 1)) / 2 with e = exp(x) - 1 near 0.
+SINH = ("e = expm1(x if abs(x) < 1 else 0); h = exp(0.5 * x); k = exp(-0.5 * x); "
+        "0.5 * (e + e / (e + 1)) if abs(x) < 1 else h * (0.5 * h) - k * (0.5 * k)")
+# 1 + 2 sinh(x / 2)^2, whose gradient does not cancel.
+COSH = ("e = expm1(0.5 * x if abs(x) < 2 else 0); "
+        "u = 0.5 * (e + e / (e + 1)) if abs(x) < 2 else 0.5 * (exp(0.5 * x) - exp(-0.5 * x)); 1 + 2 * u * u")
+# Of a >= 0: t exp(-a^2 + a polynomial in t), t = 2 / (2 + a); within 1e-7, fitted at Chebyshev's nodes of 0 <= a <= 11. b is a,
+# rounded down so that b^2 is exact. The gradient is that of -erf.
+ERFC = ("a = min(abs(x), 11); t = 1 / (1 + 0.5 * a); b = floor(16 * a) / 16; "
+        "p = -1.26546872 + t * (0.999060392 + t * (0.382924557 + t * (0.052532699 + t * (-0.0518615171 + t * (0.0203504916 + "
+        "t * (-0.81853658 + t * (1.24898505 + t * (-0.720157564 + t * 0.152171284)))))))); "
+        "r = t * exp(-b * b) * exp((b - a) * (b + a) + p); e = erf(x); detach(2 - r if x < 0 else r) + (detach(e) - e)")
+
+
+# ---- the spec that is being written ------------------------------------------------------------------------------------
+class Writer:
+    """Appends entries to the spec. A subclass knows the tensors of its library: constant_of, f32_bytes, init_of."""
+
+    def __init__(self, taken):
+        self.taken, self.entries, self.constants, self.layers = set(taken), [], {}, set()
+
+    def unique(self, name):
+        result, i = name, 0
+        while result in self.taken:
+            i += 1
+            result = f"{name}_{i}"
+        self.taken.add(result)
+        return result
+
+    def add(self, op, inputs, size, /, full=None, kind="f32", view_of=None, name=None, layer=None, stored=(), **attributes):
+        """The value of a new entry, of the dtype kind; attributes that are None are left out."""
+        value, given = Value(size, full, kind, view_of), {key: x for key, x in attributes.items() if x is not None}
+        value.entry = Entry(op, None if name or layer else self.unique(op), inputs, given, layer, name, stored)
+        self.entries.append(value.entry)
+        return value
+
+    # -- operands --
+    def tensor(self, x):
+        """x as a Value, whose expansion may be left to broadcasting."""
+        if is_number(x):
+            x = self.constant_of(float(x))
+        if isinstance(x, Constant):
+            return self.constant(x)
+        if isinstance(x, Parameter):
+            return x.value or self.parameter(x)
+        return x
+
+    def constant(self, x):
+        chunk, shape = self.f32_bytes(x.tensor), tuple(x.tensor.shape)
+        key = shape, chunk
+        if len(chunk) > 4 * (64 if x.name else 4096):  # long as text: kept with the weights
+            if key not in self.constants:
+                self.constants[key] = self.parameter(Parameter(x.name or self.unique("constant"), x.tensor))
+        elif key not in self.constants:
+            values = tuple(float(f"{v:.9g}") for v in array.array("f", chunk))
+            self.constants[key] = self.add("constant", [], shape, shape=shape, values=values)
+        return self.view(self.constants[key], full=x.full)
+
+    def parameter(self, x):
+        x.value = self.add("parameter", [], x.full, name=x.name, stored=[x], shape=x.full, init=self.init_of(x.tensor),
+                           trainable=None if x.trainable else False)
+        return x.value
+
+    @staticmethod
+    def view(x, full):
+        """x under another expansion."""
+        result = copy.copy(x)
+        result.full = tuple(full)
+        return result
+
+    def f32(self, x):
+        x = self.tensor(x)
+        return x if x.dtype == "f32" else self.add("cast", [x], x.shape, x.full, dtype="f32")
+
+    def integers(self, x, dtypes=("i64", "i32", "u8")):
+        """x as class numbers, or as indices."""
+        x = self.tensor(x)
+        return x if x.dtype in dtypes else self.add("cast", [x], x.shape, x.full, kind="i64", dtype="i64")
+
+    def whole(self, x):
+        """x with its expansion carried out."""
+        x = self.tensor(x)
+        if x.shape == x.full:
+            return x
+        x, full = self.f32(x), x.full
+        return self.add("expand", [self.view(x, x.shape)], full, shape=full)
+
+    # -- steps --
+    def map(self, op, *operands, **attributes):
+        operands = [self.f32(x) for x in operands]
+        return self.add(op, operands, broadcast([x.shape for x in operands]), broadcast([x.full for x in operands]), **attributes)
+
+    def expr(self, expression, *operands):
+        return self.map("expr", *operands, expression=expression)
+
+    def scale(self, x, factor):
+        return x if factor == 1 else self.map("mul_scalar", x, value=float(factor))
+
+    def reshape(self, x, shape):
+        if isinstance(x, Constant) and product(x.tensor.shape) == 1:
+            return Constant(x.tensor.reshape(()), shape)
+        x = self.whole(x)
+        source, shape = x.entry.inputs[0] if x.entry.op == "reshape" else x, tuple(shape)
+        return source if source.shape == shape else self.add("reshape", [source], shape, kind=x.dtype, view_of=x, shape=shape)
+
+    def permute(self, x, order):
+        x = self.whole(x)
+        shape = tuple(x.shape[i] for i in order)
+        if [i for i in order if x.shape[i] != 1] == [i for i in range(len(order)) if x.shape[i] != 1]:
+            return self.reshape(x, shape)
+        if x.entry.op == "permute" and [x.entry.attributes["dims"][i] for i in order] == list(range(len(order))):
+            return self.view(x.entry.inputs[0], shape)
+        x = self.f32(x)
+        result = self.add("permute", [x], shape, view_of=x, dims=list(order))
+        if list(order) == list(range(len(order) - 2)) + [len(order) - 1, len(order) - 2]:
+            result.transposed = x
+        return result
+
+    def slice(self, x, axis, start, end, step=1):
+        size = x.full[axis]
+        if size < 0:
+            if start in (0, None) and step == 1 and (end is None or end >= 2 ** 31):
+                return x
+            raise Refused("it cuts the batch")
+        start, end, step = slice(start, end, step).indices(size)
+        if (start, end, step) == (0, size, 1):
+            return x
+        x = self.f32(self.whole(x))
+        shape = x.shape[:axis] + (max(0, (end - start + step - 1) // step),) + x.shape[axis + 1:]
+        return self.add("slice", [x], shape, view_of=x, dim=axis, start=start, end=end, step=None if step == 1 else step)
+
+    def reduce(self, op, x, axes=None, keepdim=False):
+        x = self.f32(self.whole(x))
+        rank = len(x.shape)
+        axes = normal_axes(axes, rank)
+        shape = [1 if i in axes else d for i, d in enumerate(x.shape) if keepdim or i not in axes]
+        return self.add(op, [x], shape, dims=None if len(axes) == rank else axes, keepdim=True if keepdim else None)
+
+    def matmul(self, a, b, transpose_b=False):
+        a, b, transpose_a = self.f32(self.whole(a)), self.f32(self.whole(b)), False
+        if a.transposed:
+            a, transpose_a = a.transposed, True
+        if b.transposed:
+            b, transpose_b = b.transposed, not transpose_b
+        shape = broadcast([a.shape[:-2] or (1,), b.shape[:-2] or (1,)]) if len(a.shape) > 2 or len(b.shape) > 2 else ()
+        shape += (a.shape[-1 if transpose_a else -2], b.shape[-2 if transpose_b else -1])
+        return self.add("matmul", [a, b], shape, transpose_a=transpose_a or None, transpose_b=transpose_b or None)
+
+    # -- layers --
+    def layer_name(self, **parts):
+        """The layer whose parameters these are, all of them read here first; None: there is none."""
+        parts = {suffix: x for suffix, x in parts.items() if x is not None}
+        if not all(isinstance(x, (Parameter, Constant)) and (x.name or "").endswith("." + suffix) for suffix, x in parts.items()):
+            return None
+        names = {x.name[:-len(suffix) - 1] for suffix, x in parts.items()}
+        if len(names) != 1 or names & self.layers or any(isinstance(x, Parameter) and x.value for x in parts.values()):
+            return None
+        return names.pop()
+
+    def layer(self, op, name, x, shape, parts, **attributes):
+        """The value of a layer; parts: its parameters by suffix, None where there is none."""
+        parts = {suffix: p for suffix, p in parts.items() if p is not None}
+        own = {suffix: p for suffix, p in parts.items() if isinstance(p, Parameter)}
+        frozen = [suffix for suffix, p in own.items() if not p.trainable]
+        if frozen and len(frozen) == len(own):
+            attributes["trainable"] = False
+        elif frozen:
+            attributes["parameters"] = {suffix: {"trainable": False} for suffix in frozen}
+        self.layers.add(name)
+        x = self.whole(x) if op == "embedding" else self.f32(self.whole(x))
+        value = self.add(op, [x], shape, layer=name, stored=list(parts.values()), **attributes)
+        for p in own.values():
+            p.value = Value(p.full)
+            p.value.entry, p.value.parameter = value.entry, p.name
+        return value
+
+
+# ---- the files ----------------------------------------------------------------------------------------------------------
+def write_file(path, chunks):
+    """All of them or nothing."""
+    try:
+        with open(path + ".part", "wb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+        os.replace(path + ".part", path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.remove(path + ".part")
+        raise
+
+
+def json_text(spec):
+    """spec with one tensor on a line."""
+    head = json.dumps({key: x for key, x in spec.items() if key != "tensors"}, indent=1)[:-2]
+    lines = ",\n".join("  " + json.dumps(x) for x in spec["tensors"])
+    return head + ',\n "tensors": [\n' + lines + "\n ]\n}\n"
+
+
+def save_safetensors(path, tensors):
+    """Writes tensors by name, each its dtype as the format calls it, its shape and its bytes."""
+    header, end = {}, 0
+    for name, (kind, shape, chunk) in tensors.items():
+        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [end, end + len(chunk)]}
+        end += len(chunk)
+    head = json.dumps(header, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)
+    write_file(path, [struct.pack("<Q", len(head)), head] + [chunk for _, _, chunk in tensors.values()])
+
+
+def needed_entries(entries, results):
+    """Those of the entries that the results depend on, and all inputs."""
+    needed, pending = set(), list(results)
+    while pending:
+        entry = pending.pop()
+        if id(entry) not in needed:
+            needed.add(id(entry))
+            pending.extend(x.entry for x in entry.reads())
+    return [e for e in entries if id(e) in needed or e.op == "input"]

@@ -1,0 +1,98 @@
+"""Files of tensors: safetensors and NumPy's .npy and .npz, read as hostile."""
+import ast
+import json
+import os
+import re
+import struct
+import zipfile
+import zlib
+
+from .arrays import SAFETENSORS, Array, item_size, stored_dtype, transposed
+from .spec_writer import Refused, product
+
+MAX_BYTES = 1 << 36
+# What zipfile raises where an archive is cut off or hostile.
+ZIP_FAULTS = (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError, TypeError, ValueError, KeyError,
+              OverflowError, MemoryError, struct.error, zlib.error)
+_KINDS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
+          "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool"}
+_NUMPY = {"f2": "float16", "f4": "float32", "f8": "float64", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64",
+          "u1": "uint8", "u2": "uint16", "u4": "uint32", "u8": "uint64", "b1": "bool"}
+
+
+class FileError(Exception):
+    """What is wrong with a file."""
+
+
+def read_safetensors(path):
+    """Its Arrays by name."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        head = file.read(8)
+        length = struct.unpack("<Q", head)[0] if len(head) == 8 else size
+        if length > size - 8 or length > 100 << 20:
+            raise FileError("%s: this is no safetensors file: its header is cut off" % path)
+        try:
+            header = json.loads(file.read(length).decode("utf-8"))
+            return {name: _tensor(file, 8 + length, size, one) for name, one in header.items() if name != "__metadata__"}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise FileError("%s: its header is no description of tensors: %s" % (path, error)) from None
+
+
+def _tensor(file, start, size, one):
+    begin, end = one["data_offsets"]
+    kind, shape = _KINDS[one["dtype"]], [int(dim) for dim in one["shape"]]
+    if not 0 <= begin <= end <= size - start or any(dim < 0 for dim in shape) or end - begin != product(shape) * item_size(kind):
+        raise ValueError("a tensor of %s lies outside the file or has not its size" % shape)
+    file.seek(start + begin)
+    return Array(kind, shape, raw=file.read(end - begin))
+
+
+def read_npy(data, name):
+    """The Array of an .npy file's bytes."""
+    try:
+        if data[:6] != b"\x93NUMPY":
+            raise ValueError("it does not begin as one")
+        wide = data[6] > 1
+        length = struct.unpack("<I" if wide else "<H", data[8:12 if wide else 10])[0]
+        start = (12 if wide else 10) + length
+        head = ast.literal_eval(data[start - length:start].decode("latin-1").strip())
+        order, code = re.fullmatch("([<|=>]?)([a-z][0-9]+)", head["descr"]).groups()
+        kind, shape = _NUMPY[code], tuple(int(dim) for dim in head["shape"])
+        if order == ">" or len(data) - start != product(shape) * item_size(kind):
+            raise ValueError("it is big-endian or cut off")
+    except (ValueError, KeyError, TypeError, AttributeError, struct.error, SyntaxError, IndexError, MemoryError,
+            RecursionError) as error:
+        raise FileError("%s: this is no .npy file of numbers: %s" % (name, error)) from None
+    if not head.get("fortran_order"):
+        return Array(kind, shape, raw=data[start:])
+    return transposed(Array(kind, shape[::-1], raw=data[start:]), list(range(len(shape)))[::-1])
+
+
+def read_npz(path):
+    """The Arrays of an archive of .npy files by name."""
+    with open(path, "rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                members = [one for one in archive.infolist() if one.filename.endswith(".npy")]
+                if sum(one.file_size for one in members) > MAX_BYTES:
+                    raise FileError("%s: its tensors are larger than 64 GiB" % path)
+                return {one.filename[:-4]: read_npy(archive.read(one), "%s: %s" % (path, one.filename)) for one in members}
+        except ZIP_FAULTS as error:
+            raise FileError("%s: this is no .npz file: %s" % (path, error)) from None
+
+
+def read(path):
+    """The tensors of a file by name, as its name ends."""
+    return read_npz(path) if path.endswith(".npz") else read_safetensors(path)
+
+
+def for_gpunn(x):
+    """An Array as save_safetensors takes it: its dtype, shape and bytes as gpunn reads them."""
+    dtype = stored_dtype(x.kind)
+    if dtype == "f32":
+        return SAFETENSORS[dtype], x.shape, x.f32_bytes()
+    kind = {"i64": "int64", "i32": "int32", "u8": "uint8", "bool": "bool"}[dtype]
+    if kind == "int64" and any(value >= 1 << 63 for value in x.values):
+        raise Refused("a number of 2^63 or more does not fit gpunn's integers")
+    return SAFETENSORS[dtype], x.shape, x.encoded() if x.kind == kind else Array(kind, x.shape, x.values).encoded()

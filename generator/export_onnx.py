@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+"""Turns a spec and its weights into an ONNX model.
+
+    python3 -m generator.export_onnx NAME.json NAME.safetensors -o MODEL.onnx
+
+The model is what evaluation computes: dropout is left out, norms use their running statistics. Weights, inputs and outputs keep
+their names. Whatever ONNX cannot express is listed at once, and then nothing is written.
+"""
+import argparse
+
+from . import json_text, spec
+from .exchange import protobuf, tensor_files
+from .exchange.onnx_export import Exporter
+from .exchange.onnx_file import MAX_BYTES
+from .exchange.spec_writer import Refused, write_file
+
+
+def export(path_json, path_safetensors, path_onnx):
+    """Writes the ONNX model of a spec."""
+    message = Exporter(spec.load(path_json), tensor_files.read_safetensors(path_safetensors)).run()
+    data = protobuf.write(message)
+    if len(data) > MAX_BYTES:
+        raise Refused("is larger than 2 GiB, which an ONNX file cannot be")
+    write_file(path_onnx, [data])
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="python3 -m generator.export_onnx",
+                                     description="Turns a spec and weights into an ONNX model.")
+    parser.add_argument("spec", metavar="NAME.json")
+    parser.add_argument("weights", metavar="NAME.safetensors")
+    parser.add_argument("-o", dest="output", required=True, metavar="MODEL.onnx")
+    options = parser.parse_args(arguments)
+    try:
+        export(options.spec, options.weights, options.output)
+    except Refused as why:
+        raise SystemExit("%s %s" % (options.spec, why)) from None
+    except (json_text.SpecError, tensor_files.FileError, OSError) as error:
+        raise SystemExit(str(error)) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Turns an ONNX model into a spec and its weights, for run_model, gpunn_spec_load and the generator.
+
+    python3 -m generator.import_onnx MODEL.onnx -o NAME [--size seq=128] [--batch none|4|NAME] [--fix X.safetensors] [--check X.npz]
+
+writes NAME.json and NAME.safetensors. Weights keep their names, and so do the inputs and outputs. The first axis that the file
+leaves open is the batch; others need a --size. Whatever gpunn cannot express is listed at once, and then nothing is written.
+Only --check, which runs the model and compares it with ONNX's reference evaluator, needs the packages onnx and numpy.
+"""
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+
+from .exchange import arrays, onnx_file, tensor_files
+from .exchange.onnx_import import Unsupported, import_graph
+from .exchange.spec_writer import Refused, json_text, save_safetensors, write_file
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def import_model(path, name, sizes=(), batch=None, fixed=None):
+    """Writes NAME.json and NAME.safetensors of an ONNX file; returns the spec and notes for people."""
+    model = onnx_file.load(path)
+    spec, weights, notes = import_graph(model, os.path.basename(name), sizes, batch, fixed)
+    text = json_text(spec).encode("ascii")
+    save_safetensors(name + ".safetensors", weights)
+    write_file(name + ".json", [text])
+    return spec, notes
+
+
+def check(path, name, values, program, tolerance):
+    """The largest difference of each output between run_model and ONNX's reference evaluator, relative to its largest value."""
+    try:
+        import numpy
+        from onnx.reference import ReferenceEvaluator
+    except ImportError:
+        raise SystemExit("--check needs the packages onnx and numpy: pip install onnx numpy") from None
+    inputs = {key: numpy.frombuffer(x.encoded(), arrays.CODES[x.kind]).reshape(x.shape) for key, x in values.items()}
+    evaluator = ReferenceEvaluator(path)
+    if set(evaluator.input_names) - set(inputs):
+        raise SystemExit("--check lacks the inputs %s" % ", ".join(sorted(set(evaluator.input_names) - set(inputs))))
+    expected = evaluator.run(None, inputs)
+    with tempfile.TemporaryDirectory() as folder:
+        given, found = os.path.join(folder, "in.safetensors"), os.path.join(folder, "out.safetensors")
+        save_safetensors(given, {key: tensor_files.for_gpunn(x) for key, x in values.items()})
+        done = subprocess.run([program, name + ".json", "--weights", name + ".safetensors", "--input", given, "--output", found],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
+        if done.returncode:
+            raise SystemExit(done.stdout.strip())
+        results = tensor_files.read_safetensors(found)
+    worst = 0.0
+    for key, wanted in zip((value.name for value in onnx_file.load(path).graph.message.output), expected):
+        got = numpy.array(results[key].values, numpy.float64).reshape(results[key].shape)
+        scale = max(1e-3, float(numpy.abs(wanted).max())) if wanted.size else 1
+        error = float(numpy.abs(got - wanted).max()) / scale if got.shape == wanted.shape and got.size else float(got.size)
+        print("%s: largest difference %.3g of its largest value" % (key, error))
+        worst = error if not error <= worst else worst
+    if not worst <= tolerance:
+        raise SystemExit("the results differ by more than %g" % tolerance)
+
+
+def pair(text):
+    name, _, size = text.rpartition("=")
+    if not name or not size.isdigit() or not int(size):
+        raise argparse.ArgumentTypeError("NAME=SIZE is needed, such as seq=128")
+    return name, int(size)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="python3 -m generator.import_onnx",
+                                     description="Turns an ONNX model into a spec and weights.")
+    parser.add_argument("model", metavar="MODEL.onnx")
+    parser.add_argument("-o", dest="name", required=True, help="writes NAME.json and NAME.safetensors")
+    parser.add_argument("--size", action="append", type=pair, default=[], metavar="NAME=SIZE",
+                        help="of an axis that the file only names, or of INPUT:AXIS")
+    parser.add_argument("--batch", metavar="NAME|SIZE|none", help="the axis that varies, or the size it has always")
+    parser.add_argument("--fix", metavar="X", help="inputs that always have these values, .npz or .safetensors")
+    parser.add_argument("--check", metavar="X", help="inputs, .npz or .safetensors, to compare with ONNX's reference evaluator")
+    parser.add_argument("--tolerance", type=float, default=1e-4, help="of --check; default 1e-4")
+    parser.add_argument("--run-model", default=os.path.join(ROOT, "build", "run_model"), help="the program that --check runs")
+    options = parser.parse_args(arguments)
+    try:
+        fixed = tensor_files.read(options.fix) if options.fix else {}
+        _, notes = import_model(options.model, options.name, options.size, options.batch, fixed)
+        for note in notes:
+            print(note, file=sys.stderr)
+        if options.check:
+            check(options.model, options.name, tensor_files.read(options.check), options.run_model, options.tolerance)
+    except (Unsupported, Refused, onnx_file.OnnxError, tensor_files.FileError, OSError) as error:
+        raise SystemExit(str(error)) from None
+
+
+if __name__ == "__main__":
+    main()

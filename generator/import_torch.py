@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+"""Turns PyTorch's weights into safetensors, without PyTorch.
+
+    python3 -m generator.import_torch FILE.pt -o NAME.safetensors [--key state_dict]
+
+reads state_dicts that torch.save has written, in a zip archive or older, and NumPy's .npz. Names are kept, floats become F32. The
+pickle within a .pt is read by an unpickler that knows tensors and nothing else: no code of a file runs. A checkpoint that holds
+several groups of tensors (weights, an optimizer's state) needs a --key, and is told which there are.
+"""
+import argparse
+
+from .exchange import pickles, tensor_files
+from .exchange.spec_writer import Refused, save_safetensors
+
+
+def chosen(groups, key, path):
+    """The group of tensors of that name, or the only one."""
+    if key is None and len(groups) == 1:
+        return next(iter(groups.values()))
+    known = sorted(group or "." for group in groups)
+    if not groups:
+        raise tensor_files.FileError("%s: it holds no tensors" % path)
+    if key not in known:
+        raise tensor_files.FileError("%s: it holds the groups %s; choose one with --key" % (path, ", ".join(known[:20])))
+    return groups["" if key == "." else key]
+
+
+def convert(path, output, key=None):
+    """Writes the tensors of a .pt or .npz file."""
+    tensors = tensor_files.read_npz(path) if path.endswith(".npz") else chosen(pickles.read(path), key, path)
+    save_safetensors(output, {name: tensor_files.for_gpunn(x) for name, x in tensors.items()})
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="python3 -m generator.import_torch",
+                                     description="Turns PyTorch's weights into safetensors.")
+    parser.add_argument("file", metavar="FILE.pt", help="of torch.save, or .npz")
+    parser.add_argument("-o", dest="output", required=True, metavar="NAME.safetensors")
+    parser.add_argument("--key", help="the group of tensors in a checkpoint that holds several; . is the outermost")
+    options = parser.parse_args(arguments)
+    try:
+        convert(options.file, options.output, options.key)
+    except (tensor_files.FileError, Refused, OSError) as error:
+        raise SystemExit(str(error)) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""The exporter to ONNX: PyTorch's models there and back again, and, where the package onnx is installed, its checker and reference."""
+import glob
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+import warnings
+
+from generator import export_onnx, import_onnx
+from generator.exchange import tensor_files
+from generator.exchange.spec_writer import Refused, save_safetensors
+from tests.generator.test_run_model import difference
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+RUN_MODEL = os.path.join(os.path.dirname(os.path.dirname(HERE)), "build", "run_model")
+GOLDEN = os.path.join(HERE, "golden", "pytorch")
+NAMES = sorted(os.path.basename(path)[:-5] for path in glob.glob(os.path.join(GOLDEN, "*.json")))
+REFUSED = {"losses_classes": "label_smoothing", "mlp_residual": "label_smoothing", "pools": "windows are of one size",
+           "resizes": "windows are of one size"}
+# What onnx's reference evaluator cannot compute: ONNX Runtime does, with the same result.
+BEYOND_REFERENCE = ("generator_dcgan", "inception", "recurrent")
+TOLERANCE = 1e-4
+
+
+class Export(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def golden(self, name, part):
+        """The tensors of a part of a golden file."""
+        tensors = tensor_files.read_safetensors(os.path.join(GOLDEN, name + ".safetensors"))
+        return {key[len(part):]: x for key, x in tensors.items() if key.startswith(part)}
+
+    def export(self, name):
+        save_safetensors(self.path("w"), {key: tensor_files.for_gpunn(x) for key, x in self.golden(name, "weight/").items()})
+        export_onnx.export(os.path.join(GOLDEN, name + ".json"), self.path("w"), self.path("m.onnx"))
+
+    def check_results(self, name, results):
+        """results: (dtype, shape, values) by name."""
+        for key, x in self.golden(name, "eval/").items():
+            if key in results:
+                error = difference(results[key], tensor_files.for_gpunn(x))
+                self.assertTrue(error <= TOLERANCE, "%s differs by %.2g" % (key, error))
+
+
+class Golden(Export):
+    def test_what_onnx_lacks_is_named(self):
+        for name, part in REFUSED.items():
+            with self.subTest(model=name), self.assertRaisesRegex(Refused, part):
+                self.export(name)
+            self.assertFalse(os.path.exists(self.path("m.onnx")))
+
+    @unittest.skipUnless(os.path.exists(RUN_MODEL), "build/run_model is not there: ninja build/run_model")
+    def test_there_and_back(self):
+        for name in NAMES:
+            if name in REFUSED:
+                continue
+            with self.subTest(model=name):
+                self.export(name)
+                import_onnx.import_model(self.path("m.onnx"), self.path("back"))
+                save_safetensors(self.path("in"), {key: tensor_files.for_gpunn(x) for key, x in self.golden(name, "in/").items()})
+                done = subprocess.run([RUN_MODEL, self.path("back.json"), "--weights", self.path("back.safetensors"), "--input",
+                                       self.path("in"), "--output", self.path("out")], stdout=subprocess.PIPE,
+                                      stderr=subprocess.STDOUT, universal_newlines=True)
+                self.assertEqual(done.returncode, 0, done.stdout)
+                results = tensor_files.read_safetensors(self.path("out"))
+                self.check_results(name, {key: tensor_files.for_gpunn(x) for key, x in results.items()})
+
+
+@unittest.skipUnless(importlib.util.find_spec("onnx") and importlib.util.find_spec("numpy"), "the package onnx is not here")
+class Reference(Export):
+    def evaluated(self, inputs):
+        """The results by name: of ONNX Runtime, where it is installed, else of the reference evaluator."""
+        import numpy
+        import onnx
+        model = onnx.load(self.path("m.onnx"))
+        onnx.checker.check_model(model, full_check=True)
+        kinds = {"float32": "f4", "int64": "i8", "int32": "i4", "uint8": "u1", "bool": "?"}
+        given = {x.name: numpy.frombuffer(inputs[x.name].encoded(), kinds[inputs[x.name].kind]).reshape(inputs[x.name].shape)
+                 for x in model.graph.input}
+        for values in self.runs(model, given):
+            yield {x.name: ({"f": "F32", "i": "I64", "b": "BOOL", "u": "U8"}[value.dtype.kind], value.shape, value.tobytes())
+                   for x, value in zip(model.graph.output, values)}
+
+    def runs(self, model, given):
+        from onnx.reference import ReferenceEvaluator
+        if importlib.util.find_spec("onnxruntime"):
+            import onnxruntime
+            yield onnxruntime.InferenceSession(self.path("m.onnx")).run(None, given)
+        if self.name not in BEYOND_REFERENCE:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                yield ReferenceEvaluator(model).run(None, given)
+
+    def test_each(self):
+        for self.name in NAMES:
+            if self.name in REFUSED:
+                continue
+            with self.subTest(model=self.name):
+                self.export(self.name)
+                for results in self.evaluated(self.golden(self.name, "in/")):
+                    self.check_results(self.name, results)
+
+
+if __name__ == "__main__":
+    unittest.main()

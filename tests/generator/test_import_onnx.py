@@ -1,0 +1,303 @@
+"""The importer of ONNX models: files made by hand, hostile ones, and, where the package onnx is installed, its backend suite."""
+import contextlib
+import importlib.util
+import io
+import math
+import os
+import random
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from generator import import_onnx, spec
+from generator.exchange import onnx_file, protobuf, tensor_files
+from generator.exchange.arrays import Array
+from generator.exchange.onnx_file import (ATTRIBUTE, DIMENSION, ENTRY, GRAPH, MODEL, NODE, NUMBERS, OPSET, SHAPE, TENSOR, TYPE,
+                                          VALUE)
+from generator.exchange.onnx_import import Unsupported
+from generator.exchange.protobuf import Message
+from generator.exchange.spec_writer import save_safetensors
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+RUN_MODEL = os.path.join(ROOT, "build", "run_model")
+
+
+# ---- models by hand -----------------------------------------------------------------------------------------------------
+def attribute(name, value):
+    if isinstance(value, Message):
+        return Message(ATTRIBUTE, name=name, **({"t": value, "type": 4} if value._fields is TENSOR else {"g": value, "type": 5}))
+    if isinstance(value, float):
+        return Message(ATTRIBUTE, name=name, f=value, type=1)
+    if isinstance(value, int):
+        return Message(ATTRIBUTE, name=name, i=value, type=2)
+    if isinstance(value, str):
+        return Message(ATTRIBUTE, name=name, s=value.encode(), type=3)
+    return Message(ATTRIBUTE, name=name, ints=list(value), type=7)
+
+
+def node(op, inputs, outputs, **attributes):
+    return Message(NODE, op_type=op, input=inputs.split(), output=outputs.split(), name="the_" + outputs.split()[0],
+                   attribute=[attribute(*pair) for pair in attributes.items()])
+
+
+def value(name, shape, kind="float32"):
+    dims = [Message(DIMENSION, **({"dim_param": d} if isinstance(d, str) else {"dim_value": d})) for d in shape]
+    tensor = Message(TYPE[1][1], elem_type=NUMBERS[kind], shape=Message(SHAPE, dim=dims))
+    return Message(VALUE, name=name, type=Message(TYPE, tensor_type=tensor))
+
+
+def tensor(name, shape, values, kind="float32"):
+    return Message(TENSOR, name=name, dims=list(shape), data_type=NUMBERS[kind], raw_data=Array(kind, shape, values).encoded())
+
+
+def graph(nodes, inputs, outputs, initializers=()):
+    return Message(GRAPH, node=nodes, input=inputs, output=outputs, initializer=list(initializers))
+
+
+def model(*parts, opset=17):
+    return protobuf.write(Message(MODEL, ir_version=8, graph=graph(*parts),
+                                  opset_import=[Message(OPSET, domain="", version=opset)]))
+
+
+def small():
+    """y = relu(x fc + bias) of a batch, its weights as PyTorch's exporter leaves them."""
+    return model([node("MatMul", "x onnx::MatMul_3", "m"), node("Add", "fc.bias m", "a"), node("Relu", "a", "y")],
+                 [value("x", ["N", 3])], [value("y", ["N", 2])],
+                 [tensor("onnx::MatMul_3", (3, 2), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), tensor("fc.bias", (2,), [-1.0, 0.5])])
+
+
+class Import(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def write(self, data, name="model.onnx"):
+        with open(self.path(name), "wb") as file:
+            file.write(data)
+        return self.path(name)
+
+    def imported(self, data, **options):
+        """The spec that is written, which spec.py and the weights' names must agree with."""
+        written, _ = import_onnx.import_model(self.write(data), self.path("net"), **options)
+        loaded = spec.load(self.path("net.json"))
+        weights = tensor_files.read_safetensors(self.path("net.safetensors"))
+        self.assertEqual({t.name for t in loaded.tensors if t.kind in ("parameter", "buffer")}, set(weights))
+        return written
+
+    def refused(self, data, *parts, **options):
+        with self.assertRaises((Unsupported, onnx_file.OnnxError)) as caught:
+            import_onnx.import_model(self.write(data), self.path("net"), **options)
+        for part in parts:
+            self.assertIn(part, str(caught.exception))
+        self.assertEqual(os.listdir(self.folder), ["model.onnx"])
+        return caught.exception
+
+    def run_model(self, **inputs):
+        """What run_model computes; inputs: Arrays."""
+        if not os.path.exists(RUN_MODEL):
+            self.skipTest("build/run_model is not there: ninja build/run_model")
+        save_safetensors(self.path("in"), {name: tensor_files.for_gpunn(x) for name, x in inputs.items()})
+        subprocess.run([RUN_MODEL, self.path("net.json"), "--weights", self.path("net.safetensors"), "--input", self.path("in"),
+                        "--output", self.path("out")], check=True)
+        return tensor_files.read_safetensors(self.path("out"))
+
+    def ops(self, written):
+        return [t["op"] for t in written["tensors"]]
+
+
+class ByHand(Import):
+    def test_a_product_becomes_a_layer_with_pytorchs_names(self):
+        written = self.imported(small())
+        self.assertEqual(written["tensors"][1:], [
+            {"op": "linear", "name": "fc", "inputs": ["x"], "out_features": 2}, {"op": "relu", "name": "y", "inputs": ["fc"]}])
+        self.assertEqual(written["tensors"][0]["shape"], ["N", 3])
+        weights = tensor_files.read_safetensors(self.path("net.safetensors"))
+        self.assertEqual(weights["fc.weight"].values, [1.0, 3.0, 5.0, 2.0, 4.0, 6.0])
+        y = self.run_model(x=Array("float32", (2, 3), [1.0, 0.0, -1.0, 0.0, 1.0, 0.0]))["y"]
+        self.assertEqual((y.shape, y.values), ((2, 2), [0.0, 0.0, 2.0, 4.5]))
+
+    def test_names_that_are_no_layers_are_kept(self):
+        data = model([node("Gemm", "x W B", "y", transB=1)], [value("x", [4, 3])], [value("y", [4, 2])],
+                     [tensor("W", (2, 3), [1.0] * 6), tensor("B", (2,), [0.0, 1.0])])
+        self.assertEqual([t.get("name") for t in self.imported(data)["tensors"]], ["x", "W", "B", "the_y"])
+
+    def test_what_exporters_leave_of_shapes_is_folded(self):
+        data = model([node("Shape", "x", "s"), node("Constant", "", "zero", value=tensor("", (), [0], "int64")),
+                      node("Gather", "s zero", "n", axis=0), node("Unsqueeze", "n axes", "n1"),
+                      node("Concat", "n1 rest", "shape", axis=0), node("Reshape", "x shape", "r"), node("Neg", "r", "y")],
+                     [value("x", ["batch", 2, 3])], [value("y", ["batch", 6])],
+                     [tensor("axes", (1,), [0], "int64"), tensor("rest", (1,), [-1], "int64")])
+        self.assertEqual(self.ops(self.imported(data)), ["input", "reshape", "neg"])
+
+    def test_a_condition_that_is_known_leaves_one_branch(self):
+        branches = [graph([node(op, "x", out)], [], [value(out, ["N", 3])]) for op, out in (("Neg", "a"), ("Abs", "b"))]
+        data = model([node("If", "c", "y", then_branch=branches[0], else_branch=branches[1])], [value("x", ["N", 3])],
+                     [value("y", ["N", 3])], [tensor("c", (), [False], "bool")])
+        self.assertEqual(self.ops(self.imported(data)), ["input", "abs"])
+
+    def test_kinds_of_weights(self):
+        for kind in ("float32", "float16", "bfloat16", "float64"):
+            with self.subTest(kind=kind):
+                weight = tensor("w", (2,), [0.5, -3.0], kind)
+                self.imported(model([node("Add", "x w", "y")], [value("x", [2])], [value("y", [2])], [weight]))
+                self.assertEqual(tensor_files.read_safetensors(self.path("net.safetensors"))["w"].values, [0.5, -3.0])
+
+    def test_layers_that_were_taken_apart(self):
+        def constant(name, number):
+            return tensor(name, (), [number])
+        data = model([node("ReduceMean", "x", "m", axes=[-1]), node("Sub", "x m", "d"), node("Pow", "d two", "p"),
+                      node("ReduceMean", "p", "v", axes=[-1]), node("Add", "v eps", "e"), node("Sqrt", "e", "r"),
+                      node("Div", "d r", "n"), node("Mul", "n ln.weight", "s"), node("Add", "s ln.bias", "l"),
+                      node("Div", "l root", "z"), node("Erf", "z", "f"), node("Add", "f one", "g"), node("Mul", "l g", "h"),
+                      node("Mul", "h half", "y")], [value("x", ["N", 5])], [value("y", ["N", 5])],
+                     [constant("two", 2.0), constant("eps", 1e-5), constant("root", math.sqrt(2)), constant("one", 1.0),
+                      constant("half", 0.5), tensor("ln.weight", (5,), [1.0] * 5), tensor("ln.bias", (5,), [0.0] * 5)], opset=13)
+        self.assertEqual(self.ops(self.imported(data)), ["input", "layer_norm", "gelu"])
+
+    def test_external_data(self):
+        with open(self.path("w.bin"), "wb") as file:
+            file.write(bytes(4) + struct.pack("<2f", 2.0, 3.0))
+        entries = [Message(ENTRY, key=key, value=text) for key, text in (("location", "w.bin"), ("offset", "4"), ("length", "8"))]
+        stored = Message(TENSOR, name="w", dims=[2], data_type=1, data_location=1, external_data=entries)
+        self.imported(model([node("Mul", "x w", "y")], [value("x", [2])], [value("y", [2])], [stored]))
+        self.assertEqual(tensor_files.read_safetensors(self.path("net.safetensors"))["w"].values, [2.0, 3.0])
+
+    def test_sizes(self):
+        data = model([node("Relu", "x", "y")], [value("x", ["batch", "seq"])], [value("y", ["batch", "seq"])])
+        self.refused(data, "its axis 'seq' has no size: give it one with --size seq=SIZE")
+        self.assertEqual(self.imported(data, sizes=[("seq", 7)])["tensors"][0]["shape"], ["N", 7])
+        self.assertEqual(self.imported(data, sizes=[("seq", 7)], batch="2")["tensors"][0]["shape"], [2, 7])
+        self.assertEqual(self.imported(data, sizes=[("batch", 7)], batch="seq")["tensors"][0]["shape"], [7, "N"])
+
+    def test_inputs_may_be_fixed(self):
+        data = model([node("Reshape", "x s", "y")], [value("x", [2, 3]), value("s", [2], "int64")], [value("y", [3, 2])])
+        self.refused(data, "Reshape 'the_y': its shape must be known when it is imported; give s a value with --fix")
+        written = self.imported(data, fixed={"s": Array("int64", (2,), [3, 2])})
+        self.assertEqual(self.ops(written), ["input", "reshape"])
+
+
+class BadFiles(Import):
+    def test_everything_is_listed(self):
+        data = model([node("Det", "x", "a"), node("NonMaxSuppression", "a", "b"), node("Unique", "x", "y"),
+                      node("Bernoulli", "x", "z"), node("Add", "b y", "w")], [value("x", ["N", 3])], [value("w", [1]), value("z", [1])])
+        found = self.refused(data, "3 operations of net cannot be imported")
+        self.assertEqual(found.problems, ["Det 'the_a': gpunn has no counterpart of this op",
+                                          "Unique 'the_y': gpunn has no counterpart of this op",
+                                          "Bernoulli 'the_z': gpunn has no counterpart of this op"])
+
+    def test_each(self):
+        x, y = [value("x", [2])], [value("y", [2])]
+
+        def stored(**fields):
+            return model([node("Add", "x w", "y")], x, y, [Message(TENSOR, name="w", dims=[2], data_type=1, **fields)])
+
+        def entries(**given):
+            return [Message(ENTRY, key=key, value=text) for key, text in given.items()]
+
+        for part, data in (
+                ("it reads 'b', which nothing before it computes", model([node("Relu", "b", "y"), node("Relu", "y", "b")], x, y)),
+                ("it is of opset 99; opsets 6 to", model([node("Relu", "x", "y")], x, y, opset=99)),
+                ("it is of opset 3; opsets 6 to", model([node("Relu", "x", "y")], x, y, opset=3)),
+                ("it holds no ONNX model", b""), ("unknown wire type", b"not a model at all"),
+                ("outside what holds it", small()[:-3]),
+                ("has 4 bytes", stored(raw_data=bytes(4))), ("has 0 values", stored()),
+                ("lies outside the model's folder", stored(data_location=1, external_data=entries(location="../w.bin"))),
+                ("lies outside the model's folder", stored(data_location=1, external_data=entries(location="/etc/passwd"))),
+                ("cannot be read", stored(data_location=1, external_data=entries(location="none.bin"))),
+                ("no number as offset", stored(data_location=1, external_data=entries(location="w", offset="4x"))),
+                ("are wanted, which has", stored(data_location=1, external_data=entries(location="model.onnx", offset="99999"))),
+                ("its operand 'x' is of string", model([node("Relu", "x", "y")], [value("x", [2], "string")], y)),
+                ("no ops of the domain", model([Message(NODE, op_type="Add", domain="com.x", input=["x"], output=["y"])], x, y)),
+                ("2^24", model([node("Add", "x w", "y")], [value("x", [1], "int64")], [value("y", [1], "int64")],
+                               [tensor("w", (1,), [1 << 25], "int64")])),
+                ("the input 'x'", model([node("Relu", "x", "y")], [value("x", [0])], y))):
+            with self.subTest(part=part):
+                self.refused(data, part)
+
+    def test_depth_is_bounded(self):
+        part = protobuf.write(graph([node("Relu", "x", "y")], [], []))
+        for _ in range(100):  # an attribute with a graph within a node within a graph ...
+            part = protobuf.write(Message({1: ("node", "bytes")}, node=protobuf.write(
+                Message({5: ("attribute", "bytes")}, attribute=protobuf.write(Message({6: ("g", "bytes")}, g=part))))))
+        data = protobuf.write(Message({7: ("graph", "bytes")}, graph=part))
+        self.refused(data, "nested deeper than")
+
+    def test_mutations(self):
+        """Whatever is done to a file's bytes, it is imported or refused, and nothing else happens."""
+        chance, data, seen = random.Random(1), small(), 0
+        for _ in range(1500):
+            bad = bytearray(data[:chance.randrange(len(data))] if chance.random() < 0.2 else data)
+            for _ in range(chance.randrange(4)):
+                if bad:
+                    bad[chance.randrange(len(bad))] = chance.randrange(256)
+            try:
+                import_onnx.import_model(self.write(bytes(bad)), self.path("net"))
+            except (Unsupported, onnx_file.OnnxError) as why:
+                self.assertTrue(str(why))
+                seen += 1
+        self.assertGreater(seen, 100)
+
+    def test_the_command_ends_with_one_sentence(self):
+        text = io.StringIO()
+        with contextlib.redirect_stderr(text), self.assertRaises(SystemExit) as caught:
+            import_onnx.main([self.path("none.onnx"), "-o", self.path("net")])
+        self.assertIn("No such file", str(caught.exception))
+
+
+class Files(Import):
+    def test_safetensors_and_npz(self):
+        head = b"{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3), }\n"
+        npy = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + struct.pack("<6f", *range(6))
+        self.assertEqual(tensor_files.read_npy(npy, "x").values, [0.0, 2.0, 4.0, 1.0, 3.0, 5.0])
+        for bad in (npy[:-1], npy[:9], b"\x93NUMPY" + bytes(20), npy.replace(b"<f4", b"|O4")):
+            with self.assertRaises(tensor_files.FileError):
+                tensor_files.read_npy(bad, "x")
+        for bad in (b"", struct.pack("<Q", 1 << 60), struct.pack("<Q", 2) + b"[]", struct.pack("<Q", 8) + b'{"a": 1}'):
+            with self.assertRaises(tensor_files.FileError):
+                tensor_files.read_safetensors(self.write(bad, "bad"))
+
+
+@unittest.skipUnless(importlib.util.find_spec("onnx") and importlib.util.find_spec("numpy"), "the package onnx is not here")
+class Suite(Import):
+    """The cases of ONNX's own backend suite; onnx_suite.py prints the whole table."""
+
+    def run_suite(self, *words):
+        if not os.path.exists(RUN_MODEL):
+            self.skipTest("build/run_model is not there: ninja build/run_model")
+        done = subprocess.run([sys.executable, os.path.join(HERE, "onnx_suite.py")] + list(words), stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, universal_newlines=True)
+        row = re.search(r"^\| \S+, (\d+) \| (\d+) \| \d+ \| \d+ \| (\d+) \| (\d+) \| (\d+) \|$", done.stdout, re.M)
+        self.assertTrue(row, done.stdout[-2000:])
+        total, passed, refused, wrong, crashed = map(int, row.groups())
+        self.assertEqual((wrong, crashed, passed + refused), (0, 0, total), done.stdout[-4000:])
+        return passed
+
+    def test_nodes(self):
+        self.assertGreaterEqual(self.run_suite("--kind", "node"), 1300)
+
+    def test_pytorch(self):
+        self.assertGreaterEqual(self.run_suite("--kind", "pytorch-operator"), 31)
+        self.assertGreaterEqual(self.run_suite("--kind", "pytorch-converted"), 80)
+
+    def test_check(self):
+        import numpy
+        numpy.savez(self.path("x.npz"), x=numpy.random.rand(4, 3).astype(numpy.float32))
+        words = [self.write(small()), "-o", self.path("net"), "--check", self.path("x.npz")]
+        text = io.StringIO()
+        with contextlib.redirect_stdout(text):
+            import_onnx.main(words)
+        self.assertRegex(text.getvalue(), "^y: largest difference .* of its largest value\n$")
+        with contextlib.redirect_stdout(text), self.assertRaisesRegex(SystemExit, "differ by more than"):
+            import_onnx.main(words + ["--tolerance", "-1"])
+
+
+if __name__ == "__main__":
+    unittest.main()

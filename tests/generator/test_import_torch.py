@@ -1,0 +1,180 @@
+"""The importer of PyTorch's weights: files as torch.save writes them, made here, and hostile ones; real ones where PyTorch is."""
+import collections
+import importlib.util
+import io
+import os
+import pickle
+import random
+import shutil
+import struct
+import sys
+import tempfile
+import types
+import unittest
+import zipfile
+from unittest import mock
+
+from generator import import_torch
+from generator.exchange import pickles, tensor_files
+from generator.exchange.tensor_files import FileError
+
+Storage = collections.namedtuple("Storage", "kind key data")
+
+
+def fake_torch():
+    """Modules whose names a pickle of torch.save holds."""
+    modules = {name: types.ModuleType(name) for name in ("torch", "torch._utils")}
+    for module, name in (("torch._utils", "_rebuild_tensor_v2"), ("torch", "FloatStorage"), ("torch", "HalfStorage")):
+        function = types.FunctionType((lambda *_: None).__code__, {}, name)
+        function.__module__, function.__qualname__ = module, name
+        setattr(modules[module], name, function)
+    return modules
+
+
+class Tensor:
+    def __init__(self, storage, offset, size, stride):
+        self.arguments = storage, offset, size, stride, False, collections.OrderedDict()
+
+    def __reduce__(self):
+        return sys.modules["torch._utils"]._rebuild_tensor_v2, self.arguments
+
+
+class Pickler(pickle.Pickler):
+    def persistent_id(self, item):
+        if isinstance(item, Storage):
+            return "storage", getattr(sys.modules["torch"], item.kind), item.key, "cpu", len(item.data) // 2
+        return None
+
+
+def pickled(item):
+    buffer = io.BytesIO()
+    with mock.patch.dict(sys.modules, fake_torch()):
+        Pickler(buffer, 2).dump(item)
+    return buffer.getvalue()
+
+
+STORE = Storage("FloatStorage", "0", struct.pack("<6f", *range(6)))
+STATE = collections.OrderedDict(w=Tensor(STORE, 0, (2, 3), (3, 1)), t=Tensor(STORE, 1, (2, 2), (1, 3)))
+
+
+def zipped(item, data=STORE.data, compression=zipfile.ZIP_STORED):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as archive:
+        archive.writestr("net/data.pkl", item if isinstance(item, bytes) else pickled(item))
+        archive.writestr("net/byteorder", b"little")
+        archive.writestr("net/data/0", data)
+    return buffer.getvalue()
+
+
+def legacy(item):
+    head = [pickles.MAGIC, 1001, {"little_endian": True}]
+    return b"".join(map(pickled, head)) + pickled(item) + pickled(["0"]) + struct.pack("<q", 6) + STORE.data
+
+
+class Import(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def converted(self, data, name="net.pt", **options):
+        with open(self.path(name), "wb") as file:
+            file.write(data)
+        import_torch.convert(self.path(name), self.path("out"), **options)
+        return {key: (x.kind, x.shape, x.values) for key, x in tensor_files.read_safetensors(self.path("out")).items()}
+
+    def refused(self, data, part, **options):
+        with self.assertRaisesRegex(FileError, part):
+            self.converted(data, **options)
+        self.assertFalse(os.path.exists(self.path("out")))
+
+
+class Weights(Import):
+    def test_both_forms(self):
+        expected = {"w": ("float32", (2, 3), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]), "t": ("float32", (2, 2), [1.0, 4.0, 2.0, 5.0])}
+        self.assertEqual(self.converted(zipped(STATE)), expected)
+        self.assertEqual(self.converted(legacy(STATE)), expected)
+
+    def test_halves_become_floats(self):
+        half = Storage("HalfStorage", "0", struct.pack("<2e", 0.5, -2))
+        found = self.converted(zipped({"h": Tensor(half, 0, (2,), (1,))}, half.data))
+        self.assertEqual(found, {"h": ("float32", (2,), [0.5, -2.0])})
+
+    def test_checkpoints(self):
+        checkpoint = {"model": dict(STATE), "other": {"state": [{"a": STATE["w"]}]}, "step": 3}
+        self.refused(zipped(checkpoint), "it holds the groups model, other.state.0; choose one with --key")
+        self.assertEqual(set(self.converted(zipped(checkpoint), key="model")), {"w", "t"})
+
+    def test_npz(self):
+        head = b"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }\n"
+        npy = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + struct.pack("<2f", 1, 2)
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            archive.writestr("fc.weight.npy", npy)
+        self.assertEqual(self.converted(buffer.getvalue(), "w.npz"), {"fc.weight": ("float32", (2,), [1.0, 2.0])})
+
+
+class BadFiles(Import):
+    def test_code_is_named_and_does_not_run(self):
+        class Evil:
+            def __reduce__(self):
+                return os.system, ("touch " + self.mark,)
+        Evil.mark = self.path("mark")
+        for data in (zipped(pickle.dumps({"w": Evil()}, 2)), zipped(pickle.dumps(Evil(), 4)),
+                     b"".join(map(pickled, [pickles.MAGIC, 1001])) + pickle.dumps(Evil())):
+            self.refused(data, "it wants to call (posix|nt).system, which is no part of a tensor")
+        self.refused(zipped(b"cbuiltins\neval\nX\x01\x00\x00\x001\x85R."), "it wants to call builtins.eval")
+        self.refused(zipped(b"(S'1'\nios\nsystem\n."), "its pickle has the instruction STRING")
+        self.refused(zipped(b"Nr\xff\xff\xff\xff."), "its pickle remembers more than")
+        self.assertFalse(os.path.exists(self.path("mark")))
+
+    def test_no_file_changes_what_others_may_call(self):
+        inner = pickle.dumps({"x": 1}, 2)[2:-1]
+        self.refused(zipped(b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nN" + inner + b"\x86b."), "its pickle cannot be read")
+
+    def test_each(self):
+        for part, data in (
+                ("neither a zip|cannot be read", b"not a file of torch"), ("cannot be read", b""),
+                ("no file of torch.save", b"PK\x03\x04"),
+                ("holds no tensors", zipped({"a": 1})), ("storages are cut off", legacy(STATE)[:-3]),
+                ("outside its storage", zipped({"w": Tensor(STORE, 1, (2, 3), (3, 1))})),
+                ("outside its storage", zipped({"w": Tensor(STORE, 0, (2, 3), (-3, 1))})),
+                ("times as large as the file", zipped({"w": Tensor(STORE, 0, (1 << 40, 3), (0, 1))})),
+                ("its pickle cannot be read", zipped({"w": Tensor(3, 0, (2,), (1,))})),
+                ("described in an unknown way", zipped({"w": Tensor(STORE, "x", (2,), (1,))})),
+                ("compressed", zipped(STATE, bytes(5000), zipfile.ZIP_DEFLATED)),
+                ("it lacks the data", zipped({"w": Tensor(Storage("FloatStorage", "7", b""), 0, (2,), (1,))}))):
+            with self.subTest(part=part):
+                self.refused(data, part)
+
+    def test_mutations(self):
+        chance = random.Random(2)
+        for data in (zipped(STATE), legacy(STATE)):
+            for _ in range(700):
+                bad = bytearray(data[:chance.randrange(len(data))] if chance.random() < 0.2 else data)
+                for _ in range(chance.randrange(4)):
+                    if bad:
+                        bad[chance.randrange(len(bad))] = chance.randrange(256)
+                try:
+                    self.converted(bytes(bad))
+                except FileError as why:
+                    self.assertTrue(str(why))
+
+
+@unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch is not here")
+class Real(Import):
+    def test_what_torch_saves(self):
+        import torch
+        net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Linear(5, 6).bfloat16())
+        for new in (True, False):
+            torch.save(net.state_dict(), self.path("real.pt"), _use_new_zipfile_serialization=new)
+            import_torch.convert(self.path("real.pt"), self.path("out"))
+            found = tensor_files.read_safetensors(self.path("out"))
+            self.assertEqual({name: x.double().flatten().tolist() for name, x in net.state_dict().items()},
+                             {name: x.values for name, x in found.items()})
+
+
+if __name__ == "__main__":
+    unittest.main()
