@@ -1,5 +1,6 @@
 """python3 -m generator MODEL.json -o NAME: writes the fused kernels of a model, NAME_kernels.h and NAME_kernels.cu, or, with
---inference, the model itself as plain C, NAME_inference.h."""
+--inference, the model itself as plain C, NAME_inference.h; with --embed MODEL.json WEIGHTS.safetensors, the model and its weights as a
+header for gpunn, NAME_embedded.h."""
 import argparse
 import os
 import re
@@ -37,10 +38,15 @@ def arguments(words):
     parser = Arguments(prog="python3 -m generator", description="Writes fused kernels for a gpunn model: NAME_kernels.h and "
                        "NAME_kernels.cu, to be compiled with the program, which calls gpunn_use_kernels.")
     parser.add_argument("model", metavar="MODEL.json", help="the spec of the model: generator/model.schema.json describes it")
+    parser.add_argument("values", metavar="WEIGHTS.safetensors", nargs="?", help="the same as --weights")
     parser.add_argument("-o", dest="output", metavar="NAME", help="path and C identifier that the files' names begin with")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is not what would be written")
     parser.add_argument("--report", action="store_true", help="print groups, launches and bytes moved, before and after")
     parser.add_argument("--emit-model", action="store_true", help="also write NAME_model.h, which builds the model without JSON")
+    parser.add_argument("--embed", action="store_true", help="write NAME_embedded.h instead: the model with its weights, for "
+                        "programs that read no file")
+    parser.add_argument("--store", choices=("f32", "f16", "bf16"), help="with --embed: how weights are stored; default: as they "
+                        "are in their file")
     parser.add_argument("--math", choices=MATHS, help="instead of the spec's: fast maths where results are stored in 16 bits "
                         "(auto), nowhere (accurate), everywhere (fast)")
     alone = parser.add_argument_group("instead of kernels, the model as functions that need no gpunn")
@@ -51,19 +57,30 @@ def arguments(words):
     alone.add_argument("--samples", metavar="FILE", help="inputs by name, for which to print what --int8 costs; needs a C compiler, "
                        "$CC or cc")
     given = parser.parse_args(words)
+    given.weights = given.weights or given.values
+    check_embed(parser, given)
     check_alone(parser, given)
     if given.output is None and not given.report:
         parser.error("-o NAME is missing")
-    if given.output is None and (given.check or given.emit_model or given.inference):
-        parser.error("--check, --emit-model and --inference need -o NAME")
+    if given.output is None and (given.check or given.emit_model or given.inference or given.embed):
+        parser.error("--check, --emit-model, --inference and --embed need -o NAME")
     return given
+
+
+def check_embed(parser, given):
+    if given.embed and (given.inference or given.report or given.emit_model or given.math):
+        parser.error("--embed writes NAME_embedded.h alone; leave out --inference, --report, --emit-model and --math")
+    if given.embed and not given.weights:
+        parser.error("--embed takes MODEL.json WEIGHTS.safetensors")
+    if given.store and not given.embed:
+        parser.error("--store needs --embed")
 
 
 def check_alone(parser, given):
     """Options that need others, or that others leave nothing to do."""
     if given.inference and (given.report or given.emit_model or given.math):
         parser.error("--report, --emit-model and --math are for kernels, which --inference does not write")
-    if not given.inference and (given.weights or given.int8 or given.samples or given.batch != 1):
+    if not given.inference and (given.weights and not given.embed or given.int8 or given.samples or given.batch != 1):
         parser.error("--weights, --batch, --int8 and --samples need --inference")
     if given.batch < 1:
         parser.error("--batch %d: at least 1 is needed" % given.batch)
@@ -104,6 +121,19 @@ def generate_alone(given):
     except (inference.Refused, weights.WeightsError) as fault:
         raise Failure("%s: %s" % (given.model, fault)) from None
     return {given.output + "_inference.h": text.encode("ascii")}, source.command
+
+
+def embed(given):
+    """The files by path, and the command that renews them."""
+    from . import emit_embedded, weights
+    model, name = load(given), identifier(given.output)
+    options = ["--embed"] + (["--store", given.store] if given.store else [])
+    source = stamp.Source(model.sha256(), stamp.command(given.model, given.output, options, given.weights))
+    try:
+        file = emit_embedded.archive(model, given.weights, given.store and given.store.upper())
+    except weights.WeightsError as fault:
+        raise Failure("%s: %s" % (given.model, fault)) from None
+    return {given.output + "_embedded.h": emit_embedded.emit_embedded(model, source, name, file).encode("ascii")}, source.command
 
 
 def generate(given):
@@ -168,8 +198,8 @@ def run(words):
     given = arguments(words)
     if given.output is not None:
         identifier(given.output)
-    if given.inference:
-        files, command = generate_alone(given)
+    if given.inference or given.embed:
+        files, command = generate_alone(given) if given.inference else embed(given)
     else:
         files, model, kernels = generate(given)
         command = kernels.command

@@ -91,8 +91,9 @@ class _Fields:
 
 
 class _Emitter:
-    def __init__(self, model, name):
+    def __init__(self, model, name, inference):
         self.model, self.tensors, self.name = model, model.tensors, name
+        self.inference = inference
         self.lines = []
         self.variables = {}
         self.taken = {name + "_tensors": True}
@@ -446,7 +447,7 @@ class _Emitter:
             " * of which gpunn_error(dev) tells. */",
             "static inline gpunn_model *%s_create(gpunn_device *dev, %s_tensors *out)" % (self.name, self.name),
             "{",
-            "    gpunn_model *model = gpunn_model_create(dev%s);" % precision,
+            "    gpunn_model *model = gpunn_model_create(dev%s%s);" % (precision, ", .inference = true" if self.inference else ""),
             "    bool ok = model != NULL;",
             "    if (!ok) return NULL;"] + self.lines + [
             "    if (!(%s)) {" % leaves if len(leaves) < WIDTH - 12 else "\n".join(
@@ -476,12 +477,17 @@ class _Emitter:
         return lines + ["    return opt;", "}"]
 
 
+def body(model, name, inference=False):
+    """What stands behind the include of gpunn.h. inference: the model is only evaluated."""
+    emitter = _Emitter(model, name, inference)
+    lines = emitter.create() + ([] if inference else emitter.optimizer())
+    maths = ["#include <math.h>"] if any("INFINITY" in line or "NAN" in line for line in lines) else []
+    return maths + [""] + lines
+
+
 def emit_model(model, kernel_set):
     """The text of NAME_model.h. kernel_set: gives the name and the opening comment."""
     name = kernel_set.name
     guard = name.upper() + "_MODEL_H"
-    emitter = _Emitter(model, name)
-    body = emitter.create() + emitter.optimizer()
-    maths = ["#include <math.h>"] if any("INFINITY" in line or "NAN" in line for line in body) else []
     return "\n".join(stamp.lines(kernel_set, name + "_model.h") + ["#ifndef " + guard, "#define " + guard, '#include "gpunn.h"'] +
-                     maths + [""] + body + ["", "#endif", ""])
+                     body(model, name) + ["", "#endif", ""])

@@ -1,0 +1,75 @@
+"""Writes NAME_embedded.h: a spec's model with its weights, for programs that read no file."""
+import json
+import math
+import struct
+
+from . import emit_model, stamp, weights
+from .graph import shape_text
+
+SIZES = {"F32": 4, "F16": 2, "BF16": 2}
+
+
+def _to_bf16(bits):
+    """Of an F32's bits: to nearest, ties to even; a NaN stays one."""
+    return bits >> 16 | 0x40 if bits & 0x7FFFFFFF > 0x7F800000 else bits + 0x7FFF + (bits >> 16 & 1) >> 16
+
+
+def converted(tensor, to, name):
+    """The bytes of a tensor of weights.load in that dtype."""
+    if tensor[0] == to:
+        return tensor[2]
+    values = weights.values(tensor)
+    try:
+        packed = struct.pack("<%d%s" % (len(values), "e" if to == "F16" else "f"), *values)
+    except OverflowError:
+        raise weights.WeightsError("'%s' has a value that %s cannot hold; store it as bf16 or f32" % (name, to)) from None
+    if to != "BF16":
+        return packed
+    return struct.pack("<%dH" % len(values), *(_to_bf16(bits) for bits, in struct.iter_unpack("<I", packed)))
+
+
+def archive(model, path, store):
+    """A safetensors file of what the model saves, and nothing else. store: the dtype of all; None: each its own."""
+    tensors, header, data, at = weights.load(path), {}, [], 0
+    for t in model.tensors:
+        if t.kind not in ("parameter", "buffer"):
+            continue
+        if t.name not in tensors:
+            raise weights.WeightsError("%s lacks '%s'; save the weights of this model" % (path, t.name))
+        dtype, shape, values = tensors[t.name]
+        if shape != tuple(t.shape) or dtype not in SIZES or len(values) != SIZES[dtype] * math.prod(shape):
+            raise weights.WeightsError("'%s' in %s is %s %s, but must be F32, F16 or BF16 and %s" % (
+                t.name, path, dtype, shape_text(shape), shape_text(t.shape)))
+        values = converted(tensors[t.name], store or dtype, t.name)
+        header[t.name] = {"dtype": store or dtype, "shape": list(shape), "data_offsets": [at, at + len(values)]}
+        at += len(values)
+        data.append(values)
+    head = json.dumps(header, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)
+    return struct.pack("<Q", len(head)) + head + b"".join(data)
+
+
+def emit_embedded(model, source, name, file):
+    """The text of NAME_embedded.h. file: what archive made."""
+    guard = name.upper() + "_EMBEDDED_H"
+    words = ["0x%x," % word for word, in struct.iter_unpack("<Q", file + bytes(-len(file) % 8))]
+    rows = ["        " + " ".join(words[i:i + 5]) for i in range(0, len(words), 5)]
+    return "\n".join(stamp.lines(source, name + "_embedded.h") + ["#ifndef " + guard, "#define " + guard, '#include "gpunn.h"'] +
+                     emit_model.body(model, name, inference=True) + [
+        "",
+        "/* The model with its weights, to be evaluated; out receives the tensors that a program needs. NULL after an error, of which",
+        " * gpunn_error(dev) tells. */",
+        "static inline gpunn_model *%s_load(gpunn_device *dev, %s_tensors *out)" % (name, name),
+        "{",
+        "    static const uint64_t weights[%d] = { /* a safetensors file */" % len(words)] + rows + [
+        "    };",
+        "    gpunn_model *model = %s_create(dev, out);" % name,
+        "    if (model && gpunn_load_memory(model, weights, %d) != GPUNN_OK) {" % len(file),
+        "        gpunn_model_destroy(model);",
+        "        return NULL;",
+        "    }",
+        "    return model;",
+        "}",
+        "",
+        "#endif",
+        ""])
