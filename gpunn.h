@@ -265,7 +265,7 @@
  *     In a game or a control loop that is all there is in a frame: after the first call nothing is allocated. gpunn_keep keeps a
  *     value between readable after every run, gpunn_retain_grad its gradient. How an output depends on the inputs, for a saliency
  *     map or an adversarial example, without a trace in the training that goes on:
- *         static float slopes[3][20];
+ *         static float slopes[8][20];
  *         gpunn_retain_grad(x);
  *         gpunn_backward(gpunn_sum(y, GPUNN_ALL, false), .mode = GPUNN_MODE_EVALUATION, .inputs_only = true);
  *         gpunn_read_grad(x, slopes, sizeof slopes);
