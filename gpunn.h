@@ -1961,9 +1961,8 @@ GPUNN_API gpunn_status gpunn_load_memory_(gpunn_model *model, const void *data, 
 #define gpunn_load_memory(model, data, ...) gpunn_load_memory_((model), (data), GPUNN_NAMED(gpunn_load_args, __VA_ARGS__))
 
 /* Weights, optimizer state, averages, random state, schedule, loader's place (loader may be NULL): a resumed run equals one that
- * was never interrupted, bit for bit. Averages that a file does not have start as its weights. */
-/* Of optimizers that share a model out among them, each call saves or loads all; they must be made in the same order as when they
- * were saved. */
+ * was never interrupted, bit for bit. Averages that a file does not have start as its weights. Of optimizers that share a model
+ * out among them, each call saves or loads all; they must be made in the same order as when they were saved. */
 GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader *loader, const char *path);
 GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader *loader, const char *path);
 
@@ -22447,9 +22446,11 @@ static GPUNN__STATUS gpunn__clip_updates(gpunn_optimizer *opt, int count)
         }
         if (status == GPUNN_OK) status = gpunn__norm_of(opt->model->dev, function, sum, &norm);
         if (status != GPUNN_OK) return status;
-        for (int i = 0; i < count && limit > 0; i++)
-            if (opt->updates[i].clip_group == group)
-                opt->updates[i].gradient_scale *= gpunn__clip_scale(limit, norm * fabs((double)opt->updates[i].gradient_scale));
+        for (int i = 0; i < count; i++) { /* not the averages */
+            gpunn_update *u = &opt->updates[i];
+            if (u->clip_group == group && u->clip_norm > 0)
+                u->gradient_scale *= gpunn__clip_scale(limit, norm * fabs((double)u->gradient_scale));
+        }
     }
     return GPUNN_OK;
 }

@@ -108,6 +108,26 @@ static void test_turns(void **state)
     gpunn_model_destroy(reference);
 }
 
+/* Averages are of the weights, whatever clipping does to gradients: after the first step they equal them. */
+static void test_clipped_averages(void **state)
+{
+    fixture *f = *state;
+    pair     p = pair_make(f->model);
+    int64_t  total;
+    pair_optimizers(f->dev, &p);
+    OK(f->dev, gpunn_set_ema(p.opt[0], 0.5f));
+    gpunn_set_clip_norm(p.opt[0], 1e-3f);
+    pair_write(f->dev, &p, 1);
+    OK(f->dev, gpunn_train_step(p.opt[0], p.loss[0]));
+    float *weights = read_weights(f->dev, f->model, &total);
+    OK(f->dev, gpunn_ema_swap(p.opt[0]));
+    float *averages = read_weights(f->dev, f->model, &total);
+    assert_memory_equal(weights, averages, (size_t)total * sizeof *weights);
+    OK(f->dev, gpunn_ema_swap(p.opt[0]));
+    free(weights), free(averages);
+    pair_destroy(&p);
+}
+
 /* Only what an optimizer trains has gradients, and only these begin anew. */
 static void test_own_gradients(void **state)
 {
@@ -608,6 +628,7 @@ int main(void)
         const char        *name;
         CMUnitTestFunction run;
     } list[] = {{"turns", test_turns},
+                {"clipped averages", test_clipped_averages},
                 {"own gradients", test_own_gradients},
                 {"lists", test_lists},
                 {"checkpoint", test_checkpoint},
