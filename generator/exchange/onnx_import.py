@@ -16,7 +16,7 @@ from .spec_writer import Constant, Parameter, Refused, Value, Writer, needed_ent
 assert onnx_layers and onnx_attention  # whose ops stand in OPERATIONS
 CHEAP = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Shape", "Size", "ConstantOfShape")
 KEEPS_NAME = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Cast", "DequantizeLinear")
-SHAPERS = ("Range", "NonZero")  # whose results' shapes follow from values
+SHAPERS = ("Range", "NonZero") + tuple(fold.WINDOWS)  # whose results' shapes follow from values
 FAULTS = (TypeError, IndexError, KeyError, AttributeError, ValueError, ArithmeticError, struct.error)
 
 

@@ -281,11 +281,11 @@ class Suite(Import):
         return passed
 
     def test_nodes(self):
-        self.assertGreaterEqual(self.run_suite("--kind", "node"), 1300)
+        self.assertGreaterEqual(self.run_suite("--kind", "node"), 1370)
 
     def test_pytorch(self):
         self.assertGreaterEqual(self.run_suite("--kind", "pytorch-operator"), 31)
-        self.assertGreaterEqual(self.run_suite("--kind", "pytorch-converted"), 80)
+        self.assertGreaterEqual(self.run_suite("--kind", "pytorch-converted"), 82)
 
     def test_check(self):
         import numpy
