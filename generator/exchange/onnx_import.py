@@ -114,7 +114,9 @@ class OnnxWriter(Writer):
         return name if name and not any("%s.%s" % (name, suffix) in self.claimed for suffix in parts) else None
 
     def layer(self, op, name, x, shape, parts, **attributes):
-        self.claimed.update("%s.%s" % (name, suffix) for suffix, part in parts.items() if part is not None)
+        names = ["%s.%s" % (name, suffix) for suffix, part in parts.items() if part is not None]
+        self.claimed.update(names)
+        self.taken.update(names)
         return super().layer(op, name, x, shape, parts, **attributes)
 
     def free_name(self, call):
