@@ -25118,11 +25118,11 @@ static void gpunn__emit_model(gpunn__writer *w, gpunn__pass pass, const void *wh
 {
     const gpunn__saved  *saved = (const gpunn__saved *)what;
     const gpunn_model   *model = saved->model;
-    const gpunn__resume *resume = saved->resume, *end = resume + saved->count;
+    const gpunn__resume *resume = saved->resume;
     gpunn__emit_begin(w, pass, resume, saved->count);
-    for (; resume < end; resume++)
-        for (int i = 0; i < resume->opt.parameter_count; i++) /* first, so that they stay aligned */
-            gpunn__emit_tensor(w, gpunn__step_prefix, resume->opt.parameters[i], NULL, &resume->opt.steps[i]);
+    for (int k = 0; k < saved->count; k++)
+        for (int i = 0; i < resume[k].opt.parameter_count; i++) /* first, so that they stay aligned */
+            gpunn__emit_tensor(w, gpunn__step_prefix, resume[k].opt.parameters[i], NULL, &resume[k].opt.steps[i]);
     for (int i = 0; i < model->tensor_count; i++) {
         const gpunn_tensor *t = model->tensors[i];
         if (gpunn__is_saved(t)) gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);

@@ -12,6 +12,7 @@ FLOATS = ("float32", "float64", "float16", "bfloat16")
 RANGES = {kind: (0, 2 ** (8 * struct.calcsize(code)) - 1) if kind[0] == "u" else
           (-2 ** (8 * struct.calcsize(code) - 1), 2 ** (8 * struct.calcsize(code) - 1) - 1)
           for kind, code in CODES.items() if "int" in kind}
+MAX_ELEMENTS = 1 << 24  # of a tensor that is computed here and not read
 STORED = {"int32": "i32", "int64": "i64", "uint8": "u8", "bool": "bool"}  # gpunn's dtypes
 SAFETENSORS = {"f32": "F32", "i64": "I64", "i32": "I32", "u8": "U8", "bool": "BOOL"}
 
@@ -104,8 +105,16 @@ def transposed(x, order):
     return Array(x.kind, shape, raw=result.tobytes()) if raw else Array(x.kind, shape, result)
 
 
+def check_count(count):
+    """Refuses to compute a tensor of so many elements one number after another."""
+    if count > MAX_ELEMENTS:
+        raise Refused("a tensor of %d elements would have to be computed now; %d are possible" % (count, MAX_ELEMENTS))
+
+
 def gathered(source, shape, steps, start=0):
     """The elements of a flat sequence at these steps along each axis of shape."""
+    if 0 in steps:
+        check_count(product(shape))
     if product(shape) == 0:
         return source[:0]
     if not shape:

@@ -4,12 +4,12 @@ import math
 import operator
 import struct
 
-from .arrays import CODES, RANGES, Array, expanded, floats32, gathered, is_float, offsets, strides, transposed
+from .arrays import (CODES, RANGES, Array, check_count, expanded, floats32, gathered, is_float, offsets, strides,
+                     transposed)
 from .onnx_file import KINDS
 from .spec_writer import Refused, broadcast, normal_axes, normal_axis, product
 
-MAX_ELEMENTS = 1 << 24  # of a result that is computed here, one number after another
-MAX_BYTES = 1 << 31     # of one that is copied
+MAX_BYTES = 1 << 31  # of a result that is copied
 
 
 class Size:
@@ -462,8 +462,7 @@ def range_(call, start, limit, delta):
     if isinstance(last, Size):
         raise Refused("it counts the batch; fix the batch with --batch")
     count = max(0, math.ceil((last - first) / step))
-    if count > MAX_ELEMENTS:
-        raise Refused("its result would have %d elements" % count)
+    check_count(count)
     return of_values(start.kind, (count,), [first + i * step for i in range(count)])
 
 
@@ -471,6 +470,7 @@ def range_(call, start, limit, delta):
 def eye_like(call, x):
     kind, k = KINDS[call.get("dtype", 1)] if call.has("dtype") else x.kind, call.get("k", 0)
     rows, columns = x.shape
+    check_count(rows * columns)
     return of_values(kind, x.shape, [float(j - i == k) for i in range(rows) for j in range(columns)])
 
 
@@ -496,6 +496,7 @@ def one_hot(call, index, depth, values):
     off, on = values.values
     inner = product(index.shape[axis:])
     shape = index.shape[:axis] + (depth,) + index.shape[axis:]
+    check_count(product(shape))
     result = [on if index.values[place // (depth * inner) * inner + place % inner] % depth == place // inner % depth else off
               for place in range(product(shape))]
     return Array(values.kind, shape, result)
@@ -508,6 +509,7 @@ WINDOWS = {"HannWindow": (0.5, 0.5, 0.0), "HammingWindow": (25 / 46, 21 / 46, 0.
 def window(call, size):
     a, b, c = WINDOWS[call.op]
     count, kind = int(size.item()), KINDS[call.get("output_datatype", 1)]
+    check_count(count)
     steps = [2 * math.pi * i / max(1, count - 1 + bool(call.get("periodic", 1))) for i in range(count)]
     return of_values(kind, (count,), [a - b * math.cos(x) + c * math.cos(2 * x) for x in steps])
 

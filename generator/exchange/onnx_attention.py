@@ -1,8 +1,8 @@
 """What ONNX's Attention and recurrent layers are made of."""
 import math
 
-from .arrays import Array, gathered, strides
-from .onnx_ops import flipped, operation
+from .arrays import Array, check_count, gathered, strides
+from .onnx_ops import counted, flipped, operation
 from .spec_writer import Constant, Parameter, Refused, text
 
 
@@ -33,11 +33,11 @@ def biases(w, call, mask, past, valid, rows, columns):
     result = [added_mask(w, mask, columns)] if mask is not None else []
     if valid is not None:
         valid = w.reshape(w.f32(valid), (valid.full[0], 1, 1, 1))
-        places = Constant(Array("float32", (columns,), [float(i) for i in range(columns)]))
-        result.append(w.map("where", w.map("lt", places, valid), 0.0, -math.inf))
+        result.append(w.map("where", w.map("lt", counted(columns), valid), 0.0, -math.inf))
     if tests:
         if rows < 0:
             raise Refused("causal attention over an axis that is the batch is not possible")
+        check_count(rows * columns)
         ahead = Array("float32", (rows, columns), [float(i - j) for i in range(rows) for j in range(columns)])
         offset = float(past) if valid is None else w.map("add_scalar", valid, value=float(-rows))
         seen = w.expr(" * ".join("(%s)" % test for test in tests), Constant(ahead), offset)

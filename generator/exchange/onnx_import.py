@@ -7,17 +7,16 @@ import struct
 
 from .. import spec
 from ..json_text import Source, SpecError, read
-from . import fold, onnx_attention, onnx_layers, onnx_patterns
-from .arrays import RANGES, SAFETENSORS, Array, is_float, stored_dtype
+from . import fold, onnx_attention, onnx_layers, onnx_patterns  # noqa: F401, whose ops stand in OPERATIONS
+from .arrays import MAX_ELEMENTS, RANGES, SAFETENSORS, Array, is_float, stored_dtype
 from .onnx_file import Graph, tensor_kind
 from .onnx_ops import OPERATIONS, RESULT_KINDS
 from .spec_writer import Constant, Parameter, Refused, Value, Writer, needed_entries, product
 
-assert onnx_layers and onnx_attention  # whose ops stand in OPERATIONS
 CHEAP = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Shape", "Size", "ConstantOfShape")
 KEEPS_NAME = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Cast", "DequantizeLinear")
-SHAPERS = ("Range", "NonZero")  # whose results' shapes follow from values
-FAULTS = (TypeError, IndexError, KeyError, AttributeError, ValueError, ArithmeticError, struct.error)
+SHAPERS = ("Range", "NonZero") + tuple(fold.WINDOWS)  # whose results' shapes follow from values
+FAULTS = (TypeError, IndexError, KeyError, AttributeError, ValueError, ArithmeticError, MemoryError, struct.error)
 
 
 class Unsupported(Exception):
@@ -115,7 +114,9 @@ class OnnxWriter(Writer):
         return name if name and not any("%s.%s" % (name, suffix) in self.claimed for suffix in parts) else None
 
     def layer(self, op, name, x, shape, parts, **attributes):
-        self.claimed.update("%s.%s" % (name, suffix) for suffix, part in parts.items() if part is not None)
+        names = ["%s.%s" % (name, suffix) for suffix, part in parts.items() if part is not None]
+        self.claimed.update(names)
+        self.taken.update(names)
         return super().layer(op, name, x, shape, parts, **attributes)
 
     def free_name(self, call):
@@ -305,7 +306,7 @@ class Lowering:
         given = [x for x in operands if x is not None]
         if any(x.full != x.tensor.shape for x in given):
             return None
-        if call.op not in CHEAP and sum(product(x.full) for x in given) > fold.MAX_ELEMENTS:
+        if call.op not in CHEAP and sum(product(x.full) for x in given) > MAX_ELEMENTS:
             return None
         result = fold.FOLDED[call.op](call, *[None if x is None else x.tensor for x in operands])
         name = next((x.name for x in given if x.name), None) if call.op in KEEPS_NAME else None
@@ -429,7 +430,7 @@ def import_graph(model, title, sizes=(), batch=None, fixed=None):
     inputs = [value for value in graph.inputs if value.name not in graph.initializers]
     names = [value.name for value in inputs] + list(graph.outputs)
     writer = OnnxWriter(names + list(graph.initializers))
-    known, lowering = {}, None
+    known = {}
     lowering = Lowering(model, writer, known)
     axes = Sizes([value for value in inputs if value.name not in fixed], dict(sizes), batch)
     for value in inputs:

@@ -68,12 +68,43 @@ def gemm(w, call, a, b, c=None):
     return y if c is None or beta == 0 else w.map("add", y, w.scale(w.f32(c), beta))
 
 
+def less(w, x, zero, behind=0):
+    """x minus its zero point: one number, or one for each of an axis with so many behind it."""
+    if zero is None:
+        return w.f32(x)
+    return w.map("sub", x, w.reshape(zero, zero.full + (1,) * behind) if product(zero.full) > 1 else zero)
+
+
 @operation("MatMulInteger", kind="int32")
 def matmul_integer(w, call, a, b, a_zero=None, b_zero=None):
     w.note_integers(call)
-    if a_zero is not None:
-        a = w.map("sub", a, w.reshape(a_zero, a_zero.full + (1,)) if len(a_zero.full) == 1 and a_zero.full != (1,) else a_zero)
-    return product_of(w, a, b if b_zero is None else w.map("sub", b, b_zero))
+    return product_of(w, less(w, a, a_zero, 1), less(w, b, b_zero))
+
+
+@operation("ConvInteger", kind="int32")
+def conv_integer(w, call, x, weight, x_zero=None, w_zero=None):
+    w.note_integers(call)
+    return conv(w, call, less(w, x, x_zero), less(w, weight, w_zero, len(weight.full) - 1))
+
+
+def scaled(w, call, y, factors, scale, zero):
+    """A product of integers in the scale of the result."""
+    y = w.map("mul", y, w.map("div", w.map("mul", *factors), scale))
+    return OPERATIONS["QuantizeLinear"](w, call.with_attributes(axis=1), y, w.f32(1.0), zero)
+
+
+@operation("QLinearMatMul", kind="own")
+def qlinear_matmul(w, call, a, a_scale, a_zero, b, b_scale, b_zero, scale, zero):
+    y = product_of(w, less(w, a, a_zero, 1), less(w, b, b_zero))
+    a_scale = w.reshape(a_scale, a_scale.full + (1,)) if product(a_scale.full) > 1 else a_scale
+    return scaled(w, call, y, (a_scale, b_scale), scale, zero)
+
+
+@operation("QLinearConv", kind="own")
+def qlinear_conv(w, call, x, x_scale, x_zero, weight, w_scale, w_zero, scale, zero, bias=None):
+    y = conv(w, call, less(w, x, x_zero), less(w, weight, w_zero, len(weight.full) - 1), bias and w.f32(bias))
+    w_scale = column(w, w_scale, len(x.full)) if product(w_scale.full) > 1 else w_scale
+    return scaled(w, call, y, (x_scale, w_scale), scale, zero)
 
 
 # ---- windows ------------------------------------------------------------------------------------------------------------
@@ -189,9 +220,40 @@ def max_pool(w, call, x):
     if len(call.outputs) > 1 and call.outputs[1]:
         raise Refused("gpunn's pools give no indices")
     if set(window.dilations) != {1}:
-        raise Refused("a pool with dilation is not possible")
+        return dilated_pool(w, call, "maximum", x, window, -math.inf)
     even = window.is_even() and all(2 * p <= k for p, k in zip(window.before, window.kernel))
     return pool(w, call, "max_pool", x if even else window.padded(w, x, -math.inf), window)
+
+
+def dilated_pool(w, call, op, x, window, fill):
+    """A pool with gaps in its windows, one axis after another: a slice for each cell of the kernel, joined by op."""
+    if max(window.kernel) > 256:
+        raise Refused("a pool with dilation of more than 256 cells along an axis is not possible")
+    ceil = call.get("ceil_mode", 0) and window.auto == "NOTSET"
+    sizes = [pooled_size(window, i, size, ceil) for i, size in enumerate(x.full[2:])]
+    for i, (size, count) in enumerate(zip(x.full[2:], sizes)):
+        missing = (count - 1) * window.strides[i] + window.reach()[i] - size - window.before[i]
+        window.after[i] = max(window.after[i], missing)
+    x = window.padded(w, x, fill)
+    for i, count in enumerate(sizes):
+        x = joined_cells(w, op, x, i + 2, count, window.kernel[i], window.strides[i], window.dilations[i])
+    return x
+
+
+def pooled_size(window, axis, size, ceil):
+    """Windows along an axis; with ceil also one that ends outside, but none that starts there."""
+    before, after, step = window.before[axis], window.after[axis], window.strides[axis]
+    count = (size + before + after - window.reach()[axis] + (step - 1 if ceil else 0)) // step + 1
+    return count - 1 if ceil and (count - 1) * step >= size + before else count
+
+
+def joined_cells(w, op, x, axis, count, kernel, stride, dilation):
+    result = None
+    for cell in range(kernel):
+        start = cell * dilation
+        part = w.slice(x, axis, start, start + (count - 1) * stride + 1, stride)
+        result = part if result is None else w.map(op, result, part)
+    return result
 
 
 def pool(w, call, op, x, window, **given):
@@ -205,7 +267,7 @@ def pool(w, call, op, x, window, **given):
 def average_pool(w, call, x):
     window, inside = Window(call, x, call.get("kernel_shape", None)), call.get("count_include_pad", 0)
     if set(window.dilations) != {1}:
-        raise Refused("a pool with dilation is not possible")
+        return dilated_average(w, call, x, window, inside)
     even = window.is_even() and all(2 * p <= k for p, k in zip(window.before, window.kernel))
     if even and (inside or not any(window.before)):
         return pool(w, call, "avg_pool", x, window)
@@ -220,6 +282,17 @@ def average_pool(w, call, x):
         return y
     window.before, window.after = before, after
     return w.map("div", y, pool(w, call, "avg_pool", window.padded(w, ones), window))
+
+
+def dilated_average(w, call, x, window, inside):
+    """Sums by the number of cells that lie in x, or in its padding too."""
+    before, after = list(window.before), list(window.after)
+    ones = Constant(Array("float32", (1, 1) + x.full[2:], [1.0] * product(x.full[2:])))
+    if inside:
+        ones = Constant(Array("float32", (1, 1), [1.0]), (1, 1) + tuple(s + b + a for s, b, a in zip(x.full[2:], before, after)))
+    total = dilated_pool(w, call, "add", x, window, 0.0)
+    window.before, window.after = ([0] * window.axes, [0] * window.axes) if inside else (before, after)
+    return w.map("div", total, dilated_pool(w, call, "add", w.whole(ones), window, 0.0))
 
 
 def spatial(x):
@@ -254,7 +327,7 @@ def global_lp_pool(w, call, x):
 def lp_pool(w, call, x):
     window, p = Window(call, x, call.get("kernel_shape", None)), call.get("p", 2)
     if set(window.dilations) != {1} or call.get("ceil_mode", 0):
-        raise Refused("a pool with dilation or ceil_mode is not possible")
+        return root(w, dilated_pool(w, call, "add", powered(w, x, p), window, 0.0), p)
     means = pool(w, call, "avg_pool", window.padded(w, powered(w, x, p)), window)
     return root(w, w.scale(means, product(window.kernel)), p)
 

@@ -6,7 +6,7 @@ import math
 
 from .. import table
 from . import fold
-from .arrays import RANGES, Array, is_float
+from .arrays import RANGES, Array, check_count, is_float
 from .onnx_file import KINDS
 from .spec_writer import COSH, SINH, Constant, Parameter, Refused, Value, broadcast, normal_axes, normal_axis, product, text
 
@@ -35,6 +35,12 @@ def number(x, default=None):
 def numbers(w, x, what, default=None):
     """The values of an operand that must be known."""
     return default if x is None else w.known_array(x, what).values
+
+
+def counted(count, behind=0):
+    """0, 1, ... along an axis with so many of 1 behind it."""
+    check_count(count)
+    return Constant(Array("float32", (count,) + (1,) * behind, [float(i) for i in range(count)]))
 
 
 # ---- elementwise --------------------------------------------------------------------------------------------------------
@@ -318,6 +324,7 @@ def slice_(w, call, x, starts=None, ends=None, axes=None, steps=None):
 def flipped(w, x, axis):
     """x with an axis in reverse, by a gather."""
     size, rank = x.full[axis], len(x.full)
+    check_count(size)
     index = Array("int64", [size if i == axis else 1 for i in range(rank)], list(range(size))[::-1])
     return picked(w, x, axis, Constant(index, [size if i == axis else dim for i, dim in enumerate(x.full)]))
 
@@ -448,6 +455,7 @@ def trilu(w, call, x, k=None):
     rows, columns = x.full[-2:]
     if rows < 0 or columns < 0:
         raise Refused("its triangle depends on the batch size")
+    check_count(rows * columns)
     ones = Array("float32", (rows, columns), [1.0] * (rows * columns))
     mask = fold.trilu(call, ones, None if k is None else w.known_array(k, "k"))
     return w.map("where", Constant(mask), x, 0.0)
@@ -467,7 +475,7 @@ def one_hot(w, call, index, depth, values):
     count, rank = int(numbers(w, depth, "depth")[0]), len(index.full)
     axis, lead = normal_axis(call.get("axis", -1), rank + 1), tuple(index.full)
     column = w.expr("where(x < 0, x + %d, x)" % count, w.reshape(index, lead[:axis] + (1,) + lead[axis:]))
-    classes = Constant(Array("float32", (count,) + (1,) * (rank - axis), [float(i) for i in range(count)]))
+    classes = counted(count, rank - axis)
     chosen = w.map("eq", column, classes)
     off, on = [w.slice(values, 0, i, i + 1) if isinstance(values, Value) else values.tensor.values[i] for i in (0, 1)]
     return w.as_kind(w.map("where", chosen, on, off), w.kind_of(values))
@@ -550,7 +558,7 @@ def hardmax(w, call, x):
     along = 1 if call.opset < 13 else axis
     place = w.add("argmax", [y], (), dim=along, keepdim=True)
     size = y.shape[along]
-    classes = Constant(Array("float32", (size,) + (1,) * (len(y.shape) - along - 1), [float(i) for i in range(size)]))
+    classes = counted(size, len(y.shape) - along - 1)
     return w.reshape(w.map("eq", w.f32(place), classes), x.full)
 
 

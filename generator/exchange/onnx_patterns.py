@@ -7,8 +7,10 @@ Operands of Add and Mul may stand in either order.
 import ast
 import collections
 import itertools
+import math
 
 from . import onnx_layers
+from .arrays import Array
 from .onnx_ops import number
 from .spec_writer import Constant, Parameter, Value
 
@@ -39,9 +41,32 @@ def unary(op):
     return lambda lowering, call, bound: lowering.writer.map(op, bound["x"])
 
 
+def hiding(w, bound):
+    """What is added to the scores in place of -inf where "hidden" holds; None: it is another number."""
+    hidden = bound["hidden"]
+    if number(bound["@fill"]) != -math.inf:
+        return None
+    if isinstance(hidden, Constant) and hidden.full == hidden.tensor.shape:
+        return Constant(Array("float32", hidden.full, [-math.inf if x else 0.0 for x in hidden.tensor.values]))
+    return w.map("where", hidden, -math.inf, 0.0)
+
+
+def is_causal(mask, rows, columns):
+    """Whether a mask hides from each row just the columns behind it."""
+    if not isinstance(mask, Constant) or rows != columns or rows < 2 or mask.tensor.shape[-2:] != (rows, columns):
+        return False
+    values = mask.tensor.values
+    return len(values) == rows * columns and all(
+        values[i * columns + j] == (0 if j <= i else -math.inf) for i in range(rows) for j in range(columns))
+
+
 def attention(lowering, call, bound):
     """softmax(q k^T scale + mask) v of heads; with fewer axes or a mask that does not fit it stays what it is."""
     w, q, k, v, mask = lowering.writer, bound["q"], bound["k"], bound["v"], bound.get("mask")
+    if "hidden" in bound:
+        mask = hiding(w, bound)
+        if mask is None:
+            return None
     scale = number(bound["@scale"]) if "@scale" in bound else 1.0
     scale = (1 / scale if bound["divides"] else scale) * (number(bound["@other"]) if "@other" in bound else 1)
     operands = [q, k, v]
@@ -53,9 +78,10 @@ def attention(lowering, call, bound):
         size in (1, full) for size, full in zip(mask.full[::-1], (k.full[3], q.full[2], q.full[1], q.full[0])))
     if not fits or any(size < 0 for size in q.full[1:]):
         return None
-    q, v = w.f32(w.whole(q)), w.f32(w.whole(v))
+    q, v, causal = w.f32(w.whole(q)), w.f32(w.whole(v)), is_causal(mask, q.full[2], k.full[3])
+    mask = None if causal else mask
     return w.add("scaled_dot_product_attention", [q, w.whole(w.permute(k, (0, 1, 3, 2))), v], (), scale=float(scale),
-                 mask=None if mask is None else w.f32(w.whole(mask)))
+                 is_causal=True if causal else None, mask=None if mask is None else w.f32(w.whole(mask)))
 
 
 Row = collections.namedtuple("Row", "tree build given")
@@ -88,12 +114,10 @@ row("Mul(x, Sigmoid(x))", unary("silu"))
 row("Mul(x, Tanh(Softplus(x)))", unary("mish"))
 row("Div(Mul(x, Clip(Add(x, 3), 0, 6)), 6)", unary("hardswish"))
 row("Mul(x, Div(Clip(Add(x, 3), 0, 6), 6))", unary("hardswish"))
-for scores in ("MatMul(Mul(q, @scale), Mul(k, @other))", "MatMul(Mul(q, @scale), k)"):
-    row("MatMul(Softmax(Add(%s, mask)), v)" % scores, attention, divides=False)
-    row("MatMul(Softmax(%s), v)" % scores, attention, divides=False)
-for scores, divides in (("Div(MatMul(q, k), @scale)", True), ("Mul(MatMul(q, k), @scale)", False), ("MatMul(q, k)", False)):
-    row("MatMul(Softmax(Add(%s, mask)), v)" % scores, attention, divides=divides)
-    row("MatMul(Softmax(%s), v)" % scores, attention, divides=divides)
+for scores, divides in (("MatMul(Mul(q, @scale), Mul(k, @other))", False), ("MatMul(Mul(q, @scale), k)", False),
+                        ("Div(MatMul(q, k), @scale)", True), ("Mul(MatMul(q, k), @scale)", False), ("MatMul(q, k)", False)):
+    for masked in ("%s", "Add(%s, mask)", "Where(hidden, @fill, %s)"):
+        row("MatMul(Softmax(%s), v)" % masked % scores, attention, divides=divides)
 
 
 class Matcher:

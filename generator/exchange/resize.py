@@ -1,6 +1,7 @@
 """ONNX's Resize, one axis after another, each as a matrix from its cells to the results."""
 import math
 
+from .arrays import check_count
 from .spec_writer import Refused, normal_axis
 
 
@@ -81,6 +82,7 @@ def taps(call, x, old, scale):
 
 def matrix(call, axis, old, new, scale, roi, rank):
     """[new, old] in a flat list, and which results lie outside and have extrapolation_value."""
+    check_count(new * old)
     mode = call.get("coordinate_transformation_mode", "half_pixel")
     bounds = own_bounds(call, roi, axis, rank)
     result, outside = [0.0] * (new * old), []

@@ -162,6 +162,24 @@ class ByHand(Import):
                       constant("half", 0.5), tensor("ln.weight", (5,), [1.0] * 5), tensor("ln.bias", (5,), [0.0] * 5)], opset=13)
         self.assertEqual(self.ops(self.imported(data)), ["input", "layer_norm", "gelu"])
 
+    def test_attention_that_was_taken_apart(self):
+        behind = [j > i for i in range(3) for j in range(3)]
+        data = model([node("Transpose", "k", "t", perm=[0, 1, 3, 2]), node("MatMul", "q t", "s"), node("Div", "s root", "d"),
+                      node("Where", "hidden least d", "m"), node("Softmax", "m", "p", axis=-1), node("MatMul", "p v", "y")],
+                     [value(name, ["N", 2, 3, 4]) for name in "qkv"], [value("y", ["N", 2, 3, 4])],
+                     [tensor("root", (), [2.0]), tensor("least", (), [-math.inf]), tensor("hidden", (3, 3), behind, "bool")])
+        written = self.imported(data)
+        self.assertEqual(written["tensors"][3:], [{"op": "scaled_dot_product_attention", "name": "y", "inputs": ["q", "k", "v"],
+                                                   "is_causal": True, "scale": 0.5}])
+
+    def test_a_weight_that_two_layers_share_is_stored_once(self):
+        data = model([node("MatMul", "x W", "a"), node("Add", "a fc.bias", "b"), node("MatMul", "b W", "c"),
+                      node("Add", "c fc.bias", "y")], [value("x", ["N", 2])], [value("y", ["N", 2])],
+                     [tensor("W", (2, 2), [1.0, 2.0, 3.0, 4.0]), tensor("fc.bias", (2,), [1.0, 0.0])])
+        self.imported(data)
+        self.assertEqual(sorted(tensor_files.read_safetensors(self.path("net.safetensors"))), ["fc.bias", "fc.weight"])
+        self.assertEqual(self.run_model(x=Array("float32", (1, 2), [1.0, 0.0]))["y"].values, [9.0, 12.0])
+
     def test_external_data(self):
         with open(self.path("w.bin"), "wb") as file:
             file.write(bytes(4) + struct.pack("<2f", 2.0, 3.0))
@@ -281,11 +299,11 @@ class Suite(Import):
         return passed
 
     def test_nodes(self):
-        self.assertGreaterEqual(self.run_suite("--kind", "node"), 1300)
+        self.assertGreaterEqual(self.run_suite("--kind", "node"), 1370)
 
     def test_pytorch(self):
         self.assertGreaterEqual(self.run_suite("--kind", "pytorch-operator"), 31)
-        self.assertGreaterEqual(self.run_suite("--kind", "pytorch-converted"), 80)
+        self.assertGreaterEqual(self.run_suite("--kind", "pytorch-converted"), 82)
 
     def test_check(self):
         import numpy
