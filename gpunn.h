@@ -571,7 +571,7 @@ typedef struct gpunn_device_args {
     void (*cuda_free_fn)(void *user, void *ptr, size_t bytes, void *stream);
     /* Host memory. new_size 0 frees; NULL on failure; results are aligned as malloc's. NULL: realloc and free. */
     void *(*realloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size);
-    /* NULL: silence, but for a companion that is not linked although there is a driver (GPU, above). */
+    /* NULL: silence. */
     void (*log_fn)(void *user, gpunn_log_level level, const char *message);
     /* The CPU's work on threads of the program's, .threads of them at most: calls run(arg) `count` times, best at once on as many
      * threads, the calling one among them, and returns when all calls have. THREADS tells more. NULL: on threads of ours. */

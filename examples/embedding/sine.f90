@@ -20,11 +20,14 @@ module gpunn
         integer(c_int)     :: threads = 0
         logical(c_bool)    :: deterministic = .false., benchmark = .false.
         integer(c_size_t)  :: memory_limit = 0, workspace_limit = 0
+        type(c_ptr)        :: stream = c_null_ptr
+        type(c_funptr)     :: cuda_malloc_fn = c_null_funptr, cuda_free_fn = c_null_funptr
         type(c_funptr)     :: realloc_fn = c_null_funptr, log_fn = c_null_funptr, parallel_fn = c_null_funptr
         type(c_ptr)        :: user = c_null_ptr, backend = c_null_ptr
     end type
     type, bind(C) :: gpunn_model_args
         integer(c_int) :: args_ = GPUNN_VERSION_NUMBER, precision = 0
+        logical(c_bool) :: inference = .false.
     end type
     type, bind(C) :: gpunn_linear_args
         integer(c_int)  :: args_ = GPUNN_VERSION_NUMBER, out_features = 0
@@ -35,12 +38,21 @@ module gpunn
         integer(c_int)  :: args_ = GPUNN_VERSION_NUMBER, reduction = 0
         real(c_float)   :: delta = 0, beta = 0
         type(c_ptr)     :: weight = c_null_ptr, pos_weight = c_null_ptr
-        logical(c_bool) :: log_target = .false.
+        logical(c_bool) :: log_target = .false., full = .false.
+        real(c_float)   :: eps = 0
+        logical(c_bool) :: no_log_input = .false.
     end type
     type, bind(C) :: gpunn_adam_args
         integer(c_int)  :: args_ = GPUNN_VERSION_NUMBER
         real(c_float)   :: lr = 0, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0
         logical(c_bool) :: maximize = .false.
+        type(c_ptr)     :: parameters = c_null_ptr
+        integer(c_int)  :: parameter_count = 0
+        type(c_ptr)     :: prefix = c_null_ptr, groups = c_null_ptr
+        integer(c_int)  :: group_count = 0
+    end type
+    type, bind(C) :: gpunn_train_step_args
+        integer(c_int) :: args_ = GPUNN_VERSION_NUMBER, accumulate = 0
     end type
 
     interface
@@ -92,9 +104,10 @@ module gpunn
             real(c_float), intent(out) :: host(*)
             integer(c_size_t), value :: bytes
         end function
-        integer(c_int) function gpunn_train_step(opt, loss) bind(C)
+        integer(c_int) function gpunn_train_step(opt, loss, args) bind(C, name='gpunn_train_step_')
             import
             type(c_ptr), value :: opt, loss
+            type(gpunn_train_step_args), value :: args
         end function
         integer(c_int) function gpunn_forward(outputs, count) bind(C)
             import
@@ -163,7 +176,7 @@ program sine
     call check(dev, gpunn_write(input, x, int(4 * size(x), c_size_t)))
     call check(dev, gpunn_write(target, t, int(4 * size(t), c_size_t)))
     do i = 1, 1000
-        call check(dev, gpunn_train_step(adam, loss))
+        call check(dev, gpunn_train_step(adam, loss, gpunn_train_step_args()))
     end do
 
     at(1, :) = [(-2.9 + 5.8 * real(i, c_float) / unseen, i = 1, unseen)]

@@ -27,12 +27,12 @@ class Shape(Structure):
 
 class DeviceArgs(Structure):
     _fields_ = [("args_", c_int), ("type", c_int), ("index", c_int), ("seed", c_uint64), ("threads", c_int), ("deterministic", c_bool),
-                ("benchmark", c_bool), ("memory_limit", c_size_t), ("workspace_limit", c_size_t), ("realloc_fn", c_void_p),
-                ("log_fn", c_void_p), ("parallel_fn", c_void_p), ("user", c_void_p), ("backend", c_void_p)]
+                ("benchmark", c_bool), ("memory_limit", c_size_t), ("workspace_limit", c_size_t), ("stream", c_void_p),
+                ("cuda_malloc_fn", c_void_p), ("cuda_free_fn", c_void_p), ("realloc_fn", c_void_p), ("log_fn", c_void_p), ("parallel_fn", c_void_p), ("user", c_void_p), ("backend", c_void_p)]
 
 
 class ModelArgs(Structure):
-    _fields_ = [("args_", c_int), ("precision", c_int)]
+    _fields_ = [("args_", c_int), ("precision", c_int), ("inference", c_bool)]
 
 
 class LinearArgs(Structure):
@@ -41,16 +41,22 @@ class LinearArgs(Structure):
 
 class LossArgs(Structure):
     _fields_ = [("args_", c_int), ("reduction", c_int), ("delta", c_float), ("beta", c_float), ("weight", c_void_p), ("pos_weight", c_void_p),
-                ("log_target", c_bool)]
+                ("log_target", c_bool), ("full", c_bool), ("eps", c_float), ("no_log_input", c_bool)]
 
 
 class AdamArgs(Structure):
     _fields_ = [("args_", c_int), ("lr", c_float), ("beta1", c_float), ("beta2", c_float), ("eps", c_float), ("weight_decay", c_float),
-                ("maximize", c_bool)]
+                ("maximize", c_bool), ("parameters", c_void_p), ("parameter_count", c_int), ("prefix", c_char_p),
+                ("groups", c_void_p), ("group_count", c_int)]
+
+
+class TrainStepArgs(Structure):
+    _fields_ = [("args_", c_int), ("accumulate", c_int)]
 
 
 class LoadArgs(Structure):
-    _fields_ = [("args_", c_int), ("partial", c_bool), ("skip", c_void_p), ("report", c_void_p), ("user", c_void_p)]
+    _fields_ = [("args_", c_int), ("partial", c_bool), ("skip", c_void_p), ("report", c_void_p), ("user", c_void_p),
+                ("io", c_void_p), ("map", c_void_p)]
 
 
 FUNCTIONS = {  # name: (result, arguments)
@@ -69,7 +75,7 @@ FUNCTIONS = {  # name: (result, arguments)
     "gpunn_optimizer_destroy": (None, [c_void_p]),
     "gpunn_write": (c_int, [c_void_p, c_void_p, c_size_t]),
     "gpunn_read": (c_int, [c_void_p, c_void_p, c_size_t]),
-    "gpunn_train_step": (c_int, [c_void_p, c_void_p]),
+    "gpunn_train_step_": (c_int, [c_void_p, c_void_p, TrainStepArgs]),
     "gpunn_forward": (c_int, [POINTER(c_void_p), c_int]),
     "gpunn_save": (c_int, [c_void_p, c_char_p]),
     "gpunn_load_": (c_int, [c_void_p, c_char_p, LoadArgs]),
@@ -108,7 +114,7 @@ class Net:
         self.check(self.lib.gpunn_write(self.x, x, ctypes.sizeof(x)))
         self.check(self.lib.gpunn_write(self.t, t, ctypes.sizeof(t)))
         for _ in range(steps):
-            self.check(self.lib.gpunn_train_step(adam, self.loss))
+            self.check(self.lib.gpunn_train_step_(adam, self.loss, TrainStepArgs()))
         self.lib.gpunn_optimizer_destroy(adam)
 
     def predict(self, x):
