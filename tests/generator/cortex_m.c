@@ -34,7 +34,7 @@ static int host(int operation, const void *argument)
 
 static void say(const char *name, unsigned value)
 {
-    char  text[12], *digit = text + sizeof text;
+    char text[12], *digit = text + sizeof text;
     *--digit = 0;
     *--digit = '\n';
     do *--digit = (char)('0' + value % 10);
