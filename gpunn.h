@@ -3414,6 +3414,14 @@ GPUNN_API const char *gpunn_status_name(gpunn_status status)
 }
 
 /* ==== >>memory ======================================================================================================== */
+/* What the program gave as const, for a structure whose pointer is not; nothing is written there. */
+static void *gpunn__unconst(const void *given)
+{
+    void *same;
+    memcpy(&same, &given, sizeof same);
+    return same;
+}
+
 /* Host memory through the user's hook. Sizes are needed again at release. NULL after recording GPUNN_ERR_MEMORY. */
 GPUNN__PRIVATE void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_size, size_t new_size);
 GPUNN__PRIVATE void *gpunn__calloc(gpunn_device *dev, size_t size); /* zeroed */
@@ -6745,16 +6753,17 @@ static bool gpunn__custom_rule(const gpunn__inference *i)
 /* ---- all of them ---------------------------------------------------------------------------------------------------------- */
 typedef bool (*gpunn__shape_rule)(const gpunn__inference *);
 
+/* In the order of gpunn_op, whose last members are these; the elementwise ops stand before them. */
+static const gpunn__shape_rule gpunn__shape_rules[] = {
+#define GPUNN__X(ENUM, name, reads, reads_out, backward, rule) gpunn__##rule##_rule,
+    GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)
+#undef GPUNN__X
+};
+
 static gpunn__shape_rule gpunn__shape_rule_of(gpunn_op op)
 {
-    switch (op) {
-#define GPUNN__X(ENUM, name, reads, reads_out, backward, rule) \
-    case GPUNN_OP_##ENUM: return gpunn__##rule##_rule;
-        GPUNN_OTHER_OPS(GPUNN__X)
-        GPUNN_ALIAS_OPS(GPUNN__X)
-#undef GPUNN__X
-    default: return gpunn__broadcast_rule;
-    }
+    const int first = (int)GPUNN_OP_COUNT - (int)(sizeof gpunn__shape_rules / sizeof *gpunn__shape_rules);
+    return (int)op < first ? gpunn__broadcast_rule : gpunn__shape_rules[(int)op - first];
 }
 
 /* The dtype and shape of a result; false after an error. */
@@ -12570,7 +12579,7 @@ static GPUNN__STATUS gpunn__seed(gpunn_model *model, gpunn__plan *plan, const ch
         const size_t bytes = (size_t)gpunn__count(plan->outputs[i], plan->batch) * sizeof(float);
         const bool   near = backend->on_device == NULL || backend->on_device(dev->context, gradients[i]);
         gpunn_status status = near && backend->reaches ? backend->reaches(dev->context, gradients[i], bytes) : GPUNN_OK;
-        void        *own = near ? (void *)(uintptr_t)gradients[i] : NULL;
+        void        *own = near ? gpunn__unconst(gradients[i]) : NULL;
         if (!near && plan->seed_memory == NULL) {
             plan->seed_memory = gpunn__device_alloc(dev, whole);
             if (plan->seed_memory == NULL) return dev->error.status;
@@ -12838,7 +12847,7 @@ static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void 
     memset(&step, 0, sizeof step);
     gpunn__describe(t->model->last, &in, t);
     in.dtype = stored;
-    in.data = (void *)(uintptr_t)memory;
+    in.data = gpunn__unconst(memory);
     step.op = GPUNN_OP_PERMUTE;
     step.name = "";
     step.attr = &attr;
@@ -13104,7 +13113,7 @@ GPUNN_API struct DLManagedTensorVersioned *gpunn_to_dlpack(gpunn_tensor *t)
     exported->user = dev->args.user;
     managed->major = 1;
     managed->deleter = gpunn__exported_free;
-    managed->data = (void *)(uintptr_t)data;
+    managed->data = gpunn__unconst(data);
     managed->device_type = dev->info.type == GPUNN_DEVICE_CUDA ? GPUNN_DLPACK_CUDA : GPUNN_DLPACK_CPU;
     managed->device_id = dev->info.type == GPUNN_DEVICE_CUDA ? dev->args.index : 0;
     managed->rank = t->rank;
@@ -22303,7 +22312,7 @@ static float gpunn__clip_scale(float max_norm, double norm)
     return scale < 1 ? (float)scale : 1;
 }
 
-static double gpunn__scheduled_lr(const gpunn_optimizer *opt, float lr);
+static double gpunn__scheduled_lr(const gpunn_optimizer *opt, float base);
 
 /* Whether a generated kernel finds this setting's number in each update; the others are in its text. */
 static bool gpunn__is_free(const char *key)
@@ -24359,7 +24368,7 @@ static bool gpunn__pattern_fits(const char *pattern, const gpunn__slice *name, g
     for (;;) {
         if (*pattern == '*') {
             last = last ? last + 1 : star;
-            last->at = (char *)(uintptr_t)at;
+            last->at = (char *)gpunn__unconst(at);
             last->length = 0;
             behind = ++pattern;
         } else if (at < end && *pattern && *pattern == *at)
@@ -24379,7 +24388,7 @@ static size_t gpunn__pattern_fill(const char *to, const gpunn__slice *star, char
 {
     size_t length = 0;
     for (; *to; to++) {
-        gpunn__slice        letter = {(char *)(uintptr_t)to, 1};
+        gpunn__slice        letter = {(char *)gpunn__unconst(to), 1};
         const gpunn__slice *part = *to == '*' ? star++ : &letter;
         if (out) memcpy(out + length, part->at, part->length);
         length += part->length;

@@ -372,6 +372,7 @@ static void test_backward_from(void **state)
         for (int set = 0; set < COUNT(sets); set++) {
             gpunn_tensor *from[FROM + 1];
             const void   *given[FROM + 1], *device[FROM + 1];
+            void         *memory[FROM + 1];
             float        *values[FROM + 1];
             int           count = 0;
             int64_t       n, m;
@@ -387,7 +388,7 @@ static void test_backward_from(void **state)
                 const size_t bytes = gpunn_tensor_bytes(g[*k]);
                 from[count] = outputs[*k];
                 given[count] = values[count] = test_randoms((int64_t)(bytes / sizeof(float)), 11, 0.1f);
-                device[count] = take(bytes, values[count]);
+                device[count] = memory[count] = take(bytes, values[count]);
                 for (size_t e = 0; e < bytes / sizeof(float) && set == COUNT(sets) - 1; e++) values[count][e] *= 2; /* twice */
                 OK(p.dev, gpunn_write(g[*k], values[count], bytes));
                 for (size_t e = 0; e < bytes / sizeof(float) && set == COUNT(sets) - 1; e++) values[count][e] /= 2;
@@ -408,7 +409,7 @@ static void test_backward_from(void **state)
                 check_close(actual, expected, n, tolerance[i], tolerance[i]);
                 free(actual);
             }
-            for (int k = 0; k < count; k++) give((void *)(uintptr_t)device[k]), free(values[k]);
+            for (int k = 0; k < count; k++) give(memory[k]), free(values[k]);
             free(expected);
         }
         place_close(&p);
