@@ -53,6 +53,7 @@ def arguments(words):
     alone.add_argument("--inference", action="store_true", help="write NAME_inference.h, its evaluation in plain C99")
     alone.add_argument("--device", action="store_true", help="write NAME_device.cuh, for one sample a thread within a CUDA kernel")
     alone.add_argument("--weights", metavar="FILE", help="write the numbers of this safetensors file into it")
+    alone.add_argument("--outputs", metavar="NAMES", help="what it gives, with commas between; the spec's outputs if not given")
     alone.add_argument("--batch", metavar="N", type=int, default=1, help="samples of a call; 1 if not given")
     alone.add_argument("--int8", action="store_true", help="weights of products as bytes, each row with a scale; needs --weights")
     alone.add_argument("--samples", metavar="FILE", help="inputs by name, for which to print what --int8 costs; needs a C compiler, "
@@ -83,6 +84,8 @@ def check_alone(parser, given):
         parser.error("--report, --emit-model and --math are for kernels, which --inference and --device do not write")
     if not given.inference and (given.weights and not given.embed or given.int8 or given.samples or given.batch != 1):
         parser.error("--weights, --batch, --int8 and --samples need --inference")
+    if given.outputs and not (given.inference or given.device):
+        parser.error("--outputs needs --inference or --device")
     if given.batch < 1:
         parser.error("--batch %d: at least 1 is needed" % given.batch)
     if given.int8 and given.device:
@@ -107,11 +110,24 @@ def load(given):
     return model
 
 
+def chosen(model, names, path):
+    """The ids of tensors by what the spec calls them."""
+    known = {name: t.id for t in model.tensors for name in (t.name, t.label) if name is not None}
+    for name in names:
+        if name not in known:
+            raise Failure("%s: --outputs: there is no tensor '%s'%s" % (path, name, spec.nearest(name, list(known))))
+    return [known[name] for name in names]
+
+
 def generate_alone(given):
     """The files by path, and the command that renews them."""
     from . import emit_device, emit_inference, inference, weights
     model, name = load(given), identifier(given.output)
-    options = ["--inference"] * given.inference + ["--device"] * given.device + (["--batch", str(given.batch)] if given.batch != 1 else []) + ["--int8"] * given.int8
+    if given.outputs:
+        model.outputs = chosen(model, given.outputs.split(","), given.model)
+    options = ["--inference"] * given.inference + ["--device"] * given.device + ["--int8"] * given.int8
+    options += ["--outputs", given.outputs] if given.outputs else []
+    options += ["--batch", str(given.batch)] if given.batch != 1 else []
     source = stamp.Source(model.sha256(), stamp.command(given.model, given.output, options, given.weights))
     files = {}
     try:

@@ -122,8 +122,11 @@ class Cli(unittest.TestCase):
         self.good(*words, "--inference")
         self.assertIn("small_inference.h", os.listdir(self.folder))
         self.bad("do not go together", *words, "--inference", "--int8", "--weights", self.path("w"), code=2)
-        self.write(self.spec, json.dumps(dict(SPEC, outputs=["p", "ln"])))
-        self.bad("1 inputs and 2 outputs", *words)
+        self.good(*words, "--outputs", "g")
+        self.assertIn("const float *x, float *g)\n", self.bytes(self.path("small_device.cuh")).decode("ascii"))
+        self.bad("1 inputs and 2 outputs", *words, "--outputs", "p,ln")
+        self.bad("there is no tensor 'lss'; did you mean 'loss'", *words, "--outputs", "p,lss")
+        self.bad("--outputs needs", *words[:-1], "--outputs", "p", code=2)
 
     def test_plain_c_that_cannot_be(self):
         words = self.spec, "-o", self.path("small"), "--inference"
