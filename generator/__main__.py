@@ -1,6 +1,6 @@
 """python3 -m generator MODEL.json -o NAME: writes the fused kernels of a model, NAME_kernels.h and NAME_kernels.cu, or, with
---inference, the model itself as plain C, NAME_inference.h; with --embed MODEL.json WEIGHTS.safetensors, the model and its weights as a
-header for gpunn, NAME_embedded.h."""
+--inference, the model itself as plain C, NAME_inference.h, with --device as a CUDA function, NAME_device.cuh; with --embed MODEL.json
+WEIGHTS.safetensors, the model and its weights as a header for gpunn, NAME_embedded.h."""
 import argparse
 import os
 import re
@@ -51,7 +51,9 @@ def arguments(words):
                         "(auto), nowhere (accurate), everywhere (fast)")
     alone = parser.add_argument_group("instead of kernels, the model as functions that need no gpunn")
     alone.add_argument("--inference", action="store_true", help="write NAME_inference.h, its evaluation in plain C99")
+    alone.add_argument("--device", action="store_true", help="write NAME_device.cuh, for one sample a thread within a CUDA kernel")
     alone.add_argument("--weights", metavar="FILE", help="write the numbers of this safetensors file into it")
+    alone.add_argument("--outputs", metavar="NAMES", help="what it gives, with commas between; the spec's outputs if not given")
     alone.add_argument("--batch", metavar="N", type=int, default=1, help="samples of a call; 1 if not given")
     alone.add_argument("--int8", action="store_true", help="weights of products as bytes, each row with a scale; needs --weights")
     alone.add_argument("--samples", metavar="FILE", help="inputs by name, for which to print what --int8 costs; needs a C compiler, "
@@ -62,14 +64,14 @@ def arguments(words):
     check_alone(parser, given)
     if given.output is None and not given.report:
         parser.error("-o NAME is missing")
-    if given.output is None and (given.check or given.emit_model or given.inference or given.embed):
-        parser.error("--check, --emit-model, --inference and --embed need -o NAME")
+    if given.output is None and (given.check or given.emit_model or given.inference or given.device or given.embed):
+        parser.error("--check, --emit-model, --inference, --device and --embed need -o NAME")
     return given
 
 
 def check_embed(parser, given):
-    if given.embed and (given.inference or given.report or given.emit_model or given.math):
-        parser.error("--embed writes NAME_embedded.h alone; leave out --inference, --report, --emit-model and --math")
+    if given.embed and (given.inference or given.device or given.report or given.emit_model or given.math):
+        parser.error("--embed writes NAME_embedded.h alone; leave out --inference, --device, --report, --emit-model and --math")
     if given.embed and not given.weights:
         parser.error("--embed takes MODEL.json WEIGHTS.safetensors")
     if given.store and not given.embed:
@@ -78,12 +80,16 @@ def check_embed(parser, given):
 
 def check_alone(parser, given):
     """Options that need others, or that others leave nothing to do."""
-    if given.inference and (given.report or given.emit_model or given.math):
-        parser.error("--report, --emit-model and --math are for kernels, which --inference does not write")
+    if (given.inference or given.device) and (given.report or given.emit_model or given.math):
+        parser.error("--report, --emit-model and --math are for kernels, which --inference and --device do not write")
     if not given.inference and (given.weights and not given.embed or given.int8 or given.samples or given.batch != 1):
         parser.error("--weights, --batch, --int8 and --samples need --inference")
+    if given.outputs and not (given.inference or given.device):
+        parser.error("--outputs needs --inference or --device")
     if given.batch < 1:
         parser.error("--batch %d: at least 1 is needed" % given.batch)
+    if given.int8 and given.device:
+        parser.error("--int8 and --device do not go together: one struct of weights would have two forms")
     if given.int8 and not given.weights:
         parser.error("--int8 needs --weights: the scales come from them")
     if given.samples and not given.int8:
@@ -104,23 +110,41 @@ def load(given):
     return model
 
 
+def chosen(model, names, path):
+    """The ids of tensors by what the spec calls them."""
+    known = {name: t.id for t in model.tensors for name in (t.name, t.label) if name is not None}
+    for name in names:
+        if name not in known:
+            raise Failure("%s: --outputs: there is no tensor '%s'%s" % (path, name, spec.nearest(name, list(known))))
+    return [known[name] for name in names]
+
+
 def generate_alone(given):
     """The files by path, and the command that renews them."""
-    from . import emit_inference, inference, weights
+    from . import emit_device, emit_inference, inference, weights
     model, name = load(given), identifier(given.output)
-    options = ["--inference"] + (["--batch", str(given.batch)] if given.batch != 1 else []) + ["--int8"] * given.int8
+    if given.outputs:
+        model.outputs = chosen(model, given.outputs.split(","), given.model)
+    options = ["--inference"] * given.inference + ["--device"] * given.device + ["--int8"] * given.int8
+    options += ["--outputs", given.outputs] if given.outputs else []
+    options += ["--batch", str(given.batch)] if given.batch != 1 else []
     source = stamp.Source(model.sha256(), stamp.command(given.model, given.output, options, given.weights))
+    files = {}
     try:
-        plan = inference.Plan(model, given.batch)
-        numbers = weights.read(given.weights, plan) if given.weights else None
-        small = weights.quantize(plan, numbers) if given.int8 else {}
-        text = emit_inference.emit_inference(plan, source, name, numbers, small)
-        if given.samples:
-            exact = emit_inference.emit_inference(plan, source, name, numbers)
-            sys.stdout.write(ascii_of(weights.cost(plan, name, exact, text, given.samples)))
+        if given.device:
+            files[given.output + "_device.cuh"] = emit_device.emit_device(emit_device.plan_of(model), source, name)
+        if given.inference:
+            plan = inference.Plan(model, given.batch)
+            numbers = weights.read(given.weights, plan) if given.weights else None
+            small = weights.quantize(plan, numbers) if given.int8 else {}
+            text = emit_inference.emit_inference(plan, source, name, numbers, small)
+            files[given.output + "_inference.h"] = text
+            if given.samples:
+                exact = emit_inference.emit_inference(plan, source, name, numbers)
+                sys.stdout.write(ascii_of(weights.cost(plan, name, exact, text, given.samples)))
     except (inference.Refused, weights.WeightsError) as fault:
         raise Failure("%s: %s" % (given.model, fault)) from None
-    return {given.output + "_inference.h": text.encode("ascii")}, source.command
+    return {path: text.encode("ascii") for path, text in files.items()}, source.command
 
 
 def embed(given):
@@ -198,8 +222,8 @@ def run(words):
     given = arguments(words)
     if given.output is not None:
         identifier(given.output)
-    if given.inference or given.embed:
-        files, command = generate_alone(given) if given.inference else embed(given)
+    if given.inference or given.device or given.embed:
+        files, command = embed(given) if given.embed else generate_alone(given)
     else:
         files, model, kernels = generate(given)
         command = kernels.command

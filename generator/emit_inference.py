@@ -148,12 +148,32 @@ class Emitter:
     def flag(value):
         return "true" if value else "false"
 
-    def moved(self, i, sizes, to, frm, to_offset=0, from_offset=0, source=None, form="%s"):
-        """Loops that copy elements of `source` to value i."""
+    def copied(self, i, source, sizes, to, frm, to_offset=0, from_offset=0, form="%s"):
+        """Loops that copy elements of `source` to value i. to, frm: strides along axes of the sizes."""
         sizes, (to, frm) = joined(sizes, [to, frm])
         names = INDICES[:len(sizes)]
         value = form % self.element(source, place(frm, names, from_offset))
         return loops(sizes, ["%s = %s;" % (self.element(i, place(to, names, to_offset)), value)])
+
+    def moves(self, t):
+        """What a value takes from its operands, each element once: (source, sizes, strides in it, strides in the source, offsets)."""
+        own, dim = strides(self.shape(t.id)), t.attrs.get("dim")
+        if t.op == "concat":
+            at = 0
+            for i in t.inputs:
+                yield i, self.shape(i), own, strides(self.shape(i)), at * own[dim], 0
+                at += self.shape(i)[dim]
+            return
+        x, offset = t.inputs[0], 0
+        steps = strides(self.shape(x))
+        if t.op == "permute":
+            steps = [steps[axis] for axis in t.attrs["dims"]]
+        elif t.op == "expand":
+            steps = spread(self.shape(x), self.shape(t.id))
+        else:
+            offset = t.attrs["start"] * steps[dim]
+            steps[dim] *= t.attrs["step"]
+        yield x, self.shape(t.id), own, steps, 0, offset
 
     def step(self, step):
         t = step.tensor
@@ -162,8 +182,9 @@ class Emitter:
         self.room = self.base(step.room) if step.room else "NULL"
         return getattr(self, "op_" + (t.op if not t.op.startswith("conv") else "conv"))(t)
 
-    def elementwise(self, step):
-        t, graph, values = step.tensor, ir.Graph(), {}
+    def values(self, step):
+        """An ir.Graph, and in it by id the values of an elementwise step and of its operands."""
+        graph, values = ir.Graph(), {}
         letters = dict(zip(step.operands, ("x", "y", "z")))
         for k, i in enumerate(step.operands):
             values[i] = graph.load(Given(letters[i] if len(step.operands) <= 3 else "x%d" % k))
@@ -173,7 +194,11 @@ class Emitter:
                 if i not in values:
                     values[i] = graph.const(self.plan.tensors[i].values[0])
             values[m] = graph.apply(node.op, node.attrs, [values[i] for i in node.inputs])
-        function, parameters = self.function(t.op, values[t.id])
+        return graph, values
+
+    def elementwise(self, step):
+        t, (_, values) = step.tensor, self.values(step)
+        function, parameters = self.function(t.op, [("result", "store", Given("result"), values[t.id])])
         own = self.shape(t.id)
         used = [i for i in step.operands if values[i].attr.name in parameters]
         used.sort(key=lambda i: parameters.index(values[i].attr.name))
@@ -183,9 +208,9 @@ class Emitter:
         result = "&" + self.element(t.id, place(steps[0], names))
         return loops(sizes, scalar.wrapped(function + "(", arguments + [result], ");", 4 * len(sizes) + 4))
 
-    def function(self, op, node):
-        """The name of the function that computes a value, and its parameters' names. Those alike are one."""
-        _, slots, _, text = scalar.function(self.name, "@", [("result", "store", Given("result"), node)])
+    def function(self, op, results):
+        """The name of the function that computes results, and its parameters' names. Those alike are one."""
+        _, slots, _, text = scalar.function(self.name, "@", results)
         if text not in self.functions:
             self.functions[text] = self.function_names.new("%s_apply_%s" % (self.name, op))
         return self.functions[text], [slot.key.name for slot in slots]
@@ -333,33 +358,16 @@ class Emitter:
     op_max = op_sum
 
     def op_permute(self, t):
-        steps = strides(self.shape(t.inputs[0]))
-        return self.moved(t.id, self.shape(t.id), strides(self.shape(t.id)), [steps[axis] for axis in t.attrs["dims"]],
-                          source=t.inputs[0])
+        return [line for move in self.moves(t) for line in self.copied(t.id, *move)]
 
-    def op_expand(self, t):
-        return self.moved(t.id, self.shape(t.id), strides(self.shape(t.id)), spread(self.shape(t.inputs[0]), self.shape(t.id)),
-                          source=t.inputs[0])
-
-    def op_slice(self, t):
-        dim, steps = t.attrs["dim"], strides(self.shape(t.inputs[0]))
-        offset = t.attrs["start"] * steps[dim]
-        steps[dim] *= t.attrs["step"]
-        return self.moved(t.id, self.shape(t.id), strides(self.shape(t.id)), steps, 0, offset, t.inputs[0])
-
-    def op_concat(self, t):
-        lines, at, steps = [], 0, strides(self.shape(t.id))
-        for i in t.inputs:
-            lines += self.moved(t.id, self.shape(i), steps, strides(self.shape(i)), at * steps[t.attrs["dim"]], 0, i)
-            at += self.shape(i)[t.attrs["dim"]]
-        return lines
+    op_expand = op_slice = op_concat = op_permute
 
     def op_pad(self, t):
         x, before, mode = t.inputs[0], t.attrs["before"], t.attrs["mode"]
         steps, own, shape = strides(self.shape(t.id)), strides(self.shape(x)), self.shape(x)
         if mode == "constant":
             fill = self.call("fill", self.pointer(t.id), number(t.attrs["value"]), self.plan.count(t.id))
-            return fill + self.moved(t.id, shape, steps, own, sum(a * b for a, b in zip(before, steps)), 0, x)
+            return fill + self.copied(t.id, x, shape, steps, own, sum(a * b for a, b in zip(before, steps)))
         body, terms = [], []
         for axis, (name, size) in enumerate(zip(INDICES, shape)):
             if size == self.shape(t.id)[axis]:
@@ -380,8 +388,7 @@ class Emitter:
         form = CASTS[t.dtype]
         if self.plan.tensors[x].dtype == "f32" and t.dtype != "bool":
             form = form % "(int64_t)%s" if t.dtype != "i64" else form
-        count = self.plan.count(t.id)
-        return self.moved(t.id, (count,), [1], [1], source=x, form=form)
+        return self.copied(t.id, x, (self.plan.count(t.id),), [1], [1], form=form)
 
     def op_embedding(self, t):
         tokens, w = t.inputs
@@ -482,10 +489,13 @@ class Emitter:
         return "%s %s" % (t.label or t.name or t.op, shape_text(self.plan.shape(i)).replace(" ", ""))
 
     def weights_struct(self):
+        """Of floats alone, NAME_inference.h and NAME_device.cuh have the same, and either may come first."""
         if not self.plan.weights:
             return []
         lines = ["%s %s[%d]; /* %s */" % (kind, name, count, about) for kind, name, count, about, _ in self.members()]
-        return ["typedef struct %s_weights {" % self.name] + ["    " + line for line in lines] + ["} %s_weights;" % self.name]
+        lines = ["typedef struct %s_weights {" % self.name] + ["    " + line for line in lines] + ["} %s_weights;" % self.name]
+        guard = self.NAME + "_WEIGHTS"
+        return lines if self.quantized else ["#ifndef " + guard, "#define " + guard] + lines + ["#endif"]
 
     def members(self):
         """Of the struct of weights: C type, name, count, comment, and which numbers: (id, part). The bytes stand last, so that

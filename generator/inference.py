@@ -57,8 +57,9 @@ def is_elementwise(t):
 
 
 class Plan:
-    def __init__(self, model, batch=1, check=None):
-        """batch: the samples of a call. check(tensor, plan) gives further reasons to refuse a value, or None."""
+    def __init__(self, model, batch=1, check=None, in_place=True):
+        """batch: the samples of a call. check(tensor, plan) gives further reasons to refuse a value, or None. in_place: results may
+        take the memory of operands that nothing reads later."""
         self.model, self.tensors, self.batch = model, model.tensors, batch
         self.outputs = [i for i in dict.fromkeys(model.outputs) if i != model.loss]
         self.needed = self.reached()
@@ -67,7 +68,7 @@ class Plan:
         self.weights = [t for t in self.tensors if t.kind in ("parameter", "buffer") and t.id in self.needed]
         self.steps = self.in_order()
         self.blocks, self.at = [], {}  # at: (Block, offset) by id
-        self.lay_out()
+        self.lay_out(in_place)
 
     # ---- what there is to do ----
     def reached(self):
@@ -136,7 +137,7 @@ class Plan:
         return t.op == "slice" and t.attrs["step"] == 1 and math.prod(self.shape(t.inputs[0])[:t.attrs["dim"]]) == 1
 
     # ---- memory ----
-    def lay_out(self):
+    def lay_out(self, in_place):
         numbers = {step.tensor.id: k for k, step in enumerate(self.steps)}
         for t in self.tensors:
             if t.id not in self.needed:
@@ -161,7 +162,7 @@ class Plan:
             block.last = len(self.steps)
             if block.kind == "scratch" and offset == 0 and block.count == self.count(i) and block.output is None:
                 block.output = self.tensors[i]
-        for k, step in enumerate(self.steps):
+        for k, step in enumerate(self.steps if in_place else ()):
             self.merge(k, step)
         for dtype in ("f32", "i64", "i32", "u8"):
             self.pack([block for block in self.scratch() if self.array(block) == dtype])

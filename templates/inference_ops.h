@@ -48,6 +48,15 @@ ${space}                  int b_column, int m, int k, int n)
     }
 }
 
+/* Four numbers, which the compiler holds in one register where it can. */
+#if defined(__GNUC__)
+typedef float ${name}_four __attribute__((vector_size(16), aligned(4), may_alias));
+#define ${name}_add(sum, w, x) ((void)(*(sum) += (w) * *(const ${name}_four *)(x)))
+#else
+typedef struct ${name}_four { float at[4]; } ${name}_four;
+#define ${name}_add(sum, w, x) for (int at = 0; at < 4; ++at) (sum)->at[at] += (w) * (x)[at]
+#endif
+
 /* A sliding window along depth, height and width. kernel 0: an adaptive pool's. */
 typedef struct ${name}_window {
     int in[3], out[3], kernel[3], stride[3], padding[3], dilation[3];
@@ -78,23 +87,26 @@ ${fn} int ${name}_inside(const ${name}_window *g, int axis, int at, int *begin, 
     return shift;
 }
 
-/* For one cell of the kernel, kz ky kx: narrow += w wide, or wide += w narrow (a transposed convolution), where both meet. */
-${fn} void ${name}_meet(float *${NAME}_RESTRICT y, const float *x, float w, const ${name}_window *g, int kz, int ky, int kx,
-${space}                bool transposed)
+/* Cells [*begin, *end) of the kernel see x from output o; cell k sees its element k * dilation + the number returned. */
+${fn} int ${name}_seen(const ${name}_window *g, int axis, int o, int *begin, int *end)
+{
+    const int first = o * g->stride[axis] - g->padding[axis], dilation = g->dilation[axis];
+    for (*begin = 0; first + *begin * dilation < 0;) ++*begin;
+    for (*end = g->kernel[axis]; *end > *begin && first + (*end - 1) * dilation >= g->in[axis];) --*end;
+    return first;
+}
+
+/* For one cell of the kernel, kz ky kx: y += w x wherever it meets both; x is on the side of the window's outputs. */
+${fn} void ${name}_spread(float *${NAME}_RESTRICT y, const float *x, float w, const ${name}_window *g, int kz, int ky, int kx)
 {
     int       z, y0, x0, z_end, y_end, x_end;
     const int z_shift = ${name}_inside(g, 0, kz, &z, &z_end), y_shift = ${name}_inside(g, 1, ky, &y0, &y_end);
     const int x_shift = ${name}_inside(g, 2, kx, &x0, &x_end), stride = g->stride[2];
     for (; z < z_end; ++z)
         for (int i = y0; i < y_end; ++i) {
-            const int narrow = (z * g->out[1] + i) * g->out[2];
-            const int wide = ((z * g->stride[0] + z_shift) * g->in[1] + i * g->stride[1] + y_shift) * g->in[2] + x_shift;
-            if (transposed)
-                for (int j = x0; j < x_end; ++j) y[wide + j * stride] += w * x[narrow + j];
-            else if (stride == 1)
-                for (int j = x0; j < x_end; ++j) y[narrow + j] += w * x[wide + j];
-            else
-                for (int j = x0; j < x_end; ++j) y[narrow + j] += w * x[wide + j * stride];
+            const float *from = x + (z * g->out[1] + i) * g->out[2];
+            const int    to = (z * g->stride[0] + z_shift) * g->in[1] + i * g->stride[1] + y_shift;
+            for (int j = x0; j < x_end; ++j) y[to * g->in[2] + x_shift + j * stride] += w * from[j];
         }
 }
 

@@ -17,20 +17,71 @@ ${fn} void ${name}_linear${suffix}(float *y, const float *x, const ${type} *w, $
         for (int j = 0; j < out; ++j) y[j] = (b ? b[j] : 0) + ${name}_dot${suffix}(x, w + j * in, in)${row_scale};
 }
 
+/* One output (z, row, o). */
+${fn} float ${name}_conv_one${suffix}(const float *x, const ${type} *w, int in, const ${name}_window *g, int z, int row, int o)
+{
+    int       z0, z1, y0, y1, x0, x1;
+    const int from_z = ${name}_seen(g, 0, z, &z0, &z1), from_y = ${name}_seen(g, 1, row, &y0, &y1);
+    const int from_x = ${name}_seen(g, 2, o, &x0, &x1), dilation = g->dilation[2];
+    float     sum = 0;
+    for (int c = 0; c < in; ++c)
+        for (int i = z0; i < z1; ++i)
+            for (int j = y0; j < y1; ++j) {
+                const ${type} *kernel = w + ((c * g->kernel[0] + i) * g->kernel[1] + j) * g->kernel[2];
+                const int line = (c * g->in[0] + from_z + i * g->dilation[0]) * g->in[1] + from_y + j * g->dilation[1];
+                for (int k = x0; k < x1; ++k) sum += (float)kernel[k] * x[line * g->in[2] + from_x + k * dilation];
+            }
+    return sum;
+}
+
+/* Eight outputs from (z, row, o) on, which see whole rows of the kernel, at a stride of 1. */
+${fn} void ${name}_conv_eight${suffix}(float *y, const float *x, const ${type} *w, int in, const ${name}_window *g, int z, int row,
+${space}                    int o)
+{
+    int          z0, z1, y0, y1;
+    const int    from_z = ${name}_seen(g, 0, z, &z0, &z1), from_y = ${name}_seen(g, 1, row, &y0, &y1), width = g->kernel[2];
+    ${name}_four left = {0}, right = {0};
+    for (int c = 0; c < in; ++c)
+        for (int i = z0; i < z1; ++i)
+            for (int j = y0; j < y1; ++j) {
+                const ${type} *kernel = w + ((c * g->kernel[0] + i) * g->kernel[1] + j) * width;
+                const int line = (c * g->in[0] + from_z + i * g->dilation[0]) * g->in[1] + from_y + j * g->dilation[1];
+                const float *first = x + line * g->in[2] + o - g->padding[2];
+                for (int k = 0; k < width; ++k, first += g->dilation[2]) {
+                    ${name}_add(&left, (float)kernel[k], first);
+                    ${name}_add(&right, (float)kernel[k], first + 4);
+                }
+            }
+    *(${name}_four *)y = left;
+    *(${name}_four *)(y + 4) = right;
+}
+
 /* x [n][groups * in][...], w [groups * out][in][kernel], b [groups * out] or NULL, y [n][groups * out][...]. */
 ${fn} void ${name}_conv${suffix}(float *y, const float *x, const ${type} *w, ${scale}const float *b, int n, int groups,
 ${space}              int in, int out, const ${name}_window *g)
 {
     const int from = g->in[0] * g->in[1] * g->in[2], to = g->out[0] * g->out[1] * g->out[2];
+    int       left, right, end;
+    (void)${name}_inside(g, 2, 0, &left, &end);
+    (void)${name}_inside(g, 2, g->kernel[2] - 1, &end, &right);
+    const bool wide = g->stride[2] == 1 && right - left >= 8;
     for (int i = 0; i < n * groups; ++i, x += in * from)
         for (int j = i % groups * out; j < (i % groups + 1) * out; ++j, y += to) {
             const ${type} *kernel = w + j * in * g->kernel[0] * g->kernel[1] * g->kernel[2];
-            ${name}_fill(y, b ? b[j] : 0, to);
-            for (int c = 0; c < in; ++c)
-                for (int z = 0; z < g->kernel[0]; ++z)
-                    for (int row = 0; row < g->kernel[1]; ++row)
-                        for (int column = 0; column < g->kernel[2]; ++column)
-                            ${name}_meet(y, x + c * from, (float)*kernel++${row_scale}, g, z, row, column, false);
+            float         *own = y;
+            for (int z = 0; z < g->out[0]; ++z)
+                for (int row = 0; row < g->out[1]; ++row, own += g->out[2])
+                    for (int o = 0; o < g->out[2];) {
+                        if (wide && o >= left && o < right) {
+                            if (o > right - 8) o = right - 8; /* some once more */
+                            ${name}_conv_eight${suffix}(own + o, x, kernel, in, g, z, row, o);
+                            o += 8;
+                        } else {
+                            own[o] = ${name}_conv_one${suffix}(x, kernel, in, g, z, row, o);
+                            ++o;
+                        }
+                    }
+            for (int o = 0; o < to; ++o) y[o] = y[o]${row_scale} + (b ? b[j] : 0);
         }
 }
 
@@ -47,7 +98,7 @@ ${space}                        int in, int out, const ${name}_window *g)
                 for (int z = 0; z < g->kernel[0]; ++z)
                     for (int row = 0; row < g->kernel[1]; ++row)
                         for (int column = 0; column < g->kernel[2]; ++column)
-                            ${name}_meet(y + c * to, x, (float)*kernel++${row_scale}, g, z, row, column, true);
+                            ${name}_spread(y + c * to, x, (float)*kernel++${row_scale}, g, z, row, column);
     }
 }
 

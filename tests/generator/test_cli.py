@@ -111,10 +111,27 @@ class Cli(unittest.TestCase):
         with mock.patch.dict(os.environ, CC="no-such-compiler"):
             self.bad("needs a C compiler, but no-such-compiler", *words, "--weights", path, "--int8", "--samples", self.path("x"))
 
+    def test_writes_device(self):
+        words = self.spec, "-o", self.path("small"), "--device"
+        self.good(*words)
+        self.assertEqual(sorted(os.listdir(self.folder)), ["small.json", "small_device.cuh"])
+        self.good(*words, "--check")
+        text = self.bytes(self.path("small_device.cuh")).decode("ascii")
+        self.assertIn(" * renew it with: python3 -m generator small.json -o small --device\n", text)
+        self.assertIn("static __device__ void small_forward(const small_weights *weights, const float *x, float *ln)\n", text)
+        self.good(*words, "--inference")
+        self.assertIn("small_inference.h", os.listdir(self.folder))
+        self.bad("do not go together", *words, "--inference", "--int8", "--weights", self.path("w"), code=2)
+        self.good(*words, "--outputs", "g")
+        self.assertIn("const float *x, float *g)\n", self.bytes(self.path("small_device.cuh")).decode("ascii"))
+        self.bad("1 inputs and 2 outputs", *words, "--outputs", "p,ln")
+        self.bad("there is no tensor 'lss'; did you mean 'loss'", *words, "--outputs", "p,lss")
+        self.bad("--outputs needs", *words[:-1], "--outputs", "p", code=2)
+
     def test_plain_c_that_cannot_be(self):
         words = self.spec, "-o", self.path("small"), "--inference"
         path, tensors = self.trained()
-        for option in (["--weights", path], ["--int8"], ["--batch", "2"], ["--samples", path]):
+        for option in (["--weights", path], ["--device", "--batch", "2"], ["--int8"], ["--batch", "2"], ["--samples", path]):
             self.bad("need --inference", self.spec, "-o", self.path("small"), *option, code=2)
         for option in ("--report", "--emit-model", "--math=fast"):
             self.bad("for kernels", *words, option, code=2)

@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -162,6 +163,15 @@ class Inference(unittest.TestCase):
             tokens = array.array("q", [0] * plan.count(plan.inputs[0].id))
             tokens[-1] = wrong
             self.results(plan, self.program(plan, "m"), data + tokens.tobytes(), code=3)
+
+    def test_example(self):
+        """examples/plain_c/classify.c, by the commands in its first comment."""
+        shutil.copy(os.path.join(ROOT, "examples", "plain_c", "classify.c"), self.path("classify.c"))
+        call(sys.executable, "-m", "generator", "examples/kernels/simple_nn.json", "--inference", "--outputs", "t9", "--weights",
+             "examples/plain_c/simple_nn.safetensors", "-o", self.path("simple_nn"))
+        call("gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", self.path("classify.c"), "-o", self.path("classify"))
+        said = subprocess.run([self.path("classify")], stdout=subprocess.PIPE, universal_newlines=True).stdout
+        self.assertRegex(said, r"\A99\.\d % of 1000 samples, with 200 bytes of scratch\n\Z")
 
     # ---- a microcontroller ----
     def test_cortex_m(self):

@@ -1,0 +1,65 @@
+${fn} float ${name}_sum(const float *x, int n)
+{
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < n; ++i) sum += x[i];
+    return sum;
+}
+
+/* Mean (root: 0) and 1 / the deviation of a row. */
+template <int N> ${fn} void ${name}_moments(const float *x, float eps, bool root, float *mean, float *scale)
+{
+    float squares = 0;
+    *mean = root ? 0 : ${name}_sum(x, N) / N;
+#pragma unroll
+    for (int i = 0; i < N; ++i) squares += (x[i] - *mean) * (x[i] - *mean);
+    *scale = ${name}_rsqrt(squares / N + eps);
+}
+
+/* w and b: NULL, where there are none. */
+template <int N>
+${fn} void ${name}_layer_norm(float *y, const float *x, const float *w, const float *b, float eps, bool root)
+{
+    float mean, scale;
+    ${name}_moments<N>(x, eps, root, &mean, &scale);
+#pragma unroll
+    for (int i = 0; i < N; ++i) y[i] = (x[i] - mean) * scale * (w ? w[i] : 1) + (b ? b[i] : 0);
+}
+
+template <int N>
+${fn} void ${name}_layer_norm_gradient(float *dx, const float *dy, const float *x, const float *w, float eps, bool root)
+{
+    float mean, scale, sum = 0, dot = 0;
+    ${name}_moments<N>(x, eps, root, &mean, &scale);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        const float slope = dy[i] * (w ? w[i] : 1);
+        sum += slope;
+        dot += slope * (x[i] - mean) * scale;
+    }
+    if (root) sum = 0;
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+        dx[i] += scale * (dy[i] * (w ? w[i] : 1) - sum / N - (x[i] - mean) * scale * dot / N);
+}
+
+template <int N> ${fn} void ${name}_softmax(float *y, const float *x, bool log)
+{
+    float top = x[0], sum = 0;
+#pragma unroll
+    for (int i = 1; i < N; ++i) top = ${name}_max(top, x[i]);
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum += ${name}_exp(x[i] - top);
+    const float shift = log ? top + ${name}_log(sum) : top;
+#pragma unroll
+    for (int i = 0; i < N; ++i) y[i] = log ? x[i] - shift : ${name}_exp(x[i] - shift) / sum;
+}
+
+template <int N> ${fn} void ${name}_softmax_gradient(float *dx, const float *dy, const float *y, bool log)
+{
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum += log ? dy[i] : dy[i] * y[i];
+#pragma unroll
+    for (int i = 0; i < N; ++i) dx[i] += log ? dy[i] - ${name}_exp(y[i]) * sum : y[i] * (dy[i] - sum);
+}
