@@ -917,7 +917,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
 
 /* The other ops: X(ENUM, name, operands that the backward pass reads (bit i: operand i), whether it reads the result, operands
  * that have a gradient (bit i; -1: all), the rule of the result's shape (>>infer)). Their attributes and operands stand at gpunn_attributes (>>backend).
- * No node has the last two: plans have them, TURN for filters of convolutions, GROUP for fused kernels. */
+ * No node has the last two: plans have them, RELAYOUT for filters of convolutions, GROUP for fused kernels. */
 #define GPUNN_OTHER_OPS(X)                                          \
     X(LINEAR, linear, 3, 0, 7, linear)                              \
     X(MATMUL, matmul, 3, 0, 3, matmul)                              \
@@ -967,7 +967,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(CTC_LOSS, ctc_loss, 15, 0, 1, ctc_loss)                       \
     X(CUSTOM, custom, -1, 1, -1, custom)                            \
     X(CAST, cast, 0, 0, 0, cast)                                    \
-    X(TURN, turn, 0, 0, 0, same)                                    \
+    X(RELAYOUT, relayout, 0, 0, 0, same)                            \
     X(GROUP, group, 0, 0, 0, same)
 
 /* Another name for its operand's memory: it takes part in shapes and gradients, but no backend runs it. */
@@ -2188,7 +2188,7 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
  * without), and for each direction weight_ih, weight_hh, bias_ih, bias_hh (data NULL without); EMBEDDING tokens, weight; GATHER
  * x, index; CTC_LOSS log_probabilities, targets, input_lengths, target_lengths;
  * GRID_SAMPLE x, grid; AFFINE_GRID theta; CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x; GROUP the
- * operands of its program: gradients that it writes in grad_in, with accumulate, all others in in; TURN (of a backend with
+ * operands of its program: gradients that it writes in grad_in, with accumulate, all others in in; RELAYOUT (of a backend with
  * channels_last) what it copies in in, and where to, with channels and dtype as wanted there, in grad_in, with accumulate. */
 typedef struct gpunn_step {
     gpunn_op op;
@@ -9921,6 +9921,17 @@ static gpunn__request gpunn__ask(gpunn_tensor *const *outputs, int count, gpunn_
     return request;
 }
 
+typedef struct gpunn__planned { /* a tensor within a plan */
+    int         root;           /* the tensor whose memory a value is: itself, or through reshapes and merged steps another */
+    int         gradient_root;  /* the same for gradients: reshapes only */
+    int         value_slot, gradient_slot; /* by root; -1: none */
+    int         beside;                    /* of a value with a part: what lies behind it in memory: k's, v's; -1: nothing */
+    gpunn_dtype storage;                   /* of the value, and of its gradient, in memory */
+    bool        channels_last;             /* the value, and its gradient, with channels last */
+    signed char part;                      /* of q, k and v that one product makes, with weight, bias and gradients: 1: of q,
+                                      described as all three; 2: of k or v, which are no steps or operands; else 0 */
+} gpunn__planned;
+
 struct gpunn__plan {
     gpunn__plan     *next;
     gpunn_tensor   **outputs; /* as asked for; a training plan's one output is the loss */
@@ -9940,15 +9951,8 @@ struct gpunn__plan {
     int              slot_count, slot_capacity;
     gpunn__binding  *bindings;
     int              binding_count, binding_capacity;
-    int              tensor_count;  /* length of the tables by tensor id */
-    int             *root;          /* the tensor whose memory a value is: itself, or through reshapes and merged steps another */
-    int             *gradient_root; /* the same for gradients: reshapes only */
-    int             *value_slot, *gradient_slot; /* by root; -1: none */
-    gpunn_dtype     *storage;                    /* dtype of a value, and of its gradient, in memory */
-    bool            *last;                       /* values, and their gradients, with channels last */
-    signed char     *part;                /* of q, k and v that one product makes, with weight, bias and gradients: 1: of q,
-                                                    described as all three; 2: of k or v, which are no steps or operands; else 0 */
-    int             *beside;              /* what lies behind such a one in memory: k's, v's; -1: nothing */
+    gpunn__planned  *tensors; /* by tensor id */
+    int              tensor_count;
     bool             half, channels_last; /* products read 16 bits, convolutions channels_last values: see gpunn__mark_storage */
     int             *inputs;              /* ids of the inputs that it reads */
     int              input_count;
@@ -9974,37 +9978,41 @@ typedef struct gpunn__group { /* nodes that one fused kernel computes */
     int                 slot;    /* of the first value that it keeps for its backward step; the others follow */
 } gpunn__group;
 
-typedef struct gpunn__builder { /* tables by tensor id, alive while a plan is made */
+typedef struct gpunn__draft { /* a tensor while a plan is made */
+    bool wants;               /* a gradient is asked for, by the tensor or by what it is made of */
+    bool feeds_loss;          /* the loss depends on it */
+    bool retained;            /* by gradient root: the program reads the gradient */
+    bool activates;           /* relu or gelu_tanh whose derivative the backward step of the linear that reads it applies */
+    bool normed;              /* the backward step of the batch norm that it is merged into applies its derivative */
+    int  uses;                /* nodes that read it */
+    int  head;                /* by the last node of a merged chain: the layer that computes it; others: the node itself */
+    int  next;                /* by a node of a chain: the following one; -1: none */
+    int  writes;              /* by gradient root: contributions so far in the backward pass */
+    int  writer;              /* by gradient root: the step that wrote it last, as grad_in[0]; -1: none */
+    int  cast;                /* by root: the slot of a 16-bit copy of an F32 value; -1: none yet */
+    int  transposed;          /* by operand: the slot of a copy with its channels in the other place; -1: none yet */
+    int  filter;              /* by weight: the slot of the filters with channels last; -1: none */
+    int  more;                /* by gradient root: the slot of a second part of the gradient; -1: it is one */
+    int  gathered;            /* by weight: the slot of their gradient, which the last step brings to its place; -1: none */
+    int  place;               /* when it is computed; the nodes of a group share one */
+    int  group;               /* by node: index in groups; -1: none */
+} gpunn__draft;
+
+typedef struct gpunn__builder { /* alive while a plan is made */
     gpunn_model          *model;
     gpunn__plan          *plan;
     const gpunn__request *request;
-    bool                 *needed; /* computed in this plan */
+    gpunn__draft         *tensors; /* by tensor id, like the next three */
+    bool                 *needed;  /* computed in this plan */
     bool                 *scratch;
-    bool                 *wants;    /* a gradient is asked for, by the tensor or by what it is made of */
-    bool                 *behind;   /* the loss depends on it */
-    bool                 *retained; /* by gradient root: the program reads the gradient */
-    bool         *activates;        /* relu or gelu_tanh whose derivative the backward step of the linear that reads it applies */
-    bool         *normed;           /* the backward step of the batch norm that it is merged into applies its derivative */
-    int          *uses;             /* nodes that read it */
-    int          *head;             /* by the last node of a merged chain: the layer that computes it; others: the node itself */
-    int          *next;             /* by a node of a chain: the following one; -1: none */
-    int          *writes;           /* by gradient root: contributions so far in the backward pass */
-    int          *writer;           /* by gradient root: the step that wrote it last, as grad_in[0]; -1: none */
-    int          *cast;             /* by root: the slot of a 16-bit copy of an F32 value; -1: none yet */
-    int          *turned;           /* by operand: the slot of a copy with its channels in the other place; -1: none yet */
-    int          *filter;           /* by weight: the slot of the filters with channels last; -1: none */
-    int          *more;             /* by gradient root: the slot of a second part of the gradient; -1: it is one */
-    int          *gathered;         /* by weight: the slot of their gradient, which the last step brings to its place; -1: none */
-    int          *place;            /* when it is computed; the nodes of a group share one */
-    int          *order;            /* by place: the node, of a group the last one */
-    int           place_count;
-    int          *group; /* by node: index in groups; -1: none */
-    gpunn__group *groups;
-    int           group_count;
-    int          *ids; /* of the tensors of matched groups */
-    int           id_count;
-    bool         *refused; /* by last node: its group cannot be used; stays when planning begins anew */
-    bool          again;   /* planning must begin anew, since another group has been refused */
+    bool                 *refused; /* by last node: its group cannot be used; stays when planning begins anew */
+    int                  *order;   /* by place: the node, of a group the last one */
+    int                   place_count;
+    gpunn__group         *groups;
+    int                   group_count;
+    int                  *ids; /* of the tensors of matched groups */
+    int                   id_count;
+    bool                  again; /* planning must begin anew, since another group has been refused */
 } gpunn__builder;
 
 static int gpunn__new_slot(gpunn__builder *b, size_t bytes, int first)
@@ -10111,7 +10119,7 @@ static bool gpunn__has_layouts(const gpunn_tensor *t)
 static bool gpunn__is_alias(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     if (t->kind != GPUNN__VALUE) return false;
-    if (t->op == GPUNN_OP_RESHAPE) return !(plan->last[t->inputs[0]->id] && gpunn__has_layouts(t->inputs[0]));
+    if (t->op == GPUNN_OP_RESHAPE) return !(plan->tensors[t->inputs[0]->id].channels_last && gpunn__has_layouts(t->inputs[0]));
     return t->op == GPUNN_OP_DROPOUT && (!plan->training || plan->evaluates || t->attr.dropout_p == 0);
 }
 
@@ -10139,15 +10147,17 @@ static bool gpunn__is_visible(const gpunn__plan *plan, const gpunn_tensor *t)
 static bool gpunn__begins_chain(const gpunn__builder *b, const gpunn_tensor *t)
 {
     if (t->op == GPUNN_OP_BATCH_NORM)
-        return b->plan->training && !gpunn__evaluates(b->plan, t) && b->model->dev->info.merged_norm && b->group[t->id] < 0;
+        return b->plan->training && !gpunn__evaluates(b->plan, t) && b->model->dev->info.merged_norm &&
+               b->tensors[t->id].group < 0;
     return gpunn__is_convolution(t->op) || t->op == GPUNN_OP_LINEAR;
 }
 
 /* Whether a batch norm can add a residual, and give it its gradient: an image as its own, and not what it is the norm of. */
 static bool gpunn__suits_norm(const gpunn__plan *plan, const gpunn_tensor *norm, const gpunn_tensor *residual)
 {
-    return plan->storage[residual->id] == plan->storage[norm->id] && plan->last[residual->id] == plan->last[norm->id] &&
-           plan->gradient_root[residual->id] != plan->gradient_root[norm->inputs[0]->id];
+    return plan->tensors[residual->id].storage == plan->tensors[norm->id].storage &&
+           plan->tensors[residual->id].channels_last == plan->tensors[norm->id].channels_last &&
+           plan->tensors[residual->id].gradient_root != plan->tensors[norm->inputs[0]->id].gradient_root;
 }
 
 /* What can be merged into a linear or convolution: a batch norm by running statistics (evaluation only), the sum with a residual,
@@ -10155,13 +10165,14 @@ static bool gpunn__suits_norm(const gpunn__plan *plan, const gpunn_tensor *norm,
  * later stage than *stage. */
 static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tensor *head, const gpunn_tensor *end, int *stage)
 {
-    if (b->uses[end->id] != 1 || gpunn__is_visible(b->plan, end)) return NULL;
+    if (b->tensors[end->id].uses != 1 || gpunn__is_visible(b->plan, end)) return NULL;
     for (int id = end->id + 1; id < b->model->tensor_count; id++) {
         gpunn_tensor *t = b->model->tensors[id];
         int           operand = 0, then = 0;
         while (operand < t->input_count && t->inputs[operand] != end) operand++;
         if (!b->needed[id] || operand == t->input_count) continue;
-        if (b->head[id] != id || b->next[id] >= 0 || b->plan->root[id] != id || b->group[id] >= 0) return NULL; /* taken */
+        if (b->tensors[id].head != id || b->tensors[id].next >= 0 || b->plan->tensors[id].root != id || b->tensors[id].group >= 0)
+            return NULL; /* taken */
         if (t->op == GPUNN_OP_BATCH_NORM && operand == 0 && !b->plan->training && (t->rank == 2 || head->op != GPUNN_OP_LINEAR))
             then = 1;
         else if (t->op == GPUNN_OP_ADD && t->inputs[0] != t->inputs[1] && gpunn__same_shape(t->inputs[0], t->inputs[1]) &&
@@ -10169,7 +10180,7 @@ static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tens
             then = 2;
         else if (t->op == GPUNN_OP_RELU || (t->op == GPUNN_OP_GELU_TANH && head->op == GPUNN_OP_LINEAR))
             then = 3;
-        if (then <= *stage || b->plan->last[id] != b->plan->last[end->id]) return NULL;
+        if (then <= *stage || b->plan->tensors[id].channels_last != b->plan->tensors[end->id].channels_last) return NULL;
         *stage = then;
         return t;
     }
@@ -10179,7 +10190,7 @@ static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tens
 /* A member of a chain whose value training keeps beside the chain's result: what gelu_tanh is applied to. */
 static bool gpunn__is_before(const gpunn__builder *b, const gpunn_tensor *t)
 {
-    int next = b->next[t->id];
+    int next = b->tensors[t->id].next;
     return b->plan->training && next >= 0 && b->model->tensors[next]->op == GPUNN_OP_GELU_TANH;
 }
 
@@ -10189,12 +10200,13 @@ static void gpunn__mark_roots(gpunn__builder *b)
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
         bool                alias = gpunn__is_alias(plan, t);
-        plan->gradient_root[id] = plan->root[id] = alias ? plan->root[t->inputs[0]->id] : id;
-        b->head[id] = id;
-        b->next[id] = b->cast[id] = b->turned[id] = b->filter[id] = b->gathered[id] = b->more[id] = b->group[id] = -1;
-        plan->beside[id] = b->writer[id] = plan->value_slot[id] = plan->gradient_slot[id] = -1;
+        plan->tensors[id].gradient_root = plan->tensors[id].root = alias ? plan->tensors[t->inputs[0]->id].root : id;
+        b->tensors[id].head = id;
+        b->tensors[id].next = b->tensors[id].cast = b->tensors[id].transposed = b->tensors[id].filter = b->tensors[id].gathered =
+            b->tensors[id].more = b->tensors[id].group = -1;
+        plan->tensors[id].beside = b->tensors[id].writer = plan->tensors[id].value_slot = plan->tensors[id].gradient_slot = -1;
         for (int i = 0; b->needed[id] && i < t->input_count; i++)
-            if (t->inputs[i]) b->uses[t->inputs[i]->id]++;
+            if (t->inputs[i]) b->tensors[t->inputs[i]->id].uses++;
     }
 }
 
@@ -10205,14 +10217,15 @@ static void gpunn__mark_chains(gpunn__builder *b)
         gpunn_tensor *t = b->model->tensors[id], *end = t, *next;
         if (!b->needed[id] || !gpunn__begins_chain(b, t)) continue;
         for (int stage = 0; (next = gpunn__next_merge(b, t, end, &stage)) != NULL; end = next) {
-            b->next[end->id] = next->id;
-            b->normed[end->id] = t->op == GPUNN_OP_BATCH_NORM;
+            b->tensors[end->id].next = next->id;
+            b->tensors[end->id].normed = t->op == GPUNN_OP_BATCH_NORM;
         }
-        b->head[end->id] = id;
-        for (int member = id; member != end->id; member = b->next[member])
-            if (!gpunn__is_before(b, b->model->tensors[member])) plan->root[member] = end->id;
+        b->tensors[end->id].head = id;
+        for (int member = id; member != end->id; member = b->tensors[member].next)
+            if (!gpunn__is_before(b, b->model->tensors[member])) plan->tensors[member].root = end->id;
     }
-    for (int id = 0; id < plan->tensor_count; id++) plan->root[id] = plan->root[plan->root[id]]; /* reshapes of a chain's end */
+    for (int id = 0; id < plan->tensor_count; id++)
+        plan->tensors[id].root = plan->tensors[plan->tensors[id].root].root; /* reshapes of a chain's end */
 }
 
 /* ---- storage --------------------------------------------------------------------------------------------------------- *
@@ -10251,7 +10264,7 @@ static void gpunn__count_readers(const gpunn__builder *b, const gpunn_tensor *t,
     }
 }
 
-static gpunn_dtype gpunn__storage_of(const gpunn_model *model, const gpunn_dtype *storage, const gpunn_tensor *t)
+static gpunn_dtype gpunn__storage_of(const gpunn_model *model, const gpunn__planned *planned, const gpunn_tensor *t)
 {
     if (t->dtype != GPUNN_F32 || t->kind != GPUNN__VALUE) return t->dtype;
     if (gpunn__is_product(t->op)) return gpunn__half_of(model);
@@ -10263,27 +10276,27 @@ static gpunn_dtype gpunn__storage_of(const gpunn_model *model, const gpunn_dtype
     for (int i = 0; i < t->input_count; i++) {
         const gpunn_tensor *input = t->inputs[i];
         if (input == NULL || (input->kind != GPUNN__VALUE && input->kind != GPUNN__INPUT)) continue;
-        if (storage[input->id] == GPUNN_F32) return GPUNN_F32;
-        if (input->dtype == GPUNN_F32) result = storage[input->id];
+        if (planned[input->id].storage == GPUNN_F32) return GPUNN_F32;
+        if (input->dtype == GPUNN_F32) result = planned[input->id].storage;
     }
     return result;
 }
 
 /* Where convolutions want their channels last, so are the values that they give and all that goes on with these, image by image:
  * norms, pools, elementwise ops. Others read a copy. */
-static bool gpunn__is_last(const gpunn__plan *plan, const gpunn_tensor *t)
+static bool gpunn__is_channels_last(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     if (!plan->channels_last || t->kind != GPUNN__VALUE || t->rank != 4 || t->dtype != GPUNN_F32) return false;
     if (gpunn__is_convolution(t->op)) return true;
     bool local = t->op == GPUNN_OP_BATCH_NORM || gpunn__is_pool(t->op) || gpunn__is_alias(plan, t);
-    if (local) return t->op != GPUNN_OP_RESHAPE && plan->last[t->inputs[0]->id];
+    if (local) return t->op != GPUNN_OP_RESHAPE && plan->tensors[t->inputs[0]->id].channels_last;
     bool last = false;
     if (!gpunn__op_elementwise(t->op)) return false;
     for (int i = 0; i < t->input_count; i++) {
         const gpunn_tensor *input = t->inputs[i];
-        bool                whole = gpunn__same_shape(input, t) && plan->storage[input->id] == plan->storage[t->id];
+        bool whole = gpunn__same_shape(input, t) && plan->tensors[input->id].storage == plan->tensors[t->id].storage;
         if (!whole && gpunn__count(input, 1) != 1) return false;
-        last = last || (whole && plan->last[input->id]);
+        last = last || (whole && plan->tensors[input->id].channels_last);
     }
     return last;
 }
@@ -10304,12 +10317,12 @@ static void gpunn__mark_storage(gpunn__builder *b)
                           dev->backend->channels_last(dev->context, largest);
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = model->tensors[id];
-        plan->storage[id] = plan->half ? gpunn__storage_of(model, plan->storage, t) : t->dtype;
-        plan->last[id] = gpunn__is_last(plan, t);
+        plan->tensors[id].storage = plan->half ? gpunn__storage_of(model, plan->tensors, t) : t->dtype;
+        plan->tensors[id].channels_last = gpunn__is_channels_last(plan, t);
         int products = 0, others = 0;
         if (!plan->half || !b->needed[id] || !gpunn__is_row_norm(t->op) || t->kind != GPUNN__VALUE) continue;
         gpunn__count_readers(b, t, &products, &others);
-        if (products > 0 && others == 0) plan->storage[id] = gpunn__half_of(model);
+        if (products > 0 && others == 0) plan->tensors[id].storage = gpunn__half_of(model);
     }
 }
 
@@ -10317,7 +10330,7 @@ static void gpunn__mark_storage(gpunn__builder *b)
 static const gpunn_tensor *gpunn__operand_of(const gpunn__plan *plan, const gpunn_tensor *t, int i)
 {
     const gpunn_tensor *input = t->inputs[i];
-    return input && plan->part[input->id] != 2 ? input : NULL;
+    return input && plan->tensors[input->id].part != 2 ? input : NULL;
 }
 
 /* Whether node t can give operand i a gradient (if it is F32). */
@@ -10330,7 +10343,7 @@ static bool gpunn__has_slope(const gpunn_tensor *t, int i)
 static bool gpunn__passes_gradient(const gpunn__builder *b, const gpunn_tensor *node, int operand)
 {
     const gpunn_tensor *input = gpunn__operand_of(b->plan, node, operand);
-    return input && b->wants[input->id] && gpunn__has_slope(node, operand);
+    return input && b->tensors[input->id].wants && gpunn__has_slope(node, operand);
 }
 
 /* ---- groups ---------------------------------------------------------------------------------------------------------- *
@@ -10361,7 +10374,7 @@ static const gpunn_kernel_operand *gpunn__gradient_operand(const gpunn__builder 
     for (int i = 0; i < program->operand_count; i++) {
         const gpunn_kernel_operand *operand = &program->operands[i];
         if (operand->role == GPUNN_KERNEL_GRADIENT && operand->index < 0 && (!changes || operand->written) &&
-            b->plan->gradient_root[gpunn__member(b, group, operand->index)->id] == root)
+            b->plan->tensors[gpunn__member(b, group, operand->index)->id].gradient_root == root)
             return operand;
     }
     return NULL;
@@ -10374,7 +10387,7 @@ static bool gpunn__group_writes(const gpunn__builder *b, const gpunn__group *gro
     for (int i = 0; i < program->operand_count; i++) {
         const gpunn_kernel_operand *operand = &program->operands[i];
         writes = writes || (operand->role == GPUNN_KERNEL_VALUE && operand->written &&
-                            b->plan->root[gpunn__member(b, group, operand->index)->id] == root);
+                            b->plan->tensors[gpunn__member(b, group, operand->index)->id].root == root);
     }
     return writes;
 }
@@ -10385,7 +10398,7 @@ static bool gpunn__group_passes(const gpunn__builder *b, const gpunn__group *gro
     bool passes = false;
     for (int k = 0; k < group->kernel->node_count; k++) {
         const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
-        for (int i = 0; b->behind[t->id] && i < t->input_count; i++)
+        for (int i = 0; b->tensors[t->id].feeds_loss && i < t->input_count; i++)
             passes = passes || (t->inputs[i] == external && gpunn__passes_gradient(b, t, i));
     }
     return passes;
@@ -10404,7 +10417,8 @@ static bool gpunn__read_outside(const gpunn__builder *b, int index, const gpunn_
 {
     for (int id = t->id + 1; id < b->plan->tensor_count; id++) {
         const gpunn_tensor *reader = b->model->tensors[id];
-        if (!b->needed[id] || b->group[id] == index || (gradient && !(b->behind[id] && b->wants[id]))) continue;
+        if (!b->needed[id] || b->tensors[id].group == index || (gradient && !(b->tensors[id].feeds_loss && b->tensors[id].wants)))
+            continue;
         for (int i = 0; i < reader->input_count; i++)
             if (reader->inputs[i] == t && (!gradient || gpunn__passes_gradient(b, reader, i))) return true;
     }
@@ -10412,30 +10426,32 @@ static bool gpunn__read_outside(const gpunn__builder *b, int index, const gpunn_
 }
 
 /* Where a group wants the channels of its images. */
-static bool gpunn__group_wants_last(const gpunn__builder *b, const gpunn__group *group)
+static bool gpunn__group_wants_channels_last(const gpunn__builder *b, const gpunn__group *group)
 {
     const gpunn_kernel *kernel = group->kernel;
     if (kernel->layout != GPUNN_KERNEL_ANY) return kernel->layout == GPUNN_KERNEL_CHANNELS_LAST;
     for (int i = 0; i < kernel->node_count + kernel->external_count; i++)
-        if (gpunn__has_layouts(b->model->tensors[group->tensors[i]])) return b->plan->last[b->plan->root[group->tensors[i]]];
+        if (gpunn__has_layouts(b->model->tensors[group->tensors[i]]))
+            return b->plan->tensors[b->plan->tensors[group->tensors[i]].root].channels_last;
     return false;
 }
 
 /* Images whose channels stand elsewhere: the group needs a copy of them. */
-static bool gpunn__group_turns(const gpunn__builder *b, const gpunn__group *group, const gpunn_tensor *t)
+static bool gpunn__group_relayouts(const gpunn__builder *b, const gpunn__group *group, const gpunn_tensor *t)
 {
-    return gpunn__has_layouts(t) && b->plan->last[b->plan->root[t->id]] != gpunn__group_wants_last(b, group);
+    return gpunn__has_layouts(t) &&
+           b->plan->tensors[b->plan->tensors[t->id].root].channels_last != gpunn__group_wants_channels_last(b, group);
 }
 
-/* Whether its own images have their channels where the kernel takes them, and those that it reads can be turned. In training the
- * loss's kernel writes their gradients in the forward pass, where nobody turns these back. */
+/* Whether its own images have their channels where the kernel takes them, and those that it reads can be laid out anew. In training the
+ * loss's kernel writes their gradients in the forward pass, where nobody lays these out anew. */
 static bool gpunn__group_layout_fits(const gpunn__builder *b, const gpunn__group *group)
 {
     const gpunn_kernel *kernel = group->kernel;
     for (int i = 0; i < kernel->node_count + kernel->external_count; i++) {
         const gpunn_tensor *t = b->model->tensors[group->tensors[i]];
-        bool                turnable = i >= kernel->node_count && t->dtype == GPUNN_F32 && !(kernel->loss && b->plan->training);
-        if (gpunn__group_turns(b, group, t) && !turnable) return false;
+        bool                movable = i >= kernel->node_count && t->dtype == GPUNN_F32 && !(kernel->loss && b->plan->training);
+        if (gpunn__group_relayouts(b, group, t) && !movable) return false;
     }
     return true;
 }
@@ -10452,9 +10468,9 @@ static bool gpunn__group_values_fit(const gpunn__builder *b, int index)
     const gpunn__group *group = &b->groups[index];
     for (int k = 0; k < group->kernel->node_count; k++) {
         const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
-        int                 root = b->plan->root[t->id];
+        int                 root = b->plan->tensors[t->id].root;
         bool                seen = gpunn__is_visible(b->plan, t) || gpunn__read_outside(b, index, t, false);
-        if (seen && b->group[root] == index && !gpunn__group_writes(b, group, root)) return false;
+        if (seen && b->tensors[root].group == index && !gpunn__group_writes(b, group, root)) return false;
         if (gpunn__lacks_variance(b, t)) return false;
     }
     return true;
@@ -10466,9 +10482,9 @@ static bool gpunn__adds_inside(const gpunn__builder *b, const gpunn__group *grou
     bool adds = false;
     for (int k = 0; k < group->kernel->node_count; k++) {
         const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
-        for (int i = 0; b->behind[t->id] && i < t->input_count; i++)
-            adds = adds || (gpunn__passes_gradient(b, t, i) && b->plan->gradient_root[t->inputs[i]->id] == root &&
-                            b->plan->gradient_root[t->id] != root);
+        for (int i = 0; b->tensors[t->id].feeds_loss && i < t->input_count; i++)
+            adds = adds || (gpunn__passes_gradient(b, t, i) && b->plan->tensors[t->inputs[i]->id].gradient_root == root &&
+                            b->plan->tensors[t->id].gradient_root != root);
     }
     return adds;
 }
@@ -10481,14 +10497,15 @@ static bool gpunn__group_gradients_fit(const gpunn__builder *b, int index)
     const gpunn_kernel_program *program = gpunn__gradient_program(b, group);
     if (!gpunn__group_has_backward(b, group)) return !kernel->loss;
     if (program->operands == NULL) return false;
-    int last = plan->root[group->tensors[kernel->node_count - 1]];
-    if (kernel->loss && (plan->seeded || last != plan->root[plan->outputs[0]->id])) return false;
+    int last = plan->tensors[group->tensors[kernel->node_count - 1]].root;
+    if (kernel->loss && (plan->seeded || last != plan->tensors[plan->outputs[0]->id].root)) return false;
     for (int k = 0; k < kernel->node_count; k++) { /* gradients that come from outside are read, and no others */
         const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
-        int                 root = plan->gradient_root[t->id];
+        int                 root = plan->tensors[t->id].gradient_root;
         bool                comes = gpunn__is_output(plan, t) || gpunn__read_outside(b, index, t, true);
         if (comes && gpunn__gradient_operand(b, group, root, false) == NULL) return false;
-        if (b->retained[root] && (!comes || gpunn__gradient_operand(b, group, root, true) || gpunn__adds_inside(b, group, root)))
+        if (b->tensors[root].retained &&
+            (!comes || gpunn__gradient_operand(b, group, root, true) || gpunn__adds_inside(b, group, root)))
             return false;
     }
     for (int i = 0; i < program->operand_count; i++) {
@@ -10497,7 +10514,7 @@ static bool gpunn__group_gradients_fit(const gpunn__builder *b, int index)
         bool comes = false;
         for (int k = 0; k < kernel->node_count; k++) {
             const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
-            if (plan->gradient_root[t->id] == plan->gradient_root[gpunn__member(b, group, operand->index)->id])
+            if (plan->tensors[t->id].gradient_root == plan->tensors[gpunn__member(b, group, operand->index)->id].gradient_root)
                 comes = comes || gpunn__is_output(plan, t) || gpunn__read_outside(b, index, t, true);
         }
         if (!comes) return false;
@@ -10510,7 +10527,8 @@ static bool gpunn__group_gradients_fit(const gpunn__builder *b, int index)
             written = written || (program->operands[k].role == GPUNN_KERNEL_GRADIENT && program->operands[k].index == i);
         if (!written) return false;
         for (int k = 0; k < i; k++)
-            if (plan->gradient_root[gpunn__member(b, group, k)->id] == plan->gradient_root[external->id]) return false;
+            if (plan->tensors[gpunn__member(b, group, k)->id].gradient_root == plan->tensors[external->id].gradient_root)
+                return false;
     }
     return true;
 }
@@ -10541,12 +10559,13 @@ static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const in
     if (gpunn__program(b, group, false)->operands == NULL || b->refused[last] || gpunn__is_norm_step(b, kernel, tensors))
         return false;
     for (int k = 0; k < kernel->node_count; k++)
-        if (!b->needed[tensors[k]] || b->group[tensors[k]] >= 0 || gpunn__evaluates(b->plan, b->model->tensors[tensors[k]]))
+        if (!b->needed[tensors[k]] || b->tensors[tensors[k]].group >= 0 ||
+            gpunn__evaluates(b->plan, b->model->tensors[tensors[k]]))
             return false;
-    for (int k = 0; k < kernel->node_count; k++) b->group[tensors[k]] = index;
+    for (int k = 0; k < kernel->node_count; k++) b->tensors[tensors[k]].group = index;
     bool fits = gpunn__group_layout_fits(b, group) && gpunn__group_values_fit(b, index) &&
                 (!b->plan->training || gpunn__group_gradients_fit(b, index));
-    for (int k = 0; k < kernel->node_count && !fits; k++) b->group[tensors[k]] = -1;
+    for (int k = 0; k < kernel->node_count && !fits; k++) b->tensors[tensors[k]].group = -1;
     b->group_count += fits;
     return fits;
 }
@@ -10615,7 +10634,8 @@ static void gpunn__mark_groups(gpunn__builder *b)
         const gpunn_kernel *kernel = &set->kernels[i];
         for (int id = 0; id < b->plan->tensor_count; id++) {
             int *tensors = b->ids + b->id_count;
-            if (!b->needed[id] || b->group[id] >= 0 || !gpunn__find_pattern(model, kernel, model->tensors[id], tensors)) continue;
+            if (!b->needed[id] || b->tensors[id].group >= 0 || !gpunn__find_pattern(model, kernel, model->tensors[id], tensors))
+                continue;
             if (gpunn__claim(b, kernel, tensors)) b->id_count += kernel->node_count + kernel->external_count;
         }
     }
@@ -10626,29 +10646,29 @@ static void gpunn__mark_groups(gpunn__builder *b)
 static bool gpunn__put_in_order(gpunn__builder *b, int id)
 {
     enum { OPEN = -1, BEGUN = -2 };
-    int                 index = b->group[id];
+    int                 index = b->tensors[id].group;
     const gpunn__group *group = index >= 0 ? &b->groups[index] : NULL;
     const int          *nodes = group ? group->tensors : &id;
     int                 count = group ? group->kernel->node_count : 1;
-    if (b->place[id] != OPEN) return b->place[id] != BEGUN;
-    for (int k = 0; k < count; k++) b->place[nodes[k]] = BEGUN;
+    if (b->tensors[id].place != OPEN) return b->tensors[id].place != BEGUN;
+    for (int k = 0; k < count; k++) b->tensors[nodes[k]].place = BEGUN;
     for (int k = 0; k < count; k++) {
         const gpunn_tensor *t = b->model->tensors[nodes[k]];
         for (int i = 0; i < t->input_count; i++) {
-            bool inside = t->inputs[i] == NULL || (index >= 0 && b->group[t->inputs[i]->id] == index);
+            bool inside = t->inputs[i] == NULL || (index >= 0 && b->tensors[t->inputs[i]->id].group == index);
             if (inside || gpunn__put_in_order(b, t->inputs[i]->id)) continue;
             if (group && !b->again) b->refused[nodes[count - 1]] = b->again = true;
             return false;
         }
     }
-    for (int k = 0; k < count; k++) b->place[nodes[k]] = b->place_count;
+    for (int k = 0; k < count; k++) b->tensors[nodes[k]].place = b->place_count;
     b->order[b->place_count++] = nodes[count - 1];
     return true;
 }
 
 static bool gpunn__mark_order(gpunn__builder *b)
 {
-    for (int id = 0; id < b->plan->tensor_count; id++) b->place[id] = -1;
+    for (int id = 0; id < b->plan->tensor_count; id++) b->tensors[id].place = -1;
     for (int id = 0; id < b->plan->tensor_count; id++)
         if (!gpunn__put_in_order(b, id)) return false;
     return true;
@@ -10699,21 +10719,23 @@ static const gpunn_tensor *gpunn__part_of(const gpunn__builder *b, const gpunn_t
 {
     const gpunn_tensor *heads = t->inputs[i], *part = heads && heads->op == GPUNN_OP_RESHAPE ? heads->inputs[0] : NULL;
     if (part == NULL || part->op != GPUNN_OP_LINEAR || heads->rank != 4 || !gpunn__is_alias(b->plan, heads) ||
-        b->uses[heads->id] != 1 || b->uses[part->id] != 1 || b->group[heads->id] >= 0 || b->group[part->id] >= 0 ||
-        gpunn__is_visible(b->plan, heads) || gpunn__is_visible(b->plan, part) || !gpunn__same_shape(heads, t->inputs[0]))
+        b->tensors[heads->id].uses != 1 || b->tensors[part->id].uses != 1 || b->tensors[heads->id].group >= 0 ||
+        b->tensors[part->id].group >= 0 || gpunn__is_visible(b->plan, heads) || gpunn__is_visible(b->plan, part) ||
+        !gpunn__same_shape(heads, t->inputs[0]))
         return NULL;
     for (int k = 1; k < 3; k++)
-        if (part->inputs[k] && (b->uses[part->inputs[k]->id] != 1 || part->inputs[k]->retain_grad)) return NULL;
+        if (part->inputs[k] && (b->tensors[part->inputs[k]->id].uses != 1 || part->inputs[k]->retain_grad)) return NULL;
     return part;
 }
 
 static bool gpunn__can_join(const gpunn__builder *b, const gpunn_tensor *y, const gpunn_tensor *z)
 {
-    if (y->inputs[0] != z->inputs[0] || y->id == z->id || b->place[y->id] > b->place[z->id]) return false;
+    if (y->inputs[0] != z->inputs[0] || y->id == z->id || b->tensors[y->id].place > b->tensors[z->id].place) return false;
     for (int k = 1; k < 3; k++) {
         const gpunn_tensor *own = y->inputs[k], *other = z->inputs[k];
         if ((own == NULL) != (other == NULL)) return false;
-        if (own && (!gpunn__is_beside(b->model, own, other) || b->wants[own->id] != b->wants[other->id])) return false;
+        if (own && (!gpunn__is_beside(b->model, own, other) || b->tensors[own->id].wants != b->tensors[other->id].wants))
+            return false;
     }
     return true;
 }
@@ -10732,9 +10754,9 @@ static void gpunn__mark_parts(gpunn__builder *b)
             const gpunn_tensor *members[4] = {part[i], t->inputs[i], part[i]->inputs[1], part[i]->inputs[2]};
             for (int k = 0; k < 4 && members[k]; k++) {
                 int member = members[k]->id;
-                plan->part[member] = i == 0 ? 1 : 2;
-                if (k >= 2 && i < 2) plan->beside[member] = part[i + 1]->inputs[k - 1]->id;
-                if (k < 2) plan->root[member] = plan->gradient_root[member] = part[0]->id;
+                plan->tensors[member].part = i == 0 ? 1 : 2;
+                if (k >= 2 && i < 2) plan->tensors[member].beside = part[i + 1]->inputs[k - 1]->id;
+                if (k < 2) plan->tensors[member].root = plan->tensors[member].gradient_root = part[0]->id;
             }
         }
     }
@@ -10757,12 +10779,12 @@ static void gpunn__describe(const gpunn__plan *plan, gpunn_value *value, const g
 {
     int64_t batch = plan->batch;
     value->data = NULL;
-    value->dtype = plan->storage[t->id];
-    value->channels_last = plan->last[t->id] && gpunn__has_layouts(t);
+    value->dtype = plan->tensors[t->id].storage;
+    value->channels_last = plan->tensors[t->id].channels_last && gpunn__has_layouts(t);
     value->rank = t->rank;
     value->count = 1;
     for (int i = 0; i < t->rank; i++) value->dim[i] = gpunn__dim(t->dim[i], batch);
-    if (plan->part[t->id] == 1) gpunn__describe_all(value, t);
+    if (plan->tensors[t->id].part == 1) gpunn__describe_all(value, t);
     for (int i = 0; i < value->rank; i++) value->count *= value->dim[i];
 }
 
@@ -10815,27 +10837,28 @@ static bool gpunn__use_slot(gpunn__builder *b, void **pointer, int index, int at
 
 static bool gpunn__read_value(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t, int at)
 {
-    int root = b->plan->root[t->id];
+    int root = b->plan->tensors[t->id].root;
     gpunn__describe(b->plan, value, t);
-    value->dtype = b->plan->storage[root];
-    value->channels_last = b->plan->last[root] && gpunn__has_layouts(t);
+    value->dtype = b->plan->tensors[root].storage;
+    value->channels_last = b->plan->tensors[root].channels_last && gpunn__has_layouts(t);
     if (b->model->tensors[root]->kind != GPUNN__VALUE) return gpunn__bind(b, &value->data, GPUNN__IN_TENSOR, root);
-    return gpunn__use_slot(b, &value->data, b->plan->value_slot[root], at);
+    return gpunn__use_slot(b, &value->data, b->plan->tensors[root].value_slot, at);
 }
 
 /* A bias in a chain whose result is F32: it is added as it is. */
 static bool gpunn__is_wide_bias(const gpunn__builder *b, const gpunn_tensor *t, int operand)
 {
     int end = t->id;
-    while (b->next[end] >= 0) end = b->next[end];
-    return operand == 2 && t->op != GPUNN_OP_ATTENTION && b->plan->storage[end] == GPUNN_F32;
+    while (b->tensors[end].next >= 0) end = b->tensors[end].next;
+    return operand == 2 && t->op != GPUNN_OP_ATTENTION && b->plan->tensors[end].storage == GPUNN_F32;
 }
 
 /* An operand of a product in a half plan, its bias too: weights have a 16-bit copy, of other F32 values a step makes one. */
 static bool gpunn__is_factor(const gpunn__builder *b, const gpunn_tensor *t, int operand)
 {
     return b->plan->half && operand < 3 && gpunn__is_product(t->op) && t->inputs[operand] &&
-           !gpunn__is_wide_bias(b, t, operand) && b->plan->storage[b->plan->root[t->inputs[operand]->id]] == GPUNN_F32;
+           !gpunn__is_wide_bias(b, t, operand) &&
+           b->plan->tensors[b->plan->tensors[t->inputs[operand]->id].root].storage == GPUNN_F32;
 }
 
 static bool gpunn__has_mirror(const gpunn_tensor *t)
@@ -10844,11 +10867,11 @@ static bool gpunn__has_mirror(const gpunn_tensor *t)
 }
 
 /* Where a step wants the channels of an operand, or of its gradient. */
-static bool gpunn__wants_last(const gpunn__builder *b, const gpunn_tensor *t, int operand)
+static bool gpunn__wants_channels_last(const gpunn__builder *b, const gpunn_tensor *t, int operand)
 {
     if (!gpunn__has_layouts(t->inputs[operand])) return false;
     if (gpunn__is_convolution(t->op)) return b->plan->channels_last && operand == 0;
-    if (!b->plan->last[t->id]) return false;
+    if (!b->plan->tensors[t->id].channels_last) return false;
     return gpunn__op_elementwise(t->op) ? gpunn__same_shape(t->inputs[operand], t) : operand == 0;
 }
 
@@ -10856,34 +10879,35 @@ static bool gpunn__wants_last(const gpunn__builder *b, const gpunn_tensor *t, in
 static bool gpunn__is_misplaced(const gpunn__builder *b, const gpunn_tensor *t, int operand)
 {
     const gpunn_tensor *input = t->inputs[operand];
-    return gpunn__has_layouts(input) && b->plan->last[b->plan->root[input->id]] != gpunn__wants_last(b, t, operand);
+    return gpunn__has_layouts(input) &&
+           b->plan->tensors[b->plan->tensors[input->id].root].channels_last != gpunn__wants_channels_last(b, t, operand);
 }
 
 static bool gpunn__read_stored(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t, int operand, int at)
 {
     if (!gpunn__is_factor(b, t, operand)) return gpunn__read_value(b, value, t->inputs[operand], at);
-    int root = b->plan->root[t->inputs[operand]->id];
+    int root = b->plan->tensors[t->inputs[operand]->id].root;
     gpunn__describe(b->plan, value, t->inputs[operand]);
     value->dtype = gpunn__half_of(b->model);
-    value->channels_last = b->plan->last[root] && gpunn__has_layouts(t->inputs[operand]);
+    value->channels_last = b->plan->tensors[root].channels_last && gpunn__has_layouts(t->inputs[operand]);
     if (gpunn__has_mirror(b->model->tensors[root])) return gpunn__bind(b, &value->data, GPUNN__IN_HALF, root);
-    return gpunn__use_slot(b, &value->data, b->cast[root], at);
+    return gpunn__use_slot(b, &value->data, b->tensors[root].cast, at);
 }
 
 static bool gpunn__read_operand(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t, int operand, int at)
 {
-    if (gpunn__is_convolution(t->op) && operand == 1 && b->filter[t->inputs[1]->id] >= 0) {
+    if (gpunn__is_convolution(t->op) && operand == 1 && b->tensors[t->inputs[1]->id].filter >= 0) {
         gpunn__describe(b->plan, value, t->inputs[1]);
         if (b->plan->half) value->dtype = gpunn__half_of(b->model);
         value->channels_last = true;
-        return gpunn__use_slot(b, &value->data, b->filter[t->inputs[1]->id], at);
+        return gpunn__use_slot(b, &value->data, b->tensors[t->inputs[1]->id].filter, at);
     }
     if (!gpunn__is_misplaced(b, t, operand)) return gpunn__read_stored(b, value, t, operand, at);
     gpunn__describe(b->plan, value, t->inputs[operand]);
     value->dtype = gpunn__is_factor(b, t, operand) ? gpunn__half_of(b->model)
-                                                   : b->plan->storage[b->plan->root[t->inputs[operand]->id]];
-    value->channels_last = gpunn__wants_last(b, t, operand);
-    return gpunn__use_slot(b, &value->data, b->turned[t->inputs[operand]->id], at);
+                                                   : b->plan->tensors[b->plan->tensors[t->inputs[operand]->id].root].storage;
+    value->channels_last = gpunn__wants_channels_last(b, t, operand);
+    return gpunn__use_slot(b, &value->data, b->tensors[t->inputs[operand]->id].transposed, at);
 }
 
 /* dim in the order in which memory has it, as a value of its own. */
@@ -10897,28 +10921,28 @@ static void gpunn__as_stored(gpunn_value *value, bool last)
     value->dim[3] = channels;
 }
 
-static const int gpunn__to_first[4] = {0, 3, 1, 2}, gpunn__to_last[4] = {0, 2, 3, 1}; /* orders of permutations */
+static const int gpunn__to_first[4] = {0, 3, 1, 2}, gpunn__to_channels_last[4] = {0, 2, 3, 1}; /* orders of permutations */
 
 /* A permutation of images to channels last, or from there. */
-static gpunn_step *gpunn__turn_step(gpunn__builder *b, const gpunn_tensor *image, bool to_last, bool backward)
+static gpunn_step *gpunn__relayout_step(gpunn__builder *b, const gpunn_tensor *image, bool to_last, bool backward)
 {
     gpunn_attributes *attr = &b->plan->attr[to_last];
     gpunn_step       *step = gpunn__new_step(b, image, backward, 1);
     if (step == NULL) return NULL;
-    memcpy(attr->order, to_last ? gpunn__to_last : gpunn__to_first, sizeof gpunn__to_last);
+    memcpy(attr->order, to_last ? gpunn__to_channels_last : gpunn__to_first, sizeof gpunn__to_channels_last);
     step->op = GPUNN_OP_PERMUTE;
     step->attr = attr;
     return step;
 }
 
 /* The step that makes a copy of an image that t reads, with its channels where they are wanted, unless there is one already. */
-static bool gpunn__turn_operand(gpunn__builder *b, const gpunn_tensor *t, int operand, bool to_last)
+static bool gpunn__relayout_operand(gpunn__builder *b, const gpunn_tensor *t, int operand, bool to_last)
 {
     const gpunn_tensor *image = t->inputs[operand];
     int                 at = b->plan->step_count;
-    if (b->turned[image->id] >= 0) return true;
-    gpunn_step *step = gpunn__turn_step(b, image, to_last, false);
-    bool        rounds = gpunn__is_factor(b, t, operand) && b->cast[b->plan->root[image->id]] < 0;
+    if (b->tensors[image->id].transposed >= 0) return true;
+    gpunn_step *step = gpunn__relayout_step(b, image, to_last, false);
+    bool        rounds = gpunn__is_factor(b, t, operand) && b->tensors[b->plan->tensors[image->id].root].cast < 0;
     if (step == NULL ||
         !(rounds ? gpunn__read_value(b, &step->in[0], image, at) : gpunn__read_stored(b, &step->in[0], t, operand, at)))
         return false;
@@ -10926,7 +10950,8 @@ static bool gpunn__turn_operand(gpunn__builder *b, const gpunn_tensor *t, int op
     if (rounds) step->out.dtype = gpunn__half_of(b->model);
     gpunn__as_stored(&step->in[0], !to_last);
     gpunn__as_stored(&step->out, to_last);
-    int slot = b->turned[image->id] = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(step->out.dtype), at);
+    int slot = b->tensors[image->id].transposed = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(step->out.dtype),
+                                                                  at);
     return slot >= 0 && gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot);
 }
 
@@ -10936,9 +10961,10 @@ static bool gpunn__copy_operands(gpunn__builder *b, const gpunn_tensor *t)
     for (int i = 0; i < t->input_count; i++) {
         const gpunn_tensor *input = t->inputs[i];
         if (input == NULL) continue;
-        int                 root = b->plan->root[input->id];
+        int                 root = b->plan->tensors[input->id].root;
         const gpunn_tensor *source = b->model->tensors[root];
-        if (gpunn__is_factor(b, t, i) && !gpunn__has_mirror(source) && b->cast[root] < 0 && !gpunn__is_misplaced(b, t, i)) {
+        if (gpunn__is_factor(b, t, i) && !gpunn__has_mirror(source) && b->tensors[root].cast < 0 &&
+            !gpunn__is_misplaced(b, t, i)) {
             int         at = b->plan->step_count;
             gpunn_step *step = gpunn__new_step(b, t, false, 1);
             if (step == NULL) return false;
@@ -10947,10 +10973,11 @@ static bool gpunn__copy_operands(gpunn__builder *b, const gpunn_tensor *t)
             if (!gpunn__read_value(b, &step->in[0], source, at)) return false;
             gpunn__describe(b->plan, &step->out, source);
             step->out.dtype = gpunn__half_of(b->model);
-            b->cast[root] = gpunn__new_slot(b, (size_t)step->out.count * 2, at);
-            if (b->cast[root] < 0 || !gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, b->cast[root])) return false;
+            b->tensors[root].cast = gpunn__new_slot(b, (size_t)step->out.count * 2, at);
+            if (b->tensors[root].cast < 0 || !gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, b->tensors[root].cast))
+                return false;
         }
-        if (gpunn__is_misplaced(b, t, i) && !gpunn__turn_operand(b, t, i, gpunn__wants_last(b, t, i))) return false;
+        if (gpunn__is_misplaced(b, t, i) && !gpunn__relayout_operand(b, t, i, gpunn__wants_channels_last(b, t, i))) return false;
     }
     return true;
 }
@@ -10971,7 +10998,7 @@ static int gpunn__write_half(gpunn__builder *b, gpunn_step *step, int i, const g
 static bool gpunn__wants_half(const gpunn__builder *b, const gpunn_tensor *t)
 {
     int products = 0, others = 0;
-    if (!b->plan->half || b->plan->storage[t->id] != GPUNN_F32) return false;
+    if (!b->plan->half || b->plan->tensors[t->id].storage != GPUNN_F32) return false;
     gpunn__count_readers(b, t, &products, &others);
     return products > 0;
 }
@@ -10980,14 +11007,14 @@ static bool gpunn__wants_half(const gpunn__builder *b, const gpunn_tensor *t)
 static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
 {
     gpunn_tensor **tensors = b->model->tensors;
-    gpunn_tensor  *t = tensors[b->head[end->id]];
+    gpunn_tensor  *t = tensors[b->tensors[end->id].head];
     if (!gpunn__copy_operands(b, t)) return false;
     for (const gpunn_tensor *member = t; member != end;) {
-        member = tensors[b->next[member->id]];
+        member = tensors[b->tensors[member->id].next];
         if (!gpunn__copy_operands(b, member)) return false;
     }
     if (t->op == GPUNN_OP_RESHAPE) { /* of an image with channels last: the copy is all that it needs */
-        b->plan->value_slot[t->id] = b->turned[t->inputs[0]->id];
+        b->plan->tensors[t->id].value_slot = b->tensors[t->inputs[0]->id].transposed;
         return true;
     }
     int         at = b->plan->step_count;
@@ -10997,7 +11024,7 @@ static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
         if (gpunn__operand_of(b->plan, t, i) && !gpunn__read_operand(b, &step->in[i], t, i, at)) return false;
     for (const gpunn_tensor *member = t; member != end;) {
         const gpunn_tensor *previous = member;
-        member = tensors[b->next[member->id]];
+        member = tensors[b->tensors[member->id].next];
         if (member->op == GPUNN_OP_BATCH_NORM) {
             gpunn_value *parts[4] = {&step->fused.scale, &step->fused.shift, &step->fused.mean, &step->fused.variance};
             for (int i = 0; i < 4; i++)
@@ -11013,34 +11040,34 @@ static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
             if (!gpunn__is_before(b, previous)) continue;
             gpunn__describe(b->plan, &step->fused.before, previous);
             int kept = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(step->fused.before.dtype), at);
-            b->plan->value_slot[previous->id] = kept;
+            b->plan->tensors[previous->id].value_slot = kept;
             if (kept < 0 || !gpunn__bind(b, &step->fused.before.data, GPUNN__IN_SLOT, kept)) return false;
         }
     }
-    step->out.dtype = b->plan->storage[end->id];
+    step->out.dtype = b->plan->tensors[end->id].storage;
     int slot = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(step->out.dtype), at);
     if (slot < 0) return false;
-    b->plan->value_slot[end->id] = slot;
+    b->plan->tensors[end->id].value_slot = slot;
     if (!gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot)) return false;
     if (!gpunn__is_row_norm(t->op) || !gpunn__wants_half(b, t)) return true;
-    return (b->cast[t->id] = gpunn__write_half(b, step, 0, &step->out, at)) >= 0;
+    return (b->tensors[t->id].cast = gpunn__write_half(b, step, 0, &step->out, at)) >= 0;
 }
 
 /* ---- filters ---- *
  * Memory has weights as state dicts have them. Where convolutions want their channels last, one step brings the filters of all so
  * when a run begins, and one brings their gradients back at its end. */
-/* An empty TURN step for `count` of them. */
+/* An empty RELAYOUT step for `count` of them. */
 static gpunn_step *gpunn__filter_step(gpunn__builder *b, const gpunn_tensor *convolution, bool backward, int count)
 {
     gpunn_step *step = gpunn__new_step(b, convolution, backward, count);
     if (step == NULL) return NULL;
-    step->op = GPUNN_OP_TURN;
+    step->op = GPUNN_OP_RELAYOUT;
     step->name = "";
     step->attr = &b->plan->attr[2];
     return step;
 }
 
-static bool gpunn__turn_filters(gpunn__builder *b)
+static bool gpunn__relayout_filters(gpunn__builder *b)
 {
     gpunn__plan *plan = b->plan;
     int          count = 0, i = 0;
@@ -11053,14 +11080,15 @@ static bool gpunn__turn_filters(gpunn__builder *b)
                 count++; /* shared ones again */
                 continue;
             }
-            if (b->filter[w->id] >= 0) continue;
+            if (b->tensors[w->id].filter >= 0) continue;
             if (step == NULL && (step = gpunn__filter_step(b, t, false, count)) == NULL) return false;
             int at = plan->step_count - 1;
             if (!gpunn__read_stored(b, &step->in[i], t, 1, at)) return false;
             step->grad_in[i] = step->in[i];
             step->grad_in[i].channels_last = true;
-            b->filter[w->id] = gpunn__new_slot(b, (size_t)step->in[i].count * gpunn_dtype_size(step->in[i].dtype), at);
-            if (b->filter[w->id] < 0 || !gpunn__bind(b, &step->grad_in[i].data, GPUNN__IN_SLOT, b->filter[w->id])) return false;
+            b->tensors[w->id].filter = gpunn__new_slot(b, (size_t)step->in[i].count * gpunn_dtype_size(step->in[i].dtype), at);
+            if (b->tensors[w->id].filter < 0 || !gpunn__bind(b, &step->grad_in[i].data, GPUNN__IN_SLOT, b->tensors[w->id].filter))
+                return false;
             i++;
         }
     return true;
@@ -11070,7 +11098,7 @@ static bool gpunn__turn_filters(gpunn__builder *b)
 static bool gpunn__gathers_filter(const gpunn__builder *b, const gpunn_tensor *t)
 {
     const gpunn_tensor *w = gpunn__is_convolution(t->op) ? t->inputs[1] : NULL;
-    return w && t->rank == 4 && b->plan->channels_last && w->kind == GPUNN__PARAMETER && b->uses[w->id] == 1 &&
+    return w && t->rank == 4 && b->plan->channels_last && w->kind == GPUNN__PARAMETER && b->tensors[w->id].uses == 1 &&
            (b->plan->half || gpunn__has_layouts(w));
 }
 
@@ -11080,14 +11108,14 @@ static bool gpunn__gathers_filter(const gpunn__builder *b, const gpunn_tensor *t
 /* Whether the backward step of t, with that of what is merged with it, contributes to the gradient of root. */
 static bool gpunn__contributes(const gpunn__builder *b, const gpunn_tensor *t, int root)
 {
-    int  head = b->head[t->id];
+    int  head = b->tensors[t->id].head;
     bool normed = b->model->tensors[head]->op == GPUNN_OP_BATCH_NORM, contributes = false;
-    if (b->normed[t->id]) return false;
-    for (int id = normed ? head : t->id; id >= 0; id = id == t->id ? -1 : b->next[id]) {
+    if (b->tensors[t->id].normed) return false;
+    for (int id = normed ? head : t->id; id >= 0; id = id == t->id ? -1 : b->tensors[id].next) {
         const gpunn_tensor *member = b->model->tensors[id];
         for (int i = 0; i < member->input_count; i++)
             contributes = contributes ||
-                          (gpunn__passes_gradient(b, member, i) && b->plan->gradient_root[member->inputs[i]->id] == root);
+                          (gpunn__passes_gradient(b, member, i) && b->plan->tensors[member->inputs[i]->id].gradient_root == root);
     }
     return contributes;
 }
@@ -11096,21 +11124,23 @@ static bool gpunn__contributes(const gpunn__builder *b, const gpunn_tensor *t, i
  * read; -1: none. */
 static int gpunn__next_contribution(const gpunn__builder *b, int root, int before)
 {
-    for (int place = before - 1; place > b->place[root]; place--) {
+    for (int place = before - 1; place > b->tensors[root].place; place--) {
         const gpunn_tensor *t = b->model->tensors[b->order[place]];
-        if (b->group[t->id] >= 0) {
-            const gpunn__group *group = &b->groups[b->group[t->id]];
+        if (b->tensors[t->id].group >= 0) {
+            const gpunn__group *group = &b->groups[b->tensors[t->id].group];
             for (int i = 0; i < group->kernel->external_count; i++) {
                 const gpunn_tensor *external = gpunn__member(b, group, i);
-                if (b->plan->gradient_root[external->id] == root && gpunn__group_passes(b, group, external)) return place;
+                if (b->plan->tensors[external->id].gradient_root == root && gpunn__group_passes(b, group, external)) return place;
             }
         }
-        if (b->group[t->id] >= 0 || !b->behind[t->id] || !b->wants[t->id] || gpunn__is_alias(b->plan, t)) continue;
+        if (b->tensors[t->id].group >= 0 || !b->tensors[t->id].feeds_loss || !b->tensors[t->id].wants ||
+            gpunn__is_alias(b->plan, t))
+            continue;
         if (gpunn__contributes(b, t, root)) return place;
     }
-    int  own = b->group[root];
+    int  own = b->tensors[root].group;
     bool changes = own >= 0 && gpunn__gradient_operand(b, &b->groups[own], root, true) != NULL;
-    return changes ? b->place[root] : -1;
+    return changes ? b->tensors[root].place : -1;
 }
 
 /* Whether the gradient of a target may be the very memory of a node's gradient, which it equals. Everybody who shares that memory
@@ -11120,23 +11150,24 @@ static bool gpunn__shares_memory(const gpunn__builder *b, const gpunn_tensor *no
 {
     enum { MOST = 8 };
     const gpunn__plan *plan = b->plan;
-    int                member[MOST], count = 0, root = plan->gradient_root[target->id], from = plan->gradient_root[node->id];
-    if (!gpunn__same_shape(node, target) || plan->gradient_slot[from] < 0 || plan->storage[root] != plan->storage[from] ||
-        plan->last[root] != plan->last[from] || b->model->tensors[root]->kind != GPUNN__VALUE || b->retained[root] ||
-        b->retained[from] || b->writes[root] > 0)
+    int member[MOST], count = 0, root = plan->tensors[target->id].gradient_root, from = plan->tensors[node->id].gradient_root;
+    if (!gpunn__same_shape(node, target) || plan->tensors[from].gradient_slot < 0 ||
+        plan->tensors[root].storage != plan->tensors[from].storage ||
+        plan->tensors[root].channels_last != plan->tensors[from].channels_last || b->model->tensors[root]->kind != GPUNN__VALUE ||
+        b->tensors[root].retained || b->tensors[from].retained || b->tensors[root].writes > 0)
         return false;
     for (int id = 0; id < plan->tensor_count; id++) {
-        if (b->place[id] >= b->place[node->id]) continue;
-        bool sharing = id == root || plan->gradient_slot[id] == plan->gradient_slot[from] ||
-                       (other && b->wants[other->id] && plan->gradient_root[other->id] == id);
+        if (b->tensors[id].place >= b->tensors[node->id].place) continue;
+        bool sharing = id == root || plan->tensors[id].gradient_slot == plan->tensors[from].gradient_slot ||
+                       (other && b->tensors[other->id].wants && plan->tensors[other->id].gradient_root == id);
         if (!sharing) continue;
         if (count == MOST) return false;
         member[count++] = id;
     }
     for (int i = 0; i < count; i++) {
-        int contribution = gpunn__next_contribution(b, member[i], b->place[node->id]);
+        int contribution = gpunn__next_contribution(b, member[i], b->tensors[node->id].place);
         for (int j = 0; j < count; j++)
-            if (i != j && contribution >= b->place[member[j]]) return false;
+            if (i != j && contribution >= b->tensors[member[j]].place) return false;
     }
     return true;
 }
@@ -11151,8 +11182,8 @@ static bool gpunn__shares_gradient(const gpunn__builder *b, const gpunn_tensor *
 static const gpunn_tensor *gpunn__residual_of(const gpunn__builder *b, const gpunn_tensor *end)
 {
     const gpunn_tensor *residual = NULL;
-    for (int id = b->head[end->id]; id != end->id; id = b->next[id]) {
-        const gpunn_tensor *member = b->model->tensors[b->next[id]];
+    for (int id = b->tensors[end->id].head; id != end->id; id = b->tensors[id].next) {
+        const gpunn_tensor *member = b->model->tensors[b->tensors[id].next];
         if (member->op == GPUNN_OP_ADD) residual = member->inputs[member->inputs[0]->id == id];
     }
     return residual;
@@ -11160,7 +11191,7 @@ static const gpunn_tensor *gpunn__residual_of(const gpunn__builder *b, const gpu
 
 static bool gpunn__ends_norm(const gpunn__builder *b, const gpunn_tensor *t)
 {
-    return b->head[t->id] != t->id && b->model->tensors[b->head[t->id]]->op == GPUNN_OP_BATCH_NORM;
+    return b->tensors[t->id].head != t->id && b->model->tensors[b->tensors[t->id].head]->op == GPUNN_OP_BATCH_NORM;
 }
 
 /* cuDNN cannot add to a gradient: where a batch norm with a residual reads it next, what a convolution contributes has a place of
@@ -11168,34 +11199,33 @@ static bool gpunn__ends_norm(const gpunn__builder *b, const gpunn_tensor *t)
 static bool gpunn__is_second_part(const gpunn__builder *b, const gpunn_step *step, int i, int root)
 {
     const gpunn_tensor *t = b->model->tensors[root];
-    return gpunn__is_convolution(step->op) && i == 0 && b->writes[root] > 0 && gpunn__ends_norm(b, t) && !b->retained[root] &&
-           gpunn__residual_of(b, t);
+    return gpunn__is_convolution(step->op) && i == 0 && b->tensors[root].writes > 0 && gpunn__ends_norm(b, t) &&
+           !b->tensors[root].retained && gpunn__residual_of(b, t);
 }
 
 static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *input, int i, int at)
 {
     gpunn__plan *plan = b->plan;
-    int          root = plan->gradient_root[input->id];
+    int          root = plan->tensors[input->id].gradient_root;
     bool         second = gpunn__is_second_part(b, step, i, root);
-    int         *slots = second ? b->more : plan->gradient_slot;
-    step->accumulate[i] = second ? b->more[root] >= 0 : b->writes[root]++ > 0;
-    step->grad_in[i].dtype = plan->storage[root];
-    step->grad_in[i].channels_last = plan->last[root] && gpunn__has_layouts(input);
-    b->writer[root] = i == 0 || step->op == GPUNN_OP_GROUP ? at : -1;
+    int         *slot = second ? &b->tensors[root].more : &plan->tensors[root].gradient_slot;
+    step->accumulate[i] = second ? b->tensors[root].more >= 0 : b->tensors[root].writes++ > 0;
+    step->grad_in[i].dtype = plan->tensors[root].storage;
+    step->grad_in[i].channels_last = plan->tensors[root].channels_last && gpunn__has_layouts(input);
+    b->tensors[root].writer = i == 0 || step->op == GPUNN_OP_GROUP ? at : -1;
     if (b->model->tensors[root]->kind == GPUNN__PARAMETER) {
-        for (int id = root; !step->accumulate[i] && id >= 0; id = plan->beside[id]) {
+        for (int id = root; !step->accumulate[i] && id >= 0; id = plan->tensors[id].beside) {
             plan->reached[plan->reached_count] = id;
             plan->first_write[plan->reached_count++] = &step->accumulate[i];
         }
         return gpunn__bind(b, &step->grad_in[i].data, GPUNN__IN_GRADIENT, root);
     }
     if (!step->accumulate[i]) {
-        int slot = gpunn__new_slot(b, (size_t)step->grad_in[i].count * gpunn_dtype_size(step->grad_in[i].dtype), at);
-        if (slot < 0) return false;
-        if (b->retained[root]) plan->slots[slot].last = INT32_MAX;
-        slots[root] = slot;
+        *slot = gpunn__new_slot(b, (size_t)step->grad_in[i].count * gpunn_dtype_size(step->grad_in[i].dtype), at);
+        if (*slot < 0) return false;
+        if (b->tensors[root].retained) plan->slots[*slot].last = INT32_MAX;
     }
-    return gpunn__use_slot(b, &step->grad_in[i].data, slots[root], at);
+    return gpunn__use_slot(b, &step->grad_in[i].data, *slot, at);
 }
 
 /* The node after which a step is named. */
@@ -11211,12 +11241,12 @@ static int gpunn__half_gradient(const gpunn__builder *b, const gpunn_step *step,
 {
     if (gpunn__is_row_norm(step->op)) return step->half.data == NULL ? 0 : -1;
     if (step->op != GPUNN_OP_GROUP) return -1;
-    const gpunn__group *group = &b->groups[b->group[gpunn__node_of(b, step)->id]];
+    const gpunn__group *group = &b->groups[b->tensors[gpunn__node_of(b, step)->id].group];
     for (int i = 0; i < step->input_count; i++) {
         const gpunn_kernel_operand *operand = &group->kernel->program[step->group.direction].operands[i];
         if (operand->role == GPUNN_KERNEL_GRADIENT && step->grad_in[i].data && step->group.half[i] == NULL &&
             operand->half == (unsigned char)gpunn__half_of(b->model) &&
-            b->plan->gradient_root[gpunn__member(b, group, operand->index)->id] == root)
+            b->plan->tensors[gpunn__member(b, group, operand->index)->id].gradient_root == root)
             return i;
     }
     return -1;
@@ -11228,10 +11258,12 @@ static bool gpunn__write_half_gradient(gpunn__builder *b, const gpunn_tensor *ad
 {
     const gpunn__plan  *plan = b->plan;
     const gpunn_tensor *target = add->inputs[operand];
-    int                 from = plan->gradient_root[add->id], to = plan->gradient_root[target->id], writer = b->writer[from];
+    int                 from = plan->tensors[add->id].gradient_root, to = plan->tensors[target->id].gradient_root,
+        writer = b->tensors[from].writer;
     *slot = -1;
-    if (add->op != GPUNN_OP_ADD || writer < 0 || b->writes[to] > 0 || plan->storage[from] != GPUNN_F32 ||
-        plan->storage[to] != gpunn__half_of(b->model) || !gpunn__same_shape(add, target) || plan->last[from] || plan->last[to])
+    if (add->op != GPUNN_OP_ADD || writer < 0 || b->tensors[to].writes > 0 || plan->tensors[from].storage != GPUNN_F32 ||
+        plan->tensors[to].storage != gpunn__half_of(b->model) || !gpunn__same_shape(add, target) ||
+        plan->tensors[from].channels_last || plan->tensors[to].channels_last)
         return true;
     gpunn_step *step = &plan->steps[writer];
     int         i = gpunn__half_gradient(b, step, from);
@@ -11239,11 +11271,11 @@ static bool gpunn__write_half_gradient(gpunn__builder *b, const gpunn_tensor *ad
 }
 
 /* A slot for the gradient of a misplaced operand, as the step gives it; -1: out of memory. */
-static int gpunn__turned_gradient(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *t, int operand, int at)
+static int gpunn__relaid_gradient(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *t, int operand, int at)
 {
     gpunn_value *value = &step->grad_in[operand];
-    value->dtype = b->plan->storage[b->plan->gradient_root[t->inputs[operand]->id]];
-    value->channels_last = gpunn__wants_last(b, t, operand);
+    value->dtype = b->plan->tensors[b->plan->tensors[t->inputs[operand]->id].gradient_root].storage;
+    value->channels_last = gpunn__wants_channels_last(b, t, operand);
     int slot = gpunn__new_slot(b, (size_t)value->count * gpunn_dtype_size(value->dtype), at);
     return slot >= 0 && gpunn__bind(b, &value->data, GPUNN__IN_SLOT, slot) ? slot : -1;
 }
@@ -11254,7 +11286,8 @@ static bool gpunn__wait_gradient(gpunn__builder *b, gpunn_step *step, const gpun
     gpunn_value *value = &step->grad_in[1];
     if (b->plan->half) value->dtype = gpunn__half_of(b->model);
     value->channels_last = gpunn__has_layouts(t->inputs[1]);
-    int slot = b->gathered[t->inputs[1]->id] = gpunn__new_slot(b, (size_t)value->count * gpunn_dtype_size(value->dtype), at);
+    int slot = b->tensors[t->inputs[1]->id].gathered = gpunn__new_slot(b, (size_t)value->count * gpunn_dtype_size(value->dtype),
+                                                                       at);
     return slot >= 0 && gpunn__bind(b, &value->data, GPUNN__IN_SLOT, slot);
 }
 
@@ -11263,16 +11296,16 @@ static bool gpunn__gather_filters(gpunn__builder *b)
 {
     int         count = 0, i = 0, at = b->plan->step_count;
     gpunn_step *step = NULL;
-    for (int id = 0; id < b->plan->tensor_count; id++) count += b->gathered[id] >= 0;
+    for (int id = 0; id < b->plan->tensor_count; id++) count += b->tensors[id].gathered >= 0;
     for (int id = 0; id < b->plan->tensor_count; id++) {
         const gpunn_tensor *w = b->model->tensors[id];
-        if (b->gathered[id] < 0) continue;
+        if (b->tensors[id].gathered < 0) continue;
         if (step == NULL && (step = gpunn__filter_step(b, w, true, count)) == NULL) return false;
         gpunn__describe(b->plan, &step->in[i], w);
         step->grad_in[i] = step->in[i];
         if (b->plan->half) step->in[i].dtype = gpunn__half_of(b->model);
         step->in[i].channels_last = gpunn__has_layouts(w);
-        if (!gpunn__use_slot(b, &step->in[i].data, b->gathered[id], at) || !gpunn__write_gradient(b, step, w, i, at))
+        if (!gpunn__use_slot(b, &step->in[i].data, b->tensors[id].gathered, at) || !gpunn__write_gradient(b, step, w, i, at))
             return false;
         i++;
     }
@@ -11280,10 +11313,10 @@ static bool gpunn__gather_filters(gpunn__builder *b)
 }
 
 /* The step that brings a gradient from that slot, where its channels are last or not, to the image that it belongs to. */
-static bool gpunn__turn_back(gpunn__builder *b, const gpunn_tensor *image, int slot, bool last)
+static bool gpunn__relayout_back(gpunn__builder *b, const gpunn_tensor *image, int slot, bool last)
 {
     int         at = b->plan->step_count;
-    gpunn_step *step = gpunn__turn_step(b, image, last, true);
+    gpunn_step *step = gpunn__relayout_step(b, image, last, true);
     if (step == NULL) return false;
     gpunn__describe(b->plan, &step->grad_in[0], image);
     if (!gpunn__write_gradient(b, step, image, 0, at)) return false;
@@ -11310,10 +11343,10 @@ static bool gpunn__read_gradient(gpunn__builder *b, const gpunn__group *group, g
     gpunn__plan                *plan = b->plan;
     const gpunn_kernel_operand *operand = &group->kernel->program[step->group.direction].operands[i];
     const gpunn_tensor         *t = gpunn__member(b, group, operand->index);
-    int                         root = plan->gradient_root[t->id], slot = plan->gradient_slot[root];
+    int                         root = plan->tensors[t->id].gradient_root, slot = plan->tensors[root].gradient_slot;
     gpunn__describe(plan, &step->in[i], t);
-    step->in[i].dtype = plan->storage[root];
-    if (operand->written) b->writer[root] = -1;
+    step->in[i].dtype = plan->tensors[root].storage;
+    if (operand->written) b->tensors[root].writer = -1;
     if (slot < 0) return operand->written ? gpunn__refuse_group(b, group) : gpunn__bind(b, &step->in[i].data, GPUNN__IN_ONE, 0);
     return gpunn__use_slot(b, &step->in[i].data, slot, at);
 }
@@ -11339,41 +11372,41 @@ static bool gpunn__group_operand(gpunn__builder *b, gpunn__group *group, gpunn_s
         return gpunn__bind(b, &value->data, GPUNN__IN_SLOT, group->slot + operand->index);
     }
     const gpunn_tensor *t = gpunn__member(b, group, operand->index);
-    bool                turns = gpunn__group_turns(b, group, t);
+    bool                relays = gpunn__group_relayouts(b, group, t);
     if (operand->role == GPUNN_KERNEL_VALUE) {
-        int root = plan->root[t->id];
-        if (turns) {
+        int root = plan->tensors[t->id].root;
+        if (relays) {
             gpunn__describe(plan, value, t);
-            value->dtype = plan->storage[root];
-            value->channels_last = gpunn__group_wants_last(b, group);
-            return gpunn__use_slot(b, &value->data, b->turned[t->id], at);
+            value->dtype = plan->tensors[root].storage;
+            value->channels_last = gpunn__group_wants_channels_last(b, group);
+            return gpunn__use_slot(b, &value->data, b->tensors[t->id].transposed, at);
         }
         if (!operand->written || b->model->tensors[root]->kind != GPUNN__VALUE) return gpunn__read_value(b, value, t, at);
         gpunn__describe(plan, value, t);
-        value->dtype = plan->storage[root];
-        int slot = plan->value_slot[root] = gpunn__new_slot(b, (size_t)value->count * gpunn_dtype_size(value->dtype), at);
+        value->dtype = plan->tensors[root].storage;
+        int slot = plan->tensors[root].value_slot = gpunn__new_slot(b, (size_t)value->count * gpunn_dtype_size(value->dtype), at);
         if (slot < 0 || !gpunn__bind(b, &value->data, GPUNN__IN_SLOT, slot)) return false;
         if (operand->half != (unsigned char)gpunn__half_of(b->model) || !gpunn__wants_half(b, b->model->tensors[root]))
             return true;
-        return (b->cast[root] = gpunn__write_half(b, step, i, value, at)) >= 0;
+        return (b->tensors[root].cast = gpunn__write_half(b, step, i, value, at)) >= 0;
     }
     if (operand->index < 0) return gpunn__read_gradient(b, group, step, i, at);
     if (!gpunn__group_passes(b, group, t)) return true;
     gpunn__describe(plan, &step->grad_in[i], t);
-    if (turns) {
-        step->grad_in[i].dtype = plan->storage[plan->gradient_root[t->id]];
-        step->grad_in[i].channels_last = gpunn__group_wants_last(b, group);
+    if (relays) {
+        step->grad_in[i].dtype = plan->tensors[plan->tensors[t->id].gradient_root].storage;
+        step->grad_in[i].channels_last = gpunn__group_wants_channels_last(b, group);
         int slot = gpunn__new_slot(b, (size_t)step->grad_in[i].count * gpunn_dtype_size(step->grad_in[i].dtype), at);
         return slot >= 0 && gpunn__bind(b, &step->grad_in[i].data, GPUNN__IN_SLOT, slot) &&
-               gpunn__turn_back(b, t, slot, gpunn__group_wants_last(b, group));
+               gpunn__relayout_back(b, t, slot, gpunn__group_wants_channels_last(b, group));
     }
     if (operand->shares >= 0) {
         const gpunn_tensor *node = gpunn__member(b, group, program->operands[operand->shares].index);
-        int                 root = plan->gradient_root[t->id];
+        int                 root = plan->tensors[t->id].gradient_root;
         if (gpunn__shares_memory(b, node, t, NULL)) {
-            plan->gradient_slot[root] = plan->gradient_slot[plan->gradient_root[node->id]];
-            b->writes[root]++;
-            step->grad_in[i].dtype = plan->storage[root];
+            plan->tensors[root].gradient_slot = plan->tensors[plan->tensors[node->id].gradient_root].gradient_slot;
+            b->tensors[root].writes++;
+            step->grad_in[i].dtype = plan->tensors[root].storage;
             return true;
         }
     }
@@ -11386,8 +11419,8 @@ static bool gpunn__group_copies(gpunn__builder *b, const gpunn__group *group)
     for (int k = 0; k < group->kernel->node_count; k++) {
         const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
         for (int i = 0; i < t->input_count; i++)
-            if (t->inputs[i] && gpunn__group_turns(b, group, t->inputs[i]) &&
-                !gpunn__turn_operand(b, t, i, gpunn__group_wants_last(b, group)))
+            if (t->inputs[i] && gpunn__group_relayouts(b, group, t->inputs[i]) &&
+                !gpunn__relayout_operand(b, t, i, gpunn__group_wants_channels_last(b, group)))
                 return false;
     }
     return true;
@@ -11432,44 +11465,46 @@ static bool gpunn__takes_activation(const gpunn__builder *b, const gpunn_tensor 
     const gpunn_tensor *x = t->inputs[0];
     if (t->op != GPUNN_OP_LINEAR || (x->op != GPUNN_OP_RELU && x->op != GPUNN_OP_GELU_TANH)) return false;
     const gpunn_tensor *before = x->inputs[0];
-    return before->kind == GPUNN__VALUE && b->head[x->id] != x->id && b->model->tensors[b->head[x->id]]->op == GPUNN_OP_LINEAR &&
-           b->uses[x->id] == 1 && b->uses[before->id] == 1 && b->wants[x->id] && !b->retained[x->id] && !b->retained[before->id];
+    return before->kind == GPUNN__VALUE && b->tensors[x->id].head != x->id &&
+           b->model->tensors[b->tensors[x->id].head]->op == GPUNN_OP_LINEAR && b->tensors[x->id].uses == 1 &&
+           b->tensors[before->id].uses == 1 && b->tensors[x->id].wants && !b->tensors[x->id].retained &&
+           !b->tensors[before->id].retained;
 }
 
 static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
 {
     gpunn__plan *plan = b->plan;
-    int          root = plan->gradient_root[t->id], wanted = 0;
+    int          root = plan->tensors[t->id].gradient_root, wanted = 0;
     bool         computed[GPUNN_MAX_OPERANDS] = {false};
-    int          turned[GPUNN_MAX_OPERANDS]; /* slots of gradients that are still to be turned; -1: none */
-    if (t->op == GPUNN_OP_RESHAPE) return gpunn__turn_back(b, t->inputs[0], plan->gradient_slot[root], false);
+    int          relaid[GPUNN_MAX_OPERANDS]; /* slots of gradients that are still to be relaid; -1: none */
+    if (t->op == GPUNN_OP_RESHAPE) return gpunn__relayout_back(b, t->inputs[0], plan->tensors[root].gradient_slot, false);
     for (int i = 0; i < t->input_count; i++) {
-        turned[i] = -1;
+        relaid[i] = -1;
         if (!gpunn__passes_gradient(b, t, i)) continue;
-        int operand = plan->gradient_root[t->inputs[i]->id], half;
+        int operand = plan->tensors[t->inputs[i]->id].gradient_root, half;
         if (!gpunn__write_half_gradient(b, t, i, &half)) return false;
         computed[i] = half < 0 && (t->op != GPUNN_OP_ADD || !gpunn__shares_gradient(b, t, i));
         wanted += computed[i];
         if (computed[i]) continue;
-        if (b->retained[operand] && half >= 0) plan->slots[half].last = INT32_MAX;
-        plan->gradient_slot[operand] = half < 0 ? plan->gradient_slot[root] : half;
-        b->writes[operand]++;
+        if (b->tensors[operand].retained && half >= 0) plan->slots[half].last = INT32_MAX;
+        plan->tensors[operand].gradient_slot = half < 0 ? plan->tensors[root].gradient_slot : half;
+        b->tensors[operand].writes++;
     }
     if (wanted == 0) return true;
     int         at = plan->step_count;
     gpunn_step *step = gpunn__node_step(b, t, true, 0);
     if (step == NULL) return false;
-    bool from_loss = plan->gradient_slot[root] < 0; /* its gradient is the constant 1 */
-    step->grad_out.dtype = plan->storage[root];
-    step->grad_out.channels_last = plan->last[root] && gpunn__has_layouts(t);
+    bool from_loss = plan->tensors[root].gradient_slot < 0; /* its gradient is the constant 1 */
+    step->grad_out.dtype = plan->tensors[root].storage;
+    step->grad_out.channels_last = plan->tensors[root].channels_last && gpunn__has_layouts(t);
     if (from_loss ? !gpunn__bind(b, &step->grad_out.data, GPUNN__IN_ONE, 0)
-                  : !gpunn__use_slot(b, &step->grad_out.data, plan->gradient_slot[root], at))
+                  : !gpunn__use_slot(b, &step->grad_out.data, plan->tensors[root].gradient_slot, at))
         return false;
     for (int i = 0; i < t->input_count; i++) {
         const gpunn_tensor *target = gpunn__operand_of(plan, t, i);
         if (target && gpunn__op_reads_input(t->op, i) && !gpunn__read_operand(b, &step->in[i], t, i, at)) return false;
         if (!computed[i]) continue;
-        if (i == 0 && b->activates[target->id]) {
+        if (i == 0 && b->tensors[target->id].activates) {
             step->activated.op = target->op;
             target = target->inputs[0];
             if (step->activated.op == GPUNN_OP_GELU_TANH && !gpunn__read_value(b, &step->activated.before, target, at))
@@ -11479,13 +11514,14 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
             if (!gpunn__wait_gradient(b, step, t, at)) return false;
             continue;
         }
-        bool turns = target == t->inputs[i] && gpunn__is_misplaced(b, t, i);
-        if (turns ? (turned[i] = gpunn__turned_gradient(b, step, t, i, at)) < 0 : !gpunn__write_gradient(b, step, target, i, at))
+        bool relays = target == t->inputs[i] && gpunn__is_misplaced(b, t, i);
+        if (relays ? (relaid[i] = gpunn__relaid_gradient(b, step, t, i, at)) < 0 : !gpunn__write_gradient(b, step, target, i, at))
             return false;
     }
     if (gpunn__op_reads_output(t->op) && !gpunn__read_value(b, &step->out, t, at)) return false;
     for (int i = 0; i < t->input_count; i++)
-        if (turned[i] >= 0 && !gpunn__turn_back(b, t->inputs[i], turned[i], gpunn__wants_last(b, t, i))) return false;
+        if (relaid[i] >= 0 && !gpunn__relayout_back(b, t->inputs[i], relaid[i], gpunn__wants_channels_last(b, t, i)))
+            return false;
     return true;
 }
 
@@ -11493,12 +11529,13 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
 static bool gpunn__norm_backward_step(gpunn__builder *b, const gpunn_tensor *end)
 {
     gpunn__plan        *plan = b->plan;
-    const gpunn_tensor *t = b->model->tensors[b->head[end->id]], *residual = gpunn__residual_of(b, end);
-    int                 root = plan->gradient_root[end->id];
-    bool relu = end->op == GPUNN_OP_RELU, adds = residual && b->wants[residual->id], wanted = false, more = b->more[root] >= 0;
+    const gpunn_tensor *t = b->model->tensors[b->tensors[end->id].head], *residual = gpunn__residual_of(b, end);
+    int                 root = plan->tensors[end->id].gradient_root;
+    bool                relu = end->op == GPUNN_OP_RELU, adds = residual && b->tensors[residual->id].wants, wanted = false,
+         more = b->tensors[root].more >= 0;
     if (adds && !relu && !more && gpunn__shares_memory(b, end, residual, NULL)) {
-        plan->gradient_slot[plan->gradient_root[residual->id]] = plan->gradient_slot[root];
-        b->writes[plan->gradient_root[residual->id]]++;
+        plan->tensors[plan->tensors[residual->id].gradient_root].gradient_slot = plan->tensors[root].gradient_slot;
+        b->tensors[plan->tensors[residual->id].gradient_root].writes++;
         adds = false;
     }
     for (int i = 0; i < t->input_count; i++) wanted = wanted || gpunn__passes_gradient(b, t, i);
@@ -11507,12 +11544,12 @@ static bool gpunn__norm_backward_step(gpunn__builder *b, const gpunn_tensor *end
     gpunn_step *step = gpunn__node_step(b, t, true, residual != NULL);
     if (step == NULL) return false;
     step->fused.relu = relu;
-    step->grad_out.dtype = plan->storage[root];
-    step->grad_out.channels_last = plan->last[root] && gpunn__has_layouts(end);
-    if (!gpunn__use_slot(b, &step->grad_out.data, plan->gradient_slot[root], at)) return false;
+    step->grad_out.dtype = plan->tensors[root].storage;
+    step->grad_out.channels_last = plan->tensors[root].channels_last && gpunn__has_layouts(end);
+    if (!gpunn__use_slot(b, &step->grad_out.data, plan->tensors[root].gradient_slot, at)) return false;
     step->fused.more = step->grad_out;
     step->fused.more.data = NULL;
-    if (more && !gpunn__use_slot(b, &step->fused.more.data, b->more[root], at)) return false;
+    if (more && !gpunn__use_slot(b, &step->fused.more.data, b->tensors[root].more, at)) return false;
     if (adds) {
         gpunn__describe(plan, &step->grad_in[count], residual);
         if (!gpunn__write_gradient(b, step, residual, count, at)) return false;
@@ -11531,8 +11568,9 @@ static void gpunn__mark_trained(gpunn__builder *b)
 {
     const gpunn_optimizer *opt = b->request->opt;
     for (int id = 0; id < b->plan->tensor_count; id++)
-        b->wants[id] = b->plan->scope == 0 && b->model->tensors[id]->kind == GPUNN__PARAMETER;
-    for (int i = 0; opt && b->plan->scope == opt->scope && i < opt->parameter_count; i++) b->wants[opt->parameters[i]->id] = true;
+        b->tensors[id].wants = b->plan->scope == 0 && b->model->tensors[id]->kind == GPUNN__PARAMETER;
+    for (int i = 0; opt && b->plan->scope == opt->scope && i < opt->parameter_count; i++)
+        b->tensors[opt->parameters[i]->id].wants = true;
 }
 
 /* Which tensors have gradients, and who computes them. */
@@ -11543,19 +11581,19 @@ static void gpunn__mark_gradients(gpunn__builder *b)
     gpunn__mark_trained(b);
     for (int id = 0; id < plan->tensor_count; id++)
         if (b->needed[id] && (model->tensors[id]->retain_grad || (plan->seeded && gpunn__is_output(plan, model->tensors[id]))))
-            b->retained[plan->gradient_root[id]] = true;
+            b->tensors[plan->tensors[id].gradient_root].retained = true;
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = model->tensors[id];
-        bool                wants = b->retained[id] || (b->wants[id] && t->trainable);
+        bool                wants = b->tensors[id].retained || (b->tensors[id].wants && t->trainable);
         for (int i = 0; !wants && i < t->input_count; i++) wants = gpunn__passes_gradient(b, t, i);
-        b->wants[id] = wants && b->needed[id];
+        b->tensors[id].wants = wants && b->needed[id];
     }
-    for (int i = 0; i < plan->output_count; i++) b->behind[plan->outputs[i]->id] = true;
-    if (!plan->seeded) b->writes[plan->gradient_root[plan->outputs[0]->id]] = 1;
+    for (int i = 0; i < plan->output_count; i++) b->tensors[plan->outputs[i]->id].feeds_loss = true;
+    if (!plan->seeded) b->tensors[plan->tensors[plan->outputs[0]->id].gradient_root].writes = 1;
     for (int id = plan->tensor_count - 1; id >= 0; id--) {
         const gpunn_tensor *t = model->tensors[id];
-        for (int i = 0; b->behind[id] && i < t->input_count; i++)
-            if (t->inputs[i] && gpunn__has_slope(t, i)) b->behind[t->inputs[i]->id] = true;
+        for (int i = 0; b->tensors[id].feeds_loss && i < t->input_count; i++)
+            if (t->inputs[i] && gpunn__has_slope(t, i)) b->tensors[t->inputs[i]->id].feeds_loss = true;
     }
 }
 
@@ -11563,7 +11601,8 @@ static void gpunn__mark_activated(gpunn__builder *b)
 {
     for (int id = 0; id < b->plan->tensor_count; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
-        if (b->behind[id] && t->kind == GPUNN__VALUE && gpunn__takes_activation(b, t)) b->activates[t->inputs[0]->id] = true;
+        if (b->tensors[id].feeds_loss && t->kind == GPUNN__VALUE && gpunn__takes_activation(b, t))
+            b->tensors[t->inputs[0]->id].activates = true;
     }
 }
 
@@ -11581,10 +11620,10 @@ static bool gpunn__seed_step(gpunn__builder *b, int output)
     const int at = plan->step_count, slot = gpunn__new_slot(b, (size_t)gpunn__count(t, plan->batch) * sizeof(float), at);
     if (slot < 0) return false;
     plan->slots[slot].lent = &plan->seed[output];
-    if (!gpunn__turn_back(b, t, slot, false)) return false;
+    if (!gpunn__relayout_back(b, t, slot, false)) return false;
     gpunn_step *step = &plan->steps[at];
     step->grad_out.dtype = step->out.dtype = GPUNN_F32;
-    if (plan->last[plan->gradient_root[t->id]] && gpunn__has_layouts(t)) return true;
+    if (plan->tensors[plan->tensors[t->id].gradient_root].channels_last && gpunn__has_layouts(t)) return true;
     step->attr = &plan->attr[2];
     memcpy(step->grad_in[0].dim, step->out.dim, sizeof step->out.dim);
     memcpy(step->in[0].dim, step->out.dim, sizeof step->out.dim);
@@ -11597,17 +11636,17 @@ static bool gpunn__backward_steps(gpunn__builder *b)
         if (!gpunn__seed_step(b, i)) return false;
     for (int place = b->place_count - 1; place >= 0; place--) {
         const gpunn_tensor *t = b->model->tensors[b->order[place]];
-        if (t->op == GPUNN_OP_ATTENTION && b->behind[t->id] && t->inputs[3] && b->wants[t->inputs[3]->id]) {
+        if (t->op == GPUNN_OP_ATTENTION && b->tensors[t->id].feeds_loss && t->inputs[3] && b->tensors[t->inputs[3]->id].wants) {
             (void)gpunn__fail(b->model->dev, GPUNN_ERR_UNSUPPORTED,
                               "scaled_dot_product_attention: its mask is learned, but has no gradient there; use gpunn_matmul, "
                               "gpunn_add and gpunn_softmax instead");
             return false;
         }
-        bool own = b->behind[t->id] && b->wants[t->id] && t->kind == GPUNN__VALUE && !b->activates[t->id] && !b->normed[t->id] &&
-                   b->plan->part[t->id] != 2;
-        if (b->group[t->id] >= 0     ? !gpunn__group_backward(b, b->group[t->id])
-            : gpunn__ends_norm(b, t) ? own && !gpunn__norm_backward_step(b, t)
-                                     : own && !gpunn__is_alias(b->plan, t) && !gpunn__backward_step(b, t))
+        bool own = b->tensors[t->id].feeds_loss && b->tensors[t->id].wants && t->kind == GPUNN__VALUE &&
+                   !b->tensors[t->id].activates && !b->tensors[t->id].normed && b->plan->tensors[t->id].part != 2;
+        if (b->tensors[t->id].group >= 0 ? !gpunn__group_backward(b, b->tensors[t->id].group)
+            : gpunn__ends_norm(b, t)     ? own && !gpunn__norm_backward_step(b, t)
+                                         : own && !gpunn__is_alias(b->plan, t) && !gpunn__backward_step(b, t))
             return false;
     }
     return gpunn__gather_filters(b);
@@ -11620,19 +11659,19 @@ static bool gpunn__copy_step(gpunn__builder *b, const gpunn_tensor *t, int gradi
 {
     gpunn__plan *plan = b->plan;
     const bool   gradient = gradient_slot >= 0;
-    const int    at = plan->step_count, root = gradient ? plan->gradient_root[t->id] : plan->root[t->id];
-    gpunn_step  *step = gpunn__turn_step(b, t, false, false);
+    const int    at = plan->step_count, root = gradient ? plan->tensors[t->id].gradient_root : plan->tensors[t->id].root;
+    gpunn_step  *step = gpunn__relayout_step(b, t, false, false);
     if (step == NULL) return false;
     gpunn__describe(plan, &step->in[0], t);
     step->out = step->in[0];
     step->out.dtype = t->dtype;
     step->out.channels_last = false;
-    const bool turns = plan->last[root] && gpunn__has_layouts(t);
-    if (!turns) step->attr = &plan->attr[2];
+    const bool relays = plan->tensors[root].channels_last && gpunn__has_layouts(t);
+    if (!relays) step->attr = &plan->attr[2];
     if (gradient ? !gpunn__use_slot(b, &step->in[0].data, gradient_slot, at) : !gpunn__read_value(b, &step->in[0], t, at))
         return false;
-    step->in[0].dtype = plan->storage[root];
-    gpunn__as_stored(&step->in[0], turns);
+    step->in[0].dtype = plan->tensors[root].storage;
+    gpunn__as_stored(&step->in[0], relays);
     int slot = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(t->dtype), at);
     if (slot < 0 || !gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot)) return false;
     plan->slots[slot].last = INT32_MAX;
@@ -11646,12 +11685,13 @@ static bool gpunn__lend(gpunn__builder *b, bool gradient)
     gpunn__plan *plan = b->plan;
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
-        const int           root = gradient ? plan->gradient_root[id] : plan->root[id];
-        const int           slot = gradient ? plan->gradient_slot[root] : plan->value_slot[root];
+        const int           root = gradient ? plan->tensors[id].gradient_root : plan->tensors[id].root;
+        const int           slot = gradient ? plan->tensors[root].gradient_slot : plan->tensors[root].value_slot;
         const bool          written = gradient ? slot >= 0 && t->kind != GPUNN__PARAMETER : t->kind == GPUNN__VALUE;
         if (!b->needed[id] || t->lent[gradient].data == NULL || !written) continue;
         gpunn__slot *own = slot >= 0 ? gpunn__slot_of(plan, slot) : NULL;
-        if (own && own->lent == NULL && plan->storage[root] == t->dtype && !(plan->last[root] && gpunn__has_layouts(t)))
+        if (own && own->lent == NULL && plan->tensors[root].storage == t->dtype &&
+            !(plan->tensors[root].channels_last && gpunn__has_layouts(t)))
             own->lent = &t->lent[gradient];
         else if (!gpunn__copy_step(b, t, gradient ? slot : -1))
             return false;
@@ -11662,17 +11702,18 @@ static bool gpunn__lend(gpunn__builder *b, bool gradient)
 static bool gpunn__forward_steps(gpunn__builder *b)
 {
     gpunn__plan *plan = b->plan;
-    if (!gpunn__turn_filters(b)) return false;
+    if (!gpunn__relayout_filters(b)) return false;
     for (int place = 0; place < b->place_count; place++) {
         int                 id = b->order[place];
         const gpunn_tensor *t = b->model->tensors[id];
-        bool                own = b->needed[id] && t->kind == GPUNN__VALUE && plan->root[id] == id && b->next[id] < 0;
-        if (b->group[id] >= 0 ? !gpunn__group_step(b, b->group[id], false) : own && !gpunn__forward_step(b, t)) return false;
+        bool own = b->needed[id] && t->kind == GPUNN__VALUE && plan->tensors[id].root == id && b->tensors[id].next < 0;
+        if (b->tensors[id].group >= 0 ? !gpunn__group_step(b, b->tensors[id].group, false) : own && !gpunn__forward_step(b, t))
+            return false;
     }
     for (int id = 0; id < plan->tensor_count; id++) {
         bool visible = b->needed[id] && gpunn__is_visible(plan, b->model->tensors[id]);
-        if (visible && plan->value_slot[plan->root[id]] >= 0)
-            gpunn__slot_of(plan, plan->value_slot[plan->root[id]])->last = INT32_MAX;
+        if (visible && plan->tensors[plan->tensors[id].root].value_slot >= 0)
+            gpunn__slot_of(plan, plan->tensors[plan->tensors[id].root].value_slot)->last = INT32_MAX;
     }
     if (!gpunn__lend(b, false)) return false;
     plan->forward_count = plan->step_count;
@@ -11780,7 +11821,7 @@ static GPUNN__STATUS gpunn__decline_group(gpunn__builder *b, const gpunn_step *s
     (void)snprintf(text, sizeof text, "%s of %s_kernels.h is not used with a batch of %lld: %s", step->name,
                    b->model->kernels->name, (long long)b->plan->batch, dev->backend->error(dev->context));
     if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_INFO, text);
-    (void)gpunn__refuse_group(b, &b->groups[b->group[gpunn__node_of(b, step)->id]]);
+    (void)gpunn__refuse_group(b, &b->groups[b->tensors[gpunn__node_of(b, step)->id].group]);
     return GPUNN_ERR_UNSUPPORTED;
 }
 
@@ -11827,14 +11868,7 @@ static size_t gpunn__plan_tables(gpunn__plan *plan, char *base)
     int    n = plan->tensor_count;
     plan->outputs = (gpunn_tensor **)gpunn__take_table(base, &used, plan->output_count, sizeof *plan->outputs);
     plan->seed = (gpunn__lent *)gpunn__take_table(base, &used, plan->seeded ? plan->output_count : 0, sizeof *plan->seed);
-    plan->root = (int *)gpunn__take_table(base, &used, n, sizeof(int));
-    plan->gradient_root = (int *)gpunn__take_table(base, &used, n, sizeof(int));
-    plan->value_slot = (int *)gpunn__take_table(base, &used, n, sizeof(int));
-    plan->gradient_slot = (int *)gpunn__take_table(base, &used, n, sizeof(int));
-    plan->storage = (gpunn_dtype *)gpunn__take_table(base, &used, n, sizeof *plan->storage);
-    plan->last = (bool *)gpunn__take_table(base, &used, n, sizeof *plan->last);
-    plan->part = (signed char *)gpunn__take_table(base, &used, n, sizeof *plan->part);
-    plan->beside = (int *)gpunn__take_table(base, &used, n, sizeof(int));
+    plan->tensors = (gpunn__planned *)gpunn__take_table(base, &used, n, sizeof *plan->tensors);
     plan->inputs = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     plan->reached = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     plan->first_write = (bool **)gpunn__take_table(base, &used, n, sizeof *plan->first_write);
@@ -11855,24 +11889,8 @@ static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
     size_t used = 0;
     b->needed = (bool *)gpunn__take_table(base, &used, n, sizeof(bool));
     b->scratch = (bool *)gpunn__take_table(base, &used, n, sizeof(bool));
-    b->wants = (bool *)gpunn__take_table(base, &used, n, sizeof(bool));
-    b->behind = (bool *)gpunn__take_table(base, &used, n, sizeof(bool));
-    b->retained = (bool *)gpunn__take_table(base, &used, n, sizeof(bool));
-    b->activates = (bool *)gpunn__take_table(base, &used, n, sizeof(bool));
-    b->normed = (bool *)gpunn__take_table(base, &used, n, sizeof(bool));
-    b->uses = (int *)gpunn__take_table(base, &used, n, sizeof(int));
-    b->head = (int *)gpunn__take_table(base, &used, n, sizeof(int));
-    b->next = (int *)gpunn__take_table(base, &used, n, sizeof(int));
-    b->writes = (int *)gpunn__take_table(base, &used, n, sizeof(int));
-    b->writer = (int *)gpunn__take_table(base, &used, n, sizeof(int));
-    b->cast = (int *)gpunn__take_table(base, &used, n, sizeof(int));
-    b->turned = (int *)gpunn__take_table(base, &used, n, sizeof(int));
-    b->filter = (int *)gpunn__take_table(base, &used, n, sizeof(int));
-    b->gathered = (int *)gpunn__take_table(base, &used, n, sizeof(int));
-    b->more = (int *)gpunn__take_table(base, &used, n, sizeof(int));
-    b->place = (int *)gpunn__take_table(base, &used, n, sizeof(int));
+    b->tensors = (gpunn__draft *)gpunn__take_table(base, &used, n, sizeof *b->tensors);
     b->order = (int *)gpunn__take_table(base, &used, n, sizeof(int));
-    b->group = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     b->groups = (gpunn__group *)gpunn__take_table(base, &used, n + 1, sizeof *b->groups);
     b->ids = (int *)gpunn__take_table(base, &used, b->model->kernels ? gpunn__most_ids(b->model) : 0, sizeof(int));
     return used;
@@ -11913,7 +11931,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     if (!gpunn__mark_order(b)) return GPUNN_ERR_MEMORY;
     gpunn__mark_chains(b);
     for (int id = 0; id < plan->tensor_count && plan->training && !plan->seeded; id++) /* the loss is F32 */
-        if (plan->root[id] == plan->root[outputs[0]->id]) plan->storage[id] = model->tensors[id]->dtype;
+        if (plan->tensors[id].root == plan->tensors[outputs[0]->id].root) plan->tensors[id].storage = model->tensors[id]->dtype;
     if (plan->training) gpunn__mark_activated(b);
     gpunn__mark_parts(b);
     if (!gpunn__forward_steps(b)) return GPUNN_ERR_MEMORY;
@@ -12757,7 +12775,7 @@ static void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
     }
     if (gradient) {
         int slot = plan && plan->training && t->id < plan->tensor_count && t->retain_grad
-                       ? plan->gradient_slot[plan->gradient_root[t->id]]
+                       ? plan->tensors[plan->tensors[t->id].gradient_root].gradient_slot
                        : -1;
         if (slot >= 0) return gpunn__slot_memory(model, plan, slot);
         return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE, "'%s' has no gradient: %s", name,
@@ -12769,8 +12787,8 @@ static void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
         return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE, "input '%s' has not been written", name);
     }
     if (plan && t->id < plan->tensor_count) {
-        const gpunn_tensor *root = model->tensors[plan->root[t->id]];
-        int                 slot = plan->value_slot[root->id];
+        const gpunn_tensor *root = model->tensors[plan->tensors[t->id].root];
+        int                 slot = plan->tensors[root->id].value_slot;
         if (root->kind != GPUNN__VALUE && gpunn__is_visible(plan, t))
             return root->kind == GPUNN__INPUT ? root->data : (void *)gpunn__weights(root);
         if (slot >= 0 && gpunn__is_visible(plan, t)) return gpunn__slot_memory(model, plan, slot);
@@ -12792,14 +12810,14 @@ static gpunn_dtype gpunn__stored_as(const gpunn_tensor *t, bool gradient)
 {
     const gpunn__plan *plan = t->model->last;
     if (plan == NULL || t->id >= plan->tensor_count) return t->dtype;
-    return plan->storage[gradient ? plan->gradient_root[t->id] : plan->root[t->id]];
+    return plan->tensors[gradient ? plan->tensors[t->id].gradient_root : plan->tensors[t->id].root].storage;
 }
 
-static bool gpunn__stored_last(const gpunn_tensor *t, bool gradient)
+static bool gpunn__stored_channels_last(const gpunn_tensor *t, bool gradient)
 {
     const gpunn__plan *plan = t->model->last;
     if (plan == NULL || t->id >= plan->tensor_count || !gpunn__has_layouts(t)) return false;
-    return plan->last[gradient ? plan->gradient_root[t->id] : plan->root[t->id]];
+    return plan->tensors[gradient ? plan->tensors[t->id].gradient_root : plan->tensors[t->id].root].channels_last;
 }
 
 /* Images of floats that came with their channels last. */
@@ -12841,8 +12859,9 @@ static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void 
     gpunn_value          in;
     gpunn_step           step;
     if (status != GPUNN_OK) return status;
-    if (!gpunn__stored_last(t, gradient) && stored == t->dtype) return backend->download(dev->context, to, memory, bytes);
-    if (!gpunn__stored_last(t, gradient)) return backend->convert(dev->context, to, t->dtype, memory, stored, count);
+    if (!gpunn__stored_channels_last(t, gradient) && stored == t->dtype)
+        return backend->download(dev->context, to, memory, bytes);
+    if (!gpunn__stored_channels_last(t, gradient)) return backend->convert(dev->context, to, t->dtype, memory, stored, count);
     memset(&attr, 0, sizeof attr);
     memset(&step, 0, sizeof step);
     gpunn__describe(t->model->last, &in, t);
@@ -12890,7 +12909,7 @@ static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, void *host, siz
         float value = gpunn__widened(stored, at + i);
         memcpy((char *)host + 2 * i, &value, sizeof value);
     }
-    return gpunn__stored_last(t, gradient) ? gpunn__channels_first(t, host, bytes) : GPUNN_OK;
+    return gpunn__stored_channels_last(t, gradient) ? gpunn__channels_first(t, host, bytes) : GPUNN_OK;
 }
 
 GPUNN_API gpunn_status gpunn_read(gpunn_tensor *t, void *host, size_t bytes)
@@ -13059,11 +13078,11 @@ static const void *gpunn__data(gpunn_tensor *t, const char *caller, bool gradien
     const void *memory = gpunn__memory_of(t, gradient, &bytes);
     if (memory == NULL) return NULL;
     if (t->lent[gradient].data) return t->lent[gradient].data;
-    if (gpunn__stored_as(t, gradient) == t->dtype && !gpunn__stored_last(t, gradient)) return memory;
+    if (gpunn__stored_as(t, gradient) == t->dtype && !gpunn__stored_channels_last(t, gradient)) return memory;
     return GPUNN__FAIL_NULL(t->model->dev, GPUNN_ERR_STATE,
                             "%s '%s': the run stores it as %s%s; gpunn_bind it to memory of yours, or gpunn_read it", caller,
                             gpunn__called(t), gpunn_dtype_name(gpunn__stored_as(t, gradient)),
-                            gpunn__stored_last(t, gradient) ? " with its channels last" : "");
+                            gpunn__stored_channels_last(t, gradient) ? " with its channels last" : "");
 }
 
 GPUNN_API const void *gpunn_data(gpunn_tensor *t)
@@ -13399,7 +13418,7 @@ static void gpunn__summary_rows(const gpunn_model *model, const gpunn__plan *pla
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = model->tensors[id];
         bool                computed = t->kind == GPUNN__VALUE &&
-                        (plan->root[id] != id || plan->value_slot[id] >= 0 || gpunn__is_alias(plan, t));
+                        (plan->tensors[id].root != id || plan->tensors[id].value_slot >= 0 || gpunn__is_alias(plan, t));
         bool read = false;
         for (int i = 0; i < plan->input_count; i++) read = read || plan->inputs[i] == id;
         if (!computed && !read) continue;
@@ -16086,7 +16105,8 @@ GPUNN__PRIVATE void gpunn__plain_copy(const float *b, int64_t b_row, int64_t row
         for (int64_t j = columns; j < width; j++) packed[j] = 0;
     }
 }
-GPUNN__PRIVATE void gpunn__plain_turn(const float *b, int64_t b_col, int64_t rows, int64_t columns, int64_t width, float *packed)
+GPUNN__PRIVATE void gpunn__plain_relayout(const float *b, int64_t b_col, int64_t rows, int64_t columns, int64_t width,
+                                          float *packed)
 {
     for (int64_t j = 0; j < width; j++)
         for (int64_t x = 0; x < rows; x++) packed[x * width + j] = j < columns ? b[x + j * b_col] : 0;
@@ -16107,8 +16127,8 @@ GPUNN__PRIVATE void gpunn__plain_dots(int64_t m, int64_t n, int64_t k, const flo
 }
 GPUNN__INLINE const gpunn__gemm_kernels *gpunn__gemm_choose(void)
 {
-    static const gpunn__gemm_kernels plain = {"plain C",         GPUNN__PLAIN_LANES, gpunn__plain_panel,
-                                              gpunn__plain_copy, gpunn__plain_turn,  gpunn__plain_dots};
+    static const gpunn__gemm_kernels plain = {"plain C",         GPUNN__PLAIN_LANES,    gpunn__plain_panel,
+                                              gpunn__plain_copy, gpunn__plain_relayout, gpunn__plain_dots};
     return &plain;
 }
 #endif
@@ -21458,7 +21478,7 @@ static void gpunn__cpu_trim(void *context)
     gpunn__team_rest(&((gpunn__cpu *)context)->team);
 }
 
-static GPUNN__STATUS gpunn__cpu_turn(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_relayout(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     (void)step;
     (void)action;
@@ -22339,7 +22359,7 @@ static void gpunn__find_fused(gpunn_update *update, const gpunn_kernel_set *set)
 }
 
 /* Whether parameter i of the list lies where those before it end, with the zeros behind them. */
-static bool gpunn__lies_behind(const gpunn_optimizer *opt, int i, int64_t end)
+static bool gpunn__follows_in_memory(const gpunn_optimizer *opt, int i, int64_t end)
 {
     return opt->parameters[i]->offset == gpunn__aligned(end) && !gpunn__is_lent(opt->parameters[i]) &&
            !gpunn__is_lent(opt->parameters[i - 1]);
@@ -22404,7 +22424,7 @@ static int gpunn__optimizer_updates(gpunn_optimizer *opt, int parts, bool clips)
     for (int i = 0, next; opt->state[GPUNN__AVERAGE] && i < opt->parameter_count; i = next) {
         const gpunn_tensor *first = opt->parameters[i];
         int64_t             end = first->offset + gpunn__count(first, 1);
-        for (next = i + 1; next < opt->parameter_count && gpunn__lies_behind(opt, next, end); next++)
+        for (next = i + 1; next < opt->parameter_count && gpunn__follows_in_memory(opt, next, end); next++)
             end = opt->parameters[next]->offset + gpunn__count(opt->parameters[next], 1);
         gpunn__average_update(opt, &opt->updates[count++], opt->places[i], gpunn__weights(first), end - first->offset);
     }

@@ -2127,55 +2127,55 @@ static gpunn_status gpunn__cuda_move(gpunn__cuda *cuda, gpunn__move *move)
 }
 
 /* ---- filters from [k][channels][cells] to [k][cells][channels], or back, many in one launch: tiles go through shared memory ---- */
-enum { GPUNN__TURN_JOBS = 64, GPUNN__TURN_TILE = 2048, GPUNN__TURN_CELLS = 32 };
+enum { GPUNN__RELAYOUT_JOBS = 64, GPUNN__RELAYOUT_TILE = 2048, GPUNN__RELAYOUT_CELLS = 32 };
 
-typedef struct gpunn__turn_job {
+typedef struct gpunn__relayout_job {
     const void *from;
     void       *to;
     int64_t     tiles; /* of this job and those before */
     int         channels, cells, tile_channels, tile_cells;
     bool        from_last, to_last, add;
-} gpunn__turn_job;
+} gpunn__relayout_job;
 
-typedef struct gpunn__turn_jobs {
-    int             count;
-    gpunn_dtype     from_dtype, to_dtype;
-    gpunn__turn_job job[GPUNN__TURN_JOBS];
-} gpunn__turn_jobs;
+typedef struct gpunn__relayout_jobs {
+    int                 count;
+    gpunn_dtype         from_dtype, to_dtype;
+    gpunn__relayout_job job[GPUNN__RELAYOUT_JOBS];
+} gpunn__relayout_jobs;
 
 /* Element i of a tile, and where it is in memory: in the order of memory, so that neighbours read or write neighbours. */
-__device__ __forceinline__ int64_t gpunn__turn_place(const gpunn__turn_job &job, bool last, int i, int channels, int cells,
-                                                     int64_t channel, int64_t cell, int *at)
+__device__ __forceinline__ int64_t gpunn__relayout_place(const gpunn__relayout_job &job, bool last, int i, int channels,
+                                                         int cells, int64_t channel, int64_t cell, int *at)
 {
     int c = last ? i % channels : i / cells, k = last ? i / channels : i % cells;
     *at = c * (job.tile_cells | 1) + k; /* an odd step: all banks of shared memory */
     return last ? (cell + k) * job.channels + channel + c : (channel + c) * job.cells + cell + k;
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__turn_kernel(const gpunn__turn_jobs jobs)
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__relayout_kernel(const gpunn__relayout_jobs jobs)
 {
     GPUNN__FOLLOW();
-    __shared__ float tile[GPUNN__TURN_TILE + GPUNN__TURN_TILE / 2];
+    __shared__ float tile[GPUNN__RELAYOUT_TILE + GPUNN__RELAYOUT_TILE / 2];
     int              which = 0;
     for (int64_t i = blockIdx.x; i < jobs.job[jobs.count - 1].tiles; i += gridDim.x) {
         while (i >= jobs.job[which].tiles) which++;
-        const gpunn__turn_job &job = jobs.job[which];
-        const int64_t          columns = (job.cells + job.tile_cells - 1) / job.tile_cells;
-        const int64_t          rows = (job.channels + job.tile_channels - 1) / job.tile_channels;
-        const int64_t          own = i - (which ? jobs.job[which - 1].tiles : 0), filter = own / (rows * columns);
-        const int64_t          cell = own % columns * job.tile_cells, channel = own / columns % rows * job.tile_channels;
-        const int64_t          base = filter * job.channels * job.cells;
-        const int              cells = (int)min((int64_t)job.tile_cells, job.cells - cell);
-        const int              channels = (int)min((int64_t)job.tile_channels, job.channels - channel);
+        const gpunn__relayout_job &job = jobs.job[which];
+        const int64_t              columns = (job.cells + job.tile_cells - 1) / job.tile_cells;
+        const int64_t              rows = (job.channels + job.tile_channels - 1) / job.tile_channels;
+        const int64_t              own = i - (which ? jobs.job[which - 1].tiles : 0), filter = own / (rows * columns);
+        const int64_t              cell = own % columns * job.tile_cells, channel = own / columns % rows * job.tile_channels;
+        const int64_t              base = filter * job.channels * job.cells;
+        const int                  cells = (int)min((int64_t)job.tile_cells, job.cells - cell);
+        const int                  channels = (int)min((int64_t)job.tile_channels, job.channels - channel);
         for (int k = (int)threadIdx.x; k < channels * cells; k += GPUNN__THREADS) {
             int     at;
-            int64_t from = gpunn__turn_place(job, job.from_last, k, channels, cells, channel, cell, &at);
+            int64_t from = gpunn__relayout_place(job, job.from_last, k, channels, cells, channel, cell, &at);
             tile[at] = gpunn__load(job.from, jobs.from_dtype, base + from);
         }
         __syncthreads();
         for (int k = (int)threadIdx.x; k < channels * cells; k += GPUNN__THREADS) {
             int     at;
-            int64_t to = base + gpunn__turn_place(job, job.to_last, k, channels, cells, channel, cell, &at);
+            int64_t to = base + gpunn__relayout_place(job, job.to_last, k, channels, cells, channel, cell, &at);
             float   x = job.add ? gpunn__load(job.to, jobs.to_dtype, to) + tile[at] : tile[at];
             gpunn__store(job.to, jobs.to_dtype, to, x);
         }
@@ -2183,17 +2183,17 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__turn_kernel(cons
     }
 }
 
-static gpunn_status gpunn__cuda_turn(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+static gpunn_status gpunn__cuda_relayout(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    for (int first = 0; first < step->input_count && action != GPUNN__PREPARE; first += GPUNN__TURN_JOBS) {
-        gpunn__turn_jobs jobs;
-        int64_t          tiles = 0;
+    for (int first = 0; first < step->input_count && action != GPUNN__PREPARE; first += GPUNN__RELAYOUT_JOBS) {
+        gpunn__relayout_jobs jobs;
+        int64_t              tiles = 0;
         memset(&jobs, 0, sizeof jobs);
         jobs.from_dtype = step->in[first].dtype;
         jobs.to_dtype = step->grad_in[first].dtype;
-        for (int i = first; i < step->input_count && jobs.count < GPUNN__TURN_JOBS; i++) {
-            const gpunn_value *from = &step->in[i], *to = &step->grad_in[i];
-            gpunn__turn_job   *job = &jobs.job[jobs.count];
+        for (int i = first; i < step->input_count && jobs.count < GPUNN__RELAYOUT_JOBS; i++) {
+            const gpunn_value   *from = &step->in[i], *to = &step->grad_in[i];
+            gpunn__relayout_job *job = &jobs.job[jobs.count];
             if (from->data == NULL) continue;
             job->from = from->data;
             job->to = to->data;
@@ -2202,8 +2202,8 @@ static gpunn_status gpunn__cuda_turn(gpunn__cuda *cuda, gpunn_step *step, gpunn_
             job->to_last = to->channels_last;
             job->channels = (int)from->dim[1];
             job->cells = (int)(from->dim[2] * from->dim[3]);
-            job->tile_cells = job->cells < GPUNN__TURN_CELLS ? job->cells : (int)GPUNN__TURN_CELLS;
-            job->tile_channels = GPUNN__TURN_TILE / job->tile_cells;
+            job->tile_cells = job->cells < GPUNN__RELAYOUT_CELLS ? job->cells : (int)GPUNN__RELAYOUT_CELLS;
+            job->tile_channels = GPUNN__RELAYOUT_TILE / job->tile_cells;
             if (job->tile_channels > job->channels) job->tile_channels = job->channels;
             tiles += from->dim[0] * ((job->channels + job->tile_channels - 1) / job->tile_channels) *
                      ((job->cells + job->tile_cells - 1) / job->tile_cells);
@@ -2212,7 +2212,7 @@ static gpunn_status gpunn__cuda_turn(gpunn__cuda *cuda, gpunn_step *step, gpunn_
         }
         if (tiles > 0)
             GPUNN__TRY(GPUNN__LAUNCH(
-                cuda, gpunn__turn_kernel,
+                cuda, gpunn__relayout_kernel,
                 (unsigned)(tiles < (int64_t)cuda->multiprocessors * 16 ? tiles : (int64_t)cuda->multiprocessors * 16),
                 GPUNN__THREADS, jobs));
     }
@@ -4811,7 +4811,8 @@ static bool gpunn__has_place(const gpunn_value *value)
 }
 
 /* to = or += from, the same shape with its channels second in one and last in the other. */
-static gpunn_status gpunn__turn(gpunn__cuda *cuda, const gpunn_value *to, bool to_last, const gpunn_value *from, bool accumulate)
+static gpunn_status gpunn__relayout(gpunn__cuda *cuda, const gpunn_value *to, bool to_last, const gpunn_value *from,
+                                    bool accumulate)
 {
     const int        last[4] = {0, 2, 3, 1}, second[4] = {0, 3, 1, 2};
     gpunn_attributes attr;
@@ -5147,29 +5148,30 @@ static gpunn_status gpunn__conv_lowered(gpunn__cuda *cuda, const gpunn__convolut
 static gpunn_status gpunn__conv_without(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_values *v,
                                         gpunn__room *room, gpunn__action action)
 {
-    const bool turns_x = conv->channels_last && gpunn__has_place(&v->x), turns_y = conv->channels_last && gpunn__has_place(&v->y);
+    const bool relays_x = conv->channels_last && gpunn__has_place(&v->x),
+               relays_y = conv->channels_last && gpunn__has_place(&v->y);
     const bool run = action != GPUNN__PREPARE, depthwise = gpunn__is_depthwise(conv), filter = conv->kind == GPUNN__CONV_FILTER;
     const bool other_w = v->w.channels_last && !depthwise; /* one channel a filter has the same memory in both places */
-    const bool turns_w = other_w || (filter && v->w.dtype != GPUNN_F32);
+    const bool relays_w = other_w || (filter && v->w.dtype != GPUNN_F32);
     if (depthwise && !filter) return gpunn__conv_depthwise(cuda, conv, v, room, action);
     gpunn__conv_values second = *v;
     if (filter) second.w.dtype = GPUNN_F32;
     second.w.channels_last = false;
-    if (turns_w) second.w.data = gpunn__room_take(room, gpunn__bytes(second.w.dtype, v->w.count));
-    if (turns_x) second.x.data = gpunn__room_take(room, gpunn__bytes(v->x.dtype, v->x.count));
-    if (turns_y) second.y.data = gpunn__room_take(room, gpunn__bytes(v->y.dtype, v->y.count));
-    second.accumulate = v->accumulate && !(conv->kind == GPUNN__CONV_DATA && turns_x) &&
-                        !(conv->kind == GPUNN__CONV_FORWARD && turns_y);
-    if (run && turns_x && conv->kind != GPUNN__CONV_DATA) GPUNN__TRY(gpunn__turn(cuda, &second.x, false, &v->x, false));
-    if (run && turns_y && conv->kind != GPUNN__CONV_FORWARD) GPUNN__TRY(gpunn__turn(cuda, &second.y, false, &v->y, false));
-    if (run && turns_w && !filter) GPUNN__TRY(gpunn__turn(cuda, &second.w, false, &v->w, false));
+    if (relays_w) second.w.data = gpunn__room_take(room, gpunn__bytes(second.w.dtype, v->w.count));
+    if (relays_x) second.x.data = gpunn__room_take(room, gpunn__bytes(v->x.dtype, v->x.count));
+    if (relays_y) second.y.data = gpunn__room_take(room, gpunn__bytes(v->y.dtype, v->y.count));
+    second.accumulate = v->accumulate && !(conv->kind == GPUNN__CONV_DATA && relays_x) &&
+                        !(conv->kind == GPUNN__CONV_FORWARD && relays_y);
+    if (run && relays_x && conv->kind != GPUNN__CONV_DATA) GPUNN__TRY(gpunn__relayout(cuda, &second.x, false, &v->x, false));
+    if (run && relays_y && conv->kind != GPUNN__CONV_FORWARD) GPUNN__TRY(gpunn__relayout(cuda, &second.y, false, &v->y, false));
+    if (run && relays_w && !filter) GPUNN__TRY(gpunn__relayout(cuda, &second.w, false, &v->w, false));
     GPUNN__TRY(depthwise ? gpunn__conv_depthwise(cuda, conv, &second, room, action)
                          : gpunn__conv_lowered(cuda, conv, &second, room, action));
-    if (run && turns_w && filter && !other_w)
+    if (run && relays_w && filter && !other_w)
         return gpunn__cuda_copy(cuda, v->w.data, v->w.dtype, second.w.data, GPUNN_F32, v->w.count, false);
-    if (run && turns_w && filter) return gpunn__turn(cuda, &v->w, true, &second.w, false);
-    if (run && turns_x && conv->kind == GPUNN__CONV_DATA) return gpunn__turn(cuda, &v->x, true, &second.x, v->accumulate);
-    if (run && turns_y && conv->kind == GPUNN__CONV_FORWARD) return gpunn__turn(cuda, &v->y, true, &second.y, v->accumulate);
+    if (run && relays_w && filter) return gpunn__relayout(cuda, &v->w, true, &second.w, false);
+    if (run && relays_x && conv->kind == GPUNN__CONV_DATA) return gpunn__relayout(cuda, &v->x, true, &second.x, v->accumulate);
+    if (run && relays_y && conv->kind == GPUNN__CONV_FORWARD) return gpunn__relayout(cuda, &v->y, true, &second.y, v->accumulate);
     return GPUNN_OK;
 }
 
@@ -5180,23 +5182,23 @@ static gpunn_status gpunn__conv_with(gpunn__cuda *cuda, const gpunn__convolution
 {
     const gpunn__conv_kind kind = (gpunn__conv_kind)conv->kind;
     const bool             filter = kind == GPUNN__CONV_FILTER;
-    const bool             turns_w = conv->channels_last && gpunn__has_place(&v->w) && !v->w.channels_last;
+    const bool             relays_w = conv->channels_last && gpunn__has_place(&v->w) && !v->w.channels_last;
     gpunn_value *const     result = gpunn__conv_result(v, kind);
     gpunn_value            aside = *result, w = v->w;
     aside.dtype = w.dtype = (gpunn_dtype)conv->dtype;
     void *const workspace = gpunn__room_take(room, bytes);
-    if (turns_w && !filter) w.data = gpunn__room_take(room, gpunn__bytes(w.dtype, w.count));
+    if (relays_w && !filter) w.data = gpunn__room_take(room, gpunn__bytes(w.dtype, w.count));
     if (v->gradient && !(filter && v->w.channels_last))
         aside.data = gpunn__room_take(room, gpunn__bytes(aside.dtype, aside.count));
     if (action == GPUNN__PREPARE) return GPUNN_OK;
-    const bool direct = result->dtype == aside.dtype && !v->accumulate && !(filter && turns_w);
+    const bool direct = result->dtype == aside.dtype && !v->accumulate && !(filter && relays_w);
     if (direct) aside.data = result->data;
-    if (turns_w && !filter) GPUNN__TRY(gpunn__turn(cuda, &w, true, &v->w, false));
+    if (relays_w && !filter) GPUNN__TRY(gpunn__relayout(cuda, &w, true, &v->w, false));
     gpunn__conv_data data = {v->x.data, w.data, v->y.data, bias, residual, workspace};
     *(kind == GPUNN__CONV_FORWARD ? &data.y : kind == GPUNN__CONV_DATA ? &data.x : &data.w) = aside.data;
     GPUNN__TRY(gpunn__dnn_run(cuda, conv, &data));
     if (direct) return GPUNN_OK;
-    if (filter && turns_w) return gpunn__turn(cuda, result, false, &aside, v->accumulate);
+    if (filter && relays_w) return gpunn__relayout(cuda, result, false, &aside, v->accumulate);
     return gpunn__cuda_copy(cuda, result->data, result->dtype, aside.data, aside.dtype, result->count, v->accumulate);
 }
 
@@ -5554,7 +5556,7 @@ __device__ __forceinline__ void gpunn__pool_store(const gpunn__pool &p, int64_t 
 }
 
 /* Planes only, as the next. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_last_kernel(const gpunn__pool p)
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_channels_last_kernel(const gpunn__pool p)
 {
     GPUNN__FOLLOW();
     int items = p.y.out * p.x.out * p.packs, step = (int)(gridDim.x * blockDim.x);
@@ -5588,7 +5590,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pool_last_kernel
         }
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__pool_last_back_kernel(const gpunn__pool p)
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__pool_channels_last_back_kernel(const gpunn__pool p)
 {
     GPUNN__FOLLOW();
     int items = p.y.n * p.x.n * p.packs, step = (int)(gridDim.x * blockDim.x);
@@ -5746,8 +5748,8 @@ static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn_
         dim3     grid(gpunn__blocks(cuda, (step->backward ? x : y)->count / x->dim[0], GPUNN__PACK));
         unsigned rows = (unsigned)cuda->multiprocessors * 16 / grid.x + 1;
         grid.y = p.images < rows ? (unsigned)p.images : rows;
-        if (action == GPUNN__BACKWARD) return GPUNN__LAUNCH(cuda, gpunn__pool_last_back_kernel, grid, GPUNN__THREADS, p);
-        return GPUNN__LAUNCH(cuda, gpunn__pool_last_kernel, grid, GPUNN__THREADS, p);
+        if (action == GPUNN__BACKWARD) return GPUNN__LAUNCH(cuda, gpunn__pool_channels_last_back_kernel, grid, GPUNN__THREADS, p);
+        return GPUNN__LAUNCH(cuda, gpunn__pool_channels_last_kernel, grid, GPUNN__THREADS, p);
     }
     if (action == GPUNN__BACKWARD) {
         unsigned blocks = gpunn__blocks(cuda, p.cells, 8);
@@ -8396,7 +8398,8 @@ static cudnnBackendDescriptor_t gpunn__dnn_reduce(gpunn__dnn_flow *flow, cudnnRe
 }
 
 /* to: x with other strides. */
-static cudnnBackendDescriptor_t gpunn__dnn_turn(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t to)
+static cudnnBackendDescriptor_t gpunn__dnn_relayout(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t x,
+                                                    cudnnBackendDescriptor_t to)
 {
     cudnnBackendDescriptor_t operation = gpunn__dnn_make(flow->builder, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
     gpunn__dnn_link(flow->builder, operation, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
@@ -8513,7 +8516,7 @@ static void gpunn__dnn_attention_backward(gpunn__dnn_flow *flow)
                          gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
     p = gpunn__dnn_causal(flow, p);
     p = gpunn__dnn_apply(flow, CUDNN_POINTWISE_EXP, -1, p, NULL, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
-    cudnnBackendDescriptor_t turned = gpunn__dnn_turn(flow, p, gpunn__dnn_matrix(flow, half, a->l, a->s, true));
+    cudnnBackendDescriptor_t turned = gpunn__dnn_relayout(flow, p, gpunn__dnn_matrix(flow, half, a->l, a->s, true));
     gpunn__dnn_shared(flow, turned, d_o, GPUNN__DNN_DV, a->ev, a->dv);
     cudnnBackendDescriptor_t v = gpunn__dnn_rows(flow, GPUNN__DNN_V, a->kv_heads, a->s, a->ev, a->v, true);
     cudnnBackendDescriptor_t ds = gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT);
@@ -8521,10 +8524,10 @@ static void gpunn__dnn_attention_backward(gpunn__dnn_flow *flow)
     ds = gpunn__dnn_apply(flow, CUDNN_POINTWISE_SUB, -1, ds, sums, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
     ds = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, ds, p, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
     ds = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, ds, scale, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
-    turned = gpunn__dnn_turn(flow, ds, gpunn__dnn_matrix(flow, half, a->l, a->s, true));
+    turned = gpunn__dnn_relayout(flow, ds, gpunn__dnn_matrix(flow, half, a->l, a->s, true));
     gpunn__dnn_shared(flow, turned, q, GPUNN__DNN_DK, a->e, a->dk);
     const int64_t dim[4] = {a->n, a->kv_heads, a->s, a->e}, stride[4] = {a->kv_heads * a->s * a->e, a->s * a->e, a->e, 1};
-    k = gpunn__dnn_turn(flow, k, gpunn__dnn_value(flow, 0, CUDNN_DATA_FLOAT, dim, stride));
+    k = gpunn__dnn_relayout(flow, k, gpunn__dnn_value(flow, 0, CUDNN_DATA_FLOAT, dim, stride));
     cudnnBackendDescriptor_t dq = gpunn__dnn_rows(flow, GPUNN__DNN_DQ, a->heads, a->l, a->e, a->dq, false);
     if (!a->adds) {
         (void)gpunn__dnn_product(flow, ds, k, flow->rows, NULL, flow->keys, dq);
@@ -9478,7 +9481,7 @@ static int64_t gpunn__recurrent_kept(const gpunn__recurrent *r)
 }
 
 /* Turns to direction d. */
-static void gpunn__recurrent_turn(gpunn__recurrent *r, const gpunn_step *step, int64_t d)
+static void gpunn__recurrent_relayout(gpunn__recurrent *r, const gpunn_step *step, int64_t d)
 {
     const int64_t      states = r->batch * r->hidden;
     const gpunn_value *in = step->in + 4 + 4 * d;
@@ -9572,7 +9575,7 @@ static gpunn_status gpunn__recurrent_forward(gpunn__cuda *cuda, gpunn_step *step
     float *const evaluation = step->training ? NULL : (float *)gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, kept));
     GPUNN__TRY(gpunn__recurrent_operand(cuda, step, 0, &room, &x));
     for (int64_t d = 0; d < r.directions; d++) {
-        gpunn__recurrent_turn(&r, step, d);
+        gpunn__recurrent_relayout(&r, step, d);
         if (!step->training) r.kept = evaluation;
         gates = x;
         gates.data = r.kept;
@@ -9668,7 +9671,7 @@ static gpunn_status gpunn__recurrent_backward(gpunn__cuda *cuda, gpunn_step *ste
         if (run) dx.data = own;
     }
     for (int64_t d = 0; d < r.directions; d++) {
-        gpunn__recurrent_turn(&r, step, d);
+        gpunn__recurrent_relayout(&r, step, d);
         const float       *final = r.dy + (r.length * r.directions + d) * states;
         const bool         given = step->attr->states;
         const float *const c_n = given && lstm ? final + r.directions * states : NULL;
