@@ -316,7 +316,7 @@ def windows_paths(folder):
     call(f"{mingw} -std=c99 -O0 -DGPUNN_IMPLEMENTATION -I{ROOT} -x c -c {HEADER} -o gpunn.o", folder)
     for name in "app", "paths":
         call(f"{mingw} {flags} {name}.c gpunn.o -o {name}.exe", folder)
-        call(f"env WINEPREFIX={folder}/wine WINEDEBUG=-all LC_ALL=C.UTF-8 {wine} {name}.exe", folder)
+        call(f"env TMPDIR={folder} WINEPREFIX={folder}/wine WINEDEBUG=-all LC_ALL=C.UTF-8 {wine} {name}.exe", folder)
     for name in "\u00e4\u4e2d\U0001f600", "\u00e4-latin":
         if not os.path.exists(os.path.join(folder, name)):
             raise Failure(f"no file {name!r} beside {sorted(os.listdir(folder))}")
