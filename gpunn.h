@@ -377,7 +377,9 @@
  *     where functions of a gpunn_custom_op or of the generator's kernels are launched, which ask for it.
  *     .cuda_malloc_fn and .cuda_free_fn give the GPU's memory.
  *     gpunn_bind makes memory of the program the memory of an input, a parameter or a value, gpunn_bind_grad that of a gradient:
- *     nothing is copied, and buffers may take turns. On the CPU the same with arrays of the program:
+ *     nothing is copied, and buffers may take turns. A GPU that shares the host's memory (Jetson; gpunn_device_name says so) takes
+ *     pinned memory of the host for its own, one that follows the host's page tables (Grace) any; after gpunn_synchronize the host
+ *     sees what was computed. On the CPU the same with arrays of the program:
  *         static float field[4][20], derivative[4][20];
  *         gpunn_bind(x, field, sizeof field); // four samples; a gpunn_write would have told the batch too
  *         gpunn_bind_grad(x, derivative, sizeof derivative);
@@ -732,7 +734,7 @@ GPUNN_API gpunn_status gpunn_read_grad(gpunn_tensor *t, void *host, size_t bytes
 GPUNN_API float gpunn_item(gpunn_tensor *t);
 
 /* The program's memory in the place of ours, without a copy, until it is bound to other memory or, with NULL, to ours again. On a
- * GPU it is memory of that GPU at a multiple of 64 bytes; on the CPU any that is aligned to its elements. Row-major, in the tensor's
+ * GPU it is memory of that GPU, or shared with it, at a multiple of 64 bytes; on the CPU any that is aligned to its elements. Row-major, in the tensor's
  * dtype. It must stay until it is unbound or the model destroyed, hold nothing else that a run reads or writes, and be touched only
  * in the stream's order. Going round between a few buffers is cheap: nothing is planned or captured anew.
  *     input      read by every run; bytes tell the batch, as those of gpunn_write do

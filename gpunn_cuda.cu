@@ -3,9 +3,10 @@
  * Do this: put it beside gpunn.h and name it on the compile line of a program that uses gpunn.h, whose source does not change:
  *     nvcc -O3 -arch=native app.c gpunn_cuda.cu -o app                          no -l: cuBLASLt and cuDNN are opened at run time
  * -arch=native builds for the GPU of this machine, -arch=all-major for any; with neither the driver compiles the kernels anew when
- * the program first starts, which takes seconds. CUDA 12.4 or later; cuDNN 9 for fast convolutions, attention and recurrent layers
+ * the program first starts, which takes seconds. CUDA 12.0 or later; cuDNN 9 for fast convolutions, attention and recurrent layers
  * (GPUNN_NO_CUDNN leaves it out, and so does a toolkit without its header). After a fault of the GPU, GPUNN_PLAIN=1 in the
- * environment finds the step: nothing is captured, and each step is waited for and checked.
+ * environment finds the step: nothing is captured, and each step is waited for and checked. NVIDIA's profilers show a range for each
+ * step that is launched by itself (those of a graph are launched at once) where nvtx3 is there, unless GPUNN_NO_NVTX is defined.
  *
  * >>toc        grep -n '>>' gpunn_cuda.cu lists every section
  *     config    includes, constants, launching
@@ -49,6 +50,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <utility>
+#if CUDART_VERSION < 12000
+#error "gpunn_cuda.cu needs CUDA 12.0 or later: install a newer toolkit, or leave this file out and compute on the CPU"
+#endif
+#if __has_include(<nvtx3/nvToolsExt.h>) && !defined(GPUNN_NO_NVTX)
+#include <nvtx3/nvToolsExt.h>
+#define GPUNN__NVTX 1
+#endif
 
 #if defined(__GNUC__)
 #define GPUNN__UNUSED __attribute__((unused))
@@ -105,18 +113,19 @@ typedef struct gpunn__cached    gpunn__cached;    /* >>memory */
 typedef struct gpunn__staging   gpunn__staging;   /* >>memory */
 
 typedef struct gpunn__cuda {
-    int                  device;
-    cudaStream_t         stream;                      /* in whose order all work is: the program's, or our own */
-    cudaStream_t         own, copy_stream;            /* own: on which runs are captured, too */
-    int                  multiprocessors, capability; /* capability: 10 * major + minor */
-    char                 name[160];
-    gpunn_device_args    args;      /* as opened: hooks, deterministic, benchmark, workspace_limit (default in place) */
-    bool                 plain;     /* GPUNN_PLAIN: nothing is captured, and each step is waited for */
-    gpunn__mark_at      *marks;     /* gpunn_profile: [steps + 2]; NULL: nobody asks */
-    bool                 overlaps;  /* kernels are set up while those before them end */
-    gpunn_status         dead;      /* sticky: after a fault of the device every call gives this */
-    char                 text[512]; /* the last failure's sentence */
-    cudaMemPool_t        pool;
+    int               device;
+    cudaStream_t      stream;                      /* in whose order all work is: the program's, or our own */
+    cudaStream_t      own, copy_stream;            /* own: on which runs are captured, too */
+    int               multiprocessors, capability; /* capability: 10 * major + minor */
+    int               integrated, pageable; /* whether it has no memory of its own; reads all of the host's by its page tables */
+    char              name[160];
+    gpunn_device_args args;      /* as opened: hooks, deterministic, benchmark, workspace_limit (default in place) */
+    bool              plain;     /* GPUNN_PLAIN: nothing is captured, and each step is waited for */
+    gpunn__mark_at   *marks;     /* gpunn_profile: [steps + 2]; NULL: nobody asks */
+    bool              overlaps;  /* kernels are set up while those before them end */
+    gpunn_status      dead;      /* sticky: after a fault of the device every call gives this */
+    char              text[512]; /* the last failure's sentence */
+    cudaMemPool_t     pool;
     gpunn__device_state *state;    /* device memory; written at the start of each run */
     double              *partials; /* device memory, [GPUNN__PARTIALS + 2 * GPUNN__TRUST_BLOCKS] */
     unsigned            *counters; /* device memory, see gpunn__counters_bytes, for gpunn__is_last_block */
@@ -488,12 +497,12 @@ static void gpunn__host_free(gpunn__cuda *cuda, void *ptr, size_t bytes)
  * One stream-ordered pool a device, from which nothing goes back to the system unless asked, and pinned memory through which
  * uploads travel: the host's memory is free again on return, and the copy runs beside the step that computes. */
 enum {
-    GPUNN__PACKET = 4000,      /* bytes that travel in a kernel's arguments */
-    GPUNN__SMALL = 64 << 10,   /* bytes that travel through the ring */
-    GPUNN__RING = 16,          /* uploads in the ring */
-    GPUNN__CHUNK = 1 << 20,    /* bytes copied to pinned memory before they start to travel on */
-    GPUNN__STAGED = 128 << 20, /* bytes of the largest upload that is staged */
-    GPUNN__CUDA_ALIGN = 256,   /* bytes */
+    GPUNN__PACKET = 4000,     /* bytes that travel in a kernel's arguments */
+    GPUNN__SMALL = 64 << 10,  /* bytes that travel through the ring */
+    GPUNN__RING = 16,         /* uploads in the ring */
+    GPUNN__CHUNK = 1 << 20,   /* bytes copied to pinned memory before they start to travel on */
+    GPUNN__STAGED = 64 << 20, /* bytes of the largest upload, or piece of a larger one, that is staged */
+    GPUNN__CUDA_ALIGN = 256,  /* bytes */
 };
 
 /* An upload on its way: host, to device beside the step, to its target behind it. */
@@ -625,21 +634,22 @@ static __global__ void gpunn__unpack_kernel(char *to, unsigned bytes, const gpun
         for (unsigned j = 4 * i; j < bytes; j++) to[j] = (char)(word >> 8 * (j % 4));
 }
 
-/* Grows a slot to hold bytes, once it is free for the host to write. */
-static gpunn_status gpunn__slot_reserve(gpunn__cuda *cuda, gpunn__slot *slot, size_t bytes, bool on_device)
+/* Grows a slot, once it is free for the host to write. */
+static gpunn_status gpunn__slot_reserve(gpunn__cuda *cuda, gpunn__slot *slot, size_t on_host, size_t on_device)
 {
-    size_t whole = GPUNN__UP(bytes, GPUNN__CHUNK);
+    size_t whole = GPUNN__UP(on_host, GPUNN__CHUNK);
     GPUNN__CUDA(cuda, cudaEventSynchronize(slot->sent));
-    if (slot->host_bytes < bytes) {
+    if (slot->host_bytes < on_host) {
         if (slot->host) GPUNN__CUDA(cuda, cudaFreeHost(slot->host));
         slot->host = NULL;
         slot->host_bytes = 0;
         GPUNN__CUDA(cuda, cudaHostAlloc((void **)&slot->host, whole, cudaHostAllocDefault));
         slot->host_bytes = whole;
     }
-    if (!on_device) return GPUNN_OK;
+    if (on_device == 0) return GPUNN_OK;
+    whole = GPUNN__UP(on_device, GPUNN__CHUNK);
     GPUNN__CUDA(cuda, cudaStreamWaitEvent(cuda->copy_stream, slot->used, 0));
-    if (slot->device_bytes < bytes) {
+    if (slot->device_bytes < on_device) {
         GPUNN__CUDA(cuda, gpunn__pool_free(cuda, slot->device, slot->device_bytes, cuda->copy_stream));
         slot->device = NULL;
         slot->device_bytes = 0;
@@ -660,22 +670,24 @@ static gpunn_status gpunn__cuda_busy(gpunn__cuda *cuda, bool *busy)
     return GPUNN_OK;
 }
 
-/* Straight to the target where the device is idle; beside the step that it computes where it is not. GPUNN_ERR_MEMORY: nothing
- * has been done, for lack of memory to travel through. */
-static gpunn_status gpunn__cuda_stage(gpunn__cuda *cuda, char *to, const char *host, size_t bytes)
+/* Straight to the target where the device is idle; beside the step that it computes where it is not. What the program has pinned
+ * travels from where it lies, and is waited for. GPUNN_ERR_MEMORY: nothing has been done, for lack of memory to travel through. */
+static gpunn_status gpunn__cuda_stage(gpunn__cuda *cuda, char *to, const char *host, size_t bytes, bool pinned)
 {
     gpunn__slot *slot = &cuda->staging->slot[cuda->staging->slot_next++ % 2];
     bool         busy = true;
     GPUNN__TRY(gpunn__cuda_busy(cuda, &busy));
-    GPUNN__TRY(gpunn__slot_reserve(cuda, slot, bytes, busy));
+    GPUNN__TRY(gpunn__slot_reserve(cuda, slot, pinned ? 0 : bytes, busy ? bytes : 0));
     cudaStream_t stream = busy ? cuda->copy_stream : cuda->stream;
     char        *first_stop = busy ? slot->device : to;
-    for (size_t done = 0, part; done < bytes; done += part) {
+    if (pinned) GPUNN__CUDA(cuda, cudaMemcpyAsync(first_stop, host, bytes, cudaMemcpyHostToDevice, stream));
+    for (size_t done = 0, part; done < bytes && !pinned; done += part) {
         part = bytes - done < GPUNN__CHUNK ? bytes - done : (size_t)GPUNN__CHUNK;
         memcpy(slot->host + done, host + done, part);
         GPUNN__CUDA(cuda, cudaMemcpyAsync(first_stop + done, slot->host + done, part, cudaMemcpyHostToDevice, stream));
     }
     GPUNN__CUDA(cuda, cudaEventRecord(slot->sent, stream));
+    if (pinned) GPUNN__CUDA(cuda, cudaEventSynchronize(slot->sent));
     if (!busy) return GPUNN_OK;
     GPUNN__CUDA(cuda, cudaStreamWaitEvent(cuda->stream, slot->sent, 0));
     GPUNN__CUDA(cuda, cudaMemcpyAsync(to, slot->device, bytes, cudaMemcpyDeviceToDevice, cuda->stream));
@@ -702,13 +714,20 @@ static gpunn_status gpunn__cuda_locate(gpunn__cuda *cuda, const void *memory, si
     return gpunn__cuda_fail(cuda, GPUNN_ERR_SHAPE, "the memory has less than %llu bytes", (unsigned long long)bytes);
 }
 
+/* Whether kernels get at the host's memory as fast as at the GPU's: that of a GPU without memory of its own where it is pinned, any
+ * where the hardware follows the host's page tables. */
+static bool gpunn__reads_host(const gpunn__cuda *cuda, const void *memory, const cudaPointerAttributes *where)
+{
+    return cuda->pageable || (cuda->integrated && where->type == cudaMemoryTypeHost && where->devicePointer == memory);
+}
+
 static gpunn_status gpunn__cuda_reaches(void *context, const void *memory, size_t bytes)
 {
     gpunn__cuda          *cuda = (gpunn__cuda *)context;
     cudaPointerAttributes where;
     GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__cuda_locate(cuda, memory, bytes, &where));
-    if (gpunn__is_on_device(&where)) return GPUNN_OK;
+    if (gpunn__is_on_device(&where) || gpunn__reads_host(cuda, memory, &where)) return GPUNN_OK;
     return gpunn__cuda_fail(
         cuda, GPUNN_ERR_ARGUMENT,
         "the memory is the host's, and the model is on GPU %d; give memory of cudaMalloc's, or use gpunn_write "
@@ -722,6 +741,22 @@ static bool gpunn__cuda_on_device(void *context, const void *memory)
     const gpunn__current  current(cuda->device);
     cudaPointerAttributes where;
     return cudaPointerGetAttributes(&where, memory) == cudaSuccess && where.type == cudaMemoryTypeDevice;
+}
+
+/* Of any length, in pieces of which one is copied to pinned memory while the one before travels on. Where there is no memory for
+ * that the driver copies the rest, which waits for all work. */
+static gpunn_status gpunn__cuda_send(gpunn__cuda *cuda, char *to, const char *host, size_t bytes, bool pinned)
+{
+    for (size_t done = 0, part; done < bytes; done += part) {
+        part = bytes - done < GPUNN__STAGED ? bytes - done : (size_t)GPUNN__STAGED;
+        gpunn_status status = gpunn__cuda_stage(cuda, to + done, host + done, part, pinned);
+        if (status == GPUNN_OK) continue;
+        if (status != GPUNN_ERR_MEMORY) return status;
+        part = bytes - done;
+        GPUNN__CUDA(cuda, cudaMemcpyAsync(to + done, host + done, part, cudaMemcpyHostToDevice, cuda->stream));
+        GPUNN__CUDA(cuda, cudaStreamSynchronize(cuda->stream));
+    }
+    return GPUNN_OK;
 }
 
 static gpunn_status gpunn__cuda_upload(void *context, void *to, const void *host, size_t bytes)
@@ -752,13 +787,7 @@ static gpunn_status gpunn__cuda_upload(void *context, void *to, const void *host
         GPUNN__CUDA(cuda, cudaEventRecord(staging->ring_sent[i], cuda->stream));
         return GPUNN_OK;
     }
-    if (bytes <= GPUNN__STAGED) {
-        gpunn_status status = gpunn__cuda_stage(cuda, (char *)to, (const char *)host, bytes);
-        if (status != GPUNN_ERR_MEMORY) return status;
-    }
-    GPUNN__CUDA(cuda, cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, cuda->stream));
-    GPUNN__CUDA(cuda, cudaStreamSynchronize(cuda->stream));
-    return GPUNN_OK;
+    return gpunn__cuda_send(cuda, (char *)to, (const char *)host, bytes, where.type == cudaMemoryTypeHost);
 }
 
 static gpunn_status gpunn__cuda_download(void *context, void *host, const void *from, size_t bytes)
@@ -1217,7 +1246,7 @@ static gpunn_status gpunn__libraries_open(gpunn__cuda *cuda)
     if (!gpunn__lt_find(&libraries->lt_module, text, sizeof text)) return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "%s", text);
     const char *missing = gpunn__lt_bind(libraries, &libraries->lt_module);
     if (missing)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "%s lacks %s; install the cuBLAS of CUDA 12.4 or later",
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "%s lacks %s; install the cuBLAS of CUDA 12 or later",
                                 libraries->lt_module.path, missing);
     cublasStatus_t status = libraries->cublasLtCreate(&libraries->lt);
     if (status != CUBLAS_STATUS_SUCCESS)
@@ -1319,6 +1348,31 @@ static void gpunn__libraries_report(void (*write)(void *user, const char *text),
 }
 #endif /* GPUNN__EMULATOR */
 /* ==== >>shared ======================================================================================================== */
+/* From here to the end of the block, by layer and op, in what NVIDIA's profilers show of the host. */
+struct gpunn__range {
+#if defined(GPUNN__NVTX)
+    explicit gpunn__range(const gpunn_step *step)
+    {
+        char text[160];
+        (void)snprintf(text, sizeof text, "%.100s%s%s%s", step->name, *step->name ? " " : "", gpunn_op_name(step->op),
+                       step->backward ? " backward" : "");
+        (void)nvtxRangePushA(text);
+    }
+    explicit gpunn__range(const char *what)
+    {
+        (void)nvtxRangePushA(what);
+    }
+    ~gpunn__range()
+    {
+        (void)nvtxRangePop();
+    }
+#else
+    template <typename T> explicit gpunn__range(T)
+    {
+    }
+#endif
+};
+
 /* Row-major d[batch][m][n] = act(op(a)[m][k] op(b)[k][n] + bias[n] + residual), sums in F32. */
 typedef enum gpunn__activation {
     GPUNN__NO_ACTIVATION = 0,
@@ -3556,11 +3610,11 @@ typedef struct gpunn__product_key { /* no padding */
 } gpunn__product_key;
 
 typedef struct gpunn__algorithms {
-    cublasLtMatmulDesc_t   operation;
+    cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, d; /* as cuBLASLt sees them: a is the product's b */
-    cublasLtMatmulAlgo_t   algorithm[GPUNN__ALGORITHMS];
-    int                    count, chosen; /* count 0: there is none */
-    bool                   timed;
+    cublasLtMatmulAlgo_t algorithm[GPUNN__ALGORITHMS];
+    int count, chosen; /* count 0: there is none */
+    bool timed;
 } gpunn__algorithms;
 
 static void gpunn__algorithms_free(gpunn__cuda *cuda, void *value)
@@ -3578,7 +3632,7 @@ static gpunn_status gpunn__algorithms_check(gpunn__cuda *cuda, cublasStatus_t st
     const bool refused = status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
                          status == CUBLAS_STATUS_ARCH_MISMATCH;
     return gpunn__cuda_fail(cuda,
-                            refused                                ? GPUNN_ERR_UNSUPPORTED
+                            refused ? GPUNN_ERR_UNSUPPORTED
                             : status == CUBLAS_STATUS_ALLOC_FAILED ? GPUNN_ERR_MEMORY
                                                                    : GPUNN_ERR_DEVICE,
                             "%s: %s", call, cuda->libraries->cublasLtGetStatusString(status));
@@ -3618,7 +3672,7 @@ static gpunn_status gpunn__algorithms_describe(gpunn__cuda *cuda, const gpunn__p
     const cublasComputeType_t compute = key->dtype == GPUNN_F32 && key->precision == GPUNN_PRECISION_TF32
                                             ? CUBLAS_COMPUTE_32F_FAST_TF32
                                             : CUBLAS_COMPUTE_32F;
-    const bool                ta = key->transpose_a, tb = key->transpose_b, bias = key->bias_dtype >= 0;
+    const bool ta = key->transpose_a, tb = key->transpose_b, bias = key->bias_dtype >= 0;
     GPUNN__LT(cublasLtMatmulDescCreate(&all->operation, compute, CUDA_R_32F));
     GPUNN__TRY(gpunn__algorithms_layout(cuda, &all->a, key->dtype, tb ? key->k : key->n, tb ? key->n : key->k, key->ldb,
                                         key->batch, key->stride_b));
@@ -3630,7 +3684,7 @@ static gpunn_status gpunn__algorithms_describe(gpunn__cuda *cuda, const gpunn__p
     GPUNN__DESCRIBE(TRANSA, int32_t, tb ? CUBLAS_OP_T : CUBLAS_OP_N);
     GPUNN__DESCRIBE(TRANSB, int32_t, ta ? CUBLAS_OP_T : CUBLAS_OP_N);
     const uint32_t epilogues[] = {0, CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_DGELU};
-    uint32_t       epilogue = epilogues[key->activation];
+    uint32_t epilogue = epilogues[key->activation];
     if (bias) epilogue |= CUBLASLT_EPILOGUE_BIAS;
     if (key->row_sums) epilogue |= CUBLASLT_EPILOGUE_BGRADB;
     if (key->aux && key->activation == GPUNN__GELU_TANH) epilogue |= CUBLASLT_EPILOGUE_GELU_AUX;
@@ -3659,9 +3713,9 @@ static gpunn_status gpunn__algorithms_search(gpunn__cuda *cuda, const gpunn__pro
     GPUNN__PREFER(MIN_ALIGNMENT_C_BYTES, uint32_t, (uint32_t)key->align_c);
     GPUNN__PREFER(MIN_ALIGNMENT_D_BYTES, uint32_t, (uint32_t)key->align_d);
 #undef GPUNN__PREFER
-    const gpunn__libraries         *libraries = cuda->libraries;
+    const gpunn__libraries *libraries = cuda->libraries;
     cublasLtMatmulHeuristicResult_t result[GPUNN__ALGORITHMS];
-    int                             count = 0;
+    int count = 0;
 
     const cublasStatus_t status = libraries->cublasLtMatmulAlgoGetHeuristic(
         libraries->lt, all->operation, all->a, all->b, all->d, all->d, preference, GPUNN__ALGORITHMS, result, &count);
@@ -3690,7 +3744,7 @@ static gpunn_status gpunn__algorithms_find(gpunn__cuda *cuda, const gpunn__produ
     key.align_d = gpunn__alignment(placed ? p->d : NULL);
     key.align_bias = gpunn__alignment(!placed ? NULL : p->bias ? p->bias : p->row_sums);
     key.align_aux = gpunn__alignment(placed ? p->aux : NULL);
-    bool               fresh;
+    bool fresh;
     gpunn__algorithms *all = (gpunn__algorithms *)gpunn__cuda_cached(cuda, &key, sizeof key, sizeof *all, gpunn__algorithms_free,
                                                                      &fresh);
     if (all == NULL) return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "no host memory for the descriptors of a product");
@@ -3722,8 +3776,8 @@ static gpunn_status gpunn__algorithms_run(gpunn__cuda *cuda, const gpunn__produc
 
 typedef struct gpunn__algorithm_run {
     const gpunn__product *p;
-    gpunn__algorithms    *all;
-    int                   algorithm;
+    gpunn__algorithms *all;
+    int algorithm;
 } gpunn__algorithm_run;
 static gpunn_status gpunn__algorithm_again(gpunn__cuda *cuda, const void *what)
 {
@@ -3734,7 +3788,7 @@ static gpunn_status gpunn__algorithm_again(gpunn__cuda *cuda, const void *what)
 static gpunn_status gpunn__algorithms_choose(gpunn__cuda *cuda, const gpunn__product *p, gpunn__algorithms *all)
 {
     float best = 0, milliseconds;
-    bool  may;
+    bool may;
     GPUNN__TRY(gpunn__may_time(cuda, &may));
     if (!may) return GPUNN_OK;
     for (int i = 0; i < all->count; i++) {
@@ -10481,6 +10535,7 @@ static gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run)
         if (run->loss == NULL) return GPUNN_OK;
         return GPUNN__LAUNCH(cuda, gpunn__check_loss_kernel, 1, 32, run->loss, cuda->state, cuda->bad_device);
     }
+    const gpunn__range range("update");
     memset(&job, 0, sizeof job);
     job.loss = run->loss;
     job.loss_scale = run->loss_scale;
@@ -10770,6 +10825,7 @@ static gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
         gpunn_step *const step = cuda->next;
         const bool        backward = step->backward;
         run->failed = step;
+        const gpunn__range range(step);
         GPUNN__TRY(gpunn__mark(cuda, (int)(step - run->steps)));
         if (!cuda->plain) GPUNN__TRY(gpunn__short_run(cuda));
         if (cuda->next > step) continue;
@@ -10932,7 +10988,8 @@ static gpunn_status gpunn__run_capture_overlapping(gpunn__cuda *cuda, gpunn__cap
 
 static gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run)
 {
-    gpunn__cuda *cuda = (gpunn__cuda *)context;
+    gpunn__cuda       *cuda = (gpunn__cuda *)context;
+    const gpunn__range range(run->step_count > 0 && run->steps->training ? "gpunn training" : "gpunn evaluation");
     GPUNN__ENTER(cuda);
     if (gpunn__cuda_take_bad(cuda, run) || (run->step_count == 0 && run->update_count == 0)) return GPUNN_OK;
     if (gpunn__cuda_capturing(cuda)) {
@@ -11018,6 +11075,8 @@ static gpunn_status gpunn__cuda_acquire(gpunn__cuda *cuda)
     GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
     GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
     GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&cuda->multiprocessors, cudaDevAttrMultiProcessorCount, index));
+    GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&cuda->integrated, cudaDevAttrIntegrated, index));
+    GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&cuda->pageable, cudaDevAttrPageableMemoryAccessUsesHostPageTables, index));
     cuda->capability = 10 * major + minor;
     cudaFuncAttributes code;
     error = cudaFuncGetAttributes(&code, (const void *)gpunn__numbers_kernel);
@@ -11031,16 +11090,16 @@ static gpunn_status gpunn__cuda_acquire(gpunn__cuda *cuda)
     return gpunn__cuda_check(cuda, error, "cudaFuncGetAttributes");
 }
 
-/* "NVIDIA H200, 132 multiprocessors, 139 GiB, compute capability 9.0" */
+/* "NVIDIA H200, 132 multiprocessors, 139 GiB, compute capability 9.0"; "139 GiB shared with the host" of an integrated one */
 static cudaError_t gpunn__cuda_describe(int index, char *name, size_t size, int *capability)
 {
     cudaDeviceProp properties;
     cudaError_t    error = cudaGetDeviceProperties(&properties, index);
     if (error != cudaSuccess) return error;
     *capability = 10 * properties.major + properties.minor;
-    (void)snprintf(name, size, "%.80s, %d multiprocessors, %llu GiB, compute capability %d.%d", properties.name,
-                   properties.multiProcessorCount, (unsigned long long)(properties.totalGlobalMem >> 30), properties.major,
-                   properties.minor);
+    (void)snprintf(name, size, "%.80s, %d multiprocessors, %llu GiB%s, compute capability %d.%d", properties.name,
+                   properties.multiProcessorCount, (unsigned long long)(properties.totalGlobalMem >> 30),
+                   properties.integrated ? " shared with the host" : "", properties.major, properties.minor);
     return cudaSuccess;
 }
 

@@ -271,8 +271,10 @@ struct cudaDeviceProp {
 };
 enum cudaDeviceAttr {
     cudaDevAttrMultiProcessorCount = 16,
+    cudaDevAttrIntegrated = 18,
     cudaDevAttrComputeCapabilityMajor = 75,
     cudaDevAttrComputeCapabilityMinor = 76,
+    cudaDevAttrPageableMemoryAccessUsesHostPageTables = 100,
     cudaDevAttrMemoryPoolsSupported = 115
 };
 cudaError_t cudaDriverGetVersion(int *version);

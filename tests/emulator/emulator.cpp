@@ -58,7 +58,7 @@ enum { LATE, EAGER, ANY_TIME };
 static struct settings {
     bool     read;
     int      devices = 1, order = RANDOM, streams = LATE, cudnn = 1, convolutions = 1, multiprocessors = 2, run = 1;
-    int      nan = 0, capability = 90, epilogue = 1, short_steps = 1024;
+    int      nan = 0, capability = 90, epilogue = 1, short_steps = 1024, integrated = 0;
     uint64_t random = 1;
     size_t   memory = (size_t)1 << 30, version = 92400, workspace = SIZE_MAX;
 } settings;
@@ -74,6 +74,7 @@ extern "C" void emulator_set(const char *name, const char *value)
     if (!strcmp(name, "EMULATOR_EPILOGUE")) settings.epilogue = atoi(value);
     if (!strcmp(name, "EMULATOR_CONVOLUTIONS")) settings.convolutions = atoi(value);
     if (!strcmp(name, "EMULATOR_MULTIPROCESSORS")) settings.multiprocessors = atoi(value);
+    if (!strcmp(name, "EMULATOR_INTEGRATED")) settings.integrated = atoi(value);
     if (!strcmp(name, "EMULATOR_RUN")) settings.run = atoi(value);
     if (!strcmp(name, "EMULATOR_VERSION")) settings.version = strtoull(value, NULL, 0);
     if (!strcmp(name, "EMULATOR_WORKSPACE")) settings.workspace = text == "none" ? SIZE_MAX : strtoull(value, NULL, 0);
@@ -92,7 +93,7 @@ static void read_settings(void)
     for (const char *name :
          {"EMULATOR_DEVICES", "EMULATOR_CUDNN", "EMULATOR_VERSION", "EMULATOR_WORKSPACE", "EMULATOR_SEED", "EMULATOR_MEMORY",
           "EMULATOR_ORDER", "EMULATOR_STREAMS", "EMULATOR_MULTIPROCESSORS", "EMULATOR_RUN", "EMULATOR_NAN", "EMULATOR_CAPABILITY",
-          "EMULATOR_EPILOGUE", "EMULATOR_SHORT", "EMULATOR_CONVOLUTIONS"})
+          "EMULATOR_EPILOGUE", "EMULATOR_SHORT", "EMULATOR_CONVOLUTIONS", "EMULATOR_INTEGRATED"})
         if (const char *value = getenv(name)) emulator_set(name, value);
 }
 
@@ -113,6 +114,27 @@ SETTING(size_t, emulator_version, version)
 SETTING(size_t, emulator_workspace, workspace)
 }
 SETTING(int, emulator_short, short_steps)
+
+static thread_local std::vector<std::string> ranges;
+static thread_local std::string              deepest;
+
+extern "C" int nvtxRangePushA(const char *text)
+{
+    ranges.push_back(text);
+    deepest.clear();
+    for (const std::string &range : ranges) deepest += (deepest.empty() ? "" : " > ") + range;
+    return (int)ranges.size() - 1;
+}
+extern "C" int nvtxRangePop(void)
+{
+    ranges.pop_back();
+    return (int)ranges.size();
+}
+extern "C" int emulator_ranges(const char **last)
+{
+    *last = deepest.c_str();
+    return (int)ranges.size();
+}
 
 static long        cudnn_runs;
 static const char *cudnn_ran = "";
@@ -954,6 +976,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
     properties->l2CacheSize = 1 << 20;
     properties->sharedMemPerBlock = 49152;
     properties->canMapHostMemory = properties->memoryPoolsSupported = 1;
+    properties->integrated = settings.integrated > 0;
     return finish(cudaSuccess);
 }
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device)
@@ -965,6 +988,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
     case cudaDevAttrMultiProcessorCount: *value = properties.multiProcessorCount; break;
     case cudaDevAttrComputeCapabilityMajor: *value = properties.major; break;
     case cudaDevAttrComputeCapabilityMinor: *value = properties.minor; break;
+    case cudaDevAttrIntegrated: *value = properties.integrated; break;
+    case cudaDevAttrPageableMemoryAccessUsesHostPageTables: *value = settings.integrated > 1; break;
     case cudaDevAttrMemoryPoolsSupported: *value = properties.memoryPoolsSupported; break;
     }
     return cudaSuccess;

@@ -8,6 +8,7 @@
  *     EMULATOR_NAN       what the libraries' relu makes of NaN: 0 (default) or, 1, NaN
  *     EMULATOR_CAPABILITY   10 * major + minor of the compute capability, 90
  *     EMULATOR_EPILOGUE  launches' time of a product with an activation or row sums, 1
+ *     EMULATOR_INTEGRATED   1: the GPU has no memory of its own; 2: and reads all of the host's by its page tables; 0
  *     EMULATOR_MEMORY    bytes of a GPU's memory, 1 GiB
  *     EMULATOR_MULTIPROCESSORS   2; an H200 has 132
  *     EMULATOR_RUN       0: kernels and libraries' calls are counted, and compute nothing
@@ -23,6 +24,8 @@
 int         emulator_faults(void);
 const char *emulator_fault(void);
 void        emulator_forget_faults(void); /* and every device's sticky error */
+/* Ranges of NVIDIA's profilers that this thread has open; last: those that were when one was last opened, "a > b". */
+int emulator_ranges(const char **last);
 /* The call-th call of the runtime from now on fails with that cudaError_t, a launch included; 0: none. A fault of the device (700
  * to 719) stays with it. */
 void emulator_fail(long call, int error);

@@ -249,19 +249,24 @@ static void test_double_buffers(void **state)
     caller_end(stream);
 }
 
+static float *aligned(float *memory)
+{
+    return memory + (64 - (uintptr_t)memory % 64) % 64 / sizeof *memory;
+}
+
 static void test_bad_memory(void **state)
 {
     (void)state;
     gpunn_device *dev = open_with(NULL);
     gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
     gpunn_tensor *x = MADE(dev, gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 10)));
-    float         host[64 + 16], *aligned = host + (64 - (uintptr_t)host % 64) % 64 / sizeof *host;
+    float         host[64 + 16];
     float        *near = caller_malloc(400), *far;
     void         *pinned = caller_pinned(400);
     caller_set_device(1);
     far = caller_malloc(400);
     caller_set_device(0);
-    FAILS(dev, gpunn_bind(x, aligned, 40), GPUNN_ERR_ARGUMENT, "gpunn_bind", "'x'", "host", "gpunn_write");
+    FAILS(dev, gpunn_bind(x, aligned(host), 40), GPUNN_ERR_ARGUMENT, "gpunn_bind", "'x'", "host", "gpunn_write");
     FAILS(dev, gpunn_bind(x, pinned, 40), GPUNN_ERR_ARGUMENT, "host");
     FAILS(dev, gpunn_bind(x, far, 40), GPUNN_ERR_ARGUMENT, "GPU 1", "GPU 0");
     FAILS(dev, gpunn_bind(x, near + 1, 40), GPUNN_ERR_ARGUMENT, "64 bytes");
@@ -343,6 +348,91 @@ static void test_device_copies(void **state)
     }
 }
 
+/* More than is staged at once, from the host's own memory and from pinned, while the GPU is idle and while it is busy. */
+static void test_long_uploads(void **state)
+{
+    (void)state;
+    enum { ROWS = 70, ROW = 1 << 18 }; /* 70 MiB */
+    gpunn_device *dev = open_with(NULL);
+    gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_tensor *x = MADE(dev, gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, ROW)));
+    gpunn_tensor *y = MADE(dev, gpunn_mul_scalar(x, 2)), *sum = MADE(dev, gpunn_sum(y, GPUNN_ALL, false));
+    const size_t  count = (size_t)ROWS * ROW, bytes = count * sizeof(float);
+    float        *pageable = malloc(bytes), *pinned = caller_pinned(bytes), *back = malloc(bytes);
+    for (int way = 0; way < 4; way++) {
+        float *from = way % 2 ? pinned : pageable;
+        for (size_t i = 0; i < count; i++) from[i] = (float)((i * 2654435761u + (unsigned)way) % 8191);
+        if (way >= 2) OK(dev, gpunn_forward(&sum, 1)); /* what is written waits behind it */
+        const long waits = emulator_waits();
+        OK(dev, gpunn_write(x, from, bytes));
+        if (way == 2) assert_int_equal(emulator_waits() - waits, 0); /* both slots are there */
+        memset(from, 0, bytes);
+        OK(dev, gpunn_read(x, back, bytes));
+        for (size_t i = 0; i < count; i++)
+            if (back[i] != (float)((i * 2654435761u + (unsigned)way) % 8191))
+                fail_msg("way %d: %zu arrived as %g", way, i, back[i]);
+    }
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+    free(pageable), free(back), caller_free(pinned);
+}
+
+/* A GPU in the host's memory takes the host's pinned memory, or any, for its own: nothing is copied. */
+static void test_integrated(void **state)
+{
+    (void)state;
+    enum { COUNT_IN = 32 };
+    static float plain[2][COUNT_IN + 16];
+    for (int kind = 1; kind <= 2; kind++) {
+        emulator_set("EMULATOR_INTEGRATED", kind == 1 ? "1" : "2");
+        gpunn_device *dev = open_with(NULL);
+        gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
+        gpunn_tensor *x = MADE(dev, gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 16)));
+        gpunn_tensor *y = MADE(dev, gpunn_mul_scalar(x, 3));
+        const size_t  bytes = COUNT_IN * sizeof(float);
+        float        *in = kind == 1 ? caller_pinned(bytes) : aligned(plain[0]);
+        float        *out = kind == 1 ? caller_pinned(bytes) : aligned(plain[1]);
+        assert_non_null(strstr(gpunn_device_name(dev), "GiB shared with the host"));
+        if (kind == 1) FAILS(dev, gpunn_bind(x, aligned(plain[0]), bytes), GPUNN_ERR_ARGUMENT, "host");
+        OK(dev, gpunn_bind(x, in, bytes));
+        OK(dev, gpunn_bind(y, out, bytes));
+        const long copies = emulator_host_copies();
+        for (int round = 0; round < 4; round++) {
+            for (int i = 0; i < COUNT_IN; i++) in[i] = (float)(i + round);
+            OK(dev, gpunn_forward(&y, 1));
+            OK(dev, gpunn_synchronize(dev));
+            for (int i = 0; i < COUNT_IN; i++) assert_true(out[i] == 3 * (float)(i + round));
+        }
+        assert_int_equal(emulator_host_copies() - copies, 0);
+        gpunn_model_destroy(model);
+        gpunn_device_close(dev);
+        if (kind == 1) caller_free(in), caller_free(out);
+    }
+    emulator_set("EMULATOR_INTEGRATED", "0");
+}
+
+/* What NVIDIA's profilers show: a range for each step that is launched, by layer and op, within that of the run; all end. */
+static void test_ranges(void **state)
+{
+    (void)state;
+    gpunn_device    *dev = open_with(NULL);
+    gpunn_model     *model = MADE(dev, gpunn_model_create(dev));
+    net              n = net_make(model);
+    gpunn_optimizer *opt = MADE(dev, gpunn_sgd(model, .lr = 0.1f));
+    gpunn_tensor    *fc1 = MADE(dev, gpunn_linear(n.x, "alone", .out_features = 300));
+    const char      *last;
+    net_write(dev, n, BATCH, 1);
+    OK(dev, gpunn_train_step(opt, n.loss));
+    assert_int_equal(emulator_ranges(&last), 0);
+    assert_string_equal(last, "gpunn training > update");
+    OK(dev, gpunn_forward(&fc1, 1));
+    assert_int_equal(emulator_ranges(&last), 0);
+    assert_string_equal(last, "gpunn evaluation > alone linear");
+    gpunn_optimizer_destroy(opt);
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+}
+
 /* ---- captures of the program's ---- */
 /* Steps replayed by the program's own graph, between kernels of its own, are those that would have been: masks, Adam's corrections,
  * running statistics. What a capture cannot take is refused, and does not end it. */
@@ -409,6 +499,7 @@ int main(void)
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
     const struct CMUnitTest tests[] = {TEST(test_streams),       TEST(test_bad_streams),        TEST(test_left_alone),
                                        TEST(test_allocator),     TEST(test_double_buffers),     TEST(test_bad_memory),
-                                       TEST(test_device_copies), TEST(test_captured_by_program)};
+                                       TEST(test_device_copies), TEST(test_long_uploads),       TEST(test_integrated),
+                                       TEST(test_ranges),        TEST(test_captured_by_program)};
     return cmocka_run_group_tests_name("interop", tests, NULL, NULL);
 }
