@@ -103,6 +103,15 @@ static inline bool is_emulated(const test_backend *backend)
 {
     return backend == &backends[2];
 }
+/* Of so many cases, those that are run where each access of the emulated kernels is followed, which takes five times as long. */
+static inline int followed(int cases)
+{
+#ifdef EMULATOR_RACES
+    return (cases + 3) / 4;
+#else
+    return cases;
+#endif
+}
 static inline bool backend_wanted(const test_backend *backend)
 {
     const char *only = getenv("GPUNN_TEST_DEVICE");

@@ -1733,12 +1733,12 @@ static void test_lines(void **state)
     static const int   sizes[] = {1, 2, 3, 5, 8, 9, 16, 17, 31, 32, 33, 63, 64, 65};
     static const lines large[] = {{2, 1025, 1}, {1, 513, 3}, {3, 257, 65}, {1, 255, 33}, {257, 3, 1}, {1, 2, 4099}};
     uint32_t           seed = 59;
-    for (int i = 0; i < (is_emulated(f->backend) ? 30 : 90); i++) {
+    for (int i = 0; i < (is_emulated(f->backend) ? followed(30) : 90); i++) {
         const lines c = {sizes[between(&seed, 0, 8)], sizes[between(&seed, 0, COUNT(sizes) - 1)], sizes[between(&seed, 0, 8)]};
         next_model(f);
         check_lines(f, c, &seed);
     }
-    for (int i = 0; i < COUNT(large); i++) {
+    for (int i = 0; i < followed(COUNT(large)); i++) {
         next_model(f);
         check_lines(f, large[i], &seed);
     }
@@ -1985,7 +1985,7 @@ static void test_normed(void **state)
                                             {16, 8, 33, 31, RELU, GPUNN_PRECISION_BF16},
                                             {7, 136, 19, 19, RESIDUAL | RELU | AGAIN, GPUNN_PRECISION_TF32}};
     uint32_t                     seed = 91;
-    for (int i = 0; i < COUNT(channels) * COUNT(modes); i++) {
+    for (int i = 0; i < followed(COUNT(channels) * COUNT(modes)); i++) {
         normed c = {images[between(&seed, 0, COUNT(images) - 1)],
                     channels[i % COUNT(channels)],
                     sides[between(&seed, 0, COUNT(sides) - 1)],
@@ -1995,7 +1995,7 @@ static void test_normed(void **state)
         if (c.n * c.h * c.w < 3) c.n = 3; /* of two values each is as far from the mean as the other, and gradients vanish */
         check_normed(f, c);
     }
-    for (int i = 0; i < COUNT(large); i++) check_normed(f, large[i]);
+    for (int i = 0; i < followed(COUNT(large)); i++) check_normed(f, large[i]);
     for (int i = 0; i < COUNT(precisions) * 2; i++) check_normed_nan(f, precisions[i / 2], i % 2);
 }
 
@@ -2177,7 +2177,7 @@ static void test_ctc_loss(void **state)
                                       {150, 3, 129, 140, 64, 2, GPUNN_REDUCE_NONE, true, true},
                                       {257, 33, 5, 63, 2, 4, GPUNN_REDUCE_SUM, false, true}};
     uint32_t               seed = 83;
-    for (int i = 0; i < (is_emulated(f->backend) ? 40 : 160); i++) {
+    for (int i = 0; i < (is_emulated(f->backend) ? followed(40) : 160); i++) {
         labelling c = {i % 3 ? times[between(&seed, 0, COUNT(times) - 1)] : between(&seed, 1, 6),
                        between(&seed, 1, 9),
                        i % 3 ? classes[between(&seed, 0, COUNT(classes) - 1)] : between(&seed, 2, 3),
