@@ -3966,11 +3966,11 @@ static int64_t gpunn__windows(int64_t size, int64_t kernel, int64_t stride, int6
 }
 
 /* ==== >>device ======================================================================================================== */
-/* The one symbol of gpunn_cuda.cu. Weak: NULL where the companion is not linked. */
+/* The one symbol of gpunn_cuda.cu. Weak: NULL where the companion is not linked. Linkers of Windows and macOS have no such references. */
 #if defined(GPUNN_CUDA)
 extern const gpunn_backend gpunn_cuda_backend;
 #define GPUNN__CUDA_BACKEND (&gpunn_cuda_backend)
-#elif defined(__GNUC__) && !defined(_WIN32)
+#elif defined(__GNUC__) && defined(__ELF__)
 extern const gpunn_backend gpunn_cuda_backend __attribute__((weak));
 #define GPUNN__CUDA_BACKEND (&gpunn_cuda_backend)
 #else
@@ -22818,6 +22818,9 @@ static bool gpunn__seek(int fd, int64_t bytes) /* onwards */
 }
 static int gpunn__sync(int fd)
 {
+#ifdef F_FULLFSYNC /* macOS, whose fsync leaves the bytes in the disk's own memory; not every file system knows it */
+    if (fcntl(fd, F_FULLFSYNC) == 0) return 0;
+#endif
     return fsync(fd);
 }
 #if defined(__GLIBC__) && defined(__STRICT_ANSI__) && !defined(__cplusplus)

@@ -35,7 +35,7 @@ typedef struct results {
     gpunn_array arrays[MAX_ARRAYS];
 } results;
 
-#if defined(__GNUC__) && !defined(_WIN32)
+#if defined(__GNUC__) && defined(__ELF__)
 extern const gpunn_backend gpunn_emulator_backend __attribute__((weak));
 #define EMULATOR (&gpunn_emulator_backend)
 #else

@@ -2,9 +2,9 @@
 extern "C" const gpunn_kernel_cuda ${name}_kernels_cuda;
 #elif defined(GPUNN_CUDA)
 extern const gpunn_kernel_cuda ${name}_kernels_cuda;
-#elif defined(__GNUC__) && !defined(_WIN32) && defined(__cplusplus)
+#elif defined(__GNUC__) && defined(__ELF__) && defined(__cplusplus)
 extern "C" const gpunn_kernel_cuda ${name}_kernels_cuda __attribute__((weak));
-#elif defined(__GNUC__) && !defined(_WIN32)
+#elif defined(__GNUC__) && defined(__ELF__)
 extern const gpunn_kernel_cuda ${name}_kernels_cuda __attribute__((weak));
 #endif
 const gpunn_kernel_set ${name}_kernels = {
@@ -23,7 +23,7 @@ const gpunn_kernel_set ${name}_kernels = {
     ${training_count},
     ${updates},
     ${update_count},
-#if defined(GPUNN_CUDA) || (defined(__GNUC__) && !defined(_WIN32))
+#if defined(GPUNN_CUDA) || (defined(__GNUC__) && defined(__ELF__))
     &${name}_kernels_cuda,
 #else
     NULL,

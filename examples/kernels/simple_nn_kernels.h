@@ -1,6 +1,6 @@
 /* simple_nn_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates c234457b5698
+ * gpunn 0.1, templates e18c1fc91d5a
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -8,7 +8,7 @@
 #define SIMPLE_NN_KERNELS_H
 #include "gpunn.h"
 
-#define SIMPLE_NN_KERNELS_STAMP 0x44a12409be2b22a2ull /* of this text: simple_nn_kernels.cu was written with it */
+#define SIMPLE_NN_KERNELS_STAMP 0xfc0deee2838414ecull /* of this text: simple_nn_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -651,9 +651,9 @@ static const gpunn_kernel_update simple_nn_updates[] = {
 extern "C" const gpunn_kernel_cuda simple_nn_kernels_cuda;
 #elif defined(GPUNN_CUDA)
 extern const gpunn_kernel_cuda simple_nn_kernels_cuda;
-#elif defined(__GNUC__) && !defined(_WIN32) && defined(__cplusplus)
+#elif defined(__GNUC__) && defined(__ELF__) && defined(__cplusplus)
 extern "C" const gpunn_kernel_cuda simple_nn_kernels_cuda __attribute__((weak));
-#elif defined(__GNUC__) && !defined(_WIN32)
+#elif defined(__GNUC__) && defined(__ELF__)
 extern const gpunn_kernel_cuda simple_nn_kernels_cuda __attribute__((weak));
 #endif
 const gpunn_kernel_set simple_nn_kernels = {
@@ -672,7 +672,7 @@ const gpunn_kernel_set simple_nn_kernels = {
     1,
     simple_nn_updates,
     1,
-#if defined(GPUNN_CUDA) || (defined(__GNUC__) && !defined(_WIN32))
+#if defined(GPUNN_CUDA) || (defined(__GNUC__) && defined(__ELF__))
     &simple_nn_kernels_cuda,
 #else
     NULL,

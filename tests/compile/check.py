@@ -322,6 +322,14 @@ def windows_paths(folder):
             raise Failure(f"no file {name!r} beside {sorted(os.listdir(folder))}")
 
 
+def without_elf(folder):
+    """As macOS compiles it: linkers there have no weak references, and fsync is not enough."""
+    compiled("gcc", f"-std=c99 -O0 -U__ELF__ -U__linux__ -D__APPLE__ -DF_FULLFSYNC=51 {STRICT}")(folder)
+    weak = re.findall(r" w (gpunn_\w+)", call("nm app.out", folder))
+    if weak:
+        raise Failure(f"weak references: {weak}")
+
+
 def fused_benchmark(folder):
     """tests/bench/fused.c, which calls what is private in the header, with the kernels that it times."""
     call(f"{sys.executable} -m generator tests/bench/fused.json -o {folder}/fused", ROOT)
@@ -357,6 +365,7 @@ def checks():
     yield "mingw-w64, linked", compiled("x86_64-w64-mingw32-gcc", "-std=c99 -O0 -Wall -Wextra -Wshadow -Werror", link="", run=False)  # its isfinite() converts
     yield "mingw-w64 C++", warned("x86_64-w64-mingw32-g++", f"-std=c++17 {STRICT_CXX}", ".cpp")
     yield "mingw-w64 under Wine, names of files", windows_paths
+    yield "what macOS compiles, linked and run", without_elf
     yield "aarch64, linked", compiled("aarch64-linux-gnu-gcc", f"-std=c99 -O0 {STRICT}", run=False)
     yield "tests/bench/fused.c", fused_benchmark
     for example in sorted(name for name in os.listdir(EXAMPLES) if name.endswith(".c")):
