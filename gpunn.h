@@ -377,7 +377,7 @@
  *     where functions of a gpunn_custom_op or of the generator's kernels are launched, which ask for it.
  *     .cuda_malloc_fn and .cuda_free_fn give the GPU's memory.
  *     gpunn_bind makes memory of the program the memory of an input, a parameter or a value, gpunn_bind_grad that of a gradient:
- *     nothing is copied, and buffers may take turns. A GPU that shares the host's memory (Jetson; gpunn_device_name says so) takes
+ *     nothing is copied, and buffers may take turns. A GPU that shares the host's memory (Jetson; gpunn_device_name says "shared") takes
  *     pinned memory of the host for its own, one that follows the host's page tables (Grace) any; after gpunn_synchronize the host
  *     sees what was computed. On the CPU the same with arrays of the program:
  *         static float field[4][20], derivative[4][20];

@@ -11090,16 +11090,16 @@ static gpunn_status gpunn__cuda_acquire(gpunn__cuda *cuda)
     return gpunn__cuda_check(cuda, error, "cudaFuncGetAttributes");
 }
 
-/* "NVIDIA H200, 132 multiprocessors, 139 GiB, compute capability 9.0"; "139 GiB shared with the host" of an integrated one */
+/* "NVIDIA H200, 132 multiprocessors, 139 GiB, compute capability 9.0"; "139 GiB shared" of one in the host's memory */
 static cudaError_t gpunn__cuda_describe(int index, char *name, size_t size, int *capability)
 {
     cudaDeviceProp properties;
     cudaError_t    error = cudaGetDeviceProperties(&properties, index);
     if (error != cudaSuccess) return error;
     *capability = 10 * properties.major + properties.minor;
-    (void)snprintf(name, size, "%.80s, %d multiprocessors, %llu GiB%s, compute capability %d.%d", properties.name,
+    (void)snprintf(name, size, "%.60s, %d multiprocessors, %llu GiB%s, compute capability %d.%d", properties.name,
                    properties.multiProcessorCount, (unsigned long long)(properties.totalGlobalMem >> 30),
-                   properties.integrated ? " shared with the host" : "", properties.major, properties.minor);
+                   properties.integrated ? " shared" : "", properties.major, properties.minor);
     return cudaSuccess;
 }
 
