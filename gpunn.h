@@ -82,6 +82,7 @@
  *     Options are defined before the include that has GPUNN_IMPLEMENTATION:
  *     GPUNN_STATIC       every function static: a private copy for this file (define it wherever gpunn.h is included)
  *     GPUNN_API          your own linkage, such as __declspec(dllexport)
+ *     GPUNN_MPI          ranks over MPI (compile with mpicc): RANKS
  *     GPUNN_CBLAS        matrix products by the system's CBLAS (link -lopenblas); Debian's OpenBLAS does not know the newest
  *                        processors: where it is slow, set OPENBLAS_CORETYPE=SKYLAKEX (or HASWELL) in the environment
  *     GPUNN_ZLIB         readers accept .gz files (link -lz)
@@ -291,6 +292,27 @@
  *     .metrics takes further scalars, such as gpunn_top_k_accuracy, for .on_progress; .on_epoch_begin and .on_batch_begin are called
  *     before the work, .accumulate makes one update of several batches. What no mean over batches tells, a confusion matrix, F1
  *     and the area under the ROC curve, is gpunn_evaluate_classes's; weights of classes are cross_entropy's .weight.
+ *
+ * RANKS  Several processes train one model together, each with its part of every batch, by mpirun -n 4 ./app or srun, when the file
+ *     of GPUNN_IMPLEMENTATION is compiled with mpicc -DGPUNN_MPI; alone, or without MPI, the same program is a group of one.
+ *         gpunn_group  *group = gpunn_group_open(dev);
+ *         gpunn_loader *part = gpunn_loader_create(model, .fields = {{.input = x, .samples = samples},
+ *                                                                    {.input = t, .samples = targets}},
+ *                                                  .count = 8, .batch_size = 4, .shuffle = true, .group = group);
+ *         gpunn_distribute(o, group);
+ *         gpunn_fit(o, .loss = loss, .train = part, .epochs = 2, .on_progress = gpunn_progress_bar); // rank 0 reports
+ *         gpunn_loader_destroy(part);
+ *         gpunn_distribute(o, NULL);
+ *         gpunn_group_close(group);
+ *     All is as on one device with the batches of all ranks as one, within rounding: batch_size is each rank's, gradients and
+ *     losses are means over ranks, and so clipping is. Not so batch_norm, which takes the statistics of each rank's own part, and
+ *     dropout. The same seed on every rank gives the same run again, to the bit. What is common to all ranks (gpunn_train_step,
+ *     gpunn_fit, checkpoints; >>group) is called by all of them; what only one does, printing say, stands behind
+ *     gpunn_group_rank(group) == 0. gpunn_backward, gpunn_clip_grad_norm and gpunn_read_grad are of this rank alone until
+ *     gpunn_optimizer_step. A group fails as a whole: when a rank is missing for .timeout seconds, the others' calls give
+ *     GPUNN_ERR_DEVICE and name it; end the program then and start it again with gpunn_checkpoint_load, where an epoch has ended
+ *     also on another number of ranks. On GPUs, gradients go through the host's memory, after the step; each rank of a machine has
+ *     its own with gpunn_device_open(.index = gpunn_local_rank()).
  *
  * FILES  gpunn_save writes all parameters and buffers as safetensors, as torch's state_dict would have them. gpunn_load takes all
  *     or nothing; .partial takes what fits and reports the rest. A checkpoint holds all that resuming needs, to the bit.
@@ -1884,10 +1906,10 @@ GPUNN_API gpunn_status gpunn_set_schedule_(gpunn_optimizer *opt, gpunn_schedule_
 GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric); /* metric: read by PLATEAU only */
 
 /* ==== >>group ========================================================================================================= *
- * Processes that train one model together, its ranks: each computes the gradients of its own share of every batch and makes the same
- * update from their mean (torch's DistributedDataParallel). What is said to be common to all ranks waits for all of them to call it,
- * in the same order; a failure of one is then told to every rank, "rank 2: ...", and each call returns it. Ranks that do different
- * things are told so. Not thread-safe per device. */
+ * Processes that train one model together, its ranks: each computes the gradients of its own share of every batch and makes the
+ * same update from their mean (torch's DistributedDataParallel). What is said to be common to all ranks waits for all of them to
+ * call it, in the same order; a failure of one is then told to every rank, "rank 2: ...", and each call returns it. Ranks that do
+ * different things are told so, GPUNN_ERR_STATE. Not thread-safe per device. */
 typedef struct gpunn_group gpunn_group;
 typedef struct gpunn_group_args {
     int    args_;
@@ -1902,23 +1924,24 @@ typedef struct gpunn_group_args {
     const char *(*error)(void *user); /* one sentence about what failed last; may be NULL */
     void *user;
 } gpunn_group_args;
-/* Common to all ranks. Compiled with -DGPUNN_MPI (mpicc), the ranks that mpirun or srun started, over MPI, which is begun, and ended with
- * the group, unless the program has; without it and without functions, a group of one. NULL on failure: gpunn_error(dev). */
+/* dev: the models', which hears of failures. Common to all ranks. Compiled with -DGPUNN_MPI (mpicc), the ranks that mpirun or srun
+ * started, over MPI, which is begun, and ended with the group, unless the program has begun it; without it and without functions,
+ * a group of one. NULL on failure: gpunn_error(dev). */
 GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args args);
 #define gpunn_group_open(...) gpunn_group_open_(GPUNN_NAMED(gpunn_group_args, __VA_ARGS__))
-/* Waits for nobody. A group that has optimizers or loaders is freed with the last of them. MPI is left running after a rank was missing,
- * as its end would wait for it. NULL is fine. */
+/* A group that has optimizers or loaders is freed with the last of them. The end of MPI waits for all ranks; after one was missing,
+ * MPI is left as it is, and nothing waits. NULL is fine. */
 GPUNN_API void gpunn_group_close(gpunn_group *group);
 GPUNN_API int  gpunn_group_rank(const gpunn_group *group); /* 0 <= rank < size; 0 for NULL */
 GPUNN_API int  gpunn_group_size(const gpunn_group *group); /* 1 for NULL */
-/* Which of the ranks on this machine this process is, as mpirun, srun or torchrun says; 0 without them. For gpunn_device_open's .index:
- * each rank has a GPU of its own. */
+/* Which of the ranks on this machine this process is, as mpirun, srun or torchrun says; 0 without them. For gpunn_device_open's
+ * .index: each rank has a GPU of its own. */
 GPUNN_API int gpunn_local_rank(void);
-/* Makes the optimizer's model one that the ranks train together: weights and the optimizer's state become rank 0's, and dropout drops
- * other elements on each rank. Common to all ranks are from now on: gpunn_train_step, gpunn_optimizer_step, gpunn_fit,
- * gpunn_checkpoint_save and _load. A step averages the gradients over all ranks before clipping and update, and the loss, as the program
- * reads it; a loss that is not finite on one rank changes no weight on any; running statistics are rank 0's after each update. A
- * checkpoint is written by rank 0 and read by each, by as many ranks as there are then.
+/* Makes the optimizer's model one that the ranks train together: weights and the optimizer's state become rank 0's, and dropout
+ * drops other elements on each rank. Common to all ranks are from now on: gpunn_train_step, gpunn_optimizer_step, gpunn_fit,
+ * gpunn_checkpoint_save and _load. A step averages the gradients over all ranks before clipping and update, and the loss, as the
+ * program reads it; a loss that is not finite on one rank changes no weight on any; running statistics are rank 0's after each
+ * update. A checkpoint is written by rank 0 and read by each, by as many ranks as there are then.
  * GPUNN_ERR_STATE: the ranks' models, optimizers or seeds differ, and in what. NULL for group: an optimizer by itself again. */
 GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group);
 

@@ -29,14 +29,14 @@ static net mlp(gpunn_model *model)
 
 static gpunn_tensor *block(gpunn_tensor *x, int i)
 {
-    char name[4][16];
-    for (int k = 0; k < 4; k++) (void)snprintf(name[k], sizeof name[k], "h%d.%d", i, k);
-    gpunn_tensor *h = gpunn_linear(gpunn_layer_norm(x, NULL), name[0], .out_features = 3 * WIDTH);
+    char name[6][16];
+    for (int k = 0; k < 6; k++) (void)snprintf(name[k], sizeof name[k], "h%d.%d", i, k);
+    gpunn_tensor *h = gpunn_linear(gpunn_layer_norm(x, name[4]), name[0], .out_features = 3 * WIDTH);
     h = gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, LENGTH, 3, HEADS, WIDTH / HEADS));
     h = gpunn_reshape(gpunn_scaled_dot_product_attention(h, NULL, NULL, .is_causal = true),
                       GPUNN_SHAPE(GPUNN_BATCH, LENGTH, WIDTH));
     x = gpunn_add(x, gpunn_linear(h, name[1], .out_features = WIDTH));
-    h = gpunn_gelu(gpunn_linear(gpunn_layer_norm(x, NULL), name[2], .out_features = 4 * WIDTH));
+    h = gpunn_gelu(gpunn_linear(gpunn_layer_norm(x, name[5]), name[2], .out_features = 4 * WIDTH));
     return gpunn_add(x, gpunn_linear(h, name[3], .out_features = WIDTH));
 }
 
