@@ -23060,7 +23060,7 @@ static GPUNN__STATUS gpunn__compare_ranks(gpunn_optimizer *opt, gpunn_status sta
     gpunn_group *group = opt->group;
     char         text[512], shape[128];
     uint32_t     settings = 0;
-    for (int i = 0; gpunn__rules[opt->rule.kind].setting[i].key && i < GPUNN_SETTINGS; i++) {
+    for (int i = 0; i < GPUNN_SETTINGS && gpunn__rules[opt->rule.kind].setting[i].key; i++) {
         (void)snprintf(text, sizeof text, "%08x%.9g", (unsigned)settings, (double)opt->rule.setting[i]);
         settings = gpunn__hash(text);
     }

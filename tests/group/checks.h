@@ -298,6 +298,22 @@ static bool check_differences(const ranks *r)
     return good;
 }
 
+/* Whether no sample went to two ranks; seen: how often each was this rank's. */
+static bool apart(const ranks *r, const float *seen, int count)
+{
+    const int rank = gpunn_group_rank(r->group), size = gpunn_group_size(r->group);
+    float    *all = calloc((size_t)(size * count), sizeof *all), most = 0;
+    memcpy(all + rank * count, seen, (size_t)count * sizeof *all);
+    bool good = r->gather(r->user, all, (size_t)count * sizeof *all);
+    for (int i = 0; i < count; i++) {
+        float times = 0;
+        for (int other = 0; other < size; other++) times += all[other * count + i];
+        most = times > most ? times : most;
+    }
+    free(all);
+    return good && most == 1;
+}
+
 /* Ranks share out every epoch: no sample twice, as many batches on each, at most size - 1 samples left out. */
 static bool check_loader(const ranks *r)
 {
@@ -325,7 +341,7 @@ static bool check_loader(const ranks *r)
             got += here;
         }
         good = good && EXPECT(r, batches == gpunn_loader_batches(loader)) && EXPECT(r, got == COUNT / size) &&
-               EXPECT(r, batches == (COUNT / size + SIZE - 1) / SIZE);
+               EXPECT(r, batches == (COUNT / size + SIZE - 1) / SIZE) && EXPECT(r, apart(r, seen, COUNT));
         gpunn_loader_destroy(loader);
     }
     ranked_close(&n);
