@@ -16,6 +16,7 @@
  *     ops      the table of elementwise ops: the single source of each
  *     builders the table of the other ops; layers, reductions, shapes, losses
  *     train    running, optimizers, schedules
+ *     group    several processes that train one model
  *     data     loaders
  *     files    weights, checkpoints, dataset readers
  *     spec     models as JSON
@@ -25,7 +26,7 @@
  *     kernels  fused kernels that the generator writes for a model
  *   and under GPUNN_IMPLEMENTATION, each using those before it; gpunn_cuda.cu has the first too
  *     common structs forward errors memory random math tables shapes device model
- *     arguments json text graph infer nodes expr layers steps autodiff plan run threads context
+ *     group arguments json text graph infer nodes expr layers steps autodiff plan run threads context
  *     map move reduce pick gemm conv pool sample norm softmax loss attention recurrent update cpu
  *     optimizer files loader elements safetensors spec readers fit_loop profile licence
  *
@@ -81,6 +82,7 @@
  *     Options are defined before the include that has GPUNN_IMPLEMENTATION:
  *     GPUNN_STATIC       every function static: a private copy for this file (define it wherever gpunn.h is included)
  *     GPUNN_API          your own linkage, such as __declspec(dllexport)
+ *     GPUNN_MPI          ranks over MPI (compile with mpicc): RANKS
  *     GPUNN_CBLAS        matrix products by the system's CBLAS (link -lopenblas); Debian's OpenBLAS does not know the newest
  *                        processors: where it is slow, set OPENBLAS_CORETYPE=SKYLAKEX (or HASWELL) in the environment
  *     GPUNN_ZLIB         readers accept .gz files (link -lz)
@@ -290,6 +292,27 @@
  *     .metrics takes further scalars, such as gpunn_top_k_accuracy, for .on_progress; .on_epoch_begin and .on_batch_begin are called
  *     before the work, .accumulate makes one update of several batches. What no mean over batches tells, a confusion matrix, F1
  *     and the area under the ROC curve, is gpunn_evaluate_classes's; weights of classes are cross_entropy's .weight.
+ *
+ * RANKS  Several processes train one model together, each with its part of every batch, by mpirun -n 4 ./app or srun, when the file
+ *     of GPUNN_IMPLEMENTATION is compiled with mpicc -DGPUNN_MPI; alone, or without MPI, the same program is a group of one.
+ *         gpunn_group  *group = gpunn_group_open(dev);
+ *         gpunn_loader *part = gpunn_loader_create(model, .fields = {{.input = x, .samples = samples},
+ *                                                                    {.input = t, .samples = targets}},
+ *                                                  .count = 8, .batch_size = 4, .shuffle = true, .group = group);
+ *         gpunn_distribute(o, group);
+ *         gpunn_fit(o, .loss = loss, .train = part, .epochs = 2, .on_progress = gpunn_progress_bar); // rank 0 reports
+ *         gpunn_loader_destroy(part);
+ *         gpunn_distribute(o, NULL);
+ *         gpunn_group_close(group);
+ *     All is as on one device with the batches of all ranks as one, within rounding: batch_size is each rank's, gradients and
+ *     losses are means over ranks, and so clipping is. Not so batch_norm, which takes the statistics of each rank's own part, and
+ *     dropout. The same seed on every rank gives the same run again, to the bit. What is common to all ranks (gpunn_train_step,
+ *     gpunn_fit, checkpoints; >>group) is called by all of them; what only one does, printing say, stands behind
+ *     gpunn_group_rank(group) == 0. gpunn_backward, gpunn_clip_grad_norm and gpunn_read_grad are of this rank alone until
+ *     gpunn_optimizer_step. A group fails as a whole: when a rank is missing for .timeout seconds, the others' calls give
+ *     GPUNN_ERR_DEVICE and name it; end the program then and start it again with gpunn_checkpoint_load, where an epoch has ended
+ *     also on another number of ranks. On GPUs, gradients go through the host's memory, after the step; each rank of a machine has
+ *     its own with gpunn_device_open(.index = gpunn_local_rank()).
  *
  * FILES  gpunn_save writes all parameters and buffers as safetensors, as torch's state_dict would have them. gpunn_load takes all
  *     or nothing; .partial takes what fits and reports the rest. A checkpoint holds all that resuming needs, to the bit.
@@ -1882,6 +1905,46 @@ GPUNN_API gpunn_status gpunn_set_schedule_(gpunn_optimizer *opt, gpunn_schedule_
 #define gpunn_set_schedule(...) gpunn_set_schedule_(GPUNN_NAMED(gpunn_schedule_args, __VA_ARGS__))
 GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric); /* metric: read by PLATEAU only */
 
+/* ==== >>group ========================================================================================================= *
+ * Processes that train one model together, its ranks: each computes the gradients of its own share of every batch and makes the
+ * same update from their mean (torch's DistributedDataParallel). What is said to be common to all ranks waits for all of them to
+ * call it, in the same order; a failure of one is then told to every rank, "rank 2: ...", and each call returns it. Ranks that do
+ * different things are told so, GPUNN_ERR_STATE. Not thread-safe per device. */
+typedef struct gpunn_group gpunn_group;
+typedef struct gpunn_group_args {
+    int    args_;
+    double timeout; /* seconds that a rank waits for the others before it names those that are missing; 600 */
+    /* An engine of the program's, which decides by itself how long it waits: all three functions, or none. Each is called by all
+     * ranks, with memory of the host's; what is not GPUNN_OK ends the group. */
+    int rank, size; /* of such an engine: 0 <= rank < size */
+    gpunn_status (*all_reduce)(void *user, float *values,
+                               int64_t count);                         /* values: the sum of all ranks', the same bits on each */
+    gpunn_status (*all_gather)(void *user, void *parts, size_t bytes); /* parts[size][bytes], of which [rank] is this rank's */
+    gpunn_status (*broadcast)(void *user, void *memory, size_t bytes, int root); /* memory: what rank root has there */
+    const char *(*error)(void *user); /* one sentence about what failed last; may be NULL */
+    void *user;
+} gpunn_group_args;
+/* dev: the models', which hears of failures. Common to all ranks. Compiled with -DGPUNN_MPI (mpicc), the ranks that mpirun or srun
+ * started, over MPI, which is begun, and ended with the group, unless the program has begun it; without it and without functions,
+ * a group of one. NULL on failure: gpunn_error(dev). */
+GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args args);
+#define gpunn_group_open(...) gpunn_group_open_(GPUNN_NAMED(gpunn_group_args, __VA_ARGS__))
+/* A group that has optimizers or loaders is freed with the last of them. The end of MPI waits for all ranks; after one was missing,
+ * MPI is left as it is, and nothing waits. NULL is fine. */
+GPUNN_API void gpunn_group_close(gpunn_group *group);
+GPUNN_API int  gpunn_group_rank(const gpunn_group *group); /* 0 <= rank < size; 0 for NULL */
+GPUNN_API int  gpunn_group_size(const gpunn_group *group); /* 1 for NULL */
+/* Which of the ranks on this machine this process is, as mpirun, srun or torchrun says; 0 without them. For gpunn_device_open's
+ * .index: each rank has a GPU of its own. */
+GPUNN_API int gpunn_local_rank(void);
+/* Makes the optimizer's model one that the ranks train together: weights and the optimizer's state become rank 0's, and dropout
+ * drops other elements on each rank. Common to all ranks are from now on: gpunn_train_step, gpunn_optimizer_step, gpunn_fit,
+ * gpunn_checkpoint_save and _load. A step averages the gradients over all ranks before clipping and update, and the loss, as the
+ * program reads it; a loss that is not finite on one rank changes no weight on any; running statistics are rank 0's after each
+ * update. A checkpoint is written by rank 0 and read by each, by as many ranks as there are then.
+ * GPUNN_ERR_STATE: the ranks' models, optimizers or seeds differ, and in what. NULL for group: an optimizer by itself again. */
+GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group);
+
 /* ==== >>data ========================================================================================================== *
  * Batches of host data, shuffled and prefetched into a model's inputs. Not thread-safe per device. */
 #define GPUNN_MAX_FIELDS 8
@@ -1904,6 +1967,9 @@ typedef struct gpunn_loader_args {
     gpunn_status (*load)(void *user, int64_t index, void *const *sample);
     void *user;
     int   workers; /* threads that prefetch; 0: the next batch is made inside gpunn_next */
+    /* Each rank has its own part of one order of the samples: batches of batch_size on every rank, as many on each. Up to size - 1
+     * samples that the last batch cannot share out evenly are left out. Then making a loader is common to all ranks. */
+    gpunn_group *group;
 } gpunn_loader_args;
 GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_args args);
 #define gpunn_loader_create(...) gpunn_loader_create_(GPUNN_NAMED(gpunn_loader_args, __VA_ARGS__))
@@ -2558,6 +2624,13 @@ struct gpunn_kernel_set {
 #include <pthread.h>
 #endif
 #endif
+#ifdef GPUNN_MPI
+#define OMPI_SKIP_MPICXX 1
+#include <mpi.h>
+#ifndef _WIN32
+#include <sched.h>
+#endif
+#endif
 #ifdef GPUNN_CBLAS
 #include <cblas.h>
 #endif
@@ -3160,6 +3233,24 @@ struct gpunn_device {
     double                 *timing;          /* [steps + 1]: receives the seconds of the next runs; NULL: nobody asks */
     const gpunn_custom_op **customs;         /* registered */
     int                     custom_count;
+    int                     groups; /* that live */
+};
+
+/* What a rank says before anything common to all. */
+typedef struct gpunn__vote {
+    int32_t  status;
+    float    loss;
+    uint32_t what; /* a hash of what it is about to do */
+} gpunn__vote;
+struct gpunn_group {
+    gpunn_device    *dev;
+    gpunn_group_args args;   /* an engine, whose functions are NULL in a group of one */
+    int              users;  /* optimizers and loaders */
+    bool             closed; /* by the program: to be freed with the last of them */
+    gpunn_status     broken; /* its engine has failed; GPUNN_OK: it has not */
+    bool             told;   /* the ranks know of the last failure */
+    gpunn__vote     *votes;  /* [size] */
+    char            *piece;  /* GPUNN__GROUP_PIECE bytes for what lies on a device; NULL: not needed so far */
 };
 
 typedef enum gpunn__kind { GPUNN__INPUT = 1, GPUNN__PARAMETER, GPUNN__BUFFER, GPUNN__CONSTANT, GPUNN__VALUE } gpunn__kind;
@@ -3257,6 +3348,7 @@ struct gpunn_model {
     int                     lent_weights; /* parameters and buffers in such memory */
     int64_t                 batch;        /* of the last run, before it of the last write; 0 before */
     gpunn_run_state         state;
+    uint64_t                salt;          /* of this rank, in state.seed */
     uint64_t                scopes;        /* optimizers so far that train some of its parameters */
     const gpunn_kernel_set *kernels;       /* NULL: none */
     bool                    kernels_exact; /* its instances are this model's */
@@ -3328,15 +3420,17 @@ struct gpunn_optimizer {
     int    plateau_bad, plateau_cooldown;
 
     gpunn__fit_record fit;
+    gpunn_group      *group; /* of ranks that train together; NULL: none */
 };
 
 /* ==== >>forward ============================================================================================================ *
  * What later sections define and earlier ones use: a model is made while its plans, its optimizers and its backend are not. */
 /* Drops the plans (>>steps): call when what they depend on has changed. */
 GPUNN__PRIVATE void gpunn__invalidate(gpunn_model *model);
-/* A part of a training step (>>optimizer): its state, before; all updates at once; or these put into a run, and after it counted. */
+/* A part of a training step (>>optimizer): its state, before; all updates at once, of so many parts' gradients; or these put into a run,
+ * and after it counted. */
 GPUNN__PRIVATE GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt);
-static GPUNN__STATUS         gpunn__optimizer_update(gpunn_optimizer *opt);
+static GPUNN__STATUS         gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips);
 static void                  gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, bool updates);
 static void                  gpunn__optimizer_advance(gpunn_optimizer *opt);
 static const gpunn_backend  *gpunn__cpu_backend(void); /* >>cpu */
@@ -4117,7 +4211,7 @@ static void gpunn__warn(gpunn_device *dev, const char *text)
 /* Frees a device that is closed, and has no models any more. */
 static void gpunn__device_release(gpunn_device *dev)
 {
-    if (!dev->closed || dev->models) return;
+    if (!dev->closed || dev->models || dev->groups) return;
     dev->backend->close(dev->context);
     gpunn__free(dev, dev->customs, (size_t)dev->custom_count * sizeof *dev->customs);
     gpunn__free(dev, dev, sizeof *dev);
@@ -4417,6 +4511,367 @@ GPUNN_API void gpunn_model_destroy(gpunn_model *model)
     if (model->optimizers || model->loaders)
         gpunn__warn(model->dev, "gpunn_model_destroy: the model has optimizers or loaders, and is freed with the last of them");
     gpunn__model_release(model);
+}
+
+/* ==== >>group ========================================================================================================= *
+ * Ranks, and what they say to each other; what they do together is in >>optimizer, >>loader, >>safetensors and >>fit_loop. */
+enum { GPUNN__GROUP_PIECE = 1 << 22 };
+
+/* ---- MPI ------------------------------------------------------------------------------------------------------------- */
+#ifdef GPUNN_MPI
+/* Every call is one that does not block, and is waited for by asking, so that a rank that is missing ends the wait. Ranks that have
+ * waited long say so to all others: those that have not, when time is up, are the ones that are missing. */
+enum { GPUNN__MPI_WAITING = 1, GPUNN__MPI_MOST = 1 << 30 }; /* tag; elements of one call */
+typedef struct gpunn__mpi {
+    MPI_Comm      comm;
+    bool          begun; /* MPI, by us */
+    int           rank, size;
+    double        timeout;
+    int64_t       call, told; /* number of this call; of the last one of which the others have been told that we wait in it */
+    int64_t      *waits;      /* [size]: the same of each rank, as far as heard */
+    gpunn_device *dev;
+    char          text[256];
+} gpunn__mpi;
+
+static gpunn_status gpunn__mpi_fail(gpunn__mpi *mpi, const char *what, int code)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int  length;
+    (void)MPI_Error_string(code, text, &length);
+    (void)snprintf(mpi->text, sizeof mpi->text, "%s: MPI says %.180s", what, text);
+    return GPUNN_ERR_DEVICE;
+}
+
+static void gpunn__mpi_tell(gpunn__mpi *mpi)
+{
+    mpi->told = mpi->call;
+    for (int rank = 0; rank < mpi->size; rank++) {
+        MPI_Request sent;
+        if (rank == mpi->rank || MPI_Isend(&mpi->told, 1, MPI_INT64_T, rank, GPUNN__MPI_WAITING, mpi->comm, &sent) != MPI_SUCCESS)
+            continue;
+        (void)MPI_Request_free(&sent); /* so small that it is on its way */
+    }
+}
+
+static gpunn_status gpunn__mpi_missing(gpunn__mpi *mpi, const char *what)
+{
+    MPI_Status status;
+    int        there = 0, missing = 0, first = -1;
+    while (MPI_Iprobe(MPI_ANY_SOURCE, GPUNN__MPI_WAITING, mpi->comm, &there, &status) == MPI_SUCCESS && there)
+        if (MPI_Recv(&mpi->waits[status.MPI_SOURCE], 1, MPI_INT64_T, status.MPI_SOURCE, GPUNN__MPI_WAITING, mpi->comm,
+                     MPI_STATUS_IGNORE) != MPI_SUCCESS)
+            break;
+    for (int rank = mpi->size - 1; rank >= 0; rank--)
+        if (rank != mpi->rank && mpi->waits[rank] < mpi->call) {
+            first = rank;
+            missing++;
+        }
+    if (missing)
+        (void)snprintf(mpi->text, sizeof mpi->text,
+                       "%s: rank %d and %d more have not come within %g seconds: look for what they do, or why they ended", what,
+                       first, missing - 1, mpi->timeout);
+    else
+        (void)snprintf(mpi->text, sizeof mpi->text, "%s: all ranks have waited for %g seconds; is the network down?", what,
+                       mpi->timeout);
+    return GPUNN_ERR_DEVICE;
+}
+
+/* code: of the call that made the request. */
+static gpunn_status gpunn__mpi_wait(gpunn__mpi *mpi, const char *what, int code, MPI_Request *request)
+{
+    const double began = MPI_Wtime();
+    int          done = 0;
+    mpi->call++;
+    while (code == MPI_SUCCESS && (code = MPI_Test(request, &done, MPI_STATUS_IGNORE)) == MPI_SUCCESS && !done) {
+        const double waited = MPI_Wtime() - began;
+        if (waited > mpi->timeout / 10 && mpi->told < mpi->call) gpunn__mpi_tell(mpi);
+        if (waited > mpi->timeout) return gpunn__mpi_missing(mpi, what);
+#ifdef _WIN32
+        (void)SwitchToThread();
+#else
+        (void)sched_yield();
+#endif
+    }
+    return code == MPI_SUCCESS ? GPUNN_OK : gpunn__mpi_fail(mpi, what, code);
+}
+
+static gpunn_status gpunn__mpi_all_reduce(void *user, float *values, int64_t count)
+{
+    gpunn__mpi  *mpi = (gpunn__mpi *)user;
+    gpunn_status status = GPUNN_OK;
+    for (int64_t at = 0; at < count && status == GPUNN_OK; at += GPUNN__MPI_MOST) {
+        MPI_Request request;
+        const int   n = count - at < GPUNN__MPI_MOST ? (int)(count - at) : (int)GPUNN__MPI_MOST;
+        const int   code = MPI_Iallreduce(MPI_IN_PLACE, values + at, n, MPI_FLOAT, MPI_SUM, mpi->comm, &request);
+        status = gpunn__mpi_wait(mpi, "all_reduce", code, &request);
+    }
+    return status;
+}
+
+static gpunn_status gpunn__mpi_all_gather(void *user, void *parts, size_t bytes)
+{
+    gpunn__mpi *mpi = (gpunn__mpi *)user;
+    MPI_Request request;
+    const int   code = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, parts, (int)bytes, MPI_BYTE, mpi->comm, &request);
+    return gpunn__mpi_wait(mpi, "all_gather", code, &request);
+}
+
+static gpunn_status gpunn__mpi_broadcast(void *user, void *memory, size_t bytes, int root)
+{
+    gpunn__mpi  *mpi = (gpunn__mpi *)user;
+    gpunn_status status = GPUNN_OK;
+    for (size_t at = 0; at < bytes && status == GPUNN_OK; at += GPUNN__MPI_MOST) {
+        MPI_Request request;
+        const int   n = bytes - at < GPUNN__MPI_MOST ? (int)(bytes - at) : (int)GPUNN__MPI_MOST;
+        const int   code = MPI_Ibcast((char *)memory + at, n, MPI_BYTE, root, mpi->comm, &request);
+        status = gpunn__mpi_wait(mpi, "broadcast", code, &request);
+    }
+    return status;
+}
+
+static const char *gpunn__mpi_error(void *user)
+{
+    return ((const gpunn__mpi *)user)->text;
+}
+
+/* ends: as all ranks are there. */
+static void gpunn__mpi_close(gpunn__mpi *mpi, bool ends)
+{
+    if (ends && mpi->comm != MPI_COMM_NULL) (void)MPI_Comm_free(&mpi->comm);
+    if (ends && mpi->begun) (void)MPI_Finalize();
+    gpunn__free(mpi->dev, mpi->waits, (size_t)mpi->size * sizeof *mpi->waits);
+    gpunn__free(mpi->dev, mpi, sizeof *mpi);
+}
+
+static GPUNN__STATUS gpunn__mpi_begin(gpunn__mpi *mpi)
+{
+    int begun = 0, ended = 0, level;
+    if (MPI_Initialized(&begun) != MPI_SUCCESS || MPI_Finalized(&ended) != MPI_SUCCESS || ended)
+        return gpunn__fail(mpi->dev, GPUNN_ERR_STATE,
+                           "gpunn_group_open: MPI has ended, and begins only once in a process; keep one group");
+    if (!begun && MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS)
+        return gpunn__fail(mpi->dev, GPUNN_ERR_DEVICE, "gpunn_group_open: MPI does not begin; start the program with mpirun");
+    mpi->begun = !begun;
+    if (MPI_Comm_dup(MPI_COMM_WORLD, &mpi->comm) != MPI_SUCCESS ||
+        MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN) != MPI_SUCCESS ||
+        MPI_Comm_rank(mpi->comm, &mpi->rank) != MPI_SUCCESS || MPI_Comm_size(mpi->comm, &mpi->size) != MPI_SUCCESS)
+        return gpunn__fail(mpi->dev, GPUNN_ERR_DEVICE, "gpunn_group_open: MPI gives no communicator of its own");
+    mpi->waits = (int64_t *)gpunn__calloc(mpi->dev, (size_t)mpi->size * sizeof *mpi->waits);
+    return mpi->waits ? GPUNN_OK : GPUNN_ERR_MEMORY;
+}
+
+static GPUNN__STATUS gpunn__mpi_open(gpunn_group *group)
+{
+    gpunn__mpi *mpi = (gpunn__mpi *)gpunn__calloc(group->dev, sizeof *mpi);
+    if (mpi == NULL) return GPUNN_ERR_MEMORY;
+    mpi->dev = group->dev;
+    mpi->comm = MPI_COMM_NULL;
+    mpi->timeout = group->args.timeout;
+    gpunn_status status = gpunn__mpi_begin(mpi);
+    if (status != GPUNN_OK) {
+        gpunn__mpi_close(mpi, false);
+        return status;
+    }
+    group->args.rank = mpi->rank;
+    group->args.size = mpi->size;
+    group->args.all_reduce = gpunn__mpi_all_reduce;
+    group->args.all_gather = gpunn__mpi_all_gather;
+    group->args.broadcast = gpunn__mpi_broadcast;
+    group->args.error = gpunn__mpi_error;
+    group->args.user = mpi;
+    return GPUNN_OK;
+}
+#endif
+
+/* ---- opening and closing --------------------------------------------------------------------------------------------- */
+static GPUNN__STATUS gpunn__engine_open(gpunn_group *group)
+{
+    gpunn_group_args *args = &group->args;
+    const int         given = (args->all_reduce != NULL) + (args->all_gather != NULL) + (args->broadcast != NULL);
+    if (!(args->timeout >= 0 && args->timeout <= 1e9))
+        return gpunn__fail(group->dev, GPUNN_ERR_ARGUMENT, "gpunn_group_open: timeout is %g; give seconds", args->timeout);
+    if (args->timeout == 0) args->timeout = 600;
+    if (given == 3) {
+        if (args->rank >= 0 && args->rank < args->size) return GPUNN_OK;
+        return gpunn__fail(group->dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_group_open: rank is %d and size %d; ranks are from 0 to size - 1", args->rank, args->size);
+    }
+    if (given || args->rank || args->size)
+        return gpunn__fail(
+            group->dev, GPUNN_ERR_ARGUMENT,
+            "gpunn_group_open: an engine of the program's is rank, size, all_reduce, all_gather and broadcast; give "
+            "all of them, or none");
+    args->size = 1;
+#ifdef GPUNN_MPI
+    return gpunn__mpi_open(group);
+#else
+    return GPUNN_OK;
+#endif
+}
+
+static void gpunn__group_free(gpunn_group *group)
+{
+    gpunn_device *dev = group->dev;
+    const size_t  size = (size_t)group->args.size;
+#ifdef GPUNN_MPI
+    if (group->args.all_reduce == gpunn__mpi_all_reduce)
+        gpunn__mpi_close((gpunn__mpi *)group->args.user, group->broken == GPUNN_OK);
+#endif
+    gpunn__free(dev, group->votes, group->votes ? size * sizeof *group->votes : 0);
+    gpunn__free(dev, group->piece, group->piece ? GPUNN__GROUP_PIECE : 0);
+    gpunn__free(dev, group, sizeof *group);
+    dev->groups--;
+    gpunn__device_release(dev);
+}
+
+GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args args)
+{
+    if (dev == NULL) return (gpunn_group *)GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT, "gpunn_group_open: the device is NULL");
+    gpunn_group *group = (gpunn_group *)gpunn__calloc(dev, sizeof *group);
+    if (group == NULL) return NULL;
+    group->dev = dev;
+    group->args = args;
+    dev->groups++;
+    gpunn_status status = gpunn__engine_open(group);
+    if (status == GPUNN_OK) {
+        group->votes = (gpunn__vote *)gpunn__calloc(dev, (size_t)group->args.size * sizeof *group->votes);
+        if (group->votes) return group;
+    }
+    gpunn__group_free(group);
+    return NULL;
+}
+
+static void gpunn__group_join(gpunn_group *group)
+{
+    if (group) group->users++;
+}
+
+static void gpunn__group_leave(gpunn_group *group)
+{
+    if (group && --group->users == 0 && group->closed) gpunn__group_free(group);
+}
+
+GPUNN_API void gpunn_group_close(gpunn_group *group)
+{
+    if (group == NULL || group->closed) return;
+    group->closed = true;
+    if (group->users == 0) gpunn__group_free(group);
+}
+
+GPUNN_API int gpunn_group_rank(const gpunn_group *group)
+{
+    return group ? group->args.rank : 0;
+}
+
+GPUNN_API int gpunn_group_size(const gpunn_group *group)
+{
+    return group ? group->args.size : 1;
+}
+
+GPUNN_API int gpunn_local_rank(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK",
+                                        "SLURM_LOCALID", "LOCAL_RANK"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *value = getenv(names[i]);
+        if (value && value[0] >= '0' && value[0] <= '9') return atoi(value);
+    }
+    return 0;
+}
+
+/* ---- talking --------------------------------------------------------------------------------------------------------- */
+typedef enum gpunn__exchange { GPUNN__ALL_REDUCE, GPUNN__ALL_GATHER, GPUNN__BROADCAST } gpunn__exchange;
+
+/* Memory of the host's: `bytes` in all, of a gathering those of one rank. */
+static GPUNN__STATUS gpunn__exchange_host(gpunn_group *group, gpunn__exchange kind, void *memory, size_t bytes, int root)
+{
+    static const char *const names[] = {"all_reduce", "all_gather", "broadcast"};
+    const gpunn_group_args  *engine = &group->args;
+    gpunn_status             status = GPUNN_OK;
+    if (group->broken)
+        return gpunn__fail(group->dev, group->broken, "the group has failed before; begin anew from the last checkpoint");
+    if (engine->all_reduce == NULL) return GPUNN_OK;
+    switch (kind) {
+    case GPUNN__ALL_REDUCE: status = engine->all_reduce(engine->user, (float *)memory, (int64_t)(bytes / sizeof(float))); break;
+    case GPUNN__ALL_GATHER: status = engine->all_gather(engine->user, memory, bytes); break;
+    case GPUNN__BROADCAST: status = engine->broadcast(engine->user, memory, bytes, root); break;
+    }
+    if (status == GPUNN_OK) return GPUNN_OK;
+    group->broken = status;
+    group->told = true; /* nobody can be told any more */
+    return gpunn__fail(group->dev, status, "the group has failed: %s", engine->error ? engine->error(engine->user) : names[kind]);
+}
+
+/* The sum over all ranks, or what rank 0 has, of memory of a device's. */
+static GPUNN__STATUS gpunn__exchange_memory(gpunn_group *group, gpunn_device *dev, gpunn__exchange kind, void *memory,
+                                            size_t bytes)
+{
+    const gpunn_backend *backend = dev->backend;
+    gpunn_status         status = GPUNN_OK;
+    if (backend == gpunn__cpu_backend() || group->args.size == 1) return gpunn__exchange_host(group, kind, memory, bytes, 0);
+    if (group->piece == NULL) group->piece = (char *)gpunn__realloc(group->dev, NULL, 0, GPUNN__GROUP_PIECE);
+    if (group->piece == NULL) return GPUNN_ERR_MEMORY;
+    for (size_t at = 0, n; at < bytes && status == GPUNN_OK; at += n) {
+        n = bytes - at < GPUNN__GROUP_PIECE ? bytes - at : (size_t)GPUNN__GROUP_PIECE;
+        status = backend->download(dev->context, group->piece, (char *)memory + at, n);
+        if (status != GPUNN_OK) return gpunn__backend_fail(dev, "a group's exchange", status);
+        status = gpunn__exchange_host(group, kind, group->piece, n, 0);
+        if (status != GPUNN_OK) return status;
+        status = backend->upload(dev->context, (char *)memory + at, group->piece, n);
+        if (status != GPUNN_OK) return gpunn__backend_fail(dev, "a group's exchange", status);
+    }
+    return status;
+}
+
+/* Rank `root` tells all others a sentence. */
+static GPUNN__STATUS gpunn__hear(gpunn_group *group, int root, const char *said, char text[GPUNN__ERROR_SIZE])
+{
+    memset(text, 0, GPUNN__ERROR_SIZE);
+    if (group->args.rank == root) (void)snprintf(text, GPUNN__ERROR_SIZE, "%s", said);
+    gpunn_status status = gpunn__exchange_host(group, GPUNN__BROADCAST, text, GPUNN__ERROR_SIZE, root);
+    text[GPUNN__ERROR_SIZE - 1] = 0;
+    return status;
+}
+
+/* What all ranks begin anything with that is common to them: whether each can (status), and is about to do the same, which `format`
+ * says. loss (may be NULL): becomes the mean of all ranks'. */
+static gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float *loss, const char *format, ...)
+    GPUNN__PRINTF(4, 5);
+static gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float *loss, const char *format, ...)
+{
+    char          what[256], other[GPUNN__ERROR_SIZE], first[GPUNN__ERROR_SIZE];
+    const int     rank = group->args.rank, size = group->args.size;
+    gpunn_device *dev = group->dev;
+    gpunn__vote  *votes = group->votes;
+    double        sum = 0;
+    va_list       list;
+    va_start(list, format);
+    (void)vsnprintf(what, sizeof what, format, list);
+    va_end(list);
+    votes[rank].status = (int32_t)status;
+    votes[rank].loss = loss ? *loss : 0;
+    votes[rank].what = gpunn__hash(what);
+    gpunn_status spoken = gpunn__exchange_host(group, GPUNN__ALL_GATHER, votes, sizeof *votes, 0);
+    if (spoken != GPUNN_OK) return spoken;
+    group->told = true;
+    for (int r = 0; r < size; r++) {
+        if (votes[r].status == GPUNN_OK) continue;
+        const gpunn_status theirs = (gpunn_status)votes[r].status;
+        spoken = gpunn__hear(group, r, gpunn_error(dev), other);
+        if (spoken != GPUNN_OK || status != GPUNN_OK) return status == GPUNN_OK ? spoken : status;
+        return gpunn__fail(dev, theirs, "rank %d: %s", r, other);
+    }
+    for (int r = 1; r < size; r++) {
+        if (votes[r].what == votes[0].what) continue;
+        spoken = gpunn__hear(group, 0, what, first);
+        if (spoken == GPUNN_OK) spoken = gpunn__hear(group, r, what, other);
+        if (spoken != GPUNN_OK) return spoken;
+        return gpunn__fail(dev, GPUNN_ERR_STATE, "the ranks do not do the same: rank 0 has %s; rank %d has %s", first, r, other);
+    }
+    group->told = false;
+    for (int r = 0; r < size; r++) sum += (double)votes[r].loss;
+    if (loss) *loss = (float)(sum / size);
+    return GPUNN_OK;
 }
 
 /* ==== >>arguments ===================================================================================================== *
@@ -6038,7 +6493,7 @@ GPUNN__PRIVATE int64_t gpunn__fan_in(const gpunn_tensor *t)
 static void gpunn__draw_tensor(const gpunn_tensor *t, const gpunn_init *init, int64_t first, int64_t count, float *values)
 {
     int64_t row = t->rank > 1 ? gpunn__count(t, 1) / t->dim[0] : 1, zero = t->padding ? (t->padding - 1) * row - first : count;
-    gpunn__draw(init, t->model->state.seed, (uint32_t)t->id, gpunn__fan_in(t), first, count, values);
+    gpunn__draw(init, t->model->state.seed - t->model->salt, (uint32_t)t->id, gpunn__fan_in(t), first, count, values);
     for (int64_t i = zero > 0 ? zero : 0; i < count && i < zero + row; i++) values[i] = 0;
 }
 
@@ -12436,6 +12891,16 @@ GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count)
 /* Backend memory of a tensor and its bytes now, as the program counts them; NULL after a failure. */
 static void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes);
 
+/* The loss of the training step that has just run, which must be finite. */
+static GPUNN__STATUS gpunn__read_loss(gpunn_tensor *loss, float *value)
+{
+    gpunn_status status = gpunn_read(loss, value, sizeof *value);
+    const char  *fault = gpunn__not_finite(value, sizeof *value);
+    if (status != GPUNN_OK || fault == NULL) return status;
+    return gpunn__fail(loss->model->dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, "loss", fault,
+                       (unsigned long long)loss->model->state.step);
+}
+
 /* Forward, loss, backward, one part after another. */
 static GPUNN__STATUS gpunn__run_training(gpunn_tensor *loss, gpunn__plan *plan)
 {
@@ -12443,12 +12908,8 @@ static GPUNN__STATUS gpunn__run_training(gpunn_tensor *loss, gpunn__plan *plan)
     gpunn_status  status = gpunn__run_steps(dev, plan, 0, plan->forward_count);
     if (status != GPUNN_OK) return status;
     float value = 0;
-    status = gpunn_read(loss, &value, sizeof value);
-    if (status != GPUNN_OK) return status;
-    const char *fault = gpunn__not_finite(&value, sizeof value);
-    if (fault)
-        return gpunn__fail(dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, "loss", fault, (unsigned long long)loss->model->state.step);
-    return gpunn__run_steps(dev, plan, plan->forward_count, plan->step_count);
+    status = gpunn__read_loss(loss, &value);
+    return status == GPUNN_OK ? gpunn__run_steps(dev, plan, plan->forward_count, plan->step_count) : status;
 }
 
 static bool gpunn__is_among(const gpunn__chosen *chosen, const gpunn_tensor *parameter)
@@ -12533,11 +12994,11 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, gpunn_tensor *loss, const g
     if (dev->backend->execute == NULL) {
         status = loss ? gpunn__run_training(loss, plan) : gpunn__run_steps(dev, plan, 0, plan->step_count);
         for (int i = 0; i < plan->reached_count && status == GPUNN_OK; i++) model->tensors[plan->reached[i]]->grad_reached = true;
-        return status == GPUNN_OK && updates ? gpunn__optimizer_update(opt) : status;
+        return status == GPUNN_OK && updates ? gpunn__optimizer_update(opt, opt->parts + 1, true) : status;
     }
     gpunn_run run = gpunn__whole_run(model, plan);
     size_t    bytes;
-    if (loss) run.loss = (const float *)gpunn__memory_of(loss, false, &bytes);
+    if (loss && !(opt && opt->group)) run.loss = (const float *)gpunn__memory_of(loss, false, &bytes);
     if (loss && model->precision == GPUNN_PRECISION_F16) run.loss_gradient = gpunn__loss_gradient(model);
     for (int i = 0; i < plan->reached_count; i++) model->tensors[plan->reached[i]]->grad_reached = true;
     if (opt) gpunn__optimizer_collect(opt, &run, updates);
@@ -12639,31 +13100,6 @@ GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const v
     status = gpunn__seed(model, plan, caller, gradients);
     const gpunn_backward_args args = {0, GPUNN_MODE_TRAINING, NULL, false};
     return status == GPUNN_OK ? gpunn__train(plan, NULL, &args, NULL, false) : status;
-}
-
-GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *loss, gpunn_train_step_args args)
-{
-    static const char function[] = "gpunn_train_step";
-    if (opt == NULL || loss == NULL)
-        return gpunn__fail(opt    ? opt->model->dev
-                           : loss ? loss->model->dev
-                                  : NULL,
-                           GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function, opt ? "loss" : "optimizer");
-    if (loss->model != opt->model)
-        return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT, "%s: the loss is of another model than the optimizer", function);
-    if (args.accumulate < 0)
-        return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT, "%s: accumulate is %d; give the number of calls for one update",
-                           function, args.accumulate);
-    gpunn_backward_args backward = {0, GPUNN_MODE_TRAINING, opt, false};
-    gpunn_status        status = gpunn__optimizer_prepare(opt);
-    if (status != GPUNN_OK) return status;
-    const bool updates = opt->parts + 1 >= args.accumulate;
-    status = gpunn__gradients(loss, &backward, opt, updates);
-    if (status == GPUNN_ERR_NUMERIC)
-        opt->parts = 0;
-    else if (status == GPUNN_OK)
-        opt->parts = updates ? 0 : opt->parts + 1;
-    return status;
 }
 
 GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model)
@@ -21906,6 +22342,7 @@ GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
     *link = opt->next;
     if (opt->model->swapped == opt) opt->model->swapped = NULL;
     if (opt->captured) dev->backend->forget(dev->context, opt->captured);
+    gpunn__group_leave(opt->group);
     gpunn__drop_plans(model, opt->scope);
     gpunn__device_free(dev, opt->loss_scale, sizeof opt->kept_scale);
     gpunn__optimizer_release(opt);
@@ -22486,23 +22923,73 @@ static GPUNN__STATUS gpunn__clip_updates(gpunn_optimizer *opt, int count)
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt)
+/* ---- ranks ----------------------------------------------------------------------------------------------------------- */
+/* Rank 0's parameters or buffers become those of all, as many at once as lie behind each other. */
+static GPUNN__STATUS gpunn__spread_weights(gpunn_optimizer *opt, gpunn__kind kind)
 {
-    int          count = gpunn__optimizer_updates(opt, opt->parts + 1, true);
-    gpunn_status status = gpunn__clip_updates(opt, count);
-    return status == GPUNN_OK ? gpunn__optimizer_apply(opt, count) : status;
+    gpunn_model *model = opt->model;
+    gpunn_status status = GPUNN_OK;
+    for (int id = 0, next; id < model->tensor_count && status == GPUNN_OK; id = next) {
+        const gpunn_tensor *first = model->tensors[id], *t;
+        next = id + 1;
+        if (first->kind != kind) continue;
+        int64_t end = first->offset + gpunn__count(first, 1);
+        for (; next < model->tensor_count && !gpunn__is_lent(first); next++) {
+            t = model->tensors[next];
+            if (t->kind != kind) continue;
+            if (t->offset != gpunn__aligned(end) || gpunn__is_lent(t)) break;
+            end = t->offset + gpunn__count(t, 1);
+        }
+        status = gpunn__exchange_memory(opt->group, model->dev, GPUNN__BROADCAST, gpunn__weights(first),
+                                        (size_t)(end - first->offset) * sizeof(float));
+    }
+    GPUNN__WEIGHTS_CHANGED(model);
+    return status;
 }
 
-GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
+/* The gradients become their means over all ranks. */
+static GPUNN__STATUS gpunn__average_gradients(gpunn_optimizer *opt)
 {
-    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_optimizer_step: the optimizer is NULL");
     gpunn_device *dev = opt->model->dev;
-    gpunn_status  status = gpunn__optimizer_prepare(opt);
+    const float   share = 1 / (float)gpunn_group_size(opt->group);
+    gpunn__range  range = {0, 0, 0, 0};
+    gpunn_status  status = GPUNN_OK;
+    while (status == GPUNN_OK && share < 1 && gpunn__next_range(&range, opt->parameters, opt->parameter_count, NULL)) {
+        float        *gradient = gpunn__gradient_of(opt->parameters[range.first]);
+        const int64_t count = range.end - range.begin;
+        status = gpunn__exchange_memory(opt->group, dev, GPUNN__ALL_REDUCE, gradient, (size_t)count * sizeof *gradient);
+        if (status != GPUNN_OK) return status;
+        status = dev->backend->scale(dev->context, gradient, count, share, 0);
+        if (status != GPUNN_OK) return gpunn__backend_fail(dev, "averaging gradients", status);
+    }
+    return status == GPUNN_OK ? gpunn__spread_weights(opt, GPUNN__BUFFER) : status;
+}
+
+/* Whether the ranks are about to make the same update; loss as of gpunn__agree. */
+static GPUNN__STATUS gpunn__agree_on_update(gpunn_optimizer *opt, gpunn_status status, float *loss)
+{
+    int      count = 0;
+    uint32_t which = 0;
+    for (int i = 0; i < opt->parameter_count; i++) {
+        const gpunn_tensor *t = opt->parameters[i];
+        if (!gpunn__has_gradient(t)) continue;
+        which = which * 31 + (uint32_t)t->id;
+        count++;
+    }
+    return gpunn__agree(opt->group, status, loss,
+                        "update %lld of %s, lr %.9g, clip norm %g and value %g, part %d, gradients of %d parameters (%08x)",
+                        (long long)opt->step_count + 1, opt->name, (double)gpunn_get_lr(opt), (double)opt->clip_norm,
+                        (double)opt->clip_value, opt->parts + 1, count, (unsigned)which);
+}
+
+static GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips)
+{
+    gpunn_device *dev = opt->model->dev;
+    gpunn_status  status = opt->group ? gpunn__average_gradients(opt) : GPUNN_OK;
     if (status != GPUNN_OK) return status;
-    const bool ends = opt->parts > 0;
-    int        count = gpunn__optimizer_updates(opt, ends ? opt->parts : 1, ends);
+    const int count = gpunn__optimizer_updates(opt, parts, clips);
     if (dev->backend->execute == NULL) {
-        if (ends) status = gpunn__clip_updates(opt, count);
+        if (clips) status = gpunn__clip_updates(opt, count);
         return status == GPUNN_OK ? gpunn__optimizer_apply(opt, count) : status;
     }
     gpunn_run run;
@@ -22511,10 +22998,110 @@ GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
     run.captured = opt->captured;
     run.updates = opt->updates;
     run.update_count = count;
-    run.loss_scale = ends ? opt->loss_scale : NULL;
+    run.loss_scale = clips ? opt->loss_scale : NULL;
     status = gpunn__execute(dev, &run, opt->name);
     opt->captured = run.captured;
     if (status == GPUNN_OK) gpunn__optimizer_advance(opt);
+    return status;
+}
+
+/* What follows this rank's gradients, or its failure. */
+static GPUNN__STATUS gpunn__train_together(gpunn_optimizer *opt, gpunn_tensor *loss, bool updates, gpunn_status status)
+{
+    gpunn_device *dev = opt->model->dev;
+    float         value = 0;
+    size_t        bytes;
+    if (status == GPUNN_OK) status = gpunn__read_loss(loss, &value);
+    status = gpunn__agree_on_update(opt, status, &value);
+    if (status != GPUNN_OK) return status;
+    status = dev->backend->upload(dev->context, gpunn__memory_of(loss, false, &bytes), &value, sizeof value);
+    if (status != GPUNN_OK) return gpunn__backend_fail(dev, "averaging the loss", status);
+    return updates ? gpunn__optimizer_update(opt, opt->parts + 1, true) : GPUNN_OK;
+}
+
+GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *loss, gpunn_train_step_args args)
+{
+    static const char function[] = "gpunn_train_step";
+    if (opt == NULL || loss == NULL)
+        return gpunn__fail(opt    ? opt->model->dev
+                           : loss ? loss->model->dev
+                                  : NULL,
+                           GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function, opt ? "loss" : "optimizer");
+    if (loss->model != opt->model)
+        return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT, "%s: the loss is of another model than the optimizer", function);
+    if (args.accumulate < 0)
+        return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT, "%s: accumulate is %d; give the number of calls for one update",
+                           function, args.accumulate);
+    gpunn_backward_args backward = {0, GPUNN_MODE_TRAINING, opt, false};
+    gpunn_status        status = gpunn__optimizer_prepare(opt);
+    const bool          updates = opt->parts + 1 >= args.accumulate;
+    if (status == GPUNN_OK) status = gpunn__gradients(loss, &backward, opt, updates && opt->group == NULL);
+    if (opt->group) status = gpunn__train_together(opt, loss, updates, status);
+    if (status == GPUNN_ERR_NUMERIC)
+        opt->parts = 0;
+    else if (status == GPUNN_OK)
+        opt->parts = updates ? 0 : opt->parts + 1;
+    return status;
+}
+
+GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
+{
+    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_optimizer_step: the optimizer is NULL");
+    gpunn_status status = gpunn__optimizer_prepare(opt);
+    const bool   ends = opt->parts > 0;
+    if (opt->group) status = gpunn__agree_on_update(opt, status, NULL);
+    return status == GPUNN_OK ? gpunn__optimizer_update(opt, ends ? opt->parts : 1, ends) : status;
+}
+
+/* Whether the ranks have the same tensors, optimizers and counts; the first difference is told. */
+static GPUNN__STATUS gpunn__compare_ranks(gpunn_optimizer *opt, gpunn_status status)
+{
+    gpunn_model *model = opt->model;
+    gpunn_group *group = opt->group;
+    char         text[512], shape[128];
+    uint32_t     settings = 0;
+    for (int i = 0; i < GPUNN_SETTINGS && gpunn__rules[opt->rule.kind].setting[i].key; i++) {
+        (void)snprintf(text, sizeof text, "%08x%.9g", (unsigned)settings, (double)opt->rule.setting[i]);
+        settings = gpunn__hash(text);
+    }
+    status = gpunn__agree(group, status, NULL, "gpunn %s, precision %d, seed %llu and %d tensors", GPUNN_VERSION,
+                          (int)model->precision, (unsigned long long)(model->state.seed - model->salt), model->tensor_count);
+    for (int id = 0; id < model->tensor_count && status == GPUNN_OK; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        gpunn__node_text(t, text, sizeof text);
+        status = gpunn__agree(group, status, NULL, "'%.60s' %.60s%s, %.100s", gpunn__called(t), gpunn__shape_text(t, shape),
+                              t->kind == GPUNN__PARAMETER && !t->trainable ? ", frozen" : "",
+                              t->kind == GPUNN__VALUE ? text : gpunn_dtype_name(t->dtype));
+    }
+    if (status == GPUNN_OK)
+        status = gpunn__agree(
+            group, status, NULL, "%s of %d parameters, settings %08x, average %g, after %lld updates and %d epochs", opt->name,
+            opt->parameter_count, (unsigned)settings, (double)opt->average_decay, (long long)opt->step_count, opt->fit.epochs);
+    return status;
+}
+
+GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group)
+{
+    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_distribute: the optimizer is NULL");
+    gpunn_model *model = opt->model;
+    gpunn_group *before = opt->group;
+    gpunn__group_join(group);
+    opt->group = group;
+    gpunn_status status = group ? gpunn__compare_ranks(opt, gpunn__optimizer_prepare(opt)) : GPUNN_OK;
+    if (group && status == GPUNN_OK) status = gpunn__spread_weights(opt, GPUNN__PARAMETER);
+    if (group && status == GPUNN_OK) status = gpunn__spread_weights(opt, GPUNN__BUFFER);
+    for (int i = 0; i < GPUNN__STATES && group && status == GPUNN_OK; i++)
+        if (opt->state[i])
+            status = gpunn__exchange_memory(group, model->dev, GPUNN__BROADCAST, opt->state[i],
+                                            (size_t)opt->state_count * sizeof(float));
+    const bool done = status == GPUNN_OK;
+    if (done) {
+        const uint64_t salt = (uint64_t)gpunn_group_rank(group) * UINT64_C(0x9E3779B97F4A7C15);
+        model->state.seed += salt - model->salt;
+        model->salt = salt;
+    }
+    opt->group = done ? group : before;
+    gpunn__group_leave(done ? before : group);
     return status;
 }
 
@@ -23559,17 +24146,26 @@ static void gpunn__convert(const gpunn__loader_field *field, const void *from, v
     }
 }
 
+/* This rank's samples in a batch. */
 static int64_t gpunn__batch_size(const gpunn_loader *loader, int64_t number)
 {
-    int64_t rest = loader->args.count - number * loader->args.batch_size;
-    return rest < loader->args.batch_size ? rest : loader->args.batch_size;
+    const int64_t size = loader->args.batch_size, ranks = gpunn_group_size(loader->args.group),
+                  rest = (loader->args.count - number * size * ranks) / ranks;
+    return rest < size ? rest : size;
+}
+
+/* The place of the first of them in the epoch's order. */
+static int64_t gpunn__batch_first(const gpunn_loader *loader, int64_t number)
+{
+    return number * loader->args.batch_size * gpunn_group_size(loader->args.group) +
+           gpunn_group_rank(loader->args.group) * gpunn__batch_size(loader, number);
 }
 
 /* Fills a batch; in a worker this touches nothing else that changes. */
 static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
 {
     const gpunn_loader_args *args = &loader->args;
-    int64_t                  first = batch->number * args->batch_size, n = gpunn__batch_size(loader, batch->number);
+    const int64_t            first = gpunn__batch_first(loader, batch->number), n = gpunn__batch_size(loader, batch->number);
     batch->status = GPUNN_OK;
     for (int64_t i = 0; i < n; i++) {
         int64_t sample = loader->order ? loader->order[first + i] : first + i;
@@ -23665,7 +24261,7 @@ GPUNN_API bool gpunn_next(gpunn_loader *loader)
     if (more) {
         const gpunn__batch *batch = gpunn__batch_next(loader);
         gpunn_status        status = batch->status;
-        int64_t             first = loader->position * loader->args.batch_size, n = gpunn__batch_size(loader, loader->position);
+        const int64_t       first = gpunn__batch_first(loader, loader->position), n = gpunn__batch_size(loader, loader->position);
         if (status != GPUNN_OK)
             (void)gpunn__fail(loader->model->dev, status, "gpunn_next: the load callback failed for sample %lld with %s",
                               (long long)batch->sample, gpunn_status_name(status));
@@ -23772,12 +24368,13 @@ static GPUNN__STATUS gpunn__loader_setup(gpunn_loader *loader)
                            "%s: count is %lld, batch_size %d and workers %d; count and batch_size are at least 1, "
                            "workers 0 to %d",
                            function, (long long)args->count, args->batch_size, args->workers, (int)GPUNN__MAX_WORKERS);
-    loader->batches = args->count / args->batch_size + (!args->drop_last && args->count % args->batch_size != 0);
+    const int64_t ranks = gpunn_group_size(args->group), each = args->count / ranks;
+    loader->batches = each / args->batch_size + (!args->drop_last && each % args->batch_size != 0);
     if (loader->batches == 0)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "%s: %lld samples do not fill one batch of %d and drop_last leaves out the rest; "
-                           "use a smaller batch_size",
-                           function, (long long)args->count, args->batch_size);
+                           "%s: %lld samples do not fill one batch of %d on %lld rank%s%s; use a smaller batch_size", function,
+                           (long long)args->count, args->batch_size, (long long)ranks, ranks == 1 ? "" : "s",
+                           args->drop_last ? " and drop_last leaves out the rest" : "");
     bool fits = true, copies = false;
     for (; loader->field_count < GPUNN_MAX_FIELDS && args->fields[loader->field_count].input; loader->field_count++) {
         gpunn_status status = gpunn__loader_field_check(loader, loader->field_count);
@@ -23821,7 +24418,13 @@ GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_ar
     loader->args = args;
     loader->ordered_epoch = -1;
     GPUNN__MONITOR_OPEN(&loader->monitor);
-    if (gpunn__loader_setup(loader) != GPUNN_OK) {
+    gpunn__group_join(args.group);
+    gpunn_status status = gpunn__loader_setup(loader);
+    if (args.group)
+        status = gpunn__agree(args.group, status, NULL, "gpunn_loader_create of %lld samples, batches of %d, seed %llu%s",
+                              (long long)args.count, loader->args.batch_size, (unsigned long long)loader->args.seed,
+                              args.shuffle ? ", shuffled" : "");
+    if (status != GPUNN_OK) {
         gpunn_loader_destroy(loader);
         return NULL;
     }
@@ -23845,6 +24448,7 @@ GPUNN_API void gpunn_loader_destroy(gpunn_loader *loader)
     GPUNN__MONITOR_CLOSE(&loader->monitor);
     gpunn__free(dev, loader->memory, loader->batch_bytes * (size_t)loader->ring_count);
     gpunn__free(dev, loader->order, (size_t)loader->args.count * sizeof *loader->order);
+    gpunn__group_leave(loader->args.group);
     gpunn__free(dev, loader, sizeof *loader);
     model->loaders--;
     gpunn__model_release(model);
@@ -25261,9 +25865,8 @@ static GPUNN__STATUS gpunn__partners_prepare(gpunn_optimizer *opt)
     return status;
 }
 
-GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader *loader, const char *path)
+static GPUNN__STATUS gpunn__checkpoint_write(gpunn_optimizer *opt, const gpunn_loader *loader, const char *path)
 {
-    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_checkpoint_save: the optimizer is NULL");
     gpunn_model *model = opt->model;
     int          count;
     gpunn_status status = gpunn__partners_prepare(opt);
@@ -25288,11 +25891,24 @@ GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader 
     if (loader) {
         gpunn__loader_state(loader, &resume->epoch, &resume->position);
         resume->seed = loader->args.seed;
+        if (loader->args.group && resume->position == loader->batches) { /* which may be another number next time */
+            resume->epoch++;
+            resume->position = 0;
+        }
     }
     gpunn__saved saved = {model, resume, count};
     status = gpunn__archive_write(model->dev, path, NULL, gpunn__emit_model, &saved);
     gpunn__free(model->dev, resume, (size_t)count * sizeof *resume);
     return status;
+}
+
+GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader *loader, const char *path)
+{
+    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_checkpoint_save: the optimizer is NULL");
+    gpunn_status status = gpunn_group_rank(opt->group) == 0 ? gpunn__checkpoint_write(opt, loader, path) : GPUNN_OK;
+    return opt->group
+               ? gpunn__agree(opt->group, status, NULL, "gpunn_checkpoint_save after update %lld", (long long)opt->step_count)
+               : status;
 }
 
 /* What the file says of as many optimizers as there are. */
@@ -25346,7 +25962,7 @@ static GPUNN__STATUS gpunn__stage_settle(const gpunn__archive *a, const gpunn_op
 static void gpunn__resume_apply(gpunn_optimizer *opt, gpunn__resume *list, const char *stage)
 {
     gpunn_model *model = opt->model;
-    model->state.seed = list->state.seed;
+    model->state.seed = list->state.seed + model->salt;
     model->state.step = list->state.step;
     for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o), list++) {
         size_t            bytes = (size_t)o->parameter_count * sizeof *o->steps;
@@ -25358,9 +25974,8 @@ static void gpunn__resume_apply(gpunn_optimizer *opt, gpunn__resume *list, const
     }
 }
 
-GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader *loader, const char *path)
+static GPUNN__STATUS gpunn__checkpoint_read(gpunn_optimizer *opt, gpunn_loader *loader, const char *path)
 {
-    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_checkpoint_load: the optimizer is NULL");
     gpunn_model    *model = opt->model;
     gpunn_device   *dev = model->dev;
     gpunn_load_args args;
@@ -25397,6 +26012,14 @@ GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader 
     gpunn__free(dev, list, (size_t)count * sizeof *list);
     gpunn__free(dev, stage, gpunn__stage_bytes(model, opt));
     return status;
+}
+
+GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader *loader, const char *path)
+{
+    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_checkpoint_load: the optimizer is NULL");
+    gpunn_status status = gpunn__checkpoint_read(opt, loader, path);
+    return opt->group ? gpunn__agree(opt->group, status, NULL, "gpunn_checkpoint_load of update %lld", (long long)opt->step_count)
+                      : status;
 }
 
 /* ==== >>spec =============================================================================================================== *
@@ -27355,6 +27978,34 @@ static GPUNN__STATUS gpunn__mean_log(gpunn__mean *mean, int column)
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "keeping the loss", status);
 }
 
+/* Makes the sums those of all ranks', behind the last batch, or tells them of this rank's failure, unless they know. */
+static GPUNN__STATUS gpunn__mean_join(gpunn__mean *mean, gpunn_group *group, gpunn_status status)
+{
+    typedef struct part {
+        double sum[GPUNN__MEASURES], samples;
+    } part;
+    if (group == NULL || (status != GPUNN_OK && group->told)) return status;
+    gpunn_device *dev = group->dev;
+    const int     size = gpunn_group_size(group);
+    part         *parts = (part *)gpunn__calloc(dev, (size_t)size * sizeof *parts);
+    if (parts == NULL) status = GPUNN_ERR_MEMORY;
+    status = gpunn__agree(group, status, NULL, "the end of an epoch with %d means", mean->count);
+    if (status == GPUNN_OK) {
+        part *own = parts + gpunn_group_rank(group);
+        memcpy(own->sum, mean->sum, sizeof own->sum);
+        own->samples = mean->samples;
+        status = gpunn__exchange_host(group, GPUNN__ALL_GATHER, parts, sizeof *parts, 0);
+        memset(mean->sum, 0, sizeof mean->sum);
+        mean->samples = 0;
+        for (int rank = 0; rank < size; rank++) {
+            for (int i = 0; i < mean->count; i++) mean->sum[i] += parts[rank].sum[i];
+            mean->samples += parts[rank].samples;
+        }
+    }
+    gpunn__free(dev, parts, parts ? (size_t)size * sizeof *parts : 0);
+    return status;
+}
+
 static size_t gpunn__mean_bytes(const gpunn__mean *mean)
 {
     return (size_t)(mean->count * GPUNN__LOGGED) * sizeof *mean->log;
@@ -27442,7 +28093,8 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
     if (status != GPUNN_OK) return status;
     gpunn__mean mean;
     gpunn__mean_begin(&mean, loss, metric, NULL);
-    status = gpunn__mean_evaluate(&mean, loader);
+    if (loader->args.group) loader->args.group->told = false;
+    status = gpunn__mean_join(&mean, loader->args.group, gpunn__mean_evaluate(&mean, loader));
     float means[2], others[GPUNN_MAX_METRICS];
     gpunn__mean_get(&mean, metric != NULL, &means[0], &means[1], others);
     if (status == GPUNN_OK && loss_mean) *loss_mean = means[0];
@@ -27776,6 +28428,7 @@ static GPUNN__STATUS gpunn__fit_call(gpunn__fit *fit, const char *name, bool (*f
 {
     gpunn_progress *p = &fit->progress;
     p->seconds = gpunn__seconds() - fit->began;
+    if (function == fit->args->on_progress && gpunn_group_rank(fit->opt->group) != 0) return GPUNN_OK;
     if (function == NULL || function(fit->args->user, p)) return GPUNN_OK;
     return gpunn__fail(fit->dev, GPUNN_ERR_CANCELLED, "gpunn_fit: %s cancelled it in epoch %d, %s batch %lld of %lld", name,
                        p->epoch, function == fit->args->on_batch_begin ? "before" : "after", (long long)p->batch,
@@ -27816,7 +28469,10 @@ static GPUNN__STATUS gpunn__fit_batches(gpunn__fit *fit)
     gpunn_status ended = gpunn__mean_end(&mean);
     if (status == GPUNN_OK && p->batch < p->batches) status = gpunn_last_status(fit->dev);
     if (status == GPUNN_OK) status = ended;
-    return status == GPUNN_OK ? gpunn_synchronize(fit->dev) : status; /* a loss that was not finite is known now */
+    if (status == GPUNN_OK) status = gpunn_synchronize(fit->dev); /* a loss that was not finite is known now */
+    status = gpunn__mean_join(&mean, fit->opt->group, status);
+    gpunn__mean_get(&mean, args->metric != NULL, &p->loss, &p->metric, p->metrics);
+    return status;
 }
 
 /* The history's files. */
@@ -27825,6 +28481,7 @@ static GPUNN__STATUS gpunn__fit_files(gpunn__fit *fit)
     const gpunn_fit_args    *args = fit->args;
     const gpunn__fit_record *record = fit->record;
     gpunn_status             status = GPUNN_OK;
+    if (gpunn_group_rank(fit->opt->group) != 0) return GPUNN_OK;
     if (args->history_csv) status = gpunn__write_csv(fit->dev, args->history_csv, record->history, record->epochs);
     if (status == GPUNN_OK && args->history_svg)
         status = gpunn__write_svg(fit->dev, args->history_svg, record->history, record->epochs, fit->progress.metric_name);
@@ -27842,12 +28499,12 @@ static GPUNN__STATUS gpunn__fit_validate(gpunn__fit *fit, float *watched)
     if (args->validation) {
         gpunn__mean mean;
         gpunn__mean_begin(&mean, args->loss, args->metric, args->metrics);
-        status = gpunn__mean_evaluate(&mean, args->validation);
+        status = gpunn__mean_join(&mean, fit->opt->group, gpunn__mean_evaluate(&mean, args->validation));
         if (status == GPUNN_OK)
             gpunn__mean_get(&mean, args->metric != NULL, &p->validation_loss, &p->validation_metric, p->validation_metrics);
     }
     *watched = args->validation ? p->validation_loss : p->loss;
-    if (status == GPUNN_OK && args->best_weights && *watched < fit->record->best)
+    if (status == GPUNN_OK && args->best_weights && *watched < fit->record->best && gpunn_group_rank(fit->opt->group) == 0)
         status = gpunn_save(fit->opt->model, args->best_weights);
     if (averages) back = gpunn_ema_swap(fit->opt);
     return status == GPUNN_OK ? back : status;
@@ -27944,6 +28601,9 @@ GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args)
     if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_fit: the optimizer is NULL");
     if (args.epochs == GPUNN_ZERO) args.epochs = 0;
     gpunn_status status = gpunn__fit_check(opt, &args);
+    if (opt->group)
+        status = gpunn__agree(opt->group, status, NULL, "gpunn_fit of %d epochs of %lld batches", args.epochs,
+                              (long long)gpunn_loader_batches(args.train));
     if (status != GPUNN_OK) return status;
     gpunn__fit fit;
     memset(&fit, 0, sizeof fit);
@@ -27965,6 +28625,8 @@ GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args)
         status = gpunn__fit_batches(&fit);
         if (status == GPUNN_OK) status = gpunn__fit_epoch_end(&fit);
     }
+    if (opt->group && (status == GPUNN_OK || !opt->group->told))
+        status = gpunn__agree(opt->group, status, NULL, "the end of gpunn_fit");
     return status;
 }
 

@@ -8,6 +8,7 @@
  *        ./gpt2 --text book.txt --steps 2000 --checkpoint gpt2.ckpt    [--resume goes on where the checkpoint stands]
  *        ./gpt2 --config 124M --vocab vocab.json --merges merges.txt --weights model.safetensors --steps 0 --prompt "Hello,"
  *        ./gpt2 --config 124M --precision bf16 --batch 16 --context 1024 --text book.txt --save mine.safetensors
+ *        mpirun -n 4 ./gpt2 ...                 with mpicc -DGPUNN_MPI in the place of cc: four batches a step, one for each rank
  * Expect: the loss falls from 5.5 to below 0.1 on the built-in text, numbers in words, and the sample counts on from forty-two;
  *         tokens a second, and which share of the machine's peak that is (of --peak TFLOP/s, a GPU's known figure, or a matrix
  *         product timed here). The 124M model with --batch 1 --context 64 takes 2.3 GiB, its checkpoint 1.4. */
@@ -36,10 +37,11 @@ typedef struct shape {
 
 typedef struct gpt2 {
     gpunn_model  *model;
+    gpunn_group  *group;
     shape         s;
     int           context;
-    gpunn_tensor *tokens, *targets, *logits, *loss, *share; /* share: the loss over the batches whose gradients are summed */
-    gpunn_tensor *row, *next;                               /* row: 1 at the position after which `next` has the logits */
+    gpunn_tensor *tokens, *targets, *logits, *loss;
+    gpunn_tensor *row, *next; /* row: 1 at the position after which `next` has the logits */
 } gpt2;
 
 static bool fail(const char *what)
@@ -120,8 +122,7 @@ static gpt2 build(gpunn_device *dev, const options *o, shape s, int context)
     x = gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH * context, s.width));
     net.logits = gpunn_linear(x, "lm_head", .no_bias = true, .weight = table);
     net.loss = gpunn_cross_entropy(net.logits, gpunn_reshape(net.targets, GPUNN_SHAPE(GPUNN_BATCH * context)));
-    net.share = o->accumulate > 1 ? gpunn_mul_scalar(net.loss, 1 / (float)o->accumulate) : net.loss;
-    if (net.share) prepare_parameters(&net);
+    if (net.loss) prepare_parameters(&net);
     return net;
 }
 
@@ -270,8 +271,10 @@ static uint64_t mixed(uint64_t x)
     return x ^ x >> 31;
 }
 
+/* Batch `number`, of which each rank has one of its own. */
 static bool write_batch(gpunn_device *dev, const gpt2 *net, const options *o, const corpus *c, int64_t number)
 {
+    number = number * gpunn_group_size(net->group) + gpunn_group_rank(net->group);
     size_t   length = (size_t)net->context, size = (size_t)o->batch * length * sizeof(int64_t);
     int64_t *tokens = malloc(size), *targets = malloc(size);
     bool     good = tokens && targets;
@@ -342,20 +345,15 @@ static double rate_at(const options *o, int64_t step)
 static bool train_step(gpunn_device *dev, const gpt2 *net, gpunn_optimizer *adam, const options *o, const corpus *c, int64_t step,
                        double *loss)
 {
+    bool good = true;
     gpunn_set_lr(adam, (float)rate_at(o, step));
     *loss = 0;
-    if (o->accumulate == 1) {
-        bool good = write_batch(dev, net, o, c, step) && check(dev, gpunn_train_step(adam, net->loss) == GPUNN_OK);
-        *loss = good ? (double)gpunn_item(net->loss) : 0;
-        return good;
-    }
-    bool good = check(dev, gpunn_zero_grad(net->model) == GPUNN_OK);
     for (int i = 0; good && i < o->accumulate; i++) {
-        good = write_batch(dev, net, o, c, step * o->accumulate + i) && check(dev, gpunn_backward(net->share) == GPUNN_OK);
-        if (good) *loss += (double)gpunn_item(net->share);
+        good = write_batch(dev, net, o, c, step * o->accumulate + i) &&
+               check(dev, gpunn_train_step(adam, net->loss, .accumulate = o->accumulate) == GPUNN_OK);
+        if (good) *loss += (double)gpunn_item(net->loss) / o->accumulate;
     }
-    if (good && o->clip > 0) good = check(dev, gpunn_clip_grad_norm(net->model, o->clip, NULL) == GPUNN_OK);
-    return good && check(dev, gpunn_optimizer_step(adam) == GPUNN_OK);
+    return good;
 }
 
 static bool train(gpunn_device *dev, const gpt2 *net, gpunn_optimizer *adam, const options *o, const corpus *c)
@@ -365,9 +363,12 @@ static bool train(gpunn_device *dev, const gpt2 *net, gpunn_optimizer *adam, con
     for (int64_t step = first; step < o->steps; step++) {
         if (!train_step(dev, net, adam, o, c, step, &loss)) return false;
         if ((step + 1) % o->every && step + 1 < o->steps) continue;
-        double spent = seconds() - begin, tokens = (double)((step + 1 - since) * o->batch * o->accumulate * net->context);
-        printf("step %" PRId64 " loss %.6f lr %.3g %.0f tokens/s, %.1f %% of %.3g TFLOP/s\n", step + 1, loss,
-               (double)gpunn_get_lr(adam), tokens / spent, 100 * tokens / spent * flops_of_token(net) / (peak * 1e12), peak);
+        const int ranks = gpunn_group_size(net->group);
+        double spent = seconds() - begin, tokens = (double)((step + 1 - since) * o->batch * o->accumulate * net->context * ranks);
+        if (gpunn_group_rank(net->group) == 0)
+            printf("step %" PRId64 " loss %.6f lr %.3g %.0f tokens/s, %.1f %% of %.3g TFLOP/s\n", step + 1, loss,
+                   (double)gpunn_get_lr(adam), tokens / spent, 100 * tokens / spent * flops_of_token(net) / (peak * ranks * 1e12),
+                   peak * ranks);
         fflush(stdout);
         if (o->checkpoint && !check(dev, gpunn_checkpoint_save(adam, NULL, o->checkpoint) == GPUNN_OK)) return false;
         begin = seconds();
@@ -507,22 +508,26 @@ static bool run(gpunn_device *dev, const options *o, const corpus *c, shape s)
 {
     int              context = o->context ? o->context : s.positions < 128 ? s.positions : 128;
     gpt2             net = build(dev, o, s, context);
-    gpunn_optimizer *adam = net.share ? gpunn_adamw(net.model, .lr = o->lr, .beta1 = 0.9f, .beta2 = 0.95f,
-                                                    .weight_decay = o->decay > 0 ? o->decay : GPUNN_ZERO)
-                                      : NULL;
+    gpunn_optimizer *adam = net.loss ? gpunn_adamw(net.model, .lr = o->lr, .beta1 = 0.9f, .beta2 = 0.95f,
+                                                   .weight_decay = o->decay > 0 ? o->decay : GPUNN_ZERO)
+                                     : NULL;
     bool             good = check(dev, adam != NULL);
     if (good) gpunn_set_clip_norm(adam, o->clip);
+    if (good) good = check(dev, (net.group = gpunn_group_open(dev)) != NULL);
+    const bool first = gpunn_group_rank(net.group) == 0;
     if (good && o->weights) good = load_weights(dev, &net, o->weights);
+    if (good) good = check(dev, gpunn_distribute(adam, net.group) == GPUNN_OK);
     if (good && o->resume) good = check(dev, gpunn_checkpoint_load(adam, NULL, o->checkpoint) == GPUNN_OK);
-    if (good)
+    if (good && first)
         printf("%d layers of width %d, %d tokens, context %d, on %s\n", s.layers, s.width, s.vocabulary, context,
                gpunn_device_name(dev));
-    if (good && o->logits) good = write_logits(dev, &net, o, c);
+    if (good && o->logits && first) good = write_logits(dev, &net, o, c);
     if (good && gpunn_step_count(adam) < o->steps) good = train(dev, &net, adam, o, c);
-    if (good && o->save) good = save_weights(dev, &net, o->save);
-    if (good && o->generate > 0) good = generate(dev, &net, o, c);
+    if (good && o->save && first) good = save_weights(dev, &net, o->save);
+    if (good && o->generate > 0 && first) good = generate(dev, &net, o, c);
     gpunn_optimizer_destroy(adam);
     gpunn_model_destroy(net.model);
+    gpunn_group_close(net.group);
     return good;
 }
 

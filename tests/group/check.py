@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Ranks as processes over MPI: tests/group/mpi.c compiled by mpicc and run by mpirun on 1, 2, 3 and 4 ranks. Without these, a skip. TAP
+lines, for tests/run.py."""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PROGRAM = os.path.join(ROOT, "build", "group_mpi")
+
+
+def build():
+    sources = [os.path.join(ROOT, "tests", "group", name) for name in ("mpi.c", "checks.h")] + [os.path.join(ROOT, "gpunn.h")]
+    if os.path.exists(PROGRAM) and os.path.getmtime(PROGRAM) > max(os.path.getmtime(s) for s in sources):
+        return
+    os.makedirs(os.path.dirname(PROGRAM), exist_ok=True)
+    subprocess.run(["mpicc", "-std=gnu99", "-Wall", "-Wextra", "-Werror", "-O1", "-DGPUNN_MPI", sources[0], "-o", PROGRAM, "-lm"],
+                   check=True, cwd=ROOT)
+
+
+def mpirun(ranks, *arguments):
+    """What the program prints on so many ranks, and its exit status."""
+    more = ["--oversubscribe", "--allow-run-as-root"] if "Open MPI" in subprocess.run(
+        ["mpirun", "--version"], capture_output=True, text=True).stdout else []
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(["mpirun", *more, "-n", str(ranks), PROGRAM, folder, *arguments], capture_output=True, text=True,
+                              timeout=600)
+    return done.stdout, done.returncode, done.stderr
+
+
+def whole(ranks):
+    """Every check on so many ranks."""
+    out, code, error = mpirun(ranks)
+    names = len(re.findall(r"\{\"", open(os.path.join(ROOT, "tests", "group", "checks.h")).read().split("checks[] =")[1]))
+    assert code == 0 and len(re.findall(r"^ok ", out, re.M)) == names, f"{out}{error[-2000:]}"
+
+
+def hang():
+    """A rank that does not come is named by the others, within the time that they wait, and their processes end."""
+    out, _, error = mpirun(3, "hang")
+    for rank in (0, 1):
+        assert re.search(rf"^rank {rank}: \d+ the group has failed: all_gather: rank 2 and 0 more", out, re.M), f"{out}{error[-2000:]}"
+
+
+def main():
+    cases = [(f"{n} ranks", lambda n=n: whole(n)) for n in (1, 2, 3, 4)] + [("a rank that hangs", hang)]
+    missing = [tool for tool in ("mpicc", "mpirun") if shutil.which(tool) is None]
+    failed = 0
+    print(f"1..{len(cases)}")
+    if not missing:
+        build()
+    for number, (name, case) in enumerate(cases, 1):
+        if missing:
+            print(f"ok {number} - {name} # SKIP {' and '.join(missing)} not installed")
+            continue
+        try:
+            case()
+            print(f"ok {number} - {name}", flush=True)
+        except (AssertionError, subprocess.SubprocessError) as problem:
+            failed += 1
+            print("\n".join("# " + line for line in str(problem).splitlines()))
+            print(f"not ok {number} - {name}", flush=True)
+    return failed > 0
+
+
+sys.exit(main())

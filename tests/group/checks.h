@@ -1,0 +1,425 @@
+/* What ranks do together, checked by each of them: they are threads in tests/unit/group.c and processes under mpirun in mpi.c. A check
+ * returns whether all was right, and says in `why` what was not. All ranks run it at once. */
+#ifndef GPUNN_GROUP_CHECKS_H
+#define GPUNN_GROUP_CHECKS_H
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../../gpunn.h"
+
+enum { WHY = 1024, IN = 6, HIDDEN = 13, CLASSES = 3, WHOLE = 24, STEPS = 5 };
+enum { NUMBERS = IN * HIDDEN + 5 * HIDDEN + HIDDEN * CLASSES + CLASSES }; /* of a model at most, running statistics too */
+
+typedef struct ranks {
+    gpunn_device *dev;
+    gpunn_group  *group;                                   /* NULL: one process, for comparison */
+    const char   *folder;                                  /* of all ranks' */
+    char         *why;                                     /* [WHY] */
+    bool (*gather)(void *user, void *parts, size_t bytes); /* as all_gather of gpunn_group_args */
+    void *user;
+} ranks;
+
+/* Evaluates to false, having said why, unless the condition holds. */
+#define EXPECT(r, condition) \
+    ((condition) || (snprintf((r)->why, WHY, "line %d: %s (%.150s)", __LINE__, #condition, gpunn_error((r)->dev)), false))
+
+typedef struct ranked {
+    gpunn_model     *model;
+    gpunn_tensor    *x, *t, *loss, *hidden, *accuracy;
+    gpunn_optimizer *opt;
+} ranked;
+typedef struct task {
+    int   optimizer; /* 0: SGD, 1: Adam */
+    float clip, average, dropout;
+    bool  norm; /* batch_norm, whose statistics are each rank's own */
+    int   accumulate, hidden;
+} task;
+
+static ranked ranked_open(gpunn_device *dev, const task *task)
+{
+    ranked n = {gpunn_model_create(dev), NULL, NULL, NULL, NULL, NULL, NULL};
+    n.x = gpunn_input(n.model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, IN));
+    n.t = gpunn_input(n.model, "t", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+    n.hidden = gpunn_linear(n.x, "fc1", .out_features = task->hidden ? task->hidden : HIDDEN);
+    if (task->norm) n.hidden = gpunn_batch_norm1d(n.hidden, "bn");
+    n.hidden = gpunn_tanh(n.hidden);
+    if (task->dropout > 0) n.hidden = gpunn_keep(gpunn_dropout(n.hidden, task->dropout));
+    gpunn_tensor *logits = gpunn_linear(n.hidden, "fc2", .out_features = CLASSES);
+    n.loss = gpunn_cross_entropy(logits, n.t);
+    n.accuracy = gpunn_accuracy(logits, n.t);
+    n.opt = task->optimizer ? gpunn_adam(n.model, .lr = 0.02f) : gpunn_sgd(n.model, .lr = 0.1f, .momentum = 0.9f);
+    if (task->clip > 0) gpunn_set_clip_norm(n.opt, task->clip);
+    if (task->average > 0) (void)gpunn_set_ema(n.opt, task->average);
+    return n;
+}
+
+static void ranked_close(ranked *n)
+{
+    gpunn_optimizer_destroy(n->opt);
+    gpunn_model_destroy(n->model);
+}
+
+/* The same numbers on every rank. */
+static void samples(float x[][IN], int64_t *t, int count, uint32_t seed)
+{
+    for (int i = 0; i < count; i++) {
+        for (int k = 0; k < IN; k++) {
+            seed = seed * 1664525u + 1013904223u;
+            x[i][k] = (float)(seed >> 8) / 8388608.0f - 1;
+        }
+        t[i] = x[i][0] > 0.3f ? 2 : x[i][1] > 0 ? 1 : 0;
+    }
+}
+
+/* Steps on this rank's part of each whole batch; losses[STEPS] as they are read. */
+static bool steps(const ranks *r, ranked *n, const task *task, int from, float *losses)
+{
+    const int parts = task->accumulate > 0 ? task->accumulate : 1, size = gpunn_group_size(r->group), each = WHOLE / parts / size;
+    for (int step = from; step < from + STEPS; step++)
+        for (int part = 0; part < parts; part++) {
+            float   x[WHOLE][IN];
+            int64_t t[WHOLE];
+            samples(x, t, WHOLE, (uint32_t)step + 1);
+            const int first = part * (WHOLE / parts) + gpunn_group_rank(r->group) * each;
+            if (!EXPECT(r, gpunn_write(n->x, x[first], (size_t)each * sizeof x[0]) == GPUNN_OK) ||
+                !EXPECT(r, gpunn_write(n->t, t + first, (size_t)each * sizeof t[0]) == GPUNN_OK) ||
+                !EXPECT(r, gpunn_train_step(n->opt, n->loss, .accumulate = task->accumulate) == GPUNN_OK))
+                return false;
+            losses[step - from] = gpunn_item(n->loss);
+        }
+    return true;
+}
+
+/* And running statistics. */
+static bool weights(const ranks *r, const ranked *n, float *values)
+{
+    for (int i = 0; i < gpunn_parameter_count(n->model); i++) {
+        gpunn_tensor *p = gpunn_parameter_at(n->model, i);
+        if (!EXPECT(r, gpunn_read(p, values, gpunn_tensor_bytes(p)) == GPUNN_OK)) return false;
+        values += gpunn_tensor_bytes(p) / sizeof *values;
+    }
+    return true;
+}
+
+static bool close_to(const float *a, const float *b, int count, double tolerance)
+{
+    for (int i = 0; i < count; i++)
+        if (!(fabs((double)a[i] - (double)b[i]) <= tolerance)) return false;
+    return true;
+}
+
+/* Whether all ranks have the same bytes, of which there are at most those of two models. */
+static bool same_on_all(const ranks *r, const void *own, size_t bytes)
+{
+    const int rank = gpunn_group_rank(r->group), size = gpunn_group_size(r->group);
+    char     *parts = calloc((size_t)size, bytes);
+    memcpy(parts + (size_t)rank * bytes, own, bytes);
+    bool same = r->gather(r->user, parts, bytes);
+    for (int other = 0; other < size; other++) same = same && memcmp(parts, parts + (size_t)other * bytes, bytes) == 0;
+    free(parts);
+    return same;
+}
+
+/* Trains, on ranks or alone, and reads the weights and, where they are kept, their averages behind them. */
+static bool train(const ranks *r, const task *task, float *values, float *losses)
+{
+    ranked n = ranked_open(r->dev, task);
+    bool   good = EXPECT(r, n.opt && n.loss) && (r->group == NULL || EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK)) &&
+                steps(r, &n, task, 0, losses) && weights(r, &n, values);
+    if (good && task->average > 0)
+        good = EXPECT(r, gpunn_ema_swap(n.opt) == GPUNN_OK) && weights(r, &n, values + NUMBERS) &&
+               EXPECT(r, gpunn_ema_swap(n.opt) == GPUNN_OK);
+    ranked_close(&n);
+    return good;
+}
+
+/* As one process on the whole batch within rounding, and the same bits when done again. */
+static bool same_as_alone(const ranks *r, const task *task)
+{
+    float       together[2 * NUMBERS] = {0}, again[2 * NUMBERS] = {0}, alone[2 * NUMBERS] = {0}, losses[3][STEPS];
+    const ranks one = {r->dev, NULL, r->folder, r->why, NULL, NULL};
+    return train(r, task, together, losses[0]) && train(r, task, again, losses[1]) && train(&one, task, alone, losses[2]) &&
+           EXPECT(r, memcmp(together, again, sizeof again) == 0) && EXPECT(r, same_on_all(r, together, sizeof together)) &&
+           EXPECT(r, memcmp(losses[0], losses[1], sizeof losses[0]) == 0) &&
+           EXPECT(r, close_to(together, alone, 2 * NUMBERS, 2e-5)) &&
+           (task->accumulate > 0 || EXPECT(r, close_to(losses[0], losses[2], STEPS, 1e-5)));
+}
+
+static bool check_sgd(const ranks *r)
+{
+    const task task = {.optimizer = 0};
+    return same_as_alone(r, &task);
+}
+static bool check_adam_clipped(const ranks *r)
+{
+    const task task = {.optimizer = 1, .clip = 0.05f};
+    return same_as_alone(r, &task);
+}
+static bool check_clipped(const ranks *r)
+{
+    const task task = {.clip = 0.05f};
+    return same_as_alone(r, &task);
+}
+static bool check_averages(const ranks *r)
+{
+    const task task = {.average = 0.8f};
+    return same_as_alone(r, &task);
+}
+static bool check_accumulate(const ranks *r)
+{
+    const task task = {.accumulate = 2, .clip = 0.1f};
+    return same_as_alone(r, &task);
+}
+
+/* The update alone behind gradients of the program's own making. */
+static bool check_parts_of_a_step(const ranks *r)
+{
+    const task task = {.optimizer = 0};
+    float      values[2][NUMBERS] = {{0}};
+    bool       good = true;
+    for (int alone = 0; alone < 2 && good; alone++) {
+        const ranks now = {r->dev, alone ? NULL : r->group, r->folder, r->why, NULL, NULL};
+        ranked      n = ranked_open(r->dev, &task);
+        float       x[WHOLE][IN];
+        int64_t     t[WHOLE];
+        const int   each = WHOLE / gpunn_group_size(now.group), first = gpunn_group_rank(now.group) * each;
+        samples(x, t, WHOLE, 1);
+        good = (alone || EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK)) &&
+               EXPECT(r, gpunn_write(n.x, x[first], (size_t)each * sizeof x[0]) == GPUNN_OK) &&
+               EXPECT(r, gpunn_write(n.t, t + first, (size_t)each * sizeof t[0]) == GPUNN_OK) &&
+               EXPECT(r, gpunn_backward(n.loss) == GPUNN_OK) && EXPECT(r, gpunn_optimizer_step(n.opt) == GPUNN_OK) &&
+               weights(&now, &n, values[alone]);
+        ranked_close(&n);
+    }
+    return good && EXPECT(r, close_to(values[0], values[1], NUMBERS, 1e-6));
+}
+
+/* Each rank drops elements of its own; the weights are the same on all, and the same bits again. */
+static bool check_dropout(const ranks *r)
+{
+    const task task = {.dropout = 0.5f};
+    float      values[2][NUMBERS] = {{0}}, losses[STEPS], x[WHOLE][IN], hidden[WHOLE * HIDDEN];
+    int64_t    t[WHOLE];
+    bool       good = true;
+    samples(x, t, WHOLE, 9);
+    for (int turn = 0; turn < 2 && good; turn++) {
+        ranked n = ranked_open(r->dev, &task);
+        good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && steps(r, &n, &task, 0, losses) &&
+               EXPECT(r, gpunn_write(n.x, x, sizeof x) == GPUNN_OK) && EXPECT(r, gpunn_write(n.t, t, sizeof t) == GPUNN_OK) &&
+               EXPECT(r, gpunn_train_step(n.opt, n.loss) == GPUNN_OK) &&
+               EXPECT(r, gpunn_read(n.hidden, hidden, sizeof hidden) == GPUNN_OK) && weights(r, &n, values[turn]);
+        ranked_close(&n);
+    }
+    return good && EXPECT(r, memcmp(values[0], values[1], sizeof values[0]) == 0) &&
+           EXPECT(r, same_on_all(r, values[0], sizeof values[0])) &&
+           EXPECT(r, gpunn_group_size(r->group) == 1 || !same_on_all(r, hidden, sizeof hidden));
+}
+
+/* Ranks that begin with other weights have rank 0's, layers made later have the same, and running statistics are rank 0's. */
+static bool check_begin(const ranks *r)
+{
+    const task task = {.norm = true};
+    float      values[NUMBERS] = {0}, mean[HIDDEN], late[HIDDEN], losses[STEPS], first[HIDDEN * IN];
+    ranked     n = ranked_open(r->dev, &task);
+    for (int i = 0; i < HIDDEN * IN; i++) first[i] = 0.01f * (float)(i % 7) + (float)gpunn_group_rank(r->group);
+    bool good = EXPECT(r, gpunn_write(gpunn_find(n.model, "fc1.weight"), first, sizeof first) == GPUNN_OK) &&
+                EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && weights(r, &n, values) &&
+                EXPECT(r, values[1] == 0.01f) && EXPECT(r, same_on_all(r, values, sizeof values)) &&
+                steps(r, &n, &task, 0, losses) &&
+                EXPECT(r, gpunn_read(gpunn_find(n.model, "bn.running_mean"), mean, sizeof mean) == GPUNN_OK) &&
+                EXPECT(r, same_on_all(r, mean, sizeof mean));
+    gpunn_tensor *more = gpunn_linear(n.hidden, "late", .out_features = 1);
+    good = good && EXPECT(r, gpunn_forward(&more, 1) == GPUNN_OK) &&
+           EXPECT(r, gpunn_read(gpunn_find(n.model, "late.weight"), late, sizeof late) == GPUNN_OK) &&
+           EXPECT(r, same_on_all(r, late, sizeof late));
+    ranked_close(&n);
+    return good;
+}
+
+/* A loss that is not finite on the last rank changes nothing anywhere, and all hear whose it was. */
+static bool check_bad_loss(const ranks *r)
+{
+    const task task = {.optimizer = 1};
+    const int  last = gpunn_group_size(r->group) - 1;
+    float      before[NUMBERS] = {0}, after[NUMBERS] = {0}, losses[STEPS], x[WHOLE][IN];
+    int64_t    t[WHOLE];
+    char       who[32];
+    ranked     n = ranked_open(r->dev, &task);
+    bool       good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && steps(r, &n, &task, 0, losses) &&
+                weights(r, &n, before);
+    samples(x, t, WHOLE, 1);
+    if (gpunn_group_rank(r->group) == last) x[0][0] = NAN;
+    (void)snprintf(who, sizeof who, "rank %d: ", last);
+    good = good && EXPECT(r, gpunn_write(n.x, x, sizeof x) == GPUNN_OK) && EXPECT(r, gpunn_write(n.t, t, sizeof t) == GPUNN_OK) &&
+           EXPECT(r, gpunn_train_step(n.opt, n.loss) == GPUNN_ERR_NUMERIC) && EXPECT(r, strstr(gpunn_error(r->dev), "NaN")) &&
+           EXPECT(r, gpunn_group_rank(r->group) == last || strncmp(gpunn_error(r->dev), who, strlen(who)) == 0) &&
+           weights(r, &n, after) && EXPECT(r, memcmp(before, after, sizeof before) == 0);
+    gpunn_clear_error(r->dev);
+    good = good && steps(r, &n, &task, STEPS, losses) && weights(r, &n, after) &&
+           EXPECT(r, memcmp(before, after, sizeof before) != 0);
+    ranked_close(&n);
+    return good;
+}
+
+/* Whether the last call failed as it should, with these words. */
+static bool refused(const ranks *r, gpunn_status status, const char *word, const char *other)
+{
+    const bool good = EXPECT(r, status == GPUNN_ERR_STATE) && EXPECT(r, strstr(gpunn_error(r->dev), word)) &&
+                      EXPECT(r, strstr(gpunn_error(r->dev), other));
+    gpunn_clear_error(r->dev);
+    return good;
+}
+
+/* Models, rates and calls that differ are told, with what differs, on every rank. */
+static bool check_differences(const ranks *r)
+{
+    const int  rank = gpunn_group_rank(r->group);
+    const task wide = {.hidden = rank == 1 ? 8 : 5}, plain = {.optimizer = 0};
+    ranked     n = ranked_open(r->dev, &wide), m = ranked_open(r->dev, &plain);
+    float      losses[STEPS];
+    char       path[300];
+    if (gpunn_group_size(r->group) == 1) {
+        ranked_close(&n), ranked_close(&m);
+        return true;
+    }
+    bool good = refused(r, gpunn_distribute(n.opt, r->group), "'fc1.weight' [5, 6]", "'fc1.weight' [8, 6]") &&
+                EXPECT(r, gpunn_distribute(m.opt, r->group) == GPUNN_OK) && steps(r, &m, &plain, 0, losses);
+    gpunn_set_lr(m.opt, rank == 1 ? 0.5f : 0.25f);
+    good = good && refused(r, gpunn_train_step(m.opt, m.loss), "lr 0.25", "lr 0.5");
+    gpunn_set_lr(m.opt, 0.1f);
+    (void)snprintf(path, sizeof path, "%s/fit.ckpt", r->folder);
+    good = good && refused(r, rank == 1 ? gpunn_optimizer_step(m.opt) : gpunn_checkpoint_save(m.opt, NULL, path),
+                           "gpunn_checkpoint_save", "rank 1 has update");
+    ranked_close(&n), ranked_close(&m);
+    return good;
+}
+
+/* Whether no sample went to two ranks; seen: how often each was this rank's. */
+static bool apart(const ranks *r, const float *seen, int count)
+{
+    const int rank = gpunn_group_rank(r->group), size = gpunn_group_size(r->group);
+    float    *all = calloc((size_t)(size * count), sizeof *all), most = 0;
+    memcpy(all + rank * count, seen, (size_t)count * sizeof *all);
+    bool good = r->gather(r->user, all, (size_t)count * sizeof *all);
+    for (int i = 0; i < count; i++) {
+        float times = 0;
+        for (int other = 0; other < size; other++) times += all[other * count + i];
+        most = times > most ? times : most;
+    }
+    free(all);
+    return good && most == 1;
+}
+
+/* Ranks share out every epoch: no sample twice, as many batches on each, at most size - 1 samples left out. */
+static bool check_loader(const ranks *r)
+{
+    enum { COUNT = 53, SIZE = 4 };
+    const task plain = {.optimizer = 0};
+    const int  size = gpunn_group_size(r->group);
+    float      x[COUNT][IN], seen[COUNT] = {0};
+    int64_t    t[COUNT];
+    bool       good = true;
+    ranked     n = ranked_open(r->dev, &plain);
+    samples(x, t, COUNT, 5);
+    for (int i = 0; i < COUNT; i++) x[i][0] = (float)i;
+    for (int shuffled = 0; shuffled < 2 && good; shuffled++) {
+        gpunn_loader *loader = gpunn_loader_create(
+            n.model, .fields = {{.input = n.x, .samples = x}, {.input = n.t, .samples = t}}, .count = COUNT, .batch_size = SIZE,
+            .shuffle = shuffled, .workers = shuffled, .group = r->group);
+        int64_t batches = 0, got = 0;
+        good = EXPECT(r, loader != NULL);
+        memset(seen, 0, sizeof seen);
+        for (; good && gpunn_next(loader); batches++) {
+            float rows[SIZE][IN];
+            int   here = gpunn_loader_batch_size(loader);
+            good = EXPECT(r, gpunn_read(n.x, rows, (size_t)here * sizeof rows[0]) == GPUNN_OK);
+            for (int i = 0; i < here && good; i++) good = EXPECT(r, seen[(int)rows[i][0]]++ == 0);
+            got += here;
+        }
+        good = good && EXPECT(r, batches == gpunn_loader_batches(loader)) && EXPECT(r, got == COUNT / size) &&
+               EXPECT(r, batches == (COUNT / size + SIZE - 1) / SIZE) && EXPECT(r, apart(r, seen, COUNT));
+        gpunn_loader_destroy(loader);
+    }
+    ranked_close(&n);
+    return good;
+}
+
+typedef struct stopper {
+    int calls, stop_after;
+} stopper;
+static bool watch(void *user, const gpunn_progress *progress)
+{
+    stopper *w = user;
+    (void)progress;
+    return ++w->calls != w->stop_after;
+}
+
+static gpunn_loader *fit_loader(const ranks *r, const ranked *n, const float *x, const int64_t *t, int count)
+{
+    return gpunn_loader_create(n->model, .fields = {{.input = n->x, .samples = x}, {.input = n->t, .samples = t}}, .count = count,
+                               .batch_size = WHOLE / gpunn_group_size(r->group), .shuffle = true, .group = r->group);
+}
+
+/* The loop: rank 0 alone reports and writes, all know the same means, one that stops stops all; a checkpoint goes on to the bit. */
+static bool check_fit(const ranks *r)
+{
+    enum { COUNT = 5 * WHOLE };
+    const task task = {.optimizer = 1, .dropout = 0.2f, .norm = true};
+    const int  rank = gpunn_group_rank(r->group);
+    float      through[NUMBERS] = {0}, resumed[NUMBERS] = {0}, loss[2], accuracy[2];
+    char       path[300], best[300];
+    bool       good = true;
+    (void)snprintf(path, sizeof path, "%s/fit.ckpt", r->folder);
+    (void)snprintf(best, sizeof best, "%s/best.safetensors", r->folder);
+    for (int turn = 0; turn < 2 && good; turn++) {
+        ranked  n = ranked_open(r->dev, &task);
+        stopper w = {0, 0};
+        float   x[COUNT][IN];
+        int64_t t[COUNT];
+        samples(x, t, COUNT, 3);
+        good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK);
+        gpunn_loader *loader = fit_loader(r, &n, x[0], t, COUNT);
+        good = good && EXPECT(r, loader != NULL);
+        if (turn == 0)
+            good = good &&
+                   EXPECT(r, gpunn_fit(n.opt, .loss = n.loss, .metric = n.accuracy, .train = loader, .validation = loader,
+                                       .epochs = 2, .checkpoint = path, .best_weights = best, .on_progress = watch,
+                                       .user = &w) == GPUNN_OK) &&
+                   EXPECT(r, w.calls == (rank == 0 ? 12 : 0)) && EXPECT(r, access(best, R_OK) == 0);
+        else
+            good = good && EXPECT(r, gpunn_checkpoint_load(n.opt, loader, path) == GPUNN_OK);
+        good = good && EXPECT(r, gpunn_fit(n.opt, .loss = n.loss, .train = loader, .epochs = 1) == GPUNN_OK) &&
+               weights(r, &n, turn ? resumed : through) &&
+               EXPECT(r, gpunn_evaluate(loader, n.loss, n.accuracy, &loss[turn], &accuracy[turn]) == GPUNN_OK);
+        w.stop_after = w.calls + 3;
+        good = good && EXPECT(r, gpunn_fit(n.opt, .loss = n.loss, .train = loader, .epochs = 1, .on_progress = watch,
+                                           .user = &w) == GPUNN_ERR_CANCELLED);
+        gpunn_clear_error(r->dev);
+        gpunn_loader_destroy(loader);
+        ranked_close(&n);
+    }
+    return good && EXPECT(r, memcmp(through, resumed, sizeof through) == 0) && EXPECT(r, loss[0] == loss[1] && loss[0] < 2) &&
+           EXPECT(r, accuracy[0] == accuracy[1] && accuracy[0] > 0.3f);
+}
+
+typedef struct check {
+    const char *name;
+    bool (*run)(const ranks *r);
+} check;
+static const check checks[] = {{"sgd", check_sgd},
+                               {"adam with clipping", check_adam_clipped},
+                               {"sgd with clipping", check_clipped},
+                               {"averages", check_averages},
+                               {"accumulated batches", check_accumulate},
+                               {"parts of a step", check_parts_of_a_step},
+                               {"dropout", check_dropout},
+                               {"beginning", check_begin},
+                               {"bad loss", check_bad_loss},
+                               {"differences", check_differences},
+                               {"loader", check_loader},
+                               {"fit and checkpoints", check_fit}};
+#endif

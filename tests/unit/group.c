@@ -1,0 +1,285 @@
+/* Ranks that are threads of this process, with an engine of the test's own; tests/group has them as processes over MPI. */
+#include "../test.h"
+
+#include <time.h>
+
+#include "../group/checks.h"
+
+enum { MOST = 4 };
+
+/* ---- an engine: each rank shows its memory, and all read that of all ---- */
+typedef struct world {
+    pthread_mutex_t lock;
+    pthread_cond_t  changed;
+    int             size, arrived;
+    int64_t         round;
+    double          timeout;
+    bool            here[MOST];
+    void           *memory[MOST];
+    const char     *folder;
+    bool (*run)(const ranks *r);
+} world;
+typedef struct place {
+    world      *world;
+    int         rank;
+    bool        good;
+    char        why[WHY], error[64];
+    test_memory memory;
+    pthread_t   thread;
+} place;
+
+/* Until all ranks are here; false: one is missing. memory: what is shown to them; NULL: the same as before. */
+static bool meet(place *p, void *memory)
+{
+    world          *w = p->world;
+    struct timespec until;
+    bool            all = true;
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += (time_t)w->timeout;
+    until.tv_nsec += (long)((w->timeout - floor(w->timeout)) * 1e9);
+    if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+    pthread_mutex_lock(&w->lock);
+    const int64_t round = w->round;
+    if (memory) w->memory[p->rank] = memory;
+    w->here[p->rank] = true;
+    if (++w->arrived == w->size) {
+        w->arrived = 0;
+        w->round++;
+        memset(w->here, 0, sizeof w->here);
+        pthread_cond_broadcast(&w->changed);
+    }
+    while (w->round == round && all) all = pthread_cond_timedwait(&w->changed, &w->lock, &until) == 0;
+    for (int rank = 0; rank < w->size && !all; rank++)
+        if (!w->here[rank]) (void)snprintf(p->error, sizeof p->error, "rank %d is missing", rank);
+    pthread_mutex_unlock(&w->lock);
+    return all;
+}
+
+static gpunn_status all_reduce(void *user, float *values, int64_t count)
+{
+    place *p = user;
+    world *w = p->world;
+    float *sums = malloc((size_t)count * sizeof *sums);
+    bool   good = meet(p, values);
+    for (int64_t i = 0; i < count && good; i++) {
+        sums[i] = 0;
+        for (int rank = 0; rank < w->size; rank++) sums[i] += ((const float *)w->memory[rank])[i];
+    }
+    good = good && meet(p, NULL);
+    if (good) memcpy(values, sums, (size_t)count * sizeof *sums);
+    free(sums);
+    return good ? GPUNN_OK : GPUNN_ERR_DEVICE;
+}
+
+static gpunn_status all_gather(void *user, void *parts, size_t bytes)
+{
+    place *p = user;
+    world *w = p->world;
+    bool   good = meet(p, parts);
+    for (int rank = 0; rank < w->size && good; rank++)
+        if (rank != p->rank) memcpy((char *)parts + (size_t)rank * bytes, (char *)w->memory[rank] + (size_t)rank * bytes, bytes);
+    return good && meet(p, NULL) ? GPUNN_OK : GPUNN_ERR_DEVICE;
+}
+
+static gpunn_status broadcast(void *user, void *memory, size_t bytes, int root)
+{
+    place *p = user;
+    bool   good = meet(p, memory);
+    if (good && p->rank != root) memcpy(memory, p->world->memory[root], bytes);
+    return good && meet(p, NULL) ? GPUNN_OK : GPUNN_ERR_DEVICE;
+}
+
+static const char *engine_error(void *user)
+{
+    return ((const place *)user)->error;
+}
+
+static bool gather(void *user, void *parts, size_t bytes)
+{
+    return all_gather(user, parts, bytes) == GPUNN_OK;
+}
+
+#define ENGINE(p)                                                                                                            \
+    .rank = (p)->rank, .size = (p)->world->size, .all_reduce = all_reduce, .all_gather = all_gather, .broadcast = broadcast, \
+    .error = engine_error, .user = (p)
+
+static void *rank_main(void *user)
+{
+    place *p = user;
+    test_memory_init(&p->memory);
+    gpunn_device *dev = gpunn_device_open(ON(first_backend()), .seed = 1, .threads = 1, .realloc_fn = hook_realloc,
+                                          .user = &p->memory);
+    gpunn_group  *group = gpunn_group_open(dev, ENGINE(p));
+    const ranks   r = {dev, group, p->world->folder, p->why, gather, p};
+    p->good = EXPECT(&r, group != NULL) && p->world->run(&r);
+    gpunn_group_close(group);
+    gpunn_device_close(dev);
+    return NULL;
+}
+
+/* Runs a check on so many ranks. */
+static void run_ranks(fixture *f, bool (*run)(const ranks *r), int size, double timeout)
+{
+    world w = {.lock = PTHREAD_MUTEX_INITIALIZER,
+               .changed = PTHREAD_COND_INITIALIZER,
+               .size = size,
+               .timeout = timeout,
+               .folder = f->folder,
+               .run = run};
+    place places[MOST] = {{0}};
+    for (int rank = 0; rank < size; rank++) {
+        places[rank].world = &w;
+        places[rank].rank = rank;
+        assert_int_equal(pthread_create(&places[rank].thread, NULL, rank_main, &places[rank]), 0);
+    }
+    for (int rank = 0; rank < size; rank++) assert_int_equal(pthread_join(places[rank].thread, NULL), 0);
+    for (int rank = 0; rank < size; rank++) {
+        if (!places[rank].good) fail_msg("rank %d of %d: %s", rank, size, places[rank].why);
+        test_memory_check(&places[rank].memory);
+    }
+}
+
+static void test_check(void **state)
+{
+    fixture     *f = *state;
+    const check *c = f->data;
+    char         path[2][224];
+    (void)snprintf(path[0], sizeof path[0], "%s", test_path(f, "fit.ckpt"));
+    (void)snprintf(path[1], sizeof path[1], "%s", test_path(f, "best.safetensors"));
+    for (int size = 1; size <= MOST; size++) run_ranks(f, c->run, size, 60);
+    for (int i = 0; i < 2; i++) (void)unlink(path[i]);
+}
+
+/* ---- faults ---- */
+/* The last rank does not come: the others are told so, now and whenever they ask again, and everything closes. */
+static bool check_missing(const ranks *r)
+{
+    const task task = {.optimizer = 1};
+    float      losses[STEPS];
+    ranked     n = ranked_open(r->dev, &task);
+    bool       good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && steps(r, &n, &task, 0, losses);
+    for (int turn = 0; turn < 2 && good && gpunn_group_rank(r->group) < gpunn_group_size(r->group) - 1; turn++) {
+        good = EXPECT(r, gpunn_train_step(n.opt, n.loss) == GPUNN_ERR_DEVICE) &&
+               EXPECT(r, strstr(gpunn_error(r->dev), turn ? "failed before" : "rank 2 is missing"));
+        gpunn_clear_error(r->dev);
+    }
+    ranked_close(&n);
+    return good;
+}
+
+static void test_missing(void **state)
+{
+    run_ranks(*state, check_missing, 3, 0.5);
+}
+
+/* A file that only some ranks could load stops all, with the reason. */
+static bool check_lost_file(const ranks *r)
+{
+    const task task = {.optimizer = 1};
+    ranked     n = ranked_open(r->dev, &task);
+    char       path[300];
+    (void)snprintf(path, sizeof path, "%s/%s", r->folder, gpunn_group_rank(r->group) == 1 ? "nowhere" : "fit.ckpt");
+    bool good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) &&
+                EXPECT(r, gpunn_checkpoint_save(n.opt, NULL, path) == GPUNN_OK) &&
+                EXPECT(r, gpunn_checkpoint_load(n.opt, NULL, path) == GPUNN_ERR_IO) &&
+                EXPECT(r, strstr(gpunn_error(r->dev), "nowhere"));
+    ranked_close(&n);
+    return good;
+}
+
+static void test_lost_file(void **state)
+{
+    fixture    *f = *state;
+    const char *path = test_path(f, "fit.ckpt");
+    run_ranks(f, check_lost_file, 2, 60);
+    (void)unlink(path);
+}
+
+/* A checkpoint of two ranks goes on with three, and with one that is none of a group. */
+static bool check_part(const ranks *r)
+{
+    enum { COUNT = 5 * WHOLE };
+    const task task = {.optimizer = 1};
+    float      x[COUNT][IN];
+    int64_t    t[COUNT];
+    char       path[300];
+    ranked     n = ranked_open(r->dev, &task);
+    (void)snprintf(path, sizeof path, "%s/fit.ckpt", r->folder);
+    samples(x, t, COUNT, 3);
+    gpunn_loader *loader = fit_loader(r, &n, x[0], t, COUNT);
+    const bool    first = access(path, R_OK) != 0;
+    bool          good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && EXPECT(r, loader != NULL) &&
+                (first || EXPECT(r, gpunn_checkpoint_load(n.opt, loader, path) == GPUNN_OK)) &&
+                EXPECT(r, gpunn_fit(n.opt, .loss = n.loss, .train = loader, .epochs = 2) == GPUNN_OK) &&
+                EXPECT(r, gpunn_checkpoint_save(n.opt, loader, path) == GPUNN_OK) &&
+                EXPECT(r, gpunn_step_count(n.opt) == (first ? 10 : 20));
+    gpunn_loader_destroy(loader);
+    ranked_close(&n);
+    return good;
+}
+
+static void test_other_count(void **state)
+{
+    fixture *f = *state;
+    for (int size = 1; size <= 3; size++) {
+        const char *path = test_path(f, "fit.ckpt");
+        run_ranks(f, check_part, 2, 60);
+        run_ranks(f, check_part, size, 60);
+        (void)unlink(path);
+    }
+}
+
+static void test_arguments(void **state)
+{
+    fixture     *f = *state;
+    const task   task = {.optimizer = 0};
+    gpunn_group *group = NULL;
+    FAILS_NULL(NULL, gpunn_group_open(NULL), GPUNN_ERR_ARGUMENT, "device");
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .rank = 1), GPUNN_ERR_ARGUMENT, "all_reduce");
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .timeout = -1), GPUNN_ERR_ARGUMENT, "timeout", "-1");
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .all_reduce = all_reduce), GPUNN_ERR_ARGUMENT, "all of them");
+    FAILS_NULL(f->dev,
+               gpunn_group_open(f->dev, .rank = 2, .size = 2, .all_reduce = all_reduce, .all_gather = all_gather,
+                                .broadcast = broadcast),
+               GPUNN_ERR_ARGUMENT, "rank is 2 and size 2");
+    FAILS(NULL, gpunn_distribute(NULL, NULL), GPUNN_ERR_ARGUMENT, "optimizer");
+    assert_int_equal(gpunn_group_size(NULL), 1);
+    group = MADE(f->dev, gpunn_group_open(f->dev));
+    assert_int_equal(gpunn_group_size(group), 1);
+    assert_int_equal(gpunn_group_rank(group), 0);
+    ranked n = ranked_open(f->dev, &task);
+    OK(f->dev, gpunn_distribute(n.opt, group));
+    OK(f->dev, gpunn_distribute(n.opt, NULL));
+    OK(f->dev, gpunn_distribute(n.opt, group));
+    gpunn_group_close(group); /* the optimizer has it still */
+    float   x[2][IN] = {{1}, {2}};
+    int64_t t[2] = {0, 1};
+    OK(f->dev, gpunn_write(n.x, x, sizeof x));
+    OK(f->dev, gpunn_write(n.t, t, sizeof t));
+    OK(f->dev, gpunn_train_step(n.opt, n.loss));
+    ranked_close(&n);
+}
+
+static void test_local_rank(void **state)
+{
+    (void)state;
+    (void)setenv("LOCAL_RANK", "3", 1);
+    assert_int_equal(gpunn_local_rank(), 3);
+    (void)setenv("OMPI_COMM_WORLD_LOCAL_RANK", "1", 1);
+    assert_int_equal(gpunn_local_rank(), 1);
+    (void)unsetenv("OMPI_COMM_WORLD_LOCAL_RANK");
+    (void)unsetenv("LOCAL_RANK");
+    assert_int_equal(gpunn_local_rank(), 0);
+}
+
+int main(void)
+{
+    static struct CMUnitTest tests[3 * COUNT(checks) + 8];
+    int                      count = 0;
+    for (int i = 0; i < COUNT(checks); i++) count += each_backend(tests + count, checks[i].name, test_check, &checks[i]);
+    const struct CMUnitTest others[] = {test_with_device(test_missing), test_with_device(test_lost_file),
+                                        test_with_device(test_other_count), test_with_device(test_arguments),
+                                        cmocka_unit_test(test_local_rank)};
+    for (int i = 0; i < COUNT(others); i++) tests[count++] = others[i];
+    return _cmocka_run_group_tests("group", tests, (size_t)count, NULL, NULL);
+}
