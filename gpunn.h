@@ -208,7 +208,10 @@
  *     and for one word, are two assignments, and each run makes its own. Training steps make only those with .in_training, behind
  *     the backward pass, through which no gradient goes on to the run before. gpunn_write and gpunn_read give and take a state's
  *     value, gpunn_reset_states the initial ones of all; gpunn_set_saved puts one into files. Specs do not tell states.
- *     examples/gpt2.c writes text with a cache.
+ *     Recurrent layers go on by themselves with .stateful: a sentence comes piece by piece, and gpunn_reset_states begins another.
+ *         gpunn_tensor *piece  = gpunn_input(model, "piece", GPUNN_F32, GPUNN_SHAPE(5, 1, 16)); // [length, n, features]
+ *         gpunn_tensor *stream = gpunn_gru(piece, "stream", .hidden_size = 24, .stateful = true);
+ *     examples/gpt2.c writes text with a cache, examples/char_lstm.c with such layers.
  *
  * OPS OF YOUR OWN  A formula (LAYERS) needs nothing else. An op in C, and if it shall run on a GPU in CUDA, is a gpunn_custom_op:
  *     two functions that read and write plain arrays. It takes part in shapes, gradients, plans and files like any other;
@@ -1268,13 +1271,16 @@ GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name,
 #define gpunn_embedding(tokens, ...) gpunn_embedding_((tokens), GPUNN_NAMED(gpunn_embedding_args, __VA_ARGS__))
 
 typedef struct gpunn_rnn_args {
-    int   args_;
-    int   hidden_size, num_layers; /* num_layers: 1 */
-    bool  relu;                    /* rnn: relu instead of tanh */
-    bool  no_bias, batch_first, bidirectional;
-    bool  states;  /* one layer, not batch_first: the result goes on with h_n and, of lstm, c_n, each in a row of the memory of
+    int  args_;
+    int  hidden_size, num_layers; /* num_layers: 1 */
+    bool relu;                    /* rnn: relu instead of tanh */
+    bool no_bias, batch_first, bidirectional;
+    bool states; /* one layer, not batch_first: the result goes on with h_n and, of lstm, c_n, each in a row of the memory of
                       [directions, n, hidden_size] */
-    float dropout; /* between layers */
+    bool
+        stateful; /* each run goes on where the one before ended, in training too, through which no gradient goes: h_0 and, of lstm,
+                       c_0 are states name.h and name.c; n must be fixed */
+    float                dropout;    /* between layers */
     gpunn_tensor        *h_0, *c_0;  /* [num_layers * directions, n, hidden_size]; NULL: 0. c_0: lstm */
     gpunn_tensor        *lengths;    /* I64 or I32 [n]: how many steps of each sequence exist, 1 to length; NULL: all */
     gpunn_tensor       **h_n, **c_n; /* receive the final states, of h_0's shape. c_n: lstm */
@@ -8601,19 +8607,55 @@ static gpunn_tensor *gpunn__recurrent(gpunn_op op, gpunn_tensor *x, const char *
     return gpunn__made(&call, y);
 }
 
+/* Layers that go on where the run before has ended. */
+static gpunn_tensor *gpunn__stateful(gpunn_op op, gpunn_tensor *x, const char *name, gpunn_rnn_args args)
+{
+    const int        count = op == GPUNN_OP_LSTM ? 2 : 1, n = args.batch_first ? 0 : 1;
+    const gpunn_init zeros = {GPUNN_INIT_ZEROS, 0, 0};
+    gpunn_tensor    *state[2] = {NULL, NULL}, *own[2], **last[] = {args.h_n ? args.h_n : &own[0], args.c_n ? args.c_n : &own[1]};
+    gpunn__call      call;
+    char             text[128];
+    if (!gpunn__begin_x(&call, gpunn_op_name(op), name, x, true)) return NULL;
+    if (name == NULL || args.h_0 || args.c_0)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "with .stateful h_0 and c_0 are its own; %s",
+                             name ? "leave them out" : "give the layer a name, for theirs");
+    if (x->rank != 3 || x->dim[n] < 1)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x is %s, but .stateful needs three axes and a fixed number of sequences",
+                             gpunn__shape_text(x, text));
+    const int64_t rows = (int64_t)gpunn__int_setting(args.num_layers, 1) * (args.bidirectional ? 2 : 1);
+    for (int i = 0; i < count; i++) {
+        char own_name[GPUNN__TEXT_SIZE];
+        (void)snprintf(own_name, sizeof own_name, "%s.%s", name, i ? "c" : "h");
+        state[i] = gpunn_state(x->model, own_name, GPUNN_SHAPE(rows, x->dim[n], args.hidden_size), zeros);
+        if (state[i] == NULL) return gpunn__made(&call, NULL);
+    }
+    args.h_0 = state[0], args.c_0 = state[1];
+    args.h_n = last[0];
+    if (count == 2) args.c_n = last[1];
+    gpunn_tensor *y = gpunn__recurrent(op, x, name, &args);
+    for (int i = 0; i < count && y; i++)
+        if (gpunn_assign(state[i], *last[i], .in_training = true) == NULL) y = NULL;
+    return gpunn__made(&call, y);
+}
+
+static gpunn_tensor *gpunn__recurrent_layer(gpunn_op op, gpunn_tensor *x, const char *name, const gpunn_rnn_args *args)
+{
+    return args->stateful ? gpunn__stateful(op, x, name, *args) : gpunn__recurrent(op, x, name, args);
+}
+
 GPUNN_API gpunn_tensor *gpunn_rnn_(gpunn_tensor *x, const char *name, gpunn_rnn_args args)
 {
-    return gpunn__recurrent(GPUNN_OP_RNN, x, name, &args);
+    return gpunn__recurrent_layer(GPUNN_OP_RNN, x, name, &args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_lstm_(gpunn_tensor *x, const char *name, gpunn_rnn_args args)
 {
-    return gpunn__recurrent(GPUNN_OP_LSTM, x, name, &args);
+    return gpunn__recurrent_layer(GPUNN_OP_LSTM, x, name, &args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_gru_(gpunn_tensor *x, const char *name, gpunn_rnn_args args)
 {
-    return gpunn__recurrent(GPUNN_OP_GRU, x, name, &args);
+    return gpunn__recurrent_layer(GPUNN_OP_GRU, x, name, &args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_dropout(gpunn_tensor *x, float p)

@@ -207,6 +207,48 @@ static void test_saved(void **state)
     gpunn_device_close(first);
 }
 
+/* Runs of a stateful layer are those of one that is given what the run before has left; training goes on, too. */
+static void test_stateful(void **state)
+{
+    fixture *f = *state;
+    enum { LENGTH = 3, HIDDEN = 4, N = 2, LAYERS = 2, COUNT_OF_X = LENGTH * N * 5, SIZE = LAYERS * N * HIDDEN };
+    float         input[COUNT_OF_X], h[SIZE] = {0}, c[SIZE] = {0}, one[LENGTH * N * HIDDEN], other[LENGTH * N * HIDDEN];
+    gpunn_tensor *weights[4 * LAYERS], *h_n, *c_n;
+    gpunn_tensor *x = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(LENGTH, N, 5)));
+    gpunn_tensor *y = MADE(f->dev, gpunn_lstm(x, "rnn", .hidden_size = HIDDEN, .num_layers = LAYERS, .stateful = true));
+    gpunn_tensor *loss = MADE(f->dev, gpunn_sum(y, GPUNN_ALL, false));
+    gpunn_tensor *h_0 = MADE(f->dev, gpunn_input(f->model, "h_0", GPUNN_F32, GPUNN_SHAPE(LAYERS, N, HIDDEN)));
+    gpunn_tensor *c_0 = MADE(f->dev, gpunn_input(f->model, "c_0", GPUNN_F32, GPUNN_SHAPE(LAYERS, N, HIDDEN)));
+    for (int i = 0; i < COUNT(weights); i++) weights[i] = gpunn_parameter_at(f->model, i);
+    gpunn_tensor *z = MADE(f->dev, gpunn_lstm(x, NULL, .hidden_size = HIDDEN, .num_layers = LAYERS, .h_0 = h_0, .c_0 = c_0,
+                                              .h_n = &h_n, .c_n = &c_n, .weights = weights));
+    gpunn_tensor *all[] = {z, h_n, c_n};
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < COUNT_OF_X; i++) input[i] = (float)sin(round * 100 + i);
+        OK(f->dev, gpunn_write(x, input, sizeof input));
+        OK(f->dev, gpunn_write(h_0, h, sizeof h));
+        OK(f->dev, gpunn_write(c_0, c, sizeof c));
+        OK(f->dev, gpunn_forward(all, 3));
+        OK(f->dev, gpunn_read(z, one, sizeof one));
+        OK(f->dev, gpunn_read(h_n, h, sizeof h));
+        OK(f->dev, gpunn_read(c_n, c, sizeof c));
+        if (round % 2 == 0) {
+            run(f, y);
+            OK(f->dev, gpunn_read(y, other, sizeof other));
+            for (int i = 0; i < COUNT(one); i++) assert_true(fabsf(one[i] - other[i]) <= 1e-6f);
+        } else
+            OK(f->dev, gpunn_backward(loss));
+        expect(f, gpunn_find(f->model, "rnn.h"), h, SIZE);
+        expect(f, gpunn_find(f->model, "rnn.c"), c, SIZE);
+    }
+    FAILS_NULL(f->dev, gpunn_gru(x, "g", .hidden_size = HIDDEN, .h_0 = h_0, .stateful = true), GPUNN_ERR_ARGUMENT,
+               "leave them out");
+    FAILS_NULL(f->dev, gpunn_gru(x, NULL, .hidden_size = HIDDEN, .stateful = true), GPUNN_ERR_ARGUMENT, "give the layer a name");
+    gpunn_tensor *any = MADE(f->dev, gpunn_input(f->model, "any", GPUNN_F32, GPUNN_SHAPE(LENGTH, GPUNN_BATCH, 5)));
+    FAILS_NULL(f->dev, gpunn_gru(any, "g", .hidden_size = HIDDEN, .stateful = true), GPUNN_ERR_SHAPE, "fixed number");
+    assert_null(gpunn_find(f->model, "g.h"));
+}
+
 /* ---- attention over a cache ---- */
 enum { N = 2, HEADS = 4, KV = 2, CAPACITY = 11, E = 4 };
 
@@ -321,9 +363,9 @@ int main(void)
     static const struct {
         const char        *name;
         CMUnitTestFunction run;
-    } list[] = {{"sum", test_sum},           {"order", test_order},       {"places", test_places},
-                {"refusals", test_refusals}, {"two ways", test_two_ways}, {"training", test_training},
-                {"saved", test_saved},       {"lengths", test_lengths},   {"cache", test_cache}};
+    } list[] = {{"sum", test_sum},           {"order", test_order},       {"places", test_places}, {"refusals", test_refusals},
+                {"two ways", test_two_ways}, {"training", test_training}, {"saved", test_saved},   {"stateful", test_stateful},
+                {"lengths", test_lengths},   {"cache", test_cache}};
     static struct CMUnitTest tests[64];
     int                      count = 0;
     for (int i = 0; i < COUNT(list); i++) count += each_backend(tests + count, list[i].name, list[i].run, NULL);
