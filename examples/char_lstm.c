@@ -1,7 +1,8 @@
 /* char_lstm.c - a language model of characters: learns a text with an LSTM or GRU, then writes more of it.
  *
  * Shows: embedding, recurrent layers and their states, carried from one piece of the text to the next; a second network for
- *        sampling with the first one's parameters, whose layers keep their states themselves; clipping, checkpoints, weights with PyTorch's names.
+ *        sampling with the first one's parameters, whose layers keep their states themselves; clipping, checkpoints, weights with
+ *        PyTorch's names.
  * Build: cc -O3 -march=native -I. examples/char_lstm.c -o char_lstm -lm
  *        nvcc -O3 -arch=native -I. examples/char_lstm.c gpunn_cuda.cu -o char_lstm
  * Run:   ./char_lstm [--text FILE] [--cell lstm|gru] [--steps N] [--save FILE] ...      (--help explains all options)
