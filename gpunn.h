@@ -193,6 +193,28 @@
  *     A mask is a bool tensor, true where a key takes part, or F32, added to the scores; in torch.nn's layers, as there, true is
  *     what is left out. examples/gpt2.c and examples/bert_qa.c are whole models with weights from Hugging Face.
  *
+ * STATES  What one run leaves for the next: a cache of keys and values, a recurrent layer's h and c, a counter. A state is read
+ *     as any tensor is, and is its initial value at first; gpunn_assign gives it a new one, gpunn_assign_at a new part.
+ *         gpunn_tensor *row    = gpunn_input(model, "row", GPUNN_F32, GPUNN_SHAPE(1, GPUNN_BATCH, 1, 16)); // [n, rows, heads, e]
+ *         gpunn_tensor *place  = gpunn_input(model, "place", GPUNN_I64, GPUNN_SHAPE(0));  // where these rows go
+ *         gpunn_tensor *filled = gpunn_input(model, "filled", GPUNN_I64, GPUNN_SHAPE(0)); // place + rows
+ *         gpunn_init    none   = {GPUNN_INIT_ZEROS, 0, 0};
+ *         gpunn_tensor *keys   = gpunn_state(model, "keys", GPUNN_SHAPE(1, 64, 1, 16), none); // of a capacity of 64
+ *         gpunn_tensor *now    = gpunn_assign_at(keys, 1, place, row);
+ *         gpunn_tensor *seen   = gpunn_scaled_dot_product_attention(row, now, now, .heads_last = true, .is_causal = true,
+ *                                                                   .lengths = filled);
+ *     An assignment gives the state as it is from then on, so attention sees the new rows; the name of the state itself, keys, is
+ *     what it was when the run began. All that reads that old value runs before; where it cannot, because it needs the new one too,
+ *     the run is GPUNN_ERR_STATE. An assignment takes place in a run that reads its result, or that reads the state and all inputs
+ *     that the assignment needs; one whose result nobody reads comes at the end. So two ways into a state, say for a whole prompt
+ *     and for one word, are two assignments, and each run makes its own. Training steps make only those with .in_training, behind
+ *     the backward pass, through which no gradient goes on to the run before. gpunn_write and gpunn_read give and take a state's
+ *     value, gpunn_reset_states the initial ones of all; gpunn_set_saved puts one into files. Specs do not tell states.
+ *     Recurrent layers go on by themselves with .stateful: a sentence comes piece by piece, and gpunn_reset_states begins another.
+ *         gpunn_tensor *piece  = gpunn_input(model, "piece", GPUNN_F32, GPUNN_SHAPE(5, 1, 16)); // [length, n, features]
+ *         gpunn_tensor *stream = gpunn_gru(piece, "stream", .hidden_size = 24, .stateful = true);
+ *     examples/gpt2.c writes text with a cache, examples/char_lstm.c with such layers.
+ *
  * OPS OF YOUR OWN  A formula (LAYERS) needs nothing else. An op in C, and if it shall run on a GPU in CUDA, is a gpunn_custom_op:
  *     two functions that read and write plain arrays. It takes part in shapes, gradients, plans and files like any other;
  *     register it (gpunn_register_custom) where specs shall find it. examples/custom_op.c has the whole, with the CUDA side.
@@ -728,6 +750,13 @@ typedef struct gpunn_init {
 
 /* A parameter of the user's own; F32, no GPUNN_BATCH in its shape; names are unique in a model. */
 GPUNN_API gpunn_tensor *gpunn_parameter(gpunn_model *model, const char *name, gpunn_shape shape, gpunn_init init);
+/* A value that runs read and write (STATES): what one run leaves by gpunn_assign, the next one finds. F32, no GPUNN_BATCH in its
+ * shape; init until it is first assigned or written. No optimizer trains it and no gradient goes through it. */
+GPUNN_API gpunn_tensor *gpunn_state(gpunn_model *model, const char *name, gpunn_shape shape, gpunn_init init);
+/* Whether gpunn_save and checkpoints have a state, and loading asks for it; at first they do not. */
+GPUNN_API gpunn_status gpunn_set_saved(gpunn_tensor *state, bool saved);
+/* All states of a model as their init says. */
+GPUNN_API gpunn_status gpunn_reset_states(gpunn_model *model);
 /* Values that never change and are not saved; F32, copied. */
 GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, const float *values);
 
@@ -741,15 +770,15 @@ GPUNN_API const char   *gpunn_tensor_name(const gpunn_tensor *t);          /* ""
 GPUNN_API gpunn_shape   gpunn_tensor_shape(const gpunn_tensor *t);         /* GPUNN_BATCH where the batch is */
 GPUNN_API gpunn_dtype   gpunn_tensor_dtype(const gpunn_tensor *t);
 GPUNN_API size_t        gpunn_tensor_bytes(const gpunn_tensor *t); /* at the batch size of the last run or write */
-/* Parameters and buffers (running statistics) in the order of their creation: what gpunn_save writes. */
+/* Parameters, buffers (running statistics) and states of gpunn_set_saved in the order of their creation: what gpunn_save writes. */
 GPUNN_API int           gpunn_parameter_count(const gpunn_model *model);
 GPUNN_API gpunn_tensor *gpunn_parameter_at(gpunn_model *model, int index);
 GPUNN_API gpunn_tensor *gpunn_input_at(gpunn_model *model, int index); /* NULL: there are no more */
 
-/* Host to device: inputs (their bytes tell the batch size), parameters, buffers. bytes must fit exactly. On a GPU the memory may be
+/* Host to device: inputs (their bytes tell the batch size), parameters, buffers, states. bytes must fit exactly. On a GPU the memory may be
  * that GPU's, here and in those that read: then it is copied in the stream's order, and nobody waits. */
 GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t bytes);
-/* Device to host: parameters, buffers, inputs, outputs of the last run, kept values. */
+/* Device to host: parameters, buffers, states, inputs, outputs of the last run, kept values. */
 GPUNN_API gpunn_status gpunn_read(gpunn_tensor *t, void *host, size_t bytes);
 /* The gradient of a parameter, or of a value named to gpunn_retain_grad, after gpunn_backward or gpunn_train_step. */
 GPUNN_API gpunn_status gpunn_read_grad(gpunn_tensor *t, void *host, size_t bytes);
@@ -761,7 +790,7 @@ GPUNN_API float gpunn_item(gpunn_tensor *t);
  * dtype. It must stay until it is unbound or the model destroyed, hold nothing else that a run reads or writes, and be touched only
  * in the stream's order. Going round between a few buffers is cheap: nothing is planned or captured anew.
  *     input      read by every run; bytes tell the batch, as those of gpunn_write do
- *     parameter, buffer   read and trained there, with the values that it holds; may be changed between runs. Unbinding copies them
+ *     parameter, buffer, state   read and trained there, with the values that it holds; may be changed between runs. Unbinding copies them
  *                back to our memory, so it must still be there.
  *     value      written by every run that computes it, as if by gpunn_keep; bytes: enough for the largest batch
  * GPUNN_ERR_ARGUMENT: memory of the host or of another GPU, or misaligned; GPUNN_ERR_SHAPE: too few or too many bytes;
@@ -986,11 +1015,12 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(ARGMAX, argmax, 0, 0, 0, argmax)                              \
     X(SOFTMAX, softmax, 0, 1, 1, same)                              \
     X(LOG_SOFTMAX, log_softmax, 0, 1, 1, same)                      \
-    X(ATTENTION, scaled_dot_product_attention, 15, 1, 7, attention) \
+    X(ATTENTION, scaled_dot_product_attention, 31, 1, 7, attention) \
     X(CROSS_ENTROPY, cross_entropy, 7, 0, 1, class_loss)            \
     X(NLL, nll, 6, 0, 1, class_loss)                                \
     X(CTC_LOSS, ctc_loss, 15, 0, 1, ctc_loss)                       \
     X(CUSTOM, custom, -1, 1, -1, custom)                            \
+    X(ASSIGN, assign, 0, 0, 0, assign)                              \
     X(CAST, cast, 0, 0, 0, cast)                                    \
     X(RELAYOUT, relayout, 0, 0, 0, same)                            \
     X(GROUP, group, 0, 0, 0, same)
@@ -1264,13 +1294,16 @@ GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name,
 #define gpunn_embedding(tokens, ...) gpunn_embedding_((tokens), GPUNN_NAMED(gpunn_embedding_args, __VA_ARGS__))
 
 typedef struct gpunn_rnn_args {
-    int   args_;
-    int   hidden_size, num_layers; /* num_layers: 1 */
-    bool  relu;                    /* rnn: relu instead of tanh */
-    bool  no_bias, batch_first, bidirectional;
-    bool  states;  /* one layer, not batch_first: the result goes on with h_n and, of lstm, c_n, each in a row of the memory of
+    int  args_;
+    int  hidden_size, num_layers; /* num_layers: 1 */
+    bool relu;                    /* rnn: relu instead of tanh */
+    bool no_bias, batch_first, bidirectional;
+    bool states; /* one layer, not batch_first: the result goes on with h_n and, of lstm, c_n, each in a row of the memory of
                       [directions, n, hidden_size] */
-    float dropout; /* between layers */
+    bool
+        stateful; /* each run goes on where the one before ended, in training too, through which no gradient goes: h_0 and, of lstm,
+                       c_0 are states name.h and name.c; n must be fixed */
+    float                dropout;    /* between layers */
     gpunn_tensor        *h_0, *c_0;  /* [num_layers * directions, n, hidden_size]; NULL: 0. c_0: lstm */
     gpunn_tensor        *lengths;    /* I64 or I32 [n]: how many steps of each sequence exist, 1 to length; NULL: all */
     gpunn_tensor       **h_n, **c_n; /* receive the final states, of h_0's shape. c_n: lstm */
@@ -1360,6 +1393,23 @@ GPUNN_API gpunn_tensor *gpunn_matmul_(gpunn_tensor *a, gpunn_tensor *b, gpunn_ma
  * occur once, in alphabetical order. */
 GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *tensors, int count);
 
+/* -- states (STATES) -- */
+typedef struct gpunn_assign_args {
+    int  args_;
+    bool in_training; /* training steps, too, make the assignment, as their last act */
+} gpunn_assign_args;
+/* The state gets the value, of its shape. Gives the state as it is from then on; the state itself is what it was before, and what
+ * would read that too late is GPUNN_ERR_STATE. Without gradient. */
+GPUNN_API gpunn_tensor *gpunn_assign_(gpunn_tensor *state, gpunn_tensor *value, gpunn_assign_args args);
+#define gpunn_assign(state, ...) gpunn_assign_((state), GPUNN_NAMED(gpunn_assign_args, __VA_ARGS__))
+/* The same for a part: the value, of the state's shape but along the axis, where it has any number m up to the state's (GPUNN_BATCH,
+ * too), takes places position .. position + m - 1 there. position: I64 or I32, one number or, along another axis than 0, one for
+ * each sample of axis 0; what does not fit is GPUNN_ERR_ARGUMENT on the CPU, and on a GPU leaves the sample as it was. */
+GPUNN_API gpunn_tensor *gpunn_assign_at_(gpunn_tensor *state, int axis, gpunn_tensor *position, gpunn_tensor *value,
+                                         gpunn_assign_args args);
+#define gpunn_assign_at(state, axis, position, ...) \
+    gpunn_assign_at_((state), (axis), (position), GPUNN_NAMED(gpunn_assign_args, __VA_ARGS__))
+
 /* -- attention -- */
 typedef struct gpunn_attention_args {
     int           args_;
@@ -1369,10 +1419,13 @@ typedef struct gpunn_attention_args {
     float         scale;      /* 1 / sqrt(e) */
     bool          enable_gqa; /* k and v have kv_heads, a divisor of heads: each serves heads / kv_heads neighbours */
     bool          heads_last; /* all values are [n, l, heads, e] instead of [n, heads, l, e] */
+    gpunn_tensor *lengths;    /* I64 or I32, one for all or [n]: only so many of the s keys, 0 to s, are there, of which, with
+                                 is_causal, the rows of q are the last: row i sees keys 0 .. length - l + i; NULL: all, from row 0 */
 } gpunn_attention_args;
 /* torch's: softmax(q k^T scale + mask) v of q [n, heads, l, e], k [n, heads, s, e], v [n, heads, s, ev] -> [n, heads, l, ev]. Or
  * all three in one, as a linear layer makes them: q [n, l, 3, heads, e], k and v NULL -> [n, l, heads, e]. A row that sees no key
- * is 0 and gives no gradient. No memory of l x s on the CPU, and on a GPU where cuDNN's fused attention serves. Linear layers of one
+ * is 0 and gives no gradient. A length out of range is GPUNN_ERR_ARGUMENT on the CPU, whose work follows the lengths, and on a GPU
+ * makes its sample NaN. No memory of l x s on the CPU, and on a GPU where cuDNN's fused attention serves, which it does not with lengths. Linear layers of one
  * value that make q, k and v, created in this order and equal, in multiples of 16 elements, are computed as one. */
 GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpunn_tensor *k, gpunn_tensor *v,
                                                             gpunn_attention_args args);
@@ -2221,6 +2274,7 @@ typedef struct gpunn_attributes {
     const gpunn_custom_op *custom;                   /* custom, and its numbers */
     float                  numbers[GPUNN_CUSTOM_NUMBERS];
     bool                   zero_infinity, batch_first; /* ctc_loss */
+    bool                   in_training;                /* assign, which reads axis too */
     int64_t                ignore_index;               /* cross_entropy, nll; embedding: padding_idx, -1 without */
     uint32_t               site; /* dropout, attention with dropout: number of this node among the model's random ones */
     int                    mode; /* grid_sample: gpunn_grid_mode; interpolate: gpunn_interpolate_mode; pad: gpunn_pad_mode */
@@ -2252,10 +2306,10 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
 /* Operands: LINEAR, CONV* x, weight, bias (data NULL without); MATMUL a, b; BATCH_NORM x, weight, bias (data NULL without
  * affine), running_mean, running_var (both updated in place by a training forward); CROSS_ENTROPY, NLL logits, labels, weight
  * (data NULL without); LAYER_NORM, RMS_NORM, GROUP_NORM x, weight, bias (data NULL without); ATTENTION q, k, v, mask (data NULL
- * without) or all of q, k and v in the first, of rank 5; RNN, LSTM, GRU x [length, n, features], lengths, h_0, c_0 (data NULL
+ * without) or all of q, k and v in the first, of rank 5, and lengths where there are any; RNN, LSTM, GRU x [length, n, features], lengths, h_0, c_0 (data NULL
  * without), and for each direction weight_ih, weight_hh, bias_ih, bias_hh (data NULL without); EMBEDDING tokens, weight; GATHER
  * x, index; CTC_LOSS log_probabilities, targets, input_lengths, target_lengths;
- * GRID_SAMPLE x, grid; AFFINE_GRID theta; CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x; GROUP the
+ * ASSIGN state, value, position (data NULL without), of which out is the state's own memory; GRID_SAMPLE x, grid; AFFINE_GRID theta; CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x; GROUP the
  * operands of its program: gradients that it writes in grad_in, with accumulate, all others in in; RELAYOUT (of a backend with
  * channels_last) what it copies in in, and where to, with channels and dtype as wanted there, in grad_in, with accumulate. */
 typedef struct gpunn_step {
@@ -3074,6 +3128,23 @@ static int gpunn__energy_axes(const gpunn_step *step, int64_t *size, int64_t *st
     return count;
 }
 
+/* An assignment: `lines` times `rows` rows of `inner` elements into one of `capacity` rows; a sample has `sample` lines. */
+typedef struct gpunn__assign_shape {
+    int64_t lines, sample, rows, capacity, inner;
+} gpunn__assign_shape;
+
+static gpunn__assign_shape gpunn__assign_shape_of(const gpunn_step *step)
+{
+    const gpunn_value  *state = &step->in[0], *value = &step->in[1];
+    const bool          part = step->in[2].data != NULL;
+    const int           axis = step->attr->axis;
+    gpunn__assign_shape c = {1, 1, part ? value->dim[axis] : 1, part ? state->dim[axis] : 1, 1};
+    for (int d = 0; part && d < axis; d++) c.lines *= state->dim[d];
+    c.inner = value->count / (c.lines * c.rows);
+    c.sample = step->in[2].count > 1 ? c.lines / state->dim[0] : c.lines;
+    return c;
+}
+
 typedef struct gpunn__attention_shape {
     int64_t n, heads, kv_heads, l, s, e, ev;
     bool    packed, last; /* packed: q, k and v in one, [n, l, 3, heads, e] */
@@ -3111,6 +3182,35 @@ static gpunn__heads gpunn__attention_heads(const gpunn__attention_shape *c, cons
     gpunn__heads  h = {value->data, value->dtype, rows * whole, c->last ? e : rows * e, c->last ? whole : e};
     if (c->packed && part < 3 && h.data) h.data = (char *)h.data + part * heads * e * (int64_t)gpunn_dtype_size(h.dtype);
     return h;
+}
+
+/* How many keys of each sample are there; data NULL: all. */
+typedef struct gpunn__lengths {
+    const void *data;
+    gpunn_dtype dtype;
+    bool        one; /* for all samples */
+} gpunn__lengths;
+
+static gpunn__lengths gpunn__attention_lengths(const gpunn_step *step)
+{
+    gpunn__lengths lengths = {NULL, GPUNN_I64, true};
+    if (step->input_count < 5) return lengths;
+    lengths.data = step->in[4].data;
+    lengths.dtype = step->in[4].dtype;
+    lengths.one = step->in[4].count == 1;
+    return lengths;
+}
+
+GPUNN__SHARED int64_t gpunn__length_of(const gpunn__lengths *lengths, int64_t sample, int64_t all)
+{
+    return lengths->data ? gpunn__integer(lengths->data, lengths->dtype, lengths->one ? 0 : sample) : all;
+}
+
+/* Keys that row i of l sees, of a sample that has `length` of them. */
+GPUNN__SHARED int64_t gpunn__keys_seen(const gpunn__lengths *lengths, int64_t length, bool causal, int64_t i, int64_t l)
+{
+    const int64_t last = i + 1 + (lengths->data ? length - l : 0);
+    return causal && last < length ? last : length;
 }
 
 /* Steps of a mask along samples, heads, rows and keys, 0 where it has one for all. */
@@ -3286,7 +3386,8 @@ struct gpunn_tensor {
     gpunn_init init;
     int64_t    padding; /* 1 + the row that starts as 0, whatever init says; 0: none */
     bool       trainable, decay;
-    bool       frozen; /* a running_mean: gpunn_freeze_statistics */
+    bool       frozen;       /* a running_mean: gpunn_freeze_statistics */
+    bool       state, saved; /* a buffer: gpunn_state; gpunn_set_saved */
     float      lr_scale;
     int64_t    offset;       /* in the model's weights, in floats; parameters: in the gradients too; -1: not laid out */
     float     *constant;     /* host copy of a constant's values */
@@ -5084,7 +5185,8 @@ typedef struct gpunn__plain_args {
     K(attention, is_causal, FLAG, false, is_causal, "Row i sees keys 0 to i only.") A(is_causal, BOOL, is_causal)              \
     K(attention, scale, NUMBER, GPUNN__NONE, scale, "Default: 1 / sqrt(e).") A(scale, FLOAT, scale)                            \
     K(attention, enable_gqa, FLAG, false, enable_gqa, "k and v may have fewer heads, which divide q's.")                       \
-    K(attention, heads_last, FLAG, false, heads_last, "All values are [n, l, heads, e].") A(heads_last, BOOL, heads_last)
+    K(attention, heads_last, FLAG, false, heads_last, "All values are [n, l, heads, e].") A(heads_last, BOOL, heads_last)       \
+    K(attention, lengths, REFERENCE, GPUNN__NONE, lengths, "I64 or I32, one or [n]: so many of the keys are there.")
 #define GPUNN__MULTI_HEAD_ARGS(K, A)                                                                                           \
     K(multi_head_attention, num_heads, COUNT, GPUNN__NEEDED, num_heads, "")                                                    \
     K(multi_head_attention, dropout, SHARE, 0, dropout, "")                                                                    \
@@ -6389,6 +6491,17 @@ GPUNN_API gpunn_tensor *gpunn_parameter(gpunn_model *model, const char *name, gp
     return gpunn__weight(&call, GPUNN__PARAMETER, name, rank, shape.dim, init);
 }
 
+GPUNN_API gpunn_tensor *gpunn_state(gpunn_model *model, const char *name, gpunn_shape shape, gpunn_init init)
+{
+    gpunn__call call;
+    if (!gpunn__begin_model(&call, model, "state", name)) return NULL;
+    int rank = gpunn__rank_of(&call, &shape, 0);
+    if (rank < 0 || !gpunn__init_is_sound(&call, init, rank)) return NULL;
+    gpunn_tensor *t = gpunn__weight(&call, GPUNN__BUFFER, name, rank, shape.dim, init);
+    if (t) t->state = true;
+    return t;
+}
+
 GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, const float *values)
 {
     gpunn__call call;
@@ -6447,7 +6560,19 @@ GPUNN_API size_t gpunn_tensor_bytes(const gpunn_tensor *t)
 
 static bool gpunn__is_saved(const gpunn_tensor *t)
 {
-    return t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER;
+    return t->kind == GPUNN__PARAMETER || (t->kind == GPUNN__BUFFER && (!t->state || t->saved));
+}
+
+GPUNN_API gpunn_status gpunn_set_saved(gpunn_tensor *state, bool saved)
+{
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, "gpunn_set_saved", NULL, state, false)) return GPUNN_ERR_ARGUMENT;
+    if (!state->state) {
+        (void)gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "the tensor is no state; use what gpunn_state gave");
+        return GPUNN_ERR_ARGUMENT;
+    }
+    state->saved = saved;
+    return GPUNN_OK;
 }
 
 GPUNN_API int gpunn_parameter_count(const gpunn_model *model)
@@ -7115,7 +7240,20 @@ static bool gpunn__mask_fits(const gpunn__call *call, const gpunn__meta *mask, c
     return false;
 }
 
-/* q, k, v, mask; or all of q, k and v in the first, [n, rows, 3, heads, e]. */
+static bool gpunn__lengths_fit(const gpunn__call *call, const gpunn__meta *lengths, int64_t n)
+{
+    char text[128];
+    if (lengths->dtype != GPUNN_I64 && lengths->dtype != GPUNN_I32)
+        (void)gpunn__refuse(call, GPUNN_ERR_DTYPE, ".lengths is %s; use i64 or i32", gpunn_dtype_name(lengths->dtype));
+    else if (lengths->rank > 1 || (lengths->rank == 1 && lengths->dim[0] != 1 && lengths->dim[0] != n))
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, ".lengths is %s; give one number, or one for each sample",
+                            gpunn__meta_text(lengths, text));
+    else
+        return true;
+    return false;
+}
+
+/* q, k, v, mask, and lengths where there are any; or all of q, k and v in the first, [n, rows, 3, heads, e]. */
 static bool gpunn__attention_rule(const gpunn__inference *i)
 {
     const bool packed = i->in[0].rank == 5 && i->in[1].dtype == GPUNN_DTYPE_DEFAULT, last = packed || i->attr->heads_last;
@@ -7155,7 +7293,8 @@ static bool gpunn__attention_rule(const gpunn__inference *i)
     i->out->rank = 4;
     memcpy(i->out->dim, part[0], sizeof part[0]);
     i->out->dim[3] = part[2][3];
-    return i->in[3].dtype == GPUNN_DTYPE_DEFAULT || gpunn__mask_fits(i->call, &i->in[3], &scores);
+    return (i->in[3].dtype == GPUNN_DTYPE_DEFAULT || gpunn__mask_fits(i->call, &i->in[3], &scores)) &&
+           (i->count < 5 || gpunn__lengths_fit(i->call, &i->in[4], scores.dim[0]));
 }
 
 /* ---- losses --------------------------------------------------------------------------------------------------------------- */
@@ -7205,6 +7344,37 @@ static bool gpunn__custom_rule(const gpunn__inference *i)
     if (gpunn__rank_of(i->call, &result, 2) < 0) return false;
     gpunn__take_shape(i->out, &result);
     return true;
+}
+
+/* ---- states --------------------------------------------------------------------------------------------------------------- */
+/* state, value, position. */
+static bool gpunn__assign_rule(const gpunn__inference *i)
+{
+    const gpunn__meta *state = &i->in[0], *value = &i->in[1], *position = &i->in[2];
+    const int          axis = i->attr->axis;
+    const bool         part = position->dtype != GPUNN_DTYPE_DEFAULT;
+    char               one[128], other[128];
+    gpunn__meta        whole = *value;
+    if (part && value->rank == state->rank && value->dim[axis] <= state->dim[axis]) whole.dim[axis] = state->dim[axis];
+    *i->out = *state;
+    if (!gpunn__same_dims(&whole, state)) {
+        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "the value is %s and the state %s; %s", gpunn__meta_text(value, one),
+                            gpunn__meta_text(state, other),
+                            part ? "only along the axis may they differ, where the value has no more" : "they must agree");
+        return false;
+    }
+    if (!part) return true;
+    if (position->dtype != GPUNN_I64 && position->dtype != GPUNN_I32) {
+        (void)gpunn__refuse(i->call, GPUNN_ERR_DTYPE, "the position is %s; use i64 or i32, of a state by gpunn_cast",
+                            gpunn_dtype_name(position->dtype));
+        return false;
+    }
+    if (position->rank == 0 || (position->rank == 1 && (position->dim[0] == 1 || (axis && position->dim[0] == state->dim[0]))))
+        return true;
+    (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
+                        "the position is %s; give one number, or one for each of the state's %lld samples",
+                        gpunn__meta_text(position, one), (long long)state->dim[0]);
+    return false;
 }
 
 /* ---- all of them ---------------------------------------------------------------------------------------------------------- */
@@ -8892,19 +9062,55 @@ static gpunn_tensor *gpunn__recurrent(gpunn_op op, gpunn_tensor *x, const char *
     return gpunn__made(&call, y);
 }
 
+/* Layers that go on where the run before has ended. */
+static gpunn_tensor *gpunn__stateful(gpunn_op op, gpunn_tensor *x, const char *name, gpunn_rnn_args args)
+{
+    const int        count = op == GPUNN_OP_LSTM ? 2 : 1, n = args.batch_first ? 0 : 1;
+    const gpunn_init zeros = {GPUNN_INIT_ZEROS, 0, 0};
+    gpunn_tensor    *state[2] = {NULL, NULL}, *own[2], **last[] = {args.h_n ? args.h_n : &own[0], args.c_n ? args.c_n : &own[1]};
+    gpunn__call      call;
+    char             text[128];
+    if (!gpunn__begin_x(&call, gpunn_op_name(op), name, x, true)) return NULL;
+    if (name == NULL || args.h_0 || args.c_0)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "with .stateful h_0 and c_0 are its own; %s",
+                             name ? "leave them out" : "give the layer a name, for theirs");
+    if (x->rank != 3 || x->dim[n] < 1)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x is %s, but .stateful needs three axes and a fixed number of sequences",
+                             gpunn__shape_text(x, text));
+    const int64_t rows = (int64_t)gpunn__int_setting(args.num_layers, 1) * (args.bidirectional ? 2 : 1);
+    for (int i = 0; i < count; i++) {
+        char own_name[GPUNN__TEXT_SIZE];
+        (void)snprintf(own_name, sizeof own_name, "%s.%s", name, i ? "c" : "h");
+        state[i] = gpunn_state(x->model, own_name, GPUNN_SHAPE(rows, x->dim[n], args.hidden_size), zeros);
+        if (state[i] == NULL) return gpunn__made(&call, NULL);
+    }
+    args.h_0 = state[0], args.c_0 = state[1];
+    args.h_n = last[0];
+    if (count == 2) args.c_n = last[1];
+    gpunn_tensor *y = gpunn__recurrent(op, x, name, &args);
+    for (int i = 0; i < count && y; i++)
+        if (gpunn_assign(state[i], *last[i], .in_training = true) == NULL) y = NULL;
+    return gpunn__made(&call, y);
+}
+
+static gpunn_tensor *gpunn__recurrent_layer(gpunn_op op, gpunn_tensor *x, const char *name, const gpunn_rnn_args *args)
+{
+    return args->stateful ? gpunn__stateful(op, x, name, *args) : gpunn__recurrent(op, x, name, args);
+}
+
 GPUNN_API gpunn_tensor *gpunn_rnn_(gpunn_tensor *x, const char *name, gpunn_rnn_args args)
 {
-    return gpunn__recurrent(GPUNN_OP_RNN, x, name, &args);
+    return gpunn__recurrent_layer(GPUNN_OP_RNN, x, name, &args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_lstm_(gpunn_tensor *x, const char *name, gpunn_rnn_args args)
 {
-    return gpunn__recurrent(GPUNN_OP_LSTM, x, name, &args);
+    return gpunn__recurrent_layer(GPUNN_OP_LSTM, x, name, &args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_gru_(gpunn_tensor *x, const char *name, gpunn_rnn_args args)
 {
-    return gpunn__recurrent(GPUNN_OP_GRU, x, name, &args);
+    return gpunn__recurrent_layer(GPUNN_OP_GRU, x, name, &args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_dropout(gpunn_tensor *x, float p)
@@ -9373,29 +9579,67 @@ GPUNN_API gpunn_tensor *gpunn_matmul_(gpunn_tensor *a, gpunn_tensor *b, gpunn_ma
     return gpunn__node(&call, GPUNN_OP_MATMUL, &attr, operands, 2);
 }
 
+/* ---- states ---------------------------------------------------------------------------------------------------------- */
+/* The state that t is, as it was when a run began or as an assignment has left it; NULL: none. */
+static gpunn_tensor *gpunn__state_of(gpunn_tensor *t)
+{
+    while (t->op == GPUNN_OP_ASSIGN) t = t->inputs[0];
+    return t->state ? t : NULL;
+}
+
+/* position: NULL for the whole of the state. */
+static gpunn_tensor *gpunn__assign(const char *function, gpunn_tensor *state, int axis, gpunn_tensor *position,
+                                   gpunn_tensor *value, int count, bool in_training)
+{
+    static const char *const names[] = {"the state", "the value", "the position"};
+    gpunn_tensor            *operands[] = {state, value, position};
+    gpunn__call              call;
+    gpunn_attributes         attr = gpunn__no_attributes();
+    if (!gpunn__begin(&call, function, NULL, names, operands, count, 2)) return NULL;
+    if (gpunn__state_of(state) == NULL)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
+                             "what is assigned to is no state; use what gpunn_state or an assignment gave");
+    if (position && (attr.axis = gpunn__axis_of(&call, state, axis)) < 0) return NULL;
+    attr.in_training = in_training;
+    return gpunn__node(&call, GPUNN_OP_ASSIGN, &attr, operands, 3);
+}
+
+GPUNN_API gpunn_tensor *gpunn_assign_(gpunn_tensor *state, gpunn_tensor *value, gpunn_assign_args args)
+{
+    return gpunn__assign("assign", state, 0, NULL, value, 2, args.in_training);
+}
+
+GPUNN_API gpunn_tensor *gpunn_assign_at_(gpunn_tensor *state, int axis, gpunn_tensor *position, gpunn_tensor *value,
+                                         gpunn_assign_args args)
+{
+    return gpunn__assign("assign_at", state, axis, position, value, 3, args.in_training);
+}
+
 /* ---- attention ------------------------------------------------------------------------------------------------------- */
 GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpunn_tensor *k, gpunn_tensor *v,
                                                             gpunn_attention_args args)
 {
-    gpunn_tensor *operands[4] = {q, k, v, args.mask};
+    gpunn_tensor *operands[5] = {q, k, v, args.mask, args.lengths};
+    const int     count = args.lengths ? 5 : 4;
     const bool    packed = q && q->rank == 5 && k == NULL && v == NULL;
     gpunn__call   call;
     gpunn__meta   out;
     if (!gpunn__begin(&call, "scaled_dot_product_attention", NULL, gpunn__attention_names, operands, packed ? 1 : 3,
                       packed ? 1 : 3) ||
-        (args.mask && !gpunn__operand(&call, args.mask, ".mask", false)))
+        (args.mask && !gpunn__operand(&call, args.mask, ".mask", false)) ||
+        (args.lengths && !gpunn__operand(&call, args.lengths, ".lengths", false)))
         return NULL;
     gpunn_attributes attr = gpunn__no_attributes();
     attr.is_causal = args.is_causal;
     attr.heads_last = args.heads_last && !packed;
     attr.enable_gqa = args.enable_gqa;
-    if (!gpunn__infer_node(&call, GPUNN_OP_ATTENTION, &attr, operands, 4, &out) || !gpunn__settle(&call, &args)) return NULL;
+    if (!gpunn__infer_node(&call, GPUNN_OP_ATTENTION, &attr, operands, count, &out) || !gpunn__settle(&call, &args)) return NULL;
     attr.dropout_p = args.dropout_p;
     attr.scale = gpunn__float_setting(args.scale, (float)(1 / sqrt((double)q->dim[q->rank - 1])));
     if (!isfinite(attr.scale))
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "scale is %g; use a finite number", (double)attr.scale);
     attr.site = q->model->random_sites;
-    gpunn_tensor *y = gpunn__node(&call, GPUNN_OP_ATTENTION, &attr, operands, 4);
+    gpunn_tensor *y = gpunn__node(&call, GPUNN_OP_ATTENTION, &attr, operands, count);
     if (y && attr.dropout_p > 0) q->model->random_sites++;
     return y;
 }
@@ -9541,7 +9785,7 @@ GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_t
     if (mask == NULL && (args.attn_mask || args.key_padding_mask)) return gpunn__undo(&call);
     for (int i = 0; i < 3 && !args.batch_first; i++)
         if ((x[i] = i > 0 && same ? x[0] : gpunn__swap_rows(x[i])) == NULL) return gpunn__undo(&call);
-    gpunn_attention_args how = {0, mask, args.is_causal, args.dropout, 0, false, true};
+    gpunn_attention_args how = {0, mask, args.is_causal, args.dropout, 0, false, true, NULL};
     if (same && one) {
         const gpunn_shape       split = {{n, l, 3, heads, e / heads}};
         const gpunn_linear_args in_proj = {0, 0, false, weight[0], bias};
@@ -10402,8 +10646,9 @@ struct gpunn__plan {
     uint64_t         generation; /* of the model, at the last binding; 0: never bound */
     uint64_t         lending;    /* the same */
     uint64_t         signature;  /* of all pointers */
-    gpunn_step      *steps;      /* forward ones, then backward ones */
+    gpunn_step      *steps;      /* forward ones, then backward ones, then assignments */
     int              forward_count, step_count, step_capacity;
+    bool             differentiates; /* has backward steps */
     gpunn__slot     *slots;
     int              slot_count, slot_capacity;
     gpunn__binding  *bindings;
@@ -10453,6 +10698,7 @@ typedef struct gpunn__draft { /* a tensor while a plan is made */
     int  gathered;            /* by weight: the slot of their gradient, which the last step brings to its place; -1: none */
     int  place;               /* when it is computed; the nodes of a group share one */
     int  group;               /* by node: index in groups; -1: none */
+    int  version;             /* by state: 1 + the assignment whose value it holds; 0: that of the run before */
 } gpunn__draft;
 
 typedef struct gpunn__builder { /* alive while a plan is made */
@@ -10550,18 +10796,36 @@ static void gpunn__mark_operands(const gpunn_model *model, bool *needed)
     }
 }
 
-/* Training steps compute kept tensors too when these need no input that the loss does not need. scratch: one flag a tensor. */
+/* Marks a tensor, and what it is made of, if that needs no input but the marked ones. scratch: one flag a tensor. */
+static bool gpunn__mark_possible(const gpunn_model *model, int id, bool *needed, bool *scratch)
+{
+    bool possible = true;
+    memset(scratch, 0, (size_t)model->tensor_count * sizeof *scratch);
+    scratch[id] = true;
+    gpunn__mark_operands(model, scratch);
+    for (int j = 0; j <= id; j++) possible = possible && (!scratch[j] || needed[j] || model->tensors[j]->kind != GPUNN__INPUT);
+    for (int j = 0; possible && j <= id; j++) needed[j] = needed[j] || scratch[j];
+    return possible;
+}
+
+/* Training steps compute kept tensors too when these need no input that the loss does not need. */
 static void gpunn__mark_kept(const gpunn_model *model, bool *needed, bool *scratch)
 {
-    for (int id = 0; id < model->tensor_count; id++) {
-        if (!model->tensors[id]->keep || needed[id]) continue;
-        memset(scratch, 0, (size_t)model->tensor_count * sizeof *scratch);
-        scratch[id] = true;
-        gpunn__mark_operands(model, scratch);
-        bool possible = true;
-        for (int j = 0; j <= id; j++)
-            possible = possible && (!scratch[j] || needed[j] || model->tensors[j]->kind != GPUNN__INPUT);
-        for (int j = 0; possible && j <= id; j++) needed[j] = needed[j] || scratch[j];
+    for (int id = 0; id < model->tensor_count; id++)
+        if (model->tensors[id]->keep && !needed[id]) (void)gpunn__mark_possible(model, id, needed, scratch);
+}
+
+/* Runs that read a state make its assignments when these need no input that the outputs do not need. */
+static void gpunn__mark_assigns(const gpunn_model *model, bool training, bool *needed, bool *scratch)
+{
+    bool found = true;
+    while (found) { /* what an assignment reads may be another state */
+        found = false;
+        for (int id = 0; id < model->tensor_count; id++) {
+            gpunn_tensor *t = model->tensors[id];
+            if (t->op == GPUNN_OP_ASSIGN && !needed[id] && (!training || t->attr.in_training) && needed[gpunn__state_of(t)->id])
+                found = gpunn__mark_possible(model, id, needed, scratch) || found;
+        }
     }
 }
 
@@ -10576,6 +10840,7 @@ static bool gpunn__has_layouts(const gpunn_tensor *t)
 static bool gpunn__is_alias(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     if (t->kind != GPUNN__VALUE) return false;
+    if (t->op == GPUNN_OP_ASSIGN) return true; /* which has a step of its own: gpunn__assign_step */
     if (t->op == GPUNN_OP_RESHAPE) return !(plan->tensors[t->inputs[0]->id].channels_last && gpunn__has_layouts(t->inputs[0]));
     return t->op == GPUNN_OP_DROPOUT && (!plan->training || plan->evaluates || t->attr.dropout_p == 0);
 }
@@ -10600,9 +10865,19 @@ static bool gpunn__is_visible(const gpunn__plan *plan, const gpunn_tensor *t)
     return t->keep || t->retain_grad || t->lent[0].data || gpunn__is_output(plan, t);
 }
 
+/* What reads a state must do so at its place. */
+static bool gpunn__reads_state(const gpunn__builder *b, const gpunn_tensor *t)
+{
+    bool reads = false;
+    for (int i = 0; i < t->input_count; i++)
+        reads = reads || (t->inputs[i] && b->model->tensors[b->plan->tensors[t->inputs[i]->id].root]->state);
+    return reads;
+}
+
 /* A layer that others can be merged into. */
 static bool gpunn__begins_chain(const gpunn__builder *b, const gpunn_tensor *t)
 {
+    if (gpunn__reads_state(b, t)) return false;
     if (t->op == GPUNN_OP_BATCH_NORM)
         return b->plan->training && !gpunn__evaluates(b->plan, t) && b->model->dev->info.merged_norm &&
                b->tensors[t->id].group < 0;
@@ -10727,7 +11002,7 @@ static gpunn_dtype gpunn__storage_of(const gpunn_model *model, const gpunn__plan
     if (gpunn__is_product(t->op)) return gpunn__half_of(model);
     if (t->op == GPUNN_OP_AFFINE_GRID || t->op == GPUNN_OP_GRADIENT_ENERGY || t->op == GPUNN_OP_SUM ||
         t->op == GPUNN_OP_LOG_SOFTMAX || t->op == GPUNN_OP_CUMSUM || t->op == GPUNN_OP_CROSS_ENTROPY || t->op == GPUNN_OP_NLL ||
-        t->op == GPUNN_OP_CTC_LOSS || t->op == GPUNN_OP_CUSTOM || gpunn__is_recurrent(t->op))
+        t->op == GPUNN_OP_CTC_LOSS || t->op == GPUNN_OP_CUSTOM || t->op == GPUNN_OP_ASSIGN || gpunn__is_recurrent(t->op))
         return GPUNN_F32;
     gpunn_dtype result = GPUNN_F32;
     for (int i = 0; i < t->input_count; i++) {
@@ -11016,7 +11291,7 @@ static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const in
     if (gpunn__program(b, group, false)->operands == NULL || b->refused[last] || gpunn__is_norm_step(b, kernel, tensors))
         return false;
     for (int k = 0; k < kernel->node_count; k++)
-        if (!b->needed[tensors[k]] || b->tensors[tensors[k]].group >= 0 ||
+        if (!b->needed[tensors[k]] || b->tensors[tensors[k]].group >= 0 || gpunn__reads_state(b, b->model->tensors[tensors[k]]) ||
             gpunn__evaluates(b->plan, b->model->tensors[tensors[k]]))
             return false;
     for (int k = 0; k < kernel->node_count; k++) b->tensors[tensors[k]].group = index;
@@ -11292,9 +11567,24 @@ static bool gpunn__use_slot(gpunn__builder *b, void **pointer, int index, int at
     return gpunn__bind(b, pointer, GPUNN__IN_SLOT, index);
 }
 
+/* Whether the state at the root of t still is, or is by now, what t is. */
+static bool gpunn__is_current(gpunn__builder *b, const gpunn_tensor *t, int root)
+{
+    const gpunn_tensor *state = b->model->tensors[root], *seen = t;
+    while (seen->id != root && seen->op != GPUNN_OP_ASSIGN) seen = seen->inputs[0];
+    if (!state->state || b->tensors[root].version == (seen->id == root ? 0 : seen->id + 1)) return true;
+    (void)gpunn__fail(
+        b->model->dev, GPUNN_ERR_STATE,
+        "state '%s' is read by what runs after an assignment to it; read what gpunn_assign gave instead, or copy the "
+        "state by an op before",
+        state->name);
+    return false;
+}
+
 static bool gpunn__read_value(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t, int at)
 {
     int root = b->plan->tensors[t->id].root;
+    if (b->model->tensors[root]->state && !gpunn__is_current(b, t, root)) return false;
     gpunn__describe(b->plan, value, t);
     value->dtype = b->plan->tensors[root].storage;
     value->channels_last = b->plan->tensors[root].channels_last && gpunn__has_layouts(t);
@@ -11320,7 +11610,7 @@ static bool gpunn__is_factor(const gpunn__builder *b, const gpunn_tensor *t, int
 
 static bool gpunn__has_mirror(const gpunn_tensor *t)
 {
-    return t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER || t->kind == GPUNN__CONSTANT;
+    return t->kind == GPUNN__PARAMETER || (t->kind == GPUNN__BUFFER && !t->state) || t->kind == GPUNN__CONSTANT;
 }
 
 /* Where a step wants the channels of an operand, or of its gradient. */
@@ -11427,7 +11717,7 @@ static bool gpunn__copy_operands(gpunn__builder *b, const gpunn_tensor *t)
             if (step == NULL) return false;
             step->op = GPUNN_OP_CAST;
             step->attr = &b->plan->attr[2];
-            if (!gpunn__read_value(b, &step->in[0], source, at)) return false;
+            if (!gpunn__read_value(b, &step->in[0], source->state ? input : source, at)) return false;
             gpunn__describe(b->plan, &step->out, source);
             step->out.dtype = gpunn__half_of(b->model);
             b->tensors[root].cast = gpunn__new_slot(b, (size_t)step->out.count * 2, at);
@@ -11508,6 +11798,33 @@ static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
     if (!gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot)) return false;
     if (!gpunn__is_row_norm(t->op) || !gpunn__wants_half(b, t)) return true;
     return (b->tensors[t->id].cast = gpunn__write_half(b, step, 0, &step->out, at)) >= 0;
+}
+
+/* The step of an assignment, which writes the state's memory. */
+static bool gpunn__assign_step(gpunn__builder *b, const gpunn_tensor *t)
+{
+    const int root = b->plan->tensors[t->id].root;
+    if (!gpunn__copy_operands(b, t)) return false;
+    int         at = b->plan->step_count;
+    gpunn_step *step = gpunn__node_step(b, t, false, 0);
+    for (int i = 0; step && i < t->input_count; i++)
+        if (t->inputs[i] && !gpunn__read_operand(b, &step->in[i], t, i, at)) return false;
+    b->tensors[root].version = t->id + 1;
+    b->tensors[root].cast = -1;
+    return step && gpunn__bind(b, &step->out.data, GPUNN__IN_TENSOR, root);
+}
+
+/* An assignment whose result nobody reads in this run is made at its end. */
+static bool gpunn__is_late(const gpunn__builder *b, const gpunn_tensor *t)
+{
+    return b->needed[t->id] && t->op == GPUNN_OP_ASSIGN && b->tensors[t->id].uses == 0 && t->lent[0].data == NULL;
+}
+
+static bool gpunn__late_steps(gpunn__builder *b)
+{
+    for (int id = 0; id < b->plan->tensor_count; id++)
+        if (gpunn__is_late(b, b->model->tensors[id]) && !gpunn__assign_step(b, b->model->tensors[id])) return false;
+    return true;
 }
 
 /* ---- filters ---- *
@@ -12164,6 +12481,7 @@ static bool gpunn__forward_steps(gpunn__builder *b)
         int                 id = b->order[place];
         const gpunn_tensor *t = b->model->tensors[id];
         bool own = b->needed[id] && t->kind == GPUNN__VALUE && plan->tensors[id].root == id && b->tensors[id].next < 0;
+        if (b->needed[id] && t->op == GPUNN_OP_ASSIGN && !gpunn__is_late(b, t) && !gpunn__assign_step(b, t)) return false;
         if (b->tensors[id].group >= 0 ? !gpunn__group_step(b, b->tensors[id].group, false) : own && !gpunn__forward_step(b, t))
             return false;
     }
@@ -12363,6 +12681,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     }
     gpunn__mark_operands(model, b->needed);
     if (plan->training) gpunn__mark_kept(model, b->needed, b->scratch);
+    gpunn__mark_assigns(model, plan->training, b->needed, b->scratch);
     int values = 0, copies = 0; /* at most: of operands, and of gradients on their way back */
     for (int id = 0; id < plan->tensor_count; id++) {
         if (!b->needed[id]) continue;
@@ -12393,6 +12712,8 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     gpunn__mark_parts(b);
     if (!gpunn__forward_steps(b)) return GPUNN_ERR_MEMORY;
     if (plan->training && (!gpunn__backward_steps(b) || !gpunn__lend(b, true))) return GPUNN_ERR_MEMORY;
+    plan->differentiates = plan->step_count > plan->forward_count;
+    if (!gpunn__late_steps(b)) return GPUNN_ERR_MEMORY;
     gpunn__overlay_steps(plan);
     gpunn_status status = gpunn__prepare_steps(b);
     return status == GPUNN_OK ? gpunn__assign_offsets(model->dev, plan) : status;
@@ -12536,7 +12857,7 @@ static GPUNN__STATUS gpunn__upload_weights(gpunn_model *model, float *to, const 
 
 enum { GPUNN__STAGING = 1 << 18 }; /* floats on their way to the device */
 
-/* Initial values of a parameter or buffer; to: where the model's weights are. */
+/* Initial values of a parameter or buffer; to: its memory. */
 static GPUNN__STATUS gpunn__fill_tensor(const gpunn_tensor *t, float *to, float *staging)
 {
     gpunn_status status = GPUNN_OK;
@@ -12544,7 +12865,7 @@ static GPUNN__STATUS gpunn__fill_tensor(const gpunn_tensor *t, float *to, float 
     for (int64_t at = 0, part; at < count && status == GPUNN_OK; at += part) {
         part = count - at < GPUNN__STAGING ? count - at : (int64_t)GPUNN__STAGING;
         gpunn__draw_tensor(t, &t->init, at, part, staging);
-        status = gpunn__upload_weights(t->model, to + t->offset + at, staging, part);
+        status = gpunn__upload_weights(t->model, to + at, staging, part);
     }
     return status;
 }
@@ -12570,7 +12891,7 @@ static GPUNN__STATUS gpunn__fill_weights(gpunn_model *model, float *fresh, bool 
         if (t->constant)
             status = gpunn__upload_weights(model, fresh + t->offset, t->constant, gpunn__count(t, 1));
         else if (draw)
-            status = gpunn__fill_tensor(t, fresh, staging);
+            status = gpunn__fill_tensor(t, fresh + t->offset, staging);
     }
     return status;
 }
@@ -12978,7 +13299,7 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, gpunn_tensor *loss, const g
 {
     gpunn_model  *model = plan->outputs[0]->model;
     gpunn_device *dev = model->dev;
-    if (plan->reached_count == 0 && plan->step_count == plan->forward_count)
+    if (plan->reached_count == 0 && !plan->differentiates)
         return gpunn__fail(dev, GPUNN_ERR_STATE, "no gradient goes from the %s to a %stensor of gpunn_retain_grad: %s",
                            loss ? "loss" : "outputs",
                            args->inputs_only ? ""
@@ -13405,6 +13726,20 @@ static GPUNN__STATUS gpunn__write_input(gpunn_tensor *t, const void *host, size_
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "gpunn_write", status);
 }
 
+GPUNN_API gpunn_status gpunn_reset_states(gpunn_model *model)
+{
+    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_reset_states: the model is NULL");
+    gpunn_status status = gpunn__commit(model);
+    if (status != GPUNN_OK) return status;
+    float *staging = (float *)gpunn__realloc(model->dev, NULL, 0, GPUNN__STAGING * sizeof(float));
+    if (staging == NULL) return GPUNN_ERR_MEMORY;
+    for (int id = 0; id < model->tensor_count && status == GPUNN_OK; id++)
+        if (model->tensors[id]->state)
+            status = gpunn__fill_tensor(model->tensors[id], gpunn__weights(model->tensors[id]), staging);
+    gpunn__free(model->dev, staging, GPUNN__STAGING * sizeof(float));
+    return status;
+}
+
 GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t bytes)
 {
     if (t == NULL || host == NULL)
@@ -13413,7 +13748,7 @@ GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t byt
     gpunn_device *dev = t->model->dev;
     if (t->kind == GPUNN__INPUT) return gpunn__write_input(t, host, bytes);
     if (t->kind != GPUNN__PARAMETER && t->kind != GPUNN__BUFFER)
-        return gpunn__fail(dev, GPUNN_ERR_STATE, "gpunn_write '%s': only inputs, parameters and buffers can be written",
+        return gpunn__fail(dev, GPUNN_ERR_STATE, "gpunn_write '%s': only inputs, parameters, buffers and states can be written",
                            gpunn__called(t));
     size_t expected = (size_t)gpunn__count(t, 1) * sizeof(float);
     if (bytes != expected) {
@@ -13423,7 +13758,7 @@ GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t byt
     }
     gpunn_status status = gpunn__commit(t->model);
     if (status != GPUNN_OK) return status;
-    GPUNN__WEIGHTS_CHANGED(t->model);
+    if (!t->state) GPUNN__WEIGHTS_CHANGED(t->model);
     return gpunn__upload_weights(t->model, gpunn__weights(t), (const float *)host, (int64_t)(bytes / sizeof(float)));
 }
 
@@ -15260,6 +15595,27 @@ static GPUNN__STATUS gpunn__cpu_expand(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     gpunn_status status = gpunn__cpu_map(cpu, &map, action);
     if (action == GPUNN__PREPARE) step->workspace_bytes = map.workspace_bytes;
     return status;
+}
+
+/* ---- assign --------------------------------------------------------------------------------------------------------------- */
+static GPUNN__STATUS gpunn__cpu_assign(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *position = &step->in[2];
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    const gpunn__assign_shape c = gpunn__assign_shape_of(step);
+    for (int64_t i = 0; position->data && i < position->count; i++) {
+        const int64_t at = gpunn__integer(position->data, position->dtype, i);
+        if (at < 0 || at > c.capacity - c.rows)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
+                                   "%lld at position %lld do not fit the state's %lld; check the position", (long long)c.rows,
+                                   (long long)at, (long long)c.capacity);
+    }
+    for (int64_t line = 0; line < c.lines; line++) {
+        const int64_t at = position->data ? gpunn__integer(position->data, position->dtype, line / c.sample) : 0;
+        memmove((float *)step->out.data + (line * c.capacity + at) * c.inner,
+                (const float *)step->in[1].data + line * c.rows * c.inner, (size_t)(c.rows * c.inner) * sizeof(float));
+    }
+    return GPUNN_OK;
 }
 
 /* ==== >>reduce ======================================================================================================== *
@@ -20635,6 +20991,7 @@ typedef struct gpunn__attention {
     gpunn__heads               q, k, v, y, dy, dq, dk, dv;
     const void                *mask; /* NULL: none */
     bool                       choice, causal;
+    gpunn__lengths             lengths;
     int64_t                    mask_step[4]; /* along samples, heads, queries, keys */
     float                      scale;
     gpunn__drop                drop;          /* keep 65536: none */
@@ -20681,6 +21038,11 @@ static void gpunn__attention_pairs(const gpunn__attention *a, const float *left,
     gpunn__attention_product(a, &g, packed);
 }
 
+static int64_t gpunn__attention_seen(const gpunn__attention *a, int64_t sample, int64_t i)
+{
+    return gpunn__keys_seen(&a->lengths, gpunn__length_of(&a->lengths, sample, a->s), a->causal, i, a->l);
+}
+
 /* One row of scores, for keys j .. j + n - 1 of query i: scaled and masked. */
 static void gpunn__attention_mask(const gpunn__attention *a, int64_t sample, int64_t head, int64_t i, int64_t j, int64_t n,
                                   float *GPUNN__RESTRICT x)
@@ -20702,20 +21064,21 @@ static void gpunn__attention_mask(const gpunn__attention *a, int64_t sample, int
         else
             for (int64_t k = 0; k < n; k++) x[k] = x[k] * scale + m[0];
     }
-    if (a->causal)
-        for (int64_t k = i < j ? 0 : i - j + 1; k < n; k++) x[k] = -INFINITY;
+    const int64_t seen = gpunn__attention_seen(a, sample, i) - j;
+    for (int64_t k = seen < 0 ? 0 : seen; k < n; k++) x[k] = -INFINITY;
 }
 
-/* Keys that rows before `end` can see. */
-static int64_t gpunn__attention_reach(const gpunn__attention *a, int64_t end)
+/* Keys that rows before `end` can see, or one that they do not. */
+static int64_t gpunn__attention_reach(const gpunn__attention *a, int64_t sample, int64_t end)
 {
-    return a->causal ? gpunn__least(a->s, end) : a->s;
+    const int64_t seen = gpunn__attention_seen(a, sample, end - 1);
+    return seen < 1 ? 1 : gpunn__least(a->s, seen);
 }
 
 static void gpunn__attention_forward_block(const gpunn__attention *a, int64_t sample, int64_t head, int64_t i0, int64_t rows,
                                            float *scratch)
 {
-    const int64_t kv_head = head / (a->heads / a->kv_heads), reach = gpunn__attention_reach(a, i0 + rows);
+    const int64_t kv_head = head / (a->heads / a->kv_heads), reach = gpunn__attention_reach(a, sample, i0 + rows);
     float *const scores = scratch, *const packed = scratch + GPUNN__ATTENTION_ROWS * GPUNN__ATTENTION_KEYS;
     float *const y = gpunn__attention_at(&a->y, sample, head, i0);
     float        top[GPUNN__ATTENTION_ROWS], sum[GPUNN__ATTENTION_ROWS];
@@ -20830,10 +21193,11 @@ static void gpunn__attention_backward_head(const gpunn__attention *a, int64_t sa
     if (!a->add[2]) gpunn__attention_clear(&a->dv, sample, kv_head, a->s, a->ev);
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
         for (int64_t i = 0; i < a->l; i += GPUNN__ATTENTION_ROWS) {
-            const int64_t rows = gpunn__least(a->l - i, GPUNN__ATTENTION_ROWS), reach = gpunn__attention_reach(a, i + rows);
-            const float  *inverse = a->inverse + (sample * a->heads + head) * a->l + i;
-            bool          one = reach <= GPUNN__ATTENTION_KEYS, sharp = false;
-            float         dot[GPUNN__ATTENTION_ROWS] = {0};
+            const int64_t rows = gpunn__least(a->l - i, GPUNN__ATTENTION_ROWS),
+                          reach = gpunn__attention_reach(a, sample, i + rows);
+            const float *inverse = a->inverse + (sample * a->heads + head) * a->l + i;
+            bool         one = reach <= GPUNN__ATTENTION_KEYS, sharp = false;
+            float        dot[GPUNN__ATTENTION_ROWS] = {0};
             for (int64_t r = 0; r < rows; r++) sharp = sharp || inverse[r] == 1;
             for (int64_t r = 0; r < rows && !one && !sharp; r++) {
                 const float *y = gpunn__attention_at(&a->y, sample, head, i + r),
@@ -20900,6 +21264,13 @@ static GPUNN__STATUS gpunn__cpu_scaled_dot_product_attention(gpunn__cpu *cpu, gp
     a.choice = mask->dtype == GPUNN_BOOL;
     gpunn__attention_mask_steps(mask, a.mask_step);
     a.causal = step->attr->is_causal;
+    a.lengths = gpunn__attention_lengths(step);
+    for (int64_t n = 0; n < a.n; n++) {
+        const int64_t length = gpunn__length_of(&a.lengths, n, a.s);
+        if (length < 0 || length > a.s)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "length %lld of sample %lld is outside 0 .. %lld; check the lengths",
+                                   (long long)length, (long long)n, (long long)a.s);
+    }
     a.scale = step->attr->scale;
     a.top = step->training ? (float *)step->saved : NULL;
     a.inverse = a.top ? a.top + a.n * a.heads * a.l : NULL;
@@ -25363,7 +25734,7 @@ static GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *model, co
         const gpunn_tensor *t = model->tensors[i];
         const gpunn__entry *item = gpunn__is_saved(t) ? gpunn__table_find(&a->tensors, "", t->name) : NULL;
         if (gpunn__is_saved(t) && (item == NULL || item->to == NULL))
-            status = gpunn__fill_tensor(t, model->weights, (float *)chunk);
+            status = gpunn__fill_tensor(t, model->weights + t->offset, (float *)chunk);
     }
     if (status == GPUNN_OK) status = gpunn__archive_read(a, chunk);
     gpunn__free(dev, chunk, GPUNN__CHUNK);
@@ -26334,9 +26705,11 @@ static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
     case GPUNN_OP_ATTENTION: {
         const int head = t->attr.heads_last ? 2 : 1;
         if (t->inputs[1] && t->inputs[1]->dim[head] != x->dim[head]) gpunn__emitf(w, ", \"enable_gqa\": true");
-        if (t->inputs[3] == NULL) break;
-        gpunn__emitf(w, ", \"mask\": ");
-        gpunn__emit_id(w, t->inputs[3]);
+        for (int i = 3; i < t->input_count; i++) {
+            if (t->inputs[i] == NULL) continue;
+            gpunn__emitf(w, i == 3 ? ", \"mask\": " : ", \"lengths\": ");
+            gpunn__emit_id(w, t->inputs[i]);
+        }
         break;
     }
     case GPUNN_OP_CROSS_ENTROPY:
@@ -26538,6 +26911,12 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
     if (!ours)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "gpunn_spec_save: the loss, an output or the optimizer belongs to another model; give this one's");
+    for (int id = 0; id < model->tensor_count; id++)
+        if (model->tensors[id]->state)
+            return gpunn__fail(
+                dev, GPUNN_ERR_UNSUPPORTED,
+                "gpunn_spec_save: specs do not tell states, and '%s' is one; save the model's weights by gpunn_save",
+                model->tensors[id]->name);
     gpunn__recipe recipe = spec->recipe;
     if (args.optimizer) {
         const gpunn_optimizer *opt = args.optimizer;

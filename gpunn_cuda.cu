@@ -19,7 +19,7 @@
  *     map       elementwise ops, expanded from gpunn.h's tables; copies; cast; dropout
  *     move      permute, concat, slice, pad, expand; filters with their channels last
  *     reduce    sum, max, gradient_energy, argmax, cumsum
- *     pick      topk_indices, embedding, gather
+ *     pick      topk_indices, embedding, gather, assign
  *     gemm      linear and matmul: cuBLASLt with its epilogues
  *     conv      convolutions: cuDNN's graphs, or windows laid out for products, or depthwise kernels
  *     pool      max, average and adaptive average pooling
@@ -3554,6 +3554,29 @@ static gpunn_status gpunn__cuda_gather(gpunn__cuda *cuda, gpunn_step *step, gpun
     g.y = a.out;
     g.y_type = a.out_type;
     return GPUNN__LAUNCH(cuda, gpunn__gather_forward_kernel, gpunn__blocks(cuda, step->out.count, 1), GPUNN__THREADS, g);
+}
+
+/* ---- assign: a thread for each element of the value --------------------------------------------------------------------------- */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__assign_kernel(const gpunn__assign_shape c, const gpunn_value value, const void *position, gpunn_dtype position_type,
+                         float *to)
+{
+    GPUNN__FOLLOW();
+    const int64_t block = c.rows * c.inner;
+    int64_t       i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < value.count; i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t line = gpunn__quotient(i, block);
+        const int64_t at = position ? gpunn__integer(position, position_type, gpunn__quotient(line, c.sample)) : 0;
+        if (at < 0 || at > c.capacity - c.rows) continue;
+        to[(line * c.capacity + at) * c.inner + (i - line * block)] = gpunn__load(value.data, value.dtype, i);
+    }
+}
+
+static gpunn_status gpunn__cuda_assign(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    return GPUNN__LAUNCH(cuda, gpunn__assign_kernel, gpunn__blocks(cuda, step->in[1].count, 1), GPUNN__THREADS,
+                         gpunn__assign_shape_of(step), step->in[1], step->in[2].data, step->in[2].dtype, (float *)step->out.data);
 }
 
 /* ==== >>gemm ========================================================================================================== */
@@ -8680,29 +8703,33 @@ static gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn
 #endif /* GPUNN__CUDNN */
 #endif /* GPUNN__EMULATOR */
 typedef struct gpunn__attention {
-    gpunn__along a; /* lines of s scores, [n, heads, l]: x the scores q k^T, gradient dy v^T, out the weights, or ds */
-    int64_t      heads, l;
-    const void  *mask; /* NULL: none */
-    bool         choice, causal;
-    int64_t      mask_step[4]; /* along samples, heads, rows, keys */
-    float        scale;
-    float2      *sums;    /* of each line its largest score and 1 / the sum of exp (0: it sees no key); NULL: not wanted */
-    int          apart;   /* backward: 2, or 1 where one float is there for each, the log of the sum of exp, as cuDNN leaves it */
-    void        *weights; /* backward: receives them, less those that dropout took; of out's dtype */
+    gpunn__along   a; /* lines of s scores, [n, heads, l]: x the scores q k^T, gradient dy v^T, out the weights, or ds */
+    int64_t        heads, l;
+    const void    *mask; /* NULL: none */
+    bool           choice, causal;
+    gpunn__lengths lengths;
+    int64_t        mask_step[4]; /* along samples, heads, rows, keys */
+    float          scale;
+    float2        *sums;  /* of each line its largest score and 1 / the sum of exp (0: it sees no key); NULL: not wanted */
+    int            apart; /* backward: 2, or 1 where one float is there for each, the log of the sum of exp, as cuDNN leaves it */
+    void          *weights; /* backward: receives them, less those that dropout took; of out's dtype */
     const gpunn__device_state *state;
     unsigned                   site, keep; /* keep 65536: nothing is dropped */
 } gpunn__attention;
 
 /* What the scores of one line have in common. */
 typedef struct gpunn__attention_line {
-    int64_t mask, end; /* where its mask begins; keys that causal lets it see */
+    int64_t mask, end; /* where its mask begins; keys that it sees */
+    float   scale;     /* NaN where the length is out of range */
 } gpunn__attention_line;
 
 __device__ __forceinline__ gpunn__attention_line gpunn__attention_line_of(const gpunn__attention &t, int64_t index)
 {
     const int64_t         head = gpunn__quotient(index, t.l), sample = gpunn__quotient(head, t.heads), row = index - head * t.l;
+    const int64_t         length = index < t.a.lines ? gpunn__length_of(&t.lengths, sample, t.a.n) : t.a.n;
+    const bool            fits = length >= 0 && length <= t.a.n;
     gpunn__attention_line line = {sample * t.mask_step[0] + (head - sample * t.heads) * t.mask_step[1] + row * t.mask_step[2],
-                                  t.causal ? row + 1 : INT64_MAX};
+                                  fits ? gpunn__keys_seen(&t.lengths, length, t.causal, row, t.l) : t.a.n, fits ? t.scale : NAN};
     return line;
 }
 
@@ -8715,7 +8742,7 @@ __device__ __forceinline__ void gpunn__attention_scores(const gpunn__attention &
 #pragma unroll
     for (int j = 0; j < N; j++) {
         const int64_t at = line.mask + (c + j) * t.mask_step[3];
-        v[j] *= t.scale;
+        v[j] *= line.scale;
         if (t.mask && !t.choice) v[j] += ((const float *)t.mask)[at];
         if (c + j >= line.end || (t.mask && t.choice && !((const unsigned char *)t.mask)[at])) v[j] = -INFINITY;
     }
@@ -8910,6 +8937,7 @@ static gpunn__attention gpunn__attention_of(gpunn__cuda *cuda, const gpunn_step 
     t.mask = mask->data;
     t.choice = mask->dtype == GPUNN_BOOL;
     t.causal = step->attr->is_causal;
+    t.lengths = gpunn__attention_lengths(step);
     gpunn__attention_mask_steps(mask, t.mask_step);
     t.scale = step->attr->scale;
     t.sums = step->training ? (float2 *)step->saved : NULL;
@@ -9009,6 +9037,7 @@ static const char *gpunn__attention_obstacle(const gpunn_step *step, const gpunn
     if ((step->backward ? step->grad_out.dtype : step->out.dtype) != dtype) return "its result is of another dtype";
     if (step->training && !step->evaluates && step->attr->dropout_p > 0) return "cuDNN draws what dropout_p drops by itself";
     if (c->e % 8 != 0 || c->ev % 8 != 0) return "cuDNN wants heads of sizes that are multiples of 8";
+    if (step->input_count > 4) return "lengths follow the run";
     if (c->l > INT32_MAX || c->s > INT32_MAX) return "cuDNN counts rows in 32 bits";
     if (step->backward && (c->l == 1 || c->s == 1)) return "cuDNN has no backward pass for sequences of length 1";
     for (int i = 0; step->backward && i < (c->packed ? 1 : 3); i++)

@@ -1,7 +1,8 @@
 /* char_lstm.c - a language model of characters: learns a text with an LSTM or GRU, then writes more of it.
  *
  * Shows: embedding, recurrent layers and their states, carried from one piece of the text to the next; a second network for
- *        sampling with the first one's parameters; clipping, checkpoints, weights with PyTorch's names.
+ *        sampling with the first one's parameters, whose layers keep their states themselves; clipping, checkpoints, weights with
+ *        PyTorch's names.
  * Build: cc -O3 -march=native -I. examples/char_lstm.c -o char_lstm -lm
  *        nvcc -O3 -arch=native -I. examples/char_lstm.c gpunn_cuda.cu -o char_lstm
  * Run:   ./char_lstm [--text FILE] [--cell lstm|gru] [--steps N] [--save FILE] ...      (--help explains all options)
@@ -33,7 +34,8 @@ typedef struct corpus {
     int            vocabulary;
 } corpus;
 
-/* length characters of each of batch sequences, from the states h_0 and c_0 (lstm) to h_n and c_n. */
+/* length characters of each of batch sequences, from the states h_0 and c_0 (lstm) to h_n and c_n; that of sampling, for one character
+ * of one sequence, keeps its states itself. */
 typedef struct network {
     gpunn_tensor *tokens, *h_0, *c_0, *h_n, *c_n, *logits; /* tokens [length, batch], logits [length, batch, vocabulary] */
 } network;
@@ -122,8 +124,8 @@ static bool read_text(const options *o, corpus *c)
 }
 
 /* ---- the networks ---------------------------------------------------------------------------------------------------- */
-/* parameters: of an earlier one, taken again; else new ones. suffix: of the inputs' names. */
-static network build(gpunn_model *model, const options *o, int vocabulary, int length, bool again, const char *suffix)
+/* again: the network of sampling, with the parameters of the first. */
+static network build(gpunn_model *model, const options *o, int vocabulary, bool again)
 {
     static const char *const parts[] = {"weight_ih", "weight_hh", "bias_ih", "bias_hh"};
     const gpunn_shape        state = GPUNN_SHAPE(o->layers, GPUNN_BATCH, o->hidden);
@@ -134,25 +136,24 @@ static network build(gpunn_model *model, const options *o, int vocabulary, int l
         snprintf(name, sizeof name, "rnn.%s_l%d", parts[i % 4], i / 4);
         weights[i] = gpunn_find(model, name);
     }
-    snprintf(name, sizeof name, "tokens%s", suffix);
-    net.tokens = gpunn_input(model, name, GPUNN_I64, GPUNN_SHAPE(length, GPUNN_BATCH));
-    snprintf(name, sizeof name, "h_0%s", suffix);
-    net.h_0 = gpunn_input(model, name, GPUNN_F32, state);
-    snprintf(name, sizeof name, "c_0%s", suffix);
-    if (!o->gru) net.c_0 = gpunn_input(model, name, GPUNN_F32, state);
+    net.tokens = again ? gpunn_input(model, "token", GPUNN_I64, GPUNN_SHAPE(1, 1))
+                       : gpunn_input(model, "tokens", GPUNN_I64, GPUNN_SHAPE(o->length, GPUNN_BATCH));
+    if (!again) net.h_0 = gpunn_input(model, "h_0", GPUNN_F32, state);
+    if (!again && !o->gru) net.c_0 = gpunn_input(model, "c_0", GPUNN_F32, state);
     gpunn_tensor  *h = again ? gpunn_embedding(net.tokens, "sampling", .weight = gpunn_find(model, "embed.weight"))
                              : gpunn_embedding(net.tokens, "embed", .num_embeddings = vocabulary, .embedding_dim = o->embed);
-    gpunn_rnn_args args = {.hidden_size = o->hidden, .num_layers = o->layers, .h_0 = net.h_0, .c_0 = net.c_0, .h_n = &net.h_n};
+    gpunn_rnn_args args = {.hidden_size = o->hidden, .num_layers = o->layers, .h_0 = net.h_0, .c_0 = net.c_0};
     if (o->layers > 1) args.dropout = o->dropout;
-    if (!o->gru) args.c_n = &net.c_n;
-    if (again) args.weights = weights;
-    h = o->gru ? gpunn_gru_(h, again ? NULL : "rnn", args) : gpunn_lstm_(h, again ? NULL : "rnn", args);
+    if (!again) args.h_n = &net.h_n;
+    if (!again && !o->gru) args.c_n = &net.c_n;
+    if (again) args.weights = weights, args.stateful = true;
+    h = o->gru ? gpunn_gru_(h, again ? "sampling_rnn" : "rnn", args) : gpunn_lstm_(h, again ? "sampling_rnn" : "rnn", args);
     if (again)
         net.logits = gpunn_add(gpunn_linear(h, "sampling_head", .weight = gpunn_find(model, "head.weight"), .no_bias = true),
                                gpunn_find(model, "head.bias"));
     else
         net.logits = gpunn_linear(h, "head", .out_features = vocabulary);
-    gpunn_keep(net.h_n);
+    if (net.h_n) gpunn_keep(net.h_n);
     if (net.c_n) gpunn_keep(net.c_n);
     return net;
 }
@@ -228,20 +229,18 @@ static int choose(const float *logits, int count, double temperature, uint64_t *
     return best;
 }
 
-static gpunn_status sample(const options *o, const corpus *c, const network *net)
+static gpunn_status sample(const options *o, const corpus *c, network *net)
 {
-    const char   *prompt = o->prompt ? o->prompt : "";
-    const size_t  state = (size_t)o->layers * (size_t)o->hidden * sizeof(float), prompted = strlen(prompt);
-    float        *values = malloc(state), logits[256];
-    uint64_t      random = (uint64_t)o->seed;
-    int64_t       token = c->token[prompted ? (unsigned char)prompt[0] : c->text[0]];
-    gpunn_tensor *outputs[] = {net->logits, net->h_n, net->c_n};
-    gpunn_status  status = values ? GPUNN_OK : GPUNN_ERR_MEMORY;
+    const char  *prompt = o->prompt ? o->prompt : "";
+    const size_t prompted = strlen(prompt);
+    float        logits[256];
+    uint64_t     random = (uint64_t)o->seed;
+    int64_t      token = c->token[prompted ? (unsigned char)prompt[0] : c->text[0]];
+    gpunn_status status = GPUNN_OK;
     putchar(c->byte[token]);
     for (size_t i = 1; i < prompted + (size_t)o->sample && status == GPUNN_OK; i++) {
-        status = carry(net, values, state, i == 1);
-        if (status == GPUNN_OK) status = gpunn_write(net->tokens, &token, sizeof token);
-        if (status == GPUNN_OK) status = gpunn_forward(outputs, net->c_n ? 3 : 2);
+        status = gpunn_write(net->tokens, &token, sizeof token);
+        if (status == GPUNN_OK) status = gpunn_forward(&net->logits, 1);
         if (status == GPUNN_OK) status = gpunn_read(net->logits, logits, (size_t)c->vocabulary * sizeof *logits);
         if (status != GPUNN_OK) break;
         token = i < prompted ? c->token[(unsigned char)prompt[i]]
@@ -249,18 +248,17 @@ static gpunn_status sample(const options *o, const corpus *c, const network *net
         putchar(c->byte[token]);
     }
     putchar('\n');
-    free(values);
     return status;
 }
 
 static int run(const options *o, const corpus *c, gpunn_device *dev)
 {
     gpunn_model     *model = gpunn_model_create(dev);
-    network          net = build(model, o, c->vocabulary, o->length, false, "");
+    network          net = build(model, o, c->vocabulary, false);
     gpunn_tensor    *targets = gpunn_input(model, "targets", GPUNN_I64, GPUNN_SHAPE(o->length, GPUNN_BATCH));
     gpunn_tensor    *loss = gpunn_cross_entropy(gpunn_reshape(net.logits, GPUNN_SHAPE(GPUNN_BATCH * o->length, c->vocabulary)),
                                                 gpunn_reshape(targets, GPUNN_SHAPE(GPUNN_BATCH * o->length)));
-    network          one = build(model, o, c->vocabulary, 1, true, "_one");
+    network          one = build(model, o, c->vocabulary, true);
     gpunn_optimizer *adam = gpunn_adam(model, .lr = o->lr);
     gpunn_status     status = gpunn_last_status(dev);
     if (status == GPUNN_OK) gpunn_set_clip_norm(adam, o->clip);

@@ -1,7 +1,7 @@
 /* gpt2.c - trains a GPT-2 on a text and writes on in its manner.
  *
- * Shows: attention, tied weights, AdamW with warm-up, cosine decay and clipping, accumulated gradients, exact resuming, weights
- *        with Hugging Face's names and shapes, mixed precision.
+ * Shows: attention, a cache of keys and values that runs read and write, tied weights, AdamW with warm-up, cosine decay and
+ *        clipping, accumulated gradients, exact resuming, weights with Hugging Face's names and shapes, mixed precision.
  * Build: cc -O3 -march=native -I. examples/gpt2.c -o gpt2 -lm
  *        nvcc -O3 -arch=native -I. examples/gpt2.c gpunn_cuda.cu -o gpt2
  * Run:   ./gpt2                                 a tiny model, a built-in text, 400 steps, then a sample; --help: all options
@@ -27,8 +27,8 @@
 typedef struct options {
     const char *text, *vocab, *merges, *weights, *save, *checkpoint, *logits, *prompt;
     int         large, precision, batch, context, accumulate, generate, top_k, every, threads, seed, steps, warmup;
-    float       lr, decay, clip, dropout, temperature, peak;
-    bool        resume, cpu;
+    float       lr, decay, clip, dropout, temperature, top_p, peak;
+    bool        resume, cpu, times;
 } options;
 
 typedef struct shape {
@@ -41,8 +41,14 @@ typedef struct gpt2 {
     shape         s;
     int           context;
     gpunn_tensor *tokens, *targets, *logits, *loss;
-    gpunn_tensor *row, *next; /* row: 1 at the position after which `next` has the logits */
 } gpt2;
+
+/* The same network with a cache of keys and values, for any number of tokens that follow those of the runs before. */
+typedef struct writer {
+    gpunn_model  *model;
+    gpunn_tensor *tokens, *places, *place, *length; /* places: of each token; place: of the first; length: behind the last */
+    gpunn_tensor *hidden, *next;                    /* next: logits behind the token of a run of one */
+} writer;
 
 static bool fail(const char *what)
 {
@@ -96,34 +102,105 @@ static void prepare_parameters(const gpt2 *net)
     }
 }
 
+/* Attention of block i: softmax over the tokens before, from x with queries, keys and values side by side. */
+typedef gpunn_tensor *(*attention)(gpunn_tensor *x, int i, const void *net);
+
+static gpunn_tensor *blocks(gpunn_tensor *x, shape s, float dropout, gpunn_shape flat, attention attend, const void *net)
+{
+    for (int i = 0; i < s.layers; i++) {
+        gpunn_tensor *h = attend(linear(norm(x, i, "ln_1"), i, "attn.c_attn", 3 * s.width), i, net);
+        x = gpunn_add(gpunn_dropout(linear(gpunn_reshape(h, flat), i, "attn.c_proj", s.width), dropout), x);
+        h = gpunn_gelu_tanh(linear(norm(x, i, "ln_2"), i, "mlp.c_fc", 4 * s.width));
+        x = gpunn_add(gpunn_dropout(linear(h, i, "mlp.c_proj", s.width), dropout), x);
+    }
+    return gpunn_layer_norm(x, "ln_f");
+}
+
+typedef struct window {
+    shape s;
+    int   context;
+    float dropout;
+} window;
+
+static gpunn_tensor *attend_window(gpunn_tensor *x, int i, const void *net)
+{
+    const window *w = net;
+    (void)i;
+    x = gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH, w->context, 3, w->s.heads, w->s.width / w->s.heads));
+    return gpunn_scaled_dot_product_attention(x, NULL, NULL, .is_causal = true, .dropout_p = w->dropout);
+}
+
 static gpt2 build(gpunn_device *dev, const options *o, shape s, int context)
 {
-    gpt2 net = {.model = gpunn_model_create(dev, .precision = (gpunn_precision)o->precision), .s = s, .context = context};
+    gpt2         net = {.model = gpunn_model_create(dev, .precision = (gpunn_precision)o->precision), .s = s, .context = context};
+    const window w = {s, context, o->dropout};
     net.tokens = gpunn_input(net.model, "tokens", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, context));
     net.targets = gpunn_input(net.model, "targets", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, context));
-    net.row = gpunn_input(net.model, "row", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, context));
     gpunn_init    none = {GPUNN_INIT_DEFAULT, 0, 0};
-    gpunn_shape   heads = GPUNN_SHAPE(GPUNN_BATCH, context, 3, s.heads, s.width / s.heads);
-    gpunn_shape   flat = GPUNN_SHAPE(GPUNN_BATCH, context, s.width);
     gpunn_tensor *x = gpunn_embedding(net.tokens, "wte", .num_embeddings = s.vocabulary, .embedding_dim = s.width);
     gpunn_tensor *places = gpunn_parameter(net.model, "wpe.weight", GPUNN_SHAPE(s.positions, s.width), none);
     x = gpunn_dropout(gpunn_add(x, gpunn_slice(places, 0, 0, context, 1)), o->dropout);
-    for (int i = 0; i < s.layers; i++) {
-        gpunn_tensor *h = gpunn_reshape(linear(norm(x, i, "ln_1"), i, "attn.c_attn", 3 * s.width), heads);
-        h = gpunn_scaled_dot_product_attention(h, NULL, NULL, .is_causal = true, .dropout_p = o->dropout);
-        x = gpunn_add(gpunn_dropout(linear(gpunn_reshape(h, flat), i, "attn.c_proj", s.width), o->dropout), x);
-        h = gpunn_gelu_tanh(linear(norm(x, i, "ln_2"), i, "mlp.c_fc", 4 * s.width));
-        x = gpunn_add(gpunn_dropout(linear(h, i, "mlp.c_proj", s.width), o->dropout), x);
-    }
-    x = gpunn_layer_norm(x, "ln_f");
-    gpunn_tensor *table = gpunn_find(net.model, "wte.weight"), *last = gpunn_matmul(net.row, x);
-    last = gpunn_reshape(last, GPUNN_SHAPE(GPUNN_BATCH, s.width));
-    net.next = gpunn_linear(last, "lm_head.next", .no_bias = true, .weight = table);
+    x = blocks(x, s, o->dropout, GPUNN_SHAPE(GPUNN_BATCH, context, s.width), attend_window, &w);
     x = gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH * context, s.width));
-    net.logits = gpunn_linear(x, "lm_head", .no_bias = true, .weight = table);
+    net.logits = gpunn_linear(x, "lm_head", .no_bias = true, .weight = gpunn_find(net.model, "wte.weight"));
     net.loss = gpunn_cross_entropy(net.logits, gpunn_reshape(net.targets, GPUNN_SHAPE(GPUNN_BATCH * context)));
     if (net.loss) prepare_parameters(&net);
     return net;
+}
+
+typedef struct cache {
+    const writer *w;
+    shape         s;
+    int           context;
+} cache;
+
+static gpunn_tensor *attend_cache(gpunn_tensor *x, int i, const void *net)
+{
+    const cache  *c = net;
+    const int     head = c->s.width / c->s.heads;
+    gpunn_init    zeros = {GPUNN_INIT_ZEROS, 0, 0};
+    gpunn_tensor *part[3]; /* q, and all keys and values so far */
+    x = gpunn_reshape(x, GPUNN_SHAPE(1, GPUNN_BATCH, 3, c->s.heads, head));
+    for (int k = 0; k < 3; k++) {
+        char name[64];
+        snprintf(name, sizeof name, "h.%d.attn.%s", i, k == 1 ? "keys" : "values");
+        part[k] = gpunn_reshape(gpunn_slice(x, 2, k, k + 1, 1), GPUNN_SHAPE(1, GPUNN_BATCH, c->s.heads, head));
+        if (k == 0) continue;
+        gpunn_tensor *all = gpunn_state(c->w->model, name, GPUNN_SHAPE(1, c->context, c->s.heads, head), zeros);
+        part[k] = gpunn_assign_at(all, 1, c->w->place, part[k]);
+    }
+    return gpunn_scaled_dot_product_attention(part[0], part[1], part[2], .is_causal = true, .heads_last = true,
+                                              .lengths = c->w->length);
+}
+
+static writer build_writer(gpunn_device *dev, const options *o, const gpt2 *net)
+{
+    shape       s = net->s;
+    writer      w = {.model = gpunn_model_create(dev, .precision = (gpunn_precision)o->precision, .inference = true)};
+    const cache c = {&w, s, net->context};
+    w.tokens = gpunn_input(w.model, "tokens", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+    w.places = gpunn_input(w.model, "places", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+    w.place = gpunn_input(w.model, "place", GPUNN_I64, GPUNN_SHAPE(0));
+    w.length = gpunn_input(w.model, "length", GPUNN_I64, GPUNN_SHAPE(0));
+    gpunn_tensor *x = gpunn_add(gpunn_embedding(w.tokens, "wte", .num_embeddings = s.vocabulary, .embedding_dim = s.width),
+                                gpunn_embedding(w.places, "wpe", .num_embeddings = s.positions, .embedding_dim = s.width));
+    w.hidden = blocks(x, s, 0, GPUNN_SHAPE(GPUNN_BATCH, s.width), attend_cache, &c);
+    w.next = gpunn_linear(w.hidden, "lm_head", .no_bias = true, .weight = gpunn_find(w.model, "wte.weight"));
+    return w;
+}
+
+/* The weights of net, by name. */
+static bool take_weights(gpunn_device *dev, const writer *w, const gpt2 *net)
+{
+    bool good = w->next != NULL;
+    for (int i = 0; good && i < gpunn_parameter_count(w->model); i++) {
+        gpunn_tensor *to = gpunn_parameter_at(w->model, i), *from = gpunn_find(net->model, gpunn_tensor_name(to));
+        const size_t  bytes = gpunn_tensor_bytes(to);
+        void         *values = malloc(bytes);
+        good = values && gpunn_read(from, values, bytes) == GPUNN_OK && gpunn_write(to, values, bytes) == GPUNN_OK;
+        free(values);
+    }
+    return check(dev, good);
 }
 
 /* ---- weights with Hugging Face's names: its Conv1D keeps them [in, out] ------------------------------------------------ */
@@ -378,33 +455,38 @@ static bool train(gpunn_device *dev, const gpt2 *net, gpunn_optimizer *adam, con
 }
 
 /* ---- writing on ------------------------------------------------------------------------------------------------------- */
-/* One of the top_k likeliest, by softmax(logits / temperature); temperature 0: the likeliest. */
-static int choose(const float *logits, int count, const options *o, uint64_t draw)
+typedef struct candidate {
+    double weight; /* its probability, times that of the likeliest */
+    int    token;
+} candidate;
+
+static int by_weight(const void *a, const void *b)
 {
-    int    best = 0;
-    double sum = 0;
-    float  least = INFINITY; /* of those that may be drawn */
+    const candidate *x = a, *y = b;
+    return x->weight != y->weight ? (x->weight < y->weight) - (x->weight > y->weight) : x->token - y->token;
+}
+
+/* By softmax(logits / temperature) of the top_k likeliest, and of these the fewest that together have top_p of it; temperature 0:
+ * the likeliest. list: room for all. */
+static int choose(const float *logits, int count, const options *o, uint64_t draw, candidate *list)
+{
+    int    best = 0, kept = 0, used = 0;
+    double sum = 0, share = 0;
     for (int i = 1; i < count; i++)
         if (logits[i] > logits[best]) best = i;
     if (o->temperature <= 0) return best;
-    for (int kept = 0, ties = 1; kept < o->top_k && ties; kept += ties) {
-        float next = -INFINITY;
-        ties = 0;
-        for (int i = 0; i < count; i++) {
-            if (!(logits[i] < least) || logits[i] < next) continue;
-            ties = logits[i] > next ? 1 : ties + 1;
-            next = logits[i];
-        }
-        least = ties ? next : least;
-    }
-    for (int i = 0; i < count; i++)
-        if (logits[i] >= least) sum += exp(((double)logits[i] - (double)logits[best]) / (double)o->temperature);
-    double left = (double)(mixed(draw) >> 11) * 0x1p-53 * sum;
     for (int i = 0; i < count; i++) {
-        if (logits[i] < least) continue;
-        left -= exp(((double)logits[i] - (double)logits[best]) / (double)o->temperature);
-        if (left < 0) return i;
+        list[kept].token = i;
+        list[kept].weight = exp(((double)logits[i] - (double)logits[best]) / (double)o->temperature);
+        kept += list[kept].weight > 1e-9; /* others are never drawn */
     }
+    qsort(list, (size_t)kept, sizeof *list, by_weight);
+    if (kept > o->top_k) kept = o->top_k;
+    for (int i = 0; i < kept; i++) sum += list[i].weight;
+    while (used < kept && (used == 0 || share < (double)o->top_p * sum)) share += list[used++].weight;
+    double left = (double)(mixed(draw) >> 11) * 0x1p-53 * share;
+    for (int i = 0; i < used; i++)
+        if ((left -= list[i].weight) < 0) return list[i].token;
     return best;
 }
 
@@ -416,34 +498,67 @@ static void print_token(const corpus *c, int64_t token)
     if (text) fwrite(text, 1, bytes, stdout);
 }
 
-static bool generate(gpunn_device *dev, const gpt2 *net, const options *o, const corpus *c)
+/* Runs the tokens from `from` to `to`, whose keys and values go to the cache. */
+static bool advance(gpunn_device *dev, const writer *w, const int64_t *tokens, int64_t from, int64_t to, gpunn_tensor *out)
 {
-    int64_t  length = 0, *prompt = NULL, context = net->context;
-    int64_t *window = calloc((size_t)context, sizeof *window);
-    float   *row = calloc((size_t)context, sizeof *row), *logits = malloc((size_t)net->s.vocabulary * sizeof *logits);
-    bool     good = window && row && logits && encode(c, o->prompt, strlen(o->prompt), &prompt, &length);
-    if (good && length == 0) good = fail("the prompt is empty; give --prompt some text");
-    int64_t from = good && length > context ? length - context : 0, used = length - from;
-    for (int64_t i = 0; good && i < used; i++) window[i] = prompt[from + i];
-    for (int64_t i = 0; good && i < length; i++) print_token(c, prompt[i]);
-    for (int made = 0; good && made < o->generate; made++) {
-        memset(row, 0, (size_t)context * sizeof *row);
-        row[used - 1] = 1;
-        good = check(dev, gpunn_write(net->tokens, window, (size_t)context * sizeof *window) == GPUNN_OK &&
-                              gpunn_write(net->row, row, (size_t)context * sizeof *row) == GPUNN_OK &&
-                              gpunn_forward((gpunn_tensor *const *)&net->next, 1) == GPUNN_OK &&
-                              gpunn_read(net->next, logits, (size_t)net->s.vocabulary * sizeof *logits) == GPUNN_OK);
+    const size_t bytes = (size_t)(to - from) * sizeof *tokens;
+    int64_t     *places = malloc(bytes);
+    for (int64_t i = from; places && i < to; i++) places[i - from] = i;
+    bool good = places && gpunn_write(w->tokens, tokens + from, bytes) == GPUNN_OK &&
+                gpunn_write(w->places, places, bytes) == GPUNN_OK && gpunn_write(w->place, &from, sizeof from) == GPUNN_OK &&
+                gpunn_write(w->length, &to, sizeof to) == GPUNN_OK && gpunn_forward(&out, 1) == GPUNN_OK;
+    free(places);
+    return check(dev, good);
+}
+
+/* Writes on behind tokens[0 .. used). Where the context is full, its later half goes on. */
+static bool write_on(gpunn_device *dev, const writer *w, const gpt2 *net, const options *o, const corpus *c, int64_t *tokens,
+                     int64_t used)
+{
+    const int64_t context = net->context;
+    float        *logits = malloc((size_t)net->s.vocabulary * sizeof *logits);
+    candidate    *list = malloc((size_t)net->s.vocabulary * sizeof *list);
+    bool          good = logits && list;
+    double        begin = seconds();
+    for (int64_t made = 0, done = 0; good && made < o->generate; made++) {
+        if (used > context) {
+            memmove(tokens, tokens + used - (context + 1) / 2, (size_t)((context + 1) / 2) * sizeof *tokens);
+            used = (context + 1) / 2;
+            done = 0;
+        }
+        if (done < used - 1) good = advance(dev, w, tokens, done, used - 1, w->hidden);
+        if (made == 0) begin = seconds();
+        good = good && advance(dev, w, tokens, used - 1, used, w->next) &&
+               check(dev, gpunn_read(w->next, logits, (size_t)net->s.vocabulary * sizeof *logits) == GPUNN_OK);
         if (!good) break;
-        if (used == context) memmove(window, window + 1, (size_t)(--used) * sizeof *window);
-        window[used++] = choose(logits, net->s.vocabulary, o, (uint64_t)o->seed + (uint64_t)made);
-        print_token(c, window[used - 1]);
+        done = used;
+        tokens[used++] = choose(logits, net->s.vocabulary, o, (uint64_t)o->seed + (uint64_t)made, list);
+        print_token(c, tokens[used - 1]);
         fflush(stdout);
     }
     if (good) printf("\n");
-    free(prompt);
-    free(window);
-    free(row);
+    if (good && o->times) fprintf(stderr, "%.3f ms a token\n", 1000 * (seconds() - begin) / o->generate);
     free(logits);
+    free(list);
+    return good;
+}
+
+static bool generate(gpunn_device *dev, const gpt2 *net, const options *o, const corpus *c)
+{
+    int64_t  length = 0, *prompt = NULL, context = net->context;
+    int64_t *tokens = calloc((size_t)context + 1, sizeof *tokens);
+    bool     good = tokens && encode(c, o->prompt, strlen(o->prompt), &prompt, &length);
+    if (good && length == 0) good = fail("the prompt is empty; give --prompt some text");
+    int64_t from = good && length > context ? length - context : 0;
+    for (int64_t i = from; good && i < length; i++) tokens[i - from] = prompt[i];
+    for (int64_t i = 0; good && i < length; i++) print_token(c, prompt[i]);
+    if (good) {
+        writer w = build_writer(dev, o, net);
+        good = take_weights(dev, &w, net) && write_on(dev, &w, net, o, c, tokens, length - from);
+        gpunn_model_destroy(w.model);
+    }
+    free(prompt);
+    free(tokens);
     return good;
 }
 
@@ -491,6 +606,9 @@ static void parse(int argc, char **argv, options *o)
         {"--prompt TEXT", "how the generated text begins", .text = &o->prompt},
         {"--temperature X", "of the generated text; 0: always the likeliest token", .real = &o->temperature},
         {"--top-k N", "only the N likeliest tokens are drawn from", .number = &o->top_k, .lowest = 1},
+        {"--top-p X", "and of these the fewest that have this share of their probability", .real = &o->top_p, .lowest = 1e-6,
+         .highest = 1},
+        {"--times", "also tells how long a generated token took", .flag = &o->times},
         {"--seed N", "of initial weights, batches, dropout and drawing", .number = &o->seed},
         {"--threads N", "of the CPU; default 0: all processors", .number = &o->threads},
         {"--cpu", "even where there is a GPU", .flag = &o->cpu},
@@ -543,6 +661,7 @@ int main(int argc, char **argv)
                  .decay = 0.1f,
                  .clip = 1,
                  .temperature = 0.8f,
+                 .top_p = 1,
                  .prompt = "forty-one, forty-two, ",
                  .seed = 1};
     shape   s = {4, 128, 4, 128, 256};

@@ -316,6 +316,8 @@ class _Emitter:
         a, given = t.attrs, _Fields()
         if t.inputs[3] is not None:
             given.add("mask", x[3])
+        if len(t.inputs) > 4:
+            given.add("lengths", x[4])
         head = 2 if a["heads_last"] else 1
         q, k = (self.tensors[i].shape if i is not None else None for i in t.inputs[:2])
         given.add("is_causal", a["is_causal"], False).add("dropout_p", a["dropout_p"], 0.0)

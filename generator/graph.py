@@ -899,7 +899,8 @@ class Graph:
         return self.node("matmul", {"transpose_a": transpose_a, "transpose_b": transpose_b}, (a, b), shape)
 
     # ---- attention ----
-    def scaled_dot_product_attention(self, *operands, is_causal, dropout_p, enable_gqa, heads_last, scale=None, mask=None):
+    def scaled_dot_product_attention(self, *operands, is_causal, dropout_p, enable_gqa, heads_last, scale=None, mask=None,
+                                     lengths=None):
         """operands: q, k, v; or one value [n, rows, 3, heads, e] for all."""
         check_f32(*operands)
         whole = len(operands) == 1
@@ -931,10 +932,15 @@ class Graph:
             if broadcast(scores, mask.shape, "[n, heads, l, s] and mask") != scores:
                 raise GraphError("mask %s is larger than [n, heads, l, s], here %s; it must broadcast to that" % (
                     shape_text(mask.shape), shape_text(scores)), "mask")
+        if lengths is not None and lengths.dtype not in ("i64", "i32"):
+            raise GraphError("lengths is %s; use i64 or i32" % lengths.dtype, "lengths")
+        if lengths is not None and lengths.shape not in ((), (1,), (q[0],)):
+            raise GraphError("lengths is %s; give one number, or one for each sample" % shape_text(lengths.shape), "lengths")
         attrs = {"dropout_p": setting(f32(dropout_p)), "is_causal": is_causal,
                  "scale": setting(f32(1 / math.sqrt(q[3]) if scale is None else scale)),
                  "heads_last": heads_last and not whole}
-        return self.node("scaled_dot_product_attention", attrs, operands + (None,) * (3 - len(operands)) + (mask,), q[:3] + v[3:])
+        operands += (None,) * (3 - len(operands)) + (mask,) + (() if lengths is None else (lengths,))
+        return self.node("scaled_dot_product_attention", attrs, operands, q[:3] + v[3:])
 
     # ---- layers of attention ----
     def check_new_layer(self, name):

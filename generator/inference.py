@@ -88,6 +88,8 @@ class Plan:
             reason = None
             if t.kind == "value" and t.op not in SUPPORTED and not is_elementwise(t):
                 reason = REASONS.get(t.op, "not written as plain C")
+            elif t.op == "scaled_dot_product_attention" and len(t.inputs) > 4:
+                reason = "its lengths change between calls"
             elif self.count(t.id) > MAX_INT:
                 reason = "more than 2^31 - 1 elements, %s" % shape_text(self.shape(t.id))
             elif check:

@@ -124,7 +124,24 @@ class Gpt2(unittest.TestCase):
         self.assertNotEqual(one, other)
         likeliest = self.good(*common, "--temperature", "0")
         self.assertEqual(likeliest, self.good(*common, "--top-k", "1"))
+        self.assertEqual(likeliest, self.good(*common, "--top-p", "1e-6"))
         self.assertIn("abc", likeliest)
+
+    def test_cache(self):
+        """Each greedy token is the likeliest where the whole text is run at once."""
+        tensor_file.save(self.weights_path, self.weights)
+        length, text = 48, self.path("greedy.txt")
+        common = ["--weights", self.weights_path, "--steps", "0", "--threads", "1", "--context", str(length)]
+        greedy = run(*common, "--prompt", "abc", "--generate", str(length - 3), "--temperature", "0")
+        written = greedy.stdout.split(b"\n", 1)[1][:length]
+        self.assertGreater(len(set(written)), 10)
+        with open(text, "wb") as file:
+            file.write(written + b".")
+        self.good(*common, "--batch", "1", "--text", text, "--generate", "0", "--logits", self.path("logits"))
+        logits = tensor_file.values(tensor_file.load(self.path("logits"))["logits"])
+        rows = [logits[256 * i:256 * (i + 1)] for i in range(length)]
+        self.assertEqual([row.index(max(row)) for row in rows[2:-1]], list(written[3:]))
+        self.assertEqual(len(run(*common, "--prompt", "abc", "--generate", "100").stdout.split(b"\n", 1)[1]), 104)  # past its end
 
     def test_built_in_text(self):
         """It learns to count, and does."""

@@ -1,0 +1,374 @@
+/* Values that live between runs: states, assignments to them and their order, and attention over a cache that fills up. */
+#include "../test.h"
+
+#define FLOATS(...) ((const float[]){__VA_ARGS__})
+static const gpunn_init zeros = {GPUNN_INIT_ZEROS, 0, 0}, fives = {GPUNN_INIT_CONSTANT, 5, 0};
+
+static void expect(fixture *f, gpunn_tensor *t, const float *wanted, int count)
+{
+    float got[64];
+    OK(f->dev, gpunn_read(t, got, (size_t)count * sizeof *got));
+    for (int i = 0; i < count; i++)
+        if (!(fabsf(got[i] - wanted[i]) <= 1e-5f)) fail_msg("number %d is %g, not %g", i, (double)got[i], (double)wanted[i]);
+}
+
+static void run(fixture *f, gpunn_tensor *y)
+{
+    OK(f->dev, gpunn_forward(&y, 1));
+}
+
+static gpunn_tensor *scalar_input(fixture *f, const char *name, gpunn_dtype dtype)
+{
+    return MADE(f->dev, gpunn_input(f->model, name, dtype, GPUNN_SHAPE(0)));
+}
+
+static void put(fixture *f, gpunn_tensor *t, int64_t value)
+{
+    OK(f->dev, gpunn_write(t, &value, sizeof value));
+}
+
+/* A run reads what the one before has left; writing, resetting and reading it come between. */
+static void test_sum(void **state)
+{
+    fixture      *f = *state;
+    gpunn_tensor *x = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(2)));
+    gpunn_tensor *sum = MADE(f->dev, gpunn_state(f->model, "sum", GPUNN_SHAPE(2), fives));
+    gpunn_tensor *y = MADE(f->dev, gpunn_add(sum, x)), *other = MADE(f->dev, gpunn_relu(x));
+    MADE(f->dev, gpunn_assign(sum, y));
+    OK(f->dev, gpunn_write(x, FLOATS(1, 2), 8));
+    expect(f, sum, FLOATS(5, 5), 2);
+    for (int i = 1; i <= 4; i++) {
+        run(f, y);
+        expect(f, y, FLOATS(5 + (float)i, 5 + 2 * (float)i), 2);
+        expect(f, sum, FLOATS(5 + (float)i, 5 + 2 * (float)i), 2);
+    }
+    run(f, other); /* does not read the state */
+    expect(f, sum, FLOATS(9, 13), 2);
+    OK(f->dev, gpunn_write(sum, FLOATS(0, 1), 8));
+    run(f, y);
+    expect(f, sum, FLOATS(1, 3), 2);
+    OK(f->dev, gpunn_reset_states(f->model));
+    expect(f, sum, FLOATS(5, 5), 2);
+    run(f, y);
+    expect(f, sum, FLOATS(6, 7), 2);
+}
+
+/* Two states that exchange their values, by copies; without these one would be read too late. */
+static void test_order(void **state)
+{
+    fixture      *f = *state;
+    gpunn_tensor *a = MADE(f->dev, gpunn_state(f->model, "a", GPUNN_SHAPE(2), zeros));
+    gpunn_tensor *b = MADE(f->dev, gpunn_state(f->model, "b", GPUNN_SHAPE(2), fives));
+    gpunn_tensor *x = MADE(f->dev, gpunn_mul_scalar(a, 1)), *y = MADE(f->dev, gpunn_mul_scalar(b, 1)), *both[] = {x, y};
+    MADE(f->dev, gpunn_assign(a, y));
+    MADE(f->dev, gpunn_assign(b, x));
+    OK(f->dev, gpunn_forward(both, 2));
+    expect(f, a, FLOATS(5, 5), 2);
+    expect(f, b, FLOATS(0, 0), 2);
+    gpunn_tensor *c = MADE(f->dev, gpunn_state(f->model, "c", GPUNN_SHAPE(2), zeros));
+    gpunn_tensor *new_c = MADE(f->dev, gpunn_assign(c, gpunn_add_scalar(c, 3)));
+    gpunn_tensor *after = MADE(f->dev, gpunn_add(new_c, gpunn_exp(c)));
+    FAILS(f->dev, gpunn_forward(&after, 1), GPUNN_ERR_STATE, "state 'c' is read by what runs after an assignment");
+    gpunn_tensor *right = MADE(f->dev, gpunn_relu(gpunn_reshape(new_c, GPUNN_SHAPE(2, 1))));
+    run(f, right);
+    expect(f, right, FLOATS(3, 3), 2);
+    gpunn_tensor *twice = MADE(f->dev, gpunn_assign(new_c, gpunn_add_scalar(new_c, 1)));
+    run(f, twice);
+    expect(f, twice, FLOATS(7, 7), 2);
+    expect(f, c, FLOATS(7, 7), 2);
+}
+
+/* Places of a state, given by an input, by another state or for each sample. */
+static void test_places(void **state)
+{
+    fixture      *f = *state;
+    gpunn_tensor *at = scalar_input(f, "at", GPUNN_I64);
+    gpunn_tensor *x = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(2, GPUNN_BATCH, 1)));
+    gpunn_tensor *cache = MADE(f->dev, gpunn_state(f->model, "cache", GPUNN_SHAPE(2, 4, 1), zeros));
+    gpunn_tensor *all = MADE(f->dev, gpunn_assign_at(cache, 1, at, x));
+    OK(f->dev, gpunn_write(x, FLOATS(1, 2, 3, 4), 16)); /* two rows of each sample */
+    put(f, at, 1);
+    run(f, all);
+    expect(f, cache, FLOATS(0, 1, 2, 0, 0, 3, 4, 0), 8);
+    OK(f->dev, gpunn_write(x, FLOATS(8, 9), 8));
+    put(f, at, 3);
+    run(f, all);
+    expect(f, cache, FLOATS(0, 1, 2, 8, 0, 3, 4, 9), 8);
+    put(f, at, 4);
+    if (f->backend->type == GPUNN_DEVICE_CPU)
+        FAILS(f->dev, gpunn_forward(&all, 1), GPUNN_ERR_ARGUMENT, "assign: 1 at position 4 do not fit the state's 4");
+    else
+        run(f, all);
+    expect(f, cache, FLOATS(0, 1, 2, 8, 0, 3, 4, 9), 8);
+    gpunn_tensor *each = MADE(f->dev, gpunn_input(f->model, "each", GPUNN_I32, GPUNN_SHAPE(2)));
+    gpunn_tensor *apart = MADE(f->dev, gpunn_assign_at(cache, 1, each, x));
+    const int32_t places[] = {2, 0};
+    OK(f->dev, gpunn_write(each, places, sizeof places));
+    run(f, apart);
+    expect(f, cache, FLOATS(0, 1, 8, 8, 9, 3, 4, 9), 8);
+    gpunn_tensor *count = MADE(f->dev, gpunn_state(f->model, "count", GPUNN_SHAPE(0), zeros));
+    gpunn_tensor *line = MADE(f->dev, gpunn_state(f->model, "line", GPUNN_SHAPE(4), zeros));
+    gpunn_tensor *one = MADE(f->dev, gpunn_reshape(gpunn_add_scalar(count, 1), GPUNN_SHAPE(1)));
+    gpunn_tensor *counted = MADE(f->dev, gpunn_assign_at(line, 0, gpunn_cast(count, GPUNN_I64), one));
+    MADE(f->dev, gpunn_assign(count, gpunn_reshape(one, GPUNN_SHAPE(0))));
+    for (int i = 0; i < 3; i++) run(f, counted);
+    expect(f, line, FLOATS(1, 2, 3, 0), 4);
+}
+
+static void test_refusals(void **state)
+{
+    fixture      *f = *state;
+    gpunn_device *dev = f->dev;
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(2, 3)), *at = scalar_input(f, "at", GPUNN_I64);
+    gpunn_tensor *s = MADE(dev, gpunn_state(f->model, "s", GPUNN_SHAPE(2, 2), zeros));
+    FAILS_NULL(dev, gpunn_assign(x, x), GPUNN_ERR_ARGUMENT, "is no state");
+    FAILS_NULL(dev, gpunn_assign(s, x), GPUNN_ERR_SHAPE, "the value is [2, 3] and the state [2, 2]; they must agree");
+    FAILS_NULL(dev, gpunn_assign_at(s, 1, at, x), GPUNN_ERR_SHAPE, "only along the axis");
+    FAILS_NULL(dev, gpunn_assign_at(s, 2, at, s), GPUNN_ERR_ARGUMENT, "axis");
+    FAILS_NULL(dev, gpunn_assign_at(s, 0, x, s), GPUNN_ERR_DTYPE, "the position is f32");
+    FAILS_NULL(dev, gpunn_assign(s, NULL), GPUNN_ERR_ARGUMENT, "the value is NULL");
+    FAILS_NULL(dev, gpunn_state(f->model, "s", GPUNN_SHAPE(2), zeros), GPUNN_ERR_ARGUMENT, "'s'");
+    FAILS_NULL(dev, gpunn_state(f->model, "b", GPUNN_SHAPE(GPUNN_BATCH), zeros), GPUNN_ERR_SHAPE, "atch");
+    FAILS(dev, gpunn_set_saved(x, true), GPUNN_ERR_ARGUMENT, "is no state");
+    assert_int_equal(gpunn_reset_states(NULL), GPUNN_ERR_ARGUMENT);
+}
+
+/* An assignment happens where its inputs have been written anyway: of two ways into one state each run takes its own. */
+static void test_two_ways(void **state)
+{
+    fixture      *f = *state;
+    gpunn_tensor *x = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(1)));
+    gpunn_tensor *z = MADE(f->dev, gpunn_input(f->model, "z", GPUNN_F32, GPUNN_SHAPE(1)));
+    gpunn_tensor *s = MADE(f->dev, gpunn_state(f->model, "s", GPUNN_SHAPE(1), zeros));
+    gpunn_tensor *by_x = MADE(f->dev, gpunn_add(s, x)), *by_z = MADE(f->dev, gpunn_sub(s, z));
+    MADE(f->dev, gpunn_assign(s, by_x));
+    MADE(f->dev, gpunn_assign(s, by_z));
+    OK(f->dev, gpunn_write(x, FLOATS(2), 4));
+    run(f, by_x); /* z has never been written */
+    expect(f, s, FLOATS(2), 1);
+    OK(f->dev, gpunn_write(z, FLOATS(5), 4));
+    run(f, by_z);
+    expect(f, s, FLOATS(-3), 1);
+}
+
+/* Training leaves states alone, or makes its assignments behind the backward pass, which reads the old value. */
+static void test_training(void **state)
+{
+    fixture      *f = *state;
+    gpunn_tensor *x = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(1)));
+    gpunn_tensor *w = MADE(f->dev, gpunn_parameter(f->model, "w", GPUNN_SHAPE(1), fives));
+    gpunn_tensor *kept = MADE(f->dev, gpunn_state(f->model, "kept", GPUNN_SHAPE(1), fives));
+    gpunn_tensor *left = MADE(f->dev, gpunn_state(f->model, "left", GPUNN_SHAPE(1), fives));
+    gpunn_tensor *y = MADE(f->dev, gpunn_add(gpunn_mul(kept, w), gpunn_mul(left, x)));
+    gpunn_tensor *loss = MADE(f->dev, gpunn_sum(y, GPUNN_ALL, false));
+    float         grad;
+    MADE(f->dev, gpunn_assign(kept, gpunn_add_scalar(y, 1), .in_training = true));
+    MADE(f->dev, gpunn_assign(left, gpunn_add_scalar(y, 1)));
+    OK(f->dev, gpunn_write(x, FLOATS(1), 4));
+    OK(f->dev, gpunn_backward(loss));
+    OK(f->dev, gpunn_read_grad(w, &grad, sizeof grad));
+    assert_true(grad == 5);
+    expect(f, kept, FLOATS(31), 1);
+    expect(f, left, FLOATS(5), 1);
+    OK(f->dev, gpunn_zero_grad(f->model));
+    OK(f->dev, gpunn_backward(loss));
+    OK(f->dev, gpunn_read_grad(w, &grad, sizeof grad));
+    assert_true(grad == 31);
+    expect(f, kept, FLOATS(161), 1);
+    run(f, loss); /* 161 * 5 + 5 + 1 */
+    expect(f, left, FLOATS(811), 1);
+}
+
+/* No file has a state that was not asked for. */
+static void test_saved(void **state)
+{
+    fixture      *f = *state;
+    const char   *path = test_path(f, "states.safetensors");
+    gpunn_tensor *s = MADE(f->dev, gpunn_state(f->model, "s", GPUNN_SHAPE(2), fives));
+    MADE(f->dev, gpunn_parameter(f->model, "w", GPUNN_SHAPE(1), fives));
+    assert_int_equal(gpunn_parameter_count(f->model), 1);
+    OK(f->dev, gpunn_save(f->model, path));
+    OK(f->dev, gpunn_write(s, FLOATS(1, 2), 8));
+    OK(f->dev, gpunn_load(f->model, path));
+    expect(f, s, FLOATS(1, 2), 2);
+    OK(f->dev, gpunn_set_saved(s, true));
+    FAILS(f->dev, gpunn_load(f->model, path), GPUNN_ERR_FORMAT, "s");
+    OK(f->dev, gpunn_save(f->model, path));
+    OK(f->dev, gpunn_reset_states(f->model));
+    expect(f, s, FLOATS(5, 5), 2);
+    OK(f->dev, gpunn_load(f->model, path));
+    expect(f, s, FLOATS(1, 2), 2);
+    (void)remove(path);
+    gpunn_device *other = gpunn_device_open(ON(f->backend), .seed = 2, .realloc_fn = hook_realloc, .user = &f->memory);
+    OK(f->dev, gpunn_model_to(f->model, other)); /* a state moves with its model */
+    expect(f, s, FLOATS(1, 2), 2);
+    gpunn_device *first = f->dev;
+    f->dev = other;
+    gpunn_device_close(first);
+}
+
+/* Runs of a stateful layer are those of one that is given what the run before has left; training goes on, too. */
+static void test_stateful(void **state)
+{
+    fixture *f = *state;
+    enum { LENGTH = 3, HIDDEN = 4, N = 2, LAYERS = 2, COUNT_OF_X = LENGTH * N * 5, SIZE = LAYERS * N * HIDDEN };
+    float         input[COUNT_OF_X], h[SIZE] = {0}, c[SIZE] = {0}, one[LENGTH * N * HIDDEN], other[LENGTH * N * HIDDEN];
+    gpunn_tensor *weights[4 * LAYERS], *h_n, *c_n;
+    gpunn_tensor *x = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(LENGTH, N, 5)));
+    gpunn_tensor *y = MADE(f->dev, gpunn_lstm(x, "rnn", .hidden_size = HIDDEN, .num_layers = LAYERS, .stateful = true));
+    gpunn_tensor *loss = MADE(f->dev, gpunn_sum(y, GPUNN_ALL, false));
+    gpunn_tensor *h_0 = MADE(f->dev, gpunn_input(f->model, "h_0", GPUNN_F32, GPUNN_SHAPE(LAYERS, N, HIDDEN)));
+    gpunn_tensor *c_0 = MADE(f->dev, gpunn_input(f->model, "c_0", GPUNN_F32, GPUNN_SHAPE(LAYERS, N, HIDDEN)));
+    for (int i = 0; i < COUNT(weights); i++) weights[i] = gpunn_parameter_at(f->model, i);
+    gpunn_tensor *z = MADE(f->dev, gpunn_lstm(x, NULL, .hidden_size = HIDDEN, .num_layers = LAYERS, .h_0 = h_0, .c_0 = c_0,
+                                              .h_n = &h_n, .c_n = &c_n, .weights = weights));
+    gpunn_tensor *all[] = {z, h_n, c_n};
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < COUNT_OF_X; i++) input[i] = (float)sin(round * 100 + i);
+        OK(f->dev, gpunn_write(x, input, sizeof input));
+        OK(f->dev, gpunn_write(h_0, h, sizeof h));
+        OK(f->dev, gpunn_write(c_0, c, sizeof c));
+        OK(f->dev, gpunn_forward(all, 3));
+        OK(f->dev, gpunn_read(z, one, sizeof one));
+        OK(f->dev, gpunn_read(h_n, h, sizeof h));
+        OK(f->dev, gpunn_read(c_n, c, sizeof c));
+        if (round % 2 == 0) {
+            run(f, y);
+            OK(f->dev, gpunn_read(y, other, sizeof other));
+            for (int i = 0; i < COUNT(one); i++) assert_true(fabsf(one[i] - other[i]) <= 1e-6f);
+        } else
+            OK(f->dev, gpunn_backward(loss));
+        expect(f, gpunn_find(f->model, "rnn.h"), h, SIZE);
+        expect(f, gpunn_find(f->model, "rnn.c"), c, SIZE);
+    }
+    FAILS_NULL(f->dev, gpunn_gru(x, "g", .hidden_size = HIDDEN, .h_0 = h_0, .stateful = true), GPUNN_ERR_ARGUMENT,
+               "leave them out");
+    FAILS_NULL(f->dev, gpunn_gru(x, NULL, .hidden_size = HIDDEN, .stateful = true), GPUNN_ERR_ARGUMENT, "give the layer a name");
+    gpunn_tensor *any = MADE(f->dev, gpunn_input(f->model, "any", GPUNN_F32, GPUNN_SHAPE(LENGTH, GPUNN_BATCH, 5)));
+    FAILS_NULL(f->dev, gpunn_gru(any, "g", .hidden_size = HIDDEN, .stateful = true), GPUNN_ERR_SHAPE, "fixed number");
+    assert_null(gpunn_find(f->model, "g.h"));
+}
+
+/* ---- attention over a cache ---- */
+enum { N = 2, HEADS = 4, KV = 2, CAPACITY = 11, E = 4 };
+
+static float noise(int i)
+{
+    return (float)sin(12.9898 * (i + 1)) * 2;
+}
+
+/* By definition: rows are the last of `length`. */
+static void reference(const float *q, const float *k, const float *v, int l, const int64_t *lengths, bool causal, float *y)
+{
+    for (int row = 0; row < N * HEADS * l; row++) {
+        const int i = row % l, head = row / l % HEADS, n = row / l / HEADS, kv = (n * KV + head / (HEADS / KV)) * CAPACITY * E;
+        const int seen = (int)lengths[n] - (causal ? l - 1 - i : 0);
+        double    sum = 0, out[E] = {0};
+        for (int j = 0; j < seen; j++) {
+            double score = 0;
+            for (int e = 0; e < E; e++) score += (double)q[row * E + e] * (double)k[kv + j * E + e];
+            score = exp(score / sqrt(E));
+            sum += score;
+            for (int e = 0; e < E; e++) out[e] += score * (double)v[kv + j * E + e];
+        }
+        for (int e = 0; e < E; e++) y[row * E + e] = sum > 0 ? (float)(out[e] / sum) : 0;
+    }
+}
+
+static void test_lengths(void **state)
+{
+    fixture *f = *state;
+    enum { L = 3 };
+    static float  q[N * HEADS * L * E], k[N * KV * CAPACITY * E], v[N * KV * CAPACITY * E];
+    static float  wanted[N * HEADS * L * E], got[N * HEADS * L * E];
+    const int64_t lengths[][N] = {{11, 11}, {3, 7}, {1, 0}, {10, 4}};
+    gpunn_tensor *tq = MADE(f->dev, gpunn_input(f->model, "q", GPUNN_F32, GPUNN_SHAPE(N, HEADS, GPUNN_BATCH, E)));
+    gpunn_tensor *tk = MADE(f->dev, gpunn_input(f->model, "k", GPUNN_F32, GPUNN_SHAPE(N, KV, CAPACITY, E)));
+    gpunn_tensor *tv = MADE(f->dev, gpunn_input(f->model, "v", GPUNN_F32, GPUNN_SHAPE(N, KV, CAPACITY, E)));
+    gpunn_tensor *tl = MADE(f->dev, gpunn_input(f->model, "lengths", GPUNN_I64, GPUNN_SHAPE(N)));
+    for (int i = 0; i < COUNT(q); i++) q[i] = noise(i);
+    for (int i = 0; i < COUNT(k); i++) k[i] = noise(1000 + i), v[i] = noise(2000 + i);
+    OK(f->dev, gpunn_write(tk, k, sizeof k));
+    OK(f->dev, gpunn_write(tv, v, sizeof v));
+    for (int causal = 0; causal < 2; causal++) {
+        gpunn_tensor *y = MADE(
+            f->dev, gpunn_scaled_dot_product_attention(tq, tk, tv, .is_causal = causal, .enable_gqa = true, .lengths = tl));
+        for (int l = 1; l <= L; l += 2)
+            for (int i = 0; i < COUNT(lengths); i++) {
+                const size_t bytes = (size_t)(N * HEADS * l * E) * sizeof *q;
+                OK(f->dev, gpunn_write(tq, q, bytes));
+                OK(f->dev, gpunn_write(tl, lengths[i], sizeof lengths[i]));
+                run(f, y);
+                OK(f->dev, gpunn_read(y, got, bytes));
+                reference(q, k, v, l, lengths[i], causal, wanted);
+                for (int j = 0; j < N * HEADS * l * E; j++)
+                    if (!(fabsf(got[j] - wanted[j]) <= 2e-5f))
+                        fail_msg("causal %d, %d rows, lengths %d, number %d: %g, not %g", causal, l, i, j, (double)got[j],
+                                 (double)wanted[j]);
+            }
+        const int64_t wrong[N] = {3, CAPACITY + 1};
+        OK(f->dev, gpunn_write(tl, wrong, sizeof wrong));
+        if (f->backend->type == GPUNN_DEVICE_CPU) {
+            FAILS(f->dev, gpunn_forward(&y, 1), GPUNN_ERR_ARGUMENT, "length 12 of sample 1 is outside 0 .. 11");
+            continue;
+        }
+        run(f, y);
+        OK(f->dev, gpunn_read(y, got, sizeof got));
+        assert_true(isfinite(got[0]) && isnan(got[COUNT(got) - 1]));
+    }
+    gpunn_tensor *three = MADE(f->dev, gpunn_input(f->model, "three", GPUNN_I64, GPUNN_SHAPE(3)));
+    FAILS_NULL(f->dev, gpunn_scaled_dot_product_attention(tq, tk, tv, .enable_gqa = true, .lengths = three), GPUNN_ERR_SHAPE,
+               ".lengths is [3]");
+    FAILS_NULL(f->dev, gpunn_scaled_dot_product_attention(tq, tk, tv, .enable_gqa = true, .lengths = tq), GPUNN_ERR_DTYPE,
+               ".lengths is f32");
+}
+
+/* Keys and values go to the cache a few rows at a time; the results are those of the whole sequence at once. */
+static void test_cache(void **state)
+{
+    fixture *f = *state;
+    enum { WIDTH = 8, LENGTH = 7, HEAD = WIDTH / 2 };
+    float         x[LENGTH * WIDTH], whole[LENGTH * WIDTH], parts[LENGTH * WIDTH];
+    gpunn_shape   heads = GPUNN_SHAPE(1, GPUNN_BATCH, 3, 2, HEAD), one = GPUNN_SHAPE(1, GPUNN_BATCH, 2, HEAD);
+    gpunn_tensor *tx = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, WIDTH))), *qkv[3], *cache[2];
+    gpunn_tensor *at = scalar_input(f, "at", GPUNN_I64), *length = scalar_input(f, "length", GPUNN_I64);
+    gpunn_tensor *h = MADE(f->dev, gpunn_reshape(gpunn_linear(tx, "qkv", .out_features = 3 * WIDTH), heads));
+    gpunn_tensor *full = MADE(f->dev, gpunn_scaled_dot_product_attention(h, NULL, NULL, .is_causal = true));
+    for (int i = 0; i < 3; i++) qkv[i] = MADE(f->dev, gpunn_reshape(gpunn_slice(h, 2, i, i + 1, 1), one));
+    for (int i = 0; i < 2; i++) {
+        cache[i] = MADE(f->dev, gpunn_state(f->model, i ? "v" : "k", GPUNN_SHAPE(1, LENGTH, 2, HEAD), zeros));
+        cache[i] = MADE(f->dev, gpunn_assign_at(cache[i], 1, at, qkv[1 + i]));
+    }
+    gpunn_tensor *y = MADE(f->dev, gpunn_scaled_dot_product_attention(qkv[0], cache[0], cache[1], .is_causal = true,
+                                                                      .heads_last = true, .lengths = length));
+    for (int i = 0; i < COUNT(x); i++) x[i] = noise(i);
+    OK(f->dev, gpunn_write(tx, x, sizeof x));
+    run(f, full);
+    OK(f->dev, gpunn_read(full, whole, sizeof whole));
+    const int steps[] = {3, 1, 2, 1};
+    for (int i = 0, done = 0; i < COUNT(steps); done += steps[i++]) {
+        const size_t bytes = (size_t)(steps[i] * WIDTH) * sizeof *x;
+        OK(f->dev, gpunn_write(tx, x + done * WIDTH, bytes));
+        put(f, at, done);
+        put(f, length, done + steps[i]);
+        run(f, y);
+        OK(f->dev, gpunn_read(y, parts + done * WIDTH, bytes));
+    }
+    for (int i = 0; i < COUNT(x); i++)
+        if (!(fabsf(parts[i] - whole[i]) <= 1e-5f)) fail_msg("number %d: %g, not %g", i, (double)parts[i], (double)whole[i]);
+}
+
+int main(void)
+{
+    static const struct {
+        const char        *name;
+        CMUnitTestFunction run;
+    } list[] = {{"sum", test_sum},           {"order", test_order},       {"places", test_places}, {"refusals", test_refusals},
+                {"two ways", test_two_ways}, {"training", test_training}, {"saved", test_saved},   {"stateful", test_stateful},
+                {"lengths", test_lengths},   {"cache", test_cache}};
+    static struct CMUnitTest tests[64];
+    int                      count = 0;
+    for (int i = 0; i < COUNT(list); i++) count += each_backend(tests + count, list[i].name, list[i].run, NULL);
+    count += missing_backends(tests + count);
+    return _cmocka_run_group_tests("states", tests, (size_t)count, NULL, NULL);
+}
