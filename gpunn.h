@@ -24,7 +24,7 @@
  *     backend  what a backend provides
  *     kernels  fused kernels that the generator writes for a model
  *   and under GPUNN_IMPLEMENTATION, each using those before it; gpunn_cuda.cu has the first too
- *     common structs forward errors memory random math tables shapes device model
+ *     common structs forward errors memory random math tables sizes shapes device model
  *     arguments json text graph infer nodes expr layers steps autodiff plan run threads context
  *     map move reduce pick gemm conv pool sample norm softmax loss attention recurrent update cpu
  *     optimizer files loader elements safetensors spec readers fit_loop profile licence
