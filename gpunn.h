@@ -342,7 +342,7 @@
  *     are planned by lifetime, so a value is overwritten as soon as nobody needs it. gpunn_read works for the outputs of the
  *     last gpunn_forward, the loss of the last training step and whatever gpunn_keep names. gpunn_model_summary tells the exact
  *     bytes before anything is allocated. After the first run of each (outputs, mode, sizes) nothing is allocated; 32 such plans
- *     are kept, or as many as gpunn_model_create is told (.max_plans, .plan_bytes), and the least recently used one goes.
+ *     are kept, or as many as gpunn_set_plan_limit tells, and the least recently used one goes.
  *         size_t bytes = 0;
  *         gpunn_model_summary(model, .batch_size = 256, .loss = loss, .bytes = &bytes);
  *         printf("a training step of 256 samples holds %zu bytes\n", bytes);
@@ -691,10 +691,6 @@ typedef struct gpunn_model_args {
     /* The model is only evaluated: linear layers compute from the weights as they are, where others keep a copy that is ordered
      * for batches; optimizers and gradients are GPUNN_ERR_STATE. */
     bool inference;
-    /* Plans that are kept, one for each (outputs, mode, sizes): the least recently used one goes where there would be more, or
-     * where they would hold more bytes, of the host and caches of the device, than plan_bytes. The one in use always stays. */
-    int    max_plans;  /* default 32 */
-    size_t plan_bytes; /* default: no limit */
 } gpunn_model_args;
 GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args args);
 #define gpunn_model_create(...) gpunn_model_create_(GPUNN_NAMED(gpunn_model_args, __VA_ARGS__))
@@ -702,6 +698,10 @@ GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args a
  * nothing had happened. Values of the last run and gradients stay behind. Loaders need nothing. Both devices must have the same
  * realloc_fn and user. After a failure the model is where it was. */
 GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev);
+/* Of the plans that are kept, one for each (outputs, mode, sizes), the least recently used ones go where there would be more than
+ * count (0: 32), or where they would hold more bytes, of the host and in caches of the device, than that (0: no limit). That of the
+ * last run always stays. */
+GPUNN_API gpunn_status gpunn_set_plan_limit(gpunn_model *model, int count, size_t bytes);
 /* Frees its tensors, at once or, where optimizers or loaders of the model live, with the last of them. NULL is fine. */
 GPUNN_API void gpunn_model_destroy(gpunn_model *model);
 
@@ -4825,15 +4825,10 @@ GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args a
                                 "gpunn_model_create: precision %d is none; use GPUNN_PRECISION_F32, _TF32, _BF16 or _F16",
                                 (int)args.precision);
     }
-    if (args.max_plans < 0) {
-        gpunn__free(dev, model, sizeof *model);
-        return GPUNN__FAIL_NULL(dev, GPUNN_ERR_ARGUMENT, "gpunn_model_create: max_plans is %d; use 1 or more", args.max_plans);
-    }
     model->dev = dev;
     model->precision = args.precision;
     model->inference = args.inference;
-    model->max_plans = args.max_plans ? args.max_plans : GPUNN__MAX_PLANS;
-    model->plan_bytes = args.plan_bytes;
+    model->max_plans = GPUNN__MAX_PLANS;
     model->tensor_limit = GPUNN__MOST_TENSORS;
     model->state.seed = dev->args.seed;
     model->state.weights_version = 1;
@@ -10811,6 +10806,17 @@ static void gpunn__limit_plans(gpunn_model *model)
         if (model->last == plan) model->last = NULL;
         gpunn__plan_free(model->dev, plan);
     }
+}
+
+GPUNN_API gpunn_status gpunn_set_plan_limit(gpunn_model *model, int count, size_t bytes)
+{
+    if (model == NULL || count < 0)
+        return gpunn__fail(model ? model->dev : NULL, GPUNN_ERR_ARGUMENT, "gpunn_set_plan_limit: %s",
+                           model ? "count is negative; use 1 or more, or 0 for 32" : "the model is NULL");
+    model->max_plans = count ? count : GPUNN__MAX_PLANS;
+    model->plan_bytes = bytes;
+    if (model->plans) gpunn__limit_plans(model);
+    return GPUNN_OK;
 }
 
 GPUNN__PRIVATE void gpunn__invalidate(gpunn_model *model)
@@ -27821,7 +27827,7 @@ static bool gpunn__spec_build(gpunn__loading *l)
         !gpunn__get_choice(l, 0, "precision", GPUNN__WORDS(gpunn__precision_names), &kind))
         return false;
     gpunn__stand_at(l, 0);
-    gpunn_model_args args = {0, (gpunn_precision)kind, false, 0, 0};
+    gpunn_model_args args = {0, (gpunn_precision)kind, false};
     l->model = gpunn_model_create_(l->dev, args);
     if (l->model == NULL) return false;
     l->model->tensor_limit = GPUNN__SPEC_TENSORS;

@@ -289,10 +289,10 @@ static void test_plans(void **state)
     (void)state;
     pair_open(&p);
     for (int limited = 0; limited < 2; limited++) {
-        gpunn_model  *model = MADE(p.dev,
-                                   gpunn_model_create(p.dev, .max_plans = limited ? 0 : 4, .plan_bytes = limited ? 20000 : 0));
+        gpunn_model  *model = MADE(p.dev, gpunn_model_create(p.dev));
         gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(gpunn_size(model, "T", .max = 300), 1));
         gpunn_tensor *y = MADE(p.dev, gpunn_linear(gpunn_relu(x), "l", .out_features = 3));
+        OK(p.dev, gpunn_set_plan_limit(model, limited ? 0 : 4, limited ? 20000 : 0));
         OK(p.dev, gpunn_model_summary(model, .outputs = {y}, .bytes = &bytes));
         for (int i = 0; i < 2000; i++) {
             OK(p.dev, gpunn_write(x, values, (size_t)(300 - i * 7 % 300) * sizeof *values));
@@ -302,7 +302,7 @@ static void test_plans(void **state)
         assert_int_equal(held[1], held[3]);
         gpunn_model_destroy(model);
     }
-    FAILS_NULL(p.dev, gpunn_model_create(p.dev, .max_plans = -1), GPUNN_ERR_ARGUMENT, "max_plans is -1");
+    FAILS(p.dev, gpunn_set_plan_limit(p.model, -1, 0), GPUNN_ERR_ARGUMENT, "count is negative");
     pair_close(&p);
 }
 
