@@ -25,7 +25,7 @@
  *     backend  what a backend provides
  *     kernels  fused kernels that the generator writes for a model
  *   and under GPUNN_IMPLEMENTATION, each using those before it; gpunn_cuda.cu has the first too
- *     common structs forward errors memory random math tables shapes device model
+ *     common structs forward errors memory random math tables sizes shapes device model
  *     group arguments json text graph infer nodes expr layers steps autodiff plan run threads context
  *     map move reduce pick gemm conv pool sample norm softmax loss attention recurrent update cpu
  *     optimizer files loader elements safetensors spec readers fit_loop profile licence
@@ -61,7 +61,7 @@
  *
  * gpunn DOES NOT
  *     - trace or run Python, load ONNX, or build graphs whose shape depends on values;
- *     - vary any dimension between runs but the batch (GPUNN_BATCH);
+ *     - vary between runs what the shape of a parameter is made of: sizes that vary are those of inputs (SHAPES below);
  *     - exit, abort or keep global state: everything hangs off a gpunn_device; nor print, but for the one line of GPU below;
  *     - share a model or a device between threads without a lock of yours (THREADS below).
  *
@@ -136,6 +136,20 @@
  *         gpunn_tensor *swapped  = gpunn_permute(sequence, GPUNN_AXES(1, 0, 2)); // [16, batch, 8]
  *         gpunn_tensor *first    = gpunn_slice(sequence, 1, 0, 4, 1);            // [batch, 4, 8]
  *         gpunn_tensor *means    = gpunn_mean(sequence, GPUNN_AXES(-1), false);  // [batch, 16]
+ *
+ *     Any other dimension of an input may vary too, under a name. Layers make formulas of it, such as (H - 1) / 2 + 1 where a
+ *     convolution has stride 2, and what a program needs itself is written as text:
+ *         int64_t       T      = gpunn_size(model, "T", .max = 512);
+ *         gpunn_tensor *speech = gpunn_input(model, "speech", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, T, 8));
+ *         gpunn_tensor *frames = gpunn_reshape(speech, GPUNN_SHAPE(gpunn_size(model, "batch * T"), 8));
+ *         gpunn_tensor *mean   = gpunn_mean(gpunn_linear(speech, "words", .out_features = 4), GPUNN_AXES(1), false);
+ *         static float  sound[2 * 30 * 8];
+ *         gpunn_write_shape(speech, sound, GPUNN_SHAPE(2, 30, 8)); // bytes tell one dimension, not two
+ *         gpunn_tensor *heard[] = {frames, mean};
+ *         gpunn_forward(heard, 2);
+ *     What holds for all sizes is checked by the builders, the rest when a run first meets them: all inputs of a run must agree.
+ *     Where a network halves an image and doubles it again, .multiple tells that both ends meet. Models with such sizes are built
+ *     by C calls: specs, loaders and fused kernels do not know them.
  *
  * LAYERS  Functions of tensors, so a network is what you write: a residual block is an addition, two heads are two calls, and a
  *     layer that stands in a loop gets its name from the loop.
@@ -372,7 +386,8 @@
  * MEMORY  Parameters, gradients and optimizer state are flat buffers; everything between them lives in one arena whose offsets
  *     are planned by lifetime, so a value is overwritten as soon as nobody needs it. gpunn_read works for the outputs of the
  *     last gpunn_forward, the loss of the last training step and whatever gpunn_keep names. gpunn_model_summary tells the exact
- *     bytes before anything is allocated. After the first run of each (outputs, mode, batch size) nothing is allocated.
+ *     bytes before anything is allocated. After the first run of each (outputs, mode, sizes) nothing is allocated; 32 such plans
+ *     are kept, or as many as gpunn_set_plan_limit tells, and the least recently used one goes.
  *         size_t bytes = 0;
  *         gpunn_model_summary(model, .batch_size = 256, .loss = loss, .bytes = &bytes);
  *         printf("a training step of 256 samples holds %zu bytes\n", bytes);
@@ -447,7 +462,7 @@
  *     cost of each call, some microseconds on the CPU and more on a GPU. On a GPU: .precision = GPUNN_PRECISION_BF16, channels in
  *     multiples of 8, loaders with .workers, gpunn_item only every few steps, since it waits for the device; kernels from the
  *     generator; .benchmark = true where shapes stay the same for long. On the CPU: .threads as many as there are cores, not
- *     hyperthreads. The first run of each (outputs, mode, batch size) plans: run a dummy batch before time matters, and give the
+ *     hyperthreads. The first run of each (outputs, mode, sizes) plans: run a dummy batch before time matters, and give the
  *     last, smaller batch of an epoch to .drop_last. tests/bench/RESULTS.md tells what to expect. Where the time goes, step by step
  *     beside what the device could do, as a table and as a trace for ui.perfetto.dev (more than 100 % comes out of caches):
  *         void (*print)(void *user, const char *text) = NULL; // a function that prints its text
@@ -682,7 +697,7 @@ typedef enum gpunn_dtype {
 /* clang-format on */
 
 #define GPUNN_MAX_RANK 8
-#define GPUNN_BATCH (-1) /* the dimension that varies between runs; GPUNN_BATCH * k is k times the batch */
+#define GPUNN_BATCH (-1) /* the batch, which varies between runs; GPUNN_BATCH * k is k times it; gpunn_size: what else varies */
 /* Ends at the first 0; GPUNN_SHAPE(0) is a scalar. */
 typedef struct gpunn_shape {
     int64_t dim[GPUNN_MAX_RANK];
@@ -728,11 +743,28 @@ GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args a
  * nothing had happened. Values of the last run and gradients stay behind. Loaders need nothing. Both devices must have the same
  * realloc_fn and user. After a failure the model is where it was. */
 GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev);
+/* Of the plans that are kept, one for each (outputs, mode, sizes), the least recently used ones go where there would be more than
+ * count (0: 32), or where they would hold more bytes, of the host and in caches of the device, than that (0: no limit). That of the
+ * last run always stays. */
+GPUNN_API gpunn_status gpunn_set_plan_limit(gpunn_model *model, int count, size_t bytes);
 /* Frees its tensors, at once or, where optimizers or loaders of the model live, with the last of them. NULL is fine. */
 GPUNN_API void gpunn_model_destroy(gpunn_model *model);
 
+/* A dimension that varies between runs, for use in shapes of inputs, gpunn_reshape and gpunn_expand, in gpunn_slice and in text of
+ * other sizes. text is a name, which the first call gives to a new size, or a formula of names, "batch" among them, and integers
+ * with + - * / and parentheses, where / rounds down: "2 * T - 1". Equal formulas are one number. It is of this model only, and C's
+ * arithmetic does not work on it. After a failure: a number that every shape refuses. */
+typedef struct gpunn_size_args {
+    int     args_;
+    int64_t min, max; /* of a new name: runs with less or more are refused; default 1, and none */
+    int64_t
+        multiple; /* of a new name: of what it is a multiple, so that halves and doubles of it are known to agree; default 1 */
+} gpunn_size_args;
+GPUNN_API int64_t gpunn_size_(gpunn_model *model, const char *text, gpunn_size_args args);
+#define gpunn_size(model, ...) gpunn_size_((model), GPUNN_NAMED(gpunn_size_args, __VA_ARGS__))
+
 /* A value that the program writes before each run. dtype F32, I64, I32, U8 or BOOL (0: F32); at most one dimension of the shape
- * is GPUNN_BATCH, and then all inputs of a run hold the same batch. */
+ * is GPUNN_BATCH, and then all inputs of a run hold the same batch; any may be gpunn_size's. */
 GPUNN_API gpunn_tensor *gpunn_input(gpunn_model *model, const char *name, gpunn_dtype dtype, gpunn_shape shape);
 
 typedef enum gpunn_init_kind {
@@ -767,9 +799,11 @@ GPUNN_API gpunn_tensor *gpunn_find(gpunn_model *model,
                                    const char  *name); /* input, parameter, buffer or named value; NULL: none */
 GPUNN_API gpunn_tensor *gpunn_set_name(gpunn_tensor *t, const char *name); /* returns t; NULL when the name is taken */
 GPUNN_API const char   *gpunn_tensor_name(const gpunn_tensor *t);          /* "" when it has none */
-GPUNN_API gpunn_shape   gpunn_tensor_shape(const gpunn_tensor *t);         /* GPUNN_BATCH where the batch is */
-GPUNN_API gpunn_dtype   gpunn_tensor_dtype(const gpunn_tensor *t);
-GPUNN_API size_t        gpunn_tensor_bytes(const gpunn_tensor *t); /* at the batch size of the last run or write */
+GPUNN_API gpunn_shape   gpunn_tensor_shape(const gpunn_tensor *t);         /* GPUNN_BATCH and gpunn_size's where they are */
+GPUNN_API gpunn_shape
+gpunn_tensor_sizes(const gpunn_tensor *t); /* the same in numbers: of the last run, an input's of the last write */
+GPUNN_API gpunn_dtype gpunn_tensor_dtype(const gpunn_tensor *t);
+GPUNN_API size_t      gpunn_tensor_bytes(const gpunn_tensor *t); /* at the batch size of the last run or write */
 /* Parameters, buffers (running statistics) and states of gpunn_set_saved in the order of their creation: what gpunn_save writes. */
 GPUNN_API int           gpunn_parameter_count(const gpunn_model *model);
 GPUNN_API gpunn_tensor *gpunn_parameter_at(gpunn_model *model, int index);
@@ -778,6 +812,8 @@ GPUNN_API gpunn_tensor *gpunn_input_at(gpunn_model *model, int index); /* NULL: 
 /* Host to device: inputs (their bytes tell the batch size), parameters, buffers, states. bytes must fit exactly. On a GPU the memory may be
  * that GPU's, here and in those that read: then it is copied in the stream's order, and nobody waits. */
 GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t bytes);
+/* The same for an input of which more than one dimension varies, which bytes cannot tell: shape is that of what host holds. */
+GPUNN_API gpunn_status gpunn_write_shape(gpunn_tensor *t, const void *host, gpunn_shape shape);
 /* Device to host: parameters, buffers, states, inputs, outputs of the last run, kept values. */
 GPUNN_API gpunn_status gpunn_read(gpunn_tensor *t, void *host, size_t bytes);
 /* The gradient of a parameter, or of a value named to gpunn_retain_grad, after gpunn_backward or gpunn_train_step. */
@@ -854,7 +890,8 @@ typedef struct gpunn_summary_args {
     void   *user;
     size_t *bytes; /* receives all device bytes that such a run holds: parameters, gradients, inputs, arena */
 } gpunn_summary_args;
-/* Layers, shapes, parameters and the exact bytes, before anything is allocated on the device. */
+/* Layers, shapes, parameters and the exact bytes, before anything is allocated on the device. A gpunn_size counts as its .max, or
+ * without one as in the last run, before it as its .min. */
 GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_args args);
 #define gpunn_model_summary(...) gpunn_model_summary_(GPUNN_NAMED(gpunn_summary_args, __VA_ARGS__))
 
@@ -2246,7 +2283,8 @@ typedef struct gpunn_attributes {
     int                    stride[3], padding[3], dilation[3];
     int                    output_padding[3];            /* conv_transpose */
     int                    size[3];                      /* adaptive pools, interpolate: of the result */
-    gpunn_shape            shape;                        /* reshape, expand: of the result; affine_grid: its spatial sizes */
+    gpunn_shape            shape;                        /* reshape, expand: of the result; affine_grid: its spatial sizes;
+                                                            interpolate: those that vary */
     gpunn_dtype            dtype;                        /* cast */
     int                    groups;                       /* conv */
     bool                   ceil_mode, count_exclude_pad; /* pools */
@@ -3366,7 +3404,7 @@ struct gpunn_tensor {
     gpunn__kind      kind;
     gpunn_dtype      dtype;
     int              rank;
-    int64_t          dim[GPUNN_MAX_RANK]; /* -k: k times the batch */
+    int64_t          dim[GPUNN_MAX_RANK]; /* -k: k times the batch; below GPUNN__NO_SIZE: see >>sizes */
     char            *name;                /* NULL: none */
     gpunn_op         op;                  /* of a value */
     gpunn_attributes attr;
@@ -3381,7 +3419,8 @@ struct gpunn_tensor {
     /* inputs */
     void   *data; /* backend memory, or what is lent; inputs only */
     size_t  capacity;
-    int64_t batch; /* of the last write; 0: never written; 1 when the shape has no batch */
+    int64_t batch;                /* of the last write; 0: never written; 1 when the shape has no batch */
+    int64_t held[GPUNN_MAX_RANK]; /* the shape of the last write */
     /* parameters, buffers, constants */
     gpunn_init init;
     int64_t    padding; /* 1 + the row that starts as 0, whatever init says; 0: none */
@@ -3411,6 +3450,28 @@ typedef struct gpunn__spec {
 
 enum { GPUNN__MOST_TENSORS = 1 << 20 }; /* of a model */
 
+enum { GPUNN__MAX_PLANS = 32 }; /* cached per model, unless it is told */
+
+/* What varies between runs (>>sizes). */
+enum { GPUNN__TERMS = 8, GPUNN__FACTORS = 4 };
+typedef struct gpunn__size_term { /* factor * atom * atom ... */
+    int64_t factor;
+    int     atom[GPUNN__FACTORS]; /* places in the model's table, falling; 0: no more */
+} gpunn__size_term;
+typedef struct gpunn__sum {
+    int              count; /* -1: too long, or numbers too large */
+    gpunn__size_term term[GPUNN__TERMS];
+} gpunn__sum; /* by falling atoms; no factor is 0 */
+typedef struct gpunn__size {
+    char       *name;               /* of an atom that the program has named; NULL: none */
+    int64_t     min, max, multiple; /* of such a one; max 0: none */
+    gpunn__sum  sum;
+    int64_t     divisor; /* the atom is the sum by this, rounded down; 0: of a name, or no atom but the sum */
+    int64_t     value;   /* of a name, in multiples: in the run whose values can be read */
+    int64_t     found;   /* the same, in the inputs as they are; 0: none tells */
+    const char *teller;  /* the input that tells it */
+} gpunn__size;
+
 /* What a model's tensors are found by: a hash table whose chains go through the tensors. */
 typedef enum gpunn__key { GPUNN__BY_NAME, GPUNN__BY_LAYER } gpunn__key;
 typedef struct gpunn__index {
@@ -3431,6 +3492,8 @@ struct gpunn_model {
     int              tensor_count, tensor_capacity;
     int              tensor_limit; /* no more than so many */
     gpunn__index     index[2];     /* by gpunn__key */
+    gpunn__size     *sizes;        /* places 0 and 1 are nothing and the batch */
+    int              size_count, size_capacity;
     uint32_t         random_sites;
     /* Flat memory: parameters (decayed ones first when laid out together), buffers, constants; gradients follow the same
      * offsets. */
@@ -3442,6 +3505,8 @@ struct gpunn_model {
     int64_t                 half_capacity; /* elements allocated */
     bool                    half_stale;    /* weights have changed since it was made */
     gpunn__plan            *plans, *last;  /* cache, most recent first; last: whose values can be read */
+    int                     max_plans;     /* there */
+    size_t                  plan_bytes;    /* limit of all; 0: none */
     void                   *arena;
     size_t                  arena_bytes;
     uint64_t                generation;   /* changes when any pointer that plans are bound to moves */
@@ -4068,11 +4133,428 @@ static bool gpunn__is_pool(gpunn_op op)
     return gpunn__is_max_pool(op) || gpunn__is_adaptive_pool(op) || op == GPUNN_OP_AVG_POOL2D || op == GPUNN_OP_AVG_POOL3D;
 }
 
-/* ==== >>shapes ======================================================================================================== *
- * A dimension -k is k times the batch, which only the run knows: rules compare such dimensions with each other, never with
- * numbers. */
-#define GPUNN__MAX_COUNT ((int64_t)1 << 59) /* elements of one tensor: their bytes fit 62 bits */
+/* ==== >>sizes ========================================================================================================= *
+ * Dimensions that vary between runs. A dimension is a number from 1 on; or -k, k times the batch; or the handle of a place in the
+ * model's table, where a named size is, a quotient, or a sum of products of these and the batch. Sums have one canonical form and
+ * stand there once, so that dimensions are equal where they are the same number. A size that is a multiple of m is m times an
+ * atom: its m-th part is whole. */
+#define GPUNN__MAX_COUNT ((int64_t)1 << 59)    /* elements of one tensor: their bytes fit 62 bits */
+#define GPUNN__NO_SIZE (-2 * GPUNN__MAX_COUNT) /* below are handles, so far apart that arithmetic on them makes none */
+#define GPUNN__FIRST_SIZE (-12 * GPUNN__MAX_COUNT)
+#define GPUNN__SIZE_STEP ((int64_t)1 << 20)
+enum { GPUNN__BATCH_ATOM = 1, GPUNN__MOST_SIZES = 1 << 16, GPUNN__SIZE_TEXT = 512 };
 
+static bool gpunn__is_sized(int64_t dim)
+{
+    return dim < GPUNN__NO_SIZE && dim >= GPUNN__FIRST_SIZE;
+}
+
+static int64_t gpunn__size_handle(int place)
+{
+    return GPUNN__FIRST_SIZE + place * GPUNN__SIZE_STEP;
+}
+
+/* The place of a handle; 0: it is none. */
+static int gpunn__size_place(const gpunn_model *model, int64_t dim)
+{
+    const int64_t from = gpunn__is_sized(dim) ? dim - GPUNN__FIRST_SIZE : 0;
+    return from % GPUNN__SIZE_STEP == 0 && from / GPUNN__SIZE_STEP < model->size_count ? (int)(from / GPUNN__SIZE_STEP) : 0;
+}
+
+/* ---- sums ---- */
+/* a * b; 0 where it is larger than dimensions can be. */
+static int64_t gpunn__size_product(int64_t a, int64_t b)
+{
+    const int64_t most = GPUNN__MAX_COUNT / (b < 0 ? -b : b ? b : 1);
+    return a > most || a < -most ? 0 : a * b;
+}
+
+static void gpunn__sum_add_term(gpunn__sum *sum, const gpunn__size_term *term)
+{
+    int at = 0, order = 1;
+    if (sum->count < 0) return;
+    while (at < sum->count && (order = memcmp(sum->term[at].atom, term->atom, sizeof term->atom)) > 0) at++;
+    gpunn__size_term *place = &sum->term[at];
+    if (at < sum->count && order == 0) {
+        place->factor += term->factor;
+        if (place->factor > GPUNN__MAX_COUNT || place->factor < -GPUNN__MAX_COUNT) sum->count = -1;
+        if (place->factor == 0) memmove(place, place + 1, (size_t)(--sum->count - at) * sizeof *place);
+    } else if (sum->count == GPUNN__TERMS)
+        sum->count = -1;
+    else {
+        memmove(place + 1, place, (size_t)(sum->count++ - at) * sizeof *place);
+        *place = *term;
+    }
+}
+
+/* a + factor * b. */
+static gpunn__sum gpunn__sum_plus(gpunn__sum a, const gpunn__sum *b, int64_t factor)
+{
+    if (b->count < 0) return *b;
+    for (int i = 0; i < b->count; i++) {
+        gpunn__size_term term = b->term[i];
+        if ((term.factor = gpunn__size_product(term.factor, factor)) == 0)
+            a.count = -1;
+        else
+            gpunn__sum_add_term(&a, &term);
+    }
+    return a;
+}
+
+static gpunn__sum gpunn__sum_number(int64_t number)
+{
+    gpunn__sum sum;
+    memset(&sum, 0, sizeof sum);
+    sum.term[0].factor = number;
+    sum.count = number < -GPUNN__MAX_COUNT || number > GPUNN__MAX_COUNT ? -1 : number != 0;
+    return sum;
+}
+
+static gpunn__sum gpunn__sum_plus_number(gpunn__sum a, int64_t number)
+{
+    const gpunn__sum b = gpunn__sum_number(number);
+    return gpunn__sum_plus(a, &b, 1);
+}
+
+static gpunn__sum gpunn__sum_atom(int place, int64_t factor)
+{
+    gpunn__sum sum = gpunn__sum_number(factor);
+    sum.term[0].atom[0] = place;
+    return sum;
+}
+
+static gpunn__size_term gpunn__term_product(const gpunn__size_term *a, const gpunn__size_term *b)
+{
+    gpunn__size_term result = {gpunn__size_product(a->factor, b->factor), {0}};
+    for (int at = 0, i = 0, j = 0;;) {
+        const int left = i < GPUNN__FACTORS ? a->atom[i] : 0, right = j < GPUNN__FACTORS ? b->atom[j] : 0;
+        const int atom = left > right ? left : right;
+        if (atom == 0) return result;
+        if (at == GPUNN__FACTORS) break;
+        result.atom[at++] = atom;
+        if (left == atom)
+            i++;
+        else
+            j++;
+    }
+    result.factor = 0;
+    return result;
+}
+
+static gpunn__sum gpunn__sum_times(const gpunn__sum *a, const gpunn__sum *b)
+{
+    gpunn__sum result = gpunn__sum_number(0);
+    for (int i = 0; i < a->count; i++)
+        for (int j = 0; j < b->count; j++) {
+            const gpunn__size_term term = gpunn__term_product(&a->term[i], &b->term[j]);
+            if (term.factor == 0) result.count = -1;
+            gpunn__sum_add_term(&result, &term);
+        }
+    if (a->count < 0 || b->count < 0) result.count = -1;
+    return result;
+}
+
+static bool gpunn__sums_equal(const gpunn__sum *a, const gpunn__sum *b)
+{
+    return a->count == b->count && memcmp(a->term, b->term, (size_t)a->count * sizeof *a->term) == 0;
+}
+
+static gpunn__sum gpunn__sum_of(const gpunn_model *model, int64_t dim)
+{
+    if (dim >= 0) return gpunn__sum_number(dim);
+    if (!gpunn__is_sized(dim)) return gpunn__sum_atom(GPUNN__BATCH_ATOM, -dim);
+    const int          place = gpunn__size_place(model, dim);
+    const gpunn__size *size = &model->sizes[place];
+    return size->name || size->divisor ? gpunn__sum_atom(place, 1) : size->sum;
+}
+
+/* ---- the table ---- */
+/* A place for a size; 0 after an error. */
+static int gpunn__size_append(gpunn_model *model, const gpunn__size *size)
+{
+    if (model->size_count == GPUNN__MOST_SIZES) {
+        (void)gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "the model has more than %d different sizes; use fewer",
+                          GPUNN__MOST_SIZES);
+        return 0;
+    }
+    gpunn__size *sizes = (gpunn__size *)gpunn__grow(model->dev, model->sizes, model->size_count, &model->size_capacity,
+                                                    sizeof *sizes);
+    if (sizes == NULL) return 0;
+    model->sizes = sizes;
+    while (model->size_count <= GPUNN__BATCH_ATOM) memset(&sizes[model->size_count++], 0, sizeof *sizes);
+    sizes[model->size_count] = *size;
+    return model->size_count++;
+}
+
+/* The place of sum / divisor, rounded down, or with divisor 0 of the sum; 0 after an error. */
+static int gpunn__size_intern(gpunn_model *model, const gpunn__sum *sum, int64_t divisor)
+{
+    gpunn__size size;
+    for (int i = GPUNN__BATCH_ATOM + 1; i < model->size_count; i++)
+        if (!model->sizes[i].name && model->sizes[i].divisor == divisor && gpunn__sums_equal(&model->sizes[i].sum, sum)) return i;
+    memset(&size, 0, sizeof size);
+    size.sum = *sum;
+    size.divisor = divisor;
+    return gpunn__size_append(model, &size);
+}
+
+/* The dimension that a sum is; 0: it is none, as it is less than 1 or too large, or after an error. */
+static int64_t gpunn__dim_of_sum(gpunn_model *model, const gpunn__sum *sum)
+{
+    const gpunn__size_term *term = sum->term;
+    if (sum->count < 1) return 0;
+    if (sum->count == 1 && term->atom[0] == 0) return term->factor > 0 ? term->factor : 0;
+    if (sum->count == 1 && term->atom[1] == 0 && term->atom[0] == GPUNN__BATCH_ATOM) return term->factor > 0 ? -term->factor : 0;
+    const bool alone = sum->count == 1 && term->atom[1] == 0 && term->factor == 1;
+    const int  place = alone ? term->atom[0] : gpunn__size_intern(model, sum, 0);
+    return place ? gpunn__size_handle(place) : 0;
+}
+
+static int64_t gpunn__floor_of(int64_t a, int64_t b) /* rounded down; b > 0 */
+{
+    return a / b - (a % b < 0);
+}
+
+static int64_t gpunn__divisor_of_both(int64_t a, int64_t b)
+{
+    while (b != 0) {
+        const int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a < 0 ? -a : a;
+}
+
+/* sum / k, rounded down. What k divides leaves the quotient, and a quotient of a quotient is one. */
+static gpunn__sum gpunn__sum_quotient(gpunn_model *model, gpunn__sum sum, int64_t k)
+{
+    gpunn__sum whole = gpunn__sum_number(0), rest = whole;
+    int64_t    common = k;
+    for (int i = 0; i < sum.count; i++) {
+        gpunn__size_term term = sum.term[i];
+        term.factor = gpunn__floor_of(sum.term[i].factor, k);
+        if (term.factor) gpunn__sum_add_term(&whole, &term);
+        term.factor = sum.term[i].factor - term.factor * k;
+        if (term.factor) gpunn__sum_add_term(&rest, &term);
+        if (term.atom[0]) common = gpunn__divisor_of_both(common, term.factor);
+    }
+    if (sum.count < 0) return sum;
+    if (common == k) return whole; /* but for a number below k */
+    for (int i = 0; i < rest.count; i++) rest.term[i].factor = gpunn__floor_of(rest.term[i].factor, common);
+    if (rest.term[rest.count - 1].factor == 0) rest.count--; /* the number, which is last */
+    k /= common;
+    const gpunn__size_term *first = rest.term;
+    const bool              one = rest.count == 1 || (rest.count == 2 && rest.term[1].atom[0] == 0); /* and a number */
+    const gpunn__size      *inner = one && first->factor == 1 && first->atom[1] == 0 && first->atom[0] > GPUNN__BATCH_ATOM
+                                        ? &model->sizes[first->atom[0]]
+                                        : NULL;
+    const int64_t           divisor = inner ? gpunn__size_product(inner->divisor, k) : 0;
+    if (divisor != 0) {
+        sum = gpunn__sum_plus_number(inner->sum, rest.count == 2 ? gpunn__size_product(rest.term[1].factor, inner->divisor) : 0);
+        rest = gpunn__sum_quotient(model, sum, divisor);
+    } else {
+        const int place = gpunn__size_intern(model, &rest, k);
+        rest = gpunn__sum_atom(place, place != 0);
+        if (place == 0) rest.count = -1;
+    }
+    return gpunn__sum_plus(whole, &rest, 1);
+}
+
+/* ---- values ---- */
+static int64_t gpunn__sum_value(const gpunn_model *model, const gpunn__sum *sum, int64_t batch, bool found);
+
+/* found: of what the inputs tell now; false: of the run whose values can be read. 0: not known. */
+static int64_t gpunn__atom_value(const gpunn_model *model, int place, int64_t batch, bool found)
+{
+    if (place == GPUNN__BATCH_ATOM) return batch;
+    const gpunn__size *size = &model->sizes[place];
+    if (size->divisor) return gpunn__floor_of(gpunn__sum_value(model, &size->sum, batch, found), size->divisor);
+    return found ? size->found : size->value;
+}
+
+/* 0 where it is too large. */
+static int64_t gpunn__sum_value(const gpunn_model *model, const gpunn__sum *sum, int64_t batch, bool found)
+{
+    int64_t value = 0;
+    for (int i = 0; i < sum->count; i++) {
+        int64_t part = sum->term[i].factor;
+        for (int k = 0; k < GPUNN__FACTORS && sum->term[i].atom[k]; k++)
+            part = gpunn__size_product(part, gpunn__atom_value(model, sum->term[i].atom[k], batch, found));
+        value += part;
+    }
+    return value > GPUNN__MAX_COUNT ? 0 : value;
+}
+
+/* A dimension in the run whose values can be read, with that batch; below 1 where it cannot be. */
+static int64_t gpunn__dim(const gpunn_model *model, int64_t dim, int64_t batch)
+{
+    if (!gpunn__is_sized(dim)) return dim < 0 ? -dim * batch : dim;
+    const gpunn__sum sum = gpunn__sum_of(model, dim);
+    return gpunn__sum_value(model, &sum, batch, false);
+}
+
+/* ---- text ---- */
+static void gpunn__size_put(char *text, size_t size, const char *format, ...) GPUNN__PRINTF(3, 4);
+static void gpunn__size_put(char *text, size_t size, const char *format, ...)
+{
+    const size_t used = strlen(text);
+    va_list      list;
+    va_start(list, format);
+    (void)vsnprintf(text + used, size - used, format, list);
+    va_end(list);
+}
+
+static void gpunn__sum_put(const gpunn_model *model, const gpunn__sum *sum, char *text, size_t size);
+
+/* alone: nothing stands before or behind that would need parentheses. */
+static void gpunn__atom_put(const gpunn_model *model, int place, bool alone, char *text, size_t size)
+{
+    if (place == GPUNN__BATCH_ATOM || model->sizes[place].name) {
+        gpunn__size_put(text, size, "%s", place == GPUNN__BATCH_ATOM ? "batch" : model->sizes[place].name);
+        return;
+    }
+    const gpunn__size *quotient = &model->sizes[place];
+    const bool         simple = quotient->sum.count == 1;
+    gpunn__size_put(text, size, "%s%s", alone ? "" : "(", simple ? "" : "(");
+    gpunn__sum_put(model, &quotient->sum, text, size);
+    gpunn__size_put(text, size, "%s / %lld%s", simple ? "" : ")", (long long)quotient->divisor, alone ? "" : ")");
+}
+
+static void gpunn__sum_put(const gpunn_model *model, const gpunn__sum *sum, char *text, size_t size)
+{
+    for (int i = 0; i < sum->count; i++) {
+        const gpunn__size_term *term = &sum->term[i];
+        int64_t                 factor = term->factor < 0 ? -term->factor : term->factor, parts = 1;
+        for (int k = 0; k < GPUNN__FACTORS && term->atom[k] > GPUNN__BATCH_ATOM; k++)
+            if (model->sizes[term->atom[k]].name) parts = gpunn__size_product(parts, model->sizes[term->atom[k]].multiple);
+        const int64_t common = parts ? gpunn__divisor_of_both(factor, parts) : 1;
+        factor /= common;
+        parts /= common;
+        const bool alone = factor == 1 && parts == 1 && term->atom[1] == 0;
+        gpunn__size_put(text, size, "%s", term->factor < 0 ? (i ? " - " : "-") : i ? " + " : "");
+        if (factor != 1 || term->atom[0] == 0) gpunn__size_put(text, size, "%lld", (long long)factor);
+        for (int k = 0; k < GPUNN__FACTORS && term->atom[k]; k++) {
+            gpunn__size_put(text, size, "%s", k || factor != 1 ? " * " : "");
+            gpunn__atom_put(model, term->atom[k], alone, text, size);
+        }
+        if (parts > 1) gpunn__size_put(text, size, " / %lld", (long long)parts);
+    }
+}
+
+/* ---- formulas ---- */
+typedef struct gpunn__size_formula {
+    gpunn_model *model;
+    const char  *at, *fault; /* NULL: none */
+    int          depth;
+} gpunn__size_formula;
+
+static gpunn__sum gpunn__parse_sum(gpunn__size_formula *f);
+
+static char gpunn__formula_next(gpunn__size_formula *f)
+{
+    while (*f->at == ' ') f->at++;
+    return *f->at;
+}
+
+static bool gpunn__formula_takes(gpunn__size_formula *f, char wanted)
+{
+    const bool there = gpunn__formula_next(f) == wanted;
+    f->at += there;
+    return there;
+}
+
+static bool gpunn__is_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+}
+
+static bool gpunn__is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+/* Bytes of the name that begins there. */
+static size_t gpunn__size_name(const char *text)
+{
+    size_t length = 0;
+    while (gpunn__is_letter(text[length]) || (length && gpunn__is_digit(text[length]))) length++;
+    return length;
+}
+
+/* The place of a name; 0: there is none. */
+static int gpunn__size_find(const gpunn_model *model, const char *name, size_t length)
+{
+    if (length == 5 && memcmp(name, "batch", length) == 0) return GPUNN__BATCH_ATOM;
+    for (int i = GPUNN__BATCH_ATOM + 1; i < model->size_count; i++) {
+        const char *other = model->sizes[i].name;
+        if (other && strlen(other) == length && memcmp(other, name, length) == 0) return i;
+    }
+    return 0;
+}
+
+static int64_t gpunn__parse_number(gpunn__size_formula *f)
+{
+    int64_t number = 0;
+    if (!gpunn__is_digit(gpunn__formula_next(f))) f->fault = "a number, a name or a parenthesis is missing";
+    for (; gpunn__is_digit(*f->at); f->at++)
+        if (number <= GPUNN__MAX_COUNT) number = number * 10 + (*f->at - '0');
+    return number;
+}
+
+static gpunn__sum gpunn__parse_factor(gpunn__size_formula *f)
+{
+    gpunn__sum   sum;
+    const char   first = gpunn__formula_next(f);
+    const size_t length = gpunn__size_name(f->at);
+    if (length) {
+        const int place = gpunn__size_find(f->model, f->at, length);
+        f->at += length;
+        if (place == 0) f->fault = "a name in it is no size yet; name it by a gpunn_size of its own before";
+        return gpunn__sum_atom(place, place > GPUNN__BATCH_ATOM ? f->model->sizes[place].multiple : 1);
+    }
+    if (first != '(' || f->depth == 32) return gpunn__sum_number(gpunn__parse_number(f));
+    f->at++;
+    f->depth++;
+    sum = gpunn__parse_sum(f);
+    f->depth--;
+    if (!f->fault && !gpunn__formula_takes(f, ')')) f->fault = "a ) is missing";
+    return sum;
+}
+
+static gpunn__sum gpunn__parse_product(gpunn__size_formula *f)
+{
+    gpunn__sum sum = gpunn__parse_factor(f);
+    while (!f->fault) {
+        if (gpunn__formula_takes(f, '*')) {
+            const gpunn__sum other = gpunn__parse_factor(f);
+            sum = gpunn__sum_times(&sum, &other);
+        } else if (gpunn__formula_takes(f, '/')) {
+            const int64_t divisor = gpunn__parse_number(f);
+            if (divisor < 1 || divisor > GPUNN__MAX_COUNT) f->fault = "sizes are divided by numbers from 1 on";
+            if (!f->fault) sum = gpunn__sum_quotient(f->model, sum, divisor);
+        } else
+            break;
+    }
+    return sum;
+}
+
+static gpunn__sum gpunn__parse_sum(gpunn__size_formula *f)
+{
+    const bool       negative = gpunn__formula_takes(f, '-');
+    const gpunn__sum first = gpunn__parse_product(f);
+    gpunn__sum       sum = gpunn__sum_plus(gpunn__sum_number(0), &first, negative ? -1 : 1);
+    while (!f->fault) {
+        const bool minus = gpunn__formula_takes(f, '-');
+        if (!minus && !gpunn__formula_takes(f, '+')) break;
+        const gpunn__sum other = gpunn__parse_product(f);
+        sum = gpunn__sum_plus(sum, &other, minus ? -1 : 1);
+    }
+    return sum;
+}
+
+/* ==== >>shapes ======================================================================================================== *
+ * Of a dimension that is no number (>>sizes) only the run knows the value: rules compare such dimensions with each other, never
+ * with numbers. */
 GPUNN_API size_t gpunn_dtype_size(gpunn_dtype dtype)
 {
     static const unsigned char bytes_of[] = {0,
@@ -4093,9 +4575,15 @@ GPUNN_API const char *gpunn_dtype_name(gpunn_dtype dtype)
     return (int)dtype >= 0 && dtype < GPUNN_DTYPE_COUNT ? names[dtype] : names[0];
 }
 
-static const char *gpunn__dim_text(int64_t dim, char text[32])
+static const char *gpunn__dim_text(const gpunn_model *model, int64_t dim, char text[32])
 {
-    if (dim == GPUNN_BATCH)
+    if (gpunn__is_sized(dim)) {
+        char             whole[GPUNN__SIZE_TEXT] = "";
+        const bool       known = gpunn__size_place(model, dim) != 0;
+        const gpunn__sum sum = known ? gpunn__sum_of(model, dim) : gpunn__sum_number(0);
+        gpunn__sum_put(model, &sum, whole, sizeof whole);
+        (void)snprintf(text, 32, strlen(whole) < 32 ? "%s" : "%.28s...", known ? whole : "no size");
+    } else if (dim == GPUNN_BATCH)
         (void)snprintf(text, 32, "batch");
     else
         (void)snprintf(text, 32, dim < 0 ? "%llu batch" : "%llu",
@@ -4103,13 +4591,13 @@ static const char *gpunn__dim_text(int64_t dim, char text[32])
     return text;
 }
 
-static const char *gpunn__dims_text(int rank, const int64_t *dim, char text[128])
+static const char *gpunn__dims_text(const gpunn_model *model, int rank, const int64_t *dim, char text[128])
 {
     size_t used = 0;
     text[used++] = '[';
     for (int i = 0; i < rank; i++) {
         char one[32];
-        (void)gpunn__dim_text(dim[i], one);
+        (void)gpunn__dim_text(model, dim[i], one);
         if (used + strlen(one) > 128 - 8) (void)snprintf(one, sizeof one, "..."); /* only absurd sizes get so long */
         used += (size_t)snprintf(text + used, 128 - used, "%s%s", i ? ", " : "", one);
         if (one[0] == '.') break;
@@ -4121,15 +4609,16 @@ static const char *gpunn__dims_text(int rank, const int64_t *dim, char text[128]
 
 GPUNN__PRIVATE const char *gpunn__shape_text(const gpunn_tensor *t, char text[128])
 {
-    return gpunn__dims_text(t->rank, t->dim, text);
+    return gpunn__dims_text(t->model, t->rank, t->dim, text);
 }
 
-/* The element count is factor * batch^power; false: factor is over the limit. */
+/* The element count is factor * batch^power, with named sizes as 1; false: factor is over the limit. */
 static bool gpunn__measure(int rank, const int64_t *dim, int64_t *factor, int *power)
 {
     *factor = 1;
     *power = 0;
     for (int i = 0; i < rank; i++) {
+        if (gpunn__is_sized(dim[i])) continue;
         if (dim[i] > GPUNN__MAX_COUNT || dim[i] < -GPUNN__MAX_COUNT) return false;
         int64_t size = dim[i] < 0 ? -dim[i] : dim[i];
         if (size > GPUNN__MAX_COUNT / *factor) return false;
@@ -4141,14 +4630,52 @@ static bool gpunn__measure(int rank, const int64_t *dim, int64_t *factor, int *p
 
 GPUNN__PRIVATE int64_t gpunn__count(const gpunn_tensor *t, int64_t batch)
 {
-    int64_t count;
-    int     power;
-    if (!gpunn__measure(t->rank, t->dim, &count, &power)) return -1;
-    for (; power > 0; power--) {
-        if (batch > GPUNN__MAX_COUNT / (count ? count : 1)) return -1;
-        count *= batch;
+    int64_t count = 1;
+    for (int i = 0; i < t->rank; i++) {
+        const int64_t size = gpunn__dim(t->model, t->dim[i], batch);
+        if (size < 0 || size > GPUNN__MAX_COUNT / (count ? count : 1)) return -1;
+        count *= size;
     }
     return count;
+}
+
+static bool gpunn__any_sized(int rank, const int64_t *dim)
+{
+    for (int i = 0; i < rank; i++)
+        if (gpunn__is_sized(dim[i])) return true;
+    return false;
+}
+
+/* a + factor * b + number, of dimensions; 0 where that is none. */
+static int64_t gpunn__dim_plus(gpunn_model *model, int64_t a, int64_t b, int64_t factor, int64_t number)
+{
+    const gpunn__sum other = gpunn__sum_of(model, b), sum = gpunn__sum_plus(gpunn__sum_of(model, a), &other, factor);
+    const gpunn__sum whole = gpunn__sum_plus_number(sum, number);
+    return gpunn__dim_of_sum(model, &whole);
+}
+
+/* Fails where a dimension other than the batch varies. */
+static GPUNN__STATUS gpunn__check_unsized(const gpunn_model *model, const char *caller, const char *what)
+{
+    for (int id = 0; id < model->tensor_count; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        char                text[128];
+        if (gpunn__any_sized(t->rank, t->dim))
+            return gpunn__fail(model->dev, GPUNN_ERR_UNSUPPORTED, "%s: '%s' is %s, and %s no gpunn_size; use numbers there",
+                               caller, t->name ? t->name : gpunn_op_name(t->op), gpunn__shape_text(t, text), what);
+    }
+    return GPUNN_OK;
+}
+
+/* The product of dimensions; 0 where that is none. */
+static int64_t gpunn__dim_product(gpunn_model *model, int rank, const int64_t *dim)
+{
+    gpunn__sum product = gpunn__sum_number(1);
+    for (int i = 0; i < rank; i++) {
+        const gpunn__sum one = gpunn__sum_of(model, dim[i]);
+        product = gpunn__sum_times(&product, &one);
+    }
+    return gpunn__dim_of_sum(model, &product);
 }
 
 /* Cells of a sliding window along one axis; a window that starts in the padding behind does not count (torch's rule for ceil). */
@@ -4158,6 +4685,18 @@ static int64_t gpunn__windows(int64_t size, int64_t kernel, int64_t stride, int6
     if (room < 0) return 0;
     int64_t count = room / stride + 1;
     return ceil_mode && (count - 1) * stride >= size + padding ? count - 1 : count;
+}
+
+/* The same of a size that varies; 0 where that is none. */
+static int64_t gpunn__windows_of(gpunn_model *model, int64_t size, int64_t kernel, int64_t stride, int64_t padding,
+                                 int64_t dilation, bool ceil_mode)
+{
+    if (!gpunn__is_sized(size)) return gpunn__windows(size, kernel, stride, padding, dilation, ceil_mode);
+    const int64_t span = dilation * (kernel - 1) + 1;
+    if (ceil_mode && span < stride + padding) return 0; /* whether the last window counts depends on the size */
+    gpunn__sum sum = gpunn__sum_plus_number(gpunn__sum_of(model, size), 2 * padding - span + (ceil_mode ? stride - 1 : 0));
+    sum = gpunn__sum_plus_number(gpunn__sum_quotient(model, sum, stride), 1);
+    return gpunn__dim_of_sum(model, &sum);
 }
 
 /* ==== >>device ======================================================================================================== */
@@ -4484,6 +5023,7 @@ GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args a
     model->dev = dev;
     model->precision = args.precision;
     model->inference = args.inference;
+    model->max_plans = GPUNN__MAX_PLANS;
     model->tensor_limit = GPUNN__MOST_TENSORS;
     model->state.seed = dev->args.seed;
     model->state.weights_version = 1;
@@ -4593,6 +5133,8 @@ static void gpunn__model_release(gpunn_model *model)
     gpunn__invalidate(model);
     for (int i = 0; i < model->tensor_count; i++) gpunn__tensor_free(dev, model->tensors[i]);
     gpunn__free(dev, model->tensors, (size_t)model->tensor_capacity * sizeof *model->tensors);
+    for (int i = 0; i < model->size_count; i++) gpunn__free_text(dev, model->sizes[i].name);
+    gpunn__free(dev, model->sizes, (size_t)model->size_capacity * sizeof *model->sizes);
     for (int key = 0; key < 2; key++)
         gpunn__free(dev, model->index[key].chains, model->index[key].capacity * sizeof *model->index[key].chains);
     gpunn__device_free(dev, model->arena, model->arena_bytes);
@@ -6352,7 +6894,7 @@ static gpunn_tensor *gpunn__append(const gpunn__call *call, gpunn__kind kind, gp
     if (!gpunn__measure(rank, dim, &factor, &power)) {
         char text[128];
         return gpunn__refuse(call, GPUNN_ERR_SHAPE, "shape %s has more than 2^59 elements; use smaller sizes",
-                             gpunn__dims_text(rank, dim, text));
+                             gpunn__dims_text(model, rank, dim, text));
     }
     if (model->tensor_count >= model->tensor_limit)
         return gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "the model would have more than %d tensors; make a smaller one",
@@ -6418,26 +6960,79 @@ static bool gpunn__give_name(const gpunn__call *call, gpunn_tensor *t, const cha
     return true;
 }
 
-/* The rank of a shape from the program, or -1 after an error. batches 0: no batch in it; 1: GPUNN_BATCH once; 2: multiples. */
+/* The rank of a shape from the program, or -1 after an error. batches 0: nothing in it varies; 1: GPUNN_BATCH once; 2: multiples. */
 static int gpunn__rank_of(const gpunn__call *call, const gpunn_shape *shape, int batches)
 {
     int rank = 0, found = 0, end = GPUNN_MAX_RANK;
     while (rank < GPUNN_MAX_RANK && shape->dim[rank] != 0) rank++;
     while (end > 0 && shape->dim[end - 1] == 0) end--;
     char text[128];
-    (void)gpunn__dims_text(end, shape->dim, text);
+    (void)gpunn__dims_text(call->model, end, shape->dim, text);
     if (end != rank) {
         (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "shape %s has a dimension 0; the smallest is 1", text);
         return -1;
     }
     for (int i = 0; i < rank; i++) {
-        found += shape->dim[i] < 0;
-        if (shape->dim[i] > 0 || batches == 2 || (batches == 1 && shape->dim[i] == GPUNN_BATCH && found == 1)) continue;
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "shape %s is not allowed here; dimensions are 1 or more%s", text,
-                            batches ? ", and one of them may be GPUNN_BATCH" : ", and none may be GPUNN_BATCH");
+        const bool sized = gpunn__is_sized(shape->dim[i]);
+        found += shape->dim[i] < 0 && !sized;
+        if (shape->dim[i] > 0 || (sized ? batches && gpunn__size_place(call->model, shape->dim[i]) : batches == 2) ||
+            (batches == 1 && shape->dim[i] == GPUNN_BATCH && found == 1))
+            continue;
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "shape %s is not allowed here; dimensions are 1 or more, and %s", text,
+                            !sized     ? batches ? "one of them may be GPUNN_BATCH" : "none may be GPUNN_BATCH"
+                            : !batches ? "none may vary between runs"
+                                       : "what varies is made by gpunn_size of this model, without C's arithmetic");
         return -1;
     }
     return rank;
+}
+
+/* A new named size: its dimension, 0 after an error. */
+static int64_t gpunn__new_size(const gpunn__call *call, const char *name, const gpunn_size_args *args)
+{
+    gpunn_model  *model = call->model;
+    const int64_t min = args->min ? args->min : 1, multiple = args->multiple ? args->multiple : 1;
+    gpunn__size   size;
+    memset(&size, 0, sizeof size);
+    size.multiple = multiple;
+    size.min = (min + multiple - 1) / multiple * multiple;
+    size.max = args->max / multiple * multiple;
+    if (args->min < 0 || args->max < 0 || args->multiple < 0 || min > GPUNN__MAX_COUNT || multiple > GPUNN__MAX_COUNT ||
+        (args->max && size.max < size.min)) {
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, ".min %lld, .max %lld and .multiple %lld leave no size; use others",
+                            (long long)args->min, (long long)args->max, (long long)args->multiple);
+        return 0;
+    }
+    size.value = size.min / multiple;
+    if ((size.name = gpunn__strdup(model->dev, name)) == NULL) return 0;
+    const int        place = gpunn__size_append(model, &size);
+    const gpunn__sum sum = gpunn__sum_atom(place, multiple);
+    if (place == 0) gpunn__free_text(model->dev, size.name);
+    return place ? gpunn__dim_of_sum(model, &sum) : 0;
+}
+
+GPUNN_API int64_t gpunn_size_(gpunn_model *model, const char *text, gpunn_size_args args)
+{
+    gpunn__call call;
+    int64_t     dim = 0;
+    if (!gpunn__begin_model(&call, model, "size", text) || !gpunn__given(&call, text, "the text")) return GPUNN__FIRST_SIZE;
+    const size_t        length = gpunn__size_name(text);
+    const bool          named = length > 0 && text[length] == 0, is_new = named && !gpunn__size_find(model, text, length);
+    gpunn__size_formula formula = {model, text, NULL, 0};
+    if (strlen(text) >= GPUNN__SIZE_TEXT / 2)
+        (void)gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "the text is longer than %d bytes", GPUNN__SIZE_TEXT / 2 - 1);
+    else if (!is_new && (args.min || args.max || args.multiple))
+        (void)gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".min, .max and .multiple are told where a name is new");
+    else if (is_new)
+        dim = gpunn__new_size(&call, text, &args);
+    else {
+        const gpunn__sum sum = gpunn__parse_sum(&formula);
+        if (!formula.fault && gpunn__formula_next(&formula)) formula.fault = "something stands behind its end";
+        if (!formula.fault && (dim = gpunn__dim_of_sum(model, &sum)) == 0) formula.fault = "it is never a size, or too long";
+        if (formula.fault)
+            (void)gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%s (at byte %d)", formula.fault, (int)(formula.at - text));
+    }
+    return dim ? dim : GPUNN__FIRST_SIZE;
 }
 
 GPUNN_API gpunn_tensor *gpunn_input(gpunn_model *model, const char *name, gpunn_dtype dtype, gpunn_shape shape)
@@ -6551,10 +7146,26 @@ GPUNN_API gpunn_dtype gpunn_tensor_dtype(const gpunn_tensor *t)
     return t ? t->dtype : GPUNN_DTYPE_DEFAULT;
 }
 
+/* Elements of an input as it was written last. */
+static int64_t gpunn__held_count(const gpunn_tensor *t)
+{
+    int64_t count = t->batch != 0;
+    for (int i = 0; i < t->rank; i++) count *= t->held[i];
+    return count;
+}
+
+GPUNN_API gpunn_shape gpunn_tensor_sizes(const gpunn_tensor *t)
+{
+    gpunn_shape shape = gpunn_tensor_shape(t);
+    for (int i = 0; t && i < t->rank; i++)
+        shape.dim[i] = t->kind == GPUNN__INPUT ? t->held[i] : gpunn__dim(t->model, t->dim[i], t->model->batch);
+    return shape;
+}
+
 GPUNN_API size_t gpunn_tensor_bytes(const gpunn_tensor *t)
 {
     if (t == NULL) return 0;
-    int64_t count = gpunn__count(t, t->kind == GPUNN__INPUT ? t->batch : t->model->batch);
+    int64_t count = t->kind == GPUNN__INPUT ? gpunn__held_count(t) : gpunn__count(t, t->model->batch);
     return count < 0 ? 0 : (size_t)count * gpunn_dtype_size(t->dtype);
 }
 
@@ -6714,9 +7325,10 @@ GPUNN_API gpunn_tensor *gpunn_retain_grad(gpunn_tensor *t)
 
 /* What is known of a value without its elements (torch's meta tensor). */
 typedef struct gpunn__meta {
-    gpunn_dtype dtype; /* GPUNN_DTYPE_DEFAULT: an operand that is not there */
-    int         rank;
-    int64_t     dim[GPUNN_MAX_RANK];
+    gpunn_dtype        dtype; /* GPUNN_DTYPE_DEFAULT: an operand that is not there */
+    int                rank;
+    int64_t            dim[GPUNN_MAX_RANK];
+    const gpunn_model *model; /* whose sizes dim has; NULL: it has none but the batch */
 } gpunn__meta;
 
 typedef struct gpunn__inference {
@@ -6730,14 +7342,14 @@ typedef struct gpunn__inference {
 
 static gpunn__meta gpunn__meta_of(const gpunn_tensor *t)
 {
-    gpunn__meta meta = {t->dtype, t->rank, {0}};
+    gpunn__meta meta = {t->dtype, t->rank, {0}, t->model};
     memcpy(meta.dim, t->dim, sizeof meta.dim);
     return meta;
 }
 
 static const char *gpunn__meta_text(const gpunn__meta *meta, char text[128])
 {
-    return gpunn__dims_text(meta->rank, meta->dim, text);
+    return gpunn__dims_text(meta->model, meta->rank, meta->dim, text);
 }
 
 static bool gpunn__same_dims(const gpunn__meta *a, const gpunn__meta *b)
@@ -6746,18 +7358,31 @@ static bool gpunn__same_dims(const gpunn__meta *a, const gpunn__meta *b)
 }
 
 /* ---- what rules and builders ask ------------------------------------------------------------------------------------------ */
-/* Axes first .. last of x must be fixed sizes that an int holds. */
-static bool gpunn__axes_are_fixed(const gpunn__call *call, gpunn__meta x, int first, int last)
+/* Axes first .. last of x must be sizes that an int holds, which may vary where `named`, but not with the batch. */
+static bool gpunn__axes_fit(const gpunn__call *call, gpunn__meta x, int first, int last, bool named)
 {
     char text[128];
     for (int i = first; i <= last; i++) {
-        if (x.dim[i] > 0 && x.dim[i] <= INT32_MAX) continue;
+        const bool sized = gpunn__is_sized(x.dim[i]);
+        if (sized ? named : x.dim[i] > 0 && x.dim[i] <= INT32_MAX) continue;
         (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "axis %d of x %s %s", i, gpunn__meta_text(&x, text),
-                            x.dim[i] < 0 ? "is the batch; gpunn_permute or gpunn_reshape it so that a fixed size stands there"
-                                         : "is larger than 2^31 - 1; use smaller sizes");
+                            sized          ? "varies between runs; this op needs a fixed size there"
+                            : x.dim[i] < 0 ? "is the batch; gpunn_permute or gpunn_reshape it so that a fixed size stands there"
+                                           : "is larger than 2^31 - 1; use smaller sizes");
         return false;
     }
     return true;
+}
+
+static bool gpunn__axes_are_fixed(const gpunn__call *call, gpunn__meta x, int first, int last)
+{
+    return gpunn__axes_fit(call, x, first, last, false);
+}
+
+/* The spatial axes of x [n, channels, ...] may be named sizes. */
+static bool gpunn__image_fits(const gpunn__call *call, gpunn__meta x)
+{
+    return gpunn__axes_are_fixed(call, x, 1, 1) && gpunn__axes_fit(call, x, 2, x.rank - 1, true);
 }
 
 /* x must be of that rank; layout tells what its axes mean. */
@@ -6769,12 +7394,12 @@ static bool gpunn__has_rank(const gpunn__call *call, gpunn__meta x, int lowest, 
     return false;
 }
 
-/* x must be [n, channels, ...] with so many spatial axes, all but n of fixed sizes. */
+/* x must be [n, channels, ...] with so many spatial axes, none of which is the batch. */
 static bool gpunn__has_axes(const gpunn__call *call, gpunn__meta x, int axes)
 {
     static const char *const layouts[] = {"[n, channels, length]", "[n, channels, height, width]",
                                           "[n, channels, depth, height, width]"};
-    return gpunn__has_rank(call, x, 2 + axes, 2 + axes, layouts[axes - 1]) && gpunn__axes_are_fixed(call, x, 1, 1 + axes);
+    return gpunn__has_rank(call, x, 2 + axes, 2 + axes, layouts[axes - 1]) && gpunn__image_fits(call, x);
 }
 
 /* Broadcasts a shape into *rank, dim, both aligned at their last axes; false after an error. */
@@ -6790,9 +7415,12 @@ static bool gpunn__broadcast_dims(const gpunn__call *call, const char *what, int
         if (a == b || a == 1 || b == 1) continue;
         char all_a[128], all_b[128], one_a[32], one_b[32];
         (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s %s and %s do not broadcast (axis %d: %s against %s)%s", what,
-                            gpunn__dims_text(*rank, dim, all_a), gpunn__dims_text(other_rank, other, all_b), i,
-                            gpunn__dim_text(a, one_a), gpunn__dim_text(b, one_b),
-                            a < 0 || b < 0 ? "; the batch fits only itself and 1" : "");
+                            gpunn__dims_text(call->model, *rank, dim, all_a),
+                            gpunn__dims_text(call->model, other_rank, other, all_b), i, gpunn__dim_text(call->model, a, one_a),
+                            gpunn__dim_text(call->model, b, one_b),
+                            gpunn__is_sized(a) || gpunn__is_sized(b) ? "; a size that varies fits only itself and 1"
+                            : a < 0 || b < 0                         ? "; the batch fits only itself and 1"
+                                                                     : "");
         return false;
     }
     *rank = result_rank;
@@ -6875,7 +7503,7 @@ static bool gpunn__matmul_rule(const gpunn__inference *i)
     if (k != b_k) {
         (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "a is %s%s and b %s%s: the sizes summed over, %s and %s, must be equal",
                             text_a, transpose_a ? " transposed" : "", text_b, transpose_b ? " transposed" : "",
-                            gpunn__dim_text(k, one), gpunn__dim_text(b_k, other));
+                            gpunn__dim_text(i->call->model, k, one), gpunn__dim_text(i->call->model, b_k, other));
         return false;
     }
     i->out->rank -= 2;
@@ -6903,13 +7531,20 @@ static bool gpunn__window_rule(const gpunn__inference *i)
 {
     const gpunn__meta      *x = &i->in[0];
     const gpunn_attributes *attr = i->attr;
-    if (!gpunn__axes_are_fixed(i->call, *x, 1, x->rank - 1)) return false;
+    if (!gpunn__image_fits(i->call, *x)) return false;
     for (int axis = 0; axis < x->rank - 2; axis++) {
         int64_t padding = attr->padding[axis], dilation = attr->dilation[axis], kernel = attr->kernel[axis];
-        int64_t size = gpunn__windows(x->dim[2 + axis], kernel, attr->stride[axis], padding, dilation, attr->ceil_mode);
+        int64_t size = gpunn__windows_of(i->call->model, x->dim[2 + axis], kernel, attr->stride[axis], padding, dilation,
+                                         attr->ceil_mode);
         i->out->dim[2 + axis] = size;
-        if (size > 0) continue;
+        if (size > 0 || gpunn__is_sized(size)) continue;
         char text[128];
+        if (gpunn__is_sized(x->dim[2 + axis])) {
+            (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "the windows along axis %d of x %s are no formula of its size%s",
+                                2 + axis, gpunn__meta_text(x, text),
+                                attr->ceil_mode ? "; with .ceil_mode the kernel must span the stride and the padding" : "");
+            return false;
+        }
         (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
                             "the window spans %lld along axis %d, but the padded input only %lld (input %s, kernel %d, dilation "
                             "%d, padding %d); use a smaller kernel or more padding",
@@ -6930,13 +7565,16 @@ static bool gpunn__conv_transpose_rule(const gpunn__inference *i)
 {
     const gpunn__meta      *x = &i->in[0];
     const gpunn_attributes *attr = i->attr;
-    if (!gpunn__axes_are_fixed(i->call, *x, 1, x->rank - 1)) return false;
+    if (!gpunn__image_fits(i->call, *x)) return false;
     i->out->dim[1] = i->in[1].dim[1] * attr->groups;
     for (int axis = 0; axis < x->rank - 2; axis++) {
         int64_t span = (int64_t)attr->dilation[axis] * (attr->kernel[axis] - 1) + 1, padding = attr->padding[axis];
-        int64_t size = (x->dim[2 + axis] - 1) * attr->stride[axis] + span - 2 * padding + attr->output_padding[axis];
+        int64_t more = span - attr->stride[axis] - 2 * padding + attr->output_padding[axis];
+        int64_t size = gpunn__is_sized(x->dim[2 + axis])
+                           ? gpunn__dim_plus(i->call->model, 0, x->dim[2 + axis], attr->stride[axis], more)
+                           : x->dim[2 + axis] * attr->stride[axis] + more;
         i->out->dim[2 + axis] = size;
-        if (size > 0) continue;
+        if (size > 0 || gpunn__is_sized(size)) continue;
         char text[128];
         (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
                             "the padding, %d, leaves nothing along axis %d (input %s, kernel %d, dilation %d, stride %d); use a "
@@ -6948,12 +7586,20 @@ static bool gpunn__conv_transpose_rule(const gpunn__inference *i)
     return gpunn__fits_weight(i, 1, i->in[1].dim[0]);
 }
 
+/* torch's factor from outputs to cells of x along an axis; scale 0: none is given. */
+static float gpunn__resize_ratio(int64_t in, int64_t out, bool align_corners, double scale)
+{
+    if (align_corners) return out > 1 ? (float)(in - 1) / (float)(out - 1) : 0;
+    return scale > 0 ? (float)(1 / scale) : (float)in / (float)out;
+}
+
 /* The spatial sizes are those that the program asked for. */
 static bool gpunn__resize_rule(const gpunn__inference *i)
 {
     const int last = i->out->rank - 1;
-    for (int axis = 2; axis <= last; axis++) i->out->dim[axis] = i->attr->size[axis - 2];
-    return gpunn__axes_are_fixed(i->call, i->in[0], 1, last);
+    for (int axis = 2; axis <= last; axis++)
+        i->out->dim[axis] = i->attr->shape.dim[axis - 2] ? i->attr->shape.dim[axis - 2] : i->attr->size[axis - 2];
+    return gpunn__image_fits(i->call, i->in[0]);
 }
 
 static bool gpunn__grid_sample_rule(const gpunn__inference *i)
@@ -6963,7 +7609,7 @@ static bool gpunn__grid_sample_rule(const gpunn__inference *i)
     int64_t            cells;
     int                batches;
     if (!gpunn__has_rank(i->call, *x, 4, 5, "[n, channels, height, width] or [n, channels, depth, height, width]") ||
-        !gpunn__axes_are_fixed(i->call, *x, 1, x->rank - 1))
+        !gpunn__image_fits(i->call, *x))
         return false;
     if (grid->rank != x->rank || grid->dim[0] != x->dim[0] || grid->dim[x->rank - 1] != x->rank - 2)
         (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "x is %s and grid %s; the grid of %s must have as many samples, [n, %s%d]",
@@ -7012,7 +7658,7 @@ static bool gpunn__group_norm_rule(const gpunn__inference *i)
 {
     const gpunn__meta *x = &i->in[0];
     char               text[128];
-    if (!gpunn__axes_are_fixed(i->call, *x, 1, x->rank - 1)) return false;
+    if (!gpunn__image_fits(i->call, *x)) return false;
     if (x->dim[1] % i->attr->groups == 0) return gpunn__norm_rule(i);
     (void)gpunn__refuse(i->call, GPUNN_ERR_ARGUMENT, "num_groups is %d, but x %s has %lld channels; it must divide them",
                         i->attr->groups, gpunn__meta_text(x, text), (long long)x->dim[1]);
@@ -7046,9 +7692,11 @@ static bool gpunn__recurrent_rule(const gpunn__inference *i)
     const gpunn__meta *x = &i->in[0];
     const int64_t      hidden = i->attr->hidden_size, rows = gpunn__gates_of(i->op) * hidden;
     const int64_t      directions = i->attr->bidirectional ? 2 : 1;
-    const gpunn__meta  lengths = {GPUNN_I64, 1, {x->dim[1]}}, state = {GPUNN_F32, 3, {directions, x->dim[1], hidden}};
-    const gpunn__meta  ih = {GPUNN_F32, 2, {rows, x->dim[2]}}, hh = {GPUNN_F32, 2, {rows, hidden}};
-    const gpunn__meta bias = {GPUNN_F32, 1, {rows}}, *const of_direction[] = {&ih, &hh, &bias, &bias};
+    const gpunn_model *model = x->model;
+    const gpunn__meta  lengths = {GPUNN_I64, 1, {x->dim[1]}, model},
+                      state = {GPUNN_F32, 3, {directions, x->dim[1], hidden}, model};
+    const gpunn__meta ih = {GPUNN_F32, 2, {rows, x->dim[2]}, model}, hh = {GPUNN_F32, 2, {rows, hidden}, model};
+    const gpunn__meta bias = {GPUNN_F32, 1, {rows}, model}, *const of_direction[] = {&ih, &hh, &bias, &bias};
     for (int k = GPUNN__LENGTHS; k < i->count; k++) {
         const gpunn__meta *needed = k >= GPUNN__WEIGHTS   ? of_direction[(k - GPUNN__WEIGHTS) % 4]
                                     : k == GPUNN__LENGTHS ? &lengths
@@ -7059,12 +7707,19 @@ static bool gpunn__recurrent_rule(const gpunn__inference *i)
                             gpunn__meta_text(&i->in[k], one), gpunn__meta_text(needed, other));
         return false;
     }
-    i->out->dim[0] += i->attr->states ? 1 + (i->op == GPUNN_OP_LSTM) : 0;
+    const int behind = i->attr->states ? 1 + (i->op == GPUNN_OP_LSTM) : 0;
+    i->out->dim[0] = gpunn__is_sized(x->dim[0]) ? gpunn__dim_plus(i->call->model, x->dim[0], 0, 1, behind) : x->dim[0] + behind;
     i->out->dim[2] = directions * hidden;
     return true;
 }
 
 /* ---- moves ---------------------------------------------------------------------------------------------------------------- */
+static bool gpunn__same_count(gpunn_model *model, const gpunn__meta *a, const gpunn__meta *b)
+{
+    const int64_t count = gpunn__dim_product(model, a->rank, a->dim);
+    return count != 0 && count == gpunn__dim_product(model, b->rank, b->dim);
+}
+
 static bool gpunn__reshape_rule(const gpunn__inference *i)
 {
     const gpunn__meta *x = &i->in[0];
@@ -7073,9 +7728,11 @@ static bool gpunn__reshape_rule(const gpunn__inference *i)
     int64_t            factor = 0, wanted_factor = 0;
     gpunn__take_shape(i->out, &i->attr->shape);
     i->out->dtype = x->dtype;
-    if (gpunn__measure(x->rank, x->dim, &factor, &power) &&
-        gpunn__measure(i->out->rank, i->out->dim, &wanted_factor, &wanted_power) && factor == wanted_factor &&
-        power == wanted_power)
+    const bool varies = gpunn__any_sized(x->rank, x->dim) || gpunn__any_sized(i->out->rank, i->out->dim);
+    if (varies ? gpunn__same_count(i->call->model, x, i->out)
+               : gpunn__measure(x->rank, x->dim, &factor, &power) &&
+                     gpunn__measure(i->out->rank, i->out->dim, &wanted_factor, &wanted_power) && factor == wanted_factor &&
+                     power == wanted_power)
         return true;
     (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
                         "%s does not hold as many elements as %s; GPUNN_BATCH there is the batch, not what is left over",
@@ -7096,8 +7753,9 @@ static bool gpunn__concat_rule(const gpunn__inference *i)
     for (int k = 1; k < i->count; k++) {
         const gpunn__meta *t = &i->in[k];
         bool               fits = t->rank == first->rank;
+        const bool         sized = fits && (gpunn__is_sized(t->dim[axis]) || gpunn__is_sized(i->out->dim[axis]));
         for (int j = 0; fits && j < t->rank; j++)
-            fits = j == axis ? (t->dim[j] < 0) == (first->dim[j] < 0) : t->dim[j] == first->dim[j];
+            fits = j == axis ? sized || (t->dim[j] < 0) == (first->dim[j] < 0) : t->dim[j] == first->dim[j];
         if (!fits) {
             char one[128], other[128];
             (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
@@ -7106,15 +7764,33 @@ static bool gpunn__concat_rule(const gpunn__inference *i)
                                 gpunn__meta_text(first, one), k, gpunn__meta_text(t, other), axis);
             return false;
         }
-        i->out->dim[axis] += t->dim[axis]; /* 64 times the limit fits */
+        if (sized)
+            i->out->dim[axis] = gpunn__dim_plus(i->call->model, i->out->dim[axis], t->dim[axis], 1, 0);
+        else
+            i->out->dim[axis] += t->dim[axis]; /* 64 times the limit fits */
     }
     return true;
 }
 
 static bool gpunn__slice_rule(const gpunn__inference *i)
 {
-    i->out->dim[i->attr->axis] = (i->attr->end - i->attr->start - 1) / i->attr->step + 1;
-    return true;
+    const int     axis = i->attr->axis;
+    const int64_t start = i->attr->start, end = i->attr->end, step = i->attr->step, size = i->in[0].dim[axis];
+    gpunn_model  *model = i->call->model;
+    char          text[128], from[32], to[32];
+    if (gpunn__is_sized(start) || gpunn__is_sized(end)) {
+        const gpunn__sum from_sum = gpunn__sum_of(model, start);
+        gpunn__sum       sum = gpunn__sum_plus_number(gpunn__sum_plus(gpunn__sum_of(model, end), &from_sum, -1), -1);
+        sum = gpunn__sum_plus_number(gpunn__sum_quotient(model, sum, step), 1);
+        if ((i->out->dim[axis] = gpunn__dim_of_sum(model, &sum)) != 0) return true;
+    } else {
+        i->out->dim[axis] = (end - start - 1) / step + 1;
+        if (start < end && (end <= size || size < 0)) return true;
+    }
+    (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "%s:%s is empty or ends behind axis %d of %s; use other bounds",
+                        start ? gpunn__dim_text(model, start, from) : "0",
+                        end > 0 || end < 0 ? gpunn__dim_text(model, end, to) : "0", axis, gpunn__meta_text(&i->in[0], text));
+    return false;
 }
 
 static bool gpunn__pad_rule(const gpunn__inference *i)
@@ -7124,10 +7800,12 @@ static bool gpunn__pad_rule(const gpunn__inference *i)
     for (int axis = 0; axis < GPUNN_MAX_RANK; axis++) {
         const int64_t before = i->attr->before[axis], after = i->attr->after[axis], size = i->in[0].dim[axis];
         const int64_t most = mode == GPUNN_PAD_REFLECT ? size - 1 : size;
-        const bool    missing = axis >= i->in[0].rank, outside = missing || size < 0;
+        const bool    missing = axis >= i->in[0].rank, sized = !missing && gpunn__is_sized(size);
+        const bool    outside = missing || (size < 0 && !sized);
         char          text[128];
         if (before == 0 && after == 0) continue;
-        i->out->dim[axis] = size + before + after;
+        i->out->dim[axis] = sized ? gpunn__dim_plus(i->call->model, size, 0, 1, before + after) : size + before + after;
+        if (sized) continue;
         if (!outside && !(mirrored && (before > most || after > most))) continue;
         (void)gpunn__meta_text(&i->in[0], text);
         if (outside)
@@ -7209,7 +7887,7 @@ static bool gpunn__topk_indices_rule(const gpunn__inference *i)
     char          text[128];
     i->out->dtype = GPUNN_I64;
     i->out->dim[axis] = k;
-    if (k >= 1 && k <= size) return true;
+    if (k >= 1 && (k <= size || gpunn__is_sized(size))) return true;
     (void)gpunn__meta_text(&i->in[0], text);
     if (size < 0)
         (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "axis %d of %s is the batch; choose another axis", axis, text);
@@ -7289,7 +7967,7 @@ static bool gpunn__attention_rule(const gpunn__inference *i)
                             i->attr->enable_gqa ? "theirs must divide q's" : "set .enable_gqa to share them");
         return false;
     }
-    const gpunn__meta scores = {GPUNN_F32, 4, {part[0][0], part[0][head], part[0][row], part[1][row]}};
+    const gpunn__meta scores = {GPUNN_F32, 4, {part[0][0], part[0][head], part[0][row], part[1][row]}, i->in[0].model};
     i->out->rank = 4;
     memcpy(i->out->dim, part[0], sizeof part[0]);
     i->out->dim[3] = part[2][3];
@@ -7312,7 +7990,7 @@ static bool gpunn__ctc_loss_rule(const gpunn__inference *i)
     const gpunn__meta *x = &i->in[0], *targets = &i->in[1];
     const int          sample = i->attr->batch_first ? 0 : 1;
     char               text[4][128];
-    bool               fits = x->rank == 3 && targets->rank == 2 && x->dim[2] > 0 && targets->dim[1] > 0;
+    bool fits = x->rank == 3 && targets->rank == 2 && x->dim[2] > 0 && (targets->dim[1] > 0 || gpunn__is_sized(targets->dim[1]));
     for (int k = 1; k < 4 && fits; k++) fits = i->in[k].dim[0] == x->dim[sample] && i->in[k].rank == (k == 1 ? 2 : 1);
     for (int k = 0; k < 4; k++) (void)gpunn__meta_text(&i->in[k], text[k]);
     if (!fits)
@@ -8569,7 +9247,7 @@ static gpunn_tensor *gpunn__conv_node(gpunn_op op, gpunn_tensor *x, const char *
         (args->weight->rank != x->rank || memcmp(args->weight->dim, weight_dim, (size_t)x->rank * sizeof *weight_dim) != 0)) {
         char text[128], needed[128];
         return gpunn__refuse(&call, GPUNN_ERR_SHAPE, ".weight is %s, but %s is needed", gpunn__shape_text(args->weight, text),
-                             gpunn__dims_text(x->rank, weight_dim, needed));
+                             gpunn__dims_text(call.model, x->rank, weight_dim, needed));
     }
     if (!gpunn__shared_bias(&call, args->bias, args->no_bias, out)) return NULL;
     return gpunn__affine(&call, op, &attr, x, args->weight, x->rank, weight_dim, args->bias, !args->no_bias, out);
@@ -8729,11 +9407,30 @@ GPUNN_API gpunn_tensor *gpunn_affine_grid(gpunn_tensor *theta, gpunn_shape size,
     return gpunn__node(&call, GPUNN_OP_AFFINE_GRID, &attr, &theta, 1);
 }
 
-/* torch's factor from outputs to cells of x along an axis; scale 0: none is given. */
-static float gpunn__resize_ratio(int64_t in, int64_t out, bool align_corners, double scale)
+/* floor(size * scale) of a size that varies; 0 where the scale has no divisor up to 64, or the result is none. */
+static int64_t gpunn__scaled_size(gpunn_model *model, int64_t size, double scale)
 {
-    if (align_corners) return out > 1 ? (float)(in - 1) / (float)(out - 1) : 0;
-    return scale > 0 ? (float)(1 / scale) : (float)in / (float)out;
+    int64_t divisor = 1;
+    while (divisor < 64 && floor(scale * (double)divisor) != scale * (double)divisor) divisor++;
+    const double factor = scale * (double)divisor;
+    if (floor(factor) != factor || factor > 1e9) return 0;
+    const gpunn__sum one = gpunn__sum_of(model, size);
+    const gpunn__sum sum = gpunn__sum_quotient(model, gpunn__sum_plus(gpunn__sum_number(0), &one, (int64_t)factor), divisor);
+    return gpunn__dim_of_sum(model, &sum);
+}
+
+/* Resizes an axis that varies: .size and .ratio are known in the run, but for what a scale tells. */
+static bool gpunn__resize_sized(const gpunn__call *call, gpunn_attributes *attr, int i, int64_t in, int size, bool align_corners,
+                                double scale)
+{
+    attr->size[i] = size;
+    attr->ratio[i] = scale > 0 && !align_corners ? (float)(1 / scale) : 0;
+    if (size == 0) attr->shape.dim[i] = gpunn__scaled_size(call->model, in, scale);
+    if (size || attr->shape.dim[i]) return true;
+    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE,
+                        "scale_factor %g makes no formula of axis %d, which varies; use a multiple of 1/64, or .size", scale,
+                        2 + i);
+    return false;
 }
 
 GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_args args)
@@ -8743,7 +9440,7 @@ GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_ar
     if (!gpunn__begin_x(&call, "interpolate", NULL, x, true) ||
         !gpunn__has_rank(&call, gpunn__meta_of(x), 3, 5,
                          "[n, channels, length], [n, channels, height, width] or [n, channels, depth, height, width]") ||
-        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, x->rank - 1))
+        !gpunn__image_fits(&call, gpunn__meta_of(x)))
         return NULL;
     if (!gpunn__settle(&call, &args)) return NULL;
     if (args.align_corners && args.mode != GPUNN_INTERPOLATE_LINEAR)
@@ -8761,6 +9458,10 @@ GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_ar
                 &call, GPUNN_ERR_ARGUMENT,
                 "size is %d and scale_factor %g along axis %d; set .size to 1 or more or .scale_factor to 1e-9 to 1e9",
                 args.size[i], scale, 2 + i);
+        if (gpunn__is_sized(x->dim[2 + i])) {
+            if (!gpunn__resize_sized(&call, &attr, i, x->dim[2 + i], args.size[i], args.align_corners, scale)) return NULL;
+            continue;
+        }
         double size = args.size[i] ? (double)args.size[i] : floor((double)x->dim[2 + i] * scale);
         if (size < 1 || size > (double)INT32_MAX)
             return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "scale_factor %g makes %g of the %lld along axis %d; use another", scale,
@@ -8849,12 +9550,12 @@ static gpunn_tensor *gpunn__instance_norm_node(const char *op, gpunn_tensor *x, 
 {
     gpunn__call call;
     char        text[128];
-    int64_t     values = 1;
+    bool        one = true;
     if (!gpunn__begin_layer(&call, op, name, x) || !gpunn__has_rank(&call, gpunn__meta_of(x), rank, rank, layout) ||
         !gpunn__settle(&call, args))
         return NULL;
-    for (int i = 2; i < rank; i++) values *= x->dim[i];
-    if (values == 1)
+    for (int i = 2; i < rank; i++) one = one && x->dim[i] == 1;
+    if (one)
         return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x is %s: one value per channel is nothing to normalise; use larger images",
                              gpunn__shape_text(x, text));
     return gpunn__group_norm_node(&call, x, x->dim[1], args->eps, args->affine);
@@ -8958,7 +9659,7 @@ static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, cons
     char        text[128];
     if (!gpunn__has_rank(call, gpunn__meta_of(x), 3, 3, args->batch_first ? "[n, length, features]" : "[length, n, features]"))
         return false;
-    if (x->dim[axis] < 0)
+    if (x->dim[axis] < 0 && !gpunn__is_sized(x->dim[axis]))
         (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "axis %d of x %s is the batch, but should be the length; %s", axis,
                             gpunn__shape_text(x, text), args->batch_first ? "leave out .batch_first" : "set .batch_first");
     else if (stray)
@@ -8975,7 +9676,7 @@ static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, cons
     else if (args->lengths && args->lengths->dtype != GPUNN_I64 && args->lengths->dtype != GPUNN_I32)
         (void)gpunn__refuse(call, GPUNN_ERR_DTYPE, "lengths is %s; use i64 or i32", gpunn_dtype_name(args->lengths->dtype));
     else
-        return gpunn__axes_are_fixed(call, gpunn__meta_of(x), axis, axis) && gpunn__axes_are_fixed(call, gpunn__meta_of(x), 2, 2);
+        return gpunn__axes_fit(call, gpunn__meta_of(x), axis, axis, true) && gpunn__axes_are_fixed(call, gpunn__meta_of(x), 2, 2);
     return false;
 }
 
@@ -8992,7 +9693,7 @@ static bool gpunn__recurrent_takes(const gpunn__call *call, const gpunn_tensor *
         if (!gpunn__operand(call, given[i], i ? ".c_0" : ".h_0", true)) return false;
         if (given[i]->rank == 3 && memcmp(given[i]->dim, state, sizeof state) == 0) continue;
         (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, ".%s is %s, but [num_layers * directions, n, hidden_size], %s, is needed",
-                            i ? "c_0" : "h_0", gpunn__shape_text(given[i], one), gpunn__dims_text(3, state, other));
+                            i ? "c_0" : "h_0", gpunn__shape_text(given[i], one), gpunn__dims_text(call->model, 3, state, other));
         return false;
     }
     for (int i = 0; args->weights && i < layers * directions * parts; i++) {
@@ -9004,6 +9705,14 @@ static bool gpunn__recurrent_takes(const gpunn__call *call, const gpunn_tensor *
         return false;
     }
     return true;
+}
+
+/* Row `length` + i of a recurrent node. */
+static gpunn_tensor *gpunn__state_row(gpunn_tensor *node, int64_t length, int i)
+{
+    if (!gpunn__is_sized(length)) return gpunn_slice(node, 0, length + i, length + i + 1, 1);
+    const int64_t first = gpunn__dim_plus(node->model, length, 0, 1, i), last = gpunn__dim_plus(node->model, length, 0, 1, i + 1);
+    return first && last ? gpunn_slice(node, 0, first, last, 1) : NULL;
 }
 
 static gpunn_tensor *gpunn__recurrent(gpunn_op op, gpunn_tensor *x, const char *name, const gpunn_rnn_args *args)
@@ -9046,7 +9755,7 @@ static gpunn_tensor *gpunn__recurrent(gpunn_op op, gpunn_tensor *x, const char *
         const gpunn_shape shape = GPUNN_SHAPE(directions, y->dim[1], hidden);
         y = args->h_n || args->c_n ? gpunn_slice(node, 0, 0, length, 1) : node;
         for (int i = 0; i < 2 && y; i++) {
-            gpunn_tensor *row = wanted[i] ? gpunn_slice(node, 0, length + i, length + i + 1, 1) : NULL;
+            gpunn_tensor *row = wanted[i] ? gpunn__state_row(node, length, i) : NULL;
             state[i][k] = row ? gpunn_reshape(row, shape) : NULL;
             if (wanted[i] && state[i][k] == NULL) return gpunn__undo(&call);
         }
@@ -9159,6 +9868,16 @@ GPUNN_API gpunn_tensor *gpunn_reshape(gpunn_tensor *x, gpunn_shape shape)
     return gpunn__rank_of(&call, &shape, 2) < 0 ? NULL : gpunn__node(&call, GPUNN_OP_RESHAPE, &attr, &x, 1);
 }
 
+/* The one dimension that several together are, within the limit; false: the batch stands there twice, or it is none. */
+static bool gpunn__joined(gpunn_model *model, int rank, const int64_t *dim, int64_t *joined)
+{
+    int power = 0;
+    if (gpunn__any_sized(rank, dim)) return (*joined = gpunn__dim_product(model, rank, dim)) != 0;
+    if (!gpunn__measure(rank, dim, joined, &power) || power > 1) return false;
+    if (power == 1) *joined = -*joined;
+    return true;
+}
+
 GPUNN_API gpunn_tensor *gpunn_flatten(gpunn_tensor *x)
 {
     gpunn__call call;
@@ -9166,16 +9885,14 @@ GPUNN_API gpunn_tensor *gpunn_flatten(gpunn_tensor *x)
         !gpunn__has_rank(&call, gpunn__meta_of(x), 2, GPUNN_MAX_RANK, "[n, ...]"))
         return NULL;
     gpunn_attributes attr = gpunn__no_attributes();
-    int              power;
     attr.shape.dim[0] = x->dim[0];
-    (void)gpunn__measure(x->rank - 1, x->dim + 1, &attr.shape.dim[1], &power); /* x is within the limit */
-    if (power > 1) {
+    if (!gpunn__joined(call.model, x->rank - 1, x->dim + 1, &attr.shape.dim[1])) {
         char text[128];
         return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
-                             "the axes behind the first hold the batch %d times (x %s); use gpunn_reshape", power,
+                             "the axes behind the first hold the batch more than once (x %s); use "
+                             "gpunn_reshape",
                              gpunn__shape_text(x, text));
     }
-    if (power == 1) attr.shape.dim[1] = -attr.shape.dim[1];
     return gpunn__node(&call, GPUNN_OP_RESHAPE, &attr, &x, 1);
 }
 
@@ -9237,9 +9954,12 @@ GPUNN_API gpunn_tensor *gpunn_concat(gpunn_tensor *const *tensors, int count, in
     return attr.axis < 0 ? NULL : gpunn__node(&call, GPUNN_OP_CONCAT, &attr, tensors, count);
 }
 
-/* One index of a Python slice: negative ones count from the end, all are clamped. */
-static int64_t gpunn__slice_index(int64_t index, int64_t size)
+/* One index of a Python slice: negative ones count from the end, all are clamped; where sizes vary only what certainly is behind. */
+static int64_t gpunn__slice_index(gpunn_model *model, int64_t index, int64_t size)
 {
+    if (gpunn__size_place(model, index)) return index;
+    if (gpunn__is_sized(size) && index >= 0) return index > GPUNN__MAX_COUNT ? size : index;
+    if (gpunn__is_sized(size)) return gpunn__dim_plus(model, size, 0, 1, index);
     if (index < 0) index += size;
     return index < 0 ? 0 : index > size ? size : index;
 }
@@ -9251,14 +9971,14 @@ GPUNN_API gpunn_tensor *gpunn_slice(gpunn_tensor *x, int axis, int64_t start, in
     char             text[128];
     if (!gpunn__begin_x(&call, "slice", NULL, x, true) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
     int64_t size = x->dim[attr.axis];
-    if (size < 0)
+    if (size < 0 && !gpunn__is_sized(size))
         return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "axis %d of %s is the batch, which cannot be cut; choose another axis",
                              attr.axis, gpunn__shape_text(x, text));
     if (step < 1) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "step is %lld; use 1 or more", (long long)step);
-    attr.start = gpunn__slice_index(start, size);
-    attr.end = gpunn__slice_index(end, size);
+    attr.start = gpunn__slice_index(call.model, start, size);
+    attr.end = gpunn__slice_index(call.model, end, size);
     attr.step = step;
-    if (attr.end <= attr.start)
+    if (attr.end <= attr.start && !gpunn__is_sized(attr.start) && !gpunn__is_sized(attr.end))
         return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "%lld:%lld along axis %d of %s is empty; at least one element must be left",
                              (long long)start, (long long)end, attr.axis, gpunn__shape_text(x, text));
     return gpunn__node(&call, GPUNN_OP_SLICE, &attr, &x, 1);
@@ -9325,12 +10045,12 @@ GPUNN_API gpunn_tensor *gpunn_tile(gpunn_tensor *x, gpunn_shape repeats)
         }
         one[inner] = many[inner] = size;
         inner++;
-        if (times > GPUNN__MAX_COUNT / (size < 0 ? -size : size)) {
+        const int64_t both[] = {size, times};
+        if (!gpunn__joined(call.model, 2, both, &dim[i])) {
             char text[128];
             return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "axis %d of %s, %lld times, has more than 2^59 elements", from,
                                  gpunn__shape_text(x, text), (long long)times);
         }
-        dim[i] = size * times;
     }
     if (inner > GPUNN_MAX_RANK)
         return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "with an axis for each that is repeated, x would have %d; %d are possible",
@@ -9398,8 +10118,9 @@ static int gpunn__begin_split(gpunn__call *call, const char *op, gpunn_tensor *x
     if (amount < 1)
         (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%lld is no number of parts and no size; use 1 or more", (long long)amount);
     else
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "axis %d of %s is the batch, which cannot be cut; choose another axis", at,
-                            gpunn__shape_text(x, text));
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "axis %d of %s %s; choose another axis", at, gpunn__shape_text(x, text),
+                            gpunn__is_sized(x->dim[at]) ? "varies, and the number of parts would"
+                                                        : "is the batch, which cannot be cut");
     return -1;
 }
 
@@ -9673,7 +10394,7 @@ static gpunn_tensor *gpunn__mask_part(const gpunn__call *call, gpunn_tensor *mas
                              name, gpunn_dtype_name(mask->dtype));
     if (mask->rank != rank || memcmp(mask->dim, dim, (size_t)rank * sizeof *dim) != 0)
         return gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s is %s, but %s is needed", name, gpunn__shape_text(mask, given),
-                             gpunn__dims_text(rank, dim, needed));
+                             gpunn__dims_text(call->model, rank, dim, needed));
     bool          choice = mask->dtype == GPUNN_BOOL;
     gpunn_tensor *part = gpunn_reshape(mask, shape);
     if (choice && part) part = gpunn_cast(part, GPUNN_F32);
@@ -10042,18 +10763,6 @@ static bool gpunn__labels_reduce(gpunn__labels *l, const gpunn__labels *other, c
     return l->x != NULL;
 }
 
-static bool gpunn__label_product(const gpunn__labels *l, int64_t *size)
-{
-    int batches = 0;
-    *size = 1;
-    for (int i = 0; i < l->count; i++) {
-        *size *= l->dim[i] < 0 ? -l->dim[i] : l->dim[i];
-        batches += l->dim[i] < 0;
-    }
-    if (batches == 1) *size = -*size;
-    return batches < 2;
-}
-
 /* l as [batch, product of rows, product of columns] or, where that is how it lies, *transposed; NULL after an error. */
 static gpunn_tensor *gpunn__labels_matrix(const gpunn__call *call, const gpunn__labels *l, const gpunn__labels *batch,
                                           const gpunn__labels *rows, const gpunn__labels *columns, bool *transposed)
@@ -10067,8 +10776,9 @@ static gpunn_tensor *gpunn__labels_matrix(const gpunn__call *call, const gpunn__
     *transposed = memcmp(l->at, order[1].at, (size_t)l->count) == 0;
     int64_t dim[GPUNN_MAX_RANK + 2];
     memcpy(dim, batch->dim, (size_t)batch->count * sizeof *dim);
-    if (batch->count + 2 > GPUNN_MAX_RANK || !gpunn__label_product(rows, &dim[batch->count + *transposed]) ||
-        !gpunn__label_product(columns, &dim[batch->count + !*transposed]))
+    if (batch->count + 2 > GPUNN_MAX_RANK ||
+        !gpunn__joined(call->model, rows->count, rows->dim, &dim[batch->count + *transposed]) ||
+        !gpunn__joined(call->model, columns->count, columns->dim, &dim[batch->count + !*transposed]))
         return gpunn__refuse(call, GPUNN_ERR_UNSUPPORTED,
                              "its product has more than %d axes in common, or joins axes that are the batch; gpunn_reshape them",
                              GPUNN_MAX_RANK - 2);
@@ -10165,7 +10875,8 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
         bool dot = gpunn__label_is_dot(l[0].at[i]);
         if (at >= 0 && l[1].dim[at] != l[0].dim[i] && !(dot && (l[0].dim[i] == 1 || l[1].dim[at] == 1)))
             return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "\"%.64s\": %s is %s in tensors[0] and %s in tensors[1]", equation,
-                                 dot ? "..." : label, gpunn__dim_text(l[0].dim[i], one), gpunn__dim_text(l[1].dim[at], other));
+                                 dot ? "..." : label, gpunn__dim_text(call.model, l[0].dim[i], one),
+                                 gpunn__dim_text(call.model, l[1].dim[at], other));
     }
     if (!gpunn__labels_squeeze(&l[0], &l[1]) || (count == 2 && !gpunn__labels_squeeze(&l[1], &l[0]))) return gpunn__undo(&call);
     gpunn__labels a = l[0], b = l[1];
@@ -10573,8 +11284,6 @@ GPUNN_API gpunn_tensor *gpunn_top_k_accuracy(gpunn_tensor *logits, gpunn_tensor 
 /* ==== >>steps ========================================================================================================= *
  * A plan is the work of one (outputs, mode, batch size): steps in order, each with its operands' places. Every value, gradient,
  * saved value and workspace is a slot with a lifetime in steps; slots share the arena. Made once, then only run. */
-enum { GPUNN__MAX_PLANS = 32 }; /* cached per model; the least recently used one goes */
-
 typedef struct gpunn__slot {
     size_t             bytes;
     int                first, last; /* steps that write it first and read it last; INT_MAX: the program reads it */
@@ -10623,55 +11332,54 @@ static gpunn__request gpunn__ask(gpunn_tensor *const *outputs, int count, gpunn_
 }
 
 typedef struct gpunn__planned { /* a tensor within a plan */
-    int         root;           /* the tensor whose memory a value is: itself, or through reshapes and merged steps another */
-    int         gradient_root;  /* the same for gradients: reshapes only */
-    int         value_slot, gradient_slot; /* by root; -1: none */
-    int         beside;                    /* of a value with a part: what lies behind it in memory: k's, v's; -1: nothing */
-    gpunn_dtype storage;                   /* of the value, and of its gradient, in memory */
-    bool        channels_last;             /* the value, and its gradient, with channels last */
-    signed char part;                      /* of q, k and v that one product makes, with weight, bias and gradients: 1: of q,
+    int               root;     /* the tensor whose memory a value is: itself, or through reshapes and merged steps another */
+    int               gradient_root;             /* the same for gradients: reshapes only */
+    int               value_slot, gradient_slot; /* by root; -1: none */
+    int               beside;        /* of a value with a part: what lies behind it in memory: k's, v's; -1: nothing */
+    gpunn_dtype       storage;       /* of the value, and of its gradient, in memory */
+    bool              channels_last; /* the value, and its gradient, with channels last */
+    signed char       part;          /* of q, k and v that one product makes, with weight, bias and gradients: 1: of q,
                                       described as all three; 2: of k or v, which are no steps or operands; else 0 */
+    gpunn_attributes *attr;          /* with the sizes of this plan, in its list; NULL: the node's own */
 } gpunn__planned;
 
 struct gpunn__plan {
-    gpunn__plan     *next;
-    gpunn_tensor   **outputs; /* as asked for; a training plan's one output is the loss */
-    int              output_count;
-    bool             training, evaluates, seeded;
-    gpunn__lent     *seed;        /* seeded: gradients of the outputs, from which the backward pass starts instead */
-    void            *seed_memory; /* of those that came from the host; NULL: none did */
-    size_t           seed_bytes;
-    uint64_t         scope; /* of the optimizer whose parameters alone have gradients; 0: all have */
-    int64_t          batch;
-    uint64_t         generation; /* of the model, at the last binding; 0: never bound */
-    uint64_t         lending;    /* the same */
-    uint64_t         signature;  /* of all pointers */
-    gpunn_step      *steps;      /* forward ones, then backward ones, then assignments */
-    int              forward_count, step_count, step_capacity;
-    bool             differentiates; /* has backward steps */
-    gpunn__slot     *slots;
-    int              slot_count, slot_capacity;
-    gpunn__binding  *bindings;
-    int              binding_count, binding_capacity;
-    gpunn__planned  *tensors; /* by tensor id */
-    int              tensor_count;
-    bool             half, channels_last; /* products read 16 bits, convolutions channels_last values: see gpunn__mark_storage */
-    int             *inputs;              /* ids of the inputs that it reads */
-    int              input_count;
-    int             *reached;     /* ids of the parameters whose gradient it writes */
-    bool           **first_write; /* per reached parameter: the accumulate flag of the step that writes it first */
-    bool            *was_reached; /* per reached parameter: before the last run */
-    int              reached_count;
-    size_t           arena_bytes, cache_bytes;
-    gpunn_attributes attr[3];     /* of steps that no node asks for: channels from last to second place, back; as they are */
-    size_t           table_bytes; /* of the block at outputs: it and all tables by id */
-    void            *captured;    /* the backend's, of gpunn_run */
+    gpunn__plan      *next;
+    gpunn_tensor    **outputs; /* as asked for; a training plan's one output is the loss */
+    int               output_count;
+    bool              training, evaluates, seeded;
+    gpunn__lent      *seed;        /* seeded: gradients of the outputs, from which the backward pass starts instead */
+    void             *seed_memory; /* of those that came from the host; NULL: none did */
+    size_t            seed_bytes;
+    uint64_t          scope;         /* of the optimizer whose parameters alone have gradients; 0: all have */
+    int64_t           batch, *sizes; /* sizes: values of the model's, by place */
+    int               size_count;
+    uint64_t          generation; /* of the model, at the last binding; 0: never bound */
+    uint64_t          lending;    /* the same */
+    uint64_t          signature;  /* of all pointers */
+    gpunn_step       *steps;      /* forward ones, then backward ones, then assignments */
+    int               forward_count, step_count, step_capacity;
+    bool              differentiates; /* has backward steps */
+    gpunn__slot      *slots;
+    int               slot_count, slot_capacity;
+    gpunn__binding   *bindings;
+    int               binding_count, binding_capacity;
+    gpunn__planned   *tensors; /* by tensor id */
+    int               tensor_count;
+    bool              half, channels_last; /* products read 16 bits, convolutions channels_last values: see gpunn__mark_storage */
+    int              *inputs;              /* ids of the inputs that it reads */
+    int               input_count;
+    int              *reached;     /* ids of the parameters whose gradient it writes */
+    bool            **first_write; /* per reached parameter: the accumulate flag of the step that writes it first */
+    bool             *was_reached; /* per reached parameter: before the last run */
+    int               reached_count;
+    size_t            arena_bytes, cache_bytes;
+    gpunn_attributes  attr[3]; /* of steps that no node asks for: channels from last to second place, back; as they are */
+    gpunn_attributes *sized;   /* of nodes whose attributes hold sizes */
+    int               sized_count;
+    size_t            table_bytes; /* of the block at outputs: it and all tables by id */
+    void             *captured;    /* the backend's, of gpunn_run */
 };
-
-static int64_t gpunn__dim(int64_t dim, int64_t batch)
-{
-    return dim < 0 ? -dim * batch : dim;
-}
 
 /* ---- tables ---------------------------------------------------------------------------------------------------------- */
 typedef struct gpunn__group { /* nodes that one fused kernel computes */
@@ -10771,8 +11479,45 @@ static void gpunn__plan_free(gpunn_device *dev, gpunn__plan *plan)
     gpunn__free(dev, plan->steps, (size_t)plan->step_capacity * sizeof *plan->steps);
     gpunn__free(dev, plan->slots, (size_t)plan->slot_capacity * sizeof *plan->slots);
     gpunn__free(dev, plan->bindings, (size_t)plan->binding_capacity * sizeof *plan->bindings);
+    gpunn__free(dev, plan->sized, (size_t)plan->sized_count * sizeof *plan->sized);
     gpunn__free(dev, plan->outputs, plan->table_bytes);
     gpunn__free(dev, plan, sizeof *plan);
+}
+
+/* What a plan holds, of the host and in caches. */
+static size_t gpunn__plan_held(const gpunn__plan *plan)
+{
+    size_t bytes = sizeof *plan + plan->table_bytes + plan->cache_bytes + plan->seed_bytes;
+    for (int i = 0; i < plan->step_count; i++) bytes += gpunn__operand_bytes(plan->steps[i].input_count);
+    bytes += (size_t)plan->step_capacity * sizeof *plan->steps + (size_t)plan->slot_capacity * sizeof *plan->slots;
+    return bytes + (size_t)plan->binding_capacity * sizeof *plan->bindings + (size_t)plan->sized_count * sizeof *plan->sized;
+}
+
+/* Drops the plans behind the first that are more, or hold more bytes, than the model may keep. */
+static void gpunn__limit_plans(gpunn_model *model)
+{
+    int           count = 1;
+    size_t        held = gpunn__plan_held(model->plans);
+    gpunn__plan **link = &model->plans->next;
+    for (; *link && count < model->max_plans; link = &(*link)->next, count++)
+        if ((held += gpunn__plan_held(*link)) > model->plan_bytes && model->plan_bytes) break;
+    while (*link) {
+        gpunn__plan *plan = *link;
+        *link = plan->next;
+        if (model->last == plan) model->last = NULL;
+        gpunn__plan_free(model->dev, plan);
+    }
+}
+
+GPUNN_API gpunn_status gpunn_set_plan_limit(gpunn_model *model, int count, size_t bytes)
+{
+    if (model == NULL || count < 0)
+        return gpunn__fail(model ? model->dev : NULL, GPUNN_ERR_ARGUMENT, "gpunn_set_plan_limit: %s",
+                           model ? "count is negative; use 1 or more, or 0 for 32" : "the model is NULL");
+    model->max_plans = count ? count : GPUNN__MAX_PLANS;
+    model->plan_bytes = bytes;
+    if (model->plans) gpunn__limit_plans(model);
+    return GPUNN_OK;
 }
 
 GPUNN__PRIVATE void gpunn__invalidate(gpunn_model *model)
@@ -11192,7 +11937,7 @@ static bool gpunn__group_layout_fits(const gpunn__builder *b, const gpunn__group
 static bool gpunn__lacks_variance(const gpunn__builder *b, const gpunn_tensor *t)
 {
     return t->op == GPUNN_OP_BATCH_NORM && b->plan->training && !gpunn__evaluates(b->plan, t) &&
-           gpunn__count(t, b->plan->batch) == gpunn__dim(t->dim[1], 1);
+           gpunn__count(t, b->plan->batch) == gpunn__dim(t->model, t->dim[1], 1);
 }
 
 static bool gpunn__group_values_fit(const gpunn__builder *b, int index)
@@ -11515,7 +12260,7 @@ static void gpunn__describe(const gpunn__plan *plan, gpunn_value *value, const g
     value->channels_last = plan->tensors[t->id].channels_last && gpunn__has_layouts(t);
     value->rank = t->rank;
     value->count = 1;
-    for (int i = 0; i < t->rank; i++) value->dim[i] = gpunn__dim(t->dim[i], batch);
+    for (int i = 0; i < t->rank; i++) value->dim[i] = gpunn__dim(t->model, t->dim[i], batch);
     if (plan->tensors[t->id].part == 1) gpunn__describe_all(value, t);
     for (int i = 0; i < value->rank; i++) value->count *= value->dim[i];
 }
@@ -11538,7 +12283,7 @@ static gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, boo
     step->evaluates = gpunn__evaluates(plan, t);
     step->precision = gpunn__precision_of(b->model);
     step->name = t->layer ? t->layer : t->name ? t->name : "";
-    step->attr = &t->attr;
+    step->attr = plan->tensors[t->id].attr ? plan->tensors[t->id].attr : &t->attr;
     step->state = &b->model->state;
     plan->step_count++;
     return step;
@@ -12648,6 +13393,7 @@ static size_t gpunn__plan_tables(gpunn__plan *plan, char *base)
     plan->reached = (int *)gpunn__take_table(base, &used, n, sizeof(int));
     plan->first_write = (bool **)gpunn__take_table(base, &used, n, sizeof *plan->first_write);
     plan->was_reached = (bool *)gpunn__take_table(base, &used, n, sizeof *plan->was_reached);
+    plan->sizes = (int64_t *)gpunn__take_table(base, &used, plan->size_count, sizeof *plan->sizes);
     return used;
 }
 
@@ -12671,6 +13417,101 @@ static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
     return used;
 }
 
+/* ---- sizes of a plan ---- */
+/* Whether an attribute of a node depends on what varies. */
+static bool gpunn__attr_is_sized(const gpunn_tensor *t)
+{
+    const gpunn_attributes *attr = &t->attr;
+    if (t->op == GPUNN_OP_INTERPOLATE && gpunn__any_sized(t->rank, t->inputs[0]->dim)) return true;
+    return gpunn__any_sized(GPUNN_MAX_RANK, attr->shape.dim) || gpunn__is_sized(attr->start) || gpunn__is_sized(attr->end);
+}
+
+/* The attributes of a node with the sizes of this plan. */
+static void gpunn__size_attr(const gpunn__builder *b, const gpunn_tensor *t, gpunn_attributes *attr)
+{
+    const int64_t batch = b->plan->batch;
+    *attr = t->attr;
+    for (int i = 0; i < GPUNN_MAX_RANK; i++) attr->shape.dim[i] = gpunn__dim(b->model, attr->shape.dim[i], batch);
+    attr->start = gpunn__dim(b->model, attr->start, batch);
+    attr->end = gpunn__dim(b->model, attr->end, batch);
+    if (t->op != GPUNN_OP_INTERPOLATE) return;
+    for (int i = 0; i < t->rank - 2; i++) {
+        const int64_t in = gpunn__dim(b->model, t->inputs[0]->dim[2 + i], batch),
+                      out = gpunn__dim(b->model, t->dim[2 + i], batch);
+        if (attr->ratio[i] == 0) attr->ratio[i] = gpunn__resize_ratio(in, out, attr->align_corners, 0);
+        attr->size[i] = (int)out;
+    }
+}
+
+static gpunn__meta gpunn__sized_meta(const gpunn__builder *b, const gpunn_tensor *t)
+{
+    gpunn__meta meta = {GPUNN_DTYPE_DEFAULT, 0, {0}, NULL};
+    if (t == NULL) return meta;
+    meta = gpunn__meta_of(t);
+    for (int i = 0; i < t->rank; i++) meta.dim[i] = gpunn__dim(b->model, t->dim[i], b->plan->batch);
+    return meta;
+}
+
+/* "with T = 3, S = 4: conv2d". */
+static const char *gpunn__with_sizes(const gpunn_model *model, const char *what, char text[256])
+{
+    const char *sign = "with";
+    text[0] = 0;
+    for (int i = 0; i < model->size_count; i++) {
+        const gpunn__size *size = &model->sizes[i];
+        if (size->name == NULL) continue;
+        gpunn__size_put(text, 200, "%s %s = %lld", sign, size->name, (long long)(size->value * size->multiple));
+        sign = ",";
+    }
+    gpunn__size_put(text, 256, ": %s", what);
+    return text;
+}
+
+/* Asks the rule of a node's shape again, with the numbers of this plan. */
+static GPUNN__STATUS gpunn__check_sizes(gpunn__builder *b, const gpunn_tensor *t, const gpunn_attributes *attr)
+{
+    gpunn_device     *dev = b->model->dev;
+    const gpunn__meta expected = gpunn__sized_meta(b, t);
+    gpunn__meta       in[GPUNN_MAX_OPERANDS], out;
+    char              what[256], one[128], other[128];
+    (void)gpunn__with_sizes(b->model, t->made_by ? t->made_by : gpunn_op_name(t->op), what);
+    const gpunn__call call = gpunn__call_of(b->model, what, t->layer);
+    for (int i = 0; i < t->input_count; i++) in[i] = gpunn__sized_meta(b, t->inputs[i]);
+    if (!gpunn__infer(&call, t->op, attr, in, t->input_count, &out)) return dev->error.status;
+    for (int i = 0; i < out.rank; i++) out.dim[i] = gpunn__dim(b->model, out.dim[i], b->plan->batch);
+    if (gpunn__same_dims(&out, &expected)) return GPUNN_OK;
+    return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s: it makes %s, where its formula tells %s; use other sizes", what,
+                       gpunn__meta_text(&out, one), gpunn__meta_text(&expected, other));
+}
+
+/* Where sizes stand in a node or its operands: attributes of this plan, and whether all fit. */
+static GPUNN__STATUS gpunn__settle_sizes(gpunn__builder *b)
+{
+    gpunn__plan *plan = b->plan;
+    int          count = 0;
+    for (int i = 0; i < plan->size_count; i++) plan->sizes[i] = b->model->sizes[i].value;
+    for (int id = 0; id < plan->tensor_count; id++)
+        count += b->needed[id] && b->model->tensors[id]->kind == GPUNN__VALUE && gpunn__attr_is_sized(b->model->tensors[id]);
+    plan->sized = (gpunn_attributes *)gpunn__calloc(b->model->dev, (size_t)(count + 1) * sizeof *plan->sized);
+    if (plan->sized == NULL) return GPUNN_ERR_MEMORY;
+    plan->sized_count = count + 1;
+    for (int id = 0, at = 0; id < plan->tensor_count; id++) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        bool                varies = gpunn__any_sized(t->rank, t->dim);
+        if (!b->needed[id] || t->kind != GPUNN__VALUE) continue;
+        for (int i = 0; i < t->input_count; i++)
+            varies = varies || (t->inputs[i] && gpunn__any_sized(t->inputs[i]->rank, t->inputs[i]->dim));
+        if (gpunn__attr_is_sized(t)) {
+            plan->tensors[id].attr = &plan->sized[at++];
+            gpunn__size_attr(b, t, plan->tensors[id].attr);
+        }
+        if (!varies && plan->tensors[id].attr == NULL) continue;
+        gpunn_status status = gpunn__check_sizes(b, t, plan->tensors[id].attr ? plan->tensors[id].attr : &t->attr);
+        if (status != GPUNN_OK) return status;
+    }
+    return GPUNN_OK;
+}
+
 static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *outputs)
 {
     gpunn_model *model = b->model;
@@ -12682,6 +13523,8 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     gpunn__mark_operands(model, b->needed);
     if (plan->training) gpunn__mark_kept(model, b->needed, b->scratch);
     gpunn__mark_assigns(model, plan->training, b->needed, b->scratch);
+    gpunn_status status = plan->size_count ? gpunn__settle_sizes(b) : GPUNN_OK;
+    if (status != GPUNN_OK) return status;
     int values = 0, copies = 0; /* at most: of operands, and of gradients on their way back */
     for (int id = 0; id < plan->tensor_count; id++) {
         if (!b->needed[id]) continue;
@@ -12715,7 +13558,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     plan->differentiates = plan->step_count > plan->forward_count;
     if (!gpunn__late_steps(b)) return GPUNN_ERR_MEMORY;
     gpunn__overlay_steps(plan);
-    gpunn_status status = gpunn__prepare_steps(b);
+    status = gpunn__prepare_steps(b);
     return status == GPUNN_OK ? gpunn__assign_offsets(model->dev, plan) : status;
 }
 
@@ -12733,6 +13576,7 @@ static gpunn__plan *gpunn__plan_try(gpunn_model *model, const gpunn__request *re
     plan->scope = gpunn__scope(request);
     plan->batch = batch;
     plan->tensor_count = model->tensor_count;
+    plan->size_count = model->size_count;
     gpunn__builder builder;
     memset(&builder, 0, sizeof builder);
     builder.model = model;
@@ -13046,6 +13890,90 @@ static const char *gpunn__called(const gpunn_tensor *t)
     return t->name ? t->name : t->layer ? t->layer : t->made_by ? t->made_by : gpunn_op_name(t->op);
 }
 
+/* ---- sizes of a run ---- */
+/* Notes what an axis of an input tells, which holds that many, where a size stands in it alone; false after an error. */
+static bool gpunn__find_size(gpunn_model *model, const gpunn_tensor *t, int axis)
+{
+    const gpunn__sum       sum = gpunn__sum_of(model, t->dim[axis]);
+    const gpunn__size_term first = sum.term[0];
+    gpunn__size           *size = &model->sizes[first.atom[0]];
+    const bool             number_behind = sum.count == 2 && sum.term[1].atom[0] == 0;
+    const int64_t          scaled = t->held[axis] - (number_behind ? sum.term[1].factor : 0), value = scaled / first.factor;
+    if (size->name == NULL || first.atom[1] || (sum.count > 1 && !number_behind)) return true;
+    const char *fault = scaled % first.factor || value < 1                ? "is no such size"
+                        : value * size->multiple < size->min              ? "makes it less than its .min"
+                        : size->max && value * size->multiple > size->max ? "makes it more than its .max"
+                                                                          : NULL;
+    char        text[32];
+    (void)gpunn__dim_text(model, t->dim[axis], text);
+    if (fault)
+        (void)gpunn__fail(
+            model->dev, GPUNN_ERR_SHAPE,
+            "input '%s' has %lld along axis %d, size '%s', which %s (from %lld to %lld, multiples of %lld; 0: no end)", t->name,
+            (long long)t->held[axis], axis, text, fault, (long long)size->min, (long long)size->max, (long long)size->multiple);
+    else if (size->found && size->found != value)
+        (void)gpunn__fail(
+            model->dev, GPUNN_ERR_SHAPE,
+            "input '%s' has %lld along axis %d, so that '%s' is %lld, but input '%s' tells %lld; write the same into all",
+            t->name, (long long)t->held[axis], axis, size->name, (long long)(value * size->multiple), size->teller,
+            (long long)(size->found * size->multiple));
+    else {
+        size->found = value;
+        size->teller = t->name;
+        return true;
+    }
+    return false;
+}
+
+/* Whether an axis of an input is as long as the sizes that were found tell. */
+static bool gpunn__fits_sizes(gpunn_model *model, const gpunn_tensor *t, int axis)
+{
+    const gpunn__sum sum = gpunn__sum_of(model, t->dim[axis]);
+    const int64_t    size = gpunn__sum_value(model, &sum, t->batch, true);
+    char             text[32];
+    if (size == t->held[axis]) return true;
+    (void)gpunn__fail(model->dev, GPUNN_ERR_SHAPE, "input '%s' has %lld along axis %d, but '%s' is %lld in the other inputs",
+                      t->name, (long long)t->held[axis], axis, gpunn__dim_text(model, t->dim[axis], text), (long long)size);
+    return false;
+}
+
+/* Finds what the inputs of a plan, or of the marked tensors, tell of all sizes; false after an error. */
+static bool gpunn__find_sizes(gpunn_model *model, const gpunn__plan *plan, const bool *needed)
+{
+    const int count = plan ? plan->input_count : model->tensor_count;
+    for (int i = 0; i < model->size_count; i++) model->sizes[i].found = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < count; i++) {
+            const gpunn_tensor *t = model->tensors[plan ? plan->inputs[i] : i];
+            if (t->kind != GPUNN__INPUT || (needed && !needed[i])) continue;
+            for (int axis = 0; axis < t->rank; axis++)
+                if (gpunn__is_sized(t->dim[axis]) &&
+                    !(pass ? gpunn__fits_sizes(model, t, axis) : gpunn__find_size(model, t, axis)))
+                    return false;
+        }
+    return true;
+}
+
+/* Takes the sizes as they were found for those of the run. */
+static void gpunn__take_found(gpunn_model *model)
+{
+    for (int i = 0; i < model->size_count; i++) model->sizes[i].value = model->sizes[i].found;
+}
+
+/* The sizes of the run whose values can be read. */
+static void gpunn__take_sizes(gpunn_model *model, const gpunn__plan *plan)
+{
+    for (int i = 0; plan && i < plan->size_count; i++) model->sizes[i].value = plan->sizes[i];
+}
+
+/* Whether a plan was made for the sizes that were found. */
+static bool gpunn__has_sizes(const gpunn_model *model, const gpunn__plan *plan)
+{
+    for (int i = 0; i < plan->size_count; i++)
+        if (plan->sizes[i] != model->sizes[i].found) return false;
+    return true;
+}
+
 /* The batch that the inputs of a plan, or of the marked tensors, hold now; 0 after a failure. */
 static int64_t gpunn__batch_of(gpunn_model *model, const gpunn__plan *plan, const bool *needed)
 {
@@ -13060,7 +13988,7 @@ static int64_t gpunn__batch_of(gpunn_model *model, const gpunn__plan *plan, cons
             return 0;
         }
         bool batched = false;
-        for (int axis = 0; axis < t->rank; axis++) batched = batched || t->dim[axis] < 0;
+        for (int axis = 0; axis < t->rank; axis++) batched = batched || (t->dim[axis] < 0 && !gpunn__is_sized(t->dim[axis]));
         if (!batched) continue;
         if (leader && leader->batch != t->batch) {
             (void)gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
@@ -13070,6 +13998,7 @@ static int64_t gpunn__batch_of(gpunn_model *model, const gpunn__plan *plan, cons
         }
         leader = t;
     }
+    if (model->size_count && !gpunn__find_sizes(model, plan, needed)) return 0;
     return leader ? leader->batch : 1;
 }
 
@@ -13112,13 +14041,12 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, const gpunn__request *re
 {
     gpunn_device *dev = model->dev;
     int64_t       batch = 0;
-    int           cached = 0;
     gpunn__plan **link = &model->plans;
-    for (; *link; link = &(*link)->next, cached++) {
+    for (; *link; link = &(*link)->next) {
         gpunn__plan *plan = *link;
         if (!gpunn__serves(plan, request)) continue;
         if (batch == 0 && (batch = gpunn__batch_of(model, plan, NULL)) == 0) return NULL;
-        if (plan->batch == batch) break;
+        if (plan->batch == batch && gpunn__has_sizes(model, plan)) break;
     }
     gpunn__plan *plan = *link;
     if (!gpunn__is_ready(model, plan) && dev->backend->capturing && dev->backend->capturing(dev->context)) {
@@ -13128,24 +14056,26 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, const gpunn__request *re
         return NULL;
     }
     if (plan == NULL) {
-        batch = gpunn__batch_for(model, request);
-        if (batch == 0 || (plan = gpunn__plan_make(model, request, batch)) == NULL) return NULL;
-        if (cached >= GPUNN__MAX_PLANS) {
-            for (link = &model->plans; (*link)->next; link = &(*link)->next) {}
-            if (model->last == *link) model->last = NULL;
-            gpunn__plan_free(dev, *link);
-            *link = NULL;
-        }
-    } else
+        if ((batch = gpunn__batch_for(model, request)) == 0) return NULL;
+        gpunn__take_found(model);
+        plan = gpunn__plan_make(model, request, batch);
+        gpunn__take_sizes(model, model->last);
+        if (plan == NULL) return NULL;
+        plan->next = model->plans;
+        model->plans = plan;
+        gpunn__limit_plans(model);
+    } else {
         *link = plan->next;
-    plan->next = model->plans;
-    model->plans = plan;
+        plan->next = model->plans;
+        model->plans = plan;
+    }
     if (!gpunn__is_bound(model, plan) || plan->lending != model->lending)
         if (gpunn__plan_bind(model, plan) != GPUNN_OK) return NULL;
     if (model->lent_weights) model->state.weights_version++;
     if (plan->half && gpunn__round_weights(model) != GPUNN_OK) return NULL;
     model->batch = batch;
     model->last = plan;
+    gpunn__take_sizes(model, plan);
     return plan;
 }
 
@@ -13498,6 +14428,7 @@ GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel
             dev, GPUNN_ERR_STATE,
             "gpunn_use_kernels: %s_kernels.cu was compiled with another %s_kernels.h than this program; compile both again",
             set->name, set->name);
+    if (set && gpunn__check_unsized(model, "gpunn_use_kernels", "fused kernels know") != GPUNN_OK) return dev->error.status;
     if (set && set->tensor_count <= model->tensor_count) gpunn__model_sha256(model, set->tensor_count, hash);
     bool         exact = set && strcmp(hash, set->spec_sha256) == 0;
     gpunn_status status = set && !exact ? gpunn__report_stale(model, set, args.policy) : GPUNN_OK;
@@ -13521,9 +14452,9 @@ static void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
     gpunn_model  *model = t->model;
     gpunn_device *dev = model->dev;
     gpunn__plan  *plan = model->last;
-    int64_t       batch = plan && t->kind == GPUNN__VALUE ? plan->batch : t->kind == GPUNN__INPUT && t->batch ? t->batch : 1;
+    int64_t       batch = plan && t->kind == GPUNN__VALUE ? plan->batch : 1;
     const char   *name = gpunn__called(t);
-    *bytes = (size_t)gpunn__count(t, batch) * gpunn_dtype_size(t->dtype);
+    *bytes = (size_t)(t->kind == GPUNN__INPUT ? gpunn__held_count(t) : gpunn__count(t, batch)) * gpunn_dtype_size(t->dtype);
     if (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER || t->kind == GPUNN__CONSTANT) {
         if (gpunn__commit(model) != GPUNN_OK) return NULL;
         if (!gradient) return gpunn__weights(t);
@@ -13585,7 +14516,9 @@ static GPUNN__STATUS gpunn__channels_first(const gpunn_tensor *t, void *host, si
     float *copy = (float *)gpunn__realloc(t->model->dev, NULL, 0, bytes);
     if (copy == NULL) return GPUNN_ERR_MEMORY;
     memcpy(copy, host, bytes);
-    int64_t channels = t->dim[1], area = t->dim[2] * t->dim[3], images = (int64_t)(bytes / sizeof *copy) / (channels * area);
+    const gpunn_shape shape = gpunn_tensor_sizes(t);
+    int64_t           channels = shape.dim[1], area = shape.dim[2] * shape.dim[3],
+            images = (int64_t)(bytes / sizeof *copy) / (channels * area);
     for (int64_t n = 0; n < images; n++)
         for (int64_t i = 0; i < area; i++)
             for (int64_t c = 0; c < channels; c++)
@@ -13695,22 +14628,52 @@ GPUNN_API float gpunn_item(gpunn_tensor *t)
     return value;
 }
 
-static GPUNN__STATUS gpunn__write_input(gpunn_tensor *t, const void *host, size_t bytes)
+/* The shape in which so many elements of t lie, which tell one dimension that varies; bytes are those given, of the caller's. */
+static GPUNN__STATUS gpunn__shape_of(const gpunn_tensor *t, const char *caller, gpunn_dtype dtype, size_t bytes, int64_t *held)
+{
+    int    varying = 0, axis = 0;
+    size_t sample = gpunn_dtype_size(dtype);
+    for (int i = 0; i < t->rank; i++) {
+        const bool varies = t->dim[i] < 0;
+        const bool multiple = varies && !gpunn__is_sized(t->dim[i]); /* of a value: k times the batch */
+        held[i] = multiple ? -t->dim[i] : varies ? 1 : t->dim[i];
+        sample *= (size_t)held[i];
+        varying += varies;
+        if (varies) axis = i;
+    }
+    char text[128];
+    if (varying > 1 && gpunn__any_sized(t->rank, t->dim))
+        return gpunn__fail(t->model->dev, GPUNN_ERR_SHAPE,
+                           "%s '%s': bytes do not tell the %d dimensions of %s that vary; use gpunn_write_shape or "
+                           "gpunn_bind_dlpack",
+                           caller, gpunn__called(t), varying, gpunn__shape_text(t, text));
+    if (varying ? bytes == 0 || bytes % sample != 0 : bytes != sample)
+        return gpunn__fail(t->model->dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes given, but %s %s takes %s%zu", caller,
+                           gpunn__called(t), bytes, gpunn_dtype_name(dtype), gpunn__shape_text(t, text),
+                           varying ? "a positive multiple of " : "", sample);
+    if (varying) held[axis] *= (int64_t)(bytes / sample);
+    return GPUNN_OK;
+}
+
+/* Notes the shape of what an input holds, and its batch. */
+static void gpunn__hold(gpunn_tensor *t, const int64_t *held)
+{
+    t->batch = 1;
+    for (int i = 0; i < t->rank; i++) {
+        t->held[i] = held[i];
+        if (t->dim[i] != GPUNN_BATCH) continue;
+        t->batch = held[i];
+        if (t->model->last == NULL) t->model->batch = t->batch;
+    }
+}
+
+static GPUNN__STATUS gpunn__write_input(gpunn_tensor *t, const char *caller, const void *host, size_t bytes, const int64_t *held)
 {
     gpunn_device *dev = t->model->dev;
-    size_t        sample = (size_t)gpunn__count(t, 1) * gpunn_dtype_size(t->dtype);
-    bool          batched = gpunn__count(t, 2) != gpunn__count(t, 1);
-    if (batched ? bytes == 0 || bytes % sample != 0 : bytes != sample) {
-        char text[128];
-        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "gpunn_write '%s': %zu bytes given, but %s %s takes %s%zu", t->name, bytes,
-                           gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text), batched ? "a positive multiple of " : "",
-                           sample);
-    }
     if (t->capacity < bytes && t->lent[0].data)
         return gpunn__fail(dev, GPUNN_ERR_SHAPE,
-                           "gpunn_write '%s': %zu bytes given, but the memory that it is bound to has %zu; bind it to more, or "
-                           "unbind it",
-                           t->name, bytes, t->capacity);
+                           "%s '%s': %zu bytes given, but the memory that it is bound to has %zu; bind it to more, or unbind it",
+                           caller, t->name, bytes, t->capacity);
     if (t->capacity < bytes) {
         gpunn__device_free(dev, t->data, t->capacity);
         t->capacity = 0;
@@ -13720,10 +14683,33 @@ static GPUNN__STATUS gpunn__write_input(gpunn_tensor *t, const void *host, size_
         if (t->data == NULL) return dev->error.status;
         t->capacity = bytes;
     }
-    t->batch = batched ? (int64_t)(bytes / sample) : 1;
-    if (batched && t->model->last == NULL) t->model->batch = t->batch;
+    gpunn__hold(t, held);
     gpunn_status status = dev->backend->upload(dev->context, t->data, host, bytes);
-    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "gpunn_write", status);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
+}
+
+GPUNN_API gpunn_status gpunn_write_shape(gpunn_tensor *t, const void *host, gpunn_shape shape)
+{
+    static const char caller[] = "gpunn_write_shape";
+    if (t == NULL || host == NULL)
+        return gpunn__fail(t ? t->model->dev : NULL, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", caller,
+                           t ? "host pointer" : "tensor");
+    int     rank = 0;
+    int64_t count = 1;
+    bool    fits = t->kind == GPUNN__INPUT;
+    while (rank < GPUNN_MAX_RANK && shape.dim[rank] != 0) rank++;
+    for (int i = 0; i < rank && fits; i++) {
+        fits = rank == t->rank && shape.dim[i] > 0 && (t->dim[i] < 0 || t->dim[i] == shape.dim[i]) &&
+               shape.dim[i] <= GPUNN__MAX_COUNT / count;
+        count *= shape.dim[i];
+    }
+    if (!fits || rank != t->rank || (uint64_t)count > SIZE_MAX / 8) {
+        char given[128], own[128];
+        return gpunn__fail(t->model->dev, GPUNN_ERR_SHAPE, "%s '%s': %s is given, but %s is needed", caller, gpunn__called(t),
+                           gpunn__dims_text(t->model, rank, shape.dim, given),
+                           t->kind == GPUNN__INPUT ? gpunn__shape_text(t, own) : "an input");
+    }
+    return gpunn__write_input(t, caller, host, (size_t)count * gpunn_dtype_size(t->dtype), shape.dim);
 }
 
 GPUNN_API gpunn_status gpunn_reset_states(gpunn_model *model)
@@ -13746,7 +14732,11 @@ GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t byt
         return gpunn__fail(t ? t->model->dev : NULL, GPUNN_ERR_ARGUMENT, "gpunn_write: the %s is NULL",
                            t ? "host pointer" : "tensor");
     gpunn_device *dev = t->model->dev;
-    if (t->kind == GPUNN__INPUT) return gpunn__write_input(t, host, bytes);
+    if (t->kind == GPUNN__INPUT) {
+        int64_t      held[GPUNN_MAX_RANK];
+        gpunn_status status = gpunn__shape_of(t, "gpunn_write", t->dtype, bytes, held);
+        return status == GPUNN_OK ? gpunn__write_input(t, "gpunn_write", host, bytes, held) : status;
+    }
     if (t->kind != GPUNN__PARAMETER && t->kind != GPUNN__BUFFER)
         return gpunn__fail(dev, GPUNN_ERR_STATE, "gpunn_write '%s': only inputs, parameters, buffers and states can be written",
                            gpunn__called(t));
@@ -13763,19 +14753,16 @@ GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t byt
 }
 
 /* ---- memory of the program's ----------------------------------------------------------------------------------------- */
-/* Whether t, or its gradient, can lie there. */
-static GPUNN__STATUS gpunn__check_lent(const gpunn_tensor *t, const char *caller, const void *memory, size_t bytes, bool gradient)
+/* Whether t, or its gradient, can lie there; *held: its shape, where there is one yet. */
+static GPUNN__STATUS gpunn__check_lent(const gpunn_tensor *t, const char *caller, const void *memory, size_t bytes, bool gradient,
+                                       int64_t *held)
 {
-    gpunn_device *dev = t->model->dev;
-    const size_t  item = gpunn_dtype_size(gradient ? GPUNN_F32 : t->dtype), sample = (size_t)gpunn__count(t, 1) * item;
-    const size_t  alignment = dev->info.alignment ? (size_t)dev->info.alignment : item;
-    const bool    batched = gpunn__count(t, 2) != gpunn__count(t, 1);
-    if (batched ? bytes == 0 || bytes % sample != 0 : bytes != sample) {
-        char text[128];
-        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes given, but %s %s takes %s%zu", caller, gpunn__called(t),
-                           bytes, gpunn_dtype_name(gradient ? GPUNN_F32 : t->dtype), gpunn__shape_text(t, text),
-                           batched ? "a positive multiple of " : "", sample);
-    }
+    gpunn_device      *dev = t->model->dev;
+    const gpunn_dtype  dtype = gradient ? GPUNN_F32 : t->dtype;
+    const size_t       alignment = dev->info.alignment ? (size_t)dev->info.alignment : gpunn_dtype_size(dtype);
+    const bool         told = held[0] != 0 || (gpunn__any_sized(t->rank, t->dim) && (gradient || t->kind != GPUNN__INPUT));
+    const gpunn_status fits = told ? GPUNN_OK : gpunn__shape_of(t, caller, dtype, bytes, held);
+    if (fits != GPUNN_OK) return fits;
     if ((uintptr_t)memory % alignment != 0)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s '%s': the memory is not at a multiple of %zu bytes", caller,
                            gpunn__called(t), alignment);
@@ -13785,15 +14772,14 @@ static GPUNN__STATUS gpunn__check_lent(const gpunn_tensor *t, const char *caller
     return gpunn__fail(dev, status, "%s '%s': %s", caller, gpunn__called(t), dev->backend->error(dev->context));
 }
 
-/* An input's memory, whose bytes tell the batch. */
-static void gpunn__lend_input(gpunn_tensor *t, const gpunn__lent *lent)
+/* An input's memory. */
+static void gpunn__lend_input(gpunn_tensor *t, const gpunn__lent *lent, const int64_t *held)
 {
     if (t->lent[0].data == NULL) gpunn__device_free(t->model->dev, t->data, t->capacity);
-    const int64_t count = gpunn__count(t, 1), held = (int64_t)(lent->bytes / gpunn_dtype_size(t->dtype));
     t->data = lent->data;
     t->capacity = lent->bytes;
-    t->batch = held / count;
-    if (gpunn__count(t, 2) != count && t->model->last == NULL) t->model->batch = t->batch;
+    t->batch = 0;
+    if (lent->data) gpunn__hold(t, held);
 }
 
 /* A parameter or buffer. What the memory that it leaves holds is taken along only to ours. */
@@ -13808,25 +14794,29 @@ static GPUNN__STATUS gpunn__lend_weight(gpunn_tensor *t, const gpunn__lent *lent
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, void *memory, size_t bytes, bool gradient)
+/* shape: in which it lies there; NULL: as its bytes tell. */
+static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, void *memory, size_t bytes, bool gradient,
+                                        const int64_t *shape)
 {
     if (t == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the tensor is NULL", caller);
     gpunn_model *model = t->model;
     gpunn__lent *own = &t->lent[gradient], lent;
     gpunn_status status = GPUNN_OK;
+    int64_t      held[GPUNN_MAX_RANK] = {0};
+    if (shape) memcpy(held, shape, (size_t)t->rank * sizeof *held);
     lent.data = memory;
     lent.bytes = memory ? bytes : 0;
     if (memory == NULL && own->data == NULL) return GPUNN_OK;
     if (t->kind == GPUNN__CONSTANT)
         return gpunn__fail(model->dev, GPUNN_ERR_STATE, "%s '%s': it is a constant; make it an input or a parameter", caller,
                            gpunn__called(t));
-    if (memory) status = gpunn__check_lent(t, caller, memory, bytes, gradient);
+    if (memory) status = gpunn__check_lent(t, caller, memory, bytes, gradient, held);
     if (status != GPUNN_OK) return status;
     if (gradient && t->kind != GPUNN__PARAMETER && gpunn_retain_grad(t) == NULL) return model->dev->error.status;
     if (!gradient && (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER)) status = gpunn__lend_weight(t, &lent);
     if (status != GPUNN_OK) return status;
     if ((own->data == NULL) != (memory == NULL)) gpunn__invalidate(model);
-    if (!gradient && t->kind == GPUNN__INPUT) gpunn__lend_input(t, &lent);
+    if (!gradient && t->kind == GPUNN__INPUT) gpunn__lend_input(t, &lent, held);
     if (gradient) t->grad_reached = false;
     *own = lent;
     model->lending++;
@@ -13836,12 +14826,12 @@ static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, voi
 
 GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes)
 {
-    return gpunn__bind_memory(t, "gpunn_bind", memory, bytes, false);
+    return gpunn__bind_memory(t, "gpunn_bind", memory, bytes, false, NULL);
 }
 
 GPUNN_API gpunn_status gpunn_bind_grad(gpunn_tensor *t, void *memory, size_t bytes)
 {
-    return gpunn__bind_memory(t, "gpunn_bind_grad", memory, bytes, true);
+    return gpunn__bind_memory(t, "gpunn_bind_grad", memory, bytes, true, NULL);
 }
 
 static const void *gpunn__data(gpunn_tensor *t, const char *caller, bool gradient)
@@ -13898,9 +14888,9 @@ GPUNN_API struct DLManagedTensorVersioned *gpunn_to_dlpack(gpunn_tensor *t)
     gpunn_device    *dev = t->model->dev;
     gpunn__exported *exported = (gpunn__exported *)gpunn__calloc(dev, sizeof *exported);
     if (exported == NULL) return NULL;
-    gpunn_dlpack *managed = &exported->managed;
-    const size_t  held = gpunn_tensor_bytes(t), sample = (size_t)gpunn__count(t, 1) * gpunn_dtype_size(t->dtype);
-    int64_t       stride = 1;
+    gpunn_dlpack     *managed = &exported->managed;
+    const gpunn_shape shape = gpunn_tensor_sizes(t);
+    int64_t           stride = 1;
     exported->realloc_fn = dev->args.realloc_fn;
     exported->user = dev->args.user;
     managed->major = 1;
@@ -13915,7 +14905,7 @@ GPUNN_API struct DLManagedTensorVersioned *gpunn_to_dlpack(gpunn_tensor *t)
     managed->shape = exported->shape;
     managed->stride = exported->stride;
     for (int axis = t->rank - 1; axis >= 0; axis--) {
-        exported->shape[axis] = gpunn__dim(t->dim[axis], (int64_t)(held / sample));
+        exported->shape[axis] = shape.dim[axis];
         exported->stride[axis] = stride;
         stride *= exported->shape[axis];
     }
@@ -13940,7 +14930,8 @@ static const char *gpunn__dlpack_fault(const gpunn_tensor *t, const gpunn_dlpack
     if ((managed->flags & GPUNN_DLPACK_READ_ONLY) && t->kind != GPUNN__INPUT) return "it is read-only, and no input";
     if (managed->rank != t->rank) return "its rank is another";
     for (int axis = t->rank - 1; axis >= 0; axis--) {
-        const int64_t length = managed->shape[axis], unit = t->dim[axis] < 0 ? -t->dim[axis] : t->dim[axis];
+        const bool    sized = gpunn__is_sized(t->dim[axis]);
+        const int64_t length = managed->shape[axis], unit = sized ? 1 : t->dim[axis] < 0 ? -t->dim[axis] : t->dim[axis];
         if (length < 1 || (t->dim[axis] < 0 ? length % unit != 0 : length != unit)) return "its shape is another";
         if (managed->stride && length > 1 && managed->stride[axis] != *count) return "it is not row-major";
         *count *= length;
@@ -13962,7 +14953,7 @@ GPUNN_API gpunn_status gpunn_bind_dlpack(gpunn_tensor *t, struct DLManagedTensor
                            fault, gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text), t->model->dev->info.name);
     }
     gpunn_status status = gpunn__bind_memory(t, caller, (char *)own->data + own->byte_offset,
-                                             (size_t)count * gpunn_dtype_size(t->dtype), false);
+                                             (size_t)count * gpunn_dtype_size(t->dtype), false, own->shape);
     if (status == GPUNN_OK) t->managed = own;
     return status;
 }
@@ -14053,7 +15044,8 @@ static GPUNN__STATUS gpunn__tell_step(gpunn__inspection *in, const gpunn_step *s
     gpunn_status        status = GPUNN_OK;
     if (!step->backward) return gpunn__tell(in, op, step->name, NULL, step->out.data, step->out.dtype, step->out.count);
     for (int id = 0; id < in->plan->tensor_count && node == NULL; id++)
-        if (&in->model->tensors[id]->attr == step->attr) node = in->model->tensors[id];
+        if (&in->model->tensors[id]->attr == step->attr || in->plan->tensors[id].attr == step->attr)
+            node = in->model->tensors[id];
     for (int i = 0; i < step->input_count && status == GPUNN_OK; i++) {
         const gpunn_tensor *target = node && i < node->input_count ? node->inputs[i] : NULL;
         status = gpunn__tell(in, op, step->name, target && target->name ? target->name : "", step->grad_in[i].data,
@@ -14130,10 +15122,14 @@ GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args arg
     request.evaluates = args.mode == GPUNN_MODE_EVALUATION;
     const int64_t batch = gpunn__batch_for(model, &request);
     if (batch == 0) return dev->error.status;
+    gpunn__take_found(model);
     model->kernels = NULL; /* layer by layer */
     gpunn__plan *plan = gpunn__plan_make(model, &request, batch);
     model->kernels = kernels;
-    if (plan == NULL) return dev->error.status;
+    if (plan == NULL) {
+        gpunn__take_sizes(model, model->last);
+        return dev->error.status;
+    }
     gpunn__inspection inspection = {model, plan, &args, false};
     status = gpunn__inspect_apart(&inspection, loss);
     gpunn__plan_free(dev, plan);
@@ -14212,6 +15208,33 @@ static void gpunn__summary_rows(const gpunn_model *model, const gpunn__plan *pla
     gpunn__text_line(out, "parameters %lld, of which %lld train\n", (long long)total, (long long)trainable);
 }
 
+/* Of one plan, at the sizes of the model. */
+static GPUNN__STATUS gpunn__summarize(gpunn_model *model, const gpunn__request *request, int64_t batch,
+                                      const gpunn_summary_args *args)
+{
+    gpunn__plan *plan = gpunn__plan_make(model, request, batch);
+    if (plan == NULL) return model->dev->error.status;
+    int64_t gradient_count, weight_count = gpunn__lay_out(model, false, &gradient_count);
+    size_t  inputs = 0, weights = (size_t)weight_count * (sizeof(float) + (plan->half ? 2 : 0)), arena = plan->arena_bytes,
+           cache = plan->cache_bytes;
+    size_t gradients = args->loss ? (size_t)gradient_count * sizeof(float) : (size_t)model->gradient_capacity * sizeof(float);
+    for (int i = 0; i < plan->input_count; i++) {
+        const gpunn_tensor *t = model->tensors[plan->inputs[i]];
+        size_t              bytes = (size_t)gpunn__count(t, batch) * gpunn_dtype_size(t->dtype);
+        inputs += t->lent[0].data ? 0 : bytes > t->capacity ? bytes : t->capacity;
+    }
+    if (arena < model->arena_bytes) arena = model->arena_bytes;
+    gpunn__text out;
+    out.write = args->write;
+    out.user = args->user;
+    gpunn__summary_rows(model, plan, &out);
+    gpunn__text_line(&out, "bytes at batch %lld: weights %zu, gradients %zu, inputs %zu, arena %zu, cache %zu, together %zu\n",
+                     (long long)batch, weights, gradients, inputs, arena, cache, weights + gradients + inputs + arena + cache);
+    if (args->bytes) *args->bytes = weights + gradients + inputs + arena + cache;
+    gpunn__plan_free(model->dev, plan);
+    return GPUNN_OK;
+}
+
 GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_args args)
 {
     if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_model_summary: the model is NULL");
@@ -14238,27 +15261,14 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
         if (outputs[i]->model != model)
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_model_summary: output %d belongs to another model", i);
     gpunn__request request = gpunn__ask(outputs, count, args.loss ? GPUNN__TRAIN : GPUNN__EVALUATE);
-    gpunn__plan   *plan = gpunn__plan_make(model, &request, batch);
-    if (plan == NULL) return dev->error.status;
-    int64_t gradient_count, weight_count = gpunn__lay_out(model, false, &gradient_count);
-    size_t  inputs = 0, weights = (size_t)weight_count * (sizeof(float) + (plan->half ? 2 : 0)), arena = plan->arena_bytes,
-           cache = plan->cache_bytes;
-    size_t gradients = args.loss ? (size_t)gradient_count * sizeof(float) : (size_t)model->gradient_capacity * sizeof(float);
-    for (int i = 0; i < plan->input_count; i++) {
-        const gpunn_tensor *t = model->tensors[plan->inputs[i]];
-        size_t              bytes = (size_t)gpunn__count(t, batch) * gpunn_dtype_size(t->dtype);
-        inputs += t->lent[0].data ? 0 : bytes > t->capacity ? bytes : t->capacity;
+    for (int i = 0; i < model->size_count; i++) {
+        gpunn__size *size = &model->sizes[i];
+        size->found = size->value;
+        if (size->max) size->value = size->max / size->multiple;
     }
-    if (arena < model->arena_bytes) arena = model->arena_bytes;
-    gpunn__text out;
-    out.write = args.write;
-    out.user = args.user;
-    gpunn__summary_rows(model, plan, &out);
-    gpunn__text_line(&out, "bytes at batch %lld: weights %zu, gradients %zu, inputs %zu, arena %zu, cache %zu, together %zu\n",
-                     (long long)batch, weights, gradients, inputs, arena, cache, weights + gradients + inputs + arena + cache);
-    if (args.bytes) *args.bytes = weights + gradients + inputs + arena + cache;
-    gpunn__plan_free(dev, plan);
-    return GPUNN_OK;
+    gpunn_status status = gpunn__summarize(model, &request, batch, &args);
+    gpunn__take_found(model);
+    return status;
 }
 
 /* ==== >>threads ======================================================================================================= *
@@ -22966,7 +23976,7 @@ static int gpunn__list_blocks(gpunn_model *model, gpunn__moving *list, bool arri
     model->weights = (float *)gpunn__list_block(list, &count, model->weights, bytes, bytes, arrived);
     for (int id = 0; id < model->tensor_count; id++) {
         gpunn_tensor *t = model->tensors[id];
-        size_t        used = t->data ? (size_t)gpunn__count(t, t->batch) * gpunn_dtype_size(t->dtype) : 0;
+        size_t        used = t->data ? (size_t)gpunn__held_count(t) * gpunn_dtype_size(t->dtype) : 0;
         t->data = gpunn__list_block(list, &count, t->data, t->capacity, used, arrived);
     }
     for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next)
@@ -24669,10 +25679,12 @@ static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the input of field %d is of another model", function, f);
     const char *name = input->name ? input->name : "";
     char        text[128];
-    if (input->kind != GPUNN__INPUT || input->rank < 1 || input->dim[0] != GPUNN_BATCH)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "%s: field %d goes to '%s' %s; give a gpunn_input whose first dimension is GPUNN_BATCH", function, f,
-                           name, gpunn__shape_text(input, text));
+    if (input->kind != GPUNN__INPUT || input->rank < 1 || input->dim[0] != GPUNN_BATCH ||
+        gpunn__any_sized(input->rank, input->dim))
+        return gpunn__fail(
+            dev, GPUNN_ERR_ARGUMENT,
+            "%s: field %d goes to '%s' %s; give a gpunn_input whose first dimension is GPUNN_BATCH, and no other varies",
+            function, f, name, gpunn__shape_text(input, text));
     for (int other = 0; other < f; other++)
         if (args->fields[other].input == input)
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: fields %d and %d both go to '%s'; give each input once", function,
@@ -26917,6 +27929,7 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
                 dev, GPUNN_ERR_UNSUPPORTED,
                 "gpunn_spec_save: specs do not tell states, and '%s' is one; save the model's weights by gpunn_save",
                 model->tensors[id]->name);
+    if (gpunn__check_unsized(model, "gpunn_spec_save", "a spec knows") != GPUNN_OK) return dev->error.status;
     gpunn__recipe recipe = spec->recipe;
     if (args.optimizer) {
         const gpunn_optimizer *opt = args.optimizer;
@@ -27434,7 +28447,7 @@ static gpunn_tensor *gpunn__make_custom(gpunn__loading *l, const gpunn__spec_ent
     if (rank < 0) return NULL;
     if (rank == t->rank && memcmp(shape.dim, t->dim, (size_t)rank * sizeof *t->dim) == 0) return t;
     (void)gpunn__wrong(l, e->item, "op \"%s\" makes %s of these inputs, not %s", kind, gpunn__shape_text(t, one),
-                       gpunn__dims_text(rank, shape.dim, other));
+                       gpunn__dims_text(t->model, rank, shape.dim, other));
     return NULL;
 }
 

@@ -1476,7 +1476,7 @@ static void test_other_ends(void **state)
             gpunn_input(f->model, "a", GPUNN_BF16, SHAPE(3)));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "clamp: an attribute is NaN; pass a number", gpunn_clamp(f->rows, 0, NAN));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "flatten: the axes behind the first hold the batch 2 times (x [3, batch, batch]); use gpunn_reshape",
+            "flatten: the axes behind the first hold the batch more than once (x [3, batch, batch]); use gpunn_reshape",
             gpunn_flatten(middle));
     assert_null(gpunn_concat(two, 65, 0));
     assert_string_equal(gpunn_error(NULL), "concat: 65 tensors are given; 1 to 64 can be joined at once");

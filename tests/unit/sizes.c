@@ -1,0 +1,315 @@
+/* Models whose dimensions vary: beside the same models with numbers there, at many sizes; and what does not fit. */
+#include "../test.h"
+
+typedef struct pair { /* a model with sizes, and the device of its twins */
+    test_memory   memory;
+    gpunn_device *dev;
+    gpunn_model  *model;
+} pair;
+static void pair_open(pair *p)
+{
+    memset(p, 0, sizeof *p);
+    test_memory_init(&p->memory);
+    p->dev = MADE(
+        NULL, gpunn_device_open(ON(first_backend()), .seed = 3, .threads = 2, .realloc_fn = hook_realloc, .user = &p->memory));
+    p->model = MADE(p->dev, gpunn_model_create(p->dev));
+}
+static void pair_close(pair *p)
+{
+    gpunn_model_destroy(p->model);
+    gpunn_device_close(p->dev);
+    test_memory_check(&p->memory);
+}
+
+/* A dimension: a number, or with sized a formula. */
+static int64_t dim_of(gpunn_model *model, bool sized, const char *formula, int64_t number)
+{
+    return sized ? gpunn_size(model, formula) : number;
+}
+
+typedef struct built {
+    gpunn_tensor *input[3], *output, *loss;
+} built;
+typedef built (*builder)(gpunn_model *model, bool sized, int64_t t, int64_t s);
+
+/* Sequences of t words: positions, attention, norms, a recurrent layer, moves and reductions. */
+static built sequences(gpunn_model *model, bool sized, int64_t t, int64_t s)
+{
+    const int64_t T = dim_of(model, sized, "T", t), rows = dim_of(model, sized, "batch * T", t * GPUNN_BATCH);
+    const int64_t next = dim_of(model, sized, "T + 1", t + 1);
+    built         b = {{NULL}, NULL, NULL};
+    gpunn_init    normal = {GPUNN_INIT_NORMAL, 0, 0.5f};
+    gpunn_tensor *h_n = NULL;
+    (void)s;
+    gpunn_tensor *x = b.input[0] = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, T, 8));
+    gpunn_tensor *labels = b.input[1] = gpunn_input(model, "labels", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, T));
+    gpunn_tensor *mask = b.input[2] = gpunn_input(model, "mask", GPUNN_BOOL, GPUNN_SHAPE(GPUNN_BATCH, 1, 1, T));
+    gpunn_tensor *places = gpunn_parameter(model, "places", GPUNN_SHAPE(40, 8), normal);
+    x = gpunn_add(x, gpunn_slice(places, 0, 0, T, 1));
+    gpunn_tensor *flat = gpunn_linear(gpunn_reshape(x, GPUNN_SHAPE(rows, 8)), "in", .out_features = 24);
+    gpunn_tensor *qkv = gpunn_reshape(flat, GPUNN_SHAPE(GPUNN_BATCH, T, 3, 2, 4));
+    gpunn_tensor *y = gpunn_scaled_dot_product_attention(qkv, NULL, NULL, .mask = mask);
+    y = gpunn_layer_norm(gpunn_add(x, gpunn_reshape(y, GPUNN_SHAPE(GPUNN_BATCH, T, 8))), "norm");
+    y = gpunn_transformer_encoder(y, "encoder", .nhead = 2, .dim_feedforward = 12, .num_layers = 1, .batch_first = true,
+                                  .dropout = GPUNN_ZERO);
+    gpunn_tensor *steps = gpunn_lstm(y, "lstm", .hidden_size = 5, .batch_first = true, .bidirectional = true, .h_n = &h_n);
+    gpunn_tensor *scores = gpunn_softmax(gpunn_matmul(y, gpunn_permute(y, GPUNN_AXES(0, 2, 1))), -1);
+    gpunn_tensor *means = gpunn_expand(gpunn_mean(y, GPUNN_AXES(1), true), GPUNN_SHAPE(GPUNN_BATCH, T, 8));
+    gpunn_tensor *shorter = gpunn_slice(y, 1, 1, GPUNN_END_OF_AXIS, 1);
+    gpunn_tensor *longer = gpunn_concat((gpunn_tensor *[]){y, gpunn_slice(y, 1, -1, T, 1)}, 2, 1);
+    gpunn_tensor *wide = gpunn_reshape(longer, GPUNN_SHAPE(GPUNN_BATCH, next, 8));
+    gpunn_tensor *all = gpunn_concat((gpunn_tensor *[]){steps, gpunn_matmul(scores, y), means, gpunn_slice(wide, 1, 1, next, 1)},
+                                     4, 2);
+    b.output = gpunn_linear(all, "out", .out_features = 6);
+    b.loss = gpunn_cross_entropy(gpunn_permute(b.output, GPUNN_AXES(0, 2, 1)), labels);
+    b.loss = gpunn_add(b.loss, gpunn_mean(gpunn_square(h_n), GPUNN_ALL, false));
+    b.loss = gpunn_add(b.loss, gpunn_mean(gpunn_square(shorter), GPUNN_ALL, false));
+    b.loss = gpunn_add(b.loss,
+                       gpunn_mean(gpunn_square(gpunn_einsum("nte,nse->ts", (gpunn_tensor *[]){y, y}, 2)), GPUNN_ALL, false));
+    return b;
+}
+
+/* Images of t * s: down and up again with what was on the way, pads, pools and sizes of any kind. */
+static built images(gpunn_model *model, bool sized, int64_t t, int64_t s)
+{
+    const int64_t H = sized ? gpunn_size(model, "H", .multiple = 4, .min = 8, .max = 64) : t;
+    const int64_t W = dim_of(model, sized, "W", s);
+    built         b = {{NULL}, NULL, NULL};
+    gpunn_tensor *x = b.input[0] = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3, H, W));
+    gpunn_tensor *c1 = gpunn_relu(
+        gpunn_batch_norm2d(gpunn_conv2d(x, "c1", .out_channels = 16, .kernel_size = 3, .padding = 1), "n1"));
+    gpunn_tensor *c2 = gpunn_conv2d(c1, "c2", .out_channels = 16, .kernel_size = 3, .stride = 2, .padding = 1);
+    gpunn_tensor *c3 = gpunn_max_pool2d(gpunn_group_norm(c2, "n2", .num_groups = 4), .kernel_size = 2, .strides = {2, 1},
+                                        .padding = 1);
+    gpunn_tensor *up = gpunn_conv_transpose2d(c3, "u1", .out_channels = 8, .kernel_size = 2, .strides = {2, 1});
+    gpunn_tensor *rows = gpunn_interpolate(gpunn_mean(c2, GPUNN_AXES(3), true), .scale_factors = {2, 1},
+                                           .mode = GPUNN_INTERPOLATE_LINEAR);
+    gpunn_tensor *joined = gpunn_concat((gpunn_tensor *[]){c1, gpunn_expand(rows, GPUNN_SHAPE(GPUNN_BATCH, 16, H, W))}, 2, 1);
+    gpunn_tensor *padded = gpunn_pad(joined, .before = {0, 0, 1, 2}, .after = {0, 0, 1, 0}, .mode = GPUNN_PAD_REFLECT);
+    gpunn_tensor *aligned = gpunn_interpolate(padded, .scale_factor = 0.5f, .mode = GPUNN_INTERPOLATE_LINEAR,
+                                              .align_corners = true);
+    gpunn_tensor *fixed = gpunn_interpolate(padded, .size = {5, 7}, .mode = GPUNN_INTERPOLATE_LINEAR);
+    gpunn_tensor *pooled = gpunn_flatten(
+        gpunn_adaptive_avg_pool2d(gpunn_avg_pool2d(aligned, .kernel_size = 2, .stride = 1), 2, 3));
+    b.output = gpunn_linear(gpunn_concat((gpunn_tensor *[]){pooled, gpunn_flatten(fixed)}, 2, 1), "out", .out_features = 4);
+    b.loss = gpunn_add(gpunn_mean(gpunn_square(b.output), GPUNN_ALL, false),
+                       gpunn_mean(gpunn_square(gpunn_flatten(up)), GPUNN_ALL, false));
+    return b;
+}
+
+/* ---- beside numbers ---- */
+static void write_any(gpunn_device *dev, gpunn_tensor *t, const gpunn_shape *shape, uint32_t seed)
+{
+    int64_t count = 1;
+    for (int i = 0; i < shape_rank(*shape); i++) count *= shape->dim[i];
+    float   *values = test_randoms(count, seed, 1);
+    int64_t *labels = malloc((size_t)count * sizeof *labels);
+    bool    *mask = malloc((size_t)count);
+    for (int64_t i = 0; i < count; i++) labels[i] = i * 7 % 6, mask[i] = i % 5 != 4;
+    const gpunn_dtype dtype = gpunn_tensor_dtype(t);
+    OK(dev, gpunn_write_shape(t, dtype == GPUNN_F32 ? (void *)values : dtype == GPUNN_I64 ? (void *)labels : mask, *shape));
+    free(values), free(labels), free(mask);
+}
+
+static float *read_any(gpunn_device *dev, gpunn_tensor *t, bool gradient, int64_t *count)
+{
+    const size_t bytes = gpunn_tensor_bytes(t);
+    float       *values = malloc(bytes);
+    OK(dev, gradient ? gpunn_read_grad(t, values, bytes) : gpunn_read(t, values, bytes));
+    *count = (int64_t)(bytes / sizeof *values);
+    return values;
+}
+
+static void check_same(gpunn_device *dev, gpunn_tensor *sized, gpunn_tensor *fixed, bool gradient)
+{
+    int64_t count, expected_count;
+    float  *actual = read_any(dev, sized, gradient, &count), *expected = read_any(dev, fixed, gradient, &expected_count);
+    assert_int_equal(count, expected_count);
+    check_close(actual, expected, count, 1e-5, 1e-6);
+    free(actual), free(expected);
+}
+
+/* One size in turn: values, the loss and all gradients of the model with sizes, and of its twin. */
+static void check_size(pair *p, const built *sized, builder build, int64_t batch, int64_t t, int64_t s)
+{
+    gpunn_model *twin = MADE(p->dev, gpunn_model_create(p->dev));
+    gpunn_array  weights;
+    built        fixed = build(twin, false, t, s);
+    MADE(p->dev, fixed.loss);
+    OK(p->dev, gpunn_save_memory(p->model, &weights));
+    OK(p->dev, gpunn_load_memory(twin, weights.data, weights.bytes));
+    gpunn_array_free(p->dev, &weights);
+    for (int i = 0; i < 3 && fixed.input[i]; i++) {
+        gpunn_shape shape = gpunn_tensor_shape(fixed.input[i]);
+        shape.dim[0] = batch;
+        write_any(p->dev, fixed.input[i], &shape, (uint32_t)(t * 100 + s));
+        write_any(p->dev, sized->input[i], &shape, (uint32_t)(t * 100 + s));
+    }
+    OK(p->dev, gpunn_forward(&sized->output, 1));
+    OK(p->dev, gpunn_forward(&fixed.output, 1));
+    check_same(p->dev, sized->output, fixed.output, false);
+    OK(p->dev, gpunn_zero_grad(p->model));
+    OK(p->dev, gpunn_backward(sized->loss));
+    OK(p->dev, gpunn_backward(fixed.loss));
+    check_same(p->dev, sized->loss, fixed.loss, false);
+    for (int i = 0; i < gpunn_parameter_count(twin); i++) {
+        gpunn_tensor *other = gpunn_parameter_at(twin, i), *own = gpunn_find(p->model, gpunn_tensor_name(other));
+        const bool    trained = strstr(gpunn_tensor_name(other), "running") == NULL &&
+                             strstr(gpunn_tensor_name(other), "num_") == NULL;
+        check_same(p->dev, own, other, trained);
+    }
+    gpunn_model_destroy(twin);
+}
+
+static void check_sizes(builder build, const int64_t (*sizes)[3], int count)
+{
+    pair p;
+    pair_open(&p);
+    built            b = build(p.model, true, 0, 0);
+    gpunn_optimizer *o = MADE(p.dev, gpunn_sgd(p.model, .lr = 0.01f));
+    MADE(p.dev, b.loss);
+    for (int i = 0; i < count; i++) {
+        check_size(&p, &b, build, sizes[i][0], sizes[i][1], sizes[i][2]);
+        OK(p.dev, gpunn_train_step(o, b.loss));
+    }
+    gpunn_optimizer_destroy(o);
+    pair_close(&p);
+}
+
+static void test_sequences(void **state)
+{
+    static const int64_t sizes[][3] = {{2, 7, 1}, {2, 12, 1}, {3, 7, 1}, {1, 2, 1}, {2, 7, 1}, {4, 33, 1}, {1, 40, 1}};
+    (void)state;
+    check_sizes(sequences, sizes, COUNT(sizes));
+}
+
+static void test_images(void **state)
+{
+    static const int64_t sizes[][3] = {{2, 8, 9}, {1, 16, 8}, {2, 12, 21}, {2, 8, 9}, {3, 20, 7}};
+    (void)state;
+    check_sizes(images, sizes, COUNT(sizes));
+}
+
+/* ---- formulas ---- */
+static void test_formulas(void **state)
+{
+    pair p;
+    (void)state;
+    pair_open(&p);
+    const int64_t T = gpunn_size(p.model, "T"), H = gpunn_size(p.model, "H", .multiple = 8);
+    assert_true(T == gpunn_size(p.model, "T") && T == gpunn_size(p.model, "2 * T - T") && T != H);
+    assert_true(gpunn_size(p.model, "(T + 1) * (T - 1)") == gpunn_size(p.model, "T * T - 1"));
+    assert_true(gpunn_size(p.model, "(T - 1) / 2 + 1") == gpunn_size(p.model, "(T + 1) / 2"));
+    assert_true(gpunn_size(p.model, "T / 2 / 3") == gpunn_size(p.model, "T / 6"));
+    assert_true(gpunn_size(p.model, "(T / 2 + 1) / 3") == gpunn_size(p.model, "(T + 2) / 6"));
+    assert_true(gpunn_size(p.model, "(2 * T + 1) / 4") == gpunn_size(p.model, "T / 2"));
+    assert_true(gpunn_size(p.model, "T / 2 * 2") != T && gpunn_size(p.model, "H / 8 * 8") == H);
+    assert_true(gpunn_size(p.model, "((H - 1) / 2 + 1) * 2") == H);
+    assert_true(gpunn_size(p.model, "3 * batch") == 3 * GPUNN_BATCH && gpunn_size(p.model, "T - T + 5") == 5);
+    assert_true(gpunn_size(p.model, "batch * T") == gpunn_size(p.model, "T * batch"));
+    static const char *const wrong[][2] = {{"T -", "missing"},
+                                           {"S + 1", "no size yet"},
+                                           {"(T", ") is missing"},
+                                           {"T T", "behind its end"},
+                                           {"T - T", "never a size"},
+                                           {"T / 0", "from 1 on"},
+                                           {"T * T * T * T * T", "too long"},
+                                           {"", "missing"}};
+    for (int i = 0; i < COUNT(wrong); i++) {
+        const int64_t dim = gpunn_size(p.model, wrong[i][0]);
+        check_sentence(p.dev, GPUNN_ERR_ARGUMENT, __FILE__, __LINE__, "size", wrong[i][1], (const char *)NULL);
+        FAILS_NULL(p.dev, gpunn_input(p.model, "no", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, dim)), GPUNN_ERR_SHAPE, "no size");
+    }
+    (void)gpunn_size(p.model, "T", .max = 3);
+    check_sentence(p.dev, GPUNN_ERR_ARGUMENT, __FILE__, __LINE__, "where a name is new", (const char *)NULL);
+    (void)gpunn_size(p.model, "U", .min = 9, .max = 15, .multiple = 8);
+    check_sentence(p.dev, GPUNN_ERR_ARGUMENT, __FILE__, __LINE__, "leave no size", (const char *)NULL);
+    const int64_t counted[] = {T + 1, T - 1, T / 2, T / 4, -T};
+    for (int i = 0; i < COUNT(counted); i++) /* C's arithmetic gives no size */
+        FAILS_NULL(p.dev, gpunn_input(p.model, "no", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, counted[i], 2)), GPUNN_ERR_SHAPE, "");
+    pair_close(&p);
+}
+
+/* ---- what does not fit ---- */
+static void test_refusals(void **state)
+{
+    pair  p;
+    float values[512] = {0};
+    (void)state;
+    pair_open(&p);
+    const int64_t T = gpunn_size(p.model, "T", .min = 2, .max = 32), S = gpunn_size(p.model, "S", .multiple = 4);
+    gpunn_tensor *x = gpunn_input(p.model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, T, 2));
+    gpunn_tensor *z = gpunn_input(p.model, "z", GPUNN_F32, GPUNN_SHAPE(T, 2)),
+                 *w = gpunn_input(p.model, "w", GPUNN_F32, GPUNN_SHAPE(S));
+    gpunn_tensor *later = gpunn_input(p.model, "later", GPUNN_F32, GPUNN_SHAPE(gpunn_size(p.model, "2 * T + 1")));
+    FAILS_NULL(p.dev, gpunn_add(x, w), GPUNN_ERR_SHAPE, "[batch, T, 2]", "[S]", "a size that varies fits only itself");
+    FAILS_NULL(p.dev, gpunn_linear(gpunn_permute(x, GPUNN_AXES(0, 2, 1)), "l", .out_features = 2), GPUNN_ERR_SHAPE, "axis 2",
+               "varies between runs");
+    FAILS_NULL(p.dev, gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH, T, 3)), GPUNN_ERR_SHAPE, "[batch, T, 3]");
+    FAILS_NULL(p.dev, gpunn_parameter(p.model, "p", GPUNN_SHAPE(T), (gpunn_init){0}), GPUNN_ERR_SHAPE, "none may vary");
+    gpunn_tensor *y = MADE(p.dev, gpunn_sum(gpunn_add(x, z), GPUNN_AXES(1, 2), false));
+    gpunn_tensor *cut = MADE(p.dev, gpunn_slice(z, 0, 0, 5, 1)), *sum = MADE(p.dev, gpunn_sum(later, GPUNN_ALL, false));
+    gpunn_tensor *conv = MADE(p.dev,
+                              gpunn_conv1d(gpunn_permute(x, GPUNN_AXES(0, 2, 1)), "c", .out_channels = 2, .kernel_size = 7));
+    FAILS(p.dev, gpunn_write(x, values, 2 * 3 * 2 * sizeof(float)), GPUNN_ERR_SHAPE, "2 dimensions of [batch, T, 2]",
+          "gpunn_write_shape");
+    FAILS(p.dev, gpunn_write_shape(x, values, GPUNN_SHAPE(2, 3, 3)), GPUNN_ERR_SHAPE, "[2, 3, 3]", "[batch, T, 2]");
+    OK(p.dev, gpunn_write_shape(x, values, GPUNN_SHAPE(2, 6, 2)));
+    OK(p.dev, gpunn_write(z, values, 7 * 2 * sizeof(float)));
+    FAILS(p.dev, gpunn_forward(&y, 1), GPUNN_ERR_SHAPE, "'x' tells 6", "'z' has 7", "'T'");
+    OK(p.dev, gpunn_write(z, values, 6 * 2 * sizeof(float)));
+    OK(p.dev, gpunn_forward(&y, 1));
+    gpunn_shape shape = gpunn_tensor_sizes(gpunn_find(p.model, "x"));
+    assert_true(shape.dim[0] == 2 && shape.dim[1] == 6 && shape.dim[2] == 2 && shape.dim[3] == 0);
+    FAILS(p.dev, gpunn_forward(&conv, 1), GPUNN_ERR_SHAPE, "T = 6", "conv1d 'c'", "spans 7");
+    assert_int_equal(gpunn_tensor_bytes(y), 2 * sizeof(float)); /* of the run before, which can still be read */
+    OK(p.dev, gpunn_read(y, values, 2 * sizeof(float)));
+    OK(p.dev, gpunn_write(z, values, 4 * 2 * sizeof(float)));
+    FAILS(p.dev, gpunn_forward(&cut, 1), GPUNN_ERR_SHAPE, "T = 4", "slice", "0:5");
+    OK(p.dev, gpunn_write(z, values, 33 * 2 * sizeof(float)));
+    FAILS(p.dev, gpunn_forward(&cut, 1), GPUNN_ERR_SHAPE, "'z'", "33", "'T'", ".max");
+    OK(p.dev, gpunn_write(z, values, 1 * 2 * sizeof(float)));
+    FAILS(p.dev, gpunn_forward(&cut, 1), GPUNN_ERR_SHAPE, ".min");
+    OK(p.dev, gpunn_write(later, values, 12 * sizeof(float)));
+    FAILS(p.dev, gpunn_forward(&sum, 1), GPUNN_ERR_SHAPE, "'later'", "12", "2 * T + 1", "no such size");
+    OK(p.dev, gpunn_write(later, values, 13 * sizeof(float)));
+    OK(p.dev, gpunn_forward(&sum, 1));
+    FAILS(p.dev, gpunn_spec_save(p.model, "build/sizes.json"), GPUNN_ERR_UNSUPPORTED, "'x' is [batch, T, 2]", "no gpunn_size");
+    OK(p.dev, gpunn_write(w, values, 6 * sizeof(float)));
+    FAILS(p.dev, gpunn_forward(&w, 1), GPUNN_ERR_SHAPE, "'w'", "6", "multiples of 4");
+    pair_close(&p);
+}
+
+/* ---- plans ---- */
+static void test_plans(void **state)
+{
+    pair         p;
+    static float values[300];
+    size_t       held[4], bytes = 0;
+    (void)state;
+    pair_open(&p);
+    for (int limited = 0; limited < 2; limited++) {
+        gpunn_model  *model = MADE(p.dev, gpunn_model_create(p.dev));
+        gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(gpunn_size(model, "T", .max = 300), 1));
+        gpunn_tensor *y = MADE(p.dev, gpunn_linear(gpunn_relu(x), "l", .out_features = 3));
+        OK(p.dev, gpunn_set_plan_limit(model, limited ? 0 : 4, limited ? 20000 : 0));
+        OK(p.dev, gpunn_model_summary(model, .outputs = {y}, .bytes = &bytes));
+        for (int i = 0; i < 2000; i++) {
+            OK(p.dev, gpunn_write(x, values, (size_t)(300 - i * 7 % 300) * sizeof *values));
+            OK(p.dev, gpunn_forward(&y, 1));
+            if (i % 500 == 499) held[i / 500] = p.memory.bytes;
+        }
+        assert_int_equal(held[1], held[3]);
+        gpunn_model_destroy(model);
+    }
+    FAILS(p.dev, gpunn_set_plan_limit(p.model, -1, 0), GPUNN_ERR_ARGUMENT, "count is negative");
+    pair_close(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_formulas), cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_sequences), cmocka_unit_test(test_images),
+                                       cmocka_unit_test(test_plans)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
