@@ -10715,15 +10715,19 @@ static gpunn_tensor *gpunn__derive_norm(gpunn_tensor *y, gpunn_tensor *g, int k)
 /* NULL: it has none. */
 static gpunn__derivative gpunn__derivative_of(const gpunn_tensor *y)
 {
-    if (gpunn__op_elementwise(y->op)) return gpunn__derive_map;
-    if (y->op == GPUNN_OP_PAD && y->attr.mode != GPUNN_PAD_CONSTANT) return NULL;
-    switch ((int)y->op) {
-#define GPUNN__X(ENUM, function) \
-    case GPUNN_OP_##ENUM: return gpunn__derive_##function;
+    static const struct {
+        gpunn_op          op;
+        gpunn__derivative derive;
+    } rows[] = {
+#define GPUNN__X(ENUM, function) {GPUNN_OP_##ENUM, gpunn__derive_##function},
         GPUNN__DERIVATIVES(GPUNN__X)
 #undef GPUNN__X
-    default: return NULL;
-    }
+    };
+    if (gpunn__op_elementwise(y->op)) return gpunn__derive_map;
+    if (y->op == GPUNN_OP_PAD && y->attr.mode != GPUNN_PAD_CONSTANT) return NULL;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].op == y->op) return rows[i].derive;
+    return NULL;
 }
 
 /* Whether y changes with its operand k: not where the derivative is zeros for weight decay's sake. */
