@@ -26,7 +26,7 @@
  *     kernels  fused kernels that the generator writes for a model
  *   and under GPUNN_IMPLEMENTATION, each using those before it; gpunn_cuda.cu has the first too
  *     common structs forward errors memory random math tables sizes shapes device model
- *     group arguments json text graph infer nodes expr layers steps autodiff plan run threads context
+ *     group arguments json text graph infer nodes expr layers derivatives steps autodiff plan run threads context
  *     map move reduce pick gemm conv pool sample norm softmax loss attention recurrent update cpu
  *     optimizer files loader elements safetensors spec readers fit_loop profile licence
  *
@@ -307,6 +307,23 @@
  *         gpunn_retain_grad(x);
  *         gpunn_backward(gpunn_sum(y, GPUNN_ALL, false), .mode = GPUNN_MODE_EVALUATION, .inputs_only = true);
  *         gpunn_read_grad(x, slopes, sizeof slopes);
+ *
+ * DERIVATIVES  gpunn_grad gives a gradient as a tensor like any other: it stands in a loss, is trained through, differentiated again.
+ *     A network that solves u'' + u = 0 with u(0) = 0 and u'(0) = 1, from its residual alone (examples/pinn.c solves Burgers' equation):
+ *         gpunn_model     *ode = gpunn_model_create(dev);
+ *         gpunn_tensor    *time = gpunn_input(ode, "time", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
+ *         gpunn_tensor    *bent = gpunn_tanh(gpunn_linear(time, "0", .out_features = 16));
+ *         gpunn_tensor    *free_part = gpunn_linear(bent, "1", .out_features = 1);
+ *         gpunn_tensor    *u = gpunn_add(time, gpunn_mul(gpunn_square(time), free_part)); // u(0) = 0, u'(0) = 1
+ *         gpunn_tensor    *u_t = gpunn_grad(u, time), *u_tt = gpunn_grad(u_t, time);
+ *         gpunn_tensor    *residual = gpunn_mean(gpunn_square(gpunn_add(u_tt, u)), GPUNN_ALL, false);
+ *         gpunn_optimizer *solver = gpunn_adam(ode);
+ *         gpunn_write(time, targets, sizeof targets);
+ *         gpunn_train_step(solver, residual);
+ *         gpunn_optimizer_destroy(solver);
+ *         gpunn_model_destroy(ode);
+ *     gpunn_jvp, gpunn_hvp and gpunn_laplacian are made of it. The batch is a sum: where sample i of y depends on sample i of x alone, as
+ *     here, gpunn_grad(y, x) is each sample's own derivative.
  *
  * DATA  A loader takes samples that lie in memory, or a function that makes them, and writes shuffled batches into the inputs;
  *     with .workers they are made by other threads while the device computes. U8 images become F32 on the way.
@@ -1696,6 +1713,30 @@ GPUNN_API gpunn_tensor *gpunn_custom_(const gpunn_custom_op *op, gpunn_tensor *c
 /* Lets gpunn_spec_load find the op by its name; it must outlive the device. gpunn_find_custom: NULL where there is none. */
 GPUNN_API gpunn_status           gpunn_register_custom(gpunn_device *dev, const gpunn_custom_op *op);
 GPUNN_API const gpunn_custom_op *gpunn_find_custom(const gpunn_device *dev, const char *name);
+
+/* -- derivatives: gradients as nodes, to stand in a loss or be differentiated again -- */
+typedef struct gpunn_grad_args {
+    int           args_;
+    gpunn_tensor *grad_output; /* the gradient of y, of its shape; NULL: ones, which makes it that of y's sum */
+} gpunn_grad_args;
+/* torch.autograd.grad(y, x, create_graph=True): the gradient of y by x, an input, a parameter or a value between, F32 and of x's shape.
+ * Zeros where y does not depend on x. It goes through the elementwise ops, linear, matmul, einsum, convolutions and transposed ones,
+ * sum, mean, max, cumsum, softmax, log_softmax, layer_norm, rms_norm, group_norm, instance_norm, reshape, expand, permute, concat,
+ * slice, pad with a constant, and all that is made of these, to any order; another op between x and y is GPUNN_ERR_UNSUPPORTED, with
+ * its name. Each call adds nodes: make it while building, not at each step. */
+GPUNN_API gpunn_tensor *gpunn_grad_(gpunn_tensor *y, gpunn_tensor *x, gpunn_grad_args args);
+#define gpunn_grad(y, ...) gpunn_grad_((y), GPUNN_NAMED(gpunn_grad_args, __VA_ARGS__))
+/* The same by `count` inputs at once, into gradients, which after a failure are NULL. */
+GPUNN_API gpunn_status gpunn_grads_(gpunn_tensor *y, gpunn_tensor *const *inputs, int count, gpunn_tensor **gradients,
+                                    gpunn_grad_args args);
+#define gpunn_grads(y, inputs, count, ...) gpunn_grads_((y), (inputs), (count), GPUNN_NAMED(gpunn_grad_args, __VA_ARGS__))
+/* torch.func.jvp's derivative of y along v, of x's shape: the Jacobian times v, of y's shape. Ops as of gpunn_grad. */
+GPUNN_API gpunn_tensor *gpunn_jvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor *v);
+/* The Hessian of y's sum by x times v, of x's shape. */
+GPUNN_API gpunn_tensor *gpunn_hvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor *v);
+/* The sum of the second derivatives of y, each by one of the coordinates along x's last axis: x [n, d], y [n, 1] or [n], where sample i
+ * of y depends on row i of x alone -> [n, 1]. */
+GPUNN_API gpunn_tensor *gpunn_laplacian(gpunn_tensor *y, gpunn_tensor *x);
 
 /* -- metrics: scalars without gradient -- */
 GPUNN_API gpunn_tensor *gpunn_accuracy(gpunn_tensor *logits,
@@ -11281,6 +11322,525 @@ GPUNN_API gpunn_tensor *gpunn_top_k_accuracy(gpunn_tensor *logits, gpunn_tensor 
     return gpunn__made(&call, gpunn__reduce_loss(hits, GPUNN_REDUCE_MEAN));
 }
 
+/* ==== >>derivatives =================================================================================================== *
+ * gpunn_grad: the backward pass as nodes, so that it has a derivative too. An elementwise op's is its row in >>ops, read as a formula;
+ * each other op has a function here that gives the gradient of operand k from its result y and the gradient g of that. */
+typedef gpunn_tensor *(*gpunn__derivative)(gpunn_tensor *y, gpunn_tensor *g, int k);
+
+static gpunn_tensor *gpunn__filled(gpunn_model *model, float value, gpunn_shape shape)
+{
+    const gpunn_shape scalar = {{0}};
+    return gpunn_expand(gpunn_constant(model, scalar, &value), shape);
+}
+
+/* A reshape to what x is. */
+static gpunn_tensor *gpunn__reshape_as(gpunn_tensor *t, const gpunn_tensor *x)
+{
+    return gpunn_reshape(t, gpunn_tensor_shape(x));
+}
+
+/* g summed along the axes that broadcasting `shape` to g has added or stretched. */
+static gpunn_tensor *gpunn__sum_to(gpunn_tensor *g, gpunn_shape shape)
+{
+    gpunn_axes axes = {{GPUNN_END}};
+    int        count = 0, rank = 0;
+    if (g == NULL) return NULL;
+    while (rank < GPUNN_MAX_RANK && shape.dim[rank] != 0) rank++;
+    for (int i = 0; i < g->rank; i++)
+        if (i < g->rank - rank || shape.dim[i - (g->rank - rank)] != g->dim[i]) axes.axis[count++] = i;
+    axes.axis[count] = GPUNN_END;
+    return count ? gpunn_reshape(gpunn_sum(g, axes, false), shape) : g;
+}
+
+/* t as a matrix whose columns are its axes from `first` on. */
+static gpunn_tensor *gpunn__matrix(gpunn_tensor *t, int first)
+{
+    gpunn_shape shape = {{1, 1}};
+    for (int i = 0; t && i < t->rank; i++) {
+        int64_t *size = &shape.dim[i >= first];
+        *size = *size < 0 && t->dim[i] < 0 ? 0 : *size * t->dim[i]; /* the batch twice: 0, which gpunn_reshape refuses */
+    }
+    return gpunn_reshape(t, shape);
+}
+
+static gpunn_tensor *gpunn__matmul_of(gpunn_tensor *a, gpunn_tensor *b, bool transpose_a, bool transpose_b)
+{
+    gpunn_matmul_args args;
+    memset(&args, 0, sizeof args);
+    args.transpose_a = transpose_a;
+    args.transpose_b = transpose_b;
+    return gpunn_matmul_(a, b, args);
+}
+
+/* ---- elementwise ops ------------------------------------------------------------------------------------------------------ */
+static gpunn_tensor *gpunn__derive_map(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    const gpunn__op_info *info = &gpunn__op_infos[y->op];
+    const char           *names[5];
+    gpunn_tensor         *operands[5];
+    double                numbers[2];
+    int                   count = 0;
+    for (; count < info->arity; count++) {
+        names[count] = info->arity == 1 ? "x" : gpunn__abc_names[count];
+        operands[count] = y->inputs[count];
+    }
+    names[count] = "y", operands[count++] = y;
+    names[count] = "g", operands[count++] = g;
+    for (int i = 0; i < 2; i++) numbers[i] = (double)fmaxf(-FLT_MAX, fminf(FLT_MAX, y->attr.value[i])); /* clamp's infinities */
+    return gpunn__sum_to(
+        gpunn__expr(info->derivative[k], names, operands, count, info->attribute, numbers, info->attribute_count),
+        gpunn_tensor_shape(y->inputs[k]));
+}
+
+/* ---- products ------------------------------------------------------------------------------------------------------------- */
+static gpunn_tensor *gpunn__derive_linear(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    gpunn_tensor *x = y->inputs[0], *rows = gpunn__matrix(g, g->rank - 1);
+    if (k == 0) return gpunn__reshape_as(gpunn__matmul_of(rows, y->inputs[1], false, false), x);
+    if (k == 1) return gpunn__matmul_of(rows, gpunn__matrix(x, x->rank - 1), true, false);
+    return gpunn__sum_to(g, gpunn_tensor_shape(y->inputs[2]));
+}
+
+static gpunn_tensor *gpunn__derive_matmul(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    const bool    ta = y->attr.transpose_a, tb = y->attr.transpose_b;
+    gpunn_tensor *a = y->inputs[0], *b = y->inputs[1], *d;
+    if (k == 0)
+        d = ta ? gpunn__matmul_of(b, g, tb, true) : gpunn__matmul_of(g, b, false, !tb);
+    else
+        d = tb ? gpunn__matmul_of(g, a, true, ta) : gpunn__matmul_of(a, g, !ta, false);
+    return gpunn__sum_to(d, gpunn_tensor_shape(y->inputs[k]));
+}
+
+/* ---- convolutions --------------------------------------------------------------------------------------------------------- */
+/* The shape of a number for each channel of x [n, channels, ...] that broadcasts to it. */
+static gpunn_shape gpunn__channel_shape(const gpunn_tensor *x)
+{
+    gpunn_shape shape = {{x->dim[1]}};
+    for (int i = 2; i < x->rank; i++) shape.dim[i - 1] = 1;
+    return shape;
+}
+
+/* x cut to the sizes of another tensor, from the first element of each axis on. */
+static gpunn_tensor *gpunn__cut_to(gpunn_tensor *x, const gpunn_tensor *other)
+{
+    for (int i = 0; x && i < other->rank; i++)
+        if (x->dim[i] != other->dim[i]) x = gpunn_slice(x, i, 0, other->dim[i], 1);
+    return x;
+}
+
+/* The other convolution with the same weight: a convolution's gradient is the transposed one, and the other way round. */
+static gpunn_tensor *gpunn__derive_conv_input(gpunn_tensor *y, gpunn_tensor *g)
+{
+    const bool       transposed = gpunn__is_transposed(y->op);
+    const gpunn_op   op = (gpunn_op)(transposed ? y->op - 3 : y->op + 3);
+    gpunn_attributes attr = y->attr;
+    gpunn_tensor    *x = y->inputs[0], *operands[3] = {g, y->inputs[1], NULL};
+    char             name[32];
+    for (int i = 0; i < gpunn__conv_axes(y->op); i++) {
+        const int64_t span = attr.dilation[i] * (attr.kernel[i] - 1) + 1 - 2 * (int64_t)attr.padding[i];
+        attr.output_padding[i] = transposed ? 0 : (int)(x->dim[2 + i] - (g->dim[2 + i] - 1) * attr.stride[i] - span);
+    }
+    (void)snprintf(name, sizeof name, "grad.%d", y->model->tensor_count); /* specs tell convolutions by a name */
+    const gpunn__call call = gpunn__call_of(y->model, gpunn_op_name(op), name);
+    return gpunn__cut_to(gpunn__node(&call, op, &attr, operands, 3), x);
+}
+
+/* All windows of x [n, c, ...] that meet a convolution's results `out`: [n, kernel cells * c, sizes of out]. */
+static gpunn_tensor *gpunn__windows_of(gpunn_tensor *x, const gpunn_attributes *attr, const gpunn_tensor *out)
+{
+    gpunn_pad_args args;
+    memset(&args, 0, sizeof args);
+    for (int i = 2; i < out->rank; i++) args.before[i] = args.after[i] = attr->padding[i - 2];
+    x = gpunn_pad_(x, args);
+    for (int i = out->rank - 1; x && i >= 2; i--) {
+        gpunn_tensor *parts[GPUNN_MAX_OPERANDS];
+        const int     kernel = attr->kernel[i - 2];
+        const int64_t reach = (out->dim[i] - 1) * attr->stride[i - 2] + 1;
+        for (int k = 0; k < kernel && k < GPUNN_MAX_OPERANDS; k++) {
+            const int64_t start = (int64_t)k * attr->dilation[i - 2];
+            parts[k] = gpunn_slice(x, i, start, start + reach, attr->stride[i - 2]);
+        }
+        x = gpunn_concat(parts, kernel, 1);
+    }
+    return x;
+}
+
+/* A product of the results' gradients with the windows, summed over samples and places, for each group. Of a transposed one the
+ * operands have changed sides. */
+static gpunn_tensor *gpunn__derive_conv_weight(gpunn_tensor *y, gpunn_tensor *g)
+{
+    const bool    transposed = gpunn__is_transposed(y->op);
+    gpunn_tensor *weight = y->inputs[1], *x = transposed ? g : y->inputs[0], *out = transposed ? y->inputs[0] : g;
+    const int64_t n = out->dim[0], groups = y->attr.groups, rows = weight->dim[0] / groups, channels = weight->dim[1];
+    int64_t       cells = 1, places = 1;
+    for (int i = 2; i < weight->rank; i++) cells *= weight->dim[i], places *= out->dim[i];
+    gpunn_tensor *windows = gpunn__windows_of(x, &y->attr, out);
+    windows = gpunn_reshape(windows, GPUNN_SHAPE(n, cells, groups, channels, places));
+    windows = gpunn_permute(windows, GPUNN_AXES(2, 0, 4, 3, 1));
+    windows = gpunn_reshape(windows, GPUNN_SHAPE(groups, n * places, channels * cells));
+    out = gpunn_permute(gpunn_reshape(out, GPUNN_SHAPE(n, groups, rows, places)), GPUNN_AXES(1, 2, 0, 3));
+    out = gpunn_reshape(out, GPUNN_SHAPE(groups, rows, n * places));
+    return gpunn__reshape_as(gpunn__matmul_of(out, windows, false, false), weight);
+}
+
+static gpunn_tensor *gpunn__derive_conv(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    if (k == 0) return gpunn__derive_conv_input(y, g);
+    if (k == 1) return gpunn__derive_conv_weight(y, g);
+    return gpunn__reshape_as(gpunn__sum_to(g, gpunn__channel_shape(y)), y->inputs[2]);
+}
+
+/* ---- reductions ----------------------------------------------------------------------------------------------------------- */
+/* A result of a reduction with 1 where axes were. */
+static gpunn_tensor *gpunn__keep_axes(gpunn_tensor *t, const gpunn_tensor *y)
+{
+    gpunn_shape shape = gpunn_tensor_shape(y->inputs[0]);
+    for (int i = 0; i < y->inputs[0]->rank; i++)
+        if (y->attr.axes >> i & 1) shape.dim[i] = 1;
+    return gpunn_reshape(t, shape);
+}
+
+/* g over the number of elements that each of y, a mean, is made of; the batch counts itself. */
+static gpunn_tensor *gpunn__divide_by_count(gpunn_tensor *g, const gpunn_tensor *y)
+{
+    const gpunn_tensor *x = y->inputs[0];
+    gpunn_shape         batches = {{0}};
+    int                 count = 0;
+    double              fixed = 1;
+    for (int i = 0; i < x->rank; i++)
+        if (y->attr.axes >> i & 1) {
+            if (x->dim[i] < 0)
+                batches.dim[count++] = x->dim[i];
+            else
+                fixed *= (double)x->dim[i];
+        }
+    g = gpunn_mul_scalar(g, (float)(1 / fixed));
+    return count ? gpunn_div(g, gpunn_sum(gpunn__filled(y->model, 1, batches), GPUNN_ALL, false)) : g;
+}
+
+static gpunn_tensor *gpunn__derive_sum(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    if (y->attr.mean) g = gpunn__divide_by_count(g, y);
+    return gpunn_expand(gpunn__keep_axes(g, y), gpunn_tensor_shape(y->inputs[k]));
+}
+
+/* Ties share. */
+static gpunn_tensor *gpunn__derive_max(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    gpunn_tensor *mask = gpunn_eq(y->inputs[k], gpunn__keep_axes(y, y));
+    gpunn_axes    axes = {{GPUNN_END}};
+    for (int i = 0, count = 0; i < y->inputs[k]->rank; i++)
+        if (y->attr.axes >> i & 1) axes.axis[count++] = i, axes.axis[count] = GPUNN_END;
+    return gpunn_mul(mask, gpunn_div(gpunn__keep_axes(g, y), gpunn_sum(mask, axes, true)));
+}
+
+/* The sum of all that stand at an element or behind it. */
+static gpunn_tensor *gpunn__derive_cumsum(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    const int axis = y->attr.axis + k;
+    return gpunn_add(gpunn_sub(g, gpunn_cumsum(g, axis)), gpunn_sum(g, GPUNN_AXES(axis), true));
+}
+
+static gpunn_tensor *gpunn__derive_softmax(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    const int axis = y->attr.axis + k;
+    if (y->op == GPUNN_OP_LOG_SOFTMAX) return gpunn_sub(g, gpunn_mul(gpunn_exp(y), gpunn_sum(g, GPUNN_AXES(axis), true)));
+    return gpunn_mul(y, gpunn_sub(g, gpunn_sum(gpunn_mul(g, y), GPUNN_AXES(axis), true)));
+}
+
+/* ---- shapes --------------------------------------------------------------------------------------------------------------- */
+static gpunn_tensor *gpunn__derive_reshape(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    return gpunn__reshape_as(g, y->inputs[k]);
+}
+
+static gpunn_tensor *gpunn__derive_expand(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    return gpunn__sum_to(g, gpunn_tensor_shape(y->inputs[k]));
+}
+
+static gpunn_tensor *gpunn__derive_permute(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    gpunn_axes    back = {{GPUNN_END}};
+    gpunn_tensor *x = y->inputs[k];
+    for (int i = 0; i < x->rank; i++) back.axis[y->attr.order[i]] = i;
+    back.axis[x->rank] = GPUNN_END;
+    return gpunn_permute(g, back);
+}
+
+static gpunn_tensor *gpunn__derive_concat(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    const int axis = y->attr.axis;
+    int64_t   start = 0;
+    for (int i = 0; i < k; i++) start += y->inputs[i]->dim[axis];
+    return y->input_count == 1 ? g : gpunn_slice(g, axis, start, start + y->inputs[k]->dim[axis], 1);
+}
+
+/* So many zeros before and after along one axis. */
+static gpunn_tensor *gpunn__zeros_around(gpunn_tensor *x, int axis, int64_t before, int64_t after)
+{
+    gpunn_pad_args args;
+    memset(&args, 0, sizeof args);
+    args.before[axis] = before;
+    args.after[axis] = after;
+    return before || after ? gpunn_pad_(x, args) : x;
+}
+
+/* Zeros for what the slice has left out: step - 1 behind each element, in an axis of its own, then those around them. */
+static gpunn_tensor *gpunn__derive_slice(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    const gpunn_attributes *attr = &y->attr;
+    const int               axis = attr->axis;
+    const int64_t           size = y->inputs[k]->dim[axis], taken = y->dim[axis], step = attr->step;
+    if (step > 1) {
+        gpunn_tensor *rows = gpunn__matrix(g, axis + 1); /* [.. * taken, ..] */
+        gpunn_shape   shape = gpunn_tensor_shape(rows);
+        shape.dim[2] = shape.dim[1];
+        shape.dim[1] = 1;
+        rows = gpunn__zeros_around(gpunn_reshape(rows, shape), 1, 0, step - 1);
+        shape = gpunn_tensor_shape(g);
+        shape.dim[axis] = taken * step;
+        g = gpunn_slice(gpunn_reshape(rows, shape), axis, 0, (taken - 1) * step + 1, 1);
+    }
+    return gpunn__zeros_around(g, axis, attr->start, size - attr->start - ((taken - 1) * step + 1));
+}
+
+static gpunn_tensor *gpunn__derive_pad(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    const gpunn_tensor *x = y->inputs[k];
+    for (int i = 0; i < x->rank; i++)
+        if (x->dim[i] != y->dim[i]) g = gpunn_slice(g, i, y->attr.before[i], y->attr.before[i] + x->dim[i], 1);
+    return g;
+}
+
+/* ---- norms: h is x normalised along the rows of a matrix, r what it was multiplied by --------------------------------------- */
+#define GPUNN__LAYER_ROWS "c = x - mean(x, 1, keepdim=True); r = rsqrt(mean(c * c, 1, keepdim=True) + eps); h = c * r; "
+#define GPUNN__RMS_ROWS "r = rsqrt(mean(x * x, 1, keepdim=True) + eps); h = x * r; "
+#define GPUNN__ALONG_H "h * mean(g * h, 1, keepdim=True)"
+
+static gpunn_tensor *gpunn__derive_norm(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    static const char *const texts[2][2] = {
+        {GPUNN__LAYER_ROWS "r * (g - mean(g, 1, keepdim=True) - " GPUNN__ALONG_H ")", GPUNN__LAYER_ROWS "g * h"},
+        {GPUNN__RMS_ROWS "r * (g - " GPUNN__ALONG_H ")", GPUNN__RMS_ROWS "g * h"}};
+    static const char *const names[] = {"x", "g"}, *const numbers[] = {"eps"};
+    const bool        grouped = y->op == GPUNN_OP_GROUP_NORM;
+    const double      eps = (double)y->attr.eps;
+    gpunn_tensor     *x = y->inputs[0], *weight = y->inputs[1], *rows[2];
+    const gpunn_shape shape = grouped ? gpunn__channel_shape(x) : gpunn_tensor_shape(weight);
+    if (k == 2) return gpunn__reshape_as(gpunn__sum_to(g, shape), y->inputs[2]);
+    if (k == 0 && weight) g = gpunn_mul(g, gpunn_reshape(weight, shape));
+    rows[0] = x, rows[1] = g;
+    for (int i = 0; i < 2; i++) {
+        if (grouped) rows[i] = gpunn_reshape(rows[i], GPUNN_SHAPE(x->dim[0] * y->attr.groups, gpunn__fan_in(x) / y->attr.groups));
+        rows[i] = gpunn__matrix(rows[i], grouped ? 1 : y->attr.axis);
+    }
+    gpunn_tensor *d = gpunn__expr(texts[y->op == GPUNN_OP_RMS_NORM][k], names, rows, 2, numbers, &eps, 1);
+    d = gpunn__reshape_as(d, x);
+    return k == 0 ? d : gpunn__reshape_as(gpunn__sum_to(d, shape), weight);
+}
+
+/* ---- all of them ---------------------------------------------------------------------------------------------------------- */
+/* X(op, function) */
+#define GPUNN__DERIVATIVES(X) \
+    X(LINEAR, linear)         \
+    X(MATMUL, matmul)         \
+    X(CONV1D, conv)           \
+    X(CONV2D, conv)           \
+    X(CONV3D, conv)           \
+    X(CONV_TRANSPOSE1D, conv) \
+    X(CONV_TRANSPOSE2D, conv) \
+    X(CONV_TRANSPOSE3D, conv) \
+    X(SUM, sum)               \
+    X(MAX, max)               \
+    X(CUMSUM, cumsum)         \
+    X(SOFTMAX, softmax)       \
+    X(LOG_SOFTMAX, softmax)   \
+    X(RESHAPE, reshape)       \
+    X(EXPAND, expand)         \
+    X(PERMUTE, permute)       \
+    X(CONCAT, concat)         \
+    X(SLICE, slice)           \
+    X(PAD, pad)               \
+    X(LAYER_NORM, norm)       \
+    X(RMS_NORM, norm)         \
+    X(GROUP_NORM, norm)
+
+/* NULL: it has none. */
+static gpunn__derivative gpunn__derivative_of(const gpunn_tensor *y)
+{
+    static const struct {
+        gpunn_op          op;
+        gpunn__derivative derive;
+    } rows[] = {
+#define GPUNN__X(ENUM, function) {GPUNN_OP_##ENUM, gpunn__derive_##function},
+        GPUNN__DERIVATIVES(GPUNN__X)
+#undef GPUNN__X
+    };
+    if (gpunn__op_elementwise(y->op)) return gpunn__derive_map;
+    if (y->op == GPUNN_OP_PAD && y->attr.mode != GPUNN_PAD_CONSTANT) return NULL;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].op == y->op) return rows[i].derive;
+    return NULL;
+}
+
+/* Whether y changes with its operand k: not where the derivative is zeros for weight decay's sake. */
+static bool gpunn__varies_with(const gpunn_tensor *y, int k)
+{
+    return y->inputs[k] && gpunn__op_has_gradient(y->op, k) &&
+           !(gpunn__op_elementwise(y->op) && strcmp(gpunn__op_infos[y->op].derivative[k], "K(0.0)") == 0);
+}
+
+typedef struct gpunn__adjoint {
+    bool          leads;    /* to it from one of the inputs */
+    gpunn_tensor *gradient; /* so far; NULL: none */
+} gpunn__adjoint;
+
+/* What lies between the inputs and what comes before `count`. */
+static void gpunn__mark_path(gpunn_model *model, int count, gpunn_tensor *const *inputs, int input_count, gpunn__adjoint *of)
+{
+    for (int i = 0; i < input_count; i++)
+        if (inputs[i]->id < count) of[inputs[i]->id].leads = true;
+    for (int id = 0; id < count; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        for (int k = 0; k < t->input_count && !of[id].leads; k++)
+            of[id].leads = gpunn__varies_with(t, k) && of[t->inputs[k]->id].leads;
+    }
+}
+
+/* Adds what y hands on to its operands; false after an error. */
+static bool gpunn__hand_on(const gpunn__call *call, gpunn_tensor *y, gpunn__adjoint *of)
+{
+    for (int k = 0; k < y->input_count; k++) {
+        if (!gpunn__varies_with(y, k) || !of[y->inputs[k]->id].leads) continue;
+        gpunn__derivative derive = gpunn__derivative_of(y);
+        if (derive == NULL) {
+            (void)gpunn__refuse(
+                call, GPUNN_ERR_UNSUPPORTED,
+                "%s%s%s%s has no derivative that is made of ops; take an op that gpunn_grad's list has in its place",
+                gpunn_op_name(y->op), y->layer ? " '" : "", y->layer ? y->layer : "", y->layer ? "'" : "");
+            return false;
+        }
+        gpunn__adjoint *operand = &of[y->inputs[k]->id];
+        gpunn_tensor   *d = derive(y, of[y->id].gradient, k);
+        operand->gradient = operand->gradient ? gpunn_add(operand->gradient, d) : d;
+        if (operand->gradient == NULL) return false;
+    }
+    return true;
+}
+
+static bool gpunn__differentiate(const gpunn__call *call, gpunn_tensor *y, gpunn_tensor *grad_output, gpunn_tensor *const *inputs,
+                                 int count, gpunn_tensor **gradients, gpunn__adjoint *of)
+{
+    gpunn_model *model = call->model;
+    gpunn__mark_path(model, y->id + 1, inputs, count, of);
+    of[y->id].gradient = grad_output ? grad_output : gpunn__filled(model, 1, gpunn_tensor_shape(y));
+    if (of[y->id].gradient == NULL) return false;
+    for (int id = y->id; id >= 0; id--)
+        if (of[id].gradient && of[id].leads && !gpunn__hand_on(call, model->tensors[id], of)) return false;
+    for (int i = 0; i < count; i++) {
+        gpunn_tensor *d = inputs[i]->id <= y->id ? of[inputs[i]->id].gradient : NULL;
+        gradients[i] = d && of[inputs[i]->id].leads ? d : gpunn__filled(model, 0, gpunn_tensor_shape(inputs[i]));
+        if (gradients[i] == NULL) return false;
+    }
+    return true;
+}
+
+/* Opens a call that differentiates y; direction, of like's shape, may be NULL. */
+static bool gpunn__begin_derivative(gpunn__call *call, const char *op, gpunn_tensor *y, gpunn_tensor *direction,
+                                    const gpunn_tensor *like, const char *name)
+{
+    static const char *const names[] = {"y"};
+    char                     one[128], other[128];
+    if (!gpunn__begin(call, op, NULL, names, &y, 1, 1)) return false;
+    if (direction == NULL) return true;
+    if (!gpunn__operand(call, direction, name, true)) return false;
+    if (gpunn__same_shape(direction, like)) return true;
+    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s is %s, but %s is needed", name, gpunn__shape_text(direction, one),
+                        gpunn__shape_text(like, other));
+    return false;
+}
+
+static bool gpunn__begin_grads(gpunn__call *call, gpunn_tensor *y, gpunn_tensor *const *inputs, int count,
+                               gpunn_tensor **gradients, gpunn_tensor *grad_output)
+{
+    char place[32];
+    if (!gpunn__begin_derivative(call, "grad", y, grad_output, y, ".grad_output") || !gpunn__given(call, inputs, "inputs") ||
+        !gpunn__given(call, gradients, "gradients"))
+        return false;
+    if (count < 1) (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%d inputs are given; give one or more", count);
+    for (int i = 0; i < count; i++) {
+        (void)snprintf(place, sizeof place, count > 1 ? "inputs[%d]" : "x", i);
+        if (!gpunn__operand(call, inputs[i], place, true)) return false;
+    }
+    return count > 0;
+}
+
+GPUNN_API gpunn_status gpunn_grads_(gpunn_tensor *y, gpunn_tensor *const *inputs, int count, gpunn_tensor **gradients,
+                                    gpunn_grad_args args)
+{
+    gpunn__call     call;
+    bool            ok = gpunn__begin_grads(&call, y, inputs, count, gradients, args.grad_output);
+    gpunn_device   *dev = call.model ? call.model->dev : NULL;
+    const size_t    size = ok ? (size_t)(y->id + 1) * sizeof(gpunn__adjoint) : 0;
+    gpunn__adjoint *of = ok ? (gpunn__adjoint *)gpunn__calloc(dev, size) : NULL;
+    ok = of && gpunn__differentiate(&call, y, args.grad_output, inputs, count, gradients, of);
+    if (of) gpunn__free(dev, of, size);
+    if (ok) return GPUNN_OK;
+    for (int i = 0; gradients && i < count; i++) gradients[i] = NULL;
+    (void)gpunn__undo(&call);
+    const gpunn_status status = gpunn_last_status(dev);
+    return status ? status : GPUNN_ERR_ARGUMENT; /* y comes from a call that failed on its device */
+}
+
+GPUNN_API gpunn_tensor *gpunn_grad_(gpunn_tensor *y, gpunn_tensor *x, gpunn_grad_args args)
+{
+    gpunn_tensor *gradient = NULL;
+    (void)gpunn_grads_(y, &x, 1, &gradient, args);
+    return gradient;
+}
+
+/* The product with the transposed Jacobian is linear in grad_output, whose value its own gradient therefore does not read: what
+ * stands there is never computed. */
+GPUNN_API gpunn_tensor *gpunn_jvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor *v)
+{
+    gpunn__call     call;
+    gpunn_grad_args by_x = {0, NULL}, by_stand_in = {0, NULL};
+    if (!gpunn__begin_derivative(&call, "jvp", y, v, x, "v") || !gpunn__given(&call, v, "v")) return NULL;
+    by_x.grad_output = gpunn__filled(call.model, 0, gpunn_tensor_shape(y));
+    by_stand_in.grad_output = v;
+    return gpunn__made(&call, gpunn_grad_(gpunn_grad_(y, x, by_x), by_x.grad_output, by_stand_in));
+}
+
+GPUNN_API gpunn_tensor *gpunn_hvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor *v)
+{
+    gpunn__call     call;
+    gpunn_grad_args first = {0, NULL}, second = {0, NULL};
+    if (!gpunn__begin_derivative(&call, "hvp", y, v, x, "v") || !gpunn__given(&call, v, "v")) return NULL;
+    second.grad_output = v;
+    return gpunn__made(&call, gpunn_grad_(gpunn_grad_(y, x, first), x, second));
+}
+
+GPUNN_API gpunn_tensor *gpunn_laplacian(gpunn_tensor *y, gpunn_tensor *x)
+{
+    gpunn__call     call;
+    gpunn_grad_args args = {0, NULL};
+    gpunn_tensor   *sum = NULL, *gradient = NULL;
+    char            text[128];
+    if (!gpunn__begin_derivative(&call, "laplacian", y, NULL, NULL, NULL) || !gpunn__operand(&call, x, "x", true)) return NULL;
+    if (x->rank < 1 || x->dim[x->rank - 1] < 1)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x is %s; its last axis must be the coordinates",
+                             gpunn__shape_text(x, text));
+    gradient = gpunn_grad_(y, x, args);
+    for (int i = 0; i < (int)x->dim[x->rank - 1] && gradient; i++) {
+        gpunn_tensor *second = gpunn_slice(gpunn_grad_(gpunn_slice(gradient, -1, i, i + 1, 1), x, args), -1, i, i + 1, 1);
+        sum = sum ? gpunn_add(sum, second) : second;
+        if (sum == NULL) break;
+    }
+    return gpunn__made(&call, gradient ? sum : NULL);
+}
+
 /* ==== >>steps ========================================================================================================= *
  * A plan is the work of one (outputs, mode, batch size): steps in order, each with its operands' places. Every value, gradient,
  * saved value and workspace is a slot with a lifetime in steps; slots share the arena. Made once, then only run. */
@@ -13974,6 +14534,23 @@ static bool gpunn__has_sizes(const gpunn_model *model, const gpunn__plan *plan)
     return true;
 }
 
+static bool gpunn__is_batched(const gpunn_tensor *t)
+{
+    bool batched = false;
+    for (int axis = 0; axis < t->rank; axis++) batched = batched || (t->dim[axis] < 0 && !gpunn__is_sized(t->dim[axis]));
+    return batched;
+}
+
+/* The batch that an input holds, for runs that read none; 1 where there is none. */
+static int64_t gpunn__written_batch(const gpunn_model *model)
+{
+    for (int i = 0; i < model->tensor_count; i++) {
+        const gpunn_tensor *t = model->tensors[i];
+        if (t->kind == GPUNN__INPUT && t->batch && gpunn__is_batched(t)) return t->batch;
+    }
+    return 1;
+}
+
 /* The batch that the inputs of a plan, or of the marked tensors, hold now; 0 after a failure. */
 static int64_t gpunn__batch_of(gpunn_model *model, const gpunn__plan *plan, const bool *needed)
 {
@@ -13987,9 +14564,7 @@ static int64_t gpunn__batch_of(gpunn_model *model, const gpunn__plan *plan, cons
                               "input '%s' has not been written; call gpunn_write or gpunn_next before the run", t->name);
             return 0;
         }
-        bool batched = false;
-        for (int axis = 0; axis < t->rank; axis++) batched = batched || (t->dim[axis] < 0 && !gpunn__is_sized(t->dim[axis]));
-        if (!batched) continue;
+        if (!gpunn__is_batched(t)) continue;
         if (leader && leader->batch != t->batch) {
             (void)gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
                               "input '%s' holds %lld samples and input '%s' %lld; write the same batch into all", leader->name,
@@ -13999,7 +14574,7 @@ static int64_t gpunn__batch_of(gpunn_model *model, const gpunn__plan *plan, cons
         leader = t;
     }
     if (model->size_count && !gpunn__find_sizes(model, plan, needed)) return 0;
-    return leader ? leader->batch : 1;
+    return leader ? leader->batch : gpunn__written_batch(model);
 }
 
 static bool gpunn__is_bound(const gpunn_model *model, const gpunn__plan *plan)

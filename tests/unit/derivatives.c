@@ -1,0 +1,439 @@
+/* gpunn_grad and what is made of it: against the backward pass, central differences, and PyTorch. */
+#include "../test.h"
+
+/* ---- every op that has a derivative: the gradient is the backward pass's, its derivatives are central differences' ---- */
+enum { N = 3, MOST = 6 }; /* the batch; tensors by which is differentiated */
+
+typedef struct op_case {
+    const char *name;
+    gpunn_shape shape; /* of x, each number of which lies within `scale` of `shift` */
+    float       scale, shift;
+    gpunn_tensor *(*build)(gpunn_model *model, gpunn_tensor *x);
+} op_case;
+
+static gpunn_tensor *weight(gpunn_model *model, const char *name, gpunn_shape shape, float low, float high)
+{
+    return gpunn_parameter(model, name, shape, (gpunn_init){GPUNN_INIT_UNIFORM, low, high});
+}
+
+#define UNARY(ENUM, name, ...)                                             \
+    static gpunn_tensor *build_##name(gpunn_model *model, gpunn_tensor *x) \
+    {                                                                      \
+        (void)model;                                                       \
+        return gpunn_add(gpunn_##name(x), x);                              \
+    }
+GPUNN_UNARY_OPS(UNARY)
+#define BINARY(ENUM, name, ...)                                                 \
+    static gpunn_tensor *build_##name(gpunn_model *model, gpunn_tensor *x)      \
+    {                                                                           \
+        gpunn_tensor *a = weight(model, "a", GPUNN_SHAPE(2, 1), 0.1f, 0.2f);    \
+        gpunn_tensor *b = weight(model, "b", GPUNN_SHAPE(4), 1.1f, 1.4f);       \
+        gpunn_tensor *both = gpunn_add(gpunn_##name(a, x), gpunn_##name(x, b)); \
+        return gpunn_add(both, gpunn_mul(x, gpunn_mul(a, b)));                  \
+    }
+GPUNN_BINARY_OPS(BINARY)
+/* Terms of losses have no builder of their own but gpunn_expr. */
+#define TERM(ENUM, name, ...)                                                       \
+    static gpunn_tensor *build_##name(gpunn_model *model, gpunn_tensor *x)          \
+    {                                                                               \
+        gpunn_tensor *args[] = {x, weight(model, "b", GPUNN_SHAPE(4), 0.1f, 0.2f)}; \
+        return gpunn_expr(#name "(x, y)", args, 2);                                 \
+    }
+GPUNN_LOSS_OPS(TERM)
+GPUNN_LOSS1_OPS(TERM)
+
+#define CASE(name, expression)                                             \
+    static gpunn_tensor *build_##name(gpunn_model *model, gpunn_tensor *x) \
+    {                                                                      \
+        (void)model;                                                       \
+        return expression;                                                 \
+    }
+CASE(leaky_relu, gpunn_leaky_relu(x, 0.1f))
+CASE(elu, gpunn_elu(x, 1.5f))
+CASE(celu, gpunn_celu(x, 1.5f))
+CASE(hardshrink, gpunn_hardshrink(x, 0.1f))
+CASE(add_scalar, gpunn_square(gpunn_add_scalar(x, 2)))
+CASE(mul_scalar, gpunn_square(gpunn_mul_scalar(x, 2)))
+CASE(pow_scalar, gpunn_pow_scalar(x, 3))
+CASE(hardtanh, gpunn_square(gpunn_hardtanh(x, -1, 0.2f)))
+CASE(clamp, gpunn_square(gpunn_clamp(x, 0, INFINITY)))
+CASE(softplus, gpunn_softplus(x, 2, 20))
+CASE(where, gpunn_where(gpunn_gt(x, gpunn_mul_scalar(x, 0.5f)), gpunn_sin(x), gpunn_square(x)))
+CASE(linear, gpunn_tanh(gpunn_linear(x, "l", .out_features = 5)))
+CASE(linear_one_row, gpunn_tanh(gpunn_linear(gpunn_sum(x, GPUNN_AXES(0, 1), false), "l", .out_features = 5)))
+CASE(matmul, gpunn_tanh(gpunn_matmul(x, weight(model, "w", GPUNN_SHAPE(4, 5), -1, 1))))
+CASE(matmul_ab, gpunn_matmul(x, gpunn_sin(x), .transpose_b = true))
+CASE(matmul_ta, gpunn_matmul(weight(model, "w", GPUNN_SHAPE(2, 5), -1, 1), gpunn_sin(x), .transpose_a = true))
+CASE(matmul_tt,
+     gpunn_matmul(gpunn_sin(x), weight(model, "w", GPUNN_SHAPE(5, 2), -1, 1), .transpose_a = true, .transpose_b = true))
+CASE(conv1d, gpunn_sin(gpunn_conv1d(x, "c", .out_channels = 3, .kernel_size = 2, .padding = 1)))
+CASE(conv2d, gpunn_sin(gpunn_conv2d(x, "c", .out_channels = 6, .kernel_shape = {3, 2}, .strides = {2, 1}, .paddings = {1, 0},
+                                    .dilations = {1, 2}, .groups = 2)))
+CASE(conv3d, gpunn_sin(gpunn_conv3d(x, "c", .out_channels = 2, .kernel_size = 2, .stride = 2, .padding = 1)))
+CASE(conv_transpose1d,
+     gpunn_sin(gpunn_conv_transpose1d(x, "c", .out_channels = 3, .kernel_size = 3, .dilation = 2, .padding = 1)))
+CASE(conv_transpose2d, gpunn_sin(gpunn_conv_transpose2d(x, "c", .out_channels = 6, .kernel_size = 3, .stride = 2, .padding = 1,
+                                                        .output_padding = 1, .groups = 2)))
+CASE(conv_transpose3d, gpunn_sin(gpunn_conv_transpose3d(x, "c", .out_channels = 2, .kernel_size = 2, .stride = 2)))
+CASE(sum, gpunn_square(gpunn_sum(x, GPUNN_AXES(0, 2), false)))
+CASE(mean, gpunn_square(gpunn_mean(x, GPUNN_AXES(-1), true)))
+CASE(mean_of_batch, gpunn_square(gpunn_mean(x, GPUNN_AXES(0, 1), false)))
+CASE(max, gpunn_square(gpunn_max(x, GPUNN_AXES(0, 2), false)))
+CASE(cumsum, gpunn_square(gpunn_cumsum(x, 1)))
+CASE(softmax, gpunn_softmax(x, -1))
+CASE(log_softmax, gpunn_log_softmax(x, 1))
+CASE(reshape, gpunn_square(gpunn_reshape(x, GPUNN_SHAPE(2 * GPUNN_BATCH, 4))))
+CASE(permute, gpunn_square(gpunn_permute(x, GPUNN_AXES(1, 2, 0))))
+CASE(expand, gpunn_sin(gpunn_expand(gpunn_sum(x, GPUNN_AXES(1), true), GPUNN_SHAPE(5, GPUNN_BATCH, 3, 4))))
+CASE(concat, gpunn_square(gpunn_concat((gpunn_tensor *[]){x, gpunn_sin(x), x}, 3, 1)))
+CASE(slice, gpunn_square(gpunn_slice(x, 2, 1, 3, 1)))
+CASE(slice_steps, gpunn_square(gpunn_slice(x, 3, 1, GPUNN_END_OF_AXIS, 2)))
+CASE(pad, gpunn_square(gpunn_pad(x, .before = {0, 1, 2}, .after = {0, 0, 1}, .value = 2)))
+CASE(layer_norm, gpunn_layer_norm(x, "n", .dims = 2))
+CASE(layer_norm_plain, gpunn_layer_norm(x, "n", .no_affine = true))
+CASE(rms_norm, gpunn_rms_norm(x, "n"))
+CASE(group_norm, gpunn_group_norm(x, "n", .num_groups = 2))
+CASE(instance_norm, gpunn_instance_norm2d(x, "n"))
+CASE(einsum, gpunn_einsum("bij,bkj->bik", (gpunn_tensor *[]){x, gpunn_sin(x)}, 2))
+CASE(mse_loss, gpunn_mse_loss(gpunn_sin(x), gpunn_cos(x)))
+
+#define ROWS                  \
+    {                         \
+        {                     \
+            GPUNN_BATCH, 2, 4 \
+        }                     \
+    }
+#define IMAGE                    \
+    {                            \
+        {                        \
+            GPUNN_BATCH, 4, 5, 6 \
+        }                        \
+    }
+#define BELOW(ENUM, name, ...) {#name "_below_0", ROWS, 0.3f, -0.55f, build_##name},
+#define ABOVE(ENUM, name, ...) {#name, ROWS, 0.3f, 0.55f, build_##name},
+#define TABLE(name, shape) {#name, shape, 1, 0, build_##name},
+static const op_case cases[] = {
+    GPUNN_UNARY_OPS(BELOW) GPUNN_UNARY_OPS(ABOVE) GPUNN_UNARY1_OPS(BELOW) GPUNN_UNARY1_OPS(ABOVE) GPUNN_UNARY2_OPS(BELOW)
+        GPUNN_UNARY2_OPS(ABOVE) GPUNN_BINARY_OPS(ABOVE) GPUNN_LOSS_OPS(ABOVE) GPUNN_LOSS1_OPS(ABOVE) GPUNN_TERNARY_OPS(BELOW)
+            GPUNN_TERNARY_OPS(ABOVE) TABLE(linear, ROWS) TABLE(linear_one_row, ROWS) TABLE(matmul, ROWS) TABLE(matmul_ab, ROWS)
+                TABLE(matmul_ta, ROWS) TABLE(matmul_tt, ROWS) TABLE(conv1d, ROWS)
+                    TABLE(conv2d, IMAGE){"conv3d", {{GPUNN_BATCH, 2, 3, 4, 3}}, 1, 0, build_conv3d},
+    TABLE(conv_transpose1d, ROWS)
+        TABLE(conv_transpose2d, IMAGE){"conv_transpose3d", {{GPUNN_BATCH, 2, 2, 3, 2}}, 1, 0, build_conv_transpose3d},
+    TABLE(sum, ROWS) TABLE(mean, ROWS) TABLE(mean_of_batch, ROWS) TABLE(max, ROWS) TABLE(cumsum, ROWS) TABLE(softmax, ROWS)
+        TABLE(log_softmax, ROWS) TABLE(reshape, ROWS) TABLE(permute, ROWS) TABLE(expand, ROWS) TABLE(concat, ROWS)
+            TABLE(slice, ROWS) TABLE(slice_steps, IMAGE) TABLE(pad, ROWS) TABLE(layer_norm, ROWS) TABLE(layer_norm_plain, ROWS)
+                TABLE(rms_norm, ROWS) TABLE(group_norm, IMAGE) TABLE(instance_norm, IMAGE) TABLE(einsum, ROWS)
+                    TABLE(mse_loss, ROWS)};
+
+/* The sum of t's elements, each times a number of its own. */
+static gpunn_tensor *weighted(gpunn_model *model, gpunn_tensor *t, uint32_t seed)
+{
+    gpunn_shape shape = gpunn_tensor_shape(t);
+    int64_t     count = 1;
+    for (int i = 0; i < shape_rank(shape); i++) {
+        if (shape.dim[i] < 0) shape.dim[i] = 1;
+        count *= shape.dim[i];
+    }
+    float        *numbers = test_randoms(count, seed, 1);
+    gpunn_tensor *sum = gpunn_sum(gpunn_mul(t, gpunn_constant(model, shape, numbers)), GPUNN_ALL, false);
+    free(numbers);
+    return sum;
+}
+
+/* A model of one op, and by what is differentiated: x and all parameters. */
+typedef struct subject {
+    gpunn_device *dev;
+    gpunn_model  *model;
+    gpunn_tensor *x, *v, *y, *by[MOST];
+    int           count;
+    int64_t       size; /* of x */
+    float        *at, *along;
+} subject;
+
+static subject subject_make(fixture *f, const op_case *c)
+{
+    subject s = {.dev = f->dev, .model = f->model, .size = N, .count = 1};
+    s.by[0] = s.x = gpunn_input(f->model, "x", GPUNN_F32, c->shape);
+    s.v = gpunn_input(f->model, "v", GPUNN_F32, c->shape);
+    s.y = MADE(f->dev, c->build(f->model, s.x));
+    for (int i = 0; i < gpunn_parameter_count(f->model); i++) s.by[s.count++] = gpunn_parameter_at(f->model, i);
+    for (int i = 1; i < shape_rank(c->shape); i++) s.size *= c->shape.dim[i];
+    s.at = test_randoms(s.size, 7, c->scale);
+    s.along = test_randoms(s.size, 8, 1);
+    for (int64_t i = 0; i < s.size; i++) s.at[i] += c->shift;
+    (void)gpunn_retain_grad(s.x);
+    return s;
+}
+
+static void subject_free(subject *s)
+{
+    free(s->at), free(s->along);
+}
+
+/* Writes x, moved along v. */
+static void subject_move(const subject *s, float by)
+{
+    float *x = malloc((size_t)s->size * sizeof *x);
+    for (int64_t i = 0; i < s->size; i++) x[i] = s->at[i] + by * s->along[i];
+    OK(s->dev, write_floats(s->x, x, s->size));
+    OK(s->dev, write_floats(s->v, s->along, s->size));
+    free(x);
+}
+
+static float *value_at(const subject *s, gpunn_tensor *t, float by, int64_t *n)
+{
+    subject_move(s, by);
+    OK(s->dev, gpunn_forward(&t, 1));
+    return read_floats(s->dev, t, n);
+}
+
+/* The gradients of a loss as nodes are those of the backward pass. */
+static void check_nodes(const subject *s, gpunn_tensor *loss)
+{
+    gpunn_tensor *nodes[MOST];
+    OK(s->dev, gpunn_grads(loss, s->by, s->count, nodes));
+    for (int i = 0; i < s->count; i++) {
+        int64_t n;
+        float  *actual = value_at(s, nodes[i], 0, &n), *expected = malloc((size_t)n * sizeof *expected + 1);
+        OK(s->dev, gpunn_zero_grad(s->model));
+        OK(s->dev, gpunn_backward(loss));
+        OK(s->dev, gpunn_read_grad(s->by[i], expected, (size_t)n * sizeof *expected));
+        check_close(actual, expected, n, 2e-4, 2e-4);
+        free(actual), free(expected);
+    }
+}
+
+/* `derivative` is that of t along v. */
+static void check_differences(const subject *s, gpunn_tensor *t, gpunn_tensor *derivative)
+{
+    const float e = 1.0f / 256;
+    int64_t     n;
+    float      *before = value_at(s, t, -e, &n), *behind = value_at(s, t, e, NULL), *actual = value_at(s, derivative, 0, NULL);
+    double      largest = 1;
+    for (int64_t i = 0; i < n; i++) {
+        behind[i] = (behind[i] - before[i]) / (2 * e);
+        largest = fmax(largest, fabs((double)behind[i]));
+    }
+    check_close(actual, behind, n, 2e-3, 2e-3 * largest);
+    free(before), free(behind), free(actual);
+}
+
+static void test_op(void **state)
+{
+    fixture      *f = *state;
+    subject       s = subject_make(f, f->data);
+    gpunn_tensor *sum = weighted(f->model, s.y, 3);
+    check_nodes(&s, sum);
+    check_differences(&s, s.y, MADE(f->dev, gpunn_jvp(s.y, s.x, s.v)));
+    gpunn_tensor *first = MADE(f->dev, gpunn_grad(sum, s.x)), *second = MADE(f->dev, gpunn_hvp(sum, s.x, s.v));
+    check_differences(&s, first, second);
+    check_nodes(&s, gpunn_add(sum, weighted(f->model, second, 5)));
+    subject_free(&s);
+}
+
+/* ---- networks of three layers against torch.autograd.grad(create_graph=True) and torch.func: tests/golden/derivatives.py ---- */
+typedef gpunn_tensor *(*activation)(gpunn_tensor *x);
+static gpunn_tensor *softplus(gpunn_tensor *x)
+{
+    return gpunn_softplus(x, 1, 20);
+}
+
+static gpunn_tensor *network(gpunn_tensor *x, activation act)
+{
+    gpunn_tensor *h = act(gpunn_linear(x, "0", .out_features = 8));
+    h = act(gpunn_linear(h, "1", .out_features = 8));
+    return gpunn_linear(h, "2", .out_features = 1);
+}
+
+/* d/dx of a column, [n, 1]. */
+static gpunn_tensor *by_column(gpunn_tensor *y, gpunn_tensor *x, int column)
+{
+    return gpunn_slice(gpunn_grad(y, x), 1, column, column + 1, 1);
+}
+
+static void check_golden(const fixture *f, const golden *g, const char *name, const char *what, gpunn_tensor *t)
+{
+    const golden_tensor *expected = golden_find(g, "%s/%s", name, what);
+    float               *values = malloc(expected->bytes);
+    OK(f->dev, gpunn_read(t, values, expected->bytes));
+    check_close_at(values, (const float *)expected->data, expected->count, 2e-4, 2e-5, what, __FILE__, __LINE__);
+    free(values);
+}
+
+static void test_torch(void **state)
+{
+    static const char *const names[] = {"tanh", "sin", "softplus"};
+    static const activation  acts[] = {gpunn_tanh, gpunn_sin, softplus};
+    fixture                 *f = *state;
+    golden                   g = golden_open("tests/golden/derivatives.safetensors");
+    for (int i = 0; i < COUNT(names); i++) {
+        gpunn_model  *model = MADE(f->dev, gpunn_model_create(f->dev));
+        gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
+        gpunn_tensor *v = gpunn_input(model, "v", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
+        gpunn_tensor *u = network(x, acts[i]), *u_x = by_column(u, x, 0), *u_xx = by_column(u_x, x, 0);
+        gpunn_tensor *u_xxx = by_column(u_xx, x, 0);
+        gpunn_tensor *residual = gpunn_add(gpunn_add(u_xxx, gpunn_mul(u, u_x)), by_column(u, x, 1)); /* Korteweg and de Vries' */
+        gpunn_tensor *loss = gpunn_mean(gpunn_square(residual), GPUNN_ALL, false), *by[6];
+        gpunn_tensor *all[] = {u_x, u_xx, u_xxx, gpunn_jvp(u, x, v), gpunn_hvp(u, x, v), gpunn_laplacian(u, x), loss};
+        static const char *const whats[] = {"u_x", "u_xx", "u_xxx", "jvp", "hvp", "laplacian", "loss"};
+        for (int k = 0; k < 6; k++) {
+            by[k] = gpunn_parameter_at(model, k);
+            const golden_tensor *w = golden_find(&g, "%s/%s", names[i], gpunn_tensor_name(by[k]));
+            OK(f->dev, gpunn_write(by[k], w->data, w->bytes));
+        }
+        OK(f->dev, gpunn_write(x, golden_get(&g, "x")->data, golden_get(&g, "x")->bytes));
+        OK(f->dev, gpunn_write(v, golden_get(&g, "v")->data, golden_get(&g, "v")->bytes));
+        OK(f->dev, gpunn_forward(all, COUNT(all)));
+        for (int k = 0; k < COUNT(all); k++) check_golden(f, &g, names[i], whats[k], all[k]);
+        OK(f->dev, gpunn_backward(loss));
+        for (int k = 0; k < 6; k++) {
+            float                gradient[64];
+            const golden_tensor *expected = golden_find(&g, "%s/grad.%s", names[i], gpunn_tensor_name(by[k]));
+            OK(f->dev, gpunn_read_grad(by[k], gradient, expected->bytes));
+            check_close(gradient, (const float *)expected->data, expected->count, 1e-3, 1e-4);
+        }
+        gpunn_model_destroy(model);
+    }
+    golden_close(&g);
+}
+
+/* ---- beside values ---- */
+/* A model with derivatives in it is told by its spec, convolutions among them. */
+static void test_spec(void **state)
+{
+    fixture      *f = *state;
+    const char   *path = test_path(f, "derivatives.json");
+    float        *values = test_randoms(N * 4 * 36, 3, 1);
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 4, 6, 6));
+    gpunn_tensor *y = gpunn_conv2d(gpunn_sin(x), "c", .out_channels = 2, .kernel_size = 3, .stride = 2);
+    y = gpunn_layer_norm(gpunn_tanh(gpunn_group_norm(y, "n", .num_groups = 1)), "l");
+    gpunn_tensor *slope = gpunn_grad(gpunn_square(y), x), *penalty = gpunn_sum(gpunn_square(slope), GPUNN_ALL, false);
+    gpunn_tensor *by_weight = gpunn_grad(penalty, gpunn_find(f->model, "c.weight"));
+    gpunn_tensor *loss = gpunn_set_name(gpunn_add(penalty, gpunn_sum(gpunn_square(by_weight), GPUNN_ALL, false)), "loss");
+    OK(f->dev, write_floats(x, values, N * 4 * 36));
+    OK(f->dev, gpunn_forward(&loss, 1));
+    const float expected = gpunn_item(loss);
+    OK(f->dev, gpunn_spec_save(f->model, path, .loss = loss));
+    gpunn_model *again = MADE(f->dev, gpunn_spec_load(f->dev, path));
+    (void)remove(path);
+    for (int i = 0; i < gpunn_parameter_count(f->model); i++) {
+        int64_t n;
+        float  *w = read_floats(f->dev, gpunn_parameter_at(f->model, i), &n);
+        OK(f->dev, write_floats(gpunn_find(again, gpunn_tensor_name(gpunn_parameter_at(f->model, i))), w, n));
+        free(w);
+    }
+    loss = MADE(f->dev, gpunn_find(again, "loss"));
+    OK(f->dev, write_floats(gpunn_find(again, "x"), values, N * 4 * 36));
+    OK(f->dev, gpunn_forward(&loss, 1));
+    const float actual = gpunn_item(loss);
+    check_close(&actual, &expected, 1, 0, 0);
+    assert_true(expected > 0);
+    gpunn_model_destroy(again);
+    free(values);
+}
+
+/* A step that has derivatives in its loss allocates nothing after its first two and makes the loss fall. */
+static void test_training(void **state)
+{
+    fixture         *f = *state;
+    float           *values = test_randoms(32, 5, 1);
+    gpunn_tensor    *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
+    gpunn_tensor    *u = network(x, gpunn_tanh), *slope = gpunn_grad(u, x);
+    gpunn_tensor    *loss = gpunn_mse_loss(slope, gpunn_cos(x));
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_adam(f->model, .lr = 0.02f));
+    float            first = 0;
+    long             calls = 0;
+    OK(f->dev, write_floats(x, values, 32));
+    for (int step = 0; step < 60; step++) {
+        OK(f->dev, gpunn_train_step(opt, loss));
+        if (step == 0) first = gpunn_item(loss);
+        if (step == 2) calls = f->memory.calls;
+    }
+    assert_int_equal(f->memory.calls, calls);
+    assert_true(gpunn_item(loss) < 0.2f * first);
+    gpunn_optimizer_destroy(opt);
+    free(values);
+}
+
+static void test_zeros(void **state)
+{
+    fixture      *f = *state;
+    float         values[4] = {1, 2, 3, 4}, actual[4], zeros[4] = {0};
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
+    gpunn_tensor *w = weight(f->model, "w", GPUNN_SHAPE(2), 1, 2);
+    gpunn_tensor *beside = gpunn_add(gpunn_mul(gpunn_detach(gpunn_square(x)), w), gpunn_floor(x));
+    gpunn_tensor *none[] = {gpunn_grad(beside, x), gpunn_grad(x, beside), gpunn_grad(gpunn_grad(gpunn_mul_scalar(x, 2), x), x)};
+    OK(f->dev, write_floats(x, values, 4));
+    OK(f->dev, gpunn_forward(none, 3));
+    for (int i = 0; i < 3; i++) {
+        OK(f->dev, gpunn_read(none[i], actual, sizeof actual));
+        check_close(actual, zeros, 4, 0, 0);
+    }
+    assert_ptr_equal(gpunn_grad(x, x, .grad_output = beside), beside);
+}
+
+static void test_misuse(void **state)
+{
+    fixture      *f = *state;
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, 8, 8)), *by[2] = {x, x}, *got[2] = {x, x};
+    gpunn_tensor *labels = gpunn_input(f->model, "labels", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+    gpunn_tensor *pooled = gpunn_max_pool2d(gpunn_sin(x), .kernel_size = 2);
+    gpunn_tensor *normed = gpunn_batch_norm2d(gpunn_sin(x), "bn");
+    const int     count = gpunn_parameter_count(f->model);
+    FAILS_NULL(f->dev, gpunn_grad(gpunn_tanh(pooled), x), GPUNN_ERR_UNSUPPORTED, "grad: max_pool2d has no derivative");
+    FAILS_NULL(f->dev, gpunn_grad(normed, x), GPUNN_ERR_UNSUPPORTED, "batch_norm 'bn'", "gpunn_grad's list");
+    FAILS_NULL(f->dev, gpunn_grad(gpunn_dropout(x, 0.5f), x), GPUNN_ERR_UNSUPPORTED, "dropout");
+    FAILS_NULL(f->dev, gpunn_grad(gpunn_pad(x, .after = {0, 0, 1}, .mode = GPUNN_PAD_REFLECT), x), GPUNN_ERR_UNSUPPORTED, "pad");
+    FAILS_NULL(f->dev, gpunn_grad(x, labels), GPUNN_ERR_DTYPE, "grad: x is i64");
+    FAILS_NULL(f->dev, gpunn_grad(labels, x), GPUNN_ERR_DTYPE, "grad: y is i64");
+    FAILS_NULL(f->dev, gpunn_grad(x, (gpunn_tensor *)NULL), GPUNN_ERR_ARGUMENT, "x is NULL");
+    FAILS_NULL(f->dev, gpunn_grad(x, x, .grad_output = pooled), GPUNN_ERR_SHAPE, ".grad_output is [batch, 1, 4, 4]");
+    FAILS(f->dev, gpunn_grads(x, by, 0, got), GPUNN_ERR_ARGUMENT, "0 inputs are given");
+    FAILS(f->dev, gpunn_grads(pooled, by, 2, got), GPUNN_ERR_UNSUPPORTED, "max_pool2d");
+    assert_null(got[0]);
+    assert_null(got[1]);
+    FAILS_NULL(f->dev, gpunn_jvp(pooled, x, x), GPUNN_ERR_UNSUPPORTED, "max_pool2d");
+    FAILS_NULL(f->dev, gpunn_jvp(x, x, pooled), GPUNN_ERR_SHAPE, "jvp: v is [batch, 1, 4, 4]");
+    FAILS_NULL(f->dev, gpunn_hvp(x, x, (gpunn_tensor *)NULL), GPUNN_ERR_ARGUMENT, "hvp: v is NULL");
+    FAILS_NULL(f->dev, gpunn_laplacian(x, gpunn_sum(x, GPUNN_ALL, false)), GPUNN_ERR_SHAPE, "laplacian: x is []");
+    assert_int_equal(gpunn_parameter_count(f->model), count);
+}
+
+/* Whichever allocation fails: a sentence, no node left behind, and the next call works. */
+static void test_allocations(void **state)
+{
+    fixture      *f = *state;
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
+    gpunn_tensor *u = network(x, gpunn_tanh), *made = NULL;
+    for (long at = 1; made == NULL && at < 10000; at++) {
+        f->memory.fail_at = f->memory.calls + at;
+        made = gpunn_laplacian(u, x);
+        f->memory.fail_at = 0;
+        if (made == NULL) check_sentence(f->dev, GPUNN_ERR_MEMORY, __FILE__, __LINE__, "memory", (const char *)NULL);
+    }
+    assert_non_null(made);
+}
+
+/* The derivative of detach is not that of its values: test_zeros has it. */
+static bool is_sound(const op_case *c)
+{
+    const bool for_positive = c->build == build_log || c->build == build_sqrt || c->build == build_rsqrt;
+    return c->build != build_detach && !(for_positive && c->shift < 0);
+}
+
+int main(void)
+{
+    static struct CMUnitTest tests[4 * COUNT(cases)];
+    int                      count = 0;
+    for (int i = 0; i < COUNT(cases); i++)
+        if (is_sound(&cases[i])) count += each_backend(tests + count, cases[i].name, test_op, &cases[i]);
+    count += each_backend(tests + count, "torch", test_torch, NULL);
+    count += each_backend(tests + count, "spec", test_spec, NULL);
+    count += each_backend(tests + count, "training", test_training, NULL);
+    count += each_backend(tests + count, "zeros", test_zeros, NULL);
+    count += each_backend(tests + count, "misuse", test_misuse, NULL);
+    count += each_backend(tests + count, "allocations", test_allocations, NULL);
+    count += missing_backends(tests + count);
+    return _cmocka_run_group_tests("derivatives", tests, (size_t)count, NULL, NULL);
+}
