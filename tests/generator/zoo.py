@@ -963,12 +963,13 @@ def math_rest():
     def forward(self, x, other):
         y = self.fc(x)
         s, p = y.tanh() * 0.9, y.square() + 1.25
+        endless = (other * 0).abs().log().detach() * other.detach().sign()
         u = torch.stack([y.atan(), (3 * y).atan(), s.asin(), s.acos(), y.asinh(), p.acosh(), s.atanh(), torch.atan2(y, other),
                          torch.atan2(other, y), torch.hypot(y, other), torch.logaddexp(y, other), torch.xlogy(p, p),
                          torch.sinc(y), y.deg2rad() * 50, y.rad2deg() / 50, torch.logit(s * 0.5 + 0.5, 1e-3),
                          y.remainder(0.7) + torch.remainder(y, other), y.fmod(0.7) + torch.fmod(y, other),
-                         y * (y * 3).round() + (other * 10).round() * 0.1, (other.detach() / 0).nan_to_num(1, 2, -3) * y], 1)
-        return u + (torch.isfinite(other / 0) | torch.isinf(y))[:, None] * 0.5
+                         y * (y * 3).round() + (other * 10).round() * 0.1, endless.nan_to_num(1, 2, -3) * y], 1)
+        return u + (torch.isfinite(endless) | torch.isinf(y))[:, None] * 0.5
     net = Net(forward, fc=nn.Linear(3, 4))
     return net, (randn(3, 3), randn(3, 4), randn(3, 20, 4)), nn.MSELoss()
 
