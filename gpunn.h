@@ -1061,6 +1061,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(PAD, pad, 0, 0, 1, pad)                                       \
     X(EXPAND, expand, 0, 0, 1, expand)                              \
     X(GATHER, gather, 2, 0, 1, gather)                              \
+    X(SCATTER_ADD, scatter_add, 2, 0, 5, scatter_add)               \
     X(SUM, sum, 0, 0, 1, reduce)                                    \
     X(GRADIENT_ENERGY, gradient_energy, 1, 0, 1, scalar)            \
     X(MAX, max, 1, 1, 1, reduce)                                    \
@@ -1418,6 +1419,13 @@ GPUNN_API gpunn_tensor *gpunn_one_hot(gpunn_tensor *index, int classes);
 /* torch.gather: y[i][j][k] = x[i][index[i][j][k]][k] for axis 1 of three; index I64 or I32 of x's rank, along the other axes not
  * larger than x. An index outside x's axis: as a token of gpunn_embedding. */
 GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *index);
+/* torch.scatter_add: a copy of x with y[i][index[i][j][k]][k] += src[i][j][k] for axis 1 of three; index I64 or I32, of src's
+ * shape, which is x's but for the axis. Sums in the order of the indices; an index outside x's axis: as gpunn_gather's. */
+GPUNN_API gpunn_tensor *gpunn_scatter_add(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src);
+/* torch.index_select: the slices of x along an axis that index [count], I64 or I32, names. */
+GPUNN_API gpunn_tensor *gpunn_index_select(gpunn_tensor *x, int axis, gpunn_tensor *index);
+/* torch.index_add: a copy of x to whose slices index[i] along an axis those of src are added. */
+GPUNN_API gpunn_tensor *gpunn_index_add(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src);
 GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype); /* between F32, I64, I32, U8, BOOL; no gradient */
 
 /* -- reductions: keepdim leaves 1 in place of each axis -- */
@@ -2316,41 +2324,41 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
 
 /* The constants of one node; each op reads only the fields named beside it. */
 typedef struct gpunn_attributes {
-    float                  value[2];         /* elementwise */
-    float                  dropout_p, scale; /* dropout, attention; scale: attention */
-    float                  fill;             /* pad */
-    float                  label_smoothing;  /* cross_entropy */
-    int                    kernel[3];        /* conv, pools: one per spatial axis, the first in [0] */
-    int                    stride[3], padding[3], dilation[3];
-    int                    output_padding[3];            /* conv_transpose */
-    int                    size[3];                      /* adaptive pools, interpolate: of the result */
-    gpunn_shape            shape;                        /* reshape, expand: of the result; affine_grid: its spatial sizes;
+    float       value[2];         /* elementwise */
+    float       dropout_p, scale; /* dropout, attention; scale: attention */
+    float       fill;             /* pad */
+    float       label_smoothing;  /* cross_entropy */
+    int         kernel[3];        /* conv, pools: one per spatial axis, the first in [0] */
+    int         stride[3], padding[3], dilation[3];
+    int         output_padding[3];            /* conv_transpose */
+    int         size[3];                      /* adaptive pools, interpolate: of the result */
+    gpunn_shape shape;                        /* reshape, expand: of the result; affine_grid: its spatial sizes;
                                                             interpolate: those that vary */
-    gpunn_dtype            dtype;                        /* cast */
-    int                    groups;                       /* conv */
-    bool                   ceil_mode, count_exclude_pad; /* pools */
-    float                  eps, momentum;                /* batch_norm; other norms: eps */
-    int                    axis; /* concat, slice, gather, cumsum, topk_indices, argmax, softmax, log_softmax; >= 0. layer_norm,
+    gpunn_dtype dtype;                        /* cast */
+    int         groups;                       /* conv */
+    bool        ceil_mode, count_exclude_pad; /* pools */
+    float       eps, momentum;                /* batch_norm; other norms: eps */
+    int         axis; /* concat, slice, gather, scatter_add, cumsum, topk_indices, argmax, softmax, log_softmax; >= 0. layer_norm,
                                                      rms_norm: the first of the axes normalised */
-    int                    order[GPUNN_MAX_RANK];  /* permute */
-    uint32_t               axes;                   /* sum, max, gradient_energy: bit i set: axis i is reduced */
-    bool                   keepdim;                /* sum, max, argmax */
-    int                    k;                      /* topk_indices */
-    bool                   largest;                /* topk_indices */
-    bool                   mean;                   /* sum: divide by the number of elements summed */
-    int64_t                start, end, step;       /* slice */
-    int64_t                before[GPUNN_MAX_RANK]; /* pad */
-    int64_t                after[GPUNN_MAX_RANK];  /* pad */
-    int                    hidden_size;            /* rnn, lstm, gru */
-    bool                   relu, bidirectional;    /* rnn, lstm, gru; relu: rnn */
-    bool                   states;                 /* rnn, lstm, gru: behind the last step stand h_n and, lstm, c_n, each with the
+    int         order[GPUNN_MAX_RANK];    /* permute */
+    uint32_t    axes;                     /* sum, max, gradient_energy: bit i set: axis i is reduced */
+    bool        keepdim;                  /* sum, max, argmax */
+    int         k;                        /* topk_indices */
+    bool        largest;                  /* topk_indices */
+    bool        mean;                     /* sum: divide by the number of elements summed */
+    int64_t     start, end, step;         /* slice */
+    int64_t     before[GPUNN_MAX_RANK];   /* pad */
+    int64_t     after[GPUNN_MAX_RANK];    /* pad */
+    int         hidden_size;              /* rnn, lstm, gru */
+    bool        relu, bidirectional;      /* rnn, lstm, gru; relu: rnn */
+    bool        states;                   /* rnn, lstm, gru: behind the last step stand h_n and, lstm, c_n, each with the
                                                      memory of [directions, n, hidden] */
-    bool                   transpose_a, transpose_b; /* matmul */
-    bool                   enable_gqa;               /* attention: k and v may have fewer heads */
-    bool                   is_causal, heads_last;    /* attention; q, k and v in one are heads_last without saying so */
-    gpunn_reduction        reduction;                /* cross_entropy, nll, ctc_loss: MEAN, SUM or NONE */
-    int                    blank;                    /* ctc_loss */
-    const gpunn_custom_op *custom;                   /* custom, and its numbers */
+    bool        transpose_a, transpose_b; /* matmul */
+    bool        enable_gqa;               /* attention: k and v may have fewer heads */
+    bool        is_causal, heads_last;    /* attention; q, k and v in one are heads_last without saying so */
+    gpunn_reduction        reduction;     /* cross_entropy, nll, ctc_loss: MEAN, SUM or NONE */
+    int                    blank;         /* ctc_loss */
+    const gpunn_custom_op *custom;        /* custom, and its numbers */
     float                  numbers[GPUNN_CUSTOM_NUMBERS];
     bool                   zero_infinity, batch_first; /* ctc_loss */
     bool                   in_training;                /* assign, which reads axis too */
@@ -2387,8 +2395,9 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
  * (data NULL without); LAYER_NORM, RMS_NORM, GROUP_NORM x, weight, bias (data NULL without); ATTENTION q, k, v, mask (data NULL
  * without) or all of q, k and v in the first, of rank 5, and lengths where there are any; RNN, LSTM, GRU x [length, n, features], lengths, h_0, c_0 (data NULL
  * without), and for each direction weight_ih, weight_hh, bias_ih, bias_hh (data NULL without); EMBEDDING tokens, weight; GATHER
- * x, index; CTC_LOSS log_probabilities, targets, input_lengths, target_lengths;
- * ASSIGN state, value, position (data NULL without), of which out is the state's own memory; GRID_SAMPLE x, grid; AFFINE_GRID theta; CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x; GROUP the
+ * x, index; SCATTER_ADD x, index, src; CTC_LOSS log_probabilities, targets, input_lengths, target_lengths;
+ * ASSIGN state, value, position (data NULL without), of which out is the state's own memory;
+ * GRID_SAMPLE x, grid; AFFINE_GRID theta; CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x; GROUP the
  * operands of its program: gradients that it writes in grad_in, with accumulate, all others in in; RELAYOUT (of a backend with
  * channels_last) what it copies in in, and where to, with channels and dtype as wanted there, in grad_in, with accumulate. */
 typedef struct gpunn_step {
@@ -6126,6 +6135,8 @@ typedef struct gpunn__plain_args {
       "before and after are lists by the axes of x, the missing ones 0.")                                                      \
     X(OP, gather, GATHER, 2, 0, AXIS, _plain, gpunn_gather(in[0], a->axis, in[1]),                                             \
       "x, then i64 or i32 indices of as many axes: torch.gather.")                                                             \
+    X(OP, scatter_add, SCATTER_ADD, 3, 0, AXIS, _plain, gpunn_scatter_add(in[0], a->axis, in[1], in[2]),                       \
+      "x, i64 or i32 indices, and as many values that are added there: torch.scatter_add.")                                    \
     X(OP, expand, NONE, 1, 0, SHAPE, _plain, gpunn_expand(in[0], a->shape),                                                    \
       "Copies along axes of size 1 and new ones in front; ops that broadcast need none of it.")                                \
     X(OP, tile, NONE, 1, 0, TILE, _plain, gpunn_tile(in[0], a->shape), "torch.tile.")                                          \
@@ -7889,6 +7900,20 @@ static bool gpunn__gather_rule(const gpunn__inference *i)
                             "x is %s and index %s; index needs as many axes, and none but axis %d may be larger than x's",
                             gpunn__meta_text(x, one), gpunn__meta_text(index, other), i->attr->axis);
     memcpy(i->out->dim, index->dim, sizeof index->dim);
+    return fits;
+}
+
+static bool gpunn__scatter_add_rule(const gpunn__inference *i)
+{
+    const gpunn__meta *x = &i->in[0], *index = &i->in[1], *src = &i->in[2];
+    bool               fits = index->rank == x->rank && src->rank == x->rank;
+    char               text[3][128];
+    for (int k = 0; fits && k < x->rank; k++)
+        fits = src->dim[k] == index->dim[k] && (k == i->attr->axis || index->dim[k] == x->dim[k]);
+    if (!fits)
+        (void)gpunn__refuse(
+            i->call, GPUNN_ERR_SHAPE, "x is %s, index %s and src %s; index and src need one shape, x's but for axis %d",
+            gpunn__meta_text(x, text[0]), gpunn__meta_text(index, text[1]), gpunn__meta_text(src, text[2]), i->attr->axis);
     return fits;
 }
 
@@ -10224,6 +10249,63 @@ GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *in
     return gpunn__node(&call, GPUNN_OP_GATHER, &attr, operands, 2);
 }
 
+GPUNN_API gpunn_tensor *gpunn_scatter_add(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src)
+{
+    static const char *const names[] = {"x", "src", "index"};
+    gpunn__call              call;
+    gpunn_attributes         attr = gpunn__no_attributes();
+    gpunn_tensor            *given[] = {x, src, index}, *operands[] = {x, index, src};
+    if (!gpunn__begin(&call, "scatter_add", NULL, names, given, 3, 2) || !gpunn__are_indices(&call, index, "index") ||
+        (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
+        return NULL;
+    return gpunn__node(&call, GPUNN_OP_SCATTER_ADD, &attr, operands, 3);
+}
+
+/* index [count] as one for each element of the slices along an axis of x that it names. */
+static gpunn_tensor *gpunn__index_of_slices(const gpunn__call *call, const gpunn_tensor *x, int axis, gpunn_tensor *index)
+{
+    gpunn_shape one, all;
+    char        text[128];
+    if (!gpunn__are_indices(call, index, "index")) return NULL;
+    if (index->rank != 1) {
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "index is %s, but [count] is needed; flatten it",
+                            gpunn__shape_text(index, text));
+        return NULL;
+    }
+    memset(&one, 0, sizeof one);
+    memset(&all, 0, sizeof all);
+    for (int i = 0; i < x->rank; i++) {
+        one.dim[i] = i == axis ? index->dim[0] : 1;
+        all.dim[i] = i == axis ? index->dim[0] : x->dim[i];
+    }
+    gpunn_tensor *each = gpunn_cast(index, GPUNN_F32);
+    each = gpunn_reshape(each, one);
+    each = gpunn_expand(each, all);
+    return gpunn_cast(each, GPUNN_I64);
+}
+
+GPUNN_API gpunn_tensor *gpunn_index_select(gpunn_tensor *x, int axis, gpunn_tensor *index)
+{
+    static const char *const names[] = {"x", "index"};
+    gpunn__call              call;
+    gpunn_tensor            *operands[] = {x, index};
+    if (!gpunn__begin(&call, "index_select", NULL, names, operands, 2, 1) || (axis = gpunn__axis_of(&call, x, axis)) < 0)
+        return NULL;
+    gpunn_tensor *each = gpunn__index_of_slices(&call, x, axis, index);
+    return gpunn__made(&call, gpunn_gather(x, axis, each));
+}
+
+GPUNN_API gpunn_tensor *gpunn_index_add(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src)
+{
+    static const char *const names[] = {"x", "src", "index"};
+    gpunn__call              call;
+    gpunn_tensor            *operands[] = {x, src, index};
+    if (!gpunn__begin(&call, "index_add", NULL, names, operands, 3, 2) || (axis = gpunn__axis_of(&call, x, axis)) < 0)
+        return NULL;
+    gpunn_tensor *each = gpunn__index_of_slices(&call, x, axis, index);
+    return gpunn__made(&call, gpunn_scatter_add(x, axis, each, src));
+}
+
 /* ---- reductions ------------------------------------------------------------------------------------------------------ */
 static gpunn_tensor *gpunn__reduce_node(const char *name, gpunn_op op, bool mean, gpunn_tensor *x, const gpunn_axes *axes,
                                         bool keepdim)
@@ -11447,7 +11529,7 @@ static gpunn_tensor *gpunn__derive_conv_input(gpunn_tensor *y, gpunn_tensor *g)
 }
 
 /* All windows of x [n, c, ...] that meet a convolution's results `out`: [n, kernel cells * c, sizes of out]. */
-static gpunn_tensor *gpunn__windows_of(gpunn_tensor *x, const gpunn_attributes *attr, const gpunn_tensor *out)
+static gpunn_tensor *gpunn__unfold(gpunn_tensor *x, const gpunn_attributes *attr, const gpunn_tensor *out)
 {
     gpunn_pad_args args;
     memset(&args, 0, sizeof args);
@@ -11475,7 +11557,7 @@ static gpunn_tensor *gpunn__derive_conv_weight(gpunn_tensor *y, gpunn_tensor *g)
     const int64_t n = out->dim[0], groups = y->attr.groups, rows = weight->dim[0] / groups, channels = weight->dim[1];
     int64_t       cells = 1, places = 1;
     for (int i = 2; i < weight->rank; i++) cells *= weight->dim[i], places *= out->dim[i];
-    gpunn_tensor *windows = gpunn__windows_of(x, &y->attr, out);
+    gpunn_tensor *windows = gpunn__unfold(x, &y->attr, out);
     windows = gpunn_reshape(windows, GPUNN_SHAPE(n, cells, groups, channels, places));
     windows = gpunn_permute(windows, GPUNN_AXES(2, 0, 4, 3, 1));
     windows = gpunn_reshape(windows, GPUNN_SHAPE(groups, n * places, channels * cells));
@@ -17770,7 +17852,7 @@ static void gpunn__pick_part(gpunn__pick *p, int64_t part)
             memcpy(p->to + at * p->inner, from + index * p->inner, (size_t)p->inner * sizeof *from);
             continue;
         }
-        p->to[at] = from[index * inner + i];
+        p->to[at] = p->add ? p->to[at] + from[index * inner + i] : from[index * inner + i];
         if (++i < inner) continue;
         i = 0;
         if (++j < p->m) continue;
@@ -17831,6 +17913,7 @@ static GPUNN__STATUS gpunn__pick_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__a
     }
     p->from = (const float *)step->in[table].data;
     p->to = (float *)step->out.data;
+    p->add = false;
     p->part_size = (p->index->count + GPUNN__PICK_PARTS - 1) / GPUNN__PICK_PARTS;
     gpunn_parallel(gpunn__cpu_threads(cpu, step->out.count), gpunn__pick_task, p);
     for (int part = 0; part < GPUNN__PICK_PARTS; part++)
@@ -17867,6 +17950,46 @@ static GPUNN__STATUS gpunn__cpu_gather(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     p.inner = a.inner;
     p.padding = -1;
     return gpunn__pick_run(cpu, step, action, &p, 0);
+}
+
+/* ---- scatter_add: gather backwards, onto a copy of x ------------------------------------------------------------------ */
+static GPUNN__STATUS gpunn__scatter_check(gpunn__cpu *cpu, const gpunn__pick *p)
+{
+    for (int64_t at = 0; at < p->index->count; at++) {
+        const int64_t index = gpunn__picked(p, at);
+        if (index < 0 || index >= p->n)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "index %lld at position %lld is outside 0 .. %lld; check the indices",
+                                   (long long)index, (long long)at, (long long)(p->n - 1));
+    }
+    return GPUNN_OK;
+}
+
+static GPUNN__STATUS gpunn__cpu_scatter_add(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__pick  p;
+    gpunn__along a;
+    gpunn_step   copy = *step;
+    copy.input_count = 1;
+    gpunn_status status = gpunn__cpu_expand(cpu, &copy, action);
+    step->workspace_bytes = copy.workspace_bytes;
+    if (status != GPUNN_OK || action == GPUNN__PREPARE || (action == GPUNN__BACKWARD && !step->grad_in[2].data)) return status;
+    gpunn__along_axis(&a, &step->in[0], step->attr->axis);
+    p.rows = false;
+    p.outer = a.outer;
+    p.m = step->in[2].dim[step->attr->axis];
+    p.n = a.n;
+    p.inner = a.inner;
+    p.padding = -1;
+    p.index = &step->in[1];
+    p.part_size = (p.index->count + GPUNN__PICK_PARTS - 1) / GPUNN__PICK_PARTS;
+    p.add = action == GPUNN__BACKWARD ? step->accumulate[2] : true;
+    p.from = (const float *)(action == GPUNN__BACKWARD ? step->grad_out.data : step->in[2].data);
+    p.to = (float *)(action == GPUNN__BACKWARD ? step->grad_in[2].data : step->out.data);
+    if (action != GPUNN__BACKWARD) status = gpunn__scatter_check(cpu, &p);
+    if (status != GPUNN_OK) return status;
+    gpunn_parallel(gpunn__cpu_threads(cpu, p.index->count), action == GPUNN__BACKWARD ? gpunn__pick_task : gpunn__pick_back_task,
+                   &p);
+    return GPUNN_OK;
 }
 
 /* ---- topk: x[outer][n][inner] ---------------------------------------------------------------------------------------------- */

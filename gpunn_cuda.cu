@@ -3471,16 +3471,16 @@ static gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step *step, g
     return GPUNN__LAUNCH(cuda, (gpunn__rows_kernel<1>), gpunn__blocks(cuda, r.count * r.width, 1), GPUNN__THREADS, r);
 }
 
-/* ---- gather: y[o][j][i] = x[o][index[o][j][i]][i] ---------------------------------------------------------------------------- *
+/* ---- gather: y[o][j][i] = x[o][index[o][j][i]][i]; scatter_add is the same backwards ------------------------------------------ *
  * Backward: where the indices of a line [o][..][i] are few, each element of dx looks for itself among them; else one thread adds
- * the gradients of a line in their order. */
+ * the gradients of a line in their order. An index out of range makes a NaN of what it picks, or of the line that it adds to. */
 enum { GPUNN__GATHER_FEW = 64 };
 typedef struct gpunn__gather {
-    const void *x, *gradient, *index;
+    const void *x, *gradient, *index, *base; /* base: what dx adds to; NULL: nothing */
     void       *y, *dx;
-    gpunn_dtype x_type, gradient_type, index_type, y_type, dx_type;
+    gpunn_dtype x_type, gradient_type, index_type, base_type, y_type, dx_type;
     int64_t     outer, m, n, inner;
-    bool        add;
+    bool        add; /* to y */
 } gpunn__gather;
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_forward_kernel(const gpunn__gather g)
@@ -3491,7 +3491,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_forward_k
         int64_t line = gpunn__quotient(i, g.inner), at = gpunn__integer(g.index, g.index_type, i);
         bool    there = at >= 0 && at < g.n;
         int64_t from = (gpunn__quotient(line, g.m) * g.n + at) * g.inner + (i - line * g.inner);
-        gpunn__store(g.y, g.y_type, i, there ? gpunn__load(g.x, g.x_type, from) : NAN);
+        float   value = there ? gpunn__load(g.x, g.x_type, from) : NAN;
+        gpunn__store(g.y, g.y_type, i, g.add ? gpunn__load(g.y, g.y_type, i) + value : value);
     }
 }
 
@@ -3503,10 +3504,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_few_kerne
         int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.n);
         int64_t from = o * g.m * g.inner + (i - line * g.inner);
         float   sum = 0;
-        for (int64_t j = 0; j < g.m; j++, from += g.inner)
-            if (gpunn__integer(g.index, g.index_type, from) == line - o * g.n)
-                sum += gpunn__load(g.gradient, g.gradient_type, from);
-        gpunn__store(g.dx, g.dx_type, i, g.add ? gpunn__load(g.dx, g.dx_type, i) + sum : sum);
+        for (int64_t j = 0; j < g.m; j++, from += g.inner) {
+            int64_t k = gpunn__integer(g.index, g.index_type, from);
+            if (k < 0 || k >= g.n) sum = NAN;
+            if (k == line - o * g.n) sum += gpunn__load(g.gradient, g.gradient_type, from);
+        }
+        gpunn__store(g.dx, g.dx_type, i, g.base ? gpunn__load(g.base, g.base_type, i) + sum : sum);
     }
 }
 
@@ -3517,43 +3520,84 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_line_kern
     for (; i < g.outer * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
         int64_t o = gpunn__quotient(i, g.inner), to = o * g.n * g.inner + (i - o * g.inner);
         int64_t from = o * g.m * g.inner + (i - o * g.inner);
-        for (int64_t k = 0; k < g.n && !g.add; k++) gpunn__store(g.dx, g.dx_type, to + k * g.inner, 0);
+        for (int64_t k = 0; k < g.n && g.base != g.dx; k++)
+            gpunn__store(g.dx, g.dx_type, to + k * g.inner, g.base ? gpunn__load(g.base, g.base_type, to + k * g.inner) : 0);
         for (int64_t j = 0; j < g.m; j++, from += g.inner) {
-            int64_t k = gpunn__integer(g.index, g.index_type, from), at = to + k * g.inner;
-            if (k < 0 || k >= g.n) continue;
-            float sum = gpunn__load(g.dx, g.dx_type, at) + gpunn__load(g.gradient, g.gradient_type, from);
+            int64_t k = gpunn__integer(g.index, g.index_type, from);
+            bool    there = k >= 0 && k < g.n;
+            int64_t at = to + (there ? k : 0) * g.inner;
+            float   sum = gpunn__load(g.dx, g.dx_type, at) + (there ? gpunn__load(g.gradient, g.gradient_type, from) : NAN);
             gpunn__store(g.dx, g.dx_type, at, sum);
         }
     }
+}
+
+/* The lines, and the values of index and its places: those of gather's result and of scatter_add's src. */
+static gpunn__gather gpunn__gather_of(const gpunn_step *step, const gpunn__along *a, const gpunn_value *index)
+{
+    gpunn__gather g;
+    memset(&g, 0, sizeof g);
+    g.n = a->n;
+    g.inner = a->inner;
+    g.outer = a->lines / a->inner;
+    g.m = index->dim[step->attr->axis];
+    g.index = index->data;
+    g.index_type = index->dtype;
+    return g;
+}
+
+/* dx = base plus what the indices bring to it. */
+static gpunn_status gpunn__cuda_scatter(gpunn__cuda *cuda, const gpunn__gather *g, const gpunn__along *a)
+{
+    if (g->m <= GPUNN__GATHER_FEW || g->dx_type != GPUNN_F32)
+        return GPUNN__LAUNCH(cuda, gpunn__gather_few_kernel, gpunn__blocks(cuda, a->lines * a->n, 1), GPUNN__THREADS, *g);
+    return GPUNN__LAUNCH(cuda, gpunn__gather_line_kernel, gpunn__blocks(cuda, a->lines, 1), GPUNN__THREADS, *g);
 }
 
 static gpunn_status gpunn__cuda_gather(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE) return GPUNN_OK;
     gpunn__along  a = gpunn__along_axis(cuda, step, step->attr->axis);
-    gpunn__gather g;
-    memset(&g, 0, sizeof g);
-    g.n = a.n;
-    g.inner = a.inner;
-    g.outer = a.lines / a.inner;
-    g.m = step->out.dim[step->attr->axis];
-    g.index = step->in[1].data;
-    g.index_type = step->in[1].dtype;
+    gpunn__gather g = gpunn__gather_of(step, &a, &step->in[1]);
     if (step->backward) {
         g.gradient = a.gradient;
         g.gradient_type = a.gradient_type;
         g.dx = a.out;
-        g.dx_type = a.out_type;
-        g.add = a.add;
-        if (g.m <= GPUNN__GATHER_FEW || g.dx_type != GPUNN_F32)
-            return GPUNN__LAUNCH(cuda, gpunn__gather_few_kernel, gpunn__blocks(cuda, step->in[0].count, 1), GPUNN__THREADS, g);
-        return GPUNN__LAUNCH(cuda, gpunn__gather_line_kernel, gpunn__blocks(cuda, a.lines, 1), GPUNN__THREADS, g);
+        g.dx_type = g.base_type = a.out_type;
+        g.base = a.add ? a.out : NULL;
+        return gpunn__cuda_scatter(cuda, &g, &a);
     }
     g.x = a.x;
     g.x_type = a.x_type;
     g.y = a.out;
     g.y_type = a.out_type;
     return GPUNN__LAUNCH(cuda, gpunn__gather_forward_kernel, gpunn__blocks(cuda, step->out.count, 1), GPUNN__THREADS, g);
+}
+
+static gpunn_status gpunn__cuda_scatter_add(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (step->backward && step->grad_in[0].data) {
+        gpunn_status status = gpunn__cuda_expand(cuda, step, action);
+        if (status != GPUNN_OK) return status;
+    }
+    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[2].data)) return GPUNN_OK;
+    gpunn__along  a = gpunn__along_axis(cuda, step, step->attr->axis);
+    gpunn__gather g = gpunn__gather_of(step, &a, &step->in[1]);
+    if (step->backward) {
+        g.x = a.gradient;
+        g.x_type = a.gradient_type;
+        g.y = step->grad_in[2].data;
+        g.y_type = step->grad_in[2].dtype;
+        g.add = step->accumulate[2];
+        return GPUNN__LAUNCH(cuda, gpunn__gather_forward_kernel, gpunn__blocks(cuda, step->in[1].count, 1), GPUNN__THREADS, g);
+    }
+    g.base = a.x;
+    g.base_type = a.x_type;
+    g.gradient = step->in[2].data;
+    g.gradient_type = step->in[2].dtype;
+    g.dx = a.out;
+    g.dx_type = a.out_type;
+    return gpunn__cuda_scatter(cuda, &g, &a);
 }
 
 /* ---- assign: a thread for each element of the value --------------------------------------------------------------------------- */

@@ -1,31 +1,27 @@
 """Writes NAME_embedded.h: a spec's model with its weights, for programs that read no file."""
 import json
-import math
 import struct
 
 from . import emit_model, stamp, weights
+from .exchange.tensor_files import DTYPES
 from .graph import shape_text
-
-SIZES = {"F32": 4, "F16": 2, "BF16": 2}
-
 
 def _to_bf16(bits):
     """Of an F32's bits: to nearest, ties to even; a NaN stays one."""
     return bits >> 16 | 0x40 if bits & 0x7FFFFFFF > 0x7F800000 else bits + 0x7FFF + (bits >> 16 & 1) >> 16
 
 
-def converted(tensor, to, name):
-    """The bytes of a tensor of weights.load in that dtype."""
-    if tensor[0] == to:
-        return tensor[2]
-    values = weights.values(tensor)
+def converted(x, to, name):
+    """The bytes of an Array in that dtype."""
+    if DTYPES[x.kind] == to:
+        return x.encoded()
     try:
-        packed = struct.pack("<%d%s" % (len(values), "e" if to == "F16" else "f"), *values)
+        packed = struct.pack("<%d%s" % (x.count(), "e" if to == "F16" else "f"), *x.values)
     except OverflowError:
         raise weights.WeightsError("'%s' has a value that %s cannot hold; store it as bf16 or f32" % (name, to)) from None
     if to != "BF16":
         return packed
-    return struct.pack("<%dH" % len(values), *(_to_bf16(bits) for bits, in struct.iter_unpack("<I", packed)))
+    return struct.pack("<%dH" % x.count(), *(_to_bf16(bits) for bits, in struct.iter_unpack("<I", packed)))
 
 
 def archive(model, path, store):
@@ -36,12 +32,13 @@ def archive(model, path, store):
             continue
         if t.name not in tensors:
             raise weights.WeightsError("%s lacks '%s'; save the weights of this model" % (path, t.name))
-        dtype, shape, values = tensors[t.name]
-        if shape != tuple(t.shape) or dtype not in SIZES or len(values) != SIZES[dtype] * math.prod(shape):
-            raise weights.WeightsError("'%s' in %s is %s %s, but must be F32, F16 or BF16 and %s" % (
-                t.name, path, dtype, shape_text(shape), shape_text(t.shape)))
-        values = converted(tensors[t.name], store or dtype, t.name)
-        header[t.name] = {"dtype": store or dtype, "shape": list(shape), "data_offsets": [at, at + len(values)]}
+        x = tensors[t.name]
+        if x.shape != tuple(t.shape) or x.kind not in weights.STORED:
+            raise weights.WeightsError("'%s' in %s is %s, but must be F32, F16 or BF16 and %s" % (
+                t.name, path, weights.described(x), shape_text(t.shape)))
+        dtype = store or DTYPES[x.kind]
+        values = converted(x, dtype, t.name)
+        header[t.name] = {"dtype": dtype, "shape": list(x.shape), "data_offsets": [at, at + len(values)]}
         at += len(values)
         data.append(values)
     head = json.dumps(header, separators=(",", ":")).encode()

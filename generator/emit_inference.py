@@ -411,6 +411,17 @@ class Emitter:
             self.fails("%s < 0 || %s >= %d" % (given, given, n)),
             "%s = %s;" % (self.element(t.id, own), self.element(x, "i * %d + (int)%s * %d + k" % (n * inner, given, inner)))])
 
+    def op_scatter_add(self, t):
+        x, index, src = t.inputs
+        outer, n, inner = self.line(x, t.attrs["dim"])
+        count = self.shape(index)[t.attrs["dim"]]
+        own = place((count * inner, inner, 1), "ijk")
+        given = self.element(index, own)
+        copy = loops((self.plan.count(x),), ["%s = %s;" % (self.element(t.id, "i"), self.element(x, "i"))])
+        return copy + loops((outer, count, inner), [
+            self.fails("%s < 0 || %s >= %d" % (given, given, n)),
+            "%s += %s;" % (self.element(t.id, "i * %d + (int)%s * %d + k" % (n * inner, given, inner)), self.element(src, own))])
+
     def op_scaled_dot_product_attention(self, t):
         q, k, v, mask = t.inputs
         whole = k is None

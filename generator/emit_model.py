@@ -284,6 +284,9 @@ class _Emitter:
     def op_gather(self, t, x):
         return "gpunn_gather(%s, %d, %s)" % (x[0], t.attrs["dim"], x[1])
 
+    def op_scatter_add(self, t, x):
+        return "gpunn_scatter_add(%s, %d, %s, %s)" % (x[0], t.attrs["dim"], x[1], x[2])
+
     def op_cast(self, t, x):
         return "gpunn_cast(%s, GPUNN_%s)" % (x[0], t.dtype.upper())
 

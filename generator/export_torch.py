@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from . import table
 from .exchange import spec_writer
-from .exchange.spec_writer import (COSH, ERFC, SINH, Constant, Entry, Parameter, Refused, Value, Writer, broadcast, is_number,
+from .exchange.spec_writer import (ATAN2, ERFC, FORMULAS, Constant, Entry, Parameter, Refused, Value, Writer, broadcast, is_number,
                                    json_text, needed_entries, normal_axes, normal_axis, product, shape_text, text, write_file)
 
 
@@ -353,6 +353,9 @@ class TorchWriter(Writer):
     def constant_of(self, x):
         return Constant(self.torch.tensor(x))
 
+    def numbers(self, values, shape):
+        return Constant(self.torch.tensor([float(x) for x in values]).reshape(shape))
+
     @staticmethod
     def f32_bytes(tensor):
         return tensor.detach().cpu().float().contiguous().numpy().tobytes()
@@ -424,11 +427,22 @@ def formula(expression):
 for torch_name, expression in {
         "softshrink": "where(x > {lambd}, x - {lambd}, where(x < -{lambd}, x + {lambd}, 0 * x))",
         "threshold": "where(x <= {threshold}, {value}, x)",
-        "tan": "sin(x) / cos(x)", "sinh": SINH, "cosh": COSH,
+        **FORMULAS, "sinc": "p = pi * (1 if x == 0 else x); 1 if x == 0 else sin(p) / p", "deg2rad": "x * (pi / 180)", "rad2deg": "x * (180 / pi)",
+        "isinf": "where(abs(x) > 3.4028234e38, 1, 0)", "isfinite": "where(abs(x) <= 3.4028234e38, 1, 0)",
+        "isposinf": "where(x > 3.4028234e38, 1, 0)", "isneginf": "where(x < -3.4028234e38, 1, 0)",
         "log2": "log(x) * 1.4426950408889634", "log10": "log(x) * 0.4342944819032518", "exp2": "exp(x * 0.6931471805599453)",
-        "ceil": "-floor(-x)", "trunc": "sign(x) * floor(abs(x))", "frac": "x - sign(x) * floor(abs(x))", "erfc": ERFC,
+        "trunc": "sign(x) * floor(abs(x))", "frac": "x - sign(x) * floor(abs(x))", "erfc": ERFC,
         "logical_not": "where(x == 0, 1, 0)", "bitwise_not": "where(x == 0, 1, 0)", "isnan": "where(x != x, 1, 0)"}.items():
     OPERATIONS[torch_name] = formula(expression)
+
+
+def formula_of_two(expression):
+    return lambda w, call, x, other: w.expr(expression, x, other)
+
+
+OPERATIONS.update({name: formula_of_two(expression) for name, expression in {
+    "atan2": ATAN2, "logaddexp": "max(x, y) + log1p(exp(-abs(x - y)))", "xlogy": "0 if x == 0 else x * log(y)",
+    "hypot": "m = max(abs(x), abs(y)); a = x / (1 if m == 0 else m); b = y / (1 if m == 0 else m); m * sqrt(a * a + b * b)"}.items()})
 
 
 @operation("gelu")
@@ -609,6 +623,27 @@ def where(w, call, condition, x, other):
 @operation("masked_fill")
 def masked_fill(w, call, x, mask, value):
     return w.map("where", mask, value, x)
+
+
+@operation("remainder", "fmod")
+def remainder(w, call, x, other):
+    """The quotient has no gradient."""
+    if not call.shapes[0][1].is_floating_point and is_large(w, x):
+        raise Refused("it computes with integers that may lie above 2^24, where gpunn has not every integer")
+    quotient = "floor_divide(x, y)" if call.op == "remainder" else "sign(x) * sign(y) * floor_divide(abs(x), abs(y))"
+    return w.expr(f"x - y * {quotient}", x, other)
+
+
+@operation("logit")
+def logit(w, call, x, eps=None):
+    limited = "x" if eps is None else f"clamp(x, {text(eps)}, {text(1 - eps)})"
+    return w.expr(f"p = {limited}; log(p / (1 - p))", x)
+
+
+@operation("nan_to_num")
+def nan_to_num(w, call, x, nan=None, posinf=None, neginf=None):
+    high, low = [text(limit if given is None else given) for limit, given in ((3.4028235e38, posinf), (-3.4028235e38, neginf))]
+    return w.expr(f"{text(nan or 0)} if x != x else {high} if x > 3.4028234e38 else {low} if x < -3.4028234e38 else x", x)
 
 
 @operation("lerp")
@@ -811,6 +846,86 @@ def roll(w, call, x, shifts, dims=()):
     return x
 
 
+@operation("flip")
+def flip(w, call, x, dims):
+    for dim in dims:
+        x = w.flip(x, normal_axis(dim, len(x.full)))
+    return x
+
+
+@operation("tril", "triu")
+def triangle(w, call, x, diagonal=0):
+    """Of matrices that a run computes."""
+    rows, columns = x.full[-2:]
+    if rows < 0 or columns < 0:
+        raise Refused("its triangle depends on the batch size")
+    keep = getattr(w.torch.ones(rows, columns), call.op)(diagonal)
+    return w.map("where", Constant(keep), x, 0.0)
+
+
+@operation("diagonal")
+def diagonal(w, call, x, offset=0, dim1=0, dim2=1):
+    """Row and column joined, it is a slice: each element of it lies a row and a column behind the one before."""
+    rank = len(x.full)
+    dim1, dim2 = normal_axis(dim1, rank), normal_axis(dim2, rank)
+    lead, (rows, columns) = [i for i in range(rank) if i not in (dim1, dim2)], (x.full[dim1], x.full[dim2])
+    if rows < 0 or columns < 0:
+        raise Refused("its axes depend on the batch size")
+    count, first = call.shapes[0][0][-1], offset if offset >= 0 else -offset * columns
+    y = w.permute(x, lead + [dim1, dim2])
+    y = w.reshape(y, y.shape[:-2] + (rows * columns,))
+    return w.slice(y, rank - 2, first, first + (count - 1) * (columns + 1) + 1, columns + 1)
+
+
+@operation("diag_embed")
+def diag_embed(w, call, x, offset=0, dim1=-2, dim2=-1):
+    rank, size = len(x.full), x.full[-1]
+    if offset or (normal_axis(dim1, rank + 1), normal_axis(dim2, rank + 1)) != (rank - 1, rank):
+        raise Refused("only the main diagonal of the last two axes is possible")
+    return w.map("mul", w.reshape(x, x.full + (1,)), Constant(w.torch.eye(size)))
+
+
+@operation("slice_scatter", "select_scatter")
+def slice_scatter(w, call, x, src, dim=0, start=None, end=None, step=1, index=None):
+    dim = normal_axis(dim, len(x.full))
+    if x.full[dim] < 0:
+        raise Refused("it changes samples of the batch")
+    if index is not None:
+        start = normal_axis(index, x.full[dim])
+        src, end = w.reshape(src, x.full[:dim] + (1,) + x.full[dim + 1:]), start + 1
+    start, end, step = slice(start, end, step).indices(x.full[dim])
+    if step != 1:
+        raise Refused("a step is not possible")
+    parts = [w.f32(w.whole(part)) for part in (w.slice(x, dim, 0, start), src, w.slice(x, dim, end, None))]
+    return w.add("concat", [part for part in parts if part.full[dim] > 0], x.full, dim=dim)
+
+
+@operation("unfold")
+def windows(w, call, x, dimension, size, step):
+    """Tensor.unfold: the cells of each window along a new last axis, a slice for each."""
+    dim = normal_axis(dimension, len(x.full))
+    count = call.shapes[0][0][dim]
+    parts = [w.slice(x, dim, i, i + (count - 1) * step + 1, step) for i in range(size)]
+    return stack(w, call, parts, len(x.full))
+
+
+@operation("im2col")
+def im2col(w, call, x, kernel_size, dilation, padding, stride):
+    """torch.nn.Unfold: a slice for each cell of the kernel."""
+    n, c, height, width = x.full
+    x = pad(w, call._replace(shapes=[((n, c, height + 2 * padding[0], width + 2 * padding[1]), call.shapes[0][1])]), x,
+            [padding[1], padding[1], padding[0], padding[0]])
+    rows, columns = [(size - d * (k - 1) - 1) // s + 1 for size, k, d, s in zip(x.full[2:], kernel_size, dilation, stride)]
+    cells = []
+    for i in range(kernel_size[0]):
+        band = w.slice(x, 2, i * dilation[0], i * dilation[0] + (rows - 1) * stride[0] + 1, stride[0])
+        for j in range(kernel_size[1]):
+            cell = w.slice(band, 3, j * dilation[1], j * dilation[1] + (columns - 1) * stride[1] + 1, stride[1])
+            cells.append(w.reshape(cell, (n, c, 1, rows * columns)))
+    y = w.add("concat", [w.f32(w.whole(cell)) for cell in cells], (n, c, len(cells), rows * columns), dim=2)
+    return w.reshape(y, (n, c * len(cells), rows * columns))
+
+
 @operation("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d", "replication_pad3d")
 def pad_with_own(w, call, x, padding):
     return pad(w, call, x, padding, "reflect" if call.op.startswith("reflection") else "replicate")
@@ -929,6 +1044,44 @@ def topk(w, call, x, k, dim=-1, largest=True, **_):
     return w.add("gather", [x, places], places.shape, dim=dim), places
 
 
+@operation("sort", "argsort")
+def sort(w, call, x, dim=-1, descending=False, **_):
+    """By their places, of equals the first one first."""
+    if not x.full:
+        raise Refused("a single number is not sorted")
+    y, places = topk(w, call, x, x.full[normal_axis(dim, len(x.full))], dim, descending)
+    return places if call.op == "argsort" else (y, places)
+
+
+@operation("prod")
+def prod(w, call, x, dim=None, keepdim=False, **_):
+    if dim is None:
+        x, dim = w.reshape(x, (product(x.full),)), 0
+    return w.reshape(w.fold("mul", x, normal_axis(dim, len(x.full))), call.shapes[0][0])
+
+
+@operation("cumprod")
+def cumprod(w, call, x, dim, **_):
+    return w.running("mul", x, normal_axis(dim, len(x.full)))
+
+
+@operation("cummax", "cummin")
+def cummax(w, call, x, dim):
+    if 1 in w.wanted:
+        raise Refused("its indices are not possible")
+    return w.running("maximum" if call.op == "cummax" else "minimum", x, normal_axis(dim, len(x.full))), None
+
+
+@operation("any", "all")
+def any_(w, call, x, dim=None, keepdim=False):
+    return w.reduce("max", truth(w, x), dim, keepdim) if call.op == "any" else amin(w, call, truth(w, x), dim, keepdim)
+
+
+@operation("count_nonzero")
+def count_nonzero(w, call, x, dim=None):
+    return w.integers(w.reduce("sum", w.expr("where(x == 0, 0, 1)", x), dim), INDICES)
+
+
 @operation("cumsum")
 def cumsum(w, call, x, dim, **_):
     x = w.f32(w.whole(x))
@@ -994,6 +1147,12 @@ def std(w, call, x, **arguments):
     return w.expr(ROOT, var(w, call, x, **arguments))
 
 
+@operation("var_mean", "std_mean")
+def var_mean(w, call, x, dim=None, **arguments):
+    y = (std if call.op == "std_mean" else var)(w, call, x, dim=dim, **arguments)
+    return y, w.reduce("mean", x, dim, arguments.get("keepdim", False))
+
+
 @operation("linalg_vector_norm", "norm", "frobenius_norm")
 def norm(w, call, x, ord=2, p=None, dim=None, keepdim=False, **_):
     order = number(ord if p is None else p)
@@ -1001,7 +1160,31 @@ def norm(w, call, x, ord=2, p=None, dim=None, keepdim=False, **_):
         return w.expr(ROOT, w.reduce("sum", w.map("square", x), dim, keepdim))
     if order in (1, math.inf):
         return w.reduce("sum" if order == 1 else "max", w.map("abs", x), dim, keepdim)
-    raise Refused(f"a norm of order {order} is not possible, only 1, 2 and inf")
+    if order == -math.inf:
+        return w.map("neg", w.reduce("max", w.expr("-abs(x)", x), dim, keepdim))
+    if order == 0:
+        return w.reduce("sum", w.expr("where(x == 0, 0, 1)", x), dim, keepdim)
+    total = w.reduce("sum", w.expr(f"where(x == 0, 0, pow(abs(where(x == 0, 1, x)), {text(order)}))", x), dim, keepdim)
+    return w.expr(f"where(x == 0, 0, pow(where(x == 0, 1, x), {text(1 / order)}))", total)
+
+
+@operation("dist")
+def dist(w, call, x, other, p=2):
+    return norm(w, call, w.map("sub", x, other), p=p)
+
+
+@operation("pairwise_distance")
+def pairwise_distance(w, call, x1, x2, p=2.0, eps=1e-6, keepdim=False):
+    return norm(w, call, w.expr(f"x - y + {text(eps)}", x1, x2), p=p, dim=-1, keepdim=keepdim)
+
+
+@operation("cdist", "_cdist_forward")
+def cdist(w, call, x1, x2, p=2.0, **_):
+    """Of all pairs, by their differences: what a product of matrices would round away near 0 stays."""
+    rank = len(x1.full)
+    x1 = w.reshape(x1, x1.full[:-1] + (1,) + x1.full[-1:])
+    x2 = w.reshape(x2, x2.full[:-2] + (1,) + x2.full[-2:])
+    return norm(w, call, w.map("sub", x1, x2), p=p, dim=rank)
 
 
 @operation("logsumexp")
@@ -1072,6 +1255,33 @@ def recurrent(w, call, x, hx=None, params=None, has_biases=True, num_layers=1, d
         shape = (directions * num_layers,) + states[0].shape[1:]
         result[i] = states[0] if num_layers == 1 else w.add("concat", list(states), shape, dim=0)
     return tuple(result)
+
+
+def gates(w, x, weight, bias, count):
+    """The parts of x times a weight [count * hidden, in], transposed."""
+    y = product_of(w, x, weight, True)
+    y = y if bias is None else w.map("add", y, bias)
+    return split_at(w, y, 1, [y.full[1] // count] * count)
+
+
+@operation("lstm_cell")
+def lstm_cell(w, call, x, hx, w_ih, w_hh, b_ih=None, b_hh=None):
+    i, f, g, o = [w.map("add", a, b) for a, b in zip(gates(w, x, w_ih, b_ih, 4), gates(w, hx[0], w_hh, b_hh, 4))]
+    c = w.expr("sigmoid(x0) * x1 + sigmoid(x2) * tanh(x3)", f, hx[1], i, g)
+    return w.expr("sigmoid(x) * tanh(y)", o, c), c
+
+
+@operation("gru_cell")
+def gru_cell(w, call, x, hx, w_ih, w_hh, b_ih=None, b_hh=None):
+    own, back = gates(w, x, w_ih, b_ih, 3), gates(w, hx, w_hh, b_hh, 3)
+    new = w.expr("tanh(x0 + sigmoid(x1 + x2) * x3)", own[2], own[0], back[0], back[2])
+    return w.expr("z = sigmoid(x0 + x1); (1 - z) * x2 + z * x3", own[1], back[1], new, hx)
+
+
+@operation("rnn_tanh_cell", "rnn_relu_cell")
+def rnn_cell(w, call, x, hx, w_ih, w_hh, b_ih=None, b_hh=None):
+    (own,), (back,) = gates(w, x, w_ih, b_ih, 1), gates(w, hx, w_hh, b_hh, 1)
+    return w.map("tanh" if call.op == "rnn_tanh_cell" else "relu", w.map("add", own, back))
 
 
 INDICES = ("i64", "i32")
@@ -1172,6 +1382,54 @@ def index_select(w, call, x, dim, index):
     return gather(w, call, x, dim, index)
 
 
+def places(w, index, size):
+    """An index as gather and scatter_add read it, none below 0."""
+    if isinstance(index, Constant):
+        return Constant(index.tensor.long() % size, index.full)
+    return index
+
+
+@operation("scatter", "scatter_add")
+def scatter(w, call, x, dim, index, src=None, value=None, reduce=None):
+    dim = normal_axis(dim, len(x.full))
+    if reduce not in (None, "add"):
+        raise Refused(f"reduce {reduce} is not possible")
+    src = w.view(w.tensor(float(value)), index.full) if src is None else src
+    for i, size in enumerate(index.full):
+        src = src if src.full[i] == size else w.slice(src, i, 0, size)
+        if i != dim and x.full[i] != size:
+            raise Refused("an index that is smaller than x is not possible")
+    return w.scatter(x, dim, places(w, index, x.full[dim]), src, call.op == "scatter_add" or reduce == "add")
+
+
+def slices_of(w, x, dim, index):
+    """index [count] as one for each element of the slices of x that it names."""
+    full = x.full[:dim] + index.full + x.full[dim + 1:]
+    one = tuple(size if i == dim else 1 for i, size in enumerate(full))
+    return w.view(w.tensor(w.reshape(places(w, index, x.full[dim]), one)), full)
+
+
+@operation("index_add", "index_copy", "index_fill")
+def index_add(w, call, x, dim, index, source=None, alpha=1, value=None):
+    dim = normal_axis(dim, len(x.full))
+    every = slices_of(w, x, dim, index)
+    source = w.view(w.f32(value), every.full) if source is None else w.scale(w.f32(w.whole(source)), number(alpha))
+    return w.scatter(x, dim, every, source, call.op == "index_add")
+
+
+@operation("index_put")
+def index_put(w, call, x, indices, values, accumulate=False, **_):
+    """Of places in the first axes, joined to one."""
+    if any(index is None or dtype_of(w, index) in ("bool", "u8") for index in indices) or any(d < 0 for d in x.full):
+        raise Refused("only places in the first axes of a tensor without the batch are possible")
+    sizes, tail = x.full[:len(indices)], x.full[len(indices):]
+    index, shape = joined_index(w, indices, sizes), broadcast([y.full for y in indices])
+    index = w.reshape(w.view(w.tensor(index), shape), (product(shape), 1))
+    every = w.view(w.tensor(index), (product(shape), product(tail)))
+    values = w.reshape(w.view(w.tensor(values), shape + tail), every.full)
+    return w.reshape(w.scatter(w.reshape(x, (product(sizes), product(tail))), 0, every, values, accumulate), x.full)
+
+
 def product_of(w, a, b, transpose_b=False):
     """torch.matmul, vectors too."""
     rank_a, rank_b = len(a.full), len(b.full)
@@ -1189,6 +1447,20 @@ def matmul(w, call, x, other=None, mat2=None, vec=None, tensor=None, **_):
     return product_of(w, x, next(y for y in (other, mat2, vec, tensor) if y is not None))
 
 
+@operation("outer", "ger")
+def outer(w, call, x, vec2):
+    return w.map("mul", w.reshape(x, x.full + (1,)), vec2)
+
+
+@operation("bilinear")
+def bilinear(w, call, input1, input2, weight, bias=None):
+    """sum over i, j of x1[i] weight[k][i][j] x2[j]: each pair's products as one row."""
+    (count, one, other), lead = weight.full, input1.full[:-1]
+    pairs = w.map("mul", w.reshape(input1, lead + (one, 1)), w.reshape(input2, lead + (1, other)))
+    y = product_of(w, w.reshape(pairs, lead + (one * other,)), w.reshape(weight, (count, one * other)), True)
+    return y if bias is None else w.map("add", y, bias)
+
+
 @operation("addmm", "baddbmm", "addbmm")
 def addmm(w, call, x, mat1=None, mat2=None, batch1=None, batch2=None, beta=1, alpha=1, **_):
     if call.op == "addbmm":
@@ -1200,9 +1472,25 @@ def addmm(w, call, x, mat1=None, mat2=None, batch1=None, batch2=None, beta=1, al
 @operation("einsum")
 def einsum(w, call, equation, tensors, **_):
     labels = equation.replace(" ", "").partition("->")[0].split(",")
-    if len(labels) > 2 or any(len(set(own)) != len(own) for own in (part.replace("...", "") for part in labels)):
-        raise Refused("only that of one or two tensors without repeated indices is possible")
+    if any(len(set(own)) != len(own) for own in (part.replace("...", "") for part in labels)):
+        raise Refused("repeated indices of a tensor are not possible")
+    if len(labels) > 2:
+        return einsum_of_many(w, call, labels, equation.replace(" ", "").partition("->")[2], tensors)
     return w.add("einsum", [w.f32(w.whole(x)) for x in tensors], call.shapes[0][0], equation=equation)
+
+
+def einsum_of_many(w, call, labels, result, tensors):
+    """Two at a time, keeping the indices that others or the result have."""
+    if any("." in part for part in labels):
+        raise Refused("an ellipsis in three tensors or more is not possible")
+    sizes = {c: size for part, x in zip(labels, tensors) for c, size in zip(part, x.full)}
+    own, y = labels[0], w.f32(w.whole(tensors[0]))
+    for i, (part, x) in enumerate(zip(labels[1:], tensors[1:]), 2):
+        later = set("".join(labels[i:])) | set(result)
+        kept = "".join(c for c in dict.fromkeys(own + part) if c in later) if i < len(labels) else result
+        y = w.add("einsum", [y, w.f32(w.whole(x))], tuple(sizes[c] for c in kept), equation=f"{own},{part}->{kept}")
+        own = kept
+    return y
 
 
 def has_gradient(x, of_inputs=True):
@@ -1335,14 +1623,32 @@ def weight_norm(w, call, v, g, dim=0):
 def pool(w, call, x, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, count_include_pad=True,
          divisor_override=None):
     axes = int(call.op[-2])
-    if set(along(dilation, axes)) != {1} or divisor_override is not None:
-        raise Refused("a dilation or divisor_override is not possible")
+    if divisor_override is not None:
+        raise Refused("divisor_override is not possible")
     x, kernel, padding = batched(w, x, axes), along(kernel_size, axes), along(padding, axes)
     stride = along(stride, axes) if stride else kernel
+    if set(along(dilation, axes)) != {1}:
+        return dilated_pool(w, call, x, kernel, stride, padding, along(dilation, axes))
     y = w.add(call.op, [x], x.shape[:2] + tuple(call.shapes[0][0][-axes:]), kernel_size=alike(kernel),
               stride=None if stride == kernel else alike(stride), padding=alike(padding) if any(padding) else None,
               ceil_mode=ceil_mode or None, count_include_pad=None if count_include_pad else False)
     return w.reshape(y, call.shapes[0][0])
+
+
+def dilated_pool(w, call, x, kernel, stride, padding, dilation):
+    """Maxima with gaps in their windows, one axis after another: a slice for each cell of the kernel."""
+    sizes = call.shapes[0][0][-len(kernel):]
+    ends = [(n - 1) * s + d * (k - 1) + 1 for n, k, s, d in zip(sizes, kernel, stride, dilation)]
+    after = [max(0, end - size - p) for end, size, p in zip(ends, x.full[2:], padding)]
+    if any(padding + after):
+        shape = x.full[:2] + tuple(p + size + a for p, size, a in zip(padding, x.full[2:], after))
+        x = w.add("pad", [x], shape, before=[0, 0] + padding, after=[0, 0] + after, value=-math.inf)
+    for axis, (n, k, s, d) in enumerate(zip(sizes, kernel, stride, dilation), 2):
+        cells = [w.slice(x, axis, i * d, i * d + (n - 1) * s + 1, s) for i in range(k)]
+        x = cells[0]
+        for cell in cells[1:]:
+            x = w.map("maximum", x, cell)
+    return w.reshape(x, call.shapes[0][0])
 
 
 @operation("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
@@ -1374,7 +1680,7 @@ def affine_grid(w, call, theta, size, align_corners=False):
 @operation("batch_norm", "_native_batch_norm_legit", "native_batch_norm")
 def batch_norm(w, call, x, weight, bias, running_mean, running_var, training, momentum, eps, **_):
     if running_mean is None:
-        raise Refused("track_running_stats=False is not possible")
+        return batch_norm_of_batch(w, x, weight, bias, eps)
     if training != w.training:
         raise Refused("its mode, of training or evaluation, is not the model's")
     if number(momentum) is None:
@@ -1386,6 +1692,15 @@ def batch_norm(w, call, x, weight, bias, running_mean, running_var, training, mo
     return w.layer(op, need_layer(w, w.layer_name(**parts)), x, x.full, parts,
                    eps=None if eps == 1e-5 else eps, momentum=None if momentum == 0.1 else momentum,
                    affine=False if weight is None else None)
+
+
+def batch_norm_of_batch(w, x, weight, bias, eps):
+    """Without running statistics, by those of the samples at hand in either mode."""
+    axes, column = [i for i in range(len(x.full)) if i != 1], (x.full[1],) + (1,) * (len(x.full) - 2)
+    centred = w.map("sub", x, w.reduce("mean", x, axes, True))
+    y = w.expr(f"x / sqrt(y + {text(eps)})", centred, w.reduce("mean", w.map("square", centred), axes, True))
+    y = y if weight is None else w.map("mul", y, w.reshape(weight, column))
+    return y if bias is None else w.map("add", y, w.reshape(bias, column))
 
 
 def norm_of_last(w, call, op, x, dims, eps, weight, bias):
@@ -1455,6 +1770,15 @@ OPERATIONS.update({
     "mse_loss": loss("mse_loss"), "l1_loss": loss("l1_loss"), "huber_loss": loss("huber_loss", "delta"),
     "smooth_l1_loss": loss("smooth_l1_loss", "beta"), "binary_cross_entropy": loss("bce_loss", "weight"),
     "binary_cross_entropy_with_logits": loss("bce_with_logits", "weight", "pos_weight"), "kl_div": loss("kl_div", "log_target")})
+
+
+@operation("poisson_nll_loss")
+def poisson_nll_loss(w, call, x, target, log_input, full, eps, reduction):
+    x, target = w.f32(w.whole(x)), w.f32(w.whole(target))
+    y = w.add("poisson_nll_loss", [x, target], x.shape if reduction == 0 else (), reduction=reduction_name(reduction),
+              log_input=None if log_input else False, eps=number(eps))
+    y.entry.attributes.update({"full": True} if full else {})
+    return y
 
 
 @operation("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d")

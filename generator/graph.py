@@ -813,6 +813,15 @@ class Graph:
                 x = self.slice(x, i, 0, 1, size)
         return self.node("gather", {"dim": axis}, (x, index), index.shape)
 
+    def scatter_add(self, x, index, src, dim):
+        check_f32(x, src)
+        check_indices(index, "index")
+        axis = axis_of(x, dim)
+        if src.shape != index.shape or src.shape[:axis] + src.shape[axis + 1:] != x.shape[:axis] + x.shape[axis + 1:]:
+            raise GraphError("x is %s, index %s and src %s; index and src need one shape, x's but for axis %d" % (
+                shape_text(x.shape), shape_text(index.shape), shape_text(src.shape), axis), "inputs")
+        return self.node("scatter_add", {"dim": axis}, (x, index, src), x.shape)
+
     def cast(self, x, dtype):
         return x if dtype == x.dtype else self.node("cast", {}, (x,), x.shape, dtype)
 

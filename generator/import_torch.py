@@ -3,13 +3,15 @@
 
     python3 -m generator.import_torch FILE.pt -o NAME.safetensors [--key state_dict]
 
-reads state_dicts that torch.save has written, in a zip archive or older, and NumPy's .npz. Names are kept, floats become F32. The
-pickle within a .pt is read by an unpickler that knows tensors and nothing else: no code of a file runs. A checkpoint that holds
-several groups of tensors (weights, an optimizer's state) needs a --key, and is told which there are.
+reads state_dicts that torch.save has written, in a zip archive or older, NumPy's .npz, and llama.cpp's .gguf. Names are kept, floats
+become F32, and so does what .gguf has quantised (Q8_0, Q4_K, Q6_K). The pickle within a .pt is read by an unpickler that knows
+tensors and nothing else: no code of a file runs. A checkpoint that holds several groups of tensors (weights, an optimizer's state)
+needs a --key, and is told which there are.
 """
 import argparse
+import os
 
-from .exchange import pickles, tensor_files
+from .exchange import gguf, pickles, tensor_files
 from .exchange.spec_writer import Refused, save_safetensors
 
 
@@ -26,15 +28,17 @@ def chosen(groups, key, path):
 
 
 def convert(path, output, key=None):
-    """Writes the tensors of a .pt or .npz file."""
-    tensors = tensor_files.read_npz(path) if path.endswith(".npz") else chosen(pickles.read(path), key, path)
+    """Writes the tensors of a .pt, .npz or .gguf file."""
+    readers = {".npz": tensor_files.read_npz, ".gguf": gguf.read}
+    read = readers.get(os.path.splitext(path)[1], lambda path: chosen(pickles.read(path), key, path))
+    tensors = read(path)
     save_safetensors(output, {name: tensor_files.for_gpunn(x) for name, x in tensors.items()})
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python3 -m generator.import_torch",
                                      description="Turns PyTorch's weights into safetensors.")
-    parser.add_argument("file", metavar="FILE.pt", help="of torch.save, or .npz")
+    parser.add_argument("file", metavar="FILE.pt", help="of torch.save, or .npz or .gguf")
     parser.add_argument("-o", dest="output", required=True, metavar="NAME.safetensors")
     parser.add_argument("--key", help="the group of tensors in a checkpoint that holds several; . is the outermost")
     options = parser.parse_args(arguments)

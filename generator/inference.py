@@ -20,8 +20,8 @@ REASONS = {
     "custom": "its code is the program's own; write it as an expr"}
 SUPPORTED = frozenset(CONVOLUTIONS + VIEWS + IN_PLACE + tuple(GATES) + tuple(
     kind + axes for kind in ("max_pool", "avg_pool", "adaptive_max_pool", "adaptive_avg_pool") for axes in ("2d", "3d")) + (
-        "linear", "matmul", "embedding", "permute", "concat", "slice", "pad", "expand", "gather", "cast", "sum", "max", "argmax",
-        "topk_indices", "interpolate", "scaled_dot_product_attention"))
+        "linear", "matmul", "embedding", "permute", "concat", "slice", "pad", "expand", "gather", "scatter_add", "cast", "sum", "max",
+        "argmax", "topk_indices", "interpolate", "scaled_dot_product_attention"))
 
 
 class Refused(Exception):

@@ -5,7 +5,7 @@ from .lower import BYTES, CLASS_LOSSES, ROW_NORMS, called
 
 LAYERS = partition.PRODUCTS
 NOT_COUNTED = LAYERS + POOLS + ("grid_sample", "affine_grid", "interpolate", "permute", "concat", "slice", "pad", "gather",
-                                 "argmax", "embedding", "expand", "cumsum", "topk_indices", "ctc_loss", "custom")
+                                 "scatter_add", "argmax", "embedding", "expand", "cumsum", "topk_indices", "ctc_loss", "custom")
 
 HOW = """\
 How this counts. Before: one kernel an op, as a framework runs that executes ops one by one. Each tensor that an op reads or

@@ -1,23 +1,20 @@
 """A model's weights from a safetensors file, for programs that hold them in their text; as bytes with a scale for each row; and
 what these cost, measured with a C compiler."""
-import array
 import ctypes
-import json
 import math
 import os
 import shlex
-import struct
 import subprocess
-import sys
 import tempfile
 
 from . import floats
+from .exchange import tensor_files
 from .graph import shape_text
 from .inference import CONVOLUTIONS, GATES
 
-CODES = {"F32": "f", "I64": "q", "I32": "i", "U8": "B", "BOOL": "B"}
 KINDS = {"f32": ctypes.c_float, "i64": ctypes.c_int64, "i32": ctypes.c_int32, "u8": ctypes.c_uint8, "bool": ctypes.c_uint8}
-TYPES = {"f32": "F32", "i64": "I64", "i32": "I32", "u8": "U8", "bool": "BOOL"}
+TYPES = {"f32": "float32", "i64": "int64", "i32": "int32", "u8": "uint8", "bool": "bool"}
+STORED = ("float32", "float16", "bfloat16")  # what weights may be kept as
 
 
 class WeightsError(Exception):
@@ -25,32 +22,18 @@ class WeightsError(Exception):
 
 
 def load(path):
-    """The tensors of a safetensors file: {name: (dtype, shape, bytes)}."""
+    """The Arrays of a safetensors file by name."""
     try:
-        with open(path, "rb") as file:
-            data = file.read()
-        size, = struct.unpack("<Q", data[:8])
-        header = json.loads(data[8:8 + size])
-        header.pop("__metadata__", None)
-        return {name: (t["dtype"], tuple(t["shape"]), data[8 + size + t["data_offsets"][0]:8 + size + t["data_offsets"][1]])
-                for name, t in header.items()}
+        return tensor_files.read_safetensors(path)
+    except tensor_files.FileError as fault:
+        raise WeightsError(str(fault)) from None
     except OSError as fault:
         raise WeightsError("%s cannot be read: %s" % (path, fault.strerror)) from None
-    except (ValueError, KeyError, TypeError, AttributeError, struct.error):
-        raise WeightsError("%s is no safetensors file" % path) from None
 
 
-def values(tensor):
-    """The numbers of a tensor of load()."""
-    dtype, _, data = tensor
-    if dtype == "F16":
-        return [number for number, in struct.iter_unpack("<e", data)]
-    if dtype == "BF16":
-        return [struct.unpack("<f", b"\0\0" + data[i:i + 2])[0] for i in range(0, len(data), 2)]
-    result = array.array(CODES[dtype], data)
-    if sys.byteorder == "big":
-        result.byteswap()
-    return result
+def described(x):
+    """An Array as messages name it; x None: there is none."""
+    return "nothing" if x is None else "%s %s" % (tensor_files.DTYPES[x.kind], shape_text(x.shape))
 
 
 def read(path, plan):
@@ -60,12 +43,11 @@ def read(path, plan):
     if missing:
         raise WeightsError("%s lacks %s; save the weights of this model" % (path, ", ".join("'%s'" % name for name in missing)))
     for t in plan.weights:
-        dtype, shape, data = found[t.name]
-        size = {"F32": 4, "F16": 2, "BF16": 2}.get(dtype)
-        if shape != t.shape or size is None or len(data) != math.prod(shape) * size:
-            raise WeightsError("'%s' in %s is %s %s, but must be F32, F16 or BF16 and %s" % (
-                t.name, path, dtype, shape_text(shape), shape_text(t.shape)))
-        result[t.id] = list(values(found[t.name]))
+        x = found[t.name]
+        if x.shape != t.shape or x.kind not in STORED:
+            raise WeightsError("'%s' in %s is %s, but must be F32, F16 or BF16 and %s" % (
+                t.name, path, described(x), shape_text(t.shape)))
+        result[t.id] = x.values
     return result
 
 
@@ -133,12 +115,11 @@ def inputs(plan, path):
     """Calls' arguments, as lists of ctypes arrays: as many calls as all inputs have whole batches for."""
     found, columns = load(path), []
     for t in plan.inputs:
-        dtype, shape, data = found.get(t.name, ("nothing", (), b""))
-        own, batched = plan.shape(t.id), bool(t.shape) and t.shape[0] < 0
-        if dtype != TYPES[t.dtype] or shape[batched:] != own[batched:] or -1 in t.shape[1:]:
-            raise WeightsError("'%s' in %s is %s %s, but must be %s %s, with N as its first axis" % (
-                t.name, path, dtype, shape_text(shape), TYPES[t.dtype], shape_text(t.shape)))
-        numbers, size = list(values(found[t.name])), plan.count(t.id)
+        x, own, batched = found.get(t.name), plan.shape(t.id), bool(t.shape) and t.shape[0] < 0
+        if x is None or x.kind != TYPES[t.dtype] or x.shape[batched:] != own[batched:] or -1 in t.shape[1:]:
+            raise WeightsError("'%s' in %s is %s, but must be %s %s, with N as its first axis" % (
+                t.name, path, described(x), tensor_files.DTYPES[TYPES[t.dtype]], shape_text(t.shape)))
+        numbers, size = x.values, plan.count(t.id)
         columns.append([(KINDS[t.dtype] * size)(*numbers[start:start + size])
                         for start in range(0, len(numbers) - size + 1, size)])
     calls = min([len(column) for t, column in zip(plan.inputs, columns) if t.shape and t.shape[0] < 0], default=1)

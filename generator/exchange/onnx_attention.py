@@ -2,7 +2,7 @@
 import math
 
 from .arrays import Array, check_count, gathered, strides
-from .onnx_ops import counted, flipped, operation
+from .onnx_ops import counted, operation
 from .spec_writer import Constant, Parameter, Refused, text
 
 
@@ -159,7 +159,7 @@ def recurrent(w, call, x, w_ih, w_hh, bias=None, lengths=None, h_0=None, c_0=Non
     if direction == "reverse":
         if lengths is not None:
             raise Refused("lengths in the reverse direction alone are not possible")
-        x = flipped(w, x, 0)
+        x = w.flip(x, 0)
     starts = [None if h is None or is_zero(h) else w.permute(h, (1, 0, 2)) if last_first else w.f32(w.whole(h)) for h in (h_0, c_0)]
     starts = starts[:2 if call.op == "LSTM" else 1]
     wanted = any(call.outputs[1:])
@@ -173,7 +173,7 @@ def recurrent_results(w, call, node, x, directions, hidden, states, last_first):
     """Y [length, directions, n, hidden] and the last states [directions, n, hidden]; with n in front for layout 1."""
     length, n = x.full[0], x.full[1]
     y = w.reshape(w.slice(node, 0, 0, length), (length, n, directions, hidden))
-    y = flipped(w, y, 0) if call.get("direction", "") == "reverse" else y
+    y = w.flip(y, 0) if call.get("direction", "") == "reverse" else y
     results = [w.permute(y, (1, 0, 2, 3) if last_first else (0, 2, 1, 3))]
     for i in range(states if any(call.outputs[1:]) else 0):
         state = w.reshape(w.slice(node, 0, length + i, length + i + 1), (directions, n, hidden))

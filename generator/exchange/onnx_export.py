@@ -387,6 +387,11 @@ def gather(e, t, x, index):
     return e.node("GatherElements", [x, index], axis=t.attrs["dim"])
 
 
+@export("scatter_add")
+def scatter_add(e, t, x, index, src):
+    return e.node("ScatterElements", [x, index, src], axis=t.attrs["dim"], reduction="add")
+
+
 @export("cast")
 def cast(e, t, x):
     return e.node("Cast", [x], to=NUMBERS[KINDS[t.dtype]])

@@ -69,6 +69,10 @@ class OnnxWriter(Writer):
         return Constant(Array("float32", (), [float(x)]))
 
     @staticmethod
+    def numbers(values, shape):
+        return Constant(Array("float32", shape, [float(x) for x in values]))
+
+    @staticmethod
     def f32_bytes(tensor):
         if not is_float(tensor.kind) and any(abs(x) > 1 << 24 for x in tensor.values):
             raise Refused("it computes with integers above 2^24, where gpunn has not every one")

@@ -4,11 +4,10 @@ Each op gets the writer, the Call and its operands, None for those left out; the
 """
 import math
 
-from .. import table
 from . import fold
 from .arrays import RANGES, Array, check_count, is_float
 from .onnx_file import KINDS
-from .spec_writer import COSH, SINH, Constant, Parameter, Refused, Value, broadcast, normal_axes, normal_axis, product, text
+from .spec_writer import FORMULAS, Constant, Parameter, Refused, Value, broadcast, normal_axes, normal_axis, product, text
 
 OPERATIONS = {}
 RESULT_KINDS = {}  # of ops whose results have not the kind of their first operand; own: they tell it themselves
@@ -58,16 +57,11 @@ def formula(expression, **defaults):
 
 TABLE = {"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "Abs": "abs", "Neg": "neg", "Sign": "sign", "Floor": "floor",
          "Exp": "exp", "Log": "log", "Sqrt": "sqrt", "Reciprocal": "reciprocal", "Erf": "erf", "Sin": "sin", "Cos": "cos",
-         "Softsign": "softsign", "HardSwish": "hardswish", "Mish": "mish", "Atan": "atan", "Asin": "asin", "Acos": "acos"}
-OPERATIONS.update({name: unary(own) for name, own in TABLE.items() if own in table.ops()})
+         "Softsign": "softsign", "HardSwish": "hardswish", "Mish": "mish"}
+OPERATIONS.update({name: unary(own) for name, own in TABLE.items()})
 
-FORMULAS = {
-    "Ceil": "-floor(-x)", "Tan": "sin(x) / cos(x)", "Sinh": SINH, "Cosh": COSH,
-    "Asinh": "a = abs(x); sign(x) * log1p(a + a * a / (1 + sqrt(a * a + 1)))",
-    "Acosh": "log(x + sqrt(x - 1) * sqrt(x + 1))", "Atanh": "0.5 * (log1p(x) - log1p(-x))",
-    "Round": "f = floor(x); d = x - f; where(d > 0.5, f + 1, where(d < 0.5, f, where(d == 0.5, 2 * floor(0.5 * f + 0.5), x)))",
-    "Not": "where(x == 0, 1, 0)", "IsNaN": "where(x != x, 1, 0)"}
-OPERATIONS.update({name: formula(expression) for name, expression in FORMULAS.items()})
+OPERATIONS.update({name.capitalize(): formula(expression) for name, expression in FORMULAS.items()})
+OPERATIONS.update({"Not": formula("where(x == 0, 1, 0)"), "IsNaN": formula("where(x != x, 1, 0)")})
 OPERATIONS.update({
     "ThresholdedRelu": formula("where(x > {alpha}, x, 0)", alpha=1.0),
     "HardSigmoid": formula("max(0, min(1, {alpha} * x + {beta}))", alpha=0.2, beta=0.5),
@@ -177,6 +171,26 @@ def mod(w, call, a, b):
         return w.expr("q = floor_divide(abs(x), abs(y)); where(x < 0, abs(y) * q - abs(x), abs(x) - abs(y) * q)", a, b)
     return w.expr("r = where((x < 0) == (y < 0), x, where(x == 0, x, y)) + 0 * x + (0 if y == y else y); "
                   "where(abs(y) <= 3.4028234e38, x - y * floor_divide(x, y), r)", a, b)
+
+
+@operation("BitShift")
+def bit_shift(w, call, a, b):
+    """Shifts below 0 are larger than all others."""
+    low, high = RANGES[w.kind_of(a)]
+    bits = (high - low).bit_length()
+    w.note_integers(call)
+    if call.get("direction", "LEFT") == "RIGHT":
+        return w.expr("floor(x / pow(2, %d if y < 0 else min(y, %d)))" % (bits, bits), a, b)
+    return w.wrapped(w.expr("x * pow(2, y) if 0 <= y < %d else 0" % bits, a, b), w.kind_of(a))
+
+
+@operation("BitwiseNot")
+def bitwise_not(w, call, x):
+    low, high = RANGES[w.kind_of(x)]
+    if high >= 1 << 24 and low == 0:
+        raise Refused("a complement above 2^24 is not possible")
+    w.note_integers(call)
+    return w.expr("%d - x" % (low + high), x)
 
 
 @operation("Pow")
@@ -317,22 +331,8 @@ def slice_(w, call, x, starts=None, ends=None, axes=None, steps=None):
             raise Refused("its result is empty")
         last = start + (count - 1) * step
         x = w.slice(x, axis, min(start, last), max(start, last) + 1, abs(step))
-        x = flipped(w, x, axis) if step < 0 and count > 1 else x
+        x = w.flip(x, axis) if step < 0 and count > 1 else x
     return x
-
-
-def flipped(w, x, axis):
-    """x with an axis in reverse, by a gather."""
-    size, rank = x.full[axis], len(x.full)
-    check_count(size)
-    index = Array("int64", [size if i == axis else 1 for i in range(rank)], list(range(size))[::-1])
-    return picked(w, x, axis, Constant(index, [size if i == axis else dim for i, dim in enumerate(x.full)]))
-
-
-def picked(w, x, axis, index):
-    """gather along an axis; index: as many axes as x has."""
-    index = w.integers(w.whole(index), ("i64", "i32"))
-    return w.add("gather", [w.f32(w.whole(x)), index], (), dim=axis)
 
 
 def in_range(w, index, size):
@@ -357,7 +357,7 @@ def gather(w, call, x, index):
         return w.reshape(looked_up(w, call, x, index, size, product(tail)), shape + tail)
     count = fold.dim_of(product(map(fold.of_dim, shape)))
     index = w.reshape(index, (1,) * len(lead) + (count,) + (1,) * len(tail))
-    y = picked(w, x, axis, w.view(w.tensor(index), lead + (count,) + tail))
+    y = w.pick(x, axis, w.view(w.tensor(index), lead + (count,) + tail))
     return w.reshape(y, lead + shape + tail)
 
 
@@ -373,7 +373,7 @@ def looked_up(w, call, x, index, rows, width):
 @operation("GatherElements")
 def gather_elements(w, call, x, index):
     axis = normal_axis(call.get("axis", 0), len(x.full))
-    return picked(w, x, axis, in_range(w, index, x.full[axis]))
+    return w.pick(x, axis, in_range(w, index, x.full[axis]))
 
 
 @operation("Pad")
@@ -433,21 +433,49 @@ def space_to_depth(w, call, x):
 def gather_nd(w, call, x, index):
     """By one index into all the axes that are picked from, as rows of a matrix."""
     lead, depth = call.get("batch_dims", 0), index.full[-1]
-    sizes, tail = x.full[lead:lead + depth], x.full[lead + depth:]
+    tail, rows = x.full[lead + depth:], joined_places(w, x, index, lead)
+    matrix = w.reshape(x, (product(x.full[:lead + depth]), product(tail)))
+    y = w.pick(matrix, 0, w.view(w.tensor(rows), (rows.full[0], product(tail))))
+    return w.reshape(y, index.full[:-1] + tail)
+
+
+def joined_places(w, x, index, lead=0):
+    """The rows [count, 1] of x as a matrix that index [..., depth] names, behind so many axes that both have."""
+    depth = index.full[-1]
     if any(dim < 0 for dim in x.full) or any(dim < 0 for dim in index.full):
         raise Refused("it picks samples of the batch")
-    rows, outer = product(x.full[:lead + depth]), product(x.full[:lead])
-    shape = index.full[:-1]
-    index, stride, place = w.reshape(index, (outer, product(index.full[lead:-1]), depth)), product(sizes), None
+    sizes, outer, place = x.full[lead:lead + depth], product(x.full[:lead]), None
+    stride = product(sizes)
+    index = w.reshape(index, (outer, product(index.full[lead:-1]), depth))
+    starts = w.numbers([i * stride for i in range(outer)], (outer, 1, 1))
     for i, size in enumerate(sizes):
         stride //= size
         own = w.scale(w.f32(in_range(w, w.slice(index, 2, i, i + 1), size)), stride)
         place = own if place is None else w.map("add", place, own)
-    starts = Constant(Array("float32", (outer, 1, 1), [float(i * product(sizes)) for i in range(outer)]))
-    place = w.reshape(w.map("add", place, starts), (product(place.full), 1))
-    matrix = w.reshape(x, (rows, product(tail)))
-    y = picked(w, matrix, 0, w.view(w.tensor(place), (place.full[0], product(tail))))
-    return w.reshape(y, shape + tail)
+    place = w.map("add", place, starts)
+    return w.reshape(place, (product(place.full), 1))
+
+
+def adds(call):
+    reduction = call.get("reduction", "none")
+    if reduction not in ("none", "add"):
+        raise Refused("reduction %s is not possible" % reduction)
+    return reduction == "add"
+
+
+@operation("ScatterElements", "Scatter")
+def scatter_elements(w, call, x, index, updates):
+    axis = normal_axis(call.get("axis", 0), len(x.full))
+    return w.scatter(x, axis, in_range(w, index, x.full[axis]), updates, adds(call))
+
+
+@operation("ScatterND")
+def scatter_nd(w, call, x, index, updates):
+    depth = index.full[-1]
+    tail, rows = product(x.full[depth:]), joined_places(w, x, index)
+    every = w.view(w.tensor(rows), (rows.full[0], tail))
+    y = w.scatter(w.reshape(x, (product(x.full[:depth]), tail)), 0, every, w.reshape(updates, every.full), adds(call))
+    return w.reshape(y, x.full)
 
 
 @operation("Trilu")
@@ -509,14 +537,9 @@ def log_sum_exp(w, x, axes, keep):
 
 
 def product_along(w, x, axes, keep):
-    """The product of slices along each axis in turn."""
+    """Along each axis in turn."""
     for axis in axes:
-        parts = [w.slice(x, axis, i, i + 1) for i in range(x.full[axis])]
-        if not 0 < x.full[axis] <= 256:
-            raise Refused("a product of %d factors is not possible" % x.full[axis])
-        x = parts[0]
-        for part in parts[1:]:
-            x = w.map("mul", x, part)
+        x = w.fold("mul", x, axis)
     return x if keep else w.reshape(x, tuple(size for i, size in enumerate(x.full) if i not in axes))
 
 
@@ -538,7 +561,7 @@ def arg_max(w, call, x):
     keep = True if call.get("keepdims", 1) else None
     if not call.get("select_last_index", 0):
         return w.add("argmax", [x], (), dim=axis, keepdim=keep)
-    last = w.add("argmax", [flipped(w, x, axis)], (), dim=axis, keepdim=keep)
+    last = w.add("argmax", [w.flip(x, axis)], (), dim=axis, keepdim=keep)
     return w.expr("%d - x" % (x.full[axis] - 1), w.f32(last))
 
 
@@ -580,13 +603,17 @@ def softmax(w, call, x):
     return w.reshape(w.add(op, [rows_of(w, x, axis)], (), dim=1), x.full)
 
 
-@operation("CumSum")
-def cum_sum(w, call, x, axis):
+@operation("CumSum", "CumProd")
+def cumulative(w, call, x, axis):
     axis, x = normal_axis(numbers(w, axis, "axis")[0], len(x.full)), w.f32(w.whole(x))
-    x = flipped(w, x, axis) if call.get("reverse", 0) else x
-    y = w.add("cumsum", [x], (), dim=axis)
-    y = w.map("sub", y, x) if call.get("exclusive", 0) else y
-    return flipped(w, y, axis) if call.get("reverse", 0) else y
+    x = w.flip(x, axis) if call.get("reverse", 0) else x
+    y = w.add("cumsum", [x], (), dim=axis) if call.op == "CumSum" else w.running("mul", x, axis)
+    if call.get("exclusive", 0) and call.op == "CumSum":
+        y = w.map("sub", y, x)
+    elif call.get("exclusive", 0):
+        before = [int(i == axis) for i in range(len(x.full))]
+        y = padded(w, w.slice(y, axis, 0, x.full[axis] - 1), before, [0] * len(before), value=1.0)
+    return w.flip(y, axis) if call.get("reverse", 0) else y
 
 
 @operation("Einsum")

@@ -135,6 +135,21 @@ ERFC = ("a = min(abs(x), 11); t = 1 / (1 + 0.5 * a); b = floor(16 * a) / 16; "
         "p = -1.26546872 + t * (0.999060392 + t * (0.382924557 + t * (0.052532699 + t * (-0.0518615171 + t * (0.0203504916 + "
         "t * (-0.81853658 + t * (1.24898505 + t * (-0.720157564 + t * 0.152171284)))))))); "
         "r = t * exp(-b * b) * exp((b - a) * (b + a) + p); e = erf(x); detach(2 - r if x < 0 else r) + (detach(e) - e)")
+# The angle of a tangent t, |t| <= 1, by halving it: within 2e-7 of the result.
+ANGLE = ("u = t / (1 + sqrt(1 + t * t)); q = u * u; r = 2 * u * (0.999999999 + q * (-0.333333075 + q * (0.199982108 + "
+         "q * (-0.142399829 + q * (0.105728145 + q * -0.0603324173))))); ")
+ATAN = ("t = 1 / (v if abs(v) > 1 else 1) if abs(v) > 1 else v; " + ANGLE +
+        "s = pi / 2 - r if v > 1 else -pi / 2 - r if v < -1 else r; ")
+ROUND = "f = floor(x); d = x - f; f if d < 0.5 else f + 1 if d > 0.5 else 2 * floor(0.5 * f + 0.5) if d == 0.5 else x"
+FORMULAS = {  # of one x, by PyTorch's names
+    "tan": "sin(x) / cos(x)", "sinh": SINH, "cosh": COSH, "ceil": "-floor(-x)", "round": ROUND,
+    "asinh": "a = abs(x); x if a == 0 else sign(x) * log1p(a + a * a / (1 + sqrt(a * a + 1)))",
+    "acosh": "log(x + sqrt(x - 1) * sqrt(x + 1))", "atanh": "0.5 * (log1p(x) - log1p(-x))",
+    "atan": "v = x; " + ATAN + "s", "asin": "t = x / (1 + sqrt((1 - x) * (1 + x))); " + ANGLE + "2 * r",
+    "acos": "v = sqrt((1 - x) / (1 + x)); " + ATAN + "2 * s"}
+# Of y by x, operands x and y: the smaller by the larger, so that nothing overflows.
+ATAN2 = ("o = abs(x) > abs(y); n = y if o else x; m = x if o else y; t = n / (1 if m == 0 else m); " + ANGLE +
+         "((-pi if x < 0 else pi) / 2 - r) if o else r + ((-pi if x < 0 else pi) if y < 0 else 0)")
 
 
 # ---- the spec that is being written ------------------------------------------------------------------------------------
@@ -260,6 +275,54 @@ class Writer:
         axes = normal_axes(axes, rank)
         shape = [1 if i in axes else d for i, d in enumerate(x.shape) if keepdim or i not in axes]
         return self.add(op, [x], shape, dims=None if len(axes) == rank else axes, keepdim=True if keepdim else None)
+
+    def flip(self, x, axis):
+        """x with an axis in reverse, by a gather."""
+        size, full = x.full[axis], tuple(x.full)
+        if size < 0:
+            raise Refused("it turns the batch round")
+        own = tuple(size if i == axis else 1 for i in range(len(full)))
+        return self.pick(x, axis, self.view(self.tensor(self.numbers(range(size - 1, -1, -1), own)), full))
+
+    def pick(self, x, axis, index):
+        """gather along an axis; index: of as many axes as x."""
+        index = self.integers(self.whole(index), ("i64", "i32"))
+        return self.add("gather", [self.f32(self.whole(x)), index], index.shape, dim=axis)
+
+    def running(self, op, x, axis):
+        """Along an axis what op makes of all elements so far, in steps that double."""
+        x, step = self.f32(self.whole(x)), 1
+        size = self.known_size(x, axis)
+        while step < size:
+            later = self.map(op, self.slice(x, axis, step, size), self.slice(x, axis, 0, size - step))
+            x, step = self.add("concat", [self.slice(x, axis, 0, step), later], x.shape, dim=axis), 2 * step
+        return x
+
+    def fold(self, op, x, axis):
+        """What op makes of all elements of an axis, which has size 1 then, in steps that halve it."""
+        x = self.f32(self.whole(x))
+        while self.known_size(x, axis) > 1:
+            size, half = x.full[axis], x.full[axis] // 2
+            y = self.map(op, self.slice(x, axis, 0, half), self.slice(x, axis, half, 2 * half))
+            shape = y.shape[:axis] + (half + 1,) + y.shape[axis + 1:]
+            x = self.add("concat", [y, self.slice(x, axis, size - 1, size)], shape, dim=axis) if size % 2 else y
+        return x
+
+    @staticmethod
+    def known_size(x, axis):
+        if x.full[axis] < 1:
+            raise Refused("the axis is the batch or empty")
+        return x.full[axis]
+
+    def scatter(self, x, axis, index, src, adds):
+        """x with src at the places of index, or added there; of elements for one place that do not add up, their mean."""
+        x, src, index = self.f32(self.whole(x)), self.f32(self.whole(src)), self.integers(self.whole(index), ("i64", "i32"))
+        if adds:
+            return self.add("scatter_add", [x, index, src], x.shape, dim=axis)
+        blank = self.map("mul_scalar", x, value=0.0)
+        ones = self.whole(Constant(self.constant_of(1.0).tensor, src.full))
+        count, total = [self.add("scatter_add", [blank, index, y], x.shape, dim=axis) for y in (ones, src)]
+        return self.expr("x if y == 0 else z / max(y, 1)", x, count, total)
 
     def matmul(self, a, b, transpose_b=False):
         a, b, transpose_a = self.f32(self.whole(a)), self.f32(self.whole(b)), False

@@ -16,6 +16,7 @@ ZIP_FAULTS = (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, Runtim
               OverflowError, MemoryError, struct.error, zlib.error)
 _KINDS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
           "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool"}
+DTYPES = {kind: name for name, kind in _KINDS.items()}
 _NUMPY = {"f2": "float16", "f4": "float32", "f8": "float64", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64",
           "u1": "uint8", "u2": "uint16", "u4": "uint32", "u8": "uint64", "b1": "bool"}
 

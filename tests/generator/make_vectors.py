@@ -31,8 +31,8 @@ EXPRESSIONS = (
 INTEGERS = {  # ops that read integers: as which operand, of which dtypes
     "cross_entropy": (1, graph.CLASS_DTYPES), "nll_loss": (1, graph.CLASS_DTYPES), "accuracy": (1, graph.CLASS_DTYPES),
     "one_hot": (0, graph.CLASS_DTYPES),
-    "embedding": (0, graph.INDEX_DTYPES), "gather": (1, graph.INDEX_DTYPES), "multi_margin_loss": (1, graph.CLASS_DTYPES),
-    "ctc_loss": (1, graph.INDEX_DTYPES)}
+    "embedding": (0, graph.INDEX_DTYPES), "gather": (1, graph.INDEX_DTYPES), "scatter_add": (1, graph.INDEX_DTYPES),
+    "multi_margin_loss": (1, graph.CLASS_DTYPES), "ctc_loss": (1, graph.INDEX_DTYPES)}
 OPS = list(spec.ops())
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 
@@ -209,7 +209,7 @@ class Maker:
             shape = [7, "N", 5]
         dtype = self.pick(INTEGERS.get(op, (0, graph.CLASS_DTYPES))[1])
         self.entries = [{"op": "input", "name": "a", "shape": shape},
-                        {"op": "input", "name": "b", "dtype": dtype, "shape": shape if op == "gather" else ["N"]}]
+                        {"op": "input", "name": "b", "dtype": dtype, "shape": shape if op in ("gather", "scatter_add") else ["N"]}]
         if op == "grid_sample":
             self.entries.append({"op": "input", "name": "c", "shape": ["N", 3, 5, 2]})
         if op in GATES:

@@ -107,7 +107,7 @@ class Cli(unittest.TestCase):
         tensor_file.save(self.path("x"), {"x": ("F32", [3, 64], array.array("f", [0.01 * k for k in range(192)]).tobytes())})
         out = self.good(*words, "--weights", path, "--int8", "--samples", self.path("x"))
         self.assertRegex(out, r"\Aint8 against float, 3 samples:\n  ln: largest difference \S+, root mean square \S+ of \S+ \([0-9.]+ %\)\n\Z")
-        self.bad("'x' in .*/w is nothing \\[\\], but must be F32 \\[N, 64\\]", *words, "--weights", path, "--int8", "--samples", path)
+        self.bad("'x' in .*/w is nothing, but must be F32 \\[N, 64\\]", *words, "--weights", path, "--int8", "--samples", path)
         with mock.patch.dict(os.environ, CC="no-such-compiler"):
             self.bad("needs a C compiler, but no-such-compiler", *words, "--weights", path, "--int8", "--samples", self.path("x"))
 
@@ -139,7 +139,7 @@ class Cli(unittest.TestCase):
         self.bad("--batch 0", *words, "--batch", "0", code=2)
         self.bad("--samples needs --int8", *words, "--weights", path, "--samples", path, code=2)
         self.bad("cannot be read", *words, "--weights", self.path("none"))
-        self.bad("is no safetensors file", *words, "--weights", self.spec)
+        self.bad("this is no safetensors file", *words, "--weights", self.spec)
         tensors["fc.bias"] = ("F32", [8, 8], tensors["fc.bias"][2])
         tensor_file.save(path, tensors)
         self.bad("'fc.bias' in .* is F32 \\[8, 8\\], but must be", *words, "--weights", path)

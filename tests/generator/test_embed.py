@@ -8,6 +8,7 @@ import tempfile
 import unittest
 
 from generator import emit_embedded
+from generator.exchange.arrays import Array
 from tests import tensor_file
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -74,8 +75,8 @@ class Embedded(unittest.TestCase):
     def test_programs(self):
         def through(dtype):
             def rounded(value):
-                data = emit_embedded.converted(("F32", (1,), struct.pack("<f", value)), dtype, "")
-                return struct.unpack("<f", emit_embedded.converted((dtype, (1,), data), "F32", ""))[0]
+                data = emit_embedded.converted(Array("float32", (1,), [value]), dtype, "")
+                return struct.unpack("<f", emit_embedded.converted(Array({"F32": "float32", "F16": "float16", "BF16": "bfloat16"}[dtype], (1,), raw=data), "F32", ""))[0]
             return rounded
 
         build = self.call(["cc", "-O0", "-std=c99", "-DGPUNN_IMPLEMENTATION", "-x", "c", "-c", os.path.join(ROOT, "gpunn.h"), "-o", "gpunn.o"],
@@ -104,7 +105,7 @@ class Embedded(unittest.TestCase):
         pairs = {0x3F808000: 0x3F80, 0x3F818000: 0x3F82, 0x3F808001: 0x3F81, 0x7F7FFFFF: 0x7F80, 0x7F800001: 0x7FC0, 0x80000000: 0x8000,
                  0xFF800000: 0xFF80}
         for bits, half in pairs.items():
-            data = emit_embedded.converted(("F32", (1,), struct.pack("<I", bits)), "BF16", "")
+            data = emit_embedded.converted(Array("float32", (1,), raw=struct.pack("<I", bits)), "BF16", "")
             self.assertEqual(struct.unpack("<H", data)[0], half, hex(bits))
 
     def test_refusals(self):
@@ -116,7 +117,7 @@ class Embedded(unittest.TestCase):
         self.assertIn("'fc.bias' has a value that F16 cannot hold", self.embed("-o", self.path("tiny"), "--store", "f16").stdout)
         with open(self.path("w.safetensors"), "wb") as file:
             file.write(b"PK\3\4 no such file")
-        self.refused("w.safetensors is no safetensors file")
+        self.refused("w.safetensors: this is no safetensors file")
         self.assertEqual(sorted(os.listdir(self.folder)), ["net.json", "w.safetensors"])
         for words, part in (["--report"], "leave out"), (["-o", self.path("tiny"), "--math", "fast"], "leave out"), ([], "-o NAME"):
             done = self.embed(*words)

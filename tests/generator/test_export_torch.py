@@ -234,14 +234,14 @@ class Refusals(Export):
         def forward(self, x):
             x = self.odd(x)
             x = self.fc(x.logcumsumexp(1))
-            return x.norm(3)
+            return x.erfinv()
         net = Net(forward, odd=Net(lambda self, x: torch.digamma(x)), fc=nn.Linear(5, 5))
         found = self.problems(net, torch.ones(3, 5))
         self.assertEqual(len(found), 3, found)
         for text, part in zip(found, ("digamma (in odd, test_export_torch.py:", "logcumsumexp (test_export_torch.py:",
-                                      "linalg_vector_norm (test_export_torch.py:")):
+                                      "erfinv (test_export_torch.py:")):
             self.assertEqual(text[:len(part)], part)
-        self.assertIn("a norm of order 3.0 is not possible", found[2])
+        self.assertIn("it has no counterpart in gpunn", found[2])
         with self.assertRaisesRegex(export_torch.Unsupported, r"3 operations of Net cannot be exported:\n  digamma"):
             raise export_torch.Unsupported("Net", found)
 
@@ -259,7 +259,11 @@ class Refusals(Export):
                 ("another view is used later", lambda x: (y := x * 2, y.detach().zero_(), x + y)[-1], (3, 4)),
                 ("integers", lambda x: x.argmax(1) * 2, (3, 4)),
                 ("may lie above 2\\^24", lambda x: x * (x.long() == 2 ** 24 + 1), (3, 4)),
-                ("norm of order 3", lambda x: x.norm(3), (3, 4)),
+                ("its indices are not possible", lambda x: x.cummax(1)[1], (3, 4)),
+                ("the axis is the batch", lambda x: x.prod(0), (3, 4)),
+                ("turns the batch round", lambda x: x.flip(0), (3, 4)),
+                ("an index that is smaller than x", lambda x: x.scatter(1, torch.tensor([[0]]), 1.0), (3, 4)),
+                ("only places in the first axes", lambda x: x.index_put((torch.tensor([0]),), torch.ones(4)), (3, 4)),
                 ("inf cannot stand in a formula", lambda x: F.threshold(x, 0.5, float("inf")), (3, 4)),
                 ("its mode", lambda x: F.dropout(x, 0.5, training=False), (3, 4)),
                 ("only works with this batch size|cannot capture it|depend on the batch size",

@@ -16,6 +16,7 @@ from unittest import mock
 
 from generator import import_torch
 from generator.exchange import pickles, tensor_files
+from generator.exchange.spec_writer import Refused
 from generator.exchange.tensor_files import FileError
 
 Storage = collections.namedtuple("Storage", "kind key data")
@@ -114,6 +115,81 @@ class Weights(Import):
         with zipfile.ZipFile(buffer, "w") as archive:
             archive.writestr("fc.weight.npy", npy)
         self.assertEqual(self.converted(buffer.getvalue(), "w.npz"), {"fc.weight": ("float32", (2,), [1.0, 2.0])})
+
+
+def text(x):
+    return struct.pack("<Q", len(x)) + x.encode()
+
+
+def gguf_file(tensors, facts=(), alignment=32):
+    """tensors: (name, shape, type, bytes)."""
+    facts = [text("general.alignment") + struct.pack("<II", 4, alignment)] + list(facts)
+    head, body = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(facts)) + b"".join(facts), b""
+    for name, shape, kind, data in tensors:
+        head += text(name) + struct.pack("<I%dQIQ" % len(shape), len(shape), *shape[::-1], kind, len(body))
+        body += data + bytes(-len(data) % alignment)
+    return head + bytes(-len(head) % alignment) + body
+
+
+# By hand, as llama.cpp describes its blocks: part i of Q4_K has these scales and minima, part i of Q6_K the scale i - 8.
+SCALES, MINIMA = (1, 2, 3, 4, 5 + 16, 6 + 32, 7, 8 + 48), (0, 1, 2, 3, 4, 5 + 16, 6, 7)
+Q8 = struct.pack("<e32b", 0.5, *range(-16, 16))
+Q4 = struct.pack("<ee", 2, 0.5) + bytes([1 | 64, 2 | 128, 3, 4 | 192, 0, 1 | 64, 2, 3] + [5 | 4 << 4, 6 | 5 << 4, 7 | 6 << 4, 8 | 7 << 4]) + \
+    bytes(i % 16 | (15 - i % 16) << 4 for i in range(128))
+Q4_NUMBERS = [2.0 * SCALES[part] * (15 - i % 16 if part % 2 else i % 16) - 0.5 * MINIMA[part] for part in range(8)
+              for i in range(32)]
+Q6 = bytes([7 | 9 << 4] * 128) + bytes([0 | 1 << 2 | 2 << 4 | 3 << 6] * 64) + struct.pack("<16be", *range(-8, 8), 0.25)
+Q6_NUMBERS = [0.25 * (2 * part + i // 16 - 8) * ((9 if part % 4 > 1 else 7) + 16 * (part % 4) - 32) for part in range(8)
+              for i in range(32)]
+
+
+class Gguf(Import):
+    def test_all_kinds(self):
+        facts = [text("words") + struct.pack("<IIQ", 9, 8, 2) + text("a") + text("bcd"),
+                 text("numbers") + struct.pack("<IIQ3h", 9, 3, 3, 1, 2, 3), text("name") + struct.pack("<I", 8) + text("net")]
+        found = self.converted(gguf_file([
+            ("f32", (2, 3), 0, struct.pack("<6f", *range(6))), ("f16", (2,), 1, struct.pack("<2e", 0.5, -2)),
+            ("bf16", (2,), 30, b"\x80\x3f\x00\xc0"), ("i32", (1,), 26, struct.pack("<i", -7)), ("q8", (1, 32), 8, Q8),
+            ("q4", (2, 256), 12, Q4 * 2), ("q6", (256,), 14, Q6)], facts, 64), "net.gguf")
+        self.assertEqual(found, {
+            "f32": ("float32", (2, 3), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]), "f16": ("float32", (2,), [0.5, -2.0]),
+            "bf16": ("float32", (2,), [1.0, -2.0]), "i32": ("int32", (1,), [-7]),
+            "q8": ("float32", (1, 32), [i / 2 for i in range(-16, 16)]), "q4": ("float32", (2, 256), Q4_NUMBERS * 2),
+            "q6": ("float32", (256,), Q6_NUMBERS)})
+
+    def test_bad_files(self):
+        whole = gguf_file([("w", (1, 32), 8, Q8)])
+        for data, part in ((b"", "no GGUF file"), (b"GGUF", "no GGUF file"), (whole[:-40], "lies outside the file"),
+                           (gguf_file([("w", (1, 32), 2, Q8)]), "is of Q4_0; F32, F16"),
+                           (gguf_file([("w", (1, 31), 8, Q8)]), "no whole number of blocks"),
+                           (gguf_file([("w", (1 << 62, 1 << 62), 0, Q8)]), "lies outside"),
+                           (gguf_file([("w", (1,) * 9, 0, Q8)]), "has 9 axes"),
+                           (gguf_file([]).replace(struct.pack("<I", 32), bytes(4)), "its alignment is 0"),
+                           (gguf_file([], [text("x") + struct.pack("<IIQ", 9, 3, 1 << 60)]), "cut off")):
+            self.refused(data, part, name="net.gguf")
+        chance = random.Random(3)
+        for _ in range(700):
+            bad = bytearray(whole)
+            bad[chance.randrange(len(bad))] = chance.randrange(256)
+            try:
+                self.converted(bytes(bad), "net.gguf")
+            except (FileError, Refused) as why:
+                self.assertTrue(str(why))
+
+
+@unittest.skipUnless(importlib.util.find_spec("gguf"), "the package gguf is not here")
+class RealGguf(Import):
+    def test_what_the_package_decodes(self):
+        import gguf
+        import numpy
+        chance = numpy.random.default_rng(1)
+        for kind, size in ((8, 34), (12, 144), (14, 210)):
+            blocks = chance.integers(0, 256, (6, size), dtype="uint8")
+            for at in (0, 2) if kind != 14 else (208,):
+                blocks[:, at:at + 2] = numpy.frombuffer(struct.pack("<e", 0.01), "uint8")
+            found = self.converted(gguf_file([("w", (3, 2 * (32 if kind == 8 else 256)), kind, blocks.tobytes())]), "net.gguf")
+            wanted = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType(kind))
+            self.assertEqual(found["w"][2], wanted.flatten().tolist())
 
 
 class BadFiles(Import):

@@ -957,6 +957,103 @@ def einsums():
     return net, (randn(3, 2, 4, 5), randn(3, 2, 4, 5), randn(3, 4, 2, 4)), nn.MSELoss()
 
 
+@case(SGD)
+def math_rest():
+    """Angles, hyperbolas, remainders, and the sides of each of their pieces."""
+    def forward(self, x, other):
+        y = self.fc(x)
+        s, p = y.tanh() * 0.9, y.square() + 1.25
+        endless = (other * 0).abs().log().detach() * other.detach().sign()
+        u = torch.stack([y.atan(), (3 * y).atan(), s.asin(), s.acos(), y.asinh(), p.acosh(), s.atanh(), torch.atan2(y, other),
+                         torch.atan2(other, y), torch.hypot(y, other), torch.logaddexp(y, other), torch.xlogy(p, p),
+                         torch.sinc(y), y.deg2rad() * 50, y.rad2deg() / 50, torch.logit(s * 0.5 + 0.5, 1e-3),
+                         y.remainder(0.7) + torch.remainder(y, other), y.fmod(0.7) + torch.fmod(y, other),
+                         y * (y * 3).round() + (other * 10).round() * 0.1, endless.nan_to_num(1, 2, -3) * y], 1)
+        return u + (torch.isfinite(endless) | torch.isinf(y))[:, None] * 0.5
+    net = Net(forward, fc=nn.Linear(3, 4))
+    return net, (randn(3, 3), randn(3, 4), randn(3, 20, 4)), nn.MSELoss()
+
+
+@case(SGD)
+def rearranged():
+    def forward(self, x):
+        x = x * self.scale
+        a = x.flip(1) + x.flip([1, 2]) + x.tril() + x.triu(1) * 2 + x.tril(-1)
+        b = x.diagonal(0, 1, 2).sum(1) + x.diagonal(1, 2, 1).sum(1) + torch.diag_embed(x[:, 0]).sum((1, 2))
+        c = F.unfold(x[:, None], (2, 3), dilation=(1, 2), padding=(1, 0), stride=(2, 1)).sum(1)
+        d = x.unfold(2, 3, 2).mean(-1) + F.max_pool2d(x[:, None], (2, 2), 2, 1, (1, 2), ceil_mode=True)[:, 0, :1, :2]
+        e = torch.slice_scatter(x, d[:, :2], 1, 1, 3, 1) if d.shape[2] == x.shape[2] else torch.select_scatter(x, x[:, 0] * 3, 1, 2)
+        return {"a": a, "b": b, "c": c, "d": d, "e": e, "loss": (a * e).mean() + b.mean() + c.square().mean() + d.sum()}
+    return Net(forward, scale=parameter(4, 5)), (randn(3, 4, 5),)
+
+
+@case(SGD)
+def in_order():
+    """Products along axes, extremes so far, sorting."""
+    def forward(self, x):
+        x = self.fc(x)
+        a, places = x.sort(1, descending=True)
+        b = a + x.argsort(2) * x.sort(-1)[0] * 0.1 + (places == 1) * x
+        c = x.cumprod(1) + x.cumprod(2) + x.cummax(1)[0] + x.cummin(2)[0]
+        d = x.prod(1) + x.prod(2, keepdim=True).mean(1) + x[:, 0].prod(1, keepdim=True)
+        spread, mean = torch.std_mean(x, 1)
+        e = torch.var_mean(x, (1, 2), correction=0, keepdim=True)[0][:, 0] + spread + mean + (x > 0).any(1) + (x > -1).all(1)
+        return b + c + (d + e)[:, None]
+    return Net(forward, fc=nn.Linear(5, 5)), (randn(3, 7, 5), randn(3, 7, 5)), nn.MSELoss()
+
+
+@case(SGD)
+def scattered():
+    def forward(self, x, index):
+        x = self.fc(x)
+        a = torch.zeros_like(x).scatter_add(1, index, x) + x.scatter_add(1, index, x * 2)
+        b = x.scatter(1, self.turned.expand(x.shape), x.tanh()) + x.scatter(1, self.turned[:, :1].expand(x.shape[0], 1, 5), 0.5)
+        c = x.index_add(1, self.order, x[:, :3], alpha=0.5) + x.index_copy(1, self.order[1:], x[:, :2]) * 0.5
+        table = self.table.index_put((self.order,), self.rows, accumulate=True)
+        return a + b + c + x.index_fill(2, self.order[1:], 0.25) + table.sum(0) + x.index_select(1, self.order).mean(1, keepdim=True)
+    net = Net(forward, fc=nn.Linear(5, 5), order=torch.tensor([3, 3, 0]), turned=torch.tensor([[[3], [1], [0], [2]]]),
+              table=parameter(4, 5), rows=parameter(3, 5))
+    return net, (randn(3, 4, 5), torch.randint(0, 4, (3, 4, 5)), randn(3, 4, 5)), nn.MSELoss()
+
+
+@case(SGD)
+def cells():
+    """Recurrent cells in a loop of the program's own."""
+    def forward(self, x):
+        h = c = x.new_zeros(x.shape[0], 4)
+        g, r = h, h
+        for i in range(3):
+            h, c = self.lstm(x[:, i], (h, c))
+            g = self.gru(h, g)
+            r = self.rnn(g, r)
+        return torch.cat([h, c, g, r], 1)
+    net = Net(forward, lstm=nn.LSTMCell(5, 4), gru=nn.GRUCell(4, 4), rnn=nn.RNNCell(4, 4, bias=False, nonlinearity="relu"))
+    return net, (randn(3, 3, 5), randn(3, 16)), nn.MSELoss()
+
+
+@case(SGD)
+def distances():
+    def forward(self, a, b):
+        a, b = self.fc(a), self.fc(b)
+        c = torch.cdist(a, b) + torch.cdist(a, b, p=1) + torch.cdist(a, b, p=3)
+        d = F.pairwise_distance(a, b) + F.pairwise_distance(a, b, p=1, keepdim=True)[..., 0] + torch.linalg.vector_norm(a, 3, dim=2)
+        e = self.pair(a, b) + torch.einsum("nij,nkj,kl->nil", a, b, self.weight) + torch.outer(self.weight[0], self.weight[1])[0]
+        rate = F.poisson_nll_loss(a, b.exp()) + F.poisson_nll_loss(a.exp(), b.exp(), log_input=False, full=True, reduction="sum")
+        return {"c": c, "d": d, "e": e, "loss": c.mean() + d.mean() + e.square().mean() + rate * 0.01}
+    net = Net(forward, fc=nn.Linear(5, 5), pair=nn.Bilinear(5, 5, 3), weight=parameter(4, 3))
+    return net, (randn(3, 4, 5), randn(3, 4, 5))
+
+
+@case(SGD)
+def norms_of_batches():
+    def forward(self, x):
+        y = self.plain(self.conv(x)).relu()
+        return self.last(self.affine(y).mean((2, 3)))
+    net = Net(forward, conv=nn.Conv2d(2, 4, 3), plain=nn.BatchNorm2d(4, affine=False, track_running_stats=False),
+              affine=nn.BatchNorm2d(4, track_running_stats=False), last=nn.Linear(4, 3))
+    return net, (randn(3, 2, 6, 5), randn(3, 3)), nn.MSELoss()
+
+
 def make(name):
     """(module, inputs, loss, output names) of a case, the same at every call."""
     torch.manual_seed(sum(map(ord, name)))

@@ -112,6 +112,22 @@ def einsums(out):
         add_case(out, f"einsum.{name}", lambda **t: torch.einsum(equation, *[t[k] for k in operands]), **group)
 
 
+def scatters(out):
+    def case(name, x, axis, index, role="batch"):
+        tensors = {"x": x, "index": index, "src": randn(*index.shape)}
+        add_case(out, f"scatter_add.{name}", lambda x, index, src: x.scatter_add(axis, index.long(), src), **{role: tensors})
+
+    case("last", randn(3, 4, 7), -1, words(3, 4, 5, below=7))
+    case("middle", randn(3, 4, 7), 1, words(3, 6, 7, below=4))
+    case("i32", randn(3, 6), 1, words(3, 2, below=6, dtype=torch.int32))
+    case("many", randn(2, 5, 3), 1, words(2, 71, 3, below=5))
+    case("line", randn(40), 0, words(9, below=40), "fixed")
+    add_case(out, "index_select.middle", lambda x, index: x.index_select(1, index), batch={"x": randn(3, 5, 2)},
+             fixed={"index": words(7, below=5)})
+    add_case(out, "index_add.middle", lambda x, index, src: x.index_add(1, index, src), fixed={"index": words(7, below=5)},
+             batch={"x": randn(3, 5, 2), "src": randn(3, 7, 2)})
+
+
 def main():
     torch.manual_seed(71)
     out = {}
@@ -120,6 +136,7 @@ def main():
     orders(out)
     shapes(out)
     einsums(out)
+    scatters(out)
     save("picks.safetensors", out)
 
 

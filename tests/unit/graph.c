@@ -956,6 +956,19 @@ static void test_reductions(void **state)
             "gather: x is [batch, 6, 3, 14] and index [batch, 6, 14, 14]; index needs as many axes, and none but axis 1 may be "
             "larger than x's",
             gpunn_gather(index->inputs[0], 1, large));
+    gpunn_tensor *one = gpunn_input(f->model, "one", GPUNN_I64, GPUNN_SHAPE(3)), *added;
+    gpunn_tensor *small = gpunn_cast(index, GPUNN_F32);
+    check_shape(f, gpunn_scatter_add(f->image, -2, index, small), SHAPE(B, 6, 14, 14));
+    REFUSED(f, GPUNN_ERR_DTYPE, "scatter_add: index is f32, but integers are needed; use i64 or i32",
+            gpunn_scatter_add(f->image, 2, small, small));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "scatter_add: x is [batch, 6, 14, 14], index [batch, 6, 3, 14] and src [batch, 6, 3, 14]; index and src need one "
+            "shape, x's but for axis 1",
+            gpunn_scatter_add(f->image, 1, index, small));
+    check_shape(f, added = gpunn_index_select(f->image, 1, one), SHAPE(B, 3, 14, 14));
+    check_shape(f, gpunn_index_add(f->image, 1, one, added), SHAPE(B, 6, 14, 14));
+    REFUSED(f, GPUNN_ERR_SHAPE, "index_select: index is [batch, 6, 3, 14], but [count] is needed; flatten it",
+            gpunn_index_select(f->image, 1, index));
     check_shape(f, gpunn_argmax(f->image, 1, false), SHAPE(B, 14, 14));
     check_shape(f, gpunn_argmax(f->image, -1, true), SHAPE(B, 6, 14, 1));
     assert_int_equal(gpunn_tensor_dtype(gpunn_argmax(f->rows, 1, false)), GPUNN_I64);

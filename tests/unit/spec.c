@@ -92,6 +92,7 @@ static void node_texts(void **state)
     check_text(gpunn_cumsum(wide, -1), "cumsum dim=1 f32 [N,10]");
     check_text(gpunn_expand(wide, GPUNN_SHAPE(2, GPUNN_BATCH, 10)), "expand f32 [2,N,10]");
     check_text(gpunn_gather(wide, -1, gpunn_cast(wide, GPUNN_I32)), "gather dim=1 f32 [N,10]");
+    check_text(gpunn_scatter_add(wide, -1, gpunn_cast(wide, GPUNN_I32), wide), "scatter_add dim=1 f32 [N,10]");
     check_text(gpunn_cast(labels, GPUNN_U8), "cast u8 [N]");
     gpunn_tensor *line = gpunn_reshape(image, GPUNN_SHAPE(GPUNN_BATCH, 6, 784)),
                  *volume = gpunn_reshape(image, GPUNN_SHAPE(GPUNN_BATCH, 6, 4, 14, 14));
@@ -329,6 +330,7 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count++] = gpunn_where(gpunn_cast(h, GPUNN_BOOL), h, h);
     all[count++] = gpunn_einsum("nchw->nwc", &h, 1);
     all[count++] = gpunn_gather(h, 2, gpunn_cast(h, GPUNN_I64));
+    all[count++] = gpunn_scatter_add(h, 2, gpunn_cast(h, GPUNN_I64), h);
     all[count++] = gpunn_softmax(h, 1);
     all[count++] = gpunn_log_softmax(h, -1);
     all[count++] = gpunn_matmul(h, h, .transpose_b = true);

@@ -59,6 +59,13 @@ static gpunn_tensor *parted(gpunn_tensor *x, int size, int chunks, int axis)
     X(gather, "i32", gpunn_gather(in("x"), 1, in("index")))                                        \
     X(gather, "many", gpunn_gather(in("x"), 1, in("index")))                                       \
     X(gather, "line", gpunn_gather(in("x"), 0, in("index")))                                       \
+    X(scatter_add, "last", gpunn_scatter_add(in("x"), -1, in("index"), in("src")))                 \
+    X(scatter_add, "middle", gpunn_scatter_add(in("x"), 1, in("index"), in("src")))                \
+    X(scatter_add, "i32", gpunn_scatter_add(in("x"), 1, in("index"), in("src")))                   \
+    X(scatter_add, "many", gpunn_scatter_add(in("x"), 1, in("index"), in("src")))                  \
+    X(scatter_add, "line", gpunn_scatter_add(in("x"), 0, in("index"), in("src")))                  \
+    X(index_select, "middle", gpunn_index_select(in("x"), 1, in("index")))                         \
+    X(index_add, "middle", gpunn_index_add(in("x"), 1, in("index"), in("src")))                    \
     X(topk, "values", topk(in("x"), 3, -1, true, false))                                           \
     X(topk, "indices", topk(in("x"), 3, -1, true, true))                                           \
     X(topk, "smallest", topk(in("x"), 2, 1, false, false))                                         \
@@ -116,6 +123,9 @@ static gpunn_tensor *parted(gpunn_tensor *x, int size, int chunks, int axis)
     X(gather, XS(3, 5, 2), gpunn_gather(x, 1, indices(in, GPUNN_I64, GPUNN_SHAPE(3, 7, 2), 5)))                                 \
     X(gather_last, XS(3, 2, 6), gpunn_mul(gpunn_gather(x, 2, indices(in, GPUNN_I32, GPUNN_SHAPE(3, 2, 3), 6)),                  \
       gpunn_slice(x, 2, 1, 4, 1)))                                                                                              \
+    X(scatter_add, XS(3, 5, 2), gpunn_mul(x, gpunn_scatter_add(x, 1, indices(in, GPUNN_I64, GPUNN_SHAPE(3, 7, 2), 5),           \
+      in->x[1] = B("src", 3, 7, 2))))                                                                                           \
+    X(scatter_add_itself, XS(3, 6), gpunn_scatter_add(x, 1, indices(in, GPUNN_I32, GPUNN_SHAPE(3, 6), 6), x))                   \
     X(embedding_twice, indices(in, GPUNN_I32, GPUNN_SHAPE(3, 4), 9), (in->x[0] = NULL, twice(in->f->model, x, x, 0)))              \
     X(topk, APART(3, 7), gpunn_square(topk(x, 3, 1, true, false)))                                                              \
     X(topk_smallest, APART(3, 4, 2), topk(x, 2, 1, false, false))                                                               \

@@ -8,7 +8,7 @@
 #define GELU_KERNELS_H
 #include "gpunn.h"
 
-#define GELU_KERNELS_STAMP 0x3f7d0171f5368a77ull /* of this text: gelu_kernels.cu was written with it */
+#define GELU_KERNELS_STAMP 0x4ed4cff549b2307bull /* of this text: gelu_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -434,9 +434,9 @@ static const gpunn_kernel_instance gelu_evaluation[] = {
 extern "C" const gpunn_kernel_cuda gelu_kernels_cuda;
 #elif defined(GPUNN_CUDA)
 extern const gpunn_kernel_cuda gelu_kernels_cuda;
-#elif defined(__GNUC__) && !defined(_WIN32) && defined(__cplusplus)
+#elif defined(__GNUC__) && defined(__ELF__) && defined(__cplusplus)
 extern "C" const gpunn_kernel_cuda gelu_kernels_cuda __attribute__((weak));
-#elif defined(__GNUC__) && !defined(_WIN32)
+#elif defined(__GNUC__) && defined(__ELF__)
 extern const gpunn_kernel_cuda gelu_kernels_cuda __attribute__((weak));
 #endif
 const gpunn_kernel_set gelu_kernels = {
@@ -455,7 +455,7 @@ const gpunn_kernel_set gelu_kernels = {
     0,
     NULL,
     0,
-#if defined(GPUNN_CUDA) || (defined(__GNUC__) && !defined(_WIN32))
+#if defined(GPUNN_CUDA) || (defined(__GNUC__) && defined(__ELF__))
     &gelu_kernels_cuda,
 #else
     NULL,

@@ -8,7 +8,7 @@
 #define GROUP_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define GROUP_NORM_KERNELS_STAMP 0x044c6a52b9376545ull /* of this text: group_norm_kernels.cu was written with it */
+#define GROUP_NORM_KERNELS_STAMP 0x09830a830a860687ull /* of this text: group_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -514,9 +514,9 @@ static const gpunn_kernel_instance group_norm_evaluation[] = {
 extern "C" const gpunn_kernel_cuda group_norm_kernels_cuda;
 #elif defined(GPUNN_CUDA)
 extern const gpunn_kernel_cuda group_norm_kernels_cuda;
-#elif defined(__GNUC__) && !defined(_WIN32) && defined(__cplusplus)
+#elif defined(__GNUC__) && defined(__ELF__) && defined(__cplusplus)
 extern "C" const gpunn_kernel_cuda group_norm_kernels_cuda __attribute__((weak));
-#elif defined(__GNUC__) && !defined(_WIN32)
+#elif defined(__GNUC__) && defined(__ELF__)
 extern const gpunn_kernel_cuda group_norm_kernels_cuda __attribute__((weak));
 #endif
 const gpunn_kernel_set group_norm_kernels = {
@@ -535,7 +535,7 @@ const gpunn_kernel_set group_norm_kernels = {
     0,
     NULL,
     0,
-#if defined(GPUNN_CUDA) || (defined(__GNUC__) && !defined(_WIN32))
+#if defined(GPUNN_CUDA) || (defined(__GNUC__) && defined(__ELF__))
     &group_norm_kernels_cuda,
 #else
     NULL,

@@ -8,7 +8,7 @@
 #define LAYER_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define LAYER_NORM_KERNELS_STAMP 0xc49d3ff14b5a773aull /* of this text: layer_norm_kernels.cu was written with it */
+#define LAYER_NORM_KERNELS_STAMP 0x5259e028f442ad9dull /* of this text: layer_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -490,9 +490,9 @@ static const gpunn_kernel_instance layer_norm_evaluation[] = {
 extern "C" const gpunn_kernel_cuda layer_norm_kernels_cuda;
 #elif defined(GPUNN_CUDA)
 extern const gpunn_kernel_cuda layer_norm_kernels_cuda;
-#elif defined(__GNUC__) && !defined(_WIN32) && defined(__cplusplus)
+#elif defined(__GNUC__) && defined(__ELF__) && defined(__cplusplus)
 extern "C" const gpunn_kernel_cuda layer_norm_kernels_cuda __attribute__((weak));
-#elif defined(__GNUC__) && !defined(_WIN32)
+#elif defined(__GNUC__) && defined(__ELF__)
 extern const gpunn_kernel_cuda layer_norm_kernels_cuda __attribute__((weak));
 #endif
 const gpunn_kernel_set layer_norm_kernels = {
@@ -511,7 +511,7 @@ const gpunn_kernel_set layer_norm_kernels = {
     0,
     NULL,
     0,
-#if defined(GPUNN_CUDA) || (defined(__GNUC__) && !defined(_WIN32))
+#if defined(GPUNN_CUDA) || (defined(__GNUC__) && defined(__ELF__))
     &layer_norm_kernels_cuda,
 #else
     NULL,

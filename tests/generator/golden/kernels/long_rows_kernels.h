@@ -8,7 +8,7 @@
 #define LONG_ROWS_KERNELS_H
 #include "gpunn.h"
 
-#define LONG_ROWS_KERNELS_STAMP 0xdee4a1de1ed7990bull /* of this text: long_rows_kernels.cu was written with it */
+#define LONG_ROWS_KERNELS_STAMP 0xbbf92772d855a41bull /* of this text: long_rows_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -431,9 +431,9 @@ static const gpunn_kernel_instance long_rows_evaluation[] = {
 extern "C" const gpunn_kernel_cuda long_rows_kernels_cuda;
 #elif defined(GPUNN_CUDA)
 extern const gpunn_kernel_cuda long_rows_kernels_cuda;
-#elif defined(__GNUC__) && !defined(_WIN32) && defined(__cplusplus)
+#elif defined(__GNUC__) && defined(__ELF__) && defined(__cplusplus)
 extern "C" const gpunn_kernel_cuda long_rows_kernels_cuda __attribute__((weak));
-#elif defined(__GNUC__) && !defined(_WIN32)
+#elif defined(__GNUC__) && defined(__ELF__)
 extern const gpunn_kernel_cuda long_rows_kernels_cuda __attribute__((weak));
 #endif
 const gpunn_kernel_set long_rows_kernels = {
@@ -452,7 +452,7 @@ const gpunn_kernel_set long_rows_kernels = {
     0,
     NULL,
     0,
-#if defined(GPUNN_CUDA) || (defined(__GNUC__) && !defined(_WIN32))
+#if defined(GPUNN_CUDA) || (defined(__GNUC__) && defined(__ELF__))
     &long_rows_kernels_cuda,
 #else
     NULL,

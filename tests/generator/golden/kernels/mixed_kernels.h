@@ -8,7 +8,7 @@
 #define MIXED_KERNELS_H
 #include "gpunn.h"
 
-#define MIXED_KERNELS_STAMP 0x06276ff5a19d05acull /* of this text: mixed_kernels.cu was written with it */
+#define MIXED_KERNELS_STAMP 0xa5f617ce40b821faull /* of this text: mixed_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -543,9 +543,9 @@ static const gpunn_kernel_instance mixed_evaluation[] = {
 extern "C" const gpunn_kernel_cuda mixed_kernels_cuda;
 #elif defined(GPUNN_CUDA)
 extern const gpunn_kernel_cuda mixed_kernels_cuda;
-#elif defined(__GNUC__) && !defined(_WIN32) && defined(__cplusplus)
+#elif defined(__GNUC__) && defined(__ELF__) && defined(__cplusplus)
 extern "C" const gpunn_kernel_cuda mixed_kernels_cuda __attribute__((weak));
-#elif defined(__GNUC__) && !defined(_WIN32)
+#elif defined(__GNUC__) && defined(__ELF__)
 extern const gpunn_kernel_cuda mixed_kernels_cuda __attribute__((weak));
 #endif
 const gpunn_kernel_set mixed_kernels = {
@@ -564,7 +564,7 @@ const gpunn_kernel_set mixed_kernels = {
     0,
     NULL,
     0,
-#if defined(GPUNN_CUDA) || (defined(__GNUC__) && !defined(_WIN32))
+#if defined(GPUNN_CUDA) || (defined(__GNUC__) && defined(__ELF__))
     &mixed_kernels_cuda,
 #else
     NULL,

@@ -8,7 +8,7 @@
 #define RELU_HALF_KERNELS_H
 #include "gpunn.h"
 
-#define RELU_HALF_KERNELS_STAMP 0xe6ef9789a99fedbbull /* of this text: relu_half_kernels.cu was written with it */
+#define RELU_HALF_KERNELS_STAMP 0xaf63dc84e9a91a3aull /* of this text: relu_half_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -344,9 +344,9 @@ static const gpunn_kernel_instance relu_half_evaluation[] = {
 extern "C" const gpunn_kernel_cuda relu_half_kernels_cuda;
 #elif defined(GPUNN_CUDA)
 extern const gpunn_kernel_cuda relu_half_kernels_cuda;
-#elif defined(__GNUC__) && !defined(_WIN32) && defined(__cplusplus)
+#elif defined(__GNUC__) && defined(__ELF__) && defined(__cplusplus)
 extern "C" const gpunn_kernel_cuda relu_half_kernels_cuda __attribute__((weak));
-#elif defined(__GNUC__) && !defined(_WIN32)
+#elif defined(__GNUC__) && defined(__ELF__)
 extern const gpunn_kernel_cuda relu_half_kernels_cuda __attribute__((weak));
 #endif
 const gpunn_kernel_set relu_half_kernels = {
@@ -365,7 +365,7 @@ const gpunn_kernel_set relu_half_kernels = {
     0,
     NULL,
     0,
-#if defined(GPUNN_CUDA) || (defined(__GNUC__) && !defined(_WIN32))
+#if defined(GPUNN_CUDA) || (defined(__GNUC__) && defined(__ELF__))
     &relu_half_kernels_cuda,
 #else
     NULL,

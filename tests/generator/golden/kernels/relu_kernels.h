@@ -8,7 +8,7 @@
 #define RELU_KERNELS_H
 #include "gpunn.h"
 
-#define RELU_KERNELS_STAMP 0x85730ec377491a90ull /* of this text: relu_kernels.cu was written with it */
+#define RELU_KERNELS_STAMP 0x49443967a9150e13ull /* of this text: relu_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -344,9 +344,9 @@ static const gpunn_kernel_instance relu_evaluation[] = {
 extern "C" const gpunn_kernel_cuda relu_kernels_cuda;
 #elif defined(GPUNN_CUDA)
 extern const gpunn_kernel_cuda relu_kernels_cuda;
-#elif defined(__GNUC__) && !defined(_WIN32) && defined(__cplusplus)
+#elif defined(__GNUC__) && defined(__ELF__) && defined(__cplusplus)
 extern "C" const gpunn_kernel_cuda relu_kernels_cuda __attribute__((weak));
-#elif defined(__GNUC__) && !defined(_WIN32)
+#elif defined(__GNUC__) && defined(__ELF__)
 extern const gpunn_kernel_cuda relu_kernels_cuda __attribute__((weak));
 #endif
 const gpunn_kernel_set relu_kernels = {
@@ -365,7 +365,7 @@ const gpunn_kernel_set relu_kernels = {
     0,
     NULL,
     0,
-#if defined(GPUNN_CUDA) || (defined(__GNUC__) && !defined(_WIN32))
+#if defined(GPUNN_CUDA) || (defined(__GNUC__) && defined(__ELF__))
     &relu_kernels_cuda,
 #else
     NULL,

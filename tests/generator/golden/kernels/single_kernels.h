@@ -8,7 +8,7 @@
 #define SINGLE_KERNELS_H
 #include "gpunn.h"
 
-#define SINGLE_KERNELS_STAMP 0x1c069560fd2560e9ull /* of this text: single_kernels.cu was written with it */
+#define SINGLE_KERNELS_STAMP 0xfae201657fc24a8full /* of this text: single_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -391,9 +391,9 @@ static const gpunn_kernel_instance single_evaluation[] = {
 extern "C" const gpunn_kernel_cuda single_kernels_cuda;
 #elif defined(GPUNN_CUDA)
 extern const gpunn_kernel_cuda single_kernels_cuda;
-#elif defined(__GNUC__) && !defined(_WIN32) && defined(__cplusplus)
+#elif defined(__GNUC__) && defined(__ELF__) && defined(__cplusplus)
 extern "C" const gpunn_kernel_cuda single_kernels_cuda __attribute__((weak));
-#elif defined(__GNUC__) && !defined(_WIN32)
+#elif defined(__GNUC__) && defined(__ELF__)
 extern const gpunn_kernel_cuda single_kernels_cuda __attribute__((weak));
 #endif
 const gpunn_kernel_set single_kernels = {
@@ -412,7 +412,7 @@ const gpunn_kernel_set single_kernels = {
     0,
     NULL,
     0,
-#if defined(GPUNN_CUDA) || (defined(__GNUC__) && !defined(_WIN32))
+#if defined(GPUNN_CUDA) || (defined(__GNUC__) && defined(__ELF__))
     &single_kernels_cuda,
 #else
     NULL,

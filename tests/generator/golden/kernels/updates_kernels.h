@@ -8,7 +8,7 @@
 #define UPDATES_KERNELS_H
 #include "gpunn.h"
 
-#define UPDATES_KERNELS_STAMP 0xa044ed8e492cd467ull /* of this text: updates_kernels.cu was written with it */
+#define UPDATES_KERNELS_STAMP 0x46fea62642d6d44dull /* of this text: updates_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -972,9 +972,9 @@ static const gpunn_kernel_update updates_updates[] = {
 extern "C" const gpunn_kernel_cuda updates_kernels_cuda;
 #elif defined(GPUNN_CUDA)
 extern const gpunn_kernel_cuda updates_kernels_cuda;
-#elif defined(__GNUC__) && !defined(_WIN32) && defined(__cplusplus)
+#elif defined(__GNUC__) && defined(__ELF__) && defined(__cplusplus)
 extern "C" const gpunn_kernel_cuda updates_kernels_cuda __attribute__((weak));
-#elif defined(__GNUC__) && !defined(_WIN32)
+#elif defined(__GNUC__) && defined(__ELF__)
 extern const gpunn_kernel_cuda updates_kernels_cuda __attribute__((weak));
 #endif
 const gpunn_kernel_set updates_kernels = {
@@ -993,7 +993,7 @@ const gpunn_kernel_set updates_kernels = {
     0,
     updates_updates,
     15,
-#if defined(GPUNN_CUDA) || (defined(__GNUC__) && !defined(_WIN32))
+#if defined(GPUNN_CUDA) || (defined(__GNUC__) && defined(__ELF__))
     &updates_kernels_cuda,
 #else
     NULL,

@@ -8,7 +8,7 @@
 #define WEIGHTED_KERNELS_H
 #include "gpunn.h"
 
-#define WEIGHTED_KERNELS_STAMP 0x48d0d8c9dbab1583ull /* of this text: weighted_kernels.cu was written with it */
+#define WEIGHTED_KERNELS_STAMP 0xdff8709e6c644aedull /* of this text: weighted_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -518,9 +518,9 @@ static const gpunn_kernel_instance weighted_evaluation[] = {
 extern "C" const gpunn_kernel_cuda weighted_kernels_cuda;
 #elif defined(GPUNN_CUDA)
 extern const gpunn_kernel_cuda weighted_kernels_cuda;
-#elif defined(__GNUC__) && !defined(_WIN32) && defined(__cplusplus)
+#elif defined(__GNUC__) && defined(__ELF__) && defined(__cplusplus)
 extern "C" const gpunn_kernel_cuda weighted_kernels_cuda __attribute__((weak));
-#elif defined(__GNUC__) && !defined(_WIN32)
+#elif defined(__GNUC__) && defined(__ELF__)
 extern const gpunn_kernel_cuda weighted_kernels_cuda __attribute__((weak));
 #endif
 const gpunn_kernel_set weighted_kernels = {
@@ -539,7 +539,7 @@ const gpunn_kernel_set weighted_kernels = {
     0,
     NULL,
     0,
-#if defined(GPUNN_CUDA) || (defined(__GNUC__) && !defined(_WIN32))
+#if defined(GPUNN_CUDA) || (defined(__GNUC__) && defined(__ELF__))
     &weighted_kernels_cuda,
 #else
     NULL,
