@@ -3,12 +3,21 @@
  *     csv       c = csv_begin(text);                    ends at its first 0 and is changed
  *     csv_field field[2];
  *     for (int n; (n = csv_next(&c, field, 2)) != 0;)   how many fields the record has, of which two are kept; -1: it is broken
- *         if (n == 2) use(field[0].text, field[0].bytes, c.line);                    c.line: where it begins */
+ *         if (n == 2) use(field[0].text, field[0].bytes, c.line);                    c.line: where it begins
+ *
+ * Numbers, by the names that the header row gives their columns, in any order, such as the samples of a gpunn_loader:
+ *
+ *     const char *names[] = {"length", "width"};
+ *     float      *table = csv_floats(text, names, 2, &rows, &error);                 [rows][2]; NULL: error.text says why */
 #ifndef CSV_H
 #define CSV_H
 
-#include <stdbool.h>
-#include <string.h>
+#include "json.h"
+
+#include <math.h>
+
+enum { CSV_MAX_COLUMNS = 1024 };
+#define CSV_BROKEN "a quote has no end, or something stands behind it"
 
 typedef struct csv {
     char *at;
@@ -61,6 +70,95 @@ static inline int csv_next(csv *c, csv_field *fields, int most)
         if (!empty) return broken ? -1 : count;
     }
     return 0;
+}
+
+/* The column that a header row names, -1: none. */
+static inline int csv_column(const csv_field *header, int columns, const char *name)
+{
+    for (int i = 0; i < columns; i++)
+        if (header[i].bytes == strlen(name) && memcmp(header[i].text, name, header[i].bytes) == 0) return i;
+    return -1;
+}
+
+/* A finite number with blanks around it or none; an empty field is NaN, as is "nan". The decimal point is the locale's. */
+static inline bool csv_number(const csv_field *field, float *value)
+{
+    char text[64], *end;
+    if (field->bytes >= sizeof text) return false;
+    memcpy(text, field->text, field->bytes);
+    text[field->bytes] = 0;
+    *value = strtof(text, &end);
+    if (text[strspn(text, " \t")] == 0) {
+        *value = NAN;
+        return true;
+    }
+    return end > text && end[strspn(end, " \t")] == 0 && !isinf(*value);
+}
+
+/* Where the header row has each of the names. */
+static inline bool csv__places(const csv_field *header, int width, const char *const *names, int columns, int *place,
+                               text_error *error)
+{
+    for (int i = 0; i < columns; i++) {
+        place[i] = csv_column(header, width, names[i]);
+        if (place[i] < 0) return text_fail(error, "the header names no column '%s'", names[i]);
+        if (csv_column(header + place[i] + 1, width - place[i] - 1, names[i]) >= 0)
+            return text_fail(error, "the header names two columns '%s'", names[i]);
+    }
+    return true;
+}
+
+static inline bool csv__row(const csv *c, const csv_field *field, const char *const *names, int columns, const int *place,
+                            float *row, text_error *error)
+{
+    for (int i = 0; i < columns; i++)
+        if (!csv_number(&field[place[i]], &row[i]))
+            return text_fail(error, "line %d: '%.*s' in column '%s' is no finite number", c->line,
+                             field[place[i]].bytes > 30 ? 30 : (int)field[place[i]].bytes, field[place[i]].text, names[i]);
+    return true;
+}
+
+/* The next record as a row of the table, which grows. */
+static inline bool csv__add(const csv *c, const csv_field *field, const char *const *names, int columns, const int *place,
+                            float **table, size_t *rows, size_t *capacity, text_error *error)
+{
+    const size_t bytes = (size_t)columns * sizeof **table;
+    if (*rows == *capacity) {
+        const size_t more = *capacity ? 2 * *capacity : 64;
+        float       *grown = more <= SIZE_MAX / bytes ? realloc(*table, more * bytes) : NULL;
+        if (grown == NULL) return text_fail(error, "line %d: out of memory for %zu rows of %d columns", c->line, more, columns);
+        *table = grown;
+        *capacity = more;
+    }
+    return csv__row(c, field, names, columns, place, *table + (*rows)++ * (size_t)columns, error);
+}
+
+/* The named columns of a table whose first record is its header: rows x columns numbers, row by row, to be freed; NaN where a field
+ * is empty. The text is changed. NULL: error says which name the header lacks, which line is broken, has other fields than the header
+ * or holds no number where one belongs, that there is no row or no memory. */
+static inline float *csv_floats(char *text, const char *const *names, int columns, size_t *rows, text_error *error)
+{
+    csv       c = csv_begin(text);
+    csv_field field[CSV_MAX_COLUMNS];
+    int       place[CSV_MAX_COLUMNS], width = csv_next(&c, field, CSV_MAX_COLUMNS), n = 0;
+    float    *table = NULL;
+    size_t    capacity = 0;
+    bool      good = width > 0 && width <= CSV_MAX_COLUMNS && columns > 0 && columns <= CSV_MAX_COLUMNS;
+    *rows = 0;
+    if (!good) text_fail(error, "the header is missing or broken, or there are not 1 to %d columns", CSV_MAX_COLUMNS);
+    good = good && csv__places(field, width, names, columns, place, error);
+    while (good && (n = csv_next(&c, field, CSV_MAX_COLUMNS)) != 0)
+        if (n < 0)
+            good = text_fail(error, "line %d: %s", c.line, CSV_BROKEN);
+        else if (n != width)
+            good = text_fail(error, "line %d: %d field%s, where the header has %d", c.line, n, n == 1 ? "" : "s", width);
+        else
+            good = csv__add(&c, field, names, columns, place, &table, rows, &capacity, error);
+    if (good && *rows == 0) good = text_fail(error, "there is no row below the header");
+    if (good) return table;
+    free(table);
+    *rows = 0;
+    return NULL;
 }
 
 #endif

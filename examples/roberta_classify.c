@@ -5,7 +5,8 @@
  * Build: cc -O3 -march=native -I. examples/roberta_classify.c -o roberta_classify -lm
  *        nvcc -O3 -arch=native -I. examples/roberta_classify.c gpunn_cuda.cu -o roberta_classify
  * Data:  a folder with config.json, vocab.json, merges.txt and model.safetensors, https://huggingface.co/FacebookAI/roberta-base;
- *        CSV files (RFC 4180, a header "label,..." or none) of label and text, labels being numbers from 0 on or the names of --labels
+ *        CSV files (RFC 4180) of label and text, or with these two among the columns that a header names; labels are numbers from
+ *        0 on or the names of --labels
  * Run:   ./roberta_classify --model FOLDER --train FILE.csv [--validation FILE.csv, else each tenth line of the other]
  *        --help explains all options
  * Expect: without files, made-up words of 28 classes and a tiny model with a vocabulary of its own: over 95 % after three epochs. */
@@ -146,6 +147,17 @@ static int64_t class_of(const job *j, const char *label, size_t bytes)
     return *end == 0 && c < j->o.classes ? c : -1;
 }
 
+/* Whether the first record names its columns, "label" and "text" among them or "label" and one more; then where they are. */
+static bool read_header(const csv_field *field, int fields, int *label, int *text)
+{
+    if (fields < 2 || fields > CSV_MAX_COLUMNS) return false;
+    const int l = csv_column(field, fields, "label"), t = csv_column(field, fields, "text");
+    if (l < 0 || (t < 0 && (l != 0 || fields != 2))) return false;
+    *label = l;
+    *text = t < 0 ? 1 : t;
+    return true;
+}
+
 /* Each record of label and text; broken ones are counted, and the first one is named. rest: takes each tenth, if there is no other
  * file for it. */
 static bool read_csv(job *j, const char *path, dataset *d, dataset *rest, text_error *error)
@@ -153,26 +165,31 @@ static bool read_csv(job *j, const char *path, dataset *d, dataset *rest, text_e
     size_t     bytes, records = 0, broken = 0;
     char      *text = text_read(path, MAX_DATA, &bytes, error);
     text_error first;
-    csv_field  field[2];
+    csv_field  field[CSV_MAX_COLUMNS];
+    int        width = 2, at_label = 0, at_text = 1;
     if (text == NULL) return false;
     bool good = strlen(text) == bytes || text_fail(error, "'%s' holds a zero byte, so it is no text", path);
     csv  c = csv_begin(text);
-    for (int fields; good && (fields = csv_next(&c, field, 2)) != 0;) {
-        int64_t label = fields == 2 ? class_of(j, field[0].text, field[0].bytes) : -1;
-        if (fields == 2 && c.line == 1 && field[0].bytes == 5 && memcmp(field[0].text, "label", 5) == 0) continue; /* a header */
+    for (int fields; good && (fields = csv_next(&c, field, CSV_MAX_COLUMNS)) != 0;) {
+        if (c.line == 1 && read_header(field, fields, &at_label, &at_text)) {
+            width = fields;
+            continue;
+        }
+        const csv_field *name = &field[at_label], *said = &field[at_text];
+        int64_t          label = fields == width ? class_of(j, name->text, name->bytes) : -1;
         records++;
         if (label >= 0) {
-            good = add_text(j, rest && records % 10 == 0 ? rest : d, label, field[1].text, field[1].bytes, error);
+            good = add_text(j, rest && records % 10 == 0 ? rest : d, label, said->text, said->bytes, error);
             continue;
         }
         if (broken++) continue;
         if (fields < 0)
-            text_fail(&first, "line %d: a quote has no end, or something stands behind it", c.line);
-        else if (fields != 2)
-            text_fail(&first, "line %d: %d field%s, where a label and a text belong", c.line, fields, fields == 1 ? "" : "s");
+            text_fail(&first, "line %d: %s", c.line, CSV_BROKEN);
+        else if (fields != width)
+            text_fail(&first, "line %d: %d field%s, where %d belong", c.line, fields, fields == 1 ? "" : "s", width);
         else
-            text_fail(&first, "line %d: the label '%.*s' is no class", c.line, field[0].bytes > 30 ? 30 : (int)field[0].bytes,
-                      field[0].text);
+            text_fail(&first, "line %d: the label '%.*s' is no class", c.line, name->bytes > 30 ? 30 : (int)name->bytes,
+                      name->text);
     }
     free(text);
     if (broken)

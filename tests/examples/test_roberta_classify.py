@@ -130,6 +130,13 @@ class Values(Case):
         self.assertIn(b"2 texts have more than 24 tokens and are cut", done.stderr)
         self.assertNotIn(b"broken", done.stderr)
 
+    def test_columns_by_name(self):
+        self.write("train.csv", "id,text,when,label\n" + "7,model,9,1\n" * 9 + "8,model,1\n")
+        done = run(*self.options(validation=self.path("train.csv"), epochs=1))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(b"9 texts to learn from, 9 held out", done.stdout)
+        self.assertIn(b"train.csv: 1 of 10 records are broken and left out; the first, line 11: 3 fields, where 4 belong\n", done.stderr)
+
 
 class BadInput(Case):
     def refuse(self, sentence, *more, **changes):
@@ -142,8 +149,8 @@ class BadInput(Case):
         for broken, why in (("5,one", "line 3: the label '5' is no class"), ("joy,one", "line 3: the label 'joy' is no class"),
                             ("-1,one", "line 3: the label '-1' is no class"), ("1.5,one", "line 3: the label '1.5' is no class"),
                             ("99999999999999999999,x", "line 3: the label '99999999999999999999' is no class"),
-                            (",one", "line 3: the label '' is no class"), ("1", "line 3: 1 field, where a label and a text belong"),
-                            ("1,a,b", "line 3: 3 fields, where a label and a text belong"),
+                            (",one", "line 3: the label '' is no class"), ("1", "line 3: 1 field, where 2 belong"),
+                            ("1,a,b", "line 3: 3 fields, where 2 belong"),
                             ('1,"a', "line 3: a quote has no end, or something stands behind it"),
                             ('1,"a"b', "line 3: a quote has no end, or something stands behind it"),
                             ('"1\n"x,b', "line 3: a quote has no end, or something stands behind it")):

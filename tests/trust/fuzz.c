@@ -601,6 +601,20 @@ static void records(const uint8_t *data, size_t size)
     free(text);
 }
 
+static void table(const uint8_t *data, size_t size)
+{
+    static const char *const names[] = {"a", "b"};
+    text_error               error = {""};
+    size_t                   bytes, rows;
+    char                    *text = part(&data, &size, true, &bytes);
+    float                   *numbers = csv_floats(text, names, 2, &rows, &error);
+    if ((numbers != NULL) != (rows > 0) || (numbers == NULL) != (error.text[0] != 0)) abort();
+    for (size_t i = 0; i < 2 * rows; i++)
+        if (isinf(numbers[i])) abort();
+    free(numbers);
+    free(text);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     open_once();
@@ -624,6 +638,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case 'V': volumes(data, size, true); break;
     case 'q': config(data, size); break;
     case 'r': records(data, size); break;
+    case 'R': table(data, size); break;
     case 't': tokenize(data, size, false); break;
     case 'T': tokenize(data, size, true); break;
     default: return -1; /* not kept in the corpus */

@@ -116,6 +116,7 @@ def seeds(rng, altered_each):
     yield (b'q{"model_type":"bert","hidden_size":16,"num_attention_heads":2,"layer_norm_eps":1e-12,"hidden_act":"gelu",'
            b'"classifier_dropout":null,"id2label":{"0":"A","1":"B"},"architectures":["X"],"use_cache":true}')
     yield b'r\xef\xbb\xbflabel,text\r\n0,"a, ""b""\r\nc"\r\n\r\n"1",plain\n2,\n3,"x\n,,\n"""",""'
+    yield b'R\xef\xbb\xbfb,"c ""d""",a\r\n1,x,2\r\n\r\n" 3e-2 ",,\n,"",nan\n'
 
 
 def main():
