@@ -23518,7 +23518,10 @@ static GPUNN__STATUS gpunn__cpu_gru(gpunn__cpu *cpu, gpunn_step *step, gpunn__ac
 
 /* ==== >>update ======================================================================================================== *
  * The rows of the optimizers as functions, each in one pass over parameter, gradient and state. */
-enum { GPUNN__PIECE = 256 }; /* elements at a time, whose square roots are taken together */
+enum {
+    GPUNN__PIECE = 256, /* elements at a time, whose square roots are taken together */
+    GPUNN__GRAIN = 16   /* they are a multiple of */
+};
 
 typedef struct gpunn__update_job {
     const gpunn_update  *u;
@@ -23527,8 +23530,8 @@ typedef struct gpunn__update_job {
     struct gpunn__trust *trust; /* of kinds with a trust ratio */
 } gpunn__update_job;
 
-/* GPUNN__PIECE elements of each; part: parameter, s0, s1, s2, and where a move goes. */
-typedef void gpunn__step(const gpunn__update_job *j, const float *gradient, float *const *part);
+/* grains * GPUNN__GRAIN elements of each, at most GPUNN__PIECE; part: parameter, s0, s1, s2, and where a move goes. */
+typedef void gpunn__step(const gpunn__update_job *j, const float *gradient, float *const *part, int grains);
 
 typedef struct gpunn__setting {
     const char *key;
@@ -23543,17 +23546,17 @@ typedef struct gpunn__rule {                    /* a row */
     gpunn__step   *step, *move;                 /* move NULL: there is no trust ratio */
 } gpunn__rule;
 
-/* The square roots of a piece. C's sqrtf may set errno, which keeps it out of vector code. */
-GPUNN__INLINE void gpunn__roots(float *x)
+/* The square roots of count values, a multiple of 8. C's sqrtf may set errno, which keeps it out of vector code. */
+GPUNN__INLINE void gpunn__roots(float *x, int count)
 {
 #if defined(GPUNN__VECTORS) && defined(__AVX__)
-    for (int i = 0; i < GPUNN__PIECE; i += 8) _mm256_storeu_ps(x + i, _mm256_sqrt_ps(_mm256_loadu_ps(x + i)));
+    for (int i = 0; i < count; i += 8) _mm256_storeu_ps(x + i, _mm256_sqrt_ps(_mm256_loadu_ps(x + i)));
 #elif defined(GPUNN__VECTORS) && defined(__x86_64__)
-    for (int i = 0; i < GPUNN__PIECE; i += 4) _mm_storeu_ps(x + i, _mm_sqrt_ps(_mm_loadu_ps(x + i)));
+    for (int i = 0; i < count; i += 4) _mm_storeu_ps(x + i, _mm_sqrt_ps(_mm_loadu_ps(x + i)));
 #elif defined(GPUNN__VECTORS) && defined(__aarch64__)
-    for (int i = 0; i < GPUNN__PIECE; i += 4) vst1q_f32(x + i, vsqrtq_f32(vld1q_f32(x + i)));
+    for (int i = 0; i < count; i += 4) vst1q_f32(x + i, vsqrtq_f32(vld1q_f32(x + i)));
 #else
-    for (int i = 0; i < GPUNN__PIECE; i++) x[i] = sqrtf(x[i]);
+    for (int i = 0; i < count; i++) x[i] = sqrtf(x[i]);
 #endif
 }
 
@@ -23586,7 +23589,7 @@ GPUNN__INLINE float gpunn__root(float *root, bool *rooted, bool second, float x)
 #define GPUNN__HAS(k, all) ((k) < ((all) ? count / 16 : count % 16))
 #define GPUNN__PASS(all, second, text, result)                                                                                 \
     GPUNN__IVDEP                                                                                                               \
-    for (int i = 0; i < GPUNN__PIECE; i++) {                                                                                   \
+    for (int i = 0; i < elements; i++) {                                                                                       \
         const bool ALL = all, SECOND = second;                                                                                 \
         float p = part[0][i], s0 = GPUNN__HAS(0, ALL) ? part[1][i] : 0, s1 = GPUNN__HAS(1, ALL) ? part[2][i] : 0,              \
               s2 = GPUNN__HAS(2, ALL) ? part[3][i] : 0, g = gradient[i] * scale;                                               \
@@ -23597,14 +23600,14 @@ GPUNN__INLINE float gpunn__root(float *root, bool *rooted, bool second, float x)
     }
 #define GPUNN__PASSES(all, text, result)                                                                                       \
     GPUNN__PASS(all, 0, text, )                                                                                                \
-    if (rooted) gpunn__roots(root);                                                                                            \
+    if (rooted) gpunn__roots(root, elements);                                                                                  \
     GPUNN__PASS(all, 1, text, result)
 #define GPUNN__LOOP(function, settings, states, numbers, text, result)                                                         \
-    static void function(const gpunn__update_job *j, const float *gradient, float *const *part)                                \
+    static void function(const gpunn__update_job *j, const float *gradient, float *const *part, int grains)                    \
     {                                                                                                                          \
         const float *setting = j->u->setting, *once = j->n.once, scale = j->n.scale, limit = j->limit;                         \
         float        root[GPUNN__PIECE];                                                                                       \
-        const int    count = 0 states;                                                                                         \
+        const int    elements = grains * GPUNN__GRAIN, count = 0 states;                                                       \
         bool         rooted = false, all = false;                                                                              \
         settings                                                                                                               \
         numbers                                                                                                                \
@@ -23686,35 +23689,46 @@ static float gpunn__setting_of(gpunn_update_kind kind, const float *setting, con
     return at < 0 ? 0 : setting[at];
 }
 
-/* Where a piece of an update is worked on: in its memory, or in room, where there are fewer elements or no such state. */
+/* Where a piece of an update is worked on: in its memory, or in rest, where less than a grain is left; missing and moved stand
+ * for states that there are not and for a move. */
 typedef struct gpunn__piece {
     const float *gradient;
-    float       *part[5], room[6][GPUNN__PIECE];
+    float       *part[5], rest[6][GPUNN__GRAIN], missing[3][GPUNN__PIECE], moved[GPUNN__PIECE];
+    int          grains;
 } gpunn__piece;
 
 static void gpunn__piece_begin(gpunn__piece *piece, const gpunn_update *u)
 {
     for (int k = 0; k < 3; k++)
-        if (gpunn__rules[u->kind].state[k] && u->state[k] == NULL) memset(piece->room[k + 1], 0, sizeof piece->room[k + 1]);
+        if (gpunn__rules[u->kind].state[k] && u->state[k] == NULL) memset(piece->missing[k], 0, sizeof piece->missing[k]);
+}
+
+/* How much of what is left the next piece has: grains, or what is less than one. */
+static int64_t gpunn__piece_count(int64_t left)
+{
+    return left < GPUNN__GRAIN ? left : gpunn__least(left - left % GPUNN__GRAIN, GPUNN__PIECE);
 }
 
 static void gpunn__piece_take(gpunn__piece *piece, const gpunn_update *u, int64_t at, int64_t n)
 {
-    const float *const from[] = {u->parameter, u->state[0], u->state[1], u->state[2], NULL, u->gradient};
-    float *const       whole[] = {u->parameter, u->state[0], u->state[1], u->state[2], NULL};
-    piece->gradient = n == GPUNN__PIECE ? u->gradient + at : piece->room[5];
-    for (int k = 0; k < 5; k++) piece->part[k] = n == GPUNN__PIECE && whole[k] ? whole[k] + at : piece->room[k];
-    for (int k = 0; k < 6 && n < GPUNN__PIECE; k++) {
-        memset(piece->room[k], 0, sizeof piece->room[k]);
-        if (from[k]) memcpy(piece->room[k], from[k] + at, (size_t)n * sizeof(float));
-    }
+    float *const of[] = {u->parameter, u->state[0], u->state[1], u->state[2]};
+    const bool   whole = n >= GPUNN__GRAIN;
+    piece->grains = whole ? (int)n / GPUNN__GRAIN : 1;
+    piece->gradient = whole ? u->gradient + at : piece->rest[5];
+    for (int k = 0; k < 4; k++) piece->part[k] = whole ? (of[k] ? of[k] + at : piece->missing[k - 1]) : piece->rest[k];
+    piece->part[4] = piece->moved;
+    if (whole) return;
+    memset(piece->rest, 0, sizeof piece->rest);
+    for (int k = 0; k < 4; k++)
+        if (of[k]) memcpy(piece->rest[k], of[k] + at, (size_t)n * sizeof(float));
+    memcpy(piece->rest[5], u->gradient + at, (size_t)n * sizeof(float));
 }
 
 static void gpunn__piece_give(const gpunn__piece *piece, const gpunn_update *u, int64_t at, int64_t n)
 {
     float *const to[] = {u->parameter, u->state[0], u->state[1], u->state[2]};
-    for (int k = 0; k < 4 && n < GPUNN__PIECE; k++)
-        if (to[k]) memcpy(to[k] + at, piece->room[k], (size_t)n * sizeof(float));
+    for (int k = 0; k < 4 && n < GPUNN__GRAIN; k++)
+        if (to[k]) memcpy(to[k] + at, piece->rest[k], (size_t)n * sizeof(float));
 }
 
 static void gpunn__update_task(void *arg, int thread, int threads)
@@ -23725,10 +23739,10 @@ static void gpunn__update_task(void *arg, int thread, int threads)
     int64_t                  begin, end;
     gpunn__piece_begin(&piece, u);
     gpunn__cpu_part(u->count, 1024, threads, thread, &begin, &end);
-    for (int64_t at = begin; at < end; at += GPUNN__PIECE) {
-        int64_t n = gpunn__least(end - at, GPUNN__PIECE);
+    for (int64_t at = begin, n; at < end; at += n) {
+        n = gpunn__piece_count(end - at);
         gpunn__piece_take(&piece, u, at, n);
-        gpunn__rules[u->kind].step(j, piece.gradient, piece.part);
+        gpunn__rules[u->kind].step(j, piece.gradient, piece.part, piece.grains);
         gpunn__piece_give(&piece, u, at, n);
     }
 }
@@ -23756,11 +23770,11 @@ static void gpunn__trust_task(void *arg, int thread, int threads)
     for (int64_t number = begin; number < end; number++) {
         int64_t at = number * trust->part, stop = gpunn__least(u->count, at + trust->part);
         double  squares = 0, moves = 0;
-        for (; at < stop; at += GPUNN__PIECE) {
-            int64_t n = gpunn__least(stop - at, GPUNN__PIECE);
+        for (int64_t n; at < stop; at += n) {
+            n = gpunn__piece_count(stop - at);
             gpunn__piece_take(&piece, u, at, n);
-            if (!trust->last) rule->step(j, piece.gradient, part);
-            rule->move(j, piece.gradient, part);
+            if (!trust->last) rule->step(j, piece.gradient, part, piece.grains);
+            rule->move(j, piece.gradient, part, piece.grains);
             for (int64_t i = 0; i < n && trust->last; i++) part[0][i] -= trust->rate * part[4][i];
             for (int64_t i = 0; i < n && !trust->last; i++) {
                 squares += (double)part[0][i] * (double)part[0][i];
