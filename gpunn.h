@@ -2818,8 +2818,10 @@ extern "C" {
 #pragma GCC optimize("no-finite-math-only")
 #endif
 #endif
-/* No loop-carried dependency in the loop that follows. */
+/* No loop-carried dependency in the loop that follows; clang is not to warn where it calls sinf, or at -O1, which has no vectors. */
 #if defined(__clang__)
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wpass-failed"
 #define GPUNN__IVDEP _Pragma("clang loop vectorize(assume_safety)")
 #elif defined(__GNUC__)
 #define GPUNN__IVDEP _Pragma("GCC ivdep")
@@ -16380,9 +16382,6 @@ typedef void (*gpunn__loop)(int64_t n, const float *const *from, const float *at
 #define GPUNN__OPTIMIZED
 #pragma GCC push_options
 #pragma GCC optimize("O3")
-#elif defined(__clang__) /* of GPUNN__IVDEP where a loop calls sinf, cosf or powf */
-#pragma clang diagnostic push
-#pragma clang diagnostic ignored "-Wpass-failed"
 #endif
 
 /* The tables' language. */
@@ -16721,8 +16720,6 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, g
 #ifdef GPUNN__OPTIMIZED
 #pragma GCC pop_options
 #undef GPUNN__OPTIMIZED
-#elif defined(__clang__)
-#pragma clang diagnostic pop
 #endif
 /* ---- cast: as C, BOOL is x != 0 ------------------------------------------------------------------------------------------- */
 typedef struct gpunn__cast_job {
@@ -26275,11 +26272,9 @@ static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
         }
         for (int f = 0; f < loader->field_count; f++) {
             const gpunn__loader_field *field = &loader->fields[f];
-            char                      *row = batch->memory + field->rows + (size_t)i * field->to_bytes;
-            if (!args->load && !field->direct)
-                gpunn__convert(field, field->samples + (size_t)sample * field->from_bytes, row);
-            else if (args->load && field->from != field->to)
-                gpunn__convert(field, loaded[f], row);
+            if (args->load ? field->from == field->to : field->direct) continue; /* in place, or sent from the program's memory */
+            gpunn__convert(field, args->load ? loaded[f] : field->samples + (size_t)sample * field->from_bytes,
+                           batch->memory + field->rows + (size_t)i * field->to_bytes);
         }
     }
 }
@@ -31094,6 +31089,9 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
 #pragma GCC pop_options
 #endif
 #undef GPUNN__FAST_MATH
+#endif
+#ifdef __clang__
+#pragma clang diagnostic pop
 #endif
 
 #ifdef __cplusplus

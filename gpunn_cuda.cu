@@ -193,6 +193,12 @@ __device__ __forceinline__ unsigned short gpunn__to_half(float x, gpunn_dtype dt
     return x != x ? (unsigned short)0x7FFF : (unsigned short)((bits + 0x7FFFu + (bits >> 16 & 1)) >> 16);
 }
 
+/* x + n; NULL, which nothing may be added to, stays NULL. */
+template <class T, class N> __host__ __device__ __forceinline__ T *gpunn__beyond(T *x, N n)
+{
+    return x ? x + n : NULL;
+}
+
 /* Element i of F32, F16 or BF16 storage. */
 __device__ __forceinline__ float gpunn__load(const void *data, gpunn_dtype dtype, int64_t i)
 {
@@ -6825,7 +6831,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) 
     if (b.training) {
         float           near_by = place.used ? gpunn__norm_near(b, place.channel) : 0;
         gpunn__moments  own = {0, 0, 0};
-        gpunn__moments *partial = (gpunn__moments *)b.partial + place.channel * b.parts;
+        gpunn__moments *partial = gpunn__beyond((gpunn__moments *)b.partial, place.channel * b.parts);
         if (b.phase & GPUNN__NORM_SUM)
             own = gpunn__norm_moments(b, place, near_by);
         else if (place.first)
@@ -6868,7 +6874,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_back_ker
 {
     GPUNN__FOLLOW();
     gpunn__norm_place place = gpunn__norm_start(b);
-    float2           *partial = (float2 *)b.partial + place.channel * b.parts, sum = {0, 0};
+    float2           *partial = gpunn__beyond((float2 *)b.partial, place.channel * b.parts), sum = {0, 0};
     float             mean = place.used ? b.saved[place.channel] : 0;
     float             invstd = place.used ? b.saved[b.channels + place.channel] : 0;
     float             scale = place.used && b.weight ? invstd * b.weight[place.channel] : invstd;
@@ -8962,7 +8968,7 @@ static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step
 static gpunn__heads gpunn__attention_room(gpunn_step *step, const gpunn__attention_shape *c, gpunn_dtype dtype, int64_t rows,
                                           int64_t columns, int64_t heads, size_t *used)
 {
-    gpunn__heads h = {(char *)step->workspace + *used, dtype, heads * rows * columns, rows * columns, columns};
+    gpunn__heads h = {gpunn__beyond((char *)step->workspace, *used), dtype, heads * rows * columns, rows * columns, columns};
     *used += (gpunn__bytes(dtype, c->n * h.samples) + 63) / 64 * 64;
     return h;
 }
@@ -9198,7 +9204,7 @@ static gpunn_status gpunn__attention_shared(gpunn__cuda *cuda, gpunn_step *step,
     if (value->data == NULL) return GPUNN_OK;
     const bool  wide = value->dtype != GPUNN_F32 && c->heads != c->kv_heads;
     gpunn_value sums = *value;
-    sums.data = (char *)step->workspace + used;
+    sums.data = gpunn__beyond((char *)step->workspace, used);
     sums.dtype = GPUNN_F32;
     if (wide) d = gpunn__attention_heads(c, &sums, part);
     if (wide && action == GPUNN__PREPARE && step->workspace_bytes < used + gpunn__bytes(GPUNN_F32, value->count))
@@ -9613,7 +9619,7 @@ static void gpunn__recurrent_relayout(gpunn__recurrent *r, const gpunn_step *ste
     const int64_t      states = r->batch * r->hidden;
     const gpunn_value *in = step->in + 4 + 4 * d;
     r->direction = d;
-    r->kept = (float *)step->saved + d * gpunn__recurrent_kept(r);
+    r->kept = gpunn__beyond((float *)step->saved, d * gpunn__recurrent_kept(r));
     r->h_0 = step->in[2].data ? gpunn__element(step->in[2].data, step->in[2].dtype, d * states) : NULL;
     r->c_0 = step->in[3].data ? gpunn__element(step->in[3].data, step->in[3].dtype, d * states) : NULL;
     r->h_0_dtype = step->in[2].dtype;
@@ -9646,7 +9652,7 @@ static gpunn_status gpunn__recurrent_step(gpunn__cuda *cuda, const gpunn_step *s
                                           gpunn__action action)
 {
     const int64_t  H = r->hidden, t = r->direction ? r->length - 1 - r->step : r->step, rows = r->gates * H;
-    float *const   gates = r->kept ? r->kept + t * r->batch * r->width : NULL;
+    float *const   gates = gpunn__beyond(r->kept, t * r->batch * r->width);
     const float   *weight = (const float *)step->in[5 + 4 * r->direction].data;
     gpunn__product p[2];
     int            count = r->op == GPUNN_OP_GRU ? 2 : 1;
@@ -9660,7 +9666,7 @@ static gpunn_status gpunn__recurrent_step(gpunn__cuda *cuda, const gpunn_step *s
         p[i].k = count == 1 ? rows : i == 0 ? 2 * H : H;
         p[i].lda = r->width;
         p[i].ldb = H;
-        p[i].a = gates + 3 * i * H;
+        p[i].a = gpunn__beyond(gates, 3 * i * H);
         p[i].b = weight + 2 * i * H * H;
         p[i].d = r->h;
         p[i].accumulate = true;
@@ -9670,7 +9676,7 @@ static gpunn_status gpunn__recurrent_step(gpunn__cuda *cuda, const gpunn_step *s
         p[i].ldd = r->width;
         p[i].transpose_b = true;
         p[i].a = r->h;
-        p[i].d = gates + 3 * i * H;
+        p[i].d = gpunn__beyond(gates, 3 * i * H);
         p[i].accumulate = i == 0;
     }
     for (int i = 0; i < count; i++) GPUNN__TRY(gpunn__products(cuda, &p[i], 1, action));
