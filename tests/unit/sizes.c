@@ -306,10 +306,53 @@ static void test_plans(void **state)
     pair_close(&p);
 }
 
+/* x [A, B] and y [C, D], each side 1 to 10: the set of sizes with that number, of 10,000. 0 is the largest. */
+static void run_set(const pair *p, const built *b, int number)
+{
+    static const float values[100];
+    const int64_t      side[4] = {10 - number % 10, 10 - number / 10 % 10, 10 - number / 100 % 10, 10 - number / 1000};
+    OK(p->dev, gpunn_write_shape(b->input[0], values, GPUNN_SHAPE(side[0], side[1])));
+    OK(p->dev, gpunn_write_shape(b->input[1], values, GPUNN_SHAPE(side[2], side[3])));
+    OK(p->dev, gpunn_backward(b->loss));
+}
+
+/* Bytes with the largest set's plan alone. */
+static size_t held_at_rest(const pair *p, const built *b)
+{
+    OK(p->dev, gpunn_set_plan_limit(p->model, 1, 0));
+    run_set(p, b, 0);
+    const size_t bytes = p->memory.bytes;
+    OK(p->dev, gpunn_set_plan_limit(p->model, 0, 0));
+    return bytes;
+}
+
+static void test_many_sets(void **state)
+{
+    pair  p;
+    built b = {{NULL}, NULL, NULL};
+    (void)state;
+    pair_open(&p);
+    const int64_t A = gpunn_size(p.model, "A"), B = gpunn_size(p.model, "B");
+    const int64_t C = gpunn_size(p.model, "C"), D = gpunn_size(p.model, "D");
+    gpunn_tensor *x = b.input[0] = gpunn_input(p.model, "x", GPUNN_F32, GPUNN_SHAPE(A, B));
+    gpunn_tensor *y = b.input[1] = gpunn_input(p.model, "y", GPUNN_F32, GPUNN_SHAPE(C, D));
+    x = gpunn_linear(gpunn_reshape(x, GPUNN_SHAPE(gpunn_size(p.model, "A * B"), 1)), "rows", .out_features = 3);
+    y = gpunn_conv2d(gpunn_reshape(y, GPUNN_SHAPE(1, 1, C, D)), "image", .out_channels = 2, .kernel_size = 3, .stride = 2,
+                     .padding = 1);
+    b.loss = MADE(p.dev, gpunn_add(gpunn_mean(gpunn_square(x), GPUNN_ALL, false), gpunn_mean(gpunn_square(y), GPUNN_ALL, false)));
+    size_t held = 0;
+    for (int i = 0; i < 10000; i++) {
+        run_set(&p, &b, i);
+        if (i == 99) held = held_at_rest(&p, &b);
+    }
+    assert_int_equal(held_at_rest(&p, &b), held);
+    pair_close(&p);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_formulas), cmocka_unit_test(test_refusals),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_formulas),  cmocka_unit_test(test_refusals),
                                        cmocka_unit_test(test_sequences), cmocka_unit_test(test_images),
-                                       cmocka_unit_test(test_plans)};
+                                       cmocka_unit_test(test_plans),     cmocka_unit_test(test_many_sets)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
