@@ -16,6 +16,7 @@ from .spec_writer import Constant, Parameter, Refused, Value, Writer, needed_ent
 CHEAP = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Shape", "Size", "ConstantOfShape")
 KEEPS_NAME = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Cast", "DequantizeLinear")
 SHAPERS = ("Range", "NonZero") + tuple(fold.WINDOWS)  # whose results' shapes follow from values
+MAX_NAME = 200  # bytes of a weight's name, which may get a number or a suffix
 FAULTS = (TypeError, IndexError, KeyError, AttributeError, ValueError, ArithmeticError, MemoryError, struct.error)
 
 
@@ -342,9 +343,9 @@ def op_text(node):
 
 
 def of_initializer(name, array):
-    """Weights are Parameters; what is small or of integers is a Constant."""
+    """Weights are Parameters, of long names the end is kept; what is small or of integers is a Constant."""
     if name and is_float(array.kind) and array.count() > 1:
-        return Parameter(name, array, True)
+        return Parameter(name.encode("utf-8")[-MAX_NAME:].decode("utf-8", "ignore"), array, True)
     return Constant(array, name=name)
 
 
@@ -398,12 +399,12 @@ class Sizes:
 
     @staticmethod
     def names(value):
-        """By axis, a size or a name; an axis without either is called INPUT:AXIS, and the first of all inputs "batch"."""
+        """By axis, a size or a name; an axis without either, or with "?", is called INPUT:AXIS, and the first "batch"."""
         shape = value.type.tensor_type.shape if value.type and value.type.tensor_type else None
         if shape is None:
             return []
         return [d.dim_value if d.dim_value > 0 or d.has("dim_value") and not d.dim_param and d.dim_value == 0 else
-                d.dim_param or ("%s:%d" % (value.name, i) if i else "batch") for i, d in enumerate(shape.dim)]
+                d.dim_param.strip("?") or ("%s:%d" % (value.name, i) if i else "batch") for i, d in enumerate(shape.dim)]
 
     def shape(self, value):
         result = []
