@@ -460,22 +460,11 @@ def resized(w, call, x, roi=None, scales=None, sizes=None):
             size[axis - 2] = new
         return w.add("interpolate", [w.f32(w.whole(x))], (), size=alike(size), mode=own[0], align_corners=own[1])
     for (axis, old, new, _), (values, outside) in zip(plans, matrices):
-        x = along(w, x, axis, Constant(Array("float32", (new, old), values)))
+        x = w.along(x, axis, Constant(Array("float32", (new, old), values)))
         if any(outside) and call.get("extrapolation_value", 0.0):
             fill = [call.get("extrapolation_value", 0.0) * out for out in outside]
             x = w.map("add", x, Constant(Array("float32", (new,) + (1,) * (len(x.full) - 1 - axis), fill)))
     return x
-
-
-def along(w, x, axis, matrix):
-    """x with one axis multiplied by a matrix [new, old]."""
-    rank, new = len(x.full), matrix.full[0]
-    front, back = x.full[:axis], x.full[axis + 1:]
-    if axis == rank - 1:
-        return w.matmul(x, matrix, True)
-    rows = fold.dim_of(product(map(fold.of_dim, front)))
-    y = w.matmul(matrix, w.reshape(x, (rows, x.full[axis], product(back))))
-    return w.reshape(y, front + (new,) + back)
 
 
 @operation("GridSample")
