@@ -28,7 +28,7 @@ from . import table
 from .exchange import spec_writer
 from .exchange.spec_writer import (ATAN2, ERFC, FORMULAS, LGAMMA, Constant, Entry, Parameter, Refused, Value, Writer, broadcast,
                                    is_number, json_text, needed_entries, normal_axes, normal_axis, product, shape_text, text,
-                                   write_file)
+                                   waves, write_file)
 
 
 class Changed(Refused):
@@ -1116,26 +1116,6 @@ class Complex:
         self.full = real.full
 
 
-def waves(w, rows, size):
-    """cos and sin of 2 pi j k / size, as matrices [rows, size]."""
-    if not 1 <= size <= 4096:
-        raise Refused("only axes of up to 4096 that are not the batch are possible, as products with matrices")
-    angles = (w.torch.arange(rows)[:, None] * w.torch.arange(size) % size).double() * (2 * math.pi / size)
-    return angles.cos(), angles.sin()
-
-
-def transformed(w, x, dim, n, sign, scale):
-    """x times exp(sign 2 pi i j k / size) along an axis; n: how many of the results, k, or None for all."""
-    dim = normal_axis(dim, len(x.full))
-    size = x.full[dim]
-    cos, sin = [Constant((own * wave * scale).float()) for own, wave in zip((1, sign), waves(w, n or size, size))]
-    if not isinstance(x, Complex):
-        return Complex(w.along(x, dim, cos), w.along(x, dim, sin))
-    real, imag = x.real, x.imag
-    return Complex(w.map("sub", w.along(real, dim, cos), w.along(imag, dim, sin)),
-                   w.map("add", w.along(real, dim, sin), w.along(imag, dim, cos)))
-
-
 def of_length(w, x, dim, n):
     """The first n along an axis, zeros behind them."""
     dim = normal_axis(dim, len(x.full))
@@ -1161,9 +1141,14 @@ def fourier(w, call, x, n=None, s=None, dim=None, norm=None):
     for size, axis in zip(sizes, dims):
         x = of_length(w, x, axis, size)
         count = x.full[axis]
-        kept = count // 2 + 1 if "rfft" in call.op else None
-        x = transformed(w, x, axis, kept, 1 if inverse else -1, norm_scale(norm, count, inverse))
+        kept = count // 2 + 1 if "rfft" in call.op else count
+        parts = [x.real, x.imag] if isinstance(x, Complex) else [x]
+        x = Complex(*w.fourier(parts, normal_axis(axis, len(x.full)), kept, inverse, norm_scale(norm, count, inverse)))
     return x
+
+
+def wave_matrices(w, rows, size):
+    return [w.torch.tensor(wave, dtype=w.torch.float64).reshape(rows, size) for wave in waves(rows, size)]
 
 
 @operation("fft_irfft")
@@ -1174,7 +1159,8 @@ def real_of_fourier(w, call, x, n=None, dim=-1, norm=None):
     x = of_length(w, x, dim, count // 2 + 1)
     times = w.torch.full((count // 2 + 1,), 2.0, dtype=w.torch.float64)
     times[::count // 2 if count % 2 == 0 else count] = 1
-    cos, sin = [Constant((wave.t() * times * norm_scale(norm, count, True)).float()) for wave in waves(w, len(times), count)]
+    times *= norm_scale(norm, count, True)
+    cos, sin = [Constant((wave.t() * times).float()) for wave in wave_matrices(w, len(times), count)]
     return w.map("sub", w.along(x.real, dim, cos), w.along(x.imag, dim, sin))
 
 
@@ -1185,7 +1171,7 @@ def stft(w, call, x, n_fft, hop_length=None, win_length=None, window=None, norma
     count, length = n_fft // 2 + 1 if onesided is not False else n_fft, win_length or n_fft
     own = w.torch.ones(length) if window is None else window.tensor
     own = w.torch.nn.functional.pad(own.double(), ((n_fft - length) // 2, n_fft - length - (n_fft - length) // 2))
-    cos, sin = waves(w, count, n_fft)
+    cos, sin = wave_matrices(w, count, n_fft)
     weight = Constant((w.torch.cat([cos, -sin]) * own * (n_fft ** -0.5 if normalized else 1)).float()[:, None])
     rows, frames = x.full[:-1] or (1,), (x.full[-1] - n_fft) // (hop_length or n_fft // 4) + 1
     y = conv(w, call._replace(op="conv1d", shapes=[(rows + (2 * count, frames), call.shapes[0][1])]),

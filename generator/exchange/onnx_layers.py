@@ -467,6 +467,21 @@ def resized(w, call, x, roi=None, scales=None, sizes=None):
     return x
 
 
+@operation("DFT")
+def fourier(w, call, x, length=None, axis=None):
+    """Real numbers have a last axis of 1, complex ones of 2."""
+    last = len(x.full) - 1
+    axis = normal_axis(call.get("axis", 1) if call.opset < 20 else numbers(w, axis, "axis", [-2])[0], last + 1)
+    size, count = x.full[axis], int(numbers(w, length, "length", [x.full[axis]])[0])
+    if call.get("inverse", 0) and call.get("onesided", 0):
+        raise Refused("the inverse of a half is not possible")
+    x = w.slice(x, axis, 0, min(size, count))
+    x = padded(w, x, [0] * (last + 1), [max(0, count - size) if i == axis else 0 for i in range(last + 1)])
+    parts = [w.slice(x, last, i, i + 1) for i in range(x.full[last])]
+    rows, inverse = count // 2 + 1 if call.get("onesided", 0) else count, bool(call.get("inverse", 0))
+    return w.add("concat", list(w.fourier(parts, axis, rows, inverse, 1 / count if inverse else 1.0)), (), dim=last)
+
+
 @operation("GridSample")
 def grid_sample(w, call, x, grid):
     mode = {"bilinear": "bilinear", "linear": "bilinear", "nearest": "nearest"}.get(call.get("mode", "linear"))

@@ -157,6 +157,17 @@ ATAN2 = ("o = abs(x) > abs(y); n = y if o else x; m = x if o else y; t = n / (1 
          "((-pi if x < 0 else pi) / 2 - r) if o else r + ((-pi if x < 0 else pi) if y < 0 else 0)")
 
 
+MAX_WAVES = 4096
+
+
+def waves(rows, size):
+    """cos and sin of 2 pi j k / size, as the numbers of matrices [rows, size]."""
+    if not 1 <= size <= MAX_WAVES:
+        raise Refused(f"only axes of up to {MAX_WAVES} that are not the batch are possible, as products with matrices")
+    angles = [2 * math.pi * (j * k % size) / size for j in range(rows) for k in range(size)]
+    return [math.cos(a) for a in angles], [math.sin(a) for a in angles]
+
+
 # ---- the spec that is being written ------------------------------------------------------------------------------------
 class Writer:
     """Appends entries to the spec. A subclass knows the tensors of its library: constant_of, f32_bytes, init_of."""
@@ -346,6 +357,17 @@ class Writer:
             return self.matmul(x, matrix, True)
         y = self.matmul(matrix, self.reshape(x, (product(front), x.full[axis], product(back))))
         return self.reshape(y, front + matrix.full[:1] + back)
+
+    def fourier(self, parts, axis, rows, inverse, scale=1.0):
+        """Real and imaginary part of the first rows of a Fourier transform; parts: the real one, or both."""
+        size = parts[0].full[axis]
+        sign = scale if inverse else -scale
+        cos, sin = [self.numbers([factor * x for x in wave], (rows, size))
+                    for factor, wave in zip((scale, sign), waves(rows, size))]
+        real, imag = [self.along(parts[0], axis, matrix) for matrix in (cos, sin)]
+        if len(parts) == 1:
+            return real, imag
+        return (self.map("sub", real, self.along(parts[1], axis, sin)), self.map("add", imag, self.along(parts[1], axis, cos)))
 
     # -- layers --
     def layer_name(self, **parts):

@@ -209,6 +209,24 @@ class ByHand(Import):
         layers = [t for t in self.imported(data)["tensors"] if t["op"] == "linear"]
         self.assertTrue(layers[0]["name"].endswith("block;fc") and len(layers[0]["name"]) < 200)
 
+    def loop(self, steps):
+        """x is doubled and 1 added in so many steps; each step's value is kept."""
+        body = graph([node("Add", "v v", "d"), node("Add", "d one", "w"), node("Identity", "w", "s"), node("Identity", "c", "c2")],
+                     [value("i", [], "int64"), value("c", [], "bool"), value("v", ["N", 2])],
+                     [value("c2", [], "bool"), value("w", ["N", 2]), value("s", ["N", 2])])
+        return model([node("Loop", "steps true x", "y all", body=body)], [value("x", ["N", 2])],
+                     [value("y", ["N", 2]), value("all", [steps, "N", 2])],
+                     [tensor("one", (), [1.0]), tensor("steps", (), [steps], "int64"), tensor("true", (), [1], "bool")])
+
+    def test_a_loop_is_run_step_by_step(self):
+        self.assertEqual(self.ops(self.imported(self.loop(3))).count("add"), 3)
+        y = self.run_model(x=Array("float32", (1, 2), [1.0, -2.0]))
+        self.assertEqual(list(y["y"].values), [15.0, -9.0])
+        self.assertEqual(list(y["all"].values), [3.0, -3.0, 7.0, -5.0, 15.0, -9.0])
+
+    def test_loops_without_end_are_refused(self):
+        self.refused(self.loop(1 << 40), "run more than 1000 steps")
+
     def test_inputs_may_be_fixed(self):
         data = model([node("Reshape", "x s", "y")], [value("x", [2, 3]), value("s", [2], "int64")], [value("y", [3, 2])])
         self.refused(data, "Reshape 'the_y': its shape must be known when it is imported; give s a value with --fix")
