@@ -343,6 +343,28 @@ def local_response_norm(w, call, x):
                                                 text(call.get("beta", 0.75))), x, means)
 
 
+@operation("Col2Im")
+def col2im(w, call, x, image, block):
+    """A transposed convolution whose weight puts each cell of a column in its place."""
+    image, block = numbers(w, image, "image shape"), numbers(w, block, "block shape")
+    axes, cells = len(image), product(block)
+    pads = call.get("pads", [0] * 2 * axes)
+    strides, dilations = call.get("strides", [1] * axes), call.get("dilations", [1] * axes)
+    sizes = [size + before + after for size, before, after in zip(image, pads, pads[axes:])]
+    reach = [d * (k - 1) + 1 for d, k in zip(dilations, block)]
+    counts = tuple((size - r) // s + 1 for size, r, s in zip(sizes, reach, strides))
+    channels = x.full[1] // cells
+    unit = [float(i == j) for i in range(cells) for j in range(cells)]
+    weight = w.tensor(Constant(Array("float32", (channels * cells, 1) + tuple(block), unit * channels)))
+    y = w.layer("conv_transpose%dd" % axes, w.free_name(call), w.reshape(x, x.full[:2] + counts), (), {}, out_channels=channels,
+                kernel_size=alike(list(block)), stride=unless(1, strides), dilation=unless(1, dilations), bias=False,
+                groups=None if channels == 1 else channels, weight=weight)
+    y = padded(w, y, [0] * (axes + 2), [0, 0] + [size - own for size, own in zip(sizes, y.full[2:])])
+    for axis, (size, before) in enumerate(zip(image, pads), 2):
+        y = w.slice(y, axis, before, before + size)
+    return y
+
+
 # ---- norms --------------------------------------------------------------------------------------------------------------
 def column(w, x, rank):
     """One number a channel, as it broadcasts against [n, channels, ...]."""
