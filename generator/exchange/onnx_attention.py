@@ -182,8 +182,8 @@ def reset_first(w, x, weights, directions, hidden, start):
         for bias in biases:  # both are added before a gate's function
             inputs = w.map("add", inputs, bias)
         gate_weights, new_weight = w.slice(w_hh, 0, 0, 2 * hidden), w.slice(w_hh, 0, 2 * hidden, None)
-        h = w.whole(Constant(w.constant_of(0.0).tensor, (n, hidden))) if start is None else w.reshape(w.slice(start, 0, d, d + 1),
-                                                                                                       (n, hidden))
+        zeros = Constant(w.constant_of(0.0).tensor, (n, hidden))
+        h = w.whole(zeros) if start is None else w.reshape(w.slice(start, 0, d, d + 1), (n, hidden))
         steps = [None] * length
         for t in reversed(range(length)) if d else range(length):
             given = w.reshape(w.slice(inputs, 0, t, t + 1), (n, 3 * hidden))
