@@ -26,8 +26,13 @@ from dataclasses import dataclass
 
 from . import table
 from .exchange import spec_writer
-from .exchange.spec_writer import (ATAN2, ERFC, FORMULAS, Constant, Entry, Parameter, Refused, Value, Writer, broadcast, is_number,
-                                   json_text, needed_entries, normal_axes, normal_axis, product, shape_text, text, write_file)
+from .exchange.spec_writer import (ATAN2, ERFC, FORMULAS, LGAMMA, Constant, Entry, Parameter, Refused, Value, Writer, broadcast,
+                                   is_number, json_text, needed_entries, normal_axes, normal_axis, product, shape_text, text,
+                                   waves, write_file)
+
+
+class Changed(Refused):
+    """It changes what others see, in a way that can be captured without changes."""
 
 
 class Unsupported(Exception):
@@ -154,10 +159,14 @@ def source_place(torch, frames):
 REGIONS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")  # torch.no_grad and torch.autocast
 
 
-def capture_export(torch, root, inputs, batched):
-    """By torch.export, whose sizes are symbolic."""
+def capture_export(torch, root, inputs, batched, functional=False):
+    """By torch.export, whose sizes are symbolic. functional: nothing is changed in place; None if a parameter or buffer is."""
     batch = torch.export.Dim.AUTO
     program = torch.export.export(root, inputs, dynamic_shapes={"inputs": tuple({0: batch} if b else None for b in batched)})
+    if functional:
+        program = program.run_decompositions({})
+        if any(spec.kind != torch.export.graph_signature.OutputKind.USER_OUTPUT for spec in program.graph_signature.output_specs):
+            return None
     kinds, captured = torch.export.graph_signature.InputKind, Captured()
     state = dict(program.constants, **root.state_dict(keep_vars=True))
     first = first_names(root)
@@ -349,6 +358,7 @@ class TorchWriter(Writer):
         self.batch = None  # an input whose first dimension is the batch
         self.wanted = set()  # which results of the call at hand are read
         self.ranges = set()  # entries that count the samples: 0, 1, ...
+        self.small = set()  # entries of integers that stay below 2^24
 
     def constant_of(self, x):
         return Constant(self.torch.tensor(x))
@@ -376,6 +386,9 @@ class TorchWriter(Writer):
         end = None if end == Size(x.full[axis]) else end
         if isinstance(start, Size) or isinstance(end, Size):
             raise Refused("it cuts the batch" if x.full[axis] < 0 else "its place depends on the batch size")
+        if x.full[axis] > 0 and not range(*slice(start, end, step).indices(x.full[axis])):
+            full = x.full[:axis] + (0,) + x.full[axis + 1:]
+            return Constant(self.torch.zeros([1 if size < 0 else size for size in full]), full)
         return super().slice(x, axis, start, end, step)
 
     def free_name(self, call):
@@ -427,11 +440,12 @@ def formula(expression):
 for torch_name, expression in {
         "softshrink": "where(x > {lambd}, x - {lambd}, where(x < -{lambd}, x + {lambd}, 0 * x))",
         "threshold": "where(x <= {threshold}, {value}, x)",
-        **FORMULAS, "sinc": "p = pi * (1 if x == 0 else x); 1 if x == 0 else sin(p) / p", "deg2rad": "x * (pi / 180)", "rad2deg": "x * (180 / pi)",
+        **FORMULAS, "sinc": "p = pi * (1 if x == 0 else x); 1 if x == 0 else sin(p) / p",
+        "deg2rad": "x * (pi / 180)", "rad2deg": "x * (180 / pi)",
         "isinf": "where(abs(x) > 3.4028234e38, 1, 0)", "isfinite": "where(abs(x) <= 3.4028234e38, 1, 0)",
         "isposinf": "where(x > 3.4028234e38, 1, 0)", "isneginf": "where(x < -3.4028234e38, 1, 0)",
         "log2": "log(x) * 1.4426950408889634", "log10": "log(x) * 0.4342944819032518", "exp2": "exp(x * 0.6931471805599453)",
-        "trunc": "sign(x) * floor(abs(x))", "frac": "x - sign(x) * floor(abs(x))", "erfc": ERFC,
+        "trunc": "sign(x) * floor(abs(x))", "frac": "x - sign(x) * floor(abs(x))", "erfc": ERFC, "lgamma": LGAMMA,
         "logical_not": "where(x == 0, 1, 0)", "bitwise_not": "where(x == 0, 1, 0)", "isnan": "where(x != x, 1, 0)"}.items():
     OPERATIONS[torch_name] = formula(expression)
 
@@ -442,7 +456,8 @@ def formula_of_two(expression):
 
 OPERATIONS.update({name: formula_of_two(expression) for name, expression in {
     "atan2": ATAN2, "logaddexp": "max(x, y) + log1p(exp(-abs(x - y)))", "xlogy": "0 if x == 0 else x * log(y)",
-    "hypot": "m = max(abs(x), abs(y)); a = x / (1 if m == 0 else m); b = y / (1 if m == 0 else m); m * sqrt(a * a + b * b)"}.items()})
+    "hypot": "m = max(abs(x), abs(y)); a = x / (1 if m == 0 else m); b = y / (1 if m == 0 else m); "
+             "m * sqrt(a * a + b * b)"}.items()})
 
 
 @operation("gelu")
@@ -524,6 +539,9 @@ def rsub(w, call, x, other, alpha=1):
 
 @operation("mul", "multiply")
 def mul(w, call, x, other):
+    if isinstance(x, Complex) and isinstance(other, Complex):
+        operands = x.real, x.imag, other.real, other.imag
+        return Complex(w.expr("x0 * x2 - x1 * x3", *operands), w.expr("x0 * x3 + x1 * x2", *operands))
     if number(x) is not None:
         x, other = other, x
     return w.map("mul", x, other) if number(other) is None else w.map("mul_scalar", x, value=number(other))
@@ -605,10 +623,10 @@ def is_large(w, x):
         return not x.tensor.is_floating_point() and bool((x.tensor.double().abs() >= 2 ** 24).any())
     x = w.tensor(x)
     whole = x.dtype in ("i64", "i32")
-    while x.entry.op in ("reshape", "cast"):
+    while x.entry.op in ("reshape", "cast") and x.entry not in w.small:
         x = x.entry.inputs[0]
     return whole and not (x.is_bool or x.dtype in ("bool", "u8") or x.entry.op in ("argmax", "topk_indices", "one_hot") or
-                          x.entry in w.ranges)
+                          x.entry in w.ranges or x.entry in w.small)
 
 
 for torch_name in ("eq", "ne", "lt", "le", "gt", "ge"):
@@ -677,6 +695,11 @@ def fill(w, call, x, value=0):
     return w.view(w.tensor(Constant(w.torch.tensor(number(value)))), x.full)
 
 
+@operation("copy")
+def copied(w, call, x, src, **_):
+    return w.view(w.f32(src), x.full)
+
+
 @operation("contiguous", "alias", "lift", "lift_fresh", "lift_fresh_copy", "requires_grad")
 def same(w, call, x, **_):
     return w.view(x, x.full) if isinstance(x, Value) else x
@@ -728,7 +751,8 @@ def arange(w, call, end, start=0, step=1, **_):
     return result if call.shapes[0][1].is_floating_point else w.integers(result, INDICES)
 
 
-@operation("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full", "full_like", "new_full", "scalar_tensor")
+@operation("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full", "full_like", "new_full", "scalar_tensor",
+           "empty", "empty_like", "new_empty")
 def full(w, call, fill_value=None, s=None, **_):
     shape, dtype = call.shapes[0]
     value = float("ones" in call.op) if fill_value is None and s is None else number(s if fill_value is None else fill_value)
@@ -768,7 +792,7 @@ def movedim(w, call, x, source, destination):
 
 @operation("cat", "concat", "concatenate")
 def cat(w, call, tensors, dim=0, **_):
-    tensors = [w.f32(w.whole(x)) for x in tensors]
+    tensors = [w.f32(w.whole(x)) for x in tensors if 0 not in x.full]
     return w.add("concat", tensors, call.shapes[0][0], dim=normal_axis(dim, len(tensors[0].shape)))
 
 
@@ -830,6 +854,15 @@ def chunk(w, call, x, chunks, dim=0):
     return split(w, call, x, max(1, -(-size // chunks)), dim)
 
 
+@operation("tensor_split")
+def tensor_split(w, call, x, sections=None, indices=None, dim=0):
+    dim = normal_axis(dim, len(x.full))
+    size = x.full[dim]
+    if sections is not None:
+        indices = [i * (size // sections) + min(i, size % sections) for i in range(1, sections)]
+    return tuple(w.slice(x, dim, start, end) for start, end in zip([0] + indices, indices + [size]))
+
+
 @operation("roll")
 def roll(w, call, x, shifts, dims=()):
     shifts, dims = [[y] if isinstance(y, int) else list(y) for y in (shifts, dims)]
@@ -889,6 +922,8 @@ def diag_embed(w, call, x, offset=0, dim1=-2, dim2=-1):
 def slice_scatter(w, call, x, src, dim=0, start=None, end=None, step=1, index=None):
     dim = normal_axis(dim, len(x.full))
     if x.full[dim] < 0:
+        if index is None and w.slice(x, dim, start, end, step) is x:
+            return src
         raise Refused("it changes samples of the batch")
     if index is not None:
         start = normal_axis(index, x.full[dim])
@@ -896,8 +931,7 @@ def slice_scatter(w, call, x, src, dim=0, start=None, end=None, step=1, index=No
     start, end, step = slice(start, end, step).indices(x.full[dim])
     if step != 1:
         raise Refused("a step is not possible")
-    parts = [w.f32(w.whole(part)) for part in (w.slice(x, dim, 0, start), src, w.slice(x, dim, end, None))]
-    return w.add("concat", [part for part in parts if part.full[dim] > 0], x.full, dim=dim)
+    return cat(w, call, [w.slice(x, dim, 0, start), src, w.slice(x, dim, end, None)], dim)
 
 
 @operation("unfold")
@@ -926,7 +960,23 @@ def im2col(w, call, x, kernel_size, dilation, padding, stride):
     return w.reshape(y, (n, c * len(cells), rows * columns))
 
 
-@operation("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d", "replication_pad3d")
+@operation("col2im")
+def col2im(w, call, x, output_size, kernel_size, dilation, padding, stride):
+    """torch.nn.Fold: a transposed convolution whose weight puts each cell of a column in its place."""
+    cells, c = product(kernel_size), x.full[1] // product(kernel_size)
+    counts = [(size + 2 * p - d * (k - 1) - 1) // s + 1
+              for size, p, d, k, s in zip(output_size, padding, dilation, kernel_size, stride)]
+    own = [(n - 1) * s - 2 * p + d * (k - 1) + 1 for n, s, p, d, k in zip(counts, stride, padding, dilation, kernel_size)]
+    weight = Constant(w.torch.eye(cells).repeat(c, 1).reshape([c * cells, 1] + list(kernel_size)))
+    shape = call.shapes[0]
+    y = conv(w, call._replace(op="conv_transpose2d"),
+             w.reshape(x, x.full[:-1] + tuple(counts)), weight, None, stride, padding, dilation, c,
+             output_padding=[size - n for size, n in zip(output_size, own)])
+    return w.reshape(y, shape[0])
+
+
+@operation("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d",
+           "replication_pad3d")
 def pad_with_own(w, call, x, padding):
     return pad(w, call, x, padding, "reflect" if call.op.startswith("reflection") else "replicate")
 
@@ -943,8 +993,8 @@ def pad(w, call, x, pad, mode="constant", value=None):
     if not any(before + after):
         return x
     value = number(value or 0)
-    return w.add("pad", [w.f32(w.whole(x))], call.shapes[0][0], before=before, after=after, mode=None if mode == "constant" else mode,
-                 value=value or None)
+    return w.add("pad", [w.f32(w.whole(x))], call.shapes[0][0], before=before, after=after,
+                 mode=None if mode == "constant" else mode, value=value or None)
 
 
 @operation("repeat", "tile")
@@ -987,6 +1037,20 @@ def interpolate(w, call, x, output_size=None, align_corners=False, scale_factors
               scale_factor=scale_factors and alike([float(scale) for scale in scale_factors]),
               mode=None if mode == "nearest" else mode, align_corners=align_corners or None)
     return w.reshape(y, call.shapes[0][0])
+
+
+@operation("upsample_bicubic2d", "_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa")
+def resample(w, call, x, **arguments):
+    """Each axis by a matrix, which is what PyTorch makes of that axis of the unit matrix."""
+    for axis, scale in ((2, "scales_h"), (3, "scales_w")):
+        old, new = x.full[axis], call.shapes[0][0][axis]
+        given = dict(arguments, output_size=[new, old], scales_h=arguments.get(scale), scales_w=None)
+        if arguments.get("scale_factors"):
+            given.update(output_size=None, scale_factors=[arguments["scale_factors"][axis - 2], 1.0])
+        given["self"] = given["input"] = w.torch.eye(old).reshape(1, 1, old, old)
+        matrix = call.function({name: given[name] for name in call.arguments})
+        x = w.along(x, axis, Constant(matrix.reshape(new, old)))
+    return x
 
 
 @operation("pixel_shuffle")
@@ -1042,6 +1106,92 @@ def topk(w, call, x, k, dim=-1, largest=True, **_):
     x, dim = w.f32(w.whole(x)), normal_axis(dim, len(x.full))
     places = w.add("topk_indices", [x], call.shapes[0][0], kind="i64", k=k, dim=dim, largest=None if largest else False)
     return w.add("gather", [x, places], places.shape, dim=dim), places
+
+
+class Complex:
+    """A complex tensor, as its real and its imaginary part."""
+
+    def __init__(self, real, imag):
+        self.real, self.imag = real, imag
+        self.full = real.full
+
+
+def of_length(w, x, dim, n):
+    """The first n along an axis, zeros behind them."""
+    dim = normal_axis(dim, len(x.full))
+    size = x.full[dim]
+    if n is None or n == size:
+        return x
+    if isinstance(x, Complex):
+        return Complex(of_length(w, x.real, dim, n), of_length(w, x.imag, dim, n))
+    x = w.f32(w.whole(w.slice(x, dim, 0, min(n, size))))
+    after = [max(0, n - size) if i == dim else 0 for i in range(len(x.shape))]
+    return w.add("pad", [x], tuple(d + a for d, a in zip(x.shape, after)), before=[0] * len(after), after=after) if n > size else x
+
+
+def norm_scale(norm, count, inverse):
+    return {"ortho": 1 / math.sqrt(count), "forward": 1 if inverse else 1 / count}.get(norm, 1 / count if inverse else 1)
+
+
+@operation("fft_fft", "fft_ifft", "fft_rfft", "fft_fftn", "fft_fft2", "fft_ifftn", "fft_ifft2")
+def fourier(w, call, x, n=None, s=None, dim=None, norm=None):
+    many = call.op.endswith(("n", "2"))
+    dims = dim if isinstance(dim, (list, tuple)) else [-1 if dim is None else dim] if not many else range(len(x.full))
+    sizes, inverse = s if many and s else [n] * len(dims), "ifft" in call.op
+    for size, axis in zip(sizes, dims):
+        x = of_length(w, x, axis, size)
+        count = x.full[axis]
+        kept = count // 2 + 1 if "rfft" in call.op else count
+        parts = [x.real, x.imag] if isinstance(x, Complex) else [x]
+        x = Complex(*w.fourier(parts, normal_axis(axis, len(x.full)), kept, inverse, norm_scale(norm, count, inverse)))
+    return x
+
+
+def wave_matrices(w, rows, size):
+    return [w.torch.tensor(wave, dtype=w.torch.float64).reshape(rows, size) for wave in waves(rows, size)]
+
+
+@operation("fft_irfft")
+def real_of_fourier(w, call, x, n=None, dim=-1, norm=None):
+    """Each of the halved spectrum counts twice but for the first, and the last of an even size."""
+    dim = normal_axis(dim, len(x.full))
+    count = call.shapes[0][0][dim]
+    x = of_length(w, x, dim, count // 2 + 1)
+    times = w.torch.full((count // 2 + 1,), 2.0, dtype=w.torch.float64)
+    times[::count // 2 if count % 2 == 0 else count] = 1
+    times *= norm_scale(norm, count, True)
+    cos, sin = [Constant((wave.t() * times).float()) for wave in wave_matrices(w, len(times), count)]
+    return w.map("sub", w.along(x.real, dim, cos), w.along(x.imag, dim, sin))
+
+
+@operation("stft")
+def stft(w, call, x, n_fft, hop_length=None, win_length=None, window=None, normalized=False, onesided=True, return_complex=None,
+         **_):
+    """A convolution whose channels are the window times the cosines, and the sines, of each frequency."""
+    count, length = n_fft // 2 + 1 if onesided is not False else n_fft, win_length or n_fft
+    own = w.torch.ones(length) if window is None else window.tensor
+    own = w.torch.nn.functional.pad(own.double(), ((n_fft - length) // 2, n_fft - length - (n_fft - length) // 2))
+    cos, sin = wave_matrices(w, count, n_fft)
+    weight = Constant((w.torch.cat([cos, -sin]) * own * (n_fft ** -0.5 if normalized else 1)).float()[:, None])
+    rows, frames = x.full[:-1] or (1,), (x.full[-1] - n_fft) // (hop_length or n_fft // 4) + 1
+    y = conv(w, call._replace(op="conv1d", shapes=[(rows + (2 * count, frames), call.shapes[0][1])]),
+             w.reshape(x, rows + (1,) + x.full[-1:]), weight, stride=hop_length or n_fft // 4)
+    parts = [w.reshape(w.slice(y, 1, i, i + count), x.full[:-1] + (count, frames)) for i in (0, count)]
+    return Complex(*parts) if return_complex else stack(w, call, parts, len(parts[0].full))
+
+
+@operation("abs", "absolute")
+def absolute(w, call, x):
+    if isinstance(x, Complex):
+        return w.expr("s = x * x + y * y; " + ROOT.replace("x", "s"), x.real, x.imag)
+    return w.map("abs", x)
+
+
+@operation("real", "imag", "view_as_real", "view_as_complex")
+def parts_of_complex(w, call, x):
+    if call.op == "view_as_complex":
+        return Complex(*[pick(w, x, len(x.full) - 1, i) for i in range(2)])
+    return stack(w, call, [x.real, x.imag], len(x.full)) if call.op == "view_as_real" else getattr(x, call.op)
 
 
 @operation("sort", "argsort")
@@ -1101,7 +1251,8 @@ def picked_with(index_of, w, call, x, dim, keepdim):
     if not x.shape:
         return x, Constant(w.torch.tensor(0))
     ahead, behind = x.shape[:dim], x.shape[dim + 1:]
-    place = w.add("argmax", [x if index_of is argmax else w.map("neg", x)], ahead + (1,) + behind, kind="i64", dim=dim, keepdim=True)
+    score = x if index_of is argmax else w.map("neg", x)
+    place = w.add("argmax", [score], ahead + (1,) + behind, kind="i64", dim=dim, keepdim=True)
     y = w.add("gather", [x, place], place.shape, dim=dim)
     return tuple(z if keepdim else w.reshape(z, ahead + behind) for z in (y, place))
 
@@ -1234,7 +1385,7 @@ def recurrent(w, call, x, hx=None, params=None, has_biases=True, num_layers=1, d
     if dropout and num_layers > 1 and train != w.training:
         raise Refused("its mode, of training or evaluation, is not the model's")
     if len(params) != parts * directions * num_layers:
-        raise Refused("proj_size is not possible")
+        return projected(w, call, x, hx, params, directions, num_layers, dropout if train else 0, batch_first)
     starts = [None if isinstance(h, Constant) and not h.tensor.any() else w.f32(w.whole(h))
               for h in (hx if isinstance(hx, list) else [hx])]
     kept = sorted(w.wanted - {0})
@@ -1255,6 +1406,30 @@ def recurrent(w, call, x, hx=None, params=None, has_biases=True, num_layers=1, d
         shape = (directions * num_layers,) + states[0].shape[1:]
         result[i] = states[0] if num_layers == 1 else w.add("concat", list(states), shape, dim=0)
     return tuple(result)
+
+
+def projected(w, call, x, hx, params, directions, num_layers, dropout, batch_first):
+    """torch.nn.LSTM with proj_size, step by step; the last of a layer's parameters makes of o * tanh(c) what it hands on."""
+    y, own, states = w.permute(x, (1, 0, 2)) if batch_first else x, len(params) // (directions * num_layers), []
+    for i in range(directions * num_layers):
+        x = y if i % directions == 0 else x
+        weights, h, c = params[i * own:(i + 1) * own], pick(w, hx[0], 0, i), pick(w, hx[1], 0, i)
+        steps = [None] * x.full[0]
+        for t in reversed(range(len(steps))) if i % directions else range(len(steps)):
+            h, c = lstm_cell(w, call, pick(w, x, 0, t), (h, c), *weights[:-1])
+            h = steps[t] = product_of(w, h, weights[-1], True)
+        states.append((h, c))
+        steps = stacked(w, steps)
+        y = w.add("concat", [y, steps], steps.shape[:2] + (2 * steps.shape[2],), dim=2) if i % directions else steps
+        if dropout and (i + 1) % directions == 0 and i + 1 < directions * num_layers:
+            y = w.add("dropout", [y], y.shape, p=float(dropout))
+    return (w.permute(y, (1, 0, 2)) if batch_first else y,) + tuple(stacked(w, one) for one in zip(*states))
+
+
+def stacked(w, tensors):
+    """Along a new first axis."""
+    parts = [w.f32(w.whole(w.reshape(x, (1,) + x.full))) for x in tensors]
+    return w.add("concat", parts, (len(parts),) + parts[0].shape[1:], dim=0)
 
 
 def gates(w, x, weight, bias, count):
@@ -1854,6 +2029,8 @@ def soft_cross_entropy(w, x, target, weight, reduction, label_smoothing):
 RANDOM = ("rand", "randn", "rand_like", "randn_like", "randint", "randint_like", "bernoulli", "normal", "randperm", "multinomial",
           "empty", "empty_like", "new_empty", "dropout", "uniform_", "normal_")
 EXPANSIONS = ("expand", "expand_as", "broadcast_to", "broadcast_tensors", "repeat", "tile")  # which broadcasting leaves undone
+COUNTING = ("add", "sub", "rsub", "mul", "neg", "sum", "cumsum", "gather", "index_select", "where", "masked_fill", "maximum",
+            "minimum", "clamp", "floor_divide", "remainder", "slice", "select", "permute", "transpose", "cat", "stack")
 CHECKS = ("_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size")
 
 
@@ -1868,7 +2045,7 @@ class Lowering:
 
     def __init__(self, torch, captured, writer, known):
         self.torch, self.captured, self.writer, self.known = torch, captured, writer, known
-        self.problems, self.last_use = [], {}
+        self.problems, self.last_use, self.has_changes = [], {}, False
         for i, call in enumerate(captured.calls):
             if isinstance(call.arguments, dict):
                 self.last_use.update({name: i for name in references(list(call.arguments.values()))})
@@ -1886,6 +2063,7 @@ class Lowering:
             try:
                 results = self.results(call, i)
             except Refused as why:
+                self.has_changes |= isinstance(why, Changed)
                 where = ", ".join(([f"in {call.path}"] if call.path else []) + ([call.place] if call.place else []))
                 self.problems.append(f"{call.op}{' (' + where + ')' if where else ''}: {why}")
                 results = []
@@ -1933,7 +2111,7 @@ class Lowering:
             result = OPERATIONS[op](w, call._replace(op=op), **arguments)
         except (TypeError, IndexError, KeyError, AttributeError) as error:
             raise Refused(f"it is not possible with these arguments ({error})") from error
-        values = result if isinstance(result, tuple) else (result,)
+        values = [self.counted(x, call, op, arguments) for x in (result if isinstance(result, tuple) else (result,))]
         for value, (shape, dtype) in zip(values, call.shapes):
             if not isinstance(value, Value):
                 continue
@@ -1943,8 +2121,20 @@ class Lowering:
             if value.dtype == "f32" and not dtype.is_floating_point and dtype != self.torch.bool:
                 raise Refused("gpunn does not compute with integers")
         if in_place:
-            self.change(given, result, index)
-        return list(values) if len(call.results) > 1 else [result]
+            self.change(given, values[0], index)
+        return values if len(call.results) > 1 else [tuple(values) if isinstance(result, tuple) else values[0]]
+
+    def counted(self, value, call, op, arguments):
+        """A result as integers again, where it counts with integers that stay below 2^24: those that are computed here do."""
+        w, dtype = self.writer, call.shapes[0][1] if call.shapes else self.torch.float32
+        if not isinstance(value, Value) or value.dtype != "f32" or dtype.is_floating_point or dtype == self.torch.bool:
+            return value
+        operands = [x for y in arguments.values() for x in (y if isinstance(y, list) else [y])]
+        if op not in COUNTING or any(is_large(w, x) for x in operands if isinstance(x, (int, Value, Constant))):
+            return value
+        value = w.integers(value, INDICES)
+        w.small.add(value.entry)
+        return value
 
     def wanted(self, call):
         """The numbers of the call's results that are read."""
@@ -1999,7 +2189,7 @@ class Lowering:
         memory = given.memory if isinstance(given, Value) else None
         of_parameter = isinstance(given, Parameter) or (memory and (memory.parameter or memory.entry.op == "parameter"))
         if not isinstance(result, Value) or of_parameter or getattr(given, "name", None):
-            raise Refused("it changes a parameter or buffer")
+            raise Changed("it changes a parameter or buffer")
 
         self.need_no_other_view(given, index, True)
         self.known.update({name: result for name, x in self.known.items() if x is given})
@@ -2014,7 +2204,7 @@ class Lowering:
                 continue
             shared = isinstance(given, Constant) and isinstance(x, Constant) and storage(x) == storage(given)
             if (shared and copied) or (x.memory is given.memory and not shared):
-                raise Refused("it changes a tensor of which another view is used later")
+                raise Changed("it changes a tensor of which another view is used later")
 
 
 def tensors_of_state(root):
@@ -2065,6 +2255,32 @@ def input_names_of(module, count, loss):
     return names + (["target"] if loss else [])
 
 
+def lowered(torch, root, captured, inputs, batched, input_names, result_names):
+    """The Lowering of all calls, whose problems tell what it could not."""
+    state = tensors_of_state(root)
+    taken = [own_name(name) for name in state] + input_names + list(result_names)
+    writer = TorchWriter(torch, root.training, taken, {own_name(name).rpartition(".")[0] for name in state} - set(taken))
+    known = {}
+    for reference, name, x, b in zip(captured.inputs, input_names, inputs, batched):
+        kind = dtype_name(torch, x.dtype)
+        shape = ((-1,) if b else tuple(x.shape[:1])) + tuple(x.shape[1:])
+        known[reference] = writer.add("input", [], shape, kind=kind, name=name, dtype=None if kind == "f32" else kind,
+                                      shape=shape)
+        known[reference].is_bool = x.dtype == torch.bool
+        if b and writer.batch is None:
+            writer.batch = known[reference]
+    shared = {}
+    for reference, (name, tensor, is_buffer) in captured.parameters.items():
+        if name not in shared:
+            shared[name] = (Constant(tensor.detach().clone(), name=name) if is_buffer else
+                            Parameter(name, tensor, tensor.requires_grad))
+        known[reference] = shared[name]
+    known.update({reference: Constant(tensor.detach().clone()) for reference, tensor in captured.constants.items()})
+    lowering = Lowering(torch, captured, writer, known)
+    lowering.run()
+    return lowering
+
+
 def export(module, example_inputs, path_json, path_safetensors, input_names=None, output_names=None, dynamic_batch=True,
            loss=None, optimizer=None):
     """Writes the spec of module and the values of its parameters.
@@ -2103,35 +2319,19 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
     if len(set(input_names + result_names)) != len(input_names + result_names) or len(input_names) != len(inputs):
         raise ValueError(f"inputs {input_names} and outputs {result_names} need names of their own, one for each")
 
-    state = tensors_of_state(root)
-    taken = [own_name(name) for name in state] + input_names + result_names
-    writer = TorchWriter(torch, module.training, taken, {own_name(name).rpartition(".")[0] for name in state} - set(taken))
-    known = {}
-    for reference, name, x, b in zip(captured.inputs, input_names, inputs, batched):
-        kind = dtype_name(torch, x.dtype)
-        shape = ((-1,) if b else tuple(x.shape[:1])) + tuple(x.shape[1:])
-        known[reference] = writer.add("input", [], shape, kind=kind, name=name, dtype=None if kind == "f32" else kind,
-                                      shape=shape)
-        known[reference].is_bool = x.dtype == torch.bool
-        if b and writer.batch is None:
-            writer.batch = known[reference]
-    shared = {}
-    for reference, (name, tensor, is_buffer) in captured.parameters.items():
-        if name not in shared:
-            shared[name] = (Constant(tensor.detach().clone(), name=name) if is_buffer else
-                            Parameter(name, tensor, tensor.requires_grad))
-        known[reference] = shared[name]
-    known.update({reference: Constant(tensor.detach().clone()) for reference, tensor in captured.constants.items()})
-    lowering = Lowering(torch, captured, writer, known)
-    lowering.run()
+    names = input_names, result_names
+    lowering = lowered(torch, root, captured, inputs, batched, *names)
+    if lowering.has_changes and by_export:
+        captured = capture_export(torch, root, inputs, batched, functional=True)
+        lowering = lowered(torch, root, captured, inputs, batched, *names) if captured else lowering
     if lowering.problems:
         raise Unsupported(title, lowering.problems)
     results = []
-    for name, x in zip(result_names, lowering.resolve(captured.outputs)):
+    for name, x in zip(result_names, lowering.resolve(lowering.captured.outputs)):
         try:
-            x = writer.whole(x)
+            x = lowering.writer.whole(x)
             if x.entry.op in ("input", "parameter", "constant") or x.entry.name or x.parameter:
-                x = writer.add("reshape", [x], x.shape, kind=x.dtype, shape=x.shape)
+                x = lowering.writer.add("reshape", [x], x.shape, kind=x.dtype, shape=x.shape)
             x.entry.name = name
             results.append(x.entry)
         except Refused as why:
@@ -2139,7 +2339,7 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
     if lowering.problems:
         raise Unsupported(title, lowering.problems)
 
-    entries = needed_entries(writer.entries, results)
+    entries = needed_entries(lowering.writer.entries, results)
     floats = [p.dtype for p in module.parameters() if p.is_floating_point()]
     precision = {torch.bfloat16: "bf16", torch.float16: "f16"}.get(floats[0] if len(set(floats)) == 1 else None, "f32")
     spec = {"gpunn_spec": 1, "name": os.path.splitext(os.path.basename(path_json))[0], "precision": precision,
@@ -2151,7 +2351,7 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
     if optimizer is not None:
         spec["optimizer"] = optimizer_json(optimizer)
     write_file(path_json, [json_text(spec).encode("ascii")])
-    save_safetensors(path_safetensors, {p.name: p.tensor for e in entries for p in e.weights})
+    save_safetensors(path_safetensors, {p.name: p.tensor.float() for e in entries for p in e.weights})
     return spec
 
 

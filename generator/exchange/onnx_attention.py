@@ -141,8 +141,6 @@ def check_recurrent(call, directions, peepholes):
         raise Refused("the activations %s are not possible" % ", ".join(given))
     if call.get("clip", 0) or peepholes is not None or call.get("input_forget", 0):
         raise Refused("clip, peepholes and input_forget are not possible")
-    if call.op == "GRU" and not call.get("linear_before_reset", 0):
-        raise Refused("linear_before_reset=0 is not possible")
     return "relu" in given
 
 
@@ -163,10 +161,41 @@ def recurrent(w, call, x, w_ih, w_hh, bias=None, lengths=None, h_0=None, c_0=Non
     starts = [None if h is None or is_zero(h) else w.permute(h, (1, 0, 2)) if last_first else w.f32(w.whole(h)) for h in (h_0, c_0)]
     starts = starts[:2 if call.op == "LSTM" else 1]
     wanted = any(call.outputs[1:])
+    if call.op == "GRU" and not call.get("linear_before_reset", 0):
+        if lengths is not None:
+            raise Refused("lengths together with linear_before_reset=0 are not possible")
+        node = reset_first(w, x, weights, directions, hidden, starts[0])
+        return recurrent_results(w, call, node, x, directions, hidden, 1, last_first)
     given = dict(zip(("h_0", "c_0"), starts), lengths=None if lengths is None else w.integers(w.whole(lengths), ("i64", "i32")))
     node = w.add(call.op.lower(), [x], (), weights=weights, bidirectional=True if directions == 2 else None,
                  states=True if wanted else None, relu=True if relu else None, **given)
     return recurrent_results(w, call, node, x, directions, hidden, len(starts), last_first)
+
+
+def reset_first(w, x, weights, directions, hidden, start):
+    """GRU whose reset gate acts before the product, step by step: the results, and behind them the last states."""
+    length, n, own = x.full[0], x.full[1], len(weights) // directions
+    sides, last = [], []
+    for d in range(directions):
+        w_ih, w_hh, *biases = weights[d * own:(d + 1) * own]
+        inputs = w.matmul(x, w_ih, True)
+        for bias in biases:  # both are added before a gate's function
+            inputs = w.map("add", inputs, bias)
+        gate_weights, new_weight = w.slice(w_hh, 0, 0, 2 * hidden), w.slice(w_hh, 0, 2 * hidden, None)
+        zeros = Constant(w.constant_of(0.0).tensor, (n, hidden))
+        h = w.whole(zeros) if start is None else w.reshape(w.slice(start, 0, d, d + 1), (n, hidden))
+        steps = [None] * length
+        for t in reversed(range(length)) if d else range(length):
+            given = w.reshape(w.slice(inputs, 0, t, t + 1), (n, 3 * hidden))
+            gates = w.expr("sigmoid(x + y)", w.slice(given, 1, 0, 2 * hidden), w.matmul(h, gate_weights, True))
+            reset, keep = w.slice(gates, 1, 0, hidden), w.slice(gates, 1, hidden, None)
+            new = w.matmul(w.map("mul", reset, h), new_weight, True)
+            h = w.expr("(1 - x0) * tanh(x1 + x2) + x0 * x3", keep, w.slice(given, 1, 2 * hidden, None), new, h)
+            steps[t] = w.reshape(h, (1, n, hidden))
+        sides.append(w.add("concat", steps, (), dim=0))
+        last.append(w.reshape(h, (1, n, hidden)))
+    both = [w.add("concat", parts, (), dim=2) if directions == 2 else parts[0] for parts in (sides, last)]
+    return w.add("concat", both, (), dim=0)
 
 
 def recurrent_results(w, call, node, x, directions, hidden, states, last_first):

@@ -11,11 +11,13 @@ from . import fold, onnx_attention, onnx_layers, onnx_patterns  # noqa: F401, wh
 from .arrays import MAX_ELEMENTS, RANGES, SAFETENSORS, Array, is_float, stored_dtype
 from .onnx_file import Graph, tensor_kind
 from .onnx_ops import OPERATIONS, RESULT_KINDS
-from .spec_writer import Constant, Parameter, Refused, Value, Writer, needed_entries, product
+from .spec_writer import Constant, Parameter, Refused, Value, Writer, needed_entries, normal_axis, product
 
 CHEAP = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Shape", "Size", "ConstantOfShape")
 KEEPS_NAME = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Cast", "DequantizeLinear")
 SHAPERS = ("Range", "NonZero") + tuple(fold.WINDOWS)  # whose results' shapes follow from values
+MAX_STEPS = 1000  # of loops
+MAX_NAME = 200  # bytes of a weight's name, which may get a number or a suffix
 FAULTS = (TypeError, IndexError, KeyError, AttributeError, ValueError, ArithmeticError, MemoryError, struct.error)
 
 
@@ -202,6 +204,7 @@ class Lowering:
         self.readers, self.makers = {}, {}  # by name: the nodes that read it, the one that computes it
         self.joined = {}  # by name of a product without its bias, that of the sum that stands for both
         self.done = set()  # ids of nodes that are part of another's layer
+        self.kept, self.steps = [], 0  # the graphs of these nodes; how often bodies of loops ran
         writer.bias_of = self.bias_of
 
     def run(self, graph, outer=()):
@@ -279,6 +282,10 @@ class Lowering:
         try:
             if node.op == "If":
                 return self.branches(call, operands[0])
+            if node.op == "Loop":
+                return self.loop(call, *operands)
+            if node.op == "Scan" and call.opset >= 9:
+                return self.scan(call, operands)
             known = self.folded(call, operands)
             if known is not None:
                 return known
@@ -331,8 +338,57 @@ class Lowering:
             raise Refused("its branches give %s and %s, and which one is taken is only known at run time" % (a.full, b.full))
         return self.writer.as_kind(self.writer.map("where", self.writer.reshape(condition, ()), a, b), self.writer.kind_of(a))
 
+    def loop(self, call, count=None, condition=None, *carried):
+        """Loop, step by step: how often its body runs must be known."""
+        names = [value.name for value in call.attributes["body"].input]
+        count, stacks = MAX_STEPS + 1 if count is None else self.writer.known_array(count, "number of steps").item(), []
+        for i in range(count):
+            if condition is not None and not self.writer.known_array(condition, "condition").item():
+                break
+            given = [Constant(Array("int64", (), [i])), condition or Constant(Array("bool", (), [True]))] + list(carried)
+            condition, *results = self.body(call, dict(zip(names, given)))
+            carried, scanned = results[:len(carried)], results[len(carried):]
+            stacks.append(scanned)
+        return list(carried) + [self.stacked(parts, 0) for parts in zip(*stacks)]
+
+    def scan(self, call, operands):
+        """Scan, step by step."""
+        count = call.get("num_scan_inputs", 0)
+        names = [value.name for value in call.attributes["body"].input]
+        carried, given, w = operands[:-count], operands[-count:], self.writer
+        axes = [normal_axis(axis, len(x.full)) for axis, x in zip(call.get("scan_input_axes", [0] * count), given)]
+        backward, stacks, length = call.get("scan_input_directions", [0] * count), [], given[0].full[axes[0]]
+        if length < 0:
+            raise Refused("it runs along the batch")
+        for i in range(length):
+            places = [length - 1 - i if turned else i for turned in backward]
+            parts = [w.reshape(w.slice(x, axis, at, at + 1), x.full[:axis] + x.full[axis + 1:])
+                     for x, axis, at in zip(given, axes, places)]
+            results = self.body(call, dict(zip(names, carried + parts)))
+            carried, scanned = results[:len(carried)], results[len(carried):]
+            stacks.append(scanned)
+        columns = list(zip(*stacks))
+        turned = call.get("scan_output_directions", [0] * len(columns))
+        axes = call.get("scan_output_axes", [0] * len(columns))
+        return carried + [self.stacked(parts[::-1] if back else parts, axis) for parts, back, axis in zip(columns, turned, axes)]
+
+    def body(self, call, given):
+        """The results of a graph that runs again, on what its inputs are this time."""
+        self.known.update(given)
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            raise Refused("it and the model's other loops run more than %d steps" % MAX_STEPS)
+        return self.branch(call, "body")
+
+    def stacked(self, parts, axis):
+        """Parts along a new axis."""
+        w, axis = self.writer, normal_axis(axis, len(parts[0].full) + 1)
+        whole = [w.f32(w.whole(w.reshape(x, x.full[:axis] + (1,) + x.full[axis:]))) for x in parts]
+        return w.as_kind(w.add("concat", whole, (), dim=axis), w.kind_of(parts[0]))
+
     def branch(self, call, name):
         graph = Graph(call.attributes[name], self.model)
+        self.kept.append(graph)  # nodes are known by their ids
         self.run(graph, [x for node in graph.nodes for x in node.inputs])
         return [self.operand(x) if not isinstance(self.known.get(x), Missing) else self.known[x] for x in graph.outputs]
 
@@ -342,9 +398,9 @@ def op_text(node):
 
 
 def of_initializer(name, array):
-    """Weights are Parameters; what is small or of integers is a Constant."""
+    """Weights are Parameters, of long names the end is kept; what is small or of integers is a Constant."""
     if name and is_float(array.kind) and array.count() > 1:
-        return Parameter(name, array, True)
+        return Parameter(name.encode("utf-8")[-MAX_NAME:].decode("utf-8", "ignore"), array, True)
     return Constant(array, name=name)
 
 
@@ -398,12 +454,12 @@ class Sizes:
 
     @staticmethod
     def names(value):
-        """By axis, a size or a name; an axis without either is called INPUT:AXIS, and the first of all inputs "batch"."""
+        """By axis, a size or a name; an axis without either, or with "?", is called INPUT:AXIS, and the first "batch"."""
         shape = value.type.tensor_type.shape if value.type and value.type.tensor_type else None
         if shape is None:
             return []
         return [d.dim_value if d.dim_value > 0 or d.has("dim_value") and not d.dim_param and d.dim_value == 0 else
-                d.dim_param or ("%s:%d" % (value.name, i) if i else "batch") for i, d in enumerate(shape.dim)]
+                d.dim_param.strip("?") or ("%s:%d" % (value.name, i) if i else "batch") for i, d in enumerate(shape.dim)]
 
     def shape(self, value):
         result = []

@@ -343,6 +343,28 @@ def local_response_norm(w, call, x):
                                                 text(call.get("beta", 0.75))), x, means)
 
 
+@operation("Col2Im")
+def col2im(w, call, x, image, block):
+    """A transposed convolution whose weight puts each cell of a column in its place."""
+    image, block = numbers(w, image, "image shape"), numbers(w, block, "block shape")
+    axes, cells = len(image), product(block)
+    pads = call.get("pads", [0] * 2 * axes)
+    strides, dilations = call.get("strides", [1] * axes), call.get("dilations", [1] * axes)
+    sizes = [size + before + after for size, before, after in zip(image, pads, pads[axes:])]
+    reach = [d * (k - 1) + 1 for d, k in zip(dilations, block)]
+    counts = tuple((size - r) // s + 1 for size, r, s in zip(sizes, reach, strides))
+    channels = x.full[1] // cells
+    unit = [float(i == j) for i in range(cells) for j in range(cells)]
+    weight = w.tensor(Constant(Array("float32", (channels * cells, 1) + tuple(block), unit * channels)))
+    y = w.layer("conv_transpose%dd" % axes, w.free_name(call), w.reshape(x, x.full[:2] + counts), (), {}, out_channels=channels,
+                kernel_size=alike(list(block)), stride=unless(1, strides), dilation=unless(1, dilations), bias=False,
+                groups=None if channels == 1 else channels, weight=weight)
+    y = padded(w, y, [0] * (axes + 2), [0, 0] + [size - own for size, own in zip(sizes, y.full[2:])])
+    for axis, (size, before) in enumerate(zip(image, pads), 2):
+        y = w.slice(y, axis, before, before + size)
+    return y
+
+
 # ---- norms --------------------------------------------------------------------------------------------------------------
 def column(w, x, rank):
     """One number a channel, as it broadcasts against [n, channels, ...]."""
@@ -460,22 +482,26 @@ def resized(w, call, x, roi=None, scales=None, sizes=None):
             size[axis - 2] = new
         return w.add("interpolate", [w.f32(w.whole(x))], (), size=alike(size), mode=own[0], align_corners=own[1])
     for (axis, old, new, _), (values, outside) in zip(plans, matrices):
-        x = along(w, x, axis, Constant(Array("float32", (new, old), values)))
+        x = w.along(x, axis, Constant(Array("float32", (new, old), values)))
         if any(outside) and call.get("extrapolation_value", 0.0):
             fill = [call.get("extrapolation_value", 0.0) * out for out in outside]
             x = w.map("add", x, Constant(Array("float32", (new,) + (1,) * (len(x.full) - 1 - axis), fill)))
     return x
 
 
-def along(w, x, axis, matrix):
-    """x with one axis multiplied by a matrix [new, old]."""
-    rank, new = len(x.full), matrix.full[0]
-    front, back = x.full[:axis], x.full[axis + 1:]
-    if axis == rank - 1:
-        return w.matmul(x, matrix, True)
-    rows = fold.dim_of(product(map(fold.of_dim, front)))
-    y = w.matmul(matrix, w.reshape(x, (rows, x.full[axis], product(back))))
-    return w.reshape(y, front + (new,) + back)
+@operation("DFT")
+def fourier(w, call, x, length=None, axis=None):
+    """Real numbers have a last axis of 1, complex ones of 2."""
+    last = len(x.full) - 1
+    axis = normal_axis(call.get("axis", 1) if call.opset < 20 else numbers(w, axis, "axis", [-2])[0], last + 1)
+    size, count = x.full[axis], int(numbers(w, length, "length", [x.full[axis]])[0])
+    if call.get("inverse", 0) and call.get("onesided", 0):
+        raise Refused("the inverse of a half is not possible")
+    x = w.slice(x, axis, 0, min(size, count))
+    x = padded(w, x, [0] * (last + 1), [max(0, count - size) if i == axis else 0 for i in range(last + 1)])
+    parts = [w.slice(x, last, i, i + 1) for i in range(x.full[last])]
+    rows, inverse = count // 2 + 1 if call.get("onesided", 0) else count, bool(call.get("inverse", 0))
+    return w.add("concat", list(w.fourier(parts, axis, rows, inverse, 1 / count if inverse else 1.0)), (), dim=last)
 
 
 @operation("GridSample")

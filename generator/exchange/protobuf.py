@@ -25,8 +25,9 @@ class Message:
         if name in self._values:
             return self._values[name]
         for kind, repeated in (_kind(kind) for own, kind in self._fields.values() if own == name):
-            self._values[name] = [] if repeated else None if isinstance(kind, dict) else _DEFAULTS[kind]
-            return self._values[name]
+            if repeated:
+                return self._values.setdefault(name, [])
+            return None if isinstance(kind, dict) else _DEFAULTS[kind]
         raise AttributeError(name)
 
     def has(self, name):

@@ -135,6 +135,11 @@ ERFC = ("a = min(abs(x), 11); t = 1 / (1 + 0.5 * a); b = floor(16 * a) / 16; "
         "p = -1.26546872 + t * (0.999060392 + t * (0.382924557 + t * (0.052532699 + t * (-0.0518615171 + t * (0.0203504916 + "
         "t * (-0.81853658 + t * (1.24898505 + t * (-0.720157564 + t * 0.152171284)))))))); "
         "r = t * exp(-b * b) * exp((b - a) * (b + a) + p); e = erf(x); detach(2 - r if x < 0 else r) + (detach(e) - e)")
+# Stirling's series of z + 5, or of z from 7 on, less the logarithm of the steps to there; z is x or, below 0.5, its reflection.
+LGAMMA = ("z = x if x >= 0.5 else 1 - x; v = z if z < 7 else 1; w = z + 5 if z < 7 else z; q = 1 / (w * w); "
+          "g = (w - 0.5) * (log(w) - 1) + 0.418938533 + (0.0833333333 - q * (0.00277777778 - q * 0.000793650794)) / w - "
+          "(log(v * (v + 1) * (v + 2) * (v + 3) * (v + 4)) if z < 7 else 0); f = x - floor(x); "
+          "g if x >= 0.5 else 1.14472989 - log(sin(pi * f) if x < 0.5 else 1) - g")
 # The angle of a tangent t, |t| <= 1, by halving it: within 2e-7 of the result.
 ANGLE = ("u = t / (1 + sqrt(1 + t * t)); q = u * u; r = 2 * u * (0.999999999 + q * (-0.333333075 + q * (0.199982108 + "
          "q * (-0.142399829 + q * (0.105728145 + q * -0.0603324173))))); ")
@@ -150,6 +155,17 @@ FORMULAS = {  # of one x, by PyTorch's names
 # Of y by x, operands x and y: the smaller by the larger, so that nothing overflows.
 ATAN2 = ("o = abs(x) > abs(y); n = y if o else x; m = x if o else y; t = n / (1 if m == 0 else m); " + ANGLE +
          "((-pi if x < 0 else pi) / 2 - r) if o else r + ((-pi if x < 0 else pi) if y < 0 else 0)")
+
+
+MAX_WAVES = 4096
+
+
+def waves(rows, size):
+    """cos and sin of 2 pi j k / size, as the numbers of matrices [rows, size]."""
+    if not 1 <= size <= MAX_WAVES:
+        raise Refused(f"only axes of up to {MAX_WAVES} that are not the batch are possible, as products with matrices")
+    angles = [2 * math.pi * (j * k % size) / size for j in range(rows) for k in range(size)]
+    return [math.cos(a) for a in angles], [math.sin(a) for a in angles]
 
 
 # ---- the spec that is being written ------------------------------------------------------------------------------------
@@ -333,6 +349,25 @@ class Writer:
         shape = broadcast([a.shape[:-2] or (1,), b.shape[:-2] or (1,)]) if len(a.shape) > 2 or len(b.shape) > 2 else ()
         shape += (a.shape[-1 if transpose_a else -2], b.shape[-2 if transpose_b else -1])
         return self.add("matmul", [a, b], shape, transpose_a=transpose_a or None, transpose_b=transpose_b or None)
+
+    def along(self, x, axis, matrix):
+        """x with one axis multiplied by a matrix [new, old]."""
+        front, back = x.full[:axis], x.full[axis + 1:]
+        if not back:
+            return self.matmul(x, matrix, True)
+        y = self.matmul(matrix, self.reshape(x, (product(front), x.full[axis], product(back))))
+        return self.reshape(y, front + matrix.full[:1] + back)
+
+    def fourier(self, parts, axis, rows, inverse, scale=1.0):
+        """Real and imaginary part of the first rows of a Fourier transform; parts: the real one, or both."""
+        size = parts[0].full[axis]
+        sign = scale if inverse else -scale
+        cos, sin = [self.numbers([factor * x for x in wave], (rows, size))
+                    for factor, wave in zip((scale, sign), waves(rows, size))]
+        real, imag = [self.along(parts[0], axis, matrix) for matrix in (cos, sin)]
+        if len(parts) == 1:
+            return real, imag
+        return (self.map("sub", real, self.along(parts[1], axis, sin)), self.map("add", imag, self.along(parts[1], axis, cos)))
 
     # -- layers --
     def layer_name(self, **parts):

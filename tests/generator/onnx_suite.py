@@ -30,6 +30,7 @@ from generator.exchange.spec_writer import Refused, json_text, save_safetensors 
 
 DATA = os.path.join(os.path.dirname(onnx.__file__), "backend", "test", "data")
 KINDS = ("node", "pytorch-operator", "pytorch-converted", "simple", "light")
+NOISE = {"test_dft_inverse": 1e-6, "test_dft_inverse_opset19": 1e-6}  # by case, what its expected zeros are off by
 Case = collections.namedtuple("Case", "name model sets rtol atol")
 
 
@@ -39,7 +40,7 @@ def node_cases():
         warnings.simplefilter("ignore")
         cases = collect_testcases(None)
     for case in cases:
-        yield Case(case.name, case.model.SerializeToString(), case.data_sets, case.rtol, case.atol)
+        yield Case(case.name, case.model.SerializeToString(), case.data_sets, case.rtol, NOISE.get(case.name, case.atol))
 
 
 def tensors_of(folder, part):

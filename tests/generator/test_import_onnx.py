@@ -46,7 +46,7 @@ def node(op, inputs, outputs, **attributes):
 
 
 def value(name, shape, kind="float32"):
-    dims = [Message(DIMENSION, **({"dim_param": d} if isinstance(d, str) else {"dim_value": d})) for d in shape]
+    dims = [Message(DIMENSION, **({} if d == "" else {"dim_param": d} if isinstance(d, str) else {"dim_value": d})) for d in shape]
     tensor = Message(TYPE[1][1], elem_type=NUMBERS[kind], shape=Message(SHAPE, dim=dims))
     return Message(VALUE, name=name, type=Message(TYPE, tensor_type=tensor))
 
@@ -194,6 +194,38 @@ class ByHand(Import):
         self.assertEqual(self.imported(data, sizes=[("seq", 7)])["tensors"][0]["shape"], ["N", 7])
         self.assertEqual(self.imported(data, sizes=[("seq", 7)], batch="2")["tensors"][0]["shape"], [2, 7])
         self.assertEqual(self.imported(data, sizes=[("batch", 7)], batch="seq")["tensors"][0]["shape"], [7, "N"])
+
+    def test_axes_that_have_neither_a_size_nor_a_name(self):
+        given = [value("x", ["?", 3, "?"]), value("h", [2, "", 4])]  # "" is how a file says nothing
+        data = model([node("Relu", "x", "y"), node("Relu", "h", "z")], given, [value("y", []), value("z", [])])
+        self.refused(data, "give it one with --size x:2=SIZE", "give it one with --size h:1=SIZE")
+        written = self.imported(data, sizes=[("x:2", 5), ("h:1", 1)], batch="1")
+        self.assertEqual([t["shape"] for t in written["tensors"] if t["op"] == "input"], [[1, 3, 5], [2, 1, 4]])
+
+    def test_of_long_names_the_end_is_kept(self):
+        name = "block;" * 60 + "fc.weight"
+        data = model([node("MatMul", "x " + name, "m"), node("MatMul", "m other" + name, "y")], [value("x", ["N", 2])],
+                     [value("y", ["N", 2])], [tensor(name, (2, 2), range(4)), tensor("other" + name, (2, 2), range(4))])
+        layers = [t for t in self.imported(data)["tensors"] if t["op"] == "linear"]
+        self.assertTrue(layers[0]["name"].endswith("block;fc") and len(layers[0]["name"]) < 200)
+
+    def loop(self, steps):
+        """x is doubled and 1 added in so many steps; each step's value is kept."""
+        body = graph([node("Add", "v v", "d"), node("Add", "d one", "w"), node("Identity", "w", "s"), node("Identity", "c", "c2")],
+                     [value("i", [], "int64"), value("c", [], "bool"), value("v", ["N", 2])],
+                     [value("c2", [], "bool"), value("w", ["N", 2]), value("s", ["N", 2])])
+        return model([node("Loop", "steps true x", "y all", body=body)], [value("x", ["N", 2])],
+                     [value("y", ["N", 2]), value("all", [steps, "N", 2])],
+                     [tensor("one", (), [1.0]), tensor("steps", (), [steps], "int64"), tensor("true", (), [1], "bool")])
+
+    def test_a_loop_is_run_step_by_step(self):
+        self.assertEqual(self.ops(self.imported(self.loop(3))).count("add"), 3)
+        y = self.run_model(x=Array("float32", (1, 2), [1.0, -2.0]))
+        self.assertEqual(list(y["y"].values), [15.0, -9.0])
+        self.assertEqual(list(y["all"].values), [3.0, -3.0, 7.0, -5.0, 15.0, -9.0])
+
+    def test_loops_without_end_are_refused(self):
+        self.refused(self.loop(1 << 40), "run more than 1000 steps")
 
     def test_inputs_may_be_fixed(self):
         data = model([node("Reshape", "x s", "y")], [value("x", [2, 3]), value("s", [2], "int64")], [value("y", [3, 2])])

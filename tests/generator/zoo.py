@@ -1054,6 +1054,49 @@ def norms_of_batches():
     return net, (randn(3, 2, 6, 5), randn(3, 3)), nn.MSELoss()
 
 
+@case(SGD)
+def resampled():
+    """Bicubic and antialiased resizing, windows apart and together again, changes of parts in place."""
+    def forward(self, x):
+        x = self.conv(x)
+        a = F.interpolate(x, size=(9, 7), mode="bicubic") + F.interpolate(x, size=(9, 7), mode="bicubic", align_corners=True)
+        b = F.interpolate(x, scale_factor=0.6, mode="bilinear", antialias=True)
+        c = F.interpolate(x, scale_factor=(0.5, 1.5), mode="bicubic", antialias=True)
+        d = F.fold(F.unfold(x, (3, 2), (1, 2), (2, 1), (2, 1)), (8, 7), (3, 2), (1, 2), (2, 1), (2, 1)) * 0.1
+        e = x.flatten(2).tensor_split(3, 2)[1].tensor_split((2,), 1)[0].sigmoid()
+        f = torch.zeros_like(x)
+        f[:, 1:3] = x[:, :2] * x[:, 2:4]
+        f[:, 0].add_(x[:, 1].tanh())
+        f.view(-1, 4, 56)[:, 3] = 0.5
+        return [part.flatten(1).mean(1) for part in (a, b.square(), c.square(), d, e, f.square(), (x.square() + 0.01).lgamma())]
+    net = Net(lambda self, x: torch.stack(forward(self, x), 1), conv=nn.Conv2d(2, 4, 1))
+    return net, (randn(3, 2, 8, 7), randn(3, 7)), nn.MSELoss()
+
+
+@case(SGD)
+def projected():
+    def forward(self, x):
+        y, (h, c) = self.back(self.lstm(x)[0].tanh())
+        return torch.cat([y[:, 1], h[0], h[1], c[1]], 1)
+    net = Net(forward, lstm=nn.LSTM(4, 5, 2, proj_size=3, batch_first=True),
+              back=nn.LSTM(3, 4, proj_size=2, bidirectional=True, batch_first=True))
+    return net, (randn(3, 3, 4), randn(3, 12)), nn.MSELoss()
+
+
+@case(SGD)
+def spectra():
+    """Fourier transforms, complex numbers within."""
+    def forward(self, x):
+        x = self.fc(x)
+        a = torch.fft.rfft(x, 9, norm="ortho")
+        b = torch.fft.ifft(torch.fft.fftn(x, dim=(1, 2)), dim=1)
+        c = torch.stft(x.flatten(1), 8, 3, 6, window=self.window, return_complex=True)
+        d = torch.fft.irfft(a * a, 8) + torch.view_as_complex(x.unflatten(2, (4, 2))).imag.sum(2, keepdim=True)
+        parts = a.abs(), b.real, b.imag, torch.view_as_real(c), d
+        return torch.cat([part.flatten(1).square().mean(1, True) for part in parts], 1)
+    return Net(forward, fc=nn.Linear(8, 8), window=torch.hann_window(6)), (randn(3, 4, 8), randn(3, 5)), nn.MSELoss()
+
+
 def make(name):
     """(module, inputs, loss, output names) of a case, the same at every call."""
     torch.manual_seed(sum(map(ord, name)))
