@@ -326,7 +326,8 @@
  *     here, gpunn_grad(y, x) is each sample's own derivative.
  *
  * DATA  A loader takes samples that lie in memory, or a function that makes them, and writes shuffled batches into the inputs;
- *     with .workers they are made by other threads while the device computes. U8 images become F32 on the way.
+ *     with .workers they are made by other threads while the device computes. U8 images become F32 on the way, and look different in
+ *     each epoch with .crop_padding, .horizontal_flip and .vertical_flip of their field.
  *         gpunn_loader *loader = gpunn_loader_create(model, .fields = {{.input = x, .samples = samples},
  *                                                               {.input = t, .samples = targets}},
  *                                                    .count = 8, .batch_size = 4, .shuffle = true);
@@ -2093,6 +2094,12 @@ typedef struct gpunn_field {
     gpunn_dtype   dtype;           /* of the samples; default: the input's. U8 and BOOL widen to any input, I32 to I64 */
     float         mean[4], std[4]; /* U8 into F32: (x / 255 - mean) / std per channel (axis 1); std 0 is 1; with fewer than
                                       4 channels the first entries; more than 4 channels use entry 0 */
+    /* Images [GPUNN_BATCH, ..., height, width] that look different in each epoch: first moved by -crop_padding to crop_padding pixels
+     * both ways, where 0 (before mean and std) comes in, as torchvision's RandomCrop of the input's size with that padding, then
+     * mirrored with these probabilities. It follows from seed, epoch and the sample's index alone: not from workers or ranks, and
+     * fields with the same numbers, such as an image and its mask, go the same way. */
+    int   crop_padding;
+    float horizontal_flip, vertical_flip;
 } gpunn_field;
 typedef struct gpunn_loader_args {
     int         args_;
@@ -2100,7 +2107,7 @@ typedef struct gpunn_loader_args {
     int64_t     count;
     int         batch_size; /* 32 */
     bool        shuffle, drop_last;
-    uint64_t    seed; /* of the shuffling; 0: the device's */
+    uint64_t    seed; /* of the shuffling, crops and flips; 0: the device's */
     /* Instead of samples: writes sample index into sample[0], sample[1], ... (one per field, in the field's dtype). Called by
      * several threads at once when workers > 1. What is not GPUNN_OK ends the epoch with that status. */
     gpunn_status (*load)(void *user, int64_t index, void *const *sample);
@@ -26142,7 +26149,8 @@ typedef struct gpunn__loader_field {
     bool          direct;               /* a batch is a stretch of samples as it lies there: nothing is copied */
     int64_t       count;                /* elements of a sample */
     size_t        from_bytes, to_bytes; /* of a sample, before and after its conversion */
-    size_t        rows, loaded;         /* places in a batch's memory: its samples; what load wrote and is to be converted */
+    size_t        rows, loaded, moved;  /* places in a batch's memory: its samples; what load and a crop make on the way there */
+    bool          moves;                /* there are crops or flips */
     int           channels;             /* that have a table of their own */
     float         table[4][256];        /* U8 and BOOL to F32: what each byte becomes, per channel */
 } gpunn__loader_field;
@@ -26236,6 +26244,78 @@ static void gpunn__convert(const gpunn__loader_field *field, const void *from, v
     }
 }
 
+/* Where an augmented image lies: pixel (y, x) is the sample's (y + dy, x + dx), mirrored afterwards. */
+typedef struct gpunn__placement {
+    int64_t dy, dx;
+    bool    mirror_y, mirror_x;
+} gpunn__placement;
+
+/* 0 <= result < choices, which are far fewer than 2^32. */
+static int64_t gpunn__draw_below(uint32_t word, int64_t choices)
+{
+    return (int64_t)((uint64_t)word * (uint64_t)choices >> 32);
+}
+
+/* The draws of a sample are the words at counter (sample low, sample high, epoch low, 7 2^29 + epoch high), which the shuffle does
+ * not reach. */
+static gpunn__placement gpunn__placement_of(const gpunn_loader *loader, const gpunn_field *args, int64_t sample)
+{
+    const uint64_t epoch = (uint64_t)loader->epoch;
+    const uint32_t counter[4] = {(uint32_t)sample, (uint32_t)((uint64_t)sample >> 32), (uint32_t)epoch,
+                                 0xE0000000u + (uint32_t)(epoch >> 32)};
+    const int64_t  padding = args->crop_padding;
+    uint32_t       word[4];
+    gpunn__philox(loader->args.seed, counter, word);
+    gpunn__placement place = {gpunn__draw_below(word[0], 2 * padding + 1) - padding,
+                              gpunn__draw_below(word[1], 2 * padding + 1) - padding,
+                              (double)word[2] < (double)args->vertical_flip * 4294967296.0,
+                              (double)word[3] < (double)args->horizontal_flip * 4294967296.0};
+    return place;
+}
+
+/* The pixels of a row in the opposite order. */
+static void gpunn__mirror(char *row, int64_t width, size_t size)
+{
+    char  pixel[8]; /* the widest dtype */
+    char *last = row + (size_t)(width - 1) * size;
+    for (; row < last; row += size, last -= size) {
+        memcpy(pixel, row, size);
+        memcpy(row, last, size);
+        memcpy(last, pixel, size);
+    }
+}
+
+/* A sample, in its own dtype, as it lies there. */
+static void gpunn__move_image(const gpunn__loader_field *field, gpunn__placement place, const char *from, char *to)
+{
+    const int     rank = field->input->rank;
+    const int64_t height = field->input->dim[rank - 2], width = field->input->dim[rank - 1];
+    const int64_t left = place.dx < 0 ? -place.dx : 0,
+                  right = place.dx > 0 ? width - place.dx : width; /* of what is not padding */
+    const size_t size = gpunn_dtype_size(field->from), row_bytes = (size_t)width * size;
+    memset(to, 0, field->from_bytes);
+    for (int64_t row = 0; row < field->count / width; row++, to += row_bytes) {
+        const int64_t y = row % height, source = (place.mirror_y ? height - 1 - y : y) + place.dy;
+        if (source < 0 || source >= height || left >= right) continue;
+        memcpy(to + (size_t)left * size, from + ((size_t)((row - y + source) * width + left + place.dx)) * size,
+               (size_t)(right - left) * size);
+        if (place.mirror_x) gpunn__mirror(to, width, size);
+    }
+}
+
+/* A sample as the input takes it. from: is `to` itself where load has written it there. */
+static void gpunn__batch_row(const gpunn_loader *loader, const gpunn__batch *batch, int f, int64_t sample, const char *from,
+                             char *to)
+{
+    const gpunn__loader_field *field = &loader->fields[f];
+    if (field->moves) {
+        char *moved = field->from == field->to ? to : batch->memory + field->moved;
+        gpunn__move_image(field, gpunn__placement_of(loader, &loader->args.fields[f], sample), from, moved);
+        from = moved;
+    }
+    if (from != to) gpunn__convert(field, from, to);
+}
+
 /* This rank's samples in a batch. */
 static int64_t gpunn__batch_size(const gpunn_loader *loader, int64_t number)
 {
@@ -26251,6 +26331,12 @@ static int64_t gpunn__batch_first(const gpunn_loader *loader, int64_t number)
            gpunn_group_rank(loader->args.group) * gpunn__batch_size(loader, number);
 }
 
+/* Whether what load writes is not yet what the input takes. */
+static bool gpunn__loads_aside(const gpunn__loader_field *field)
+{
+    return field->moves || field->from != field->to;
+}
+
 /* Fills a batch; in a worker this touches nothing else that changes. */
 static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
 {
@@ -26264,7 +26350,7 @@ static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
             for (int f = 0; f < loader->field_count; f++) {
                 const gpunn__loader_field *field = &loader->fields[f];
                 loaded[f] = batch->memory +
-                            (field->from == field->to ? field->rows + (size_t)i * field->to_bytes : field->loaded);
+                            (gpunn__loads_aside(field) ? field->loaded : field->rows + (size_t)i * field->to_bytes);
             }
             batch->status = args->load(args->user, sample, loaded);
             batch->sample = sample;
@@ -26272,9 +26358,9 @@ static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
         }
         for (int f = 0; f < loader->field_count; f++) {
             const gpunn__loader_field *field = &loader->fields[f];
-            if (args->load ? field->from == field->to : field->direct) continue; /* in place, or sent from the program's memory */
-            gpunn__convert(field, args->load ? loaded[f] : field->samples + (size_t)sample * field->from_bytes,
-                           batch->memory + field->rows + (size_t)i * field->to_bytes);
+            const char *from = args->load ? (const char *)loaded[f] : field->samples + (size_t)sample * field->from_bytes;
+            if (!field->direct)
+                gpunn__batch_row(loader, batch, f, sample, from, batch->memory + field->rows + (size_t)i * field->to_bytes);
         }
     }
 }
@@ -26424,7 +26510,20 @@ static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
         for (int x = 0; x < 256; x++) /* rounded step by step, as torchvision's ToTensor and Normalize */
             field->table[c][x] = pixels ? ((float)x / 255.0f - mean) / (std > 0 ? std : 1.0f) : (float)(x != 0);
     }
-    field->direct = !args->load && !args->shuffle && field->from == field->to;
+    field->moves = given->crop_padding != 0 || given->horizontal_flip != 0 || given->vertical_flip != 0;
+    if (field->moves && input->rank < 3)
+        return gpunn__fail(
+            dev, GPUNN_ERR_SHAPE,
+            "%s: field %d goes to '%s' %s, which holds no images [GPUNN_BATCH, ..., height, width] to crop or flip", function, f,
+            name, gpunn__shape_text(input, text));
+    if (given->crop_padding < 0 || !(given->horizontal_flip >= 0 && given->horizontal_flip <= 1) ||
+        !(given->vertical_flip >= 0 && given->vertical_flip <= 1))
+        return gpunn__fail(
+            dev, GPUNN_ERR_ARGUMENT,
+            "%s: field %d ('%s') has crop_padding %d, horizontal_flip %g and vertical_flip %g; give at least 0 pixels, "
+            "and probabilities from 0 to 1",
+            function, f, name, given->crop_padding, (double)given->horizontal_flip, (double)given->vertical_flip);
+    field->direct = !args->load && !args->shuffle && !field->moves && field->from == field->to;
     field->count = gpunn__count(input, 1);
     size_t whole, widest = gpunn_dtype_size(field->to) > gpunn_dtype_size(field->from) ? gpunn_dtype_size(field->to)
                                                                                        : gpunn_dtype_size(field->from);
@@ -26473,8 +26572,10 @@ static GPUNN__STATUS gpunn__loader_setup(gpunn_loader *loader)
         int64_t              rows = gpunn__batch_size(loader, 0);
         copies = copies || !field->direct;
         if (!field->direct) fits = fits && gpunn__batch_reserve(loader, (size_t)rows * field->to_bytes, &field->rows);
-        if (args->load && field->from != field->to)
+        if (args->load && gpunn__loads_aside(field))
             fits = fits && gpunn__batch_reserve(loader, field->from_bytes, &field->loaded);
+        if (field->moves && field->from != field->to)
+            fits = fits && gpunn__batch_reserve(loader, field->from_bytes, &field->moved);
     }
     if (loader->field_count == 0)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: there are no fields; give .fields = {{.input = x, .samples = ...}, ...}",

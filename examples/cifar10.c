@@ -1,11 +1,11 @@
 /* cifar10.c - PyTorch's "Training a classifier" in C: LeNet on CIFAR-10 with SGD and momentum.
  *
- * Shows: the CIFAR reader, a training loop of one's own, saving, loading into a new network, accuracy per class, fused kernels.
+ * Shows: the CIFAR reader, augmentation, a training loop of one's own, saving, loading into a new network, accuracy per class, fused kernels.
  * First: python3 -m generator examples/kernels/cifar10.json -o examples/kernels/cifar10
  * Build: cc -O3 -march=native -I. examples/cifar10.c -o cifar10 -lm
  *        nvcc -O3 -arch=native -I. examples/cifar10.c examples/kernels/cifar10_kernels.cu gpunn_cuda.cu -o cifar10
  * Data:  wget https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz && tar xf cifar-10-binary.tar.gz
- * Run:   ./cifar10 [--data cifar-10-batches-bin] [--epochs 2] [--synthetic]          (--help explains all options)
+ * Run:   ./cifar10 [--data cifar-10-batches-bin] [--epochs 2] [--augment] [--synthetic]    (--help explains all options)
  *        ./cifar10 --spec FILE only writes the network's spec, examples/kernels/cifar10.json.
  * Expect: the running loss falls from 2.2 to about 1.25 in two epochs; 55 % on the test images (100 % of stripes). */
 #define GPUNN_IMPLEMENTATION
@@ -66,11 +66,16 @@ static bool write_synthetic(const char *path, unsigned seed)
     return fclose(file) == 0 && good;
 }
 
-static gpunn_loader *make_loader(const network *net, const gpunn_array *images, const gpunn_array *labels, bool shuffle)
+static gpunn_loader *make_loader(const network *net, const gpunn_array *images, const gpunn_array *labels, bool shuffle,
+                                 bool augment)
 {
     gpunn_loader_args args = {.count = images->dim[0], .batch_size = shuffle ? BATCH : 500, .shuffle = shuffle, .workers = 1};
     args.fields[0] = (gpunn_field){
         .input = net->image, .samples = images->data, .dtype = GPUNN_U8, .mean = {0.5f, 0.5f, 0.5f}, .std = {0.5f, 0.5f, 0.5f}};
+    if (augment) { /* RandomCrop(32, padding=4) and RandomHorizontalFlip() of torchvision */
+        args.fields[0].crop_padding = 4;
+        args.fields[0].horizontal_flip = 0.5f;
+    }
     args.fields[1] = (gpunn_field){.input = net->label, .samples = labels->data};
     return gpunn_loader_create_(net->model, args);
 }
@@ -127,7 +132,7 @@ static gpunn_status write_spec(gpunn_device *dev, const char *path)
     return status;
 }
 
-static gpunn_status run(gpunn_device *dev, const char *folder, const char *out, int epochs, gpunn_array data[4])
+static gpunn_status run(gpunn_device *dev, const char *folder, const char *out, int epochs, bool augment, gpunn_array data[4])
 {
     char        weights[1024];
     char        names[FILES + 1][1024];
@@ -146,7 +151,8 @@ static gpunn_status run(gpunn_device *dev, const char *folder, const char *out, 
     if (!options_make_folder("cifar10", out)) return GPUNN_ERR_IO;
     network          net = build(dev), copy = build(dev); /* the second one takes the saved weights */
     gpunn_optimizer *sgd = gpunn_sgd(net.model, .lr = 0.001f, .momentum = 0.9f);
-    gpunn_loader *trainer = make_loader(&net, &data[0], &data[1], true), *tester = make_loader(&copy, &data[2], &data[3], false);
+    gpunn_loader    *trainer = make_loader(&net, &data[0], &data[1], true, augment);
+    gpunn_loader    *tester = make_loader(&copy, &data[2], &data[3], false, false);
     status = gpunn_last_status(dev);
     if (status == GPUNN_OK) status = gpunn_use_kernels(net.model, &cifar10_kernels);
     if (status == GPUNN_OK) status = train(&net, sgd, trainer, epochs);
@@ -173,9 +179,10 @@ int main(int argc, char **argv)
     const char  *folder = NULL, *out = "out", *spec = NULL;
     char         stripes[512];
     int          epochs = 2;
-    bool         synthetic = false;
+    bool         synthetic = false, augment = false;
     const option known[] = {{"--data FOLDER", "folder of the binary version's six files", .text = &folder},
                             {"--epochs N", "passes over the training images", .number = &epochs, .lowest = 1},
+                            {"--augment", "crops and mirrors the training images at random", .flag = &augment},
                             {"--synthetic",
                              "first writes a small stand-in (coloured stripes), without --data below the folder of --out",
                              .flag = &synthetic},
@@ -199,7 +206,7 @@ int main(int argc, char **argv)
         return 1;
     }
     gpunn_array  data[4] = {{0}, {0}, {0}, {0}}; /* training images and labels, test images and labels */
-    gpunn_status status = spec ? write_spec(dev, spec) : run(dev, folder, out, epochs, data);
+    gpunn_status status = spec ? write_spec(dev, spec) : run(dev, folder, out, epochs, augment, data);
     if (gpunn_last_status(dev) != GPUNN_OK) fprintf(stderr, "%s\n", gpunn_error(dev));
     if (status == GPUNN_ERR_IO && spec == NULL && data[2].data == NULL)
         fprintf(stderr, "get the data (163 MB): wget https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz && tar xf "

@@ -181,6 +181,163 @@ static void test_images(void **state)
     gpunn_loader_destroy(loader);
 }
 
+/* ---- crops and flips ---- */
+enum { PLANES = 2, HEIGHT = 5, COLUMNS = 4, IMAGES = 64, PADDING = 2 };
+typedef unsigned char plane[HEIGHT][COLUMNS];
+static plane          images[IMAGES][PLANES], masks[IMAGES];
+
+static void make_images(void)
+{
+    for (int i = 0; i < IMAGES; i++)
+        for (int y = 0; y < HEIGHT; y++)
+            for (int c = 0; c < COLUMNS; c++) {
+                masks[i][y][c] = (unsigned char)(1 + (i * 37 + y * COLUMNS + c) % 255);
+                images[i][0][y][c] = masks[i][y][c];
+                images[i][1][y][c] = (unsigned char)(255 - masks[i][y][c]);
+            }
+}
+
+static gpunn_status load_image(void *user, int64_t index, void *const *sample)
+{
+    (void)user;
+    memcpy(sample[0], images[index], sizeof *images);
+    memcpy(sample[1], masks[index], sizeof *masks);
+    return GPUNN_OK;
+}
+
+typedef struct augmented {
+    float   image[IMAGES][PLANES][HEIGHT][COLUMNS];
+    int32_t mask[IMAGES][HEIGHT][COLUMNS];
+} augmented;
+
+static void read_images(fixture *f, gpunn_loader *loader, gpunn_tensor *image, gpunn_tensor *mask, augmented *out)
+{
+    int64_t done = 0;
+    memset(out, 0, sizeof *out);
+    while (gpunn_next(loader)) {
+        const size_t n = (size_t)gpunn_loader_batch_size(loader);
+        OK(f->dev, gpunn_read(image, out->image[done], n * sizeof *out->image));
+        OK(f->dev, gpunn_read(mask, out->mask[done], n * sizeof *out->mask));
+        done += (int64_t)n;
+    }
+    OK(f->dev, gpunn_last_status(f->dev));
+    assert_int_equal(done, IMAGES);
+}
+
+/* What torchvision's pad, crop at (top, left) and flips make of a plane. */
+static int moved_pixel(const plane from, int top, int left, bool mirror_y, bool mirror_x, int y, int c)
+{
+    const int row = (mirror_y ? HEIGHT - 1 - y : y) + top - PADDING, column = (mirror_x ? COLUMNS - 1 - c : c) + left - PADDING;
+    return row >= 0 && row < HEIGHT && column >= 0 && column < COLUMNS ? from[row][column] : 0;
+}
+
+static bool is_moved(const augmented *got, int i, int top, int left, bool mirror_y, bool mirror_x)
+{
+    for (int y = 0; y < HEIGHT; y++)
+        for (int c = 0; c < COLUMNS; c++) {
+            for (int p = 0; p < PLANES; p++)
+                if (got->image[i][p][y][c] != (float)moved_pixel(images[i][p], top, left, mirror_y, mirror_x, y, c) / 255.0f)
+                    return false;
+            if (got->mask[i][y][c] != moved_pixel(masks[i], top, left, mirror_y, mirror_x, y, c)) return false;
+        }
+    return true;
+}
+
+/* Counts how often each of the moves was taken. */
+static void count_moves(const augmented *got, int counts[2][2][2 * PADDING + 1][2 * PADDING + 1])
+{
+    for (int i = 0; i < IMAGES; i++) {
+        int found = 0;
+        for (int move = 0; move < 4 * 25; move++) {
+            const int  top = move / 4 / 5, left = move / 4 % 5;
+            const bool mirror_y = move & 1, mirror_x = move & 2;
+            if (!is_moved(got, i, top, left, mirror_y, mirror_x)) continue;
+            counts[mirror_y][mirror_x][top][left]++;
+            found++;
+        }
+        assert_int_equal(found, 1);
+    }
+}
+
+#define AUGMENTED(padding, horizontal, vertical) \
+    .crop_padding = (padding), .horizontal_flip = (horizontal), .vertical_flip = (vertical), .dtype = GPUNN_U8
+
+static void test_augmentation(void **state)
+{
+    fixture         *f = *state;
+    static augmented first, got, before;
+    int              counts[2][2][5][5] = {{{{0}}}}, seen = 0, mirrored[2] = {0, 0};
+    gpunn_tensor    *image = MADE(f->dev,
+                                  gpunn_input(f->model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, PLANES, HEIGHT, COLUMNS)));
+    gpunn_tensor    *mask = MADE(f->dev, gpunn_input(f->model, "mask", GPUNN_I32, GPUNN_SHAPE(GPUNN_BATCH, HEIGHT, COLUMNS)));
+    make_images();
+    for (int run = 0; run < 6; run++) { /* with 0, 2 and 4 workers, from memory and from load */
+        gpunn_loader_args args = {.count = IMAGES, .batch_size = 7 + run, .workers = run / 2 * 2, .seed = 5};
+        args.fields[0] = (gpunn_field){.input = image, .samples = images, AUGMENTED(PADDING, 0.5f, 0.25f)};
+        args.fields[1] = (gpunn_field){.input = mask, .samples = masks, AUGMENTED(PADDING, 0.5f, 0.25f)};
+        if (run % 2) args.load = load_image;
+        if (run % 2) args.fields[0].samples = args.fields[1].samples = NULL;
+        gpunn_loader *loader = MADE(f->dev, gpunn_loader_create_(f->model, args));
+        for (int pass = 0; pass < 8; pass++) {
+            read_images(f, loader, image, mask, &got);
+            if (run == 0) count_moves(&got, counts);
+            if (pass == 0 && run == 0) first = got;
+            if (pass == 0) assert_memory_equal(&got, &first, sizeof got);
+            if (pass > 0) assert_true(memcmp(&got, &before, sizeof got) != 0);
+            before = got;
+        }
+        gpunn_loader_destroy(loader);
+    }
+    for (int move = 0; move < 4 * 25; move++) {
+        const int count = counts[move & 1][move >> 1 & 1][move / 4 / 5][move / 4 % 5];
+        seen += count > 0;
+        mirrored[0] += move & 1 ? count : 0;
+        mirrored[1] += move & 2 ? count : 0;
+    }
+    assert_true(seen > 85); /* of 100, 512 draws; within 6 standard deviations of what the probabilities say: */
+    assert_true(abs(mirrored[0] - 128) < 60 && abs(mirrored[1] - 256) < 68);
+}
+
+static void test_flips_for_certain(void **state)
+{
+    fixture         *f = *state;
+    static augmented got;
+    gpunn_tensor    *image = MADE(f->dev,
+                                  gpunn_input(f->model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, PLANES, HEIGHT, COLUMNS)));
+    gpunn_tensor    *mask = MADE(f->dev, gpunn_input(f->model, "mask", GPUNN_I32, GPUNN_SHAPE(GPUNN_BATCH, HEIGHT, COLUMNS)));
+    make_images();
+    for (int flips = 0; flips < 4; flips++) {
+        gpunn_loader *loader = MADE(
+            f->dev, gpunn_loader_create(
+                        f->model, .count = IMAGES,
+                        .fields = {{.input = image, .samples = images, AUGMENTED(0, (float)(flips & 1), (float)(flips >> 1))},
+                                   {.input = mask, .samples = masks, AUGMENTED(0, (float)(flips & 1), (float)(flips >> 1))}}));
+        read_images(f, loader, image, mask, &got);
+        for (int i = 0; i < IMAGES; i++) assert_true(is_moved(&got, i, PADDING, PADDING, flips & 2, flips & 1));
+        gpunn_loader_destroy(loader);
+    }
+}
+
+/* Samples of the input's own dtype; a padding larger than the image leaves nothing of most. */
+static void test_wide_pixels(void **state)
+{
+    fixture      *f = *state;
+    gpunn_tensor *image = MADE(f->dev, gpunn_input(f->model, "row", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, 1, 3)));
+    const int64_t row[3] = {(int64_t)1 << 40, -2, 3};
+    int64_t       got[3];
+    int           whole = 0;
+    gpunn_loader *loader = MADE(
+        f->dev, gpunn_loader_create(f->model, .count = 1, .seed = 3,
+                                    .fields = {{.input = image, .samples = row, .crop_padding = 4, .horizontal_flip = 1}}));
+    for (int pass = 0; pass < 400; pass++) {
+        while (gpunn_next(loader)) OK(f->dev, gpunn_read(image, got, sizeof got));
+        for (int i = 0; i < 3; i++) assert_true(got[i] == 0 || got[i] == row[0] || got[i] == row[1] || got[i] == row[2]);
+        whole += got[0] == row[2] && got[1] == row[1] && got[2] == row[0];
+    }
+    assert_true(whole > 0 && whole < 30); /* 1 of 81 on average */
+    gpunn_loader_destroy(loader);
+}
+
 /* ---- callbacks ---- */
 typedef struct source {
     int64_t fail_at; /* this sample cannot be read */
@@ -290,13 +447,26 @@ static void test_errors(void **state)
                GPUNN_ERR_DTYPE, "t", "f32", "i64");
     FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = 3, .batch_size = 4, .drop_last = true),
                GPUNN_ERR_ARGUMENT, "drop_last");
+    gpunn_tensor *image = MADE(f->dev, gpunn_input(f->model, "image", GPUNN_U8, GPUNN_SHAPE(GPUNN_BATCH, HEIGHT, COLUMNS)));
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = x, .samples = rows, .crop_padding = 1}}, .count = 4),
+               GPUNN_ERR_SHAPE, "x", "height, width");
+    FAILS_NULL(f->dev,
+               gpunn_loader_create(f->model, .fields = {{.input = image, .samples = masks, .crop_padding = -1}}, .count = 4),
+               GPUNN_ERR_ARGUMENT, "image", "crop_padding -1");
+    FAILS_NULL(f->dev,
+               gpunn_loader_create(f->model, .fields = {{.input = image, .samples = masks, .horizontal_flip = 1.5f}}, .count = 4),
+               GPUNN_ERR_ARGUMENT, "image", "1.5", "probabilities");
+    FAILS_NULL(f->dev,
+               gpunn_loader_create(f->model, .fields = {{.input = image, .samples = masks, .vertical_flip = NAN}}, .count = 4),
+               GPUNN_ERR_ARGUMENT, "image", "probabilities");
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {test_with_device(test_order),           test_with_device(test_shuffle),
-                                       test_with_device(test_shuffle_is_fair), test_with_device(test_images),
-                                       test_with_device(test_callback),        test_with_device(test_many_workers),
-                                       test_with_device(test_no_allocation),   test_with_device(test_errors)};
+    const struct CMUnitTest tests[] = {
+        test_with_device(test_order),         test_with_device(test_shuffle),      test_with_device(test_shuffle_is_fair),
+        test_with_device(test_images),        test_with_device(test_augmentation), test_with_device(test_flips_for_certain),
+        test_with_device(test_wide_pixels),   test_with_device(test_callback),     test_with_device(test_many_workers),
+        test_with_device(test_no_allocation), test_with_device(test_errors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
