@@ -5258,6 +5258,7 @@ static void gpunn__mpi_tell(gpunn__mpi *mpi)
 static gpunn_status gpunn__mpi_missing(gpunn__mpi *mpi, const char *what)
 {
     MPI_Status status;
+    char       more[32];
     int        there = 0, missing = 0, first = -1;
     while (MPI_Iprobe(MPI_ANY_SOURCE, GPUNN__MPI_WAITING, mpi->comm, &there, &status) == MPI_SUCCESS && there)
         if (MPI_Recv(&mpi->waits[status.MPI_SOURCE], 1, MPI_INT64_T, status.MPI_SOURCE, GPUNN__MPI_WAITING, mpi->comm,
@@ -5268,10 +5269,11 @@ static gpunn_status gpunn__mpi_missing(gpunn__mpi *mpi, const char *what)
             first = rank;
             missing++;
         }
+    (void)snprintf(more, sizeof more, " and %d more have", missing - 1);
     if (missing)
         (void)snprintf(mpi->text, sizeof mpi->text,
-                       "%s: rank %d and %d more have not come within %g seconds: look for what they do, or why they ended", what,
-                       first, missing - 1, mpi->timeout);
+                       "%s: rank %d%s not come within %g seconds: look for what it does, or why it ended", what, first,
+                       missing == 1 ? " has" : more, mpi->timeout);
     else
         (void)snprintf(mpi->text, sizeof mpi->text, "%s: all ranks have waited for %g seconds; is the network down?", what,
                        mpi->timeout);

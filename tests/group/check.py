@@ -21,13 +21,13 @@ def build():
                    check=True, cwd=ROOT)
 
 
-def mpirun(ranks, *arguments):
-    """What the program prints on so many ranks, and its exit status."""
+def mpirun(ranks, *arguments, folder=None):
+    """What the program prints on so many ranks, which share a folder, and its exit status."""
     more = ["--oversubscribe", "--allow-run-as-root"] if "Open MPI" in subprocess.run(
         ["mpirun", "--version"], capture_output=True, text=True).stdout else []
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(["mpirun", *more, "-n", str(ranks), PROGRAM, folder, *arguments], capture_output=True, text=True,
-                              timeout=600)
+    with tempfile.TemporaryDirectory() as own:
+        done = subprocess.run(["mpirun", *more, "-n", str(ranks), PROGRAM, folder or own, *arguments], capture_output=True,
+                              text=True, timeout=600)
     return done.stdout, done.returncode, done.stderr
 
 
@@ -38,15 +38,28 @@ def whole(ranks):
     assert code == 0 and len(re.findall(r"^ok ", out, re.M)) == names, f"{out}{error[-2000:]}"
 
 
-def hang():
-    """A rank that does not come is named by the others, within the time that they wait, and their processes end."""
-    out, _, error = mpirun(3, "hang")
-    for rank in (0, 1):
-        assert re.search(rf"^rank {rank}: \d+ the group has failed: all_gather: rank 2 and 0 more", out, re.M), f"{out}{error[-2000:]}"
+def hang(ranks, hanging, missing):
+    """Ranks that do not come are named by the others, within the time that they wait, and their processes end."""
+    out, _, error = mpirun(ranks, "hang", str(hanging))
+    for rank in range(ranks - hanging):
+        assert re.search(rf"^rank {rank}: \d+ the group has failed: all_gather: {missing} not come within 2 sec", out, re.M), \
+            f"{out}{error[-2000:]}"
+
+
+def kill():
+    """A rank that is killed ends the job, and other numbers of ranks go on from the checkpoint that it left."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, code, error = mpirun(3, "kill", folder=folder)
+        assert code != 0 and "is killed" in out, f"{out}{error[-2000:]}"
+        for ranks, updates in ((2, 8), (1, 12)):
+            out, code, error = mpirun(ranks, "resume", folder=folder)
+            assert code == 0 and f"after {updates} updates" in out, f"{out}{error[-2000:]}"
 
 
 def main():
-    cases = [(f"{n} ranks", lambda n=n: whole(n)) for n in (1, 2, 3, 4)] + [("a rank that hangs", hang)]
+    cases = [(f"{n} ranks", lambda n=n: whole(n)) for n in (1, 2, 3, 4)] + [
+        ("a rank that hangs", lambda: hang(3, 1, "rank 2 has")), ("two that hang", lambda: hang(3, 2, "rank 1 and 1 more have")),
+        ("a rank that is killed", kill)]
     missing = [tool for tool in ("mpicc", "mpirun") if shutil.which(tool) is None]
     failed = 0
     print(f"1..{len(cases)}")
