@@ -205,9 +205,9 @@
  *             gpunn_reshape(qkv, GPUNN_SHAPE(GPUNN_BATCH, 12, 3, 4, 8)), NULL, NULL, .is_causal = true);
  *         gpunn_tensor *joined = gpunn_reshape(causal, GPUNN_SHAPE(GPUNN_BATCH, 12, 32));
  *     Positions come in by an embedding that is added to the tokens, or, as in Llama, by turning queries and keys:
+ *         gpunn_tensor *query  = gpunn_input(model, "query", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 12, 4, 8)); // [n, l, heads, e]
  *         gpunn_tensor *places = gpunn_input(model, "places", GPUNN_I64, GPUNN_SHAPE(12)); // 0 to 11, or from where a text goes on
- *         gpunn_tensor *heads  = gpunn_reshape(encoded, GPUNN_SHAPE(GPUNN_BATCH, 12, 4, 8));
- *         gpunn_tensor *turned = gpunn_rotary_embedding(heads, places, .theta = 10000, .heads_last = true);
+ *         gpunn_tensor *turned = gpunn_rotary_embedding(query, places, .theta = 10000, .heads_last = true);
  *     A mask is a bool tensor, true where a key takes part, or F32, added to the scores; in torch.nn's layers, as there, true is
  *     what is left out. examples/gpt2.c and examples/bert_qa.c are whole models with weights from Hugging Face.
  *
@@ -228,6 +228,20 @@
  *     and for one word, are two assignments, and each run makes its own. Training steps make only those with .in_training, behind
  *     the backward pass, through which no gradient goes on to the run before. gpunn_write and gpunn_read give and take a state's
  *     value, gpunn_reset_states the initial ones of all; gpunn_set_saved puts one into files. Specs do not tell states.
+ *     A text needs no reading while it is written: the token that gpunn_sample draws is assigned to a state from which the next run
+ *     starts, and to its place in another one, to be read at the end.
+ *         gpunn_init    empty  = {GPUNN_INIT_ZEROS, 0, 0};
+ *         gpunn_tensor *token  = gpunn_state(model, "token", GPUNN_SHAPE(1), empty); // states are F32, exact up to 2^24
+ *         gpunn_tensor *count  = gpunn_state(model, "count", GPUNN_SHAPE(1), empty);
+ *         gpunn_tensor *text   = gpunn_state(model, "text", GPUNN_SHAPE(100), empty);
+ *         gpunn_tensor *draws  = gpunn_input(model, "draws", GPUNN_F32, GPUNN_SHAPE(100)); // from 0 to below 1, all at once
+ *         gpunn_tensor *scores = gpunn_embedding(gpunn_cast(token, GPUNN_I64), "bigrams", .num_embeddings = 50,
+ *                                                .embedding_dim = 50);
+ *         gpunn_tensor *at     = gpunn_cast(count, GPUNN_I64);
+ *         gpunn_tensor *drawn  = gpunn_sample(scores, gpunn_index_select(draws, 0, at), .temperature = 0.8f, .top_k = 40);
+ *         gpunn_tensor *said   = gpunn_assign_at(text, 0, gpunn_reshape(at, GPUNN_SHAPE(0)), gpunn_cast(drawn, GPUNN_F32));
+ *         gpunn_assign(token, gpunn_cast(drawn, GPUNN_F32)); // both take place whenever `said` is computed
+ *         gpunn_assign(count, gpunn_add_scalar(count, 1));
  *     Recurrent layers go on by themselves with .stateful: a sentence comes piece by piece, and gpunn_reset_states begins another.
  *         gpunn_tensor *piece  = gpunn_input(model, "piece", GPUNN_F32, GPUNN_SHAPE(5, 1, 16)); // [length, n, features]
  *         gpunn_tensor *stream = gpunn_gru(piece, "stream", .hidden_size = 24, .stateful = true);
@@ -1475,6 +1489,18 @@ GPUNN_API gpunn_tensor *gpunn_assign_at_(gpunn_tensor *state, int axis, gpunn_te
                                          gpunn_assign_args args);
 #define gpunn_assign_at(state, axis, position, ...) \
     gpunn_assign_at_((state), (axis), (position), GPUNN_NAMED(gpunn_assign_args, __VA_ARGS__))
+
+/* -- drawing -- */
+typedef struct gpunn_sample_args {
+    int   args_;
+    float temperature; /* 1; GPUNN_ZERO: always the likeliest class, and draw may be NULL */
+    int   top_k;       /* only so many likeliest classes; 0: all */
+    float top_p;       /* of these the fewest that together have this share of their probability; 1 */
+} gpunn_sample_args;
+/* A class for each row of logits [n, classes], I64 [n], with the probabilities softmax(logits / temperature). draw F32 [n], from 0 to
+ * below 1, decides: 0 is the likeliest class, and the same number the same class on every device. No gradient. */
+GPUNN_API gpunn_tensor *gpunn_sample_(gpunn_tensor *logits, gpunn_tensor *draw, gpunn_sample_args args);
+#define gpunn_sample(logits, ...) gpunn_sample_((logits), GPUNN_NAMED(gpunn_sample_args, __VA_ARGS__))
 
 /* -- attention -- */
 typedef struct gpunn_attention_args {
@@ -10484,6 +10510,52 @@ GPUNN_API gpunn_tensor *gpunn_assign_at_(gpunn_tensor *state, int axis, gpunn_te
                                          gpunn_assign_args args)
 {
     return gpunn__assign("assign_at", state, axis, position, value, 3, args.in_training);
+}
+
+/* ---- drawing --------------------------------------------------------------------------------------------------------- */
+static bool gpunn__sample_fits(const gpunn__call *call, const gpunn_tensor *logits, const gpunn_tensor *draw,
+                               const gpunn_sample_args *args)
+{
+    char one[128], other[128];
+    if (logits->rank != 2 || logits->dim[1] < 1)
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "logits is %s, but [n, classes] is needed; gpunn_reshape it",
+                            gpunn__shape_text(logits, one));
+    else if (draw && (draw->rank != 1 || draw->dim[0] != logits->dim[0]))
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "draw is %s and logits %s; one number a row, [n], is needed",
+                            gpunn__shape_text(draw, one), gpunn__shape_text(logits, other));
+    else if (!(args->temperature >= 0 && isfinite(args->temperature)) || args->top_k < 0 ||
+             !(args->top_p > 0 && args->top_p <= 1))
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT,
+                            "temperature is %g, top_k %d and top_p %g; 0 or more, 0 or more, and above 0 to 1 are possible",
+                            (double)args->temperature, args->top_k, (double)args->top_p);
+    else
+        return true;
+    return false;
+}
+
+GPUNN_API gpunn_tensor *gpunn_sample_(gpunn_tensor *logits, gpunn_tensor *draw, gpunn_sample_args args)
+{
+    static const char *const operand_names[] = {"logits", "draw"}, *const number_names[] = {"scale", "top_p"};
+    /* Of each row the place, in falling order, at which the probabilities so far pass the number drawn. */
+    static const char formula[] = "p = softmax(x * scale, 1); kept = p * (cumsum(p, 1) - p < top_p);"
+                                  "passed = sum(cumsum(kept, 1) <= y * sum(kept, 1, keepdim=True), 1, keepdim=True);"
+                                  "max(min(passed, sum(kept > 0, 1, keepdim=True) - 1), 0)";
+    gpunn__call       call;
+    gpunn_tensor     *in[2] = {logits, draw}, *places = NULL;
+    args.temperature = gpunn__float_setting(args.temperature, 1);
+    args.top_p = gpunn__float_setting(args.top_p, 1);
+    if (!gpunn__begin(&call, "sample", NULL, operand_names, in, args.temperature == 0 && draw == NULL ? 1 : 2, 2) ||
+        !gpunn__sample_fits(&call, logits, draw, &args))
+        return NULL;
+    if (args.temperature == 0) return gpunn__made(&call, gpunn_argmax(logits, 1, false));
+    const int     classes = (int)logits->dim[1], kept = args.top_k > 0 && args.top_k < classes ? args.top_k : classes;
+    const double  numbers[2] = {1 / (double)args.temperature, (double)args.top_p};
+    const int64_t column[2] = {logits->dim[0], 1};
+    in[0] = gpunn_topk(logits, kept, 1, true, &places);
+    in[1] = gpunn__reshape_to(draw, 2, column);
+    gpunn_tensor *place = gpunn_cast(gpunn__expr(formula, NULL, in, 2, number_names, numbers, 2), GPUNN_I64);
+    gpunn_tensor *taken = gpunn_gather(gpunn_cast(places, GPUNN_F32), 1, place);
+    return gpunn__made(&call, gpunn_cast(gpunn__reshape_to(taken, 1, column), GPUNN_I64));
 }
 
 /* ---- attention ------------------------------------------------------------------------------------------------------- */

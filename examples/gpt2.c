@@ -49,7 +49,7 @@ typedef struct gpt2 {
 typedef struct writer {
     gpunn_model  *model;
     gpunn_tensor *tokens, *places, *place, *length; /* places: of each token; place: of the first; length: behind the last */
-    gpunn_tensor *hidden, *next;                    /* next: logits behind the token of a run of one */
+    gpunn_tensor *hidden, *draw, *next;             /* next: the token behind that of a run of one, by the number draw */
 } writer;
 
 static bool fail(const char *what)
@@ -187,7 +187,9 @@ static writer build_writer(gpunn_device *dev, const options *o, const gpt2 *net)
     gpunn_tensor *x = gpunn_add(gpunn_embedding(w.tokens, "wte", .num_embeddings = s.vocabulary, .embedding_dim = s.width),
                                 gpunn_embedding(w.places, "wpe", .num_embeddings = s.positions, .embedding_dim = s.width));
     w.hidden = blocks(x, s, 0, GPUNN_SHAPE(GPUNN_BATCH, s.width), attend_cache, &c);
-    w.next = gpunn_linear(w.hidden, "lm_head", .no_bias = true, .weight = gpunn_find(w.model, "wte.weight"));
+    w.draw = gpunn_input(w.model, "draw", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH));
+    x = gpunn_linear(w.hidden, "lm_head", .no_bias = true, .weight = gpunn_find(w.model, "wte.weight"));
+    w.next = sampling_token(x, w.draw, o->sample);
     return w;
 }
 
@@ -475,9 +477,7 @@ static bool write_on(gpunn_device *dev, const writer *w, const gpt2 *net, const 
                      int64_t used)
 {
     const int64_t context = net->context;
-    float        *logits = malloc((size_t)net->s.vocabulary * sizeof *logits);
-    candidate    *list = malloc((size_t)net->s.vocabulary * sizeof *list);
-    bool          good = logits && list;
+    bool          good = true;
     double        begin = seconds();
     for (int64_t made = 0, done = 0; good && made < o->generate; made++) {
         if (used > context) {
@@ -487,18 +487,17 @@ static bool write_on(gpunn_device *dev, const writer *w, const gpt2 *net, const 
         }
         if (done < used - 1) good = advance(dev, w, tokens, done, used - 1, w->hidden);
         if (made == 0) begin = seconds();
-        good = good && advance(dev, w, tokens, used - 1, used, w->next) &&
-               check(dev, gpunn_read(w->next, logits, (size_t)net->s.vocabulary * sizeof *logits) == GPUNN_OK);
+        const float draw = sampling_draw((uint64_t)o->seed + (uint64_t)made);
+        good = good && check(dev, gpunn_write(w->draw, &draw, sizeof draw) == GPUNN_OK) &&
+               advance(dev, w, tokens, used - 1, used, w->next) &&
+               check(dev, gpunn_read(w->next, tokens + used, sizeof *tokens) == GPUNN_OK);
         if (!good) break;
-        done = used;
-        tokens[used++] = sampling_choose(logits, net->s.vocabulary, o->sample, (uint64_t)o->seed + (uint64_t)made, list);
+        done = used++;
         print_token(c, tokens[used - 1]);
         fflush(stdout);
     }
     if (good) printf("\n");
     if (good && o->times) fprintf(stderr, "%.3f ms a token\n", 1000 * (seconds() - begin) / o->generate);
-    free(logits);
-    free(list);
     return good;
 }
 

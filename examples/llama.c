@@ -19,6 +19,7 @@
 #include "tokenizer.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <time.h>
 
 enum { MAX_ENDS = 8, NAME_SIZE = 128 };
@@ -46,8 +47,8 @@ typedef struct llama {
     gpunn_device *dev;
     gpunn_model  *model;
     gpunn_tensor *tokens, *places, *place, *length; /* places: of each token; place: of the first; length: behind the last */
-    gpunn_tensor *frequencies, *hidden, *logits;
-    tokenizer    *pieces; /* NULL: tokens are numbers */
+    gpunn_tensor *frequencies, *hidden, *logits, *draw, *next; /* next: the token behind, by the number draw */
+    tokenizer    *pieces;                                      /* NULL: tokens are numbers */
     int64_t      *text;
     int64_t       used;
 } llama;
@@ -293,7 +294,9 @@ static bool build(llama *l, const options *o)
     l->hidden = gpunn_rms_norm(x, "model.norm", .eps = (float)c->rms_norm_eps);
     gpunn_tensor *tied = c->tie_word_embeddings ? gpunn_find(l->model, "model.embed_tokens.weight") : NULL;
     l->logits = gpunn_linear(l->hidden, "lm_head", .out_features = tied ? 0 : c->vocab_size, .no_bias = true, .weight = tied);
-    return check(l->dev, l->logits != NULL);
+    l->draw = gpunn_input(l->model, "draw", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH));
+    l->next = sampling_token(l->logits, l->draw, o->sample);
+    return check(l->dev, l->next != NULL);
 }
 
 typedef struct mismatches {
@@ -451,27 +454,22 @@ static double seconds(void)
 /* Writes on behind the prompt until the text ends, the context is full or enough is written. */
 static bool write_on(llama *l, const options *o)
 {
-    const size_t count = (size_t)l->c.vocab_size;
-    float       *logits = malloc(count * sizeof *logits);
-    candidate   *list = malloc(count * sizeof *list);
-    bool         good = logits && list ? advance_in_chunks(l, o, l->used - 1, NULL) : fail("out of memory");
-    double       begin = seconds();
-    int          made = 0;
+    bool    good = advance_in_chunks(l, o, l->used - 1, NULL);
+    double  begin = seconds();
+    int     made = 0;
+    int64_t token;
     for (int64_t i = 0; good && i < l->used; i++) print_token(l, l->text[i]);
     while (good && made < o->generate) {
-        good = advance(l, l->used - 1, l->used, l->logits) &&
-               check(l->dev, gpunn_read(l->logits, logits, count * sizeof *logits) == GPUNN_OK);
-        if (!good) break;
-        const int token = sampling_choose(logits, (int)count, o->sample, (uint64_t)o->seed + (uint64_t)made++, list);
-        if (is_end(&l->c, token)) break;
+        const float draw = sampling_draw((uint64_t)o->seed + (uint64_t)made++);
+        good = check(l->dev, gpunn_write(l->draw, &draw, sizeof draw) == GPUNN_OK) && advance(l, l->used - 1, l->used, l->next) &&
+               check(l->dev, gpunn_read(l->next, &token, sizeof token) == GPUNN_OK);
+        if (!good || is_end(&l->c, token)) break;
         print_token(l, token);
         if (l->used == l->capacity) break;
         l->text[l->used++] = token;
     }
     if (good) printf("\n");
     if (good && o->times && made) fprintf(stderr, "%.3f ms a token\n", 1000 * (seconds() - begin) / made);
-    free(logits);
-    free(list);
     return good;
 }
 
