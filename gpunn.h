@@ -204,6 +204,10 @@
  *         gpunn_tensor *causal = gpunn_scaled_dot_product_attention(
  *             gpunn_reshape(qkv, GPUNN_SHAPE(GPUNN_BATCH, 12, 3, 4, 8)), NULL, NULL, .is_causal = true);
  *         gpunn_tensor *joined = gpunn_reshape(causal, GPUNN_SHAPE(GPUNN_BATCH, 12, 32));
+ *     Positions come in by an embedding that is added to the tokens, or, as in Llama, by turning queries and keys:
+ *         gpunn_tensor *query  = gpunn_input(model, "query", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 12, 4, 8)); // [n, l, heads, e]
+ *         gpunn_tensor *places = gpunn_input(model, "places", GPUNN_I64, GPUNN_SHAPE(12)); // 0 to 11, or from where a text goes on
+ *         gpunn_tensor *turned = gpunn_rotary_embedding(query, places, .theta = 10000, .heads_last = true);
  *     A mask is a bool tensor, true where a key takes part, or F32, added to the scores; in torch.nn's layers, as there, true is
  *     what is left out. examples/gpt2.c and examples/bert_qa.c are whole models with weights from Hugging Face.
  *
@@ -224,6 +228,20 @@
  *     and for one word, are two assignments, and each run makes its own. Training steps make only those with .in_training, behind
  *     the backward pass, through which no gradient goes on to the run before. gpunn_write and gpunn_read give and take a state's
  *     value, gpunn_reset_states the initial ones of all; gpunn_set_saved puts one into files. Specs do not tell states.
+ *     A text needs no reading while it is written: the token that gpunn_sample draws is assigned to a state from which the next run
+ *     starts, and to its place in another one, to be read at the end.
+ *         gpunn_init    empty  = {GPUNN_INIT_ZEROS, 0, 0};
+ *         gpunn_tensor *token  = gpunn_state(model, "token", GPUNN_SHAPE(1), empty); // states are F32, exact up to 2^24
+ *         gpunn_tensor *count  = gpunn_state(model, "count", GPUNN_SHAPE(1), empty);
+ *         gpunn_tensor *text   = gpunn_state(model, "text", GPUNN_SHAPE(100), empty);
+ *         gpunn_tensor *draws  = gpunn_input(model, "draws", GPUNN_F32, GPUNN_SHAPE(100)); // from 0 to below 1, all at once
+ *         gpunn_tensor *scores = gpunn_embedding(gpunn_cast(token, GPUNN_I64), "bigrams", .num_embeddings = 50,
+ *                                                .embedding_dim = 50);
+ *         gpunn_tensor *at     = gpunn_cast(count, GPUNN_I64);
+ *         gpunn_tensor *drawn  = gpunn_sample(scores, gpunn_index_select(draws, 0, at), .temperature = 0.8f, .top_k = 40);
+ *         gpunn_tensor *said   = gpunn_assign_at(text, 0, gpunn_reshape(at, GPUNN_SHAPE(0)), gpunn_cast(drawn, GPUNN_F32));
+ *         gpunn_assign(token, gpunn_cast(drawn, GPUNN_F32)); // both take place whenever `said` is computed
+ *         gpunn_assign(count, gpunn_add_scalar(count, 1));
  *     Recurrent layers go on by themselves with .stateful: a sentence comes piece by piece, and gpunn_reset_states begins another.
  *         gpunn_tensor *piece  = gpunn_input(model, "piece", GPUNN_F32, GPUNN_SHAPE(5, 1, 16)); // [length, n, features]
  *         gpunn_tensor *stream = gpunn_gru(piece, "stream", .hidden_size = 24, .stateful = true);
@@ -1473,6 +1491,18 @@ GPUNN_API gpunn_tensor *gpunn_assign_at_(gpunn_tensor *state, int axis, gpunn_te
 #define gpunn_assign_at(state, axis, position, ...) \
     gpunn_assign_at_((state), (axis), (position), GPUNN_NAMED(gpunn_assign_args, __VA_ARGS__))
 
+/* -- drawing -- */
+typedef struct gpunn_sample_args {
+    int   args_;
+    float temperature; /* 1; GPUNN_ZERO: always the likeliest class, and draw may be NULL */
+    int   top_k;       /* only so many likeliest classes; 0: all */
+    float top_p;       /* of these the fewest that together have this share of their probability; 1 */
+} gpunn_sample_args;
+/* A class for each row of logits [n, classes], I64 [n], with the probabilities softmax(logits / temperature). draw F32 [n], from 0 to
+ * below 1, decides: 0 is the likeliest class, and the same number the same class on every device. No gradient. */
+GPUNN_API gpunn_tensor *gpunn_sample_(gpunn_tensor *logits, gpunn_tensor *draw, gpunn_sample_args args);
+#define gpunn_sample(logits, ...) gpunn_sample_((logits), GPUNN_NAMED(gpunn_sample_args, __VA_ARGS__))
+
 /* -- attention -- */
 typedef struct gpunn_attention_args {
     int           args_;
@@ -1494,6 +1524,19 @@ GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpu
                                                             gpunn_attention_args args);
 #define gpunn_scaled_dot_product_attention(q, k, ...) \
     gpunn_scaled_dot_product_attention_((q), (k), GPUNN_NAMED(gpunn_attention_args, __VA_ARGS__))
+
+typedef struct gpunn_rotary_args {
+    int   args_;
+    float theta;       /* 10000 */
+    int   dims;        /* the first so many features of each head turn, an even number; 0: all */
+    bool  interleaved; /* features 2 i and 2 i + 1 are a pair, as GPT-J's, instead of i and i + dims / 2, Llama's and NeoX's */
+    bool  heads_last;  /* x is [n, l, heads, e] instead of [n, heads, l, e] */
+    gpunn_tensor *frequencies; /* [dims / 2], in place of theta's: those of Llama 3.1 or of a longer context */
+} gpunn_rotary_args;
+/* Rotary positions (RoFormer) for queries and for keys: turns pair i of each row of x by the angle position * theta^(-2 i / dims).
+ * positions: I64 or I32 [l] or [n, l], no gradient. Of keys in a cache the rows turn before gpunn_assign_at. */
+GPUNN_API gpunn_tensor *gpunn_rotary_embedding_(gpunn_tensor *x, gpunn_tensor *positions, gpunn_rotary_args args);
+#define gpunn_rotary_embedding(x, ...) gpunn_rotary_embedding_((x), GPUNN_NAMED(gpunn_rotary_args, __VA_ARGS__))
 
 typedef struct gpunn_multi_head_attention_args {
     int           args_;
@@ -5790,6 +5833,12 @@ typedef struct gpunn__plain_args {
     K(attention, enable_gqa, FLAG, false, enable_gqa, "k and v may have fewer heads, which divide q's.")                       \
     K(attention, heads_last, FLAG, false, heads_last, "All values are [n, l, heads, e].") A(heads_last, BOOL, heads_last)       \
     K(attention, lengths, REFERENCE, GPUNN__NONE, lengths, "I64 or I32, one or [n]: so many of the keys are there.")
+#define GPUNN__ROTARY_ARGS(K, A)                                                                                                \
+    K(rotary, theta, POSITIVE, 10000, theta, "")                                                                               \
+    K(rotary, dims, AMOUNT, 0, dims, "Features of each head that turn, the first ones; 0: all.")                               \
+    K(rotary, interleaved, FLAG, false, interleaved, "2 i and 2 i + 1 are a pair instead of i and i + dims / 2.")              \
+    K(rotary, heads_last, FLAG, false, heads_last, "x is [n, l, heads, e].")                                                   \
+    K(rotary, frequencies, REFERENCE, GPUNN__NONE, frequencies, "[dims / 2], in place of theta's.")
 #define GPUNN__MULTI_HEAD_ARGS(K, A)                                                                                           \
     K(multi_head_attention, num_heads, COUNT, GPUNN__NEEDED, num_heads, "")                                                    \
     K(multi_head_attention, dropout, SHARE, 0, dropout, "")                                                                    \
@@ -6088,6 +6137,8 @@ typedef struct gpunn__plain_args {
       "torch.matmul of [..., m, k] and [..., k, n]; leading axes broadcast.")                                                  \
     X(OP, scaled_dot_product_attention, ATTENTION, GPUNN__OWN, 0, ATTENTION, attention, gpunn__make_attention(l, e, a),        \
       "torch's, of q [n, heads, l, e], k [n, heads, s, e], v [n, heads, s, ev]; or of all in one, [n, l, 3, heads, e].")       \
+    X(OP, rotary_embedding, NONE, 2, 0, ROTARY, rotary, gpunn_rotary_embedding_(in[0], in[1], *a),                             \
+      "x [n, heads, l, e], positions i64 or i32 [l] or [n, l]: turns each pair of features by position * frequency.")          \
     X(STACK, multi_head_attention, NONE, 3, 0, MULTI_HEAD, multi_head_attention,                                               \
       gpunn_multi_head_attention_(in[0], in[1], in[2], name, *a),                                                              \
       "query, key, value [n, rows, size]; torch.nn.MultiheadAttention.")                                                       \
@@ -10470,6 +10521,52 @@ GPUNN_API gpunn_tensor *gpunn_assign_at_(gpunn_tensor *state, int axis, gpunn_te
     return gpunn__assign("assign_at", state, axis, position, value, 3, args.in_training);
 }
 
+/* ---- drawing --------------------------------------------------------------------------------------------------------- */
+static bool gpunn__sample_fits(const gpunn__call *call, const gpunn_tensor *logits, const gpunn_tensor *draw,
+                               const gpunn_sample_args *args)
+{
+    char one[128], other[128];
+    if (logits->rank != 2 || logits->dim[1] < 1)
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "logits is %s, but [n, classes] is needed; gpunn_reshape it",
+                            gpunn__shape_text(logits, one));
+    else if (draw && (draw->rank != 1 || draw->dim[0] != logits->dim[0]))
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "draw is %s and logits %s; one number a row, [n], is needed",
+                            gpunn__shape_text(draw, one), gpunn__shape_text(logits, other));
+    else if (!(args->temperature >= 0 && isfinite(args->temperature)) || args->top_k < 0 ||
+             !(args->top_p > 0 && args->top_p <= 1))
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT,
+                            "temperature is %g, top_k %d and top_p %g; 0 or more, 0 or more, and above 0 to 1 are possible",
+                            (double)args->temperature, args->top_k, (double)args->top_p);
+    else
+        return true;
+    return false;
+}
+
+GPUNN_API gpunn_tensor *gpunn_sample_(gpunn_tensor *logits, gpunn_tensor *draw, gpunn_sample_args args)
+{
+    static const char *const operand_names[] = {"logits", "draw"}, *const number_names[] = {"scale", "top_p"};
+    /* Of each row the place, in falling order, at which the probabilities so far pass the number drawn. */
+    static const char formula[] = "p = softmax(x * scale, 1); kept = p * (cumsum(p, 1) - p < top_p);"
+                                  "passed = sum(cumsum(kept, 1) <= y * sum(kept, 1, keepdim=True), 1, keepdim=True);"
+                                  "max(min(passed, sum(kept > 0, 1, keepdim=True) - 1), 0)";
+    gpunn__call       call;
+    gpunn_tensor     *in[2] = {logits, draw}, *places = NULL;
+    args.temperature = gpunn__float_setting(args.temperature, 1);
+    args.top_p = gpunn__float_setting(args.top_p, 1);
+    if (!gpunn__begin(&call, "sample", NULL, operand_names, in, args.temperature == 0 && draw == NULL ? 1 : 2, 2) ||
+        !gpunn__sample_fits(&call, logits, draw, &args))
+        return NULL;
+    if (args.temperature == 0) return gpunn__made(&call, gpunn_argmax(logits, 1, false));
+    const int     classes = (int)logits->dim[1], kept = args.top_k > 0 && args.top_k < classes ? args.top_k : classes;
+    const double  numbers[2] = {1 / (double)args.temperature, (double)args.top_p};
+    const int64_t column[2] = {logits->dim[0], 1};
+    in[0] = gpunn_topk(logits, kept, 1, true, &places);
+    in[1] = gpunn__reshape_to(draw, 2, column);
+    gpunn_tensor *place = gpunn_cast(gpunn__expr(formula, NULL, in, 2, number_names, numbers, 2), GPUNN_I64);
+    gpunn_tensor *taken = gpunn_gather(gpunn_cast(places, GPUNN_F32), 1, place);
+    return gpunn__made(&call, gpunn_cast(gpunn__reshape_to(taken, 1, column), GPUNN_I64));
+}
+
 /* ---- attention ------------------------------------------------------------------------------------------------------- */
 GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpunn_tensor *k, gpunn_tensor *v,
                                                             gpunn_attention_args args)
@@ -10497,6 +10594,93 @@ GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpu
     gpunn_tensor *y = gpunn__node(&call, GPUNN_OP_ATTENTION, &attr, operands, count);
     if (y && attr.dropout_p > 0) q->model->random_sites++;
     return y;
+}
+
+/* The angles' factors [pairs]: theta^(-i / pairs). */
+static gpunn_tensor *gpunn__rotary_frequencies(gpunn_model *model, int64_t pairs, double theta)
+{
+    const size_t bytes = (size_t)pairs * sizeof(float);
+    float       *values = (float *)gpunn__realloc(model->dev, NULL, 0, bytes);
+    gpunn_shape  shape;
+    if (values == NULL) return NULL;
+    memset(&shape, 0, sizeof shape);
+    shape.dim[0] = pairs;
+    for (int64_t i = 0; i < pairs; i++) values[i] = (float)pow(theta, -(double)i / (double)pairs);
+    gpunn_tensor *frequencies = gpunn_constant(model, shape, values);
+    gpunn__free(model->dev, values, bytes);
+    return frequencies;
+}
+
+/* Of pairs of x's features, shaped to broadcast with what holds the first of each. */
+static gpunn_tensor *gpunn__rotary_angles(const gpunn_tensor *x, gpunn_tensor *positions, int64_t pairs,
+                                          const gpunn_rotary_args *args)
+{
+    const int     rows = args->heads_last ? 1 : 2;
+    const int64_t last[2] = {args->interleaved ? pairs : 1, args->interleaved ? 1 : pairs};
+    int64_t       at[5] = {positions->rank == 2 ? positions->dim[0] : 1, 1, 1, 1, 1};
+    at[rows] = x->dim[rows];
+    gpunn_tensor *f = args->frequencies;
+    if (f == NULL) f = gpunn__rotary_frequencies(x->model, pairs, (double)args->theta);
+    f = gpunn__reshape_to(f, 2, last);
+    gpunn_tensor *place = gpunn_cast(positions, GPUNN_F32);
+    return gpunn_mul(gpunn__reshape_to(place, 5, at), f);
+}
+
+/* dims: of each head, those that turn. */
+static bool gpunn__rotary_fits(const gpunn__call *call, const gpunn_tensor *x, const gpunn_tensor *positions, int64_t dims,
+                               const gpunn_rotary_args *args)
+{
+    const gpunn_tensor *f = args->frequencies;
+    const int64_t       rows = x->dim[args->heads_last ? 1 : 2];
+    char                one[128], other[128];
+    if (dims < 2 || dims % 2 || dims > x->dim[3])
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT,
+                            "%lld features of the %lld of a head turn, in pairs; use an even number of them for .dims",
+                            (long long)dims, (long long)x->dim[3]);
+    else if (f && (f->rank != 1 || f->dim[0] != dims / 2))
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, ".frequencies is %s, but [%lld], one for each pair of features, is needed",
+                            gpunn__shape_text(f, one), (long long)(dims / 2));
+    else if (positions->rank < 1 || positions->rank > 2 || positions->dim[positions->rank - 1] != rows ||
+             (positions->rank == 2 && positions->dim[0] != 1 && positions->dim[0] != x->dim[0]))
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "positions is %s and x %s; [l] or [n, l] of x's n and l is needed",
+                            gpunn__shape_text(positions, one), gpunn__shape_text(x, other));
+    else
+        return true;
+    return false;
+}
+
+GPUNN_API gpunn_tensor *gpunn_rotary_embedding_(gpunn_tensor *x, gpunn_tensor *positions, gpunn_rotary_args args)
+{
+    static const char *const names[] = {"x", "positions"};
+    gpunn__call              call;
+    gpunn_tensor            *operands[] = {x, positions};
+    if (!gpunn__begin(&call, "rotary_embedding", NULL, names, operands, 2, 1) ||
+        !gpunn__are_indices(&call, positions, "positions") ||
+        !gpunn__has_rank(&call, gpunn__meta_of(x), 4, 4, "[n, heads, l, e] or, with .heads_last, [n, l, heads, e]") ||
+        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 3, 3) || !gpunn__settle(&call, &args) ||
+        (args.frequencies && !gpunn__operand(&call, args.frequencies, ".frequencies", true)))
+        return NULL;
+    const int64_t dims = args.dims ? args.dims : x->dim[3], pairs = dims / 2;
+    if (!gpunn__rotary_fits(&call, x, positions, dims, &args)) return NULL;
+    int64_t       split[5] = {x->dim[0], x->dim[1], x->dim[2], args.interleaved ? pairs : 2, args.interleaved ? 2 : pairs};
+    const int     pair = args.interleaved ? 4 : 3; /* the axis of its two features */
+    gpunn_tensor *angle = gpunn__rotary_angles(x, positions, pairs, &args);
+    gpunn_tensor *turned = dims < x->dim[3] ? gpunn_slice(x, 3, 0, dims, 1) : x;
+    turned = gpunn__reshape_to(turned, 5, split);
+    gpunn_tensor *in[4], *both[2]; /* in: the first and the second features, cosines, sines */
+    in[0] = gpunn_slice(turned, pair, 0, 1, 1);
+    in[1] = gpunn_slice(turned, pair, 1, 2, 1);
+    in[2] = gpunn_cos(angle);
+    in[3] = gpunn_sin(angle);
+    both[0] = gpunn_expr("x0 * x2 - x1 * x3", in, 4);
+    both[1] = gpunn_expr("x1 * x2 + x0 * x3", in, 4);
+    split[3] = dims;
+    turned = gpunn__reshape_to(gpunn_concat(both, 2, pair), 4, split);
+    if (dims < x->dim[3]) {
+        gpunn_tensor *whole[2] = {turned, gpunn_slice(x, 3, dims, x->dim[3], 1)};
+        turned = gpunn_concat(whole, 2, 3);
+    }
+    return gpunn__made(&call, turned);
 }
 
 /* ---- layers of attention: made of nodes, parameters with torch.nn's names ---------------------------------------------- */

@@ -15,6 +15,7 @@
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 #include "options.h"
+#include "sampling.h"
 #include "tokenizer.h"
 
 #include <inttypes.h>
@@ -26,8 +27,9 @@
 
 typedef struct options {
     const char *text, *vocab, *merges, *weights, *save, *checkpoint, *logits, *prompt;
-    int         large, precision, batch, context, accumulate, generate, top_k, every, threads, seed, steps, warmup;
-    float       lr, decay, clip, dropout, temperature, top_p, peak;
+    int         large, precision, batch, context, accumulate, generate, every, threads, seed, steps, warmup;
+    float       lr, decay, clip, dropout, peak;
+    sampling    sample;
     bool        resume, cpu, times;
 } options;
 
@@ -47,7 +49,7 @@ typedef struct gpt2 {
 typedef struct writer {
     gpunn_model  *model;
     gpunn_tensor *tokens, *places, *place, *length; /* places: of each token; place: of the first; length: behind the last */
-    gpunn_tensor *hidden, *next;                    /* next: logits behind the token of a run of one */
+    gpunn_tensor *hidden, *draw, *next;             /* next: the token behind that of a run of one, by the number draw */
 } writer;
 
 static bool fail(const char *what)
@@ -185,7 +187,9 @@ static writer build_writer(gpunn_device *dev, const options *o, const gpt2 *net)
     gpunn_tensor *x = gpunn_add(gpunn_embedding(w.tokens, "wte", .num_embeddings = s.vocabulary, .embedding_dim = s.width),
                                 gpunn_embedding(w.places, "wpe", .num_embeddings = s.positions, .embedding_dim = s.width));
     w.hidden = blocks(x, s, 0, GPUNN_SHAPE(GPUNN_BATCH, s.width), attend_cache, &c);
-    w.next = gpunn_linear(w.hidden, "lm_head", .no_bias = true, .weight = gpunn_find(w.model, "wte.weight"));
+    w.draw = gpunn_input(w.model, "draw", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH));
+    x = gpunn_linear(w.hidden, "lm_head", .no_bias = true, .weight = gpunn_find(w.model, "wte.weight"));
+    w.next = sampling_token(x, w.draw, o->sample);
     return w;
 }
 
@@ -339,16 +343,8 @@ static bool read_corpus(const options *o, corpus *c)
     return good;
 }
 
-/* SplitMix64: which piece of the text is sample i of a step depends on nothing else, so resuming needs no place in the data. */
-static uint64_t mixed(uint64_t x)
-{
-    x += 0x9E3779B97F4A7C15u;
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
-    return x ^ x >> 31;
-}
-
-/* Batch `number`, of which each rank has one of its own. */
+/* Batch `number`, of which each rank has one of its own. Which piece of the text a sample is depends on nothing else, so resuming
+ * needs no place in the data. */
 static bool write_batch(gpunn_device *dev, const gpt2 *net, const options *o, const corpus *c, int64_t number)
 {
     number = number * gpunn_group_size(net->group) + gpunn_group_rank(net->group);
@@ -356,7 +352,7 @@ static bool write_batch(gpunn_device *dev, const gpt2 *net, const options *o, co
     int64_t *tokens = malloc(size), *targets = malloc(size);
     bool     good = tokens && targets;
     for (int i = 0; good && i < o->batch; i++) {
-        uint64_t at = mixed((uint64_t)o->seed + (uint64_t)(number * o->batch + i)) % (uint64_t)(c->count - net->context);
+        uint64_t at = sampling_mixed((uint64_t)o->seed + (uint64_t)(number * o->batch + i)) % (uint64_t)(c->count - net->context);
         memcpy(tokens + (size_t)i * length, c->tokens + at, length * sizeof *tokens);
         memcpy(targets + (size_t)i * length, c->tokens + at + 1, length * sizeof *targets);
     }
@@ -455,41 +451,6 @@ static bool train(gpunn_device *dev, const gpt2 *net, gpunn_optimizer *adam, con
 }
 
 /* ---- writing on ------------------------------------------------------------------------------------------------------- */
-typedef struct candidate {
-    double weight; /* its probability, times that of the likeliest */
-    int    token;
-} candidate;
-
-static int by_weight(const void *a, const void *b)
-{
-    const candidate *x = a, *y = b;
-    return x->weight != y->weight ? (x->weight < y->weight) - (x->weight > y->weight) : x->token - y->token;
-}
-
-/* By softmax(logits / temperature) of the top_k likeliest, and of these the fewest that together have top_p of it; temperature 0:
- * the likeliest. list: room for all. */
-static int choose(const float *logits, int count, const options *o, uint64_t draw, candidate *list)
-{
-    int    best = 0, kept = 0, used = 0;
-    double sum = 0, share = 0;
-    for (int i = 1; i < count; i++)
-        if (logits[i] > logits[best]) best = i;
-    if (o->temperature <= 0) return best;
-    for (int i = 0; i < count; i++) {
-        list[kept].token = i;
-        list[kept].weight = exp(((double)logits[i] - (double)logits[best]) / (double)o->temperature);
-        kept += list[kept].weight > 1e-9; /* others are never drawn */
-    }
-    qsort(list, (size_t)kept, sizeof *list, by_weight);
-    if (kept > o->top_k) kept = o->top_k;
-    for (int i = 0; i < kept; i++) sum += list[i].weight;
-    while (used < kept && (used == 0 || share < (double)o->top_p * sum)) share += list[used++].weight;
-    double left = (double)(mixed(draw) >> 11) * 0x1p-53 * share;
-    for (int i = 0; i < used; i++)
-        if ((left -= list[i].weight) < 0) return list[i].token;
-    return best;
-}
-
 static void print_token(const corpus *c, int64_t token)
 {
     size_t      bytes = 1;
@@ -516,9 +477,7 @@ static bool write_on(gpunn_device *dev, const writer *w, const gpt2 *net, const 
                      int64_t used)
 {
     const int64_t context = net->context;
-    float        *logits = malloc((size_t)net->s.vocabulary * sizeof *logits);
-    candidate    *list = malloc((size_t)net->s.vocabulary * sizeof *list);
-    bool          good = logits && list;
+    bool          good = true;
     double        begin = seconds();
     for (int64_t made = 0, done = 0; good && made < o->generate; made++) {
         if (used > context) {
@@ -528,18 +487,17 @@ static bool write_on(gpunn_device *dev, const writer *w, const gpt2 *net, const 
         }
         if (done < used - 1) good = advance(dev, w, tokens, done, used - 1, w->hidden);
         if (made == 0) begin = seconds();
-        good = good && advance(dev, w, tokens, used - 1, used, w->next) &&
-               check(dev, gpunn_read(w->next, logits, (size_t)net->s.vocabulary * sizeof *logits) == GPUNN_OK);
+        const float draw = sampling_draw((uint64_t)o->seed + (uint64_t)made);
+        good = good && check(dev, gpunn_write(w->draw, &draw, sizeof draw) == GPUNN_OK) &&
+               advance(dev, w, tokens, used - 1, used, w->next) &&
+               check(dev, gpunn_read(w->next, tokens + used, sizeof *tokens) == GPUNN_OK);
         if (!good) break;
-        done = used;
-        tokens[used++] = choose(logits, net->s.vocabulary, o, (uint64_t)o->seed + (uint64_t)made, list);
+        done = used++;
         print_token(c, tokens[used - 1]);
         fflush(stdout);
     }
     if (good) printf("\n");
     if (good && o->times) fprintf(stderr, "%.3f ms a token\n", 1000 * (seconds() - begin) / o->generate);
-    free(logits);
-    free(list);
     return good;
 }
 
@@ -604,10 +562,10 @@ static void parse(int argc, char **argv, options *o)
         {"--peak X", "TFLOP/s that the device could do; default: known, or measured", .real = &o->peak},
         {"--generate N", "tokens to write at the end", .number = &o->generate},
         {"--prompt TEXT", "how the generated text begins", .text = &o->prompt},
-        {"--temperature X", "of the generated text; 0: always the likeliest token", .real = &o->temperature},
-        {"--top-k N", "only the N likeliest tokens are drawn from", .number = &o->top_k, .lowest = 1},
-        {"--top-p X", "and of these the fewest that have this share of their probability", .real = &o->top_p, .lowest = 1e-6,
-         .highest = 1},
+        {"--temperature X", "of the generated text; 0: always the likeliest token", .real = &o->sample.temperature},
+        {"--top-k N", "only the N likeliest tokens are drawn from", .number = &o->sample.top_k, .lowest = 1},
+        {"--top-p X", "and of these the fewest that have this share of their probability", .real = &o->sample.top_p,
+         .lowest = 1e-6, .highest = 1},
         {"--times", "also tells how long a generated token took", .flag = &o->times},
         {"--seed N", "of initial weights, batches, dropout and drawing", .number = &o->seed},
         {"--threads N", "of the CPU; default 0: all processors", .number = &o->threads},
@@ -654,14 +612,12 @@ int main(int argc, char **argv)
     options o = {.batch = 8,
                  .accumulate = 1,
                  .generate = 200,
-                 .top_k = 40,
                  .every = 20,
                  .steps = 400,
                  .warmup = 20,
                  .decay = 0.1f,
                  .clip = 1,
-                 .temperature = 0.8f,
-                 .top_p = 1,
+                 .sample = {.temperature = 0.8f, .top_p = 1, .top_k = 40},
                  .prompt = "forty-one, forty-two, ",
                  .seed = 1};
     shape   s = {4, 128, 4, 128, 256};

@@ -201,6 +201,22 @@ static inline char *json_key(json *j, size_t *bytes)
     return j->failed ? NULL : key;
 }
 
+/* Whether the value is an array, whose items are read next. */
+static inline bool json_array(json *j)
+{
+    j->first = true;
+    return json__take(j, '[');
+}
+
+/* Whether there is another item, which must be read next; after the last one the array is passed. */
+static inline bool json_item(json *j)
+{
+    bool first = j->first;
+    j->first = false;
+    if (json__take(j, ']')) return false;
+    return first ? !j->failed : json__take(j, ',') || json_fail(j, "a comma or a ] belongs here");
+}
+
 static inline double json_number(json *j)
 {
     char   c = json__peek(j), *end = j->at;

@@ -1000,6 +1000,37 @@ class Graph:
     def swap_rows(self, x):
         return self.permute(x, (1, 0, 2))
 
+    def rotary_embedding(self, x, positions, theta, dims, interleaved, heads_last, frequencies=None):
+        check_f32(x)
+        check_indices(positions, "positions")
+        check_rank(x, 4, 4, "[n, heads, l, e] or, with heads_last, [n, l, heads, e]")
+        check_fixed(x, [3])
+        size, rows = x.shape[3], 1 if heads_last else 2
+        dims = dims or size
+        pairs = dims // 2
+        if dims < 2 or dims % 2 or dims > size:
+            raise GraphError("%d features of the %d of a head turn, in pairs; use an even number of them" % (dims, size), "dims")
+        if frequencies is not None and (frequencies.dtype != "f32" or frequencies.shape != (pairs,)):
+            raise GraphError("frequencies is %s %s, but f32 [%d], one for each pair of features, is needed" % (
+                frequencies.dtype, shape_text(frequencies.shape), pairs), "frequencies")
+        if not 1 <= len(positions.shape) <= 2 or positions.shape[-1] != x.shape[rows] or (
+                len(positions.shape) == 2 and positions.shape[0] not in (1, x.shape[0])):
+            raise GraphError("positions is %s and x %s; [l] or [n, l] of x's n and l is needed" % (
+                shape_text(positions.shape), shape_text(x.shape)), "inputs")
+        if frequencies is None:
+            frequencies = self.constant((pairs,), [setting(f32(theta)) ** (-i / pairs) for i in range(pairs)])
+        frequencies = self.reshape(frequencies, (pairs, 1) if interleaved else (1, pairs))
+        at = [positions.shape[0] if len(positions.shape) == 2 else 1, 1, 1, 1, 1]
+        at[rows] = x.shape[rows]
+        angle = self.apply("mul", (self.reshape(self.cast(positions, "f32"), tuple(at)), frequencies))
+        turned = self.slice(x, 3, 0, 1, dims) if dims < size else x
+        turned = self.reshape(turned, x.shape[:3] + ((pairs, 2) if interleaved else (2, pairs)))
+        pair = 4 if interleaved else 3  # the axis of its two features
+        parts = [self.slice(turned, pair, i, 1, i + 1) for i in range(2)] + [self.apply(name, (angle,)) for name in ("cos", "sin")]
+        both = [self.expr(*parts, expression=text) for text in ("x0 * x2 - x1 * x3", "x1 * x2 + x0 * x3")]
+        turned = self.reshape(self.concat(*both, dim=pair), x.shape[:3] + (dims,))
+        return turned if dims == size else self.concat(turned, self.slice(x, 3, dims, 1, size), dim=3)
+
     def multi_head_attention(self, query, key, value, name, num_heads, dropout, batch_first, is_causal, key_padding_mask=None,
                              attn_mask=None):
         check_f32(query, key, value)

@@ -32,7 +32,7 @@ INTEGERS = {  # ops that read integers: as which operand, of which dtypes
     "cross_entropy": (1, graph.CLASS_DTYPES), "nll_loss": (1, graph.CLASS_DTYPES), "accuracy": (1, graph.CLASS_DTYPES),
     "one_hot": (0, graph.CLASS_DTYPES),
     "embedding": (0, graph.INDEX_DTYPES), "gather": (1, graph.INDEX_DTYPES), "scatter_add": (1, graph.INDEX_DTYPES),
-    "multi_margin_loss": (1, graph.CLASS_DTYPES), "ctc_loss": (1, graph.INDEX_DTYPES)}
+    "rotary_embedding": (1, graph.INDEX_DTYPES), "multi_margin_loss": (1, graph.CLASS_DTYPES), "ctc_loss": (1, graph.INDEX_DTYPES)}
 OPS = list(spec.ops())
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 
@@ -193,7 +193,7 @@ class Maker:
         shape = self.pick((["N", 6], ["N", 4, 9, 8], [3, "N", 5], ["N", 3, 4]))
         if op == "affine_grid":
             shape = self.pick((["N", 2, 3], ["N", 3, 4]))
-        elif op in ("grid_sample", "group_norm", "interpolate", "ncc_loss"):
+        elif op in ("grid_sample", "group_norm", "interpolate", "ncc_loss", "rotary_embedding"):
             shape = ["N", 4, 9, 8]
         elif op[-2:] in ("1d", "2d", "3d"):
             shape = ["N", 4] + [5, 9, 8][-int(op[-2]):]
@@ -209,7 +209,8 @@ class Maker:
             shape = [7, "N", 5]
         dtype = self.pick(INTEGERS.get(op, (0, graph.CLASS_DTYPES))[1])
         self.entries = [{"op": "input", "name": "a", "shape": shape},
-                        {"op": "input", "name": "b", "dtype": dtype, "shape": shape if op in ("gather", "scatter_add") else ["N"]}]
+                        {"op": "input", "name": "b", "dtype": dtype, "shape": shape if op in ("gather", "scatter_add") else
+                         self.pick(([9], [4], ["N", 9])) if op == "rotary_embedding" else ["N"]}]
         if op == "grid_sample":
             self.entries.append({"op": "input", "name": "c", "shape": ["N", 3, 5, 2]})
         if op in GATES:

@@ -74,6 +74,44 @@ def scaled_dot_product_attention():
     return out
 
 
+def rotary_embeddings(out):
+    """transformers' own functions of Llama, of GPT-NeoX where only some features turn, and of GPT-J."""
+    from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as interleaved
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as halves
+    torch.manual_seed(22)
+
+    def turned(x, positions, theta=10000.0, dims=None, pairs=False, last=False, frequencies=None):
+        x = x.transpose(1, 2) if last else x
+        dims = dims or x.shape[-1]
+        if frequencies is None:
+            frequencies = theta ** (-torch.arange(0, dims, 2, dtype=torch.float64) / dims)
+        angle = positions.reshape(-1, x.shape[2], 1) * frequencies
+        y, rest = x[..., :dims], x[..., dims:]
+        if pairs:  # transformers' GPT-J has rows before heads
+            y = interleaved(y.transpose(1, 2), angle.sin(), angle.cos()).transpose(1, 2)
+        else:
+            y = halves(y, y, torch.cat((angle, angle), -1).cos(), torch.cat((angle, angle), -1).sin())[0]
+        y = torch.cat((y, rest), -1)
+        return y.transpose(1, 2) if last else y
+
+    def case(name, shape, positions, batch=False, frequencies=None, **options):
+        inputs, fixed = {"x": randn(*shape)}, {}
+        (inputs if batch else fixed)["positions"] = positions
+        if frequencies is not None:
+            fixed["frequencies"] = frequencies
+        add_case(out, f"rotary_embedding.{name}",
+                 lambda x, positions, frequencies=None: turned(x, positions, frequencies=frequencies, **options),
+                 batch=inputs, fixed=fixed, no_grad=("frequencies",))
+
+    case("halves", (2, 3, 5, 8), torch.arange(5))
+    case("interleaved", (2, 3, 5, 8), torch.arange(5), pairs=True)
+    case("rows_first", (2, 5, 3, 8), torch.tensor([7, 0, 300, 4, 5], dtype=torch.int32), last=True, theta=500000.0)
+    case("each", (3, 2, 4, 6), torch.randint(0, 50, (3, 4)), batch=True)
+    case("each_interleaved", (3, 4, 2, 6), torch.randint(0, 50, (3, 4)), batch=True, last=True, pairs=True)
+    case("some", (2, 3, 5, 10), torch.arange(2, 7), dims=4)
+    case("frequencies", (2, 3, 5, 6), torch.arange(5), frequencies=torch.tensor([0.9, 0.25, 0.002]))
+
+
 def layers(out):
     """torch.nn's layers of attention, called l."""
     torch.manual_seed(21)
@@ -149,4 +187,5 @@ def layers(out):
 if __name__ == "__main__":
     cases = scaled_dot_product_attention()
     layers(cases)
+    rotary_embeddings(cases)
     save("attention.safetensors", cases)

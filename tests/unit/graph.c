@@ -969,6 +969,23 @@ static void test_reductions(void **state)
     check_shape(f, gpunn_index_add(f->image, 1, one, added), SHAPE(B, 6, 14, 14));
     REFUSED(f, GPUNN_ERR_SHAPE, "index_select: index is [batch, 6, 3, 14], but [count] is needed; flatten it",
             gpunn_index_select(f->image, 1, index));
+    gpunn_tensor *rows = gpunn_input(f->model, "places", GPUNN_I32, GPUNN_SHAPE(14));
+    gpunn_tensor *factors = gpunn_parameter(f->model, "factors", GPUNN_SHAPE(6), (gpunn_init){GPUNN_INIT_ZEROS, 0, 0});
+    check_shape(f, gpunn_rotary_embedding(f->image, rows, .dims = 12, .frequencies = factors), SHAPE(B, 6, 14, 14));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "rotary_embedding: positions is [14] and x [batch, 6, 14, 14]; [l] or [n, l] of x's n and l is needed",
+            gpunn_rotary_embedding(f->image, rows, .heads_last = true));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "rotary_embedding: 16 features of the 14 of a head turn, in pairs; use an even number of them for .dims",
+            gpunn_rotary_embedding(f->image, rows, .dims = 16));
+    REFUSED(f, GPUNN_ERR_SHAPE, "rotary_embedding: .frequencies is [6], but [7], one for each pair of features, is needed",
+            gpunn_rotary_embedding(f->image, rows, .frequencies = factors));
+    REFUSED(f, GPUNN_ERR_DTYPE, "rotary_embedding: positions is f32, but integers are needed; use i64 or i32",
+            gpunn_rotary_embedding(f->image, f->rows));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "rotary_embedding: x is [batch, 20], but [n, heads, l, e] or, with .heads_last, [n, l, heads, e] is needed; "
+            "gpunn_reshape it",
+            gpunn_rotary_embedding(f->rows, rows));
     check_shape(f, gpunn_argmax(f->image, 1, false), SHAPE(B, 14, 14));
     check_shape(f, gpunn_argmax(f->image, -1, true), SHAPE(B, 6, 14, 1));
     assert_int_equal(gpunn_tensor_dtype(gpunn_argmax(f->rows, 1, false)), GPUNN_I64);

@@ -115,6 +115,65 @@ static void test_places(void **state)
     expect(f, line, FLOATS(1, 2, 3, 0), 4);
 }
 
+/* Of four classes with the probabilities 0.15, 0.5, 0.05 and 0.3. */
+static void check_sample(fixture *f, gpunn_tensor *y, gpunn_tensor *draw, const float *draws, const int64_t *wanted)
+{
+    int64_t got[4];
+    MADE(f->dev, y);
+    OK(f->dev, gpunn_write(draw, draws, 4 * sizeof *draws));
+    run(f, y);
+    OK(f->dev, gpunn_read(y, got, sizeof got));
+    for (int i = 0; i < 4; i++)
+        if (got[i] != wanted[i]) fail_msg("draw %g gives class %d, not %d", (double)draws[i], (int)got[i], (int)wanted[i]);
+}
+
+#define CLASSES(...) ((const int64_t[]){__VA_ARGS__})
+static void test_sample(void **state)
+{
+    fixture      *f = *state;
+    const float   row[] = {logf(0.15f), logf(0.5f), logf(0.05f), logf(0.3f)};
+    gpunn_tensor *draw = MADE(f->dev, gpunn_input(f->model, "draw", GPUNN_F32, GPUNN_SHAPE(4)));
+    gpunn_tensor *one = MADE(f->dev, gpunn_constant(f->model, GPUNN_SHAPE(1, 4), row));
+    gpunn_tensor *x = MADE(f->dev, gpunn_expand(one, GPUNN_SHAPE(4, 4)));
+    check_sample(f, gpunn_sample(x, draw, .top_k = 0), draw, FLOATS(0, 0.49f, 0.51f, 0.79f), CLASSES(1, 1, 3, 3));
+    check_sample(f, gpunn_sample(x, draw, .top_k = 9), draw, FLOATS(0.81f, 0.94f, 0.96f, 0.9999999f), CLASSES(0, 0, 2, 2));
+    /* 5/8 and 3/8 */
+    check_sample(f, gpunn_sample(x, draw, .top_k = 2), draw, FLOATS(0.62f, 0.63f, 0.99f, 0), CLASSES(1, 3, 3, 1));
+    check_sample(f, gpunn_sample(x, draw, .top_p = 0.79f), draw, FLOATS(0.62f, 0.63f, 0.99f, 0), CLASSES(1, 3, 3, 1));
+    check_sample(f, gpunn_sample(x, draw, .top_p = 0.4f), draw, FLOATS(0, 0.3f, 0.6f, 0.99f), CLASSES(1, 1, 1, 1));
+    /* squared: 0.25, 0.09, 0.0225 and 0.0025 of 0.365 */
+    check_sample(f, gpunn_sample(x, draw, .temperature = 0.5f), draw, FLOATS(0.68f, 0.69f, 0.94f, 0.995f), CLASSES(1, 3, 0, 2));
+    check_sample(f, gpunn_sample(x, draw, .temperature = GPUNN_ZERO), draw, FLOATS(0, 0.3f, 0.6f, 0.99f), CLASSES(1, 1, 1, 1));
+    FAILS_NULL(f->dev, gpunn_sample(x, NULL, .top_k = 2), GPUNN_ERR_ARGUMENT, "draw is NULL");
+    FAILS_NULL(f->dev, gpunn_sample(x, one, .top_k = 2), GPUNN_ERR_SHAPE, "one number a row, [n], is needed");
+    FAILS_NULL(f->dev, gpunn_sample(draw, draw, .top_k = 2), GPUNN_ERR_SHAPE, "[n, classes] is needed");
+    FAILS_NULL(f->dev, gpunn_sample(x, draw, .top_p = 1.5f), GPUNN_ERR_ARGUMENT, "top_p 1.5");
+    FAILS_NULL(f->dev, gpunn_sample(x, draw, .temperature = -1), GPUNN_ERR_ARGUMENT, "temperature is -1");
+}
+
+/* A text of which nothing is read before its end: from each of three tokens there are two ways on. */
+static void test_text(void **state)
+{
+    fixture    *f = *state;
+    const float table[] = {-99, 1, 1, 2, -99, 2, 3, 3, -99}, draws[] = {0.2f, 0.7f, 0.1f, 0.9f, 0.4f, 0.6f},
+                wanted[] = {1, 2, 0, 2, 0, 2};
+    gpunn_tensor *uniform = MADE(f->dev, gpunn_input(f->model, "draws", GPUNN_F32, GPUNN_SHAPE(6)));
+    gpunn_tensor *token = MADE(f->dev, gpunn_state(f->model, "token", GPUNN_SHAPE(1), zeros));
+    gpunn_tensor *count = MADE(f->dev, gpunn_state(f->model, "count", GPUNN_SHAPE(1), zeros));
+    gpunn_tensor *text = MADE(f->dev, gpunn_state(f->model, "text", GPUNN_SHAPE(6), fives));
+    gpunn_tensor *rows = MADE(f->dev, gpunn_constant(f->model, GPUNN_SHAPE(3, 3), table));
+    gpunn_tensor *at = MADE(f->dev, gpunn_cast(count, GPUNN_I64));
+    gpunn_tensor *x = MADE(f->dev, gpunn_embedding(gpunn_cast(token, GPUNN_I64), "rows", .weight = rows));
+    gpunn_tensor *next = MADE(f->dev, gpunn_sample(x, gpunn_index_select(uniform, 0, at), .top_p = 0.99f));
+    gpunn_tensor *value = MADE(f->dev, gpunn_cast(next, GPUNN_F32));
+    gpunn_tensor *said = MADE(f->dev, gpunn_assign_at(text, 0, gpunn_reshape(at, GPUNN_SHAPE(0)), value));
+    MADE(f->dev, gpunn_assign(token, value));
+    MADE(f->dev, gpunn_assign(count, gpunn_add_scalar(count, 1)));
+    OK(f->dev, gpunn_write(uniform, draws, sizeof draws));
+    for (int i = 0; i < 6; i++) run(f, said);
+    expect(f, text, wanted, 6);
+}
+
 static void test_refusals(void **state)
 {
     fixture      *f = *state;
@@ -363,9 +422,9 @@ int main(void)
     static const struct {
         const char        *name;
         CMUnitTestFunction run;
-    } list[] = {{"sum", test_sum},           {"order", test_order},       {"places", test_places}, {"refusals", test_refusals},
-                {"two ways", test_two_ways}, {"training", test_training}, {"saved", test_saved},   {"stateful", test_stateful},
-                {"lengths", test_lengths},   {"cache", test_cache}};
+    } list[] = {{"sum", test_sum},     {"order", test_order},       {"places", test_places},     {"sample", test_sample},
+                {"text", test_text},   {"refusals", test_refusals}, {"two ways", test_two_ways}, {"training", test_training},
+                {"saved", test_saved}, {"stateful", test_stateful}, {"lengths", test_lengths},   {"cache", test_cache}};
     static struct CMUnitTest tests[64];
     int                      count = 0;
     for (int i = 0; i < COUNT(list); i++) count += each_backend(tests + count, list[i].name, list[i].run, NULL);

@@ -33,6 +33,13 @@
     X(attention, "all_in_one", gpunn_scaled_dot_product_attention(in("qkv"), NULL, NULL))                                        \
     X(attention, "all_in_one_causal", gpunn_scaled_dot_product_attention(in("qkv"), NULL, NULL, .is_causal = true))              \
     X(attention, "same", gpunn_scaled_dot_product_attention(in("x"), in("x"), in("x")))                                          \
+    X(rotary_embedding, "halves", gpunn_rotary_embedding(in("x"), in("positions")))                                              \
+    X(rotary_embedding, "interleaved", gpunn_rotary_embedding(in("x"), in("positions"), .interleaved = true))                    \
+    X(rotary_embedding, "rows_first", gpunn_rotary_embedding(in("x"), in("positions"), .heads_last = true, .theta = 500000))     \
+    X(rotary_embedding, "each", gpunn_rotary_embedding(in("x"), in("positions"), .theta = 10000))                                \
+    X(rotary_embedding, "each_interleaved", gpunn_rotary_embedding(in("x"), in("positions"), .interleaved = true, .heads_last = true))\
+    X(rotary_embedding, "some", gpunn_rotary_embedding(in("x"), in("positions"), .dims = 4))                                     \
+    X(rotary_embedding, "frequencies", gpunn_rotary_embedding(in("x"), in("positions"), .frequencies = in("frequencies")))       \
     X(multi_head, "self", MULTI_HEAD("x", "x", "x", .num_heads = 2, .batch_first = true))                                        \
     X(multi_head, "rows", MULTI_HEAD("x", "x", "x", .num_heads = 2))                                                             \
     X(multi_head, "causal", MULTI_HEAD("x", "x", "x", .num_heads = 4, .batch_first = true, .is_causal = true))                   \
@@ -67,6 +74,9 @@
     X(attention_heads_last, XS(3, 5, 2, 4), ATTENTION_OF(x, (3, 7, 2, 4), .heads_last = true))                                   \
     X(attention_all_in_one, XS(3, 4, 3, 2, 4), gpunn_scaled_dot_product_attention(x, NULL, NULL, .is_causal = true))           \
     X(attention_of_itself, XS(3, 2, 4, 4), gpunn_mul(x, gpunn_scaled_dot_product_attention(x, x, x)))                            \
+    X(rotary_embedding, XS(3, 2, 4, 6), gpunn_rotary_embedding(x, indices(in, GPUNN_I64, GPUNN_SHAPE(3, 4), 6), .dims = 4))      \
+    X(rotary_embedding_interleaved, XS(3, 4, 2, 6), gpunn_rotary_embedding(x, indices(in, GPUNN_I32, GPUNN_SHAPE(3, 4), 6),      \
+      .interleaved = true, .heads_last = true))                                                                                  \
     X(multi_head, XS(3, 4, 6), gpunn_multi_head_attention(x, x, in->x[1] = B("v", 3, 4, 5), "l", .num_heads = 2, .batch_first = true)) \
     X(transformer_layer, XS(3, 4, 6), gpunn_transformer_decoder_layer(x, in->x[1] = B("m", 3, 5, 6), "l", .nhead = 2,            \
       .dim_feedforward = 5, .dropout = GPUNN_ZERO, .gelu = true, .batch_first = true, .norm_first = true))

@@ -1,0 +1,558 @@
+/* llama.c - writes text with a Llama (Touvron et al., 2023), from the folder that Hugging Face keeps one in.
+ *
+ * Shows: rotary positions, grouped heads, RMSNorm and SwiGLU, a cache of keys and values that runs read and write, a configuration
+ *        and weights with Hugging Face's names, tied or not, in one file or in shards.
+ * Build: cc -O3 -march=native -I. examples/llama.c -o llama -lm
+ *        nvcc -O3 -arch=native -I. examples/llama.c gpunn_cuda.cu -o llama
+ * Data:  a folder with config.json and model.safetensors (or model.safetensors.index.json), and, for text in the place of numbers,
+ *        vocab.json and merges.txt: https://huggingface.co/HuggingFaceTB/SmolLM2-135M
+ * Run:   ./llama --model FOLDER --prompt "The capital of France is"
+ *        ./llama --model FOLDER --ids "1 450 7483 310 3444 338"      where the vocabulary is in another form (tokenizer.json)
+ *        --help explains all options
+ * Expect: the prompt and what follows it. Without a folder a small model with random weights writes numbers without meaning, and
+ *         --times tells how long each took. The weights are held as F32: 4 bytes for each. */
+#define GPUNN_IMPLEMENTATION
+#include "gpunn.h"
+
+#include "options.h"
+#include "sampling.h"
+#include "tokenizer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <time.h>
+
+enum { MAX_ENDS = 8, NAME_SIZE = 128 };
+
+typedef struct options {
+    const char *model, *prompt, *ids, *logits;
+    int         context, chunk, generate, precision, seed, threads;
+    sampling    sample;
+    bool        cpu, times;
+} options;
+
+typedef struct config {
+    int    vocab_size, hidden_size, num_hidden_layers, num_attention_heads, num_key_value_heads, intermediate_size;
+    int    max_position_embeddings, head_dim;
+    bool   tie_word_embeddings, attention_bias, mlp_bias;
+    double rms_norm_eps, rope_theta;
+    char   rope_type[16]; /* "default", "linear" or "llama3" */
+    double factor, low_freq_factor, high_freq_factor, original_max_position_embeddings;
+    int    ends[MAX_ENDS], end_count; /* tokens that end a text */
+} config;
+
+typedef struct llama {
+    config        c;
+    int           capacity; /* of the cache */
+    gpunn_device *dev;
+    gpunn_model  *model;
+    gpunn_tensor *tokens, *places, *place, *length; /* places: of each token; place: of the first; length: behind the last */
+    gpunn_tensor *frequencies, *hidden, *logits, *draw, *next; /* next: the token behind, by the number draw */
+    tokenizer    *pieces;                                      /* NULL: tokens are numbers */
+    int64_t      *text;
+    int64_t       used;
+} llama;
+
+static bool fail(const char *what)
+{
+    fprintf(stderr, "llama: %s\n", what);
+    return false;
+}
+
+static bool check(gpunn_device *dev, bool good)
+{
+    return good && gpunn_last_status(dev) == GPUNN_OK ? true : fail(gpunn_error(dev));
+}
+
+/* ---- config.json ------------------------------------------------------------------------------------------------------ */
+static void read_word(json *j, const char *key, const char *wanted)
+{
+    char  text[160];
+    char *word = json_string(j, NULL);
+    if (word == NULL || strcmp(word, wanted) == 0) return;
+    (void)snprintf(text, sizeof text, "'%s' is \"%.40s\"; only \"%s\" is known here", key, word, wanted);
+    json_fail(j, text);
+}
+
+static void read_positive(json *j, const char *key, double *value)
+{
+    char text[128];
+    *value = json_number(j);
+    if (j->failed || (*value > 0 && *value < 1e30)) return;
+    (void)snprintf(text, sizeof text, "'%s' is %g, not above 0", key, *value);
+    json_fail(j, text);
+}
+
+/* rope_scaling, or, from transformers 5 on, rope_parameters. */
+static void read_rope(json *j, config *c)
+{
+    char *key;
+    struct {
+        const char *key;
+        double     *value;
+    } numbers[] = {{"rope_theta", &c->rope_theta},
+                   {"factor", &c->factor},
+                   {"low_freq_factor", &c->low_freq_factor},
+                   {"high_freq_factor", &c->high_freq_factor},
+                   {"original_max_position_embeddings", &c->original_max_position_embeddings}};
+    if (!json_object(j)) return;
+    while ((key = json_key(j, NULL)) != NULL) {
+        size_t i = 0;
+        while (i < sizeof numbers / sizeof *numbers && strcmp(numbers[i].key, key) != 0) i++;
+        if (i < sizeof numbers / sizeof *numbers) {
+            read_positive(j, key, numbers[i].value);
+        } else if (strcmp(key, "rope_type") == 0 || strcmp(key, "type") == 0) {
+            const char *type = json_string(j, NULL);
+            if (type) (void)snprintf(c->rope_type, sizeof c->rope_type, "%s", type);
+        } else {
+            json_skip(j);
+        }
+    }
+    if (!j->failed && strcmp(c->rope_type, "default") != 0 && strcmp(c->rope_type, "linear") != 0 &&
+        strcmp(c->rope_type, "llama3") != 0)
+        json_fail(j, "'rope_type' is none of \"default\", \"linear\" and \"llama3\"");
+}
+
+static void read_ends(json *j, config *c)
+{
+    if (!json_array(j)) {
+        c->ends[c->end_count++] = json_int(j, "eos_token_id", 0, 1 << 24);
+        return;
+    }
+    while (json_item(j)) {
+        int end = json_int(j, "eos_token_id", 0, 1 << 24);
+        if (c->end_count < MAX_ENDS) c->ends[c->end_count++] = end;
+    }
+}
+
+static void read_key(json *j, const char *key, config *c)
+{
+    const struct {
+        const char *key;
+        int        *value, highest;
+    } numbers[] = {{"vocab_size", &c->vocab_size, 1 << 24},
+                   {"hidden_size", &c->hidden_size, 1 << 16},
+                   {"num_hidden_layers", &c->num_hidden_layers, 1 << 10},
+                   {"num_attention_heads", &c->num_attention_heads, 1 << 10},
+                   {"num_key_value_heads", &c->num_key_value_heads, 1 << 10},
+                   {"intermediate_size", &c->intermediate_size, 1 << 18},
+                   {"max_position_embeddings", &c->max_position_embeddings, 1 << 24},
+                   {"head_dim", &c->head_dim, 1 << 12}};
+    const struct {
+        const char *key;
+        bool       *value;
+    } flags[] = {
+        {"tie_word_embeddings", &c->tie_word_embeddings}, {"attention_bias", &c->attention_bias}, {"mlp_bias", &c->mlp_bias}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (strcmp(numbers[i].key, key) == 0) {
+            *numbers[i].value = json_int(j, key, 1, numbers[i].highest);
+            return;
+        }
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (strcmp(flags[i].key, key) == 0) {
+            *flags[i].value = json_bool(j);
+            return;
+        }
+    if (strcmp(key, "rms_norm_eps") == 0)
+        read_positive(j, key, &c->rms_norm_eps);
+    else if (strcmp(key, "rope_theta") == 0)
+        read_positive(j, key, &c->rope_theta);
+    else if (strcmp(key, "rope_scaling") == 0 || strcmp(key, "rope_parameters") == 0)
+        read_rope(j, c);
+    else if (strcmp(key, "eos_token_id") == 0)
+        read_ends(j, c);
+    else if (strcmp(key, "model_type") == 0)
+        read_word(j, key, "llama");
+    else if (strcmp(key, "hidden_act") == 0)
+        read_word(j, key, "silu");
+    else
+        json_skip(j);
+}
+
+/* What it leaves out is as in transformers' LlamaConfig. */
+static bool read_config(const char *path, config *c)
+{
+    text_error error;
+    size_t     bytes;
+    char      *text = text_read(path, (size_t)1 << 20, &bytes, &error), *key;
+    json       j = json_begin(path, text, &error);
+    if (text && json_object(&j))
+        while ((key = json_key(&j, NULL)) != NULL)
+            if (!json_null(&j)) read_key(&j, key, c);
+    bool good = json_end(&j);
+    free(text);
+    return good || fail(error.text);
+}
+
+static bool settle(config *c)
+{
+    if (c->num_key_value_heads == 0) c->num_key_value_heads = c->num_attention_heads;
+    if (c->head_dim == 0 && c->hidden_size % c->num_attention_heads)
+        return fail("hidden_size is no multiple of num_attention_heads, and there is no head_dim");
+    if (c->head_dim == 0) c->head_dim = c->hidden_size / c->num_attention_heads;
+    if (c->num_attention_heads % c->num_key_value_heads) return fail("num_attention_heads is no multiple of num_key_value_heads");
+    if (c->original_max_position_embeddings == 0) c->original_max_position_embeddings = c->max_position_embeddings;
+    return c->high_freq_factor > c->low_freq_factor || fail("high_freq_factor is not above low_freq_factor");
+}
+
+/* ---- the model -------------------------------------------------------------------------------------------------------- */
+/* Which angle pair i of a head turns by from one position to the next. llama3: waves that are long against the context for which
+ * the model was made first are stretched, short ones are not, and between them it is some of both. */
+static double frequency(const config *c, int i)
+{
+    const double plain = pow(c->rope_theta, -2.0 * i / c->head_dim), slow = plain / c->factor;
+    if (strcmp(c->rope_type, "llama3") != 0) return strcmp(c->rope_type, "linear") == 0 ? slow : plain;
+    const double waves = c->original_max_position_embeddings * plain / 6.283185307179586;
+    const double share = (waves - c->low_freq_factor) / (c->high_freq_factor - c->low_freq_factor);
+    return share <= 0 ? slow : share >= 1 ? plain : slow + share * (plain - slow);
+}
+
+static gpunn_tensor *frequencies_of(const llama *l)
+{
+    const int     pairs = l->c.head_dim / 2;
+    float        *values = malloc((size_t)pairs * sizeof *values);
+    gpunn_tensor *t = NULL;
+    for (int i = 0; values && i < pairs; i++) values[i] = (float)frequency(&l->c, i);
+    if (values) t = gpunn_constant(l->model, GPUNN_SHAPE(pairs), values);
+    free(values);
+    return t;
+}
+
+static gpunn_tensor *linear(gpunn_tensor *x, int layer, const char *part, int out, bool bias)
+{
+    char name[NAME_SIZE];
+    (void)snprintf(name, sizeof name, "model.layers.%d.%s", layer, part);
+    return gpunn_linear(x, name, .out_features = out, .no_bias = !bias);
+}
+
+static gpunn_tensor *norm(const llama *l, gpunn_tensor *x, int layer, const char *part)
+{
+    char name[NAME_SIZE];
+    (void)snprintf(name, sizeof name, "model.layers.%d.%s", layer, part);
+    return gpunn_rms_norm(x, name, .eps = (float)l->c.rms_norm_eps);
+}
+
+/* Queries, keys or values of the run's tokens: [1, tokens, heads, head_dim]. */
+static gpunn_tensor *heads_of(const llama *l, gpunn_tensor *x, int layer, const char *part, int heads)
+{
+    x = linear(x, layer, part, heads * l->c.head_dim, l->c.attention_bias);
+    return gpunn_reshape(x, GPUNN_SHAPE(1, GPUNN_BATCH, heads, l->c.head_dim));
+}
+
+static gpunn_tensor *turned(const llama *l, gpunn_tensor *x)
+{
+    return gpunn_rotary_embedding(x, l->places, .frequencies = l->frequencies, .heads_last = true);
+}
+
+/* The cache of that name with these rows in it. */
+static gpunn_tensor *kept(const llama *l, gpunn_tensor *rows, int layer, const char *part)
+{
+    char             name[NAME_SIZE];
+    const gpunn_init zeros = {GPUNN_INIT_ZEROS, 0, 0};
+    (void)snprintf(name, sizeof name, "model.layers.%d.%s", layer, part);
+    gpunn_shape   shape = GPUNN_SHAPE(1, l->capacity, l->c.num_key_value_heads, l->c.head_dim);
+    gpunn_tensor *all = gpunn_state(l->model, name, shape, zeros);
+    return gpunn_assign_at(all, 1, l->place, rows);
+}
+
+static gpunn_tensor *attend(const llama *l, gpunn_tensor *x, int layer)
+{
+    const config *c = &l->c;
+    gpunn_tensor *q = turned(l, heads_of(l, x, layer, "self_attn.q_proj", c->num_attention_heads));
+    gpunn_tensor *k = turned(l, heads_of(l, x, layer, "self_attn.k_proj", c->num_key_value_heads));
+    gpunn_tensor *v = heads_of(l, x, layer, "self_attn.v_proj", c->num_key_value_heads);
+    k = kept(l, k, layer, "keys");
+    v = kept(l, v, layer, "values");
+    gpunn_tensor *y = gpunn_scaled_dot_product_attention(q, k, v, .is_causal = true, .enable_gqa = true, .heads_last = true,
+                                                         .lengths = l->length);
+    y = gpunn_reshape(y, GPUNN_SHAPE(GPUNN_BATCH, c->num_attention_heads * c->head_dim));
+    return linear(y, layer, "self_attn.o_proj", c->hidden_size, c->attention_bias);
+}
+
+static gpunn_tensor *feed_forward(const llama *l, gpunn_tensor *x, int layer)
+{
+    gpunn_tensor *gate = linear(x, layer, "mlp.gate_proj", l->c.intermediate_size, l->c.mlp_bias);
+    gpunn_tensor *up = linear(x, layer, "mlp.up_proj", l->c.intermediate_size, l->c.mlp_bias);
+    return linear(gpunn_mul(gpunn_silu(gate), up), layer, "mlp.down_proj", l->c.hidden_size, l->c.mlp_bias);
+}
+
+static bool build(llama *l, const options *o)
+{
+    const config *c = &l->c;
+    l->model = gpunn_model_create(l->dev, .precision = (gpunn_precision)o->precision, .inference = true);
+    l->tokens = gpunn_input(l->model, "tokens", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+    l->places = gpunn_input(l->model, "places", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
+    l->place = gpunn_input(l->model, "place", GPUNN_I64, GPUNN_SHAPE(0));
+    l->length = gpunn_input(l->model, "length", GPUNN_I64, GPUNN_SHAPE(0));
+    l->frequencies = frequencies_of(l);
+    gpunn_tensor *x = gpunn_embedding(l->tokens, "model.embed_tokens", .num_embeddings = c->vocab_size,
+                                      .embedding_dim = c->hidden_size);
+    for (int i = 0; i < c->num_hidden_layers && x; i++) {
+        x = gpunn_add(attend(l, norm(l, x, i, "input_layernorm"), i), x);
+        x = gpunn_add(feed_forward(l, norm(l, x, i, "post_attention_layernorm"), i), x);
+    }
+    l->hidden = gpunn_rms_norm(x, "model.norm", .eps = (float)c->rms_norm_eps);
+    gpunn_tensor *tied = c->tie_word_embeddings ? gpunn_find(l->model, "model.embed_tokens.weight") : NULL;
+    l->logits = gpunn_linear(l->hidden, "lm_head", .out_features = tied ? 0 : c->vocab_size, .no_bias = true, .weight = tied);
+    l->draw = gpunn_input(l->model, "draw", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH));
+    l->next = sampling_token(l->logits, l->draw, o->sample);
+    return check(l->dev, l->next != NULL);
+}
+
+typedef struct mismatches {
+    int  count;
+    char first[256];
+} mismatches;
+
+/* What is in the file only, such as a head that is tied, stays there. */
+static void note_mismatch(void *user, const char *line)
+{
+    mismatches *m = user;
+    if (strstr(line, ": in the file only")) return;
+    if (m->count++ == 0) (void)snprintf(m->first, sizeof m->first, "%s", line);
+}
+
+static bool load_weights(const llama *l, const char *folder)
+{
+    char       path[1024], text[1600];
+    mismatches m = {0};
+    (void)snprintf(path, sizeof path, "%s/model.safetensors.index.json", folder);
+    FILE *index = fopen(path, "rb");
+    if (index == NULL) (void)snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    if (index) (void)fclose(index);
+    if (gpunn_load(l->model, path, .partial = true, .report = note_mismatch, .user = &m) != GPUNN_OK) return check(l->dev, false);
+    if (m.count == 0) return true;
+    (void)snprintf(text, sizeof text, "'%s' does not fit config.json: %d of the weights differ; the first: %s", path, m.count,
+                   m.first);
+    return fail(text);
+}
+
+/* ---- text as tokens --------------------------------------------------------------------------------------------------- */
+/* The folder's vocabulary, if it has one in GPT-2's form. */
+static bool read_vocabulary(llama *l, const char *folder)
+{
+    char       vocabulary[1024], merges[1024];
+    text_error error;
+    (void)snprintf(vocabulary, sizeof vocabulary, "%s/vocab.json", folder);
+    (void)snprintf(merges, sizeof merges, "%s/merges.txt", folder);
+    FILE *there = fopen(vocabulary, "rb");
+    if (there == NULL) return fail("the folder has no vocab.json and merges.txt; give the prompt as numbers, by --ids");
+    (void)fclose(there);
+    l->pieces = tokenizer_bpe(vocabulary, merges, &error);
+    return l->pieces != NULL || fail(error.text);
+}
+
+static bool add_token(llama *l, int64_t token)
+{
+    char text[160];
+    if (l->used == l->capacity) {
+        (void)snprintf(text, sizeof text, "the prompt has more than the %d tokens of the context; shorten it or give --context",
+                       l->capacity);
+        return fail(text);
+    }
+    if (token < 0 || token >= l->c.vocab_size) {
+        (void)snprintf(text, sizeof text, "the prompt has token %" PRId64 ", but the model knows 0 to %d", token,
+                       l->c.vocab_size - 1);
+        return fail(text);
+    }
+    l->text[l->used++] = token;
+    return true;
+}
+
+static bool read_ids(llama *l, const char *ids)
+{
+    bool good = true;
+    while (good && *(ids += strspn(ids, ", \t\n"))) {
+        char     *end;
+        long long id = strtoll(ids, &end, 10);
+        good = end != ids ? add_token(l, id) : fail("--ids takes whole numbers between spaces or commas");
+        ids = end;
+    }
+    return good;
+}
+
+static bool read_prompt(llama *l, const options *o)
+{
+    token_list list = {0};
+    bool       good = true;
+    if (o->ids || o->model == NULL) {
+        good = read_ids(l, o->ids ? o->ids : "1");
+    } else {
+        good = read_vocabulary(l, o->model) &&
+               (tokenizer_encode(l->pieces, o->prompt, strlen(o->prompt), &list) || fail("out of memory"));
+        for (size_t i = 0; good && i < list.count; i++) good = add_token(l, list.items[i].id);
+        token_list_free(&list);
+    }
+    return good && (l->used > 0 || fail("the prompt is empty; give --prompt or --ids"));
+}
+
+static void print_token(const llama *l, int64_t token)
+{
+    size_t      bytes;
+    const char *text = l->pieces ? tokenizer_text(l->pieces, token, &bytes) : NULL;
+    if (text)
+        fwrite(text, 1, bytes, stdout);
+    else
+        printf(" %" PRId64, token);
+    fflush(stdout);
+}
+
+/* ---- writing on ------------------------------------------------------------------------------------------------------- */
+/* Runs the tokens from `from` to `to`, whose keys and values go to the cache. */
+static bool advance(const llama *l, int64_t from, int64_t to, gpunn_tensor *out)
+{
+    const size_t bytes = (size_t)(to - from) * sizeof *l->text;
+    int64_t     *places = malloc(bytes);
+    for (int64_t i = from; places && i < to; i++) places[i - from] = i;
+    bool good = places && gpunn_write(l->tokens, l->text + from, bytes) == GPUNN_OK &&
+                gpunn_write(l->places, places, bytes) == GPUNN_OK && gpunn_write(l->place, &from, sizeof from) == GPUNN_OK &&
+                gpunn_write(l->length, &to, sizeof to) == GPUNN_OK && gpunn_forward(&out, 1) == GPUNN_OK;
+    free(places);
+    return check(l->dev, good);
+}
+
+/* The first `count` tokens, --chunk at a time. logits: NULL, or room for those of all. */
+static bool advance_in_chunks(const llama *l, const options *o, int64_t count, float *logits)
+{
+    const int64_t row = l->c.vocab_size;
+    bool          good = true;
+    for (int64_t from = 0, to; good && from < count; from = to) {
+        to = count - from < o->chunk ? count : from + o->chunk;
+        good = advance(l, from, to, logits ? l->logits : l->hidden);
+        const size_t bytes = (size_t)((to - from) * row) * sizeof *logits;
+        if (good && logits) good = check(l->dev, gpunn_read(l->logits, logits + from * row, bytes) == GPUNN_OK);
+    }
+    return good;
+}
+
+static bool write_logits(const llama *l, const options *o)
+{
+    const char *const name = "logits";
+    gpunn_array       a = {.dtype = GPUNN_F32, .rank = 2, .dim = {l->used, l->c.vocab_size}};
+    a.bytes = (size_t)(l->used * l->c.vocab_size) * sizeof(float);
+    a.data = malloc(a.bytes);
+    bool good = a.data ? advance_in_chunks(l, o, l->used, a.data) : fail("out of memory");
+    good = good && check(l->dev, gpunn_write_safetensors(l->dev, o->logits, &name, &a, 1) == GPUNN_OK);
+    free(a.data);
+    return good;
+}
+
+static bool is_end(const config *c, int64_t token)
+{
+    for (int i = 0; i < c->end_count; i++)
+        if (c->ends[i] == token) return true;
+    return false;
+}
+
+static double seconds(void)
+{
+    struct timespec now;
+    (void)timespec_get(&now, TIME_UTC);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Writes on behind the prompt until the text ends, the context is full or enough is written. */
+static bool write_on(llama *l, const options *o)
+{
+    bool    good = advance_in_chunks(l, o, l->used - 1, NULL);
+    double  begin = seconds();
+    int     made = 0;
+    int64_t token;
+    for (int64_t i = 0; good && i < l->used; i++) print_token(l, l->text[i]);
+    while (good && made < o->generate) {
+        const float draw = sampling_draw((uint64_t)o->seed + (uint64_t)made++);
+        good = check(l->dev, gpunn_write(l->draw, &draw, sizeof draw) == GPUNN_OK) && advance(l, l->used - 1, l->used, l->next) &&
+               check(l->dev, gpunn_read(l->next, &token, sizeof token) == GPUNN_OK);
+        if (!good || is_end(&l->c, token)) break;
+        print_token(l, token);
+        if (l->used == l->capacity) break;
+        l->text[l->used++] = token;
+    }
+    if (good) printf("\n");
+    if (good && o->times && made) fprintf(stderr, "%.3f ms a token\n", 1000 * (seconds() - begin) / made);
+    return good;
+}
+
+/* ---- options ---------------------------------------------------------------------------------------------------------- */
+static void parse(int argc, char **argv, options *o)
+{
+    const option known[] = {
+        {"--model FOLDER", "config.json, weights and vocabulary; default: a small model with random weights", .text = &o->model},
+        {"--prompt TEXT", "how the text begins", .text = &o->prompt},
+        {"--ids LIST", "the same as tokens, numbers between spaces; the text is numbers then", .text = &o->ids},
+        {"--generate N", "tokens to write", .number = &o->generate},
+        {"--context N", "tokens that the cache has room for; default 2048, or what the model takes", .number = &o->context,
+         .lowest = 1},
+        {"--chunk N", "tokens of the prompt that are run at once", .number = &o->chunk, .lowest = 1},
+        {"--temperature X", "of the text; 0: always the likeliest token", .real = &o->sample.temperature},
+        {"--top-k N", "only the N likeliest tokens are drawn from", .number = &o->sample.top_k, .lowest = 1},
+        {"--top-p X", "and of these the fewest that have this share of their probability", .real = &o->sample.top_p,
+         .lowest = 1e-6, .highest = 1},
+        {"--precision f32|tf32|bf16|f16", "how a GPU computes", .choice = &o->precision},
+        {"--times", "also tells how long a token took", .flag = &o->times},
+        {"--seed N", "of drawing, and of random weights", .number = &o->seed},
+        {"--threads N", "of the CPU; default 0: all processors", .number = &o->threads},
+        {"--cpu", "even where there is a GPU", .flag = &o->cpu},
+        {"--logits FILE", "writes the logits of all tokens of the prompt (safetensors), and no text", .text = &o->logits,
+         .written = true}};
+    options_read(known, sizeof known / sizeof *known, argc, argv);
+}
+
+static void log_line(void *user, gpunn_log_level level, const char *message)
+{
+    (void)user;
+    if (level != GPUNN_LOG_ERROR) fprintf(stderr, "%s\n", message);
+}
+
+static bool open_device(llama *l, const options *o)
+{
+    l->dev = gpunn_device_open(.type = o->cpu ? GPUNN_DEVICE_CPU : GPUNN_DEVICE_AUTO, .seed = (uint64_t)o->seed,
+                               .threads = o->threads, .log_fn = log_line);
+    return l->dev != NULL || fail(gpunn_error(NULL));
+}
+
+/* How many tokens the cache has room for. */
+static bool choose_capacity(llama *l, const options *o)
+{
+    char      text[128];
+    const int most = l->c.max_position_embeddings;
+    l->capacity = o->context ? o->context : most < 2048 ? most : 2048;
+    if (l->capacity > most) {
+        (void)snprintf(text, sizeof text, "--context %d is longer than the model's %d positions", l->capacity, most);
+        return fail(text);
+    }
+    l->text = malloc((size_t)l->capacity * sizeof *l->text);
+    return l->text != NULL || fail("out of memory");
+}
+
+int main(int argc, char **argv)
+{
+    options o = {.prompt = "Once upon a time", .generate = 100, .chunk = 512, .seed = 1, .sample = {0.8f, 1, 40}};
+    llama   l = {.c = {.vocab_size = 32000,
+                       .hidden_size = 4096,
+                       .num_hidden_layers = 32,
+                       .num_attention_heads = 32,
+                       .intermediate_size = 11008,
+                       .max_position_embeddings = 2048,
+                       .rms_norm_eps = 1e-6,
+                       .rope_theta = 10000,
+                       .rope_type = "default",
+                       .factor = 1,
+                       .low_freq_factor = 1,
+                       .high_freq_factor = 4}};
+    char    path[1024];
+    parse(argc, argv, &o);
+    if (o.model == NULL) {
+        l.c.vocab_size = 1000, l.c.hidden_size = 128, l.c.num_hidden_layers = 4, l.c.num_attention_heads = 4;
+        l.c.num_key_value_heads = 2, l.c.intermediate_size = 352;
+    }
+    (void)snprintf(path, sizeof path, "%s/config.json", o.model ? o.model : "");
+    bool good = (o.model == NULL || read_config(path, &l.c)) && settle(&l.c) && choose_capacity(&l, &o) && read_prompt(&l, &o) &&
+                open_device(&l, &o) && build(&l, &o) && (o.model == NULL || load_weights(&l, o.model)) &&
+                (o.logits ? write_logits(&l, &o) : write_on(&l, &o));
+    gpunn_model_destroy(l.model);
+    gpunn_device_close(l.dev);
+    if (l.pieces) tokenizer_free(l.pieces);
+    free(l.text);
+    return good ? 0 : 1;
+}
