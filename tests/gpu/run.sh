@@ -87,7 +87,7 @@ export zlib='' zlib_link='' cmocka=-Itests/gpu
 if links -lz zlib.h; then zlib=-DGPUNN_ZLIB zlib_link=-lz; fi
 if links -lcmocka stdarg.h stddef.h stdint.h setjmp.h cmocka.h; then cmocka=-lcmocka; fi
 tests="unit/device unit/run ops/training ops/golden ops/gradients ops/reference ops/precision generator/fused"
-tests+=" unit/control unit/custom unit/derivatives unit/files unit/fit unit/load unit/loader unit/sizes unit/states"
+tests+=" unit/control unit/custom unit/derivatives unit/files unit/fit unit/load unit/loader unit/random unit/sizes unit/states"
 examples=$(basename -s .c examples/*.c)
 example_tests="bert_qa char_lstm cpu_vs_gpu gpt2 own_ops resnet18 roberta_classify"
 if echo '#include <stb/stb_image.h>' | cc -x c -fsyntax-only - 2>/dev/null; then
