@@ -2032,8 +2032,8 @@ template <bool NORMAL> __device__ __forceinline__ void gpunn__random_pack(const 
     for (int j = 0; j < 4; j += 2) {
         if (NORMAL) {
             const float radius = sqrtf(-2 * logf(gpunn__unit(word[j]))), angle = gpunn__angle(word[j + 1]);
-            v[j] = radius * cosf(angle);
-            v[j + 1] = radius * sinf(angle);
+            v[j] = radius * gpunn__float_sin(angle, 1);
+            v[j + 1] = radius * gpunn__float_sin(angle, 0);
         } else {
             v[j] = gpunn__uniform(word[j]);
             v[j + 1] = gpunn__uniform(word[j + 1]);

@@ -91,10 +91,10 @@ tests+=" unit/control unit/custom unit/derivatives unit/files unit/fit unit/load
 examples=$(basename -s .c examples/*.c)
 example_tests="bert_qa char_lstm cpu_vs_gpu gpt2 own_ops resnet18 roberta_classify"
 if echo '#include <stb/stb_image.h>' | cc -x c -fsyntax-only - 2>/dev/null; then
-    example_tests+=" register3d tiny_imagenet"
+    example_tests+=" register3d research tiny_imagenet"
 else
-    examples=$(grep -vxE 'register3d|tiny_imagenet' <<<"$examples")
-    skip "register3d, tiny_imagenet: stb/stb_image.h is neither installed (libstb-dev) nor in CPATH"
+    examples=$(grep -vxE 'gan|register3d|sdf|tiny_imagenet|vae' <<<"$examples")
+    skip "gan, register3d, sdf, tiny_imagenet, vae: stb/stb_image.h is neither installed (libstb-dev) nor in CPATH"
 fi
 machine() {
     nvidia-smi
