@@ -11619,11 +11619,13 @@ static gpunn_tensor *gpunn__unfold(gpunn_tensor *x, const gpunn_attributes *attr
         gpunn_tensor *parts[GPUNN_MAX_OPERANDS];
         const int     kernel = attr->kernel[i - 2];
         const int64_t reach = (out->dim[i] - 1) * attr->stride[i - 2] + 1;
-        for (int k = 0; k < kernel && k < GPUNN_MAX_OPERANDS; k++) {
+        int           count = 0;
+        for (int k = 0; k < kernel; k++) {
             const int64_t start = (int64_t)k * attr->dilation[i - 2];
-            parts[k] = gpunn_slice(x, i, start, start + reach, attr->stride[i - 2]);
+            if (count == GPUNN_MAX_OPERANDS) parts[0] = gpunn_concat(parts, count, 1), count = 1;
+            parts[count++] = gpunn_slice(x, i, start, start + reach, attr->stride[i - 2]);
         }
-        x = gpunn_concat(parts, kernel, 1);
+        x = gpunn_concat(parts, count, 1);
     }
     return x;
 }
