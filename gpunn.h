@@ -310,6 +310,13 @@
  *         gpunn_optimizer_destroy(turns[1]);
  *         gpunn_model_destroy(gan);
  *
+ * RANDOM NUMBERS  gpunn_rand and gpunn_randn are layers that draw new numbers in every run, of evaluation too, on the device:
+ *         gpunn_tensor *mean_of_h = gpunn_linear(h, "mean", .out_features = 8), *spread = gpunn_linear(h, "spread", .out_features = 8);
+ *         gpunn_tensor *code  = gpunn_add(mean_of_h, gpunn_mul(gpunn_exp(spread), gpunn_randn_like(spread))); // of a VAE
+ *         gpunn_tensor *noise_of_x = gpunn_mul_scalar(gpunn_rand(model, GPUNN_SHAPE(GPUNN_BATCH, 20)), 0.1f);
+ *     The same seed gives the same numbers at the same step, on every device but for a normal number's last bits. What is evaluated
+ *     between two steps changes nothing of what the next one draws.
+ *
  * EVALUATION  gpunn_forward computes just what the outputs need, without dropout, batch_norm with its running statistics. Only
  *     the inputs that they need must have been written; the batch may be another one.
  *         gpunn_tensor *probability = gpunn_sigmoid(y), *outputs[] = {probability, h};
@@ -1074,6 +1081,8 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(GROUP_NORM, group_norm, 3, 0, 7, group_norm)                  \
     X(EMBEDDING, embedding, 1, 0, 2, embedding)                     \
     X(DROPOUT, dropout, 0, 0, 1, same)                              \
+    X(RAND_LIKE, rand_like, 0, 0, 0, same)                          \
+    X(RANDN_LIKE, randn_like, 0, 0, 0, same)                        \
     X(PERMUTE, permute, 0, 0, 1, permute)                           \
     X(CONCAT, concat, 0, 0, -1, concat)                             \
     X(SLICE, slice, 0, 0, 1, slice)                                 \
@@ -1425,6 +1434,14 @@ GPUNN_API gpunn_tensor *gpunn_pad_(gpunn_tensor *x, gpunn_pad_args args);
 #define gpunn_pad(...) gpunn_pad_(GPUNN_NAMED(gpunn_pad_args, __VA_ARGS__))
 /* Copies along axes where x is 1 and along new ones in front; shape may have GPUNN_BATCH. Ops that broadcast need none of it. */
 GPUNN_API gpunn_tensor *gpunn_expand(gpunn_tensor *x, gpunn_shape shape);
+/* Random numbers, other ones in every run, in evaluation too: torch.rand, uniform in [0, 1), and torch.randn, normal with mean 0 and
+ * deviation 1. F32, without gradient; shape may have GPUNN_BATCH, as that of gpunn_tensor_shape has. They follow from the device's
+ * seed, their place among the model's random layers and the number of the run (RANDOM NUMBERS). */
+GPUNN_API gpunn_tensor *gpunn_rand(gpunn_model *model, gpunn_shape shape);
+GPUNN_API gpunn_tensor *gpunn_randn(gpunn_model *model, gpunn_shape shape);
+/* The same in the shape of x, F32, whose values do not matter. */
+GPUNN_API gpunn_tensor *gpunn_rand_like(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_randn_like(gpunn_tensor *x);
 /* x so many times along each axis, aligned at the last. */
 GPUNN_API gpunn_tensor *gpunn_tile(gpunn_tensor *x, gpunn_shape repeats);
 /* Tensors of one shape along a new axis. */
@@ -2369,7 +2386,7 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
 /* ==== >>backend ======================================================================================================= *
  * What a backend provides, for its authors; programs need nothing from here. The core plans, the backend computes. All tensors
  * are contiguous and row-major in the backend's memory. A device calls its backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 10
+#define GPUNN_BACKEND_ABI 11
 #define GPUNN_MAX_OPERANDS 64 /* concat takes that many; no other op more than 12 */
 
 /* The constants of one node; each op reads only the fields named beside it. */
@@ -2413,11 +2430,11 @@ typedef struct gpunn_attributes {
     bool                   zero_infinity, batch_first; /* ctc_loss */
     bool                   in_training;                /* assign, which reads axis too */
     int64_t                ignore_index;               /* cross_entropy, nll; embedding: padding_idx, -1 without */
-    uint32_t               site; /* dropout, attention with dropout: number of this node among the model's random ones */
-    int                    mode; /* grid_sample: gpunn_grid_mode; interpolate: gpunn_interpolate_mode; pad: gpunn_pad_mode */
-    int                    padding_mode;  /* grid_sample: gpunn_grid_padding */
-    bool                   align_corners; /* grid_sample, affine_grid, interpolate */
-    float                  ratio[3];      /* interpolate: cells of x for one of the result, one per spatial axis */
+    uint32_t site;          /* dropout, attention with dropout, random numbers: number of this node among the model's such ones */
+    int      mode;          /* grid_sample: gpunn_grid_mode; interpolate: gpunn_interpolate_mode; pad: gpunn_pad_mode */
+    int      padding_mode;  /* grid_sample: gpunn_grid_padding */
+    bool     align_corners; /* grid_sample, affine_grid, interpolate */
+    float    ratio[3];      /* interpolate: cells of x for one of the result, one per spatial axis */
 } gpunn_attributes;
 
 struct gpunn_value {
@@ -2432,6 +2449,7 @@ struct gpunn_value {
 typedef struct gpunn_run_state {
     uint64_t seed;            /* of the device */
     uint64_t step;            /* number of this training step: keys dropout */
+    uint64_t draw;            /* keys random numbers: step << 24, in evaluation one more than in the run before */
     uint64_t weights_version; /* changes whenever a parameter or buffer may have changed: invalidates step->cache */
 } gpunn_run_state;
 
@@ -2972,6 +2990,26 @@ GPUNN__SHARED float gpunn__drop_scale(uint32_t keep)
 {
     return keep ? 65536.0f / (float)keep : 0;
 }
+
+/* Random numbers are drawn in the same way, by draw in the place of step, four to a pack: element i from word i % 4 of pack i / 4. */
+/* [0, 1), in steps of 2^-24. */
+GPUNN__SHARED float gpunn__uniform(uint32_t word)
+{
+    return (float)(word >> 8) * (1 / 16777216.0f);
+}
+
+/* Box and Muller: words 2j and 2j + 1 give two normal numbers, radius cos(angle) and radius sin(angle), with radius =
+ * sqrt(-2 log(unit)). unit is in (0, 1], angle in [0, 2 pi]. */
+GPUNN__SHARED float gpunn__unit(uint32_t word)
+{
+    return ((float)word + 1) * (1 / 4294967296.0f);
+}
+
+GPUNN__SHARED float gpunn__angle(uint32_t word)
+{
+    return (float)word * (6.2831853f / 4294967296.0f);
+}
+
 /* ---- places in values ---------------------------------------------------------------------------------------------------- */
 /* In elements. */
 static void gpunn__strides(const gpunn_value *value, int64_t stride[GPUNN_MAX_RANK])
@@ -6185,6 +6223,9 @@ typedef struct gpunn__plain_args {
       "x [n, channels, ...] / (k + alpha * mean of x^2 over the channels around each)^beta.")                                  \
     X(OP, dropout, DROPOUT, 1, 0, DROPOUT, _plain, gpunn_dropout(in[0], gpunn__float_setting(a->number, 0)),                   \
       "Zeroes elements with probability p in training; torch.nn.Dropout.")                                                     \
+    X(OP, rand_like, RAND_LIKE, 1, 0, NO, _plain, gpunn_rand_like(in[0]),                                                      \
+      "Uniform numbers from 0 to 1 in the shape of its input, other ones in every run.")                                       \
+    X(OP, randn_like, RANDN_LIKE, 1, 0, NO, _plain, gpunn_randn_like(in[0]), "The same, normal.")                              \
     X(OP, reshape, NONE, 1, 0, SHAPE, _plain, gpunn_reshape(in[0], a->shape),                                                  \
       "Another shape of as many elements; \"N\" is the batch, not what is left over.")                                         \
     X(OP, flatten, NONE, 1, 0, NO, _plain, gpunn_flatten(in[0]), "[n, ...] -> [n, rest].")                                     \
@@ -9950,17 +9991,54 @@ GPUNN_API gpunn_tensor *gpunn_gru_(gpunn_tensor *x, const char *name, gpunn_rnn_
     return gpunn__recurrent_layer(GPUNN_OP_GRU, x, name, &args);
 }
 
-GPUNN_API gpunn_tensor *gpunn_dropout(gpunn_tensor *x, float p)
+/* ---- random numbers -------------------------------------------------------------------------------------------------- */
+static gpunn_tensor *gpunn__random_node(gpunn_op op, gpunn_tensor *x, float p)
 {
     gpunn__call call;
-    if (!gpunn__begin_x(&call, "dropout", NULL, x, true)) return NULL;
+    if (!gpunn__begin_x(&call, gpunn_op_name(op), NULL, x, true)) return NULL;
     if (!(p >= 0 && p <= 1)) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "p is %g; use a probability from 0 to 1", (double)p);
     gpunn_attributes attr = gpunn__no_attributes();
     attr.dropout_p = p;
     attr.site = x->model->random_sites;
-    gpunn_tensor *y = gpunn__node(&call, GPUNN_OP_DROPOUT, &attr, &x, 1);
+    gpunn_tensor *y = gpunn__node(&call, op, &attr, &x, 1);
     if (y) x->model->random_sites++;
     return y;
+}
+
+GPUNN_API gpunn_tensor *gpunn_dropout(gpunn_tensor *x, float p)
+{
+    return gpunn__random_node(GPUNN_OP_DROPOUT, x, p);
+}
+
+GPUNN_API gpunn_tensor *gpunn_rand_like(gpunn_tensor *x)
+{
+    return gpunn__random_node(GPUNN_OP_RAND_LIKE, x, 0);
+}
+
+GPUNN_API gpunn_tensor *gpunn_randn_like(gpunn_tensor *x)
+{
+    return gpunn__random_node(GPUNN_OP_RANDN_LIKE, x, 0);
+}
+
+static gpunn_tensor *gpunn__random_in(gpunn_op op, const char *name, gpunn_model *model, gpunn_shape shape)
+{
+    static const float zero = 0;
+    const gpunn_shape  scalar = {{0}};
+    gpunn__call        whole;
+    if (!gpunn__begin_model(&whole, model, name, NULL) || gpunn__rank_of(&whole, &shape, 2) < 0) return NULL;
+    gpunn_tensor *x = gpunn_constant(model, scalar, &zero);
+    x = gpunn_expand(x, shape);
+    return gpunn__made(&whole, gpunn__random_node(op, x, 0));
+}
+
+GPUNN_API gpunn_tensor *gpunn_rand(gpunn_model *model, gpunn_shape shape)
+{
+    return gpunn__random_in(GPUNN_OP_RAND_LIKE, "rand", model, shape);
+}
+
+GPUNN_API gpunn_tensor *gpunn_randn(gpunn_model *model, gpunn_shape shape)
+{
+    return gpunn__random_in(GPUNN_OP_RANDN_LIKE, "randn", model, shape);
 }
 
 GPUNN_API gpunn_tensor *gpunn_prelu(gpunn_tensor *x, const char *name, int num_parameters, float init)
@@ -11734,11 +11812,13 @@ static gpunn_tensor *gpunn__unfold(gpunn_tensor *x, const gpunn_attributes *attr
         gpunn_tensor *parts[GPUNN_MAX_OPERANDS];
         const int     kernel = attr->kernel[i - 2];
         const int64_t reach = (out->dim[i] - 1) * attr->stride[i - 2] + 1;
-        for (int k = 0; k < kernel && k < GPUNN_MAX_OPERANDS; k++) {
+        int           count = 0;
+        for (int k = 0; k < kernel; k++) {
             const int64_t start = (int64_t)k * attr->dilation[i - 2];
-            parts[k] = gpunn_slice(x, i, start, start + reach, attr->stride[i - 2]);
+            if (count == GPUNN_MAX_OPERANDS) parts[0] = gpunn_concat(parts, count, 1), count = 1;
+            parts[count++] = gpunn_slice(x, i, start, start + reach, attr->stride[i - 2]);
         }
-        x = gpunn_concat(parts, kernel, 1);
+        x = gpunn_concat(parts, count, 1);
     }
     return x;
 }
@@ -12584,7 +12664,8 @@ static gpunn_dtype gpunn__storage_of(const gpunn_model *model, const gpunn__plan
     if (gpunn__is_product(t->op)) return gpunn__half_of(model);
     if (t->op == GPUNN_OP_AFFINE_GRID || t->op == GPUNN_OP_GRADIENT_ENERGY || t->op == GPUNN_OP_SUM ||
         t->op == GPUNN_OP_LOG_SOFTMAX || t->op == GPUNN_OP_CUMSUM || t->op == GPUNN_OP_CROSS_ENTROPY || t->op == GPUNN_OP_NLL ||
-        t->op == GPUNN_OP_CTC_LOSS || t->op == GPUNN_OP_CUSTOM || t->op == GPUNN_OP_ASSIGN || gpunn__is_recurrent(t->op))
+        t->op == GPUNN_OP_CTC_LOSS || t->op == GPUNN_OP_CUSTOM || t->op == GPUNN_OP_ASSIGN || t->op == GPUNN_OP_RAND_LIKE ||
+        t->op == GPUNN_OP_RANDN_LIKE || gpunn__is_recurrent(t->op))
         return GPUNN_F32;
     gpunn_dtype result = GPUNN_F32;
     for (int i = 0; i < t->input_count; i++) {
@@ -14984,6 +15065,7 @@ GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count)
     gpunn__plan   *plan = gpunn__plan_for(model, &request);
     gpunn_device  *dev = model->dev;
     if (plan == NULL) return dev->error.status;
+    model->state.draw++;
     if (dev->backend->execute == NULL) return gpunn__run_steps(dev, plan, 0, plan->step_count);
     gpunn_run    run = gpunn__whole_run(model, plan);
     gpunn_status status = gpunn__execute(dev, &run, "gpunn_forward");
@@ -15093,6 +15175,7 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, gpunn_tensor *loss, const g
     gpunn_status status = gpunn__settle_writes(model, plan);
     if (status != GPUNN_OK) return status;
     model->state.step += !plan->evaluates;
+    model->state.draw = plan->evaluates ? model->state.draw + 1 : model->state.step << 24;
     model->state.weights_version += !plan->evaluates; /* running statistics */
     if (dev->backend->execute == NULL) {
         status = loss ? gpunn__run_training(loss, plan) : gpunn__run_steps(dev, plan, 0, plan->step_count);
@@ -16979,12 +17062,11 @@ typedef struct gpunn__drop {
     bool         add;
 } gpunn__drop;
 
-/* The factors of 16 packs from `pack`, a multiple of 16, which run through Philox side by side: vector code, if not inlined. */
-GPUNN__NOINLINE void gpunn__drop_factors(const gpunn__drop *d, uint64_t pack, float factor[GPUNN__DROP_BLOCK])
+/* The words of 16 packs from `pack`, a multiple of 16, which run through Philox side by side: vector code, if not inlined. */
+GPUNN__NOINLINE void gpunn__draw_packs(const gpunn__drop *d, uint64_t pack, uint32_t words[GPUNN__DROP_PACKS][4])
 {
     uint32_t c0[GPUNN__DROP_PACKS], c1[GPUNN__DROP_PACKS], c2[GPUNN__DROP_PACKS], c3[GPUNN__DROP_PACKS];
     uint32_t high0[GPUNN__DROP_PACKS], high2[GPUNN__DROP_PACKS];
-    uint32_t words[GPUNN__DROP_PACKS][4];
     for (int j = 0; j < GPUNN__DROP_PACKS; j++) {
         c0[j] = (uint32_t)pack + (uint32_t)j;
         c1[j] = d->site ^ (uint32_t)(pack >> 32) << 16;
@@ -17009,7 +17091,14 @@ GPUNN__NOINLINE void gpunn__drop_factors(const gpunn__drop *d, uint64_t pack, fl
         words[j][2] = c2[j];
         words[j][3] = c3[j];
     }
+}
+
+/* The factors of 16 packs. */
+GPUNN__NOINLINE void gpunn__drop_factors(const gpunn__drop *d, uint64_t pack, float factor[GPUNN__DROP_BLOCK])
+{
+    uint32_t words[GPUNN__DROP_PACKS][4];
     uint16_t draw[GPUNN__DROP_BLOCK];
+    gpunn__draw_packs(d, pack, words);
     memcpy(draw, words, sizeof words);
     uint32_t keep = d->keep;
     float    scale = d->scale;
@@ -17064,6 +17153,60 @@ static GPUNN__STATUS gpunn__cpu_dropout(gpunn__cpu *cpu, gpunn_step *step, gpunn
     }
     gpunn_parallel(gpunn__cpu_threads(cpu, d.count), gpunn__drop_task, &d);
     return GPUNN_OK;
+}
+
+/* ---- random numbers ------------------------------------------------------------------------------------------------------- */
+enum { GPUNN__RAND_BLOCK = 4 * GPUNN__DROP_PACKS };
+
+GPUNN__NOINLINE void gpunn__uniform_block(uint32_t words[GPUNN__RAND_BLOCK], float y[GPUNN__RAND_BLOCK])
+{
+    for (int j = 0; j < GPUNN__RAND_BLOCK; j++) y[j] = gpunn__uniform(words[j]);
+}
+
+GPUNN__NOINLINE void gpunn__normal_block(uint32_t words[GPUNN__RAND_BLOCK], float y[GPUNN__RAND_BLOCK])
+{
+    float radius[GPUNN__RAND_BLOCK / 2];
+    for (int j = 0; j < GPUNN__RAND_BLOCK / 2; j++) radius[j] = sqrtf(-2 * gpunn__log(gpunn__unit(words[2 * j])));
+    for (int j = 0; j < GPUNN__RAND_BLOCK / 2; j++) {
+        const float angle = gpunn__angle(words[2 * j + 1]);
+        y[2 * j] = radius[j] * cosf(angle);
+        y[2 * j + 1] = radius[j] * sinf(angle);
+    }
+}
+
+typedef struct gpunn__random {
+    gpunn__drop draws;
+    void (*block)(uint32_t words[GPUNN__RAND_BLOCK], float y[GPUNN__RAND_BLOCK]);
+} gpunn__random;
+
+static void gpunn__random_task(void *arg, int thread, int threads)
+{
+    const gpunn__random *r = (const gpunn__random *)arg;
+    int64_t              begin, end;
+    gpunn__cpu_part(r->draws.count, GPUNN__RAND_BLOCK, threads, thread, &begin, &end);
+    for (int64_t i = begin; i < end; i += GPUNN__RAND_BLOCK) {
+        uint32_t words[GPUNN__DROP_PACKS][4];
+        float    y[GPUNN__RAND_BLOCK];
+        gpunn__draw_packs(&r->draws, (uint64_t)i / 4, words);
+        r->block(words[0], y);
+        memcpy(r->draws.y + i, y, (size_t)gpunn__least(end - i, GPUNN__RAND_BLOCK) * sizeof *y);
+    }
+}
+
+static GPUNN__STATUS gpunn__cpu_rand_like(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    if (action != GPUNN__FORWARD) return GPUNN_OK;
+    gpunn__random r = {gpunn__drop_of(step), step->op == GPUNN_OP_RAND_LIKE ? gpunn__uniform_block : gpunn__normal_block};
+    r.draws.step = step->state->draw;
+    r.draws.count = step->out.count;
+    r.draws.y = (float *)step->out.data;
+    gpunn_parallel(gpunn__cpu_threads(cpu, r.draws.count), gpunn__random_task, &r);
+    return GPUNN_OK;
+}
+
+static GPUNN__STATUS gpunn__cpu_randn_like(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__cpu_rand_like(cpu, step, action);
 }
 
 /* ==== >>move ========================================================================================================== *
@@ -28341,6 +28484,7 @@ static void gpunn__resume_apply(gpunn_optimizer *opt, gpunn__resume *list, const
     gpunn_model *model = opt->model;
     model->state.seed = list->state.seed + model->salt;
     model->state.step = list->state.step;
+    model->state.draw = list->state.step << 24;
     for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o), list++) {
         size_t            bytes = (size_t)o->parameter_count * sizeof *o->steps;
         gpunn__fit_record before = o->fit;

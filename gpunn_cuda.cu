@@ -97,7 +97,7 @@ enum {
 /* ==== >>context ======================================================================================================= */
 /* What changes from run to run, in device memory, so that a captured graph finds it there. */
 typedef struct gpunn__device_state {
-    uint64_t             seed, step;                      /* key dropout */
+    uint64_t             seed, step, draw;                /* key dropout and random numbers */
     float                lr[GPUNN__MAX_UPDATES];          /* of each update */
     int64_t              update_step[GPUNN__MAX_UPDATES]; /* 1 for the first, updates that were skipped counted in */
     gpunn_update_numbers numbers[GPUNN__MAX_UPDATES];     /* for updates that are decided apart */
@@ -339,12 +339,17 @@ template <typename T, typename Op> __device__ __forceinline__ T gpunn__block_red
     return result;
 }
 
-/* Dropout's draws for a pack, two in each word. */
+/* What is drawn for a pack in a run. */
+__device__ __forceinline__ void gpunn__draw_pack(uint64_t seed, uint64_t run, unsigned site, uint64_t pack, uint32_t word[4])
+{
+    const uint32_t counter[4] = {(uint32_t)pack, site ^ (uint32_t)(pack >> 32) << 16, (uint32_t)run, (uint32_t)(run >> 32)};
+    gpunn__philox(seed, counter, word);
+}
+
+/* Two of dropout's draws in each word. */
 __device__ __forceinline__ void gpunn__drop_draw(const gpunn__device_state *state, unsigned site, uint64_t pack, uint32_t word[4])
 {
-    const uint64_t run = state->step;
-    const uint32_t counter[4] = {(uint32_t)pack, site ^ (uint32_t)(pack >> 32) << 16, (uint32_t)run, (uint32_t)(run >> 32)};
-    gpunn__philox(state->seed, counter, word);
+    gpunn__draw_pack(state->seed, state->step, site, pack, word);
 }
 
 __device__ __forceinline__ float gpunn__drop_factor(const uint32_t word[4], int j, unsigned keep, float scale)
@@ -2018,6 +2023,54 @@ static gpunn_status gpunn__cuda_dropout(gpunn__cuda *cuda, gpunn_step *step, gpu
     return GPUNN__LAUNCH(cuda, gpunn__dropout_kernel, gpunn__blocks(cuda, to->count, GPUNN__PACK), GPUNN__THREADS, from->data,
                          from->dtype, to->data, to->dtype, to->count, add, cuda->state, step->attr->site, keep,
                          gpunn__drop_scale(keep));
+}
+
+/* ---- random numbers ------------------------------------------------------------------------------------------------------- */
+template <bool NORMAL> __device__ __forceinline__ void gpunn__random_pack(const uint32_t word[4], float v[4])
+{
+#pragma unroll
+    for (int j = 0; j < 4; j += 2) {
+        if (NORMAL) {
+            const float radius = sqrtf(-2 * logf(gpunn__unit(word[j]))), angle = gpunn__angle(word[j + 1]);
+            v[j] = radius * gpunn__float_sin(angle, 1);
+            v[j + 1] = radius * gpunn__float_sin(angle, 0);
+        } else {
+            v[j] = gpunn__uniform(word[j]);
+            v[j + 1] = gpunn__uniform(word[j + 1]);
+        }
+    }
+}
+
+template <bool NORMAL>
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__random_kernel(float *y, int64_t count, const gpunn__device_state *state, unsigned site)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
+    for (; i < count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
+        float v[8];
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j += 4) {
+            uint32_t word[4];
+            gpunn__draw_pack(state->seed, state->draw, site, (uint64_t)(i + j) / 4, word);
+            gpunn__random_pack<NORMAL>(word, v + j);
+        }
+        gpunn__store_pack(y, GPUNN_F32, i, gpunn__pack_size(count, i), false, v);
+    }
+}
+
+static gpunn_status gpunn__cuda_rand_like(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const int64_t count = step->out.count;
+    if (action != GPUNN__FORWARD) return GPUNN_OK;
+    return GPUNN__LAUNCH(cuda, step->op == GPUNN_OP_RAND_LIKE ? gpunn__random_kernel<false> : gpunn__random_kernel<true>,
+                         gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS, (float *)step->out.data, count, cuda->state,
+                         step->attr->site);
+}
+
+static gpunn_status gpunn__cuda_randn_like(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__cuda_rand_like(cuda, step, action);
 }
 /* ==== >>move =============================================================================================================== *
  * Ops that only move data, and the filters of convolutions. */
@@ -10669,7 +10722,7 @@ static gpunn_status gpunn__cuda_scale(void *context, float *values, int64_t coun
 enum { GPUNN__NUMBERS = 300 }; /* updates whose numbers fit a kernel's arguments */
 
 typedef struct gpunn__numbers {
-    uint64_t     seed, step;
+    uint64_t     seed, step, draw;
     const float *loss_scale;    /* NULL: 1 */
     float       *loss_gradient; /* NULL: not wanted */
     int          first, count;  /* of the updates */
@@ -10695,6 +10748,7 @@ static __global__ void gpunn__numbers_kernel(gpunn__device_state *state, const g
     if (threadIdx.x == 0) {
         state->seed = numbers.seed;
         state->step = numbers.counts_on ? state->step + (numbers.trains && numbers.first == 0) : numbers.step;
+        state->draw = numbers.counts_on ? state->draw + (numbers.first == 0) : numbers.draw;
         if (numbers.loss_gradient) *numbers.loss_gradient = numbers.loss_scale ? *numbers.loss_scale : 1;
     }
     for (int i = (int)threadIdx.x; i < numbers.count; i += (int)blockDim.x) {
@@ -10724,6 +10778,7 @@ static gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_run *run, 
             run->update_count, GPUNN__MAX_UPDATES);
     numbers.seed = run->state ? run->state->seed : 0;
     numbers.step = run->state ? run->state->step : 0;
+    numbers.draw = run->state ? run->state->draw : 0;
     numbers.counts_on = captured;
     numbers.trains = run->step_count > 0 && run->steps->training;
     numbers.loss_scale = run->loss_scale;

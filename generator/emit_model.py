@@ -251,6 +251,11 @@ class _Emitter:
     def op_dropout(self, t, x):
         return "gpunn_dropout(%s, %s)" % (x[0], number(t.attrs["p"]))
 
+    def op_rand_like(self, t, x):
+        return "gpunn_%s(%s)" % (t.op, x[0])
+
+    op_randn_like = op_rand_like
+
     def op_reshape(self, t, x):
         return "gpunn_reshape(%s, %s)" % (x[0], shape(t.shape))
 

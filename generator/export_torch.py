@@ -1923,6 +1923,18 @@ def dropout(w, call, x, p, train):
     return w.add("dropout", [x], x.shape, p=p) if p else x
 
 
+@operation("rand_like", "randn_like")
+def random_like(w, call, x, **_):
+    x = w.f32(w.whole(x))
+    return w.add(call.op, [x], x.shape)
+
+
+@operation("rand", "randn")
+def random(w, call, *_, **__):
+    x = w.whole(Constant(w.torch.zeros(()), call.shapes[0][0]))
+    return w.add(call.op + "_like", [x], x.shape)
+
+
 # -- losses --
 def reduction_name(x):
     return {0: "none", 1: None, 2: "sum"}[x]  # None: the mean, the default

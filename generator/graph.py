@@ -668,6 +668,14 @@ class Graph:
         check_f32(x)
         return self.node("dropout", {"p": setting(f32(p))}, (x,), x.shape)
 
+    def rand_like(self, x):
+        check_f32(x)
+        return self.node("rand_like", {}, (x,), x.shape)
+
+    def randn_like(self, x):
+        check_f32(x)
+        return self.node("randn_like", {}, (x,), x.shape)
+
     def prelu(self, x, name, num_parameters, init):
         self.begin_layer(x, name)
         rank = len(x.shape)

@@ -16,7 +16,7 @@ CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpos
 PRODUCTS = ("linear", "matmul", "scaled_dot_product_attention") + CONVOLUTIONS
 ROW_NORMS = ("layer_norm", "rms_norm")
 F32_RESULTS = ("affine_grid", "gradient_energy", "sum", "log_softmax", "cumsum", "rnn", "lstm", "gru", "ctc_loss",
-               "custom") + CLASS_LOSSES
+               "custom", "rand_like", "randn_like") + CLASS_LOSSES
 LOCAL_OPS = ("batch_norm",) + POOLS
 SAMPLE = 32  # the batch at which bytes are compared
 

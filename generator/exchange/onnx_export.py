@@ -344,6 +344,16 @@ def dropout(e, t, x):
     return x
 
 
+@export("rand_like")
+def rand_like(e, t, x):
+    return e.node("RandomUniformLike", [x])
+
+
+@export("randn_like")
+def randn_like(e, t, x):
+    return e.node("RandomNormalLike", [x])
+
+
 # -- shapes --
 @export("reshape")
 def reshape(e, t, x):

@@ -1,4 +1,4 @@
-"""examples/cifar10.c and fashion_mnist.c: data that is missing or broken is told once, with what to do about it, and nothing is written."""
+"""examples/cifar10.c, fashion_mnist.c, gan.c and vae.c: data that is missing or broken is told once, with what to do about it, and nothing is written."""
 import gzip
 import os
 import struct
@@ -43,13 +43,14 @@ class Data(unittest.TestCase):
                 count *= dim
             return struct.pack(">BBBB%dI" % len(dims), 0, 0, 8, len(dims), *dims) + bytes(count if size is None else size)
 
-        self.refuse("fashion_mnist", "train-images-idx3-ubyte': No such file", "get the data with: apt-get install dataset-fashion-mnist")
+        for name in "fashion_mnist", "gan", "vae":
+            self.refuse(name, "train-images-idx3-ubyte': No such file", "get the data with: apt-get install dataset-fashion-mnist")
         self.write("train-images-idx3-ubyte.gz", gzip.compress(idx(4, 28, 28)))
         self.refuse("fashion_mnist", "train-labels-idx1-ubyte': No such file")
         self.write("train-labels-idx1-ubyte", idx(3))
         self.write("t10k-images-idx3-ubyte", idx(2, 28, 28))
         self.write("t10k-labels-idx1-ubyte", idx(2))
-        self.refuse("fashion_mnist", "are not 28 x 28 bytes and one byte for each image")
+        self.refuse("fashion_mnist", "have not as many items")
         self.write("t10k-images-idx3-ubyte", idx(2, 28, 28, size=99))
         self.refuse("fashion_mnist", "t10k-images-idx3-ubyte'")
 

@@ -935,6 +935,15 @@ def orders():
     return net, (randn(3, 4, 5), torch.randint(0, 5, (3,)), randn(3, 11, 5)), nn.MSELoss()
 
 
+@case(SGD)
+def drawn():
+    """Random numbers, of which nothing but where they lie is to be seen."""
+    def forward(self, x):
+        whole = torch.floor(torch.rand(x.shape[0], 4)) + torch.floor(torch.rand_like(x))
+        return self.fc(x) + torch.randn_like(x) * whole + torch.clamp(torch.randn(4), 7, 8)
+    return Net(forward, fc=nn.Linear(4, 4)), (randn(3, 4), randn(3, 4)), nn.MSELoss()
+
+
 @case({"type": "sgd", "lr": 0.0002})
 def products():
     def forward(self, a, b):

@@ -87,14 +87,14 @@ export zlib='' zlib_link='' cmocka=-Itests/gpu
 if links -lz zlib.h; then zlib=-DGPUNN_ZLIB zlib_link=-lz; fi
 if links -lcmocka stdarg.h stddef.h stdint.h setjmp.h cmocka.h; then cmocka=-lcmocka; fi
 tests="unit/device unit/run ops/training ops/golden ops/gradients ops/reference ops/precision generator/fused"
-tests+=" unit/control unit/custom unit/derivatives unit/files unit/fit unit/load unit/loader unit/sizes unit/states"
+tests+=" unit/control unit/custom unit/derivatives unit/files unit/fit unit/load unit/loader unit/random unit/sizes unit/states"
 examples=$(basename -s .c examples/*.c)
 example_tests="bert_qa char_lstm cpu_vs_gpu gpt2 own_ops resnet18 roberta_classify"
 if echo '#include <stb/stb_image.h>' | cc -x c -fsyntax-only - 2>/dev/null; then
-    example_tests+=" register3d tiny_imagenet"
+    example_tests+=" register3d research tiny_imagenet"
 else
-    examples=$(grep -vxE 'register3d|tiny_imagenet' <<<"$examples")
-    skip "register3d, tiny_imagenet: stb/stb_image.h is neither installed (libstb-dev) nor in CPATH"
+    examples=$(grep -vxE 'gan|register3d|sdf|tiny_imagenet|vae' <<<"$examples")
+    skip "gan, register3d, sdf, tiny_imagenet, vae: stb/stb_image.h is neither installed (libstb-dev) nor in CPATH"
 fi
 machine() {
     nvidia-smi

@@ -67,6 +67,7 @@ CASE(matmul_ta, gpunn_matmul(weight(model, "w", GPUNN_SHAPE(2, 5), -1, 1), gpunn
 CASE(matmul_tt,
      gpunn_matmul(gpunn_sin(x), weight(model, "w", GPUNN_SHAPE(5, 2), -1, 1), .transpose_a = true, .transpose_b = true))
 CASE(conv1d, gpunn_sin(gpunn_conv1d(x, "c", .out_channels = 3, .kernel_size = 2, .padding = 1)))
+CASE(conv1d_long, gpunn_sin(gpunn_conv1d(x, "c", .out_channels = 2, .kernel_size = 130, .padding = 65)))
 CASE(conv2d, gpunn_sin(gpunn_conv2d(x, "c", .out_channels = 6, .kernel_shape = {3, 2}, .strides = {2, 1}, .paddings = {1, 0},
                                     .dilations = {1, 2}, .groups = 2)))
 CASE(conv3d, gpunn_sin(gpunn_conv3d(x, "c", .out_channels = 2, .kernel_size = 2, .stride = 2, .padding = 1)))
@@ -116,7 +117,7 @@ static const op_case cases[] = {
     GPUNN_UNARY_OPS(BELOW) GPUNN_UNARY_OPS(ABOVE) GPUNN_UNARY1_OPS(BELOW) GPUNN_UNARY1_OPS(ABOVE) GPUNN_UNARY2_OPS(BELOW)
         GPUNN_UNARY2_OPS(ABOVE) GPUNN_BINARY_OPS(ABOVE) GPUNN_LOSS_OPS(ABOVE) GPUNN_LOSS1_OPS(ABOVE) GPUNN_TERNARY_OPS(BELOW)
             GPUNN_TERNARY_OPS(ABOVE) TABLE(linear, ROWS) TABLE(linear_one_row, ROWS) TABLE(matmul, ROWS) TABLE(matmul_ab, ROWS)
-                TABLE(matmul_ta, ROWS) TABLE(matmul_tt, ROWS) TABLE(conv1d, ROWS)
+                TABLE(matmul_ta, ROWS) TABLE(matmul_tt, ROWS) TABLE(conv1d, ROWS) TABLE(conv1d_long, ROWS)
                     TABLE(conv2d, IMAGE){"conv3d", {{GPUNN_BATCH, 2, 3, 4, 3}}, 1, 0, build_conv3d},
     TABLE(conv_transpose1d, ROWS)
         TABLE(conv_transpose2d, IMAGE){"conv_transpose3d", {{GPUNN_BATCH, 2, 2, 3, 2}}, 1, 0, build_conv_transpose3d},

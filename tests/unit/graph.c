@@ -642,7 +642,8 @@ static void test_other_layers(void **state)
     assert_int_equal(f->model->random_sites, 1);
     REFUSED(f, GPUNN_ERR_ARGUMENT, "dropout: p is 1.5; use a probability from 0 to 1", gpunn_dropout(f->rows, 1.5f));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "dropout: p is nan; use a probability from 0 to 1", gpunn_dropout(f->rows, NAN));
-    assert_int_equal(f->model->random_sites, 1);
+    check_shape(f, gpunn_rand(f->model, SHAPE(2 * B, 3)), SHAPE(2 * B, 3));
+    assert_int_equal(f->model->random_sites, 2);
     check_shape(f, gpunn_prelu(f->image, "p1", 0, 0), SHAPE(B, 6, 14, 14));
     check_shape(f, gpunn_prelu(f->image, "p2", 6, 0.1f), SHAPE(B, 6, 14, 14));
     check_shape(f, gpunn_prelu(f->rows, "p3", 20, 0.1f), SHAPE(B, 20));

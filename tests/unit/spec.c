@@ -63,6 +63,7 @@ static void node_texts(void **state)
                "avg_pool2d kernel_size=2,4 stride=2,4 padding=0,0 ceil_mode=0 count_include_pad=0 f32 [N,6,14,7]");
     check_text(gpunn_matmul(wide, wide, .transpose_b = true), "matmul transpose_a=0 transpose_b=1 f32 [N,N]");
     check_text(gpunn_dropout(wide, 0.25f), "dropout p=0.25 f32 [N,10]");
+    check_text(gpunn_rand_like(wide), "rand_like f32 [N,10]");
     check_text(gpunn_permute(image, GPUNN_AXES(0, -1, 1, 2)), "permute dims=0,3,1,2 f32 [N,28,6,28]");
     gpunn_tensor *both[] = {wide, wide};
     check_text(gpunn_concat(both, 2, 0), "concat dim=0 f32 [2N,10]");
@@ -308,6 +309,7 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count++] = gpunn_interpolate(h, .size = {3, 1}, .mode = GPUNN_INTERPOLATE_LINEAR, .align_corners = true);
     all[count++] = gpunn_pad(h, .before = {0, 1, 2}, .mode = GPUNN_PAD_CIRCULAR);
     all[count++] = gpunn_dropout(gpunn_dropout(h, 0.5f), 0.1f);
+    all[count++] = gpunn_mul(gpunn_rand(m, gpunn_tensor_shape(h)), gpunn_randn_like(h));
     all[count++] = gpunn_permute(h, GPUNN_AXES(1, 0, 3, 2));
     all[count++] = gpunn_slice(h, -1, 1, 6, 2);
     all[count++] = gpunn_slice(h, 2, 1, GPUNN_END_OF_AXIS, 1);
