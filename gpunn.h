@@ -26,8 +26,8 @@
  *     kernels  fused kernels that the generator writes for a model
  *   and under GPUNN_IMPLEMENTATION, each using those before it; gpunn_cuda.cu has the first too
  *     common structs forward errors memory random math tables sizes shapes device model
- *     group arguments json text graph infer nodes expr layers derivatives steps autodiff plan run threads context
- *     map move reduce pick gemm conv pool sample norm softmax loss attention recurrent update cpu
+ *     group arguments json text graph infer nodes expr layers derivatives steps autodiff plan run threads levels
+ *     context map move reduce pick gemm conv pool sample norm softmax loss attention recurrent update cpu
  *     optimizer files loader elements safetensors spec readers fit_loop profile licence
  *
  * >>doc
@@ -78,7 +78,9 @@
  *     lines: #define GPUNN_IMPLEMENTATION and #include "gpunn.h". All other files just include the header and compile in no time.
  *         cc -c -O3 -march=native gpunn.c         once
  *         cc -O2 app.c gpunn.o -lm                at every edit
- *     -march=native uses all instructions of this processor; without it the code runs on any one of the architecture, slower.
+ *     -march=native uses all instructions of this processor, and no other can run it. Without it (nor another -march), optimized
+ *     code for x86-64 on Linux and macOS runs on all and chooses among SSE2, AVX2 and AVX-512 as it starts, as fast within some
+ *     hundredths; it takes twice as long to compile. GPUNN_VECTORS=sse2 or avx2 in the environment lets it take no more than that.
  *     Options are defined before the include that has GPUNN_IMPLEMENTATION:
  *     GPUNN_STATIC       every function static: a private copy for this file (define it wherever gpunn.h is included)
  *     GPUNN_API          your own linkage, such as __declspec(dllexport)
@@ -16564,6 +16566,97 @@ static int gpunn__thread_count(int asked)
 #endif
 }
 
+/* ==== >>levels ======================================================================================================== *
+ * Which vectors compute. A build that is told of AVX2 or AVX-512 (-march) has code for that alone. Any other build for x86-64 has
+ * the same functions at three levels, the architecture's least, AVX2 and AVX-512, and asks the processor, each thread once. */
+#if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
+#define GPUNN__VECTORS 1
+#if defined(__x86_64__)
+#include <immintrin.h>
+#if defined(__clang__) || !defined(_WIN32) /* mingw's gcc does not align wide vectors on the stack */
+#define GPUNN__WIDE 1
+#endif
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+#endif
+
+/* clang would turn short loops over vectors into calls of memcpy through memory; gcc takes half of AVX-512's vectors if not told. */
+#if defined(__clang__)
+#define GPUNN__KERNEL no_builtin("memcpy", "memset")
+#define GPUNN__WHOLE ""
+#else
+#define GPUNN__KERNEL
+#define GPUNN__WHOLE ",prefer-vector-width=512"
+#endif
+
+#if defined(GPUNN__WIDE)
+#if !defined(__AVX512F__) && !(defined(__AVX2__) && defined(__FMA__))
+#define GPUNN__LEVELS
+#endif
+#if defined(__AVX512F__) || defined(GPUNN__LEVELS)
+#define GPUNN__AVX512 \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c,bmi,bmi2,lzcnt,popcnt" GPUNN__WHOLE), GPUNN__KERNEL))
+#endif
+#if !defined(__AVX512F__)
+#define GPUNN__AVX2 __attribute__((target("avx2,fma,f16c,bmi,bmi2,lzcnt,popcnt"), GPUNN__KERNEL))
+#endif
+#endif
+#if defined(GPUNN__VECTORS) && (!defined(GPUNN__WIDE) || defined(GPUNN__LEVELS))
+#define GPUNN__BASELINE __attribute__((GPUNN__KERNEL))
+#endif
+
+#ifdef GPUNN__LEVELS
+enum { GPUNN__LEVEL_UNKNOWN, GPUNN__LEVEL_SSE2, GPUNN__LEVEL_AVX2, GPUNN__LEVEL_AVX512 };
+
+/* The best that the processor has and GPUNN_VECTORS in the environment, if set, allows. */
+GPUNN__PRIVATE int gpunn__level_find(void)
+{
+    const char *most = getenv("GPUNN_VECTORS");
+    if (most && strcmp(most, "sse2") == 0) return GPUNN__LEVEL_SSE2;
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2"))
+        return GPUNN__LEVEL_SSE2;
+    if (most && strcmp(most, "avx2") == 0) return GPUNN__LEVEL_AVX2;
+    return __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")
+               ? GPUNN__LEVEL_AVX512
+               : GPUNN__LEVEL_AVX2;
+}
+
+GPUNN__INLINE int gpunn__level(void)
+{
+    static GPUNN__THREAD_LOCAL int found; /* the same in all threads */
+    if (found == GPUNN__LEVEL_UNKNOWN) found = gpunn__level_find();
+    return found;
+}
+#endif
+
+/* The head of a function that has every level, with what it calls, if that is not GPUNN__NOINLINE. */
+#if defined(GPUNN__LEVELS) && defined(__OPTIMIZE__)
+#define GPUNN__VECTORIZED(function, parameters, arguments)                          \
+    GPUNN__INLINE void function##_code                 parameters;                  \
+    GPUNN__AVX512 __attribute__((flatten)) static void function##_avx512 parameters \
+    {                                                                               \
+        function##_code arguments;                                                  \
+    }                                                                               \
+    GPUNN__AVX2 __attribute__((flatten)) static void function##_avx2 parameters     \
+    {                                                                               \
+        function##_code arguments;                                                  \
+    }                                                                               \
+    GPUNN__PRIVATE void function parameters                                         \
+    {                                                                               \
+        const int level = gpunn__level();                                           \
+        if (level == GPUNN__LEVEL_AVX512)                                           \
+            function##_avx512 arguments;                                            \
+        else if (level == GPUNN__LEVEL_AVX2)                                        \
+            function##_avx2 arguments;                                              \
+        else                                                                        \
+            function##_code arguments;                                              \
+    }                                                                               \
+    GPUNN__INLINE void function##_code parameters
+#else
+#define GPUNN__VECTORIZED(function, parameters, arguments) GPUNN__NOINLINE void function parameters
+#endif
+
 /* ==== >>context ======================================================================================================= *
  * What the CPU backend's sections share. Every op of GPUNN_OTHER_OPS is one function gpunn__cpu_<name>(cpu, step, action), its
  * forward and backward beside each other; the elementwise ops come from their tables (>>map). */
@@ -16690,12 +16783,12 @@ typedef void (*gpunn__loop)(int64_t n, const float *const *from, const float *at
 #define GPUNN__CONSTANT(name, i) \
     const float name = attr[i];  \
     (void)name;
-#define GPUNN__LOOP(function, constants, text)                                              \
-    static void function(int64_t n, const float *const *from, const float *attr, float *to) \
-    {                                                                                       \
-        constants(void) from, (void)attr;                                                   \
-        GPUNN__IVDEP                                                                        \
-        for (int64_t i = 0; i < n; ++i) to[i] = (float)(text);                              \
+#define GPUNN__LOOP(function, constants, text)                                                                            \
+    GPUNN__VECTORIZED(function, (int64_t n, const float *const *from, const float *attr, float *to), (n, from, attr, to)) \
+    {                                                                                                                     \
+        constants(void) from, (void)attr;                                                                                 \
+        GPUNN__IVDEP                                                                                                      \
+        for (int64_t i = 0; i < n; ++i) to[i] = (float)(text);                                                            \
     }
 #define GPUNN__LOOPS(name, constants, f, dx) \
     GPUNN__LOOP(gpunn__loop_##name, constants, f) GPUNN__LOOP(gpunn__loop_##name##_da, constants, dx)
@@ -16913,7 +17006,7 @@ static void gpunn__map_part(const gpunn__map_job *job, int part)
     }
 }
 
-static void gpunn__map_task(void *arg, int index, int threads)
+GPUNN__VECTORIZED(gpunn__map_task, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__map_job *job = (const gpunn__map_job *)arg;
     int64_t               begin, end;
@@ -17105,7 +17198,7 @@ GPUNN__NOINLINE void gpunn__drop_factors(const gpunn__drop *d, uint64_t pack, fl
     for (int j = 0; j < GPUNN__DROP_BLOCK; j++) factor[j] = gpunn__select(draw[j] < keep, scale, 0);
 }
 
-static void gpunn__drop_task(void *arg, int thread, int threads)
+GPUNN__VECTORIZED(gpunn__drop_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__drop *d = (const gpunn__drop *)arg;
     int64_t            begin, end;
@@ -17802,7 +17895,7 @@ static const float *gpunn__widen(const float *row, int64_t columns, int64_t fold
     return buffer;
 }
 
-static void gpunn__reduce_task(void *arg, int thread, int threads)
+GPUNN__VECTORIZED(gpunn__reduce_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__reduce     *r = (const gpunn__reduce *)arg;
     const gpunn__reduce_kind kind = r->kind;
@@ -17899,7 +17992,7 @@ static void gpunn__spread_max(float *dx, const float *x, const float *hit, const
 }
 
 /* The gradient of both: each thread takes whole blocks of rows, or a share of the rows of all when blocks are few. */
-static void gpunn__spread_task(void *arg, int thread, int threads)
+GPUNN__VECTORIZED(gpunn__spread_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     enum { WIDTH = 1024 };
     const gpunn__reduce *r = (const gpunn__reduce *)arg;
@@ -18114,7 +18207,7 @@ typedef struct gpunn__cumsum {
     bool         reverse;
 } gpunn__cumsum;
 
-static void gpunn__cumsum_task(void *arg, int thread, int threads)
+GPUNN__VECTORIZED(gpunn__cumsum_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__cumsum *k = (const gpunn__cumsum *)arg;
     const gpunn__along  *a = &k->along;
@@ -18446,19 +18539,9 @@ static GPUNN__STATUS gpunn__cpu_argmax(gpunn__cpu *cpu, gpunn_step *step, gpunn_
 }
 
 /* ==== >>gemm ========================================================================================================== *
- * Matrix products. C is cut into panels of as many columns as three vectors hold. A panel of B, GPUNN__GEMM_DEPTH rows deep, is
+ * Matrix products. C is cut into panels of as many columns as three vectors hold. A panel of B, at most `depth` rows deep, is
  * packed so that it stays near while rows of A pass by; A is read where it is, by broadcasts, whatever its strides. element
  * of C is summed in an order that depends on the sizes only: never on threads, tiles or alignment. */
-#if defined(__AVX512F__)
-#define GPUNN__GEMM_DEPTH 768 /* most rows of a packed panel: the more, the fewer times C is read and written */
-#define GPUNN__GEMM_NEAR 3072 /* most rows of all panels that stay near while chunks of A pass by ... */
-#define GPUNN__GEMM_ROWS 64   /* ... of so many rows: in the time that these take, the next panel can come from afar */
-#else
-#define GPUNN__GEMM_DEPTH 256
-#define GPUNN__GEMM_NEAR 2048
-#define GPUNN__GEMM_ROWS 32
-#endif
-
 typedef struct gpunn__gemm { /* C[m, n] (=, or += with accumulate) A[m, k] B[k, n], then the epilogue */
     int64_t      m, n, k;
     const float *a;
@@ -18502,6 +18585,9 @@ GPUNN__INLINE int64_t gpunn__round_up(int64_t n, int64_t lanes)
 typedef struct gpunn__gemm_kernels {
     const char *name;
     int64_t     lanes;
+    int64_t     depth;  /* most rows of a packed panel: the more, the fewer times C is read and written */
+    int64_t     nearby; /* most rows of all panels that stay near while chunks of A pass by ... */
+    int64_t     rows;   /* ... of so many rows: in the time that these take, the next panel can come from afar */
     void (*panel)(const gpunn__panel *t);
     /* packed[row * width + column] = b[row * b_row + column], 0 behind the given columns; width is a multiple of lanes. */
     void (*copy)(const float *b, int64_t b_row, int64_t rows, int64_t columns, int64_t width, float *packed);
@@ -18512,27 +18598,14 @@ typedef struct gpunn__gemm_kernels {
                  int64_t c_row, bool add);
 } gpunn__gemm_kernels;
 
-#if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
-#define GPUNN__VECTORS 1
-#if defined(__x86_64__)
-#include <immintrin.h>
-#if defined(__clang__) || !defined(_WIN32) /* mingw's gcc does not align wide vectors on the stack */
-#define GPUNN__WIDE 1
-#endif
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-#endif
-
+#ifdef GPUNN__VECTORS
 typedef float gpunn__quad __attribute__((vector_size(16)));
 typedef float gpunn__quad_memory __attribute__((vector_size(16), aligned(4), may_alias));
 
-/* clang would turn short loops over vectors into calls of memcpy through memory. */
 #if defined(__clang__)
-#define GPUNN__KERNEL no_builtin("memcpy", "memset")
 #define GPUNN__UNROLL _Pragma("clang loop unroll(full)")
 #define GPUNN__SHUFFLE(x, y, a, b, c, d) __builtin_shufflevector(x, y, a, b, c, d)
 #else
-#define GPUNN__KERNEL
 typedef int gpunn__quad_index __attribute__((vector_size(16)));
 #define GPUNN__UNROLL _Pragma("GCC unroll 16")
 #if defined(__CUDACC__)
@@ -18553,7 +18626,7 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
 
 /* One tile of R rows and V vectors: R * V sums in registers. A's rows are reached from every third one, which is as far as x86
  * scales an index. The last vector has `tail` lanes that exist in C. */
-#define GPUNN__GEMM_KERNELS(isa, NAME, TARGET, LANES, R3, R2, R1)                                                                \
+#define GPUNN__GEMM_KERNELS(isa, NAME, TARGET, LANES, R3, R2, R1, DEPTH, NEAR, ROWS)                                             \
     typedef int               gpunn__##isa##_bits __attribute__((vector_size(4 * LANES)));                                       \
     TARGET GPUNN__INLINE void gpunn__##isa##_tile(const gpunn__panel *t, int64_t i0, const int R, const int V)                   \
     {                                                                                                                            \
@@ -18764,13 +18837,11 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
         }                                                                                                                        \
     }                                                                                                                            \
     static const gpunn__gemm_kernels gpunn__##isa##_kernels = {                                                                  \
-        NAME, LANES, gpunn__##isa##_panel, gpunn__##isa##_copy, gpunn__##isa##_turn, gpunn__##isa##_dots};
+        NAME, LANES, DEPTH, NEAR, ROWS, gpunn__##isa##_panel, gpunn__##isa##_copy, gpunn__##isa##_turn, gpunn__##isa##_dots};
 
 /* What a kind of vector must bring: unaligned memory, set, fma, loads (0 behind) and stores of the first `count` lanes, a
  * gather of fours that lie `stride` apart, and the transposition of each 4 x 4 square in four vectors. */
-#ifdef GPUNN__WIDE
-#if defined(__AVX512F__) /* only when compiled for: a third set of kernels takes a second more in every other build */
-#define GPUNN__AVX512 __attribute__((target("avx512f,avx512vl,avx2,fma"), GPUNN__KERNEL))
+#ifdef GPUNN__AVX512
 typedef float                          gpunn__v16 __attribute__((vector_size(64)));
 typedef float                          gpunn__v16_memory __attribute__((vector_size(64), aligned(4), may_alias));
 GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_set(float x)
@@ -18806,9 +18877,10 @@ GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_transpose(gpunn__v16 v[4])
     v[2] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, b, d, 0x44);
     v[3] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, b, d, 0xee);
 }
-GPUNN__GEMM_KERNELS(v16, "AVX-512", GPUNN__AVX512, 16, 8, 8, 8)
-#else
-#define GPUNN__AVX2 __attribute__((target("avx2,fma"), GPUNN__KERNEL))
+GPUNN__GEMM_KERNELS(v16, "AVX-512", GPUNN__AVX512, 16, 8, 8, 8, 768, 3072, 64)
+#endif
+
+#ifdef GPUNN__AVX2
 typedef float                       gpunn__v8 __attribute__((vector_size(32)));
 typedef float                       gpunn__v8_memory __attribute__((vector_size(32), aligned(4), may_alias));
 GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_set(float x)
@@ -18847,12 +18919,10 @@ GPUNN__AVX2 GPUNN__INLINE void gpunn__v8_transpose(gpunn__v8 v[4])
     v[2] = (gpunn__v8)_mm256_shuffle_ps(b, d, 0x44);
     v[3] = (gpunn__v8)_mm256_shuffle_ps(b, d, 0xee);
 }
-GPUNN__GEMM_KERNELS(v8, "AVX2", GPUNN__AVX2, 8, 4, 4, 8)
-#endif
+GPUNN__GEMM_KERNELS(v8, "AVX2", GPUNN__AVX2, 8, 4, 4, 8, 256, 2048, 32)
 #endif
 
-#if !defined(GPUNN__WIDE) || (!defined(__AVX512F__) && !(defined(__AVX2__) && defined(__FMA__)))
-#define GPUNN__BASELINE __attribute__((GPUNN__KERNEL))
+#ifdef GPUNN__BASELINE
 typedef gpunn__quad        gpunn__v4;
 typedef gpunn__quad_memory gpunn__v4_memory;
 GPUNN__INLINE gpunn__v4    gpunn__v4_set(float x)
@@ -18891,24 +18961,21 @@ GPUNN__INLINE void gpunn__v4_transpose(gpunn__v4 v[4])
     gpunn__transpose4(v);
 }
 #if defined(__aarch64__)
-GPUNN__GEMM_KERNELS(v4, "NEON", GPUNN__BASELINE, 4, 6, 8, 8) /* 32 registers */
+GPUNN__GEMM_KERNELS(v4, "NEON", GPUNN__BASELINE, 4, 6, 8, 8, 256, 2048, 32) /* 32 registers */
 #else
-GPUNN__GEMM_KERNELS(v4, "4 lanes", GPUNN__BASELINE, 4, 4, 4, 8)
+GPUNN__GEMM_KERNELS(v4, "4 lanes", GPUNN__BASELINE, 4, 4, 4, 8, 256, 2048, 32)
 #endif
 #endif
 
-/* Asking the processor costs a few loads and tests: nothing is kept. */
 GPUNN__INLINE const gpunn__gemm_kernels *gpunn__gemm_choose(void)
 {
-#if defined(GPUNN__WIDE)
-#if defined(__AVX512F__)
+#if defined(GPUNN__LEVELS)
+    static const gpunn__gemm_kernels *const level[] = {NULL, &gpunn__v4_kernels, &gpunn__v8_kernels, &gpunn__v16_kernels};
+    return level[gpunn__level()];
+#elif defined(GPUNN__AVX512)
     return &gpunn__v16_kernels;
-#elif defined(__AVX2__) && defined(__FMA__)
+#elif defined(GPUNN__AVX2)
     return &gpunn__v8_kernels;
-#else
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &gpunn__v8_kernels;
-    return &gpunn__v4_kernels;
-#endif
 #else
     return &gpunn__v4_kernels;
 #endif
@@ -18962,8 +19029,9 @@ GPUNN__PRIVATE void gpunn__plain_dots(int64_t m, int64_t n, int64_t k, const flo
 }
 GPUNN__INLINE const gpunn__gemm_kernels *gpunn__gemm_choose(void)
 {
-    static const gpunn__gemm_kernels plain = {"plain C",         GPUNN__PLAIN_LANES,    gpunn__plain_panel,
-                                              gpunn__plain_copy, gpunn__plain_relayout, gpunn__plain_dots};
+    static const gpunn__gemm_kernels plain = {
+        "plain C",        GPUNN__PLAIN_LANES, 256, 2048, 32, gpunn__plain_panel, gpunn__plain_copy, gpunn__plain_relayout,
+        gpunn__plain_dots};
     return &plain;
 }
 #endif
@@ -18990,23 +19058,25 @@ GPUNN__INLINE bool gpunn__gemm_copies(const gpunn__gemm *g)
 }
 GPUNN__INLINE int64_t gpunn__gemm_depth(const gpunn__gemm *g)
 {
-    const int64_t depth = g->k < GPUNN__GEMM_DEPTH ? g->k : GPUNN__GEMM_DEPTH;
+    const int64_t most = gpunn__gemm_choose()->depth, depth = g->k < most ? g->k : most;
     return depth > 256 && gpunn__gemm_copies(g) && !g->packed_b ? 256 : depth;
 }
 
 /* Scratch of one thread in floats, enough for smaller products too: panels, and a chunk of A. */
 GPUNN__INLINE int64_t gpunn__gemm_scratch(const gpunn__gemm *g)
 {
-    const int64_t width = 3 * gpunn__gemm_choose()->lanes, panels = (g->n + width - 1) / width, depth = gpunn__gemm_depth(g);
-    const int64_t rows = panels * depth < GPUNN__GEMM_NEAR ? panels * depth : GPUNN__GEMM_NEAR;
-    return rows * width + (panels > 1 ? GPUNN__GEMM_ROWS * depth : 0);
+    const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
+    const int64_t              width = 3 * kernels->lanes, panels = (g->n + width - 1) / width, depth = gpunn__gemm_depth(g);
+    const int64_t              rows = panels * depth < kernels->nearby ? panels * depth : kernels->nearby;
+    return rows * width + (panels > 1 ? kernels->rows * depth : 0);
 }
 
 /* Panels that pass together by each chunk of A. */
 GPUNN__INLINE int64_t gpunn__gemm_panels(const gpunn__gemm *g)
 {
-    const int64_t width = 3 * gpunn__gemm_choose()->lanes, panels = (g->n + width - 1) / width;
-    const int64_t most = g->k > 0 ? GPUNN__GEMM_NEAR / gpunn__gemm_depth(g) : 1;
+    const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
+    const int64_t              width = 3 * kernels->lanes, panels = (g->n + width - 1) / width;
+    const int64_t              most = g->k > 0 ? kernels->nearby / gpunn__gemm_depth(g) : 1;
     return panels < most ? panels : most;
 }
 
@@ -19045,8 +19115,8 @@ GPUNN__PRIVATE void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed)
 {
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
     const int64_t              lanes = kernels->lanes, width = 3 * lanes, padded = gpunn__round_up(g->n, lanes);
-    for (int64_t p = 0; p < g->k; p += GPUNN__GEMM_DEPTH) {
-        int64_t pc = g->k - p < GPUNN__GEMM_DEPTH ? g->k - p : GPUNN__GEMM_DEPTH;
+    for (int64_t p = 0; p < g->k; p += kernels->depth) {
+        int64_t pc = g->k - p < kernels->depth ? g->k - p : kernels->depth;
         for (int64_t j = 0; j < g->n; j += width) {
             const int64_t jc = g->n - j < width ? g->n - j : width;
             float        *panel = packed + p * padded + pc * j;
@@ -19103,16 +19173,16 @@ GPUNN__PRIVATE void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_ke
         const bool in_place = !g->packed_b && g->b && g->b_col == 1 && (i1 - i0 <= 16 || t.k * g->b_row <= 6144);
         for (int64_t left = j0; left < j1; left += group) {
             const int64_t right = j1 - left < group ? j1 : left + group;
-            const int64_t chunk = right - left > width ? GPUNN__GEMM_ROWS : i1 - i0;
-            const bool    copy_a = g->panels > 1 && chunk == GPUNN__GEMM_ROWS && gpunn__gemm_copies(g);
+            const int64_t chunk = right - left > width ? kernels->rows : i1 - i0;
+            const bool    copy_a = g->panels > 1 && chunk == kernels->rows && gpunn__gemm_copies(g);
             t.a_col = g->a_col;
             for (int64_t i = i0; i < i1; i += chunk) {
                 t.rows = i1 - i < chunk ? i1 - i : chunk;
                 t.a = g->a + i * g->a_row + p * g->a_col;
                 if (copy_a) {
-                    kernels->copy(t.a, g->a_col, t.k, t.rows, GPUNN__GEMM_ROWS, packed + g->panels * width * t.k);
+                    kernels->copy(t.a, g->a_col, t.k, t.rows, kernels->rows, packed + g->panels * width * t.k);
                     t.a = packed + g->panels * width * t.k;
-                    t.a_col = GPUNN__GEMM_ROWS;
+                    t.a_col = kernels->rows;
                 }
                 t.shift_row = first && !late && g->shift_row ? g->shift_row + i : NULL;
                 for (int64_t j = left; j < right; j += width) {
@@ -19617,8 +19687,8 @@ GPUNN__PRIVATE void gpunn__conv_to_pixels(const float *src, int64_t n, int64_t c
 GPUNN__INLINE int64_t gpunn__packed_at(int64_t k, int64_t n, int64_t lanes, int64_t p, int64_t j, int64_t *width)
 {
     int64_t padded = gpunn__to_multiple(n, lanes), panel = j / (3 * lanes) * 3 * lanes;
-    int64_t block = p / GPUNN__GEMM_DEPTH * GPUNN__GEMM_DEPTH;
-    int64_t depth = k - block < GPUNN__GEMM_DEPTH ? k - block : GPUNN__GEMM_DEPTH;
+    int64_t most = gpunn__gemm_choose()->depth, block = p / most * most;
+    int64_t depth = k - block < most ? k - block : most;
     *width = padded - panel < 3 * lanes ? padded - panel : 3 * lanes;
     return block * padded + depth * panel + (p - block) * *width + j - panel;
 }
@@ -19650,7 +19720,7 @@ GPUNN__PRIVATE gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool bac
     l.rows = (backward ? 524288 : 65536) / v->k / 8 * 8;
     l.rows = l.rows < 128 ? 128 : l.rows > 512 ? 512 : l.rows;
     if (l.rows > v->pixels) l.rows = gpunn__to_multiple(v->pixels, 8);
-    l.panel = backward ? GPUNN__GEMM_DEPTH * 3 * gpunn__gemm_choose()->lanes : 0;
+    l.panel = backward ? gpunn__gemm_choose()->depth * 3 * gpunn__gemm_choose()->lanes : 0;
     l.panels = gpunn__take(space, v->threads * l.panel);
     l.packed_floats = (int64_t)(gpunn__gemm_packed_b_bytes(v->k, v->og) / sizeof(float));
     if (!backward) l.packed = cached ? cache : gpunn__take(space, v->groups * l.packed_floats);
@@ -19775,7 +19845,7 @@ GPUNN__PRIVATE void gpunn__lowered_weights(const gpunn__lowered *l, int index, i
     for (; o < end; o++) gpunn__to_pixels(v->weight + o * v->k, v->taps, v->cg, v->taps, l->wt + o * v->k, v->cg);
 }
 
-GPUNN__PRIVATE void gpunn__lowered_forward(void *arg, int index, int threads)
+GPUNN__VECTORIZED(gpunn__lowered_forward, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__lowered      *l = (const gpunn__lowered *)arg;
     const gpunn__conv         *v = l->v;
@@ -19813,7 +19883,7 @@ GPUNN__PRIVATE void gpunn__lowered_forward(void *arg, int index, int threads)
 
 /* dwt[og][k] += dyt^T columns; columns = dyt wt, added into dxt. Block by block of pixels, each shared by all threads: a weight's
  * sum has one order, whatever their number. */
-GPUNN__PRIVATE void gpunn__lowered_backward(void *arg, int index, int threads)
+GPUNN__VECTORIZED(gpunn__lowered_backward, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__lowered      *l = (const gpunn__lowered *)arg;
     const gpunn__conv         *v = l->v;
@@ -20106,7 +20176,8 @@ typedef struct gpunn__conv_kernels {
 #if defined(GPUNN__AVX512)
 GPUNN__WINOGRAD_KERNELS(v16, GPUNN__AVX512, 16)
 GPUNN__CONV_VECTORS(v16, GPUNN__AVX512, 16, 4, 4, 3, 6, gpunn__v16_winograd)
-#elif defined(GPUNN__AVX2)
+#endif
+#if defined(GPUNN__AVX2)
 GPUNN__WINOGRAD_KERNELS(v8, GPUNN__AVX2, 8)
 GPUNN__CONV_VECTORS(v8, GPUNN__AVX2, 8, 4, 2, 1, 2, gpunn__v8_winograd)
 #endif
@@ -20155,10 +20226,11 @@ GPUNN__INLINE const gpunn__conv_kernels *gpunn__conv_choose(void)
 {
 #if !defined(__GNUC__) || defined(GPUNN_NO_SIMD)
     return &gpunn__v1_conv;
+#elif defined(GPUNN__LEVELS)
+    static const gpunn__conv_kernels *const level[] = {NULL, &gpunn__v4_conv, &gpunn__v8_conv, &gpunn__v16_conv};
+    return level[gpunn__level()];
 #elif defined(GPUNN__AVX512)
     return &gpunn__v16_conv;
-#elif defined(GPUNN__AVX2) && defined(GPUNN__BASELINE)
-    return gpunn__gemm_choose()->lanes == 8 ? &gpunn__v8_conv : &gpunn__v4_conv;
 #elif defined(GPUNN__AVX2)
     return &gpunn__v8_conv;
 #else
@@ -20296,7 +20368,7 @@ GPUNN__PRIVATE void gpunn__winograd_scatter(const gpunn__winograd *w, int64_t t,
     }
 }
 
-GPUNN__PRIVATE void gpunn__winograd_run(void *arg, int index, int threads)
+GPUNN__VECTORIZED(gpunn__winograd_run, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__winograd *w = (const gpunn__winograd *)arg;
     if (!w->ready) {
@@ -20330,11 +20402,11 @@ GPUNN__PRIVATE void gpunn__winograd_run(void *arg, int index, int threads)
 }
 
 /* dw = G' du G with du = v' (A dy A'), group by group of tiles; the threads share out the 36 products. */
-GPUNN__PRIVATE void gpunn__winograd_dweight(void *arg, int index, int threads)
+GPUNN__VECTORIZED(gpunn__winograd_dweight, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__winograd *w = (const gpunn__winograd *)arg;
     const int64_t          rows = w->n * w->od * w->down, lanes = w->kernels->lanes;
-    float                 *pixels = w->pixels + index * w->strip, *panel = w->panels + index * 3 * lanes * GPUNN__GEMM_DEPTH;
+    float                 *pixels = w->pixels + index * w->strip, *panel = w->panels + index * 3 * lanes * w->kernels->depth;
     float                 *m = w->v + 36 * w->group * w->across * w->depth;
     int64_t                from, to;
 
@@ -20415,7 +20487,7 @@ GPUNN__PRIVATE gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn_
     w.u_plane = (int64_t)(gpunn__gemm_packed_b_bytes(w.depth, w.co) / sizeof(float));
     if (use == GPUNN__CONV_DW) {
         w.du = gpunn__take(space, 36 * w.depth * w.co);
-        w.panels = gpunn__take(space, v->threads * GPUNN__GEMM_DEPTH * 3 * w.kernels->lanes);
+        w.panels = gpunn__take(space, v->threads * w.kernels->depth * 3 * w.kernels->lanes);
     } else {
         w.u = cached ? cache : gpunn__take(space, 36 * w.u_plane);
     }
@@ -20517,7 +20589,7 @@ GPUNN__PRIVATE void gpunn__direct_offsets(const gpunn__direct *d)
     for (int i = 0; i < 3; i++, offset++) *offset = offset[-1];
 }
 
-GPUNN__PRIVATE void gpunn__direct_run(void *arg, int index, int threads)
+GPUNN__VECTORIZED(gpunn__direct_run, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__direct *d = (const gpunn__direct *)arg;
     const int64_t        cells = d->taps / d->ci, packed = d->taps * d->rows;
@@ -20563,7 +20635,7 @@ GPUNN__PRIVATE void gpunn__direct_run(void *arg, int index, int threads)
 }
 
 /* The weight's gradient. Each part sums over its own planes; the parts do not depend on the number of threads. */
-GPUNN__PRIVATE void gpunn__direct_dweight(void *arg, int index, int threads)
+GPUNN__VECTORIZED(gpunn__direct_dweight, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__direct *d = (const gpunn__direct *)arg;
     const int64_t x_image = d->ci * d->kd * d->plane, y_image = d->rows * d->pixels, width = gpunn__to_multiple(d->taps, 4),
@@ -20673,7 +20745,7 @@ typedef struct gpunn__conv_bias {
     bool         add;
 } gpunn__conv_bias;
 
-GPUNN__PRIVATE void gpunn__conv_dbias(void *arg, int index, int threads)
+GPUNN__VECTORIZED(gpunn__conv_dbias, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__conv_bias *b = (const gpunn__conv_bias *)arg;
     int64_t                 o, end;
@@ -21050,7 +21122,7 @@ GPUNN__INLINE void gpunn__pool_whole(const gpunn__pool *p, bool average, const f
     gpunn__pool_mark(p->at, p->at_bytes, to, at[0]);
 }
 
-GPUNN__PRIVATE void gpunn__pool_forward(void *arg, int index, int threads)
+GPUNN__VECTORIZED(gpunn__pool_forward, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__pool *p = (const gpunn__pool *)arg;
     int64_t            row, end, kd = p->z.kernel, kh = p->y.kernel, kw = p->x.kernel, stride = p->x.stride;
@@ -21098,7 +21170,7 @@ GPUNN__INLINE void gpunn__pool_hand_back(const gpunn__pool *p, bool adaptive, co
     }
 }
 
-GPUNN__PRIVATE void gpunn__pool_backward(void *arg, int index, int threads)
+GPUNN__VECTORIZED(gpunn__pool_backward, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__pool *p = (const gpunn__pool *)arg;
     int64_t            volume, end, outputs = p->z.out * p->y.out * p->x.out, cells = p->z.n * p->y.n * p->x.n, offset[256];
@@ -21983,7 +22055,7 @@ static void gpunn__norm_backward_unit(const gpunn__norm *b, int64_t first, int64
     if (b->y) gpunn__norm_apply(b, first, count, &k);
 }
 
-static void gpunn__norm_task(void *arg, int thread, int threads)
+GPUNN__VECTORIZED(gpunn__norm_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__norm *b = (const gpunn__norm *)arg;
     int64_t            begin, end;
@@ -22205,7 +22277,7 @@ GPUNN__INLINE void gpunn__row_norm_backward(const gpunn__row_norm *b, int64_t ro
         GPUNN__FIXED(b->add, gpunn__row_slopes, &k, NULL, NULL, b->n, single, false);
 }
 
-static void gpunn__row_norm_task(void *arg, int thread, int threads)
+GPUNN__VECTORIZED(gpunn__row_norm_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__row_norm *b = (const gpunn__row_norm *)arg;
     int64_t                slice, end, from, to;
@@ -22232,7 +22304,7 @@ static void gpunn__row_norm_task(void *arg, int thread, int threads)
 }
 
 /* Adds up the slices. */
-static void gpunn__row_norm_finish(void *arg, int thread, int threads)
+GPUNN__VECTORIZED(gpunn__row_norm_finish, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__row_norm *b = (const gpunn__row_norm *)arg;
     int64_t                begin, end, n = b->n;
@@ -22367,7 +22439,7 @@ static void gpunn__group_norm_backward(const gpunn__group_norm *b, int64_t row)
     }
 }
 
-static void gpunn__group_norm_task(void *arg, int thread, int threads)
+GPUNN__VECTORIZED(gpunn__group_norm_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__group_norm *b = (const gpunn__group_norm *)arg;
     int64_t                  row, end;
@@ -22498,7 +22570,7 @@ GPUNN__INLINE int64_t gpunn__along_tile(const gpunn__along *a, int64_t unit, int
     return gpunn__least(a->inner - column, GPUNN__COLUMNS);
 }
 
-static void gpunn__softmax_task(void *arg, int thread, int threads)
+GPUNN__VECTORIZED(gpunn__softmax_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__along *a = (const gpunn__along *)arg;
     int64_t             begin, end, tiles, units = gpunn__along_units(a, &tiles), n = a->n, inner = a->inner;
@@ -22562,7 +22634,7 @@ GPUNN__INLINE void gpunn__softmax_gradient(const gpunn__along *a, int64_t begin,
     }
 }
 
-static void gpunn__softmax_gradient_task(void *arg, int thread, int threads)
+GPUNN__VECTORIZED(gpunn__softmax_gradient_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__along *a = (const gpunn__along *)arg;
     int64_t             begin, end, tiles, units = gpunn__along_units(a, &tiles);
@@ -22679,7 +22751,7 @@ static void gpunn__loss_forward_part(gpunn__class_loss *l, int64_t part)
     l->weights[part] = weights;
 }
 
-static void gpunn__loss_forward_task(void *arg, int thread, int threads)
+GPUNN__VECTORIZED(gpunn__loss_forward_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     gpunn__class_loss *l = (gpunn__class_loss *)arg;
     int64_t            begin, end;
@@ -22698,7 +22770,7 @@ GPUNN__INLINE void gpunn__loss_line(float *GPUNN__RESTRICT dx, const float *GPUN
     }
 }
 
-static void gpunn__loss_backward_task(void *arg, int thread, int threads)
+GPUNN__VECTORIZED(gpunn__loss_backward_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__class_loss *l = (const gpunn__class_loss *)arg;
     const gpunn__along      *a = &l->along;
@@ -23162,7 +23234,7 @@ static void gpunn__attention_forward_block(const gpunn__attention *a, int64_t sa
     }
 }
 
-static void gpunn__attention_forward(void *arg, int thread, int threads)
+GPUNN__VECTORIZED(gpunn__attention_forward, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__attention *a = (const gpunn__attention *)arg;
     const int64_t           blocks = (a->l + GPUNN__ATTENTION_ROWS - 1) / GPUNN__ATTENTION_ROWS;
@@ -23259,7 +23331,7 @@ static void gpunn__attention_backward_head(const gpunn__attention *a, int64_t sa
         }
 }
 
-static void gpunn__attention_backward(void *arg, int thread, int threads)
+GPUNN__VECTORIZED(gpunn__attention_backward, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__attention *a = (const gpunn__attention *)arg;
     int64_t                 begin, end;
@@ -23372,14 +23444,16 @@ GPUNN__INLINE const float *gpunn__recurrent_before(const gpunn__recurrent_job *j
 }
 
 /* gcc takes half of AVX-512's vectors where it is not told. */
-#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__) && !defined(GPUNN_NO_SIMD)
-#define GPUNN__CELL __attribute__((target("prefer-vector-width=512"))) GPUNN__NOINLINE
+#if defined(__AVX512F__) && defined(GPUNN__VECTORS) && !defined(__clang__)
+#define GPUNN__CELL(function, parameters, arguments) \
+    __attribute__((target("prefer-vector-width=512"))) GPUNN__NOINLINE void function parameters
 #else
-#define GPUNN__CELL GPUNN__NOINLINE
+#define GPUNN__CELL GPUNN__VECTORIZED
 #endif
 
-GPUNN__CELL void gpunn__rnn_cell(int64_t hidden, bool relu, float *GPUNN__RESTRICT gate, float *GPUNN__RESTRICT h,
-                                 float *GPUNN__RESTRICT y)
+GPUNN__CELL(gpunn__rnn_cell,
+            (int64_t hidden, bool relu, float *GPUNN__RESTRICT gate, float *GPUNN__RESTRICT h, float *GPUNN__RESTRICT y),
+            (hidden, relu, gate, h, y))
 {
     if (relu)
         for (int64_t k = 0; k < hidden; k++) gate[k] = gate[k] <= 0 ? 0 : gate[k];
@@ -23388,8 +23462,9 @@ GPUNN__CELL void gpunn__rnn_cell(int64_t hidden, bool relu, float *GPUNN__RESTRI
     for (int64_t k = 0; k < hidden; k++) y[k] = h[k] = gate[k];
 }
 
-GPUNN__CELL void gpunn__rnn_slope(int64_t hidden, bool relu, float *GPUNN__RESTRICT gate, float *GPUNN__RESTRICT dh,
-                                  const float *GPUNN__RESTRICT dy)
+GPUNN__CELL(gpunn__rnn_slope,
+            (int64_t hidden, bool relu, float *GPUNN__RESTRICT gate, float *GPUNN__RESTRICT dh, const float *GPUNN__RESTRICT dy),
+            (hidden, relu, gate, dh, dy))
 {
     for (int64_t k = 0; k < hidden; k++) {
         const float g = dh[k] + dy[k], y = gate[k];
@@ -23398,9 +23473,11 @@ GPUNN__CELL void gpunn__rnn_slope(int64_t hidden, bool relu, float *GPUNN__RESTR
     }
 }
 
-GPUNN__CELL void gpunn__lstm_cell(int64_t hidden, float *GPUNN__RESTRICT i, float *GPUNN__RESTRICT f, float *GPUNN__RESTRICT g,
-                                  float *GPUNN__RESTRICT o, float *GPUNN__RESTRICT kept, float *GPUNN__RESTRICT c,
-                                  float *GPUNN__RESTRICT h, float *GPUNN__RESTRICT y)
+GPUNN__CELL(gpunn__lstm_cell,
+            (int64_t hidden, float *GPUNN__RESTRICT i, float *GPUNN__RESTRICT f, float *GPUNN__RESTRICT g,
+             float *GPUNN__RESTRICT o, float *GPUNN__RESTRICT kept, float *GPUNN__RESTRICT c, float *GPUNN__RESTRICT h,
+             float *GPUNN__RESTRICT y),
+            (hidden, i, f, g, o, kept, c, h, y))
 {
     for (int64_t k = 0; k < hidden; k++) {
         i[k] = gpunn__sigmoid(i[k]);
@@ -23412,9 +23489,11 @@ GPUNN__CELL void gpunn__lstm_cell(int64_t hidden, float *GPUNN__RESTRICT i, floa
     }
 }
 
-GPUNN__CELL void gpunn__lstm_slope(int64_t hidden, float *GPUNN__RESTRICT i, float *GPUNN__RESTRICT f, float *GPUNN__RESTRICT g,
-                                   float *GPUNN__RESTRICT o, const float *GPUNN__RESTRICT c, const float *GPUNN__RESTRICT before,
-                                   float *GPUNN__RESTRICT dh, float *GPUNN__RESTRICT dc, const float *GPUNN__RESTRICT dy)
+GPUNN__CELL(gpunn__lstm_slope,
+            (int64_t hidden, float *GPUNN__RESTRICT i, float *GPUNN__RESTRICT f, float *GPUNN__RESTRICT g,
+             float *GPUNN__RESTRICT o, const float *GPUNN__RESTRICT c, const float *GPUNN__RESTRICT before,
+             float *GPUNN__RESTRICT dh, float *GPUNN__RESTRICT dc, const float *GPUNN__RESTRICT dy),
+            (hidden, i, f, g, o, c, before, dh, dc, dy))
 {
     for (int64_t k = 0; k < hidden; k++) {
         const float out = dh[k] + dy[k], t = gpunn__tanh(c[k]), slope = dc[k] + out * o[k] * (1 - t * t);
@@ -23428,8 +23507,10 @@ GPUNN__CELL void gpunn__lstm_slope(int64_t hidden, float *GPUNN__RESTRICT i, flo
     }
 }
 
-GPUNN__CELL void gpunn__gru_cell(int64_t hidden, float *GPUNN__RESTRICT r, float *GPUNN__RESTRICT z, float *GPUNN__RESTRICT n,
-                                 const float *GPUNN__RESTRICT q, float *GPUNN__RESTRICT h, float *GPUNN__RESTRICT y)
+GPUNN__CELL(gpunn__gru_cell,
+            (int64_t hidden, float *GPUNN__RESTRICT r, float *GPUNN__RESTRICT z, float *GPUNN__RESTRICT n,
+             const float *GPUNN__RESTRICT q, float *GPUNN__RESTRICT h, float *GPUNN__RESTRICT y),
+            (hidden, r, z, n, q, h, y))
 {
     for (int64_t k = 0; k < hidden; k++) {
         r[k] = gpunn__sigmoid(r[k]);
@@ -23439,9 +23520,11 @@ GPUNN__CELL void gpunn__gru_cell(int64_t hidden, float *GPUNN__RESTRICT r, float
     }
 }
 
-GPUNN__CELL void gpunn__gru_slope(int64_t hidden, float *GPUNN__RESTRICT r, float *GPUNN__RESTRICT z, float *GPUNN__RESTRICT n,
-                                  float *GPUNN__RESTRICT q, const float *GPUNN__RESTRICT before, float *GPUNN__RESTRICT dh,
-                                  const float *GPUNN__RESTRICT dy)
+GPUNN__CELL(gpunn__gru_slope,
+            (int64_t hidden, float *GPUNN__RESTRICT r, float *GPUNN__RESTRICT z, float *GPUNN__RESTRICT n,
+             float *GPUNN__RESTRICT q, const float *GPUNN__RESTRICT before, float *GPUNN__RESTRICT dh,
+             const float *GPUNN__RESTRICT dy),
+            (hidden, r, z, n, q, before, dh, dy))
 {
     for (int64_t k = 0; k < hidden; k++) {
         const float out = dh[k] + dy[k], dn = out * (1 - z[k]) * (1 - n[k] * n[k]);
@@ -23936,7 +24019,8 @@ GPUNN__INLINE float gpunn__root(float *root, bool *rooted, bool second, float x)
     if (rooted) gpunn__roots(root, elements);                                                                                  \
     GPUNN__PASS(all, 1, text, result)
 #define GPUNN__LOOP(function, settings, states, numbers, text, result)                                                         \
-    static void function(const gpunn__update_job *j, const float *gradient, float *const *part, int grains)                    \
+    GPUNN__VECTORIZED(function, (const gpunn__update_job *j, const float *gradient, float *const *part, int grains),           \
+                      (j, gradient, part, grains))                                                                             \
     {                                                                                                                          \
         const float *setting = j->u->setting, *once = j->n.once, scale = j->n.scale, limit = j->limit;                         \
         float        root[GPUNN__PIECE];                                                                                       \
@@ -24172,7 +24256,7 @@ typedef struct gpunn__span { /* of floats, in parts that depend on its length al
     double       sum[128];
 } gpunn__span;
 
-static void gpunn__squares_task(void *arg, int thread, int threads)
+GPUNN__VECTORIZED(gpunn__squares_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     gpunn__span *s = (gpunn__span *)arg;
     int64_t      begin, end;
@@ -24204,7 +24288,7 @@ static GPUNN__STATUS gpunn__cpu_sum_of_squares(void *context, const float *value
     return GPUNN_OK;
 }
 
-static void gpunn__scale_task(void *arg, int thread, int threads)
+GPUNN__VECTORIZED(gpunn__scale_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     gpunn__span *s = (gpunn__span *)arg;
     int64_t      begin, end;

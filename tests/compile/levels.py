@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""Tests builds that choose their kernels at run time: python3 tests/compile/levels.py NATIVE CHOOSING PROGRAM ...
+
+Runs each test program at every level that the processor has. NATIVE and CHOOSING are levels.c with a build for this processor and
+with one for any: at NATIVE's level both must compute the same, to the last bit.
+"""
+import os
+import re
+import subprocess
+import sys
+
+# what GPUNN_VECTORS says, gpunn_device_name, and what /proc/cpuinfo must have
+LEVELS = (("sse2", "4 lanes", {"sse2"}), ("avx2", "AVX2", {"avx2", "fma", "bmi2"}),
+          ("avx512", "AVX-512", {"avx2", "fma", "bmi2", "avx512vl", "avx512bw", "avx512dq"}))
+
+
+def flags():
+    """What the processor has."""
+    with open("/proc/cpuinfo") as file:
+        return set((re.search(r"^flags\s*: (.*)$", file.read(), re.M) or [0, ""])[1].split())
+
+
+def run(program, level):
+    return subprocess.run([program], env=dict(os.environ, GPUNN_VECTORS=level, CMOCKA_MESSAGE_OUTPUT="TAP"), stdout=subprocess.PIPE, text=True)
+
+
+def line(good, text, skip=""):
+    print(f"{'ok' if good else 'not ok'} - {text}{skip and ' # SKIP ' + skip}", flush=True)
+    return 1
+
+
+def sums(native, choosing, level, name):
+    """That the level is taken, and what it computes where the native build has it too."""
+    wanted, found = (run(program, level).stdout.splitlines() for program in (native, choosing))
+    count = line(found[:1] and found[0].endswith(name), f"{level}: the device is {found[:1]}")
+    if not wanted[0].endswith(name):
+        return count + line(True, f"{level}: equal to -march=native", f"that is {wanted[0]}")
+    return count + line(wanted == found and len(wanted) > 5, f"{level}: equal to -march=native")
+
+
+def suite(program, level):
+    done = run(program, level)
+    print(re.sub(r"^1\.\.\d+\n", "", re.sub(r"^((?:not )?ok \d+ - )", rf"\1{level}: ", done.stdout, flags=re.M), flags=re.M), end="", flush=True)
+    if done.returncode < 0:
+        print(f"not ok - {program} died of signal {-done.returncode}")
+    return int((re.search(r"^1\.\.(\d+)$", done.stdout, re.M) or [0, 1])[1])
+
+
+def main():
+    native, choosing, *programs = sys.argv[1:]
+    count, has = 0, flags()
+    for level, name, needs in LEVELS:
+        if needs - has:
+            count += line(True, level, "the processor lacks " + " ".join(sorted(needs - has)))
+        else:
+            count += sums(native, choosing, level, name) + sum(suite(program, level) for program in programs)
+    print(f"1..{count}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
