@@ -24110,7 +24110,7 @@ static float gpunn__setting_of(gpunn_update_kind kind, const float *setting, con
  * for states that there are not and for a move. */
 typedef struct gpunn__piece {
     const float *gradient;
-    float       *part[5], rest[6][GPUNN__GRAIN], missing[3][GPUNN__PIECE], moved[GPUNN__PIECE];
+    float       *part[5], rest[5][GPUNN__GRAIN], missing[3][GPUNN__PIECE], moved[GPUNN__PIECE];
     int          grains;
 } gpunn__piece;
 
@@ -24128,17 +24128,18 @@ static int64_t gpunn__piece_count(int64_t left)
 
 static void gpunn__piece_take(gpunn__piece *piece, const gpunn_update *u, int64_t at, int64_t n)
 {
-    float *const of[] = {u->parameter, u->state[0], u->state[1], u->state[2]};
-    const bool   whole = n >= GPUNN__GRAIN;
+    const bool whole = n >= GPUNN__GRAIN;
     piece->grains = whole ? (int)n / GPUNN__GRAIN : 1;
-    piece->gradient = whole ? u->gradient + at : piece->rest[5];
-    for (int k = 0; k < 4; k++) piece->part[k] = whole ? (of[k] ? of[k] + at : piece->missing[k - 1]) : piece->rest[k];
+    piece->gradient = whole ? u->gradient + at : piece->rest[4];
+    piece->part[0] = whole ? u->parameter + at : piece->rest[0];
+    for (int k = 0; k < 3; k++)
+        piece->part[k + 1] = !whole ? piece->rest[k + 1] : u->state[k] ? u->state[k] + at : piece->missing[k];
     piece->part[4] = piece->moved;
     if (whole) return;
+    const float *const of[] = {u->parameter, u->state[0], u->state[1], u->state[2], u->gradient};
     memset(piece->rest, 0, sizeof piece->rest);
-    for (int k = 0; k < 4; k++)
+    for (int k = 0; k < 5; k++)
         if (of[k]) memcpy(piece->rest[k], of[k] + at, (size_t)n * sizeof(float));
-    memcpy(piece->rest[5], u->gradient + at, (size_t)n * sizeof(float));
 }
 
 static void gpunn__piece_give(const gpunn__piece *piece, const gpunn_update *u, int64_t at, int64_t n)
