@@ -24,7 +24,7 @@ import threading
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-RESULT = re.compile(r"^(not ok|ok) (\d+)(?: -)? ?(.*)$")
+RESULT = re.compile(r"^(not ok|ok)\b(?: \d+)?(?: -)? ?(.*)$")  # the number may be left out
 
 
 BEGINS = re.compile(r"^# test (\d+) (.*)$")  # test.h's line before a test, where it is asked for
@@ -46,7 +46,7 @@ class Verdicts:
                 before, behind = [], False
             elif result:
                 seen, behind = seen + 1, False
-                name, skip, reason = result[3].partition("# SKIP")
+                name, skip, reason = result[2].partition("# SKIP")
                 if skip:
                     said = [b[len("# skip: "):] for b in before if b.startswith("# skip: ")]
                     self.skips.append((name.strip(" -"), said[-1] if said else reason.strip() or "it did not say why"))
