@@ -288,6 +288,17 @@ def constant_of_shape(w, call, shape):
     return Constant(value.reshape(()), tuple(map(fold.dim_of, numbers(w, shape, "shape"))))
 
 
+@operation("RandomUniformLike", "RandomNormalLike")
+def random_like(w, call, x):
+    """The numbers are those of gpunn's seed, whatever this node's is."""
+    if call.op == "RandomUniformLike":
+        op, scale, shift = "rand_like", call.get("high", 1.0) - call.get("low", 0.0), call.get("low", 0.0)
+    else:
+        op, scale, shift = "randn_like", call.get("scale", 1.0), call.get("mean", 0.0)
+    drawn = w.add(op, [w.f32(w.whole(x))], ())
+    return drawn if (scale, shift) == (1, 0) else w.expr("%r * x + %r" % (scale, shift), drawn)
+
+
 @operation("Tile")
 def tile(w, call, x, repeats, axis=None):
     repeats = numbers(w, repeats, "repeats")
