@@ -45,7 +45,7 @@ class Build:
         arguments = line[1].replace("-arch=native", f"-arch=sm_{ARCHITECTURE}").replace("app.c", EXAMPLE).replace("-O3", "-O1").split()
         out, err = run(nvcc.nvcc, *arguments, self.app, "-I.", *nvcc.flags, *kernels.WARNINGS, "-Xptxas", "-v", "-keep", "-keep-dir", folder)
         self.seconds, self.said = kernels.cpu_seconds() - begin, out + err
-        run("cc", "-O1", "-I.", EXAMPLE, "-o", self.plain, "-lm")
+        run("cc", "-O1", "-march=native", "-I.", EXAMPLE, "-o", self.plain, "-lm")
 
 
 def resources(build):

@@ -82,9 +82,9 @@ class Inference(unittest.TestCase):
         self.write(name + "_inference.h", text)
         source = self.write(name + ".c", '#define %s_INFERENCE_IMPLEMENTATION\n#include "%s_inference.h"\n' % (name.upper(), name))
         main = self.write("main.c", main_text(plan, name, text))
-        call("clang", *STRICT, "-fsyntax-only", source)
-        call("gcc", *STRICT, *SANITIZERS, "-O1", "-c", source, "-o", self.path("gcc.o"))
-        call("gcc", "-std=c99", *SANITIZERS, main, self.path("gcc.o"), "-o", self.path(name))  # no -lm
+        call("gcc", *STRICT, "-fsyntax-only", source)
+        call("clang", *STRICT, *SANITIZERS, "-O0", "-c", source, "-o", self.path("sanitized.o"))
+        call("clang", "-std=c99", *SANITIZERS, main, self.path("sanitized.o"), "-o", self.path(name))  # no -lm
         return self.path(name)
 
     def results(self, plan, program, data, code=0):
