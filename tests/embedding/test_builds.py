@@ -6,6 +6,7 @@ import shutil
 from tests.embedding import COMPANION, FILES, ROOT, Case, need, program
 
 QUICK = "-O0"
+QUICK_CUDA = "-Xcicc -O0 -Xptxas -O0"
 CUDA_APP = """
 #include "gpunn.h"
 #include <stdio.h>
@@ -57,7 +58,7 @@ class CMake(Build):
 
     def test_cuda(self):
         need("nvcc")
-        self.build("cuda.c", self.ADDED, "-DGPUNN_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=90 -DCMAKE_CUDA_COMPILER=$(command -v nvcc)")
+        self.build("cuda.c", self.ADDED, f"-DGPUNN_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=90 -DCMAKE_CUDA_FLAGS='{QUICK_CUDA}' -DCMAKE_CUDA_COMPILER=$(command -v nvcc)")
         self.assertEqual(self.call("build/app"), "7 GPUs\n")
 
 
@@ -81,7 +82,7 @@ class Make(Build):
 
     def test_cuda(self):
         need("make", "pkg-config", "nvcc")
-        self.call(self.MAKE + " install CUDA=1 NVCCFLAGS=-arch=sm_90")
+        self.call(self.MAKE + f" install CUDA=1 NVCCFLAGS='-arch=sm_90 {QUICK_CUDA}'")
         self.call(f"export {self.FOUND}; cc cuda.c $(pkg-config --cflags --libs gpunn) -o shared; rm installed/lib/libgpunn.so;"
                   "cc cuda.c $(pkg-config --static --cflags --libs gpunn) -o static")
         self.assertEqual(self.call("LD_LIBRARY_PATH=$PWD/installed/lib ./shared && ./static"), "7 GPUs\n7 GPUs\n")
