@@ -90,6 +90,7 @@ static gpunn_status train(gpunn_optimizer *adam, const problem *p, int steps, do
     for (int step = 1; step <= steps && status == GPUNN_OK; step++) {
         status = write_points(p);
         if (status == GPUNN_OK) status = gpunn_train_step(adam, p->loss);
+        if (status == GPUNN_OK) status = gpunn_schedule_step(adam, 0);
         if (step == 1) (void)timespec_get(&from, TIME_UTC);
         if (status == GPUNN_OK && step * 10 % steps == 0)
             printf("step %5d: residual %.2e, edge %.2e\n", step, (double)gpunn_item(p->residual),
