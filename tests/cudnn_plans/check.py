@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Has cuDNN plan every graph that gpunn_cuda.cu can hand to it: python3 tests/cudnn_plans/check.py [libraries] [CARD...]
+"""Has cuDNN plan every graph that gpunn_cuda.cu can hand to it: python3 tests/cudnn_plans/check.py [libraries] [quick] [CARD...]
 
 cuDNN plans for a card from its description (the .json files, values of the data sheets), through the same code as a run, without
 a GPU or a driver. Needs nvcc and cuDNN 9.8 or later; without them it is a skip. `libraries`: attention is planned where the loader
-knows no folder of CUDA, as with Python's wheels; that needs root, for mounts that nobody else sees. Without arguments: all of it. TAP
-lines, for tests/run.py.
+knows no folder of CUDA, as with Python's wheels; that needs root, for mounts that nobody else sees. `quick`: attention in one type a
+pass. Without arguments: all of it. TAP lines, for tests/run.py.
 """
 import concurrent.futures
 import os
@@ -53,12 +53,12 @@ def build(nvcc):
     return ""
 
 
-def plan(card):
-    """What the program prints for a card, and how it ended."""
+def plan(card, extent):
+    """What the program prints for a card, and how it ended. extent: its arguments behind the card."""
     folders = [BUILD] + os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     environment = dict(os.environ, LD_LIBRARY_PATH=os.pathsep.join(f for f in folders if f))
     try:
-        done = subprocess.run([PROGRAM, os.path.join(HERE, card + ".json")], env=environment, stdout=subprocess.PIPE,
+        done = subprocess.run([PROGRAM, os.path.join(HERE, card + ".json"), *extent], env=environment, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, timeout=LIMIT)
         return done.stdout.decode(errors="replace"), done.returncode
     except subprocess.TimeoutExpired as late:
@@ -131,8 +131,8 @@ def main():
     if failure:
         print("".join(f"# {line}\n" for line in failure.splitlines()) + "not ok 1 - plans.cu compiles\n1..1")
         return 1
-    tests, bad = 0, 0
-    if not sys.argv[1:] or "libraries" in sys.argv[1:]:
+    tests, bad, asked = 0, 0, sys.argv[1:] or ["libraries", *CARDS]
+    if "libraries" in asked:
         places = hidden()
         if isinstance(places, str):
             tests += 1
@@ -144,8 +144,9 @@ def main():
                 print("".join(f"# {line}\n" for line in text.splitlines()), end="")
             print(f"{'ok' if good else 'not ok'} {tests} - {name}", flush=True)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        cards = [argument for argument in sys.argv[1:] if argument != "libraries"] if sys.argv[1:] else CARDS
-        for card, (text, code) in zip(cards, pool.map(plan, cards)):
+        cards = [word for word in asked if word not in ("libraries", "quick")]
+        extent = [word for word in asked if word == "quick"]
+        for card, (text, code) in zip(cards, pool.map(lambda card: plan(card, extent), cards)):
             skip = re.match(r"skip: (.*)", text)
             if skip:
                 print(f"ok {tests + 1} - cuDNN plans # SKIP {skip[1]}\n1..{tests + 1}")

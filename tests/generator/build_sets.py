@@ -1,56 +1,68 @@
 #!/usr/bin/env python3
-"""Generates and compiles the kernels of fused.c's models into one object: python3 tests/generator/build_sets.py OUT.o h|cu COMPILER FLAG...
+"""The kernels of fused.c's models: python3 tests/generator/build_sets.py generate LIST
+                                    python3 tests/generator/build_sets.py OUT.o h|cu COMPILER FLAG...
 
-fused.c lists the sets: NAME_PRECISION is specs/small/NAME.json in that precision, which fused.c reads in build/generated. h: the C
-kernels, cu: those for a GPU, by nvcc or, for the emulated one, by a C++ compiler. OUT.o.d tells ninja what they depend on.
+fused.c lists the sets: NAME_PRECISION is specs/small/NAME.json in that precision. generate writes each, and its kernels, into
+build/generated, where fused.c reads the spec, and their names into LIST. Then they are compiled into one object; h: the C kernels, cu:
+those for a GPU, by nvcc or, for the emulated one, by a C++ compiler. LIST.d and OUT.o.d tell ninja what they depend on.
 """
 import concurrent.futures
 import glob
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
+GENERATED = os.path.join(ROOT, "build", "generated")
 
 
 def sets():
     with open(os.path.join(HERE, "fused.c"), encoding="utf-8") as file:
-        return re.findall(r"^ *X\((\w+)_(f32|bf16|f16),", file.read(), re.M)
+        return ["%s_%s" % found for found in re.findall(r"^ *X\((\w+)_(f32|bf16|f16),", file.read(), re.M)]
 
 
-def build(folder, specs, model, precision, part, compiler):
-    name = os.path.join(folder, model + "_" + precision)
+def generate(name):
+    model, precision = name.rsplit("_", 1)
     with open(os.path.join(HERE, "specs", "small", model + ".json"), encoding="utf-8") as file:
         spec = dict(json.load(file), precision=precision)
-    with open(name + ".json", "w", encoding="utf-8") as file:
+    stem = os.path.join(GENERATED, name)
+    with open(stem + ".json", "w", encoding="utf-8") as file:
         json.dump(spec, file)
-    waiting = os.path.join(specs, "%d.%s.part" % (os.getpid(), os.path.basename(name)))
-    shutil.copy(name + ".json", waiting)
-    os.replace(waiting, os.path.join(specs, os.path.basename(name) + ".json"))
-    subprocess.run([sys.executable, "-m", "generator", name + ".json", "-o", name], cwd=ROOT, check=True)
-    language = ["-x", "c", "-D%s_KERNELS_IMPLEMENTATION" % os.path.basename(name).upper()]
+    subprocess.run([sys.executable, "-m", "generator", stem + ".json", "-o", stem], cwd=ROOT, check=True)
+
+
+def build(folder, name, part, compiler):
+    language = ["-x", "c", "-D%s_KERNELS_IMPLEMENTATION" % name.upper()]
     if part == "cu":
         language = ["-x", "cu" if "nvcc" in os.path.basename(compiler[0]) else "c++"]
-    subprocess.run(compiler + language + ["-I.", "-c", name + "_kernels." + part, "-o", name + ".o"], cwd=ROOT, check=True)
+    source, target = os.path.join(GENERATED, name + "_kernels." + part), os.path.join(folder, name + ".o")
+    subprocess.run(compiler + language + ["-I.", "-c", source, "-o", target], cwd=ROOT, check=True)
+
+
+def depends(target, patterns):
+    inputs = [path for pattern in patterns for path in sorted(glob.glob(os.path.join(ROOT, pattern)))]
+    with open(target + ".d", "w", encoding="utf-8") as file:
+        file.write("%s: %s\n" % (os.path.relpath(target, ROOT), " ".join(inputs)))
 
 
 def main():
-    target, part, *compiler = sys.argv[1:]
-    target, specs = os.path.abspath(target), os.path.join(ROOT, "build", "generated")
-    os.makedirs(specs, exist_ok=True)
+    target, names = os.path.abspath(sys.argv[-1] if sys.argv[1] == "generate" else sys.argv[1]), sets()
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for one in [pool.submit(build, folder, specs, model, precision, part, compiler) for model, precision in sets()]:
-            one.result()
-        subprocess.run(["ld", "-r", "-o", target] + sorted(glob.glob(os.path.join(folder, "*.o"))), check=True)
-    inputs = [path for pattern in ("generator/*.py", "generator/*.json", "templates/*", "tests/generator/specs/small/*.json",
-                                   "tests/emulator/*.h", "gpunn.h") for path in sorted(glob.glob(os.path.join(ROOT, pattern)))]
-    with open(target + ".d", "w", encoding="utf-8") as file:
-        file.write("%s: %s\n" % (os.path.relpath(target, ROOT), " ".join(inputs)))
+        if sys.argv[1] == "generate":
+            os.makedirs(GENERATED, exist_ok=True)
+            list(pool.map(generate, names))
+            with open(target, "w", encoding="utf-8") as file:
+                file.write("\n".join(names) + "\n")
+            depends(target, ["generator/*.py", "generator/*.json", "templates/*", "tests/generator/specs/small/*.json"])
+        else:
+            part, *compiler = sys.argv[2:]
+            list(pool.map(lambda name: build(folder, name, part, compiler), names))
+            subprocess.run(["ld", "-r", "-o", target] + sorted(glob.glob(os.path.join(folder, "*.o"))), check=True)
+            depends(target, ["tests/emulator/*.h", "gpunn.h"])
 
 
 if __name__ == "__main__":

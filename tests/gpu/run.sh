@@ -149,7 +149,8 @@ program() { # of a C file, the library's two objects, and kernels of its own; or
         ;;
     tests/generator/fused.c)
         own="$work/sets_c.o $work/sets_cuda.o"
-        "$PYTHON" tests/generator/build_sets.py "$work/sets_c.o" h cc -std=c99 -O1 -march=native &&
+        "$PYTHON" tests/generator/build_sets.py generate "$work/sets" &&
+            "$PYTHON" tests/generator/build_sets.py "$work/sets_c.o" h cc -std=c99 -O1 -march=native &&
             "$PYTHON" tests/generator/build_sets.py "$work/sets_cuda.o" cu "$NVCC" -std=c++17 -O3 -lineinfo -arch="$arch" $NVCC_FLAGS || return
         ;;
     tests/unit/custom.c)
