@@ -1052,66 +1052,67 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
 /* >>ops end */
 
 /* The other ops: X(ENUM, name, operands that the backward pass reads (bit i: operand i), whether it reads the result, operands
- * that have a gradient (bit i; -1: all), the rule of the result's shape (>>infer)). Their attributes and operands stand at gpunn_attributes (>>backend).
- * No node has the last two: plans have them, RELAYOUT for filters of convolutions, GROUP for fused kernels. */
-#define GPUNN_OTHER_OPS(X)                                          \
-    X(LINEAR, linear, 3, 0, 7, linear)                              \
-    X(MATMUL, matmul, 3, 0, 3, matmul)                              \
-    X(CONV1D, conv1d, 3, 0, 7, conv)                                \
-    X(CONV2D, conv2d, 3, 0, 7, conv)                                \
-    X(CONV3D, conv3d, 3, 0, 7, conv)                                \
-    X(CONV_TRANSPOSE1D, conv_transpose1d, 3, 0, 7, conv_transpose)  \
-    X(CONV_TRANSPOSE2D, conv_transpose2d, 3, 0, 7, conv_transpose)  \
-    X(CONV_TRANSPOSE3D, conv_transpose3d, 3, 0, 7, conv_transpose)  \
-    X(MAX_POOL2D, max_pool2d, 0, 0, 1, window)                      \
-    X(MAX_POOL3D, max_pool3d, 0, 0, 1, window)                      \
-    X(AVG_POOL2D, avg_pool2d, 0, 0, 1, window)                      \
-    X(AVG_POOL3D, avg_pool3d, 0, 0, 1, window)                      \
-    X(ADAPTIVE_MAX_POOL2D, adaptive_max_pool2d, 0, 0, 1, resize)    \
-    X(ADAPTIVE_MAX_POOL3D, adaptive_max_pool3d, 0, 0, 1, resize)    \
-    X(ADAPTIVE_AVG_POOL2D, adaptive_avg_pool2d, 0, 0, 1, resize)    \
-    X(ADAPTIVE_AVG_POOL3D, adaptive_avg_pool3d, 0, 0, 1, resize)    \
-    X(GRID_SAMPLE, grid_sample, 3, 0, 3, grid_sample)               \
-    X(AFFINE_GRID, affine_grid, 0, 0, 1, affine_grid)               \
-    X(INTERPOLATE, interpolate, 0, 0, 1, resize)                    \
-    X(BATCH_NORM, batch_norm, 3, 0, 7, norm)                        \
-    X(RNN, rnn, 4095, 1, 4093, recurrent)                           \
-    X(LSTM, lstm, 4095, 1, 4093, recurrent)                         \
-    X(GRU, gru, 4095, 1, 4093, recurrent)                           \
-    X(LAYER_NORM, layer_norm, 3, 0, 7, norm)                        \
-    X(RMS_NORM, rms_norm, 3, 0, 3, norm)                            \
-    X(GROUP_NORM, group_norm, 3, 0, 7, group_norm)                  \
-    X(EMBEDDING, embedding, 1, 0, 2, embedding)                     \
-    X(DROPOUT, dropout, 0, 0, 1, same)                              \
-    X(RAND_LIKE, rand_like, 0, 0, 0, same)                          \
-    X(RANDN_LIKE, randn_like, 0, 0, 0, same)                        \
-    X(PERMUTE, permute, 0, 0, 1, permute)                           \
-    X(CONCAT, concat, 0, 0, -1, concat)                             \
-    X(SLICE, slice, 0, 0, 1, slice)                                 \
-    X(PAD, pad, 0, 0, 1, pad)                                       \
-    X(EXPAND, expand, 0, 0, 1, expand)                              \
-    X(GATHER, gather, 2, 0, 1, gather)                              \
-    X(SCATTER_ADD, scatter_add, 2, 0, 5, scatter_add)               \
-    X(SUM, sum, 0, 0, 1, reduce)                                    \
-    X(GRADIENT_ENERGY, gradient_energy, 1, 0, 1, scalar)            \
-    X(MAX, max, 1, 1, 1, reduce)                                    \
-    X(CUMSUM, cumsum, 0, 0, 1, same)                                \
-    X(TOPK_INDICES, topk_indices, 0, 0, 0, topk_indices)            \
-    X(ARGMAX, argmax, 0, 0, 0, argmax)                              \
-    X(SOFTMAX, softmax, 0, 1, 1, same)                              \
-    X(LOG_SOFTMAX, log_softmax, 0, 1, 1, same)                      \
-    X(ATTENTION, scaled_dot_product_attention, 31, 1, 7, attention) \
-    X(CROSS_ENTROPY, cross_entropy, 7, 0, 1, class_loss)            \
-    X(NLL, nll, 6, 0, 1, class_loss)                                \
-    X(CTC_LOSS, ctc_loss, 15, 0, 1, ctc_loss)                       \
-    X(CUSTOM, custom, -1, 1, -1, custom)                            \
-    X(ASSIGN, assign, 0, 0, 0, assign)                              \
-    X(CAST, cast, 0, 0, 0, cast)                                    \
-    X(RELAYOUT, relayout, 0, 0, 0, same)                            \
-    X(GROUP, group, 0, 0, 0, same)
+ * that have a gradient (bit i; -1: all), traits (>>common), the rule of the result's shape (>>infer)). Their attributes and
+ * operands stand at gpunn_attributes (>>backend). No node has the last two: plans have them, RELAYOUT for filters of convolutions,
+ * GROUP for fused kernels. */
+#define GPUNN_OTHER_OPS(X)                                                                               \
+    X(LINEAR, linear, 3, 0, 7, GPUNN__PRODUCT, linear)                                                   \
+    X(MATMUL, matmul, 3, 0, 3, GPUNN__PRODUCT, matmul)                                                   \
+    X(CONV1D, conv1d, 3, 0, 7, GPUNN__CONVOLUTION, conv)                                                 \
+    X(CONV2D, conv2d, 3, 0, 7, GPUNN__CONVOLUTION, conv)                                                 \
+    X(CONV3D, conv3d, 3, 0, 7, GPUNN__CONVOLUTION, conv)                                                 \
+    X(CONV_TRANSPOSE1D, conv_transpose1d, 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose)                    \
+    X(CONV_TRANSPOSE2D, conv_transpose2d, 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose)                    \
+    X(CONV_TRANSPOSE3D, conv_transpose3d, 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose)                    \
+    X(MAX_POOL2D, max_pool2d, 0, 0, 1, GPUNN__MAX_POOL, window)                                          \
+    X(MAX_POOL3D, max_pool3d, 0, 0, 1, GPUNN__MAX_POOL, window)                                          \
+    X(AVG_POOL2D, avg_pool2d, 0, 0, 1, GPUNN__POOL, window)                                              \
+    X(AVG_POOL3D, avg_pool3d, 0, 0, 1, GPUNN__POOL, window)                                              \
+    X(ADAPTIVE_MAX_POOL2D, adaptive_max_pool2d, 0, 0, 1, GPUNN__MAX_POOL | GPUNN__ADAPTIVE_POOL, resize) \
+    X(ADAPTIVE_MAX_POOL3D, adaptive_max_pool3d, 0, 0, 1, GPUNN__MAX_POOL | GPUNN__ADAPTIVE_POOL, resize) \
+    X(ADAPTIVE_AVG_POOL2D, adaptive_avg_pool2d, 0, 0, 1, GPUNN__ADAPTIVE_POOL, resize)                   \
+    X(ADAPTIVE_AVG_POOL3D, adaptive_avg_pool3d, 0, 0, 1, GPUNN__ADAPTIVE_POOL, resize)                   \
+    X(GRID_SAMPLE, grid_sample, 3, 0, 3, 0, grid_sample)                                                 \
+    X(AFFINE_GRID, affine_grid, 0, 0, 1, GPUNN__KEEPS_F32, affine_grid)                                  \
+    X(INTERPOLATE, interpolate, 0, 0, 1, 0, resize)                                                      \
+    X(BATCH_NORM, batch_norm, 3, 0, 7, GPUNN__LOCAL, norm)                                               \
+    X(RNN, rnn, 4095, 1, 4093, GPUNN__RECURRENT, recurrent)                                              \
+    X(LSTM, lstm, 4095, 1, 4093, GPUNN__RECURRENT, recurrent)                                            \
+    X(GRU, gru, 4095, 1, 4093, GPUNN__RECURRENT, recurrent)                                              \
+    X(LAYER_NORM, layer_norm, 3, 0, 7, GPUNN__ROW_NORM, norm)                                            \
+    X(RMS_NORM, rms_norm, 3, 0, 3, GPUNN__ROW_NORM, norm)                                                \
+    X(GROUP_NORM, group_norm, 3, 0, 7, 0, group_norm)                                                    \
+    X(EMBEDDING, embedding, 1, 0, 2, 0, embedding)                                                       \
+    X(DROPOUT, dropout, 0, 0, 1, 0, same)                                                                \
+    X(RAND_LIKE, rand_like, 0, 0, 0, GPUNN__KEEPS_F32, same)                                             \
+    X(RANDN_LIKE, randn_like, 0, 0, 0, GPUNN__KEEPS_F32, same)                                           \
+    X(PERMUTE, permute, 0, 0, 1, 0, permute)                                                             \
+    X(CONCAT, concat, 0, 0, -1, 0, concat)                                                               \
+    X(SLICE, slice, 0, 0, 1, 0, slice)                                                                   \
+    X(PAD, pad, 0, 0, 1, 0, pad)                                                                         \
+    X(EXPAND, expand, 0, 0, 1, 0, expand)                                                                \
+    X(GATHER, gather, 2, 0, 1, 0, gather)                                                                \
+    X(SCATTER_ADD, scatter_add, 2, 0, 5, 0, scatter_add)                                                 \
+    X(SUM, sum, 0, 0, 1, GPUNN__KEEPS_F32, reduce)                                                       \
+    X(GRADIENT_ENERGY, gradient_energy, 1, 0, 1, GPUNN__KEEPS_F32, scalar)                               \
+    X(MAX, max, 1, 1, 1, 0, reduce)                                                                      \
+    X(CUMSUM, cumsum, 0, 0, 1, GPUNN__KEEPS_F32, same)                                                   \
+    X(TOPK_INDICES, topk_indices, 0, 0, 0, 0, topk_indices)                                              \
+    X(ARGMAX, argmax, 0, 0, 0, 0, argmax)                                                                \
+    X(SOFTMAX, softmax, 0, 1, 1, 0, same)                                                                \
+    X(LOG_SOFTMAX, log_softmax, 0, 1, 1, GPUNN__KEEPS_F32, same)                                         \
+    X(ATTENTION, scaled_dot_product_attention, 31, 1, 7, GPUNN__PRODUCT, attention)                      \
+    X(CROSS_ENTROPY, cross_entropy, 7, 0, 1, GPUNN__KEEPS_F32, class_loss)                               \
+    X(NLL, nll, 6, 0, 1, GPUNN__KEEPS_F32, class_loss)                                                   \
+    X(CTC_LOSS, ctc_loss, 15, 0, 1, GPUNN__KEEPS_F32, ctc_loss)                                          \
+    X(CUSTOM, custom, -1, 1, -1, GPUNN__KEEPS_F32, custom)                                               \
+    X(ASSIGN, assign, 0, 0, 0, GPUNN__KEEPS_F32, assign)                                                 \
+    X(CAST, cast, 0, 0, 0, 0, cast)                                                                      \
+    X(RELAYOUT, relayout, 0, 0, 0, 0, same)                                                              \
+    X(GROUP, group, 0, 0, 0, 0, same)
 
 /* Another name for its operand's memory: it takes part in shapes and gradients, but no backend runs it. */
-#define GPUNN_ALIAS_OPS(X) X(RESHAPE, reshape, 0, 0, 1, reshape)
+#define GPUNN_ALIAS_OPS(X) X(RESHAPE, reshape, 0, 0, 1, 0, reshape)
 
 /* clang-format off */
 typedef enum gpunn_op {
@@ -2918,6 +2919,35 @@ extern "C" {
 #define GPUNN__ROLLED
 #endif
 
+/* Traits of the ops that are not elementwise. */
+/* >>traits begin */
+enum {
+    GPUNN__KEEPS_F32 = 1, /* its results stay F32 where others are stored in 16 bits */
+    GPUNN__PRODUCT = 2,   /* its operands and results are stored in 16 bits */
+    GPUNN__CONVOLUTION = 4 | GPUNN__PRODUCT,
+    GPUNN__TRANSPOSED = 8 | GPUNN__CONVOLUTION,
+    GPUNN__LOCAL = 16, /* goes on with channels last where its operand has them */
+    GPUNN__POOL = 32 | GPUNN__LOCAL,
+    GPUNN__MAX_POOL = 64 | GPUNN__POOL,
+    GPUNN__ADAPTIVE_POOL = 128 | GPUNN__POOL,
+    GPUNN__ROW_NORM = 256,
+    GPUNN__RECURRENT = 512 | GPUNN__KEEPS_F32
+};
+/* >>traits end */
+
+static bool gpunn__op_is(gpunn_op op, int traits)
+{
+    int own = 0;
+    switch ((int)op) {
+#define GPUNN__X(ENUM, name, reads, reads_out, backward, traits, rule) \
+    case GPUNN_OP_##ENUM: own = traits; break;
+        GPUNN_OTHER_OPS(GPUNN__X)
+#undef GPUNN__X
+    default: break;
+    }
+    return (own & traits) == traits;
+}
+
 typedef enum gpunn__action { GPUNN__PREPARE, GPUNN__FORWARD, GPUNN__BACKWARD } gpunn__action;
 
 /* A size or place along an axis: 32 bits on a GPU, where others take long, and whose functions refuse what is larger. */
@@ -3174,18 +3204,6 @@ GPUNN__SHARED float gpunn__affine_coordinate(gpunn__extent i, gpunn__extent n, b
 }
 
 /* ---- windows of a pool -------------------------------------------------------------------------------------------------- */
-static bool gpunn__is_max_pool(gpunn_op op)
-{
-    return op == GPUNN_OP_MAX_POOL2D || op == GPUNN_OP_MAX_POOL3D || op == GPUNN_OP_ADAPTIVE_MAX_POOL2D ||
-           op == GPUNN_OP_ADAPTIVE_MAX_POOL3D;
-}
-
-static bool gpunn__is_adaptive_pool(gpunn_op op)
-{
-    return op == GPUNN_OP_ADAPTIVE_MAX_POOL2D || op == GPUNN_OP_ADAPTIVE_MAX_POOL3D || op == GPUNN_OP_ADAPTIVE_AVG_POOL2D ||
-           op == GPUNN_OP_ADAPTIVE_AVG_POOL3D;
-}
-
 typedef struct gpunn__pool_axis {
     gpunn__extent n, out, kernel, stride, padding; /* kernel 0: adaptive */
     gpunn__extent span;                            /* of the largest window */
@@ -3195,7 +3213,7 @@ typedef struct gpunn__pool_axis {
 static gpunn__pool_axis gpunn__pool_axis_of(const gpunn_step *step, int i, int64_t n, int64_t out)
 {
     gpunn__pool_axis axis = {(gpunn__extent)n, (gpunn__extent)out, 0, 0, 0, (gpunn__extent)(n / out) + 2};
-    if (!gpunn__is_adaptive_pool(step->op)) {
+    if (!gpunn__op_is(step->op, GPUNN__ADAPTIVE_POOL)) {
         axis.kernel = step->attr->kernel[i];
         axis.stride = step->attr->stride[i];
         axis.padding = step->attr->padding[i];
@@ -4188,7 +4206,7 @@ static const gpunn__op_info gpunn__op_infos[GPUNN_OP_COUNT] = {
     GPUNN_TERNARY_OPS(GPUNN__X)
 #undef GPUNN__X
 #undef K
-#define GPUNN__X(ENUM, name, reads, reads_out, backward, rule) \
+#define GPUNN__X(ENUM, name, reads, reads_out, backward, traits, rule) \
     {#name, 0, 0, {NULL, NULL}, {0, 0}, {NULL, NULL, NULL}, reads, reads_out, backward},
     GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)
 #undef GPUNN__X
@@ -4206,16 +4224,6 @@ GPUNN__PRIVATE bool gpunn__op_elementwise(gpunn_op op)
 }
 
 /* The convolutions stand side by side in GPUNN_OTHER_OPS: of 1, 2 and 3 axes, then the transposed ones. */
-GPUNN__INLINE bool gpunn__is_convolution(gpunn_op op)
-{
-    return op >= GPUNN_OP_CONV1D && op <= GPUNN_OP_CONV_TRANSPOSE3D;
-}
-
-GPUNN__INLINE bool gpunn__is_transposed(gpunn_op op)
-{
-    return op >= GPUNN_OP_CONV_TRANSPOSE1D && op <= GPUNN_OP_CONV_TRANSPOSE3D;
-}
-
 GPUNN__INLINE int gpunn__conv_axes(gpunn_op op)
 {
     return (int)(op - GPUNN_OP_CONV1D) % 3 + 1;
@@ -4270,11 +4278,6 @@ GPUNN__PRIVATE bool gpunn__op_reads_output(gpunn_op op)
     const gpunn__op_info *info = &gpunn__op_infos[op];
     return info->arity == 0 ? info->reads_out != 0 : gpunn__op_mentions(info, 'y');
 }
-static bool gpunn__is_pool(gpunn_op op)
-{
-    return gpunn__is_max_pool(op) || gpunn__is_adaptive_pool(op) || op == GPUNN_OP_AVG_POOL2D || op == GPUNN_OP_AVG_POOL3D;
-}
-
 /* ==== >>sizes ========================================================================================================= *
  * Dimensions that vary between runs. A dimension is a number from 1 on; or -k, k times the batch; or the handle of a place in the
  * model's table, where a named size is, a quotient, or a sum of products of these and the batch. Sums have one canonical form and
@@ -7832,11 +7835,6 @@ static const char *const gpunn__recurrent_names[GPUNN__RECURRENT_OPERANDS] = {
     "weight_ih_reverse", "weight_hh_reverse", "bias_ih_reverse", "bias_hh_reverse"};
 /* clang-format on */
 
-static bool gpunn__is_recurrent(gpunn_op op)
-{
-    return op == GPUNN_OP_RNN || op == GPUNN_OP_LSTM || op == GPUNN_OP_GRU;
-}
-
 /* Blocks of hidden_size rows in its weights. */
 GPUNN__PRIVATE int gpunn__gates_of(gpunn_op op)
 {
@@ -8231,7 +8229,7 @@ typedef bool (*gpunn__shape_rule)(const gpunn__inference *);
 
 /* In the order of gpunn_op, whose last members are these; the elementwise ops stand before them. */
 static const gpunn__shape_rule gpunn__shape_rules[] = {
-#define GPUNN__X(ENUM, name, reads, reads_out, backward, rule) gpunn__##rule##_rule,
+#define GPUNN__X(ENUM, name, reads, reads_out, backward, traits, rule) gpunn__##rule##_rule,
     GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)
 #undef GPUNN__X
 };
@@ -9380,7 +9378,7 @@ static gpunn_tensor *gpunn__conv_node(gpunn_op op, gpunn_tensor *x, const char *
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
     const int        axes = gpunn__conv_axes(op);
-    const bool       transposed = gpunn__is_transposed(op);
+    const bool       transposed = gpunn__op_is(op, GPUNN__TRANSPOSED);
     if (!gpunn__begin_layer(&call, gpunn_op_name(op), name, x) || !gpunn__has_axes(&call, gpunn__meta_of(x), axes) ||
         !gpunn__window_setting(&call, axes, "kernel_size", "kernel_shape", args->kernel_size, args->kernel_shape, gpunn__zeros, 1,
                                attr.kernel) ||
@@ -11789,7 +11787,7 @@ static gpunn_tensor *gpunn__cut_to(gpunn_tensor *x, const gpunn_tensor *other)
 /* The other convolution with the same weight: a convolution's gradient is the transposed one, and the other way round. */
 static gpunn_tensor *gpunn__derive_conv_input(gpunn_tensor *y, gpunn_tensor *g)
 {
-    const bool       transposed = gpunn__is_transposed(y->op);
+    const bool       transposed = gpunn__op_is(y->op, GPUNN__TRANSPOSED);
     const gpunn_op   op = (gpunn_op)(transposed ? y->op - 3 : y->op + 3);
     gpunn_attributes attr = y->attr;
     gpunn_tensor    *x = y->inputs[0], *operands[3] = {g, y->inputs[1], NULL};
@@ -11829,7 +11827,7 @@ static gpunn_tensor *gpunn__unfold(gpunn_tensor *x, const gpunn_attributes *attr
  * operands have changed sides. */
 static gpunn_tensor *gpunn__derive_conv_weight(gpunn_tensor *y, gpunn_tensor *g)
 {
-    const bool    transposed = gpunn__is_transposed(y->op);
+    const bool    transposed = gpunn__op_is(y->op, GPUNN__TRANSPOSED);
     gpunn_tensor *weight = y->inputs[1], *x = transposed ? g : y->inputs[0], *out = transposed ? y->inputs[0] : g;
     const int64_t n = out->dim[0], groups = y->attr.groups, rows = weight->dim[0] / groups, channels = weight->dim[1];
     int64_t       cells = 1, places = 1;
@@ -12545,7 +12543,7 @@ static bool gpunn__begins_chain(const gpunn__builder *b, const gpunn_tensor *t)
     if (t->op == GPUNN_OP_BATCH_NORM)
         return b->plan->training && !gpunn__evaluates(b->plan, t) && b->model->dev->info.merged_norm &&
                b->tensors[t->id].group < 0;
-    return gpunn__is_convolution(t->op) || t->op == GPUNN_OP_LINEAR;
+    return gpunn__op_is(t->op, GPUNN__CONVOLUTION) || t->op == GPUNN_OP_LINEAR;
 }
 
 /* Whether a batch norm can add a residual, and give it its gradient: an image as its own, and not what it is the norm of. */
@@ -12634,16 +12632,6 @@ static gpunn_dtype gpunn__half_of(const gpunn_model *model)
     return model->precision == GPUNN_PRECISION_F16 ? GPUNN_F16 : GPUNN_BF16;
 }
 
-static bool gpunn__is_product(gpunn_op op)
-{
-    return op == GPUNN_OP_LINEAR || op == GPUNN_OP_MATMUL || op == GPUNN_OP_ATTENTION || gpunn__is_convolution(op);
-}
-
-static bool gpunn__is_row_norm(gpunn_op op)
-{
-    return op == GPUNN_OP_LAYER_NORM || op == GPUNN_OP_RMS_NORM;
-}
-
 /* How many operands of products a value is, under any of its names, and how often it is read otherwise or seen by the program. */
 static void gpunn__count_readers(const gpunn__builder *b, const gpunn_tensor *t, int *products, int *others)
 {
@@ -12655,7 +12643,7 @@ static void gpunn__count_readers(const gpunn__builder *b, const gpunn_tensor *t,
             if (gpunn__is_alias(b->plan, reader))
                 gpunn__count_readers(b, reader, products, others);
             else
-                ++*(gpunn__is_product(reader->op) && i < 3 ? products : others);
+                ++*(gpunn__op_is(reader->op, GPUNN__PRODUCT) && i < 3 ? products : others);
         }
     }
 }
@@ -12663,12 +12651,8 @@ static void gpunn__count_readers(const gpunn__builder *b, const gpunn_tensor *t,
 static gpunn_dtype gpunn__storage_of(const gpunn_model *model, const gpunn__planned *planned, const gpunn_tensor *t)
 {
     if (t->dtype != GPUNN_F32 || t->kind != GPUNN__VALUE) return t->dtype;
-    if (gpunn__is_product(t->op)) return gpunn__half_of(model);
-    if (t->op == GPUNN_OP_AFFINE_GRID || t->op == GPUNN_OP_GRADIENT_ENERGY || t->op == GPUNN_OP_SUM ||
-        t->op == GPUNN_OP_LOG_SOFTMAX || t->op == GPUNN_OP_CUMSUM || t->op == GPUNN_OP_CROSS_ENTROPY || t->op == GPUNN_OP_NLL ||
-        t->op == GPUNN_OP_CTC_LOSS || t->op == GPUNN_OP_CUSTOM || t->op == GPUNN_OP_ASSIGN || t->op == GPUNN_OP_RAND_LIKE ||
-        t->op == GPUNN_OP_RANDN_LIKE || gpunn__is_recurrent(t->op))
-        return GPUNN_F32;
+    if (gpunn__op_is(t->op, GPUNN__PRODUCT)) return gpunn__half_of(model);
+    if (gpunn__op_is(t->op, GPUNN__KEEPS_F32)) return GPUNN_F32;
     gpunn_dtype result = GPUNN_F32;
     for (int i = 0; i < t->input_count; i++) {
         const gpunn_tensor *input = t->inputs[i];
@@ -12684,8 +12668,8 @@ static gpunn_dtype gpunn__storage_of(const gpunn_model *model, const gpunn__plan
 static bool gpunn__is_channels_last(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     if (!plan->channels_last || t->kind != GPUNN__VALUE || t->rank != 4 || t->dtype != GPUNN_F32) return false;
-    if (gpunn__is_convolution(t->op)) return true;
-    bool local = t->op == GPUNN_OP_BATCH_NORM || gpunn__is_pool(t->op) || gpunn__is_alias(plan, t);
+    if (gpunn__op_is(t->op, GPUNN__CONVOLUTION)) return true;
+    bool local = gpunn__op_is(t->op, GPUNN__LOCAL) || gpunn__is_alias(plan, t);
     if (local) return t->op != GPUNN_OP_RESHAPE && plan->tensors[t->inputs[0]->id].channels_last;
     bool last = false;
     if (!gpunn__op_elementwise(t->op)) return false;
@@ -12705,7 +12689,7 @@ static void gpunn__mark_storage(gpunn__builder *b)
     const gpunn_device *dev = model->dev;
     int64_t             largest = 0; /* result of a convolution */
     for (int id = 0; id < plan->tensor_count; id++)
-        if (b->needed[id] && gpunn__is_convolution(model->tensors[id]->op) && model->tensors[id]->rank == 4 &&
+        if (b->needed[id] && gpunn__op_is(model->tensors[id]->op, GPUNN__CONVOLUTION) && model->tensors[id]->rank == 4 &&
             gpunn__count(model->tensors[id], plan->batch) > largest)
             largest = gpunn__count(model->tensors[id], plan->batch);
     const gpunn_precision precision = gpunn__precision_of(model);
@@ -12717,7 +12701,7 @@ static void gpunn__mark_storage(gpunn__builder *b)
         plan->tensors[id].storage = plan->half ? gpunn__storage_of(model, plan->tensors, t) : t->dtype;
         plan->tensors[id].channels_last = gpunn__is_channels_last(plan, t);
         int products = 0, others = 0;
-        if (!plan->half || !b->needed[id] || !gpunn__is_row_norm(t->op) || t->kind != GPUNN__VALUE) continue;
+        if (!plan->half || !b->needed[id] || !gpunn__op_is(t->op, GPUNN__ROW_NORM) || t->kind != GPUNN__VALUE) continue;
         gpunn__count_readers(b, t, &products, &others);
         if (products > 0 && others == 0) plan->tensors[id].storage = gpunn__half_of(model);
     }
@@ -13268,7 +13252,7 @@ static bool gpunn__is_wide_bias(const gpunn__builder *b, const gpunn_tensor *t, 
 /* An operand of a product in a half plan, its bias too: weights have a 16-bit copy, of other F32 values a step makes one. */
 static bool gpunn__is_factor(const gpunn__builder *b, const gpunn_tensor *t, int operand)
 {
-    return b->plan->half && operand < 3 && gpunn__is_product(t->op) && t->inputs[operand] &&
+    return b->plan->half && operand < 3 && gpunn__op_is(t->op, GPUNN__PRODUCT) && t->inputs[operand] &&
            !gpunn__is_wide_bias(b, t, operand) &&
            b->plan->tensors[b->plan->tensors[t->inputs[operand]->id].root].storage == GPUNN_F32;
 }
@@ -13282,7 +13266,7 @@ static bool gpunn__has_mirror(const gpunn_tensor *t)
 static bool gpunn__wants_channels_last(const gpunn__builder *b, const gpunn_tensor *t, int operand)
 {
     if (!gpunn__has_layouts(t->inputs[operand])) return false;
-    if (gpunn__is_convolution(t->op)) return b->plan->channels_last && operand == 0;
+    if (gpunn__op_is(t->op, GPUNN__CONVOLUTION)) return b->plan->channels_last && operand == 0;
     if (!b->plan->tensors[t->id].channels_last) return false;
     return gpunn__op_elementwise(t->op) ? gpunn__same_shape(t->inputs[operand], t) : operand == 0;
 }
@@ -13308,7 +13292,7 @@ static bool gpunn__read_stored(gpunn__builder *b, gpunn_value *value, const gpun
 
 static bool gpunn__read_operand(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t, int operand, int at)
 {
-    if (gpunn__is_convolution(t->op) && operand == 1 && b->tensors[t->inputs[1]->id].filter >= 0) {
+    if (gpunn__op_is(t->op, GPUNN__CONVOLUTION) && operand == 1 && b->tensors[t->inputs[1]->id].filter >= 0) {
         gpunn__describe(b->plan, value, t->inputs[1]);
         if (b->plan->half) value->dtype = gpunn__half_of(b->model);
         value->channels_last = true;
@@ -13461,7 +13445,7 @@ static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
     if (slot < 0) return false;
     b->plan->tensors[end->id].value_slot = slot;
     if (!gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot)) return false;
-    if (!gpunn__is_row_norm(t->op) || !gpunn__wants_half(b, t)) return true;
+    if (!gpunn__op_is(t->op, GPUNN__ROW_NORM) || !gpunn__wants_half(b, t)) return true;
     return (b->tensors[t->id].cast = gpunn__write_half(b, step, 0, &step->out, at)) >= 0;
 }
 
@@ -13513,7 +13497,7 @@ static bool gpunn__relayout_filters(gpunn__builder *b)
     gpunn_step  *step = NULL;
     for (int pass = 0; pass < 2; pass++)
         for (int id = 0; id < plan->tensor_count && plan->channels_last; id++) {
-            const gpunn_tensor *t = b->model->tensors[id], *w = gpunn__is_convolution(t->op) ? t->inputs[1] : NULL;
+            const gpunn_tensor *t = b->model->tensors[id], *w = gpunn__op_is(t->op, GPUNN__CONVOLUTION) ? t->inputs[1] : NULL;
             if (!b->needed[id] || w == NULL || !gpunn__has_mirror(w) || !gpunn__has_layouts(w)) continue;
             if (pass == 0) {
                 count++; /* shared ones again */
@@ -13536,7 +13520,7 @@ static bool gpunn__relayout_filters(gpunn__builder *b)
 /* Whether the gradient of a convolution's weight waits for the last step. Nobody else may contribute to it. */
 static bool gpunn__gathers_filter(const gpunn__builder *b, const gpunn_tensor *t)
 {
-    const gpunn_tensor *w = gpunn__is_convolution(t->op) ? t->inputs[1] : NULL;
+    const gpunn_tensor *w = gpunn__op_is(t->op, GPUNN__CONVOLUTION) ? t->inputs[1] : NULL;
     return w && t->rank == 4 && b->plan->channels_last && w->kind == GPUNN__PARAMETER && b->tensors[w->id].uses == 1 &&
            (b->plan->half || gpunn__has_layouts(w));
 }
@@ -13638,7 +13622,7 @@ static bool gpunn__ends_norm(const gpunn__builder *b, const gpunn_tensor *t)
 static bool gpunn__is_second_part(const gpunn__builder *b, const gpunn_step *step, int i, int root)
 {
     const gpunn_tensor *t = b->model->tensors[root];
-    return gpunn__is_convolution(step->op) && i == 0 && b->tensors[root].writes > 0 && gpunn__ends_norm(b, t) &&
+    return gpunn__op_is(step->op, GPUNN__CONVOLUTION) && i == 0 && b->tensors[root].writes > 0 && gpunn__ends_norm(b, t) &&
            !b->tensors[root].retained && gpunn__residual_of(b, t);
 }
 
@@ -13678,7 +13662,7 @@ static gpunn_tensor *gpunn__node_of(const gpunn__builder *b, const gpunn_step *s
 /* Which of its gradients a step can give in 16 bits too, if that is the one of root; -1: it cannot. */
 static int gpunn__half_gradient(const gpunn__builder *b, const gpunn_step *step, int root)
 {
-    if (gpunn__is_row_norm(step->op)) return step->half.data == NULL ? 0 : -1;
+    if (gpunn__op_is(step->op, GPUNN__ROW_NORM)) return step->half.data == NULL ? 0 : -1;
     if (step->op != GPUNN_OP_GROUP) return -1;
     const gpunn__group *group = &b->groups[b->tensors[gpunn__node_of(b, step)->id].group];
     for (int i = 0; i < step->input_count; i++) {
@@ -20768,7 +20752,7 @@ GPUNN__VECTORIZED(gpunn__conv_dbias, (void *arg, int index, int threads), (arg, 
 GPUNN__PRIVATE gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *step)
 {
     const gpunn_attributes *attr = step->attr;
-    const bool              transposed = gpunn__is_transposed(step->op);
+    const bool              transposed = gpunn__op_is(step->op, GPUNN__TRANSPOSED);
     const gpunn_value      *in = &step->in[0], *out = step->backward ? &step->grad_out : &step->out;
     const gpunn_value      *x = transposed ? out : in, *y = transposed ? in : out;
     const int               axes = x->rank - 2;
@@ -20933,8 +20917,8 @@ GPUNN__PRIVATE gpunn__pool gpunn__pool_shape(const gpunn_step *step)
     memset(&p, 0, sizeof p);
     p.volumes = x->dim[0] * x->dim[1];
     gpunn__pool_axes(step, &p.z, &p.y, &p.x);
-    p.average = !gpunn__is_max_pool(step->op);
-    p.count_exclude_pad = gpunn__is_adaptive_pool(step->op) || step->attr->count_exclude_pad;
+    p.average = !gpunn__op_is(step->op, GPUNN__MAX_POOL);
+    p.count_exclude_pad = gpunn__op_is(step->op, GPUNN__ADAPTIVE_POOL) || step->attr->count_exclude_pad;
     p.global = p.z.kernel == p.z.n && p.y.kernel == p.y.n && p.x.kernel == p.x.n && y->count == p.volumes &&
                p.z.padding + p.y.padding + p.x.padding == 0;
     p.at_bytes = p.average || !step->training ? 0 : p.z.span * p.y.span * p.x.span <= 256 ? 1 : 4;
@@ -28641,7 +28625,7 @@ static const char *gpunn__kind_name(gpunn_update_kind kind)
 /* The layer whose entry a value is. Those of recurrent layers, of which several may have one name, list their parameters. */
 static const char *gpunn__entry_layer(const gpunn_tensor *t)
 {
-    return gpunn__is_recurrent(t->op) ? NULL : t->layer;
+    return gpunn__op_is(t->op, GPUNN__RECURRENT) ? NULL : t->layer;
 }
 
 /* How the file calls a tensor: its name, or its layer's where no tensor has that one, or a new one from its number. */
@@ -28692,7 +28676,7 @@ static gpunn_init gpunn__usual_init(const gpunn_tensor *layer, const gpunn_tenso
 {
     gpunn_init init = {GPUNN_INIT_DEFAULT, 0, 0};
     if (layer == NULL) return init;
-    if (layer->op == GPUNN_OP_LINEAR || gpunn__is_convolution(layer->op)) {
+    if (layer->op == GPUNN_OP_LINEAR || gpunn__op_is(layer->op, GPUNN__CONVOLUTION)) {
         init.kind = GPUNN_INIT_KAIMING_UNIFORM;
         init.a = 1;
         for (int i = 1; i < layer->inputs[1]->rank; i++) init.a *= (float)layer->inputs[1]->dim[i];
@@ -28771,7 +28755,7 @@ static bool gpunn__told_is_usual(const gpunn_tensor *t, const gpunn__told *a, co
 {
     if (a->kind == GPUNN__A_AXES) return t->attr.axes == (1u << t->inputs[0]->rank) - 1;
     if (a->kind == GPUNN__A_ROW) return t->attr.ignore_index < 0;
-    if (gpunn__is_pool(t->op) && strcmp(a->name, "stride") == 0)
+    if (gpunn__op_is(t->op, GPUNN__POOL) && strcmp(a->name, "stride") == 0)
         return memcmp(t->attr.stride, t->attr.kernel, sizeof t->attr.stride) == 0;
     return gpunn__told_number(t, a) == (a->kind == GPUNN__A_FLOAT ? (double)(float)key->otherwise : key->otherwise);
 }
@@ -28804,7 +28788,7 @@ static void gpunn__emit_conv(gpunn__writer *w, const gpunn_tensor *t)
     int                     output_padding[3];
     gpunn__emitf(w, ", \"out_channels\": %lld", (long long)t->dim[1]);
     gpunn__emit_window(w, "kernel_size", attr->kernel, axes);
-    if (!gpunn__is_transposed(t->op)) return;
+    if (!gpunn__op_is(t->op, GPUNN__TRANSPOSED)) return;
     for (int i = 0; i < axes; i++) { /* what gpunn__transposed_sizes has added */
         int64_t size = (t->inputs[0]->dim[2 + i] - 1) * attr->stride[i] - 2 * (int64_t)attr->padding[i];
         output_padding[i] = (int)(t->dim[2 + i] - size - (int64_t)attr->dilation[i] * (attr->kernel[i] - 1) - 1);
@@ -28955,7 +28939,7 @@ static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
         break;
     default: break;
     }
-    const bool affine = t->op == GPUNN_OP_LINEAR || gpunn__is_convolution(t->op);
+    const bool affine = t->op == GPUNN_OP_LINEAR || gpunn__op_is(t->op, GPUNN__CONVOLUTION);
     const bool biased = affine || (t->op == GPUNN_OP_LAYER_NORM && t->inputs[1]);
     if (biased && t->inputs[2] == NULL) gpunn__emitf(w, ", \"bias\": false");
     if ((affine || t->op == GPUNN_OP_EMBEDDING) && !gpunn__is_own(t, t->inputs[1])) {
@@ -29041,7 +29025,7 @@ static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, in
         gpunn__emitf(w, ", \"id\": ");
         gpunn__emit_name(w, "", id);
     }
-    if (layer || gpunn__is_recurrent(t->op))
+    if (layer || gpunn__op_is(t->op, GPUNN__RECURRENT))
         operands = 1;
     else if (t->op == GPUNN_OP_CROSS_ENTROPY || t->op == GPUNN_OP_NLL)
         operands = 2;
@@ -31372,7 +31356,7 @@ static double gpunn__step_flops(const gpunn_step *step)
     if (!step->backward) return product;
     if (step->op == GPUNN_OP_ATTENTION) return 2.5 * product; /* the scores again, and four products */
     for (int i = 0; i < step->input_count && i < 2; i++) wanted += step->grad_in[i].data != NULL;
-    return product * (step->op == GPUNN_OP_RNN || step->op == GPUNN_OP_LSTM || step->op == GPUNN_OP_GRU ? 2 : wanted);
+    return product * (gpunn__op_is(step->op, GPUNN__RECURRENT) ? 2 : wanted);
 }
 
 static double gpunn__value_bytes(const gpunn_value *value)

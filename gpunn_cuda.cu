@@ -5818,10 +5818,10 @@ static gpunn__pool gpunn__pool_of(const gpunn_step *step)
     gpunn__pool        p;
     memset(&p, 0, sizeof p);
     gpunn__pool_axes(step, &p.z, &p.y, &p.x);
-    p.average = !gpunn__is_max_pool(step->op);
+    p.average = !gpunn__op_is(step->op, GPUNN__MAX_POOL);
     p.at_bytes = p.average || !step->training ? 0 : gpunn__pool_cells(&p) <= 256 ? 1 : 4;
     p.results = y->count, p.cells = x->count;
-    p.count_exclude_pad = gpunn__is_adaptive_pool(step->op) || step->attr->count_exclude_pad;
+    p.count_exclude_pad = gpunn__op_is(step->op, GPUNN__ADAPTIVE_POOL) || step->attr->count_exclude_pad;
     p.at = step->saved;
     p.from = from->data, p.from_dtype = from->dtype;
     p.to = to->data, p.to_dtype = to->dtype;

@@ -380,7 +380,7 @@ class _Emitter:
             self.statement("static const float %s[] = {%s};" % (self.helper(t, "values"), ", ".join(map(number, t.values))))
         elif t.kind == "parameter":
             self.statement("gpunn_init %s = %s;" % (self.helper(t, "init"), self.init(t)))
-        elif t.op in ("rnn", "lstm", "gru"):
+        elif t.op in table.having("RECURRENT"):
             weights = [self.operand(i) for i in t.inputs[4:] if i is not None]
             self.statement("gpunn_tensor *%s[] = {%s};" % (self.helper(t, "weights"), ", ".join(weights)))
         elif t.op in ("concat", "custom") or t.kind == "value" and table.ops()[t.op].term:

@@ -12,16 +12,15 @@ from .graph import MAX_INT, shape_text
 GIVEN = ("input", "parameter", "buffer", "constant")
 VIEWS = ("reshape", "dropout")
 IN_PLACE = ("softmax", "log_softmax", "cumsum", "layer_norm", "rms_norm", "group_norm", "batch_norm")  # and elementwise ops
-CONVOLUTIONS = tuple("conv%s%dd" % (kind, axes) for kind in ("", "_transpose") for axes in (1, 2, 3))
+CONVOLUTIONS = table.having("CONVOLUTION")
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 REASONS = {
     "cross_entropy": "a loss; leave it out of \"outputs\"", "nll": "a loss; leave it out of \"outputs\"",
     "ctc_loss": "a loss; leave it out of \"outputs\"", "gradient_energy": "a loss; leave it out of \"outputs\"",
     "custom": "its code is the program's own; write it as an expr"}
-SUPPORTED = frozenset(CONVOLUTIONS + VIEWS + IN_PLACE + tuple(GATES) + tuple(
-    kind + axes for kind in ("max_pool", "avg_pool", "adaptive_max_pool", "adaptive_avg_pool") for axes in ("2d", "3d")) + (
-        "linear", "matmul", "embedding", "permute", "concat", "slice", "pad", "expand", "gather", "scatter_add", "cast", "sum", "max",
-        "argmax", "topk_indices", "interpolate", "scaled_dot_product_attention"))
+SUPPORTED = frozenset(CONVOLUTIONS + table.having("POOL") + VIEWS + IN_PLACE + tuple(GATES) + (
+    "linear", "matmul", "embedding", "permute", "concat", "slice", "pad", "expand", "gather", "scatter_add", "cast", "sum", "max",
+    "argmax", "topk_indices", "interpolate", "scaled_dot_product_attention"))
 
 
 class Refused(Exception):

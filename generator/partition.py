@@ -8,16 +8,12 @@ kernel (lower.py says so) and no two kernels wait for each other. What the runti
 from dataclasses import replace
 
 from . import lower, table
-from .graph import POOLS, measure
-from .lower import CLASS_LOSSES, ROW_NORMS, ROW_OPS, Group, Infeasible, called, identifier
+from .graph import measure
+from .lower import CLASS_LOSSES, ROW_OPS, Group, Infeasible, called, identifier
 from .program import Instance, Kernel, KernelSet
 
-CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-PRODUCTS = ("linear", "matmul", "scaled_dot_product_attention") + CONVOLUTIONS
-ROW_NORMS = ("layer_norm", "rms_norm")
-F32_RESULTS = ("affine_grid", "gradient_energy", "sum", "log_softmax", "cumsum", "rnn", "lstm", "gru", "ctc_loss",
-               "custom", "rand_like", "randn_like") + CLASS_LOSSES
-LOCAL_OPS = ("batch_norm",) + POOLS
+CONVOLUTIONS, PRODUCTS, ROW_NORMS = table.having("CONVOLUTION"), table.having("PRODUCT"), table.having("ROW_NORM")
+F32_RESULTS, LOCAL_OPS = table.having("KEEPS_F32"), table.having("LOCAL")
 SAMPLE = 32  # the batch at which bytes are compared
 
 

@@ -1,10 +1,10 @@
 """What --report prints: the kernels, and launches and bytes with and without them."""
 from . import lower, partition, schedule, table
-from .graph import POOLS, measure
+from .graph import measure
 from .lower import BYTES, CLASS_LOSSES, ROW_NORMS, called
 
 LAYERS = partition.PRODUCTS
-NOT_COUNTED = LAYERS + POOLS + ("grid_sample", "affine_grid", "interpolate", "permute", "concat", "slice", "pad", "gather",
+NOT_COUNTED = LAYERS + table.having("POOL") + ("grid_sample", "affine_grid", "interpolate", "permute", "concat", "slice", "pad", "gather",
                                  "scatter_add", "argmax", "embedding", "expand", "cumsum", "topk_indices", "ctc_loss", "custom",
                                  "rand_like", "randn_like")
 

@@ -3,15 +3,16 @@ import json
 import os
 import re
 from collections import namedtuple
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 
 from . import floats
 
 HEADER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "gpunn.h")
 
 # arity: 0 for ops that are not elementwise, which have no attributes, forward and derivatives here. attrs: (name, default), ...
-# gradients: of operands, bit k; -1: all. term: of a loss, which has no builder in C.
-Op = namedtuple("Op", "name enum arity attrs forward derivatives gradients term", defaults=(False,))
+# gradients: of operands, bit k; -1: all. term: of a loss, which has no builder in C. traits: bits of read_traits.
+Op = namedtuple("Op", "name enum arity attrs forward derivatives gradients term traits", defaults=(False, 0))
 
 # A builder outside the elementwise tables; kind: SOURCE OP LAYER STACK. operands: a number, MANY or OWN. default: a number, True,
 # False, NEEDED, NONE or EMPTY.
@@ -80,10 +81,25 @@ def elementwise(kind, fields):
     return Op(fields[1], fields[0], arity, attrs, forward, derivatives, gradients, kind.startswith("LOSS"))
 
 
-def other(fields):
-    if len(fields) != 6:
+def other(fields, traits):
+    if len(fields) != 7:
         raise TableError("the op '%s' has %d columns" % (fields[1] if len(fields) > 1 else "?", len(fields)))
-    return Op(fields[1], fields[0], 0, (), None, (), int(fields[4]))
+    return Op(fields[1], fields[0], 0, (), None, (), int(fields[4]), traits=bits(fields[5], traits))
+
+
+def bits(text, traits):
+    """The value of names and numbers with | between."""
+    parts = [part.strip() for part in text.split("|")]
+    return reduce(or_, (int(part) if part.isdigit() else traits[part[len("GPUNN__"):]] for part in parts))
+
+
+def read_traits(text):
+    """{name: bits}, each behind those that it is made of."""
+    own, _ = lines(text, "traits")
+    result = {}
+    for name, value in re.findall(r"GPUNN__(\w+) = ([^,}]*)", own):
+        result[name] = bits(value, result)
+    return result
 
 
 def number(text):
@@ -125,12 +141,13 @@ def lines(text, word):
 def read(text):
     """All ops of a gpunn.h, by name in the order of its enum."""
     own, rest = lines(text, "ops")
+    traits = read_traits(text)
     defines = re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(UNARY[12]?|BINARY|LOSS1?|TERNARY)_OPS\(X\)(.*)$", own, re.M)
     defines += re.findall(r"^[ \t]*#[ \t]*define[ \t]+GPUNN_(OTHER|ALIAS)_OPS\(X\)(.*)$", rest, re.M)
     result = {}
     for kind, body in defines:
         for fields in entries(body):
-            op = other(fields) if kind in ("OTHER", "ALIAS") else elementwise(kind, fields)
+            op = other(fields, traits) if kind in ("OTHER", "ALIAS") else elementwise(kind, fields)
             if op.name in result:
                 raise TableError("the op '%s' is listed twice" % op.name)
             result[op.name] = op
@@ -205,6 +222,16 @@ def header():
 @lru_cache(maxsize=None)
 def ops():
     return read(header())
+
+
+@lru_cache(maxsize=None)
+def traits():
+    return read_traits(header())
+
+
+def having(trait):
+    """The ops that have a trait of gpunn.h's enum, by name."""
+    return tuple(op.name for op in ops().values() if op.traits & traits()[trait] == traits()[trait])
 
 
 @lru_cache(maxsize=None)

@@ -30,14 +30,19 @@ class Table(unittest.TestCase):
         self.assertEqual((ops["batch_norm"].arity, ops["batch_norm"].gradients), (0, 7))
         self.assertEqual((ops["argmax"].gradients, ops["concat"].gradients, ops["where"].gradients), (0, -1, 6))
         self.assertIn("reshape", ops)
+        self.assertEqual(table.having("RECURRENT"), ("rnn", "lstm", "gru"))
+        self.assertEqual(table.having("CONVOLUTION"), table.having("PRODUCT")[2:-1])
+        self.assertTrue(set(table.having("RECURRENT")) < set(table.having("KEEPS_F32")))
 
     def test_layout_of_the_header_does_not_matter(self):
         begin, end = self.header.index("/* >>ops begin */"), self.header.index("typedef enum gpunn_op")
-        text = self.header[begin:end]
+        traits = "/* >>traits %s */"
+        text = self.header[begin:end] + self.header[self.header.index(traits % "begin"):self.header.index(traits % "end")] + traits % "end"
         for changed in (text.replace("\n", "\r\n"), re.sub(r" *\\\n", "   \\\\\n", text), re.sub(r"\\\n *", " ", text),
                         text.replace(", ", " ,  /* note */ "), text.replace("(x", "( x")):
             found = table.read(changed)
             self.assertEqual(list(found), list(table.ops()))
+            self.assertEqual([op.traits for op in found.values()], [op.traits for op in table.ops().values()])
             graph = ir.Graph()  # spaces may differ: compare what the texts mean
             names = {name: graph.count(i, 1) for i, name in enumerate("xabcyg")}
             for name, op in table.ops().items():
@@ -67,7 +72,7 @@ class Table(unittest.TestCase):
             table.Argument("reduction", "REDUCTION", 0, ""), table.Argument("delta", "POSITIVE", 1, "")), "torch.nn.HuberLoss."))
 
     def test_a_table_of_another_form_is_refused(self):
-        table_text = "/* >>ops begin */\n#define GPUNN_UNARY_OPS(X) %s\n/* >>ops end */"
+        table_text = "/* >>traits begin */ /* >>traits end */ /* >>ops begin */\n#define GPUNN_UNARY_OPS(X) %s\n/* >>ops end */"
         self.assertEqual(list(table.read(table_text % "X(RELU, relu, x, g)")), ["relu"])
         for body in ("X(RELU, relu, x)", "X(RELU, relu, x, g) Y(A)", "X(RELU, relu, x, g", "X(A, a, x, g) X(A, a, x, g)"):
             with self.assertRaises(table.TableError, msg=body):
