@@ -2954,10 +2954,25 @@ typedef enum gpunn__action { GPUNN__PREPARE, GPUNN__FORWARD, GPUNN__BACKWARD } g
 #ifdef GPUNN__COMPANION
 typedef int      gpunn__extent;
 typedef unsigned gpunn__unsigned;
+enum { GPUNN__ROOM_ALIGN = 256 }; /* bytes */
 #else
 typedef int64_t  gpunn__extent;
 typedef uint64_t gpunn__unsigned;
+enum { GPUNN__ROOM_ALIGN = 64 };
 #endif
+
+/* A block that is handed out piece by piece, each aligned; without a base the pieces are only counted. */
+typedef struct gpunn__room {
+    char  *base;
+    size_t bytes;
+} gpunn__room;
+
+static void *gpunn__room_take(gpunn__room *room, size_t bytes)
+{
+    void *at = room->base ? room->base + room->bytes : NULL;
+    room->bytes += (bytes + GPUNN__ROOM_ALIGN - 1) / GPUNN__ROOM_ALIGN * GPUNN__ROOM_ALIGN;
+    return at;
+}
 
 /* Element i of I64, I32 or U8 storage. */
 GPUNN__SHARED int64_t gpunn__integer(const void *data, gpunn_dtype dtype, int64_t i)
@@ -14277,28 +14292,19 @@ static GPUNN__STATUS gpunn__prepare_steps(gpunn__builder *b)
 }
 
 /* ---- making one ------------------------------------------------------------------------------------------------------ */
-/* Hands out parts of one block, or only counts their bytes while base is NULL. */
-static void *gpunn__take_table(char *base, size_t *used, int count, size_t item)
-{
-    *used = (*used + 15) / 16 * 16;
-    void *part = base ? base + *used : NULL;
-    *used += (size_t)count * item;
-    return part;
-}
-
 static size_t gpunn__plan_tables(gpunn__plan *plan, char *base)
 {
-    size_t used = 0;
-    int    n = plan->tensor_count;
-    plan->outputs = (gpunn_tensor **)gpunn__take_table(base, &used, plan->output_count, sizeof *plan->outputs);
-    plan->seed = (gpunn__lent *)gpunn__take_table(base, &used, plan->seeded ? plan->output_count : 0, sizeof *plan->seed);
-    plan->tensors = (gpunn__planned *)gpunn__take_table(base, &used, n, sizeof *plan->tensors);
-    plan->inputs = (int *)gpunn__take_table(base, &used, n, sizeof(int));
-    plan->reached = (int *)gpunn__take_table(base, &used, n, sizeof(int));
-    plan->first_write = (bool **)gpunn__take_table(base, &used, n, sizeof *plan->first_write);
-    plan->was_reached = (bool *)gpunn__take_table(base, &used, n, sizeof *plan->was_reached);
-    plan->sizes = (int64_t *)gpunn__take_table(base, &used, plan->size_count, sizeof *plan->sizes);
-    return used;
+    gpunn__room room = {base, 0};
+    int         n = plan->tensor_count;
+    plan->outputs = (gpunn_tensor **)gpunn__room_take(&room, (size_t)(plan->output_count) * sizeof *plan->outputs);
+    plan->seed = (gpunn__lent *)gpunn__room_take(&room, (size_t)(plan->seeded ? plan->output_count : 0) * sizeof *plan->seed);
+    plan->tensors = (gpunn__planned *)gpunn__room_take(&room, (size_t)(n) * sizeof *plan->tensors);
+    plan->inputs = (int *)gpunn__room_take(&room, (size_t)(n) * sizeof(int));
+    plan->reached = (int *)gpunn__room_take(&room, (size_t)(n) * sizeof(int));
+    plan->first_write = (bool **)gpunn__room_take(&room, (size_t)(n) * sizeof *plan->first_write);
+    plan->was_reached = (bool *)gpunn__room_take(&room, (size_t)(n) * sizeof *plan->was_reached);
+    plan->sizes = (int64_t *)gpunn__room_take(&room, (size_t)(plan->size_count) * sizeof *plan->sizes);
+    return room.bytes;
 }
 
 /* Ids of tensors of groups at most: every node, the operands of each, and those of a pattern that is being tried. */
@@ -14311,14 +14317,14 @@ static int gpunn__most_ids(const gpunn_model *model)
 
 static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
 {
-    size_t used = 0;
-    b->needed = (bool *)gpunn__take_table(base, &used, n, sizeof(bool));
-    b->scratch = (bool *)gpunn__take_table(base, &used, n, sizeof(bool));
-    b->tensors = (gpunn__draft *)gpunn__take_table(base, &used, n, sizeof *b->tensors);
-    b->order = (int *)gpunn__take_table(base, &used, n, sizeof(int));
-    b->groups = (gpunn__group *)gpunn__take_table(base, &used, n + 1, sizeof *b->groups);
-    b->ids = (int *)gpunn__take_table(base, &used, b->model->kernels ? gpunn__most_ids(b->model) : 0, sizeof(int));
-    return used;
+    gpunn__room room = {base, 0};
+    b->needed = (bool *)gpunn__room_take(&room, (size_t)(n) * sizeof(bool));
+    b->scratch = (bool *)gpunn__room_take(&room, (size_t)(n) * sizeof(bool));
+    b->tensors = (gpunn__draft *)gpunn__room_take(&room, (size_t)(n) * sizeof *b->tensors);
+    b->order = (int *)gpunn__room_take(&room, (size_t)(n) * sizeof(int));
+    b->groups = (gpunn__group *)gpunn__room_take(&room, (size_t)(n + 1) * sizeof *b->groups);
+    b->ids = (int *)gpunn__room_take(&room, (size_t)(b->model->kernels ? gpunn__most_ids(b->model) : 0) * sizeof(int));
+    return room.bytes;
 }
 
 /* ---- sizes of a plan ---- */
@@ -23670,12 +23676,9 @@ static gpunn__recurrent_job gpunn__recurrent_of(const gpunn_step *step)
     return j;
 }
 
-/* Hands out the next `count` floats of the workspace, aligned; NULL while it is only measured. */
-static float *gpunn__recurrent_take(const gpunn__recurrent_job *j, int64_t *used, int64_t count)
+static float *gpunn__recurrent_take(gpunn__room *room, int64_t count)
 {
-    float *taken = j->step->workspace ? (float *)j->step->workspace + *used : NULL;
-    *used += gpunn__round_up(count, GPUNN__ALIGN / (int64_t)sizeof(float));
-    return taken;
+    return (float *)gpunn__room_take(room, (size_t)count * sizeof(float));
 }
 
 /* This direction's part of a state, [directions, n, hidden]; NULL: none. */
@@ -23739,14 +23742,14 @@ static GPUNN__STATUS gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step,
     gpunn__recurrent_products(&j);
     const int64_t packed_count = (int64_t)(gpunn__recurrent_packed_bytes(&j) / sizeof(float));
     const int     threads = gpunn__cpu_threads(cpu, chunk * states / 8 * rows);
-    int64_t       used = 0;
-    float        *bias = gpunn__recurrent_take(&j, &used, rows);
-    j.h = gpunn__recurrent_take(&j, &used, states);
-    j.c = gpunn__recurrent_take(&j, &used, states);
-    float     *packed = step->training ? gpunn__recurrent_take(&j, &used, packed_count) : (float *)step->cache;
-    float     *gates = step->training ? (float *)step->saved : gpunn__recurrent_take(&j, &used, kept);
+    gpunn__room   room = {(char *)step->workspace, 0};
+    float        *bias = gpunn__recurrent_take(&room, rows);
+    j.h = gpunn__recurrent_take(&room, states);
+    j.c = gpunn__recurrent_take(&room, states);
+    float     *packed = step->training ? gpunn__recurrent_take(&room, packed_count) : (float *)step->cache;
+    float     *gates = step->training ? (float *)step->saved : gpunn__recurrent_take(&room, kept);
     const bool fill = step->training || step->cache_version != step->state->weights_version;
-    float     *scratch = gpunn__recurrent_take(&j, &used, 0);
+    float     *scratch = gpunn__recurrent_take(&room, 0);
     size_t     scratch_bytes = 0;
     for (j.direction = 0; j.direction < j.directions; j.direction++) {
         j.h_0 = gpunn__recurrent_state(&j, step->in[GPUNN__H_0].data);
@@ -23778,7 +23781,7 @@ static GPUNN__STATUS gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step,
         step->cache_version = step->state->weights_version;
         return GPUNN_OK;
     }
-    step->workspace_bytes = (size_t)used * sizeof(float) + scratch_bytes;
+    step->workspace_bytes = room.bytes + scratch_bytes;
     if (step->training)
         step->saved_bytes = (size_t)(j.directions * kept) * sizeof(float);
     else
@@ -23862,15 +23865,15 @@ static GPUNN__STATUS gpunn__recurrent_backward(gpunn__cpu *cpu, gpunn_step *step
     const int64_t        states = j.batch * j.hidden, share = j.length * j.batch * j.width, chunk = gpunn__recurrent_chunk(&j);
     const bool           lstm = step->op == GPUNN_OP_LSTM, run = action == GPUNN__BACKWARD;
     const int            threads = gpunn__cpu_threads(cpu, chunk * states / 8 * j.gates * j.hidden);
-    int64_t              used = 0;
+    gpunn__room          room = {(char *)step->workspace, 0};
     gpunn__recurrent_products(&j);
-    float *zeros = gpunn__recurrent_take(&j, &used, j.hidden);
-    j.h = gpunn__recurrent_take(&j, &used, states);
-    j.c = gpunn__recurrent_take(&j, &used, states);
-    float *packed = gpunn__recurrent_take(&j, &used, (int64_t)(gpunn__recurrent_packed_bytes(&j) / sizeof *packed));
-    float *sums = gpunn__recurrent_take(&j, &used, j.width);
-    float *weight_sums = gpunn__recurrent_take(&j, &used, j.gates * j.hidden * (j.in + j.hidden));
-    float *scratch = gpunn__recurrent_take(&j, &used, 0);
+    float *zeros = gpunn__recurrent_take(&room, j.hidden);
+    j.h = gpunn__recurrent_take(&room, states);
+    j.c = gpunn__recurrent_take(&room, states);
+    float *packed = gpunn__recurrent_take(&room, (int64_t)(gpunn__recurrent_packed_bytes(&j) / sizeof *packed));
+    float *sums = gpunn__recurrent_take(&room, j.width);
+    float *weight_sums = gpunn__recurrent_take(&room, j.gates * j.hidden * (j.in + j.hidden));
+    float *scratch = gpunn__recurrent_take(&room, 0);
     size_t scratch_bytes = 0;
     j.zeros = zeros;
     if (run) memset(zeros, 0, (size_t)j.hidden * sizeof *zeros);
@@ -23897,7 +23900,7 @@ static GPUNN__STATUS gpunn__recurrent_backward(gpunn__cpu *cpu, gpunn_step *step
             for (int64_t k = 0; to && k < states; k++) to[k] = step->accumulate[i] ? to[k] + from[k] : from[k];
         }
     }
-    if (!run) step->workspace_bytes = (size_t)used * sizeof(float) + scratch_bytes;
+    if (!run) step->workspace_bytes = room.bytes + scratch_bytes;
     return GPUNN_OK;
 }
 
@@ -24459,17 +24462,18 @@ static GPUNN__STATUS gpunn__cpu_custom(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     call.user = op->user;
     call.threads = cpu->threads;
     for (int i = 0; i < step->input_count && step->backward; i++) grad_in[i] = step->grad_in[i];
-    size_t own = op->workspace ? op->workspace(&call, step->backward) : 0, at = (own + 63) / 64 * 64;
+    gpunn__room room = {(char *)step->workspace, 0};
+    void *const own = gpunn__room_take(&room, op->workspace ? op->workspace(&call, step->backward) : 0);
+    call.workspace = room.bytes ? own : NULL;
     for (int i = 0; i < step->input_count && step->backward; i++) {
         if (grad_in[i].data == NULL) continue;
-        if (action != GPUNN__PREPARE && step->accumulate[i]) grad_in[i].data = (char *)step->workspace + at;
-        at += ((size_t)grad_in[i].count * sizeof(float) + 63) / 64 * 64;
+        void *aside = gpunn__room_take(&room, (size_t)grad_in[i].count * sizeof(float));
+        if (action != GPUNN__PREPARE && step->accumulate[i]) grad_in[i].data = aside;
     }
     if (action == GPUNN__PREPARE) {
-        step->workspace_bytes = at;
+        step->workspace_bytes = room.bytes;
         return GPUNN_OK;
     }
-    call.workspace = own ? step->workspace : NULL;
     int code = (step->backward ? op->backward : op->forward)(&call);
     if (code != 0) return gpunn__cpu_fail(cpu, GPUNN_ERR_DEVICE, "the function of op '%s' failed with %d", op->name, code);
     for (int i = 0; i < step->input_count && step->backward; i++) {

@@ -193,6 +193,12 @@ __device__ __forceinline__ unsigned short gpunn__to_half(float x, gpunn_dtype dt
     return x != x ? (unsigned short)0x7FFF : (unsigned short)((bits + 0x7FFFu + (bits >> 16 & 1)) >> 16);
 }
 
+/* Of numbers in F32 or 16 bits. */
+static size_t gpunn__bytes(gpunn_dtype dtype, int64_t count)
+{
+    return (size_t)count * (dtype == GPUNN_F32 ? 4 : 2);
+}
+
 /* x + n; NULL, which nothing may be added to, stays NULL. */
 template <class T, class N> __host__ __device__ __forceinline__ T *gpunn__beyond(T *x, N n)
 {
@@ -1854,7 +1860,8 @@ static gpunn_status gpunn__map_backward(gpunn__cuda *cuda, gpunn_step *step, gpu
     const gpunn__map_facts *facts = &gpunn__map_ops[step->op].facts;
     gpunn_value             full[3] = {}; /* gradients of broadcast operands at the result's size: grad_out, or computed */
     bool                    sums[3] = {}; /* .. which then are summed */
-    size_t                  area[3], used = 0, workspace = 0;
+    gpunn__room             room = {(char *)step->workspace, 0};
+    size_t                  workspace = 0;
     unsigned                computed = 0;
     for (int i = 0; i < step->input_count; i++) {
         if (step->grad_in[i].data == NULL) continue;
@@ -1862,26 +1869,25 @@ static gpunn_status gpunn__map_backward(gpunn__cuda *cuda, gpunn_step *step, gpu
         if (!sums[i] || !(facts->passed >> i & 1)) computed |= 1u << i;
         if (!sums[i]) continue;
         full[i] = step->grad_out;
-        area[i] = used;
         if (computed >> i & 1) {
             full[i].dtype = GPUNN_F32;
-            used += ((size_t)full[i].count * sizeof(float) + 255) / 256 * 256;
+            full[i].data = gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, full[i].count));
         }
         size_t bytes = gpunn__cuda_sum_to_workspace(cuda, &full[i], &step->grad_in[i]);
         if (bytes > workspace) workspace = bytes;
     }
     if (action == GPUNN__PREPARE) {
-        step->workspace_bytes = used + workspace;
+        step->workspace_bytes = room.bytes + workspace;
         return GPUNN_OK;
     }
 
+    void *const    sum_workspace = gpunn__room_take(&room, workspace);
     gpunn__map_job job = {};
     job.count = step->out.count;
     memcpy(job.attr, step->attr->value, sizeof job.attr);
     for (int i = 0; i < step->input_count; i++) {
         job.from[i] = gpunn__operand_of(&step->in[i], &step->out);
         if (!(computed >> i & 1)) continue;
-        if (sums[i]) full[i].data = (char *)step->workspace + area[i];
         const gpunn_value *to = sums[i] ? &full[i] : &step->grad_in[i];
         job.to[i] = to->data;
         job.to_dtype[i] = to->dtype;
@@ -1895,9 +1901,7 @@ static gpunn_status gpunn__map_backward(gpunn__cuda *cuda, gpunn_step *step, gpu
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__map_ops[step->op].backward, gpunn__blocks(cuda, job.count, GPUNN__PACK),
                                  GPUNN__THREADS, job));
     for (int i = 0; i < step->input_count; i++)
-        if (sums[i])
-            GPUNN__TRY(
-                gpunn__cuda_sum_to(cuda, &full[i], &step->grad_in[i], step->accumulate[i], (char *)step->workspace + used));
+        if (sums[i]) GPUNN__TRY(gpunn__cuda_sum_to(cuda, &full[i], &step->grad_in[i], step->accumulate[i], sum_workspace));
     return GPUNN_OK;
 }
 
@@ -4159,11 +4163,6 @@ static gpunn_status gpunn__products(gpunn__cuda *cuda, const gpunn__product *p, 
     return GPUNN_OK;
 }
 
-static size_t gpunn__bytes(gpunn_dtype dtype, int64_t count)
-{
-    return (size_t)count * (dtype == GPUNN_F32 ? 4 : 2);
-}
-
 static void *gpunn__element(const void *data, gpunn_dtype dtype, int64_t index)
 {
     return (char *)data + gpunn__bytes(dtype, index);
@@ -4911,26 +4910,8 @@ static void gpunn__dnn_slower(gpunn__cuda *cuda, const gpunn_step *step, gpunn__
     gpunn__cuda_log(cuda, GPUNN_LOG_WARNING, text);
 }
 
-/* A step's workspace, handed out piece by piece; without a base the pieces are only counted. */
-typedef struct gpunn__room {
-    char  *base;
-    size_t bytes;
-} gpunn__room;
-
-static void *gpunn__room_take(gpunn__room *room, size_t bytes)
-{
-    void *at = room->base ? room->base + room->bytes : NULL;
-    room->bytes += (bytes + 255) / 256 * 256;
-    return at;
-}
-
-/* A transposed convolution is the data gradient of the convolution that a gpunn__convolution describes: its result is x. */
-static bool gpunn__is_transpose(const gpunn_step *step)
-{
-    return step->op >= GPUNN_OP_CONV_TRANSPOSE1D && step->op <= GPUNN_OP_CONV_TRANSPOSE3D;
-}
-
-/* x, the weight and y of a step, of which kind says which is made: the others are read. */
+/* x, the weight and y of a step, of which kind says which is made: the others are read. A transposed convolution is the data
+ * gradient of the convolution that a gpunn__convolution describes: its result is x. */
 typedef struct gpunn__conv_values {
     gpunn_value x, w, y;
     bool        gradient, accumulate; /* what is made is a gradient, and added to */
@@ -4942,8 +4923,8 @@ static gpunn__conv_values gpunn__conv_values_of(const gpunn_step *step, gpunn__c
     const gpunn_value *out = backward ? &step->grad_out : &step->out;
     const gpunn_value *in = backward && !filter ? &step->grad_in[0] : &step->in[0];
     gpunn__conv_values v;
-    v.x = gpunn__is_transpose(step) ? *out : *in;
-    v.y = gpunn__is_transpose(step) ? *in : *out;
+    v.x = gpunn__op_is(step->op, GPUNN__TRANSPOSED) ? *out : *in;
+    v.y = gpunn__op_is(step->op, GPUNN__TRANSPOSED) ? *in : *out;
     v.w = filter ? step->grad_in[1] : step->in[1];
     v.gradient = backward;
     v.accumulate = backward && step->accumulate[filter ? 1 : 0];
@@ -4959,7 +4940,10 @@ static gpunn__convolution gpunn__convolution_of(const gpunn_step *step, gpunn__c
 {
     const gpunn_attributes  *attr = step->attr;
     const gpunn_value *const in = &step->in[0], *const out = step->backward ? &step->grad_out : &step->out;
-    const gpunn_value *const x = gpunn__is_transpose(step) ? out : in, *const y = gpunn__is_transpose(step) ? in : out;
+    const gpunn_value *const x = gpunn__op_is(step->op, GPUNN__TRANSPOSED) ? out : in, *const y = gpunn__op_is(step->op,
+                                                                                                               GPUNN__TRANSPOSED)
+                                                                                                      ? in
+                                                                                                      : out;
     int64_t            size[3] = {1, 1, 1}, kernel[3] = {1, 1, 1}, made[3] = {1, 1, 1};
     gpunn__convolution conv;
     memset(&conv, 0, sizeof conv);
@@ -5407,7 +5391,7 @@ static void gpunn__conv_slower(gpunn__cuda *cuda, const gpunn_step *step, const 
  * F32 is rounded to the graph's dtype first, a result of another dtype comes by way of the workspace. */
 static gpunn_status gpunn__conv_forward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    const gpunn__conv_kind kind = gpunn__is_transpose(step) ? GPUNN__CONV_DATA : GPUNN__CONV_FORWARD;
+    const gpunn__conv_kind kind = gpunn__op_is(step->op, GPUNN__TRANSPOSED) ? GPUNN__CONV_DATA : GPUNN__CONV_FORWARD;
     const gpunn_value     *bias = &step->in[2], *residual = &step->fused.residual;
     gpunn__convolution     conv = gpunn__convolution_of(step, kind);
     gpunn__conv_values     v = gpunn__conv_values_of(step, kind);
@@ -5469,7 +5453,8 @@ static gpunn_status gpunn__cuda_conv(gpunn__cuda *cuda, gpunn_step *step, gpunn_
         GPUNN__TRY(gpunn__check_operands(cuda, &step->in[0], &step->in[1], &step->out));
         return gpunn__conv_forward(cuda, step, action);
     }
-    GPUNN__TRY(gpunn__conv_gradient(cuda, step, gpunn__is_transpose(step) ? GPUNN__CONV_FORWARD : GPUNN__CONV_DATA, action));
+    GPUNN__TRY(gpunn__conv_gradient(cuda, step,
+                                    gpunn__op_is(step->op, GPUNN__TRANSPOSED) ? GPUNN__CONV_FORWARD : GPUNN__CONV_DATA, action));
     GPUNN__TRY(gpunn__conv_gradient(cuda, step, GPUNN__CONV_FILTER, action));
     const gpunn_value *const dy = &step->grad_out;
     float *const             dbias = (float *)step->grad_in[2].data;
@@ -9017,12 +9002,11 @@ static gpunn_status gpunn__attention_product(gpunn__cuda *cuda, const gpunn_step
     return gpunn__repeated_products(cuda, p, kept, &summed, action);
 }
 
-/* Parts of the workspace, each from a multiple of 64 bytes on. */
-static gpunn__heads gpunn__attention_room(gpunn_step *step, const gpunn__attention_shape *c, gpunn_dtype dtype, int64_t rows,
-                                          int64_t columns, int64_t heads, size_t *used)
+/* The scores of every head. */
+static gpunn__heads gpunn__attention_room(gpunn__room *room, const gpunn__attention_shape *c, gpunn_dtype dtype)
 {
-    gpunn__heads h = {gpunn__beyond((char *)step->workspace, *used), dtype, heads * rows * columns, rows * columns, columns};
-    *used += (gpunn__bytes(dtype, c->n * h.samples) + 63) / 64 * 64;
+    const int64_t samples = c->heads * c->l * c->s;
+    gpunn__heads  h = {(char *)gpunn__room_take(room, gpunn__bytes(dtype, c->n * samples)), dtype, samples, c->l * c->s, c->s};
     return h;
 }
 
@@ -9223,14 +9207,14 @@ static gpunn_status gpunn__attention_forward(gpunn__cuda *cuda, gpunn_step *step
     const gpunn__attention_shape c = gpunn__attention_shape_of(step);
     GPUNN__TRY(gpunn__attention_check(cuda, &c));
     gpunn__heads part[3];
-    size_t       used = 0;
+    gpunn__room  room = {(char *)step->workspace, 0};
     for (int i = 0; i < 3; i++) part[i] = gpunn__attention_heads(&c, &step->in[c.packed ? 0 : i], i);
     const gpunn__heads y = gpunn__attention_heads(&c, &step->out, 3);
-    const gpunn__heads scores = gpunn__attention_room(step, &c, GPUNN_F32, c.l, c.s, c.heads, &used);
+    const gpunn__heads scores = gpunn__attention_room(&room, &c, GPUNN_F32);
     const bool         same = part[0].dtype == GPUNN_F32;
-    const gpunn__heads weights = same ? scores : gpunn__attention_room(step, &c, part[0].dtype, c.l, c.s, c.heads, &used);
+    const gpunn__heads weights = same ? scores : gpunn__attention_room(&room, &c, part[0].dtype);
     if (action == GPUNN__PREPARE) {
-        step->workspace_bytes = used;
+        step->workspace_bytes = room.bytes;
         if (step->training) step->saved_bytes = (size_t)(c.n * c.heads * c.l) * sizeof(float2);
     }
     GPUNN__TRY(
@@ -9273,15 +9257,15 @@ static gpunn_status gpunn__attention_backward(gpunn__cuda *cuda, gpunn_step *ste
     const gpunn__attention_shape c = gpunn__attention_shape_of(step);
     GPUNN__TRY(gpunn__attention_check(cuda, &c));
     gpunn__heads part[3];
-    size_t       used = 0;
+    gpunn__room  room = {(char *)step->workspace, 0};
     for (int i = 0; i < 3; i++) part[i] = gpunn__attention_heads(&c, &step->in[c.packed ? 0 : i], i);
     const bool         same = part[0].dtype == GPUNN_F32;
     const gpunn__heads dy = gpunn__attention_heads(&c, &step->grad_out, 3), dq = gpunn__attention_heads(&c, &step->grad_in[0], 0);
-    const gpunn__heads scores = gpunn__attention_room(step, &c, GPUNN_F32, c.l, c.s, c.heads, &used);
-    const gpunn__heads dp = gpunn__attention_room(step, &c, GPUNN_F32, c.l, c.s, c.heads, &used);
-    const gpunn__heads weights = same ? scores : gpunn__attention_room(step, &c, part[0].dtype, c.l, c.s, c.heads, &used);
-    const gpunn__heads ds = same ? dp : gpunn__attention_room(step, &c, part[0].dtype, c.l, c.s, c.heads, &used);
-    if (action == GPUNN__PREPARE) step->workspace_bytes = used;
+    const gpunn__heads scores = gpunn__attention_room(&room, &c, GPUNN_F32);
+    const gpunn__heads dp = gpunn__attention_room(&room, &c, GPUNN_F32);
+    const gpunn__heads weights = same ? scores : gpunn__attention_room(&room, &c, part[0].dtype);
+    const gpunn__heads ds = same ? dp : gpunn__attention_room(&room, &c, part[0].dtype);
+    if (action == GPUNN__PREPARE) step->workspace_bytes = room.bytes;
     GPUNN__TRY(
         gpunn__attention_product(cuda, step, &c, c.l, c.s, c.e, &part[0], false, &part[1], true, &scores, false, false, action));
     GPUNN__TRY(gpunn__attention_product(cuda, step, &c, c.l, c.s, c.ev, &dy, false, &part[2], true, &dp, false, false, action));
@@ -9297,8 +9281,8 @@ static gpunn_status gpunn__attention_backward(gpunn__cuda *cuda, gpunn_step *ste
     if (dq.data) /* first, since all three may be one value's */
         GPUNN__TRY(gpunn__attention_product(cuda, step, &c, c.l, c.e, c.s, &ds, false, &part[1], false, &dq, false,
                                             step->accumulate[0], action));
-    GPUNN__TRY(gpunn__attention_shared(cuda, step, &c, 1, &ds, &part[0], used, action));
-    return gpunn__attention_shared(cuda, step, &c, 2, &weights, &dy, used, action);
+    GPUNN__TRY(gpunn__attention_shared(cuda, step, &c, 1, &ds, &part[0], room.bytes, action));
+    return gpunn__attention_shared(cuda, step, &c, 2, &weights, &dy, room.bytes, action);
 }
 
 static gpunn_status gpunn__cuda_scaled_dot_product_attention(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
@@ -10891,12 +10875,13 @@ static gpunn_status gpunn__cuda_custom(gpunn__cuda *cuda, gpunn_step *step, gpun
     }
     values[count++] = &out;
     if (step->backward) values[count++] = &grad_out;
-    size_t own = op->workspace ? op->workspace(&call, step->backward) : 0, at = (own + 63) / 64 * 64;
+    gpunn__room room = {(char *)step->workspace, 0};
+    void *const own = gpunn__room_take(&room, op->workspace ? op->workspace(&call, step->backward) : 0);
+    call.workspace = room.bytes ? own : NULL;
     for (int i = 0; i < count; i++) {
         gpunn_value *value = values[i];
         if (value->data == NULL || (value->dtype != GPUNN_F16 && value->dtype != GPUNN_BF16)) continue;
-        void *wide = (char *)step->workspace + at;
-        at += ((size_t)value->count * sizeof(float) + 63) / 64 * 64;
+        void *wide = gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, value->count));
         if (run && (value != &out || step->backward))
             GPUNN__TRY(gpunn__cuda_copy(cuda, wide, GPUNN_F32, value->data, value->dtype, value->count, false));
         if (run) value->data = wide;
@@ -10904,15 +10889,14 @@ static gpunn_status gpunn__cuda_custom(gpunn__cuda *cuda, gpunn_step *step, gpun
     }
     for (int i = 0; i < step->input_count && step->backward; i++) {
         if (grad_in[i].data == NULL) continue;
-        if (run && (step->accumulate[i] || grad_in[i].dtype != GPUNN_F32)) grad_in[i].data = (char *)step->workspace + at;
+        void *wide = gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, grad_in[i].count));
+        if (run && (step->accumulate[i] || grad_in[i].dtype != GPUNN_F32)) grad_in[i].data = wide;
         grad_in[i].dtype = GPUNN_F32;
-        at += ((size_t)grad_in[i].count * sizeof(float) + 63) / 64 * 64;
     }
     if (!run) {
-        step->workspace_bytes = at;
+        step->workspace_bytes = room.bytes;
         return GPUNN_OK;
     }
-    call.workspace = own ? step->workspace : NULL;
     gpunn__cuda_clear();
     GPUNN__TRY(gpunn__cuda_check(cuda, (cudaError_t)function(&call), op->name));
     GPUNN__TRY(gpunn__cuda_launched(cuda, cudaGetLastError(), op->name));
