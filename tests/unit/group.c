@@ -1,4 +1,5 @@
-/* Ranks that are threads of this process, with an engine of the test's own; tests/group has them as processes over MPI. */
+/* Ranks that are threads of this process, with an engine of the test's own; tests/group has them as processes over MPI. On a GPU all
+ * share the first one; with GPUNN_TEST_NCCL in the environment each has its own, and NCCL carries gradients. */
 #include "../test.h"
 
 #include <time.h>
@@ -13,7 +14,8 @@ typedef struct world {
     pthread_cond_t  changed;
     int             size, arrived;
     int64_t         round;
-    double          timeout;
+    double          timeout;  /* of this engine */
+    double          patience; /* .timeout of the group */
     bool            here[MOST];
     void           *memory[MOST];
     const char     *folder;
@@ -103,13 +105,27 @@ static bool gather(void *user, void *parts, size_t bytes)
     .rank = (p)->rank, .size = (p)->world->size, .all_reduce = all_reduce, .all_gather = all_gather, .broadcast = broadcast, \
     .error = engine_error, .user = (p)
 
+/* GPUs that have a rank each; 0: all ranks share one. */
+static int own_gpus(void)
+{
+    const gpunn_backend *table = first_backend()->table;
+    if (getenv("GPUNN_TEST_NCCL") == NULL) return 0;
+    return table ? table->device_count() : gpunn_cuda_device_count();
+}
+
+static gpunn_device *rank_device(place *p)
+{
+    test_memory_init(&p->memory);
+    return gpunn_device_open(ON(first_backend()), .index = own_gpus() ? p->rank : 0, .seed = 1, .threads = 1,
+                             .realloc_fn = hook_realloc, .user = &p->memory);
+}
+
 static void *rank_main(void *user)
 {
-    place *p = user;
-    test_memory_init(&p->memory);
-    gpunn_device *dev = gpunn_device_open(ON(first_backend()), .seed = 1, .threads = 1, .realloc_fn = hook_realloc,
-                                          .user = &p->memory);
-    gpunn_group  *group = gpunn_group_open(dev, ENGINE(p));
+    place        *p = user;
+    gpunn_device *dev = rank_device(p);
+    gpunn_group  *group = gpunn_group_open(dev, ENGINE(p), .timeout = p->world->patience, .share_gpu = own_gpus() == 0,
+                                           .type = own_gpus() ? GPUNN_GROUP_NCCL : GPUNN_GROUP_AUTO);
     const ranks   r = {dev, group, p->world->folder, p->why, gather, p};
     p->good = EXPECT(&r, group != NULL) && p->world->run(&r);
     gpunn_group_close(group);
@@ -117,26 +133,34 @@ static void *rank_main(void *user)
     return NULL;
 }
 
-/* Runs a check on so many ranks. */
-static void run_ranks(fixture *f, bool (*run)(const ranks *r), int size, double timeout)
+/* Runs a check on so many ranks, each in `main`; a skip where there are fewer GPUs. */
+static void run_ranks_in(fixture *f, void *(*main)(void *place), bool (*run)(const ranks *r), int size, double timeout,
+                         double patience)
 {
     world w = {.lock = PTHREAD_MUTEX_INITIALIZER,
                .changed = PTHREAD_COND_INITIALIZER,
                .size = size,
                .timeout = timeout,
+               .patience = patience,
                .folder = f->folder,
                .run = run};
     place places[MOST] = {{0}};
+    if (own_gpus() && size > own_gpus()) SKIP("%d ranks need as many GPUs", size);
     for (int rank = 0; rank < size; rank++) {
         places[rank].world = &w;
         places[rank].rank = rank;
-        assert_int_equal(pthread_create(&places[rank].thread, NULL, rank_main, &places[rank]), 0);
+        assert_int_equal(pthread_create(&places[rank].thread, NULL, main, &places[rank]), 0);
     }
     for (int rank = 0; rank < size; rank++) assert_int_equal(pthread_join(places[rank].thread, NULL), 0);
     for (int rank = 0; rank < size; rank++) {
         if (!places[rank].good) fail_msg("rank %d of %d: %s", rank, size, places[rank].why);
         test_memory_check(&places[rank].memory);
     }
+}
+
+static void run_ranks(fixture *f, bool (*run)(const ranks *r), int size, double timeout)
+{
+    run_ranks_in(f, rank_main, run, size, timeout, 60);
 }
 
 static void test_check(void **state)
@@ -146,7 +170,7 @@ static void test_check(void **state)
     char         path[2][224];
     (void)snprintf(path[0], sizeof path[0], "%s", test_path(f, "fit.ckpt"));
     (void)snprintf(path[1], sizeof path[1], "%s", test_path(f, "best.safetensors"));
-    for (int size = 1; size <= MOST; size++) run_ranks(f, c->run, size, 60);
+    for (int size = 1; size <= MOST && (size <= own_gpus() || !own_gpus()); size++) run_ranks(f, c->run, size, 60);
     for (int i = 0; i < 2; i++) (void)unlink(path[i]);
 }
 
@@ -170,6 +194,61 @@ static bool check_missing(const ranks *r)
 static void test_missing(void **state)
 {
     run_ranks(*state, check_missing, 3, 0.5);
+}
+
+/* What a rank's GPU waits for does not come: whoever waits for the GPU is told so, then and later, and everything closes. */
+extern void emulator_set(const char *name, const char *value) __attribute__((weak));
+
+static bool check_stuck(const ranks *r)
+{
+    const task task = {.optimizer = 1};
+    float      losses[STEPS];
+    int        here[MOST] = {0};
+    ranked     n = ranked_open(r->dev, &task);
+    bool       good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && steps(r, &n, &task, 0, losses) &&
+                EXPECT(r, gpunn_synchronize(r->dev) == GPUNN_OK) && r->gather(r->user, here, sizeof *here);
+    emulator_set("EMULATOR_NCCL", "-1");
+    good = good && r->gather(r->user, here, sizeof *here) && EXPECT(r, gpunn_train_step(n.opt, n.loss) == GPUNN_OK) &&
+           EXPECT(r, gpunn_synchronize(r->dev) == GPUNN_ERR_DEVICE) &&
+           EXPECT(r, strstr(gpunn_error(r->dev), "a rank has not come within 0.3 seconds") || /* the first that gives up */
+                         strstr(gpunn_error(r->dev), "NCCL says remote process exited"));
+    gpunn_clear_error(r->dev);
+    good = good && EXPECT(r, gpunn_train_step(n.opt, n.loss) == GPUNN_ERR_DEVICE) &&
+           EXPECT(r, strstr(gpunn_error(r->dev), "begin anew from the last checkpoint"));
+    emulator_set("EMULATOR_NCCL", "1");
+    ranked_close(&n);
+    return good;
+}
+
+static void test_stuck(void **state)
+{
+    if (emulator_set == NULL || own_gpus() == 0) SKIP("no NCCL that is emulated");
+    run_ranks_in(*state, rank_main, check_stuck, 3, 60, 0.3);
+}
+
+/* Two ranks that have opened the same GPU without saying that they mean to. */
+static void *refused_main(void *user)
+{
+    place *p = user;
+    test_memory_init(&p->memory);
+    gpunn_device *dev = gpunn_device_open(ON(first_backend()), .index = p->rank ? GPUNN_LOCAL_RANK : 0, .threads = 1,
+                                          .realloc_fn = hook_realloc, .user = &p->memory);
+    const ranks   r = {dev, NULL, p->world->folder, p->why, gather, p};
+    p->good = EXPECT(&r, gpunn_group_open(dev, ENGINE(p)) == NULL) &&
+              refused(&r, gpunn_last_status(dev), "ranks 0 and 1 are on the same GPU", "GPUNN_LOCAL_RANK");
+    gpunn_device_close(dev);
+    return NULL;
+}
+
+static void test_same_gpu(void **state)
+{
+    fixture *f = *state;
+    char     count[16];
+    if (f->backend->type != GPUNN_DEVICE_CUDA) SKIP("no GPU that ranks could share");
+    (void)snprintf(count, sizeof count, "%d", own_gpus()); /* the first GPU again */
+    (void)setenv("LOCAL_RANK", count, 1);
+    run_ranks_in(f, refused_main, NULL, 2, 60, 60);
+    (void)unsetenv("LOCAL_RANK");
 }
 
 /* A file that only some ranks could load stops all, with the reason. */
@@ -277,7 +356,8 @@ int main(void)
     static struct CMUnitTest tests[3 * COUNT(checks) + 8];
     int                      count = 0;
     for (int i = 0; i < COUNT(checks); i++) count += each_backend(tests + count, checks[i].name, test_check, &checks[i]);
-    const struct CMUnitTest others[] = {test_with_device(test_missing), test_with_device(test_lost_file),
+    const struct CMUnitTest others[] = {test_with_device(test_missing),     test_with_device(test_stuck),
+                                        test_with_device(test_same_gpu),    test_with_device(test_lost_file),
                                         test_with_device(test_other_count), test_with_device(test_arguments),
                                         cmocka_unit_test(test_local_rank)};
     for (int i = 0; i < COUNT(others); i++) tests[count++] = others[i];
