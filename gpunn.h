@@ -374,8 +374,9 @@
  *     before the work, .accumulate makes one update of several batches. What no mean over batches tells, a confusion matrix, F1
  *     and the area under the ROC curve, is gpunn_evaluate_classes's; weights of classes are cross_entropy's .weight.
  *
- * RANKS  Several processes train one model together, each with its part of every batch, by mpirun -n 4 ./app or srun, when the file
- *     of GPUNN_IMPLEMENTATION is compiled with mpicc -DGPUNN_MPI; alone, or without MPI, the same program is a group of one.
+  * RANKS  Several processes train one model together, each with its part of every batch: by mpirun -n 4 ./app or srun, when the file
+ *     of GPUNN_IMPLEMENTATION is compiled with mpicc -DGPUNN_MPI; without MPI by whatever sets RANK and WORLD_SIZE (torchrun) or
+ *     SLURM_PROCID and SLURM_NTASKS (srun) and, in GPUNN_STORE, a new folder that all see. Alone the same program is a group of one.
  *         gpunn_group  *group = gpunn_group_open(dev);
  *         gpunn_loader *part = gpunn_loader_create(model, .fields = {{.input = x, .samples = samples},
  *                                                                    {.input = t, .samples = targets}},
@@ -2126,6 +2127,9 @@ typedef struct gpunn_group_args {
     double           timeout;   /* seconds that a rank waits for the others before it names those that are missing; 600 */
     gpunn_group_type type;      /* the same on all ranks */
     bool             share_gpu; /* two ranks on one GPU are as meant, not a mistake; they exchange through the host's memory */
+    /* Ranks that no MPI has started (torchrun, srun, a script) meet in this folder, which all see and no other run has used; NULL:
+     * GPUNN_STORE of the environment. rank and size as below or, both 0, of RANK and WORLD_SIZE or SLURM_PROCID and SLURM_NTASKS. */
+    const char *store;
     /* An engine of the program's, which decides by itself how long it waits: all three functions, or none. Each is called by all
      * ranks, with memory of the host's; what is not GPUNN_OK ends the group. */
     int rank, size; /* of such an engine: 0 <= rank < size */
@@ -2136,9 +2140,10 @@ typedef struct gpunn_group_args {
     const char *(*error)(void *user); /* one sentence about what failed last; may be NULL */
     void *user;
 } gpunn_group_args;
-/* dev: the models', which hears of failures. Common to all ranks. Compiled with -DGPUNN_MPI (mpicc), the ranks that mpirun or srun
- * started, over MPI, which is begun, and ended with the group, unless the program has begun it; without it and without functions,
- * a group of one. NULL on failure: gpunn_error(dev). GPUNN_ERR_STATE: two ranks have opened the same GPU. */
+/* dev: the models', which hears of failures. Common to all ranks. Where neither functions nor a folder are given, compiled with
+ * -DGPUNN_MPI (mpicc), the ranks that mpirun or srun started, over MPI, which is begun, and ended with the group, unless the program
+ * has begun it; else a group of one. NULL on failure: gpunn_error(dev). GPUNN_ERR_STATE: two ranks have opened the same GPU, a folder
+ * has files of another run, or torchrun has started several ranks and there is no folder. */
 GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args args);
 #define gpunn_group_open(...) gpunn_group_open_(GPUNN_NAMED(gpunn_group_args, __VA_ARGS__))
 /* A group that has optimizers or loaders is freed with the last of them. The end of MPI waits for all ranks; after one was missing,
@@ -5364,6 +5369,25 @@ GPUNN_API void gpunn_model_destroy(gpunn_model *model)
  * Ranks, and what they say to each other; what they do together is in >>optimizer, >>loader, >>safetensors and >>fit_loop. */
 enum { GPUNN__GROUP_PIECE = 1 << 22 };
 
+/* ---- time ------------------------------------------------------------------------------------------------------------ */
+static double gpunn__seconds(void)
+{
+#if defined(_WIN32)
+    LARGE_INTEGER ticks, frequency;
+    (void)QueryPerformanceCounter(&ticks);
+    (void)QueryPerformanceFrequency(&frequency);
+    return (double)ticks.QuadPart / (double)frequency.QuadPart;
+#elif defined(CLOCK_MONOTONIC)
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+#else /* hidden by -std=c99 */
+    struct timeval now;
+    (void)gettimeofday(&now, NULL);
+    return (double)now.tv_sec + 1e-6 * (double)now.tv_usec;
+#endif
+}
+
 /* ---- MPI ------------------------------------------------------------------------------------------------------------- */
 #ifdef GPUNN_MPI
 /* Every call is one that does not block, and is waited for by asking, so that a rank that is missing ends the wait. Ranks that have
@@ -5532,6 +5556,209 @@ static GPUNN__STATUS gpunn__mpi_open(gpunn_group *group)
 }
 #endif
 
+/* ---- files ----------------------------------------------------------------------------------------------------------- */
+/* Ranks that no MPI has started, through a folder. What a rank says in a call is a file of its own, complete once the call's number
+ * stands at both ends. Every call hears all ranks, so who says the next but one knows that its last but one has been read: two files
+ * each are enough. */
+typedef struct gpunn__store {
+    const char   *folder;
+    int           rank, size;
+    double        timeout;
+    uint64_t      call;
+    char         *piece; /* [GPUNN__GROUP_PIECE] */
+    gpunn_device *dev;
+    char          text[256];
+} gpunn__store;
+
+static FILE *gpunn__store_file(const gpunn__store *store, int rank, const char *mode)
+{
+    char path[1024];
+    (void)snprintf(path, sizeof path, "%.1000s/%d.%d", store->folder, rank, (int)(store->call % 2));
+    return fopen(path, mode);
+}
+
+/* The call's number, then the bytes. */
+static bool gpunn__store_put(const gpunn__store *store, const char *mode, const void *memory, size_t bytes)
+{
+    FILE *file = gpunn__store_file(store, store->rank, mode);
+    if (file == NULL) return false;
+    bool good = fwrite(&store->call, sizeof store->call, 1, file) == 1;
+    if (bytes > 0) good = good && fwrite(memory, bytes, 1, file) == 1;
+    return fclose(file) == 0 && good;
+}
+
+static gpunn_status gpunn__store_say(gpunn__store *store, const void *memory, size_t bytes)
+{
+    store->call++;
+    if (gpunn__store_put(store, "wb", memory, bytes) && /* closed: other machines see it no later than its end */
+        gpunn__store_put(store, "ab", NULL, 0))
+        return GPUNN_OK;
+    (void)snprintf(store->text, sizeof store->text, "cannot write rank %d's file in '%.150s': %s", store->rank, store->folder,
+                   strerror(errno));
+    return GPUNN_ERR_IO;
+}
+
+static bool gpunn__store_try(const gpunn__store *store, int rank, void *memory, size_t bytes)
+{
+    FILE    *file = gpunn__store_file(store, rank, "rb");
+    uint64_t begin = 0, end = 0;
+    if (file == NULL) return false;
+    bool good = fread(&begin, sizeof begin, 1, file) == 1 && begin == store->call;
+    if (bytes > 0) good = good && fread(memory, bytes, 1, file) == 1;
+    good = good && fread(&end, sizeof end, 1, file) == 1 && end == store->call;
+    (void)fclose(file);
+    return good;
+}
+
+static void gpunn__pause(void) /* a tenth of a millisecond */
+{
+#ifdef _WIN32
+    Sleep(1);
+#else
+    struct timeval time = {0, 100};
+    (void)select(0, NULL, NULL, NULL, &time);
+#endif
+}
+
+static gpunn_status gpunn__store_hear(gpunn__store *store, int rank, void *memory, size_t bytes)
+{
+    const double began = gpunn__seconds();
+    while (!gpunn__store_try(store, rank, memory, bytes)) {
+        const double waited = gpunn__seconds() - began;
+        if (waited > store->timeout) {
+            (void)snprintf(store->text, sizeof store->text,
+                           "rank %d has not come within %g seconds: look for what it does, or why it ended", rank,
+                           store->timeout);
+            return GPUNN_ERR_DEVICE;
+        }
+        if (waited > 1e-3) gpunn__pause();
+    }
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__store_all_gather(void *user, void *parts, size_t bytes)
+{
+    gpunn__store *store = (gpunn__store *)user;
+    gpunn_status  status = gpunn__store_say(store, (char *)parts + (size_t)store->rank * bytes, bytes);
+    for (int rank = 0; rank < store->size && status == GPUNN_OK; rank++)
+        if (rank != store->rank) status = gpunn__store_hear(store, rank, (char *)parts + (size_t)rank * bytes, bytes);
+    return status;
+}
+
+static gpunn_status gpunn__store_broadcast(void *user, void *memory, size_t bytes, int root)
+{
+    gpunn__store *store = (gpunn__store *)user;
+    gpunn_status  status = gpunn__store_say(store, memory, store->rank == root ? bytes : 0);
+    for (int rank = 0; rank < store->size && status == GPUNN_OK; rank++)
+        if (rank != store->rank) status = gpunn__store_hear(store, rank, memory, rank == root ? bytes : 0);
+    return status;
+}
+
+/* In the order of the ranks, so that all have the same bits. */
+static gpunn_status gpunn__store_add(gpunn__store *store, float *values, size_t count)
+{
+    const float *part = (const float *)store->piece;
+    gpunn_status status = gpunn__store_say(store, values, count * sizeof *values);
+    for (int rank = 0; rank < store->size && status == GPUNN_OK; rank++) {
+        status = gpunn__store_hear(store, rank, store->piece, count * sizeof *values);
+        for (size_t i = 0; i < count && status == GPUNN_OK; i++) values[i] = rank ? values[i] + part[i] : part[i];
+    }
+    return status;
+}
+
+static gpunn_status gpunn__store_all_reduce(void *user, float *values, int64_t count)
+{
+    const int64_t most = GPUNN__GROUP_PIECE / (int)sizeof *values;
+    gpunn_status  status = GPUNN_OK;
+    for (int64_t at = 0; at < count && status == GPUNN_OK; at += most)
+        status = gpunn__store_add((gpunn__store *)user, values + at, (size_t)(count - at < most ? count - at : most));
+    return status;
+}
+
+static const char *gpunn__store_error(void *user)
+{
+    return ((const gpunn__store *)user)->text;
+}
+
+/* Rank 0 clears away once all have said that they leave. */
+static void gpunn__store_close(gpunn__store *store, bool leaves)
+{
+    char         path[1024];
+    gpunn_status status = leaves ? gpunn__store_say(store, NULL, 0) : GPUNN_ERR_DEVICE;
+    for (int rank = 1; rank < store->size && status == GPUNN_OK && store->rank == 0; rank++)
+        status = gpunn__store_hear(store, rank, NULL, 0);
+    for (int i = 0; i < 2 * store->size && status == GPUNN_OK && store->rank == 0; i++) {
+        (void)snprintf(path, sizeof path, "%.1000s/%d.%d", store->folder, i / 2, i % 2);
+        (void)remove(path);
+    }
+    gpunn__free(store->dev, store->piece, store->piece ? GPUNN__GROUP_PIECE : 0);
+    gpunn__free(store->dev, store, sizeof *store);
+}
+
+/* The first of these of the environment that is a number; or `otherwise`. */
+static int gpunn__number_of(const char *const *names, size_t count, int otherwise)
+{
+    for (size_t i = 0; i < count; i++) {
+        const char *value = getenv(names[i]);
+        if (value && value[0] >= '0' && value[0] <= '9') return atoi(value);
+    }
+    return otherwise;
+}
+
+static const char *const gpunn__rank_names[] = {"RANK", "SLURM_PROCID"}, *const gpunn__size_names[] = {"WORLD_SIZE",
+                                                                                                       "SLURM_NTASKS"};
+
+static GPUNN__STATUS gpunn__check_rank(const gpunn_group *group)
+{
+    const gpunn_group_args *args = &group->args;
+    if (args->rank >= 0 && args->rank < args->size) return GPUNN_OK;
+    return gpunn__fail(group->dev, GPUNN_ERR_ARGUMENT, "gpunn_group_open: rank is %d and size %d; ranks are from 0 to size - 1",
+                       args->rank, args->size);
+}
+
+/* Whether nobody has said anything there in this rank's place. */
+static GPUNN__STATUS gpunn__store_begin(gpunn__store *store)
+{
+    for (store->call = 2; store->call > 0; store->call--) {
+        FILE *file = gpunn__store_file(store, store->rank, "rb");
+        if (file == NULL) continue;
+        (void)fclose(file);
+        return gpunn__fail(store->dev, GPUNN_ERR_STATE,
+                           "gpunn_group_open: '%.200s' has files of another run's rank %d; name a folder of this run's alone",
+                           store->folder, store->rank);
+    }
+    store->piece = (char *)gpunn__realloc(store->dev, NULL, 0, GPUNN__GROUP_PIECE);
+    return store->piece ? GPUNN_OK : GPUNN_ERR_MEMORY;
+}
+
+static GPUNN__STATUS gpunn__store_open(gpunn_group *group)
+{
+    gpunn_group_args *args = &group->args;
+    if (args->size == 0) {
+        args->rank = gpunn__number_of(gpunn__rank_names, 2, 0);
+        args->size = gpunn__number_of(gpunn__size_names, 2, 1);
+    }
+    gpunn_status  status = gpunn__check_rank(group);
+    gpunn__store *store = status == GPUNN_OK ? (gpunn__store *)gpunn__calloc(group->dev, sizeof *store) : NULL;
+    if (store == NULL) return status == GPUNN_OK ? GPUNN_ERR_MEMORY : status;
+    store->dev = group->dev;
+    store->folder = args->store;
+    store->rank = args->rank;
+    store->size = args->size;
+    store->timeout = args->timeout;
+    status = gpunn__store_begin(store);
+    if (status != GPUNN_OK) {
+        gpunn__store_close(store, false);
+        return status;
+    }
+    args->all_reduce = gpunn__store_all_reduce;
+    args->all_gather = gpunn__store_all_gather;
+    args->broadcast = gpunn__store_broadcast;
+    args->error = gpunn__store_error;
+    args->user = store;
+    return GPUNN_OK;
+}
+
 /* ---- opening and closing --------------------------------------------------------------------------------------------- */
 static gpunn_status gpunn__gpus_meet(gpunn_group *group);
 
@@ -5545,22 +5772,27 @@ static GPUNN__STATUS gpunn__engine_open(gpunn_group *group)
     if (!(args->timeout >= 0 && args->timeout <= 1e9))
         return gpunn__fail(group->dev, GPUNN_ERR_ARGUMENT, "gpunn_group_open: timeout is %g; give seconds", args->timeout);
     if (args->timeout == 0) args->timeout = 600;
-    if (given == 3) {
-        if (args->rank >= 0 && args->rank < args->size) return GPUNN_OK;
-        return gpunn__fail(group->dev, GPUNN_ERR_ARGUMENT,
-                           "gpunn_group_open: rank is %d and size %d; ranks are from 0 to size - 1", args->rank, args->size);
-    }
+    if (given == 3) return gpunn__check_rank(group);
+    if (args->store == NULL) args->store = getenv("GPUNN_STORE");
+    if (given == 0 && args->store && args->store[0]) return gpunn__store_open(group);
     if (given || args->rank || args->size)
         return gpunn__fail(
             group->dev, GPUNN_ERR_ARGUMENT,
             "gpunn_group_open: an engine of the program's is rank, size, all_reduce, all_gather and broadcast; give "
             "all of them, or none");
+    gpunn_status status = GPUNN_OK;
     args->size = 1;
 #ifdef GPUNN_MPI
-    return gpunn__mpi_open(group);
-#else
-    return GPUNN_OK;
+    status = gpunn__mpi_open(group);
 #endif
+    const char *world = args->size == 1 ? getenv("WORLD_SIZE") : NULL;
+    if (status == GPUNN_OK && world && atoi(world) > 1)
+        return gpunn__fail(
+            group->dev, GPUNN_ERR_STATE,
+            "gpunn_group_open: WORLD_SIZE is %.16s, but nothing says where the ranks meet: set GPUNN_STORE to a folder "
+            "that all of them see, or use mpirun and -DGPUNN_MPI",
+            world);
+    return status;
 }
 
 static void gpunn__group_free(gpunn_group *group)
@@ -5568,6 +5800,8 @@ static void gpunn__group_free(gpunn_group *group)
     gpunn_device *dev = group->dev;
     const size_t  size = (size_t)group->args.size;
     if (group->joined) dev->backend->ranks_leave(dev->context, group->broken == GPUNN_OK);
+    if (group->args.all_reduce == gpunn__store_all_reduce)
+        gpunn__store_close((gpunn__store *)group->args.user, group->broken == GPUNN_OK);
 #ifdef GPUNN_MPI
     if (group->args.all_reduce == gpunn__mpi_all_reduce)
         gpunn__mpi_close((gpunn__mpi *)group->args.user, group->broken == GPUNN_OK);
@@ -5629,11 +5863,7 @@ GPUNN_API int gpunn_local_rank(void)
 {
     static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK",
                                         "SLURM_LOCALID", "LOCAL_RANK"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *value = getenv(names[i]);
-        if (value && value[0] >= '0' && value[0] <= '9') return atoi(value);
-    }
-    return 0;
+    return gpunn__number_of(names, sizeof names / sizeof *names, 0);
 }
 
 /* ---- talking --------------------------------------------------------------------------------------------------------- */
@@ -16384,25 +16614,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
 }
 
 /* ==== >>threads ======================================================================================================= *
- * Locks and threads, of loaders and of the CPU's devices; the clock by which they wait. */
-static double gpunn__seconds(void)
-{
-#if defined(_WIN32)
-    LARGE_INTEGER ticks, frequency;
-    (void)QueryPerformanceCounter(&ticks);
-    (void)QueryPerformanceFrequency(&frequency);
-    return (double)ticks.QuadPart / (double)frequency.QuadPart;
-#elif defined(CLOCK_MONOTONIC)
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-#else /* hidden by -std=c99 */
-    struct timeval now;
-    (void)gettimeofday(&now, NULL);
-    return (double)now.tv_sec + 1e-6 * (double)now.tv_usec;
-#endif
-}
-
+ * Locks and threads, of loaders and of the CPU's devices. */
 /* ---- threads: a lock with one condition, "something has changed", and threads that start and end --------------------- */
 #if defined(GPUNN_NO_THREADS)
 typedef int gpunn__monitor, gpunn__thread;

@@ -2,6 +2,7 @@
  * share the first one; with GPUNN_TEST_NCCL in the environment each has its own, and NCCL carries gradients. */
 #include "../test.h"
 
+#include <sys/wait.h>
 #include <time.h>
 
 #include "../group/checks.h"
@@ -120,6 +121,20 @@ static gpunn_device *rank_device(place *p)
                              .realloc_fn = hook_realloc, .user = &p->memory);
 }
 
+/* The same ranks, which meet in the folder. */
+static void *stored_main(void *user)
+{
+    place        *p = user;
+    gpunn_device *dev = rank_device(p);
+    gpunn_group  *group = gpunn_group_open(dev, .store = p->world->folder, .rank = p->rank, .size = p->world->size,
+                                           .timeout = p->world->patience, .share_gpu = true, .type = GPUNN_GROUP_HOST);
+    const ranks   r = {dev, group, p->world->folder, p->why, gather, p};
+    p->good = EXPECT(&r, group != NULL) && p->world->run(&r);
+    gpunn_group_close(group);
+    gpunn_device_close(dev);
+    return NULL;
+}
+
 static void *rank_main(void *user)
 {
     place        *p = user;
@@ -133,6 +148,12 @@ static void *rank_main(void *user)
     return NULL;
 }
 
+static const char *folder_of(fixture *f)
+{
+    (void)test_path(f, "");
+    return f->folder;
+}
+
 /* Runs a check on so many ranks, each in `main`; a skip where there are fewer GPUs. */
 static void run_ranks_in(fixture *f, void *(*main)(void *place), bool (*run)(const ranks *r), int size, double timeout,
                          double patience)
@@ -142,7 +163,7 @@ static void run_ranks_in(fixture *f, void *(*main)(void *place), bool (*run)(con
                .size = size,
                .timeout = timeout,
                .patience = patience,
-               .folder = f->folder,
+               .folder = folder_of(f),
                .run = run};
     place places[MOST] = {{0}};
     if (own_gpus() && size > own_gpus()) SKIP("%d ranks need as many GPUs", size);
@@ -174,7 +195,89 @@ static void test_check(void **state)
     for (int i = 0; i < 2; i++) (void)unlink(path[i]);
 }
 
+static void remove_all(fixture *f, const char *const *names, int count)
+{
+    for (int i = 0; i < count; i++) (void)unlink(test_path(f, names[i]));
+}
+
+static void test_store(void **state)
+{
+    static const char *const names[] = {"fit.ckpt", "best.safetensors"};
+    for (int i = 0; i < COUNT(checks); i++) run_ranks_in(*state, stored_main, checks[i].run, 2 + i % 2, 60, 60);
+    remove_all(*state, names, COUNT(names));
+}
+
+/* One of two processes, whose ranks are in the environment. */
+static bool train_alone_and_together(fixture *f, int rank)
+{
+    char          why[WHY] = "", number[2] = {(char)('0' + rank), 0};
+    float         values[2][NUMBERS] = {{0}}, losses[STEPS];
+    const task    task = {.optimizer = 0};
+    gpunn_device *dev = gpunn_device_open(ON(f->backend), .seed = 1, .threads = 1);
+    (void)setenv("RANK", number, 1);
+    gpunn_group *group = gpunn_group_open(dev, .share_gpu = true, .timeout = 60);
+    const ranks  r = {dev, group, f->folder, why, NULL, NULL}, one = {dev, NULL, f->folder, why, NULL, NULL};
+    const bool   good = EXPECT(&r, gpunn_group_size(group) == 2 && gpunn_group_rank(group) == rank) &&
+                      train(&r, &task, values[0], losses) && train(&one, &task, values[1], losses) &&
+                      EXPECT(&r, close_to(values[0], values[1], NUMBERS, 2e-5));
+    if (!good) print_message("# rank %d: %s\n", rank, why);
+    gpunn_group_close(group);
+    gpunn_device_close(dev);
+    return good;
+}
+
+static void test_environment(void **state)
+{
+    fixture *f = *state;
+    int      ended = -1;
+    (void)setenv("WORLD_SIZE", "2", 1);
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev), GPUNN_ERR_STATE, "WORLD_SIZE is 2", "GPUNN_STORE");
+    (void)setenv("GPUNN_STORE", folder_of(f), 1);
+    const pid_t other = fork();
+    if (other == 0) _exit(train_alone_and_together(f, 1) ? 0 : 1);
+    const bool good = train_alone_and_together(f, 0);
+    assert_int_equal(waitpid(other, &ended, 0), other);
+    (void)unsetenv("RANK");
+    (void)unsetenv("WORLD_SIZE");
+    (void)unsetenv("GPUNN_STORE");
+    assert_true(good);
+    assert_int_equal(ended, 0);
+}
+
 /* ---- faults ---- */
+/* Such as an earlier run has left; and a folder that is none. */
+static void test_store_used(void **state)
+{
+    static const char *const names[] = {"0.0"};
+    fixture                 *f = *state;
+    FILE                    *file = fopen(test_path(f, "0.0"), "wb");
+    assert_non_null(file);
+    (void)fclose(file);
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = f->folder), GPUNN_ERR_STATE, "files of another run's rank 0");
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = "no such folder"), GPUNN_ERR_IO, "rank 0's file", "no such folder");
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = f->folder, .rank = 2, .size = 2), GPUNN_ERR_ARGUMENT, "rank is 2");
+    remove_all(f, names, 1);
+}
+
+static bool check_store_missing(const ranks *r)
+{
+    const task task = {.optimizer = 1};
+    ranked     n = ranked_open(r->dev, &task);
+    bool       good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK);
+    if (gpunn_group_rank(r->group) < 2)
+        good = good && EXPECT(r, gpunn_optimizer_step(n.opt) == GPUNN_ERR_DEVICE) &&
+               EXPECT(r, strstr(gpunn_error(r->dev), "rank 2 has not come within 0.2 seconds"));
+    gpunn_clear_error(r->dev);
+    ranked_close(&n);
+    return good;
+}
+
+static void test_store_missing(void **state)
+{
+    static const char *const names[] = {"0.0", "0.1", "1.0", "1.1", "2.0", "2.1"};
+    run_ranks_in(*state, stored_main, check_store_missing, 3, 60, 0.2);
+    remove_all(*state, names, COUNT(names));
+}
 /* The last rank does not come: the others are told so, now and whenever they ask again, and everything closes. */
 static bool check_missing(const ranks *r)
 {
@@ -353,13 +456,14 @@ static void test_local_rank(void **state)
 
 int main(void)
 {
-    static struct CMUnitTest tests[3 * COUNT(checks) + 8];
+    static struct CMUnitTest tests[3 * COUNT(checks) + 12];
     int                      count = 0;
     for (int i = 0; i < COUNT(checks); i++) count += each_backend(tests + count, checks[i].name, test_check, &checks[i]);
-    const struct CMUnitTest others[] = {test_with_device(test_missing),     test_with_device(test_stuck),
-                                        test_with_device(test_same_gpu),    test_with_device(test_lost_file),
-                                        test_with_device(test_other_count), test_with_device(test_arguments),
-                                        cmocka_unit_test(test_local_rank)};
+    const struct CMUnitTest others[] = {
+        test_with_device(test_store),         test_with_device(test_environment), test_with_device(test_store_used),
+        test_with_device(test_store_missing), test_with_device(test_missing),     test_with_device(test_stuck),
+        test_with_device(test_same_gpu),      test_with_device(test_lost_file),   test_with_device(test_other_count),
+        test_with_device(test_arguments),     cmocka_unit_test(test_local_rank)};
     for (int i = 0; i < COUNT(others); i++) tests[count++] = others[i];
     return _cmocka_run_group_tests("group", tests, (size_t)count, NULL, NULL);
 }
