@@ -395,7 +395,7 @@
  *     GPUNN_ERR_DEVICE and name it; end the program then and start it again with gpunn_checkpoint_load, where an epoch has ended
  *     also on another number of ranks. Each rank of a machine has its own GPU with gpunn_device_open(.index = GPUNN_LOCAL_RANK);
  *     two on one are refused. Between GPUs NCCL carries what they exchange (libnccl.so.2, opened as cuDNN is; GPUNN_NCCL_PATH), as
- *     part of the step's graph; without it that goes through the host's memory, which log_fn hears.
+ *     part of the step's graph, gradients while backward makes the next ones; without it that goes through the host's memory, which log_fn hears.
  *
  * FILES  gpunn_save writes all parameters and buffers as safetensors, as torch's state_dict would have them. gpunn_load takes all
  *     or nothing; .partial takes what fits and reports the rest. A checkpoint holds all that resuming needs, to the bit.
@@ -2124,9 +2124,10 @@ typedef enum gpunn_group_type { /* what carries gradients; beginning, votes and 
 } gpunn_group_type;
 typedef struct gpunn_group_args {
     int              args_;
-    double           timeout;   /* seconds that a rank waits for the others before it names those that are missing; 600 */
-    gpunn_group_type type;      /* the same on all ranks */
-    bool             share_gpu; /* two ranks on one GPU are as meant, not a mistake; they exchange through the host's memory */
+    double           timeout;      /* seconds that a rank waits for the others before it names those that are missing; 600 */
+    gpunn_group_type type;         /* the same on all ranks */
+    bool             share_gpu;    /* two ranks on one GPU are as meant, not a mistake; they exchange through the host's memory */
+    size_t           bucket_bytes; /* NCCL: gradients travel in parts of about so many, while backward makes the next; 25 MiB */
     /* Ranks that no MPI has started (torchrun, srun, a script) meet in this folder, which all see and no other run has used; NULL:
      * GPUNN_STORE of the environment. rank and size as below or, both 0, of RANK and WORLD_SIZE or SLURM_PROCID and SLURM_NTASKS. */
     const char *store;
@@ -2588,11 +2589,13 @@ struct gpunn_update {
 typedef struct gpunn_exchange {
     float  *values; /* become the mean of all ranks' ... */
     int64_t count;
-    bool    mean; /* or, false, rank 0's */
+    bool    mean;  /* or, false, rank 0's */
+    int     after; /* so many steps of the run they are complete; never fewer than that of the exchange before */
 } gpunn_exchange;
 enum { GPUNN_RANKS_ID = 128 }; /* bytes by which ranks find each other */
 
-/* One whole run of a plan, for backends that execute it as one piece: steps in order, then the exchanges, then the updates. */
+/* One whole run of a plan, for backends that execute it as one piece: steps in order and exchanges, each as soon as its values are
+ * there, then the updates. */
 typedef struct gpunn_run {
     gpunn_step *steps;
     int         step_count;
@@ -5772,6 +5775,7 @@ static GPUNN__STATUS gpunn__engine_open(gpunn_group *group)
     if (!(args->timeout >= 0 && args->timeout <= 1e9))
         return gpunn__fail(group->dev, GPUNN_ERR_ARGUMENT, "gpunn_group_open: timeout is %g; give seconds", args->timeout);
     if (args->timeout == 0) args->timeout = 600;
+    if (args->bucket_bytes == 0) args->bucket_bytes = (size_t)25 << 20;
     if (given == 3) return gpunn__check_rank(group);
     if (args->store == NULL) args->store = getenv("GPUNN_STORE");
     if (given == 0 && args->store && args->store[0]) return gpunn__store_open(group);
@@ -5922,7 +5926,7 @@ static GPUNN__STATUS gpunn__exchange_pieces(gpunn_group *group, gpunn_device *de
 /* Floats of a device become their mean over all ranks or what rank 0 has. */
 static GPUNN__STATUS gpunn__exchange_memory(gpunn_group *group, gpunn_device *dev, float *values, int64_t count, bool mean)
 {
-    const gpunn_exchange exchange = {values, count, mean};
+    const gpunn_exchange exchange = {values, count, mean, 0};
     const int            size = group->args.size;
     if (gpunn__in_ranks(group, dev)) {
         if (group->broken) return gpunn__group_works(group);
@@ -6050,8 +6054,9 @@ static gpunn_status gpunn__gpus_meet(gpunn_group *group)
     bool                 all = must || (group->args.type == GPUNN_GROUP_AUTO && size > 1);
     gpunn_status         can = all && backend->ranks_id ? backend->ranks_id(dev->context, NULL) : GPUNN_ERR_UNSUPPORTED;
     const bool           tells = all && !must;
-    gpunn_status         status = gpunn__agree(group, GPUNN_OK, NULL, "a group of type %d", (int)group->args.type);
-    gpunn__gpu          *gpus = (gpunn__gpu *)gpunn__calloc(dev, (size_t)size * sizeof *gpus);
+    gpunn_status status = gpunn__agree(group, GPUNN_OK, NULL, "a group of type %d, buckets of %zu bytes", (int)group->args.type,
+                                       group->args.bucket_bytes);
+    gpunn__gpu  *gpus = (gpunn__gpu *)gpunn__calloc(dev, (size_t)size * sizeof *gpus);
     status = gpunn__agree(group, status == GPUNN_OK && gpus == NULL ? GPUNN_ERR_MEMORY : status, NULL, "GPUs");
     if (status == GPUNN_OK) {
         gpus[group->args.rank].identity = dev->info.identity;
@@ -6070,10 +6075,11 @@ static gpunn_status gpunn__gpus_meet(gpunn_group *group)
                                                            : backend->error(dev->context));
 }
 
-/* Adds to what the next run makes common to all ranks. */
-static GPUNN__STATUS gpunn__exchange_add(gpunn_group *group, float *values, int64_t count, bool mean)
+/* Adds to what the next run makes common to all ranks, after so many steps; in the same order on all. */
+static GPUNN__STATUS gpunn__exchange_add(gpunn_group *group, float *values, int64_t count, bool mean, int after)
 {
-    const gpunn_exchange exchange = {values, count, mean};
+    const int            before = group->exchange_count > 0 ? group->exchanges[group->exchange_count - 1].after : 0;
+    const gpunn_exchange exchange = {values, count, mean, after > before ? after : before};
     gpunn_exchange      *exchanges = (gpunn_exchange *)gpunn__grow(group->dev, group->exchanges, group->exchange_count,
                                                                    &group->exchange_capacity, sizeof exchange);
     if (exchanges == NULL) return GPUNN_ERR_MEMORY;
@@ -6087,7 +6093,9 @@ static void gpunn__exchanges_put(const gpunn_group *group, gpunn_run *run)
     run->exchanges = group->exchanges;
     run->exchange_count = group->exchange_count;
     for (int i = 0; i < run->exchange_count; i++) /* FNV-1a */
-        run->signature = (run->signature ^ (uint64_t)(uintptr_t)run->exchanges[i].values) * UINT64_C(0x100000001B3);
+        run->signature = (run->signature ^ (uint64_t)(uintptr_t)run->exchanges[i].values ^
+                          (uint64_t)run->exchanges[i].count << 48) *
+                         UINT64_C(0x100000001B3);
 }
 
 /* ==== >>arguments ===================================================================================================== *
@@ -25887,20 +25895,72 @@ static GPUNN__STATUS gpunn__agree_on_update(gpunn_optimizer *opt, gpunn_status s
                         (double)opt->clip_value, opt->parts + 1, count, (unsigned)which);
 }
 
-/* What a step that GPUs make together exchanges between its gradients and its updates. */
-static GPUNN__STATUS gpunn__exchanges_of(gpunn_optimizer *opt, gpunn_tensor *loss, bool updates)
+/* The number of steps after which no gradient in these floats changes any more. */
+static int gpunn__complete_after(const gpunn_run *run, const float *values, int64_t count)
+{
+    for (int s = run->step_count - 1; s >= 0; s--) {
+        const gpunn_step *step = &run->steps[s];
+        for (int i = 0; i < step->input_count && step->backward; i++) {
+            const float *written = (const float *)step->grad_in[i].data;
+            if (written && step->grad_in[i].dtype == GPUNN_F32 && written < values + count &&
+                values < written + step->grad_in[i].count)
+                return s + 1;
+        }
+    }
+    return 0;
+}
+
+/* The bucket of neighbours in memory that ends with that parameter: its first one. id: the lowest of any; -1: no gradient. */
+static int gpunn__bucket_first(const gpunn_optimizer *opt, int last, int *id)
+{
+    gpunn_tensor *const *list = opt->parameters;
+    const int64_t        end = list[last]->offset + gpunn__count(list[last], 1);
+    int                  first = last;
+    *id = gpunn__has_gradient(list[last]) ? list[last]->id : -1;
+    for (; first > 0 && *id >= 0; first--) {
+        const gpunn_tensor *t = list[first - 1];
+        const gpunn__range  range = {first - 1, first, t->offset, t->offset + gpunn__count(t, 1)};
+        if (!gpunn__has_gradient(t) || !gpunn__goes_on(&range, list, first, NULL) ||
+            (size_t)(end - t->offset) * sizeof(float) > opt->group->args.bucket_bytes)
+            break;
+        if (t->id < *id) *id = t->id;
+    }
+    return first;
+}
+
+/* The gradients in buckets: first those of the layers made last, with which backward begins, on all ranks alike. */
+static GPUNN__STATUS gpunn__add_buckets(gpunn_optimizer *opt, const gpunn_run *run)
+{
+    gpunn_status status = GPUNN_OK;
+    for (int next = INT32_MAX; status == GPUNN_OK;) {
+        int first, id, most = -1, from = 0, to = 0;
+        for (int last = opt->parameter_count - 1; last >= 0; last = first - 1) {
+            first = gpunn__bucket_first(opt, last, &id);
+            if (id <= most || id >= next) continue;
+            most = id, from = first, to = last;
+        }
+        if (most < 0) break;
+        float *const  values = gpunn__gradient_of(opt->parameters[from]);
+        const int64_t count = opt->parameters[to]->offset + gpunn__count(opt->parameters[to], 1) - opt->parameters[from]->offset;
+        status = gpunn__exchange_add(opt->group, values, count, true, gpunn__complete_after(run, values, count));
+        next = most;
+    }
+    return status;
+}
+
+/* What a step that GPUs make together exchanges before its updates. */
+static GPUNN__STATUS gpunn__exchanges_of(gpunn_optimizer *opt, const gpunn_run *run, gpunn_tensor *loss, bool updates)
 {
     gpunn_model        *model = opt->model;
     const gpunn_tensor *first;
-    gpunn__range        range = {0, 0, 0, 0};
     size_t              bytes;
     int64_t             count;
     opt->group->exchange_count = 0;
-    gpunn_status status = gpunn__exchange_add(opt->group, (float *)gpunn__memory_of(loss, false, &bytes), 1, true);
-    while (updates && status == GPUNN_OK && gpunn__next_range(&range, opt->parameters, opt->parameter_count, NULL))
-        status = gpunn__exchange_add(opt->group, gpunn__gradient_of(opt->parameters[range.first]), range.end - range.begin, true);
+    gpunn_status status = updates ? gpunn__add_buckets(opt, run) : GPUNN_OK;
+    if (status == GPUNN_OK)
+        status = gpunn__exchange_add(opt->group, (float *)gpunn__memory_of(loss, false, &bytes), 1, true, run->step_count);
     for (int id = 0; updates && status == GPUNN_OK && (first = gpunn__next_weights(model, GPUNN__BUFFER, &id, &count)) != NULL;)
-        status = gpunn__exchange_add(opt->group, gpunn__weights(first), count, false);
+        status = gpunn__exchange_add(opt->group, gpunn__weights(first), count, false, run->step_count);
     return status;
 }
 
@@ -25911,7 +25971,7 @@ static gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *ru
     run->update_count = updates ? gpunn__optimizer_updates(opt, opt->parts + 1, true) : 0;
     run->loss_scale = opt->loss_scale;
     if (!gpunn__in_ranks(opt->group, opt->model->dev)) return GPUNN_OK;
-    gpunn_status status = gpunn__agree_on_update(opt, gpunn__exchanges_of(opt, loss, updates), NULL);
+    gpunn_status status = gpunn__agree_on_update(opt, gpunn__exchanges_of(opt, run, loss, updates), NULL);
     if (status == GPUNN_OK) gpunn__exchanges_put(opt->group, run);
     return status;
 }

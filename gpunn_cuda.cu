@@ -1414,7 +1414,8 @@ struct gpunn__nccl {
     char         text[sizeof((gpunn__cuda *)NULL)->text]; /* why not */
     void        *comm;                                    /* NULL: none, or given up */
     double       timeout;
-    cudaEvent_t  now;
+    cudaStream_t stream; /* of all exchanges */
+    cudaEvent_t  now, begun, done;
 #define GPUNN__X(result, name, arguments) result(*name) arguments;
     GPUNN__NCCL_FUNCTIONS(GPUNN__X)
 #undef GPUNN__X
@@ -1561,7 +1562,9 @@ static gpunn_status gpunn__cuda_ranks_join(void *context, const char id[GPUNN_RA
     GPUNN__ENTER(cuda);
     memcpy(name.bytes, id, sizeof name.bytes);
     nccl->timeout = timeout;
-    GPUNN__CUDA(cuda, cudaEventCreateWithFlags(&nccl->now, cudaEventDisableTiming));
+    for (cudaEvent_t *event : {&nccl->now, &nccl->begun, &nccl->done})
+        GPUNN__CUDA(cuda, cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+    GPUNN__CUDA(cuda, cudaStreamCreateWithFlags(&nccl->stream, cudaStreamNonBlocking));
     const int result = nccl->ncclCommInitRankConfig(&nccl->comm, size, name, rank, &config);
     return gpunn__nccl_done(cuda, "joining the ranks", result);
 }
@@ -1577,8 +1580,12 @@ static void gpunn__cuda_ranks_leave(void *context, bool waits)
     else if (nccl->comm)
         (void)nccl->ncclCommAbort(nccl->comm);
     nccl->comm = NULL;
-    if (nccl->now) (void)cudaEventDestroy(nccl->now);
-    nccl->now = NULL;
+    for (cudaEvent_t *event : {&nccl->now, &nccl->begun, &nccl->done}) {
+        if (*event) (void)cudaEventDestroy(*event);
+        *event = NULL;
+    }
+    if (nccl->stream) (void)cudaStreamDestroy(nccl->stream);
+    nccl->stream = NULL;
 }
 
 /* Whether so many exchanges could be. */
@@ -1588,28 +1595,50 @@ static gpunn_status gpunn__ranks_there(gpunn__cuda *cuda, int count)
     return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "NCCL has failed before; begin anew from the last checkpoint");
 }
 
-static gpunn_status gpunn__exchanges(gpunn__cuda *cuda, const gpunn_exchange *exchanges, int count)
+/* Beside what the stream does from now on. */
+static gpunn_status gpunn__exchanges_begin(gpunn__cuda *cuda, const gpunn_exchange *exchanges, int count)
 {
     gpunn__nccl *nccl = cuda->nccl;
     if (count == 0) return GPUNN_OK;
     GPUNN__TRY(gpunn__ranks_there(cuda, count));
+    GPUNN__CUDA(cuda, cudaEventRecord(nccl->begun, cuda->stream));
+    GPUNN__CUDA(cuda, cudaStreamWaitEvent(nccl->stream, nccl->begun, 0));
     int result = nccl->ncclGroupStart();
     for (int i = 0; i < count && (result == 0 || result == GPUNN__NCCL_IN_PROGRESS); i++) {
         float *const values = exchanges[i].values;
         const size_t n = (size_t)exchanges[i].count;
         result = exchanges[i].mean
-                     ? nccl->ncclAllReduce(values, values, n, GPUNN__NCCL_FLOAT, GPUNN__NCCL_AVERAGE, nccl->comm, cuda->stream)
-                     : nccl->ncclBroadcast(values, values, n, GPUNN__NCCL_FLOAT, 0, nccl->comm, cuda->stream);
+                     ? nccl->ncclAllReduce(values, values, n, GPUNN__NCCL_FLOAT, GPUNN__NCCL_AVERAGE, nccl->comm, nccl->stream)
+                     : nccl->ncclBroadcast(values, values, n, GPUNN__NCCL_FLOAT, 0, nccl->comm, nccl->stream);
     }
     const int ended = nccl->ncclGroupEnd();
     return gpunn__nccl_done(cuda, "exchanging gradients", result == 0 || result == GPUNN__NCCL_IN_PROGRESS ? ended : result);
+}
+
+/* The stream goes on behind those that have begun. */
+static gpunn_status gpunn__exchanges_end(gpunn__cuda *cuda, int count)
+{
+    if (count == 0) return GPUNN_OK;
+    GPUNN__CUDA(cuda, cudaEventRecord(cuda->nccl->done, cuda->nccl->stream));
+    return gpunn__cuda_check(cuda, cudaStreamWaitEvent(cuda->stream, cuda->nccl->done, 0), "cudaStreamWaitEvent");
+}
+
+/* Those of the run, from the first on that has not begun, that need no more than so many steps. */
+static gpunn_status gpunn__exchanges_after(gpunn__cuda *cuda, const gpunn_run *run, int steps, int *begun)
+{
+    int end = *begun;
+    while (end < run->exchange_count && run->exchanges[end].after <= steps) end++;
+    GPUNN__TRY(gpunn__exchanges_begin(cuda, run->exchanges + *begun, end - *begun));
+    *begun = end;
+    return GPUNN_OK;
 }
 
 static gpunn_status gpunn__cuda_exchange(void *context, const gpunn_exchange *exchanges, int count)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     GPUNN__ENTER(cuda);
-    return gpunn__exchanges(cuda, exchanges, count);
+    GPUNN__TRY(gpunn__exchanges_begin(cuda, exchanges, count));
+    return gpunn__exchanges_end(cuda, count);
 }
 
 /* ==== >>shared ======================================================================================================== */
@@ -11188,10 +11217,12 @@ static gpunn_status gpunn__mark(gpunn__cuda *cuda, int step)
 static gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
 {
     cuda->next = run->steps + gpunn__rounds_first(cuda, run), cuda->end = run->steps + run->step_count;
+    int begun = 0;
     cuda->summed = NULL;
     while (cuda->next < cuda->end) {
         gpunn_step *const step = cuda->next;
         const bool        backward = step->backward;
+        GPUNN__TRY(gpunn__exchanges_after(cuda, run, (int)(step - run->steps), &begun));
         run->failed = step;
         const gpunn__range range(step);
         GPUNN__TRY(gpunn__mark(cuda, (int)(step - run->steps)));
@@ -11203,7 +11234,8 @@ static gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
     }
     run->failed = NULL;
     GPUNN__TRY(gpunn__mark(cuda, run->step_count));
-    GPUNN__TRY(gpunn__exchanges(cuda, run->exchanges, run->exchange_count));
+    GPUNN__TRY(gpunn__exchanges_after(cuda, run, run->step_count, &begun));
+    GPUNN__TRY(gpunn__exchanges_end(cuda, begun));
     GPUNN__TRY(gpunn__cuda_updates(cuda, run));
     GPUNN__TRY(gpunn__mark(cuda, run->step_count + 1));
     return gpunn__plain_wait(cuda, "the optimizer's kernels");

@@ -8,6 +8,7 @@
 #include "../group/checks.h"
 
 enum { MOST = 4 };
+extern void emulator_set(const char *name, const char *value) __attribute__((weak));
 
 /* ---- an engine: each rank shows its memory, and all read that of all ---- */
 typedef struct world {
@@ -21,6 +22,7 @@ typedef struct world {
     void           *memory[MOST];
     const char     *folder;
     bool (*run)(const ranks *r);
+    const gpunn_backend *backend; /* NULL: as all tests have */
 } world;
 typedef struct place {
     world      *world;
@@ -117,8 +119,9 @@ static int own_gpus(void)
 static gpunn_device *rank_device(place *p)
 {
     test_memory_init(&p->memory);
-    return gpunn_device_open(ON(first_backend()), .index = own_gpus() ? p->rank : 0, .seed = 1, .threads = 1,
-                             .realloc_fn = hook_realloc, .user = &p->memory);
+    const gpunn_backend *backend = p->world->backend ? p->world->backend : first_backend()->table;
+    return gpunn_device_open(.type = first_backend()->type, .index = own_gpus() ? p->rank : 0, .seed = 1, .threads = 1,
+                             .realloc_fn = hook_realloc, .user = &p->memory, .backend = backend);
 }
 
 /* The same ranks, which meet in the folder. */
@@ -140,7 +143,7 @@ static void *rank_main(void *user)
     place        *p = user;
     gpunn_device *dev = rank_device(p);
     gpunn_group  *group = gpunn_group_open(dev, ENGINE(p), .timeout = p->world->patience, .share_gpu = own_gpus() == 0,
-                                           .type = own_gpus() ? GPUNN_GROUP_NCCL : GPUNN_GROUP_AUTO);
+                                           .bucket_bytes = 100, .type = own_gpus() ? GPUNN_GROUP_NCCL : GPUNN_GROUP_AUTO);
     const ranks   r = {dev, group, p->world->folder, p->why, gather, p};
     p->good = EXPECT(&r, group != NULL) && p->world->run(&r);
     gpunn_group_close(group);
@@ -155,8 +158,8 @@ static const char *folder_of(fixture *f)
 }
 
 /* Runs a check on so many ranks, each in `main`; a skip where there are fewer GPUs. */
-static void run_ranks_in(fixture *f, void *(*main)(void *place), bool (*run)(const ranks *r), int size, double timeout,
-                         double patience)
+static void run_ranks_on(fixture *f, const gpunn_backend *backend, void *(*main)(void *place), bool (*run)(const ranks *r),
+                         int size, double timeout, double patience)
 {
     world w = {.lock = PTHREAD_MUTEX_INITIALIZER,
                .changed = PTHREAD_COND_INITIALIZER,
@@ -164,7 +167,8 @@ static void run_ranks_in(fixture *f, void *(*main)(void *place), bool (*run)(con
                .timeout = timeout,
                .patience = patience,
                .folder = folder_of(f),
-               .run = run};
+               .run = run,
+               .backend = backend};
     place places[MOST] = {{0}};
     if (own_gpus() && size > own_gpus()) SKIP("%d ranks need as many GPUs", size);
     for (int rank = 0; rank < size; rank++) {
@@ -177,6 +181,21 @@ static void run_ranks_in(fixture *f, void *(*main)(void *place), bool (*run)(con
         if (!places[rank].good) fail_msg("rank %d of %d: %s", rank, size, places[rank].why);
         test_memory_check(&places[rank].memory);
     }
+}
+
+static void run_ranks_in(fixture *f, void *(*main)(void *place), bool (*run)(const ranks *r), int size, double timeout,
+                         double patience)
+{
+    run_ranks_on(f, NULL, main, run, size, timeout, patience);
+}
+
+/* Exchanges that begin before backward has ended, of all ranks' runs. */
+static int          early;
+static gpunn_status watch_execute(void *context, gpunn_run *run)
+{
+    for (int i = 0; i < run->exchange_count; i++)
+        (void)__atomic_add_fetch(&early, run->exchanges[i].after < run->step_count, __ATOMIC_RELAXED);
+    return gpunn_emulator_backend.execute(context, run);
 }
 
 static void run_ranks(fixture *f, bool (*run)(const ranks *r), int size, double timeout)
@@ -198,6 +217,17 @@ static void test_check(void **state)
 static void remove_all(fixture *f, const char *const *names, int count)
 {
     for (int i = 0; i < count; i++) (void)unlink(test_path(f, names[i]));
+}
+
+/* Of the gradients of two layers, those of the last travel while the first's are made. */
+static void test_overlap(void **state)
+{
+    if (emulator_set == NULL || own_gpus() == 0) SKIP("no NCCL that is emulated");
+    gpunn_backend watched = gpunn_emulator_backend;
+    watched.execute = watch_execute;
+    early = 0;
+    run_ranks_on(*state, &watched, rank_main, check_sgd, 2, 60, 60);
+    assert_int_equal(early, 2 * 2 * STEPS); /* ranks and turns of the check; one bucket */
 }
 
 static void test_store(void **state)
@@ -300,8 +330,6 @@ static void test_missing(void **state)
 }
 
 /* What a rank's GPU waits for does not come: whoever waits for the GPU is told so, then and later, and everything closes. */
-extern void emulator_set(const char *name, const char *value) __attribute__((weak));
-
 static bool check_stuck(const ranks *r)
 {
     const task task = {.optimizer = 1};
@@ -460,10 +488,10 @@ int main(void)
     int                      count = 0;
     for (int i = 0; i < COUNT(checks); i++) count += each_backend(tests + count, checks[i].name, test_check, &checks[i]);
     const struct CMUnitTest others[] = {
-        test_with_device(test_store),         test_with_device(test_environment), test_with_device(test_store_used),
-        test_with_device(test_store_missing), test_with_device(test_missing),     test_with_device(test_stuck),
-        test_with_device(test_same_gpu),      test_with_device(test_lost_file),   test_with_device(test_other_count),
-        test_with_device(test_arguments),     cmocka_unit_test(test_local_rank)};
+        test_with_device(test_overlap),     test_with_device(test_store),         test_with_device(test_environment),
+        test_with_device(test_store_used),  test_with_device(test_store_missing), test_with_device(test_missing),
+        test_with_device(test_stuck),       test_with_device(test_same_gpu),      test_with_device(test_lost_file),
+        test_with_device(test_other_count), test_with_device(test_arguments),     cmocka_unit_test(test_local_rank)};
     for (int i = 0; i < COUNT(others); i++) tests[count++] = others[i];
     return _cmocka_run_group_tests("group", tests, (size_t)count, NULL, NULL);
 }
