@@ -374,8 +374,9 @@
  *     before the work, .accumulate makes one update of several batches. What no mean over batches tells, a confusion matrix, F1
  *     and the area under the ROC curve, is gpunn_evaluate_classes's; weights of classes are cross_entropy's .weight.
  *
- * RANKS  Several processes train one model together, each with its part of every batch, by mpirun -n 4 ./app or srun, when the file
- *     of GPUNN_IMPLEMENTATION is compiled with mpicc -DGPUNN_MPI; alone, or without MPI, the same program is a group of one.
+  * RANKS  Several processes train one model together, each with its part of every batch: by mpirun -n 4 ./app or srun, when the file
+ *     of GPUNN_IMPLEMENTATION is compiled with mpicc -DGPUNN_MPI; without MPI by whatever sets RANK and WORLD_SIZE (torchrun) or
+ *     SLURM_PROCID and SLURM_NTASKS (srun) and, in GPUNN_STORE, a new folder that all see. Alone the same program is a group of one.
  *         gpunn_group  *group = gpunn_group_open(dev);
  *         gpunn_loader *part = gpunn_loader_create(model, .fields = {{.input = x, .samples = samples},
  *                                                                    {.input = t, .samples = targets}},
@@ -392,8 +393,9 @@
  *     gpunn_group_rank(group) == 0. gpunn_backward, gpunn_clip_grad_norm and gpunn_read_grad are of this rank alone until
  *     gpunn_optimizer_step. A group fails as a whole: when a rank is missing for .timeout seconds, the others' calls give
  *     GPUNN_ERR_DEVICE and name it; end the program then and start it again with gpunn_checkpoint_load, where an epoch has ended
- *     also on another number of ranks. On GPUs, gradients go through the host's memory, after the step; each rank of a machine has
- *     its own with gpunn_device_open(.index = gpunn_local_rank()).
+ *     also on another number of ranks. Each rank of a machine has its own GPU with gpunn_device_open(.index = GPUNN_LOCAL_RANK);
+ *     two on one are refused. Between GPUs NCCL carries what they exchange (libnccl.so.2, opened as cuDNN is; GPUNN_NCCL_PATH), as
+ *     part of the step's graph, gradients while backward makes the next ones; without it that goes through the host's memory, which log_fn hears.
  *
  * FILES  gpunn_save writes all parameters and buffers as safetensors, as torch's state_dict would have them. gpunn_load takes all
  *     or nothing; .partial takes what fits and reports the rest. A checkpoint holds all that resuming needs, to the bit.
@@ -659,10 +661,11 @@ typedef enum gpunn_precision {
 } gpunn_precision;
 typedef enum gpunn_log_level { GPUNN_LOG_ERROR = 0, GPUNN_LOG_WARNING, GPUNN_LOG_INFO } gpunn_log_level;
 
+enum { GPUNN_LOCAL_RANK = -1 }; /* an index: gpunn_local_rank(), modulo the GPUs that the process sees */
 typedef struct gpunn_device_args {
     int               args_;
     gpunn_device_type type;    /* AUTO: a GPU when its companion is linked and can use one, else the CPU; log_fn hears why */
-    int               index;   /* which GPU */
+    int               index;   /* which GPU; GPUNN_LOCAL_RANK where several processes have one each */
     uint64_t          seed;    /* initial weights, dropout; the same seed gives the same run */
     int               threads; /* CPU threads; 0: OMP_NUM_THREADS, or the processors that the process may use */
     bool              deterministic; /* only algorithms whose result never varies; the CPU has no others */
@@ -2114,9 +2117,20 @@ GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric); 
  * call it, in the same order; a failure of one is then told to every rank, "rank 2: ...", and each call returns it. Ranks that do
  * different things are told so, GPUNN_ERR_STATE. Not thread-safe per device. */
 typedef struct gpunn_group gpunn_group;
+typedef enum gpunn_group_type { /* what carries gradients; beginning, votes and files are always MPI's or the functions' */
+                                GPUNN_GROUP_AUTO, /* NCCL between GPUs, where all ranks find it, else as HOST */
+                                GPUNN_GROUP_NCCL, /* or GPUNN_ERR_UNSUPPORTED */
+                                GPUNN_GROUP_HOST  /* MPI or the functions, through the host's memory */
+} gpunn_group_type;
 typedef struct gpunn_group_args {
-    int    args_;
-    double timeout; /* seconds that a rank waits for the others before it names those that are missing; 600 */
+    int              args_;
+    double           timeout;      /* seconds that a rank waits for the others before it names those that are missing; 600 */
+    gpunn_group_type type;         /* the same on all ranks */
+    bool             share_gpu;    /* two ranks on one GPU are as meant, not a mistake; they exchange through the host's memory */
+    size_t           bucket_bytes; /* NCCL: gradients travel in parts of about so many, while backward makes the next; 25 MiB */
+    /* Ranks that no MPI has started (torchrun, srun, a script) meet in this folder, which all see and no other run has used; NULL:
+     * GPUNN_STORE of the environment. rank and size as below or, both 0, of RANK and WORLD_SIZE or SLURM_PROCID and SLURM_NTASKS. */
+    const char *store;
     /* An engine of the program's, which decides by itself how long it waits: all three functions, or none. Each is called by all
      * ranks, with memory of the host's; what is not GPUNN_OK ends the group. */
     int rank, size; /* of such an engine: 0 <= rank < size */
@@ -2127,9 +2141,10 @@ typedef struct gpunn_group_args {
     const char *(*error)(void *user); /* one sentence about what failed last; may be NULL */
     void *user;
 } gpunn_group_args;
-/* dev: the models', which hears of failures. Common to all ranks. Compiled with -DGPUNN_MPI (mpicc), the ranks that mpirun or srun
- * started, over MPI, which is begun, and ended with the group, unless the program has begun it; without it and without functions,
- * a group of one. NULL on failure: gpunn_error(dev). */
+/* dev: the models', which hears of failures. Common to all ranks. Where neither functions nor a folder are given, compiled with
+ * -DGPUNN_MPI (mpicc), the ranks that mpirun or srun started, over MPI, which is begun, and ended with the group, unless the program
+ * has begun it; else a group of one. NULL on failure: gpunn_error(dev). GPUNN_ERR_STATE: two ranks have opened the same GPU, a folder
+ * has files of another run, or torchrun has started several ranks and there is no folder. */
 GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args args);
 #define gpunn_group_open(...) gpunn_group_open_(GPUNN_NAMED(gpunn_group_args, __VA_ARGS__))
 /* A group that has optimizers or loaders is freed with the last of them. The end of MPI waits for all ranks; after one was missing,
@@ -2137,14 +2152,13 @@ GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args arg
 GPUNN_API void gpunn_group_close(gpunn_group *group);
 GPUNN_API int  gpunn_group_rank(const gpunn_group *group); /* 0 <= rank < size; 0 for NULL */
 GPUNN_API int  gpunn_group_size(const gpunn_group *group); /* 1 for NULL */
-/* Which of the ranks on this machine this process is, as mpirun, srun or torchrun says; 0 without them. For gpunn_device_open's
- * .index: each rank has a GPU of its own. */
+/* Which of the ranks on this machine this process is, as mpirun, srun or torchrun says; 0 without them. */
 GPUNN_API int gpunn_local_rank(void);
 /* Makes the optimizer's model one that the ranks train together: weights and the optimizer's state become rank 0's, and dropout
  * drops other elements on each rank. Common to all ranks are from now on: gpunn_train_step, gpunn_optimizer_step, gpunn_fit,
  * gpunn_checkpoint_save and _load. A step averages the gradients over all ranks before clipping and update, and the loss, as the
- * program reads it; a loss that is not finite on one rank changes no weight on any; running statistics are rank 0's after each
- * update. A checkpoint is written by rank 0 and read by each, by as many ranks as there are then.
+ * program reads it; a loss that is not finite on one rank changes no weight on any, which GPUs that exchange by NCCL may tell in a
+ * later call, as of the mean; running statistics are rank 0's after each update. A checkpoint is written by rank 0 and read by each, by as many ranks as there are then.
  * GPUNN_ERR_STATE: the ranks' models, optimizers or seeds differ, and in what. NULL for group: an optimizer by itself again. */
 GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group);
 
@@ -2389,7 +2403,7 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
 /* ==== >>backend ======================================================================================================= *
  * What a backend provides, for its authors; programs need nothing from here. The core plans, the backend computes. All tensors
  * are contiguous and row-major in the backend's memory. A device calls its backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 11
+#define GPUNN_BACKEND_ABI 12
 #define GPUNN_MAX_OPERANDS 64 /* concat takes that many; no other op more than 12 */
 
 /* The constants of one node; each op reads only the fields named beside it. */
@@ -2571,7 +2585,17 @@ struct gpunn_update {
     gpunn_kernel_update_launch fused_launch; /* the same on a GPU, behind a kernel that decides its numbers */
 };
 
-/* One whole run of a plan, for backends that execute it as one piece: steps in order, then the updates. */
+/* What ranks on devices make common to all. */
+typedef struct gpunn_exchange {
+    float  *values; /* become the mean of all ranks' ... */
+    int64_t count;
+    bool    mean;  /* or, false, rank 0's */
+    int     after; /* so many steps of the run they are complete; never fewer than that of the exchange before */
+} gpunn_exchange;
+enum { GPUNN_RANKS_ID = 128 }; /* bytes by which ranks find each other */
+
+/* One whole run of a plan, for backends that execute it as one piece: steps in order and exchanges, each as soon as its values are
+ * there, then the updates. */
 typedef struct gpunn_run {
     gpunn_step *steps;
     int         step_count;
@@ -2581,9 +2605,13 @@ typedef struct gpunn_run {
     float                 *loss_gradient; /* F16 training: receives loss_scale[0], or 1, before the steps; else NULL */
     const gpunn_update    *updates;       /* none of them may happen when the loss is not finite */
     int                    update_count;
+    const gpunn_exchange  *exchanges; /* with the ranks that the device has joined, who are about to do the same: this runs in any
+                                      * case; part of signature */
+    int                    exchange_count;
     float *loss_scale; /* F16 training: device memory; [0] scale, [1] steps since it changed, [2] updates skipped */
     void  *captured;   /* the backend's own, NULL at first; given to `forget` when the plan goes */
-    /* Set as soon as the backend knows, which may be in a later run, even one without any work: the training step whose loss (or,
+    /* Set as soon as the backend knows, which may be in a later run, even one without any work (of a device that has joined ranks:
+     * only that): the training step whose loss (or,
      * with clip_norm, norm of the gradients) was not finite; 0: none. */
     uint64_t bad_step;
     float    bad_value;
@@ -2600,6 +2628,7 @@ typedef struct gpunn_backend_info {
     bool              bf16;        /* and on BF16 ones */
     bool              merged_norm; /* BATCH_NORM in training takes a residual and a relu with it */
     int               alignment;   /* bytes, of the program's memory; 0: that of its elements */
+    uint64_t          identity;    /* of a GPU, other than that of any other on any machine; 0: none */
 } gpunn_backend_info;
 
 struct gpunn_backend {
@@ -2651,6 +2680,13 @@ struct gpunn_backend {
     bool (*on_device)(void *context, const void *memory); /* NULL: none is */
     /* Whether the program is capturing its stream: execute then adds to that what it would launch. NULL: never. */
     bool (*capturing)(void *context);
+    /* Exchanges between devices of several ranks, all four or, NULL, through the host's memory. id: made by rank 0 for all that join;
+     * NULL: only whether that could be. join waits for all ranks, at most timeout seconds; so does from then on whatever waits for
+     * the device. A device joins once at a time. */
+    gpunn_status (*ranks_id)(void *context, char id[GPUNN_RANKS_ID]);
+    gpunn_status (*ranks_join)(void *context, const char id[GPUNN_RANKS_ID], int rank, int size, double timeout);
+    void (*ranks_leave)(void *context, bool waits); /* after `forget` of all runs that exchange; waits: for the other ranks */
+    gpunn_status (*exchange)(void *context, const gpunn_exchange *exchanges, int count);
     /* The sentence of the last failure: what is wrong and the remedy; the core puts op, layer and shapes before it. */
     const char *(*error)(void *context);
 };
@@ -3557,13 +3593,17 @@ typedef struct gpunn__vote {
 } gpunn__vote;
 struct gpunn_group {
     gpunn_device    *dev;
-    gpunn_group_args args;   /* an engine, whose functions are NULL in a group of one */
-    int              users;  /* optimizers and loaders */
-    bool             closed; /* by the program: to be freed with the last of them */
-    gpunn_status     broken; /* its engine has failed; GPUNN_OK: it has not */
-    bool             told;   /* the ranks know of the last failure */
-    gpunn__vote     *votes;  /* [size] */
-    char            *piece;  /* GPUNN__GROUP_PIECE bytes for what lies on a device; NULL: not needed so far */
+    gpunn_group_args args;      /* an engine, whose functions are NULL in a group of one */
+    int              users;     /* optimizers and loaders */
+    bool             closed;    /* by the program: to be freed with the last of them */
+    gpunn_status     broken;    /* its engine has failed; GPUNN_OK: it has not */
+    bool             told;      /* the ranks know of the last failure */
+    int64_t          agreed;    /* times that the ranks have voted */
+    gpunn__vote     *votes;     /* [size] */
+    char            *piece;     /* GPUNN__GROUP_PIECE bytes for what lies on a device; NULL: not needed so far */
+    bool             joined;    /* the device exchanges with those of the other ranks by itself */
+    gpunn_exchange  *exchanges; /* of the next run, if it has joined */
+    int              exchange_count, exchange_capacity;
 };
 
 typedef enum gpunn__kind { GPUNN__INPUT = 1, GPUNN__PARAMETER, GPUNN__BUFFER, GPUNN__CONSTANT, GPUNN__VALUE } gpunn__kind;
@@ -3772,7 +3812,7 @@ GPUNN__PRIVATE void gpunn__invalidate(gpunn_model *model);
  * and after it counted. */
 GPUNN__PRIVATE GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt);
 static GPUNN__STATUS         gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips);
-static void                  gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, bool updates);
+static gpunn_status          gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, gpunn_tensor *loss, bool updates);
 static void                  gpunn__optimizer_advance(gpunn_optimizer *opt);
 static const gpunn_backend  *gpunn__cpu_backend(void); /* >>cpu */
 /* Call after changing weights other than by gpunn_write. */
@@ -4904,6 +4944,11 @@ GPUNN_API int gpunn_cuda_device_count(void)
     return cuda && cuda->abi == GPUNN_BACKEND_ABI ? cuda->device_count() : 0;
 }
 
+static int gpunn__local_index(int devices)
+{
+    return devices > 0 ? gpunn_local_rank() % devices : 0;
+}
+
 /* A device of that backend; NULL: message says why. */
 static gpunn_device *gpunn__device_on(const gpunn_backend *backend, const gpunn_device_args *args, char *message, size_t size)
 {
@@ -4919,6 +4964,7 @@ static gpunn_device *gpunn__device_on(const gpunn_backend *backend, const gpunn_
     }
     memset(dev, 0, sizeof *dev);
     dev->args = *args;
+    if (args->index == GPUNN_LOCAL_RANK) dev->args.index = gpunn__local_index(backend->device_count());
     dev->backend = backend;
     dev->context = backend->open(&dev->args, message, size);
     if (dev->context == NULL) {
@@ -4953,10 +4999,11 @@ static gpunn_device *gpunn__device_of(gpunn_device_args args)
                                 "gpunn_device_open: the program was compiled with another version of gpunn.h (%d) than the "
                                 "library that is linked (%d); compile both with the same header",
                                 args.args_, GPUNN_VERSION_NUMBER);
-    if (args.threads < 0 || args.index < 0)
+    if (args.threads < 0 || args.index < GPUNN_LOCAL_RANK)
         return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
-                                "gpunn_device_open: threads is %d and index %d; neither may be negative", args.threads,
-                                args.index);
+                                "gpunn_device_open: threads is %d and index %d; neither may be negative, but for "
+                                "GPUNN_LOCAL_RANK",
+                                args.threads, args.index);
     if ((int)args.type < GPUNN_DEVICE_AUTO || args.type > GPUNN_DEVICE_CUDA)
         return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT,
                                 "gpunn_device_open: type %d is none; use GPUNN_DEVICE_AUTO, _CPU or _CUDA", (int)args.type);
@@ -5081,15 +5128,20 @@ GPUNN_API void gpunn_empty_cache(gpunn_device *dev)
     "gradients; in the model, look for a division by 0 or a log of 0"
 static GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what);
 
+/* What is known of them; waits for none. */
+static GPUNN__STATUS gpunn__earlier_runs(gpunn_device *dev, const char *what)
+{
+    gpunn_run run; /* without work */
+    memset(&run, 0, sizeof run);
+    return gpunn__execute(dev, &run, what);
+}
+
 GPUNN_API gpunn_status gpunn_synchronize(gpunn_device *dev)
 {
     if (dev == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_synchronize: the device is NULL");
     gpunn_status status = dev->backend->synchronize(dev->context);
     if (status != GPUNN_OK) return gpunn__backend_fail(dev, "gpunn_synchronize", status);
-    if (dev->backend->execute == NULL) return GPUNN_OK;
-    gpunn_run run; /* without work: only what is known of earlier ones */
-    memset(&run, 0, sizeof run);
-    return gpunn__execute(dev, &run, "gpunn_synchronize");
+    return dev->backend->execute ? gpunn__earlier_runs(dev, "gpunn_synchronize") : GPUNN_OK;
 }
 
 static gpunn_status gpunn__step_fail(gpunn_device *dev, const gpunn_step *step, gpunn_status status)
@@ -5320,6 +5372,25 @@ GPUNN_API void gpunn_model_destroy(gpunn_model *model)
  * Ranks, and what they say to each other; what they do together is in >>optimizer, >>loader, >>safetensors and >>fit_loop. */
 enum { GPUNN__GROUP_PIECE = 1 << 22 };
 
+/* ---- time ------------------------------------------------------------------------------------------------------------ */
+static double gpunn__seconds(void)
+{
+#if defined(_WIN32)
+    LARGE_INTEGER ticks, frequency;
+    (void)QueryPerformanceCounter(&ticks);
+    (void)QueryPerformanceFrequency(&frequency);
+    return (double)ticks.QuadPart / (double)frequency.QuadPart;
+#elif defined(CLOCK_MONOTONIC)
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+#else /* hidden by -std=c99 */
+    struct timeval now;
+    (void)gettimeofday(&now, NULL);
+    return (double)now.tv_sec + 1e-6 * (double)now.tv_usec;
+#endif
+}
+
 /* ---- MPI ------------------------------------------------------------------------------------------------------------- */
 #ifdef GPUNN_MPI
 /* Every call is one that does not block, and is waited for by asking, so that a rank that is missing ends the wait. Ranks that have
@@ -5488,42 +5559,260 @@ static GPUNN__STATUS gpunn__mpi_open(gpunn_group *group)
 }
 #endif
 
+/* ---- files ----------------------------------------------------------------------------------------------------------- */
+/* Ranks that no MPI has started, through a folder. What a rank says in a call is a file of its own, complete once the call's number
+ * stands at both ends. Every call hears all ranks, so who says the next but one knows that its last but one has been read: two files
+ * each are enough. */
+typedef struct gpunn__store {
+    const char   *folder;
+    int           rank, size;
+    double        timeout;
+    uint64_t      call;
+    char         *piece; /* [GPUNN__GROUP_PIECE] */
+    gpunn_device *dev;
+    char          text[256];
+} gpunn__store;
+
+static FILE *gpunn__store_file(const gpunn__store *store, int rank, const char *mode)
+{
+    char path[1024];
+    (void)snprintf(path, sizeof path, "%.1000s/%d.%d", store->folder, rank, (int)(store->call % 2));
+    return fopen(path, mode);
+}
+
+/* The call's number, then the bytes. */
+static bool gpunn__store_put(const gpunn__store *store, const char *mode, const void *memory, size_t bytes)
+{
+    FILE *file = gpunn__store_file(store, store->rank, mode);
+    if (file == NULL) return false;
+    bool good = fwrite(&store->call, sizeof store->call, 1, file) == 1;
+    if (bytes > 0) good = good && fwrite(memory, bytes, 1, file) == 1;
+    return fclose(file) == 0 && good;
+}
+
+static gpunn_status gpunn__store_say(gpunn__store *store, const void *memory, size_t bytes)
+{
+    store->call++;
+    if (gpunn__store_put(store, "wb", memory, bytes) && /* closed: other machines see it no later than its end */
+        gpunn__store_put(store, "ab", NULL, 0))
+        return GPUNN_OK;
+    (void)snprintf(store->text, sizeof store->text, "cannot write rank %d's file in '%.150s': %s", store->rank, store->folder,
+                   strerror(errno));
+    return GPUNN_ERR_IO;
+}
+
+static bool gpunn__store_try(const gpunn__store *store, int rank, void *memory, size_t bytes)
+{
+    FILE    *file = gpunn__store_file(store, rank, "rb");
+    uint64_t begin = 0, end = 0;
+    if (file == NULL) return false;
+    bool good = fread(&begin, sizeof begin, 1, file) == 1 && begin == store->call;
+    if (bytes > 0) good = good && fread(memory, bytes, 1, file) == 1;
+    good = good && fread(&end, sizeof end, 1, file) == 1 && end == store->call;
+    (void)fclose(file);
+    return good;
+}
+
+static void gpunn__pause(void) /* a tenth of a millisecond */
+{
+#ifdef _WIN32
+    Sleep(1);
+#else
+    struct timeval time = {0, 100};
+    (void)select(0, NULL, NULL, NULL, &time);
+#endif
+}
+
+static gpunn_status gpunn__store_hear(gpunn__store *store, int rank, void *memory, size_t bytes)
+{
+    const double began = gpunn__seconds();
+    while (!gpunn__store_try(store, rank, memory, bytes)) {
+        const double waited = gpunn__seconds() - began;
+        if (waited > store->timeout) {
+            (void)snprintf(store->text, sizeof store->text,
+                           "rank %d has not come within %g seconds: look for what it does, or why it ended", rank,
+                           store->timeout);
+            return GPUNN_ERR_DEVICE;
+        }
+        if (waited > 1e-3) gpunn__pause();
+    }
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__store_all_gather(void *user, void *parts, size_t bytes)
+{
+    gpunn__store *store = (gpunn__store *)user;
+    gpunn_status  status = gpunn__store_say(store, (char *)parts + (size_t)store->rank * bytes, bytes);
+    for (int rank = 0; rank < store->size && status == GPUNN_OK; rank++)
+        if (rank != store->rank) status = gpunn__store_hear(store, rank, (char *)parts + (size_t)rank * bytes, bytes);
+    return status;
+}
+
+static gpunn_status gpunn__store_broadcast(void *user, void *memory, size_t bytes, int root)
+{
+    gpunn__store *store = (gpunn__store *)user;
+    gpunn_status  status = gpunn__store_say(store, memory, store->rank == root ? bytes : 0);
+    for (int rank = 0; rank < store->size && status == GPUNN_OK; rank++)
+        if (rank != store->rank) status = gpunn__store_hear(store, rank, memory, rank == root ? bytes : 0);
+    return status;
+}
+
+/* In the order of the ranks, so that all have the same bits. */
+static gpunn_status gpunn__store_add(gpunn__store *store, float *values, size_t count)
+{
+    const float *part = (const float *)store->piece;
+    gpunn_status status = gpunn__store_say(store, values, count * sizeof *values);
+    for (int rank = 0; rank < store->size && status == GPUNN_OK; rank++) {
+        status = gpunn__store_hear(store, rank, store->piece, count * sizeof *values);
+        for (size_t i = 0; i < count && status == GPUNN_OK; i++) values[i] = rank ? values[i] + part[i] : part[i];
+    }
+    return status;
+}
+
+static gpunn_status gpunn__store_all_reduce(void *user, float *values, int64_t count)
+{
+    const int64_t most = GPUNN__GROUP_PIECE / (int)sizeof *values;
+    gpunn_status  status = GPUNN_OK;
+    for (int64_t at = 0; at < count && status == GPUNN_OK; at += most)
+        status = gpunn__store_add((gpunn__store *)user, values + at, (size_t)(count - at < most ? count - at : most));
+    return status;
+}
+
+static const char *gpunn__store_error(void *user)
+{
+    return ((const gpunn__store *)user)->text;
+}
+
+/* Rank 0 clears away once all have said that they leave. */
+static void gpunn__store_close(gpunn__store *store, bool leaves)
+{
+    char         path[1024];
+    gpunn_status status = leaves ? gpunn__store_say(store, NULL, 0) : GPUNN_ERR_DEVICE;
+    for (int rank = 1; rank < store->size && status == GPUNN_OK && store->rank == 0; rank++)
+        status = gpunn__store_hear(store, rank, NULL, 0);
+    for (int i = 0; i < 2 * store->size && status == GPUNN_OK && store->rank == 0; i++) {
+        (void)snprintf(path, sizeof path, "%.1000s/%d.%d", store->folder, i / 2, i % 2);
+        (void)remove(path);
+    }
+    gpunn__free(store->dev, store->piece, store->piece ? GPUNN__GROUP_PIECE : 0);
+    gpunn__free(store->dev, store, sizeof *store);
+}
+
+/* The first of these of the environment that is a number; or `otherwise`. */
+static int gpunn__number_of(const char *const *names, size_t count, int otherwise)
+{
+    for (size_t i = 0; i < count; i++) {
+        const char *value = getenv(names[i]);
+        if (value && value[0] >= '0' && value[0] <= '9') return atoi(value);
+    }
+    return otherwise;
+}
+
+static const char *const gpunn__rank_names[] = {"RANK", "SLURM_PROCID"}, *const gpunn__size_names[] = {"WORLD_SIZE",
+                                                                                                       "SLURM_NTASKS"};
+
+static GPUNN__STATUS gpunn__check_rank(const gpunn_group *group)
+{
+    const gpunn_group_args *args = &group->args;
+    if (args->rank >= 0 && args->rank < args->size) return GPUNN_OK;
+    return gpunn__fail(group->dev, GPUNN_ERR_ARGUMENT, "gpunn_group_open: rank is %d and size %d; ranks are from 0 to size - 1",
+                       args->rank, args->size);
+}
+
+/* Whether nobody has said anything there in this rank's place. */
+static GPUNN__STATUS gpunn__store_begin(gpunn__store *store)
+{
+    for (store->call = 2; store->call > 0; store->call--) {
+        FILE *file = gpunn__store_file(store, store->rank, "rb");
+        if (file == NULL) continue;
+        (void)fclose(file);
+        return gpunn__fail(store->dev, GPUNN_ERR_STATE,
+                           "gpunn_group_open: '%.200s' has files of another run's rank %d; name a folder of this run's alone",
+                           store->folder, store->rank);
+    }
+    store->piece = (char *)gpunn__realloc(store->dev, NULL, 0, GPUNN__GROUP_PIECE);
+    return store->piece ? GPUNN_OK : GPUNN_ERR_MEMORY;
+}
+
+static GPUNN__STATUS gpunn__store_open(gpunn_group *group)
+{
+    gpunn_group_args *args = &group->args;
+    if (args->size == 0) {
+        args->rank = gpunn__number_of(gpunn__rank_names, 2, 0);
+        args->size = gpunn__number_of(gpunn__size_names, 2, 1);
+    }
+    gpunn_status  status = gpunn__check_rank(group);
+    gpunn__store *store = status == GPUNN_OK ? (gpunn__store *)gpunn__calloc(group->dev, sizeof *store) : NULL;
+    if (store == NULL) return status == GPUNN_OK ? GPUNN_ERR_MEMORY : status;
+    store->dev = group->dev;
+    store->folder = args->store;
+    store->rank = args->rank;
+    store->size = args->size;
+    store->timeout = args->timeout;
+    status = gpunn__store_begin(store);
+    if (status != GPUNN_OK) {
+        gpunn__store_close(store, false);
+        return status;
+    }
+    args->all_reduce = gpunn__store_all_reduce;
+    args->all_gather = gpunn__store_all_gather;
+    args->broadcast = gpunn__store_broadcast;
+    args->error = gpunn__store_error;
+    args->user = store;
+    return GPUNN_OK;
+}
+
 /* ---- opening and closing --------------------------------------------------------------------------------------------- */
+static gpunn_status gpunn__gpus_meet(gpunn_group *group);
+
 static GPUNN__STATUS gpunn__engine_open(gpunn_group *group)
 {
     gpunn_group_args *args = &group->args;
     const int         given = (args->all_reduce != NULL) + (args->all_gather != NULL) + (args->broadcast != NULL);
+    if ((int)args->type < GPUNN_GROUP_AUTO || args->type > GPUNN_GROUP_HOST)
+        return gpunn__fail(group->dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_group_open: type %d is none; use GPUNN_GROUP_AUTO, _NCCL or _HOST", (int)args->type);
     if (!(args->timeout >= 0 && args->timeout <= 1e9))
         return gpunn__fail(group->dev, GPUNN_ERR_ARGUMENT, "gpunn_group_open: timeout is %g; give seconds", args->timeout);
     if (args->timeout == 0) args->timeout = 600;
-    if (given == 3) {
-        if (args->rank >= 0 && args->rank < args->size) return GPUNN_OK;
-        return gpunn__fail(group->dev, GPUNN_ERR_ARGUMENT,
-                           "gpunn_group_open: rank is %d and size %d; ranks are from 0 to size - 1", args->rank, args->size);
-    }
+    if (args->bucket_bytes == 0) args->bucket_bytes = (size_t)25 << 20;
+    if (given == 3) return gpunn__check_rank(group);
+    if (args->store == NULL) args->store = getenv("GPUNN_STORE");
+    if (given == 0 && args->store && args->store[0]) return gpunn__store_open(group);
     if (given || args->rank || args->size)
         return gpunn__fail(
             group->dev, GPUNN_ERR_ARGUMENT,
             "gpunn_group_open: an engine of the program's is rank, size, all_reduce, all_gather and broadcast; give "
             "all of them, or none");
+    gpunn_status status = GPUNN_OK;
     args->size = 1;
 #ifdef GPUNN_MPI
-    return gpunn__mpi_open(group);
-#else
-    return GPUNN_OK;
+    status = gpunn__mpi_open(group);
 #endif
+    const char *world = args->size == 1 ? getenv("WORLD_SIZE") : NULL;
+    if (status == GPUNN_OK && world && atoi(world) > 1)
+        return gpunn__fail(
+            group->dev, GPUNN_ERR_STATE,
+            "gpunn_group_open: WORLD_SIZE is %.16s, but nothing says where the ranks meet: set GPUNN_STORE to a folder "
+            "that all of them see, or use mpirun and -DGPUNN_MPI",
+            world);
+    return status;
 }
 
 static void gpunn__group_free(gpunn_group *group)
 {
     gpunn_device *dev = group->dev;
     const size_t  size = (size_t)group->args.size;
+    if (group->joined) dev->backend->ranks_leave(dev->context, group->broken == GPUNN_OK);
+    if (group->args.all_reduce == gpunn__store_all_reduce)
+        gpunn__store_close((gpunn__store *)group->args.user, group->broken == GPUNN_OK);
 #ifdef GPUNN_MPI
     if (group->args.all_reduce == gpunn__mpi_all_reduce)
         gpunn__mpi_close((gpunn__mpi *)group->args.user, group->broken == GPUNN_OK);
 #endif
     gpunn__free(dev, group->votes, group->votes ? size * sizeof *group->votes : 0);
     gpunn__free(dev, group->piece, group->piece ? GPUNN__GROUP_PIECE : 0);
+    gpunn__free(dev, group->exchanges, (size_t)group->exchange_capacity * sizeof *group->exchanges);
     gpunn__free(dev, group, sizeof *group);
     dev->groups--;
     gpunn__device_release(dev);
@@ -5540,8 +5829,9 @@ GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args arg
     gpunn_status status = gpunn__engine_open(group);
     if (status == GPUNN_OK) {
         group->votes = (gpunn__vote *)gpunn__calloc(dev, (size_t)group->args.size * sizeof *group->votes);
-        if (group->votes) return group;
+        status = group->votes ? gpunn__gpus_meet(group) : GPUNN_ERR_MEMORY;
     }
+    if (status == GPUNN_OK) return group;
     gpunn__group_free(group);
     return NULL;
 }
@@ -5577,15 +5867,17 @@ GPUNN_API int gpunn_local_rank(void)
 {
     static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK",
                                         "SLURM_LOCALID", "LOCAL_RANK"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *value = getenv(names[i]);
-        if (value && value[0] >= '0' && value[0] <= '9') return atoi(value);
-    }
-    return 0;
+    return gpunn__number_of(names, sizeof names / sizeof *names, 0);
 }
 
 /* ---- talking --------------------------------------------------------------------------------------------------------- */
 typedef enum gpunn__exchange { GPUNN__ALL_REDUCE, GPUNN__ALL_GATHER, GPUNN__BROADCAST } gpunn__exchange;
+
+static GPUNN__STATUS gpunn__group_works(gpunn_group *group)
+{
+    if (group->broken == GPUNN_OK) return GPUNN_OK;
+    return gpunn__fail(group->dev, group->broken, "the group has failed before; begin anew from the last checkpoint");
+}
 
 /* Memory of the host's: `bytes` in all, of a gathering those of one rank. */
 static GPUNN__STATUS gpunn__exchange_host(gpunn_group *group, gpunn__exchange kind, void *memory, size_t bytes, int root)
@@ -5593,9 +5885,7 @@ static GPUNN__STATUS gpunn__exchange_host(gpunn_group *group, gpunn__exchange ki
     static const char *const names[] = {"all_reduce", "all_gather", "broadcast"};
     const gpunn_group_args  *engine = &group->args;
     gpunn_status             status = GPUNN_OK;
-    if (group->broken)
-        return gpunn__fail(group->dev, group->broken, "the group has failed before; begin anew from the last checkpoint");
-    if (engine->all_reduce == NULL) return GPUNN_OK;
+    if (engine->all_reduce == NULL || group->broken) return gpunn__group_works(group);
     switch (kind) {
     case GPUNN__ALL_REDUCE: status = engine->all_reduce(engine->user, (float *)memory, (int64_t)(bytes / sizeof(float))); break;
     case GPUNN__ALL_GATHER: status = engine->all_gather(engine->user, memory, bytes); break;
@@ -5607,25 +5897,48 @@ static GPUNN__STATUS gpunn__exchange_host(gpunn_group *group, gpunn__exchange ki
     return gpunn__fail(group->dev, status, "the group has failed: %s", engine->error ? engine->error(engine->user) : names[kind]);
 }
 
-/* The sum over all ranks, or what rank 0 has, of memory of a device's. */
-static GPUNN__STATUS gpunn__exchange_memory(gpunn_group *group, gpunn_device *dev, gpunn__exchange kind, void *memory,
+static bool gpunn__in_ranks(const gpunn_group *group, const gpunn_device *dev)
+{
+    return group && group->joined && group->dev == dev;
+}
+
+/* Floats in memory of a device's, as they are exchanged through the host's. */
+static GPUNN__STATUS gpunn__exchange_pieces(gpunn_group *group, gpunn_device *dev, gpunn__exchange kind, float *values,
                                             size_t bytes)
 {
     const gpunn_backend *backend = dev->backend;
     gpunn_status         status = GPUNN_OK;
-    if (backend == gpunn__cpu_backend() || group->args.size == 1) return gpunn__exchange_host(group, kind, memory, bytes, 0);
+    if (backend == gpunn__cpu_backend()) return gpunn__exchange_host(group, kind, values, bytes, 0);
     if (group->piece == NULL) group->piece = (char *)gpunn__realloc(group->dev, NULL, 0, GPUNN__GROUP_PIECE);
     if (group->piece == NULL) return GPUNN_ERR_MEMORY;
     for (size_t at = 0, n; at < bytes && status == GPUNN_OK; at += n) {
         n = bytes - at < GPUNN__GROUP_PIECE ? bytes - at : (size_t)GPUNN__GROUP_PIECE;
-        status = backend->download(dev->context, group->piece, (char *)memory + at, n);
+        status = backend->download(dev->context, group->piece, (char *)values + at, n);
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, "a group's exchange", status);
         status = gpunn__exchange_host(group, kind, group->piece, n, 0);
         if (status != GPUNN_OK) return status;
-        status = backend->upload(dev->context, (char *)memory + at, group->piece, n);
+        status = backend->upload(dev->context, (char *)values + at, group->piece, n);
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, "a group's exchange", status);
     }
     return status;
+}
+
+/* Floats of a device become their mean over all ranks or what rank 0 has. */
+static GPUNN__STATUS gpunn__exchange_memory(gpunn_group *group, gpunn_device *dev, float *values, int64_t count, bool mean)
+{
+    const gpunn_exchange exchange = {values, count, mean, 0};
+    const int            size = group->args.size;
+    if (gpunn__in_ranks(group, dev)) {
+        if (group->broken) return gpunn__group_works(group);
+        group->broken = dev->backend->exchange(dev->context, &exchange, 1);
+        return group->broken == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "the group has failed", group->broken);
+    }
+    if (size == 1) return GPUNN_OK;
+    gpunn_status status = gpunn__exchange_pieces(group, dev, mean ? GPUNN__ALL_REDUCE : GPUNN__BROADCAST, values,
+                                                 (size_t)count * sizeof *values);
+    if (status != GPUNN_OK || !mean) return status;
+    status = dev->backend->scale(dev->context, values, count, 1 / (float)size, 0);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "averaging gradients", status);
 }
 
 /* Rank `root` tells all others a sentence. */
@@ -5657,6 +5970,7 @@ static gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float 
     votes[rank].loss = loss ? *loss : 0;
     votes[rank].what = gpunn__hash(what);
     gpunn_status spoken = gpunn__exchange_host(group, GPUNN__ALL_GATHER, votes, sizeof *votes, 0);
+    group->agreed++;
     if (spoken != GPUNN_OK) return spoken;
     group->told = true;
     for (int r = 0; r < size; r++) {
@@ -5677,6 +5991,111 @@ static gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float 
     for (int r = 0; r < size; r++) sum += (double)votes[r].loss;
     if (loss) *loss = (float)(sum / size);
     return GPUNN_OK;
+}
+
+/* ---- GPUs that exchange by themselves -------------------------------------------------------------------------------- */
+typedef struct gpunn__gpu { /* of a rank */
+    uint64_t identity;
+    int64_t  can; /* exchange: a status */
+} gpunn__gpu;
+
+/* Whether all ranks can, each on a GPU of its own; two on one that were not asked for are an error. */
+static GPUNN__STATUS gpunn__gpus_compare(gpunn_group *group, gpunn__gpu *gpus, bool *all)
+{
+    gpunn_status status = gpunn__exchange_host(group, GPUNN__ALL_GATHER, gpus, sizeof *gpus, 0);
+    for (int r = 0; r < group->args.size && status == GPUNN_OK; r++) {
+        *all = *all && gpus[r].can == GPUNN_OK;
+        for (int other = 0; other < r; other++) {
+            if (gpus[r].identity == 0 || gpus[r].identity != gpus[other].identity) continue;
+            *all = false;
+            if (!group->args.share_gpu)
+                return gpunn__fail(group->dev, GPUNN_ERR_STATE,
+                                   "gpunn_group_open: ranks %d and %d are on the same GPU; give gpunn_device_open .index = "
+                                   "GPUNN_LOCAL_RANK, or the group .share_gpu = true",
+                                   other, r);
+        }
+    }
+    return status;
+}
+
+static void gpunn__tell_host(const gpunn_group *group, gpunn_status can)
+{
+    const gpunn_device *dev = group->dev;
+    char                text[GPUNN__ERROR_SIZE];
+    if (dev->args.log_fn == NULL || dev->info.type != GPUNN_DEVICE_CUDA || group->args.share_gpu) return;
+    (void)snprintf(text, sizeof text, "gradients go through the host's memory: %s",
+                   can == GPUNN_OK ? "other ranks have no NCCL" : dev->backend->error(dev->context));
+    dev->args.log_fn(dev->args.user, GPUNN_LOG_WARNING, text);
+}
+
+static GPUNN__STATUS gpunn__gpus_join(gpunn_group *group)
+{
+    gpunn_device        *dev = group->dev;
+    const gpunn_backend *backend = dev->backend;
+    char                 id[GPUNN_RANKS_ID] = {0};
+    gpunn_status         status = group->args.rank == 0 ? backend->ranks_id(dev->context, id) : GPUNN_OK;
+    if (status != GPUNN_OK) status = gpunn__backend_fail(dev, "gpunn_group_open", status);
+    status = gpunn__agree(group, status, NULL, "NCCL's beginning");
+    if (status == GPUNN_OK) status = gpunn__exchange_host(group, GPUNN__BROADCAST, id, sizeof id, 0);
+    if (status != GPUNN_OK) return status;
+    status = backend->ranks_join(dev->context, id, group->args.rank, group->args.size, group->args.timeout);
+    group->joined = status == GPUNN_OK;
+    if (status != GPUNN_OK) status = gpunn__backend_fail(dev, "gpunn_group_open", status);
+    return gpunn__agree(group, status, NULL, "NCCL");
+}
+
+/* Lets the GPUs of the ranks exchange by themselves, where they can and shall. */
+static gpunn_status gpunn__gpus_meet(gpunn_group *group)
+{
+    gpunn_device        *dev = group->dev;
+    const gpunn_backend *backend = dev->backend;
+    const int            size = group->args.size;
+    const bool           must = group->args.type == GPUNN_GROUP_NCCL;
+    bool                 all = must || (group->args.type == GPUNN_GROUP_AUTO && size > 1);
+    gpunn_status         can = all && backend->ranks_id ? backend->ranks_id(dev->context, NULL) : GPUNN_ERR_UNSUPPORTED;
+    const bool           tells = all && !must;
+    gpunn_status status = gpunn__agree(group, GPUNN_OK, NULL, "a group of type %d, buckets of %zu bytes", (int)group->args.type,
+                                       group->args.bucket_bytes);
+    gpunn__gpu  *gpus = (gpunn__gpu *)gpunn__calloc(dev, (size_t)size * sizeof *gpus);
+    status = gpunn__agree(group, status == GPUNN_OK && gpus == NULL ? GPUNN_ERR_MEMORY : status, NULL, "GPUs");
+    if (status == GPUNN_OK) {
+        gpus[group->args.rank].identity = dev->info.identity;
+        gpus[group->args.rank].can = can;
+        status = gpunn__gpus_compare(group, gpus, &all);
+    }
+    gpunn__free(dev, gpus, gpus ? (size_t)size * sizeof *gpus : 0);
+    if (status != GPUNN_OK) return status;
+    if (all) return gpunn__gpus_join(group);
+    if (tells) gpunn__tell_host(group, can);
+    if (!must) return GPUNN_OK;
+    if (can == GPUNN_OK) can = GPUNN_ERR_UNSUPPORTED;
+    return gpunn__fail(dev, can, "gpunn_group_open: %s",
+                       dev->info.type != GPUNN_DEVICE_CUDA ? "NCCL is between GPUs, and the device is a CPU"
+                       : group->args.share_gpu             ? "NCCL takes no two ranks on one GPU, and all need it"
+                                                           : backend->error(dev->context));
+}
+
+/* Adds to what the next run makes common to all ranks, after so many steps; in the same order on all. */
+static GPUNN__STATUS gpunn__exchange_add(gpunn_group *group, float *values, int64_t count, bool mean, int after)
+{
+    const int            before = group->exchange_count > 0 ? group->exchanges[group->exchange_count - 1].after : 0;
+    const gpunn_exchange exchange = {values, count, mean, after > before ? after : before};
+    gpunn_exchange      *exchanges = (gpunn_exchange *)gpunn__grow(group->dev, group->exchanges, group->exchange_count,
+                                                                   &group->exchange_capacity, sizeof exchange);
+    if (exchanges == NULL) return GPUNN_ERR_MEMORY;
+    group->exchanges = exchanges;
+    exchanges[group->exchange_count++] = exchange;
+    return GPUNN_OK;
+}
+
+static void gpunn__exchanges_put(const gpunn_group *group, gpunn_run *run)
+{
+    run->exchanges = group->exchanges;
+    run->exchange_count = group->exchange_count;
+    for (int i = 0; i < run->exchange_count; i++) /* FNV-1a */
+        run->signature = (run->signature ^ (uint64_t)(uintptr_t)run->exchanges[i].values ^
+                          (uint64_t)run->exchanges[i].count << 48) *
+                         UINT64_C(0x100000001B3);
 }
 
 /* ==== >>arguments ===================================================================================================== *
@@ -15176,11 +15595,15 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, gpunn_tensor *loss, const g
     }
     gpunn_run run = gpunn__whole_run(model, plan);
     size_t    bytes;
-    if (loss && !(opt && opt->group)) run.loss = (const float *)gpunn__memory_of(loss, false, &bytes);
+    if (loss && (!(opt && opt->group) || gpunn__in_ranks(opt->group, dev)))
+        run.loss = (const float *)gpunn__memory_of(loss, false, &bytes);
     if (loss && model->precision == GPUNN_PRECISION_F16) run.loss_gradient = gpunn__loss_gradient(model);
     for (int i = 0; i < plan->reached_count; i++) model->tensors[plan->reached[i]]->grad_reached = true;
-    if (opt) gpunn__optimizer_collect(opt, &run, updates);
-    status = gpunn__execute(dev, &run, opt ? "gpunn_train_step" : loss ? "gpunn_backward" : "gpunn_backward_from");
+    if (opt) status = gpunn__optimizer_collect(opt, &run, loss, updates);
+    if (status == GPUNN_OK) {
+        status = gpunn__execute(dev, &run, opt ? "gpunn_train_step" : loss ? "gpunn_backward" : "gpunn_backward_from");
+        if (run.exchange_count > 0) opt->group->broken = status; /* the others wait for what does not come */
+    }
     plan->captured = run.captured;
     for (int i = 0; i < plan->reached_count && status != GPUNN_OK; i++)
         model->tensors[plan->reached[i]]->grad_reached = plan->was_reached[i];
@@ -16199,25 +16622,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
 }
 
 /* ==== >>threads ======================================================================================================= *
- * Locks and threads, of loaders and of the CPU's devices; the clock by which they wait. */
-static double gpunn__seconds(void)
-{
-#if defined(_WIN32)
-    LARGE_INTEGER ticks, frequency;
-    (void)QueryPerformanceCounter(&ticks);
-    (void)QueryPerformanceFrequency(&frequency);
-    return (double)ticks.QuadPart / (double)frequency.QuadPart;
-#elif defined(CLOCK_MONOTONIC)
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-#else /* hidden by -std=c99 */
-    struct timeval now;
-    (void)gettimeofday(&now, NULL);
-    return (double)now.tv_sec + 1e-6 * (double)now.tv_usec;
-#endif
-}
-
+ * Locks and threads, of loaders and of the CPU's devices. */
 /* ---- threads: a lock with one condition, "something has changed", and threads that start and end --------------------- */
 #if defined(GPUNN_NO_THREADS)
 typedef int gpunn__monitor, gpunn__thread;
@@ -24568,6 +24973,10 @@ static const gpunn_backend *gpunn__cpu_backend(void)
         NULL,
         NULL,
         NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
         gpunn__cpu_error,
     };
     return &backend;
@@ -24816,6 +25225,18 @@ static void gpunn__optimizer_release(gpunn_optimizer *opt)
     gpunn__free(dev, opt->updates, 2 * count * sizeof *opt->updates);
 }
 
+/* Captured runs; also those of the model's plans, of which exchanges are part when the optimizer leaves a group. */
+static void gpunn__forget_runs(gpunn_optimizer *opt, const gpunn_group *leaves)
+{
+    gpunn_device *dev = opt->model->dev;
+    if (opt->captured) dev->backend->forget(dev->context, opt->captured);
+    opt->captured = NULL;
+    for (gpunn__plan *plan = gpunn__in_ranks(leaves, dev) ? opt->model->plans : NULL; plan; plan = plan->next) {
+        if (plan->captured) dev->backend->forget(dev->context, plan->captured);
+        plan->captured = NULL;
+    }
+}
+
 /* Drops the plans that serve nobody else; but the last one's values may still be read. */
 static void gpunn__drop_plans(gpunn_model *model, uint64_t scope)
 {
@@ -24840,7 +25261,7 @@ GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
     while (*link != opt) link = &(*link)->next;
     *link = opt->next;
     if (opt->model->swapped == opt) opt->model->swapped = NULL;
-    if (opt->captured) dev->backend->forget(dev->context, opt->captured);
+    gpunn__forget_runs(opt, opt->group);
     gpunn__group_leave(opt->group);
     gpunn__drop_plans(model, opt->scope);
     gpunn__device_free(dev, opt->loss_scale, sizeof opt->kept_scale);
@@ -25378,13 +25799,6 @@ static void gpunn__optimizer_advance(gpunn_optimizer *opt)
     opt->model->state.weights_version++; /* the updates have renewed model->half */
 }
 
-static void gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, bool updates)
-{
-    run->updates = opt->updates;
-    run->update_count = updates ? gpunn__optimizer_updates(opt, opt->parts + 1, true) : 0;
-    run->loss_scale = opt->loss_scale;
-}
-
 /* The first `count` of opt->updates, one after another. */
 static GPUNN__STATUS gpunn__optimizer_apply(gpunn_optimizer *opt, int count)
 {
@@ -25423,25 +25837,32 @@ static GPUNN__STATUS gpunn__clip_updates(gpunn_optimizer *opt, int count)
 }
 
 /* ---- ranks ----------------------------------------------------------------------------------------------------------- */
-/* Rank 0's parameters or buffers become those of all, as many at once as lie behind each other. */
+/* The next parameters or buffers, from tensor *id on, that lie behind each other: count floats from the first's on. NULL: none. */
+static const gpunn_tensor *gpunn__next_weights(const gpunn_model *model, gpunn__kind kind, int *id, int64_t *count)
+{
+    while (*id < model->tensor_count && model->tensors[*id]->kind != kind) ++*id;
+    if (*id == model->tensor_count) return NULL;
+    const gpunn_tensor *first = model->tensors[(*id)++];
+    int64_t             end = first->offset + gpunn__count(first, 1);
+    for (; *id < model->tensor_count && !gpunn__is_lent(first); ++*id) {
+        const gpunn_tensor *t = model->tensors[*id];
+        if (t->kind != kind) continue;
+        if (t->offset != gpunn__aligned(end) || gpunn__is_lent(t)) break;
+        end = t->offset + gpunn__count(t, 1);
+    }
+    *count = end - first->offset;
+    return first;
+}
+
+/* Rank 0's parameters or buffers become those of all. */
 static GPUNN__STATUS gpunn__spread_weights(gpunn_optimizer *opt, gpunn__kind kind)
 {
-    gpunn_model *model = opt->model;
-    gpunn_status status = GPUNN_OK;
-    for (int id = 0, next; id < model->tensor_count && status == GPUNN_OK; id = next) {
-        const gpunn_tensor *first = model->tensors[id], *t;
-        next = id + 1;
-        if (first->kind != kind) continue;
-        int64_t end = first->offset + gpunn__count(first, 1);
-        for (; next < model->tensor_count && !gpunn__is_lent(first); next++) {
-            t = model->tensors[next];
-            if (t->kind != kind) continue;
-            if (t->offset != gpunn__aligned(end) || gpunn__is_lent(t)) break;
-            end = t->offset + gpunn__count(t, 1);
-        }
-        status = gpunn__exchange_memory(opt->group, model->dev, GPUNN__BROADCAST, gpunn__weights(first),
-                                        (size_t)(end - first->offset) * sizeof(float));
-    }
+    gpunn_model        *model = opt->model;
+    const gpunn_tensor *first;
+    gpunn_status        status = GPUNN_OK;
+    int64_t             count;
+    for (int id = 0; status == GPUNN_OK && (first = gpunn__next_weights(model, kind, &id, &count)) != NULL;)
+        status = gpunn__exchange_memory(opt->group, model->dev, gpunn__weights(first), count, false);
     GPUNN__WEIGHTS_CHANGED(model);
     return status;
 }
@@ -25449,18 +25870,11 @@ static GPUNN__STATUS gpunn__spread_weights(gpunn_optimizer *opt, gpunn__kind kin
 /* The gradients become their means over all ranks. */
 static GPUNN__STATUS gpunn__average_gradients(gpunn_optimizer *opt)
 {
-    gpunn_device *dev = opt->model->dev;
-    const float   share = 1 / (float)gpunn_group_size(opt->group);
-    gpunn__range  range = {0, 0, 0, 0};
-    gpunn_status  status = GPUNN_OK;
-    while (status == GPUNN_OK && share < 1 && gpunn__next_range(&range, opt->parameters, opt->parameter_count, NULL)) {
-        float        *gradient = gpunn__gradient_of(opt->parameters[range.first]);
-        const int64_t count = range.end - range.begin;
-        status = gpunn__exchange_memory(opt->group, dev, GPUNN__ALL_REDUCE, gradient, (size_t)count * sizeof *gradient);
-        if (status != GPUNN_OK) return status;
-        status = dev->backend->scale(dev->context, gradient, count, share, 0);
-        if (status != GPUNN_OK) return gpunn__backend_fail(dev, "averaging gradients", status);
-    }
+    gpunn__range range = {0, 0, 0, 0};
+    gpunn_status status = GPUNN_OK;
+    while (status == GPUNN_OK && gpunn__next_range(&range, opt->parameters, opt->parameter_count, NULL))
+        status = gpunn__exchange_memory(opt->group, opt->model->dev, gpunn__gradient_of(opt->parameters[range.first]),
+                                        range.end - range.begin, true);
     return status == GPUNN_OK ? gpunn__spread_weights(opt, GPUNN__BUFFER) : status;
 }
 
@@ -25479,6 +25893,87 @@ static GPUNN__STATUS gpunn__agree_on_update(gpunn_optimizer *opt, gpunn_status s
                         "update %lld of %s, lr %.9g, clip norm %g and value %g, part %d, gradients of %d parameters (%08x)",
                         (long long)opt->step_count + 1, opt->name, (double)gpunn_get_lr(opt), (double)opt->clip_norm,
                         (double)opt->clip_value, opt->parts + 1, count, (unsigned)which);
+}
+
+/* The number of steps after which no gradient in these floats changes any more. */
+static int gpunn__complete_after(const gpunn_run *run, const float *values, int64_t count)
+{
+    for (int s = run->step_count - 1; s >= 0; s--) {
+        const gpunn_step *step = &run->steps[s];
+        for (int i = 0; i < step->input_count && step->backward; i++) {
+            const float *written = (const float *)step->grad_in[i].data;
+            if (written && step->grad_in[i].dtype == GPUNN_F32 && written < values + count &&
+                values < written + step->grad_in[i].count)
+                return s + 1;
+        }
+    }
+    return 0;
+}
+
+/* The bucket of neighbours in memory that ends with that parameter: its first one. id: the lowest of any; -1: no gradient. */
+static int gpunn__bucket_first(const gpunn_optimizer *opt, int last, int *id)
+{
+    gpunn_tensor *const *list = opt->parameters;
+    const int64_t        end = list[last]->offset + gpunn__count(list[last], 1);
+    int                  first = last;
+    *id = gpunn__has_gradient(list[last]) ? list[last]->id : -1;
+    for (; first > 0 && *id >= 0; first--) {
+        const gpunn_tensor *t = list[first - 1];
+        const gpunn__range  range = {first - 1, first, t->offset, t->offset + gpunn__count(t, 1)};
+        if (!gpunn__has_gradient(t) || !gpunn__goes_on(&range, list, first, NULL) ||
+            (size_t)(end - t->offset) * sizeof(float) > opt->group->args.bucket_bytes)
+            break;
+        if (t->id < *id) *id = t->id;
+    }
+    return first;
+}
+
+/* The gradients in buckets: first those of the layers made last, with which backward begins, on all ranks alike. */
+static GPUNN__STATUS gpunn__add_buckets(gpunn_optimizer *opt, const gpunn_run *run)
+{
+    gpunn_status status = GPUNN_OK;
+    for (int next = INT32_MAX; status == GPUNN_OK;) {
+        int first, id, most = -1, from = 0, to = 0;
+        for (int last = opt->parameter_count - 1; last >= 0; last = first - 1) {
+            first = gpunn__bucket_first(opt, last, &id);
+            if (id <= most || id >= next) continue;
+            most = id, from = first, to = last;
+        }
+        if (most < 0) break;
+        float *const  values = gpunn__gradient_of(opt->parameters[from]);
+        const int64_t count = opt->parameters[to]->offset + gpunn__count(opt->parameters[to], 1) - opt->parameters[from]->offset;
+        status = gpunn__exchange_add(opt->group, values, count, true, gpunn__complete_after(run, values, count));
+        next = most;
+    }
+    return status;
+}
+
+/* What a step that GPUs make together exchanges before its updates. */
+static GPUNN__STATUS gpunn__exchanges_of(gpunn_optimizer *opt, const gpunn_run *run, gpunn_tensor *loss, bool updates)
+{
+    gpunn_model        *model = opt->model;
+    const gpunn_tensor *first;
+    size_t              bytes;
+    int64_t             count;
+    opt->group->exchange_count = 0;
+    gpunn_status status = updates ? gpunn__add_buckets(opt, run) : GPUNN_OK;
+    if (status == GPUNN_OK)
+        status = gpunn__exchange_add(opt->group, (float *)gpunn__memory_of(loss, false, &bytes), 1, true, run->step_count);
+    for (int id = 0; updates && status == GPUNN_OK && (first = gpunn__next_weights(model, GPUNN__BUFFER, &id, &count)) != NULL;)
+        status = gpunn__exchange_add(opt->group, gpunn__weights(first), count, false, run->step_count);
+    return status;
+}
+
+/* What follows the steps of a run, once all ranks, if they are one, are about to do the same. */
+static gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, gpunn_tensor *loss, bool updates)
+{
+    run->updates = opt->updates;
+    run->update_count = updates ? gpunn__optimizer_updates(opt, opt->parts + 1, true) : 0;
+    run->loss_scale = opt->loss_scale;
+    if (!gpunn__in_ranks(opt->group, opt->model->dev)) return GPUNN_OK;
+    gpunn_status status = gpunn__agree_on_update(opt, gpunn__exchanges_of(opt, run, loss, updates), NULL);
+    if (status == GPUNN_OK) gpunn__exchanges_put(opt->group, run);
+    return status;
 }
 
 static GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips)
@@ -25518,6 +26013,24 @@ static GPUNN__STATUS gpunn__train_together(gpunn_optimizer *opt, gpunn_tensor *l
     return updates ? gpunn__optimizer_update(opt, opt->parts + 1, true) : GPUNN_OK;
 }
 
+/* The same of GPUs that exchange by themselves, in the run: before it the ranks have agreed. A loss that is not finite is noted by
+ * all GPUs, and known to each host sooner or later: the first that tells of it tells all. */
+static GPUNN__STATUS gpunn__train_joined(gpunn_optimizer *opt, gpunn_tensor *loss, bool updates, gpunn_status status)
+{
+    static const char         function[] = "gpunn_train_step";
+    const gpunn_backward_args backward = {0, GPUNN_MODE_TRAINING, opt, false};
+    gpunn_device             *dev = opt->model->dev;
+    const int64_t             agreed = opt->group->agreed;
+    if (status == GPUNN_OK) status = gpunn__earlier_runs(dev, function);
+    if (status == GPUNN_OK) status = gpunn__gradients(loss, &backward, opt, updates);
+    if (status != GPUNN_OK && opt->group->agreed == agreed) status = gpunn__agree_on_update(opt, status, NULL);
+    if (status != GPUNN_ERR_NUMERIC) return status;
+    gpunn_run run; /* takes this rank's own note */
+    memset(&run, 0, sizeof run);
+    if (dev->backend->synchronize(dev->context) == GPUNN_OK) (void)dev->backend->execute(dev->context, &run);
+    return status;
+}
+
 GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *loss, gpunn_train_step_args args)
 {
     static const char function[] = "gpunn_train_step";
@@ -25534,8 +26047,12 @@ GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *los
     gpunn_backward_args backward = {0, GPUNN_MODE_TRAINING, opt, false};
     gpunn_status        status = gpunn__optimizer_prepare(opt);
     const bool          updates = opt->parts + 1 >= args.accumulate;
-    if (status == GPUNN_OK) status = gpunn__gradients(loss, &backward, opt, updates && opt->group == NULL);
-    if (opt->group) status = gpunn__train_together(opt, loss, updates, status);
+    if (gpunn__in_ranks(opt->group, opt->model->dev))
+        status = gpunn__train_joined(opt, loss, updates, status);
+    else {
+        if (status == GPUNN_OK) status = gpunn__gradients(loss, &backward, opt, updates && opt->group == NULL);
+        if (opt->group) status = gpunn__train_together(opt, loss, updates, status);
+    }
     if (status == GPUNN_ERR_NUMERIC)
         opt->parts = 0;
     else if (status == GPUNN_OK)
@@ -25548,6 +26065,8 @@ GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
     if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_optimizer_step: the optimizer is NULL");
     gpunn_status status = gpunn__optimizer_prepare(opt);
     const bool   ends = opt->parts > 0;
+    if (status == GPUNN_OK && gpunn__in_ranks(opt->group, opt->model->dev))
+        status = gpunn__earlier_runs(opt->model->dev, "gpunn_optimizer_step");
     if (opt->group) status = gpunn__agree_on_update(opt, status, NULL);
     return status == GPUNN_OK ? gpunn__optimizer_update(opt, ends ? opt->parts : 1, ends) : status;
 }
@@ -25590,10 +26109,9 @@ GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group
     if (group && status == GPUNN_OK) status = gpunn__spread_weights(opt, GPUNN__PARAMETER);
     if (group && status == GPUNN_OK) status = gpunn__spread_weights(opt, GPUNN__BUFFER);
     for (int i = 0; i < GPUNN__STATES && group && status == GPUNN_OK; i++)
-        if (opt->state[i])
-            status = gpunn__exchange_memory(group, model->dev, GPUNN__BROADCAST, opt->state[i],
-                                            (size_t)opt->state_count * sizeof(float));
+        if (opt->state[i]) status = gpunn__exchange_memory(group, model->dev, opt->state[i], opt->state_count, false);
     const bool done = status == GPUNN_OK;
+    if (done) gpunn__forget_runs(opt, before);
     if (done) {
         const uint64_t salt = (uint64_t)gpunn_group_rank(group) * UINT64_C(0x9E3779B97F4A7C15);
         model->state.seed += salt - model->salt;

@@ -15,6 +15,7 @@
  *     errors    sentences, checks of every call
  *     memory    the pool, copies through pinned memory, the cache of descriptors
  *     libraries finding and opening cuBLASLt and cuDNN
+ *     ranks     GPUs of several processes, by NCCL
  *     shared    what one section offers the ops of others
  *     map       elementwise ops, expanded from gpunn.h's tables; copies; cast; dropout
  *     move      permute, concat, slice, pad, expand; filters with their channels last
@@ -42,6 +43,7 @@
 #include "gpunn.h"
 
 /* ==== >>config ======================================================================================================== */
+#include <chrono>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <math.h>
@@ -49,6 +51,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <thread>
 #include <utility>
 #if CUDART_VERSION < 12000
 #error "gpunn_cuda.cu needs CUDA 12.0 or later: install a newer toolkit, or leave this file out and compute on the CPU"
@@ -111,6 +114,7 @@ typedef struct gpunn__mark_at {
 typedef struct gpunn__libraries gpunn__libraries; /* >>libraries */
 typedef struct gpunn__cached    gpunn__cached;    /* >>memory */
 typedef struct gpunn__staging   gpunn__staging;   /* >>memory */
+typedef struct gpunn__nccl      gpunn__nccl;      /* >>ranks */
 
 typedef struct gpunn__cuda {
     int               device;
@@ -119,6 +123,7 @@ typedef struct gpunn__cuda {
     int               multiprocessors, capability; /* capability: 10 * major + minor */
     int               integrated, pageable; /* whether it has no memory of its own; reads all of the host's by its page tables */
     char              name[160];
+    uint64_t          identity;  /* a hash of the GPU's UUID */
     gpunn_device_args args;      /* as opened: hooks, deterministic, benchmark, workspace_limit (default in place) */
     bool              plain;     /* GPUNN_PLAIN: nothing is captured, and each step is waited for */
     gpunn__mark_at   *marks;     /* gpunn_profile: [steps + 2]; NULL: nobody asks */
@@ -137,11 +142,15 @@ typedef struct gpunn__cuda {
     const gpunn_step  *summed;     /* the convolution whose gradient of the bias is there before its own step */
     volatile uint64_t *bad;        /* pinned: [0] a training step with a bad loss (GPUNN__BAD_NORM: norm), [1] the bits of that */
     uint64_t          *bad_device; /* the same memory, as kernels see it */
+    gpunn__nccl       *nccl;       /* NULL: no group has asked for it */
 } gpunn__cuda;
 
 static gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status status, const char *format, ...);
 static gpunn_status gpunn__cuda_check(gpunn__cuda *cuda, cudaError_t error, const char *call);
 static gpunn_status gpunn__cuda_launched(gpunn__cuda *cuda, cudaError_t error, const char *kernel);
+/* The host waits, for what the stream has by now or has recorded; of ranks that have joined, no longer than for the others. */
+static gpunn_status gpunn__stream_wait(gpunn__cuda *cuda);
+static gpunn_status gpunn__event_wait(gpunn__cuda *cuda, cudaEvent_t event);
 
 #ifndef GPUNN__EMULATOR
 template <typename... P, typename... A>
@@ -616,7 +625,7 @@ static void gpunn__cuda_trim(void *context)
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
     const gpunn__current current(cuda->device);
     if (gpunn__cuda_entered(cuda, &current) != GPUNN_OK || gpunn__cuda_capturing(cuda)) return;
-    if (gpunn__cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "cudaStreamSynchronize") != GPUNN_OK) return;
+    if (gpunn__stream_wait(cuda) != GPUNN_OK) return;
     for (int i = 0; i < 2; i++) gpunn__slot_release(cuda, &cuda->staging->slot[i]);
     (void)gpunn__cuda_check(cuda, cudaStreamSynchronize(cuda->copy_stream), "cudaStreamSynchronize");
     if (cuda->pool) (void)gpunn__cuda_check(cuda, cudaMemPoolTrimTo(cuda->pool, 0), "cudaMemPoolTrimTo");
@@ -655,7 +664,7 @@ static __global__ void gpunn__unpack_kernel(char *to, unsigned bytes, const gpun
 static gpunn_status gpunn__slot_reserve(gpunn__cuda *cuda, gpunn__slot *slot, size_t on_host, size_t on_device)
 {
     size_t whole = GPUNN__UP(on_host, GPUNN__CHUNK);
-    GPUNN__CUDA(cuda, cudaEventSynchronize(slot->sent));
+    GPUNN__TRY(gpunn__event_wait(cuda, slot->sent));
     if (slot->host_bytes < on_host) {
         if (slot->host) GPUNN__CUDA(cuda, cudaFreeHost(slot->host));
         slot->host = NULL;
@@ -704,7 +713,7 @@ static gpunn_status gpunn__cuda_stage(gpunn__cuda *cuda, char *to, const char *h
         GPUNN__CUDA(cuda, cudaMemcpyAsync(first_stop + done, slot->host + done, part, cudaMemcpyHostToDevice, stream));
     }
     GPUNN__CUDA(cuda, cudaEventRecord(slot->sent, stream));
-    if (pinned) GPUNN__CUDA(cuda, cudaEventSynchronize(slot->sent));
+    if (pinned) GPUNN__TRY(gpunn__event_wait(cuda, slot->sent));
     if (!busy) return GPUNN_OK;
     GPUNN__CUDA(cuda, cudaStreamWaitEvent(cuda->stream, slot->sent, 0));
     GPUNN__CUDA(cuda, cudaMemcpyAsync(to, slot->device, bytes, cudaMemcpyDeviceToDevice, cuda->stream));
@@ -771,7 +780,7 @@ static gpunn_status gpunn__cuda_send(gpunn__cuda *cuda, char *to, const char *ho
         if (status != GPUNN_ERR_MEMORY) return status;
         part = bytes - done;
         GPUNN__CUDA(cuda, cudaMemcpyAsync(to + done, host + done, part, cudaMemcpyHostToDevice, cuda->stream));
-        GPUNN__CUDA(cuda, cudaStreamSynchronize(cuda->stream));
+        GPUNN__TRY(gpunn__stream_wait(cuda));
     }
     return GPUNN_OK;
 }
@@ -788,7 +797,7 @@ static gpunn_status gpunn__cuda_upload(void *context, void *to, const void *host
         return GPUNN_OK;
     }
     if (where.type == cudaMemoryTypeManaged) /* kernels may still write it */
-        GPUNN__CUDA(cuda, cudaStreamSynchronize(cuda->stream));
+        GPUNN__TRY(gpunn__stream_wait(cuda));
     if (bytes <= GPUNN__PACKET && (uintptr_t)to % 4 == 0) {
         gpunn__packet packet;
         memcpy(packet.word, host, bytes);
@@ -798,7 +807,7 @@ static gpunn_status gpunn__cuda_upload(void *context, void *to, const void *host
     if (bytes <= GPUNN__SMALL) {
         unsigned i = staging->ring_next++ % GPUNN__RING;
         char    *pinned = staging->ring + (size_t)i * GPUNN__SMALL;
-        GPUNN__CUDA(cuda, cudaEventSynchronize(staging->ring_sent[i]));
+        GPUNN__TRY(gpunn__event_wait(cuda, staging->ring_sent[i]));
         memcpy(pinned, host, bytes);
         GPUNN__CUDA(cuda, cudaMemcpyAsync(to, pinned, bytes, cudaMemcpyHostToDevice, cuda->stream));
         GPUNN__CUDA(cuda, cudaEventRecord(staging->ring_sent[i], cuda->stream));
@@ -815,8 +824,9 @@ static gpunn_status gpunn__cuda_download(void *context, void *host, const void *
     if (gpunn__cuda_on_device(cuda, host)) return gpunn__cuda_upload(cuda, host, from, bytes);
     GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__outside_capture(cuda, "copy to the host"));
+    if (!small && cuda->nccl) GPUNN__TRY(gpunn__stream_wait(cuda)); /* the driver waits in the copy */
     GPUNN__CUDA(cuda, cudaMemcpyAsync(small ? pinned : host, from, bytes, cudaMemcpyDeviceToHost, cuda->stream));
-    GPUNN__CUDA(cuda, cudaStreamSynchronize(cuda->stream));
+    GPUNN__TRY(gpunn__stream_wait(cuda));
     if (small) memcpy(host, pinned, bytes);
     return GPUNN_OK;
 }
@@ -834,7 +844,7 @@ static gpunn_status gpunn__cuda_synchronize(void *context)
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__outside_capture(cuda, "waiting"));
-    GPUNN__CUDA(cuda, cudaStreamSynchronize(cuda->stream));
+    GPUNN__TRY(gpunn__stream_wait(cuda));
     return GPUNN_OK;
 }
 
@@ -1364,6 +1374,273 @@ static void gpunn__libraries_report(void (*write)(void *user, const char *text),
     write(user, line);
 }
 #endif /* GPUNN__EMULATOR */
+
+/* ==== >>ranks ========================================================================================================= *
+ * NCCL, opened when the first group asks for it. The few functions are declared here, in words of our own, so that no header of its is
+ * needed (tests/compile/nccl.cpp compares them with it). The communicator is one whose calls do not block, so that whatever waits for
+ * other ranks can end. */
+enum { GPUNN__NCCL_IN_PROGRESS = 7, GPUNN__NCCL_FLOAT = 7, GPUNN__NCCL_AVERAGE = 4 };
+typedef struct gpunn__nccl_id {
+    char bytes[GPUNN_RANKS_ID];
+} gpunn__nccl_id;
+typedef struct gpunn__nccl_config { /* as of 2.14, which `version` says; later ones have more members behind */
+    size_t   size;
+    unsigned magic, version;
+    int      blocking;
+} gpunn__nccl_config;
+#define GPUNN__NCCL_CONFIG                               \
+    {                                                    \
+        sizeof(gpunn__nccl_config), 0xcafebeef, 21400, 0 \
+    }
+
+/* clang-format off */
+#define GPUNN__NCCL_FUNCTIONS(X)                                                                                      \
+    X(int, ncclGetVersion, (int *version))                                                                            \
+    X(int, ncclGetUniqueId, (gpunn__nccl_id *id))                                                                     \
+    X(int, ncclCommInitRankConfig, (void **comm, int size, gpunn__nccl_id id, int rank, gpunn__nccl_config *config))  \
+    X(int, ncclCommGetAsyncError, (void *comm, int *state))                                                           \
+    X(int, ncclCommAbort, (void *comm))                                                                               \
+    X(int, ncclCommFinalize, (void *comm))                                                                            \
+    X(int, ncclCommDestroy, (void *comm))                                                                             \
+    X(const char *, ncclGetErrorString, (int result))                                                                 \
+    X(int, ncclGroupStart, (void))                                                                                    \
+    X(int, ncclGroupEnd, (void))                                                                                      \
+    X(int, ncclAllReduce, (const void *from, void *to, size_t count, int type, int operation, void *comm, cudaStream_t stream)) \
+    X(int, ncclBroadcast, (const void *from, void *to, size_t count, int type, int root, void *comm, cudaStream_t stream))
+/* clang-format on */
+
+struct gpunn__nccl {
+    gpunn_status found;                                   /* of the search */
+    char         text[sizeof((gpunn__cuda *)NULL)->text]; /* why not */
+    void        *comm;                                    /* NULL: none, or given up */
+    double       timeout;
+    cudaStream_t stream; /* of all exchanges */
+    cudaEvent_t  now, begun, done;
+#define GPUNN__X(result, name, arguments) result(*name) arguments;
+    GPUNN__NCCL_FUNCTIONS(GPUNN__X)
+#undef GPUNN__X
+};
+
+/* ---- opening --------------------------------------------------------------------------------------------------------- */
+#ifdef GPUNN__EMULATOR /* tests/emulator/nccl.cpp */
+#define GPUNN__X(result, name, arguments) extern "C" result name arguments;
+GPUNN__NCCL_FUNCTIONS(GPUNN__X)
+#undef GPUNN__X
+static bool gpunn__nccl_find(gpunn__nccl *nccl)
+{
+#define GPUNN__X(result, name, arguments) nccl->name = ::name;
+    GPUNN__NCCL_FUNCTIONS(GPUNN__X)
+#undef GPUNN__X
+    (void)snprintf(nccl->text, sizeof nccl->text, "the emulator was asked for no NCCL");
+    return emulator_nccl() != 0;
+}
+#else
+#define GPUNN__NCCL_FILE "libnccl.so.2" /* there is none for Windows */
+static bool gpunn__nccl_find(gpunn__nccl *nccl)
+{
+    gpunn__module module;
+    const char   *missing = NULL;
+    int           version = 0;
+    memset(&module, 0, sizeof module);
+    if (!gpunn__module_find(&module, GPUNN__NCCL_FILE, "GPUNN_NCCL_PATH")) {
+        (void)snprintf(nccl->text, sizeof nccl->text,
+                       "NCCL is missing: " GPUNN__NCCL_FILE " was not found in " GPUNN__PLACES
+                       "; install it, or set GPUNN_NCCL_PATH to its folder",
+                       "GPUNN_NCCL_PATH");
+        return false;
+    }
+#define GPUNN__X(result, name, arguments)                                    \
+    nccl->name = (decltype(nccl->name))gpunn__module_symbol(&module, #name); \
+    if (nccl->name == NULL && missing == NULL) missing = #name;
+    GPUNN__NCCL_FUNCTIONS(GPUNN__X)
+#undef GPUNN__X
+    gpunn__module_locate(&module, "ncclGetVersion");
+    if (missing == NULL) (void)nccl->ncclGetVersion(&version);
+    if (missing)
+        (void)snprintf(nccl->text, sizeof nccl->text, "%.200s lacks %s; install NCCL 2.14 or later", module.path, missing);
+    else
+        (void)snprintf(nccl->text, sizeof nccl->text, "%d.%d.%d, %.200s", version / 10000, version / 100 % 100, version % 100,
+                       module.path);
+    return missing == NULL;
+}
+#endif
+
+/* At the first call; later ones give the first one's answer. */
+static gpunn_status gpunn__nccl_open(gpunn__cuda *cuda)
+{
+    if (cuda->nccl == NULL) {
+        cuda->nccl = (gpunn__nccl *)gpunn__host_alloc(cuda, sizeof *cuda->nccl);
+        if (cuda->nccl == NULL) return GPUNN_ERR_MEMORY;
+        cuda->nccl->found = gpunn__nccl_find(cuda->nccl) ? GPUNN_OK : GPUNN_ERR_UNSUPPORTED;
+    }
+    return cuda->nccl->found == GPUNN_OK ? GPUNN_OK : gpunn__cuda_fail(cuda, cuda->nccl->found, "%s", cuda->nccl->text);
+}
+
+/* ---- waiting --------------------------------------------------------------------------------------------------------- */
+typedef std::chrono::steady_clock::time_point gpunn__instant;
+
+static double gpunn__seconds_since(gpunn__instant began)
+{
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+}
+
+/* Gives the communicator up, whose kernels end then. result: NCCL's, or that it is still at work. */
+static gpunn_status gpunn__nccl_fail(gpunn__cuda *cuda, const char *what, int result)
+{
+    gpunn__nccl *nccl = cuda->nccl;
+    if (nccl->comm) (void)nccl->ncclCommAbort(nccl->comm);
+    nccl->comm = NULL;
+    if (result == GPUNN__NCCL_IN_PROGRESS)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
+                                "%s: a rank has not come within %g seconds: look for one that has ended, "
+                                "or whose GPU or network hangs",
+                                what, nccl->timeout);
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "%s: NCCL says %s; NCCL_DEBUG=WARN in the environment tells more", what,
+                            nccl->ncclGetErrorString(result));
+}
+
+/* Until NCCL has done what a call of `result` began on the host. */
+static gpunn_status gpunn__nccl_done(gpunn__cuda *cuda, const char *what, int result)
+{
+    gpunn__nccl         *nccl = cuda->nccl;
+    const gpunn__instant began = std::chrono::steady_clock::now();
+    while (result == GPUNN__NCCL_IN_PROGRESS && gpunn__seconds_since(began) <= nccl->timeout) {
+        const int asked = nccl->ncclCommGetAsyncError(nccl->comm, &result);
+        if (asked != 0) result = asked;
+        std::this_thread::yield();
+    }
+    return result == 0 ? GPUNN_OK : gpunn__nccl_fail(cuda, what, result);
+}
+
+static gpunn_status gpunn__event_wait(gpunn__cuda *cuda, cudaEvent_t event)
+{
+    gpunn__nccl         *nccl = cuda->nccl;
+    const gpunn__instant began = std::chrono::steady_clock::now();
+    cudaError_t          error;
+    if (nccl == NULL || nccl->comm == NULL) return gpunn__cuda_check(cuda, cudaEventSynchronize(event), "cudaEventSynchronize");
+    while ((error = cudaEventQuery(event)) == cudaErrorNotReady) {
+        int result = 0;
+        gpunn__cuda_clear();
+        (void)nccl->ncclCommGetAsyncError(nccl->comm, &result);
+        if (result == 0 && gpunn__seconds_since(began) > nccl->timeout) result = GPUNN__NCCL_IN_PROGRESS;
+        if (result != 0) return gpunn__nccl_fail(cuda, "waiting for the GPU", result);
+        std::this_thread::yield();
+    }
+    return gpunn__cuda_check(cuda, error, "cudaEventQuery");
+}
+
+static gpunn_status gpunn__stream_wait(gpunn__cuda *cuda)
+{
+    gpunn__nccl *nccl = cuda->nccl;
+    if (nccl && nccl->comm) {
+        GPUNN__CUDA(cuda, cudaEventRecord(nccl->now, cuda->stream));
+        GPUNN__TRY(gpunn__event_wait(cuda, nccl->now));
+    }
+    return gpunn__cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "cudaStreamSynchronize");
+}
+
+/* ---- the calls of the backend ---------------------------------------------------------------------------------------- */
+static gpunn_status gpunn__cuda_ranks_id(void *context, char id[GPUNN_RANKS_ID])
+{
+    gpunn__cuda   *cuda = (gpunn__cuda *)context;
+    gpunn__nccl_id made;
+    GPUNN__ENTER(cuda);
+    GPUNN__TRY(gpunn__nccl_open(cuda));
+    if (cuda->nccl->comm) return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "the device is in another group of NCCL's");
+    if (id == NULL) return GPUNN_OK;
+    const int result = cuda->nccl->ncclGetUniqueId(&made);
+    memcpy(id, made.bytes, sizeof made.bytes);
+    return result == 0 ? GPUNN_OK : gpunn__nccl_fail(cuda, "ncclGetUniqueId", result);
+}
+
+static gpunn_status gpunn__cuda_ranks_join(void *context, const char id[GPUNN_RANKS_ID], int rank, int size, double timeout)
+{
+    gpunn__cuda       *cuda = (gpunn__cuda *)context;
+    gpunn__nccl       *nccl = cuda->nccl;
+    gpunn__nccl_config config = GPUNN__NCCL_CONFIG;
+    gpunn__nccl_id     name;
+    GPUNN__ENTER(cuda);
+    memcpy(name.bytes, id, sizeof name.bytes);
+    nccl->timeout = timeout;
+    for (cudaEvent_t *event : {&nccl->now, &nccl->begun, &nccl->done})
+        GPUNN__CUDA(cuda, cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+    GPUNN__CUDA(cuda, cudaStreamCreateWithFlags(&nccl->stream, cudaStreamNonBlocking));
+    const int result = nccl->ncclCommInitRankConfig(&nccl->comm, size, name, rank, &config);
+    return gpunn__nccl_done(cuda, "joining the ranks", result);
+}
+
+static void gpunn__cuda_ranks_leave(void *context, bool waits)
+{
+    gpunn__cuda         *cuda = (gpunn__cuda *)context;
+    gpunn__nccl         *nccl = cuda->nccl;
+    const gpunn__current current(cuda->device);
+    if (waits && nccl->comm && gpunn__stream_wait(cuda) == GPUNN_OK &&
+        gpunn__nccl_done(cuda, "leaving the ranks", nccl->ncclCommFinalize(nccl->comm)) == GPUNN_OK)
+        (void)nccl->ncclCommDestroy(nccl->comm);
+    else if (nccl->comm)
+        (void)nccl->ncclCommAbort(nccl->comm);
+    nccl->comm = NULL;
+    for (cudaEvent_t *event : {&nccl->now, &nccl->begun, &nccl->done}) {
+        if (*event) (void)cudaEventDestroy(*event);
+        *event = NULL;
+    }
+    if (nccl->stream) (void)cudaStreamDestroy(nccl->stream);
+    nccl->stream = NULL;
+}
+
+/* Whether so many exchanges could be. */
+static gpunn_status gpunn__ranks_there(gpunn__cuda *cuda, int count)
+{
+    if (count == 0 || cuda->nccl->comm) return GPUNN_OK;
+    return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "NCCL has failed before; begin anew from the last checkpoint");
+}
+
+/* Beside what the stream does from now on. */
+static gpunn_status gpunn__exchanges_begin(gpunn__cuda *cuda, const gpunn_exchange *exchanges, int count)
+{
+    gpunn__nccl *nccl = cuda->nccl;
+    if (count == 0) return GPUNN_OK;
+    GPUNN__TRY(gpunn__ranks_there(cuda, count));
+    GPUNN__CUDA(cuda, cudaEventRecord(nccl->begun, cuda->stream));
+    GPUNN__CUDA(cuda, cudaStreamWaitEvent(nccl->stream, nccl->begun, 0));
+    int result = nccl->ncclGroupStart();
+    for (int i = 0; i < count && (result == 0 || result == GPUNN__NCCL_IN_PROGRESS); i++) {
+        float *const values = exchanges[i].values;
+        const size_t n = (size_t)exchanges[i].count;
+        result = exchanges[i].mean
+                     ? nccl->ncclAllReduce(values, values, n, GPUNN__NCCL_FLOAT, GPUNN__NCCL_AVERAGE, nccl->comm, nccl->stream)
+                     : nccl->ncclBroadcast(values, values, n, GPUNN__NCCL_FLOAT, 0, nccl->comm, nccl->stream);
+    }
+    const int ended = nccl->ncclGroupEnd();
+    return gpunn__nccl_done(cuda, "exchanging gradients", result == 0 || result == GPUNN__NCCL_IN_PROGRESS ? ended : result);
+}
+
+/* The stream goes on behind those that have begun. */
+static gpunn_status gpunn__exchanges_end(gpunn__cuda *cuda, int count)
+{
+    if (count == 0) return GPUNN_OK;
+    GPUNN__CUDA(cuda, cudaEventRecord(cuda->nccl->done, cuda->nccl->stream));
+    return gpunn__cuda_check(cuda, cudaStreamWaitEvent(cuda->stream, cuda->nccl->done, 0), "cudaStreamWaitEvent");
+}
+
+/* Those of the run, from the first on that has not begun, that need no more than so many steps. */
+static gpunn_status gpunn__exchanges_after(gpunn__cuda *cuda, const gpunn_run *run, int steps, int *begun)
+{
+    int end = *begun;
+    while (end < run->exchange_count && run->exchanges[end].after <= steps) end++;
+    GPUNN__TRY(gpunn__exchanges_begin(cuda, run->exchanges + *begun, end - *begun));
+    *begun = end;
+    return GPUNN_OK;
+}
+
+static gpunn_status gpunn__cuda_exchange(void *context, const gpunn_exchange *exchanges, int count)
+{
+    gpunn__cuda *cuda = (gpunn__cuda *)context;
+    GPUNN__ENTER(cuda);
+    GPUNN__TRY(gpunn__exchanges_begin(cuda, exchanges, count));
+    return gpunn__exchanges_end(cuda, count);
+}
+
 /* ==== >>shared ======================================================================================================== */
 /* From here to the end of the block, by layer and op, in what NVIDIA's profilers show of the host. */
 struct gpunn__range {
@@ -3740,11 +4017,11 @@ typedef struct gpunn__product_key { /* no padding */
 } gpunn__product_key;
 
 typedef struct gpunn__algorithms {
-    cublasLtMatmulDesc_t operation;
+    cublasLtMatmulDesc_t   operation;
     cublasLtMatrixLayout_t a, b, d; /* as cuBLASLt sees them: a is the product's b */
-    cublasLtMatmulAlgo_t algorithm[GPUNN__ALGORITHMS];
-    int count, chosen; /* count 0: there is none */
-    bool timed;
+    cublasLtMatmulAlgo_t   algorithm[GPUNN__ALGORITHMS];
+    int                    count, chosen; /* count 0: there is none */
+    bool                   timed;
 } gpunn__algorithms;
 
 static void gpunn__algorithms_free(gpunn__cuda *cuda, void *value)
@@ -3762,7 +4039,7 @@ static gpunn_status gpunn__algorithms_check(gpunn__cuda *cuda, cublasStatus_t st
     const bool refused = status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
                          status == CUBLAS_STATUS_ARCH_MISMATCH;
     return gpunn__cuda_fail(cuda,
-                            refused ? GPUNN_ERR_UNSUPPORTED
+                            refused                                ? GPUNN_ERR_UNSUPPORTED
                             : status == CUBLAS_STATUS_ALLOC_FAILED ? GPUNN_ERR_MEMORY
                                                                    : GPUNN_ERR_DEVICE,
                             "%s: %s", call, cuda->libraries->cublasLtGetStatusString(status));
@@ -3802,7 +4079,7 @@ static gpunn_status gpunn__algorithms_describe(gpunn__cuda *cuda, const gpunn__p
     const cublasComputeType_t compute = key->dtype == GPUNN_F32 && key->precision == GPUNN_PRECISION_TF32
                                             ? CUBLAS_COMPUTE_32F_FAST_TF32
                                             : CUBLAS_COMPUTE_32F;
-    const bool ta = key->transpose_a, tb = key->transpose_b, bias = key->bias_dtype >= 0;
+    const bool                ta = key->transpose_a, tb = key->transpose_b, bias = key->bias_dtype >= 0;
     GPUNN__LT(cublasLtMatmulDescCreate(&all->operation, compute, CUDA_R_32F));
     GPUNN__TRY(gpunn__algorithms_layout(cuda, &all->a, key->dtype, tb ? key->k : key->n, tb ? key->n : key->k, key->ldb,
                                         key->batch, key->stride_b));
@@ -3814,7 +4091,7 @@ static gpunn_status gpunn__algorithms_describe(gpunn__cuda *cuda, const gpunn__p
     GPUNN__DESCRIBE(TRANSA, int32_t, tb ? CUBLAS_OP_T : CUBLAS_OP_N);
     GPUNN__DESCRIBE(TRANSB, int32_t, ta ? CUBLAS_OP_T : CUBLAS_OP_N);
     const uint32_t epilogues[] = {0, CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_DGELU};
-    uint32_t epilogue = epilogues[key->activation];
+    uint32_t       epilogue = epilogues[key->activation];
     if (bias) epilogue |= CUBLASLT_EPILOGUE_BIAS;
     if (key->row_sums) epilogue |= CUBLASLT_EPILOGUE_BGRADB;
     if (key->aux && key->activation == GPUNN__GELU_TANH) epilogue |= CUBLASLT_EPILOGUE_GELU_AUX;
@@ -3843,9 +4120,9 @@ static gpunn_status gpunn__algorithms_search(gpunn__cuda *cuda, const gpunn__pro
     GPUNN__PREFER(MIN_ALIGNMENT_C_BYTES, uint32_t, (uint32_t)key->align_c);
     GPUNN__PREFER(MIN_ALIGNMENT_D_BYTES, uint32_t, (uint32_t)key->align_d);
 #undef GPUNN__PREFER
-    const gpunn__libraries *libraries = cuda->libraries;
+    const gpunn__libraries         *libraries = cuda->libraries;
     cublasLtMatmulHeuristicResult_t result[GPUNN__ALGORITHMS];
-    int count = 0;
+    int                             count = 0;
 
     const cublasStatus_t status = libraries->cublasLtMatmulAlgoGetHeuristic(
         libraries->lt, all->operation, all->a, all->b, all->d, all->d, preference, GPUNN__ALGORITHMS, result, &count);
@@ -3874,7 +4151,7 @@ static gpunn_status gpunn__algorithms_find(gpunn__cuda *cuda, const gpunn__produ
     key.align_d = gpunn__alignment(placed ? p->d : NULL);
     key.align_bias = gpunn__alignment(!placed ? NULL : p->bias ? p->bias : p->row_sums);
     key.align_aux = gpunn__alignment(placed ? p->aux : NULL);
-    bool fresh;
+    bool               fresh;
     gpunn__algorithms *all = (gpunn__algorithms *)gpunn__cuda_cached(cuda, &key, sizeof key, sizeof *all, gpunn__algorithms_free,
                                                                      &fresh);
     if (all == NULL) return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "no host memory for the descriptors of a product");
@@ -3906,8 +4183,8 @@ static gpunn_status gpunn__algorithms_run(gpunn__cuda *cuda, const gpunn__produc
 
 typedef struct gpunn__algorithm_run {
     const gpunn__product *p;
-    gpunn__algorithms *all;
-    int algorithm;
+    gpunn__algorithms    *all;
+    int                   algorithm;
 } gpunn__algorithm_run;
 static gpunn_status gpunn__algorithm_again(gpunn__cuda *cuda, const void *what)
 {
@@ -3918,7 +4195,7 @@ static gpunn_status gpunn__algorithm_again(gpunn__cuda *cuda, const void *what)
 static gpunn_status gpunn__algorithms_choose(gpunn__cuda *cuda, const gpunn__product *p, gpunn__algorithms *all)
 {
     float best = 0, milliseconds;
-    bool may;
+    bool  may;
     GPUNN__TRY(gpunn__may_time(cuda, &may));
     if (!may) return GPUNN_OK;
     for (int i = 0; i < all->count; i++) {
@@ -10688,7 +10965,7 @@ static gpunn_status gpunn__cuda_sum_of_squares(void *context, const float *value
     GPUNN__TRY(gpunn__outside_capture(cuda, "copy to the host"));
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__squares_kernel, (unsigned)blocks, GPUNN__THREADS, values, count, cuda->partials));
     GPUNN__CUDA(cuda, cudaMemcpyAsync(part, cuda->partials, (size_t)blocks * sizeof *part, cudaMemcpyDeviceToHost, cuda->stream));
-    GPUNN__CUDA(cuda, cudaStreamSynchronize(cuda->stream));
+    GPUNN__TRY(gpunn__stream_wait(cuda));
     for (int i = 0; i < blocks; i++) *result += part[i];
     return GPUNN_OK;
 }
@@ -10793,12 +11070,14 @@ static gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_run *run, 
     return GPUNN_OK;
 }
 
-/* Hands over what kernels have noted, once; false: nothing. Waits for nothing. */
-static bool gpunn__cuda_take_bad(gpunn__cuda *cuda, gpunn_run *run)
+/* Hands over what kernels have noted, once, instead of running; false: nothing. Ranks run all the same: others wait for them, and some
+ * may not know yet. Waits for nothing. */
+static bool gpunn__takes_bad(gpunn__cuda *cuda, gpunn_run *run)
 {
-    uint64_t noted = cuda->bad[0];
-    uint32_t bits = (uint32_t)cuda->bad[1];
-    if (noted == 0) return false;
+    uint64_t   noted = cuda->bad[0];
+    uint32_t   bits = (uint32_t)cuda->bad[1];
+    const bool ranks = cuda->nccl && cuda->nccl->comm && run->step_count + run->update_count > 0;
+    if (noted == 0 || ranks) return false;
     run->bad_step = noted & ~GPUNN__BAD_NORM;
     run->bad_norm = (noted & GPUNN__BAD_NORM) != 0;
     memcpy(&run->bad_value, &bits, sizeof bits);
@@ -10938,10 +11217,12 @@ static gpunn_status gpunn__mark(gpunn__cuda *cuda, int step)
 static gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
 {
     cuda->next = run->steps + gpunn__rounds_first(cuda, run), cuda->end = run->steps + run->step_count;
+    int begun = 0;
     cuda->summed = NULL;
     while (cuda->next < cuda->end) {
         gpunn_step *const step = cuda->next;
         const bool        backward = step->backward;
+        GPUNN__TRY(gpunn__exchanges_after(cuda, run, (int)(step - run->steps), &begun));
         run->failed = step;
         const gpunn__range range(step);
         GPUNN__TRY(gpunn__mark(cuda, (int)(step - run->steps)));
@@ -10953,6 +11234,8 @@ static gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
     }
     run->failed = NULL;
     GPUNN__TRY(gpunn__mark(cuda, run->step_count));
+    GPUNN__TRY(gpunn__exchanges_after(cuda, run, run->step_count, &begun));
+    GPUNN__TRY(gpunn__exchanges_end(cuda, begun));
     GPUNN__TRY(gpunn__cuda_updates(cuda, run));
     GPUNN__TRY(gpunn__mark(cuda, run->step_count + 1));
     return gpunn__plain_wait(cuda, "the optimizer's kernels");
@@ -10962,7 +11245,7 @@ static gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
 static gpunn_status gpunn__times(gpunn__cuda *cuda, int count, double *seconds)
 {
     int last = -1;
-    GPUNN__CUDA(cuda, cudaEventSynchronize(cuda->marks[count - 1].event));
+    GPUNN__TRY(gpunn__event_wait(cuda, cuda->marks[count - 1].event));
     for (int i = 0; i < count; i++) {
         float milliseconds = 0;
         if (!cuda->marks[i].set) continue;
@@ -10981,7 +11264,7 @@ static gpunn_status gpunn__cuda_time(void *context, gpunn_run *run, double *seco
     const int    count = run->step_count + 2; /* before each step, before the updates, behind them */
     GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__outside_capture(cuda, "timing"));
-    if (gpunn__cuda_take_bad(cuda, run)) return GPUNN_OK;
+    if (gpunn__takes_bad(cuda, run)) return GPUNN_OK;
     gpunn__mark_at *marks = (gpunn__mark_at *)gpunn__host_alloc(cuda, (size_t)count * sizeof *marks);
     if (marks == NULL) return GPUNN_ERR_MEMORY;
     memset(marks, 0, (size_t)count * sizeof *marks);
@@ -11109,12 +11392,13 @@ static gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run)
     gpunn__cuda       *cuda = (gpunn__cuda *)context;
     const gpunn__range range(run->step_count > 0 && run->steps->training ? "gpunn training" : "gpunn evaluation");
     GPUNN__ENTER(cuda);
-    if (gpunn__cuda_take_bad(cuda, run) || (run->step_count == 0 && run->update_count == 0)) return GPUNN_OK;
+    if (gpunn__takes_bad(cuda, run) || (run->step_count == 0 && run->update_count == 0)) return GPUNN_OK;
     if (gpunn__cuda_capturing(cuda)) {
         if (cuda->plain) return gpunn__outside_capture(cuda, "waiting, as GPUNN_PLAIN asks for");
         GPUNN__TRY(gpunn__run_numbers(cuda, run, true));
         return gpunn__run_launch(cuda, run);
     }
+    GPUNN__TRY(gpunn__ranks_there(cuda, run->exchange_count)); /* a graph would not notice */
     gpunn__captured *captured = gpunn__captured_of(cuda, run);
     if (captured == NULL) return GPUNN_ERR_MEMORY;
     GPUNN__TRY(gpunn__run_numbers(cuda, run, false));
@@ -11209,12 +11493,15 @@ static gpunn_status gpunn__cuda_acquire(gpunn__cuda *cuda)
 }
 
 /* "NVIDIA H200, 132 multiprocessors, 139 GiB, compute capability 9.0"; "139 GiB shared" of one in the host's memory */
-static cudaError_t gpunn__cuda_describe(int index, char *name, size_t size, int *capability)
+static cudaError_t gpunn__cuda_describe(int index, char *name, size_t size, int *capability, uint64_t *identity)
 {
     cudaDeviceProp properties;
     cudaError_t    error = cudaGetDeviceProperties(&properties, index);
     if (error != cudaSuccess) return error;
     *capability = 10 * properties.major + properties.minor;
+    *identity = UINT64_C(0xCBF29CE484222325);
+    for (size_t i = 0; i < sizeof properties.uuid.bytes; i++) /* FNV-1a */
+        *identity = (*identity ^ (unsigned char)properties.uuid.bytes[i]) * UINT64_C(0x100000001B3);
     (void)snprintf(name, size, "%.60s, %d multiprocessors, %llu GiB%s, compute capability %d.%d", properties.name,
                    properties.multiProcessorCount, (unsigned long long)(properties.totalGlobalMem >> 30),
                    properties.integrated ? " shared" : "", properties.major, properties.minor);
@@ -11248,7 +11535,7 @@ static gpunn_status gpunn__cuda_begin(gpunn__cuda *cuda)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "index is %d, but this machine has %d GPU%s; the first has index 0",
                                 cuda->device, count, count == 1 ? "" : "s");
     GPUNN__TRY(gpunn__cuda_acquire(cuda));
-    GPUNN__CUDA(cuda, gpunn__cuda_describe(cuda->device, cuda->name, sizeof cuda->name, &capability));
+    GPUNN__CUDA(cuda, gpunn__cuda_describe(cuda->device, cuda->name, sizeof cuda->name, &capability, &cuda->identity));
     GPUNN__CUDA(cuda, cudaStreamCreateWithFlags(&cuda->own, cudaStreamNonBlocking));
     cuda->stream = cuda->own;
     if (cuda->args.stream) GPUNN__TRY(gpunn__cuda_adopt(cuda, (cudaStream_t)cuda->args.stream));
@@ -11274,6 +11561,7 @@ static void gpunn__cuda_close(void *context)
     if (cuda->stream) (void)cudaStreamSynchronize(cuda->stream);
     gpunn__cached_close(cuda);
     gpunn__libraries_close(cuda);
+    gpunn__host_free(cuda, cuda->nccl, sizeof *cuda->nccl);
     if (cuda->state) gpunn__cuda_free(cuda, cuda->state, sizeof *cuda->state);
     if (cuda->partials) gpunn__cuda_free(cuda, cuda->partials, GPUNN__PARTIALS_BYTES);
     if (cuda->counters) gpunn__cuda_free(cuda, cuda->counters, gpunn__counters_bytes(cuda));
@@ -11314,6 +11602,7 @@ static void gpunn__cuda_info(void *context, gpunn_backend_info *info)
     info->half = info->merged_norm = true;
     info->bf16 = cuda->capability >= 80;
     info->alignment = 64;
+    info->identity = cuda->identity;
     (void)snprintf(info->name, sizeof info->name, "%s", cuda->name);
 }
 
@@ -11400,7 +11689,8 @@ static void gpunn__report_device(void (*write)(void *user, const char *text), vo
     char               name[160];
     int                capability = 0;
     cudaFuncAttributes code;
-    cudaError_t        error = gpunn__cuda_describe(index, name, sizeof name, &capability);
+    uint64_t           identity;
+    cudaError_t        error = gpunn__cuda_describe(index, name, sizeof name, &capability, &identity);
     if (error == cudaSuccess) {
         gpunn__report_line(write, user, "GPU %d         %s\n              %s\n", index, name, gpunn__tensor_cores(capability));
         error = cudaSetDevice(index);
@@ -11438,6 +11728,10 @@ static void gpunn__cuda_report(void (*write)(void *user, const char *text), void
     if (gpunn__cuda_count(&probe, &count) != GPUNN_OK) gpunn__report_line(write, user, "GPU           none: %s\n", probe.text);
     for (int i = 0; i < count; i++) gpunn__report_device(write, user, i);
     gpunn__libraries_report(write, user);
+    gpunn__nccl nccl;
+    memset(&nccl, 0, sizeof nccl);
+    (void)gpunn__nccl_find(&nccl);
+    gpunn__report_line(write, user, "NCCL          %s\n", nccl.text);
 }
 
 /* ---- the table ------------------------------------------------------------------------------------------------------- */
@@ -11474,6 +11768,10 @@ const gpunn_backend GPUNN__BACKEND_NAME = {
     gpunn__cuda_reaches,
     gpunn__cuda_on_device,
     gpunn__cuda_capturing,
+    gpunn__cuda_ranks_id,
+    gpunn__cuda_ranks_join,
+    gpunn__cuda_ranks_leave,
+    gpunn__cuda_exchange,
     gpunn__cuda_text,
 };
 /* clang-format on */

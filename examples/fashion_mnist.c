@@ -197,7 +197,7 @@ int main(int argc, char **argv)
         {"--out FOLDER", "folder for curves, history and weights, made where there is none", .text = &opt.out},
         {"--spec FILE", "only writes the model's spec, for python3 -m generator", .text = &opt.spec}};
     options_read(known, sizeof known / sizeof *known, argc, argv);
-    gpunn_device *dev = gpunn_device_open(.seed = 1, .threads = opt.threads, .log_fn = log_line);
+    gpunn_device *dev = gpunn_device_open(.index = GPUNN_LOCAL_RANK, .seed = 1, .threads = opt.threads, .log_fn = log_line);
     if (dev == NULL) {
         fprintf(stderr, "%s\n", gpunn_error(NULL));
         return 1;

@@ -643,8 +643,8 @@ int main(int argc, char **argv)
                  (long long)c.count);
         good = fail(text);
     }
-    gpunn_device *dev = good ? gpunn_device_open(.type = o.cpu ? GPUNN_DEVICE_CPU : GPUNN_DEVICE_AUTO, .seed = (uint64_t)o.seed,
-                                                 .threads = o.threads, .log_fn = log_line)
+    gpunn_device *dev = good ? gpunn_device_open(.type = o.cpu ? GPUNN_DEVICE_CPU : GPUNN_DEVICE_AUTO, .index = GPUNN_LOCAL_RANK,
+                                                 .seed = (uint64_t)o.seed, .threads = o.threads, .log_fn = log_line)
                              : NULL;
     if (good && dev == NULL) good = fail(gpunn_error(NULL));
     good = good && run(dev, &o, &c, s);

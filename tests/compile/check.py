@@ -6,6 +6,7 @@ compiler under strict warnings, with and without the options; included twice; tw
 the sections named by the table of contents. A compiler that is not installed is a skip. TAP lines, for tests/run.py.
 """
 import concurrent.futures
+import ctypes
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path.insert(0, ROOT)
 
 from generator import table  # noqa: E402
+from tests.gpu import toolkit  # noqa: E402
 
 HEADER = os.path.join(ROOT, "gpunn.h")
 EXAMPLES = os.path.join(ROOT, "examples")
@@ -337,8 +339,32 @@ def fused_benchmark(folder):
     call(f"gcc -std=c11 -O1 -march=native -Wall -Wextra -Wconversion -Werror -fsyntax-only -I{ROOT} -I{folder} {ROOT}/tests/bench/fused.c", folder)
 
 
+def nccl(folder):
+    """What gpunn_cuda.cu declares of NCCL, by NCCL's own header, and each function in its library."""
+    found = toolkit.Toolkit()
+    path, library = found.headers["nccl.h"], found.libraries["libnccl"]
+    if not (path and library):
+        raise Skip("NCCL is not installed (nvidia-nccl-cu13 of PyPI)")
+    with open(os.path.join(ROOT, "gpunn_cuda.cu")) as file:
+        ours = re.search(r"^enum \{ GPUNN__NCCL_.*?(?=^struct gpunn__nccl \{)", file.read(), re.S | re.M)[0]
+    for name, text in ("ours.h", ours), ("cuda_runtime.h", "typedef struct CUstream_st *cudaStream_t;\ntypedef struct CUevent_st *cudaEvent_t;\n"), ("cuda_fp16.h", ""):
+        with open(os.path.join(folder, name), "w") as out:
+            out.write(text)
+    call(f"{need('g++')} -std=c++17 {STRICT} -fsyntax-only -I{folder} -isystem {os.path.dirname(path)} {ROOT}/tests/compile/nccl.cpp", folder)
+    names = re.findall(r"^ +X\([^,]+, (\w+)", ours, re.M)
+    try:
+        real = ctypes.CDLL(library)
+    except OSError as error:
+        raise Skip(str(error)) from error
+    lacking = [name for name in names if not hasattr(real, name)]
+    if lacking or len(names) < 10:
+        raise Failure(f"{library} lacks {lacking} of {names}")
+    return library
+
+
 def checks():
     yield "table of contents", sections
+    yield "NCCL's header and library", nccl
     yield "exported names and global state", exported
     yield "declarations alone", declarations_only
     zlib = "-DGPUNN_ZLIB" if header("zlib.h") else ""

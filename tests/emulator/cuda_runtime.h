@@ -223,6 +223,7 @@ struct emulator_kernel {
 cudaError_t emulator_launch(cudaStream_t stream, const emulator_kernel &kernel, dim3 blocks, dim3 threads);
 /* Host code in the stream's turn, that takes the time of so many launches. */
 cudaError_t emulator_call(cudaStream_t stream, const char *name, std::function<void()> function, long time = 1);
+cudaError_t emulator_wait(cudaStream_t stream, std::function<bool()> ready);
 template <typename F> static void emulator_run(const void *arguments)
 {
     (*(const F *)arguments)();
@@ -262,9 +263,13 @@ const char *cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetLastError(void);
 cudaError_t cudaPeekAtLastError(void);
 
+struct cudaUUID_t {
+    char bytes[16];
+};
 struct cudaDeviceProp {
-    char   name[256];
-    size_t totalGlobalMem;
+    char       name[256];
+    cudaUUID_t uuid;
+    size_t     totalGlobalMem;
     int    major, minor, multiProcessorCount, maxThreadsPerMultiProcessor, maxThreadsPerBlock, l2CacheSize, warpSize_, integrated;
     size_t sharedMemPerBlock;
     int    canMapHostMemory, memoryPoolsSupported, pciBusID, pciDeviceID, pciDomainID;
@@ -310,6 +315,7 @@ cudaError_t cudaEventCreate(cudaEvent_t *event);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to);
 
 typedef struct emulator_pool *cudaMemPool_t;

@@ -51,22 +51,41 @@ __attribute__((weak)) void emulator_race_meet(const void *counter);
 }
 
 /* ==== settings, faults, random choices ================================================================================ */
-static std::recursive_mutex lock; /* of everything here */
+static std::recursive_mutex lock;  /* of everything here */
+static thread_local int     holds; /* how often this thread has it */
+struct holding {
+    holding()
+    {
+        lock.lock();
+        holds++;
+    }
+    ~holding()
+    {
+        holds--;
+        lock.unlock();
+    }
+};
+static void let_others_in(void)
+{
+    for (int i = 0; i < holds; i++) lock.unlock();
+    std::this_thread::yield();
+    for (int i = 0; i < holds; i++) lock.lock();
+}
 
 enum { RANDOM, ASCENDING, DESCENDING };
 enum { LATE, EAGER, ANY_TIME };
 static struct settings {
     bool     read;
     int      devices = 1, order = RANDOM, streams = LATE, cudnn = 1, convolutions = 1, multiprocessors = 2, run = 1;
-    int      nan = 0, capability = 90, epilogue = 1, short_steps = 1024, integrated = 0;
+    int      nan = 0, capability = 90, epilogue = 1, short_steps = 1024, integrated = 0, nccl = 1;
     uint64_t random = 1;
     size_t   memory = (size_t)1 << 30, version = 92400, workspace = SIZE_MAX;
 } settings;
 
 extern "C" void emulator_set(const char *name, const char *value)
 {
-    std::lock_guard<std::recursive_mutex> guard(lock);
-    std::string                           text = value;
+    const holding guard;
+    std::string   text = value;
     if (!strcmp(name, "EMULATOR_DEVICES")) settings.devices = atoi(value);
     if (!strcmp(name, "EMULATOR_CUDNN")) settings.cudnn = atoi(value);
     if (!strcmp(name, "EMULATOR_NAN")) settings.nan = atoi(value);
@@ -75,6 +94,7 @@ extern "C" void emulator_set(const char *name, const char *value)
     if (!strcmp(name, "EMULATOR_CONVOLUTIONS")) settings.convolutions = atoi(value);
     if (!strcmp(name, "EMULATOR_MULTIPROCESSORS")) settings.multiprocessors = atoi(value);
     if (!strcmp(name, "EMULATOR_INTEGRATED")) settings.integrated = atoi(value);
+    if (!strcmp(name, "EMULATOR_NCCL")) settings.nccl = atoi(value);
     if (!strcmp(name, "EMULATOR_RUN")) settings.run = atoi(value);
     if (!strcmp(name, "EMULATOR_VERSION")) settings.version = strtoull(value, NULL, 0);
     if (!strcmp(name, "EMULATOR_WORKSPACE")) settings.workspace = text == "none" ? SIZE_MAX : strtoull(value, NULL, 0);
@@ -93,21 +113,22 @@ static void read_settings(void)
     for (const char *name :
          {"EMULATOR_DEVICES", "EMULATOR_CUDNN", "EMULATOR_VERSION", "EMULATOR_WORKSPACE", "EMULATOR_SEED", "EMULATOR_MEMORY",
           "EMULATOR_ORDER", "EMULATOR_STREAMS", "EMULATOR_MULTIPROCESSORS", "EMULATOR_RUN", "EMULATOR_NAN", "EMULATOR_CAPABILITY",
-          "EMULATOR_EPILOGUE", "EMULATOR_SHORT", "EMULATOR_CONVOLUTIONS", "EMULATOR_INTEGRATED"})
+          "EMULATOR_EPILOGUE", "EMULATOR_SHORT", "EMULATOR_CONVOLUTIONS", "EMULATOR_INTEGRATED", "EMULATOR_NCCL"})
         if (const char *value = getenv(name)) emulator_set(name, value);
 }
 
 /* What the reference code and tests ask of the settings. */
-#define SETTING(type, function, field)                     \
-    type function(void)                                    \
-    {                                                      \
-        std::lock_guard<std::recursive_mutex> guard(lock); \
-        read_settings();                                   \
-        return settings.field;                             \
+#define SETTING(type, function, field) \
+    type function(void)                \
+    {                                  \
+        const holding guard;           \
+        read_settings();               \
+        return settings.field;         \
     }
 extern "C" {
 SETTING(int, emulator_cudnn, cudnn)
 SETTING(int, emulator_nan, nan)
+SETTING(int, emulator_nccl, nccl)
 SETTING(int, emulator_convolutions, convolutions)
 SETTING(int, emulator_epilogue, epilogue)
 SETTING(size_t, emulator_version, version)
@@ -141,20 +162,20 @@ static const char *cudnn_ran = "";
 
 extern "C" void emulator_count_cudnn(const char *what)
 {
-    std::lock_guard<std::recursive_mutex> guard(lock);
+    const holding guard;
     cudnn_runs++;
     cudnn_ran = what;
 }
 
 extern "C" const char *emulator_cudnn_ran(void)
 {
-    std::lock_guard<std::recursive_mutex> guard(lock);
+    const holding guard;
     return cudnn_ran;
 }
 
 extern "C" long emulator_cudnn_runs(void)
 {
-    std::lock_guard<std::recursive_mutex> guard(lock);
+    const holding guard;
     return cudnn_runs;
 }
 
@@ -506,7 +527,7 @@ extern "C" long emulator_launches(void)
 }
 extern "C" void emulator_stray(long launch)
 {
-    std::lock_guard<std::recursive_mutex> guard(lock);
+    const holding guard;
     stray = launch;
 }
 extern "C" long emulator_launched(int i, const char **name)
@@ -684,6 +705,7 @@ struct operation {
     std::function<void()>   run = {};
     std::shared_ptr<ticket> waits_for = {}, completes = {};
     void                   *frees = NULL;
+    std::function<bool()>   ready = {}; /* before that it does not run; another device's work brings it about */
 };
 struct emulator_node {
     operation        work;
@@ -728,14 +750,32 @@ static void execute(int device, const std::function<void()> &work)
     work();
     executing = before;
 }
-/* Runs the first operation of the stream; false: it waits for another stream. */
+static bool advance(emulator_stream *stream, bool force);
+/* As GPUs go on by themselves, whatever their hosts wait for. */
+static void all_progress(void)
+{
+    for (emulator_stream *s : streams)
+        while (!s->queue.empty() && advance(s, false)) {}
+}
+static bool must_wait(const operation &work)
+{
+    return (work.waits_for && !work.waits_for->done) || (work.ready && !work.ready());
+}
+/* Runs the first operation of the stream, unless another thread has meanwhile; false: it waits for another stream. */
 static bool advance(emulator_stream *stream, bool force)
 {
-    operation work = stream->queue.front();
-    if (work.waits_for && !work.waits_for->done) {
+    while (!stream->queue.empty() && must_wait(stream->queue.front())) {
         if (!force) return false;
-        while (!work.waits_for->done) (void)advance(work.waits_for->stream, true);
+        std::shared_ptr<ticket> other = stream->queue.front().waits_for;
+        if (other)
+            (void)advance(other->stream, true);
+        else {
+            all_progress();
+            if (!stream->queue.empty() && must_wait(stream->queue.front())) let_others_in();
+        }
     }
+    if (stream->queue.empty()) return true;
+    operation work = stream->queue.front();
     stream->queue.pop_front();
     if (work.run) execute(stream->device, work.run);
     if (work.frees) release(work.frees); /* on a device that failed, too */
@@ -828,15 +868,15 @@ static cudaError_t finish(cudaError_t error)
     return error;
 }
 #define BEGIN                                             \
-    std::lock_guard<std::recursive_mutex> guard(lock);    \
+    const holding guard;                                  \
     do {                                                  \
         cudaError_t error_ = begin(__func__);             \
         if (error_ != cudaSuccess) return finish(error_); \
     } while (0)
 /* Giving back always works; the error is that of earlier work. */
-#define BEGIN_RELEASE                                  \
-    std::lock_guard<std::recursive_mutex> guard(lock); \
-    cudaError_t                           error_ = begin(__func__)
+#define BEGIN_RELEASE    \
+    const holding guard; \
+    cudaError_t   error_ = begin(__func__)
 
 /* While a stream is captured, its thread may not call what waits or allocates. */
 static bool forbidden(emulator_stream *stream)
@@ -852,20 +892,25 @@ static bool forbidden(emulator_stream *stream)
 #define NOT_WHILE_CAPTURING(stream) \
     if (forbidden(stream)) return finish(cudaErrorStreamCaptureUnsupported)
 
+extern "C" void emulator_report(const char *sentence)
+{
+    const holding guard;
+    fault("%s", sentence);
+}
 extern "C" void emulator_fail(long call, int error)
 {
-    std::lock_guard<std::recursive_mutex> guard(lock);
+    const holding guard;
     fail_at = call > 0 ? calls + call : 0;
     fail_with = error;
 }
 extern "C" bool emulator_fail_allocation(long allocation, bool on)
 {
-    std::lock_guard<std::recursive_mutex> guard(lock);
-    const bool                            waits = allocations_left > 0;
+    const holding guard;
+    const bool    awaited = allocations_left > 0;
     allocations_left = allocation;
     allocations_fail_on = on;
     allocations_fail = false;
-    return waits;
+    return awaited;
 }
 extern "C" long emulator_calls(void)
 {
@@ -915,15 +960,15 @@ const char *cudaGetErrorString(cudaError_t error)
 }
 cudaError_t cudaGetLastError(void)
 {
-    std::lock_guard<std::recursive_mutex> guard(lock);
-    cudaError_t                           error = last_error;
+    const holding guard;
+    cudaError_t   error = last_error;
     last_error = devices[current].sticky;
     return error;
 }
 
 cudaError_t cudaPeekAtLastError(void)
 {
-    std::lock_guard<std::recursive_mutex> guard(lock);
+    const holding guard;
     return last_error;
 }
 
@@ -947,7 +992,7 @@ cudaError_t cudaGetDeviceCount(int *count)
 }
 cudaError_t cudaGetDevice(int *device) /* works on a device that failed, too */
 {
-    std::lock_guard<std::recursive_mutex> guard(lock);
+    const holding guard;
     read_settings();
     *device = current;
     if (settings.devices == 0) last_error = cudaErrorNoDevice;
@@ -977,6 +1022,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
     properties->sharedMemPerBlock = 49152;
     properties->canMapHostMemory = properties->memoryPoolsSupported = 1;
     properties->integrated = settings.integrated > 0;
+    properties->uuid.bytes[0] = (char)(1 + device);
     return finish(cudaSuccess);
 }
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device)
@@ -1103,6 +1149,15 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     open_memory(false);
     return finish(cudaSuccess);
 }
+cudaError_t cudaEventQuery(cudaEvent_t event) /* who asks again and again lets time pass */
+{
+    BEGIN;
+    if (event->captured) return finish(cudaErrorCapturedEvent);
+    open_memory(true);
+    all_progress();
+    open_memory(false);
+    return finish(event->last && !event->last->done ? cudaErrorNotReady : cudaSuccess);
+}
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to)
 {
     BEGIN;
@@ -1114,10 +1169,10 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEven
 
 cudaError_t emulator_launch(cudaStream_t stream, const emulator_kernel &kernel, dim3 blocks, dim3 threads)
 {
-    std::lock_guard<std::recursive_mutex> guard(lock);
-    cudaError_t                           error = begin(__func__);
-    size_t                                count = (size_t)threads.x * threads.y * threads.z;
-    emulator_stream                      *s = stream_of(stream);
+    const holding    guard;
+    cudaError_t      error = begin(__func__);
+    size_t           count = (size_t)threads.x * threads.y * threads.z;
+    emulator_stream *s = stream_of(stream);
     if (error == cudaSuccess && (count == 0 || count > MOST_THREADS || blocks.x == 0 || blocks.x > 2147483647u || blocks.y == 0 ||
                                  blocks.y > 65535 || blocks.z == 0 || blocks.z > 65535))
         error = cudaErrorInvalidConfiguration;
@@ -1129,13 +1184,22 @@ cudaError_t emulator_launch(cudaStream_t stream, const emulator_kernel &kernel, 
 /* Reference code of the seam, in its stream's turn. */
 cudaError_t emulator_call(cudaStream_t stream, const char *name, std::function<void()> function, long time)
 {
-    std::lock_guard<std::recursive_mutex> guard(lock);
-    cudaError_t                           error = begin(__func__);
-    auto                                  work = [=] {
+    const holding guard;
+    cudaError_t   error = begin(__func__);
+    auto          work = [=] {
         count_launch(name, time);
         if (settings.run) function();
     };
     if (error == cudaSuccess) error = enqueue(stream_of(stream), {work});
+    return finish(error);
+}
+
+/* The stream goes no further until that holds, in a graph each time. */
+cudaError_t emulator_wait(cudaStream_t stream, std::function<bool()> ready)
+{
+    const holding guard;
+    cudaError_t   error = begin(__func__);
+    if (error == cudaSuccess) error = enqueue(stream_of(stream), {[] {}, {}, {}, NULL, ready});
     return finish(error);
 }
 
@@ -1397,12 +1461,13 @@ extern "C" long emulator_graph_launches(void)
 {
     return graph_launches;
 }
-/* Any order that its edges allow. */
-static void run_graph(const emulator_graph &graph)
+/* Its work, in any order that the edges allow, comes next in the stream. */
+static void unfold_graph(const emulator_graph &graph, emulator_stream *stream)
 {
     std::vector<int>              open_edges(graph.nodes.size());
     std::vector<std::vector<int>> next(graph.nodes.size());
     std::vector<int>              ready;
+    std::vector<operation>        order;
     for (size_t i = 0; i < graph.nodes.size(); i++) {
         for (int before : graph.nodes[i].after) next[(size_t)before].push_back((int)i);
         open_edges[i] = (int)graph.nodes[i].after.size();
@@ -1412,10 +1477,11 @@ static void run_graph(const emulator_graph &graph)
         std::swap(ready[random_below(ready.size())], ready.back());
         int node = ready.back();
         ready.pop_back();
-        if (devices[executing].sticky == cudaSuccess) graph.nodes[(size_t)node].work.run();
+        order.push_back(graph.nodes[(size_t)node].work);
         for (int n : next[(size_t)node])
             if (--open_edges[(size_t)n] == 0) ready.push_back(n);
     }
+    stream->queue.insert(stream->queue.begin(), order.begin(), order.end());
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
@@ -1425,7 +1491,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
     auto copy = std::make_shared<emulator_graph>(exec->graph);
     auto work = [=] {
         graph_launches++;
-        run_graph(*copy);
+        unfold_graph(*copy, s);
     };
     return finish(enqueue(s, {work}));
 }

@@ -7,6 +7,7 @@
  *     EMULATOR_CONVOLUTIONS   0: cuDNN is there, but has no plan for any
  *     EMULATOR_NAN       what the libraries' relu makes of NaN: 0 (default) or, 1, NaN
  *     EMULATOR_CAPABILITY   10 * major + minor of the compute capability, 90
+ *     EMULATOR_NCCL      0: there is no NCCL; -1: what a rank is to exchange never leaves it
  *     EMULATOR_EPILOGUE  launches' time of a product with an activation or row sums, 1
  *     EMULATOR_INTEGRATED   1: the GPU has no memory of its own; 2: and reads all of the host's by its page tables; 0
  *     EMULATOR_MEMORY    bytes of a GPU's memory, 1 GiB
@@ -23,7 +24,8 @@
 /* Faults found so far in kernels and in the use of the runtime (each printed as it is found), and the last one's sentence. */
 int         emulator_faults(void);
 const char *emulator_fault(void);
-void        emulator_forget_faults(void); /* and every device's sticky error */
+void        emulator_report(const char *sentence); /* a stand-in's, of how it is used */
+void        emulator_forget_faults(void);          /* and every device's sticky error */
 /* Ranges of NVIDIA's profilers that this thread has open; last: those that were when one was last opened, "a > b". */
 int emulator_ranges(const char **last);
 /* The call-th call of the runtime from now on fails with that cudaError_t, a launch included; 0: none. A fault of the device (700
@@ -49,6 +51,7 @@ long        emulator_held(void); /* what has been made and not yet given back: a
 void        emulator_set(const char *name, const char *value); /* as the environment variable of that name, from now on */
 int         emulator_cudnn(void);
 int         emulator_nan(void);
+int         emulator_nccl(void);
 int         emulator_epilogue(void);
 size_t      emulator_version(void);
 size_t      emulator_workspace(void);

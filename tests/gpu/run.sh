@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All that needs a GPU, in calls of under 9 minutes each on 16 cores. Needs nvcc, a C compiler and python3; cuBLASLt, cuDNN and torch are
+# All that needs a GPU, in calls of under 9 minutes each on 16 cores. Needs nvcc, a C compiler and python3; cuBLASLt, cuDNN, NCCL and torch are
 # found in Python's wheels too. Builds what it needs, every time.
 #
 #   tests/gpu/run.sh            is it right? Every test on the GPU; those that fail once more, alone and under memcheck; own benchmarks
@@ -77,7 +77,7 @@ fi
 sanitizer=$(command -v compute-sanitizer || ls "$(dirname "$NVCC")/compute-sanitizer" /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -1)
 
 # ---- build ----
-export NVCC NVCC_FLAGS work sanitizer GPUNN_CUDA_PATH GPUNN_CUDNN_PATH PYTHON=$python arch=${GPU_ARCH:-sm_90}
+export NVCC NVCC_FLAGS work sanitizer GPUNN_CUDA_PATH GPUNN_CUDNN_PATH GPUNN_NCCL_PATH PYTHON=$python arch=${GPU_ARCH:-sm_90}
 links() { # LIBRARY HEADER...: whether both are there
     local library=$1
     shift
@@ -87,7 +87,7 @@ export zlib='' zlib_link='' cmocka=-Itests/gpu
 if links -lz zlib.h; then zlib=-DGPUNN_ZLIB zlib_link=-lz; fi
 if links -lcmocka stdarg.h stddef.h stdint.h setjmp.h cmocka.h; then cmocka=-lcmocka; fi
 tests="unit/device unit/run ops/training ops/golden ops/gradients ops/reference ops/precision generator/fused"
-tests+=" unit/control unit/custom unit/derivatives unit/files unit/fit unit/load unit/loader unit/random unit/sizes unit/states"
+tests+=" unit/control unit/custom unit/derivatives unit/files unit/fit unit/group unit/load unit/loader unit/random unit/sizes unit/states"
 examples=$(basename -s .c examples/*.c)
 example_tests="bert_qa char_lstm cpu_vs_gpu gpt2 own_ops resnet18 roberta_classify"
 if echo '#include <stb/stb_image.h>' | cc -x c -fsyntax-only - 2>/dev/null; then
@@ -107,9 +107,9 @@ machine() {
     "$PYTHON" -c 'import importlib.metadata as m
 for d in sorted(m.distributions(), key=lambda d: str(d.metadata["Name"])):
     if str(d.metadata["Name"]).startswith(("nvidia", "torch", "triton")): print(d.metadata["Name"], d.version)'
-    ldconfig -p | grep -E 'libcuda|libcudart|cublas|cudnn|nvrtc|nvJitLink'
+    ldconfig -p | grep -E 'libcuda|libcudart|cublas|cudnn|nccl|nvrtc|nvJitLink'
     ls -l "$GPUNN_CUDA_PATH" "$GPUNN_CUDNN_PATH" | grep -E '^/|cublas|cudnn|nvrtc'
-    env | grep -E '^(CUDA|NV|LD_|GPUNN|TORCH|PATH|OMP)'
+    env | grep -E '^(CUDA|NCCL|NV|LD_|GPUNN|TORCH|PATH|OMP)'
     "${sanitizer:-compute-sanitizer}" --version
     echo "zlib: ${zlib_link:-not there}, cmocka: $cmocka, compute-sanitizer: ${sanitizer:-not there}"
 }
@@ -241,13 +241,19 @@ if [ "$what" = bench ]; then
     awk '/^\| (workload \| \||kernels \|)/, /^----/ { if (/^\|/) print }' "$log"
     finish
 fi
-stage doctor --needs '^gpunn takes .* multiprocessors' --never ' fails: ' env -u GPUNN_CUDA_PATH -u GPUNN_CUDNN_PATH "$work/doctor"
+stage doctor --needs '^gpunn takes .* multiprocessors' --never ' fails: ' env -u GPUNN_CUDA_PATH -u GPUNN_CUDNN_PATH -u GPUNN_NCCL_PATH "$work/doctor"
 stage simple_nn --never 'computes on the CPU' "$work/simple_nn"
 stage products "$python" tests/gpu/products.py "$work/products" --out "$out/products.txt"
 : >"$work/failures"
 : >"$out/tests.log"
+ranks=()
+if [ -n "$GPUNN_NCCL_PATH" ]; then
+    ranks=("ranks over NCCL:env GPUNN_TEST_NCCL=1 $work/group")
+else
+    skip "ranks over NCCL: libnccl.so.2 was not found (nvidia-nccl-cu13 of PyPI)"
+fi
 stage tests env GPUNN_TEST_SECONDS=40 "$python" tests/run.py --jobs 6 --resume --seconds @seconds --log "$out/tests.log" --failures \
-    "$work/failures" $(printf "$work/%s " $(basename -a $tests))
+    "$work/failures" $(printf "$work/%s " $(basename -a $tests)) "${ranks[@]}"
 runs=()
 for name in $example_tests; do runs+=("$name:tests/tap.py tests/examples test_$name"); done
 stage examples env GPUNN_EXAMPLES="$work" "$python" tests/run.py --jobs 6 --seconds @seconds --log "$out/tests.log" --failures \

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Finds CUDA: nvcc, the headers and the libraries of cuBLASLt and cuDNN, in the system's places or in Python's wheels, and the driver.
+"""Finds CUDA: nvcc, the headers and the libraries of cuBLASLt, cuDNN and NCCL, in the system's places or in Python's wheels, and the driver.
 
     python3 tests/gpu/toolkit.py          says what is where
     eval "$(python3 tests/gpu/toolkit.py --shell)"      sets what main() lists; GPU_ARCH, such as sm_90, is empty where there is no GPU
@@ -60,9 +60,10 @@ class Toolkit:
         everywhere = list(dict.fromkeys(own + beside + others + wheels()))
         self.headers = {name: first(os.path.join(folder, sub, name) for folder in everywhere for sub in
                                     ("include", "targets/*/include", "include/x86_64-linux-gnu")) for name in
-                        ("cuda_runtime.h", "cublasLt.h", "cudnn.h")}
+                        ("cuda_runtime.h", "cublasLt.h", "cudnn.h", "nccl.h")}
         self.libraries = {name: first(os.path.join(folder, sub, name + ".so.[0-9]*") for folder in everywhere for sub in
-                                      ("lib64", "lib", "targets/*/lib", "lib/x86_64-linux-gnu")) for name in ("libcublasLt", "libcudnn")}
+                                      ("lib64", "lib", "targets/*/lib", "lib/x86_64-linux-gnu")) for name in
+                          ("libcublasLt", "libcudnn", "libnccl")}
         standard = {os.path.join(folder, "include") for folder in own}
         added = dict.fromkeys(os.path.dirname(path) for path in self.headers.values() if path)
         self.flags = ["-I" + folder for folder in added if folder not in standard]
@@ -127,7 +128,7 @@ def main():
     if "--shell" in sys.argv:
         values = {"NVCC": found.nvcc or "", "NVCC_FLAGS": " ".join(found.flags), "DRIVER_PATH": driver()[1],
                   "GPU_ARCH": found.arch() if found.nvcc and gpu()[1] else "", "GPU_FOUND": gpu()[0] if gpu()[1] else ""}
-        for name, library in ("GPUNN_CUDA_PATH", "libcublasLt"), ("GPUNN_CUDNN_PATH", "libcudnn"):
+        for name, library in ("GPUNN_CUDA_PATH", "libcublasLt"), ("GPUNN_CUDNN_PATH", "libcudnn"), ("GPUNN_NCCL_PATH", "libnccl"):
             values[name] = os.path.dirname(found.libraries[library]) if found.libraries[library] else ""
         for name, value in values.items():
             print(f"{name}={shlex.quote(value)}")

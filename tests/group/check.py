@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Ranks as processes over MPI: tests/group/mpi.c compiled by mpicc and run by mpirun on 1, 2, 3 and 4 ranks. Without these, a skip. TAP
-lines, for tests/run.py."""
+"""Ranks as processes over MPI: tests/group/mpi.c compiled by mpicc and run by mpirun on 1, 2, 3 and 4 ranks, and on 3 by MPICH's
+(mpicc.mpich, mpirun.mpich, as Debian names them beside Open MPI's). Without these, a skip. TAP lines, for tests/run.py."""
 import os
 import re
 import shutil
@@ -10,30 +10,33 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PROGRAM = os.path.join(ROOT, "build", "group_mpi")
+TOOLS = "mpicc", "mpirun"
 
 
-def build():
+def build(suffix=""):
+    program = PROGRAM + suffix
     sources = [os.path.join(ROOT, "tests", "group", name) for name in ("mpi.c", "checks.h")] + [os.path.join(ROOT, "gpunn.h")]
-    if os.path.exists(PROGRAM) and os.path.getmtime(PROGRAM) > max(os.path.getmtime(s) for s in sources):
+    if os.path.exists(program) and os.path.getmtime(program) > max(os.path.getmtime(s) for s in sources):
         return
-    os.makedirs(os.path.dirname(PROGRAM), exist_ok=True)
-    subprocess.run(["mpicc", "-std=gnu99", "-Wall", "-Wextra", "-Werror", "-O1", "-DGPUNN_MPI", sources[0], "-o", PROGRAM, "-lm"],
+    os.makedirs(os.path.dirname(program), exist_ok=True)
+    subprocess.run(["mpicc" + suffix, "-std=gnu99", "-Wall", "-Wextra", "-Werror", "-O1", "-DGPUNN_MPI", sources[0], "-o", program, "-lm"],
                    check=True, cwd=ROOT)
 
 
-def mpirun(ranks, *arguments, folder=None):
+def mpirun(ranks, *arguments, folder=None, suffix=""):
     """What the program prints on so many ranks, which share a folder, and its exit status."""
     more = ["--oversubscribe", "--allow-run-as-root"] if "Open MPI" in subprocess.run(
-        ["mpirun", "--version"], capture_output=True, text=True).stdout else []
+        ["mpirun" + suffix, "--version"], capture_output=True, text=True).stdout else []
     with tempfile.TemporaryDirectory() as own:
-        done = subprocess.run(["mpirun", *more, "-n", str(ranks), PROGRAM, folder or own, *arguments], capture_output=True,
+        done = subprocess.run(["mpirun" + suffix, *more, "-n", str(ranks), PROGRAM + suffix, folder or own, *arguments], capture_output=True,
                               text=True, timeout=600)
     return done.stdout, done.returncode, done.stderr
 
 
-def whole(ranks):
+def whole(ranks, suffix=""):
     """Every check on so many ranks."""
-    out, code, error = mpirun(ranks)
+    build(suffix)
+    out, code, error = mpirun(ranks, suffix=suffix)
     names = len(re.findall(r"\{\"", open(os.path.join(ROOT, "tests", "group", "checks.h")).read().split("checks[] =")[1]))
     assert code == 0 and len(re.findall(r"^ok ", out, re.M)) == names, f"{out}{error[-2000:]}"
 
@@ -57,15 +60,13 @@ def kill():
 
 
 def main():
-    cases = [(f"{n} ranks", lambda n=n: whole(n)) for n in (1, 2, 3, 4)] + [
-        ("a rank that hangs", lambda: hang(3, 1, "rank 2 has")), ("two that hang", lambda: hang(3, 2, "rank 1 and 1 more have")),
-        ("a rank that is killed", kill)]
-    missing = [tool for tool in ("mpicc", "mpirun") if shutil.which(tool) is None]
+    cases = [(f"{n} ranks", lambda n=n: whole(n), "") for n in (1, 2, 3, 4)] + [
+        ("a rank that hangs", lambda: hang(3, 1, "rank 2 has"), ""), ("two that hang", lambda: hang(3, 2, "rank 1 and 1 more have"), ""),
+        ("a rank that is killed", kill, ""), ("3 ranks of MPICH", lambda: whole(3, ".mpich"), ".mpich")]
     failed = 0
     print(f"1..{len(cases)}")
-    if not missing:
-        build()
-    for number, (name, case) in enumerate(cases, 1):
+    for number, (name, case, suffix) in enumerate(cases, 1):
+        missing = [tool + suffix for tool in TOOLS if shutil.which(tool + suffix) is None]
         if missing:
             print(f"ok {number} - {name} # SKIP {' and '.join(missing)} not installed")
             continue

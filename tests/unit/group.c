@@ -1,11 +1,14 @@
-/* Ranks that are threads of this process, with an engine of the test's own; tests/group has them as processes over MPI. */
+/* Ranks that are threads of this process, with an engine of the test's own; tests/group has them as processes over MPI. On a GPU all
+ * share the first one; with GPUNN_TEST_NCCL in the environment each has its own, and NCCL carries gradients. */
 #include "../test.h"
 
+#include <sys/wait.h>
 #include <time.h>
 
 #include "../group/checks.h"
 
 enum { MOST = 4 };
+extern void emulator_set(const char *name, const char *value) __attribute__((weak));
 
 /* ---- an engine: each rank shows its memory, and all read that of all ---- */
 typedef struct world {
@@ -13,11 +16,13 @@ typedef struct world {
     pthread_cond_t  changed;
     int             size, arrived;
     int64_t         round;
-    double          timeout;
+    double          timeout;  /* of this engine */
+    double          patience; /* .timeout of the group */
     bool            here[MOST];
     void           *memory[MOST];
     const char     *folder;
     bool (*run)(const ranks *r);
+    const gpunn_backend *backend; /* NULL: as all tests have */
 } world;
 typedef struct place {
     world      *world;
@@ -103,13 +108,29 @@ static bool gather(void *user, void *parts, size_t bytes)
     .rank = (p)->rank, .size = (p)->world->size, .all_reduce = all_reduce, .all_gather = all_gather, .broadcast = broadcast, \
     .error = engine_error, .user = (p)
 
-static void *rank_main(void *user)
+/* GPUs that have a rank each; 0: all ranks share one. */
+static int own_gpus(void)
 {
-    place *p = user;
+    const gpunn_backend *table = first_backend()->table;
+    if (getenv("GPUNN_TEST_NCCL") == NULL) return 0;
+    return table ? table->device_count() : gpunn_cuda_device_count();
+}
+
+static gpunn_device *rank_device(place *p)
+{
     test_memory_init(&p->memory);
-    gpunn_device *dev = gpunn_device_open(ON(first_backend()), .seed = 1, .threads = 1, .realloc_fn = hook_realloc,
-                                          .user = &p->memory);
-    gpunn_group  *group = gpunn_group_open(dev, ENGINE(p));
+    const gpunn_backend *backend = p->world->backend ? p->world->backend : first_backend()->table;
+    return gpunn_device_open(.type = first_backend()->type, .index = own_gpus() ? p->rank : 0, .seed = 1, .threads = 1,
+                             .realloc_fn = hook_realloc, .user = &p->memory, .backend = backend);
+}
+
+/* The same ranks, which meet in the folder. */
+static void *stored_main(void *user)
+{
+    place        *p = user;
+    gpunn_device *dev = rank_device(p);
+    gpunn_group  *group = gpunn_group_open(dev, .store = p->world->folder, .rank = p->rank, .size = p->world->size,
+                                           .timeout = p->world->patience, .share_gpu = true, .type = GPUNN_GROUP_HOST);
     const ranks   r = {dev, group, p->world->folder, p->why, gather, p};
     p->good = EXPECT(&r, group != NULL) && p->world->run(&r);
     gpunn_group_close(group);
@@ -117,26 +138,69 @@ static void *rank_main(void *user)
     return NULL;
 }
 
-/* Runs a check on so many ranks. */
-static void run_ranks(fixture *f, bool (*run)(const ranks *r), int size, double timeout)
+static void *rank_main(void *user)
+{
+    place        *p = user;
+    gpunn_device *dev = rank_device(p);
+    gpunn_group  *group = gpunn_group_open(dev, ENGINE(p), .timeout = p->world->patience, .share_gpu = own_gpus() == 0,
+                                           .bucket_bytes = 100, .type = own_gpus() ? GPUNN_GROUP_NCCL : GPUNN_GROUP_AUTO);
+    const ranks   r = {dev, group, p->world->folder, p->why, gather, p};
+    p->good = EXPECT(&r, group != NULL) && p->world->run(&r);
+    gpunn_group_close(group);
+    gpunn_device_close(dev);
+    return NULL;
+}
+
+static const char *folder_of(fixture *f)
+{
+    (void)test_path(f, "");
+    return f->folder;
+}
+
+/* Runs a check on so many ranks, each in `main`; a skip where there are fewer GPUs. */
+static void run_ranks_on(fixture *f, const gpunn_backend *backend, void *(*main)(void *place), bool (*run)(const ranks *r),
+                         int size, double timeout, double patience)
 {
     world w = {.lock = PTHREAD_MUTEX_INITIALIZER,
                .changed = PTHREAD_COND_INITIALIZER,
                .size = size,
                .timeout = timeout,
-               .folder = f->folder,
-               .run = run};
+               .patience = patience,
+               .folder = folder_of(f),
+               .run = run,
+               .backend = backend};
     place places[MOST] = {{0}};
+    if (own_gpus() && size > own_gpus()) SKIP("%d ranks need as many GPUs", size);
     for (int rank = 0; rank < size; rank++) {
         places[rank].world = &w;
         places[rank].rank = rank;
-        assert_int_equal(pthread_create(&places[rank].thread, NULL, rank_main, &places[rank]), 0);
+        assert_int_equal(pthread_create(&places[rank].thread, NULL, main, &places[rank]), 0);
     }
     for (int rank = 0; rank < size; rank++) assert_int_equal(pthread_join(places[rank].thread, NULL), 0);
     for (int rank = 0; rank < size; rank++) {
         if (!places[rank].good) fail_msg("rank %d of %d: %s", rank, size, places[rank].why);
         test_memory_check(&places[rank].memory);
     }
+}
+
+static void run_ranks_in(fixture *f, void *(*main)(void *place), bool (*run)(const ranks *r), int size, double timeout,
+                         double patience)
+{
+    run_ranks_on(f, NULL, main, run, size, timeout, patience);
+}
+
+/* Exchanges that begin before backward has ended, of all ranks' runs. */
+static int          early;
+static gpunn_status watch_execute(void *context, gpunn_run *run)
+{
+    for (int i = 0; i < run->exchange_count; i++)
+        (void)__atomic_add_fetch(&early, run->exchanges[i].after < run->step_count, __ATOMIC_RELAXED);
+    return gpunn_emulator_backend.execute(context, run);
+}
+
+static void run_ranks(fixture *f, bool (*run)(const ranks *r), int size, double timeout)
+{
+    run_ranks_in(f, rank_main, run, size, timeout, 60);
 }
 
 static void test_check(void **state)
@@ -146,11 +210,104 @@ static void test_check(void **state)
     char         path[2][224];
     (void)snprintf(path[0], sizeof path[0], "%s", test_path(f, "fit.ckpt"));
     (void)snprintf(path[1], sizeof path[1], "%s", test_path(f, "best.safetensors"));
-    for (int size = 1; size <= MOST; size++) run_ranks(f, c->run, size, 60);
+    for (int size = 1; size <= MOST && (size <= own_gpus() || !own_gpus()); size++) run_ranks(f, c->run, size, 60);
     for (int i = 0; i < 2; i++) (void)unlink(path[i]);
 }
 
+static void remove_all(fixture *f, const char *const *names, int count)
+{
+    for (int i = 0; i < count; i++) (void)unlink(test_path(f, names[i]));
+}
+
+/* Of the gradients of two layers, those of the last travel while the first's are made. */
+static void test_overlap(void **state)
+{
+    if (emulator_set == NULL || own_gpus() == 0) SKIP("no NCCL that is emulated");
+    gpunn_backend watched = gpunn_emulator_backend;
+    watched.execute = watch_execute;
+    early = 0;
+    run_ranks_on(*state, &watched, rank_main, check_sgd, 2, 60, 60);
+    assert_int_equal(early, 2 * 2 * STEPS); /* ranks and turns of the check; one bucket */
+}
+
+static void test_store(void **state)
+{
+    static const char *const names[] = {"fit.ckpt", "best.safetensors"};
+    for (int i = 0; i < COUNT(checks); i++) run_ranks_in(*state, stored_main, checks[i].run, 2 + i % 2, 60, 60);
+    remove_all(*state, names, COUNT(names));
+}
+
+/* One of two processes, whose ranks are in the environment. */
+static bool train_alone_and_together(fixture *f, int rank)
+{
+    char          why[WHY] = "", number[2] = {(char)('0' + rank), 0};
+    float         values[2][NUMBERS] = {{0}}, losses[STEPS];
+    const task    task = {.optimizer = 0};
+    gpunn_device *dev = gpunn_device_open(ON(f->backend), .seed = 1, .threads = 1);
+    (void)setenv("RANK", number, 1);
+    gpunn_group *group = gpunn_group_open(dev, .share_gpu = true, .timeout = 60);
+    const ranks  r = {dev, group, f->folder, why, NULL, NULL}, one = {dev, NULL, f->folder, why, NULL, NULL};
+    const bool   good = EXPECT(&r, gpunn_group_size(group) == 2 && gpunn_group_rank(group) == rank) &&
+                      train(&r, &task, values[0], losses) && train(&one, &task, values[1], losses) &&
+                      EXPECT(&r, close_to(values[0], values[1], NUMBERS, 2e-5));
+    if (!good) print_message("# rank %d: %s\n", rank, why);
+    gpunn_group_close(group);
+    gpunn_device_close(dev);
+    return good;
+}
+
+static void test_environment(void **state)
+{
+    fixture *f = *state;
+    int      ended = -1;
+    (void)setenv("WORLD_SIZE", "2", 1);
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev), GPUNN_ERR_STATE, "WORLD_SIZE is 2", "GPUNN_STORE");
+    (void)setenv("GPUNN_STORE", folder_of(f), 1);
+    const pid_t other = fork();
+    if (other == 0) _exit(train_alone_and_together(f, 1) ? 0 : 1);
+    const bool good = train_alone_and_together(f, 0);
+    assert_int_equal(waitpid(other, &ended, 0), other);
+    (void)unsetenv("RANK");
+    (void)unsetenv("WORLD_SIZE");
+    (void)unsetenv("GPUNN_STORE");
+    assert_true(good);
+    assert_int_equal(ended, 0);
+}
+
 /* ---- faults ---- */
+/* Such as an earlier run has left; and a folder that is none. */
+static void test_store_used(void **state)
+{
+    static const char *const names[] = {"0.0"};
+    fixture                 *f = *state;
+    FILE                    *file = fopen(test_path(f, "0.0"), "wb");
+    assert_non_null(file);
+    (void)fclose(file);
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = f->folder), GPUNN_ERR_STATE, "files of another run's rank 0");
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = "no such folder"), GPUNN_ERR_IO, "rank 0's file", "no such folder");
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = f->folder, .rank = 2, .size = 2), GPUNN_ERR_ARGUMENT, "rank is 2");
+    remove_all(f, names, 1);
+}
+
+static bool check_store_missing(const ranks *r)
+{
+    const task task = {.optimizer = 1};
+    ranked     n = ranked_open(r->dev, &task);
+    bool       good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK);
+    if (gpunn_group_rank(r->group) < 2)
+        good = good && EXPECT(r, gpunn_optimizer_step(n.opt) == GPUNN_ERR_DEVICE) &&
+               EXPECT(r, strstr(gpunn_error(r->dev), "rank 2 has not come within 0.2 seconds"));
+    gpunn_clear_error(r->dev);
+    ranked_close(&n);
+    return good;
+}
+
+static void test_store_missing(void **state)
+{
+    static const char *const names[] = {"0.0", "0.1", "1.0", "1.1", "2.0", "2.1"};
+    run_ranks_in(*state, stored_main, check_store_missing, 3, 60, 0.2);
+    remove_all(*state, names, COUNT(names));
+}
 /* The last rank does not come: the others are told so, now and whenever they ask again, and everything closes. */
 static bool check_missing(const ranks *r)
 {
@@ -170,6 +327,59 @@ static bool check_missing(const ranks *r)
 static void test_missing(void **state)
 {
     run_ranks(*state, check_missing, 3, 0.5);
+}
+
+/* What a rank's GPU waits for does not come: whoever waits for the GPU is told so, then and later, and everything closes. */
+static bool check_stuck(const ranks *r)
+{
+    const task task = {.optimizer = 1};
+    float      losses[STEPS];
+    int        here[MOST] = {0};
+    ranked     n = ranked_open(r->dev, &task);
+    bool       good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && steps(r, &n, &task, 0, losses) &&
+                EXPECT(r, gpunn_synchronize(r->dev) == GPUNN_OK) && r->gather(r->user, here, sizeof *here);
+    emulator_set("EMULATOR_NCCL", "-1");
+    good = good && r->gather(r->user, here, sizeof *here) && EXPECT(r, gpunn_train_step(n.opt, n.loss) == GPUNN_OK) &&
+           EXPECT(r, gpunn_synchronize(r->dev) == GPUNN_ERR_DEVICE) &&
+           EXPECT(r, strstr(gpunn_error(r->dev), "a rank has not come within 0.3 seconds") || /* the first that gives up */
+                         strstr(gpunn_error(r->dev), "NCCL says remote process exited"));
+    gpunn_clear_error(r->dev);
+    good = good && EXPECT(r, gpunn_train_step(n.opt, n.loss) == GPUNN_ERR_DEVICE) &&
+           EXPECT(r, strstr(gpunn_error(r->dev), "begin anew from the last checkpoint"));
+    emulator_set("EMULATOR_NCCL", "1");
+    ranked_close(&n);
+    return good;
+}
+
+static void test_stuck(void **state)
+{
+    if (emulator_set == NULL || own_gpus() == 0) SKIP("no NCCL that is emulated");
+    run_ranks_in(*state, rank_main, check_stuck, 3, 60, 0.3);
+}
+
+/* Two ranks that have opened the same GPU without saying that they mean to. */
+static void *refused_main(void *user)
+{
+    place *p = user;
+    test_memory_init(&p->memory);
+    gpunn_device *dev = gpunn_device_open(ON(first_backend()), .index = p->rank ? GPUNN_LOCAL_RANK : 0, .threads = 1,
+                                          .realloc_fn = hook_realloc, .user = &p->memory);
+    const ranks   r = {dev, NULL, p->world->folder, p->why, gather, p};
+    p->good = EXPECT(&r, gpunn_group_open(dev, ENGINE(p)) == NULL) &&
+              refused(&r, gpunn_last_status(dev), "ranks 0 and 1 are on the same GPU", "GPUNN_LOCAL_RANK");
+    gpunn_device_close(dev);
+    return NULL;
+}
+
+static void test_same_gpu(void **state)
+{
+    fixture *f = *state;
+    char     count[16];
+    if (f->backend->type != GPUNN_DEVICE_CUDA) SKIP("no GPU that ranks could share");
+    (void)snprintf(count, sizeof count, "%d", own_gpus()); /* the first GPU again */
+    (void)setenv("LOCAL_RANK", count, 1);
+    run_ranks_in(f, refused_main, NULL, 2, 60, 60);
+    (void)unsetenv("LOCAL_RANK");
 }
 
 /* A file that only some ranks could load stops all, with the reason. */
@@ -274,12 +484,14 @@ static void test_local_rank(void **state)
 
 int main(void)
 {
-    static struct CMUnitTest tests[3 * COUNT(checks) + 8];
+    static struct CMUnitTest tests[3 * COUNT(checks) + 12];
     int                      count = 0;
     for (int i = 0; i < COUNT(checks); i++) count += each_backend(tests + count, checks[i].name, test_check, &checks[i]);
-    const struct CMUnitTest others[] = {test_with_device(test_missing), test_with_device(test_lost_file),
-                                        test_with_device(test_other_count), test_with_device(test_arguments),
-                                        cmocka_unit_test(test_local_rank)};
+    const struct CMUnitTest others[] = {
+        test_with_device(test_overlap),     test_with_device(test_store),         test_with_device(test_environment),
+        test_with_device(test_store_used),  test_with_device(test_store_missing), test_with_device(test_missing),
+        test_with_device(test_stuck),       test_with_device(test_same_gpu),      test_with_device(test_lost_file),
+        test_with_device(test_other_count), test_with_device(test_arguments),     cmocka_unit_test(test_local_rank)};
     for (int i = 0; i < COUNT(others); i++) tests[count++] = others[i];
     return _cmocka_run_group_tests("group", tests, (size_t)count, NULL, NULL);
 }
