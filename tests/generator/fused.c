@@ -24,6 +24,7 @@
     X(resnet_block_bf16, BF16, 0)      \
     X(resnet_wide_f32, F32, 0)         \
     X(resnet_wide_bf16, BF16, 1)       \
+    X(second_order_f32, F32, 0)        \
     X(swiglu_f32, F32, 0)              \
     X(swiglu_bf16, BF16, 0)            \
     X(transformer_block_f32, F32, 0)   \
