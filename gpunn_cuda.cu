@@ -6824,8 +6824,10 @@ __device__ __forceinline__ void gpunn__norm_near_pack(const gpunn__norm &b, int6
 __device__ __forceinline__ void gpunn__norm_note(const gpunn__norm &b, int64_t c, float near_by, float center, float square)
 {
     double share = (double)b.momentum, values = (double)b.n * (double)b.inner, unbiased = (double)square / (values - 1);
-    b.running_mean[c] = (float)((1 - share) * (double)b.running_mean[c] + share * ((double)near_by + (double)center));
-    b.running_var[c] = (float)((1 - share) * (double)b.running_var[c] + share * unbiased);
+    if (b.running_mean) {
+        b.running_mean[c] = (float)((1 - share) * (double)b.running_mean[c] + share * ((double)near_by + (double)center));
+        b.running_var[c] = (float)((1 - share) * (double)b.running_var[c] + share * unbiased);
+    }
     b.saved[c] = near_by + center;
     b.saved[b.channels + c] = 1 / sqrtf(square / (float)values + b.eps);
 }
