@@ -1899,10 +1899,11 @@ typedef struct gpunn_inspect_args {
     gpunn_mode mode;
     bool (*on_layer)(void *user, const gpunn_layer_statistics *layer); /* false ends it */
     void *user;
+    bool  forward_only; /* no backward pass: of any value, and gradients stay what they are */
 } gpunn_inspect_args;
-/* Forward and backward of the loss for the eye: layer by layer, in the order of their computation, on_layer is told what they hold.
- * Dropout drops what it dropped in the last training step; running statistics stay; gradients begin anew, as after gpunn_zero_grad,
- * and values must be computed again before they are read. Slow. */
+/* Forward and backward of the loss for the eye, as torch's hooks see them: after each layer, in the order of their computation,
+ * on_layer is told what it holds, summed up on the device. Dropout drops what it dropped in the last training step; running
+ * statistics stay; gradients begin anew, as after gpunn_zero_grad, and values must be computed again before they are read. Slow. */
 GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args args);
 #define gpunn_inspect(...) gpunn_inspect_(GPUNN_NAMED(gpunn_inspect_args, __VA_ARGS__))
 /* The same, to find where NaN or infinity comes from: GPUNN_ERR_NUMERIC, and gpunn_error names the first layer with such a value or
@@ -2424,7 +2425,7 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
 /* ==== >>backend ======================================================================================================= *
  * What a backend provides, for its authors; programs need nothing from here. The core plans, the backend computes. All tensors
  * are contiguous and row-major in the backend's memory. A device calls its backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 11
+#define GPUNN_BACKEND_ABI 12
 #define GPUNN_MAX_OPERANDS 64 /* concat takes that many; no other op more than 12 */
 
 /* The constants of one node; each op reads only the fields named beside it. */
@@ -2628,6 +2629,12 @@ typedef struct gpunn_run {
     const gpunn_step *failed;
 } gpunn_run;
 
+/* Of numbers: how many there are of each kind, and of the finite ones more; without any, min and max mean nothing. */
+typedef struct gpunn_value_sums {
+    double finite, zeros, nans, infinities, sum, squares, min, max;
+} gpunn_value_sums;
+#define GPUNN_SUM_PARTS 128
+
 typedef struct gpunn_backend_info {
     gpunn_device_type type;
     char              name[160];
@@ -2661,6 +2668,9 @@ struct gpunn_backend {
     gpunn_status (*update)(void *context, const gpunn_update *update);
     /* Sum of squares of count floats, accumulated in double. */
     gpunn_status (*sum_of_squares)(void *context, const float *values, int64_t count, double *result);
+    /* Sums over that many parts of the values, or fewer and zeros. dtype: as of convert. */
+    gpunn_status (*value_sums)(void *context, const void *values, gpunn_dtype dtype, int64_t count,
+                               gpunn_value_sums parts[GPUNN_SUM_PARTS]);
     /* values[i] = clamp(values[i] * scale, +-limit); limit 0: no clamp. */
     gpunn_status (*scale)(void *context, float *values, int64_t count, float scale, float limit);
     /* Device to device, in the order of the calls; dtypes F32 or, of a backend with info.half, F16 and BF16. */
@@ -16248,48 +16258,36 @@ typedef struct gpunn__inspection {
     bool                      ended; /* by on_layer */
 } gpunn__inspection;
 
-static void gpunn__count_number(gpunn_layer_statistics *s, float value, double *squares)
-{
-    const char *fault = gpunn__not_finite(&value, sizeof value);
-    s->zeros += value == 0;
-    s->nans += fault && fault[0] == 'N';
-    s->infinities += fault && fault[0] != 'N';
-    if (fault) return;
-    int64_t finite = s->count - s->nans - s->infinities;
-    double  delta = (double)value - s->mean;
-    s->mean += delta / (double)finite;
-    *squares += delta * ((double)value - s->mean);
-    if (finite == 1 || (double)value < s->min) s->min = (double)value;
-    if (finite == 1 || (double)value > s->max) s->max = (double)value;
-}
-
 /* Tells of a float value in the device's memory; others are left out. */
 static GPUNN__STATUS gpunn__tell(gpunn__inspection *in, const char *op, const char *layer, const char *gradient_of,
                                  const void *data, gpunn_dtype dtype, int64_t count)
 {
-    char                   piece[16384];
     gpunn_device          *dev = in->model->dev;
-    const size_t           width = gpunn_dtype_size(dtype);
+    gpunn_value_sums       parts[GPUNN_SUM_PARTS];
     gpunn_layer_statistics s;
-    double                 squares = 0;
+    double                 sum = 0, squares = 0;
     if (data == NULL || (dtype != GPUNN_F32 && dtype != GPUNN_F16 && dtype != GPUNN_BF16) || in->ended) return GPUNN_OK;
+    gpunn_status status = dev->backend->value_sums(dev->context, data, dtype, count, parts);
+    if (status != GPUNN_OK) return gpunn__backend_fail(dev, "gpunn_inspect", status);
     memset(&s, 0, sizeof s);
     s.op = op;
     s.layer = layer;
     s.gradient_of = gradient_of;
-    for (int64_t at = 0, n; at < count; at += n) {
-        n = count - at < (int64_t)(sizeof piece / width) ? count - at : (int64_t)(sizeof piece / width);
-        gpunn_status status = dev->backend->download(dev->context, piece, (const char *)data + (size_t)at * width,
-                                                     (size_t)n * width);
-        if (status != GPUNN_OK) return gpunn__backend_fail(dev, "gpunn_inspect", status);
-        for (int64_t i = 0; i < n; i++) {
-            s.count++;
-            gpunn__count_number(&s, gpunn__widened(dtype, piece + (size_t)i * width), &squares);
-        }
+    s.count = count;
+    s.min = s.max = NAN;
+    for (int i = 0; i < GPUNN_SUM_PARTS; i++) {
+        const gpunn_value_sums *part = &parts[i];
+        s.zeros += (int64_t)part->zeros;
+        s.nans += (int64_t)part->nans;
+        s.infinities += (int64_t)part->infinities;
+        sum += part->sum;
+        squares += part->squares;
+        if (part->finite > 0 && !(s.min <= part->min)) s.min = part->min;
+        if (part->finite > 0 && !(s.max >= part->max)) s.max = part->max;
     }
-    int64_t finite = s.count - s.nans - s.infinities;
-    s.deviation = finite ? sqrt(squares / (double)finite) : NAN;
-    if (finite == 0) s.mean = s.min = s.max = NAN;
+    const double finite = (double)(count - s.nans - s.infinities), mean = sum / finite, variance = squares / finite - mean * mean;
+    s.mean = finite > 0 ? mean : NAN;
+    s.deviation = finite > 0 ? sqrt(variance > 0 ? variance : 0) : NAN;
     in->ended = !in->args->on_layer(in->args->user, &s);
     return GPUNN_OK;
 }
@@ -16342,7 +16340,7 @@ static GPUNN__STATUS gpunn__inspect_steps(gpunn__inspection *in, const gpunn_ten
     gpunn_status  status = gpunn__plan_bind(in->model, in->plan);
     in->model->last = NULL;
     if (status == GPUNN_OK && in->plan->half) status = gpunn__round_weights(in->model);
-    if (status == GPUNN_OK) status = gpunn_zero_grad(in->model);
+    if (status == GPUNN_OK && !in->args->forward_only) status = gpunn_zero_grad(in->model);
     if (status == GPUNN_OK) status = gpunn__settle_writes(in->model, in->plan, &in->plan->passes[0]);
     if (status == GPUNN_OK) status = gpunn__tell_sources(in, loss);
     for (int i = 0; i < in->plan->step_count && status == GPUNN_OK && !in->ended; i++) {
@@ -16392,7 +16390,7 @@ static GPUNN__STATUS gpunn__inspect_apart(gpunn__inspection *in, const gpunn_ten
 
 GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args args)
 {
-    gpunn_status status = gpunn__check_loss(loss);
+    gpunn_status status = loss && args.forward_only ? GPUNN_OK : gpunn__check_loss(loss);
     if (status != GPUNN_OK) return status;
     gpunn_model  *model = loss->model;
     gpunn_device *dev = model->dev;
@@ -16401,7 +16399,7 @@ GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args arg
     if ((int)args.mode < GPUNN_MODE_TRAINING || args.mode > GPUNN_MODE_EVALUATION)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, GPUNN__BAD_MODE, "gpunn_inspect", (int)args.mode);
     const gpunn_kernel_set *kernels = model->kernels;
-    gpunn__request          request = gpunn__ask(&loss, 1, GPUNN__TRAIN);
+    gpunn__request          request = gpunn__ask(&loss, 1, args.forward_only ? GPUNN__TRAIN_FORWARD : GPUNN__TRAIN);
     request.evaluates = args.mode == GPUNN_MODE_EVALUATION;
     const int64_t batch = gpunn__batch_for(model, &request);
     if (batch == 0) return dev->error.status;
@@ -16416,7 +16414,7 @@ GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args arg
     gpunn__inspection inspection = {model, plan, &args, false};
     status = gpunn__inspect_apart(&inspection, loss);
     gpunn__plan_free(dev, plan);
-    for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->grad_reached = false;
+    for (int id = 0; id < model->tensor_count && !args.forward_only; id++) model->tensors[id]->grad_reached = false;
     return status;
 }
 
@@ -24620,6 +24618,54 @@ GPUNN__VECTORIZED(gpunn__squares_task, (void *arg, int thread, int threads), (ar
     }
 }
 
+typedef struct gpunn__counted {
+    const float      *x;
+    int64_t           count, part;
+    gpunn_value_sums *sums;
+} gpunn__counted;
+
+/* By their bits, which tell NaN whatever a compiler takes for granted. */
+static gpunn_value_sums gpunn__sum_values(const float *x, int64_t count)
+{
+    gpunn_value_sums s = {0, 0, 0, 0, 0, 0, INFINITY, -INFINITY};
+    for (int64_t i = 0; i < count; i++) {
+        const uint32_t size = gpunn__bits_of(x[i]) & 0x7FFFFFFF;
+        const double   value = (double)x[i];
+        s.zeros += size == 0;
+        s.nans += size > 0x7F800000;
+        s.infinities += size == 0x7F800000;
+        if (size >= 0x7F800000) continue;
+        s.finite++;
+        s.sum += value;
+        s.squares += value * value;
+        s.min = value < s.min ? value : s.min;
+        s.max = value > s.max ? value : s.max;
+    }
+    return s;
+}
+
+static void gpunn__value_sums_task(void *arg, int thread, int threads)
+{
+    const gpunn__counted *c = (const gpunn__counted *)arg;
+    int64_t               begin, end;
+    gpunn__cpu_part(GPUNN_SUM_PARTS, 1, threads, thread, &begin, &end);
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t left = c->count - i * c->part;
+        c->sums[i] = gpunn__sum_values(c->x + i * c->part, left < 0 ? 0 : gpunn__least(left, c->part));
+    }
+}
+
+static GPUNN__STATUS gpunn__cpu_value_sums(void *context, const void *values, gpunn_dtype dtype, int64_t count,
+                                           gpunn_value_sums parts[GPUNN_SUM_PARTS])
+{
+    gpunn__counted    c = {(const float *)values, count, (count + GPUNN_SUM_PARTS - 1) / GPUNN_SUM_PARTS, parts};
+    gpunn__cpu_before before = gpunn__cpu_begin(context);
+    (void)dtype; /* F32 */
+    gpunn_parallel(gpunn__cpu_threads((const gpunn__cpu *)context, count), gpunn__value_sums_task, &c);
+    gpunn__cpu_end(before);
+    return GPUNN_OK;
+}
+
 static GPUNN__STATUS gpunn__cpu_sum_of_squares(void *context, const float *values, int64_t count, double *result)
 {
     gpunn__span s;
@@ -24914,6 +24960,7 @@ static const gpunn_backend *gpunn__cpu_backend(void)
         gpunn__cpu_run,
         gpunn__cpu_update,
         gpunn__cpu_sum_of_squares,
+        gpunn__cpu_value_sums,
         gpunn__cpu_scale,
         gpunn__cpu_convert,
         NULL,

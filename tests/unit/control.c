@@ -554,8 +554,8 @@ static void test_frozen_statistics(void **state)
 /* ---- inspecting ---- */
 typedef struct seen {
     int    values, gradients, told;
-    double mean, zeros; /* of relu's result */
-    bool   parameter;   /* a gradient of fc1.weight has been told */
+    double mean, zeros, deviation, min, max; /* of relu's result */
+    bool   parameter;                        /* a gradient of fc1.weight has been told */
 } seen;
 static bool on_layer(void *user, const gpunn_layer_statistics *layer)
 {
@@ -565,7 +565,8 @@ static bool on_layer(void *user, const gpunn_layer_statistics *layer)
     s->gradients += layer->gradient_of != NULL;
     s->parameter = s->parameter || (layer->gradient_of && strcmp(layer->gradient_of, "fc1.weight") == 0);
     if (layer->gradient_of == NULL && strcmp(layer->op, "relu") == 0)
-        s->mean = layer->mean, s->zeros = (double)layer->zeros / (double)layer->count;
+        s->mean = layer->mean, s->zeros = (double)layer->zeros / (double)layer->count, s->deviation = layer->deviation,
+        s->min = layer->min, s->max = layer->max;
     return layer->nans == 0;
 }
 
@@ -608,7 +609,8 @@ static void test_check_nan(void **state)
     seen          s = {0};
     OK(dev, write_floats(x, values, 8));
     OK(dev, gpunn_inspect(loss, .on_layer = on_layer, .user = &s));
-    assert_true(fabs(s.mean - 2) < 1e-6 && fabs(s.zeros - 0.375) < 1e-6);
+    assert_true(fabs(s.mean - 2) < 1e-6 && fabs(s.zeros - 0.375) < 1e-6 && s.min == 0 && s.max == 9);
+    assert_true(fabs(s.deviation - sqrt(100.0 / 8 - 4)) < 1e-6); /* of 4, 0, 9, 0, 1, 1, 1, 0 */
     OK(dev, gpunn_check_nan(loss));
     FAILS(dev, gpunn_check_nan(steep), GPUNN_ERR_NUMERIC, "sqrt 'steep' gives a gradient with", "NaN");
     FAILS(dev, gpunn_check_nan(log), GPUNN_ERR_NUMERIC, "log has 0 NaN and 8 infinite of 8");
@@ -620,6 +622,39 @@ static void test_check_nan(void **state)
     values[3] = NAN;
     OK(dev, write_floats(weight, values, 8));
     FAILS(dev, gpunn_check_nan(loss), GPUNN_ERR_NUMERIC, "parameter 'fc1.weight'", "1 NaN");
+}
+
+/* Many values, of which each part has its share; a forward pass alone, of what is no loss, leaves gradients alone. */
+static void test_inspect_forward(void **state)
+{
+    enum { MANY = 50000 };
+    fixture      *f = *state;
+    gpunn_device *dev = f->dev;
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
+    gpunn_tensor *w = gpunn_parameter(f->model, "w", GPUNN_SHAPE(1), (gpunn_init){GPUNN_INIT_CONSTANT, 1, 0});
+    gpunn_tensor *y = gpunn_relu(gpunn_mul(x, w)), *loss = gpunn_mean(y, GPUNN_ALL, false);
+    float        *values = test_randoms(MANY, 9, 1), before, after;
+    double        sum = 0, squares = 0, zeros = 0, most = 0;
+    for (int i = 0; i < MANY; i++) {
+        values[i] = 3 * values[i] + 1;
+        const double value = values[i] > 0 ? (double)values[i] : 0;
+        sum += value, squares += value * value, zeros += value == 0, most = fmax(most, value);
+    }
+    OK(dev, write_floats(x, values, MANY));
+    OK(dev, gpunn_backward(loss));
+    OK(dev, gpunn_read_grad(w, &before, sizeof before));
+    seen s = {0};
+    OK(dev, gpunn_inspect(y, .on_layer = on_layer, .user = &s, .forward_only = true, .mode = GPUNN_MODE_EVALUATION));
+    assert_int_equal(s.values, 4);
+    assert_int_equal(s.gradients, 0);
+    const double mean = sum / MANY;
+    assert_true(fabs(s.mean - mean) < 1e-6 && fabs(s.zeros - zeros / MANY) < 1e-9 && s.min == 0 && s.max == most);
+    assert_true(fabs(s.deviation - sqrt(squares / MANY - mean * mean)) < 1e-6);
+    OK(dev, gpunn_read_grad(w, &after, sizeof after));
+    assert_true(before == after);
+    FAILS(dev, gpunn_inspect(y, .on_layer = on_layer, .user = &s), GPUNN_ERR_SHAPE, "gpunn_mean");
+    FAILS(NULL, gpunn_inspect(NULL, .on_layer = on_layer, .user = &s, .forward_only = true), GPUNN_ERR_ARGUMENT, "NULL");
+    free(values);
 }
 
 /* ---- recomputing ---- */
@@ -907,6 +942,7 @@ int main(void)
                 {"checkpoint", test_checkpoint},
                 {"groups", test_groups},
                 {"inspect", test_inspect},
+                {"inspect forward", test_inspect_forward},
                 {"check nan", test_check_nan},
                 {"accumulate", test_accumulate},
                 {"accumulation ends", test_accumulate_ends},
