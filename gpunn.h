@@ -290,6 +290,15 @@
  *         gpunn_clip_grad_norm(model, 4, &norm);
  *         gpunn_read_grad(gpunn_find(model, "fc2.weight"), gradient, sizeof gradient);
  *         gpunn_optimizer_step(o);
+ *     Several losses of one forward pass, to look at each one's gradients, or to weigh them against each other:
+ *         gpunn_tensor *energy = gpunn_mean(gpunn_square(h), GPUNN_ALL, false);
+ *         static float  of_loss[50][20], of_energy[50][20];
+ *         gpunn_zero_grad(model);
+ *         gpunn_backward(loss, .then = {energy});  // both losses, and the gradients of the first
+ *         gpunn_read_grad(gpunn_find(model, "fc1.weight"), of_loss, sizeof of_loss);
+ *         gpunn_zero_grad(model);                  // or not, and they add up
+ *         gpunn_backward(energy, .retained = true); // those of the second, from what that forward pass has left
+ *         gpunn_read_grad(gpunn_find(model, "fc1.weight"), of_energy, sizeof of_energy);
  *     Fine-tuning: load what fits, freeze what shall stay, give the new head a rate of its own.
  *         for (int i = 0; i < gpunn_parameter_count(model); i++)
  *             if (strncmp(gpunn_tensor_name(gpunn_parameter_at(model, i)), "fc1.", 4) == 0)
@@ -327,6 +336,7 @@
  *         gpunn_forward(outputs, 2);
  *         gpunn_read(probability, p, sizeof p);
  *         gpunn_read(h, hidden, sizeof hidden);
+ *     gpunn_forward_training is the same with dropout, anew in each call, and running statistics that move.
  *     In a game or a control loop that is all there is in a frame: after the first call nothing is allocated. gpunn_keep keeps a
  *     value between readable after every run, gpunn_retain_grad its gradient. How an output depends on the inputs, for a saliency
  *     map or an adversarial example, without a trace in the training that goes on:
@@ -438,7 +448,16 @@
  *         size_t bytes = 0;
  *         gpunn_model_summary(model, .batch_size = 256, .loss = loss, .bytes = &bytes);
  *         printf("a training step of 256 samples holds %zu bytes\n", bytes);
- *     A model that is only evaluated holds less: gpunn_model_create(dev, .inference = true).
+ *     A model that is only evaluated holds less: gpunn_model_create(dev, .inference = true). Training holds less where it computes
+ *     the inside of a block again when the backward pass gets there, for up to a third more time:
+ *         gpunn_tensor *deep = h;
+ *         for (int i = 0; i < 4; i++) {
+ *             char          name[16];
+ *             gpunn_tensor *first = deep;
+ *             snprintf(name, sizeof name, "deep%d", i);
+ *             deep = gpunn_add(deep, gpunn_silu(gpunn_linear(gpunn_tanh(deep), name, .out_features = 50)));
+ *             gpunn_recompute(first, deep);
+ *         }
  *     .realloc_fn gives the host's memory, .memory_limit bounds the device's, gpunn_empty_cache gives back what runs hold.
  *
  * ERRORS  The first failure on a device wins and stays readable by gpunn_error(dev) and gpunn_last_status(dev) until
@@ -521,6 +540,7 @@
  *     - the loss falls, that of the validation does not: are its samples normalised in the same way?
  *     - every gradient is 0, or a weight never changes: gpunn_set_trainable, a relu that is dead, an input that is not scaled.
  *     - NaN after some steps: a rate that is too high; gpunn_set_clip_norm(o, 1) tells soon, gpunn_check_nan(loss) which layer.
+ *     - it does not learn, without any NaN: gpunn_inspect tells mean, deviation and zeros of each layer and its gradients.
  *     - gpunn_read of a value between fails: only outputs, the loss and what gpunn_keep names are there after a run.
  *     - labels as F32: class losses take I64, I32 or U8 of shape [n], not one-hot vectors.
  *     - a field that is set to 0 seems to be ignored: 0 is the default; write GPUNN_ZERO.
@@ -928,6 +948,12 @@ GPUNN_API gpunn_status gpunn_set_decay(gpunn_tensor *parameter, bool decay);    
 /* The value stays readable after every run; training steps compute it too when it needs no input that the loss does not. */
 GPUNN_API gpunn_tensor *gpunn_keep(gpunn_tensor *t);
 GPUNN_API gpunn_tensor *gpunn_retain_grad(gpunn_tensor *t); /* as torch's: also for inputs and values between */
+/* torch.utils.checkpoint: training does not hold what is computed from first on the way to last, neither included, but computes it
+ * again when the backward pass gets there: less memory for more time, and the same gradients to the bit, dropout included. Running
+ * statistics count once. Held as ever: values that gpunn_keep, gpunn_retain_grad or gpunn_bind name, and such as read a state.
+ * Parts of a model may follow one another, last of one being first of the next, but not overlap (GPUNN_ERR_ARGUMENT). Specs do not
+ * tell. */
+GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last);
 
 typedef struct gpunn_summary_args {
     int           args_;
@@ -1078,13 +1104,13 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(GRID_SAMPLE, grid_sample, 3, 0, 3, 0, grid_sample)                                                 \
     X(AFFINE_GRID, affine_grid, 0, 0, 1, GPUNN__KEEPS_F32, affine_grid)                                  \
     X(INTERPOLATE, interpolate, 0, 0, 1, 0, resize)                                                      \
-    X(BATCH_NORM, batch_norm, 3, 0, 7, GPUNN__LOCAL, norm)                                               \
+    X(BATCH_NORM, batch_norm, 3, 0, 7, GPUNN__LOCAL | GPUNN__SAVES, norm)                                \
     X(RNN, rnn, 4095, 1, 4093, GPUNN__RECURRENT, recurrent)                                              \
     X(LSTM, lstm, 4095, 1, 4093, GPUNN__RECURRENT, recurrent)                                            \
     X(GRU, gru, 4095, 1, 4093, GPUNN__RECURRENT, recurrent)                                              \
     X(LAYER_NORM, layer_norm, 3, 0, 7, GPUNN__ROW_NORM, norm)                                            \
     X(RMS_NORM, rms_norm, 3, 0, 3, GPUNN__ROW_NORM, norm)                                                \
-    X(GROUP_NORM, group_norm, 3, 0, 7, 0, group_norm)                                                    \
+    X(GROUP_NORM, group_norm, 3, 0, 7, GPUNN__SAVES, group_norm)                                         \
     X(EMBEDDING, embedding, 1, 0, 2, 0, embedding)                                                       \
     X(DROPOUT, dropout, 0, 0, 1, 0, same)                                                                \
     X(RAND_LIKE, rand_like, 0, 0, 0, GPUNN__KEEPS_F32, same)                                             \
@@ -1104,7 +1130,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(ARGMAX, argmax, 0, 0, 0, 0, argmax)                                                                \
     X(SOFTMAX, softmax, 0, 1, 1, 0, same)                                                                \
     X(LOG_SOFTMAX, log_softmax, 0, 1, 1, GPUNN__KEEPS_F32, same)                                         \
-    X(ATTENTION, scaled_dot_product_attention, 31, 1, 7, GPUNN__PRODUCT, attention)                      \
+    X(ATTENTION, scaled_dot_product_attention, 31, 1, 7, GPUNN__PRODUCT | GPUNN__SAVES, attention)       \
     X(CROSS_ENTROPY, cross_entropy, 7, 0, 1, GPUNN__KEEPS_F32, class_loss)                               \
     X(NLL, nll, 6, 0, 1, GPUNN__KEEPS_F32, class_loss)                                                   \
     X(CTC_LOSS, ctc_loss, 15, 0, 1, GPUNN__KEEPS_F32, ctc_loss)                                          \
@@ -1826,18 +1852,27 @@ GPUNN_API gpunn_tensor *gpunn_top_k_accuracy(gpunn_tensor *logits, gpunn_tensor 
 
 /* Evaluation mode: computes just what the outputs need. Inputs must have been written. */
 GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count);
+/* The same in training mode, without gradients: dropout drops, anew in each call, batch_norm has its batch's statistics and moves
+ * the running ones. For statistics of other data, or many guesses of one network. */
+GPUNN_API gpunn_status gpunn_forward_training(gpunn_tensor *const *outputs, int count);
 typedef enum gpunn_mode {
     GPUNN_MODE_TRAINING = 0,
     GPUNN_MODE_EVALUATION /* dropout off; batch_norm has its running statistics, which stay as they are */
 } gpunn_mode;
+#define GPUNN_MAX_LOSSES 7 /* of a forward pass, beside the first */
 typedef struct gpunn_backward_args {
     int              args_;
     gpunn_mode       mode;
     gpunn_optimizer *optimizer;   /* gradients of what it trains alone; NULL: of all parameters */
     bool             inputs_only; /* of none: only of what gpunn_retain_grad names; those of parameters stay what they are */
+    /* Further losses of the same forward pass, which holds what their gradients need; ends at the first NULL. Each has then, in
+     * this order, a gpunn_backward of its own with .retained and the same arguments above, before anything else runs and before
+     * what the pass has read changes. */
+    gpunn_tensor *then[GPUNN_MAX_LOSSES];
+    bool retained; /* no forward pass; GPUNN_ERR_STATE where there is none to go on from. Fused kernels stay out of such passes */
 } gpunn_backward_args;
 /* Forward, and gradients of the scalar loss added to what gpunn_zero_grad left. In evaluation mode nothing else changes: neither
- * running statistics nor what dropout will drop next. */
+ * running statistics nor what dropout will drop next. Each loss can be read after its forward pass. */
 GPUNN_API gpunn_status gpunn_backward_(gpunn_tensor *loss, gpunn_backward_args args);
 #define gpunn_backward(...) gpunn_backward_(GPUNN_NAMED(gpunn_backward_args, __VA_ARGS__))
 /* torch.autograd.backward(outputs, gradients): the same from gradients that the program gives, gradients[i] of F32 values outputs[i],
@@ -1867,10 +1902,11 @@ typedef struct gpunn_inspect_args {
     gpunn_mode mode;
     bool (*on_layer)(void *user, const gpunn_layer_statistics *layer); /* false ends it */
     void *user;
+    bool  forward_only; /* no backward pass: of any value, and gradients stay what they are */
 } gpunn_inspect_args;
-/* Forward and backward of the loss for the eye: layer by layer, in the order of their computation, on_layer is told what they hold.
- * Dropout drops what it dropped in the last training step; running statistics stay; gradients begin anew, as after gpunn_zero_grad,
- * and values must be computed again before they are read. Slow. */
+/* Forward and backward of the loss for the eye, as torch's hooks see them: after each layer, in the order of their computation,
+ * on_layer is told what it holds, summed up on the device. Dropout drops what it dropped in the last training step; running
+ * statistics stay; gradients begin anew, as after gpunn_zero_grad, and values must be computed again before they are read. Slow. */
 GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args args);
 #define gpunn_inspect(...) gpunn_inspect_(GPUNN_NAMED(gpunn_inspect_args, __VA_ARGS__))
 /* The same, to find where NaN or infinity comes from: GPUNN_ERR_NUMERIC, and gpunn_error names the first layer with such a value or
@@ -2476,8 +2512,9 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
 #define GPUNN_KERNEL_OPERANDS 12 /* and its operands, at most */
 
 /* Operands: LINEAR, CONV* x, weight, bias (data NULL without); MATMUL a, b; BATCH_NORM x, weight, bias (data NULL without
- * affine), running_mean, running_var (both updated in place by a training forward); CROSS_ENTROPY, NLL logits, labels, weight
- * (data NULL without); LAYER_NORM, RMS_NORM, GROUP_NORM x, weight, bias (data NULL without); ATTENTION q, k, v, mask (data NULL
+ * affine), running_mean, running_var (both updated in place by a training forward; data NULL: are not);
+ * CROSS_ENTROPY, NLL logits, labels, weight (data NULL without); LAYER_NORM, RMS_NORM, GROUP_NORM x, weight, bias (data NULL
+ * without); ATTENTION q, k, v, mask (data NULL
  * without) or all of q, k and v in the first, of rank 5, and lengths where there are any; RNN, LSTM, GRU x [length, n, features], lengths, h_0, c_0 (data NULL
  * without), and for each direction weight_ih, weight_hh, bias_ih, bias_hh (data NULL without); EMBEDDING tokens, weight; GATHER
  * x, index; SCATTER_ADD x, index, src; CTC_LOSS log_probabilities, targets, input_lengths, target_lengths;
@@ -2620,6 +2657,12 @@ typedef struct gpunn_run {
     const gpunn_step *failed;
 } gpunn_run;
 
+/* Of numbers: how many there are of each kind, and of the finite ones more; without any, min and max mean nothing. */
+typedef struct gpunn_value_sums {
+    double finite, zeros, nans, infinities, sum, squares, min, max;
+} gpunn_value_sums;
+#define GPUNN_SUM_PARTS 128
+
 typedef struct gpunn_backend_info {
     gpunn_device_type type;
     char              name[160];
@@ -2654,6 +2697,9 @@ struct gpunn_backend {
     gpunn_status (*update)(void *context, const gpunn_update *update);
     /* Sum of squares of count floats, accumulated in double. */
     gpunn_status (*sum_of_squares)(void *context, const float *values, int64_t count, double *result);
+    /* Sums over that many parts of the values, or fewer and zeros. dtype: as of convert. */
+    gpunn_status (*value_sums)(void *context, const void *values, gpunn_dtype dtype, int64_t count,
+                               gpunn_value_sums parts[GPUNN_SUM_PARTS]);
     /* values[i] = clamp(values[i] * scale, +-limit); limit 0: no clamp. */
     gpunn_status (*scale)(void *context, float *values, int64_t count, float scale, float limit);
     /* Device to device, in the order of the calls; dtypes F32 or, of a backend with info.half, F16 and BF16. */
@@ -2964,10 +3010,11 @@ enum {
     GPUNN__TRANSPOSED = 8 | GPUNN__CONVOLUTION,
     GPUNN__LOCAL = 16, /* goes on with channels last where its operand has them */
     GPUNN__POOL = 32 | GPUNN__LOCAL,
-    GPUNN__MAX_POOL = 64 | GPUNN__POOL,
+    GPUNN__SAVES = 1024, /* its forward step leaves more for the backward one than its result */
+    GPUNN__MAX_POOL = 64 | GPUNN__POOL | GPUNN__SAVES,
     GPUNN__ADAPTIVE_POOL = 128 | GPUNN__POOL,
-    GPUNN__ROW_NORM = 256,
-    GPUNN__RECURRENT = 512 | GPUNN__KEEPS_F32
+    GPUNN__ROW_NORM = 256 | GPUNN__SAVES,
+    GPUNN__RECURRENT = 512 | GPUNN__KEEPS_F32 | GPUNN__SAVES
 };
 /* >>traits end */
 
@@ -3629,6 +3676,7 @@ struct gpunn_tensor {
     const char      *made_by; /* the builder of which this is the last op, for messages; NULL: it is one op */
     gpunn_tensor    *next[2]; /* in its chain of the model's index, by gpunn__key; of a layer only the first stands there */
     bool             keep, retain_grad;
+    int              part;    /* of the model that is recomputed; 0: none */
     gpunn__lent      lent[2]; /* in the place of its memory, and of its gradient's */
     gpunn_dlpack    *managed; /* what owns the first; NULL: nothing */
     /* inputs */
@@ -3726,11 +3774,13 @@ struct gpunn_model {
     size_t                  arena_bytes;
     uint64_t                generation;   /* changes when any pointer that plans are bound to moves */
     uint64_t                lending;      /* the same for memory of the program's */
+    uint64_t                written;      /* changes whenever inputs or states are written */
     int                     lent_weights; /* parameters and buffers in such memory */
     int64_t                 batch;        /* of the last run, before it of the last write; 0 before */
     gpunn_run_state         state;
     uint64_t                salt;          /* of this rank, in state.seed */
     uint64_t                scopes;        /* optimizers so far that train some of its parameters */
+    int                     parts;         /* that are recomputed */
     const gpunn_kernel_set *kernels;       /* NULL: none */
     bool                    kernels_exact; /* its instances are this model's */
     gpunn__spec             spec;
@@ -12652,16 +12702,17 @@ typedef struct gpunn__binding {
     int          index;
 } gpunn__binding;
 
-typedef enum gpunn__aim { GPUNN__EVALUATE, GPUNN__TRAIN, GPUNN__TRAIN_FROM } gpunn__aim; /* the last: seeded */
+typedef enum gpunn__aim { GPUNN__EVALUATE, GPUNN__TRAIN, GPUNN__TRAIN_FROM, GPUNN__TRAIN_FORWARD } gpunn__aim; /* _FROM: seeded */
 
 /* What a plan is asked for. */
 typedef struct gpunn__request {
-    gpunn_tensor *const   *outputs; /* training: the loss, unless seeded */
+    gpunn_tensor *const   *outputs; /* training: the losses, unless seeded */
     int                    output_count;
     bool                   training, seeded;
-    bool                   evaluates;   /* training: in evaluation mode */
-    bool                   inputs_only; /* training: gradients of no parameters */
-    const gpunn_optimizer *opt;         /* training: gradients of what it trains alone; NULL: of all parameters */
+    bool                   forward_only; /* training: without gradients */
+    bool                   evaluates;    /* training: in evaluation mode */
+    bool                   inputs_only;  /* training: gradients of no parameters */
+    const gpunn_optimizer *opt;          /* training: gradients of what it trains alone; NULL: of all parameters */
 } gpunn__request;
 
 #define GPUNN__NO_PARAMETERS UINT64_MAX /* a plan's scope */
@@ -12679,6 +12730,7 @@ static gpunn__request gpunn__ask(gpunn_tensor *const *outputs, int count, gpunn_
     request.output_count = count;
     request.training = aim != GPUNN__EVALUATE;
     request.seeded = aim == GPUNN__TRAIN_FROM;
+    request.forward_only = aim == GPUNN__TRAIN_FORWARD;
     return request;
 }
 
@@ -12694,11 +12746,24 @@ typedef struct gpunn__planned { /* a tensor within a plan */
     gpunn_attributes *attr;          /* with the sizes of this plan, in its list; NULL: the node's own */
 } gpunn__planned;
 
+/* The backward steps of one loss, behind the forward ones in the first pass; others go on from what that has left. */
+typedef struct gpunn__backpass {
+    int   begin, end;                 /* steps */
+    int   reached_begin, reached_end; /* in the plan's table */
+    bool  differentiates;             /* has backward steps */
+    int  *gradients;                  /* of several passes: by tensor id, the slot of the gradient */
+    void *captured;                   /* the backend's, of gpunn_run */
+} gpunn__backpass;
+
 struct gpunn__plan {
     gpunn__plan      *next;
-    gpunn_tensor    **outputs; /* as asked for; a training plan's one output is the loss */
+    gpunn_tensor    **outputs; /* as asked for; training: the losses, unless seeded or forward_only */
     int               output_count;
-    bool              training, evaluates, seeded;
+    bool              training, evaluates, seeded, forward_only;
+    gpunn__backpass  *passes; /* one, or of each loss one */
+    int               pass_count;
+    int               passed;                   /* the pass that ran last; -1: the first has failed */
+    uint64_t          written, weights_version; /* of the model, when the first one had run */
     gpunn__lent      *seed;        /* seeded: gradients of the outputs, from which the backward pass starts instead */
     void             *seed_memory; /* of those that came from the host; NULL: none did */
     size_t            seed_bytes;
@@ -12710,7 +12775,6 @@ struct gpunn__plan {
     uint64_t          signature;  /* of all pointers */
     gpunn_step       *steps;      /* forward ones, then backward ones, then assignments */
     int               forward_count, step_count, step_capacity;
-    bool              differentiates; /* has backward steps */
     gpunn__slot      *slots;
     int               slot_count, slot_capacity;
     gpunn__binding   *bindings;
@@ -12729,7 +12793,6 @@ struct gpunn__plan {
     gpunn_attributes *sized;   /* of nodes whose attributes hold sizes */
     int               sized_count;
     size_t            table_bytes; /* of the block at outputs: it and all tables by id */
-    void             *captured;    /* the backend's, of gpunn_run */
 };
 
 /* ---- tables ---------------------------------------------------------------------------------------------------------- */
@@ -12758,6 +12821,7 @@ typedef struct gpunn__draft { /* a tensor while a plan is made */
     int  place;               /* when it is computed; the nodes of a group share one */
     int  group;               /* by node: index in groups; -1: none */
     int  version;             /* by state: 1 + the assignment whose value it holds; 0: that of the run before */
+    int  again;               /* by node with a step: the part whose values that makes again; 0: none, or it has */
 } gpunn__draft;
 
 typedef struct gpunn__builder { /* alive while a plan is made */
@@ -12774,7 +12838,9 @@ typedef struct gpunn__builder { /* alive while a plan is made */
     int                   group_count;
     int                  *ids; /* of the tensors of matched groups */
     int                   id_count;
-    bool                  again; /* planning must begin anew, since another group has been refused */
+    bool                  again;   /* planning must begin anew, since another group has been refused */
+    bool                  repeats; /* steps that are being made have been made before */
+    int                   pass;    /* that is being made */
 } gpunn__builder;
 
 static int gpunn__new_slot(gpunn__builder *b, size_t bytes, int first)
@@ -12818,9 +12884,18 @@ static size_t gpunn__operand_bytes(int count) /* of in, grad_in and accumulate o
     return (size_t)count * (2 * sizeof(gpunn_value) + sizeof(bool));
 }
 
+/* Its captured runs. */
+static void gpunn__plan_forget(gpunn_device *dev, gpunn__plan *plan)
+{
+    for (int i = 0; plan->passes && i < plan->pass_count; i++) {
+        if (plan->passes[i].captured) dev->backend->forget(dev->context, plan->passes[i].captured);
+        plan->passes[i].captured = NULL;
+    }
+}
+
 static void gpunn__plan_free(gpunn_device *dev, gpunn__plan *plan)
 {
-    if (plan->captured) dev->backend->forget(dev->context, plan->captured);
+    gpunn__plan_forget(dev, plan);
     gpunn__device_free(dev, plan->seed_memory, plan->seed_bytes);
     for (int i = 0; i < plan->step_count; i++) {
         gpunn_step *step = &plan->steps[i];
@@ -12879,6 +12954,12 @@ GPUNN__PRIVATE void gpunn__invalidate(gpunn_model *model)
         model->plans = next;
     }
     model->last = NULL;
+}
+
+/* What messages call a tensor. */
+static const char *gpunn__called(const gpunn_tensor *t)
+{
+    return t->name ? t->name : t->layer ? t->layer : t->made_by ? t->made_by : gpunn_op_name(t->op);
 }
 
 /* ---- which tensors --------------------------------------------------------------------------------------------------- */
@@ -13850,8 +13931,11 @@ static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
     int         at = b->plan->step_count;
     gpunn_step *step = gpunn__node_step(b, t, false, 0);
     if (step == NULL) return false;
-    for (int i = 0; i < t->input_count; i++)
-        if (gpunn__operand_of(b->plan, t, i) && !gpunn__read_operand(b, &step->in[i], t, i, at)) return false;
+    for (int i = 0; i < t->input_count; i++) {
+        const bool updated = t->op == GPUNN_OP_BATCH_NORM && i > 2 && !step->evaluates; /* running statistics: only once */
+        if (gpunn__operand_of(b->plan, t, i) && !(updated && b->repeats) && !gpunn__read_operand(b, &step->in[i], t, i, at))
+            return false;
+    }
     for (const gpunn_tensor *member = t; member != end;) {
         const gpunn_tensor *previous = member;
         member = tensors[b->tensors[member->id].next];
@@ -14315,6 +14399,121 @@ static bool gpunn__group_step(gpunn__builder *b, int index, bool backward)
     return true;
 }
 
+/* ---- recomputing ----------------------------------------------------------------------------------------------------- *
+ * Of a part of the model that gpunn_recompute names, the steps whose results the backward pass reads are made a second time, with
+ * memory of their own, as soon as it reads the first of these; what they made before then lives no longer than the forward pass
+ * reads it. What is left out here is only held for longer. Recurrent layers, whose backward steps write over what the forward ones
+ * have saved, are a part of their own in every pass but the first. */
+static bool gpunn__recomputes(const gpunn__builder *b)
+{
+    return b->model->parts > 0 || b->pass > 0;
+}
+
+/* The node whose step computes t. */
+static int gpunn__maker(const gpunn__builder *b, const gpunn_tensor *t)
+{
+    int id = b->plan->tensors[t->id].root;
+    if (b->tensors[id].group >= 0) {
+        const gpunn__group *group = &b->groups[b->tensors[id].group];
+        return group->tensors[group->kernel->node_count - 1];
+    }
+    while (b->tensors[id].next >= 0) id = b->tensors[id].next;
+    return id;
+}
+
+/* All nodes of a step, one after another, from the last to the first; -1: no more. */
+static int gpunn__member_before(const gpunn__builder *b, int maker, int id)
+{
+    if (b->tensors[maker].group < 0) {
+        int before = b->tensors[maker].head;
+        if (before == id) return -1;
+        while (b->tensors[before].next != id) before = b->tensors[before].next;
+        return before;
+    }
+    const int *nodes = b->groups[b->tensors[maker].group].tensors;
+    int        k = 0;
+    while (nodes[k] != id) k++;
+    return k > 0 ? nodes[k - 1] : -1;
+}
+
+/* Whether the step of a node can be made twice: none that writes what the program, a later run or the backward pass sees. */
+static bool gpunn__is_repeatable(const gpunn__builder *b, int maker)
+{
+    const int group = b->tensors[maker].group;
+    bool      can = group < 0 || !b->groups[group].kernel->loss;
+    for (int id = maker; id >= 0 && can; id = gpunn__member_before(b, maker, id)) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        can = t->kind == GPUNN__VALUE && t->op != GPUNN_OP_ASSIGN && !gpunn__is_visible(b->plan, t) &&
+              !gpunn__reads_state(b, t) && !(group >= 0 && t->op == GPUNN_OP_BATCH_NORM);
+    }
+    return can;
+}
+
+/* Notes that the backward pass, or a step that is made again for it, reads t. */
+static void gpunn__mark_again(gpunn__builder *b, const gpunn_tensor *t)
+{
+    const int maker = gpunn__maker(b, t), part = b->model->tensors[maker]->part;
+    if (part && b->model->tensors[maker]->kind == GPUNN__VALUE && gpunn__is_repeatable(b, maker)) b->tensors[maker].again = part;
+}
+
+static void gpunn__mark_recomputed(gpunn__builder *b)
+{
+    for (int id = 0; id < b->plan->tensor_count && gpunn__recomputes(b); id++) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        if (!b->tensors[id].feeds_loss || !b->tensors[id].wants || t->kind != GPUNN__VALUE) continue;
+        if (b->pass > 0 && gpunn__op_is(t->op, GPUNN__RECURRENT)) b->tensors[id].again = b->model->parts + 1;
+        const bool grouped = b->tensors[id].group >= 0;
+        for (int i = 0; i < t->input_count; i++)
+            if (t->inputs[i] && (grouped || gpunn__op_reads_input(t->op, i))) gpunn__mark_again(b, t->inputs[i]);
+        if (grouped || gpunn__op_reads_output(t->op) || gpunn__op_is(t->op, GPUNN__SAVES)) gpunn__mark_again(b, t);
+    }
+    for (int place = b->place_count - 1; place >= 0 && b->model->parts; place--) {
+        const int maker = b->order[place], part = b->tensors[maker].again;
+        for (int id = part ? maker : -1; id >= 0; id = gpunn__member_before(b, maker, id))
+            for (int i = 0; i < b->model->tensors[id]->input_count; i++) {
+                const gpunn_tensor *input = b->model->tensors[id]->inputs[i];
+                if (input && b->model->tensors[gpunn__maker(b, input)]->part == part) gpunn__mark_again(b, input);
+            }
+    }
+}
+
+/* Makes the steps of a part again. */
+static bool gpunn__repeat_part(gpunn__builder *b, int part)
+{
+    bool made = true;
+    for (int id = 0; id < b->plan->tensor_count; id++)
+        if (b->tensors[gpunn__maker(b, b->model->tensors[id])].again == part)
+            b->tensors[id].cast = b->tensors[id].transposed = -1;
+    b->repeats = true;
+    for (int place = 0; place < b->place_count && made; place++) {
+        const int id = b->order[place];
+        if (b->tensors[id].again != part) continue;
+        b->tensors[id].again = 0;
+        made = b->tensors[id].group >= 0 ? gpunn__group_step(b, b->tensors[id].group, false)
+                                         : gpunn__forward_step(b, b->model->tensors[id]);
+        if (made && gpunn__is_visible(b->plan, b->model->tensors[id])) /* a recurrent layer */
+            b->plan->slots[b->plan->tensors[id].value_slot].last = INT32_MAX;
+    }
+    b->repeats = false;
+    return made;
+}
+
+/* Makes again what the backward step of a node, with those that share it, reads, and the copies of it as the step wants them. */
+static bool gpunn__repeat_for(gpunn__builder *b, int maker)
+{
+    const int group = b->tensors[maker].group;
+    for (int id = maker; id >= 0 && gpunn__recomputes(b); id = gpunn__member_before(b, maker, id)) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        for (int i = -1; i < t->input_count; i++) {
+            const gpunn_tensor *read = i < 0 ? t : t->inputs[i];
+            const int           part = read ? b->tensors[gpunn__maker(b, read)].again : 0;
+            if (part && !gpunn__repeat_part(b, part)) return false;
+        }
+        if (group < 0 && !gpunn__copy_operands(b, t)) return false;
+    }
+    return group < 0 || !gpunn__recomputes(b) || gpunn__group_copies(b, &b->groups[group]);
+}
+
 /* ---- backward steps -------------------------------------------------------------------------------------------------- */
 /* Whether the backward step of linear t can apply the derivative of the activation that made its x. */
 static bool gpunn__takes_activation(const gpunn__builder *b, const gpunn_tensor *t)
@@ -14322,7 +14521,7 @@ static bool gpunn__takes_activation(const gpunn__builder *b, const gpunn_tensor 
     const gpunn_tensor *x = t->inputs[0];
     if (t->op != GPUNN_OP_LINEAR || (x->op != GPUNN_OP_RELU && x->op != GPUNN_OP_GELU_TANH)) return false;
     const gpunn_tensor *before = x->inputs[0];
-    return before->kind == GPUNN__VALUE && b->tensors[x->id].head != x->id &&
+    return before->kind == GPUNN__VALUE && !gpunn__is_output(b->plan, x) && b->tensors[x->id].head != x->id &&
            b->model->tensors[b->tensors[x->id].head]->op == GPUNN_OP_LINEAR && b->tensors[x->id].uses == 1 &&
            b->tensors[before->id].uses == 1 && b->tensors[x->id].wants && !b->tensors[x->id].retained &&
            !b->tensors[before->id].retained;
@@ -14430,6 +14629,18 @@ static void gpunn__mark_trained(gpunn__builder *b)
         b->tensors[opt->parameters[i]->id].wants = true;
 }
 
+/* On what these outputs depend. */
+static void gpunn__mark_feeding(gpunn__builder *b, int first, int count)
+{
+    for (int id = 0; id < b->plan->tensor_count; id++) b->tensors[id].feeds_loss = false;
+    for (int i = first; i < first + count; i++) b->tensors[b->plan->outputs[i]->id].feeds_loss = true;
+    for (int id = b->plan->tensor_count - 1; id >= 0; id--) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        for (int i = 0; b->tensors[id].feeds_loss && i < t->input_count; i++)
+            if (t->inputs[i] && gpunn__has_slope(t, i)) b->tensors[t->inputs[i]->id].feeds_loss = true;
+    }
+}
+
 /* Which tensors have gradients, and who computes them. */
 static void gpunn__mark_gradients(gpunn__builder *b)
 {
@@ -14445,13 +14656,8 @@ static void gpunn__mark_gradients(gpunn__builder *b)
         for (int i = 0; !wants && i < t->input_count; i++) wants = gpunn__passes_gradient(b, t, i);
         b->tensors[id].wants = wants && b->needed[id];
     }
-    for (int i = 0; i < plan->output_count; i++) b->tensors[plan->outputs[i]->id].feeds_loss = true;
     if (!plan->seeded) b->tensors[plan->tensors[plan->outputs[0]->id].gradient_root].writes = 1;
-    for (int id = plan->tensor_count - 1; id >= 0; id--) {
-        const gpunn_tensor *t = model->tensors[id];
-        for (int i = 0; b->tensors[id].feeds_loss && i < t->input_count; i++)
-            if (t->inputs[i] && gpunn__has_slope(t, i)) b->tensors[t->inputs[i]->id].feeds_loss = true;
-    }
+    gpunn__mark_feeding(b, 0, plan->output_count);
 }
 
 static void gpunn__mark_activated(gpunn__builder *b)
@@ -14487,8 +14693,33 @@ static bool gpunn__seed_step(gpunn__builder *b, int output)
     return true;
 }
 
+/* Begins a pass: of several with no gradients so far. */
+static void gpunn__begin_pass(gpunn__builder *b, int pass)
+{
+    gpunn__plan *plan = b->plan;
+    b->pass = pass;
+    plan->passes[pass].begin = pass ? plan->passes[pass - 1].end : 0;
+    plan->passes[pass].reached_begin = plan->reached_count;
+    if (plan->pass_count > 1) gpunn__mark_feeding(b, pass, 1);
+    for (int id = 0; id < plan->tensor_count && pass > 0; id++) {
+        b->tensors[id].writes = id == plan->tensors[plan->outputs[pass]->id].gradient_root;
+        b->tensors[id].writer = b->tensors[id].more = b->tensors[id].gathered = plan->tensors[id].gradient_slot = -1;
+    }
+    gpunn__mark_recomputed(b);
+}
+
+static void gpunn__end_pass(gpunn__builder *b)
+{
+    gpunn__plan     *plan = b->plan;
+    gpunn__backpass *pass = &plan->passes[b->pass];
+    pass->end = plan->step_count;
+    pass->reached_end = plan->reached_count;
+    for (int id = 0; id < plan->tensor_count && pass->gradients; id++) pass->gradients[id] = plan->tensors[id].gradient_slot;
+}
+
 static bool gpunn__backward_steps(gpunn__builder *b)
 {
+    const int before = b->plan->step_count;
     for (int i = 0; i < b->plan->output_count && b->plan->seeded; i++)
         if (!gpunn__seed_step(b, i)) return false;
     for (int place = b->place_count - 1; place >= 0; place--) {
@@ -14501,11 +14732,13 @@ static bool gpunn__backward_steps(gpunn__builder *b)
         }
         bool own = b->tensors[t->id].feeds_loss && b->tensors[t->id].wants && t->kind == GPUNN__VALUE &&
                    !b->tensors[t->id].activates && !b->tensors[t->id].normed && b->plan->tensors[t->id].part != 2;
+        if ((own || b->tensors[t->id].group >= 0) && !gpunn__repeat_for(b, t->id)) return false;
         if (b->tensors[t->id].group >= 0 ? !gpunn__group_backward(b, b->tensors[t->id].group)
             : gpunn__ends_norm(b, t)     ? own && !gpunn__norm_backward_step(b, t)
                                          : own && !gpunn__is_alias(b->plan, t) && !gpunn__backward_step(b, t))
             return false;
     }
+    b->plan->passes[b->pass].differentiates = b->plan->step_count > before;
     return gpunn__gather_filters(b);
 }
 
@@ -14652,12 +14885,11 @@ static GPUNN__STATUS gpunn__assign_offsets(gpunn_device *dev, gpunn__plan *plan)
     return GPUNN_OK;
 }
 
-/* "op 'layer': sentence (operands [..] f32, ..)". */
-/* The forward step of the node to which the attributes belong. */
-static gpunn_step *gpunn__forward_of(gpunn__plan *plan, const gpunn_attributes *attr)
+/* The last forward step, before that one, of the node to which the attributes belong. */
+static gpunn_step *gpunn__forward_of(gpunn__plan *plan, const gpunn_attributes *attr, int before)
 {
-    for (int i = 0; i < plan->forward_count; i++)
-        if (plan->steps[i].attr == attr) return &plan->steps[i];
+    for (int i = before - 1; i >= 0; i--)
+        if (plan->steps[i].attr == attr && !plan->steps[i].backward) return &plan->steps[i];
     return NULL;
 }
 
@@ -14691,7 +14923,7 @@ static GPUNN__STATUS gpunn__prepare_steps(gpunn__builder *b)
     for (int at = 0; at < plan->step_count; at++) {
         gpunn_step *step = &plan->steps[at];
         if (step->backward) {
-            gpunn_step *forward = gpunn__forward_of(plan, step->attr);
+            gpunn_step *forward = gpunn__forward_of(plan, step->attr, at);
             if (forward && !gpunn__share_saved(b, forward, &step->saved, &step->saved_bytes, at)) return GPUNN_ERR_MEMORY;
         }
         gpunn_status status = dev->backend->prepare(dev->context, step);
@@ -14710,18 +14942,63 @@ static GPUNN__STATUS gpunn__prepare_steps(gpunn__builder *b)
     return GPUNN_OK;
 }
 
+GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last)
+{
+    static const char caller[] = "gpunn_recompute";
+    if (first == NULL || last == NULL)
+        return gpunn__fail(first  ? first->model->dev
+                           : last ? last->model->dev
+                                  : NULL,
+                           GPUNN_ERR_ARGUMENT, "%s: %s is NULL; a builder failed before: see gpunn_error", caller,
+                           first ? "last" : "first");
+    gpunn_model  *model = first->model;
+    gpunn_device *dev = model->dev;
+    const size_t  count = (size_t)model->tensor_count;
+    gpunn_status  status = GPUNN_OK;
+    if (last->model != model) return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: first and last are of two models", caller);
+    bool *above = (bool *)gpunn__calloc(dev, 2 * count * sizeof(bool)); /* last */
+    if (above == NULL) return GPUNN_ERR_MEMORY;
+    bool *below = above + count; /* first */
+    above[last->id] = below[first->id] = true;
+    gpunn__mark_operands(model, above);
+    for (int id = first->id + 1; id < model->tensor_count; id++)
+        for (int i = 0; i < model->tensors[id]->input_count; i++)
+            below[id] = below[id] || (model->tensors[id]->inputs[i] && below[model->tensors[id]->inputs[i]->id]);
+    if (first == last || !below[last->id])
+        status = gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: '%s' is not computed from '%s'", caller, gpunn__called(last),
+                             gpunn__called(first));
+    for (int id = first->id + 1; id < last->id && status == GPUNN_OK; id++)
+        if (above[id] && below[id] && model->tensors[id]->part)
+            status = gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                                 "%s: '%s' lies in another part that is recomputed; parts do not overlap", caller,
+                                 gpunn__called(model->tensors[id]));
+    if (status == GPUNN_OK) {
+        gpunn__invalidate(model);
+        model->parts++;
+        for (int id = first->id + 1; id < last->id; id++)
+            if (above[id] && below[id]) model->tensors[id]->part = model->parts;
+    }
+    gpunn__free(dev, above, 2 * count * sizeof(bool));
+    return status;
+}
+
 /* ---- making one ------------------------------------------------------------------------------------------------------ */
 static size_t gpunn__plan_tables(gpunn__plan *plan, char *base)
 {
-    gpunn__room room = {base, 0};
-    int         n = plan->tensor_count;
+    gpunn__room  room = {base, 0};
+    const size_t n = (size_t)plan->tensor_count, passes = (size_t)plan->pass_count;
     plan->outputs = (gpunn_tensor **)gpunn__room_take(&room, (size_t)(plan->output_count) * sizeof *plan->outputs);
     plan->seed = (gpunn__lent *)gpunn__room_take(&room, (size_t)(plan->seeded ? plan->output_count : 0) * sizeof *plan->seed);
-    plan->tensors = (gpunn__planned *)gpunn__room_take(&room, (size_t)(n) * sizeof *plan->tensors);
-    plan->inputs = (int *)gpunn__room_take(&room, (size_t)(n) * sizeof(int));
-    plan->reached = (int *)gpunn__room_take(&room, (size_t)(n) * sizeof(int));
-    plan->first_write = (bool **)gpunn__room_take(&room, (size_t)(n) * sizeof *plan->first_write);
-    plan->was_reached = (bool *)gpunn__room_take(&room, (size_t)(n) * sizeof *plan->was_reached);
+    plan->tensors = (gpunn__planned *)gpunn__room_take(&room, n * sizeof *plan->tensors);
+    plan->inputs = (int *)gpunn__room_take(&room, n * sizeof(int));
+    plan->reached = (int *)gpunn__room_take(&room, passes * n * sizeof(int));
+    plan->first_write = (bool **)gpunn__room_take(&room, passes * n * sizeof *plan->first_write);
+    plan->was_reached = (bool *)gpunn__room_take(&room, passes * n * sizeof *plan->was_reached);
+    plan->passes = (gpunn__backpass *)gpunn__room_take(&room, passes * sizeof *plan->passes);
+    for (size_t i = 0; i < passes && passes > 1; i++) {
+        int *gradients = (int *)gpunn__room_take(&room, n * sizeof *gradients);
+        if (base) plan->passes[i].gradients = gradients;
+    }
     plan->sizes = (int64_t *)gpunn__room_take(&room, (size_t)(plan->size_count) * sizeof *plan->sizes);
     return room.bytes;
 }
@@ -14867,25 +15144,33 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
                                (long long)plan->batch, model->tensors[id]->name ? model->tensors[id]->name : "",
                                gpunn_op_name(model->tensors[id]->op));
     }
-    int capacity = values * (plan->training ? 2 : 1) + 1 + copies + (plan->seeded ? plan->output_count : 0);
+    const bool repeats = model->parts || plan->pass_count > 1;
+    const int  forward = values + copies, pass = plan->training ? values + (repeats ? forward : 0) : 0;
+    const int  capacity = forward + plan->pass_count * (pass + 1) + (plan->seeded ? plan->output_count : 0);
     plan->steps = (gpunn_step *)gpunn__calloc(model->dev, (size_t)capacity * sizeof *plan->steps);
     if (plan->steps == NULL) return GPUNN_ERR_MEMORY;
     plan->step_capacity = capacity;
     for (int axis = 0; axis < GPUNN_MAX_RANK; axis++) plan->attr[2].order[axis] = axis;
     gpunn__mark_storage(b);
     gpunn__mark_roots(b);
-    if (plan->training) gpunn__mark_gradients(b);
-    gpunn__mark_groups(b);
+    const bool gradients = plan->training && !plan->forward_only;
+    if (gradients) gpunn__mark_gradients(b);
+    if (plan->pass_count == 1) gpunn__mark_groups(b);
     if (!gpunn__mark_order(b)) return GPUNN_ERR_MEMORY;
     gpunn__mark_chains(b);
-    for (int id = 0; id < plan->tensor_count && plan->training && !plan->seeded; id++) /* the loss is F32 */
-        if (plan->tensors[id].root == plan->tensors[outputs[0]->id].root) plan->tensors[id].storage = model->tensors[id]->dtype;
-    if (plan->training) gpunn__mark_activated(b);
+    for (int id = 0; id < plan->tensor_count && gradients && !plan->seeded; id++) /* losses are F32 */
+        for (int i = 0; i < plan->pass_count; i++)
+            if (plan->tensors[id].root == plan->tensors[outputs[i]->id].root)
+                plan->tensors[id].storage = model->tensors[id]->dtype;
+    if (gradients) gpunn__mark_activated(b);
     gpunn__mark_parts(b);
     if (!gpunn__forward_steps(b)) return GPUNN_ERR_MEMORY;
-    if (plan->training && (!gpunn__backward_steps(b) || !gpunn__lend(b, true))) return GPUNN_ERR_MEMORY;
-    plan->differentiates = plan->step_count > plan->forward_count;
-    if (!gpunn__late_steps(b)) return GPUNN_ERR_MEMORY;
+    for (int i = 0; i < plan->pass_count; i++) {
+        gpunn__begin_pass(b, i);
+        if (gradients && (!gpunn__backward_steps(b) || !gpunn__lend(b, true))) return GPUNN_ERR_MEMORY;
+        if (i == 0 && !gpunn__late_steps(b)) return GPUNN_ERR_MEMORY;
+        gpunn__end_pass(b);
+    }
     gpunn__overlay_steps(plan);
     status = gpunn__prepare_steps(b);
     return status == GPUNN_OK ? gpunn__assign_offsets(model->dev, plan) : status;
@@ -14901,6 +15186,8 @@ static gpunn__plan *gpunn__plan_try(gpunn_model *model, const gpunn__request *re
     plan->output_count = request->output_count;
     plan->training = request->training;
     plan->seeded = request->seeded;
+    plan->forward_only = request->forward_only;
+    plan->pass_count = request->training && !request->seeded && !request->forward_only ? request->output_count : 1;
     plan->evaluates = request->evaluates;
     plan->scope = gpunn__scope(request);
     plan->batch = batch;
@@ -15163,7 +15450,7 @@ static GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *plan)
 {
     gpunn_device *dev = model->dev;
     gpunn_status  status = gpunn__commit(model);
-    if (status == GPUNN_OK && plan->training) status = gpunn__commit_gradients(model);
+    if (status == GPUNN_OK && plan->training && !plan->forward_only) status = gpunn__commit_gradients(model);
     if (status == GPUNN_OK && plan->half) status = gpunn__commit_half(model);
     if (status != GPUNN_OK) return status;
     if (model->arena_bytes < plan->arena_bytes) {
@@ -15213,12 +15500,6 @@ static GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *plan)
 #pragma GCC pop_options
 #endif
 /* ==== >>run =========================================================================================================== */
-/* What messages call a tensor. */
-static const char *gpunn__called(const gpunn_tensor *t)
-{
-    return t->name ? t->name : t->layer ? t->layer : t->made_by ? t->made_by : gpunn_op_name(t->op);
-}
-
 /* ---- sizes of a run ---- */
 /* Notes what an axis of an input tells, which holds that many, where a size stands in it alone; false after an error. */
 static bool gpunn__find_size(gpunn_model *model, const gpunn_tensor *t, int axis)
@@ -15354,8 +15635,9 @@ static bool gpunn__is_bound(const gpunn_model *model, const gpunn__plan *plan)
 /* Has run, and needs no more memory than there is. */
 static bool gpunn__is_ready(const gpunn_model *model, const gpunn__plan *plan)
 {
-    return plan && plan->captured && model->laid_out == model->tensor_count && model->arena_bytes >= plan->arena_bytes &&
-           (!plan->training || model->gradient_capacity >= model->gradient_count) &&
+    return plan && plan->passes[0].captured && model->laid_out == model->tensor_count &&
+           model->arena_bytes >= plan->arena_bytes &&
+           (!plan->training || plan->forward_only || model->gradient_capacity >= model->gradient_count) &&
            (!plan->half || model->half_capacity >= model->weight_count);
 }
 
@@ -15375,7 +15657,8 @@ static int64_t gpunn__batch_for(gpunn_model *model, const gpunn__request *reques
 /* Whether a plan is what is asked for, for some batch. */
 static bool gpunn__serves(const gpunn__plan *plan, const gpunn__request *request)
 {
-    return plan->training == request->training && plan->seeded == request->seeded && plan->evaluates == request->evaluates &&
+    return plan->training == request->training && plan->seeded == request->seeded &&
+           plan->forward_only == request->forward_only && plan->evaluates == request->evaluates &&
            plan->scope == gpunn__scope(request) && plan->output_count == request->output_count &&
            memcmp(plan->outputs, request->outputs, (size_t)plan->output_count * sizeof *plan->outputs) == 0;
 }
@@ -15440,17 +15723,17 @@ static GPUNN__STATUS gpunn__run_steps(gpunn_device *dev, gpunn__plan *plan, int 
     return GPUNN_OK;
 }
 
-/* A plan as one piece, for backends that execute whole runs. */
-static gpunn_run gpunn__whole_run(gpunn_model *model, gpunn__plan *plan)
+/* A pass as one piece, for backends that execute whole runs. */
+static gpunn_run gpunn__whole_run(gpunn_model *model, gpunn__plan *plan, const gpunn__backpass *pass)
 {
     gpunn_run run;
     memset(&run, 0, sizeof run);
-    run.steps = plan->steps;
-    run.step_count = plan->step_count;
+    run.steps = plan->steps + pass->begin;
+    run.step_count = pass->end - pass->begin;
     run.state = &model->state;
-    run.captured = plan->captured;
+    run.captured = pass->captured;
     run.signature = plan->signature;
-    for (int i = 0; i < plan->reached_count; i++) /* FNV-1a */
+    for (int i = pass->reached_begin; i < pass->reached_end; i++) /* FNV-1a */
         run.signature = (run.signature ^ (uint64_t)(*plan->first_write[i] ? 2 : 1)) * UINT64_C(0x100000001B3);
     return run;
 }
@@ -15465,23 +15748,41 @@ static GPUNN__STATUS gpunn__check_outputs(gpunn_model *model, const char *caller
     return GPUNN_OK;
 }
 
-GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count)
+/* A training step, or an evaluation, begins. */
+static void gpunn__count_step(gpunn_model *model, bool trains)
+{
+    model->state.step += trains;
+    model->state.draw = trains ? model->state.step << 24 : model->state.draw + 1;
+    model->state.weights_version += trains; /* running statistics */
+}
+
+static GPUNN__STATUS gpunn__forward(gpunn_tensor *const *outputs, int count, const char *caller, gpunn__aim aim)
 {
     if (outputs == NULL || count < 1 || outputs[0] == NULL)
         return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
-                           "gpunn_forward: no outputs, or the first is NULL; a builder failed before: see gpunn_error");
+                           "%s: no outputs, or the first is NULL; a builder failed before: see gpunn_error", caller);
     gpunn_model *model = outputs[0]->model;
-    if (gpunn__check_outputs(model, "gpunn_forward", outputs, count) != GPUNN_OK) return model->dev->error.status;
-    gpunn__request request = gpunn__ask(outputs, count, GPUNN__EVALUATE);
+    if (gpunn__check_outputs(model, caller, outputs, count) != GPUNN_OK) return model->dev->error.status;
+    gpunn__request request = gpunn__ask(outputs, count, aim);
     gpunn__plan   *plan = gpunn__plan_for(model, &request);
     gpunn_device  *dev = model->dev;
     if (plan == NULL) return dev->error.status;
-    model->state.draw++;
+    gpunn__count_step(model, plan->training);
     if (dev->backend->execute == NULL) return gpunn__run_steps(dev, plan, 0, plan->step_count);
-    gpunn_run    run = gpunn__whole_run(model, plan);
-    gpunn_status status = gpunn__execute(dev, &run, "gpunn_forward");
-    plan->captured = run.captured;
+    gpunn_run    run = gpunn__whole_run(model, plan, &plan->passes[0]);
+    gpunn_status status = gpunn__execute(dev, &run, caller);
+    plan->passes[0].captured = run.captured;
     return status;
+}
+
+GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count)
+{
+    return gpunn__forward(outputs, count, "gpunn_forward", GPUNN__EVALUATE);
+}
+
+GPUNN_API gpunn_status gpunn_forward_training(gpunn_tensor *const *outputs, int count)
+{
+    return gpunn__forward(outputs, count, "gpunn_forward_training", GPUNN__TRAIN_FORWARD);
 }
 
 /* Backend memory of a tensor and its bytes now, as the program counts them; NULL after a failure. */
@@ -15498,14 +15799,15 @@ static GPUNN__STATUS gpunn__read_loss(gpunn_tensor *loss, float *value)
 }
 
 /* Forward, loss, backward, one part after another. */
-static GPUNN__STATUS gpunn__run_training(gpunn_tensor *loss, gpunn__plan *plan)
+static GPUNN__STATUS gpunn__run_training(gpunn_tensor *loss, gpunn__plan *plan, const gpunn__backpass *pass)
 {
     gpunn_device *dev = loss->model->dev;
-    gpunn_status  status = gpunn__run_steps(dev, plan, 0, plan->forward_count);
+    const int     backward = pass->begin ? pass->begin : plan->forward_count;
+    gpunn_status  status = gpunn__run_steps(dev, plan, pass->begin, backward);
     if (status != GPUNN_OK) return status;
     float value = 0;
     status = gpunn__read_loss(loss, &value);
-    return status == GPUNN_OK ? gpunn__run_steps(dev, plan, plan->forward_count, plan->step_count) : status;
+    return status == GPUNN_OK ? gpunn__run_steps(dev, plan, backward, pass->end) : status;
 }
 
 static bool gpunn__is_among(const gpunn__chosen *chosen, const gpunn_tensor *parameter)
@@ -15538,15 +15840,15 @@ static const char *gpunn__why_unreached(const gpunn_model *model, const gpunn_ba
 }
 
 /* Which gradients the steps add to. Where one step writes several, of which some have been reached before, the others begin at 0. */
-static GPUNN__STATUS gpunn__settle_writes(gpunn_model *model, gpunn__plan *plan)
+static GPUNN__STATUS gpunn__settle_writes(gpunn_model *model, gpunn__plan *plan, const gpunn__backpass *pass)
 {
     gpunn_device *dev = model->dev;
-    for (int i = 0; i < plan->reached_count; i++) *plan->first_write[i] = false;
-    for (int i = 0; i < plan->reached_count; i++) {
+    for (int i = pass->reached_begin; i < pass->reached_end; i++) *plan->first_write[i] = false;
+    for (int i = pass->reached_begin; i < pass->reached_end; i++) {
         plan->was_reached[i] = model->tensors[plan->reached[i]]->grad_reached;
         *plan->first_write[i] |= plan->was_reached[i];
     }
-    for (int i = 0; i < plan->reached_count; i++) {
+    for (int i = pass->reached_begin; i < pass->reached_end; i++) {
         const gpunn_tensor *t = model->tensors[plan->reached[i]];
         if (*plan->first_write[i] == plan->was_reached[i]) continue;
         gpunn_status status = dev->backend->fill(dev->context, gpunn__gradient_of(t), 0, gpunn_tensor_bytes(t));
@@ -15567,14 +15869,27 @@ static GPUNN__STATUS gpunn__check_loss(const gpunn_tensor *loss)
                        gpunn_dtype_name(loss->dtype), gpunn__shape_text(loss, text));
 }
 
-/* Forward and backward of one training step, as args ask; with opt (prepared), gradients begin anew, unless parts have been
- * accumulated, and, with updates, its clipping and update follow. loss: NULL where the program has given gradients. */
-static GPUNN__STATUS gpunn__train(gpunn__plan *plan, gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt,
-                                  bool updates)
+/* A pass has run whose gradients, of values between, can be read. */
+static void gpunn__note_pass(gpunn_model *model, gpunn__plan *plan, int number)
 {
-    gpunn_model  *model = plan->outputs[0]->model;
-    gpunn_device *dev = model->dev;
-    if (plan->reached_count == 0 && !plan->differentiates)
+    const int *gradients = plan->passes[number].gradients;
+    for (int id = 0; id < plan->tensor_count && gradients; id++) plan->tensors[id].gradient_slot = gradients[id];
+    plan->passed = number;
+    if (number > 0) return;
+    plan->written = model->written;
+    plan->weights_version = model->state.weights_version;
+}
+
+/* Forward and backward of one training step, or a later pass of it, as args ask; with opt (prepared), gradients begin anew, unless
+ * parts have been accumulated, and, with updates, its clipping and update follow. loss: NULL where the program has given
+ * gradients. */
+static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *loss, const gpunn_backward_args *args,
+                                  gpunn_optimizer *opt, bool updates)
+{
+    gpunn_model     *model = plan->outputs[0]->model;
+    gpunn_device    *dev = model->dev;
+    gpunn__backpass *pass = &plan->passes[number];
+    if (pass->reached_begin == pass->reached_end && !pass->differentiates)
         return gpunn__fail(dev, GPUNN_ERR_STATE, "no gradient goes from the %s to a %stensor of gpunn_retain_grad: %s",
                            loss ? "loss" : "outputs",
                            args->inputs_only ? ""
@@ -15583,47 +15898,97 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, gpunn_tensor *loss, const g
                            gpunn__why_unreached(model, args));
     /* No sooner: a run that cannot be leaves gradients alone. */
     for (int i = 0; opt && opt->parts == 0 && i < opt->parameter_count; i++) opt->parameters[i]->grad_reached = false;
-    gpunn_status status = gpunn__settle_writes(model, plan);
+    gpunn_status status = gpunn__settle_writes(model, plan, pass);
     if (status != GPUNN_OK) return status;
-    model->state.step += !plan->evaluates;
-    model->state.draw = plan->evaluates ? model->state.draw + 1 : model->state.step << 24;
-    model->state.weights_version += !plan->evaluates; /* running statistics */
+    if (number == 0) gpunn__count_step(model, !plan->evaluates);
+    gpunn__note_pass(model, plan, number);
     if (dev->backend->execute == NULL) {
-        status = loss ? gpunn__run_training(loss, plan) : gpunn__run_steps(dev, plan, 0, plan->step_count);
-        for (int i = 0; i < plan->reached_count && status == GPUNN_OK; i++) model->tensors[plan->reached[i]]->grad_reached = true;
+        status = loss ? gpunn__run_training(loss, plan, pass) : gpunn__run_steps(dev, plan, 0, plan->step_count);
+        if (status != GPUNN_OK && number == 0) plan->passed = -1;
+        for (int i = pass->reached_begin; i < pass->reached_end && status == GPUNN_OK; i++)
+            model->tensors[plan->reached[i]]->grad_reached = true;
         return status == GPUNN_OK && updates ? gpunn__optimizer_update(opt, opt->parts + 1, true) : status;
     }
-    gpunn_run run = gpunn__whole_run(model, plan);
+    gpunn_run run = gpunn__whole_run(model, plan, pass);
     size_t    bytes;
     if (loss && (!(opt && opt->group) || gpunn__in_ranks(opt->group, dev)))
         run.loss = (const float *)gpunn__memory_of(loss, false, &bytes);
     if (loss && model->precision == GPUNN_PRECISION_F16) run.loss_gradient = gpunn__loss_gradient(model);
-    for (int i = 0; i < plan->reached_count; i++) model->tensors[plan->reached[i]]->grad_reached = true;
+    for (int i = pass->reached_begin; i < pass->reached_end; i++) model->tensors[plan->reached[i]]->grad_reached = true;
     if (opt) status = gpunn__optimizer_collect(opt, &run, loss, updates);
     if (status == GPUNN_OK) {
         status = gpunn__execute(dev, &run, opt ? "gpunn_train_step" : loss ? "gpunn_backward" : "gpunn_backward_from");
         if (run.exchange_count > 0) opt->group->broken = status; /* the others wait for what does not come */
     }
-    plan->captured = run.captured;
-    for (int i = 0; i < plan->reached_count && status != GPUNN_OK; i++)
+    pass->captured = run.captured;
+    if (status == GPUNN_ERR_MEMORY || (status != GPUNN_OK && number == 0)) plan->passed = number - 1;
+    for (int i = pass->reached_begin; i < pass->reached_end && status != GPUNN_OK; i++)
         model->tensors[plan->reached[i]]->grad_reached = plan->was_reached[i];
-    if (status == GPUNN_ERR_MEMORY) model->state.step -= !plan->evaluates; /* the call made again drops the same */
+    if (status == GPUNN_ERR_MEMORY && number == 0) model->state.step -= !plan->evaluates; /* the call made again drops the same */
     if (updates && status == GPUNN_OK) gpunn__optimizer_advance(opt);
     return status;
 }
 
+/* The place of a loss among a plan's, behind the pass that ran last; 0: it is not there. */
+static int gpunn__pass_of(const gpunn__plan *plan, const gpunn_tensor *loss)
+{
+    for (int i = plan->passed + 1; i < plan->pass_count; i++)
+        if (plan->outputs[i] == loss) return i;
+    return 0;
+}
+
+/* The pass of a loss that goes on from the last forward pass; 0 after an error. */
+static int gpunn__retained_pass(gpunn_tensor *loss, const gpunn__request *request)
+{
+    gpunn_model       *model = loss->model;
+    gpunn_device      *dev = model->dev;
+    const gpunn__plan *plan = model->last;
+    const char        *fault = NULL;
+    bool               named = false;
+    for (const gpunn__plan *any = model->plans; any; any = any->next)
+        for (int i = 1; i < any->pass_count; i++) named = named || any->outputs[i] == loss;
+    if (!named)
+        fault = "no gpunn_backward has named it in .then since the model was built or changed";
+    else if (plan == NULL || plan->pass_count == 1 || plan->generation != model->generation)
+        fault = "what it left has been overwritten by another run";
+    else if (plan->written != model->written || plan->weights_version != model->state.weights_version ||
+             plan->lending != model->lending)
+        fault = "an input, a parameter or a state has changed since";
+    else if (plan->passed < 0)
+        fault = "it has failed";
+    else if (gpunn__pass_of(plan, loss) == 0)
+        fault = "its gradients, or those of a loss behind it in .then, have been computed";
+    else if (dev->backend->capturing && dev->backend->capturing(dev->context))
+        fault = "the program's stream is being captured";
+    else if (plan->scope != gpunn__scope(request) || plan->evaluates != request->evaluates)
+        fault = "its .mode, .optimizer and .inputs_only were others";
+    if (fault == NULL) return gpunn__pass_of(plan, loss);
+    (void)gpunn__fail(
+        dev, GPUNN_ERR_STATE,
+        "gpunn_backward: there is no forward pass for '%s' to go on from: %s; leave .retained out, or name the loss in .then "
+        "of the gpunn_backward right before",
+        gpunn__called(loss), fault);
+    return 0;
+}
+
 static GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt, bool updates)
 {
-    gpunn_status status = gpunn__check_loss(loss);
+    gpunn_tensor *losses[1 + GPUNN_MAX_LOSSES] = {loss};
+    int           count = 1, number = 0;
+    gpunn_status  status = gpunn__check_loss(loss);
+    for (; status == GPUNN_OK && count <= GPUNN_MAX_LOSSES && args->then[count - 1]; count++)
+        status = gpunn__check_loss(losses[count] = args->then[count - 1]);
     if (status != GPUNN_OK) return status;
     gpunn_model   *model = loss->model;
     gpunn_device  *dev = model->dev;
-    gpunn__request request = gpunn__ask(&loss, 1, GPUNN__TRAIN);
+    gpunn__request request = gpunn__ask(losses, count, GPUNN__TRAIN);
     request.opt = args->optimizer;
     request.inputs_only = args->inputs_only;
     request.evaluates = args->mode == GPUNN_MODE_EVALUATION;
-    gpunn__plan *plan = gpunn__plan_for(model, &request);
-    return plan ? gpunn__train(plan, loss, args, opt, updates) : dev->error.status;
+    if (gpunn__check_outputs(model, "gpunn_backward", losses, count) != GPUNN_OK) return dev->error.status;
+    if (args->retained && (number = gpunn__retained_pass(loss, &request)) == 0) return dev->error.status;
+    gpunn__plan *plan = args->retained ? model->last : gpunn__plan_for(model, &request);
+    return plan ? gpunn__train(plan, number, loss, args, opt, updates) : dev->error.status;
 }
 
 #define GPUNN__BAD_MODE "%s: mode %d is none; use GPUNN_MODE_TRAINING or GPUNN_MODE_EVALUATION"
@@ -15640,6 +16005,10 @@ GPUNN_API gpunn_status gpunn_backward_(gpunn_tensor *loss, gpunn_backward_args a
                            function);
     if (args.optimizer && loss && args.optimizer->model != loss->model)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the loss is of another model than the optimizer", function);
+    if (args.retained && args.then[0])
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "%s: retained and then exclude each other; the first gpunn_backward names all losses in then",
+                           function);
     if (args.optimizer) status = gpunn__optimizer_prepare(args.optimizer);
     return status == GPUNN_OK ? gpunn__gradients(loss, &args, NULL, false) : status;
 }
@@ -15699,8 +16068,9 @@ GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const v
     gpunn__plan   *plan = gpunn__plan_for(model, &request);
     if (plan == NULL) return dev->error.status;
     status = gpunn__seed(model, plan, caller, gradients);
-    const gpunn_backward_args args = {0, GPUNN_MODE_TRAINING, NULL, false};
-    return status == GPUNN_OK ? gpunn__train(plan, NULL, &args, NULL, false) : status;
+    gpunn_backward_args args;
+    memset(&args, 0, sizeof args);
+    return status == GPUNN_OK ? gpunn__train(plan, 0, NULL, &args, NULL, false) : status;
 }
 
 GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model)
@@ -16008,6 +16378,7 @@ static GPUNN__STATUS gpunn__shape_of(const gpunn_tensor *t, const char *caller, 
 /* Notes the shape of what an input holds, and its batch. */
 static void gpunn__hold(gpunn_tensor *t, const int64_t *held)
 {
+    t->model->written++;
     t->batch = 1;
     for (int i = 0; i < t->rank; i++) {
         t->held[i] = held[i];
@@ -16069,6 +16440,7 @@ GPUNN_API gpunn_status gpunn_reset_states(gpunn_model *model)
     if (status != GPUNN_OK) return status;
     float *staging = (float *)gpunn__realloc(model->dev, NULL, 0, GPUNN__STAGING * sizeof(float));
     if (staging == NULL) return GPUNN_ERR_MEMORY;
+    model->written++;
     for (int id = 0; id < model->tensor_count && status == GPUNN_OK; id++)
         if (model->tensors[id]->state)
             status = gpunn__fill_tensor(model->tensors[id], gpunn__weights(model->tensors[id]), staging);
@@ -16098,6 +16470,7 @@ GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t byt
     }
     gpunn_status status = gpunn__commit(t->model);
     if (status != GPUNN_OK) return status;
+    t->model->written += t->state;
     if (!t->state) GPUNN__WEIGHTS_CHANGED(t->model);
     return gpunn__upload_weights(t->model, gpunn__weights(t), (const float *)host, (int64_t)(bytes / sizeof(float)));
 }
@@ -16316,48 +16689,36 @@ typedef struct gpunn__inspection {
     bool                      ended; /* by on_layer */
 } gpunn__inspection;
 
-static void gpunn__count_number(gpunn_layer_statistics *s, float value, double *squares)
-{
-    const char *fault = gpunn__not_finite(&value, sizeof value);
-    s->zeros += value == 0;
-    s->nans += fault && fault[0] == 'N';
-    s->infinities += fault && fault[0] != 'N';
-    if (fault) return;
-    int64_t finite = s->count - s->nans - s->infinities;
-    double  delta = (double)value - s->mean;
-    s->mean += delta / (double)finite;
-    *squares += delta * ((double)value - s->mean);
-    if (finite == 1 || (double)value < s->min) s->min = (double)value;
-    if (finite == 1 || (double)value > s->max) s->max = (double)value;
-}
-
 /* Tells of a float value in the device's memory; others are left out. */
 static GPUNN__STATUS gpunn__tell(gpunn__inspection *in, const char *op, const char *layer, const char *gradient_of,
                                  const void *data, gpunn_dtype dtype, int64_t count)
 {
-    char                   piece[16384];
     gpunn_device          *dev = in->model->dev;
-    const size_t           width = gpunn_dtype_size(dtype);
+    gpunn_value_sums       parts[GPUNN_SUM_PARTS];
     gpunn_layer_statistics s;
-    double                 squares = 0;
+    double                 sum = 0, squares = 0;
     if (data == NULL || (dtype != GPUNN_F32 && dtype != GPUNN_F16 && dtype != GPUNN_BF16) || in->ended) return GPUNN_OK;
+    gpunn_status status = dev->backend->value_sums(dev->context, data, dtype, count, parts);
+    if (status != GPUNN_OK) return gpunn__backend_fail(dev, "gpunn_inspect", status);
     memset(&s, 0, sizeof s);
     s.op = op;
     s.layer = layer;
     s.gradient_of = gradient_of;
-    for (int64_t at = 0, n; at < count; at += n) {
-        n = count - at < (int64_t)(sizeof piece / width) ? count - at : (int64_t)(sizeof piece / width);
-        gpunn_status status = dev->backend->download(dev->context, piece, (const char *)data + (size_t)at * width,
-                                                     (size_t)n * width);
-        if (status != GPUNN_OK) return gpunn__backend_fail(dev, "gpunn_inspect", status);
-        for (int64_t i = 0; i < n; i++) {
-            s.count++;
-            gpunn__count_number(&s, gpunn__widened(dtype, piece + (size_t)i * width), &squares);
-        }
+    s.count = count;
+    s.min = s.max = NAN;
+    for (int i = 0; i < GPUNN_SUM_PARTS; i++) {
+        const gpunn_value_sums *part = &parts[i];
+        s.zeros += (int64_t)part->zeros;
+        s.nans += (int64_t)part->nans;
+        s.infinities += (int64_t)part->infinities;
+        sum += part->sum;
+        squares += part->squares;
+        if (part->finite > 0 && !(s.min <= part->min)) s.min = part->min;
+        if (part->finite > 0 && !(s.max >= part->max)) s.max = part->max;
     }
-    int64_t finite = s.count - s.nans - s.infinities;
-    s.deviation = finite ? sqrt(squares / (double)finite) : NAN;
-    if (finite == 0) s.mean = s.min = s.max = NAN;
+    const double finite = (double)(count - s.nans - s.infinities), mean = sum / finite, variance = squares / finite - mean * mean;
+    s.mean = finite > 0 ? mean : NAN;
+    s.deviation = finite > 0 ? sqrt(variance > 0 ? variance : 0) : NAN;
     in->ended = !in->args->on_layer(in->args->user, &s);
     return GPUNN_OK;
 }
@@ -16410,12 +16771,13 @@ static GPUNN__STATUS gpunn__inspect_steps(gpunn__inspection *in, const gpunn_ten
     gpunn_status  status = gpunn__plan_bind(in->model, in->plan);
     in->model->last = NULL;
     if (status == GPUNN_OK && in->plan->half) status = gpunn__round_weights(in->model);
-    if (status == GPUNN_OK) status = gpunn_zero_grad(in->model);
-    if (status == GPUNN_OK) status = gpunn__settle_writes(in->model, in->plan);
+    if (status == GPUNN_OK && !in->args->forward_only) status = gpunn_zero_grad(in->model);
+    if (status == GPUNN_OK) status = gpunn__settle_writes(in->model, in->plan, &in->plan->passes[0]);
     if (status == GPUNN_OK) status = gpunn__tell_sources(in, loss);
     for (int i = 0; i < in->plan->step_count && status == GPUNN_OK && !in->ended; i++) {
         status = gpunn__run_steps(dev, in->plan, i, i + 1);
-        if (status == GPUNN_OK) status = gpunn__tell_step(in, &in->plan->steps[i]);
+        const bool repeated = i >= in->plan->forward_count && !in->plan->steps[i].backward;
+        if (status == GPUNN_OK && !repeated) status = gpunn__tell_step(in, &in->plan->steps[i]);
     }
     return status;
 }
@@ -16459,7 +16821,7 @@ static GPUNN__STATUS gpunn__inspect_apart(gpunn__inspection *in, const gpunn_ten
 
 GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args args)
 {
-    gpunn_status status = gpunn__check_loss(loss);
+    gpunn_status status = loss && args.forward_only ? GPUNN_OK : gpunn__check_loss(loss);
     if (status != GPUNN_OK) return status;
     gpunn_model  *model = loss->model;
     gpunn_device *dev = model->dev;
@@ -16468,7 +16830,7 @@ GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args arg
     if ((int)args.mode < GPUNN_MODE_TRAINING || args.mode > GPUNN_MODE_EVALUATION)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, GPUNN__BAD_MODE, "gpunn_inspect", (int)args.mode);
     const gpunn_kernel_set *kernels = model->kernels;
-    gpunn__request          request = gpunn__ask(&loss, 1, GPUNN__TRAIN);
+    gpunn__request          request = gpunn__ask(&loss, 1, args.forward_only ? GPUNN__TRAIN_FORWARD : GPUNN__TRAIN);
     request.evaluates = args.mode == GPUNN_MODE_EVALUATION;
     const int64_t batch = gpunn__batch_for(model, &request);
     if (batch == 0) return dev->error.status;
@@ -16483,7 +16845,7 @@ GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args arg
     gpunn__inspection inspection = {model, plan, &args, false};
     status = gpunn__inspect_apart(&inspection, loss);
     gpunn__plan_free(dev, plan);
-    for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->grad_reached = false;
+    for (int id = 0; id < model->tensor_count && !args.forward_only; id++) model->tensors[id]->grad_reached = false;
     return status;
 }
 
@@ -22404,8 +22766,10 @@ static void gpunn__norm_forward_unit(const gpunn__norm *b, int64_t first, int64_
             mean = moments[i].mean;
             variance = moments[i].square / moments[i].count;
             double unbiased = moments[i].square / (moments[i].count - 1);
-            b->running_mean[c] = (float)((1 - b->momentum) * (double)b->running_mean[c] + b->momentum * mean);
-            b->running_var[c] = (float)((1 - b->momentum) * (double)b->running_var[c] + b->momentum * unbiased);
+            if (b->running_mean)
+                b->running_mean[c] = (float)((1 - b->momentum) * (double)b->running_mean[c] + b->momentum * mean);
+            if (b->running_var)
+                b->running_var[c] = (float)((1 - b->momentum) * (double)b->running_var[c] + b->momentum * unbiased);
         } else {
             mean = (double)b->running_mean[c];
             variance = (double)b->running_var[c];
@@ -24667,6 +25031,54 @@ GPUNN__VECTORIZED(gpunn__squares_task, (void *arg, int thread, int threads), (ar
     }
 }
 
+typedef struct gpunn__counted {
+    const float      *x;
+    int64_t           count, part;
+    gpunn_value_sums *sums;
+} gpunn__counted;
+
+/* By their bits, which tell NaN whatever a compiler takes for granted. */
+static gpunn_value_sums gpunn__sum_values(const float *x, int64_t count)
+{
+    gpunn_value_sums s = {0, 0, 0, 0, 0, 0, INFINITY, -INFINITY};
+    for (int64_t i = 0; i < count; i++) {
+        const uint32_t size = gpunn__bits_of(x[i]) & 0x7FFFFFFF;
+        const double   value = (double)x[i];
+        s.zeros += size == 0;
+        s.nans += size > 0x7F800000;
+        s.infinities += size == 0x7F800000;
+        if (size >= 0x7F800000) continue;
+        s.finite++;
+        s.sum += value;
+        s.squares += value * value;
+        s.min = value < s.min ? value : s.min;
+        s.max = value > s.max ? value : s.max;
+    }
+    return s;
+}
+
+static void gpunn__value_sums_task(void *arg, int thread, int threads)
+{
+    const gpunn__counted *c = (const gpunn__counted *)arg;
+    int64_t               begin, end;
+    gpunn__cpu_part(GPUNN_SUM_PARTS, 1, threads, thread, &begin, &end);
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t left = c->count - i * c->part;
+        c->sums[i] = gpunn__sum_values(c->x + i * c->part, left < 0 ? 0 : gpunn__least(left, c->part));
+    }
+}
+
+static GPUNN__STATUS gpunn__cpu_value_sums(void *context, const void *values, gpunn_dtype dtype, int64_t count,
+                                           gpunn_value_sums parts[GPUNN_SUM_PARTS])
+{
+    gpunn__counted    c = {(const float *)values, count, (count + GPUNN_SUM_PARTS - 1) / GPUNN_SUM_PARTS, parts};
+    gpunn__cpu_before before = gpunn__cpu_begin(context);
+    (void)dtype; /* F32 */
+    gpunn_parallel(gpunn__cpu_threads((const gpunn__cpu *)context, count), gpunn__value_sums_task, &c);
+    gpunn__cpu_end(before);
+    return GPUNN_OK;
+}
+
 static GPUNN__STATUS gpunn__cpu_sum_of_squares(void *context, const float *values, int64_t count, double *result)
 {
     gpunn__span s;
@@ -24961,6 +25373,7 @@ static const gpunn_backend *gpunn__cpu_backend(void)
         gpunn__cpu_run,
         gpunn__cpu_update,
         gpunn__cpu_sum_of_squares,
+        gpunn__cpu_value_sums,
         gpunn__cpu_scale,
         gpunn__cpu_convert,
         NULL,
@@ -25231,10 +25644,8 @@ static void gpunn__forget_runs(gpunn_optimizer *opt, const gpunn_group *leaves)
     gpunn_device *dev = opt->model->dev;
     if (opt->captured) dev->backend->forget(dev->context, opt->captured);
     opt->captured = NULL;
-    for (gpunn__plan *plan = gpunn__in_ranks(leaves, dev) ? opt->model->plans : NULL; plan; plan = plan->next) {
-        if (plan->captured) dev->backend->forget(dev->context, plan->captured);
-        plan->captured = NULL;
-    }
+    for (gpunn__plan *plan = gpunn__in_ranks(leaves, dev) ? opt->model->plans : NULL; plan; plan = plan->next)
+        gpunn__plan_forget(dev, plan);
 }
 
 /* Drops the plans that serve nobody else; but the last one's values may still be read. */
@@ -26015,14 +26426,14 @@ static GPUNN__STATUS gpunn__train_together(gpunn_optimizer *opt, gpunn_tensor *l
 
 /* The same of GPUs that exchange by themselves, in the run: before it the ranks have agreed. A loss that is not finite is noted by
  * all GPUs, and known to each host sooner or later: the first that tells of it tells all. */
-static GPUNN__STATUS gpunn__train_joined(gpunn_optimizer *opt, gpunn_tensor *loss, bool updates, gpunn_status status)
+static GPUNN__STATUS gpunn__train_joined(gpunn_optimizer *opt, gpunn_tensor *loss, const gpunn_backward_args *backward,
+                                         bool updates, gpunn_status status)
 {
-    static const char         function[] = "gpunn_train_step";
-    const gpunn_backward_args backward = {0, GPUNN_MODE_TRAINING, opt, false};
-    gpunn_device             *dev = opt->model->dev;
-    const int64_t             agreed = opt->group->agreed;
+    static const char function[] = "gpunn_train_step";
+    gpunn_device     *dev = opt->model->dev;
+    const int64_t     agreed = opt->group->agreed;
     if (status == GPUNN_OK) status = gpunn__earlier_runs(dev, function);
-    if (status == GPUNN_OK) status = gpunn__gradients(loss, &backward, opt, updates);
+    if (status == GPUNN_OK) status = gpunn__gradients(loss, backward, opt, updates);
     if (status != GPUNN_OK && opt->group->agreed == agreed) status = gpunn__agree_on_update(opt, status, NULL);
     if (status != GPUNN_ERR_NUMERIC) return status;
     gpunn_run run; /* takes this rank's own note */
@@ -26044,11 +26455,13 @@ GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *los
     if (args.accumulate < 0)
         return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT, "%s: accumulate is %d; give the number of calls for one update",
                            function, args.accumulate);
-    gpunn_backward_args backward = {0, GPUNN_MODE_TRAINING, opt, false};
-    gpunn_status        status = gpunn__optimizer_prepare(opt);
-    const bool          updates = opt->parts + 1 >= args.accumulate;
+    gpunn_backward_args backward;
+    memset(&backward, 0, sizeof backward);
+    backward.optimizer = opt;
+    gpunn_status status = gpunn__optimizer_prepare(opt);
+    const bool   updates = opt->parts + 1 >= args.accumulate;
     if (gpunn__in_ranks(opt->group, opt->model->dev))
-        status = gpunn__train_joined(opt, loss, updates, status);
+        status = gpunn__train_joined(opt, loss, &backward, updates, status);
     else {
         if (status == GPUNN_OK) status = gpunn__gradients(loss, &backward, opt, updates && opt->group == NULL);
         if (opt->group) status = gpunn__train_together(opt, loss, updates, status);

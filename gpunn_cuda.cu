@@ -7101,8 +7101,10 @@ __device__ __forceinline__ void gpunn__norm_near_pack(const gpunn__norm &b, int6
 __device__ __forceinline__ void gpunn__norm_note(const gpunn__norm &b, int64_t c, float near_by, float center, float square)
 {
     double share = (double)b.momentum, values = (double)b.n * (double)b.inner, unbiased = (double)square / (values - 1);
-    b.running_mean[c] = (float)((1 - share) * (double)b.running_mean[c] + share * ((double)near_by + (double)center));
-    b.running_var[c] = (float)((1 - share) * (double)b.running_var[c] + share * unbiased);
+    if (b.running_mean) {
+        b.running_mean[c] = (float)((1 - share) * (double)b.running_mean[c] + share * ((double)near_by + (double)center));
+        b.running_var[c] = (float)((1 - share) * (double)b.running_var[c] + share * unbiased);
+    }
     b.saved[c] = near_by + center;
     b.saved[b.channels + c] = 1 / sqrtf(square / (float)values + b.eps);
 }
@@ -10970,6 +10972,49 @@ static gpunn_status gpunn__cuda_sum_of_squares(void *context, const float *value
     return GPUNN_OK;
 }
 
+/* Of what a block reads, by its bits. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__value_sums_kernel(const void *x, gpunn_dtype dtype, int64_t count, gpunn_value_sums *parts)
+{
+    GPUNN__FOLLOW();
+    double kinds[6] = {0}; /* finite, zeros, NaN, infinities, their sum, their squares */
+    float  least = INFINITY, most = -INFINITY;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x) {
+        const float    value = gpunn__load(x, dtype, i);
+        const unsigned size = __float_as_uint(value) & 0x7FFFFFFF;
+        kinds[1] += size == 0;
+        kinds[2] += size > 0x7F800000;
+        kinds[3] += size == 0x7F800000;
+        if (size >= 0x7F800000) continue;
+        kinds[0] += 1;
+        kinds[4] += (double)value;
+        kinds[5] += (double)value * (double)value;
+        least = fminf(least, value);
+        most = fmaxf(most, value);
+    }
+    for (int k = 0; k < 6; k++) kinds[k] = gpunn__block_reduce(kinds[k], gpunn__add());
+    most = gpunn__block_reduce(most, gpunn__larger());
+    least = -gpunn__block_reduce(-least, gpunn__larger());
+    if (threadIdx.x == 0)
+        parts[blockIdx.x] = {kinds[0], kinds[1], kinds[2], kinds[3], kinds[4], kinds[5], (double)least, (double)most};
+}
+
+static gpunn_status gpunn__cuda_value_sums(void *context, const void *values, gpunn_dtype dtype, int64_t count,
+                                           gpunn_value_sums parts[GPUNN_SUM_PARTS])
+{
+    gpunn__cuda   *cuda = (gpunn__cuda *)context;
+    const unsigned most = gpunn__blocks(cuda, count, 1), blocks = most < GPUNN_SUM_PARTS ? most : GPUNN_SUM_PARTS;
+    static_assert(sizeof(gpunn_value_sums) * GPUNN_SUM_PARTS <= GPUNN__PARTIALS_BYTES, "they stand in cuda->partials");
+    memset(parts, 0, GPUNN_SUM_PARTS * sizeof *parts);
+    GPUNN__ENTER(cuda);
+    GPUNN__TRY(gpunn__outside_capture(cuda, "copy to the host"));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__value_sums_kernel, blocks, GPUNN__THREADS, values, dtype, count,
+                             (gpunn_value_sums *)(void *)cuda->partials));
+    GPUNN__CUDA(cuda, cudaMemcpyAsync(parts, cuda->partials, blocks * sizeof *parts, cudaMemcpyDeviceToHost, cuda->stream));
+    GPUNN__CUDA(cuda, cudaStreamSynchronize(cuda->stream));
+    return GPUNN_OK;
+}
+
 static gpunn_status gpunn__cuda_scale(void *context, float *values, int64_t count, float scale, float limit)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
@@ -11756,6 +11801,7 @@ const gpunn_backend GPUNN__BACKEND_NAME = {
     gpunn__cuda_run,
     gpunn__cuda_update,
     gpunn__cuda_sum_of_squares,
+    gpunn__cuda_value_sums,
     gpunn__cuda_scale,
     gpunn__cuda_convert,
     gpunn__cuda_channels_last,

@@ -1,13 +1,14 @@
-/* resnet18.c - torchvision's ResNet-18: weights of another task, a new head for five classes, inference, training, times.
+/* resnet18.c - torchvision's ResNet-18: weights of another task, a new head for five classes, inference, training, saliency, times.
  *
  * Shows: residual blocks, torchvision's weights by their names, a replaced head, frozen layers, batches to the device and results
- *        back, the same model on CPU and GPU.
+ *        back, gradients of the images alone, the same model on CPU and GPU.
  * Build: cc -O3 -march=native -I. examples/resnet18.c -o resnet18 -lm
  *        nvcc -O3 -arch=native -I. examples/resnet18.c gpunn_cuda.cu -o resnet18
  * Data:  python3 -c "import torchvision, safetensors.torch as s; s.save_file(torchvision.models.resnet18(weights='DEFAULT')
  *        .state_dict(), 'resnet18.safetensors')" writes weights trained on ImageNet; the images are simulated.
  * Run:   ./resnet18 [--weights resnet18.safetensors] [--train 40] [--all]             (--help explains all options)
- *        A head of other than five classes in the file is replaced by a new one.
+ *        A head of other than five classes in the file is replaced by a new one. --saliency FILE.pgm shows which pixels the ten images'
+ *        classes depend on.
  * Expect: scores of ten images; a loss that falls; milliseconds a batch on the CPU and, where there is one, on a GPU. */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GPUNN_IMPLEMENTATION
@@ -15,6 +16,7 @@
 
 #include "options.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +26,7 @@ enum { IMAGES = 1000, CHANNELS = 3, SIDE = 64, PIXELS = CHANNELS * SIDE * SIDE, 
 enum { BATCH = 10, TRAIN_BATCH = 32, TEST_IMAGES = 200, RUNS = 9 };
 
 typedef struct options {
-    const char *weights, *save;
+    const char *weights, *save, *saliency;
     int         steps, width;
     float       lr;
     bool        all, no_times;
@@ -32,7 +34,7 @@ typedef struct options {
 
 typedef struct network {
     gpunn_model  *model;
-    gpunn_tensor *image, *label, *logits, *loss, *accuracy;
+    gpunn_tensor *image, *label, *logits, *best, *loss, *accuracy; /* best: of each image the highest score, summed up */
 } network;
 
 static float   images[IMAGES][PIXELS];
@@ -96,6 +98,7 @@ static network build(gpunn_device *dev, int width)
         for (int index = 0; index < 2; index++) h = basic_block(h, stage, index, width << stage);
     h = gpunn_flatten(gpunn_adaptive_avg_pool2d(h, 1, 1));
     net.logits = gpunn_linear(h, "fc", .out_features = CLASSES);
+    net.best = gpunn_sum(gpunn_max(net.logits, GPUNN_AXES(1), false), GPUNN_ALL, false);
     net.loss = gpunn_cross_entropy(net.logits, net.label);
     net.accuracy = gpunn_accuracy(net.logits, net.label);
     return net;
@@ -154,6 +157,45 @@ static gpunn_status show_scores(const network *net)
         printf("\n");
     }
     return status;
+}
+
+/* ---- saliency ---- */
+/* Gray levels of one row of an image, then, behind it, of the largest of its channels' gradients. most: of all its gradients. */
+static void saliency_row(const float *image, const float *slopes, float most, unsigned char *gray)
+{
+    for (int x = 0; x < SIDE; x++) {
+        float light = 0, slope = 0;
+        for (int c = 0; c < CHANNELS; c++) {
+            light += (image[c * SIDE * SIDE + x] + 1) / (2 * CHANNELS);
+            slope = fmaxf(slope, fabsf(slopes[c * SIDE * SIDE + x]));
+        }
+        gray[x] = (unsigned char)(255 * light + 0.5f);
+        gray[SIDE + x] = (unsigned char)(most > 0 ? 255 * slope / most + 0.5f : 0);
+    }
+}
+
+/* How each image's highest score depends on its pixels, as a portable graymap. Parameters have no part in that, nor has training. */
+static gpunn_status write_saliency(const network *net, const char *path)
+{
+    static float slopes[BATCH][PIXELS];
+    gpunn_status status = gpunn_retain_grad(net->image) ? write_batch(net, 0, BATCH) : GPUNN_ERR_MEMORY;
+    if (status == GPUNN_OK) status = gpunn_backward(net->best, .mode = GPUNN_MODE_EVALUATION, .inputs_only = true);
+    if (status == GPUNN_OK) status = gpunn_read_grad(net->image, slopes, sizeof slopes);
+    FILE *file = status == GPUNN_OK ? fopen(path, "wb") : NULL;
+    if (file) fprintf(file, "P5 %d %d 255\n", 2 * SIDE, BATCH * SIDE);
+    for (int i = 0; i < BATCH && file; i++) {
+        unsigned char gray[2 * SIDE];
+        float         most = 0;
+        for (int p = 0; p < PIXELS; p++) most = fmaxf(most, fabsf(slopes[i][p]));
+        for (int y = 0; y < SIDE; y++) {
+            saliency_row(images[i] + y * SIDE, slopes[i] + y * SIDE, most, gray);
+            fwrite(gray, 1, sizeof gray, file);
+        }
+    }
+    const bool written = file && ferror(file) == 0;
+    if (status != GPUNN_OK || (file && fclose(file) == 0 && written)) return status;
+    fprintf(stderr, "resnet18: '%s' cannot be written\n", path);
+    return GPUNN_ERR_IO;
 }
 
 static gpunn_status train_step(const network *net, gpunn_optimizer *sgd, int step)
@@ -265,6 +307,7 @@ static gpunn_status run(gpunn_device *dev, const options *o)
     if (status == GPUNN_OK) status = show_scores(&net);
     if (status == GPUNN_OK && o->steps) status = train(&net, sgd, o->steps);
     if (status == GPUNN_OK && o->save) status = gpunn_save(net.model, o->save);
+    if (status == GPUNN_OK && o->saliency) status = write_saliency(&net, o->saliency);
     if (status == GPUNN_OK && !o->no_times) status = show_times(&net, sgd, dev, o);
     gpunn_optimizer_destroy(sgd);
     gpunn_model_destroy(net.model);
@@ -285,6 +328,7 @@ static void read_options(options *o, int argc, char **argv)
         {"--all", "trains every layer, not the head alone", .flag = &o->all},
         {"--lr X", "SGD's learning rate", .real = &o->lr, .lowest = 1e-9},
         {"--save FILE", "where the trained weights go (safetensors)", .text = &o->save, .written = true},
+        {"--saliency FILE", "where the images and what their classes depend on go (PGM)", .text = &o->saliency, .written = true},
         {"--width N", "channels of the first layer", .number = &o->width, .lowest = 1, .highest = 1024},
         {"--no-times", "does not time CPU and GPU", .flag = &o->no_times}};
     options_read(known, sizeof known / sizeof *known, argc, argv);

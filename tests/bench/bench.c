@@ -2,7 +2,7 @@
  *
  * Usage: bench NAME THREADS      prints: NAME THREADS median-ms minimum-ms peak-RSS-MiB
  * Names: sgemm1024 sgemm256 mlp20 lenet4 lenet128 mlp784 lstm gru resnet_forward resnet_train bert1 bert8 gpt register48
- *        register96 register192 cnn3d adam */
+ *        register96 register192 cnn3d adam; resnet18 gpt2 and, with each block recomputed, resnet18_recompute gpt2_recompute */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -52,6 +52,7 @@ int main(int argc, char **argv)
     w.dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1, .threads = threads);
     if (w.dev == NULL) die(&w);
     w.model = gpunn_model_create(w.dev);
+    w.recomputes = strstr(name, "_recompute") != NULL;
     if (strcmp(name, "sgemm1024") == 0)
         make_sgemm(&w, 1024);
     else if (strcmp(name, "sgemm256") == 0)
@@ -76,6 +77,10 @@ int main(int argc, char **argv)
         make_gpt(&w, 4, (transformer){.layers = 6, .width = 384, .heads = 6, .rows = 128, .tokens = 1024});
     else if (strncmp(name, "register", 8) == 0 && atoi(name + 8) > 0)
         make_register(&w, atoi(name + 8));
+    else if (strncmp(name, "resnet18", 8) == 0)
+        make_resnet(&w, 16, 224, 1000, true);
+    else if (strncmp(name, "gpt2", 4) == 0)
+        make_gpt(&w, 1, (transformer){.layers = 12, .width = 768, .heads = 12, .rows = 1024, .tokens = 50304});
     else if (strcmp(name, "cnn3d") == 0)
         make_cnn3d(&w, 4);
     else if (strcmp(name, "adam") == 0)

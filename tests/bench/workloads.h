@@ -10,10 +10,11 @@
 typedef struct workload {
     gpunn_device    *dev;
     gpunn_model     *model;
-    gpunn_tensor    *output; /* of a forward pass */
-    gpunn_tensor    *loss;   /* of a training step */
-    gpunn_optimizer *opt;    /* alone: an update */
-    uint32_t         inputs; /* so far */
+    gpunn_tensor    *output;     /* of a forward pass */
+    gpunn_tensor    *loss;       /* of a training step */
+    gpunn_optimizer *opt;        /* alone: an update */
+    uint32_t         inputs;     /* so far */
+    bool             recomputes; /* each block's values in the backward pass */
 } workload;
 
 static inline double now(void)
@@ -108,6 +109,12 @@ static inline gpunn_tensor *labels(workload *w, int64_t batch, int classes)
     return t;
 }
 
+/* Ends a block that began behind x. */
+static inline void end_block(workload *w, gpunn_tensor *x, gpunn_tensor *end)
+{
+    if (w->recomputes && gpunn_recompute(x, end) != GPUNN_OK) die(w);
+}
+
 static inline void make_mlp20(workload *w)
 {
     gpunn_tensor *x = input(w, "x", 32, GPUNN_SHAPE(GPUNN_BATCH, 20)), *t = input(w, "t", 32, GPUNN_SHAPE(GPUNN_BATCH, 1));
@@ -171,9 +178,10 @@ static inline void make_resnet(workload *w, int64_t batch, int side, int classes
             int  width = 64 << stage, stride = stage > 0 && block == 0 ? 2 : 1;
             char name[3][32];
             for (int i = 0; i < 3; i++) snprintf(name[i], sizeof name[i], "layer%d.%d.%d", stage + 1, block, i);
-            gpunn_tensor *inner = gpunn_relu(conv_bn(h, name[0], width, 3, stride, 1));
+            gpunn_tensor *inner = gpunn_relu(conv_bn(h, name[0], width, 3, stride, 1)), *first = h;
             inner = conv_bn(inner, name[1], width, 3, 1, 1);
             h = gpunn_relu(gpunn_add(inner, width != channels ? conv_bn(h, name[2], width, 1, stride, 0) : h));
+            end_block(w, first, h);
             channels = width;
         }
     h = gpunn_linear(gpunn_flatten(gpunn_adaptive_avg_pool2d(h, 1, 1)), "fc", .out_features = classes);
@@ -237,11 +245,13 @@ static inline void make_gpt(workload *w, int64_t batch, transformer m)
     gpunn_tensor *x = gpunn_embedding(tokens, "wte", .num_embeddings = m.tokens, .embedding_dim = m.width);
     x = gpunn_add(x, gpunn_parameter(w->model, "wpe", GPUNN_SHAPE(m.rows, m.width), normal));
     for (int i = 0; i < m.layers; i++) {
+        gpunn_tensor *first = x;
         gpunn_tensor *h = gpunn_reshape(named_linear(named_norm(x, i, "n1", 1e-5f), i, "qkv", 3 * m.width), heads);
         h = gpunn_reshape(gpunn_scaled_dot_product_attention(h, NULL, NULL, .is_causal = true), flat);
         x = gpunn_add(named_linear(h, i, "o", m.width), x);
         h = gpunn_gelu_tanh(named_linear(named_norm(x, i, "n2", 1e-5f), i, "f1", 4 * m.width));
         x = gpunn_add(named_linear(h, i, "f2", m.width), x);
+        end_block(w, first, x);
     }
     x = gpunn_reshape(gpunn_layer_norm(x, "n"), GPUNN_SHAPE(GPUNN_BATCH * m.rows, m.width));
     x = gpunn_linear(x, "head", .no_bias = true, .weight = gpunn_find(w->model, "wte.weight"));

@@ -2,7 +2,7 @@
 """Makes golden/resnet18.safetensors, what PyTorch computes with test_resnet18.py's weights: python3 tests/examples/make_resnet18.py
 
 Of the images of examples/resnet18.c and the network of width 8, in float64: the scores of the first ten, and the losses of 20 steps of
-the head alone and of all layers. With torchvision its names are compared with those of the network here."""
+the head alone and of all layers, and the saliency maps of two images. With torchvision its names are compared with those of the network here."""
 import os
 import struct
 import sys
@@ -94,6 +94,14 @@ def losses(every_layer):
     return result
 
 
+def saliency(count):
+    """The largest of the channels' gradients of each image's highest score, in gray levels."""
+    x = images(0, count)[0].requires_grad_()
+    network().eval()(x).amax(1).sum().backward()
+    slopes = x.grad.abs().amax(1)
+    return (255 * slopes / slopes.amax((1, 2), keepdim=True)).flatten().tolist()
+
+
 def main():
     try:
         import torchvision
@@ -103,7 +111,7 @@ def main():
         print("without torchvision, whose names are not compared")
     with torch.no_grad():
         scores = network().eval()(images(0, BATCH)[0]).flatten().tolist()
-    tensors = {"scores": scores, "head": losses(False), "all": losses(True)}
+    tensors = {"scores": scores, "head": losses(False), "all": losses(True), "saliency": saliency(2)}
     tensor_file.save(os.path.join(HERE, "golden", "resnet18.safetensors"), {
         name: ("F32", [len(values)], struct.pack("<%df" % len(values), *values)) for name, values in tensors.items()})
 

@@ -94,8 +94,9 @@ class Options(unittest.TestCase):
     def test_results_that_cannot_be_written(self):
         """Told before the work, not after it; and asking changes no file."""
         places = (("char_lstm", "--save"), ("char_lstm", "--checkpoint"), ("gpt2", "--save"), ("gpt2", "--checkpoint"), ("gpt2", "--logits"),
-                  ("resnet18", "--save"), ("roberta_classify", "--save"), ("roberta_classify", "--checkpoint"), ("run_model", "--output"),
-                  ("register3d", "--out"), ("tiny_imagenet", "--synthetic --out"), ("cifar10", "--synthetic --out"))
+                  ("resnet18", "--save"), ("resnet18", "--saliency"), ("roberta_classify", "--save"),
+                  ("roberta_classify", "--checkpoint"), ("run_model", "--output"), ("register3d", "--out"),
+                  ("tiny_imagenet", "--synthetic --out"), ("cifar10", "--synthetic --out"))
         with tempfile.TemporaryDirectory() as folder:
             for name, word in places:
                 done = run(name, *word.split(), os.path.join(folder, "none", "file"))

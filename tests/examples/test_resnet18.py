@@ -1,5 +1,5 @@
 """examples/resnet18.c against PyTorch (golden/resnet18.safetensors, make_resnet18.py): scores, losses of 20 steps of the head and of
-all layers, from weights that a counter makes; the replaced head, what is saved, and files that do not fit."""
+all layers, from weights that a counter makes; saliency maps; the replaced head, what is saved, and files that do not fit."""
 import os
 import re
 import struct
@@ -112,6 +112,18 @@ class Resnet18(unittest.TestCase):
         last = self.run_program("--weights", self.saved, "--train", "0")
         self.assertNotEqual(self.scores(last), self.scores(text))
         self.assertEqual(self.losses(last), [])
+
+    def test_saliency(self):
+        path = self.path + ".pgm"
+        text = self.run_with(self.weights, "--train", "0", "--saliency", path)
+        self.compare(self.scores(text), self.golden["scores"], 2e-5)
+        with open(path, "rb") as file:
+            head, pixels = file.readline(), file.read()
+        self.assertEqual((head, len(pixels)), (b"P5 128 640 255\n", 128 * 640))
+        maps = [level for row in range(2 * 64) for level in pixels[128 * row + 64:128 * row + 128]]
+        off = [abs(level - exact) for level, exact in zip(maps, self.golden["saliency"])]
+        self.assertGreater(max(maps), 250)
+        self.assertLess(sum(x > 1 for x in off), len(off) // 200)  # a relu or a maximum of another side
 
     def test_replaced_head(self):
         of_another_task = dict(weights(classes=1000), **{"bn1.num_batches_tracked": ("I64", [], bytes(8))})

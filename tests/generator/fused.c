@@ -24,6 +24,7 @@
     X(resnet_block_bf16, BF16, 0)      \
     X(resnet_wide_f32, F32, 0)         \
     X(resnet_wide_bf16, BF16, 1)       \
+    X(second_order_f32, F32, 0)        \
     X(swiglu_f32, F32, 0)              \
     X(swiglu_bf16, BF16, 0)            \
     X(transformer_block_f32, F32, 0)   \
@@ -536,6 +537,35 @@ static void test_seen(void **state)
     free(text);
 }
 
+/* Kernels that run again for the backward pass, where nothing is held for it, give it the same bytes. */
+static record run_recomputed(const subject *s, const test_backend *backend, bool recomputes)
+{
+    record      r = {NULL, 0};
+    net_of_spec n = open_net(s, backend, true, 2);
+    if (recomputes) OK(n.dev, gpunn_recompute(gpunn_input_at(n.model, 0), n.loss));
+    for (int i = 0; i < 2; i++) {
+        write_inputs(&n, 3, 17u + (uint32_t)i, classes_of(s));
+        OK(n.dev, settled(n.dev, gpunn_train_step(n.opt, n.loss)));
+        record_value(&r, &n, n.loss, "training");
+        record_gradients(&r, &n, "gradient");
+        OK(n.dev, gpunn_forward_training(n.outputs, n.output_count + 1));
+        for (int k = 0; k <= n.output_count; k++) record_value(&r, &n, n.outputs[k], "forward");
+    }
+    record_weights(&r, &n, 3);
+    counted.updates = 0;
+    close_net(&n);
+    return r;
+}
+
+static void test_recomputed(void **state)
+{
+    fixture       *f = *state;
+    const subject *s = f->data;
+    record         held = run_recomputed(s, f->backend, false), recomputed = run_recomputed(s, f->backend, true);
+    same_records(s->name, &recomputed, &held);
+    end_record(&held), end_record(&recomputed);
+}
+
 /* A label that is no class changes no weight. */
 static void test_labels(void **state)
 {
@@ -589,6 +619,7 @@ int main(void)
     for (int i = 0; i < COUNT(subjects); i++) {
         const subject *s = &subjects[i];
         count += test_of(tests + count, s, "equals unfused", test_equal);
+        count += test_of(tests + count, s, "recomputed", test_recomputed);
         if (s->precision == GPUNN_PRECISION_F32) count += test_of(tests + count, s, "looked into", test_seen);
         if (s->precision == GPUNN_PRECISION_F32) count += test_of(tests + count, s, "labels", test_labels);
     }

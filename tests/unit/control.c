@@ -554,8 +554,8 @@ static void test_frozen_statistics(void **state)
 /* ---- inspecting ---- */
 typedef struct seen {
     int    values, gradients, told;
-    double mean, zeros; /* of relu's result */
-    bool   parameter;   /* a gradient of fc1.weight has been told */
+    double mean, zeros, deviation, min, max; /* of relu's result */
+    bool   parameter;                        /* a gradient of fc1.weight has been told */
 } seen;
 static bool on_layer(void *user, const gpunn_layer_statistics *layer)
 {
@@ -565,7 +565,8 @@ static bool on_layer(void *user, const gpunn_layer_statistics *layer)
     s->gradients += layer->gradient_of != NULL;
     s->parameter = s->parameter || (layer->gradient_of && strcmp(layer->gradient_of, "fc1.weight") == 0);
     if (layer->gradient_of == NULL && strcmp(layer->op, "relu") == 0)
-        s->mean = layer->mean, s->zeros = (double)layer->zeros / (double)layer->count;
+        s->mean = layer->mean, s->zeros = (double)layer->zeros / (double)layer->count, s->deviation = layer->deviation,
+        s->min = layer->min, s->max = layer->max;
     return layer->nans == 0;
 }
 
@@ -608,7 +609,8 @@ static void test_check_nan(void **state)
     seen          s = {0};
     OK(dev, write_floats(x, values, 8));
     OK(dev, gpunn_inspect(loss, .on_layer = on_layer, .user = &s));
-    assert_true(fabs(s.mean - 2) < 1e-6 && fabs(s.zeros - 0.375) < 1e-6);
+    assert_true(fabs(s.mean - 2) < 1e-6 && fabs(s.zeros - 0.375) < 1e-6 && s.min == 0 && s.max == 9);
+    assert_true(fabs(s.deviation - sqrt(100.0 / 8 - 4)) < 1e-6); /* of 4, 0, 9, 0, 1, 1, 1, 0 */
     OK(dev, gpunn_check_nan(loss));
     FAILS(dev, gpunn_check_nan(steep), GPUNN_ERR_NUMERIC, "sqrt 'steep' gives a gradient with", "NaN");
     FAILS(dev, gpunn_check_nan(log), GPUNN_ERR_NUMERIC, "log has 0 NaN and 8 infinite of 8");
@@ -620,6 +622,312 @@ static void test_check_nan(void **state)
     values[3] = NAN;
     OK(dev, write_floats(weight, values, 8));
     FAILS(dev, gpunn_check_nan(loss), GPUNN_ERR_NUMERIC, "parameter 'fc1.weight'", "1 NaN");
+}
+
+/* Many values, of which each part has its share; a forward pass alone, of what is no loss, leaves gradients alone. */
+static void test_inspect_forward(void **state)
+{
+    enum { MANY = 50000 };
+    fixture      *f = *state;
+    gpunn_device *dev = f->dev;
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
+    gpunn_tensor *w = gpunn_parameter(f->model, "w", GPUNN_SHAPE(1), (gpunn_init){GPUNN_INIT_CONSTANT, 1, 0});
+    gpunn_tensor *y = gpunn_relu(gpunn_mul(x, w)), *loss = gpunn_mean(y, GPUNN_ALL, false);
+    float        *values = test_randoms(MANY, 9, 1), before, after;
+    double        sum = 0, squares = 0, zeros = 0, most = 0;
+    for (int i = 0; i < MANY; i++) {
+        values[i] = 3 * values[i] + 1;
+        const double value = values[i] > 0 ? (double)values[i] : 0;
+        sum += value, squares += value * value, zeros += value == 0, most = fmax(most, value);
+    }
+    OK(dev, write_floats(x, values, MANY));
+    OK(dev, gpunn_backward(loss));
+    OK(dev, gpunn_read_grad(w, &before, sizeof before));
+    seen s = {0};
+    OK(dev, gpunn_inspect(y, .on_layer = on_layer, .user = &s, .forward_only = true, .mode = GPUNN_MODE_EVALUATION));
+    assert_int_equal(s.values, 4);
+    assert_int_equal(s.gradients, 0);
+    const double mean = sum / MANY;
+    assert_true(fabs(s.mean - mean) < 1e-6 && fabs(s.zeros - zeros / MANY) < 1e-9 && s.min == 0 && s.max == most);
+    assert_true(fabs(s.deviation - sqrt(squares / MANY - mean * mean)) < 1e-6);
+    OK(dev, gpunn_read_grad(w, &after, sizeof after));
+    assert_true(before == after);
+    FAILS(dev, gpunn_inspect(y, .on_layer = on_layer, .user = &s), GPUNN_ERR_SHAPE, "gpunn_mean");
+    FAILS(NULL, gpunn_inspect(NULL, .on_layer = on_layer, .user = &s, .forward_only = true), GPUNN_ERR_ARGUMENT, "NULL");
+    free(values);
+}
+
+/* ---- recomputing ---- */
+enum { WIDE = 8, BLOCKS = 3, PLAIN = 0, IN_ONE, IN_PARTS };
+
+/* One block with all that a backward step may want, with what is drawn and what is counted in a run. *middle: a value of it. */
+static gpunn_tensor *block(gpunn_tensor *x, int number, gpunn_tensor **middle)
+{
+    char names[5][16];
+    for (int i = 0; i < 5; i++) (void)snprintf(names[i], sizeof names[i], "b%d.%d", number, i);
+    gpunn_tensor *h = gpunn_conv2d(x, names[0], .out_channels = WIDE, .kernel_size = 3, .padding = 1);
+    *middle = h = gpunn_relu(gpunn_add(gpunn_batch_norm2d(h, names[1]), x));
+    h = gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 2, 4, 16));
+    h = gpunn_scaled_dot_product_attention(h, h, h, .dropout_p = 0.2f);
+    h = gpunn_flatten(gpunn_max_pool2d(h, .kernel_size = 2));
+    h = gpunn_dropout(gpunn_layer_norm(h, names[2]), 0.3f);
+    h = gpunn_mul(gpunn_gelu_tanh(gpunn_linear(h, names[3], .out_features = WIDE * 16)), gpunn_rand_like(gpunn_flatten(x)));
+    h = gpunn_softmax(gpunn_linear(h, names[4], .out_features = WIDE * 16), -1);
+    return gpunn_add(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, WIDE, 4, 4)), x);
+}
+
+static gpunn_tensor *deep_make(gpunn_device *dev, gpunn_model *model, int parts, gpunn_tensor **x)
+{
+    *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2, 4, 4));
+    gpunn_tensor *stem = gpunn_conv2d(*x, "stem", .out_channels = WIDE, .kernel_size = 3, .padding = 1), *h = stem,
+                 *middle[BLOCKS];
+    for (int i = 0; i < BLOCKS; i++) {
+        gpunn_tensor *first = h;
+        h = block(h, i, &middle[i]);
+        if (parts == IN_PARTS) OK(dev, gpunn_recompute(first, h));
+    }
+    if (parts == IN_ONE) OK(dev, gpunn_recompute(stem, h));
+    gpunn_tensor *series = gpunn_reshape(gpunn_add(h, middle[0]), GPUNN_SHAPE(GPUNN_BATCH, WIDE, 16));
+    gpunn_tensor *last = gpunn_linear(gpunn_gru(series, "gru", .hidden_size = 5, .batch_first = true), "head", .out_features = 3);
+    if (parts != PLAIN) OK(dev, gpunn_recompute(series, last));
+    return gpunn_mean(gpunn_square(last), GPUNN_ALL, false);
+}
+
+/* The same weights and running statistics to the bit, in less memory; what is named stays readable. */
+static void recompute(fixture *f, gpunn_precision precision)
+{
+    gpunn_device    *dev = f->dev;
+    gpunn_model     *model[3];
+    gpunn_tensor    *x[3], *loss[3];
+    gpunn_optimizer *opt[3];
+    size_t           bytes[3];
+    float            mean[3][WIDE];
+    for (int i = 0; i < 3; i++) {
+        model[i] = MADE(dev, gpunn_model_create(dev, .precision = precision));
+        loss[i] = MADE(dev, deep_make(dev, model[i], i, &x[i]));
+        OK(dev, gpunn_model_summary(model[i], .batch_size = 256, .loss = loss[i], .bytes = &bytes[i]));
+        opt[i] = MADE(dev, gpunn_adam(model[i], .lr = 0.01f));
+        for (int step = 0; step < 4; step++) {
+            float *values = test_randoms(BATCH * 32, (uint32_t)step, 1);
+            OK(dev, write_floats(x[i], values, BATCH * 32));
+            free(values);
+            OK(dev, gpunn_train_step(opt[i], loss[i]));
+        }
+        OK(dev, gpunn_read(gpunn_find(model[i], "b1.1.running_mean"), mean[i], sizeof mean[i]));
+        assert_memory_equal(mean[i], mean[0], sizeof mean[i]);
+        check_same_weights(dev, model[i], dev, model[0]);
+    }
+    if (!(bytes[IN_PARTS] < bytes[PLAIN] * 9 / 10)) /* one part is there as a whole when its gradients are computed */
+        fail_msg("%zu bytes in parts, %zu with everything held", bytes[IN_PARTS], bytes[PLAIN]);
+    for (int i = 0; i < 3; i++) {
+        gpunn_optimizer_destroy(opt[i]);
+        gpunn_model_destroy(model[i]);
+    }
+}
+
+static void test_recompute(void **state)
+{
+    recompute(*state, GPUNN_PRECISION_F32);
+}
+
+static void test_recompute_half(void **state)
+{
+    recompute(*state, GPUNN_PRECISION_BF16);
+}
+
+static void test_recompute_misuse(void **state)
+{
+    fixture      *f = *state;
+    gpunn_device *dev = f->dev;
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3));
+    gpunn_tensor *a = gpunn_tanh(x), *b = gpunn_set_name(gpunn_exp(a), "b"), *c = gpunn_sin(b), *other = gpunn_cos(x);
+    OK(dev, gpunn_recompute(a, c));
+    OK(dev, gpunn_recompute(c, gpunn_tanh(gpunn_tanh(c))));
+    FAILS(dev, gpunn_recompute(x, c), GPUNN_ERR_ARGUMENT, "'b' lies in another part");
+    FAILS(dev, gpunn_recompute(c, a), GPUNN_ERR_ARGUMENT, "'tanh' is not computed from 'sin'");
+    FAILS(dev, gpunn_recompute(other, c), GPUNN_ERR_ARGUMENT, "'sin' is not computed from 'cos'");
+    FAILS(dev, gpunn_recompute(a, NULL), GPUNN_ERR_ARGUMENT, "last is NULL");
+    FAILS(NULL, gpunn_recompute(NULL, NULL), GPUNN_ERR_ARGUMENT, "first is NULL");
+    gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_tensor *far = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(1));
+    FAILS(dev, gpunn_recompute(far, c), GPUNN_ERR_ARGUMENT, "two models");
+    gpunn_model_destroy(model);
+}
+
+/* ---- several losses of one forward pass ---- */
+enum { LOSSES = 4 };
+
+/* Of one input: recurrent, normed, dropped; the third is made of all others, of the last, an activation, by a layer. */
+static void losses_make(gpunn_device *dev, gpunn_model *model, bool recomputes, gpunn_tensor **x, gpunn_tensor *loss[LOSSES])
+{
+    gpunn_tensor *last = deep_make(dev, model, recomputes ? IN_PARTS : PLAIN, x);
+    gpunn_tensor *h = gpunn_relu(gpunn_linear(gpunn_flatten(*x), "side.1", .out_features = 9));
+    h = gpunn_dropout(gpunn_gelu_tanh(gpunn_linear(h, "side.2", .out_features = 7)), 0.4f);
+    h = gpunn_lstm(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 7, 1)), "side.3", .hidden_size = 3, .batch_first = true);
+    loss[0] = last;
+    loss[1] = gpunn_mean(gpunn_square(gpunn_linear(h, "side.4", .out_features = 2)), GPUNN_ALL, false);
+    loss[3] = gpunn_gelu_tanh(gpunn_linear(gpunn_sum(h, GPUNN_AXES(0, 1), true), "side.5", .out_features = 1));
+    h = gpunn_mean(gpunn_square(gpunn_linear(loss[3], "side.6", .out_features = 3)), GPUNN_ALL, false);
+    loss[2] = gpunn_add(gpunn_mul(loss[0], loss[1]), h);
+}
+
+/* All gradients that there are, those of x too. */
+static float *gradients_of(gpunn_device *dev, gpunn_model *model, gpunn_tensor *x, int64_t *count)
+{
+    float *all = calloc(BATCH * 32, sizeof *all);
+    *count = BATCH * 32;
+    OK(dev, gpunn_read_grad(x, all, BATCH * 32 * sizeof *all));
+    for (int i = 0; i < gpunn_parameter_count(model); i++) {
+        gpunn_tensor *p = gpunn_parameter_at(model, i);
+        const size_t  bytes = gpunn_tensor_bytes(p);
+        all = realloc(all, (size_t)*count * sizeof *all + bytes);
+        memset(all + *count, 0, bytes);
+        if (gpunn_read_grad(p, all + *count, bytes) != GPUNN_OK) gpunn_clear_error(dev); /* not reached: by neither of two */
+        *count += (int64_t)(bytes / sizeof *all);
+    }
+    return all;
+}
+
+/* A loss's gradients are to the bit what a forward pass of its own gives, alone or added to those before, and the forward pass
+ * happens once. */
+static void test_retained(void **state)
+{
+    fixture      *f = *state;
+    gpunn_device *dev = f->dev;
+    float         mean[2][WIDE];
+    for (int variant = 0; variant < 4; variant++) {
+        const gpunn_mode      mode = variant == 1 ? GPUNN_MODE_EVALUATION : GPUNN_MODE_TRAINING;
+        const gpunn_precision precision = variant == 3 ? GPUNN_PRECISION_BF16 : GPUNN_PRECISION_F32;
+        gpunn_model          *model[1 + LOSSES];
+        gpunn_tensor         *x[1 + LOSSES], *loss[1 + LOSSES][LOSSES];
+        for (int i = 0; i <= LOSSES; i++) { /* the first has all in one, the others one each */
+            model[i] = MADE(dev, gpunn_model_create(dev, .precision = precision));
+            losses_make(dev, model[i], variant > 1, &x[i], loss[i]);
+            for (int k = 0; k < LOSSES; k++) MADE(dev, gpunn_keep(loss[i][k]));
+            MADE(dev, gpunn_retain_grad(x[i]));
+            modes_write(dev, x[i], 5);
+        }
+        float *before = NULL; /* gradients of the loss before */
+        for (int repeat = 0; repeat < 2; repeat++)
+            for (int k = 0; k < LOSSES; k++) {
+                int64_t    count;
+                const bool adds = repeat == 1 && k == 2; /* the third to the second */
+                if (!adds) OK(dev, gpunn_zero_grad(model[0]));
+                if (k == 0)
+                    OK(dev, gpunn_backward(loss[0][0], .mode = mode, .then = {loss[0][1], loss[0][2], loss[0][3]}));
+                else
+                    OK(dev, gpunn_backward(loss[0][k], .mode = mode, .retained = true));
+                OK(dev, gpunn_zero_grad(model[1 + k]));
+                OK(dev, gpunn_backward(loss[1 + k][k], .mode = mode));
+                for (int j = 0; j < LOSSES; j++) assert_true(gpunn_item(loss[0][j]) == gpunn_item(loss[1 + k][j]));
+                float *own = gradients_of(dev, model[0], x[0], &count),
+                      *other = gradients_of(dev, model[1 + k], x[1 + k], &count);
+                for (int64_t i = 0; i < count && !adds; i++)
+                    if (memcmp(&own[i], &other[i], sizeof *own) != 0)
+                        fail_msg("variant %d, loss %d: gradient %d is %.9g, alone %.9g", variant, k, (int)i, (double)own[i],
+                                 (double)other[i]);
+                for (int64_t i = BATCH * 32; i < count && adds; i++) other[i] += before[i];
+                if (adds && variant < 3) check_close(own, other, count, 1e-5, 1e-6);
+                free(before), free(other);
+                before = own;
+            }
+        for (int i = 0; i < 2; i++) OK(dev, gpunn_read(gpunn_find(model[i], "b0.1.running_mean"), mean[i], sizeof mean[i]));
+        assert_memory_equal(mean[0], mean[1], sizeof mean[0]);
+        free(before);
+        for (int i = 0; i <= LOSSES; i++) gpunn_model_destroy(model[i]);
+    }
+}
+
+/* Where the forward pass is not there any more, a sentence, and nothing has changed. */
+static void test_retained_misuse(void **state)
+{
+    fixture         *f = *state;
+    gpunn_device    *dev = f->dev;
+    gpunn_tensor    *x, *loss[LOSSES], *weight;
+    gpunn_optimizer *opt = MADE(dev, gpunn_sgd(f->model, .prefix = "side."));
+    losses_make(dev, f->model, false, &x, loss);
+    weight = gpunn_find(f->model, "side.1.weight");
+    modes_write(dev, x, 1);
+    FAILS(dev, gpunn_backward(loss[1], .retained = true), GPUNN_ERR_STATE, "no gpunn_backward has named it");
+    FAILS(dev, gpunn_backward(loss[0], .retained = true, .then = {loss[1]}), GPUNN_ERR_ARGUMENT, "exclude each other");
+    FAILS(dev, gpunn_backward(loss[0], .then = {x}), GPUNN_ERR_SHAPE, "one computed f32 number");
+    for (int i = 0; i < 6; i++) {
+        static const char *const faults[] = {"have been computed", "another run", "has changed",
+                                             "has changed",        "were others", "another run"};
+        float                   *values = read_floats(dev, weight, &(int64_t){0});
+        OK(dev, gpunn_backward(loss[0], .then = {loss[1], loss[2]}));
+        if (i == 0) OK(dev, gpunn_backward(loss[2], .retained = true));
+        if (i == 1) OK(dev, gpunn_forward(loss, 1));
+        if (i == 2) modes_write(dev, x, 2);
+        if (i == 3) OK(dev, gpunn_write(weight, values, gpunn_tensor_bytes(weight)));
+        if (i == 5) gpunn_empty_cache(dev);
+        if (i == 5) OK(dev, gpunn_backward(loss[0], .then = {loss[1], loss[2]}, .mode = GPUNN_MODE_EVALUATION));
+        if (i == 5) OK(dev, gpunn_backward(loss[0]));
+        FAILS(dev, gpunn_backward(loss[1], .optimizer = i == 4 ? opt : NULL, .retained = true), GPUNN_ERR_STATE,
+              "no forward pass for 'sum' to go on from", faults[i]);
+        free(values);
+    }
+    OK(dev, gpunn_backward(loss[2], .then = {loss[0], loss[1]}, .optimizer = opt));
+    FAILS(dev, gpunn_backward(loss[0], .optimizer = opt, .retained = true), GPUNN_ERR_STATE, "no gradient goes from the loss");
+    OK(dev, gpunn_backward(loss[1], .optimizer = opt, .retained = true));
+    if (f->backend->type == GPUNN_DEVICE_CPU) { /* a GPU tells of it later */
+        float bad[BATCH * 32] = {NAN};
+        OK(dev, write_floats(x, bad, BATCH * 32));
+        FAILS(dev, gpunn_backward(loss[0], .then = {loss[1]}), GPUNN_ERR_NUMERIC, "NaN");
+        FAILS(dev, gpunn_backward(loss[1], .retained = true), GPUNN_ERR_STATE, "it has failed");
+    }
+    gpunn_optimizer_destroy(opt);
+}
+
+/* With each allocation failing in turn: a sentence, and in the end what there would have been. */
+static void test_no_memory(void **state)
+{
+    fixture      *f = *state;
+    gpunn_device *dev = f->dev;
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 32));
+    gpunn_tensor *h = gpunn_tanh(gpunn_linear(gpunn_tanh(gpunn_linear(x, "a", .out_features = 4)), "b", .out_features = 4));
+    gpunn_tensor *loss[] = {gpunn_mean(gpunn_square(h), GPUNN_ALL, false), gpunn_mean(gpunn_exp(h), GPUNN_ALL, false)};
+    gpunn_status  status = GPUNN_ERR_MEMORY;
+    int           failures = 0;
+    modes_write(dev, x, 1);
+    for (int part = 0; part < 3; part++) {
+        for (long at = 1; at < 10000; at++) {
+            f->memory.fail_at = f->memory.calls + at;
+            status = part == 0   ? gpunn_recompute(x, h)
+                     : part == 1 ? gpunn_backward(loss[0], .then = {loss[1]})
+                                 : gpunn_backward(loss[1], .retained = true);
+            f->memory.fail_at = 0;
+            if (status == GPUNN_OK) break;
+            check_sentence(dev, GPUNN_ERR_MEMORY, __FILE__, __LINE__, "memory", (const char *)NULL);
+            failures++;
+        }
+        assert_int_equal(status, GPUNN_OK);
+    }
+    assert_true(failures > 20);
+}
+
+/* Training's forward pass alone: running statistics move and dropout drops, as in a step whose gradients nobody uses. */
+static void test_forward_training(void **state)
+{
+    fixture      *f = *state;
+    gpunn_device *dev = f->dev;
+    gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_tensor *x[2], *loss[2] = {modes_make(f->model, &x[0]), modes_make(model, &x[1])};
+    float         values[4], mean[2][4];
+    for (int step = 0; step < 4; step++) {
+        for (int i = 0; i < 2; i++) modes_write(dev, x[i], (uint32_t)step / 2);
+        OK(dev, gpunn_forward_training(loss, 1));
+        OK(dev, gpunn_backward(loss[1]));
+        values[step] = gpunn_item(loss[0]);
+        assert_true(values[step] == gpunn_item(loss[1]));
+    }
+    assert_true(values[0] != values[1] && values[2] != values[3]); /* of the same batch: other masks */
+    OK(dev, gpunn_read(gpunn_find(f->model, "images.running_mean"), mean[0], sizeof mean[0]));
+    OK(dev, gpunn_read(gpunn_find(model, "images.running_mean"), mean[1], sizeof mean[1]));
+    assert_memory_equal(mean[0], mean[1], sizeof mean[0]);
+    FAILS(dev, gpunn_read_grad(gpunn_find(f->model, "rows.weight"), values, sizeof values), GPUNN_ERR_STATE, "has no gradient");
+    FAILS(NULL, gpunn_forward_training(NULL, 1), GPUNN_ERR_ARGUMENT, "gpunn_forward_training: no outputs");
+    gpunn_model_destroy(model);
 }
 
 int main(void)
@@ -634,13 +942,21 @@ int main(void)
                 {"checkpoint", test_checkpoint},
                 {"groups", test_groups},
                 {"inspect", test_inspect},
+                {"inspect forward", test_inspect_forward},
                 {"check nan", test_check_nan},
                 {"accumulate", test_accumulate},
                 {"accumulation ends", test_accumulate_ends},
                 {"evaluation mode", test_evaluation_mode},
                 {"untouched", test_untouched},
                 {"backward of an optimizer", test_backward_of},
-                {"frozen statistics", test_frozen_statistics}};
+                {"frozen statistics", test_frozen_statistics},
+                {"recompute", test_recompute},
+                {"recompute in 16 bits", test_recompute_half},
+                {"recompute misused", test_recompute_misuse},
+                {"retained", test_retained},
+                {"retained misused", test_retained_misuse},
+                {"no memory", test_no_memory},
+                {"forward in training", test_forward_training}};
     static struct CMUnitTest tests[64];
     int                      count = 0;
     for (int i = 0; i < COUNT(list); i++) count += each_backend(tests + count, list[i].name, list[i].run, NULL);
