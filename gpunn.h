@@ -405,7 +405,8 @@
  *     GPUNN_ERR_DEVICE and name it; end the program then and start it again with gpunn_checkpoint_load, where an epoch has ended
  *     also on another number of ranks. Each rank of a machine has its own GPU with gpunn_device_open(.index = GPUNN_LOCAL_RANK);
  *     two on one are refused. Between GPUs NCCL carries what they exchange (libnccl.so.2, opened as cuDNN is; GPUNN_NCCL_PATH), as
- *     part of the step's graph, gradients while backward makes the next ones; without it that goes through the host's memory, which log_fn hears.
+ *     part of the step's graph, gradients while backward makes the next ones; without it that goes through the host's memory,
+ *     which log_fn hears.
  *
  * FILES  gpunn_save writes all parameters and buffers as safetensors, as torch's state_dict would have them. gpunn_load takes all
  *     or nothing; .partial takes what fits and reports the rest. A checkpoint holds all that resuming needs, to the bit.
@@ -2153,10 +2154,10 @@ GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric); 
  * call it, in the same order; a failure of one is then told to every rank, "rank 2: ...", and each call returns it. Ranks that do
  * different things are told so, GPUNN_ERR_STATE. Not thread-safe per device. */
 typedef struct gpunn_group gpunn_group;
-typedef enum gpunn_group_type { /* what carries gradients; beginning, votes and files are always MPI's or the functions' */
+typedef enum gpunn_group_type { /* what carries gradients; all else that ranks say goes through MPI, the folder or the functions */
                                 GPUNN_GROUP_AUTO, /* NCCL between GPUs, where all ranks find it, else as HOST */
                                 GPUNN_GROUP_NCCL, /* or GPUNN_ERR_UNSUPPORTED */
-                                GPUNN_GROUP_HOST  /* MPI or the functions, through the host's memory */
+                                GPUNN_GROUP_HOST  /* as all else, through the host's memory */
 } gpunn_group_type;
 typedef struct gpunn_group_args {
     int              args_;
