@@ -3019,17 +3019,16 @@ enum {
 };
 /* >>traits end */
 
+/* In the order of gpunn_op, whose last members are these; the elementwise ops stand before them. */
 static bool gpunn__op_is(gpunn_op op, int traits)
 {
-    int own = 0;
-    switch ((int)op) {
-#define GPUNN__X(ENUM, name, reads, reads_out, backward, traits, rule) \
-    case GPUNN_OP_##ENUM: own = traits; break;
-        GPUNN_OTHER_OPS(GPUNN__X)
+    static const short own[] = {
+#define GPUNN__X(ENUM, name, reads, reads_out, backward, traits, rule) traits,
+        GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)
 #undef GPUNN__X
-    default: break;
-    }
-    return (own & traits) == traits;
+    };
+    const int first = (int)GPUNN_OP_COUNT - (int)(sizeof own / sizeof *own);
+    return (int)op >= first && (own[(int)op - first] & traits) == traits;
 }
 
 typedef enum gpunn__action { GPUNN__PREPARE, GPUNN__FORWARD, GPUNN__BACKWARD } gpunn__action;
