@@ -286,6 +286,8 @@ class Loader:
             self.fail(at, "this is no gpunn spec: it lacks \"gpunn_spec\": 1")
         self.check(root, at, dict(schema(), properties=dict(schema()["properties"], tensors={
             "type": "array", "title": "a list of tensors"}, optimizer={})), "the spec")
+        if root.get("sizes"):
+            self.fail(root.value_at["sizes"], "fused kernels know no size that varies but the batch")
         values = self.filled(root, schema())
         for i, entry in enumerate(root["tensors"]):
             if isinstance(entry, Object):
