@@ -150,8 +150,7 @@
  *         gpunn_tensor *heard[] = {frames, mean};
  *         gpunn_forward(heard, 2);
  *     What holds for all sizes is checked by the builders, the rest when a run first meets them: all inputs of a run must agree.
- *     Where a network halves an image and doubles it again, .multiple tells that both ends meet. Loaders and fused kernels do not
- *     know such sizes.
+ *     Where a network halves an image and doubles it again, .multiple tells that both ends meet. Loaders do not know such sizes.
  *
  * LAYERS  Functions of tensors, so a network is what you write: a residual block is an addition, two heads are two calls, and a
  *     layer that stands in a loop gets its name from the loop.
@@ -438,7 +437,8 @@
  * FUSED KERNELS  python3 -m generator net.json -o net writes net_kernels.h and net_kernels.cu: what stands between this model's
  *     products and convolutions as a few kernels, forward and backward. #define NET_KERNELS_IMPLEMENTATION, include the header,
  *     and call gpunn_use_kernels(model, &net_kernels) once the model is built. When the model has changed, they are left out and
- *     log_fn hears the command that renews them.
+ *     log_fn hears the command that renews them. They serve all sizes of a model whose sizes vary; --report tells what such sizes
+ *     keep apart.
  *
  * PRECISION  Of a model: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16). Parameters, gradients, statistics, sums and
  *     losses stay F32, and so is all that the program reads and writes; on the CPU everything does.
@@ -2761,7 +2761,7 @@ typedef struct gpunn_kernels_args {
 GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel_set *set, gpunn_kernels_args args);
 #define gpunn_use_kernels(model, ...) gpunn_use_kernels_((model), GPUNN_NAMED(gpunn_kernels_args, __VA_ARGS__))
 
-#define GPUNN_KERNELS_ABI 4
+#define GPUNN_KERNELS_ABI 5
 #define GPUNN_KERNEL_COUNTERS 256
 
 /* Memory that a kernel reads or writes. Tensors of a group are numbered: externals 0, 1, ... and nodes -1, -2, ... */
@@ -2839,6 +2839,10 @@ struct gpunn_kernel {
      * BACKWARD. */
     bool                 loss;
     gpunn_kernel_program program[GPUNN_KERNEL_DIRECTIONS];
+    /* What counts as the batch in calls and in `kept`, where other sizes vary too: the elements of tensor number `measured` by
+     * `each`. each 0: the model's batch. */
+    signed char measured;
+    int64_t     each;
 };
 typedef struct gpunn_kernel_instance {
     int        kernel;
@@ -4944,19 +4948,6 @@ static int64_t gpunn__dim_plus(gpunn_model *model, int64_t a, int64_t b, int64_t
     const gpunn__sum other = gpunn__sum_of(model, b), sum = gpunn__sum_plus(gpunn__sum_of(model, a), &other, factor);
     const gpunn__sum whole = gpunn__sum_plus_number(sum, number);
     return gpunn__dim_of_sum(model, &whole);
-}
-
-/* Fails where a dimension other than the batch varies. */
-static GPUNN__STATUS gpunn__check_unsized(const gpunn_model *model, const char *caller, const char *what)
-{
-    for (int id = 0; id < model->tensor_count; id++) {
-        const gpunn_tensor *t = model->tensors[id];
-        char                text[128];
-        if (gpunn__any_sized(t->rank, t->dim))
-            return gpunn__fail(model->dev, GPUNN_ERR_UNSUPPORTED, "%s: '%s' is %s, and %s no gpunn_size; use numbers there",
-                               caller, t->name ? t->name : gpunn_op_name(t->op), gpunn__shape_text(t, text), what);
-    }
-    return GPUNN_OK;
 }
 
 /* The product of dimensions; 0 where that is none. */
@@ -14368,6 +14359,14 @@ static bool gpunn__read_gradient(gpunn__builder *b, const gpunn__group *group, g
     return gpunn__use_slot(b, &step->in[i].data, slot, at);
 }
 
+/* What its kernel takes as the batch. */
+static int64_t gpunn__group_batch(const gpunn__builder *b, const gpunn__group *group)
+{
+    const gpunn_kernel *kernel = group->kernel;
+    if (kernel->each == 0) return b->plan->batch;
+    return gpunn__count(gpunn__member(b, group, kernel->measured), b->plan->batch) / kernel->each;
+}
+
 static gpunn_dtype gpunn__kept_dtype(const gpunn__plan *plan, const gpunn_kernel_kept *kept)
 {
     return plan->half || gpunn_dtype_size(kept->dtype) != 2 ? kept->dtype : GPUNN_F32;
@@ -14384,7 +14383,7 @@ static bool gpunn__group_operand(gpunn__builder *b, gpunn__group *group, gpunn_s
         const gpunn_kernel_kept *kept = &kernel->kept[operand->index];
         value->dtype = gpunn__kept_dtype(plan, kept);
         value->rank = 1;
-        value->count = value->dim[0] = kept->fixed + kept->batch * plan->batch;
+        value->count = value->dim[0] = kept->fixed + kept->batch * gpunn__group_batch(b, group);
         if (operand->read) return gpunn__use_slot(b, &value->data, group->slot + operand->index, at);
         return gpunn__bind(b, &value->data, GPUNN__IN_SLOT, group->slot + operand->index);
     }
@@ -14458,7 +14457,7 @@ static bool gpunn__group_step(gpunn__builder *b, int index, bool backward)
     step->group.kernel = kernel;
     step->group.direction = (int)(program - kernel->program);
     step->group.launch = cuda ? &cuda->launch[kernel - b->model->kernels->kernels][step->group.direction] : NULL;
-    step->group.batch = b->plan->batch;
+    step->group.batch = gpunn__group_batch(b, group);
     for (int k = 0; k < kernel->node_count && sites < GPUNN_KERNEL_SITES; k++) {
         const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
         if (t->op == GPUNN_OP_DROPOUT && t->attr.dropout_p > 0) step->group.sites[sites++] = t->attr.site;
@@ -14466,7 +14465,7 @@ static bool gpunn__group_step(gpunn__builder *b, int index, bool backward)
     for (int k = 0; !backward && b->plan->training && k < kernel->kept_count; k++) {
         const gpunn_kernel_kept *kept = &kernel->kept[k];
         size_t                   width = gpunn_dtype_size(gpunn__kept_dtype(b->plan, kept));
-        int                      slot = gpunn__new_slot(b, (size_t)(kept->fixed + kept->batch * b->plan->batch) * width, at);
+        int                      slot = gpunn__new_slot(b, (size_t)(kept->fixed + kept->batch * step->group.batch) * width, at);
         if (slot < 0) return false;
         if (k == 0) group->slot = slot;
     }
@@ -15612,10 +15611,10 @@ static bool gpunn__find_size(gpunn_model *model, const gpunn_tensor *t, int axis
 }
 
 /* Whether an axis of an input is as long as the sizes that were found tell. */
-static bool gpunn__fits_sizes(gpunn_model *model, const gpunn_tensor *t, int axis)
+static bool gpunn__fits_sizes(gpunn_model *model, const gpunn_tensor *t, int axis, int64_t batch)
 {
     const gpunn__sum sum = gpunn__sum_of(model, t->dim[axis]);
-    const int64_t    size = gpunn__sum_value(model, &sum, t->batch, true);
+    const int64_t    size = gpunn__sum_value(model, &sum, batch, true);
     char             text[32];
     if (size == t->held[axis]) return true;
     (void)gpunn__fail(model->dev, GPUNN_ERR_SHAPE, "input '%s' has %lld along axis %d, but '%s' is %lld in the other inputs",
@@ -15623,20 +15622,36 @@ static bool gpunn__fits_sizes(gpunn_model *model, const gpunn_tensor *t, int axi
     return false;
 }
 
-/* Finds what the inputs of a plan, or of the marked tensors, tell of all sizes; false after an error. */
-static bool gpunn__find_sizes(gpunn_model *model, const gpunn__plan *plan, const bool *needed)
+/* Finds sizes that no input of the run tells in others that are written. */
+static bool gpunn__find_written_sizes(gpunn_model *model)
+{
+    for (int i = 0; i < model->tensor_count; i++) {
+        const gpunn_tensor *t = model->tensors[i];
+        for (int axis = 0; t->kind == GPUNN__INPUT && t->batch && axis < t->rank; axis++) {
+            const gpunn__sum sum = gpunn__sum_of(model, t->dim[axis]);
+            if (!gpunn__is_sized(t->dim[axis]) || model->sizes[sum.term[0].atom[0]].found) continue;
+            if (!gpunn__find_size(model, t, axis)) return false;
+        }
+    }
+    return true;
+}
+
+/* Finds what the inputs of a plan, or of the marked tensors, tell of all sizes but the batch; false after an error. */
+static bool gpunn__find_sizes(gpunn_model *model, const gpunn__plan *plan, const bool *needed, int64_t batch)
 {
     const int count = plan ? plan->input_count : model->tensor_count;
     for (int i = 0; i < model->size_count; i++) model->sizes[i].found = 0;
-    for (int pass = 0; pass < 2; pass++)
+    for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < count; i++) {
             const gpunn_tensor *t = model->tensors[plan ? plan->inputs[i] : i];
             if (t->kind != GPUNN__INPUT || (needed && !needed[i])) continue;
             for (int axis = 0; axis < t->rank; axis++)
                 if (gpunn__is_sized(t->dim[axis]) &&
-                    !(pass ? gpunn__fits_sizes(model, t, axis) : gpunn__find_size(model, t, axis)))
+                    !(pass ? gpunn__fits_sizes(model, t, axis, batch) : gpunn__find_size(model, t, axis)))
                     return false;
         }
+        if (pass == 0 && !gpunn__find_written_sizes(model)) return false;
+    }
     return true;
 }
 
@@ -15699,8 +15714,8 @@ static int64_t gpunn__batch_of(gpunn_model *model, const gpunn__plan *plan, cons
         }
         leader = t;
     }
-    if (model->size_count && !gpunn__find_sizes(model, plan, needed)) return 0;
-    return leader ? leader->batch : gpunn__written_batch(model);
+    const int64_t batch = leader ? leader->batch : gpunn__written_batch(model);
+    return model->size_count && !gpunn__find_sizes(model, plan, needed, batch) ? 0 : batch;
 }
 
 static bool gpunn__is_bound(const gpunn_model *model, const gpunn__plan *plan)
@@ -16224,7 +16239,6 @@ GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel
             dev, GPUNN_ERR_STATE,
             "gpunn_use_kernels: %s_kernels.cu was compiled with another %s_kernels.h than this program; compile both again",
             set->name, set->name);
-    if (set && gpunn__check_unsized(model, "gpunn_use_kernels", "fused kernels know") != GPUNN_OK) return dev->error.status;
     if (set && set->tensor_count <= model->tensor_count) gpunn__model_sha256(model, set->tensor_count, hash);
     bool         exact = set && strcmp(hash, set->spec_sha256) == 0;
     gpunn_status status = set && !exact ? gpunn__report_stale(model, set, args.policy) : GPUNN_OK;
