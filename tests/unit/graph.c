@@ -1607,9 +1607,10 @@ static void test_other_ends(void **state)
                 SHAPE(B, 6, 28, 28));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "interpolate: size[2] or scale_factors[2] is set, but x has 2 spatial axes; leave it out",
             gpunn_interpolate(f->image, .size = {3, 3}, .scale_factors = {0, 0, 2}));
-    REFUSED(f, GPUNN_ERR_ARGUMENT,
-            "interpolate: size is 0 and scale_factor 2e+09 along axis 2; set .size to 1 to 2^31 - 1 or .scale_factor to 1e-9 to 1e9",
-            gpunn_interpolate(f->image, .scale_factor = 2e9));
+    REFUSED(
+        f, GPUNN_ERR_ARGUMENT,
+        "interpolate: size is 0 and scale_factor 2e+09 along axis 2; set .size to 1 to 2^31 - 1 or .scale_factor to 1e-9 to 1e9",
+        gpunn_interpolate(f->image, .scale_factor = 2e9));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
             "interpolate: size is -1 and scale_factor 0 along axis 2; set .size to 1 to 2^31 - 1 or .scale_factor to 1e-9 to 1e9",
             gpunn_interpolate(f->image, .size = {-1, 3}));
