@@ -150,8 +150,7 @@
  *         gpunn_tensor *heard[] = {frames, mean};
  *         gpunn_forward(heard, 2);
  *     What holds for all sizes is checked by the builders, the rest when a run first meets them: all inputs of a run must agree.
- *     Where a network halves an image and doubles it again, .multiple tells that both ends meet. Models with such sizes are built
- *     by C calls: specs, loaders and fused kernels do not know them.
+ *     Where a network halves an image and doubles it again, .multiple tells that both ends meet. Loaders do not know such sizes.
  *
  * LAYERS  Functions of tensors, so a network is what you write: a residual block is an addition, two heads are two calls, and a
  *     layer that stands in a loop gets its name from the loop.
@@ -432,11 +431,14 @@
  *         gpunn_model  *again = gpunn_spec_load(dev, "net.json");
  *         gpunn_tensor *input = gpunn_find(again, "x"), *first = gpunn_spec_output(again, 0);
  *         gpunn_model_destroy(again);
+ *     Where the batch stands in a shape, it says "N" or "4N"; other sizes that vary are names of "sizes": {"T": {"max": 512}} and
+ *     stand there in formulas, "2 * T - 1".
  *
  * FUSED KERNELS  python3 -m generator net.json -o net writes net_kernels.h and net_kernels.cu: what stands between this model's
  *     products and convolutions as a few kernels, forward and backward. #define NET_KERNELS_IMPLEMENTATION, include the header,
  *     and call gpunn_use_kernels(model, &net_kernels) once the model is built. When the model has changed, they are left out and
- *     log_fn hears the command that renews them.
+ *     log_fn hears the command that renews them. They serve all sizes of a model whose sizes vary; --report tells what such sizes
+ *     keep apart.
  *
  * PRECISION  Of a model: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16). Parameters, gradients, statistics, sums and
  *     losses stay F32, and so is all that the program reads and writes; on the CPU everything does.
@@ -819,10 +821,11 @@ GPUNN_API gpunn_status gpunn_set_plan_limit(gpunn_model *model, int count, size_
 /* Frees its tensors, at once or, where optimizers or loaders of the model live, with the last of them. NULL is fine. */
 GPUNN_API void gpunn_model_destroy(gpunn_model *model);
 
-/* A dimension that varies between runs, for use in shapes of inputs, gpunn_reshape and gpunn_expand, in gpunn_slice and in text of
- * other sizes. text is a name, which the first call gives to a new size, or a formula of names, "batch" among them, and integers
- * with + - * / and parentheses, where / rounds down: "2 * T - 1". Equal formulas are one number. It is of this model only, and C's
- * arithmetic does not work on it. After a failure: a number that every shape refuses. */
+/* A dimension that varies between runs, for use in shapes of inputs, gpunn_reshape and gpunn_expand, in gpunn_slice, in the size of
+ * gpunn_interpolate and in text of other sizes. text is a name, which the first call gives to a new size (not N, which specs call
+ * the batch), or a formula of names, "batch" among them, and integers with + - * / and parentheses, where / rounds down:
+ * "2 * T - 1"; 127 bytes at most. Equal formulas are one number. It is of this model only, and C's arithmetic does not work on it.
+ * After a failure: a number that every shape refuses. */
 typedef struct gpunn_size_args {
     int     args_;
     int64_t min, max; /* of a new name: runs with less or more are refused; default 1, and none */
@@ -1325,7 +1328,7 @@ typedef enum gpunn_interpolate_mode {
 } gpunn_interpolate_mode;
 typedef struct gpunn_interpolate_args {
     int                    args_;
-    int                    size[3]; /* of the result, one per spatial axis; or what scale_factor makes of x's, rounded down */
+    int64_t                size[3]; /* of the result, one per spatial axis; or what scale_factor makes of x's, rounded down */
     double                 scale_factor;     /* the same along all axes ... */
     double                 scale_factors[3]; /* ... or one per spatial axis, where not 0 */
     gpunn_interpolate_mode mode;
@@ -2758,7 +2761,7 @@ typedef struct gpunn_kernels_args {
 GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel_set *set, gpunn_kernels_args args);
 #define gpunn_use_kernels(model, ...) gpunn_use_kernels_((model), GPUNN_NAMED(gpunn_kernels_args, __VA_ARGS__))
 
-#define GPUNN_KERNELS_ABI 4
+#define GPUNN_KERNELS_ABI 5
 #define GPUNN_KERNEL_COUNTERS 256
 
 /* Memory that a kernel reads or writes. Tensors of a group are numbered: externals 0, 1, ... and nodes -1, -2, ... */
@@ -2836,6 +2839,10 @@ struct gpunn_kernel {
      * BACKWARD. */
     bool                 loss;
     gpunn_kernel_program program[GPUNN_KERNEL_DIRECTIONS];
+    /* What counts as the batch in calls and in `kept`, where other sizes vary too: the elements of tensor number `measured` by
+     * `each`. each 0: the model's batch. */
+    signed char measured;
+    int64_t     each;
 };
 typedef struct gpunn_kernel_instance {
     int        kernel;
@@ -3727,6 +3734,7 @@ typedef struct gpunn__sum {
 } gpunn__sum; /* by falling atoms; no factor is 0 */
 typedef struct gpunn__size {
     char       *name;               /* of an atom that the program has named; NULL: none */
+    char       *text;               /* of others: the formula, which is the same in all models that have it */
     int64_t     min, max, multiple; /* of such a one; max 0: none */
     gpunn__sum  sum;
     int64_t     divisor; /* the atom is the sum by this, rounded down; 0: of a name, or no atom but the sum */
@@ -4392,7 +4400,7 @@ GPUNN__PRIVATE bool gpunn__op_reads_output(gpunn_op op)
 #define GPUNN__NO_SIZE (-2 * GPUNN__MAX_COUNT) /* below are handles, so far apart that arithmetic on them makes none */
 #define GPUNN__FIRST_SIZE (-12 * GPUNN__MAX_COUNT)
 #define GPUNN__SIZE_STEP ((int64_t)1 << 20)
-enum { GPUNN__BATCH_ATOM = 1, GPUNN__MOST_SIZES = 1 << 16, GPUNN__SIZE_TEXT = 512 };
+enum { GPUNN__BATCH_ATOM = 1, GPUNN__MOST_SIZES = 1 << 16, GPUNN__SIZE_TEXT = 128 /* of a formula */ };
 
 static bool gpunn__is_sized(int64_t dim)
 {
@@ -4518,6 +4526,101 @@ static gpunn__sum gpunn__sum_of(const gpunn_model *model, int64_t dim)
     return size->name || size->divisor ? gpunn__sum_atom(place, 1) : size->sum;
 }
 
+static int64_t gpunn__divisor_of_both(int64_t a, int64_t b)
+{
+    while (b != 0) {
+        const int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a < 0 ? -a : a;
+}
+
+/* ---- text ---- */
+static void gpunn__size_put(char *text, size_t size, const char *format, ...) GPUNN__PRINTF(3, 4);
+static void gpunn__size_put(char *text, size_t size, const char *format, ...)
+{
+    const size_t used = strlen(text);
+    va_list      list;
+    va_start(list, format);
+    (void)vsnprintf(text + used, size - used, format, list);
+    va_end(list);
+}
+
+static const char *gpunn__atom_text(const gpunn_model *model, int place)
+{
+    const gpunn__size *size = &model->sizes[place];
+    return place == GPUNN__BATCH_ATOM ? "batch" : size->name ? size->name : size->text;
+}
+
+/* The atoms of a term by rising texts, so that the order in which a model met them does not show; their number. */
+static int gpunn__atoms_by_text(const gpunn_model *model, const gpunn__size_term *term, int atoms[GPUNN__FACTORS])
+{
+    int count = 0;
+    for (; count < GPUNN__FACTORS && term->atom[count]; count++) {
+        int at = count;
+        for (; at && strcmp(gpunn__atom_text(model, atoms[at - 1]), gpunn__atom_text(model, term->atom[count])) > 0; at--)
+            atoms[at] = atoms[at - 1];
+        atoms[at] = term->atom[count];
+    }
+    return count;
+}
+
+/* Whether a term stands before another: by the texts of their atoms, and a number last. */
+static bool gpunn__term_is_before(const gpunn_model *model, const gpunn__size_term *a, const gpunn__size_term *b)
+{
+    int       of_a[GPUNN__FACTORS], of_b[GPUNN__FACTORS], order = 0;
+    const int count_a = gpunn__atoms_by_text(model, a, of_a), count_b = gpunn__atoms_by_text(model, b, of_b);
+    if (count_a == 0 || count_b == 0) return count_a > count_b;
+    for (int i = 0; i < count_a && i < count_b && order == 0; i++)
+        order = strcmp(gpunn__atom_text(model, of_a[i]), gpunn__atom_text(model, of_b[i]));
+    return order ? order < 0 : count_a < count_b;
+}
+
+/* sign: what stands before it. */
+static void gpunn__term_put(const gpunn_model *model, const gpunn__size_term *term, const char *sign, char *text, size_t size)
+{
+    int       atoms[GPUNN__FACTORS];
+    const int count = gpunn__atoms_by_text(model, term, atoms);
+    int64_t   factor = term->factor < 0 ? -term->factor : term->factor, parts = 1;
+    for (int i = 0; i < count; i++)
+        if (model->sizes[atoms[i]].name) parts = gpunn__size_product(parts, model->sizes[atoms[i]].multiple);
+    const int64_t common = parts ? gpunn__divisor_of_both(factor, parts) : 1;
+    factor /= common;
+    parts /= common;
+    const bool alone = factor == 1 && parts == 1 && count == 1; /* nothing stands beside it that would need parentheses */
+    gpunn__size_put(text, size, "%s", sign);
+    if (factor != 1 || count == 0) gpunn__size_put(text, size, "%lld", (long long)factor);
+    for (int i = 0; i < count; i++) {
+        const bool bare = alone || atoms[i] == GPUNN__BATCH_ATOM || model->sizes[atoms[i]].name;
+        gpunn__size_put(text, size, bare ? "%s%s" : "%s(%s)", i || factor != 1 ? " * " : "", gpunn__atom_text(model, atoms[i]));
+    }
+    if (parts > 1) gpunn__size_put(text, size, " / %lld", (long long)parts);
+}
+
+static void gpunn__sum_put(const gpunn_model *model, const gpunn__sum *sum, char *text, size_t size)
+{
+    const gpunn__size_term *terms[GPUNN__TERMS];
+    for (int i = 0; i < sum->count; i++) {
+        int at = i;
+        for (; at && gpunn__term_is_before(model, &sum->term[i], terms[at - 1]); at--) terms[at] = terms[at - 1];
+        terms[at] = &sum->term[i];
+    }
+    for (int i = 0; i < sum->count; i++)
+        gpunn__term_put(model, terms[i], terms[i]->factor < 0 ? (i ? " - " : "-") : i ? " + " : "", text, size);
+}
+
+/* The formula of a size without a name; NULL where it is too long, or after an error. */
+static char *gpunn__formula_of(gpunn_model *model, const gpunn__size *size)
+{
+    char       text[GPUNN__SIZE_TEXT] = "";
+    const bool bare = size->divisor == 0 || size->sum.count == 1;
+    gpunn__size_put(text, sizeof text, "%s", bare ? "" : "(");
+    gpunn__sum_put(model, &size->sum, text, sizeof text);
+    if (size->divisor) gpunn__size_put(text, sizeof text, "%s / %lld", bare ? "" : ")", (long long)size->divisor);
+    return strlen(text) + 1 < sizeof text ? gpunn__strdup(model->dev, text) : NULL;
+}
+
 /* ---- the table ---- */
 /* A place for a size; 0 after an error. */
 static int gpunn__size_append(gpunn_model *model, const gpunn__size *size)
@@ -4536,7 +4639,7 @@ static int gpunn__size_append(gpunn_model *model, const gpunn__size *size)
     return model->size_count++;
 }
 
-/* The place of sum / divisor, rounded down, or with divisor 0 of the sum; 0 after an error. */
+/* The place of sum / divisor, rounded down, or with divisor 0 of the sum; 0 where the formula is too long, or after an error. */
 static int gpunn__size_intern(gpunn_model *model, const gpunn__sum *sum, int64_t divisor)
 {
     gpunn__size size;
@@ -4545,7 +4648,10 @@ static int gpunn__size_intern(gpunn_model *model, const gpunn__sum *sum, int64_t
     memset(&size, 0, sizeof size);
     size.sum = *sum;
     size.divisor = divisor;
-    return gpunn__size_append(model, &size);
+    if ((size.text = gpunn__formula_of(model, &size)) == NULL) return 0;
+    const int place = gpunn__size_append(model, &size);
+    if (place == 0) gpunn__free_text(model->dev, size.text);
+    return place;
 }
 
 /* The dimension that a sum is; 0: it is none, as it is less than 1 or too large, or after an error. */
@@ -4563,16 +4669,6 @@ static int64_t gpunn__dim_of_sum(gpunn_model *model, const gpunn__sum *sum)
 static int64_t gpunn__floor_of(int64_t a, int64_t b) /* rounded down; b > 0 */
 {
     return a / b - (a % b < 0);
-}
-
-static int64_t gpunn__divisor_of_both(int64_t a, int64_t b)
-{
-    while (b != 0) {
-        const int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a < 0 ? -a : a;
 }
 
 /* sum / k, rounded down. What k divides leaves the quotient, and a quotient of a quotient is one. */
@@ -4643,54 +4739,6 @@ static int64_t gpunn__dim(const gpunn_model *model, int64_t dim, int64_t batch)
     return gpunn__sum_value(model, &sum, batch, false);
 }
 
-/* ---- text ---- */
-static void gpunn__size_put(char *text, size_t size, const char *format, ...) GPUNN__PRINTF(3, 4);
-static void gpunn__size_put(char *text, size_t size, const char *format, ...)
-{
-    const size_t used = strlen(text);
-    va_list      list;
-    va_start(list, format);
-    (void)vsnprintf(text + used, size - used, format, list);
-    va_end(list);
-}
-
-static void gpunn__sum_put(const gpunn_model *model, const gpunn__sum *sum, char *text, size_t size);
-
-/* alone: nothing stands before or behind that would need parentheses. */
-static void gpunn__atom_put(const gpunn_model *model, int place, bool alone, char *text, size_t size)
-{
-    if (place == GPUNN__BATCH_ATOM || model->sizes[place].name) {
-        gpunn__size_put(text, size, "%s", place == GPUNN__BATCH_ATOM ? "batch" : model->sizes[place].name);
-        return;
-    }
-    const gpunn__size *quotient = &model->sizes[place];
-    const bool         simple = quotient->sum.count == 1;
-    gpunn__size_put(text, size, "%s%s", alone ? "" : "(", simple ? "" : "(");
-    gpunn__sum_put(model, &quotient->sum, text, size);
-    gpunn__size_put(text, size, "%s / %lld%s", simple ? "" : ")", (long long)quotient->divisor, alone ? "" : ")");
-}
-
-static void gpunn__sum_put(const gpunn_model *model, const gpunn__sum *sum, char *text, size_t size)
-{
-    for (int i = 0; i < sum->count; i++) {
-        const gpunn__size_term *term = &sum->term[i];
-        int64_t                 factor = term->factor < 0 ? -term->factor : term->factor, parts = 1;
-        for (int k = 0; k < GPUNN__FACTORS && term->atom[k] > GPUNN__BATCH_ATOM; k++)
-            if (model->sizes[term->atom[k]].name) parts = gpunn__size_product(parts, model->sizes[term->atom[k]].multiple);
-        const int64_t common = parts ? gpunn__divisor_of_both(factor, parts) : 1;
-        factor /= common;
-        parts /= common;
-        const bool alone = factor == 1 && parts == 1 && term->atom[1] == 0;
-        gpunn__size_put(text, size, "%s", term->factor < 0 ? (i ? " - " : "-") : i ? " + " : "");
-        if (factor != 1 || term->atom[0] == 0) gpunn__size_put(text, size, "%lld", (long long)factor);
-        for (int k = 0; k < GPUNN__FACTORS && term->atom[k]; k++) {
-            gpunn__size_put(text, size, "%s", k || factor != 1 ? " * " : "");
-            gpunn__atom_put(model, term->atom[k], alone, text, size);
-        }
-        if (parts > 1) gpunn__size_put(text, size, " / %lld", (long long)parts);
-    }
-}
-
 /* ---- formulas ---- */
 typedef struct gpunn__size_formula {
     gpunn_model *model;
@@ -4759,7 +4807,7 @@ static gpunn__sum gpunn__parse_factor(gpunn__size_formula *f)
     if (length) {
         const int place = gpunn__size_find(f->model, f->at, length);
         f->at += length;
-        if (place == 0) f->fault = "a name in it is no size yet; name it by a gpunn_size of its own before";
+        if (place == 0) f->fault = "a name in it is no size yet; name it before";
         return gpunn__sum_atom(place, place > GPUNN__BATCH_ATOM ? f->model->sizes[place].multiple : 1);
     }
     if (first != '(' || f->depth == 32) return gpunn__sum_number(gpunn__parse_number(f));
@@ -4828,11 +4876,8 @@ GPUNN_API const char *gpunn_dtype_name(gpunn_dtype dtype)
 static const char *gpunn__dim_text(const gpunn_model *model, int64_t dim, char text[32])
 {
     if (gpunn__is_sized(dim)) {
-        char             whole[GPUNN__SIZE_TEXT] = "";
-        const bool       known = gpunn__size_place(model, dim) != 0;
-        const gpunn__sum sum = known ? gpunn__sum_of(model, dim) : gpunn__sum_number(0);
-        gpunn__sum_put(model, &sum, whole, sizeof whole);
-        (void)snprintf(text, 32, strlen(whole) < 32 ? "%s" : "%.28s...", known ? whole : "no size");
+        const char *whole = gpunn__size_place(model, dim) ? gpunn__atom_text(model, gpunn__size_place(model, dim)) : "no size";
+        (void)snprintf(text, 32, strlen(whole) < 32 ? "%s" : "%.28s...", whole);
     } else if (dim == GPUNN_BATCH)
         (void)snprintf(text, 32, "batch");
     else
@@ -4902,19 +4947,6 @@ static int64_t gpunn__dim_plus(gpunn_model *model, int64_t a, int64_t b, int64_t
     const gpunn__sum other = gpunn__sum_of(model, b), sum = gpunn__sum_plus(gpunn__sum_of(model, a), &other, factor);
     const gpunn__sum whole = gpunn__sum_plus_number(sum, number);
     return gpunn__dim_of_sum(model, &whole);
-}
-
-/* Fails where a dimension other than the batch varies. */
-static GPUNN__STATUS gpunn__check_unsized(const gpunn_model *model, const char *caller, const char *what)
-{
-    for (int id = 0; id < model->tensor_count; id++) {
-        const gpunn_tensor *t = model->tensors[id];
-        char                text[128];
-        if (gpunn__any_sized(t->rank, t->dim))
-            return gpunn__fail(model->dev, GPUNN_ERR_UNSUPPORTED, "%s: '%s' is %s, and %s no gpunn_size; use numbers there",
-                               caller, t->name ? t->name : gpunn_op_name(t->op), gpunn__shape_text(t, text), what);
-    }
-    return GPUNN_OK;
 }
 
 /* The product of dimensions; 0 where that is none. */
@@ -5395,7 +5427,10 @@ static void gpunn__model_release(gpunn_model *model)
     gpunn__invalidate(model);
     for (int i = 0; i < model->tensor_count; i++) gpunn__tensor_free(dev, model->tensors[i]);
     gpunn__free(dev, model->tensors, (size_t)model->tensor_capacity * sizeof *model->tensors);
-    for (int i = 0; i < model->size_count; i++) gpunn__free_text(dev, model->sizes[i].name);
+    for (int i = 0; i < model->size_count; i++) {
+        gpunn__free_text(dev, model->sizes[i].name);
+        gpunn__free_text(dev, model->sizes[i].text);
+    }
     gpunn__free(dev, model->sizes, (size_t)model->size_capacity * sizeof *model->sizes);
     for (int key = 0; key < 2; key++)
         gpunn__free(dev, model->index[key].chains, model->index[key].capacity * sizeof *model->index[key].chains);
@@ -6217,6 +6252,7 @@ typedef enum gpunn__told_kind {
     GPUNN__A_INT,
     GPUNN__A_LAST, /* int: the first of the last axes; the text says how many they are */
     GPUNN__A_INT64,
+    GPUNN__A_DIM, /* int64_t, or a size that varies */
     GPUNN__A_ROW, /* int64_t: -1 where there is none */
     GPUNN__A_FLOAT,
     GPUNN__A_WINDOW,          /* int for each spatial axis */
@@ -6433,7 +6469,7 @@ typedef struct gpunn__plain_args {
 #define GPUNN__CONCAT_ARGS(K, A) K(_plain, dim, AXIS, 0, axis, "") A(dim, INT, axis)
 #define GPUNN__SLICE_ARGS(K, A)                                                                                                \
     K(_plain, dim, AXIS, GPUNN__NEEDED, axis, "") A(dim, INT, axis)                                                            \
-    K(_plain, start, INDEX, 0, start, "") A(start, INT64, start)                                                               \
+    K(_plain, start, INDEX, 0, start, "") A(start, DIM, start)                                                               \
     K(_plain, end, END, GPUNN__NONE, end, "Default: the axis' end.")                                                           \
     K(_plain, step, STEP, 1, step, "") A(step, INT64, step)
 #define GPUNN__PAD_ARGS(K, A)                                                                                                  \
@@ -7152,7 +7188,7 @@ static const char *gpunn__printable(const gpunn__slice *text, char out[128])
 /* ==== >>text =============================================================================================================== *
  * The canonical text says what a model computes and nothing else; the generator makes the same one, so its SHA-256 tells a kernel
  * file whose model it is for, and a node's line which kernel fits it. */
-enum { GPUNN__TEXT_SIZE = 512 }; /* of a node's line */
+enum { GPUNN__TEXT_SIZE = 512 + (GPUNN_MAX_RANK + 1) * GPUNN__SIZE_TEXT }; /* of a node's line */
 static const char *const gpunn__precision_names[] = {"f32", "tf32", "bf16", "f16"};
 
 /* A text of limited size: what does not fit is left out, and the end is always there. */
@@ -7204,15 +7240,24 @@ static void gpunn__put_number(gpunn__line *text, float value)
     gpunn__put(text, "%s", quote);
 }
 
+/* 8, N, 4N or, of named sizes, T + 1; quote: what stands around texts. */
+static void gpunn__put_dim(gpunn__line *text, const gpunn_model *model, int64_t dim, const char *quote)
+{
+    if (dim >= 0)
+        gpunn__put(text, "%lld", (long long)dim);
+    else if (gpunn__is_sized(dim))
+        gpunn__put(text, "%s%s%s", quote, gpunn__atom_text(model, gpunn__size_place(model, dim)), quote);
+    else if (dim == GPUNN_BATCH)
+        gpunn__put(text, "%sN%s", quote, quote);
+    else
+        gpunn__put(text, "%s%lldN%s", quote, -(long long)dim, quote);
+}
+
 static void gpunn__put_dims(gpunn__line *text, const gpunn_tensor *t)
 {
     for (int i = 0; i < t->rank; i++) {
         if (i) gpunn__put(text, ",");
-        if (t->dim[i] < -1) gpunn__put(text, "%lld", -(long long)t->dim[i]);
-        if (t->dim[i] < 0)
-            gpunn__put(text, "N");
-        else
-            gpunn__put(text, "%lld", (long long)t->dim[i]);
+        gpunn__put_dim(text, t->model, t->dim[i], "");
     }
 }
 
@@ -7249,6 +7294,7 @@ static void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const
     }
     case GPUNN__A_INT: gpunn__put(text, "%d", *ints); break;
     case GPUNN__A_LAST: gpunn__put(text, "%d", t->rank - *ints); break;
+    case GPUNN__A_DIM: gpunn__put_dim(text, t->model, *wide, quote); break;
     case GPUNN__A_INT64:
     case GPUNN__A_ROW: gpunn__put(text, "%lld", (long long)*wide); break;
     case GPUNN__A_FLOAT:
@@ -7631,6 +7677,17 @@ static int gpunn__rank_of(const gpunn__call *call, const gpunn_shape *shape, int
     return rank;
 }
 
+/* The dimension that a formula is; 0: none, for the fault at the place that the formula is left with. */
+static int64_t gpunn__parse_size(gpunn__size_formula *formula)
+{
+    const gpunn__sum sum = gpunn__parse_sum(formula);
+    int64_t          dim = 0;
+    if (!formula->fault && gpunn__formula_next(formula)) formula->fault = "something stands behind its end";
+    if (!formula->fault && (dim = gpunn__dim_of_sum(formula->model, &sum)) == 0)
+        formula->fault = "it is never a size, or too long";
+    return dim;
+}
+
 /* A new named size: its dimension, 0 after an error. */
 static int64_t gpunn__new_size(const gpunn__call *call, const char *name, const gpunn_size_args *args)
 {
@@ -7648,6 +7705,10 @@ static int64_t gpunn__new_size(const gpunn__call *call, const char *name, const 
         return 0;
     }
     size.value = size.min / multiple;
+    if (strcmp(name, "N") == 0) {
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "the name N is the batch's in specs; choose another");
+        return 0;
+    }
     if ((size.name = gpunn__strdup(model->dev, name)) == NULL) return 0;
     const int        place = gpunn__size_append(model, &size);
     const gpunn__sum sum = gpunn__sum_atom(place, multiple);
@@ -7663,19 +7724,14 @@ GPUNN_API int64_t gpunn_size_(gpunn_model *model, const char *text, gpunn_size_a
     const size_t        length = gpunn__size_name(text);
     const bool          named = length > 0 && text[length] == 0, is_new = named && !gpunn__size_find(model, text, length);
     gpunn__size_formula formula = {model, text, NULL, 0};
-    if (strlen(text) >= GPUNN__SIZE_TEXT / 2)
-        (void)gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "the text is longer than %d bytes", GPUNN__SIZE_TEXT / 2 - 1);
+    if (strlen(text) >= GPUNN__SIZE_TEXT)
+        (void)gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "the text is longer than %d bytes", GPUNN__SIZE_TEXT - 1);
     else if (!is_new && (args.min || args.max || args.multiple))
         (void)gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".min, .max and .multiple are told where a name is new");
     else if (is_new)
         dim = gpunn__new_size(&call, text, &args);
-    else {
-        const gpunn__sum sum = gpunn__parse_sum(&formula);
-        if (!formula.fault && gpunn__formula_next(&formula)) formula.fault = "something stands behind its end";
-        if (!formula.fault && (dim = gpunn__dim_of_sum(model, &sum)) == 0) formula.fault = "it is never a size, or too long";
-        if (formula.fault)
-            (void)gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%s (at byte %d)", formula.fault, (int)(formula.at - text));
-    }
+    else if ((dim = gpunn__parse_size(&formula)) == 0)
+        (void)gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%s (at byte %d)", formula.fault, (int)(formula.at - text));
     return dim ? dim : GPUNN__FIRST_SIZE;
 }
 
@@ -8729,9 +8785,17 @@ static bool gpunn__infer(const gpunn__call *call, gpunn_op op, const gpunn_attri
                          gpunn__meta *out)
 {
     const gpunn__inference i = {call, op, attr, count, in, out};
+    char                   text[128];
     *out = in[0];
     out->dtype = GPUNN_F32;
-    return gpunn__shape_rule_of(op)(&i);
+    if (!gpunn__shape_rule_of(op)(&i)) return false;
+    for (int axis = 0; axis < out->rank; axis++) {
+        if (out->dim[axis] != 0) continue;
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "axis %d of its result would be no formula, or one that is too long, of %s",
+                            axis, gpunn__meta_text(&in[0], text));
+        return false;
+    }
+    return true;
 }
 
 /* ==== >>nodes ========================================================================================================= *
@@ -10072,13 +10136,13 @@ static int64_t gpunn__scaled_size(gpunn_model *model, int64_t size, double scale
     return gpunn__dim_of_sum(model, &sum);
 }
 
-/* Resizes an axis that varies: .size and .ratio are known in the run, but for what a scale tells. */
-static bool gpunn__resize_sized(const gpunn__call *call, gpunn_attributes *attr, int i, int64_t in, int size, bool align_corners,
-                                double scale)
+/* Resizes an axis that varies, or to what does: .size and .ratio are known in the run, but for what a scale tells. */
+static bool gpunn__resize_sized(const gpunn__call *call, gpunn_attributes *attr, int i, int64_t in, int64_t size,
+                                bool align_corners, double scale)
 {
-    attr->size[i] = size;
+    attr->size[i] = size > 0 ? (int)size : 0;
     attr->ratio[i] = scale > 0 && !align_corners ? (float)(1 / scale) : 0;
-    if (size == 0) attr->shape.dim[i] = gpunn__scaled_size(call->model, in, scale);
+    if (size <= 0) attr->shape.dim[i] = size ? size : gpunn__scaled_size(call->model, in, scale);
     if (size || attr->shape.dim[i]) return true;
     (void)gpunn__refuse(call, GPUNN_ERR_SHAPE,
                         "scale_factor %g makes no formula of axis %d, which varies; use a multiple of 1/64, or .size", scale,
@@ -10106,12 +10170,14 @@ GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_ar
                                  "size[%d] or scale_factors[%d] is set, but x has %d spatial ax%s; leave it out", i, i, axes,
                                  axes == 1 ? "is" : "es");
         if (i >= axes) break;
-        if (!(scale == 0 || (scale >= 1e-9 && scale <= 1e9)) || args.size[i] < 0 || (scale == 0 && args.size[i] == 0))
+        const bool sized = gpunn__size_place(call.model, args.size[i]) != 0;
+        if (!(scale == 0 || (scale >= 1e-9 && scale <= 1e9)) || (args.size[i] < 0 && !sized) || args.size[i] > INT32_MAX ||
+            (scale == 0 && args.size[i] == 0))
             return gpunn__refuse(
                 &call, GPUNN_ERR_ARGUMENT,
-                "size is %d and scale_factor %g along axis %d; set .size to 1 or more or .scale_factor to 1e-9 to 1e9",
-                args.size[i], scale, 2 + i);
-        if (gpunn__is_sized(x->dim[2 + i])) {
+                "size is %lld and scale_factor %g along axis %d; set .size to 1 to 2^31 - 1 or .scale_factor to 1e-9 to 1e9",
+                (long long)args.size[i], scale, 2 + i);
+        if (sized || gpunn__is_sized(x->dim[2 + i])) {
             if (!gpunn__resize_sized(&call, &attr, i, x->dim[2 + i], args.size[i], args.align_corners, scale)) return NULL;
             continue;
         }
@@ -14292,6 +14358,14 @@ static bool gpunn__read_gradient(gpunn__builder *b, const gpunn__group *group, g
     return gpunn__use_slot(b, &step->in[i].data, slot, at);
 }
 
+/* What its kernel takes as the batch. */
+static int64_t gpunn__group_batch(const gpunn__builder *b, const gpunn__group *group)
+{
+    const gpunn_kernel *kernel = group->kernel;
+    if (kernel->each == 0) return b->plan->batch;
+    return gpunn__count(gpunn__member(b, group, kernel->measured), b->plan->batch) / kernel->each;
+}
+
 static gpunn_dtype gpunn__kept_dtype(const gpunn__plan *plan, const gpunn_kernel_kept *kept)
 {
     return plan->half || gpunn_dtype_size(kept->dtype) != 2 ? kept->dtype : GPUNN_F32;
@@ -14308,7 +14382,7 @@ static bool gpunn__group_operand(gpunn__builder *b, gpunn__group *group, gpunn_s
         const gpunn_kernel_kept *kept = &kernel->kept[operand->index];
         value->dtype = gpunn__kept_dtype(plan, kept);
         value->rank = 1;
-        value->count = value->dim[0] = kept->fixed + kept->batch * plan->batch;
+        value->count = value->dim[0] = kept->fixed + kept->batch * gpunn__group_batch(b, group);
         if (operand->read) return gpunn__use_slot(b, &value->data, group->slot + operand->index, at);
         return gpunn__bind(b, &value->data, GPUNN__IN_SLOT, group->slot + operand->index);
     }
@@ -14382,7 +14456,7 @@ static bool gpunn__group_step(gpunn__builder *b, int index, bool backward)
     step->group.kernel = kernel;
     step->group.direction = (int)(program - kernel->program);
     step->group.launch = cuda ? &cuda->launch[kernel - b->model->kernels->kernels][step->group.direction] : NULL;
-    step->group.batch = b->plan->batch;
+    step->group.batch = gpunn__group_batch(b, group);
     for (int k = 0; k < kernel->node_count && sites < GPUNN_KERNEL_SITES; k++) {
         const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
         if (t->op == GPUNN_OP_DROPOUT && t->attr.dropout_p > 0) step->group.sites[sites++] = t->attr.site;
@@ -14390,7 +14464,7 @@ static bool gpunn__group_step(gpunn__builder *b, int index, bool backward)
     for (int k = 0; !backward && b->plan->training && k < kernel->kept_count; k++) {
         const gpunn_kernel_kept *kept = &kernel->kept[k];
         size_t                   width = gpunn_dtype_size(gpunn__kept_dtype(b->plan, kept));
-        int                      slot = gpunn__new_slot(b, (size_t)(kept->fixed + kept->batch * b->plan->batch) * width, at);
+        int                      slot = gpunn__new_slot(b, (size_t)(kept->fixed + kept->batch * step->group.batch) * width, at);
         if (slot < 0) return false;
         if (k == 0) group->slot = slot;
     }
@@ -15536,10 +15610,10 @@ static bool gpunn__find_size(gpunn_model *model, const gpunn_tensor *t, int axis
 }
 
 /* Whether an axis of an input is as long as the sizes that were found tell. */
-static bool gpunn__fits_sizes(gpunn_model *model, const gpunn_tensor *t, int axis)
+static bool gpunn__fits_sizes(gpunn_model *model, const gpunn_tensor *t, int axis, int64_t batch)
 {
     const gpunn__sum sum = gpunn__sum_of(model, t->dim[axis]);
-    const int64_t    size = gpunn__sum_value(model, &sum, t->batch, true);
+    const int64_t    size = gpunn__sum_value(model, &sum, batch, true);
     char             text[32];
     if (size == t->held[axis]) return true;
     (void)gpunn__fail(model->dev, GPUNN_ERR_SHAPE, "input '%s' has %lld along axis %d, but '%s' is %lld in the other inputs",
@@ -15547,20 +15621,36 @@ static bool gpunn__fits_sizes(gpunn_model *model, const gpunn_tensor *t, int axi
     return false;
 }
 
-/* Finds what the inputs of a plan, or of the marked tensors, tell of all sizes; false after an error. */
-static bool gpunn__find_sizes(gpunn_model *model, const gpunn__plan *plan, const bool *needed)
+/* Finds sizes that no input of the run tells in others that are written. */
+static bool gpunn__find_written_sizes(gpunn_model *model)
+{
+    for (int i = 0; i < model->tensor_count; i++) {
+        const gpunn_tensor *t = model->tensors[i];
+        for (int axis = 0; t->kind == GPUNN__INPUT && t->batch && axis < t->rank; axis++) {
+            const gpunn__sum sum = gpunn__sum_of(model, t->dim[axis]);
+            if (!gpunn__is_sized(t->dim[axis]) || model->sizes[sum.term[0].atom[0]].found) continue;
+            if (!gpunn__find_size(model, t, axis)) return false;
+        }
+    }
+    return true;
+}
+
+/* Finds what the inputs of a plan, or of the marked tensors, tell of all sizes but the batch; false after an error. */
+static bool gpunn__find_sizes(gpunn_model *model, const gpunn__plan *plan, const bool *needed, int64_t batch)
 {
     const int count = plan ? plan->input_count : model->tensor_count;
     for (int i = 0; i < model->size_count; i++) model->sizes[i].found = 0;
-    for (int pass = 0; pass < 2; pass++)
+    for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < count; i++) {
             const gpunn_tensor *t = model->tensors[plan ? plan->inputs[i] : i];
             if (t->kind != GPUNN__INPUT || (needed && !needed[i])) continue;
             for (int axis = 0; axis < t->rank; axis++)
                 if (gpunn__is_sized(t->dim[axis]) &&
-                    !(pass ? gpunn__fits_sizes(model, t, axis) : gpunn__find_size(model, t, axis)))
+                    !(pass ? gpunn__fits_sizes(model, t, axis, batch) : gpunn__find_size(model, t, axis)))
                     return false;
         }
+        if (pass == 0 && !gpunn__find_written_sizes(model)) return false;
+    }
     return true;
 }
 
@@ -15623,8 +15713,8 @@ static int64_t gpunn__batch_of(gpunn_model *model, const gpunn__plan *plan, cons
         }
         leader = t;
     }
-    if (model->size_count && !gpunn__find_sizes(model, plan, needed)) return 0;
-    return leader ? leader->batch : gpunn__written_batch(model);
+    const int64_t batch = leader ? leader->batch : gpunn__written_batch(model);
+    return model->size_count && !gpunn__find_sizes(model, plan, needed, batch) ? 0 : batch;
 }
 
 static bool gpunn__is_bound(const gpunn_model *model, const gpunn__plan *plan)
@@ -16108,7 +16198,7 @@ static GPUNN__STATUS gpunn__report_stale(gpunn_model *model, const gpunn_kernel_
     int                 found = 0;
     const gpunn_kernel *stale = NULL;
     const char         *missing = NULL;
-    char                why[GPUNN__TEXT_SIZE + 128] = "", text[GPUNN__ERROR_SIZE];
+    char                why[GPUNN__ERROR_SIZE - 128] = "", text[GPUNN__ERROR_SIZE];
     for (int i = 0; i < set->kernel_count; i++) {
         bool occurs = gpunn__kernel_occurs(model, &set->kernels[i], stale ? NULL : &missing);
         found += occurs;
@@ -16148,7 +16238,6 @@ GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel
             dev, GPUNN_ERR_STATE,
             "gpunn_use_kernels: %s_kernels.cu was compiled with another %s_kernels.h than this program; compile both again",
             set->name, set->name);
-    if (set && gpunn__check_unsized(model, "gpunn_use_kernels", "fused kernels know") != GPUNN_OK) return dev->error.status;
     if (set && set->tensor_count <= model->tensor_count) gpunn__model_sha256(model, set->tensor_count, hash);
     bool         exact = set && strcmp(hash, set->spec_sha256) == 0;
     gpunn_status status = set && !exact ? gpunn__report_stale(model, set, args.policy) : GPUNN_OK;
@@ -29591,19 +29680,42 @@ static void gpunn__emit_float(gpunn__writer *w, const char *separator, const cha
     gpunn__emitf(w, "%s\"%s\": %s", separator, key, number);
 }
 
+static void gpunn__emit_dim(gpunn__writer *w, const char *separator, const gpunn_model *model, int64_t dim)
+{
+    char        value[GPUNN__SIZE_TEXT + 8];
+    gpunn__line line = {value, sizeof value, 0};
+    gpunn__put_dim(&line, model, dim, "\"");
+    gpunn__emitf(w, "%s%s", separator, value);
+}
+
 static void gpunn__emit_shape(gpunn__writer *w, const gpunn_tensor *t)
 {
     gpunn__emitf(w, ", \"shape\": [");
-    for (int i = 0; i < t->rank; i++) {
-        const char *comma = i ? ", " : "";
-        if (t->dim[i] == GPUNN_BATCH)
-            gpunn__emitf(w, "%s\"N\"", comma);
-        else if (t->dim[i] < 0)
-            gpunn__emitf(w, "%s\"%lldN\"", comma, -(long long)t->dim[i]);
-        else
-            gpunn__emitf(w, "%s%lld", comma, (long long)t->dim[i]);
-    }
+    for (int i = 0; i < t->rank; i++) gpunn__emit_dim(w, i ? ", " : "", t->model, t->dim[i]);
     gpunn__emitf(w, "]");
+}
+
+/* The named sizes and their bounds. */
+static void gpunn__emit_named_sizes(gpunn__writer *w, const gpunn_model *model)
+{
+    int count = 0;
+    for (int i = 0; i < model->size_count; i++) {
+        const gpunn__size *size = &model->sizes[i];
+        const struct {
+            const char *key;
+            int64_t     value, usual;
+        } bounds[] = {{"min", size->min, size->multiple}, {"max", size->max, 0}, {"multiple", size->multiple, 1}};
+        const char *separator = "";
+        if (size->name == NULL) continue;
+        gpunn__emitf(w, "%s\"%s\": {", count++ ? ", " : ",\n  \"sizes\": {", size->name);
+        for (int k = 0; k < 3; k++) {
+            if (bounds[k].value == bounds[k].usual) continue;
+            gpunn__emitf(w, "%s\"%s\": %lld", separator, bounds[k].key, (long long)bounds[k].value);
+            separator = ", ";
+        }
+        gpunn__emitf(w, "}");
+    }
+    if (count) gpunn__emitf(w, "}");
 }
 
 /* The initial values that a builder gives to the parameter of its layer. */
@@ -29672,6 +29784,7 @@ static double gpunn__told_number(const gpunn_tensor *t, const gpunn__told *a)
     case GPUNN__A_BOOL: return *(const bool *)from;
     case GPUNN__A_NOT: return !*(const bool *)from;
     case GPUNN__A_LAST: return t->rank - *ints;
+    case GPUNN__A_DIM:
     case GPUNN__A_INT64: return (double)*(const int64_t *)from;
     case GPUNN__A_FLOAT: return (double)*(const float *)from;
     case GPUNN__A_WINDOW: return gpunn__all_equal(ints, t->rank - 2) ? *ints : (double)NAN;
@@ -29720,16 +29833,11 @@ static void gpunn__emit_conv(gpunn__writer *w, const gpunn_tensor *t)
 {
     const gpunn_attributes *attr = &t->attr;
     const int               axes = t->rank - 2;
-    int                     output_padding[3];
     gpunn__emitf(w, ", \"out_channels\": %lld", (long long)t->dim[1]);
     gpunn__emit_window(w, "kernel_size", attr->kernel, axes);
     if (!gpunn__op_is(t->op, GPUNN__TRANSPOSED)) return;
-    for (int i = 0; i < axes; i++) { /* what gpunn__transposed_sizes has added */
-        int64_t size = (t->inputs[0]->dim[2 + i] - 1) * attr->stride[i] - 2 * (int64_t)attr->padding[i];
-        output_padding[i] = (int)(t->dim[2 + i] - size - (int64_t)attr->dilation[i] * (attr->kernel[i] - 1) - 1);
-    }
-    if (output_padding[0] || !gpunn__all_equal(output_padding, axes))
-        gpunn__emit_window(w, "output_padding", output_padding, axes);
+    if (attr->output_padding[0] || !gpunn__all_equal(attr->output_padding, axes))
+        gpunn__emit_window(w, "output_padding", attr->output_padding, axes);
 }
 
 static void gpunn__emit_recurrent(gpunn__writer *w, const gpunn_tensor *t)
@@ -29751,22 +29859,32 @@ static void gpunn__emit_recurrent(gpunn__writer *w, const gpunn_tensor *t)
     gpunn__emitf(w, "]");
 }
 
+/* The factor from cells of x to those of the result that the sizes do not tell; 0: they do. */
+static float gpunn__told_scale(const gpunn_tensor *t, int i)
+{
+    const int64_t in = t->inputs[0]->dim[2 + i], out = t->dim[2 + i];
+    const bool    sized = gpunn__is_sized(in) || gpunn__is_sized(out);
+    const float   usual = sized ? 0 : gpunn__resize_ratio(in, out, t->attr.align_corners, 0);
+    return memcmp(&usual, &t->attr.ratio[i], sizeof usual) != 0 ? 1 / t->attr.ratio[i] : 0;
+}
+
 /* The sizes of an interpolation, and the scale factors where these do not tell the ratios. */
 static void gpunn__emit_sizes(gpunn__writer *w, const gpunn_tensor *t)
 {
-    const gpunn_tensor *x = t->inputs[0];
-    int                 size[3], axes = t->rank - 2;
-    bool                scaled = false;
+    const int64_t *size = t->dim + 2;
+    const int      axes = t->rank - 2;
+    bool           scaled = false, list = false;
     for (int i = 0; i < axes; i++) {
-        size[i] = (int)t->dim[2 + i];
-        float usual = gpunn__resize_ratio(x->dim[2 + i], t->dim[2 + i], t->attr.align_corners, 0);
-        scaled = scaled || memcmp(&usual, &t->attr.ratio[i], sizeof usual) != 0;
+        scaled = scaled || gpunn__told_scale(t, i) != 0;
+        list = list || size[i] != size[0];
     }
-    gpunn__emit_window(w, "size", size, axes);
+    gpunn__emitf(w, ", \"size\": %s", list ? "[" : "");
+    for (int i = 0; i < (list ? axes : 1); i++) gpunn__emit_dim(w, i ? ", " : "", t->model, size[i]);
+    gpunn__emitf(w, list ? "]" : "");
     for (int i = 0; scaled && i < axes; i++) {
         char        value[64];
         gpunn__line line = {value, sizeof value, 0};
-        gpunn__put_float(&line, 1 / t->attr.ratio[i], 9);
+        gpunn__put_float(&line, gpunn__told_scale(t, i), 9);
         gpunn__emitf(w, "%s%s", i ? ", " : ", \"scale_factor\": [", value);
     }
     if (scaled) gpunn__emitf(w, "]");
@@ -29838,16 +29956,17 @@ static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
         break;
     }
     case GPUNN_OP_SLICE: {
-        int     axis = t->attr.axis;
-        int64_t last = t->attr.start + (t->dim[axis] - 1) * t->attr.step;
-        if (last + t->attr.step < x->dim[axis]) gpunn__emitf(w, ", \"end\": %lld", (long long)last + 1);
+        const int     axis = t->attr.axis;
+        const int64_t from = t->attr.start, size = x->dim[axis], last = from + (t->dim[axis] - 1) * t->attr.step;
+        const bool    sized = gpunn__is_sized(size) || gpunn__is_sized(from) || gpunn__is_sized(t->attr.end);
+        if (sized ? t->attr.end != size : last + t->attr.step < size)
+            gpunn__emit_dim(w, ", \"end\": ", t->model, sized ? t->attr.end : last + 1);
         break;
     }
     case GPUNN_OP_INTERPOLATE: gpunn__emit_sizes(w, t); break;
     case GPUNN_OP_PAD:
         gpunn__emitf(w, ", \"after\": [");
-        for (int i = 0; i < t->rank; i++)
-            gpunn__emitf(w, "%s%lld", i ? ", " : "", (long long)(t->dim[i] - x->dim[i] - t->attr.before[i]));
+        for (int i = 0; i < t->rank; i++) gpunn__emitf(w, "%s%lld", i ? ", " : "", (long long)t->attr.after[i]);
         gpunn__emitf(w, "]");
         break;
     case GPUNN_OP_CAST: gpunn__emitf(w, ", \"dtype\": \"%s\"", gpunn_dtype_name(t->dtype)); break;
@@ -30071,7 +30190,6 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
                 dev, GPUNN_ERR_UNSUPPORTED,
                 "gpunn_spec_save: specs do not tell states, and '%s' is one; save the model's weights by gpunn_save",
                 model->tensors[id]->name);
-    if (gpunn__check_unsized(model, "gpunn_spec_save", "a spec knows") != GPUNN_OK) return dev->error.status;
     gpunn__recipe recipe = spec->recipe;
     if (args.optimizer) {
         const gpunn_optimizer *opt = args.optimizer;
@@ -30099,7 +30217,9 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
         gpunn__emit_name(&w, "", args.name ? args.name : spec->name);
     else
         gpunn__emit_file_name(&w, path);
-    gpunn__emitf(&w, ",\n  \"precision\": \"%s\",\n  \"tensors\": [", gpunn__precision_names[model->precision]);
+    gpunn__emitf(&w, ",\n  \"precision\": \"%s\"", gpunn__precision_names[model->precision]);
+    gpunn__emit_named_sizes(&w, model);
+    gpunn__emitf(&w, ",\n  \"tensors\": [");
     for (int i = 0; i < model->tensor_count; i++) {
         const gpunn_tensor *t = model->tensors[i], *layer = gpunn__is_saved(t) ? gpunn__layer_of(t) : NULL;
         gpunn__emitf(&w, i ? ",\n    " : "\n    ");
@@ -30132,7 +30252,7 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
 
 /* ---- loading --------------------------------------------------------------------------------------------------------- *
  * The text becomes items, the items become calls of the public builders. Errors stand where dev->place says. */
-enum { GPUNN__SPEC_TENSORS = 30000 };
+enum { GPUNN__SPEC_TENSORS = 30000, GPUNN__SPEC_SIZES = 256 };
 
 typedef struct gpunn__word { /* an id or name */
     const char   *text;      /* NULL: free */
@@ -30313,26 +30433,70 @@ static bool gpunn__get_choice(gpunn__loading *l, int entry, const char *key, con
     }
     return gpunn__wrong(l, item, "\"%s\" must be %s", key, all);
 }
-/* "shape": integers, "N" for the batch, "4N" for four times the batch. */
+
+#define GPUNN__DIM_TEXT "an integer of 1 or more, \"N\" for the batch, \"4N\" for 4 times it, or a formula of \"sizes\""
+
+/* "N" or "4N". */
+static bool gpunn__batches_at(const gpunn__slice *text, int64_t *dim)
+{
+    const size_t length = text->length;
+    gpunn__slice digits = {text->at, length - (length > 0)};
+    int64_t      count = 1;
+    if (length == 0 || text->at[length - 1] != 'N') return false;
+    if (length > 1 && (!isdigit((unsigned char)*text->at) || !gpunn__slice_integer(&digits, &count))) return false;
+    *dim = -count;
+    return count >= 1 && count <= GPUNN__MAX_COUNT;
+}
+
+/* One size: a number or what varies. */
+static bool gpunn__dim_at(gpunn__loading *l, int item, const char *key, int64_t *dim)
+{
+    const gpunn__item *i = &l->items.at[item];
+    char               shown[128];
+    const char        *text;
+    if (i->kind == GPUNN__J_NUMBER && gpunn__slice_integer(&i->text, dim) && *dim >= 1 && *dim <= GPUNN__MAX_COUNT) return true;
+    if (i->kind != GPUNN__J_STRING || i->text.length == 0)
+        return gpunn__wrong(l, item, "\"%s\" must be made of sizes: " GPUNN__DIM_TEXT, key);
+    if (gpunn__batches_at(&i->text, dim)) return true;
+    if (!gpunn__string_at(l, item, key, &text)) return false;
+    gpunn__size_formula formula = {l->model, text, NULL, 0};
+    if (i->text.length >= GPUNN__SIZE_TEXT) formula.fault = "it is too long";
+    if (!formula.fault && (*dim = gpunn__parse_size(&formula)) != 0) return true;
+    return gpunn__wrong(l, item,
+                        "\"%s\" must be made of sizes, and \"%s\" is none: %s (at byte %d); use names of \"sizes\", "
+                        "\"batch\" and integers with + - * /",
+                        key, gpunn__printable(&i->text, shown), formula.fault, (int)(formula.at - text));
+}
+
 static bool gpunn__need_shape(gpunn__loading *l, int entry, gpunn_shape *shape)
 {
-    static const char what[] = "a list of up to 8 sizes: integers of 1 or more, \"N\" for the batch, \"4N\" for 4 times it";
+    static const char what[] = "a list of up to 8 sizes, each " GPUNN__DIM_TEXT;
     int               list, axis = 0;
     memset(shape, 0, sizeof *shape);
     if (!gpunn__need(l, entry, "shape", what, &list) || !gpunn__be(l, list, "shape", GPUNN__J_LIST, what)) return false;
     for (int i = list + 1; i < l->items.at[list].next; i = l->items.at[i].next) {
-        gpunn__item *item = &l->items.at[i];
-        gpunn__slice digits = item->text;
-        bool         batch = item->kind == GPUNN__J_STRING && digits.length > 0 && digits.at[digits.length - 1] == 'N';
-        int64_t      size = 1;
-        digits.length -= batch;
-        bool ok = batch || item->kind == GPUNN__J_NUMBER;
-        if (ok && !(batch && digits.length == 0)) ok = isdigit((unsigned char)*digits.at) && gpunn__slice_integer(&digits, &size);
-        if (!ok || size < 1 || size > GPUNN__MAX_COUNT || axis == GPUNN_MAX_RANK)
-            return gpunn__wrong(l, i, "\"shape\" must be %s", what);
-        shape->dim[axis++] = batch ? -size : size;
+        if (axis == GPUNN_MAX_RANK) return gpunn__wrong(l, i, "\"shape\" must be %s", what);
+        if (!gpunn__dim_at(l, i, "shape", &shape->dim[axis++])) return false;
     }
     return true;
+}
+
+/* Sizes of the spatial axes, of which one or each may vary. */
+static bool gpunn__sizes_at(gpunn__loading *l, int item, const char *key, int axes, int64_t *sizes)
+{
+    const bool list = l->items.at[item].kind == GPUNN__J_LIST;
+    if (list && gpunn__item_count(l, item) != axes)
+        return gpunn__wrong(l, item, "\"%s\" must be a size or a list of %d, one for each spatial axis", key, axes);
+    for (int i = 0; i < axes; i++)
+        if (!gpunn__dim_at(l, list ? item + 1 + i : item, key, &sizes[i])) return false;
+    return true;
+}
+
+/* Where a slice begins or ends. */
+static bool gpunn__index_at(gpunn__loading *l, int item, const char *key, int64_t *index)
+{
+    return l->items.at[item].kind == GPUNN__J_STRING ? gpunn__dim_at(l, item, key, index)
+                                                     : gpunn__integer_at(l, item, key, INT64_MIN, INT64_MAX, index);
 }
 
 /* A list of axes. */
@@ -30549,9 +30713,10 @@ static bool gpunn__scales_at(gpunn__loading *l, int item, int axes, double *scal
     for (int i = 0; i < axes; i++) {
         const gpunn__item *number = &l->items.at[list ? item + 1 + i : item];
         if ((list && gpunn__item_count(l, item) != axes) || number->kind != GPUNN__J_NUMBER ||
-            !gpunn__json_double(&number->text, &scales[i]) || scales[i] == 0)
+            !gpunn__json_double(&number->text, &scales[i]) || (scales[i] == 0 && !list))
             return gpunn__wrong(l, item,
-                                "\"scale_factor\" must be a number that is not 0, or a list with one for each spatial axis");
+                                "\"scale_factor\" must be a number that is not 0, or a list with one for each spatial axis, 0 "
+                                "where size alone tells");
     }
     return true;
 }
@@ -30744,12 +30909,12 @@ static bool gpunn__read_key(gpunn__loading *l, const gpunn__spec_entry *e, const
             return false;
         *(int *)at = wide == 0 && key->kind != GPUNN__K_AXIS ? zero : (int)wide;
         return true;
-    case GPUNN__K_WINDOW:
-    case GPUNN__K_SIZES: return gpunn__window_at(l, item, name, axes, 1, (int *)at);
+    case GPUNN__K_WINDOW: return gpunn__window_at(l, item, name, axes, 1, (int *)at);
+    case GPUNN__K_SIZES: return gpunn__sizes_at(l, item, name, axes, (int64_t *)at);
     case GPUNN__K_PADDING: return gpunn__window_at(l, item, name, axes, 0, (int *)at);
     case GPUNN__K_FACTORS: return gpunn__scales_at(l, item, axes, (double *)at);
     case GPUNN__K_INDEX:
-    case GPUNN__K_END: return gpunn__integer_at(l, item, name, INT64_MIN, INT64_MAX, (int64_t *)at);
+    case GPUNN__K_END: return gpunn__index_at(l, item, name, (int64_t *)at);
     case GPUNN__K_STEP: return gpunn__integer_at(l, item, name, 1, INT64_MAX, (int64_t *)at);
     case GPUNN__K_AMOUNTS: return gpunn__amounts_at(l, item, name, 0, (int64_t *)at);
     case GPUNN__K_COUNTS: return gpunn__amounts_at(l, item, name, 1, ((gpunn_shape *)at)->dim);
@@ -30939,7 +31104,8 @@ static bool gpunn__spec_rest(gpunn__loading *l)
         !gpunn__spec_recipe(l, &spec->recipe))
         return false;
     const gpunn_tensor *loss = spec->loss;
-    if (loss && (loss->kind != GPUNN__VALUE || loss->dtype != GPUNN_F32 || gpunn__count(loss, 2) != 1)) {
+    if (loss && (loss->kind != GPUNN__VALUE || loss->dtype != GPUNN_F32 || gpunn__any_sized(loss->rank, loss->dim) ||
+                 gpunn__count(loss, 2) != 1)) {
         char text[128];
         return gpunn__wrong(l, gpunn__look(l, 0, "loss"), "the loss is %s %s; it must be one computed f32 number",
                             gpunn_dtype_name(loss->dtype), gpunn__shape_text(loss, text));
@@ -30959,6 +31125,39 @@ static bool gpunn__spec_rest(gpunn__loading *l)
     return true;
 }
 
+/* "sizes": what varies besides the batch. */
+static bool gpunn__spec_sizes(gpunn__loading *l)
+{
+    static const char what[] = "an object of bounds by name: {\"T\": {\"max\": 512}}";
+    const int         object = gpunn__look(l, 0, "sizes");
+    char              shown[128];
+    int               count = 0;
+    if (object == 0) return true;
+    if (!gpunn__be(l, object, "sizes", GPUNN__J_OBJECT, what)) return false;
+    for (int i = object + 1; i < l->items.at[object].next; i = l->items.at[i + 1].next) {
+        const gpunn__slice *name = &l->items.at[i].text;
+        gpunn_size_args     args = {0, 0, 0, 0};
+        const struct {
+            const char *key;
+            int64_t    *value;
+        } bounds[] = {{"min", &args.min}, {"max", &args.max}, {"multiple", &args.multiple}};
+        l->items.at[i].read = true;
+        if (++count > GPUNN__SPEC_SIZES)
+            return gpunn__wrong(l, i, "\"sizes\" must have at most %d names", (int)GPUNN__SPEC_SIZES);
+        if (name->length == 0 || gpunn__size_name(name->at) != name->length || gpunn__size_find(l->model, name->at, name->length))
+            return gpunn__wrong(l, i, "\"%s\" is no new name of a size: letters, digits, '_', and not \"batch\"",
+                                gpunn__printable(name, shown));
+        if (!gpunn__be(l, i + 1, "sizes", GPUNN__J_OBJECT, what)) return false;
+        for (int k = 0; k < 3; k++) {
+            const int item = gpunn__look(l, i + 1, bounds[k].key);
+            if (item && !gpunn__integer_at(l, item, bounds[k].key, 1, GPUNN__MAX_COUNT, bounds[k].value)) return false;
+        }
+        gpunn__stand_at(l, i);
+        if (gpunn_size_(l->model, name->at, args) == GPUNN__FIRST_SIZE || !gpunn__all_read(l, i + 1, "a size")) return false;
+    }
+    return true;
+}
+
 static bool gpunn__spec_build(gpunn__loading *l)
 {
     static const char tensors[] = "a list of objects";
@@ -30975,6 +31174,7 @@ static bool gpunn__spec_build(gpunn__loading *l)
     l->model = gpunn_model_create_(l->dev, args);
     if (l->model == NULL) return false;
     l->model->tensor_limit = GPUNN__SPEC_TENSORS;
+    if (!gpunn__spec_sizes(l)) return false;
     for (int i = list + 1; i < l->items.at[list].next; i = l->items.at[i].next)
         if (!gpunn__spec_tensor(l, i)) return false;
     l->model->tensor_limit = GPUNN__MOST_TENSORS;

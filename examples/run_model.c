@@ -7,7 +7,8 @@
  * Run:   ./run_model MODEL.json --input X.safetensors --output Y.safetensors
  *        ./run_model MODEL.onnx ...              in the folder of gpunn, whose importer then writes MODEL.json and MODEL.safetensors
  *        --help explains all options
- * Expect: Y.safetensors holds the spec's outputs by their names; inputs are taken from X by theirs. */
+ * Expect: Y.safetensors holds the spec's outputs by their names; inputs are taken from X by theirs, and the batch and other sizes
+ *         that vary from their shapes. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 #include "options.h"
@@ -98,19 +99,19 @@ static gpunn_device *open_device(int device)
     return dev;
 }
 
-/* Whether the array has the tensor's shape; the batch is taken from it. */
+/* Whether the array has the tensor's shape; what varies in that is taken from it. */
 static bool fits(const gpunn_tensor *t, const gpunn_array *array)
 {
     gpunn_shape shape = gpunn_tensor_shape(t);
     int         rank = 0;
     bool        same = array->dtype == gpunn_tensor_dtype(t);
     while (rank < GPUNN_MAX_RANK && shape.dim[rank]) rank++;
-    for (int i = 0; i < rank && same; i++) same = shape.dim[i] == GPUNN_BATCH || shape.dim[i] == array->dim[i];
+    for (int i = 0; i < rank && same; i++) same = shape.dim[i] < 0 || shape.dim[i] == array->dim[i];
     return same && array->rank == rank;
 }
 
 /* Inputs that the file does not have stay unwritten: a run that needs one says so. */
-static gpunn_status write_inputs(gpunn_device *dev, gpunn_model *model, const char *path, int64_t *batch)
+static gpunn_status write_inputs(gpunn_device *dev, gpunn_model *model, const char *path)
 {
     gpunn_tensor *t;
     for (int i = 0; (t = gpunn_input_at(model, i)) != NULL; i++) {
@@ -121,16 +122,15 @@ static gpunn_status write_inputs(gpunn_device *dev, gpunn_model *model, const ch
             continue;
         }
         if (status != GPUNN_OK) return status;
-        gpunn_shape shape = gpunn_tensor_shape(t);
+        gpunn_shape shape = {{0}};
+        memcpy(shape.dim, array.dim, (size_t)array.rank * sizeof *shape.dim);
         if (fits(t, &array))
-            status = gpunn_write(t, array.data, array.bytes);
+            status = gpunn_write_shape(t, array.data, shape);
         else {
             fprintf(stderr, "run_model: '%s' in '%s' has not the dtype (%s) or the shape of that input\n", gpunn_tensor_name(t),
                     path, gpunn_dtype_name(gpunn_tensor_dtype(t)));
             status = GPUNN_ERR_SHAPE;
         }
-        for (int axis = 0; axis < array.rank; axis++)
-            if (shape.dim[axis] == GPUNN_BATCH) *batch = array.dim[axis];
         gpunn_array_free(dev, &array);
         if (status != GPUNN_OK) return status;
     }
@@ -138,14 +138,13 @@ static gpunn_status write_inputs(gpunn_device *dev, gpunn_model *model, const ch
 }
 
 /* Notes a value, or with prefix "grad." a gradient. What has no gradient is left out. */
-static gpunn_status add(results *r, gpunn_device *dev, gpunn_tensor *t, const char *prefix, int64_t batch)
+static gpunn_status add(results *r, gpunn_device *dev, gpunn_tensor *t, const char *prefix)
 {
     const char *name = gpunn_tensor_name(t);
-    gpunn_shape shape = gpunn_tensor_shape(t);
+    gpunn_shape shape = gpunn_tensor_sizes(t);
     gpunn_array array = {gpunn_tensor_dtype(t), 0, {0}, gpunn_dtype_size(gpunn_tensor_dtype(t)), NULL};
     for (; array.rank < GPUNN_MAX_RANK && shape.dim[array.rank]; array.rank++) {
-        int64_t dim = shape.dim[array.rank];
-        array.dim[array.rank] = dim < 0 ? -dim * batch : dim;
+        array.dim[array.rank] = shape.dim[array.rank];
         array.bytes *= (size_t)array.dim[array.rank];
     }
     size_t length = strlen(prefix) + strlen(name) + 1;
@@ -170,11 +169,11 @@ static gpunn_status add(results *r, gpunn_device *dev, gpunn_tensor *t, const ch
     return status;
 }
 
-static gpunn_status add_outputs(results *r, gpunn_device *dev, gpunn_model *model, int64_t batch)
+static gpunn_status add_outputs(results *r, gpunn_device *dev, gpunn_model *model)
 {
     gpunn_status  status = GPUNN_OK;
     gpunn_tensor *t;
-    for (int i = 0; (t = gpunn_spec_output(model, i)) != NULL && status == GPUNN_OK; i++) status = add(r, dev, t, "", batch);
+    for (int i = 0; (t = gpunn_spec_output(model, i)) != NULL && status == GPUNN_OK; i++) status = add(r, dev, t, "");
     return status;
 }
 
@@ -233,7 +232,6 @@ static gpunn_status run(const arguments *a, gpunn_device *dev, gpunn_model *mode
     gpunn_status     status = GPUNN_OK;
     gpunn_optimizer *opt = NULL;
     gpunn_tensor    *t, *loss = a->grad ? gpunn_find(model, a->grad) : a->train ? gpunn_spec_loss(model) : NULL;
-    int64_t          batch = 1;
     if ((a->grad || a->train) && loss == NULL) {
         fprintf(stderr,
                 a->grad ? "run_model: the model has no tensor '%s'\n" : "run_model: --train needs a spec with a \"loss\"%s\n",
@@ -244,7 +242,7 @@ static gpunn_status run(const arguments *a, gpunn_device *dev, gpunn_model *mode
     if ((status = gpunn_use_kernels(model, &KERNEL_SET)) != GPUNN_OK) return status;
 #endif
     if (a->weights && (status = gpunn_load(model, a->weights)) != GPUNN_OK) return status;
-    if ((status = write_inputs(dev, model, a->input, &batch)) != GPUNN_OK) return status;
+    if ((status = write_inputs(dev, model, a->input)) != GPUNN_OK) return status;
     for (int i = 0; a->grad && (t = gpunn_input_at(model, i)) != NULL; i++)
         if (gpunn_tensor_dtype(t) == GPUNN_F32) (void)gpunn_retain_grad(t);
     for (int i = 0; a->train && (t = gpunn_spec_output(model, i)) != NULL; i++) (void)gpunn_keep(t);
@@ -255,16 +253,16 @@ static gpunn_status run(const arguments *a, gpunn_device *dev, gpunn_model *mode
             if (status == GPUNN_OK) printf("step %d: loss %.9g\n", i, (double)gpunn_item(gpunn_spec_loss(model)));
         }
         for (int i = 0; i < gpunn_parameter_count(model) && status == GPUNN_OK; i++)
-            status = add(r, dev, gpunn_parameter_at(model, i), "", batch);
+            status = add(r, dev, gpunn_parameter_at(model, i), "");
     }
     if (status == GPUNN_OK && !a->train) status = forward(model);
-    if (status == GPUNN_OK && !a->train) status = add_outputs(r, dev, model, batch);
+    if (status == GPUNN_OK && !a->train) status = add_outputs(r, dev, model);
     if (status == GPUNN_OK && loss) status = backward(model, loss);
-    if (status == GPUNN_OK && a->train) status = add_outputs(r, dev, model, batch);
+    if (status == GPUNN_OK && a->train) status = add_outputs(r, dev, model);
     for (int i = 0; a->grad && i < gpunn_parameter_count(model) && status == GPUNN_OK; i++)
-        status = add(r, dev, gpunn_parameter_at(model, i), "grad.", batch);
+        status = add(r, dev, gpunn_parameter_at(model, i), "grad.");
     for (int i = 0; a->grad && (t = gpunn_input_at(model, i)) != NULL && status == GPUNN_OK; i++)
-        status = add(r, dev, t, "grad.", batch);
+        status = add(r, dev, t, "grad.");
     if (status == GPUNN_OK) status = gpunn_write_safetensors(dev, a->output, (const char *const *)r->names, r->arrays, r->count);
     if (status == GPUNN_OK) status = bench(a, dev, model, opt, loss);
     gpunn_optimizer_destroy(opt);

@@ -5,6 +5,7 @@ import re
 from . import stamp, table
 from .floats import digits, f32
 from .graph import BATCH, Graph
+from .sizes import varies
 from .partition import CONVOLUTIONS
 
 WIDTH = 120
@@ -38,9 +39,14 @@ def boolean(value):
     return "true" if value else "false"
 
 
+def dim_of(dim):
+    if varies(dim):
+        return "gpunn_size(model, \"%s\")" % dim.text
+    return "GPUNN_BATCH" if dim == BATCH else "GPUNN_BATCH * %d" % -dim if dim < 0 else str(dim)
+
+
 def shape(dims):
-    return "GPUNN_SHAPE(%s)" % ", ".join("GPUNN_BATCH" if dim == BATCH else "GPUNN_BATCH * %d" % -dim if dim < 0 else str(dim)
-                                         for dim in dims or (0,))
+    return "GPUNN_SHAPE(%s)" % ", ".join(map(dim_of, dims or (0,)))
 
 
 def wrapped(text, indent=4):
@@ -231,9 +237,9 @@ class _Emitter:
     def op_interpolate(self, t, x):
         a, given, old = t.attrs, _Fields(), self.tensors[t.inputs[0]].shape[2:]
         usual = tuple(Graph.resize_ratio(before, after, a["align_corners"], None) for before, after in zip(old, t.shape[2:]))
-        given.add("size", list(t.shape[2:]))
+        given.add("size", list(map(dim_of, t.shape[2:])))
         if usual != a["ratio"]:
-            given.add("scale_factors", [repr(1 / ratio) for ratio in a["ratio"]])
+            given.add("scale_factors", [repr(1 / ratio) if ratio else "0" for ratio in a["ratio"]])
         if a["mode"] != "nearest":
             given.add("mode", "GPUNN_INTERPOLATE_" + a["mode"].upper().replace("-", "_"))
         given.add("align_corners", a["align_corners"], False)
@@ -269,7 +275,7 @@ class _Emitter:
     def op_slice(self, t, x):
         a = t.attrs
         end = a["start"] + (t.shape[a["dim"]] - 1) * a["step"] + 1
-        return "gpunn_slice(%s, %d, %d, %d, %d)" % (x[0], a["dim"], a["start"], end, a["step"])
+        return "gpunn_slice(%s, %d, %s, %s, %d)" % (x[0], a["dim"], dim_of(a["start"]), dim_of(end), a["step"])
 
     def op_pad(self, t, x):
         before = t.attrs["before"]
@@ -445,6 +451,15 @@ class _Emitter:
                 lines += wrapped("gpunn_tensor %s; /* %s */" % (", ".join("*" + self.variable(i) for i in ids), what))
         return lines + ["} %s_tensors;" % self.name]
 
+    def sizes(self):
+        """Lines that name what varies besides the batch."""
+        lines = []
+        for name, bounds in self.model.sizes.items():
+            given = _Fields().add("min", bounds["min"], bounds["multiple"]).add("max", bounds["max"], 0)
+            given.add("multiple", bounds["multiple"], 1)
+            lines += wrapped("(void)gpunn_size(%s);" % ", ".join(["model", quoted(name)] + given.texts))
+        return lines
+
     def create(self):
         fields = self.struct()
         for t in self.tensors:
@@ -459,7 +474,7 @@ class _Emitter:
             "{",
             "    gpunn_model *model = gpunn_model_create(dev%s%s);" % (precision, ", .inference = true" if self.inference else ""),
             "    bool ok = model != NULL;",
-            "    if (!ok) return NULL;"] + self.lines + [
+            "    if (!ok) return NULL;"] + self.sizes() + self.lines + [
             "    if (!(%s)) {" % leaves if len(leaves) < WIDTH - 12 else "\n".join(
                 ["    ok = ok && %s;" % self.variable(i) for i in self.leaves] + ["    if (!ok) {"]),
             "        gpunn_model_destroy(model);",

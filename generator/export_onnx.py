@@ -17,7 +17,10 @@ from .exchange.spec_writer import Refused, write_file
 
 def export(path_json, path_safetensors, path_onnx):
     """Writes the ONNX model of a spec."""
-    message = Exporter(spec.load(path_json), tensor_files.read_safetensors(path_safetensors)).run()
+    model = spec.load(path_json)
+    if model.sizes:
+        raise Refused("has sizes that vary besides the batch, which are not exported; use numbers there")
+    message = Exporter(model, tensor_files.read_safetensors(path_safetensors)).run()
     data = protobuf.write(message)
     if len(data) > MAX_BYTES:
         raise Refused("is larger than 2 GiB, which an ONNX file cannot be")

@@ -8,6 +8,7 @@ from functools import partialmethod
 
 from . import table
 from .floats import f32
+from .sizes import Formula, SizeError, any_varies, content, dim_product, dim_total, product, varies
 
 MAX_RANK = 8
 MAX_COUNT = 1 << 59      # elements of one tensor
@@ -15,7 +16,7 @@ MAX_INT = (1 << 31) - 1
 MAX_TENSORS = 30000      # of a model
 MAX_NAME = 255           # bytes of a tensor's name; a layer's leaves room for ".running_mean"
 MAX_LAYER_NAME = 239
-BATCH = -1               # a dimension; -k is k times the batch
+BATCH = -1               # a dimension; -k is k times the batch; what else varies is a sizes.Size
 MAX_CUSTOM_INPUTS, CUSTOM_NUMBERS = 16, 8
 CLASS_DTYPES = ("i64", "i32", "u8")
 INDEX_DTYPES = ("i64", "i32")
@@ -71,6 +72,7 @@ class Model:
     clip_grad_norm: float = 0.0
     clip_grad_value: float = 0.0
     ema_decay: float = 0.0
+    sizes: dict = field(default_factory=dict)  # by name: min, max, multiple
     fuse: dict = field(default_factory=dict)  # never, always: tuples of pairs of ids; schedule: {group: {"threads": 128}}
     fuse_place: str = ""       # path:line:column of it
 
@@ -87,7 +89,7 @@ class Model:
 
 
 def dim_text(dim):
-    return str(dim) if dim >= 0 else "N" if dim == BATCH else "%dN" % -dim
+    return str(dim) if dim >= 0 or varies(dim) else "N" if dim == BATCH else "%dN" % -dim
 
 
 def shape_text(shape):
@@ -103,8 +105,12 @@ def attr_text(value):
 
 
 def measure(shape):
-    """The element count as (factor, power): factor * batch ** power; None: over the limit."""
+    """The element count as (factor, power): factor * batch ** power, with other sizes that vary as batches; None: over the
+    limit."""
     factor, power = 1, 0
+    if any_varies(shape):
+        factor, terms = content(shape)
+        return (factor, max(len(atoms) for atoms, _ in terms)) if factor <= MAX_COUNT else None
     for dim in shape:
         factor *= abs(dim)
         power += dim < 0
@@ -118,7 +124,7 @@ def broadcast(a, b, what="shapes"):
         if x != y and x != 1 and y != 1:
             raise GraphError("%s %s and %s do not broadcast (axis %d: %s against %s)%s" % (
                 what, shape_text(a), shape_text(b), axis, dim_text(x), dim_text(y),
-                "; the batch fits only itself and 1" if x < 0 or y < 0 else ""), "inputs")
+                "; a size that varies fits only itself and 1" if any_varies((x, y)) else "; the batch fits only itself and 1" if x < 0 or y < 0 else ""), "inputs")
         result.append(y if x == 1 else x)
     return tuple(result)
 
@@ -126,6 +132,8 @@ def broadcast(a, b, what="shapes"):
 def windows(size, kernel, stride, padding, dilation, ceil_mode):
     """Cells of a sliding window; one that starts in the padding behind does not count."""
     room = size + 2 * padding - dilation * (kernel - 1) - 1 + (stride - 1 if ceil_mode else 0)
+    if varies(size):  # with ceil_mode, whether the last window counts may depend on the size
+        return 0 if ceil_mode and dilation * (kernel - 1) + 1 < stride + padding else room // stride + 1
     if room < 0:
         return 0
     count = room // stride + 1
@@ -145,14 +153,21 @@ def check_rank(x, lowest, highest, layout):
 def check_axes(x, axes):
     layout = ("[n, channels, length]", "[n, channels, height, width]", "[n, channels, depth, height, width]")[axes - 1]
     check_rank(x, 2 + axes, 2 + axes, layout)
-    check_fixed(x, range(1, 2 + axes))
+    check_image(x)
+
+
+def check_image(x):
+    """The spatial axes of x [n, channels, ...] may be named sizes."""
+    check_fixed(x, [1])
+    check_fixed(x, [axis for axis in range(2, len(x.shape)) if not varies(x.shape[axis])])
 
 
 def check_fixed(x, axes):
     for axis in axes:
         if not 0 < x.shape[axis] <= MAX_INT:
             raise GraphError("axis %d of x %s %s" % (
-                axis, shape_text(x.shape), "is the batch; permute or reshape it so that a fixed size stands there"
+                axis, shape_text(x.shape), "varies between runs; this op needs a fixed size there" if varies(x.shape[axis]) else
+                "is the batch; permute or reshape it so that a fixed size stands there"
                 if x.shape[axis] < 0 else "is larger than 2^31 - 1; use smaller sizes"), "inputs")
 
 
@@ -223,12 +238,39 @@ def setting(value):
 class Graph:
     """The builders. Operands are Tensors; other arguments have the names of torch.nn and of model.schema.json."""
 
-    def __init__(self):
+    def __init__(self, multiples=None):
         self.tensors, self.names, self.layers = [], {}, set()
+        self.multiples = multiples or {}  # of named sizes
+
+    # ---- sizes ----
+    def dim(self, value, key="shape"):
+        """From the spec's sizes: an integer, "N", "4N", a formula."""
+        if not isinstance(value, str):
+            return value
+        if re.fullmatch("([1-9][0-9]*)?N", value):
+            return -int(value[:-1] or 1)
+        try:
+            return Formula(value, self.multiples).dim()
+        except SizeError as fault:
+            raise GraphError(str(fault), key) from None
+
+    def shape_of(self, dims):
+        if len(dims) > MAX_RANK:
+            raise GraphError("a shape has at most %d axes, this one %d" % (MAX_RANK, len(dims)), "shape")
+        return tuple(map(self.dim, dims))
+
+    def fixed_shape_of(self, dims):
+        shape = self.shape_of(dims)
+        if any(dim < 0 for dim in shape):
+            raise GraphError("shape %s is not allowed here; parameters and constants do not vary between runs" %
+                             shape_text(shape), "shape")
+        return shape
 
     # ---- tensors ----
     def append(self, kind, op, attrs, dtype, shape, inputs=(), layer=None):
         shape = tuple(shape)
+        if 0 in shape:
+            raise GraphError("its result %s would have an axis that is no formula of its operands' sizes" % shape_text(shape))
         if measure(shape) is None:
             raise GraphError("shape %s has more than 2^59 elements; use smaller sizes" % shape_text(shape))
         if len(self.tensors) >= MAX_TENSORS:
@@ -265,14 +307,14 @@ class Graph:
         return self.set_name(t, "%s.%s" % (layer, suffix))
 
     def input(self, name, dtype, shape):
-        shape = shape_of(shape)
-        if [dim for dim in shape if dim < 0] not in ([], [BATCH]):
+        shape = self.shape_of(shape)
+        if [dim for dim in shape if dim < 0 and not varies(dim)] not in ([], [BATCH]):
             raise GraphError("shape %s is not allowed here; one dimension at most may be the batch, \"N\"" %
                              shape_text(shape), "shape")
         return self.set_name(self.append("input", "input", {}, dtype, shape), name)
 
     def parameter(self, name, shape, init):
-        shape = fixed_shape_of(shape)
+        shape = self.fixed_shape_of(shape)
         init = self.sound_init(init, shape)
         t = self.append("parameter", "parameter", {}, "f32", shape)
         t.init = init
@@ -291,7 +333,7 @@ class Graph:
         return kind, a, b
 
     def constant(self, shape, values):
-        shape = fixed_shape_of(shape)
+        shape = self.fixed_shape_of(shape)
         t = self.append("constant", "constant", {}, "f32", shape)
         if len(values) != measure(shape)[0]:
             raise GraphError("%d values are given, but shape %s has %d elements" % (
@@ -404,7 +446,7 @@ class Graph:
                 raise GraphError("output_padding is %d along axis %d; it must be less than the stride, %d, or the dilation, %d" %
                                  (output_padding[i], 2 + i, stride[i], dilation[i]), "output_padding")
             sizes.append((size - 1) * stride[i] + dilation[i] * (kernel[i] - 1) + 1 - 2 * padding[i] + output_padding[i])
-            if sizes[i] < 1:
+            if sizes[i] < 1 and not varies(sizes[i]):
                 raise GraphError("the padding, %d, leaves nothing along axis %d; use a smaller padding" % (padding[i], 2 + i),
                                  "padding")
         return tuple(sizes)
@@ -414,7 +456,10 @@ class Graph:
         sizes = tuple(windows(x.shape[2 + i], kernel[i], stride[i], padding[i], dilation[i], ceil_mode)
                       for i in range(len(kernel)))
         for i, size in enumerate(sizes):
-            if size < 1:
+            if varies(x.shape[2 + i]) and not size:
+                raise GraphError("the windows along axis %d of x %s are no formula of its size; with ceil_mode the kernel must span "
+                                 "the stride and the padding" % (2 + i, shape_text(x.shape)), "ceil_mode")
+            if size < 1 and not varies(size):
                 raise GraphError("the window spans %d along axis %d, but the padded input %s only %d; use a smaller kernel or "
                                  "more padding" % (dilation[i] * (kernel[i] - 1) + 1, 2 + i, shape_text(x.shape),
                                                    x.shape[2 + i] + 2 * padding[i]), "kernel_size")
@@ -489,15 +534,26 @@ class Graph:
 
     @staticmethod
     def resize_ratio(size, result, align_corners, scale):
-        """PyTorch's factor from outputs to cells of x along an axis; scale None: none is given."""
+        """PyTorch's factor from outputs to cells of x along an axis; scale None: none is given. 0: only a run knows it."""
+        if any_varies((size, result)):
+            return f32(1 / scale) if scale and not align_corners else 0.0
         if align_corners:
             return f32(f32(size - 1) / f32(result - 1)) if result > 1 else 0.0
         return f32(1 / scale) if scale else f32(f32(size) / f32(result))
 
+    @staticmethod
+    def scaled_size(size, scale):
+        """floor(size * scale); of a size that varies where the scale has a divisor up to 64, else 0."""
+        if not varies(size):
+            return math.floor(size * float(scale))
+        divisor = next((divisor for divisor in range(1, 64) if float(scale * divisor).is_integer()), 64)
+        factor = float(scale) * divisor
+        return size * int(factor) // divisor if factor.is_integer() and factor <= 1e9 else 0
+
     def interpolate(self, x, mode, align_corners, size=None, scale_factor=None):
         check_f32(x)
         check_rank(x, 3, 5, "[n, channels, length], [n, channels, height, width] or [n, channels, depth, height, width]")
-        check_fixed(x, range(1, len(x.shape)))
+        check_image(x)
         axes = len(x.shape) - 2
         if align_corners and mode != "linear":
             raise GraphError("align_corners is used by mode linear alone; leave it out", "align_corners")
@@ -505,13 +561,15 @@ class Graph:
             raise GraphError("neither size nor scale_factor is given", "inputs")
         given = {key: (None,) * axes if value is None else window(value, axes)
                  for key, value in (("size", size), ("scale_factor", scale_factor))}
+        if None in [new or scale or None for new, scale in zip(*given.values())]:
+            raise GraphError("neither size nor a scale_factor that is not 0 tells an axis", "scale_factor")
         for key, values in given.items():
             if len(values) != axes:
                 raise GraphError("%s lists %d, but x has %d spatial axes" % (key, len(values), axes), key)
         sizes = []
         for old, new, scale in zip(x.shape[2:], given["size"], given["scale_factor"]):
-            sizes.append(new or math.floor(old * float(scale)))
-            if not 1 <= sizes[-1] <= MAX_INT:
+            sizes.append(self.dim(new, "size") if new else self.scaled_size(old, scale))
+            if not (1 <= sizes[-1] <= MAX_INT or varies(sizes[-1])):
                 raise GraphError("scale_factor %g makes %d of %d; use another" % (scale, sizes[-1], old), "scale_factor")
         if mode == "area":
             return self.pool_result("adaptive_avg_pool%dd" % axes, {}, x, tuple(sizes))
@@ -576,7 +634,7 @@ class Graph:
     def group_norm(self, x, name, num_groups, eps, affine):
         self.begin_layer(x, name)
         check_rank(x, 2, MAX_RANK, "[n, channels, ...]")
-        check_fixed(x, range(1, len(x.shape)))
+        check_image(x)
         channels = x.shape[1:2]
         if channels[0] % num_groups:
             raise GraphError("num_groups is %d, but x %s has %d channels; it must divide them" % (
@@ -628,7 +686,7 @@ class Graph:
         What messages of a program call it, its builders' `layer`, is nothing here."""
         check_f32(x)
         check_rank(x, 3, 3, "[length, n, features]")
-        check_fixed(x, (0, 2))
+        check_fixed(x, [axis for axis in (0, 2) if axis or not varies(x.shape[0])])
         directions = 2 if attrs["bidirectional"] else 1
         parts = len(weights) // directions
         if len(weights) not in (2 * directions, 4 * directions) or len(weights[1].shape) != 2:
@@ -690,19 +748,28 @@ class Graph:
 
     # ---- shapes ----
     def reshape(self, x, shape):
-        shape = shape_of(shape)
-        if measure(shape) != measure(x.shape):
+        shape = self.shape_of(shape)
+        varying = any_varies(shape + tuple(x.shape))
+        if product(shape) != product(x.shape) if varying else measure(shape) != measure(x.shape):
             raise GraphError("%s does not hold as many elements as %s; \"N\" there is the batch, not what is left over" % (
                 shape_text(shape), shape_text(x.shape)), "shape")
         return self.node("reshape", {}, (x,), shape, x.dtype)
 
     def flatten(self, x):
         check_rank(x, 2, MAX_RANK, "[n, ...]")
-        factor, power = measure(x.shape[1:])
-        if power > 1:
-            raise GraphError("the axes behind the first hold the batch %d times (x %s); use reshape" % (
-                power, shape_text(x.shape)), "inputs")
-        return self.node("reshape", {}, (x,), (x.shape[0], -factor if power else factor), x.dtype)
+        joined = self.joined(x.shape[1:])
+        if joined is None:
+            raise GraphError("the axes behind the first hold the batch more than once (x %s); use reshape" % shape_text(x.shape),
+                             "inputs")
+        return self.node("reshape", {}, (x,), (x.shape[0], joined), x.dtype)
+
+    @staticmethod
+    def joined(dims):
+        """The one dimension that several together are; None: the batch stands there twice."""
+        if any_varies(dims):
+            return dim_product(dims)
+        factor, power = measure(dims)
+        return None if power > 1 else -factor if power else factor
 
     def permute(self, x, dims):
         check_f32(x)
@@ -718,28 +785,39 @@ class Graph:
         axis = axis_of(tensors[0], dim)
         for i, t in enumerate(tensors):
             fits = len(t.shape) == len(first) and all(
-                (a < 0) == (b < 0) if j == axis else a == b for j, (a, b) in enumerate(zip(t.shape, first)))
+                any_varies((a, b)) or (a < 0) == (b < 0) if j == axis else a == b for j, (a, b) in enumerate(zip(t.shape, first)))
             if not fits:
                 raise GraphError("the first of the inputs is %s and number %d %s; they may differ only along axis %d, where all "
                                  "or none must be the batch" % (shape_text(first), i + 1, shape_text(t.shape), axis), "inputs")
         shape = list(first)
-        shape[axis] = sum(t.shape[axis] for t in tensors)
+        along = [t.shape[axis] for t in tensors]
+        shape[axis] = dim_total(along) if any_varies(along) else sum(along)
         return self.node("concat", {"dim": axis}, tensors, shape)
 
     def slice(self, x, dim, start, step, end=None):
         check_f32(x)
         axis = axis_of(x, dim)
         size = x.shape[axis]
-        if size < 0:
+        if size < 0 and not varies(size):
             raise GraphError("axis %d of %s is the batch, which cannot be cut; choose another axis" % (
                 axis, shape_text(x.shape)), "dim")
-        first, last, _ = slice(start, end, 1).indices(size)
-        if last <= first:
+        first = self.slice_index(self.dim(start, "start"), size)
+        last = size if end is None else self.slice_index(self.dim(end, "end"), size)
+        if last <= first and not any_varies((first, last)):
             raise GraphError("%d:%s along axis %d of %s is empty; at least one element must be left" % (
                 start, "" if end is None else end, axis, shape_text(x.shape)), "start")
         shape = list(x.shape)
         shape[axis] = (last - first - 1) // step + 1
         return self.node("slice", {"dim": axis, "start": first, "step": step}, (x,), shape)
+
+    @staticmethod
+    def slice_index(index, size):
+        """One index of a Python slice; where sizes vary, only what certainly is behind is clamped."""
+        if varies(index):
+            return index
+        if varies(size):
+            return size + index if index < 0 else size if index > MAX_COUNT else index
+        return max(index + size, 0) if index < 0 else min(index, size)
 
     def pad(self, x, before, after, mode, value):
         check_f32(x)
@@ -752,6 +830,8 @@ class Graph:
                 raise GraphError("axis %d of %s does not exist; leave its padding out" % (rank, shape_text(x.shape)), key)
             amounts.append((tuple(given) + (0,) * rank)[:rank])
             for axis, amount in enumerate(amounts[-1]):
+                if varies(x.shape[axis]):
+                    continue
                 if amount and x.shape[axis] < 0:
                     raise GraphError("axis %d of %s is the batch; leave its padding 0" % (axis, shape_text(x.shape)), key)
                 most = x.shape[axis] - (mode == "reflect")
@@ -763,7 +843,7 @@ class Graph:
 
     def expand(self, x, shape):
         check_f32(x)
-        shape = shape_of(shape)
+        shape = self.shape_of(shape)
         first = len(shape) - len(x.shape)
         if first < 0 or any(size not in (1, wanted) for size, wanted in zip(x.shape, shape[first:])):
             raise GraphError("%s does not expand to %s; only axes of size 1 and new ones in front do" % (
@@ -881,9 +961,9 @@ class Graph:
         check_f32(x)
         axis = axis_of(x, dim)
         size = x.shape[axis]
-        if size < 0:
+        if size < 0 and not varies(size):
             raise GraphError("axis %d of %s is the batch; choose another axis" % (axis, shape_text(x.shape)), "dim")
-        if size < k:
+        if size < k and not varies(size):
             raise GraphError("k is %d, but axis %d of %s has %d; use 1 to that" % (k, axis, shape_text(x.shape), size), "k")
         shape = x.shape[:axis] + (k,) + x.shape[axis + 1:]
         return self.node("topk_indices", {"dim": axis, "largest": largest}, (x,), shape, "i64")
@@ -1224,11 +1304,11 @@ class Graph:
             transposed, shape = part[1] == batch + second + first, [sizes[label] for label in batch]
             first, second = (second, first) if transposed else (first, second)
             for group in (first, second):
-                factor, power = measure([sizes[label] for label in group])
-                if power > 1 or len(batch) + 2 > MAX_RANK:
+                joined = self.joined([sizes[label] for label in group])
+                if joined is None or len(batch) + 2 > MAX_RANK:
                     raise GraphError("its product has more than %d axes in common, or joins axes that are the batch; reshape them" %
                                      (MAX_RANK - 2), "equation")
-                shape.append(-factor if power else factor)
+                shape.append(joined)
             return self.reshape(self.rearranged(part, batch + first + second), shape), transposed
 
         (x, transpose_x), (y, transpose_y) = matrix(a, rows, summed), matrix(b, summed, columns)
@@ -1316,7 +1396,7 @@ class Graph:
             if t.dtype not in ("i64", "i32"):
                 raise GraphError("%s is %s, but i64 or i32 is needed" % (name, t.dtype), "inputs")
         sample = 0 if batch_first else 1
-        if len(x.shape) != 3 or x.shape[2] < 0 or [len(t.shape) for t in rest] != [2, 1, 1] or targets.shape[1] < 0 or any(
+        if len(x.shape) != 3 or x.shape[2] < 0 or [len(t.shape) for t in rest] != [2, 1, 1] or (targets.shape[1] < 0 and not varies(targets.shape[1])) or any(
                 t.shape[0] != x.shape[sample] for t in rest):
             raise GraphError("log_probabilities %s, targets %s and lengths %s, %s do not fit; %s, [n, most], [n] and [n] are "
                              "needed" % (tuple(shape_text(t.shape) for t in (x,) + rest) + (
@@ -1335,7 +1415,7 @@ class Graph:
                 len(operands), MAX_CUSTOM_INPUTS), "inputs")
         values = [f32(number) + 0.0 for number in numbers]
         values += [0.0] * (CUSTOM_NUMBERS - len(values))
-        return self.node("custom", {"kind": kind, "numbers": tuple(values)}, operands, shape_of(shape))
+        return self.node("custom", {"kind": kind, "numbers": tuple(values)}, operands, self.shape_of(shape))
 
     # ---- formulas ----
     def composite(self, op, *operands, **given):
@@ -1409,18 +1489,3 @@ class Graph:
 def dotted(text, count):
     """The letters of a part of an equation; -count .. -1 for the axes of "...", which stands in it as "*"."""
     return [label for letter in text for label in (range(-count, 0) if letter == "*" else letter)]
-
-
-def shape_of(dims):
-    """From the spec's sizes: integers, "N", "4N"."""
-    if len(dims) > MAX_RANK:
-        raise GraphError("a shape has at most %d axes, this one %d" % (MAX_RANK, len(dims)), "shape")
-    return tuple(-int(dim[:-1] or 1) if isinstance(dim, str) else dim for dim in dims)
-
-
-def fixed_shape_of(dims):
-    shape = shape_of(dims)
-    if any(dim < 0 for dim in shape):
-        raise GraphError("shape %s is not allowed here; parameters and constants do not depend on the batch" %
-                         shape_text(shape), "shape")
-    return shape

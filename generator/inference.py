@@ -80,6 +80,8 @@ class Plan:
         return needed
 
     def refuse(self, check):
+        if self.model.sizes:
+            raise Refused("sizes vary between calls, '%s' for one; use numbers there" % next(iter(self.model.sizes)))
         reasons = [] if self.outputs else ["the model has no outputs but its loss"]
         for t in self.tensors:
             if t.id not in self.needed:

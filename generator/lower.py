@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Dict, FrozenSet, Optional, Tuple
 
 from . import cut, emit_cuda, grad, ir
-from .graph import measure
+from .graph import dim_text, measure, shape_text
 from .program import SCALAR, WHOLE, Domain, Kept, Labels, Launch, Operand, Program, Store, Sum
+from .sizes import any_varies, content
 
 MOST_POINTERS, MOST_STREAMS, MOST_NODES, MOST_REGISTERS, MOST_DEPTH, MOST_SITES = 12, 8, 200, 96, 2, 8
 MOST_INNER = 1 << 20
@@ -79,7 +80,9 @@ class Lowered:
 
 # ---- shapes ------------------------------------------------------------------------------------------------------------------
 def elements(shape):
-    """(fixed, per batch), one of them 0."""
+    """(fixed, per batch), one of them 0. What varies besides the batch is part of a kernel's batch."""
+    if any_varies(shape):
+        return 0, content(shape)[0]
     factor, power = measure(shape)
     if power > 1:
         raise Infeasible("its elements grow with the square of the batch")
@@ -89,8 +92,17 @@ def elements(shape):
 def product(dims):
     factor, power = measure(dims)
     if power:
-        raise Infeasible("the batch is not the outermost axis")
+        raise Infeasible("%s varies, and is not among the outermost axes" % next(dim_text(dim) for dim in dims if dim < 0))
     return factor
+
+
+def check_varying(tensors):
+    """A kernel has one batch: what varies in its tensors, the batch and other sizes, has one product."""
+    if any(any_varies(t.shape) for t in tensors):
+        products = {content(t.shape)[1]: t for t in tensors if elements(t.shape)[1]}
+        if len(products) > 1:
+            one, other = list(products.values())[:2]
+            raise Infeasible("%s and %s vary in different ways" % (shape_text(one.shape), shape_text(other.shape)))
 
 
 def place_of(narrow, wide):
@@ -178,6 +190,7 @@ class Lowering:
     # ---- domain ----
     def _find_domain(self):
         self.inner, self.domain, self.places = 1, (0, 0), {}
+        check_varying(self.group.nodes + self.group.externals)
         shapes = []
         for node in self.group.nodes:
             x = self.operand_tensor(node, 0)

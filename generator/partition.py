@@ -11,6 +11,7 @@ from . import lower, table
 from .graph import measure
 from .lower import CLASS_LOSSES, ROW_OPS, Group, Infeasible, called, identifier
 from .program import Instance, Kernel, KernelSet
+from .sizes import any_varies, content
 
 CONVOLUTIONS, PRODUCTS, ROW_NORMS = table.having("CONVOLUTION"), table.having("PRODUCT"), table.having("ROW_NORM")
 F32_RESULTS, LOCAL_OPS = table.having("KEEPS_F32"), table.having("LOCAL")
@@ -464,6 +465,13 @@ def pattern(group):
     return nodes, tuple(t.type_text() for t in group.externals)
 
 
+def measured(group):
+    """Kernel.measured of a group."""
+    tensors = group.nodes + group.externals
+    numbers = list(range(-1, -1 - len(group.nodes), -1)) + list(range(len(group.externals)))
+    return next(((number, content(t.shape)[0]) for number, t in zip(numbers, tensors) if any_varies(t.shape)), (0, 0))
+
+
 def signature(group):
     """All that the programs follow from, beside the pattern."""
     numbers = [t.id for t in group.nodes + group.externals]
@@ -504,7 +512,8 @@ class Kernels:
     def _empty(self, key, group, number):
         (nodes, externals), layout, loss = key
         name = "g%d" % number
-        return Kernel(name, formula(group), nodes, externals, (), 0, layout, loss, None, None, None, self.schedule.get(name, {}))
+        return Kernel(name, formula(group), nodes, externals, (), 0, layout, loss, None, None, None,
+                      self.schedule.get(name, {}), measured(group))
 
 
 def instances(division, kernels):

@@ -4,7 +4,8 @@ A Program is one direction of one group (evaluation, forward in training, backwa
 launches. A launch visits every element of its domain once, stores some expressions and sums others; finals run after it, once for
 each element of a sum's class. Whatever an emitter needs is here; it looks at no spec and no model.
 
-Elements of a domain are numbered 0 .. n-1, n = fixed + batch * per_batch. An operand of a smaller shape is read at
+Elements of a domain are numbered 0 .. n-1, n = fixed + batch * per_batch; where more sizes than the batch vary, a kernel's batch is
+their product. An operand of a smaller shape is read at
 (i // div) % mod (mod 0: no modulo): whole (1, 0), columns (1, C), rows (C, 0), channels (H*W, C), a scalar (1, 1); times its
 stride, which is 1 but where a sample of each channel is read.
 """
@@ -103,6 +104,7 @@ class Kernel:
     forward: Optional[Program]
     backward: Optional[Program]
     schedule: dict = field(default_factory=dict, compare=False)   # overrides from the spec: threads, packs
+    measured: Tuple[int, int] = (0, 0)  # its batch is the elements of that tensor by that number; (0, 0): the model's batch
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """What --report prints: the kernels, and launches and bytes with and without them."""
 from . import lower, partition, schedule, table
 from .graph import measure
+from .sizes import any_varies
 from .lower import BYTES, CLASS_LOSSES, ROW_NORMS, called
 
 LAYERS = partition.PRODUCTS
@@ -236,6 +237,18 @@ def ratio(model, kernels):
     return sum(count.bytes() for count in counter.after()) / max(sum(count.bytes() for count in counter.before()), 1)
 
 
+def left_apart(model):
+    """Lines on nodes that vary in other sizes than the batch and are not one kernel: why."""
+    lines = []
+    for training in (False, True) if model.loss is not None else (False,):
+        for members, fault in partition.Partition(partition.View(model, training)).faults.items():
+            nodes = [model.tensors[number] for number in members]
+            line = "    %s: %s" % (" ".join(map(called, nodes)), fault)
+            if fault and any(any_varies(t.shape) for t in nodes) and line not in lines:
+                lines.append(line)
+    return ["not one kernel"] + lines + [""] if lines else []
+
+
 def report(model, kernels):
     lines, where = ["%s (%s)" % (model.name or "model", model.precision), ""], {}
     for instances in (kernels.training, kernels.evaluation):
@@ -246,6 +259,7 @@ def report(model, kernels):
                 where[instance.kernel].append(text)
     for number, kernel in enumerate(kernels.kernels):
         lines += list(kernel_lines(kernel, where[number])) + [""]
+    lines += left_apart(model) if model.sizes else []
     lines.append("%-20s %12s %21s" % ("batch %d" % partition.SAMPLE, "launches", "bytes"))
     counter = Counter(partition.View(model, False), kernels.kernels, kernels.evaluation)
     lines.append(table_line("evaluation", counter.before()[0], counter.after()[0]))

@@ -10,6 +10,7 @@ from functools import lru_cache, partial
 from . import json_text, schema as schema_file, table
 from .floats import f32
 from .graph import MAX_NAME, Graph, GraphError, Model, check_name
+from .sizes import SizeError
 from .json_text import Array, Object, SpecError
 
 _OUTSIDE = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}
@@ -203,7 +204,7 @@ class Loader:
                     raise GraphError("the op hands on a tensor that exists already, which cannot be named again", name_key)
                 self.graph.set_name(t, entry[name_key], name_key)
             self.settle(entry, made)
-        except GraphError as fault:
+        except (GraphError, SizeError) as fault:
             key = fault.key if fault.key in entry else "op"
             self.fail(entry.value_at[key], "%s: %s" % (self.called(entry), fault))
         for key in ("id", "name"):
@@ -287,6 +288,8 @@ class Loader:
         self.check(root, at, dict(schema(), properties=dict(schema()["properties"], tensors={
             "type": "array", "title": "a list of tensors"}, optimizer={})), "the spec")
         values = self.filled(root, schema())
+        named = self.sizes(root)
+        self.graph.multiples = {name: bounds["multiple"] for name, bounds in named.items()}
         for i, entry in enumerate(root["tensors"]):
             if isinstance(entry, Object):
                 for key in ("id", "name"):
@@ -296,8 +299,20 @@ class Loader:
             self.tensor(entry, root["tensors"].value_at[i])
         return Model(values.get("name", ""), values["precision"], values["math"], values["layout"], self.graph.tensors,
                      self.outputs(root), self.loss(root), self.optimizer(root), f32(values["clip_grad_norm"]),
-                     f32(values["clip_grad_value"]), self.ema_decay(root, values), self.fuse(root),
+                     f32(values["clip_grad_value"]), self.ema_decay(root, values), named, self.fuse(root),
                      self.source.place(root.value_at.get("fuse", at)))
+
+    def sizes(self, root):
+        """The bounds of named sizes, those that runs can have; max 0: none."""
+        named = {}
+        for name, given in root.get("sizes", {}).items():
+            least, most, multiple = (given.get(key, usual) for key, usual in (("min", 1), ("max", 0), ("multiple", 1)))
+            bounds = {"min": -(-least // multiple) * multiple, "max": most // multiple * multiple, "multiple": multiple}
+            if name in ("batch", "N") or (most and bounds["max"] < bounds["min"]):
+                self.fail(root["sizes"].key_at[name], "size '%s' %s" % (
+                    name, "has bounds that leave none" if name not in ("batch", "N") else "is the batch; choose another name"))
+            named[name] = bounds
+        return named
 
     def outputs(self, root):
         if "outputs" in root:

@@ -1,6 +1,6 @@
 /* simple_nn_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 62d31045a979
+ * gpunn 0.1, templates 979555ba2812
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -8,7 +8,7 @@
 #define SIMPLE_NN_KERNELS_H
 #include "gpunn.h"
 
-#define SIMPLE_NN_KERNELS_STAMP 0xf100fe6512eb34b9ull /* of this text: simple_nn_kernels.cu was written with it */
+#define SIMPLE_NN_KERNELS_STAMP 0x37cfeda9b517542full /* of this text: simple_nn_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set simple_nn_kernels;
 #endif
 
 #if defined(SIMPLE_NN_KERNELS_IMPLEMENTATION) || defined(SIMPLE_NN_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 4
-#error "simple_nn_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 5
+#error "simple_nn_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -608,7 +608,8 @@ static const gpunn_kernel simple_nn_set[] = {
      GPUNN_KERNEL_ANY, true,
      {{NULL, 0, NULL, NULL},
       {simple_nn_g0_forward_operands, 7, simple_nn_g0_forward, simple_nn_g0_forward_workspace},
-      {NULL, 0, NULL, NULL}}},
+      {NULL, 0, NULL, NULL}},
+     0, 0},
     {"g1",
      "t11 = mean(binary_cross_entropy(t9, y))",
      simple_nn_g1_nodes, 2,
@@ -617,7 +618,8 @@ static const gpunn_kernel simple_nn_set[] = {
      GPUNN_KERNEL_ANY, true,
      {{simple_nn_g1_evaluation_operands, 3, simple_nn_g1_evaluation, simple_nn_g1_evaluation_workspace},
       {NULL, 0, NULL, NULL},
-      {NULL, 0, NULL, NULL}}},
+      {NULL, 0, NULL, NULL}},
+     0, 0},
     {"g2",
      "t15 = eq(gt(t9, t12), gt(y, t12))",
      simple_nn_g2_nodes, 3,
@@ -626,7 +628,8 @@ static const gpunn_kernel simple_nn_set[] = {
      GPUNN_KERNEL_ANY, false,
      {{simple_nn_g2_evaluation_operands, 4, simple_nn_g2_evaluation, simple_nn_g2_evaluation_workspace},
       {NULL, 0, NULL, NULL},
-      {NULL, 0, NULL, NULL}}},
+      {NULL, 0, NULL, NULL}},
+     0, 0},
 };
 static const int simple_nn_evaluation0[] = {
     10, 11, 9, 1,

@@ -25,6 +25,10 @@
     X(resnet_wide_f32, F32, 0)         \
     X(resnet_wide_bf16, BF16, 1)       \
     X(second_order_f32, F32, 0)        \
+    X(sized_image_f32, F32, 0)         \
+    X(sized_image_bf16, BF16, 0)       \
+    X(sized_text_f32, F32, 0)          \
+    X(sized_text_bf16, BF16, 0)        \
     X(swiglu_f32, F32, 0)              \
     X(swiglu_bf16, BF16, 0)            \
     X(transformer_block_f32, F32, 0)   \
@@ -331,11 +335,32 @@ static void close_net(net_of_spec *n)
     gpunn_device_close(n->dev);
 }
 
-static int64_t elements_of(const gpunn_tensor *t, int64_t batch)
+/* A dimension beside that batch; other sizes that vary do so with it. */
+static int64_t number_of(net_of_spec *n, int64_t dim, int64_t batch)
+{
+    const int64_t length = batch % 37 + 2;
+    const struct {
+        const char *text;
+        int64_t     number;
+    } sizes[] = {{"T", length}, {"T * batch", length * batch}, {"H", batch % 3 * 4 + 4}, {"W", batch % 5 + 2}};
+    for (int i = 0; dim < -1000000 && i < COUNT(sizes); i++) {
+        if (gpunn_size(n->model, sizes[i].text) == dim) return sizes[i].number;
+        gpunn_clear_error(n->dev);
+    }
+    return dim < 0 ? -dim * batch : dim;
+}
+
+static gpunn_shape shape_of(net_of_spec *n, const gpunn_tensor *t, int64_t batch)
 {
     gpunn_shape shape = gpunn_tensor_shape(t);
-    int64_t     count = 1;
-    for (int i = 0; i < shape_rank(shape); i++) count *= shape.dim[i] < 0 ? -shape.dim[i] * batch : shape.dim[i];
+    for (int i = 0; i < shape_rank(shape); i++) shape.dim[i] = number_of(n, shape.dim[i], batch);
+    return shape;
+}
+
+static int64_t elements_of(const gpunn_shape *shape)
+{
+    int64_t count = 1;
+    for (int i = 0; i < shape_rank(*shape); i++) count *= shape->dim[i];
     return count;
 }
 
@@ -345,12 +370,13 @@ static int64_t classes_of(const subject *s)
     return strncmp(s->name, "lenet", 5) == 0 ? 1003 : 7;
 }
 
-static void write_labels(net_of_spec *n, gpunn_tensor *t, const int64_t *labels, int64_t count)
+static void write_labels(net_of_spec *n, gpunn_tensor *t, const int64_t *labels, const gpunn_shape *shape)
 {
+    const int64_t  count = elements_of(shape);
     size_t         size = gpunn_dtype_size(gpunn_tensor_dtype(t));
     unsigned char *bytes = malloc((size_t)count * size);
     for (int64_t k = 0; k < count; k++) memcpy(bytes + (size_t)k * size, &labels[k], size); /* the lowest bytes come first */
-    OK(n->dev, gpunn_write(t, bytes, (size_t)count * size));
+    OK(n->dev, gpunn_write_shape(t, bytes, *shape));
     free(bytes);
 }
 
@@ -360,16 +386,17 @@ static void write_inputs(net_of_spec *n, int64_t batch, uint32_t seed, int64_t c
 {
     for (int i = 0; gpunn_input_at(n->model, i); i++) {
         gpunn_tensor *t = gpunn_input_at(n->model, i);
-        int64_t       count = elements_of(t, batch);
+        gpunn_shape   shape = shape_of(n, t, batch);
+        int64_t       count = elements_of(&shape);
         float        *values = test_randoms(count, seed + (uint32_t)i, 1);
         if (gpunn_tensor_dtype(t) == GPUNN_F32) {
             bool any = strcmp(gpunn_tensor_name(t), "x") == 0;
             for (int64_t k = 0; k < count; k++) values[k] = any ? 2 * values[k] : 0.5f + 0.45f * values[k];
-            OK(n->dev, gpunn_write(t, values, (size_t)count * sizeof *values));
+            OK(n->dev, gpunn_write_shape(t, values, shape));
         } else {
             int64_t *labels = malloc((size_t)count * sizeof *labels);
             for (int64_t k = 0; k < count; k++) labels[k] = (int64_t)((values[k] + 1) * 3.5f) * ((classes - 1) / 6);
-            write_labels(n, t, labels, count);
+            write_labels(n, t, labels, &shape);
             free(labels);
         }
         free(values);
@@ -577,7 +604,9 @@ static void test_labels(void **state)
     net_of_spec    n = open_net(s, f->backend, true, 2);
     for (int i = 0; gpunn_input_at(n.model, i); i++)
         if (gpunn_tensor_dtype(gpunn_input_at(n.model, i)) != GPUNN_F32) labels = gpunn_input_at(n.model, i);
-    int64_t count = labels ? elements_of(labels, 3) : 0, given[16] = {0};
+    const gpunn_shape shape = labels ? shape_of(&n, labels, 3) : (gpunn_shape){{0}};
+    const int64_t     count = elements_of(&shape);
+    int64_t           given[16] = {0};
     assert_true(count < COUNT(given));
     for (int k = 0; labels && k < COUNT(wrong); k++) {
         if (wrong[k] >> 32 > 0 && gpunn_tensor_dtype(labels) != GPUNN_I64) continue; /* would be 0 */
@@ -587,7 +616,7 @@ static void test_labels(void **state)
         record_weights(&before, &n, 3);
         memset(given, 0, sizeof given);
         given[k == 0 ? count - 1 : 1] = wrong[k];
-        write_labels(&n, labels, given, count);
+        write_labels(&n, labels, given, &shape);
         assert_int_equal(settled(n.dev, gpunn_train_step(n.opt, n.loss)), cpu ? GPUNN_ERR_ARGUMENT : GPUNN_ERR_NUMERIC);
         gpunn_clear_error(n.dev);
         gpunn_status status = gpunn_forward(&n.loss, 1);

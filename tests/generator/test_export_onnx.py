@@ -50,6 +50,11 @@ class Export(unittest.TestCase):
 
 
 class Golden(Export):
+    def test_sizes_that_vary_are_refused(self):
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden", "vectors", "sized_sequences.json")
+        with self.assertRaisesRegex(Refused, "sizes that vary besides the batch"):
+            export_onnx.export(path, os.devnull, self.path("m.onnx"))
+
     def test_what_onnx_lacks_is_named(self):
         for name, part in REFUSED.items():
             with self.subTest(model=name), self.assertRaisesRegex(Refused, part):

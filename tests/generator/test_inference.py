@@ -27,7 +27,8 @@ REFUSED = {"pytorch/losses_classes": "a loss", "pytorch/spatial_transformer": "a
            "pytorch/drawn": "rand_like .*not written", "pytorch/warp_volume": "grid_sample",
            "vectors/windows": "grid_sample", "vectors/big": "2\\^31 - 1",
            "vectors/class_losses": "a loss", "vectors/custom": "no outputs but its loss", "vectors/one_input": "no outputs but its loss",
-           "vectors/resnet_block": "no outputs but its loss"}
+           "vectors/resnet_block": "no outputs but its loss", "vectors/sized_images": "sizes vary between calls, 'H'",
+           "vectors/sized_sequences": "sizes vary between calls, 'T'"}
 STORED = {"f32": "F32", "i64": "I64", "i32": "I32", "u8": "U8", "bool": "BOOL"}
 
 

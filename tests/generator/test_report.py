@@ -21,6 +21,15 @@ def counts(model):
     return [(count.launches, count.per_batch) for count in counter.before() + counter.after()]
 
 
+class Sizes(unittest.TestCase):
+    def test_what_is_left_apart(self):
+        model = spec.load(os.path.join(HERE, "specs", "small", "sized_text.json"))
+        text = report.report(model, partition.partition(model))
+        self.assertIn("not one kernel\n    scaled weights: T varies, and is not among the outermost axes\n", text)
+        self.assertIn("    there norm1: [N, T, 24] and [T, 24] vary in different ways\n", text)
+        self.assertIn("nodes: opened curved inner", text)
+
+
 class ByHand(unittest.TestCase):
     def check(self, tensors, unit, *wanted):
         self.assertEqual([(launches, size / unit) for launches, size in counts(model_of(tensors))], list(wanted))

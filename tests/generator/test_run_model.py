@@ -91,6 +91,32 @@ class RunModel(Models, unittest.TestCase):
             call("gcc", "-O1", "-I" + ROOT, os.path.join(ROOT, "examples", "run_model.c"), "-o", cls.program, "-lm")
 
 
+    def results(self, text, length):
+        """What it writes for two samples of that length."""
+        spec, inputs, output = (os.path.join(self.folder, "sized" + ending) for ending in (".json", "_in", "_out"))
+        with open(spec, "w", encoding="ascii") as file:
+            file.write(text)
+        count = 2 * length
+        numbers = tensor_file.array.array("f", [math.sin(i) for i in range(count * 24)])
+        labels = tensor_file.array.array("q", [i % 7 for i in range(count)])
+        tensor_file.save(inputs, {"x": ("F32", [2, length, 24], numbers.tobytes()), "labels": ("I64", [count], labels.tobytes())})
+        call(self.program, spec, "--input", inputs, "--output", output, "--grad", "loss", "--device", "cpu")
+        return tensor_file.load(output)
+
+    def test_sizes_that_vary(self):
+        """Beside the same model with numbers there."""
+        with open(os.path.join(HERE, "specs", "small", "sized_text.json"), encoding="ascii") as file:
+            text = file.read()
+        for length in (3, 8, 40):
+            fixed = text
+            for varying, number in (('"T * batch"', 2 * length), ('"N"', 2), ('"T",', "%d," % length), ('"T"}', "%d}" % length)):
+                fixed = fixed.replace(varying, str(number))
+            wanted, got = self.results(fixed, length), self.results(text, length)
+            self.assertEqual(sorted(got), sorted(wanted))
+            for name, expected in wanted.items():
+                self.assertLess(difference(got[name], expected), 1e-5, name)
+
+
 class Fused(Models, unittest.TestCase):
     """Some models with their kernels: generated, compiled, linked with the library as ninja compiled it or, where it has not, compiled once."""
 

@@ -184,6 +184,31 @@ class Schema(unittest.TestCase):
             walk(part)
 
 
+class Sizes(unittest.TestCase):
+    def test_texts(self):
+        """One text a number, whatever the way to it; tests/unit/sizes.c has C's."""
+        for formulas, text in (
+                (("2 * T - T", "T", "(T)", "T * 1"), "T"),
+                (("(T + 1) * (T - 1)", "T * T - 1"), "T * T - 1"),
+                (("(T - 1) / 2 + 1", "(T + 1) / 2"), "(T + 1) / 2"),
+                (("T / 2 / 3", "T / 6"), "T / 6"),
+                (("(T / 2 + 1) / 3", "(T + 2) / 6"), "(T + 2) / 6"),
+                (("(2 * T + 1) / 4", "T / 2"), "T / 2"),
+                (("H / 8 * 8", "((H - 1) / 2 + 1) * 2"), "H"),
+                (("3 * batch", "3N"), "3N"),
+                (("batch * T", "T * batch"), "T * batch"),
+                (("5 + S - 2 * T + S", "S * 2 - T * 2 + 5"), "2 * S - 2 * T + 5"),
+                (("T - T + 5",), "5")):
+            builders = graph.Graph({"T": 1, "S": 1, "H": 8})
+            self.assertEqual([graph.dim_text(builders.dim(formula)) for formula in formulas], [text] * len(formulas))
+
+    def test_shapes(self):
+        model = spec.load(os.path.join(HERE, "golden", "vectors", "sized_images.json"))
+        self.assertEqual([t.type_text() for t in model.tensors if t.op in ("max_pool2d", "pad")],
+                         ["f32 [N,16,H / 4 + 1,(W + 1) / 2 + 1]", "f32 [N,32,H + 2,W + 2]"])
+        self.assertEqual(model.sizes, {"H": {"min": 8, "max": 64, "multiple": 4}, "W": {"min": 1, "max": 0, "multiple": 1}})
+
+
 class Refused(unittest.TestCase):
     def refuse(self, text, place, sentence):
         with self.assertRaises(SpecError) as caught:
@@ -262,10 +287,10 @@ class Refused(unittest.TestCase):
                 ('{"op":"input","name":"q","shape":[0]}', "4:35", "item 1"),
                 ('{"op":"input","name":"q","shape":["N","N"]}', "4:34", "one dimension"),
                 ('{"op":"input","name":"q","shape":["2N"]}', "4:34", "one dimension"),
-                ('{"op":"input","name":"q","shape":["0N"]}', "4:35", "\"N\" for the batch"),
+                ('{"op":"input","name":"q","shape":["0N"]}', "4:34", "\"0N\" is no size"),
                 ('{"op":"input","name":"q","shape":[1,1,1,1,1,1,1,1,1]}', "4:34", "list of sizes"),
                 ('{"op":"input","name":"q","shape":[1048576,1048576,1048576]}', "4:7", "2\\^59"),
-                ('{"op":"parameter","name":"p","shape":["N"]}', "4:38", "do not depend on the batch"),
+                ('{"op":"parameter","name":"p","shape":["N"]}', "4:38", "do not vary between runs"),
                 ('{"op":"parameter","name":"p","shape":[2],"init":{"kind":"uniform","a":1}}', "4:49", "lower bound"),
                 ('{"op":"parameter","name":"p","shape":[2],"init":{"kind":"kaiming_uniform"}}', "4:49", "fan-in"),
                 ('{"op":"parameter","name":"p","shape":[2],"init":{"kind":"normal","b":-1}}', "4:49", "standard deviation"),
@@ -380,6 +405,28 @@ class Refused(unittest.TestCase):
                 ('{"op":"expr","inputs":{"a":"q"},"expression":"a"}', "4:28", "no tensor 'q'"),
                 ('{"op":"expr","inputs":{"a":"x"},"expression":"a*b","consts":{"b":"1"}}', "4:66", "float can hold")):
             self.entry(text, place, sentence)
+
+    def test_sizes(self):
+        for sizes, place, sentence in (
+                ('[]', "1:25", "must be an object of bounds"),
+                ('{"2T":{}}', "1:26", "letters, digits"),
+                ('{"N":{}}', "1:26", "is the batch"),
+                ('{"T":{"min":0}}', "1:37", "an integer of 1 or more"),
+                ('{"T":{"most":3}}', "1:31", "no 'most'"),
+                ('{"T":{"min":9,"max":15,"multiple":8}}', "1:26", "leave none")):
+            self.refuse('{"gpunn_spec":1,"sizes":%s,"tensors":[]}' % sizes, place, sentence)
+        begun = '{"gpunn_spec":1,"sizes":{"T":{},"H":{"multiple":4}},"tensors":[{"op":"input","name":"x","shape":["N","T",8]},\n'
+        for entry, place, sentence in (
+                ('{"op":"input","name":"y","shape":["T + S"]}', "2:34", '"T [+] S" is no size: a name in it is no size'),
+                ('{"op":"input","name":"y","shape":["T - T"]}', "2:34", "never a size"),
+                ('{"op":"input","name":"y","shape":["T T"]}', "2:34", "something stands behind its end"),
+                ('{"op":"input","name":"y","shape":["T * T * T * T * T"]}', "2:34", "too long"),
+                ('{"op":"parameter","name":"y","shape":["T"]}', "2:38", "do not vary"),
+                ('{"op":"reshape","inputs":["x"],"shape":["T",8]}', "2:40", "as many elements"),
+                ('{"op":"slice","inputs":["x"],"dim":2,"end":"(T"}', "2:44", "a [)] is missing"),
+                ('{"op":"layer_norm","name":"l","inputs":["x"],"dims":2}', "2:40", "varies between runs"),
+                ('{"op":"max_pool1d","inputs":["x"],"kernel_size":2}', "2:29", "axis 1 of x .*varies")):
+            self.refuse(begun + entry + "]}", place, sentence)
 
     def test_file(self):
         for path in (os.path.join(HERE, "no such file"), HERE):

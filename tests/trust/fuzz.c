@@ -278,19 +278,21 @@ static float input_value(int i, size_t k)
     return (float)((k * 37 + (size_t)i) % 17) / 8 - 1;
 }
 
-/* Small numbers into each input, for a batch of 2; false: one is too large or cannot be written. */
+/* Small numbers into each input, for a batch of 2 and 6 of every other size that varies; false: one is too large or cannot be
+ * written. */
 static bool fill_inputs(gpunn_model *m)
 {
     gpunn_tensor *t;
     for (int i = 0; (t = gpunn_input_at(m, i)) != NULL; i++) {
-        const gpunn_shape shape = gpunn_tensor_shape(t);
+        gpunn_shape       shape = gpunn_tensor_shape(t);
         const gpunn_dtype dtype = gpunn_tensor_dtype(t);
         const size_t      size = gpunn_dtype_size(dtype);
         size_t            count = 1;
         for (int k = 0; k < GPUNN_MAX_RANK && shape.dim[k] != 0; k++) {
-            const size_t dim = (size_t)(shape.dim[k] < 0 ? -2 * shape.dim[k] : shape.dim[k]);
-            if (dim > LARGEST / size / count) return false; /* an input that no output needs */
-            count *= dim;
+            int64_t *dim = &shape.dim[k];
+            if (*dim < 0) *dim = *dim < -((int64_t)1 << 60) ? 6 : -2 * *dim;
+            if ((size_t)*dim > LARGEST / size / count) return false; /* an input that no output needs */
+            count *= (size_t)*dim;
         }
         unsigned char *values = calloc(count, size);
         for (size_t k = 0; k < count; k++) {
@@ -300,7 +302,7 @@ static bool fill_inputs(gpunn_model *m)
             else
                 values[k * size] = (unsigned char)(dtype == GPUNN_BOOL ? k % 2 : k % 3); /* little-endian */
         }
-        const gpunn_status status = gpunn_write(t, values, count * size);
+        const gpunn_status status = gpunn_write_shape(t, values, shape);
         free(values);
         if (!ran(status)) return false;
     }

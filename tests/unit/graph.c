@@ -454,10 +454,10 @@ static void test_interpolate(void **state)
     check_shape(f, gpunn_interpolate(f->image, .scale_factor = 1.3, .scale_factors = {0, 0.5}), SHAPE(B, 6, 18, 7));
     check_shape(f, gpunn_interpolate(rows, .size = {3}, .mode = GPUNN_INTERPOLATE_AREA), SHAPE(B, 6, 3));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
-            "interpolate: size is 0 and scale_factor 0 along axis 2; set .size to 1 or more or .scale_factor to 1e-9 to 1e9",
+            "interpolate: size is 0 and scale_factor 0 along axis 2; set .size to 1 to 2^31 - 1 or .scale_factor to 1e-9 to 1e9",
             gpunn_interpolate(f->image));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
-            "interpolate: size is 7 and scale_factor -1 along axis 3; set .size to 1 or more or .scale_factor to 1e-9 to 1e9",
+            "interpolate: size is 7 and scale_factor -1 along axis 3; set .size to 1 to 2^31 - 1 or .scale_factor to 1e-9 to 1e9",
             gpunn_interpolate(f->image, .size = {7, 7}, .scale_factors = {1, -1}));
     REFUSED(f, GPUNN_ERR_SHAPE, "interpolate: scale_factor 0.05 makes 0 of the 14 along axis 2; use another",
             gpunn_interpolate(f->image, .scale_factor = 0.05));
@@ -1607,11 +1607,12 @@ static void test_other_ends(void **state)
                 SHAPE(B, 6, 28, 28));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "interpolate: size[2] or scale_factors[2] is set, but x has 2 spatial axes; leave it out",
             gpunn_interpolate(f->image, .size = {3, 3}, .scale_factors = {0, 0, 2}));
+    REFUSED(
+        f, GPUNN_ERR_ARGUMENT,
+        "interpolate: size is 0 and scale_factor 2e+09 along axis 2; set .size to 1 to 2^31 - 1 or .scale_factor to 1e-9 to 1e9",
+        gpunn_interpolate(f->image, .scale_factor = 2e9));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
-            "interpolate: size is 0 and scale_factor 2e+09 along axis 2; set .size to 1 or more or .scale_factor to 1e-9 to 1e9",
-            gpunn_interpolate(f->image, .scale_factor = 2e9));
-    REFUSED(f, GPUNN_ERR_ARGUMENT,
-            "interpolate: size is -1 and scale_factor 0 along axis 2; set .size to 1 or more or .scale_factor to 1e-9 to 1e9",
+            "interpolate: size is -1 and scale_factor 0 along axis 2; set .size to 1 to 2^31 - 1 or .scale_factor to 1e-9 to 1e9",
             gpunn_interpolate(f->image, .size = {-1, 3}));
     REFUSED(f, GPUNN_ERR_SHAPE, "interpolate: scale_factor 1e+09 makes 1.4e+10 of the 14 along axis 2; use another",
             gpunn_interpolate(f->image, .scale_factor = 1e9));

@@ -183,6 +183,62 @@ static void test_sequences(void **state)
     check_sizes(sequences, sizes, COUNT(sizes));
 }
 
+/* The spec of a model, as text. */
+static char *spec_of(pair *p, gpunn_model *model, gpunn_tensor *output, gpunn_tensor *loss)
+{
+    char   path[64];
+    size_t size;
+    (void)snprintf(path, sizeof path, "/tmp/gpunn-sizes-%d.json", (int)getpid());
+    OK(p->dev, gpunn_spec_save(model, path, .name = "sizes", .outputs = {output}, .loss = loss));
+    char *text = (char *)file_read(path, &size);
+    text[size - 1] = 0; /* its last newline */
+    (void)unlink(path);
+    return text;
+}
+
+/* Puts in place of a model what its spec tells, which is saved as the same bytes. */
+static built specified(pair *p, const built *b, char **text)
+{
+    *text = spec_of(p, p->model, b->output, b->loss);
+    gpunn_model *model = MADE(p->dev, gpunn_spec_load_memory(p->dev, *text, strlen(*text)));
+    char        *again = spec_of(p, model, NULL, NULL);
+    assert_string_equal(*text, again);
+    free(again);
+    built result = {{NULL}, gpunn_spec_output(model, 0), gpunn_spec_loss(model)};
+    for (int i = 0; i < 3 && b->input[i]; i++) result.input[i] = MADE(p->dev, gpunn_find(model, gpunn_tensor_name(b->input[i])));
+    gpunn_model_destroy(p->model);
+    p->model = model;
+    return result;
+}
+
+static void test_specs(void **state)
+{
+    static const struct {
+        builder     build;
+        int64_t     sizes[2][3];
+        const char *says[3];
+    } models[] = {{sequences, {{2, 7, 1}, {3, 12, 1}}, {"\"sizes\": {\"T\": {}}", "\"T * batch\"", "\"start\": \"T - 1\""}},
+                  {images,
+                   {{2, 8, 9}, {1, 16, 21}},
+                   {"\"H\": {\"min\": 8, \"max\": 64, \"multiple\": 4}, \"W\": {}", "\"size\": [\"H\", 1]",
+                    "\"size\": [\"H / 2 + 1\", \"W / 2 + 1\"]"}}};
+    (void)state;
+    for (int i = 0; i < COUNT(models); i++) {
+        pair  p;
+        char *text;
+        pair_open(&p);
+        built b = models[i].build(p.model, true, 0, 0);
+        MADE(p.dev, b.loss);
+        b = specified(&p, &b, &text);
+        for (int k = 0; k < 3; k++)
+            if (strstr(text, models[i].says[k]) == NULL) fail_msg("%s is not in %s", models[i].says[k], text);
+        free(text);
+        for (int k = 0; k < 2; k++)
+            check_size(&p, &b, models[i].build, models[i].sizes[k][0], models[i].sizes[k][1], models[i].sizes[k][2]);
+        pair_close(&p);
+    }
+}
+
 static void test_images(void **state)
 {
     static const int64_t sizes[][3] = {{2, 8, 9}, {1, 16, 8}, {2, 12, 21}, {2, 8, 9}, {3, 20, 7}};
@@ -274,7 +330,6 @@ static void test_refusals(void **state)
     FAILS(p.dev, gpunn_forward(&sum, 1), GPUNN_ERR_SHAPE, "'later'", "12", "2 * T + 1", "no such size");
     OK(p.dev, gpunn_write(later, values, 13 * sizeof(float)));
     OK(p.dev, gpunn_forward(&sum, 1));
-    FAILS(p.dev, gpunn_spec_save(p.model, "build/sizes.json"), GPUNN_ERR_UNSUPPORTED, "'x' is [batch, T, 2]", "no gpunn_size");
     OK(p.dev, gpunn_write(w, values, 6 * sizeof(float)));
     FAILS(p.dev, gpunn_forward(&w, 1), GPUNN_ERR_SHAPE, "'w'", "6", "multiples of 4");
     pair_close(&p);
@@ -354,6 +409,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_formulas),  cmocka_unit_test(test_refusals),
                                        cmocka_unit_test(test_sequences), cmocka_unit_test(test_images),
-                                       cmocka_unit_test(test_plans),     cmocka_unit_test(test_many_sets)};
+                                       cmocka_unit_test(test_specs),     cmocka_unit_test(test_plans),
+                                       cmocka_unit_test(test_many_sets)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

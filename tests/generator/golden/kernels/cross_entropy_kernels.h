@@ -8,7 +8,7 @@
 #define CROSS_ENTROPY_KERNELS_H
 #include "gpunn.h"
 
-#define CROSS_ENTROPY_KERNELS_STAMP 0xd7bbcdbc4c75488bull /* of this text: cross_entropy_kernels.cu was written with it */
+#define CROSS_ENTROPY_KERNELS_STAMP 0x7bbb6bec6346cbedull /* of this text: cross_entropy_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set cross_entropy_kernels;
 #endif
 
 #if defined(CROSS_ENTROPY_KERNELS_IMPLEMENTATION) || defined(CROSS_ENTROPY_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 4
-#error "cross_entropy_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 5
+#error "cross_entropy_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -494,7 +494,8 @@ static const gpunn_kernel cross_entropy_set[] = {
      GPUNN_KERNEL_ANY, true,
      {{NULL, 0, NULL, NULL},
       {cross_entropy_g0_forward_operands, 6, cross_entropy_g0_forward, cross_entropy_g0_forward_workspace},
-      {NULL, 0, NULL, NULL}}},
+      {NULL, 0, NULL, NULL}},
+     0, 0},
 };
 static const int cross_entropy_evaluation0[] = {
     3, 0,

@@ -8,7 +8,7 @@
 #define DROPOUT_KERNELS_H
 #include "gpunn.h"
 
-#define DROPOUT_KERNELS_STAMP 0xd8fecb49e0ff9cddull /* of this text: dropout_kernels.cu was written with it */
+#define DROPOUT_KERNELS_STAMP 0x5d4c2f558ff9e8abull /* of this text: dropout_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set dropout_kernels;
 #endif
 
 #if defined(DROPOUT_KERNELS_IMPLEMENTATION) || defined(DROPOUT_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 4
-#error "dropout_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 5
+#error "dropout_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -266,7 +266,8 @@ static const gpunn_kernel dropout_set[] = {
      GPUNN_KERNEL_ANY, false,
      {{NULL, 0, NULL, NULL},
       {dropout_g0_forward_operands, 3, dropout_g0_forward, dropout_g0_forward_workspace},
-      {NULL, 0, NULL, NULL}}},
+      {NULL, 0, NULL, NULL}},
+     0, 0},
 };
 static const int dropout_evaluation0[] = {
     3, 0,
