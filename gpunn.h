@@ -1485,6 +1485,12 @@ GPUNN_API int gpunn_split(gpunn_tensor *x, int64_t size, int axis, gpunn_tensor 
 GPUNN_API int gpunn_chunk(gpunn_tensor *x, int chunks, int axis, gpunn_tensor **parts, int capacity);
 /* index I64, I32 or U8 [...] -> F32 [..., classes]: 1 at the index, 0 elsewhere, all 0 for what is no class. */
 GPUNN_API gpunn_tensor *gpunn_one_hot(gpunn_tensor *index, int classes);
+/* What neural fields read in place of coordinates x [..., d]; for each of them in turn,
+ * frequency: sin(pi x), cos(pi x), sin(2 pi x), cos(2 pi x), sin(4 pi x), ...: [..., d * 2 * frequencies], 1 to 32 frequencies;
+ * one_blob: exp(-(bins x - i - 0.5)^2 / 2), a bump over each of the bins of 0 to 1: [..., d * bins], 1 to 256 bins.
+ * F32: where a GPU keeps values in 16 bits it rounds what sin and exp are taken of, high frequencies to noise. */
+GPUNN_API gpunn_tensor *gpunn_frequency_encoding(gpunn_tensor *x, int frequencies);
+GPUNN_API gpunn_tensor *gpunn_one_blob_encoding(gpunn_tensor *x, int bins);
 /* torch.gather: y[i][j][k] = x[i][index[i][j][k]][k] for axis 1 of three; index I64 or I32 of x's rank, along the other axes not
  * larger than x. An index outside x's axis: as a token of gpunn_embedding. */
 GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *index);
@@ -6443,6 +6449,8 @@ typedef struct gpunn__plain_args {
     K(pad, value, EXTENDED, 0, value, "") A(value, FLOAT, fill)
 #define GPUNN__TILE_ARGS(K, A) K(_plain, repeats, COUNTS, GPUNN__NEEDED, shape, "")
 #define GPUNN__ONE_HOT_ARGS(K, A) K(_plain, num_classes, COUNT, GPUNN__NEEDED, count, "")
+#define GPUNN__FREQUENCY_ARGS(K, A) K(_plain, num_frequencies, COUNT, GPUNN__NEEDED, count, "")
+#define GPUNN__ONE_BLOB_ARGS(K, A) K(_plain, num_bins, COUNT, GPUNN__NEEDED, count, "")
 #define GPUNN__CAST_ARGS(K, A) K(_plain, dtype, DTYPE, GPUNN__NEEDED, dtype, "")
 #define GPUNN__DIMS_ARGS(K, A) K(_plain, dims, AXES, GPUNN__EMPTY, axes, "Default: all.") A(dims, AXES, axes)
 #define GPUNN__REDUCTION_ARGS(K, A)                                                                                            \
@@ -6735,6 +6743,10 @@ typedef struct gpunn__plain_args {
     X(OP, stack, NONE, GPUNN__MANY, 0, CONCAT, _plain, gpunn_stack(in, e->count, a->axis), "torch.stack.")                     \
     X(OP, one_hot, NONE, 1, 0, ONE_HOT, _plain, gpunn_one_hot(in[0], a->count),                                                \
       "i64, i32 or u8 [...] -> f32 [..., num_classes].")                                                                       \
+    X(OP, frequency_encoding, NONE, 1, 0, FREQUENCY, _plain, gpunn_frequency_encoding(in[0], a->count),                        \
+      "[..., d] -> [..., d * 2 * num_frequencies]: sin and cos of pi, 2 pi, 4 pi, ... times each.")                            \
+    X(OP, one_blob_encoding, NONE, 1, 0, ONE_BLOB, _plain, gpunn_one_blob_encoding(in[0], a->count),                           \
+      "[..., d] -> [..., d * num_bins]: of each exp(-(num_bins x - i - 0.5)^2 / 2).")                                          \
     X(OP, cast, NONE, 1, 0, CAST, _plain, gpunn_cast(in[0], a->dtype),                                                         \
       "Between f32, i64, i32, u8 and bool; without gradient.")                                                                 \
     X(OP, sum, SUM, 1, 0, SUM, _plain, gpunn_sum(in[0], a->axes, a->keepdim), "torch.sum.")                                    \
@@ -10854,6 +10866,71 @@ GPUNN_API gpunn_tensor *gpunn_one_hot(gpunn_tensor *index, int classes)
     gpunn__free(call.model->dev, numbers, size);
     x = gpunn_eq(x, all);
     return gpunn__made(&call, x);
+}
+
+static gpunn_tensor *gpunn__refuse_count(gpunn_tensor *x, const char *name, const char *what, int count, int most)
+{
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, name, NULL, x, true)) return NULL;
+    return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%s is %d; use 1 to %d", what, count, most);
+}
+
+/* f(x scale[i] + shift[i]) for i < width, side by side in the last axis. */
+static gpunn_tensor *gpunn__encode(gpunn_tensor *x, const char *name, int width, const float *scale, const float *shift,
+                                   gpunn_tensor *(*f)(gpunn_tensor *))
+{
+    gpunn__call call;
+    char        text[128];
+    int64_t     dim[GPUNN_MAX_RANK], last[2], joined;
+    gpunn_shape each = {{width}};
+    if (!gpunn__begin_x(&call, name, NULL, x, true)) return NULL;
+    if (x->rank == 0 || x->rank == GPUNN_MAX_RANK)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x is %s, but 1 to %d axes are needed", gpunn__shape_text(x, text),
+                             GPUNN_MAX_RANK - 1);
+    memcpy(dim, x->dim, sizeof dim);
+    last[0] = dim[x->rank - 1];
+    last[1] = width;
+    if (!gpunn__joined(call.model, 2, last, &joined))
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "the last axis of %s, %d times, has more than 2^59 elements",
+                             gpunn__shape_text(x, text), width);
+    dim[x->rank] = 1;
+    gpunn_tensor *y = gpunn__reshape_to(x, x->rank + 1, dim);
+    y = gpunn_mul(y, gpunn_constant(call.model, each, scale));
+    y = f(gpunn_add(y, gpunn_constant(call.model, each, shift)));
+    dim[x->rank - 1] = joined;
+    if (y) y = gpunn__reshape_to(y, x->rank, dim);
+    return gpunn__made(&call, y);
+}
+
+GPUNN_API gpunn_tensor *gpunn_frequency_encoding(gpunn_tensor *x, int frequencies)
+{
+    enum { MOST = 32 };
+    float scale[2 * MOST], shift[2 * MOST]; /* cos(t) = sin(t + pi / 2) */
+    if (frequencies < 1 || frequencies > MOST)
+        return gpunn__refuse_count(x, "frequency_encoding", "frequencies", frequencies, MOST);
+    for (int i = 0; i < 2 * frequencies; i++) {
+        scale[i] = 3.14159265f * (float)(INT64_C(1) << i / 2);
+        shift[i] = i % 2 ? 1.57079633f : 0;
+    }
+    return gpunn__encode(x, "frequency_encoding", 2 * frequencies, scale, shift, gpunn_sin);
+}
+
+static gpunn_tensor *gpunn__bump(gpunn_tensor *x)
+{
+    return gpunn_exp(gpunn_neg(gpunn_square(x)));
+}
+
+GPUNN_API gpunn_tensor *gpunn_one_blob_encoding(gpunn_tensor *x, int bins)
+{
+    enum { MOST = 256 };
+    const float root_half = 0.707106781f;
+    float       scale[MOST], shift[MOST];
+    if (bins < 1 || bins > MOST) return gpunn__refuse_count(x, "one_blob_encoding", "bins", bins, MOST);
+    for (int i = 0; i < bins; i++) {
+        scale[i] = root_half * (float)bins;
+        shift[i] = -root_half * ((float)i + 0.5f);
+    }
+    return gpunn__encode(x, "one_blob_encoding", bins, scale, shift, gpunn__bump);
 }
 
 GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *index)

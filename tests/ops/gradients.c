@@ -12,6 +12,7 @@
 #include "cases/pool.h"
 #include "cases/resize.h"
 #include "cases/criteria.h"
+#include "cases/encodings.h"
 
 #define H (1.0 / 64)
 #define LIMIT 160 /* values perturbed per tensor; of larger ones every k-th */
@@ -508,10 +509,12 @@ CONV_GRADIENTS(X)
 POOL_FAMILY_GRADIENTS(X)
 RESIZE_GRADIENTS(X)
 CRITERIA_GRADIENTS(X)
+ENCODING_GRADIENTS(X)
 #undef X
 static const elementwise layers[] = {
 #define X(name, ...) {#name, 0, layer_##name},
     LAYERS(X) ATTENTION_GRADIENTS(X) CONV_GRADIENTS(X) POOL_FAMILY_GRADIENTS(X) RESIZE_GRADIENTS(X) CRITERIA_GRADIENTS(X)
+        ENCODING_GRADIENTS(X)
 #undef X
 };
 static void test_layer(void **state)
