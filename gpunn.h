@@ -436,7 +436,8 @@
  * FUSED KERNELS  python3 -m generator net.json -o net writes net_kernels.h and net_kernels.cu: what stands between this model's
  *     products and convolutions as a few kernels, forward and backward. #define NET_KERNELS_IMPLEMENTATION, include the header,
  *     and call gpunn_use_kernels(model, &net_kernels) once the model is built. When the model has changed, they are left out and
- *     log_fn hears the command that renews them.
+ *     log_fn hears the command that renews them. On a CPU the evaluation of a small F32 network is one kernel: linear layers of at
+ *     most 256 features with what stands between them, sample by sample; --report tells why where it is not.
  *
  * PRECISION  Of a model: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16). Parameters, gradients, statistics, sums and
  *     losses stay F32, and so is all that the program reads and writes; on the CPU everything does.
@@ -802,8 +803,8 @@ GPUNN_API const char *gpunn_dtype_name(gpunn_dtype dtype);
 typedef struct gpunn_model_args {
     int             args_;
     gpunn_precision precision;
-    /* The model is only evaluated: linear layers compute from the weights as they are, where others keep a copy that is ordered
-     * for batches; optimizers and gradients are GPUNN_ERR_STATE. */
+    /* The model is only evaluated: linear layers compute from the weights as they are, where others (and a small network's one
+     * kernel, see FUSED KERNELS) keep a copy that is ordered for batches; optimizers and gradients are GPUNN_ERR_STATE. */
     bool inference;
 } gpunn_model_args;
 GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args args);
@@ -2516,7 +2517,7 @@ typedef struct gpunn_run_state {
 typedef struct gpunn_kernel        gpunn_kernel; /* >>kernels */
 typedef struct gpunn_kernel_launch gpunn_kernel_launch;
 #define GPUNN_KERNEL_SITES 8     /* random nodes of one fused kernel */
-#define GPUNN_KERNEL_OPERANDS 12 /* and its operands, at most */
+#define GPUNN_KERNEL_OPERANDS 32 /* and its operands, at most */
 
 /* Operands: LINEAR, CONV* x, weight, bias (data NULL without); MATMUL a, b; BATCH_NORM x, weight, bias (data NULL without
  * affine), running_mean, running_var (both updated in place by a training forward; data NULL: are not);
@@ -2764,7 +2765,7 @@ typedef struct gpunn_kernels_args {
 GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel_set *set, gpunn_kernels_args args);
 #define gpunn_use_kernels(model, ...) gpunn_use_kernels_((model), GPUNN_NAMED(gpunn_kernels_args, __VA_ARGS__))
 
-#define GPUNN_KERNELS_ABI 4
+#define GPUNN_KERNELS_ABI 5
 #define GPUNN_KERNEL_COUNTERS 256
 
 /* Memory that a kernel reads or writes. Tensors of a group are numbered: externals 0, 1, ... and nodes -1, -2, ... */
@@ -2791,7 +2792,10 @@ typedef struct gpunn_kernel_call {
     const uint32_t      *sites;  /* per random node of the group, in order: its number among the model's */
     const uint64_t      *random; /* seed, step; CUDA: device memory */
     void                *workspace;
+    void                *cache;           /* CPU: cpu_cache bytes that stay between calls; NULL where the program needs none */
+    bool                 stale;           /* CPU: weights may have changed since the last call, or there has been none */
     int                  threads;         /* CPU */
+    int                  lanes;           /* CPU: floats of its widest vectors */
     int                  multiprocessors; /* CUDA */
     unsigned            *counters;        /* CUDA: GPUNN_KERNEL_COUNTERS zeros in device memory, which it leaves so */
     void                *stream;          /* CUDA: cudaStream_t */
@@ -2805,6 +2809,7 @@ typedef struct gpunn_kernel_program {     /* one direction of one group */
     int                         operand_count;
     gpunn_kernel_function       cpu;
     gpunn_kernel_workspace      cpu_workspace;
+    size_t                      cpu_cache; /* bytes of what it makes of weights; evaluation alone has any */
 } gpunn_kernel_program;
 struct gpunn_kernel_launch { /* the same direction on a GPU; in the table that the .cu file exports */
     gpunn_kernel_function  run;
@@ -12908,7 +12913,7 @@ typedef struct gpunn__builder { /* alive while a plan is made */
     gpunn__draft         *tensors; /* by tensor id, like the next three */
     bool                 *needed;  /* computed in this plan */
     bool                 *scratch;
-    bool                 *refused; /* by last node: its group cannot be used; stays when planning begins anew */
+    int                  *refused; /* by last node: groups of so many nodes cannot be used; stays when planning begins anew */
     int                  *order;   /* by place: the node, of a group the last one */
     int                   place_count;
     gpunn__group         *groups;
@@ -13529,8 +13534,8 @@ static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const in
     group->kernel = kernel;
     group->tensors = tensors;
     group->slot = -1;
-    if (gpunn__program(b, group, false)->operands == NULL || b->refused[last] || gpunn__is_norm_step(b, kernel, tensors))
-        return false;
+    bool refused = b->refused[last] && kernel->node_count >= b->refused[last];
+    if (gpunn__program(b, group, false)->operands == NULL || refused || gpunn__is_norm_step(b, kernel, tensors)) return false;
     for (int k = 0; k < kernel->node_count; k++)
         if (!b->needed[tensors[k]] || b->tensors[tensors[k]].group >= 0 || gpunn__reads_state(b, b->model->tensors[tensors[k]]) ||
             gpunn__evaluates(b->plan, b->model->tensors[tensors[k]]))
@@ -13614,6 +13619,14 @@ static void gpunn__mark_groups(gpunn__builder *b)
     }
 }
 
+/* Planning begins anew, without the group. */
+static bool gpunn__refuse_group(gpunn__builder *b, const gpunn__group *group)
+{
+    b->refused[group->tensors[group->kernel->node_count - 1]] = group->kernel->node_count;
+    b->again = true;
+    return false;
+}
+
 /* ---- order ---- */
 /* Puts a node, with its group, after what it reads. false: groups wait for each other, and one of them has been refused. */
 static bool gpunn__put_in_order(gpunn__builder *b, int id)
@@ -13630,8 +13643,7 @@ static bool gpunn__put_in_order(gpunn__builder *b, int id)
         for (int i = 0; i < t->input_count; i++) {
             bool inside = t->inputs[i] == NULL || (index >= 0 && b->tensors[t->inputs[i]->id].group == index);
             if (inside || gpunn__put_in_order(b, t->inputs[i]->id)) continue;
-            if (group && !b->again) b->refused[nodes[count - 1]] = b->again = true;
-            return false;
+            return group && !b->again ? gpunn__refuse_group(b, group) : false;
         }
     }
     for (int k = 0; k < count; k++) b->tensors[nodes[k]].place = b->place_count;
@@ -14348,13 +14360,6 @@ static bool gpunn__relayout_back(gpunn__builder *b, const gpunn_tensor *image, i
 }
 
 /* ---- the steps of a group, forward and backward ---------------------------------------------------------------------- */
-/* Refuses a group whose step is being made; planning begins anew. */
-static bool gpunn__refuse_group(gpunn__builder *b, const gpunn__group *group)
-{
-    b->refused[group->tensors[group->kernel->node_count - 1]] = b->again = true;
-    return false;
-}
-
 /* The gradient of a node, from where its readers have left it. */
 static bool gpunn__read_gradient(gpunn__builder *b, const gpunn__group *group, gpunn_step *step, int i, int at)
 {
@@ -15254,7 +15259,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
 }
 
 /* NULL after a failure, or when *again is set because a group has been refused; nothing is left behind then. */
-static gpunn__plan *gpunn__plan_try(gpunn_model *model, const gpunn__request *request, int64_t batch, bool *refused, bool *again)
+static gpunn__plan *gpunn__plan_try(gpunn_model *model, const gpunn__request *request, int64_t batch, int *refused, bool *again)
 {
     gpunn_device *dev = model->dev;
     gpunn__plan  *plan = (gpunn__plan *)gpunn__calloc(dev, sizeof *plan);
@@ -15303,9 +15308,10 @@ static bool gpunn__may_train(const gpunn_model *model, const char *what)
 /* NULL after a failure; nothing is left behind then. */
 static gpunn__plan *gpunn__plan_make(gpunn_model *model, const gpunn__request *request, int64_t batch)
 {
-    size_t bytes = (size_t)model->tensor_count * sizeof(bool);
+    size_t bytes = (size_t)model->tensor_count * sizeof(int);
     if (request->training && !gpunn__may_train(model, "a training step")) return NULL;
-    bool        *refused = (bool *)gpunn__calloc(model->dev, bytes), again = refused != NULL;
+    int         *refused = (int *)gpunn__calloc(model->dev, bytes);
+    bool         again = refused != NULL;
     gpunn__plan *plan = NULL;
     while (again) plan = gpunn__plan_try(model, request, batch, refused, &again);
     gpunn__free(model->dev, refused, bytes);
@@ -25325,6 +25331,7 @@ static GPUNN__STATUS gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step, gpunn__
         return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "it has no C kernel that this gpunn.h can call");
     if (action == GPUNN__PREPARE) {
         step->workspace_bytes = program->cpu_workspace(step->group.batch, cpu->threads);
+        step->cache_bytes = program->cpu_cache;
         return step->workspace_bytes == SIZE_MAX ? gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the kernel declines that size")
                                                  : GPUNN_OK;
     }
@@ -25335,7 +25342,11 @@ static GPUNN__STATUS gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step, gpunn__
     call.sites = step->group.sites;
     call.random = &step->state->seed;
     call.workspace = step->workspace;
+    call.cache = step->cache;
+    call.stale = step->cache_version != step->state->weights_version;
     call.threads = cpu->threads;
+    call.lanes = (int)gpunn__gemm_choose()->lanes;
+    step->cache_version = step->state->weights_version;
     if (program->cpu(&call) == 0) return GPUNN_OK;
     return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "a label is no class and is not ignore_index; check the labels");
 }

@@ -8,7 +8,7 @@
 #define BATCH_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define BATCH_NORM_KERNELS_STAMP 0xdad4c1a9748c3769ull /* of this text: batch_norm_kernels.cu was written with it */
+#define BATCH_NORM_KERNELS_STAMP 0x4b5ce780ec9f61f8ull /* of this text: batch_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set batch_norm_kernels;
 #endif
 
 #if defined(BATCH_NORM_KERNELS_IMPLEMENTATION) || defined(BATCH_NORM_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 4
-#error "batch_norm_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 5
+#error "batch_norm_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -384,9 +384,9 @@ static const gpunn_kernel batch_norm_set[] = {
      batch_norm_g0_externals, 1,
      NULL, 0,
      GPUNN_KERNEL_ANY, false,
-     {{NULL, 0, NULL, NULL},
-      {batch_norm_g0_forward_operands, 7, batch_norm_g0_forward, batch_norm_g0_forward_workspace},
-      {NULL, 0, NULL, NULL}}},
+     {{NULL, 0, NULL, NULL, 0},
+      {batch_norm_g0_forward_operands, 7, batch_norm_g0_forward, batch_norm_g0_forward_workspace, 0},
+      {NULL, 0, NULL, NULL, 0}}},
 };
 static const int batch_norm_evaluation0[] = {
     3, 0,

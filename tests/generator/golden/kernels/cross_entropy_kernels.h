@@ -8,7 +8,7 @@
 #define CROSS_ENTROPY_KERNELS_H
 #include "gpunn.h"
 
-#define CROSS_ENTROPY_KERNELS_STAMP 0xd7bbcdbc4c75488bull /* of this text: cross_entropy_kernels.cu was written with it */
+#define CROSS_ENTROPY_KERNELS_STAMP 0xc7b31d739bda6802ull /* of this text: cross_entropy_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set cross_entropy_kernels;
 #endif
 
 #if defined(CROSS_ENTROPY_KERNELS_IMPLEMENTATION) || defined(CROSS_ENTROPY_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 4
-#error "cross_entropy_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 5
+#error "cross_entropy_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -492,9 +492,9 @@ static const gpunn_kernel cross_entropy_set[] = {
      cross_entropy_g0_externals, 1,
      NULL, 0,
      GPUNN_KERNEL_ANY, true,
-     {{NULL, 0, NULL, NULL},
-      {cross_entropy_g0_forward_operands, 6, cross_entropy_g0_forward, cross_entropy_g0_forward_workspace},
-      {NULL, 0, NULL, NULL}}},
+     {{NULL, 0, NULL, NULL, 0},
+      {cross_entropy_g0_forward_operands, 6, cross_entropy_g0_forward, cross_entropy_g0_forward_workspace, 0},
+      {NULL, 0, NULL, NULL, 0}}},
 };
 static const int cross_entropy_evaluation0[] = {
     3, 0,

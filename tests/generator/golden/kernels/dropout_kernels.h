@@ -8,7 +8,7 @@
 #define DROPOUT_KERNELS_H
 #include "gpunn.h"
 
-#define DROPOUT_KERNELS_STAMP 0xd8fecb49e0ff9cddull /* of this text: dropout_kernels.cu was written with it */
+#define DROPOUT_KERNELS_STAMP 0xe2e70a083fe0ff40ull /* of this text: dropout_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set dropout_kernels;
 #endif
 
 #if defined(DROPOUT_KERNELS_IMPLEMENTATION) || defined(DROPOUT_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 4
-#error "dropout_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 5
+#error "dropout_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -264,9 +264,9 @@ static const gpunn_kernel dropout_set[] = {
      dropout_g0_externals, 1,
      NULL, 0,
      GPUNN_KERNEL_ANY, false,
-     {{NULL, 0, NULL, NULL},
-      {dropout_g0_forward_operands, 3, dropout_g0_forward, dropout_g0_forward_workspace},
-      {NULL, 0, NULL, NULL}}},
+     {{NULL, 0, NULL, NULL, 0},
+      {dropout_g0_forward_operands, 3, dropout_g0_forward, dropout_g0_forward_workspace, 0},
+      {NULL, 0, NULL, NULL, 0}}},
 };
 static const int dropout_evaluation0[] = {
     3, 0,

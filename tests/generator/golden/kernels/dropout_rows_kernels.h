@@ -8,7 +8,7 @@
 #define DROPOUT_ROWS_KERNELS_H
 #include "gpunn.h"
 
-#define DROPOUT_ROWS_KERNELS_STAMP 0x213651ccd596b9fdull /* of this text: dropout_rows_kernels.cu was written with it */
+#define DROPOUT_ROWS_KERNELS_STAMP 0x699bc8e3bcb8d53full /* of this text: dropout_rows_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set dropout_rows_kernels;
 #endif
 
 #if defined(DROPOUT_ROWS_KERNELS_IMPLEMENTATION) || defined(DROPOUT_ROWS_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 4
-#error "dropout_rows_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 5
+#error "dropout_rows_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -291,9 +291,9 @@ static const gpunn_kernel dropout_rows_set[] = {
      dropout_rows_g0_externals, 1,
      NULL, 0,
      GPUNN_KERNEL_ANY, false,
-     {{NULL, 0, NULL, NULL},
-      {dropout_rows_g0_forward_operands, 4, dropout_rows_g0_forward, dropout_rows_g0_forward_workspace},
-      {NULL, 0, NULL, NULL}}},
+     {{NULL, 0, NULL, NULL, 0},
+      {dropout_rows_g0_forward_operands, 4, dropout_rows_g0_forward, dropout_rows_g0_forward_workspace, 0},
+      {NULL, 0, NULL, NULL, 0}}},
 };
 static const int dropout_rows_evaluation0[] = {
     3, 0,

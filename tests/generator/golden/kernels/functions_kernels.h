@@ -8,7 +8,7 @@
 #define FUNCTIONS_KERNELS_H
 #include "gpunn.h"
 
-#define FUNCTIONS_KERNELS_STAMP 0x87db8080cc480741ull /* of this text: functions_kernels.cu was written with it */
+#define FUNCTIONS_KERNELS_STAMP 0x30918a82ad1881baull /* of this text: functions_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set functions_kernels;
 #endif
 
 #if defined(FUNCTIONS_KERNELS_IMPLEMENTATION) || defined(FUNCTIONS_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 4
-#error "functions_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 5
+#error "functions_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -958,9 +958,9 @@ static const gpunn_kernel functions_set[] = {
      functions_g0_externals, 1,
      NULL, 0,
      GPUNN_KERNEL_ANY, false,
-     {{NULL, 0, NULL, NULL},
-      {functions_g0_forward_operands, 27, functions_g0_forward, functions_g0_forward_workspace},
-      {NULL, 0, NULL, NULL}}},
+     {{NULL, 0, NULL, NULL, 0},
+      {functions_g0_forward_operands, 27, functions_g0_forward, functions_g0_forward_workspace, 0},
+      {NULL, 0, NULL, NULL, 0}}},
 };
 static const int functions_evaluation0[] = {
     3, 0,

@@ -8,7 +8,7 @@
 #define LAYER_NORM_HALF_KERNELS_H
 #include "gpunn.h"
 
-#define LAYER_NORM_HALF_KERNELS_STAMP 0x4a73820af85a7527ull /* of this text: layer_norm_half_kernels.cu was written with it */
+#define LAYER_NORM_HALF_KERNELS_STAMP 0xe0f9984ebb107e1eull /* of this text: layer_norm_half_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set layer_norm_half_kernels;
 #endif
 
 #if defined(LAYER_NORM_HALF_KERNELS_IMPLEMENTATION) || defined(LAYER_NORM_HALF_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 4
-#error "layer_norm_half_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 5
+#error "layer_norm_half_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -497,9 +497,9 @@ static const gpunn_kernel layer_norm_half_set[] = {
      layer_norm_half_g0_externals, 1,
      NULL, 0,
      GPUNN_KERNEL_ANY, false,
-     {{NULL, 0, NULL, NULL},
-      {layer_norm_half_g0_forward_operands, 8, layer_norm_half_g0_forward, layer_norm_half_g0_forward_workspace},
-      {layer_norm_half_g0_backward_operands, 10, layer_norm_half_g0_backward, layer_norm_half_g0_backward_workspace}}},
+     {{NULL, 0, NULL, NULL, 0},
+      {layer_norm_half_g0_forward_operands, 8, layer_norm_half_g0_forward, layer_norm_half_g0_forward_workspace, 0},
+      {layer_norm_half_g0_backward_operands, 10, layer_norm_half_g0_backward, layer_norm_half_g0_backward_workspace, 0}}},
 };
 static const int layer_norm_half_evaluation0[] = {
     3, 0,

@@ -8,7 +8,7 @@
 #define MIXED_KERNELS_H
 #include "gpunn.h"
 
-#define MIXED_KERNELS_STAMP 0xa5f617ce40b821faull /* of this text: mixed_kernels.cu was written with it */
+#define MIXED_KERNELS_STAMP 0x74cfdba75a385e66ull /* of this text: mixed_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set mixed_kernels;
 #endif
 
 #if defined(MIXED_KERNELS_IMPLEMENTATION) || defined(MIXED_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 4
-#error "mixed_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 5
+#error "mixed_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -529,9 +529,9 @@ static const gpunn_kernel mixed_set[] = {
      mixed_g0_externals, 1,
      NULL, 0,
      GPUNN_KERNEL_ANY, false,
-     {{NULL, 0, NULL, NULL},
-      {mixed_g0_forward_operands, 13, mixed_g0_forward, mixed_g0_forward_workspace},
-      {NULL, 0, NULL, NULL}}},
+     {{NULL, 0, NULL, NULL, 0},
+      {mixed_g0_forward_operands, 13, mixed_g0_forward, mixed_g0_forward_workspace, 0},
+      {NULL, 0, NULL, NULL, 0}}},
 };
 static const int mixed_evaluation0[] = {
     3, 0,

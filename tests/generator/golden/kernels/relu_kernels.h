@@ -8,7 +8,7 @@
 #define RELU_KERNELS_H
 #include "gpunn.h"
 
-#define RELU_KERNELS_STAMP 0x49443967a9150e13ull /* of this text: relu_kernels.cu was written with it */
+#define RELU_KERNELS_STAMP 0x98a87aaee0c9cd82ull /* of this text: relu_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set relu_kernels;
 #endif
 
 #if defined(RELU_KERNELS_IMPLEMENTATION) || defined(RELU_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 4
-#error "relu_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 5
+#error "relu_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -330,9 +330,9 @@ static const gpunn_kernel relu_set[] = {
      relu_g0_externals, 1,
      NULL, 0,
      GPUNN_KERNEL_ANY, false,
-     {{NULL, 0, NULL, NULL},
-      {relu_g0_forward_operands, 3, relu_g0_forward, relu_g0_forward_workspace},
-      {relu_g0_backward_operands, 4, relu_g0_backward, relu_g0_backward_workspace}}},
+     {{NULL, 0, NULL, NULL, 0},
+      {relu_g0_forward_operands, 3, relu_g0_forward, relu_g0_forward_workspace, 0},
+      {relu_g0_backward_operands, 4, relu_g0_backward, relu_g0_backward_workspace, 0}}},
 };
 static const int relu_evaluation0[] = {
     3, 0,

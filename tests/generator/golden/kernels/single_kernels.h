@@ -8,7 +8,7 @@
 #define SINGLE_KERNELS_H
 #include "gpunn.h"
 
-#define SINGLE_KERNELS_STAMP 0xfae201657fc24a8full /* of this text: single_kernels.cu was written with it */
+#define SINGLE_KERNELS_STAMP 0x11ea09f05ab78bf2ull /* of this text: single_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set single_kernels;
 #endif
 
 #if defined(SINGLE_KERNELS_IMPLEMENTATION) || defined(SINGLE_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 4
-#error "single_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 5
+#error "single_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -377,9 +377,9 @@ static const gpunn_kernel single_set[] = {
      single_g0_externals, 1,
      NULL, 0,
      GPUNN_KERNEL_ANY, false,
-     {{single_g0_evaluation_operands, 7, single_g0_evaluation, single_g0_evaluation_workspace},
-      {NULL, 0, NULL, NULL},
-      {NULL, 0, NULL, NULL}}},
+     {{single_g0_evaluation_operands, 7, single_g0_evaluation, single_g0_evaluation_workspace, 0},
+      {NULL, 0, NULL, NULL, 0},
+      {NULL, 0, NULL, NULL, 0}}},
 };
 static const int single_evaluation0[] = {
     3, 0,

@@ -8,7 +8,7 @@
 #define SOFTMAX_KERNELS_H
 #include "gpunn.h"
 
-#define SOFTMAX_KERNELS_STAMP 0x1e4c3b8720e141c5ull /* of this text: softmax_kernels.cu was written with it */
+#define SOFTMAX_KERNELS_STAMP 0xb40c9c43ac05b626ull /* of this text: softmax_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set softmax_kernels;
 #endif
 
 #if defined(SOFTMAX_KERNELS_IMPLEMENTATION) || defined(SOFTMAX_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 4
-#error "softmax_kernels.h is for GPUNN_KERNELS_ABI 4; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 5
+#error "softmax_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -406,9 +406,9 @@ static const gpunn_kernel softmax_set[] = {
      softmax_g0_externals, 1,
      NULL, 0,
      GPUNN_KERNEL_ANY, false,
-     {{softmax_g0_evaluation_operands, 7, softmax_g0_evaluation, softmax_g0_evaluation_workspace},
-      {NULL, 0, NULL, NULL},
-      {NULL, 0, NULL, NULL}}},
+     {{softmax_g0_evaluation_operands, 7, softmax_g0_evaluation, softmax_g0_evaluation_workspace, 0},
+      {NULL, 0, NULL, NULL, 0},
+      {NULL, 0, NULL, NULL, 0}}},
 };
 static const int softmax_evaluation0[] = {
     3, 0,
