@@ -1,6 +1,7 @@
 /* networks.c - evaluations of a small network with its generated kernel and without, in turns. tests/bench/networks.py builds it.
  *
- * Usage: networks SPEC.json THREADS BATCH...     prints for each batch: microseconds without and with it, and their ratio */
+ * Usage: networks SPEC.json THREADS BATCH...     prints for each batch: the least microseconds without and with it, and the
+ * median over rounds of their ratio */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include "gpunn.h"
 #include <math.h>
@@ -20,7 +21,7 @@ enum { ROUNDS = 9 };
 typedef struct net {
     gpunn_device *dev;
     gpunn_tensor *x, *y;
-    double        best;
+    double        last, best; /* seconds of an evaluation */
 } net;
 
 static void fail(const gpunn_device *dev)
@@ -38,7 +39,7 @@ static double now(void)
 
 static net open_net(const char *path, int threads, const gpunn_kernel_set *set)
 {
-    net          n = {gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = threads, .seed = 1), NULL, NULL, INFINITY};
+    net          n = {gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = threads, .seed = 1), NULL, NULL, 0, INFINITY};
     gpunn_model *model = gpunn_spec_load(n.dev, path);
     if (model == NULL || gpunn_use_kernels(model, set, .policy = GPUNN_KERNELS_STRICT) != GPUNN_OK) fail(n.dev);
     n.x = gpunn_input_at(model, 0);
@@ -66,9 +67,16 @@ static void measure(net *n)
         for (int i = 0; i < count; i++)
             if (gpunn_forward(&n->y, 1) != GPUNN_OK) fail(n->dev);
         seconds = now() - start;
-        if (seconds >= 0.02 && seconds / count < n->best) n->best = seconds / count;
-        if (seconds < 0.02) count *= 2;
+        n->last = seconds / count;
+        count *= 2;
     }
+    if (n->last < n->best) n->best = n->last;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
 }
 
 int main(int argc, char **argv)
@@ -78,11 +86,14 @@ int main(int argc, char **argv)
     for (int i = 3; i < argc; i++) {
         fill(&plain, atoi(argv[i]));
         fill(&whole, atoi(argv[i]));
+        double ratio[ROUNDS];
         for (int round = 0; round < ROUNDS; round++) {
             measure(round % 2 ? &plain : &whole);
             measure(round % 2 ? &whole : &plain);
+            ratio[round] = plain.last / whole.last;
         }
-        printf("%s %.4g %.4g %.2f\n", argv[i], 1e6 * plain.best, 1e6 * whole.best, plain.best / whole.best);
+        qsort(ratio, ROUNDS, sizeof *ratio, by_size);
+        printf("%s %.4g %.4g %.2f\n", argv[i], 1e6 * plain.best, 1e6 * whole.best, ratio[ROUNDS / 2]);
     }
     return 0;
 }

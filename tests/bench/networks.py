@@ -2,7 +2,7 @@
 """Times evaluations of small networks as one kernel and layer by layer: python3 tests/bench/networks.py [WIDTHxLAYERS ...] [--threads 1]
 
 Each network is that many linear layers of the width with --activation between them. One program runs both in turns; a row has the
-best times of nine rounds, and their ratio.
+best times of nine rounds, and the median of the ratio in one round.
 """
 import argparse
 import json
