@@ -438,7 +438,8 @@
  *     products and convolutions as a few kernels, forward and backward. #define NET_KERNELS_IMPLEMENTATION, include the header,
  *     and call gpunn_use_kernels(model, &net_kernels) once the model is built. When the model has changed, they are left out and
  *     log_fn hears the command that renews them. They serve all sizes of a model whose sizes vary; --report tells what such sizes
- *     keep apart.
+ *     keep apart. On a CPU the evaluation of a small F32 network is one kernel: linear layers of at most 256 features with what
+ *     stands between them, sample by sample; --report tells why where it is not.
  *
  * PRECISION  Of a model: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16). Parameters, gradients, statistics, sums and
  *     losses stay F32, and so is all that the program reads and writes; on the CPU everything does.
@@ -804,8 +805,8 @@ GPUNN_API const char *gpunn_dtype_name(gpunn_dtype dtype);
 typedef struct gpunn_model_args {
     int             args_;
     gpunn_precision precision;
-    /* The model is only evaluated: linear layers compute from the weights as they are, where others keep a copy that is ordered
-     * for batches; optimizers and gradients are GPUNN_ERR_STATE. */
+    /* The model is only evaluated: linear layers compute from the weights as they are, where others (and a small network's one
+     * kernel, see FUSED KERNELS) keep a copy that is ordered for batches; optimizers and gradients are GPUNN_ERR_STATE. */
     bool inference;
 } gpunn_model_args;
 GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args args);
@@ -1488,6 +1489,12 @@ GPUNN_API int gpunn_split(gpunn_tensor *x, int64_t size, int axis, gpunn_tensor 
 GPUNN_API int gpunn_chunk(gpunn_tensor *x, int chunks, int axis, gpunn_tensor **parts, int capacity);
 /* index I64, I32 or U8 [...] -> F32 [..., classes]: 1 at the index, 0 elsewhere, all 0 for what is no class. */
 GPUNN_API gpunn_tensor *gpunn_one_hot(gpunn_tensor *index, int classes);
+/* What neural fields read in place of coordinates x [..., d]; for each of them in turn,
+ * frequency: sin(pi x), cos(pi x), sin(2 pi x), cos(2 pi x), sin(4 pi x), ...: [..., d * 2 * frequencies], 1 to 32 frequencies;
+ * one_blob: exp(-(bins x - i - 0.5)^2 / 2), a bump over each of the bins of 0 to 1: [..., d * bins], 1 to 256 bins.
+ * F32: where a GPU keeps values in 16 bits it rounds what sin and exp are taken of, high frequencies to noise. */
+GPUNN_API gpunn_tensor *gpunn_frequency_encoding(gpunn_tensor *x, int frequencies);
+GPUNN_API gpunn_tensor *gpunn_one_blob_encoding(gpunn_tensor *x, int bins);
 /* torch.gather: y[i][j][k] = x[i][index[i][j][k]][k] for axis 1 of three; index I64 or I32 of x's rank, along the other axes not
  * larger than x. An index outside x's axis: as a token of gpunn_embedding. */
 GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *index);
@@ -2513,7 +2520,7 @@ typedef struct gpunn_run_state {
 typedef struct gpunn_kernel        gpunn_kernel; /* >>kernels */
 typedef struct gpunn_kernel_launch gpunn_kernel_launch;
 #define GPUNN_KERNEL_SITES 8     /* random nodes of one fused kernel */
-#define GPUNN_KERNEL_OPERANDS 12 /* and its operands, at most */
+#define GPUNN_KERNEL_OPERANDS 32 /* and its operands, at most */
 
 /* Operands: LINEAR, CONV* x, weight, bias (data NULL without); MATMUL a, b; BATCH_NORM x, weight, bias (data NULL without
  * affine), running_mean, running_var (both updated in place by a training forward; data NULL: are not);
@@ -2788,7 +2795,10 @@ typedef struct gpunn_kernel_call {
     const uint32_t      *sites;  /* per random node of the group, in order: its number among the model's */
     const uint64_t      *random; /* seed, step; CUDA: device memory */
     void                *workspace;
+    void                *cache;           /* CPU: cpu_cache bytes that stay between calls; NULL where the program needs none */
+    bool                 stale;           /* CPU: weights may have changed since the last call, or there has been none */
     int                  threads;         /* CPU */
+    int                  lanes;           /* CPU: floats of its widest vectors */
     int                  multiprocessors; /* CUDA */
     unsigned            *counters;        /* CUDA: GPUNN_KERNEL_COUNTERS zeros in device memory, which it leaves so */
     void                *stream;          /* CUDA: cudaStream_t */
@@ -2802,6 +2812,7 @@ typedef struct gpunn_kernel_program {     /* one direction of one group */
     int                         operand_count;
     gpunn_kernel_function       cpu;
     gpunn_kernel_workspace      cpu_workspace;
+    size_t                      cpu_cache; /* bytes of what it makes of weights; evaluation alone has any */
 } gpunn_kernel_program;
 struct gpunn_kernel_launch { /* the same direction on a GPU; in the table that the .cu file exports */
     gpunn_kernel_function  run;
@@ -6479,6 +6490,8 @@ typedef struct gpunn__plain_args {
     K(pad, value, EXTENDED, 0, value, "") A(value, FLOAT, fill)
 #define GPUNN__TILE_ARGS(K, A) K(_plain, repeats, COUNTS, GPUNN__NEEDED, shape, "")
 #define GPUNN__ONE_HOT_ARGS(K, A) K(_plain, num_classes, COUNT, GPUNN__NEEDED, count, "")
+#define GPUNN__FREQUENCY_ARGS(K, A) K(_plain, num_frequencies, COUNT, GPUNN__NEEDED, count, "")
+#define GPUNN__ONE_BLOB_ARGS(K, A) K(_plain, num_bins, COUNT, GPUNN__NEEDED, count, "")
 #define GPUNN__CAST_ARGS(K, A) K(_plain, dtype, DTYPE, GPUNN__NEEDED, dtype, "")
 #define GPUNN__DIMS_ARGS(K, A) K(_plain, dims, AXES, GPUNN__EMPTY, axes, "Default: all.") A(dims, AXES, axes)
 #define GPUNN__REDUCTION_ARGS(K, A)                                                                                            \
@@ -6771,6 +6784,10 @@ typedef struct gpunn__plain_args {
     X(OP, stack, NONE, GPUNN__MANY, 0, CONCAT, _plain, gpunn_stack(in, e->count, a->axis), "torch.stack.")                     \
     X(OP, one_hot, NONE, 1, 0, ONE_HOT, _plain, gpunn_one_hot(in[0], a->count),                                                \
       "i64, i32 or u8 [...] -> f32 [..., num_classes].")                                                                       \
+    X(OP, frequency_encoding, NONE, 1, 0, FREQUENCY, _plain, gpunn_frequency_encoding(in[0], a->count),                        \
+      "[..., d] -> [..., d * 2 * num_frequencies]: sin and cos of pi, 2 pi, 4 pi, ... times each.")                            \
+    X(OP, one_blob_encoding, NONE, 1, 0, ONE_BLOB, _plain, gpunn_one_blob_encoding(in[0], a->count),                           \
+      "[..., d] -> [..., d * num_bins]: of each exp(-(num_bins x - i - 0.5)^2 / 2).")                                          \
     X(OP, cast, NONE, 1, 0, CAST, _plain, gpunn_cast(in[0], a->dtype),                                                         \
       "Between f32, i64, i32, u8 and bool; without gradient.")                                                                 \
     X(OP, sum, SUM, 1, 0, SUM, _plain, gpunn_sum(in[0], a->axes, a->keepdim), "torch.sum.")                                    \
@@ -10922,6 +10939,71 @@ GPUNN_API gpunn_tensor *gpunn_one_hot(gpunn_tensor *index, int classes)
     return gpunn__made(&call, x);
 }
 
+static gpunn_tensor *gpunn__refuse_count(gpunn_tensor *x, const char *name, const char *what, int count, int most)
+{
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, name, NULL, x, true)) return NULL;
+    return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%s is %d; use 1 to %d", what, count, most);
+}
+
+/* f(x scale[i] + shift[i]) for i < width, side by side in the last axis. */
+static gpunn_tensor *gpunn__encode(gpunn_tensor *x, const char *name, int width, const float *scale, const float *shift,
+                                   gpunn_tensor *(*f)(gpunn_tensor *))
+{
+    gpunn__call call;
+    char        text[128];
+    int64_t     dim[GPUNN_MAX_RANK], last[2], joined;
+    gpunn_shape each = {{width}};
+    if (!gpunn__begin_x(&call, name, NULL, x, true)) return NULL;
+    if (x->rank == 0 || x->rank == GPUNN_MAX_RANK)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x is %s, but 1 to %d axes are needed", gpunn__shape_text(x, text),
+                             GPUNN_MAX_RANK - 1);
+    memcpy(dim, x->dim, sizeof dim);
+    last[0] = dim[x->rank - 1];
+    last[1] = width;
+    if (!gpunn__joined(call.model, 2, last, &joined))
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "the last axis of %s, %d times, has more than 2^59 elements",
+                             gpunn__shape_text(x, text), width);
+    dim[x->rank] = 1;
+    gpunn_tensor *y = gpunn__reshape_to(x, x->rank + 1, dim);
+    y = gpunn_mul(y, gpunn_constant(call.model, each, scale));
+    y = f(gpunn_add(y, gpunn_constant(call.model, each, shift)));
+    dim[x->rank - 1] = joined;
+    if (y) y = gpunn__reshape_to(y, x->rank, dim);
+    return gpunn__made(&call, y);
+}
+
+GPUNN_API gpunn_tensor *gpunn_frequency_encoding(gpunn_tensor *x, int frequencies)
+{
+    enum { MOST = 32 };
+    float scale[2 * MOST], shift[2 * MOST]; /* cos(t) = sin(t + pi / 2) */
+    if (frequencies < 1 || frequencies > MOST)
+        return gpunn__refuse_count(x, "frequency_encoding", "frequencies", frequencies, MOST);
+    for (int i = 0; i < 2 * frequencies; i++) {
+        scale[i] = 3.14159265f * (float)(INT64_C(1) << i / 2);
+        shift[i] = i % 2 ? 1.57079633f : 0;
+    }
+    return gpunn__encode(x, "frequency_encoding", 2 * frequencies, scale, shift, gpunn_sin);
+}
+
+static gpunn_tensor *gpunn__bump(gpunn_tensor *x)
+{
+    return gpunn_exp(gpunn_neg(gpunn_square(x)));
+}
+
+GPUNN_API gpunn_tensor *gpunn_one_blob_encoding(gpunn_tensor *x, int bins)
+{
+    enum { MOST = 256 };
+    const float root_half = 0.707106781f;
+    float       scale[MOST], shift[MOST];
+    if (bins < 1 || bins > MOST) return gpunn__refuse_count(x, "one_blob_encoding", "bins", bins, MOST);
+    for (int i = 0; i < bins; i++) {
+        scale[i] = root_half * (float)bins;
+        shift[i] = -root_half * ((float)i + 0.5f);
+    }
+    return gpunn__encode(x, "one_blob_encoding", bins, scale, shift, gpunn__bump);
+}
+
 GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *index)
 {
     static const char *const names[] = {"x", "index"};
@@ -12897,7 +12979,7 @@ typedef struct gpunn__builder { /* alive while a plan is made */
     gpunn__draft         *tensors; /* by tensor id, like the next three */
     bool                 *needed;  /* computed in this plan */
     bool                 *scratch;
-    bool                 *refused; /* by last node: its group cannot be used; stays when planning begins anew */
+    int                  *refused; /* by last node: groups of so many nodes cannot be used; stays when planning begins anew */
     int                  *order;   /* by place: the node, of a group the last one */
     int                   place_count;
     gpunn__group         *groups;
@@ -13518,8 +13600,8 @@ static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const in
     group->kernel = kernel;
     group->tensors = tensors;
     group->slot = -1;
-    if (gpunn__program(b, group, false)->operands == NULL || b->refused[last] || gpunn__is_norm_step(b, kernel, tensors))
-        return false;
+    bool refused = b->refused[last] && kernel->node_count >= b->refused[last];
+    if (gpunn__program(b, group, false)->operands == NULL || refused || gpunn__is_norm_step(b, kernel, tensors)) return false;
     for (int k = 0; k < kernel->node_count; k++)
         if (!b->needed[tensors[k]] || b->tensors[tensors[k]].group >= 0 || gpunn__reads_state(b, b->model->tensors[tensors[k]]) ||
             gpunn__evaluates(b->plan, b->model->tensors[tensors[k]]))
@@ -13603,6 +13685,14 @@ static void gpunn__mark_groups(gpunn__builder *b)
     }
 }
 
+/* Planning begins anew, without the group. */
+static bool gpunn__refuse_group(gpunn__builder *b, const gpunn__group *group)
+{
+    b->refused[group->tensors[group->kernel->node_count - 1]] = group->kernel->node_count;
+    b->again = true;
+    return false;
+}
+
 /* ---- order ---- */
 /* Puts a node, with its group, after what it reads. false: groups wait for each other, and one of them has been refused. */
 static bool gpunn__put_in_order(gpunn__builder *b, int id)
@@ -13619,8 +13709,7 @@ static bool gpunn__put_in_order(gpunn__builder *b, int id)
         for (int i = 0; i < t->input_count; i++) {
             bool inside = t->inputs[i] == NULL || (index >= 0 && b->tensors[t->inputs[i]->id].group == index);
             if (inside || gpunn__put_in_order(b, t->inputs[i]->id)) continue;
-            if (group && !b->again) b->refused[nodes[count - 1]] = b->again = true;
-            return false;
+            return group && !b->again ? gpunn__refuse_group(b, group) : false;
         }
     }
     for (int k = 0; k < count; k++) b->tensors[nodes[k]].place = b->place_count;
@@ -14337,13 +14426,6 @@ static bool gpunn__relayout_back(gpunn__builder *b, const gpunn_tensor *image, i
 }
 
 /* ---- the steps of a group, forward and backward ---------------------------------------------------------------------- */
-/* Refuses a group whose step is being made; planning begins anew. */
-static bool gpunn__refuse_group(gpunn__builder *b, const gpunn__group *group)
-{
-    b->refused[group->tensors[group->kernel->node_count - 1]] = b->again = true;
-    return false;
-}
-
 /* The gradient of a node, from where its readers have left it. */
 static bool gpunn__read_gradient(gpunn__builder *b, const gpunn__group *group, gpunn_step *step, int i, int at)
 {
@@ -15251,7 +15333,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
 }
 
 /* NULL after a failure, or when *again is set because a group has been refused; nothing is left behind then. */
-static gpunn__plan *gpunn__plan_try(gpunn_model *model, const gpunn__request *request, int64_t batch, bool *refused, bool *again)
+static gpunn__plan *gpunn__plan_try(gpunn_model *model, const gpunn__request *request, int64_t batch, int *refused, bool *again)
 {
     gpunn_device *dev = model->dev;
     gpunn__plan  *plan = (gpunn__plan *)gpunn__calloc(dev, sizeof *plan);
@@ -15300,9 +15382,10 @@ static bool gpunn__may_train(const gpunn_model *model, const char *what)
 /* NULL after a failure; nothing is left behind then. */
 static gpunn__plan *gpunn__plan_make(gpunn_model *model, const gpunn__request *request, int64_t batch)
 {
-    size_t bytes = (size_t)model->tensor_count * sizeof(bool);
+    size_t bytes = (size_t)model->tensor_count * sizeof(int);
     if (request->training && !gpunn__may_train(model, "a training step")) return NULL;
-    bool        *refused = (bool *)gpunn__calloc(model->dev, bytes), again = refused != NULL;
+    int         *refused = (int *)gpunn__calloc(model->dev, bytes);
+    bool         again = refused != NULL;
     gpunn__plan *plan = NULL;
     while (again) plan = gpunn__plan_try(model, request, batch, refused, &again);
     gpunn__free(model->dev, refused, bytes);
@@ -25337,6 +25420,7 @@ static GPUNN__STATUS gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step, gpunn__
         return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "it has no C kernel that this gpunn.h can call");
     if (action == GPUNN__PREPARE) {
         step->workspace_bytes = program->cpu_workspace(step->group.batch, cpu->threads);
+        step->cache_bytes = program->cpu_cache;
         return step->workspace_bytes == SIZE_MAX ? gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the kernel declines that size")
                                                  : GPUNN_OK;
     }
@@ -25347,7 +25431,11 @@ static GPUNN__STATUS gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step, gpunn__
     call.sites = step->group.sites;
     call.random = &step->state->seed;
     call.workspace = step->workspace;
+    call.cache = step->cache;
+    call.stale = step->cache_version != step->state->weights_version;
     call.threads = cpu->threads;
+    call.lanes = (int)gpunn__gemm_choose()->lanes;
+    step->cache_version = step->state->weights_version;
     if (program->cpu(&call) == 0) return GPUNN_OK;
     return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "a label is no class and is not ignore_index; check the labels");
 }

@@ -11139,7 +11139,7 @@ static gpunn_status gpunn__cuda_group(gpunn__cuda *cuda, gpunn_step *step, gpunn
     gpunn_kernel_call           call;
     memset(&call, 0, sizeof call);
     if (launch == NULL || launch->run == NULL || step->input_count > GPUNN_KERNEL_OPERANDS)
-        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "its CUDA file is not linked");
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, launch ? "it is for CPUs" : "its CUDA file is not linked");
     if (action == GPUNN__PREPARE) {
         for (int i = 0; i < step->input_count; i++) {
             gpunn_dtype dtype = step->grad_in[i].dtype ? step->grad_in[i].dtype : step->in[i].dtype;

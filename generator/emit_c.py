@@ -1,12 +1,12 @@
 """NAME_kernels.h: a model's kernels for the CPU, the mathematics that the CUDA kernels share with them, and the tables of both.
 
 Templates: kernels.h (the file), math.h and math_cuda.h (functions), loops.h (what the loops are made of), map.c and row.c (one
-launch's loop), launch.c (a launch in slices and threads, and its finals), program.c, update.c.
+launch's loop), launch.c (a launch in slices and threads, and its finals), program.c, update.c; emit_network.py has its own.
 """
 import hashlib
 import re
 
-from . import scalar, stamp, tables_c, template, update
+from . import emit_network, scalar, stamp, tables_c, template, update
 from .program import SCALAR, WHOLE
 
 BLOCK = 1024   # elements of a map launch between two looks at narrow operands
@@ -33,9 +33,14 @@ def _header(kernel_set, text_stamp):
     name = kernel_set.name
     upper = name.upper()
     functions, kernels = [], []
-    for kernel in kernel_set.kernels:
+    for kernel in kernel_set.tables()[0]:
         for direction, program in programs(kernel):
             functions += ["", "/* %s, %s: %s%s */" % (kernel.name, direction, _comment(kernel.formula), _traffic(program))]
+            if program.network:
+                own, text, _ = emit_network.emit_c(kernel_set)
+                functions += own.splitlines()
+                kernels += [""] + text.splitlines()
+                continue
             for number, launch in enumerate(program.launches):
                 prefix = "%s_%s_%s_%d" % (name, kernel.name, direction, number)
                 for function in scalar.functions(prefix, launch, scalar.is_fast(kernel_set, launch)):
@@ -47,7 +52,8 @@ def _header(kernel_set, text_stamp):
         kernels += [""] + update.emit_c(kernel_set, number).splitlines()
     called = "\n".join(functions + kernels)
     values = {"name": name, "fn": upper + "_FN"}
-    loops = template.needed(template.load("loops.h", name=name, NAME=upper, block=str(BLOCK), row=str(ROW)), called)
+    whole = emit_network.library(name) if kernel_set.network else ""
+    loops = template.needed(_library(name), called + whole) + [""] * bool(whole) + whole.splitlines()
     return template.load(
         "kernels.h", name=name, NAME=upper, abi=str(ABI), opening=stamp.lines(kernel_set, name + "_kernels.h"),
         stamp=text_stamp,
@@ -55,6 +61,14 @@ def _header(kernel_set, text_stamp):
         math_cuda=template.needed(template.load("math_cuda.h", **values), "\n".join(functions)),
         functions=functions[1:], loops=loops, kernels=kernels[1:],
         tables=tables_c.emit(kernel_set))
+
+
+def _library(name):
+    """What the loops are made of: loops.h, and what else inference_ops.h has for the rows of networks."""
+    values = {"name": name, "NAME": name.upper()}
+    own = template.load("loops.h", block=str(BLOCK), row=str(ROW), **values)
+    rows = template.load("inference_ops.h", fn=values["NAME"] + "_FN", space="", products=[], **values)
+    return "\n\n".join((own.rstrip("\n"), template.without(rows, own)))
 
 
 def programs(kernel):

@@ -725,11 +725,11 @@ def emit_cuda(kernel_set):
     """The text of NAME_kernels.cu."""
     name = kernel_set.name
     texts, table = [], []
-    for kernel in kernel_set.kernels:
+    for kernel in kernel_set.tables()[0]:
         row = []
         for direction in DIRECTIONS:
             program = getattr(kernel, direction)
-            if program is None:
+            if program is None or program.network:
                 row.append("{NULL, NULL}")
                 continue
             texts += emit_program(kernel_set, kernel, direction, program)

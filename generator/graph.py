@@ -177,6 +177,11 @@ def check_f32(*operands):
             raise GraphError("an operand is %s, but f32 is needed; cast it" % t.dtype, "inputs")
 
 
+def check_count(count, most, key):
+    if count > most:
+        raise GraphError("%s is %d; use 1 to %d" % (key, count, most), key)
+
+
 def check_indices(t, name):
     if t.dtype not in INDEX_DTYPES:
         raise GraphError("%s is %s, but integers are needed; use i64 or i32" % (name, t.dtype), "inputs")
@@ -885,6 +890,29 @@ class Graph:
                 num_classes, shape_text(index.shape), MAX_RANK), "num_classes")
         x = self.reshape(self.cast(index, "f32"), index.shape + (1,))
         return self.apply("eq", (x, self.constant((num_classes,), range(num_classes))))
+
+    def encode(self, x, scale, shift, ops):
+        """f(x scale[i] + shift[i]) for all i, side by side in the last axis; f: elementwise ops, the innermost first."""
+        check_f32(x)
+        rank, width = len(x.shape), len(scale)
+        if rank in (0, MAX_RANK):
+            raise GraphError("x is %s, but 1 to %d axes are needed" % (shape_text(x.shape), MAX_RANK - 1), "inputs")
+        y = self.apply("mul", (self.reshape(x, x.shape + (1,)), self.constant((width,), scale)))
+        y = self.apply("add", (y, self.constant((width,), shift)))
+        for op in ops:
+            y = self.apply(op, (y,))
+        return self.reshape(y, x.shape[:-1] + (x.shape[-1] * width,))
+
+    def frequency_encoding(self, x, num_frequencies):
+        check_count(num_frequencies, 32, "num_frequencies")
+        scale = [f32(math.pi) * 2 ** (i // 2) for i in range(2 * num_frequencies)]
+        return self.encode(x, scale, [i % 2 * math.pi / 2 for i in range(2 * num_frequencies)], ("sin",))
+
+    def one_blob_encoding(self, x, num_bins):
+        check_count(num_bins, 256, "num_bins")
+        root_half = f32(math.sqrt(0.5))
+        return self.encode(x, [root_half * num_bins] * num_bins,
+                           [-root_half * (i + 0.5) for i in range(num_bins)], ("square", "neg", "exp"))
 
     def gather(self, x, index, dim):
         check_f32(x)

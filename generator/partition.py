@@ -7,7 +7,7 @@ kernel (lower.py says so) and no two kernels wait for each other. What the runti
 """
 from dataclasses import replace
 
-from . import lower, table
+from . import inference, lower, network, table
 from .graph import measure
 from .lower import CLASS_LOSSES, ROW_OPS, Group, Infeasible, called, identifier
 from .program import Instance, Kernel, KernelSet
@@ -525,6 +525,26 @@ def instances(division, kernels):
     return tuple(result)
 
 
+def network_kernel(view):
+    """The Kernel of an evaluation's small network, and the ids of its tensors; None: it is none."""
+    try:
+        group, program = network.program(view)
+    except inference.Refused:
+        return None
+    nodes, externals = pattern(group)
+    kernel = Kernel(network.NAME, formula(group), nodes, externals, (), 0, "any", False, program, None, None)
+    return kernel, tuple(t.id for t in group.nodes + group.externals)
+
+
+def network_fault(model):
+    """Why an evaluation of the model is not one kernel; None: it is."""
+    try:
+        network.program(View(model, False))
+    except inference.Refused as fault:
+        return str(fault)
+    return None
+
+
 def updates(model):
     """Kind, settings and half_dtype of a model's update; none where a trust ratio's norms take two passes."""
     given = model.optimizer
@@ -547,4 +567,5 @@ def partition(model, name=None, command=""):
         if group not in [kernel.name for kernel, _ in kernels.list]:
             raise FuseError("schedule: there is no group '%s'; --report lists them" % group)
     return KernelSet(name or identifier(model.name or "model"), model.sha256(), command, model.math, len(model.tensors),
-                     tuple(kernel for kernel, _ in kernels.list), evaluation, training[0] if training else (), updates(model))
+                     tuple(kernel for kernel, _ in kernels.list), evaluation, training[0] if training else (), updates(model),
+                     network_kernel(divisions[-1].view))

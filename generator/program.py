@@ -80,6 +80,7 @@ class Program:
     launches: Tuple[Launch, ...]
     bytes_per_batch: Tuple[int, int] = (0, 0)   # traffic by the declared dtypes: fixed, per batch; stats and narrow operands too
     labels: Tuple[Labels, ...] = ()
+    network: object = field(default=None, repr=False, compare=False)   # inference.Plan of a sample, instead of launches
 
 
 @dataclass(frozen=True)
@@ -124,3 +125,13 @@ class KernelSet:
     evaluation: Tuple[Instance, ...]
     training: Tuple[Instance, ...]
     updates: Tuple[dict, ...]  # gpunn_update fields by their names, "half_dtype": "f32" for none
+    network: Optional[Tuple[Kernel, Tuple[int, ...]]] = None  # evaluation as one kernel, and ids; the others stand in its place
+
+    def tables(self):
+        """All kernels, and the instances of evaluation and training: the network comes first, so that others take what it leaves."""
+        if self.network is None:
+            return self.kernels, self.evaluation, self.training
+        kernel, tensors = self.network
+        evaluation, training = [tuple(Instance(one.kernel + 1, one.tensors) for one in some)
+                                for some in (self.evaluation, self.training)]
+        return (kernel,) + self.kernels, (Instance(0, tensors),) + evaluation, training

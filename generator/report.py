@@ -226,6 +226,16 @@ def kernel_lines(kernel, where):
             yield "    %-10s  %s: %s" % (name, ", ".join(parts), moved(*program.bytes_per_batch))
 
 
+def network_lines(model, kernels):
+    if kernels.network is None:
+        yield "evaluation is not one kernel: " + partition.network_fault(model)
+        return
+    kernel, program = kernels.network[0], kernels.network[0].evaluation
+    yield "%s  %s" % (kernel.name, kernel.formula)
+    yield "    evaluation  on a CPU in place of all others, %d multiplications a sample: %s" % (
+        program.network.products(), moved(*program.bytes_per_batch))
+
+
 def table_line(name, before, after):
     return "%-20s %4d -> %-4d %14s -> %-14s %.2f" % (name, before.launches, after.launches, amount(before.bytes()),
                                                   amount(after.bytes()), after.bytes() / max(before.bytes(), 1))
@@ -257,6 +267,7 @@ def report(model, kernels):
             text = " ".join(called(t) for t in nodes)
             if text not in where.setdefault(instance.kernel, []):
                 where[instance.kernel].append(text)
+    lines += list(network_lines(model, kernels)) + [""]
     for number, kernel in enumerate(kernels.kernels):
         lines += list(kernel_lines(kernel, where[number])) + [""]
     lines += left_apart(model) if model.sizes else []

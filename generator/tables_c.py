@@ -1,5 +1,5 @@
 """The tables of a generated header: what the runtime matches a model with (gpunn.h, >>kernels)."""
-from . import floats, scalar, stamp, table, template
+from . import emit_network, floats, scalar, stamp, table, template
 from .update import FREE
 
 DIRECTIONS = ("evaluation", "forward", "backward")
@@ -32,7 +32,8 @@ def emit(kernel_set):
     """Lines of C."""
     name = kernel_set.name
     lines, kernels = [], []
-    for kernel in kernel_set.kernels:
+    every, *instances_of = kernel_set.tables()
+    for kernel in every:
         prefix = "%s_%s" % (name, kernel.name)
         for number, (_, operands) in enumerate(kernel.nodes):
             if operands:
@@ -50,7 +51,7 @@ def emit(kernel_set):
         for direction in DIRECTIONS:
             program = getattr(kernel, direction)
             if not program:
-                entries.append("{NULL, 0, NULL, NULL}")
+                entries.append("{NULL, 0, NULL, NULL, 0}")
                 continue
             operands = [operand for operand in program.operands if operand.role != "stat"]
             place = {operand.name: i for i, operand in enumerate(operands)}
@@ -60,7 +61,8 @@ def emit(kernel_set):
                     _dtype(operand.half) if operand.half else 0, operand.index,
                     place[operand.shares] if operand.shares else -1) for operand in operands])
             function = "%s_%s" % (prefix, direction)
-            entries.append("{%s_operands, %d, %s, %s_workspace}" % (function, len(operands), function, function))
+            cache = emit_network.emit_c(kernel_set)[2] if program.network else "0"
+            entries.append("{%s_operands, %d, %s, %s_workspace, %s}" % (function, len(operands), function, function, cache))
         kernels += ["{%s," % _string(kernel.name), " %s," % _string(kernel.formula),
                     " %s_nodes, %d," % (prefix, len(kernel.nodes)),
                     " %s, %d," % (prefix + "_externals" if kernel.externals else "NULL", len(kernel.externals)),
@@ -71,8 +73,7 @@ def emit(kernel_set):
     counts = []
     if kernels:
         lines += ["static const gpunn_kernel %s_set[] = {" % name] + ["    " + line for line in kernels] + ["};"]
-    for kind in ("evaluation", "training"):
-        instances = getattr(kernel_set, kind)
+    for kind, instances in zip(("evaluation", "training"), instances_of):
         for number, instance in enumerate(instances):
             lines += _numbers("int", "%s_%s%d" % (name, kind, number), map(str, instance.tensors))
         if instances:
@@ -87,7 +88,7 @@ def emit(kernel_set):
     return lines + template.load(
         "set.c", name=name, NAME=name.upper(), version=_string(stamp.VERSION), sha256=_string(kernel_set.spec_sha256),
         command=_string(kernel_set.command), kernels="%s_set" % name if kernels else "NULL",
-        kernel_count=str(len(kernel_set.kernels)), tensor_count=str(kernel_set.tensor_count), evaluation=counts[0][0],
+        kernel_count=str(len(every)), tensor_count=str(kernel_set.tensor_count), evaluation=counts[0][0],
         evaluation_count=str(counts[0][1]), training=counts[1][0], training_count=str(counts[1][1]),
         updates=name + "_updates" if kernel_set.updates else "NULL", update_count=str(len(kernel_set.updates))).splitlines()
 

@@ -1,6 +1,6 @@
 /* simple_nn_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 979555ba2812
+ * gpunn 0.1, templates 38c465020b8a
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -11,7 +11,7 @@
 
 #define SIMPLE_NN_KERNELS_CUDA
 #include "simple_nn_kernels.h"
-#if SIMPLE_NN_KERNELS_STAMP != 0x37cfeda9b517542full
+#if SIMPLE_NN_KERNELS_STAMP != 0x021e71da99cfaa4dull
 #error "simple_nn_kernels.h and simple_nn_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 
@@ -592,6 +592,7 @@ static int simple_nn_update0(const gpunn_update *u, const gpunn_update_numbers *
 }
 
 static const gpunn_kernel_launch simple_nn_launches[][GPUNN_KERNEL_DIRECTIONS] = {
+    {{NULL, NULL}, {NULL, NULL}, {NULL, NULL}},
     {{NULL, NULL}, {simple_nn_g0_forward, simple_nn_g0_forward_workspace}, {NULL, NULL}},
     {{simple_nn_g1_evaluation, simple_nn_g1_evaluation_workspace}, {NULL, NULL}, {NULL, NULL}},
     {{simple_nn_g2_evaluation, simple_nn_g2_evaluation_workspace}, {NULL, NULL}, {NULL, NULL}},

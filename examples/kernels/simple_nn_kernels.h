@@ -1,6 +1,6 @@
 /* simple_nn_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 979555ba2812
+ * gpunn 0.1, templates 38c465020b8a
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -8,7 +8,7 @@
 #define SIMPLE_NN_KERNELS_H
 #include "gpunn.h"
 
-#define SIMPLE_NN_KERNELS_STAMP 0x37cfeda9b517542full /* of this text: simple_nn_kernels.cu was written with it */
+#define SIMPLE_NN_KERNELS_STAMP 0x021e71da99cfaa4dull /* of this text: simple_nn_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -184,6 +184,17 @@ SIMPLE_NN_FN float simple_nn_sigmoid(float x)
 #endif
 
 #if defined(SIMPLE_NN_KERNELS_IMPLEMENTATION) || defined(SIMPLE_NN_KERNELS_CUDA)
+/* network, evaluation: t9 = sigmoid(linear(relu(linear(x, fc1_weight, fc1_bias)), fc2_weight, fc2_bias)); bytes: 84 a sample and 4404 */
+SIMPLE_NN_FN void simple_nn_apply_relu(float x, float *result)
+{
+    *result = simple_nn_where(x <= 0, 0, x);
+}
+
+SIMPLE_NN_FN void simple_nn_apply_sigmoid(float x, float *result)
+{
+    *result = simple_nn_sigmoid(x);
+}
+
 /* g0, forward: t9 = sigmoid(fc2); t11 = mean(binary_cross_entropy(t9, y)); bytes: 20 a sample and 8 */
 SIMPLE_NN_FN void simple_nn_g0_forward_0(float fc2, float grad_t11, float count, float y, float *t9, float *grad_y,
                                          float *grad_fc2, float *sum0)
@@ -341,6 +352,504 @@ SIMPLE_NN_FN float simple_nn_total(const double *sums, int slices, int width)
     double total = 0;
     for (int slice = 0; slice < slices; ++slice) total += sums[(int64_t)slice * width];
     return (float)total;
+}
+
+/* Products of networks are there for several kinds of vector; gpunn_kernel_call tells which one the processor has. */
+#if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
+#if defined(__clang__)
+#define SIMPLE_NN_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
+#else
+#define SIMPLE_NN_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#endif
+#define SIMPLE_NN_V8 __attribute__((target("avx2,fma")))
+#endif
+#if defined(__GNUC__)
+#define SIMPLE_NN_V4
+enum { SIMPLE_NN_NARROWEST = 4 };
+#else
+#define SIMPLE_NN_V1
+enum { SIMPLE_NN_NARROWEST = 1 };
+#endif
+#if defined(__clang__)
+#define SIMPLE_NN_UNROLL _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__)
+#define SIMPLE_NN_UNROLL _Pragma("GCC unroll 16")
+#else
+#define SIMPLE_NN_UNROLL
+#endif
+
+/* Packs w[out][in] and b[out], or NULL, as panels of four vectors of columns of y, or what is left: of each panel its biases, then
+ * a row for each input. */
+SIMPLE_NN_SELDOM void simple_nn_pack(float *to, const float *w, const float *b, int in, int out, int lanes)
+{
+    for (int j = 0; j < out; j += 4 * lanes) {
+        const int width = (simple_nn_least(out - j, 4 * lanes) + lanes - 1) / lanes * lanes;
+        for (int c = 0; c < width; ++c) *to++ = b != NULL && j + c < out ? b[j + c] : 0;
+        for (int k = 0; k < in; ++k)
+            for (int c = 0; c < width; ++c) *to++ = j + c < out ? w[(j + c) * in + k] : 0;
+    }
+}
+
+/* Floats of a vector of which there are functions, where the processor has vectors of `most`. */
+SIMPLE_NN_FN int simple_nn_lanes(int most)
+{
+#if defined(SIMPLE_NN_V16)
+    if (most >= 8) return most >= 16 ? 16 : 8;
+#endif
+    (void)most;
+    return SIMPLE_NN_NARROWEST;
+}
+
+#if defined(SIMPLE_NN_V16)
+#if defined(__GNUC__)
+typedef float simple_nn_v16 __attribute__((vector_size(4 * 16)));
+typedef float simple_nn_v16_memory __attribute__((vector_size(4 * 16), aligned(4), may_alias));
+#else
+typedef float simple_nn_v16, simple_nn_v16_memory;
+#endif
+
+SIMPLE_NN_V16 SIMPLE_NN_FN void simple_nn_v16_put(float *y, simple_nn_v16 value, int columns)
+{
+    if (columns >= 16) {
+        *(simple_nn_v16_memory *)y = value;
+        return;
+    }
+    float part[16];
+    memcpy(part, &value, sizeof part);
+    for (int j = 0; j < 16; ++j)
+        if (j < columns) y[j] = part[j];
+}
+
+/* R rows of y = x w + bias for V vectors of columns. Of each U sums, so that about 8 do not wait for one another. */
+SIMPLE_NN_V16 SIMPLE_NN_FN void simple_nn_v16_tile(float *y, int64_t y_row, const float *x, int64_t x_row, const float *w, int in,
+                                             int columns, const int R, const int V)
+{
+    const int U = R * V >= 6 ? 1 : R * V >= 3 ? 2 : 4;
+    const simple_nn_v16 none = {0};
+    simple_nn_v16 sum[6][8], factor[4];
+    SIMPLE_NN_UNROLL
+    for (int i = 0; i < R; ++i) {
+        SIMPLE_NN_UNROLL
+        for (int v = 0; v < V; ++v) sum[i][v] = *(const simple_nn_v16_memory *)(w + v * 16);
+        SIMPLE_NN_UNROLL
+        for (int v = V; v < V * U; ++v) sum[i][v] = none;
+    }
+    w += V * 16;
+    for (int k = 0; k < in; k += U) {
+        SIMPLE_NN_UNROLL
+        for (int u = 0; u < U; ++u) {
+            if (k + u >= in) break;
+            SIMPLE_NN_UNROLL
+            for (int v = 0; v < V; ++v) factor[v] = *(const simple_nn_v16_memory *)(w + (u * V + v) * 16);
+            SIMPLE_NN_UNROLL
+            for (int i = 0; i < R; ++i) {
+                SIMPLE_NN_UNROLL
+                for (int v = 0; v < V; ++v) sum[i][u * V + v] += x[i * x_row + k + u] * factor[v];
+            }
+        }
+        w += U * V * 16;
+    }
+    SIMPLE_NN_UNROLL
+    for (int i = 0; i < R; ++i) {
+        SIMPLE_NN_UNROLL
+        for (int v = 0; v < V; ++v) {
+            SIMPLE_NN_UNROLL
+            for (int u = 1; u < U; ++u) sum[i][v] += sum[i][u * V + v];
+            simple_nn_v16_put(y + i * y_row + v * 16, sum[i][v], columns - v * 16);
+        }
+    }
+}
+
+/* All rows for V vectors of columns, in tiles whose sums fit the registers. */
+SIMPLE_NN_V16 SIMPLE_NN_FN void simple_nn_v16_panel(float *y, int64_t y_row, const float *x, int64_t x_row, const float *w, int rows,
+                                              int in, int columns, const int V)
+{
+    int i = 0;
+    for (; 6 * V <= 24 && i + 6 <= rows; i += 6)
+        simple_nn_v16_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 6, V);
+    for (; 4 * V <= 24 && i + 4 <= rows; i += 4)
+        simple_nn_v16_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 4, V);
+    for (; i + 2 <= rows; i += 2) simple_nn_v16_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 2, V);
+    if (i < rows) simple_nn_v16_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 1, V);
+}
+
+SIMPLE_NN_V16 SIMPLE_NN_SELDOM void simple_nn_v16_product(float *y, const float *x, int64_t x_row, const float *packed, int rows,
+                                                    int in, int out)
+{
+    for (int j = 0, width; j < out; j += 4 * 16, packed += (in + 1) * width) {
+        const int columns = simple_nn_least(out - j, 4 * 16);
+        width = (columns + 16 - 1) / 16 * 16;
+        if (columns <= 16)
+            simple_nn_v16_panel(y + j, out, x, x_row, packed, rows, in, columns, 1);
+        else if (columns <= 2 * 16)
+            simple_nn_v16_panel(y + j, out, x, x_row, packed, rows, in, columns, 2);
+        else if (columns <= 3 * 16)
+            simple_nn_v16_panel(y + j, out, x, x_row, packed, rows, in, columns, 3);
+        else
+            simple_nn_v16_panel(y + j, out, x, x_row, packed, rows, in, columns, 4);
+    }
+}
+#endif
+
+#if defined(SIMPLE_NN_V8)
+#if defined(__GNUC__)
+typedef float simple_nn_v8 __attribute__((vector_size(4 * 8)));
+typedef float simple_nn_v8_memory __attribute__((vector_size(4 * 8), aligned(4), may_alias));
+#else
+typedef float simple_nn_v8, simple_nn_v8_memory;
+#endif
+
+SIMPLE_NN_V8 SIMPLE_NN_FN void simple_nn_v8_put(float *y, simple_nn_v8 value, int columns)
+{
+    if (columns >= 8) {
+        *(simple_nn_v8_memory *)y = value;
+        return;
+    }
+    float part[8];
+    memcpy(part, &value, sizeof part);
+    for (int j = 0; j < 8; ++j)
+        if (j < columns) y[j] = part[j];
+}
+
+/* R rows of y = x w + bias for V vectors of columns. Of each U sums, so that about 8 do not wait for one another. */
+SIMPLE_NN_V8 SIMPLE_NN_FN void simple_nn_v8_tile(float *y, int64_t y_row, const float *x, int64_t x_row, const float *w, int in,
+                                             int columns, const int R, const int V)
+{
+    const int U = R * V >= 6 ? 1 : R * V >= 3 ? 2 : 4;
+    const simple_nn_v8 none = {0};
+    simple_nn_v8 sum[6][8], factor[4];
+    SIMPLE_NN_UNROLL
+    for (int i = 0; i < R; ++i) {
+        SIMPLE_NN_UNROLL
+        for (int v = 0; v < V; ++v) sum[i][v] = *(const simple_nn_v8_memory *)(w + v * 8);
+        SIMPLE_NN_UNROLL
+        for (int v = V; v < V * U; ++v) sum[i][v] = none;
+    }
+    w += V * 8;
+    for (int k = 0; k < in; k += U) {
+        SIMPLE_NN_UNROLL
+        for (int u = 0; u < U; ++u) {
+            if (k + u >= in) break;
+            SIMPLE_NN_UNROLL
+            for (int v = 0; v < V; ++v) factor[v] = *(const simple_nn_v8_memory *)(w + (u * V + v) * 8);
+            SIMPLE_NN_UNROLL
+            for (int i = 0; i < R; ++i) {
+                SIMPLE_NN_UNROLL
+                for (int v = 0; v < V; ++v) sum[i][u * V + v] += x[i * x_row + k + u] * factor[v];
+            }
+        }
+        w += U * V * 8;
+    }
+    SIMPLE_NN_UNROLL
+    for (int i = 0; i < R; ++i) {
+        SIMPLE_NN_UNROLL
+        for (int v = 0; v < V; ++v) {
+            SIMPLE_NN_UNROLL
+            for (int u = 1; u < U; ++u) sum[i][v] += sum[i][u * V + v];
+            simple_nn_v8_put(y + i * y_row + v * 8, sum[i][v], columns - v * 8);
+        }
+    }
+}
+
+/* All rows for V vectors of columns, in tiles whose sums fit the registers. */
+SIMPLE_NN_V8 SIMPLE_NN_FN void simple_nn_v8_panel(float *y, int64_t y_row, const float *x, int64_t x_row, const float *w, int rows,
+                                              int in, int columns, const int V)
+{
+    int i = 0;
+    for (; 6 * V <= 12 && i + 6 <= rows; i += 6)
+        simple_nn_v8_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 6, V);
+    for (; 4 * V <= 12 && i + 4 <= rows; i += 4)
+        simple_nn_v8_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 4, V);
+    for (; i + 2 <= rows; i += 2) simple_nn_v8_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 2, V);
+    if (i < rows) simple_nn_v8_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 1, V);
+}
+
+SIMPLE_NN_V8 SIMPLE_NN_SELDOM void simple_nn_v8_product(float *y, const float *x, int64_t x_row, const float *packed, int rows,
+                                                    int in, int out)
+{
+    for (int j = 0, width; j < out; j += 4 * 8, packed += (in + 1) * width) {
+        const int columns = simple_nn_least(out - j, 4 * 8);
+        width = (columns + 8 - 1) / 8 * 8;
+        if (columns <= 8)
+            simple_nn_v8_panel(y + j, out, x, x_row, packed, rows, in, columns, 1);
+        else if (columns <= 2 * 8)
+            simple_nn_v8_panel(y + j, out, x, x_row, packed, rows, in, columns, 2);
+        else if (columns <= 3 * 8)
+            simple_nn_v8_panel(y + j, out, x, x_row, packed, rows, in, columns, 3);
+        else
+            simple_nn_v8_panel(y + j, out, x, x_row, packed, rows, in, columns, 4);
+    }
+}
+#endif
+
+#if defined(SIMPLE_NN_V4)
+#if defined(__GNUC__)
+typedef float simple_nn_v4 __attribute__((vector_size(4 * 4)));
+typedef float simple_nn_v4_memory __attribute__((vector_size(4 * 4), aligned(4), may_alias));
+#else
+typedef float simple_nn_v4, simple_nn_v4_memory;
+#endif
+
+SIMPLE_NN_V4 SIMPLE_NN_FN void simple_nn_v4_put(float *y, simple_nn_v4 value, int columns)
+{
+    if (columns >= 4) {
+        *(simple_nn_v4_memory *)y = value;
+        return;
+    }
+    float part[4];
+    memcpy(part, &value, sizeof part);
+    for (int j = 0; j < 4; ++j)
+        if (j < columns) y[j] = part[j];
+}
+
+/* R rows of y = x w + bias for V vectors of columns. Of each U sums, so that about 8 do not wait for one another. */
+SIMPLE_NN_V4 SIMPLE_NN_FN void simple_nn_v4_tile(float *y, int64_t y_row, const float *x, int64_t x_row, const float *w, int in,
+                                             int columns, const int R, const int V)
+{
+    const int U = R * V >= 6 ? 1 : R * V >= 3 ? 2 : 4;
+    const simple_nn_v4 none = {0};
+    simple_nn_v4 sum[6][8], factor[4];
+    SIMPLE_NN_UNROLL
+    for (int i = 0; i < R; ++i) {
+        SIMPLE_NN_UNROLL
+        for (int v = 0; v < V; ++v) sum[i][v] = *(const simple_nn_v4_memory *)(w + v * 4);
+        SIMPLE_NN_UNROLL
+        for (int v = V; v < V * U; ++v) sum[i][v] = none;
+    }
+    w += V * 4;
+    for (int k = 0; k < in; k += U) {
+        SIMPLE_NN_UNROLL
+        for (int u = 0; u < U; ++u) {
+            if (k + u >= in) break;
+            SIMPLE_NN_UNROLL
+            for (int v = 0; v < V; ++v) factor[v] = *(const simple_nn_v4_memory *)(w + (u * V + v) * 4);
+            SIMPLE_NN_UNROLL
+            for (int i = 0; i < R; ++i) {
+                SIMPLE_NN_UNROLL
+                for (int v = 0; v < V; ++v) sum[i][u * V + v] += x[i * x_row + k + u] * factor[v];
+            }
+        }
+        w += U * V * 4;
+    }
+    SIMPLE_NN_UNROLL
+    for (int i = 0; i < R; ++i) {
+        SIMPLE_NN_UNROLL
+        for (int v = 0; v < V; ++v) {
+            SIMPLE_NN_UNROLL
+            for (int u = 1; u < U; ++u) sum[i][v] += sum[i][u * V + v];
+            simple_nn_v4_put(y + i * y_row + v * 4, sum[i][v], columns - v * 4);
+        }
+    }
+}
+
+/* All rows for V vectors of columns, in tiles whose sums fit the registers. */
+SIMPLE_NN_V4 SIMPLE_NN_FN void simple_nn_v4_panel(float *y, int64_t y_row, const float *x, int64_t x_row, const float *w, int rows,
+                                              int in, int columns, const int V)
+{
+    int i = 0;
+    for (; 6 * V <= 12 && i + 6 <= rows; i += 6)
+        simple_nn_v4_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 6, V);
+    for (; 4 * V <= 12 && i + 4 <= rows; i += 4)
+        simple_nn_v4_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 4, V);
+    for (; i + 2 <= rows; i += 2) simple_nn_v4_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 2, V);
+    if (i < rows) simple_nn_v4_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 1, V);
+}
+
+SIMPLE_NN_V4 SIMPLE_NN_SELDOM void simple_nn_v4_product(float *y, const float *x, int64_t x_row, const float *packed, int rows,
+                                                    int in, int out)
+{
+    for (int j = 0, width; j < out; j += 4 * 4, packed += (in + 1) * width) {
+        const int columns = simple_nn_least(out - j, 4 * 4);
+        width = (columns + 4 - 1) / 4 * 4;
+        if (columns <= 4)
+            simple_nn_v4_panel(y + j, out, x, x_row, packed, rows, in, columns, 1);
+        else if (columns <= 2 * 4)
+            simple_nn_v4_panel(y + j, out, x, x_row, packed, rows, in, columns, 2);
+        else if (columns <= 3 * 4)
+            simple_nn_v4_panel(y + j, out, x, x_row, packed, rows, in, columns, 3);
+        else
+            simple_nn_v4_panel(y + j, out, x, x_row, packed, rows, in, columns, 4);
+    }
+}
+#endif
+
+#if defined(SIMPLE_NN_V1)
+#if defined(__GNUC__)
+typedef float simple_nn_v1 __attribute__((vector_size(4 * 1)));
+typedef float simple_nn_v1_memory __attribute__((vector_size(4 * 1), aligned(4), may_alias));
+#else
+typedef float simple_nn_v1, simple_nn_v1_memory;
+#endif
+
+SIMPLE_NN_V1 SIMPLE_NN_FN void simple_nn_v1_put(float *y, simple_nn_v1 value, int columns)
+{
+    if (columns >= 1) {
+        *(simple_nn_v1_memory *)y = value;
+        return;
+    }
+    float part[1];
+    memcpy(part, &value, sizeof part);
+    for (int j = 0; j < 1; ++j)
+        if (j < columns) y[j] = part[j];
+}
+
+/* R rows of y = x w + bias for V vectors of columns. Of each U sums, so that about 8 do not wait for one another. */
+SIMPLE_NN_V1 SIMPLE_NN_FN void simple_nn_v1_tile(float *y, int64_t y_row, const float *x, int64_t x_row, const float *w, int in,
+                                             int columns, const int R, const int V)
+{
+    const int U = R * V >= 6 ? 1 : R * V >= 3 ? 2 : 4;
+    const simple_nn_v1 none = {0};
+    simple_nn_v1 sum[6][8], factor[4];
+    SIMPLE_NN_UNROLL
+    for (int i = 0; i < R; ++i) {
+        SIMPLE_NN_UNROLL
+        for (int v = 0; v < V; ++v) sum[i][v] = *(const simple_nn_v1_memory *)(w + v * 1);
+        SIMPLE_NN_UNROLL
+        for (int v = V; v < V * U; ++v) sum[i][v] = none;
+    }
+    w += V * 1;
+    for (int k = 0; k < in; k += U) {
+        SIMPLE_NN_UNROLL
+        for (int u = 0; u < U; ++u) {
+            if (k + u >= in) break;
+            SIMPLE_NN_UNROLL
+            for (int v = 0; v < V; ++v) factor[v] = *(const simple_nn_v1_memory *)(w + (u * V + v) * 1);
+            SIMPLE_NN_UNROLL
+            for (int i = 0; i < R; ++i) {
+                SIMPLE_NN_UNROLL
+                for (int v = 0; v < V; ++v) sum[i][u * V + v] += x[i * x_row + k + u] * factor[v];
+            }
+        }
+        w += U * V * 1;
+    }
+    SIMPLE_NN_UNROLL
+    for (int i = 0; i < R; ++i) {
+        SIMPLE_NN_UNROLL
+        for (int v = 0; v < V; ++v) {
+            SIMPLE_NN_UNROLL
+            for (int u = 1; u < U; ++u) sum[i][v] += sum[i][u * V + v];
+            simple_nn_v1_put(y + i * y_row + v * 1, sum[i][v], columns - v * 1);
+        }
+    }
+}
+
+/* All rows for V vectors of columns, in tiles whose sums fit the registers. */
+SIMPLE_NN_V1 SIMPLE_NN_FN void simple_nn_v1_panel(float *y, int64_t y_row, const float *x, int64_t x_row, const float *w, int rows,
+                                              int in, int columns, const int V)
+{
+    int i = 0;
+    for (; 6 * V <= 12 && i + 6 <= rows; i += 6)
+        simple_nn_v1_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 6, V);
+    for (; 4 * V <= 12 && i + 4 <= rows; i += 4)
+        simple_nn_v1_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 4, V);
+    for (; i + 2 <= rows; i += 2) simple_nn_v1_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 2, V);
+    if (i < rows) simple_nn_v1_tile(y + i * y_row, y_row, x + i * x_row, x_row, w, in, columns, 1, V);
+}
+
+SIMPLE_NN_V1 SIMPLE_NN_SELDOM void simple_nn_v1_product(float *y, const float *x, int64_t x_row, const float *packed, int rows,
+                                                    int in, int out)
+{
+    for (int j = 0, width; j < out; j += 4 * 1, packed += (in + 1) * width) {
+        const int columns = simple_nn_least(out - j, 4 * 1);
+        width = (columns + 1 - 1) / 1 * 1;
+        if (columns <= 1)
+            simple_nn_v1_panel(y + j, out, x, x_row, packed, rows, in, columns, 1);
+        else if (columns <= 2 * 1)
+            simple_nn_v1_panel(y + j, out, x, x_row, packed, rows, in, columns, 2);
+        else if (columns <= 3 * 1)
+            simple_nn_v1_panel(y + j, out, x, x_row, packed, rows, in, columns, 3);
+        else
+            simple_nn_v1_panel(y + j, out, x, x_row, packed, rows, in, columns, 4);
+    }
+}
+#endif
+
+/* y[rows][out] = x w^T + b of packed weights. Rows of x lie x_row apart. lanes: floats of a vector. */
+SIMPLE_NN_FN void simple_nn_product(int lanes, float *y, const float *x, int64_t x_row, const float *packed, int rows, int in,
+                                int out)
+{
+#if defined(SIMPLE_NN_V16)
+    if (lanes == 16)
+        simple_nn_v16_product(y, x, x_row, packed, rows, in, out);
+    else if (lanes == 8)
+        simple_nn_v8_product(y, x, x_row, packed, rows, in, out);
+    else
+#endif
+#if defined(SIMPLE_NN_V4)
+        simple_nn_v4_product(y, x, x_row, packed, rows, in, out);
+#else
+        simple_nn_v1_product(y, x, x_row, packed, rows, in, out);
+#endif
+}
+
+/* network: samples from begin to end. */
+SIMPLE_NN_FN void simple_nn_network_evaluation_samples(const int lanes, const gpunn_kernel_call *call, int64_t begin, int64_t end)
+{
+    float scratch[2400];
+    const float *const packed = (const float *)call->cache;
+    const float *const fc1_packed = packed;
+    const float *const fc2_packed = packed + 1344;
+    for (int64_t first = begin; first < end; first += 48) {
+        const int n = simple_nn_least(48, end - first);
+        float *const fc1 = scratch + 0;
+        const float *const x = (const float *)call->data[0] + first * 20;
+        float *const t9 = (float *)call->data[5] + first;
+
+        simple_nn_product(lanes, fc1, x, 20, fc1_packed, n, 20, 50);
+        SIMPLE_NN_VECTOR
+        for (int i = 0; i < n * 50; ++i)
+            simple_nn_apply_relu(fc1[i], &fc1[i]);
+        simple_nn_product(lanes, t9, fc1, 50, fc2_packed, n, 50, 1);
+        SIMPLE_NN_VECTOR
+        for (int i = 0; i < n; ++i)
+            simple_nn_apply_sigmoid(t9[i], &t9[i]);
+    }
+}
+
+#if defined(SIMPLE_NN_V16)
+SIMPLE_NN_V16 static void simple_nn_network_evaluation_v16(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                                                           double *sums)
+{
+    (void)stat, (void)sums;
+    simple_nn_network_evaluation_samples(16, call, begin, end);
+}
+
+SIMPLE_NN_V8 static void simple_nn_network_evaluation_v8(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                                                         double *sums)
+{
+    (void)stat, (void)sums;
+    simple_nn_network_evaluation_samples(8, call, begin, end);
+}
+#endif
+
+static void simple_nn_network_evaluation_narrow(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
+                                                 double *sums)
+{
+    (void)stat, (void)sums;
+    simple_nn_network_evaluation_samples(SIMPLE_NN_NARROWEST, call, begin, end);
+}
+
+static int simple_nn_network_evaluation(const gpunn_kernel_call *call)
+{
+    const int lanes = simple_nn_lanes(call->lanes);
+    simple_nn_loop loop = simple_nn_network_evaluation_narrow;
+    if (call->stale) {
+        float *const packed = (float *)call->cache;
+        simple_nn_pack(packed, (const float *)call->data[1], (const float *)call->data[2], 20, 50, lanes);
+        simple_nn_pack(packed + 1344, (const float *)call->data[3], (const float *)call->data[4], 50, 1, lanes);
+    }
+#if defined(SIMPLE_NN_V16)
+    if (lanes == 16) loop = simple_nn_network_evaluation_v16;
+    if (lanes == 8) loop = simple_nn_network_evaluation_v8;
+#endif
+    simple_nn_run(loop, call, NULL, call->batch, 48, simple_nn_slices(call->batch, 249), NULL, 0);
+    return 0;
+}
+
+static size_t simple_nn_network_evaluation_workspace(int64_t batch, int threads)
+{
+    (void)batch, (void)threads;
+    return 0;
 }
 
 /* g0, forward: t9, grad_y, grad_fc2, sum0 */
@@ -528,6 +1037,39 @@ static int simple_nn_update0(const gpunn_update *u, const gpunn_update_numbers *
 #endif
 
 /* ==== tables ========================================================================================================== */
+static const signed char simple_nn_network_operands0[] = {
+    0, 1, 2,
+};
+static const signed char simple_nn_network_operands1[] = {
+    -1,
+};
+static const signed char simple_nn_network_operands2[] = {
+    -2, 3, 4,
+};
+static const signed char simple_nn_network_operands3[] = {
+    -3,
+};
+static const gpunn_kernel_node simple_nn_network_nodes[] = {
+    {"linear f32 [N,50]", simple_nn_network_operands0, 3},
+    {"relu f32 [N,50]", simple_nn_network_operands1, 1},
+    {"linear f32 [N,1]", simple_nn_network_operands2, 3},
+    {"sigmoid f32 [N,1]", simple_nn_network_operands3, 1},
+};
+static const char *const simple_nn_network_externals[] = {
+    "f32 [N,20]",
+    "f32 [50,20]",
+    "f32 [50]",
+    "f32 [1,50]",
+    "f32 [1]",
+};
+static const gpunn_kernel_operand simple_nn_network_evaluation_operands[] = {
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 2, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 3, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 4, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -4, -1},
+};
 static const signed char simple_nn_g0_operands0[] = {
     0,
 };
@@ -600,15 +1142,25 @@ static const gpunn_kernel_operand simple_nn_g2_evaluation_operands[] = {
     {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -3, -1},
 };
 static const gpunn_kernel simple_nn_set[] = {
+    {"network",
+     "t9 = sigmoid(linear(relu(linear(x, fc1_weight, fc1_bias)), fc2_weight, fc2_bias))",
+     simple_nn_network_nodes, 4,
+     simple_nn_network_externals, 5,
+     NULL, 0,
+     GPUNN_KERNEL_ANY, false,
+     {{simple_nn_network_evaluation_operands, 6, simple_nn_network_evaluation, simple_nn_network_evaluation_workspace, 8640},
+      {NULL, 0, NULL, NULL, 0},
+      {NULL, 0, NULL, NULL, 0}},
+     0, 0},
     {"g0",
      "t9 = sigmoid(fc2); t11 = mean(binary_cross_entropy(t9, y))",
      simple_nn_g0_nodes, 3,
      simple_nn_g0_externals, 2,
      NULL, 0,
      GPUNN_KERNEL_ANY, true,
-     {{NULL, 0, NULL, NULL},
-      {simple_nn_g0_forward_operands, 7, simple_nn_g0_forward, simple_nn_g0_forward_workspace},
-      {NULL, 0, NULL, NULL}},
+     {{NULL, 0, NULL, NULL, 0},
+      {simple_nn_g0_forward_operands, 7, simple_nn_g0_forward, simple_nn_g0_forward_workspace, 0},
+      {NULL, 0, NULL, NULL, 0}},
      0, 0},
     {"g1",
      "t11 = mean(binary_cross_entropy(t9, y))",
@@ -616,9 +1168,9 @@ static const gpunn_kernel simple_nn_set[] = {
      simple_nn_g1_externals, 2,
      NULL, 0,
      GPUNN_KERNEL_ANY, true,
-     {{simple_nn_g1_evaluation_operands, 3, simple_nn_g1_evaluation, simple_nn_g1_evaluation_workspace},
-      {NULL, 0, NULL, NULL},
-      {NULL, 0, NULL, NULL}},
+     {{simple_nn_g1_evaluation_operands, 3, simple_nn_g1_evaluation, simple_nn_g1_evaluation_workspace, 0},
+      {NULL, 0, NULL, NULL, 0},
+      {NULL, 0, NULL, NULL, 0}},
      0, 0},
     {"g2",
      "t15 = eq(gt(t9, t12), gt(y, t12))",
@@ -626,26 +1178,30 @@ static const gpunn_kernel simple_nn_set[] = {
      simple_nn_g2_externals, 3,
      NULL, 0,
      GPUNN_KERNEL_ANY, false,
-     {{simple_nn_g2_evaluation_operands, 4, simple_nn_g2_evaluation, simple_nn_g2_evaluation_workspace},
-      {NULL, 0, NULL, NULL},
-      {NULL, 0, NULL, NULL}},
+     {{simple_nn_g2_evaluation_operands, 4, simple_nn_g2_evaluation, simple_nn_g2_evaluation_workspace, 0},
+      {NULL, 0, NULL, NULL, 0},
+      {NULL, 0, NULL, NULL, 0}},
      0, 0},
 };
 static const int simple_nn_evaluation0[] = {
-    10, 11, 9, 1,
+    4, 5, 8, 9, 0, 2, 3, 6, 7,
 };
 static const int simple_nn_evaluation1[] = {
+    10, 11, 9, 1,
+};
+static const int simple_nn_evaluation2[] = {
     13, 14, 15, 9, 12, 1,
 };
 static const gpunn_kernel_instance simple_nn_evaluation[] = {
-    {1, simple_nn_evaluation0},
+    {0, simple_nn_evaluation0},
     {2, simple_nn_evaluation1},
+    {3, simple_nn_evaluation2},
 };
 static const int simple_nn_training0[] = {
     9, 10, 11, 8, 1,
 };
 static const gpunn_kernel_instance simple_nn_training[] = {
-    {0, simple_nn_training0},
+    {1, simple_nn_training0},
 };
 static const gpunn_kernel_update simple_nn_updates[] = {
     {GPUNN_UPDATE_SGD, {0, 0, 0, 0, 0, 0}, GPUNN_F32, simple_nn_update0},
@@ -667,11 +1223,11 @@ const gpunn_kernel_set simple_nn_kernels = {
     "f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d",
     "python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn",
     simple_nn_set,
-    3,
+    4,
     17,
     simple_nn_evaluation,
     simple_nn_training,
-    2,
+    3,
     1,
     simple_nn_updates,
     1,

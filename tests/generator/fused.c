@@ -20,6 +20,7 @@
     X(losses_bf16, BF16, 0)            \
     X(mlp_f32, F32, 0)                 \
     X(mlp_bf16, BF16, 0)               \
+    X(network_f32, F32, 0)             \
     X(resnet_block_f32, F32, 0)        \
     X(resnet_block_bf16, BF16, 0)      \
     X(resnet_wide_f32, F32, 0)         \
@@ -120,6 +121,7 @@ static const gpunn_kernel_set *count_calls(const gpunn_kernel_set *set)
         for (int d = 0; d < GPUNN_KERNEL_DIRECTIONS; d++) {
             kernels[k].program[d].cpu = runs[k * GPUNN_KERNEL_DIRECTIONS + d];
             launch[k][d].run = launches[k * GPUNN_KERNEL_DIRECTIONS + d];
+            if (set->cuda && set->cuda->launch[k][d].run == NULL) launch[k][d].run = NULL;
             if (set->cuda) launch[k][d].workspace = set->cuda->launch[k][d].workspace;
         }
     }
@@ -150,12 +152,29 @@ static bool is_norm_step(const gpunn_kernel *kernel)
     return is_op(kernel, 0, "batch_norm") && (ends || (sums && kernel->node_count == 2));
 }
 
+/* A whole network, of which the first of evaluation's kernels may be one: for
+ * CPUs alone. What stands in its place elsewhere has no call then. */
+static const gpunn_kernel_instance *network_of(const gpunn_kernel_set *set, const test_backend *backend, bool training)
+{
+    const gpunn_kernel_instance *first = set->evaluation;
+    bool is = !training && set->evaluation_count > 0 && strcmp(set->kernels[first->kernel].name, "network") == 0;
+    return is && backend->type == GPUNN_DEVICE_CPU ? first : NULL;
+}
+
+static bool is_within(const gpunn_kernel_set *set, const gpunn_kernel_instance *network, int id)
+{
+    for (int i = 0; network && i < set->kernels[network->kernel].node_count; i++)
+        if (network->tensors[i] == id) return true;
+    return false;
+}
+
 /* Calls that one run must make: every group of the set, once. One with a kernel
  * for each place of images' channels counts once. */
 static int wanted_calls(const gpunn_kernel_set *set, const test_backend *backend, bool training)
 {
     const gpunn_kernel_instance *instances = training ? set->training : set->evaluation;
     int                          count = training ? set->training_count : set->evaluation_count, calls = 0;
+    const gpunn_kernel_instance *network = network_of(set, backend, training);
     for (int i = 0; i < count; i++) {
         const gpunn_kernel *kernel = &set->kernels[instances[i].kernel];
         bool                again = false;
@@ -163,6 +182,8 @@ static int wanted_calls(const gpunn_kernel_set *set, const test_backend *backend
             again = again || instances[k].tensors[set->kernels[instances[k].kernel].node_count - 1] ==
                                  instances[i].tensors[kernel->node_count - 1];
         bool left = training && backend->type == GPUNN_DEVICE_CUDA && is_norm_step(kernel);
+        left = left || (strcmp(kernel->name, "network") == 0 && network == NULL) ||
+               (&instances[i] != network && is_within(set, network, instances[i].tensors[0]));
         if (!again && !left) calls += 1 + (training && kernel->program[GPUNN_KERNEL_BACKWARD].operands != NULL);
     }
     return calls;

@@ -1,5 +1,8 @@
 """Small kernel sets, built by hand, on which the emitters are tried: one for each kind of launch and of operand."""
-from generator import grad, ir, table
+import os
+from dataclasses import replace
+
+from generator import grad, ir, partition, spec, table
 from generator.program import SCALAR, WHOLE, Domain, Instance, Kernel, KernelSet, Launch, Operand, Program, Store, Sum
 
 
@@ -250,6 +253,13 @@ def functions():
     return kernel(forward=b)
 
 
+def network():
+    """A small network as one kernel, alone."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "specs", "small", "network.json")
+    made = partition.partition(spec.load(path), "network", "python3 -m generator network.json -o network")
+    return replace(made, kernels=(), evaluation=(), training=(), updates=())
+
+
 SETS = {
     "gelu": lambda: kernel_set("gelu", [gelu()]),
     "relu": lambda: kernel_set("relu", [relu()]),
@@ -267,6 +277,7 @@ SETS = {
     "single": lambda: kernel_set("single", [softmax(1)]),
     "dropout": lambda: kernel_set("dropout", [dropout()]),
     "dropout_rows": lambda: kernel_set("dropout_rows", [dropout(family="row")]),
+    "network": network,
     "functions": lambda: kernel_set("functions", [functions()]),
     "updates": lambda: kernel_set("updates", [], [
         update("sgd"), update("sgd", momentum=0.9, dampening=0.1), update("sgd", momentum=0.9, nesterov=True, maximize=True),

@@ -9,6 +9,7 @@
 #include "cases/pool.h"
 #include "cases/resize.h"
 #include "cases/criteria.h"
+#include "cases/encodings.h"
 
 static gpunn_model *model; /* of the case being built */
 
@@ -362,6 +363,9 @@ static const struct {
 #define X(kind, label, ...) {#kind "." label, "criteria", #__VA_ARGS__},
                                                 CRITERIA_CASES(X)
 #undef X
+#define X(kind, label, ...) {#kind "." label, "encodings", #__VA_ARGS__},
+                                                    ENCODING_CASES(X)
+#undef X
 };
 static gpunn_tensor *build_case(int index)
 {
@@ -380,6 +384,7 @@ static gpunn_tensor *build_case(int index)
     POOL_FAMILY_CASES(X)
     RNN_CASES(X)
     CRITERIA_CASES(X)
+    ENCODING_CASES(X)
 #undef X
     return NULL;
 }
@@ -602,8 +607,8 @@ static void test_complete(void **state)
 
 int main(void)
 {
-    static const char *const files[] = {"elementwise", "layers", "shapes", "losses", "attention", "sample",  "norms",
-                                        "picks",       "conv",   "pool",   "rnn",    "resize",    "criteria"};
+    static const char *const files[] = {"elementwise", "layers", "shapes", "losses", "attention", "sample",   "norms",
+                                        "picks",       "conv",   "pool",   "rnn",    "resize",    "criteria", "encodings"};
     static golden            goldens[COUNT(files)];
     static golden_case       list[2048];
     static struct CMUnitTest tests[2 * COUNT(list)];

@@ -12,6 +12,7 @@
 #include "cases/pool.h"
 #include "cases/resize.h"
 #include "cases/criteria.h"
+#include "cases/encodings.h"
 
 #define H (1.0 / 64)
 #define LIMIT 160 /* values perturbed per tensor; of larger ones every k-th */
@@ -508,10 +509,12 @@ CONV_GRADIENTS(X)
 POOL_FAMILY_GRADIENTS(X)
 RESIZE_GRADIENTS(X)
 CRITERIA_GRADIENTS(X)
+ENCODING_GRADIENTS(X)
 #undef X
 static const elementwise layers[] = {
 #define X(name, ...) {#name, 0, layer_##name},
     LAYERS(X) ATTENTION_GRADIENTS(X) CONV_GRADIENTS(X) POOL_FAMILY_GRADIENTS(X) RESIZE_GRADIENTS(X) CRITERIA_GRADIENTS(X)
+        ENCODING_GRADIENTS(X)
 #undef X
 };
 static void test_layer(void **state)
@@ -520,6 +523,30 @@ static void test_layer(void **state)
     const elementwise *layer = in.f->data;
     gpunn_tensor      *out = layer->build(&in);
     check_gradients(&in, out);
+}
+
+/* Many frequencies and bins against doubles, within what rounding their arguments to floats does to them. */
+static void test_encodings(void **state)
+{
+    enum { COORDINATES = 5, FREQUENCIES = 12, BINS = 64 };
+    const fixture *f = *state;
+    const float    points[COORDINATES] = {-0.95f, 0.0f, 0.123f, 0.5f, 1.0f};
+    const double   pi = 3.14159265358979323846;
+    float          values[COORDINATES * BINS];
+    gpunn_tensor  *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
+    gpunn_tensor  *y[] = {MADE(f->dev, gpunn_frequency_encoding(x, FREQUENCIES)), MADE(f->dev, gpunn_one_blob_encoding(x, BINS))};
+    OK(f->dev, gpunn_write(x, points, sizeof points));
+    OK(f->dev, gpunn_forward(y, 2));
+    OK(f->dev, gpunn_read(y[0], values, COORDINATES * 2 * FREQUENCIES * sizeof *values));
+    for (int i = 0; i < COORDINATES * 2 * FREQUENCIES; i++) {
+        const double angle = pi * pow(2, i / 2 % FREQUENCIES) * (double)points[i / (2 * FREQUENCIES)];
+        assert_true(fabs((double)values[i] - (i % 2 ? cos(angle) : sin(angle))) <= 1.5e-6 + 2e-7 * fabs(angle));
+    }
+    OK(f->dev, gpunn_read(y[1], values, sizeof values));
+    for (int i = 0; i < COORDINATES * BINS; i++) {
+        const double way = BINS * (double)points[i / BINS] - i % BINS - 0.5;
+        assert_true(fabs((double)values[i] - exp(-way * way / 2)) <= 1.5e-6 + 1e-5 * exp(-way * way / 4));
+    }
 }
 
 static void other_elements(void **state)
@@ -542,6 +569,7 @@ int main(void)
         count += each_backend(tests + count, name, test_shared, &ops[i]);
     }
     for (int i = 0; i < COUNT(layers); i++) count += each_backend(tests + count, layers[i].name, test_layer, &layers[i]);
+    count += each_backend(tests + count, "encodings", test_encodings, NULL);
     count += missing_backends(tests + count);
     if (is_emulated(first_backend())) tests[count++] = (struct CMUnitTest)cmocka_unit_test(other_elements);
     return _cmocka_run_group_tests("gradients", tests, (size_t)count, NULL, NULL);

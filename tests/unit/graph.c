@@ -833,6 +833,14 @@ static void test_orders_and_copies(void **state)
     REFUSED(f, GPUNN_ERR_ARGUMENT,
             "one_hot: classes is 0 and index [batch]; 1 to 2^24 classes are possible, and 8 axes of the result",
             gpunn_one_hot(f->labels, 0));
+    check_shape(f, gpunn_frequency_encoding(f->rows, 6), SHAPE(B, 240));
+    gpunn_tensor *total = gpunn_sum(f->rows, GPUNN_ALL, false);
+    check_shape(f, gpunn_one_blob_encoding(f->image, 3), SHAPE(B, 6, 14, 42));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "frequency_encoding: frequencies is 33; use 1 to 32", gpunn_frequency_encoding(f->rows, 33));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "one_blob_encoding: bins is 0; use 1 to 256", gpunn_one_blob_encoding(f->rows, 0));
+    REFUSED(f, GPUNN_ERR_DTYPE, "one_blob_encoding: x is i64, but f32 is needed; convert it with gpunn_cast",
+            gpunn_one_blob_encoding(f->labels, 2));
+    REFUSED(f, GPUNN_ERR_SHAPE, "frequency_encoding: x is [], but 1 to 7 axes are needed", gpunn_frequency_encoding(total, 2));
     check_shape(f, gpunn_expand(f->three, SHAPE(B, 2, 3)), SHAPE(B, 2, 3));
     assert_ptr_equal(gpunn_expand(f->rows, SHAPE(B, 20)), f->rows);
     REFUSED(f, GPUNN_ERR_SHAPE, "expand: [3] does not expand to [batch, 4]; only axes of size 1 and new ones in front do",

@@ -42,13 +42,13 @@ static size_t no_workspace(int64_t batch, int units)
     {                                                             \
         GPUNN_KERNEL_KEPT, read, written, GPUNN_F32, 0, index, -1 \
     }
-#define PROGRAM(list, function)                   \
-    {                                             \
-        list, COUNT(list), function, no_workspace \
+#define PROGRAM(list, function)                      \
+    {                                                \
+        list, COUNT(list), function, no_workspace, 0 \
     }
-#define NONE                \
-    {                       \
-        NULL, 0, NULL, NULL \
+#define NONE                   \
+    {                          \
+        NULL, 0, NULL, NULL, 0 \
     }
 #define NODE(text, list)        \
     {                           \
@@ -576,6 +576,62 @@ static void test_decline(void **state)
     assert_int_equal(calls[TWICE_TANH][GPUNN_KERNEL_FORWARD], 0);
 }
 
+/* y = tanh(2 exp(a)), in evaluation alone: the same last node as TWICE_TANH has. Its cache holds what weights are, by their number. */
+static int larger_calls, stale_calls;
+static int run_larger(const gpunn_kernel_call *call)
+{
+    int *filled = call->cache;
+    larger_calls++;
+    if (call->stale) *filled = ++stale_calls;
+    assert_int_equal(*filled, stale_calls);
+    for (int64_t i = 0; i < 4 * call->batch; i++) give(call, 1, i, tanhf(2 * expf(in(call, 0)[i])));
+    return 0;
+}
+static gpunn_tensor *tanh_of_exp(gpunn_tensor *a, gpunn_tensor **middle)
+{
+    return twice_tanh(gpunn_exp(a), middle);
+}
+
+static void test_larger(void **state)
+{
+    static const signed char          of_node2[] = {-2};
+    static const gpunn_kernel_operand larger[] = {VALUE(0, 1, 0), VALUE(-3, 0, 1)};
+    const gpunn_kernel_node nodes[] = {NODE("exp f32 [N,4]", of_external), NODE("mul_scalar value=2 f32 [N,4]", of_node1),
+                                       NODE("tanh f32 [N,4]", of_node2)};
+    const float             ones[12] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    gpunn_kernel            both[2] = {kernels[TWICE_TANH], kernels[TWICE_TANH]};
+    fixture                *f = *state;
+    gpunn_kernel_set        set = set_of(TWICE_TANH, LOSS);
+    trained                 n = make_net(f->dev, tanh_of_exp);
+    if (f->backend->type != GPUNN_DEVICE_CPU) SKIP("a kernel for CPUs");
+    both[0].nodes = nodes;
+    both[0].node_count = 3;
+    both[0].program[GPUNN_KERNEL_EVALUATION] = (gpunn_kernel_program){larger, COUNT(larger), run_larger, no_workspace,
+                                                                      sizeof(int)};
+    both[0].program[GPUNN_KERNEL_FORWARD].operands = both[0].program[GPUNN_KERNEL_BACKWARD].operands = NULL;
+    set.kernels = both;
+    OK(f->dev, gpunn_use_kernels(n.model, &set));
+    OK(f->dev, gpunn_write(n.x, ones, sizeof ones));
+    larger_calls = stale_calls = 0;
+    for (int i = 0; i < 2; i++) OK(f->dev, gpunn_forward(&n.y, 1));
+    assert_int_equal(larger_calls, 2);
+    assert_int_equal(stale_calls, 1);
+    OK(f->dev, gpunn_write(gpunn_find(n.model, "fc1.weight"), ones, sizeof ones));
+    OK(f->dev, gpunn_forward(&n.y, 1));
+    assert_int_equal(stale_calls, 2);
+    most_batch = 2; /* declined with 3, and then the smaller one in its place too */
+    OK(f->dev, gpunn_use_kernels(n.model, &set));
+    OK(f->dev, gpunn_forward(&n.y, 1));
+    assert_int_equal(larger_calls, 3);
+    assert_int_equal(calls[TWICE_TANH][GPUNN_KERNEL_FORWARD], 0);
+    most_batch = 1000;
+    both[0].program[GPUNN_KERNEL_EVALUATION].cpu = NULL; /* refused, and the smaller one is not */
+    OK(f->dev, gpunn_use_kernels(n.model, &set));
+    OK(f->dev, gpunn_forward(&n.y, 1));
+    assert_int_equal(calls[TWICE_TANH][GPUNN_KERNEL_FORWARD], 1);
+    end_net(&n);
+}
+
 static void keep_log(void *user, gpunn_log_level level, const char *message)
 {
     (void)level;
@@ -646,6 +702,7 @@ int main(void)
         test_with_device(test_gradients_from_outside),
         test_with_device(test_order),
         test_with_device(test_decline),
+        test_with_device(test_larger),
         test_with_device(test_policies),
         test_with_device(test_out_of_memory),
     };

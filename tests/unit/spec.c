@@ -329,6 +329,8 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count++] = gpunn_tile(h, GPUNN_SHAPE(2, 1, 1, 3));
     all[count++] = gpunn_expand(h, GPUNN_SHAPE(3, GPUNN_BATCH, 4, 5, 9));
     all[count++] = gpunn_one_hot(t, 3);
+    all[count++] = gpunn_frequency_encoding(h, 3);
+    all[count++] = gpunn_one_blob_encoding(h, 3);
     all[count++] = gpunn_where(gpunn_cast(h, GPUNN_BOOL), h, h);
     all[count++] = gpunn_einsum("nchw->nwc", &h, 1);
     all[count++] = gpunn_gather(h, 2, gpunn_cast(h, GPUNN_I64));

@@ -8,7 +8,7 @@
 #define BATCH_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define BATCH_NORM_KERNELS_STAMP 0x38bf560e5bfc4de0ull /* of this text: batch_norm_kernels.cu was written with it */
+#define BATCH_NORM_KERNELS_STAMP 0x6ef28e8a39668fc5ull /* of this text: batch_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -384,9 +384,9 @@ static const gpunn_kernel batch_norm_set[] = {
      batch_norm_g0_externals, 1,
      NULL, 0,
      GPUNN_KERNEL_ANY, false,
-     {{NULL, 0, NULL, NULL},
-      {batch_norm_g0_forward_operands, 7, batch_norm_g0_forward, batch_norm_g0_forward_workspace},
-      {NULL, 0, NULL, NULL}},
+     {{NULL, 0, NULL, NULL, 0},
+      {batch_norm_g0_forward_operands, 7, batch_norm_g0_forward, batch_norm_g0_forward_workspace, 0},
+      {NULL, 0, NULL, NULL, 0}},
      0, 0},
 };
 static const int batch_norm_evaluation0[] = {

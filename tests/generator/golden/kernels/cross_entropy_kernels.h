@@ -8,7 +8,7 @@
 #define CROSS_ENTROPY_KERNELS_H
 #include "gpunn.h"
 
-#define CROSS_ENTROPY_KERNELS_STAMP 0x7bbb6bec6346cbedull /* of this text: cross_entropy_kernels.cu was written with it */
+#define CROSS_ENTROPY_KERNELS_STAMP 0xd3e66208bfb7a081ull /* of this text: cross_entropy_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -492,9 +492,9 @@ static const gpunn_kernel cross_entropy_set[] = {
      cross_entropy_g0_externals, 1,
      NULL, 0,
      GPUNN_KERNEL_ANY, true,
-     {{NULL, 0, NULL, NULL},
-      {cross_entropy_g0_forward_operands, 6, cross_entropy_g0_forward, cross_entropy_g0_forward_workspace},
-      {NULL, 0, NULL, NULL}},
+     {{NULL, 0, NULL, NULL, 0},
+      {cross_entropy_g0_forward_operands, 6, cross_entropy_g0_forward, cross_entropy_g0_forward_workspace, 0},
+      {NULL, 0, NULL, NULL, 0}},
      0, 0},
 };
 static const int cross_entropy_evaluation0[] = {

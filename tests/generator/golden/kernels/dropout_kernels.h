@@ -8,7 +8,7 @@
 #define DROPOUT_KERNELS_H
 #include "gpunn.h"
 
-#define DROPOUT_KERNELS_STAMP 0x5d4c2f558ff9e8abull /* of this text: dropout_kernels.cu was written with it */
+#define DROPOUT_KERNELS_STAMP 0x35ebe85cdf5a8514ull /* of this text: dropout_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -264,9 +264,9 @@ static const gpunn_kernel dropout_set[] = {
      dropout_g0_externals, 1,
      NULL, 0,
      GPUNN_KERNEL_ANY, false,
-     {{NULL, 0, NULL, NULL},
-      {dropout_g0_forward_operands, 3, dropout_g0_forward, dropout_g0_forward_workspace},
-      {NULL, 0, NULL, NULL}},
+     {{NULL, 0, NULL, NULL, 0},
+      {dropout_g0_forward_operands, 3, dropout_g0_forward, dropout_g0_forward_workspace, 0},
+      {NULL, 0, NULL, NULL, 0}},
      0, 0},
 };
 static const int dropout_evaluation0[] = {

@@ -8,7 +8,7 @@
 #define FUNCTIONS_KERNELS_H
 #include "gpunn.h"
 
-#define FUNCTIONS_KERNELS_STAMP 0xde5524437215d969ull /* of this text: functions_kernels.cu was written with it */
+#define FUNCTIONS_KERNELS_STAMP 0x314aef4890c20d89ull /* of this text: functions_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -958,9 +958,9 @@ static const gpunn_kernel functions_set[] = {
      functions_g0_externals, 1,
      NULL, 0,
      GPUNN_KERNEL_ANY, false,
-     {{NULL, 0, NULL, NULL},
-      {functions_g0_forward_operands, 27, functions_g0_forward, functions_g0_forward_workspace},
-      {NULL, 0, NULL, NULL}},
+     {{NULL, 0, NULL, NULL, 0},
+      {functions_g0_forward_operands, 27, functions_g0_forward, functions_g0_forward_workspace, 0},
+      {NULL, 0, NULL, NULL, 0}},
      0, 0},
 };
 static const int functions_evaluation0[] = {

@@ -8,7 +8,7 @@
 #define GELU_KERNELS_H
 #include "gpunn.h"
 
-#define GELU_KERNELS_STAMP 0x8ff6227adfc71f13ull /* of this text: gelu_kernels.cu was written with it */
+#define GELU_KERNELS_STAMP 0xfc0339db83891445ull /* of this text: gelu_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -420,9 +420,9 @@ static const gpunn_kernel gelu_set[] = {
      gelu_g0_externals, 1,
      NULL, 0,
      GPUNN_KERNEL_ANY, false,
-     {{NULL, 0, NULL, NULL},
-      {gelu_g0_forward_operands, 5, gelu_g0_forward, gelu_g0_forward_workspace},
-      {gelu_g0_backward_operands, 7, gelu_g0_backward, gelu_g0_backward_workspace}},
+     {{NULL, 0, NULL, NULL, 0},
+      {gelu_g0_forward_operands, 5, gelu_g0_forward, gelu_g0_forward_workspace, 0},
+      {gelu_g0_backward_operands, 7, gelu_g0_backward, gelu_g0_backward_workspace, 0}},
      0, 0},
 };
 static const int gelu_evaluation0[] = {

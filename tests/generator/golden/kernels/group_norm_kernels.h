@@ -8,7 +8,7 @@
 #define GROUP_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define GROUP_NORM_KERNELS_STAMP 0xd83f9b586c58eb67ull /* of this text: group_norm_kernels.cu was written with it */
+#define GROUP_NORM_KERNELS_STAMP 0x672f976979a192cbull /* of this text: group_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -500,9 +500,9 @@ static const gpunn_kernel group_norm_set[] = {
      group_norm_g0_externals, 1,
      NULL, 0,
      GPUNN_KERNEL_ANY, false,
-     {{NULL, 0, NULL, NULL},
-      {group_norm_g0_forward_operands, 7, group_norm_g0_forward, group_norm_g0_forward_workspace},
-      {group_norm_g0_backward_operands, 8, group_norm_g0_backward, group_norm_g0_backward_workspace}},
+     {{NULL, 0, NULL, NULL, 0},
+      {group_norm_g0_forward_operands, 7, group_norm_g0_forward, group_norm_g0_forward_workspace, 0},
+      {group_norm_g0_backward_operands, 8, group_norm_g0_backward, group_norm_g0_backward_workspace, 0}},
      0, 0},
 };
 static const int group_norm_evaluation0[] = {

@@ -8,7 +8,7 @@
 #define LAYER_NORM_HALF_KERNELS_H
 #include "gpunn.h"
 
-#define LAYER_NORM_HALF_KERNELS_STAMP 0x676532a8ba49751eull /* of this text: layer_norm_half_kernels.cu was written with it */
+#define LAYER_NORM_HALF_KERNELS_STAMP 0xf2dff4ecd9333272ull /* of this text: layer_norm_half_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -497,9 +497,9 @@ static const gpunn_kernel layer_norm_half_set[] = {
      layer_norm_half_g0_externals, 1,
      NULL, 0,
      GPUNN_KERNEL_ANY, false,
-     {{NULL, 0, NULL, NULL},
-      {layer_norm_half_g0_forward_operands, 8, layer_norm_half_g0_forward, layer_norm_half_g0_forward_workspace},
-      {layer_norm_half_g0_backward_operands, 10, layer_norm_half_g0_backward, layer_norm_half_g0_backward_workspace}},
+     {{NULL, 0, NULL, NULL, 0},
+      {layer_norm_half_g0_forward_operands, 8, layer_norm_half_g0_forward, layer_norm_half_g0_forward_workspace, 0},
+      {layer_norm_half_g0_backward_operands, 10, layer_norm_half_g0_backward, layer_norm_half_g0_backward_workspace, 0}},
      0, 0},
 };
 static const int layer_norm_half_evaluation0[] = {

@@ -8,7 +8,7 @@
 #define LONG_GROUPS_KERNELS_H
 #include "gpunn.h"
 
-#define LONG_GROUPS_KERNELS_STAMP 0x8cf708ff108bd305ull /* of this text: long_groups_kernels.cu was written with it */
+#define LONG_GROUPS_KERNELS_STAMP 0xc1563b056110806bull /* of this text: long_groups_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -528,9 +528,9 @@ static const gpunn_kernel long_groups_set[] = {
      long_groups_g0_externals, 1,
      NULL, 0,
      GPUNN_KERNEL_ANY, false,
-     {{NULL, 0, NULL, NULL},
-      {long_groups_g0_forward_operands, 7, long_groups_g0_forward, long_groups_g0_forward_workspace},
-      {long_groups_g0_backward_operands, 8, long_groups_g0_backward, long_groups_g0_backward_workspace}},
+     {{NULL, 0, NULL, NULL, 0},
+      {long_groups_g0_forward_operands, 7, long_groups_g0_forward, long_groups_g0_forward_workspace, 0},
+      {long_groups_g0_backward_operands, 8, long_groups_g0_backward, long_groups_g0_backward_workspace, 0}},
      0, 0},
 };
 static const int long_groups_evaluation0[] = {

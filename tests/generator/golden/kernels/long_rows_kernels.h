@@ -8,7 +8,7 @@
 #define LONG_ROWS_KERNELS_H
 #include "gpunn.h"
 
-#define LONG_ROWS_KERNELS_STAMP 0x4395144c23b5918aull /* of this text: long_rows_kernels.cu was written with it */
+#define LONG_ROWS_KERNELS_STAMP 0x096bc2ad1c3f5597ull /* of this text: long_rows_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -417,9 +417,9 @@ static const gpunn_kernel long_rows_set[] = {
      long_rows_g0_externals, 1,
      NULL, 0,
      GPUNN_KERNEL_ANY, false,
-     {{long_rows_g0_evaluation_operands, 7, long_rows_g0_evaluation, long_rows_g0_evaluation_workspace},
-      {NULL, 0, NULL, NULL},
-      {NULL, 0, NULL, NULL}},
+     {{long_rows_g0_evaluation_operands, 7, long_rows_g0_evaluation, long_rows_g0_evaluation_workspace, 0},
+      {NULL, 0, NULL, NULL, 0},
+      {NULL, 0, NULL, NULL, 0}},
      0, 0},
 };
 static const int long_rows_evaluation0[] = {

@@ -8,7 +8,7 @@
 #define RELU_HALF_KERNELS_H
 #include "gpunn.h"
 
-#define RELU_HALF_KERNELS_STAMP 0x1e05f0ba58edde3aull /* of this text: relu_half_kernels.cu was written with it */
+#define RELU_HALF_KERNELS_STAMP 0xd159d0fbb2eb2439ull /* of this text: relu_half_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -330,9 +330,9 @@ static const gpunn_kernel relu_half_set[] = {
      relu_half_g0_externals, 1,
      NULL, 0,
      GPUNN_KERNEL_ANY, false,
-     {{NULL, 0, NULL, NULL},
-      {relu_half_g0_forward_operands, 3, relu_half_g0_forward, relu_half_g0_forward_workspace},
-      {relu_half_g0_backward_operands, 4, relu_half_g0_backward, relu_half_g0_backward_workspace}},
+     {{NULL, 0, NULL, NULL, 0},
+      {relu_half_g0_forward_operands, 3, relu_half_g0_forward, relu_half_g0_forward_workspace, 0},
+      {relu_half_g0_backward_operands, 4, relu_half_g0_backward, relu_half_g0_backward_workspace, 0}},
      0, 0},
 };
 static const int relu_half_evaluation0[] = {

@@ -8,7 +8,7 @@
 #define RELU_KERNELS_H
 #include "gpunn.h"
 
-#define RELU_KERNELS_STAMP 0xc376604f447190f5ull /* of this text: relu_kernels.cu was written with it */
+#define RELU_KERNELS_STAMP 0x4d4b4f1f7eda843dull /* of this text: relu_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -330,9 +330,9 @@ static const gpunn_kernel relu_set[] = {
      relu_g0_externals, 1,
      NULL, 0,
      GPUNN_KERNEL_ANY, false,
-     {{NULL, 0, NULL, NULL},
-      {relu_g0_forward_operands, 3, relu_g0_forward, relu_g0_forward_workspace},
-      {relu_g0_backward_operands, 4, relu_g0_backward, relu_g0_backward_workspace}},
+     {{NULL, 0, NULL, NULL, 0},
+      {relu_g0_forward_operands, 3, relu_g0_forward, relu_g0_forward_workspace, 0},
+      {relu_g0_backward_operands, 4, relu_g0_backward, relu_g0_backward_workspace, 0}},
      0, 0},
 };
 static const int relu_evaluation0[] = {

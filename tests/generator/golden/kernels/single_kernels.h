@@ -8,7 +8,7 @@
 #define SINGLE_KERNELS_H
 #include "gpunn.h"
 
-#define SINGLE_KERNELS_STAMP 0x3bb1a0d3942bdba3ull /* of this text: single_kernels.cu was written with it */
+#define SINGLE_KERNELS_STAMP 0xfbed2fb46559f1cbull /* of this text: single_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -377,9 +377,9 @@ static const gpunn_kernel single_set[] = {
      single_g0_externals, 1,
      NULL, 0,
      GPUNN_KERNEL_ANY, false,
-     {{single_g0_evaluation_operands, 7, single_g0_evaluation, single_g0_evaluation_workspace},
-      {NULL, 0, NULL, NULL},
-      {NULL, 0, NULL, NULL}},
+     {{single_g0_evaluation_operands, 7, single_g0_evaluation, single_g0_evaluation_workspace, 0},
+      {NULL, 0, NULL, NULL, 0},
+      {NULL, 0, NULL, NULL, 0}},
      0, 0},
 };
 static const int single_evaluation0[] = {

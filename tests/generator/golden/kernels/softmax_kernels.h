@@ -8,7 +8,7 @@
 #define SOFTMAX_KERNELS_H
 #include "gpunn.h"
 
-#define SOFTMAX_KERNELS_STAMP 0x515b09339d600ab6ull /* of this text: softmax_kernels.cu was written with it */
+#define SOFTMAX_KERNELS_STAMP 0x34bff44b6b46bcc6ull /* of this text: softmax_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -406,9 +406,9 @@ static const gpunn_kernel softmax_set[] = {
      softmax_g0_externals, 1,
      NULL, 0,
      GPUNN_KERNEL_ANY, false,
-     {{softmax_g0_evaluation_operands, 7, softmax_g0_evaluation, softmax_g0_evaluation_workspace},
-      {NULL, 0, NULL, NULL},
-      {NULL, 0, NULL, NULL}},
+     {{softmax_g0_evaluation_operands, 7, softmax_g0_evaluation, softmax_g0_evaluation_workspace, 0},
+      {NULL, 0, NULL, NULL, 0},
+      {NULL, 0, NULL, NULL, 0}},
      0, 0},
 };
 static const int softmax_evaluation0[] = {

@@ -8,7 +8,7 @@
 #define WEIGHTED_KERNELS_H
 #include "gpunn.h"
 
-#define WEIGHTED_KERNELS_STAMP 0x31a05d1f7420e867ull /* of this text: weighted_kernels.cu was written with it */
+#define WEIGHTED_KERNELS_STAMP 0xfaa3802ce15837ccull /* of this text: weighted_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -504,9 +504,9 @@ static const gpunn_kernel weighted_set[] = {
      weighted_g0_externals, 1,
      NULL, 0,
      GPUNN_KERNEL_ANY, true,
-     {{NULL, 0, NULL, NULL},
-      {weighted_g0_forward_operands, 6, weighted_g0_forward, weighted_g0_forward_workspace},
-      {NULL, 0, NULL, NULL}},
+     {{NULL, 0, NULL, NULL, 0},
+      {weighted_g0_forward_operands, 6, weighted_g0_forward, weighted_g0_forward_workspace, 0},
+      {NULL, 0, NULL, NULL, 0}},
      0, 0},
 };
 static const int weighted_evaluation0[] = {

@@ -1,0 +1,104 @@
+"""A small network as one kernel: for evaluation, all values between a model's inputs and its outputs, sample by sample.
+
+Of layers that compute each sample by itself (linear, elementwise, norms and softmax of one row, residuals, concatenations), none of
+them wide, a kernel needs no memory but a few samples' values near the processor. emit_network.py writes it for CPUs.
+"""
+import copy
+
+from .graph import shape_text
+from .inference import VIEWS, Plan, Refused, is_elementwise
+from .lower import Infeasible, called, identifier
+from .program import WHOLE, Operand, Program
+
+NAME = "network"
+NORMS = ("layer_norm", "rms_norm")
+OPS = VIEWS + NORMS + ("linear", "softmax", "log_softmax", "sum", "concat", "slice", "permute", "expand")
+MOST_VALUES = 1024   # elements of a sample's value
+MOST_WIDE = 256      # columns of a linear layer's result
+MOST_OPERANDS = 32   # gpunn.h's GPUNN_KERNEL_OPERANDS
+MOST_NODES = 100     # for which a table has numbers
+
+
+def check(t, plan):
+    """Why a value has no place in such a kernel."""
+    if t.dtype != "f32":
+        return "%s values are not for it" % t.dtype
+    if t.kind == "value" and t.op not in OPS and not is_elementwise(t):
+        return "it is no op of single samples"
+    if t.attrs.get("dim") == 0 or t.op in NORMS and t.attrs["dims"] == len(t.shape):
+        return "it works along the batch"
+    if t.kind in ("value", "input"):
+        if t.shape[:1] != (-1,) or any(dim < 0 for dim in t.shape[1:]):
+            return "%s is not a value of each sample" % shape_text(t.shape)
+        if plan.count(t.id) > MOST_VALUES:
+            return "%d elements a sample, where %d are the most" % (plan.count(t.id), MOST_VALUES)
+    if t.op == "linear" and t.shape[-1] > MOST_WIDE:
+        return "%d wide, where %d is the most" % (t.shape[-1], MOST_WIDE)
+    return None
+
+
+class SamplePlan(Plan):
+    """One sample's values. Constants of one number are read from memory too: a model of the same ops may have others."""
+
+    def is_number(self, i):
+        return False
+
+
+def plan_of(model, outputs):
+    """Raises Refused."""
+    own = copy.copy(model)
+    own.outputs = outputs
+    return SamplePlan(own, 1, check)
+
+
+def outputs_of(view):
+    """The outputs that one kernel can give, and why it cannot give the others."""
+    model, outputs, reasons = view.model, [], []
+    for i in dict.fromkeys(view.root[number] for number in model.outputs):
+        try:
+            if i != model.loss and sum(step.tensor.op == "linear" for step in plan_of(model, (i,)).steps) > 1:
+                outputs.append(i)
+        except Refused as fault:
+            reasons.append("'%s': %s" % (called(model.tensors[i]), str(fault).split(";")[0]))
+    return tuple(outputs), reasons
+
+
+def program(view):
+    """The Group of nodes that one kernel computes in an evaluation's View, and its Program. Raises Refused."""
+    model = view.model
+    if model.precision != "f32":
+        raise Refused("the model's precision is %s" % model.precision)
+    outputs, reasons = outputs_of(view)
+    if not outputs:
+        raise Refused("; ".join(reasons) or "no output has two linear layers behind it")
+    plan = plan_of(model, outputs)
+    try:
+        group = view.group(i for i in plan.needed if model.tensors[i].kind == "value")
+    except Infeasible as fault:
+        raise Refused(str(fault)) from None
+    operands = tuple(operands_of(plan, group))
+    if len(operands) > MOST_OPERANDS or len(group.nodes) > MOST_NODES:
+        raise Refused("%d tensors are read and written and %d ops computed; a kernel has at most %d and %d" % (
+            len(operands), len(group.nodes), MOST_OPERANDS, MOST_NODES))
+    traffic = [[4 * count for count in one.count] for one in operands]
+    return group, Program(operands, (), tuple(map(sum, zip(*traffic))), network=plan)
+
+
+def operands_of(plan, group):
+    names = set()
+    for number, t in enumerate(group.externals):
+        yield operand(plan, t, number, names, read=True)
+    for number, t in enumerate(group.nodes):
+        if t.id in plan.outputs:
+            yield operand(plan, t, -1 - number, names, written=True)
+
+
+def operand(plan, t, index, names, **use):
+    name = identifier(called(t))
+    while name in names:
+        name += "_"
+    names.add(name)
+    count = plan.count(t.id)
+    batch = t.shape[:1] == (-1,)
+    return Operand(name, "value", index, t.dtype, WHOLE, (0, count) if batch else (count, 0), **use)
+

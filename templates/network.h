@@ -1,0 +1,65 @@
+/* Products of networks are there for several kinds of vector; gpunn_kernel_call tells which one the processor has. */
+#if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
+#if defined(__clang__)
+#define ${NAME}_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
+#else
+#define ${NAME}_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#endif
+#define ${NAME}_V8 __attribute__((target("avx2,fma")))
+#endif
+#if defined(__GNUC__)
+#define ${NAME}_V4
+enum { ${NAME}_NARROWEST = 4 };
+#else
+#define ${NAME}_V1
+enum { ${NAME}_NARROWEST = 1 };
+#endif
+#if defined(__clang__)
+#define ${NAME}_UNROLL _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__)
+#define ${NAME}_UNROLL _Pragma("GCC unroll 16")
+#else
+#define ${NAME}_UNROLL
+#endif
+
+/* Packs w[out][in] and b[out], or NULL, as panels of four vectors of columns of y, or what is left: of each panel its biases, then
+ * a row for each input. */
+${NAME}_SELDOM void ${name}_pack(float *to, const float *w, const float *b, int in, int out, int lanes)
+{
+    for (int j = 0; j < out; j += 4 * lanes) {
+        const int width = (${name}_least(out - j, 4 * lanes) + lanes - 1) / lanes * lanes;
+        for (int c = 0; c < width; ++c) *to++ = b != NULL && j + c < out ? b[j + c] : 0;
+        for (int k = 0; k < in; ++k)
+            for (int c = 0; c < width; ++c) *to++ = j + c < out ? w[(j + c) * in + k] : 0;
+    }
+}
+
+/* Floats of a vector of which there are functions, where the processor has vectors of `most`. */
+${NAME}_FN int ${name}_lanes(int most)
+{
+#if defined(${NAME}_V16)
+    if (most >= 8) return most >= 16 ? 16 : 8;
+#endif
+    (void)most;
+    return ${NAME}_NARROWEST;
+}
+
+${levels}
+
+/* y[rows][out] = x w^T + b of packed weights. Rows of x lie x_row apart. lanes: floats of a vector. */
+${NAME}_FN void ${name}_product(int lanes, float *y, const float *x, int64_t x_row, const float *packed, int rows, int in,
+                                int out)
+{
+#if defined(${NAME}_V16)
+    if (lanes == 16)
+        ${name}_v16_product(y, x, x_row, packed, rows, in, out);
+    else if (lanes == 8)
+        ${name}_v8_product(y, x, x_row, packed, rows, in, out);
+    else
+#endif
+#if defined(${NAME}_V4)
+        ${name}_v4_product(y, x, x_row, packed, rows, in, out);
+#else
+        ${name}_v1_product(y, x, x_row, packed, rows, in, out);
+#endif
+}

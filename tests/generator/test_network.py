@@ -1,0 +1,78 @@
+"""network: which evaluations are one kernel, what it reads and writes, and why others are none."""
+import io
+import json
+import os
+import tempfile
+import unittest
+from contextlib import redirect_stdout
+
+from generator import __main__ as program
+from generator import partition, spec
+
+
+def model_of(*tensors, outputs=("y",), **rest):
+    source = {"gpunn_spec": 1, "tensors": [{"op": "input", "name": "x", "shape": ["N", 8]}, *tensors], "outputs": list(outputs)}
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "net.json")
+        with open(path, "w", encoding="ascii") as file:
+            json.dump(dict(source, **rest), file)
+        return spec.load(path)
+
+
+def linear(name, source, width):
+    return {"op": "linear", "name": name, "inputs": [source], "out_features": width}
+
+
+def relu(name, source):
+    return {"op": "relu", "name": name, "inputs": [source]}
+
+
+class Network(unittest.TestCase):
+    def network(self, *tensors, **rest):
+        model = model_of(*tensors, **rest)
+        made = partition.partition(model)
+        return (made.network and [model.tensors[i].label or model.tensors[i].name for i in made.network[1]]), made
+
+    def test_what_it_computes(self):
+        names, made = self.network(linear("a", "x", 16), relu("b", "a"), linear("y", "b", 3))
+        self.assertEqual(names, ["a", "b", "y", "x", "a.weight", "a.bias", "y.weight", "y.bias"])
+        written = [one for one in made.network[0].evaluation.operands if one.written]
+        self.assertEqual([(one.name, one.index, one.count) for one in written], [("y", -3, (0, 3))])
+        kernels, evaluation, _ = made.tables()
+        self.assertEqual((kernels[0], evaluation[0].tensors), made.network)
+
+    def test_outputs_of_the_batch_stay_outside(self):
+        names, _ = self.network(linear("a", "x", 4), linear("y", "a", 3), {"op": "mean", "name": "m", "inputs": ["y"]},
+                                outputs=("y", "m"))
+        self.assertNotIn("m", names)
+
+    def test_others_are_none(self):
+        wide = ("a linear layer", (linear("a", "x", 257), linear("y", "a", 3)), "linear 'a': 257 wide, where 256 is the most")
+        for what, tensors, reason in (
+                wide, ("one layer", (linear("y", "x", 3),), "no output has two linear layers behind it"),
+                ("a mean of the batch", (linear("a", "x", 4), linear("b", "a", 4), {"op": "mean", "name": "y", "inputs": ["b"]}),
+                 "[] is not a value of each sample"),
+                ("softmax of the batch", (linear("a", "x", 4), {"op": "softmax", "name": "b", "inputs": ["a"], "dim": 0},
+                                          linear("y", "b", 2)), "softmax 'b': it works along the batch"),
+                ("images", ({"op": "input", "name": "z", "shape": ["N", 1, 4, 4]},
+                            {"op": "conv2d", "name": "c", "inputs": ["z"], "out_channels": 2, "kernel_size": 3},
+                            {"op": "flatten", "name": "f", "inputs": ["c"]}, linear("a", "f", 4), linear("y", "a", 2)),
+                 "conv2d 'c': it is no op of single samples")):
+            with self.subTest(what):
+                self.assertIsNone(self.network(*tensors)[0])
+                self.assertIn(reason, partition.network_fault(model_of(*tensors)))
+        self.assertIn("precision is bf16", partition.network_fault(model_of(*wide[1], precision="bf16")))
+        deep = [linear("fc%d" % i, "fc%d" % (i - 1) if i else "x", 4) for i in range(16)]
+        self.assertIn("a kernel has at most 32", partition.network_fault(model_of(*deep, outputs=("fc15",))))
+
+    def test_report(self):
+        for name, text in (("network", "in place of all others, 32554 multiplications"), ("lenet", "is not one kernel: ")):
+            path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "specs", "small", name + ".json")
+            out = io.StringIO()
+            with redirect_stdout(out):
+                self.assertEqual(program.main([path, "--report"]), 0)
+            self.assertIn(text, out.getvalue())
+
+
+if __name__ == "__main__":
+    unittest.main()

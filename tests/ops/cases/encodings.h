@@ -1,0 +1,18 @@
+/* The cases of tests/golden/encodings.py, and gradients of the same ops. */
+/* clang-format off */
+#define ENCODING_CASES(X)                                                                                                       \
+    X(frequency_encoding, "", gpunn_frequency_encoding(in("x"), 4))                                                             \
+    X(frequency_encoding, "_one", gpunn_frequency_encoding(in("x"), 1))                                                         \
+    X(frequency_encoding, "_fine", gpunn_frequency_encoding(in("x"), 6))                                                        \
+    X(frequency_encoding, "_points", gpunn_frequency_encoding(in("x"), 3))                                                      \
+    X(frequency_encoding, "_line", gpunn_frequency_encoding(in("x"), 2))                                                        \
+    X(one_blob_encoding, "", gpunn_one_blob_encoding(in("x"), 16))                                                              \
+    X(one_blob_encoding, "_one", gpunn_one_blob_encoding(in("x"), 1))                                                           \
+    X(one_blob_encoding, "_many", gpunn_one_blob_encoding(in("x"), 32))                                                         \
+    X(one_blob_encoding, "_points", gpunn_one_blob_encoding(in("x"), 5))
+
+#define ENCODING_GRADIENTS(X)                                                                                                   \
+    X(frequency_encoding, XS(3, 2), gpunn_frequency_encoding(x, 2))                                                             \
+    X(frequency_encoding_points, XS(3, 3, 2), gpunn_square(gpunn_frequency_encoding(x, 1)))                                     \
+    X(one_blob_encoding, XS(3, 2), gpunn_one_blob_encoding(x, 3))
+/* clang-format on */
