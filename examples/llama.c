@@ -5,9 +5,9 @@
  * Build: cc -O3 -march=native -I. examples/llama.c -o llama -lm
  *        nvcc -O3 -arch=native -I. examples/llama.c gpunn_cuda.cu -o llama
  * Data:  a folder with config.json and model.safetensors (or model.safetensors.index.json), and, for text in the place of numbers,
- *        vocab.json and merges.txt: https://huggingface.co/HuggingFaceTB/SmolLM2-135M
+ *        vocab.json, merges.txt and tokenizer.json: https://huggingface.co/HuggingFaceTB/SmolLM2-135M
  * Run:   ./llama --model FOLDER --prompt "The capital of France is"
- *        ./llama --model FOLDER --ids "1 450 7483 310 3444 338"      where the vocabulary is in another form (tokenizer.json)
+ *        ./llama --model FOLDER --ids "1 450 7483 310 3444 338"      where the vocabulary has another form
  *        --help explains all options
  * Expect: the prompt and what follows it. Without a folder a small model with random weights writes numbers without meaning, and
  *         --times tells how long each took. The weights are held as F32: 4 bytes for each. */
@@ -328,18 +328,24 @@ static bool load_weights(const llama *l, const char *folder)
 }
 
 /* ---- text as tokens --------------------------------------------------------------------------------------------------- */
-/* The folder's vocabulary, if it has one in GPT-2's form. */
+static bool is_there(const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    if (file) (void)fclose(file);
+    return file != NULL;
+}
+
+/* The folder's vocabulary, if it has one in GPT-2's form, and how it splits words, which tokenizer.json tells. */
 static bool read_vocabulary(llama *l, const char *folder)
 {
-    char       vocabulary[1024], merges[1024];
+    char       vocabulary[1024], merges[1024], split[1024];
     text_error error;
     (void)snprintf(vocabulary, sizeof vocabulary, "%s/vocab.json", folder);
     (void)snprintf(merges, sizeof merges, "%s/merges.txt", folder);
-    FILE *there = fopen(vocabulary, "rb");
-    if (there == NULL) return fail("the folder has no vocab.json and merges.txt; give the prompt as numbers, by --ids");
-    (void)fclose(there);
+    (void)snprintf(split, sizeof split, "%s/tokenizer.json", folder);
+    if (!is_there(vocabulary)) return fail("the folder has no vocab.json and merges.txt; give the prompt as numbers, by --ids");
     l->pieces = tokenizer_bpe(vocabulary, merges, &error);
-    return l->pieces != NULL || fail(error.text);
+    return (l->pieces && (!is_there(split) || tokenizer_read_split(l->pieces, split, &error))) || fail(error.text);
 }
 
 static bool add_token(llama *l, int64_t token)

@@ -3,6 +3,7 @@
  *     text_error  error;
  *     tokenizer  *t = tokenizer_wordpiece("vocab.txt", true, &error);                     or
  *                 t = tokenizer_bpe("vocab.json", "merges.txt", &error);                  NULL: error.text says why
+ *     bool good = tokenizer_read_split(t, "tokenizer.json", &error)                       where BPE splits words in another way
  *     token_list  list = {0};
  *     if (!tokenizer_encode(t, text, strlen(text), &list)) ...                            out of memory
  *     list.items[i].id, .start, .end      which piece stands for text[start .. end - 1]
@@ -53,6 +54,7 @@ typedef struct tokenizer {
     bool             lower;           /* WordPiece: without case and accents */
     int              unknown;         /* WordPiece: [UNK] */
     int              byte_piece[256]; /* BPE */
+    bool             digits;          /* BPE: each digit is a word of its own */
     tokenizer_merge *merges;          /* by rank */
     int              merge_count;
     int             *merge_slots; /* hash table of ranks; -1: free */
@@ -486,6 +488,52 @@ static inline tokenizer *tokenizer_bpe(const char *vocabulary_path, const char *
     return NULL;
 }
 
+/* One of tokenizer.json's rules, or a sequence of them. */
+static inline bool tokenizer__read_rule(tokenizer *t, json *j, bool in_sequence)
+{
+    const char *type = "", *key;
+    bool        individual = false, prefix = false, regex = true;
+    char        what[160];
+    if (!json_object(j)) return false;
+    while ((key = json_key(j, NULL)) != NULL) {
+        if (strcmp(key, "type") == 0)
+            type = json_string(j, NULL);
+        else if (strcmp(key, "individual_digits") == 0)
+            individual = json_bool(j);
+        else if (strcmp(key, "add_prefix_space") == 0)
+            prefix = json_bool(j);
+        else if (strcmp(key, "use_regex") == 0)
+            regex = json_bool(j);
+        else if (strcmp(key, "pretokenizers") == 0 && !in_sequence && json_array(j))
+            while (json_item(j) && tokenizer__read_rule(t, j, true)) {}
+        else
+            json_skip(j);
+    }
+    if (j->failed || (strcmp(type, "Sequence") == 0 && !in_sequence)) return !j->failed;
+    if (strcmp(type, "ByteLevel") == 0 && !prefix && regex) return true;
+    if (strcmp(type, "Digits") == 0 && individual) return t->digits = true;
+    (void)snprintf(what, sizeof what, "words are split by a rule '%.40s' that is not known here", type);
+    return json_fail(j, what);
+}
+
+/* How words are split, by Hugging Face's tokenizer.json, of which nothing else is read: as GPT-2 does, with each digit a word of its
+ * own or not. Another way is a failure. */
+static inline bool tokenizer_read_split(tokenizer *t, const char *path, text_error *error)
+{
+    size_t bytes;
+    char  *text = text_read(path, TOKENIZER_MAX_FILE, &bytes, error), *key;
+    json   j = json_begin(path, text, error);
+    bool   object = json_object(&j);
+    while (object && (key = json_key(&j, NULL)) != NULL)
+        if (strcmp(key, "pre_tokenizer") == 0)
+            (void)tokenizer__read_rule(t, &j, false);
+        else
+            json_skip(&j);
+    const bool good = json_end(&j);
+    free(text);
+    return good;
+}
+
 typedef enum tokenizer__class { TOKENIZER__SPACE, TOKENIZER__LETTER, TOKENIZER__NUMBER, TOKENIZER__OTHER } tokenizer__class;
 
 static inline tokenizer__class tokenizer__class_of(const char *text, size_t bytes, size_t *at)
@@ -610,12 +658,22 @@ static inline bool tokenizer__merge(const tokenizer *t, tokenizer__scratch *s, c
     return true;
 }
 
+/* Where the digit that stands here ends, or what is none. */
+static inline size_t tokenizer__digits_end(const char *text, size_t bytes, size_t at)
+{
+    size_t     end = at, next;
+    const bool digit = tokenizer__class_of(text, bytes, &end) == TOKENIZER__NUMBER;
+    for (next = end; !digit && next < bytes && tokenizer__class_of(text, bytes, &next) != TOKENIZER__NUMBER;) end = next;
+    return end;
+}
+
 static inline bool tokenizer__encode_bytes(const tokenizer *t, const char *text, size_t bytes, token_list *list)
 {
     tokenizer__scratch scratch = {0};
     bool               good = true;
-    for (size_t at = 0, end; at < bytes && good; at = end) {
-        end = tokenizer__word_end(text, bytes, at);
+    for (size_t at = 0, limit = 0, end; at < bytes && good; at = end) {
+        if (at == limit) limit = t->digits ? tokenizer__digits_end(text, bytes, at) : bytes;
+        end = tokenizer__word_end(text, limit, at);
         good = tokenizer__merge(t, &scratch, text, at, end, list);
     }
     free(scratch.symbols);

@@ -68,9 +68,10 @@ def wordpiece(lower, vocab=None):
     return tokenizer
 
 
-def bpe(vocab=None, merges=None):
+def bpe(vocab=None, merges=None, digits=False):
     tokenizer = Tokenizer(models.BPE(vocab, merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=True)
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words]) if digits else words
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
@@ -104,13 +105,15 @@ def main():
     write("tokenizer_merges.txt", "#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in merges))
     texts = TEXTS + SENTENCES.strip().splitlines() + list(hostile(random.Random(1), 150))
     golden = {"texts": texts}
-    every = {"uncased": wordpiece(True, vocab), "cased": wordpiece(False, vocab), "bpe": bpe(bytes_vocab, merges)}
+    every = {"uncased": wordpiece(True, vocab), "cased": wordpiece(False, vocab), "bpe": bpe(bytes_vocab, merges),
+             "digits": bpe(bytes_vocab, merges, digits=True)}
+    write("tokenizer_split.json", json.dumps({"version": "1.0", "pre_tokenizer": json.loads(every["digits"].to_str())["pre_tokenizer"]}))
     for name, tokenizer in every.items():
         golden[name] = []
         for text in texts:
             encoded = tokenizer.encode(text, add_special_tokens=False)
             row = list(encoded.ids)
-            if name != "bpe":  # in bytes; those of BPE count characters, and follow from its pieces
+            if name in ("uncased", "cased"):  # in bytes; those of BPE count characters, and follow from its pieces
                 at = [0]
                 for c in text:
                     at.append(at[-1] + len(c.encode()))

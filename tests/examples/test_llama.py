@@ -146,6 +146,13 @@ class Llama(unittest.TestCase):
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
         self.assertEqual((done.returncode, done.stderr), (0, b""))
         self.assertTrue(done.stdout.startswith(b"Hello, world"), done.stdout)
+        for split, sentence in (("Digits", b"a rule 'Digits'"), ("ByteLevel", b"")):
+            with open(self.path("tokenizer.json"), "w", encoding="utf-8") as file:
+                json.dump({"pre_tokenizer": {"type": split}}, file)
+            done = subprocess.run([PROGRAM, "--model", self.folder.name, "--prompt", "of 3", "--generate", "1"],
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
+            self.assertIn(sentence, done.stderr)
+            self.assertEqual(done.returncode, 1 if sentence else 0)
 
     def refuse(self, sentence, *arguments, **how):
         done = self.run_program(*arguments, **how)

@@ -12,6 +12,7 @@ from tests.examples import GOLDEN, program
 PROGRAM = program("tokenize")
 VOCAB = os.path.join(GOLDEN, "tokenizer_vocab.txt")
 BPE = [os.path.join(GOLDEN, "tokenizer_vocab.json"), os.path.join(GOLDEN, "tokenizer_merges.txt")]
+SPLIT = os.path.join(GOLDEN, "tokenizer_split.json")
 
 
 def run(*arguments):
@@ -38,7 +39,7 @@ class Values(unittest.TestCase):
     def compare(self, name, *arguments):
         texts = [text.encode() for text in self.golden["texts"]]
         for text, want, got in zip(self.golden["texts"], self.golden[name], self.encode(texts, *arguments)):
-            self.assertEqual(got if name != "bpe" else [token[0] for token in got], want, ascii(text))
+            self.assertEqual(got if arguments[0] != "bpe" else [token[0] for token in got], want, ascii(text))
 
     def test_uncased(self):
         self.compare("uncased", "uncased", VOCAB)
@@ -48,6 +49,10 @@ class Values(unittest.TestCase):
 
     def test_bpe(self):
         self.compare("bpe", "bpe", *BPE)
+
+    def test_bpe_with_digits_apart(self):
+        self.assertNotEqual(self.golden["digits"], self.golden["bpe"])
+        self.compare("digits", "bpe", *BPE, SPLIT)
 
     def test_bpe_keeps_every_byte(self):
         texts = [text.encode() for text in self.golden["texts"]] + [bytes(range(256)), b"\xff\xfe \xc3", b"\xf0\x9f\x98 \xed\xa0\x80"]
@@ -75,7 +80,7 @@ class BadFiles(unittest.TestCase):
         """files: what stands in arguments' files, instead of those of golden/ where None."""
         with tempfile.TemporaryDirectory() as folder:
             paths = []
-            for i, (content, path) in enumerate(zip(files, BPE if arguments == ("bpe",) else [VOCAB])):
+            for i, (content, path) in enumerate(zip(files, [*BPE, SPLIT] if arguments == ("bpe",) else [VOCAB])):
                 if content is not None:
                     path = os.path.join(folder, str(i))
                     with open(path, "wb") as file:
@@ -121,6 +126,21 @@ class BadFiles(unittest.TestCase):
                 (b"- -\nq z\n", "1:2: the vocabulary lacks a piece of this line, or both as one; do the files belong together?"),
                 (b"- -\n- -", "1:2: the line says again what an earlier one said")):
             self.refuse(sentence, [None, content], "bpe")
+
+    def test_split(self):
+        unknown = "2:1: words are split by a rule '%s' that is not known here"
+        for content, sentence in (
+                (b"", "2:1: an object, {...}, belongs here"),
+                (b'{"pre_tokenizer": null}', "2:1: an object, {...}, belongs here"),
+                (b'{"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}, {"type"',
+                 "2:1: a colon belongs behind a key"),
+                (b'{"pre_tokenizer": {"type": "Metaspace", "split": false}}', unknown % "Metaspace"),
+                (b'{"pre_tokenizer": {"type": "Digits", "individual_digits": false}}', unknown % "Digits"),
+                (b'{"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": true}}', unknown % "ByteLevel"),
+                (b'{"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Sequence", "pretokenizers": []}]}}',
+                 unknown % "Sequence"),
+                (b'{"pre_tokenizer": {"type": 3}}', "2:1: a string belongs here")):
+            self.refuse(sentence, [None, None, content], "bpe")
 
     def test_missing(self):
         done = run("cased", os.path.join(GOLDEN, "absent"), os.devnull)

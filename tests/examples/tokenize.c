@@ -1,6 +1,6 @@
 /* tokenize.c - prints the pieces that examples/tokenizer.h makes of texts, for test_tokenizer.py.
  *
- *     tokenize cased|uncased VOCAB.TXT TEXTS          or          tokenize bpe VOCAB.JSON MERGES.TXT TEXTS
+ *     tokenize cased|uncased VOCAB.TXT TEXTS          or          tokenize bpe VOCAB.JSON MERGES.TXT [TOKENIZER.JSON] TEXTS
  *
  * TEXTS holds texts one after another, each behind its length as four bytes. Prints a line for each, "id:start:end ...". */
 #include "../../examples/tokenizer.h"
@@ -20,14 +20,15 @@ static bool print(const tokenizer *t, const char *text, size_t bytes)
 
 int main(int argc, char **argv)
 {
-    text_error error = {"usage: tokenize cased|uncased VOCAB.TXT TEXTS, or tokenize bpe VOCAB.JSON MERGES.TXT TEXTS"};
+    text_error error = {"usage: tokenize cased|uncased VOCAB.TXT TEXTS, or tokenize bpe VOCAB.JSON MERGES.TXT [TOKENIZER.JSON] TEXTS"};
     tokenizer *t = NULL;
     size_t     bytes = 0;
     if (argc == 4)
         t = tokenizer_wordpiece(argv[2], strcmp(argv[1], "uncased") == 0, &error);
-    else if (argc == 5)
+    else if (argc == 5 || argc == 6)
         t = tokenizer_bpe(argv[2], argv[3], &error);
-    char *texts = t ? text_read(argv[argc - 1], (size_t)1 << 30, &bytes, &error) : NULL;
+    bool  split = t && (argc < 6 || tokenizer_read_split(t, argv[4], &error));
+    char *texts = split ? text_read(argv[argc - 1], (size_t)1 << 30, &bytes, &error) : NULL;
     bool  good = texts != NULL;
     for (size_t at = 0; good && at + 4 <= bytes;) {
         uint32_t length;
