@@ -20,7 +20,8 @@ static bool print(const tokenizer *t, const char *text, size_t bytes)
 
 int main(int argc, char **argv)
 {
-    text_error error = {"usage: tokenize cased|uncased VOCAB.TXT TEXTS, or tokenize bpe VOCAB.JSON MERGES.TXT [TOKENIZER.JSON] TEXTS"};
+    text_error error = {
+        "usage: tokenize cased|uncased VOCAB.TXT TEXTS, or tokenize bpe VOCAB.JSON MERGES.TXT [TOKENIZER.JSON] TEXTS"};
     tokenizer *t = NULL;
     size_t     bytes = 0;
     if (argc == 4)
