@@ -1,14 +1,14 @@
 /* resnet18.c - torchvision's ResNet-18: weights of another task, a new head for five classes, inference, training, saliency, times.
  *
  * Shows: residual blocks, torchvision's weights by their names, a replaced head, frozen layers, batches to the device and results
- *        back, gradients of the images alone, the same model on CPU and GPU.
+ *        back, gradients of the images alone, sizes that vary, the same model on CPU and GPU.
  * Build: cc -O3 -march=native -I. examples/resnet18.c -o resnet18 -lm
  *        nvcc -O3 -arch=native -I. examples/resnet18.c gpunn_cuda.cu -o resnet18
  * Data:  python3 -c "import torchvision, safetensors.torch as s; s.save_file(torchvision.models.resnet18(weights='DEFAULT')
  *        .state_dict(), 'resnet18.safetensors')" writes weights trained on ImageNet; the images are simulated.
  * Run:   ./resnet18 [--weights resnet18.safetensors] [--train 40] [--all]             (--help explains all options)
  *        A head of other than five classes in the file is replaced by a new one. --saliency FILE.pgm shows which pixels the ten images'
- *        classes depend on.
+ *        classes depend on. --size any is the same network for images of any size, tried on parts of the first one.
  * Expect: scores of ten images; a loss that falls; milliseconds a batch on the CPU and, where there is one, on a GPU. */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GPUNN_IMPLEMENTATION
@@ -27,7 +27,7 @@ enum { BATCH = 10, TRAIN_BATCH = 32, TEST_IMAGES = 200, RUNS = 9 };
 
 typedef struct options {
     const char *weights, *save, *saliency;
-    int         steps, width;
+    int         steps, width, any_size;
     float       lr;
     bool        all, no_times;
 } options;
@@ -86,11 +86,13 @@ static gpunn_tensor *basic_block(gpunn_tensor *x, int stage, int index, int widt
     return gpunn_relu(gpunn_add(conv_bn(y, block, "conv2", "bn2", width, 3, 1), skip));
 }
 
-static network build(gpunn_device *dev, int width)
+static network build(gpunn_device *dev, int width, bool any_size)
 {
     network net;
     net.model = gpunn_model_create(dev);
-    net.image = gpunn_input(net.model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, CHANNELS, SIDE, SIDE));
+    int64_t height = any_size ? gpunn_size(net.model, "height", .max = SIDE) : SIDE;
+    int64_t breadth = any_size ? gpunn_size(net.model, "width", .max = SIDE) : SIDE;
+    net.image = gpunn_input(net.model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, CHANNELS, height, breadth));
     net.label = gpunn_input(net.model, "label", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
     gpunn_tensor *h = gpunn_relu(conv_bn(net.image, "", "conv1", "bn1", width, 7, 2));
     h = gpunn_max_pool2d(h, .kernel_size = 3, .stride = 2, .padding = 1);
@@ -135,7 +137,7 @@ static gpunn_status freeze_all_but_head(const network *net)
 /* ---- work ---- */
 static gpunn_status write_batch(const network *net, int first, int count)
 {
-    gpunn_status status = gpunn_write(net->image, images[first], (size_t)count * sizeof images[0]);
+    gpunn_status status = gpunn_write_shape(net->image, images[first], GPUNN_SHAPE(count, CHANNELS, SIDE, SIDE));
     return status == GPUNN_OK ? gpunn_write(net->label, &labels[first], (size_t)count * sizeof labels[0]) : status;
 }
 
@@ -147,14 +149,21 @@ static gpunn_status infer(const network *net, int first, float scores[BATCH][CLA
     return status == GPUNN_OK ? gpunn_read(net->logits, scores, sizeof(float[BATCH][CLASSES])) : status;
 }
 
+static void print_scores(const char *name, const float scores[CLASSES])
+{
+    printf("%s:", name);
+    for (int k = 0; k < CLASSES; k++) printf(" %9.6f", (double)scores[k]);
+    printf("\n");
+}
+
 static gpunn_status show_scores(const network *net)
 {
     float        scores[BATCH][CLASSES];
+    char         name[16];
     gpunn_status status = infer(net, 0, scores);
     for (int i = 0; i < BATCH && status == GPUNN_OK; i++) {
-        printf("image %d:", i);
-        for (int k = 0; k < CLASSES; k++) printf(" %9.6f", (double)scores[i][k]);
-        printf("\n");
+        (void)snprintf(name, sizeof name, "image %d", i);
+        print_scores(name, scores[i]);
     }
     return status;
 }
@@ -196,6 +205,27 @@ static gpunn_status write_saliency(const network *net, const char *path)
     if (status != GPUNN_OK || (file && fclose(file) == 0 && written)) return status;
     fprintf(stderr, "resnet18: '%s' cannot be written\n", path);
     return GPUNN_ERR_IO;
+}
+
+/* The first image's scores, and those of parts of it: each size is planned at its first run. */
+static gpunn_status show_sizes(const network *net)
+{
+    static const int sizes[][2] = {{64, 64}, {33, 64}, {64, 33}, {47, 50}, {32, 32}, {51, 37}, {17, 60}, {8, 9}, {3, 64}, {1, 1}};
+    static float     part[PIXELS];
+    float            scores[CLASSES];
+    char             name[48];
+    gpunn_status     status = GPUNN_OK;
+    for (int i = 0; i < (int)(sizeof sizes / sizeof *sizes) && status == GPUNN_OK; i++) {
+        const int height = sizes[i][0], width = sizes[i][1], pixels = height * width;
+        for (int p = 0; p < CHANNELS * pixels; p++)
+            part[p] = images[0][p / pixels * SIDE * SIDE + p % pixels / width * SIDE + p % width];
+        status = gpunn_write_shape(net->image, part, GPUNN_SHAPE(1, CHANNELS, height, width));
+        if (status == GPUNN_OK) status = gpunn_forward(&net->logits, 1);
+        if (status == GPUNN_OK) status = gpunn_read(net->logits, scores, sizeof scores);
+        (void)snprintf(name, sizeof name, "image 0, %d x %d", height, width);
+        if (status == GPUNN_OK) print_scores(name, scores);
+    }
+    return status;
 }
 
 static gpunn_status train_step(const network *net, gpunn_optimizer *sgd, int step)
@@ -263,7 +293,7 @@ static gpunn_status measure_on_cpu(const options *o, double ms[TIMES], char *nam
         fprintf(stderr, "%s\n", gpunn_error(NULL));
         return GPUNN_ERR_MEMORY;
     }
-    network          net = build(cpu, o->width);
+    network          net = build(cpu, o->width, o->any_size);
     gpunn_optimizer *sgd = gpunn_sgd(net.model, .lr = o->lr, .momentum = 0.9f);
     gpunn_status     status = gpunn_last_status(cpu);
     if (status == GPUNN_OK && !o->all) status = freeze_all_but_head(&net);
@@ -299,12 +329,13 @@ static gpunn_status show_times(const network *net, gpunn_optimizer *sgd, gpunn_d
 
 static gpunn_status run(gpunn_device *dev, const options *o)
 {
-    network          net = build(dev, o->width);
+    network          net = build(dev, o->width, o->any_size);
     gpunn_optimizer *sgd = gpunn_sgd(net.model, .lr = o->lr, .momentum = 0.9f);
     gpunn_status     status = gpunn_last_status(dev); /* of all the calls above */
     if (status == GPUNN_OK && o->weights) status = load(dev, &net, o->weights);
     if (status == GPUNN_OK && !o->all) status = freeze_all_but_head(&net);
     if (status == GPUNN_OK) status = show_scores(&net);
+    if (status == GPUNN_OK && o->any_size) status = show_sizes(&net);
     if (status == GPUNN_OK && o->steps) status = train(&net, sgd, o->steps);
     if (status == GPUNN_OK && o->save) status = gpunn_save(net.model, o->save);
     if (status == GPUNN_OK && o->saliency) status = write_saliency(&net, o->saliency);
@@ -329,6 +360,7 @@ static void read_options(options *o, int argc, char **argv)
         {"--lr X", "SGD's learning rate", .real = &o->lr, .lowest = 1e-9},
         {"--save FILE", "where the trained weights go (safetensors)", .text = &o->save, .written = true},
         {"--saliency FILE", "where the images and what their classes depend on go (PGM)", .text = &o->saliency, .written = true},
+        {"--size 64|any", "of the images that the network takes", .choice = &o->any_size},
         {"--width N", "channels of the first layer", .number = &o->width, .lowest = 1, .highest = 1024},
         {"--no-times", "does not time CPU and GPU", .flag = &o->no_times}};
     options_read(known, sizeof known / sizeof *known, argc, argv);

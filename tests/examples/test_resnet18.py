@@ -13,6 +13,7 @@ from tests.examples import GOLDEN, program
 
 PROGRAM = program("resnet18")
 WIDTH = 8
+SIZES = (64, 64), (33, 64), (64, 33), (47, 50), (32, 32), (51, 37), (17, 60), (8, 9), (3, 64), (1, 1)
 
 
 def shapes(width, classes):
@@ -102,6 +103,14 @@ class Resnet18(unittest.TestCase):
         for name, (_, shape, data) in self.weights.items():
             self.assertEqual(saved[name][1], shape)
             self.assertEqual(saved[name][2] == data, not name.startswith("fc.") and ".running_" not in name, name)
+
+    def test_any_size(self):
+        text = self.run_with(self.weights, "--size", "any", "--train", "1")
+        self.compare(self.scores(text), self.golden["scores"], 2e-5)
+        found = re.findall(r"image 0, (\d+) x (\d+):(.*)", text)
+        self.assertEqual([(int(height), int(width)) for height, width, _ in found], list(SIZES))
+        self.compare([float(x) for _, _, line in found for x in line.split()], self.golden["sizes"], 2e-5)
+        self.compare(self.losses(text), self.golden["head"][:1], 2e-5)
 
     def test_all_layers(self):
         text = self.run_with(self.weights, "--train", "20", "--all", "--save", self.saved)

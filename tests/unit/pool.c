@@ -249,7 +249,7 @@ static void test_shared(void **state)
 }
 
 /* A function of the program's is told how many came, each of them once. */
-enum { TEAM = 4, ROUNDS = 200 };
+enum { TEAM = 4, ROUNDS = 200, MOST_ROUNDS = 1000 * ROUNDS };
 typedef struct counts {
     int  ran[TEAM], threads, most, rounds;
     bool right;
@@ -263,7 +263,7 @@ static void count_task(void *arg, int index, int threads)
 static int count_forward(const gpunn_custom_call *call)
 {
     counts *c = call->user;
-    for (; c->rounds < ROUNDS; c->rounds++) {
+    for (; c->rounds < ROUNDS || (c->most < 2 && c->rounds < MOST_ROUNDS); c->rounds++) {
         memset(c->ran, 0, sizeof c->ran);
         gpunn_parallel(TEAM, count_task, c);
         for (int i = 0; i < TEAM; i++) c->right = c->right && c->ran[i] == (i < c->threads);
@@ -290,8 +290,8 @@ static void test_each_once(void **state)
     OK(dev, gpunn_write(x, (float[]){1}, sizeof(float)));
     OK(dev, gpunn_forward(&y, 1));
     assert_true(c.right);
-    assert_in_range(c.most, 2, TEAM); /* in the best of all rounds */
-    assert_int_equal(p.tasks, ROUNDS);
+    assert_in_range(c.most, 2, TEAM); /* in the best of all rounds: on a busy machine all but the first may come late for long */
+    assert_int_equal(p.tasks, c.rounds);
     gpunn_model_destroy(model);
     gpunn_device_close(dev);
     pool_close(&p);
