@@ -442,7 +442,9 @@
  *     stands between them, sample by sample; --report tells why where it is not.
  *
  * PRECISION  Of a model: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16). Parameters, gradients, statistics, sums and
- *     losses stay F32, and so is all that the program reads and writes; on the CPU everything does.
+ *     losses stay F32, and so is all that the program reads and writes; on the CPU everything does. Only a model for evaluation,
+ *     .inference = true, keeps the weights of its products and embeddings in these 16 bits alone, rounded as they are written or
+ *     loaded; on the CPU those of linear layers and embeddings, which compute in F32.
  *
  * MEMORY  Parameters, gradients and optimizer state are flat buffers; everything between them lives in one arena whose offsets
  *     are planned by lifetime, so a value is overwritten as soon as nobody needs it. gpunn_read works for the outputs of the
@@ -452,7 +454,8 @@
  *         size_t bytes = 0;
  *         gpunn_model_summary(model, .batch_size = 256, .loss = loss, .bytes = &bytes);
  *         printf("a training step of 256 samples holds %zu bytes\n", bytes);
- *     A model that is only evaluated holds less: gpunn_model_create(dev, .inference = true). Training holds less where it computes
+ *     A model that is only evaluated holds less: gpunn_model_create(dev, .inference = true), and its weights half of that in 16 bits
+ *     (see PRECISION), which a CPU also reads faster: one at a time, tokens of a language model. Training holds less where it computes
  *     the inside of a block again when the backward pass gets there, for up to a third more time:
  *         gpunn_tensor *deep = h;
  *         for (int i = 0; i < 4; i++) {
@@ -806,7 +809,10 @@ typedef struct gpunn_model_args {
     int             args_;
     gpunn_precision precision;
     /* The model is only evaluated: linear layers compute from the weights as they are, where others (and a small network's one
-     * kernel, see FUSED KERNELS) keep a copy that is ordered for batches; optimizers and gradients are GPUNN_ERR_STATE. */
+     * kernel, see FUSED KERNELS) keep a copy that is ordered for batches; optimizers and gradients are GPUNN_ERR_STATE. With
+     * precision BF16 or F16 weights that nothing but products and embeddings reads are in these 16 bits alone, from the first run,
+     * write or load on: gpunn_read gives them as F32, gpunn_save saves them so, gpunn_data has none of them, other ops that would
+     * read them later are GPUNN_ERR_UNSUPPORTED; one that is bound before stays F32. */
     bool inference;
 } gpunn_model_args;
 GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args args);
@@ -3708,6 +3714,8 @@ struct gpunn_tensor {
     bool       trainable, decay;
     bool       frozen;       /* a running_mean: gpunn_freeze_statistics */
     bool       state, saved; /* a buffer: gpunn_state; gpunn_set_saved */
+    bool       narrow;       /* kept in 16 bits and nothing else: gpunn__find_narrow */
+    bool       bound;        /* before it was laid out, so that it is F32 */
     float      lr_scale;
     int64_t    offset;       /* in the model's weights, in floats; parameters: in the gradients too; -1: not laid out */
     float     *constant;     /* host copy of a constant's values */
@@ -3781,6 +3789,7 @@ struct gpunn_model {
      * offsets. */
     float                  *weights, *gradients;
     int64_t                 weight_count, gradient_count;       /* floats laid out; gradients cover [0, gradient_count) */
+    int64_t                 wide_count;                         /* of them, those up to the last one that is not narrow */
     int                     laid_out;                           /* tensors considered so far */
     int64_t                 weight_capacity, gradient_capacity; /* floats allocated */
     void                   *half; /* the weights in 16 bits, by the same offsets, for products of half plans; NULL: none */
@@ -4283,11 +4292,58 @@ static float gpunn__float_of_bits(uint32_t bits)
     return value;
 }
 
-static float gpunn__float_of_half(uint16_t half)
+/* count numbers of a float dtype. The bits of one in 16, all but its sign, lie in a float's where a half's exponent is 112 too small;
+ * subnormal halves are differences of two numbers that are not. */
+GPUNN__INLINE void gpunn__widen_floats(gpunn_dtype dtype, const void *from, int64_t count, float *to)
 {
-    uint32_t sign = (uint32_t)(half & 0x8000u) << 16, exponent = half >> 10 & 31u, fraction = half & 1023u;
-    if (exponent == 0) return (sign ? -1.0f : 1.0f) * (float)fraction * (1.0f / 16777216.0f); /* subnormal: fraction 2^-24 */
-    return gpunn__float_of_bits(sign | (exponent == 31 ? 255u : exponent + 112u) << 23 | fraction << 13);
+    const char *at = (const char *)from;
+    if (dtype == GPUNN_F32) memcpy(to, from, (size_t)count * sizeof *to);
+    for (int64_t i = 0; dtype == GPUNN_BF16 && i < count; i++) {
+        uint16_t half;
+        memcpy(&half, at + 2 * i, sizeof half);
+        to[i] = gpunn__float_of_bits((uint32_t)half << 16);
+    }
+    for (int64_t i = 0; dtype == GPUNN_F16 && i < count; i++) {
+        uint16_t half;
+        memcpy(&half, at + 2 * i, sizeof half);
+        const uint32_t bits = (uint32_t)(half & 0x7FFFu) << 13, sign = (uint32_t)(half & 0x8000u) << 16;
+        const uint32_t normal = bits + (bits < 0x0F800000u ? 112u << 23 : 224u << 23);
+        const float    tiny = gpunn__float_of_bits(bits + (113u << 23)) - gpunn__float_of_bits(113u << 23);
+        uint32_t       small;
+        memcpy(&small, &tiny, sizeof small);
+        to[i] = gpunn__float_of_bits((bits < 1u << 23 ? small : normal) | sign);
+    }
+}
+
+/* To nearest even; NaN stays one. */
+static uint16_t gpunn__bfloat_of_float(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return (uint16_t)(bits >> 16 | 64u);
+    return (uint16_t)((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
+}
+
+static uint16_t gpunn__half_of_float(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    const uint32_t sign = bits >> 16 & 0x8000u;
+    bits &= 0x7FFFFFFFu;
+    if (bits > 0x7F800000u) return (uint16_t)(sign | 0x7E00u);
+    if (bits >= 0x477FF000u) return (uint16_t)(sign | 0x7C00u); /* 65520 and more: infinity */
+    if (bits < 0x38800000u)
+        return (uint16_t)(sign | (uint32_t)lrintf(fabsf(value) * 16777216.0f)); /* subnormal: units of 2^-24 */
+    return (uint16_t)(sign | (bits - (112u << 23) + 0xFFFu + (bits >> 13 & 1u)) >> 13);
+}
+
+/* count numbers as a dtype of 16 bits, to memory that may be theirs. */
+static void gpunn__round_floats(gpunn_dtype dtype, const float *values, int64_t count, void *to)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const uint16_t bits = dtype == GPUNN_F16 ? gpunn__half_of_float(values[i]) : gpunn__bfloat_of_float(values[i]);
+        memcpy((char *)to + 2 * i, &bits, sizeof bits);
+    }
 }
 
 #ifdef GPUNN__SELDOM
@@ -13295,6 +13351,53 @@ static gpunn_dtype gpunn__half_of(const gpunn_model *model)
     return model->precision == GPUNN_PRECISION_F16 ? GPUNN_F16 : GPUNN_BF16;
 }
 
+/* Whether node t reads operand i in 16 bits where it is a weight. */
+static bool gpunn__takes_narrow(const gpunn_tensor *t, int i)
+{
+    const gpunn_backend_info *info = &t->model->dev->info;
+    const bool                everywhere = t->op == GPUNN_OP_LINEAR || t->op == GPUNN_OP_EMBEDDING;
+    return i == 1 && ((info->half && gpunn__op_is(t->op, GPUNN__PRODUCT)) ||
+                      (everywhere && (info->half || info->type == GPUNN_DEVICE_CPU)));
+}
+
+/* An inference-only model of precision BF16 or F16 keeps weights that only products and embeddings read in these 16 bits. Looks for
+ * them among those that have no memory yet. */
+static void gpunn__find_narrow(gpunn_model *model)
+{
+    if (!model->inference || gpunn__precision_of(model) < GPUNN_PRECISION_BF16) return;
+    for (int pass = 0; pass < 2; pass++)
+        for (int id = 0; id < model->tensor_count; id++)
+            for (int i = 0; i < model->tensors[id]->input_count; i++) {
+                gpunn_tensor *weight = model->tensors[id]->inputs[i];
+                if (weight && weight->kind == GPUNN__PARAMETER && weight->id >= model->laid_out && !weight->bound &&
+                    gpunn__takes_narrow(model->tensors[id], i) == (pass == 0))
+                    weight->narrow = pass == 0;
+            }
+}
+
+/* As which dtype memory has a weight. */
+static gpunn_dtype gpunn__kept_as(const gpunn_tensor *t)
+{
+    return t->narrow ? gpunn__half_of(t->model) : t->dtype;
+}
+
+/* That ops which were added, or another device, read the narrow weights too. */
+static GPUNN__STATUS gpunn__check_narrow(const gpunn__builder *b)
+{
+    for (int id = 0; id < b->plan->tensor_count; id++) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        for (int i = 0; b->needed[id] && i < t->input_count; i++)
+            if (t->inputs[i] && t->inputs[i]->narrow && !gpunn__takes_narrow(t, i))
+                return gpunn__fail(
+                    b->model->dev, GPUNN_ERR_UNSUPPORTED,
+                    "%s: .inference = true keeps '%s' in %s, which %s cannot read on %s; build all of the model, on the "
+                    "device that runs it, before its weights are written or loaded",
+                    t->layer ? t->layer : gpunn_op_name(t->op), gpunn__called(t->inputs[i]),
+                    gpunn_dtype_name(gpunn__half_of(b->model)), gpunn_op_name(t->op), b->model->dev->info.name);
+    }
+    return GPUNN_OK;
+}
+
 /* How many operands of products a value is, under any of its names, and how often it is read otherwise or seen by the program. */
 static void gpunn__count_readers(const gpunn__builder *b, const gpunn_tensor *t, int *products, int *others)
 {
@@ -13313,7 +13416,7 @@ static void gpunn__count_readers(const gpunn__builder *b, const gpunn_tensor *t,
 
 static gpunn_dtype gpunn__storage_of(const gpunn_model *model, const gpunn__planned *planned, const gpunn_tensor *t)
 {
-    if (t->dtype != GPUNN_F32 || t->kind != GPUNN__VALUE) return t->dtype;
+    if (t->dtype != GPUNN_F32 || t->kind != GPUNN__VALUE) return gpunn__kept_as(t);
     if (gpunn__op_is(t->op, GPUNN__PRODUCT)) return gpunn__half_of(model);
     if (gpunn__op_is(t->op, GPUNN__KEEPS_F32)) return GPUNN_F32;
     gpunn_dtype result = GPUNN_F32;
@@ -13361,7 +13464,7 @@ static void gpunn__mark_storage(gpunn__builder *b)
                           dev->backend->channels_last(dev->context, largest);
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = model->tensors[id];
-        plan->tensors[id].storage = plan->half ? gpunn__storage_of(model, plan->tensors, t) : t->dtype;
+        plan->tensors[id].storage = plan->half ? gpunn__storage_of(model, plan->tensors, t) : gpunn__kept_as(t);
         plan->tensors[id].channels_last = gpunn__is_channels_last(plan, t);
         int products = 0, others = 0;
         if (!plan->half || !b->needed[id] || !gpunn__op_is(t->op, GPUNN__ROW_NORM) || t->kind != GPUNN__VALUE) continue;
@@ -13606,6 +13709,8 @@ static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const in
         if (!b->needed[tensors[k]] || b->tensors[tensors[k]].group >= 0 || gpunn__reads_state(b, b->model->tensors[tensors[k]]) ||
             gpunn__evaluates(b->plan, b->model->tensors[tensors[k]]))
             return false;
+    for (int i = 0; i < kernel->external_count; i++)
+        if (gpunn__member(b, group, i)->narrow) return false;
     for (int k = 0; k < kernel->node_count; k++) b->tensors[tensors[k]].group = index;
     bool fits = gpunn__group_layout_fits(b, group) && gpunn__group_values_fit(b, index) &&
                 (!b->plan->training || gpunn__group_gradients_fit(b, index));
@@ -13739,11 +13844,20 @@ static int64_t gpunn__aligned(int64_t count)
     return (count + GPUNN__WEIGHT_ALIGN - 1) / GPUNN__WEIGHT_ALIGN * GPUNN__WEIGHT_ALIGN;
 }
 
-/* Of a model's weights: parameters that decay, other parameters, the rest; -1: of none. */
+/* Of a model's weights: parameters that decay, other parameters, the rest, narrow ones; -1: of none. */
+enum { GPUNN__NARROW_RANGE = 3, GPUNN__WEIGHT_RANGES };
 static int gpunn__weight_range(const gpunn_tensor *t)
 {
+    if (t->narrow) return GPUNN__NARROW_RANGE;
     if (t->kind == GPUNN__PARAMETER) return t->rank >= 2 ? 0 : 1;
     return t->kind == GPUNN__BUFFER || t->kind == GPUNN__CONSTANT ? 2 : -1;
+}
+
+/* As many floats as a weight's memory has. */
+static int64_t gpunn__floats_of(const gpunn_tensor *t)
+{
+    const int64_t count = gpunn__count(t, 1);
+    return t->narrow ? (count + 1) / 2 : count;
 }
 
 static bool gpunn__is_lent(const gpunn_tensor *t)
@@ -13754,12 +13868,11 @@ static bool gpunn__is_lent(const gpunn_tensor *t)
 /* Whether parameter z, of the shape of y, lies behind it in memory, or will do so. */
 static bool gpunn__is_beside(const gpunn_model *model, const gpunn_tensor *y, const gpunn_tensor *z)
 {
-    int64_t count = gpunn__count(y, 1);
     if (gpunn__is_lent(y) || gpunn__is_lent(z)) return false;
     if (y->kind != GPUNN__PARAMETER || z->kind != GPUNN__PARAMETER || !gpunn__same_shape(y, z) || y->id >= z->id ||
-        count % GPUNN__WEIGHT_ALIGN != 0)
+        y->narrow != z->narrow || gpunn__count(y, 1) % (y->narrow ? 2 * GPUNN__WEIGHT_ALIGN : GPUNN__WEIGHT_ALIGN) != 0)
         return false;
-    if (y->id < model->laid_out) return z->id < model->laid_out && z->offset == y->offset + count;
+    if (y->id < model->laid_out) return z->id < model->laid_out && z->offset == y->offset + gpunn__floats_of(y);
     for (int id = y->id + 1; id < z->id; id++)
         if (gpunn__weight_range(model->tensors[id]) == gpunn__weight_range(y)) return false;
     return true;
@@ -15307,6 +15420,9 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     if (plan->steps == NULL) return GPUNN_ERR_MEMORY;
     plan->step_capacity = capacity;
     for (int axis = 0; axis < GPUNN_MAX_RANK; axis++) plan->attr[2].order[axis] = axis;
+    gpunn__find_narrow(model);
+    const gpunn_status narrow = gpunn__check_narrow(b);
+    if (narrow != GPUNN_OK) return narrow;
     gpunn__mark_storage(b);
     gpunn__mark_roots(b);
     const bool gradients = plan->training && !plan->forward_only;
@@ -15399,21 +15515,28 @@ static float *gpunn__loss_gradient(const gpunn_model *model)
     return model->weights + (model->precision == GPUNN_PRECISION_F16 && model->dev->info.half);
 }
 
-/* Gives every parameter, buffer and constant from tensor `from` on its offset, by their ranges. With apply false only returns how
- * many floats there would be. */
-static int64_t gpunn__lay_out(gpunn_model *model, bool apply, int64_t *gradient_count)
+typedef struct gpunn__layout { /* see gpunn_model */
+    int64_t weight_count, wide_count, gradient_count;
+} gpunn__layout;
+
+/* Gives every parameter, buffer and constant that has none its offset, by their ranges. With apply false it only tells how many
+ * floats there would be. */
+static gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
 {
-    int64_t count = model->weight_count ? model->weight_count : (int64_t)GPUNN__WEIGHT_ALIGN;
-    *gradient_count = model->gradient_count;
-    for (int pass = 0; pass < 3; pass++)
+    const int64_t first = GPUNN__WEIGHT_ALIGN;
+    gpunn__layout at = {model->weight_count, model->wide_count, model->gradient_count};
+    if (at.weight_count == 0) at.weight_count = at.wide_count = first;
+    gpunn__find_narrow(model);
+    for (int pass = 0; pass < GPUNN__WEIGHT_RANGES; pass++)
         for (int id = model->laid_out; id < model->tensor_count; id++) {
             gpunn_tensor *t = model->tensors[id];
             if (pass != gpunn__weight_range(t)) continue;
-            if (apply) t->offset = count;
-            count += gpunn__aligned(gpunn__count(t, 1));
-            if (t->kind == GPUNN__PARAMETER) *gradient_count = count;
+            if (apply) t->offset = at.weight_count;
+            at.weight_count += gpunn__aligned(gpunn__floats_of(t));
+            if (pass != GPUNN__NARROW_RANGE) at.wide_count = at.weight_count;
+            if (t->kind == GPUNN__PARAMETER) at.gradient_count = at.weight_count;
         }
-    return count;
+    return at;
 }
 
 GPUNN__PRIVATE float *gpunn__weights(const gpunn_tensor *t)
@@ -15454,7 +15577,7 @@ static GPUNN__STATUS gpunn__round_weights(gpunn_model *model)
     const gpunn_dtype    dtype = gpunn__half_of(model);
     gpunn_status         status = GPUNN_OK;
     if (model->half_stale)
-        status = backend->convert(dev->context, model->half, dtype, model->weights, GPUNN_F32, model->weight_count);
+        status = backend->convert(dev->context, model->half, dtype, model->weights, GPUNN_F32, model->wide_count);
     for (int id = 0; id < model->tensor_count && model->lent_weights && status == GPUNN_OK; id++) {
         const gpunn_tensor *t = model->tensors[id];
         if (gpunn__is_lent_weight(t))
@@ -15474,6 +15597,16 @@ static GPUNN__STATUS gpunn__upload_weights(gpunn_model *model, float *to, const 
 
 enum { GPUNN__STAGING = 1 << 18 }; /* floats on their way to the device */
 
+/* Elements at .. at + count of a weight whose memory is `to`; values is written over where it is narrow. */
+static GPUNN__STATUS gpunn__upload_part(const gpunn_tensor *t, float *to, int64_t at, float *values, int64_t count)
+{
+    const size_t        bytes = gpunn_dtype_size(gpunn__kept_as(t));
+    const gpunn_device *dev = t->model->dev;
+    if (t->narrow) gpunn__round_floats(gpunn__kept_as(t), values, count, values);
+    gpunn_status status = dev->backend->upload(dev->context, (char *)to + (size_t)at * bytes, values, (size_t)count * bytes);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(t->model->dev, "writing weights", status);
+}
+
 /* Initial values of a parameter or buffer; to: its memory. */
 static GPUNN__STATUS gpunn__fill_tensor(const gpunn_tensor *t, float *to, float *staging)
 {
@@ -15482,7 +15615,7 @@ static GPUNN__STATUS gpunn__fill_tensor(const gpunn_tensor *t, float *to, float 
     for (int64_t at = 0, part; at < count && status == GPUNN_OK; at += part) {
         part = count - at < GPUNN__STAGING ? count - at : (int64_t)GPUNN__STAGING;
         gpunn__draw_tensor(t, &t->init, at, part, staging);
-        status = gpunn__upload_weights(t->model, to + at, staging, part);
+        status = gpunn__upload_part(t, to, at, staging, part);
     }
     return status;
 }
@@ -15518,18 +15651,19 @@ static GPUNN__STATUS gpunn__commit_as(gpunn_model *model, bool draw)
 {
     if (model->laid_out == model->tensor_count) return GPUNN_OK;
     gpunn_device *dev = model->dev;
-    int64_t       gradient_count, count = gpunn__lay_out(model, false, &gradient_count);
+    int64_t       count = gpunn__lay_out(model, false).weight_count;
     if (count == model->weight_count) {
         model->laid_out = model->tensor_count;
         return GPUNN_OK;
     }
-    float *staging = (float *)gpunn__realloc(dev, NULL, 0, GPUNN__STAGING * sizeof(float));
+    gpunn__layout layout = {0, 0, 0};
+    float        *staging = (float *)gpunn__realloc(dev, NULL, 0, GPUNN__STAGING * sizeof(float));
     if (staging == NULL) return GPUNN_ERR_MEMORY;
     float       *fresh = (float *)gpunn__device_alloc(dev, (size_t)count * sizeof(float));
     gpunn_status status = fresh ? dev->backend->fill(dev->context, fresh, 0, (size_t)count * sizeof(float)) : dev->error.status;
     if (fresh && status != GPUNN_OK) status = gpunn__backend_fail(dev, "clearing weights", status);
     if (status == GPUNN_OK) {
-        (void)gpunn__lay_out(model, true, &gradient_count);
+        layout = gpunn__lay_out(model, true);
         status = gpunn__fill_weights(model, fresh, draw, staging);
     }
     gpunn__free(dev, staging, GPUNN__STAGING * sizeof(float));
@@ -15541,7 +15675,8 @@ static GPUNN__STATUS gpunn__commit_as(gpunn_model *model, bool draw)
     gpunn__device_free(dev, model->weights, (size_t)model->weight_capacity * sizeof(float));
     model->weights = fresh;
     model->weight_count = model->weight_capacity = count;
-    model->gradient_count = gradient_count;
+    model->wide_count = layout.wide_count;
+    model->gradient_count = layout.gradient_count;
     model->laid_out = model->tensor_count;
     model->generation++;
     GPUNN__WEIGHTS_CHANGED(model);
@@ -15558,7 +15693,7 @@ static void gpunn__uncommit(gpunn_model *model)
 {
     gpunn__device_free(model->dev, model->weights, (size_t)model->weight_capacity * sizeof(float));
     model->weights = NULL;
-    model->weight_count = model->weight_capacity = model->gradient_count = 0;
+    model->weight_count = model->weight_capacity = model->wide_count = model->gradient_count = 0;
     model->laid_out = 0;
     model->generation++;
     for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->offset = -1;
@@ -15585,13 +15720,13 @@ static GPUNN__STATUS gpunn__commit_gradients(gpunn_model *model)
 static GPUNN__STATUS gpunn__commit_half(gpunn_model *model)
 {
     gpunn_device *dev = model->dev;
-    if (model->half_capacity >= model->weight_count) return GPUNN_OK;
+    if (model->half_capacity >= model->wide_count) return GPUNN_OK;
     gpunn__device_free(dev, model->half, (size_t)model->half_capacity * 2);
     model->half_capacity = 0;
     model->generation++;
-    model->half = gpunn__device_alloc(dev, (size_t)model->weight_count * 2);
+    model->half = gpunn__device_alloc(dev, (size_t)model->wide_count * 2);
     if (model->half == NULL) return dev->error.status;
-    model->half_capacity = model->weight_count;
+    model->half_capacity = model->wide_count;
     model->half_stale = true;
     return GPUNN_OK;
 }
@@ -15811,7 +15946,7 @@ static bool gpunn__is_ready(const gpunn_model *model, const gpunn__plan *plan)
     return plan && plan->passes[0].captured && model->laid_out == model->tensor_count &&
            model->arena_bytes >= plan->arena_bytes &&
            (!plan->training || plan->forward_only || model->gradient_capacity >= model->gradient_count) &&
-           (!plan->half || model->half_capacity >= model->weight_count);
+           (!plan->half || model->half_capacity >= model->wide_count);
 }
 
 /* The batch that a plan asked for would have now; 0 after a failure. */
@@ -16391,7 +16526,7 @@ static void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
 static gpunn_dtype gpunn__stored_as(const gpunn_tensor *t, bool gradient)
 {
     const gpunn__plan *plan = t->model->last;
-    if (plan == NULL || t->id >= plan->tensor_count) return t->dtype;
+    if (plan == NULL || t->id >= plan->tensor_count) return gpunn__kept_as(t);
     return plan->tensors[gradient ? plan->tensors[t->id].gradient_root : plan->tensors[t->id].root].storage;
 }
 
@@ -16417,18 +16552,6 @@ static GPUNN__STATUS gpunn__channels_first(const gpunn_tensor *t, void *host, si
                 memcpy((float *)host + (n * channels + c) * area + i, copy + (n * area + i) * channels + c, sizeof *copy);
     gpunn__free(t->model->dev, copy, bytes);
     return GPUNN_OK;
-}
-
-/* A number of a float dtype. */
-static float gpunn__widened(gpunn_dtype dtype, const char *at)
-{
-    uint16_t bits;
-    float    value;
-    memcpy(&bits, at, sizeof bits);
-    if (dtype == GPUNN_F16) return gpunn__float_of_half(bits);
-    if (dtype == GPUNN_BF16) return gpunn__float_of_bits((uint32_t)bits << 16);
-    memcpy(&value, at, sizeof value);
-    return value;
 }
 
 /* To the program's memory on the device, as the program sees the value. */
@@ -16489,10 +16612,7 @@ static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, void *host, siz
     char        *at = (char *)host + (bytes - narrow); /* 16-bit values arrive at the end, and are widened from the front */
     gpunn_status status = dev->backend->download(dev->context, at, memory, narrow);
     if (status != GPUNN_OK) return gpunn__backend_fail(dev, caller, status);
-    for (size_t i = 0; stored != t->dtype && i < narrow; i += 2) {
-        float value = gpunn__widened(stored, at + i);
-        memcpy((char *)host + 2 * i, &value, sizeof value);
-    }
+    if (stored != t->dtype) gpunn__widen_floats(stored, at, (int64_t)(narrow / 2), (float *)host);
     return gpunn__stored_channels_last(t, gradient) ? gpunn__channels_first(t, host, bytes) : GPUNN_OK;
 }
 
@@ -16620,6 +16740,20 @@ GPUNN_API gpunn_status gpunn_reset_states(gpunn_model *model)
     return status;
 }
 
+static GPUNN__STATUS gpunn__write_narrow(const gpunn_tensor *t, const float *host)
+{
+    gpunn_device *dev = t->model->dev;
+    float        *staging = (float *)gpunn__realloc(dev, NULL, 0, GPUNN__STAGING * sizeof(float));
+    gpunn_status  status = staging ? GPUNN_OK : GPUNN_ERR_MEMORY;
+    for (int64_t at = 0, count = gpunn__count(t, 1), part; at < count && status == GPUNN_OK; at += part) {
+        part = count - at < GPUNN__STAGING ? count - at : (int64_t)GPUNN__STAGING;
+        memcpy(staging, host + at, (size_t)part * sizeof(float));
+        status = gpunn__upload_part(t, gpunn__weights(t), at, staging, part);
+    }
+    if (staging) gpunn__free(dev, staging, GPUNN__STAGING * sizeof(float));
+    return status;
+}
+
 GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t bytes)
 {
     if (t == NULL || host == NULL)
@@ -16644,7 +16778,8 @@ GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t byt
     if (status != GPUNN_OK) return status;
     t->model->written += t->state;
     if (!t->state) GPUNN__WEIGHTS_CHANGED(t->model);
-    return gpunn__upload_weights(t->model, gpunn__weights(t), (const float *)host, (int64_t)(bytes / sizeof(float)));
+    return t->narrow ? gpunn__write_narrow(t, (const float *)host)
+                     : gpunn__upload_weights(t->model, gpunn__weights(t), (const float *)host, (int64_t)(bytes / sizeof(float)));
 }
 
 /* ---- memory of the program's ----------------------------------------------------------------------------------------- */
@@ -16681,6 +16816,10 @@ static void gpunn__lend_input(gpunn_tensor *t, const gpunn__lent *lent, const in
 static GPUNN__STATUS gpunn__lend_weight(gpunn_tensor *t, const gpunn__lent *lent)
 {
     gpunn_model *model = t->model;
+    if (t->id >= model->laid_out) {
+        t->bound = true;
+        t->narrow = false;
+    }
     gpunn_status status = gpunn__commit(model);
     if (status == GPUNN_OK && lent->data == NULL) status = gpunn__fetch_lent(model, false);
     if (status != GPUNN_OK) return status;
@@ -16705,6 +16844,10 @@ static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, voi
     if (t->kind == GPUNN__CONSTANT)
         return gpunn__fail(model->dev, GPUNN_ERR_STATE, "%s '%s': it is a constant; make it an input or a parameter", caller,
                            gpunn__called(t));
+    if (!gradient && t->narrow && t->id < model->laid_out)
+        return gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                           "%s '%s': .inference = true keeps it in %s; bind it before weights are written, loaded or run", caller,
+                           gpunn__called(t), gpunn_dtype_name(gpunn__kept_as(t)));
     if (memory) status = gpunn__check_lent(t, caller, memory, bytes, gradient, held);
     if (status != GPUNN_OK) return status;
     if (gradient && t->kind != GPUNN__PARAMETER && gpunn_retain_grad(t) == NULL) return model->dev->error.status;
@@ -17098,10 +17241,11 @@ static GPUNN__STATUS gpunn__summarize(gpunn_model *model, const gpunn__request *
 {
     gpunn__plan *plan = gpunn__plan_make(model, request, batch);
     if (plan == NULL) return model->dev->error.status;
-    int64_t gradient_count, weight_count = gpunn__lay_out(model, false, &gradient_count);
-    size_t  inputs = 0, weights = (size_t)weight_count * (sizeof(float) + (plan->half ? 2 : 0)), arena = plan->arena_bytes,
-           cache = plan->cache_bytes;
-    size_t gradients = args->loss ? (size_t)gradient_count * sizeof(float) : (size_t)model->gradient_capacity * sizeof(float);
+    const gpunn__layout layout = gpunn__lay_out(model, false);
+    size_t              weights = (size_t)layout.weight_count * sizeof(float) + (plan->half ? (size_t)layout.wide_count * 2 : 0);
+    size_t              inputs = 0, arena = plan->arena_bytes, cache = plan->cache_bytes;
+    size_t              gradients = args->loss ? (size_t)layout.gradient_count * sizeof(float)
+                                               : (size_t)model->gradient_capacity * sizeof(float);
     for (int i = 0; i < plan->input_count; i++) {
         const gpunn_tensor *t = model->tensors[plan->inputs[i]];
         size_t              bytes = (size_t)gpunn__count(t, batch) * gpunn_dtype_size(t->dtype);
@@ -19181,6 +19325,7 @@ typedef struct gpunn__pick {
     int64_t            outer, m, n, inner;
     int64_t            padding;                           /* a row whose gradient stays as it is; -1: none */
     const float       *from;                              /* x, or the gradient of out */
+    gpunn_dtype        dtype;                             /* of x, of which rows may be in 16 bits */
     float             *to;                                /* out, or the gradient of x */
     bool               rows, add;                         /* rows: of an embedding */
     int64_t            part_size, bad[GPUNN__PICK_PARTS]; /* the first index out of range of each part; -1: none */
@@ -19204,7 +19349,8 @@ static void gpunn__pick_part(gpunn__pick *p, int64_t part)
             return;
         }
         if (p->rows) {
-            memcpy(p->to + at * p->inner, from + index * p->inner, (size_t)p->inner * sizeof *from);
+            gpunn__widen_floats(p->dtype, (const char *)from + (size_t)(index * p->inner) * gpunn_dtype_size(p->dtype), p->inner,
+                                p->to + at * p->inner);
             continue;
         }
         p->to[at] = p->add ? p->to[at] + from[index * inner + i] : from[index * inner + i];
@@ -19267,6 +19413,7 @@ static GPUNN__STATUS gpunn__pick_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__a
         return GPUNN_OK;
     }
     p->from = (const float *)step->in[table].data;
+    p->dtype = step->in[table].dtype;
     p->to = (float *)step->out.data;
     p->add = false;
     p->part_size = (p->index->count + GPUNN__PICK_PARTS - 1) / GPUNN__PICK_PARTS;
@@ -19477,6 +19624,7 @@ typedef struct gpunn__gemm { /* C[m, n] (=, or += with accumulate) A[m, k] B[k, 
     int64_t      a_row, a_col; /* A(i, p) = a[i * a_row + p * a_col] */
     const float *b;
     int64_t      b_row, b_col; /* B(p, j) = b[p * b_row + j * b_col] */
+    gpunn_dtype  b_dtype;      /* GPUNN_F16, GPUNN_BF16: b is an array of these, with b_row 1; else F32 */
     /* Instead of b: writes rows p .. p + pc, columns j .. j + jc of B to packed[row * width + column], and 0 in columns
      * jc .. width. Several threads call it at once. */
     void (*pack_b)(const void *user, int64_t p, int64_t pc, int64_t j, int64_t jc, int64_t width, float *packed);
@@ -19525,6 +19673,7 @@ typedef struct gpunn__gemm_kernels {
     /* C (=, +=) A B^T for rows that are contiguous along k in both: A[m, k] lies a_row apart, B[n, k] b_row. */
     void (*dots)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row, float *c,
                  int64_t c_row, bool add);
+    void (*widen)(gpunn_dtype dtype, const void *from, int64_t count, float *to); /* gpunn__widen_floats */
 } gpunn__gemm_kernels;
 
 #ifdef GPUNN__VECTORS
@@ -19765,11 +19914,26 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
                 gpunn__##isa##_dot(1, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);          \
         }                                                                                                                        \
     }                                                                                                                            \
-    static const gpunn__gemm_kernels gpunn__##isa##_kernels = {                                                                  \
-        NAME, LANES, DEPTH, NEAR, ROWS, gpunn__##isa##_panel, gpunn__##isa##_copy, gpunn__##isa##_turn, gpunn__##isa##_dots};
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_widen(gpunn_dtype dtype, const void *from, int64_t count, float *to)              \
+    {                                                                                                                            \
+        const int64_t whole = dtype == GPUNN_F16 ? count / LANES * LANES : 0;                                                    \
+        for (int64_t i = 0; i < whole; i += LANES)                                                                               \
+            *(gpunn__##isa##_memory *)(to + i) = gpunn__##isa##_half((const char *)from + 2 * i);                                \
+        gpunn__widen_floats(dtype, (const char *)from + 2 * whole, count - whole, to + whole);                                   \
+    }                                                                                                                            \
+    static const gpunn__gemm_kernels gpunn__##isa##_kernels = {NAME,                                                             \
+                                                               LANES,                                                            \
+                                                               DEPTH,                                                            \
+                                                               NEAR,                                                             \
+                                                               ROWS,                                                             \
+                                                               gpunn__##isa##_panel,                                             \
+                                                               gpunn__##isa##_copy,                                              \
+                                                               gpunn__##isa##_turn,                                              \
+                                                               gpunn__##isa##_dots,                                              \
+                                                               gpunn__##isa##_widen};
 
 /* What a kind of vector must bring: unaligned memory, set, fma, loads (0 behind) and stores of the first `count` lanes, a
- * gather of fours that lie `stride` apart, and the transposition of each 4 x 4 square in four vectors. */
+ * gather of fours that lie `stride` apart, halves widened, and the transposition of each 4 x 4 square in four vectors. */
 #ifdef GPUNN__AVX512
 typedef float                          gpunn__v16 __attribute__((vector_size(64)));
 typedef float                          gpunn__v16_memory __attribute__((vector_size(64), aligned(4), may_alias));
@@ -19805,6 +19969,10 @@ GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_transpose(gpunn__v16 v[4])
     v[1] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, a, c, 0xee);
     v[2] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, b, d, 0x44);
     v[3] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, b, d, 0xee);
+}
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_half(const char *p)
+{
+    return (gpunn__v16)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i *)(const void *)p));
 }
 GPUNN__GEMM_KERNELS(v16, "AVX-512", GPUNN__AVX512, 16, 8, 8, 8, 768, 3072, 64)
 #endif
@@ -19848,6 +20016,10 @@ GPUNN__AVX2 GPUNN__INLINE void gpunn__v8_transpose(gpunn__v8 v[4])
     v[2] = (gpunn__v8)_mm256_shuffle_ps(b, d, 0x44);
     v[3] = (gpunn__v8)_mm256_shuffle_ps(b, d, 0xee);
 }
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_half(const char *p)
+{
+    return (gpunn__v8)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
 GPUNN__GEMM_KERNELS(v8, "AVX2", GPUNN__AVX2, 8, 4, 4, 8, 256, 2048, 32)
 #endif
 
@@ -19888,6 +20060,12 @@ GPUNN__INLINE gpunn__v4 gpunn__v4_gather(const float *p, int64_t stride)
 GPUNN__INLINE void gpunn__v4_transpose(gpunn__v4 v[4])
 {
     gpunn__transpose4(v);
+}
+GPUNN__INLINE gpunn__v4 gpunn__v4_half(const char *p)
+{
+    gpunn__v4 v;
+    gpunn__widen_floats(GPUNN_F16, p, 4, (float *)&v);
+    return v;
 }
 #if defined(__aarch64__)
 GPUNN__GEMM_KERNELS(v4, "NEON", GPUNN__BASELINE, 4, 6, 8, 8, 256, 2048, 32) /* 32 registers */
@@ -19956,11 +20134,15 @@ GPUNN__PRIVATE void gpunn__plain_dots(int64_t m, int64_t n, int64_t k, const flo
             c[i * c_row + j] = add ? c[i * c_row + j] + sum[0] : sum[0];
         }
 }
+GPUNN__PRIVATE void gpunn__plain_widen(gpunn_dtype dtype, const void *from, int64_t count, float *to)
+{
+    gpunn__widen_floats(dtype, from, count, to);
+}
 GPUNN__INLINE const gpunn__gemm_kernels *gpunn__gemm_choose(void)
 {
     static const gpunn__gemm_kernels plain = {
-        "plain C",        GPUNN__PLAIN_LANES, 256, 2048, 32, gpunn__plain_panel, gpunn__plain_copy, gpunn__plain_relayout,
-        gpunn__plain_dots};
+        "plain C",         GPUNN__PLAIN_LANES, 256, 2048, 32, gpunn__plain_panel, gpunn__plain_copy, gpunn__plain_relayout,
+        gpunn__plain_dots, gpunn__plain_widen};
     return &plain;
 }
 #endif
@@ -19991,9 +20173,17 @@ GPUNN__INLINE int64_t gpunn__gemm_depth(const gpunn__gemm *g)
     return depth > 256 && gpunn__gemm_copies(g) && !g->packed_b ? 256 : depth;
 }
 
-/* Scratch of one thread in floats, enough for smaller products too: panels, and a chunk of A. */
+/* B's element (p, j). */
+GPUNN__INLINE const void *gpunn__gemm_b_at(const gpunn__gemm *g, int64_t p, int64_t j)
+{
+    return (const char *)g->b + (p * g->b_row + j * g->b_col) * (g->b_dtype ? 2 : (int64_t)sizeof *g->b);
+}
+
+/* Scratch of one thread in floats, enough for smaller products too: panels, and a chunk of A; or columns of B that are widened. */
+enum { GPUNN__WIDENED = 4 };
 GPUNN__INLINE int64_t gpunn__gemm_scratch(const gpunn__gemm *g)
 {
+    if (g->b_dtype && gpunn__gemm_is_dots(g)) return GPUNN__WIDENED * g->k;
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
     const int64_t              width = 3 * kernels->lanes, panels = (g->n + width - 1) / width, depth = gpunn__gemm_depth(g);
     const int64_t              rows = panels * depth < kernels->nearby ? panels * depth : kernels->nearby;
@@ -20016,6 +20206,32 @@ GPUNN__PRIVATE size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
     return (size_t)(sums + threads * gpunn__gemm_scratch(g)) * sizeof(float);
 }
 
+/* Columns of a panel of 16 bits, widened some rows at a time. */
+GPUNN__PRIVATE void gpunn__gemm_pack_narrow(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc,
+                                            int64_t j, int64_t jc, float *packed)
+{
+    enum { ROWS = 64, COLUMNS = 48 };
+    float         wide[COLUMNS * ROWS];
+    const int64_t width = gpunn__round_up(jc, kernels->lanes);
+    for (int64_t x = 0; x < pc; x += ROWS) {
+        const int64_t rows = pc - x < ROWS ? pc - x : (int64_t)ROWS;
+        for (int64_t y = 0; y < jc; y++) kernels->widen(g->b_dtype, gpunn__gemm_b_at(g, p + x, j + y), rows, wide + y * ROWS);
+        kernels->turn(wide, ROWS, rows, jc, width, packed + x * width);
+    }
+}
+
+/* Scalar products with columns of 16 bits, a few of them widened at a time. */
+GPUNN__PRIVATE void gpunn__gemm_narrow_dots(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1,
+                                            int64_t j0, int64_t j1, float *wide)
+{
+    for (int64_t j = j0; j < j1; j += GPUNN__WIDENED) {
+        const int64_t columns = j1 - j < GPUNN__WIDENED ? j1 - j : (int64_t)GPUNN__WIDENED;
+        for (int64_t y = 0; y < columns; y++) kernels->widen(g->b_dtype, gpunn__gemm_b_at(g, 0, j + y), g->k, wide + y * g->k);
+        kernels->dots(i1 - i0, columns, g->k, g->a + i0 * g->a_row, g->a_row, wide, g->k, g->c + i0 * g->c_row + j, g->c_row,
+                      g->accumulate);
+    }
+}
+
 GPUNN__PRIVATE void gpunn__gemm_pack_panel(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc,
                                            int64_t j, int64_t jc, float *packed)
 {
@@ -20024,8 +20240,10 @@ GPUNN__PRIVATE void gpunn__gemm_pack_panel(const gpunn__gemm *g, const gpunn__ge
         g->pack_b(g->pack_user, p, pc, j, jc, width, packed);
         return;
     }
-    const float *b = g->b + p * g->b_row + j * g->b_col;
-    if (g->b_col == 1)
+    const float *b = (const float *)gpunn__gemm_b_at(g, p, j);
+    if (g->b_dtype)
+        gpunn__gemm_pack_narrow(g, kernels, p, pc, j, jc, packed);
+    else if (g->b_col == 1)
         kernels->copy(b, g->b_row, pc, jc, width, packed);
     else if (g->b_row == 1)
         kernels->turn(b, g->b_col, pc, jc, width, packed);
@@ -20081,8 +20299,11 @@ GPUNN__PRIVATE void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_ke
                                       int64_t j0, int64_t j1, float *packed)
 {
     if (gpunn__gemm_is_dots(g)) {
-        kernels->dots(i1 - i0, j1 - j0, g->k, g->a + i0 * g->a_row, g->a_row, g->b + j0 * g->b_col, g->b_col,
-                      g->c + i0 * g->c_row + j0, g->c_row, g->accumulate);
+        if (g->b_dtype)
+            gpunn__gemm_narrow_dots(g, kernels, i0, i1, j0, j1, packed);
+        else
+            kernels->dots(i1 - i0, j1 - j0, g->k, g->a + i0 * g->a_row, g->a_row, g->b + j0 * g->b_col, g->b_col,
+                          g->c + i0 * g->c_row + j0, g->c_row, g->accumulate);
         gpunn__gemm_finish(g, i0, i1, j0, j1);
         return;
     }
@@ -20099,7 +20320,7 @@ GPUNN__PRIVATE void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_ke
         t.add = g->accumulate || !first;
         t.relu = g->relu && last && !late;
         /* B's own rows will do when few rows of A pass by, or when the block fits the first-level cache as it is. */
-        const bool in_place = !g->packed_b && g->b && g->b_col == 1 && (i1 - i0 <= 16 || t.k * g->b_row <= 6144);
+        const bool in_place = !g->packed_b && g->b && g->b_col == 1 && !g->b_dtype && (i1 - i0 <= 16 || t.k * g->b_row <= 6144);
         for (int64_t left = j0; left < j1; left += group) {
             const int64_t right = j1 - left < group ? j1 : left + group;
             const int64_t chunk = right - left > width ? kernels->rows : i1 - i0;
@@ -20160,7 +20381,7 @@ GPUNN__PRIVATE void gpunn__gemm_task(void *arg, int index, int threads)
             int64_t     p = g->k * part / job->parts;
             gpunn__gemm own = *g;
             own.k = g->k * (part + 1) / job->parts - p;
-            if (g->b) own.b = g->b + p * g->b_row;
+            if (g->b) own.b = (const float *)gpunn__gemm_b_at(g, p, 0);
             own.a = g->a + p * g->a_col;
             own.c = job->sums + part * g->m * g->n;
             own.c_row = g->n;
@@ -20195,7 +20416,7 @@ GPUNN__PRIVATE bool gpunn__gemm_cblas(const gpunn__gemm *g)
     if (gpunn__team_members > 1) return false;
     const bool    ta = g->a_col != 1, tb = g->b_col != 1;
     const int64_t lda = ta ? g->a_col : g->a_row, ldb = tb ? g->b_col : g->b_row, limit = INT32_MAX;
-    if (!g->b || (ta && g->a_row != 1) || (tb && g->b_row != 1)) return false;
+    if (!g->b || g->b_dtype || (ta && g->a_row != 1) || (tb && g->b_row != 1)) return false;
     if (lda < (ta ? g->m : g->k) || ldb < (tb ? g->k : g->n)) return false;
     if (g->m < 16 || g->n < 16 || g->k < 16 || g->m * g->n / 64 * g->k < 32768) return false;
     if (g->m > limit || g->n > limit || g->k > limit || lda > limit || ldb > limit || g->c_row > limit) return false;
@@ -20319,8 +20540,9 @@ static GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     }
     gpunn_value *const y = step->fused.before.data ? &step->fused.before : &step->out;
     gpunn__gemm        g = gpunn__gemm_make(rows, out, in, x, false, weight, true, y->data, false);
-    const int          threads = gpunn__gemm_threads(cpu, &g);
-    const size_t       scratch = gpunn__gemm_workspace(&g, threads);
+    g.b_dtype = step->in[1].dtype == GPUNN_F32 ? GPUNN_DTYPE_DEFAULT : step->in[1].dtype;
+    const int    threads = gpunn__gemm_threads(cpu, &g);
+    const size_t scratch = gpunn__gemm_workspace(&g, threads);
     if (action == GPUNN__PREPARE) {
         step->workspace_bytes = 2 * head + scratch;
         /* Worth its memory where packing counts: more rows than memory's speed hides, fewer than make it vanish. */
@@ -28250,6 +28472,10 @@ enum { GPUNN__ENCODING_COUNT = sizeof gpunn__encodings / sizeof gpunn__encodings
 /* Element i of what raw holds, into element i of out, which holds encoding->dtype. */
 static void gpunn__decode(const gpunn__encoding *encoding, const unsigned char *raw, size_t count, unsigned char *out)
 {
+    if (encoding->id == GPUNN__F16 || encoding->id == GPUNN__BF16) {
+        gpunn__widen_floats(encoding->id == GPUNN__F16 ? GPUNN_F16 : GPUNN_BF16, raw, (int64_t)count, (float *)(void *)out);
+        return;
+    }
     for (size_t i = 0; i < count; i++, raw += encoding->bytes) {
         float    value = 0;
         int32_t  integer = 0;
@@ -28262,8 +28488,6 @@ static void gpunn__decode(const gpunn__encoding *encoding, const unsigned char *
             value = (float)wide;
             break;
         }
-        case GPUNN__F16: value = gpunn__float_of_half(word); break;
-        case GPUNN__BF16: value = gpunn__float_of_bits((uint32_t)word << 16); break;
         case GPUNN__I16: integer = word < 0x8000 ? word : (int32_t)word - 0x10000; break;
         case GPUNN__U16: integer = word; break;
         case GPUNN__I8: integer = *raw < 0x80 ? *raw : *raw - 0x100; break;
@@ -28325,6 +28549,7 @@ typedef struct gpunn__entry {
     gpunn__archive        *file;    /* in which it is */
     bool                   matched; /* somebody knows it */
     void                  *to;      /* where to read it; NULL: skip it */
+    gpunn_dtype            as;      /* which it is there */
 } gpunn__entry;
 
 typedef struct gpunn__table {
@@ -28793,16 +29018,35 @@ static GPUNN__STATUS gpunn__reader_skip(gpunn__reader *r, uint64_t bytes)
 
 enum { GPUNN__CHUNK = 1 << 20 }; /* bytes on their way between a device and a file */
 
-/* The next count elements of a file into the device's memory. */
-static GPUNN__STATUS gpunn__read_upload(gpunn__reader *r, const gpunn__encoding *encoding, size_t count, float *to, void *chunk)
+/* The next count elements of a tensor, where they go to: as its encoding's dtype or, of floats, as one of 16 bits. */
+static GPUNN__STATUS gpunn__read_as(gpunn__reader *r, const gpunn__entry *item, size_t count, void *to)
 {
+    float      piece[2048];
+    const bool same = item->encoding->id == (item->as == GPUNN_F16 ? GPUNN__F16 : GPUNN__BF16);
+    char      *at = (char *)to;
+    if (item->as == item->encoding->dtype) return gpunn__read_elements(r, item->encoding, false, count, to);
+    if (same) return gpunn__reader_read(r, to, count * 2);
+    for (size_t part; count > 0; count -= part, at += 2 * part) {
+        part = count < sizeof piece / sizeof *piece ? count : sizeof piece / sizeof *piece;
+        gpunn_status status = gpunn__read_elements(r, item->encoding, false, part, piece);
+        if (status != GPUNN_OK) return status;
+        gpunn__round_floats(item->as, piece, (int64_t)part, at);
+    }
+    return GPUNN_OK;
+}
+
+/* count elements of a tensor, to the device's memory through a chunk of the host's. */
+static GPUNN__STATUS gpunn__read_upload(gpunn__reader *r, const gpunn__entry *item, size_t count, void *chunk)
+{
+    const size_t  bytes = gpunn_dtype_size(item->as);
+    char         *to = (char *)item->to;
     gpunn_device *dev = r->dev;
     gpunn_status  status = GPUNN_OK;
-    for (size_t part; count > 0 && status == GPUNN_OK; count -= part, to += part) {
-        part = count < GPUNN__CHUNK / sizeof *to ? count : GPUNN__CHUNK / sizeof *to;
-        status = gpunn__read_elements(r, encoding, false, part, chunk);
+    for (size_t part; count > 0 && status == GPUNN_OK; count -= part, to += part * bytes) {
+        part = count < GPUNN__CHUNK / bytes ? count : GPUNN__CHUNK / bytes;
+        status = gpunn__read_as(r, item, part, chunk);
         if (status != GPUNN_OK) return status;
-        status = dev->backend->upload(dev->context, to, chunk, part * sizeof *to);
+        status = dev->backend->upload(dev->context, to, chunk, part * bytes);
         if (status != GPUNN_OK) status = gpunn__backend_fail(dev, "loading weights", status);
     }
     return status;
@@ -28820,8 +29064,8 @@ static GPUNN__STATUS gpunn__archive_read(gpunn__archive *a, void *chunk)
         uint64_t            bytes = item->end - item->begin;
         size_t              count = item->to ? (size_t)bytes / item->encoding->bytes : 0;
         status = item->to == NULL ? gpunn__reader_skip(r, bytes)
-                 : chunk          ? gpunn__read_upload(r, item->encoding, count, (float *)item->to, chunk)
-                                  : gpunn__read_elements(r, item->encoding, false, count, item->to);
+                 : chunk          ? gpunn__read_upload(r, item, count, chunk)
+                                  : gpunn__read_as(r, item, count, item->to);
     }
     for (int i = 0; i < a->shard_count && status == GPUNN_OK; i++) status = gpunn__reader_end(&a->shards[i]->reader);
     return status == GPUNN_OK && a->shard_count == 0 ? gpunn__reader_end(&a->reader) : status;
@@ -28890,8 +29134,10 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
         char file[192], model[128];
         gpunn__mismatch(m, GPUNN_ERR_SHAPE, "%s%s: file %s, model %s", prefix, shown, gpunn__entry_shape(item, file),
                         scalar ? "[]" : gpunn__shape_text(t, model));
-    } else
+    } else {
         item->to = to;
+        item->as = t->narrow ? gpunn__half_of(t->model) : dtype;
+    }
 }
 
 /* The optimizers that a checkpoint of opt holds, one after another: itself and, where it has been told what to train, all such. */
@@ -29397,7 +29643,8 @@ static void gpunn__emit_entry(gpunn__writer *w, const char *prefix, const char *
 static void gpunn__emit_tensor(gpunn__writer *w, const char *prefix, const gpunn_tensor *t, const float *floats,
                                const int64_t *number)
 {
-    size_t bytes = number ? sizeof *number : (size_t)gpunn__count(t, 1) * sizeof *floats;
+    const gpunn_dtype dtype = number ? GPUNN_I64 : gpunn__kept_as(t);
+    size_t            bytes = number ? sizeof *number : (size_t)gpunn__count(t, 1) * gpunn_dtype_size(dtype);
     if (w->pass == GPUNN__TENSORS) {
         if (number)
             (void)gpunn__file_write(w->file, number, bytes);
@@ -29405,7 +29652,7 @@ static void gpunn__emit_tensor(gpunn__writer *w, const char *prefix, const gpunn
             gpunn__emit_floats(w, floats, bytes);
         return;
     }
-    gpunn__emit_entry(w, prefix, t->name, number ? GPUNN_I64 : GPUNN_F32, number ? 0 : t->rank, t->dim, bytes);
+    gpunn__emit_entry(w, prefix, t->name, dtype, number ? 0 : t->rank, t->dim, bytes);
 }
 
 static void gpunn__emit_resume(gpunn__writer *w, const gpunn__resume *resume, int number)
@@ -29462,10 +29709,11 @@ static void gpunn__emit_model(gpunn__writer *w, gpunn__pass pass, const void *wh
     for (int k = 0; k < saved->count; k++)
         for (int i = 0; i < resume[k].opt.parameter_count; i++) /* first, so that they stay aligned */
             gpunn__emit_tensor(w, gpunn__step_prefix, resume[k].opt.parameters[i], NULL, &resume[k].opt.steps[i]);
-    for (int i = 0; i < model->tensor_count; i++) {
-        const gpunn_tensor *t = model->tensors[i];
-        if (gpunn__is_saved(t)) gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
-    }
+    for (int narrow = 0; narrow < 2; narrow++) /* last, so that the others stay aligned */
+        for (int i = 0; i < model->tensor_count; i++) {
+            const gpunn_tensor *t = model->tensors[i];
+            if (gpunn__is_saved(t) && t->narrow == narrow) gpunn__emit_tensor(w, "", t, gpunn__weights(t), NULL);
+        }
     for (int i = 0; i < saved->count; i++) gpunn__emit_states(w, &saved->resume[i].opt);
     if (pass != GPUNN__TENSORS) gpunn__emit(w, "}", 1);
 }
@@ -31692,6 +31940,7 @@ GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *pat
     if (status == GPUNN_OK) status = gpunn__array_alloc(&item->file->reader, item->encoding, item->rank, item->dim, out);
     if (status == GPUNN_OK) {
         item->to = out->data;
+        item->as = out->dtype;
         status = gpunn__archive_read(&archive, NULL);
     }
     gpunn__archive_close(&archive);

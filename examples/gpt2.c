@@ -554,7 +554,7 @@ static void parse(int argc, char **argv, options *o)
         {"--decay X", "weight decay", .real = &o->decay},
         {"--clip X", "largest norm of the gradient; 0: none", .real = &o->clip},
         {"--dropout X", "everywhere; default 0", .real = &o->dropout, .highest = 0.99},
-        {"--precision f32|tf32|bf16|f16", "how a GPU computes", .choice = &o->precision},
+        {"--precision f32|tf32|bf16|f16", "how a GPU computes, and how weights are kept to generate", .choice = &o->precision},
         {"--checkpoint FILE", "file from which --resume goes on, written as lines are printed", .text = &o->checkpoint,
          .written = true},
         {"--resume", "goes on where the checkpoint stands", .flag = &o->resume},

@@ -494,7 +494,7 @@ static void parse(int argc, char **argv, options *o)
         {"--top-k N", "only the N likeliest tokens are drawn from", .number = &o->sample.top_k, .lowest = 1},
         {"--top-p X", "and of these the fewest that have this share of their probability", .real = &o->sample.top_p,
          .lowest = 1e-6, .highest = 1},
-        {"--precision f32|tf32|bf16|f16", "how a GPU computes", .choice = &o->precision},
+        {"--precision f32|tf32|bf16|f16", "how a GPU computes, and how weights are kept to generate", .choice = &o->precision},
         {"--times", "also tells how long a token took", .flag = &o->times},
         {"--seed N", "of drawing, and of random weights", .number = &o->seed},
         {"--threads N", "of the CPU; default 0: all processors", .number = &o->threads},

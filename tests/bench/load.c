@@ -2,7 +2,8 @@
  *
  * Build: ninja build/load
  * Run:   build/load /tmp/w.safetensors 400       writes a file of so many MiB, loads it, and leaves it there
- * Shows: a model that is new takes its weights piece by piece; one whose weights are in use holds them twice for a moment.
+ * Shows: a model that is new takes its weights piece by piece; one whose weights are in use holds them twice for a moment; one for
+ *        evaluation keeps them in 16 bits, of which the file then has as many.
  *
  * Each line is a process of its own, since the most that a process had never falls. */
 #define _GNU_SOURCE
@@ -22,15 +23,21 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Parameters of so many MiB, each of which begins with its number; set: they get it, else 0. */
-static gpunn_model *model_of(gpunn_device *dev, long mib, bool set)
+typedef enum job { SAVE, LOAD, LOAD_AGAIN, LOAD_NARROW, SAVE_NARROW, JOBS } job;
+
+/* Parameters of so many MiB in F32, each of which begins with its number if they are to be saved, else with 0. */
+static gpunn_model *model_of(gpunn_device *dev, long mib, job what)
 {
-    gpunn_model *model = gpunn_model_create(dev);
+    const bool    narrow = what == LOAD_NARROW || what == SAVE_NARROW;
+    gpunn_model  *model = gpunn_model_create(dev, .precision = narrow ? GPUNN_PRECISION_BF16 : GPUNN_PRECISION_F32,
+                                             .inference = narrow);
+    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(1, 1024));
     for (int i = 0; i < 8; i++) {
-        char       name[16];
-        gpunn_init init = {GPUNN_INIT_CONSTANT, set ? (float)i : 0, 0};
+        char       name[16], layer[16];
+        gpunn_init init = {GPUNN_INIT_CONSTANT, what == SAVE ? (float)i : 0, 0};
         (void)snprintf(name, sizeof name, "weight%d", i);
-        (void)gpunn_parameter(model, name, GPUNN_SHAPE(mib * 32, 1024), init);
+        (void)snprintf(layer, sizeof layer, "layer%d", i);
+        (void)gpunn_linear(x, layer, .weight = gpunn_parameter(model, name, GPUNN_SHAPE(mib * 32, 1024), init), .no_bias = true);
     }
     return model;
 }
@@ -47,16 +54,16 @@ static bool is_right(gpunn_model *model)
     return right;
 }
 
-typedef enum job { SAVE, LOAD, LOAD_AGAIN } job;
-
 static int measure(job what, const char *path, long mib)
 {
-    static const char *const names[] = {"gpunn_save", "gpunn_load, a new model", "gpunn_load, weights in use"};
+    static const char *const names[] = {"gpunn_save", "gpunn_load, a new model", "gpunn_load, weights in use",
+                                        "gpunn_load as BF16", "gpunn_save of BF16"};
     gpunn_device            *dev = gpunn_device_open(.seed = 1);
-    gpunn_model             *model = model_of(dev, mib, what == SAVE);
-    gpunn_status             status = what == LOAD_AGAIN ? gpunn_load(model, path) : GPUNN_OK;
+    gpunn_model             *model = model_of(dev, mib, what);
+    const bool               saves = what == SAVE || what == SAVE_NARROW;
+    gpunn_status             status = what == LOAD_AGAIN || what == SAVE_NARROW ? gpunn_load(model, path) : GPUNN_OK;
     const double             start = now();
-    if (status == GPUNN_OK) status = what == SAVE ? gpunn_save(model, path) : gpunn_load(model, path);
+    if (status == GPUNN_OK) status = saves ? gpunn_save(model, path) : gpunn_load(model, path);
     const double  seconds = now() - start;
     struct rusage used;
     (void)getrusage(RUSAGE_SELF, &used);
@@ -77,7 +84,7 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "usage: load FILE MIB\n");
         return 2;
     }
-    for (int what = SAVE; what <= LOAD_AGAIN && !failed; what++) {
+    for (int what = SAVE; what < JOBS && !failed; what++) {
         (void)fflush(stdout);
         const pid_t child = fork();
         if (child == 0) return measure((job)what, argv[1], mib);

@@ -595,6 +595,198 @@ static void evaluated_only(void **state)
     gpunn_model_destroy(model);
 }
 
+/* ---- weights in 16 bits ---- */
+enum { WORDS = 11, BATCH = 7 };
+/* A tied embedding, layers of `wide` features, a convolution of them; their weights are multiples of 2^-20 below 1/8. */
+static gpunn_model *two_ways(fixture *f, gpunn_precision precision, bool inference, int wide, gpunn_tensor **words,
+                             gpunn_tensor **y)
+{
+    gpunn_model  *model = gpunn_model_create(f->dev, .precision = precision, .inference = inference);
+    gpunn_tensor *h = *words = gpunn_input(model, "words", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, 1));
+    h = gpunn_embedding(h, "words", .num_embeddings = WORDS, .embedding_dim = wide);
+    h = gpunn_tanh(gpunn_linear(h, "fc", .out_features = wide));
+    h = gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 1, 1, wide));
+    h = gpunn_conv2d(h, "conv", .out_channels = 2, .kernel_size = 1);
+    h = gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 2, wide));
+    *y = MADE(f->dev, gpunn_linear(h, "head", .out_features = WORDS, .weight = gpunn_find(model, "words.weight")));
+    return model;
+}
+
+static void write_weights(fixture *f, gpunn_model *model)
+{
+    uint32_t draw = 1;
+    for (int i = 0; i < gpunn_parameter_count(model); i++) {
+        gpunn_tensor *t = gpunn_parameter_at(model, i);
+        const size_t  count = gpunn_tensor_bytes(t) / sizeof(float);
+        float        *values = malloc(gpunn_tensor_bytes(t));
+        for (size_t k = 0; k < count; k++) {
+            draw = draw * 1664525u + 1013904223u;
+            values[k] = ldexpf((float)(draw >> 14) - 131072, -20);
+        }
+        OK(f->dev, gpunn_write(t, values, gpunn_tensor_bytes(t)));
+        free(values);
+    }
+}
+
+/* All weights of one model, as the program sees them, into the other; returns how many differ from what was there. */
+static int copy_weights(fixture *f, gpunn_model *from, gpunn_model *to)
+{
+    int changed = 0;
+    for (int i = 0; i < gpunn_parameter_count(from); i++) {
+        gpunn_tensor *t = gpunn_parameter_at(from, i), *other = gpunn_parameter_at(to, i);
+        const size_t  bytes = gpunn_tensor_bytes(t);
+        float        *values = malloc(bytes), *before = malloc(bytes);
+        OK(f->dev, gpunn_read(t, values, bytes));
+        OK(f->dev, gpunn_read(other, before, bytes));
+        for (size_t k = 0; k < bytes / sizeof(float); k++) changed += values[k] != before[k];
+        OK(f->dev, gpunn_write(other, values, bytes));
+        free(values), free(before);
+    }
+    return changed;
+}
+
+static void run_words(fixture *f, gpunn_tensor *words, gpunn_tensor *y, int batch, float *results)
+{
+    int64_t word[BATCH];
+    for (int i = 0; i < batch; i++) word[i] = (i * 5 + 3) % WORDS;
+    OK(f->dev, gpunn_write(words, word, (size_t)batch * sizeof *word));
+    OK(f->dev, gpunn_forward(&y, 1));
+    OK(f->dev, gpunn_read(y, results, (size_t)batch * 2 * WORDS * sizeof *results));
+}
+
+static void weights_in_16_bits(void **state)
+{
+    static const int widths[] = {1, 2, 3, 31, 64, 130, 4100};
+    fixture         *f = *state;
+    const bool       cpu = gpunn_device_get_type(f->dev) == GPUNN_DEVICE_CPU;
+    for (int i = 0; i < 2 * (int)(sizeof widths / sizeof *widths); i++) {
+        const int             wide = widths[i / 2];
+        const gpunn_precision precision = i % 2 ? GPUNN_PRECISION_F16 : GPUNN_PRECISION_BF16;
+        gpunn_tensor         *words, *y, *other_words, *other_y;
+        gpunn_model          *model = two_ways(f, precision, true, wide, &words, &y);
+        gpunn_model          *usual = two_ways(f, cpu ? GPUNN_PRECISION_F32 : precision, cpu, wide, &other_words, &other_y);
+        float                 results[BATCH * 2 * WORDS], expected[BATCH * 2 * WORDS];
+        write_weights(f, model);
+        write_weights(f, usual);
+        assert_true(copy_weights(f, model, usual) > (WORDS + wide) * wide / 2); /* they were rounded, and are so in both now */
+        assert_int_equal(copy_weights(f, usual, model), 0);
+        for (int batch = 1; batch <= BATCH; batch += 2) {
+            run_words(f, words, y, batch, results);
+            run_words(f, other_words, other_y, batch, expected);
+            assert_memory_equal(results, expected, (size_t)batch * 2 * WORDS * sizeof *results);
+        }
+        gpunn_model_destroy(model);
+        gpunn_model_destroy(usual);
+    }
+}
+
+/* Every kind of number, rounded as PyTorch's .to(dtype) rounds it. */
+static void rounding(void **state)
+{
+    static const float given[] = {1.00390625f, 1.01171875f, 3.4e38f, 65519.0f, 65520.0f, -65520.0f, 6e-8f,    2.9e-8f,
+                                  3.1e-8f,     1.5e-5f,     6.1e-5f, -0.0f,    2049.0f,  2051.0f,   INFINITY, -1e-41f};
+    static const float in_bf16[] = {1,
+                                    1.015625f,
+                                    INFINITY,
+                                    65536,
+                                    65536,
+                                    -65536,
+                                    6.00703061e-08f,
+                                    2.89874151e-08f,
+                                    3.09664756e-08f,
+                                    1.50203705e-05f,
+                                    6.10351562e-05f,
+                                    -0.0f,
+                                    2048,
+                                    2048,
+                                    INFINITY,
+                                    0};
+    static const float in_f16[] = {
+        1.00390625f,     1.01171875f,     INFINITY,        65504, INFINITY, -INFINITY, 5.96046448e-08f, 0,
+        5.96046448e-08f, 1.50203705e-05f, 6.09755516e-05f, -0.0f, 2048,     2052,      INFINITY,        0};
+    enum { COUNT = sizeof given / sizeof *given };
+    fixture *f = *state;
+    float    read[COUNT + 1], nan[COUNT + 1];
+    for (int i = 0; i < 2; i++) {
+        gpunn_model  *model = gpunn_model_create(f->dev, .precision = i ? GPUNN_PRECISION_F16 : GPUNN_PRECISION_BF16,
+                                                 .inference = true);
+        gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, COUNT + 1));
+        MADE(f->dev, gpunn_linear(x, "fc", .out_features = 1));
+        memcpy(nan, given, sizeof given);
+        nan[COUNT] = NAN;
+        OK(f->dev, gpunn_write(gpunn_find(model, "fc.weight"), nan, sizeof nan));
+        OK(f->dev, gpunn_read(gpunn_find(model, "fc.weight"), read, sizeof read));
+        for (int k = 0; k < COUNT; k++) { /* a float below 1.2e-38 may count as 0 */
+            const float right = i ? in_f16[k] : in_bf16[k];
+            if (k == COUNT - 1 ? !(fabsf(read[k]) < 1.2e-38f) : memcmp(&read[k], &right, sizeof right) != 0)
+                fail_msg("%.9g became %.9g, not %.9g", (double)given[k], (double)read[k], (double)right);
+        }
+        assert_true(read[COUNT] != read[COUNT]);
+        gpunn_model_destroy(model);
+    }
+}
+
+static void files_of_16_bits(void **state)
+{
+    fixture      *f = *state;
+    gpunn_tensor *words, *y;
+    gpunn_array   wide, narrow, again;
+    gpunn_model  *model = two_ways(f, GPUNN_PRECISION_F32, false, 33, &words, &y);
+    write_weights(f, model);
+    OK(f->dev, gpunn_save_memory(model, &wide));
+    gpunn_model *first = two_ways(f, GPUNN_PRECISION_BF16, true, 33, &words, &y);
+    OK(f->dev, gpunn_load_memory(first, wide.data, wide.bytes));
+    OK(f->dev, gpunn_save_memory(first, &narrow));
+    assert_true(narrow.bytes < wide.bytes - 2 * 33 * (33 + WORDS) + 64);
+    OK(f->dev, gpunn_load_memory(first, wide.data, wide.bytes)); /* over what is there */
+    OK(f->dev, gpunn_save_memory(first, &again));
+    assert_true(again.bytes == narrow.bytes && memcmp(again.data, narrow.data, narrow.bytes) == 0);
+    gpunn_array_free(f->dev, &again);
+    gpunn_model *second = two_ways(f, GPUNN_PRECISION_BF16, true, 33, &words, &y);
+    OK(f->dev, gpunn_load_memory(second, narrow.data, narrow.bytes));
+    assert_int_equal(copy_weights(f, first, second), 0);
+    OK(f->dev, gpunn_load_memory(model, narrow.data, narrow.bytes));
+    assert_int_equal(copy_weights(f, second, model), 0);
+    for (size_t cut = 0; cut < narrow.bytes; cut += 97)
+        FAILS(f->dev, gpunn_load_memory(second, narrow.data, cut), GPUNN_ERR_FORMAT, "'memory'");
+    assert_int_equal(copy_weights(f, model, second), 0);
+    gpunn_array_free(f->dev, &wide);
+    gpunn_array_free(f->dev, &narrow);
+    gpunn_model_destroy(model), gpunn_model_destroy(first), gpunn_model_destroy(second);
+}
+
+/* What a model for evaluation holds, and what its narrow weights refuse. */
+static void narrow_weights(void **state)
+{
+    enum { WIDE = 256 };
+    fixture      *f = *state;
+    gpunn_tensor *words, *y;
+    float         results[2 * WORDS], memory[WIDE * WIDE] = {0};
+    const size_t  before = gpunn_memory_allocated(f->dev);
+    size_t        told = 0;
+    gpunn_model  *model = two_ways(f, GPUNN_PRECISION_BF16, true, WIDE, &words, &y);
+    OK(f->dev, gpunn_model_summary(model, .outputs = {y}, .bytes = &told));
+    run_words(f, words, y, 1, results);
+    assert_in_range(gpunn_memory_allocated(f->dev) - before, 2 * WIDE * WIDE, 3 * WIDE * WIDE);
+    assert_in_range(told, 2 * WIDE * WIDE, 3 * WIDE * WIDE);
+    gpunn_tensor *weight = gpunn_find(model, "fc.weight");
+    assert_null(gpunn_data(weight));
+    check_sentence(f->dev, GPUNN_ERR_STATE, __FILE__, __LINE__, "gpunn_data 'fc.weight'", "bf16", (const char *)NULL);
+    FAILS(f->dev, gpunn_bind(weight, memory, sizeof memory), GPUNN_ERR_STATE, "'fc.weight'", "in bf16", "bind it before");
+    gpunn_tensor *sum = MADE(f->dev, gpunn_sum(weight, GPUNN_ALL, false));
+    FAILS(f->dev, gpunn_forward(&sum, 1), GPUNN_ERR_UNSUPPORTED, "sum", "'fc.weight' in bf16", "before its weights");
+    run_words(f, words, y, 1, results); /* it still works */
+    OK(f->dev, gpunn_forward(&weight, 1));
+    gpunn_model_destroy(model);
+    if (gpunn_device_get_type(f->dev) != GPUNN_DEVICE_CPU) return;
+
+    model = two_ways(f, GPUNN_PRECISION_BF16, true, WIDE, &words, &y);
+    OK(f->dev, gpunn_bind(gpunn_find(model, "fc.weight"), memory, sizeof memory));
+    run_words(f, words, y, 1, results);
+    assert_ptr_equal(gpunn_data(gpunn_find(model, "fc.weight")), memory);
+    gpunn_model_destroy(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -608,6 +800,10 @@ int main(void)
         test_with_device(loaded_in_pieces),
         test_with_device(beyond_4_gib),
         test_with_device(evaluated_only),
+        test_with_device(weights_in_16_bits),
+        test_with_device(rounding),
+        test_with_device(files_of_16_bits),
+        test_with_device(narrow_weights),
     };
     return cmocka_run_group_tests_name("load", tests, NULL, NULL);
 }
