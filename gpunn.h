@@ -2239,7 +2239,8 @@ typedef struct gpunn_loader_args {
     bool        shuffle, drop_last;
     uint64_t    seed; /* of the shuffling, crops and flips; 0: the device's */
     /* Instead of samples: writes sample index into sample[0], sample[1], ... (one per field, in the field's dtype). Called by
-     * several threads at once when workers > 1. What is not GPUNN_OK ends the epoch with that status. */
+     * several threads at once when workers > 1. What is not GPUNN_OK ends the epoch with that status. Batches are made in memory of
+     * .realloc_fn or, for a GPU, in pinned memory. */
     gpunn_status (*load)(void *user, int64_t index, void *const *sample);
     void *user;
     int   workers; /* threads that prefetch; 0: the next batch is made inside gpunn_next */
@@ -2456,7 +2457,7 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
 /* ==== >>backend ======================================================================================================= *
  * What a backend provides, for its authors; programs need nothing from here. The core plans, the backend computes. All tensors
  * are contiguous and row-major in the backend's memory. A device calls its backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 12
+#define GPUNN_BACKEND_ABI 13
 #define GPUNN_MAX_OPERANDS 64 /* concat takes that many; no other op more than 12 */
 
 /* The constants of one node; each op reads only the fields named beside it. */
@@ -2701,6 +2702,10 @@ struct gpunn_backend {
     /* 64-byte aligned; NULL when there is no more. */
     void *(*alloc)(void *context, size_t bytes);
     void (*free)(void *context, void *ptr, size_t bytes);
+    /* Memory of the host's from which uploads travel fastest, after close too; NULL, both: any does. host_alloc: NULL when there is no
+     * more. */
+    void *(*host_alloc)(void *context, size_t bytes);
+    void (*host_free)(void *ptr);
     /* Each of these returns a status and, on failure, leaves a sentence in the text of `error`. */
     /* host: or the program's memory on the device, for which on_device is true; then both are copies in the order of the calls. */
     gpunn_status (*upload)(void *context, void *device_ptr, const void *host, size_t bytes);
@@ -25764,6 +25769,8 @@ static const gpunn_backend *gpunn__cpu_backend(void)
         gpunn__cpu_info,
         gpunn__cpu_alloc,
         gpunn__cpu_free,
+        NULL,
+        NULL,
         gpunn__cpu_copy,
         gpunn__cpu_copy,
         gpunn__cpu_fill,
@@ -27906,15 +27913,16 @@ struct gpunn_loader {
     gpunn__loader_field fields[GPUNN_MAX_FIELDS];
     int64_t            *order; /* of the samples in epoch ordered_epoch; NULL: as they come */
     int64_t             epoch, ordered_epoch;
-    char               *memory; /* of the ring's batches */
-    size_t              batch_bytes;
-    int                 worker_count, ring_count;
-    gpunn__thread       workers[GPUNN__MAX_WORKERS];
-    gpunn__monitor      monitor;           /* guards what follows; position and running change in the program's thread only */
-    int64_t             position, claimed; /* batches of the epoch that have been delivered; that workers have begun */
-    int                 busy;              /* workers that are making a batch */
-    bool                running, stop;
-    gpunn__batch        ring[GPUNN__MAX_WORKERS + 1];
+    char               *memory;     /* of the ring's batches */
+    void (*memory_free)(void *ptr); /* the backend's; NULL: gpunn__free */
+    size_t         batch_bytes;
+    int            worker_count, ring_count;
+    gpunn__thread  workers[GPUNN__MAX_WORKERS];
+    gpunn__monitor monitor;           /* guards what follows; position and running change in the program's thread only */
+    int64_t        position, claimed; /* batches of the epoch that have been delivered; that workers have begun */
+    int            busy;              /* workers that are making a batch */
+    bool           running, stop;
+    gpunn__batch   ring[GPUNN__MAX_WORKERS + 1];
 };
 
 /* ---- order ----------------------------------------------------------------------------------------------------------- */
@@ -28319,7 +28327,10 @@ static GPUNN__STATUS gpunn__loader_setup(gpunn_loader *loader)
                            "%s: %d batches of %d samples are more than the address space holds; use fewer workers or a "
                            "smaller batch_size",
                            function, loader->ring_count, args->batch_size);
-    if (copies && (loader->memory = (char *)gpunn__realloc(dev, NULL, 0, bytes)) == NULL) return GPUNN_ERR_MEMORY;
+    if (copies && dev->backend->host_alloc && (loader->memory = (char *)dev->backend->host_alloc(dev->context, bytes)) != NULL)
+        loader->memory_free = dev->backend->host_free;
+    else if (copies && (loader->memory = (char *)gpunn__realloc(dev, NULL, 0, bytes)) == NULL)
+        return GPUNN_ERR_MEMORY;
     for (int i = 0; i < loader->ring_count; i++) {
         loader->ring[i].memory = copies ? loader->memory + (size_t)i * loader->batch_bytes : NULL;
         loader->ring[i].number = -1;
@@ -28369,7 +28380,10 @@ GPUNN_API void gpunn_loader_destroy(gpunn_loader *loader)
     GPUNN__UNLOCK(&loader->monitor);
     for (int i = 0; i < loader->worker_count; i++) GPUNN__THREAD_JOIN(loader->workers[i]);
     GPUNN__MONITOR_CLOSE(&loader->monitor);
-    gpunn__free(dev, loader->memory, loader->batch_bytes * (size_t)loader->ring_count);
+    if (loader->memory_free)
+        loader->memory_free(loader->memory);
+    else
+        gpunn__free(dev, loader->memory, loader->batch_bytes * (size_t)loader->ring_count);
     gpunn__free(dev, loader->order, (size_t)loader->args.count * sizeof *loader->order);
     gpunn__group_leave(loader->args.group);
     gpunn__free(dev, loader, sizeof *loader);

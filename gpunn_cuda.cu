@@ -611,6 +611,23 @@ static void gpunn__cuda_free(void *context, void *ptr, size_t bytes)
     (void)gpunn__cuda_check(cuda, gpunn__pool_free(cuda, ptr, bytes, cuda->stream), "cudaFreeAsync");
 }
 
+/* Pinned, for whatever GPU. */
+static void *gpunn__cuda_host_alloc(void *context, size_t bytes)
+{
+    gpunn__cuda         *cuda = (gpunn__cuda *)context;
+    void                *ptr = NULL;
+    const gpunn__current current(cuda->device);
+    if (gpunn__cuda_entered(cuda, &current) != GPUNN_OK || gpunn__cuda_capturing(cuda)) return NULL;
+    if (cudaHostAlloc(&ptr, bytes, cudaHostAllocPortable) == cudaSuccess) return ptr;
+    gpunn__cuda_clear();
+    return NULL;
+}
+
+static void gpunn__cuda_host_free(void *ptr)
+{
+    if (cudaFreeHost(ptr) != cudaSuccess) gpunn__cuda_clear();
+}
+
 static void gpunn__slot_release(gpunn__cuda *cuda, gpunn__slot *slot)
 {
     (void)gpunn__pool_free(cuda, slot->device, slot->device_bytes, cuda->copy_stream);
@@ -11793,6 +11810,8 @@ const gpunn_backend GPUNN__BACKEND_NAME = {
     gpunn__cuda_info,
     gpunn__cuda_alloc,
     gpunn__cuda_free,
+    gpunn__cuda_host_alloc,
+    gpunn__cuda_host_free,
     gpunn__cuda_upload,
     gpunn__cuda_download,
     gpunn__cuda_fill,

@@ -65,6 +65,12 @@ extern "C" void *caller_pinned(size_t bytes)
     CHECK(cudaHostAlloc(&memory, bytes, cudaHostAllocDefault));
     return memory;
 }
+extern "C" bool caller_is_pinned(const void *memory)
+{
+    cudaPointerAttributes where;
+    CHECK(cudaPointerGetAttributes(&where, memory));
+    return where.type == cudaMemoryTypeHost;
+}
 extern "C" void caller_free(void *memory)
 {
     cudaPointerAttributes where;

@@ -377,6 +377,45 @@ static void test_long_uploads(void **state)
     free(pageable), free(back), caller_free(pinned);
 }
 
+/* A loader's batches are made where uploads leave fastest, or, where that is refused, in any memory; then they arrive all the same. */
+enum { SAMPLES = 23, SAMPLE = 5 };
+static gpunn_status load_numbers(void *user, int64_t index, void *const *sample)
+{
+    if (caller_is_pinned(sample[0])) __atomic_fetch_add((int *)user, 1, __ATOMIC_SEQ_CST);
+    for (int i = 0; i < SAMPLE; i++) ((float *)sample[0])[i] = (float)(index * SAMPLE + i);
+    return GPUNN_OK;
+}
+static void test_pinned_batches(void **state)
+{
+    (void)state;
+    enum { OUT_OF_MEMORY = 2, BATCH = 4 };
+    gpunn_device *dev = open_with(NULL);
+    gpunn_model  *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_tensor *x = MADE(dev, gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, SAMPLE)));
+    float         read[BATCH * SAMPLE];
+    bool          ends = false;
+    for (long call = 0; !ends; call++) {
+        const long before = emulator_calls(), held = emulator_held();
+        int        pinned = 0;
+        emulator_fail(call, OUT_OF_MEMORY);
+        gpunn_loader *loader = MADE(dev,
+                                    gpunn_loader_create(model, .fields = {{.input = x}}, .count = SAMPLES, .batch_size = BATCH,
+                                                        .load = load_numbers, .user = &pinned, .workers = (int)(call % 2)));
+        emulator_fail(0, 0);
+        ends = call > emulator_calls() - before;
+        for (int64_t at = 0; gpunn_next(loader); at += BATCH) {
+            const int count = SAMPLES - at < BATCH ? (int)(SAMPLES - at) : (int)BATCH;
+            OK(dev, gpunn_read(x, read, (size_t)count * SAMPLE * sizeof *read));
+            for (int i = 0; i < count * SAMPLE; i++) assert_true(read[i] == (float)(at * SAMPLE + i));
+        }
+        assert_int_equal(pinned, call == 0 || ends ? SAMPLES : 0);
+        gpunn_loader_destroy(loader);
+        assert_in_range(emulator_held() - held, 0, call == 0 ? 8 : 0); /* the first uploads leave the way that they took */
+    }
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+}
+
 /* A GPU in the host's memory takes the host's pinned memory, or any, for its own: nothing is copied. */
 static void test_integrated(void **state)
 {
@@ -497,9 +536,9 @@ static void test_captured_by_program(void **state)
 int main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
-    const struct CMUnitTest tests[] = {TEST(test_streams),       TEST(test_bad_streams),        TEST(test_left_alone),
-                                       TEST(test_allocator),     TEST(test_double_buffers),     TEST(test_bad_memory),
-                                       TEST(test_device_copies), TEST(test_long_uploads),       TEST(test_integrated),
-                                       TEST(test_ranges),        TEST(test_captured_by_program)};
+    const struct CMUnitTest tests[] = {TEST(test_streams),       TEST(test_bad_streams),    TEST(test_left_alone),
+                                       TEST(test_allocator),     TEST(test_double_buffers), TEST(test_bad_memory),
+                                       TEST(test_device_copies), TEST(test_long_uploads),   TEST(test_pinned_batches),
+                                       TEST(test_integrated),    TEST(test_ranges),         TEST(test_captured_by_program)};
     return cmocka_run_group_tests_name("interop", tests, NULL, NULL);
 }
