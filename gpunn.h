@@ -2223,7 +2223,8 @@ typedef struct gpunn_field {
     const void   *samples;         /* count samples one after another, not copied; NULL with load */
     gpunn_dtype   dtype;           /* of the samples; default: the input's. U8 and BOOL widen to any input, I32 to I64 */
     float         mean[4], std[4]; /* U8 into F32: (x / 255 - mean) / std per channel (axis 1); std 0 is 1; with fewer than
-                                      4 channels the first entries; more than 4 channels use entry 0 */
+                                      4 channels the first entries; more than 4 channels use entry 0. For a GPU they travel
+                                      as bytes, and it does that */
     /* Images [GPUNN_BATCH, ..., height, width] that look different in each epoch: first moved by -crop_padding to crop_padding pixels
      * both ways, where 0 (before mean and std) comes in, as torchvision's RandomCrop of the input's size with that padding, then
      * mirrored with these probabilities. It follows from seed, epoch and the sample's index alone: not from workers or ranks, and
@@ -2649,6 +2650,14 @@ typedef struct gpunn_exchange {
 } gpunn_exchange;
 enum { GPUNN_RANKS_ID = 128 }; /* bytes by which ranks find each other */
 
+/* Images of bytes in each of whose 1 to 4 channels so many pixels lie one after another, and what becomes of these:
+ * (x / 255 - mean) / std, rounded step by step. */
+typedef struct gpunn_pixels {
+    int64_t plane;
+    int     channels;
+    float   mean[4], std[4]; /* of each channel; std not 0 */
+} gpunn_pixels;
+
 /* One whole run of a plan, for backends that execute it as one piece: steps in order and exchanges, each as soon as its values are
  * there, then the updates. */
 typedef struct gpunn_run {
@@ -2711,6 +2720,8 @@ struct gpunn_backend {
     gpunn_status (*upload)(void *context, void *device_ptr, const void *host, size_t bytes);
     gpunn_status (*download)(void *context, void *host, const void *device_ptr, size_t bytes);
     gpunn_status (*fill)(void *context, void *device_ptr, int byte, size_t bytes);
+    /* Device to device, count pixels of images one after another. */
+    gpunn_status (*normalize)(void *context, float *to, const uint8_t *from, int64_t count, const gpunn_pixels *pixels);
     gpunn_status (*synchronize)(void *context);
     /* Called once per step of a new plan, all data pointers NULL where absent and not yet valid where present (test them against
      * NULL only): checks support, sets saved_bytes (forward), workspace_bytes, cache_bytes. */
@@ -3087,6 +3098,12 @@ static void *gpunn__room_take(gpunn__room *room, size_t bytes)
 }
 
 /* Element i of I64, I32 or U8 storage. */
+/* What becomes of a pixel, as torchvision's ToTensor and Normalize make it. */
+GPUNN__SHARED float gpunn__normalized(uint8_t x, float mean, float std)
+{
+    return ((float)x / 255.0f - mean) / std;
+}
+
 GPUNN__SHARED int64_t gpunn__integer(const void *data, gpunn_dtype dtype, int64_t i)
 {
     return dtype == GPUNN_I64   ? ((const int64_t *)data)[i]
@@ -16685,7 +16702,8 @@ static void gpunn__hold(gpunn_tensor *t, const int64_t *held)
     }
 }
 
-static GPUNN__STATUS gpunn__write_input(gpunn_tensor *t, const char *caller, const void *host, size_t bytes, const int64_t *held)
+/* Memory for what an input is to hold from now on. */
+static GPUNN__STATUS gpunn__input_room(gpunn_tensor *t, const char *caller, size_t bytes, const int64_t *held)
 {
     gpunn_device *dev = t->model->dev;
     if (t->capacity < bytes && t->lent[0].data)
@@ -16702,7 +16720,15 @@ static GPUNN__STATUS gpunn__write_input(gpunn_tensor *t, const char *caller, con
         t->capacity = bytes;
     }
     gpunn__hold(t, held);
-    gpunn_status status = dev->backend->upload(dev->context, t->data, host, bytes);
+    return GPUNN_OK;
+}
+
+static GPUNN__STATUS gpunn__write_input(gpunn_tensor *t, const char *caller, const void *host, size_t bytes, const int64_t *held)
+{
+    gpunn_device *dev = t->model->dev;
+    gpunn_status  status = gpunn__input_room(t, caller, bytes, held);
+    if (status != GPUNN_OK) return status;
+    status = dev->backend->upload(dev->context, t->data, host, bytes);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
 }
 
@@ -25503,6 +25529,17 @@ GPUNN__VECTORIZED(gpunn__scale_task, (void *arg, int thread, int threads), (arg,
     }
 }
 
+static GPUNN__STATUS gpunn__cpu_normalize(void *context, float *to, const uint8_t *from, int64_t count,
+                                          const gpunn_pixels *pixels)
+{
+    (void)context;
+    for (int64_t at = 0; at < count; at += pixels->plane) {
+        const int64_t c = at / pixels->plane % pixels->channels;
+        for (int64_t i = 0; i < pixels->plane; i++) to[at + i] = gpunn__normalized(from[at + i], pixels->mean[c], pixels->std[c]);
+    }
+    return GPUNN_OK;
+}
+
 static GPUNN__STATUS gpunn__cpu_scale(void *context, float *values, int64_t count, float scale, float limit)
 {
     gpunn__span s;
@@ -25774,6 +25811,7 @@ static const gpunn_backend *gpunn__cpu_backend(void)
         gpunn__cpu_copy,
         gpunn__cpu_copy,
         gpunn__cpu_fill,
+        gpunn__cpu_normalize,
         gpunn__cpu_synchronize,
         gpunn__cpu_prepare,
         gpunn__cpu_run,
@@ -27883,15 +27921,16 @@ enum { GPUNN__MAX_WORKERS = 64 };
 
 typedef struct gpunn__loader_field {
     gpunn_tensor *input;
-    const char   *samples; /* NULL with load */
-    gpunn_dtype   from, to;
+    const char   *samples;              /* NULL with load */
+    gpunn_dtype   from, to;             /* of samples, and of a batch on its way to the device */
+    bool          widens;               /* there pixels become numbers; otherwise on their way: `to` is the input's */
     bool          direct;               /* a batch is a stretch of samples as it lies there: nothing is copied */
     int64_t       count;                /* elements of a sample */
     size_t        from_bytes, to_bytes; /* of a sample, before and after its conversion */
     size_t        rows, loaded, moved;  /* places in a batch's memory: its samples; what load and a crop make on the way there */
     bool          moves;                /* there are crops or flips */
-    int           channels;             /* that have a table of their own */
-    float         table[4][256];        /* U8 and BOOL to F32: what each byte becomes, per channel */
+    gpunn_pixels  pixels;               /* U8 to F32 ... */
+    float         table[4][256];        /* ... and BOOL to F32: what each byte becomes, per channel */
 } gpunn__loader_field;
 
 typedef struct gpunn__batch {
@@ -27963,8 +28002,8 @@ static void gpunn__convert(const gpunn__loader_field *field, const void *from, v
         memcpy(to, from, field->to_bytes);
     else if (field->to == GPUNN_F32) {
         float  *out = (float *)to;
-        int64_t plane = n / field->channels;
-        for (int c = 0; c < field->channels; c++, byte += plane, out += plane)
+        int64_t plane = field->pixels.plane;
+        for (int c = 0; c < field->pixels.channels; c++, byte += plane, out += plane)
             for (int64_t i = 0; i < plane; i++) out[i] = field->table[c][byte[i]];
     } else if (field->from == GPUNN_I32) {
         for (int64_t i = 0; i < n; i++) ((int64_t *)to)[i] = ((const int32_t *)from)[i];
@@ -28165,6 +28204,28 @@ static gpunn__batch *gpunn__batch_next(gpunn_loader *loader)
     return batch;
 }
 
+/* n samples of bytes into an input of floats. */
+static GPUNN__STATUS gpunn__write_pixels(const gpunn__loader_field *field, const uint8_t *rows, int64_t n)
+{
+    static const char caller[] = "gpunn_next";
+    gpunn_tensor     *input = field->input;
+    gpunn_device     *dev = input->model->dev;
+    const size_t      bytes = (size_t)n * field->to_bytes;
+    int64_t           held[GPUNN_MAX_RANK];
+    memcpy(held, input->dim, sizeof held);
+    held[0] = n;
+    gpunn_status status = gpunn__input_room(input, caller, bytes * sizeof(float), held);
+    if (status != GPUNN_OK) return status;
+    uint8_t *pixels = (uint8_t *)gpunn__device_alloc(dev, bytes);
+    if (pixels == NULL) return dev->error.status;
+    status = dev->backend->upload(dev->context, pixels, rows, bytes);
+    if (status == GPUNN_OK)
+        status = dev->backend->normalize(dev->context, (float *)input->data, pixels, (int64_t)bytes, &field->pixels);
+    if (status != GPUNN_OK) status = gpunn__backend_fail(dev, caller, status);
+    gpunn__device_free(dev, pixels, bytes);
+    return status;
+}
+
 GPUNN_API bool gpunn_next(gpunn_loader *loader)
 {
     if (loader == NULL) {
@@ -28182,7 +28243,8 @@ GPUNN_API bool gpunn_next(gpunn_loader *loader)
         for (int f = 0; f < loader->field_count && status == GPUNN_OK; f++) {
             const gpunn__loader_field *field = &loader->fields[f];
             const char *rows = field->direct ? field->samples + (size_t)first * field->to_bytes : batch->memory + field->rows;
-            status = gpunn_write(field->input, rows, (size_t)n * field->to_bytes);
+            status = field->widens ? gpunn__write_pixels(field, (const uint8_t *)rows, n)
+                                   : gpunn_write(field->input, rows, (size_t)n * field->to_bytes);
         }
         more = status == GPUNN_OK;
         loader->delivered = (int)n;
@@ -28235,8 +28297,8 @@ static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
                            "%s: field %d ('%s') has %s samples, its input is %s; samples are of the input's dtype, U8, BOOL, "
                            "or I32 for an I64 input",
                            function, f, name, gpunn_dtype_name(field->from), gpunn_dtype_name(field->to));
-    field->channels = input->rank > 1 && input->dim[1] <= 4 ? (int)input->dim[1] : 1;
-    bool pixels = field->from == GPUNN_U8 && field->to == GPUNN_F32;
+    const int channels = input->rank > 1 && input->dim[1] <= 4 ? (int)input->dim[1] : 1;
+    bool      pixels = field->from == GPUNN_U8 && field->to == GPUNN_F32;
     for (int c = 0; c < 4; c++) {
         float mean = given->mean[c], std = given->std[c];
         if (!pixels && (mean != 0 || std != 0))
@@ -28247,9 +28309,13 @@ static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                                "%s: field %d ('%s') has mean[%d] %g and std[%d] %g; give finite numbers, std not negative",
                                function, f, name, c, (double)mean, c, (double)std);
-        for (int x = 0; x < 256; x++) /* rounded step by step, as torchvision's ToTensor and Normalize */
-            field->table[c][x] = pixels ? ((float)x / 255.0f - mean) / (std > 0 ? std : 1.0f) : (float)(x != 0);
+        field->pixels.mean[c] = mean;
+        field->pixels.std[c] = std > 0 ? std : 1.0f;
+        for (int x = 0; x < 256; x++)
+            field->table[c][x] = pixels ? gpunn__normalized((uint8_t)x, mean, field->pixels.std[c]) : (float)(x != 0);
     }
+    field->widens = pixels && dev->info.type == GPUNN_DEVICE_CUDA; /* a CPU's loader has threads of its own for that */
+    if (field->widens) field->to = field->from;
     field->moves = given->crop_padding != 0 || given->horizontal_flip != 0 || given->vertical_flip != 0;
     if (field->moves && input->rank < 3)
         return gpunn__fail(
@@ -28271,6 +28337,8 @@ static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
         !gpunn__mul(whole, (size_t)args->count, &whole) || whole > SIZE_MAX / 2)
         return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s: %lld samples of '%s' %s are more than the address space holds", function,
                            (long long)args->count, name, gpunn__shape_text(input, text));
+    field->pixels.channels = channels;
+    field->pixels.plane = field->count / channels;
     field->from_bytes = (size_t)field->count * gpunn_dtype_size(field->from);
     field->to_bytes = (size_t)field->count * gpunn_dtype_size(field->to);
     return GPUNN_OK;

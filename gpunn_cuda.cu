@@ -11701,6 +11701,26 @@ static gpunn_status gpunn__cuda_update(void *context, const gpunn_update *update
     return gpunn__run_launch(cuda, &run);
 }
 
+/* As fast as bytes arrive, and many times over. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__normalize_kernel(float *to, const uint8_t *from, int64_t count, const gpunn_pixels pixels)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < count; i += (int64_t)gridDim.x * blockDim.x) {
+        int c = (int)(gpunn__quotient(i, pixels.plane) % pixels.channels);
+        to[i] = gpunn__normalized(from[i], pixels.mean[c], pixels.std[c]);
+    }
+}
+
+static gpunn_status gpunn__cuda_normalize(void *context, float *to, const uint8_t *from, int64_t count,
+                                          const gpunn_pixels *pixels)
+{
+    gpunn__cuda *cuda = (gpunn__cuda *)context;
+    GPUNN__ENTER(cuda);
+    return GPUNN__LAUNCH(cuda, gpunn__normalize_kernel, gpunn__blocks(cuda, count, 1), GPUNN__THREADS, to, from, count, *pixels);
+}
+
 static gpunn_status gpunn__cuda_convert(void *context, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
                                         int64_t count)
 {
@@ -11815,6 +11835,7 @@ const gpunn_backend GPUNN__BACKEND_NAME = {
     gpunn__cuda_upload,
     gpunn__cuda_download,
     gpunn__cuda_fill,
+    gpunn__cuda_normalize,
     gpunn__cuda_synchronize,
     gpunn__cuda_prepare,
     gpunn__cuda_run,
