@@ -1497,10 +1497,13 @@ GPUNN_API int gpunn_chunk(gpunn_tensor *x, int chunks, int axis, gpunn_tensor **
 GPUNN_API gpunn_tensor *gpunn_one_hot(gpunn_tensor *index, int classes);
 /* What neural fields read in place of coordinates x [..., d]; for each of them in turn,
  * frequency: sin(pi x), cos(pi x), sin(2 pi x), cos(2 pi x), sin(4 pi x), ...: [..., d * 2 * frequencies], 1 to 32 frequencies;
- * one_blob: exp(-(bins x - i - 0.5)^2 / 2), a bump over each of the bins of 0 to 1: [..., d * bins], 1 to 256 bins.
+ * one_blob: exp(-(bins x - i - 0.5)^2 / 2), a bump over each of the bins of 0 to 1: [..., d * bins], 1 to 256 bins;
+ * spherical_harmonics: of all three, a direction of length 1, the real ones of degrees below 1 to 4, with the constants and in the order
+ * of tiny-cuda-nn: [..., degree * degree].
  * F32: where a GPU keeps values in 16 bits it rounds what sin and exp are taken of, high frequencies to noise. */
 GPUNN_API gpunn_tensor *gpunn_frequency_encoding(gpunn_tensor *x, int frequencies);
 GPUNN_API gpunn_tensor *gpunn_one_blob_encoding(gpunn_tensor *x, int bins);
+GPUNN_API gpunn_tensor *gpunn_spherical_harmonics_encoding(gpunn_tensor *x, int degree);
 /* torch.gather: y[i][j][k] = x[i][index[i][j][k]][k] for axis 1 of three; index I64 or I32 of x's rank, along the other axes not
  * larger than x. An index outside x's axis: as a token of gpunn_embedding. */
 GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *index);
@@ -6570,6 +6573,7 @@ typedef struct gpunn__plain_args {
 #define GPUNN__ONE_HOT_ARGS(K, A) K(_plain, num_classes, COUNT, GPUNN__NEEDED, count, "")
 #define GPUNN__FREQUENCY_ARGS(K, A) K(_plain, num_frequencies, COUNT, GPUNN__NEEDED, count, "")
 #define GPUNN__ONE_BLOB_ARGS(K, A) K(_plain, num_bins, COUNT, GPUNN__NEEDED, count, "")
+#define GPUNN__HARMONICS_ARGS(K, A) K(_plain, degree, COUNT, GPUNN__NEEDED, count, "")
 #define GPUNN__CAST_ARGS(K, A) K(_plain, dtype, DTYPE, GPUNN__NEEDED, dtype, "")
 #define GPUNN__DIMS_ARGS(K, A) K(_plain, dims, AXES, GPUNN__EMPTY, axes, "Default: all.") A(dims, AXES, axes)
 #define GPUNN__REDUCTION_ARGS(K, A)                                                                                            \
@@ -6866,6 +6870,8 @@ typedef struct gpunn__plain_args {
       "[..., d] -> [..., d * 2 * num_frequencies]: sin and cos of pi, 2 pi, 4 pi, ... times each.")                            \
     X(OP, one_blob_encoding, NONE, 1, 0, ONE_BLOB, _plain, gpunn_one_blob_encoding(in[0], a->count),                           \
       "[..., d] -> [..., d * num_bins]: of each exp(-(num_bins x - i - 0.5)^2 / 2).")                                          \
+    X(OP, spherical_harmonics_encoding, NONE, 1, 0, HARMONICS, _plain, gpunn_spherical_harmonics_encoding(in[0], a->count),    \
+      "[..., 3] -> [..., degree * degree]: the real spherical harmonics of degrees below degree, 1 to 4.")                     \
     X(OP, cast, NONE, 1, 0, CAST, _plain, gpunn_cast(in[0], a->dtype),                                                         \
       "Between f32, i64, i32, u8 and bool; without gradient.")                                                                 \
     X(OP, sum, SUM, 1, 0, SUM, _plain, gpunn_sum(in[0], a->axes, a->keepdim), "torch.sum.")                                    \
@@ -11080,6 +11086,60 @@ GPUNN_API gpunn_tensor *gpunn_one_blob_encoding(gpunn_tensor *x, int bins)
         shift[i] = -root_half * ((float)i + 0.5f);
     }
     return gpunn__encode(x, "one_blob_encoding", bins, scale, shift, gpunn__bump);
+}
+
+/* The forms c[0] x + c[1] y + c[2] z + c[3] of which each spherical harmonic is the product. */
+enum { GPUNN__HARMONICS = 16, GPUNN__FORMS = 3 };
+static const float gpunn__harmonic[GPUNN__HARMONICS][GPUNN__FORMS][4] = {
+    {{0, 0, 0, 0.28209479f}, {0, 0, 0, 1}, {0, 0, 0, 1}},
+    {{0, -0.48860251f, 0, 0}, {0, 0, 0, 1}, {0, 0, 0, 1}},
+    {{0, 0, 0.48860251f, 0}, {0, 0, 0, 1}, {0, 0, 0, 1}},
+    {{-0.48860251f, 0, 0, 0}, {0, 0, 0, 1}, {0, 0, 0, 1}},
+    {{1.09254843f, 0, 0, 0}, {0, 1, 0, 0}, {0, 0, 0, 1}},
+    {{0, -1.09254843f, 0, 0}, {0, 0, 1, 0}, {0, 0, 0, 1}},
+    {{0, 0, 0.9461747f, -0.54627422f}, {0, 0, 1, 0.57735027f}, {0, 0, 0, 1}},
+    {{-1.09254843f, 0, 0, 0}, {0, 0, 1, 0}, {0, 0, 0, 1}},
+    {{0.54627422f, -0.54627422f, 0, 0}, {1, 1, 0, 0}, {0, 0, 0, 1}},
+    {{0, 0.59004359f, 0, 0}, {-1.73205081f, 1, 0, 0}, {1.73205081f, 1, 0, 0}},
+    {{2.89061144f, 0, 0, 0}, {0, 1, 0, 0}, {0, 0, 1, 0}},
+    {{0, 0.45704580f, 0, 0}, {0, 0, -2.23606798f, 1}, {0, 0, 2.23606798f, 1}},
+    {{0, 0, 0.37317633f, 0}, {0, 0, 2.23606798f, -1.73205081f}, {0, 0, 2.23606798f, 1.73205081f}},
+    {{0.45704580f, 0, 0, 0}, {0, 0, -2.23606798f, 1}, {0, 0, 2.23606798f, 1}},
+    {{0, 0, 1.44530572f, 0}, {1, -1, 0, 0}, {1, 1, 0, 0}},
+    {{0.59004359f, 0, 0, 0}, {-1, 1.73205081f, 0, 0}, {1, 1.73205081f, 0, 0}}};
+
+/* Form `form` of each of `count` of them. */
+static gpunn_tensor *gpunn__harmonic_form(gpunn_tensor *const *coordinate, int form, int count)
+{
+    const gpunn_shape each = {{count}};
+    gpunn_tensor     *y = NULL;
+    for (int k = 0; k < 4; k++) {
+        float factor[GPUNN__HARMONICS];
+        for (int i = 0; i < count; i++) factor[i] = gpunn__harmonic[i][form][k];
+        gpunn_tensor *t = gpunn_constant(coordinate[0]->model, each, factor);
+        if (k < 3) t = gpunn_mul(coordinate[k], t);
+        y = k ? gpunn_add(y, t) : t;
+    }
+    return y;
+}
+
+GPUNN_API gpunn_tensor *gpunn_spherical_harmonics_encoding(gpunn_tensor *x, int degree)
+{
+    static const char name[] = "spherical_harmonics_encoding";
+    gpunn__call       call;
+    char              text[128];
+    gpunn_tensor     *coordinate[3], *y = NULL;
+    if (degree < 1 || degree > 4) return gpunn__refuse_count(x, name, "degree", degree, 4);
+    if (!gpunn__begin_x(&call, name, NULL, x, true)) return NULL;
+    if (x->rank == 0 || x->dim[x->rank - 1] != 3)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x is %s, but its last axis must be x, y and z", gpunn__shape_text(x, text));
+    for (int i = 0; i < 3; i++)
+        if ((coordinate[i] = gpunn_slice(x, -1, i, i + 1, 1)) == NULL) return gpunn__made(&call, NULL);
+    for (int form = 0; form == 0 || form < degree - 1; form++) {
+        gpunn_tensor *factor = gpunn__harmonic_form(coordinate, form, degree * degree);
+        y = form ? gpunn_mul(y, factor) : factor;
+    }
+    return gpunn__made(&call, y);
 }
 
 GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *index)

@@ -20,6 +20,23 @@ BATCH = -1               # a dimension; -k is k times the batch; what else varie
 MAX_CUSTOM_INPUTS, CUSTOM_NUMBERS = 16, 8
 CLASS_DTYPES = ("i64", "i32", "u8")
 INDEX_DTYPES = ("i64", "i32")
+HARMONICS = (            # each the product of three forms c[0] x + c[1] y + c[2] z + c[3]
+    ((0, 0, 0, 0.28209479), (0, 0, 0, 1), (0, 0, 0, 1)),
+    ((0, -0.48860251, 0, 0), (0, 0, 0, 1), (0, 0, 0, 1)),
+    ((0, 0, 0.48860251, 0), (0, 0, 0, 1), (0, 0, 0, 1)),
+    ((-0.48860251, 0, 0, 0), (0, 0, 0, 1), (0, 0, 0, 1)),
+    ((1.09254843, 0, 0, 0), (0, 1, 0, 0), (0, 0, 0, 1)),
+    ((0, -1.09254843, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)),
+    ((0, 0, 0.94617470, -0.54627422), (0, 0, 1, 0.57735027), (0, 0, 0, 1)),
+    ((-1.09254843, 0, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)),
+    ((0.54627422, -0.54627422, 0, 0), (1, 1, 0, 0), (0, 0, 0, 1)),
+    ((0, 0.59004359, 0, 0), (-1.73205081, 1, 0, 0), (1.73205081, 1, 0, 0)),
+    ((2.89061144, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0)),
+    ((0, 0.45704580, 0, 0), (0, 0, -2.23606798, 1), (0, 0, 2.23606798, 1)),
+    ((0, 0, 0.37317633, 0), (0, 0, 2.23606798, -1.73205081), (0, 0, 2.23606798, 1.73205081)),
+    ((0.45704580, 0, 0, 0), (0, 0, -2.23606798, 1), (0, 0, 2.23606798, 1)),
+    ((0, 0, 1.44530572, 0), (1, -1, 0, 0), (1, 1, 0, 0)),
+    ((0.59004359, 0, 0, 0), (-1, 1.73205081, 0, 0), (1, 1.73205081, 0, 0)))
 NUMBERS = ("NUMBER", "POSITIVE", "SCALE", "SHARE", "EXTENDED")  # kinds of arguments that are floats in C
 
 
@@ -913,6 +930,21 @@ class Graph:
         root_half = f32(math.sqrt(0.5))
         return self.encode(x, [root_half * num_bins] * num_bins,
                            [-root_half * (i + 0.5) for i in range(num_bins)], ("square", "neg", "exp"))
+
+    def spherical_harmonics_encoding(self, x, degree):
+        check_count(degree, 4, "degree")
+        check_f32(x)
+        if x.shape[-1:] != (3,):
+            raise GraphError("x is %s, but its last axis must be x, y and z" % shape_text(x.shape), "inputs")
+        coordinates, y = [self.slice(x, -1, i, 1, i + 1) for i in range(3)], None
+        for form in range(max(degree - 1, 1)):
+            factor = None
+            for k in range(4):
+                t = self.constant((degree ** 2,), [forms[form][k] for forms in HARMONICS[:degree ** 2]])
+                t = self.apply("mul", (coordinates[k], t)) if k < 3 else t
+                factor = self.apply("add", (factor, t)) if factor else t
+            y = self.apply("mul", (y, factor)) if y else factor
+        return y
 
     def gather(self, x, index, dim):
         check_f32(x)

@@ -16,6 +16,19 @@ def one_blob(x, bins):
     return torch.exp(-(bins * x[..., None] - torch.arange(bins) - 0.5) ** 2 / 2).flatten(-2)
 
 
+def harmonics(v, degree):
+    """As tiny-cuda-nn has them."""
+    x, y, z = v.unbind(-1)
+    all_of = [torch.full_like(x, 0.28209479177387814),
+              -0.48860251190291987 * y, 0.48860251190291987 * z, -0.48860251190291987 * x,
+              1.0925484305920792 * x * y, -1.0925484305920792 * y * z, 0.94617469575755997 * z * z - 0.31539156525251999,
+              -1.0925484305920792 * x * z, 0.54627421529603959 * (x * x - y * y),
+              0.59004358992664352 * y * (y * y - 3 * x * x), 2.8906114426405538 * x * y * z, 0.45704579946446572 * y * (1 - 5 * z * z),
+              0.3731763325901154 * z * (5 * z * z - 3), 0.45704579946446572 * x * (1 - 5 * z * z),
+              1.4453057213202769 * z * (x * x - y * y), 0.59004358992664352 * x * (3 * y * y - x * x)]
+    return torch.stack(all_of[:degree ** 2], -1)
+
+
 def main():
     torch.manual_seed(73)
     out = {}
@@ -24,6 +37,9 @@ def main():
     add_case(out, "frequency_encoding._line", lambda x: frequency(x, 2), batch={"x": torch.rand(5)})
     for label, shape, bins in (("", (5, 3), 16), ("_one", (7, 2), 1), ("_many", (3, 1), 32), ("_points", (2, 6, 2), 5)):
         add_case(out, f"one_blob_encoding.{label}", lambda x: one_blob(x, bins), batch={"x": torch.rand(shape) * 1.2 - 0.1})
+    for label, shape, degree in (("", (7, 3), 4), ("_one", (5, 3), 1), ("_two", (2, 3, 3), 2), ("_three", (2, 1, 3, 3), 3)):
+        v = torch.nn.functional.normalize(torch.randn(shape), dim=-1)
+        add_case(out, f"spherical_harmonics_encoding.{label}", lambda x: harmonics(x, degree), batch={"x": v})
     save("encodings.safetensors", out)
 
 

@@ -838,6 +838,10 @@ static void test_orders_and_copies(void **state)
     check_shape(f, gpunn_one_blob_encoding(f->image, 3), SHAPE(B, 6, 14, 42));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "frequency_encoding: frequencies is 33; use 1 to 32", gpunn_frequency_encoding(f->rows, 33));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "one_blob_encoding: bins is 0; use 1 to 256", gpunn_one_blob_encoding(f->rows, 0));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "spherical_harmonics_encoding: degree is 5; use 1 to 4",
+            gpunn_spherical_harmonics_encoding(f->rows, 5));
+    REFUSED(f, GPUNN_ERR_SHAPE, "spherical_harmonics_encoding: x is [batch, 20], but its last axis must be x, y and z",
+            gpunn_spherical_harmonics_encoding(f->rows, 2));
     REFUSED(f, GPUNN_ERR_DTYPE, "one_blob_encoding: x is i64, but f32 is needed; convert it with gpunn_cast",
             gpunn_one_blob_encoding(f->labels, 2));
     REFUSED(f, GPUNN_ERR_SHAPE, "frequency_encoding: x is [], but 1 to 7 axes are needed", gpunn_frequency_encoding(total, 2));
