@@ -787,6 +787,31 @@ static void narrow_weights(void **state)
     gpunn_model_destroy(model);
 }
 
+/* To a CPU, which has no 16-bit weights of convolutions, and back. */
+static void narrow_weights_move(void **state)
+{
+    fixture      *f = *state;
+    gpunn_device *cpu = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = 2, .realloc_fn = hook_realloc, .user = &f->memory);
+    gpunn_tensor *words, *y;
+    float         before[2 * 2 * WORDS], after[2 * 2 * WORDS];
+    gpunn_model  *model = two_ways(f, GPUNN_PRECISION_BF16, true, 34, &words, &y);
+    write_weights(f, model);
+    run_words(f, words, y, 2, before);
+    OK(cpu, gpunn_model_to(model, cpu));
+    if (gpunn_device_get_type(f->dev) == GPUNN_DEVICE_CPU) {
+        OK(cpu, gpunn_forward(&y, 1));
+        OK(cpu, gpunn_read(y, after, sizeof after));
+        assert_memory_equal(after, before, sizeof after);
+    } else
+        FAILS(cpu, gpunn_forward(&y, 1), GPUNN_ERR_UNSUPPORTED, "conv: .inference = true keeps 'conv.weight' in bf16",
+              "conv2d cannot read on", "build all of the model");
+    OK(f->dev, gpunn_model_to(model, f->dev));
+    run_words(f, words, y, 2, after);
+    assert_memory_equal(after, before, sizeof after);
+    gpunn_model_destroy(model);
+    gpunn_device_close(cpu);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -804,6 +829,7 @@ int main(void)
         test_with_device(rounding),
         test_with_device(files_of_16_bits),
         test_with_device(narrow_weights),
+        test_with_device(narrow_weights_move),
     };
     return cmocka_run_group_tests_name("load", tests, NULL, NULL);
 }
