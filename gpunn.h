@@ -1114,6 +1114,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(ADAPTIVE_AVG_POOL3D, adaptive_avg_pool3d, 0, 0, 1, GPUNN__ADAPTIVE_POOL, resize)                   \
     X(GRID_SAMPLE, grid_sample, 3, 0, 3, 0, grid_sample)                                                 \
     X(AFFINE_GRID, affine_grid, 0, 0, 1, GPUNN__KEEPS_F32, affine_grid)                                  \
+    X(HASH_GRID, hash_grid_encoding, 3, 0, 3, GPUNN__KEEPS_F32, hash_grid)                               \
     X(INTERPOLATE, interpolate, 0, 0, 1, 0, resize)                                                      \
     X(BATCH_NORM, batch_norm, 3, 0, 7, GPUNN__LOCAL | GPUNN__SAVES, norm)                                \
     X(RNN, rnn, 4095, 1, 4093, GPUNN__RECURRENT, recurrent)                                              \
@@ -1504,6 +1505,19 @@ GPUNN_API gpunn_tensor *gpunn_one_hot(gpunn_tensor *index, int classes);
 GPUNN_API gpunn_tensor *gpunn_frequency_encoding(gpunn_tensor *x, int frequencies);
 GPUNN_API gpunn_tensor *gpunn_one_blob_encoding(gpunn_tensor *x, int bins);
 GPUNN_API gpunn_tensor *gpunn_spherical_harmonics_encoding(gpunn_tensor *x, int degree);
+typedef struct gpunn_hash_grid_args {
+    int   args_;
+    int   n_levels, n_features_per_level; /* 16, at most 32; 2, at most 8 */
+    int   log2_hashmap_size;              /* rows of a level at most, 19; 4 to 28 */
+    int   base_resolution;                /* cells along each axis of the first level, 16 ... */
+    float per_level_scale;                /* ... and so many times as many from one to the next, 2; at least 1 */
+} gpunn_hash_grid_args;
+/* Multi-resolution hash encoding (Mueller et al. 2022) of points x [..., d] in 0 to 1, d 2 or 3: in each level the rows of weight that
+ * the corners of the point's cell have, interpolated: [..., n_levels * n_features_per_level]. weight [rows, n_features_per_level]
+ * starts as U(-1e-4, 1e-4), level behind level; rows, hash and resolutions are tiny-cuda-nn's, so that its weights fit. Points outside
+ * meet rows as the hash has them. Gradients of both are the same in every run. */
+GPUNN_API gpunn_tensor *gpunn_hash_grid_encoding_(gpunn_tensor *x, const char *name, gpunn_hash_grid_args args);
+#define gpunn_hash_grid_encoding(x, ...) gpunn_hash_grid_encoding_((x), GPUNN_NAMED(gpunn_hash_grid_args, __VA_ARGS__))
 /* torch.gather: y[i][j][k] = x[i][index[i][j][k]][k] for axis 1 of three; index I64 or I32 of x's rank, along the other axes not
  * larger than x. An index outside x's axis: as a token of gpunn_embedding. */
 GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *index);
@@ -2510,6 +2524,8 @@ typedef struct gpunn_attributes {
     int      padding_mode;  /* grid_sample: gpunn_grid_padding */
     bool     align_corners; /* grid_sample, affine_grid, interpolate */
     float    ratio[3];      /* interpolate: cells of x for one of the result, one per spatial axis */
+    int      n_levels, log2_hashmap_size, base_resolution; /* hash_grid_encoding */
+    float    per_level_scale;
 } gpunn_attributes;
 
 struct gpunn_value {
@@ -2541,7 +2557,7 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
  * without), and for each direction weight_ih, weight_hh, bias_ih, bias_hh (data NULL without); EMBEDDING tokens, weight; GATHER
  * x, index; SCATTER_ADD x, index, src; CTC_LOSS log_probabilities, targets, input_lengths, target_lengths;
  * ASSIGN state, value, position (data NULL without), of which out is the state's own memory;
- * GRID_SAMPLE x, grid; AFFINE_GRID theta; CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x; GROUP the
+ * GRID_SAMPLE x, grid; AFFINE_GRID theta; HASH_GRID x, weight; CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x; GROUP the
  * operands of its program: gradients that it writes in grad_in, with accumulate, all others in in; RELAYOUT (of a backend with
  * channels_last) what it copies in in, and where to, with channels and dtype as wanted there, in grad_in, with accumulate. */
 typedef struct gpunn_step {
@@ -3101,6 +3117,116 @@ static void *gpunn__room_take(gpunn__room *room, size_t bytes)
 }
 
 /* Element i of I64, I32 or U8 storage. */
+/* ---- hash grids: levels of cells whose corners have rows of one table ----------------------------------------------------- */
+enum { GPUNN__HASH_LEVELS = 32, GPUNN__HASH_AXES = 3, GPUNN__HASH_FEATURES = 8 };
+typedef struct gpunn__hash_level {
+    float    scale;      /* of a coordinate, to cells */
+    uint32_t resolution; /* corners along an axis; 0: there are more in all than rows, so that a hash picks these */
+    uint32_t rows;
+    int64_t  first; /* row */
+} gpunn__hash_level;
+typedef struct gpunn__hash_grid {
+    int               axes, levels, features;
+    int64_t           rows;
+    gpunn__hash_level level[GPUNN__HASH_LEVELS];
+} gpunn__hash_grid;
+
+/* As tiny-cuda-nn's GridEncoding lays them out. false: a resolution does not fit 31 bits. */
+static inline bool gpunn__hash_grid_of(const gpunn_attributes *attr, int axes, int features, gpunn__hash_grid *grid)
+{
+    double cells = attr->base_resolution;
+    memset(grid, 0, sizeof *grid);
+    grid->axes = axes;
+    grid->levels = attr->n_levels;
+    grid->features = features;
+    for (int l = 0; l < grid->levels; l++, cells *= (double)attr->per_level_scale) {
+        gpunn__hash_level *level = &grid->level[l];
+        if (!(cells < 2147483000.0)) return false;
+        const uint32_t most = (uint32_t)1 << attr->log2_hashmap_size, resolution = (uint32_t)ceil(cells - 1) + 1;
+        double         corners = 1;
+        for (int i = 0; i < axes; i++) corners *= (double)resolution;
+        const double rows = ceil(corners / 8) * 8;
+        level->scale = (float)(cells - 1);
+        level->resolution = corners <= (double)most ? resolution : 0;
+        level->rows = rows < (double)most ? (uint32_t)rows : most;
+        level->first = grid->rows;
+        grid->rows += level->rows;
+    }
+    return true;
+}
+
+typedef struct gpunn__hash_place { /* of a point in a level */
+    uint32_t cell[GPUNN__HASH_AXES];
+    float    part[GPUNN__HASH_AXES]; /* of the way to the next one */
+} gpunn__hash_place;
+
+/* axes stands apart where it is a constant. */
+GPUNN__SHARED gpunn__hash_place gpunn__hash_find(int axes, const gpunn__hash_level *level, const float *x)
+{
+    gpunn__hash_place place;
+    for (int i = 0; i < axes; i++) {
+        const float at = x[i] * level->scale + 0.5f, cell = floorf(at);
+        const float low = cell > -1e9f ? cell : -1e9f; /* NaN goes low */
+        place.cell[i] = (uint32_t)(int32_t)(low < 1e9f ? low : 1e9f);
+        place.part[i] = at - cell;
+    }
+    return place;
+}
+
+/* The row of one of the cell's corners: bit i is set where it is the next one along axis i. */
+GPUNN__SHARED int64_t gpunn__hash_row(int axes, const gpunn__hash_level *level, const gpunn__hash_place *place, int corner)
+{
+    uint32_t index = 0, stride = 1;
+    for (int i = 0; i < axes; i++) {
+        const uint32_t cell = place->cell[i] + (uint32_t)(corner >> i & 1);
+        if (level->resolution)
+            index += cell * stride;
+        else
+            index ^= cell * (i == 0 ? 1 : i == 1 ? 2654435761u : 805459861u);
+        stride *= level->resolution;
+    }
+    return level->first + index % level->rows;
+}
+
+/* How much of it the point has; without axis `but`, -1: with all. */
+GPUNN__SHARED float gpunn__hash_weight(int axes, const gpunn__hash_place *place, int corner, int but)
+{
+    float weight = 1;
+    for (int i = 0; i < axes; i++)
+        if (i != but) weight *= corner >> i & 1 ? place->part[i] : 1 - place->part[i];
+    return weight;
+}
+
+/* A point's features of a level, to `out`. */
+GPUNN__SHARED void gpunn__hash_features(int axes, const gpunn__hash_level *level, const float *x, const float *table,
+                                        int features, float *out)
+{
+    const gpunn__hash_place place = gpunn__hash_find(axes, level, x);
+    float                   sum[GPUNN__HASH_FEATURES] = {0};
+    for (int corner = 0; corner < 1 << axes; corner++) {
+        const float  weight = gpunn__hash_weight(axes, &place, corner, -1);
+        const float *row = table + gpunn__hash_row(axes, level, &place, corner) * features;
+        for (int f = 0; f < GPUNN__HASH_FEATURES; f++)
+            if (f < features) sum[f] += weight * row[f];
+    }
+    for (int f = 0; f < GPUNN__HASH_FEATURES; f++)
+        if (f < features) out[f] = sum[f];
+}
+
+/* slope[i] += what the gradient dy of these features tells of coordinate i. */
+GPUNN__SHARED void gpunn__hash_slopes(int axes, const gpunn__hash_level *level, const float *x, const float *table, int features,
+                                      const float *dy, float *slope)
+{
+    const gpunn__hash_place place = gpunn__hash_find(axes, level, x);
+    for (int corner = 0; corner < 1 << axes; corner++) {
+        const float *row = table + gpunn__hash_row(axes, level, &place, corner) * features;
+        float        sum = 0;
+        for (int f = 0; f < features; f++) sum += dy[f] * row[f];
+        sum *= level->scale;
+        for (int i = 0; i < axes; i++) slope[i] += (corner >> i & 1 ? sum : -sum) * gpunn__hash_weight(axes, &place, corner, i);
+    }
+}
+
 /* What becomes of a pixel, as torchvision's ToTensor and Normalize make it. */
 GPUNN__SHARED float gpunn__normalized(uint8_t x, float mean, float std)
 {
@@ -6573,6 +6699,12 @@ typedef struct gpunn__plain_args {
 #define GPUNN__ONE_HOT_ARGS(K, A) K(_plain, num_classes, COUNT, GPUNN__NEEDED, count, "")
 #define GPUNN__FREQUENCY_ARGS(K, A) K(_plain, num_frequencies, COUNT, GPUNN__NEEDED, count, "")
 #define GPUNN__ONE_BLOB_ARGS(K, A) K(_plain, num_bins, COUNT, GPUNN__NEEDED, count, "")
+#define GPUNN__HASH_GRID_ARGS(K, A)                                                                                            \
+    K(hash_grid, n_levels, COUNT, 16, n_levels, "At most 32.") A(n_levels, INT, n_levels)                                      \
+    K(hash_grid, n_features_per_level, COUNT, 2, n_features_per_level, "At most 8.")                                           \
+    K(hash_grid, log2_hashmap_size, COUNT, 19, log2_hashmap_size, "4 to 28.") A(log2_hashmap_size, INT, log2_hashmap_size)     \
+    K(hash_grid, base_resolution, COUNT, 16, base_resolution, "") A(base_resolution, INT, base_resolution)                     \
+    K(hash_grid, per_level_scale, POSITIVE, 2, per_level_scale, "1 or more.") A(per_level_scale, FLOAT, per_level_scale)
 #define GPUNN__HARMONICS_ARGS(K, A) K(_plain, degree, COUNT, GPUNN__NEEDED, count, "")
 #define GPUNN__CAST_ARGS(K, A) K(_plain, dtype, DTYPE, GPUNN__NEEDED, dtype, "")
 #define GPUNN__DIMS_ARGS(K, A) K(_plain, dims, AXES, GPUNN__EMPTY, axes, "Default: all.") A(dims, AXES, axes)
@@ -6870,6 +7002,8 @@ typedef struct gpunn__plain_args {
       "[..., d] -> [..., d * 2 * num_frequencies]: sin and cos of pi, 2 pi, 4 pi, ... times each.")                            \
     X(OP, one_blob_encoding, NONE, 1, 0, ONE_BLOB, _plain, gpunn_one_blob_encoding(in[0], a->count),                           \
       "[..., d] -> [..., d * num_bins]: of each exp(-(num_bins x - i - 0.5)^2 / 2).")                                          \
+    X(LAYER, hash_grid_encoding, HASH_GRID, 1, 0, HASH_GRID, hash_grid, gpunn_hash_grid_encoding_(in[0], name, *a),            \
+      "[..., d] -> [..., n_levels * n_features_per_level]: features of a multi-resolution hash grid.")                         \
     X(OP, spherical_harmonics_encoding, NONE, 1, 0, HARMONICS, _plain, gpunn_spherical_harmonics_encoding(in[0], a->count),    \
       "[..., 3] -> [..., degree * degree]: the real spherical harmonics of degrees below degree, 1 to 4.")                     \
     X(OP, cast, NONE, 1, 0, CAST, _plain, gpunn_cast(in[0], a->dtype),                                                         \
@@ -8424,6 +8558,12 @@ static bool gpunn__grid_sample_rule(const gpunn__inference *i)
         return true;
     }
     return false;
+}
+
+static bool gpunn__hash_grid_rule(const gpunn__inference *i)
+{
+    i->out->dim[i->out->rank - 1] = i->attr->n_levels * i->in[1].dim[1];
+    return true;
 }
 
 static bool gpunn__affine_grid_rule(const gpunn__inference *i)
@@ -11140,6 +11280,39 @@ GPUNN_API gpunn_tensor *gpunn_spherical_harmonics_encoding(gpunn_tensor *x, int 
         y = form ? gpunn_mul(y, factor) : factor;
     }
     return gpunn__made(&call, y);
+}
+
+GPUNN_API gpunn_tensor *gpunn_hash_grid_encoding_(gpunn_tensor *x, const char *name, gpunn_hash_grid_args args)
+{
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    gpunn__hash_grid grid;
+    gpunn_init       init = {GPUNN_INIT_UNIFORM, -1e-4f, 1e-4f};
+    char             text[GPUNN__NAME_SIZE];
+    if (!gpunn__begin_layer(&call, "hash_grid_encoding", name, x) || !gpunn__settle(&call, &args)) return NULL;
+    const int axes = x->rank ? (int)(x->dim[x->rank - 1] == 2 || x->dim[x->rank - 1] == 3 ? x->dim[x->rank - 1] : 0) : 0;
+    if (axes == 0)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x is %s, but its last axis must be 2 or 3 coordinates",
+                             gpunn__shape_text(x, text));
+    attr.n_levels = args.n_levels;
+    attr.log2_hashmap_size = args.log2_hashmap_size;
+    attr.base_resolution = args.base_resolution;
+    attr.per_level_scale = args.per_level_scale;
+    if (args.n_levels > GPUNN__HASH_LEVELS || args.n_features_per_level > GPUNN__HASH_FEATURES || args.log2_hashmap_size < 4 ||
+        args.log2_hashmap_size > 28 || !(args.per_level_scale >= 1))
+        return gpunn__refuse(
+            &call, GPUNN_ERR_ARGUMENT,
+            "n_levels is %d, n_features_per_level %d, log2_hashmap_size %d and per_level_scale %g; give 1 to 32, 1 to "
+            "8, 4 to 28, and 1 or more",
+            args.n_levels, args.n_features_per_level, args.log2_hashmap_size, (double)args.per_level_scale);
+    if (!gpunn__hash_grid_of(&attr, axes, args.n_features_per_level, &grid))
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
+                             "%d levels from %d cells on, each %g times as fine as the one before, end above 2^31 cells",
+                             args.n_levels, args.base_resolution, (double)args.per_level_scale);
+    const int64_t dim[2] = {grid.rows, grid.features};
+    (void)snprintf(text, sizeof text, "%s.weight", name);
+    gpunn_tensor *operands[] = {x, gpunn__set_layer(&call, gpunn__weight(&call, GPUNN__PARAMETER, text, 2, dim, init))};
+    return operands[1] ? gpunn__node(&call, GPUNN_OP_HASH_GRID, &attr, operands, 2) : NULL;
 }
 
 GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *index)
@@ -22861,6 +23034,90 @@ static void gpunn__affine_back_task(void *arg, int thread, int threads)
     }
 }
 
+/* ---- hash_grid_encoding ----------------------------------------------------------------------------------------------- */
+typedef struct gpunn__hash_points {
+    gpunn__hash_grid grid;
+    int64_t          points;
+    const float     *x, *table, *dy;
+    float           *y, *dx, *dtable;
+    bool             add_x, add_table;
+} gpunn__hash_points;
+
+GPUNN__PRIVATE void gpunn__hash_task(void *arg, int index, int threads)
+{
+    const gpunn__hash_points *h = (const gpunn__hash_points *)arg;
+    const gpunn__hash_grid   *grid = &h->grid;
+    int64_t                   begin, end;
+    gpunn__cpu_part(h->points, 1, threads, index, &begin, &end);
+    for (int64_t p = begin; p < end; p++)
+        for (int l = 0; l < grid->levels; l++)
+            gpunn__hash_features(grid->axes, &grid->level[l], h->x + p * grid->axes, h->table, grid->features,
+                                 h->y + (p * grid->levels + l) * grid->features);
+}
+
+GPUNN__PRIVATE void gpunn__hash_slopes_task(void *arg, int index, int threads)
+{
+    const gpunn__hash_points *h = (const gpunn__hash_points *)arg;
+    const int                 axes = h->grid.axes;
+    int64_t                   begin, end;
+    gpunn__cpu_part(h->points, 1, threads, index, &begin, &end);
+    for (int64_t p = begin; p < end; p++) {
+        float slope[GPUNN__HASH_AXES] = {0};
+        for (int l = 0; l < h->grid.levels; l++)
+            gpunn__hash_slopes(axes, &h->grid.level[l], h->x + p * axes, h->table, h->grid.features,
+                               h->dy + (p * h->grid.levels + l) * h->grid.features, slope);
+        for (int i = 0; i < axes; i++) h->dx[p * axes + i] = h->add_x ? h->dx[p * axes + i] + slope[i] : slope[i];
+    }
+}
+
+/* A level's rows are one thread's, which adds point after point. */
+GPUNN__PRIVATE void gpunn__hash_back_task(void *arg, int index, int threads)
+{
+    const gpunn__hash_points *h = (const gpunn__hash_points *)arg;
+    const gpunn__hash_grid   *grid = &h->grid;
+    for (int l = index; l < grid->levels; l += threads) {
+        const gpunn__hash_level *level = &grid->level[l];
+        if (!h->add_table)
+            memset(h->dtable + level->first * grid->features, 0, (size_t)level->rows * (size_t)grid->features * sizeof(float));
+        for (int64_t p = 0; p < h->points; p++) {
+            const gpunn__hash_place place = gpunn__hash_find(grid->axes, level, h->x + p * grid->axes);
+            const float            *dy = h->dy + (p * grid->levels + l) * grid->features;
+            for (int corner = 0; corner < 1 << grid->axes; corner++) {
+                const float weight = gpunn__hash_weight(grid->axes, &place, corner, -1);
+                float      *row = h->dtable + gpunn__hash_row(grid->axes, level, &place, corner) * grid->features;
+                for (int f = 0; f < grid->features; f++) row[f] += weight * dy[f];
+            }
+        }
+    }
+}
+
+GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_hash_grid_encoding(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *x = &step->in[0], *weight = &step->in[1];
+    const int          axes = (int)x->dim[x->rank - 1];
+    gpunn__hash_points h;
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    memset(&h, 0, sizeof h);
+    (void)gpunn__hash_grid_of(step->attr, axes, (int)weight->dim[1], &h.grid);
+    h.points = x->count / axes;
+    h.x = (const float *)x->data;
+    h.table = (const float *)weight->data;
+    const int threads = gpunn__cpu_threads(cpu, h.points * h.grid.levels * h.grid.features << axes);
+    if (action == GPUNN__FORWARD) {
+        h.y = (float *)step->out.data;
+        gpunn_parallel(threads, gpunn__hash_task, &h);
+        return GPUNN_OK;
+    }
+    h.dy = (const float *)step->grad_out.data;
+    h.dx = (float *)step->grad_in[0].data;
+    h.dtable = (float *)step->grad_in[1].data;
+    h.add_x = step->accumulate[0];
+    h.add_table = step->accumulate[1];
+    if (h.dx) gpunn_parallel(threads, gpunn__hash_slopes_task, &h);
+    if (h.dtable) gpunn_parallel(threads, gpunn__hash_back_task, &h);
+    return GPUNN_OK;
+}
+
 GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_affine_grid(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value   *grid = step->backward ? &step->grad_out : &step->out;
@@ -30391,6 +30648,9 @@ static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
     case GPUNN_OP_ADAPTIVE_AVG_POOL3D:
         for (int i = 0; i < t->rank - 2; i++) sizes[i] = (int)t->dim[2 + i];
         gpunn__emit_window(w, "output_size", sizes, t->rank - 2);
+        break;
+    case GPUNN_OP_HASH_GRID:
+        if (t->inputs[1]->dim[1] != 2) gpunn__emitf(w, ", \"n_features_per_level\": %lld", (long long)t->inputs[1]->dim[1]);
         break;
     case GPUNN_OP_AFFINE_GRID:
         gpunn__emitf(w, ", \"size\": [");

@@ -25,7 +25,7 @@
  *     conv      convolutions: cuDNN's graphs, or windows laid out for products, or depthwise kernels
  *     pool      max, average and adaptive average pooling
  *     finish    what follows a product or convolution, in one pass
- *     sample    grid_sample, affine_grid, interpolate
+ *     sample    grid_sample, affine_grid, hash_grid_encoding, interpolate
  *     norm      batch_norm, layer_norm, rms_norm, group_norm
  *     softmax   softmax, log_softmax
  *     loss      cross_entropy, nll, ctc_loss
@@ -6360,19 +6360,26 @@ static gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step
  * grid_sample and affine_grid, as in gpunn.h's >>sample: a thread for each point. Points that touch the same cell add to its
  * gradient in any order, so they add integers: each term is rounded to a multiple of a power of two, so small that P terms as
  * large as the largest gradient of y just fit 63 bits, for the P points of a sample. That is 2^-38 of the largest for 192^3
- * points, finer than an F32 sum of such terms. */
-typedef struct gpunn__sampling {
-    int                 channels, size[3];      /* size: of x along x, y, z */
-    int64_t             samples, cells, points; /* cells, points: of one sample and channel */
-    gpunn_grid_mode     mode;
-    gpunn_grid_padding  padding;
-    bool                align_corners, add_x, add_grid;
-    const void         *x, *grid, *dy;
-    void               *y, *dx, *dgrid;
-    gpunn_dtype         x_dtype, grid_dtype, y_dtype;
-    unsigned long long *sums;    /* of cells */
+ * points, finer than an F32 sum of such terms. So do rows of a hash grid. */
+typedef struct gpunn__exact {
+    unsigned long long *sums;    /* [count] */
     float              *largest; /* [blocks]: what blocks found in dy; NaN wins */
     int                 blocks;
+    int64_t             count, terms, dy_count; /* terms: of one sum, at most */
+    const void         *dy;
+    gpunn_dtype         dy_dtype;
+} gpunn__exact;
+
+typedef struct gpunn__sampling {
+    int                channels, size[3];      /* size: of x along x, y, z */
+    int64_t            samples, cells, points; /* cells, points: of one sample and channel */
+    gpunn_grid_mode    mode;
+    gpunn_grid_padding padding;
+    bool               align_corners, add_x, add_grid;
+    const void        *x, *grid, *dy;
+    void              *y, *dx, *dgrid;
+    gpunn_dtype        x_dtype, grid_dtype, y_dtype;
+    gpunn__exact       exact; /* the gradient of x */
 } gpunn__sampling;
 
 typedef struct gpunn__cell_pair { /* of a point along one axis: two cells, their weights and the derivatives of these */
@@ -6504,35 +6511,72 @@ template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
     }
 }
 
-/* Clears the sums and finds the largest gradient of y. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_clear_kernel(const gpunn__sampling s)
+/* Clears the sums and finds the largest gradient. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__exact_clear_kernel(const gpunn__exact e)
 {
     GPUNN__FOLLOW();
     int64_t first = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
     float   largest = 0;
-    for (int64_t i = first; i < s.samples * s.channels * s.cells; i += step) s.sums[i] = 0;
-    for (int64_t i = first; i < s.samples * s.channels * s.points; i += step)
-        largest = gpunn__larger()(fabsf(gpunn__load(s.dy, s.y_dtype, i)), largest);
+    for (int64_t i = first; i < e.count; i += step) e.sums[i] = 0;
+    for (int64_t i = first; i < e.dy_count; i += step)
+        largest = gpunn__larger()(fabsf(gpunn__load(e.dy, e.dy_dtype, i)), largest);
     largest = gpunn__block_reduce(largest, gpunn__larger());
-    if (threadIdx.x == 0) s.largest[blockIdx.x] = largest;
+    if (threadIdx.x == 0) e.largest[blockIdx.x] = largest;
 }
 
 /* What gradients are multiplied by to become integers, a power of two; NaN: one of them is not finite. For whole blocks. */
-__device__ __forceinline__ double gpunn__sample_scale(const gpunn__sampling &s)
+__device__ __forceinline__ double gpunn__exact_scale(const gpunn__exact &e)
 {
     float largest = 0;
-    for (int i = (int)threadIdx.x; i < s.blocks; i += (int)blockDim.x) largest = gpunn__larger()(s.largest[i], largest);
+    for (int i = (int)threadIdx.x; i < e.blocks; i += (int)blockDim.x) largest = gpunn__larger()(e.largest[i], largest);
     largest = gpunn__block_reduce(largest, gpunn__larger());
     int bits = 62;
-    while (s.points >> (62 - bits) > 0) bits--; /* points < 2^(62 - bits) */
+    while (e.terms >> (62 - bits) > 0) bits--; /* terms < 2^(62 - bits) */
     return largest < INFINITY ? ldexp(1.0, bits + 126 - (int)(__float_as_uint(largest) >> 23)) : (double)NAN;
+}
+
+__device__ __forceinline__ void gpunn__exact_add(const gpunn__exact &e, int64_t i, float term, double scale)
+{
+    (void)atomicAdd(&e.sums[i], (unsigned long long)llrint((double)term * scale));
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__exact_finish_kernel(const gpunn__exact e, void *to, gpunn_dtype dtype, bool add)
+{
+    GPUNN__FOLLOW();
+    int64_t      i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    const double unit = 1 / gpunn__exact_scale(e);
+    for (; i < e.count; i += step) {
+        float sum = (float)((double)(long long)e.sums[i] * unit);
+        gpunn__store(to, dtype, i, add ? gpunn__load(to, dtype, i) + sum : sum);
+    }
+}
+
+/* Their workspace, and where they lie in it. */
+static size_t gpunn__exact_bytes(const gpunn__cuda *cuda, int64_t count)
+{
+    return (size_t)count * sizeof(unsigned long long) + (size_t)cuda->multiprocessors * 8 * sizeof(float);
+}
+
+static gpunn__exact gpunn__exact_of(const gpunn__cuda *cuda, const gpunn_step *step, int64_t count, int64_t terms)
+{
+    gpunn__exact e;
+    e.sums = (unsigned long long *)step->workspace;
+    e.largest = (float *)(void *)(e.sums + count);
+    e.blocks = cuda->multiprocessors * 8;
+    e.count = count;
+    e.terms = terms;
+    e.dy = step->grad_out.data;
+    e.dy_dtype = step->grad_out.dtype;
+    e.dy_count = step->grad_out.count;
+    return e;
 }
 
 template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_back_kernel(const gpunn__sampling s)
 {
     GPUNN__FOLLOW();
     int64_t      point = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
-    const double scale = gpunn__sample_scale(s);
+    const double scale = gpunn__exact_scale(s.exact);
     if (scale != scale) return;
     for (; point < s.samples * s.points; point += step) {
         gpunn__cell_pair place[AXES];
@@ -6546,20 +6590,9 @@ template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
                 float weight;
                 int   cell = gpunn__corner<AXES>(s, place, corner, &weight);
                 if (!gpunn__takes_corner(s, corner) || g * weight == 0) continue;
-                (void)atomicAdd(&s.sums[channel * s.cells + cell], (unsigned long long)llrint((double)(g * weight) * scale));
+                gpunn__exact_add(s.exact, channel * s.cells + cell, g * weight, scale);
             }
         }
-    }
-}
-
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__sample_finish_kernel(const gpunn__sampling s)
-{
-    GPUNN__FOLLOW();
-    int64_t      i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
-    const double unit = 1 / gpunn__sample_scale(s);
-    for (; i < s.samples * s.channels * s.cells; i += step) {
-        float sum = (float)((double)(long long)s.sums[i] * unit);
-        gpunn__store(s.dx, s.x_dtype, i, s.add_x ? gpunn__load(s.dx, s.x_dtype, i) + sum : sum);
     }
 }
 
@@ -6578,21 +6611,19 @@ template <int AXES> static gpunn_status gpunn__cuda_sample(gpunn__cuda *cuda, co
     if (action == GPUNN__FORWARD) return GPUNN__LAUNCH(cuda, (gpunn__sample_kernel<AXES>), grid, GPUNN__THREADS, *s);
     if (s->dgrid) GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__sample_slopes_kernel<AXES>), grid.x, GPUNN__THREADS, *s));
     if (s->dx == NULL) return GPUNN_OK;
-    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__sample_clear_kernel, (unsigned)s->blocks, GPUNN__THREADS, *s));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__exact_clear_kernel, (unsigned)s->exact.blocks, GPUNN__THREADS, s->exact));
     GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__sample_back_kernel<AXES>), grid, GPUNN__THREADS, *s));
-    return GPUNN__LAUNCH(cuda, gpunn__sample_finish_kernel, gpunn__blocks(cuda, s->samples * s->channels * s->cells, 4),
-                         GPUNN__THREADS, *s);
+    return GPUNN__LAUNCH(cuda, gpunn__exact_finish_kernel, gpunn__blocks(cuda, s->exact.count, 4), GPUNN__THREADS, s->exact,
+                         s->dx, s->x_dtype, s->add_x);
 }
 
 static gpunn_status gpunn__cuda_grid_sample(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *x = &step->in[0], *grid = &step->in[1], *y = step->backward ? &step->grad_out : &step->out;
-    size_t             sums_bytes = (size_t)x->count * sizeof(unsigned long long);
     gpunn__sampling    s;
     memset(&s, 0, sizeof s);
-    s.blocks = cuda->multiprocessors * 8;
     if (action == GPUNN__PREPARE) {
-        if (step->backward && step->grad_in[0].data) step->workspace_bytes = sums_bytes + (size_t)s.blocks * sizeof *s.largest;
+        if (step->backward && step->grad_in[0].data) step->workspace_bytes = gpunn__exact_bytes(cuda, x->count);
         return GPUNN_OK;
     }
     int axes = x->rank - 2;
@@ -6615,11 +6646,128 @@ static gpunn_status gpunn__cuda_grid_sample(gpunn__cuda *cuda, gpunn_step *step,
         s.dgrid = step->grad_in[1].data;
         s.add_x = step->accumulate[0];
         s.add_grid = step->accumulate[1];
-        s.sums = (unsigned long long *)step->workspace;
-        s.largest = (float *)((char *)step->workspace + sums_bytes);
+        s.exact = gpunn__exact_of(cuda, step, x->count, s.points);
     } else
         s.y = y->data;
     return axes == 3 ? gpunn__cuda_sample<3>(cuda, &s, action) : gpunn__cuda_sample<2>(cuda, &s, action);
+}
+
+/* ---- hash_grid_encoding ------------------------------------------------------------------------------------------------------ */
+typedef struct gpunn__hashing {
+    gpunn__hash_grid grid;
+    int64_t          points;
+    const void      *x;
+    void            *dx;
+    gpunn_dtype      x_dtype;
+    const float     *table, *dy;
+    float           *y;
+    bool             add_x;
+    gpunn__exact     exact; /* the gradient of the table */
+} gpunn__hashing;
+
+template <int AXES> __device__ __forceinline__ void gpunn__hash_point(const gpunn__hashing &h, int64_t point, float x[AXES])
+{
+#pragma unroll
+    for (int k = 0; k < AXES; k++) x[k] = gpunn__load(h.x, h.x_dtype, point * AXES + k);
+}
+
+/* A thread has one level of a point. */
+template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_kernel(const gpunn__hashing h)
+{
+    GPUNN__FOLLOW();
+    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    for (; i < h.points * h.grid.levels; i += step) {
+        int64_t point = gpunn__quotient(i, h.grid.levels);
+        float   x[AXES];
+        gpunn__hash_point<AXES>(h, point, x);
+        gpunn__hash_features(AXES, &h.grid.level[i - point * h.grid.levels], x, h.table, h.grid.features,
+                             h.y + i * h.grid.features);
+    }
+}
+
+/* A thread has a point. */
+template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_slopes_kernel(const gpunn__hashing h)
+{
+    GPUNN__FOLLOW();
+    int64_t point = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    for (; point < h.points; point += step) {
+        float        x[AXES], slope[AXES] = {};
+        const float *dy = h.dy + point * h.grid.levels * h.grid.features;
+        gpunn__hash_point<AXES>(h, point, x);
+        for (int l = 0; l < h.grid.levels; l++, dy += h.grid.features)
+            gpunn__hash_slopes(AXES, &h.grid.level[l], x, h.table, h.grid.features, dy, slope);
+#pragma unroll
+        for (int k = 0; k < AXES; k++) {
+            int64_t i = point * AXES + k;
+            gpunn__store(h.dx, h.x_dtype, i, h.add_x ? gpunn__load(h.dx, h.x_dtype, i) + slope[k] : slope[k]);
+        }
+    }
+}
+
+template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__hash_back_kernel(const gpunn__hashing h)
+{
+    GPUNN__FOLLOW();
+    int64_t      i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    const double scale = gpunn__exact_scale(h.exact);
+    if (scale != scale) return;
+    for (; i < h.points * h.grid.levels; i += step) {
+        int64_t                  point = gpunn__quotient(i, h.grid.levels);
+        const gpunn__hash_level *level = &h.grid.level[i - point * h.grid.levels];
+        float                    x[AXES];
+        gpunn__hash_point<AXES>(h, point, x);
+        const gpunn__hash_place place = gpunn__hash_find(AXES, level, x);
+#pragma unroll
+        for (int corner = 0; corner < 1 << AXES; corner++) {
+            float   weight = gpunn__hash_weight(AXES, &place, corner, -1);
+            int64_t row = gpunn__hash_row(AXES, level, &place, corner) * h.grid.features;
+            for (int f = 0; f < h.grid.features; f++)
+                gpunn__exact_add(h.exact, row + f, weight * h.dy[i * h.grid.features + f], scale);
+        }
+    }
+}
+
+template <int AXES> static gpunn_status gpunn__hash_back(gpunn__cuda *cuda, gpunn_step *step, const gpunn__hashing *h)
+{
+    gpunn_value *table = &step->grad_in[1];
+    unsigned     blocks = gpunn__blocks(cuda, h->points * h->grid.levels, 1);
+    if (h->dx)
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__hash_slopes_kernel<AXES>, gpunn__blocks(cuda, h->points, 1), GPUNN__THREADS, *h));
+    if (table->data == NULL) return GPUNN_OK;
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__exact_clear_kernel, (unsigned)h->exact.blocks, GPUNN__THREADS, h->exact));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__hash_back_kernel<AXES>, blocks, GPUNN__THREADS, *h));
+    return GPUNN__LAUNCH(cuda, gpunn__exact_finish_kernel, gpunn__blocks(cuda, h->exact.count, 4), GPUNN__THREADS, h->exact,
+                         table->data, table->dtype, step->accumulate[1]);
+}
+
+template <int AXES> static gpunn_status gpunn__hash_forward(gpunn__cuda *cuda, const gpunn__hashing *h)
+{
+    return GPUNN__LAUNCH(cuda, gpunn__hash_kernel<AXES>, gpunn__blocks(cuda, h->points * h->grid.levels, 1), GPUNN__THREADS, *h);
+}
+
+static gpunn_status gpunn__cuda_hash_grid_encoding(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *x = &step->in[0], *weight = &step->in[1];
+    int                axes = (int)x->dim[x->rank - 1];
+    gpunn__hashing     h;
+    memset(&h, 0, sizeof h);
+    if (action == GPUNN__PREPARE) {
+        if (step->backward && step->grad_in[1].data) step->workspace_bytes = gpunn__exact_bytes(cuda, weight->count);
+        return GPUNN_OK;
+    }
+    (void)gpunn__hash_grid_of(step->attr, axes, (int)weight->dim[1], &h.grid);
+    h.points = x->count / axes;
+    h.x = x->data;
+    h.x_dtype = x->dtype;
+    h.table = (const float *)weight->data;
+    if (action == GPUNN__FORWARD) {
+        h.y = (float *)step->out.data;
+        return axes == 3 ? gpunn__hash_forward<3>(cuda, &h) : gpunn__hash_forward<2>(cuda, &h);
+    }
+    h.dy = (const float *)step->grad_out.data;
+    h.dx = step->grad_in[0].data;
+    h.add_x = step->accumulate[0];
+    h.exact = gpunn__exact_of(cuda, step, weight->count, h.points << axes);
+    return axes == 3 ? gpunn__hash_back<3>(cuda, step, &h) : gpunn__hash_back<2>(cuda, step, &h);
 }
 
 /* ---- affine_grid: grid[n][z][y][x][k] = theta[n][k] . (x, y, z, 1) -------------------------------------------------------- *

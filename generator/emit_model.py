@@ -180,6 +180,10 @@ class _Emitter:
             given.add("num_embeddings", weight.shape[0]).add("embedding_dim", weight.shape[1])
             given.add("padding_idx", a["padding_idx"], -1)
             self.shared(given, t, weight)
+        elif t.op == "hash_grid_encoding":
+            given.add("n_levels", a["n_levels"], 16).add("n_features_per_level", weight.shape[1], 2)
+            given.add("log2_hashmap_size", a["log2_hashmap_size"], 19).add("base_resolution", a["base_resolution"], 16)
+            given.add("per_level_scale", a["per_level_scale"], 2.0)
         elif t.op in CONVOLUTIONS:
             given.add("out_channels", t.shape[1])
             padded = t.op.startswith("conv_transpose") and [

@@ -931,6 +931,27 @@ class Graph:
         return self.encode(x, [root_half * num_bins] * num_bins,
                            [-root_half * (i + 0.5) for i in range(num_bins)], ("square", "neg", "exp"))
 
+    def hash_grid_encoding(self, x, name, n_levels, n_features_per_level, log2_hashmap_size, base_resolution, per_level_scale):
+        self.new_layer(name)
+        check_f32(x)
+        if x.shape[-1:] not in ((2,), (3,)):
+            raise GraphError("x is %s, but its last axis must be 2 or 3 coordinates" % shape_text(x.shape), "inputs")
+        if n_levels > 32 or n_features_per_level > 8 or not 4 <= log2_hashmap_size <= 28 or per_level_scale < 1:
+            raise GraphError("n_levels is %d, n_features_per_level %d, log2_hashmap_size %d and per_level_scale %g; give 1 to 32, 1 to 8, "
+                             "4 to 28, and 1 or more" % (n_levels, n_features_per_level, log2_hashmap_size, per_level_scale), "n_levels")
+        rows, cells = 0, float(base_resolution)
+        for _ in range(n_levels):
+            if cells >= 2147483000:
+                raise GraphError("%d levels from %d cells on, each %g times as fine as the one before, end above 2^31 cells" % (
+                    n_levels, base_resolution, per_level_scale), "n_levels")
+            rows += min(-(-(math.ceil(cells - 1) + 1) ** x.shape[-1] // 8) * 8, 1 << log2_hashmap_size)
+            cells *= f32(per_level_scale)
+        table = self.weight(name, "weight", (rows, n_features_per_level), "uniform")
+        table.init = table.default_init = ("uniform", f32(-1e-4), f32(1e-4))
+        attrs = {"n_levels": n_levels, "log2_hashmap_size": log2_hashmap_size, "base_resolution": base_resolution,
+                 "per_level_scale": f32(per_level_scale)}
+        return self.node("hash_grid_encoding", attrs, (x, table), x.shape[:-1] + (n_levels * n_features_per_level,), layer=name)
+
     def spherical_harmonics_encoding(self, x, degree):
         check_count(degree, 4, "degree")
         check_f32(x)

@@ -209,6 +209,8 @@ class Maker:
             shape = [7, "N", 5]
         elif op == "spherical_harmonics_encoding":
             shape = self.pick((["N", 3], ["N", 4, 3]))
+        elif op == "hash_grid_encoding":
+            shape = self.pick((["N", 2], ["N", 4, 3]))
         dtype = self.pick(INTEGERS.get(op, (0, graph.CLASS_DTYPES))[1])
         self.entries = [{"op": "input", "name": "a", "shape": shape},
                         {"op": "input", "name": "b", "dtype": dtype, "shape": shape if op in ("gather", "scatter_add") else

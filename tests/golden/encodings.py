@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Makes encodings.safetensors beside it with PyTorch, from formulas. python3 tests/golden/encodings.py"""
+import itertools
 import math
 
 import torch
@@ -29,6 +30,27 @@ def harmonics(v, degree):
     return torch.stack(all_of[:degree ** 2], -1)
 
 
+def hash_grid(x, table, levels, log2_size, base, scale):
+    """As tiny-cuda-nn has it."""
+    axes, first, cells, out = x.shape[-1], 0, float(base), []
+    for _ in range(levels):
+        resolution = math.ceil(cells - 1) + 1
+        dense, rows = resolution ** axes <= 1 << log2_size, min(-(-resolution ** axes // 8) * 8, 1 << log2_size)
+        position = x * (cells - 1) + 0.5
+        cell = position.detach().floor()
+        part, y = position - cell, 0
+        for corner in itertools.product((0, 1), repeat=axes):
+            at, index, weight = cell.long() + torch.tensor(corner), 0, 1
+            for i in range(axes):
+                index = index + at[..., i] * resolution ** i if dense else index ^ (at[..., i] * (1, 2654435761, 805459861)[i])
+                weight = weight * (part[..., i] if corner[i] else 1 - part[..., i])
+            y = y + weight[..., None] * table[first + (index & 0xFFFFFFFF) % rows]
+        out.append(y)
+        first, cells = first + rows, cells * scale
+    assert first == len(table), (first, table.shape)
+    return torch.cat(out, -1)
+
+
 def main():
     torch.manual_seed(73)
     out = {}
@@ -40,6 +62,10 @@ def main():
     for label, shape, degree in (("", (7, 3), 4), ("_one", (5, 3), 1), ("_two", (2, 3, 3), 2), ("_three", (2, 1, 3, 3), 3)):
         v = torch.nn.functional.normalize(torch.randn(shape), dim=-1)
         add_case(out, f"spherical_harmonics_encoding.{label}", lambda x: harmonics(x, degree), batch={"x": v})
+    for label, shape, rows, *grid in (("", (7, 3), (320, 2), 3, 7, 4, 2.0), ("_flat", (9, 2), (112, 3), 4, 5, 3, 1.5),
+                                      ("_one", (2, 3, 3), (16, 1), 1, 4, 3, 2.0), ("_fine", (5, 2), (48, 8), 3, 4, 5, 4.0)):
+        add_case(out, f"hash_grid_encoding.{label}", lambda x, l_weight: hash_grid(x, l_weight, *grid),
+                 batch={"x": torch.rand(shape) * 1.1 - 0.05}, params={"l.weight": torch.randn(rows)})
     save("encodings.safetensors", out)
 
 

@@ -842,6 +842,19 @@ static void test_orders_and_copies(void **state)
             gpunn_spherical_harmonics_encoding(f->rows, 5));
     REFUSED(f, GPUNN_ERR_SHAPE, "spherical_harmonics_encoding: x is [batch, 20], but its last axis must be x, y and z",
             gpunn_spherical_harmonics_encoding(f->rows, 2));
+    gpunn_tensor *points = gpunn_input(f->model, "points", GPUNN_F32, SHAPE(B, 5, 3));
+    check_shape(f, gpunn_hash_grid_encoding(points, "hashed"), SHAPE(B, 5, 32));
+    check_shape(f, gpunn_find(f->model, "hashed.weight"), SHAPE(7114752, 2)); /* 16^3 + 32^3 + 64^3 + 13 x 2^19 */
+    REFUSED(f, GPUNN_ERR_SHAPE, "hash_grid_encoding 'h': x is [batch, 20], but its last axis must be 2 or 3 coordinates",
+            gpunn_hash_grid_encoding(f->rows, "h"));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "hash_grid_encoding 'h': n_levels is 33, n_features_per_level 2, log2_hashmap_size 19 and per_level_scale 2; give 1 "
+            "to 32, "
+            "1 to 8, 4 to 28, and 1 or more",
+            gpunn_hash_grid_encoding(points, "h", .n_levels = 33));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "hash_grid_encoding 'h': 32 levels from 16 cells on, each 2 times as fine as the one before, end above 2^31 cells",
+            gpunn_hash_grid_encoding(points, "h", .n_levels = 32));
     REFUSED(f, GPUNN_ERR_DTYPE, "one_blob_encoding: x is i64, but f32 is needed; convert it with gpunn_cast",
             gpunn_one_blob_encoding(f->labels, 2));
     REFUSED(f, GPUNN_ERR_SHAPE, "frequency_encoding: x is [], but 1 to 7 axes are needed", gpunn_frequency_encoding(total, 2));
