@@ -150,7 +150,8 @@
  *         gpunn_tensor *heard[] = {frames, mean};
  *         gpunn_forward(heard, 2);
  *     What holds for all sizes is checked by the builders, the rest when a run first meets them: all inputs of a run must agree.
- *     Where a network halves an image and doubles it again, .multiple tells that both ends meet. Loaders do not know such sizes.
+ *     Where a network halves an image and doubles it again, .multiple tells that both ends meet; or gpunn_interpolate goes to the
+ *     size of what it meets (examples/unet.c). Loaders do not know such sizes.
  *
  * LAYERS  Functions of tensors, so a network is what you write: a residual block is an addition, two heads are two calls, and a
  *     layer that stands in a loop gets its name from the loop.
