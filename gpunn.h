@@ -3726,6 +3726,7 @@ struct gpunn_tensor {
     const char      *made_by; /* the builder of which this is the last op, for messages; NULL: it is one op */
     gpunn_tensor    *next[2]; /* in its chain of the model's index, by gpunn__key; of a layer only the first stands there */
     bool             keep, retain_grad;
+    bool             shared;  /* by derivatives: what one has made, but not of the gradient that it hands on */
     int              part;    /* of the model that is recomputed; 0: none */
     gpunn__lent      lent[2]; /* in the place of its memory, and of its gradient's */
     gpunn_dlpack    *managed; /* what owns the first; NULL: nothing */
@@ -9028,7 +9029,8 @@ GPUNN_TERNARY_OPS(GPUNN__X)
  *     sign       = "-" sign | (number | name | name "(" argument {"," argument} ")" | "(" choice ")") ["**" sign]
  *     argument   = choice | choice ":" | "keepdim" "=" choice
  * that appends nodes as it goes. Numbers are folded; one that meets a tensor becomes an attribute where that changes no bit, and
- * a scalar constant elsewhere. Where a number decides (if, and, or), what is not taken is read but adds no node. */
+ * a scalar constant elsewhere. Where a number decides (if, and, or), what is not taken is read but adds no node. Derivatives share
+ * what they make of x and y alone, such as tanh's 1 - y * y, and square what is multiplied by itself. */
 enum { GPUNN__EXPR_LENGTH = 4096, GPUNN__EXPR_DEPTH = 64, GPUNN__EXPR_ARGS = 8, GPUNN__EXPR_NAMES = 64 };
 
 typedef struct gpunn__term {
@@ -9037,11 +9039,12 @@ typedef struct gpunn__term {
 } gpunn__term;
 
 typedef struct gpunn__formula {
-    gpunn__call call;
-    const char *text, *at;
-    int         depth, name_count;
-    int         dry;   /* above 0: add no nodes; what would be one is some tensor */
-    bool        quiet; /* record no errors */
+    gpunn__call         call;
+    const char         *text, *at;
+    int                 depth, name_count;
+    int                 dry;      /* above 0: add no nodes; what would be one is some tensor */
+    bool                quiet;    /* record no errors */
+    const gpunn_tensor *gradient; /* of a derivative, its g; else NULL */
     struct {
         const char *text;
         size_t      length;
@@ -9117,14 +9120,41 @@ static bool gpunn__expr_pretend(const gpunn__formula *f, gpunn__term *result)
     return true;
 }
 
+/* Whether what a derivative makes of an operand is the same in the next one: not of its g. */
+static bool gpunn__expr_shares(const gpunn__formula *f, const gpunn_tensor *operand)
+{
+    return f->gradient && operand != f->gradient && (operand->id < f->call.mark || operand->shared);
+}
+
+/* The node that an earlier derivative has made so; NULL: none. */
+static gpunn_tensor *gpunn__expr_find(const gpunn__formula *f, gpunn_op op, gpunn_tensor *const *operands, float attribute1,
+                                      float attribute2)
+{
+    const gpunn_model *model = f->call.model;
+    const int          arity = gpunn__op_arity(op);
+    for (int id = model->tensor_count - 1; id > operands[0]->id; id--) {
+        gpunn_tensor *t = model->tensors[id];
+        if (t->shared && t->op == op && memcmp(t->inputs, operands, (size_t)arity * sizeof *operands) == 0 &&
+            t->attr.value[0] == attribute1 && t->attr.value[1] == attribute2)
+            return t;
+    }
+    return NULL;
+}
+
 static bool gpunn__expr_apply(gpunn__formula *f, gpunn_op op, const gpunn__term *operands, float attribute1, float attribute2,
                               gpunn__term *result)
 {
     gpunn_tensor *tensors[3];
+    bool          shared = true;
     if (f->dry) return gpunn__expr_pretend(f, result);
-    for (int i = 0; i < gpunn__op_arity(op); i++)
+    for (int i = 0; i < gpunn__op_arity(op); i++) {
         if ((tensors[i] = gpunn__expr_tensor(f, &operands[i])) == NULL) return false;
+        shared = shared && gpunn__expr_shares(f, tensors[i]);
+    }
+    result->tensor = shared ? gpunn__expr_find(f, op, tensors, attribute1, attribute2) : NULL;
+    if (result->tensor) return true;
     result->tensor = gpunn__map_node(op, tensors, attribute1, attribute2);
+    if (result->tensor) result->tensor->shared = shared;
     return result->tensor != NULL;
 }
 
@@ -9171,6 +9201,7 @@ static bool gpunn__expr_binary(gpunn__formula *f, gpunn_op op, gpunn__term a, gp
     operands[1] = b;
     result->tensor = NULL;
     if (a.tensor == NULL && b.tensor == NULL && gpunn__expr_fold2(op, a.number, b.number, &result->number)) return true;
+    if (f->gradient && op == GPUNN_OP_MUL && a.tensor == b.tensor) op = GPUNN_OP_SQUARE;
     if (f->dry || (a.tensor && b.tensor)) return gpunn__expr_apply(f, op, operands, 0, 0, result);
     float number, one_over;
     if (!gpunn__expr_float(f, a.tensor ? b.number : a.number, &number)) return false;
@@ -9731,6 +9762,7 @@ static bool gpunn__expr_open(gpunn__formula *f, const char *expression)
     f->text = f->at = expression;
     f->depth = f->name_count = f->dry = 0;
     f->quiet = false;
+    f->gradient = NULL;
     return gpunn__expr_add_number(f, "pi", 3.14159265358979323846);
 }
 
@@ -9743,9 +9775,10 @@ static gpunn_tensor *gpunn__expr_value(gpunn__formula *f)
     return gpunn__made(&f->call, ok ? gpunn__expr_tensor(f, &result) : NULL);
 }
 
-/* Of the operands `args`, called names or (NULL) x y z and x0 to x7, and numbers that have names. */
+/* Of the operands `args`, called names or (NULL) x y z and x0 to x7, and numbers that have names. g: of a derivative, which calls it
+ * so; NULL: it is none. */
 static gpunn_tensor *gpunn__expr(const char *expression, const char *const *names, gpunn_tensor *const *args, int arg_count,
-                                 const char *const *number_names, const double *numbers, int number_count)
+                                 const char *const *number_names, const double *numbers, int number_count, gpunn_tensor *g)
 {
     static const char *const places[] = {"args[0]", "args[1]", "args[2]", "args[3]", "args[4]", "args[5]", "args[6]", "args[7]"};
     static const char *const numbered[] = {"x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7"};
@@ -9759,7 +9792,8 @@ static gpunn_tensor *gpunn__expr(const char *expression, const char *const *name
     if (!gpunn__given(&f.call, expression, "the expression")) return NULL;
     if (strlen(expression) > GPUNN__EXPR_LENGTH)
         return gpunn__refuse(&f.call, GPUNN_ERR_ARGUMENT, "the expression is longer than 4096 characters; split it");
-    bool ok = gpunn__expr_open(&f, expression);
+    bool ok = gpunn__expr_open(&f, expression) && (g == NULL || gpunn__expr_add_tensor(&f, "g", g));
+    f.gradient = g;
     for (int i = 0; ok && i < number_count; i++) ok = gpunn__expr_add_number(&f, number_names[i], numbers[i]);
     for (int i = 0; ok && i < arg_count; i++)
         ok = gpunn__expr_add_tensor(&f, names ? names[i] : numbered[i], args[i]) &&
@@ -9769,7 +9803,7 @@ static gpunn_tensor *gpunn__expr(const char *expression, const char *const *name
 
 GPUNN_API gpunn_tensor *gpunn_expr(const char *expression, gpunn_tensor *const *args, int arg_count)
 {
-    return gpunn__expr(expression, NULL, args, arg_count, NULL, NULL, 0);
+    return gpunn__expr(expression, NULL, args, arg_count, NULL, NULL, 0, NULL);
 }
 /* ==== >>layers ======================================================================================================== *
  * Every builder that is more than a row of the elementwise tables: layers, reductions, losses, metrics. They check what they are
@@ -10449,7 +10483,8 @@ GPUNN_API gpunn_tensor *gpunn_local_response_norm_(gpunn_tensor *x, gpunn_local_
     gpunn_tensor *squares = gpunn_reshape(gpunn_square(x), column);
     squares = gpunn_avg_pool2d_(gpunn_pad_(squares, around), window);
     gpunn_tensor *operands[] = {x, gpunn_reshape(squares, gpunn_tensor_shape(x))};
-    gpunn_tensor *y = operands[1] ? gpunn__expr("x * (k + alpha * y) ** power", NULL, operands, 2, names, numbers, 3) : NULL;
+    gpunn_tensor *y = operands[1] ? gpunn__expr("x * (k + alpha * y) ** power", NULL, operands, 2, names, numbers, 3, NULL)
+                                  : NULL;
     return gpunn__made(&call, y);
 }
 
@@ -11411,7 +11446,7 @@ GPUNN_API gpunn_tensor *gpunn_sample_(gpunn_tensor *logits, gpunn_tensor *draw, 
     const int64_t column[2] = {logits->dim[0], 1};
     in[0] = gpunn_topk(logits, kept, 1, true, &places);
     in[1] = gpunn__reshape_to(draw, 2, column);
-    gpunn_tensor *place = gpunn_cast(gpunn__expr(formula, NULL, in, 2, number_names, numbers, 2), GPUNN_I64);
+    gpunn_tensor *place = gpunn_cast(gpunn__expr(formula, NULL, in, 2, number_names, numbers, 2, NULL), GPUNN_I64);
     gpunn_tensor *taken = gpunn_gather(gpunn_cast(places, GPUNN_F32), 1, place);
     return gpunn__made(&call, gpunn_cast(gpunn__reshape_to(taken, 1, column), GPUNN_I64));
 }
@@ -12186,8 +12221,8 @@ GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *
     in[1] = in[2] ? gpunn__reshape_to(in[1], 2, column) : NULL;
     in[2] = in[1] ? gpunn__reshape_to(in[2], 2, column) : NULL;
     in[3] = in[2] ? gpunn__class_numbers(call.model, x->dim[1]) : NULL;
-    in[0] = in[3] ? gpunn__expr(each, operands, in, 4, numbers, values, 2) : NULL;
-    if (in[0] && args.weight) in[0] = gpunn__expr(weighted, operands, in, 5, NULL, NULL, 0);
+    in[0] = in[3] ? gpunn__expr(each, operands, in, 4, numbers, values, 2, NULL) : NULL;
+    if (in[0] && args.weight) in[0] = gpunn__expr(weighted, operands, in, 5, NULL, NULL, 0, NULL);
     gpunn_axes    last = {{1, GPUNN_END}};
     gpunn_tensor *loss = gpunn__reduce_loss(in[0] ? gpunn_mean(in[0], last, false) : NULL, args.reduction);
     return gpunn__made(&call, loss);
@@ -12502,8 +12537,8 @@ static gpunn_tensor *gpunn__matmul_of(gpunn_tensor *a, gpunn_tensor *b, bool tra
 static gpunn_tensor *gpunn__derive_map(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     const gpunn__op_info *info = &gpunn__op_infos[y->op];
-    const char           *names[5];
-    gpunn_tensor         *operands[5];
+    const char           *names[4];
+    gpunn_tensor         *operands[4];
     double                numbers[2];
     int                   count = 0;
     for (; count < info->arity; count++) {
@@ -12511,10 +12546,9 @@ static gpunn_tensor *gpunn__derive_map(gpunn_tensor *y, gpunn_tensor *g, int k)
         operands[count] = y->inputs[count];
     }
     names[count] = "y", operands[count++] = y;
-    names[count] = "g", operands[count++] = g;
     for (int i = 0; i < 2; i++) numbers[i] = (double)fmaxf(-FLT_MAX, fminf(FLT_MAX, y->attr.value[i])); /* clamp's infinities */
     return gpunn__sum_to(
-        gpunn__expr(info->derivative[k], names, operands, count, info->attribute, numbers, info->attribute_count),
+        gpunn__expr(info->derivative[k], names, operands, count, info->attribute, numbers, info->attribute_count, g),
         gpunn_tensor_shape(y->inputs[k]));
 }
 
@@ -12752,7 +12786,7 @@ static gpunn_tensor *gpunn__derive_norm(gpunn_tensor *y, gpunn_tensor *g, int k)
     static const char *const texts[2][2] = {
         {GPUNN__LAYER_ROWS "r * (g - mean(g, 1, keepdim=True) - " GPUNN__ALONG_H ")", GPUNN__LAYER_ROWS "g * h"},
         {GPUNN__RMS_ROWS "r * (g - " GPUNN__ALONG_H ")", GPUNN__RMS_ROWS "g * h"}};
-    static const char *const names[] = {"x", "g"}, *const numbers[] = {"eps"};
+    static const char *const names[] = {"x"}, *const numbers[] = {"eps"};
     const bool        grouped = y->op == GPUNN_OP_GROUP_NORM;
     const double      eps = (double)y->attr.eps;
     gpunn_tensor     *x = y->inputs[0], *weight = y->inputs[1], *rows[2];
@@ -12764,7 +12798,7 @@ static gpunn_tensor *gpunn__derive_norm(gpunn_tensor *y, gpunn_tensor *g, int k)
         if (grouped) rows[i] = gpunn_reshape(rows[i], GPUNN_SHAPE(x->dim[0] * y->attr.groups, gpunn__fan_in(x) / y->attr.groups));
         rows[i] = gpunn__matrix(rows[i], grouped ? 1 : y->attr.axis);
     }
-    gpunn_tensor *d = gpunn__expr(texts[y->op == GPUNN_OP_RMS_NORM][k], names, rows, 2, numbers, &eps, 1);
+    gpunn_tensor *d = gpunn__expr(texts[y->op == GPUNN_OP_RMS_NORM][k], names, rows, 1, numbers, &eps, 1, rows[1]);
     d = gpunn__reshape_as(d, x);
     return k == 0 ? d : gpunn__reshape_as(gpunn__sum_to(d, shape), weight);
 }
@@ -31288,7 +31322,7 @@ static gpunn_tensor *gpunn__make_expr(gpunn__loading *l, const gpunn__spec_entry
     if (consts && !gpunn__all_read(l, consts, "\"consts\"")) return NULL;
     gpunn__stand_at(l, at);
     return gpunn__expr(expression, items[inputs].kind == GPUNN__J_OBJECT ? names : NULL, in, count, number_names, numbers,
-                       number_count);
+                       number_count, NULL);
 }
 
 #define GPUNN__X(kind, row, op, operands, axes, keys, struct_, call, about)                            \

@@ -374,6 +374,24 @@ static void test_zeros(void **state)
     assert_ptr_equal(gpunn_grad(x, x, .grad_output = beside), beside);
 }
 
+static void count_squares(void *user, const char *line)
+{
+    *(int *)user += strncmp(line, "square ", 7) == 0;
+}
+
+/* What derivatives make of values alone they make once, apart from the program's own nodes. */
+static void test_shares(void **state)
+{
+    fixture      *f = *state;
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
+    gpunn_tensor *y = gpunn_tanh(x), *own = gpunn_square(y), *first = gpunn_grad(y, x), *again = gpunn_grad(y, x);
+    gpunn_tensor *second = gpunn_grad(first, x);
+    int           squares = 0;
+    assert_ptr_not_equal(first, again);
+    OK(f->dev, gpunn_model_summary(f->model, .outputs = {own, first, again, second}, .write = count_squares, .user = &squares));
+    assert_int_equal(squares, 2); /* own, and that of 1 - y * y */
+}
+
 static void test_misuse(void **state)
 {
     fixture      *f = *state;
@@ -433,6 +451,7 @@ int main(void)
     count += each_backend(tests + count, "spec", test_spec, NULL);
     count += each_backend(tests + count, "training", test_training, NULL);
     count += each_backend(tests + count, "zeros", test_zeros, NULL);
+    count += each_backend(tests + count, "shares", test_shares, NULL);
     count += each_backend(tests + count, "misuse", test_misuse, NULL);
     count += each_backend(tests + count, "allocations", test_allocations, NULL);
     count += missing_backends(tests + count);
