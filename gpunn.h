@@ -1843,8 +1843,8 @@ typedef struct gpunn_grad_args {
 } gpunn_grad_args;
 /* torch.autograd.grad(y, x, create_graph=True): the gradient of y by x, an input, a parameter or a value between, F32 and of x's shape.
  * Zeros where y does not depend on x. It goes through the elementwise ops, linear, matmul, einsum, convolutions and transposed ones,
- * sum, mean, max, cumsum, softmax, log_softmax, layer_norm, rms_norm, group_norm, instance_norm, reshape, expand, permute, concat,
- * slice, pad with a constant, and all that is made of these, to any order; another op between x and y is GPUNN_ERR_UNSUPPORTED, with
+ * sum, mean, max, cumsum, softmax, log_softmax, cross_entropy, nll_loss, layer_norm, rms_norm, group_norm, instance_norm, reshape,
+ * expand, permute, concat, slice, pad with a constant, gather, scatter_add, embedding, and all that is made of these, to any order; another op between x and y is GPUNN_ERR_UNSUPPORTED, with
  * its name. Each call adds nodes: make it while building, not at each step. */
 GPUNN_API gpunn_tensor *gpunn_grad_(gpunn_tensor *y, gpunn_tensor *x, gpunn_grad_args args);
 #define gpunn_grad(y, ...) gpunn_grad_((y), GPUNN_NAMED(gpunn_grad_args, __VA_ARGS__))
@@ -12776,6 +12776,63 @@ static gpunn_tensor *gpunn__derive_pad(gpunn_tensor *y, gpunn_tensor *g, int k)
     return g;
 }
 
+static gpunn_tensor *gpunn__derive_gather(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    const int     axis = y->attr.axis;
+    gpunn_tensor *x = y->inputs[k], *index = y->inputs[1];
+    gpunn_shape   shape = gpunn_tensor_shape(index);
+    shape.dim[axis] = x->dim[axis];
+    gpunn_tensor *d = gpunn_scatter_add(gpunn__filled(y->model, 0, shape), axis, index, g);
+    for (int i = 0; i < x->rank; i++)
+        if (shape.dim[i] != x->dim[i]) d = gpunn__zeros_around(d, i, 0, x->dim[i] - shape.dim[i]);
+    return d;
+}
+
+static gpunn_tensor *gpunn__derive_scatter_add(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    return k == 0 ? g : gpunn_gather(g, y->attr.axis, y->inputs[1]);
+}
+
+/* The row of padding has none. */
+static gpunn_tensor *gpunn__derive_embedding(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    gpunn_tensor *weight = y->inputs[k], *rows = gpunn__matrix(g, g->rank - 1), *tokens = y->inputs[0];
+    if (rows == NULL) return NULL;
+    tokens = gpunn_reshape(tokens, GPUNN_SHAPE(rows->dim[0]));
+    if (y->attr.ignore_index >= 0) {
+        static const char *const names[] = {"token"}, *const numbers[] = {"padding"};
+        const double  padding = (double)y->attr.ignore_index;
+        gpunn_tensor *column = gpunn_reshape(gpunn_cast(tokens, GPUNN_F32), GPUNN_SHAPE(rows->dim[0], 1));
+        rows = gpunn__expr("g * (token != padding)", names, &column, 1, numbers, &padding, 1, rows);
+    }
+    return gpunn_index_add(gpunn__filled(y->model, 0, gpunn_tensor_shape(weight)), 0, tokens, rows);
+}
+
+/* ---- losses of classes: own is 1 where a logit, [n, classes, ...], is its label's, counted 0 where that is ignored ------------ */
+static gpunn_tensor *gpunn__derive_class_loss(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    static const char *const texts[] = {"g * (p * sum(t, 1, keepdim=True) - t)", "-g * t"};
+    static const char *const names[] = {"own", "counted", "w", "p", "t"}, *const numbers[] = {"ignored", "s", "classes"};
+    gpunn_tensor *x = y->inputs[k], *labels = y->inputs[1], *operands[5];
+    const double  values[] = {(double)y->attr.ignore_index, (double)y->attr.label_smoothing, (double)x->dim[1]};
+    const float   one = 1;
+    gpunn_shape   shape = gpunn_tensor_shape(x), scalar = {{0}};
+    gpunn_axes    order = {{0, x->rank - 1}};
+    for (int i = 2; i < x->rank; i++) order.axis[i] = i - 1;
+    order.axis[x->rank] = GPUNN_END;
+    shape.dim[1] = 1;
+    operands[0] = gpunn_permute(gpunn_one_hot(labels, (int)x->dim[1]), order);
+    operands[1] = gpunn_reshape(gpunn_cast(labels, GPUNN_F32), shape);
+    operands[1] = gpunn__expr("counted != ignored", names + 1, operands + 1, 1, numbers, values, 1, NULL);
+    operands[2] = y->inputs[2] ? gpunn_reshape(y->inputs[2], gpunn__channel_shape(x)) : gpunn_constant(y->model, scalar, &one);
+    operands[3] = gpunn_softmax(x, 1);
+    operands[0] = gpunn__expr("own * counted * w", names, operands, 3, NULL, NULL, 0, NULL);
+    operands[4] = gpunn__expr("(1 - s) * own + s / classes * counted * w", names, operands, 3, numbers, values, 3, NULL);
+    if (y->attr.reduction == GPUNN_REDUCE_MEAN) g = gpunn_div(g, gpunn_sum(operands[0], GPUNN_ALL, false));
+    if (y->attr.reduction == GPUNN_REDUCE_NONE) g = gpunn_reshape(g, shape);
+    return gpunn__expr(texts[y->op == GPUNN_OP_NLL], names + 3, operands + 3, 2, NULL, NULL, 0, g);
+}
+
 /* ---- norms: h is x normalised along the rows of a matrix, r what it was multiplied by --------------------------------------- */
 #define GPUNN__LAYER_ROWS "c = x - mean(x, 1, keepdim=True); r = rsqrt(mean(c * c, 1, keepdim=True) + eps); h = c * r; "
 #define GPUNN__RMS_ROWS "r = rsqrt(mean(x * x, 1, keepdim=True) + eps); h = x * r; "
@@ -12805,28 +12862,33 @@ static gpunn_tensor *gpunn__derive_norm(gpunn_tensor *y, gpunn_tensor *g, int k)
 
 /* ---- all of them ---------------------------------------------------------------------------------------------------------- */
 /* X(op, function) */
-#define GPUNN__DERIVATIVES(X) \
-    X(LINEAR, linear)         \
-    X(MATMUL, matmul)         \
-    X(CONV1D, conv)           \
-    X(CONV2D, conv)           \
-    X(CONV3D, conv)           \
-    X(CONV_TRANSPOSE1D, conv) \
-    X(CONV_TRANSPOSE2D, conv) \
-    X(CONV_TRANSPOSE3D, conv) \
-    X(SUM, sum)               \
-    X(MAX, max)               \
-    X(CUMSUM, cumsum)         \
-    X(SOFTMAX, softmax)       \
-    X(LOG_SOFTMAX, softmax)   \
-    X(RESHAPE, reshape)       \
-    X(EXPAND, expand)         \
-    X(PERMUTE, permute)       \
-    X(CONCAT, concat)         \
-    X(SLICE, slice)           \
-    X(PAD, pad)               \
-    X(LAYER_NORM, norm)       \
-    X(RMS_NORM, norm)         \
+#define GPUNN__DERIVATIVES(X)    \
+    X(LINEAR, linear)            \
+    X(MATMUL, matmul)            \
+    X(CONV1D, conv)              \
+    X(CONV2D, conv)              \
+    X(CONV3D, conv)              \
+    X(CONV_TRANSPOSE1D, conv)    \
+    X(CONV_TRANSPOSE2D, conv)    \
+    X(CONV_TRANSPOSE3D, conv)    \
+    X(SUM, sum)                  \
+    X(MAX, max)                  \
+    X(CUMSUM, cumsum)            \
+    X(SOFTMAX, softmax)          \
+    X(LOG_SOFTMAX, softmax)      \
+    X(RESHAPE, reshape)          \
+    X(EXPAND, expand)            \
+    X(PERMUTE, permute)          \
+    X(CONCAT, concat)            \
+    X(SLICE, slice)              \
+    X(PAD, pad)                  \
+    X(GATHER, gather)            \
+    X(SCATTER_ADD, scatter_add)  \
+    X(EMBEDDING, embedding)      \
+    X(CROSS_ENTROPY, class_loss) \
+    X(NLL, class_loss)           \
+    X(LAYER_NORM, norm)          \
+    X(RMS_NORM, norm)            \
     X(GROUP_NORM, norm)
 
 /* NULL: it has none. */
