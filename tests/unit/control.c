@@ -187,6 +187,28 @@ static void test_lists(void **state)
     gpunn_optimizer_destroy(opt);
 }
 
+/* Of a loss that no parameter reaches: a sentence, and all is as it was. */
+static void test_detached_loss(void **state)
+{
+    fixture         *f = *state;
+    gpunn_device    *dev = f->dev;
+    net              n = net_make(f->model);
+    gpunn_tensor    *cut = gpunn_detach(n.loss);
+    gpunn_optimizer *opt = MADE(dev, gpunn_adam(f->model));
+    int64_t          count;
+    net_write(dev, n, 3, 1);
+    OK(dev, gpunn_train_step(opt, n.loss));
+    float *before = read_weights(dev, f->model, &count);
+    FAILS(dev, gpunn_train_step(opt, cut), GPUNN_ERR_STATE, "no gradient goes from the loss", "it depends on none of them");
+    FAILS(dev, gpunn_backward(cut), GPUNN_ERR_STATE, "no gradient goes from the loss");
+    float *after = read_weights(dev, f->model, &count);
+    assert_memory_equal(before, after, (size_t)count * sizeof *before);
+    assert_int_equal(gpunn_step_count(opt), 1);
+    OK(dev, gpunn_train_step(opt, n.loss));
+    free(before), free(after);
+    gpunn_optimizer_destroy(opt);
+}
+
 /* A checkpoint has all of them, whichever it is asked of. */
 static void test_checkpoint(void **state)
 {
@@ -968,6 +990,7 @@ int main(void)
                 {"clipped averages", test_clipped_averages},
                 {"own gradients", test_own_gradients},
                 {"lists", test_lists},
+                {"detached loss", test_detached_loss},
                 {"checkpoint", test_checkpoint},
                 {"groups", test_groups},
                 {"inspect", test_inspect},
