@@ -150,7 +150,8 @@
  *         gpunn_tensor *heard[] = {frames, mean};
  *         gpunn_forward(heard, 2);
  *     What holds for all sizes is checked by the builders, the rest when a run first meets them: all inputs of a run must agree.
- *     Where a network halves an image and doubles it again, .multiple tells that both ends meet. Loaders do not know such sizes.
+ *     Where a network halves an image and doubles it again, .multiple tells that both ends meet; or gpunn_interpolate goes to the
+ *     size of what it meets (examples/unet.c). Loaders do not know such sizes.
  *
  * LAYERS  Functions of tensors, so a network is what you write: a residual block is an addition, two heads are two calls, and a
  *     layer that stands in a loop gets its name from the loop.
@@ -465,6 +466,8 @@
  *             deep = gpunn_add(deep, gpunn_silu(gpunn_linear(gpunn_tanh(deep), name, .out_features = 50)));
  *             gpunn_recompute(first, deep);
  *         }
+ *     Or tell how many bytes there are, and blocks are chosen:
+ *         gpunn_recompute_within(loss, 256, (size_t)1 << 30);
  *     .realloc_fn gives the host's memory, .memory_limit bounds the device's, gpunn_empty_cache gives back what runs hold.
  *
  * ERRORS  The first failure on a device wins and stays readable by gpunn_error(dev) and gpunn_last_status(dev) until
@@ -965,6 +968,12 @@ GPUNN_API gpunn_tensor *gpunn_retain_grad(gpunn_tensor *t); /* as torch's: also 
  * Parts of a model may follow one another, last of one being first of the next, but not overlap (GPUNN_ERR_ARGUMENT). Specs do not
  * tell. */
 GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last);
+/* The same where you tell only how much there is: chooses parts, in the place of those that were named before, of which as little as
+ * possible is computed again, so that a training step of loss with this batch holds no more than bytes, as gpunn_model_summary counts
+ * them (optimizers' state stands beside; a gpunn_size counts as there); none where all fits. It plans some dozens of times. Best before
+ * the first run: memory that runs hold already comes back by gpunn_empty_cache alone. GPUNN_ERR_MEMORY tells the least that would do,
+ * and parts are what they were. */
+GPUNN_API gpunn_status gpunn_recompute_within(gpunn_tensor *loss, int64_t batch_size, size_t bytes);
 
 typedef struct gpunn_summary_args {
     int           args_;
@@ -1856,8 +1865,8 @@ typedef struct gpunn_grad_args {
 } gpunn_grad_args;
 /* torch.autograd.grad(y, x, create_graph=True): the gradient of y by x, an input, a parameter or a value between, F32 and of x's shape.
  * Zeros where y does not depend on x. It goes through the elementwise ops, linear, matmul, einsum, convolutions and transposed ones,
- * sum, mean, max, cumsum, softmax, log_softmax, layer_norm, rms_norm, group_norm, instance_norm, reshape, expand, permute, concat,
- * slice, pad with a constant, and all that is made of these, to any order; another op between x and y is GPUNN_ERR_UNSUPPORTED, with
+ * sum, mean, max, cumsum, softmax, log_softmax, cross_entropy, nll_loss, layer_norm, rms_norm, group_norm, instance_norm, reshape,
+ * expand, permute, concat, slice, pad with a constant, gather, scatter_add, embedding, and all that is made of these, to any order; another op between x and y is GPUNN_ERR_UNSUPPORTED, with
  * its name. Each call adds nodes: make it while building, not at each step. */
 GPUNN_API gpunn_tensor *gpunn_grad_(gpunn_tensor *y, gpunn_tensor *x, gpunn_grad_args args);
 #define gpunn_grad(y, ...) gpunn_grad_((y), GPUNN_NAMED(gpunn_grad_args, __VA_ARGS__))
@@ -3851,6 +3860,7 @@ struct gpunn_tensor {
     const char      *made_by; /* the builder of which this is the last op, for messages; NULL: it is one op */
     gpunn_tensor    *next[2]; /* in its chain of the model's index, by gpunn__key; of a layer only the first stands there */
     bool             keep, retain_grad;
+    bool             shared;  /* by derivatives: what one has made, but not of the gradient that it hands on */
     int              part;    /* of the model that is recomputed; 0: none */
     gpunn__lent      lent[2]; /* in the place of its memory, and of its gradient's */
     gpunn_dlpack    *managed; /* what owns the first; NULL: nothing */
@@ -9167,7 +9177,8 @@ GPUNN_TERNARY_OPS(GPUNN__X)
  *     sign       = "-" sign | (number | name | name "(" argument {"," argument} ")" | "(" choice ")") ["**" sign]
  *     argument   = choice | choice ":" | "keepdim" "=" choice
  * that appends nodes as it goes. Numbers are folded; one that meets a tensor becomes an attribute where that changes no bit, and
- * a scalar constant elsewhere. Where a number decides (if, and, or), what is not taken is read but adds no node. */
+ * a scalar constant elsewhere. Where a number decides (if, and, or), what is not taken is read but adds no node. Derivatives share
+ * what they make of x and y alone, such as tanh's 1 - y * y, and square what is multiplied by itself. */
 enum { GPUNN__EXPR_LENGTH = 4096, GPUNN__EXPR_DEPTH = 64, GPUNN__EXPR_ARGS = 8, GPUNN__EXPR_NAMES = 64 };
 
 typedef struct gpunn__term {
@@ -9176,11 +9187,12 @@ typedef struct gpunn__term {
 } gpunn__term;
 
 typedef struct gpunn__formula {
-    gpunn__call call;
-    const char *text, *at;
-    int         depth, name_count;
-    int         dry;   /* above 0: add no nodes; what would be one is some tensor */
-    bool        quiet; /* record no errors */
+    gpunn__call         call;
+    const char         *text, *at;
+    int                 depth, name_count;
+    int                 dry;      /* above 0: add no nodes; what would be one is some tensor */
+    bool                quiet;    /* record no errors */
+    const gpunn_tensor *gradient; /* of a derivative, its g; else NULL */
     struct {
         const char *text;
         size_t      length;
@@ -9256,14 +9268,41 @@ static bool gpunn__expr_pretend(const gpunn__formula *f, gpunn__term *result)
     return true;
 }
 
+/* Whether what a derivative makes of an operand is the same in the next one: not of its g. */
+static bool gpunn__expr_shares(const gpunn__formula *f, const gpunn_tensor *operand)
+{
+    return f->gradient && operand != f->gradient && (operand->id < f->call.mark || operand->shared);
+}
+
+/* The node that an earlier derivative has made so; NULL: none. */
+static gpunn_tensor *gpunn__expr_find(const gpunn__formula *f, gpunn_op op, gpunn_tensor *const *operands, float attribute1,
+                                      float attribute2)
+{
+    const gpunn_model *model = f->call.model;
+    const int          arity = gpunn__op_arity(op);
+    for (int id = model->tensor_count - 1; id > operands[0]->id; id--) {
+        gpunn_tensor *t = model->tensors[id];
+        if (t->shared && t->op == op && memcmp(t->inputs, operands, (size_t)arity * sizeof *operands) == 0 &&
+            t->attr.value[0] == attribute1 && t->attr.value[1] == attribute2)
+            return t;
+    }
+    return NULL;
+}
+
 static bool gpunn__expr_apply(gpunn__formula *f, gpunn_op op, const gpunn__term *operands, float attribute1, float attribute2,
                               gpunn__term *result)
 {
     gpunn_tensor *tensors[3];
+    bool          shared = true;
     if (f->dry) return gpunn__expr_pretend(f, result);
-    for (int i = 0; i < gpunn__op_arity(op); i++)
+    for (int i = 0; i < gpunn__op_arity(op); i++) {
         if ((tensors[i] = gpunn__expr_tensor(f, &operands[i])) == NULL) return false;
+        shared = shared && gpunn__expr_shares(f, tensors[i]);
+    }
+    result->tensor = shared ? gpunn__expr_find(f, op, tensors, attribute1, attribute2) : NULL;
+    if (result->tensor) return true;
     result->tensor = gpunn__map_node(op, tensors, attribute1, attribute2);
+    if (result->tensor) result->tensor->shared = shared;
     return result->tensor != NULL;
 }
 
@@ -9310,6 +9349,7 @@ static bool gpunn__expr_binary(gpunn__formula *f, gpunn_op op, gpunn__term a, gp
     operands[1] = b;
     result->tensor = NULL;
     if (a.tensor == NULL && b.tensor == NULL && gpunn__expr_fold2(op, a.number, b.number, &result->number)) return true;
+    if (f->gradient && op == GPUNN_OP_MUL && a.tensor == b.tensor) op = GPUNN_OP_SQUARE;
     if (f->dry || (a.tensor && b.tensor)) return gpunn__expr_apply(f, op, operands, 0, 0, result);
     float number, one_over;
     if (!gpunn__expr_float(f, a.tensor ? b.number : a.number, &number)) return false;
@@ -9870,6 +9910,7 @@ static bool gpunn__expr_open(gpunn__formula *f, const char *expression)
     f->text = f->at = expression;
     f->depth = f->name_count = f->dry = 0;
     f->quiet = false;
+    f->gradient = NULL;
     return gpunn__expr_add_number(f, "pi", 3.14159265358979323846);
 }
 
@@ -9882,9 +9923,10 @@ static gpunn_tensor *gpunn__expr_value(gpunn__formula *f)
     return gpunn__made(&f->call, ok ? gpunn__expr_tensor(f, &result) : NULL);
 }
 
-/* Of the operands `args`, called names or (NULL) x y z and x0 to x7, and numbers that have names. */
+/* Of the operands `args`, called names or (NULL) x y z and x0 to x7, and numbers that have names. g: of a derivative, which calls it
+ * so; NULL: it is none. */
 static gpunn_tensor *gpunn__expr(const char *expression, const char *const *names, gpunn_tensor *const *args, int arg_count,
-                                 const char *const *number_names, const double *numbers, int number_count)
+                                 const char *const *number_names, const double *numbers, int number_count, gpunn_tensor *g)
 {
     static const char *const places[] = {"args[0]", "args[1]", "args[2]", "args[3]", "args[4]", "args[5]", "args[6]", "args[7]"};
     static const char *const numbered[] = {"x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7"};
@@ -9898,7 +9940,8 @@ static gpunn_tensor *gpunn__expr(const char *expression, const char *const *name
     if (!gpunn__given(&f.call, expression, "the expression")) return NULL;
     if (strlen(expression) > GPUNN__EXPR_LENGTH)
         return gpunn__refuse(&f.call, GPUNN_ERR_ARGUMENT, "the expression is longer than 4096 characters; split it");
-    bool ok = gpunn__expr_open(&f, expression);
+    bool ok = gpunn__expr_open(&f, expression) && (g == NULL || gpunn__expr_add_tensor(&f, "g", g));
+    f.gradient = g;
     for (int i = 0; ok && i < number_count; i++) ok = gpunn__expr_add_number(&f, number_names[i], numbers[i]);
     for (int i = 0; ok && i < arg_count; i++)
         ok = gpunn__expr_add_tensor(&f, names ? names[i] : numbered[i], args[i]) &&
@@ -9908,7 +9951,7 @@ static gpunn_tensor *gpunn__expr(const char *expression, const char *const *name
 
 GPUNN_API gpunn_tensor *gpunn_expr(const char *expression, gpunn_tensor *const *args, int arg_count)
 {
-    return gpunn__expr(expression, NULL, args, arg_count, NULL, NULL, 0);
+    return gpunn__expr(expression, NULL, args, arg_count, NULL, NULL, 0, NULL);
 }
 /* ==== >>layers ======================================================================================================== *
  * Every builder that is more than a row of the elementwise tables: layers, reductions, losses, metrics. They check what they are
@@ -10588,7 +10631,8 @@ GPUNN_API gpunn_tensor *gpunn_local_response_norm_(gpunn_tensor *x, gpunn_local_
     gpunn_tensor *squares = gpunn_reshape(gpunn_square(x), column);
     squares = gpunn_avg_pool2d_(gpunn_pad_(squares, around), window);
     gpunn_tensor *operands[] = {x, gpunn_reshape(squares, gpunn_tensor_shape(x))};
-    gpunn_tensor *y = operands[1] ? gpunn__expr("x * (k + alpha * y) ** power", NULL, operands, 2, names, numbers, 3) : NULL;
+    gpunn_tensor *y = operands[1] ? gpunn__expr("x * (k + alpha * y) ** power", NULL, operands, 2, names, numbers, 3, NULL)
+                                  : NULL;
     return gpunn__made(&call, y);
 }
 
@@ -11583,7 +11627,7 @@ GPUNN_API gpunn_tensor *gpunn_sample_(gpunn_tensor *logits, gpunn_tensor *draw, 
     const int64_t column[2] = {logits->dim[0], 1};
     in[0] = gpunn_topk(logits, kept, 1, true, &places);
     in[1] = gpunn__reshape_to(draw, 2, column);
-    gpunn_tensor *place = gpunn_cast(gpunn__expr(formula, NULL, in, 2, number_names, numbers, 2), GPUNN_I64);
+    gpunn_tensor *place = gpunn_cast(gpunn__expr(formula, NULL, in, 2, number_names, numbers, 2, NULL), GPUNN_I64);
     gpunn_tensor *taken = gpunn_gather(gpunn_cast(places, GPUNN_F32), 1, place);
     return gpunn__made(&call, gpunn_cast(gpunn__reshape_to(taken, 1, column), GPUNN_I64));
 }
@@ -12358,8 +12402,8 @@ GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *
     in[1] = in[2] ? gpunn__reshape_to(in[1], 2, column) : NULL;
     in[2] = in[1] ? gpunn__reshape_to(in[2], 2, column) : NULL;
     in[3] = in[2] ? gpunn__class_numbers(call.model, x->dim[1]) : NULL;
-    in[0] = in[3] ? gpunn__expr(each, operands, in, 4, numbers, values, 2) : NULL;
-    if (in[0] && args.weight) in[0] = gpunn__expr(weighted, operands, in, 5, NULL, NULL, 0);
+    in[0] = in[3] ? gpunn__expr(each, operands, in, 4, numbers, values, 2, NULL) : NULL;
+    if (in[0] && args.weight) in[0] = gpunn__expr(weighted, operands, in, 5, NULL, NULL, 0, NULL);
     gpunn_axes    last = {{1, GPUNN_END}};
     gpunn_tensor *loss = gpunn__reduce_loss(in[0] ? gpunn_mean(in[0], last, false) : NULL, args.reduction);
     return gpunn__made(&call, loss);
@@ -12674,8 +12718,8 @@ static gpunn_tensor *gpunn__matmul_of(gpunn_tensor *a, gpunn_tensor *b, bool tra
 static gpunn_tensor *gpunn__derive_map(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     const gpunn__op_info *info = &gpunn__op_infos[y->op];
-    const char           *names[5];
-    gpunn_tensor         *operands[5];
+    const char           *names[4];
+    gpunn_tensor         *operands[4];
     double                numbers[2];
     int                   count = 0;
     for (; count < info->arity; count++) {
@@ -12683,10 +12727,9 @@ static gpunn_tensor *gpunn__derive_map(gpunn_tensor *y, gpunn_tensor *g, int k)
         operands[count] = y->inputs[count];
     }
     names[count] = "y", operands[count++] = y;
-    names[count] = "g", operands[count++] = g;
     for (int i = 0; i < 2; i++) numbers[i] = (double)fmaxf(-FLT_MAX, fminf(FLT_MAX, y->attr.value[i])); /* clamp's infinities */
     return gpunn__sum_to(
-        gpunn__expr(info->derivative[k], names, operands, count, info->attribute, numbers, info->attribute_count),
+        gpunn__expr(info->derivative[k], names, operands, count, info->attribute, numbers, info->attribute_count, g),
         gpunn_tensor_shape(y->inputs[k]));
 }
 
@@ -12914,6 +12957,63 @@ static gpunn_tensor *gpunn__derive_pad(gpunn_tensor *y, gpunn_tensor *g, int k)
     return g;
 }
 
+static gpunn_tensor *gpunn__derive_gather(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    const int     axis = y->attr.axis;
+    gpunn_tensor *x = y->inputs[k], *index = y->inputs[1];
+    gpunn_shape   shape = gpunn_tensor_shape(index);
+    shape.dim[axis] = x->dim[axis];
+    gpunn_tensor *d = gpunn_scatter_add(gpunn__filled(y->model, 0, shape), axis, index, g);
+    for (int i = 0; i < x->rank; i++)
+        if (shape.dim[i] != x->dim[i]) d = gpunn__zeros_around(d, i, 0, x->dim[i] - shape.dim[i]);
+    return d;
+}
+
+static gpunn_tensor *gpunn__derive_scatter_add(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    return k == 0 ? g : gpunn_gather(g, y->attr.axis, y->inputs[1]);
+}
+
+/* The row of padding has none. */
+static gpunn_tensor *gpunn__derive_embedding(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    gpunn_tensor *weight = y->inputs[k], *rows = gpunn__matrix(g, g->rank - 1), *tokens = y->inputs[0];
+    if (rows == NULL) return NULL;
+    tokens = gpunn_reshape(tokens, GPUNN_SHAPE(rows->dim[0]));
+    if (y->attr.ignore_index >= 0) {
+        static const char *const names[] = {"token"}, *const numbers[] = {"padding"};
+        const double  padding = (double)y->attr.ignore_index;
+        gpunn_tensor *column = gpunn_reshape(gpunn_cast(tokens, GPUNN_F32), GPUNN_SHAPE(rows->dim[0], 1));
+        rows = gpunn__expr("g * (token != padding)", names, &column, 1, numbers, &padding, 1, rows);
+    }
+    return gpunn_index_add(gpunn__filled(y->model, 0, gpunn_tensor_shape(weight)), 0, tokens, rows);
+}
+
+/* ---- losses of classes: own is 1 where a logit, [n, classes, ...], is its label's, counted 0 where that is ignored ------------ */
+static gpunn_tensor *gpunn__derive_class_loss(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    static const char *const texts[] = {"g * (p * sum(t, 1, keepdim=True) - t)", "-g * t"};
+    static const char *const names[] = {"own", "counted", "w", "p", "t"}, *const numbers[] = {"ignored", "s", "classes"};
+    gpunn_tensor *x = y->inputs[k], *labels = y->inputs[1], *operands[5];
+    const double  values[] = {(double)y->attr.ignore_index, (double)y->attr.label_smoothing, (double)x->dim[1]};
+    const float   one = 1;
+    gpunn_shape   shape = gpunn_tensor_shape(x), scalar = {{0}};
+    gpunn_axes    order = {{0, x->rank - 1}};
+    for (int i = 2; i < x->rank; i++) order.axis[i] = i - 1;
+    order.axis[x->rank] = GPUNN_END;
+    shape.dim[1] = 1;
+    operands[0] = gpunn_permute(gpunn_one_hot(labels, (int)x->dim[1]), order);
+    operands[1] = gpunn_reshape(gpunn_cast(labels, GPUNN_F32), shape);
+    operands[1] = gpunn__expr("counted != ignored", names + 1, operands + 1, 1, numbers, values, 1, NULL);
+    operands[2] = y->inputs[2] ? gpunn_reshape(y->inputs[2], gpunn__channel_shape(x)) : gpunn_constant(y->model, scalar, &one);
+    operands[3] = gpunn_softmax(x, 1);
+    operands[0] = gpunn__expr("own * counted * w", names, operands, 3, NULL, NULL, 0, NULL);
+    operands[4] = gpunn__expr("(1 - s) * own + s / classes * counted * w", names, operands, 3, numbers, values, 3, NULL);
+    if (y->attr.reduction == GPUNN_REDUCE_MEAN) g = gpunn_div(g, gpunn_sum(operands[0], GPUNN_ALL, false));
+    if (y->attr.reduction == GPUNN_REDUCE_NONE) g = gpunn_reshape(g, shape);
+    return gpunn__expr(texts[y->op == GPUNN_OP_NLL], names + 3, operands + 3, 2, NULL, NULL, 0, g);
+}
+
 /* ---- norms: h is x normalised along the rows of a matrix, r what it was multiplied by --------------------------------------- */
 #define GPUNN__LAYER_ROWS "c = x - mean(x, 1, keepdim=True); r = rsqrt(mean(c * c, 1, keepdim=True) + eps); h = c * r; "
 #define GPUNN__RMS_ROWS "r = rsqrt(mean(x * x, 1, keepdim=True) + eps); h = x * r; "
@@ -12924,7 +13024,7 @@ static gpunn_tensor *gpunn__derive_norm(gpunn_tensor *y, gpunn_tensor *g, int k)
     static const char *const texts[2][2] = {
         {GPUNN__LAYER_ROWS "r * (g - mean(g, 1, keepdim=True) - " GPUNN__ALONG_H ")", GPUNN__LAYER_ROWS "g * h"},
         {GPUNN__RMS_ROWS "r * (g - " GPUNN__ALONG_H ")", GPUNN__RMS_ROWS "g * h"}};
-    static const char *const names[] = {"x", "g"}, *const numbers[] = {"eps"};
+    static const char *const names[] = {"x"}, *const numbers[] = {"eps"};
     const bool        grouped = y->op == GPUNN_OP_GROUP_NORM;
     const double      eps = (double)y->attr.eps;
     gpunn_tensor     *x = y->inputs[0], *weight = y->inputs[1], *rows[2];
@@ -12936,35 +13036,40 @@ static gpunn_tensor *gpunn__derive_norm(gpunn_tensor *y, gpunn_tensor *g, int k)
         if (grouped) rows[i] = gpunn_reshape(rows[i], GPUNN_SHAPE(x->dim[0] * y->attr.groups, gpunn__fan_in(x) / y->attr.groups));
         rows[i] = gpunn__matrix(rows[i], grouped ? 1 : y->attr.axis);
     }
-    gpunn_tensor *d = gpunn__expr(texts[y->op == GPUNN_OP_RMS_NORM][k], names, rows, 2, numbers, &eps, 1);
+    gpunn_tensor *d = gpunn__expr(texts[y->op == GPUNN_OP_RMS_NORM][k], names, rows, 1, numbers, &eps, 1, rows[1]);
     d = gpunn__reshape_as(d, x);
     return k == 0 ? d : gpunn__reshape_as(gpunn__sum_to(d, shape), weight);
 }
 
 /* ---- all of them ---------------------------------------------------------------------------------------------------------- */
 /* X(op, function) */
-#define GPUNN__DERIVATIVES(X) \
-    X(LINEAR, linear)         \
-    X(MATMUL, matmul)         \
-    X(CONV1D, conv)           \
-    X(CONV2D, conv)           \
-    X(CONV3D, conv)           \
-    X(CONV_TRANSPOSE1D, conv) \
-    X(CONV_TRANSPOSE2D, conv) \
-    X(CONV_TRANSPOSE3D, conv) \
-    X(SUM, sum)               \
-    X(MAX, max)               \
-    X(CUMSUM, cumsum)         \
-    X(SOFTMAX, softmax)       \
-    X(LOG_SOFTMAX, softmax)   \
-    X(RESHAPE, reshape)       \
-    X(EXPAND, expand)         \
-    X(PERMUTE, permute)       \
-    X(CONCAT, concat)         \
-    X(SLICE, slice)           \
-    X(PAD, pad)               \
-    X(LAYER_NORM, norm)       \
-    X(RMS_NORM, norm)         \
+#define GPUNN__DERIVATIVES(X)    \
+    X(LINEAR, linear)            \
+    X(MATMUL, matmul)            \
+    X(CONV1D, conv)              \
+    X(CONV2D, conv)              \
+    X(CONV3D, conv)              \
+    X(CONV_TRANSPOSE1D, conv)    \
+    X(CONV_TRANSPOSE2D, conv)    \
+    X(CONV_TRANSPOSE3D, conv)    \
+    X(SUM, sum)                  \
+    X(MAX, max)                  \
+    X(CUMSUM, cumsum)            \
+    X(SOFTMAX, softmax)          \
+    X(LOG_SOFTMAX, softmax)      \
+    X(RESHAPE, reshape)          \
+    X(EXPAND, expand)            \
+    X(PERMUTE, permute)          \
+    X(CONCAT, concat)            \
+    X(SLICE, slice)              \
+    X(PAD, pad)                  \
+    X(GATHER, gather)            \
+    X(SCATTER_ADD, scatter_add)  \
+    X(EMBEDDING, embedding)      \
+    X(CROSS_ENTROPY, class_loss) \
+    X(NLL, class_loss)           \
+    X(LAYER_NORM, norm)          \
+    X(RMS_NORM, norm)            \
     X(GROUP_NORM, norm)
 
 /* NULL: it has none. */
@@ -17499,32 +17604,56 @@ static void gpunn__summary_rows(const gpunn_model *model, const gpunn__plan *pla
     gpunn__text_line(out, "parameters %lld, of which %lld train\n", (long long)total, (long long)trainable);
 }
 
+/* Bytes of the device that a run of a plan holds. */
+typedef struct gpunn__footprint {
+    size_t weights, gradients, inputs, arena, cache, together;
+} gpunn__footprint;
+
+/* least_arena: what there is already. */
+static gpunn__footprint gpunn__footprint_of(gpunn_model *model, const gpunn__plan *plan, bool gradients, size_t least_arena)
+{
+    gpunn__footprint    f;
+    const gpunn__layout layout = gpunn__lay_out(model, false);
+    memset(&f, 0, sizeof f);
+    f.weights = (size_t)layout.weight_count * sizeof(float) + (plan->half ? (size_t)layout.wide_count * 2 : 0);
+    f.gradients = (size_t)(gradients ? layout.gradient_count : model->gradient_capacity) * sizeof(float);
+    f.arena = plan->arena_bytes > least_arena ? plan->arena_bytes : least_arena;
+    f.cache = plan->cache_bytes;
+    for (int i = 0; i < plan->input_count; i++) {
+        const gpunn_tensor *t = model->tensors[plan->inputs[i]];
+        size_t              bytes = (size_t)gpunn__count(t, plan->batch) * gpunn_dtype_size(t->dtype);
+        f.inputs += t->lent[0].data ? 0 : bytes > t->capacity ? bytes : t->capacity;
+    }
+    f.together = f.weights + f.gradients + f.inputs + f.arena + f.cache;
+    return f;
+}
+
 /* Of one plan, at the sizes of the model. */
 static GPUNN__STATUS gpunn__summarize(gpunn_model *model, const gpunn__request *request, int64_t batch,
                                       const gpunn_summary_args *args)
 {
     gpunn__plan *plan = gpunn__plan_make(model, request, batch);
     if (plan == NULL) return model->dev->error.status;
-    const gpunn__layout layout = gpunn__lay_out(model, false);
-    size_t              weights = (size_t)layout.weight_count * sizeof(float) + (plan->half ? (size_t)layout.wide_count * 2 : 0);
-    size_t              inputs = 0, arena = plan->arena_bytes, cache = plan->cache_bytes;
-    size_t              gradients = args->loss ? (size_t)layout.gradient_count * sizeof(float)
-                                               : (size_t)model->gradient_capacity * sizeof(float);
-    for (int i = 0; i < plan->input_count; i++) {
-        const gpunn_tensor *t = model->tensors[plan->inputs[i]];
-        size_t              bytes = (size_t)gpunn__count(t, batch) * gpunn_dtype_size(t->dtype);
-        inputs += t->lent[0].data ? 0 : bytes > t->capacity ? bytes : t->capacity;
-    }
-    if (arena < model->arena_bytes) arena = model->arena_bytes;
-    gpunn__text out;
+    const gpunn__footprint f = gpunn__footprint_of(model, plan, args->loss != NULL, model->arena_bytes);
+    gpunn__text            out;
     out.write = args->write;
     out.user = args->user;
     gpunn__summary_rows(model, plan, &out);
     gpunn__text_line(&out, "bytes at batch %lld: weights %zu, gradients %zu, inputs %zu, arena %zu, cache %zu, together %zu\n",
-                     (long long)batch, weights, gradients, inputs, arena, cache, weights + gradients + inputs + arena + cache);
-    if (args->bytes) *args->bytes = weights + gradients + inputs + arena + cache;
+                     (long long)batch, f.weights, f.gradients, f.inputs, f.arena, f.cache, f.together);
+    if (args->bytes) *args->bytes = f.together;
     gpunn__plan_free(model->dev, plan);
     return GPUNN_OK;
+}
+
+/* The largest sizes, for what is told before a run; gpunn__take_found gives them back. */
+static void gpunn__take_largest(gpunn_model *model)
+{
+    for (int i = 0; i < model->size_count; i++) {
+        gpunn__size *size = &model->sizes[i];
+        size->found = size->value;
+        if (size->max) size->value = size->max / size->multiple;
+    }
 }
 
 GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_args args)
@@ -17553,13 +17682,162 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
         if (outputs[i]->model != model)
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_model_summary: output %d belongs to another model", i);
     gpunn__request request = gpunn__ask(outputs, count, args.loss ? GPUNN__TRAIN : GPUNN__EVALUATE);
-    for (int i = 0; i < model->size_count; i++) {
-        gpunn__size *size = &model->sizes[i];
-        size->found = size->value;
-        if (size->max) size->value = size->max / size->multiple;
-    }
+    gpunn__take_largest(model);
     gpunn_status status = gpunn__summarize(model, &request, batch, &args);
     gpunn__take_found(model);
+    return status;
+}
+
+/* ---- recomputing within a budget --------------------------------------------------------------------------------------- *
+ * The values of a loss, in their order, are cut into stretches of about equal bytes, where little crosses the cut; what crosses is
+ * held. The first so many stretches are parts (>>autodiff): their values wait longest for the backward pass. */
+typedef struct gpunn__stretches {
+    gpunn_model *model;
+    size_t      *bytes;         /* of each tensor's value; 0: it is none, or has its operand's memory */
+    size_t      *crossing;      /* behind each tensor: of the values before that are read later */
+    int         *last;          /* the last that reads it; of the loss itself; 0: the loss is not made of it */
+    int         *part;          /* as it was before */
+    size_t       whole;         /* sum of bytes */
+    size_t       budget, least; /* least: that any choice has needed */
+    int64_t      batch;
+} gpunn__stretches;
+
+enum { GPUNN__STRETCHES = 64 };
+
+static size_t gpunn__stretches_tables(gpunn__stretches *s, char *base)
+{
+    gpunn__room  room = {base, 0};
+    const size_t n = (size_t)s->model->tensor_count;
+    s->bytes = (size_t *)gpunn__room_take(&room, n * sizeof *s->bytes);
+    s->crossing = (size_t *)gpunn__room_take(&room, n * sizeof *s->crossing);
+    s->last = (int *)gpunn__room_take(&room, n * sizeof *s->last);
+    s->part = (int *)gpunn__room_take(&room, n * sizeof *s->part);
+    return room.bytes;
+}
+
+/* Fills the tables. */
+static void gpunn__stretches_measure(gpunn__stretches *s, const gpunn_tensor *loss)
+{
+    const gpunn_model *model = s->model;
+    for (int id = 0; id < model->tensor_count; id++) s->part[id] = model->tensors[id]->part;
+    s->last[loss->id] = loss->id;
+    for (int id = loss->id; id >= 0; id--) {
+        const gpunn_tensor *t = model->tensors[id];
+        if (s->last[id] == 0 || t->kind != GPUNN__VALUE) continue;
+        for (int i = 0; i < t->input_count; i++) {
+            const int reader = t->op == GPUNN_OP_RESHAPE ? s->last[id] : id;
+            if (t->inputs[i] && s->last[t->inputs[i]->id] < reader) s->last[t->inputs[i]->id] = reader;
+        }
+        if (t->op != GPUNN_OP_RESHAPE) s->bytes[id] = (size_t)gpunn__count(t, s->batch) * gpunn_dtype_size(t->dtype);
+    }
+    for (int id = 0; id < loss->id; id++) { /* sums of differences, which wrap around */
+        s->whole += s->bytes[id];
+        s->crossing[id] += s->bytes[id];
+        s->crossing[s->last[id]] -= s->bytes[id];
+        s->crossing[id + 1] += s->crossing[id];
+    }
+}
+
+/* Cuts count stretches: each cut where least crosses, not farther from its place than a quarter of a stretch. */
+static void gpunn__stretches_cut(const gpunn__stretches *s, int count, int cut[GPUNN__STRETCHES])
+{
+    double before = 0;
+    for (int k = 0; k < count; k++) cut[k] = -1;
+    for (int id = 0; id < s->model->tensor_count; id++) {
+        if (s->bytes[id] == 0) continue;
+        before += (double)s->bytes[id];
+        const double place = before * count / (double)s->whole;
+        const int    k = (int)(place + 0.5);
+        if (k > 0 && k < count && fabs(place - k) <= 0.25 && (cut[k] < 0 || s->crossing[id] < s->crossing[cut[k]])) cut[k] = id;
+    }
+}
+
+/* Makes the first `again` of count stretches parts, and no other. */
+static void gpunn__stretches_mark(const gpunn__stretches *s, int count, int again)
+{
+    gpunn_model *model = s->model;
+    int          cut[GPUNN__STRETCHES], stretch = 1;
+    gpunn__stretches_cut(s, count, cut);
+    model->parts = again;
+    for (int id = 0; id < model->tensor_count; id++) {
+        int end = -1; /* of this stretch */
+        for (int k = stretch; k < count && end < 0; k++) end = cut[k];
+        model->tensors[id]->part = s->bytes[id] && stretch <= again && s->last[id] <= end ? stretch : 0;
+        while (stretch < count && cut[stretch] <= id) stretch++;
+    }
+}
+
+/* Whether a step fits with these parts; false, too, after an error, which *status tells. */
+static bool gpunn__stretches_fit(gpunn__stretches *s, const gpunn__request *request, int count, int again, gpunn_status *status)
+{
+    gpunn__stretches_mark(s, count, again);
+    gpunn__plan *plan = gpunn__plan_make(s->model, request, s->batch);
+    if (plan == NULL) {
+        *status = s->model->dev->error.status;
+        return false;
+    }
+    const size_t needed = gpunn__footprint_of(s->model, plan, true, 0).together;
+    gpunn__plan_free(s->model->dev, plan);
+    if (needed < s->least) s->least = needed;
+    return needed <= s->budget;
+}
+
+/* Tries more and more stretches, and of each number the fewest that are computed again. */
+static GPUNN__STATUS gpunn__stretches_choose(gpunn__stretches *s, const gpunn__request *request)
+{
+    gpunn_status status = GPUNN_OK;
+    int          best_count = 1, best = 0;
+    bool         found = gpunn__stretches_fit(s, request, 1, 0, &status);
+    const bool   all = found;
+    for (int count = 2; count <= GPUNN__STRETCHES && !all && status == GPUNN_OK; count += (count + 1) / 2) {
+        int few = 1,
+            many = found ? (best * count - 1) / best_count : count - 1; /* less than the best share, or all but the last */
+        if (many < few || !gpunn__stretches_fit(s, request, count, many, &status)) continue;
+        while (few < many && status == GPUNN_OK) {
+            const int middle = (few + many) / 2;
+            if (gpunn__stretches_fit(s, request, count, middle, &status))
+                many = middle;
+            else
+                few = middle + 1;
+        }
+        found = true, best_count = count, best = many;
+    }
+    if (status != GPUNN_OK) return status;
+    gpunn__stretches_mark(s, best_count, best);
+    if (found) return GPUNN_OK;
+    return gpunn__fail(
+        s->model->dev, GPUNN_ERR_MEMORY,
+        "gpunn_recompute_within: a training step of batch %lld holds at least %zu bytes, but %zu are given; give as many, "
+        "or take a smaller batch",
+        (long long)s->batch, s->least, s->budget);
+}
+
+GPUNN_API gpunn_status gpunn_recompute_within(gpunn_tensor *loss, int64_t batch_size, size_t bytes)
+{
+    gpunn_status status = gpunn__check_loss(loss);
+    if (status != GPUNN_OK) return status;
+    gpunn_model  *model = loss->model;
+    gpunn_device *dev = model->dev;
+    const int     parts = model->parts;
+    if (batch_size < 1)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_recompute_within: the batch is %lld; give 1 or more",
+                           (long long)batch_size);
+    gpunn__stretches s;
+    memset(&s, 0, sizeof s);
+    s.model = model, s.batch = batch_size, s.budget = bytes, s.least = SIZE_MAX;
+    const size_t size = gpunn__stretches_tables(&s, NULL);
+    char        *tables = (char *)gpunn__calloc(dev, size);
+    if (tables == NULL) return GPUNN_ERR_MEMORY;
+    (void)gpunn__stretches_tables(&s, tables);
+    const gpunn__request request = gpunn__ask(&loss, 1, GPUNN__TRAIN);
+    gpunn__take_largest(model);
+    gpunn__stretches_measure(&s, loss);
+    status = gpunn__stretches_choose(&s, &request);
+    gpunn__take_found(model);
+    if (status == GPUNN_OK) gpunn__invalidate(model);
+    for (int id = 0; id < model->tensor_count && status != GPUNN_OK; id++) model->tensors[id]->part = s.part[id];
+    if (status != GPUNN_OK) model->parts = parts;
+    gpunn__free(dev, tables, size);
     return status;
 }
 
@@ -31547,7 +31825,7 @@ static gpunn_tensor *gpunn__make_expr(gpunn__loading *l, const gpunn__spec_entry
     if (consts && !gpunn__all_read(l, consts, "\"consts\"")) return NULL;
     gpunn__stand_at(l, at);
     return gpunn__expr(expression, items[inputs].kind == GPUNN__J_OBJECT ? names : NULL, in, count, number_names, numbers,
-                       number_count);
+                       number_count, NULL);
 }
 
 #define GPUNN__X(kind, row, op, operands, axes, keys, struct_, call, about)                            \

@@ -2,7 +2,8 @@
  *
  * Usage: bench NAME THREADS      prints: NAME THREADS median-ms minimum-ms peak-RSS-MiB
  * Names: sgemm1024 sgemm256 mlp20 lenet4 lenet128 mlp784 lstm gru resnet_forward resnet_train bert1 bert8 gpt register48
- *        register96 register192 cnn3d adam; resnet18 gpt2 and, with each block recomputed, resnet18_recompute gpt2_recompute */
+ *        register96 register192 cnn3d adam; resnet18 gpt2 and, with each block recomputed, resnet18_recompute gpt2_recompute, or
+ *        with parts that fit into 70 % of the bytes, resnet18_within70 gpt2_within70 */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -31,6 +32,16 @@ static void make_adam(workload *w)
 {
     w->opt = gpunn_adam(w->model, .lr = 0.001f);
     make_parameters(w, 10000000, 64);
+}
+
+/* Of a training step: so many percent of the bytes that it would hold. */
+static void recompute_within(workload *w, int64_t batch, const char *name)
+{
+    const char *within = strstr(name, "_within");
+    size_t      bytes = 0;
+    if (within && (gpunn_model_summary(w->model, .loss = w->loss, .batch_size = batch, .bytes = &bytes) != GPUNN_OK ||
+                   gpunn_recompute_within(w->loss, batch, bytes / 100 * (size_t)atoi(within + 7)) != GPUNN_OK))
+        die(w);
 }
 
 static int compare(const void *a, const void *b)
@@ -77,11 +88,13 @@ int main(int argc, char **argv)
         make_gpt(&w, 4, (transformer){.layers = 6, .width = 384, .heads = 6, .rows = 128, .tokens = 1024});
     else if (strncmp(name, "register", 8) == 0 && atoi(name + 8) > 0)
         make_register(&w, atoi(name + 8));
-    else if (strncmp(name, "resnet18", 8) == 0)
+    else if (strncmp(name, "resnet18", 8) == 0) {
         make_resnet(&w, 16, 224, 1000, true);
-    else if (strncmp(name, "gpt2", 4) == 0)
+        recompute_within(&w, 16, name);
+    } else if (strncmp(name, "gpt2", 4) == 0) {
         make_gpt(&w, 1, (transformer){.layers = 12, .width = 768, .heads = 12, .rows = 1024, .tokens = 50304});
-    else if (strcmp(name, "cnn3d") == 0)
+        recompute_within(&w, 1, name);
+    } else if (strcmp(name, "cnn3d") == 0)
         make_cnn3d(&w, 4);
     else if (strcmp(name, "adam") == 0)
         make_adam(&w);

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Examples in PyTorch, as examples/NAME.c has them: the same networks, batches, losses and optimizers. Prints milliseconds a step
-and what the example reaches: PYTHON_WITH_TORCH tests/bench/examples_torch.py vae|gan|actor_critic|forecast|sdf [THREADS [AMOUNT]];
+and what the example reaches: PYTHON_WITH_TORCH tests/bench/examples_torch.py vae|gan|actor_critic|forecast|sdf|unet [THREADS [AMOUNT]];
 AMOUNT: epochs or steps."""
 import gzip
 import math
+import os
 import random
 import sys
 import time
@@ -219,6 +220,25 @@ def sdf(steps=2000, count=512):
     right = torch.hypot(torch.hypot(x[:, 0], x[:, 1]) - 0.55, x[:, 2]) - 0.25
     with torch.no_grad():
         return spent, "mean error %.4f" % (network(x)[:, 0] - right).abs().mean()
+
+
+def unet(steps=200, width=16):
+    """Its pictures are drawn before."""
+    sys.path[:0] = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
+    from tests.examples.make_unet import BATCH, SIDE, Drawing, UNet, loss_of
+    drawing, net = Drawing(), UNet(width)
+    batches = [drawing.pictures(BATCH, SIDE, SIDE) for _ in range(20)]
+    adam = torch.optim.Adam(net.parameters(), lr=1e-3)
+    for step in range(steps):
+        adam.zero_grad()
+        x, labels = batches[step % len(batches)]
+        loss = loss_of(net, x.float(), labels)
+        loss.backward()
+        adam.step()
+        loss.item()
+        if step == 0:
+            start = now()
+    return (now() - start) / (steps - 1), "loss %.3f" % loss.item()
 
 
 def main(name, threads=1, *amount):

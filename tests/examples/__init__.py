@@ -1,5 +1,7 @@
-"""What the tests of the examples share: where the expected values lie, and where the programs."""
+"""What the tests of the examples share: where the expected values lie, where the programs, and weights."""
 import os
+import struct
+import zlib
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 GOLDEN = os.path.join(ROOT, "tests", "examples", "golden")
@@ -10,3 +12,24 @@ if "GPUNN_EXAMPLES" not in os.environ:  # built without gpunn_cuda.cu, which the
 def program(name):
     """build/NAME, or NAME in the folder that GPUNN_EXAMPLES names, as tests/gpu/run.sh does for those built for the GPU."""
     return os.path.join(os.environ.get("GPUNN_EXAMPLES", os.path.join(ROOT, "build")), name)
+
+
+def drawn_weights(shapes):
+    """Tensors of these names and shapes. Multiples of 2^-15, which every float holds: of convolutions about as large as PyTorch's own,
+    of norms near 1 and 0."""
+    tensors = {}
+    for name, shape in shapes.items():
+        count, fan_in, seed = 1, 1, zlib.crc32(name.encode())
+        for i, size in enumerate(shape):
+            count *= size
+            fan_in *= size if i else 1
+        scale, shift = (1 / 8, 0) if len(shape) == 1 else (2.0 ** -((fan_in.bit_length() - 1) // 2), 0)
+        if name.endswith((".weight", ".running_var")) and len(shape) == 1:
+            scale, shift = 1 / 4, 1
+        values = []
+        for i in range(count):
+            x = (seed + i) * 0x9E3779B1 & 0xFFFFFFFF
+            x = (x ^ x >> 15) * 0x85EBCA77 & 0xFFFFFFFF
+            values.append(((x ^ x >> 13) * 0xC2B2AE3D & 0xFFFFFFFF) >> 20)
+        tensors[name] = ("F32", shape, struct.pack("<%df" % count, *((x / 2048 - 1) * scale + shift for x in values)))
+    return tensors

@@ -96,7 +96,8 @@ class Options(unittest.TestCase):
         places = (("char_lstm", "--save"), ("char_lstm", "--checkpoint"), ("gpt2", "--save"), ("gpt2", "--checkpoint"), ("gpt2", "--logits"),
                   ("resnet18", "--save"), ("resnet18", "--saliency"), ("roberta_classify", "--save"),
                   ("roberta_classify", "--checkpoint"), ("run_model", "--output"), ("register3d", "--out"),
-                  ("tiny_imagenet", "--synthetic --out"), ("cifar10", "--synthetic --out"))
+                  ("tiny_imagenet", "--synthetic --out"), ("cifar10", "--synthetic --out"),
+                  ("unet", "--save"), ("unet", "--logits"), ("unet", "--out"))
         with tempfile.TemporaryDirectory() as folder:
             for name, word in places:
                 done = run(name, *word.split(), os.path.join(folder, "none", "file"))

@@ -2,14 +2,12 @@
 all layers, from weights that a counter makes; saliency maps; the replaced head, what is saved, and files that do not fit."""
 import os
 import re
-import struct
 import subprocess
 import tempfile
 import unittest
-import zlib
 
 from tests import tensor_file
-from tests.examples import GOLDEN, program
+from tests.examples import GOLDEN, drawn_weights, program
 
 PROGRAM = program("resnet18")
 WIDTH = 8
@@ -40,23 +38,7 @@ def shapes(width, classes):
 
 
 def weights(width=WIDTH, classes=5):
-    """Multiples of 2^-15, which every float holds: of convolutions about as large as PyTorch's own, of norms near 1 and 0."""
-    tensors = {}
-    for name, shape in shapes(width, classes).items():
-        count, fan_in, seed = 1, 1, zlib.crc32(name.encode())
-        for i, size in enumerate(shape):
-            count *= size
-            fan_in *= size if i else 1
-        scale, shift = (1 / 8, 0) if len(shape) == 1 else (2.0 ** -((fan_in.bit_length() - 1) // 2), 0)
-        if name.endswith((".weight", ".running_var")) and len(shape) == 1:
-            scale, shift = 1 / 4, 1
-        values = []
-        for i in range(count):
-            x = (seed + i) * 0x9E3779B1 & 0xFFFFFFFF
-            x = (x ^ x >> 15) * 0x85EBCA77 & 0xFFFFFFFF
-            values.append(((x ^ x >> 13) * 0xC2B2AE3D & 0xFFFFFFFF) >> 20)
-        tensors[name] = ("F32", shape, struct.pack("<%df" % count, *((x / 2048 - 1) * scale + shift for x in values)))
-    return tensors
+    return drawn_weights(shapes(width, classes))
 
 
 class Resnet18(unittest.TestCase):

@@ -89,7 +89,7 @@ if links -lcmocka stdarg.h stddef.h stdint.h setjmp.h cmocka.h; then cmocka=-lcm
 tests="unit/device unit/run ops/training ops/golden ops/gradients ops/reference ops/precision generator/fused"
 tests+=" unit/control unit/custom unit/derivatives unit/files unit/fit unit/group unit/load unit/loader unit/random unit/sizes unit/states"
 examples=$(basename -s .c examples/*.c)
-example_tests="bert_qa char_lstm cpu_vs_gpu gpt2 own_ops resnet18 roberta_classify"
+example_tests="bert_qa char_lstm cpu_vs_gpu gpt2 own_ops resnet18 roberta_classify unet"
 if echo '#include <stb/stb_image.h>' | cc -x c -fsyntax-only - 2>/dev/null; then
     example_tests+=" register3d research tiny_imagenet"
 else

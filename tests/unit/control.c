@@ -187,6 +187,28 @@ static void test_lists(void **state)
     gpunn_optimizer_destroy(opt);
 }
 
+/* Of a loss that no parameter reaches: a sentence, and all is as it was. */
+static void test_detached_loss(void **state)
+{
+    fixture         *f = *state;
+    gpunn_device    *dev = f->dev;
+    net              n = net_make(f->model);
+    gpunn_tensor    *cut = gpunn_detach(n.loss);
+    gpunn_optimizer *opt = MADE(dev, gpunn_adam(f->model));
+    int64_t          count;
+    net_write(dev, n, 3, 1);
+    OK(dev, gpunn_train_step(opt, n.loss));
+    float *before = read_weights(dev, f->model, &count);
+    FAILS(dev, gpunn_train_step(opt, cut), GPUNN_ERR_STATE, "no gradient goes from the loss", "it depends on none of them");
+    FAILS(dev, gpunn_backward(cut), GPUNN_ERR_STATE, "no gradient goes from the loss");
+    float *after = read_weights(dev, f->model, &count);
+    assert_memory_equal(before, after, (size_t)count * sizeof *before);
+    assert_int_equal(gpunn_step_count(opt), 1);
+    OK(dev, gpunn_train_step(opt, n.loss));
+    free(before), free(after);
+    gpunn_optimizer_destroy(opt);
+}
+
 /* A checkpoint has all of them, whichever it is asked of. */
 static void test_checkpoint(void **state)
 {
@@ -658,7 +680,7 @@ static void test_inspect_forward(void **state)
 }
 
 /* ---- recomputing ---- */
-enum { WIDE = 8, BLOCKS = 3, PLAIN = 0, IN_ONE, IN_PARTS };
+enum { WIDE = 8, BLOCKS = 3, PLAIN = 0, IN_ONE, IN_PARTS, WITHIN, WAYS };
 
 /* One block with all that a backward step may want, with what is drawn and what is counted in a run. *middle: a value of it. */
 static gpunn_tensor *block(gpunn_tensor *x, int number, gpunn_tensor **middle)
@@ -689,7 +711,7 @@ static gpunn_tensor *deep_make(gpunn_device *dev, gpunn_model *model, int parts,
     if (parts == IN_ONE) OK(dev, gpunn_recompute(stem, h));
     gpunn_tensor *series = gpunn_reshape(gpunn_add(h, middle[0]), GPUNN_SHAPE(GPUNN_BATCH, WIDE, 16));
     gpunn_tensor *last = gpunn_linear(gpunn_gru(series, "gru", .hidden_size = 5, .batch_first = true), "head", .out_features = 3);
-    if (parts != PLAIN) OK(dev, gpunn_recompute(series, last));
+    if (parts == IN_ONE || parts == IN_PARTS) OK(dev, gpunn_recompute(series, last));
     return gpunn_mean(gpunn_square(last), GPUNN_ALL, false);
 }
 
@@ -697,14 +719,15 @@ static gpunn_tensor *deep_make(gpunn_device *dev, gpunn_model *model, int parts,
 static void recompute(fixture *f, gpunn_precision precision)
 {
     gpunn_device    *dev = f->dev;
-    gpunn_model     *model[3];
-    gpunn_tensor    *x[3], *loss[3];
-    gpunn_optimizer *opt[3];
-    size_t           bytes[3];
-    float            mean[3][WIDE];
-    for (int i = 0; i < 3; i++) {
+    gpunn_model     *model[WAYS];
+    gpunn_tensor    *x[WAYS], *loss[WAYS];
+    gpunn_optimizer *opt[WAYS];
+    size_t           bytes[WAYS];
+    float            mean[WAYS][WIDE];
+    for (int i = 0; i < WAYS; i++) {
         model[i] = MADE(dev, gpunn_model_create(dev, .precision = precision));
         loss[i] = MADE(dev, deep_make(dev, model[i], i, &x[i]));
+        if (i == WITHIN) OK(dev, gpunn_recompute_within(loss[i], 256, bytes[PLAIN] * 9 / 10));
         OK(dev, gpunn_model_summary(model[i], .batch_size = 256, .loss = loss[i], .bytes = &bytes[i]));
         opt[i] = MADE(dev, gpunn_adam(model[i], .lr = 0.01f));
         for (int step = 0; step < 4; step++) {
@@ -719,7 +742,9 @@ static void recompute(fixture *f, gpunn_precision precision)
     }
     if (!(bytes[IN_PARTS] < bytes[PLAIN] * 9 / 10)) /* one part is there as a whole when its gradients are computed */
         fail_msg("%zu bytes in parts, %zu with everything held", bytes[IN_PARTS], bytes[PLAIN]);
-    for (int i = 0; i < 3; i++) {
+    if (!(bytes[WITHIN] <= bytes[PLAIN] * 9 / 10))
+        fail_msg("%zu bytes where nine tenths of %zu were given", bytes[WITHIN], bytes[PLAIN]);
+    for (int i = 0; i < WAYS; i++) {
         gpunn_optimizer_destroy(opt[i]);
         gpunn_model_destroy(model[i]);
     }
@@ -752,6 +777,31 @@ static void test_recompute_misuse(void **state)
     gpunn_tensor *far = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(1));
     FAILS(dev, gpunn_recompute(far, c), GPUNN_ERR_ARGUMENT, "two models");
     gpunn_model_destroy(model);
+}
+
+/* As little is computed again as will do; what cannot be leaves everything as it was. */
+static void test_recompute_within(void **state)
+{
+    fixture      *f = *state;
+    gpunn_device *dev = f->dev;
+    gpunn_tensor *x, *loss = MADE(dev, deep_make(dev, f->model, PLAIN, &x)), *wide = gpunn_tanh(x);
+    size_t        held, least, bytes;
+    OK(dev, gpunn_model_summary(f->model, .batch_size = 64, .loss = loss, .bytes = &held));
+    FAILS(dev, gpunn_recompute_within(loss, 64, 1), GPUNN_ERR_MEMORY, "batch 64 holds at least");
+    OK(dev, gpunn_model_summary(f->model, .batch_size = 64, .loss = loss, .bytes = &bytes));
+    assert_true(bytes == held);
+    for (size_t tenths = 10; tenths >= 8; tenths--) {
+        OK(dev, gpunn_recompute_within(loss, 64, held * tenths / 10));
+        OK(dev, gpunn_model_summary(f->model, .batch_size = 64, .loss = loss, .bytes = &least));
+        assert_true(least <= held * tenths / 10);
+    }
+    assert_true(least < held);
+    OK(dev, gpunn_recompute_within(loss, 64, held));
+    OK(dev, gpunn_model_summary(f->model, .batch_size = 64, .loss = loss, .bytes = &bytes));
+    assert_true(bytes == held);
+    FAILS(dev, gpunn_recompute_within(loss, 0, held), GPUNN_ERR_ARGUMENT, "the batch is 0");
+    FAILS(dev, gpunn_recompute_within(wide, 64, held), GPUNN_ERR_SHAPE, "gpunn_mean");
+    FAILS(NULL, gpunn_recompute_within(NULL, 64, held), GPUNN_ERR_ARGUMENT, "the loss is NULL");
 }
 
 /* ---- several losses of one forward pass ---- */
@@ -890,11 +940,12 @@ static void test_no_memory(void **state)
     gpunn_status  status = GPUNN_ERR_MEMORY;
     int           failures = 0;
     modes_write(dev, x, 1);
-    for (int part = 0; part < 3; part++) {
+    for (int part = 0; part < 4; part++) {
         for (long at = 1; at < 10000; at++) {
             f->memory.fail_at = f->memory.calls + at;
             status = part == 0   ? gpunn_recompute(x, h)
-                     : part == 1 ? gpunn_backward(loss[0], .then = {loss[1]})
+                     : part == 1 ? gpunn_recompute_within(loss[0], 8, SIZE_MAX)
+                     : part == 2 ? gpunn_backward(loss[0], .then = {loss[1]})
                                  : gpunn_backward(loss[1], .retained = true);
             f->memory.fail_at = 0;
             if (status == GPUNN_OK) break;
@@ -939,6 +990,7 @@ int main(void)
                 {"clipped averages", test_clipped_averages},
                 {"own gradients", test_own_gradients},
                 {"lists", test_lists},
+                {"detached loss", test_detached_loss},
                 {"checkpoint", test_checkpoint},
                 {"groups", test_groups},
                 {"inspect", test_inspect},
@@ -953,6 +1005,7 @@ int main(void)
                 {"recompute", test_recompute},
                 {"recompute in 16 bits", test_recompute_half},
                 {"recompute misused", test_recompute_misuse},
+                {"recompute within a budget", test_recompute_within},
                 {"retained", test_retained},
                 {"retained misused", test_retained_misuse},
                 {"no memory", test_no_memory},

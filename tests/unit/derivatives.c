@@ -98,6 +98,39 @@ CASE(instance_norm, gpunn_instance_norm2d(x, "n"))
 CASE(einsum, gpunn_einsum("bij,bkj->bik", (gpunn_tensor *[]){x, gpunn_sin(x)}, 2))
 CASE(mse_loss, gpunn_mse_loss(gpunn_sin(x), gpunn_cos(x)))
 
+static gpunn_tensor *drawn(gpunn_model *model, gpunn_shape shape, int64_t count)
+{
+    float        *values = test_randoms(count, 9, 1);
+    gpunn_tensor *t = gpunn_constant(model, shape, values);
+    free(values);
+    return t;
+}
+
+/* Classes 0 to 3 or places, the same for each sample. */
+static gpunn_tensor *numbers(gpunn_model *model, int64_t channels, int64_t height, int64_t width)
+{
+    gpunn_tensor *t = drawn(model, GPUNN_SHAPE(1, channels, height, width), channels * height * width);
+    t = gpunn_expand(gpunn_expr("2 + 1.99 * x", &t, 1), GPUNN_SHAPE(GPUNN_BATCH, channels, height, width));
+    return gpunn_cast(t, GPUNN_I64);
+}
+
+static gpunn_tensor *classes(gpunn_model *model)
+{
+    return gpunn_reshape(numbers(model, 1, 5, 6), GPUNN_SHAPE(GPUNN_BATCH, 5, 6));
+}
+CASE(cross_entropy, gpunn_cross_entropy(x, classes(model)))
+CASE(cross_entropy_all, gpunn_cross_entropy(x, classes(model), .reduction = GPUNN_REDUCE_NONE, .ignore_index = 1,
+                                            .label_smoothing = 0.1f, .weight = gpunn_exp(drawn(model, GPUNN_SHAPE(4), 4))))
+CASE(cross_entropy_sum, gpunn_cross_entropy(x, classes(model), .reduction = GPUNN_REDUCE_SUM, .ignore_index = 3))
+CASE(nll_loss, gpunn_nll_loss(gpunn_log_softmax(x, 1), classes(model), .ignore_index = 2,
+                              .weight = gpunn_exp(drawn(model, GPUNN_SHAPE(4), 4))))
+CASE(gather, gpunn_square(gpunn_gather(x, 3, numbers(model, 4, 5, 3))))
+CASE(gather_less, gpunn_square(gpunn_gather(x, 3, numbers(model, 2, 4, 7))))
+CASE(scatter_add, gpunn_square(gpunn_scatter_add(x, 2, numbers(model, 4, 2, 6), gpunn_sin(gpunn_slice(x, 2, 3, 5, 1)))))
+CASE(embedding,
+     gpunn_square(gpunn_add(gpunn_embedding(classes(model), "e", .num_embeddings = 4, .embedding_dim = 4, .padding_idx = 2),
+                            gpunn_permute(x, GPUNN_AXES(0, 2, 3, 1)))))
+
 #define ROWS                  \
     {                         \
         {                     \
@@ -125,7 +158,9 @@ static const op_case cases[] = {
         TABLE(log_softmax, ROWS) TABLE(reshape, ROWS) TABLE(permute, ROWS) TABLE(expand, ROWS) TABLE(concat, ROWS)
             TABLE(slice, ROWS) TABLE(slice_steps, IMAGE) TABLE(pad, ROWS) TABLE(layer_norm, ROWS) TABLE(layer_norm_plain, ROWS)
                 TABLE(rms_norm, ROWS) TABLE(group_norm, IMAGE) TABLE(instance_norm, IMAGE) TABLE(einsum, ROWS)
-                    TABLE(mse_loss, ROWS)};
+                    TABLE(mse_loss, ROWS) TABLE(cross_entropy, IMAGE) TABLE(cross_entropy_all, IMAGE)
+                        TABLE(cross_entropy_sum, IMAGE) TABLE(nll_loss, IMAGE) TABLE(gather, IMAGE) TABLE(gather_less, IMAGE)
+                            TABLE(scatter_add, IMAGE) TABLE(embedding, IMAGE)};
 
 /* The sum of t's elements, each times a number of its own. */
 static gpunn_tensor *weighted(gpunn_model *model, gpunn_tensor *t, uint32_t seed)
@@ -374,6 +409,24 @@ static void test_zeros(void **state)
     assert_ptr_equal(gpunn_grad(x, x, .grad_output = beside), beside);
 }
 
+static void count_squares(void *user, const char *line)
+{
+    *(int *)user += strncmp(line, "square ", 7) == 0;
+}
+
+/* What derivatives make of values alone they make once, apart from the program's own nodes. */
+static void test_shares(void **state)
+{
+    fixture      *f = *state;
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
+    gpunn_tensor *y = gpunn_tanh(x), *own = gpunn_square(y), *first = gpunn_grad(y, x), *again = gpunn_grad(y, x);
+    gpunn_tensor *second = gpunn_grad(first, x);
+    int           squares = 0;
+    assert_ptr_not_equal(first, again);
+    OK(f->dev, gpunn_model_summary(f->model, .outputs = {own, first, again, second}, .write = count_squares, .user = &squares));
+    assert_int_equal(squares, 2); /* own, and that of 1 - y * y */
+}
+
 static void test_misuse(void **state)
 {
     fixture      *f = *state;
@@ -433,6 +486,7 @@ int main(void)
     count += each_backend(tests + count, "spec", test_spec, NULL);
     count += each_backend(tests + count, "training", test_training, NULL);
     count += each_backend(tests + count, "zeros", test_zeros, NULL);
+    count += each_backend(tests + count, "shares", test_shares, NULL);
     count += each_backend(tests + count, "misuse", test_misuse, NULL);
     count += each_backend(tests + count, "allocations", test_allocations, NULL);
     count += missing_backends(tests + count);

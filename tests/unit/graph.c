@@ -1927,9 +1927,9 @@ static void test_expr_names(void **state)
     static const double numbers[] = {0.1, 5};
     char                text[512], many[64 * 16] = "";
     gpunn_tensor *args[] = {gpunn_input(model, "in", GPUNN_F32, SHAPE(B, 3)), gpunn_input(model, "by", GPUNN_F32, SHAPE(B, 3))};
-    describe(gpunn__expr("gate * alpha + x * (2 * alpha)", names, args, 2, number_names, numbers, 2), text, sizeof text);
+    describe(gpunn__expr("gate * alpha + x * (2 * alpha)", names, args, 2, number_names, numbers, 2, NULL), text, sizeof text);
     assert_string_equal(text, "add(mul_scalar(in, 0.1), mul_scalar(by, 0.2))");
-    assert_null(gpunn__expr("y + alpha", names, args, 2, number_names, numbers, 2));
+    assert_null(gpunn__expr("y + alpha", names, args, 2, number_names, numbers, 2, NULL));
     assert_non_null(strstr(gpunn_error(f->dev), "unknown name 'y' at character 1"));
     gpunn_clear_error(f->dev);
     for (int i = 0; i < 53; i++) (void)snprintf(many + strlen(many), sizeof many - strlen(many), "t%d = x; ", i);
