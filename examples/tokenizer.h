@@ -739,6 +739,7 @@ static inline size_t tokenizer__cluster_end(const char *text, size_t bytes, size
 static inline void tokenizer__precompiled(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
 {
     enum { WHOLE = 6 };
+    const size_t begun = out->bytes;
     for (size_t at = 0, whole = 0, end; at < v->bytes; at = end) {
         const char *with = NULL;
         if (at >= whole) {
@@ -750,8 +751,9 @@ static inline void tokenizer__precompiled(const tokenizer__step *step, const tok
             (void)text_next(v->text, v->bytes, &end);
             with = tokenizer__precompiled_of(step, v->text + at, end - at);
         }
-        if (with)
-            tokenizer__put(out, with, strlen(with), tokenizer__span_of(v, at, end));
+        const size_t from = out->bytes > begun ? at : 0; /* what goes at the beginning belongs to what comes first */
+        if (with || from < at)
+            tokenizer__put(out, with ? with : v->text + at, with ? strlen(with) : end - at, tokenizer__span_of(v, from, end));
         else
             tokenizer__take(out, v, at, end);
     }

@@ -9,7 +9,7 @@ import os
 import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from make_tokenizer import GOLDEN, SENTENCES, bpe, write
+from make_tokenizer import GOLDEN, SENTENCES, write
 
 QWEN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 LLAMA3 = QWEN.replace(r"\p{N}|", r"\p{N}{1,3}|")
@@ -18,7 +18,7 @@ TEXTS = ["<s>of the</s> model <mask> of<mask>the", "the<|end|>\n of <|end|> <|en
          "  two  spaces   three ", "\u2581under\u2581\u2581score \u2581", "\u00e9\u0301\u0327 \u0327\u0301e \u1100\u1161\u11a8\u1161 \uac00\u11a8",
          "\u0958\u2126\u212b\ufb4f \U0001d15e q\u0307\u0323 \u0344", "ﬁ\u0301 ½\u0301x \u2460 \u3000\u3000Ａ １ \u200b\u200d \u00ad-",
          "\u0600\u0661 \u0600\u0301a a\u0301\u0302 b\u0308\u0301", "\u0130I\u0131 \u1e9e \u03a3\u03c3\u03c2",
-         "a\u0305\u0301 e\u0301\u0305", "<|end|>>of<|end|>", "Xbc bc Xb \u2603"]
+         "a\u0305\u0301 e\u0301\u0305", "<|end|>>of<|end|>", "\u00ad\u200bof", "Xbc bc Xb \u2603"]
 
 PLACED = "llama", "llama3", "wordpiece", "wordpiece_lower"  # whose places in the text are compared: others change it on the way
 
@@ -158,8 +158,8 @@ def everything():
 
 def main():
     with open(os.path.join(GOLDEN, "tokenizer.json"), encoding="utf-8") as file:
-        texts = TEXTS + [text for text in json.load(file)["texts"] if len(text) < 250 and text[:1] != "\u00ad"][::4]
-    golden, said = {"texts": texts}, {}
+        texts = TEXTS + [text for text in json.load(file)["texts"] if len(text) < 250][::4]
+    golden = {"texts": texts}
     for name, made in everything():
         file = json.loads(made.to_str())
         model = file["model"]
