@@ -4,8 +4,8 @@
  *     text_error  error;
  *     tokenizer  *t = tokenizer_json("tokenizer.json", &error);                           or
  *                 t = tokenizer_wordpiece("vocab.txt", true, &error);                     BERT, or
- *                 t = tokenizer_bpe("vocab.json", "merges.txt", &error);                  GPT-2, RoBERTa; NULL: error.text says why
- *                 (tokenizer_open takes any of these)
+ *                 t = tokenizer_bpe("vocab.json", "merges.txt", &error);                  GPT-2, RoBERTa, or
+ *                 t = tokenizer_open(file, merges, lower, &error);                        any of these; NULL: error.text says why
  *     token_list  list = {0};
  *     if (!tokenizer_encode(t, text, strlen(text), &list)) ...                            out of memory
  *     list.items[i].id, .start, .end      which piece stands for text[start .. end - 1]
@@ -25,7 +25,7 @@
  * adds what post_processor says. added_tokens in a text are tokens, as they are there: take them out of a text that is not yours.
  * Without tokenizer.json [CLS], </s> and the like in a text are text, and tokenizer_id finds the special pieces. Cases and accents
  * are those of all of Unicode (unicode.h). Offsets count bytes. What is not UTF-8 counts as U+FFFD, which BERT drops; BPE of bytes
- * keeps every byte. Files are read as hostile. A tokenizer may be used by several threads. */
+ * and byte_fallback keep every byte. Files are read as hostile. A tokenizer may be used by several threads. */
 #ifndef TOKENIZER_H
 #define TOKENIZER_H
 
@@ -1712,51 +1712,65 @@ static inline bool tokenizer__take_charsmap(json *j, const tokenizer__rule *rule
     return true;
 }
 
+static inline bool tokenizer__bert_of(const tokenizer__rule *rule, tokenizer__step *step)
+{
+    const int *flag = rule->flag, lower = flag[TOKENIZER__LOWERCASE] != 0;
+    const int  accents = flag[TOKENIZER__ACCENTS] < 0 ? lower : flag[TOKENIZER__ACCENTS];
+    step->kind = TOKENIZER__BERT;
+    step->flags = (flag[TOKENIZER__CLEAN_TEXT] ? TOKENIZER__CLEAN : 0u) | (flag[TOKENIZER__CHINESE] ? TOKENIZER__ALONE : 0u) |
+                  (accents ? TOKENIZER__FOLD
+                   : lower ? TOKENIZER__LOWER
+                           : 0u);
+    return !accents || lower;
+}
+
+/* A text, or one of the expressions that are known. */
+static inline bool tokenizer__replace_of(const tokenizer__rule *rule, tokenizer__step *step)
+{
+    const bool runs = tokenizer__is(rule, TOKENIZER__PATTERN, " {2,}"), blanks = tokenizer__is(rule, TOKENIZER__PATTERN, "\\s+");
+    *step = (tokenizer__step){.kind = TOKENIZER__REPLACE,
+                              .flags = !rule->expression ? 0u
+                                       : runs            ? TOKENIZER__RUNS
+                                                         : TOKENIZER__BLANKS,
+                              .what = rule->string[TOKENIZER__PATTERN],
+                              .with = rule->string[TOKENIZER__CONTENT],
+                              .what_bytes = rule->bytes[TOKENIZER__PATTERN],
+                              .with_bytes = rule->bytes[TOKENIZER__CONTENT]};
+    return step->what_bytes > 0 && step->with && (!rule->expression || runs || blanks);
+}
+
+static inline bool tokenizer__normalizer_of(json *j, const tokenizer__rule *rule, tokenizer__step *step)
+{
+    const int *flag = rule->flag;
+    if (tokenizer__is(rule, TOKENIZER__TYPE, "BertNormalizer")) return tokenizer__bert_of(rule, step);
+    if (tokenizer__is(rule, TOKENIZER__TYPE, "Replace")) return tokenizer__replace_of(rule, step);
+    if (tokenizer__is(rule, TOKENIZER__TYPE, "Precompiled")) return tokenizer__take_charsmap(j, rule, step);
+    if (tokenizer__is(rule, TOKENIZER__TYPE, "Lowercase"))
+        *step = (tokenizer__step){.kind = TOKENIZER__BERT, .flags = TOKENIZER__LOWER};
+    else if (tokenizer__is(rule, TOKENIZER__TYPE, "NFC"))
+        *step = (tokenizer__step){.kind = TOKENIZER__NORMAL_FORM, .flags = TOKENIZER__COMPOSE};
+    else if (tokenizer__is(rule, TOKENIZER__TYPE, "NFD"))
+        *step = (tokenizer__step){.kind = TOKENIZER__NORMAL_FORM};
+    else if (tokenizer__is(rule, TOKENIZER__TYPE, "Prepend") && rule->string[TOKENIZER__PREPENDED])
+        *step = (tokenizer__step){.kind = TOKENIZER__PREPEND,
+                                  .with = rule->string[TOKENIZER__PREPENDED],
+                                  .with_bytes = rule->bytes[TOKENIZER__PREPENDED]};
+    else if (tokenizer__is(rule, TOKENIZER__TYPE, "Strip"))
+        *step = (tokenizer__step){.kind = TOKENIZER__STRIP,
+                                  .flags = (flag[TOKENIZER__STRIP_LEFT] ? TOKENIZER__LEFT : 0u) |
+                                           (flag[TOKENIZER__STRIP_RIGHT] ? TOKENIZER__RIGHT : 0u)};
+    else
+        return false;
+    return true;
+}
+
 static inline bool tokenizer__take_normalizer(tokenizer__reader *r, json *j, const tokenizer__rule *rule)
 {
-    const char      *type = rule->string[TOKENIZER__TYPE] ? rule->string[TOKENIZER__TYPE] : "";
-    const int       *flag = rule->flag;
-    tokenizer__step *step = &r->t->normalizer[r->t->normalizers];
-    const int        accents = flag[TOKENIZER__ACCENTS] < 0 ? flag[TOKENIZER__LOWERCASE] != 0 : flag[TOKENIZER__ACCENTS];
-    bool             good = r->t->normalizers < TOKENIZER_MAX_STEPS;
-    if (good) *step = (tokenizer__step){.kind = TOKENIZER__COPY};
-    if (!good) {
-    } else if (strcmp(type, "BertNormalizer") == 0) {
-        step->kind = TOKENIZER__BERT;
-        step->flags = (flag[TOKENIZER__CLEAN_TEXT] ? TOKENIZER__CLEAN : 0u) | (flag[TOKENIZER__CHINESE] ? TOKENIZER__ALONE : 0u) |
-                      (accents                      ? TOKENIZER__FOLD
-                       : flag[TOKENIZER__LOWERCASE] ? TOKENIZER__LOWER
-                                                    : 0u);
-        good = !accents || flag[TOKENIZER__LOWERCASE];
-    } else if (strcmp(type, "Lowercase") == 0) {
-        step->kind = TOKENIZER__BERT;
-        step->flags = TOKENIZER__LOWER;
-    } else if (strcmp(type, "NFC") == 0 || strcmp(type, "NFD") == 0) {
-        step->kind = TOKENIZER__NORMAL_FORM;
-        step->flags = type[2] == 'C' ? TOKENIZER__COMPOSE : 0;
-    } else if (strcmp(type, "Prepend") == 0 && rule->string[TOKENIZER__PREPENDED]) {
-        step->kind = TOKENIZER__PREPEND;
-        step->with = rule->string[TOKENIZER__PREPENDED];
-        step->with_bytes = rule->bytes[TOKENIZER__PREPENDED];
-    } else if (strcmp(type, "Strip") == 0) {
-        step->kind = TOKENIZER__STRIP;
-        step->flags = (flag[TOKENIZER__STRIP_LEFT] ? TOKENIZER__LEFT : 0u) |
-                      (flag[TOKENIZER__STRIP_RIGHT] ? TOKENIZER__RIGHT : 0u);
-    } else if (strcmp(type, "Replace") == 0 && rule->string[TOKENIZER__CONTENT] && rule->bytes[TOKENIZER__PATTERN] > 0) {
-        step->kind = TOKENIZER__REPLACE;
-        step->what = rule->string[TOKENIZER__PATTERN];
-        step->what_bytes = rule->bytes[TOKENIZER__PATTERN];
-        step->with = rule->string[TOKENIZER__CONTENT];
-        step->with_bytes = rule->bytes[TOKENIZER__CONTENT];
-        if (rule->expression) step->flags = strcmp(step->what, " {2,}") == 0 ? TOKENIZER__RUNS : TOKENIZER__BLANKS;
-        good = step->flags != TOKENIZER__BLANKS || strcmp(step->what, "\\s+") == 0;
-    } else if (strcmp(type, "Precompiled") == 0) {
-        good = tokenizer__take_charsmap(j, rule, step);
-    } else {
-        good = false;
-    }
-    if (good) r->t->normalizers++;
-    return good || tokenizer__refuse(j, "normalizer", rule);
+    tokenizer__step step = {.kind = TOKENIZER__COPY};
+    if (r->t->normalizers == TOKENIZER_MAX_STEPS || !tokenizer__normalizer_of(j, rule, &step))
+        return tokenizer__refuse(j, "normalizer", rule);
+    r->t->normalizer[r->t->normalizers++] = step;
+    return true;
 }
 
 /* The words that an expression of Split makes. */
@@ -1792,35 +1806,39 @@ static inline bool tokenizer__take_metaspace(const tokenizer__rule *rule, tokeni
     return step->with_bytes > 0;
 }
 
-static inline bool tokenizer__take_pre_tokenizer(tokenizer__reader *r, json *j, const tokenizer__rule *rule)
+static inline bool tokenizer__pre_tokenizer_of(tokenizer__reader *r, const tokenizer__rule *rule, tokenizer__step *step)
 {
-    const char      *type = rule->string[TOKENIZER__TYPE] ? rule->string[TOKENIZER__TYPE] : "";
-    const int       *flag = rule->flag;
-    tokenizer__step *step = &r->t->pre_tokenizer[r->t->pre_tokenizers];
-    bool             good = r->t->pre_tokenizers < TOKENIZER_MAX_STEPS;
-    if (good) *step = (tokenizer__step){.kind = TOKENIZER__CUT};
-    if (!good) {
-    } else if (strcmp(type, "BertPreTokenizer") == 0) {
+    const int *flag = rule->flag;
+    if (tokenizer__is(rule, TOKENIZER__TYPE, "Metaspace")) return tokenizer__take_metaspace(rule, step);
+    if (tokenizer__is(rule, TOKENIZER__TYPE, "Split")) return tokenizer__take_split(rule, step);
+    step->kind = TOKENIZER__CUT;
+    if (tokenizer__is(rule, TOKENIZER__TYPE, "BertPreTokenizer")) {
         step->flags = TOKENIZER__SPACES | TOKENIZER__MARKS;
-    } else if (strcmp(type, "WhitespaceSplit") == 0) {
+    } else if (tokenizer__is(rule, TOKENIZER__TYPE, "WhitespaceSplit")) {
         step->flags = TOKENIZER__SPACES;
-    } else if (strcmp(type, "Punctuation") == 0) {
+    } else if (tokenizer__is(rule, TOKENIZER__TYPE, "Punctuation")) {
         step->flags = TOKENIZER__MARKS;
-        good = rule->string[TOKENIZER__BEHAVIOR] == NULL || tokenizer__is(rule, TOKENIZER__BEHAVIOR, "Isolated");
-    } else if (strcmp(type, "Digits") == 0) {
+        return rule->string[TOKENIZER__BEHAVIOR] == NULL || tokenizer__is(rule, TOKENIZER__BEHAVIOR, "Isolated");
+    } else if (tokenizer__is(rule, TOKENIZER__TYPE, "Digits")) {
         step->flags = flag[TOKENIZER__INDIVIDUAL] == 1 ? TOKENIZER__EACH_DIGIT : TOKENIZER__NUMBERS;
-    } else if (strcmp(type, "ByteLevel") == 0) {
+    } else if (tokenizer__is(rule, TOKENIZER__TYPE, "ByteLevel")) {
         step->kind = TOKENIZER__BYTE_LEVEL;
         step->flags = (flag[TOKENIZER__PREFIX_SPACE] ? TOKENIZER__SPACE_FIRST : 0u) |
                       (flag[TOKENIZER__REGEX] ? TOKENIZER__WORDS : 0u);
         r->bytes = true;
-    } else if (strcmp(type, "Metaspace") == 0) {
-        good = tokenizer__take_metaspace(rule, step);
     } else {
-        good = strcmp(type, "Split") == 0 && tokenizer__take_split(rule, step);
+        return false;
     }
-    if (good) r->t->pre_tokenizers++;
-    return good || tokenizer__refuse(j, "pre_tokenizer", rule);
+    return true;
+}
+
+static inline bool tokenizer__take_pre_tokenizer(tokenizer__reader *r, json *j, const tokenizer__rule *rule)
+{
+    tokenizer__step step = {.kind = TOKENIZER__COPY};
+    if (r->t->pre_tokenizers == TOKENIZER_MAX_STEPS || !tokenizer__pre_tokenizer_of(r, rule, &step))
+        return tokenizer__refuse(j, "pre_tokenizer", rule);
+    r->t->pre_tokenizer[r->t->pre_tokenizers++] = step;
+    return true;
 }
 
 static inline bool tokenizer__take_decoder(tokenizer__reader *r, json *j, const tokenizer__rule *rule)
