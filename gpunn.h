@@ -364,7 +364,8 @@
  *
  * DATA  A loader takes samples that lie in memory, or a function that makes them, and writes shuffled batches into the inputs;
  *     with .workers they are made by other threads while the device computes. U8 images become F32 on the way, and look different in
- *     each epoch with .crop_padding, .horizontal_flip and .vertical_flip of their field.
+ *     each epoch with .crop_padding, .degrees, .horizontal_flip, .vertical_flip, .brightness, .contrast, .saturation and .hue of
+ *     their field; .mixup_alpha of the loader mixes samples and their labels.
  *         gpunn_loader *loader = gpunn_loader_create(model, .fields = {{.input = x, .samples = samples},
  *                                                               {.input = t, .samples = targets}},
  *                                                    .count = 8, .batch_size = 4, .shuffle = true);
@@ -2252,11 +2253,15 @@ typedef struct gpunn_field {
                                       4 channels the first entries; more than 4 channels use entry 0. For a GPU they travel
                                       as bytes, and it does that */
     /* Images [GPUNN_BATCH, ..., height, width] that look different in each epoch: first moved by -crop_padding to crop_padding pixels
-     * both ways, where 0 (before mean and std) comes in, as torchvision's RandomCrop of the input's size with that padding, then
-     * mirrored with these probabilities. It follows from seed, epoch and the sample's index alone: not from workers or ranks, and
-     * fields with the same numbers, such as an image and its mask, go the same way. */
+     * both ways, where 0 (before mean and std) comes in, as torchvision's RandomCrop of the input's size with that padding,
+     * then turned about their centre by -degrees to degrees (RandomRotation, nearest), then mirrored with these probabilities. It
+     * follows from seed, epoch and the sample's index alone: not from workers or ranks, and fields with the same numbers, such as an
+     * image and its mask, go the same way. */
     int   crop_padding;
-    float horizontal_flip, vertical_flip;
+    float degrees, horizontal_flip, vertical_flip;
+    /* torchvision's ColorJitter, for F32 inputs [GPUNN_BATCH, 3 or 1, height, width] whose samples are U8, or F32 from 0 to 1: in an
+     * order that is drawn, factors from max(0, 1 - x) to 1 + x, and turns of the hue from -hue to hue, at most 0.5. Before mean and std. */
+    float brightness, contrast, saturation, hue;
 } gpunn_field;
 typedef struct gpunn_loader_args {
     int         args_;
@@ -2264,7 +2269,11 @@ typedef struct gpunn_loader_args {
     int64_t     count;
     int         batch_size; /* 32 */
     bool        shuffle, drop_last;
-    uint64_t    seed; /* of the shuffling, crops and flips; 0: the device's */
+    uint64_t    seed; /* of the shuffling and of all that changes images; 0: the device's */
+    /* torchvision's MixUp: sample i of a batch becomes lambda times itself and 1 - lambda times the one before it (before the first:
+     * the last), with lambda drawn for each batch from Beta(mixup_alpha, mixup_alpha). All fields are mixed, so that all inputs are F32:
+     * labels as well, as probabilities [GPUNN_BATCH, classes] with 1 at the class. 0: nothing is mixed. */
+    float mixup_alpha;
     /* Instead of samples: writes sample index into sample[0], sample[1], ... (one per field, in the field's dtype). Called by
      * several threads at once when workers > 1. What is not GPUNN_OK ends the epoch with that status. Batches are made in memory of
      * .realloc_fn or, for a GPU, in pinned memory. */
@@ -28523,7 +28532,7 @@ typedef struct gpunn__loader_field {
     int64_t       count;                /* elements of a sample */
     size_t        from_bytes, to_bytes; /* of a sample, before and after its conversion */
     size_t        rows, loaded, moved;  /* places in a batch's memory: its samples; what load and a crop make on the way there */
-    bool          moves;                /* there are crops or flips */
+    bool          moves, jitters;       /* there are crops, turns or flips; changes of colour */
     gpunn_pixels  pixels;               /* U8 to F32 ... */
     float         table[4][256];        /* ... and BOOL to F32: what each byte becomes, per channel */
 } gpunn__loader_field;
@@ -28547,9 +28556,9 @@ struct gpunn_loader {
     gpunn__loader_field fields[GPUNN_MAX_FIELDS];
     int64_t            *order; /* of the samples in epoch ordered_epoch; NULL: as they come */
     int64_t             epoch, ordered_epoch;
-    char               *memory;     /* of the ring's batches */
-    void (*memory_free)(void *ptr); /* the backend's; NULL: gpunn__free */
-    size_t         batch_bytes;
+    char               *memory;        /* of the ring's batches */
+    void (*memory_free)(void *ptr);    /* the backend's; NULL: gpunn__free */
+    size_t         batch_bytes, mixed; /* mixed: where a batch has room for a sample, to mix with */
     int            worker_count, ring_count;
     gpunn__thread  workers[GPUNN__MAX_WORKERS];
     gpunn__monitor monitor;           /* guards what follows; position and running change in the program's thread only */
@@ -28618,9 +28627,10 @@ static void gpunn__convert(const gpunn__loader_field *field, const void *from, v
     }
 }
 
-/* Where an augmented image lies: pixel (y, x) is the sample's (y + dy, x + dx), mirrored afterwards. */
+/* Where an augmented image lies: pixel (y, x) is the sample's (y + dy, x + dx), turned and mirrored afterwards. */
 typedef struct gpunn__placement {
     int64_t dy, dx;
+    double  sine, cosine;
     bool    mirror_y, mirror_x;
 } gpunn__placement;
 
@@ -28630,18 +28640,35 @@ static int64_t gpunn__draw_below(uint32_t word, int64_t choices)
     return (int64_t)((uint64_t)word * (uint64_t)choices >> 32);
 }
 
-/* The draws of a sample are the words at counter (sample low, sample high, epoch low, 7 2^29 + epoch high), which the shuffle does
- * not reach. */
-static gpunn__placement gpunn__placement_of(const gpunn_loader *loader, const gpunn_field *args, int64_t sample)
+static double gpunn__draw_between(uint32_t word, double low, double high)
+{
+    return low + (high - low) * ((double)word / 4294967296.0);
+}
+
+/* What is drawn for a loader's samples, or its batches. */
+enum { GPUNN__DRAW_PLACE, GPUNN__DRAW_TURN, GPUNN__DRAW_COLOUR, GPUNN__DRAW_MIX };
+
+/* Words of a sample, or batch, are those at counter (number low, number high, epoch low, 7 2^29 + 2^24 what + epoch high), which the
+ * shuffle does not reach. */
+static void gpunn__loader_draw(const gpunn_loader *loader, uint64_t number, uint32_t what, uint32_t word[4])
 {
     const uint64_t epoch = (uint64_t)loader->epoch;
-    const uint32_t counter[4] = {(uint32_t)sample, (uint32_t)((uint64_t)sample >> 32), (uint32_t)epoch,
-                                 0xE0000000u + (uint32_t)(epoch >> 32)};
-    const int64_t  padding = args->crop_padding;
-    uint32_t       word[4];
+    const uint32_t counter[4] = {(uint32_t)number, (uint32_t)(number >> 32), (uint32_t)epoch,
+                                 0xE0000000u + (what << 24) + (uint32_t)(epoch >> 32)};
     gpunn__philox(loader->args.seed, counter, word);
+}
+
+static gpunn__placement gpunn__placement_of(const gpunn_loader *loader, const gpunn_field *args, int64_t sample)
+{
+    const int64_t padding = args->crop_padding;
+    uint32_t      word[4], turn[4];
+    gpunn__loader_draw(loader, (uint64_t)sample, GPUNN__DRAW_PLACE, word);
+    gpunn__loader_draw(loader, (uint64_t)sample, GPUNN__DRAW_TURN, turn);
+    const double     angle = gpunn__draw_between(turn[0], -(double)args->degrees, args->degrees) * (3.14159265358979323846 / 180);
     gpunn__placement place = {gpunn__draw_below(word[0], 2 * padding + 1) - padding,
                               gpunn__draw_below(word[1], 2 * padding + 1) - padding,
+                              sin(angle),
+                              cos(angle),
                               (double)word[2] < (double)args->vertical_flip * 4294967296.0,
                               (double)word[3] < (double)args->horizontal_flip * 4294967296.0};
     return place;
@@ -28656,6 +28683,27 @@ static void gpunn__mirror(char *row, int64_t width, size_t size)
         memcpy(pixel, row, size);
         memcpy(row, last, size);
         memcpy(last, pixel, size);
+    }
+}
+
+/* The same when it is turned, too: each pixel is the one that lies nearest. */
+static void gpunn__turn_image(const gpunn__loader_field *field, gpunn__placement place, const char *from, char *to)
+{
+    const int     rank = field->input->rank;
+    const int64_t height = field->input->dim[rank - 2], width = field->input->dim[rank - 1];
+    const size_t  size = gpunn_dtype_size(field->from);
+    const double  middle_y = (double)(height - 1) / 2, middle_x = (double)(width - 1) / 2;
+    memset(to, 0, field->from_bytes);
+    for (int64_t i = 0; i < field->count; i++) {
+        const int64_t row = i / width, y = row % height, x = i % width;
+        const double  v = (double)(place.mirror_y ? height - 1 - y : y) - middle_y,
+                     u = (double)(place.mirror_x ? width - 1 - x : x) - middle_x,
+                     at_y = rint(place.sine * u + place.cosine * v + middle_y),
+                     at_x = rint(place.cosine * u - place.sine * v + middle_x);
+        if (!(at_y >= 0 && at_y < (double)height && at_x >= 0 && at_x < (double)width)) continue;
+        const int64_t source_y = (int64_t)at_y + place.dy, source_x = (int64_t)at_x + place.dx;
+        if (source_y < 0 || source_y >= height || source_x < 0 || source_x >= width) continue;
+        memcpy(to + (size_t)i * size, from + (size_t)((row - y + source_y) * width + source_x) * size, size);
     }
 }
 
@@ -28677,17 +28725,131 @@ static void gpunn__move_image(const gpunn__loader_field *field, gpunn__placement
     }
 }
 
+/* How colours are changed: by each factor in turn, brightness 0, contrast 1, saturation 2 and hue 3. */
+typedef struct gpunn__jitter {
+    int   order[4];
+    float factor[4];
+} gpunn__jitter;
+
+static gpunn__jitter gpunn__jitter_of(const gpunn_loader *loader, const gpunn_field *args, int64_t sample)
+{
+    const float   range[3] = {args->brightness, args->contrast, args->saturation};
+    gpunn__jitter jitter = {{0, 1, 2, 3}, {1, 1, 1, 0}};
+    uint32_t      word[4], turn[4];
+    gpunn__loader_draw(loader, (uint64_t)sample, GPUNN__DRAW_COLOUR, word);
+    gpunn__loader_draw(loader, (uint64_t)sample, GPUNN__DRAW_TURN, turn);
+    for (int i = 3; i > 0; i--) { /* Fisher and Yates */
+        const int64_t other = gpunn__draw_below(turn[i], i + 1);
+        const int     kept = jitter.order[i];
+        jitter.order[i] = jitter.order[other];
+        jitter.order[other] = kept;
+    }
+    for (int i = 0; i < 3; i++)
+        jitter.factor[i] = (float)gpunn__draw_between(word[i], range[i] < 1 ? 1 - (double)range[i] : 0, 1 + (double)range[i]);
+    jitter.factor[3] = (float)gpunn__draw_between(word[3], -(double)args->hue, args->hue);
+    return jitter;
+}
+
+static float gpunn__grey(const float *pixel, int64_t plane, int channels)
+{
+    return channels == 3 ? 0.2989f * pixel[0] + 0.587f * pixel[plane] + 0.114f * pixel[2 * plane] : pixel[0];
+}
+
+static float gpunn__saturate(float x)
+{
+    return x < 0 ? 0.0f : x > 1 ? 1.0f : x;
+}
+
+/* Hue, saturation and value, the hue turned, and back (Smith, 1978). */
+static void gpunn__turn_hue(float *pixel, int64_t plane, float turn)
+{
+    const float r = pixel[0], g = pixel[plane], b = pixel[2 * plane], most = fmaxf(r, fmaxf(g, b)), least = fminf(r, fminf(g, b)),
+                range = most - least;
+    if (!(range > 0)) return; /* grey */
+    float hue = most == r ? (g - b) / range : most == g ? 2 + (b - r) / range : 4 + (r - g) / range;
+    hue = hue / 6 + turn;
+    hue = 6 * (hue - floorf(hue));
+    const float channel_at[3] = {0, 2, 4}; /* how far round the circle a channel is at its full value */
+    for (int c = 0; c < 3; c++) {
+        float away = fabsf(hue - channel_at[c]); /* 0 to 1: all of the range, 2 to 3: nothing of it */
+        if (away > 3) away = 6 - away;
+        pixel[c * plane] = least + range * gpunn__saturate(2 - away);
+    }
+}
+
+/* An image of numbers from 0 to 1. */
+static void gpunn__jitter_image(float *pixel, int64_t plane, int channels, const gpunn__jitter *jitter)
+{
+    for (int k = 0; k < 4; k++) {
+        const int   what = jitter->order[k];
+        const float factor = jitter->factor[what];
+        double      mean = 0;
+        if (channels == 1 && what >= 2) continue;
+        for (int64_t i = 0; what == 1 && i < plane; i++) mean += (double)gpunn__grey(pixel + i, plane, channels);
+        mean /= (double)plane;
+        for (int64_t i = 0; i < plane; i++) {
+            const float towards = what == 0 ? 0.0f : what == 1 ? (float)mean : gpunn__grey(pixel + i, plane, channels);
+            for (int c = 0; what < 3 && c < channels; c++) {
+                float *x = pixel + c * plane + i;
+                *x = gpunn__saturate(factor * *x + (1 - factor) * towards);
+            }
+            if (what == 3) gpunn__turn_hue(pixel + i, plane, factor);
+        }
+    }
+}
+
 /* A sample as the input takes it. from: is `to` itself where load has written it there. */
 static void gpunn__batch_row(const gpunn_loader *loader, const gpunn__batch *batch, int f, int64_t sample, const char *from,
                              char *to)
 {
     const gpunn__loader_field *field = &loader->fields[f];
+    const gpunn_field         *args = &loader->args.fields[f];
     if (field->moves) {
         char *moved = field->from == field->to ? to : batch->memory + field->moved;
-        gpunn__move_image(field, gpunn__placement_of(loader, &loader->args.fields[f], sample), from, moved);
+        (args->degrees != 0 ? gpunn__turn_image : gpunn__move_image)(field, gpunn__placement_of(loader, args, sample), from,
+                                                                     moved);
         from = moved;
     }
     if (from != to) gpunn__convert(field, from, to);
+    if (!field->jitters) return;
+    const gpunn__jitter jitter = gpunn__jitter_of(loader, args, sample);
+    const gpunn_pixels *pixels = &field->pixels;
+    gpunn__jitter_image((float *)to, pixels->plane, pixels->channels, &jitter);
+    for (int64_t i = 0; field->from != field->to && i < field->count; i++) {
+        float *x = (float *)to + i;
+        *x = (*x - pixels->mean[i / pixels->plane]) / pixels->std[i / pixels->plane];
+    }
+}
+
+/* Beta(alpha, alpha): above 1/2 a closed form (Devroye, 1986, page 437), below it the attempts of Joehnk (1964), in logarithms. */
+static double gpunn__draw_beta(const gpunn_loader *loader, int64_t batch, double alpha)
+{
+    const uint64_t rank = (uint64_t)gpunn_group_rank(loader->args.group);
+    for (uint64_t attempt = 0;; attempt++) {
+        uint32_t word[4];
+        gpunn__loader_draw(loader, (uint64_t)batch | attempt << 32 | rank << 48, GPUNN__DRAW_MIX, word);
+        const double u = ((double)word[0] + 1) / 4294967296.0, v = ((double)word[1] + 1) / 4294967296.0;
+        if (alpha > 0.5) return 0.5 + 0.5 * sqrt(1 - pow(u, 2 / (2 * alpha - 1))) * cos(6.283185307179586 * v);
+        const double x = log(u) / alpha, y = log(v) / alpha;
+        if (exp(x) + exp(y) <= 1) return 1 / (1 + exp(y - x));
+    }
+}
+
+/* Each sample with the one before it. */
+static void gpunn__batch_mix(const gpunn_loader *loader, gpunn__batch *batch, int64_t n)
+{
+    const float own = (float)gpunn__draw_beta(loader, batch->number, loader->args.mixup_alpha);
+    for (int f = 0; f < loader->field_count; f++) {
+        const int64_t count = loader->fields[f].count;
+        float        *rows = (float *)(void *)(batch->memory + loader->fields[f].rows),
+              *last = (float *)(void *)(batch->memory + loader->mixed);
+        memcpy(last, rows + (n - 1) * count, (size_t)count * sizeof *last);
+        for (int64_t i = n - 1; i >= 0; i--) {
+            float       *row = rows + i * count;
+            const float *before = i > 0 ? row - count : last;
+            for (int64_t k = 0; k < count; k++) row[k] = own * row[k] + (1 - own) * before[k];
+        }
+    }
 }
 
 /* This rank's samples in a batch. */
@@ -28737,6 +28899,7 @@ static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
                 gpunn__batch_row(loader, batch, f, sample, from, batch->memory + field->rows + (size_t)i * field->to_bytes);
         }
     }
+    if (args->mixup_alpha > 0) gpunn__batch_mix(loader, batch, n);
 }
 
 static GPUNN__THREAD_MAIN gpunn__loader_main(void *arg)
@@ -28894,6 +29057,27 @@ static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
                            function, f, name, gpunn_dtype_name(field->from), gpunn_dtype_name(field->to));
     const int channels = input->rank > 1 && input->dim[1] <= 4 ? (int)input->dim[1] : 1;
     bool      pixels = field->from == GPUNN_U8 && field->to == GPUNN_F32;
+    field->jitters = given->brightness != 0 || given->contrast != 0 || given->saturation != 0 || given->hue != 0;
+    if (field->jitters && (field->to != GPUNN_F32 || (!pixels && field->from != GPUNN_F32) || input->rank != 4 ||
+                           (input->dim[1] != 1 && input->dim[1] != 3)))
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE,
+                           "%s: field %d goes to '%s' %s %s from %s; colours are changed of F32 inputs [GPUNN_BATCH, 3 or 1, "
+                           "height, width] whose samples are U8 or F32",
+                           function, f, name, gpunn_dtype_name(field->to), gpunn__shape_text(input, text),
+                           gpunn_dtype_name(field->from));
+    if (!(given->brightness >= 0 && given->brightness <= FLT_MAX && given->contrast >= 0 && given->contrast <= FLT_MAX &&
+          given->saturation >= 0 && given->saturation <= FLT_MAX && given->hue >= 0 && given->hue <= 0.5f))
+        return gpunn__fail(
+            dev, GPUNN_ERR_ARGUMENT,
+            "%s: field %d ('%s') has brightness %g, contrast %g, saturation %g and hue %g; give finite numbers of at "
+            "least 0, and for hue at most 0.5",
+            function, f, name, (double)given->brightness, (double)given->contrast, (double)given->saturation, (double)given->hue);
+    if (args->mixup_alpha > 0 && field->to != GPUNN_F32)
+        return gpunn__fail(
+            dev, GPUNN_ERR_DTYPE,
+            "%s: field %d ('%s') is %s, and mixup_alpha mixes all fields; give F32 inputs, labels as probabilities of "
+            "the classes",
+            function, f, name, gpunn_dtype_name(field->to));
     for (int c = 0; c < 4; c++) {
         float mean = given->mean[c], std = given->std[c];
         if (!pixels && (mean != 0 || std != 0))
@@ -28907,16 +29091,22 @@ static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
         field->pixels.mean[c] = mean;
         field->pixels.std[c] = std > 0 ? std : 1.0f;
         for (int x = 0; x < 256; x++)
-            field->table[c][x] = pixels ? gpunn__normalized((uint8_t)x, mean, field->pixels.std[c]) : (float)(x != 0);
+            field->table[c][x] = !pixels          ? (float)(x != 0)
+                                 : field->jitters ? (float)x / 255.0f
+                                                  : gpunn__normalized((uint8_t)x, mean, field->pixels.std[c]);
     }
-    field->widens = pixels && dev->info.type == GPUNN_DEVICE_CUDA; /* a CPU's loader has threads of its own for that */
+    /* a CPU's loader has threads of its own for that */
+    field->widens = pixels && dev->info.type == GPUNN_DEVICE_CUDA && !field->jitters && !(args->mixup_alpha > 0);
     if (field->widens) field->to = field->from;
-    field->moves = given->crop_padding != 0 || given->horizontal_flip != 0 || given->vertical_flip != 0;
+    field->moves = given->crop_padding != 0 || given->degrees != 0 || given->horizontal_flip != 0 || given->vertical_flip != 0;
     if (field->moves && input->rank < 3)
         return gpunn__fail(
             dev, GPUNN_ERR_SHAPE,
-            "%s: field %d goes to '%s' %s, which holds no images [GPUNN_BATCH, ..., height, width] to crop or flip", function, f,
-            name, gpunn__shape_text(input, text));
+            "%s: field %d goes to '%s' %s, which holds no images [GPUNN_BATCH, ..., height, width] to crop, turn or flip",
+            function, f, name, gpunn__shape_text(input, text));
+    if (!(given->degrees >= 0 && given->degrees <= FLT_MAX))
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: field %d ('%s') has degrees %g; give a finite number of at least 0",
+                           function, f, name, (double)given->degrees);
     if (given->crop_padding < 0 || !(given->horizontal_flip >= 0 && given->horizontal_flip <= 1) ||
         !(given->vertical_flip >= 0 && given->vertical_flip <= 1))
         return gpunn__fail(
@@ -28924,7 +29114,8 @@ static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
             "%s: field %d ('%s') has crop_padding %d, horizontal_flip %g and vertical_flip %g; give at least 0 pixels, "
             "and probabilities from 0 to 1",
             function, f, name, given->crop_padding, (double)given->horizontal_flip, (double)given->vertical_flip);
-    field->direct = !args->load && !args->shuffle && !field->moves && field->from == field->to;
+    field->direct = !args->load && !args->shuffle && !field->moves && !field->jitters && !(args->mixup_alpha > 0) &&
+                    field->from == field->to;
     field->count = gpunn__count(input, 1);
     size_t whole, widest = gpunn_dtype_size(field->to) > gpunn_dtype_size(field->from) ? gpunn_dtype_size(field->to)
                                                                                        : gpunn_dtype_size(field->from);
@@ -28967,7 +29158,11 @@ static GPUNN__STATUS gpunn__loader_setup(gpunn_loader *loader)
                            "%s: %lld samples do not fill one batch of %d on %lld rank%s%s; use a smaller batch_size", function,
                            (long long)args->count, args->batch_size, (long long)ranks, ranks == 1 ? "" : "s",
                            args->drop_last ? " and drop_last leaves out the rest" : "");
-    bool fits = true, copies = false;
+    if (!(args->mixup_alpha >= 0 && args->mixup_alpha <= FLT_MAX))
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: mixup_alpha is %g; give a finite number of at least 0", function,
+                           (double)args->mixup_alpha);
+    bool   fits = true, copies = false;
+    size_t largest = 0; /* bytes of a sample */
     for (; loader->field_count < GPUNN_MAX_FIELDS && args->fields[loader->field_count].input; loader->field_count++) {
         gpunn_status status = gpunn__loader_field_check(loader, loader->field_count);
         if (status != GPUNN_OK) return status;
@@ -28979,7 +29174,9 @@ static GPUNN__STATUS gpunn__loader_setup(gpunn_loader *loader)
             fits = fits && gpunn__batch_reserve(loader, field->from_bytes, &field->loaded);
         if (field->moves && field->from != field->to)
             fits = fits && gpunn__batch_reserve(loader, field->from_bytes, &field->moved);
+        if (field->to_bytes > largest) largest = field->to_bytes;
     }
+    if (args->mixup_alpha > 0) fits = fits && gpunn__batch_reserve(loader, largest, &loader->mixed);
     if (loader->field_count == 0)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: there are no fields; give .fields = {{.input = x, .samples = ...}, ...}",
                            function);

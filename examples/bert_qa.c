@@ -55,7 +55,7 @@ static void parse(options *o, int argc, char **argv)
         {"--context TEXT", "the text that holds the answer", .text = &o->context},
         {"--context-file FILE", "the same, from a file", .text = &o->context_file},
         {"--config FILE", "in place of the folder's config.json", .text = &o->config},
-        {"--vocab FILE", "in place of the folder's vocab.txt", .text = &o->vocab},
+        {"--vocab FILE", "in place of the folder's vocab.txt, or its tokenizer.json", .text = &o->vocab},
         {"--weights FILE", "in place of the folder's model.safetensors", .text = &o->weights},
         {"--random", "weights without meaning; so it is when none are given", .flag = &o->random},
         {"--size " BERT_SIZES, "the model's, where there is no config.json", .choice = &o->size},
@@ -291,7 +291,7 @@ static bool read_vocabulary(job *j, const char *config, text_error *error)
     }
     if (j->o.model && !j->o.vocab)
         j->o.cased = j->o.cased || is_cased(bert_path(j->o.model, NULL, "tokenizer_config.json", settings));
-    if ((j->vocabulary = tokenizer_wordpiece(vocab, !j->o.cased, error)) == NULL) return false;
+    if ((j->vocabulary = tokenizer_open(vocab, NULL, !j->o.cased, error)) == NULL) return false;
     if (config == NULL) j->config.vocab_size = j->vocabulary->count;
     static const char *const special[] = {"[CLS]", "[SEP]", "[PAD]"};
     for (int i = 0; i < 3; i++)

@@ -334,8 +334,8 @@ static bool read_corpus(const options *o, corpus *c)
     text_error error;
     char      *text;
     size_t     bytes;
-    if ((o->vocab == NULL) != (o->merges == NULL)) return fail("--vocab and --merges belong together");
-    if (o->vocab && (c->pieces = tokenizer_bpe(o->vocab, o->merges, &error)) == NULL) return fail(error.text);
+    if (o->vocab == NULL && o->merges) return fail("--merges needs --vocab");
+    if (o->vocab && (c->pieces = tokenizer_open(o->vocab, o->merges, false, &error)) == NULL) return fail(error.text);
     text = o->text ? text_read(o->text, (size_t)1 << 30, &bytes, &error) : count_in_words(&bytes);
     if (text == NULL) return fail(o->text ? error.text : "out of memory");
     bool good = encode(c, text, bytes, &c->tokens, &c->count);
@@ -541,7 +541,7 @@ static void parse(int argc, char **argv, options *o)
     const option known[] = {
         {"--config tiny|124M", "the model's size", .choice = &o->large},
         {"--text FILE", "what to learn; default: a built-in text", .text = &o->text},
-        {"--vocab vocab.json", "GPT-2's own vocabulary, with --merges; default: tokens are bytes", .text = &o->vocab},
+        {"--vocab FILE", "tokenizer.json, or vocab.json with --merges; default: tokens are bytes", .text = &o->vocab},
         {"--merges merges.txt", "GPT-2's own merges, with --vocab", .text = &o->merges},
         {"--weights FILE", "weights to start from, with Hugging Face's names (safetensors)", .text = &o->weights},
         {"--save FILE", "where the trained weights go, with the same names", .text = &o->save, .written = true},

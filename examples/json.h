@@ -204,8 +204,7 @@ static inline char *json_key(json *j, size_t *bytes)
 /* Whether the value is an array, whose items are read next. */
 static inline bool json_array(json *j)
 {
-    j->first = true;
-    return json__take(j, '[');
+    return json__take(j, '[') && (j->first = true);
 }
 
 /* Whether there is another item, which must be read next; after the last one the array is passed. */

@@ -5,9 +5,9 @@
  * Build: cc -O3 -march=native -I. examples/llama.c -o llama -lm
  *        nvcc -O3 -arch=native -I. examples/llama.c gpunn_cuda.cu -o llama
  * Data:  a folder with config.json and model.safetensors (or model.safetensors.index.json), and, for text in the place of numbers,
- *        vocab.json, merges.txt and tokenizer.json: https://huggingface.co/HuggingFaceTB/SmolLM2-135M
+ *        tokenizer.json: https://huggingface.co/HuggingFaceTB/SmolLM2-135M
  * Run:   ./llama --model FOLDER --prompt "The capital of France is"
- *        ./llama --model FOLDER --ids "1 450 7483 310 3444 338"      where the vocabulary has another form
+ *        ./llama --model FOLDER --ids "1 450 7483 310 3444 338"      where there is no tokenizer.json
  *        --help explains all options
  * Expect: the prompt and what follows it. Without a folder a small model with random weights writes numbers without meaning, and
  *         --times tells how long each took. The weights are held as F32: 4 bytes for each. */
@@ -335,17 +335,19 @@ static bool is_there(const char *path)
     return file != NULL;
 }
 
-/* The folder's vocabulary, if it has one in GPT-2's form, and how it splits words, which tokenizer.json tells. */
+/* The folder's tokenizer.json, or, as GPT-2's, vocab.json and merges.txt. */
 static bool read_vocabulary(llama *l, const char *folder)
 {
-    char       vocabulary[1024], merges[1024], split[1024];
+    char       file[1024], merges[1024];
     text_error error;
-    (void)snprintf(vocabulary, sizeof vocabulary, "%s/vocab.json", folder);
+    (void)snprintf(file, sizeof file, "%s/tokenizer.json", folder);
     (void)snprintf(merges, sizeof merges, "%s/merges.txt", folder);
-    (void)snprintf(split, sizeof split, "%s/tokenizer.json", folder);
-    if (!is_there(vocabulary)) return fail("the folder has no vocab.json and merges.txt; give the prompt as numbers, by --ids");
-    l->pieces = tokenizer_bpe(vocabulary, merges, &error);
-    return (l->pieces && (!is_there(split) || tokenizer_read_split(l->pieces, split, &error))) || fail(error.text);
+    const bool whole = is_there(file);
+    if (!whole) (void)snprintf(file, sizeof file, "%s/vocab.json", folder);
+    if (!is_there(file))
+        return fail("the folder has neither tokenizer.json nor vocab.json; give the prompt as numbers, by --ids");
+    l->pieces = tokenizer_open(file, whole ? NULL : merges, false, &error);
+    return l->pieces || fail(error.text);
 }
 
 static bool add_token(llama *l, int64_t token)
@@ -385,7 +387,7 @@ static bool read_prompt(llama *l, const options *o)
         good = read_ids(l, o->ids ? o->ids : "1");
     } else {
         good = read_vocabulary(l, o->model) &&
-               (tokenizer_encode(l->pieces, o->prompt, strlen(o->prompt), &list) || fail("out of memory"));
+               (tokenizer_encode_all(l->pieces, o->prompt, strlen(o->prompt), &list) || fail("out of memory"));
         for (size_t i = 0; good && i < list.count; i++) good = add_token(l, list.items[i].id);
         token_list_free(&list);
     }
@@ -464,7 +466,8 @@ static bool write_on(llama *l, const options *o)
     double  begin = seconds();
     int     made = 0;
     int64_t token;
-    for (int64_t i = 0; good && i < l->used; i++) print_token(l, l->text[i]);
+    if (good && l->pieces) fputs(o->prompt, stdout);
+    for (int64_t i = 0; good && l->pieces == NULL && i < l->used; i++) print_token(l, l->text[i]);
     while (good && made < o->generate) {
         const float draw = sampling_draw((uint64_t)o->seed + (uint64_t)made++);
         good = check(l->dev, gpunn_write(l->draw, &draw, sizeof draw) == GPUNN_OK) && advance(l, l->used - 1, l->used, l->next) &&

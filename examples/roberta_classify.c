@@ -61,7 +61,7 @@ static void parse(options *o, int argc, char **argv)
         {"--validation FILE.csv", "labels and texts to test with; default: each tenth line of the others",
          .text = &o->validation},
         {"--config FILE", "in place of the folder's config.json", .text = &o->config},
-        {"--vocab FILE", "in place of the folder's vocab.json", .text = &o->vocab},
+        {"--vocab FILE", "in place of the folder's vocab.json; without --merges a tokenizer.json", .text = &o->vocab},
         {"--merges FILE", "in place of the folder's merges.txt", .text = &o->merges},
         {"--weights FILE", "in place of the folder's model.safetensors", .text = &o->weights},
         {"--random", "weights without meaning to start from", .flag = &o->random},
@@ -474,11 +474,11 @@ static bool read_vocabulary(job *j, const char *config, text_error *error)
     static const char *const special[] = {"<s>", "</s>", "<pad>"};
     char                     vocab_path[1024], merges_path[1024];
     const char              *vocab = bert_path(j->o.model, j->o.vocab, "vocab.json", vocab_path);
-    const char              *merges = bert_path(j->o.model, j->o.merges, "merges.txt", merges_path);
-    if ((vocab == NULL) != (merges == NULL)) return text_fail(error, "--vocab and --merges belong together");
+    const char              *merges = j->o.vocab ? j->o.merges : bert_path(j->o.model, j->o.merges, "merges.txt", merges_path);
+    if (vocab == NULL && merges) return text_fail(error, "--merges needs --vocab");
     if (vocab == NULL && (config || j->o.weights || j->o.train))
         return text_fail(error, "the model's vocabulary is not given; use --vocab vocab.json --merges merges.txt");
-    j->vocabulary = vocab ? tokenizer_bpe(vocab, merges, error) : built_in_vocabulary(j->o.classes, error);
+    j->vocabulary = vocab ? tokenizer_open(vocab, merges, false, error) : built_in_vocabulary(j->o.classes, error);
     if (j->vocabulary == NULL) return false;
     if (config == NULL) j->config.vocab_size = j->vocabulary->count;
     for (int i = 0; i < 3; i++)

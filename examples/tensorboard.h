@@ -1,9 +1,11 @@
-/* tensorboard.h - scalars and histograms over time, in files that TensorBoard shows: tensorboard --logdir runs
+/* tensorboard.h - scalars and histograms over time, and the graph, in files that TensorBoard shows: tensorboard --logdir runs
  *
  *     text_error   error;
  *     tensorboard *board = tensorboard_open("runs/first", NULL, &error);   a new file in a folder that is there; NULL: error.text says why
  *     tensorboard_scalar(board, "loss", step, loss)                        false: it could not be written, errno says why
  *     tensorboard_histogram(board, "fc1.weight", step, values, count)
+ *     gpunn_spec_save(model, "net.json", .loss = loss)                     then, with what that has written:
+ *     tensorboard_graph(board, "net.json", &error)                         false: error.text says why
  *     tensorboard_close(board)                                             false: something was not written
  *
  * and for gpunn_fit, when gpunn.h was included before:
@@ -78,19 +80,24 @@ static inline void tensorboard__field(tensorboard__bytes *to, unsigned field, co
 }
 
 /* ---- records ---- */
-/* CRC-32C (Castagnoli), rotated and moved as TFRecord does. */
-static inline uint32_t tensorboard__crc(const unsigned char *bytes, size_t count)
+/* CRC-32C (Castagnoli) of bytes behind others, 0 without any. */
+static inline uint32_t tensorboard__crc(uint32_t crc, const void *bytes, size_t count)
 {
-    uint32_t crc = 0xffffffffu;
+    crc = ~crc;
     for (size_t i = 0; i < count; i++) {
-        crc ^= bytes[i];
+        crc ^= ((const unsigned char *)bytes)[i];
         for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78u : 0);
     }
-    crc = ~crc;
+    return ~crc;
+}
+
+/* Rotated and moved as TFRecord does. */
+static inline uint32_t tensorboard__masked(uint32_t crc)
+{
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-/* Event {double wall_time = 1; int64 step = 2; string file_version = 3; Summary summary = 5}: field is 3 or 5. */
+/* Event {double wall_time = 1; int64 step = 2; string file_version = 3; bytes graph_def = 4; Summary summary = 5}: field is 3 to 5. */
 static inline bool tensorboard__write(tensorboard *board, int64_t step, unsigned field, const void *bytes, size_t count)
 {
     tensorboard__bytes event = {.count = 0}, frame = {.count = 0}, end = {.count = 0};
@@ -99,12 +106,14 @@ static inline bool tensorboard__write(tensorboard *board, int64_t step, unsigned
         tensorboard__key(&event, 2, TENSORBOARD__VARINT);
         tensorboard__varint(&event, (uint64_t)step);
     }
-    tensorboard__field(&event, field, bytes, count);
-    tensorboard__fixed(&frame, event.count, 8);
-    tensorboard__fixed(&frame, tensorboard__crc(frame.at, 8), 4);
-    tensorboard__fixed(&end, tensorboard__crc(event.at, event.count), 4);
+    tensorboard__key(&event, field, TENSORBOARD__LENGTH);
+    tensorboard__varint(&event, count);
+    tensorboard__fixed(&frame, event.count + count, 8);
+    tensorboard__fixed(&frame, tensorboard__masked(tensorboard__crc(0, frame.at, 8)), 4);
+    tensorboard__fixed(&end, tensorboard__masked(tensorboard__crc(tensorboard__crc(0, event.at, event.count), bytes, count)), 4);
     return fwrite(frame.at, frame.count, 1, board->file) == 1 && fwrite(event.at, event.count, 1, board->file) == 1 &&
-           fwrite(end.at, end.count, 1, board->file) == 1 && fflush(board->file) == 0;
+           fwrite(bytes, 1, count, board->file) == count && fwrite(end.at, end.count, 1, board->file) == 1 &&
+           fflush(board->file) == 0;
 }
 
 /* Summary {repeated Value value = 1}, Value {string tag = 1; ...}; value: what follows the tag. */
@@ -201,6 +210,140 @@ static inline bool tensorboard_histogram(tensorboard *board, const char *tag, in
     tensorboard__field(&histogram, 7, counts.at, counts.count);                       /* bucket */
     tensorboard__field(&out, 5, histogram.at, histogram.count);                       /* histo */
     return tensorboard__summary(board, tag, step, &out);
+}
+
+/* ---- the graph ---- */
+/* A message of any length. */
+typedef struct tensorboard__message {
+    char  *at;
+    size_t count, capacity;
+    bool   failed; /* memory ran out */
+} tensorboard__message;
+
+static inline void tensorboard__append(tensorboard__message *m, const void *bytes, size_t count)
+{
+    if (!m->failed && m->capacity - m->count < count) {
+        const size_t capacity = 2 * (m->count + count) + 256;
+        char        *at = (char *)realloc(m->at, capacity);
+        m->failed = at == NULL;
+        if (m->failed) return;
+        m->at = at;
+        m->capacity = capacity;
+    }
+    if (m->failed || count == 0) return;
+    memcpy(m->at + m->count, bytes, count);
+    m->count += count;
+}
+
+static inline void tensorboard__append_field(tensorboard__message *m, unsigned field, const void *bytes, size_t count)
+{
+    tensorboard__bytes head = {.count = 0};
+    tensorboard__key(&head, field, TENSORBOARD__LENGTH);
+    tensorboard__varint(&head, count);
+    tensorboard__append(m, head.at, head.count);
+    tensorboard__append(m, bytes, count);
+}
+
+/* A tensor's name, where groups end with a slash in place of a point, and : and ^ mean something else. */
+static inline void tensorboard__append_name(tensorboard__message *m, unsigned field, char *name)
+{
+    for (char *c = name; name && *c; c++) *c = *c == '.' ? '/' : *c == ':' || *c == '^' ? '_' : *c;
+    if (name) tensorboard__append_field(m, field, name, strlen(name));
+}
+
+/* Whether a key names tensors that an op reads: "bias" may be false, and "weight" numbers. */
+static inline bool tensorboard__reads(json *j, const char *key)
+{
+    static const char *const keys[] = {
+        "inputs", "weights",   "weight",      "bias",       "mask",        "lengths",          "h_0",
+        "c_0",    "attn_mask", "memory_mask", "pos_weight", "frequencies", "key_padding_mask", "memory_key_padding_mask"};
+    bool known = false;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && !known; i++) known = strcmp(key, keys[i]) == 0;
+    return known &&
+           (json__peek(j) == '"' || ((*j->at == '[' || *j->at == '{') && j->at[1 + strspn(j->at + 1, " \t\r\n")] == '"'));
+}
+
+/* The tensors of a key: one, a list, or an object that gives each a name in a formula. */
+static inline void tensorboard__inputs(json *j, tensorboard__message *node)
+{
+    if (json__peek(j) == '"') {
+        tensorboard__append_name(node, 3, json_string(j, NULL));
+    } else if (json_array(j)) {
+        while (json_item(j)) tensorboard__append_name(node, 3, json_string(j, NULL));
+    } else if (json_object(j)) {
+        while (json_key(j, NULL)) tensorboard__append_name(node, 3, json_string(j, NULL));
+    }
+}
+
+/* NodeDef {string name = 1; string op = 2; repeated string input = 3; map<string, AttrValue> attr = 5}, AttrValue {bytes s = 2}: one
+ * tensor of the spec. from, whole: the text as json changes it, and as it was. */
+static inline void tensorboard__node(json *j, const char *from, const char *whole, int number, tensorboard__message *node)
+{
+    tensorboard__message value = {.at = NULL}, attribute = {.at = NULL};
+    char                *key, *name = NULL, own[16]; /* own: of what has neither a name nor an id */
+    if (!json_object(j)) return;
+    while ((key = json_key(j, NULL)) != NULL && !node->failed) {
+        if (strcmp(key, "op") == 0) {
+            tensorboard__append_name(node, 2, json_string(j, NULL));
+        } else if (strcmp(key, "name") == 0 || (strcmp(key, "id") == 0 && name == NULL)) {
+            name = json_string(j, NULL);
+        } else if (tensorboard__reads(j, key)) {
+            tensorboard__inputs(j, node);
+        } else {
+            (void)json__peek(j);
+            const char *begin = whole + (j->at - from);
+            json_skip(j);
+            value.count = attribute.count = 0;
+            tensorboard__append_field(&value, 2, begin, (size_t)(whole + (j->at - from) - begin));
+            tensorboard__append_field(&attribute, 1, key, strlen(key));
+            tensorboard__append_field(&attribute, 2, value.at, value.count);
+            tensorboard__append_field(node, 5, attribute.at, attribute.count);
+            node->failed = node->failed || value.failed || attribute.failed;
+        }
+    }
+    (void)snprintf(own, sizeof own, "(%d)", number);
+    tensorboard__append_name(node, 1, name ? name : own);
+    free(value.at);
+    free(attribute.at);
+}
+
+/* GraphDef {repeated NodeDef node = 1}, of all tensors of the spec. */
+static inline bool tensorboard__nodes(json *j, const char *from, const char *whole, tensorboard__message *graph)
+{
+    tensorboard__message node = {.at = NULL};
+    char                *key;
+    int                  count = 0;
+    bool                 object = json_object(j);
+    while (object && (key = json_key(j, NULL)) != NULL) {
+        bool tensors = strcmp(key, "tensors") == 0 && json_array(j);
+        if (!tensors) json_skip(j);
+        while (tensors && json_item(j)) {
+            node.count = 0;
+            tensorboard__node(j, from, whole, count++, &node);
+            tensorboard__append_field(graph, 1, node.at, node.count);
+            graph->failed = graph->failed || node.failed;
+        }
+    }
+    free(node.at);
+    return json_end(j) && (!graph->failed || text_fail(j->error, "out of memory: '%s' is too large", j->name));
+}
+
+/* The graph that a spec's file tells. */
+static inline bool tensorboard_graph(tensorboard *board, const char *spec, text_error *error)
+{
+    size_t               bytes;
+    char                *text = text_read(spec, (size_t)1 << 28, &bytes, error), *whole = text ? (char *)malloc(bytes + 1) : NULL;
+    tensorboard__message graph = {.at = NULL};
+    json                 j = json_begin(spec, text, error);
+    bool                 good = text && (whole || text_fail(error, "out of memory: '%s' is too large", spec));
+    if (good) memcpy(whole, text, bytes + 1);
+    good = good && tensorboard__nodes(&j, text, whole, &graph) &&
+           (tensorboard__write(board, 0, 4, graph.at, graph.count) ||
+            text_fail(error, "cannot write the graph: %s", strerror(errno)));
+    free(text);
+    free(whole);
+    free(graph.at);
+    return good;
 }
 
 #ifdef GPUNN_H

@@ -1,18 +1,31 @@
-/* tokenizer.h - BERT's WordPiece and the byte-level BPE of GPT-2 and RoBERTa, from the files that Hugging Face keeps them in.
+/* tokenizer.h - texts as numbers and back, from the files that Hugging Face keeps: tokenizer.json, or vocab.txt, or vocab.json with
+ * merges.txt.
  *
  *     text_error  error;
- *     tokenizer  *t = tokenizer_wordpiece("vocab.txt", true, &error);                     or
- *                 t = tokenizer_bpe("vocab.json", "merges.txt", &error);                  NULL: error.text says why
- *     bool good = tokenizer_read_split(t, "tokenizer.json", &error)                       where BPE splits words in another way
+ *     tokenizer  *t = tokenizer_json("tokenizer.json", &error);                           or
+ *                 t = tokenizer_wordpiece("vocab.txt", true, &error);                     BERT, or
+ *                 t = tokenizer_bpe("vocab.json", "merges.txt", &error);                  GPT-2, RoBERTa, or
+ *                 t = tokenizer_open(file, merges, lower, &error);                        any of these; NULL: error.text says why
  *     token_list  list = {0};
  *     if (!tokenizer_encode(t, text, strlen(text), &list)) ...                            out of memory
  *     list.items[i].id, .start, .end      which piece stands for text[start .. end - 1]
- *     token_list_free(&list), tokenizer_free(t)
+ *     char *back = tokenizer_decode(t, list.items, list.count, true, &bytes)              NULL: out of memory
+ *     free(back), token_list_free(&list), tokenizer_free(t)
  *
- * Both give the ids of Hugging Face's tokenizers for any text. [CLS], </s> and the like in a text are text, and nothing is added
- * around it: tokenizer_id finds the special pieces. WordPiece lowers and strips accents as BertNormalizer does, for all of
- * Unicode (unicode.h). Offsets count bytes. What is not UTF-8 counts as U+FFFD, which WordPiece drops; BPE keeps every byte.
- * Files are read as hostile. A tokenizer may be used by several threads. */
+ * tokenizer.json may hold WordPiece, BPE (of bytes, or of characters with or without byte_fallback, as Llama's) or Unigram
+ * (SentencePiece's, as T5's and XLM-R's). Known are
+ *     normalizer      BertNormalizer, Lowercase, NFC, NFD, Prepend, Precompiled, Replace, Strip
+ *     pre_tokenizer   BertPreTokenizer, ByteLevel, Digits, Metaspace, Punctuation, Split, WhitespaceSplit
+ *     decoder         ByteFallback, ByteLevel, Fuse, Metaspace, Replace, Strip, WordPiece
+ *     post_processor  BertProcessing, ByteLevel, RobertaProcessing, TemplateProcessing
+ * and Sequences of them; Split and Replace know the expressions of Llama 3, Qwen 2, T5 and XLM-R. Another one is a failure that names
+ * it. truncation and padding are not read.
+ *
+ * The ids are those of Hugging Face's tokenizers for any text. tokenizer_encode adds nothing around the text; tokenizer_encode_all
+ * adds what post_processor says. added_tokens in a text are tokens, as they are there: take them out of a text that is not yours.
+ * Without tokenizer.json [CLS], </s> and the like in a text are text, and tokenizer_id finds the special pieces. Cases and accents
+ * are those of all of Unicode (unicode.h). Offsets count bytes. What is not UTF-8 counts as U+FFFD, which BERT drops; BPE of bytes
+ * and byte_fallback keep every byte. Files are read as hostile. A tokenizer may be used by several threads. */
 #ifndef TOKENIZER_H
 #define TOKENIZER_H
 
@@ -22,7 +35,12 @@
 enum {
     TOKENIZER_MAX_FILE = 64 << 20, /* bytes */
     TOKENIZER_MAX_PIECES = 1 << 22,
-    TOKENIZER_MAX_WORD = 100 /* characters, beyond which WordPiece gives up */
+    TOKENIZER_MAX_PIECE = 4096,     /* bytes, of Unigram */
+    TOKENIZER_MAX_TEXT = 512 << 20, /* bytes between two added tokens */
+    TOKENIZER_MAX_WORD = 100,       /* characters, beyond which WordPiece gives up, if tokenizer.json does not say */
+    TOKENIZER_MAX_ADDED = 1 << 16,  /* tokens */
+    TOKENIZER_MAX_STEPS = 8,        /* in a Sequence */
+    TOKENIZER_MAX_AROUND = 8        /* tokens before a text, and behind it */
 };
 
 typedef struct token {
@@ -35,27 +53,106 @@ typedef struct token_list {
     size_t count, capacity;
 } token_list;
 
+typedef enum tokenizer_model { TOKENIZER_WORDPIECE, TOKENIZER_BPE_BYTES, TOKENIZER_BPE, TOKENIZER_UNIGRAM } tokenizer_model;
+
 typedef struct tokenizer_piece {
-    const char *text; /* NULL: no piece has this id. Of BPE the bytes it stands for */
-    size_t      bytes;
+    char       *text; /* NULL: no piece has this id. BPE of bytes: the bytes it stands for */
+    const char *said; /* what it adds to a text */
+    size_t      bytes, said_bytes;
+    double      score;         /* Unigram */
+    bool        special, byte; /* byte: stands for one byte, by byte_fallback */
 } tokenizer_piece;
 
 typedef struct tokenizer_merge {
     int left, right, result;
 } tokenizer_merge;
 
+typedef struct tokenizer_added {
+    int         id;
+    const char *content; /* in the file */
+    char       *text;    /* what is looked for */
+    size_t      bytes;
+    bool        left, right, normalized, special; /* left, right: with the spaces there */
+} tokenizer_added;
+
+/* What is done to a text before it is looked up in the vocabulary. */
+typedef enum tokenizer__kind {
+    TOKENIZER__COPY,
+    TOKENIZER__BERT,
+    TOKENIZER__NORMAL_FORM,
+    TOKENIZER__PREPEND,
+    TOKENIZER__PRECOMPILED,
+    TOKENIZER__REPLACE,
+    TOKENIZER__STRIP,
+    TOKENIZER__BYTE_LEVEL,
+    TOKENIZER__METASPACE,
+    TOKENIZER__SPLIT,
+    TOKENIZER__CUT
+} tokenizer__kind;
+
+enum { /* of a step, by kind */
+       TOKENIZER__CLEAN = 1,
+       TOKENIZER__ALONE = 2, /* ideographs */
+       TOKENIZER__LOWER = 4,
+       TOKENIZER__FOLD = 8, /* lowers and takes accents away */
+       TOKENIZER__COMPOSE = 1,
+       TOKENIZER__RUNS = 1,   /* of two spaces or more */
+       TOKENIZER__BLANKS = 2, /* runs of \s */
+       TOKENIZER__LEFT = 1,
+       TOKENIZER__RIGHT = 2,
+       TOKENIZER__SPACE_FIRST = 1,
+       TOKENIZER__WORDS = 2,
+       TOKENIZER__ALWAYS = 1, /* ▁ before a text; FIRST: only at its very beginning */
+       TOKENIZER__FIRST = 2,
+       TOKENIZER__BEFORE = 4, /* words begin with ▁ */
+       TOKENIZER__AFTER = 1,  /* words end with a space; else the number of digits in a word */
+       TOKENIZER__DIGIT = 2,
+       TOKENIZER__DIGITS = 4,
+       TOKENIZER__SPACES = 1,
+       TOKENIZER__MARKS = 2,
+       TOKENIZER__EACH_DIGIT = 4,
+       TOKENIZER__NUMBERS = 8
+};
+
+typedef struct tokenizer__step {
+    tokenizer__kind kind;
+    unsigned        flags;
+    const char     *what, *with; /* becomes */
+    size_t          what_bytes, with_bytes;
+} tokenizer__step;
+
+enum {                               /* how pieces become a text again */
+       TOKENIZER__SPOKEN_SPACES = 1, /* ▁ is a space */
+       TOKENIZER__SPOKEN_BYTES = 2,  /* <0x0A> is a byte */
+       TOKENIZER__STRIP_ONE = 4,     /* the first space goes */
+       TOKENIZER__STRIP_FIRST = 8,   /* all spaces of the first piece go */
+       TOKENIZER__JOIN = 16,         /* ## joins, the others have a space before them */
+       TOKENIZER__CLEANUP = 32,      /* but not . and 's */
+       TOKENIZER__APART = 64         /* a space before each */
+};
+
 typedef struct tokenizer {
-    char            *vocabulary; /* the file, into which the pieces point */
+    char            *file;   /* into which the pieces point */
+    char            *spoken; /* what pieces say when it is not what they are */
+    tokenizer_model  model;
     tokenizer_piece *pieces;
     int              count, capacity;
     size_t           longest; /* bytes of a piece */
     int             *slots;   /* hash table of ids; -1: free */
     uint32_t         mask;
-    bool             lower;           /* WordPiece: without case and accents */
-    int              unknown;         /* WordPiece: [UNK] */
-    int              byte_piece[256]; /* BPE */
-    bool             digits;          /* BPE: each digit is a word of its own */
-    tokenizer_merge *merges;          /* by rank */
+    tokenizer__step  normalizer[TOKENIZER_MAX_STEPS], pre_tokenizer[TOKENIZER_MAX_STEPS];
+    int              normalizers, pre_tokenizers;
+    tokenizer_added *added;
+    int              added_count;
+    bool             added_first[2][256]; /* whether one begins with the byte; [1]: of those that look at a normalized text */
+    int              before[TOKENIZER_MAX_AROUND], after[TOKENIZER_MAX_AROUND], before_count, after_count;
+    unsigned         decoder;
+    int              unknown;                                  /* [UNK]; -1: none */
+    int              max_word;                                 /* WordPiece */
+    int              byte_piece[256];                          /* BPE of bytes, and byte_fallback */
+    bool             byte_fallback, fuse_unknown, whole_words; /* whole_words: a word that is a piece is not merged */
+    double           unknown_score;                            /* Unigram */
+    tokenizer_merge *merges;                                   /* by rank */
     int              merge_count;
     int             *merge_slots; /* hash table of ranks; -1: free */
     uint32_t         merge_mask;
@@ -83,7 +180,10 @@ static inline bool token_list_add(token_list *list, int id, size_t start, size_t
 static inline void tokenizer_free(tokenizer *t)
 {
     if (t == NULL) return;
-    free(t->vocabulary);
+    for (int i = 0; i < t->added_count; i++) free(t->added[i].text);
+    free(t->added);
+    free(t->file);
+    free(t->spoken);
     free(t->pieces);
     free(t->slots);
     free(t->merges);
@@ -128,6 +228,43 @@ static inline bool unicode__in(const unicode_range *ranges, size_t count, uint32
 }
 #define unicode_in(ranges, c) unicode__in(ranges, sizeof(ranges) / sizeof *(ranges), c)
 
+/* Whether a table moves the character, which then becomes *to. */
+static inline bool unicode__move(const unicode_fold *table, size_t count, uint32_t c, uint32_t *to)
+{
+    size_t low = 0;
+    while (low < count) {
+        size_t              middle = (low + count) / 2;
+        const unicode_fold *fold = &table[middle];
+        if (c > fold->last) {
+            low = middle + 1;
+        } else if (c < fold->first) {
+            count = middle;
+        } else {
+            if ((c - fold->first) % fold->step == 0) *to = fold->to + (c - fold->first);
+            return true;
+        }
+    }
+    return false;
+}
+#define unicode_move(table, c, to) unicode__move(table, sizeof(table) / sizeof *(table), c, to)
+
+/* The character lowered, as 1 or 2 characters. */
+static inline int unicode_lower_of(uint32_t c, uint32_t out[3])
+{
+    out[0] = c;
+    if (c == 0x130) out[0] = 'i', out[1] = 0x307; /* the Turkish I with a dot */
+    unicode_move(unicode_lower, c, out);
+    return c == 0x130 ? 2 : 1;
+}
+
+/* What a character of CJK's compatibility blocks stands for; 0: nothing else. */
+static inline uint32_t unicode_compatible_of(uint32_t c)
+{
+    return c >= 0xf900 && c <= 0xfaff     ? unicode_from_f900[c - 0xf900]
+           : c >= 0x2f800 && c <= 0x2fa1f ? unicode_from_2f800[c - 0x2f800]
+                                          : 0;
+}
+
 /* The character lowered and without accents, as 0 to 3 characters. */
 static inline int unicode_fold_of(uint32_t c, uint32_t out[3])
 {
@@ -144,23 +281,9 @@ static inline int unicode_fold_of(uint32_t c, uint32_t out[3])
         return c % 28 ? 3 : 2;
     }
     if (unicode_in(unicode_marks, c)) return 0;
-    uint32_t compatible = c >= 0xf900 && c <= 0xfaff     ? unicode_from_f900[c - 0xf900]
-                          : c >= 0x2f800 && c <= 0x2fa1f ? unicode_from_2f800[c - 0x2f800]
-                                                         : 0;
+    uint32_t compatible = unicode_compatible_of(c);
     if (compatible) out[0] = compatible;
-    size_t low = 0, high = sizeof unicode_folds / sizeof *unicode_folds;
-    while (low < high) {
-        size_t              middle = (low + high) / 2;
-        const unicode_fold *fold = &unicode_folds[middle];
-        if (c > fold->last) {
-            low = middle + 1;
-        } else if (c < fold->first) {
-            high = middle;
-        } else {
-            if ((c - fold->first) % fold->step == 0) out[0] = fold->to + (c - fold->first);
-            return 1;
-        }
-    }
+    if (unicode_move(unicode_folds, c, out)) return 1;
     for (size_t i = 0; i < sizeof unicode_splits / sizeof *unicode_splits; i++) {
         if (unicode_splits[i][0] != c) continue;
         memcpy(out, unicode_splits[i] + 1, 3 * sizeof *out);
@@ -169,24 +292,100 @@ static inline int unicode_fold_of(uint32_t c, uint32_t out[3])
     return 1;
 }
 
-/* ---- pieces and their ids ---- */
-
-static inline uint32_t tokenizer__hash(const char *text, size_t bytes)
+static inline uint32_t unicode_order_of(uint32_t c)
 {
-    uint32_t hash = 2166136261u;
-    for (size_t i = 0; i < bytes; i++) hash = (hash ^ (unsigned char)text[i]) * 16777619u;
-    return hash ^ hash >> 15;
+    size_t low = 0, high = sizeof unicode_orders / sizeof *unicode_orders;
+    while (c >= 0x80 && low < high) {
+        size_t middle = (low + high) / 2;
+        if (c > unicode_orders[middle][1])
+            low = middle + 1;
+        else if (c < unicode_orders[middle][0])
+            high = middle;
+        else
+            return unicode_orders[middle][2];
+    }
+    return 0;
 }
 
-/* Where the piece stands, or where it would. */
-static inline uint32_t tokenizer__slot(const tokenizer *t, const char *text, size_t bytes)
+/* The character's one or two parts, which may have parts; 0: it has none. */
+static inline const uint32_t *unicode__row(uint32_t c)
 {
-    uint32_t slot = tokenizer__hash(text, bytes) & t->mask;
+    size_t low = 0, high = sizeof unicode_parts / sizeof *unicode_parts;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (c > unicode_parts[middle][0])
+            low = middle + 1;
+        else if (c < unicode_parts[middle][0])
+            high = middle;
+        else
+            return unicode_parts[middle];
+    }
+    return NULL;
+}
+
+/* The character as a letter and its accents (NFD), 1 to 4 characters. */
+static inline int unicode_parts_of(uint32_t c, uint32_t out[4])
+{
+    int             count = 0;
+    uint32_t        behind[4];
+    const uint32_t *row;
+    out[0] = c;
+    if (c < 0x80) return 1;
+    if (c >= 0xac00 && c < 0xac00 + 11172) return unicode_fold_of(c, out);
+    uint32_t compatible = unicode_compatible_of(c);
+    if (compatible) return out[0] = compatible, 1;
+    for (; count < 3 && (row = unicode__row(c)) != NULL; c = row[1])
+        if (row[2]) behind[count++] = row[2];
+    out[0] = c;
+    for (int i = 0; i < count; i++) out[1 + i] = behind[count - 1 - i];
+    return count + 1;
+}
+
+/* The character that a letter and what follows it make (NFC); 0: none. */
+static inline uint32_t unicode_composed_of(uint32_t first, uint32_t second)
+{
+    if (first >= 0x1100 && first < 0x1113 && second >= 0x1161 && second < 0x1176)
+        return 0xac00 + ((first - 0x1100) * 21 + second - 0x1161) * 28;
+    if (first >= 0xac00 && first < 0xac00 + 11172 && (first - 0xac00) % 28 == 0 && second > 0x11a7 && second < 0x11c3)
+        return first + second - 0x11a7;
+    size_t low = 0, high = sizeof unicode_composed / sizeof *unicode_composed;
+    while (low < high) {
+        size_t          middle = (low + high) / 2;
+        const uint32_t *row = unicode_parts[unicode_composed[middle]];
+        if (row[1] == first && row[2] == second) return row[0];
+        if (row[1] < first || (row[1] == first && row[2] < second))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return 0;
+}
+
+/* ---- pieces and their ids ---- */
+
+#define TOKENIZER__HASH 2166136261u
+
+static inline uint32_t tokenizer__hash_on(uint32_t hash, char c)
+{
+    return (hash ^ (unsigned char)c) * 16777619u;
+}
+
+/* Where the piece of this hash stands, or where it would. */
+static inline uint32_t tokenizer__slot_of(const tokenizer *t, uint32_t hash, const char *text, size_t bytes)
+{
+    uint32_t slot = (hash ^ hash >> 15) & t->mask;
     for (; t->slots[slot] >= 0; slot = (slot + 1) & t->mask) {
         const tokenizer_piece *piece = &t->pieces[t->slots[slot]];
         if (piece->bytes == bytes && memcmp(piece->text, text, bytes) == 0) break;
     }
     return slot;
+}
+
+static inline uint32_t tokenizer__slot(const tokenizer *t, const char *text, size_t bytes)
+{
+    uint32_t hash = TOKENIZER__HASH;
+    for (size_t i = 0; i < bytes; i++) hash = tokenizer__hash_on(hash, text[i]);
+    return tokenizer__slot_of(t, hash, text, bytes);
 }
 
 static inline int tokenizer__find(const tokenizer *t, const char *text, size_t bytes)
@@ -197,6 +396,8 @@ static inline int tokenizer__find(const tokenizer *t, const char *text, size_t b
 /* -1: there is no such piece. */
 static inline int tokenizer_id(const tokenizer *t, const char *piece)
 {
+    for (int i = 0; i < t->added_count; i++)
+        if (strcmp(t->added[i].content, piece) == 0) return t->added[i].id;
     return tokenizer__find(t, piece, strlen(piece));
 }
 
@@ -212,7 +413,7 @@ static inline int *tokenizer__slots(size_t entries, uint32_t *mask)
 }
 
 /* Notes a piece under its id; the table is made once all are known. */
-static inline bool tokenizer__add(tokenizer *t, int id, const char *text, size_t bytes)
+static inline bool tokenizer__add(tokenizer *t, int id, char *text, size_t bytes)
 {
     if (id >= t->capacity) {
         int capacity = t->capacity ? t->capacity : 1024;
@@ -223,7 +424,7 @@ static inline bool tokenizer__add(tokenizer *t, int id, const char *text, size_t
         t->pieces = pieces;
         t->capacity = capacity;
     }
-    t->pieces[id] = (tokenizer_piece){text, bytes};
+    t->pieces[id] = (tokenizer_piece){.text = text, .bytes = bytes};
     if (id >= t->count) t->count = id + 1;
     if (bytes > t->longest) t->longest = bytes;
     return true;
@@ -245,293 +446,356 @@ static inline bool tokenizer__index(tokenizer *t, const char *name, text_error *
     return true;
 }
 
-/* ---- WordPiece ---- */
+/* ---- texts on their way to pieces ---- */
 
-/* Takes the text, bytes and a 0 behind them, which was allocated; one piece a line. name: for messages. */
-static inline tokenizer *tokenizer_wordpiece_of(char *text, size_t bytes, const char *name, bool lower, text_error *error)
+/* Where a byte comes from, and whether a word begins with it. */
+typedef struct tokenizer__span {
+    uint32_t from, to;
+    bool     begins;
+} tokenizer__span;
+
+typedef struct tokenizer__run {
+    char            *text; /* two bytes before it are its own, too */
+    tokenizer__span *spans;
+    size_t           bytes, capacity;
+    bool             cut, failed; /* cut: what comes next begins a word */
+} tokenizer__run;
+
+/* A part of the user's text, where spans is NULL and `first` tells where it stands, or of a run. */
+typedef struct tokenizer__view {
+    const char            *text;
+    const tokenizer__span *spans;
+    size_t                 bytes, first;
+} tokenizer__view;
+
+static inline tokenizer__span tokenizer__span_of(const tokenizer__view *v, size_t from, size_t to)
 {
-    tokenizer *t = calloc(1, sizeof *t);
-    int        line = 0;
-    bool       good = t != NULL && text != NULL;
-    if (t == NULL) {
-        free(text);
-        text_fail(error, "out of memory");
-        return NULL;
+    if (v->spans == NULL) return (tokenizer__span){(uint32_t)(v->first + from), (uint32_t)(v->first + to), false};
+    tokenizer__span first = v->spans[from], last = v->spans[to - 1]; /* accents may have changed places */
+    return (tokenizer__span){first.from < last.from ? first.from : last.from, first.to > last.to ? first.to : last.to, false};
+}
+
+static inline tokenizer__view tokenizer__part(const tokenizer__view *v, size_t from, size_t to)
+{
+    return (tokenizer__view){v->text + from, v->spans ? v->spans + from : NULL, to - from, v->first + from};
+}
+
+static inline void tokenizer__run_free(tokenizer__run *run)
+{
+    if (run->text) free(run->text - 2);
+    free(run->spans);
+}
+
+static inline bool tokenizer__reserve(tokenizer__run *run, size_t bytes)
+{
+    if (run->failed || bytes <= run->capacity) return !run->failed;
+    size_t           capacity = bytes * 2;
+    char            *text = capacity <= UINT32_MAX ? realloc(run->text ? run->text - 2 : NULL, capacity + 2) : NULL;
+    tokenizer__span *spans;
+    if (text) run->text = text + 2;
+    if (text == NULL || (spans = realloc(run->spans, capacity * sizeof *spans)) == NULL) return run->failed = true, false;
+    run->spans = spans;
+    run->capacity = capacity;
+    return true;
+}
+
+static inline void tokenizer__put(tokenizer__run *run, const char *text, size_t bytes, tokenizer__span span)
+{
+    if (!tokenizer__reserve(run, run->bytes + bytes)) return;
+    for (size_t i = 0; i < bytes; i++) {
+        span.begins = run->cut;
+        run->text[run->bytes] = text[i];
+        run->spans[run->bytes++] = span;
+        run->cut = false;
     }
-    t->vocabulary = text;
-    t->lower = lower;
-    for (char *at = text, *end = text + (good ? bytes : 0); good && at < end; line++) {
-        char *stop = memchr(at, '\n', (size_t)(end - at)), *next = stop ? stop + 1 : end;
-        if (stop == NULL) stop = end;
-        if (stop > at && stop[-1] == '\r') stop--;
-        if (stop == at)
-            good = text_fail(error, "%s:%d: the line is empty, where a piece belongs", name, line + 1);
-        else if (line == TOKENIZER_MAX_PIECES)
-            good = text_fail(error, "%s has more than %d lines", name, TOKENIZER_MAX_PIECES);
-        else if (!tokenizer__add(t, line, at, (size_t)(stop - at)))
-            good = text_fail(error, "out of memory: '%s' has too many pieces", name);
-        at = next;
+}
+
+static inline void tokenizer__put_character(tokenizer__run *run, uint32_t c, tokenizer__span span)
+{
+    char utf8[4];
+    tokenizer__put(run, utf8, (size_t)(text_put(utf8, c) - utf8), span);
+}
+
+/* Copies bytes, each with its own place. */
+static inline void tokenizer__take(tokenizer__run *run, const tokenizer__view *v, size_t from, size_t to)
+{
+    for (size_t i = from; i < to; i++) tokenizer__put(run, v->text + i, 1, tokenizer__span_of(v, i, i + 1));
+}
+
+static inline void tokenizer__copy(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+{
+    (void)step;
+    tokenizer__take(out, v, 0, v->bytes);
+}
+
+/* BertNormalizer and Lowercase. */
+static inline void tokenizer__bert(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+{
+    for (size_t at = 0, start = 0; at < v->bytes; start = at) {
+        uint32_t        c = text_next(v->text, v->bytes, &at), part[3] = {c, 0, 0};
+        tokenizer__span span = tokenizer__span_of(v, start, at);
+        int             parts = 1;
+        if (step->flags & TOKENIZER__CLEAN && unicode_in(unicode_controls, c)) continue;
+        if (step->flags & TOKENIZER__CLEAN && unicode_in(unicode_spaces, c)) part[0] = c = ' ';
+        bool alone = step->flags & TOKENIZER__ALONE && c >= 0x80 && unicode_in(unicode_ideographs, c);
+        if (step->flags & TOKENIZER__FOLD)
+            parts = unicode_fold_of(c, part);
+        else if (step->flags & TOKENIZER__LOWER)
+            parts = unicode_lower_of(c, part);
+        if (alone) tokenizer__put(out, " ", 1, span);
+        for (int i = 0; i < parts; i++) tokenizer__put_character(out, part[i], span);
+        if (alone) tokenizer__put(out, " ", 1, span);
     }
-    good = good && tokenizer__index(t, name, error);
-    if (good && (t->unknown = tokenizer_id(t, "[UNK]")) < 0)
-        good = text_fail(error, "%s: there is no line [UNK]; is it a vocabulary of BERT, one piece a line?", name);
-    if (good) return t;
-    tokenizer_free(t);
-    return NULL;
 }
 
-/* vocab.txt, one piece a line, the first with id 0. lower: for the uncased models. */
-static inline tokenizer *tokenizer_wordpiece(const char *path, bool lower, text_error *error)
-{
-    size_t bytes;
-    char  *text = text_read(path, TOKENIZER_MAX_FILE, &bytes, error);
-    return text ? tokenizer_wordpiece_of(text, bytes, path, lower, error) : NULL;
-}
+typedef struct tokenizer__mark {
+    uint32_t        c, order; /* 0: a character that is no accent */
+    tokenizer__span span;
+} tokenizer__mark;
 
-/* A word with room for "##" before it, and where its characters stand in it and come from. */
-typedef struct tokenizer__word {
-    char   text[2 + TOKENIZER_MAX_WORD * 4];
-    size_t at[TOKENIZER_MAX_WORD + 1], start[TOKENIZER_MAX_WORD], end[TOKENIZER_MAX_WORD];
-    int    count; /* characters; may exceed the maximum */
-    size_t first, last;
-} tokenizer__word;
+typedef struct tokenizer__marks {
+    tokenizer__mark *items;
+    size_t           count, capacity;
+} tokenizer__marks;
 
-static inline void tokenizer__grow(tokenizer__word *w, uint32_t c, size_t start, size_t end)
+/* Appends the character's parts, each in its place among the accents before it. */
+static inline bool tokenizer__decompose(tokenizer__marks *m, uint32_t c, tokenizer__span span)
 {
-    if (w->count == 0) w->first = start;
-    w->last = end;
-    if (w->count++ >= TOKENIZER_MAX_WORD) return;
-    int i = w->count - 1;
-    if (i == 0) w->at[0] = 2;
-    w->start[i] = start;
-    w->end[i] = end;
-    w->at[i + 1] = (size_t)(text_put(w->text + w->at[i], c) - w->text);
-}
-
-/* The longest piece first, again and again; one [UNK] for a word that does not come out even. */
-static inline bool tokenizer__pieces(const tokenizer *t, tokenizer__word *w, token_list *list)
-{
-    int    count = w->count;
-    size_t before = list->count;
-    w->count = 0;
-    for (int from = 0, to; count <= TOKENIZER_MAX_WORD && from < count; from = to) {
-        char  *text = w->text + w->at[from];
-        size_t prefix = from > 0 ? 2 : 0;
-        int    id = -1;
-        memcpy(text - 2, "##", 2);
-        for (to = count; to > from; to--)
-            if ((id = tokenizer__find(t, text - prefix, w->at[to] - w->at[from] + prefix)) >= 0) break;
-        if (id < 0) {
-            list->count = before;
-            break;
+    uint32_t part[4];
+    int      parts = unicode_parts_of(c, part);
+    for (int i = 0; i < parts; i++) {
+        if (m->count == m->capacity) {
+            size_t           capacity = m->capacity ? m->capacity * 2 : 256;
+            tokenizer__mark *items = realloc(m->items, capacity * sizeof *items);
+            if (items == NULL) return false;
+            m->items = items;
+            m->capacity = capacity;
         }
-        if (!token_list_add(list, id, w->start[from], w->end[to - 1])) return false;
-    }
-    return count == 0 || list->count > before || token_list_add(list, t->unknown, w->first, w->last);
-}
-
-static inline bool tokenizer__encode_words(const tokenizer *t, const char *text, size_t bytes, token_list *list)
-{
-    tokenizer__word word = {.count = 0};
-    bool            good = true;
-    for (size_t at = 0, start = 0; at < bytes && good; start = at) {
-        uint32_t c = text_next(text, bytes, &at), part[3] = {c, 0, 0};
-        int      parts = 1;
-        if (unicode_in(unicode_controls, c)) continue;
-        bool alone = c >= 0x80 && unicode_in(unicode_ideographs, c);
-        if (t->lower) parts = unicode_fold_of(c, part);
-        if (alone) good = tokenizer__pieces(t, &word, list);
-        for (int i = 0; i < parts && good; i++) {
-            bool space = unicode_in(unicode_spaces, part[i]), mark = !space && unicode_in(unicode_punctuation, part[i]);
-            if (space || mark) good = tokenizer__pieces(t, &word, list);
-            if (!space) tokenizer__grow(&word, part[i], start, at);
-            if (mark) good = good && tokenizer__pieces(t, &word, list);
-        }
-        if (alone) good = good && tokenizer__pieces(t, &word, list);
-    }
-    return good && tokenizer__pieces(t, &word, list);
-}
-
-/* ---- byte-level BPE ---- */
-
-/* The character that stands for each byte in the files: printable ones for themselves, the rest from U+0100 on. */
-static inline uint32_t tokenizer__byte_character(int byte)
-{
-    int others = byte <= 32 ? byte : byte <= 160 ? 33 + byte - 127 : 67;
-    return (byte > 32 && byte < 127) || (byte > 160 && byte != 173) ? (uint32_t)byte : 256 + (uint32_t)others;
-}
-
-/* The bytes that characters of the files stand for, in their place; -1: one of them stands for none. */
-static inline long tokenizer__to_bytes(char *text, size_t bytes)
-{
-    size_t to = 0;
-    for (size_t at = 0; at < bytes;) {
-        uint32_t c = text_next(text, bytes, &at);
-        int      byte = c < 256 ? (int)c : c <= 288 ? (int)c - 256 : c <= 322 ? (int)c - 256 - 33 + 127 : 173;
-        if (tokenizer__byte_character(byte) != c) return -1;
-        text[to++] = (char)byte;
-    }
-    return (long)to;
-}
-
-static inline bool tokenizer__read_vocabulary(tokenizer *t, const char *path, char *text, text_error *error)
-{
-    json   j = json_begin(path, text, error);
-    char  *piece;
-    size_t bytes;
-    bool   good = json_object(&j);
-    while (good && (piece = json_key(&j, &bytes)) != NULL) {
-        int  id = json_int(&j, piece, 0, TOKENIZER_MAX_PIECES - 1);
-        long raw = j.failed ? 0 : tokenizer__to_bytes(piece, bytes);
-        if (j.failed || raw <= 0)
-            good = json_fail(&j, "a piece is empty or holds a character that stands for no byte; is it a byte-level vocabulary?");
-        else if (id < t->count && t->pieces[id].text)
-            good = json_fail(&j, "the id of this piece has been given to another one");
-        else if (!tokenizer__add(t, id, piece, (size_t)raw))
-            good = text_fail(error, "out of memory: '%s' has too many pieces", path);
-    }
-    if (!good || !json_end(&j) || !tokenizer__index(t, path, error)) return false;
-    for (int byte = 0; byte < 256; byte++) {
-        char c = (char)byte;
-        if ((t->byte_piece[byte] = tokenizer__find(t, &c, 1)) < 0)
-            return text_fail(error, "%s: no piece stands for the byte %d alone; byte-level BPE needs all 256", path, byte);
+        m->items[m->count++] = (tokenizer__mark){part[i], unicode_order_of(part[i]), span};
     }
     return true;
 }
 
-static inline uint32_t tokenizer__merge_slot(const tokenizer *t, int left, int right)
+/* Sorts accents that follow each other, by counting: a text may be nothing but accents. */
+static inline bool tokenizer__sort_marks(tokenizer__mark *items, size_t count)
 {
-    uint32_t hash = ((uint32_t)left * 2654435761u ^ (uint32_t)right) * 2246822519u, slot = (hash ^ hash >> 15) & t->merge_mask;
-    for (int rank; (rank = t->merge_slots[slot]) >= 0; slot = (slot + 1) & t->merge_mask)
-        if (t->merges[rank].left == left && t->merges[rank].right == right) break;
-    return slot;
+    tokenizer__mark *sorted = malloc(count * sizeof *sorted);
+    size_t           place[UNICODE_ORDERS + 1] = {0};
+    if (sorted == NULL) return false;
+    for (size_t i = 0; i < count; i++) place[items[i].order]++;
+    for (size_t order = 1; order <= UNICODE_ORDERS; order++) place[order] += place[order - 1];
+    for (size_t i = count; i-- > 0;) sorted[--place[items[i].order]] = items[i];
+    memcpy(items, sorted, count * sizeof *items);
+    free(sorted);
+    return true;
 }
 
-/* Two pieces a line, the first line with rank 0. */
-static inline bool tokenizer__read_merges(tokenizer *t, const char *path, char *text, size_t bytes, text_error *error)
+static inline bool tokenizer__order_marks(tokenizer__marks *m)
 {
-    size_t lines = 1;
-    for (size_t i = 0; i < bytes; i++) lines += text[i] == '\n';
-    if (lines > TOKENIZER_MAX_PIECES) return text_fail(error, "%s has more than %d lines", path, TOKENIZER_MAX_PIECES);
-    t->merges = malloc(lines * sizeof *t->merges);
-    t->merge_slots = tokenizer__slots(lines, &t->merge_mask);
-    char *whole = malloc(t->longest + 1);
-    bool  good = t->merges && t->merge_slots && whole;
-    int   line = 0;
-    if (!good) text_fail(error, "out of memory: '%s' has too many lines", path);
-    for (char *at = text, *end = text + bytes; good && at < end;) {
-        char  *stop = memchr(at, '\n', (size_t)(end - at)), *next = stop ? stop + 1 : end;
-        size_t length = (size_t)((stop ? stop : end) - at);
-        if (length > 0 && at[length - 1] == '\r') length--;
-        char *left = at, *space = memchr(at, ' ', length);
-        stop = at + length;
-        line++;
-        at = next;
-        if (stop - left >= 8 && memcmp(left, "#version", 8) == 0) continue;
-        if (stop == left && next == end) break;
-        if (space == NULL || memchr(space + 1, ' ', (size_t)(stop - space - 1))) {
-            good = text_fail(error, "%s:%d: two pieces with one space between them belong here", path, line);
-            break;
-        }
-        long            bytes0 = tokenizer__to_bytes(left, (size_t)(space - left));
-        long            bytes1 = tokenizer__to_bytes(space + 1, (size_t)(stop - space - 1));
-        tokenizer_merge merge = {-1, -1, -1};
-        if (bytes0 > 0 && bytes1 > 0 && (size_t)(bytes0 + bytes1) <= t->longest) {
-            memcpy(whole, left, (size_t)bytes0);
-            memcpy(whole + bytes0, space + 1, (size_t)bytes1);
-            merge.left = tokenizer__find(t, left, (size_t)bytes0);
-            merge.right = tokenizer__find(t, space + 1, (size_t)bytes1);
-            merge.result = tokenizer__find(t, whole, (size_t)(bytes0 + bytes1));
-        }
-        uint32_t slot = tokenizer__merge_slot(t, merge.left, merge.right);
-        if (merge.left < 0 || merge.right < 0 || merge.result < 0)
-            good = text_fail(error,
-                             "%s:%d: the vocabulary lacks a piece of this line, or both as one; do the files belong together?",
-                             path, line);
-        else if (t->merge_slots[slot] >= 0)
-            good = text_fail(error, "%s:%d: the line says again what an earlier one said", path, line);
-        else
-            t->merges[t->merge_slots[slot] = t->merge_count++] = merge;
+    bool good = true;
+    for (size_t from = 0, to; from < m->count && good; from = to) {
+        bool sorted = true;
+        for (to = from + 1; to < m->count && m->items[from].order && m->items[to].order; to++)
+            sorted = sorted && m->items[to].order >= m->items[to - 1].order;
+        good = sorted || tokenizer__sort_marks(m->items + from, to - from);
     }
-    free(whole);
     return good;
 }
 
-/* Takes both texts, which were allocated, with a 0 behind each. */
-static inline tokenizer *tokenizer_bpe_of(char *vocabulary, const char *vocabulary_name, char *merges, size_t merges_bytes,
-                                          const char *merges_name, text_error *error)
+static inline void tokenizer__compose(tokenizer__marks *m)
 {
-    tokenizer *t = calloc(1, sizeof *t);
-    bool       good = t != NULL;
-    if (good)
-        t->vocabulary = vocabulary;
-    else {
-        free(vocabulary);
-        text_fail(error, "out of memory");
+    size_t count = 0, base = SIZE_MAX;
+    for (size_t i = 0; i < m->count; i++) {
+        tokenizer__mark mark = m->items[i];
+        /* what stands between must be accents of lower order */
+        bool     meets = base != SIZE_MAX && (count == base + 1 || (mark.order && m->items[count - 1].order < mark.order));
+        uint32_t c = meets ? unicode_composed_of(m->items[base].c, mark.c) : 0;
+        if (c) {
+            m->items[base].c = c;
+            m->items[base].span.to = mark.span.to > m->items[base].span.to ? mark.span.to : m->items[base].span.to;
+            continue;
+        }
+        if (mark.order == 0) base = count;
+        m->items[count++] = mark;
     }
-    good = good && tokenizer__read_vocabulary(t, vocabulary_name, vocabulary, error) &&
-           tokenizer__read_merges(t, merges_name, merges, merges_bytes, error);
-    free(merges);
-    if (good) return t;
-    tokenizer_free(t);
+    m->count = count;
+}
+
+static inline void tokenizer__normal_form(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+{
+    tokenizer__marks m = {0};
+    bool             good = true;
+    for (size_t at = 0, start = 0; at < v->bytes && good; start = at) {
+        uint32_t c = text_next(v->text, v->bytes, &at);
+        good = tokenizer__decompose(&m, c, tokenizer__span_of(v, start, at));
+    }
+    good = good && tokenizer__order_marks(&m);
+    if (good && step->flags & TOKENIZER__COMPOSE) tokenizer__compose(&m);
+    for (size_t i = 0; i < m.count && good; i++) tokenizer__put_character(out, m.items[i].c, m.items[i].span);
+    out->failed = out->failed || !good;
+    free(m.items);
+}
+
+/* Of the first character. */
+static inline tokenizer__span tokenizer__first_span(const tokenizer__view *v)
+{
+    size_t end = 0;
+    (void)text_next(v->text, v->bytes, &end);
+    return tokenizer__span_of(v, 0, end);
+}
+
+static inline void tokenizer__prepend(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+{
+    if (v->bytes == 0) return;
+    tokenizer__put(out, step->with, step->with_bytes, tokenizer__first_span(v));
+    tokenizer__take(out, v, 0, v->bytes);
+}
+
+/* How long what is replaced is that stands here; 0: nothing. */
+static inline size_t tokenizer__match(const tokenizer__step *step, const tokenizer__view *v, size_t at)
+{
+    if (step->flags == 0) {
+        bool same = v->bytes - at >= step->what_bytes && memcmp(v->text + at, step->what, step->what_bytes) == 0;
+        return same ? step->what_bytes : 0;
+    }
+    size_t end = at, next = at;
+    while (next < v->bytes) {
+        uint32_t c = text_next(v->text, v->bytes, &next);
+        if (step->flags & TOKENIZER__RUNS ? c != ' ' : !unicode_in(unicode_spaces, c)) break;
+        end = next;
+    }
+    return step->flags & TOKENIZER__RUNS && end < at + 2 ? 0 : end - at;
+}
+
+static inline void tokenizer__replace(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+{
+    for (size_t at = 0, bytes; at < v->bytes; at += bytes) {
+        bytes = tokenizer__match(step, v, at);
+        if (bytes)
+            tokenizer__put(out, step->with, step->with_bytes, tokenizer__span_of(v, at + bytes - 1, at + bytes));
+        else
+            tokenizer__take(out, v, at, at + (bytes = 1));
+    }
+}
+
+static inline void tokenizer__strip(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+{
+    size_t first = v->bytes, last = 0;
+    for (size_t at = 0, start = 0; at < v->bytes; start = at) {
+        if (unicode_in(unicode_spaces, text_next(v->text, v->bytes, &at))) continue;
+        if (first == v->bytes) first = start;
+        last = at;
+    }
+    if (!(step->flags & TOKENIZER__LEFT)) first = 0;
+    if (!(step->flags & TOKENIZER__RIGHT)) last = v->bytes;
+    if (first < last) tokenizer__take(out, v, first, last);
+}
+
+static inline uint32_t tokenizer__unit(const unsigned char *units, size_t at)
+{
+    const unsigned char *unit = units + 4 * at;
+    return unit[0] | (uint32_t)unit[1] << 8 | (uint32_t)unit[2] << 16 | (uint32_t)unit[3] << 24;
+}
+
+static inline uint32_t tokenizer__unit_offset(uint32_t unit)
+{
+    return (unit >> 10) << ((unit & 1u << 9) >> 6);
+}
+
+/* What SentencePiece's table, a double array behind its size and texts behind that, has for the shortest beginning of these bytes;
+ * NULL: nothing. */
+static inline const char *tokenizer__precompiled_of(const tokenizer__step *step, const char *key, size_t bytes)
+{
+    const unsigned char *units = (const unsigned char *)step->what + 4;
+    size_t               size = tokenizer__unit(units - 4, 0), count = size / 4, texts = step->what_bytes - 4 - size;
+    size_t               node = count ? tokenizer__unit_offset(tokenizer__unit(units, 0)) : 0;
+    for (size_t i = 0; i < bytes && key[i]; i++) {
+        node ^= (unsigned char)key[i];
+        uint32_t unit = node < count ? tokenizer__unit(units, node) : 0;
+        if ((unit & 0x800000ffu) != (unsigned char)key[i]) return NULL;
+        node ^= tokenizer__unit_offset(unit);
+        if (!(unit >> 8 & 1)) continue;
+        uint32_t place = node < count ? tokenizer__unit(units, node) & 0x7fffffffu : UINT32_MAX;
+        return place < texts ? (const char *)units + size + place : NULL;
+    }
     return NULL;
 }
 
-/* vocab.json, {"piece": id, ...}, and merges.txt. */
-static inline tokenizer *tokenizer_bpe(const char *vocabulary_path, const char *merges_path, text_error *error)
+/* Where the characters that belong together (accents and the like to the one before) end. */
+static inline size_t tokenizer__cluster_end(const char *text, size_t bytes, size_t at)
 {
-    size_t bytes, merges_bytes;
-    char  *vocabulary = text_read(vocabulary_path, TOKENIZER_MAX_FILE, &bytes, error);
-    char  *merges = vocabulary ? text_read(merges_path, TOKENIZER_MAX_FILE, &merges_bytes, error) : NULL;
-    if (merges) return tokenizer_bpe_of(vocabulary, vocabulary_path, merges, merges_bytes, merges_path, error);
-    free(vocabulary);
-    return NULL;
-}
-
-/* One of tokenizer.json's rules, or a sequence of them. */
-static inline bool tokenizer__read_rule(tokenizer *t, json *j, bool in_sequence)
-{
-    const char *type = "", *key;
-    bool        individual = false, prefix = false, regex = true;
-    char        what[160];
-    if (!json_object(j)) return false;
-    while ((key = json_key(j, NULL)) != NULL) {
-        if (strcmp(key, "type") == 0)
-            type = json_string(j, NULL);
-        else if (strcmp(key, "individual_digits") == 0)
-            individual = json_bool(j);
-        else if (strcmp(key, "add_prefix_space") == 0)
-            prefix = json_bool(j);
-        else if (strcmp(key, "use_regex") == 0)
-            regex = json_bool(j);
-        else if (strcmp(key, "pretokenizers") == 0 && !in_sequence && json_array(j))
-            while (json_item(j) && tokenizer__read_rule(t, j, true)) {}
-        else
-            json_skip(j);
+    uint32_t c = text_next(text, bytes, &at);
+    bool     breaks = unicode_in(unicode_breaks, c), prepends = unicode_in(unicode_prepends, c);
+    if (c == '\r' && at < bytes && text[at] == '\n') return at + 1;
+    for (size_t peek = at; peek < bytes && !breaks; at = peek) {
+        c = text_next(text, bytes, &peek);
+        if (!unicode_in(unicode_extends, c) && (!prepends || unicode_in(unicode_breaks, c))) break;
+        prepends = unicode_in(unicode_prepends, c);
     }
-    if (j->failed || (strcmp(type, "Sequence") == 0 && !in_sequence)) return !j->failed;
-    if (strcmp(type, "ByteLevel") == 0 && !prefix && regex) return true;
-    if (strcmp(type, "Digits") == 0 && individual) return t->digits = true;
-    (void)snprintf(what, sizeof what, "words are split by a rule '%.40s' that is not known here", type);
-    return json_fail(j, what);
+    return at;
 }
 
-/* How words are split, by Hugging Face's tokenizer.json, of which nothing else is read: as GPT-2 does, with each digit a word of its
- * own or not. Another way is a failure. */
-static inline bool tokenizer_read_split(tokenizer *t, const char *path, text_error *error)
+/* As Hugging Face reads the table: what belongs together as a whole, when that is less than 6 bytes, and else each character. */
+static inline void tokenizer__precompiled(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
 {
-    size_t bytes;
-    char  *text = text_read(path, TOKENIZER_MAX_FILE, &bytes, error), *key;
-    json   j = json_begin(path, text, error);
-    bool   object = json_object(&j);
-    while (object && (key = json_key(&j, NULL)) != NULL)
-        if (strcmp(key, "pre_tokenizer") == 0)
-            (void)tokenizer__read_rule(t, &j, false);
+    enum { WHOLE = 6 };
+    const size_t begun = out->bytes;
+    for (size_t at = 0, whole = 0, end; at < v->bytes; at = end) {
+        const char *with = NULL;
+        if (at >= whole) {
+            whole = end = tokenizer__cluster_end(v->text, v->bytes, at);
+            if (end - at < WHOLE) with = tokenizer__precompiled_of(step, v->text + at, end - at);
+        }
+        if (with == NULL) {
+            end = at;
+            (void)text_next(v->text, v->bytes, &end);
+            with = tokenizer__precompiled_of(step, v->text + at, end - at);
+        }
+        const size_t from = out->bytes > begun ? at : 0; /* what goes at the beginning belongs to what comes first */
+        if (with || from < at)
+            tokenizer__put(out, with ? with : v->text + at, with ? strlen(with) : end - at, tokenizer__span_of(v, from, end));
         else
-            json_skip(&j);
-    const bool good = json_end(&j);
-    free(text);
-    return good;
+            tokenizer__take(out, v, at, end);
+    }
+}
+
+/* ---- words ---- */
+
+/* Words between spaces, and punctuation, digits or numbers alone. */
+static inline void tokenizer__cut(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+{
+    bool before = false; /* whether the character before is a number's */
+    for (size_t at = 0, start = 0; at < v->bytes; start = at) {
+        uint32_t c = text_next(v->text, v->bytes, &at);
+        bool     space = step->flags & TOKENIZER__SPACES && unicode_in(unicode_spaces, c);
+        bool     mark = step->flags & TOKENIZER__MARKS && unicode_in(unicode_punctuation, c);
+        bool     number = step->flags & (TOKENIZER__EACH_DIGIT | TOKENIZER__NUMBERS) && unicode_in(unicode_numbers, c);
+        bool     alone = mark || (number && step->flags & TOKENIZER__EACH_DIGIT);
+        out->cut = out->cut || space || alone || number != before;
+        if (!space) tokenizer__take(out, v, start, at);
+        out->cut = out->cut || alone;
+        before = number;
+    }
+}
+
+/* Spaces become ▁, at which words begin. */
+static inline void tokenizer__metaspace(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+{
+    if (v->bytes == 0) return;
+    const tokenizer__step mark = {.what = step->with, .what_bytes = step->with_bytes};
+    const tokenizer__span span = tokenizer__first_span(v);
+    bool                  wanted = step->flags & TOKENIZER__ALWAYS || (step->flags & TOKENIZER__FIRST && span.from == 0);
+    if (wanted && v->text[0] != ' ' && !tokenizer__match(&mark, v, 0)) tokenizer__put(out, step->with, step->with_bytes, span);
+    for (size_t at = 0, bytes; at < v->bytes; at += bytes) {
+        bool space = v->text[at] == ' ';
+        bytes = tokenizer__match(&mark, v, at);
+        if ((space || bytes) && step->flags & TOKENIZER__BEFORE) out->cut = true;
+        if (bytes == 0) bytes = 1;
+        if (space)
+            tokenizer__put(out, step->with, step->with_bytes, tokenizer__span_of(v, at, at + 1));
+        else
+            tokenizer__take(out, v, at, at + bytes);
+    }
 }
 
 typedef enum tokenizer__class { TOKENIZER__SPACE, TOKENIZER__LETTER, TOKENIZER__NUMBER, TOKENIZER__OTHER } tokenizer__class;
@@ -545,31 +809,154 @@ static inline tokenizer__class tokenizer__class_of(const char *text, size_t byte
                                             : TOKENIZER__OTHER;
 }
 
+/* Where characters of a class, at most `most` of them, end; *last: where the last of them begins. */
+static inline size_t tokenizer__class_end(const char *text, size_t bytes, size_t at, tokenizer__class class, size_t most,
+                                          size_t *last)
+{
+    for (size_t end = at; most > 0 && end < bytes; most--) {
+        if (tokenizer__class_of(text, bytes, &end) != class) break;
+        *last = at;
+        at = end;
+    }
+    return at;
+}
+
+/* \s+(?!\S)|\s+: of spaces before a word, the last one is the word's or stands alone. */
+static inline size_t tokenizer__spaces_end(const char *text, size_t bytes, size_t at)
+{
+    size_t last = at, end = tokenizer__class_end(text, bytes, at, TOKENIZER__SPACE, SIZE_MAX, &last);
+    return end < bytes && last > at ? last : end;
+}
+
+/* 's|'t|'re|'ve|'m|'ll|'d; or `at`. */
+static inline size_t tokenizer__ending(const char *text, size_t bytes, size_t at, bool capitals)
+{
+    static const char *const endings[] = {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d", "'\xc5\xbf"}; /* the last: long s */
+    const size_t             count = sizeof endings / sizeof *endings - !capitals;
+    for (size_t i = 0; text[at] == '\'' && i < count; i++) {
+        size_t length = strlen(endings[i]), same = 1;
+        while (same < length && at + same < bytes) {
+            char c = text[at + same];
+            if (capitals && c >= 'A' && c <= 'Z') c = (char)(c + 'a' - 'A');
+            if (c != endings[i][same]) break;
+            same++;
+        }
+        if (same == length) return at + length;
+    }
+    return at;
+}
+
 /* The end of the word that begins at `at`, by GPT-2's expression
  *     's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ */
 static inline size_t tokenizer__word_end(const char *text, size_t bytes, size_t at)
 {
-    static const char *const endings[] = {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"};
-    for (size_t i = 0; text[at] == '\'' && i < sizeof endings / sizeof *endings; i++) {
-        size_t length = strlen(endings[i]);
-        if (bytes - at >= length && memcmp(text + at, endings[i], length) == 0) return at + length;
-    }
-    size_t next = at, before;
-    tokenizer__class class = tokenizer__class_of(text, bytes, &next), other;
+    size_t next = at, last, ending = tokenizer__ending(text, bytes, at, false);
+    if (ending > at) return ending;
+    tokenizer__class class = tokenizer__class_of(text, bytes, &next);
     if (text[at] == ' ' && next < bytes) {
-        size_t second = next;
-        other = tokenizer__class_of(text, bytes, &second);
+        size_t           second = next;
+        tokenizer__class other = tokenizer__class_of(text, bytes, &second);
         if (other != TOKENIZER__SPACE) class = other, next = second;
     }
-    for (before = at; next < bytes;) {
-        size_t end = next;
-        if (tokenizer__class_of(text, bytes, &end) != class) break;
-        before = next;
-        next = end;
-    }
-    /* of spaces before a word, the last one is the word's or stands alone */
-    return class == TOKENIZER__SPACE && next < bytes && before > at ? before : next;
+    return class == TOKENIZER__SPACE ? tokenizer__spaces_end(text, bytes, at)
+                                     : tokenizer__class_end(text, bytes, next, class, SIZE_MAX, &last);
 }
+
+static inline size_t tokenizer__newlines_end(const char *text, size_t bytes, size_t at)
+{
+    while (at < bytes && (text[at] == '\r' || text[at] == '\n')) at++;
+    return at;
+}
+
+/* \s*[\r\n]+|\s+(?!\S)|\s+ */
+static inline size_t tokenizer__lines_end(const char *text, size_t bytes, size_t at)
+{
+    size_t last, end = tokenizer__class_end(text, bytes, at, TOKENIZER__SPACE, SIZE_MAX, &last);
+    while (end > at && text[end - 1] != '\r' && text[end - 1] != '\n') end--;
+    return end > at ? end : tokenizer__spaces_end(text, bytes, at);
+}
+
+/* By Llama 3's and Qwen 2's expression, with 3 digits or 1:
+ *     (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+ */
+static inline size_t tokenizer__split_end(const char *text, size_t bytes, size_t at, size_t digits)
+{
+    size_t next = at, last, ending = tokenizer__ending(text, bytes, at, true);
+    if (ending > at) return ending;
+    tokenizer__class class = tokenizer__class_of(text, bytes, &next);
+    bool   newline = text[at] == '\r' || text[at] == '\n';
+    size_t letters = newline || class == TOKENIZER__NUMBER
+                         ? next
+                         : tokenizer__class_end(text, bytes, next, TOKENIZER__LETTER, SIZE_MAX, &last);
+    if (class == TOKENIZER__LETTER || letters > next) return letters;
+    if (class == TOKENIZER__NUMBER) return tokenizer__class_end(text, bytes, at, class, digits, &last);
+    size_t others = class == TOKENIZER__OTHER || text[at] == ' '
+                        ? tokenizer__class_end(text, bytes, next, TOKENIZER__OTHER, SIZE_MAX, &last)
+                        : next;
+    if (class == TOKENIZER__OTHER || others > next) return tokenizer__newlines_end(text, bytes, others);
+    return tokenizer__lines_end(text, bytes, at);
+}
+
+static inline void tokenizer__byte_level(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+{
+    const tokenizer__step space = {.with = " ", .with_bytes = 1};
+    size_t                start = out->bytes;
+    if (step->flags & TOKENIZER__SPACE_FIRST && v->bytes && v->text[0] != ' ')
+        tokenizer__prepend(&space, v, out);
+    else
+        tokenizer__take(out, v, 0, v->bytes);
+    for (size_t at = start; step->flags & TOKENIZER__WORDS && at < out->bytes && !out->failed;) {
+        out->spans[at].begins = true;
+        at = tokenizer__word_end(out->text, out->bytes, at);
+    }
+}
+
+static inline void tokenizer__split(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+{
+    for (size_t at = 0, end; at < v->bytes; at = end) {
+        if (step->flags & TOKENIZER__AFTER) {
+            const char *space = memchr(v->text + at, ' ', v->bytes - at);
+            end = space ? (size_t)(space - v->text) + 1 : v->bytes;
+        } else {
+            end = tokenizer__split_end(v->text, v->bytes, at, step->flags & TOKENIZER__DIGIT ? 1 : 3);
+        }
+        out->cut = true;
+        tokenizer__take(out, v, at, end);
+    }
+}
+
+/* The end of the word of the view that begins at `at`. */
+static inline size_t tokenizer__next_word(const tokenizer__view *v, size_t at)
+{
+    size_t end = at + 1;
+    while (end < v->bytes && v->spans && !v->spans[end].begins) end++;
+    return v->spans ? end : v->bytes;
+}
+
+/* Takes the steps one after another, on one run and the other in turn; the view is then of the last one's. */
+static inline bool tokenizer__walk(const tokenizer__step *steps, int count, tokenizer__view *v, tokenizer__run *even,
+                                   tokenizer__run *odd)
+{
+    static void (*const walk[])(const tokenizer__step *, const tokenizer__view *, tokenizer__run *) = {
+        tokenizer__copy,        tokenizer__bert,    tokenizer__normal_form, tokenizer__prepend,
+        tokenizer__precompiled, tokenizer__replace, tokenizer__strip,       tokenizer__byte_level,
+        tokenizer__metaspace,   tokenizer__split,   tokenizer__cut};
+    for (int i = 0; i < count; i++) {
+        tokenizer__run *out = i % 2 ? odd : even;
+        out->bytes = 0;
+        if (!tokenizer__reserve(out, 1)) return false;
+        for (size_t at = 0, end; at < v->bytes; at = end) {
+            end = tokenizer__next_word(v, at);
+            tokenizer__view word = tokenizer__part(v, at, end);
+            out->cut = true;
+            walk[steps[i].kind](&steps[i], &word, out);
+        }
+        if (out->failed) return false;
+        *v = (tokenizer__view){out->text, out->spans, out->bytes, 0};
+    }
+    return true;
+}
+
+/* ---- models ---- */
 
 typedef struct tokenizer__symbol {
     int    id, previous, next; /* id -1: merged into the one before it; next and previous -1: none */
@@ -580,12 +967,72 @@ typedef struct tokenizer__candidate {
     int rank, at;
 } tokenizer__candidate;
 
+/* The best way to a place of a word: its score, and the piece that ends there. */
+typedef struct tokenizer__node {
+    double   score;
+    int      id; /* -1: no way yet */
+    uint32_t from;
+} tokenizer__node;
+
 typedef struct tokenizer__scratch {
     tokenizer__symbol    *symbols;
-    tokenizer__candidate *heap; /* lowest rank first, then leftmost */
+    tokenizer__candidate *heap;  /* lowest rank first, then leftmost */
+    tokenizer__node      *nodes; /* Unigram */
     int                   heap_count;
-    size_t                capacity; /* bytes of a word for which both have room */
+    size_t                capacity; /* bytes of a word for which these have room */
+    tokenizer__run        runs[3];
 } tokenizer__scratch;
+
+static inline void tokenizer__scratch_free(tokenizer__scratch *s)
+{
+    free(s->symbols);
+    free(s->heap);
+    free(s->nodes);
+    for (int i = 0; i < 3; i++) tokenizer__run_free(&s->runs[i]);
+}
+
+static inline bool tokenizer__add_token(token_list *list, int id, const tokenizer__view *v, size_t from, size_t to)
+{
+    tokenizer__span span = tokenizer__span_of(v, from, to);
+    return token_list_add(list, id, span.from, span.to);
+}
+
+/* Where the character before `at` begins. */
+static inline size_t tokenizer__back(const char *text, size_t at)
+{
+    do at--;
+    while (at > 0 && ((unsigned char)text[at] & 0xc0) == 0x80);
+    return at;
+}
+
+/* WordPiece: the longest piece first, again and again; one [UNK] for a word that does not come out even. The word is overwritten by
+ * ##. */
+static inline bool tokenizer__pieces(const tokenizer *t, char *text, const tokenizer__view *word, token_list *list)
+{
+    size_t before = list->count, characters = 0;
+    for (size_t i = 0; i < word->bytes; i++) characters += i == 0 || ((unsigned char)text[i] & 0xc0) != 0x80;
+    for (size_t from = 0, to; characters <= (size_t)t->max_word && from < word->bytes; from = to) {
+        size_t prefix = from > 0 ? 2 : 0;
+        int    id = -1;
+        if (prefix) memcpy(text + from - 2, "##", 2);
+        for (to = word->bytes; to > from; to = tokenizer__back(text, to))
+            if ((id = tokenizer__find(t, text + from - prefix, to - from + prefix)) >= 0) break;
+        if (id < 0) {
+            list->count = before;
+            break;
+        }
+        if (!tokenizer__add_token(list, id, word, from, to)) return false;
+    }
+    return list->count > before || tokenizer__add_token(list, t->unknown, word, 0, word->bytes);
+}
+
+static inline uint32_t tokenizer__merge_slot(const tokenizer *t, int left, int right)
+{
+    uint32_t hash = ((uint32_t)left * 2654435761u ^ (uint32_t)right) * 2246822519u, slot = (hash ^ hash >> 15) & t->merge_mask;
+    for (int rank; (rank = t->merge_slots[slot]) >= 0; slot = (slot + 1) & t->merge_mask)
+        if (t->merges[rank].left == left && t->merges[rank].right == right) break;
+    return slot;
+}
 
 static inline bool tokenizer__before(tokenizer__candidate a, tokenizer__candidate b)
 {
@@ -618,26 +1065,71 @@ static inline tokenizer__candidate tokenizer__pop(tokenizer__scratch *s)
     return top;
 }
 
-/* Merges of two neighbours, the lowest rank first and among equals the leftmost, until none is left. */
-static inline bool tokenizer__merge(const tokenizer *t, tokenizer__scratch *s, const char *text, size_t start, size_t end,
-                                    token_list *list)
+static inline bool tokenizer__make_room(tokenizer__scratch *s, size_t bytes, bool unigram)
 {
-    size_t length = end - start;
-    if (length > INT32_MAX / 4) return false;
-    if (length > s->capacity) {
-        size_t                capacity = length * 2;
-        tokenizer__symbol    *symbols = realloc(s->symbols, capacity * sizeof *symbols);
-        tokenizer__candidate *heap;
-        if (symbols) s->symbols = symbols;
+    size_t capacity = bytes * 2;
+    void  *symbols, *heap, *nodes;
+    if (bytes <= s->capacity) return true;
+    if (unigram) {
+        if ((nodes = realloc(s->nodes, capacity * sizeof *s->nodes)) == NULL) return false;
+        s->nodes = nodes;
+    } else {
+        if ((symbols = realloc(s->symbols, capacity * sizeof *s->symbols)) == NULL) return false;
+        s->symbols = symbols;
         /* every merge takes one symbol away and adds at most two candidates */
-        if (symbols == NULL || (heap = realloc(s->heap, 3 * capacity * sizeof *heap)) == NULL) return false;
+        if ((heap = realloc(s->heap, 3 * capacity * sizeof *s->heap)) == NULL) return false;
         s->heap = heap;
-        s->capacity = capacity;
     }
-    int count = (int)length;
-    for (int i = 0; i < count; i++)
-        s->symbols[i] = (tokenizer__symbol){t->byte_piece[(unsigned char)text[start + (size_t)i]], i - 1,
-                                            i + 1 < count ? i + 1 : -1, start + (size_t)i, start + (size_t)i + 1};
+    s->capacity = capacity;
+    return true;
+}
+
+static inline void tokenizer__add_symbol(tokenizer__scratch *s, int *count, int id, size_t start, size_t end)
+{
+    int i = (*count)++;
+    s->symbols[i] = (tokenizer__symbol){id, i - 1, -1, start, end};
+    if (i > 0) s->symbols[i - 1].next = i;
+}
+
+/* A word's bytes, or its characters: those that are no piece as bytes, or as the unknown piece, or left out when there is none. */
+static inline int tokenizer__symbols(const tokenizer *t, tokenizer__scratch *s, const tokenizer__view *word)
+{
+    int  count = 0;
+    bool unknown = false;
+    for (size_t at = 0, end; at < word->bytes; at = end) {
+        const unsigned char *text = (const unsigned char *)word->text;
+        end = at + 1;
+        if (t->model == TOKENIZER_BPE_BYTES) {
+            tokenizer__add_symbol(s, &count, t->byte_piece[text[at]], at, end);
+            continue;
+        }
+        end = at;
+        (void)text_next(word->text, word->bytes, &end);
+        const int  id = tokenizer__find(t, word->text + at, end - at);
+        const bool again = unknown && t->fuse_unknown;
+        unknown = false;
+        if (id >= 0) {
+            tokenizer__add_symbol(s, &count, id, at, end);
+        } else if (t->byte_fallback) {
+            for (size_t i = at; i < end; i++) tokenizer__add_symbol(s, &count, t->byte_piece[text[i]], i, i + 1);
+        } else if (t->unknown >= 0) {
+            unknown = true;
+            if (again)
+                s->symbols[count - 1].end = end;
+            else
+                tokenizer__add_symbol(s, &count, t->unknown, at, end);
+        }
+    }
+    return count;
+}
+
+/* BPE: merges of two neighbours, the lowest rank first and among equals the leftmost, until none is left. */
+static inline bool tokenizer__merge(const tokenizer *t, tokenizer__scratch *s, const tokenizer__view *word, token_list *list)
+{
+    const int whole = t->whole_words ? tokenizer__find(t, word->text, word->bytes) : -1;
+    if (whole >= 0) return tokenizer__add_token(list, whole, word, 0, word->bytes);
+    if (!tokenizer__make_room(s, word->bytes, false)) return false;
+    int count = tokenizer__symbols(t, s, word);
     s->heap_count = 0;
     for (int i = 0; i < count; i++) tokenizer__push(t, s, i);
     while (s->heap_count > 0) {
@@ -653,49 +1145,1175 @@ static inline bool tokenizer__merge(const tokenizer *t, tokenizer__scratch *s, c
         tokenizer__push(t, s, left->previous);
         tokenizer__push(t, s, c.at);
     }
-    for (int i = 0; i >= 0; i = s->symbols[i].next)
-        if (!token_list_add(list, s->symbols[i].id, s->symbols[i].start, s->symbols[i].end)) return false;
+    for (int i = 0; count > 0 && i >= 0; i = s->symbols[i].next)
+        if (!tokenizer__add_token(list, s->symbols[i].id, word, s->symbols[i].start, s->symbols[i].end)) return false;
     return true;
 }
 
-/* Where the digit that stands here ends, or what is none. */
-static inline size_t tokenizer__digits_end(const char *text, size_t bytes, size_t at)
+static inline void tokenizer__reach(tokenizer__node *node, double score, int id, size_t from)
 {
-    size_t     end = at, next;
-    const bool digit = tokenizer__class_of(text, bytes, &end) == TOKENIZER__NUMBER;
-    for (next = end; !digit && next < bytes && tokenizer__class_of(text, bytes, &next) != TOKENIZER__NUMBER;) end = next;
-    return end;
+    if (node->id < 0 || score > node->score) *node = (tokenizer__node){score, id, (uint32_t)from};
 }
 
-static inline bool tokenizer__encode_bytes(const tokenizer *t, const char *text, size_t bytes, token_list *list)
+/* The pieces that begin at `at` lead on from there, and the unknown one if no piece is this character alone. */
+static inline void tokenizer__lead_on(const tokenizer *t, const tokenizer__view *word, size_t at, size_t character,
+                                      tokenizer__node *nodes)
 {
-    tokenizer__scratch scratch = {0};
-    bool               good = true;
-    for (size_t at = 0, limit = 0, end; at < bytes && good; at = end) {
-        if (at == limit) limit = t->digits ? tokenizer__digits_end(text, bytes, at) : bytes;
-        end = tokenizer__word_end(text, limit, at);
-        good = tokenizer__merge(t, &scratch, text, at, end, list);
+    size_t   most = word->bytes - at < t->longest ? word->bytes - at : t->longest;
+    uint32_t hash = TOKENIZER__HASH;
+    bool     alone = false;
+    for (size_t bytes = 1; bytes <= most; bytes++) {
+        hash = tokenizer__hash_on(hash, word->text[at + bytes - 1]);
+        const int id = t->slots[tokenizer__slot_of(t, hash, word->text + at, bytes)];
+        if (id < 0) continue;
+        tokenizer__reach(&nodes[at + bytes], nodes[at].score + t->pieces[id].score, id, at);
+        alone = alone || bytes == character;
     }
-    free(scratch.symbols);
-    free(scratch.heap);
+    if (!alone) tokenizer__reach(&nodes[at + character], nodes[at].score + t->unknown_score, t->unknown, at);
+}
+
+static inline bool tokenizer__add_unknown(const tokenizer *t, const tokenizer__view *word, size_t from, size_t to,
+                                          token_list *list)
+{
+    const int id = tokenizer__find(t, word->text + from, to - from);
+    bool      good = true;
+    if (id >= 0 || !t->byte_fallback) return tokenizer__add_token(list, id >= 0 ? id : t->unknown, word, from, to);
+    for (size_t i = from; i < to && good; i++)
+        good = tokenizer__add_token(list, t->byte_piece[(unsigned char)word->text[i]], word, from, to);
     return good;
 }
 
-/* ---- both ---- */
-
-/* Appends the text's pieces to the list; false when memory ran out. */
-static inline bool tokenizer_encode(const tokenizer *t, const char *text, size_t bytes, token_list *list)
+/* Unigram: the pieces whose scores have the highest sum (Viterbi); unknown characters side by side are one piece. */
+static inline bool tokenizer__best_way(const tokenizer *t, tokenizer__scratch *s, const tokenizer__view *word, token_list *list)
 {
-    return t->merges ? tokenizer__encode_bytes(t, text, bytes, list) : tokenizer__encode_words(t, text, bytes, list);
+    if (!tokenizer__make_room(s, word->bytes + 1, true)) return false;
+    for (size_t i = 0; i <= word->bytes; i++) s->nodes[i] = (tokenizer__node){0, -1, 0};
+    for (size_t at = 0, end; at < word->bytes; at = end) {
+        end = at;
+        (void)text_next(word->text, word->bytes, &end);
+        tokenizer__lead_on(t, word, at, end - at, s->nodes);
+    }
+    size_t next = 0;
+    for (size_t at = word->bytes, from; at > 0; at = from) { /* turns the way round */
+        from = s->nodes[at].from;
+        s->nodes[at].from = (uint32_t)next;
+        next = at;
+    }
+    bool good = true;
+    for (size_t at = 0, to = next; to > 0 && good; at = to, to = next) {
+        const bool unknown = s->nodes[to].id == t->unknown;
+        next = s->nodes[to].from;
+        for (; unknown && next > 0 && s->nodes[next].id == t->unknown; next = s->nodes[to].from) to = next;
+        good = unknown ? tokenizer__add_unknown(t, word, at, to, list)
+                       : tokenizer__add_token(list, s->nodes[to].id, word, at, to);
+    }
+    return good;
 }
 
-/* BPE: the bytes that an id stands for, which need not be whole characters; WordPiece: the piece. "" for an id that there is
- * not. */
+/* ---- texts ---- */
+
+static inline bool tokenizer__encode_word(const tokenizer *t, tokenizer__scratch *s, char *text, const tokenizer__view *word,
+                                          token_list *list)
+{
+    return t->model == TOKENIZER_WORDPIECE ? tokenizer__pieces(t, text, word, list)
+           : t->model == TOKENIZER_UNIGRAM ? tokenizer__best_way(t, s, word, list)
+                                           : tokenizer__merge(t, s, word, list);
+}
+
+static inline bool tokenizer__is_space_at(const char *text, size_t bytes, size_t at, size_t *end)
+{
+    *end = at;
+    return at < bytes && unicode_in(unicode_spaces, text_next(text, bytes, end));
+}
+
+/* The first added piece from `at` on, the longest of those that begin there; NULL: none. */
+static inline const tokenizer_added *tokenizer__next_added(const tokenizer *t, bool normalized, const tokenizer__view *v,
+                                                           size_t at, size_t *start, size_t *end)
+{
+    const tokenizer_added *best = NULL;
+    size_t                 next;
+    for (*start = at; *start < v->bytes && best == NULL; ++*start) {
+        if (!t->added_first[normalized][(unsigned char)v->text[*start]]) continue;
+        for (int i = 0; i < t->added_count; i++) {
+            const tokenizer_added *a = &t->added[i];
+            if (a->normalized != normalized || a->bytes > v->bytes - *start || (best && a->bytes <= best->bytes)) continue;
+            if (memcmp(v->text + *start, a->text, a->bytes) == 0) best = a;
+        }
+    }
+    if (best == NULL) return NULL;
+    *end = --*start + best->bytes;
+    while (best->right && tokenizer__is_space_at(v->text, v->bytes, *end, &next)) *end = next;
+    while (best->left && *start > at) {
+        const size_t before = tokenizer__back(v->text, *start);
+        if (before < at || !tokenizer__is_space_at(v->text, v->bytes, before, &next)) break;
+        *start = before;
+    }
+    return best;
+}
+
+/* What stands between added pieces, as words. */
+static inline bool tokenizer__encode_between(const tokenizer *t, tokenizer__scratch *s, tokenizer__view v, token_list *list)
+{
+    tokenizer__run *last = &s->runs[t->normalizers % 2];
+    if (!tokenizer__walk(t->pre_tokenizer, t->pre_tokenizers, &v, &s->runs[2], last)) return false;
+    if (t->pre_tokenizers % 2) last = &s->runs[2];
+    bool good = true;
+    for (size_t at = 0, end; at < v.bytes && good; at = end) {
+        end = tokenizer__next_word(&v, at);
+        const tokenizer__view word = tokenizer__part(&v, at, end);
+        good = tokenizer__encode_word(t, s, last->text + at, &word, list);
+    }
+    return good;
+}
+
+/* Takes added pieces out of a text, and goes on with what is between them: of the text itself, then of its normalized parts. */
+static inline bool tokenizer__encode(const tokenizer *t, tokenizer__scratch *s, bool normalized, tokenizer__view v,
+                                     token_list *list)
+{
+    bool good = v.bytes <= TOKENIZER_MAX_TEXT;
+    for (size_t at = 0, start, end; good && at < v.bytes; at = end) {
+        const tokenizer_added *added = tokenizer__next_added(t, normalized, &v, at, &start, &end);
+        tokenizer__view        part = tokenizer__part(&v, at, start);
+        if (normalized)
+            good = tokenizer__encode_between(t, s, part, list);
+        else
+            good = tokenizer__walk(t->normalizer, t->normalizers, &part, &s->runs[0], &s->runs[1]) &&
+                   tokenizer__encode(t, s, true, part, list);
+        if (added == NULL) break;
+        good = good && tokenizer__add_token(list, added->id, &v, start, end);
+    }
+    return good;
+}
+
+/* Appends the text's pieces to the list; false when memory ran out, or the text is longer than TOKENIZER_MAX_TEXT. */
+static inline bool tokenizer_encode(const tokenizer *t, const char *text, size_t bytes, token_list *list)
+{
+    tokenizer__scratch    scratch = {0};
+    const tokenizer__view whole = {text, NULL, bytes, 0};
+    const bool            good = tokenizer__encode(t, &scratch, false, whole, list);
+    tokenizer__scratch_free(&scratch);
+    return good;
+}
+
+/* The same with the tokens before and behind a text that post_processor tells, which stand for none of its bytes. */
+static inline bool tokenizer_encode_all(const tokenizer *t, const char *text, size_t bytes, token_list *list)
+{
+    bool good = true;
+    for (int i = 0; i < t->before_count && good; i++) good = token_list_add(list, t->before[i], 0, 0);
+    good = good && tokenizer_encode(t, text, bytes, list);
+    for (int i = 0; i < t->after_count && good; i++) good = token_list_add(list, t->after[i], bytes, bytes);
+    return good;
+}
+
+/* The bytes that an id adds to a text, which need not be whole characters; WordPiece: the piece. "" for an id that there is not. */
 static inline const char *tokenizer_text(const tokenizer *t, int64_t id, size_t *bytes)
 {
-    bool known = id >= 0 && id < t->count && t->pieces[id].text;
-    *bytes = known ? t->pieces[id].bytes : 0;
-    return known ? t->pieces[id].text : "";
+    bool known = id >= 0 && id < t->count && t->pieces[id].said;
+    *bytes = known ? t->pieces[id].said_bytes : 0;
+    return known ? t->pieces[id].said : "";
+}
+
+/* Whether a piece joins the one before it without a space, of those that cleanup knows. */
+static inline bool tokenizer__joins(const tokenizer *t, const char *text, size_t bytes)
+{
+    static const char *const marks[] = {".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re"};
+    for (size_t i = 0; t->decoder & TOKENIZER__CLEANUP && i < sizeof marks / sizeof *marks; i++)
+        if (bytes >= strlen(marks[i]) && memcmp(text, marks[i], strlen(marks[i])) == 0) return true;
+    return false;
+}
+
+/* Appends what a piece says, the first one or another. */
+static inline size_t tokenizer__say(const tokenizer *t, const tokenizer_piece *piece, bool first, char *to)
+{
+    const char *text = piece->said;
+    size_t      bytes = piece->said_bytes, at = 0;
+    if (t->decoder & TOKENIZER__JOIN && !first && bytes >= 2 && memcmp(text, "##", 2) == 0) {
+        text += 2;
+        bytes -= 2;
+    } else if (!first && (t->decoder & TOKENIZER__APART || (t->decoder & TOKENIZER__JOIN && !tokenizer__joins(t, text, bytes)))) {
+        to[at++] = ' ';
+    }
+    for (size_t i = 0; i < bytes; i++)
+        if (!(first && t->decoder & TOKENIZER__STRIP_FIRST && text[i] == ' ')) to[at++] = text[i];
+    return at;
+}
+
+/* Bytes that are no characters become U+FFFD each; what there is room for 3 times. */
+static inline size_t tokenizer__mend(char *text, size_t bytes)
+{
+    for (size_t at = 0; at < bytes;) {
+        const size_t start = at;
+        if (text_next(text, bytes, &at) != 0xfffd || at - start == 3) continue;
+        for (size_t i = 0; i < bytes; i++) memcpy(text + 3 * i, "\xef\xbf\xbd", 3);
+        return 3 * bytes;
+    }
+    return bytes;
+}
+
+/* The text that tokens make, to be freed, with a 0 behind its bytes; NULL: out of memory. Without special pieces, if they are
+ * skipped, and without ids that there are not. */
+static inline char *tokenizer_decode(const tokenizer *t, const token *tokens, size_t count, bool skip_special_tokens,
+                                     size_t *bytes)
+{
+    size_t room = 1, from = 0;
+    bool   first = true;
+    *bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        size_t length;
+        (void)tokenizer_text(t, tokens[i].id, &length);
+        room += 3 * length + 1;
+    }
+    char *text = malloc(room);
+    for (size_t i = 0; text && i < count; i++) {
+        const int id = tokens[i].id;
+        if (id < 0 || id >= t->count || t->pieces[id].said == NULL || (skip_special_tokens && t->pieces[id].special)) continue;
+        if (!t->pieces[id].byte) *bytes = from + tokenizer__mend(text + from, *bytes - from);
+        *bytes += tokenizer__say(t, &t->pieces[id], first, text + *bytes);
+        if (!t->pieces[id].byte) from = *bytes;
+        first = false;
+    }
+    if (text == NULL) return NULL;
+    *bytes = from + tokenizer__mend(text + from, *bytes - from);
+    if (t->decoder & TOKENIZER__STRIP_ONE && *bytes > 0 && text[0] == ' ') memmove(text, text + 1, --*bytes);
+    text[*bytes] = 0;
+    return text;
+}
+
+/* ---- vocabularies as lines ---- */
+
+/* What has text and pieces yet, but nothing else; takes the text, which was allocated. */
+static inline tokenizer *tokenizer__new(char *file, tokenizer_model model, text_error *error)
+{
+    tokenizer *t = calloc(1, sizeof *t);
+    if (t == NULL || file == NULL) {
+        free(t);
+        free(file);
+        text_fail(error, "out of memory");
+        return NULL;
+    }
+    t->file = file;
+    t->model = model;
+    t->unknown = -1;
+    t->max_word = TOKENIZER_MAX_WORD;
+    return t;
+}
+
+/* Pieces say what they are. */
+static inline void tokenizer__speak(tokenizer *t)
+{
+    for (int id = 0; id < t->count; id++) t->pieces[id].said = t->pieces[id].text, t->pieces[id].said_bytes = t->pieces[id].bytes;
+}
+
+static inline tokenizer *tokenizer__done(tokenizer *t, bool good)
+{
+    if (good) return t;
+    tokenizer_free(t);
+    return NULL;
+}
+
+/* Takes the text, bytes and a 0 behind them, which was allocated; one piece a line. name: for messages. */
+static inline tokenizer *tokenizer_wordpiece_of(char *text, size_t bytes, const char *name, bool lower, text_error *error)
+{
+    tokenizer *t = tokenizer__new(text, TOKENIZER_WORDPIECE, error);
+    bool       good = t != NULL;
+    int        line = 0;
+    for (char *at = text, *end = text + (good ? bytes : 0); good && at < end; line++) {
+        char *stop = memchr(at, '\n', (size_t)(end - at)), *next = stop ? stop + 1 : end;
+        if (stop == NULL) stop = end;
+        if (stop > at && stop[-1] == '\r') stop--;
+        if (stop == at)
+            good = text_fail(error, "%s:%d: the line is empty, where a piece belongs", name, line + 1);
+        else if (line == TOKENIZER_MAX_PIECES)
+            good = text_fail(error, "%s has more than %d lines", name, TOKENIZER_MAX_PIECES);
+        else if (!tokenizer__add(t, line, at, (size_t)(stop - at)))
+            good = text_fail(error, "out of memory: '%s' has too many pieces", name);
+        at = next;
+    }
+    good = good && tokenizer__index(t, name, error);
+    if (good && (t->unknown = tokenizer_id(t, "[UNK]")) < 0)
+        good = text_fail(error, "%s: there is no line [UNK]; is it a vocabulary of BERT, one piece a line?", name);
+    if (!good) return tokenizer__done(t, false);
+    t->normalizers = t->pre_tokenizers = 1;
+    t->normalizer[0] = (tokenizer__step){.kind = TOKENIZER__BERT,
+                                         .flags = TOKENIZER__CLEAN | TOKENIZER__ALONE | (lower ? TOKENIZER__FOLD : 0)};
+    t->pre_tokenizer[0] = (tokenizer__step){.kind = TOKENIZER__CUT, .flags = TOKENIZER__SPACES | TOKENIZER__MARKS};
+    t->decoder = TOKENIZER__JOIN | TOKENIZER__CLEANUP;
+    tokenizer__speak(t);
+    return t;
+}
+
+/* vocab.txt, one piece a line, the first with id 0. lower: for the uncased models. */
+static inline tokenizer *tokenizer_wordpiece(const char *path, bool lower, text_error *error)
+{
+    size_t bytes;
+    char  *text = text_read(path, TOKENIZER_MAX_FILE, &bytes, error);
+    return text ? tokenizer_wordpiece_of(text, bytes, path, lower, error) : NULL;
+}
+
+/* ---- vocabularies of BPE ---- */
+
+/* The character that stands for each byte in the files: printable ones for themselves, the rest from U+0100 on. */
+static inline uint32_t tokenizer__byte_character(int byte)
+{
+    int others = byte <= 32 ? byte : byte <= 160 ? 33 + byte - 127 : 67;
+    return (byte > 32 && byte < 127) || (byte > 160 && byte != 173) ? (uint32_t)byte : 256 + (uint32_t)others;
+}
+
+/* The bytes that characters of the files stand for, in their place; -1: one of them stands for none. */
+static inline long tokenizer__to_bytes(char *text, size_t bytes)
+{
+    size_t to = 0;
+    for (size_t at = 0; at < bytes;) {
+        uint32_t c = text_next(text, bytes, &at);
+        int      byte = c < 256 ? (int)c : c <= 288 ? (int)c - 256 : c <= 322 ? (int)c - 256 - 33 + 127 : 173;
+        if (tokenizer__byte_character(byte) != c) return -1;
+        text[to++] = (char)byte;
+    }
+    return (long)to;
+}
+
+/* The object of pieces and their ids. */
+static inline bool tokenizer__read_vocabulary(tokenizer *t, json *j)
+{
+    char  *piece;
+    size_t bytes;
+    bool   good = json_object(j);
+    while (good && (piece = json_key(j, &bytes)) != NULL) {
+        int  id = json_int(j, piece, 0, TOKENIZER_MAX_PIECES - 1);
+        long raw = j->failed ? 0 : t->model == TOKENIZER_BPE_BYTES ? tokenizer__to_bytes(piece, bytes) : (long)bytes;
+        if (j->failed || raw <= 0)
+            good = json_fail(j, "a piece is empty or holds a character that stands for no byte; is it a byte-level vocabulary?");
+        else if (id < t->count && t->pieces[id].text)
+            good = json_fail(j, "the id of this piece has been given to another one");
+        else if (!tokenizer__add(t, id, piece, (size_t)raw))
+            good = json_fail(j, "out of memory: there are too many pieces");
+    }
+    return good && !j->failed;
+}
+
+/* A merge as it is written. */
+typedef struct tokenizer__pair {
+    char  *left, *right;
+    size_t left_bytes, right_bytes;
+    int    line;
+} tokenizer__pair;
+
+typedef struct tokenizer__pairs {
+    tokenizer__pair *items;
+    size_t           count, capacity;
+} tokenizer__pairs;
+
+static inline bool tokenizer__add_pair(tokenizer__pairs *pairs, tokenizer__pair pair)
+{
+    if (pairs->count == pairs->capacity) {
+        size_t           capacity = pairs->capacity ? pairs->capacity * 2 : 1024;
+        tokenizer__pair *items = capacity <= TOKENIZER_MAX_PIECES ? realloc(pairs->items, capacity * sizeof *items) : NULL;
+        if (items == NULL) return false;
+        pairs->items = items;
+        pairs->capacity = capacity;
+    }
+    pairs->items[pairs->count++] = pair;
+    return true;
+}
+
+/* Two pieces with one space between them. */
+static inline bool tokenizer__split_pair(char *text, size_t bytes, int line, tokenizer__pair *pair)
+{
+    char *space = memchr(text, ' ', bytes), *end = text + bytes;
+    if (space == NULL || memchr(space + 1, ' ', (size_t)(end - space - 1))) return false;
+    *pair = (tokenizer__pair){text, space + 1, (size_t)(space - text), (size_t)(end - space - 1), line};
+    return true;
+}
+
+/* The ids of a merge; -1 where there is no such piece. */
+static inline tokenizer_merge tokenizer__merge_of(const tokenizer *t, const tokenizer__pair *pair, char *whole)
+{
+    const bool bytes = t->model == TOKENIZER_BPE_BYTES;
+    long       left = bytes ? tokenizer__to_bytes(pair->left, pair->left_bytes) : (long)pair->left_bytes;
+    long       right = bytes ? tokenizer__to_bytes(pair->right, pair->right_bytes) : (long)pair->right_bytes;
+    if (left <= 0 || right <= 0 || (size_t)(left + right) > t->longest) return (tokenizer_merge){-1, -1, -1};
+    memcpy(whole, pair->left, (size_t)left);
+    memcpy(whole + left, pair->right, (size_t)right);
+    return (tokenizer_merge){tokenizer__find(t, pair->left, (size_t)left), tokenizer__find(t, pair->right, (size_t)right),
+                             tokenizer__find(t, whole, (size_t)(left + right))};
+}
+
+/* The first pair with rank 0. */
+static inline bool tokenizer__take_merges(tokenizer *t, const tokenizer__pairs *pairs, const char *path, text_error *error)
+{
+    t->merges = malloc((pairs->count + 1) * sizeof *t->merges);
+    t->merge_slots = tokenizer__slots(pairs->count, &t->merge_mask);
+    char *whole = malloc(t->longest + 1);
+    bool  good = t->merges && t->merge_slots && whole;
+    if (!good) text_fail(error, "out of memory: '%s' has too many merges", path);
+    for (size_t i = 0; good && i < pairs->count; i++) {
+        const int       line = pairs->items[i].line;
+        tokenizer_merge merge = tokenizer__merge_of(t, &pairs->items[i], whole);
+        uint32_t        slot = tokenizer__merge_slot(t, merge.left, merge.right);
+        if (merge.left < 0 || merge.right < 0 || merge.result < 0)
+            good = text_fail(error,
+                             "%s:%d: the vocabulary lacks a piece of this line, or both as one; do the files belong together?",
+                             path, line);
+        else if (t->merge_slots[slot] >= 0)
+            good = text_fail(error, "%s:%d: the line says again what an earlier one said", path, line);
+        else
+            t->merges[t->merge_slots[slot] = t->merge_count++] = merge;
+    }
+    free(whole);
+    return good;
+}
+
+/* Two pieces a line. */
+static inline bool tokenizer__read_merges(tokenizer__pairs *pairs, const char *path, char *text, size_t bytes, text_error *error)
+{
+    int line = 1;
+    for (char *at = text, *end = text + bytes, *next; at < end; at = next, line++) {
+        char *stop = memchr(at, '\n', (size_t)(end - at));
+        next = stop ? stop + 1 : end;
+        size_t          length = (size_t)((stop ? stop : end) - at);
+        tokenizer__pair pair;
+        if (length > 0 && at[length - 1] == '\r') length--;
+        if ((length >= 8 && memcmp(at, "#version", 8) == 0) || (length == 0 && next == end)) continue;
+        if (!tokenizer__split_pair(at, length, line, &pair))
+            return text_fail(error, "%s:%d: two pieces with one space between them belong here", path, line);
+        if (!tokenizer__add_pair(pairs, pair)) return text_fail(error, "out of memory: '%s' has too many lines", path);
+    }
+    return true;
+}
+
+static inline bool tokenizer__find_bytes(tokenizer *t, const char *path, text_error *error)
+{
+    for (int byte = 0; byte < 256; byte++) {
+        char c = (char)byte;
+        if ((t->byte_piece[byte] = tokenizer__find(t, &c, 1)) < 0)
+            return text_fail(error, "%s: no piece stands for the byte %d alone; byte-level BPE needs all 256", path, byte);
+    }
+    return true;
+}
+
+/* Takes both texts, which were allocated, with a 0 behind each. */
+static inline tokenizer *tokenizer_bpe_of(char *vocabulary, const char *vocabulary_name, char *merges, size_t merges_bytes,
+                                          const char *merges_name, text_error *error)
+{
+    tokenizer       *t = tokenizer__new(vocabulary, TOKENIZER_BPE_BYTES, error);
+    tokenizer__pairs pairs = {0};
+    bool             good = t != NULL;
+    json             j = json_begin(vocabulary_name, vocabulary, error);
+    good = good && tokenizer__read_vocabulary(t, &j) && json_end(&j) && tokenizer__index(t, vocabulary_name, error) &&
+           tokenizer__find_bytes(t, vocabulary_name, error) &&
+           tokenizer__read_merges(&pairs, merges_name, merges, merges_bytes, error) &&
+           tokenizer__take_merges(t, &pairs, merges_name, error);
+    free(pairs.items);
+    free(merges);
+    if (!good) return tokenizer__done(t, false);
+    t->pre_tokenizers = 1;
+    t->pre_tokenizer[0] = (tokenizer__step){.kind = TOKENIZER__BYTE_LEVEL, .flags = TOKENIZER__WORDS};
+    tokenizer__speak(t);
+    return t;
+}
+
+/* vocab.json, {"piece": id, ...}, and merges.txt. */
+static inline tokenizer *tokenizer_bpe(const char *vocabulary_path, const char *merges_path, text_error *error)
+{
+    size_t bytes, merges_bytes;
+    char  *vocabulary = text_read(vocabulary_path, TOKENIZER_MAX_FILE, &bytes, error);
+    char  *merges = vocabulary ? text_read(merges_path, TOKENIZER_MAX_FILE, &merges_bytes, error) : NULL;
+    if (merges) return tokenizer_bpe_of(vocabulary, vocabulary_path, merges, merges_bytes, merges_path, error);
+    free(vocabulary);
+    return NULL;
+}
+
+/* ---- tokenizer.json ---- */
+
+enum {
+    TOKENIZER__TYPE,
+    TOKENIZER__PATTERN,
+    TOKENIZER__CONTENT,
+    TOKENIZER__REPLACEMENT,
+    TOKENIZER__SCHEME,
+    TOKENIZER__BEHAVIOR,
+    TOKENIZER__PREPENDED,
+    TOKENIZER__CHARSMAP,
+    TOKENIZER__PREFIX,
+    TOKENIZER__STRINGS
+};
+enum {
+    TOKENIZER__INDIVIDUAL,
+    TOKENIZER__PREFIX_SPACE,
+    TOKENIZER__REGEX,
+    TOKENIZER__SPLITS,
+    TOKENIZER__INVERT,
+    TOKENIZER__CLEAN_TEXT,
+    TOKENIZER__CHINESE,
+    TOKENIZER__ACCENTS,
+    TOKENIZER__LOWERCASE,
+    TOKENIZER__STRIP_LEFT,
+    TOKENIZER__STRIP_RIGHT,
+    TOKENIZER__CLEANS_UP,
+    TOKENIZER__BOOLS
+};
+
+/* An object of a normalizer, pre_tokenizer or decoder: what its keys hold, where they are there. */
+typedef struct tokenizer__rule {
+    char  *string[TOKENIZER__STRINGS]; /* NULL: not there */
+    size_t bytes[TOKENIZER__STRINGS];
+    int    flag[TOKENIZER__BOOLS]; /* -1: not there */
+    bool   expression;             /* the pattern is one */
+    int    start, stop;
+} tokenizer__rule;
+
+/* What tokenizer.json holds that is settled when all of it has been read. */
+typedef struct tokenizer__reader {
+    tokenizer       *t;
+    tokenizer__pairs merges;
+    const char      *unknown, *around[2][TOKENIZER_MAX_AROUND];
+    int              around_count[2];
+    bool             unigram, wordpiece, bytes;
+} tokenizer__reader;
+
+static inline bool tokenizer__is(const tokenizer__rule *rule, int string, const char *text)
+{
+    return rule->string[string] && strcmp(rule->string[string], text) == 0;
+}
+
+static inline bool tokenizer__refuse(json *j, const char *what, const tokenizer__rule *rule)
+{
+    char text[200];
+    (void)snprintf(text, sizeof text, "the %s '%.60s' is not known here, or not with these settings", what,
+                   rule->string[TOKENIZER__TYPE] ? rule->string[TOKENIZER__TYPE] : "");
+    return json_fail(j, text);
+}
+
+/* Decodes base64 in its place; -1: it is none. */
+static inline long tokenizer__base64(char *text, size_t bytes)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    size_t            to = 0;
+    uint32_t          bits = 0, have = 0;
+    while (bytes > 0 && text[bytes - 1] == '=') bytes--;
+    for (size_t i = 0; i < bytes; i++) {
+        const char *digit = text[i] ? strchr(digits, text[i]) : NULL;
+        if (digit == NULL) return -1;
+        bits = bits << 6 | (uint32_t)(digit - digits);
+        have += 6;
+        if (have >= 8) text[to++] = (char)(bits >> (have -= 8) & 0xff);
+    }
+    text[to] = 0;
+    return (long)to;
+}
+
+static inline bool tokenizer__take_charsmap(json *j, const tokenizer__rule *rule, tokenizer__step *step)
+{
+    char *text = rule->string[TOKENIZER__CHARSMAP];
+    long  bytes = text ? tokenizer__base64(text, rule->bytes[TOKENIZER__CHARSMAP]) : -1;
+    if (bytes < 4 || tokenizer__unit((const unsigned char *)text, 0) > (size_t)bytes - 4)
+        return json_fail(j, "'precompiled_charsmap' is no table of SentencePiece");
+    *step = (tokenizer__step){.kind = TOKENIZER__PRECOMPILED, .what = text, .what_bytes = (size_t)bytes};
+    return true;
+}
+
+static inline bool tokenizer__bert_of(const tokenizer__rule *rule, tokenizer__step *step)
+{
+    const int *flag = rule->flag, lower = flag[TOKENIZER__LOWERCASE] != 0;
+    const int  accents = flag[TOKENIZER__ACCENTS] < 0 ? lower : flag[TOKENIZER__ACCENTS];
+    step->kind = TOKENIZER__BERT;
+    step->flags = (flag[TOKENIZER__CLEAN_TEXT] ? TOKENIZER__CLEAN : 0u) | (flag[TOKENIZER__CHINESE] ? TOKENIZER__ALONE : 0u) |
+                  (accents ? TOKENIZER__FOLD
+                   : lower ? TOKENIZER__LOWER
+                           : 0u);
+    return !accents || lower;
+}
+
+/* A text, or one of the expressions that are known. */
+static inline bool tokenizer__replace_of(const tokenizer__rule *rule, tokenizer__step *step)
+{
+    const bool runs = tokenizer__is(rule, TOKENIZER__PATTERN, " {2,}"), blanks = tokenizer__is(rule, TOKENIZER__PATTERN, "\\s+");
+    *step = (tokenizer__step){.kind = TOKENIZER__REPLACE,
+                              .flags = !rule->expression ? 0u
+                                       : runs            ? TOKENIZER__RUNS
+                                                         : TOKENIZER__BLANKS,
+                              .what = rule->string[TOKENIZER__PATTERN],
+                              .with = rule->string[TOKENIZER__CONTENT],
+                              .what_bytes = rule->bytes[TOKENIZER__PATTERN],
+                              .with_bytes = rule->bytes[TOKENIZER__CONTENT]};
+    return step->what_bytes > 0 && step->with && (!rule->expression || runs || blanks);
+}
+
+static inline bool tokenizer__normalizer_of(json *j, const tokenizer__rule *rule, tokenizer__step *step)
+{
+    const int *flag = rule->flag;
+    if (tokenizer__is(rule, TOKENIZER__TYPE, "BertNormalizer")) return tokenizer__bert_of(rule, step);
+    if (tokenizer__is(rule, TOKENIZER__TYPE, "Replace")) return tokenizer__replace_of(rule, step);
+    if (tokenizer__is(rule, TOKENIZER__TYPE, "Precompiled")) return tokenizer__take_charsmap(j, rule, step);
+    if (tokenizer__is(rule, TOKENIZER__TYPE, "Lowercase"))
+        *step = (tokenizer__step){.kind = TOKENIZER__BERT, .flags = TOKENIZER__LOWER};
+    else if (tokenizer__is(rule, TOKENIZER__TYPE, "NFC"))
+        *step = (tokenizer__step){.kind = TOKENIZER__NORMAL_FORM, .flags = TOKENIZER__COMPOSE};
+    else if (tokenizer__is(rule, TOKENIZER__TYPE, "NFD"))
+        *step = (tokenizer__step){.kind = TOKENIZER__NORMAL_FORM};
+    else if (tokenizer__is(rule, TOKENIZER__TYPE, "Prepend") && rule->string[TOKENIZER__PREPENDED])
+        *step = (tokenizer__step){.kind = TOKENIZER__PREPEND,
+                                  .with = rule->string[TOKENIZER__PREPENDED],
+                                  .with_bytes = rule->bytes[TOKENIZER__PREPENDED]};
+    else if (tokenizer__is(rule, TOKENIZER__TYPE, "Strip"))
+        *step = (tokenizer__step){.kind = TOKENIZER__STRIP,
+                                  .flags = (flag[TOKENIZER__STRIP_LEFT] ? TOKENIZER__LEFT : 0u) |
+                                           (flag[TOKENIZER__STRIP_RIGHT] ? TOKENIZER__RIGHT : 0u)};
+    else
+        return false;
+    return true;
+}
+
+static inline bool tokenizer__take_normalizer(tokenizer__reader *r, json *j, const tokenizer__rule *rule)
+{
+    tokenizer__step step = {.kind = TOKENIZER__COPY};
+    if (r->t->normalizers == TOKENIZER_MAX_STEPS || !tokenizer__normalizer_of(j, rule, &step))
+        return tokenizer__refuse(j, "normalizer", rule);
+    r->t->normalizer[r->t->normalizers++] = step;
+    return true;
+}
+
+/* The words that an expression of Split makes. */
+static inline bool tokenizer__take_split(const tokenizer__rule *rule, tokenizer__step *step)
+{
+#define TOKENIZER__SPLIT_BY(digits)                                            \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" digits \
+    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+    step->kind = TOKENIZER__SPLIT;
+    if (!rule->expression) {
+        step->flags = TOKENIZER__AFTER;
+        return tokenizer__is(rule, TOKENIZER__PATTERN, " ") && tokenizer__is(rule, TOKENIZER__BEHAVIOR, "MergedWithPrevious") &&
+               rule->flag[TOKENIZER__INVERT] != 1;
+    }
+    const bool one = tokenizer__is(rule, TOKENIZER__PATTERN, TOKENIZER__SPLIT_BY(""));
+    step->flags = one ? TOKENIZER__DIGIT : TOKENIZER__DIGITS;
+    return (one || tokenizer__is(rule, TOKENIZER__PATTERN, TOKENIZER__SPLIT_BY("{1,3}"))) &&
+           tokenizer__is(rule, TOKENIZER__BEHAVIOR, rule->flag[TOKENIZER__INVERT] == 1 ? "Removed" : "Isolated");
+#undef TOKENIZER__SPLIT_BY
+}
+
+static inline bool tokenizer__take_metaspace(const tokenizer__rule *rule, tokenizer__step *step)
+{
+    const bool never = tokenizer__is(rule, TOKENIZER__SCHEME, "never") || rule->flag[TOKENIZER__PREFIX_SPACE] == 0;
+    const bool first = tokenizer__is(rule, TOKENIZER__SCHEME, "first");
+    step->kind = TOKENIZER__METASPACE;
+    step->flags = (never   ? 0u
+                   : first ? TOKENIZER__FIRST
+                           : TOKENIZER__ALWAYS) |
+                  (rule->flag[TOKENIZER__SPLITS] ? TOKENIZER__BEFORE : 0u);
+    step->with = rule->string[TOKENIZER__REPLACEMENT];
+    step->with_bytes = rule->bytes[TOKENIZER__REPLACEMENT];
+    return step->with_bytes > 0;
+}
+
+static inline bool tokenizer__pre_tokenizer_of(tokenizer__reader *r, const tokenizer__rule *rule, tokenizer__step *step)
+{
+    const int *flag = rule->flag;
+    if (tokenizer__is(rule, TOKENIZER__TYPE, "Metaspace")) return tokenizer__take_metaspace(rule, step);
+    if (tokenizer__is(rule, TOKENIZER__TYPE, "Split")) return tokenizer__take_split(rule, step);
+    step->kind = TOKENIZER__CUT;
+    if (tokenizer__is(rule, TOKENIZER__TYPE, "BertPreTokenizer")) {
+        step->flags = TOKENIZER__SPACES | TOKENIZER__MARKS;
+    } else if (tokenizer__is(rule, TOKENIZER__TYPE, "WhitespaceSplit")) {
+        step->flags = TOKENIZER__SPACES;
+    } else if (tokenizer__is(rule, TOKENIZER__TYPE, "Punctuation")) {
+        step->flags = TOKENIZER__MARKS;
+        return rule->string[TOKENIZER__BEHAVIOR] == NULL || tokenizer__is(rule, TOKENIZER__BEHAVIOR, "Isolated");
+    } else if (tokenizer__is(rule, TOKENIZER__TYPE, "Digits")) {
+        step->flags = flag[TOKENIZER__INDIVIDUAL] == 1 ? TOKENIZER__EACH_DIGIT : TOKENIZER__NUMBERS;
+    } else if (tokenizer__is(rule, TOKENIZER__TYPE, "ByteLevel")) {
+        step->kind = TOKENIZER__BYTE_LEVEL;
+        step->flags = (flag[TOKENIZER__PREFIX_SPACE] ? TOKENIZER__SPACE_FIRST : 0u) |
+                      (flag[TOKENIZER__REGEX] ? TOKENIZER__WORDS : 0u);
+        r->bytes = true;
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static inline bool tokenizer__take_pre_tokenizer(tokenizer__reader *r, json *j, const tokenizer__rule *rule)
+{
+    tokenizer__step step = {.kind = TOKENIZER__COPY};
+    if (r->t->pre_tokenizers == TOKENIZER_MAX_STEPS || !tokenizer__pre_tokenizer_of(r, rule, &step))
+        return tokenizer__refuse(j, "pre_tokenizer", rule);
+    r->t->pre_tokenizer[r->t->pre_tokenizers++] = step;
+    return true;
+}
+
+static inline bool tokenizer__take_decoder(tokenizer__reader *r, json *j, const tokenizer__rule *rule)
+{
+    const char *type = rule->string[TOKENIZER__TYPE] ? rule->string[TOKENIZER__TYPE] : "";
+    unsigned    flags = 0;
+    bool        good = true, space = tokenizer__is(rule, TOKENIZER__CONTENT, " ");
+    if (strcmp(type, "ByteFallback") == 0) {
+        flags = TOKENIZER__SPOKEN_BYTES;
+    } else if (strcmp(type, "Metaspace") == 0) {
+        const bool never = tokenizer__is(rule, TOKENIZER__SCHEME, "never") || rule->flag[TOKENIZER__PREFIX_SPACE] == 0;
+        flags = TOKENIZER__SPOKEN_SPACES | (never ? 0u : TOKENIZER__STRIP_FIRST);
+        good = tokenizer__is(rule, TOKENIZER__REPLACEMENT, "\xe2\x96\x81");
+    } else if (strcmp(type, "Replace") == 0) {
+        flags = TOKENIZER__SPOKEN_SPACES;
+        good = !rule->expression && tokenizer__is(rule, TOKENIZER__PATTERN, "\xe2\x96\x81") && space;
+    } else if (strcmp(type, "Strip") == 0) {
+        flags = rule->start ? TOKENIZER__STRIP_ONE : 0u;
+        good = space && rule->start <= 1 && rule->stop == 0;
+    } else if (strcmp(type, "WordPiece") == 0) {
+        flags = TOKENIZER__JOIN | (rule->flag[TOKENIZER__CLEANS_UP] ? TOKENIZER__CLEANUP : 0u);
+        good = rule->string[TOKENIZER__PREFIX] == NULL || tokenizer__is(rule, TOKENIZER__PREFIX, "##");
+    } else {
+        good = strcmp(type, "ByteLevel") == 0 || strcmp(type, "Fuse") == 0;
+    }
+    r->t->decoder |= flags;
+    return good || tokenizer__refuse(j, "decoder", rule);
+}
+
+typedef bool (*tokenizer__taker)(tokenizer__reader *r, json *j, const tokenizer__rule *rule);
+
+static inline int tokenizer__among(const char *const *names, int count, const char *name)
+{
+    for (int i = 0; i < count; i++)
+        if (strcmp(names[i], name) == 0) return i;
+    return -1;
+}
+
+static inline char *tokenizer__string_or_null(json *j, size_t *bytes)
+{
+    return json_null(j) ? NULL : json_string(j, bytes);
+}
+
+/* {"String": "..."} or {"Regex": "..."} */
+static inline void tokenizer__read_pattern(json *j, tokenizer__rule *rule)
+{
+    char *key;
+    if (!json_object(j)) return;
+    while ((key = json_key(j, NULL)) != NULL) {
+        rule->expression = strcmp(key, "Regex") == 0;
+        rule->string[TOKENIZER__PATTERN] = json_string(j, &rule->bytes[TOKENIZER__PATTERN]);
+    }
+}
+
+/* A rule, or a Sequence of rules, at most two deep; null: none. */
+static inline bool tokenizer__read_rule(tokenizer__reader *r, json *j, tokenizer__taker take, int depth)
+{
+    static const char *const strings[] = {
+        "type", "pattern", "content", "replacement", "prepend_scheme", "behavior", "prepend", "precompiled_charsmap", "prefix"};
+    static const char *const flags[] = {
+        "individual_digits",    "add_prefix_space", "use_regex", "split",      "invert",      "clean_text",
+        "handle_chinese_chars", "strip_accents",    "lowercase", "strip_left", "strip_right", "cleanup"};
+    tokenizer__rule rule = {.start = 0};
+    char           *key;
+    int             i;
+    bool            sequence = false;
+    for (i = 0; i < TOKENIZER__BOOLS; i++) rule.flag[i] = -1;
+    if (json_null(j)) return true;
+    if (!json_object(j)) return false;
+    while ((key = json_key(j, NULL)) != NULL) {
+        if (strcmp(key, "pattern") == 0)
+            tokenizer__read_pattern(j, &rule);
+        else if ((i = tokenizer__among(strings, TOKENIZER__STRINGS, key)) >= 0)
+            rule.string[i] = tokenizer__string_or_null(j, &rule.bytes[i]);
+        else if ((i = tokenizer__among(flags, TOKENIZER__BOOLS, key)) >= 0)
+            rule.flag[i] = json_null(j) ? -1 : json_bool(j);
+        else if (strcmp(key, "start") == 0 || strcmp(key, "stop") == 0)
+            *(key[2] == 'a' ? &rule.start : &rule.stop) = json_int(j, key, 0, 100);
+        else if (depth < 2 &&
+                 (strcmp(key, "normalizers") == 0 || strcmp(key, "pretokenizers") == 0 || strcmp(key, "decoders") == 0))
+            for (sequence = json_array(j); sequence && json_item(j);) (void)tokenizer__read_rule(r, j, take, depth + 1);
+        else
+            json_skip(j);
+    }
+    return !j->failed && ((sequence && tokenizer__is(&rule, TOKENIZER__TYPE, "Sequence")) || take(r, j, &rule));
+}
+
+static inline bool tokenizer__read_added(tokenizer *t, json *j)
+{
+    tokenizer_added a = {.id = -1};
+    char           *key;
+    bool            single = false;
+    if (!json_object(j)) return false;
+    while ((key = json_key(j, NULL)) != NULL) {
+        if (strcmp(key, "id") == 0)
+            a.id = json_int(j, key, 0, TOKENIZER_MAX_PIECES - 1);
+        else if (strcmp(key, "content") == 0)
+            a.text = json_string(j, &a.bytes);
+        else if (strcmp(key, "single_word") == 0)
+            single = json_bool(j);
+        else if (strcmp(key, "lstrip") == 0)
+            a.left = json_bool(j);
+        else if (strcmp(key, "rstrip") == 0)
+            a.right = json_bool(j);
+        else if (strcmp(key, "normalized") == 0)
+            a.normalized = json_bool(j);
+        else if (strcmp(key, "special") == 0)
+            a.special = json_bool(j);
+        else
+            json_skip(j);
+    }
+    if (j->failed) return false;
+    if (a.id < 0 || a.text == NULL || a.bytes == 0) return json_fail(j, "an added token lacks its id or content");
+    if (single) return json_fail(j, "an added token is a 'single_word', which is not known here");
+    if (t->added_count == TOKENIZER_MAX_ADDED) return json_fail(j, "there are too many added tokens");
+    if ((t->added_count & (t->added_count - 1)) == 0) { /* 0, 1, 2, 4, ...: full */
+        tokenizer_added *added = realloc(t->added, ((size_t)t->added_count * 2 + 1) * sizeof *added);
+        if (added == NULL) return json_fail(j, "out of memory: there are too many added tokens");
+        t->added = added;
+    }
+    a.content = a.text;
+    char *own = malloc(a.bytes + 1);
+    if (own == NULL) return json_fail(j, "out of memory: there are too many added tokens");
+    a.text = memcpy(own, a.text, a.bytes + 1);
+    t->added[t->added_count++] = a;
+    return true;
+}
+
+/* The list of Unigram: pieces with their scores. */
+static inline bool tokenizer__read_scores(tokenizer *t, json *j)
+{
+    char  *piece;
+    size_t bytes;
+    for (bool list = json_array(j); list && json_item(j);) {
+        double score = 0;
+        bool   pair = json_array(j) && json_item(j) && (piece = json_string(j, &bytes)) != NULL && json_item(j);
+        if (pair) score = json_number(j);
+        if (!pair || json_item(j)) (void)json_fail(j, "a piece with its score, [\"...\", -1.5], belongs here");
+        if (j->failed) return false;
+        if (bytes > TOKENIZER_MAX_PIECE || !(score >= -1e30 && score <= 1e30))
+            return json_fail(j, "a piece is too long or its score too large");
+        if (t->count == TOKENIZER_MAX_PIECES || !tokenizer__add(t, t->count, piece, bytes))
+            return json_fail(j, "out of memory: there are too many pieces");
+        t->pieces[t->count - 1].score = score;
+        if (t->count == 1 || score - 10 < t->unknown_score) t->unknown_score = score - 10;
+    }
+    return !j->failed;
+}
+
+/* Merges as "a b", or as ["a", "b"]. */
+static inline bool tokenizer__read_pairs(tokenizer__pairs *pairs, json *j)
+{
+    char  *text;
+    size_t bytes;
+    if (!json_array(j)) return json_fail(j, "an array of merges belongs here");
+    while (json_item(j)) {
+        tokenizer__pair pair = {.line = j->line};
+        bool            good = true;
+        if (json_array(j)) {
+            if (json_item(j)) pair.left = json_string(j, &pair.left_bytes);
+            if (json_item(j)) pair.right = json_string(j, &pair.right_bytes);
+            good = pair.right && !json_item(j);
+        } else {
+            text = json_string(j, &bytes);
+            good = text && tokenizer__split_pair(text, bytes, j->line, &pair);
+        }
+        if (!good) return json_fail(j, "two pieces, \"a b\" or [\"a\", \"b\"], belong here");
+        if (!tokenizer__add_pair(pairs, pair)) return json_fail(j, "out of memory: there are too many merges");
+    }
+    return !j->failed;
+}
+
+static inline bool tokenizer__is_empty(json *j)
+{
+    size_t bytes = 0;
+    return tokenizer__string_or_null(j, &bytes) == NULL || bytes == 0;
+}
+
+static inline bool tokenizer__read_model(tokenizer__reader *r, json *j)
+{
+    tokenizer *t = r->t;
+    char      *key;
+    if (!json_object(j)) return false;
+    while ((key = json_key(j, NULL)) != NULL) {
+        if (strcmp(key, "type") == 0) {
+            const char *type = json_string(j, NULL);
+            r->wordpiece = type && strcmp(type, "WordPiece") == 0;
+            r->unigram = type && strcmp(type, "Unigram") == 0;
+            if (type && !r->wordpiece && !r->unigram && strcmp(type, "BPE") != 0)
+                (void)json_fail(j, "the model is none of BPE, Unigram and WordPiece");
+        } else if (strcmp(key, "unk_token") == 0) {
+            r->unknown = tokenizer__string_or_null(j, NULL);
+        } else if (strcmp(key, "unk_id") == 0) {
+            t->unknown = json_null(j) ? -1 : json_int(j, key, 0, TOKENIZER_MAX_PIECES - 1);
+        } else if (strcmp(key, "max_input_chars_per_word") == 0) {
+            t->max_word = json_int(j, key, 1, 1 << 20);
+        } else if (strcmp(key, "continuing_subword_prefix") == 0) {
+            const char *prefix = tokenizer__string_or_null(j, NULL);
+            if (prefix && *prefix && strcmp(prefix, "##") != 0)
+                (void)json_fail(j, "only ## is known as continuing_subword_prefix");
+        } else if (strcmp(key, "end_of_word_suffix") == 0) {
+            if (!tokenizer__is_empty(j)) (void)json_fail(j, "'end_of_word_suffix' is not known here");
+        } else if (strcmp(key, "dropout") == 0) {
+            if (!json_null(j) && json_number(j) != 0) (void)json_fail(j, "'dropout' is not known here");
+        } else if (strcmp(key, "byte_fallback") == 0) {
+            t->byte_fallback = json_bool(j);
+        } else if (strcmp(key, "fuse_unk") == 0) {
+            t->fuse_unknown = json_bool(j);
+        } else if (strcmp(key, "ignore_merges") == 0) {
+            t->whole_words = json_bool(j);
+        } else if (strcmp(key, "vocab") == 0) {
+            (void)(json__peek(j) == '[' ? tokenizer__read_scores(t, j) : tokenizer__read_vocabulary(t, j));
+        } else if (strcmp(key, "merges") == 0) {
+            (void)tokenizer__read_pairs(&r->merges, j);
+        } else {
+            json_skip(j);
+        }
+    }
+    return !j->failed;
+}
+
+static inline void tokenizer__add_around(tokenizer__reader *r, json *j, int side, const char *piece)
+{
+    if (r->around_count[side] == TOKENIZER_MAX_AROUND)
+        (void)json_fail(j, "there are too many tokens around a text");
+    else if (piece)
+        r->around[side][r->around_count[side]++] = piece;
+}
+
+/* [{"SpecialToken": {"id": "[CLS]", ...}}, {"Sequence": ...}, ...] */
+static inline void tokenizer__read_template(tokenizer__reader *r, json *j)
+{
+    int   side = 0;
+    char *kind, *key;
+    if (!json_array(j)) (void)json_fail(j, "an array belongs here");
+    while (!j->failed && json_item(j)) {
+        if (!json_object(j)) return;
+        while ((kind = json_key(j, NULL)) != NULL) {
+            const bool special = strcmp(kind, "SpecialToken") == 0;
+            if (!json_object(j)) return;
+            while ((key = json_key(j, NULL)) != NULL) {
+                if (special && strcmp(key, "id") == 0)
+                    tokenizer__add_around(r, j, side, json_string(j, NULL));
+                else
+                    json_skip(j);
+            }
+            if (!special) side = 1;
+        }
+    }
+}
+
+static inline bool tokenizer__read_post_processor(tokenizer__reader *r, json *j, int depth)
+{
+    static const char *const known[] = {"BertProcessing", "ByteLevel", "RobertaProcessing", "Sequence", "TemplateProcessing"};
+    char                    *key;
+    if (json_null(j)) return true;
+    if (!json_object(j)) return false;
+    while ((key = json_key(j, NULL)) != NULL) {
+        if (strcmp(key, "type") == 0) {
+            const char *type = json_string(j, NULL);
+            if (type && tokenizer__among(known, 5, type) < 0) (void)json_fail(j, "the post_processor is not known here");
+        } else if (strcmp(key, "cls") == 0 || strcmp(key, "sep") == 0) {
+            const int side = *key == 's';
+            if (json_array(j) && json_item(j)) tokenizer__add_around(r, j, side, json_string(j, NULL));
+            while (!j->failed && json_item(j)) json_skip(j);
+        } else if (strcmp(key, "single") == 0) {
+            tokenizer__read_template(r, j);
+        } else if (strcmp(key, "processors") == 0 && depth < 2 && json_array(j)) {
+            while (json_item(j)) (void)tokenizer__read_post_processor(r, j, depth + 1);
+        } else {
+            json_skip(j);
+        }
+    }
+    return !j->failed;
+}
+
+static inline bool tokenizer__read_file(tokenizer__reader *r, json *j)
+{
+    char *key;
+    bool  object = json_object(j);
+    while (object && (key = json_key(j, NULL)) != NULL) {
+        if (strcmp(key, "added_tokens") == 0 && json_array(j))
+            while (json_item(j)) (void)tokenizer__read_added(r->t, j);
+        else if (strcmp(key, "normalizer") == 0)
+            (void)tokenizer__read_rule(r, j, tokenizer__take_normalizer, 0);
+        else if (strcmp(key, "pre_tokenizer") == 0)
+            (void)tokenizer__read_rule(r, j, tokenizer__take_pre_tokenizer, 0);
+        else if (strcmp(key, "post_processor") == 0)
+            (void)tokenizer__read_post_processor(r, j, 0);
+        else if (strcmp(key, "decoder") == 0)
+            (void)(json_null(j) ? (r->t->decoder = TOKENIZER__APART) != 0
+                                : tokenizer__read_rule(r, j, tokenizer__take_decoder, 0));
+        else if (strcmp(key, "model") == 0)
+            (void)tokenizer__read_model(r, j);
+        else
+            json_skip(j);
+    }
+    return json_end(j);
+}
+
+/* BPE of bytes looks for bytes. Pieces that are not made of them are added ones, which are not looked for. */
+static inline bool tokenizer__pieces_to_bytes(tokenizer *t, const char *name, text_error *error)
+{
+    for (int i = 0; i < t->added_count; i++)
+        if (t->added[i].id < t->count) t->pieces[t->added[i].id].special = true;
+    for (int id = 0; id < t->count; id++) {
+        tokenizer_piece *piece = &t->pieces[id];
+        const long       bytes = piece->text ? tokenizer__to_bytes(piece->text, piece->bytes) : 0;
+        if (bytes < 0 && !piece->special)
+            return text_fail(error, "%s: the piece of id %d holds a character that stands for no byte", name, id);
+        if (bytes < 0) piece->text = NULL;
+        piece->bytes = (size_t)(bytes < 0 ? 0 : bytes);
+    }
+    return true;
+}
+
+static inline int tokenizer__hex(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* The byte of a piece like <0x0A>; -1: it is none. */
+static inline int tokenizer__byte_of(const char *text, size_t bytes)
+{
+    if (bytes != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>') return -1;
+    const int high = tokenizer__hex(text[3]), low = tokenizer__hex(text[4]);
+    return high < 0 || low < 0 ? -1 : 16 * high + low;
+}
+
+static inline bool tokenizer__find_fallback(tokenizer *t, const char *name, text_error *error)
+{
+    char text[8];
+    for (int byte = 0; byte < 256; byte++) {
+        (void)snprintf(text, sizeof text, "<0x%02X>", (unsigned)byte);
+        if ((t->byte_piece[byte] = tokenizer__find(t, text, 6)) < 0)
+            return text_fail(error, "%s: byte_fallback needs all 256 bytes, and there is no piece %s", name, text);
+    }
+    return true;
+}
+
+/* What a piece says: itself, a byte, or with spaces where ▁ stands. Returns what follows it. */
+static inline char *tokenizer__say_piece(const tokenizer *t, tokenizer_piece *piece, char *to)
+{
+    const char *text = piece->said;
+    const int   byte = t->decoder & TOKENIZER__SPOKEN_BYTES ? tokenizer__byte_of(text, piece->said_bytes) : -1;
+    piece->said = to;
+    if (byte >= 0) {
+        piece->byte = true;
+        *to++ = (char)byte;
+    }
+    for (size_t i = 0; byte < 0 && i < piece->said_bytes; i++) {
+        const bool space = t->decoder & TOKENIZER__SPOKEN_SPACES && piece->said_bytes - i >= 3 &&
+                           memcmp(text + i, "\xe2\x96\x81", 3) == 0;
+        *to++ = space ? ' ' : text[i];
+        if (space) i += 2;
+    }
+    piece->said_bytes = (size_t)(to - piece->said);
+    return to;
+}
+
+/* Added pieces say what they are, and take their ids from those of the vocabulary. */
+static inline bool tokenizer__speak_all(tokenizer *t)
+{
+    size_t room = 1;
+    for (int i = 0; i < t->added_count; i++) {
+        const tokenizer_added *a = &t->added[i];
+        if (a->id >= t->count && !tokenizer__add(t, a->id, NULL, 0)) return false;
+    }
+    tokenizer__speak(t);
+    for (int i = 0; i < t->added_count; i++) {
+        tokenizer_piece *piece = &t->pieces[t->added[i].id];
+        piece->said = t->added[i].text;
+        piece->said_bytes = t->added[i].bytes;
+        piece->special = t->added[i].special;
+    }
+    for (int id = 0; id < t->count; id++) room += t->pieces[id].said_bytes;
+    char *to = t->spoken = malloc(room);
+    for (int id = 0; to && id < t->count; id++)
+        if (t->pieces[id].said) to = tokenizer__say_piece(t, &t->pieces[id], to);
+    return to != NULL;
+}
+
+/* Those that are looked for in a normalized text are normalized themselves. */
+static inline bool tokenizer__normalize_added(tokenizer *t)
+{
+    tokenizer__run run[2] = {0};
+    bool           good = true;
+    for (int i = 0; i < t->added_count && good; i++) {
+        tokenizer_added *a = &t->added[i];
+        tokenizer__view  v = {a->text, NULL, a->bytes, 0};
+        if (a->normalized && t->normalizers) {
+            good = tokenizer__walk(t->normalizer, t->normalizers, &v, &run[0], &run[1]);
+            char *own = good ? malloc(v.bytes + 1) : NULL;
+            if ((good = own != NULL) == false) break;
+            free(a->text);
+            a->text = memcpy(own, v.text, v.bytes);
+            a->bytes = v.bytes;
+        }
+        if (a->bytes) t->added_first[a->normalized][(unsigned char)a->text[0]] = true;
+    }
+    tokenizer__run_free(&run[0]);
+    tokenizer__run_free(&run[1]);
+    return good;
+}
+
+static inline bool tokenizer__find_unknown(tokenizer__reader *r, const char *name, text_error *error)
+{
+    tokenizer *t = r->t;
+    if (t->model == TOKENIZER_UNIGRAM && t->unknown >= 0 && t->unknown < t->count) return true;
+    if (t->model == TOKENIZER_UNIGRAM) return text_fail(error, "%s: 'unk_id' is not the id of a piece", name);
+    if (r->unknown) t->unknown = tokenizer__find(t, r->unknown, strlen(r->unknown));
+    if ((r->unknown && t->unknown < 0) || (t->model == TOKENIZER_WORDPIECE && r->unknown == NULL))
+        return text_fail(error, "%s: the vocabulary lacks the unk_token '%s'", name, r->unknown ? r->unknown : "");
+    return true;
+}
+
+static inline bool tokenizer__find_around(tokenizer__reader *r, const char *name, text_error *error)
+{
+    tokenizer *t = r->t;
+    int       *ids[2] = {t->before, t->after};
+    for (int side = 0; side < 2; side++)
+        for (int i = 0; i < r->around_count[side]; i++)
+            if ((ids[side][i] = tokenizer_id(t, r->around[side][i])) < 0)
+                return text_fail(error, "%s: the post_processor's '%s' is no piece", name, r->around[side][i]);
+    t->before_count = r->around_count[0];
+    t->after_count = r->around_count[1];
+    return true;
+}
+
+static inline bool tokenizer__settle(tokenizer__reader *r, const char *name, text_error *error)
+{
+    tokenizer *t = r->t;
+    const bool bytes = r->bytes, words = r->wordpiece || r->unigram;
+    if (t->count == 0) return text_fail(error, "%s: there is no vocabulary; is it a tokenizer.json?", name);
+    if (bytes && words) return text_fail(error, "%s: ByteLevel is known with BPE only", name);
+    t->model = bytes ? TOKENIZER_BPE_BYTES : r->wordpiece ? TOKENIZER_WORDPIECE : r->unigram ? TOKENIZER_UNIGRAM : TOKENIZER_BPE;
+    if (bytes) t->byte_fallback = false;
+    if ((bytes && !tokenizer__pieces_to_bytes(t, name, error)) || !tokenizer__index(t, name, error)) return false;
+    if (bytes ? !tokenizer__find_bytes(t, name, error) : t->byte_fallback && !tokenizer__find_fallback(t, name, error))
+        return false;
+    if (!words && !tokenizer__take_merges(t, &r->merges, name, error)) return false;
+    if (!tokenizer__find_unknown(r, name, error) || !tokenizer__find_around(r, name, error)) return false;
+    if (t->pre_tokenizers == 0) t->pre_tokenizer[t->pre_tokenizers++] = (tokenizer__step){.kind = TOKENIZER__COPY};
+    if (!tokenizer__speak_all(t) || !tokenizer__normalize_added(t))
+        return text_fail(error, "out of memory: '%s' is too large", name);
+    return true;
+}
+
+/* Takes the text, with a 0 behind it, which was allocated. name: for messages. */
+static inline tokenizer *tokenizer_json_of(char *text, const char *name, text_error *error)
+{
+    tokenizer__reader r = {.t = tokenizer__new(text, TOKENIZER_BPE, error)};
+    json              j = json_begin(name, text, error);
+    const bool        good = r.t && tokenizer__read_file(&r, &j) && tokenizer__settle(&r, name, error);
+    free(r.merges.items);
+    return tokenizer__done(r.t, good);
+}
+
+/* tokenizer.json. */
+static inline tokenizer *tokenizer_json(const char *path, text_error *error)
+{
+    size_t bytes;
+    char  *text = text_read(path, TOKENIZER_MAX_FILE, &bytes, error);
+    return text ? tokenizer_json_of(text, path, error) : NULL;
+}
+
+/* Any of the files: vocab.json where merges is not NULL; else tokenizer.json, which is an object; else vocab.txt, for which `lower` is. */
+static inline tokenizer *tokenizer_open(const char *path, const char *merges, bool lower, text_error *error)
+{
+    size_t bytes;
+    if (merges) return tokenizer_bpe(path, merges, error);
+    char *text = text_read(path, TOKENIZER_MAX_FILE, &bytes, error);
+    if (text == NULL) return NULL;
+    return text[strspn(text, " \t\r\n")] == '{' ? tokenizer_json_of(text, path, error)
+                                                : tokenizer_wordpiece_of(text, bytes, path, lower, error);
 }
 
 #endif

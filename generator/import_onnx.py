@@ -15,7 +15,7 @@ import tempfile
 
 from .exchange import arrays, onnx_file, tensor_files
 from .exchange.onnx_import import Unsupported, import_graph
-from .exchange.spec_writer import Refused, json_text, save_safetensors, write_file
+from .exchange.spec_writer import Refused, json_text, nan_notes, save_safetensors, write_file
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -27,7 +27,7 @@ def import_model(path, name, sizes=(), batch=None, fixed=None):
     text = json_text(spec).encode("ascii")
     save_safetensors(name + ".safetensors", weights)
     write_file(name + ".json", [text])
-    return spec, notes
+    return spec, notes + nan_notes(weights)
 
 
 def check(path, name, values, program, tolerance):

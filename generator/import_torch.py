@@ -10,9 +10,10 @@ needs a --key, and is told which there are.
 """
 import argparse
 import os
+import sys
 
 from .exchange import gguf, pickles, tensor_files
-from .exchange.spec_writer import Refused, save_safetensors
+from .exchange.spec_writer import Refused, nan_notes, save_safetensors
 
 
 def chosen(groups, key, path):
@@ -28,11 +29,12 @@ def chosen(groups, key, path):
 
 
 def convert(path, output, key=None):
-    """Writes the tensors of a .pt, .npz or .gguf file."""
+    """Writes the tensors of a .pt, .npz or .gguf file; returns notes for people."""
     readers = {".npz": tensor_files.read_npz, ".gguf": gguf.read}
     read = readers.get(os.path.splitext(path)[1], lambda path: chosen(pickles.read(path), key, path))
-    tensors = read(path)
-    save_safetensors(output, {name: tensor_files.for_gpunn(x) for name, x in tensors.items()})
+    tensors = {name: tensor_files.for_gpunn(x) for name, x in read(path).items()}
+    save_safetensors(output, tensors)
+    return nan_notes(tensors)
 
 
 def main(arguments=None):
@@ -43,7 +45,8 @@ def main(arguments=None):
     parser.add_argument("--key", help="the group of tensors in a checkpoint that holds several; . is the outermost")
     options = parser.parse_args(arguments)
     try:
-        convert(options.file, options.output, options.key)
+        for note in convert(options.file, options.output, options.key):
+            print(note, file=sys.stderr)
     except (tensor_files.FileError, Refused, OSError) as error:
         raise SystemExit(str(error)) from None
 

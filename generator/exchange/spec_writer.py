@@ -430,6 +430,18 @@ def save_safetensors(path, tensors):
     write_file(path, [struct.pack("<Q", len(head)), head] + [chunk for _, _, chunk in tensors.values()])
 
 
+def nan_notes(tensors):
+    """A note for people about weights that are not numbers, which are kept as they are; of what save_safetensors writes."""
+    names = []
+    for name, (kind, _, chunk) in tensors.items():
+        values = memoryview(chunk).cast("f") if kind == "F32" else ()
+        total = sum(values)
+        if total != total and any(x != x for x in values):  # infinities alone may add up to NaN, too
+            names.append(name)
+    more = " and %d others" % (len(names) - 3) if len(names) > 3 else ""
+    return ["weights hold NaN, which is kept: %s%s" % (", ".join(names[:3]), more)] if names else []
+
+
 def needed_entries(entries, results):
     """Those of the entries that the results depend on, and all inputs."""
     needed, pending = set(), list(results)

@@ -1,4 +1,5 @@
-/* Writes what make_tensorboard.py expects into a file of TensorBoard's, at the 1.5th second of 1970: board FOLDER */
+/* Writes what make_tensorboard.py expects, or the graph of a spec, into a file of TensorBoard's, at the 1.5th second of 1970:
+ *     board FOLDER [SPEC.json] */
 #include "../../gpunn.h"
 
 #include "../../examples/tensorboard.h"
@@ -30,9 +31,9 @@ static bool write_all(tensorboard *board)
 
 int main(int argc, char **argv)
 {
-    text_error   error = {"usage: board FOLDER"};
-    tensorboard *board = argc == 2 ? tensorboard_open(argv[1], early, &error) : NULL;
-    bool         good = board && write_all(board);
+    text_error   error = {"usage: board FOLDER [SPEC.json]"};
+    tensorboard *board = argc == 2 || argc == 3 ? tensorboard_open(argv[1], early, &error) : NULL;
+    bool         good = board && (argc == 3 ? tensorboard_graph(board, argv[2], &error) : write_all(board));
     if (board && !tensorboard_close(board)) good = false;
     if (!good) fprintf(stderr, "%s\n", error.text);
     return good ? 0 : 1;

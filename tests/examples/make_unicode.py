@@ -2,7 +2,9 @@
 """Writes examples/unicode.h: what Hugging Face's tokenizers do with each character, asked of them one by one.
 
 pip install tokenizers; python3 tests/examples/make_unicode.py"""
+import functools
 import os
+import struct
 
 import tokenizers
 from tokenizers import Regex, normalizers, pre_tokenizers
@@ -79,8 +81,58 @@ def ask():
     return sets, folds
 
 
+def swallowing():
+    """A Precompiled that turns each cluster of characters, or each character alone where a cluster has 6 bytes or more, into Z."""
+    units = [256 << 10] + [0] * 1023
+    for byte in range(1, 256):
+        at = 256 ^ byte
+        units[at] = (at ^ 512 + byte) << 10 | 1 << 8 | byte
+        units[512 + byte] = 1 << 31
+    trie = struct.pack("<1024I", *units)
+    return normalizers.Precompiled(struct.pack("<I", len(trie)) + trie + b"Z\0")
+
+
+def ask_clusters():
+    """The characters that extend a cluster, begin one, and end one before any accent."""
+    one, sets = swallowing(), {"extends": set(), "prepends": set(), "breaks": set()}
+    for c in (c for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000):
+        if one.normalize_str("a" + chr(c)) == "Z":
+            sets["extends"].add(c)
+        if one.normalize_str(chr(c) + "a") == "Z":
+            sets["prepends"].add(c)
+        if len((chr(c) + "\u0301").encode()) < 6 and one.normalize_str(chr(c) + "\u0301") == "ZZ":
+            sets["breaks"].add(c)
+    return sets
+
+
+def ask_forms():
+    """Lower case, canonical decompositions into two (or one and 0), which of them compose, and the order of accents."""
+    lowercase, nfd, nfc = normalizers.Lowercase(), normalizers.NFD(), normalizers.NFC()
+    every = [c for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000]
+    lower = {c: lowercase.normalize_str(chr(c)) for c in every}
+    whole = {c: nfd.normalize_str(chr(c)) for c in every if not 0xAC00 <= c < 0xD7A4}
+    whole = {c: text for c, text in whole.items() if text != chr(c)}
+    several = [c for c, text in whole.items() if len(text) > 1]
+    back = {whole[c]: c for c in sorted(several, key=lambda c: nfc.normalize_str(chr(c)) == chr(c))}
+    pairs = {}
+    for c, text in whole.items():
+        first = ord(text[0]) if len(text) <= 2 else back[text[:-1]]
+        pairs[c] = (first, ord(text[-1]) if len(text) > 1 else 0)
+    composing = [c for c, (a, b) in pairs.items() if b and nfc.normalize_str(chr(a) + chr(b)) == chr(c)]
+    moves = lambda a, b: nfd.normalize_str(chr(a) + chr(b)) == chr(b) + chr(a)
+    accents = [0x345] + [c for c in every if c not in whole and moves(0x345, c)]
+    classes, before = {}, None
+    for c in sorted(accents, key=functools.cmp_to_key(lambda a, b: moves(a, b) - moves(b, a))):
+        classes[c] = 1 if before is None else classes[before] + moves(c, before)
+        before = c
+    return {c: text for c, text in lower.items() if text != chr(c)}, pairs, composing, classes
+
+
 def main():
     sets, folds = ask()
+    sets.update(ask_clusters())
+    lower, pairs, composing, classes = ask_forms()
+    assert [c for c, text in lower.items() if len(text) > 1] == [0x130]
     single = {c: to[0] for c, to in folds.items() if len(to) == 1}
     compatible = [[single.pop(c, 0) for c in range(first, last + 1)] for first, last in COMPATIBILITY]
     lines = [
@@ -91,7 +143,9 @@ def main():
         "typedef struct unicode_fold { uint32_t first, last, step, to; } unicode_fold;", ""]
     for name, comment in (("letters", r"\p{L}"), ("numbers", r"\p{N}"), ("spaces", r"\s"), ("punctuation", "BERT's: each stands alone"),
                           ("ideographs", "BERT's Chinese characters: each stands alone"), ("controls", "BERT drops them"),
-                          ("marks", "accents, which BERT drops when it lowers")):
+                          ("marks", "accents, which BERT drops when it lowers"),
+                          ("extends", "belong to the character before them"), ("prepends", "belong to the character behind them"),
+                          ("breaks", "to which nothing belongs")):
         lines += table(comment, f"unicode_range unicode_{name}[]", [f"{{{a:#x},{b:#x}}}" for a, b in ranges(sets[name])])
     lines += table("Lowered and without accents: each step-th character from first to last, the first becoming `to`. Hangul\n"
                    "   syllables come apart by their formula and are not here.", "unicode_fold unicode_folds[]",
@@ -102,7 +156,22 @@ def main():
     several = [[c] + to + [0] * (3 - len(to)) for c, to in sorted(folds.items()) if len(to) > 1]
     lines += table("The few that become more than one: a character and what it becomes, ending at 0.",
                    "uint32_t unicode_splits[][4]", ["{" + ",".join(f"{x:#x}" for x in row) + "}" for row in several])
-    lines += ["/* clang-format on */", "#endif"]
+    lines += table("Lowered. U+0130 becomes two and is not here.", "unicode_fold unicode_lower[]",
+                   [f"{{{a:#x},{b:#x},{step},{to:#x}}}" for a, b, step, to in runs({c: ord(to) for c, to in lower.items() if c != 0x130})])
+    listed = [c for c in pairs if not any(first <= c <= last for first, last in COMPATIBILITY)]
+    lines += table("Characters and the one or two that they are made of (NFD). Hangul and the blocks above are not here.",
+                   "uint32_t unicode_parts[][3]", [f"{{{c:#x},{pairs[c][0]:#x},{pairs[c][1]:#x}}}" for c in listed])
+    lines += table("Rows of unicode_parts that compose (NFC), by their parts.", "uint16_t unicode_composed[]",
+                   [str(listed.index(c)) for c in sorted(composing, key=pairs.get)])
+    same = []
+    for c, k in sorted(classes.items()):
+        if same and same[-1][1:] == [c - 1, k]:
+            same[-1][1] = c
+        else:
+            same.append([c, c, k])
+    lines += table("How accents that follow each other are sorted: from, to, place.", "uint32_t unicode_orders[][3]",
+                   [f"{{{a:#x},{b:#x},{k}}}" for a, b, k in same])
+    lines += [f"enum {{ UNICODE_ORDERS = {max(classes.values())} }}; /* places */", "/* clang-format on */", "#endif"]
     with open(os.path.join(ROOT, "examples", "unicode.h"), "w", encoding="ascii") as file:
         file.write("\n".join(lines) + "\n")
 

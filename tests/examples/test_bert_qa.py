@@ -81,6 +81,13 @@ class Values(Case):
         self.replace("model.safetensors", tensors)
         self.check(self.cases[0])
 
+    def test_tokenizer_json(self):
+        with open(os.path.join(GOLDEN, "tokenizer_json.json"), encoding="utf-8") as file, open(VOCAB, encoding="utf-8") as pieces:
+            whole = json.load(file)["wordpiece"]["file"]
+            whole["model"]["vocab"] = {piece: i for i, piece in enumerate(pieces.read().splitlines())}
+        write(self.path("tokenizer.json"), json.dumps(whole))
+        self.check(dict(self.cases[0], options={**self.cases[0]["options"], "vocab": self.path("tokenizer.json")}))
+
     def test_cased_by_the_folder(self):
         case = next(case for case in self.cases if case["options"].get("cased"))
         write(self.path("tokenizer_config.json"), '{"do_lower_case": false, "model_max_length": 512}')

@@ -153,6 +153,9 @@ class Gpt2(unittest.TestCase):
         golden = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden")
         files = ["--vocab", os.path.join(golden, "tokenizer_vocab.json"), "--merges", os.path.join(golden, "tokenizer_merges.txt")]
         self.assertIn("step 1 loss", self.good("--steps", "1", "--context", "8", *files))
+        with open(os.path.join(golden, "tokenizer_json.json"), encoding="utf-8") as file, open(self.path("tokenizer"), "w") as out:
+            json.dump(json.load(file)["llama"]["file"], out)
+        self.assertIn("step 1 loss", self.good("--steps", "1", "--context", "8", "--vocab", self.path("tokenizer")))
 
     def test_half_precision_weights(self):
         """As hubs hold them: read into F32."""
@@ -195,7 +198,8 @@ class Gpt2(unittest.TestCase):
         self.refuse("foreign", "--weights", self.path("foreign"))
         self.refuse("the text has 10 tokens", "--text", self.path("tiny"))
         self.refuse("longer than this configuration's 128", "--context", "129")
-        self.refuse("--vocab and --merges belong together", "--vocab", self.path("vocab"))
+        self.refuse("--merges needs --vocab", "--merges", self.path("merges"))
+        self.refuse("there is no vocabulary; is it a tokenizer.json", "--vocab", self.path("vocab"))
         self.refuse("vocab", "--vocab", self.path("vocab"), "--merges", self.path("merges"))
         self.refuse("no_text", "--text", self.path("no_text"))
         self.refuse("--resume needs --checkpoint", "--resume")

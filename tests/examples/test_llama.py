@@ -146,13 +146,16 @@ class Llama(unittest.TestCase):
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
         self.assertEqual((done.returncode, done.stderr), (0, b""))
         self.assertTrue(done.stdout.startswith(b"Hello, world"), done.stdout)
-        for split, sentence in (("Digits", b"a rule 'Digits'"), ("ByteLevel", b"")):
-            with open(self.path("tokenizer.json"), "w", encoding="utf-8") as file:
-                json.dump({"pre_tokenizer": {"type": split}}, file)
-            done = subprocess.run([PROGRAM, "--model", self.folder.name, "--prompt", "of 3", "--generate", "1"],
+        with open(os.path.join(GOLDEN, "tokenizer_json.json"), encoding="utf-8") as file:
+            whole = json.load(file)["llama"]["file"]
+        self.model({**CONFIGS["grouped"], "vocab_size": len(whole["model"]["vocab"])})
+        for file, sentence in ((whole, b""), ({**whole, "normalizer": {"type": "Nmt"}}, b"the normalizer 'Nmt' is not known here")):
+            with open(self.path("tokenizer.json"), "w", encoding="utf-8") as out:
+                json.dump(file, out)
+            done = subprocess.run([PROGRAM, "--model", self.folder.name, "--prompt", "of \u2603 3", "--generate", "3"],
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
             self.assertIn(sentence, done.stderr)
-            self.assertEqual(done.returncode, 1 if sentence else 0)
+            self.assertEqual((done.returncode, done.stdout.startswith("of \u2603 3".encode())), (1, False) if sentence else (0, True))
 
     def refuse(self, sentence, *arguments, **how):
         done = self.run_program(*arguments, **how)
@@ -184,7 +187,7 @@ class Llama(unittest.TestCase):
         self.refuse("more than the 4 tokens of the context", "--context", "4")
         self.refuse("longer than the model's 128 positions", "--context", "129")
         done = subprocess.run([PROGRAM, "--model", self.folder.name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
-        self.assertIn(b"no vocab.json and merges.txt", done.stderr)
+        self.assertIn(b"neither tokenizer.json nor vocab.json", done.stderr)
         os.remove(self.path("model.safetensors"))
         self.refuse("model.safetensors")
 

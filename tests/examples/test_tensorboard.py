@@ -1,11 +1,12 @@
 """examples/tensorboard.h writes the bytes that TensorBoard writes (golden/tensorboard.tfevents, make_tensorboard.py), and its reader takes
 them."""
+import json
 import os
 import subprocess
 import tempfile
 import unittest
 
-from tests.examples import GOLDEN, program
+from tests.examples import GOLDEN, ROOT, program
 
 try:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -13,8 +14,8 @@ except ImportError:
     EventAccumulator = None
 
 
-def run(folder):
-    return subprocess.run([program("board"), folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+def run(folder, *spec):
+    return subprocess.run([program("board"), folder, *spec], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
 
 
 class Files(unittest.TestCase):
@@ -48,6 +49,58 @@ class Files(unittest.TestCase):
         self.assertEqual([e.value for e in events.Scalars("accuracy/validation")], [0.5])
         histogram = events.Histograms("weights")[0]
         self.assertEqual((histogram.step, histogram.histogram_value.num, sum(histogram.histogram_value.bucket)), (7, 255, 255))
+
+    def graph(self, spec):
+        path = os.path.join(self.folder, "net.json")
+        with open(path, "w") as file:
+            file.write(spec if isinstance(spec, str) else json.dumps(spec))
+        done = run(self.folder, path)
+        os.remove(path)
+        self.assertEqual(done.stdout, b"")
+        return done
+
+    @unittest.skipUnless(EventAccumulator, "tensorboard is not installed")
+    def test_graph(self):
+        """TensorBoard's reader has the spec's tensors, what each reads, and its settings."""
+        folder = os.path.join(ROOT, "tests", "generator", "golden", "vectors")
+        specs = []
+        for name in sorted(os.listdir(folder)):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                specs.append(json.load(file))
+        specs.append({"tensors": [{"op": "input", "name": "a.b", "shape": ["N", 3]}, {"op": "relu", "id": "t\u00e9:1", "inputs": ["a.b"]},
+                                  {"op": "gru", "name": "g", "inputs": ["t\u00e9:1"], "weights": ["a.b"], "h_0": "a.b", "mode": "x\"\\"}]})
+        for spec in specs:
+            done = self.graph(spec)
+            self.assertEqual((done.returncode, done.stderr), (0, b""))
+            events = EventAccumulator(self.folder)
+            events.Reload()
+            clean = lambda name: name.replace(".", "/").replace(":", "_").replace("^", "_")
+            nodes = events.Graph().node
+            self.assertEqual([node.name for node in nodes], [clean(tensor.get("name") or tensor.get("id") or f"({i})")
+                                                             for i, tensor in enumerate(spec["tensors"])])
+            for node, tensor in zip(nodes, spec["tensors"]):
+                self.assertEqual(node.op, tensor["op"])
+                settings = {key: json.loads(value.s) for key, value in node.attr.items()}
+                rest = {key: value for key, value in tensor.items() if key in settings}
+                self.assertEqual(settings, rest)
+                named = [name for key, value in tensor.items() if key not in ("op", "name", "id") and key not in settings
+                         for name in (value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value])]
+                self.assertEqual(list(node.input), [clean(name) for name in named])
+                self.assertFalse(settings.get("inputs"))
+            for name in os.listdir(self.folder):
+                os.remove(os.path.join(self.folder, name))
+
+    def test_bad_graph(self):
+        for spec, sentence in (("{", "a string belongs here"), ("[]", "an object, {...}, belongs here"),
+                               ('{"tensors": [3]}', "an object, {...}, belongs here"),
+                               ('{"tensors": [{"op": 3}]}', "a string belongs here"),
+                               ('{"tensors": [{"op": "relu", "inputs": ["x", []]}]}', "a string belongs here"),
+                               ('{"tensors": [{"op": "relu", "x": tru', "belongs here")):
+            done = self.graph(spec)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(sentence, done.stderr.decode())
+        done = run(self.folder, os.path.join(self.folder, "none.json"))
+        self.assertIn("cannot open", done.stderr.decode())
 
     def test_no_folder(self):
         done = run(os.path.join(self.folder, "none"))

@@ -19,6 +19,29 @@ def run(*arguments):
     return subprocess.run([PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
 
 
+def encode(texts, *arguments):
+    """The tokens of each text, [id, start, end], and what they are decoded to where that was asked for."""
+    with tempfile.NamedTemporaryFile() as file:
+        for text in texts:
+            file.write(struct.pack("<I", len(text)) + text)
+        file.flush()
+        done = run(*arguments, file.name)
+    assert (done.returncode, done.stderr) == (0, b""), done.stderr
+    rows = [line.partition("\t") for line in done.stdout.decode().split("\n")[:-1]]
+    assert len(rows) == len(texts)
+    return [([[int(number) for number in token.split(":")] for token in tokens.split()], bytes.fromhex(said)) for tokens, _, said in rows]
+
+
+def pieces(name):
+    with open(os.path.join(GOLDEN, name), encoding="utf-8") as file:
+        return json.load(file) if name.endswith("json") else {piece: i for i, piece in enumerate(file.read().splitlines())}
+
+
+def merges(name):
+    with open(os.path.join(GOLDEN, name), encoding="utf-8") as file:
+        return file.read().splitlines()[1:]
+
+
 class Values(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -26,15 +49,7 @@ class Values(unittest.TestCase):
             cls.golden = json.load(file)
 
     def encode(self, texts, *arguments):
-        with tempfile.NamedTemporaryFile() as file:
-            for text in texts:
-                file.write(struct.pack("<I", len(text)) + text)
-            file.flush()
-            done = run(*arguments, file.name)
-        self.assertEqual((done.returncode, done.stderr), (0, b""))
-        lines = done.stdout.decode().split("\n")[:-1]
-        self.assertEqual(len(lines), len(texts))
-        return [[[int(number) for number in token.split(":")] for token in line.split()] for line in lines]
+        return [tokens for tokens, _ in encode(texts, *arguments)]
 
     def compare(self, name, *arguments):
         texts = [text.encode() for text in self.golden["texts"]]
@@ -52,7 +67,11 @@ class Values(unittest.TestCase):
 
     def test_bpe_with_digits_apart(self):
         self.assertNotEqual(self.golden["digits"], self.golden["bpe"])
-        self.compare("digits", "bpe", *BPE, SPLIT)
+        with open(SPLIT, encoding="utf-8") as file, tempfile.NamedTemporaryFile("w") as path:
+            json.dump({**json.load(file), "model": {"type": "BPE", "vocab": pieces(BPE[0]), "merges": merges(BPE[1])}}, path)
+            path.flush()
+            done = encode([text.encode() for text in self.golden["texts"]], "json", path.name)
+        self.assertEqual([[token[0] for token in tokens] for tokens, _ in done], self.golden["digits"])
 
     def test_bpe_keeps_every_byte(self):
         texts = [text.encode() for text in self.golden["texts"]] + [bytes(range(256)), b"\xff\xfe \xc3", b"\xf0\x9f\x98 \xed\xa0\x80"]
@@ -75,12 +94,101 @@ class Values(unittest.TestCase):
         self.assertEqual(tokens[-1][2], len(text))
 
 
+class Json(unittest.TestCase):
+    """tokenizer.json of each family (golden/tokenizer_json.json, make_tokenizer_json.py)."""
+
+    @classmethod
+    def setUpClass(cls):
+        with open(os.path.join(GOLDEN, "tokenizer_json.json"), encoding="utf-8") as file:
+            cls.golden = json.load(file)
+        cls.texts = cls.golden.pop("texts")
+        for entry in cls.golden.values():
+            model = entry["file"]["model"]
+            for key, read in ("vocab", pieces), ("merges", merges):
+                if isinstance(model.get(key), str):
+                    model[key] = read(model[key])
+
+    def path(self, file):
+        path = tempfile.NamedTemporaryFile("w", suffix=".json")
+        self.addCleanup(path.close)
+        json.dump(file, path)
+        path.flush()
+        return path.name
+
+    def test_values(self):
+        for name, entry in self.golden.items():
+            done = encode([text.encode() for text in self.texts], "json", self.path(entry["file"]))
+            for text, (tokens, said), (ids, want, *places) in zip(self.texts, done, entry["rows"]):
+                self.assertEqual([token[0] for token in tokens], ids, (name, ascii(text)))
+                self.assertEqual(said.decode(errors="replace"), want, (name, ascii(text)))
+                at = [i for i, c in enumerate(text) for _ in c.encode()]  # theirs count characters
+                got = [x for _, start, end in tokens for x in ((at[start], at[end - 1] + 1) if end > start else (0, 0))]
+                if places:
+                    self.assertEqual(got, places[0], (name, ascii(text)))
+
+    def test_around(self):
+        """The tokens around a text, and their text."""
+        for name, entry in self.golden.items():
+            (tokens, said), = encode([b"a"], "all", self.path(entry["file"]))
+            self.assertEqual([[token[0] for token in tokens], said.decode()], entry["around"], name)
+
+    def test_not_utf8(self):
+        """Bytes that are no characters are kept where a model knows bytes, and break nothing elsewhere."""
+        text = b"of \xff the\xc0 \xed\xa0\x80\xf5 \xe0\x81\xa1\xe4\xb8"
+        for name, entry in self.golden.items():
+            (tokens, said), = encode([text], "json", self.path(entry["file"]))
+            self.assertTrue(tokens, name)
+            if name == "llama3":
+                self.assertEqual(said, text)
+            if name == "t5":
+                self.assertEqual(said.decode(), "of\ufffdthe" + 10 * "\ufffd")
+
+    def test_bad(self):
+        for change, sentence in (
+                ({"model": {"type": "WordLevel"}}, "the model is none of BPE, Unigram and WordPiece"),
+                ({"model": {"type": "BPE"}}, "there is no vocabulary; is it a tokenizer.json?"),
+                ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}}, "the vocabulary lacks a piece of this line"),
+                ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a"]]}}, 'two pieces, "a b" or ["a", "b"], belong here'),
+                ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [], "unk_token": "u"}}, "the vocabulary lacks the unk_token 'u'"),
+                ({"model": {"type": "BPE", "vocab": {"a": 0}, "byte_fallback": True}}, "byte_fallback needs all 256 bytes, and there is no"),
+                ({"model": {"type": "BPE", "vocab": {"a": 0}, "dropout": 0.1}}, "'dropout' is not known here"),
+                ({"model": {"type": "BPE", "vocab": {"a": 0}, "end_of_word_suffix": "</w>"}}, "'end_of_word_suffix' is not known here"),
+                ({"model": {"type": "BPE", "vocab": {"a": 0}, "continuing_subword_prefix": "@@"}}, "only ## is known"),
+                ({"model": {"type": "WordPiece", "vocab": {"a": 0}}}, "the vocabulary lacks the unk_token ''"),
+                ({"model": {"type": "Unigram", "vocab": [["a", -1]]}}, "'unk_id' is not the id of a piece"),
+                ({"model": {"type": "Unigram", "vocab": [["a", -1]], "unk_id": 1}}, "'unk_id' is not the id of a piece"),
+                ({"model": {"type": "Unigram", "vocab": [["a"]], "unk_id": 0}}, "a piece with its score"),
+                ({"model": {"type": "Unigram", "vocab": [["a", 1e300]], "unk_id": 0}}, "its score too large"),
+                ({"model": {"type": "Unigram", "vocab": [["a", -1], ["a", -2]], "unk_id": 0}}, "ids 0 and 1 are the same piece 'a'"),
+                ({"normalizer": {"type": "NFKC"}}, "the normalizer 'NFKC' is not known here"),
+                ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "Lowercase"}] * 9}}, "the normalizer 'Lowercase' is not"),
+                ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "Sequence", "normalizers": [{"type": "Sequence",
+                  "normalizers": []}]}]}}, "the normalizer 'Sequence' is not known here"),
+                ({"normalizer": {"type": "Replace", "pattern": {"Regex": "a+"}, "content": ""}}, "the normalizer 'Replace' is not known"),
+                ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "////////"}}, "is no table of SentencePiece"),
+                ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "a!"}}, "is no table of SentencePiece"),
+                ({"pre_tokenizer": {"type": "Whitespace"}}, "the pre_tokenizer 'Whitespace' is not known here"),
+                ({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "x"}, "behavior": "Isolated"}}, "the pre_tokenizer 'Split' is"),
+                ({"pre_tokenizer": {"type": 3}}, "a string belongs here"),
+                ({"pre_tokenizer": {"type": "ByteLevel"}}, "no piece stands for the byte 0 alone"),
+                ({"decoder": {"type": "CTC"}}, "the decoder 'CTC' is not known here"),
+                ({"post_processor": {"type": "Other"}}, "the post_processor is not known here"),
+                ({"post_processor": {"type": "BertProcessing", "cls": ["b", 1]}}, "the post_processor's 'b' is no piece"),
+                ({"added_tokens": [{"id": 1}]}, "an added token lacks its id or content"),
+                ({"added_tokens": [{"id": -1, "content": "x"}]}, "'id' is -1, not a whole number"),
+                ({"added_tokens": [{"id": 1, "content": "x", "single_word": True}]}, "is a 'single_word', which is not known here")):
+            file = {"model": {"type": "BPE", "vocab": {"a": 0, "b" * 9: 1}, "merges": []}, **change}
+            done = run("json", self.path(file), os.devnull)
+            self.assertEqual((done.returncode, done.stdout), (1, b""), change)
+            self.assertIn(sentence, done.stderr.decode(), change)
+
+
 class BadFiles(unittest.TestCase):
     def refuse(self, sentence, files, *arguments):
         """files: what stands in arguments' files, instead of those of golden/ where None."""
         with tempfile.TemporaryDirectory() as folder:
             paths = []
-            for i, (content, path) in enumerate(zip(files, [*BPE, SPLIT] if arguments == ("bpe",) else [VOCAB])):
+            for i, (content, path) in enumerate(zip(files, BPE if arguments == ("bpe",) else [VOCAB])):
                 if content is not None:
                     path = os.path.join(folder, str(i))
                     with open(path, "wb") as file:
@@ -126,21 +234,6 @@ class BadFiles(unittest.TestCase):
                 (b"- -\nq z\n", "1:2: the vocabulary lacks a piece of this line, or both as one; do the files belong together?"),
                 (b"- -\n- -", "1:2: the line says again what an earlier one said")):
             self.refuse(sentence, [None, content], "bpe")
-
-    def test_split(self):
-        unknown = "2:1: words are split by a rule '%s' that is not known here"
-        for content, sentence in (
-                (b"", "2:1: an object, {...}, belongs here"),
-                (b'{"pre_tokenizer": null}', "2:1: an object, {...}, belongs here"),
-                (b'{"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}, {"type"',
-                 "2:1: a colon belongs behind a key"),
-                (b'{"pre_tokenizer": {"type": "Metaspace", "split": false}}', unknown % "Metaspace"),
-                (b'{"pre_tokenizer": {"type": "Digits", "individual_digits": false}}', unknown % "Digits"),
-                (b'{"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": true}}', unknown % "ByteLevel"),
-                (b'{"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Sequence", "pretokenizers": []}]}}',
-                 unknown % "Sequence"),
-                (b'{"pre_tokenizer": {"type": 3}}', "2:1: a string belongs here")):
-            self.refuse(sentence, [None, None, content], "bpe")
 
     def test_missing(self):
         done = run("cased", os.path.join(GOLDEN, "absent"), os.devnull)

@@ -150,6 +150,16 @@ class ByHand(Import):
                 self.imported(model([node("Add", "x w", "y")], [value("x", [2])], [value("y", [2])], [weight]))
                 self.assertEqual(tensor_files.read_safetensors(self.path("net.safetensors"))["w"].values, [0.5, -3.0])
 
+    def test_weights_that_are_no_numbers(self):
+        inf, nan = math.inf, math.nan
+        names = "abcde"
+        nodes = [node("Add", ("x " if i == 0 else "t%d " % i) + c, "y" if c == "e" else "t%d" % (i + 1)) for i, c in enumerate(names)]
+        values = {"a": [nan, 1], "b": [1, nan], "c": [nan, inf], "d": [inf, -inf], "e": [nan, nan]}
+        data = model(nodes, [value("x", [2])], [value("y", [2])], [tensor(c, (2,), values[c]) for c in names])
+        self.assertEqual(import_onnx.import_model(self.write(data), self.path("net"))[1],
+                         ["weights hold NaN, which is kept: a, b, c and 1 others"])
+        self.assertTrue(math.isnan(tensor_files.read_safetensors(self.path("net.safetensors"))["b"].values[1]))
+
     def test_layers_that_were_taken_apart(self):
         def constant(name, number):
             return tensor(name, (), [number])
@@ -271,6 +281,14 @@ class BadFiles(Import):
                 ("the input 'x'", model([node("Relu", "x", "y")], [value("x", [0])], y))):
             with self.subTest(part=part):
                 self.refused(data, part)
+
+    def test_what_no_protocol_buffer_can_be(self):
+        path = self.write(b"")
+        os.truncate(path, (1 << 31) + 1)  # without contents, and so without room on the disk
+        with self.assertRaises(onnx_file.OnnxError) as caught:
+            import_onnx.import_model(path, self.path("net"))
+        self.assertIn("larger than 2 GiB", str(caught.exception))
+        self.assertEqual(os.listdir(self.folder), ["model.onnx"])
 
     def test_depth_is_bounded(self):
         part = protobuf.write(graph([node("Relu", "x", "y")], [], []))

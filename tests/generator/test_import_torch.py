@@ -2,6 +2,7 @@
 import collections
 import importlib.util
 import io
+import math
 import os
 import pickle
 import random
@@ -107,6 +108,13 @@ class Weights(Import):
         checkpoint = {"model": dict(STATE), "other": {"state": [{"a": STATE["w"]}]}, "step": 3}
         self.refused(zipped(checkpoint), "it holds the groups model, other.state.0; choose one with --key")
         self.assertEqual(set(self.converted(zipped(checkpoint), key="model")), {"w", "t"})
+
+    def test_what_is_no_number_is_kept_and_said(self):
+        store = Storage("FloatStorage", "0", struct.pack("<2f", math.nan, 1))
+        with open(self.path("w.pt"), "wb") as file:
+            file.write(zipped({"w": Tensor(store, 0, (2,), (1,))}, store.data))
+        self.assertEqual(import_torch.convert(self.path("w.pt"), self.path("out")), ["weights hold NaN, which is kept: w"])
+        self.assertTrue(math.isnan(tensor_files.read_safetensors(self.path("out"))["w"].values[0]))
 
     def test_npz(self):
         head = b"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }\n"

@@ -552,30 +552,36 @@ static void volumes(const uint8_t *data, size_t size, bool raw)
     free(v.voxels), free(again.voxels);
 }
 
-/* A vocabulary (of BPE, with merges) and a text. Pieces stand in order; those of BPE are the text, byte by byte. */
-static void tokenize(const uint8_t *data, size_t size, bool bpe)
+/* A tokenizer.json, or a vocabulary (of BPE, with merges), and a text. Pieces stand in it; those of BPE are the text, byte by byte. */
+static void tokenize(const uint8_t *data, size_t size, char kind)
 {
     text_error error = {""};
-    size_t     bytes, merges_bytes, at = 0;
+    const bool bpe = kind == 'T', file = kind == 'y';
+    size_t     bytes, merges_bytes, said_bytes, at = 0;
     char      *vocabulary = part(&data, &size, false, &bytes);
     char      *merges = bpe ? part(&data, &size, false, &merges_bytes) : NULL;
-    tokenizer *t = bpe ? tokenizer_bpe_of(vocabulary, "vocab.json", merges, merges_bytes, "merges.txt", &error)
-                       : tokenizer_wordpiece_of(vocabulary, bytes, "vocab.txt", size & 1, &error);
+    tokenizer *t = file  ? tokenizer_json_of(vocabulary, "tokenizer.json", &error)
+                   : bpe ? tokenizer_bpe_of(vocabulary, "vocab.json", merges, merges_bytes, "merges.txt", &error)
+                         : tokenizer_wordpiece_of(vocabulary, bytes, "vocab.txt", size & 1, &error);
     if ((t == NULL) != (error.text[0] != 0)) abort();
     if (t == NULL) return;
     char      *text = part(&data, &size, true, &bytes);
     token_list list = {0};
-    if (!tokenizer_encode(t, text, bytes, &list)) abort();
+    if (!tokenizer_encode_all(t, text, bytes, &list)) abort();
     for (size_t i = 0; i < list.count; i++) {
         const token *token = &list.items[i];
         size_t       length;
         const char  *piece = tokenizer_text(t, token->id, &length);
-        if (token->start >= token->end || token->end > bytes || length == 0) abort();
+        if (token->start > token->end || token->end > bytes || token->id < 0 || token->id >= t->count) abort();
+        if (!file && (token->start == token->end || length == 0)) abort();
         if (bpe && (token->start != at || token->end - at != length || memcmp(text + at, piece, length) != 0)) abort();
-        if (!bpe && i && token->start < token[-1].start) abort();
+        if (!bpe && !file && i && token->start < token[-1].start) abort();
         at = token->end;
     }
     if (bpe && at != bytes) abort();
+    char *said = tokenizer_decode(t, list.items, list.count, size & 1, &said_bytes);
+    if (said == NULL || said[said_bytes]) abort();
+    free(said);
     token_list_free(&list);
     tokenizer_free(t);
     free(text);
@@ -644,8 +650,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case 'q': config(data, size); break;
     case 'r': records(data, size); break;
     case 'R': table(data, size); break;
-    case 't': tokenize(data, size, false); break;
-    case 'T': tokenize(data, size, true); break;
+    case 't':
+    case 'T':
+    case 'y': tokenize(data, size, (char)kind); break;
     default: return -1; /* not kept in the corpus */
     }
     return 0;

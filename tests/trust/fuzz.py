@@ -20,6 +20,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 WORDS = ['"dtype"', '"shape"', '"data_offsets"', '"__metadata__"', '"F32"', '"F64"', '"F16"', '"BF16"', '"I64"', "\\u0041", "\\ud83d\\ude00",
          "9223372036854775807", "-1", "4294967296", "'descr'", "'fortran_order'", "'shape'", "'<f4'", "'>f8'", "'|u1'", "True", "False",
          "\x93NUMPY", "sigmoid(", "where(", "leaky_relu(", "max(", "pow(", "K(0.5)", "x0", "y", "pi", "<=", "1e38", "tensor", "optimizer.", '"op":', '"id":', '"name":', '"inputs":["', '"N"', '"dims":', '"weight_map"',
+         '"normalizer":', '"pre_tokenizer":', '"Sequence"', '"ByteLevel"', '"Metaspace"', '"added_tokens":', '"byte_fallback":true',
          '"parameters":{"weight":{', '"init":{"kind":"', '"consts":{', '"inf"', "false", "null"]
 
 
@@ -113,6 +114,27 @@ def seeds(rng, altered_each):
     vocabulary = json.dumps({piece: i for i, piece in enumerate([*bytes_to_text.values(), "he", "ll", "llo", "\u0120w"])})
     for merges in "#version: 0.2\nh e\nl l\nll o\n\u0120 w\n", "":
         yield b"T" + vocabulary.encode() + b"\0" + merges.encode() + b"\0" + text
+    with open(os.path.join(ROOT, "tests", "examples", "golden", "tokenizer_json.json"), encoding="utf-8") as file:
+        golden = json.load(file)
+    golden.pop("texts")
+    bytes_ = [[f"<0x{b:02X}>", -20] for b in range(256)]
+    pieces = ["<unk>", "<s>", "</s>", "[UNK]", "[CLS]", "[SEP]", "\u2581", "h", "e", "he", "\u2581he", "l", "##l", "ll", "llo", "1", "the", "\u00e9"]
+    for entry in golden.values():
+        model = entry["file"]["model"]
+        vocab = [[piece, -2 - i / 8] for i, piece in enumerate(pieces)]
+        if isinstance(model["vocab"], list):
+            model.update(vocab=vocab + (bytes_ if model.get("byte_fallback") else []), unk_id=0)
+        elif "vocab.json" in model["vocab"]:
+            model.update(vocab=json.loads(vocabulary), merges=["h e", "l l", "ll o", "\u0120 w"])
+        else:
+            model.update(vocab={piece: i for i, (piece, _) in enumerate(vocab + (bytes_ if model.get("byte_fallback") else []))})
+            if "merges" in model:
+                model.update(merges=[["h", "e"], ["l", "l"], ["\u2581", "he"]])
+        for added in entry["file"]["added_tokens"]:
+            added["id"] %= 18
+        yield b"y" + json.dumps(entry["file"]).encode() + b"\0" + text + b"<s>the </s> the model <mask>"
+        for _ in range(altered_each):
+            yield b"y" + altered(rng, json.dumps(entry["file"])).encode() + b"\0" + text
     yield (b'q{"model_type":"bert","hidden_size":16,"num_attention_heads":2,"layer_norm_eps":1e-12,"hidden_act":"gelu",'
            b'"classifier_dropout":null,"id2label":{"0":"A","1":"B"},"architectures":["X"],"use_cache":true}')
     yield b'r\xef\xbb\xbflabel,text\r\n0,"a, ""b""\r\nc"\r\n\r\n"1",plain\n2,\n3,"x\n,,\n"""",""'

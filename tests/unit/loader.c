@@ -1,7 +1,7 @@
 /* Loaders: order, shuffling, partial batches, u8 images, callbacks, workers, errors. The TSan build runs this program too. */
 #include "../test.h"
 
-enum { SAMPLES = 23, WIDTH = 3 };
+enum { SAMPLES = 23, WIDTH = 3, TURNED_PIXELS = 3 * 7 * 6 };
 static float   rows[SAMPLES][WIDTH];
 static int32_t numbers[SAMPLES];
 
@@ -338,6 +338,71 @@ static void test_wide_pixels(void **state)
     gpunn_loader_destroy(loader);
 }
 
+/* Reads an epoch: of images, and of labels if there are some. Batches are of 4. */
+static void read_epoch(fixture *f, gpunn_loader *loader, gpunn_tensor *image, float *images, gpunn_tensor *label, float *labels)
+{
+    for (size_t at = 0; gpunn_next(loader); at += 4) {
+        const size_t n = (size_t)gpunn_loader_batch_size(loader);
+        OK(f->dev, gpunn_read(image, images + at * TURNED_PIXELS, n * TURNED_PIXELS * sizeof *images));
+        if (label) OK(f->dev, gpunn_read(label, labels + at * 3, n * 3 * sizeof *labels));
+    }
+}
+
+/* tests/golden/augment.py: torchvision's formulas with the loader's draws. */
+static void test_torchvision(void **state)
+{
+    fixture             *f = *state;
+    golden               g = golden_open("tests/golden/augment.safetensors");
+    const golden_tensor *images = golden_find(&g, "images"), *labels = golden_find(&g, "labels");
+    gpunn_tensor        *x = MADE(f->dev, gpunn_input(f->model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3, 7, 6)));
+    gpunn_tensor        *y = MADE(f->dev, gpunn_input(f->model, "label", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3)));
+    const gpunn_field    all[] = {{.crop_padding = 1, .degrees = 70, .horizontal_flip = 0.5f},
+                                  {.brightness = 0.4f,
+                                   .contrast = 0.5f,
+                                   .saturation = 1.5f,
+                                   .hue = 0.3f,
+                                   .mean = {0.5f, 0.5f, 0.5f},
+                                   .std = {0.25f, 0.25f, 0.25f}}};
+    static float         got[6 * TURNED_PIXELS], first[6 * TURNED_PIXELS], soft[6 * 3];
+    for (int i = 0; i < 4; i++) { /* turned, coloured; without workers and with 3 */
+        gpunn_loader_args args = {.fields = {all[i / 2]}, .count = 6, .batch_size = 4, .seed = 11, .workers = i % 2 * 3};
+        args.fields[0].input = x, args.fields[0].samples = images->data, args.fields[0].dtype = GPUNN_U8;
+        const golden_tensor *want = golden_find(&g, i / 2 ? "coloured" : "turned");
+        gpunn_loader        *loader = MADE(f->dev, gpunn_loader_create_(f->model, args));
+        read_epoch(f, loader, x, got, NULL, NULL);
+        for (int k = 0; k < 6 * TURNED_PIXELS; k++) {
+            const float expected = i / 2 ? ((const float *)want->data)[k] : (float)((const uint8_t *)want->data)[k] / 255;
+            assert_true(fabsf(got[k] - expected) <= (i / 2 ? 1e-5f : 0));
+        }
+        if (i % 2 == 0) memcpy(first, got, sizeof got);
+        assert_memory_equal(got, first, sizeof got);
+        read_epoch(f, loader, x, got, NULL, NULL); /* another epoch, other draws */
+        assert_true(memcmp(got, first, sizeof got) != 0);
+        gpunn_loader_destroy(loader);
+    }
+    for (int i = 0; i < 4; i++) { /* little and much mixed; from U8 and F32 */
+        const golden_tensor *want[2] = {golden_find(&g, i / 2 ? "images_2" : "images_0.3"),
+                                        golden_find(&g, i / 2 ? "labels_2" : "labels_0.3")};
+        for (int k = 0; k < 6 * TURNED_PIXELS; k++) first[k] = ((const uint8_t *)images->data)[k];
+        gpunn_loader_args args = {.fields = {{.input = x,
+                                              .samples = i % 2 ? (const void *)first : images->data,
+                                              .dtype = i % 2 ? GPUNN_F32 : GPUNN_U8,
+                                              .std = {i % 2 ? 0 : 1 / 255.0f, i % 2 ? 0 : 1 / 255.0f, i % 2 ? 0 : 1 / 255.0f}},
+                                             {.input = y, .samples = labels->data}},
+                                  .count = 6,
+                                  .batch_size = 4,
+                                  .seed = 11,
+                                  .mixup_alpha = i / 2 ? 2 : 0.3f,
+                                  .workers = i};
+        gpunn_loader     *loader = MADE(f->dev, gpunn_loader_create_(f->model, args));
+        read_epoch(f, loader, x, got, y, soft);
+        check_close_at(got, (const float *)want[0]->data, want[0]->count, 1e-5, 1e-3, "images", __FILE__, __LINE__);
+        check_close_at(soft, (const float *)want[1]->data, want[1]->count, 1e-5, 1e-6, "labels", __FILE__, __LINE__);
+        gpunn_loader_destroy(loader);
+    }
+    golden_close(&g);
+}
+
 /* ---- callbacks ---- */
 typedef struct source {
     int64_t fail_at; /* this sample cannot be read */
@@ -459,6 +524,20 @@ static void test_errors(void **state)
     FAILS_NULL(f->dev,
                gpunn_loader_create(f->model, .fields = {{.input = image, .samples = masks, .vertical_flip = NAN}}, .count = 4),
                GPUNN_ERR_ARGUMENT, "image", "probabilities");
+    FAILS_NULL(f->dev,
+               gpunn_loader_create(f->model, .fields = {{.input = image, .samples = masks, .degrees = INFINITY}}, .count = 4),
+               GPUNN_ERR_ARGUMENT, "image", "degrees inf");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = image, .samples = masks, .hue = 0.1f}}, .count = 4),
+               GPUNN_ERR_SHAPE, "image", "u8", "3 or 1");
+    gpunn_tensor *colours = MADE(f->dev, gpunn_input(f->model, "colours", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, 1, WIDTH)));
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = colours, .samples = rows, .hue = 0.6f}}, .count = 4),
+               GPUNN_ERR_ARGUMENT, "colours", "at most 0.5");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = colours, .samples = rows, .contrast = -1}}, .count = 4),
+               GPUNN_ERR_ARGUMENT, "colours", "contrast -1");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = 4, .mixup_alpha = 1), GPUNN_ERR_DTYPE, "t",
+               "probabilities");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = FIELDS, .count = 4, .mixup_alpha = -1), GPUNN_ERR_ARGUMENT,
+               "mixup_alpha is -1");
 }
 
 int main(void)
@@ -467,6 +546,6 @@ int main(void)
         test_with_device(test_order),         test_with_device(test_shuffle),      test_with_device(test_shuffle_is_fair),
         test_with_device(test_images),        test_with_device(test_augmentation), test_with_device(test_flips_for_certain),
         test_with_device(test_wide_pixels),   test_with_device(test_callback),     test_with_device(test_many_workers),
-        test_with_device(test_no_allocation), test_with_device(test_errors)};
+        test_with_device(test_no_allocation), test_with_device(test_torchvision),  test_with_device(test_errors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

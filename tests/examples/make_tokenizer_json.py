@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""Writes tests/examples/golden/tokenizer_json.json: small tokenizer.json files of each family, and what Hugging Face's tokenizers make
+of the texts of golden/tokenizer.json and of some more with added tokens. pip install tokenizers sentencepiece;
+python3 tests/examples/make_tokenizer_json.py"""
+import io
+import json
+import os
+
+import sentencepiece
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from make_tokenizer import GOLDEN, SENTENCES, write
+
+QWEN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+LLAMA3 = QWEN.replace(r"\p{N}|", r"\p{N}{1,3}|")
+TEXTS = ["<s>of the</s> model <mask> of<mask>the", "the<|end|>\n of <|end|> <|end|>the", "</s></s> <mask>  <mask>", "X<extra_0> y <extra_0>",
+         "I'LL DON'T it'S we'\u017f 'Ss", "a\n\n b \r\n\r\n  c\t\n", "1 12 123 1234 12345\u0663\u0664\u0665\u0666", "!?\n\n..\r\n $$ x\u0301y e\u0301\u0302\u0303",
+         "  two  spaces   three ", "\u2581under\u2581\u2581score \u2581", "\u00e9\u0301\u0327 \u0327\u0301e \u1100\u1161\u11a8\u1161 \uac00\u11a8",
+         "\u0958\u2126\u212b\ufb4f \U0001d15e q\u0307\u0323 \u0344", "ﬁ\u0301 ½\u0301x \u2460 \u3000\u3000Ａ １ \u200b\u200d \u00ad-",
+         "\u0600\u0661 \u0600\u0301a a\u0301\u0302 b\u0308\u0301", "\u0130I\u0131 \u1e9e \u03a3\u03c3\u03c2",
+         "a\u0305\u0301 e\u0301\u0305", "<|end|>>of<|end|>", "\u00ad\u200bof", "Xbc bc Xb \u2603"]
+
+PLACED = "llama", "llama3", "wordpiece", "wordpiece_lower"  # whose places in the text are compared: others change it on the way
+
+
+def charsmap():
+    """SentencePiece's table of some rules, of one character or several, to nothing, one or several."""
+    rules = {"\ufb01": "fi", "\u00bd": "1/2", "\u3000": " ", "\t": " ", "\n": " ", "\u00ad": "", "\u200b": "", "e\u0301": "\u00e9",
+             "\u2460": "1", "a\u0301": "\u00e1", "b\u0308\u0301": "B", "\u1100\u1161": "\uac00"}
+    rules.update({chr(0xff01 + i): chr(0x21 + i) for i in range(94)})
+    path = "/dev/shm/gpunn-rules.tsv"
+    with open(path, "w", encoding="utf-8") as file:
+        for source, to in rules.items():
+            file.write(" ".join(f"{ord(c):X}" for c in source) + "\t" + " ".join(f"{ord(c):X}" for c in to) + "\n")
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(SENTENCES.strip().splitlines()), model_writer=model, vocab_size=400,
+                                             normalization_rule_tsv=path, hard_vocab_limit=False, minloglevel=2)
+    os.remove(path)
+    from sentencepiece import sentencepiece_model_pb2 as pb
+    proto = pb.ModelProto()
+    proto.ParseFromString(model.getvalue())
+    return proto.normalizer_spec.precompiled_charsmap
+
+
+def sentences():
+    return SENTENCES.strip().splitlines() * 4
+
+
+def unigram(table):
+    """As XLM-R's and T5's."""
+    made = Tokenizer(models.Unigram())
+    made.normalizer = normalizers.Sequence([normalizers.Precompiled(table), normalizers.Replace(Regex(" {2,}"), " ")])
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(vocab_size=500, special_tokens=["<s>", "<pad>", "</s>", "<unk>"], unk_token="<unk>", show_progress=False)
+    made.train_from_iterator(sentences(), trainer)
+    made.add_special_tokens([AddedToken("<mask>", lstrip=True, special=True)])
+    made.post_processor = processors.TemplateProcessing(single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>",
+                                                        special_tokens=[("<s>", 0), ("</s>", 2)])
+    return made
+
+
+def t5(pieces, table):
+    """Another way to the same: words between spaces first, and bytes for what is unknown."""
+    bytes_ = [(f"<0x{byte:02X}>", -20.0 - byte / 256) for byte in range(256)]
+    made = Tokenizer(models.Unigram([tuple(piece) for piece in pieces] + bytes_, unk_id=3, byte_fallback=True))
+    made.normalizer = normalizers.Sequence([normalizers.Precompiled(table), normalizers.Strip(left=False, right=True),
+                                            normalizers.Replace(Regex(" {2,}"), "\u2581")])
+    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="first")])
+    made.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    made.add_tokens([AddedToken("<extra_0>", rstrip=True, normalized=True)])
+    return made
+
+
+def llama(fallback):
+    """As Llama's: BPE of characters without words, unknown ones as bytes; or as the unknown piece."""
+    trained = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
+    trained.pre_tokenizer = pre_tokenizers.Metaspace()
+    special = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
+    trained.train_from_iterator(sentences(), trainers.BpeTrainer(vocab_size=850, special_tokens=special, limit_alphabet=150, show_progress=False))
+    model = json.loads(trained.to_str())["model"]
+    vocab, merges = model["vocab"], [tuple(pair) for pair in model["merges"]]
+    made = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=fallback))
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    made.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    made.add_special_tokens(["<unk>", "<s>", "</s>"])
+    made.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 1)])
+    if not fallback:
+        made.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.Lowercase(), normalizers.Replace(" ", "\u2581")])
+        made.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+        made.add_tokens([AddedToken("the model", normalized=True)])
+    return made
+
+
+def few():
+    """Pieces between which the unknown one's score decides."""
+    made = Tokenizer(models.Unigram([("<unk>", 0.0), ("b", -1.0), ("Xb", -9.0), ("c", -9.9), ("bc", -0.5), (" ", -2.0)], unk_id=0))
+    made.decoder = decoders.Fuse()
+    return made
+
+
+def byte_level(kept=None, **how):
+    with open(os.path.join(GOLDEN, "tokenizer_vocab.json"), encoding="utf-8") as file:
+        vocab = json.load(file)
+    with open(os.path.join(GOLDEN, "tokenizer_merges.txt"), encoding="utf-8") as file:
+        merges = [tuple(line.split()) for line in file.read().splitlines()[1:]][:kept]
+    made = Tokenizer(models.BPE(vocab, merges, **how))
+    made.decoder = decoders.ByteLevel()
+    return made
+
+
+def split(expression, **how):
+    """As Llama 3's and Qwen 2's."""
+    made = byte_level(**how)
+    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(expression), "isolated"),
+                                                  pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    made.add_special_tokens(["<s>", "</s>", "<|end|>>", AddedToken("<|end|>", rstrip=True, special=True)])
+    return made
+
+
+def wordpiece():
+    with open(os.path.join(GOLDEN, "tokenizer_vocab.txt"), encoding="utf-8") as file:
+        vocab = {piece: i for i, piece in enumerate(file.read().splitlines())}
+    made = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=40))
+    made.normalizer = normalizers.BertNormalizer()
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece()
+    made.add_special_tokens(["[CLS]", "[SEP]", "[MASK]", "[UNK]", "[PAD]"])
+    made.post_processor = processors.BertProcessing(("[SEP]", vocab["[SEP]"]), ("[CLS]", vocab["[CLS]"]))
+    return made
+
+
+def everything():
+    table = charsmap()
+    first = unigram(table)
+    yield "unigram", first
+    yield "t5", t5(json.loads(first.to_str())["model"]["vocab"], table)
+    yield "few", few()
+    yield "llama", llama(True)
+    yield "llama_unknown", llama(False)
+    roberta = byte_level()
+    roberta.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(), pre_tokenizers.ByteLevel(add_prefix_space=True)])
+    roberta.add_special_tokens(["<s>", "</s>", AddedToken("<mask>", lstrip=True, special=True)])
+    roberta.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    yield "roberta", roberta
+    yield "llama3", split(LLAMA3, kept=200, ignore_merges=True)
+    qwen = split(QWEN)
+    qwen.normalizer = normalizers.NFC()
+    yield "qwen2", qwen
+    yield "wordpiece", wordpiece()
+    lower = wordpiece()
+    lower.normalizer = normalizers.BertNormalizer(strip_accents=False, clean_text=False, handle_chinese_chars=False)
+    lower.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation(),
+                                                   pre_tokenizers.Digits(individual_digits=True)])
+    lower.decoder = None
+    yield "wordpiece_lower", lower
+
+
+def main():
+    with open(os.path.join(GOLDEN, "tokenizer.json"), encoding="utf-8") as file:
+        texts = TEXTS + [text for text in json.load(file)["texts"] if len(text) < 250][::4]
+    golden = {"texts": texts}
+    for name, made in everything():
+        file = json.loads(made.to_str())
+        model = file["model"]
+        if "wordpiece" in name:
+            model["vocab"] = "tokenizer_vocab.txt"
+        elif made.decoder.__class__.__name__ == "ByteLevel":
+            model["vocab"] = "tokenizer_vocab.json"
+            if len(model["merges"]) > 200:
+                model["merges"] = "tokenizer_merges.txt"
+        rows = []
+        for text in texts:
+            encoded = made.encode(text, add_special_tokens=False)
+            rows.append([encoded.ids, made.decode(encoded.ids)])
+            if name in PLACED:
+                rows[-1] += [[x for pair in encoded.offsets for x in pair]]
+        around = made.encode("a")
+        golden[name] = {"file": file, "around": [list(around.ids), made.decode(around.ids, skip_special_tokens=False)], "rows": rows}
+    write("tokenizer_json.json", json.dumps(golden, separators=(",", ":"), ensure_ascii=True).replace("],[[", "],\n[["))
+
+
+if __name__ == "__main__":
+    main()
