@@ -147,6 +147,32 @@ def dim_total(dims):
     return dim_of(reduce(plus, map(sum_of, dims)))
 
 
+def named_dim(name, multiple=1):
+    """The dimension that a name is by itself; "batch" is the batch."""
+    return dim_of({(BATCH,): 1} if name == "batch" else {(Atom(name, multiple),): multiple})
+
+
+def slice_index(index, size):
+    """One index of a Python slice; where sizes vary, only what certainly is behind is clamped."""
+    if varies(index):
+        return index
+    if varies(size):
+        return size + index if index < 0 else size if index > MOST else index
+    return max(index + size, 0) if index < 0 else min(index, size)
+
+
+def value_at(dim, known):
+    """The number that a dimension is where names, the batch as "batch", are `known`."""
+    return total_at(sum_of(dim), known)
+
+
+def total_at(terms, known):
+    def atom_at(atom):
+        return total_at(dict(atom.terms), known) // atom.divisor if atom.divisor else known[atom.text] // atom.multiple
+
+    return sum(count * math.prod(map(atom_at, atoms)) for atoms, count in dict(terms).items())
+
+
 def content(dims):
     """The elements of a shape as (number, what varies): the number times a sum whose factors have nothing in common."""
     terms = product(dims)
