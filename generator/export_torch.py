@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from . import sizes, spec, table
 from .exchange import spec_writer
 from .exchange.spec_writer import (ATAN2, ERFC, FORMULAS, LGAMMA, Constant, Entry, Parameter, Refused, Value, Writer, broadcast,
-                                   is_number, json_text, needed_entries, normal_axes, normal_axis, product, shape_text, size_name,
+                                   is_number, json_text, named_sizes, needed_entries, normal_axes, normal_axis, product, shape_text, size_name,
                                    text, waves, write_file)
 from .json_text import SpecError
 from .sizes import SizeError, any_varies, varies
@@ -149,23 +149,10 @@ class Symbols:
             rounded = sizes.quotient(first, k)
             return rounded if kind.endswith("Div") else sizes.plus(first, sizes.times(rounded, {(): k}), -1)
         if kind in ("FloorDiv", "CleanDiv"):
-            return self.exact(x, *map(self.sum, parts))
+            return sizes.divided(*map(self.sum, parts)) or self.refuse(x)
         if kind in ("TruncToInt", "FloorToInt"):
             return self.scaled(x, parts[0])
         return self.refuse(x)
-
-    def exact(self, x, terms, divisor):
-        """A sum by one term that is a factor of all of it."""
-        (own, count), = divisor.items() if len(divisor) == 1 else [((), 0)]
-        result = {}
-        for atoms, times in terms.items():
-            rest = list(atoms)
-            for atom in own:
-                rest.remove(atom) if atom in rest else self.refuse(x)
-            if not count or times % count:
-                self.refuse(x)
-            result[tuple(rest)] = times // count
-        return result
 
     def scaled(self, x, inner):
         """A size times a float, rounded down."""
@@ -499,20 +486,12 @@ class TorchWriter(Writer):
         if isinstance(x, Size):
             if not varies(x.dim):
                 raise Refused("the batch size is used as a number")
-            x = self.reduce("sum", self.ones(x.dim))
+            x = self.number_of(x.dim)
         return super().tensor(x)
 
-    def ones(self, count):
-        """[count] of them."""
-        return self.whole(Constant(self.torch.ones(1), (count,)))
-
     def counting(self, count):
-        """0, 1, ... [count]."""
-        if count >= 0:
-            return Constant(self.torch.arange(count, dtype=self.torch.float32))
-        ones = self.ones(count)
-        result = self.map("add_scalar", self.add("cumsum", [ones], ones.shape, dim=0), value=-1.0)
-        self.ranges.add(result.entry)
+        result = super().counting(count)
+        self.ranges.update([result.entry] if count < 0 else [])
         return result
 
     def slice(self, x, axis, start, end, step=1):
@@ -1022,13 +1001,10 @@ def triangle(w, call, x, diagonal=0):
 
 def inside_triangle(w, rows, columns, lower=True, diagonal=0):
     """1 below the diagonal and on it, or above it, else 0."""
-    if not any_varies((rows, columns)) and min(rows, columns) < 0:
-        raise Refused("its triangle depends on the batch size")
-    if rows >= 0 and columns >= 0:
-        ones = w.torch.ones(rows, columns)
-        return Constant(ones.tril(diagonal) if lower else ones.triu(diagonal))
-    own = w.map("add_scalar", w.reshape(w.counting(rows), (rows, 1)), value=float(diagonal))
-    return w.map("le" if lower else "ge", w.counting(columns), own)
+    if rows < 0 or columns < 0:
+        return w.triangle_of_sizes(rows, columns, lower, diagonal)
+    ones = w.torch.ones(rows, columns)
+    return Constant(ones.tril(diagonal) if lower else ones.triu(diagonal))
 
 
 @operation("diagonal")
@@ -2495,6 +2471,7 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
     criterion, bounds = loss if callable(loss) else None, bounds or {}
     input_names = list(input_names or input_names_of(module, len(example_inputs), criterion))
     varying = varying_axes(example_inputs, input_names, dynamic_batch, dynamic_shapes, bounds)
+    named_sizes({str(dim) for axes in varying for dim in axes.values() if varies(dim)}, bounds)
     inputs = tuple(torch.cat([x, x]) if axes.get(0) == -1 and x.shape[0] == 1 else x for x, axes in zip(example_inputs, varying))
     result_names = []
     root = root_of(torch, module, criterion, result_names)
@@ -2606,7 +2583,7 @@ def main(arguments=None):
         export(module, [x for _, x in examples], options.name + ".json", options.name + ".safetensors",
                input_names=names if all(names) else None, dynamic_batch=not options.fixed_batch, loss=loss,
                optimizer=options.optimizer, dynamic_shapes=shapes, bounds=options.bounds)
-    except (Unsupported, ValueError, OSError) as error:
+    except (Unsupported, Refused, ValueError, OSError) as error:
         raise SystemExit(str(error)) from error
 
 

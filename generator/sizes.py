@@ -114,6 +114,26 @@ def quotient(terms, k):
     return plus(whole, {(Atom("%s / %d" % (text, k), 1, ordered(rest), k),): 1})
 
 
+def term_divided(term, divisor):
+    """One term by another that is a factor of it; None: it is none."""
+    (atoms, count), (own, own_count) = term, divisor
+    rest = list(atoms)
+    for atom in own:
+        if atom not in rest:
+            return None
+        rest.remove(atom)
+    return None if count % own_count else (tuple(rest), count // own_count)
+
+
+def divided(terms, divisor):
+    """A sum by a factor of it, where that or the result is one term; None: it is none."""
+    first, *others = divisor.items()
+    parts = [term_divided(term, first) for term in terms.items()]
+    if not others:
+        return None if None in parts else dict(parts)
+    return next(({atoms: count} for atoms, count in filter(None, parts) if times(divisor, {atoms: count}) == terms), None)
+
+
 def product(dims):
     """The sum that a product of dimensions is."""
     result = {(): 1}

@@ -8,6 +8,7 @@ import math
 import os
 import struct
 
+from .. import spec
 from ..sizes import any_varies, dim_product, slice_index, varies
 
 
@@ -309,6 +310,26 @@ class Writer:
         own = tuple(size if i == axis else 1 for i in range(len(full)))
         return self.pick(x, axis, self.view(self.tensor(self.numbers(range(size - 1, -1, -1), own)), full))
 
+    def ones(self, count):
+        return self.whole(self.view(self.tensor(self.numbers([1], (1,))), (count,)))
+
+    def number_of(self, size):
+        """A size that varies as a tensor."""
+        return self.reduce("sum", self.ones(size))
+
+    def counting(self, count):
+        """0, 1, ... [count]."""
+        if count >= 0:
+            return self.numbers(range(count), (count,))
+        return self.map("add_scalar", self.add("cumsum", [self.ones(count)], (count,), dim=0), value=-1.0)
+
+    def triangle_of_sizes(self, rows, columns, lower, diagonal):
+        """1 below the diagonal and on it, or above it, else 0."""
+        if not any_varies((rows, columns)):
+            raise Refused("its triangle depends on the batch size")
+        own = self.map("add_scalar", self.reshape(self.counting(rows), (rows, 1)), value=float(diagonal))
+        return self.map("le" if lower else "ge", self.counting(columns), own)
+
     def pick(self, x, axis, index):
         """gather along an axis; index: of as many axes as x."""
         index = self.integers(self.whole(index), ("i64", "i32"))
@@ -405,6 +426,19 @@ class Writer:
             p.value = Value(p.full)
             p.value.entry, p.value.parameter = value.entry, p.name
         return value
+
+
+def named_sizes(names, bounds):
+    """The "sizes" of a spec, whose names these are; bounds: the program's."""
+    for name in bounds:
+        if name not in names:
+            raise Refused("bounds: no axis has the name %s%s" % (name, ", but %s" % ", ".join(names) if names else ""))
+    written = {name: bounds.get(name, {}) for name in names}
+    try:
+        spec.parse(json.dumps({"gpunn_spec": 1, "sizes": written, "tensors": []}))
+    except spec.SpecError as why:
+        raise Refused("bounds: %s" % str(why).partition(": ")[2]) from None
+    return written
 
 
 # ---- the files ----------------------------------------------------------------------------------------------------------

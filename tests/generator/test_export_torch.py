@@ -371,6 +371,10 @@ class Varying(Export):
                              ({"input0": {2: "T"}}, "the example's T, axis 2 of input0, is 1")):
             with self.assertRaisesRegex(ValueError, part):
                 self.export(Net(lambda self, x: x * 2), torch.rand(3, 6, 1), dynamic_shapes=shapes)
+        for bounds, part in (({"X": {}}, "no axis has the name X"), ({"T": {"most": 3}}, "bounds: .* has no 'most'"),
+                             ({"T": {"min": 5, "max": 4}}, "bounds: size 'T' has bounds that leave none")):
+            with self.assertRaisesRegex(export_torch.Refused, part):
+                self.export(Net(lambda self, x: x * 2), torch.rand(3, 6, 8), dynamic_shapes={"input0": {1: "T"}}, bounds=bounds)
 
 
 class Command(Export):
