@@ -151,7 +151,7 @@
  *         gpunn_forward(heard, 2);
  *     What holds for all sizes is checked by the builders, the rest when a run first meets them: all inputs of a run must agree.
  *     Where a network halves an image and doubles it again, .multiple tells that both ends meet; or gpunn_interpolate goes to the
- *     size of what it meets (examples/unet.c). Loaders do not know such sizes.
+ *     size of what it meets (examples/unet.c). Loaders make batches of samples of like length, with .lengths.
  *
  * LAYERS  Functions of tensors, so a network is what you write: a residual block is an addition, two heads are two calls, and a
  *     layer that stands in a loop gets its name from the loop.
@@ -2246,7 +2246,7 @@ GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group
  * Batches of host data, shuffled and prefetched into a model's inputs. Not thread-safe per device. */
 #define GPUNN_MAX_FIELDS 8
 typedef struct gpunn_field {
-    gpunn_tensor *input;           /* its first dimension is GPUNN_BATCH */
+    gpunn_tensor *input;           /* its first dimension is GPUNN_BATCH, and no other varies but with .lengths */
     const void   *samples;         /* count samples one after another, not copied; NULL with load */
     gpunn_dtype   dtype;           /* of the samples; default: the input's. U8 and BOOL widen to any input, I32 to I64 */
     float         mean[4], std[4]; /* U8 into F32: (x / 255 - mean) / std per channel (axis 1); std 0 is 1; with fewer than
@@ -2283,6 +2283,10 @@ typedef struct gpunn_loader_args {
     /* Each rank has its own part of one order of the samples: batches of batch_size on every rank, as many on each. Up to size - 1
      * samples that the last batch cannot share out evenly are left out. Then making a loader is common to all ranks. */
     gpunn_group *group;
+    /* Sentences, sounds: of a gpunn_size with .max, the first dimension above 1 of each sample where an input has it, what each sample
+     * fills (count of them, not copied). Samples and load give .max of it, padding behind what is filled; a batch is as long as its
+     * longest sample. With shuffle, samples of like length come together, so that little is padded. */
+    const int64_t *lengths;
 } gpunn_loader_args;
 GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_args args);
 #define gpunn_loader_create(...) gpunn_loader_create_(GPUNN_NAMED(gpunn_loader_args, __VA_ARGS__))
@@ -28533,6 +28537,8 @@ typedef struct gpunn__loader_field {
     size_t        from_bytes, to_bytes; /* of a sample, before and after its conversion */
     size_t        rows, loaded, moved;  /* places in a batch's memory: its samples; what load and a crop make on the way there */
     bool          moves, jitters;       /* there are crops, turns or flips; changes of colour */
+    int           axis;                 /* the one that is as long as a batch's longest sample; 0: none */
+    int64_t       most;                 /* of it, as a sample has it on its way */
     gpunn_pixels  pixels;               /* U8 to F32 ... */
     float         table[4][256];        /* ... and BOOL to F32: what each byte becomes, per channel */
 } gpunn__loader_field;
@@ -28541,8 +28547,9 @@ typedef struct gpunn__batch {
     char        *memory;
     int64_t      number; /* in the epoch; -1: none */
     bool         ready;
-    gpunn_status status; /* of load ... */
-    int64_t      sample; /* ... for this sample */
+    gpunn_status status;  /* of load ... */
+    int64_t      sample;  /* ... for this sample */
+    int64_t      longest; /* of its samples' lengths */
 } gpunn__batch;
 
 /* Batch n is made in ring[n % ring_count], by a worker as soon as batch n - ring_count has been delivered, or by gpunn_next when
@@ -28554,7 +28561,8 @@ struct gpunn_loader {
     int64_t             batches;                /* per epoch */
     int                 field_count, delivered; /* delivered: samples in the last batch */
     gpunn__loader_field fields[GPUNN_MAX_FIELDS];
-    int64_t            *order; /* of the samples in epoch ordered_epoch; NULL: as they come */
+    int64_t             least, multiple; /* of a batch's length */
+    int64_t            *order;           /* of the samples in epoch ordered_epoch; NULL: as they come */
     int64_t             epoch, ordered_epoch;
     char               *memory;        /* of the ring's batches */
     void (*memory_free)(void *ptr);    /* the backend's; NULL: gpunn__free */
@@ -28596,6 +28604,55 @@ static void gpunn__shuffle(int64_t *order, int64_t count, uint64_t seed, int64_t
     }
 }
 
+/* 0 <= result < choices, which are far fewer than 2^32. */
+static int64_t gpunn__draw_below(uint32_t word, int64_t choices)
+{
+    return (int64_t)((uint64_t)word * (uint64_t)choices >> 32);
+}
+
+/* The longest first, by Shell's method. */
+static void gpunn__sort_by_length(int64_t *order, int64_t count, const int64_t *lengths)
+{
+    for (int64_t gap = count / 2; gap > 0; gap /= 2) {
+        for (int64_t i = gap; i < count; i++) {
+            const int64_t sample = order[i];
+            int64_t       to = i;
+            for (; to >= gap && lengths[order[to - gap]] < lengths[sample]; to -= gap) order[to] = order[to - gap];
+            order[to] = sample;
+        }
+    }
+}
+
+/* Shuffles the whole batches of an order. The draw for batch i is at counter (i, 2^31, ...), which samples do not reach. */
+static void gpunn__shuffle_batches(int64_t *order, int64_t batches, int64_t size, uint64_t seed, int64_t epoch)
+{
+    for (int64_t i = batches - 1; i > 0; i--) {
+        const uint32_t counter[4] = {(uint32_t)i, 0x80000000u, (uint32_t)epoch, 0xC0000000u + (uint32_t)((uint64_t)epoch >> 32)};
+        uint32_t       word[4];
+        gpunn__philox(seed, counter, word);
+        int64_t *one = order + i * size, *other = order + gpunn__draw_below(word[0], i + 1) * size;
+        for (int64_t k = 0; k < size; k++) {
+            const int64_t sample = one[k];
+            one[k] = other[k];
+            other[k] = sample;
+        }
+    }
+}
+
+enum { GPUNN__LIKE_BATCHES = 50 }; /* whose samples are sorted together, as Hugging Face's group_by_length does */
+
+static void gpunn__order_epoch(gpunn_loader *loader)
+{
+    const gpunn_loader_args *args = &loader->args;
+    const int64_t            size = (int64_t)args->batch_size * gpunn_group_size(args->group), most = GPUNN__LIKE_BATCHES * size;
+    loader->ordered_epoch = loader->epoch;
+    gpunn__shuffle(loader->order, args->count, args->seed, loader->epoch);
+    if (args->lengths == NULL) return;
+    for (int64_t first = 0; first < args->count; first += most)
+        gpunn__sort_by_length(loader->order + first, args->count - first < most ? args->count - first : most, args->lengths);
+    gpunn__shuffle_batches(loader->order, args->count / size, size, args->seed, loader->epoch);
+}
+
 /* ---- making batches -------------------------------------------------------------------------------------------------- */
 /* One sample: dtypes checked by gpunn__loader_field_check. */
 static void gpunn__convert(const gpunn__loader_field *field, const void *from, void *to)
@@ -28633,12 +28690,6 @@ typedef struct gpunn__placement {
     double  sine, cosine;
     bool    mirror_y, mirror_x;
 } gpunn__placement;
-
-/* 0 <= result < choices, which are far fewer than 2^32. */
-static int64_t gpunn__draw_below(uint32_t word, int64_t choices)
-{
-    return (int64_t)((uint64_t)word * (uint64_t)choices >> 32);
-}
 
 static double gpunn__draw_between(uint32_t word, double low, double high)
 {
@@ -28873,15 +28924,35 @@ static bool gpunn__loads_aside(const gpunn__loader_field *field)
     return field->moves || field->from != field->to;
 }
 
+/* Bytes of a sample in a batch. */
+static size_t gpunn__row_bytes(const gpunn__loader_field *field, const gpunn__batch *batch)
+{
+    return field->axis ? field->to_bytes / (size_t)field->most * (size_t)batch->longest : field->to_bytes;
+}
+
+/* Cuts the n samples of a batch to the longest of them. */
+static void gpunn__batch_cut(const gpunn_loader *loader, gpunn__batch *batch, int64_t n)
+{
+    for (int f = 0; f < loader->field_count; f++) {
+        const gpunn__loader_field *field = &loader->fields[f];
+        const size_t               bytes = gpunn__row_bytes(field, batch);
+        char                      *rows = batch->memory + field->rows;
+        for (int64_t i = 1; i < n && bytes < field->to_bytes; i++)
+            memmove(rows + (size_t)i * bytes, rows + (size_t)i * field->to_bytes, bytes);
+    }
+}
+
 /* Fills a batch; in a worker this touches nothing else that changes. */
 static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
 {
     const gpunn_loader_args *args = &loader->args;
     const int64_t            first = gpunn__batch_first(loader, batch->number), n = gpunn__batch_size(loader, batch->number);
     batch->status = GPUNN_OK;
+    batch->longest = loader->least;
     for (int64_t i = 0; i < n; i++) {
         int64_t sample = loader->order ? loader->order[first + i] : first + i;
         void   *loaded[GPUNN_MAX_FIELDS];
+        if (args->lengths && args->lengths[sample] > batch->longest) batch->longest = args->lengths[sample];
         if (args->load) {
             for (int f = 0; f < loader->field_count; f++) {
                 const gpunn__loader_field *field = &loader->fields[f];
@@ -28900,6 +28971,9 @@ static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
         }
     }
     if (args->mixup_alpha > 0) gpunn__batch_mix(loader, batch, n);
+    if (loader->multiple == 0) return; /* no input is as long as its samples */
+    batch->longest = (batch->longest + loader->multiple - 1) / loader->multiple * loader->multiple;
+    gpunn__batch_cut(loader, batch, n);
 }
 
 static GPUNN__THREAD_MAIN gpunn__loader_main(void *arg)
@@ -28943,10 +29017,7 @@ static void gpunn__loader_move(gpunn_loader *loader, int64_t epoch, int64_t posi
 static gpunn__batch *gpunn__batch_next(gpunn_loader *loader)
 {
     gpunn__batch *batch = &loader->ring[loader->position % loader->ring_count];
-    if (!loader->running && loader->order && loader->ordered_epoch != loader->epoch) {
-        gpunn__shuffle(loader->order, loader->args.count, loader->args.seed, loader->epoch);
-        loader->ordered_epoch = loader->epoch;
-    }
+    if (!loader->running && loader->order && loader->ordered_epoch != loader->epoch) gpunn__order_epoch(loader);
     if (loader->worker_count == 0) {
         batch->number = loader->position;
         gpunn__batch_make(loader, batch);
@@ -28984,6 +29055,14 @@ static GPUNN__STATUS gpunn__write_pixels(const gpunn__loader_field *field, const
     return status;
 }
 
+static GPUNN__STATUS gpunn__write_longest(const gpunn__loader_field *field, const char *rows, int64_t n, int64_t longest)
+{
+    gpunn_shape shape = gpunn_tensor_shape(field->input);
+    shape.dim[0] = n;
+    shape.dim[field->axis] = longest;
+    return gpunn_write_shape(field->input, rows, shape);
+}
+
 GPUNN_API bool gpunn_next(gpunn_loader *loader)
 {
     if (loader == NULL) {
@@ -29001,8 +29080,9 @@ GPUNN_API bool gpunn_next(gpunn_loader *loader)
         for (int f = 0; f < loader->field_count && status == GPUNN_OK; f++) {
             const gpunn__loader_field *field = &loader->fields[f];
             const char *rows = field->direct ? field->samples + (size_t)first * field->to_bytes : batch->memory + field->rows;
-            status = field->widens ? gpunn__write_pixels(field, (const uint8_t *)rows, n)
-                                   : gpunn_write(field->input, rows, (size_t)n * field->to_bytes);
+            status = field->axis     ? gpunn__write_longest(field, rows, n, batch->longest)
+                     : field->widens ? gpunn__write_pixels(field, (const uint8_t *)rows, n)
+                                     : gpunn_write(field->input, rows, (size_t)n * field->to_bytes);
         }
         more = status == GPUNN_OK;
         loader->delivered = (int)n;
@@ -29019,6 +29099,47 @@ GPUNN_API bool gpunn_next(gpunn_loader *loader)
 }
 
 /* ---- making and asking ----------------------------------------------------------------------------------------------- */
+/* The size whose name alone a dimension is; NULL: it is none. */
+static const gpunn__size *gpunn__size_of_name(const gpunn_model *model, int64_t dim)
+{
+    const gpunn__sum   sum = gpunn__sum_of(model, dim);
+    const gpunn__size *size = sum.count == 1 && sum.term[0].atom[1] == 0 ? &model->sizes[sum.term[0].atom[0]] : NULL;
+    return size && size->name && sum.term[0].factor == size->multiple ? size : NULL;
+}
+
+/* Checks the lengths and works out which axis of an input is as long as a batch's longest sample. */
+static GPUNN__STATUS gpunn__loader_lengths_check(gpunn_loader *loader, gpunn__loader_field *field, const gpunn_tensor *input)
+{
+    const gpunn_loader_args *args = &loader->args;
+    const gpunn_model       *model = loader->model;
+    int                      axis = 1;
+    char                     text[128];
+    while (axis < input->rank && input->dim[axis] == 1) axis++;
+    const bool          is_sized = axis < input->rank && gpunn__is_sized(input->dim[axis]);
+    const gpunn__size  *size = is_sized ? gpunn__size_of_name(model, input->dim[axis]) : NULL;
+    const gpunn_tensor *other = NULL; /* an input before with another size */
+    for (int f = 0; f < loader->field_count; f++)
+        if (is_sized && loader->fields[f].axis && loader->fields[f].input->dim[loader->fields[f].axis] != input->dim[axis])
+            other = loader->fields[f].input;
+    if (!is_sized && !gpunn__any_sized(input->rank, input->dim)) return GPUNN_OK;
+    if (size == NULL || size->max == 0 || gpunn__any_sized(input->rank - axis - 1, input->dim + axis + 1) || other)
+        return gpunn__fail(
+            model->dev, GPUNN_ERR_SHAPE,
+            "gpunn_loader_create: .lengths are of one gpunn_size with .max, the first dimension above 1 of each sample, "
+            "which '%s' %s does not have%s",
+            input->name, gpunn__shape_text(input, text), other ? " as the fields before it do" : "");
+    for (int64_t i = 0; i < args->count; i++)
+        if (args->lengths[i] < 1 || args->lengths[i] > size->max)
+            return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
+                               "gpunn_loader_create: the length of sample %lld is %lld; lengths are 1 to %lld, the .max of '%s'",
+                               (long long)i, (long long)args->lengths[i], (long long)size->max, size->name);
+    field->axis = axis;
+    field->most = size->max;
+    loader->least = size->min;
+    loader->multiple = size->multiple;
+    return GPUNN_OK;
+}
+
 /* Checks field f of the arguments and works out its conversion. */
 static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
 {
@@ -29033,11 +29154,13 @@ static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
     const char *name = input->name ? input->name : "";
     char        text[128];
     if (input->kind != GPUNN__INPUT || input->rank < 1 || input->dim[0] != GPUNN_BATCH ||
-        gpunn__any_sized(input->rank, input->dim))
-        return gpunn__fail(
-            dev, GPUNN_ERR_ARGUMENT,
-            "%s: field %d goes to '%s' %s; give a gpunn_input whose first dimension is GPUNN_BATCH, and no other varies",
-            function, f, name, gpunn__shape_text(input, text));
+        (args->lengths == NULL && gpunn__any_sized(input->rank, input->dim)))
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "%s: field %d goes to '%s' %s; give a gpunn_input whose first dimension is GPUNN_BATCH, and where "
+                           "another varies, .lengths",
+                           function, f, name, gpunn__shape_text(input, text));
+    gpunn_status status = args->lengths ? gpunn__loader_lengths_check(loader, field, input) : GPUNN_OK;
+    if (status != GPUNN_OK) return status;
     for (int other = 0; other < f; other++)
         if (args->fields[other].input == input)
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: fields %d and %d both go to '%s'; give each input once", function,
@@ -29096,10 +29219,14 @@ static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
                                                   : gpunn__normalized((uint8_t)x, mean, field->pixels.std[c]);
     }
     /* a CPU's loader has threads of its own for that */
-    field->widens = pixels && dev->info.type == GPUNN_DEVICE_CUDA && !field->jitters && !(args->mixup_alpha > 0);
+    field->widens = pixels && dev->info.type == GPUNN_DEVICE_CUDA && !field->jitters && !(args->mixup_alpha > 0) && !field->axis;
     if (field->widens) field->to = field->from;
     field->moves = given->crop_padding != 0 || given->degrees != 0 || given->horizontal_flip != 0 || given->vertical_flip != 0;
-    if (field->moves && input->rank < 3)
+    if (field->axis && (field->jitters || args->mixup_alpha > 0))
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE,
+                           "%s: field %d goes to '%s' %s; with .lengths samples are neither mixed nor changed in colour",
+                           function, f, name, gpunn__shape_text(input, text));
+    if (field->moves && (input->rank < 3 || field->axis))
         return gpunn__fail(
             dev, GPUNN_ERR_SHAPE,
             "%s: field %d goes to '%s' %s, which holds no images [GPUNN_BATCH, ..., height, width] to crop, turn or flip",
@@ -29115,8 +29242,10 @@ static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
             "and probabilities from 0 to 1",
             function, f, name, given->crop_padding, (double)given->horizontal_flip, (double)given->vertical_flip);
     field->direct = !args->load && !args->shuffle && !field->moves && !field->jitters && !(args->mixup_alpha > 0) &&
-                    field->from == field->to;
-    field->count = gpunn__count(input, 1);
+                    field->from == field->to && !field->axis;
+    field->count = field->axis ? field->most : gpunn__count(input, 1);
+    for (int i = field->axis + 1; field->axis && i < input->rank && field->count > 0; i++)
+        field->count = field->count <= GPUNN__MAX_COUNT / input->dim[i] ? field->count * input->dim[i] : -1;
     size_t whole, widest = gpunn_dtype_size(field->to) > gpunn_dtype_size(field->from) ? gpunn_dtype_size(field->to)
                                                                                        : gpunn_dtype_size(field->from);
     if (field->count < 0 || !gpunn__mul((size_t)field->count, widest, &whole) || (uint64_t)args->count > SIZE_MAX / 16 ||
