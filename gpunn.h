@@ -230,6 +230,15 @@
  *     and for one word, are two assignments, and each run makes its own. Training steps make only those with .in_training, behind
  *     the backward pass, through which no gradient goes on to the run before. gpunn_write and gpunn_read give and take a state's
  *     value, gpunn_reset_states the initial ones of all; gpunn_set_saved puts one into files. Specs do not tell states.
+ *     Several texts at once take turns with one model, each with states of its own:
+ *         gpunn_init     zero = {GPUNN_INIT_ZEROS, 0, 0};
+ *         gpunn_tensor  *visits = gpunn_state(model, "visits", GPUNN_SHAPE(1), zero);
+ *         gpunn_tensor  *counted = gpunn_assign(visits, gpunn_add_scalar(visits, 1));
+ *         gpunn_session *other = gpunn_session_create(model);
+ *         gpunn_use_session(model, other); // from here on the states are its
+ *         gpunn_forward(&counted, 1);
+ *         gpunn_use_session(model, NULL);  // and the model's own again
+ *         gpunn_session_destroy(other);
  *     A text needs no reading while it is written: the token that gpunn_sample draws is assigned to a state from which the next run
  *     starts, and to its place in another one, to be read at the end.
  *         gpunn_init    empty  = {GPUNN_INIT_ZEROS, 0, 0};
@@ -872,6 +881,16 @@ GPUNN_API gpunn_tensor *gpunn_state(gpunn_model *model, const char *name, gpunn_
 GPUNN_API gpunn_status gpunn_set_saved(gpunn_tensor *state, bool saved);
 /* All states of a model as their init says. */
 GPUNN_API gpunn_status gpunn_reset_states(gpunn_model *model);
+/* A further set of values for all states of a model, initial ones at first: several texts, sounds or users take turns with one model
+ * and its weights. It takes the states' bytes. Create it when the model has all its states; NULL on failure. */
+typedef struct gpunn_session gpunn_session;
+GPUNN_API gpunn_session     *gpunn_session_create(gpunn_model *model);
+/* From now on the states are the session's, for runs and for all calls on them, files too; NULL: the model's own again. Taking turns
+ * copies nothing and plans nothing anew, but for the first time. The states cannot be bound, nor the model moved, from then on.
+ * GPUNN_ERR_ARGUMENT: a session of another model; GPUNN_ERR_STATE: a state is newer than the session, or bound by the program. */
+GPUNN_API gpunn_status gpunn_use_session(gpunn_model *model, gpunn_session *session);
+/* NULL is fine; of the one that is in use, the model's own states are. */
+GPUNN_API void gpunn_session_destroy(gpunn_session *session);
 /* Values that never change and are not saved; F32, copied. */
 GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, const float *values);
 
@@ -3948,10 +3967,11 @@ struct gpunn_model {
     gpunn_model     *next; /* in the device's list */
     gpunn_precision  precision;
     bool             inference;
-    gpunn_optimizer *optimizers; /* list */
-    int              loaders;    /* that live */
-    bool             closed;     /* by the program: to be freed with the last optimizer and loader */
-    gpunn_optimizer *swapped;    /* whose averages are in the place of the parameters, and they in its; NULL: none */
+    gpunn_optimizer *optimizers;    /* list */
+    int              loaders;       /* and sessions, that live */
+    bool             closed;        /* by the program: to be freed with the last optimizer, loader and session */
+    gpunn_session   *own, *session; /* the model's own states, from the first use of a session on; the one in use */
+    gpunn_optimizer *swapped;       /* whose averages are in the place of the parameters, and they in its; NULL: none */
     gpunn_tensor   **tensors;
     int              tensor_count, tensor_capacity;
     int              tensor_limit; /* no more than so many */
@@ -5657,7 +5677,21 @@ static void gpunn__tensor_free(gpunn_device *dev, gpunn_tensor *t)
     gpunn__free(dev, t, sizeof *t);
 }
 
-/* Frees a model that is closed, and has neither optimizers nor loaders any more. */
+struct gpunn_session {
+    gpunn_model *model;
+    int          states;
+    char        *memory; /* their values, each from a multiple of GPUNN__ALIGN bytes on */
+    size_t       bytes;
+};
+
+static void gpunn__session_free(gpunn_device *dev, gpunn_session *session)
+{
+    if (session == NULL) return;
+    gpunn__device_free(dev, session->memory, session->bytes);
+    gpunn__free(dev, session, sizeof *session);
+}
+
+/* Frees a model that is closed, and has neither optimizers nor loaders or sessions any more. */
 static void gpunn__model_release(gpunn_model *model)
 {
     if (!model->closed || model->optimizers || model->loaders) return;
@@ -5679,6 +5713,7 @@ static void gpunn__model_release(gpunn_model *model)
     gpunn__device_free(dev, model->weights, (size_t)model->weight_capacity * sizeof(float));
     gpunn__device_free(dev, model->gradients, (size_t)model->gradient_capacity * sizeof(float));
     gpunn__device_free(dev, model->half, (size_t)model->half_capacity * 2);
+    gpunn__session_free(dev, model->own);
     gpunn__free_text(dev, model->spec.name);
     gpunn__free(dev, model->spec.outputs, (size_t)model->spec.output_capacity * sizeof *model->spec.outputs);
     gpunn__free(dev, model, sizeof *model);
@@ -5690,7 +5725,8 @@ GPUNN_API void gpunn_model_destroy(gpunn_model *model)
     if (model == NULL || model->closed) return;
     model->closed = true;
     if (model->optimizers || model->loaders)
-        gpunn__warn(model->dev, "gpunn_model_destroy: the model has optimizers or loaders, and is freed with the last of them");
+        gpunn__warn(model->dev,
+                    "gpunn_model_destroy: the model has optimizers, loaders or sessions, and is freed with the last of them");
     gpunn__model_release(model);
 }
 
@@ -17244,8 +17280,120 @@ static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, voi
     return GPUNN_OK;
 }
 
+/* ---- sessions ---- */
+static size_t gpunn__state_bytes(const gpunn_tensor *t)
+{
+    return ((size_t)gpunn__count(t, 1) * sizeof(float) + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
+}
+
+/* The next state of a model from tensor *id on, which moves behind it; NULL: there is none. */
+static gpunn_tensor *gpunn__next_state(const gpunn_model *model, int *id)
+{
+    while (*id < model->tensor_count) {
+        gpunn_tensor *t = model->tensors[(*id)++];
+        if (t->state) return t;
+    }
+    return NULL;
+}
+
+/* Fills a session: as the states are now, or with their initial values. */
+static GPUNN__STATUS gpunn__session_fill(gpunn_session *session, bool as_now)
+{
+    gpunn_device *dev = session->model->dev;
+    gpunn_status  status = GPUNN_OK;
+    float        *staging = (float *)gpunn__realloc(dev, NULL, 0, GPUNN__STAGING * sizeof(float));
+    if (staging == NULL) return GPUNN_ERR_MEMORY;
+    char *at = session->memory;
+    int   id = 0;
+    for (gpunn_tensor *t; status == GPUNN_OK && (t = gpunn__next_state(session->model, &id)) != NULL;
+         at += gpunn__state_bytes(t)) {
+        if (!as_now)
+            status = gpunn__fill_tensor(t, (float *)(void *)at, staging);
+        else if ((status = dev->backend->convert(dev->context, at, GPUNN_F32, gpunn__weights(t), GPUNN_F32,
+                                                 gpunn__count(t, 1))) != GPUNN_OK)
+            status = gpunn__backend_fail(dev, "copying states", status);
+    }
+    gpunn__free(dev, staging, GPUNN__STAGING * sizeof(float));
+    return status;
+}
+
+static gpunn_session *gpunn__session_make(gpunn_model *model, bool as_now)
+{
+    gpunn_device  *dev = model->dev;
+    gpunn_session *session = (gpunn_session *)gpunn__calloc(dev, sizeof *session);
+    if (session == NULL) return NULL;
+    int id = 0;
+    session->model = model;
+    for (const gpunn_tensor *t; (t = gpunn__next_state(model, &id)) != NULL; session->states++)
+        session->bytes += gpunn__state_bytes(t);
+    gpunn_status status = gpunn__commit(model);
+    if (status == GPUNN_OK) session->memory = (char *)gpunn__device_alloc(dev, session->bytes);
+    if (session->memory && gpunn__session_fill(session, as_now) == GPUNN_OK) return session;
+    gpunn__session_free(dev, session);
+    return NULL;
+}
+
+GPUNN_API gpunn_session *gpunn_session_create(gpunn_model *model)
+{
+    if (model == NULL) return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT, "gpunn_session_create: the model is NULL");
+    int id = 0;
+    if (gpunn__next_state(model, &id) == NULL)
+        return GPUNN__FAIL_NULL(model->dev, GPUNN_ERR_STATE, "gpunn_session_create: the model has no states; make them before");
+    gpunn_session *session = gpunn__session_make(model, false);
+    model->loaders += session != NULL;
+    return session;
+}
+
+/* Whether a session has all states of the model, and the program none of them. */
+static GPUNN__STATUS gpunn__session_check(gpunn_model *model, const gpunn_session *session)
+{
+    static const char caller[] = "gpunn_use_session";
+    int               id = 0, states = 0;
+    if (session->model != model)
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: the session is of another model", caller);
+    for (const gpunn_tensor *t; (t = gpunn__next_state(model, &id)) != NULL;) {
+        if (++states > session->states)
+            return gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                               "%s: the state '%s' is newer than the session; create sessions when the model has all its states",
+                               caller, gpunn__called(t));
+        if (model->own == NULL && t->lent[0].data)
+            return gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                               "%s: the state '%s' is bound to memory of the program; unbind it before", caller,
+                               gpunn__called(t));
+    }
+    return GPUNN_OK;
+}
+
+GPUNN_API gpunn_status gpunn_use_session(gpunn_model *model, gpunn_session *session)
+{
+    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_use_session: the model is NULL");
+    if (session == NULL && model->own == NULL) return GPUNN_OK;
+    gpunn_status status = gpunn__session_check(model, session ? session : model->own);
+    if (status != GPUNN_OK) return status;
+    if (model->own == NULL && (model->own = gpunn__session_make(model, true)) == NULL) return model->dev->error.status;
+    model->session = session ? session : model->own;
+    char *at = model->session->memory;
+    int   id = 0;
+    for (gpunn_tensor *t; status == GPUNN_OK && (t = gpunn__next_state(model, &id)) != NULL; at += gpunn__state_bytes(t))
+        status = gpunn__bind_memory(t, "gpunn_use_session", at, (size_t)gpunn__count(t, 1) * sizeof(float), false, NULL);
+    model->written++;
+    return status;
+}
+
+GPUNN_API void gpunn_session_destroy(gpunn_session *session)
+{
+    if (session == NULL) return;
+    gpunn_model *model = session->model;
+    if (model->session == session && gpunn_use_session(model, NULL) != GPUNN_OK) model->session = NULL;
+    gpunn__session_free(model->dev, session);
+    model->loaders--;
+    gpunn__model_release(model);
+}
+
 GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes)
 {
+    if (t && t->state && t->model->own)
+        return gpunn__fail(t->model->dev, GPUNN_ERR_STATE, "gpunn_bind '%s': a session holds it", gpunn__called(t));
     return gpunn__bind_memory(t, "gpunn_bind", memory, bytes, false, NULL);
 }
 
@@ -27041,6 +27189,9 @@ GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
     if (from->args.realloc_fn != dev->args.realloc_fn || from->args.user != dev->args.user)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "gpunn_model_to: the devices were opened with different realloc_fn or user; open both with the same");
+    if (model->own)
+        return gpunn__fail(dev, GPUNN_ERR_STATE,
+                           "gpunn_model_to: the model's sessions stay where they are; move it before one is used");
     for (int id = 0; id < model->tensor_count; id++)
         if (gpunn__is_lent(model->tensors[id]))
             return gpunn__fail(dev, GPUNN_ERR_STATE,
