@@ -195,6 +195,7 @@
  *         gpunn_tensor *targets_of_words = gpunn_input(model, "following", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, 12));
  *         gpunn_tensor *by_class = gpunn_permute(next, GPUNN_AXES(0, 2, 1));              // classes stand at axis 1
  *         gpunn_tensor *words_loss = gpunn_cross_entropy(by_class, targets_of_words, .ignore_index = -100);
+ *         gpunn_tensor *told = gpunn_sequence_mask(lengths, 12); // [batch, 12], 1 before each sample's end: of means, losses, masks
  *     -100, the default of .ignore_index, marks what is behind the end of a sample and counts for nothing.
  *
  * ATTENTION  gpunn_scaled_dot_product_attention is torch's function, gpunn_multi_head_attention and the transformer layers are
@@ -1525,6 +1526,10 @@ GPUNN_API int gpunn_split(gpunn_tensor *x, int64_t size, int axis, gpunn_tensor 
 GPUNN_API int gpunn_chunk(gpunn_tensor *x, int chunks, int axis, gpunn_tensor **parts, int capacity);
 /* index I64, I32 or U8 [...] -> F32 [..., classes]: 1 at the index, 0 elsewhere, all 0 for what is no class. */
 GPUNN_API gpunn_tensor *gpunn_one_hot(gpunn_tensor *index, int classes);
+/* lengths I64 or I32 [n] -> F32 [n, size]: 1 in as many places as each length says, 0 behind them; size is a number or a gpunn_size.
+ * It tells where a padded batch has values: a factor of what is averaged, of a loss with .reduction none or, by gpunn_cast to BOOL, a
+ * mask of attention. Lengths above size count as size, those below 0 as 0. */
+GPUNN_API gpunn_tensor *gpunn_sequence_mask(gpunn_tensor *lengths, int64_t size);
 /* What neural fields read in place of coordinates x [..., d]; for each of them in turn,
  * frequency: sin(pi x), cos(pi x), sin(2 pi x), cos(2 pi x), sin(4 pi x), ...: [..., d * 2 * frequencies], 1 to 32 frequencies;
  * one_blob: exp(-(bins x - i - 0.5)^2 / 2), a bump over each of the bins of 0 to 1: [..., d * bins], 1 to 256 bins;
@@ -11576,6 +11581,22 @@ GPUNN_API gpunn_tensor *gpunn_topk(gpunn_tensor *x, int k, int axis, bool larges
 GPUNN_API gpunn_tensor *gpunn_cumsum(gpunn_tensor *x, int axis)
 {
     return gpunn__axis_node(GPUNN_OP_CUMSUM, x, axis);
+}
+
+GPUNN_API gpunn_tensor *gpunn_sequence_mask(gpunn_tensor *lengths, int64_t size)
+{
+    static const float one = 1;
+    const gpunn_shape  scalar = {{0}};
+    gpunn__call        call;
+    char               text[128];
+    if (!gpunn__begin_x(&call, "sequence_mask", NULL, lengths, false)) return NULL;
+    if (lengths->rank != 1 || (lengths->dtype != GPUNN_I64 && lengths->dtype != GPUNN_I32))
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "lengths is %s of %s; I64 or I32 [n] is needed",
+                             gpunn__shape_text(lengths, text), gpunn_dtype_name(lengths->dtype));
+    if (size == 0) return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "size is 0; at least 1 is needed");
+    gpunn_tensor *ones = gpunn_expand(gpunn_constant(call.model, scalar, &one), GPUNN_SHAPE(size));
+    gpunn_tensor *most = gpunn_reshape(gpunn_cast(lengths, GPUNN_F32), GPUNN_SHAPE(lengths->dim[0], 1));
+    return gpunn__made(&call, gpunn_le(gpunn_cumsum(ones, 0), most));
 }
 
 GPUNN_API gpunn_tensor *gpunn_softmax(gpunn_tensor *x, int axis)
