@@ -32,8 +32,8 @@ from dataclasses import dataclass
 from . import sizes, spec, table
 from .exchange import spec_writer
 from .exchange.spec_writer import (ATAN2, ERFC, FORMULAS, LGAMMA, Constant, Entry, Parameter, Refused, Value, Writer, broadcast,
-                                   is_number, json_text, named_sizes, needed_entries, normal_axes, normal_axis, product, shape_text, size_name,
-                                   text, waves, write_file)
+                                   is_number, json_text, named_sizes, needed_entries, normal_axes, normal_axis, product, shape_text,
+                                   size_name, text, waves, write_file)
 from .json_text import SpecError
 from .sizes import SizeError, any_varies, varies
 

@@ -6,7 +6,8 @@
 
 writes NAME.json and NAME.safetensors. Weights keep their names, and so do the inputs and outputs. The first axis that the file
 leaves open is the batch; others need a --size or, to vary between runs under their names, --dynamic. Whatever gpunn cannot express
-is listed at once, and then nothing is written. Only --check, which runs the model and compares it with ONNX's reference evaluator, needs the packages onnx and numpy.
+is listed at once, and then nothing is written. Only --check, which runs the model and compares it with ONNX's reference evaluator,
+needs the packages onnx and numpy.
 """
 import argparse
 import json

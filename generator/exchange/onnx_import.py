@@ -485,7 +485,8 @@ class Sizes:
     def varying(self, name):
         """The dimension of an axis that the file only names."""
         if not self.dynamic:
-            raise Refused("its axis '%.80s' has no size: give it one with --size %s=SIZE, or let it vary with --dynamic" % (name, name))
+            raise Refused("its axis '%.80s' has no size: give it one with --size %s=SIZE, or let it vary with --dynamic" %
+                          (name, name))
         own = re.sub("[^A-Za-z0-9_]", "_", name)[:100]
         own = own if re.match("[A-Za-z_]", own) and own not in ("batch", "N") else "size_" + own
         if self.named.setdefault(own, name) != name:

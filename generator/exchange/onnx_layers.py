@@ -476,7 +476,8 @@ def resized_by_scales(w, call, x, scales, sizes):
            ("linear", "half_pixel"): ("linear", None), ("linear", "pytorch_half_pixel"): ("linear", None),
            ("linear", "align_corners"): ("linear", True)}.get(mode)
     if own is None or sizes or not scales or len(scales) != len(x.full) or list(scales[:2]) != [1, 1] or call.has("axes"):
-        raise Refused("of %s it is possible with scales, as nearest with asymmetric and floor, or linear" % size_name(min(x.full[2:])))
+        raise Refused("of %s it is possible with scales, as nearest with asymmetric and floor, or linear" %
+                      size_name(min(x.full[2:])))
     return w.add("interpolate", [w.f32(w.whole(x))], (), scale_factor=alike([float(scale) for scale in scales[2:]]), mode=own[0],
                  align_corners=own[1])
 

@@ -1,5 +1,5 @@
-"""examples/vad.c: its probabilities are those of the formulas of Silero VAD's network, with random weights and with the real ones of the
-wheel silero-vad, where pip can fetch it; sounds that are none are named."""
+"""examples/vad.c: its probabilities are those of the formulas of Silero VAD's network, with random weights and with the real ones of
+the wheel silero-vad, where pip can fetch it; sounds that are none are named."""
 import array
 import glob
 import math
@@ -19,8 +19,8 @@ from tests.examples import program
 
 CHUNK, CONTEXT, WINDOW, BANDS, HIDDEN = 512, 64, 256, 129, 128
 LAYERS = (("conv1", 1), ("conv2", 2), ("conv3", 2), ("conv4", 1))
-SHAPES = {"stft_conv.weight": [2 * BANDS, 1, WINDOW], "conv1.weight": [128, BANDS, 3], "conv1.bias": [128], "conv2.weight": [64, 128, 3],
-          "conv2.bias": [64], "conv3.weight": [64, 64, 3], "conv3.bias": [64], "conv4.weight": [128, 64, 3], "conv4.bias": [128],
+SHAPES = {"stft_conv.weight": [2 * BANDS, 1, WINDOW], "conv1.weight": [128, BANDS, 3], "conv1.bias": [128],
+          "conv2.weight": [64, 128, 3], "conv2.bias": [64], "conv3.weight": [64, 64, 3], "conv3.bias": [64], "conv4.weight": [128, 64, 3], "conv4.bias": [128],
           "lstm_cell.weight_ih": [512, 128], "lstm_cell.weight_hh": [512, 128], "lstm_cell.bias_ih": [512],
           "lstm_cell.bias_hh": [512], "final_conv.weight": [1, 128, 1], "final_conv.bias": [1]}
 
@@ -83,11 +83,13 @@ class Vad(unittest.TestCase):
         head = struct.pack("<HHIIHH", form, channels, rate, rate * 2, 2, bits)
         chunks = b"fmt " + struct.pack("<I", len(head)) + head + b"LIST" + struct.pack("<I", 3) + b"odd\0" + b"data"
         with open(self.path("sound.wav"), "wb") as file:
-            file.write(b"RIFF" + struct.pack("<I", 4 + len(chunks) + 4 + len(data)) + b"WAVE" + chunks + struct.pack("<I", len(data)) + data)
+            file.write(b"RIFF" + struct.pack("<I", 8 + len(chunks) + len(data)) + b"WAVE" + chunks + struct.pack("<I", len(data)))
+            file.write(data)
         return self.path("sound.wav")
 
     def run_vad(self, *options):
-        return subprocess.run([program("vad"), "--device", "cpu", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.run([program("vad"), "--device", "cpu", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True)
 
     def compare(self, weights):
         """On two and a half chunks, each of which changes what the next ones say."""
@@ -130,8 +132,8 @@ class Vad(unittest.TestCase):
     def test_what_is_no_sound(self):
         for kind in ((3, 1, 16000, 16), (1, 2, 16000, 16), (1, 1, 44100, 16), (1, 1, 16000, 8)):
             done = self.run_vad("--wav", self.wav([1, 2, 3], kind))
-            self.assertEqual((done.returncode, done.stderr), (1, "vad: '%s' is no WAV file of one channel, 16 bits and 16000 samples a "
-                                                              "second\n" % self.path("sound.wav")))
+            wanted = "vad: '%s' is no WAV file of one channel, 16 bits and 16000 samples a second\n" % self.path("sound.wav")
+            self.assertEqual((done.returncode, done.stderr), (1, wanted))
         with open(self.path("sound.wav"), "wb") as file:
             file.write(b"RIFF")
         self.assertEqual(self.run_vad("--wav", self.path("sound.wav")).returncode, 1)
@@ -140,7 +142,7 @@ class Vad(unittest.TestCase):
         tensor_file.save(self.path("few.safetensors"), {"conv1.bias": ("F32", [128], bytes(512))})
         done = self.run_vad("--weights", self.path("few.safetensors"))
         self.assertEqual(done.returncode, 1)
-        self.assertRegex(done.stderr, "^vad: gpunn_load: .* does not fit the model: stft_conv.weight: in the model only \\(and 13 more\\)")
+        self.assertRegex(done.stderr, "^vad: gpunn_load: .* does not fit the model: stft_conv.weight: in the model only")
 
 
 if __name__ == "__main__":

@@ -333,7 +333,8 @@ class Varying(Export):
     """What make_zoo.py has no values of: names, bounds, and what is refused."""
 
     def shapes(self, function, bounds=None, **parts):
-        written = self.export(Net(function, **parts), torch.rand(3, 6, 8), dynamic_shapes={"input0": {1: "T", -1: "W"}}, bounds=bounds)
+        written = self.export(Net(function, **parts), torch.rand(3, 6, 8), dynamic_shapes={"input0": {1: "T", -1: "W"}},
+                              bounds=bounds)
         return written["sizes"], [t["shape"] for t in written["tensors"] if "shape" in t]
 
     def test_names_and_bounds(self):
@@ -408,13 +409,13 @@ class Command(Export):
 
     @unittest.skipUnless(BY_EXPORT, "PyTorch is too old for sizes that vary")
     def test_sizes_that_vary(self):
-        said = self.run_main("export_torch_nets:deep", "-o", self.path("net"), "--input", "x=2x5x4", "--dynamic", "x:1=T", "--bounds",
-                             '{"T": {"max": 9}}')
+        words = "export_torch_nets:deep", "--input", "x=2x5x4", "-o", self.path("net"), "--dynamic"
+        said = self.run_main(*words, "x:1=T", "--bounds", '{"T": {"max": 9}}')
         self.assertEqual(said, "")
         model = spec.load(self.path("net.json"))
         self.assertEqual((model.tensors[0].text(), model.sizes["T"]["max"]), ("input f32 [N,T,4]", 9))
-        for words, part in (("x:T", "2"), ("y:1=T", "there is no input 'y'")):
-            self.assertIn(part, self.run_main("export_torch_nets:deep", "-o", self.path("a"), "--input", "x=2x5x4", "--dynamic", words))
+        for axis, part in (("x:T", "2"), ("y:1=T", "there is no input 'y'")):
+            self.assertIn(part, self.run_main(*words, axis))
 
     def test_it_tells(self):
         for words, part in ((("export_torch_nets:none", "--input", "2x3"), "none"),

@@ -212,7 +212,8 @@ class ByHand(Import):
         data = model(
             [node("MatMul", "x fc.weight", "m"), node("Shape", "m", "s"), node("Gather", "s one", "t"), node("Mul", "t two", "tt"),
              node("Shape", "x", "of_x"), node("Gather", "of_x zero", "n"), node("Div", "tt two", "half"),
-             node("Concat", "n half minus", "shape", axis=0), node("Reshape", "m shape", "r"), node("Slice", "r one_ tail t_axis", "a"),
+             node("Concat", "n half minus", "shape", axis=0), node("Reshape", "m shape", "r"),
+             node("Slice", "r one_ tail t_axis", "a"),
              node("Squeeze", "t zero", "t_"), node("Range", "zero_ t_ one__", "steps"), node("Cast", "steps", "f", to=1),
              node("Unsqueeze", "f one", "all"), node("Slice", "all one_ tail zero", "column"), node("Mul", "a column", "b"),
              node("ReduceMean", "b", "y", axes=[1], keepdims=0), node("Gather", "r last", "z", axis=1)],
