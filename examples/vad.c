@@ -4,7 +4,7 @@
  *        a model for evaluation alone.
  * Build: cc -O3 -march=native -I. examples/vad.c -o vad -lm
  *        nvcc -O3 -arch=native -I. examples/vad.c gpunn_cuda.cu -o vad
- * Data:  silero_vad_16k.safetensors, which is in the wheel silero-vad: pip download silero-vad --no-deps, and unzip it; a sound as
+ * Data:  silero_vad_16k.safetensors, which is in the wheel silero-vad: pip download silero-vad, and unzip it; a sound as
  *        WAV of one channel, 16 bits, 16000 samples a second
  * Run:   ./vad --weights silero_vad_16k.safetensors --wav SOUND.wav          (--help explains all options)
  * Expect: a line for each stretch of speech. A chunk of 32 ms takes some 0.05 ms on one core. */
