@@ -195,7 +195,7 @@
  *         gpunn_tensor *targets_of_words = gpunn_input(model, "following", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, 12));
  *         gpunn_tensor *by_class = gpunn_permute(next, GPUNN_AXES(0, 2, 1));              // classes stand at axis 1
  *         gpunn_tensor *words_loss = gpunn_cross_entropy(by_class, targets_of_words, .ignore_index = -100);
- *         gpunn_tensor *told = gpunn_sequence_mask(lengths, 12); // [batch, 12], 1 before each sample's end: of means, losses, masks
+ *         gpunn_tensor *told = gpunn_sequence_mask(lengths, 12); // [batch, 12], 1 before each sample's end
  *     -100, the default of .ignore_index, marks what is behind the end of a sample and counts for nothing.
  *
  * ATTENTION  gpunn_scaled_dot_product_attention is torch's function, gpunn_multi_head_attention and the transformer layers are
@@ -882,12 +882,12 @@ GPUNN_API gpunn_tensor *gpunn_state(gpunn_model *model, const char *name, gpunn_
 GPUNN_API gpunn_status gpunn_set_saved(gpunn_tensor *state, bool saved);
 /* All states of a model as their init says. */
 GPUNN_API gpunn_status gpunn_reset_states(gpunn_model *model);
-/* A further set of values for all states of a model, initial ones at first: several texts, sounds or users take turns with one model
- * and its weights. It takes the states' bytes. Create it when the model has all its states; NULL on failure. */
+/* A further set of values for all states of a model, initial ones at first: several texts, sounds or users take turns with one
+ * model and its weights. It takes the states' bytes. Create it when the model has all its states; NULL on failure. */
 typedef struct gpunn_session gpunn_session;
 GPUNN_API gpunn_session     *gpunn_session_create(gpunn_model *model);
-/* From now on the states are the session's, for runs and for all calls on them, files too; NULL: the model's own again. Taking turns
- * copies nothing and plans nothing anew, but for the first time. The states cannot be bound, nor the model moved, from then on.
+/* From now on the states are the session's, for runs and for all calls on them, files too; NULL: the model's own again. Taking
+ * turns copies nothing and plans nothing anew, but for the first time. The states cannot be bound, nor the model moved, from then on.
  * GPUNN_ERR_ARGUMENT: a session of another model; GPUNN_ERR_STATE: a state is newer than the session, or bound by the program. */
 GPUNN_API gpunn_status gpunn_use_session(gpunn_model *model, gpunn_session *session);
 /* NULL is fine; of the one that is in use, the model's own states are. */
@@ -1526,9 +1526,9 @@ GPUNN_API int gpunn_split(gpunn_tensor *x, int64_t size, int axis, gpunn_tensor 
 GPUNN_API int gpunn_chunk(gpunn_tensor *x, int chunks, int axis, gpunn_tensor **parts, int capacity);
 /* index I64, I32 or U8 [...] -> F32 [..., classes]: 1 at the index, 0 elsewhere, all 0 for what is no class. */
 GPUNN_API gpunn_tensor *gpunn_one_hot(gpunn_tensor *index, int classes);
-/* lengths I64 or I32 [n] -> F32 [n, size]: 1 in as many places as each length says, 0 behind them; size is a number or a gpunn_size.
- * It tells where a padded batch has values: a factor of what is averaged, of a loss with .reduction none or, by gpunn_cast to BOOL, a
- * mask of attention. Lengths above size count as size, those below 0 as 0. */
+/* lengths I64 or I32 [n] -> F32 [n, size]: 1 in as many places as each length says, 0 behind them; size is a number or a
+ * gpunn_size. It tells where a padded batch has values: a factor of what is averaged, of a loss with .reduction none or, by
+ * gpunn_cast to BOOL, a mask of attention. Lengths above size count as size, those below 0 as 0. */
 GPUNN_API gpunn_tensor *gpunn_sequence_mask(gpunn_tensor *lengths, int64_t size);
 /* What neural fields read in place of coordinates x [..., d]; for each of them in turn,
  * frequency: sin(pi x), cos(pi x), sin(2 pi x), cos(2 pi x), sin(4 pi x), ...: [..., d * 2 * frequencies], 1 to 32 frequencies;
@@ -2307,9 +2307,9 @@ typedef struct gpunn_loader_args {
     /* Each rank has its own part of one order of the samples: batches of batch_size on every rank, as many on each. Up to size - 1
      * samples that the last batch cannot share out evenly are left out. Then making a loader is common to all ranks. */
     gpunn_group *group;
-    /* Sentences, sounds: of a gpunn_size with .max, the first dimension above 1 of each sample where an input has it, what each sample
-     * fills (count of them, not copied). Samples and load give .max of it, padding behind what is filled; a batch is as long as its
-     * longest sample. With shuffle, samples of like length come together, so that little is padded. */
+    /* Sentences, sounds: of a gpunn_size with .max, the first dimension above 1 of each sample where an input has it, what each
+     * sample fills (count of them, not copied). Samples and load give .max of it, padding behind what is filled; a batch is as long
+     * as its longest sample. With shuffle, samples of like length come together, so that little is padded. */
     const int64_t *lengths;
 } gpunn_loader_args;
 GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_args args);

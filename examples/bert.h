@@ -112,8 +112,8 @@ static inline int bert_max_length(const bert_config *c)
     return c->max_position_embeddings - (roberta ? c->pad_token_id + 1 : 0);
 }
 
-/* The length of a model's texts, which varies up to `most`, in steps of 8 where that is one: few lengths are few plans, and products
- * of whole vectors. */
+/* The length of a model's texts, which varies up to `most`, in steps of 8 where that is one: few lengths are few plans, and
+ * products of whole vectors. */
 static inline int64_t bert_length(gpunn_model *model, int most)
 {
     return gpunn_size(model, "length", .max = most, .multiple = most % 8 ? 1 : 8);

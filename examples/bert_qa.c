@@ -228,8 +228,8 @@ static int tokens_from(const job *j, size_t first, int room)
     return j->context.count - first < (size_t)room ? (int)(j->context.count - first) : room;
 }
 
-/* Windows of the context, of `room` tokens and as far apart as the stride leaves, in batches; the last one, which may be shorter, on
- * its own. */
+/* Windows of the context, of `room` tokens and as far apart as the stride leaves, in batches; the last one, which may be shorter,
+ * on its own. */
 static bool answer_question(job *j, int room, text_error *error)
 {
     size_t total = j->context.count, step = (size_t)(room - j->o.stride), windows = 1;

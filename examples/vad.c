@@ -1,7 +1,7 @@
 /* vad.c - tells where somebody speaks, chunk by chunk as the sound comes in (Silero VAD, 16 kHz).
  *
- * Shows: a stream: states that one run leaves for the next, an LSTM with .stateful, reflecting padding, weights renamed as they load,
- *        a model for evaluation alone.
+ * Shows: a stream: states that one run leaves for the next, an LSTM with .stateful, reflecting padding, weights renamed as they
+ *        load, a model for evaluation alone.
  * Build: cc -O3 -march=native -I. examples/vad.c -o vad -lm
  *        nvcc -O3 -arch=native -I. examples/vad.c gpunn_cuda.cu -o vad
  * Data:  silero_vad_16k.safetensors, which is in the wheel silero-vad: pip download silero-vad, and unzip it; a sound as
