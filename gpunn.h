@@ -151,7 +151,7 @@
  *         gpunn_forward(heard, 2);
  *     What holds for all sizes is checked by the builders, the rest when a run first meets them: all inputs of a run must agree.
  *     Where a network halves an image and doubles it again, .multiple tells that both ends meet; or gpunn_interpolate goes to the
- *     size of what it meets (examples/unet.c). Loaders do not know such sizes.
+ *     size of what it meets (examples/unet.c). Loaders make batches of samples of like length, with .lengths.
  *
  * LAYERS  Functions of tensors, so a network is what you write: a residual block is an addition, two heads are two calls, and a
  *     layer that stands in a loop gets its name from the loop.
@@ -195,6 +195,7 @@
  *         gpunn_tensor *targets_of_words = gpunn_input(model, "following", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, 12));
  *         gpunn_tensor *by_class = gpunn_permute(next, GPUNN_AXES(0, 2, 1));              // classes stand at axis 1
  *         gpunn_tensor *words_loss = gpunn_cross_entropy(by_class, targets_of_words, .ignore_index = -100);
+ *         gpunn_tensor *told = gpunn_sequence_mask(lengths, 12); // [batch, 12], 1 before each sample's end
  *     -100, the default of .ignore_index, marks what is behind the end of a sample and counts for nothing.
  *
  * ATTENTION  gpunn_scaled_dot_product_attention is torch's function, gpunn_multi_head_attention and the transformer layers are
@@ -230,6 +231,15 @@
  *     and for one word, are two assignments, and each run makes its own. Training steps make only those with .in_training, behind
  *     the backward pass, through which no gradient goes on to the run before. gpunn_write and gpunn_read give and take a state's
  *     value, gpunn_reset_states the initial ones of all; gpunn_set_saved puts one into files. Specs do not tell states.
+ *     Several texts at once take turns with one model, each with states of its own:
+ *         gpunn_init     zero = {GPUNN_INIT_ZEROS, 0, 0};
+ *         gpunn_tensor  *visits = gpunn_state(model, "visits", GPUNN_SHAPE(1), zero);
+ *         gpunn_tensor  *counted = gpunn_assign(visits, gpunn_add_scalar(visits, 1));
+ *         gpunn_session *other = gpunn_session_create(model);
+ *         gpunn_use_session(model, other); // from here on the states are its
+ *         gpunn_forward(&counted, 1);
+ *         gpunn_use_session(model, NULL);  // and the model's own again
+ *         gpunn_session_destroy(other);
  *     A text needs no reading while it is written: the token that gpunn_sample draws is assigned to a state from which the next run
  *     starts, and to its place in another one, to be read at the end.
  *         gpunn_init    empty  = {GPUNN_INIT_ZEROS, 0, 0};
@@ -872,6 +882,16 @@ GPUNN_API gpunn_tensor *gpunn_state(gpunn_model *model, const char *name, gpunn_
 GPUNN_API gpunn_status gpunn_set_saved(gpunn_tensor *state, bool saved);
 /* All states of a model as their init says. */
 GPUNN_API gpunn_status gpunn_reset_states(gpunn_model *model);
+/* A further set of values for all states of a model, initial ones at first: several texts, sounds or users take turns with one
+ * model and its weights. It takes the states' bytes. Create it when the model has all its states; NULL on failure. */
+typedef struct gpunn_session gpunn_session;
+GPUNN_API gpunn_session     *gpunn_session_create(gpunn_model *model);
+/* From now on the states are the session's, for runs and for all calls on them, files too; NULL: the model's own again. Taking
+ * turns copies nothing and plans nothing anew, but for the first time. The states cannot be bound, nor the model moved, from then on.
+ * GPUNN_ERR_ARGUMENT: a session of another model; GPUNN_ERR_STATE: a state is newer than the session, or bound by the program. */
+GPUNN_API gpunn_status gpunn_use_session(gpunn_model *model, gpunn_session *session);
+/* NULL is fine; of the one that is in use, the model's own states are. */
+GPUNN_API void gpunn_session_destroy(gpunn_session *session);
 /* Values that never change and are not saved; F32, copied. */
 GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, const float *values);
 
@@ -1506,6 +1526,10 @@ GPUNN_API int gpunn_split(gpunn_tensor *x, int64_t size, int axis, gpunn_tensor 
 GPUNN_API int gpunn_chunk(gpunn_tensor *x, int chunks, int axis, gpunn_tensor **parts, int capacity);
 /* index I64, I32 or U8 [...] -> F32 [..., classes]: 1 at the index, 0 elsewhere, all 0 for what is no class. */
 GPUNN_API gpunn_tensor *gpunn_one_hot(gpunn_tensor *index, int classes);
+/* lengths I64 or I32 [n] -> F32 [n, size]: 1 in as many places as each length says, 0 behind them; size is a number or a
+ * gpunn_size. It tells where a padded batch has values: a factor of what is averaged, of a loss with .reduction none or, by
+ * gpunn_cast to BOOL, a mask of attention. Lengths above size count as size, those below 0 as 0. */
+GPUNN_API gpunn_tensor *gpunn_sequence_mask(gpunn_tensor *lengths, int64_t size);
 /* What neural fields read in place of coordinates x [..., d]; for each of them in turn,
  * frequency: sin(pi x), cos(pi x), sin(2 pi x), cos(2 pi x), sin(4 pi x), ...: [..., d * 2 * frequencies], 1 to 32 frequencies;
  * one_blob: exp(-(bins x - i - 0.5)^2 / 2), a bump over each of the bins of 0 to 1: [..., d * bins], 1 to 256 bins;
@@ -2246,7 +2270,7 @@ GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group
  * Batches of host data, shuffled and prefetched into a model's inputs. Not thread-safe per device. */
 #define GPUNN_MAX_FIELDS 8
 typedef struct gpunn_field {
-    gpunn_tensor *input;           /* its first dimension is GPUNN_BATCH */
+    gpunn_tensor *input;           /* its first dimension is GPUNN_BATCH, and no other varies but with .lengths */
     const void   *samples;         /* count samples one after another, not copied; NULL with load */
     gpunn_dtype   dtype;           /* of the samples; default: the input's. U8 and BOOL widen to any input, I32 to I64 */
     float         mean[4], std[4]; /* U8 into F32: (x / 255 - mean) / std per channel (axis 1); std 0 is 1; with fewer than
@@ -2283,6 +2307,10 @@ typedef struct gpunn_loader_args {
     /* Each rank has its own part of one order of the samples: batches of batch_size on every rank, as many on each. Up to size - 1
      * samples that the last batch cannot share out evenly are left out. Then making a loader is common to all ranks. */
     gpunn_group *group;
+    /* Sentences, sounds: of a gpunn_size with .max, the first dimension above 1 of each sample where an input has it, what each
+     * sample fills (count of them, not copied). Samples and load give .max of it, padding behind what is filled; a batch is as long
+     * as its longest sample. With shuffle, samples of like length come together, so that little is padded. */
+    const int64_t *lengths;
 } gpunn_loader_args;
 GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_args args);
 #define gpunn_loader_create(...) gpunn_loader_create_(GPUNN_NAMED(gpunn_loader_args, __VA_ARGS__))
@@ -3944,10 +3972,11 @@ struct gpunn_model {
     gpunn_model     *next; /* in the device's list */
     gpunn_precision  precision;
     bool             inference;
-    gpunn_optimizer *optimizers; /* list */
-    int              loaders;    /* that live */
-    bool             closed;     /* by the program: to be freed with the last optimizer and loader */
-    gpunn_optimizer *swapped;    /* whose averages are in the place of the parameters, and they in its; NULL: none */
+    gpunn_optimizer *optimizers;    /* list */
+    int              loaders;       /* and sessions, that live */
+    bool             closed;        /* by the program: to be freed with the last optimizer, loader and session */
+    gpunn_session   *own, *session; /* the model's own states, from the first use of a session on; the one in use */
+    gpunn_optimizer *swapped;       /* whose averages are in the place of the parameters, and they in its; NULL: none */
     gpunn_tensor   **tensors;
     int              tensor_count, tensor_capacity;
     int              tensor_limit; /* no more than so many */
@@ -5653,7 +5682,21 @@ static void gpunn__tensor_free(gpunn_device *dev, gpunn_tensor *t)
     gpunn__free(dev, t, sizeof *t);
 }
 
-/* Frees a model that is closed, and has neither optimizers nor loaders any more. */
+struct gpunn_session {
+    gpunn_model *model;
+    int          states;
+    char        *memory; /* their values, each from a multiple of GPUNN__ALIGN bytes on */
+    size_t       bytes;
+};
+
+static void gpunn__session_free(gpunn_device *dev, gpunn_session *session)
+{
+    if (session == NULL) return;
+    gpunn__device_free(dev, session->memory, session->bytes);
+    gpunn__free(dev, session, sizeof *session);
+}
+
+/* Frees a model that is closed, and has neither optimizers nor loaders or sessions any more. */
 static void gpunn__model_release(gpunn_model *model)
 {
     if (!model->closed || model->optimizers || model->loaders) return;
@@ -5675,6 +5718,7 @@ static void gpunn__model_release(gpunn_model *model)
     gpunn__device_free(dev, model->weights, (size_t)model->weight_capacity * sizeof(float));
     gpunn__device_free(dev, model->gradients, (size_t)model->gradient_capacity * sizeof(float));
     gpunn__device_free(dev, model->half, (size_t)model->half_capacity * 2);
+    gpunn__session_free(dev, model->own);
     gpunn__free_text(dev, model->spec.name);
     gpunn__free(dev, model->spec.outputs, (size_t)model->spec.output_capacity * sizeof *model->spec.outputs);
     gpunn__free(dev, model, sizeof *model);
@@ -5686,7 +5730,8 @@ GPUNN_API void gpunn_model_destroy(gpunn_model *model)
     if (model == NULL || model->closed) return;
     model->closed = true;
     if (model->optimizers || model->loaders)
-        gpunn__warn(model->dev, "gpunn_model_destroy: the model has optimizers or loaders, and is freed with the last of them");
+        gpunn__warn(model->dev,
+                    "gpunn_model_destroy: the model has optimizers, loaders or sessions, and is freed with the last of them");
     gpunn__model_release(model);
 }
 
@@ -11538,6 +11583,22 @@ GPUNN_API gpunn_tensor *gpunn_cumsum(gpunn_tensor *x, int axis)
     return gpunn__axis_node(GPUNN_OP_CUMSUM, x, axis);
 }
 
+GPUNN_API gpunn_tensor *gpunn_sequence_mask(gpunn_tensor *lengths, int64_t size)
+{
+    static const float one = 1;
+    const gpunn_shape  scalar = {{0}};
+    gpunn__call        call;
+    char               text[128];
+    if (!gpunn__begin_x(&call, "sequence_mask", NULL, lengths, false)) return NULL;
+    if (lengths->rank != 1 || (lengths->dtype != GPUNN_I64 && lengths->dtype != GPUNN_I32))
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "lengths is %s of %s; I64 or I32 [n] is needed",
+                             gpunn__shape_text(lengths, text), gpunn_dtype_name(lengths->dtype));
+    if (size == 0) return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "size is 0; at least 1 is needed");
+    gpunn_tensor *ones = gpunn_expand(gpunn_constant(call.model, scalar, &one), GPUNN_SHAPE(size));
+    gpunn_tensor *most = gpunn_reshape(gpunn_cast(lengths, GPUNN_F32), GPUNN_SHAPE(lengths->dim[0], 1));
+    return gpunn__made(&call, gpunn_le(gpunn_cumsum(ones, 0), most));
+}
+
 GPUNN_API gpunn_tensor *gpunn_softmax(gpunn_tensor *x, int axis)
 {
     return gpunn__axis_node(GPUNN_OP_SOFTMAX, x, axis);
@@ -17240,8 +17301,120 @@ static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, voi
     return GPUNN_OK;
 }
 
+/* ---- sessions ---- */
+static size_t gpunn__state_bytes(const gpunn_tensor *t)
+{
+    return ((size_t)gpunn__count(t, 1) * sizeof(float) + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
+}
+
+/* The next state of a model from tensor *id on, which moves behind it; NULL: there is none. */
+static gpunn_tensor *gpunn__next_state(const gpunn_model *model, int *id)
+{
+    while (*id < model->tensor_count) {
+        gpunn_tensor *t = model->tensors[(*id)++];
+        if (t->state) return t;
+    }
+    return NULL;
+}
+
+/* Fills a session: as the states are now, or with their initial values. */
+static GPUNN__STATUS gpunn__session_fill(gpunn_session *session, bool as_now)
+{
+    gpunn_device *dev = session->model->dev;
+    gpunn_status  status = GPUNN_OK;
+    float        *staging = (float *)gpunn__realloc(dev, NULL, 0, GPUNN__STAGING * sizeof(float));
+    if (staging == NULL) return GPUNN_ERR_MEMORY;
+    char *at = session->memory;
+    int   id = 0;
+    for (gpunn_tensor *t; status == GPUNN_OK && (t = gpunn__next_state(session->model, &id)) != NULL;
+         at += gpunn__state_bytes(t)) {
+        if (!as_now)
+            status = gpunn__fill_tensor(t, (float *)(void *)at, staging);
+        else if ((status = dev->backend->convert(dev->context, at, GPUNN_F32, gpunn__weights(t), GPUNN_F32,
+                                                 gpunn__count(t, 1))) != GPUNN_OK)
+            status = gpunn__backend_fail(dev, "copying states", status);
+    }
+    gpunn__free(dev, staging, GPUNN__STAGING * sizeof(float));
+    return status;
+}
+
+static gpunn_session *gpunn__session_make(gpunn_model *model, bool as_now)
+{
+    gpunn_device  *dev = model->dev;
+    gpunn_session *session = (gpunn_session *)gpunn__calloc(dev, sizeof *session);
+    if (session == NULL) return NULL;
+    int id = 0;
+    session->model = model;
+    for (const gpunn_tensor *t; (t = gpunn__next_state(model, &id)) != NULL; session->states++)
+        session->bytes += gpunn__state_bytes(t);
+    gpunn_status status = gpunn__commit(model);
+    if (status == GPUNN_OK) session->memory = (char *)gpunn__device_alloc(dev, session->bytes);
+    if (session->memory && gpunn__session_fill(session, as_now) == GPUNN_OK) return session;
+    gpunn__session_free(dev, session);
+    return NULL;
+}
+
+GPUNN_API gpunn_session *gpunn_session_create(gpunn_model *model)
+{
+    if (model == NULL) return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT, "gpunn_session_create: the model is NULL");
+    int id = 0;
+    if (gpunn__next_state(model, &id) == NULL)
+        return GPUNN__FAIL_NULL(model->dev, GPUNN_ERR_STATE, "gpunn_session_create: the model has no states; make them before");
+    gpunn_session *session = gpunn__session_make(model, false);
+    model->loaders += session != NULL;
+    return session;
+}
+
+/* Whether a session has all states of the model, and the program none of them. */
+static GPUNN__STATUS gpunn__session_check(gpunn_model *model, const gpunn_session *session)
+{
+    static const char caller[] = "gpunn_use_session";
+    int               id = 0, states = 0;
+    if (session->model != model)
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: the session is of another model", caller);
+    for (const gpunn_tensor *t; (t = gpunn__next_state(model, &id)) != NULL;) {
+        if (++states > session->states)
+            return gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                               "%s: the state '%s' is newer than the session; create sessions when the model has all its states",
+                               caller, gpunn__called(t));
+        if (model->own == NULL && t->lent[0].data)
+            return gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                               "%s: the state '%s' is bound to memory of the program; unbind it before", caller,
+                               gpunn__called(t));
+    }
+    return GPUNN_OK;
+}
+
+GPUNN_API gpunn_status gpunn_use_session(gpunn_model *model, gpunn_session *session)
+{
+    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_use_session: the model is NULL");
+    if (session == NULL && model->own == NULL) return GPUNN_OK;
+    gpunn_status status = gpunn__session_check(model, session ? session : model->own);
+    if (status != GPUNN_OK) return status;
+    if (model->own == NULL && (model->own = gpunn__session_make(model, true)) == NULL) return model->dev->error.status;
+    model->session = session ? session : model->own;
+    char *at = model->session->memory;
+    int   id = 0;
+    for (gpunn_tensor *t; status == GPUNN_OK && (t = gpunn__next_state(model, &id)) != NULL; at += gpunn__state_bytes(t))
+        status = gpunn__bind_memory(t, "gpunn_use_session", at, (size_t)gpunn__count(t, 1) * sizeof(float), false, NULL);
+    model->written++;
+    return status;
+}
+
+GPUNN_API void gpunn_session_destroy(gpunn_session *session)
+{
+    if (session == NULL) return;
+    gpunn_model *model = session->model;
+    if (model->session == session && gpunn_use_session(model, NULL) != GPUNN_OK) model->session = NULL;
+    gpunn__session_free(model->dev, session);
+    model->loaders--;
+    gpunn__model_release(model);
+}
+
 GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes)
 {
+    if (t && t->state && t->model->own)
+        return gpunn__fail(t->model->dev, GPUNN_ERR_STATE, "gpunn_bind '%s': a session holds it", gpunn__called(t));
     return gpunn__bind_memory(t, "gpunn_bind", memory, bytes, false, NULL);
 }
 
@@ -27037,6 +27210,9 @@ GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
     if (from->args.realloc_fn != dev->args.realloc_fn || from->args.user != dev->args.user)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "gpunn_model_to: the devices were opened with different realloc_fn or user; open both with the same");
+    if (model->own)
+        return gpunn__fail(dev, GPUNN_ERR_STATE,
+                           "gpunn_model_to: the model's sessions stay where they are; move it before one is used");
     for (int id = 0; id < model->tensor_count; id++)
         if (gpunn__is_lent(model->tensors[id]))
             return gpunn__fail(dev, GPUNN_ERR_STATE,
@@ -28533,6 +28709,8 @@ typedef struct gpunn__loader_field {
     size_t        from_bytes, to_bytes; /* of a sample, before and after its conversion */
     size_t        rows, loaded, moved;  /* places in a batch's memory: its samples; what load and a crop make on the way there */
     bool          moves, jitters;       /* there are crops, turns or flips; changes of colour */
+    int           axis;                 /* the one that is as long as a batch's longest sample; 0: none */
+    int64_t       most;                 /* of it, as a sample has it on its way */
     gpunn_pixels  pixels;               /* U8 to F32 ... */
     float         table[4][256];        /* ... and BOOL to F32: what each byte becomes, per channel */
 } gpunn__loader_field;
@@ -28541,8 +28719,9 @@ typedef struct gpunn__batch {
     char        *memory;
     int64_t      number; /* in the epoch; -1: none */
     bool         ready;
-    gpunn_status status; /* of load ... */
-    int64_t      sample; /* ... for this sample */
+    gpunn_status status;  /* of load ... */
+    int64_t      sample;  /* ... for this sample */
+    int64_t      longest; /* of its samples' lengths */
 } gpunn__batch;
 
 /* Batch n is made in ring[n % ring_count], by a worker as soon as batch n - ring_count has been delivered, or by gpunn_next when
@@ -28554,7 +28733,8 @@ struct gpunn_loader {
     int64_t             batches;                /* per epoch */
     int                 field_count, delivered; /* delivered: samples in the last batch */
     gpunn__loader_field fields[GPUNN_MAX_FIELDS];
-    int64_t            *order; /* of the samples in epoch ordered_epoch; NULL: as they come */
+    int64_t             least, multiple; /* of a batch's length */
+    int64_t            *order;           /* of the samples in epoch ordered_epoch; NULL: as they come */
     int64_t             epoch, ordered_epoch;
     char               *memory;        /* of the ring's batches */
     void (*memory_free)(void *ptr);    /* the backend's; NULL: gpunn__free */
@@ -28596,6 +28776,55 @@ static void gpunn__shuffle(int64_t *order, int64_t count, uint64_t seed, int64_t
     }
 }
 
+/* 0 <= result < choices, which are far fewer than 2^32. */
+static int64_t gpunn__draw_below(uint32_t word, int64_t choices)
+{
+    return (int64_t)((uint64_t)word * (uint64_t)choices >> 32);
+}
+
+/* The longest first, by Shell's method. */
+static void gpunn__sort_by_length(int64_t *order, int64_t count, const int64_t *lengths)
+{
+    for (int64_t gap = count / 2; gap > 0; gap /= 2) {
+        for (int64_t i = gap; i < count; i++) {
+            const int64_t sample = order[i];
+            int64_t       to = i;
+            for (; to >= gap && lengths[order[to - gap]] < lengths[sample]; to -= gap) order[to] = order[to - gap];
+            order[to] = sample;
+        }
+    }
+}
+
+/* Shuffles the whole batches of an order. The draw for batch i is at counter (i, 2^31, ...), which samples do not reach. */
+static void gpunn__shuffle_batches(int64_t *order, int64_t batches, int64_t size, uint64_t seed, int64_t epoch)
+{
+    for (int64_t i = batches - 1; i > 0; i--) {
+        const uint32_t counter[4] = {(uint32_t)i, 0x80000000u, (uint32_t)epoch, 0xC0000000u + (uint32_t)((uint64_t)epoch >> 32)};
+        uint32_t       word[4];
+        gpunn__philox(seed, counter, word);
+        int64_t *one = order + i * size, *other = order + gpunn__draw_below(word[0], i + 1) * size;
+        for (int64_t k = 0; k < size; k++) {
+            const int64_t sample = one[k];
+            one[k] = other[k];
+            other[k] = sample;
+        }
+    }
+}
+
+enum { GPUNN__LIKE_BATCHES = 50 }; /* whose samples are sorted together, as Hugging Face's group_by_length does */
+
+static void gpunn__order_epoch(gpunn_loader *loader)
+{
+    const gpunn_loader_args *args = &loader->args;
+    const int64_t            size = (int64_t)args->batch_size * gpunn_group_size(args->group), most = GPUNN__LIKE_BATCHES * size;
+    loader->ordered_epoch = loader->epoch;
+    gpunn__shuffle(loader->order, args->count, args->seed, loader->epoch);
+    if (args->lengths == NULL) return;
+    for (int64_t first = 0; first < args->count; first += most)
+        gpunn__sort_by_length(loader->order + first, args->count - first < most ? args->count - first : most, args->lengths);
+    gpunn__shuffle_batches(loader->order, args->count / size, size, args->seed, loader->epoch);
+}
+
 /* ---- making batches -------------------------------------------------------------------------------------------------- */
 /* One sample: dtypes checked by gpunn__loader_field_check. */
 static void gpunn__convert(const gpunn__loader_field *field, const void *from, void *to)
@@ -28633,12 +28862,6 @@ typedef struct gpunn__placement {
     double  sine, cosine;
     bool    mirror_y, mirror_x;
 } gpunn__placement;
-
-/* 0 <= result < choices, which are far fewer than 2^32. */
-static int64_t gpunn__draw_below(uint32_t word, int64_t choices)
-{
-    return (int64_t)((uint64_t)word * (uint64_t)choices >> 32);
-}
 
 static double gpunn__draw_between(uint32_t word, double low, double high)
 {
@@ -28873,15 +29096,35 @@ static bool gpunn__loads_aside(const gpunn__loader_field *field)
     return field->moves || field->from != field->to;
 }
 
+/* Bytes of a sample in a batch. */
+static size_t gpunn__row_bytes(const gpunn__loader_field *field, const gpunn__batch *batch)
+{
+    return field->axis ? field->to_bytes / (size_t)field->most * (size_t)batch->longest : field->to_bytes;
+}
+
+/* Cuts the n samples of a batch to the longest of them. */
+static void gpunn__batch_cut(const gpunn_loader *loader, gpunn__batch *batch, int64_t n)
+{
+    for (int f = 0; f < loader->field_count; f++) {
+        const gpunn__loader_field *field = &loader->fields[f];
+        const size_t               bytes = gpunn__row_bytes(field, batch);
+        char                      *rows = batch->memory + field->rows;
+        for (int64_t i = 1; i < n && bytes < field->to_bytes; i++)
+            memmove(rows + (size_t)i * bytes, rows + (size_t)i * field->to_bytes, bytes);
+    }
+}
+
 /* Fills a batch; in a worker this touches nothing else that changes. */
 static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
 {
     const gpunn_loader_args *args = &loader->args;
     const int64_t            first = gpunn__batch_first(loader, batch->number), n = gpunn__batch_size(loader, batch->number);
     batch->status = GPUNN_OK;
+    batch->longest = loader->least;
     for (int64_t i = 0; i < n; i++) {
         int64_t sample = loader->order ? loader->order[first + i] : first + i;
         void   *loaded[GPUNN_MAX_FIELDS];
+        if (args->lengths && args->lengths[sample] > batch->longest) batch->longest = args->lengths[sample];
         if (args->load) {
             for (int f = 0; f < loader->field_count; f++) {
                 const gpunn__loader_field *field = &loader->fields[f];
@@ -28900,6 +29143,9 @@ static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
         }
     }
     if (args->mixup_alpha > 0) gpunn__batch_mix(loader, batch, n);
+    if (loader->multiple == 0) return; /* no input is as long as its samples */
+    batch->longest = (batch->longest + loader->multiple - 1) / loader->multiple * loader->multiple;
+    gpunn__batch_cut(loader, batch, n);
 }
 
 static GPUNN__THREAD_MAIN gpunn__loader_main(void *arg)
@@ -28943,10 +29189,7 @@ static void gpunn__loader_move(gpunn_loader *loader, int64_t epoch, int64_t posi
 static gpunn__batch *gpunn__batch_next(gpunn_loader *loader)
 {
     gpunn__batch *batch = &loader->ring[loader->position % loader->ring_count];
-    if (!loader->running && loader->order && loader->ordered_epoch != loader->epoch) {
-        gpunn__shuffle(loader->order, loader->args.count, loader->args.seed, loader->epoch);
-        loader->ordered_epoch = loader->epoch;
-    }
+    if (!loader->running && loader->order && loader->ordered_epoch != loader->epoch) gpunn__order_epoch(loader);
     if (loader->worker_count == 0) {
         batch->number = loader->position;
         gpunn__batch_make(loader, batch);
@@ -28984,6 +29227,14 @@ static GPUNN__STATUS gpunn__write_pixels(const gpunn__loader_field *field, const
     return status;
 }
 
+static GPUNN__STATUS gpunn__write_longest(const gpunn__loader_field *field, const char *rows, int64_t n, int64_t longest)
+{
+    gpunn_shape shape = gpunn_tensor_shape(field->input);
+    shape.dim[0] = n;
+    shape.dim[field->axis] = longest;
+    return gpunn_write_shape(field->input, rows, shape);
+}
+
 GPUNN_API bool gpunn_next(gpunn_loader *loader)
 {
     if (loader == NULL) {
@@ -29001,8 +29252,9 @@ GPUNN_API bool gpunn_next(gpunn_loader *loader)
         for (int f = 0; f < loader->field_count && status == GPUNN_OK; f++) {
             const gpunn__loader_field *field = &loader->fields[f];
             const char *rows = field->direct ? field->samples + (size_t)first * field->to_bytes : batch->memory + field->rows;
-            status = field->widens ? gpunn__write_pixels(field, (const uint8_t *)rows, n)
-                                   : gpunn_write(field->input, rows, (size_t)n * field->to_bytes);
+            status = field->axis     ? gpunn__write_longest(field, rows, n, batch->longest)
+                     : field->widens ? gpunn__write_pixels(field, (const uint8_t *)rows, n)
+                                     : gpunn_write(field->input, rows, (size_t)n * field->to_bytes);
         }
         more = status == GPUNN_OK;
         loader->delivered = (int)n;
@@ -29019,6 +29271,47 @@ GPUNN_API bool gpunn_next(gpunn_loader *loader)
 }
 
 /* ---- making and asking ----------------------------------------------------------------------------------------------- */
+/* The size whose name alone a dimension is; NULL: it is none. */
+static const gpunn__size *gpunn__size_of_name(const gpunn_model *model, int64_t dim)
+{
+    const gpunn__sum   sum = gpunn__sum_of(model, dim);
+    const gpunn__size *size = sum.count == 1 && sum.term[0].atom[1] == 0 ? &model->sizes[sum.term[0].atom[0]] : NULL;
+    return size && size->name && sum.term[0].factor == size->multiple ? size : NULL;
+}
+
+/* Checks the lengths and works out which axis of an input is as long as a batch's longest sample. */
+static GPUNN__STATUS gpunn__loader_lengths_check(gpunn_loader *loader, gpunn__loader_field *field, const gpunn_tensor *input)
+{
+    const gpunn_loader_args *args = &loader->args;
+    const gpunn_model       *model = loader->model;
+    int                      axis = 1;
+    char                     text[128];
+    while (axis < input->rank && input->dim[axis] == 1) axis++;
+    const bool          is_sized = axis < input->rank && gpunn__is_sized(input->dim[axis]);
+    const gpunn__size  *size = is_sized ? gpunn__size_of_name(model, input->dim[axis]) : NULL;
+    const gpunn_tensor *other = NULL; /* an input before with another size */
+    for (int f = 0; f < loader->field_count; f++)
+        if (is_sized && loader->fields[f].axis && loader->fields[f].input->dim[loader->fields[f].axis] != input->dim[axis])
+            other = loader->fields[f].input;
+    if (!is_sized && !gpunn__any_sized(input->rank, input->dim)) return GPUNN_OK;
+    if (size == NULL || size->max == 0 || gpunn__any_sized(input->rank - axis - 1, input->dim + axis + 1) || other)
+        return gpunn__fail(
+            model->dev, GPUNN_ERR_SHAPE,
+            "gpunn_loader_create: .lengths are of one gpunn_size with .max, the first dimension above 1 of each sample, "
+            "which '%s' %s does not have%s",
+            input->name, gpunn__shape_text(input, text), other ? " as the fields before it do" : "");
+    for (int64_t i = 0; i < args->count; i++)
+        if (args->lengths[i] < 1 || args->lengths[i] > size->max)
+            return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT,
+                               "gpunn_loader_create: the length of sample %lld is %lld; lengths are 1 to %lld, the .max of '%s'",
+                               (long long)i, (long long)args->lengths[i], (long long)size->max, size->name);
+    field->axis = axis;
+    field->most = size->max;
+    loader->least = size->min;
+    loader->multiple = size->multiple;
+    return GPUNN_OK;
+}
+
 /* Checks field f of the arguments and works out its conversion. */
 static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
 {
@@ -29033,11 +29326,13 @@ static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
     const char *name = input->name ? input->name : "";
     char        text[128];
     if (input->kind != GPUNN__INPUT || input->rank < 1 || input->dim[0] != GPUNN_BATCH ||
-        gpunn__any_sized(input->rank, input->dim))
-        return gpunn__fail(
-            dev, GPUNN_ERR_ARGUMENT,
-            "%s: field %d goes to '%s' %s; give a gpunn_input whose first dimension is GPUNN_BATCH, and no other varies",
-            function, f, name, gpunn__shape_text(input, text));
+        (args->lengths == NULL && gpunn__any_sized(input->rank, input->dim)))
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "%s: field %d goes to '%s' %s; give a gpunn_input whose first dimension is GPUNN_BATCH, and where "
+                           "another varies, .lengths",
+                           function, f, name, gpunn__shape_text(input, text));
+    gpunn_status status = args->lengths ? gpunn__loader_lengths_check(loader, field, input) : GPUNN_OK;
+    if (status != GPUNN_OK) return status;
     for (int other = 0; other < f; other++)
         if (args->fields[other].input == input)
             return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: fields %d and %d both go to '%s'; give each input once", function,
@@ -29096,10 +29391,14 @@ static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
                                                   : gpunn__normalized((uint8_t)x, mean, field->pixels.std[c]);
     }
     /* a CPU's loader has threads of its own for that */
-    field->widens = pixels && dev->info.type == GPUNN_DEVICE_CUDA && !field->jitters && !(args->mixup_alpha > 0);
+    field->widens = pixels && dev->info.type == GPUNN_DEVICE_CUDA && !field->jitters && !(args->mixup_alpha > 0) && !field->axis;
     if (field->widens) field->to = field->from;
     field->moves = given->crop_padding != 0 || given->degrees != 0 || given->horizontal_flip != 0 || given->vertical_flip != 0;
-    if (field->moves && input->rank < 3)
+    if (field->axis && (field->jitters || args->mixup_alpha > 0))
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE,
+                           "%s: field %d goes to '%s' %s; with .lengths samples are neither mixed nor changed in colour",
+                           function, f, name, gpunn__shape_text(input, text));
+    if (field->moves && (input->rank < 3 || field->axis))
         return gpunn__fail(
             dev, GPUNN_ERR_SHAPE,
             "%s: field %d goes to '%s' %s, which holds no images [GPUNN_BATCH, ..., height, width] to crop, turn or flip",
@@ -29115,8 +29414,10 @@ static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
             "and probabilities from 0 to 1",
             function, f, name, given->crop_padding, (double)given->horizontal_flip, (double)given->vertical_flip);
     field->direct = !args->load && !args->shuffle && !field->moves && !field->jitters && !(args->mixup_alpha > 0) &&
-                    field->from == field->to;
-    field->count = gpunn__count(input, 1);
+                    field->from == field->to && !field->axis;
+    field->count = field->axis ? field->most : gpunn__count(input, 1);
+    for (int i = field->axis + 1; field->axis && i < input->rank && field->count > 0; i++)
+        field->count = field->count <= GPUNN__MAX_COUNT / input->dim[i] ? field->count * input->dim[i] : -1;
     size_t whole, widest = gpunn_dtype_size(field->to) > gpunn_dtype_size(field->from) ? gpunn_dtype_size(field->to)
                                                                                        : gpunn_dtype_size(field->from);
     if (field->count < 0 || !gpunn__mul((size_t)field->count, widest, &whole) || (uint64_t)args->count > SIZE_MAX / 16 ||

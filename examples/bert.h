@@ -112,6 +112,19 @@ static inline int bert_max_length(const bert_config *c)
     return c->max_position_embeddings - (roberta ? c->pad_token_id + 1 : 0);
 }
 
+/* The length of a model's texts, which varies up to `most`, in steps of 8 where that is one: few lengths are few plans, and
+ * products of whole vectors. */
+static inline int64_t bert_length(gpunn_model *model, int most)
+{
+    return gpunn_size(model, "length", .max = most, .multiple = most % 8 ? 1 : 8);
+}
+
+/* The same of a text with so many tokens. */
+static inline int bert_padded(int tokens, int most)
+{
+    return most % 8 ? tokens : (tokens + 7) / 8 * 8;
+}
+
 /* Whether the vocabulary may be the model's: of one size, or the model's rounded up to a multiple of 8. */
 static inline bool bert_fits(const bert_config *c, int pieces, const char *name, text_error *error)
 {
@@ -136,7 +149,8 @@ static inline gpunn_tensor *bert__norm(gpunn_tensor *x, const char *layer, const
 }
 
 /* layer_norm(x + attention(x)), then layer_norm(that + feed-forward(that)); x [n, length, hidden]. */
-static inline gpunn_tensor *bert__layer(const bert_config *c, const char *name, gpunn_tensor *x, gpunn_tensor *mask, int length)
+static inline gpunn_tensor *bert__layer(const bert_config *c, const char *name, gpunn_tensor *x, gpunn_tensor *mask,
+                                        int64_t length)
 {
     int           hidden = c->hidden_size, heads = c->num_attention_heads;
     gpunn_shape   apart = GPUNN_SHAPE(GPUNN_BATCH, length, heads, hidden / heads);
@@ -154,9 +168,9 @@ static inline gpunn_tensor *bert__layer(const bert_config *c, const char *name, 
 }
 
 /* tokens I64 [n, length] -> [n, length, hidden]. types: I64 [n, length], the segment of each; NULL: all are of the first. mask:
- * BOOL [n, 1, 1, length], false for padding, which stands at the end. */
+ * BOOL [n, 1, 1, length], false for padding, which stands at the end. length: a number, or a gpunn_size. */
 static inline gpunn_tensor *bert_encoder(const bert_config *c, gpunn_model *model, gpunn_tensor *tokens, gpunn_tensor *types,
-                                         gpunn_tensor *mask, int length)
+                                         gpunn_tensor *mask, int64_t length)
 {
     char             name[128];
     const char      *type = c->model_type;
@@ -167,7 +181,7 @@ static inline gpunn_tensor *bert_encoder(const bert_config *c, gpunn_model *mode
                                       .padding_idx = c->pad_token_id ? c->pad_token_id : GPUNN_ZERO);
     (void)snprintf(name, sizeof name, "%s.embeddings.position_embeddings.weight", type);
     gpunn_tensor *places = gpunn_parameter(model, name, GPUNN_SHAPE(c->max_position_embeddings, c->hidden_size), normal);
-    places = gpunn_slice(places, 0, first, first + length, 1);
+    places = gpunn_slice(gpunn_slice(places, 0, first, c->max_position_embeddings, 1), 0, 0, length, 1);
     (void)snprintf(name, sizeof name, "%s.embeddings.token_type_embeddings%s", type, types ? "" : ".weight");
     gpunn_tensor *kinds = types ? gpunn_embedding(types, name, .num_embeddings = c->type_vocab_size,
                                                   .embedding_dim = c->hidden_size)

@@ -1,6 +1,7 @@
 /* bert_qa.c - BERT answers a question by pointing at a passage of a text (Devlin et al., 2018).
  *
- * Shows: a WordPiece tokenizer, Hugging Face's weights, embedding, attention under a mask, batches of windows over a long text.
+ * Shows: a WordPiece tokenizer, Hugging Face's weights, embedding, attention under a mask, batches of windows over a long text,
+ *        each as long as its longest.
  * Build: cc -O3 -march=native -I. examples/bert_qa.c -o bert_qa -lm
  *        nvcc -O3 -arch=native -I. examples/bert_qa.c gpunn_cuda.cu -o bert_qa
  * Data:  a folder with config.json, vocab.txt and model.safetensors of a BertForQuestionAnswering, for example from
@@ -35,8 +36,8 @@ typedef struct job {
     gpunn_device *dev[2]; /* the model's last; the second one where it has moved */
     gpunn_model  *model;
     gpunn_tensor *input[3], *output; /* tokens, types, mask [n, length]; logits [n, length, 2] of an answer's start and end */
-    int           length;
-    int64_t      *tokens, *types; /* a batch */
+    int           most, length;      /* tokens of a window; of the batch at hand */
+    int64_t      *tokens, *types;    /* a batch */
     uint8_t      *mask;
     float        *logits;
 } job;
@@ -122,17 +123,17 @@ static gpunn_device *device(const job *j)
 }
 
 /* Evaluation only, where the encoder's dropout does nothing. */
-static bool build(job *j, gpunn_precision precision, int length, text_error *error)
+static bool build(job *j, gpunn_precision precision, text_error *error)
 {
     gpunn_model *m = j->model = gpunn_model_create(device(j), .precision = precision);
-    j->length = length;
+    int64_t      length = bert_length(m, j->most);
     j->input[0] = gpunn_input(m, "tokens", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, length));
     j->input[1] = gpunn_input(m, "types", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, length));
     j->input[2] = gpunn_input(m, "mask", GPUNN_BOOL, GPUNN_SHAPE(GPUNN_BATCH, 1, 1, length));
     gpunn_tensor *h = bert_encoder(&j->config, m, j->input[0], j->input[1], j->input[2], length);
     j->output = gpunn_linear(h, "qa_outputs", .out_features = 2);
     if (j->output == NULL || bert_init(m) != GPUNN_OK) return text_fail(error, "%s", gpunn_error(device(j)));
-    size_t count = (size_t)j->o.batch * (size_t)length;
+    size_t count = (size_t)j->o.batch * (size_t)j->most;
     j->tokens = malloc(count * sizeof *j->tokens);
     j->types = malloc(count * sizeof *j->types);
     j->mask = malloc(count);
@@ -143,9 +144,9 @@ static bool build(job *j, gpunn_precision precision, int length, text_error *err
 static bool run(job *j, int rows, text_error *error)
 {
     size_t       count = (size_t)rows * (size_t)j->length;
-    gpunn_status status = gpunn_write(j->input[0], j->tokens, count * sizeof *j->tokens);
-    if (status == GPUNN_OK) status = gpunn_write(j->input[1], j->types, count * sizeof *j->types);
-    if (status == GPUNN_OK) status = gpunn_write(j->input[2], j->mask, count);
+    gpunn_status status = gpunn_write_shape(j->input[0], j->tokens, GPUNN_SHAPE(rows, j->length));
+    if (status == GPUNN_OK) status = gpunn_write_shape(j->input[1], j->types, GPUNN_SHAPE(rows, j->length));
+    if (status == GPUNN_OK) status = gpunn_write_shape(j->input[2], j->mask, GPUNN_SHAPE(rows, 1, 1, j->length));
     if (status == GPUNN_OK) status = gpunn_forward(&j->output, 1);
     if (status == GPUNN_OK) status = gpunn_read(j->output, j->logits, 2 * count * sizeof *j->logits);
     return status == GPUNN_OK || text_fail(error, "%s", gpunn_error(device(j)));
@@ -215,12 +216,20 @@ static void print_answer(const job *j, answer a)
     printf("score %.6f, logits %.5f and %.5f, bytes %zu to %zu\n", a.score, (double)a.start, (double)a.end, start, end);
 }
 
+/* Windows of the batch that begins with that one. */
+static int rows_from(const job *j, size_t windows, size_t window, bool last_is_shorter)
+{
+    size_t alike = windows - window - (last_is_shorter && window + 1 < windows);
+    return alike < (size_t)j->o.batch ? (int)alike : j->o.batch;
+}
+
 static int tokens_from(const job *j, size_t first, int room)
 {
     return j->context.count - first < (size_t)room ? (int)(j->context.count - first) : room;
 }
 
-/* Windows of the context, of `room` tokens and as far apart as the stride leaves, in batches. */
+/* Windows of the context, of `room` tokens and as far apart as the stride leaves, in batches; the last one, which may be shorter,
+ * on its own. */
 static bool answer_question(job *j, int room, text_error *error)
 {
     size_t total = j->context.count, step = (size_t)(room - j->o.stride), windows = 1;
@@ -229,15 +238,17 @@ static bool answer_question(job *j, int room, text_error *error)
     double none = 1, *scratch = malloc(2 * (size_t)(room + 1) * sizeof *scratch);
     bool   good = scratch != NULL || text_fail(error, "out of memory");
     if (total > (size_t)room) windows += (total - (size_t)room + step - 1) / step;
-    for (size_t window = 0, first = 0; window < windows && good; window += (size_t)j->o.batch) {
-        int    rows = windows - window < (size_t)j->o.batch ? (int)(windows - window) : j->o.batch;
+    for (size_t window = 0, first = 0; window < windows && good;) {
+        int    rows = rows_from(j, windows, window, tokens_from(j, first + (windows - 1 - window) * step, room) < room);
         size_t begin = first;
+        j->length = bert_padded((int)j->question.count + 3 + tokens_from(j, first, room), j->most);
         for (int row = 0; row < rows; row++, first += step) fill(j, row, first, tokens_from(j, first, room));
         good = run(j, rows, error);
         first = begin;
         for (int row = 0; row < rows && good; row++, first += step)
             look(j, j->logits + 2 * (size_t)row * (size_t)j->length, from, first, tokens_from(j, first, room), scratch, &best,
                  &none);
+        window += (size_t)rows;
     }
     free(scratch);
     if (!good) return false;
@@ -247,14 +258,15 @@ static bool answer_question(job *j, int room, text_error *error)
         printf("answer: none\nscore %.6f\n", none);
     else
         print_answer(j, best);
-    printf("%zu tokens in %zu window%s of %d\n", total, windows, windows == 1 ? "" : "s", j->length);
+    printf("%zu tokens in %zu window%s of %d\n", total, windows, windows == 1 ? "" : "s", j->most);
     return true;
 }
 
 /* Sentences of full length a second, on this device and, where it is a GPU, on the CPU. */
 static bool bench(job *j, text_error *error)
 {
-    size_t count = (size_t)j->o.batch * (size_t)j->length;
+    size_t count = (size_t)j->o.batch * (size_t)j->most;
+    j->length = j->most;
     for (size_t i = 0; i < count; i++) {
         j->tokens[i] = (int64_t)(i * 7919 % (size_t)j->config.vocab_size);
         j->types[i] = i % (size_t)j->length >= (size_t)j->length / 4;
@@ -323,29 +335,27 @@ static bool work(job *j, char **owned, text_error *error)
     char        config_path[1024], weights_path[1024];
     const char *config = bert_path(j->o.model, j->o.config, "config.json", config_path);
     const char *weights = j->o.random ? NULL : bert_path(j->o.model, j->o.weights, "model.safetensors", weights_path);
-    int         most, length, room = 0;
+    int         most, room = 0;
     bool        new_head;
     bert_preset("bert", j->o.size, &j->config);
     if (config && !bert_read_config(config, "bert", &j->config, error)) return false;
     if (j->config.type_vocab_size < 2) return text_fail(error, "'%s': question answering takes a type_vocab_size of 2", config);
     if (!read_vocabulary(j, config, error)) return false;
     most = bert_max_length(&j->config);
-    length = j->o.seq_length ? j->o.seq_length : most < 384 ? most : 384;
-    if (length > most) return text_fail(error, "--seq-length is %d, but the model has %d positions", length, most);
+    j->most = j->o.seq_length ? j->o.seq_length : most < 384 ? most : 384;
+    if (j->most > most) return text_fail(error, "--seq-length is %d, but the model has %d positions", j->most, most);
     if (!j->o.bench) {
         if (!read_context(j, owned, error)) return false;
-        room = length - (int)j->question.count - 3;
-        if (j->o.stride == 0) j->o.stride = length / 2 < 128 ? length / 2 : 128;
+        room = j->most - (int)j->question.count - 3;
+        if (j->o.stride == 0) j->o.stride = j->most / 2 < 128 ? j->most / 2 : 128;
         if (room < 1 || (j->context.count > (size_t)room && room <= j->o.stride))
             return text_fail(
                 error,
                 "the question's %zu tokens leave room for %d of the text's in a window of %d, which must be more than "
                 "the stride of %d; raise --seq-length (to %d at most), lower --stride or ask a shorter question",
-                j->question.count, room > 0 ? room : 0, length, j->o.stride, most);
-        if (j->context.count < (size_t)room) length -= room - (int)j->context.count; /* no more padding than a batch needs */
+                j->question.count, room > 0 ? room : 0, j->most, j->o.stride, most);
     }
-    if ((j->dev[0] = open_device(j->o.device, error)) == NULL || !build(j, (gpunn_precision)j->o.precision, length, error))
-        return false;
+    if ((j->dev[0] = open_device(j->o.device, error)) == NULL || !build(j, (gpunn_precision)j->o.precision, error)) return false;
     if (weights && !bert_load(j->dev[0], j->model, weights, NULL, &new_head, error)) return false;
     if (weights == NULL)
         fprintf(stderr, "bert_qa: the weights are random, so the answer means nothing; --model FOLDER gives others\n");

@@ -1,7 +1,7 @@
 /* roberta_classify.c - fine-tunes RoBERTa for the classification of texts (Liu et al., 2019), 28 classes as GoEmotions has.
  *
  * Shows: byte-level BPE, Hugging Face's weights with a new head, AdamW with warm-up and linear decay, clipping, mixed precision,
- *        macro-F1, checkpoints from which a run goes on bit for bit.
+ *        macro-F1, checkpoints from which a run goes on bit for bit; texts of like length in batches that are no longer than they.
  * Build: cc -O3 -march=native -I. examples/roberta_classify.c -o roberta_classify -lm
  *        nvcc -O3 -arch=native -I. examples/roberta_classify.c gpunn_cuda.cu -o roberta_classify
  * Data:  a folder with config.json, vocab.json, merges.txt and model.safetensors, https://huggingface.co/FacebookAI/roberta-base;
@@ -31,7 +31,7 @@ typedef struct dataset {
     int32_t *ids; /* of all texts, one behind the other */
     size_t   used, room;
     size_t  *begin; /* count + 1 */
-    int64_t *labels;
+    int64_t *labels, *lengths;
     size_t   count, capacity;
     size_t   cut; /* texts that were too long */
     int      length;
@@ -102,9 +102,12 @@ static bool add_text(job *j, dataset *d, int64_t label, const char *text, size_t
         size_t   capacity = d->capacity ? 2 * d->capacity : 1024;
         size_t  *begin = realloc(d->begin, (capacity + 1) * sizeof *begin);
         int64_t *labels = realloc(d->labels, capacity * sizeof *labels);
+        int64_t *lengths = realloc(d->lengths, capacity * sizeof *lengths);
         if (begin) d->begin = begin;
         if (labels) d->labels = labels;
-        if (begin == NULL || labels == NULL) return text_fail(error, "out of memory: there are too many texts");
+        if (lengths) d->lengths = lengths;
+        if (begin == NULL || labels == NULL || lengths == NULL)
+            return text_fail(error, "out of memory: there are too many texts");
         d->capacity = capacity;
     }
     size_t most = (size_t)j->o.seq_length;
@@ -123,6 +126,7 @@ static bool add_text(job *j, dataset *d, int64_t label, const char *text, size_t
     d->ids[d->used++] = tokenizer_id(j->vocabulary, "<s>");
     for (size_t i = 0; i < j->pieces.count && i < most - 2; i++) d->ids[d->used++] = j->pieces.items[i].id;
     d->ids[d->used++] = tokenizer_id(j->vocabulary, "</s>");
+    d->lengths[d->count] = (int64_t)(d->used - d->begin[d->count]);
     d->begin[++d->count] = d->used;
     return true;
 }
@@ -132,6 +136,7 @@ static void free_data(dataset *d)
     free(d->ids);
     free(d->begin);
     free(d->labels);
+    free(d->lengths);
 }
 
 /* The class that a label names; -1: none. */
@@ -292,7 +297,8 @@ static bool build(job *j, gpunn_precision precision, text_error *error)
 {
     const bert_config *c = &j->config;
     gpunn_model       *m = j->model = gpunn_model_create(j->dev, .precision = precision);
-    int                length = j->o.seq_length, hidden = c->hidden_size;
+    int                hidden = c->hidden_size;
+    int64_t            length = bert_length(m, j->o.seq_length);
     j->tokens = gpunn_input(m, "tokens", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, length));
     j->mask = gpunn_input(m, "mask", GPUNN_BOOL, GPUNN_SHAPE(GPUNN_BATCH, 1, 1, length));
     j->label = gpunn_input(m, "label", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
@@ -310,7 +316,7 @@ static bool build(job *j, gpunn_precision precision, text_error *error)
     return gpunn_last_status(j->dev) == GPUNN_OK || text_fail(error, "%s", gpunn_error(j->dev));
 }
 
-/* Sample number i as the network's inputs. */
+/* Sample number i as the network's inputs, as long as the longest. */
 static gpunn_status load(void *user, int64_t i, void *const *sample)
 {
     const dataset *d = user;
@@ -331,7 +337,7 @@ static gpunn_loader *make_loader(job *j, dataset *d, bool shuffle)
     d->padding = j->config.pad_token_id;
     return gpunn_loader_create(j->model, .fields = {{.input = j->tokens}, {.input = j->mask}, {.input = j->label}},
                                .count = (int64_t)d->count, .batch_size = j->o.batch, .shuffle = shuffle, .load = load, .user = d,
-                               .workers = 1);
+                               .workers = 1, .lengths = d->lengths);
 }
 
 /* Accuracy, and F1 as the mean over the classes that occur, as labels or as answers. */
@@ -422,8 +428,9 @@ static bool classify(job *j, text_error *error)
     if (good && (good = add_text(j, &d, 0, j->o.text, strlen(j->o.text), error))) {
         gpunn_tensor *probabilities = gpunn_softmax(j->logits, 1);
         (void)load(&d, 0, (void *const[]){tokens, mask, &label});
-        gpunn_status status = gpunn_write(j->tokens, tokens, length * sizeof *tokens);
-        if (status == GPUNN_OK) status = gpunn_write(j->mask, mask, length);
+        int64_t      own = bert_padded((int)d.lengths[0], j->o.seq_length);
+        gpunn_status status = gpunn_write_shape(j->tokens, tokens, GPUNN_SHAPE(1, own));
+        if (status == GPUNN_OK) status = gpunn_write_shape(j->mask, mask, GPUNN_SHAPE(1, 1, 1, own));
         if (status == GPUNN_OK) status = gpunn_forward(&probabilities, 1);
         if (status == GPUNN_OK) status = gpunn_read(probabilities, p, classes * sizeof *p);
         good = status == GPUNN_OK || text_fail(error, "%s", gpunn_error(j->dev));

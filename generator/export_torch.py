@@ -7,28 +7,35 @@ writes NAME.json and NAME.safetensors; factory is a module or a function that re
 
     export(net, (images, labels), "net.json", "net.safetensors", loss=torch.nn.CrossEntropyLoss())
 
+Other axes than the batch vary, under names, with --dynamic INPUT:AXIS=NAME, or dynamic_shapes={"images": {2: "H", 3: "W"}}.
 The module is captured by torch.export (PyTorch 2.7 and later) or torch.jit.trace (older ones) as it runs in the mode it is in.
 Each parameter keeps its name in state_dict. Whatever gpunn cannot express is collected: one Unsupported exception lists all of
 it, each with its place in the module's source.
 """
 import argparse
 import collections
+import contextlib
 import copy
+import fractions
+import functools
 import importlib
 import inspect
 import json
 import math
 import operator
 import os
+import re
 import sys
 import warnings
 from dataclasses import dataclass
 
-from . import table
+from . import sizes, spec, table
 from .exchange import spec_writer
 from .exchange.spec_writer import (ATAN2, ERFC, FORMULAS, LGAMMA, Constant, Entry, Parameter, Refused, Value, Writer, broadcast,
-                                   is_number, json_text, needed_entries, normal_axes, normal_axis, product, shape_text, text,
-                                   waves, write_file)
+                                   is_number, json_text, named_sizes, needed_entries, normal_axes, normal_axis, product, shape_text,
+                                   size_name, text, waves, write_file)
+from .json_text import SpecError
+from .sizes import SizeError, any_varies, varies
 
 
 class Changed(Refused):
@@ -44,7 +51,7 @@ class Unsupported(Exception):
         super().__init__(f"{count} of {module} cannot be exported:" + "".join(f"\n  {p}" for p in problems))
 
 
-# ---- what the captured graph consists of: a dimension -k stands for k times the batch ----------------------------------
+# ---- what the captured graph consists of: a dimension -k stands for k times the batch; what else varies is a sizes.Size --------
 # A call of one of PyTorch's operators: op without its overload, as "conv2d"; function evaluates it on real tensors; arguments by
 # the names of its schema, with References for tensors, or the Refused that reading them raised; the names of its results, and
 # their (shape, dtype) where they are tensors; the place in the source; the path of the module.
@@ -58,7 +65,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Size:
-    """A number that depends on the batch."""
+    """A number that depends on the batch or another size."""
     dim: int
 
 
@@ -67,6 +74,7 @@ class Captured:
         self.calls, self.inputs, self.outputs = [], [], []  # calls; references
         self.parameters = {}  # reference: (name, tensor, whether it is a buffer)
         self.constants = {}  # reference: tensor
+        self.bounds = {}  # of named sizes: (least, most) that PyTorch allows, math.inf: any
 
 
 def dtype_name(torch, dtype):
@@ -80,20 +88,86 @@ def dtype_name(torch, dtype):
 BATCHES = (2, 3)  # the sizes at which dimensions are compared
 
 
-def dim_of(sizes):
+def dim_of(values):
     """The dimension that has these sizes at the BATCHES."""
-    if sizes[0] == sizes[1]:
-        return int(sizes[0])
-    factor = sizes[0] // BATCHES[0]
-    if factor < 1 or tuple(factor * b for b in BATCHES) != tuple(sizes):
-        raise Refused(f"a size is {sizes[0]} for {BATCHES[0]} samples and {sizes[1]} for {BATCHES[1]}: no multiple of the batch")
+    if values[0] == values[1]:
+        return int(values[0])
+    factor = values[0] // BATCHES[0]
+    if factor < 1 or tuple(factor * b for b in BATCHES) != tuple(values):
+        raise Refused(f"a size is {values[0]} for {BATCHES[0]} samples and {values[1]} for {BATCHES[1]}: no multiple of the batch")
     return -int(factor)
 
 
-def size_of(sizes):
+def size_of(values):
     """A number that has these values at the BATCHES."""
-    dim = dim_of(sizes)
-    return dim if sizes[0] == sizes[1] else Size(dim)
+    dim = dim_of(values)
+    return dim if values[0] == values[1] else Size(dim)
+
+
+class Symbols:
+    """What PyTorch's symbols of sizes are, told by the axes of inputs that vary."""
+
+    def __init__(self):
+        self.sums, self.names = {}, {}  # of generator/sizes.py, by symbol; names likewise
+
+    def define(self, size, dim, place):
+        """Makes an axis of an input, in PyTorch a symbol, that dimension."""
+        symbol, name, own = None if isinstance(size, int) else size.node.expr, size_name(dim), sizes.sum_of(dim)
+        if symbol is None or not symbol.is_Symbol:
+            raise Refused("it only works with this batch size; use dynamic_batch=False" if dim == -1 else
+                          f"{place} only works with {size}: it cannot be {name}")
+        if self.sums.setdefault(symbol, own) != own:
+            raise Refused(f"{self.names[symbol]} and {name} only work where they are equal: give them one name")
+        self.names[symbol] = name
+        return symbol
+
+    def number(self, x):
+        """A whole number that may depend on sizes."""
+        if isinstance(x, int):
+            return x
+        try:
+            dim = sizes.dim_of(self.sum(x.node.expr))
+        except SizeError:
+            raise Refused(f"a size is {x}, which is too long a formula") from None
+        if varies(dim) and set(self.names.values()) == {size_name(-1)}:
+            raise Refused(f"a size is {dim}: no multiple of the batch")
+        return Size(dim) if dim < 0 else dim
+
+    def sum(self, x):
+        """An expression of sympy's as a sum."""
+        kind, parts = type(x).__name__, x.args
+        if x.is_Symbol and x not in self.sums:  # of no input's size
+            raise Refused("a size depends on values")
+        if x.is_Symbol or x.is_Integer:
+            return self.sums[x] if x.is_Symbol else sizes.number_or_size(int(x))
+        if x.is_Add or x.is_Mul:
+            return functools.reduce(sizes.plus if x.is_Add else sizes.times, map(self.sum, parts))
+        if len(parts) == 2 and parts[1].is_Integer and parts[1] > 0 and kind in ("Pow", "FloorDiv", "CleanDiv", "Mod", "PythonMod"):
+            first, k = self.sum(parts[0]), int(parts[1])
+            if x.is_Pow:
+                return functools.reduce(sizes.times, [first] * k)
+            rounded = sizes.quotient(first, k)
+            return rounded if kind.endswith("Div") else sizes.plus(first, sizes.times(rounded, {(): k}), -1)
+        if kind in ("FloorDiv", "CleanDiv"):
+            return sizes.divided(*map(self.sum, parts)) or self.refuse(x)
+        if kind in ("TruncToInt", "FloorToInt"):
+            return self.scaled(x, parts[0])
+        return self.refuse(x)
+
+    def scaled(self, x, inner):
+        """A size times a float, rounded down."""
+        factors = [part for part in inner.args if part.is_Float]
+        sizes_there = [part.args[0] for part in inner.args if type(part).__name__ == "ToFloat"]
+        if not inner.is_Mul or len(inner.args) != 2 or not factors or not sizes_there:
+            return self.refuse(x)
+        ratio = fractions.Fraction(float(factors[0])).limit_denominator(64)
+        if float(ratio) != float(factors[0]):
+            return self.refuse(x)
+        return sizes.quotient(sizes.times(self.sum(sizes_there[0]), {(): ratio.numerator}), ratio.denominator)
+
+    @staticmethod
+    def refuse(x):
+        raise Refused(f"a size is {x}; only sums, products and quotients by numbers are possible, as no multiple of the batch is")
 
 
 def flat(result, name=""):
@@ -159,10 +233,36 @@ def source_place(torch, frames):
 REGIONS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")  # torch.no_grad and torch.autocast
 
 
-def capture_export(torch, root, inputs, batched, functional=False):
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+
+
+@contextlib.contextmanager
+def layers_of_any_length(torch):
+    """Within, recurrent layers only tell their shapes, where PyTorch would walk along the example's length and so fix it."""
+    def shapes(x, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first):
+        states = [h.clone() for h in (hx if isinstance(hx, (list, tuple)) else [hx])]
+        return (x.new_empty(x.shape[:2] + (states[0].shape[-1] * (2 if bidirectional else 1),)), *states)
+
+    layers = [getattr(torch.ops.aten, name).input for name in RECURRENT]
+    saved = [dict(layer.py_kernels) for layer in layers]
+
+    def use(kernels):
+        for layer, own in zip(layers, kernels):
+            layer.py_kernels.update(own)
+            layer._dispatch_cache.clear()
+
+    use([dict.fromkeys(own, shapes) for own in saved])
+    try:
+        yield
+    finally:
+        use(saved)
+
+
+def capture_export(torch, root, inputs, varying, functional=False):
     """By torch.export, whose sizes are symbolic. functional: nothing is changed in place; None if a parameter or buffer is."""
-    batch = torch.export.Dim.AUTO
-    program = torch.export.export(root, inputs, dynamic_shapes={"inputs": tuple({0: batch} if b else None for b in batched)})
+    auto, is_named = torch.export.Dim.AUTO, any(any_varies(axes.values()) for axes in varying)
+    with layers_of_any_length(torch) if is_named else contextlib.nullcontext():
+        program = torch.export.export(root, inputs, dynamic_shapes={"inputs": tuple(dict.fromkeys(axes, auto) for axes in varying)})
     if functional:
         program = program.run_decompositions({})
         if any(spec.kind != torch.export.graph_signature.OutputKind.USER_OUTPUT for spec in program.graph_signature.output_specs):
@@ -179,13 +279,17 @@ def capture_export(torch, root, inputs, batched, functional=False):
         else:
             captured.constants[spec.arg.name] = state[spec.target]
 
-    def number(x):
-        if isinstance(x, int):
-            return x
-        symbols = sorted(x.node.expr.free_symbols, key=str)
-        if any(str(symbol).startswith("u") for symbol in symbols):  # of no input's size
-            raise Refused("a size depends on values")
-        return size_of([int(x.node.expr.subs({s: b for s in symbols})) for b in BATCHES])
+    symbols = Symbols()
+    number = symbols.number
+
+    def define(node, axes):
+        """Makes known what the axes of an input are."""
+        for axis, dim in axes.items():
+            place = f"axis {axis} of input {captured.inputs.index(node.name)}"
+            limits = program.range_constraints.get(symbols.define(node.meta["val"].shape[axis], dim, place))
+            if limits is not None:  # 2 is PyTorch's own least, of everything
+                captured.bounds[str(dim)] = (int(limits.lower) if limits.lower > 2 else 1,
+                                             math.inf if limits.upper > sizes.MOST else int(limits.upper))
 
     def shape(x):
         return tuple(n.dim if isinstance(n, Size) else n for n in map(number, x.shape)), x.dtype
@@ -246,9 +350,8 @@ def capture_export(torch, root, inputs, batched, functional=False):
         return []
 
     for node in program.graph.nodes:
-        if node.op == "placeholder" and node.name in captured.inputs and batched[captured.inputs.index(node.name)]:
-            if not isinstance(number(node.meta["val"].shape[0]), Size):
-                raise Refused("it only works with this batch size; use dynamic_batch=False")
+        if node.op == "placeholder" and node.name in captured.inputs:
+            define(node, varying[captured.inputs.index(node.name)])
     captured.outputs = walk(program.graph, {})
     return captured
 
@@ -260,11 +363,13 @@ NUMBER_OPS = {"aten::add": operator.add, "aten::sub": operator.sub, "aten::mul":
 SAME_NUMBER = ("prim::NumToTensor", "aten::Int", "aten::IntImplicit", "aten::ScalarImplicit")
 
 
-def capture_trace(torch, root, inputs, batched):
+def capture_trace(torch, root, inputs, varying):
     """By torch.jit.trace at two batch sizes, whose graphs differ in the sizes that depend on the batch."""
+    if any(any_varies(axes.values()) for axes in varying):
+        raise Refused("sizes that vary beside the batch need PyTorch 2.7")
     graphs = []
     for batch in BATCHES:
-        example = tuple(torch.cat([x] * batch)[:batch] if b else x for x, b in zip(inputs, batched))
+        example = tuple(torch.cat([x] * batch)[:batch] if axes else x for x, axes in zip(inputs, varying))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             graphs.append(torch.jit.trace(copy.deepcopy(root), example, check_trace=False).inlined_graph)
@@ -355,7 +460,7 @@ class TorchWriter(Writer):
     def __init__(self, torch, training, taken, modules):
         super().__init__(set(taken) | modules)
         self.torch, self.training, self.modules = torch, training, modules
-        self.batch = None  # an input whose first dimension is the batch
+        self.points = []  # two sets of sizes, numbers by names
         self.wanted = set()  # which results of the call at hand are read
         self.ranges = set()  # entries that count the samples: 0, 1, ...
         self.small = set()  # entries of integers that stay below 2^24
@@ -379,14 +484,23 @@ class TorchWriter(Writer):
 
     def tensor(self, x):
         if isinstance(x, Size):
-            raise Refused("the batch size is used as a number")
+            if not varies(x.dim):
+                raise Refused("the batch size is used as a number")
+            x = self.number_of(x.dim)
         return super().tensor(x)
+
+    def counting(self, count):
+        result = super().counting(count)
+        self.ranges.update([result.entry] if count < 0 else [])
+        return result
 
     def slice(self, x, axis, start, end, step=1):
         end = None if end == Size(x.full[axis]) else end
-        if isinstance(start, Size) or isinstance(end, Size):
-            raise Refused("it cuts the batch" if x.full[axis] < 0 else "its place depends on the batch size")
-        if x.full[axis] > 0 and not range(*slice(start, end, step).indices(x.full[axis])):
+        for place in (start, end):
+            if isinstance(place, Size) and not varies(place.dim):
+                raise Refused("it cuts the batch" if x.full[axis] < 0 else "its place depends on the batch size")
+        start, end = [place.dim if isinstance(place, Size) else place for place in (start, end)]
+        if x.full[axis] > 0 and not any_varies((start, end)) and not range(*slice(start, end, step).indices(x.full[axis])):
             full = x.full[:axis] + (0,) + x.full[axis + 1:]
             return Constant(self.torch.zeros([1 if size < 0 else size for size in full]), full)
         return super().slice(x, axis, start, end, step)
@@ -574,7 +688,7 @@ def batch_mean(w, x, batches):
 
 @operation("div", "divide", "true_divide", "floor_divide")
 def div(w, call, x, other, rounding_mode=None):
-    if isinstance(other, Size):
+    if isinstance(other, Size) and not varies(other.dim):
         y = batch_mean(w, x, -other.dim) if isinstance(x, Value) else None
         if y is None:
             raise Refused("only a sum over the batch can be divided by its size")
@@ -744,10 +858,8 @@ def broadcast_tensors(w, call, tensors):
 @operation("arange")
 def arange(w, call, end, start=0, step=1, **_):
     if not isinstance(end, Size) or start or step not in (None, 1):
-        raise Refused("it depends on the batch size and is not 0, 1, ... up to it")
-    ones = w.add("expand", [w.tensor(Constant(w.torch.ones(1)))], (end.dim,), shape=(end.dim,))
-    result = w.map("add_scalar", w.add("cumsum", [ones], ones.shape, dim=0), value=-1.0)
-    w.ranges.add(result.entry)
+        raise Refused("it depends on sizes that vary and is not 0, 1, ... up to one")
+    result = w.counting(end.dim)
     return result if call.shapes[0][1].is_floating_point else w.integers(result, INDICES)
 
 
@@ -816,7 +928,7 @@ def narrow(w, call, x, dim, start, length):
 
 
 def pick(w, x, dim, index):
-    if x.full[dim] < 0:
+    if x.full[dim] < 0 and not varies(x.full[dim]):
         raise Refused("it takes one sample of the batch")
     index = normal_axis(index, x.full[dim])
     return w.reshape(w.slice(x, dim, index, index + 1), x.full[:dim] + x.full[dim + 1:])
@@ -830,7 +942,7 @@ def select(w, call, x, dim, index):
 @operation("unbind")
 def unbind(w, call, x, dim=0):
     dim = normal_axis(dim, len(x.full))
-    return tuple(pick(w, x, dim, i) for i in range(x.full[dim]))
+    return tuple(pick(w, x, dim, i) for i in range(w.known_size(x, dim)))
 
 
 def split_at(w, x, dim, sizes):
@@ -840,24 +952,21 @@ def split_at(w, x, dim, sizes):
 
 @operation("split", "split_with_sizes", "unsafe_split")
 def split(w, call, x, split_size=None, dim=0, split_sizes=None):
-    dim, sizes = normal_axis(dim, len(x.full)), split_size if split_sizes is None else split_sizes
-    if isinstance(sizes, int):
-        sizes = [min(sizes, x.full[dim] - i) for i in range(0, x.full[dim], sizes)]
-    if x.full[dim] < 0:
-        raise Refused("it cuts the batch")
-    return split_at(w, x, dim, sizes)
+    dim, counts = normal_axis(dim, len(x.full)), split_size if split_sizes is None else split_sizes
+    size = w.known_size(x, dim)
+    return split_at(w, x, dim, [min(counts, size - i) for i in range(0, size, counts)] if isinstance(counts, int) else counts)
 
 
 @operation("chunk", "unsafe_chunk")
 def chunk(w, call, x, chunks, dim=0):
-    size = x.full[normal_axis(dim, len(x.full))]
+    size = w.known_size(x, normal_axis(dim, len(x.full)))
     return split(w, call, x, max(1, -(-size // chunks)), dim)
 
 
 @operation("tensor_split")
 def tensor_split(w, call, x, sections=None, indices=None, dim=0):
     dim = normal_axis(dim, len(x.full))
-    size = x.full[dim]
+    size = w.known_size(x, dim)
     if sections is not None:
         indices = [i * (size // sections) + min(i, size % sections) for i in range(1, sections)]
     return tuple(w.slice(x, dim, start, end) for start, end in zip([0] + indices, indices + [size]))
@@ -870,9 +979,7 @@ def roll(w, call, x, shifts, dims=()):
         raise Refused("dims are needed")
     for shift, dim in zip(shifts, dims):
         dim = normal_axis(dim, len(x.full))
-        if x.full[dim] < 0:
-            raise Refused("it moves samples of the batch")
-        cut = -shift % x.full[dim]
+        cut = -shift % w.known_size(x, dim)
         if cut:
             parts = [w.slice(x, dim, cut, None), w.slice(x, dim, 0, cut)]
             x = w.add("concat", parts, x.full, dim=dim)
@@ -889,11 +996,15 @@ def flip(w, call, x, dims):
 @operation("tril", "triu")
 def triangle(w, call, x, diagonal=0):
     """Of matrices that a run computes."""
-    rows, columns = x.full[-2:]
+    return w.map("where", inside_triangle(w, *x.full[-2:], call.op == "tril", diagonal), x, 0.0)
+
+
+def inside_triangle(w, rows, columns, lower=True, diagonal=0):
+    """1 below the diagonal and on it, or above it, else 0."""
     if rows < 0 or columns < 0:
-        raise Refused("its triangle depends on the batch size")
-    keep = getattr(w.torch.ones(rows, columns), call.op)(diagonal)
-    return w.map("where", Constant(keep), x, 0.0)
+        return w.triangle_of_sizes(rows, columns, lower, diagonal)
+    ones = w.torch.ones(rows, columns)
+    return Constant(ones.tril(diagonal) if lower else ones.triu(diagonal))
 
 
 @operation("diagonal")
@@ -903,7 +1014,7 @@ def diagonal(w, call, x, offset=0, dim1=0, dim2=1):
     dim1, dim2 = normal_axis(dim1, rank), normal_axis(dim2, rank)
     lead, (rows, columns) = [i for i in range(rank) if i not in (dim1, dim2)], (x.full[dim1], x.full[dim2])
     if rows < 0 or columns < 0:
-        raise Refused("its axes depend on the batch size")
+        raise Refused(f"its axes depend on {size_name(min(rows, columns))}")
     count, first = call.shapes[0][0][-1], offset if offset >= 0 else -offset * columns
     y = w.permute(x, lead + [dim1, dim2])
     y = w.reshape(y, y.shape[:-2] + (rows * columns,))
@@ -912,7 +1023,7 @@ def diagonal(w, call, x, offset=0, dim1=0, dim2=1):
 
 @operation("diag_embed")
 def diag_embed(w, call, x, offset=0, dim1=-2, dim2=-1):
-    rank, size = len(x.full), x.full[-1]
+    rank, size = len(x.full), w.known_size(x, len(x.full) - 1)
     if offset or (normal_axis(dim1, rank + 1), normal_axis(dim2, rank + 1)) != (rank - 1, rank):
         raise Refused("only the main diagonal of the last two axes is possible")
     return w.map("mul", w.reshape(x, x.full + (1,)), Constant(w.torch.eye(size)))
@@ -924,7 +1035,7 @@ def slice_scatter(w, call, x, src, dim=0, start=None, end=None, step=1, index=No
     if x.full[dim] < 0:
         if index is None and w.slice(x, dim, start, end, step) is x:
             return src
-        raise Refused("it changes samples of the batch")
+        raise Refused(f"it changes parts of {size_name(x.full[dim])}")
     if index is not None:
         start = normal_axis(index, x.full[dim])
         src, end = w.reshape(src, x.full[:dim] + (1,) + x.full[dim + 1:]), start + 1
@@ -1043,7 +1154,7 @@ def interpolate(w, call, x, output_size=None, align_corners=False, scale_factors
 def resample(w, call, x, **arguments):
     """Each axis by a matrix, which is what PyTorch makes of that axis of the unit matrix."""
     for axis, scale in ((2, "scales_h"), (3, "scales_w")):
-        old, new = x.full[axis], call.shapes[0][0][axis]
+        old, new = w.known_size(x, axis), call.shapes[0][0][axis]
         given = dict(arguments, output_size=[new, old], scales_h=arguments.get(scale), scales_w=None)
         if arguments.get("scale_factors"):
             given.update(output_size=None, scale_factors=[arguments["scale_factors"][axis - 2], 1.0])
@@ -1156,6 +1267,8 @@ def real_of_fourier(w, call, x, n=None, dim=-1, norm=None):
     """Each of the halved spectrum counts twice but for the first, and the last of an even size."""
     dim = normal_axis(dim, len(x.full))
     count = call.shapes[0][0][dim]
+    if count < 0:
+        raise Refused(f"the axis is {size_name(count)}")
     x = of_length(w, x, dim, count // 2 + 1)
     times = w.torch.full((count // 2 + 1,), 2.0, dtype=w.torch.float64)
     times[::count // 2 if count % 2 == 0 else count] = 1
@@ -1199,7 +1312,7 @@ def sort(w, call, x, dim=-1, descending=False, **_):
     """By their places, of equals the first one first."""
     if not x.full:
         raise Refused("a single number is not sorted")
-    y, places = topk(w, call, x, x.full[normal_axis(dim, len(x.full))], dim, descending)
+    y, places = topk(w, call, x, w.known_size(x, normal_axis(dim, len(x.full))), dim, descending)
     return places if call.op == "argsort" else (y, places)
 
 
@@ -1280,7 +1393,8 @@ def var(w, call, x, dim=None, unbiased=True, correction=None, keepdim=False):
     axes = normal_axes(dim, len(x.full))
     count, lost = product([x.full[i] for i in axes]), (1 if unbiased else 0) if correction is None else number(correction)
     if count < 0 and lost:
-        raise Refused("the correction would depend on the batch size; use correction=0")
+        raise Refused(f"the correction would depend on {size_name(count)}; use correction=0" if varies(count) else
+                      "the correction would depend on the batch size; use correction=0")
     for _ in range(2):  # again, since the mean of large values is rounded
         x = w.map("sub", x, w.reduce("mean", x, axes, True))
     squares = w.map("square", x)
@@ -1414,7 +1528,7 @@ def projected(w, call, x, hx, params, directions, num_layers, dropout, batch_fir
     for i in range(directions * num_layers):
         x = y if i % directions == 0 else x
         weights, h, c = params[i * own:(i + 1) * own], pick(w, hx[0], 0, i), pick(w, hx[1], 0, i)
-        steps = [None] * x.full[0]
+        steps = [None] * w.known_size(x, 0)
         for t in reversed(range(len(steps))) if i % directions else range(len(steps)):
             h, c = lstm_cell(w, call, pick(w, x, 0, t), (h, c), *weights[:-1])
             h = steps[t] = product_of(w, h, weights[-1], True)
@@ -1520,8 +1634,9 @@ def index_(w, call, x, indices):
         one = w.torch.zeros((1,) * len(indices[0].full), dtype=w.torch.int64)
         return Constant(x.tensor.expand((1,) + x.full[1:])[tuple([one] + others)], call.shapes[0][0])
     axes = [i for i, index in enumerate(indices) if index is not None and not (by_sample and i == 0)]
-    if any(x.full[i] < 0 for i in axes):
-        raise Refused("it picks samples of the batch")
+    for i in axes:
+        if x.full[i] < 0:
+            raise Refused(f"it picks elements of {size_name(x.full[i])}" if varies(x.full[i]) else "it picks samples of the batch")
     taken, sizes, rest = [indices[i] for i in axes], [x.full[i] for i in axes], [i for i, y in enumerate(indices) if y is None]
     shape = broadcast([y.full for y in indices if y is not None])  # of the picks: in place of adjacent axes, else in front
     first = 1 if by_sample else axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0
@@ -1560,7 +1675,9 @@ def index_select(w, call, x, dim, index):
 def places(w, index, size):
     """An index as gather and scatter_add read it, none below 0."""
     if isinstance(index, Constant):
-        return Constant(index.tensor.long() % size, index.full)
+        if size < 0 and index.tensor.min() < 0:
+            raise Refused(f"it counts from the end of {size_name(size)}")
+        return Constant(index.tensor.long() % size if size > 0 else index.tensor, index.full)
     return index
 
 
@@ -1720,8 +1837,7 @@ def plain_attention(w, call, query, key, value, attn_mask, dropout_p, is_causal,
         raise Refused("grouped heads are possible with [n, heads, rows, size] and without a mask that learns only")
     scores = w.scale(product_of(w, query, key, True), 1 / math.sqrt(query.full[-1]) if scale is None else number(scale))
     if is_causal:
-        allowed = Constant(w.torch.ones(scores.shape[-2:]).tril())
-        scores = w.map("where", allowed, scores, -math.inf)
+        scores = w.map("where", inside_triangle(w, *scores.shape[-2:]), scores, -math.inf)
     if attn_mask is not None:
         is_choice = attn_mask.tensor.dtype == w.torch.bool if isinstance(attn_mask, Constant) else w.tensor(attn_mask).is_bool
         scores = w.map("where", attn_mask, scores, -math.inf) if is_choice else w.map("add", scores, attn_mask)
@@ -2121,7 +2237,7 @@ class Lowering:
         w.wanted = self.wanted(call)
         try:
             result = OPERATIONS[op](w, call._replace(op=op), **arguments)
-        except (TypeError, IndexError, KeyError, AttributeError) as error:
+        except (TypeError, IndexError, KeyError, AttributeError, RuntimeError, ValueError, OverflowError, SizeError) as error:
             raise Refused(f"it is not possible with these arguments ({error})") from error
         values = [self.counted(x, call, op, arguments) for x in (result if isinstance(result, tuple) else (result,))]
         for value, (shape, dtype) in zip(values, call.shapes):
@@ -2178,17 +2294,17 @@ class Lowering:
 
     def expanded_constant(self, call):
         """The same where something is expanded, to the batch say: a result that is alike for all samples of any batch."""
-        def at(x, batch):
+        def at(x, point):
             if isinstance(x, Constant):
-                return x.tensor.expand([-d * batch if d < 0 else d for d in x.full])
-            return [at(y, batch) for y in x] if isinstance(x, list) else -x.dim * batch if isinstance(x, Size) else x
+                return x.tensor.expand([sizes.value_at(d, point) for d in x.full])
+            return [at(y, point) for y in x] if isinstance(x, list) else sizes.value_at(x.dim, point) if isinstance(x, Size) else x
 
         if call.op in EXPANSIONS or len(call.shapes) != 1 or len(call.results) > 1:
             return None
         full, results = call.shapes[0][0], []
-        for batch in BATCHES:
+        for point in self.writer.points:
             with self.torch.no_grad():
-                results.append(call.function({name: at(self.resolve(x), batch) for name, x in call.arguments.items()}))
+                results.append(call.function({name: at(self.resolve(x), point) for name, x in call.arguments.items()}))
         if not isinstance(results[0], self.torch.Tensor):
             return None
         one = Constant(results[0][tuple(slice(0, 1) if d < 0 else slice(None) for d in full)], full)
@@ -2267,20 +2383,62 @@ def input_names_of(module, count, loss):
     return names + (["target"] if loss else [])
 
 
-def lowered(torch, root, captured, inputs, batched, input_names, result_names):
+def varying_axes(inputs, names, dynamic_batch, dynamic_shapes, bounds):
+    """By input, {axis: dimension} of those that vary."""
+    batched = [dynamic_batch] * len(inputs) if isinstance(dynamic_batch, bool) else list(dynamic_batch)
+    if dynamic_batch is True:
+        batched = [x.dim() > 0 and x.shape[:1] == inputs[0].shape[:1] for x in inputs]
+    result = [{0: -1} if b else {} for b in batched]
+    for name, axes in (dynamic_shapes or {}).items():
+        if name not in names:
+            raise ValueError(f"dynamic_shapes: there is no input {name!r}, but {', '.join(names)}")
+        x = inputs[names.index(name)]
+        for axis, size in axes.items():
+            if not -x.dim() <= axis < x.dim():
+                raise ValueError(f"dynamic_shapes: input {name} {list(x.shape)} has no axis {axis}")
+            axis = normal_axis(axis, x.dim())
+            result[names.index(name)][axis] = sizes.named_dim(size, bounds.get(size, {}).get("multiple", 1))
+            if x.shape[axis] < 2 and size != "batch":
+                raise ValueError(f"dynamic_shapes: the example's {size}, axis {axis} of {name}, is {x.shape[axis]}; PyTorch takes "
+                                 "that for fixed: give an example of 2 or more")
+    return result
+
+
+def sample_points(inputs, varying):
+    """Two sets of sizes, at which what depends on none of them is alike."""
+    points = [{"batch": batch} for batch in BATCHES]
+    for x, axes in zip(inputs, varying):
+        for axis, dim in axes.items():
+            if varies(dim):
+                (_, multiple), = dim.terms
+                points[0][str(dim)], points[1][str(dim)] = x.shape[axis], x.shape[axis] + multiple
+    return points
+
+
+def all_bounds(varying, found, given):
+    """The "sizes" of the spec: what PyTorch found, narrowed by what is given."""
+    result = {}
+    for name in dict.fromkeys(str(dim) for axes in varying for dim in axes.values() if varies(dim)):
+        own, (least, most) = dict(given.get(name, {})), found.get(name, (1, math.inf))
+        least, most = max(least, own.get("min", 1)), min(most, own.get("max", math.inf))
+        own.update({key: value for key, value, usual in (("min", least, 1), ("max", most, math.inf)) if value != usual})
+        result[name] = own
+    return result
+
+
+def lowered(torch, root, captured, inputs, varying, input_names, result_names):
     """The Lowering of all calls, whose problems tell what it could not."""
     state = tensors_of_state(root)
     taken = [own_name(name) for name in state] + input_names + list(result_names)
     writer = TorchWriter(torch, root.training, taken, {own_name(name).rpartition(".")[0] for name in state} - set(taken))
     known = {}
-    for reference, name, x, b in zip(captured.inputs, input_names, inputs, batched):
+    writer.points = sample_points(inputs, varying)
+    for reference, name, x, axes in zip(captured.inputs, input_names, inputs, varying):
         kind = dtype_name(torch, x.dtype)
-        shape = ((-1,) if b else tuple(x.shape[:1])) + tuple(x.shape[1:])
+        shape = tuple(axes.get(axis, size) for axis, size in enumerate(x.shape))
         known[reference] = writer.add("input", [], shape, kind=kind, name=name, dtype=None if kind == "f32" else kind,
                                       shape=shape)
         known[reference].is_bool = x.dtype == torch.bool
-        if b and writer.batch is None:
-            writer.batch = known[reference]
     shared = {}
     for reference, (name, tensor, is_buffer) in captured.parameters.items():
         if name not in shared:
@@ -2294,37 +2452,37 @@ def lowered(torch, root, captured, inputs, batched, input_names, result_names):
 
 
 def export(module, example_inputs, path_json, path_safetensors, input_names=None, output_names=None, dynamic_batch=True,
-           loss=None, optimizer=None):
+           loss=None, optimizer=None, dynamic_shapes=None, bounds=None):
     """Writes the spec of module and the values of its parameters.
 
     example_inputs: tensors of the shapes that it gets. dynamic_batch: True: the first dimension of those inputs that have as many
     there as the first input is the batch; False: all sizes are fixed; or a bool for each input. loss: the name of the output that
     is the loss, or a function of module's result and the last of example_inputs, as torch.nn.CrossEntropyLoss(). input_names
     default to the names of forward's arguments, output_names to the keys of its dictionary, or "output", "output0", ...
-    optimizer: a torch.optim.Optimizer, or the spec's dictionary. The written spec as a dictionary is returned; Unsupported lists
-    what cannot be expressed.
+    optimizer: a torch.optim.Optimizer, or the spec's dictionary. dynamic_shapes: {input: {axis: name}} of further axes that vary;
+    bounds: the spec's "sizes" of these names, {"H": {"max": 512, "multiple": 4}}, where PyTorch does not find them itself. The
+    written spec as a dictionary is returned; Unsupported lists what cannot be expressed.
     """
     import torch
 
     example_inputs = tuple(example_inputs)
     if not example_inputs or not all(isinstance(x, torch.Tensor) for x in example_inputs):
         raise ValueError("example_inputs must be tensors")
-    batched = [dynamic_batch] * len(example_inputs) if isinstance(dynamic_batch, bool) else list(dynamic_batch)
-    if dynamic_batch is True:
-        batched = [x.dim() > 0 and x.shape[:1] == example_inputs[0].shape[:1] for x in example_inputs]
-    inputs = tuple(torch.cat([x, x]) if b and x.shape[0] == 1 else x for x, b in zip(example_inputs, batched))
-    criterion = loss if callable(loss) else None
-    input_names = list(input_names or input_names_of(module, len(inputs), criterion))
+    criterion, bounds = loss if callable(loss) else None, bounds or {}
+    input_names = list(input_names or input_names_of(module, len(example_inputs), criterion))
+    varying = varying_axes(example_inputs, input_names, dynamic_batch, dynamic_shapes, bounds)
+    named_sizes({str(dim) for axes in varying for dim in axes.values() if varies(dim)}, bounds)
+    inputs = tuple(torch.cat([x, x]) if axes.get(0) == -1 and x.shape[0] == 1 else x for x, axes in zip(example_inputs, varying))
     result_names = []
     root = root_of(torch, module, criterion, result_names)
     title = type(module).__name__
     by_export = tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 7)
     try:
-        captured = (capture_export if by_export else capture_trace)(torch, root, inputs, batched)
+        captured = (capture_export if by_export else capture_trace)(torch, root, inputs, varying)
     except Refused as why:
         raise Unsupported(title, [str(why)]) from why
     except Exception as error:  # whatever PyTorch's own tracing raises
-        hint = " (dynamic_batch=False may help)" if any(batched) else ""
+        hint = " (dynamic_batch=False may help)" if any(axes.get(0) == -1 for axes in varying) else ""
         raise Unsupported(title, [f"PyTorch cannot capture it{hint}: {error}"]) from error
     if output_names is not None:
         result_names[:len(output_names)] = output_names
@@ -2332,10 +2490,10 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
         raise ValueError(f"inputs {input_names} and outputs {result_names} need names of their own, one for each")
 
     names = input_names, result_names
-    lowering = lowered(torch, root, captured, inputs, batched, *names)
+    lowering = lowered(torch, root, captured, inputs, varying, *names)
     if lowering.has_changes and by_export:
-        captured = capture_export(torch, root, inputs, batched, functional=True)
-        lowering = lowered(torch, root, captured, inputs, batched, *names) if captured else lowering
+        captured = capture_export(torch, root, inputs, varying, functional=True)
+        lowering = lowered(torch, root, captured, inputs, varying, *names) if captured else lowering
     if lowering.problems:
         raise Unsupported(title, lowering.problems)
     results = []
@@ -2354,17 +2512,23 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
     entries = needed_entries(lowering.writer.entries, results)
     floats = [p.dtype for p in module.parameters() if p.is_floating_point()]
     precision = {torch.bfloat16: "bf16", torch.float16: "f16"}.get(floats[0] if len(set(floats)) == 1 else None, "f32")
-    spec = {"gpunn_spec": 1, "name": os.path.splitext(os.path.basename(path_json))[0], "precision": precision,
-            "tensors": [e.json() for e in entries], "outputs": [e.name for e in results]}
+    written = {"gpunn_spec": 1, "name": os.path.splitext(os.path.basename(path_json))[0], "precision": precision}
+    if any(any_varies(axes.values()) for axes in varying):
+        written["sizes"] = all_bounds(varying, lowering.captured.bounds, bounds)
+    written.update(tensors=[e.json() for e in entries], outputs=[e.name for e in results])
     if loss:
-        spec["loss"] = "loss" if criterion else loss
-        if spec["loss"] not in result_names:
+        written["loss"] = "loss" if criterion else loss
+        if written["loss"] not in result_names:
             raise ValueError(f"loss is {loss!r}, which is none of the outputs {result_names}")
     if optimizer is not None:
-        spec["optimizer"] = optimizer_json(optimizer)
-    write_file(path_json, [json_text(spec).encode("ascii")])
+        written["optimizer"] = optimizer_json(optimizer)
+    try:
+        spec.parse(json_text(written)) if "sizes" in written else None
+    except SpecError as why:  # what PyTorch can compute at sizes that vary, and gpunn cannot
+        raise Unsupported(title, [str(why)]) from why
+    write_file(path_json, [json_text(written).encode("ascii")])
     save_safetensors(path_safetensors, {p.name: p.tensor.float() for e in entries for p in e.weights})
-    return spec
+    return written
 
 
 # ---- the command -------------------------------------------------------------------------------------------------------
@@ -2379,6 +2543,13 @@ def example_of(torch, text_):
     return name, torch.zeros([int(n) for n in shape.split("x")], dtype=dtypes[dtype])
 
 
+def dynamic_axis(text_):
+    found = re.fullmatch(r"(.+):(\d+)=([A-Za-z_]\w*)", text_, re.ASCII)
+    if not found:
+        raise argparse.ArgumentTypeError("INPUT:AXIS=NAME is needed, such as tokens:1=T")
+    return found.group(1), int(found.group(2)), found.group(3)
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python3 -m generator.export_torch",
                                      description="Turns a PyTorch module into a spec and weights.")
@@ -2386,6 +2557,10 @@ def main(arguments=None):
     parser.add_argument("-o", dest="name", required=True, help="writes NAME.json and NAME.safetensors")
     parser.add_argument("--input", action="append", required=True, metavar="[NAME=]8x3x32x32[:DTYPE]", help="one for each input")
     parser.add_argument("--fixed-batch", action="store_true", help="the batch size is the example's, always")
+    parser.add_argument("--dynamic", action="append", type=dynamic_axis, default=[], metavar="INPUT:AXIS=NAME",
+                        help="an axis that varies between runs, under a name, which several may share")
+    parser.add_argument("--bounds", type=json.loads, default={}, metavar="JSON",
+                        help='of such names, where PyTorch does not find them: {"H": {"max": 512, "multiple": 4}}')
     parser.add_argument("--loss", help="an output's name, or a loss of torch.nn.functional: the last --input is its target")
     parser.add_argument("--optimizer", type=json.loads, metavar="JSON", help='such as {"type": "adam", "lr": 0.001}')
     options = parser.parse_args(arguments)
@@ -2403,11 +2578,12 @@ def main(arguments=None):
     examples = [example_of(torch, x) for x in options.input]
     names = [name for name, _ in examples]
     loss = getattr(torch.nn.functional, options.loss, options.loss) if options.loss else None
+    shapes = {name: {axis: size for own, axis, size in options.dynamic if own == name} for name, _, _ in options.dynamic}
     try:
         export(module, [x for _, x in examples], options.name + ".json", options.name + ".safetensors",
                input_names=names if all(names) else None, dynamic_batch=not options.fixed_batch, loss=loss,
-               optimizer=options.optimizer)
-    except (Unsupported, ValueError, OSError) as error:
+               optimizer=options.optimizer, dynamic_shapes=shapes, bounds=options.bounds)
+    except (Unsupported, Refused, ValueError, OSError) as error:
         raise SystemExit(str(error)) from error
 
 

@@ -8,7 +8,7 @@ from functools import partialmethod
 
 from . import table
 from .floats import f32
-from .sizes import Formula, SizeError, any_varies, content, dim_product, dim_total, product, varies
+from .sizes import Formula, SizeError, any_varies, content, dim_product, dim_total, product, slice_index, varies
 
 MAX_RANK = 8
 MAX_COUNT = 1 << 59      # elements of one tensor
@@ -823,23 +823,14 @@ class Graph:
         if size < 0 and not varies(size):
             raise GraphError("axis %d of %s is the batch, which cannot be cut; choose another axis" % (
                 axis, shape_text(x.shape)), "dim")
-        first = self.slice_index(self.dim(start, "start"), size)
-        last = size if end is None else self.slice_index(self.dim(end, "end"), size)
+        first = slice_index(self.dim(start, "start"), size)
+        last = size if end is None else slice_index(self.dim(end, "end"), size)
         if last <= first and not any_varies((first, last)):
             raise GraphError("%d:%s along axis %d of %s is empty; at least one element must be left" % (
                 start, "" if end is None else end, axis, shape_text(x.shape)), "start")
         shape = list(x.shape)
         shape[axis] = (last - first - 1) // step + 1
         return self.node("slice", {"dim": axis, "start": first, "step": step}, (x,), shape)
-
-    @staticmethod
-    def slice_index(index, size):
-        """One index of a Python slice; where sizes vary, only what certainly is behind is clamped."""
-        if varies(index):
-            return index
-        if varies(size):
-            return size + index if index < 0 else size if index > MAX_COUNT else index
-        return max(index + size, 0) if index < 0 else min(index, size)
 
     def pad(self, x, before, after, mode, value):
         check_f32(x)

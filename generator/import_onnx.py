@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Turns an ONNX model into a spec and its weights, for run_model, gpunn_spec_load and the generator.
 
-    python3 -m generator.import_onnx MODEL.onnx -o NAME [--size seq=128] [--batch none|4|NAME] [--fix X.safetensors] [--check X.npz]
+    python3 -m generator.import_onnx MODEL.onnx -o NAME [--dynamic] [--size seq=128] [--batch none|4|NAME] [--fix X.safetensors]
+                                                [--check X.npz]
 
 writes NAME.json and NAME.safetensors. Weights keep their names, and so do the inputs and outputs. The first axis that the file
-leaves open is the batch; others need a --size. Whatever gpunn cannot express is listed at once, and then nothing is written.
-Only --check, which runs the model and compares it with ONNX's reference evaluator, needs the packages onnx and numpy.
+leaves open is the batch; others need a --size or, to vary between runs under their names, --dynamic. Whatever gpunn cannot express
+is listed at once, and then nothing is written. Only --check, which runs the model and compares it with ONNX's reference evaluator,
+needs the packages onnx and numpy.
 """
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -20,10 +23,10 @@ from .exchange.spec_writer import Refused, json_text, nan_notes, save_safetensor
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-def import_model(path, name, sizes=(), batch=None, fixed=None):
+def import_model(path, name, sizes=(), batch=None, fixed=None, dynamic=False, bounds=None):
     """Writes NAME.json and NAME.safetensors of an ONNX file; returns the spec and notes for people."""
     model = onnx_file.load(path)
-    spec, weights, notes = import_graph(model, os.path.basename(name), sizes, batch, fixed)
+    spec, weights, notes = import_graph(model, os.path.basename(name), sizes, batch, fixed, dynamic, bounds)
     text = json_text(spec).encode("ascii")
     save_safetensors(name + ".safetensors", weights)
     write_file(name + ".json", [text])
@@ -75,6 +78,9 @@ def main(arguments=None):
     parser.add_argument("-o", dest="name", required=True, help="writes NAME.json and NAME.safetensors")
     parser.add_argument("--size", action="append", type=pair, default=[], metavar="NAME=SIZE",
                         help="of an axis that the file only names, or of INPUT:AXIS")
+    parser.add_argument("--dynamic", action="store_true", help="axes that the file only names vary, as sizes of these names")
+    parser.add_argument("--bounds", type=json.loads, default={}, metavar="JSON",
+                        help='of such sizes: {"height": {"max": 512, "multiple": 4}}')
     parser.add_argument("--batch", metavar="NAME|SIZE|none", help="the axis that varies, or the size it has always")
     parser.add_argument("--fix", metavar="X", help="inputs that always have these values, .npz or .safetensors")
     parser.add_argument("--check", metavar="X", help="inputs, .npz or .safetensors, to compare with ONNX's reference evaluator")
@@ -83,7 +89,8 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     try:
         fixed = tensor_files.read(options.fix) if options.fix else {}
-        _, notes = import_model(options.model, options.name, options.size, options.batch, fixed)
+        _, notes = import_model(options.model, options.name, options.size, options.batch, fixed, options.dynamic,
+                                options.bounds)
         for note in notes:
             print(note, file=sys.stderr)
         if options.check:

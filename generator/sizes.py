@@ -114,6 +114,26 @@ def quotient(terms, k):
     return plus(whole, {(Atom("%s / %d" % (text, k), 1, ordered(rest), k),): 1})
 
 
+def term_divided(term, divisor):
+    """One term by another that is a factor of it; None: it is none."""
+    (atoms, count), (own, own_count) = term, divisor
+    rest = list(atoms)
+    for atom in own:
+        if atom not in rest:
+            return None
+        rest.remove(atom)
+    return None if count % own_count else (tuple(rest), count // own_count)
+
+
+def divided(terms, divisor):
+    """A sum by a factor of it, where that or the result is one term; None: it is none."""
+    first, *others = divisor.items()
+    parts = [term_divided(term, first) for term in terms.items()]
+    if not others:
+        return None if None in parts else dict(parts)
+    return next(({atoms: count} for atoms, count in filter(None, parts) if times(divisor, {atoms: count}) == terms), None)
+
+
 def product(dims):
     """The sum that a product of dimensions is."""
     result = {(): 1}
@@ -145,6 +165,32 @@ def dim_product(dims):
 
 def dim_total(dims):
     return dim_of(reduce(plus, map(sum_of, dims)))
+
+
+def named_dim(name, multiple=1):
+    """The dimension that a name is by itself; "batch" is the batch."""
+    return dim_of({(BATCH,): 1} if name == "batch" else {(Atom(name, multiple),): multiple})
+
+
+def slice_index(index, size):
+    """One index of a Python slice; where sizes vary, only what certainly is behind is clamped."""
+    if varies(index):
+        return index
+    if varies(size):
+        return size + index if index < 0 else size if index > MOST else index
+    return max(index + size, 0) if index < 0 else min(index, size)
+
+
+def value_at(dim, known):
+    """The number that a dimension is where names, the batch as "batch", are `known`."""
+    return total_at(sum_of(dim), known)
+
+
+def total_at(terms, known):
+    def atom_at(atom):
+        return total_at(dict(atom.terms), known) // atom.divisor if atom.divisor else known[atom.text] // atom.multiple
+
+    return sum(count * math.prod(map(atom_at, atoms)) for atoms, count in dict(terms).items())
 
 
 def content(dims):

@@ -7,33 +7,39 @@ import struct
 from .arrays import (CODES, RANGES, Array, check_count, expanded, floats32, gathered, is_float, offsets, strides,
                      transposed)
 from .onnx_file import KINDS
-from .spec_writer import Refused, broadcast, normal_axes, normal_axis, product
+from .spec_writer import Refused, broadcast, normal_axes, normal_axis, product, size_name
+from .. import sizes as varying
 
 MAX_BYTES = 1 << 31  # of a result that is copied
 
 
 class Size:
-    """A number that is `times` the batch, of which more than that it is positive is not known."""
+    """A number that depends on the batch or other sizes, of which more than that they are positive is not known: a sum of
+    generator/sizes.py."""
 
-    def __init__(self, times):
-        self.times = times
+    def __init__(self, terms):
+        self.terms = terms
 
     @staticmethod
-    def made(times):
-        return Size(times) if times else 0
+    def made(terms):
+        return Size(terms) if any(terms) else terms.get((), 0)  # of any atoms
+
+    @staticmethod
+    def terms_of(x):
+        return x.terms if isinstance(x, Size) else varying.number_or_size(x)
 
     def unknown(self, *_):
-        raise Refused("what it computes from the batch size cannot be expressed; fix the batch with --batch")
+        if set(self.terms) == {(varying.BATCH,)}:
+            raise Refused("what it computes from the batch size cannot be expressed; fix the batch with --batch")
+        raise Refused("what it computes from the size %s cannot be expressed; fix it with --size" % varying.sum_text(self.terms))
 
     __float__ = __int__ = __index__ = __pow__ = __rpow__ = __truediv__ = __rtruediv__ = __rfloordiv__ = __rmod__ = unknown
 
     def __mul__(self, other):
-        return self.unknown() if isinstance(other, (Size, float)) else Size.made(self.times * other)
+        return self.unknown() if isinstance(other, float) else Size.made(varying.times(self.terms, self.terms_of(other)))
 
     def __add__(self, other):
-        if isinstance(other, Size):
-            return Size.made(self.times + other.times)
-        return self if other == 0 else self.unknown()
+        return self.unknown() if isinstance(other, float) else Size.made(varying.plus(self.terms, self.terms_of(other)))
 
     def __sub__(self, other):
         return self + -1 * other
@@ -46,16 +52,26 @@ class Size:
 
     def __floordiv__(self, other):
         if isinstance(other, Size):
-            return self.unknown() if self.times % other.times else self.times // other.times
-        return self.unknown() if other == 0 or self.times % other else Size(self.times // other)
+            terms = varying.divided(self.terms, other.terms)
+        else:
+            terms = varying.quotient(self.terms, other) if isinstance(other, int) and other > 0 else None
+        return self.unknown() if terms is None else Size.made(terms)
 
     def __mod__(self, other):
-        return self.unknown() if isinstance(other, Size) or self.times % other else 0
+        return self - self // other * other
 
     def compared(self, other, name):
-        if isinstance(other, Size):
-            return getattr(operator, name)(self.times, other.times)
-        return getattr(operator, name)(self.times, 0) if other <= 0 < self.times else self.unknown()
+        """By what the difference certainly is: a number, positive or negative."""
+        if isinstance(other, float):
+            other = int(other) if math.isfinite(other) and other == int(other) else self.unknown()
+        rest = varying.plus(self.terms, self.terms_of(other), -1)
+        signs, constant = {count > 0 for atoms, count in rest.items() if atoms}, rest.get((), 0)
+        if not signs:
+            return getattr(operator, name)(constant, 0)
+        if abs(constant) > varying.MOST:
+            return getattr(operator, name)(constant, 0)
+        known = len(signs) == 1 and (constant == 0 or (constant > 0) in signs)
+        return getattr(operator, name)(1 if True in signs else -1, 0) if known else self.unknown()
 
     def __eq__(self, other):
         return self.compared(other, "eq")
@@ -81,12 +97,12 @@ class Size:
 
 def dim_of(value):
     """A number of a shape as a dimension: -k for k times the batch."""
-    return -value.times if isinstance(value, Size) else int(value)
+    return varying.dim_of(value.terms) if isinstance(value, Size) else int(value)
 
 
 def of_dim(dim):
     """A dimension as a number."""
-    return Size(-dim) if dim < 0 else dim
+    return Size(varying.sum_of(dim)) if dim < 0 else dim
 
 
 def of_values(kind, shape, values):
@@ -366,7 +382,7 @@ def bounds(size, start, end, step):
     """start, step and count of a slice along an axis, as ONNX clamps them."""
     end = size if isinstance(end, Size) else end
     if isinstance(start, Size):
-        raise Refused("its place depends on the batch size")
+        raise Refused("its place depends on %s" % size_name(dim_of(start)))
     places = range(size)[slice(start, None if step < 0 and end < -size else end, step)]
     return places.start, places.step, len(places)
 
@@ -390,6 +406,8 @@ def slice_arguments(call, rank, starts, ends, axes, steps):
 
 @folded("Slice")
 def slice_(call, x, starts=None, ends=None, axes=None, steps=None):
+    if any(isinstance(y, Size) and varying.varies(dim_of(y)) for given in (starts, ends) if given for y in given.values):
+        return None
     return sliced(x, *slice_arguments(call, len(x.shape), starts, ends, axes, steps))
 
 
@@ -459,8 +477,8 @@ def constant_of_shape(call, shape):
 @folded("Range")
 def range_(call, start, limit, delta):
     first, last, step = start.item(), limit.item(), delta.item()
-    if isinstance(last, Size):
-        raise Refused("it counts the batch; fix the batch with --batch")
+    if any(isinstance(x, Size) for x in (first, last, step)):
+        return None
     count = max(0, math.ceil((last - first) / step))
     check_count(count)
     return of_values(start.kind, (count,), [first + i * step for i in range(count)])

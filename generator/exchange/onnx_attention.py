@@ -3,7 +3,7 @@ import math
 
 from .arrays import Array, check_count, gathered, strides
 from .onnx_ops import counted, operation
-from .spec_writer import Constant, Parameter, Refused, text
+from .spec_writer import Constant, Parameter, Refused, size_name, text
 
 
 # ---- attention ----------------------------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ def biases(w, call, mask, past, valid, rows, columns):
         result.append(w.map("where", w.map("lt", counted(columns), valid), 0.0, -math.inf))
     if tests:
         if rows < 0:
-            raise Refused("causal attention over an axis that is the batch is not possible")
+            raise Refused("causal attention over %s is not possible" % size_name(rows))
         check_count(rows * columns)
         ahead = Array("float32", (rows, columns), [float(i - j) for i in range(rows) for j in range(columns)])
         offset = float(past) if valid is None else w.map("add_scalar", valid, value=float(-rows))

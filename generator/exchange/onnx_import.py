@@ -11,7 +11,8 @@ from . import fold, onnx_attention, onnx_layers, onnx_patterns  # noqa: F401, wh
 from .arrays import MAX_ELEMENTS, RANGES, SAFETENSORS, Array, is_float, stored_dtype
 from .onnx_file import Graph, tensor_kind
 from .onnx_ops import OPERATIONS, RESULT_KINDS
-from .spec_writer import Constant, Parameter, Refused, Value, Writer, needed_entries, normal_axis, product
+from .spec_writer import Constant, Parameter, Refused, Value, Writer, needed_entries, named_sizes, normal_axis, product, size_name
+from ..sizes import named_dim, varies
 
 CHEAP = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Shape", "Size", "ConstantOfShape")
 KEEPS_NAME = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Cast", "DequantizeLinear")
@@ -79,7 +80,7 @@ class OnnxWriter(Writer):
         if not is_float(tensor.kind) and any(abs(x) > 1 << 24 for x in tensor.values):
             raise Refused("it computes with integers above 2^24, where gpunn has not every one")
         if any(isinstance(x, fold.Size) for x in tensor.values if not isinstance(x, float)):
-            raise Refused("the batch size is used as a number; fix it with --batch")
+            raise Refused("a size that varies is used as a number; fix it with --batch or --size")
         return tensor.f32_bytes()
 
     @staticmethod
@@ -108,7 +109,16 @@ class OnnxWriter(Writer):
         self.claimed.add(x.name)
         return super().parameter(x)
 
+    def tensor(self, x):
+        """A named size that is used as a number is one."""
+        if isinstance(x, Constant) and x.tensor.count() == 1 and isinstance(x.tensor.item(), fold.Size):
+            dim = fold.dim_of(x.tensor.item())
+            return self.view(self.number_of(dim), x.full) if varies(dim) else super().tensor(x)
+        return super().tensor(x)
+
     def slice(self, x, axis, start, end, step=1):
+        if any(varies(y) for y in (x.full[axis], start, end)):
+            return super().slice(x, axis, start, end, step)
         if isinstance(x, Constant) and x.tensor.count() == 1 and x.full[axis] > 0:  # expanded: alike everywhere
             count = len(range(x.full[axis])[start:end:step])
             return Constant(x.tensor, x.full[:axis] + (count,) + x.full[axis + 1:])
@@ -359,7 +369,7 @@ class Lowering:
         axes = [normal_axis(axis, len(x.full)) for axis, x in zip(call.get("scan_input_axes", [0] * count), given)]
         backward, stacks, length = call.get("scan_input_directions", [0] * count), [], given[0].full[axes[0]]
         if length < 0:
-            raise Refused("it runs along the batch")
+            raise Refused("it runs along %s" % size_name(length))
         for i in range(length):
             places = [length - 1 - i if turned else i for turned in backward]
             parts = [w.reshape(w.slice(x, axis, at, at + 1), x.full[:axis] + x.full[axis + 1:])
@@ -440,11 +450,15 @@ def inner_reads(graph):
 
 # ---- the inputs ----------------------------------------------------------------------------------------------------------
 class Sizes:
-    """The sizes of the inputs' axes. sizes: by name; batch: the name of the axis that varies, or its size, None to find it."""
+    """The sizes of the inputs' axes. sizes: by name; batch: the name of the axis that varies, or its size, None to find it;
+    dynamic: others vary too, as sizes that are named so; bounds: of these, as the spec has them."""
 
-    def __init__(self, inputs, sizes, batch):
+    def __init__(self, inputs, sizes, batch, dynamic, bounds):
         self.given = {name: int(size) for name, size in sizes.items()}
-        self.batch = batch
+        self.batch, self.dynamic = batch, dynamic
+        self.named = {}  # by names of the spec's sizes: those of the file's
+        self.bounds = bounds
+        self.multiples = {name: given.get("multiple", 1) for name, given in bounds.items()}
         if batch is None:
             first = [self.names(value)[0] for value in inputs if self.names(value)]
             self.batch = next((name for name in first if isinstance(name, str) and name not in self.given), None)
@@ -464,10 +478,21 @@ class Sizes:
     def shape(self, value):
         result = []
         for name in self.names(value):
-            if isinstance(name, str) and name not in self.given and name != self.batch:
-                raise Refused("its axis '%.80s' has no size: give it one with --size %s=SIZE" % (name, name))
-            result.append(name if not isinstance(name, str) else self.given.get(name, -1))
+            result.append(self.given.get(name, name) if not isinstance(name, str) or name in self.given else
+                          -1 if name == self.batch else self.varying(name))
         return tuple(result)
+
+    def varying(self, name):
+        """The dimension of an axis that the file only names."""
+        if not self.dynamic:
+            raise Refused("its axis '%.80s' has no size: give it one with --size %s=SIZE, or let it vary with --dynamic" %
+                          (name, name))
+        own = re.sub("[^A-Za-z0-9_]", "_", name)[:100]
+        own = own if re.match("[A-Za-z_]", own) and own not in ("batch", "N") else "size_" + own
+        if self.named.setdefault(own, name) != name:
+            raise Refused("its axis '%.80s' and the axis '%.80s' would both be the size %s: give one with --size" % (
+                name, self.named[own], own))
+        return named_dim(own, self.multiples.setdefault(own, 1))
 
 
 def input_value(writer, value, sizes, fixed):
@@ -484,7 +509,7 @@ def input_value(writer, value, sizes, fixed):
     return writer.as_kind(result, kind)
 
 
-def import_graph(model, title, sizes=(), batch=None, fixed=None):
+def import_graph(model, title, sizes=(), batch=None, fixed=None, dynamic=False, bounds=None):
     """The spec of an onnx_file.Model as a dictionary, its weights for save_safetensors, and notes."""
     graph, fixed = model.graph, fixed or {}
     inputs = [value for value in graph.inputs if value.name not in graph.initializers]
@@ -492,7 +517,8 @@ def import_graph(model, title, sizes=(), batch=None, fixed=None):
     writer = OnnxWriter(names + list(graph.initializers))
     known = {}
     lowering = Lowering(model, writer, known)
-    axes = Sizes([value for value in inputs if value.name not in fixed], dict(sizes), batch)
+    axes = Sizes([value for value in inputs if value.name not in fixed], dict(sizes), batch, dynamic, bounds or {})
+    writer.loader.graph.multiples = axes.multiples
     for value in inputs:
         try:
             known[value.name] = input_value(writer, value, axes, fixed)
@@ -505,7 +531,10 @@ def import_graph(model, title, sizes=(), batch=None, fixed=None):
     if lowering.problems:
         raise Unsupported(title, lowering.problems, writer.needed)
     entries = needed_entries(writer.entries, results)
-    result = {"gpunn_spec": 1, "name": title, "tensors": [e.json() for e in entries], "outputs": [e.name for e in results]}
+    result = {"gpunn_spec": 1, "name": title}
+    if axes.named or axes.bounds:
+        result["sizes"] = named_sizes(axes.named, axes.bounds)
+    result.update(tensors=[e.json() for e in entries], outputs=[e.name for e in results])
     return result, stored_weights(entries), list(writer.notes.values())
 
 

@@ -4,7 +4,8 @@ import math
 from . import fold, resize
 from .arrays import Array, transposed
 from .onnx_ops import OPERATIONS, numbers, operation, padded
-from .spec_writer import Constant, Parameter, Refused, Value, normal_axes, normal_axis, product, text
+from .spec_writer import Constant, Parameter, Refused, Value, normal_axes, normal_axis, product, size_name, text
+from ..sizes import any_varies, varies
 
 
 # ---- products -----------------------------------------------------------------------------------------------------------
@@ -124,7 +125,7 @@ class Window:
         axes = len(x.full) - 2
         if axes not in (1, 2, 3):
             raise Refused("x has %d spatial axes; 1 to 3 are possible" % axes)
-        if any(size < 0 for size in x.full[1:]):
+        if any(size < 0 and not varies(size) for size in x.full[1:]):
             raise Refused("a spatial axis is the batch")
         self.axes, self.kernel = axes, list(kernel)
         self.strides = list(call.get("strides", None) or [1] * axes)
@@ -144,6 +145,9 @@ class Window:
 
     def set_same(self, sizes):
         """Padding so that there are size / stride results, rounded up; the odd one after, or before for SAME_LOWER."""
+        if any_varies(sizes) and set(self.strides) != {1}:
+            raise Refused("its padding depends on %s; with auto_pad only a stride of 1 is possible there" % size_name(min(sizes)))
+        sizes = [1 << 30 if varies(size) else size for size in sizes]  # any, where the stride is 1
         missing = [max(0, (-(-size // s) - 1) * s + reach - size) for size, s, reach in zip(sizes, self.strides, self.reach())]
         less, more = [m // 2 for m in missing], [m - m // 2 for m in missing]
         self.before, self.after = (less, more) if self.auto == "SAME_UPPER" else (more, less)
@@ -196,6 +200,8 @@ def conv_transpose(w, call, x, weight, bias=None):
         lost = [f - size for f, size in zip(full, sizes[-axes:])]
         less, more = [n // 2 for n in lost], [n - n // 2 for n in lost]
         window.before, window.after = (more, less) if auto == "SAME_LOWER" else (less, more)
+    if any_varies(x.full[2:]) and (sizes is not None or window.before != window.after):
+        raise Refused("its padding depends on %s" % size_name(min(x.full[2:])))
     cut = [(b, f - a) for b, a, f in zip(window.before, window.after, full)]
     before, after = window.before, window.after
     if before == after and all(b >= 0 for b in before) and all(e < max(s, d) for e, s, d in zip(extra, window.strides,
@@ -463,6 +469,19 @@ def lp_norm(w, call, x):
 
 
 # ---- resizing -----------------------------------------------------------------------------------------------------------
+def resized_by_scales(w, call, x, scales, sizes):
+    """Of images of any size, where gpunn's interpolate counts as Resize does."""
+    mode = call.get("mode", "nearest"), call.get("coordinate_transformation_mode", "half_pixel")
+    own = {("nearest", "asymmetric"): ("nearest", None) if call.get("nearest_mode", "round_prefer_floor") == "floor" else None,
+           ("linear", "half_pixel"): ("linear", None), ("linear", "pytorch_half_pixel"): ("linear", None),
+           ("linear", "align_corners"): ("linear", True)}.get(mode)
+    if own is None or sizes or not scales or len(scales) != len(x.full) or list(scales[:2]) != [1, 1] or call.has("axes"):
+        raise Refused("of %s it is possible with scales, as nearest with asymmetric and floor, or linear" %
+                      size_name(min(x.full[2:])))
+    return w.add("interpolate", [w.f32(w.whole(x))], (), scale_factor=alike([float(scale) for scale in scales[2:]]), mode=own[0],
+                 align_corners=own[1])
+
+
 @operation("Resize", "Upsample")
 def resized(w, call, x, roi=None, scales=None, sizes=None):
     if call.op == "Upsample" or call.opset < 11:
@@ -471,6 +490,8 @@ def resized(w, call, x, roi=None, scales=None, sizes=None):
         call = call.with_attributes(coordinate_transformation_mode="asymmetric", nearest_mode="floor")
     else:
         scales, sizes = numbers(w, scales, "scales"), numbers(w, sizes, "sizes")
+    if any_varies(x.full[2:]):
+        return resized_by_scales(w, call, x, scales, sizes)
     cropped = call.get("coordinate_transformation_mode", "") == "tf_crop_and_resize"
     roi = numbers(w, roi, "roi") if cropped else None
     plans = [one for one in resize.plan(call, x.full, scales or None, sizes or None) if cropped or one[1:] != (one[2], one[1], 1)]

@@ -7,7 +7,9 @@ import math
 from . import fold
 from .arrays import RANGES, Array, check_count, is_float
 from .onnx_file import KINDS
-from .spec_writer import FORMULAS, Constant, Parameter, Refused, Value, broadcast, normal_axes, normal_axis, product, text
+from .spec_writer import (FORMULAS, Constant, Parameter, Refused, Value, broadcast, normal_axes, normal_axis, product, size_name,
+                          text)
+from ..sizes import any_varies, varies
 
 OPERATIONS = {}
 RESULT_KINDS = {}  # of ops whose results have not the kind of their first operand; own: they tell it themselves
@@ -256,7 +258,7 @@ def reshape(w, call, x, shape=None):
 def flatten(w, call, x):
     axis = normal_axis(call.get("axis", 1), len(x.full))
     front, back = x.full[:axis], x.full[axis:]
-    if any(dim < 0 for dim in back) and axis:
+    if any(dim < 0 and not varies(dim) for dim in back) and axis:
         raise Refused("it joins the batch with other axes")
     return w.reshape(x, (fold.dim_of(product(map(fold.of_dim, front))), fold.dim_of(product(map(fold.of_dim, back)))))
 
@@ -299,13 +301,25 @@ def random_like(w, call, x):
     return drawn if (scale, shift) == (1, 0) else w.expr("%r * x + %r" % (scale, shift), drawn)
 
 
+@operation("Range", kind="own")
+def range_of_sizes(w, call, start, limit, delta):
+    """From numbers on, by numbers, to a size that varies."""
+    first, step = number(start), number(delta)
+    if first is None or step != 1 or not isinstance(limit, Constant):
+        raise Refused("only steps of 1 from a number on to a size are possible")
+    count = fold.dim_of(limit.tensor.item() - int(first))
+    if not varies(count):
+        raise Refused("it counts the batch; fix the batch with --batch")
+    return w.as_kind(w.map("add_scalar", w.counting(count), value=float(first)), w.kind_of(limit))
+
+
 @operation("Tile")
 def tile(w, call, x, repeats, axis=None):
     repeats = numbers(w, repeats, "repeats")
     if call.opset < 6 or axis is not None:
         raise Refused("the form of opset 1 is not possible")
     if any(isinstance(times, fold.Size) for times in repeats):
-        raise Refused("it repeats by the batch")
+        raise Refused("it repeats by a size that varies")
     return w.add("tile", [w.f32(w.whole(x))], (), repeats=repeats) if any(times != 1 for times in repeats) else x
 
 
@@ -320,7 +334,7 @@ def concat(w, call, *parts):
 def split(w, call, x, sizes=None):
     axis = normal_axis(call.get("axis", 0), len(x.full))
     if x.full[axis] < 0:
-        raise Refused("it cuts the batch")
+        raise Refused("it cuts %s" % size_name(x.full[axis]))
     sizes = fold.split_sizes(call, x.full[axis], None if sizes is None else w.known_array(sizes, "split"))
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     return [w.slice(x, axis, start, start + size) for start, size in zip(starts, sizes)]
@@ -331,12 +345,17 @@ def slice_(w, call, x, starts=None, ends=None, axes=None, steps=None):
     known = [None if y is None else w.known_array(y, name) for y, name in
              ((starts, "starts"), (ends, "ends"), (axes, "axes"), (steps, "steps"))]
     for axis, start, end, step in zip(*fold.slice_arguments(call, len(x.full), *known)):
-        size = x.full[axis]
+        size, places = x.full[axis], [fold.dim_of(start), min(fold.dim_of(end), 1 << 60)]
+        if start == 0 and step == 1 and places[1] == size < 0:
+            continue
+        if any_varies([size] + places) and step > 0 and not any(
+                isinstance(y, fold.Size) and not varies(place) for y, place in zip((start, end), places)):
+            x = w.slice(x, axis, *places, step)
+            continue
         if size < 0:
-            if start == 0 and step == 1 and (isinstance(end, fold.Size) and end.times == -size or not isinstance(end, fold.Size)
-                                             and end >= 2 ** 31 - 1):
+            if start == 0 and step == 1 and not isinstance(end, fold.Size) and end >= 2 ** 31 - 1:
                 continue
-            raise Refused("it cuts the batch")
+            raise Refused("it cuts %s" % size_name(size))
         start, step, count = fold.bounds(size, start, end, step)
         if count == 0:
             raise Refused("its result is empty")
@@ -348,9 +367,11 @@ def slice_(w, call, x, starts=None, ends=None, axes=None, steps=None):
 
 def in_range(w, index, size):
     """An index that counts from the end where it is negative, as one from the start."""
-    if isinstance(index, (Constant, Parameter)):
+    if isinstance(index, (Constant, Parameter)) and size >= 0:
         values = [fold.whole_place(i, size) for i in index.tensor.values]
         return Constant(Array("int64", index.tensor.shape, values), index.full)
+    if size < 0:
+        return w.expr("where(x < 0, x + y, x)", index, w.number_of(size))
     return w.expr("where(x < 0, x + %d, x)" % size, index)
 
 
@@ -358,13 +379,13 @@ def in_range(w, index, size):
 def gather(w, call, x, index):
     axis, shape = normal_axis(call.get("axis", 0), len(x.full)), index.full
     lead, size, tail = x.full[:axis], x.full[axis], x.full[axis + 1:]
-    if size < 0:
+    if size < 0 and not varies(size):
         raise Refused("it picks samples of the batch")
     if isinstance(index, Constant) and index.tensor.count() == 1 and not isinstance(index.tensor.item(), fold.Size):
-        place = fold.whole_place(index.tensor.item(), size)
+        place = normal_axis(index.tensor.item(), size) if varies(size) else fold.whole_place(index.tensor.item(), size)
         return w.reshape(w.slice(x, axis, place, place + 1), lead + shape + tail)
     index = in_range(w, index, size)
-    if axis == 0 and product(tail) > 0 and is_float(w.kind_of(x)):
+    if axis == 0 and size > 0 and product(tail) > 0 and is_float(w.kind_of(x)):
         return w.reshape(looked_up(w, call, x, index, size, product(tail)), shape + tail)
     count = fold.dim_of(product(map(fold.of_dim, shape)))
     index = w.reshape(index, (1,) * len(lead) + (count,) + (1,) * len(tail))
@@ -493,7 +514,8 @@ def scatter_nd(w, call, x, index, updates):
 def trilu(w, call, x, k=None):
     rows, columns = x.full[-2:]
     if rows < 0 or columns < 0:
-        raise Refused("its triangle depends on the batch size")
+        diagonal = int(numbers(w, k, "k", [0])[0])
+        return w.map("where", w.triangle_of_sizes(rows, columns, not call.get("upper", 1), diagonal), x, 0.0)
     check_count(rows * columns)
     ones = Array("float32", (rows, columns), [1.0] * (rows * columns))
     mask = fold.trilu(call, ones, None if k is None else w.known_array(k, "k"))

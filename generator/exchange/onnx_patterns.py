@@ -13,6 +13,7 @@ from . import onnx_layers
 from .arrays import Array
 from .onnx_ops import number
 from .spec_writer import Constant, Parameter, Value
+from ..sizes import varies
 
 MATCHES = 1 << 12  # orders that are tried for a node
 MEAN = "ReduceMean({}, #axes)"
@@ -76,7 +77,7 @@ def attention(lowering, call, bound):
         return None
     fits = mask is None or len(mask.full) <= 4 and all(
         size in (1, full) for size, full in zip(mask.full[::-1], (k.full[3], q.full[2], q.full[1], q.full[0])))
-    if not fits or any(size < 0 for size in q.full[1:]):
+    if not fits or any(size < 0 and not varies(size) for size in q.full[1:]):
         return None
     q, v, causal = w.f32(w.whole(q)), w.f32(w.whole(v)), is_causal(mask, q.full[2], k.full[3])
     mask = None if causal else mask

@@ -2,7 +2,7 @@
 import math
 
 from .arrays import check_count
-from .spec_writer import Refused, normal_axis
+from .spec_writer import Refused, normal_axis, size_name
 
 
 def plan(call, shape, scales, sizes):
@@ -14,7 +14,7 @@ def plan(call, shape, scales, sizes):
     axes = [normal_axis(axis, rank) for axis in call.get("axes", None) or range(rank)]
     pairs = [(axis, value) for axis, value in zip(axes, given) if not (shape[axis] < 0 and is_unchanged(value, scales))]
     if any(shape[axis] < 0 for axis, _ in pairs):
-        raise Refused("it resizes the batch")
+        raise Refused("it resizes %s" % size_name(min(shape)))
     if scales is not None:
         return [(axis, shape[axis], math.floor(shape[axis] * scale), scale) for axis, scale in pairs]
     factors = [value / shape[axis] for axis, value in pairs]

@@ -8,12 +8,15 @@ import math
 import os
 import struct
 
+from .. import spec
+from ..sizes import any_varies, dim_product, slice_index, varies
+
 
 class Refused(Exception):
     """Why one operation cannot be expressed."""
 
 
-# ---- the tensors of the spec: a dimension -k stands for k times the batch ------------------------------------------------
+# ---- the tensors of the spec: a dimension -k stands for k times the batch; what else varies is a sizes.Size ---------------
 class Value:
     """shape is what the spec says; full what PyTorch says: larger where an expansion is left to broadcasting."""
 
@@ -29,8 +32,8 @@ class Value:
 
 
 def json_value(x):
-    """A Value as its id, a number that JSON lacks as the spec spells it: "inf"."""
-    return x.id() if isinstance(x, Value) else str(x) if isinstance(x, float) and not math.isfinite(x) else x
+    """A Value as its id, a size that varies as its formula, a number that JSON lacks as the spec spells it: "inf"."""
+    return x.id() if isinstance(x, Value) else str(x) if varies(x) or (isinstance(x, float) and not math.isfinite(x)) else x
 
 
 class Entry:
@@ -82,13 +85,19 @@ def broadcast(shapes):
     for i in range(1, max(map(len, shapes)) + 1):
         sizes = sorted({s[-i] for s in shapes if len(s) >= i} - {1})
         if len(sizes) > 1:
-            raise Refused("the shapes " + ", ".join(map(shape_text, shapes)) + " do not broadcast")
+            raise Refused("the shapes " + ", ".join(map(shape_text, shapes)) + " do not broadcast" + (
+                "; where some sizes make them equal, bounds tell these as a multiple" if any_varies(sizes) else ""))
         shape.insert(0, sizes[0] if sizes else 1)
     return tuple(shape)
 
 
 def dim_text(dim):
-    return dim if dim >= 0 else "N" if dim == -1 else f"{-dim}N"
+    return str(dim) if varies(dim) else dim if dim >= 0 else "N" if dim == -1 else f"{-dim}N"
+
+
+def size_name(dim):
+    """What a dimension that varies is called in a message."""
+    return f"the size {dim}" if varies(dim) else "the batch"
 
 
 def shape_text(shape):
@@ -96,10 +105,8 @@ def shape_text(shape):
 
 
 def product(numbers):
-    result = 1
-    for n in numbers:
-        result *= n
-    return result
+    numbers = list(numbers)
+    return dim_product(numbers) if any_varies(numbers) else math.prod(numbers)
 
 
 def is_number(x):
@@ -274,15 +281,18 @@ class Writer:
 
     def slice(self, x, axis, start, end, step=1):
         size = x.full[axis]
-        if size < 0:
+        if any_varies((size, start, end)):
+            start, end = slice_index(start or 0, size), size if end is None else slice_index(end, size)
+        elif size < 0:
             if start in (0, None) and step == 1 and (end is None or end >= 2 ** 31):
                 return x
             raise Refused("it cuts the batch")
-        start, end, step = slice(start, end, step).indices(size)
+        else:
+            start, end, step = slice(start, end, step).indices(size)
         if (start, end, step) == (0, size, 1):
             return x
-        x = self.f32(self.whole(x))
-        shape = x.shape[:axis] + (max(0, (end - start + step - 1) // step),) + x.shape[axis + 1:]
+        x, count = self.f32(self.whole(x)), (end - start + step - 1) // step
+        shape = x.shape[:axis] + (count if varies(count) else max(0, count),) + x.shape[axis + 1:]
         return self.add("slice", [x], shape, view_of=x, dim=axis, start=start, end=end, step=None if step == 1 else step)
 
     def reduce(self, op, x, axes=None, keepdim=False):
@@ -296,9 +306,29 @@ class Writer:
         """x with an axis in reverse, by a gather."""
         size, full = x.full[axis], tuple(x.full)
         if size < 0:
-            raise Refused("it turns the batch round")
+            raise Refused(f"it turns {size_name(size)} round")
         own = tuple(size if i == axis else 1 for i in range(len(full)))
         return self.pick(x, axis, self.view(self.tensor(self.numbers(range(size - 1, -1, -1), own)), full))
+
+    def ones(self, count):
+        return self.whole(self.view(self.tensor(self.numbers([1], (1,))), (count,)))
+
+    def number_of(self, size):
+        """A size that varies as a tensor."""
+        return self.reduce("sum", self.ones(size))
+
+    def counting(self, count):
+        """0, 1, ... [count]."""
+        if count >= 0:
+            return self.numbers(range(count), (count,))
+        return self.map("add_scalar", self.add("cumsum", [self.ones(count)], (count,), dim=0), value=-1.0)
+
+    def triangle_of_sizes(self, rows, columns, lower, diagonal):
+        """1 below the diagonal and on it, or above it, else 0."""
+        if not any_varies((rows, columns)):
+            raise Refused("its triangle depends on the batch size")
+        own = self.map("add_scalar", self.reshape(self.counting(rows), (rows, 1)), value=float(diagonal))
+        return self.map("le" if lower else "ge", self.counting(columns), own)
 
     def pick(self, x, axis, index):
         """gather along an axis; index: of as many axes as x."""
@@ -327,7 +357,7 @@ class Writer:
     @staticmethod
     def known_size(x, axis):
         if x.full[axis] < 1:
-            raise Refused("the axis is the batch or empty")
+            raise Refused(f"the axis is {size_name(x.full[axis]) if x.full[axis] else 'empty'}")
         return x.full[axis]
 
     def scatter(self, x, axis, index, src, adds):
@@ -396,6 +426,19 @@ class Writer:
             p.value = Value(p.full)
             p.value.entry, p.value.parameter = value.entry, p.name
         return value
+
+
+def named_sizes(names, bounds):
+    """The "sizes" of a spec, whose names these are; bounds: the program's."""
+    for name in bounds:
+        if name not in names:
+            raise Refused("bounds: no axis has the name %s%s" % (name, ", but %s" % ", ".join(names) if names else ""))
+    written = {name: bounds.get(name, {}) for name in names}
+    try:
+        spec.parse(json.dumps({"gpunn_spec": 1, "sizes": written, "tensors": []}))
+    except spec.SpecError as why:
+        raise Refused("bounds: %s" % str(why).partition(": ")[2]) from None
+    return written
 
 
 # ---- the files ----------------------------------------------------------------------------------------------------------

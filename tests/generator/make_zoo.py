@@ -6,6 +6,7 @@ NAME.json is what the exporter writes; everything in NAME.safetensors is compute
     eval/NAME     outputs in evaluation mode            train/NAME  in training mode, where that draws no random numbers
     grad/NAME     the loss's gradients of parameters and inputs in training mode
     step/NAME     parameters and running statistics after the steps of the spec's optimizer whose number is in steps
+    K:in/NAME     inputs of further sizes, K from 1 on, where sizes vary; K:eval/NAME and so on are of these
 """
 import os
 import sys
@@ -35,33 +36,42 @@ def make(name, folder):
     _, optimizer, steps, repeatable = zoo.CASES[name]
     weights_path = os.path.join(folder, name + ".safetensors")
     written = export_torch.export(module, inputs, os.path.join(folder, name + ".json"), weights_path, output_names=output_names,
-                                  loss=loss or "loss", optimizer=optimizer)
+                                  loss=loss or "loss", optimizer=optimizer, **zoo.sizes_of(name)[0])
     model = spec.load(os.path.join(folder, name + ".json"))
     used = [t.name for t in model.tensors if t.kind in ("parameter", "buffer")]
     input_names = [t["name"] for t in written["tensors"] if t["op"] == "input"]
     state = {key: value.clone() for key, value in module.state_dict().items()}
     tensors = {f"weight/{key}": state[key] for key in used}
-    tensors.update({f"in/{key}": x for key, x in zip(input_names, inputs)})
+    further = [zoo.make(name, *sizes)[1] for sizes in zoo.sizes_of(name)[1]]
     torch.set_default_dtype(torch.float64)
     try:
         module, state = module.double(), {key: x.double() if x.is_floating_point() else x for key, x in state.items()}
-        exact = [x.double() if x.is_floating_point() else x for x in inputs]
 
         def fresh(training):
             module.load_state_dict(state)
             return module.train(training)
 
-        with torch.no_grad():
-            results = outputs_of(fresh(False), exact, loss, written["outputs"])
-        tensors.update({f"eval/{key}": x for key, x in results.items()})
-        if repeatable:
-            live = [x.clone().requires_grad_() if x.is_floating_point() else x for x in exact]
-            results = outputs_of(fresh(True), live, loss, written["outputs"])
-            tensors.update({f"train/{key}": x for key, x in results.items()})
-            module.zero_grad()
-            results["loss"].backward()
-            tensors.update({f"grad/{key}": p.grad for key, p in module.named_parameters() if key in used and p.grad is not None})
-            tensors.update({f"grad/{key}": x.grad for key, x in zip(input_names, live) if x.grad is not None})
+        def passes(inputs, prefix=""):
+            """The inputs as they are computed with, after one pass in each mode."""
+            tensors.update({f"{prefix}in/{key}": x for key, x in zip(input_names, inputs)})
+            exact = [x.double() if x.is_floating_point() else x for x in inputs]
+            with torch.no_grad():
+                results = outputs_of(fresh(False), exact, loss, written["outputs"])
+            tensors.update({f"{prefix}eval/{key}": x for key, x in results.items()})
+            if repeatable:
+                live = [x.clone().requires_grad_() if x.is_floating_point() else x for x in exact]
+                results = outputs_of(fresh(True), live, loss, written["outputs"])
+                tensors.update({f"{prefix}train/{key}": x for key, x in results.items()})
+                module.zero_grad()
+                results["loss"].backward()
+                own = {key: p.grad.clone() for key, p in module.named_parameters() if key in used and p.grad is not None}
+                own.update({key: x.grad for key, x in zip(input_names, live) if x.grad is not None})
+                tensors.update({f"{prefix}grad/{key}": x for key, x in own.items()})
+            return exact
+
+        exact = passes(inputs)
+        for k, others in enumerate(further, 1):
+            passes(others, f"{k}:")
         if steps:
             fresh(True)
             options = {key: tuple(x) if isinstance(x, list) else x for key, x in optimizer.items() if key != "type"}

@@ -83,7 +83,8 @@ class Zoo(Export):
         for name, (_, optimizer, _, _) in zoo.CASES.items():
             with self.subTest(model=name):
                 module, inputs, loss, outputs = zoo.make(name)
-                self.export(module, *inputs, loss=loss or "loss", output_names=outputs, optimizer=optimizer)
+                self.export(module, *inputs, loss=loss or "loss", output_names=outputs, optimizer=optimizer,
+                            **zoo.sizes_of(name)[0])
                 own, committed = spec.load(self.path("net.json")), spec.load(os.path.join(HERE, "golden", "pytorch", name + ".json"))
                 self.assertEqual(own.text(), committed.text())
 
@@ -327,6 +328,56 @@ class Refusals(Export):
         self.assertRegex(self.problems(nn.Sequential(nn.Linear(4, 4), norm), torch.rand(3, 4))[0], "is not the model's")
 
 
+@unittest.skipUnless(BY_EXPORT, "PyTorch is too old for sizes that vary")
+class Varying(Export):
+    """What make_zoo.py has no values of: names, bounds, and what is refused."""
+
+    def shapes(self, function, bounds=None, **parts):
+        written = self.export(Net(function, **parts), torch.rand(3, 6, 8), dynamic_shapes={"input0": {1: "T", -1: "W"}},
+                              bounds=bounds)
+        return written["sizes"], [t["shape"] for t in written["tensors"] if "shape" in t]
+
+    def test_names_and_bounds(self):
+        sizes, shapes = self.shapes(lambda self, x: x[:, :-1, 1::2].flatten(1) * 2)
+        self.assertEqual((sizes, shapes), ({"T": {}, "W": {}}, [["N", "T", "W"], ["N", "T * (W / 2) - W / 2"]]))
+        sizes, _ = self.shapes(lambda self, x: x * self.table[:x.shape[1], None], {"T": {"max": 30}, "W": {"multiple": 2}},
+                               table=torch.rand(20))
+        self.assertEqual(sizes, {"T": {"max": 20}, "W": {"multiple": 2}})
+        sizes, shapes = self.shapes(lambda self, x: x.transpose(0, 1).reshape(x.shape[1], -1).view(-1, x.shape[2]) + 1)
+        self.assertEqual(shapes[-1], ["T * batch", "W"])
+        sizes, shapes = self.shapes(lambda self, x: x.unflatten(2, (-1, 4)) + 1, {"W": {"multiple": 4}})
+        self.assertEqual((sizes["W"], shapes[-1]), ({"multiple": 4}, ["N", "T", "W / 4", 4]))
+        written = self.export(Net(lambda self, x, y: x + y), torch.rand(4, 5), torch.rand(4, 5), dynamic_batch=False,
+                              dynamic_shapes={"input0": {0: "T"}, "input1": {0: "T"}})
+        self.assertEqual([t["shape"] for t in written["tensors"][:2]], [["T", 5], ["T", 5]])
+
+    def test_what_is_refused(self):
+        for part, function in (
+                ("flip .*it turns the size T round", lambda self, x: x.flip(1)),
+                ("sort .*the axis is the size W", lambda self, x: x.sort(2)[0]),
+                ("cumprod .*the axis is the size T", lambda self, x: x.cumprod(1)),
+                ("unbind|only works with 6", lambda self, x: sum(x.unbind(1))),
+                ("use correction=0", lambda self, x: x.var(1)),
+                ("only works with 6: it cannot be the size T", lambda self, x: x * self.weight),
+                ("the size T and the size W only work where they are equal: give them one name|do not broadcast",
+                 lambda self, x: x[:, :, :1] + x[:, :1].mT),
+                ("T, W], .* do not broadcast; .* bounds tell", lambda self, x: x + F.interpolate(x[:, :, ::2], scale_factor=2.0)),
+                ("a size is \\(s\\d+//", lambda self, x: x.unflatten(2, (-1, 4)) + 1)):
+            with self.subTest(part):
+                net = Net(function, weight=torch.rand(6, 1))
+                x = torch.rand(3, 6, 6) if "equal" in part else torch.rand(3, 6, 8)
+                found = self.problems(net, x, dynamic_shapes={"input0": {1: "T", 2: "W"}})
+                self.assertRegex("\n".join(found), part)
+        for shapes, part in (({"x": {1: "T"}}, "there is no input 'x', but input0"), ({"input0": {3: "T"}}, "has no axis 3"),
+                             ({"input0": {2: "T"}}, "the example's T, axis 2 of input0, is 1")):
+            with self.assertRaisesRegex(ValueError, part):
+                self.export(Net(lambda self, x: x * 2), torch.rand(3, 6, 1), dynamic_shapes=shapes)
+        for bounds, part in (({"X": {}}, "no axis has the name X"), ({"T": {"most": 3}}, "bounds: .* has no 'most'"),
+                             ({"T": {"min": 5, "max": 4}}, "bounds: size 'T' has bounds that leave none")):
+            with self.assertRaisesRegex(export_torch.Refused, part):
+                self.export(Net(lambda self, x: x * 2), torch.rand(3, 6, 8), dynamic_shapes={"input0": {1: "T"}}, bounds=bounds)
+
+
 class Command(Export):
     def run_main(self, *words):
         said = io.StringIO()
@@ -341,6 +392,7 @@ class Command(Export):
         super().setUp()
         nets = types.ModuleType("export_torch_nets")
         nets.classifier = lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
+        nets.deep = nn.Linear(4, 5)
         nets.odd = Net(lambda self, x: torch.digamma(x))
         sys.modules["export_torch_nets"] = nets
         self.addCleanup(sys.modules.pop, "export_torch_nets")
@@ -354,6 +406,16 @@ class Command(Export):
         self.assertEqual([model.tensors[i].text() for i in (0, 1, model.loss)], [
             "input f32 [N,3,4]", "input i64 [N]", "cross_entropy reduction=mean ignore_index=-100 label_smoothing=0 f32 []"])
         self.assertEqual(model.optimizer["type"], "sgd")
+
+    @unittest.skipUnless(BY_EXPORT, "PyTorch is too old for sizes that vary")
+    def test_sizes_that_vary(self):
+        words = "export_torch_nets:deep", "--input", "x=2x5x4", "-o", self.path("net"), "--dynamic"
+        said = self.run_main(*words, "x:1=T", "--bounds", '{"T": {"max": 9}}')
+        self.assertEqual(said, "")
+        model = spec.load(self.path("net.json"))
+        self.assertEqual((model.tensors[0].text(), model.sizes["T"]["max"]), ("input f32 [N,T,4]", 9))
+        for axis, part in (("x:T", "2"), ("y:1=T", "there is no input 'y'")):
+            self.assertIn(part, self.run_main(*words, axis))
 
     def test_it_tells(self):
         for words, part in ((("export_torch_nets:none", "--input", "2x3"), "none"),

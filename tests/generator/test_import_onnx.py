@@ -20,7 +20,7 @@ from generator.exchange.onnx_file import (ATTRIBUTE, DIMENSION, ENTRY, GRAPH, MO
                                           VALUE)
 from generator.exchange.onnx_import import Unsupported
 from generator.exchange.protobuf import Message
-from generator.exchange.spec_writer import save_safetensors
+from generator.exchange.spec_writer import Refused, save_safetensors
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -204,6 +204,53 @@ class ByHand(Import):
         self.assertEqual(self.imported(data, sizes=[("seq", 7)])["tensors"][0]["shape"], ["N", 7])
         self.assertEqual(self.imported(data, sizes=[("seq", 7)], batch="2")["tensors"][0]["shape"], [2, 7])
         self.assertEqual(self.imported(data, sizes=[("batch", 7)], batch="seq")["tensors"][0]["shape"], [7, "N"])
+
+    def test_sizes_that_vary(self):
+        """Shapes are computed from named axes, which are sizes of the spec with --dynamic."""
+        def known(name, *values):
+            return tensor(name, (len(values),), values, "int64")
+        data = model(
+            [node("MatMul", "x fc.weight", "m"), node("Shape", "m", "s"), node("Gather", "s one", "t"), node("Mul", "t two", "tt"),
+             node("Shape", "x", "of_x"), node("Gather", "of_x zero", "n"), node("Div", "tt two", "half"),
+             node("Concat", "n half minus", "shape", axis=0), node("Reshape", "m shape", "r"),
+             node("Slice", "r one_ tail t_axis", "a"),
+             node("Squeeze", "t zero", "t_"), node("Range", "zero_ t_ one__", "steps"), node("Cast", "steps", "f", to=1),
+             node("Unsqueeze", "f one", "all"), node("Slice", "all one_ tail zero", "column"), node("Mul", "a column", "b"),
+             node("ReduceMean", "b", "y", axes=[1], keepdims=0), node("Gather", "r last", "z", axis=1)],
+            [value("x", ["batch", "time steps", 3])], [value("y", ["batch", 2]), value("z", ["batch", 2])],
+            [tensor("fc.weight", (3, 2), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), known("one", 1), known("zero", 0), known("two", 2),
+             known("minus", -1), known("one_", 1), known("tail", (1 << 63) - 1), known("t_axis", 1),
+             tensor("zero_", (), [0], "int64"), tensor("one__", (), [1], "int64"), tensor("last", (), [-1], "int64")])
+        written = self.imported(data, dynamic=True, bounds={"time_steps": {"min": 2}})
+        self.assertEqual((written["sizes"], written["tensors"][0]["shape"]), ({"time_steps": {"min": 2}}, ["N", "time_steps", 3]))
+        for n, length in ((1, 2), (2, 5)):
+            x = [math.sin(i) for i in range(n * length * 3)]
+            got = self.run_model(x=Array("float32", (n, length, 3), x))
+            rows = [[sum(x[(i * length + t) * 3 + k] * (2 * k + 1 + j) for k in range(3)) for j in range(2)]
+                    for i in range(n) for t in range(length)]
+            means = [sum(t * rows[i * length + t][j] for t in range(1, length)) / (length - 1) for i in range(n) for j in range(2)]
+            last = [rows[(i + 1) * length - 1][j] for i in range(n) for j in range(2)]
+            for name, wanted in (("y", means), ("z", last)):
+                for a, b in zip(got[name].values, wanted):
+                    self.assertAlmostEqual(a, b, places=4)
+
+    def test_what_sizes_that_vary_cannot_do(self):
+        def one(op, shape, *weights, **attributes):
+            names = " ".join(["x"] + [w.name for w in weights])
+            return model([node(op, names, "y", **attributes)], [value("x", shape)], [value("y", shape)], list(weights))
+        for data, part in (
+                (one("Split", ["N", "T", 3], axis=1), "it cuts the size T"),
+                (one("Reshape", ["N", "T", 3], tensor("s", (2,), [-1, 4], "int64")), "3 * T * batch / 4"),
+                (one("Conv", ["N", 1, "T"], tensor("w", (1, 1, 3), [1.0] * 3), auto_pad="SAME_UPPER", strides=[2]),
+                 "its padding depends on the size T"),
+                (one("Resize", ["N", 1, "H", "W"], tensor("r", (0,), []), tensor("s", (4,), [1.0, 1.0, 2.0, 2.0]), mode="cubic"),
+                 "of the size "),
+                (one("Add", ["N", "T"], tensor("w", (5,), [1.0] * 5)), "do not broadcast"),
+                (one("Neg", ["N", "a b", "a.b"]), "would both be the size a_b")):
+            with self.subTest(part):
+                self.refused(data, part, dynamic=True)
+        with self.assertRaisesRegex(Refused, "no axis has the name X, but T"):
+            import_onnx.import_model(self.write(one("Neg", ["N", "T"])), self.path("net"), dynamic=True, bounds={"X": {"max": 3}})
 
     def test_axes_that_have_neither_a_size_nor_a_name(self):
         given = [value("x", ["?", 3, "?"]), value("h", [2, "", 4])]  # "" is how a file says nothing

@@ -14,7 +14,8 @@ from tests import tensor_file
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-FUSED = ("llama_mlp", "mlp", "norms", "norms_of_channels", "reductions", "resnet", "transformer_encoder_layer")
+FUSED = ("llama_mlp", "mlp", "norms", "norms_of_channels", "reductions", "resnet", "sized_image", "sized_text",
+         "transformer_encoder_layer")
 # What float32 may cost, relative to a tensor's largest value: one pass, its gradients, many steps.
 TOLERANCE = {"eval": 1e-5, "train": 1e-5, "grad": 1e-4, "step": 1e-3}
 
@@ -61,22 +62,28 @@ class Models:
                 self.assertTrue(error <= TOLERANCE[part], f"{part} of {name} differs by {error:.2g}")
 
     def check(self, name):
-        golden = {"eval": {}, "train": {}, "grad": {}, "step": {}, "weight": {}, "in": {}}
+        golden = {}
         tensors = tensor_file.load(os.path.join(HERE, "golden", "pytorch", name + ".safetensors"))
         steps = tensor_file.values(tensors.pop("steps", ("I64", [], bytes(8))))[0]
         for key, tensor in tensors.items():
             part, _, own = key.partition("/")
-            golden[part][own] = tensor
+            golden.setdefault(part, {})[own] = tensor
         tensor_file.save(os.path.join(self.folder, "weights.safetensors"), golden["weight"])
+        self.check_passes(name, golden)
+        if steps:
+            self.compare(golden, "step", self.run_model(name, "--steps", str(steps)))
+        for prefix in sorted({part[:-2] for part in golden if part.endswith(":in")}):  # further sizes
+            with self.subTest(sizes=prefix):
+                self.check_passes(name, {part[len(prefix):]: own for part, own in golden.items() if part.startswith(prefix)})
+
+    def check_passes(self, name, golden):
         tensor_file.save(os.path.join(self.folder, "inputs.safetensors"), golden["in"])
         self.assertTrue(golden["eval"])
         self.compare(golden, "eval", self.run_model(name))
-        if golden["train"]:
+        if "train" in golden:
             got = self.run_model(name, "--train", "--grad", "loss")
             self.compare(golden, "train", got)
             self.compare(golden, "grad", got, "grad.")
-        if steps:
-            self.compare(golden, "step", self.run_model(name, "--steps", str(steps)))
 
 
 class RunModel(Models, unittest.TestCase):

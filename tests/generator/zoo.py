@@ -1106,8 +1106,66 @@ def spectra():
     return Net(forward, fc=nn.Linear(8, 8), window=torch.hann_window(6)), (randn(3, 4, 8), randn(3, 5)), nn.MSELoss()
 
 
-def make(name):
-    """(module, inputs, loss, output names) of a case, the same at every call."""
+# ---- sizes that vary -----------------------------------------------------------------------------------------------------
+def sized(shapes, others, bounds=None):
+    """shapes: of export; others: what the case is called with for further sizes."""
+    def mark(function):
+        function.dynamic_shapes, function.others, function.bounds = shapes, others, bounds
+        return function
+    return mark
+
+
+@case(ADAM)
+@sized({"input0": {1: "T"}, "input1": {1: "T"}, "target": {1: "T"}}, ((1, 5), (3, 2), (2, 16)))
+def sized_text(n=3, length=7):
+    """Positions up to 16, a mask of the length, a mean that divides by it, the last word, and its state."""
+    def forward(self, tokens, mask):
+        x = self.words(tokens) + self.places[:tokens.shape[1]] + self.waves[None, :tokens.shape[1]]
+        future = torch.triu(torch.full((tokens.shape[1], tokens.shape[1]), float("-inf")), 1)
+        scores = x @ x.mT / 3 + future + (1 - mask[:, None]) * -1e4
+        x = self.norm(x + scores.softmax(2) @ self.value(x))
+        q, k, v = self.qkv(x).unflatten(2, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        x = x + F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        steps = torch.arange(tokens.shape[1]).float()[None, :, None] / tokens.shape[1]
+        y, (h, _) = self.lstm(F.pad(x * steps, (0, 0, 1, 1), mode="replicate"))
+        total = (x.sum(1) / x.size(1) + h[-1] + y[:, -1] + x[:, 0])[:, None]
+        return self.head(torch.cat([x, y[:, 1:-1] + total], 2)).transpose(1, 2)
+    net = Net(forward, words=nn.Embedding(11, 8), places=parameter(16, 8), waves=torch.randn(18, 8), norm=nn.LayerNorm(8),
+              value=nn.Linear(8, 8), qkv=nn.Linear(8, 24, bias=False), lstm=nn.LSTM(8, 8, batch_first=True), head=nn.Linear(16, 5))
+    mask = (torch.arange(length) < torch.arange(length - n + 1, length + 1)[:, None].clamp(1)).float()
+    return net, (torch.randint(0, 11, (n, length)), mask, torch.randint(0, 5, (n, length))), nn.CrossEntropyLoss()
+
+
+@case(ADAM)
+@sized({"input0": {2: "H", 3: "W"}, "target": {2: "H", 3: "W"}}, ((1, 4, 20), (2, 32, 8), (2, 12, 12)),
+       {"H": {"multiple": 4, "max": 64}, "W": {"multiple": 4}})
+def sized_image(n=2, height=16, width=8):
+    """A U-Net with skip connections; windows, resizing both ways, moments of images, pools to a fixed size."""
+    def forward(self, x):
+        a = F.relu(self.norm(self.down[0](x)))
+        b = F.relu(self.down[1](F.max_pool2d(a, 2)))
+        c = F.instance_norm(self.down[2](F.avg_pool2d(b, 2)) + F.interpolate(x[:, :1], scale_factor=0.25))
+        c = c * self.gate(F.adaptive_avg_pool2d(b, 1).flatten(1)).sigmoid()[:, :, None, None]
+        b = torch.cat([self.up[0](c), b], 1)
+        a = torch.cat([F.interpolate(self.up[1](b), size=a.shape[2:], mode="bilinear"), a], 1)
+        small = F.adaptive_avg_pool2d(a, (2, 1)).flatten(1).mean(1)[:, None, None, None]
+        y = F.pixel_shuffle(F.conv2d(F.pad(a, (1, 1, 1, 1), mode="reflect"), self.last, stride=2), 2)
+        return y + small + F.unfold(x, 3, padding=1).unflatten(2, x.shape[2:]).mean(1, True)
+    net = Net(forward, down=nn.ModuleList([nn.Conv2d(2, 4, 3, padding=1, bias=False), nn.Conv2d(4, 6, 3, padding="same"),
+                                        nn.Conv2d(6, 6, 1, bias=False)]),
+              norm=nn.BatchNorm2d(4), gate=nn.Linear(6, 6), up=nn.ModuleList([nn.ConvTranspose2d(6, 4, 2, 2), nn.Conv2d(10, 4, 1)]),
+              last=parameter(4, 8, 3, 3, scale=0.2))
+    return net, (randn(n, 2, height, width), randn(n, 1, height, width)), nn.MSELoss()
+
+
+def make(name, *at):
+    """(module, inputs, loss, output names) of a case, the same at every call; at: other sizes than it has by itself."""
     torch.manual_seed(sum(map(ord, name)))
-    made = CASES[name][0]()
+    made = CASES[name][0](*at)
     return (made + (None,))[:3] + (getattr(CASES[name][0], "outputs", None),)
+
+
+def sizes_of(name):
+    """What export is told of sizes that vary, and further ones for make."""
+    function = CASES[name][0]
+    return {key: getattr(function, key, None) for key in ("dynamic_shapes", "bounds")}, getattr(function, "others", ())

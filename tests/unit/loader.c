@@ -490,6 +490,110 @@ static void test_no_allocation(void **state)
     }
 }
 
+enum { LONGEST = 9 };
+static int64_t lengths[SAMPLES];
+
+/* Sample i: i in each place that it fills, -1 behind; and i in the only other field. */
+static gpunn_status load_of_length(void *user, int64_t index, void *const *sample)
+{
+    (void)user;
+    for (int k = 0; k < LONGEST; k++)
+        for (int c = 0; c < 2; c++) ((float *)sample[0])[2 * k + c] = k < lengths[index] ? (float)index : -1.0f;
+    *(uint8_t *)sample[1] = (uint8_t)index;
+    return GPUNN_OK;
+}
+
+/* One epoch: places of padding. */
+static int padded_places(fixture *f, gpunn_loader *loader, gpunn_tensor *sound, gpunn_tensor *number, int multiple,
+                         int64_t *order)
+{
+    int padding = 0, count = 0;
+    while (gpunn_next(loader)) {
+        const int   n = gpunn_loader_batch_size(loader);
+        gpunn_shape shape = gpunn_tensor_sizes(sound);
+        float       values[4 * LONGEST * 2];
+        int64_t     index[4], longest = 0;
+        OK(f->dev, gpunn_read(number, index, (size_t)n * sizeof *index));
+        for (int i = 0; i < n; i++) longest = lengths[index[i]] > longest ? lengths[index[i]] : longest;
+        assert_int_equal(shape.dim[0], n);
+        assert_int_equal(shape.dim[2], (longest + multiple - 1) / multiple * multiple);
+        OK(f->dev, gpunn_read(sound, values, (size_t)(n * shape.dim[2] * 2) * sizeof *values));
+        for (int i = 0; i < n; i++) {
+            for (int64_t k = 0; k < 2 * shape.dim[2]; k++)
+                assert_true(values[i * 2 * shape.dim[2] + k] == (k < 2 * lengths[index[i]] ? (float)index[i] : -1.0f));
+            padding += (int)(shape.dim[2] - lengths[index[i]]);
+            order[count++] = index[i];
+        }
+    }
+    OK(f->dev, gpunn_last_status(f->dev));
+    check_permutation(order, count);
+    return padding;
+}
+
+static void test_lengths(void **state)
+{
+    fixture *f = *state;
+    for (int multiple = 1; multiple <= 3; multiple += 2) {
+        const char   *size = multiple == 1 ? "T" : "U";
+        const int64_t T = gpunn_size(f->model, size, .max = LONGEST, .multiple = multiple);
+        gpunn_tensor *sound = MADE(
+            f->dev, gpunn_input(f->model, multiple == 1 ? "sound" : "sound3", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, T, 2)));
+        gpunn_tensor *number = MADE(
+            f->dev, gpunn_input(f->model, multiple == 1 ? "number" : "number3", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH)));
+        int64_t order[4][SAMPLES];
+        int     padding[4];
+        for (int i = 0; i < SAMPLES; i++) lengths[i] = 1 + i * 5 % LONGEST;
+        for (int way = 0; way < 3; way++) { /* in order, shuffled, shuffled by workers */
+            gpunn_loader *loader = MADE(
+                f->dev, gpunn_loader_create(f->model, .fields = {{.input = sound}, {.input = number, .dtype = GPUNN_U8}},
+                                            .count = SAMPLES, .batch_size = 4, .shuffle = way > 0, .workers = way / 2 * 3,
+                                            .load = load_of_length, .lengths = lengths));
+            padding[way] = padded_places(f, loader, sound, number, multiple, order[way]);
+            if (way == 1) {
+                (void)padded_places(f, loader, sound, number, multiple, order[3]);
+                assert_memory_not_equal(order[1], order[3], sizeof order[1]);
+            }
+            gpunn_loader_destroy(loader);
+        }
+        assert_memory_equal(order[1], order[2], sizeof order[1]);
+        assert_true(padding[1] < padding[0]);
+        assert_int_equal(padding[1], padding[2]);
+    }
+}
+
+static void test_bad_lengths(void **state)
+{
+    fixture      *f = *state;
+    const int64_t T = gpunn_size(f->model, "T", .max = LONGEST), open = gpunn_size(f->model, "open");
+    int64_t       own[2] = {3, LONGEST + 1};
+    gpunn_tensor *sound = MADE(f->dev, gpunn_input(f->model, "sound", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, T)));
+    gpunn_tensor *late = MADE(f->dev, gpunn_input(f->model, "late", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2, T)));
+    gpunn_tensor *endless = MADE(f->dev, gpunn_input(f->model, "endless", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, open)));
+    gpunn_tensor *image = MADE(f->dev, gpunn_input(f->model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, T, 3, 3)));
+    static float  values[2][LONGEST * 9];
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = sound, .samples = values}}, .count = 2),
+               GPUNN_ERR_ARGUMENT, "sound", "[batch, T]", ".lengths");
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = sound, .samples = values}}, .count = 2, .lengths = own),
+               GPUNN_ERR_ARGUMENT, "sample 1 is 10", "1 to 9, the .max of 'T'");
+    own[1] = 0;
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = sound, .samples = values}}, .count = 2, .lengths = own),
+               GPUNN_ERR_ARGUMENT, "sample 1 is 0");
+    own[1] = 1;
+    FAILS_NULL(f->dev, gpunn_loader_create(f->model, .fields = {{.input = late, .samples = values}}, .count = 2, .lengths = own),
+               GPUNN_ERR_SHAPE, "late", "[batch, 2, T]");
+    FAILS_NULL(f->dev,
+               gpunn_loader_create(f->model, .fields = {{.input = endless, .samples = values}}, .count = 2, .lengths = own),
+               GPUNN_ERR_SHAPE, "endless", ".max");
+    FAILS_NULL(f->dev,
+               gpunn_loader_create(f->model, .fields = {{.input = image, .samples = values, .crop_padding = 1}}, .count = 2,
+                                   .lengths = own),
+               GPUNN_ERR_SHAPE, "image", "crop");
+    FAILS_NULL(f->dev,
+               gpunn_loader_create(f->model, .fields = {{.input = sound, .samples = values}}, .count = 2, .lengths = own,
+                                   .mixup_alpha = 0.4f),
+               GPUNN_ERR_SHAPE, "sound", "neither mixed");
+}
+
 static void test_errors(void **state)
 {
     fixture *f = *state;
@@ -546,6 +650,7 @@ int main(void)
         test_with_device(test_order),         test_with_device(test_shuffle),      test_with_device(test_shuffle_is_fair),
         test_with_device(test_images),        test_with_device(test_augmentation), test_with_device(test_flips_for_certain),
         test_with_device(test_wide_pixels),   test_with_device(test_callback),     test_with_device(test_many_workers),
-        test_with_device(test_no_allocation), test_with_device(test_torchvision),  test_with_device(test_errors)};
+        test_with_device(test_no_allocation), test_with_device(test_torchvision),  test_with_device(test_errors),
+        test_with_device(test_lengths),       test_with_device(test_bad_lengths)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -183,6 +183,46 @@ static void test_sequences(void **state)
     check_sizes(sequences, sizes, COUNT(sizes));
 }
 
+/* A mean over the words that are there, of batches padded to any length; and its gradient. */
+static void test_lengths(void **state)
+{
+    enum { ROWS = 3, MOST = 6 };
+    static const int64_t lengths[ROWS] = {2, 0, 9}; /* 9: as many as there are */
+    pair                 p;
+    (void)state;
+    pair_open(&p);
+    const int64_t T = gpunn_size(p.model, "T");
+    gpunn_tensor *x = MADE(p.dev, gpunn_input(p.model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, T)));
+    gpunn_tensor *n = MADE(p.dev, gpunn_input(p.model, "n", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH)));
+    gpunn_tensor *mask = MADE(p.dev, gpunn_sequence_mask(n, T)), *there = gpunn_sum(mask, GPUNN_ALL, false);
+    gpunn_tensor *mean = MADE(p.dev, gpunn_div(gpunn_sum(gpunn_mul(x, mask), GPUNN_ALL, false), there));
+    gpunn_retain_grad(x);
+    for (int64_t t = 2; t <= MOST; t += 2) {
+        float values[ROWS * MOST], seen[ROWS * MOST], got[ROWS * MOST];
+        float total = 0, count = 0;
+        for (int64_t i = 0; i < ROWS * t; i++) {
+            const bool inside = i % t < lengths[i / t];
+            values[i] = (float)i;
+            seen[i] = inside ? 1.0f : 0.0f;
+            total += inside ? values[i] : 0;
+            count += inside;
+        }
+        OK(p.dev, gpunn_write_shape(x, values, GPUNN_SHAPE(ROWS, t)));
+        OK(p.dev, gpunn_write(n, lengths, sizeof lengths));
+        gpunn_keep(mask);
+        OK(p.dev, gpunn_backward(mean));
+        OK(p.dev, gpunn_read(mask, got, (size_t)(ROWS * t) * sizeof *got));
+        assert_memory_equal(got, seen, (size_t)(ROWS * t) * sizeof *got);
+        assert_true(fabsf(gpunn_item(mean) - total / count) <= 1e-5f);
+        OK(p.dev, gpunn_read_grad(x, got, (size_t)(ROWS * t) * sizeof *got));
+        for (int64_t i = 0; i < ROWS * t; i++) assert_true(fabsf(got[i] - seen[i] / count) <= 1e-6f);
+    }
+    FAILS_NULL(p.dev, gpunn_sequence_mask(x, T), GPUNN_ERR_SHAPE, "sequence_mask", "[batch, T] of f32", "[n] is needed");
+    FAILS_NULL(p.dev, gpunn_sequence_mask(n, 0), GPUNN_ERR_SHAPE, "");
+    assert_null(gpunn_sequence_mask(NULL, T));
+    pair_close(&p);
+}
+
 /* The spec of a model, as text. */
 static char *spec_of(pair *p, gpunn_model *model, gpunn_tensor *output, gpunn_tensor *loss)
 {
@@ -410,6 +450,6 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_formulas),  cmocka_unit_test(test_refusals),
                                        cmocka_unit_test(test_sequences), cmocka_unit_test(test_images),
                                        cmocka_unit_test(test_specs),     cmocka_unit_test(test_plans),
-                                       cmocka_unit_test(test_many_sets)};
+                                       cmocka_unit_test(test_lengths),   cmocka_unit_test(test_many_sets)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

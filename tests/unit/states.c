@@ -266,6 +266,106 @@ static void test_saved(void **state)
     gpunn_device_close(first);
 }
 
+/* Each session counts for itself, on one model, and the model's own states stay; files have those in use. */
+static void test_sessions(void **state)
+{
+    fixture      *f = *state;
+    const char   *path = test_path(f, "session.safetensors");
+    gpunn_tensor *x = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(2)));
+    FAILS_NULL(f->dev, gpunn_session_create(f->model), GPUNN_ERR_STATE, "no states");
+    gpunn_tensor  *s = MADE(f->dev, gpunn_state(f->model, "s", GPUNN_SHAPE(2), fives));
+    gpunn_tensor  *steps = MADE(f->dev, gpunn_state(f->model, "steps", GPUNN_SHAPE(0), fives));
+    gpunn_tensor  *sum = MADE(f->dev, gpunn_assign(s, gpunn_add(s, x)));
+    gpunn_tensor  *outputs[] = {sum, MADE(f->dev, gpunn_assign(steps, gpunn_add_scalar(steps, 1)))};
+    float          expected[3] = {5, 5, 5}, added[3] = {0, 1, 10};
+    gpunn_session *session[3] = {NULL, MADE(f->dev, gpunn_session_create(f->model)), NULL};
+    OK(f->dev, gpunn_use_session(f->model, NULL));
+    OK(f->dev, gpunn_set_saved(s, true));
+    for (int turn = 0; turn < 9; turn++) {
+        const int     who = turn * 2 % 3;
+        const float   step[] = {added[who] + 1, added[who] + 1};
+        const int64_t count = turn / 3 + 1;
+        if (session[who] == NULL && who) session[who] = MADE(f->dev, gpunn_session_create(f->model));
+        OK(f->dev, gpunn_use_session(f->model, session[who]));
+        OK(f->dev, gpunn_write(x, step, sizeof step));
+        OK(f->dev, gpunn_forward(outputs, 2));
+        expected[who] += step[0];
+        expect(f, sum, FLOATS(expected[who], expected[who]), 2);
+        expect(f, s, FLOATS(expected[who], expected[who]), 2);
+        expect(f, steps, FLOATS(5 + (float)count), 1);
+    }
+    const long calls = f->memory.calls;
+    for (int who = 0; who < 3; who++) OK(f->dev, gpunn_use_session(f->model, session[who]));
+    assert_int_equal(f->memory.calls, calls);
+    OK(f->dev, gpunn_save(f->model, path)); /* of session 2 */
+    OK(f->dev, gpunn_reset_states(f->model));
+    expect(f, s, FLOATS(5, 5), 2);
+    OK(f->dev, gpunn_use_session(f->model, session[1]));
+    OK(f->dev, gpunn_load(f->model, path));
+    expect(f, s, FLOATS(expected[2], expected[2]), 2);
+    gpunn_session_destroy(session[1]); /* the one in use */
+    expect(f, s, FLOATS(expected[0], expected[0]), 2);
+    expect(f, steps, FLOATS(8), 1);
+    (void)remove(path);
+
+    float          own[2];
+    gpunn_model   *model = MADE(f->dev, gpunn_model_create(f->dev));
+    gpunn_tensor  *bound = MADE(f->dev, gpunn_state(model, "bound", GPUNN_SHAPE(2), fives));
+    gpunn_session *foreign = MADE(f->dev, gpunn_session_create(model));
+    FAILS(f->dev, gpunn_use_session(f->model, foreign), GPUNN_ERR_ARGUMENT, "another model");
+    FAILS(f->dev, gpunn_bind(s, own, sizeof own), GPUNN_ERR_STATE, "'s'", "session");
+    gpunn_device *other = gpunn_device_open(ON(f->backend), .seed = 2, .realloc_fn = hook_realloc, .user = &f->memory);
+    FAILS(other, gpunn_model_to(f->model, other), GPUNN_ERR_STATE, "sessions");
+    gpunn_device_close(other);
+    MADE(f->dev, gpunn_state(f->model, "late", GPUNN_SHAPE(1), fives));
+    FAILS(f->dev, gpunn_use_session(f->model, session[2]), GPUNN_ERR_STATE, "'late'", "newer");
+    if (gpunn_device_get_type(f->dev) == GPUNN_DEVICE_CPU) {
+        OK(f->dev, gpunn_bind(bound, own, sizeof own));
+        FAILS(f->dev, gpunn_use_session(model, foreign), GPUNN_ERR_STATE, "'bound'", "unbind");
+        OK(f->dev, gpunn_bind(bound, NULL, 0));
+    }
+    gpunn_model_destroy(model); /* freed with its session */
+    gpunn_session_destroy(foreign);
+    gpunn_session_destroy(session[2]);
+    gpunn_session_destroy(NULL);
+}
+
+/* A checkpoint has the states of gpunn_set_saved, and training goes on from them as if nothing had happened. */
+static void test_checkpoint(void **state)
+{
+    fixture         *f = *state;
+    const char      *path = test_path(f, "states.ckpt");
+    gpunn_tensor    *x = MADE(f->dev, gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(1)));
+    gpunn_tensor    *seen = MADE(f->dev, gpunn_state(f->model, "seen", GPUNN_SHAPE(1), fives));
+    gpunn_tensor    *w = MADE(f->dev, gpunn_parameter(f->model, "w", GPUNN_SHAPE(1), fives));
+    gpunn_tensor    *loss = MADE(f->dev, gpunn_mean(gpunn_mul(gpunn_mul(w, w), gpunn_add(seen, x)), GPUNN_ALL, false));
+    gpunn_optimizer *o = MADE(f->dev, gpunn_sgd(f->model, .lr = 0.01f, .momentum = 0.5f));
+    float            at[3][2];
+    MADE(f->dev, gpunn_assign(seen, gpunn_add(seen, x), .in_training = true));
+    OK(f->dev, gpunn_set_saved(seen, true));
+    for (int run = 0; run < 3; run++) { /* four steps; the last two again; again, with the state not taken along */
+        if (run == 2) OK(f->dev, gpunn_set_saved(seen, false));
+        if (run == 2) OK(f->dev, gpunn_checkpoint_save(o, NULL, path));
+        for (int step = run ? 2 : 0; step < 4; step++) {
+            OK(f->dev, gpunn_write(x, FLOATS((float)step + 1), 4));
+            OK(f->dev, gpunn_train_step(o, loss));
+            if (run == 0 && step == 1) OK(f->dev, gpunn_checkpoint_save(o, NULL, path));
+        }
+        OK(f->dev, gpunn_read(w, &at[run][0], 4));
+        OK(f->dev, gpunn_read(seen, &at[run][1], 4));
+        if (run == 0) OK(f->dev, gpunn_checkpoint_load(o, NULL, path));
+        if (run == 0) expect(f, seen, FLOATS(8), 1);
+    }
+    assert_memory_equal(at[0], at[1], sizeof at[0]);
+    assert_true(at[0][1] == 15 && at[2][1] == 22);
+    OK(f->dev, gpunn_checkpoint_load(o, NULL, path));
+    expect(f, seen, FLOATS(22), 1); /* not in the file: as it is */
+    OK(f->dev, gpunn_set_saved(seen, true));
+    FAILS(f->dev, gpunn_checkpoint_load(o, NULL, path), GPUNN_ERR_FORMAT, "seen");
+    (void)remove(path);
+    gpunn_optimizer_destroy(o);
+}
+
 /* Runs of a stateful layer are those of one that is given what the run before has left; training goes on, too. */
 static void test_stateful(void **state)
 {
@@ -422,9 +522,11 @@ int main(void)
     static const struct {
         const char        *name;
         CMUnitTestFunction run;
-    } list[] = {{"sum", test_sum},     {"order", test_order},       {"places", test_places},     {"sample", test_sample},
-                {"text", test_text},   {"refusals", test_refusals}, {"two ways", test_two_ways}, {"training", test_training},
-                {"saved", test_saved}, {"stateful", test_stateful}, {"lengths", test_lengths},   {"cache", test_cache}};
+    } list[] = {
+        {"sum", test_sum},           {"order", test_order},          {"places", test_places},     {"sample", test_sample},
+        {"text", test_text},         {"refusals", test_refusals},    {"two ways", test_two_ways}, {"training", test_training},
+        {"saved", test_saved},       {"stateful", test_stateful},    {"lengths", test_lengths},   {"cache", test_cache},
+        {"sessions", test_sessions}, {"checkpoint", test_checkpoint}};
     static struct CMUnitTest tests[64];
     int                      count = 0;
     for (int i = 0; i < COUNT(list); i++) count += each_backend(tests + count, list[i].name, list[i].run, NULL);
