@@ -398,11 +398,11 @@
  *         gpunn_distribute(o, NULL);
  *         gpunn_group_close(group);
  *     All is as on one device with the batches of all ranks as one, within rounding: batch_size is each rank's, gradients and
- *     losses are means over ranks, and so clipping is. Not so batch_norm, which takes the statistics of each rank's own part, and
- *     dropout. The same seed on every rank gives the same run again, to the bit. What is common to all ranks (gpunn_train_step,
+ *     losses are means over ranks, and so clipping is. Not so dropout, and batch_norm without .sync = true, which takes the
+ *     statistics of each rank's own part. The same seed on every rank gives the same run again, to the bit. What is common to all ranks (gpunn_train_step,
  *     gpunn_fit, checkpoints; >>group) is called by all of them; what only one does, printing say, stands behind
  *     gpunn_group_rank(group) == 0. gpunn_backward, gpunn_clip_grad_norm and gpunn_read_grad are of this rank alone until
- *     gpunn_optimizer_step. A group fails as a whole: when a rank is missing for .timeout seconds, the others' calls give
+ *     gpunn_optimizer_step, except that with .sync all training runs are common. A group fails as a whole: when a rank is missing for .timeout seconds, the others' calls give
  *     GPUNN_ERR_DEVICE and name it; end the program then and start it again with gpunn_checkpoint_load, where an epoch has ended
  *     also on another number of ranks. Each rank of a machine has its own GPU with gpunn_device_open(.index = GPUNN_LOCAL_RANK);
  *     two on one are refused. Between GPUs NCCL carries what they exchange (libnccl.so.2, opened as cuDNN is; GPUNN_NCCL_PATH), as
@@ -1362,9 +1362,11 @@ typedef struct gpunn_batch_norm_args {
     float eps;      /* 1e-5 */
     float momentum; /* share of the new batch in the running statistics, 0.1 */
     bool  no_affine;
+    bool  sync; /* in training, over the batches of all ranks that the model is distributed to: gpunn_distribute */
 } gpunn_batch_norm_args;
 /* x [n, c] or [n, c, l] (1d), [n, c, h, w] (2d), [n, c, d, h, w] (3d); weight, bias, and the buffers running_mean, running_var
- * (unbiased) [c]. A training step over one value per channel is an error, as in PyTorch. */
+ * (unbiased) [c]. A training step over one value per channel is an error, as in PyTorch. sync is torch's SyncBatchNorm; runs in
+ * training mode, gpunn_backward's too, are then common to all ranks. */
 GPUNN_API gpunn_tensor *gpunn_batch_norm1d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args);
 #define gpunn_batch_norm1d(x, ...) gpunn_batch_norm1d_((x), GPUNN_NAMED(gpunn_batch_norm_args, __VA_ARGS__))
 GPUNN_API gpunn_tensor *gpunn_batch_norm2d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args);
@@ -2512,6 +2514,7 @@ typedef struct gpunn_attributes {
     int         groups;                       /* conv */
     bool        ceil_mode, count_exclude_pad; /* pools */
     float       eps, momentum;                /* batch_norm; other norms: eps */
+    bool        sync;                         /* batch_norm: with a step's ranks */
     int         axis; /* concat, slice, gather, scatter_add, cumsum, topk_indices, argmax, softmax, log_softmax; >= 0. layer_norm,
                                                      rms_norm: the first of the axes normalised */
     int         order[GPUNN_MAX_RANK];    /* permute */
@@ -2561,6 +2564,15 @@ typedef struct gpunn_run_state {
     uint64_t draw;            /* keys random numbers: step << 24, in evaluation one more than in the run before */
     uint64_t weights_version; /* changes whenever a parameter or buffer may have changed: invalidates step->cache */
 } gpunn_run_state;
+
+/* Of a model that several ranks train together. */
+typedef struct gpunn_ranks {
+    int  rank, size;
+    bool joined; /* the device exchanges with theirs by itself (ranks_join); else: */
+    /* Gives each rank the parts of all: parts[size][bytes] in the host's memory, of which [rank] is its own. */
+    gpunn_status (*gather)(void *user, void *parts, size_t bytes);
+    void *user;
+} gpunn_ranks;
 
 typedef struct gpunn_kernel        gpunn_kernel; /* >>kernels */
 typedef struct gpunn_kernel_launch gpunn_kernel_launch;
@@ -2633,6 +2645,7 @@ typedef struct gpunn_step {
     size_t   cache_bytes;
     uint64_t cache_version; /* the backend's note of state->weights_version at which cache was filled; starts at 0 */
     const gpunn_run_state *state;
+    const gpunn_ranks     *ranks; /* BATCH_NORM with sync, in training: whose batches are one, several; else NULL */
 } gpunn_step;
 
 /* What is the same for all elements of an optimizer's update (gpunn_update). */
@@ -3976,6 +3989,7 @@ struct gpunn_model {
     int                     lent_weights; /* parameters and buffers in such memory */
     int64_t                 batch;        /* of the last run, before it of the last write; 0 before */
     gpunn_run_state         state;
+    gpunn_ranks             ranks;         /* size 0: none; user: their gpunn_group */
     uint64_t                salt;          /* of this rank, in state.seed */
     uint64_t                scopes;        /* optimizers so far that train some of its parameters */
     int                     parts;         /* that are recomputed */
@@ -6315,6 +6329,20 @@ static gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float 
     return GPUNN_OK;
 }
 
+/* Whether all ranks know how what this one does has ended, if they had voted so many times when it began. */
+static bool gpunn__has_told(const gpunn_group *group, int64_t agreed)
+{
+    return group->agreed != agreed && (group->told || group->joined);
+}
+
+/* gather of gpunn_ranks. Each time the ranks vote, so that one that has failed on its way here ends the wait of all. */
+static gpunn_status gpunn__gather_sums(void *user, void *parts, size_t bytes)
+{
+    gpunn_group       *group = (gpunn_group *)user;
+    const gpunn_status status = gpunn__agree(group, GPUNN_OK, NULL, "%zu bytes of a layer's sums", bytes);
+    return status == GPUNN_OK ? gpunn__exchange_host(group, GPUNN__ALL_GATHER, parts, bytes, 0) : status;
+}
+
 /* ---- GPUs that exchange by themselves -------------------------------------------------------------------------------- */
 typedef struct gpunn__gpu { /* of a rank */
     uint64_t identity;
@@ -6583,7 +6611,8 @@ typedef struct gpunn__plain_args {
     K(batch_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                            \
     K(batch_norm, momentum, SHARE, 0.1, momentum, "Share of the new batch in the running statistics.")                         \
     A(momentum, FLOAT, momentum)                                                                                               \
-    K(batch_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].")
+    K(batch_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].")                                                \
+    K(batch_norm, sync, FLAG, false, sync, "In training, over the batches of all ranks.")
 #define GPUNN__GROUP_NORM_ARGS(K, A)                                                                                           \
     K(group_norm, num_groups, COUNT, GPUNN__NEEDED, num_groups, "Divides the channels.") A(num_groups, INT, groups)            \
     K(group_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                            \
@@ -10499,6 +10528,7 @@ static gpunn_tensor *gpunn__batch_norm_node(const char *op, gpunn_tensor *x, con
         return NULL;
     attr.eps = args->eps;
     attr.momentum = args->momentum;
+    attr.sync = args->sync;
     static const struct {
         const char *suffix;
         float       value;
@@ -13333,7 +13363,8 @@ struct gpunn__plan {
     gpunn_tensor    **outputs; /* as asked for; training: the losses, unless seeded or forward_only */
     int               output_count;
     bool              training, evaluates, seeded, forward_only;
-    gpunn__backpass  *passes; /* one, or of each loss one */
+    bool              meets_ranks; /* some step has ranks */
+    gpunn__backpass  *passes;      /* one, or of each loss one */
     int               pass_count;
     int               passed;                   /* the pass that ran last; -1: the first has failed */
     uint64_t          written, weights_version; /* of the model, when the first one had run */
@@ -13600,6 +13631,12 @@ static bool gpunn__evaluates(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     if (t->op == GPUNN_OP_BATCH_NORM) return plan->training && (plan->evaluates || t->inputs[3]->frozen);
     return plan->evaluates && (t->op == GPUNN_OP_DROPOUT || t->op == GPUNN_OP_ATTENTION) && t->attr.dropout_p > 0;
+}
+
+/* Whether a node meets other ranks in this plan. */
+static bool gpunn__meets_ranks(const gpunn__plan *plan, const gpunn_tensor *t)
+{
+    return t->attr.sync && t->model->ranks.size > 1 && plan->training && !gpunn__evaluates(plan, t);
 }
 
 static bool gpunn__is_output(const gpunn__plan *plan, const gpunn_tensor *t)
@@ -14076,7 +14113,8 @@ static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const in
     if (gpunn__program(b, group, false)->operands == NULL || refused || gpunn__is_norm_step(b, kernel, tensors)) return false;
     for (int k = 0; k < kernel->node_count; k++)
         if (!b->needed[tensors[k]] || b->tensors[tensors[k]].group >= 0 || gpunn__reads_state(b, b->model->tensors[tensors[k]]) ||
-            gpunn__evaluates(b->plan, b->model->tensors[tensors[k]]))
+            gpunn__evaluates(b->plan, b->model->tensors[tensors[k]]) ||
+            gpunn__meets_ranks(b->plan, b->model->tensors[tensors[k]]))
             return false;
     for (int i = 0; i < kernel->external_count; i++)
         if (gpunn__member(b, group, i)->narrow) return false;
@@ -14341,6 +14379,8 @@ static gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, boo
     step->name = t->layer ? t->layer : t->name ? t->name : "";
     step->attr = plan->tensors[t->id].attr ? plan->tensors[t->id].attr : &t->attr;
     step->state = &b->model->state;
+    if (gpunn__meets_ranks(plan, t)) step->ranks = &b->model->ranks;
+    plan->meets_ranks = plan->meets_ranks || step->ranks;
     plan->step_count++;
     return step;
 }
@@ -16433,23 +16473,62 @@ static void gpunn__count_step(gpunn_model *model, bool trains)
     model->state.weights_version += trains; /* running statistics */
 }
 
-static GPUNN__STATUS gpunn__forward(gpunn_tensor *const *outputs, int count, const char *caller, gpunn__aim aim)
+/* The group that a model's runs in training mode meet; NULL: none. */
+static gpunn_group *gpunn__met_by(const gpunn_model *model)
 {
-    if (outputs == NULL || count < 1 || outputs[0] == NULL)
-        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
-                           "%s: no outputs, or the first is NULL; a builder failed before: see gpunn_error", caller);
+    bool meets = false;
+    for (int id = 0; id < model->tensor_count && model->ranks.size > 1 && !meets; id++) meets = model->tensors[id]->attr.sync;
+    return meets ? (gpunn_group *)model->ranks.user : NULL;
+}
+
+/* Hands a failure to the ranks that this one was to meet, unless they have voted since. */
+static gpunn_status gpunn__tell_ranks(gpunn_group *group, int64_t agreed, gpunn_status status)
+{
+    if (group == NULL || status == GPUNN_OK || gpunn__has_told(group, agreed)) return status;
+    return gpunn__agree(group, status, NULL, "a run that fails");
+}
+
+/* Devices that exchange by themselves do so without a word: their ranks agree before. Those of an optimizer's step have. */
+static GPUNN__STATUS gpunn__before_meeting(gpunn_model *model, const gpunn__plan *plan, const char *caller)
+{
+    if (!plan->meets_ranks || !model->ranks.joined) return GPUNN_OK;
+    return gpunn__agree((gpunn_group *)model->ranks.user, gpunn__earlier_runs(model->dev, caller), NULL, "%s", caller);
+}
+
+/* A failure leaves the others waiting for what does not come. */
+static GPUNN__STATUS gpunn__execute_meeting(const gpunn_model *model, const gpunn__plan *plan, gpunn_run *run, const char *caller)
+{
+    const gpunn_status status = gpunn__execute(model->dev, run, caller);
+    if (plan->meets_ranks && model->ranks.joined) ((gpunn_group *)model->ranks.user)->broken = status;
+    return status;
+}
+
+static GPUNN__STATUS gpunn__forward_run(gpunn_tensor *const *outputs, int count, const char *caller, gpunn__aim aim)
+{
     gpunn_model *model = outputs[0]->model;
     if (gpunn__check_outputs(model, caller, outputs, count) != GPUNN_OK) return model->dev->error.status;
     gpunn__request request = gpunn__ask(outputs, count, aim);
     gpunn__plan   *plan = gpunn__plan_for(model, &request);
     gpunn_device  *dev = model->dev;
     if (plan == NULL) return dev->error.status;
+    gpunn_status status = gpunn__before_meeting(model, plan, caller);
+    if (status != GPUNN_OK) return status;
     gpunn__count_step(model, plan->training);
     if (dev->backend->execute == NULL) return gpunn__run_steps(dev, plan, 0, plan->step_count);
-    gpunn_run    run = gpunn__whole_run(model, plan, &plan->passes[0]);
-    gpunn_status status = gpunn__execute(dev, &run, caller);
+    gpunn_run run = gpunn__whole_run(model, plan, &plan->passes[0]);
+    status = gpunn__execute_meeting(model, plan, &run, caller);
     plan->passes[0].captured = run.captured;
     return status;
+}
+
+static GPUNN__STATUS gpunn__forward(gpunn_tensor *const *outputs, int count, const char *caller, gpunn__aim aim)
+{
+    if (outputs == NULL || count < 1 || outputs[0] == NULL)
+        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
+                           "%s: no outputs, or the first is NULL; a builder failed before: see gpunn_error", caller);
+    gpunn_group  *group = aim == GPUNN__TRAIN_FORWARD ? gpunn__met_by(outputs[0]->model) : NULL;
+    const int64_t agreed = group ? group->agreed : 0;
+    return gpunn__tell_ranks(group, agreed, gpunn__forward_run(outputs, count, caller, aim));
 }
 
 GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count)
@@ -16576,6 +16655,7 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
     /* No sooner: a run that cannot be leaves gradients alone. */
     for (int i = 0; opt && opt->parts == 0 && i < opt->parameter_count; i++) opt->parameters[i]->grad_reached = false;
     gpunn_status status = gpunn__settle_writes(model, plan, pass);
+    if (status == GPUNN_OK && opt == NULL) status = gpunn__before_meeting(model, plan, "gpunn_backward");
     if (status != GPUNN_OK) return status;
     if (number == 0) gpunn__count_step(model, !plan->evaluates);
     gpunn__note_pass(model, plan, number);
@@ -16594,7 +16674,10 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
     for (int i = pass->reached_begin; i < pass->reached_end; i++) model->tensors[plan->reached[i]]->grad_reached = true;
     if (opt) status = gpunn__optimizer_collect(opt, &run, loss, updates);
     if (status == GPUNN_OK) {
-        status = gpunn__execute(dev, &run, opt ? "gpunn_train_step" : loss ? "gpunn_backward" : "gpunn_backward_from");
+        status = gpunn__execute_meeting(model, plan, &run,
+                                        opt    ? "gpunn_train_step"
+                                        : loss ? "gpunn_backward"
+                                               : "gpunn_backward_from");
         if (run.exchange_count > 0) opt->group->broken = status; /* the others wait for what does not come */
     }
     pass->captured = run.captured;
@@ -16648,7 +16731,7 @@ static int gpunn__retained_pass(gpunn_tensor *loss, const gpunn__request *reques
     return 0;
 }
 
-static GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt, bool updates)
+static GPUNN__STATUS gpunn__gradients_run(gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt, bool updates)
 {
     gpunn_tensor *losses[1 + GPUNN_MAX_LOSSES] = {loss};
     int           count = 1, number = 0;
@@ -16666,6 +16749,13 @@ static GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_backward_a
     if (args->retained && (number = gpunn__retained_pass(loss, &request)) == 0) return dev->error.status;
     gpunn__plan *plan = args->retained ? model->last : gpunn__plan_for(model, &request);
     return plan ? gpunn__train(plan, number, loss, args, opt, updates) : dev->error.status;
+}
+
+static GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt, bool updates)
+{
+    gpunn_group  *group = loss && args->mode == GPUNN_MODE_TRAINING ? gpunn__met_by(loss->model) : NULL;
+    const int64_t agreed = group ? group->agreed : 0;
+    return gpunn__tell_ranks(group, agreed, gpunn__gradients_run(loss, args, opt, updates));
 }
 
 #define GPUNN__BAD_MODE "%s: mode %d is none; use GPUNN_MODE_TRAINING or GPUNN_MODE_EVALUATION"
@@ -16722,13 +16812,9 @@ static GPUNN__STATUS gpunn__seed(gpunn_model *model, gpunn__plan *plan, const ch
     return gpunn__plan_bind(model, plan);
 }
 
-GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const void *const *gradients, int count)
+static GPUNN__STATUS gpunn__backward_from(gpunn_tensor *const *outputs, const void *const *gradients, int count,
+                                          const char *caller)
 {
-    static const char caller[] = "gpunn_backward_from";
-    if (outputs == NULL || gradients == NULL || count < 1 || outputs[0] == NULL)
-        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
-                           "%s: no outputs or gradients, or the first output is NULL; a builder failed before: see gpunn_error",
-                           caller);
     gpunn_model  *model = outputs[0]->model;
     gpunn_device *dev = model->dev;
     gpunn_status  status = gpunn__check_outputs(model, caller, outputs, count);
@@ -16748,6 +16834,18 @@ GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const v
     gpunn_backward_args args;
     memset(&args, 0, sizeof args);
     return status == GPUNN_OK ? gpunn__train(plan, 0, NULL, &args, NULL, false) : status;
+}
+
+GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const void *const *gradients, int count)
+{
+    static const char caller[] = "gpunn_backward_from";
+    if (outputs == NULL || gradients == NULL || count < 1 || outputs[0] == NULL)
+        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
+                           "%s: no outputs or gradients, or the first output is NULL; a builder failed before: see gpunn_error",
+                           caller);
+    gpunn_group  *group = gpunn__met_by(outputs[0]->model);
+    const int64_t agreed = group ? group->agreed : 0;
+    return gpunn__tell_ranks(group, agreed, gpunn__backward_from(outputs, gradients, count, caller));
 }
 
 GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model)
@@ -17528,9 +17626,12 @@ GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args arg
     const int64_t batch = gpunn__batch_for(model, &request);
     if (batch == 0) return dev->error.status;
     gpunn__take_found(model);
+    const gpunn_ranks ranks = model->ranks;
     model->kernels = NULL; /* layer by layer */
+    model->ranks.size = 0; /* and of this rank alone */
     gpunn__plan *plan = gpunn__plan_make(model, &request, batch);
     model->kernels = kernels;
+    model->ranks = ranks;
     if (plan == NULL) {
         gpunn__take_sizes(model, model->last);
         return dev->error.status;
@@ -23617,20 +23718,21 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step 
  * double: where that mean is far off, the variance is large anyhow. */
 #define GPUNN__NORM_WIDTH 64
 
-typedef struct gpunn__norm {
-    int64_t      n, channels, inner, group; /* group: channels of a unit */
-    bool         by_row, training, add;     /* training: by the batch's moments */
-    const float *x, *g, *weight, *bias;
-    float       *y;                                          /* or dx; NULL: not wanted */
-    float       *running_mean, *running_var, *mean, *invstd; /* the last two: saved */
-    float       *dweight, *dbias;
-    bool         add_weight, add_bias;
-    double       eps, momentum;
-} gpunn__norm;
-
 typedef struct gpunn__moments {
-    double count, mean, square; /* square: sum of (x - mean)^2 */
+    double count, mean, square; /* square: sum of (x - mean)^2. Of backward's sums: of values, g and g h */
 } gpunn__moments;
+
+typedef struct gpunn__norm {
+    int64_t         n, channels, inner, group; /* group: channels of a unit */
+    bool            by_row, training, add;     /* training: by the batch's moments */
+    const float    *x, *g, *weight, *bias;
+    float          *y;                                          /* or dx; NULL: not wanted */
+    float          *running_mean, *running_var, *mean, *invstd; /* the last two: saved */
+    float          *dweight, *dbias;
+    bool            add_weight, add_bias;
+    double          eps, momentum;
+    gpunn__moments *own, *all; /* [channels]: receives this rank's alone; of all ranks; NULL: neither */
+} gpunn__norm;
 
 GPUNN__INLINE void gpunn__moments_join(gpunn__moments *a, double count, double mean, double square)
 {
@@ -23779,15 +23881,22 @@ static void gpunn__norm_apply(const gpunn__norm *b, int64_t first, int64_t count
             GPUNN__FIXED(b->add, gpunn__norm_slope, k, b->x + at, b->g + at, b->y + at, width, true);
 }
 
+static void gpunn__norm_moments(const gpunn__norm *b, int64_t first, int64_t count, gpunn__moments *moments)
+{
+    double unused[GPUNN__NORM_WIDTH][2];
+    if (b->all)
+        memcpy(moments, b->all + first, (size_t)count * sizeof *moments);
+    else if (b->by_row)
+        gpunn__norm_rows(b, first, count, NULL, NULL, moments, unused);
+    else
+        moments[0] = gpunn__norm_lines(b, first, NULL, 0, unused[0]);
+}
+
 static void gpunn__norm_forward_unit(const gpunn__norm *b, int64_t first, int64_t count)
 {
     gpunn__moments        moments[GPUNN__NORM_WIDTH];
     gpunn__norm_constants k;
-    double                unused[GPUNN__NORM_WIDTH][2];
-    if (b->training && b->by_row)
-        gpunn__norm_rows(b, first, count, NULL, NULL, moments, unused);
-    else if (b->training)
-        moments[0] = gpunn__norm_lines(b, first, NULL, 0, unused[0]);
+    if (b->training) gpunn__norm_moments(b, first, count, moments);
     for (int64_t i = 0; i < count; i++) {
         int64_t c = first + i;
         double  mean, variance;
@@ -23816,29 +23925,41 @@ static void gpunn__norm_forward_unit(const gpunn__norm *b, int64_t first, int64_
     gpunn__norm_apply(b, first, count, &k);
 }
 
+/* Backward's sums, and with them the gradients of weight and bias, which are this rank's alone. */
+static void gpunn__norm_sums(const gpunn__norm *b, int64_t first, int64_t count, gpunn__moments *all)
+{
+    gpunn__moments unused[GPUNN__NORM_WIDTH];
+    double         sums[GPUNN__NORM_WIDTH][2];
+    if (b->by_row)
+        gpunn__norm_rows(b, first, count, b->g, b->mean + first, unused, sums);
+    else
+        (void)gpunn__norm_lines(b, first, b->g, b->mean[first], sums[0]);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t c = first + i;
+        float   dweight = (float)((double)b->invstd[c] * sums[i][1]), dbias = (float)sums[i][0];
+        if (b->dweight) b->dweight[c] = (b->add_weight ? b->dweight[c] : 0) + dweight;
+        if (b->dbias) b->dbias[c] = (b->add_bias ? b->dbias[c] : 0) + dbias;
+        all[i].count = b->training ? (double)(b->n * b->inner) : INFINITY;
+        all[i].mean = sums[i][0];
+        all[i].square = sums[i][1];
+    }
+}
+
 static void gpunn__norm_backward_unit(const gpunn__norm *b, int64_t first, int64_t count)
 {
     gpunn__norm_constants k;
-    gpunn__moments        unused[GPUNN__NORM_WIDTH];
-    double                sums[GPUNN__NORM_WIDTH][2], invstd[GPUNN__NORM_WIDTH];
-    for (int64_t i = 0; i < count; i++) {
-        int64_t c = first + i;
-        k.mean[i] = b->mean[c];
-        invstd[i] = (double)b->invstd[c];
-    }
-    if (b->by_row)
-        gpunn__norm_rows(b, first, count, b->g, k.mean, unused, sums);
+    gpunn__moments        sums[GPUNN__NORM_WIDTH];
+    if (b->all)
+        memcpy(sums, b->all + first, (size_t)count * sizeof *sums);
     else
-        (void)gpunn__norm_lines(b, first, b->g, k.mean[0], sums[0]);
-    double values = b->training ? (double)(b->n * b->inner) : INFINITY;
+        gpunn__norm_sums(b, first, count, sums);
     for (int64_t i = 0; i < count; i++) {
         int64_t c = first + i;
-        float   dweight = (float)(invstd[i] * sums[i][1]), dbias = (float)sums[i][0];
-        if (b->dweight) b->dweight[c] = (b->add_weight ? b->dweight[c] : 0) + dweight;
-        if (b->dbias) b->dbias[c] = (b->add_bias ? b->dbias[c] : 0) + dbias;
-        k.scale[i] = (float)(invstd[i] * (b->weight ? (double)b->weight[c] : 1));
-        k.shift[i] = (float)(sums[i][0] / values);
-        k.slope[i] = (float)(invstd[i] * invstd[i] * sums[i][1] / values);
+        double  invstd = (double)b->invstd[c];
+        k.mean[i] = b->mean[c];
+        k.scale[i] = (float)(invstd * (b->weight ? (double)b->weight[c] : 1));
+        k.shift[i] = (float)(sums[i].mean / sums[i].count);
+        k.slope[i] = (float)(invstd * invstd * sums[i].square / sums[i].count);
     }
     if (b->y) gpunn__norm_apply(b, first, count, &k);
 }
@@ -23850,11 +23971,39 @@ GPUNN__VECTORIZED(gpunn__norm_task, (void *arg, int thread, int threads), (arg, 
     gpunn__cpu_part(b->channels, b->group, threads, thread, &begin, &end);
     for (; begin < end; begin += b->group) {
         int64_t count = gpunn__least(end - begin, b->group);
-        if (b->g)
+        if (b->own && b->g)
+            gpunn__norm_sums(b, begin, count, b->own + begin);
+        else if (b->own)
+            gpunn__norm_moments(b, begin, count, b->own + begin);
+        else if (b->g)
             gpunn__norm_backward_unit(b, begin, count);
         else
             gpunn__norm_forward_unit(b, begin, count);
     }
+}
+
+/* Makes what the step sums that of all ranks, joined in their order, so that all have the same bits. */
+static GPUNN__STATUS gpunn__norm_meet(gpunn__cpu *cpu, const gpunn_step *step, gpunn__norm *b, int threads)
+{
+    const gpunn_ranks *ranks = step->ranks;
+    gpunn__moments    *all = (gpunn__moments *)step->workspace;
+    b->own = all + ranks->rank * b->channels;
+    gpunn_parallel(threads, gpunn__norm_task, b);
+    b->own = NULL;
+    const gpunn_status status = ranks->gather(ranks->user, all, (size_t)b->channels * sizeof *all);
+    if (status != GPUNN_OK) return gpunn__cpu_fail(cpu, status, "the ranks have not come together");
+    for (int64_t i = b->channels; i < ranks->size * b->channels; i++) {
+        gpunn__moments *sum = &all[i % b->channels];
+        if (!b->g) {
+            gpunn__moments_join(sum, all[i].count, all[i].mean, all[i].square);
+            continue;
+        }
+        sum->count += all[i].count;
+        sum->mean += all[i].mean;
+        sum->square += all[i].square;
+    }
+    b->all = all;
+    return GPUNN_OK;
 }
 
 static GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
@@ -23865,10 +24014,11 @@ static GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step *step, gp
     b.channels = in[0].dim[1];
     b.inner = in[0].count / (b.n * b.channels);
     if (action == GPUNN__PREPARE) {
-        if (step->training && !step->evaluates && b.n * b.inner == 1)
+        if (step->training && !step->evaluates && step->ranks == NULL && b.n * b.inner == 1)
             return gpunn__cpu_fail(cpu, GPUNN_ERR_SHAPE,
                                    "expected more than 1 value per channel when training; use a larger batch");
         if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)b.channels * sizeof(float);
+        if (step->ranks) step->workspace_bytes = (size_t)(step->ranks->size * b.channels) * sizeof(gpunn__moments);
         return GPUNN_OK;
     }
     b.by_row = b.inner < 16;
@@ -23884,6 +24034,7 @@ static GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step *step, gp
     b.mean = (float *)step->saved;
     b.invstd = b.mean ? b.mean + b.channels : NULL;
     b.g = NULL;
+    b.own = b.all = NULL;
     b.y = (float *)step->out.data;
     b.add = false;
     if (action == GPUNN__BACKWARD) {
@@ -23895,8 +24046,10 @@ static GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step *step, gp
         b.add_weight = step->accumulate[1];
         b.add_bias = step->accumulate[2];
     }
-    gpunn_parallel(gpunn__cpu_threads(cpu, in[0].count), gpunn__norm_task, &b);
-    return GPUNN_OK;
+    const int    threads = gpunn__cpu_threads(cpu, in[0].count);
+    gpunn_status status = step->ranks ? gpunn__norm_meet(cpu, step, &b, threads) : GPUNN_OK;
+    if (status == GPUNN_OK) gpunn_parallel(threads, gpunn__norm_task, &b);
+    return status;
 }
 
 /* ---- layer_norm and rms_norm: x[rows][n] -------------------------------------------------------------------------------- *
@@ -26711,6 +26864,20 @@ static void gpunn__drop_plans(gpunn_model *model, uint64_t scope)
     }
 }
 
+/* The model's ranks are those of the first of its optimizers that has any. */
+static void gpunn__settle_ranks(gpunn_model *model)
+{
+    const gpunn_optimizer *opt = model->optimizers;
+    while (opt && opt->group == NULL) opt = opt->next;
+    gpunn_group *group = opt ? opt->group : NULL;
+    if (model->ranks.user == group) return;
+    gpunn_ranks ranks = {gpunn_group_rank(group), gpunn_group_size(group), gpunn__in_ranks(group, model->dev), gpunn__gather_sums,
+                         group};
+    const bool  met = gpunn__met_by(model) != NULL;
+    model->ranks = ranks;
+    if (met || gpunn__met_by(model)) gpunn__invalidate(model);
+}
+
 GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
 {
     if (opt == NULL) return;
@@ -26721,6 +26888,7 @@ GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
     *link = opt->next;
     if (opt->model->swapped == opt) opt->model->swapped = NULL;
     gpunn__forget_runs(opt, opt->group);
+    gpunn__settle_ranks(model);
     gpunn__group_leave(opt->group);
     gpunn__drop_plans(model, opt->scope);
     gpunn__device_free(dev, opt->loss_scale, sizeof opt->kept_scale);
@@ -27060,6 +27228,7 @@ GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
         model->next = dev->models;
         dev->models = model;
         model->dev = dev;
+        model->ranks.joined = gpunn__in_ranks((gpunn_group *)model->ranks.user, dev);
         gpunn__tell_precision(model);
     }
     for (int i = 0; i < count; i++)
@@ -27459,11 +27628,13 @@ static GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bo
 }
 
 /* What follows this rank's gradients, or its failure. */
-static GPUNN__STATUS gpunn__train_together(gpunn_optimizer *opt, gpunn_tensor *loss, bool updates, gpunn_status status)
+static GPUNN__STATUS gpunn__train_together(gpunn_optimizer *opt, gpunn_tensor *loss, bool updates, int64_t agreed,
+                                           gpunn_status status)
 {
     gpunn_device *dev = opt->model->dev;
     float         value = 0;
     size_t        bytes;
+    if (status != GPUNN_OK && gpunn__has_told(opt->group, agreed)) return status;
     if (status == GPUNN_OK) status = gpunn__read_loss(loss, &value);
     status = gpunn__agree_on_update(opt, status, &value);
     if (status != GPUNN_OK) return status;
@@ -27482,7 +27653,7 @@ static GPUNN__STATUS gpunn__train_joined(gpunn_optimizer *opt, gpunn_tensor *los
     const int64_t     agreed = opt->group->agreed;
     if (status == GPUNN_OK) status = gpunn__earlier_runs(dev, function);
     if (status == GPUNN_OK) status = gpunn__gradients(loss, backward, opt, updates);
-    if (status != GPUNN_OK && opt->group->agreed == agreed) status = gpunn__agree_on_update(opt, status, NULL);
+    if (status != GPUNN_OK && !gpunn__has_told(opt->group, agreed)) status = gpunn__agree_on_update(opt, status, NULL);
     if (status != GPUNN_ERR_NUMERIC) return status;
     gpunn_run run; /* takes this rank's own note */
     memset(&run, 0, sizeof run);
@@ -27506,13 +27677,14 @@ GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *los
     gpunn_backward_args backward;
     memset(&backward, 0, sizeof backward);
     backward.optimizer = opt;
-    gpunn_status status = gpunn__optimizer_prepare(opt);
-    const bool   updates = opt->parts + 1 >= args.accumulate;
+    gpunn_status  status = gpunn__optimizer_prepare(opt);
+    const bool    updates = opt->parts + 1 >= args.accumulate;
+    const int64_t agreed = opt->group ? opt->group->agreed : 0;
     if (gpunn__in_ranks(opt->group, opt->model->dev))
         status = gpunn__train_joined(opt, loss, &backward, updates, status);
     else {
         if (status == GPUNN_OK) status = gpunn__gradients(loss, &backward, opt, updates && opt->group == NULL);
-        if (opt->group) status = gpunn__train_together(opt, loss, updates, status);
+        if (opt->group) status = gpunn__train_together(opt, loss, updates, agreed, status);
     }
     if (status == GPUNN_ERR_NUMERIC)
         opt->parts = 0;
@@ -27579,6 +27751,7 @@ GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group
         model->salt = salt;
     }
     opt->group = done ? group : before;
+    gpunn__settle_ranks(model);
     gpunn__group_leave(done ? before : group);
     return status;
 }
@@ -31143,6 +31316,7 @@ static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
     case GPUNN_OP_BATCH_NORM:
     case GPUNN_OP_GROUP_NORM:
         if (t->inputs[1] == NULL) gpunn__emitf(w, ", \"affine\": false");
+        if (t->attr.sync) gpunn__emitf(w, ", \"sync\": true");
         break;
     case GPUNN_OP_LAYER_NORM:
     case GPUNN_OP_RMS_NORM:

@@ -21,7 +21,7 @@ struct config {
     int      blocking;
 };
 enum { SUCCESS, INVALID_ARGUMENT = 4, REMOTE_ERROR = 6, IN_PROGRESS };
-enum { ALL_REDUCE_AVERAGE = 4, BROADCAST };
+enum { ALL_REDUCE_AVERAGE = 4, BROADCAST, ALL_GATHER };
 
 struct call {
     int          kind;
@@ -63,6 +63,8 @@ static void exchange(world *w)
     for (size_t rank = 1; rank < w->calls.size() && w->calls[0].kind == ALL_REDUCE_AVERAGE; rank++)
         for (size_t i = 0; i < result.size(); i++) result[i] += w->calls[rank].from[i];
     for (size_t i = 0; i < result.size() && w->calls[0].kind == ALL_REDUCE_AVERAGE; i++) result[i] /= (float)w->calls.size();
+    for (size_t rank = 1; rank < w->calls.size() && w->calls[0].kind == ALL_GATHER; rank++)
+        result.insert(result.end(), w->calls[rank].from, w->calls[rank].from + w->calls[rank].count);
     for (const call &c : w->calls) memcpy(c.to, result.data(), result.size() * sizeof(float));
 }
 
@@ -149,6 +151,10 @@ int ncclGroupEnd(void)
 int ncclAllReduce(const void *from, void *to, size_t count, int, int operation, emulator_comm *comm, void *stream)
 {
     return enqueue(comm, "ncclAllReduce", {operation, (const float *)from, (float *)to, count}, stream);
+}
+int ncclAllGather(const void *from, void *to, size_t count, int, emulator_comm *comm, void *stream)
+{
+    return enqueue(comm, "ncclAllGather", {ALL_GATHER, (const float *)from, (float *)to, count}, stream);
 }
 int ncclBroadcast(const void *from, void *to, size_t count, int, int, emulator_comm *comm, void *stream)
 {
