@@ -404,7 +404,8 @@
  *     gpunn_group_rank(group) == 0. gpunn_backward, gpunn_clip_grad_norm and gpunn_read_grad are of this rank alone until
  *     gpunn_optimizer_step, except that with .sync all training runs are common. A group fails as a whole: when a rank is missing for .timeout seconds, the others' calls give
  *     GPUNN_ERR_DEVICE and name it; end the program then and start it again with gpunn_checkpoint_load, where an epoch has ended
- *     also on another number of ranks. Each rank of a machine has its own GPU with gpunn_device_open(.index = GPUNN_LOCAL_RANK);
+ *     also on another number of ranks. gpunn_group_open(dev, .shard = true) leaves each rank its share of the optimizers'
+ *     states and averages (ZeRO-1), with the same results. Each rank of a machine has its own GPU with gpunn_device_open(.index = GPUNN_LOCAL_RANK);
  *     two on one are refused. Between GPUs NCCL carries what they exchange (libnccl.so.2, opened as cuDNN is; GPUNN_NCCL_PATH), as
  *     part of the step's graph, gradients while backward makes the next ones; without it that goes through the host's memory,
  *     which log_fn hears.
@@ -2210,6 +2211,7 @@ typedef struct gpunn_group_args {
     gpunn_group_type type;         /* the same on all ranks */
     bool             share_gpu;    /* two ranks on one GPU are as meant, not a mistake; they exchange through the host's memory */
     size_t           bucket_bytes; /* NCCL: gradients travel in parts of about so many, while backward makes the next; 25 MiB */
+    bool             shard; /* each rank keeps and updates its share of the optimizers' states and averages alone (ZeRO-1) */
     /* Ranks that no MPI has started (torchrun, srun, a script) meet in this folder, which all see and no other run has used; NULL:
      * GPUNN_STORE of the environment. rank and size as below or, both 0, of RANK and WORLD_SIZE or SLURM_PROCID and SLURM_NTASKS. */
     const char *store;
@@ -2241,7 +2243,11 @@ GPUNN_API int gpunn_local_rank(void);
  * gpunn_checkpoint_save and _load. A step averages the gradients over all ranks before clipping and update, and the loss, as the
  * program reads it; a loss that is not finite on one rank changes no weight on any, which GPUs that exchange by NCCL may tell in a
  * later call, as of the mean; running statistics are rank 0's after each update. A checkpoint is written by rank 0 and read by each, by as many ranks as there are then.
- * GPUNN_ERR_STATE: the ranks' models, optimizers or seeds differ, and in what. NULL for group: an optimizer by itself again. */
+ * GPUNN_ERR_STATE: the ranks' models, optimizers or seeds differ, and in what. NULL for group: an optimizer by itself again.
+ * With .shard, states take a rank 1 / size of their memory, and each update is followed by an exchange of the parameters. Leaving the
+ * group, gpunn_distribute for layers that came later, and gpunn_ema_swap are common to all ranks then; for the time of
+ * gpunn_checkpoint_save rank 0 has all states. GPUNN_ERR_UNSUPPORTED: an optimizer with a trust ratio, whose norms are of whole
+ * parameters. */
 GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group);
 
 /* ==== >>data ========================================================================================================== *
@@ -2678,7 +2684,7 @@ struct gpunn_update {
     gpunn_update_kind          kind;
     float                      setting[GPUNN_SETTINGS]; /* of the kind's row, flags as 0 or 1 */
     int64_t                    count;
-    float                     *parameter, *state[3];
+    float                     *parameter, *state[3]; /* parameter NULL: another rank's, whose gradients count in norms alone */
     const float               *gradient;
     void                      *half;           /* receives the new parameters in half_dtype too; NULL: not wanted */
     gpunn_dtype                half_dtype;     /* F16 or BF16 */
@@ -2693,11 +2699,12 @@ struct gpunn_update {
 
 /* What ranks on devices make common to all. */
 typedef struct gpunn_exchange {
-    float  *values; /* become the mean of all ranks' ... */
+    float  *values;
     int64_t count;
-    bool    mean;  /* or, false, rank 0's */
-    int     after; /* so many steps of the run they are complete; never fewer than that of the exchange before */
+    int     root;  /* they become what that rank has, or GPUNN_MEAN of all ranks */
+    int     after; /* so many steps of the run they are complete, or GPUNN_AFTER_UPDATES; never before the exchange before */
 } gpunn_exchange;
+enum { GPUNN_MEAN = -1, GPUNN_AFTER_UPDATES = INT32_MAX };
 enum { GPUNN_RANKS_ID = 128 }; /* bytes by which ranks find each other */
 
 /* Images of bytes in each of whose 1 to 4 channels so many pixels lie one after another, and what becomes of these:
@@ -2709,7 +2716,7 @@ typedef struct gpunn_pixels {
 } gpunn_pixels;
 
 /* One whole run of a plan, for backends that execute it as one piece: steps in order and exchanges, each as soon as its values are
- * there, then the updates. */
+ * there, then the updates, then exchanges that follow these. */
 typedef struct gpunn_run {
     gpunn_step *steps;
     int         step_count;
@@ -3999,6 +4006,10 @@ struct gpunn_model {
 };
 
 enum { GPUNN__AVERAGE = 3, GPUNN__STATES }; /* what there can be for each parameter: rule.state, and its average */
+typedef struct gpunn__states {
+    float  *data[GPUNN__STATES]; /* backend memory, `count` floats each, or NULL */
+    int64_t begin, count;        /* of all places, those that are here: all, or a rank's share */
+} gpunn__states;
 
 /* What gpunn_fit has done so far with an optimizer; its next call goes on from here, after a checkpoint too. */
 enum { GPUNN__CURVES = 4 }; /* train loss, train metric, validation loss, validation metric; NaN where there is none */
@@ -4046,12 +4057,14 @@ struct gpunn_optimizer {
     int64_t       *places;     /* of each in its states, in floats */
     int           *group_of;   /* of each; -1: none */
     int            parameter_count;
-    gpunn_update  *updates;              /* room for two a parameter: its own, and that of its average */
-    float         *state[GPUNN__STATES]; /* backend memory, state_count floats each, or NULL */
-    void          *captured;             /* the backend's, of a run with nothing but updates */
-    float         *loss_scale;    /* F16: backend memory of scale, steps since it changed, updates skipped; NULL: not used */
-    float          kept_scale[3]; /* the same, as read last */
-    int64_t        state_count;
+    gpunn_update  *updates; /* room for two a parameter: its own, and that of its average */
+    gpunn__states  states;
+    gpunn__states  share;             /* while all states are here although the ranks share them: what was */
+    bool           shares, collected; /* the ranks have a share each; share is set */
+    void          *captured;          /* the backend's, of a run with nothing but updates */
+    float         *loss_scale;        /* F16: backend memory of scale, steps since it changed, updates skipped; NULL: not used */
+    float          kept_scale[3];     /* the same, as read last */
+    int64_t        state_count;       /* floats of each state, on all ranks */
     int64_t        step_count;
     int            parts; /* of the next update: calls of gpunn_train_step that have accumulated since the last one */
     float          lr, clip_norm, clip_value, average_decay;
@@ -6238,20 +6251,25 @@ static bool gpunn__in_ranks(const gpunn_group *group, const gpunn_device *dev)
     return group && group->joined && group->dev == dev;
 }
 
+static bool gpunn__has_piece(gpunn_group *group)
+{
+    if (group->piece == NULL) group->piece = (char *)gpunn__realloc(group->dev, NULL, 0, GPUNN__GROUP_PIECE);
+    return group->piece != NULL;
+}
+
 /* Floats in memory of a device's, as they are exchanged through the host's. */
 static GPUNN__STATUS gpunn__exchange_pieces(gpunn_group *group, gpunn_device *dev, gpunn__exchange kind, float *values,
-                                            size_t bytes)
+                                            size_t bytes, int root)
 {
     const gpunn_backend *backend = dev->backend;
     gpunn_status         status = GPUNN_OK;
-    if (backend == gpunn__cpu_backend()) return gpunn__exchange_host(group, kind, values, bytes, 0);
-    if (group->piece == NULL) group->piece = (char *)gpunn__realloc(group->dev, NULL, 0, GPUNN__GROUP_PIECE);
-    if (group->piece == NULL) return GPUNN_ERR_MEMORY;
+    if (backend == gpunn__cpu_backend()) return gpunn__exchange_host(group, kind, values, bytes, root);
+    if (!gpunn__has_piece(group)) return GPUNN_ERR_MEMORY;
     for (size_t at = 0, n; at < bytes && status == GPUNN_OK; at += n) {
         n = bytes - at < GPUNN__GROUP_PIECE ? bytes - at : (size_t)GPUNN__GROUP_PIECE;
         status = backend->download(dev->context, group->piece, (char *)values + at, n);
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, "a group's exchange", status);
-        status = gpunn__exchange_host(group, kind, group->piece, n, 0);
+        status = gpunn__exchange_host(group, kind, group->piece, n, root);
         if (status != GPUNN_OK) return status;
         status = backend->upload(dev->context, (char *)values + at, group->piece, n);
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, "a group's exchange", status);
@@ -6259,10 +6277,11 @@ static GPUNN__STATUS gpunn__exchange_pieces(gpunn_group *group, gpunn_device *de
     return status;
 }
 
-/* Floats of a device become their mean over all ranks or what rank 0 has. */
-static GPUNN__STATUS gpunn__exchange_memory(gpunn_group *group, gpunn_device *dev, float *values, int64_t count, bool mean)
+/* Floats of a device become what that rank has, or GPUNN_MEAN. */
+static GPUNN__STATUS gpunn__exchange_memory(gpunn_group *group, gpunn_device *dev, float *values, int64_t count, int root)
 {
-    const gpunn_exchange exchange = {values, count, mean, 0};
+    const gpunn_exchange exchange = {values, count, root, 0};
+    const bool           mean = root == GPUNN_MEAN;
     const int            size = group->args.size;
     if (gpunn__in_ranks(group, dev)) {
         if (group->broken) return gpunn__group_works(group);
@@ -6271,7 +6290,7 @@ static GPUNN__STATUS gpunn__exchange_memory(gpunn_group *group, gpunn_device *de
     }
     if (size == 1) return GPUNN_OK;
     gpunn_status status = gpunn__exchange_pieces(group, dev, mean ? GPUNN__ALL_REDUCE : GPUNN__BROADCAST, values,
-                                                 (size_t)count * sizeof *values);
+                                                 (size_t)count * sizeof *values, root);
     if (status != GPUNN_OK || !mean) return status;
     status = dev->backend->scale(dev->context, values, count, 1 / (float)size, 0);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "averaging gradients", status);
@@ -6404,8 +6423,8 @@ static gpunn_status gpunn__gpus_meet(gpunn_group *group)
     bool                 all = must || (group->args.type == GPUNN_GROUP_AUTO && size > 1);
     gpunn_status         can = all && backend->ranks_id ? backend->ranks_id(dev->context, NULL) : GPUNN_ERR_UNSUPPORTED;
     const bool           tells = all && !must;
-    gpunn_status status = gpunn__agree(group, GPUNN_OK, NULL, "a group of type %d, buckets of %zu bytes", (int)group->args.type,
-                                       group->args.bucket_bytes);
+    gpunn_status status = gpunn__agree(group, GPUNN_OK, NULL, "a group of type %d, buckets of %zu bytes%s", (int)group->args.type,
+                                       group->args.bucket_bytes, group->args.shard ? ", shares of states" : "");
     gpunn__gpu  *gpus = (gpunn__gpu *)gpunn__calloc(dev, (size_t)size * sizeof *gpus);
     status = gpunn__agree(group, status == GPUNN_OK && gpus == NULL ? GPUNN_ERR_MEMORY : status, NULL, "GPUs");
     if (status == GPUNN_OK) {
@@ -6426,10 +6445,10 @@ static gpunn_status gpunn__gpus_meet(gpunn_group *group)
 }
 
 /* Adds to what the next run makes common to all ranks, after so many steps; in the same order on all. */
-static GPUNN__STATUS gpunn__exchange_add(gpunn_group *group, float *values, int64_t count, bool mean, int after)
+static GPUNN__STATUS gpunn__exchange_add(gpunn_group *group, float *values, int64_t count, int root, int after)
 {
     const int            before = group->exchange_count > 0 ? group->exchanges[group->exchange_count - 1].after : 0;
-    const gpunn_exchange exchange = {values, count, mean, after > before ? after : before};
+    const gpunn_exchange exchange = {values, count, root, after > before ? after : before};
     gpunn_exchange      *exchanges = (gpunn_exchange *)gpunn__grow(group->dev, group->exchanges, group->exchange_count,
                                                                    &group->exchange_capacity, sizeof exchange);
     if (exchanges == NULL) return GPUNN_ERR_MEMORY;
@@ -26826,17 +26845,65 @@ GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 #undef GPUNN__X
 /* clang-format on */
 
+/* Of one state: a share of nothing takes one float. */
+static size_t gpunn__states_bytes(const gpunn__states *states)
+{
+    return (size_t)(states->count > 0 ? states->count : 1) * sizeof(float);
+}
+
+static void gpunn__states_free(gpunn_device *dev, gpunn__states *states)
+{
+    for (int k = 0; k < GPUNN__STATES; k++) {
+        gpunn__device_free(dev, states->data[k], gpunn__states_bytes(states));
+        states->data[k] = NULL;
+    }
+}
+
+/* Memory for those states that the optimizer uses. */
+static GPUNN__STATUS gpunn__states_alloc(const gpunn_optimizer *opt, gpunn__states *states)
+{
+    gpunn_device *dev = opt->model->dev;
+    for (int k = 0; k < GPUNN__STATES; k++) {
+        states->data[k] = opt->uses[k] ? (float *)gpunn__device_alloc(dev, gpunn__states_bytes(states)) : NULL;
+        if (states->data[k] || !opt->uses[k]) continue;
+        gpunn__states_free(dev, states);
+        return dev->error.status;
+    }
+    return GPUNN_OK;
+}
+
+/* What of a place and `count` floats behind it is here: [from, to) of them. Whether that is anything. */
+static bool gpunn__states_meet(const gpunn__states *states, int64_t place, int64_t count, int64_t *from, int64_t *to)
+{
+    *from = states->begin > place ? states->begin - place : 0;
+    *to = states->begin + states->count < place + count ? states->begin + states->count - place : count;
+    return *from < *to;
+}
+
+/* State k of a place; NULL: it is not used. */
+static float *gpunn__state_at(const gpunn_optimizer *opt, int k, int64_t place)
+{
+    return opt->states.data[k] ? opt->states.data[k] + (place - opt->states.begin) : NULL;
+}
+
+/* One for each parameter and its average, and what the ends of a share cut off from two of either. */
+static size_t gpunn__updates_room(size_t parameters)
+{
+    return 2 * parameters + 4;
+}
+
 /* Frees what gpunn__optimizer_prepare made. */
 static void gpunn__optimizer_release(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
     size_t        count = (size_t)opt->parameter_count;
-    for (int i = 0; i < GPUNN__STATES; i++) gpunn__device_free(dev, opt->state[i], (size_t)opt->state_count * sizeof(float));
+    gpunn__states_free(dev, &opt->states);
+    gpunn__states_free(dev, &opt->share);
     gpunn__free(dev, opt->parameters, count * sizeof *opt->parameters);
     gpunn__free(dev, opt->steps, count * sizeof *opt->steps);
     gpunn__free(dev, opt->places, count * sizeof *opt->places);
     gpunn__free(dev, opt->group_of, count * sizeof *opt->group_of);
-    gpunn__free(dev, opt->updates, 2 * count * sizeof *opt->updates);
+    gpunn__free(dev, opt->updates, gpunn__updates_room(count) * sizeof *opt->updates);
 }
 
 /* Captured runs; also those of the model's plans, of which exchanges are part when the optimizer leaves a group. */
@@ -26920,15 +26987,17 @@ static GPUNN__STATUS gpunn__state_fill(const gpunn_optimizer *opt, int k, const 
     const float          start = k == 0 ? opt->state_start : 0;
     gpunn_device        *dev = opt->model->dev;
     const gpunn_backend *backend = dev->backend;
-    gpunn_status         status = backend->fill(dev->context, opt->state[k], 0, (size_t)opt->state_count * sizeof(float));
+    gpunn_status         status = backend->fill(dev->context, opt->states.data[k], 0, gpunn__states_bytes(&opt->states));
     for (int i = 0; i < opt->parameter_count && status == GPUNN_OK; i++) {
         const gpunn_tensor *t = opt->parameters[i];
-        const float        *from = i < known ? old + opt->places[i] : k == GPUNN__AVERAGE ? gpunn__weights(t) : NULL;
-        float              *to = opt->state[k] + opt->places[i];
-        if (from)
-            status = backend->convert(dev->context, to, GPUNN_F32, from, GPUNN_F32, gpunn__count(t, 1));
+        const float        *source = i < known ? old + opt->places[i] : k == GPUNN__AVERAGE ? gpunn__weights(t) : NULL;
+        int64_t             from, to;
+        if (!gpunn__states_meet(&opt->states, opt->places[i], gpunn__count(t, 1), &from, &to)) continue;
+        float *place = gpunn__state_at(opt, k, opt->places[i] + from);
+        if (source)
+            status = backend->convert(dev->context, place, GPUNN_F32, source + from, GPUNN_F32, to - from);
         else if (start != 0)
-            status = gpunn__upload_value(dev, to, gpunn__count(t, 1), start);
+            status = gpunn__upload_value(dev, place, to - from, start);
     }
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
 }
@@ -26987,8 +27056,8 @@ static GPUNN__STATUS gpunn__optimizer_grow(gpunn_optimizer *opt, int fresh)
     grown.steps = (int64_t *)gpunn__calloc(dev, (size_t)all * sizeof *grown.steps);
     grown.places = (int64_t *)gpunn__calloc(dev, (size_t)all * sizeof *grown.places);
     grown.group_of = (int *)gpunn__calloc(dev, (size_t)all * sizeof *grown.group_of);
-    grown.updates = (gpunn_update *)gpunn__calloc(dev, 2 * (size_t)all * sizeof *grown.updates);
-    memset(grown.state, 0, sizeof grown.state);
+    grown.updates = (gpunn_update *)gpunn__calloc(dev, gpunn__updates_room((size_t)all) * sizeof *grown.updates);
+    memset(&grown.states, 0, sizeof grown.states);
     if (grown.parameters && grown.steps && grown.places && grown.group_of && grown.updates) {
         int count = known;
         if (known) {
@@ -27007,11 +27076,10 @@ static GPUNN__STATUS gpunn__optimizer_grow(gpunn_optimizer *opt, int fresh)
         }
     } else
         status = GPUNN_ERR_MEMORY;
-    for (int i = 0; i < GPUNN__STATES && status == GPUNN_OK; i++) {
-        if (!opt->uses[i]) continue;
-        grown.state[i] = (float *)gpunn__device_alloc(dev, (size_t)grown.state_count * sizeof(float));
-        status = grown.state[i] == NULL ? dev->error.status : gpunn__state_fill(&grown, i, opt->state[i], known);
-    }
+    grown.states.count = grown.state_count;
+    if (status == GPUNN_OK) status = gpunn__states_alloc(&grown, &grown.states);
+    for (int i = 0; i < GPUNN__STATES && status == GPUNN_OK; i++)
+        if (opt->uses[i]) status = gpunn__state_fill(&grown, i, opt->states.data[i], known);
     gpunn__optimizer_release(status == GPUNN_OK ? opt : &grown);
     if (status == GPUNN_OK) *opt = grown;
     return status;
@@ -27034,12 +27102,18 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
     status = gpunn__check_unshared(opt, opt->considered, GPUNN_ERR_STATE);
     if (status != GPUNN_OK) return status;
     for (int id = opt->considered; id < model->tensor_count; id++) fresh += gpunn__is_chosen(opt, model->tensors[id]);
+    if (fresh && opt->shares)
+        return gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                           "%s: layers have been added, of whose states no rank has a share; call gpunn_distribute again",
+                           opt->name);
     if (fresh) return gpunn__optimizer_grow(opt, fresh);
     opt->considered = model->tensor_count;
     return GPUNN_OK;
 }
 
 /* ---- averages -------------------------------------------------------------------------------------------------------- */
+static GPUNN__STATUS gpunn__spread_shares(gpunn_optimizer *opt); /* below: ranks */
+
 /* They start anew: with the next update they are the parameters. */
 static void gpunn__average_start(gpunn_optimizer *opt)
 {
@@ -27052,8 +27126,8 @@ GPUNN_API gpunn_status gpunn_set_ema(gpunn_optimizer *opt, float decay)
     if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the optimizer is NULL", function);
     gpunn_model  *model = opt->model;
     gpunn_device *dev = model->dev;
-    size_t        bytes = (size_t)opt->state_count * sizeof(float);
-    float       **average = &opt->state[GPUNN__AVERAGE];
+    const size_t  bytes = gpunn__states_bytes(&opt->states);
+    float       **average = &opt->states.data[GPUNN__AVERAGE];
     if (!gpunn__check_range(dev, function, "decay", decay, 0, 1)) return GPUNN_ERR_ARGUMENT;
     if (model->swapped)
         return gpunn__fail(dev, GPUNN_ERR_STATE, "%s: the model holds the averages; exchange them back with gpunn_ema_swap",
@@ -27064,7 +27138,7 @@ GPUNN_API gpunn_status gpunn_set_ema(gpunn_optimizer *opt, float decay)
         *average = NULL;
     } else if (!opt->uses[GPUNN__AVERAGE]) {
         status = gpunn__scale_keep(opt);
-        if (status == GPUNN_OK && bytes) { /* later than the first step */
+        if (status == GPUNN_OK && opt->state_count > 0) { /* later than the first step */
             *average = (float *)gpunn__device_alloc(dev, bytes);
             status = *average ? gpunn__state_fill(opt, GPUNN__AVERAGE, NULL, 0) : dev->error.status;
         }
@@ -27092,22 +27166,26 @@ GPUNN_API gpunn_status gpunn_ema_swap(gpunn_optimizer *opt)
         return gpunn__fail(dev, GPUNN_ERR_STATE, "%s: %s keeps no averages; ask for them with gpunn_set_ema", function,
                            opt->name);
     gpunn_status status = model->swapped == opt ? GPUNN_OK : gpunn__optimizer_prepare(opt);
-    if (status != GPUNN_OK) return status;
-    float *piece = (float *)gpunn__device_alloc(dev, PIECE * sizeof *piece);
-    if (piece == NULL) return dev->error.status;
-    for (int i = 0; i < opt->parameter_count; i++) {
-        int64_t count = gpunn__count(opt->parameters[i], 1);
-        float  *weights = gpunn__weights(opt->parameters[i]), *averages = opt->state[GPUNN__AVERAGE] + opt->places[i];
-        for (int64_t at = 0, n; at < count && status == GPUNN_OK; at += n) {
-            n = count - at < PIECE ? count - at : (int64_t)PIECE;
-            status = backend->convert(dev->context, piece, GPUNN_F32, weights + at, GPUNN_F32, n);
-            if (status == GPUNN_OK) status = backend->convert(dev->context, weights + at, GPUNN_F32, averages + at, GPUNN_F32, n);
-            if (status == GPUNN_OK) status = backend->convert(dev->context, averages + at, GPUNN_F32, piece, GPUNN_F32, n);
+    float       *piece = status == GPUNN_OK ? (float *)gpunn__device_alloc(dev, PIECE * sizeof *piece) : NULL;
+    if (status == GPUNN_OK && piece == NULL) status = dev->error.status;
+    if (opt->shares) status = gpunn__agree(opt->group, status, NULL, "%s", function);
+    for (int i = 0; i < opt->parameter_count && piece; i++) {
+        int64_t at, end;
+        if (!gpunn__states_meet(&opt->states, opt->places[i], gpunn__count(opt->parameters[i], 1), &at, &end)) continue;
+        for (int64_t n; at < end && status == GPUNN_OK; at += n) {
+            float *weights = gpunn__weights(opt->parameters[i]) + at;
+            float *averages = gpunn__state_at(opt, GPUNN__AVERAGE, opt->places[i] + at);
+            n = end - at < PIECE ? end - at : (int64_t)PIECE;
+            status = backend->convert(dev->context, piece, GPUNN_F32, weights, GPUNN_F32, n);
+            if (status == GPUNN_OK) status = backend->convert(dev->context, weights, GPUNN_F32, averages, GPUNN_F32, n);
+            if (status == GPUNN_OK) status = backend->convert(dev->context, averages, GPUNN_F32, piece, GPUNN_F32, n);
+            if (status != GPUNN_OK) status = gpunn__backend_fail(dev, function, status);
         }
     }
     gpunn__device_free(dev, piece, PIECE * sizeof *piece);
     GPUNN__WEIGHTS_CHANGED(model);
-    if (status != GPUNN_OK) return gpunn__backend_fail(dev, function, status);
+    if (status == GPUNN_OK && opt->shares) status = gpunn__spread_shares(opt);
+    if (status != GPUNN_OK) return status;
     model->swapped = model->swapped ? NULL : opt;
     return GPUNN_OK;
 }
@@ -27147,8 +27225,8 @@ static int gpunn__list_blocks(gpunn_model *model, gpunn__moving *list, bool arri
     }
     for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next)
         for (int i = 0; i < GPUNN__STATES; i++) {
-            bytes = (size_t)opt->state_count * sizeof(float);
-            opt->state[i] = (float *)gpunn__list_block(list, &count, opt->state[i], bytes, bytes, arrived);
+            bytes = gpunn__states_bytes(&opt->states);
+            opt->states.data[i] = (float *)gpunn__list_block(list, &count, opt->states.data[i], bytes, bytes, arrived);
         }
     return count;
 }
@@ -27352,8 +27430,8 @@ static bool gpunn__follows_in_memory(const gpunn_optimizer *opt, int i, int64_t 
            !gpunn__is_lent(opt->parameters[i - 1]);
 }
 
-/* That of the averages at an offset, of weights there. */
-static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *update, int64_t offset, const float *weights,
+/* That of the averages at a place, of weights there. */
+static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *update, int64_t place, const float *weights,
                                   int64_t count)
 {
     memset(update, 0, sizeof *update);
@@ -27361,7 +27439,7 @@ static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *upda
     update->setting[0] = (float)(1 - gpunn__as_written(opt->average_decay));
     update->gradient_scale = 1;
     update->count = count;
-    update->parameter = opt->state[GPUNN__AVERAGE] + offset;
+    update->parameter = gpunn__state_at(opt, GPUNN__AVERAGE, place);
     update->gradient = weights;
     update->step = opt->averaged + 1;
 }
@@ -27385,6 +27463,25 @@ static void gpunn__update_settings(const gpunn_optimizer *opt, int first, bool c
     if (opt->parts > 0 && update->clip_norm == 0) update->clip_norm = INFINITY;
 }
 
+/* Adds an update of states from that place on. Of what other ranks update only norms remain. */
+static void gpunn__add_update(const gpunn_optimizer *opt, const gpunn_update *update, int64_t place, int *count)
+{
+    int64_t from, to, at = 0;
+    if (!gpunn__states_meet(&opt->states, place, update->count, &from, &to)) from = to = update->count;
+    const int64_t ends[] = {from, to, update->count};
+    for (int i = 0; i < 3; at = ends[i++]) {
+        gpunn_update *part = &opt->updates[*count];
+        if (at == ends[i] || (i != 1 && update->kind == GPUNN_UPDATE_AVERAGE)) continue;
+        *part = *update;
+        part->count = ends[i] - at;
+        part->gradient += at;
+        part->parameter = i == 1 ? part->parameter + at : NULL;
+        if (part->half) part->half = (char *)part->half + 2 * at;
+        for (int k = 0; k < 3; k++) part->state[k] = i == 1 && part->state[k] ? part->state[k] + at : NULL;
+        ++*count;
+    }
+}
+
 /* opt->updates: one for each range of parameters that have a gradient, the sum of that many parts; then those of the averages, also of
  * the zeros between parameters. Returns their number. */
 static int gpunn__optimizer_updates(gpunn_optimizer *opt, int parts, bool clips)
@@ -27395,25 +27492,28 @@ static int gpunn__optimizer_updates(gpunn_optimizer *opt, int parts, bool clips)
     int          count = 0;
     while (gpunn__next_range(&range, opt->parameters, opt->parameter_count, opt)) {
         const gpunn_tensor *first = opt->parameters[range.first];
-        gpunn_update       *update = &opt->updates[count++];
-        *update = opt->rule;
-        update->gradient_scale = (maximize ? -1.0f : 1.0f) / (float)parts;
-        update->count = range.end - range.begin;
-        update->parameter = gpunn__weights(first);
-        update->half = model->half ? (char *)model->half + range.begin * 2 : NULL;
-        update->half_dtype = gpunn__half_of(model);
-        update->gradient = gpunn__gradient_of(first);
-        for (int i = 0; i < 3; i++) update->state[i] = opt->state[i] ? opt->state[i] + opt->places[range.first] : NULL;
-        update->step = opt->steps[range.first] + 1;
-        gpunn__update_settings(opt, range.first, clips, update);
-        gpunn__find_fused(update, model->kernels);
+        const int64_t       place = opt->places[range.first];
+        gpunn_update        update = opt->rule;
+        update.gradient_scale = (maximize ? -1.0f : 1.0f) / (float)parts;
+        update.count = range.end - range.begin;
+        update.parameter = gpunn__weights(first);
+        update.half = model->half ? (char *)model->half + range.begin * 2 : NULL;
+        update.half_dtype = gpunn__half_of(model);
+        update.gradient = gpunn__gradient_of(first);
+        for (int i = 0; i < 3; i++) update.state[i] = gpunn__state_at(opt, i, place);
+        update.step = opt->steps[range.first] + 1;
+        gpunn__update_settings(opt, range.first, clips, &update);
+        gpunn__find_fused(&update, model->kernels);
+        gpunn__add_update(opt, &update, place, &count);
     }
-    for (int i = 0, next; opt->state[GPUNN__AVERAGE] && i < opt->parameter_count; i = next) {
+    for (int i = 0, next; opt->states.data[GPUNN__AVERAGE] && i < opt->parameter_count; i = next) {
         const gpunn_tensor *first = opt->parameters[i];
         int64_t             end = first->offset + gpunn__count(first, 1);
         for (next = i + 1; next < opt->parameter_count && gpunn__follows_in_memory(opt, next, end); next++)
             end = opt->parameters[next]->offset + gpunn__count(opt->parameters[next], 1);
-        gpunn__average_update(opt, &opt->updates[count++], opt->places[i], gpunn__weights(first), end - first->offset);
+        gpunn_update update;
+        gpunn__average_update(opt, &update, opt->places[i], gpunn__weights(first), end - first->offset);
+        gpunn__add_update(opt, &update, opt->places[i], &count);
     }
     return count;
 }
@@ -27423,8 +27523,9 @@ static void gpunn__optimizer_advance(gpunn_optimizer *opt)
     for (int i = 0; i < opt->parameter_count; i++) opt->steps[i] += gpunn__has_gradient(opt->parameters[i]);
     opt->step_count++;
     opt->parts = 0;
-    opt->averaged += opt->state[GPUNN__AVERAGE] != NULL;
-    opt->model->state.weights_version++; /* the updates have renewed model->half */
+    opt->averaged += opt->states.data[GPUNN__AVERAGE] != NULL;
+    opt->model->state.weights_version++;            /* the updates have renewed model->half ... */
+    if (opt->shares) opt->model->half_stale = true; /* ... of this rank's share */
 }
 
 /* The first `count` of opt->updates, one after another. */
@@ -27432,7 +27533,7 @@ static GPUNN__STATUS gpunn__optimizer_apply(gpunn_optimizer *opt, int count)
 {
     gpunn_device *dev = opt->model->dev;
     for (int i = 0; i < count; i++) {
-        gpunn_status status = dev->backend->update(dev->context, &opt->updates[i]);
+        gpunn_status status = opt->updates[i].parameter ? dev->backend->update(dev->context, &opt->updates[i]) : GPUNN_OK;
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, opt->name, status);
     }
     gpunn__optimizer_advance(opt);
@@ -27490,9 +27591,144 @@ static GPUNN__STATUS gpunn__spread_weights(gpunn_optimizer *opt, gpunn__kind kin
     gpunn_status        status = GPUNN_OK;
     int64_t             count;
     for (int id = 0; status == GPUNN_OK && (first = gpunn__next_weights(model, kind, &id, &count)) != NULL;)
-        status = gpunn__exchange_memory(opt->group, model->dev, gpunn__weights(first), count, false);
+        status = gpunn__exchange_memory(opt->group, model->dev, gpunn__weights(first), count, 0);
     GPUNN__WEIGHTS_CHANGED(model);
     return status;
+}
+
+/* Floats of a rank's share; all but the last one's are as many. */
+static int64_t gpunn__share_of(const gpunn_optimizer *opt)
+{
+    const int size = gpunn_group_size(opt->group);
+    return gpunn__aligned((opt->state_count + size - 1) / size);
+}
+
+/* The next parameters that lie behind each other and that one rank updates. run begins as zeros. */
+static bool gpunn__next_share(const gpunn_optimizer *opt, gpunn__range *run, gpunn_exchange *share)
+{
+    if (run->begin == run->end) {
+        if (run->next == opt->parameter_count) return false;
+        run->first = run->next;
+        do run->end = opt->parameters[run->next]->offset + gpunn__count(opt->parameters[run->next], 1);
+        while (++run->next < opt->parameter_count && gpunn__follows_in_memory(opt, run->next, run->end));
+        run->begin = opt->parameters[run->first]->offset;
+    }
+    const int64_t each = gpunn__share_of(opt), before = run->begin - opt->parameters[run->first]->offset;
+    const int64_t place = opt->places[run->first] + before;
+    share->root = (int)(place / each);
+    share->count = (share->root + 1) * each - place;
+    if (share->count > run->end - run->begin) share->count = run->end - run->begin;
+    share->values = gpunn__weights(opt->parameters[run->first]) + before;
+    run->begin += share->count;
+    return true;
+}
+
+/* Each rank's updated parameters become those of all. */
+static GPUNN__STATUS gpunn__spread_shares(gpunn_optimizer *opt)
+{
+    gpunn__range   run = {0, 0, 0, 0};
+    gpunn_exchange share;
+    gpunn_status   status = GPUNN_OK;
+    while (status == GPUNN_OK && gpunn__next_share(opt, &run, &share))
+        status = gpunn__exchange_memory(opt->group, opt->model->dev, share.values, share.count, share.root);
+    return status;
+}
+
+/* The same as a part of a run. */
+static GPUNN__STATUS gpunn__add_shares(gpunn_optimizer *opt)
+{
+    gpunn__range   run = {0, 0, 0, 0};
+    gpunn_exchange share;
+    gpunn_status   status = GPUNN_OK;
+    while (status == GPUNN_OK && gpunn__next_share(opt, &run, &share))
+        status = gpunn__exchange_add(opt->group, share.values, share.count, share.root, GPUNN_AFTER_UPDATES);
+    return status;
+}
+
+/* Of all states, this rank's share, instead of all. */
+static GPUNN__STATUS gpunn__states_cut(gpunn_optimizer *opt)
+{
+    gpunn_device *dev = opt->model->dev;
+    const int64_t each = gpunn__share_of(opt), begin = each * gpunn_group_rank(opt->group), left = opt->state_count - begin;
+    gpunn__states own = {{NULL}, begin, left < 0 ? 0 : left < each ? left : each};
+    gpunn_status  status = gpunn__states_alloc(opt, &own);
+    for (int k = 0; k < GPUNN__STATES && status == GPUNN_OK && own.count > 0; k++) {
+        if (own.data[k] == NULL) continue;
+        status = dev->backend->convert(dev->context, own.data[k], GPUNN_F32, opt->states.data[k] + begin, GPUNN_F32, own.count);
+        if (status != GPUNN_OK) status = gpunn__backend_fail(dev, "gpunn_distribute", status);
+    }
+    status = gpunn__agree(opt->group, status, NULL, "shares of %lld floats", (long long)each);
+    gpunn__states_free(dev, status == GPUNN_OK ? &opt->states : &own);
+    if (status != GPUNN_OK) return status;
+    opt->states = own;
+    opt->shares = true;
+    return GPUNN_OK;
+}
+
+/* A rank's part of a state k goes to all that have room for it. A copy that fails keeps no other rank waiting. */
+static GPUNN__STATUS gpunn__state_collect(gpunn_optimizer *opt, int k, int root, float *all)
+{
+    gpunn_device        *dev = opt->model->dev;
+    const gpunn_backend *backend = dev->backend;
+    char                *piece = opt->group->piece;
+    const int64_t        each = gpunn__share_of(opt), most = GPUNN__GROUP_PIECE / (int)sizeof *all;
+    const int64_t        end = (root + 1) * each < opt->state_count ? (root + 1) * each : opt->state_count;
+    gpunn_status         spoken = GPUNN_OK, copied = GPUNN_OK;
+    for (int64_t at = root * each, n; at < end && spoken == GPUNN_OK; at += n) {
+        n = end - at < most ? end - at : most;
+        const size_t bytes = (size_t)n * sizeof *all;
+        if (root == gpunn_group_rank(opt->group) && copied == GPUNN_OK)
+            copied = backend->download(dev->context, piece, gpunn__state_at(opt, k, at), bytes);
+        spoken = gpunn__exchange_host(opt->group, GPUNN__BROADCAST, piece, bytes, root);
+        if (spoken == GPUNN_OK && copied == GPUNN_OK && all) copied = backend->upload(dev->context, all + at, piece, bytes);
+    }
+    if (copied != GPUNN_OK) copied = gpunn__backend_fail(dev, "collecting states", copied);
+    return spoken == GPUNN_OK ? copied : spoken;
+}
+
+/* Brings all states together, on rank 0 or everywhere; the shares are kept aside. Common to all ranks, as is its failure. */
+static GPUNN__STATUS gpunn__states_collect(gpunn_optimizer *opt, bool everywhere, const char *caller)
+{
+    gpunn_device *dev = opt->model->dev;
+    const bool    here = everywhere || gpunn_group_rank(opt->group) == 0;
+    gpunn__states all = {{NULL}, 0, opt->state_count};
+    gpunn_status  status = here ? gpunn__states_alloc(opt, &all) : GPUNN_OK, part = GPUNN_OK;
+    if (status == GPUNN_OK && !gpunn__has_piece(opt->group)) status = GPUNN_ERR_MEMORY;
+    status = gpunn__agree(opt->group, status, NULL, "%s of %s's states", caller, opt->name);
+    for (int k = 0; k < GPUNN__STATES && status == GPUNN_OK; k++)
+        for (int root = 0; opt->uses[k] && root < gpunn_group_size(opt->group); root++) {
+            const gpunn_status done = gpunn__state_collect(opt, k, root, all.data[k]);
+            if (part == GPUNN_OK) part = done;
+        }
+    if (status == GPUNN_OK) status = gpunn__agree(opt->group, part, NULL, "%s of all states", caller);
+    if (status != GPUNN_OK)
+        gpunn__states_free(dev, &all);
+    else if (here) {
+        opt->share = opt->states;
+        opt->states = all;
+        opt->collected = true;
+    }
+    return status;
+}
+
+/* Ends the sharing: all states are everywhere again. */
+static GPUNN__STATUS gpunn__states_rejoin(gpunn_optimizer *opt)
+{
+    gpunn_status status = gpunn__states_collect(opt, true, "gpunn_distribute");
+    if (status != GPUNN_OK) return status;
+    gpunn__states_free(opt->model->dev, &opt->share);
+    opt->shares = opt->collected = false;
+    return GPUNN_OK;
+}
+
+/* Back to the share, where all states have been collected. */
+static void gpunn__states_return(gpunn_optimizer *opt)
+{
+    if (!opt->collected) return;
+    gpunn__states_free(opt->model->dev, &opt->states);
+    opt->states = opt->share;
+    memset(&opt->share, 0, sizeof opt->share);
+    opt->collected = false;
 }
 
 /* The gradients become their means over all ranks. */
@@ -27502,7 +27738,7 @@ static GPUNN__STATUS gpunn__average_gradients(gpunn_optimizer *opt)
     gpunn_status status = GPUNN_OK;
     while (status == GPUNN_OK && gpunn__next_range(&range, opt->parameters, opt->parameter_count, NULL))
         status = gpunn__exchange_memory(opt->group, opt->model->dev, gpunn__gradient_of(opt->parameters[range.first]),
-                                        range.end - range.begin, true);
+                                        range.end - range.begin, GPUNN_MEAN);
     return status == GPUNN_OK ? gpunn__spread_weights(opt, GPUNN__BUFFER) : status;
 }
 
@@ -27570,7 +27806,7 @@ static GPUNN__STATUS gpunn__add_buckets(gpunn_optimizer *opt, const gpunn_run *r
         if (most < 0) break;
         float *const  values = gpunn__gradient_of(opt->parameters[from]);
         const int64_t count = opt->parameters[to]->offset + gpunn__count(opt->parameters[to], 1) - opt->parameters[from]->offset;
-        status = gpunn__exchange_add(opt->group, values, count, true, gpunn__complete_after(run, values, count));
+        status = gpunn__exchange_add(opt->group, values, count, GPUNN_MEAN, gpunn__complete_after(run, values, count));
         next = most;
     }
     return status;
@@ -27586,10 +27822,10 @@ static GPUNN__STATUS gpunn__exchanges_of(gpunn_optimizer *opt, const gpunn_run *
     opt->group->exchange_count = 0;
     gpunn_status status = updates ? gpunn__add_buckets(opt, run) : GPUNN_OK;
     if (status == GPUNN_OK)
-        status = gpunn__exchange_add(opt->group, (float *)gpunn__memory_of(loss, false, &bytes), 1, true, run->step_count);
+        status = gpunn__exchange_add(opt->group, (float *)gpunn__memory_of(loss, false, &bytes), 1, GPUNN_MEAN, run->step_count);
     for (int id = 0; updates && status == GPUNN_OK && (first = gpunn__next_weights(model, GPUNN__BUFFER, &id, &count)) != NULL;)
-        status = gpunn__exchange_add(opt->group, gpunn__weights(first), count, false, run->step_count);
-    return status;
+        status = gpunn__exchange_add(opt->group, gpunn__weights(first), count, 0, run->step_count);
+    return status == GPUNN_OK && updates && opt->shares ? gpunn__add_shares(opt) : status;
 }
 
 /* What follows the steps of a run, once all ranks, if they are one, are about to do the same. */
@@ -27604,12 +27840,11 @@ static gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *ru
     return status;
 }
 
-static GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips)
+static GPUNN__STATUS gpunn__update_alone(gpunn_optimizer *opt, int parts, bool clips)
 {
     gpunn_device *dev = opt->model->dev;
-    gpunn_status  status = opt->group ? gpunn__average_gradients(opt) : GPUNN_OK;
-    if (status != GPUNN_OK) return status;
-    const int count = gpunn__optimizer_updates(opt, parts, clips);
+    gpunn_status  status = GPUNN_OK;
+    const int     count = gpunn__optimizer_updates(opt, parts, clips);
     if (dev->backend->execute == NULL) {
         if (clips) status = gpunn__clip_updates(opt, count);
         return status == GPUNN_OK ? gpunn__optimizer_apply(opt, count) : status;
@@ -27625,6 +27860,13 @@ static GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bo
     opt->captured = run.captured;
     if (status == GPUNN_OK) gpunn__optimizer_advance(opt);
     return status;
+}
+
+static GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips)
+{
+    gpunn_status status = opt->group ? gpunn__average_gradients(opt) : GPUNN_OK;
+    if (status == GPUNN_OK) status = gpunn__update_alone(opt, parts, clips);
+    return status == GPUNN_OK && opt->shares ? gpunn__spread_shares(opt) : status;
 }
 
 /* What follows this rank's gradients, or its failure. */
@@ -27715,6 +27957,12 @@ static GPUNN__STATUS gpunn__compare_ranks(gpunn_optimizer *opt, gpunn_status sta
         (void)snprintf(text, sizeof text, "%08x%.9g", (unsigned)settings, (double)opt->rule.setting[i]);
         settings = gpunn__hash(text);
     }
+    if (status == GPUNN_OK && group->args.shard && gpunn__rules[opt->rule.kind].move)
+        status = gpunn__fail(
+            model->dev, GPUNN_ERR_UNSUPPORTED,
+            "gpunn_distribute: %s has a trust ratio, for which a rank needs whole parameters; open the group without "
+            ".shard",
+            opt->name);
     status = gpunn__agree(group, status, NULL, "gpunn %s, precision %d, seed %llu and %d tensors", GPUNN_VERSION,
                           (int)model->precision, (unsigned long long)(model->state.seed - model->salt), model->tensor_count);
     for (int id = 0; id < model->tensor_count && status == GPUNN_OK; id++) {
@@ -27736,13 +27984,16 @@ GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group
     if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_distribute: the optimizer is NULL");
     gpunn_model *model = opt->model;
     gpunn_group *before = opt->group;
+    gpunn_status status = opt->shares ? gpunn__states_rejoin(opt) : GPUNN_OK;
+    if (status != GPUNN_OK) return status;
     gpunn__group_join(group);
     opt->group = group;
-    gpunn_status status = group ? gpunn__compare_ranks(opt, gpunn__optimizer_prepare(opt)) : GPUNN_OK;
+    status = group ? gpunn__compare_ranks(opt, gpunn__optimizer_prepare(opt)) : GPUNN_OK;
     if (group && status == GPUNN_OK) status = gpunn__spread_weights(opt, GPUNN__PARAMETER);
     if (group && status == GPUNN_OK) status = gpunn__spread_weights(opt, GPUNN__BUFFER);
     for (int i = 0; i < GPUNN__STATES && group && status == GPUNN_OK; i++)
-        if (opt->state[i]) status = gpunn__exchange_memory(group, model->dev, opt->state[i], opt->state_count, false);
+        if (opt->states.data[i]) status = gpunn__exchange_memory(group, model->dev, opt->states.data[i], opt->state_count, 0);
+    if (group && group->args.shard && group->args.size > 1 && status == GPUNN_OK) status = gpunn__states_cut(opt);
     const bool done = status == GPUNN_OK;
     if (done) gpunn__forget_runs(opt, before);
     if (done) {
@@ -30231,8 +30482,12 @@ static GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt,
     gpunn_status status = upload ? GPUNN_OK : gpunn__fetch_lent(model, false);
     if (status == GPUNN_OK) status = gpunn__stage_block(model->dev, model->weights, model->weight_count, &stage, upload);
     for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o))
-        for (int k = 0; k < GPUNN__STATES && status == GPUNN_OK; k++)
-            if (o->uses[k]) status = gpunn__stage_block(model->dev, o->state[k], o->state_count, &stage, upload);
+        for (int k = 0; k < GPUNN__STATES && status == GPUNN_OK; k++) {
+            char *own = stage + (size_t)o->states.begin * sizeof(float); /* all, or a rank's share */
+            if (!o->uses[k]) continue;
+            status = gpunn__stage_block(model->dev, o->states.data[k], o->states.count, &own, upload);
+            stage += (size_t)o->state_count * sizeof(float);
+        }
     return status == GPUNN_OK && upload ? gpunn__fetch_lent(model, true) : status;
 }
 
@@ -30744,7 +30999,7 @@ static void gpunn__emit_states(gpunn__writer *w, const gpunn_optimizer *opt)
 {
     for (int k = 0; k < GPUNN__STATES; k++)
         for (int i = 0; opt->uses[k] && i < opt->parameter_count; i++)
-            gpunn__emit_tensor(w, gpunn__state_prefix[k], opt->parameters[i], opt->state[k] + opt->places[i], NULL);
+            gpunn__emit_tensor(w, gpunn__state_prefix[k], opt->parameters[i], gpunn__state_at(opt, k, opt->places[i]), NULL);
 }
 
 static void gpunn__emit_model(gpunn__writer *w, gpunn__pass pass, const void *what)
@@ -30901,10 +31156,14 @@ static GPUNN__STATUS gpunn__checkpoint_write(gpunn_optimizer *opt, const gpunn_l
 GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader *loader, const char *path)
 {
     if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_checkpoint_save: the optimizer is NULL");
-    gpunn_status status = gpunn_group_rank(opt->group) == 0 ? gpunn__checkpoint_write(opt, loader, path) : GPUNN_OK;
-    return opt->group
-               ? gpunn__agree(opt->group, status, NULL, "gpunn_checkpoint_save after update %lld", (long long)opt->step_count)
-               : status;
+    static const char function[] = "gpunn_checkpoint_save";
+    gpunn_status      collected = GPUNN_OK, status = GPUNN_OK;
+    for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o && collected == GPUNN_OK; o = gpunn__partner(opt, o))
+        if (o->shares) collected = gpunn__states_collect(o, false, function);
+    if (collected == GPUNN_OK && gpunn_group_rank(opt->group) == 0) status = gpunn__checkpoint_write(opt, loader, path);
+    for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o)) gpunn__states_return(o);
+    if (collected != GPUNN_OK || opt->group == NULL) return collected == GPUNN_OK ? status : collected;
+    return gpunn__agree(opt->group, status, NULL, "%s after update %lld", function, (long long)opt->step_count);
 }
 
 /* What the file says of as many optimizers as there are. */

@@ -1625,9 +1625,10 @@ static gpunn_status gpunn__exchanges_begin(gpunn__cuda *cuda, const gpunn_exchan
     for (int i = 0; i < count && (result == 0 || result == GPUNN__NCCL_IN_PROGRESS); i++) {
         float *const values = exchanges[i].values;
         const size_t n = (size_t)exchanges[i].count;
-        result = exchanges[i].mean
+        const int    root = exchanges[i].root;
+        result = root == GPUNN_MEAN
                      ? nccl->ncclAllReduce(values, values, n, GPUNN__NCCL_FLOAT, GPUNN__NCCL_AVERAGE, nccl->comm, nccl->stream)
-                     : nccl->ncclBroadcast(values, values, n, GPUNN__NCCL_FLOAT, 0, nccl->comm, nccl->stream);
+                     : nccl->ncclBroadcast(values, values, n, GPUNN__NCCL_FLOAT, root, nccl->comm, nccl->stream);
     }
     const int ended = nccl->ncclGroupEnd();
     return gpunn__nccl_done(cuda, "exchanging gradients", result == 0 || result == GPUNN__NCCL_IN_PROGRESS ? ended : result);
@@ -10814,6 +10815,7 @@ typedef struct gpunn__update_job {
     const float               *loss, *loss_scale;
     const double              *partials;             /* sums of squares of the gradients of the whole run */
     int                        partial_count, index; /* index: of this update in the run */
+    bool                       reports;              /* what is not finite: the first of the run that changes anything */
     int                        own_first, own_count; /* partials of the updates that are clipped together with this one */
     const gpunn__device_state *state;
     uint64_t                  *bad;
@@ -10903,7 +10905,7 @@ __device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &jo
                                                      gpunn_update_numbers *numbers, double *setting, double *at)
 {
     const gpunn_update &u = job.u;
-    bool                reports = job.index == 0 && blockIdx.x == 0;
+    bool                reports = job.reports && blockIdx.x == 0;
     float               loss = job.loss ? *job.loss : 0, unscale = job.loss_scale ? 1 / job.loss_scale[0] : 1, clip = 1;
     int64_t             step = job.state->update_step[job.index] - (job.loss_scale ? (int64_t)job.loss_scale[2] : 0);
     numbers->go = false;
@@ -11212,7 +11214,7 @@ static gpunn_status gpunn__cuda_squares(gpunn__cuda *cuda, const gpunn_run *run,
 
 static gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run)
 {
-    int               groups = 1;
+    int               groups = 1, updated = 0;
     bool              squares = run->loss_scale != NULL;
     gpunn__update_job job;
     if (run->update_count == 0) {
@@ -11238,9 +11240,14 @@ static gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run)
             if (run->updates[i].clip_group == group) job.own_count += gpunn__squares_of(run, &run->updates[i]);
         for (job.index = 0; job.index < run->update_count; job.index++) {
             job.u = run->updates[job.index];
-            if (job.u.clip_group == group) GPUNN__TRY(gpunn__cuda_update_launch(cuda, &job));
+            if (job.u.clip_group != group || job.u.parameter == NULL) continue;
+            job.reports = updated == 0;
+            GPUNN__TRY(gpunn__cuda_update_launch(cuda, &job));
+            updated++;
         }
     }
+    if (updated == 0 && run->loss)
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__check_loss_kernel, 1, 32, run->loss, cuda->state, cuda->bad_device));
     if (!run->loss_scale) return GPUNN_OK;
     return GPUNN__LAUNCH(cuda, gpunn__loss_scale_kernel, 1, GPUNN__THREADS, run->loss, run->loss_scale,
                          (const double *)cuda->partials, job.partial_count);
@@ -11571,6 +11578,9 @@ static gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
     GPUNN__TRY(gpunn__exchanges_after(cuda, run, run->step_count, &begun));
     GPUNN__TRY(gpunn__exchanges_end(cuda, begun));
     GPUNN__TRY(gpunn__cuda_updates(cuda, run));
+    const int before = begun;
+    GPUNN__TRY(gpunn__exchanges_after(cuda, run, GPUNN_AFTER_UPDATES, &begun));
+    GPUNN__TRY(gpunn__exchanges_end(cuda, begun - before));
     GPUNN__TRY(gpunn__mark(cuda, run->step_count + 1));
     return gpunn__plain_wait(cuda, "the optimizer's kernels");
 }

@@ -33,10 +33,10 @@ def mpirun(ranks, *arguments, folder=None, suffix=""):
     return done.stdout, done.returncode, done.stderr
 
 
-def whole(ranks, suffix=""):
+def whole(ranks, *arguments, suffix=""):
     """Every check on so many ranks."""
     build(suffix)
-    out, code, error = mpirun(ranks, suffix=suffix)
+    out, code, error = mpirun(ranks, *arguments, suffix=suffix)
     names = len(re.findall(r"\{\"", open(os.path.join(ROOT, "tests", "group", "checks.h")).read().split("checks[] =")[1]))
     assert code == 0 and len(re.findall(r"^ok ", out, re.M)) == names, f"{out}{error[-2000:]}"
 
@@ -62,7 +62,8 @@ def kill():
 def main():
     cases = [(f"{n} ranks", lambda n=n: whole(n), "") for n in (1, 2, 3, 4)] + [
         ("a rank that hangs", lambda: hang(3, 1, "rank 2 has"), ""), ("two that hang", lambda: hang(3, 2, "rank 1 and 1 more have"), ""),
-        ("a rank that is killed", kill, ""), ("3 ranks of MPICH", lambda: whole(3, ".mpich"), ".mpich")]
+        ("a rank that is killed", kill, ""), ("3 ranks with shares", lambda: whole(3, "shard"), ""),
+        ("3 ranks of MPICH", lambda: whole(3, suffix=".mpich"), ".mpich")]
     failed = 0
     print(f"1..{len(cases)}")
     for number, (name, case, suffix) in enumerate(cases, 1):
