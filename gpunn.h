@@ -26892,6 +26892,21 @@ static size_t gpunn__updates_room(size_t parameters)
     return 2 * parameters + 4;
 }
 
+/* Floats of a rank's share; all but the last one's are as many. */
+static int64_t gpunn__share_of(const gpunn_optimizer *opt)
+{
+    const int size = gpunn_group_size(opt->group);
+    return gpunn__aligned((opt->state_count + size - 1) / size);
+}
+
+/* This rank's, still without memory. */
+static gpunn__states gpunn__own_share(const gpunn_optimizer *opt)
+{
+    const int64_t       each = gpunn__share_of(opt), begin = each * gpunn_group_rank(opt->group), left = opt->state_count - begin;
+    const gpunn__states own = {{NULL}, begin, left < 0 ? 0 : left < each ? left : each};
+    return own;
+}
+
 /* Frees what gpunn__optimizer_prepare made. */
 static void gpunn__optimizer_release(gpunn_optimizer *opt)
 {
@@ -26904,6 +26919,20 @@ static void gpunn__optimizer_release(gpunn_optimizer *opt)
     gpunn__free(dev, opt->places, count * sizeof *opt->places);
     gpunn__free(dev, opt->group_of, count * sizeof *opt->group_of);
     gpunn__free(dev, opt->updates, gpunn__updates_room(count) * sizeof *opt->updates);
+}
+
+/* As if it had never been prepared. */
+static void gpunn__optimizer_forget(gpunn_optimizer *opt)
+{
+    gpunn__optimizer_release(opt);
+    opt->parameters = NULL;
+    opt->steps = opt->places = NULL;
+    opt->group_of = NULL;
+    opt->updates = NULL;
+    opt->parameter_count = opt->considered = 0;
+    opt->state_count = 0;
+    memset(&opt->states, 0, sizeof opt->states);
+    opt->shares = false;
 }
 
 /* Captured runs; also those of the model's plans, of which exchanges are part when the optimizer leaves a group. */
@@ -27077,6 +27106,7 @@ static GPUNN__STATUS gpunn__optimizer_grow(gpunn_optimizer *opt, int fresh)
     } else
         status = GPUNN_ERR_MEMORY;
     grown.states.count = grown.state_count;
+    if (opt->shares) grown.states = gpunn__own_share(&grown);
     if (status == GPUNN_OK) status = gpunn__states_alloc(&grown, &grown.states);
     for (int i = 0; i < GPUNN__STATES && status == GPUNN_OK; i++)
         if (opt->uses[i]) status = gpunn__state_fill(&grown, i, opt->states.data[i], known);
@@ -27102,7 +27132,7 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
     status = gpunn__check_unshared(opt, opt->considered, GPUNN_ERR_STATE);
     if (status != GPUNN_OK) return status;
     for (int id = opt->considered; id < model->tensor_count; id++) fresh += gpunn__is_chosen(opt, model->tensors[id]);
-    if (fresh && opt->shares)
+    if (fresh && opt->shares && opt->parameter_count > 0)
         return gpunn__fail(model->dev, GPUNN_ERR_STATE,
                            "%s: layers have been added, of whose states no rank has a share; call gpunn_distribute again",
                            opt->name);
@@ -27596,13 +27626,6 @@ static GPUNN__STATUS gpunn__spread_weights(gpunn_optimizer *opt, gpunn__kind kin
     return status;
 }
 
-/* Floats of a rank's share; all but the last one's are as many. */
-static int64_t gpunn__share_of(const gpunn_optimizer *opt)
-{
-    const int size = gpunn_group_size(opt->group);
-    return gpunn__aligned((opt->state_count + size - 1) / size);
-}
-
 /* The next parameters that lie behind each other and that one rank updates. run begins as zeros. */
 static bool gpunn__next_share(const gpunn_optimizer *opt, gpunn__range *run, gpunn_exchange *share)
 {
@@ -27649,15 +27672,15 @@ static GPUNN__STATUS gpunn__add_shares(gpunn_optimizer *opt)
 static GPUNN__STATUS gpunn__states_cut(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
-    const int64_t each = gpunn__share_of(opt), begin = each * gpunn_group_rank(opt->group), left = opt->state_count - begin;
-    gpunn__states own = {{NULL}, begin, left < 0 ? 0 : left < each ? left : each};
+    gpunn__states own = gpunn__own_share(opt);
     gpunn_status  status = gpunn__states_alloc(opt, &own);
     for (int k = 0; k < GPUNN__STATES && status == GPUNN_OK && own.count > 0; k++) {
         if (own.data[k] == NULL) continue;
-        status = dev->backend->convert(dev->context, own.data[k], GPUNN_F32, opt->states.data[k] + begin, GPUNN_F32, own.count);
+        status = dev->backend->convert(dev->context, own.data[k], GPUNN_F32, opt->states.data[k] + own.begin, GPUNN_F32,
+                                       own.count);
         if (status != GPUNN_OK) status = gpunn__backend_fail(dev, "gpunn_distribute", status);
     }
-    status = gpunn__agree(opt->group, status, NULL, "shares of %lld floats", (long long)each);
+    status = gpunn__agree(opt->group, status, NULL, "shares of %lld floats", (long long)gpunn__share_of(opt));
     gpunn__states_free(dev, status == GPUNN_OK ? &opt->states : &own);
     if (status != GPUNN_OK) return status;
     opt->states = own;
@@ -27986,15 +28009,19 @@ GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group
     gpunn_group *before = opt->group;
     gpunn_status status = opt->shares ? gpunn__states_rejoin(opt) : GPUNN_OK;
     if (status != GPUNN_OK) return status;
+    const bool shards = group && group->args.shard && group->args.size > 1, first = opt->parameter_count == 0;
     gpunn__group_join(group);
     opt->group = group;
+    opt->shares = shards && first; /* no rank ever has all states */
     status = group ? gpunn__compare_ranks(opt, gpunn__optimizer_prepare(opt)) : GPUNN_OK;
     if (group && status == GPUNN_OK) status = gpunn__spread_weights(opt, GPUNN__PARAMETER);
     if (group && status == GPUNN_OK) status = gpunn__spread_weights(opt, GPUNN__BUFFER);
     for (int i = 0; i < GPUNN__STATES && group && status == GPUNN_OK; i++)
-        if (opt->states.data[i]) status = gpunn__exchange_memory(group, model->dev, opt->states.data[i], opt->state_count, 0);
-    if (group && group->args.shard && group->args.size > 1 && status == GPUNN_OK) status = gpunn__states_cut(opt);
+        if (opt->states.data[i] && !opt->shares)
+            status = gpunn__exchange_memory(group, model->dev, opt->states.data[i], opt->state_count, 0);
+    if (shards && !opt->shares && status == GPUNN_OK) status = gpunn__states_cut(opt);
     const bool done = status == GPUNN_OK;
+    if (!done && opt->shares) gpunn__optimizer_forget(opt);
     if (done) gpunn__forget_runs(opt, before);
     if (done) {
         const uint64_t salt = (uint64_t)gpunn_group_rank(group) * UINT64_C(0x9E3779B97F4A7C15);
