@@ -399,16 +399,16 @@
  *         gpunn_group_close(group);
  *     All is as on one device with the batches of all ranks as one, within rounding: batch_size is each rank's, gradients and
  *     losses are means over ranks, and so clipping is. Not so dropout, and batch_norm without .sync = true, which takes the
- *     statistics of each rank's own part. The same seed on every rank gives the same run again, to the bit. What is common to all ranks (gpunn_train_step,
- *     gpunn_fit, checkpoints; >>group) is called by all of them; what only one does, printing say, stands behind
- *     gpunn_group_rank(group) == 0. gpunn_backward, gpunn_clip_grad_norm and gpunn_read_grad are of this rank alone until
- *     gpunn_optimizer_step, except that with .sync all training runs are common. A group fails as a whole: when a rank is missing for .timeout seconds, the others' calls give
- *     GPUNN_ERR_DEVICE and name it; end the program then and start it again with gpunn_checkpoint_load, where an epoch has ended
- *     also on another number of ranks. gpunn_group_open(dev, .shard = true) leaves each rank its share of the optimizers'
- *     states and averages (ZeRO-1), with the same results. Each rank of a machine has its own GPU with gpunn_device_open(.index = GPUNN_LOCAL_RANK);
- *     two on one are refused. Between GPUs NCCL carries what they exchange (libnccl.so.2, opened as cuDNN is; GPUNN_NCCL_PATH), as
- *     part of the step's graph, gradients while backward makes the next ones; without it that goes through the host's memory,
- *     which log_fn hears.
+ *     statistics of each rank's own part. The same seed on every rank gives the same run again, to the bit. What is common to all
+ *     ranks (gpunn_train_step, gpunn_fit, checkpoints; >>group) is called by all of them; what only one does, printing say, stands
+ *     behind gpunn_group_rank(group) == 0. gpunn_backward, gpunn_clip_grad_norm and gpunn_read_grad are of this rank alone until
+ *     gpunn_optimizer_step, except that with .sync all training runs are common. A group fails as a whole: when a rank is missing
+ *     for .timeout seconds, the others' calls give GPUNN_ERR_DEVICE and name it; end the program then and start it again with
+ *     gpunn_checkpoint_load, where an epoch has ended also on another number of ranks. gpunn_group_open(dev, .shard = true) leaves
+ *     each rank its share of the optimizers' states and averages (ZeRO-1), with the same results. Each rank of a machine has its
+ *     own GPU with gpunn_device_open(.index = GPUNN_LOCAL_RANK); two on one are refused. Between GPUs NCCL carries what they
+ *     exchange (libnccl.so.2, opened as cuDNN is; GPUNN_NCCL_PATH), as part of the step's graph, gradients while backward makes
+ *     the next ones; without it that goes through the host's memory, which log_fn hears.
  *
  * FILES  gpunn_save writes all parameters and buffers as safetensors, as torch's state_dict would have them. gpunn_load takes all
  *     or nothing; .partial takes what fits and reports the rest. A checkpoint holds all that resuming needs, to the bit.
@@ -2241,13 +2241,13 @@ GPUNN_API int gpunn_local_rank(void);
 /* Makes the optimizer's model one that the ranks train together: weights and the optimizer's state become rank 0's, and dropout
  * drops other elements on each rank. Common to all ranks are from now on: gpunn_train_step, gpunn_optimizer_step, gpunn_fit,
  * gpunn_checkpoint_save and _load. A step averages the gradients over all ranks before clipping and update, and the loss, as the
- * program reads it; a loss that is not finite on one rank changes no weight on any, which GPUs that exchange by NCCL may tell in a
- * later call, as of the mean; running statistics are rank 0's after each update. A checkpoint is written by rank 0 and read by each, by as many ranks as there are then.
- * GPUNN_ERR_STATE: the ranks' models, optimizers or seeds differ, and in what. NULL for group: an optimizer by itself again.
- * With .shard, states take a rank 1 / size of their memory, and each update is followed by an exchange of the parameters. Leaving the
- * group, gpunn_distribute for layers that came later, and gpunn_ema_swap are common to all ranks then; for the time of
- * gpunn_checkpoint_save rank 0 has all states. GPUNN_ERR_UNSUPPORTED: an optimizer with a trust ratio, whose norms are of whole
- * parameters. */
+ * program reads it; a loss that is not finite on one rank changes no weight on any, which GPUs that exchange by NCCL may tell in
+ * a later call, as of the mean; running statistics are rank 0's after each update. A checkpoint is written by rank 0 and read by
+ * each, by as many ranks as there are then. GPUNN_ERR_STATE: the ranks' models, optimizers or seeds differ, and in what. NULL
+ * for group: an optimizer by itself again. With .shard, states take a rank 1 / size of their memory, and each update is followed
+ * by an exchange of the parameters. Leaving the group, gpunn_distribute for layers that came later, and gpunn_ema_swap are
+ * common to all ranks then; for the time of gpunn_checkpoint_save rank 0 has all states. GPUNN_ERR_UNSUPPORTED: an optimizer
+ * with a trust ratio, whose norms are of whole parameters. */
 GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group);
 
 /* ==== >>data ========================================================================================================== *

@@ -7712,8 +7712,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__norm_own_kernel(
     own[c] = all;
 }
 
-/* Joins those of all ranks, in their order. Forward: to mean and variance. Backward: to partial, as many as if the others were as this
- * rank is. */
+/* Joins those of all ranks, in their order. Forward: to mean and variance. Backward: to partial, scaled to this rank's number of
+ * values. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__norm_ranks_kernel(const gpunn__norm b, const gpunn__moments *ranks, int size, float *mean, float *variance)
 {

@@ -33,15 +33,16 @@ typedef struct ranked {
     gpunn_optimizer *opt;
 } ranked;
 typedef struct task {
-    int   optimizer; /* 0: SGD, 1: Adam */
-    float clip, average, dropout;
-    bool  norm, sync; /* batch_norm, whose statistics are each rank's own; or of all */
-    int   accumulate, hidden;
+    int             optimizer; /* 0: SGD, 1: Adam */
+    float           clip, average, dropout;
+    bool            norm, sync; /* batch_norm, whose statistics are each rank's own; or of all */
+    int             accumulate, hidden;
+    gpunn_precision precision;
 } task;
 
 static ranked ranked_open(gpunn_device *dev, const task *task)
 {
-    ranked n = {gpunn_model_create(dev), NULL, NULL, NULL, NULL, NULL, NULL};
+    ranked n = {gpunn_model_create(dev, .precision = task->precision), NULL, NULL, NULL, NULL, NULL, NULL};
     n.x = gpunn_input(n.model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, IN));
     n.t = gpunn_input(n.model, "t", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
     n.hidden = gpunn_linear(n.x, "fc1", .out_features = task->hidden ? task->hidden : HIDDEN);

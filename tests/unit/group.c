@@ -22,7 +22,8 @@ typedef struct world {
     void           *memory[MOST];
     const char     *folder;
     bool (*run)(const ranks *r);
-    bool                 shard;   /* .shard of the group */
+    bool                 shard; /* .shard of the group */
+    gpunn_precision      precision;
     const gpunn_backend *backend; /* NULL: as all tests have */
 } world;
 typedef struct place {
@@ -269,7 +270,7 @@ static void *shares_main(void *user)
 {
     enum { FLOATS = 80 + 16 + 48 + 16, STATE_COUNT = 3 }; /* places of the model's parameters; Adam's two, averages */
     place        *p = user;
-    const task    task = {.optimizer = 1, .average = 0.8f};
+    const task    task = {.optimizer = 1, .average = 0.8f, .precision = p->world->precision};
     gpunn_device *dev = rank_device(p);
     gpunn_group  *groups[2] = {host_group(p, dev, false), host_group(p, dev, true)};
     const int     size = p->world->size, each = (FLOATS / size + 15) / 16 * 16, left = FLOATS - p->rank * each;
@@ -297,7 +298,12 @@ static void *shares_main(void *user)
 
 static void test_shared_memory(void **state)
 {
-    for (int size = 2; size <= 3; size++) run_ranks_in(*state, shares_main, NULL, size, 60, 60);
+    for (int size = 2; size <= 3; size++)
+        run_world(
+            *state,
+            (world){
+                .size = size, .timeout = 60, .patience = 60, .precision = size == 3 ? GPUNN_PRECISION_BF16 : GPUNN_PRECISION_F32},
+            shares_main);
 }
 
 static bool check_trust(const ranks *r)
