@@ -15133,7 +15133,8 @@ static int gpunn__member_before(const gpunn__builder *b, int maker, int id)
     return k > 0 ? nodes[k - 1] : -1;
 }
 
-/* Whether the step of a node can be made twice: none that writes what the program, a later run or the backward pass sees. */
+/* Whether the step of a node can be made twice: none that writes what the program, a later run or the backward pass sees, and none
+ * that other ranks take part in, whose plans may be others. */
 static bool gpunn__is_repeatable(const gpunn__builder *b, int maker)
 {
     const int group = b->tensors[maker].group;
@@ -15141,7 +15142,7 @@ static bool gpunn__is_repeatable(const gpunn__builder *b, int maker)
     for (int id = maker; id >= 0 && can; id = gpunn__member_before(b, maker, id)) {
         const gpunn_tensor *t = b->model->tensors[id];
         can = t->kind == GPUNN__VALUE && t->op != GPUNN_OP_ASSIGN && !gpunn__is_visible(b->plan, t) &&
-              !gpunn__reads_state(b, t) && !(group >= 0 && t->op == GPUNN_OP_BATCH_NORM);
+              !gpunn__reads_state(b, t) && !(group >= 0 && t->op == GPUNN_OP_BATCH_NORM) && !gpunn__meets_ranks(b->plan, t);
     }
     return can;
 }
