@@ -408,16 +408,17 @@
  *         gpunn_distribute(o, NULL);
  *         gpunn_group_close(group);
  *     All is as on one device with the batches of all ranks as one, within rounding: batch_size is each rank's, gradients and
- *     losses are means over ranks, and so clipping is. Not so batch_norm, which takes the statistics of each rank's own part, and
- *     dropout. The same seed on every rank gives the same run again, to the bit. What is common to all ranks (gpunn_train_step,
- *     gpunn_fit, checkpoints; >>group) is called by all of them; what only one does, printing say, stands behind
- *     gpunn_group_rank(group) == 0. gpunn_backward, gpunn_clip_grad_norm and gpunn_read_grad are of this rank alone until
- *     gpunn_optimizer_step. A group fails as a whole: when a rank is missing for .timeout seconds, the others' calls give
- *     GPUNN_ERR_DEVICE and name it; end the program then and start it again with gpunn_checkpoint_load, where an epoch has ended
- *     also on another number of ranks. Each rank of a machine has its own GPU with gpunn_device_open(.index = GPUNN_LOCAL_RANK);
- *     two on one are refused. Between GPUs NCCL carries what they exchange (libnccl.so.2, opened as cuDNN is; GPUNN_NCCL_PATH), as
- *     part of the step's graph, gradients while backward makes the next ones; without it that goes through the host's memory,
- *     which log_fn hears.
+ *     losses are means over ranks, and so clipping is. Not so dropout, and batch_norm without .sync = true, which takes the
+ *     statistics of each rank's own part. The same seed on every rank gives the same run again, to the bit. What is common to all
+ *     ranks (gpunn_train_step, gpunn_fit, checkpoints; >>group) is called by all of them; what only one does, printing say, stands
+ *     behind gpunn_group_rank(group) == 0. gpunn_backward, gpunn_clip_grad_norm and gpunn_read_grad are of this rank alone until
+ *     gpunn_optimizer_step, except that with .sync all training runs are common. A group fails as a whole: when a rank is missing
+ *     for .timeout seconds, the others' calls give GPUNN_ERR_DEVICE and name it; end the program then and start it again with
+ *     gpunn_checkpoint_load, where an epoch has ended also on another number of ranks. gpunn_group_open(dev, .shard = true) leaves
+ *     each rank its share of the optimizers' states and averages (ZeRO-1), with the same results. Each rank of a machine has its
+ *     own GPU with gpunn_device_open(.index = GPUNN_LOCAL_RANK); two on one are refused. Between GPUs NCCL carries what they
+ *     exchange (libnccl.so.2, opened as cuDNN is; GPUNN_NCCL_PATH), as part of the step's graph, gradients while backward makes
+ *     the next ones; without it that goes through the host's memory, which log_fn hears.
  *
  * FILES  gpunn_save writes all parameters and buffers as safetensors, as torch's state_dict would have them. gpunn_load takes all
  *     or nothing; .partial takes what fits and reports the rest. A checkpoint holds all that resuming needs, to the bit.
@@ -1382,9 +1383,11 @@ typedef struct gpunn_batch_norm_args {
     float eps;      /* 1e-5 */
     float momentum; /* share of the new batch in the running statistics, 0.1 */
     bool  no_affine;
+    bool  sync; /* in training, over the batches of all ranks that the model is distributed to: gpunn_distribute */
 } gpunn_batch_norm_args;
 /* x [n, c] or [n, c, l] (1d), [n, c, h, w] (2d), [n, c, d, h, w] (3d); weight, bias, and the buffers running_mean, running_var
- * (unbiased) [c]. A training step over one value per channel is an error, as in PyTorch. */
+ * (unbiased) [c]. A training step over one value per channel is an error, as in PyTorch. sync is torch's SyncBatchNorm; runs in
+ * training mode, gpunn_backward's too, are then common to all ranks. */
 GPUNN_API gpunn_tensor *gpunn_batch_norm1d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args);
 #define gpunn_batch_norm1d(x, ...) gpunn_batch_norm1d_((x), GPUNN_NAMED(gpunn_batch_norm_args, __VA_ARGS__))
 GPUNN_API gpunn_tensor *gpunn_batch_norm2d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args);
@@ -2232,6 +2235,7 @@ typedef struct gpunn_group_args {
     gpunn_group_type type;         /* the same on all ranks */
     bool             share_gpu;    /* two ranks on one GPU are as meant, not a mistake; they exchange through the host's memory */
     size_t           bucket_bytes; /* NCCL: gradients travel in parts of about so many, while backward makes the next; 25 MiB */
+    bool             shard; /* each rank keeps and updates its share of the optimizers' states and averages alone (ZeRO-1) */
     /* Ranks that no MPI has started (torchrun, srun, a script) meet in this folder, which all see and no other run has used; NULL:
      * GPUNN_STORE of the environment. rank and size as below or, both 0, of RANK and WORLD_SIZE or SLURM_PROCID and SLURM_NTASKS. */
     const char *store;
@@ -2261,9 +2265,13 @@ GPUNN_API int gpunn_local_rank(void);
 /* Makes the optimizer's model one that the ranks train together: weights and the optimizer's state become rank 0's, and dropout
  * drops other elements on each rank. Common to all ranks are from now on: gpunn_train_step, gpunn_optimizer_step, gpunn_fit,
  * gpunn_checkpoint_save and _load. A step averages the gradients over all ranks before clipping and update, and the loss, as the
- * program reads it; a loss that is not finite on one rank changes no weight on any, which GPUs that exchange by NCCL may tell in a
- * later call, as of the mean; running statistics are rank 0's after each update. A checkpoint is written by rank 0 and read by each, by as many ranks as there are then.
- * GPUNN_ERR_STATE: the ranks' models, optimizers or seeds differ, and in what. NULL for group: an optimizer by itself again. */
+ * program reads it; a loss that is not finite on one rank changes no weight on any, which GPUs that exchange by NCCL may tell in
+ * a later call, as of the mean; running statistics are rank 0's after each update. A checkpoint is written by rank 0 and read by
+ * each, by as many ranks as there are then. GPUNN_ERR_STATE: the ranks' models, optimizers or seeds differ, and in what. NULL
+ * for group: an optimizer by itself again. With .shard, states take a rank 1 / size of their memory, and each update is followed
+ * by an exchange of the parameters. Leaving the group, gpunn_distribute for layers that came later, and gpunn_ema_swap are
+ * common to all ranks then; for the time of gpunn_checkpoint_save rank 0 has all states. GPUNN_ERR_UNSUPPORTED: an optimizer
+ * with a trust ratio, whose norms are of whole parameters. */
 GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group);
 
 /* ==== >>data ========================================================================================================== *
@@ -2521,7 +2529,7 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
 /* ==== >>backend ======================================================================================================= *
  * What a backend provides, for its authors; programs need nothing from here. The core plans, the backend computes. All tensors
  * are contiguous and row-major in the backend's memory. A device calls its backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 13
+#define GPUNN_BACKEND_ABI 14
 #define GPUNN_MAX_OPERANDS 64 /* concat takes that many; no other op more than 12 */
 
 /* The constants of one node; each op reads only the fields named beside it. */
@@ -2540,6 +2548,7 @@ typedef struct gpunn_attributes {
     int         groups;                       /* conv */
     bool        ceil_mode, count_exclude_pad; /* pools */
     float       eps, momentum;                /* batch_norm; other norms: eps */
+    bool        sync;                         /* batch_norm: with a step's ranks */
     int         axis; /* concat, slice, gather, scatter_add, cumsum, topk_indices, argmax, softmax, log_softmax; >= 0. layer_norm,
                                                      rms_norm: the first of the axes normalised */
     int         order[GPUNN_MAX_RANK];    /* permute */
@@ -2589,6 +2598,15 @@ typedef struct gpunn_run_state {
     uint64_t draw;            /* keys random numbers: step << 24, in evaluation one more than in the run before */
     uint64_t weights_version; /* changes whenever a parameter or buffer may have changed: invalidates step->cache */
 } gpunn_run_state;
+
+/* Of a model that several ranks train together. */
+typedef struct gpunn_ranks {
+    int  rank, size;
+    bool joined; /* the device exchanges with theirs by itself (ranks_join); else: */
+    /* Gives each rank the parts of all: parts[size][bytes] in the host's memory, of which [rank] is its own. */
+    gpunn_status (*gather)(void *user, void *parts, size_t bytes);
+    void *user;
+} gpunn_ranks;
 
 typedef struct gpunn_kernel        gpunn_kernel; /* >>kernels */
 typedef struct gpunn_kernel_launch gpunn_kernel_launch;
@@ -2661,6 +2679,7 @@ typedef struct gpunn_step {
     size_t   cache_bytes;
     uint64_t cache_version; /* the backend's note of state->weights_version at which cache was filled; starts at 0 */
     const gpunn_run_state *state;
+    const gpunn_ranks     *ranks; /* BATCH_NORM with sync, in training: whose batches are one, several; else NULL */
 } gpunn_step;
 
 /* What is the same for all elements of an optimizer's update (gpunn_update). */
@@ -2693,7 +2712,7 @@ struct gpunn_update {
     gpunn_update_kind          kind;
     float                      setting[GPUNN_SETTINGS]; /* of the kind's row, flags as 0 or 1 */
     int64_t                    count;
-    float                     *parameter, *state[3];
+    float                     *parameter, *state[3]; /* parameter NULL: another rank's, whose gradients count in norms alone */
     const float               *gradient;
     void                      *half;           /* receives the new parameters in half_dtype too; NULL: not wanted */
     gpunn_dtype                half_dtype;     /* F16 or BF16 */
@@ -2708,11 +2727,12 @@ struct gpunn_update {
 
 /* What ranks on devices make common to all. */
 typedef struct gpunn_exchange {
-    float  *values; /* become the mean of all ranks' ... */
+    float  *values;
     int64_t count;
-    bool    mean;  /* or, false, rank 0's */
-    int     after; /* so many steps of the run they are complete; never fewer than that of the exchange before */
+    int     root;  /* they become what that rank has, or GPUNN_MEAN of all ranks */
+    int     after; /* so many steps of the run they are complete, or GPUNN_AFTER_UPDATES; never before the exchange before */
 } gpunn_exchange;
+enum { GPUNN_MEAN = -1, GPUNN_AFTER_UPDATES = INT32_MAX };
 enum { GPUNN_RANKS_ID = 128 }; /* bytes by which ranks find each other */
 
 /* Images of bytes in each of whose 1 to 4 channels so many pixels lie one after another, and what becomes of these:
@@ -2724,7 +2744,7 @@ typedef struct gpunn_pixels {
 } gpunn_pixels;
 
 /* One whole run of a plan, for backends that execute it as one piece: steps in order and exchanges, each as soon as its values are
- * there, then the updates. */
+ * there, then the updates, then exchanges that follow these. */
 typedef struct gpunn_run {
     gpunn_step *steps;
     int         step_count;
@@ -4005,6 +4025,7 @@ struct gpunn_model {
     int                     lent_weights; /* parameters and buffers in such memory */
     int64_t                 batch;        /* of the last run, before it of the last write; 0 before */
     gpunn_run_state         state;
+    gpunn_ranks             ranks;         /* size 0: none; user: their gpunn_group */
     uint64_t                salt;          /* of this rank, in state.seed */
     uint64_t                scopes;        /* optimizers so far that train some of its parameters */
     int                     parts;         /* that are recomputed */
@@ -4014,6 +4035,10 @@ struct gpunn_model {
 };
 
 enum { GPUNN__AVERAGE = 3, GPUNN__STATES }; /* what there can be for each parameter: rule.state, and its average */
+typedef struct gpunn__states {
+    float  *data[GPUNN__STATES]; /* backend memory, `count` floats each, or NULL */
+    int64_t begin, count;        /* of all places, those that are here: all, or a rank's share */
+} gpunn__states;
 
 /* What gpunn_fit has done so far with an optimizer; its next call goes on from here, after a checkpoint too. */
 enum { GPUNN__CURVES = 4 }; /* train loss, train metric, validation loss, validation metric; NaN where there is none */
@@ -4061,12 +4086,14 @@ struct gpunn_optimizer {
     int64_t       *places;     /* of each in its states, in floats */
     int           *group_of;   /* of each; -1: none */
     int            parameter_count;
-    gpunn_update  *updates;              /* room for two a parameter: its own, and that of its average */
-    float         *state[GPUNN__STATES]; /* backend memory, state_count floats each, or NULL */
-    void          *captured;             /* the backend's, of a run with nothing but updates */
-    float         *loss_scale;    /* F16: backend memory of scale, steps since it changed, updates skipped; NULL: not used */
-    float          kept_scale[3]; /* the same, as read last */
-    int64_t        state_count;
+    gpunn_update  *updates; /* room for two a parameter: its own, and that of its average */
+    gpunn__states  states;
+    gpunn__states  share;             /* while all states are here although the ranks share them: what was */
+    bool           shares, collected; /* the ranks have a share each; share is set */
+    void          *captured;          /* the backend's, of a run with nothing but updates */
+    float         *loss_scale;        /* F16: backend memory of scale, steps since it changed, updates skipped; NULL: not used */
+    float          kept_scale[3];     /* the same, as read last */
+    int64_t        state_count;       /* floats of each state, on all ranks */
     int64_t        step_count;
     int            parts; /* of the next update: calls of gpunn_train_step that have accumulated since the last one */
     float          lr, clip_norm, clip_value, average_decay;
@@ -6269,20 +6296,25 @@ static bool gpunn__in_ranks(const gpunn_group *group, const gpunn_device *dev)
     return group && group->joined && group->dev == dev;
 }
 
+static bool gpunn__has_piece(gpunn_group *group)
+{
+    if (group->piece == NULL) group->piece = (char *)gpunn__realloc(group->dev, NULL, 0, GPUNN__GROUP_PIECE);
+    return group->piece != NULL;
+}
+
 /* Floats in memory of a device's, as they are exchanged through the host's. */
 static GPUNN__STATUS gpunn__exchange_pieces(gpunn_group *group, gpunn_device *dev, gpunn__exchange kind, float *values,
-                                            size_t bytes)
+                                            size_t bytes, int root)
 {
     const gpunn_backend *backend = dev->backend;
     gpunn_status         status = GPUNN_OK;
-    if (backend == gpunn__cpu_backend()) return gpunn__exchange_host(group, kind, values, bytes, 0);
-    if (group->piece == NULL) group->piece = (char *)gpunn__realloc(group->dev, NULL, 0, GPUNN__GROUP_PIECE);
-    if (group->piece == NULL) return GPUNN_ERR_MEMORY;
+    if (backend == gpunn__cpu_backend()) return gpunn__exchange_host(group, kind, values, bytes, root);
+    if (!gpunn__has_piece(group)) return GPUNN_ERR_MEMORY;
     for (size_t at = 0, n; at < bytes && status == GPUNN_OK; at += n) {
         n = bytes - at < GPUNN__GROUP_PIECE ? bytes - at : (size_t)GPUNN__GROUP_PIECE;
         status = backend->download(dev->context, group->piece, (char *)values + at, n);
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, "a group's exchange", status);
-        status = gpunn__exchange_host(group, kind, group->piece, n, 0);
+        status = gpunn__exchange_host(group, kind, group->piece, n, root);
         if (status != GPUNN_OK) return status;
         status = backend->upload(dev->context, (char *)values + at, group->piece, n);
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, "a group's exchange", status);
@@ -6290,10 +6322,11 @@ static GPUNN__STATUS gpunn__exchange_pieces(gpunn_group *group, gpunn_device *de
     return status;
 }
 
-/* Floats of a device become their mean over all ranks or what rank 0 has. */
-static GPUNN__STATUS gpunn__exchange_memory(gpunn_group *group, gpunn_device *dev, float *values, int64_t count, bool mean)
+/* Floats of a device become what that rank has, or GPUNN_MEAN. */
+static GPUNN__STATUS gpunn__exchange_memory(gpunn_group *group, gpunn_device *dev, float *values, int64_t count, int root)
 {
-    const gpunn_exchange exchange = {values, count, mean, 0};
+    const gpunn_exchange exchange = {values, count, root, 0};
+    const bool           mean = root == GPUNN_MEAN;
     const int            size = group->args.size;
     if (gpunn__in_ranks(group, dev)) {
         if (group->broken) return gpunn__group_works(group);
@@ -6302,7 +6335,7 @@ static GPUNN__STATUS gpunn__exchange_memory(gpunn_group *group, gpunn_device *de
     }
     if (size == 1) return GPUNN_OK;
     gpunn_status status = gpunn__exchange_pieces(group, dev, mean ? GPUNN__ALL_REDUCE : GPUNN__BROADCAST, values,
-                                                 (size_t)count * sizeof *values);
+                                                 (size_t)count * sizeof *values, root);
     if (status != GPUNN_OK || !mean) return status;
     status = dev->backend->scale(dev->context, values, count, 1 / (float)size, 0);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "averaging gradients", status);
@@ -6358,6 +6391,20 @@ static gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float 
     for (int r = 0; r < size; r++) sum += (double)votes[r].loss;
     if (loss) *loss = (float)(sum / size);
     return GPUNN_OK;
+}
+
+/* Whether all ranks know how what this one does has ended, if they had voted so many times when it began. */
+static bool gpunn__has_told(const gpunn_group *group, int64_t agreed)
+{
+    return group->agreed != agreed && (group->told || group->joined);
+}
+
+/* gather of gpunn_ranks. Each time the ranks vote, so that one that has failed on its way here ends the wait of all. */
+static gpunn_status gpunn__gather_sums(void *user, void *parts, size_t bytes)
+{
+    gpunn_group       *group = (gpunn_group *)user;
+    const gpunn_status status = gpunn__agree(group, GPUNN_OK, NULL, "%zu bytes of a layer's sums", bytes);
+    return status == GPUNN_OK ? gpunn__exchange_host(group, GPUNN__ALL_GATHER, parts, bytes, 0) : status;
 }
 
 /* ---- GPUs that exchange by themselves -------------------------------------------------------------------------------- */
@@ -6421,8 +6468,8 @@ static gpunn_status gpunn__gpus_meet(gpunn_group *group)
     bool                 all = must || (group->args.type == GPUNN_GROUP_AUTO && size > 1);
     gpunn_status         can = all && backend->ranks_id ? backend->ranks_id(dev->context, NULL) : GPUNN_ERR_UNSUPPORTED;
     const bool           tells = all && !must;
-    gpunn_status status = gpunn__agree(group, GPUNN_OK, NULL, "a group of type %d, buckets of %zu bytes", (int)group->args.type,
-                                       group->args.bucket_bytes);
+    gpunn_status status = gpunn__agree(group, GPUNN_OK, NULL, "a group of type %d, buckets of %zu bytes%s", (int)group->args.type,
+                                       group->args.bucket_bytes, group->args.shard ? ", shares of states" : "");
     gpunn__gpu  *gpus = (gpunn__gpu *)gpunn__calloc(dev, (size_t)size * sizeof *gpus);
     status = gpunn__agree(group, status == GPUNN_OK && gpus == NULL ? GPUNN_ERR_MEMORY : status, NULL, "GPUs");
     if (status == GPUNN_OK) {
@@ -6443,10 +6490,10 @@ static gpunn_status gpunn__gpus_meet(gpunn_group *group)
 }
 
 /* Adds to what the next run makes common to all ranks, after so many steps; in the same order on all. */
-static GPUNN__STATUS gpunn__exchange_add(gpunn_group *group, float *values, int64_t count, bool mean, int after)
+static GPUNN__STATUS gpunn__exchange_add(gpunn_group *group, float *values, int64_t count, int root, int after)
 {
     const int            before = group->exchange_count > 0 ? group->exchanges[group->exchange_count - 1].after : 0;
-    const gpunn_exchange exchange = {values, count, mean, after > before ? after : before};
+    const gpunn_exchange exchange = {values, count, root, after > before ? after : before};
     gpunn_exchange      *exchanges = (gpunn_exchange *)gpunn__grow(group->dev, group->exchanges, group->exchange_count,
                                                                    &group->exchange_capacity, sizeof exchange);
     if (exchanges == NULL) return GPUNN_ERR_MEMORY;
@@ -6628,7 +6675,8 @@ typedef struct gpunn__plain_args {
     K(batch_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                            \
     K(batch_norm, momentum, SHARE, 0.1, momentum, "Share of the new batch in the running statistics.")                         \
     A(momentum, FLOAT, momentum)                                                                                               \
-    K(batch_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].")
+    K(batch_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].")                                                \
+    K(batch_norm, sync, FLAG, false, sync, "In training, over the batches of all ranks.")
 #define GPUNN__GROUP_NORM_ARGS(K, A)                                                                                           \
     K(group_norm, num_groups, COUNT, GPUNN__NEEDED, num_groups, "Divides the channels.") A(num_groups, INT, groups)            \
     K(group_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                            \
@@ -10544,6 +10592,7 @@ static gpunn_tensor *gpunn__batch_norm_node(const char *op, gpunn_tensor *x, con
         return NULL;
     attr.eps = args->eps;
     attr.momentum = args->momentum;
+    attr.sync = args->sync;
     static const struct {
         const char *suffix;
         float       value;
@@ -13394,7 +13443,8 @@ struct gpunn__plan {
     gpunn_tensor    **outputs; /* as asked for; training: the losses, unless seeded or forward_only */
     int               output_count;
     bool              training, evaluates, seeded, forward_only;
-    gpunn__backpass  *passes; /* one, or of each loss one */
+    bool              meets_ranks; /* some step has ranks */
+    gpunn__backpass  *passes;      /* one, or of each loss one */
     int               pass_count;
     int               passed;                   /* the pass that ran last; -1: the first has failed */
     uint64_t          written, weights_version; /* of the model, when the first one had run */
@@ -13661,6 +13711,12 @@ static bool gpunn__evaluates(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     if (t->op == GPUNN_OP_BATCH_NORM) return plan->training && (plan->evaluates || t->inputs[3]->frozen);
     return plan->evaluates && (t->op == GPUNN_OP_DROPOUT || t->op == GPUNN_OP_ATTENTION) && t->attr.dropout_p > 0;
+}
+
+/* Whether a node meets other ranks in this plan. */
+static bool gpunn__meets_ranks(const gpunn__plan *plan, const gpunn_tensor *t)
+{
+    return t->attr.sync && t->model->ranks.size > 1 && plan->training && !gpunn__evaluates(plan, t);
 }
 
 static bool gpunn__is_output(const gpunn__plan *plan, const gpunn_tensor *t)
@@ -14137,7 +14193,8 @@ static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const in
     if (gpunn__program(b, group, false)->operands == NULL || refused || gpunn__is_norm_step(b, kernel, tensors)) return false;
     for (int k = 0; k < kernel->node_count; k++)
         if (!b->needed[tensors[k]] || b->tensors[tensors[k]].group >= 0 || gpunn__reads_state(b, b->model->tensors[tensors[k]]) ||
-            gpunn__evaluates(b->plan, b->model->tensors[tensors[k]]))
+            gpunn__evaluates(b->plan, b->model->tensors[tensors[k]]) ||
+            gpunn__meets_ranks(b->plan, b->model->tensors[tensors[k]]))
             return false;
     for (int i = 0; i < kernel->external_count; i++)
         if (gpunn__member(b, group, i)->narrow) return false;
@@ -14402,6 +14459,8 @@ static gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, boo
     step->name = t->layer ? t->layer : t->name ? t->name : "";
     step->attr = plan->tensors[t->id].attr ? plan->tensors[t->id].attr : &t->attr;
     step->state = &b->model->state;
+    if (gpunn__meets_ranks(plan, t)) step->ranks = &b->model->ranks;
+    plan->meets_ranks = plan->meets_ranks || step->ranks;
     plan->step_count++;
     return step;
 }
@@ -15135,7 +15194,8 @@ static int gpunn__member_before(const gpunn__builder *b, int maker, int id)
     return k > 0 ? nodes[k - 1] : -1;
 }
 
-/* Whether the step of a node can be made twice: none that writes what the program, a later run or the backward pass sees. */
+/* Whether the step of a node can be made twice: none that writes what the program, a later run or the backward pass sees, and none
+ * that other ranks take part in, whose plans may be others. */
 static bool gpunn__is_repeatable(const gpunn__builder *b, int maker)
 {
     const int group = b->tensors[maker].group;
@@ -15143,7 +15203,7 @@ static bool gpunn__is_repeatable(const gpunn__builder *b, int maker)
     for (int id = maker; id >= 0 && can; id = gpunn__member_before(b, maker, id)) {
         const gpunn_tensor *t = b->model->tensors[id];
         can = t->kind == GPUNN__VALUE && t->op != GPUNN_OP_ASSIGN && !gpunn__is_visible(b->plan, t) &&
-              !gpunn__reads_state(b, t) && !(group >= 0 && t->op == GPUNN_OP_BATCH_NORM);
+              !gpunn__reads_state(b, t) && !(group >= 0 && t->op == GPUNN_OP_BATCH_NORM) && !gpunn__meets_ranks(b->plan, t);
     }
     return can;
 }
@@ -16494,23 +16554,62 @@ static void gpunn__count_step(gpunn_model *model, bool trains)
     model->state.weights_version += trains; /* running statistics */
 }
 
-static GPUNN__STATUS gpunn__forward(gpunn_tensor *const *outputs, int count, const char *caller, gpunn__aim aim)
+/* The group that a model's runs in training mode meet; NULL: none. */
+static gpunn_group *gpunn__met_by(const gpunn_model *model)
 {
-    if (outputs == NULL || count < 1 || outputs[0] == NULL)
-        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
-                           "%s: no outputs, or the first is NULL; a builder failed before: see gpunn_error", caller);
+    bool meets = false;
+    for (int id = 0; id < model->tensor_count && model->ranks.size > 1 && !meets; id++) meets = model->tensors[id]->attr.sync;
+    return meets ? (gpunn_group *)model->ranks.user : NULL;
+}
+
+/* Hands a failure to the ranks that this one was to meet, unless they have voted since. */
+static gpunn_status gpunn__tell_ranks(gpunn_group *group, int64_t agreed, gpunn_status status)
+{
+    if (group == NULL || status == GPUNN_OK || gpunn__has_told(group, agreed)) return status;
+    return gpunn__agree(group, status, NULL, "a run that fails");
+}
+
+/* Devices that exchange by themselves do so without a word: their ranks agree before. Those of an optimizer's step have. */
+static GPUNN__STATUS gpunn__before_meeting(gpunn_model *model, const gpunn__plan *plan, const char *caller)
+{
+    if (!plan->meets_ranks || !model->ranks.joined) return GPUNN_OK;
+    return gpunn__agree((gpunn_group *)model->ranks.user, gpunn__earlier_runs(model->dev, caller), NULL, "%s", caller);
+}
+
+/* A failure leaves the others waiting for what does not come. */
+static GPUNN__STATUS gpunn__execute_meeting(const gpunn_model *model, const gpunn__plan *plan, gpunn_run *run, const char *caller)
+{
+    const gpunn_status status = gpunn__execute(model->dev, run, caller);
+    if (plan->meets_ranks && model->ranks.joined) ((gpunn_group *)model->ranks.user)->broken = status;
+    return status;
+}
+
+static GPUNN__STATUS gpunn__forward_run(gpunn_tensor *const *outputs, int count, const char *caller, gpunn__aim aim)
+{
     gpunn_model *model = outputs[0]->model;
     if (gpunn__check_outputs(model, caller, outputs, count) != GPUNN_OK) return model->dev->error.status;
     gpunn__request request = gpunn__ask(outputs, count, aim);
     gpunn__plan   *plan = gpunn__plan_for(model, &request);
     gpunn_device  *dev = model->dev;
     if (plan == NULL) return dev->error.status;
+    gpunn_status status = gpunn__before_meeting(model, plan, caller);
+    if (status != GPUNN_OK) return status;
     gpunn__count_step(model, plan->training);
     if (dev->backend->execute == NULL) return gpunn__run_steps(dev, plan, 0, plan->step_count);
-    gpunn_run    run = gpunn__whole_run(model, plan, &plan->passes[0]);
-    gpunn_status status = gpunn__execute(dev, &run, caller);
+    gpunn_run run = gpunn__whole_run(model, plan, &plan->passes[0]);
+    status = gpunn__execute_meeting(model, plan, &run, caller);
     plan->passes[0].captured = run.captured;
     return status;
+}
+
+static GPUNN__STATUS gpunn__forward(gpunn_tensor *const *outputs, int count, const char *caller, gpunn__aim aim)
+{
+    if (outputs == NULL || count < 1 || outputs[0] == NULL)
+        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
+                           "%s: no outputs, or the first is NULL; a builder failed before: see gpunn_error", caller);
+    gpunn_group  *group = aim == GPUNN__TRAIN_FORWARD ? gpunn__met_by(outputs[0]->model) : NULL;
+    const int64_t agreed = group ? group->agreed : 0;
+    return gpunn__tell_ranks(group, agreed, gpunn__forward_run(outputs, count, caller, aim));
 }
 
 GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count)
@@ -16637,6 +16736,7 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
     /* No sooner: a run that cannot be leaves gradients alone. */
     for (int i = 0; opt && opt->parts == 0 && i < opt->parameter_count; i++) opt->parameters[i]->grad_reached = false;
     gpunn_status status = gpunn__settle_writes(model, plan, pass);
+    if (status == GPUNN_OK && opt == NULL) status = gpunn__before_meeting(model, plan, "gpunn_backward");
     if (status != GPUNN_OK) return status;
     if (number == 0) gpunn__count_step(model, !plan->evaluates);
     gpunn__note_pass(model, plan, number);
@@ -16655,7 +16755,10 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
     for (int i = pass->reached_begin; i < pass->reached_end; i++) model->tensors[plan->reached[i]]->grad_reached = true;
     if (opt) status = gpunn__optimizer_collect(opt, &run, loss, updates);
     if (status == GPUNN_OK) {
-        status = gpunn__execute(dev, &run, opt ? "gpunn_train_step" : loss ? "gpunn_backward" : "gpunn_backward_from");
+        status = gpunn__execute_meeting(model, plan, &run,
+                                        opt    ? "gpunn_train_step"
+                                        : loss ? "gpunn_backward"
+                                               : "gpunn_backward_from");
         if (run.exchange_count > 0) opt->group->broken = status; /* the others wait for what does not come */
     }
     pass->captured = run.captured;
@@ -16709,7 +16812,7 @@ static int gpunn__retained_pass(gpunn_tensor *loss, const gpunn__request *reques
     return 0;
 }
 
-static GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt, bool updates)
+static GPUNN__STATUS gpunn__gradients_run(gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt, bool updates)
 {
     gpunn_tensor *losses[1 + GPUNN_MAX_LOSSES] = {loss};
     int           count = 1, number = 0;
@@ -16727,6 +16830,13 @@ static GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_backward_a
     if (args->retained && (number = gpunn__retained_pass(loss, &request)) == 0) return dev->error.status;
     gpunn__plan *plan = args->retained ? model->last : gpunn__plan_for(model, &request);
     return plan ? gpunn__train(plan, number, loss, args, opt, updates) : dev->error.status;
+}
+
+static GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt, bool updates)
+{
+    gpunn_group  *group = loss && args->mode == GPUNN_MODE_TRAINING ? gpunn__met_by(loss->model) : NULL;
+    const int64_t agreed = group ? group->agreed : 0;
+    return gpunn__tell_ranks(group, agreed, gpunn__gradients_run(loss, args, opt, updates));
 }
 
 #define GPUNN__BAD_MODE "%s: mode %d is none; use GPUNN_MODE_TRAINING or GPUNN_MODE_EVALUATION"
@@ -16783,13 +16893,9 @@ static GPUNN__STATUS gpunn__seed(gpunn_model *model, gpunn__plan *plan, const ch
     return gpunn__plan_bind(model, plan);
 }
 
-GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const void *const *gradients, int count)
+static GPUNN__STATUS gpunn__backward_from(gpunn_tensor *const *outputs, const void *const *gradients, int count,
+                                          const char *caller)
 {
-    static const char caller[] = "gpunn_backward_from";
-    if (outputs == NULL || gradients == NULL || count < 1 || outputs[0] == NULL)
-        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
-                           "%s: no outputs or gradients, or the first output is NULL; a builder failed before: see gpunn_error",
-                           caller);
     gpunn_model  *model = outputs[0]->model;
     gpunn_device *dev = model->dev;
     gpunn_status  status = gpunn__check_outputs(model, caller, outputs, count);
@@ -16809,6 +16915,18 @@ GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const v
     gpunn_backward_args args;
     memset(&args, 0, sizeof args);
     return status == GPUNN_OK ? gpunn__train(plan, 0, NULL, &args, NULL, false) : status;
+}
+
+GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const void *const *gradients, int count)
+{
+    static const char caller[] = "gpunn_backward_from";
+    if (outputs == NULL || gradients == NULL || count < 1 || outputs[0] == NULL)
+        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
+                           "%s: no outputs or gradients, or the first output is NULL; a builder failed before: see gpunn_error",
+                           caller);
+    gpunn_group  *group = gpunn__met_by(outputs[0]->model);
+    const int64_t agreed = group ? group->agreed : 0;
+    return gpunn__tell_ranks(group, agreed, gpunn__backward_from(outputs, gradients, count, caller));
 }
 
 GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model)
@@ -17701,9 +17819,12 @@ GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args arg
     const int64_t batch = gpunn__batch_for(model, &request);
     if (batch == 0) return dev->error.status;
     gpunn__take_found(model);
+    const gpunn_ranks ranks = model->ranks;
     model->kernels = NULL; /* layer by layer */
+    model->ranks.size = 0; /* and of this rank alone */
     gpunn__plan *plan = gpunn__plan_make(model, &request, batch);
     model->kernels = kernels;
+    model->ranks = ranks;
     if (plan == NULL) {
         gpunn__take_sizes(model, model->last);
         return dev->error.status;
@@ -23790,20 +23911,21 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step 
  * double: where that mean is far off, the variance is large anyhow. */
 #define GPUNN__NORM_WIDTH 64
 
-typedef struct gpunn__norm {
-    int64_t      n, channels, inner, group; /* group: channels of a unit */
-    bool         by_row, training, add;     /* training: by the batch's moments */
-    const float *x, *g, *weight, *bias;
-    float       *y;                                          /* or dx; NULL: not wanted */
-    float       *running_mean, *running_var, *mean, *invstd; /* the last two: saved */
-    float       *dweight, *dbias;
-    bool         add_weight, add_bias;
-    double       eps, momentum;
-} gpunn__norm;
-
 typedef struct gpunn__moments {
-    double count, mean, square; /* square: sum of (x - mean)^2 */
+    double count, mean, square; /* square: sum of (x - mean)^2. Of backward's sums: of values, g and g h */
 } gpunn__moments;
+
+typedef struct gpunn__norm {
+    int64_t         n, channels, inner, group; /* group: channels of a unit */
+    bool            by_row, training, add;     /* training: by the batch's moments */
+    const float    *x, *g, *weight, *bias;
+    float          *y;                                          /* or dx; NULL: not wanted */
+    float          *running_mean, *running_var, *mean, *invstd; /* the last two: saved */
+    float          *dweight, *dbias;
+    bool            add_weight, add_bias;
+    double          eps, momentum;
+    gpunn__moments *own, *all; /* [channels]: receives this rank's alone; of all ranks; NULL: neither */
+} gpunn__norm;
 
 GPUNN__INLINE void gpunn__moments_join(gpunn__moments *a, double count, double mean, double square)
 {
@@ -23952,15 +24074,22 @@ static void gpunn__norm_apply(const gpunn__norm *b, int64_t first, int64_t count
             GPUNN__FIXED(b->add, gpunn__norm_slope, k, b->x + at, b->g + at, b->y + at, width, true);
 }
 
+static void gpunn__norm_moments(const gpunn__norm *b, int64_t first, int64_t count, gpunn__moments *moments)
+{
+    double unused[GPUNN__NORM_WIDTH][2];
+    if (b->all)
+        memcpy(moments, b->all + first, (size_t)count * sizeof *moments);
+    else if (b->by_row)
+        gpunn__norm_rows(b, first, count, NULL, NULL, moments, unused);
+    else
+        moments[0] = gpunn__norm_lines(b, first, NULL, 0, unused[0]);
+}
+
 static void gpunn__norm_forward_unit(const gpunn__norm *b, int64_t first, int64_t count)
 {
     gpunn__moments        moments[GPUNN__NORM_WIDTH];
     gpunn__norm_constants k;
-    double                unused[GPUNN__NORM_WIDTH][2];
-    if (b->training && b->by_row)
-        gpunn__norm_rows(b, first, count, NULL, NULL, moments, unused);
-    else if (b->training)
-        moments[0] = gpunn__norm_lines(b, first, NULL, 0, unused[0]);
+    if (b->training) gpunn__norm_moments(b, first, count, moments);
     for (int64_t i = 0; i < count; i++) {
         int64_t c = first + i;
         double  mean, variance;
@@ -23989,29 +24118,41 @@ static void gpunn__norm_forward_unit(const gpunn__norm *b, int64_t first, int64_
     gpunn__norm_apply(b, first, count, &k);
 }
 
+/* Backward's sums, and with them the gradients of weight and bias, which are this rank's alone. */
+static void gpunn__norm_sums(const gpunn__norm *b, int64_t first, int64_t count, gpunn__moments *all)
+{
+    gpunn__moments unused[GPUNN__NORM_WIDTH];
+    double         sums[GPUNN__NORM_WIDTH][2];
+    if (b->by_row)
+        gpunn__norm_rows(b, first, count, b->g, b->mean + first, unused, sums);
+    else
+        (void)gpunn__norm_lines(b, first, b->g, b->mean[first], sums[0]);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t c = first + i;
+        float   dweight = (float)((double)b->invstd[c] * sums[i][1]), dbias = (float)sums[i][0];
+        if (b->dweight) b->dweight[c] = (b->add_weight ? b->dweight[c] : 0) + dweight;
+        if (b->dbias) b->dbias[c] = (b->add_bias ? b->dbias[c] : 0) + dbias;
+        all[i].count = b->training ? (double)(b->n * b->inner) : INFINITY;
+        all[i].mean = sums[i][0];
+        all[i].square = sums[i][1];
+    }
+}
+
 static void gpunn__norm_backward_unit(const gpunn__norm *b, int64_t first, int64_t count)
 {
     gpunn__norm_constants k;
-    gpunn__moments        unused[GPUNN__NORM_WIDTH];
-    double                sums[GPUNN__NORM_WIDTH][2], invstd[GPUNN__NORM_WIDTH];
-    for (int64_t i = 0; i < count; i++) {
-        int64_t c = first + i;
-        k.mean[i] = b->mean[c];
-        invstd[i] = (double)b->invstd[c];
-    }
-    if (b->by_row)
-        gpunn__norm_rows(b, first, count, b->g, k.mean, unused, sums);
+    gpunn__moments        sums[GPUNN__NORM_WIDTH];
+    if (b->all)
+        memcpy(sums, b->all + first, (size_t)count * sizeof *sums);
     else
-        (void)gpunn__norm_lines(b, first, b->g, k.mean[0], sums[0]);
-    double values = b->training ? (double)(b->n * b->inner) : INFINITY;
+        gpunn__norm_sums(b, first, count, sums);
     for (int64_t i = 0; i < count; i++) {
         int64_t c = first + i;
-        float   dweight = (float)(invstd[i] * sums[i][1]), dbias = (float)sums[i][0];
-        if (b->dweight) b->dweight[c] = (b->add_weight ? b->dweight[c] : 0) + dweight;
-        if (b->dbias) b->dbias[c] = (b->add_bias ? b->dbias[c] : 0) + dbias;
-        k.scale[i] = (float)(invstd[i] * (b->weight ? (double)b->weight[c] : 1));
-        k.shift[i] = (float)(sums[i][0] / values);
-        k.slope[i] = (float)(invstd[i] * invstd[i] * sums[i][1] / values);
+        double  invstd = (double)b->invstd[c];
+        k.mean[i] = b->mean[c];
+        k.scale[i] = (float)(invstd * (b->weight ? (double)b->weight[c] : 1));
+        k.shift[i] = (float)(sums[i].mean / sums[i].count);
+        k.slope[i] = (float)(invstd * invstd * sums[i].square / sums[i].count);
     }
     if (b->y) gpunn__norm_apply(b, first, count, &k);
 }
@@ -24023,11 +24164,39 @@ GPUNN__VECTORIZED(gpunn__norm_task, (void *arg, int thread, int threads), (arg, 
     gpunn__cpu_part(b->channels, b->group, threads, thread, &begin, &end);
     for (; begin < end; begin += b->group) {
         int64_t count = gpunn__least(end - begin, b->group);
-        if (b->g)
+        if (b->own && b->g)
+            gpunn__norm_sums(b, begin, count, b->own + begin);
+        else if (b->own)
+            gpunn__norm_moments(b, begin, count, b->own + begin);
+        else if (b->g)
             gpunn__norm_backward_unit(b, begin, count);
         else
             gpunn__norm_forward_unit(b, begin, count);
     }
+}
+
+/* Makes what the step sums that of all ranks, joined in their order, so that all have the same bits. */
+static GPUNN__STATUS gpunn__norm_meet(gpunn__cpu *cpu, const gpunn_step *step, gpunn__norm *b, int threads)
+{
+    const gpunn_ranks *ranks = step->ranks;
+    gpunn__moments    *all = (gpunn__moments *)step->workspace;
+    b->own = all + ranks->rank * b->channels;
+    gpunn_parallel(threads, gpunn__norm_task, b);
+    b->own = NULL;
+    const gpunn_status status = ranks->gather(ranks->user, all, (size_t)b->channels * sizeof *all);
+    if (status != GPUNN_OK) return gpunn__cpu_fail(cpu, status, "the ranks have not come together");
+    for (int64_t i = b->channels; i < ranks->size * b->channels; i++) {
+        gpunn__moments *sum = &all[i % b->channels];
+        if (!b->g) {
+            gpunn__moments_join(sum, all[i].count, all[i].mean, all[i].square);
+            continue;
+        }
+        sum->count += all[i].count;
+        sum->mean += all[i].mean;
+        sum->square += all[i].square;
+    }
+    b->all = all;
+    return GPUNN_OK;
 }
 
 static GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
@@ -24038,10 +24207,11 @@ static GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step *step, gp
     b.channels = in[0].dim[1];
     b.inner = in[0].count / (b.n * b.channels);
     if (action == GPUNN__PREPARE) {
-        if (step->training && !step->evaluates && b.n * b.inner == 1)
+        if (step->training && !step->evaluates && step->ranks == NULL && b.n * b.inner == 1)
             return gpunn__cpu_fail(cpu, GPUNN_ERR_SHAPE,
                                    "expected more than 1 value per channel when training; use a larger batch");
         if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)b.channels * sizeof(float);
+        if (step->ranks) step->workspace_bytes = (size_t)(step->ranks->size * b.channels) * sizeof(gpunn__moments);
         return GPUNN_OK;
     }
     b.by_row = b.inner < 16;
@@ -24057,6 +24227,7 @@ static GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step *step, gp
     b.mean = (float *)step->saved;
     b.invstd = b.mean ? b.mean + b.channels : NULL;
     b.g = NULL;
+    b.own = b.all = NULL;
     b.y = (float *)step->out.data;
     b.add = false;
     if (action == GPUNN__BACKWARD) {
@@ -24068,8 +24239,10 @@ static GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step *step, gp
         b.add_weight = step->accumulate[1];
         b.add_bias = step->accumulate[2];
     }
-    gpunn_parallel(gpunn__cpu_threads(cpu, in[0].count), gpunn__norm_task, &b);
-    return GPUNN_OK;
+    const int    threads = gpunn__cpu_threads(cpu, in[0].count);
+    gpunn_status status = step->ranks ? gpunn__norm_meet(cpu, step, &b, threads) : GPUNN_OK;
+    if (status == GPUNN_OK) gpunn_parallel(threads, gpunn__norm_task, &b);
+    return status;
 }
 
 /* ---- layer_norm and rms_norm: x[rows][n] -------------------------------------------------------------------------------- *
@@ -26846,17 +27019,94 @@ GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 #undef GPUNN__X
 /* clang-format on */
 
+/* Of one state: a share of nothing takes one float. */
+static size_t gpunn__states_bytes(const gpunn__states *states)
+{
+    return (size_t)(states->count > 0 ? states->count : 1) * sizeof(float);
+}
+
+static void gpunn__states_free(gpunn_device *dev, gpunn__states *states)
+{
+    for (int k = 0; k < GPUNN__STATES; k++) {
+        gpunn__device_free(dev, states->data[k], gpunn__states_bytes(states));
+        states->data[k] = NULL;
+    }
+}
+
+/* Memory for those states that the optimizer uses. */
+static GPUNN__STATUS gpunn__states_alloc(const gpunn_optimizer *opt, gpunn__states *states)
+{
+    gpunn_device *dev = opt->model->dev;
+    for (int k = 0; k < GPUNN__STATES; k++) {
+        states->data[k] = opt->uses[k] ? (float *)gpunn__device_alloc(dev, gpunn__states_bytes(states)) : NULL;
+        if (states->data[k] || !opt->uses[k]) continue;
+        gpunn__states_free(dev, states);
+        return dev->error.status;
+    }
+    return GPUNN_OK;
+}
+
+/* What of a place and `count` floats behind it is here: [from, to) of them. Whether that is anything. */
+static bool gpunn__states_meet(const gpunn__states *states, int64_t place, int64_t count, int64_t *from, int64_t *to)
+{
+    *from = states->begin > place ? states->begin - place : 0;
+    *to = states->begin + states->count < place + count ? states->begin + states->count - place : count;
+    return *from < *to;
+}
+
+/* State k of a place; NULL: it is not used. */
+static float *gpunn__state_at(const gpunn_optimizer *opt, int k, int64_t place)
+{
+    return opt->states.data[k] ? opt->states.data[k] + (place - opt->states.begin) : NULL;
+}
+
+/* One for each parameter and its average, and what the ends of a share cut off from two of either. */
+static size_t gpunn__updates_room(size_t parameters)
+{
+    return 2 * parameters + 4;
+}
+
+/* Floats of a rank's share; all but the last one's are as many. */
+static int64_t gpunn__share_of(const gpunn_optimizer *opt)
+{
+    const int size = gpunn_group_size(opt->group);
+    return gpunn__aligned((opt->state_count + size - 1) / size);
+}
+
+/* This rank's, still without memory. */
+static gpunn__states gpunn__own_share(const gpunn_optimizer *opt)
+{
+    const int64_t       each = gpunn__share_of(opt), begin = each * gpunn_group_rank(opt->group), left = opt->state_count - begin;
+    const gpunn__states own = {{NULL}, begin, left < 0 ? 0 : left < each ? left : each};
+    return own;
+}
+
 /* Frees what gpunn__optimizer_prepare made. */
 static void gpunn__optimizer_release(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
     size_t        count = (size_t)opt->parameter_count;
-    for (int i = 0; i < GPUNN__STATES; i++) gpunn__device_free(dev, opt->state[i], (size_t)opt->state_count * sizeof(float));
+    gpunn__states_free(dev, &opt->states);
+    gpunn__states_free(dev, &opt->share);
     gpunn__free(dev, opt->parameters, count * sizeof *opt->parameters);
     gpunn__free(dev, opt->steps, count * sizeof *opt->steps);
     gpunn__free(dev, opt->places, count * sizeof *opt->places);
     gpunn__free(dev, opt->group_of, count * sizeof *opt->group_of);
-    gpunn__free(dev, opt->updates, 2 * count * sizeof *opt->updates);
+    gpunn__free(dev, opt->updates, gpunn__updates_room(count) * sizeof *opt->updates);
+}
+
+/* As if it had never been prepared. */
+static void gpunn__optimizer_forget(gpunn_optimizer *opt)
+{
+    gpunn__optimizer_release(opt);
+    opt->parameters = NULL;
+    opt->steps = opt->places = NULL;
+    opt->group_of = NULL;
+    opt->updates = NULL;
+    opt->parameter_count = opt->considered = 0;
+    opt->state_count = 0;
+    memset(&opt->states, 0, sizeof opt->states);
+    opt->shares = false;
 }
 
 /* Captured runs; also those of the model's plans, of which exchanges are part when the optimizer leaves a group. */
@@ -26884,6 +27134,20 @@ static void gpunn__drop_plans(gpunn_model *model, uint64_t scope)
     }
 }
 
+/* The model's ranks are those of the first of its optimizers that has any. */
+static void gpunn__settle_ranks(gpunn_model *model)
+{
+    const gpunn_optimizer *opt = model->optimizers;
+    while (opt && opt->group == NULL) opt = opt->next;
+    gpunn_group *group = opt ? opt->group : NULL;
+    if (model->ranks.user == group) return;
+    gpunn_ranks ranks = {gpunn_group_rank(group), gpunn_group_size(group), gpunn__in_ranks(group, model->dev), gpunn__gather_sums,
+                         group};
+    const bool  met = gpunn__met_by(model) != NULL;
+    model->ranks = ranks;
+    if (met || gpunn__met_by(model)) gpunn__invalidate(model);
+}
+
 GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
 {
     if (opt == NULL) return;
@@ -26894,6 +27158,7 @@ GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
     *link = opt->next;
     if (opt->model->swapped == opt) opt->model->swapped = NULL;
     gpunn__forget_runs(opt, opt->group);
+    gpunn__settle_ranks(model);
     gpunn__group_leave(opt->group);
     gpunn__drop_plans(model, opt->scope);
     gpunn__device_free(dev, opt->loss_scale, sizeof opt->kept_scale);
@@ -26925,15 +27190,17 @@ static GPUNN__STATUS gpunn__state_fill(const gpunn_optimizer *opt, int k, const 
     const float          start = k == 0 ? opt->state_start : 0;
     gpunn_device        *dev = opt->model->dev;
     const gpunn_backend *backend = dev->backend;
-    gpunn_status         status = backend->fill(dev->context, opt->state[k], 0, (size_t)opt->state_count * sizeof(float));
+    gpunn_status         status = backend->fill(dev->context, opt->states.data[k], 0, gpunn__states_bytes(&opt->states));
     for (int i = 0; i < opt->parameter_count && status == GPUNN_OK; i++) {
         const gpunn_tensor *t = opt->parameters[i];
-        const float        *from = i < known ? old + opt->places[i] : k == GPUNN__AVERAGE ? gpunn__weights(t) : NULL;
-        float              *to = opt->state[k] + opt->places[i];
-        if (from)
-            status = backend->convert(dev->context, to, GPUNN_F32, from, GPUNN_F32, gpunn__count(t, 1));
+        const float        *source = i < known ? old + opt->places[i] : k == GPUNN__AVERAGE ? gpunn__weights(t) : NULL;
+        int64_t             from, to;
+        if (!gpunn__states_meet(&opt->states, opt->places[i], gpunn__count(t, 1), &from, &to)) continue;
+        float *place = gpunn__state_at(opt, k, opt->places[i] + from);
+        if (source)
+            status = backend->convert(dev->context, place, GPUNN_F32, source + from, GPUNN_F32, to - from);
         else if (start != 0)
-            status = gpunn__upload_value(dev, to, gpunn__count(t, 1), start);
+            status = gpunn__upload_value(dev, place, to - from, start);
     }
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
 }
@@ -26992,8 +27259,8 @@ static GPUNN__STATUS gpunn__optimizer_grow(gpunn_optimizer *opt, int fresh)
     grown.steps = (int64_t *)gpunn__calloc(dev, (size_t)all * sizeof *grown.steps);
     grown.places = (int64_t *)gpunn__calloc(dev, (size_t)all * sizeof *grown.places);
     grown.group_of = (int *)gpunn__calloc(dev, (size_t)all * sizeof *grown.group_of);
-    grown.updates = (gpunn_update *)gpunn__calloc(dev, 2 * (size_t)all * sizeof *grown.updates);
-    memset(grown.state, 0, sizeof grown.state);
+    grown.updates = (gpunn_update *)gpunn__calloc(dev, gpunn__updates_room((size_t)all) * sizeof *grown.updates);
+    memset(&grown.states, 0, sizeof grown.states);
     if (grown.parameters && grown.steps && grown.places && grown.group_of && grown.updates) {
         int count = known;
         if (known) {
@@ -27012,11 +27279,11 @@ static GPUNN__STATUS gpunn__optimizer_grow(gpunn_optimizer *opt, int fresh)
         }
     } else
         status = GPUNN_ERR_MEMORY;
-    for (int i = 0; i < GPUNN__STATES && status == GPUNN_OK; i++) {
-        if (!opt->uses[i]) continue;
-        grown.state[i] = (float *)gpunn__device_alloc(dev, (size_t)grown.state_count * sizeof(float));
-        status = grown.state[i] == NULL ? dev->error.status : gpunn__state_fill(&grown, i, opt->state[i], known);
-    }
+    grown.states.count = grown.state_count;
+    if (opt->shares) grown.states = gpunn__own_share(&grown);
+    if (status == GPUNN_OK) status = gpunn__states_alloc(&grown, &grown.states);
+    for (int i = 0; i < GPUNN__STATES && status == GPUNN_OK; i++)
+        if (opt->uses[i]) status = gpunn__state_fill(&grown, i, opt->states.data[i], known);
     gpunn__optimizer_release(status == GPUNN_OK ? opt : &grown);
     if (status == GPUNN_OK) *opt = grown;
     return status;
@@ -27039,12 +27306,18 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
     status = gpunn__check_unshared(opt, opt->considered, GPUNN_ERR_STATE);
     if (status != GPUNN_OK) return status;
     for (int id = opt->considered; id < model->tensor_count; id++) fresh += gpunn__is_chosen(opt, model->tensors[id]);
+    if (fresh && opt->shares && opt->parameter_count > 0)
+        return gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                           "%s: layers have been added, of whose states no rank has a share; call gpunn_distribute again",
+                           opt->name);
     if (fresh) return gpunn__optimizer_grow(opt, fresh);
     opt->considered = model->tensor_count;
     return GPUNN_OK;
 }
 
 /* ---- averages -------------------------------------------------------------------------------------------------------- */
+static GPUNN__STATUS gpunn__spread_shares(gpunn_optimizer *opt); /* below: ranks */
+
 /* They start anew: with the next update they are the parameters. */
 static void gpunn__average_start(gpunn_optimizer *opt)
 {
@@ -27057,8 +27330,8 @@ GPUNN_API gpunn_status gpunn_set_ema(gpunn_optimizer *opt, float decay)
     if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the optimizer is NULL", function);
     gpunn_model  *model = opt->model;
     gpunn_device *dev = model->dev;
-    size_t        bytes = (size_t)opt->state_count * sizeof(float);
-    float       **average = &opt->state[GPUNN__AVERAGE];
+    const size_t  bytes = gpunn__states_bytes(&opt->states);
+    float       **average = &opt->states.data[GPUNN__AVERAGE];
     if (!gpunn__check_range(dev, function, "decay", decay, 0, 1)) return GPUNN_ERR_ARGUMENT;
     if (model->swapped)
         return gpunn__fail(dev, GPUNN_ERR_STATE, "%s: the model holds the averages; exchange them back with gpunn_ema_swap",
@@ -27069,7 +27342,7 @@ GPUNN_API gpunn_status gpunn_set_ema(gpunn_optimizer *opt, float decay)
         *average = NULL;
     } else if (!opt->uses[GPUNN__AVERAGE]) {
         status = gpunn__scale_keep(opt);
-        if (status == GPUNN_OK && bytes) { /* later than the first step */
+        if (status == GPUNN_OK && opt->state_count > 0) { /* later than the first step */
             *average = (float *)gpunn__device_alloc(dev, bytes);
             status = *average ? gpunn__state_fill(opt, GPUNN__AVERAGE, NULL, 0) : dev->error.status;
         }
@@ -27097,22 +27370,26 @@ GPUNN_API gpunn_status gpunn_ema_swap(gpunn_optimizer *opt)
         return gpunn__fail(dev, GPUNN_ERR_STATE, "%s: %s keeps no averages; ask for them with gpunn_set_ema", function,
                            opt->name);
     gpunn_status status = model->swapped == opt ? GPUNN_OK : gpunn__optimizer_prepare(opt);
-    if (status != GPUNN_OK) return status;
-    float *piece = (float *)gpunn__device_alloc(dev, PIECE * sizeof *piece);
-    if (piece == NULL) return dev->error.status;
-    for (int i = 0; i < opt->parameter_count; i++) {
-        int64_t count = gpunn__count(opt->parameters[i], 1);
-        float  *weights = gpunn__weights(opt->parameters[i]), *averages = opt->state[GPUNN__AVERAGE] + opt->places[i];
-        for (int64_t at = 0, n; at < count && status == GPUNN_OK; at += n) {
-            n = count - at < PIECE ? count - at : (int64_t)PIECE;
-            status = backend->convert(dev->context, piece, GPUNN_F32, weights + at, GPUNN_F32, n);
-            if (status == GPUNN_OK) status = backend->convert(dev->context, weights + at, GPUNN_F32, averages + at, GPUNN_F32, n);
-            if (status == GPUNN_OK) status = backend->convert(dev->context, averages + at, GPUNN_F32, piece, GPUNN_F32, n);
+    float       *piece = status == GPUNN_OK ? (float *)gpunn__device_alloc(dev, PIECE * sizeof *piece) : NULL;
+    if (status == GPUNN_OK && piece == NULL) status = dev->error.status;
+    if (opt->shares) status = gpunn__agree(opt->group, status, NULL, "%s", function);
+    for (int i = 0; i < opt->parameter_count && piece; i++) {
+        int64_t at, end;
+        if (!gpunn__states_meet(&opt->states, opt->places[i], gpunn__count(opt->parameters[i], 1), &at, &end)) continue;
+        for (int64_t n; at < end && status == GPUNN_OK; at += n) {
+            float *weights = gpunn__weights(opt->parameters[i]) + at;
+            float *averages = gpunn__state_at(opt, GPUNN__AVERAGE, opt->places[i] + at);
+            n = end - at < PIECE ? end - at : (int64_t)PIECE;
+            status = backend->convert(dev->context, piece, GPUNN_F32, weights, GPUNN_F32, n);
+            if (status == GPUNN_OK) status = backend->convert(dev->context, weights, GPUNN_F32, averages, GPUNN_F32, n);
+            if (status == GPUNN_OK) status = backend->convert(dev->context, averages, GPUNN_F32, piece, GPUNN_F32, n);
+            if (status != GPUNN_OK) status = gpunn__backend_fail(dev, function, status);
         }
     }
     gpunn__device_free(dev, piece, PIECE * sizeof *piece);
     GPUNN__WEIGHTS_CHANGED(model);
-    if (status != GPUNN_OK) return gpunn__backend_fail(dev, function, status);
+    if (status == GPUNN_OK && opt->shares) status = gpunn__spread_shares(opt);
+    if (status != GPUNN_OK) return status;
     model->swapped = model->swapped ? NULL : opt;
     return GPUNN_OK;
 }
@@ -27152,8 +27429,8 @@ static int gpunn__list_blocks(gpunn_model *model, gpunn__moving *list, bool arri
     }
     for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next)
         for (int i = 0; i < GPUNN__STATES; i++) {
-            bytes = (size_t)opt->state_count * sizeof(float);
-            opt->state[i] = (float *)gpunn__list_block(list, &count, opt->state[i], bytes, bytes, arrived);
+            bytes = gpunn__states_bytes(&opt->states);
+            opt->states.data[i] = (float *)gpunn__list_block(list, &count, opt->states.data[i], bytes, bytes, arrived);
         }
     return count;
 }
@@ -27236,6 +27513,7 @@ GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
         model->next = dev->models;
         dev->models = model;
         model->dev = dev;
+        model->ranks.joined = gpunn__in_ranks((gpunn_group *)model->ranks.user, dev);
         gpunn__tell_precision(model);
     }
     for (int i = 0; i < count; i++)
@@ -27359,8 +27637,8 @@ static bool gpunn__follows_in_memory(const gpunn_optimizer *opt, int i, int64_t 
            !gpunn__is_lent(opt->parameters[i - 1]);
 }
 
-/* That of the averages at an offset, of weights there. */
-static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *update, int64_t offset, const float *weights,
+/* That of the averages at a place, of weights there. */
+static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *update, int64_t place, const float *weights,
                                   int64_t count)
 {
     memset(update, 0, sizeof *update);
@@ -27368,7 +27646,7 @@ static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *upda
     update->setting[0] = (float)(1 - gpunn__as_written(opt->average_decay));
     update->gradient_scale = 1;
     update->count = count;
-    update->parameter = opt->state[GPUNN__AVERAGE] + offset;
+    update->parameter = gpunn__state_at(opt, GPUNN__AVERAGE, place);
     update->gradient = weights;
     update->step = opt->averaged + 1;
 }
@@ -27392,6 +27670,25 @@ static void gpunn__update_settings(const gpunn_optimizer *opt, int first, bool c
     if (opt->parts > 0 && update->clip_norm == 0) update->clip_norm = INFINITY;
 }
 
+/* Adds an update of states from that place on. Of what other ranks update only norms remain. */
+static void gpunn__add_update(const gpunn_optimizer *opt, const gpunn_update *update, int64_t place, int *count)
+{
+    int64_t from, to, at = 0;
+    if (!gpunn__states_meet(&opt->states, place, update->count, &from, &to)) from = to = update->count;
+    const int64_t ends[] = {from, to, update->count};
+    for (int i = 0; i < 3; at = ends[i++]) {
+        gpunn_update *part = &opt->updates[*count];
+        if (at == ends[i] || (i != 1 && update->kind == GPUNN_UPDATE_AVERAGE)) continue;
+        *part = *update;
+        part->count = ends[i] - at;
+        part->gradient += at;
+        part->parameter = i == 1 ? part->parameter + at : NULL;
+        if (part->half) part->half = (char *)part->half + 2 * at;
+        for (int k = 0; k < 3; k++) part->state[k] = i == 1 && part->state[k] ? part->state[k] + at : NULL;
+        ++*count;
+    }
+}
+
 /* opt->updates: one for each range of parameters that have a gradient, the sum of that many parts; then those of the averages, also of
  * the zeros between parameters. Returns their number. */
 static int gpunn__optimizer_updates(gpunn_optimizer *opt, int parts, bool clips)
@@ -27402,25 +27699,28 @@ static int gpunn__optimizer_updates(gpunn_optimizer *opt, int parts, bool clips)
     int          count = 0;
     while (gpunn__next_range(&range, opt->parameters, opt->parameter_count, opt)) {
         const gpunn_tensor *first = opt->parameters[range.first];
-        gpunn_update       *update = &opt->updates[count++];
-        *update = opt->rule;
-        update->gradient_scale = (maximize ? -1.0f : 1.0f) / (float)parts;
-        update->count = range.end - range.begin;
-        update->parameter = gpunn__weights(first);
-        update->half = model->half ? (char *)model->half + range.begin * 2 : NULL;
-        update->half_dtype = gpunn__half_of(model);
-        update->gradient = gpunn__gradient_of(first);
-        for (int i = 0; i < 3; i++) update->state[i] = opt->state[i] ? opt->state[i] + opt->places[range.first] : NULL;
-        update->step = opt->steps[range.first] + 1;
-        gpunn__update_settings(opt, range.first, clips, update);
-        gpunn__find_fused(update, model->kernels);
+        const int64_t       place = opt->places[range.first];
+        gpunn_update        update = opt->rule;
+        update.gradient_scale = (maximize ? -1.0f : 1.0f) / (float)parts;
+        update.count = range.end - range.begin;
+        update.parameter = gpunn__weights(first);
+        update.half = model->half ? (char *)model->half + range.begin * 2 : NULL;
+        update.half_dtype = gpunn__half_of(model);
+        update.gradient = gpunn__gradient_of(first);
+        for (int i = 0; i < 3; i++) update.state[i] = gpunn__state_at(opt, i, place);
+        update.step = opt->steps[range.first] + 1;
+        gpunn__update_settings(opt, range.first, clips, &update);
+        gpunn__find_fused(&update, model->kernels);
+        gpunn__add_update(opt, &update, place, &count);
     }
-    for (int i = 0, next; opt->state[GPUNN__AVERAGE] && i < opt->parameter_count; i = next) {
+    for (int i = 0, next; opt->states.data[GPUNN__AVERAGE] && i < opt->parameter_count; i = next) {
         const gpunn_tensor *first = opt->parameters[i];
         int64_t             end = first->offset + gpunn__count(first, 1);
         for (next = i + 1; next < opt->parameter_count && gpunn__follows_in_memory(opt, next, end); next++)
             end = opt->parameters[next]->offset + gpunn__count(opt->parameters[next], 1);
-        gpunn__average_update(opt, &opt->updates[count++], opt->places[i], gpunn__weights(first), end - first->offset);
+        gpunn_update update;
+        gpunn__average_update(opt, &update, opt->places[i], gpunn__weights(first), end - first->offset);
+        gpunn__add_update(opt, &update, opt->places[i], &count);
     }
     return count;
 }
@@ -27430,8 +27730,9 @@ static void gpunn__optimizer_advance(gpunn_optimizer *opt)
     for (int i = 0; i < opt->parameter_count; i++) opt->steps[i] += gpunn__has_gradient(opt->parameters[i]);
     opt->step_count++;
     opt->parts = 0;
-    opt->averaged += opt->state[GPUNN__AVERAGE] != NULL;
-    opt->model->state.weights_version++; /* the updates have renewed model->half */
+    opt->averaged += opt->states.data[GPUNN__AVERAGE] != NULL;
+    opt->model->state.weights_version++;            /* the updates have renewed model->half ... */
+    if (opt->shares) opt->model->half_stale = true; /* ... of this rank's share */
 }
 
 /* The first `count` of opt->updates, one after another. */
@@ -27439,7 +27740,7 @@ static GPUNN__STATUS gpunn__optimizer_apply(gpunn_optimizer *opt, int count)
 {
     gpunn_device *dev = opt->model->dev;
     for (int i = 0; i < count; i++) {
-        gpunn_status status = dev->backend->update(dev->context, &opt->updates[i]);
+        gpunn_status status = opt->updates[i].parameter ? dev->backend->update(dev->context, &opt->updates[i]) : GPUNN_OK;
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, opt->name, status);
     }
     gpunn__optimizer_advance(opt);
@@ -27497,9 +27798,137 @@ static GPUNN__STATUS gpunn__spread_weights(gpunn_optimizer *opt, gpunn__kind kin
     gpunn_status        status = GPUNN_OK;
     int64_t             count;
     for (int id = 0; status == GPUNN_OK && (first = gpunn__next_weights(model, kind, &id, &count)) != NULL;)
-        status = gpunn__exchange_memory(opt->group, model->dev, gpunn__weights(first), count, false);
+        status = gpunn__exchange_memory(opt->group, model->dev, gpunn__weights(first), count, 0);
     GPUNN__WEIGHTS_CHANGED(model);
     return status;
+}
+
+/* The next parameters that lie behind each other and that one rank updates. run begins as zeros. */
+static bool gpunn__next_share(const gpunn_optimizer *opt, gpunn__range *run, gpunn_exchange *share)
+{
+    if (run->begin == run->end) {
+        if (run->next == opt->parameter_count) return false;
+        run->first = run->next;
+        do run->end = opt->parameters[run->next]->offset + gpunn__count(opt->parameters[run->next], 1);
+        while (++run->next < opt->parameter_count && gpunn__follows_in_memory(opt, run->next, run->end));
+        run->begin = opt->parameters[run->first]->offset;
+    }
+    const int64_t each = gpunn__share_of(opt), before = run->begin - opt->parameters[run->first]->offset;
+    const int64_t place = opt->places[run->first] + before;
+    share->root = (int)(place / each);
+    share->count = (share->root + 1) * each - place;
+    if (share->count > run->end - run->begin) share->count = run->end - run->begin;
+    share->values = gpunn__weights(opt->parameters[run->first]) + before;
+    run->begin += share->count;
+    return true;
+}
+
+/* Each rank's updated parameters become those of all. */
+static GPUNN__STATUS gpunn__spread_shares(gpunn_optimizer *opt)
+{
+    gpunn__range   run = {0, 0, 0, 0};
+    gpunn_exchange share;
+    gpunn_status   status = GPUNN_OK;
+    while (status == GPUNN_OK && gpunn__next_share(opt, &run, &share))
+        status = gpunn__exchange_memory(opt->group, opt->model->dev, share.values, share.count, share.root);
+    return status;
+}
+
+/* The same as a part of a run. */
+static GPUNN__STATUS gpunn__add_shares(gpunn_optimizer *opt)
+{
+    gpunn__range   run = {0, 0, 0, 0};
+    gpunn_exchange share;
+    gpunn_status   status = GPUNN_OK;
+    while (status == GPUNN_OK && gpunn__next_share(opt, &run, &share))
+        status = gpunn__exchange_add(opt->group, share.values, share.count, share.root, GPUNN_AFTER_UPDATES);
+    return status;
+}
+
+/* Of all states, this rank's share, instead of all. */
+static GPUNN__STATUS gpunn__states_cut(gpunn_optimizer *opt)
+{
+    gpunn_device *dev = opt->model->dev;
+    gpunn__states own = gpunn__own_share(opt);
+    gpunn_status  status = gpunn__states_alloc(opt, &own);
+    for (int k = 0; k < GPUNN__STATES && status == GPUNN_OK && own.count > 0; k++) {
+        if (own.data[k] == NULL) continue;
+        status = dev->backend->convert(dev->context, own.data[k], GPUNN_F32, opt->states.data[k] + own.begin, GPUNN_F32,
+                                       own.count);
+        if (status != GPUNN_OK) status = gpunn__backend_fail(dev, "gpunn_distribute", status);
+    }
+    status = gpunn__agree(opt->group, status, NULL, "shares of %lld floats", (long long)gpunn__share_of(opt));
+    gpunn__states_free(dev, status == GPUNN_OK ? &opt->states : &own);
+    if (status != GPUNN_OK) return status;
+    opt->states = own;
+    opt->shares = true;
+    return GPUNN_OK;
+}
+
+/* A rank's part of a state k goes to all that have room for it. A copy that fails keeps no other rank waiting. */
+static GPUNN__STATUS gpunn__state_collect(gpunn_optimizer *opt, int k, int root, float *all)
+{
+    gpunn_device        *dev = opt->model->dev;
+    const gpunn_backend *backend = dev->backend;
+    char                *piece = opt->group->piece;
+    const int64_t        each = gpunn__share_of(opt), most = GPUNN__GROUP_PIECE / (int)sizeof *all;
+    const int64_t        end = (root + 1) * each < opt->state_count ? (root + 1) * each : opt->state_count;
+    gpunn_status         spoken = GPUNN_OK, copied = GPUNN_OK;
+    for (int64_t at = root * each, n; at < end && spoken == GPUNN_OK; at += n) {
+        n = end - at < most ? end - at : most;
+        const size_t bytes = (size_t)n * sizeof *all;
+        if (root == gpunn_group_rank(opt->group) && copied == GPUNN_OK)
+            copied = backend->download(dev->context, piece, gpunn__state_at(opt, k, at), bytes);
+        spoken = gpunn__exchange_host(opt->group, GPUNN__BROADCAST, piece, bytes, root);
+        if (spoken == GPUNN_OK && copied == GPUNN_OK && all) copied = backend->upload(dev->context, all + at, piece, bytes);
+    }
+    if (copied != GPUNN_OK) copied = gpunn__backend_fail(dev, "collecting states", copied);
+    return spoken == GPUNN_OK ? copied : spoken;
+}
+
+/* Brings all states together, on rank 0 or everywhere; the shares are kept aside. Common to all ranks, as is its failure. */
+static GPUNN__STATUS gpunn__states_collect(gpunn_optimizer *opt, bool everywhere, const char *caller)
+{
+    gpunn_device *dev = opt->model->dev;
+    const bool    here = everywhere || gpunn_group_rank(opt->group) == 0;
+    gpunn__states all = {{NULL}, 0, opt->state_count};
+    gpunn_status  status = here ? gpunn__states_alloc(opt, &all) : GPUNN_OK, part = GPUNN_OK;
+    if (status == GPUNN_OK && !gpunn__has_piece(opt->group)) status = GPUNN_ERR_MEMORY;
+    status = gpunn__agree(opt->group, status, NULL, "%s of %s's states", caller, opt->name);
+    for (int k = 0; k < GPUNN__STATES && status == GPUNN_OK; k++)
+        for (int root = 0; opt->uses[k] && root < gpunn_group_size(opt->group); root++) {
+            const gpunn_status done = gpunn__state_collect(opt, k, root, all.data[k]);
+            if (part == GPUNN_OK) part = done;
+        }
+    if (status == GPUNN_OK) status = gpunn__agree(opt->group, part, NULL, "%s of all states", caller);
+    if (status != GPUNN_OK)
+        gpunn__states_free(dev, &all);
+    else if (here) {
+        opt->share = opt->states;
+        opt->states = all;
+        opt->collected = true;
+    }
+    return status;
+}
+
+/* Ends the sharing: all states are everywhere again. */
+static GPUNN__STATUS gpunn__states_rejoin(gpunn_optimizer *opt)
+{
+    gpunn_status status = gpunn__states_collect(opt, true, "gpunn_distribute");
+    if (status != GPUNN_OK) return status;
+    gpunn__states_free(opt->model->dev, &opt->share);
+    opt->shares = opt->collected = false;
+    return GPUNN_OK;
+}
+
+/* Back to the share, where all states have been collected. */
+static void gpunn__states_return(gpunn_optimizer *opt)
+{
+    if (!opt->collected) return;
+    gpunn__states_free(opt->model->dev, &opt->states);
+    opt->states = opt->share;
+    memset(&opt->share, 0, sizeof opt->share);
+    opt->collected = false;
 }
 
 /* The gradients become their means over all ranks. */
@@ -27509,7 +27938,7 @@ static GPUNN__STATUS gpunn__average_gradients(gpunn_optimizer *opt)
     gpunn_status status = GPUNN_OK;
     while (status == GPUNN_OK && gpunn__next_range(&range, opt->parameters, opt->parameter_count, NULL))
         status = gpunn__exchange_memory(opt->group, opt->model->dev, gpunn__gradient_of(opt->parameters[range.first]),
-                                        range.end - range.begin, true);
+                                        range.end - range.begin, GPUNN_MEAN);
     return status == GPUNN_OK ? gpunn__spread_weights(opt, GPUNN__BUFFER) : status;
 }
 
@@ -27577,7 +28006,7 @@ static GPUNN__STATUS gpunn__add_buckets(gpunn_optimizer *opt, const gpunn_run *r
         if (most < 0) break;
         float *const  values = gpunn__gradient_of(opt->parameters[from]);
         const int64_t count = opt->parameters[to]->offset + gpunn__count(opt->parameters[to], 1) - opt->parameters[from]->offset;
-        status = gpunn__exchange_add(opt->group, values, count, true, gpunn__complete_after(run, values, count));
+        status = gpunn__exchange_add(opt->group, values, count, GPUNN_MEAN, gpunn__complete_after(run, values, count));
         next = most;
     }
     return status;
@@ -27593,10 +28022,10 @@ static GPUNN__STATUS gpunn__exchanges_of(gpunn_optimizer *opt, const gpunn_run *
     opt->group->exchange_count = 0;
     gpunn_status status = updates ? gpunn__add_buckets(opt, run) : GPUNN_OK;
     if (status == GPUNN_OK)
-        status = gpunn__exchange_add(opt->group, (float *)gpunn__memory_of(loss, false, &bytes), 1, true, run->step_count);
+        status = gpunn__exchange_add(opt->group, (float *)gpunn__memory_of(loss, false, &bytes), 1, GPUNN_MEAN, run->step_count);
     for (int id = 0; updates && status == GPUNN_OK && (first = gpunn__next_weights(model, GPUNN__BUFFER, &id, &count)) != NULL;)
-        status = gpunn__exchange_add(opt->group, gpunn__weights(first), count, false, run->step_count);
-    return status;
+        status = gpunn__exchange_add(opt->group, gpunn__weights(first), count, 0, run->step_count);
+    return status == GPUNN_OK && updates && opt->shares ? gpunn__add_shares(opt) : status;
 }
 
 /* What follows the steps of a run, once all ranks, if they are one, are about to do the same. */
@@ -27611,12 +28040,11 @@ static gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *ru
     return status;
 }
 
-static GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips)
+static GPUNN__STATUS gpunn__update_alone(gpunn_optimizer *opt, int parts, bool clips)
 {
     gpunn_device *dev = opt->model->dev;
-    gpunn_status  status = opt->group ? gpunn__average_gradients(opt) : GPUNN_OK;
-    if (status != GPUNN_OK) return status;
-    const int count = gpunn__optimizer_updates(opt, parts, clips);
+    gpunn_status  status = GPUNN_OK;
+    const int     count = gpunn__optimizer_updates(opt, parts, clips);
     if (dev->backend->execute == NULL) {
         if (clips) status = gpunn__clip_updates(opt, count);
         return status == GPUNN_OK ? gpunn__optimizer_apply(opt, count) : status;
@@ -27634,12 +28062,21 @@ static GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bo
     return status;
 }
 
+static GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips)
+{
+    gpunn_status status = opt->group ? gpunn__average_gradients(opt) : GPUNN_OK;
+    if (status == GPUNN_OK) status = gpunn__update_alone(opt, parts, clips);
+    return status == GPUNN_OK && opt->shares ? gpunn__spread_shares(opt) : status;
+}
+
 /* What follows this rank's gradients, or its failure. */
-static GPUNN__STATUS gpunn__train_together(gpunn_optimizer *opt, gpunn_tensor *loss, bool updates, gpunn_status status)
+static GPUNN__STATUS gpunn__train_together(gpunn_optimizer *opt, gpunn_tensor *loss, bool updates, int64_t agreed,
+                                           gpunn_status status)
 {
     gpunn_device *dev = opt->model->dev;
     float         value = 0;
     size_t        bytes;
+    if (status != GPUNN_OK && gpunn__has_told(opt->group, agreed)) return status;
     if (status == GPUNN_OK) status = gpunn__read_loss(loss, &value);
     status = gpunn__agree_on_update(opt, status, &value);
     if (status != GPUNN_OK) return status;
@@ -27658,7 +28095,7 @@ static GPUNN__STATUS gpunn__train_joined(gpunn_optimizer *opt, gpunn_tensor *los
     const int64_t     agreed = opt->group->agreed;
     if (status == GPUNN_OK) status = gpunn__earlier_runs(dev, function);
     if (status == GPUNN_OK) status = gpunn__gradients(loss, backward, opt, updates);
-    if (status != GPUNN_OK && opt->group->agreed == agreed) status = gpunn__agree_on_update(opt, status, NULL);
+    if (status != GPUNN_OK && !gpunn__has_told(opt->group, agreed)) status = gpunn__agree_on_update(opt, status, NULL);
     if (status != GPUNN_ERR_NUMERIC) return status;
     gpunn_run run; /* takes this rank's own note */
     memset(&run, 0, sizeof run);
@@ -27682,13 +28119,14 @@ GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *los
     gpunn_backward_args backward;
     memset(&backward, 0, sizeof backward);
     backward.optimizer = opt;
-    gpunn_status status = gpunn__optimizer_prepare(opt);
-    const bool   updates = opt->parts + 1 >= args.accumulate;
+    gpunn_status  status = gpunn__optimizer_prepare(opt);
+    const bool    updates = opt->parts + 1 >= args.accumulate;
+    const int64_t agreed = opt->group ? opt->group->agreed : 0;
     if (gpunn__in_ranks(opt->group, opt->model->dev))
         status = gpunn__train_joined(opt, loss, &backward, updates, status);
     else {
         if (status == GPUNN_OK) status = gpunn__gradients(loss, &backward, opt, updates && opt->group == NULL);
-        if (opt->group) status = gpunn__train_together(opt, loss, updates, status);
+        if (opt->group) status = gpunn__train_together(opt, loss, updates, agreed, status);
     }
     if (status == GPUNN_ERR_NUMERIC)
         opt->parts = 0;
@@ -27719,6 +28157,12 @@ static GPUNN__STATUS gpunn__compare_ranks(gpunn_optimizer *opt, gpunn_status sta
         (void)snprintf(text, sizeof text, "%08x%.9g", (unsigned)settings, (double)opt->rule.setting[i]);
         settings = gpunn__hash(text);
     }
+    if (status == GPUNN_OK && group->args.shard && gpunn__rules[opt->rule.kind].move)
+        status = gpunn__fail(
+            model->dev, GPUNN_ERR_UNSUPPORTED,
+            "gpunn_distribute: %s has a trust ratio, for which a rank needs whole parameters; open the group without "
+            ".shard",
+            opt->name);
     status = gpunn__agree(group, status, NULL, "gpunn %s, precision %d, seed %llu and %d tensors", GPUNN_VERSION,
                           (int)model->precision, (unsigned long long)(model->state.seed - model->salt), model->tensor_count);
     for (int id = 0; id < model->tensor_count && status == GPUNN_OK; id++) {
@@ -27740,14 +28184,21 @@ GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group
     if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_distribute: the optimizer is NULL");
     gpunn_model *model = opt->model;
     gpunn_group *before = opt->group;
+    gpunn_status status = opt->shares ? gpunn__states_rejoin(opt) : GPUNN_OK;
+    if (status != GPUNN_OK) return status;
+    const bool shards = group && group->args.shard && group->args.size > 1, first = opt->parameter_count == 0;
     gpunn__group_join(group);
     opt->group = group;
-    gpunn_status status = group ? gpunn__compare_ranks(opt, gpunn__optimizer_prepare(opt)) : GPUNN_OK;
+    opt->shares = shards && first; /* no rank ever has all states */
+    status = group ? gpunn__compare_ranks(opt, gpunn__optimizer_prepare(opt)) : GPUNN_OK;
     if (group && status == GPUNN_OK) status = gpunn__spread_weights(opt, GPUNN__PARAMETER);
     if (group && status == GPUNN_OK) status = gpunn__spread_weights(opt, GPUNN__BUFFER);
     for (int i = 0; i < GPUNN__STATES && group && status == GPUNN_OK; i++)
-        if (opt->state[i]) status = gpunn__exchange_memory(group, model->dev, opt->state[i], opt->state_count, false);
+        if (opt->states.data[i] && !opt->shares)
+            status = gpunn__exchange_memory(group, model->dev, opt->states.data[i], opt->state_count, 0);
+    if (shards && !opt->shares && status == GPUNN_OK) status = gpunn__states_cut(opt);
     const bool done = status == GPUNN_OK;
+    if (!done && opt->shares) gpunn__optimizer_forget(opt);
     if (done) gpunn__forget_runs(opt, before);
     if (done) {
         const uint64_t salt = (uint64_t)gpunn_group_rank(group) * UINT64_C(0x9E3779B97F4A7C15);
@@ -27755,6 +28206,7 @@ GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group
         model->salt = salt;
     }
     opt->group = done ? group : before;
+    gpunn__settle_ranks(model);
     gpunn__group_leave(done ? before : group);
     return status;
 }
@@ -30359,8 +30811,12 @@ static GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt,
     gpunn_status status = upload ? GPUNN_OK : gpunn__fetch_lent(model, false);
     if (status == GPUNN_OK) status = gpunn__stage_block(model->dev, model->weights, model->weight_count, &stage, upload);
     for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o))
-        for (int k = 0; k < GPUNN__STATES && status == GPUNN_OK; k++)
-            if (o->uses[k]) status = gpunn__stage_block(model->dev, o->state[k], o->state_count, &stage, upload);
+        for (int k = 0; k < GPUNN__STATES && status == GPUNN_OK; k++) {
+            char *own = stage + (size_t)o->states.begin * sizeof(float); /* all, or a rank's share */
+            if (!o->uses[k]) continue;
+            status = gpunn__stage_block(model->dev, o->states.data[k], o->states.count, &own, upload);
+            stage += (size_t)o->state_count * sizeof(float);
+        }
     return status == GPUNN_OK && upload ? gpunn__fetch_lent(model, true) : status;
 }
 
@@ -30872,7 +31328,7 @@ static void gpunn__emit_states(gpunn__writer *w, const gpunn_optimizer *opt)
 {
     for (int k = 0; k < GPUNN__STATES; k++)
         for (int i = 0; opt->uses[k] && i < opt->parameter_count; i++)
-            gpunn__emit_tensor(w, gpunn__state_prefix[k], opt->parameters[i], opt->state[k] + opt->places[i], NULL);
+            gpunn__emit_tensor(w, gpunn__state_prefix[k], opt->parameters[i], gpunn__state_at(opt, k, opt->places[i]), NULL);
 }
 
 static void gpunn__emit_model(gpunn__writer *w, gpunn__pass pass, const void *what)
@@ -31029,10 +31485,14 @@ static GPUNN__STATUS gpunn__checkpoint_write(gpunn_optimizer *opt, const gpunn_l
 GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader *loader, const char *path)
 {
     if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_checkpoint_save: the optimizer is NULL");
-    gpunn_status status = gpunn_group_rank(opt->group) == 0 ? gpunn__checkpoint_write(opt, loader, path) : GPUNN_OK;
-    return opt->group
-               ? gpunn__agree(opt->group, status, NULL, "gpunn_checkpoint_save after update %lld", (long long)opt->step_count)
-               : status;
+    static const char function[] = "gpunn_checkpoint_save";
+    gpunn_status      collected = GPUNN_OK, status = GPUNN_OK;
+    for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o && collected == GPUNN_OK; o = gpunn__partner(opt, o))
+        if (o->shares) collected = gpunn__states_collect(o, false, function);
+    if (collected == GPUNN_OK && gpunn_group_rank(opt->group) == 0) status = gpunn__checkpoint_write(opt, loader, path);
+    for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o)) gpunn__states_return(o);
+    if (collected != GPUNN_OK || opt->group == NULL) return collected == GPUNN_OK ? status : collected;
+    return gpunn__agree(opt->group, status, NULL, "%s after update %lld", function, (long long)opt->step_count);
 }
 
 /* What the file says of as many optimizers as there are. */
@@ -31444,6 +31904,7 @@ static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
     case GPUNN_OP_BATCH_NORM:
     case GPUNN_OP_GROUP_NORM:
         if (t->inputs[1] == NULL) gpunn__emitf(w, ", \"affine\": false");
+        if (t->attr.sync) gpunn__emitf(w, ", \"sync\": true");
         break;
     case GPUNN_OP_LAYER_NORM:
     case GPUNN_OP_RMS_NORM:

@@ -1423,6 +1423,7 @@ typedef struct gpunn__nccl_config { /* as of 2.14, which `version` says; later o
     X(int, ncclGroupStart, (void))                                                                                    \
     X(int, ncclGroupEnd, (void))                                                                                      \
     X(int, ncclAllReduce, (const void *from, void *to, size_t count, int type, int operation, void *comm, cudaStream_t stream)) \
+    X(int, ncclAllGather, (const void *from, void *to, size_t count, int type, void *comm, cudaStream_t stream))          \
     X(int, ncclBroadcast, (const void *from, void *to, size_t count, int type, int root, void *comm, cudaStream_t stream))
 /* clang-format on */
 
@@ -1624,9 +1625,10 @@ static gpunn_status gpunn__exchanges_begin(gpunn__cuda *cuda, const gpunn_exchan
     for (int i = 0; i < count && (result == 0 || result == GPUNN__NCCL_IN_PROGRESS); i++) {
         float *const values = exchanges[i].values;
         const size_t n = (size_t)exchanges[i].count;
-        result = exchanges[i].mean
+        const int    root = exchanges[i].root;
+        result = root == GPUNN_MEAN
                      ? nccl->ncclAllReduce(values, values, n, GPUNN__NCCL_FLOAT, GPUNN__NCCL_AVERAGE, nccl->comm, nccl->stream)
-                     : nccl->ncclBroadcast(values, values, n, GPUNN__NCCL_FLOAT, 0, nccl->comm, nccl->stream);
+                     : nccl->ncclBroadcast(values, values, n, GPUNN__NCCL_FLOAT, root, nccl->comm, nccl->stream);
     }
     const int ended = nccl->ncclGroupEnd();
     return gpunn__nccl_done(cuda, "exchanging gradients", result == 0 || result == GPUNN__NCCL_IN_PROGRESS ? ended : result);
@@ -1638,6 +1640,35 @@ static gpunn_status gpunn__exchanges_end(gpunn__cuda *cuda, int count)
     if (count == 0) return GPUNN_OK;
     GPUNN__CUDA(cuda, cudaEventRecord(cuda->nccl->done, cuda->nccl->stream));
     return gpunn__cuda_check(cuda, cudaStreamWaitEvent(cuda->stream, cuda->nccl->done, 0), "cudaStreamWaitEvent");
+}
+
+/* Parts of `count` floats each, [ranks->size], of which this rank has its own: all have all of them when the stream goes on. */
+static gpunn_status gpunn__ranks_gather(gpunn__cuda *cuda, const gpunn_ranks *ranks, float *parts, int64_t count)
+{
+    gpunn__nccl *nccl = cuda->nccl;
+    GPUNN__TRY(gpunn__ranks_there(cuda, 1));
+    GPUNN__CUDA(cuda, cudaEventRecord(nccl->begun, cuda->stream));
+    GPUNN__CUDA(cuda, cudaStreamWaitEvent(nccl->stream, nccl->begun, 0));
+    const int result = nccl->ncclAllGather(parts + ranks->rank * count, parts, (size_t)count, GPUNN__NCCL_FLOAT, nccl->comm,
+                                           nccl->stream);
+    GPUNN__TRY(gpunn__nccl_done(cuda, "exchanging sums", result));
+    return gpunn__exchanges_end(cuda, 1);
+}
+
+/* The same through the host's memory. */
+static gpunn_status gpunn__ranks_gather_host(gpunn__cuda *cuda, const gpunn_ranks *ranks, float *parts, int64_t count)
+{
+    const size_t each = (size_t)count * sizeof(float), own = (size_t)ranks->rank * each, all = (size_t)ranks->size * each;
+    GPUNN__TRY(gpunn__outside_capture(cuda, "meeting of ranks through the host's memory"));
+    char *host = (char *)gpunn__host_alloc(cuda, all);
+    if (host == NULL) return GPUNN_ERR_MEMORY;
+    gpunn_status status = gpunn__cuda_download(cuda, host + own, (const char *)parts + own, each);
+    const bool   there = status == GPUNN_OK;
+    if (there) status = ranks->gather(ranks->user, host, each);
+    if (there && status != GPUNN_OK) status = gpunn__cuda_fail(cuda, status, "the ranks have not come together");
+    if (status == GPUNN_OK) status = gpunn__cuda_upload(cuda, parts, host, all);
+    gpunn__host_free(cuda, host, all);
+    return status;
 }
 
 /* Those of the run, from the first on that has not begun, that need no more than so many steps. */
@@ -7263,9 +7294,10 @@ __device__ __forceinline__ void gpunn__norm_near_pack(const gpunn__norm &b, int6
 }
 
 /* What a channel's moments leave: center is its mean less near_by. */
-__device__ __forceinline__ void gpunn__norm_note(const gpunn__norm &b, int64_t c, float near_by, float center, float square)
+__device__ __forceinline__ void gpunn__norm_note(const gpunn__norm &b, int64_t c, double values, float near_by, float center,
+                                                 float square)
 {
-    double share = (double)b.momentum, values = (double)b.n * (double)b.inner, unbiased = (double)square / (values - 1);
+    double share = (double)b.momentum, unbiased = (double)square / (values - 1);
     if (b.running_mean) {
         b.running_mean[c] = (float)((1 - share) * (double)b.running_mean[c] + share * ((double)near_by + (double)center));
         b.running_var[c] = (float)((1 - share) * (double)b.running_var[c] + share * unbiased);
@@ -7328,7 +7360,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) 
         }
         mean = near_by + center;
         variance = square / sum.x;
-        if (place.leads && place.part == 0) gpunn__norm_note(b, place.channel, near_by, center, square);
+        if (place.leads && place.part == 0)
+            gpunn__norm_note(b, place.channel, (double)b.n * (double)b.inner, near_by, center, square);
     } else if (place.used) {
         mean = b.running_mean[place.channel];
         variance = b.running_var[place.channel];
@@ -7549,7 +7582,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(4)) 
         }
         if (tells && place.part == 0) {
             float2 moments = all[threadIdx.x % GPUNN__PACK][threadIdx.x / GPUNN__PACK];
-            gpunn__norm_note(b, channel, gpunn__norm_near(b, channel), moments.x, moments.y);
+            gpunn__norm_note(b, channel, (double)b.n, gpunn__norm_near(b, channel), moments.x, moments.y);
         }
     } else {
         gpunn__norm_channels(b.running_mean, place, 0, mean);
@@ -7643,6 +7676,70 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(3)) 
     }
 }
 
+/* ---- sums of all ranks ---- */
+/* Where part `part` of a channel's sums lies. */
+__device__ __forceinline__ int64_t gpunn__norm_slot(const gpunn__norm &b, int64_t channel, int part)
+{
+    return b.packs_of_channels ? part * b.channels + channel : channel * b.parts + part;
+}
+
+/* What the parts of a channel have left: this rank's moments, or the number and the sums of its gradients. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__norm_own_kernel(const gpunn__norm b, gpunn__moments *own)
+{
+    GPUNN__FOLLOW();
+    const int64_t  c = (int64_t)blockIdx.x * GPUNN__THREADS + threadIdx.x;
+    gpunn__moments all = {0, 0, 0};
+    if (c >= b.channels) return;
+    for (int part = 0; part < b.parts; part++) {
+        const int64_t slot = gpunn__norm_slot(b, c, part);
+        if (b.g || b.packs_of_channels) {
+            const float2 pair = ((const float2 *)b.partial)[slot];
+            const float  rows = (float)(min((part + 1) * b.part_rows, b.n) - part * b.part_rows);
+            if (b.g)
+                all.mean += pair.x, all.square += pair.y;
+            else
+                gpunn__moments_join(&all, rows, pair.x, pair.y);
+        } else {
+            const gpunn__moments other = ((const gpunn__moments *)b.partial)[slot];
+            gpunn__moments_join(&all, other.count, other.mean, other.square);
+        }
+    }
+    if (b.g) {
+        gpunn__norm_note_gradients(b, c, make_float2(all.mean, all.square));
+        all.count = (float)b.n * (float)b.inner;
+    } else
+        all.mean += gpunn__norm_near(b, c);
+    own[c] = all;
+}
+
+/* Joins those of all ranks, in their order. Forward: to mean and variance. Backward: to partial, scaled to this rank's number of
+ * values. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__norm_ranks_kernel(const gpunn__norm b, const gpunn__moments *ranks, int size, float *mean, float *variance)
+{
+    GPUNN__FOLLOW();
+    const int64_t c = (int64_t)blockIdx.x * GPUNN__THREADS + threadIdx.x;
+    if (c >= b.channels) return;
+    gpunn__moments all = ranks[c];
+    for (int rank = 1; rank < size; rank++) {
+        const gpunn__moments other = ranks[rank * b.channels + c];
+        if (b.g)
+            all.count += other.count, all.mean += other.mean, all.square += other.square;
+        else
+            gpunn__moments_join(&all, other.count, other.mean, other.square);
+    }
+    if (b.g) {
+        const float share = (float)b.n * (float)b.inner / all.count;
+        for (int part = 0; part < b.parts; part++)
+            ((float2 *)b.partial)[gpunn__norm_slot(b, c, part)] = part ? make_float2(0, 0)
+                                                                       : make_float2(all.mean * share, all.square * share);
+    } else {
+        gpunn__norm_note(b, c, (double)all.count, 0, all.mean, all.square);
+        mean[c] = all.mean;
+        variance[c] = all.square / all.count;
+    }
+}
+
 /* How blocks and threads share the work; depends on shape and device alone. */
 static gpunn__norm gpunn__norm_shape(const gpunn__cuda *cuda, const gpunn_value *x, bool backward)
 {
@@ -7686,21 +7783,56 @@ static gpunn__norm gpunn__norm_shape(const gpunn__cuda *cuda, const gpunn_value 
     return b;
 }
 
+static gpunn_status gpunn__norm_launch(gpunn__cuda *cuda, const gpunn__norm &b, unsigned blocks)
+{
+    if (b.g == NULL && b.packs_of_channels) return GPUNN__LAUNCH(cuda, gpunn__norm_packs_kernel, blocks, GPUNN__THREADS, b);
+    if (b.g == NULL) return GPUNN__LAUNCH(cuda, gpunn__norm_kernel, blocks, GPUNN__THREADS, b);
+    if (b.packs_of_channels && b.relu && b.result == NULL)
+        return GPUNN__LAUNCH(cuda, (gpunn__norm_packs_back_kernel<true>), blocks, GPUNN__THREADS, b);
+    if (b.packs_of_channels) return GPUNN__LAUNCH(cuda, (gpunn__norm_packs_back_kernel<false>), blocks, GPUNN__THREADS, b);
+    return GPUNN__LAUNCH(cuda, gpunn__norm_back_kernel, blocks, GPUNN__THREADS, b);
+}
+
+/* Bytes for so many moments of each channel. */
+static size_t gpunn__norm_room(const gpunn__norm *b, int count)
+{
+    return (size_t)b->channels * (size_t)count * sizeof(gpunn__moments);
+}
+
+/* Makes what the parts have summed that of all ranks: b then applies it. Forward, that is a mean and a variance that are given. */
+static gpunn_status gpunn__norm_meet(gpunn__cuda *cuda, const gpunn_ranks *ranks, gpunn__norm *b)
+{
+    const unsigned  blocks = (unsigned)((b->channels + GPUNN__THREADS - 1) / GPUNN__THREADS);
+    const int64_t   count = (int64_t)(sizeof(gpunn__moments) / sizeof(float)) * b->channels;
+    float          *mean = (float *)((char *)b->partial + gpunn__norm_room(b, b->parts)), *variance = mean + b->channels;
+    gpunn__moments *all = (gpunn__moments *)mean + b->channels;
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__norm_own_kernel, blocks, GPUNN__THREADS, *b, all + ranks->rank * b->channels));
+    GPUNN__TRY(ranks->joined ? gpunn__ranks_gather(cuda, ranks, (float *)all, count)
+                             : gpunn__ranks_gather_host(cuda, ranks, (float *)all, count));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__norm_ranks_kernel, blocks, GPUNN__THREADS, *b, all, ranks->size, mean, variance));
+    b->dweight = b->dbias = NULL; /* have been added */
+    if (b->g) return GPUNN_OK;
+    b->training = false;
+    b->running_mean = mean;
+    b->running_var = variance;
+    return GPUNN_OK;
+}
+
 static gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *in = step->in;
     gpunn__norm        b = gpunn__norm_shape(cuda, &in[0], step->backward);
-    int64_t            tiles = (b.channels + b.tile - 1) / b.tile;
     bool               forward = action == GPUNN__FORWARD;
     if (action == GPUNN__PREPARE) {
-        if (step->training && !step->evaluates && b.n * b.inner == 1)
+        if (step->training && !step->evaluates && step->ranks == NULL && b.n * b.inner == 1)
             return gpunn__cuda_fail(cuda, GPUNN_ERR_SHAPE,
                                     "expected more than 1 value per channel when training; use a larger batch");
         if (b.channels > INT32_MAX || b.n * b.inner > (int64_t)1 << 33)
             return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
                                     "more than 2^31 channels, or 2^33 values in one; split the input into smaller ones");
         if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)b.channels * sizeof(float);
-        if (step->training && b.parts > 1) step->workspace_bytes = (size_t)b.channels * (size_t)b.parts * sizeof(gpunn__moments);
+        if (step->training && (b.parts > 1 || step->ranks)) step->workspace_bytes = gpunn__norm_room(&b, b.parts);
+        if (step->ranks) step->workspace_bytes += gpunn__norm_room(&b, 1 + step->ranks->size);
         return GPUNN_OK;
     }
     b.training = step->training && !step->evaluates;
@@ -7732,21 +7864,14 @@ static gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_step *step, 
             b.add_residual = step->accumulate[5];
         }
     }
-    bool     twice = (b.training || !forward) && b.parts > 1;
-    unsigned blocks = (unsigned)(tiles * b.parts);
-    for (b.phase = twice ? GPUNN__NORM_SUM : GPUNN__NORM_SUM | GPUNN__NORM_APPLY;; b.phase = GPUNN__NORM_APPLY) {
-        if (forward && b.packs_of_channels)
-            GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__norm_packs_kernel, blocks, GPUNN__THREADS, b));
-        else if (forward)
-            GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__norm_kernel, blocks, GPUNN__THREADS, b));
-        else if (b.packs_of_channels && b.relu && b.result == NULL)
-            GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__norm_packs_back_kernel<true>), blocks, GPUNN__THREADS, b));
-        else if (b.packs_of_channels)
-            GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__norm_packs_back_kernel<false>), blocks, GPUNN__THREADS, b));
-        else
-            GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__norm_back_kernel, blocks, GPUNN__THREADS, b));
-        if (b.phase & GPUNN__NORM_APPLY) return GPUNN_OK;
+    const unsigned blocks = (unsigned)((b.channels + b.tile - 1) / b.tile * b.parts);
+    if (step->ranks || ((b.training || !forward) && b.parts > 1)) {
+        b.phase = GPUNN__NORM_SUM;
+        GPUNN__TRY(gpunn__norm_launch(cuda, b, blocks));
     }
+    if (step->ranks) GPUNN__TRY(gpunn__norm_meet(cuda, step->ranks, &b));
+    b.phase = b.phase ? GPUNN__NORM_APPLY : GPUNN__NORM_SUM | GPUNN__NORM_APPLY;
+    return gpunn__norm_launch(cuda, b, blocks);
 }
 
 /* ---- layer_norm and rms_norm: x[lines][n] --------------------------------------------------------------------------------- *
@@ -10690,6 +10815,7 @@ typedef struct gpunn__update_job {
     const float               *loss, *loss_scale;
     const double              *partials;             /* sums of squares of the gradients of the whole run */
     int                        partial_count, index; /* index: of this update in the run */
+    bool                       reports;              /* what is not finite: the first of the run that changes anything */
     int                        own_first, own_count; /* partials of the updates that are clipped together with this one */
     const gpunn__device_state *state;
     uint64_t                  *bad;
@@ -10779,7 +10905,7 @@ __device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &jo
                                                      gpunn_update_numbers *numbers, double *setting, double *at)
 {
     const gpunn_update &u = job.u;
-    bool                reports = job.index == 0 && blockIdx.x == 0;
+    bool                reports = job.reports && blockIdx.x == 0;
     float               loss = job.loss ? *job.loss : 0, unscale = job.loss_scale ? 1 / job.loss_scale[0] : 1, clip = 1;
     int64_t             step = job.state->update_step[job.index] - (job.loss_scale ? (int64_t)job.loss_scale[2] : 0);
     numbers->go = false;
@@ -11088,7 +11214,7 @@ static gpunn_status gpunn__cuda_squares(gpunn__cuda *cuda, const gpunn_run *run,
 
 static gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run)
 {
-    int               groups = 1;
+    int               groups = 1, updated = 0;
     bool              squares = run->loss_scale != NULL;
     gpunn__update_job job;
     if (run->update_count == 0) {
@@ -11114,9 +11240,14 @@ static gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run)
             if (run->updates[i].clip_group == group) job.own_count += gpunn__squares_of(run, &run->updates[i]);
         for (job.index = 0; job.index < run->update_count; job.index++) {
             job.u = run->updates[job.index];
-            if (job.u.clip_group == group) GPUNN__TRY(gpunn__cuda_update_launch(cuda, &job));
+            if (job.u.clip_group != group || job.u.parameter == NULL) continue;
+            job.reports = updated == 0;
+            GPUNN__TRY(gpunn__cuda_update_launch(cuda, &job));
+            updated++;
         }
     }
+    if (updated == 0 && run->loss)
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__check_loss_kernel, 1, 32, run->loss, cuda->state, cuda->bad_device));
     if (!run->loss_scale) return GPUNN_OK;
     return GPUNN__LAUNCH(cuda, gpunn__loss_scale_kernel, 1, GPUNN__THREADS, run->loss, run->loss_scale,
                          (const double *)cuda->partials, job.partial_count);
@@ -11447,6 +11578,9 @@ static gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
     GPUNN__TRY(gpunn__exchanges_after(cuda, run, run->step_count, &begun));
     GPUNN__TRY(gpunn__exchanges_end(cuda, begun));
     GPUNN__TRY(gpunn__cuda_updates(cuda, run));
+    const int before = begun;
+    GPUNN__TRY(gpunn__exchanges_after(cuda, run, GPUNN_AFTER_UPDATES, &begun));
+    GPUNN__TRY(gpunn__exchanges_end(cuda, begun - before));
     GPUNN__TRY(gpunn__mark(cuda, run->step_count + 1));
     return gpunn__plain_wait(cuda, "the optimizer's kernels");
 }
@@ -11534,6 +11668,14 @@ static gpunn__captured *gpunn__captured_free(gpunn__cuda *cuda, gpunn__captured 
     return next;
 }
 
+/* Whether the host has to do with a run while it goes on. */
+static bool gpunn__meets_on_host(const gpunn_run *run)
+{
+    bool meets = false;
+    for (int i = 0; i < run->step_count && !meets; i++) meets = run->steps[i].ranks && !run->steps[i].ranks->joined;
+    return meets;
+}
+
 /* The entry of this run, made if it is new, and now the first of the list. NULL: out of memory. */
 static gpunn__captured *gpunn__captured_of(gpunn__cuda *cuda, gpunn_run *run)
 {
@@ -11551,7 +11693,7 @@ static gpunn__captured *gpunn__captured_of(gpunn__cuda *cuda, gpunn_run *run)
         for (int i = 0; i < run->update_count; i++) updates[i] = run->updates[i];
         captured->run = *run;
         captured->run.updates = updates;
-        captured->plain = cuda->plain;
+        captured->plain = cuda->plain || gpunn__meets_on_host(run);
     }
     if (captured) {
         captured->next = first;

@@ -1,7 +1,7 @@
 /* tiny_imagenet.c - a convolutional network on a folder of pictures, trained on the CPU and on the GPU alike.
  *
  * Shows: pictures decoded and cut by the loader's threads (pictures.h, stb_image: apt-get install libstb-dev), batch norm, two
- *        devices in one program, curves drawn as an SVG.
+ *        devices in one program, curves drawn as an SVG. Ranks: README, "More than one GPU".
  * Build: cc -O3 -march=native -fopenmp -I. examples/tiny_imagenet.c -o tiny_imagenet -lm
  *        nvcc -O3 -arch=native -I. examples/tiny_imagenet.c gpunn_cuda.cu -o tiny_imagenet
  * Data:  wget http://cs231n.stanford.edu/tiny-imagenet-200.zip && unzip -q tiny-imagenet-200.zip
@@ -50,7 +50,7 @@ static network build(gpunn_device *dev, const options *o, int classes)
             snprintf(name, sizeof name, "block%d.conv%d", block, layer);
             h = gpunn_conv2d(h, name, .out_channels = o->width << (block - 1), .kernel_size = 3, .padding = 1, .no_bias = true);
             snprintf(name, sizeof name, "block%d.bn%d", block, layer);
-            h = gpunn_relu(gpunn_batch_norm2d(h, name));
+            h = gpunn_relu(gpunn_batch_norm2d(h, name, .sync = true)); /* of all ranks, if there are several */
         }
         h = gpunn_max_pool2d(h, .kernel_size = 2);
     }
@@ -85,10 +85,12 @@ static bool on_progress(void *user, const gpunn_progress *p)
     return true;
 }
 
-static gpunn_loader *make_loader(const network *net, const options *o, source *s, bool shuffle)
+/* group: whose ranks share pictures and batches out; NULL: each takes all. */
+static gpunn_loader *make_loader(const network *net, const options *o, source *s, bool shuffle, gpunn_group *group)
 {
-    gpunn_loader_args args = {
-        .count = s->pictures->paths.count, .batch_size = o->batch, .shuffle = shuffle, .load = load_picture};
+    const int         ranks = gpunn_group_size(group), share = o->batch >= ranks ? o->batch / ranks : 1;
+    gpunn_loader_args args = {.count = s->pictures->paths.count, .batch_size = share, .shuffle = shuffle, .group = group};
+    args.load = load_picture;
     args.user = s;
     args.workers = o->workers;
     args.fields[0] = (gpunn_field){
@@ -97,29 +99,36 @@ static gpunn_loader *make_loader(const network *net, const options *o, source *s
     return gpunn_loader_create_(net->model, args);
 }
 
-static gpunn_status print_steps(gpunn_device *dev, gpunn_optimizer *sgd, const network *net, gpunn_loader *loader, int steps)
+static gpunn_status print_steps(gpunn_device *dev, gpunn_optimizer *sgd, const network *net, gpunn_loader *loader, int steps,
+                                bool first)
 {
     gpunn_status status = GPUNN_OK;
     for (int i = 1; status == GPUNN_OK && i <= steps; i++) {
         if (!gpunn_next(loader) && !gpunn_next(loader)) return gpunn_last_status(dev); /* the first may end an epoch */
         status = gpunn_train_step(sgd, net->loss);
-        if (status == GPUNN_OK) printf("step %d: loss %.9g\n", i, (double)gpunn_item(net->loss));
+        if (status == GPUNN_OK && first) printf("step %d: loss %.9g\n", i, (double)gpunn_item(net->loss));
     }
     return status;
 }
 
-static gpunn_status train(gpunn_device *dev, const options *o, const dataset *d, history *h)
+/* *ranks: how many train together. */
+static gpunn_status train(gpunn_device *dev, const options *o, const dataset *d, history *h, int *ranks)
 {
     atomic_uint     *draws = calloc((size_t)d->part[0].paths.count, sizeof *draws);
     source           sources[2] = {{&d->part[0], o->size, o->steps ? NULL : draws}, {&d->part[1], o->size, NULL}};
     network          net = build(dev, o, d->classes.count);
+    gpunn_group     *group = gpunn_group_open(dev); /* one process, or those that mpirun started */
     gpunn_optimizer *sgd = gpunn_sgd(net.model, .lr = o->lr, .momentum = 0.9f, .weight_decay = 5e-4f);
-    gpunn_loader *trainer = make_loader(&net, o, &sources[0], o->steps == 0), *tester = make_loader(&net, o, &sources[1], false);
-    gpunn_status  status = draws ? gpunn_last_status(dev) : GPUNN_ERR_MEMORY;
+    gpunn_loader    *trainer = make_loader(&net, o, &sources[0], o->steps == 0, group);
+    gpunn_loader    *tester = make_loader(&net, o, &sources[1], false, NULL);
+    const bool       first = gpunn_group_rank(group) == 0;
+    gpunn_status     status = draws ? gpunn_last_status(dev) : GPUNN_ERR_MEMORY;
+    *ranks = gpunn_group_size(group);
     snprintf(h->name, sizeof h->name, "%s", gpunn_device_name(dev));
     if (status == GPUNN_OK && o->weights) status = gpunn_load(net.model, o->weights);
+    if (status == GPUNN_OK) status = gpunn_distribute(sgd, group);
     if (status == GPUNN_OK && o->steps) {
-        status = print_steps(dev, sgd, &net, trainer, o->steps);
+        status = print_steps(dev, sgd, &net, trainer, o->steps, first);
     } else if (status == GPUNN_OK) {
         status = gpunn_set_schedule(sgd, .type = GPUNN_SCHEDULE_COSINE, .total_steps = o->epochs);
         if (status == GPUNN_OK)
@@ -128,7 +137,7 @@ static gpunn_status train(gpunn_device *dev, const options *o, const dataset *d,
         char name[64], *path;
         snprintf(name, sizeof name, "tiny_imagenet_%s.safetensors", h->device);
         path = joined(o->out, name);
-        if (status == GPUNN_OK) status = gpunn_save(net.model, path);
+        if (status == GPUNN_OK && first) status = gpunn_save(net.model, path);
         free(path);
     }
     if (status != GPUNN_OK) fprintf(stderr, "%s: %s\n", h->device, gpunn_error(dev));
@@ -136,6 +145,7 @@ static gpunn_status train(gpunn_device *dev, const options *o, const dataset *d,
     gpunn_loader_destroy(tester);
     gpunn_optimizer_destroy(sgd);
     gpunn_model_destroy(net.model);
+    gpunn_group_close(group);
     free(draws);
     return status;
 }
@@ -215,8 +225,8 @@ static bool write_synthetic(const char *folder, int size)
     options_mkdir(folder); /* there already: the files say what is wrong, here and below */
     for (int i = 0; good && i < FIGURES * FIGURE_COUNT; i++) {
         int  figure = i % FIGURES, number = i / FIGURES;
-        char name[16], *part = joined(folder, number < FIGURE_COUNT * 4 / 5 ? "train" : "val");
-        char *class = joined(part, names[figure]), *path;
+        char name[16], whose[32], *part = joined(folder, number < FIGURE_COUNT * 4 / 5 ? "train" : "val");
+        char *class = joined(part, names[figure]), *path, *whole;
         uint64_t random = mixed((uint64_t)i);
         float    x0 = (float)(random & 255) / 512 - 0.25f, y0 = (float)(random >> 8 & 255) / 512 - 0.25f;
         for (int k = 0; k < size * size * 3; k++) {
@@ -227,14 +237,18 @@ static bool write_synthetic(const char *folder, int size)
                                   (mixed(random + (uint64_t)k) & 31));
         }
         snprintf(name, sizeof name, "%03d.png", number);
-        path = joined(class, name);
+        snprintf(whose, sizeof whose, "%s.%d", name, gpunn_local_rank()); /* the other ranks here write the same files */
+        whole = joined(class, name);
+        path = joined(class, whose);
         options_mkdir(part);
         options_mkdir(class);
-        good = stbi_write_png(path, size, size, 3, pixels, 3 * size) != 0;
+        good = stbi_write_png(path, size, size, 3, pixels, 3 * size) != 0 &&
+               (rename(path, whole) == 0 || (remove(whole) == 0 && rename(path, whole) == 0)); /* Windows: over no file */
         if (!good) fprintf(stderr, "cannot write %s\n", path);
         free(part);
         free(class);
         free(path);
+        free(whole);
     }
     free(pixels);
     return good;
@@ -248,7 +262,8 @@ static void read_options(options *o, int argc, char **argv)
         {"--out FOLDER", "folder for curves and weights, made where there is none", .text = &o->out},
         {"--synthetic", "first writes eight kinds of figures as PNG files, without --data below the folder of --out",
          .flag = &o->synthetic},
-        {"--device both|cpu|gpu", "both: one after the other from the same weights", .choice = &o->device},
+        {"--device both|cpu|gpu", "both: one after the other from the same weights; several ranks: the CPU",
+         .choice = &o->device},
         {"--epochs N", "passes over the training pictures", .number = &o->epochs, .lowest = 1},
         {"--batch N", "pictures of a step", .number = &o->batch, .lowest = 1},
         {"--lr X", "SGD's highest learning rate; it falls to 0 along a cosine", .real = &o->lr, .lowest = 1e-9},
@@ -272,11 +287,12 @@ static void log_line(void *user, gpunn_log_level level, const char *message)
 static int train_all(const options *o, const dataset *d, history runs[2])
 {
     static const char *const names[2] = {"cpu", "gpu"};
-    int                      count = 0;
-    for (int i = 0; i < 2; i++) {
+    int                      count = 0, ranks = 1;
+    for (int i = 0; i < 2 && ranks == 1; i++) {
         bool both = o->device == 0;
         if (!both && o->device != i + 1) continue;
-        gpunn_device *dev = gpunn_device_open(.type = i ? GPUNN_DEVICE_CUDA : GPUNN_DEVICE_CPU, .seed = 1, .log_fn = log_line);
+        gpunn_device *dev = gpunn_device_open(.type = i ? GPUNN_DEVICE_CUDA : GPUNN_DEVICE_CPU, .index = GPUNN_LOCAL_RANK,
+                                              .seed = 1, .log_fn = log_line);
         if (dev == NULL && both && i) {
             printf("no GPU: %s\n", gpunn_error(NULL));
             break;
@@ -287,7 +303,7 @@ static int train_all(const options *o, const dataset *d, history runs[2])
         }
         runs[count].device = names[i];
         for (int k = 0; k < CURVES; k++) runs[count].curve[k] = calloc((size_t)o->epochs, sizeof(float));
-        gpunn_status status = train(dev, o, d, &runs[count++]);
+        gpunn_status status = train(dev, o, d, &runs[count++], &ranks);
         gpunn_device_close(dev);
         if (status != GPUNN_OK) return -1;
     }
@@ -306,12 +322,13 @@ int main(int argc, char **argv)
     int count = -1;
     good = good && (!o.synthetic || write_synthetic(o.data, o.size));
     if (good && dataset_find(&d, o.data) && dataset_check(&d, o.skip_broken)) {
-        printf("%d classes, %d training and %d validation pictures\n", d.classes.count, d.part[0].paths.count,
-               d.part[1].paths.count);
+        if (gpunn_local_rank() == 0)
+            printf("%d classes, %d training and %d validation pictures\n", d.classes.count, d.part[0].paths.count,
+                   d.part[1].paths.count);
         if (o.steps || options_make_folder(argv[0], o.out)) count = train_all(&o, &d, runs);
     }
     good = count > 0;
-    if (good && o.steps == 0) {
+    if (good && runs[0].epochs > 0) { /* none on ranks that do not report */
         print_times(runs, count, &d);
         good = write_svg(curves, runs, count);
         if (!good) fprintf(stderr, "cannot write %s\n", curves);

@@ -198,6 +198,7 @@ class _Emitter:
         elif t.op == "batch_norm":
             builder = {4: "batch_norm2d", 5: "batch_norm3d"}.get(len(t.shape), "batch_norm1d")
             given.add("eps", a["eps"], f32(1e-5)).add("momentum", a["momentum"], f32(0.1)).add("no_affine", weight is None, False)
+            given.add("sync", t.sync, False)
         elif t.op == "group_norm":
             given.add("num_groups", a["num_groups"]).add("eps", a["eps"], f32(1e-5)).add("no_affine", weight is None, False)
         else:

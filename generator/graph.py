@@ -65,6 +65,7 @@ class Tensor:
     lr_scale: float = 1.0
     init: tuple = None         # of parameters and buffers: kind, a, b
     default_init: tuple = None  # of a layer's: what its builder sets
+    sync: bool = False         # batch_norm, in training: over all ranks; no kernel differs
     values: tuple = None       # of constants
 
     def type_text(self):
@@ -632,7 +633,7 @@ class Graph:
                 shape_text(theta.shape), shape_text(size)), "size")
         return self.node("affine_grid", {"align_corners": align_corners}, (theta,), theta.shape[:1] + size + (rank,))
 
-    def batch_norm(self, x, name, eps, momentum, affine, ranks, layout):
+    def batch_norm(self, x, name, eps, momentum, affine, sync, ranks, layout):
         self.begin_layer(x, name)
         check_rank(x, ranks[0], ranks[1], layout)
         check_fixed(x, [1])
@@ -642,16 +643,18 @@ class Graph:
         bias = self.weight(name, "bias", channels, "constant") if affine else None
         mean = self.weight(name, "running_mean", channels, "constant", kind="buffer")
         var = self.weight(name, "running_var", channels, "constant", 1.0, kind="buffer")
-        return self.node("batch_norm", attrs, (x, weight, bias, mean, var), x.shape, layer=name)
+        t = self.node("batch_norm", attrs, (x, weight, bias, mean, var), x.shape, layer=name)
+        t.sync = sync
+        return t
 
-    def batch_norm1d(self, x, name, eps, momentum, affine):
-        return self.batch_norm(x, name, eps, momentum, affine, (2, 3), "[n, channels] or [n, channels, length]")
+    def batch_norm1d(self, x, name, eps, momentum, affine, sync):
+        return self.batch_norm(x, name, eps, momentum, affine, sync, (2, 3), "[n, channels] or [n, channels, length]")
 
-    def batch_norm2d(self, x, name, eps, momentum, affine):
-        return self.batch_norm(x, name, eps, momentum, affine, (4, 4), "[n, channels, height, width]")
+    def batch_norm2d(self, x, name, eps, momentum, affine, sync):
+        return self.batch_norm(x, name, eps, momentum, affine, sync, (4, 4), "[n, channels, height, width]")
 
-    def batch_norm3d(self, x, name, eps, momentum, affine):
-        return self.batch_norm(x, name, eps, momentum, affine, (5, 5), "[n, channels, depth, height, width]")
+    def batch_norm3d(self, x, name, eps, momentum, affine, sync):
+        return self.batch_norm(x, name, eps, momentum, affine, sync, (5, 5), "[n, channels, depth, height, width]")
 
     def group_norm(self, x, name, num_groups, eps, affine):
         self.begin_layer(x, name)

@@ -1,7 +1,8 @@
 /* Samples a second of training on the ranks that mpirun started, in all, beside tests/bench/ranks.py, which does the same with PyTorch's
  * DistributedDataParallel. Two models: an MLP 784-1024-1024-10 with a batch of 256 in all, and a GPT of 6 layers of width 384, 16
  * sequences of 64 tokens.
- * mpicc -O3 -march=native -DGPUNN_MPI -I. tests/bench/ranks.c -o build/ranks -lm && mpirun -n 2 build/ranks mlp 60 */
+ * mpicc -O3 -march=native -DGPUNN_MPI -I. tests/bench/ranks.c -o build/ranks -lm && mpirun -n 2 build/ranks mlp 60
+ * shard behind that: each rank has its share of Adam's states alone. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 
@@ -83,15 +84,15 @@ int main(int count, char **arguments)
     const int        steps = count > 2 ? atoi(arguments[2]) : 30;
     double           spent = 0;
     gpunn_device    *dev = gpunn_device_open(.seed = 1, .type = GPUNN_DEVICE_CPU);
-    gpunn_group     *group = gpunn_group_open(dev);
+    gpunn_group     *group = gpunn_group_open(dev, .shard = count > 3 && strcmp(arguments[3], "shard") == 0);
     gpunn_model     *model = gpunn_model_create(dev);
     const net        n = count > 1 && strcmp(arguments[1], "gpt") == 0 ? gpt(model) : mlp(model);
     gpunn_optimizer *opt = gpunn_adam(model);
     const bool       good = run(group, n, opt, steps, &spent);
     if (!good) fprintf(stderr, "%s\n", gpunn_error(dev));
     if (good && gpunn_group_rank(group) == 0)
-        printf("%d ranks of %d threads: %.1f samples/s\n", gpunn_group_size(group), gpunn_device_threads(dev),
-               steps * n.batch / spent);
+        printf("%d ranks of %d threads: %.1f samples/s, %.1f MiB in each\n", gpunn_group_size(group), gpunn_device_threads(dev),
+               steps * n.batch / spent, (double)gpunn_memory_peak(dev) / 1048576);
     gpunn_optimizer_destroy(opt);
     gpunn_model_destroy(model);
     gpunn_group_close(group);

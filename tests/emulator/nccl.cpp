@@ -21,10 +21,10 @@ struct config {
     int      blocking;
 };
 enum { SUCCESS, INVALID_ARGUMENT = 4, REMOTE_ERROR = 6, IN_PROGRESS };
-enum { ALL_REDUCE_AVERAGE = 4, BROADCAST };
+enum { ALL_REDUCE_AVERAGE = 4, BROADCAST, ALL_GATHER };
 
 struct call {
-    int          kind;
+    int          kind, root;
     const float *from;
     float       *to;
     size_t       count;
@@ -55,14 +55,17 @@ static int                                           named;
 static void exchange(world *w)
 {
     for (const call &c : w->calls)
-        if (c.kind != w->calls[0].kind || c.count != w->calls[0].count) {
+        if (c.kind != w->calls[0].kind || c.root != w->calls[0].root || c.count != w->calls[0].count) {
             emulator_report("NCCL: the ranks' calls differ");
             return;
         }
-    std::vector<float> result(w->calls[0].from, w->calls[0].from + w->calls[0].count);
+    const call        &first = w->calls[(size_t)w->calls[0].root];
+    std::vector<float> result(first.from, first.from + first.count);
     for (size_t rank = 1; rank < w->calls.size() && w->calls[0].kind == ALL_REDUCE_AVERAGE; rank++)
         for (size_t i = 0; i < result.size(); i++) result[i] += w->calls[rank].from[i];
     for (size_t i = 0; i < result.size() && w->calls[0].kind == ALL_REDUCE_AVERAGE; i++) result[i] /= (float)w->calls.size();
+    for (size_t rank = 1; rank < w->calls.size() && w->calls[0].kind == ALL_GATHER; rank++)
+        result.insert(result.end(), w->calls[rank].from, w->calls[rank].from + w->calls[rank].count);
     for (const call &c : w->calls) memcpy(c.to, result.data(), result.size() * sizeof(float));
 }
 
@@ -148,10 +151,14 @@ int ncclGroupEnd(void)
 }
 int ncclAllReduce(const void *from, void *to, size_t count, int, int operation, emulator_comm *comm, void *stream)
 {
-    return enqueue(comm, "ncclAllReduce", {operation, (const float *)from, (float *)to, count}, stream);
+    return enqueue(comm, "ncclAllReduce", {operation, 0, (const float *)from, (float *)to, count}, stream);
 }
-int ncclBroadcast(const void *from, void *to, size_t count, int, int, emulator_comm *comm, void *stream)
+int ncclAllGather(const void *from, void *to, size_t count, int, emulator_comm *comm, void *stream)
 {
-    return enqueue(comm, "ncclBroadcast", {BROADCAST, (const float *)from, (float *)to, count}, stream);
+    return enqueue(comm, "ncclAllGather", {ALL_GATHER, 0, (const float *)from, (float *)to, count}, stream);
+}
+int ncclBroadcast(const void *from, void *to, size_t count, int, int root, emulator_comm *comm, void *stream)
+{
+    return enqueue(comm, "ncclBroadcast", {BROADCAST, root, (const float *)from, (float *)to, count}, stream);
 }
 }

@@ -82,7 +82,7 @@ class EmittedModel(unittest.TestCase):
                   (t.decay, t.lr_scale) if t.kind == "parameter" else None, repr(t.values)) for t in model.tensors]
         optimizer = None if model.optimizer is None else (sorted(model.optimizer.items()), model.clip_grad_norm,
                                                           model.clip_grad_value, model.ema_decay)
-        return model.text(), named, model.loss, optimizer
+        return model.text(), [t.sync for t in model.tensors], named, model.loss, optimizer
 
     def cpp(self, program):
         includes = [line for line in program if "_model.h" in line]

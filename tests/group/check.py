@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Ranks as processes over MPI: tests/group/mpi.c compiled by mpicc and run by mpirun on 1, 2, 3 and 4 ranks, and on 3 by MPICH's
-(mpicc.mpich, mpirun.mpich, as Debian names them beside Open MPI's). Without these, a skip. TAP lines, for tests/run.py."""
+(mpicc.mpich, mpirun.mpich, as Debian names them beside Open MPI's); and on two machines, which are network namespaces. Without these,
+or where that is not allowed, a skip. TAP lines, for tests/run.py."""
 import os
 import re
 import shutil
@@ -33,12 +34,15 @@ def mpirun(ranks, *arguments, folder=None, suffix=""):
     return done.stdout, done.returncode, done.stderr
 
 
-def whole(ranks, suffix=""):
+def check_count():
+    return len(re.findall(r"\{\"", open(os.path.join(ROOT, "tests", "group", "checks.h")).read().split("checks[] =")[1]))
+
+
+def whole(ranks, *arguments, suffix=""):
     """Every check on so many ranks."""
     build(suffix)
-    out, code, error = mpirun(ranks, suffix=suffix)
-    names = len(re.findall(r"\{\"", open(os.path.join(ROOT, "tests", "group", "checks.h")).read().split("checks[] =")[1]))
-    assert code == 0 and len(re.findall(r"^ok ", out, re.M)) == names, f"{out}{error[-2000:]}"
+    out, code, error = mpirun(ranks, *arguments, suffix=suffix)
+    assert code == 0 and len(re.findall(r"^ok ", out, re.M)) == check_count(), f"{out}{error[-2000:]}"
 
 
 def hang(ranks, hanging, missing):
@@ -59,16 +63,69 @@ def kill():
             assert code == 0 and f"after {updates} updates" in out, f"{out}{error[-2000:]}"
 
 
+class Machine:
+    """A network and a host's name of its own; ends with its last process."""
+
+    def __init__(self, name):
+        self.process = subprocess.Popen(["unshare", "--net", "--uts", "sh", "-c", f"hostname {name} && echo && exec sleep 600"],
+                                        stdout=subprocess.PIPE, text=True)
+        self.process.stdout.readline()
+        self.enter = ["nsenter", "--target", str(self.process.pid), "--net", "--uts"]
+        self.run("ip", "link", "set", "lo", "up")
+
+    def run(self, *words):
+        done = subprocess.run(self.enter + list(words), capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, f"{' '.join(words)}: {done.stdout}{done.stderr[-2000:]}"
+        return done.stdout
+
+    def close(self):
+        self.process.kill()
+        self.process.communicate()
+
+
+def machines():
+    """A rank on each of two machines, between which there is nothing but a cable."""
+    build()
+    both = [Machine("one"), Machine("two")]
+    try:
+        both[0].run("ip", "link", "add", "cable0", "type", "veth", "peer", "name", "cable1", "netns", str(both[1].process.pid))
+        for i, machine in enumerate(both):
+            machine.run("ip", "addr", "add", f"10.77.0.{i + 1}/24", "dev", f"cable{i}")
+            machine.run("ip", "link", "set", f"cable{i}", "up")
+        with tempfile.TemporaryDirectory() as folder:
+            agent = os.path.join(folder, "agent")
+            with open(agent, "w", encoding="ascii") as file:
+                file.write(f"#!/bin/sh\nshift\nexec {' '.join(both[1].enter)} sh -c \"$*\"\n")
+            os.chmod(agent, 0o700)
+            out = both[0].run("mpirun", "--allow-run-as-root", "--mca", "plm_rsh_agent", agent, "-H", "10.77.0.1:1,10.77.0.2:1",
+                              "-n", "2", PROGRAM, folder)
+        assert len(re.findall(r"^ok .*, 2 ranks$", out, re.M)) == check_count(), out
+    finally:
+        for machine in both:
+            machine.close()
+
+
+def lacks_machines():
+    tools = [tool for tool in ("unshare", "nsenter", "ip") if shutil.which(tool) is None]
+    if tools:
+        return f"{' and '.join(tools)} not installed"
+    allowed = subprocess.run(["unshare", "--net", "--uts", "true"], capture_output=True, check=False).returncode == 0
+    return "" if allowed else "this user makes no networks"
+
+
 def main():
     cases = [(f"{n} ranks", lambda n=n: whole(n), "") for n in (1, 2, 3, 4)] + [
         ("a rank that hangs", lambda: hang(3, 1, "rank 2 has"), ""), ("two that hang", lambda: hang(3, 2, "rank 1 and 1 more have"), ""),
-        ("a rank that is killed", kill, ""), ("3 ranks of MPICH", lambda: whole(3, ".mpich"), ".mpich")]
+        ("a rank that is killed", kill, ""), ("3 ranks with shares", lambda: whole(3, "shard"), ""),
+        ("2 machines", machines, ""),
+        ("3 ranks of MPICH", lambda: whole(3, suffix=".mpich"), ".mpich")]
     failed = 0
     print(f"1..{len(cases)}")
     for number, (name, case, suffix) in enumerate(cases, 1):
         missing = [tool + suffix for tool in TOOLS if shutil.which(tool + suffix) is None]
-        if missing:
-            print(f"ok {number} - {name} # SKIP {' and '.join(missing)} not installed")
+        lacks = f"{' and '.join(missing)} not installed" if missing else lacks_machines() if case is machines else ""
+        if lacks:
+            print(f"ok {number} - {name} # SKIP {lacks}")
             continue
         try:
             case()

@@ -33,19 +33,20 @@ typedef struct ranked {
     gpunn_optimizer *opt;
 } ranked;
 typedef struct task {
-    int   optimizer; /* 0: SGD, 1: Adam */
-    float clip, average, dropout;
-    bool  norm; /* batch_norm, whose statistics are each rank's own */
-    int   accumulate, hidden;
+    int             optimizer; /* 0: SGD, 1: Adam */
+    float           clip, average, dropout;
+    bool            norm, sync; /* batch_norm, whose statistics are each rank's own; or of all */
+    int             accumulate, hidden;
+    gpunn_precision precision;
 } task;
 
 static ranked ranked_open(gpunn_device *dev, const task *task)
 {
-    ranked n = {gpunn_model_create(dev), NULL, NULL, NULL, NULL, NULL, NULL};
+    ranked n = {gpunn_model_create(dev, .precision = task->precision), NULL, NULL, NULL, NULL, NULL, NULL};
     n.x = gpunn_input(n.model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, IN));
     n.t = gpunn_input(n.model, "t", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH));
     n.hidden = gpunn_linear(n.x, "fc1", .out_features = task->hidden ? task->hidden : HIDDEN);
-    if (task->norm) n.hidden = gpunn_batch_norm1d(n.hidden, "bn");
+    if (task->norm) n.hidden = gpunn_batch_norm1d(n.hidden, "bn", .sync = task->sync);
     n.hidden = gpunn_tanh(n.hidden);
     if (task->dropout > 0) n.hidden = gpunn_keep(gpunn_dropout(n.hidden, task->dropout));
     gpunn_tensor *logits = gpunn_linear(n.hidden, "fc2", .out_features = CLASSES);
@@ -173,6 +174,103 @@ static bool check_accumulate(const ranks *r)
 {
     const task task = {.accumulate = 2, .clip = 0.1f};
     return same_as_alone(r, &task);
+}
+
+/* Not with Adam: to the bias before the norm it gives steps that follow from rounding alone. */
+static bool check_sync(const ranks *r)
+{
+    const task plain = {.norm = true, .sync = true},
+               more = {.norm = true, .sync = true, .hidden = 8, .clip = 0.1f, .accumulate = 2};
+    return same_as_alone(r, &plain) && same_as_alone(r, &more);
+}
+
+/* Images of which each rank has another number: what comes out in training, the running statistics, and the gradients. */
+enum { IMAGES = 11, CHANNELS = 3 };
+typedef struct normed {
+    float *out, *gradient, statistics[2][CHANNELS], weight[CHANNELS];
+} normed;
+
+static bool norm_images(const ranks *r, const float *x, int count, int pixels, normed *n)
+{
+    const size_t     bytes = (size_t)(count * CHANNELS * pixels) * sizeof *x;
+    gpunn_model     *model = gpunn_model_create(r->dev);
+    gpunn_tensor    *in = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, CHANNELS, pixels / 4, 4));
+    gpunn_tensor    *y = gpunn_relu(gpunn_batch_norm2d(in, "bn", .sync = true));
+    gpunn_tensor    *loss = gpunn_sum(gpunn_square(gpunn_add_scalar(y, 0.5f)), GPUNN_ALL, false);
+    gpunn_tensor    *parts[] = {gpunn_find(model, "bn.running_mean"), gpunn_find(model, "bn.running_var")};
+    gpunn_optimizer *opt = gpunn_sgd(model, .lr = 0.1f);
+    n->out = calloc(IMAGES, CHANNELS * (size_t)pixels * sizeof *x);
+    n->gradient = calloc(IMAGES, CHANNELS * (size_t)pixels * sizeof *x);
+    gpunn_keep(y), gpunn_retain_grad(in);
+    bool good = (r->group == NULL || EXPECT(r, gpunn_distribute(opt, r->group) == GPUNN_OK)) &&
+                EXPECT(r, gpunn_write(in, x, bytes) == GPUNN_OK) && EXPECT(r, gpunn_forward_training(&y, 1) == GPUNN_OK) &&
+                EXPECT(r, gpunn_backward(loss) == GPUNN_OK) && EXPECT(r, gpunn_read(y, n->out, bytes) == GPUNN_OK) &&
+                EXPECT(r, gpunn_read_grad(in, n->gradient, bytes) == GPUNN_OK) &&
+                EXPECT(r, gpunn_read_grad(gpunn_find(model, "bn.weight"), n->weight, sizeof n->weight) == GPUNN_OK);
+    for (int i = 0; i < 2 && good; i++)
+        good = EXPECT(r, gpunn_read(parts[i], n->statistics[i], sizeof n->statistics[i]) == GPUNN_OK);
+    gpunn_optimizer_destroy(opt);
+    gpunn_model_destroy(model);
+    return good;
+}
+
+static bool check_sync_unequal(const ranks *r)
+{
+    const int   rank = gpunn_group_rank(r->group), size = gpunn_group_size(r->group);
+    const int   pixels = size == 2 ? 3072 : 20, image = CHANNELS * pixels; /* 3072: several blocks for a channel */
+    const int   first = rank * (rank + 1) / 2, count = rank == size - 1 ? IMAGES - first : rank + 1;
+    const ranks one = {r->dev, NULL, r->folder, r->why, NULL, NULL};
+    normed      together = {NULL, NULL, {{0}}, {0}}, alone = together;
+    float      *x = calloc(IMAGES, (size_t)image * sizeof *x), sums[8][CHANNELS] = {{0}};
+    for (int i = 0; i < IMAGES * image; i++) x[i] = 100 + (float)(i * 7 % 101) / 17 * (float)(1 + i / pixels % CHANNELS);
+    bool good = norm_images(r, x + first * image, count, pixels, &together) && norm_images(&one, x, IMAGES, pixels, &alone);
+    memcpy(sums[rank], together.weight, sizeof sums[0]);
+    good = good && EXPECT(r, close_to(together.out, alone.out + first * image, count * image, 1e-4)) &&
+           EXPECT(r, close_to(together.gradient, alone.gradient + first * image, count * image, 1e-4)) &&
+           EXPECT(r, close_to(together.statistics[0], alone.statistics[0], 2 * CHANNELS, 1e-4)) &&
+           EXPECT(r, same_on_all(r, together.statistics, sizeof together.statistics)) && r->gather(r->user, sums, sizeof sums[0]);
+    for (int other = 1; other < size; other++)
+        for (int c = 0; c < CHANNELS; c++) sums[0][c] += sums[other][c];
+    good = good && EXPECT(r, close_to(sums[0], alone.weight, CHANNELS, 1e-5 * IMAGES * pixels)) &&
+           EXPECT(r, size > 1 || memcmp(together.out, alone.out, (size_t)(IMAGES * image) * sizeof *x) == 0) &&
+           EXPECT(r, size > 1 || memcmp(together.gradient, alone.gradient, (size_t)(IMAGES * image) * sizeof *x) == 0);
+    free(x), free(together.out), free(together.gradient), free(alone.out), free(alone.gradient);
+    return good;
+}
+
+/* A rank that cannot go on before its norm, or behind it, is heard by those that wait in theirs. */
+static bool check_sync_fails(const ranks *r)
+{
+    const task task = {.norm = true, .sync = true};
+    const int  last = gpunn_group_size(r->group) - 1;
+    float      losses[STEPS], x[WHOLE][IN];
+    int64_t    t[WHOLE], wrong[WHOLE] = {CLASSES};
+    char       who[32];
+    ranked     n = ranked_open(r->dev, &task);
+    bool       good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK);
+    (void)snprintf(who, sizeof who, "rank %d: ", last);
+    if (gpunn_group_rank(r->group) < last) { /* the last has not written its inputs */
+        samples(x, t, WHOLE, 1);
+        good = good && EXPECT(r, gpunn_write(n.x, x, sizeof x) == GPUNN_OK) &&
+               EXPECT(r, gpunn_write(n.t, t, sizeof t) == GPUNN_OK);
+    }
+    for (int turn = 0; turn < 3 && good; turn++) {
+        good = EXPECT(r, (turn == 0   ? gpunn_train_step(n.opt, n.loss)
+                          : turn == 1 ? gpunn_backward(n.loss)
+                                      : gpunn_forward_training(&n.hidden, 1)) == GPUNN_ERR_STATE) &&
+               EXPECT(r, gpunn_group_rank(r->group) == last || strncmp(gpunn_error(r->dev), who, strlen(who)) == 0);
+        gpunn_clear_error(r->dev);
+    }
+    good = good && steps(r, &n, &task, 0, losses) &&
+           EXPECT(r, gpunn_group_rank(r->group) < last ||
+                         gpunn_write(n.t, wrong, (size_t)(WHOLE / (last + 1)) * sizeof t[0]) == GPUNN_OK);
+    if (gpunn_device_get_type(r->dev) == GPUNN_DEVICE_CPU)
+        good = good && EXPECT(r, gpunn_train_step(n.opt, n.loss) != GPUNN_OK) &&
+               EXPECT(r, strstr(gpunn_error(r->dev), "label 3"));
+    gpunn_clear_error(r->dev);
+    good = good && steps(r, &n, &task, 0, losses);
+    ranked_close(&n);
+    return good;
 }
 
 /* The update alone behind gradients of the program's own making. */
@@ -424,6 +522,9 @@ static const check checks[] = {{"sgd", check_sgd},
                                {"sgd with clipping", check_clipped},
                                {"averages", check_averages},
                                {"accumulated batches", check_accumulate},
+                               {"statistics over all ranks", check_sync},
+                               {"the same of unequal batches", check_sync_unequal},
+                               {"failures beside these", check_sync_fails},
                                {"parts of a step", check_parts_of_a_step},
                                {"dropout", check_dropout},
                                {"beginning", check_begin},

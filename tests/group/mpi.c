@@ -1,4 +1,5 @@
 /* Ranks that mpirun started: the checks of checks.h in order, a TAP line each, of rank 0 for all. Instead:
+ *     mpi FOLDER shard      these checks with groups whose ranks share the optimizers' states out
  *     mpi FOLDER hang N     the last N ranks sleep, and the others say what they hear
  *     mpi FOLDER kill       rank 1 is killed behind the checkpoint after 4 updates
  *     mpi FOLDER resume     4 more from there, and another checkpoint */
@@ -72,11 +73,12 @@ static bool check_kill(const ranks *r, bool kills)
 
 int main(int count, char **arguments)
 {
-    const char   *alone = count > 2 ? arguments[2] : NULL;
+    const bool    shard = count > 2 && strcmp(arguments[2], "shard") == 0;
+    const char   *alone = count > 2 && !shard ? arguments[2] : NULL;
     const bool    hangs = alone && strcmp(alone, "hang") == 0;
     char          why[WHY] = "";
     gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1, .threads = 1);
-    gpunn_group  *group = gpunn_group_open(dev, .timeout = hangs ? 2 : 60);
+    gpunn_group  *group = gpunn_group_open(dev, .timeout = hangs ? 2 : 60, .shard = shard);
     const ranks   r = {dev, group, arguments[1], why, gather, NULL};
     int           failed = 0;
     if (group == NULL) {

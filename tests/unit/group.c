@@ -22,6 +22,8 @@ typedef struct world {
     void           *memory[MOST];
     const char     *folder;
     bool (*run)(const ranks *r);
+    bool                 shard; /* .shard of the group */
+    gpunn_precision      precision;
     const gpunn_backend *backend; /* NULL: as all tests have */
 } world;
 typedef struct place {
@@ -143,7 +145,8 @@ static void *rank_main(void *user)
     place        *p = user;
     gpunn_device *dev = rank_device(p);
     gpunn_group  *group = gpunn_group_open(dev, ENGINE(p), .timeout = p->world->patience, .share_gpu = own_gpus() == 0,
-                                           .bucket_bytes = 100, .type = own_gpus() ? GPUNN_GROUP_NCCL : GPUNN_GROUP_AUTO);
+                                           .bucket_bytes = 100, .type = own_gpus() ? GPUNN_GROUP_NCCL : GPUNN_GROUP_AUTO,
+                                           .shard = p->world->shard);
     const ranks   r = {dev, group, p->world->folder, p->why, gather, p};
     p->good = EXPECT(&r, group != NULL) && p->world->run(&r);
     gpunn_group_close(group);
@@ -157,19 +160,13 @@ static const char *folder_of(fixture *f)
     return f->folder;
 }
 
-/* Runs a check on so many ranks, each in `main`; a skip where there are fewer GPUs. */
-static void run_ranks_on(fixture *f, const gpunn_backend *backend, void *(*main)(void *place), bool (*run)(const ranks *r),
-                         int size, double timeout, double patience)
+/* Runs a check on the world's ranks, each in `main`; a skip where there are fewer GPUs. */
+static void run_world(fixture *f, world w, void *(*main)(void *place))
 {
-    world w = {.lock = PTHREAD_MUTEX_INITIALIZER,
-               .changed = PTHREAD_COND_INITIALIZER,
-               .size = size,
-               .timeout = timeout,
-               .patience = patience,
-               .folder = folder_of(f),
-               .run = run,
-               .backend = backend};
-    place places[MOST] = {{0}};
+    const int size = w.size;
+    place     places[MOST] = {{0}};
+    w.folder = folder_of(f);
+    assert_int_equal(pthread_mutex_init(&w.lock, NULL) | pthread_cond_init(&w.changed, NULL), 0);
     if (own_gpus() && size > own_gpus()) SKIP("%d ranks need as many GPUs", size);
     for (int rank = 0; rank < size; rank++) {
         places[rank].world = &w;
@@ -186,7 +183,7 @@ static void run_ranks_on(fixture *f, const gpunn_backend *backend, void *(*main)
 static void run_ranks_in(fixture *f, void *(*main)(void *place), bool (*run)(const ranks *r), int size, double timeout,
                          double patience)
 {
-    run_ranks_on(f, NULL, main, run, size, timeout, patience);
+    run_world(f, (world){.size = size, .timeout = timeout, .patience = patience, .run = run}, main);
 }
 
 /* Exchanges that begin before backward has ended, of all ranks' runs. */
@@ -226,7 +223,7 @@ static void test_overlap(void **state)
     gpunn_backend watched = gpunn_emulator_backend;
     watched.execute = watch_execute;
     early = 0;
-    run_ranks_on(*state, &watched, rank_main, check_sgd, 2, 60, 60);
+    run_world(*state, (world){.size = 2, .timeout = 60, .patience = 60, .run = check_sgd, .backend = &watched}, rank_main);
     assert_int_equal(early, 2 * 2 * STEPS); /* ranks and turns of the check; one bucket */
 }
 
@@ -235,6 +232,92 @@ static void test_store(void **state)
     static const char *const names[] = {"fit.ckpt", "best.safetensors"};
     for (int i = 0; i < COUNT(checks); i++) run_ranks_in(*state, stored_main, checks[i].run, 2 + i % 2, 60, 60);
     remove_all(*state, names, COUNT(names));
+}
+
+/* ---- shares of the states ---- */
+/* All checks with groups whose ranks have a share each. */
+static void test_shares(void **state)
+{
+    static const char *const names[] = {"fit.ckpt", "best.safetensors"};
+    for (int i = 0; i < COUNT(checks); i++)
+        run_world(*state, (world){.size = 2 + i % 2, .timeout = 60, .patience = 60, .run = checks[i].run, .shard = true},
+                  rank_main);
+    remove_all(*state, names, COUNT(names));
+}
+
+/* Layers that come later have no share before the optimizer is distributed again; outside the group the states are whole. */
+static bool check_later_layers(const ranks *r, ranked *n, const task *task, int64_t missing)
+{
+    float        losses[STEPS];
+    const size_t before = gpunn_memory_allocated(r->dev);
+    bool         good = EXPECT(r, gpunn_distribute(n->opt, NULL) == GPUNN_OK) &&
+                EXPECT(r, gpunn_memory_allocated(r->dev) - before == (size_t)missing) &&
+                EXPECT(r, gpunn_distribute(n->opt, r->group) == GPUNN_OK) &&
+                EXPECT(r, gpunn_memory_allocated(r->dev) == before) && steps(r, n, task, STEPS, losses);
+    (void)gpunn_linear(n->hidden, "late", .out_features = 9);
+    good = good && refused(r, gpunn_train_step(n->opt, n->loss), "layers have been added", "gpunn_distribute again") &&
+           EXPECT(r, gpunn_distribute(n->opt, r->group) == GPUNN_OK) && steps(r, n, task, 2 * STEPS, losses);
+    return good;
+}
+
+/* The bits are those of ranks that have all states each, and a rank has the memory of its share alone. */
+static void *shares_main(void *user)
+{
+    enum { FLOATS = 80 + 16 + 48 + 16, STATE_COUNT = 3 }; /* places of the model's parameters; Adam's two, averages */
+    place        *p = user;
+    const task    task = {.optimizer = 1, .average = 0.8f, .precision = p->world->precision};
+    gpunn_device *dev = rank_device(p);
+    const int     size = p->world->size, each = (FLOATS / size + 15) / 16 * 16, left = FLOATS - p->rank * each;
+    const int64_t missing = (int64_t)sizeof(float) * STATE_COUNT * (FLOATS - (left < each ? left : each));
+    float         values[2][2 * NUMBERS] = {{0}}, losses[2][STEPS];
+    size_t        bytes[2] = {0, 0};
+    p->good = true;
+    for (int i = 0; i < 2 && p->good; i++) {
+        gpunn_group *group = gpunn_group_open(dev, ENGINE(p), .timeout = 60, .share_gpu = own_gpus() == 0, .shard = i == 1,
+                                              .type = own_gpus() ? GPUNN_GROUP_NCCL : GPUNN_GROUP_HOST);
+        const ranks  r = {dev, group, p->world->folder, p->why, gather, p};
+        ranked       n = ranked_open(dev, &task);
+        p->good = EXPECT(&r, group) && EXPECT(&r, gpunn_distribute(n.opt, group) == GPUNN_OK) &&
+                  steps(&r, &n, &task, 0, losses[i]) && weights(&r, &n, values[i]) &&
+                  EXPECT(&r, gpunn_ema_swap(n.opt) == GPUNN_OK) && weights(&r, &n, values[i] + NUMBERS) &&
+                  EXPECT(&r, gpunn_ema_swap(n.opt) == GPUNN_OK);
+        bytes[i] = gpunn_memory_allocated(dev);
+        if (i == 1)
+            p->good = p->good && EXPECT(&r, memcmp(values[0], values[1], sizeof values[0]) == 0) &&
+                      EXPECT(&r, memcmp(losses[0], losses[1], sizeof losses[0]) == 0) &&
+                      EXPECT(&r, bytes[0] - bytes[1] == (size_t)missing) && check_later_layers(&r, &n, &task, missing);
+        ranked_close(&n);
+        gpunn_group_close(group);
+    }
+    gpunn_device_close(dev);
+    return NULL;
+}
+
+static void test_shared_memory(void **state)
+{
+    for (int size = 2; size <= 3; size++)
+        run_world(
+            *state,
+            (world){
+                .size = size, .timeout = 60, .patience = 60, .precision = size == 3 ? GPUNN_PRECISION_BF16 : GPUNN_PRECISION_F32},
+            shares_main);
+}
+
+static bool check_trust(const ranks *r)
+{
+    const task       task = {.optimizer = 0};
+    ranked           n = ranked_open(r->dev, &task);
+    gpunn_optimizer *lamb = gpunn_lamb(n.model, .lr = 0.01f);
+    const bool       good = EXPECT(r, gpunn_distribute(lamb, r->group) == GPUNN_ERR_UNSUPPORTED) &&
+                      EXPECT(r, strstr(gpunn_error(r->dev), "gpunn_lamb has a trust ratio"));
+    gpunn_optimizer_destroy(lamb);
+    ranked_close(&n);
+    return good;
+}
+
+static void test_trust(void **state)
+{
+    run_world(*state, (world){.size = 2, .timeout = 60, .patience = 60, .run = check_trust, .shard = true}, rank_main);
 }
 
 /* One of two processes, whose ranks are in the environment. */
@@ -433,8 +516,11 @@ static void test_other_count(void **state)
     fixture *f = *state;
     for (int size = 1; size <= 3; size++) {
         const char *path = test_path(f, "fit.ckpt");
-        run_ranks(f, check_part, 2, 60);
-        run_ranks(f, check_part, size, 60);
+        world       w = {.size = 2, .timeout = 60, .patience = 60, .run = check_part, .shard = size > 1};
+        run_world(f, w, rank_main);
+        w.size = size;
+        w.shard = size == 2;
+        run_world(f, w, rank_main);
         (void)unlink(path);
     }
 }
@@ -484,10 +570,11 @@ static void test_local_rank(void **state)
 
 int main(void)
 {
-    static struct CMUnitTest tests[3 * COUNT(checks) + 12];
+    static struct CMUnitTest tests[3 * COUNT(checks) + 15];
     int                      count = 0;
     for (int i = 0; i < COUNT(checks); i++) count += each_backend(tests + count, checks[i].name, test_check, &checks[i]);
     const struct CMUnitTest others[] = {
+        test_with_device(test_shares),      test_with_device(test_shared_memory), test_with_device(test_trust),
         test_with_device(test_overlap),     test_with_device(test_store),         test_with_device(test_environment),
         test_with_device(test_store_used),  test_with_device(test_store_missing), test_with_device(test_missing),
         test_with_device(test_stuck),       test_with_device(test_same_gpu),      test_with_device(test_lost_file),

@@ -276,7 +276,7 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count++] = gpunn_conv_transpose3d(volume, "volume_up", .out_channels = 3, .kernel_shape = {2, 3, 1}, .strides = {2, 3, 1},
                                           .output_paddings = {0, 2, 1}, .dilations = {1, 1, 2});
     all[count++] = gpunn_batch_norm2d(h, "bn1");
-    all[count++] = gpunn_batch_norm2d(h, "bn2", .eps = 0.001f, .momentum = 0.3f, .no_affine = true);
+    all[count++] = gpunn_batch_norm2d(h, "bn2", .eps = 0.001f, .momentum = 0.3f, .no_affine = true, .sync = true);
     all[count++] = gpunn_layer_norm(h, "ln1");
     all[count++] = gpunn_layer_norm(h, "ln2", .dims = 3, .eps = 1e-3f, .no_bias = true);
     all[count++] = gpunn_layer_norm(h, "ln3", .no_affine = true);
@@ -423,6 +423,7 @@ static void every_op(void **state)
             assert_false(a->init.kind != b->init.kind || a->init.a != b->init.a || a->init.b != b->init.b);
         if (a->constant) assert_memory_equal(a->constant, b->constant, (size_t)gpunn__count(a, 1) * sizeof *a->constant);
         assert_int_equal(a->attr.site, b->attr.site);
+        assert_int_equal(a->attr.sync, b->attr.sync);
     }
     check_again(f, loaded);
     check_again(f, f->model);
