@@ -3229,7 +3229,7 @@ typedef struct gpunn__hash_place { /* of a point in a level */
 /* axes stands apart where it is a constant. */
 GPUNN__SHARED gpunn__hash_place gpunn__hash_find(int axes, const gpunn__hash_level *level, const float *x)
 {
-    gpunn__hash_place place;
+    gpunn__hash_place place = {{0, 0, 0}, {0, 0, 0}};
     for (int i = 0; i < axes; i++) {
         const float at = x[i] * level->scale + 0.5f, cell = floorf(at);
         const float low = cell > -1e9f ? cell : -1e9f; /* NaN goes low */
