@@ -11998,8 +11998,14 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     GPUNN__FOLLOW();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     for (; i < count; i += (int64_t)gridDim.x * blockDim.x) {
-        int c = (int)(gpunn__quotient(i, pixels.plane) % pixels.channels);
-        to[i] = gpunn__normalized(from[i], pixels.mean[c], pixels.std[c]);
+        int   c = (int)(gpunn__quotient(i, pixels.plane) % pixels.channels);
+        float mean = pixels.mean[0], std = pixels.std[0];
+#pragma unroll
+        for (int k = 1; k < 4; k++) { /* an index would put them into memory */
+            mean = k == c ? pixels.mean[k] : mean;
+            std = k == c ? pixels.std[k] : std;
+        }
+        to[i] = gpunn__normalized(from[i], mean, std);
     }
 }
 

@@ -5,7 +5,7 @@
  *        nvcc -O3 -arch=native -I. examples/ocr.c gpunn_cuda.cu -o ocr
  * Data:  none. Of another model, such as PP-OCR's recognition by generator.import_onnx, run_model writes what each step says.
  * Run:   ./ocr [--epochs N] ...                                        (--help explains all options)
- *        ./run_model NAME.json --weights NAME.safetensors --input LINES.safetensors --output Y.safetensors
+ *        run_model.c writes Y.safetensors, what NAME.json says of LINES.safetensors
  *        ./ocr --probabilities Y.safetensors --alphabet KEYS.txt       the class after the blank is KEYS.txt's first line
  * Expect: over 95 % of the lines of 3 to 8 digits that it has not learnt from, every digit of them right. */
 #define GPUNN_IMPLEMENTATION
