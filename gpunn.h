@@ -3182,7 +3182,6 @@ static void *gpunn__room_take(gpunn__room *room, size_t bytes)
     return at;
 }
 
-/* Element i of I64, I32 or U8 storage. */
 /* ---- hash grids: levels of cells whose corners have rows of one table ----------------------------------------------------- */
 enum { GPUNN__HASH_LEVELS = 32, GPUNN__HASH_AXES = 3, GPUNN__HASH_FEATURES = 8 };
 typedef struct gpunn__hash_level {
@@ -3299,6 +3298,7 @@ GPUNN__SHARED float gpunn__normalized(uint8_t x, float mean, float std)
     return ((float)x / 255.0f - mean) / std;
 }
 
+/* Element i of I64, I32 or U8 storage. */
 GPUNN__SHARED int64_t gpunn__integer(const void *data, gpunn_dtype dtype, int64_t i)
 {
     return dtype == GPUNN_I64   ? ((const int64_t *)data)[i]
@@ -3993,7 +3993,7 @@ struct gpunn_model {
     gpunn_precision  precision;
     bool             inference;
     gpunn_optimizer *optimizers;    /* list */
-    int              loaders;       /* and sessions, that live */
+    int              children;      /* loaders and sessions that live */
     bool             closed;        /* by the program: to be freed with the last optimizer, loader and session */
     gpunn_session   *own, *session; /* the model's own states, from the first use of a session on; the one in use */
     gpunn_optimizer *swapped;       /* whose averages are in the place of the parameters, and they in its; NULL: none */
@@ -5726,7 +5726,7 @@ static void gpunn__session_free(gpunn_device *dev, gpunn_session *session)
 /* Frees a model that is closed, and has neither optimizers nor loaders or sessions any more. */
 static void gpunn__model_release(gpunn_model *model)
 {
-    if (!model->closed || model->optimizers || model->loaders) return;
+    if (!model->closed || model->optimizers || model->children) return;
     gpunn_device *dev = model->dev;
     gpunn_model **link = &dev->models;
     while (*link != model) link = &(*link)->next;
@@ -5756,7 +5756,7 @@ GPUNN_API void gpunn_model_destroy(gpunn_model *model)
 {
     if (model == NULL || model->closed) return;
     model->closed = true;
-    if (model->optimizers || model->loaders)
+    if (model->optimizers || model->children)
         gpunn__warn(model->dev,
                     "gpunn_model_destroy: the model has optimizers, loaders or sessions, and is freed with the last of them");
     gpunn__model_release(model);
@@ -11437,8 +11437,8 @@ GPUNN_API gpunn_tensor *gpunn_hash_grid_encoding_(gpunn_tensor *x, const char *n
     gpunn_init       init = {GPUNN_INIT_UNIFORM, -1e-4f, 1e-4f};
     char             text[GPUNN__NAME_SIZE];
     if (!gpunn__begin_layer(&call, "hash_grid_encoding", name, x) || !gpunn__settle(&call, &args)) return NULL;
-    const int axes = x->rank ? (int)(x->dim[x->rank - 1] == 2 || x->dim[x->rank - 1] == 3 ? x->dim[x->rank - 1] : 0) : 0;
-    if (axes == 0)
+    const int64_t axes = x->rank ? x->dim[x->rank - 1] : 0;
+    if (axes != 2 && axes != 3)
         return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x is %s, but its last axis must be 2 or 3 coordinates",
                              gpunn__shape_text(x, text));
     attr.n_levels = args.n_levels;
@@ -11452,7 +11452,7 @@ GPUNN_API gpunn_tensor *gpunn_hash_grid_encoding_(gpunn_tensor *x, const char *n
             "n_levels is %d, n_features_per_level %d, log2_hashmap_size %d and per_level_scale %g; give 1 to 32, 1 to "
             "8, 4 to 28, and 1 or more",
             args.n_levels, args.n_features_per_level, args.log2_hashmap_size, (double)args.per_level_scale);
-    if (!gpunn__hash_grid_of(&attr, axes, args.n_features_per_level, &grid))
+    if (!gpunn__hash_grid_of(&attr, (int)axes, args.n_features_per_level, &grid))
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
                              "%d levels from %d cells on, each %g times as fine as the one before, end above 2^31 cells",
                              args.n_levels, args.base_resolution, (double)args.per_level_scale);
@@ -16013,9 +16013,8 @@ typedef struct gpunn__layout { /* see gpunn_model */
  * floats there would be. */
 static gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
 {
-    const int64_t first = GPUNN__WEIGHT_ALIGN;
     gpunn__layout at = {model->weight_count, model->wide_count, model->gradient_count};
-    if (at.weight_count == 0) at.weight_count = at.wide_count = first;
+    if (at.weight_count == 0) at.weight_count = at.wide_count = GPUNN__WEIGHT_ALIGN;
     gpunn__find_narrow(model);
     for (int pass = 0; pass < GPUNN__WEIGHT_RANGES; pass++)
         for (int id = model->laid_out; id < model->tensor_count; id++) {
@@ -16079,9 +16078,9 @@ static GPUNN__STATUS gpunn__round_weights(gpunn_model *model)
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__upload_weights(gpunn_model *model, float *to, const float *host, int64_t count)
+static GPUNN__STATUS gpunn__upload_weights(gpunn_model *model, void *to, const void *host, size_t bytes)
 {
-    gpunn_status status = model->dev->backend->upload(model->dev->context, to, host, (size_t)count * sizeof(float));
+    gpunn_status status = model->dev->backend->upload(model->dev->context, to, host, bytes);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(model->dev, "writing weights", status);
 }
 
@@ -16090,11 +16089,9 @@ enum { GPUNN__STAGING = 1 << 18 }; /* floats on their way to the device */
 /* Elements at .. at + count of a weight whose memory is `to`; values is written over where it is narrow. */
 static GPUNN__STATUS gpunn__upload_part(const gpunn_tensor *t, float *to, int64_t at, float *values, int64_t count)
 {
-    const size_t        bytes = gpunn_dtype_size(gpunn__kept_as(t));
-    const gpunn_device *dev = t->model->dev;
+    const size_t bytes = gpunn_dtype_size(gpunn__kept_as(t));
     if (t->narrow) gpunn__round_floats(gpunn__kept_as(t), values, count, values);
-    gpunn_status status = dev->backend->upload(dev->context, (char *)to + (size_t)at * bytes, values, (size_t)count * bytes);
-    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(t->model->dev, "writing weights", status);
+    return gpunn__upload_weights(t->model, (char *)to + (size_t)at * bytes, values, (size_t)count * bytes);
 }
 
 /* Initial values of a parameter or buffer; to: its memory. */
@@ -16119,17 +16116,17 @@ static GPUNN__STATUS gpunn__fill_weights(gpunn_model *model, float *fresh, bool 
         int64_t part = model->weight_count - done < GPUNN__STAGING ? model->weight_count - done : (int64_t)GPUNN__STAGING;
         status = dev->backend->download(dev->context, staging, model->weights + done, (size_t)part * sizeof(float));
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, "reading weights", status);
-        status = gpunn__upload_weights(model, fresh + done, staging, part);
+        status = gpunn__upload_weights(model, fresh + done, staging, (size_t)part * sizeof(float));
     }
     if (status == GPUNN_OK && model->weight_count == 0) {
         staging[0] = 1;
-        status = gpunn__upload_weights(model, fresh, staging, 1);
+        status = gpunn__upload_weights(model, fresh, staging, sizeof(float));
     }
     for (int id = model->laid_out; id < model->tensor_count && status == GPUNN_OK; id++) {
         const gpunn_tensor *t = model->tensors[id];
         if (t->offset < 0) continue;
         if (t->constant)
-            status = gpunn__upload_weights(model, fresh + t->offset, t->constant, gpunn__count(t, 1));
+            status = gpunn__upload_weights(model, fresh + t->offset, t->constant, gpunn_tensor_bytes(t));
         else if (draw)
             status = gpunn__fill_tensor(t, fresh + t->offset, staging);
     }
@@ -17336,7 +17333,7 @@ GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t byt
     t->model->written += t->state;
     if (!t->state) GPUNN__WEIGHTS_CHANGED(t->model);
     return t->narrow ? gpunn__write_narrow(t, (const float *)host)
-                     : gpunn__upload_weights(t->model, gpunn__weights(t), (const float *)host, (int64_t)(bytes / sizeof(float)));
+                     : gpunn__upload_weights(t->model, gpunn__weights(t), host, bytes);
 }
 
 /* ---- memory of the program's ----------------------------------------------------------------------------------------- */
@@ -17479,7 +17476,7 @@ GPUNN_API gpunn_session *gpunn_session_create(gpunn_model *model)
     if (gpunn__next_state(model, &id) == NULL)
         return GPUNN__FAIL_NULL(model->dev, GPUNN_ERR_STATE, "gpunn_session_create: the model has no states; make them before");
     gpunn_session *session = gpunn__session_make(model, false);
-    model->loaders += session != NULL;
+    model->children += session != NULL;
     return session;
 }
 
@@ -17525,7 +17522,7 @@ GPUNN_API void gpunn_session_destroy(gpunn_session *session)
     gpunn_model *model = session->model;
     if (model->session == session && gpunn_use_session(model, NULL) != GPUNN_OK) model->session = NULL;
     gpunn__session_free(model->dev, session);
-    model->loaders--;
+    model->children--;
     gpunn__model_release(model);
 }
 
@@ -29961,7 +29958,7 @@ GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_ar
     gpunn_loader *loader = (gpunn_loader *)gpunn__calloc(model->dev, sizeof *loader);
     if (loader == NULL) return NULL;
     loader->model = model;
-    model->loaders++;
+    model->children++;
     loader->args = args;
     loader->ordered_epoch = -1;
     GPUNN__MONITOR_OPEN(&loader->monitor);
@@ -30000,7 +29997,7 @@ GPUNN_API void gpunn_loader_destroy(gpunn_loader *loader)
     gpunn__free(dev, loader->order, (size_t)loader->args.count * sizeof *loader->order);
     gpunn__group_leave(loader->args.group);
     gpunn__free(dev, loader, sizeof *loader);
-    model->loaders--;
+    model->children--;
     gpunn__model_release(model);
 }
 
