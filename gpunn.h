@@ -80,7 +80,8 @@
  *         cc -O2 app.c gpunn.o -lm                at every edit
  *     -march=native uses all instructions of this processor, and no other can run it. Without it (nor another -march), optimized
  *     code for x86-64 on Linux and macOS runs on all and chooses among SSE2, AVX2 and AVX-512 as it starts, as fast within some
- *     hundredths; it takes twice as long to compile. GPUNN_VECTORS=sse2 or avx2 in the environment lets it take no more than that.
+ *     hundredths; it takes twice as long to compile. GPUNN_VECTORS=sse2, avx2 or avx512 in the environment lets it take no more
+ *     than that; none of them takes products of BF16 (PRECISION).
  *     Options are defined before the include that has GPUNN_IMPLEMENTATION:
  *     GPUNN_STATIC       every function static: a private copy for this file (define it wherever gpunn.h is included)
  *     GPUNN_API          your own linkage, such as __declspec(dllexport)
@@ -455,9 +456,11 @@
  *     stands between them, sample by sample; --report tells why where it is not.
  *
  * PRECISION  Of a model: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16). Parameters, gradients, statistics, sums and
- *     losses stay F32, and so is all that the program reads and writes; on the CPU everything does. Only a model for evaluation,
- *     .inference = true, keeps the weights of its products and embeddings in these 16 bits alone, rounded as they are written or
- *     loaded; on the CPU those of linear layers and embeddings, which compute in F32.
+ *     losses stay F32, and so is all that the program reads and writes. On the CPU everything does; where the processor has AVX-512
+ *     BF16, linear layers and gpunn_matmul of a BF16 model round what they multiply and take half the time, except products of few
+ *     rows with weights of 32 bits, which gain nothing. A model for evaluation, .inference = true, keeps the weights of its products
+ *     and embeddings in these 16 bits alone, rounded as they are written or loaded; on the CPU those of linear layers and
+ *     embeddings.
  *
  * MEMORY  Parameters, gradients and optimizer state are flat buffers; everything between them lives in one arena whose offsets
  *     are planned by lifetime, so a value is overwritten as soon as nobody needs it. gpunn_read works for the outputs of the
@@ -693,8 +696,8 @@ typedef struct gpunn_device  gpunn_device;
 typedef struct gpunn_backend gpunn_backend; /* >>backend */
 typedef enum gpunn_device_type { GPUNN_DEVICE_AUTO = 0, GPUNN_DEVICE_CPU, GPUNN_DEVICE_CUDA } gpunn_device_type;
 /* How a model computes. Parameters, gradients of parameters, statistics, sums and losses are F32 in all of them, and so is
- * everything that the program reads and writes. The CPU always computes in F32. A GPU that has no products in BF16, one of compute
- * capability below 8.0, computes such a model in F32, and log_fn hears of it. */
+ * everything that the program reads and writes. The CPU computes in F32, but for products of BF16 where it has them (AVX-512 BF16). A GPU
+ * that has none, one of compute capability below 8.0, computes such a model in F32, and log_fn hears of it. */
 typedef enum gpunn_precision {
     GPUNN_PRECISION_F32 = 0,
     GPUNN_PRECISION_TF32, /* products round their operands to 10 bits of mantissa; values stay F32 */
@@ -18513,6 +18516,11 @@ static int gpunn__thread_count(int asked)
 #define GPUNN__AVX512 \
     __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c,bmi,bmi2,lzcnt,popcnt" GPUNN__WHOLE), GPUNN__KERNEL))
 #endif
+#ifdef GPUNN__AVX512
+#define GPUNN__AVX512_BF16                                                                                                   \
+    __attribute__((target("avx512bf16,avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c,bmi,bmi2,lzcnt,popcnt" GPUNN__WHOLE), \
+                   GPUNN__KERNEL))
+#endif
 #if !defined(__AVX512F__)
 #define GPUNN__AVX2 __attribute__((target("avx2,fma,f16c,bmi,bmi2,lzcnt,popcnt"), GPUNN__KERNEL))
 #endif
@@ -18571,6 +18579,22 @@ GPUNN__INLINE int gpunn__level(void)
 #else
 #define GPUNN__VECTORIZED(function, parameters, arguments) GPUNN__NOINLINE void function parameters
 #endif
+
+/* Whether products of BF16 have instructions of their own, in any build. */
+GPUNN__INLINE bool gpunn__has_bf16(void)
+{
+#ifdef GPUNN__AVX512
+    static GPUNN__THREAD_LOCAL int found; /* 1: yes; -1: no */
+    if (found == 0) {
+        const char *most = getenv("GPUNN_VECTORS");
+        const bool  may = (most == NULL || strcmp(most, "bf16") == 0) && __builtin_cpu_supports("avx512vl");
+        found = may && __builtin_cpu_supports("avx512bf16") ? 1 : -1;
+    }
+    return found > 0;
+#else
+    return false;
+#endif
+}
 
 /* ==== >>context ======================================================================================================= *
  * What the CPU backend's sections share. Every op of GPUNN_OTHER_OPS is one function gpunn__cpu_<name>(cpu, step, action), its
@@ -20478,6 +20502,7 @@ typedef struct gpunn__gemm { /* C[m, n] (=, or += with accumulate) A[m, k] B[k, 
     /* Epilogue: c = c * scale + shift per row and per column (each may be NULL), + residual (strides of C), then relu. */
     const float *scale_row, *shift_row, *scale_col, *shift_col, *residual;
     bool         relu;
+    bool         bf16; /* products of BF16 with sums of F32, where A has rows or columns that lie together: gpunn__gemm_rounds */
     int64_t      panels; /* of B that the scratch of gpunn__gemm_block holds; 0: 1. Set by gpunn__gemm_run */
 } gpunn__gemm;
 
@@ -20500,6 +20525,16 @@ GPUNN__INLINE int64_t gpunn__round_up(int64_t n, int64_t lanes)
     return (n + lanes - 1) & ~(lanes - 1);
 }
 
+/* Products of BF16. The elements are words of two numbers that follow each other along k, made of pairs of rows of `width` or of a
+ * line, with 0 behind the last. */
+typedef struct gpunn__word_kernels {
+    void (*panel)(const gpunn__panel *t);
+    void (*dots)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row, float *c,
+                 int64_t c_row, bool add);
+    void (*pair)(const float *rows, int64_t count, int64_t width, float *words);
+    void (*line)(const float *from, int64_t count, float *words);
+} gpunn__word_kernels;
+
 /* A set of kernels for one kind of vector. */
 typedef struct gpunn__gemm_kernels {
     const char *name;
@@ -20516,6 +20551,7 @@ typedef struct gpunn__gemm_kernels {
     void (*dots)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row, float *c,
                  int64_t c_row, bool add);
     void (*widen)(gpunn_dtype dtype, const void *from, int64_t count, float *to); /* gpunn__widen_floats */
+    const struct gpunn__word_kernels *words; /* where the processor has such products: gpunn__has_bf16 */
 } gpunn__gemm_kernels;
 
 #ifdef GPUNN__VECTORS
@@ -20546,101 +20582,171 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
 
 /* One tile of R rows and V vectors: R * V sums in registers. A's rows are reached from every third one, which is as far as x86
  * scales an index. The last vector has `tail` lanes that exist in C. */
-#define GPUNN__GEMM_KERNELS(isa, NAME, TARGET, LANES, R3, R2, R1, DEPTH, NEAR, ROWS)                                             \
-    typedef int               gpunn__##isa##_bits __attribute__((vector_size(4 * LANES)));                                       \
-    TARGET GPUNN__INLINE void gpunn__##isa##_tile(const gpunn__panel *t, int64_t i0, const int R, const int V)                   \
-    {                                                                                                                            \
-        const int    tail = (int)t->columns - (V - 1) * LANES;                                                                   \
-        gpunn__##isa sum[8][3], b[3];                                                                                            \
-        for (int v = 0; v < V; v++) b[v] = gpunn__##isa##_set(0);                                                                \
-        if (t->shift_col) {                                                                                                      \
-            GPUNN__UNROLL                                                                                                        \
-            for (int v = 0; v < V - 1; v++) b[v] = *(const gpunn__##isa##_memory *)(t->shift_col + v * LANES);                   \
-            b[V - 1] = gpunn__##isa##_load(t->shift_col + (V - 1) * LANES, tail);                                                \
-        }                                                                                                                        \
-        GPUNN__UNROLL                                                                                                            \
-        for (int i = 0; i < R; i++) {                                                                                            \
-            GPUNN__UNROLL                                                                                                        \
-            for (int v = 0; v < V; v++) sum[i][v] = b[v];                                                                        \
-        }                                                                                                                        \
-        if (t->shift_row) {                                                                                                      \
-            GPUNN__UNROLL                                                                                                        \
-            for (int i = 0; i < R; i++) {                                                                                        \
-                GPUNN__UNROLL                                                                                                    \
-                for (int v = 0; v < V; v++) sum[i][v] += gpunn__##isa##_set(t->shift_row[i0 + i]);                               \
-            }                                                                                                                    \
-        }                                                                                                                        \
-        float *c = t->c + i0 * t->c_row;                                                                                         \
-        if (t->k >= 64) {                                                                                                        \
-            GPUNN__UNROLL                                                                                                        \
-            for (int i = 0; i < R; i++) {                                                                                        \
-                GPUNN__UNROLL                                                                                                    \
-                for (int v = 0; v < V; v++) __builtin_prefetch(c + i * t->c_row + v * LANES, 1);                                 \
-            }                                                                                                                    \
-        }                                                                                                                        \
-        const int64_t a_row = t->a_row, a_col = t->a_col, b_row = t->b_row;                                                      \
-        const float  *a[3] = {t->a + i0 * a_row, t->a + (i0 + (R > 3 ? 3 : 0)) * a_row, t->a + (i0 + (R > 6 ? 6 : 0)) * a_row};  \
-        const float  *bp = t->b;                                                                                                 \
-        const float  *ahead = t->ahead ? t->ahead + i0 / R * (8 * t->k) : bp; /* a line every other step */                      \
-        const int64_t line = t->ahead ? 16 : 0;                                                                                  \
-        for (int64_t p = t->k; p > 0; p -= 2, ahead += line) {                                                                   \
-            __builtin_prefetch(ahead, 0, 2);                                                                                     \
-            GPUNN__UNROLL                                                                                                        \
-            for (int u = 0; u < 2; u++) {                                                                                        \
-                if (u == 1 && p == 1) break;                                                                                     \
-                GPUNN__UNROLL                                                                                                    \
-                for (int v = 0; v < V; v++) b[v] = *(const gpunn__##isa##_memory *)(bp + v * LANES);                             \
-                GPUNN__UNROLL                                                                                                    \
-                for (int i = 0; i < R; i++) {                                                                                    \
-                    gpunn__##isa x = gpunn__##isa##_set(a[i / 3][i % 3 * a_row]);                                                \
-                    GPUNN__UNROLL                                                                                                \
-                    for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_fma(x, b[v], sum[i][v]);                              \
-                }                                                                                                                \
-                GPUNN__UNROLL                                                                                                    \
-                for (int i = 0; i < 3; i++) a[i] += a_col;                                                                       \
-                bp += b_row;                                                                                                     \
-            }                                                                                                                    \
-        }                                                                                                                        \
-        GPUNN__UNROLL                                                                                                            \
-        for (int i = 0; i < R; i++, c += t->c_row) {                                                                             \
-            if (t->add) {                                                                                                        \
-                GPUNN__UNROLL                                                                                                    \
-                for (int v = 0; v < V - 1; v++) sum[i][v] += *(const gpunn__##isa##_memory *)(c + v * LANES);                    \
-                sum[i][V - 1] += gpunn__##isa##_load(c + (V - 1) * LANES, tail);                                                 \
-            }                                                                                                                    \
-            if (t->relu) {                                                                                                       \
-                GPUNN__UNROLL                                                                                                    \
-                for (int v = 0; v < V; v++) /* 0 where x <= 0, so that NaN stays */                                              \
-                    sum[i][v] = (gpunn__##isa)((gpunn__##isa##_bits)sum[i][v] & ~(gpunn__##isa##_bits)(sum[i][v] <= 0));         \
-            }                                                                                                                    \
-            GPUNN__UNROLL                                                                                                        \
-            for (int v = 0; v < V - 1; v++) *(gpunn__##isa##_memory *)(c + v * LANES) = sum[i][v];                               \
-            gpunn__##isa##_store(c + (V - 1) * LANES, tail, sum[i][V - 1]);                                                      \
-        }                                                                                                                        \
-    }                                                                                                                            \
-    TARGET GPUNN__INLINE void gpunn__##isa##_rows(const gpunn__panel *t, const int R, const int V)                               \
-    {                                                                                                                            \
-        int64_t i = 0;                                                                                                           \
-        for (; i + R <= t->rows; i += R) gpunn__##isa##_tile(t, i, R, V);                                                        \
-        if (R > 4 && i + 4 <= t->rows) {                                                                                         \
-            gpunn__##isa##_tile(t, i, 4, V);                                                                                     \
-            i += 4;                                                                                                              \
-        }                                                                                                                        \
-        if (i + 2 <= t->rows) {                                                                                                  \
-            gpunn__##isa##_tile(t, i, 2, V);                                                                                     \
-            i += 2;                                                                                                              \
-        }                                                                                                                        \
-        if (i < t->rows) gpunn__##isa##_tile(t, i, 1, V);                                                                        \
-    }                                                                                                                            \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_panel(const gpunn__panel *t)                                                      \
-    {                                                                                                                            \
-        if (t->columns > 2 * LANES)                                                                                              \
-            gpunn__##isa##_rows(t, R3, 3);                                                                                       \
-        else if (t->columns > LANES)                                                                                             \
-            gpunn__##isa##_rows(t, R2, 2);                                                                                       \
-        else                                                                                                                     \
-            gpunn__##isa##_rows(t, R1, 1);                                                                                       \
-    }                                                                                                                            \
+#define GPUNN__GEMM_PRODUCTS(isa, TARGET, LANES, R3, R2, R1)                                                                    \
+    typedef int               gpunn__##isa##_bits __attribute__((vector_size(4 * LANES)));                                      \
+    TARGET GPUNN__INLINE void gpunn__##isa##_tile(const gpunn__panel *t, int64_t i0, const int R, const int V)                  \
+    {                                                                                                                           \
+        const int    tail = (int)t->columns - (V - 1) * LANES;                                                                  \
+        gpunn__##isa sum[8][3], b[3];                                                                                           \
+        for (int v = 0; v < V; v++) b[v] = gpunn__##isa##_set(0);                                                               \
+        if (t->shift_col) {                                                                                                     \
+            GPUNN__UNROLL                                                                                                       \
+            for (int v = 0; v < V - 1; v++) b[v] = *(const gpunn__##isa##_memory *)(t->shift_col + v * LANES);                  \
+            b[V - 1] = gpunn__##isa##_load(t->shift_col + (V - 1) * LANES, tail);                                               \
+        }                                                                                                                       \
+        GPUNN__UNROLL                                                                                                           \
+        for (int i = 0; i < R; i++) {                                                                                           \
+            GPUNN__UNROLL                                                                                                       \
+            for (int v = 0; v < V; v++) sum[i][v] = b[v];                                                                       \
+        }                                                                                                                       \
+        if (t->shift_row) {                                                                                                     \
+            GPUNN__UNROLL                                                                                                       \
+            for (int i = 0; i < R; i++) {                                                                                       \
+                GPUNN__UNROLL                                                                                                   \
+                for (int v = 0; v < V; v++) sum[i][v] += gpunn__##isa##_set(t->shift_row[i0 + i]);                              \
+            }                                                                                                                   \
+        }                                                                                                                       \
+        float *c = t->c + i0 * t->c_row;                                                                                        \
+        if (t->k >= 64) {                                                                                                       \
+            GPUNN__UNROLL                                                                                                       \
+            for (int i = 0; i < R; i++) {                                                                                       \
+                GPUNN__UNROLL                                                                                                   \
+                for (int v = 0; v < V; v++) __builtin_prefetch(c + i * t->c_row + v * LANES, 1);                                \
+            }                                                                                                                   \
+        }                                                                                                                       \
+        const int64_t a_row = t->a_row, a_col = t->a_col, b_row = t->b_row;                                                     \
+        const float  *a[3] = {t->a + i0 * a_row, t->a + (i0 + (R > 3 ? 3 : 0)) * a_row, t->a + (i0 + (R > 6 ? 6 : 0)) * a_row}; \
+        const float  *bp = t->b;                                                                                                \
+        const float  *ahead = t->ahead ? t->ahead + i0 / R * (8 * t->k) : bp; /* a line every other step */                     \
+        const int64_t line = t->ahead ? 16 : 0;                                                                                 \
+        for (int64_t p = t->k; p > 0; p -= 2, ahead += line) {                                                                  \
+            __builtin_prefetch(ahead, 0, 2);                                                                                    \
+            GPUNN__UNROLL                                                                                                       \
+            for (int u = 0; u < 2; u++) {                                                                                       \
+                if (u == 1 && p == 1) break;                                                                                    \
+                GPUNN__UNROLL                                                                                                   \
+                for (int v = 0; v < V; v++) b[v] = *(const gpunn__##isa##_memory *)(bp + v * LANES);                            \
+                GPUNN__UNROLL                                                                                                   \
+                for (int i = 0; i < R; i++) {                                                                                   \
+                    gpunn__##isa x = gpunn__##isa##_set(a[i / 3][i % 3 * a_row]);                                               \
+                    GPUNN__UNROLL                                                                                               \
+                    for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_fma(x, b[v], sum[i][v]);                             \
+                }                                                                                                               \
+                GPUNN__UNROLL                                                                                                   \
+                for (int i = 0; i < 3; i++) a[i] += a_col;                                                                      \
+                bp += b_row;                                                                                                    \
+            }                                                                                                                   \
+        }                                                                                                                       \
+        GPUNN__UNROLL                                                                                                           \
+        for (int i = 0; i < R; i++, c += t->c_row) {                                                                            \
+            if (t->add) {                                                                                                       \
+                GPUNN__UNROLL                                                                                                   \
+                for (int v = 0; v < V - 1; v++) sum[i][v] += *(const gpunn__##isa##_memory *)(c + v * LANES);                   \
+                sum[i][V - 1] += gpunn__##isa##_load(c + (V - 1) * LANES, tail);                                                \
+            }                                                                                                                   \
+            if (t->relu) {                                                                                                      \
+                GPUNN__UNROLL                                                                                                   \
+                for (int v = 0; v < V; v++) /* 0 where x <= 0, so that NaN stays */                                             \
+                    sum[i][v] = (gpunn__##isa)((gpunn__##isa##_bits)sum[i][v] & ~(gpunn__##isa##_bits)(sum[i][v] <= 0));        \
+            }                                                                                                                   \
+            GPUNN__UNROLL                                                                                                       \
+            for (int v = 0; v < V - 1; v++) *(gpunn__##isa##_memory *)(c + v * LANES) = sum[i][v];                              \
+            gpunn__##isa##_store(c + (V - 1) * LANES, tail, sum[i][V - 1]);                                                     \
+        }                                                                                                                       \
+    }                                                                                                                           \
+    TARGET GPUNN__INLINE void gpunn__##isa##_rows(const gpunn__panel *t, const int R, const int V)                              \
+    {                                                                                                                           \
+        int64_t i = 0;                                                                                                          \
+        for (; i + R <= t->rows; i += R) gpunn__##isa##_tile(t, i, R, V);                                                       \
+        if (R > 4 && i + 4 <= t->rows) {                                                                                        \
+            gpunn__##isa##_tile(t, i, 4, V);                                                                                    \
+            i += 4;                                                                                                             \
+        }                                                                                                                       \
+        if (i + 2 <= t->rows) {                                                                                                 \
+            gpunn__##isa##_tile(t, i, 2, V);                                                                                    \
+            i += 2;                                                                                                             \
+        }                                                                                                                       \
+        if (i < t->rows) gpunn__##isa##_tile(t, i, 1, V);                                                                       \
+    }                                                                                                                           \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_panel(const gpunn__panel *t)                                                     \
+    {                                                                                                                           \
+        if (t->columns > 2 * LANES)                                                                                             \
+            gpunn__##isa##_rows(t, R3, 3);                                                                                      \
+        else if (t->columns > LANES)                                                                                            \
+            gpunn__##isa##_rows(t, R2, 2);                                                                                      \
+        else                                                                                                                    \
+            gpunn__##isa##_rows(t, R1, 1);                                                                                      \
+    }                                                                                                                           \
+    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_fold(gpunn__##isa v) /* four sums of every fourth lane */                   \
+    {                                                                                                                           \
+        union {                                                                                                                 \
+            gpunn__##isa v;                                                                                                     \
+            gpunn__quad  quad[LANES / 4];                                                                                       \
+        } u;                                                                                                                    \
+        u.v = v;                                                                                                                \
+        gpunn__quad s = u.quad[0];                                                                                              \
+        GPUNN__UNROLL                                                                                                           \
+        for (int i = 1; i < LANES / 4; i++) s += u.quad[i];                                                                     \
+        return s;                                                                                                               \
+    }                                                                                                                           \
+    TARGET GPUNN__INLINE void gpunn__##isa##_dot_step(gpunn__##isa *sum, const int M, const int N, const float *a,              \
+                                                      int64_t a_row, const float *b, int64_t b_row, const int count)            \
+    {                                                                                                                           \
+        gpunn__##isa x[4], y;                                                                                                   \
+        GPUNN__UNROLL                                                                                                           \
+        for (int i = 0; i < M; i++) x[i] = gpunn__##isa##_load(a + i * a_row, count);                                           \
+        GPUNN__UNROLL                                                                                                           \
+        for (int j = 0; j < N; j++) {                                                                                           \
+            y = gpunn__##isa##_load(b + j * b_row, count);                                                                      \
+            GPUNN__UNROLL                                                                                                       \
+            for (int i = 0; i < M; i++) sum[i * N + j] = gpunn__##isa##_fma(x[i], y, sum[i * N + j]);                           \
+        }                                                                                                                       \
+    }                                                                                                                           \
+    TARGET GPUNN__INLINE void gpunn__##isa##_dot(const int M, const int N, int64_t k, const float *a, int64_t a_row,            \
+                                                 const float *b, int64_t b_row, float *c, int64_t c_row, bool add)              \
+    {                                                                                                                           \
+        gpunn__##isa sum[16];                                                                                                   \
+        GPUNN__UNROLL                                                                                                           \
+        for (int e = 0; e < M * N; e++) sum[e] = gpunn__##isa##_set(0);                                                         \
+        for (; k >= LANES; k -= LANES, a += LANES, b += LANES) gpunn__##isa##_dot_step(sum, M, N, a, a_row, b, b_row, LANES);   \
+        if (k > 0) gpunn__##isa##_dot_step(sum, M, N, a, a_row, b, b_row, (int)k);                                              \
+        GPUNN__UNROLL                                                                                                           \
+        for (int e = 0; e < M * N; e += 4) {                                                                                    \
+            gpunn__quad q[4];                                                                                                   \
+            GPUNN__UNROLL                                                                                                       \
+            for (int i = 0; i < 4; i++) q[i] = gpunn__##isa##_fold(sum[e + i < M * N ? e + i : e]);                             \
+            gpunn__transpose4(q);                                                                                               \
+            q[0] = (q[0] + q[2]) + (q[1] + q[3]);                                                                               \
+            GPUNN__UNROLL                                                                                                       \
+            for (int i = 0; i < 4; i++) {                                                                                       \
+                if (e + i >= M * N) break;                                                                                      \
+                float *d = c + (e + i) / N * c_row + (e + i) % N;                                                               \
+                *d = add ? *d + q[0][i] : q[0][i];                                                                              \
+            }                                                                                                                   \
+        }                                                                                                                       \
+    }                                                                                                                           \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row,             \
+                                                    const float *b, int64_t b_row, float *c, int64_t c_row, bool add)           \
+    {                                                                                                                           \
+        int64_t j = 0;                                                                                                          \
+        for (; j + 4 <= n; j += 4) {                                                                                            \
+            int64_t i = 0;                                                                                                      \
+            for (; i + 4 <= m; i += 4)                                                                                          \
+                gpunn__##isa##_dot(4, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);         \
+            for (; i < m; i++)                                                                                                  \
+                gpunn__##isa##_dot(1, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);         \
+        }                                                                                                                       \
+        for (; j < n; j++) {                                                                                                    \
+            int64_t i = 0;                                                                                                      \
+            for (; i + 4 <= m; i += 4)                                                                                          \
+                gpunn__##isa##_dot(4, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);         \
+            for (; i < m; i++)                                                                                                  \
+                gpunn__##isa##_dot(1, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);         \
+        }                                                                                                                       \
+    }
+
+/* How its operands come. */
+#define GPUNN__GEMM_MOVES(isa, TARGET, LANES)                                                                                    \
     TARGET GPUNN__NOINLINE void gpunn__##isa##_copy(const float *b, int64_t b_row, int64_t rows, int64_t columns, int64_t width, \
                                                     float *packed)                                                               \
     {                                                                                                                            \
@@ -20689,90 +20795,28 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
             }                                                                                                                    \
         }                                                                                                                        \
     }                                                                                                                            \
-    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_fold(gpunn__##isa v) /* four sums of every fourth lane */                    \
-    {                                                                                                                            \
-        union {                                                                                                                  \
-            gpunn__##isa v;                                                                                                      \
-            gpunn__quad  quad[LANES / 4];                                                                                        \
-        } u;                                                                                                                     \
-        u.v = v;                                                                                                                 \
-        gpunn__quad s = u.quad[0];                                                                                               \
-        GPUNN__UNROLL                                                                                                            \
-        for (int i = 1; i < LANES / 4; i++) s += u.quad[i];                                                                      \
-        return s;                                                                                                                \
-    }                                                                                                                            \
-    TARGET GPUNN__INLINE void gpunn__##isa##_dot_step(gpunn__##isa *sum, const int M, const int N, const float *a,               \
-                                                      int64_t a_row, const float *b, int64_t b_row, const int count)             \
-    {                                                                                                                            \
-        gpunn__##isa x[4], y;                                                                                                    \
-        GPUNN__UNROLL                                                                                                            \
-        for (int i = 0; i < M; i++) x[i] = gpunn__##isa##_load(a + i * a_row, count);                                            \
-        GPUNN__UNROLL                                                                                                            \
-        for (int j = 0; j < N; j++) {                                                                                            \
-            y = gpunn__##isa##_load(b + j * b_row, count);                                                                       \
-            GPUNN__UNROLL                                                                                                        \
-            for (int i = 0; i < M; i++) sum[i * N + j] = gpunn__##isa##_fma(x[i], y, sum[i * N + j]);                            \
-        }                                                                                                                        \
-    }                                                                                                                            \
-    TARGET GPUNN__INLINE void gpunn__##isa##_dot(const int M, const int N, int64_t k, const float *a, int64_t a_row,             \
-                                                 const float *b, int64_t b_row, float *c, int64_t c_row, bool add)               \
-    {                                                                                                                            \
-        gpunn__##isa sum[16];                                                                                                    \
-        GPUNN__UNROLL                                                                                                            \
-        for (int e = 0; e < M * N; e++) sum[e] = gpunn__##isa##_set(0);                                                          \
-        for (; k >= LANES; k -= LANES, a += LANES, b += LANES) gpunn__##isa##_dot_step(sum, M, N, a, a_row, b, b_row, LANES);    \
-        if (k > 0) gpunn__##isa##_dot_step(sum, M, N, a, a_row, b, b_row, (int)k);                                               \
-        GPUNN__UNROLL                                                                                                            \
-        for (int e = 0; e < M * N; e += 4) {                                                                                     \
-            gpunn__quad q[4];                                                                                                    \
-            GPUNN__UNROLL                                                                                                        \
-            for (int i = 0; i < 4; i++) q[i] = gpunn__##isa##_fold(sum[e + i < M * N ? e + i : e]);                              \
-            gpunn__transpose4(q);                                                                                                \
-            q[0] = (q[0] + q[2]) + (q[1] + q[3]);                                                                                \
-            GPUNN__UNROLL                                                                                                        \
-            for (int i = 0; i < 4; i++) {                                                                                        \
-                if (e + i >= M * N) break;                                                                                       \
-                float *d = c + (e + i) / N * c_row + (e + i) % N;                                                                \
-                *d = add ? *d + q[0][i] : q[0][i];                                                                               \
-            }                                                                                                                    \
-        }                                                                                                                        \
-    }                                                                                                                            \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row,              \
-                                                    const float *b, int64_t b_row, float *c, int64_t c_row, bool add)            \
-    {                                                                                                                            \
-        int64_t j = 0;                                                                                                           \
-        for (; j + 4 <= n; j += 4) {                                                                                             \
-            int64_t i = 0;                                                                                                       \
-            for (; i + 4 <= m; i += 4)                                                                                           \
-                gpunn__##isa##_dot(4, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);          \
-            for (; i < m; i++)                                                                                                   \
-                gpunn__##isa##_dot(1, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);          \
-        }                                                                                                                        \
-        for (; j < n; j++) {                                                                                                     \
-            int64_t i = 0;                                                                                                       \
-            for (; i + 4 <= m; i += 4)                                                                                           \
-                gpunn__##isa##_dot(4, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);          \
-            for (; i < m; i++)                                                                                                   \
-                gpunn__##isa##_dot(1, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);          \
-        }                                                                                                                        \
-    }                                                                                                                            \
     TARGET GPUNN__NOINLINE void gpunn__##isa##_widen(gpunn_dtype dtype, const void *from, int64_t count, float *to)              \
     {                                                                                                                            \
         const int64_t whole = dtype == GPUNN_F16 ? count / LANES * LANES : 0;                                                    \
         for (int64_t i = 0; i < whole; i += LANES)                                                                               \
             *(gpunn__##isa##_memory *)(to + i) = gpunn__##isa##_half((const char *)from + 2 * i);                                \
         gpunn__widen_floats(dtype, (const char *)from + 2 * whole, count - whole, to + whole);                                   \
-    }                                                                                                                            \
-    static const gpunn__gemm_kernels gpunn__##isa##_kernels = {NAME,                                                             \
-                                                               LANES,                                                            \
-                                                               DEPTH,                                                            \
-                                                               NEAR,                                                             \
-                                                               ROWS,                                                             \
-                                                               gpunn__##isa##_panel,                                             \
-                                                               gpunn__##isa##_copy,                                              \
-                                                               gpunn__##isa##_turn,                                              \
-                                                               gpunn__##isa##_dots,                                              \
-                                                               gpunn__##isa##_widen};
+    }
+
+#define GPUNN__GEMM_KERNELS(isa, NAME, TARGET, LANES, R3, R2, R1, DEPTH, NEAR, ROWS, WORDS) \
+    GPUNN__GEMM_PRODUCTS(isa, TARGET, LANES, R3, R2, R1)                                    \
+    GPUNN__GEMM_MOVES(isa, TARGET, LANES)                                                   \
+    static const gpunn__gemm_kernels gpunn__##isa##_kernels = {NAME,                        \
+                                                               LANES,                       \
+                                                               DEPTH,                       \
+                                                               NEAR,                        \
+                                                               ROWS,                        \
+                                                               gpunn__##isa##_panel,        \
+                                                               gpunn__##isa##_copy,         \
+                                                               gpunn__##isa##_turn,         \
+                                                               gpunn__##isa##_dots,         \
+                                                               gpunn__##isa##_widen,        \
+                                                               WORDS};
 
 /* What a kind of vector must bring: unaligned memory, set, fma, loads (0 behind) and stores of the first `count` lanes, a
  * gather of fours that lie `stride` apart, halves widened, and the transposition of each 4 x 4 square in four vectors. */
@@ -20816,7 +20860,51 @@ GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_half(const char *p)
 {
     return (gpunn__v16)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i *)(const void *)p));
 }
-GPUNN__GEMM_KERNELS(v16, "AVX-512", GPUNN__AVX512, 16, 8, 8, 8, 768, 3072, 64)
+
+/* Words of BF16, in vectors of the same type: a product adds both of theirs to a lane. */
+typedef gpunn__v16                          gpunn__b16;
+typedef gpunn__v16_memory                   gpunn__b16_memory;
+GPUNN__AVX512_BF16 GPUNN__INLINE gpunn__b16 gpunn__b16_set(float x)
+{
+    return gpunn__v16_set(x);
+}
+GPUNN__AVX512_BF16 GPUNN__INLINE gpunn__b16 gpunn__b16_fma(gpunn__b16 a, gpunn__b16 b, gpunn__b16 c)
+{
+    return (gpunn__b16)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
+}
+GPUNN__AVX512_BF16 GPUNN__INLINE gpunn__b16 gpunn__b16_load(const float *p, int count)
+{
+    return gpunn__v16_load(p, count);
+}
+GPUNN__AVX512_BF16 GPUNN__INLINE void gpunn__b16_store(float *p, int count, gpunn__b16 x)
+{
+    gpunn__v16_store(p, count, x);
+}
+GPUNN__GEMM_PRODUCTS(b16, GPUNN__AVX512_BF16, 16, 8, 8, 8)
+GPUNN__AVX512_BF16 GPUNN__INLINE gpunn__b16_bits gpunn__b16_of(const float *p)
+{
+    return (gpunn__b16_bits)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)_mm512_cvtneps_pbh((__m512)gpunn__v16_load(p, 16)));
+}
+GPUNN__AVX512_BF16 GPUNN__NOINLINE void gpunn__b16_pair(const float *rows, int64_t count, int64_t width, float *words)
+{
+    for (int64_t x = 0; x < count; x += 2, rows += 2 * width, words += width)
+        for (int64_t y = 0; y < width; y += 16) {
+            gpunn__b16_bits word = gpunn__b16_of(rows + y);
+            if (x + 1 < count) word |= gpunn__b16_of(rows + width + y) << 16;
+            gpunn__v16_store(words + y, 16, (gpunn__v16)word);
+        }
+}
+GPUNN__AVX512_BF16 GPUNN__NOINLINE void gpunn__b16_line(const float *from, int64_t count, float *words)
+{
+    for (; count > 0; count -= 32, from += 32, words += 16) {
+        const int      low = count < 16 ? (int)count : 16, high = count < 16 ? 0 : count < 32 ? (int)count - 16 : 16;
+        const __m512bh word = _mm512_cvtne2ps_pbh((__m512)gpunn__v16_load(from + 16, high), (__m512)gpunn__v16_load(from, low));
+        gpunn__v16_store(words, (low + high + 1) / 2, (gpunn__v16)word);
+    }
+}
+static const gpunn__word_kernels gpunn__words = {gpunn__b16_panel, gpunn__b16_dots, gpunn__b16_pair, gpunn__b16_line};
+
+GPUNN__GEMM_KERNELS(v16, "AVX-512", GPUNN__AVX512, 16, 8, 8, 8, 768, 3072, 64, &gpunn__words)
 #endif
 
 #ifdef GPUNN__AVX2
@@ -20862,7 +20950,7 @@ GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_half(const char *p)
 {
     return (gpunn__v8)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
-GPUNN__GEMM_KERNELS(v8, "AVX2", GPUNN__AVX2, 8, 4, 4, 8, 256, 2048, 32)
+GPUNN__GEMM_KERNELS(v8, "AVX2", GPUNN__AVX2, 8, 4, 4, 8, 256, 2048, 32, NULL)
 #endif
 
 #ifdef GPUNN__BASELINE
@@ -20910,9 +20998,9 @@ GPUNN__INLINE gpunn__v4 gpunn__v4_half(const char *p)
     return v;
 }
 #if defined(__aarch64__)
-GPUNN__GEMM_KERNELS(v4, "NEON", GPUNN__BASELINE, 4, 6, 8, 8, 256, 2048, 32) /* 32 registers */
+GPUNN__GEMM_KERNELS(v4, "NEON", GPUNN__BASELINE, 4, 6, 8, 8, 256, 2048, 32, NULL) /* 32 registers */
 #else
-GPUNN__GEMM_KERNELS(v4, "4 lanes", GPUNN__BASELINE, 4, 4, 4, 8, 256, 2048, 32)
+GPUNN__GEMM_KERNELS(v4, "4 lanes", GPUNN__BASELINE, 4, 4, 4, 8, 256, 2048, 32, NULL)
 #endif
 #endif
 
@@ -20984,10 +21072,16 @@ GPUNN__INLINE const gpunn__gemm_kernels *gpunn__gemm_choose(void)
 {
     static const gpunn__gemm_kernels plain = {
         "plain C",         GPUNN__PLAIN_LANES, 256, 2048, 32, gpunn__plain_panel, gpunn__plain_copy, gpunn__plain_relayout,
-        gpunn__plain_dots, gpunn__plain_widen};
+        gpunn__plain_dots, gpunn__plain_widen, NULL};
     return &plain;
 }
 #endif
+
+/* What a kernel is told of k elements along k: they, or their words. */
+GPUNN__INLINE int64_t gpunn__gemm_steps(const gpunn__gemm *g, int64_t k)
+{
+    return g->bf16 ? (k + 1) / 2 : k;
+}
 
 /* Both operands have rows that are contiguous along k and one has few of them: scalar products instead of panels. */
 GPUNN__INLINE bool gpunn__gemm_is_dots(const gpunn__gemm *g)
@@ -21000,19 +21094,26 @@ GPUNN__INLINE bool gpunn__gemm_is_dots(const gpunn__gemm *g)
 GPUNN__INLINE int64_t gpunn__gemm_parts(const gpunn__gemm *g)
 {
     int64_t parts = g->k / 2048;
-    if (g->m > 128 || g->n > 128 || parts < 2) return 1;
+    if (g->m > 128 || g->n > 128 || parts < 2 || (g->bf16 && g->b_dtype)) return 1;
     return parts < 16 ? parts : 16;
 }
 
-/* Columns of A that lie pages apart are copied chunk by chunk: the less deep these, the more panels share one copy. */
+/* Elements of k that a packed panel holds at most. */
+GPUNN__INLINE int64_t gpunn__gemm_deepest(const gpunn__gemm *g)
+{
+    const int64_t most = gpunn__gemm_choose()->depth * (g->bf16 ? 2 : 1);
+    return g->k < most ? g->k : most;
+}
+
+/* Columns of A that lie pages apart, and words, are copied chunk by chunk: the less deep these, the more panels share one copy. */
 GPUNN__INLINE bool gpunn__gemm_copies(const gpunn__gemm *g)
 {
-    return g->a_row == 1 && g->a_col >= 256;
+    return g->bf16 || (g->a_row == 1 && g->a_col >= 256);
 }
 GPUNN__INLINE int64_t gpunn__gemm_depth(const gpunn__gemm *g)
 {
-    const int64_t most = gpunn__gemm_choose()->depth, depth = g->k < most ? g->k : most;
-    return depth > 256 && gpunn__gemm_copies(g) && !g->packed_b ? 256 : depth;
+    const int64_t deepest = gpunn__gemm_deepest(g), shared = g->bf16 ? 512 : 256;
+    return deepest > shared && gpunn__gemm_copies(g) && !g->packed_b ? shared : deepest;
 }
 
 /* B's element (p, j). */
@@ -21027,9 +21128,10 @@ GPUNN__INLINE int64_t gpunn__gemm_scratch(const gpunn__gemm *g)
 {
     if (g->b_dtype && gpunn__gemm_is_dots(g)) return GPUNN__WIDENED * g->k;
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
-    const int64_t              width = 3 * kernels->lanes, panels = (g->n + width - 1) / width, depth = gpunn__gemm_depth(g);
+    const int64_t              width = 3 * kernels->lanes, panels = (g->n + width - 1) / width;
+    const int64_t              depth = g->bf16 ? gpunn__gemm_steps(g, gpunn__gemm_deepest(g)) : gpunn__gemm_depth(g);
     const int64_t              rows = panels * depth < kernels->nearby ? panels * depth : kernels->nearby;
-    return rows * width + (panels > 1 ? kernels->rows * depth : 0);
+    return rows * width + (panels > 1 || g->bf16 ? kernels->rows * depth : 0);
 }
 
 /* Panels that pass together by each chunk of A. */
@@ -21037,7 +21139,7 @@ GPUNN__INLINE int64_t gpunn__gemm_panels(const gpunn__gemm *g)
 {
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
     const int64_t              width = 3 * kernels->lanes, panels = (g->n + width - 1) / width;
-    const int64_t              most = g->k > 0 ? kernels->nearby / gpunn__gemm_depth(g) : 1;
+    const int64_t              most = g->k > 0 ? kernels->nearby / gpunn__gemm_steps(g, gpunn__gemm_depth(g)) : 1;
     return panels < most ? panels : most;
 }
 
@@ -21062,10 +21164,21 @@ GPUNN__PRIVATE void gpunn__gemm_pack_narrow(const gpunn__gemm *g, const gpunn__g
     }
 }
 
-/* Scalar products with columns of 16 bits, a few of them widened at a time. */
+/* Scalar products with columns of 16 bits: of words as they are, or a few of them widened at a time. */
+GPUNN__INLINE bool gpunn__gemm_b_is_words(const gpunn__gemm *g)
+{
+    return g->bf16 && g->b_dtype == GPUNN_BF16 && g->b_row == 1 && g->b_col % 2 == 0 && g->k % 2 == 0;
+}
 GPUNN__PRIVATE void gpunn__gemm_narrow_dots(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1,
                                             int64_t j0, int64_t j1, float *wide)
 {
+    const int64_t words = g->k / 2;
+    if (gpunn__gemm_b_is_words(g) && i1 - i0 <= 2 * GPUNN__WIDENED) {
+        for (int64_t i = i0; i < i1; i++) kernels->words->line(g->a + i * g->a_row, g->k, wide + (i - i0) * words);
+        kernels->words->dots(i1 - i0, j1 - j0, words, wide, words, (const float *)gpunn__gemm_b_at(g, 0, j0), g->b_col / 2,
+                             g->c + i0 * g->c_row + j0, g->c_row, g->accumulate);
+        return;
+    }
     for (int64_t j = j0; j < j1; j += GPUNN__WIDENED) {
         const int64_t columns = j1 - j < GPUNN__WIDENED ? j1 - j : (int64_t)GPUNN__WIDENED;
         for (int64_t y = 0; y < columns; y++) kernels->widen(g->b_dtype, gpunn__gemm_b_at(g, 0, j + y), g->k, wide + y * g->k);
@@ -21074,16 +21187,15 @@ GPUNN__PRIVATE void gpunn__gemm_narrow_dots(const gpunn__gemm *g, const gpunn__g
     }
 }
 
-GPUNN__PRIVATE void gpunn__gemm_pack_panel(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc,
-                                           int64_t j, int64_t jc, float *packed)
+/* scale: of each column; NULL: 1. */
+GPUNN__PRIVATE void gpunn__gemm_pack_floats(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc,
+                                            int64_t j, int64_t jc, const float *scale, float *packed)
 {
     const int64_t width = gpunn__round_up(jc, kernels->lanes);
-    if (g->pack_b) {
+    const float  *b = (const float *)gpunn__gemm_b_at(g, p, j);
+    if (g->pack_b)
         g->pack_b(g->pack_user, p, pc, j, jc, width, packed);
-        return;
-    }
-    const float *b = (const float *)gpunn__gemm_b_at(g, p, j);
-    if (g->b_dtype)
+    else if (g->b_dtype)
         gpunn__gemm_pack_narrow(g, kernels, p, pc, j, jc, packed);
     else if (g->b_col == 1)
         kernels->copy(b, g->b_row, pc, jc, width, packed);
@@ -21092,28 +21204,71 @@ GPUNN__PRIVATE void gpunn__gemm_pack_panel(const gpunn__gemm *g, const gpunn__ge
     else
         for (int64_t x = 0; x < pc; x++)
             for (int64_t y = 0; y < width; y++) packed[x * width + y] = y < jc ? b[x * g->b_row + y * g->b_col] : 0;
+    for (int64_t x = 0; scale && x < pc; x++)
+        for (int64_t y = 0; y < jc; y++) packed[x * width + y] *= scale[y];
+}
+
+/* A panel of B, and a chunk of A from a on, as words; some rows of floats at a time. */
+enum { GPUNN__PAIRED = 64, GPUNN__WIDEST = 64 };
+GPUNN__NOINLINE void gpunn__gemm_pack_words(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc,
+                                            int64_t j, int64_t jc, const float *scale, float *packed)
+{
+    float         wide[GPUNN__PAIRED * GPUNN__WIDEST];
+    const int64_t width = gpunn__round_up(jc, kernels->lanes);
+    if (gpunn__gemm_b_is_words(g) && !scale) {
+        kernels->turn((const float *)gpunn__gemm_b_at(g, p, j), g->b_col / 2, pc / 2, jc, width, packed);
+        return;
+    }
+    for (int64_t x = 0; x < pc; x += GPUNN__PAIRED) {
+        const int64_t rows = pc - x < GPUNN__PAIRED ? pc - x : (int64_t)GPUNN__PAIRED;
+        gpunn__gemm_pack_floats(g, kernels, p + x, rows, j, jc, scale, wide);
+        kernels->words->pair(wide, rows, width, packed + x / 2 * width);
+    }
+}
+GPUNN__NOINLINE void gpunn__gemm_copy_words(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, const float *a, int64_t k,
+                                            gpunn__panel *t, float *to)
+{
+    float wide[GPUNN__PAIRED * GPUNN__WIDEST];
+    t->a = to;
+    if (g->a_col == 1) {
+        t->a_row = t->k;
+        t->a_col = 1;
+        for (int64_t x = 0; x < t->rows; x++) kernels->words->line(a + x * g->a_row, k, to + x * t->k);
+        return;
+    }
+    for (int64_t x = 0; x < k; x += GPUNN__PAIRED) {
+        const int64_t rows = k - x < GPUNN__PAIRED ? k - x : (int64_t)GPUNN__PAIRED;
+        kernels->copy(a + x * g->a_col, g->a_col, rows, t->rows, kernels->rows, wide);
+        kernels->words->pair(wide, rows, kernels->rows, to + x / 2 * kernels->rows);
+    }
+    t->a_col = kernels->rows;
+}
+
+GPUNN__PRIVATE void gpunn__gemm_pack_panel(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc,
+                                           int64_t j, int64_t jc, const float *scale, float *packed)
+{
+    if (g->bf16)
+        gpunn__gemm_pack_words(g, kernels, p, pc, j, jc, scale, packed);
+    else
+        gpunn__gemm_pack_floats(g, kernels, p, pc, j, jc, scale, packed);
 }
 
 /* Packs all of B for later products (g->packed_b), times scale_col when that is given: the blocks of k, each with its panels. */
-GPUNN__INLINE size_t gpunn__gemm_packed_b_bytes(int64_t k, int64_t n)
+GPUNN__INLINE size_t gpunn__gemm_packed_b_bytes(int64_t steps, int64_t n)
 {
     int64_t lanes = gpunn__gemm_choose()->lanes;
-    return (size_t)k * (size_t)(gpunn__round_up(n, lanes)) * sizeof(float);
+    return (size_t)steps * (size_t)(gpunn__round_up(n, lanes)) * sizeof(float);
 }
 GPUNN__PRIVATE void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed)
 {
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
     const int64_t              lanes = kernels->lanes, width = 3 * lanes, padded = gpunn__round_up(g->n, lanes);
-    for (int64_t p = 0; p < g->k; p += kernels->depth) {
-        int64_t pc = g->k - p < kernels->depth ? g->k - p : kernels->depth;
-        for (int64_t j = 0; j < g->n; j += width) {
-            const int64_t jc = g->n - j < width ? g->n - j : width;
-            float        *panel = packed + p * padded + pc * j;
-            gpunn__gemm_pack_panel(g, kernels, p, pc, j, jc, panel);
-            if (g->scale_col)
-                for (int64_t x = 0, row = gpunn__round_up(jc, lanes); x < pc; x++)
-                    for (int64_t y = 0; y < jc; y++) panel[x * row + y] *= g->scale_col[j + y];
-        }
+    const int64_t              depth = g->bf16 ? 2 * kernels->depth : kernels->depth;
+    for (int64_t p = 0; p < g->k; p += depth) {
+        const int64_t pc = g->k - p < depth ? g->k - p : depth, steps = gpunn__gemm_steps(g, pc);
+        for (int64_t j = 0; j < g->n; j += width)
+            gpunn__gemm_pack_panel(g, kernels, p, pc, j, g->n - j < width ? g->n - j : width,
+                                   g->scale_col ? g->scale_col + j : NULL, packed + gpunn__gemm_steps(g, p) * padded + steps * j);
     }
 }
 
@@ -21154,24 +21309,28 @@ GPUNN__PRIVATE void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_ke
     const int64_t depth = gpunn__gemm_depth(g);
     const bool    late = g->scale_row || g->scale_col || g->residual; /* an epilogue after the sums */
     gpunn__panel  t;
-    t.a_row = g->a_row;
     t.c_row = g->c_row;
     for (int64_t p = 0; p < g->k; p += depth) {
-        const bool first = p == 0, last = g->k - p <= depth;
-        t.k = last ? g->k - p : depth;
+        const bool    first = p == 0, last = g->k - p <= depth;
+        const int64_t k = last ? g->k - p : depth;
+        t.k = gpunn__gemm_steps(g, k);
         t.add = g->accumulate || !first;
         t.relu = g->relu && last && !late;
         /* B's own rows will do when few rows of A pass by, or when the block fits the first-level cache as it is. */
-        const bool in_place = !g->packed_b && g->b && g->b_col == 1 && !g->b_dtype && (i1 - i0 <= 16 || t.k * g->b_row <= 6144);
+        const bool in_place = !g->packed_b && g->b && g->b_col == 1 && !g->b_dtype && !g->bf16 &&
+                              (i1 - i0 <= 16 || t.k * g->b_row <= 6144);
         for (int64_t left = j0; left < j1; left += group) {
             const int64_t right = j1 - left < group ? j1 : left + group;
-            const int64_t chunk = right - left > width ? kernels->rows : i1 - i0;
+            const int64_t chunk = right - left > width || g->bf16 ? kernels->rows : i1 - i0;
             const bool    copy_a = g->panels > 1 && chunk == kernels->rows && gpunn__gemm_copies(g);
-            t.a_col = g->a_col;
             for (int64_t i = i0; i < i1; i += chunk) {
                 t.rows = i1 - i < chunk ? i1 - i : chunk;
                 t.a = g->a + i * g->a_row + p * g->a_col;
-                if (copy_a) {
+                t.a_row = g->a_row;
+                t.a_col = g->a_col;
+                if (g->bf16) {
+                    gpunn__gemm_copy_words(g, kernels, t.a, k, &t, packed + (g->packed_b ? 0 : g->panels) * width * t.k);
+                } else if (copy_a) {
                     kernels->copy(t.a, g->a_col, t.k, t.rows, kernels->rows, packed + g->panels * width * t.k);
                     t.a = packed + g->panels * width * t.k;
                     t.a_col = kernels->rows;
@@ -21184,7 +21343,7 @@ GPUNN__PRIVATE void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_ke
                     t.shift_col = first && !late && g->shift_col ? g->shift_col + j : NULL;
                     t.ahead = NULL;
                     if (g->packed_b) {
-                        const float  *panels = g->packed_b + p * padded;
+                        const float  *panels = g->packed_b + gpunn__gemm_steps(g, p) * padded;
                         const int64_t next = j + width < right ? j + width : left;
                         t.b = panels + t.k * j;
                         if (next > j || (next < j && i + chunk < i1)) t.ahead = panels + t.k * next;
@@ -21193,9 +21352,12 @@ GPUNN__PRIVATE void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_ke
                         t.b_row = g->b_row;
                     } else {
                         t.b = packed + (j - left) * t.k;
-                        if (i == i0) gpunn__gemm_pack_panel(g, kernels, p, t.k, j, t.columns, packed + (j - left) * t.k);
+                        if (i == i0) gpunn__gemm_pack_panel(g, kernels, p, k, j, t.columns, NULL, packed + (j - left) * t.k);
                     }
-                    kernels->panel(&t);
+                    if (g->bf16)
+                        kernels->words->panel(&t);
+                    else
+                        kernels->panel(&t);
                 }
             }
         }
@@ -21258,7 +21420,7 @@ GPUNN__PRIVATE bool gpunn__gemm_cblas(const gpunn__gemm *g)
     if (gpunn__team_members > 1) return false;
     const bool    ta = g->a_col != 1, tb = g->b_col != 1;
     const int64_t lda = ta ? g->a_col : g->a_row, ldb = tb ? g->b_col : g->b_row, limit = INT32_MAX;
-    if (!g->b || g->b_dtype || (ta && g->a_row != 1) || (tb && g->b_row != 1)) return false;
+    if (!g->b || g->b_dtype || g->bf16 || (ta && g->a_row != 1) || (tb && g->b_row != 1)) return false;
     if (lda < (ta ? g->m : g->k) || ldb < (tb ? g->k : g->n)) return false;
     if (g->m < 16 || g->n < 16 || g->k < 16 || g->m * g->n / 64 * g->k < 32768) return false;
     if (g->m > limit || g->n > limit || g->k > limit || lda > limit || ldb > limit || g->c_row > limit) return false;
@@ -21298,10 +21460,12 @@ GPUNN__PRIVATE void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *wor
     gpunn__gemm_finish(g, 0, g->m, 0, g->n);
 }
 #undef GPUNN__GEMM_KERNELS
+#undef GPUNN__GEMM_PRODUCTS
+#undef GPUNN__GEMM_MOVES
 
 GPUNN__PRIVATE const char *gpunn__gemm_name(void)
 {
-    return gpunn__gemm_choose()->name;
+    return gpunn__has_bf16() ? "AVX-512 BF16" : gpunn__gemm_choose()->name;
 }
 
 /* Threads worth using for a product. */
@@ -21342,6 +21506,14 @@ GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, cons
     return g;
 }
 
+/* Whether a product is one of BF16: the model is of that precision, the processor has such products, and they make up for the rounding,
+ * since B's is done already or there are many rows. */
+GPUNN__INLINE bool gpunn__gemm_rounds(const gpunn__gemm *g, const gpunn_step *step, bool packed)
+{
+    if (step->precision != GPUNN_PRECISION_BF16 || !gpunn__has_bf16()) return false;
+    return g->b_dtype == GPUNN_BF16 || ((packed || g->m >= 32) && g->n >= 16 && g->k >= 32);
+}
+
 static GPUNN__STATUS gpunn__cpu_activate(gpunn__cpu *cpu, gpunn_op op, gpunn_value *x, const gpunn_value *y,
                                          gpunn_value *gradient)
 {
@@ -21369,6 +21541,7 @@ static GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn_
         step->workspace_bytes = 0;
         for (int i = 0; i < 3; i++) {
             if (!g[i].c) continue;
+            g[i].bf16 = i < 2 && gpunn__gemm_rounds(&g[i], step, false);
             const int threads = gpunn__gemm_threads(cpu, &g[i]);
             if (action == GPUNN__BACKWARD)
                 gpunn__gemm_run(&g[i], threads, workspace);
@@ -21383,13 +21556,14 @@ static GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     gpunn_value *const y = step->fused.before.data ? &step->fused.before : &step->out;
     gpunn__gemm        g = gpunn__gemm_make(rows, out, in, x, false, weight, true, y->data, false);
     g.b_dtype = step->in[1].dtype == GPUNN_F32 ? GPUNN_DTYPE_DEFAULT : step->in[1].dtype;
+    /* Packed weights are worth their memory where packing counts: more rows than memory's speed hides, fewer than make it vanish. */
+    const bool keeps = !step->training && !step->inference && rows > 1 && rows <= 2048 && out >= 8;
+    g.bf16 = gpunn__gemm_rounds(&g, step, keeps);
     const int    threads = gpunn__gemm_threads(cpu, &g);
     const size_t scratch = gpunn__gemm_workspace(&g, threads);
     if (action == GPUNN__PREPARE) {
         step->workspace_bytes = 2 * head + scratch;
-        /* Worth its memory where packing counts: more rows than memory's speed hides, fewer than make it vanish. */
-        if (!step->training && !step->inference && rows > 1 && rows <= 2048 && out >= 8)
-            step->cache_bytes = head + gpunn__gemm_packed_b_bytes(in, out);
+        if (keeps) step->cache_bytes = head + gpunn__gemm_packed_b_bytes(gpunn__gemm_steps(&g, in), out);
         return GPUNN_OK;
     }
     const float *bias = (const float *)step->in[2].data;
@@ -21465,6 +21639,7 @@ GPUNN__PRIVATE void gpunn__products_run(gpunn__cpu *cpu, gpunn_step *step, gpunn
     const int64_t total = all->kept_count * all->sum_count;
     const int threads = gpunn__cpu_threads_for(cpu, (double)all->g.m * (double)all->g.n / 8 * (double)all->g.k * (double)total);
     all->workspace = (char *)step->workspace;
+    all->g.bf16 = gpunn__gemm_rounds(&all->g, step, false);
     all->workspace_each = gpunn__gemm_workspace(&all->g, 1);
     if (action == GPUNN__PREPARE) {
         const size_t bytes = (size_t)threads * all->workspace_each;

@@ -3,7 +3,7 @@
  * Usage: bench NAME THREADS      prints: NAME THREADS median-ms minimum-ms peak-RSS-MiB
  * Names: sgemm1024 sgemm256 mlp20 lenet4 lenet128 mlp784 lstm gru resnet_forward resnet_train bert1 bert8 gpt register48
  *        register96 register192 cnn3d adam; resnet18 gpt2 and, with each block recomputed, resnet18_recompute gpt2_recompute, or
- *        with parts that fit into 70 % of the bytes, resnet18_within70 gpt2_within70 */
+ *        with parts that fit into 70 % of the bytes, resnet18_within70 gpt2_within70; of precision BF16 bert1_bf16 bert8_bf16 gpt_bf16 */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
@@ -62,7 +62,7 @@ int main(int argc, char **argv)
     int threads = atoi(argv[2]);
     w.dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1, .threads = threads);
     if (w.dev == NULL) die(&w);
-    w.model = gpunn_model_create(w.dev);
+    w.model = gpunn_model_create(w.dev, .precision = strstr(name, "_bf16") ? GPUNN_PRECISION_BF16 : GPUNN_PRECISION_F32);
     w.recomputes = strstr(name, "_recompute") != NULL;
     if (strcmp(name, "sgemm1024") == 0)
         make_sgemm(&w, 1024);
@@ -82,9 +82,9 @@ int main(int argc, char **argv)
         make_resnet(&w, 10, 64, 5, false);
     else if (strcmp(name, "resnet_train") == 0)
         make_resnet(&w, 32, 64, 5, true);
-    else if (strcmp(name, "bert1") == 0 || strcmp(name, "bert8") == 0)
+    else if (strncmp(name, "bert1", 5) == 0 || strncmp(name, "bert8", 5) == 0)
         make_bert(&w, atoi(name + 4), (transformer){.layers = 12, .width = 768, .heads = 12, .rows = 128});
-    else if (strcmp(name, "gpt") == 0)
+    else if (strcmp(name, "gpt") == 0 || strcmp(name, "gpt_bf16") == 0)
         make_gpt(&w, 4, (transformer){.layers = 6, .width = 384, .heads = 6, .rows = 128, .tokens = 1024});
     else if (strncmp(name, "register", 8) == 0 && atoi(name + 8) > 0)
         make_register(&w, atoi(name + 8));

@@ -3,7 +3,8 @@
     bench_torch.py NAME THREADS      prints: NAME THREADS median-ms minimum-ms peak-RSS-MiB
 
 Names are bench.c's; resnet_forward also as resnet_forward_jit (frozen, optimised for inference) and resnet_train and cnn3d as
-resnet_train_cl and cnn3d_cl (channels last), since those are PyTorch's fastest there; adam as adam_fused where PyTorch has it.
+resnet_train_cl and cnn3d_cl (channels last), since those are PyTorch's fastest there; adam as adam_fused where PyTorch has it; any as
+NAME_b16_autocast (under bfloat16 autocast) and NAME_b16_weights (all of it in bfloat16).
 """
 import sys
 import time
@@ -248,7 +249,12 @@ def main():
     name, threads = sys.argv[1], int(sys.argv[2])
     torch.manual_seed(1)
     torch.set_num_threads(threads)
-    step = WORKLOADS[name]()
+    own, _, form = name.partition("_b16_")
+    if form == "weights":
+        torch.set_default_dtype(torch.bfloat16)
+    step = WORKLOADS[own]()
+    if form == "autocast":
+        step = torch.autocast("cpu", dtype=torch.bfloat16)(step)
     begin, calls = time.perf_counter(), 0
     while time.perf_counter() - begin < 0.3 or calls < 3:
         step()

@@ -21,7 +21,8 @@ PEERS = {
     "sgemm1024": ["sgemm1024"], "sgemm256": ["sgemm256"], "mlp20": ["mlp20"], "lenet4": ["lenet4"], "lenet128": ["lenet128"],
     "mlp784": ["mlp784"], "lstm": ["lstm"], "gru": ["gru"], "resnet_forward": ["resnet_forward", "resnet_forward_jit"],
     "resnet_train": ["resnet_train", "resnet_train_cl"], "bert1": ["bert1", "bert1_fast"], "bert8": ["bert8", "bert8_fast"],
-    "gpt": ["gpt"], "register48": ["register48"], "register96": ["register96"], "register192": ["register192"],
+    "bert1_bf16": ["bert1_b16_autocast", "bert1_b16_weights"], "bert8_bf16": ["bert8_b16_autocast", "bert8_b16_weights"],
+    "gpt": ["gpt"], "gpt_bf16": ["gpt_b16_autocast"], "register48": ["register48"], "register96": ["register96"], "register192": ["register192"],
     "cnn3d": ["cnn3d", "cnn3d_cl"], "adam": ["adam", "adam_fused", "=adam_loop"],
     "fused": ["fused", "=fused hand", "=fused plain"],
 }

@@ -4,6 +4,8 @@
 #include "../../gpunn.h"
 #include "../bench/workloads.h"
 
+enum { BF16 = 10 }; /* the model of that precision */
+
 static uint64_t hash(uint64_t state, const void *bytes, size_t count)
 {
     for (size_t i = 0; i < count; i++) state = (state ^ ((const unsigned char *)bytes)[i]) * 0x100000001B3u;
@@ -34,7 +36,8 @@ static void make(workload *w, int number)
     case 6: make_resnet(w, 2, 40, 10, true); break;
     case 7: make_bert(w, 2, (transformer){.layers = 1, .width = 96, .heads = 3, .rows = 21}); break;
     case 8: make_gpt(w, 2, (transformer){.layers = 1, .width = 24, .heads = 3, .rows = 40, .tokens = 50}); break;
-    default: make_cnn3d(w, 1); break;
+    case 9: make_cnn3d(w, 1); break;
+    default: make_bert(w, 2, (transformer){.layers = 1, .width = 96, .heads = 3, .rows = 17}); break;
     }
 }
 
@@ -50,12 +53,12 @@ static uint64_t add(uint64_t state, const workload *w, gpunn_tensor *t, int64_t 
 
 int main(void)
 {
-    for (int number = 0; number < 10; number++) {
+    for (int number = 0; number <= BF16; number++) {
         workload w = {0};
         uint64_t state = 0xCBF29CE484222325u;
         w.dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1, .threads = 2);
         if (w.dev == NULL) die(&w);
-        w.model = gpunn_model_create(w.dev);
+        w.model = gpunn_model_create(w.dev, .precision = number == BF16 ? GPUNN_PRECISION_BF16 : GPUNN_PRECISION_F32);
         if (number == 0) printf("%s\n", gpunn_device_name(w.dev));
         make(&w, number);
         if (gpunn_last_status(w.dev) != GPUNN_OK) die(&w);

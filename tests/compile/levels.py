@@ -11,7 +11,8 @@ import sys
 
 # what GPUNN_VECTORS says, gpunn_device_name, and what /proc/cpuinfo must have
 LEVELS = (("sse2", "4 lanes", {"sse2"}), ("avx2", "AVX2", {"avx2", "fma", "bmi2"}),
-          ("avx512", "AVX-512", {"avx2", "fma", "bmi2", "avx512vl", "avx512bw", "avx512dq"}))
+          ("avx512", "AVX-512", {"avx2", "fma", "bmi2", "avx512vl", "avx512bw", "avx512dq"}),
+          ("bf16", "AVX-512 BF16", {"avx2", "fma", "bmi2", "avx512vl", "avx512bw", "avx512dq", "avx512_bf16"}))
 
 
 def flags():

@@ -626,6 +626,108 @@ static void test_loss_scale(void **state)
     gpunn_optimizer_destroy(adam), gpunn_model_destroy(model);
 }
 
+/* ---- products of BF16 on the CPU ---- */
+typedef struct product { /* y [rows, out] = x [rows, in] w [out, in]^T, dy the gradient of y */
+    int64_t rows, in, out;
+    float  *x, *w, *dy;
+} product;
+
+static float rounded(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* c[m, n] against the sums over k of a[i * a_row + p * a_col] b[p * b_row + j * b_col], of BF16 or as they are. */
+static void check_product(gpunn_device *dev, gpunn_tensor *t, bool gradient, bool bf16, int64_t m, int64_t n, int64_t k,
+                          const float *a, int64_t a_row, int64_t a_col, const float *b, int64_t b_row, int64_t b_col)
+{
+    const size_t bytes = (size_t)(m * n) * sizeof(float);
+    float       *c = malloc(bytes);
+    OK(dev, gradient ? gpunn_read_grad(t, c, bytes) : gpunn_read(t, c, bytes));
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            double sum = 0, size = 0;
+            for (int64_t p = 0; p < k; p++) {
+                const float  l = a[i * a_row + p * a_col], r = b[p * b_row + j * b_col];
+                const double term = bf16 ? (double)rounded(l) * (double)rounded(r) : (double)l * (double)r;
+                sum += term;
+                size += fabs(term);
+            }
+            const float expected = (float)sum;
+            check_close(&c[i * n + j], &expected, 1, 0, 2e-6 * size);
+        }
+    free(c);
+}
+
+/* The value and both gradients of a layer, or of gpunn_matmul; then the layer's value in evaluation. */
+static void train_product(fixture *f, const product *s, bool layer, bool bf16)
+{
+    gpunn_model  *model = gpunn_model_create(f->dev, .precision = GPUNN_PRECISION_BF16);
+    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(s->rows, s->in));
+    gpunn_tensor *dy = gpunn_input(model, "dy", GPUNN_F32, GPUNN_SHAPE(s->rows, s->out)), *w, *y;
+    if (layer) {
+        y = gpunn_linear(x, "fc", .out_features = (int)s->out, .no_bias = true);
+        w = MADE(f->dev, gpunn_find(model, "fc.weight"));
+    } else {
+        w = gpunn_parameter(model, "w", GPUNN_SHAPE(s->out, s->in), (gpunn_init){GPUNN_INIT_CONSTANT, 0, 0});
+        y = gpunn_matmul(x, w, .transpose_b = true);
+    }
+    gpunn_tensor *loss = MADE(f->dev, gpunn_sum(gpunn_mul(y, dy), GPUNN_ALL, false));
+    MADE(f->dev, gpunn_keep(y));
+    MADE(f->dev, gpunn_retain_grad(x));
+    OK(f->dev, write_floats(x, s->x, s->rows * s->in));
+    OK(f->dev, write_floats(w, s->w, s->out * s->in));
+    OK(f->dev, write_floats(dy, s->dy, s->rows * s->out));
+    OK(f->dev, gpunn_backward(loss));
+    const bool many = bf16 && s->rows >= 32;
+    check_product(f->dev, y, false, many && s->out >= 16 && s->in >= 32, s->rows, s->out, s->in, s->x, s->in, 1, s->w, 1, s->in);
+    check_product(f->dev, x, true, many && s->in >= 16 && s->out >= 32, s->rows, s->in, s->out, s->dy, s->out, 1, s->w, s->in, 1);
+    check_product(f->dev, w, true, many && s->in >= 16 && s->out >= 32, s->out, s->in, s->rows, s->dy, 1, s->out, s->x, s->in, 1);
+    OK(f->dev, gpunn_forward(&y, 1));
+    check_product(f->dev, y, false, (many || (layer && bf16 && s->rows > 1)) && s->out >= 16 && s->in >= 32, s->rows, s->out,
+                  s->in, s->x, s->in, 1, s->w, 1, s->in);
+    gpunn_model_destroy(model);
+}
+
+/* The layer's value where its weights are in 16 bits alone. */
+static void narrow_product(fixture *f, const product *s, bool bf16)
+{
+    gpunn_model  *model = gpunn_model_create(f->dev, .precision = GPUNN_PRECISION_BF16, .inference = true);
+    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(s->rows, s->in));
+    gpunn_tensor *y = MADE(f->dev, gpunn_linear(x, "fc", .out_features = (int)s->out, .no_bias = true));
+    float        *w = malloc((size_t)(s->out * s->in) * sizeof *w);
+    for (int64_t i = 0; i < s->out * s->in; i++) w[i] = rounded(s->w[i]);
+    OK(f->dev, write_floats(x, s->x, s->rows * s->in));
+    OK(f->dev, write_floats(gpunn_find(model, "fc.weight"), w, s->out * s->in));
+    OK(f->dev, gpunn_forward(&y, 1));
+    const bool few = s->rows <= 2 || (s->rows <= 8 && s->in >= 64); /* whose words must be whole */
+    check_product(f->dev, y, false, bf16 && (!few || s->in % 2 == 0), s->rows, s->out, s->in, s->x, s->in, 1, w, 1, s->in);
+    free(w), gpunn_model_destroy(model);
+}
+
+/* Where the processor multiplies in BF16, and where it does not. */
+static void test_products(void **state)
+{
+    fixture      *f = *state;
+    const bool    bf16 = strstr(gpunn_device_name(f->dev), "BF16") != NULL;
+    const int64_t sizes[][3] = {{32, 33, 16}, {33, 97, 35}, {31, 64, 40}, {65, 1537, 49}, {100, 512, 48},
+                                {7, 640, 20}, {1, 98, 33},  {1, 99, 33},  {8, 130, 9},    {9, 31, 50}};
+    if (gpunn_device_get_type(f->dev) != GPUNN_DEVICE_CPU) return;
+    for (int i = 0; i < COUNT(sizes); i++) {
+        product s = {sizes[i][0], sizes[i][1], sizes[i][2], NULL, NULL, NULL};
+        s.x = test_randoms(s.rows * s.in, 1, 1), s.w = test_randoms(s.out * s.in, 2, 1),
+        s.dy = test_randoms(s.rows * s.out, 3, 1);
+        train_product(f, &s, true, bf16);
+        train_product(f, &s, false, bf16);
+        narrow_product(f, &s, bf16);
+        free(s.x), free(s.w), free(s.dy);
+    }
+}
+
 int main(void)
 {
     static const precision_case cases[] = {
@@ -685,6 +787,7 @@ int main(void)
     count += each_backend(tests + count, "swap", test_swap, NULL);
     count += each_backend(tests + count, "filters", test_filters, NULL);
     count += each_backend(tests + count, "loss scale", test_loss_scale, NULL);
+    count += each_backend(tests + count, "products", test_products, NULL);
     count += missing_backends(tests + count);
     return _cmocka_run_group_tests("precision", tests, (size_t)count, NULL, NULL);
 }
