@@ -31112,7 +31112,7 @@ static GPUNN__STATUS gpunn__load_first(gpunn__archive *a, gpunn_model *model, co
     for (int i = 0; i < model->tensor_count && status == GPUNN_OK; i++) {
         const gpunn_tensor *t = model->tensors[i];
         const gpunn__entry *item = gpunn__is_saved(t) ? gpunn__table_find(&a->tensors, "", t->name) : NULL;
-        if (gpunn__is_saved(t) && (item == NULL || item->to == NULL))
+        if ((t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER) && (item == NULL || item->to == NULL))
             status = gpunn__fill_tensor(t, model->weights + t->offset, (float *)chunk);
     }
     if (status == GPUNN_OK) status = gpunn__archive_read(a, chunk);

@@ -250,6 +250,12 @@ static void test_saved(void **state)
     OK(f->dev, gpunn_write(s, FLOATS(1, 2), 8));
     OK(f->dev, gpunn_load(f->model, path));
     expect(f, s, FLOATS(1, 2), 2);
+    gpunn_model  *fresh = gpunn_model_create(f->dev); /* whose first weights are the file's */
+    gpunn_tensor *again = MADE(f->dev, gpunn_state(fresh, "s", GPUNN_SHAPE(2), fives));
+    MADE(f->dev, gpunn_parameter(fresh, "w", GPUNN_SHAPE(1), zeros));
+    OK(f->dev, gpunn_load(fresh, path));
+    expect(f, again, FLOATS(5, 5), 2);
+    gpunn_model_destroy(fresh);
     OK(f->dev, gpunn_set_saved(s, true));
     FAILS(f->dev, gpunn_load(f->model, path), GPUNN_ERR_FORMAT, "s");
     OK(f->dev, gpunn_save(f->model, path));
