@@ -231,7 +231,8 @@
  *     that the assignment needs; one whose result nobody reads comes at the end. So two ways into a state, say for a whole prompt
  *     and for one word, are two assignments, and each run makes its own. Training steps make only those with .in_training, behind
  *     the backward pass, through which no gradient goes on to the run before. gpunn_write and gpunn_read give and take a state's
- *     value, gpunn_reset_states the initial ones of all; gpunn_set_saved puts one into files. Specs do not tell states.
+ *     value, gpunn_reset_states the initial ones of all; gpunn_set_saved puts one into files. Specs tell states and
+ *     assignments, but not what a state has become.
  *     Several texts at once take turns with one model, each with states of its own:
  *         gpunn_init     zero = {GPUNN_INIT_ZEROS, 0, 0};
  *         gpunn_tensor  *visits = gpunn_state(model, "visits", GPUNN_SHAPE(1), zero);
@@ -6625,7 +6626,7 @@ enum { GPUNN__MANY = -1, GPUNN__OWN = -2 };
 typedef struct gpunn__plain_args {
     int         args_;
     int         axis, count, size[3];
-    bool        keepdim, largest, align_corners;
+    bool        keepdim, largest, align_corners, saved;
     float       number;
     int64_t     start, end, step;
     gpunn_shape shape;
@@ -6633,6 +6634,12 @@ typedef struct gpunn__plain_args {
     gpunn_dtype dtype;
     const char *text;
 } gpunn__plain_args;
+typedef struct gpunn__assign_args {
+    int           args_;
+    int           axis;
+    gpunn_tensor *position;
+    bool          in_training;
+} gpunn__assign_args;
 
 /* clang-format off */
 #define GPUNN__NO_ARGS(K, A)
@@ -6642,6 +6649,14 @@ typedef struct gpunn__plain_args {
 #define GPUNN__PARAMETER_ARGS(K, A)                                                                                            \
     K(_plain, shape, SHAPE, GPUNN__NEEDED, shape, "Without \"N\".")                                                            \
     K(_plain, init, INIT, GPUNN__EMPTY, args_, "")
+#define GPUNN__STATE_ARGS(K, A)                                                                                                \
+    GPUNN__PARAMETER_ARGS(K, A)                                                                                                \
+    K(_plain, saved, FLAG, false, saved, "Whether files of weights have it.")
+#define GPUNN__ASSIGN_ARGS(K, A)                                                                                               \
+    K(_assign, position, REFERENCE, GPUNN__NONE, position,                                                                     \
+      "i64 or i32, one number or one for each sample of axis 0: the value's first place along the axis.")                      \
+    K(_assign, axis, AXIS, 0, axis, "With a position.") A(axis, INT, axis)                                                     \
+    K(_assign, in_training, FLAG, false, in_training, "Training steps make it, too.") A(in_training, BOOL, in_training)
 #define GPUNN__CONSTANT_ARGS(K, A)                                                                                             \
     K(_plain, shape, SHAPE, GPUNN__NEEDED, shape, "Without \"N\"; [] is a scalar.")                                            \
     K(_plain, values, ELEMENTS, GPUNN__NEEDED, args_, "Row-major.")
@@ -6998,6 +7013,7 @@ typedef struct gpunn__plain_args {
     X(SOURCE, input, NONE, 0, 0, INPUT, _plain, gpunn_input(l->model, name, a->dtype, a->shape),                               \
       "A value that the program writes before each run.")                                                                      \
     X(SOURCE, parameter, NONE, 0, 0, PARAMETER, _plain, gpunn__make_parameter(l, e, a), "A parameter of the model's own.")     \
+    X(SOURCE, state, NONE, 0, 0, STATE, _plain, gpunn__make_state(l, e, a), "What runs leave to those that follow.")           \
     X(OP, constant, NONE, 0, 0, CONSTANT, _plain, gpunn__make_constant(l, e, a), "Values that never change.")                  \
     X(LAYER, linear, LINEAR, 1, 0, LINEAR, linear, gpunn_linear_(in[0], name, *a),                                             \
       "x [..., in] -> [..., out_features]; torch.nn.Linear.")                                                                  \
@@ -7135,6 +7151,8 @@ typedef struct gpunn__plain_args {
       "The places, i64, of the k largest or smallest in their order; gather takes the values.")                                \
     X(OP, einsum, NONE, GPUNN__MANY, 0, EINSUM, _plain, gpunn_einsum(a->text, in, e->count),                                   \
       "torch.einsum of one or two tensors, without an index twice in one tensor.")                                             \
+    X(OP, assign, ASSIGN, 2, 0, ASSIGN, _assign, gpunn__make_assign(in, a),                                                    \
+      "A state, or what an assignment gave, and its new value, or that of its places from position on.")                       \
     X(OP, softmax, SOFTMAX, 1, 0, AXIS, _plain, gpunn_softmax(in[0], a->axis), "torch.softmax.")                               \
     X(OP, log_softmax, LOG_SOFTMAX, 1, 0, AXIS, _plain, gpunn_log_softmax(in[0], a->axis), "torch.log_softmax.")               \
     X(OP, expr, NONE, GPUNN__OWN, 0, EXPR, _plain, gpunn__make_expr(l, e),                                                     \
@@ -7701,7 +7719,7 @@ GPUNN__PRIVATE void gpunn__node_text(const gpunn_tensor *t, char *out, size_t si
 {
     static const char *const kinds[] = {"", "input", "parameter", "buffer", "constant"};
     gpunn__line              text = {out, size, 0};
-    gpunn__put(&text, "%s", t->kind == GPUNN__VALUE ? gpunn_op_name(t->op) : kinds[t->kind]);
+    gpunn__put(&text, "%s", t->kind == GPUNN__VALUE ? gpunn_op_name(t->op) : t->state ? "state" : kinds[t->kind]);
     for (int i = 0; i < gpunn__op_attribute_count(t->op); i++) {
         gpunn__put(&text, " %s=", gpunn__op_infos[t->op].attribute[i]);
         gpunn__put_float(&text, t->attr.value[i], 9);
@@ -31898,6 +31916,7 @@ static void gpunn__emit_settings(gpunn__writer *w, const char *separator, const 
         gpunn__emitf(w, "}");
         separator = ", ";
     }
+    if (t->state) return;
     if (!t->trainable && !frozen) {
         gpunn__emitf(w, "%s\"trainable\": false", separator);
         separator = ", ";
@@ -32132,6 +32151,11 @@ static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
         }
         break;
     }
+    case GPUNN_OP_ASSIGN:
+        if (t->inputs[2] == NULL) break;
+        gpunn__emitf(w, ", \"position\": ");
+        gpunn__emit_id(w, t->inputs[2]);
+        break;
     case GPUNN_OP_CROSS_ENTROPY:
     case GPUNN_OP_NLL:
         if (t->inputs[2] == NULL) break;
@@ -32202,7 +32226,7 @@ static const gpunn_tensor *gpunn__layer_of(const gpunn_tensor *t)
 /* One entry: tensor t with, if it is a layer's value, all that the layer has made: first .. t->id - 1. */
 static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, int first)
 {
-    static const char *const sources[] = {"", "input", "parameter", "", "constant"};
+    static const char *const sources[] = {"", "input", "parameter", "state", "constant"};
     const char              *op = t->kind == GPUNN__VALUE ? gpunn_op_name(t->op) : sources[t->kind];
     char                     text[GPUNN__NAME_SIZE];
     const char              *id = gpunn__id_of(t, text), *layer = gpunn__entry_layer(t);
@@ -32215,7 +32239,7 @@ static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, in
     default: break;
     }
     gpunn__emitf(w, "{\"op\": \"%s\"", op);
-    if (t->kind == GPUNN__INPUT || t->kind == GPUNN__PARAMETER) {
+    if (t->kind == GPUNN__INPUT || t->kind == GPUNN__PARAMETER || t->state) {
         gpunn__emitf(w, ", \"name\": ");
         gpunn__emit_name(w, "", t->name);
     } else if (layer) {
@@ -32228,7 +32252,7 @@ static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, in
     }
     if (layer || gpunn__op_is(t->op, GPUNN__RECURRENT))
         operands = 1;
-    else if (t->op == GPUNN_OP_CROSS_ENTROPY || t->op == GPUNN_OP_NLL)
+    else if (t->op == GPUNN_OP_CROSS_ENTROPY || t->op == GPUNN_OP_NLL || t->op == GPUNN_OP_ASSIGN)
         operands = 2;
     else if (t->op == GPUNN_OP_ATTENTION)
         operands = t->inputs[1] ? 3 : 1;
@@ -32244,7 +32268,8 @@ static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, in
     } else {
         if (t->kind == GPUNN__INPUT && t->dtype != GPUNN_F32) gpunn__emitf(w, ", \"dtype\": \"%s\"", gpunn_dtype_name(t->dtype));
         gpunn__emit_shape(w, t);
-        if (t->kind == GPUNN__PARAMETER) gpunn__emit_settings(w, ", ", NULL, t, false);
+        if (t->kind == GPUNN__PARAMETER || t->state) gpunn__emit_settings(w, ", ", NULL, t, false);
+        if (t->saved) gpunn__emitf(w, ", \"saved\": true");
     }
     for (int64_t i = 0; t->constant && i < gpunn__count(t, 1); i++) {
         char        number[48];
@@ -32295,13 +32320,13 @@ static void gpunn__emit_file_name(gpunn__writer *w, const char *path)
     gpunn__emit_name(w, "", name);
 }
 
-/* Every value that no op reads, into room for all tensors; their number. */
+/* Every value that no op reads, but for assignments, which runs make by themselves, into room for all tensors; their number. */
 static int gpunn__unread(const gpunn_model *model, gpunn_tensor **out)
 {
     int count = 0;
     for (int i = 0; i < model->tensor_count; i++) {
         gpunn_tensor *t = model->tensors[i];
-        out[i] = t->kind == GPUNN__VALUE ? t : NULL;
+        out[i] = t->kind == GPUNN__VALUE && t->op != GPUNN_OP_ASSIGN ? t : NULL;
         for (int k = 0; k < t->input_count; k++)
             if (t->inputs[k]) out[t->inputs[k]->id] = NULL;
     }
@@ -32331,12 +32356,6 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
     if (!ours)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "gpunn_spec_save: the loss, an output or the optimizer belongs to another model; give this one's");
-    for (int id = 0; id < model->tensor_count; id++)
-        if (model->tensors[id]->state)
-            return gpunn__fail(
-                dev, GPUNN_ERR_UNSUPPORTED,
-                "gpunn_spec_save: specs do not tell states, and '%s' is one; save the model's weights by gpunn_save",
-                model->tensors[id]->name);
     gpunn__recipe recipe = spec->recipe;
     if (args.optimizer) {
         const gpunn_optimizer *opt = args.optimizer;
@@ -32788,6 +32807,20 @@ static gpunn_tensor *gpunn__make_parameter(gpunn__loading *l, const gpunn__spec_
     gpunn__stand_at(l, e->item);
     gpunn_tensor *t = gpunn_parameter(l->model, e->name, a->shape, init);
     return t && gpunn__apply_settings(l, e->item, t) ? t : NULL;
+}
+
+static gpunn_tensor *gpunn__make_state(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__plain_args *a)
+{
+    gpunn_init init = {GPUNN_INIT_DEFAULT, 0, 0};
+    if (!gpunn__get_init(l, e->item, &init)) return NULL;
+    gpunn__stand_at(l, e->item);
+    gpunn_tensor *t = gpunn_state(l->model, e->name, a->shape, init);
+    return t && gpunn_set_saved(t, a->saved) == GPUNN_OK ? t : NULL;
+}
+
+static gpunn_tensor *gpunn__make_assign(gpunn_tensor *const *in, const gpunn__assign_args *a)
+{
+    return gpunn__assign("assign", in[0], a->axis, a->position, in[1], a->position ? 3 : 2, a->in_training);
 }
 
 static gpunn_tensor *gpunn__make_constant(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn__plain_args *a)

@@ -151,6 +151,8 @@ class _Emitter:
             return "gpunn_input(model, %s, GPUNN_%s, %s)" % (quoted(t.name), t.dtype.upper(), shape(t.shape))
         if t.kind == "parameter":
             return "gpunn_parameter(model, %s, %s, %s)" % (quoted(t.name), shape(t.shape), self.helper(t, "init"))
+        if t.kind == "state":
+            return "gpunn_state(model, %s, %s, %s)" % (quoted(t.name), shape(t.shape), self.helper(t, "init"))
         if t.kind == "constant":
             return "gpunn_constant(model, %s, %s)" % (shape(t.shape), self.helper(t, "values"))
         if t.layer:
@@ -331,17 +333,23 @@ class _Emitter:
 
     op_log_softmax = op_cumsum = op_softmax
 
+    def op_assign(self, t, x):
+        given = _Fields().add("in_training", t.attrs["in_training"], False).texts
+        if t.inputs[2] is None:
+            return "gpunn_assign(%s)" % ", ".join(x[:2] + given)
+        return "gpunn_assign_at(%s)" % ", ".join([x[0], str(t.attrs["axis"]), x[2], x[1]] + given)
+
     def op_scaled_dot_product_attention(self, t, x):
         a, given = t.attrs, _Fields()
         if t.inputs[3] is not None:
             given.add("mask", x[3])
-        if len(t.inputs) > 4:
-            given.add("lengths", x[4])
         head = 2 if a["heads_last"] else 1
         q, k = (self.tensors[i].shape if i is not None else None for i in t.inputs[:2])
         given.add("is_causal", a["is_causal"], False).add("dropout_p", a["dropout_p"], 0.0)
         given.add("scale", a["scale"], f32(1 / math.sqrt(q[-1])))
         given.add("enable_gqa", k is not None and q[head] != k[head], False).add("heads_last", a["heads_last"], False)
+        if len(t.inputs) > 4:
+            given.add("lengths", x[4])
         return "gpunn_scaled_dot_product_attention(%s)" % ", ".join(x[:3] + given.texts)
 
     def op_cross_entropy(self, t, x):
@@ -389,7 +397,7 @@ class _Emitter:
             return
         if t.kind == "constant":
             self.statement("static const float %s[] = {%s};" % (self.helper(t, "values"), ", ".join(map(number, t.values))))
-        elif t.kind == "parameter":
+        elif t.kind in ("parameter", "state"):
             self.statement("gpunn_init %s = %s;" % (self.helper(t, "init"), self.init(t)))
         elif t.op in table.having("RECURRENT"):
             weights = [self.operand(i) for i in t.inputs[4:] if i is not None]
@@ -401,6 +409,8 @@ class _Emitter:
             self.check("gpunn_set_name(%s, %s) != NULL" % (self.variable(t.id), quoted(t.name)))
         if t.kind == "parameter":
             self.settings(t, self.variable(t.id))
+        if t.saved:
+            self.check("gpunn_set_saved(%s, true) == GPUNN_OK" % self.variable(t.id))
         first = t.id
         while self.owner.get(first - 1) is t:
             first -= 1

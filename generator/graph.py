@@ -51,7 +51,7 @@ class GraphError(Exception):
 @dataclass(eq=False)
 class Tensor:
     id: int
-    kind: str                  # input parameter buffer constant value
+    kind: str                  # input parameter buffer state constant value
     op: str                    # of a value; else the kind
     attrs: dict                # what the text names, in its order
     dtype: str
@@ -63,10 +63,11 @@ class Tensor:
     trainable: bool = False
     decay: bool = True
     lr_scale: float = 1.0
-    init: tuple = None         # of parameters and buffers: kind, a, b
+    init: tuple = None         # of parameters, buffers and states: kind, a, b
     default_init: tuple = None  # of a layer's: what its builder sets
     sync: bool = False         # batch_norm, in training: over all ranks; no kernel differs
     values: tuple = None       # of constants
+    saved: bool = False        # a state: files of weights have it
 
     def type_text(self):
         return "%s [%s]" % (self.dtype, ",".join(map(dim_text, self.shape)))
@@ -341,6 +342,13 @@ class Graph:
         init = self.sound_init(init, shape)
         t = self.append("parameter", "parameter", {}, "f32", shape)
         t.init = init
+        return self.set_name(t, name)
+
+    def state(self, name, shape, init, saved):
+        shape = self.fixed_shape_of(shape)
+        init = self.sound_init(init, shape)
+        t = self.append("state", "state", {}, "f32", shape)
+        t.init, t.saved = init, saved
         return self.set_name(t, name)
 
     @staticmethod
@@ -1192,6 +1200,27 @@ class Graph:
         both = [self.expr(*parts, expression=text) for text in ("x0 * x2 - x1 * x3", "x1 * x2 + x0 * x3")]
         turned = self.reshape(self.concat(*both, dim=pair), x.shape[:3] + (dims,))
         return turned if dims == size else self.concat(turned, self.slice(x, 3, dims, 1, size), dim=3)
+
+    def assign(self, state, value, axis, in_training, position=None):
+        root = state
+        while root.op == "assign":
+            root = self.tensors[root.inputs[0]]
+        if root.kind != "state":
+            raise GraphError("what is assigned to is no state; use one, or an assignment to one", "inputs")
+        check_f32(value)
+        axis, whole = axis_of(state, axis, "axis") if position else 0, list(value.shape)
+        if position and len(whole) == len(state.shape) and whole[axis] <= state.shape[axis]:
+            whole[axis] = state.shape[axis]
+        if tuple(whole) != state.shape:
+            raise GraphError("the value is %s and the state %s; %s" % (shape_text(value.shape), shape_text(
+                state.shape), "only along the axis may they differ, where the value has no more" if position else
+                "they must agree"), "inputs")
+        if position:
+            check_indices(position, "the position")
+            if position.shape not in ((), (1,)) and (axis == 0 or position.shape != state.shape[:1]):
+                raise GraphError("the position is %s; give one number, or one for each of the state's %d samples" % (
+                    shape_text(position.shape), state.shape[0]), "position")
+        return self.node("assign", {"axis": axis, "in_training": in_training}, (state, value, position), state.shape)
 
     def multi_head_attention(self, query, key, value, name, num_heads, dropout, batch_first, is_causal, key_padding_mask=None,
                              attn_mask=None):

@@ -89,6 +89,8 @@ class Plan:
             reason = None
             if t.kind == "value" and t.op not in SUPPORTED and not is_elementwise(t):
                 reason = REASONS.get(t.op, "not written as plain C")
+            elif t.kind == "state":
+                reason = "it changes between calls"
             elif t.op == "scaled_dot_product_attention" and len(t.inputs) > 4:
                 reason = "its lengths change between calls"
             elif self.count(t.id) > MAX_INT:

@@ -30,6 +30,7 @@ class View:
         self.model, self.tensors, self.training = model, model.tensors, training
         count = len(self.tensors)
         goals = [model.loss] if training else [number for number in model.outputs if number != model.loss]
+        goals += [t.id for t in self.tensors if t.op == "assign" and (t.attrs["in_training"] or not training)]
         self.visible = set(model.outputs) | {model.loss}
         self.of_outputs = self._needed(goals)
         self.of_loss = self._needed([] if model.loss is None or training else [model.loss])
@@ -211,8 +212,8 @@ class View:
             return None
         if t.id == self.model.loss and (t.op == "sum" or (t.op in CLASS_LOSSES and t.attrs["reduction"] != "none")):
             return "loss"
-        if all(dim == 1 for dim in t.shape):
-            return None
+        if all(dim == 1 for dim in t.shape) or any(self.tensors[number].op in ("state", "assign") for number in self.sources(t)):
+            return None  # a state must be read before it is assigned
         if t.op == "batch_norm":
             return "norm" if self.training else "map"
         if t.op in ROW_OPS:

@@ -318,7 +318,7 @@ class Loader:
         if "outputs" in root:
             return [t.id for t in self.find_all(root["outputs"])]
         read = {i for t in self.graph.tensors for i in t.inputs}
-        return [t.id for t in self.graph.tensors if t.kind == "value" and t.id not in read]
+        return [t.id for t in self.graph.tensors if t.kind == "value" and t.op != "assign" and t.id not in read]
 
     def loss(self, root):
         if "loss" not in root:

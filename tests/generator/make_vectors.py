@@ -99,12 +99,14 @@ class Maker:
             entry["name"] = label
         else:
             entry["id"] = label
-        if op in ("input", "parameter", "constant"):
+        if op in ("input", "parameter", "state", "constant"):
             shape = [self.count(4) for _ in range(self.random.randrange(4))]
             entry["shape"] = shape if op != "input" else ["N"] + shape
             if op == "constant":
                 entry["values"] = [self.pick(NUMBERS) for _ in range(graph.measure(shape)[0])]
             return entry
+        if op == "assign":
+            return self.assignment(entry, [t for t in floats if t.op in ("state", "assign")], floats)
         number = {"one": 1, "two": 2, "three": 3, "four": 4, "many": self.count(3), "arguments": 1,
                   "three_or_one": 1 if len(x.shape) == 5 else 3}[
             part["properties"]["inputs"]["$ref"].split("/")[-1]]
@@ -147,6 +149,13 @@ class Maker:
                               [self.random.randrange(-r, r) for r in [len(x.shape)] for _ in range(r)] if op == "permute" else
                               self.pick((1, 2, 3, "inf")) if key == "p" and "margin" in op else self.value(inner, x))
         return entry
+
+    def assignment(self, entry, states, floats):
+        if not states:
+            return None
+        state = self.pick(states)
+        entry.update(inputs=[state.label, self.pick([t for t in floats if t.shape == state.shape]).label])
+        return dict(entry, in_training=self.random.randrange(2) == 1)
 
     def equation(self, entry, x):
         """Of x, or of x twice with letters in common."""
@@ -223,6 +232,8 @@ class Maker:
             self.entries.append({"op": "input", "name": "targets", "dtype": self.pick(("i64", "i32")), "shape": ["N", 4]})
         if op == "cosine_embedding_loss":
             self.entries.append({"op": "input", "name": "signs", "shape": ["N"]})
+        if op == "assign":
+            self.entries.append({"op": "state", "name": "s", "shape": [self.count(4)]})
         root = {"gpunn_spec": 1, "precision": self.pick(("f32", "tf32", "bf16", "f16")), "tensors": self.entries}
         model, wanted = spec.parse(json.dumps(root)), len(self.entries) + 1 + self.random.randrange(10)
         for _ in range(TRIES):

@@ -146,7 +146,7 @@ class Schema(unittest.TestCase):
                     if key in offered:
                         optional = key not in part["required"] and "default" not in part["properties"][key]
                         self.assertEqual(argument.default is None and key != "consts", optional, "%s %s" % (name, key))
-                self.assertEqual("name" in arguments, name in ("input", "parameter") or "as" in part["properties"], name)
+                self.assertEqual("name" in arguments, name in ("input", "parameter", "state") or "as" in part["properties"], name)
 
     def test_form(self):
         """Everything has a sentence for messages, and only what spec.py understands occurs."""
@@ -220,6 +220,16 @@ class Refused(unittest.TestCase):
 
     def entry(self, text, place, sentence):
         self.refuse('{"gpunn_spec":1,"tensors":[' + INPUT + text + "]}", place, sentence)
+
+    def test_states(self):
+        state = '{"op":"state","name":"s","shape":[3]},{"op":"input","name":"i","dtype":"i64","shape":[3]},'
+        for text, sentence in (
+                ('"assign","inputs":["x","x"]', "no state"), ('"assign","inputs":["s","x"]', "must agree"),
+                ('"assign","inputs":["s","s"],"position":"x"', "integers"),
+                ('"assign","inputs":["s","s"],"position":"i"', "one number, or one for each"),
+                ('"assign","inputs":["s","s"],"position":"i","axis":1', "axis 1"),
+                ('"state","name":"t","shape":["N"]', "do not vary"), ('"state","name":"s","shape":[2]', "taken")):
+            self.entry(state + '{"op":%s}' % text, r"4:\d+", sentence)
 
     def test_json(self):
         for text, place, sentence in (

@@ -523,16 +523,101 @@ static void test_cache(void **state)
         if (!(fabsf(parts[i] - whole[i]) <= 1e-5f)) fail_msg("number %d: %g, not %g", i, (double)parts[i], (double)whole[i]);
 }
 
+/* A step of attention over a cache beside a stream and a count: the same from a spec, again and again, as from its builders. */
+static void test_spec(void **state)
+{
+    fixture           *f = *state;
+    static const char *names[] = {"keys", "stream.h", "count"};
+    const char        *path = test_path(f, "states.json"), *weights = test_path(f, "states.safetensors");
+    gpunn_tensor      *word = MADE(f->dev, gpunn_input(f->model, "word", GPUNN_I64, GPUNN_SHAPE(2, 1)));
+    gpunn_tensor      *place = MADE(f->dev, gpunn_input(f->model, "place", GPUNN_I64, GPUNN_SHAPE(1)));
+    gpunn_tensor      *x = gpunn_embedding(word, "table", .num_embeddings = 9, .embedding_dim = 4);
+    gpunn_tensor      *keys = MADE(f->dev, gpunn_state(f->model, "keys", GPUNN_SHAPE(2, 6, 1, 4), zeros));
+    gpunn_tensor      *count = MADE(f->dev, gpunn_state(f->model, "count", GPUNN_SHAPE(1), fives));
+    OK(f->dev, gpunn_set_saved(keys, true));
+    gpunn_tensor *q = gpunn_reshape(x, GPUNN_SHAPE(2, 1, 1, 4));
+    gpunn_tensor *seen = gpunn_assign_at(keys, -3, place, gpunn_rotary_embedding(q, place, .heads_last = true));
+    gpunn_tensor *length = gpunn_cast(gpunn_add_scalar(gpunn_cast(place, GPUNN_F32), 1), GPUNN_I64);
+    gpunn_tensor *h = gpunn_scaled_dot_product_attention(q, seen, seen, .heads_last = true, .lengths = length);
+    h = gpunn_gru(gpunn_reshape(h, GPUNN_SHAPE(1, 2, 4)), "stream", .hidden_size = 3, .stateful = true);
+    gpunn_tensor *once = gpunn_assign(count, gpunn_add_scalar(count, 1));
+    MADE(f->dev, gpunn_assign(once, gpunn_mul_scalar(once, 2)));
+    gpunn_tensor *y = MADE(f->dev, gpunn_mul(h, once));
+    gpunn_model  *models[3] = {f->model, NULL, NULL};
+    gpunn_tensor *outputs[3] = {y, NULL, NULL};
+    OK(f->dev, gpunn_save(f->model, weights));
+    for (int i = 1; i < 3; i++) {
+        OK(f->dev, gpunn_spec_save(models[i - 1], path));
+        models[i] = MADE(f->dev, gpunn_spec_load(f->dev, path));
+        outputs[i] = MADE(f->dev, gpunn_spec_output(models[i], 0));
+        assert_null(gpunn_spec_output(models[i], 1)); /* assignments are none */
+        OK(f->dev, gpunn_load(models[i], weights));
+    }
+    for (int64_t turn = 0; turn < 5; turn++) {
+        float first[12], got[12];
+        for (int i = 0; i < 3; i++) {
+            const int64_t words[] = {turn, 8 - turn};
+            OK(f->dev, gpunn_write(gpunn_find(models[i], "word"), words, sizeof words));
+            put(f, gpunn_find(models[i], "place"), turn);
+            run(f, outputs[i]);
+            OK(f->dev, gpunn_read(outputs[i], i ? got : first, 6 * sizeof *got));
+            if (i) assert_memory_equal(got, first, 6 * sizeof *got);
+            for (int k = 0; k < COUNT(names) && i; k++) {
+                gpunn_tensor *one = gpunn_find(models[0], names[k]), *other = gpunn_find(models[i], names[k]);
+                float         a[48], b[48];
+                OK(f->dev, gpunn_read(one, a, gpunn_tensor_bytes(one)));
+                OK(f->dev, gpunn_read(other, b, gpunn_tensor_bytes(one)));
+                assert_memory_equal(a, b, gpunn_tensor_bytes(one));
+            }
+        }
+        assert_true(first[0] == first[0] && first[0] != 0);
+    }
+    expect(f, gpunn_find(models[2], "count"), FLOATS(222), 1);
+    gpunn_model_destroy(models[1]), gpunn_model_destroy(models[2]);
+    (void)remove(path), (void)remove(weights);
+}
+
+/* What a spec says wrongly of states, each with a word of the sentence. */
+static void test_bad_specs(void **state)
+{
+    fixture *f = *state;
+    static const struct {
+        const char *entry, *word;
+    } bad[] = {
+        {"{\"op\": \"assign\", \"inputs\": [\"x\", \"x\"]}", "no state"},
+        {"{\"op\": \"assign\", \"inputs\": [\"gone\", \"x\"]}", "gone"},
+        {"{\"op\": \"assign\", \"inputs\": [\"s\"]}", "inputs"},
+        {"{\"op\": \"assign\", \"inputs\": [\"s\", \"x\"]}", "must agree"},
+        {"{\"op\": \"assign\", \"inputs\": [\"s\", \"s\"], \"position\": \"x\"}", "i64"},
+        {"{\"op\": \"assign\", \"inputs\": [\"s\", \"s\"], \"position\": \"i\", \"axis\": 1}", "axis 1"},
+        {"{\"op\": \"assign\", \"inputs\": [\"s\", \"s\"], \"at\": 1}", "\"at\""},
+        {"{\"op\": \"state\", \"name\": \"s\", \"shape\": [2]}", "taken"},
+        {"{\"op\": \"state\", \"name\": \"t\", \"shape\": [\"N\"]}", "shape"},
+        {"{\"op\": \"state\", \"name\": \"t\", \"shape\": [2], \"saved\": 1}", "saved"},
+        {"{\"op\": \"state\", \"name\": \"t\", \"shape\": [2], \"lr_scale\": 1}", "lr_scale"},
+    };
+    for (int i = 0; i < COUNT(bad); i++) {
+        char text[600];
+        (void)snprintf(
+            text, sizeof text,
+            "{\"gpunn_spec\": 1, \"tensors\": [{\"op\": \"input\", \"name\": \"x\", \"shape\": [2]}, {\"op\": \"input\", "
+            "\"name\": \"i\", \"dtype\": \"i64\", \"shape\": []}, {\"op\": \"state\", \"name\": \"s\", \"shape\": [3]}, %s]}",
+            bad[i].entry);
+        assert_null(gpunn_spec_load_memory(f->dev, text, strlen(text)));
+        check_sentence(f->dev, gpunn_last_status(f->dev), __FILE__, __LINE__, bad[i].word, "memory:1:", (const char *)NULL);
+    }
+}
+
 int main(void)
 {
     static const struct {
         const char        *name;
         CMUnitTestFunction run;
     } list[] = {
-        {"sum", test_sum},           {"order", test_order},          {"places", test_places},     {"sample", test_sample},
-        {"text", test_text},         {"refusals", test_refusals},    {"two ways", test_two_ways}, {"training", test_training},
-        {"saved", test_saved},       {"stateful", test_stateful},    {"lengths", test_lengths},   {"cache", test_cache},
-        {"sessions", test_sessions}, {"checkpoint", test_checkpoint}};
+        {"sum", test_sum},           {"order", test_order},           {"places", test_places},     {"sample", test_sample},
+        {"text", test_text},         {"refusals", test_refusals},     {"two ways", test_two_ways}, {"training", test_training},
+        {"saved", test_saved},       {"stateful", test_stateful},     {"lengths", test_lengths},   {"cache", test_cache},
+        {"sessions", test_sessions}, {"checkpoint", test_checkpoint}, {"spec", test_spec},         {"bad specs", test_bad_specs}};
     static struct CMUnitTest tests[64];
     int                      count = 0;
     for (int i = 0; i < COUNT(list); i++) count += each_backend(tests + count, list[i].name, list[i].run, NULL);
