@@ -1910,9 +1910,15 @@ GPUNN_API gpunn_status gpunn_grads_(gpunn_tensor *y, gpunn_tensor *const *inputs
 GPUNN_API gpunn_tensor *gpunn_jvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor *v);
 /* The Hessian of y's sum by x times v, of x's shape. */
 GPUNN_API gpunn_tensor *gpunn_hvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor *v);
-/* The sum of the second derivatives of y, each by one of the coordinates along x's last axis: x [n, d], y [n, 1] or [n], where sample i
- * of y depends on row i of x alone -> [n, 1]. */
-GPUNN_API gpunn_tensor *gpunn_laplacian(gpunn_tensor *y, gpunn_tensor *x);
+typedef struct gpunn_laplacian_args {
+    int            args_;
+    int            coordinates; /* by the first so many, such as those of space before time; 0: by all */
+    gpunn_tensor **gradient;    /* receives gpunn_grad(y, x), which is made on the way; NULL: not wanted */
+} gpunn_laplacian_args;
+/* The sum of the second derivatives of y, each by one of x's coordinates: x [n, d], y [n, 1] or [n], where sample i of y depends on row
+ * i of x alone -> [n, 1]. Ops as of gpunn_grad. */
+GPUNN_API gpunn_tensor *gpunn_laplacian_(gpunn_tensor *y, gpunn_tensor *x, gpunn_laplacian_args args);
+#define gpunn_laplacian(y, ...) gpunn_laplacian_((y), GPUNN_NAMED(gpunn_laplacian_args, __VA_ARGS__))
 
 /* -- metrics: scalars without gradient -- */
 GPUNN_API gpunn_tensor *gpunn_accuracy(gpunn_tensor *logits,
@@ -12855,7 +12861,8 @@ static gpunn_tensor *gpunn__matmul_of(gpunn_tensor *a, gpunn_tensor *b, bool tra
 }
 
 /* ---- elementwise ops ------------------------------------------------------------------------------------------------------ */
-static gpunn_tensor *gpunn__derive_map(gpunn_tensor *y, gpunn_tensor *g, int k)
+/* What its row in >>ops says of operand k. It is a product with g, so that of the operand's tangent in g's place it is that of y. */
+static gpunn_tensor *gpunn__map_derivative(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     const gpunn__op_info *info = &gpunn__op_infos[y->op];
     const char           *names[4];
@@ -12868,9 +12875,12 @@ static gpunn_tensor *gpunn__derive_map(gpunn_tensor *y, gpunn_tensor *g, int k)
     }
     names[count] = "y", operands[count++] = y;
     for (int i = 0; i < 2; i++) numbers[i] = (double)fmaxf(-FLT_MAX, fminf(FLT_MAX, y->attr.value[i])); /* clamp's infinities */
-    return gpunn__sum_to(
-        gpunn__expr(info->derivative[k], names, operands, count, info->attribute, numbers, info->attribute_count, g),
-        gpunn_tensor_shape(y->inputs[k]));
+    return gpunn__expr(info->derivative[k], names, operands, count, info->attribute, numbers, info->attribute_count, g);
+}
+
+static gpunn_tensor *gpunn__derive_map(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    return gpunn__sum_to(gpunn__map_derivative(y, g, k), gpunn_tensor_shape(y->inputs[k]));
 }
 
 /* ---- products ------------------------------------------------------------------------------------------------------------- */
@@ -13237,6 +13247,153 @@ static bool gpunn__varies_with(const gpunn_tensor *y, int k)
            !(gpunn__op_elementwise(y->op) && strcmp(gpunn__op_infos[y->op].derivative[k], "K(0.0)") == 0);
 }
 
+/* That of y in a call; NULL after an error: it has none. */
+static gpunn__derivative gpunn__required_derivative(const gpunn__call *call, const gpunn_tensor *y)
+{
+    const gpunn__derivative derive = gpunn__derivative_of(y);
+    if (derive == NULL)
+        (void)gpunn__refuse(call, GPUNN_ERR_UNSUPPORTED,
+                            "%s%s%s%s has no derivative that is made of ops; take an op that gpunn_grad's list has in its place",
+                            gpunn_op_name(y->op), y->layer ? " '" : "", y->layer ? y->layer : "", y->layer ? "'" : "");
+    return derive;
+}
+
+/* False after an error. A sum that is NULL has nothing yet. */
+static bool gpunn__add_to(gpunn_tensor **sum, gpunn_tensor *t)
+{
+    *sum = *sum ? gpunn_add(*sum, t) : t;
+    return *sum != NULL;
+}
+
+/* ---- forward: from tangents of operands to that of a result ---------------------------------------------------------------- */
+/* That of some tensor; it may have 1 where the tensor has a size. */
+typedef struct gpunn__tangent {
+    bool          needed, known;
+    gpunn_tensor *value; /* NULL: zeros */
+} gpunn__tangent;
+
+static gpunn_tensor *gpunn__expand_as(gpunn_tensor *t, const gpunn_tensor *like)
+{
+    return t == NULL || gpunn__same_shape(t, like) ? t : gpunn_expand(t, gpunn_tensor_shape(like));
+}
+
+/* What y has from the tangent v of its operand k. Where that is no row of >>ops it is the gradient's rule turned around: a rule is
+ * linear in g, so that its own gradient by g is the transposed of it; the zeros that stand in for g are never computed. */
+static gpunn_tensor *gpunn__push(const gpunn__call *call, gpunn_tensor *y, gpunn_tensor *v, int k)
+{
+    const gpunn__derivative derive = gpunn__required_derivative(call, y);
+    gpunn_grad_args         args = {0, NULL};
+    if (derive == NULL) return NULL;
+    if (derive == gpunn__derive_map) return gpunn__map_derivative(y, v, k);
+    gpunn_tensor *stand_in = gpunn__filled(call->model, 0, gpunn_tensor_shape(y));
+    args.grad_output = gpunn__expand_as(v, y->inputs[k]);
+    return stand_in && args.grad_output ? gpunn_grad_(derive(y, stand_in, k), stand_in, args) : NULL;
+}
+
+static void gpunn__know(gpunn__tangent *of, const gpunn_tensor *t, gpunn_tensor *v)
+{
+    of[t->id].known = true;
+    of[t->id].value = v;
+}
+
+/* The tangents of y and of all that stands between it and those that are known; false after an error. */
+static bool gpunn__carry(const gpunn__call *call, const gpunn_tensor *y, gpunn__tangent *of)
+{
+    of[y->id].needed = true;
+    for (int id = y->id; id >= 0; id--) {
+        const gpunn_tensor *t = call->model->tensors[id];
+        for (int k = 0; of[id].needed && !of[id].known && k < t->input_count; k++)
+            if (gpunn__varies_with(t, k)) of[t->inputs[k]->id].needed = true;
+    }
+    for (int id = 0; id <= y->id; id++) {
+        gpunn_tensor *t = call->model->tensors[id];
+        for (int k = 0; of[id].needed && !of[id].known && k < t->input_count; k++) {
+            gpunn_tensor *v = gpunn__varies_with(t, k) ? of[t->inputs[k]->id].value : NULL;
+            if (v == NULL) continue;
+            if (!gpunn__add_to(&of[id].value, gpunn__push(call, t, v, k))) return false;
+        }
+    }
+    return true;
+}
+
+static gpunn__tangent *gpunn__tangents(const gpunn__call *call, size_t count)
+{
+    return (gpunn__tangent *)gpunn__calloc(call->model->dev, count * sizeof(gpunn__tangent));
+}
+
+static void gpunn__free_tangents(const gpunn__call *call, gpunn__tangent *of, size_t count)
+{
+    if (of) gpunn__free(call->model->dev, of, count * sizeof *of);
+}
+
+/* ---- curvature: d2y / dv2 is the sum over all ops of their own, along the tangents of their operands, times y's gradient ------- */
+typedef struct gpunn__curvature {
+    const gpunn_tensor *x;
+    int                 directions;
+    size_t              size;     /* tensors that have tangents */
+    gpunn__tangent     *of;       /* [directions][size] */
+    gpunn_tensor       *products; /* of one shape, added up, still to be summed by samples; NULL: none */
+    gpunn_tensor       *rows;     /* the sum so far, [n, 1]; NULL: 0 */
+    gpunn_tensor *others; /* the sum of what is not told apart by samples, to be differentiated by the gradient it begins with */
+} gpunn__curvature;
+
+/* The one axis of t that has samples as x's first; -1: none, or that cannot be told. */
+static int gpunn__sample_axis(const gpunn_tensor *t, const gpunn_tensor *x)
+{
+    int axis = -1;
+    for (int i = 0; i < t->rank; i++)
+        if (t->dim[i] < 0) {
+            if (axis >= 0 || t->dim[i] != x->dim[0]) return -1;
+            axis = i;
+        }
+    return axis;
+}
+
+/* Sums products of one shape up. */
+static bool gpunn__sum_products(gpunn__curvature *c)
+{
+    gpunn_tensor *t = c->products;
+    if (t == NULL) return true;
+    const int   axis = gpunn__sample_axis(t, c->x);
+    gpunn_shape shape = gpunn_tensor_shape(t);
+    c->products = NULL;
+    if (axis < 0) return gpunn__add_to(&c->others, gpunn_sum(t, GPUNN_ALL, false));
+    for (int i = 0; i < t->rank; i++)
+        if (i != axis) shape.dim[i] = 1;
+    return gpunn__add_to(&c->rows, gpunn_reshape(gpunn__sum_to(t, shape), GPUNN_SHAPE(c->x->dim[0], 1)));
+}
+
+/* Adds a times b, tangents of t's gradient and of t; a may be NULL for zeros. */
+static bool gpunn__add_product(gpunn__curvature *c, gpunn_tensor *a, gpunn_tensor *b, const gpunn_tensor *t)
+{
+    if (a == NULL) return true;
+    if (c->products && !gpunn__same_shape(c->products, t) && !gpunn__sum_products(c)) return false;
+    return gpunn__add_to(&c->products, gpunn__expand_as(gpunn_mul(a, b), t));
+}
+
+/* Adds what y has of it through d, the gradient that y, whose own is g, hands to operand k: how d changes with y and its operands
+ * along a direction, g being fixed, times the operand's tangent. */
+static bool gpunn__add_curvature(const gpunn__call *call, gpunn__curvature *c, gpunn_tensor *y, gpunn_tensor *g, gpunn_tensor *d,
+                                 int k)
+{
+    const size_t    count = (size_t)call->model->tensor_count;
+    gpunn__tangent *around = gpunn__tangents(call, count);
+    bool            ok = around != NULL;
+    for (int i = 0; ok && i < c->directions; i++) {
+        const gpunn__tangent *of = c->of + (size_t)i * c->size;
+        gpunn_tensor         *v = of[y->inputs[k]->id].value;
+        memset(around, 0, count * sizeof *around);
+        around[g->id].known = true;
+        gpunn__know(around, y, of[y->id].value);
+        for (int j = 0; j < y->input_count; j++)
+            if (y->inputs[j]) gpunn__know(around, y->inputs[j], of[y->inputs[j]->id].value);
+        ok = v == NULL || (gpunn__carry(call, d, around) && gpunn__add_product(c, around[d->id].value, v, y->inputs[k]));
+    }
+    gpunn__free_tangents(call, around, count);
+    return ok;
+}
+
+/* ---- backward --------------------------------------------------------------------------------------------------------------- */
 typedef struct gpunn__adjoint {
     bool          leads;    /* to it from one of the inputs */
     gpunn_tensor *gradient; /* so far; NULL: none */
@@ -13254,42 +13411,39 @@ static void gpunn__mark_path(gpunn_model *model, int count, gpunn_tensor *const 
     }
 }
 
-/* Adds what y hands on to its operands; false after an error. */
-static bool gpunn__hand_on(const gpunn__call *call, gpunn_tensor *y, gpunn__adjoint *of)
+/* Adds what y hands on to its operands, and to c, which may be NULL; false after an error. */
+static bool gpunn__hand_on(const gpunn__call *call, gpunn_tensor *y, gpunn__adjoint *of, gpunn__curvature *c)
 {
     for (int k = 0; k < y->input_count; k++) {
         if (!gpunn__varies_with(y, k) || !of[y->inputs[k]->id].leads) continue;
-        gpunn__derivative derive = gpunn__derivative_of(y);
-        if (derive == NULL) {
-            (void)gpunn__refuse(
-                call, GPUNN_ERR_UNSUPPORTED,
-                "%s%s%s%s has no derivative that is made of ops; take an op that gpunn_grad's list has in its place",
-                gpunn_op_name(y->op), y->layer ? " '" : "", y->layer ? y->layer : "", y->layer ? "'" : "");
-            return false;
-        }
-        gpunn__adjoint *operand = &of[y->inputs[k]->id];
-        gpunn_tensor   *d = derive(y, of[y->id].gradient, k);
-        operand->gradient = operand->gradient ? gpunn_add(operand->gradient, d) : d;
-        if (operand->gradient == NULL) return false;
+        gpunn__derivative derive = gpunn__required_derivative(call, y);
+        gpunn_tensor     *d = derive ? derive(y, of[y->id].gradient, k) : NULL;
+        if (d == NULL || !gpunn__add_to(&of[y->inputs[k]->id].gradient, d)) return false;
+        if (c && !gpunn__add_curvature(call, c, y, of[y->id].gradient, d, k)) return false;
     }
     return true;
 }
 
 static bool gpunn__differentiate(const gpunn__call *call, gpunn_tensor *y, gpunn_tensor *grad_output, gpunn_tensor *const *inputs,
-                                 int count, gpunn_tensor **gradients, gpunn__adjoint *of)
+                                 int count, gpunn_tensor **gradients, gpunn__curvature *c)
 {
-    gpunn_model *model = call->model;
-    gpunn__mark_path(model, y->id + 1, inputs, count, of);
-    of[y->id].gradient = grad_output ? grad_output : gpunn__filled(model, 1, gpunn_tensor_shape(y));
-    if (of[y->id].gradient == NULL) return false;
-    for (int id = y->id; id >= 0; id--)
-        if (of[id].gradient && of[id].leads && !gpunn__hand_on(call, model->tensors[id], of)) return false;
-    for (int i = 0; i < count; i++) {
+    gpunn_model    *model = call->model;
+    const size_t    size = (size_t)(y->id + 1) * sizeof(gpunn__adjoint);
+    gpunn__adjoint *of = (gpunn__adjoint *)gpunn__calloc(model->dev, size);
+    bool            ok = of != NULL && grad_output != NULL;
+    if (ok) {
+        gpunn__mark_path(model, y->id + 1, inputs, count, of);
+        of[y->id].gradient = grad_output;
+    }
+    for (int id = y->id; ok && id >= 0; id--)
+        ok = !(of[id].gradient && of[id].leads) || gpunn__hand_on(call, model->tensors[id], of, c);
+    for (int i = 0; ok && i < count; i++) {
         gpunn_tensor *d = inputs[i]->id <= y->id ? of[inputs[i]->id].gradient : NULL;
         gradients[i] = d && of[inputs[i]->id].leads ? d : gpunn__filled(model, 0, gpunn_tensor_shape(inputs[i]));
-        if (gradients[i] == NULL) return false;
+        ok = gradients[i] != NULL;
     }
-    return true;
+    if (of) gpunn__free(model->dev, of, size);
+    return ok;
 }
 
 /* Opens a call that differentiates y; direction, of like's shape, may be NULL. */
@@ -13325,17 +13479,14 @@ static bool gpunn__begin_grads(gpunn__call *call, gpunn_tensor *y, gpunn_tensor 
 GPUNN_API gpunn_status gpunn_grads_(gpunn_tensor *y, gpunn_tensor *const *inputs, int count, gpunn_tensor **gradients,
                                     gpunn_grad_args args)
 {
-    gpunn__call     call;
-    bool            ok = gpunn__begin_grads(&call, y, inputs, count, gradients, args.grad_output);
-    gpunn_device   *dev = call.model ? call.model->dev : NULL;
-    const size_t    size = ok ? (size_t)(y->id + 1) * sizeof(gpunn__adjoint) : 0;
-    gpunn__adjoint *of = ok ? (gpunn__adjoint *)gpunn__calloc(dev, size) : NULL;
-    ok = of && gpunn__differentiate(&call, y, args.grad_output, inputs, count, gradients, of);
-    if (of) gpunn__free(dev, of, size);
-    if (ok) return GPUNN_OK;
+    gpunn__call call;
+    if (gpunn__begin_grads(&call, y, inputs, count, gradients, args.grad_output)) {
+        gpunn_tensor *g = args.grad_output ? args.grad_output : gpunn__filled(call.model, 1, gpunn_tensor_shape(y));
+        if (gpunn__differentiate(&call, y, g, inputs, count, gradients, NULL)) return GPUNN_OK;
+    }
     for (int i = 0; gradients && i < count; i++) gradients[i] = NULL;
     (void)gpunn__undo(&call);
-    const gpunn_status status = gpunn_last_status(dev);
+    const gpunn_status status = gpunn_last_status(call.model ? call.model->dev : NULL);
     return status ? status : GPUNN_ERR_ARGUMENT; /* y comes from a call that failed on its device */
 }
 
@@ -13346,44 +13497,92 @@ GPUNN_API gpunn_tensor *gpunn_grad_(gpunn_tensor *y, gpunn_tensor *x, gpunn_grad
     return gradient;
 }
 
-/* The product with the transposed Jacobian is linear in grad_output, whose value its own gradient therefore does not read: what
- * stands there is never computed. */
 GPUNN_API gpunn_tensor *gpunn_jvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor *v)
 {
-    gpunn__call     call;
-    gpunn_grad_args by_x = {0, NULL}, by_stand_in = {0, NULL};
+    gpunn__call call;
     if (!gpunn__begin_derivative(&call, "jvp", y, v, x, "v") || !gpunn__given(&call, v, "v")) return NULL;
-    by_x.grad_output = gpunn__filled(call.model, 0, gpunn_tensor_shape(y));
-    by_stand_in.grad_output = v;
-    return gpunn__made(&call, gpunn_grad_(gpunn_grad_(y, x, by_x), by_x.grad_output, by_stand_in));
+    const size_t    count = (size_t)call.model->tensor_count;
+    gpunn__tangent *of = gpunn__tangents(&call, count);
+    gpunn_tensor   *tangent = NULL;
+    if (of) {
+        gpunn__know(of, x, v);
+        if (gpunn__carry(&call, y, of))
+            tangent = of[y->id].value ? gpunn__expand_as(of[y->id].value, y)
+                                      : gpunn__filled(call.model, 0, gpunn_tensor_shape(y));
+    }
+    gpunn__free_tangents(&call, of, count);
+    return gpunn__made(&call, tangent);
 }
 
 GPUNN_API gpunn_tensor *gpunn_hvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor *v)
 {
     gpunn__call     call;
-    gpunn_grad_args first = {0, NULL}, second = {0, NULL};
+    gpunn_grad_args args = {0, NULL};
     if (!gpunn__begin_derivative(&call, "hvp", y, v, x, "v") || !gpunn__given(&call, v, "v")) return NULL;
-    second.grad_output = v;
-    return gpunn__made(&call, gpunn_grad_(gpunn_grad_(y, x, first), x, second));
+    gpunn_tensor *gradient = gpunn_grad_(y, x, args);
+    return gpunn__made(&call, gradient ? gpunn_jvp(gradient, x, v) : NULL);
 }
 
-GPUNN_API gpunn_tensor *gpunn_laplacian(gpunn_tensor *y, gpunn_tensor *x)
+static bool gpunn__begin_laplacian(gpunn__call *call, gpunn_tensor *y, gpunn_tensor *x, int coordinates)
 {
-    gpunn__call     call;
-    gpunn_grad_args args = {0, NULL};
-    gpunn_tensor   *sum = NULL, *gradient = NULL;
-    char            text[128];
-    if (!gpunn__begin_derivative(&call, "laplacian", y, NULL, NULL, NULL) || !gpunn__operand(&call, x, "x", true)) return NULL;
-    if (x->rank < 1 || x->dim[x->rank - 1] < 1)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x is %s; its last axis must be the coordinates",
-                             gpunn__shape_text(x, text));
-    gradient = gpunn_grad_(y, x, args);
-    for (int i = 0; i < (int)x->dim[x->rank - 1] && gradient; i++) {
-        gpunn_tensor *second = gpunn_slice(gpunn_grad_(gpunn_slice(gradient, -1, i, i + 1, 1), x, args), -1, i, i + 1, 1);
-        sum = sum ? gpunn_add(sum, second) : second;
-        if (sum == NULL) break;
+    char one[128], other[128];
+    if (!gpunn__begin_derivative(call, "laplacian", y, NULL, NULL, NULL) || !gpunn__operand(call, x, "x", true)) return false;
+    if (x->rank != 2 || x->dim[1] < 1)
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "x is %s; it must be [samples, coordinates]", gpunn__shape_text(x, one));
+    else if (y->rank < 1 || y->rank > 2 || y->dim[0] != x->dim[0] || (y->rank == 2 && y->dim[1] != 1))
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "y is %s, but x is %s; y must be one number for each row of x",
+                            gpunn__shape_text(y, one), gpunn__shape_text(x, other));
+    else if (coordinates < 0 || coordinates > x->dim[1])
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, ".coordinates is %d, but x has %d", coordinates, (int)x->dim[1]);
+    else
+        return true;
+    return false;
+}
+
+/* The tangents along each coordinate of all that y is made of. */
+static bool gpunn__carry_coordinates(const gpunn__call *call, const gpunn_tensor *y, gpunn_tensor *x, gpunn__curvature *c)
+{
+    for (int i = 0; i < c->directions; i++) {
+        const gpunn_shape one = GPUNN_SHAPE(1, 1);
+        const float       number = 1;
+        gpunn_tensor     *v = gpunn__zeros_around(gpunn_constant(call->model, one, &number), 1, i, x->dim[1] - 1 - i);
+        gpunn__tangent   *of = c->of + (size_t)i * c->size;
+        if (v == NULL) return false;
+        gpunn__know(of, x, v);
+        if (!gpunn__carry(call, y, of)) return false;
     }
-    return gpunn__made(&call, gradient ? sum : NULL);
+    return true;
+}
+
+/* What is not told apart by samples is linear in the gradient of y that the backward pass began with, g: each sample's is the gradient
+ * by its element. */
+static gpunn_tensor *gpunn__curvature_of(gpunn__curvature *c, gpunn_tensor *g)
+{
+    const gpunn_shape shape = {{c->x->dim[0], 1}};
+    gpunn_grad_args   args = {0, NULL};
+    if (!gpunn__sum_products(c)) return NULL;
+    if (c->others && !gpunn__add_to(&c->rows, gpunn_reshape(gpunn_grad_(c->others, g, args), shape))) return NULL;
+    return c->rows ? c->rows : gpunn__filled(c->x->model, 0, shape);
+}
+
+GPUNN_API gpunn_tensor *gpunn_laplacian_(gpunn_tensor *y, gpunn_tensor *x, gpunn_laplacian_args args)
+{
+    gpunn__call      call;
+    gpunn__curvature c;
+    gpunn_tensor    *sum = NULL, *gradient = NULL;
+    memset(&c, 0, sizeof c);
+    if (args.gradient) *args.gradient = NULL;
+    if (!gpunn__begin_laplacian(&call, y, x, args.coordinates)) return NULL;
+    c.x = x;
+    c.directions = args.coordinates ? args.coordinates : (int)x->dim[1];
+    c.size = (size_t)call.model->tensor_count;
+    c.of = gpunn__tangents(&call, (size_t)c.directions * c.size);
+    gpunn_tensor *g = gpunn__filled(call.model, 1, gpunn_tensor_shape(y));
+    if (c.of && g && gpunn__carry_coordinates(&call, y, x, &c) && gpunn__differentiate(&call, y, g, &x, 1, &gradient, &c))
+        sum = gpunn__curvature_of(&c, g);
+    gpunn__free_tangents(&call, c.of, (size_t)c.directions * c.size);
+    if (sum && args.gradient) *args.gradient = gradient;
+    return gpunn__made(&call, sum);
 }
 
 /* ==== >>steps ========================================================================================================= *

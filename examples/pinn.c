@@ -53,8 +53,8 @@ static problem build(gpunn_model *model, int hidden)
     p.edge = gpunn_input(model, "edge", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
     p.edge_u = gpunn_input(model, "edge_u", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
     p.u = network(model, p.inside, "u", hidden);
-    gpunn_tensor *slope = gpunn_grad(p.u, p.inside), *u_x = gpunn_slice(slope, 1, 0, 1, 1), *u_t = gpunn_slice(slope, 1, 1, 2, 1);
-    gpunn_tensor *u_xx = gpunn_slice(gpunn_grad(u_x, p.inside), 1, 0, 1, 1);
+    gpunn_tensor *slope, *u_xx = gpunn_laplacian(p.u, p.inside, .coordinates = 1, .gradient = &slope); /* by x alone */
+    gpunn_tensor *u_x = gpunn_slice(slope, 1, 0, 1, 1), *u_t = gpunn_slice(slope, 1, 1, 2, 1);
     gpunn_tensor *left = gpunn_sub(gpunn_add(u_t, gpunn_mul(p.u, u_x)), gpunn_mul_scalar(u_xx, VISCOSITY));
     p.residual = gpunn_keep(gpunn_mean(gpunn_square(left), GPUNN_ALL, false));
     p.boundary = gpunn_keep(gpunn_mse_loss(network(model, p.edge, "edge", hidden), p.edge_u));
