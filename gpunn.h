@@ -13277,6 +13277,14 @@ static gpunn_tensor *gpunn__expand_as(gpunn_tensor *t, const gpunn_tensor *like)
     return t == NULL || gpunn__same_shape(t, like) ? t : gpunn_expand(t, gpunn_tensor_shape(like));
 }
 
+/* A linear layer of as many rows as v has. */
+static gpunn_tensor *gpunn__push_rows(const gpunn_tensor *y, gpunn_tensor *v)
+{
+    gpunn_shape shape = gpunn_tensor_shape(v);
+    shape.dim[v->rank - 1] = y->dim[y->rank - 1];
+    return gpunn_reshape(gpunn__matmul_of(gpunn__matrix(v, v->rank - 1), y->inputs[1], false, true), shape);
+}
+
 /* What y has from the tangent v of its operand k. Where that is no row of >>ops it is the gradient's rule turned around: a rule is
  * linear in g, so that its own gradient by g is the transposed of it; the zeros that stand in for g are never computed. */
 static gpunn_tensor *gpunn__push(const gpunn__call *call, gpunn_tensor *y, gpunn_tensor *v, int k)
@@ -13285,6 +13293,7 @@ static gpunn_tensor *gpunn__push(const gpunn__call *call, gpunn_tensor *y, gpunn
     gpunn_grad_args         args = {0, NULL};
     if (derive == NULL) return NULL;
     if (derive == gpunn__derive_map) return gpunn__map_derivative(y, v, k);
+    if (y->op == GPUNN_OP_LINEAR && k == 0) return gpunn__push_rows(y, v);
     gpunn_tensor *stand_in = gpunn__filled(call->model, 0, gpunn_tensor_shape(y));
     args.grad_output = gpunn__expand_as(v, y->inputs[k]);
     return stand_in && args.grad_output ? gpunn_grad_(derive(y, stand_in, k), stand_in, args) : NULL;

@@ -62,9 +62,12 @@ static problem build(gpunn_model *model, int hidden)
     return p;
 }
 
+/* Marsaglia's xorshift: rand() takes a lock for each number, which a step of so small a network feels. */
 static float uniform(float low, float high)
 {
-    return low + (high - low) * (float)rand() / (float)RAND_MAX;
+    static uint32_t x = 2463534242u;
+    x ^= x << 13, x ^= x >> 17, x ^= x << 5;
+    return low + (high - low) * (float)(x >> 8) / 16777216.0f;
 }
 
 /* New random points: inside, and where u is given, at t = 0 and at x = -1 and 1. */
