@@ -371,8 +371,17 @@
  *         gpunn_train_step(solver, residual);
  *         gpunn_optimizer_destroy(solver);
  *         gpunn_model_destroy(ode);
- *     gpunn_jvp, gpunn_hvp and gpunn_laplacian are made of it. The batch is a sum: where sample i of y depends on sample i of x alone, as
- *     here, gpunn_grad(y, x) is each sample's own derivative.
+ *     The batch is a sum: where sample i of y depends on sample i of x alone, as here, gpunn_grad(y, x) is each sample's own
+ *     derivative. It goes backward, from one number of a sample to all inputs; gpunn_jvp goes forward, from one direction to all
+ *     outputs. They nest in any order. gpunn_hvp is forward over backward, and gpunn_laplacian takes as many products as y itself
+ *     takes, once more for y's gradient, and once more for each coordinate. Of a network of place and time:
+ *         gpunn_model  *heat = gpunn_model_create(dev);
+ *         gpunn_tensor *xyt = gpunn_input(heat, "xyt", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3)), *du;
+ *         gpunn_tensor *warm = gpunn_tanh(gpunn_linear(xyt, "0", .out_features = 16));
+ *         gpunn_tensor *temperature = gpunn_linear(warm, "1", .out_features = 1);
+ *         gpunn_tensor *u_xx_yy = gpunn_laplacian(temperature, xyt, .coordinates = 2, .gradient = &du);
+ *         gpunn_tensor *left = gpunn_sub(gpunn_slice(du, 1, 2, 3, 1), u_xx_yy); // u_t - u_xx - u_yy
+ *         gpunn_model_destroy(heat);
  *
  * DATA  A loader takes samples that lie in memory, or a function that makes them, and writes shuffled batches into the inputs;
  *     with .workers they are made by other threads while the device computes. U8 images become F32 on the way, and look different in
@@ -1898,17 +1907,19 @@ typedef struct gpunn_grad_args {
 /* torch.autograd.grad(y, x, create_graph=True): the gradient of y by x, an input, a parameter or a value between, F32 and of x's shape.
  * Zeros where y does not depend on x. It goes through the elementwise ops, linear, matmul, einsum, convolutions and transposed ones,
  * sum, mean, max, cumsum, softmax, log_softmax, cross_entropy, nll_loss, layer_norm, rms_norm, group_norm, instance_norm, reshape,
- * expand, permute, concat, slice, pad with a constant, gather, scatter_add, embedding, and all that is made of these, to any order; another op between x and y is GPUNN_ERR_UNSUPPORTED, with
- * its name. Each call adds nodes: make it while building, not at each step. */
+ * expand, permute, concat, slice, pad with a constant, gather, scatter_add, embedding, and all that is made of these, to any order;
+ * another op between x and y is GPUNN_ERR_UNSUPPORTED, with its name. Each call adds nodes: make it while building, not at each
+ * step. */
 GPUNN_API gpunn_tensor *gpunn_grad_(gpunn_tensor *y, gpunn_tensor *x, gpunn_grad_args args);
 #define gpunn_grad(y, ...) gpunn_grad_((y), GPUNN_NAMED(gpunn_grad_args, __VA_ARGS__))
 /* The same by `count` inputs at once, into gradients, which after a failure are NULL. */
 GPUNN_API gpunn_status gpunn_grads_(gpunn_tensor *y, gpunn_tensor *const *inputs, int count, gpunn_tensor **gradients,
                                     gpunn_grad_args args);
 #define gpunn_grads(y, inputs, count, ...) gpunn_grads_((y), (inputs), (count), GPUNN_NAMED(gpunn_grad_args, __VA_ARGS__))
-/* torch.func.jvp's derivative of y along v, of x's shape: the Jacobian times v, of y's shape. Ops as of gpunn_grad. */
+/* torch.func.jvp's derivative of y along v, of x's shape: the Jacobian times v, of y's shape, zeros where y does not depend on x.
+ * Forward mode: v is carried from x to y, op by op. Ops and errors as of gpunn_grad. */
 GPUNN_API gpunn_tensor *gpunn_jvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor *v);
-/* The Hessian of y's sum by x times v, of x's shape. */
+/* The Hessian of y's sum by x times v, of x's shape: gpunn_jvp of gpunn_grad. */
 GPUNN_API gpunn_tensor *gpunn_hvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor *v);
 typedef struct gpunn_laplacian_args {
     int            args_;
@@ -1916,7 +1927,7 @@ typedef struct gpunn_laplacian_args {
     gpunn_tensor **gradient;    /* receives gpunn_grad(y, x), which is made on the way; NULL: not wanted */
 } gpunn_laplacian_args;
 /* The sum of the second derivatives of y, each by one of x's coordinates: x [n, d], y [n, 1] or [n], where sample i of y depends on row
- * i of x alone -> [n, 1]. Ops as of gpunn_grad. */
+ * i of x alone -> [n, 1]. Ops and errors as of gpunn_grad; other shapes are GPUNN_ERR_SHAPE. */
 GPUNN_API gpunn_tensor *gpunn_laplacian_(gpunn_tensor *y, gpunn_tensor *x, gpunn_laplacian_args args);
 #define gpunn_laplacian(y, ...) gpunn_laplacian_((y), GPUNN_NAMED(gpunn_laplacian_args, __VA_ARGS__))
 
@@ -12811,7 +12822,7 @@ GPUNN_API gpunn_tensor *gpunn_top_k_accuracy(gpunn_tensor *logits, gpunn_tensor 
 }
 
 /* ==== >>derivatives =================================================================================================== *
- * gpunn_grad: the backward pass as nodes, so that it has a derivative too. An elementwise op's is its row in >>ops, read as a formula;
+ * Passes backward and forward as nodes, so that they have derivatives too. An elementwise op's is its row in >>ops, read as a formula;
  * each other op has a function here that gives the gradient of operand k from its result y and the gradient g of that. */
 typedef gpunn_tensor *(*gpunn__derivative)(gpunn_tensor *y, gpunn_tensor *g, int k);
 
@@ -13277,7 +13288,7 @@ static gpunn_tensor *gpunn__expand_as(gpunn_tensor *t, const gpunn_tensor *like)
     return t == NULL || gpunn__same_shape(t, like) ? t : gpunn_expand(t, gpunn_tensor_shape(like));
 }
 
-/* A linear layer of as many rows as v has. */
+/* Through a linear layer: of as many rows as v has, which may be one for all. */
 static gpunn_tensor *gpunn__push_rows(const gpunn_tensor *y, gpunn_tensor *v)
 {
     gpunn_shape shape = gpunn_tensor_shape(v);
@@ -13335,7 +13346,7 @@ static void gpunn__free_tangents(const gpunn__call *call, gpunn__tangent *of, si
     if (of) gpunn__free(call->model->dev, of, count * sizeof *of);
 }
 
-/* ---- curvature: d2y / dv2 is the sum over all ops of their own, along the tangents of their operands, times y's gradient ------- */
+/* ---- curvature: d2y / dv2 is a sum over all ops of their own, along their operands' tangents, times the gradients they get ------ */
 typedef struct gpunn__curvature {
     const gpunn_tensor *x;
     int                 directions;
@@ -13343,7 +13354,7 @@ typedef struct gpunn__curvature {
     gpunn__tangent     *of;       /* [directions][size] */
     gpunn_tensor       *products; /* of one shape, added up, still to be summed by samples; NULL: none */
     gpunn_tensor       *rows;     /* the sum so far, [n, 1]; NULL: 0 */
-    gpunn_tensor *others; /* the sum of what is not told apart by samples, to be differentiated by the gradient it begins with */
+    gpunn_tensor       *others;   /* the sum of what has no axis of samples, to be differentiated by y's gradient; NULL: 0 */
 } gpunn__curvature;
 
 /* The one axis of t that has samples as x's first; -1: none, or that cannot be told. */
@@ -13552,7 +13563,7 @@ static bool gpunn__begin_laplacian(gpunn__call *call, gpunn_tensor *y, gpunn_ten
 static bool gpunn__carry_coordinates(const gpunn__call *call, const gpunn_tensor *y, gpunn_tensor *x, gpunn__curvature *c)
 {
     for (int i = 0; i < c->directions; i++) {
-        const gpunn_shape one = GPUNN_SHAPE(1, 1);
+        const gpunn_shape one = {{1, 1}};
         const float       number = 1;
         gpunn_tensor     *v = gpunn__zeros_around(gpunn_constant(call->model, one, &number), 1, i, x->dim[1] - 1 - i);
         gpunn__tangent   *of = c->of + (size_t)i * c->size;
@@ -13563,8 +13574,7 @@ static bool gpunn__carry_coordinates(const gpunn__call *call, const gpunn_tensor
     return true;
 }
 
-/* What is not told apart by samples is linear in the gradient of y that the backward pass began with, g: each sample's is the gradient
- * by its element. */
+/* What has no axis of samples is linear in y's gradient g: each sample's is the derivative by its element. */
 static gpunn_tensor *gpunn__curvature_of(gpunn__curvature *c, gpunn_tensor *g)
 {
     const gpunn_shape shape = {{c->x->dim[0], 1}};

@@ -415,6 +415,13 @@ static gpunn_tensor *in_norms(gpunn_tensor *x)
     return last_layer(gpunn_layer_norm(gpunn_concat((gpunn_tensor *[]){gpunn_linear(x, "0", .out_features = 3), x}, 2, 1), "n"));
 }
 
+static gpunn_tensor *in_signals(gpunn_tensor *x)
+{
+    gpunn_tensor *h = gpunn_reshape(gpunn_exp(x), GPUNN_SHAPE(gpunn_tensor_shape(x).dim[0], 1, AXES));
+    h = gpunn_sin(gpunn_conv1d(h, "0", .out_channels = 2, .kernel_size = 2, .padding = 1));
+    return last_layer(gpunn_max(h, GPUNN_AXES(2), false));
+}
+
 static gpunn_tensor *straight(gpunn_tensor *x)
 {
     return last_layer(x);
@@ -447,8 +454,8 @@ static void check_laplacian(fixture *f, int64_t samples, gpunn_tensor *(*build)(
 
 static void test_laplacians(void **state)
 {
-    static gpunn_tensor *(*const builds[])(gpunn_tensor *) = {in_rows,  in_columns, in_columns_weighted,
-                                                              in_pairs, in_norms,   straight};
+    static gpunn_tensor *(*const builds[])(gpunn_tensor *) = {in_rows,    in_columns, in_columns_weighted, in_pairs, in_norms,
+                                                              in_signals, straight};
     for (int i = 0; i < COUNT(builds); i++) {
         check_laplacian(*state, GPUNN_BATCH, builds[i]);
         check_laplacian(*state, POINTS, builds[i]);
@@ -466,7 +473,9 @@ static void test_spec(void **state)
     gpunn_tensor *y = gpunn_conv2d(gpunn_sin(x), "c", .out_channels = 2, .kernel_size = 3, .stride = 2);
     y = gpunn_layer_norm(gpunn_tanh(gpunn_group_norm(y, "n", .num_groups = 1)), "l");
     gpunn_tensor *slope = gpunn_grad(gpunn_square(y), x), *penalty = gpunn_sum(gpunn_square(slope), GPUNN_ALL, false);
-    gpunn_tensor *by_weight = gpunn_grad(penalty, gpunn_find(f->model, "c.weight"));
+    gpunn_tensor *by_weight = gpunn_add(
+        gpunn_grad(penalty, gpunn_find(f->model, "c.weight")),
+        gpunn_grad(gpunn_sum(gpunn_square(gpunn_jvp(y, x, x)), GPUNN_ALL, false), gpunn_find(f->model, "c.weight")));
     gpunn_tensor *loss = gpunn_set_name(gpunn_add(penalty, gpunn_sum(gpunn_square(by_weight), GPUNN_ALL, false)), "loss");
     OK(f->dev, write_floats(x, values, N * 4 * 36));
     OK(f->dev, gpunn_forward(&loss, 1));
