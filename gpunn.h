@@ -13316,16 +13316,16 @@ static void gpunn__know(gpunn__tangent *of, const gpunn_tensor *t, gpunn_tensor 
     of[t->id].value = v;
 }
 
-/* The tangents of y and of all that stands between it and those that are known; false after an error. */
-static bool gpunn__carry(const gpunn__call *call, const gpunn_tensor *y, gpunn__tangent *of)
+/* The tangents of y and of all between it and those that are known, of which `first` is the first's id; false after an error. */
+static bool gpunn__carry(const gpunn__call *call, int first, const gpunn_tensor *y, gpunn__tangent *of)
 {
     of[y->id].needed = true;
-    for (int id = y->id; id >= 0; id--) {
+    for (int id = y->id; id >= first; id--) {
         const gpunn_tensor *t = call->model->tensors[id];
         for (int k = 0; of[id].needed && !of[id].known && k < t->input_count; k++)
             if (gpunn__varies_with(t, k)) of[t->inputs[k]->id].needed = true;
     }
-    for (int id = 0; id <= y->id; id++) {
+    for (int id = first; id <= y->id; id++) {
         gpunn_tensor *t = call->model->tensors[id];
         for (int k = 0; of[id].needed && !of[id].known && k < t->input_count; k++) {
             gpunn_tensor *v = gpunn__varies_with(t, k) ? of[t->inputs[k]->id].value : NULL;
@@ -13391,10 +13391,25 @@ static bool gpunn__add_product(gpunn__curvature *c, gpunn_tensor *a, gpunn_tenso
     return gpunn__add_to(&c->products, gpunn__expand_as(gpunn_mul(a, b), t));
 }
 
-/* Adds what y has of it through d, the gradient that y, whose own is g, hands to operand k: how d changes with y and its operands
- * along a direction, g being fixed, times the operand's tangent. */
-static bool gpunn__add_curvature(const gpunn__call *call, gpunn__curvature *c, gpunn_tensor *y, gpunn_tensor *g, gpunn_tensor *d,
-                                 int k)
+/* The tangent of d, which y hands on: y and its operands have theirs of one direction, y's own gradient g is fixed. */
+static bool gpunn__carry_around(const gpunn__call *call, gpunn_tensor *y, const gpunn_tensor *g, const gpunn_tensor *d,
+                                const gpunn__tangent *of, gpunn__tangent *around)
+{
+    int first = y->id;
+    gpunn__know(around, g, NULL);
+    gpunn__know(around, y, of[y->id].value);
+    for (int i = 0; i < y->input_count; i++) {
+        const gpunn_tensor *x = y->inputs[i];
+        if (x == NULL || of[x->id].value == NULL) continue;
+        gpunn__know(around, x, of[x->id].value);
+        if (x->id < first) first = x->id;
+    }
+    return gpunn__carry(call, first, d, around);
+}
+
+/* Adds what y has of it through d, the gradient that y, whose own is g, hands to operand k: its tangent times the operand's. */
+static bool gpunn__add_curvature(const gpunn__call *call, gpunn__curvature *c, gpunn_tensor *y, const gpunn_tensor *g,
+                                 const gpunn_tensor *d, int k)
 {
     const size_t    count = (size_t)call->model->tensor_count;
     gpunn__tangent *around = gpunn__tangents(call, count);
@@ -13402,12 +13417,9 @@ static bool gpunn__add_curvature(const gpunn__call *call, gpunn__curvature *c, g
     for (int i = 0; ok && i < c->directions; i++) {
         const gpunn__tangent *of = c->of + (size_t)i * c->size;
         gpunn_tensor         *v = of[y->inputs[k]->id].value;
+        if (v == NULL) continue;
         memset(around, 0, count * sizeof *around);
-        around[g->id].known = true;
-        gpunn__know(around, y, of[y->id].value);
-        for (int j = 0; j < y->input_count; j++)
-            if (y->inputs[j]) gpunn__know(around, y->inputs[j], of[y->inputs[j]->id].value);
-        ok = v == NULL || (gpunn__carry(call, d, around) && gpunn__add_product(c, around[d->id].value, v, y->inputs[k]));
+        ok = gpunn__carry_around(call, y, g, d, of, around) && gpunn__add_product(c, around[d->id].value, v, y->inputs[k]);
     }
     gpunn__free_tangents(call, around, count);
     return ok;
@@ -13419,16 +13431,20 @@ typedef struct gpunn__adjoint {
     gpunn_tensor *gradient; /* so far; NULL: none */
 } gpunn__adjoint;
 
-/* What lies between the inputs and what comes before `count`. */
-static void gpunn__mark_path(gpunn_model *model, int count, gpunn_tensor *const *inputs, int input_count, gpunn__adjoint *of)
+/* What lies between the inputs and y; the first of these. */
+static int gpunn__mark_path(gpunn_model *model, const gpunn_tensor *y, gpunn_tensor *const *inputs, int count, gpunn__adjoint *of)
 {
-    for (int i = 0; i < input_count; i++)
-        if (inputs[i]->id < count) of[inputs[i]->id].leads = true;
-    for (int id = 0; id < count; id++) {
+    int first = y->id + 1;
+    for (int i = 0; i < count; i++) {
+        if (inputs[i]->id <= y->id) of[inputs[i]->id].leads = true;
+        if (inputs[i]->id < first) first = inputs[i]->id;
+    }
+    for (int id = first; id <= y->id; id++) {
         const gpunn_tensor *t = model->tensors[id];
         for (int k = 0; k < t->input_count && !of[id].leads; k++)
             of[id].leads = gpunn__varies_with(t, k) && of[t->inputs[k]->id].leads;
     }
+    return first;
 }
 
 /* Adds what y hands on to its operands, and to c, which may be NULL; false after an error. */
@@ -13451,11 +13467,9 @@ static bool gpunn__differentiate(const gpunn__call *call, gpunn_tensor *y, gpunn
     const size_t    size = (size_t)(y->id + 1) * sizeof(gpunn__adjoint);
     gpunn__adjoint *of = (gpunn__adjoint *)gpunn__calloc(model->dev, size);
     bool            ok = of != NULL && grad_output != NULL;
-    if (ok) {
-        gpunn__mark_path(model, y->id + 1, inputs, count, of);
-        of[y->id].gradient = grad_output;
-    }
-    for (int id = y->id; ok && id >= 0; id--)
+    const int       first = ok ? gpunn__mark_path(model, y, inputs, count, of) : 0;
+    if (ok) of[y->id].gradient = grad_output;
+    for (int id = y->id; ok && id >= first; id--)
         ok = !(of[id].gradient && of[id].leads) || gpunn__hand_on(call, model->tensors[id], of, c);
     for (int i = 0; ok && i < count; i++) {
         gpunn_tensor *d = inputs[i]->id <= y->id ? of[inputs[i]->id].gradient : NULL;
@@ -13526,7 +13540,7 @@ GPUNN_API gpunn_tensor *gpunn_jvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor
     gpunn_tensor   *tangent = NULL;
     if (of) {
         gpunn__know(of, x, v);
-        if (gpunn__carry(&call, y, of))
+        if (gpunn__carry(&call, x->id, y, of))
             tangent = of[y->id].value ? gpunn__expand_as(of[y->id].value, y)
                                       : gpunn__filled(call.model, 0, gpunn_tensor_shape(y));
     }
@@ -13569,7 +13583,7 @@ static bool gpunn__carry_coordinates(const gpunn__call *call, const gpunn_tensor
         gpunn__tangent   *of = c->of + (size_t)i * c->size;
         if (v == NULL) return false;
         gpunn__know(of, x, v);
-        if (!gpunn__carry(call, y, of)) return false;
+        if (!gpunn__carry(call, x->id, y, of)) return false;
     }
     return true;
 }
