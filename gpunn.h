@@ -20037,6 +20037,21 @@ static double gpunn__count_line(const float *x, int64_t n, float reference)
     return gpunn__reduce_line(GPUNN__COUNT, x, n, reference);
 }
 
+static double gpunn__reduce_any_line(gpunn__reduce_kind kind, const float *x, int64_t n, const float *reference)
+{
+    if (kind == GPUNN__SUM) return gpunn__sum_line(x, n);
+    return kind == GPUNN__MAX ? (double)gpunn__max_line(x, n) : gpunn__count_line(x, n, *reference);
+}
+
+/* Results begin .. end where each is of one line: short ones would feel what else a unit may be. */
+static void gpunn__reduce_lines(const gpunn__reduce *r, int64_t begin, int64_t end)
+{
+    for (int64_t i = begin; i < end; i++) {
+        const float *x = r->x + gpunn__offset(i, r->kept_rank, r->kept_dim, r->kept_stride);
+        r->y[i] = (float)(gpunn__reduce_any_line(r->kind, x, r->rows, r->reference ? r->reference + i : NULL) * r->scale);
+    }
+}
+
 /* Adds `rows` rows of `width` floats, `stride` apart, to total[width]: up to 64 rows in float, then in double. */
 GPUNN__INLINE void gpunn__reduce_rows(gpunn__reduce_kind kind, const float *x, int64_t rows, int64_t stride, int64_t width,
                                       const float *GPUNN__RESTRICT reference, double *GPUNN__RESTRICT total)
@@ -20090,6 +20105,10 @@ GPUNN__VECTORIZED(gpunn__reduce_task, (void *arg, int thread, int threads), (arg
     const gpunn__reduce_kind kind = r->kind;
     int64_t                  begin, end;
     gpunn__cpu_part(r->kept * r->tiles * r->chunks, 1, threads, thread, &begin, &end);
+    if (!r->by_column && r->planes * r->chunks == 1) {
+        gpunn__reduce_lines(r, begin, end);
+        return;
+    }
     double total[GPUNN__TILE];
     float  buffer[GPUNN__TILE];
     for (int64_t unit = begin; unit < end; unit++) {
@@ -20110,10 +20129,7 @@ GPUNN__VECTORIZED(gpunn__reduce_task, (void *arg, int thread, int threads), (arg
             int64_t      count = gpunn__least(r->rows - row, to - from);
             const float *p = x + gpunn__offset(plane, r->plane_rank, r->plane_dim, r->plane_stride) + row * r->columns;
             if (!r->by_column)
-                total[0] = gpunn__join_wide(kind, total[0],
-                                            kind == GPUNN__SUM   ? gpunn__sum_line(p, count)
-                                            : kind == GPUNN__MAX ? (double)gpunn__max_line(p, count)
-                                                                 : gpunn__count_line(p, count, *reference));
+                total[0] = gpunn__join_wide(kind, total[0], gpunn__reduce_any_line(kind, p, count, reference));
             else {
                 int64_t whole = count / r->fold;
                 gpunn__reduce_block(kind, p, whole, r->columns * r->fold, width * r->fold, reference, total);
