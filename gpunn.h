@@ -21409,9 +21409,32 @@ GPUNN__INLINE int64_t gpunn__gemm_panels(const gpunn__gemm *g)
     return panels < most ? panels : most;
 }
 
+/* A few columns, such as a gradient of weights of two features: C^T = B^T A^T fills vectors, and reads A as it lies. */
+GPUNN__INLINE bool gpunn__gemm_is_narrow(const gpunn__gemm *g)
+{
+    return g->b && !g->b_dtype && !g->bf16 && g->a_row == 1 && g->n <= 4 && g->m >= 16 && !g->scale_row && !g->shift_row &&
+           !g->scale_col && !g->shift_col && !g->residual && !g->relu;
+}
+
+/* That product, into c [n, m]. */
+GPUNN__INLINE gpunn__gemm gpunn__gemm_turned(const gpunn__gemm *g, float *c)
+{
+    gpunn__gemm t = *g;
+    t.m = g->n, t.n = g->m;
+    t.a = g->b, t.a_row = g->b_col, t.a_col = g->b_row;
+    t.b = g->a, t.b_row = g->a_col, t.b_col = g->a_row;
+    t.c = c, t.c_row = g->m;
+    t.accumulate = false;
+    return t;
+}
+
 /* Bytes of scratch for gpunn__gemm_run. */
 GPUNN__PRIVATE size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
 {
+    if (gpunn__gemm_is_narrow(g)) {
+        const gpunn__gemm turned = gpunn__gemm_turned(g, NULL);
+        return gpunn__gemm_workspace(&turned, threads) + (size_t)(g->m * g->n) * sizeof(float);
+    }
     int64_t parts = gpunn__gemm_parts(g), sums = parts > 1 ? parts * g->m * g->n : 0;
     return (size_t)(sums + threads * gpunn__gemm_scratch(g)) * sizeof(float);
 }
@@ -21703,6 +21726,15 @@ GPUNN__PRIVATE void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *wor
 #ifdef GPUNN_CBLAS
     if (gpunn__gemm_cblas(g)) return;
 #endif
+    if (gpunn__gemm_is_narrow(g)) {
+        float *const      c = (float *)workspace;
+        const gpunn__gemm turned = gpunn__gemm_turned(g, c);
+        gpunn__gemm_run(&turned, threads, c + g->m * g->n);
+        for (int64_t i = 0; i < g->m; i++)
+            for (int64_t j = 0; j < g->n; j++)
+                g->c[i * g->c_row + j] = c[j * g->m + i] + (g->accumulate ? g->c[i * g->c_row + j] : 0);
+        return;
+    }
     gpunn__gemm whole = *g;
     whole.panels = gpunn__gemm_panels(g);
     gpunn__gemm_job job;
