@@ -21481,7 +21481,7 @@ GPUNN__PRIVATE void gpunn__gemm_pack_floats(const gpunn__gemm *g, const gpunn__g
                                             int64_t j, int64_t jc, const float *scale, float *packed)
 {
     const int64_t width = gpunn__round_up(jc, kernels->lanes);
-    const float  *b = (const float *)gpunn__gemm_b_at(g, p, j);
+    const float  *b = g->pack_b ? NULL : (const float *)gpunn__gemm_b_at(g, p, j);
     if (g->pack_b)
         g->pack_b(g->pack_user, p, pc, j, jc, width, packed);
     else if (g->b_dtype)
