@@ -371,8 +371,17 @@
  *         gpunn_train_step(solver, residual);
  *         gpunn_optimizer_destroy(solver);
  *         gpunn_model_destroy(ode);
- *     gpunn_jvp, gpunn_hvp and gpunn_laplacian are made of it. The batch is a sum: where sample i of y depends on sample i of x alone, as
- *     here, gpunn_grad(y, x) is each sample's own derivative.
+ *     The batch is a sum: where sample i of y depends on sample i of x alone, as here, gpunn_grad(y, x) is each sample's own
+ *     derivative. It goes backward, from one number of a sample to all inputs; gpunn_jvp goes forward, from one direction to all
+ *     outputs. They nest in any order. gpunn_hvp is forward over backward, and gpunn_laplacian takes as many products as y itself
+ *     takes, once more for y's gradient, and once more for each coordinate. Of a network of place and time:
+ *         gpunn_model  *heat = gpunn_model_create(dev);
+ *         gpunn_tensor *xyt = gpunn_input(heat, "xyt", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3)), *du;
+ *         gpunn_tensor *warm = gpunn_tanh(gpunn_linear(xyt, "0", .out_features = 16));
+ *         gpunn_tensor *temperature = gpunn_linear(warm, "1", .out_features = 1);
+ *         gpunn_tensor *u_xx_yy = gpunn_laplacian(temperature, xyt, .coordinates = 2, .gradient = &du);
+ *         gpunn_tensor *left = gpunn_sub(gpunn_slice(du, 1, 2, 3, 1), u_xx_yy); // u_t - u_xx - u_yy
+ *         gpunn_model_destroy(heat);
  *
  * DATA  A loader takes samples that lie in memory, or a function that makes them, and writes shuffled batches into the inputs;
  *     with .workers they are made by other threads while the device computes. U8 images become F32 on the way, and look different in
@@ -1898,21 +1907,29 @@ typedef struct gpunn_grad_args {
 /* torch.autograd.grad(y, x, create_graph=True): the gradient of y by x, an input, a parameter or a value between, F32 and of x's shape.
  * Zeros where y does not depend on x. It goes through the elementwise ops, linear, matmul, einsum, convolutions and transposed ones,
  * sum, mean, max, cumsum, softmax, log_softmax, cross_entropy, nll_loss, layer_norm, rms_norm, group_norm, instance_norm, reshape,
- * expand, permute, concat, slice, pad with a constant, gather, scatter_add, embedding, and all that is made of these, to any order; another op between x and y is GPUNN_ERR_UNSUPPORTED, with
- * its name. Each call adds nodes: make it while building, not at each step. */
+ * expand, permute, concat, slice, pad with a constant, gather, scatter_add, embedding, and all that is made of these, to any order;
+ * another op between x and y is GPUNN_ERR_UNSUPPORTED, with its name. Each call adds nodes: make it while building, not at each
+ * step. */
 GPUNN_API gpunn_tensor *gpunn_grad_(gpunn_tensor *y, gpunn_tensor *x, gpunn_grad_args args);
 #define gpunn_grad(y, ...) gpunn_grad_((y), GPUNN_NAMED(gpunn_grad_args, __VA_ARGS__))
 /* The same by `count` inputs at once, into gradients, which after a failure are NULL. */
 GPUNN_API gpunn_status gpunn_grads_(gpunn_tensor *y, gpunn_tensor *const *inputs, int count, gpunn_tensor **gradients,
                                     gpunn_grad_args args);
 #define gpunn_grads(y, inputs, count, ...) gpunn_grads_((y), (inputs), (count), GPUNN_NAMED(gpunn_grad_args, __VA_ARGS__))
-/* torch.func.jvp's derivative of y along v, of x's shape: the Jacobian times v, of y's shape. Ops as of gpunn_grad. */
+/* torch.func.jvp's derivative of y along v, of x's shape: the Jacobian times v, of y's shape, zeros where y does not depend on x.
+ * Forward mode: v is carried from x to y, op by op. Ops and errors as of gpunn_grad. */
 GPUNN_API gpunn_tensor *gpunn_jvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor *v);
-/* The Hessian of y's sum by x times v, of x's shape. */
+/* The Hessian of y's sum by x times v, of x's shape: gpunn_jvp of gpunn_grad. */
 GPUNN_API gpunn_tensor *gpunn_hvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor *v);
-/* The sum of the second derivatives of y, each by one of the coordinates along x's last axis: x [n, d], y [n, 1] or [n], where sample i
- * of y depends on row i of x alone -> [n, 1]. */
-GPUNN_API gpunn_tensor *gpunn_laplacian(gpunn_tensor *y, gpunn_tensor *x);
+typedef struct gpunn_laplacian_args {
+    int            args_;
+    int            coordinates; /* by the first so many, such as those of space before time; 0: by all */
+    gpunn_tensor **gradient;    /* receives gpunn_grad(y, x), which is made on the way; NULL: not wanted */
+} gpunn_laplacian_args;
+/* The sum of the second derivatives of y, each by one of x's coordinates: x [n, d], y [n, 1] or [n], where sample i of y depends on row
+ * i of x alone -> [n, 1]. Ops and errors as of gpunn_grad; other shapes are GPUNN_ERR_SHAPE. */
+GPUNN_API gpunn_tensor *gpunn_laplacian_(gpunn_tensor *y, gpunn_tensor *x, gpunn_laplacian_args args);
+#define gpunn_laplacian(y, ...) gpunn_laplacian_((y), GPUNN_NAMED(gpunn_laplacian_args, __VA_ARGS__))
 
 /* -- metrics: scalars without gradient -- */
 GPUNN_API gpunn_tensor *gpunn_accuracy(gpunn_tensor *logits,
@@ -12805,7 +12822,7 @@ GPUNN_API gpunn_tensor *gpunn_top_k_accuracy(gpunn_tensor *logits, gpunn_tensor 
 }
 
 /* ==== >>derivatives =================================================================================================== *
- * gpunn_grad: the backward pass as nodes, so that it has a derivative too. An elementwise op's is its row in >>ops, read as a formula;
+ * Passes backward and forward as nodes, so that they have derivatives too. An elementwise op's is its row in >>ops, read as a formula;
  * each other op has a function here that gives the gradient of operand k from its result y and the gradient g of that. */
 typedef gpunn_tensor *(*gpunn__derivative)(gpunn_tensor *y, gpunn_tensor *g, int k);
 
@@ -12855,7 +12872,8 @@ static gpunn_tensor *gpunn__matmul_of(gpunn_tensor *a, gpunn_tensor *b, bool tra
 }
 
 /* ---- elementwise ops ------------------------------------------------------------------------------------------------------ */
-static gpunn_tensor *gpunn__derive_map(gpunn_tensor *y, gpunn_tensor *g, int k)
+/* What its row in >>ops says of operand k. It is a product with g, so that of the operand's tangent in g's place it is that of y. */
+static gpunn_tensor *gpunn__map_derivative(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     const gpunn__op_info *info = &gpunn__op_infos[y->op];
     const char           *names[4];
@@ -12868,9 +12886,12 @@ static gpunn_tensor *gpunn__derive_map(gpunn_tensor *y, gpunn_tensor *g, int k)
     }
     names[count] = "y", operands[count++] = y;
     for (int i = 0; i < 2; i++) numbers[i] = (double)fmaxf(-FLT_MAX, fminf(FLT_MAX, y->attr.value[i])); /* clamp's infinities */
-    return gpunn__sum_to(
-        gpunn__expr(info->derivative[k], names, operands, count, info->attribute, numbers, info->attribute_count, g),
-        gpunn_tensor_shape(y->inputs[k]));
+    return gpunn__expr(info->derivative[k], names, operands, count, info->attribute, numbers, info->attribute_count, g);
+}
+
+static gpunn_tensor *gpunn__derive_map(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    return gpunn__sum_to(gpunn__map_derivative(y, g, k), gpunn_tensor_shape(y->inputs[k]));
 }
 
 /* ---- products ------------------------------------------------------------------------------------------------------------- */
@@ -13237,59 +13258,226 @@ static bool gpunn__varies_with(const gpunn_tensor *y, int k)
            !(gpunn__op_elementwise(y->op) && strcmp(gpunn__op_infos[y->op].derivative[k], "K(0.0)") == 0);
 }
 
+/* That of y in a call; NULL after an error: it has none. */
+static gpunn__derivative gpunn__required_derivative(const gpunn__call *call, const gpunn_tensor *y)
+{
+    const gpunn__derivative derive = gpunn__derivative_of(y);
+    if (derive == NULL)
+        (void)gpunn__refuse(call, GPUNN_ERR_UNSUPPORTED,
+                            "%s%s%s%s has no derivative that is made of ops; take an op that gpunn_grad's list has in its place",
+                            gpunn_op_name(y->op), y->layer ? " '" : "", y->layer ? y->layer : "", y->layer ? "'" : "");
+    return derive;
+}
+
+/* False after an error. A sum that is NULL has nothing yet. */
+static bool gpunn__add_to(gpunn_tensor **sum, gpunn_tensor *t)
+{
+    *sum = *sum ? gpunn_add(*sum, t) : t;
+    return *sum != NULL;
+}
+
+/* ---- forward: from tangents of operands to that of a result ---------------------------------------------------------------- */
+/* That of some tensor; it may have 1 where the tensor has a size. */
+typedef struct gpunn__tangent {
+    bool          needed, known;
+    gpunn_tensor *value; /* NULL: zeros */
+} gpunn__tangent;
+
+static gpunn_tensor *gpunn__expand_as(gpunn_tensor *t, const gpunn_tensor *like)
+{
+    return t == NULL || gpunn__same_shape(t, like) ? t : gpunn_expand(t, gpunn_tensor_shape(like));
+}
+
+/* Through a linear layer: of as many rows as v has, which may be one for all. */
+static gpunn_tensor *gpunn__push_rows(const gpunn_tensor *y, gpunn_tensor *v)
+{
+    gpunn_shape shape = gpunn_tensor_shape(v);
+    shape.dim[v->rank - 1] = y->dim[y->rank - 1];
+    return gpunn_reshape(gpunn__matmul_of(gpunn__matrix(v, v->rank - 1), y->inputs[1], false, true), shape);
+}
+
+/* What y has from the tangent v of its operand k. Where that is no row of >>ops it is the gradient's rule turned around: a rule is
+ * linear in g, so that its own gradient by g is the transposed of it; the zeros that stand in for g are never computed. */
+static gpunn_tensor *gpunn__push(const gpunn__call *call, gpunn_tensor *y, gpunn_tensor *v, int k)
+{
+    const gpunn__derivative derive = gpunn__required_derivative(call, y);
+    gpunn_grad_args         args = {0, NULL};
+    if (derive == NULL) return NULL;
+    if (derive == gpunn__derive_map) return gpunn__map_derivative(y, v, k);
+    if (y->op == GPUNN_OP_LINEAR && k == 0) return gpunn__push_rows(y, v);
+    gpunn_tensor *stand_in = gpunn__filled(call->model, 0, gpunn_tensor_shape(y));
+    args.grad_output = gpunn__expand_as(v, y->inputs[k]);
+    return stand_in && args.grad_output ? gpunn_grad_(derive(y, stand_in, k), stand_in, args) : NULL;
+}
+
+static void gpunn__know(gpunn__tangent *of, const gpunn_tensor *t, gpunn_tensor *v)
+{
+    of[t->id].known = true;
+    of[t->id].value = v;
+}
+
+/* The tangents of y and of all between it and those that are known, of which `first` is the first's id; false after an error. */
+static bool gpunn__carry(const gpunn__call *call, int first, const gpunn_tensor *y, gpunn__tangent *of)
+{
+    of[y->id].needed = true;
+    for (int id = y->id; id >= first; id--) {
+        const gpunn_tensor *t = call->model->tensors[id];
+        for (int k = 0; of[id].needed && !of[id].known && k < t->input_count; k++)
+            if (gpunn__varies_with(t, k)) of[t->inputs[k]->id].needed = true;
+    }
+    for (int id = first; id <= y->id; id++) {
+        gpunn_tensor *t = call->model->tensors[id];
+        for (int k = 0; of[id].needed && !of[id].known && k < t->input_count; k++) {
+            gpunn_tensor *v = gpunn__varies_with(t, k) ? of[t->inputs[k]->id].value : NULL;
+            if (v == NULL) continue;
+            if (!gpunn__add_to(&of[id].value, gpunn__push(call, t, v, k))) return false;
+        }
+    }
+    return true;
+}
+
+static gpunn__tangent *gpunn__tangents(const gpunn__call *call, size_t count)
+{
+    return (gpunn__tangent *)gpunn__calloc(call->model->dev, count * sizeof(gpunn__tangent));
+}
+
+static void gpunn__free_tangents(const gpunn__call *call, gpunn__tangent *of, size_t count)
+{
+    if (of) gpunn__free(call->model->dev, of, count * sizeof *of);
+}
+
+/* ---- curvature: d2y / dv2 is a sum over all ops of their own, along their operands' tangents, times the gradients they get ------ */
+typedef struct gpunn__curvature {
+    const gpunn_tensor *x;
+    int                 directions;
+    size_t              size;     /* tensors that have tangents */
+    gpunn__tangent     *of;       /* [directions][size] */
+    gpunn_tensor       *products; /* of one shape, added up, still to be summed by samples; NULL: none */
+    gpunn_tensor       *rows;     /* the sum so far, [n, 1]; NULL: 0 */
+    gpunn_tensor       *others;   /* the sum of what has no axis of samples, to be differentiated by y's gradient; NULL: 0 */
+} gpunn__curvature;
+
+/* The one axis of t that has samples as x's first; -1: none, or that cannot be told. */
+static int gpunn__sample_axis(const gpunn_tensor *t, const gpunn_tensor *x)
+{
+    int axis = -1;
+    for (int i = 0; i < t->rank; i++)
+        if (t->dim[i] < 0) {
+            if (axis >= 0 || t->dim[i] != x->dim[0]) return -1;
+            axis = i;
+        }
+    return axis;
+}
+
+/* Sums products of one shape up. */
+static bool gpunn__sum_products(gpunn__curvature *c)
+{
+    gpunn_tensor *t = c->products;
+    if (t == NULL) return true;
+    const int   axis = gpunn__sample_axis(t, c->x);
+    gpunn_shape shape = gpunn_tensor_shape(t);
+    c->products = NULL;
+    if (axis < 0) return gpunn__add_to(&c->others, gpunn_sum(t, GPUNN_ALL, false));
+    for (int i = 0; i < t->rank; i++)
+        if (i != axis) shape.dim[i] = 1;
+    return gpunn__add_to(&c->rows, gpunn_reshape(gpunn__sum_to(t, shape), GPUNN_SHAPE(c->x->dim[0], 1)));
+}
+
+/* Adds a times b, tangents of t's gradient and of t; a may be NULL for zeros. */
+static bool gpunn__add_product(gpunn__curvature *c, gpunn_tensor *a, gpunn_tensor *b, const gpunn_tensor *t)
+{
+    if (a == NULL) return true;
+    if (c->products && !gpunn__same_shape(c->products, t) && !gpunn__sum_products(c)) return false;
+    return gpunn__add_to(&c->products, gpunn__expand_as(gpunn_mul(a, b), t));
+}
+
+/* The tangent of d, which y hands on: y and its operands have theirs of one direction, y's own gradient g is fixed. */
+static bool gpunn__carry_around(const gpunn__call *call, gpunn_tensor *y, const gpunn_tensor *g, const gpunn_tensor *d,
+                                const gpunn__tangent *of, gpunn__tangent *around)
+{
+    int first = y->id;
+    gpunn__know(around, g, NULL);
+    gpunn__know(around, y, of[y->id].value);
+    for (int i = 0; i < y->input_count; i++) {
+        const gpunn_tensor *x = y->inputs[i];
+        if (x == NULL || of[x->id].value == NULL) continue;
+        gpunn__know(around, x, of[x->id].value);
+        if (x->id < first) first = x->id;
+    }
+    return gpunn__carry(call, first, d, around);
+}
+
+/* Adds what y has of it through d, the gradient that y, whose own is g, hands to operand k: its tangent times the operand's. */
+static bool gpunn__add_curvature(const gpunn__call *call, gpunn__curvature *c, gpunn_tensor *y, const gpunn_tensor *g,
+                                 const gpunn_tensor *d, int k)
+{
+    const size_t    count = (size_t)call->model->tensor_count;
+    gpunn__tangent *around = gpunn__tangents(call, count);
+    bool            ok = around != NULL;
+    for (int i = 0; ok && i < c->directions; i++) {
+        const gpunn__tangent *of = c->of + (size_t)i * c->size;
+        gpunn_tensor         *v = of[y->inputs[k]->id].value;
+        if (v == NULL) continue;
+        memset(around, 0, count * sizeof *around);
+        ok = gpunn__carry_around(call, y, g, d, of, around) && gpunn__add_product(c, around[d->id].value, v, y->inputs[k]);
+    }
+    gpunn__free_tangents(call, around, count);
+    return ok;
+}
+
+/* ---- backward --------------------------------------------------------------------------------------------------------------- */
 typedef struct gpunn__adjoint {
     bool          leads;    /* to it from one of the inputs */
     gpunn_tensor *gradient; /* so far; NULL: none */
 } gpunn__adjoint;
 
-/* What lies between the inputs and what comes before `count`. */
-static void gpunn__mark_path(gpunn_model *model, int count, gpunn_tensor *const *inputs, int input_count, gpunn__adjoint *of)
+/* What lies between the inputs and y; the first of these. */
+static int gpunn__mark_path(gpunn_model *model, const gpunn_tensor *y, gpunn_tensor *const *inputs, int count, gpunn__adjoint *of)
 {
-    for (int i = 0; i < input_count; i++)
-        if (inputs[i]->id < count) of[inputs[i]->id].leads = true;
-    for (int id = 0; id < count; id++) {
+    int first = y->id + 1;
+    for (int i = 0; i < count; i++) {
+        if (inputs[i]->id <= y->id) of[inputs[i]->id].leads = true;
+        if (inputs[i]->id < first) first = inputs[i]->id;
+    }
+    for (int id = first; id <= y->id; id++) {
         const gpunn_tensor *t = model->tensors[id];
         for (int k = 0; k < t->input_count && !of[id].leads; k++)
             of[id].leads = gpunn__varies_with(t, k) && of[t->inputs[k]->id].leads;
     }
+    return first;
 }
 
-/* Adds what y hands on to its operands; false after an error. */
-static bool gpunn__hand_on(const gpunn__call *call, gpunn_tensor *y, gpunn__adjoint *of)
+/* Adds what y hands on to its operands, and to c, which may be NULL; false after an error. */
+static bool gpunn__hand_on(const gpunn__call *call, gpunn_tensor *y, gpunn__adjoint *of, gpunn__curvature *c)
 {
     for (int k = 0; k < y->input_count; k++) {
         if (!gpunn__varies_with(y, k) || !of[y->inputs[k]->id].leads) continue;
-        gpunn__derivative derive = gpunn__derivative_of(y);
-        if (derive == NULL) {
-            (void)gpunn__refuse(
-                call, GPUNN_ERR_UNSUPPORTED,
-                "%s%s%s%s has no derivative that is made of ops; take an op that gpunn_grad's list has in its place",
-                gpunn_op_name(y->op), y->layer ? " '" : "", y->layer ? y->layer : "", y->layer ? "'" : "");
-            return false;
-        }
-        gpunn__adjoint *operand = &of[y->inputs[k]->id];
-        gpunn_tensor   *d = derive(y, of[y->id].gradient, k);
-        operand->gradient = operand->gradient ? gpunn_add(operand->gradient, d) : d;
-        if (operand->gradient == NULL) return false;
+        gpunn__derivative derive = gpunn__required_derivative(call, y);
+        gpunn_tensor     *d = derive ? derive(y, of[y->id].gradient, k) : NULL;
+        if (d == NULL || !gpunn__add_to(&of[y->inputs[k]->id].gradient, d)) return false;
+        if (c && !gpunn__add_curvature(call, c, y, of[y->id].gradient, d, k)) return false;
     }
     return true;
 }
 
 static bool gpunn__differentiate(const gpunn__call *call, gpunn_tensor *y, gpunn_tensor *grad_output, gpunn_tensor *const *inputs,
-                                 int count, gpunn_tensor **gradients, gpunn__adjoint *of)
+                                 int count, gpunn_tensor **gradients, gpunn__curvature *c)
 {
-    gpunn_model *model = call->model;
-    gpunn__mark_path(model, y->id + 1, inputs, count, of);
-    of[y->id].gradient = grad_output ? grad_output : gpunn__filled(model, 1, gpunn_tensor_shape(y));
-    if (of[y->id].gradient == NULL) return false;
-    for (int id = y->id; id >= 0; id--)
-        if (of[id].gradient && of[id].leads && !gpunn__hand_on(call, model->tensors[id], of)) return false;
-    for (int i = 0; i < count; i++) {
+    gpunn_model    *model = call->model;
+    const size_t    size = (size_t)(y->id + 1) * sizeof(gpunn__adjoint);
+    gpunn__adjoint *of = (gpunn__adjoint *)gpunn__calloc(model->dev, size);
+    bool            ok = of != NULL && grad_output != NULL;
+    const int       first = ok ? gpunn__mark_path(model, y, inputs, count, of) : 0;
+    if (ok) of[y->id].gradient = grad_output;
+    for (int id = y->id; ok && id >= first; id--)
+        ok = !(of[id].gradient && of[id].leads) || gpunn__hand_on(call, model->tensors[id], of, c);
+    for (int i = 0; ok && i < count; i++) {
         gpunn_tensor *d = inputs[i]->id <= y->id ? of[inputs[i]->id].gradient : NULL;
         gradients[i] = d && of[inputs[i]->id].leads ? d : gpunn__filled(model, 0, gpunn_tensor_shape(inputs[i]));
-        if (gradients[i] == NULL) return false;
+        ok = gradients[i] != NULL;
     }
-    return true;
+    if (of) gpunn__free(model->dev, of, size);
+    return ok;
 }
 
 /* Opens a call that differentiates y; direction, of like's shape, may be NULL. */
@@ -13325,17 +13513,14 @@ static bool gpunn__begin_grads(gpunn__call *call, gpunn_tensor *y, gpunn_tensor 
 GPUNN_API gpunn_status gpunn_grads_(gpunn_tensor *y, gpunn_tensor *const *inputs, int count, gpunn_tensor **gradients,
                                     gpunn_grad_args args)
 {
-    gpunn__call     call;
-    bool            ok = gpunn__begin_grads(&call, y, inputs, count, gradients, args.grad_output);
-    gpunn_device   *dev = call.model ? call.model->dev : NULL;
-    const size_t    size = ok ? (size_t)(y->id + 1) * sizeof(gpunn__adjoint) : 0;
-    gpunn__adjoint *of = ok ? (gpunn__adjoint *)gpunn__calloc(dev, size) : NULL;
-    ok = of && gpunn__differentiate(&call, y, args.grad_output, inputs, count, gradients, of);
-    if (of) gpunn__free(dev, of, size);
-    if (ok) return GPUNN_OK;
+    gpunn__call call;
+    if (gpunn__begin_grads(&call, y, inputs, count, gradients, args.grad_output)) {
+        gpunn_tensor *g = args.grad_output ? args.grad_output : gpunn__filled(call.model, 1, gpunn_tensor_shape(y));
+        if (gpunn__differentiate(&call, y, g, inputs, count, gradients, NULL)) return GPUNN_OK;
+    }
     for (int i = 0; gradients && i < count; i++) gradients[i] = NULL;
     (void)gpunn__undo(&call);
-    const gpunn_status status = gpunn_last_status(dev);
+    const gpunn_status status = gpunn_last_status(call.model ? call.model->dev : NULL);
     return status ? status : GPUNN_ERR_ARGUMENT; /* y comes from a call that failed on its device */
 }
 
@@ -13346,44 +13531,91 @@ GPUNN_API gpunn_tensor *gpunn_grad_(gpunn_tensor *y, gpunn_tensor *x, gpunn_grad
     return gradient;
 }
 
-/* The product with the transposed Jacobian is linear in grad_output, whose value its own gradient therefore does not read: what
- * stands there is never computed. */
 GPUNN_API gpunn_tensor *gpunn_jvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor *v)
 {
-    gpunn__call     call;
-    gpunn_grad_args by_x = {0, NULL}, by_stand_in = {0, NULL};
+    gpunn__call call;
     if (!gpunn__begin_derivative(&call, "jvp", y, v, x, "v") || !gpunn__given(&call, v, "v")) return NULL;
-    by_x.grad_output = gpunn__filled(call.model, 0, gpunn_tensor_shape(y));
-    by_stand_in.grad_output = v;
-    return gpunn__made(&call, gpunn_grad_(gpunn_grad_(y, x, by_x), by_x.grad_output, by_stand_in));
+    const size_t    count = (size_t)call.model->tensor_count;
+    gpunn__tangent *of = gpunn__tangents(&call, count);
+    gpunn_tensor   *tangent = NULL;
+    if (of) {
+        gpunn__know(of, x, v);
+        if (gpunn__carry(&call, x->id, y, of))
+            tangent = of[y->id].value ? gpunn__expand_as(of[y->id].value, y)
+                                      : gpunn__filled(call.model, 0, gpunn_tensor_shape(y));
+    }
+    gpunn__free_tangents(&call, of, count);
+    return gpunn__made(&call, tangent);
 }
 
 GPUNN_API gpunn_tensor *gpunn_hvp(gpunn_tensor *y, gpunn_tensor *x, gpunn_tensor *v)
 {
     gpunn__call     call;
-    gpunn_grad_args first = {0, NULL}, second = {0, NULL};
+    gpunn_grad_args args = {0, NULL};
     if (!gpunn__begin_derivative(&call, "hvp", y, v, x, "v") || !gpunn__given(&call, v, "v")) return NULL;
-    second.grad_output = v;
-    return gpunn__made(&call, gpunn_grad_(gpunn_grad_(y, x, first), x, second));
+    gpunn_tensor *gradient = gpunn_grad_(y, x, args);
+    return gpunn__made(&call, gradient ? gpunn_jvp(gradient, x, v) : NULL);
 }
 
-GPUNN_API gpunn_tensor *gpunn_laplacian(gpunn_tensor *y, gpunn_tensor *x)
+static bool gpunn__begin_laplacian(gpunn__call *call, gpunn_tensor *y, gpunn_tensor *x, int coordinates)
 {
-    gpunn__call     call;
-    gpunn_grad_args args = {0, NULL};
-    gpunn_tensor   *sum = NULL, *gradient = NULL;
-    char            text[128];
-    if (!gpunn__begin_derivative(&call, "laplacian", y, NULL, NULL, NULL) || !gpunn__operand(&call, x, "x", true)) return NULL;
-    if (x->rank < 1 || x->dim[x->rank - 1] < 1)
-        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x is %s; its last axis must be the coordinates",
-                             gpunn__shape_text(x, text));
-    gradient = gpunn_grad_(y, x, args);
-    for (int i = 0; i < (int)x->dim[x->rank - 1] && gradient; i++) {
-        gpunn_tensor *second = gpunn_slice(gpunn_grad_(gpunn_slice(gradient, -1, i, i + 1, 1), x, args), -1, i, i + 1, 1);
-        sum = sum ? gpunn_add(sum, second) : second;
-        if (sum == NULL) break;
+    char one[128], other[128];
+    if (!gpunn__begin_derivative(call, "laplacian", y, NULL, NULL, NULL) || !gpunn__operand(call, x, "x", true)) return false;
+    if (x->rank != 2 || x->dim[1] < 1)
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "x is %s; it must be [samples, coordinates]", gpunn__shape_text(x, one));
+    else if (y->rank < 1 || y->rank > 2 || y->dim[0] != x->dim[0] || (y->rank == 2 && y->dim[1] != 1))
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "y is %s, but x is %s; y must be one number for each row of x",
+                            gpunn__shape_text(y, one), gpunn__shape_text(x, other));
+    else if (coordinates < 0 || coordinates > x->dim[1])
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, ".coordinates is %d, but x has %d", coordinates, (int)x->dim[1]);
+    else
+        return true;
+    return false;
+}
+
+/* The tangents along each coordinate of all that y is made of. */
+static bool gpunn__carry_coordinates(const gpunn__call *call, const gpunn_tensor *y, gpunn_tensor *x, gpunn__curvature *c)
+{
+    for (int i = 0; i < c->directions; i++) {
+        const gpunn_shape one = {{1, 1}};
+        const float       number = 1;
+        gpunn_tensor     *v = gpunn__zeros_around(gpunn_constant(call->model, one, &number), 1, i, x->dim[1] - 1 - i);
+        gpunn__tangent   *of = c->of + (size_t)i * c->size;
+        if (v == NULL) return false;
+        gpunn__know(of, x, v);
+        if (!gpunn__carry(call, x->id, y, of)) return false;
     }
-    return gpunn__made(&call, gradient ? sum : NULL);
+    return true;
+}
+
+/* What has no axis of samples is linear in y's gradient g: each sample's is the derivative by its element. */
+static gpunn_tensor *gpunn__curvature_of(gpunn__curvature *c, gpunn_tensor *g)
+{
+    const gpunn_shape shape = {{c->x->dim[0], 1}};
+    gpunn_grad_args   args = {0, NULL};
+    if (!gpunn__sum_products(c)) return NULL;
+    if (c->others && !gpunn__add_to(&c->rows, gpunn_reshape(gpunn_grad_(c->others, g, args), shape))) return NULL;
+    return c->rows ? c->rows : gpunn__filled(c->x->model, 0, shape);
+}
+
+GPUNN_API gpunn_tensor *gpunn_laplacian_(gpunn_tensor *y, gpunn_tensor *x, gpunn_laplacian_args args)
+{
+    gpunn__call      call;
+    gpunn__curvature c;
+    gpunn_tensor    *sum = NULL, *gradient = NULL;
+    memset(&c, 0, sizeof c);
+    if (args.gradient) *args.gradient = NULL;
+    if (!gpunn__begin_laplacian(&call, y, x, args.coordinates)) return NULL;
+    c.x = x;
+    c.directions = args.coordinates ? args.coordinates : (int)x->dim[1];
+    c.size = (size_t)call.model->tensor_count;
+    c.of = gpunn__tangents(&call, (size_t)c.directions * c.size);
+    gpunn_tensor *g = gpunn__filled(call.model, 1, gpunn_tensor_shape(y));
+    if (c.of && g && gpunn__carry_coordinates(&call, y, x, &c) && gpunn__differentiate(&call, y, g, &x, 1, &gradient, &c))
+        sum = gpunn__curvature_of(&c, g);
+    gpunn__free_tangents(&call, c.of, (size_t)c.directions * c.size);
+    if (sum && args.gradient) *args.gradient = gradient;
+    return gpunn__made(&call, sum);
 }
 
 /* ==== >>steps ========================================================================================================= *
@@ -19805,6 +20037,21 @@ static double gpunn__count_line(const float *x, int64_t n, float reference)
     return gpunn__reduce_line(GPUNN__COUNT, x, n, reference);
 }
 
+static double gpunn__reduce_any_line(gpunn__reduce_kind kind, const float *x, int64_t n, const float *reference)
+{
+    if (kind == GPUNN__SUM) return gpunn__sum_line(x, n);
+    return kind == GPUNN__MAX ? (double)gpunn__max_line(x, n) : gpunn__count_line(x, n, *reference);
+}
+
+/* Results begin .. end where each is of one line: short ones would feel what else a unit may be. */
+static void gpunn__reduce_lines(const gpunn__reduce *r, int64_t begin, int64_t end)
+{
+    for (int64_t i = begin; i < end; i++) {
+        const float *x = r->x + gpunn__offset(i, r->kept_rank, r->kept_dim, r->kept_stride);
+        r->y[i] = (float)(gpunn__reduce_any_line(r->kind, x, r->rows, r->reference ? r->reference + i : NULL) * r->scale);
+    }
+}
+
 /* Adds `rows` rows of `width` floats, `stride` apart, to total[width]: up to 64 rows in float, then in double. */
 GPUNN__INLINE void gpunn__reduce_rows(gpunn__reduce_kind kind, const float *x, int64_t rows, int64_t stride, int64_t width,
                                       const float *GPUNN__RESTRICT reference, double *GPUNN__RESTRICT total)
@@ -19858,6 +20105,10 @@ GPUNN__VECTORIZED(gpunn__reduce_task, (void *arg, int thread, int threads), (arg
     const gpunn__reduce_kind kind = r->kind;
     int64_t                  begin, end;
     gpunn__cpu_part(r->kept * r->tiles * r->chunks, 1, threads, thread, &begin, &end);
+    if (!r->by_column && r->planes * r->chunks == 1) {
+        gpunn__reduce_lines(r, begin, end);
+        return;
+    }
     double total[GPUNN__TILE];
     float  buffer[GPUNN__TILE];
     for (int64_t unit = begin; unit < end; unit++) {
@@ -19878,10 +20129,7 @@ GPUNN__VECTORIZED(gpunn__reduce_task, (void *arg, int thread, int threads), (arg
             int64_t      count = gpunn__least(r->rows - row, to - from);
             const float *p = x + gpunn__offset(plane, r->plane_rank, r->plane_dim, r->plane_stride) + row * r->columns;
             if (!r->by_column)
-                total[0] = gpunn__join_wide(kind, total[0],
-                                            kind == GPUNN__SUM   ? gpunn__sum_line(p, count)
-                                            : kind == GPUNN__MAX ? (double)gpunn__max_line(p, count)
-                                                                 : gpunn__count_line(p, count, *reference));
+                total[0] = gpunn__join_wide(kind, total[0], gpunn__reduce_any_line(kind, p, count, reference));
             else {
                 int64_t whole = count / r->fold;
                 gpunn__reduce_block(kind, p, whole, r->columns * r->fold, width * r->fold, reference, total);
@@ -21161,9 +21409,32 @@ GPUNN__INLINE int64_t gpunn__gemm_panels(const gpunn__gemm *g)
     return panels < most ? panels : most;
 }
 
+/* A few columns, such as a gradient of weights of two features: C^T = B^T A^T fills vectors, and reads A as it lies. */
+GPUNN__INLINE bool gpunn__gemm_is_narrow(const gpunn__gemm *g)
+{
+    return g->b && !g->b_dtype && !g->bf16 && g->a_row == 1 && g->n <= 4 && g->m >= 16 && !g->scale_row && !g->shift_row &&
+           !g->scale_col && !g->shift_col && !g->residual && !g->relu;
+}
+
+/* That product, into c [n, m]. */
+GPUNN__INLINE gpunn__gemm gpunn__gemm_turned(const gpunn__gemm *g, float *c)
+{
+    gpunn__gemm t = *g;
+    t.m = g->n, t.n = g->m;
+    t.a = g->b, t.a_row = g->b_col, t.a_col = g->b_row;
+    t.b = g->a, t.b_row = g->a_col, t.b_col = g->a_row;
+    t.c = c, t.c_row = g->m;
+    t.accumulate = false;
+    return t;
+}
+
 /* Bytes of scratch for gpunn__gemm_run. */
 GPUNN__PRIVATE size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
 {
+    if (gpunn__gemm_is_narrow(g)) {
+        const gpunn__gemm turned = gpunn__gemm_turned(g, NULL);
+        return gpunn__gemm_workspace(&turned, threads) + (size_t)(g->m * g->n) * sizeof(float);
+    }
     int64_t parts = gpunn__gemm_parts(g), sums = parts > 1 ? parts * g->m * g->n : 0;
     return (size_t)(sums + threads * gpunn__gemm_scratch(g)) * sizeof(float);
 }
@@ -21210,7 +21481,7 @@ GPUNN__PRIVATE void gpunn__gemm_pack_floats(const gpunn__gemm *g, const gpunn__g
                                             int64_t j, int64_t jc, const float *scale, float *packed)
 {
     const int64_t width = gpunn__round_up(jc, kernels->lanes);
-    const float  *b = (const float *)gpunn__gemm_b_at(g, p, j);
+    const float  *b = g->pack_b ? NULL : (const float *)gpunn__gemm_b_at(g, p, j);
     if (g->pack_b)
         g->pack_b(g->pack_user, p, pc, j, jc, width, packed);
     else if (g->b_dtype)
@@ -21455,6 +21726,15 @@ GPUNN__PRIVATE void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *wor
 #ifdef GPUNN_CBLAS
     if (gpunn__gemm_cblas(g)) return;
 #endif
+    if (gpunn__gemm_is_narrow(g)) {
+        float *const      c = (float *)workspace;
+        const gpunn__gemm turned = gpunn__gemm_turned(g, c);
+        gpunn__gemm_run(&turned, threads, c + g->m * g->n);
+        for (int64_t i = 0; i < g->m; i++)
+            for (int64_t j = 0; j < g->n; j++)
+                g->c[i * g->c_row + j] = c[j * g->m + i] + (g->accumulate ? g->c[i * g->c_row + j] : 0);
+        return;
+    }
     gpunn__gemm whole = *g;
     whole.panels = gpunn__gemm_panels(g);
     gpunn__gemm_job job;

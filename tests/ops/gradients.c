@@ -376,6 +376,7 @@ static gpunn_tensor *indices(inputs *in, gpunn_dtype dtype, gpunn_shape shape, i
     X(linear_one, XS(3, 1), gpunn_linear(x, "l", .out_features = 1))                                                        \
     X(linear_rank4, XS(3, 2, 2, 5), gpunn_linear(x, "l", .out_features = 3, .no_bias = true))                               \
     X(linear_prime, XS(3, 97), gpunn_linear(x, "l", .out_features = 37))                                                    \
+    X(linear_narrow, XS(3, 3), narrow(in, x))                                                                               \
     X(conv2d, XS(3, 2, 5, 6), gpunn_conv2d(x, "l", .out_channels = 3, .kernel_size = 3))                                    \
     X(conv2d_padded, XS(3, 2, 5, 4), gpunn_conv2d(x, "l", .out_channels = 3, .kernel_size = 3, .stride = 2, .padding = 1))  \
     X(conv2d_dilated, XS(3, 2, 7, 7), gpunn_conv2d(x, "l", .out_channels = 2, .kernel_size = 2, .dilation = 3))             \
@@ -435,6 +436,7 @@ static gpunn_tensor *indices(inputs *in, gpunn_dtype dtype, gpunn_shape shape, i
     X(matmul_transposed, XS(3, 5, 2), gpunn_matmul(x, in->x[1] = B("b", 3, 4, 5), .transpose_a = true,                      \
       .transpose_b = true))                                                                                                 \
     X(matmul_broadcast, XS(3, 1, 2, 5), gpunn_matmul(x, in->x[1] = B("b", 3, 2, 5, 2)))                                     \
+    X(matmul_narrow, XS(3, 17), gpunn_matmul(x, in->x[1] = B("b", 3, 3), .transpose_a = true))                              \
     X(matmul_same, XS(3, 4), gpunn_matmul(x, x, .transpose_a = true))                                                       \
     X(mse, XS(3, 4), gpunn_mse_loss(x, in->x[1] = B("t", 3, 4)))                                                            \
     X(mse_none, XS(3, 4), gpunn_mse_loss(x, in->x[1] = B("t", 3, 4), .reduction = GPUNN_REDUCE_NONE))                       \
@@ -468,6 +470,12 @@ static gpunn_tensor *mlp(inputs *in, gpunn_tensor *x)
     gpunn_tensor *h = gpunn_tanh(gpunn_linear(x, "fc1", .out_features = 8));
     h = gpunn_gelu(gpunn_linear(h, "fc2", .out_features = 8));
     return gpunn_cross_entropy(gpunn_linear(h, "fc3", .out_features = 3), labels(in, false));
+}
+/* Many features of a few, twice with the same weight. */
+static gpunn_tensor *narrow(inputs *in, gpunn_tensor *x)
+{
+    gpunn_tensor *y = gpunn_linear(x, "l", .out_features = 37);
+    return gpunn_add(y, gpunn_linear(gpunn_sin(x), "k", .weight = gpunn_find(in->f->model, "l.weight"), .no_bias = true));
 }
 /* Activations whose forward goes into the linear before them and whose derivative into the linear after. */
 static gpunn_tensor *merged(inputs *in, gpunn_tensor *x)

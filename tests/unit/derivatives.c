@@ -255,16 +255,27 @@ static void check_differences(const subject *s, gpunn_tensor *t, gpunn_tensor *d
     free(before), free(behind), free(actual);
 }
 
+static void check_same(const subject *s, gpunn_tensor *a, gpunn_tensor *b)
+{
+    int64_t n;
+    float  *actual = value_at(s, a, 0, &n), *expected = value_at(s, b, 0, NULL);
+    check_close(actual, expected, n, 2e-4, 2e-4);
+    free(actual), free(expected);
+}
+
 static void test_op(void **state)
 {
     fixture      *f = *state;
     subject       s = subject_make(f, f->data);
     gpunn_tensor *sum = weighted(f->model, s.y, 3);
     check_nodes(&s, sum);
-    check_differences(&s, s.y, MADE(f->dev, gpunn_jvp(s.y, s.x, s.v)));
+    gpunn_tensor *along = MADE(f->dev, gpunn_jvp(s.y, s.x, s.v));
+    check_differences(&s, s.y, along);
+    check_differences(&s, along, MADE(f->dev, gpunn_jvp(along, s.x, s.v)));
     gpunn_tensor *first = MADE(f->dev, gpunn_grad(sum, s.x)), *second = MADE(f->dev, gpunn_hvp(sum, s.x, s.v));
     check_differences(&s, first, second);
-    check_nodes(&s, gpunn_add(sum, weighted(f->model, second, 5)));
+    check_same(&s, second, MADE(f->dev, gpunn_grad(weighted(f->model, along, 3), s.x))); /* reverse over forward */
+    check_nodes(&s, gpunn_add(gpunn_add(sum, weighted(f->model, second, 5)), weighted(f->model, along, 6)));
     subject_free(&s);
 }
 
@@ -297,21 +308,53 @@ static void check_golden(const fixture *f, const golden *g, const char *name, co
     free(values);
 }
 
+/* u by the first coordinate once, twice and three times, and by the second. */
+typedef struct slopes {
+    gpunn_tensor *x, *xx, *xxx, *t;
+} slopes;
+
+static slopes slopes_backward(gpunn_model *model, gpunn_tensor *u, gpunn_tensor *x)
+{
+    (void)model;
+    gpunn_tensor *u_x = by_column(u, x, 0), *u_xx = by_column(u_x, x, 0);
+    return (slopes){u_x, u_xx, by_column(u_xx, x, 0), by_column(u, x, 1)};
+}
+
+static slopes slopes_forward(gpunn_model *model, gpunn_tensor *u, gpunn_tensor *x)
+{
+    static const float unit[2][2] = {{1, 0}, {0, 1}};
+    gpunn_tensor      *along[2];
+    for (int i = 0; i < 2; i++)
+        along[i] = gpunn_expand(gpunn_constant(model, GPUNN_SHAPE(1, 2), unit[i]), GPUNN_SHAPE(GPUNN_BATCH, 2));
+    gpunn_tensor *u_x = gpunn_jvp(u, x, along[0]), *u_xx = gpunn_jvp(u_x, x, along[0]);
+    return (slopes){u_x, u_xx, gpunn_jvp(u_xx, x, along[0]), gpunn_jvp(u, x, along[1])};
+}
+
+static slopes slopes_mixed(gpunn_model *model, gpunn_tensor *u, gpunn_tensor *x)
+{
+    (void)model;
+    gpunn_tensor *slope, *u_xx = gpunn_laplacian(u, x, .coordinates = 1, .gradient = &slope);
+    return (slopes){gpunn_slice(slope, 1, 0, 1, 1), u_xx, by_column(u_xx, x, 0), gpunn_slice(slope, 1, 1, 2, 1)};
+}
+
 static void test_torch(void **state)
 {
     static const char *const names[] = {"tanh", "sin", "softplus"};
     static const activation  acts[] = {gpunn_tanh, gpunn_sin, softplus};
-    fixture                 *f = *state;
-    golden                   g = golden_open("tests/golden/derivatives.safetensors");
-    for (int i = 0; i < COUNT(names); i++) {
-        gpunn_model  *model = MADE(f->dev, gpunn_model_create(f->dev));
-        gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
-        gpunn_tensor *v = gpunn_input(model, "v", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
-        gpunn_tensor *u = network(x, acts[i]), *u_x = by_column(u, x, 0), *u_xx = by_column(u_x, x, 0);
-        gpunn_tensor *u_xxx = by_column(u_xx, x, 0);
-        gpunn_tensor *residual = gpunn_add(gpunn_add(u_xxx, gpunn_mul(u, u_x)), by_column(u, x, 1)); /* Korteweg and de Vries' */
-        gpunn_tensor *loss = gpunn_mean(gpunn_square(residual), GPUNN_ALL, false), *by[6];
-        gpunn_tensor *all[] = {u_x, u_xx, u_xxx, gpunn_jvp(u, x, v), gpunn_hvp(u, x, v), gpunn_laplacian(u, x), loss};
+    static slopes (*const slopes_of[])(gpunn_model *, gpunn_tensor *, gpunn_tensor *) = {slopes_backward, slopes_forward,
+                                                                                         slopes_mixed};
+    fixture *f = *state;
+    golden   g = golden_open("tests/golden/derivatives.safetensors");
+    for (int at = 0; at < COUNT(names) * COUNT(slopes_of); at++) {
+        const int                i = at / COUNT(slopes_of);
+        gpunn_model             *model = MADE(f->dev, gpunn_model_create(f->dev));
+        gpunn_tensor            *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
+        gpunn_tensor            *v = gpunn_input(model, "v", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
+        gpunn_tensor            *u = network(x, acts[i]);
+        const slopes             s = slopes_of[at % COUNT(slopes_of)](model, u, x);
+        gpunn_tensor            *residual = gpunn_add(gpunn_add(s.xxx, gpunn_mul(u, s.x)), s.t); /* Korteweg and de Vries' */
+        gpunn_tensor            *loss = gpunn_mean(gpunn_square(residual), GPUNN_ALL, false), *by[6];
+        gpunn_tensor            *all[] = {s.x, s.xx, s.xxx, gpunn_jvp(u, x, v), gpunn_hvp(u, x, v), gpunn_laplacian(u, x), loss};
         static const char *const whats[] = {"u_x", "u_xx", "u_xxx", "jvp", "hvp", "laplacian", "loss"};
         for (int k = 0; k < 6; k++) {
             by[k] = gpunn_parameter_at(model, k);
@@ -334,6 +377,91 @@ static void test_torch(void **state)
     golden_close(&g);
 }
 
+/* ---- Laplacians of networks that move samples about, against second derivatives along each coordinate ---- */
+enum { POINTS = 3, AXES = 2 };
+
+static gpunn_tensor *last_layer(gpunn_tensor *h)
+{
+    return gpunn_linear(h, "last", .out_features = 1);
+}
+
+static gpunn_tensor *in_rows(gpunn_tensor *x)
+{
+    return last_layer(
+        gpunn_mul(gpunn_tanh(gpunn_linear(x, "0", .out_features = 4)), gpunn_sum(gpunn_sin(x), GPUNN_AXES(1), true)));
+}
+
+static gpunn_tensor *in_columns(gpunn_tensor *x)
+{
+    gpunn_tensor *h = gpunn_square(gpunn_permute(gpunn_tanh(gpunn_linear(x, "0", .out_features = 3)), GPUNN_AXES(1, 0)));
+    return gpunn_sum(gpunn_softmax(h, 0), GPUNN_AXES(0), false); /* [n]: 1, which has no derivative */
+}
+
+static gpunn_tensor *in_columns_weighted(gpunn_tensor *x)
+{
+    gpunn_tensor *h = gpunn_softmax(gpunn_permute(gpunn_linear(gpunn_square(x), "0", .out_features = 3), GPUNN_AXES(1, 0)), 0);
+    return gpunn_reshape(last_layer(gpunn_permute(h, GPUNN_AXES(1, 0))), GPUNN_SHAPE(gpunn_tensor_shape(x).dim[0]));
+}
+
+static gpunn_tensor *in_pairs(gpunn_tensor *x) /* a row for each coordinate: which sample it is of cannot be seen */
+{
+    const int64_t n = gpunn_tensor_shape(x).dim[0];
+    gpunn_tensor *h = gpunn_tanh(gpunn_linear(gpunn_reshape(x, GPUNN_SHAPE(n * AXES, 1)), "0", .out_features = 3));
+    return last_layer(gpunn_exp(gpunn_reshape(h, GPUNN_SHAPE(n, 3 * AXES))));
+}
+
+static gpunn_tensor *in_norms(gpunn_tensor *x)
+{
+    return last_layer(gpunn_layer_norm(gpunn_concat((gpunn_tensor *[]){gpunn_linear(x, "0", .out_features = 3), x}, 2, 1), "n"));
+}
+
+static gpunn_tensor *in_signals(gpunn_tensor *x)
+{
+    gpunn_tensor *h = gpunn_reshape(gpunn_exp(x), GPUNN_SHAPE(gpunn_tensor_shape(x).dim[0], 1, AXES));
+    h = gpunn_sin(gpunn_conv1d(h, "0", .out_channels = 2, .kernel_size = 2, .padding = 1));
+    return last_layer(gpunn_max(h, GPUNN_AXES(2), false));
+}
+
+static gpunn_tensor *straight(gpunn_tensor *x)
+{
+    return last_layer(x);
+}
+
+static void check_laplacian(fixture *f, int64_t samples, gpunn_tensor *(*build)(gpunn_tensor *x))
+{
+    static const float unit[AXES][AXES] = {{1, 0}, {0, 1}};
+    gpunn_model       *model = MADE(f->dev, gpunn_model_create(f->dev));
+    gpunn_tensor      *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(samples, AXES)), *sum = NULL, *slope = NULL;
+    gpunn_tensor      *y = MADE(f->dev, build(x)), *laplacian = MADE(f->dev, gpunn_laplacian(y, x, .gradient = &slope));
+    float             *values = test_randoms(POINTS * AXES, 11, 1), expected[POINTS], actual[POINTS], slopes[2][POINTS * AXES];
+    for (int i = 0; i < AXES; i++) {
+        gpunn_tensor *v = gpunn_expand(gpunn_constant(model, GPUNN_SHAPE(1, AXES), unit[i]), GPUNN_SHAPE(samples, AXES));
+        gpunn_tensor *second = MADE(f->dev, gpunn_jvp(gpunn_jvp(y, x, v), x, v));
+        sum = sum ? gpunn_add(sum, second) : second;
+    }
+    gpunn_tensor *all[] = {laplacian, sum, slope, gpunn_grad(y, x)};
+    OK(f->dev, write_floats(x, values, POINTS * AXES));
+    OK(f->dev, gpunn_forward(all, COUNT(all)));
+    OK(f->dev, gpunn_read(laplacian, actual, sizeof actual));
+    OK(f->dev, gpunn_read(sum, expected, sizeof expected));
+    check_close(actual, expected, POINTS, 1e-4, 1e-4);
+    for (int i = 0; i < 2; i++) OK(f->dev, gpunn_read(all[2 + i], slopes[i], sizeof slopes[i]));
+    check_close(slopes[0], slopes[1], POINTS * AXES, 0, 0);
+    assert_int_equal(gpunn_tensor_shape(laplacian).dim[1], 1);
+    free(values);
+    gpunn_model_destroy(model);
+}
+
+static void test_laplacians(void **state)
+{
+    static gpunn_tensor *(*const builds[])(gpunn_tensor *) = {in_rows,    in_columns, in_columns_weighted, in_pairs, in_norms,
+                                                              in_signals, straight};
+    for (int i = 0; i < COUNT(builds); i++) {
+        check_laplacian(*state, GPUNN_BATCH, builds[i]);
+        check_laplacian(*state, POINTS, builds[i]);
+    }
+}
+
 /* ---- beside values ---- */
 /* A model with derivatives in it is told by its spec, convolutions among them. */
 static void test_spec(void **state)
@@ -345,7 +473,9 @@ static void test_spec(void **state)
     gpunn_tensor *y = gpunn_conv2d(gpunn_sin(x), "c", .out_channels = 2, .kernel_size = 3, .stride = 2);
     y = gpunn_layer_norm(gpunn_tanh(gpunn_group_norm(y, "n", .num_groups = 1)), "l");
     gpunn_tensor *slope = gpunn_grad(gpunn_square(y), x), *penalty = gpunn_sum(gpunn_square(slope), GPUNN_ALL, false);
-    gpunn_tensor *by_weight = gpunn_grad(penalty, gpunn_find(f->model, "c.weight"));
+    gpunn_tensor *by_weight = gpunn_add(
+        gpunn_grad(penalty, gpunn_find(f->model, "c.weight")),
+        gpunn_grad(gpunn_sum(gpunn_square(gpunn_jvp(y, x, x)), GPUNN_ALL, false), gpunn_find(f->model, "c.weight")));
     gpunn_tensor *loss = gpunn_set_name(gpunn_add(penalty, gpunn_sum(gpunn_square(by_weight), GPUNN_ALL, false)), "loss");
     OK(f->dev, write_floats(x, values, N * 4 * 36));
     OK(f->dev, gpunn_forward(&loss, 1));
@@ -399,14 +529,17 @@ static void test_zeros(void **state)
     gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2));
     gpunn_tensor *w = weight(f->model, "w", GPUNN_SHAPE(2), 1, 2);
     gpunn_tensor *beside = gpunn_add(gpunn_mul(gpunn_detach(gpunn_square(x)), w), gpunn_floor(x));
-    gpunn_tensor *none[] = {gpunn_grad(beside, x), gpunn_grad(x, beside), gpunn_grad(gpunn_grad(gpunn_mul_scalar(x, 2), x), x)};
+    gpunn_tensor *none[] = {
+        gpunn_grad(beside, x),   gpunn_grad(x, beside),   gpunn_grad(gpunn_grad(gpunn_mul_scalar(x, 2), x), x),
+        gpunn_jvp(beside, x, x), gpunn_jvp(x, beside, x), gpunn_jvp(gpunn_jvp(gpunn_mul_scalar(x, 2), x, x), w, w)};
     OK(f->dev, write_floats(x, values, 4));
-    OK(f->dev, gpunn_forward(none, 3));
-    for (int i = 0; i < 3; i++) {
+    OK(f->dev, gpunn_forward(none, COUNT(none)));
+    for (int i = 0; i < COUNT(none); i++) {
         OK(f->dev, gpunn_read(none[i], actual, sizeof actual));
         check_close(actual, zeros, 4, 0, 0);
     }
     assert_ptr_equal(gpunn_grad(x, x, .grad_output = beside), beside);
+    assert_ptr_equal(gpunn_jvp(x, x, beside), beside);
 }
 
 static void count_squares(void *user, const char *line)
@@ -447,10 +580,23 @@ static void test_misuse(void **state)
     FAILS(f->dev, gpunn_grads(pooled, by, 2, got), GPUNN_ERR_UNSUPPORTED, "max_pool2d");
     assert_null(got[0]);
     assert_null(got[1]);
-    FAILS_NULL(f->dev, gpunn_jvp(pooled, x, x), GPUNN_ERR_UNSUPPORTED, "max_pool2d");
+    FAILS_NULL(f->dev, gpunn_jvp(gpunn_tanh(pooled), x, x), GPUNN_ERR_UNSUPPORTED, "jvp: max_pool2d has no derivative");
+    FAILS_NULL(f->dev, gpunn_jvp(normed, x, x), GPUNN_ERR_UNSUPPORTED, "batch_norm 'bn'", "gpunn_grad's list");
+    FAILS_NULL(f->dev, gpunn_hvp(pooled, x, x), GPUNN_ERR_UNSUPPORTED, "max_pool2d");
+    FAILS_NULL(f->dev, gpunn_jvp(labels, x, x), GPUNN_ERR_DTYPE, "jvp: y is i64");
     FAILS_NULL(f->dev, gpunn_jvp(x, x, pooled), GPUNN_ERR_SHAPE, "jvp: v is [batch, 1, 4, 4]");
     FAILS_NULL(f->dev, gpunn_hvp(x, x, (gpunn_tensor *)NULL), GPUNN_ERR_ARGUMENT, "hvp: v is NULL");
     FAILS_NULL(f->dev, gpunn_laplacian(x, gpunn_sum(x, GPUNN_ALL, false)), GPUNN_ERR_SHAPE, "laplacian: x is []");
+    gpunn_tensor *rows = gpunn_reshape(x, GPUNN_SHAPE(GPUNN_BATCH, 64)), *sum = gpunn_sum(rows, GPUNN_AXES(1), false);
+    FAILS_NULL(f->dev, gpunn_laplacian(sum, x), GPUNN_ERR_SHAPE, "x is [batch, 1, 8, 8]", "[samples, coordinates]");
+    FAILS_NULL(f->dev, gpunn_laplacian(rows, rows, .gradient = got), GPUNN_ERR_SHAPE, "laplacian: y is [batch, 64], but x is");
+    assert_null(got[0]);
+    FAILS_NULL(f->dev, gpunn_laplacian(gpunn_sum(rows, GPUNN_ALL, false), rows), GPUNN_ERR_SHAPE, "y is []", "for each row");
+    FAILS_NULL(f->dev, gpunn_laplacian(sum, rows, .coordinates = 65), GPUNN_ERR_ARGUMENT, ".coordinates is 65, but x has 64");
+    FAILS_NULL(f->dev, gpunn_laplacian(sum, rows, .coordinates = -1), GPUNN_ERR_ARGUMENT, ".coordinates is -1");
+    gpunn_tensor *wide = gpunn_sum(gpunn_max_pool2d(gpunn_reshape(rows, GPUNN_SHAPE(GPUNN_BATCH, 1, 8, 8)), .kernel_size = 8),
+                                   GPUNN_AXES(1, 2), false);
+    FAILS_NULL(f->dev, gpunn_laplacian(wide, rows), GPUNN_ERR_UNSUPPORTED, "laplacian: max_pool2d has no derivative");
     assert_int_equal(gpunn_parameter_count(f->model), count);
 }
 
@@ -483,6 +629,7 @@ int main(void)
     for (int i = 0; i < COUNT(cases); i++)
         if (is_sound(&cases[i])) count += each_backend(tests + count, cases[i].name, test_op, &cases[i]);
     count += each_backend(tests + count, "torch", test_torch, NULL);
+    count += each_backend(tests + count, "laplacians", test_laplacians, NULL);
     count += each_backend(tests + count, "spec", test_spec, NULL);
     count += each_backend(tests + count, "training", test_training, NULL);
     count += each_backend(tests + count, "zeros", test_zeros, NULL);
