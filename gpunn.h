@@ -182,6 +182,9 @@
  *         gpunn_tensor *pooled = gpunn_mean(c2, GPUNN_AXES(2, 3), false);                 // [batch, 16]
  *         gpunn_tensor *classes = gpunn_linear(gpunn_dropout(pooled, 0.2f), "classes", .out_features = 10);
  *         gpunn_tensor *finer  = gpunn_interpolate(c2, .scale_factor = 2, .mode = GPUNN_INTERPOLATE_LINEAR);
+ *         gpunn_tensor *mirrored = gpunn_flip(finer, GPUNN_AXES(3));
+ *         gpunn_tensor *squares  = gpunn_pixel_unshuffle(mirrored, 2);                    // [batch, 64, 16, 16]
+ *         gpunn_tensor *contrast = gpunn_std(squares, GPUNN_AXES(2, 3), 1, false);        // [batch, 64]
  *     Stored as U8, pictures become F32 where the network starts: gpunn_expr("(x / 255 - 0.45) / 0.22", ...) of a gpunn_cast.
  *
  * SEQUENCES  Words are integers, an embedding makes them rows; recurrent layers read [length, n, features], or with .batch_first
@@ -1578,12 +1581,32 @@ GPUNN_API gpunn_tensor *gpunn_scatter_add(gpunn_tensor *x, int axis, gpunn_tenso
 GPUNN_API gpunn_tensor *gpunn_index_select(gpunn_tensor *x, int axis, gpunn_tensor *index);
 /* torch.index_add: a copy of x to whose slices index[i] along an axis those of src are added. */
 GPUNN_API gpunn_tensor *gpunn_index_add(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src);
+/* x with the order of the axes' elements reversed, and with each element `shift` places on along an axis, the last ones first. */
+GPUNN_API gpunn_tensor *gpunn_flip(gpunn_tensor *x, gpunn_axes axes);
+GPUNN_API gpunn_tensor *gpunn_roll(gpunn_tensor *x, int64_t shift, int axis);
+/* Images [n, c * factor^2, h, w] -> [n, c, h * factor, w * factor], where each pixel's channels become a square of pixels, and back. */
+GPUNN_API gpunn_tensor *gpunn_pixel_shuffle(gpunn_tensor *x, int factor);
+GPUNN_API gpunn_tensor *gpunn_pixel_unshuffle(gpunn_tensor *x, int factor);
+/* Matrices [..., rows, columns] with zeros above (tril) or below (triu) the diagonal, or the one so many columns to its right. */
+GPUNN_API gpunn_tensor *gpunn_tril(gpunn_tensor *x, int diagonal);
+GPUNN_API gpunn_tensor *gpunn_triu(gpunn_tensor *x, int diagonal);
 GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype); /* between F32, I64, I32, U8, BOOL; no gradient */
 
 /* -- reductions: keepdim leaves 1 in place of each axis -- */
 GPUNN_API gpunn_tensor *gpunn_sum(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
 GPUNN_API gpunn_tensor *gpunn_mean(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
 GPUNN_API gpunn_tensor *gpunn_max(gpunn_tensor *x, gpunn_axes axes, bool keepdim); /* torch.amax: ties share the gradient */
+GPUNN_API gpunn_tensor *gpunn_min(gpunn_tensor *x, gpunn_axes axes, bool keepdim); /* torch.amin, the same */
+/* Of squared distances from the mean the sum, by their number less correction (torch's default: 1; other than 0 where that number
+ * does not vary), and its root, whose gradient at 0 is 0. */
+GPUNN_API gpunn_tensor *gpunn_var(gpunn_tensor *x, gpunn_axes axes, int correction, bool keepdim);
+GPUNN_API gpunn_tensor *gpunn_std(gpunn_tensor *x, gpunn_axes axes, int correction, bool keepdim);
+/* (sum of |x|^p)^(1/p), p above 0; INFINITY: the largest |x|. The gradient at 0 is 0. */
+GPUNN_API gpunn_tensor *gpunn_norm(gpunn_tensor *x, float p, gpunn_axes axes, bool keepdim);
+GPUNN_API gpunn_tensor *gpunn_logsumexp(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
+/* Products along an axis whose size does not vary, of all its elements and of those up to each. */
+GPUNN_API gpunn_tensor *gpunn_prod(gpunn_tensor *x, int axis, bool keepdim);
+GPUNN_API gpunn_tensor *gpunn_cumprod(gpunn_tensor *x, int axis);
 /* How uneven a field is, a scalar: for each of the axes the mean of the squared differences of neighbours along it, summed. */
 GPUNN_API gpunn_tensor *gpunn_gradient_energy(gpunn_tensor *x, gpunn_axes axes);
 GPUNN_API gpunn_tensor *gpunn_argmax(gpunn_tensor *x, int axis, bool keepdim); /* I64, the first maximum */
@@ -1591,6 +1614,9 @@ GPUNN_API gpunn_tensor *gpunn_argmin(gpunn_tensor *x, int axis, bool keepdim); /
 /* The k largest, falling, or smallest, rising; of equals the first, NaN above all. *indices (may be NULL): their places, I64. */
 GPUNN_API gpunn_tensor *gpunn_topk(gpunn_tensor *x, int k, int axis, bool largest, gpunn_tensor **indices);
 GPUNN_API gpunn_tensor *gpunn_topk_indices(gpunn_tensor *x, int k, int axis, bool largest); /* these alone */
+/* All of an axis whose size does not vary, in the order of gpunn_topk, so that equals keep theirs. */
+GPUNN_API gpunn_tensor *gpunn_sort(gpunn_tensor *x, int axis, bool descending, gpunn_tensor **indices);
+GPUNN_API gpunn_tensor *gpunn_argsort(gpunn_tensor *x, int axis, bool descending); /* these alone */
 GPUNN_API gpunn_tensor *gpunn_cumsum(gpunn_tensor *x, int axis);
 GPUNN_API gpunn_tensor *gpunn_softmax(gpunn_tensor *x, int axis);
 GPUNN_API gpunn_tensor *gpunn_log_softmax(gpunn_tensor *x, int axis);
@@ -11574,6 +11600,122 @@ GPUNN_API gpunn_tensor *gpunn_index_add(gpunn_tensor *x, int axis, gpunn_tensor 
     return gpunn__made(&call, gpunn_scatter_add(x, axis, each, src));
 }
 
+/* 1, 2, ... along an axis of that size, which may vary. */
+static gpunn_tensor *gpunn__ordinals(gpunn_model *model, int64_t size)
+{
+    static const float one = 1;
+    const gpunn_shape  scalar = {{0}};
+    return gpunn_cumsum(gpunn_expand(gpunn_constant(model, scalar, &one), GPUNN_SHAPE(size)), 0);
+}
+
+GPUNN_API gpunn_tensor *gpunn_flip(gpunn_tensor *x, gpunn_axes axes)
+{
+    gpunn__call call;
+    char        text[128];
+    int         list[GPUNN_MAX_RANK + 1];
+    if (!gpunn__begin_x(&call, "flip", NULL, x, true)) return NULL;
+    int           count = gpunn__axis_list(&call, x, &axes, list);
+    gpunn_tensor *y = count < 0 ? NULL : x;
+    if (count == 0)
+        for (; count < x->rank; count++) list[count] = count; /* no axis: all of them */
+    for (int i = 0; i < count; i++) {
+        const int64_t size = x->dim[list[i]];
+        if (size > 1 << 24)
+            return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "axis %d of %s has more than 2^24 elements", list[i],
+                                 gpunn__shape_text(x, text));
+        gpunn_tensor *place = gpunn__ordinals(call.model, size), *last = gpunn_max(place, GPUNN_ALL, false);
+        y = gpunn_index_select(y, list[i], gpunn_cast(gpunn_sub(last, place), GPUNN_I64));
+    }
+    return gpunn__made(&call, y);
+}
+
+/* Opens a call along an axis of x whose size is a number: the axis, or -1 after an error. */
+static int gpunn__begin_along(gpunn__call *call, const char *op, gpunn_tensor *x, int axis)
+{
+    char text[128];
+    if (!gpunn__begin_x(call, op, NULL, x, true) || (axis = gpunn__axis_of(call, x, axis)) < 0 || x->dim[axis] > 0) return axis;
+    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "axis %d of %s varies between runs; choose another axis", axis,
+                        gpunn__shape_text(x, text));
+    return -1;
+}
+
+GPUNN_API gpunn_tensor *gpunn_roll(gpunn_tensor *x, int64_t shift, int axis)
+{
+    gpunn__call call;
+    if ((axis = gpunn__begin_along(&call, "roll", x, axis)) < 0) return NULL;
+    const int64_t cut = (x->dim[axis] - shift % x->dim[axis]) % x->dim[axis];
+    if (cut == 0) return x;
+    gpunn_tensor *parts[] = {gpunn_slice(x, axis, cut, GPUNN_END_OF_AXIS, 1), gpunn_slice(x, axis, 0, cut, 1)};
+    return gpunn__made(&call, gpunn_concat(parts, 2, axis));
+}
+
+/* x as six axes, in another order, as those of an image again. */
+static gpunn_tensor *gpunn__regroup(gpunn_tensor *x, const int64_t *split, gpunn_axes order, const int64_t *image)
+{
+    gpunn_tensor *y = gpunn_permute(gpunn__reshape_to(x, 6, split), order);
+    return y ? gpunn__reshape_to(y, 4, image) : NULL;
+}
+
+static gpunn_tensor *gpunn__pixel_call(gpunn__call *call, const char *op, gpunn_tensor *x, int factor, bool is_shuffle)
+{
+    char text[128];
+    if (!gpunn__begin_x(call, op, NULL, x, true) || !gpunn__has_rank(call, gpunn__meta_of(x), 4, 4, "[n, c, h, w]")) return NULL;
+    const int64_t r = factor, *dim = x->dim, channels = is_shuffle ? r * r : 1, pixels = is_shuffle ? 1 : r;
+    if (r < 1 || r > 1 << 15 || dim[1] < 0 || dim[1] % channels || (pixels > 1 && (dim[2] < 0 || dim[3] < 0)) ||
+        dim[2] % pixels || dim[3] % pixels)
+        return gpunn__refuse(call, GPUNN_ERR_SHAPE, "factor is %d and x %s; %s must be a multiple of %s, and not vary", factor,
+                             gpunn__shape_text(x, text), is_shuffle ? "the channels" : "height and width",
+                             is_shuffle ? "its square" : "it");
+    if (!is_shuffle) {
+        const int64_t split[] = {dim[0], dim[1], dim[2] / r, r, dim[3] / r, r};
+        const int64_t image[] = {dim[0], dim[1] * r * r, dim[2] / r, dim[3] / r};
+        return gpunn__regroup(x, split, GPUNN_AXES(0, 1, 3, 5, 2, 4), image);
+    }
+    const int64_t split[] = {dim[0], dim[1] / channels, r, r, dim[2], dim[3]};
+    const int64_t height[] = {dim[2], r}, width[] = {dim[3], r};
+    int64_t       image[] = {dim[0], split[1], 0, 0};
+    if (!gpunn__joined(call->model, 2, height, &image[2]) || !gpunn__joined(call->model, 2, width, &image[3]))
+        return gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s, %d times as high and wide, has more than 2^59 elements",
+                             gpunn__shape_text(x, text), factor);
+    return gpunn__regroup(x, split, GPUNN_AXES(0, 1, 4, 2, 5, 3), image);
+}
+
+GPUNN_API gpunn_tensor *gpunn_pixel_shuffle(gpunn_tensor *x, int factor)
+{
+    gpunn__call   call;
+    gpunn_tensor *y = gpunn__pixel_call(&call, "pixel_shuffle", x, factor, true);
+    return gpunn__made(&call, y);
+}
+
+GPUNN_API gpunn_tensor *gpunn_pixel_unshuffle(gpunn_tensor *x, int factor)
+{
+    gpunn__call   call;
+    gpunn_tensor *y = gpunn__pixel_call(&call, "pixel_unshuffle", x, factor, false);
+    return gpunn__made(&call, y);
+}
+
+static gpunn_tensor *gpunn__triangle(const char *name, gpunn_tensor *x, int diagonal, bool is_lower)
+{
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, name, NULL, x, true) ||
+        !gpunn__has_rank(&call, gpunn__meta_of(x), 2, GPUNN_MAX_RANK, "[..., rows, columns]"))
+        return NULL;
+    gpunn_tensor *row = gpunn_reshape(gpunn__ordinals(call.model, x->dim[x->rank - 2]), GPUNN_SHAPE(x->dim[x->rank - 2], 1));
+    gpunn_tensor *column = gpunn__ordinals(call.model, x->dim[x->rank - 1]);
+    gpunn_tensor *in[] = {x, column, gpunn_add_scalar(row, (float)diagonal)};
+    return gpunn__made(&call, gpunn_expr(is_lower ? "where(y <= z, x, 0)" : "where(y >= z, x, 0)", in, 3));
+}
+
+GPUNN_API gpunn_tensor *gpunn_tril(gpunn_tensor *x, int diagonal)
+{
+    return gpunn__triangle("tril", x, diagonal, true);
+}
+
+GPUNN_API gpunn_tensor *gpunn_triu(gpunn_tensor *x, int diagonal)
+{
+    return gpunn__triangle("triu", x, diagonal, false);
+}
+
 /* ---- reductions ------------------------------------------------------------------------------------------------------ */
 static gpunn_tensor *gpunn__reduce_node(const char *name, gpunn_op op, bool mean, gpunn_tensor *x, const gpunn_axes *axes,
                                         bool keepdim)
@@ -11605,6 +11747,99 @@ GPUNN_API gpunn_tensor *gpunn_mean(gpunn_tensor *x, gpunn_axes axes, bool keepdi
 GPUNN_API gpunn_tensor *gpunn_max(gpunn_tensor *x, gpunn_axes axes, bool keepdim)
 {
     return gpunn__reduce_node("max", GPUNN_OP_MAX, false, x, &axes, keepdim);
+}
+
+GPUNN_API gpunn_tensor *gpunn_min(gpunn_tensor *x, gpunn_axes axes, bool keepdim)
+{
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, "min", NULL, x, true)) return NULL;
+    return gpunn__made(&call, gpunn_neg(gpunn_max(gpunn_neg(x), axes, keepdim)));
+}
+
+/* x^p of x >= 0, with a derivative of 0 at 0. */
+static gpunn_tensor *gpunn__power_of(gpunn_tensor *x, double p)
+{
+    static const char *const names[] = {"p"};
+    return gpunn__expr("t = where(x == 0, 1, x); where(x == 0, 0, sqrt(t) if p == 0.5 else t ** p)", NULL, &x, 1, names, &p, 1,
+                       NULL);
+}
+
+GPUNN_API gpunn_tensor *gpunn_var(gpunn_tensor *x, gpunn_axes axes, int correction, bool keepdim)
+{
+    gpunn__call call;
+    char        text[128];
+    int         list[GPUNN_MAX_RANK + 1];
+    int64_t     count = 1;
+    if (!gpunn__begin_x(&call, "var", NULL, x, true)) return NULL;
+    const int listed = gpunn__axis_list(&call, x, &axes, list), all = listed == 0;
+    if (listed < 0) return NULL;
+    for (int i = 0; i < (all ? x->rank : listed); i++) {
+        const int64_t size = x->dim[all ? i : list[i]];
+        count = size < 0 || count < 0 ? -1 : count * size;
+    }
+    if (correction && count <= correction)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "correction is %d, but along these axes of %s %s; use correction 0",
+                             correction, gpunn__shape_text(x, text),
+                             count < 0 ? "the number of elements varies" : "are no more elements");
+    gpunn_tensor *y = gpunn_mean(gpunn_square(gpunn_sub(x, gpunn_mean(x, axes, true))), axes, keepdim);
+    if (correction) y = gpunn_mul_scalar(y, (float)((double)count / (double)(count - correction)));
+    return gpunn__made(&call, y);
+}
+
+GPUNN_API gpunn_tensor *gpunn_std(gpunn_tensor *x, gpunn_axes axes, int correction, bool keepdim)
+{
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, "std", NULL, x, true)) return NULL;
+    return gpunn__made(&call, gpunn__power_of(gpunn_var(x, axes, correction, keepdim), 0.5));
+}
+
+GPUNN_API gpunn_tensor *gpunn_norm(gpunn_tensor *x, float p, gpunn_axes axes, bool keepdim)
+{
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, "norm", NULL, x, true)) return NULL;
+    if (!(p > 0)) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "p is %g; use a number above 0, or INFINITY", (double)p);
+    gpunn_tensor *y = p == 2 ? gpunn_square(x) : gpunn_abs(x);
+    if (p > FLT_MAX) return gpunn__made(&call, gpunn_max(y, axes, keepdim));
+    if (p != 1 && p != 2) y = gpunn__power_of(y, p);
+    y = gpunn_sum(y, axes, keepdim);
+    return gpunn__made(&call, p == 1 ? y : gpunn__power_of(y, 1 / (double)p));
+}
+
+GPUNN_API gpunn_tensor *gpunn_logsumexp(gpunn_tensor *x, gpunn_axes axes, bool keepdim)
+{
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, "logsumexp", NULL, x, true)) return NULL;
+    gpunn_tensor *top = gpunn_max(x, axes, true);
+    if (top) top = gpunn_detach(gpunn_expr("where(abs(x) <= 3.4028235e38, x, 0)", &top, 1));
+    gpunn_tensor *y = gpunn_log(gpunn_sum(gpunn_exp(gpunn_sub(x, top)), axes, keepdim));
+    return gpunn__made(&call, y ? gpunn_add(y, gpunn_reshape(top, gpunn_tensor_shape(y))) : NULL);
+}
+
+GPUNN_API gpunn_tensor *gpunn_prod(gpunn_tensor *x, int axis, bool keepdim)
+{
+    gpunn__call   call;
+    gpunn_tensor *y = x;
+    if ((axis = gpunn__begin_along(&call, "prod", x, axis)) < 0) return NULL;
+    for (int64_t size = x->dim[axis]; size > 1; size -= size / 2) { /* one half times the other */
+        gpunn_tensor *both[] = {gpunn_mul(gpunn_slice(y, axis, 0, size / 2, 1), gpunn_slice(y, axis, size / 2, size / 2 * 2, 1)),
+                                NULL};
+        if (size % 2) both[1] = gpunn_slice(y, axis, size - 1, size, 1);
+        y = size % 2 ? gpunn_concat(both, 2, axis) : both[0];
+    }
+    return gpunn__made(&call, keepdim || y == NULL ? y : gpunn_sum(y, GPUNN_AXES(axis), false));
+}
+
+GPUNN_API gpunn_tensor *gpunn_cumprod(gpunn_tensor *x, int axis)
+{
+    gpunn__call   call;
+    gpunn_tensor *y = x;
+    if ((axis = gpunn__begin_along(&call, "cumprod", x, axis)) < 0) return NULL;
+    for (int64_t step = 1, size = x->dim[axis]; step < size; step *= 2) { /* of the 2 * step elements up to each */
+        gpunn_tensor *ahead = gpunn_slice(y, axis, 0, size - step, 1);
+        gpunn_tensor *both[] = {gpunn_slice(y, axis, 0, step, 1), gpunn_mul(gpunn_slice(y, axis, step, size, 1), ahead)};
+        y = gpunn_concat(both, 2, axis);
+    }
+    return gpunn__made(&call, y);
 }
 
 GPUNN_API gpunn_tensor *gpunn_gradient_energy(gpunn_tensor *x, gpunn_axes axes)
@@ -11665,6 +11900,20 @@ GPUNN_API gpunn_tensor *gpunn_topk(gpunn_tensor *x, int k, int axis, bool larges
     return gpunn__made(&call, values);
 }
 
+GPUNN_API gpunn_tensor *gpunn_sort(gpunn_tensor *x, int axis, bool descending, gpunn_tensor **indices)
+{
+    gpunn__call call;
+    if ((axis = gpunn__begin_along(&call, "sort", x, axis)) < 0) return NULL;
+    return gpunn__made(&call, gpunn_topk(x, (int)x->dim[axis], axis, descending, indices));
+}
+
+GPUNN_API gpunn_tensor *gpunn_argsort(gpunn_tensor *x, int axis, bool descending)
+{
+    gpunn__call call;
+    if ((axis = gpunn__begin_along(&call, "argsort", x, axis)) < 0) return NULL;
+    return gpunn__made(&call, gpunn_topk_indices(x, (int)x->dim[axis], axis, descending));
+}
+
 GPUNN_API gpunn_tensor *gpunn_cumsum(gpunn_tensor *x, int axis)
 {
     return gpunn__axis_node(GPUNN_OP_CUMSUM, x, axis);
@@ -11672,18 +11921,15 @@ GPUNN_API gpunn_tensor *gpunn_cumsum(gpunn_tensor *x, int axis)
 
 GPUNN_API gpunn_tensor *gpunn_sequence_mask(gpunn_tensor *lengths, int64_t size)
 {
-    static const float one = 1;
-    const gpunn_shape  scalar = {{0}};
-    gpunn__call        call;
-    char               text[128];
+    gpunn__call call;
+    char        text[128];
     if (!gpunn__begin_x(&call, "sequence_mask", NULL, lengths, false)) return NULL;
     if (lengths->rank != 1 || (lengths->dtype != GPUNN_I64 && lengths->dtype != GPUNN_I32))
         return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "lengths is %s of %s; I64 or I32 [n] is needed",
                              gpunn__shape_text(lengths, text), gpunn_dtype_name(lengths->dtype));
     if (size == 0) return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "size is 0; at least 1 is needed");
-    gpunn_tensor *ones = gpunn_expand(gpunn_constant(call.model, scalar, &one), GPUNN_SHAPE(size));
     gpunn_tensor *most = gpunn_reshape(gpunn_cast(lengths, GPUNN_F32), GPUNN_SHAPE(lengths->dim[0], 1));
-    return gpunn__made(&call, gpunn_le(gpunn_cumsum(ones, 0), most));
+    return gpunn__made(&call, gpunn_le(gpunn__ordinals(call.model, size), most));
 }
 
 GPUNN_API gpunn_tensor *gpunn_softmax(gpunn_tensor *x, int axis)
