@@ -23208,7 +23208,8 @@ GPUNN__PRIVATE gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn_
 
 /* One convolution of few channels: src [n][groups * ci][d][h][w], with zeros between the cells when up > 1, to
  * [n][groups * co][od][oh][ow]. Also a backward pass to dx: dy, spread out by the stride, is convolved with the turned weights.
- * It goes plane by plane of the result; those of src that a plane reads, kd of each channel, count as so many channels. */
+ * It goes plane by plane of the result, large ones in bands of rows; planes of src that one reads, kd of each channel, count as so
+ * many channels. */
 typedef struct gpunn__direct {
     const gpunn__conv_kernels *kernels;
     int64_t                    n, groups, ci, co, d, h, w, od, oh, ow, up_d, up_h, up_w;
@@ -23220,14 +23221,15 @@ typedef struct gpunn__direct {
     bool                       turned;
     float                     *dweight;
     bool                       add;
-    int                        rows;   /* results at once: 1, 6 or 8 */
-    int64_t                    blocks; /* of so many rows in a group */
-    int64_t  qh, qw, plane, pixels;    /* a phase of the copy, all phases of a channel; pixels computed, in whole tiles */
-    int64_t *offset;                   /* [taps, and 3 more] */
-    float   *packed, *copies, *out;    /* weights [group][block][tap][row]; per thread: the copy, results [row][pixel] */
-    int64_t  copy;                     /* floats of one */
-    int64_t  batch, parts;             /* dweight: planes at once; sums that are added up at the end */
-    float   *sums;                     /* [part][group * blocks][row][taps up to a multiple of 4] */
+    int                        rows;         /* results at once: 1, 6 or 8 */
+    int64_t                    lines, bands; /* of the result in a band; bands of a plane */
+    int64_t                    blocks;       /* of so many rows in a group */
+    int64_t  qh, qw, plane, pixels;          /* a phase of the copy, all phases of a channel; pixels computed, in whole tiles */
+    int64_t *offset;                         /* [taps, and 3 more] */
+    float   *packed, *copies, *out;          /* weights [group][block][tap][row]; per thread: the copy, results [row][pixel] */
+    int64_t  copy;                           /* floats of one */
+    int64_t  batch, parts;                   /* dweight: planes at once; sums that are added up at the end */
+    float   *sums;                           /* [part][group * blocks][row][taps up to a multiple of 4] */
 } gpunn__direct;
 
 /* src[0], src[2], .. to even and src[1], src[3], .. to odd, n in all. */
@@ -23245,15 +23247,17 @@ GPUNN__INLINE void gpunn__part_pairs(const float *src, int64_t n, float *GPUNN__
     if (2 * i < n) even[i] = src[2 * i];
 }
 
-/* Copies what one group of plane `at` of the result (counted through all images) reads into the padded layout:
- * [channel][kd][phase][qh][qw], where the phases of a stride lie apart, so that the taps of neighbouring outputs are neighbours.
- * to holds zeros where no cell ever comes. */
-GPUNN__PRIVATE void gpunn__direct_copy(const gpunn__direct *d, int64_t group, int64_t at, float *to)
+/* Copies what one group of plane `at` of the result (counted through all images) reads, from line `from` on, into the padded
+ * layout: [channel][kd][phase][qh][qw], where the phases of a stride lie apart, so that the taps of neighbouring outputs are
+ * neighbours. to holds zeros where no cell ever comes, and what an earlier band left. */
+GPUNN__PRIVATE void gpunn__direct_copy(const gpunn__direct *d, int64_t group, int64_t at, int64_t from, float *to)
 {
-    const int64_t above = d->top < 0 ? (-d->top + d->up_h - 1) / d->up_h : 0, first = above * d->up_h + d->top;
+    const int64_t top = d->top - from * d->sh, above = top < 0 ? (-top + d->up_h - 1) / d->up_h : 0;
+    const int64_t first = above * d->up_h + top;
     const int64_t skip = d->left < 0 ? (-d->left + d->up_w - 1) / d->up_w : 0, phase = d->qh * d->qw;
     int64_t       count = (d->qw * d->sw - d->left + d->up_w - 1) / d->up_w;
     if (count > d->w) count = d->w;
+    if (d->bands > 1) memset(to, 0, (size_t)(d->ci * d->kd * d->plane) * sizeof *to);
     for (int64_t i = 0; i < d->ci * d->kd; i++, to += d->plane) {
         int64_t channel = (at / d->od * d->groups + group) * d->ci + i / d->kd;
         int64_t z = at % d->od * d->sd + i % d->kd * d->dd - d->front;
@@ -23261,10 +23265,11 @@ GPUNN__PRIVATE void gpunn__direct_copy(const gpunn__direct *d, int64_t group, in
             memset(to, 0, (size_t)d->plane * sizeof *to);
             continue;
         }
-        const float *src = d->src + ((channel * d->d + z / d->up_d) * d->h + above) * d->w;
+        const float *plane = d->src + (channel * d->d + z / d->up_d) * d->h * d->w;
         int64_t      line = first / d->sh, part = first % d->sh;
-        for (int64_t y = above; y < d->h && line < d->qh; y++, src += d->w) {
-            float *row = to + part * d->sw * phase + line * d->qw;
+        for (int64_t y = above; y < d->h && line < d->qh; y++) {
+            const float *src = plane + y * d->w;
+            float       *row = to + part * d->sw * phase + line * d->qw;
             for (part += d->up_h; part >= d->sh; part -= d->sh) line++;
             if (d->sw == 1 && d->up_w == 1) {
                 if (count > skip) memcpy(row + skip + d->left, src + skip, (size_t)(count - skip) * sizeof *row);
@@ -23328,19 +23333,21 @@ GPUNN__VECTORIZED(gpunn__direct_run, (void *arg, int index, int threads), (arg, 
     job.x = copy, job.offset = d->offset, job.taps = d->taps, job.count = d->pixels;
     job.out = d->out + index * d->rows * d->pixels, job.out_row = d->pixels;
     int64_t now = -1;
-    gpunn__cpu_part(d->n * d->od * d->groups * d->blocks, 1, threads, index, &unit, &end);
+    gpunn__cpu_part(d->n * d->od * d->bands * d->groups * d->blocks, 1, threads, index, &unit, &end);
     for (; unit < end; unit++) {
-        int64_t part = unit / d->blocks, group = part % d->groups, o = unit % d->blocks * d->rows; /* part: plane and group */
-        if (part != now) gpunn__direct_copy(d, group, part / d->groups, copy);
+        int64_t part = unit / d->blocks, group = part % d->groups, o = unit % d->blocks * d->rows; /* part: band and group */
+        int64_t plane = part / d->groups / d->bands, first = part / d->groups % d->bands * d->lines;
+        int64_t lines = d->oh - first < d->lines ? d->oh - first : d->lines;
+        if (part != now) gpunn__direct_copy(d, group, plane, first, copy);
         now = part;
         job.w = d->packed + (group * d->blocks + unit % d->blocks) * packed;
         d->kernels->direct(&job, d->rows);
         for (int64_t i = 0; i < d->rows && o + i < d->co; i++) {
-            const int64_t channel = group * d->co + o + i, at = gpunn__direct_plane(d, channel, part / d->groups);
+            const int64_t channel = group * d->co + o + i, at = gpunn__direct_plane(d, channel, plane) + first * d->ow;
             const float   scale = d->to.scale ? d->to.scale[channel] : 1, shift = d->to.shift ? d->to.shift[channel] : 0;
             const float  *from = job.out + i * d->pixels, *residual = d->to.residual ? d->to.residual + at : NULL;
             float        *y = d->to.dst + at;
-            for (int64_t r = 0; r < d->oh; r++, from += d->qw, y += d->ow)
+            for (int64_t r = 0; r < lines; r++, from += d->qw, y += d->ow)
                 d->kernels->finish(from, y, residual ? residual + r * d->ow : NULL, d->ow, scale, shift, d->to.add, d->to.relu);
         }
     }
@@ -23369,7 +23376,7 @@ GPUNN__VECTORIZED(gpunn__direct_dweight, (void *arg, int index, int threads), (a
         gpunn__cpu_part(d->n * d->od, d->batch, (int)d->parts, (int)part, &plane, &last);
         for (; plane < last; plane += job.images) {
             job.images = last - plane < d->batch ? last - plane : d->batch;
-            for (int64_t i = 0; i < job.images; i++) gpunn__direct_copy(d, group, plane + i, x + i * x_image);
+            for (int64_t i = 0; i < job.images; i++) gpunn__direct_copy(d, group, plane + i, 0, x + i * x_image);
             for (int64_t block = 0; block < blocks; block++) {
                 int64_t o = (first + block) * d->rows, count = d->co - o < d->rows ? d->co - o : d->rows;
                 for (int64_t i = 0; i < job.images; i++) {
@@ -23399,6 +23406,14 @@ GPUNN__VECTORIZED(gpunn__direct_dweight, (void *arg, int index, int threads), (a
     }
 }
 
+/* How many of the oh lines of a plane of the result go at once, so that a core's cache holds what they read: of each channel as
+ * many lines of `pitch` cells, and `halo` beyond, for each phase of a stride; 0 or less where none fits. */
+GPUNN__PRIVATE double gpunn__direct_lines(double channels, double oh, double pitch, double phases, double halo)
+{
+    const double most = 65536 / (channels * pitch);
+    return oh < most ? oh : floor(most / phases) - halo;
+}
+
 GPUNN__PRIVATE gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use use, gpunn__space *space)
 {
     gpunn__direct d;
@@ -23422,11 +23437,21 @@ GPUNN__PRIVATE gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__con
     d.taps = d.ci * d.kd * d.kh * d.kw;
     d.rows = d.co <= 2 ? 1 : use == GPUNN__CONV_DW || gpunn__to_multiple(d.co, 6) < gpunn__to_multiple(d.co, 8) ? 6 : 8;
     d.blocks = (d.co + d.rows - 1) / d.rows;
-    d.qh = d.oh + d.dh * (d.kh - 1) / d.sh, d.qw = d.ow + d.dw * (d.kw - 1) / d.sw, d.plane = d.sh * d.sw * d.qh * d.qw;
+    const int64_t halo = d.dh * (d.kh - 1) / d.sh;
+    d.qw = d.ow + d.dw * (d.kw - 1) / d.sw;
+    d.lines = (int64_t)gpunn__direct_lines((double)(d.ci * d.kd), (double)d.oh, (double)d.qw, (double)(d.sh * d.sw),
+                                           (double)halo);
+    d.bands = (d.oh + d.lines - 1) / d.lines;
+    if (d.bands > 1) { /* a multiple of the threads */
+        d.bands = gpunn__to_multiple(d.bands, v->threads);
+        d.lines = (d.oh + d.bands - 1) / d.bands;
+        d.bands = (d.oh + d.lines - 1) / d.lines;
+    }
+    d.qh = d.lines + halo, d.plane = d.sh * d.sw * d.qh * d.qw;
     const gpunn__conv_kernels *kernels = d.kernels;
     const int64_t vectors = use == GPUNN__CONV_DW ? 1 : d.rows == 1 ? kernels->v1 : d.rows == 6 ? kernels->v6 : kernels->v8;
     const int64_t grain = kernels->lanes * vectors;
-    d.pixels = gpunn__to_multiple((d.oh - 1) * d.qw + d.ow, grain);
+    d.pixels = gpunn__to_multiple((d.lines - 1) * d.qw + d.ow, grain);
     d.offset = (int64_t *)(void *)gpunn__take(space, 2 * (d.taps + 3));
     d.copy = d.ci * d.kd * d.plane + grain;
     if (use == GPUNN__CONV_DW) {
@@ -23553,8 +23578,11 @@ GPUNN__PRIVATE gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpun
     double direct = (double)od * ceil(rolled / grain) * grain * taps * (double)rows;
     double lowered = (double)v->od * (double)v->oh * (double)v->ow * (double)v->taps *
                      ((double)v->cg * (double)gpunn__to_multiple(v->og, lanes) + 8 * (double)v->cg + 192);
-    return direct < lowered && (double)ci * (double)v->kd * (double)oh * (double)pitch < 65536 ? GPUNN__CONV_DIRECT
-                                                                                               : GPUNN__CONV_LOWERED;
+    double lines = gpunn__direct_lines((double)ci * (double)v->kd, (double)oh, (double)pitch,
+                                       dx ? 1 : (double)v->sh * (double)v->sw,
+                                       floor((double)v->dh * (double)(v->kh - 1) / (dx ? 1 : (double)v->sh)));
+    bool   whole = lines >= (double)oh, banded = use != GPUNN__CONV_DW && lines >= 4;
+    return (whole && direct < lowered) || (banded && 1.5 * direct < lowered) ? GPUNN__CONV_DIRECT : GPUNN__CONV_LOWERED;
 }
 
 /* A step wants y or dx as its result, or one or two of y, dx and dweight as its gradients: one after the other, in the same
