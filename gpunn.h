@@ -182,6 +182,9 @@
  *         gpunn_tensor *pooled = gpunn_mean(c2, GPUNN_AXES(2, 3), false);                 // [batch, 16]
  *         gpunn_tensor *classes = gpunn_linear(gpunn_dropout(pooled, 0.2f), "classes", .out_features = 10);
  *         gpunn_tensor *finer  = gpunn_interpolate(c2, .scale_factor = 2, .mode = GPUNN_INTERPOLATE_LINEAR);
+ *         gpunn_tensor *mirrored = gpunn_flip(finer, GPUNN_AXES(3));
+ *         gpunn_tensor *squares  = gpunn_pixel_unshuffle(mirrored, 2);                    // [batch, 64, 16, 16]
+ *         gpunn_tensor *contrast = gpunn_std(squares, GPUNN_AXES(2, 3), 1, false);        // [batch, 64]
  *     Stored as U8, pictures become F32 where the network starts: gpunn_expr("(x / 255 - 0.45) / 0.22", ...) of a gpunn_cast.
  *
  * SEQUENCES  Words are integers, an embedding makes them rows; recurrent layers read [length, n, features], or with .batch_first
@@ -1578,12 +1581,32 @@ GPUNN_API gpunn_tensor *gpunn_scatter_add(gpunn_tensor *x, int axis, gpunn_tenso
 GPUNN_API gpunn_tensor *gpunn_index_select(gpunn_tensor *x, int axis, gpunn_tensor *index);
 /* torch.index_add: a copy of x to whose slices index[i] along an axis those of src are added. */
 GPUNN_API gpunn_tensor *gpunn_index_add(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src);
+/* x with the order of the axes' elements reversed, and with each element `shift` places on along an axis, the last ones first. */
+GPUNN_API gpunn_tensor *gpunn_flip(gpunn_tensor *x, gpunn_axes axes);
+GPUNN_API gpunn_tensor *gpunn_roll(gpunn_tensor *x, int64_t shift, int axis);
+/* Images [n, c * factor^2, h, w] -> [n, c, h * factor, w * factor], where each pixel's channels become a square of pixels, and back. */
+GPUNN_API gpunn_tensor *gpunn_pixel_shuffle(gpunn_tensor *x, int factor);
+GPUNN_API gpunn_tensor *gpunn_pixel_unshuffle(gpunn_tensor *x, int factor);
+/* Matrices [..., rows, columns] with zeros above (tril) or below (triu) the diagonal, or the one so many columns to its right. */
+GPUNN_API gpunn_tensor *gpunn_tril(gpunn_tensor *x, int diagonal);
+GPUNN_API gpunn_tensor *gpunn_triu(gpunn_tensor *x, int diagonal);
 GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype); /* between F32, I64, I32, U8, BOOL; no gradient */
 
 /* -- reductions: keepdim leaves 1 in place of each axis -- */
 GPUNN_API gpunn_tensor *gpunn_sum(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
 GPUNN_API gpunn_tensor *gpunn_mean(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
 GPUNN_API gpunn_tensor *gpunn_max(gpunn_tensor *x, gpunn_axes axes, bool keepdim); /* torch.amax: ties share the gradient */
+GPUNN_API gpunn_tensor *gpunn_min(gpunn_tensor *x, gpunn_axes axes, bool keepdim); /* torch.amin, the same */
+/* Of squared distances from the mean the sum, by their number less correction (torch's default: 1; other than 0 where that number
+ * does not vary), and its root, whose gradient at 0 is 0. */
+GPUNN_API gpunn_tensor *gpunn_var(gpunn_tensor *x, gpunn_axes axes, int correction, bool keepdim);
+GPUNN_API gpunn_tensor *gpunn_std(gpunn_tensor *x, gpunn_axes axes, int correction, bool keepdim);
+/* (sum of |x|^p)^(1/p), p above 0; INFINITY: the largest |x|. The gradient at 0 is 0. */
+GPUNN_API gpunn_tensor *gpunn_norm(gpunn_tensor *x, float p, gpunn_axes axes, bool keepdim);
+GPUNN_API gpunn_tensor *gpunn_logsumexp(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
+/* Products along an axis whose size does not vary, of all its elements and of those up to each. */
+GPUNN_API gpunn_tensor *gpunn_prod(gpunn_tensor *x, int axis, bool keepdim);
+GPUNN_API gpunn_tensor *gpunn_cumprod(gpunn_tensor *x, int axis);
 /* How uneven a field is, a scalar: for each of the axes the mean of the squared differences of neighbours along it, summed. */
 GPUNN_API gpunn_tensor *gpunn_gradient_energy(gpunn_tensor *x, gpunn_axes axes);
 GPUNN_API gpunn_tensor *gpunn_argmax(gpunn_tensor *x, int axis, bool keepdim); /* I64, the first maximum */
@@ -1591,6 +1614,9 @@ GPUNN_API gpunn_tensor *gpunn_argmin(gpunn_tensor *x, int axis, bool keepdim); /
 /* The k largest, falling, or smallest, rising; of equals the first, NaN above all. *indices (may be NULL): their places, I64. */
 GPUNN_API gpunn_tensor *gpunn_topk(gpunn_tensor *x, int k, int axis, bool largest, gpunn_tensor **indices);
 GPUNN_API gpunn_tensor *gpunn_topk_indices(gpunn_tensor *x, int k, int axis, bool largest); /* these alone */
+/* All of an axis whose size does not vary, in the order of gpunn_topk, so that equals keep theirs. */
+GPUNN_API gpunn_tensor *gpunn_sort(gpunn_tensor *x, int axis, bool descending, gpunn_tensor **indices);
+GPUNN_API gpunn_tensor *gpunn_argsort(gpunn_tensor *x, int axis, bool descending); /* these alone */
 GPUNN_API gpunn_tensor *gpunn_cumsum(gpunn_tensor *x, int axis);
 GPUNN_API gpunn_tensor *gpunn_softmax(gpunn_tensor *x, int axis);
 GPUNN_API gpunn_tensor *gpunn_log_softmax(gpunn_tensor *x, int axis);
@@ -11574,6 +11600,122 @@ GPUNN_API gpunn_tensor *gpunn_index_add(gpunn_tensor *x, int axis, gpunn_tensor 
     return gpunn__made(&call, gpunn_scatter_add(x, axis, each, src));
 }
 
+/* 1, 2, ... along an axis of that size, which may vary. */
+static gpunn_tensor *gpunn__ordinals(gpunn_model *model, int64_t size)
+{
+    static const float one = 1;
+    const gpunn_shape  scalar = {{0}};
+    return gpunn_cumsum(gpunn_expand(gpunn_constant(model, scalar, &one), GPUNN_SHAPE(size)), 0);
+}
+
+GPUNN_API gpunn_tensor *gpunn_flip(gpunn_tensor *x, gpunn_axes axes)
+{
+    gpunn__call call;
+    char        text[128];
+    int         list[GPUNN_MAX_RANK + 1];
+    if (!gpunn__begin_x(&call, "flip", NULL, x, true)) return NULL;
+    int           count = gpunn__axis_list(&call, x, &axes, list);
+    gpunn_tensor *y = count < 0 ? NULL : x;
+    if (count == 0)
+        for (; count < x->rank; count++) list[count] = count; /* no axis: all of them */
+    for (int i = 0; i < count; i++) {
+        const int64_t size = x->dim[list[i]];
+        if (size > 1 << 24)
+            return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "axis %d of %s has more than 2^24 elements", list[i],
+                                 gpunn__shape_text(x, text));
+        gpunn_tensor *place = gpunn__ordinals(call.model, size), *last = gpunn_max(place, GPUNN_ALL, false);
+        y = gpunn_index_select(y, list[i], gpunn_cast(gpunn_sub(last, place), GPUNN_I64));
+    }
+    return gpunn__made(&call, y);
+}
+
+/* Opens a call along an axis of x whose size is a number: the axis, or -1 after an error. */
+static int gpunn__begin_along(gpunn__call *call, const char *op, gpunn_tensor *x, int axis)
+{
+    char text[128];
+    if (!gpunn__begin_x(call, op, NULL, x, true) || (axis = gpunn__axis_of(call, x, axis)) < 0 || x->dim[axis] > 0) return axis;
+    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "axis %d of %s varies between runs; choose another axis", axis,
+                        gpunn__shape_text(x, text));
+    return -1;
+}
+
+GPUNN_API gpunn_tensor *gpunn_roll(gpunn_tensor *x, int64_t shift, int axis)
+{
+    gpunn__call call;
+    if ((axis = gpunn__begin_along(&call, "roll", x, axis)) < 0) return NULL;
+    const int64_t cut = (x->dim[axis] - shift % x->dim[axis]) % x->dim[axis];
+    if (cut == 0) return x;
+    gpunn_tensor *parts[] = {gpunn_slice(x, axis, cut, GPUNN_END_OF_AXIS, 1), gpunn_slice(x, axis, 0, cut, 1)};
+    return gpunn__made(&call, gpunn_concat(parts, 2, axis));
+}
+
+/* x as six axes, in another order, as those of an image again. */
+static gpunn_tensor *gpunn__regroup(gpunn_tensor *x, const int64_t *split, gpunn_axes order, const int64_t *image)
+{
+    gpunn_tensor *y = gpunn_permute(gpunn__reshape_to(x, 6, split), order);
+    return y ? gpunn__reshape_to(y, 4, image) : NULL;
+}
+
+static gpunn_tensor *gpunn__pixel_call(gpunn__call *call, const char *op, gpunn_tensor *x, int factor, bool is_shuffle)
+{
+    char text[128];
+    if (!gpunn__begin_x(call, op, NULL, x, true) || !gpunn__has_rank(call, gpunn__meta_of(x), 4, 4, "[n, c, h, w]")) return NULL;
+    const int64_t r = factor, *dim = x->dim, channels = is_shuffle ? r * r : 1, pixels = is_shuffle ? 1 : r;
+    if (r < 1 || r > 1 << 15 || dim[1] < 0 || dim[1] % channels || (pixels > 1 && (dim[2] < 0 || dim[3] < 0)) ||
+        dim[2] % pixels || dim[3] % pixels)
+        return gpunn__refuse(call, GPUNN_ERR_SHAPE, "factor is %d and x %s; %s must be a multiple of %s, and not vary", factor,
+                             gpunn__shape_text(x, text), is_shuffle ? "the channels" : "height and width",
+                             is_shuffle ? "its square" : "it");
+    if (!is_shuffle) {
+        const int64_t split[] = {dim[0], dim[1], dim[2] / r, r, dim[3] / r, r};
+        const int64_t image[] = {dim[0], dim[1] * r * r, dim[2] / r, dim[3] / r};
+        return gpunn__regroup(x, split, GPUNN_AXES(0, 1, 3, 5, 2, 4), image);
+    }
+    const int64_t split[] = {dim[0], dim[1] / channels, r, r, dim[2], dim[3]};
+    const int64_t height[] = {dim[2], r}, width[] = {dim[3], r};
+    int64_t       image[] = {dim[0], split[1], 0, 0};
+    if (!gpunn__joined(call->model, 2, height, &image[2]) || !gpunn__joined(call->model, 2, width, &image[3]))
+        return gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s, %d times as high and wide, has more than 2^59 elements",
+                             gpunn__shape_text(x, text), factor);
+    return gpunn__regroup(x, split, GPUNN_AXES(0, 1, 4, 2, 5, 3), image);
+}
+
+GPUNN_API gpunn_tensor *gpunn_pixel_shuffle(gpunn_tensor *x, int factor)
+{
+    gpunn__call   call;
+    gpunn_tensor *y = gpunn__pixel_call(&call, "pixel_shuffle", x, factor, true);
+    return gpunn__made(&call, y);
+}
+
+GPUNN_API gpunn_tensor *gpunn_pixel_unshuffle(gpunn_tensor *x, int factor)
+{
+    gpunn__call   call;
+    gpunn_tensor *y = gpunn__pixel_call(&call, "pixel_unshuffle", x, factor, false);
+    return gpunn__made(&call, y);
+}
+
+static gpunn_tensor *gpunn__triangle(const char *name, gpunn_tensor *x, int diagonal, bool is_lower)
+{
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, name, NULL, x, true) ||
+        !gpunn__has_rank(&call, gpunn__meta_of(x), 2, GPUNN_MAX_RANK, "[..., rows, columns]"))
+        return NULL;
+    gpunn_tensor *row = gpunn_reshape(gpunn__ordinals(call.model, x->dim[x->rank - 2]), GPUNN_SHAPE(x->dim[x->rank - 2], 1));
+    gpunn_tensor *column = gpunn__ordinals(call.model, x->dim[x->rank - 1]);
+    gpunn_tensor *in[] = {x, column, gpunn_add_scalar(row, (float)diagonal)};
+    return gpunn__made(&call, gpunn_expr(is_lower ? "where(y <= z, x, 0)" : "where(y >= z, x, 0)", in, 3));
+}
+
+GPUNN_API gpunn_tensor *gpunn_tril(gpunn_tensor *x, int diagonal)
+{
+    return gpunn__triangle("tril", x, diagonal, true);
+}
+
+GPUNN_API gpunn_tensor *gpunn_triu(gpunn_tensor *x, int diagonal)
+{
+    return gpunn__triangle("triu", x, diagonal, false);
+}
+
 /* ---- reductions ------------------------------------------------------------------------------------------------------ */
 static gpunn_tensor *gpunn__reduce_node(const char *name, gpunn_op op, bool mean, gpunn_tensor *x, const gpunn_axes *axes,
                                         bool keepdim)
@@ -11605,6 +11747,99 @@ GPUNN_API gpunn_tensor *gpunn_mean(gpunn_tensor *x, gpunn_axes axes, bool keepdi
 GPUNN_API gpunn_tensor *gpunn_max(gpunn_tensor *x, gpunn_axes axes, bool keepdim)
 {
     return gpunn__reduce_node("max", GPUNN_OP_MAX, false, x, &axes, keepdim);
+}
+
+GPUNN_API gpunn_tensor *gpunn_min(gpunn_tensor *x, gpunn_axes axes, bool keepdim)
+{
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, "min", NULL, x, true)) return NULL;
+    return gpunn__made(&call, gpunn_neg(gpunn_max(gpunn_neg(x), axes, keepdim)));
+}
+
+/* x^p of x >= 0, with a derivative of 0 at 0. */
+static gpunn_tensor *gpunn__power_of(gpunn_tensor *x, double p)
+{
+    static const char *const names[] = {"p"};
+    return gpunn__expr("t = where(x == 0, 1, x); where(x == 0, 0, sqrt(t) if p == 0.5 else t ** p)", NULL, &x, 1, names, &p, 1,
+                       NULL);
+}
+
+GPUNN_API gpunn_tensor *gpunn_var(gpunn_tensor *x, gpunn_axes axes, int correction, bool keepdim)
+{
+    gpunn__call call;
+    char        text[128];
+    int         list[GPUNN_MAX_RANK + 1];
+    int64_t     count = 1;
+    if (!gpunn__begin_x(&call, "var", NULL, x, true)) return NULL;
+    const int listed = gpunn__axis_list(&call, x, &axes, list), all = listed == 0;
+    if (listed < 0) return NULL;
+    for (int i = 0; i < (all ? x->rank : listed); i++) {
+        const int64_t size = x->dim[all ? i : list[i]];
+        count = size < 0 || count < 0 ? -1 : count * size;
+    }
+    if (correction && count <= correction)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "correction is %d, but along these axes of %s %s; use correction 0",
+                             correction, gpunn__shape_text(x, text),
+                             count < 0 ? "the number of elements varies" : "are no more elements");
+    gpunn_tensor *y = gpunn_mean(gpunn_square(gpunn_sub(x, gpunn_mean(x, axes, true))), axes, keepdim);
+    if (correction) y = gpunn_mul_scalar(y, (float)((double)count / (double)(count - correction)));
+    return gpunn__made(&call, y);
+}
+
+GPUNN_API gpunn_tensor *gpunn_std(gpunn_tensor *x, gpunn_axes axes, int correction, bool keepdim)
+{
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, "std", NULL, x, true)) return NULL;
+    return gpunn__made(&call, gpunn__power_of(gpunn_var(x, axes, correction, keepdim), 0.5));
+}
+
+GPUNN_API gpunn_tensor *gpunn_norm(gpunn_tensor *x, float p, gpunn_axes axes, bool keepdim)
+{
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, "norm", NULL, x, true)) return NULL;
+    if (!(p > 0)) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "p is %g; use a number above 0, or INFINITY", (double)p);
+    gpunn_tensor *y = p == 2 ? gpunn_square(x) : gpunn_abs(x);
+    if (p > FLT_MAX) return gpunn__made(&call, gpunn_max(y, axes, keepdim));
+    if (p != 1 && p != 2) y = gpunn__power_of(y, p);
+    y = gpunn_sum(y, axes, keepdim);
+    return gpunn__made(&call, p == 1 ? y : gpunn__power_of(y, 1 / (double)p));
+}
+
+GPUNN_API gpunn_tensor *gpunn_logsumexp(gpunn_tensor *x, gpunn_axes axes, bool keepdim)
+{
+    gpunn__call call;
+    if (!gpunn__begin_x(&call, "logsumexp", NULL, x, true)) return NULL;
+    gpunn_tensor *top = gpunn_max(x, axes, true);
+    if (top) top = gpunn_detach(gpunn_expr("where(abs(x) <= 3.4028235e38, x, 0)", &top, 1));
+    gpunn_tensor *y = gpunn_log(gpunn_sum(gpunn_exp(gpunn_sub(x, top)), axes, keepdim));
+    return gpunn__made(&call, y ? gpunn_add(y, gpunn_reshape(top, gpunn_tensor_shape(y))) : NULL);
+}
+
+GPUNN_API gpunn_tensor *gpunn_prod(gpunn_tensor *x, int axis, bool keepdim)
+{
+    gpunn__call   call;
+    gpunn_tensor *y = x;
+    if ((axis = gpunn__begin_along(&call, "prod", x, axis)) < 0) return NULL;
+    for (int64_t size = x->dim[axis]; size > 1; size -= size / 2) { /* one half times the other */
+        gpunn_tensor *both[] = {gpunn_mul(gpunn_slice(y, axis, 0, size / 2, 1), gpunn_slice(y, axis, size / 2, size / 2 * 2, 1)),
+                                NULL};
+        if (size % 2) both[1] = gpunn_slice(y, axis, size - 1, size, 1);
+        y = size % 2 ? gpunn_concat(both, 2, axis) : both[0];
+    }
+    return gpunn__made(&call, keepdim || y == NULL ? y : gpunn_sum(y, GPUNN_AXES(axis), false));
+}
+
+GPUNN_API gpunn_tensor *gpunn_cumprod(gpunn_tensor *x, int axis)
+{
+    gpunn__call   call;
+    gpunn_tensor *y = x;
+    if ((axis = gpunn__begin_along(&call, "cumprod", x, axis)) < 0) return NULL;
+    for (int64_t step = 1, size = x->dim[axis]; step < size; step *= 2) { /* of the 2 * step elements up to each */
+        gpunn_tensor *ahead = gpunn_slice(y, axis, 0, size - step, 1);
+        gpunn_tensor *both[] = {gpunn_slice(y, axis, 0, step, 1), gpunn_mul(gpunn_slice(y, axis, step, size, 1), ahead)};
+        y = gpunn_concat(both, 2, axis);
+    }
+    return gpunn__made(&call, y);
 }
 
 GPUNN_API gpunn_tensor *gpunn_gradient_energy(gpunn_tensor *x, gpunn_axes axes)
@@ -11665,6 +11900,20 @@ GPUNN_API gpunn_tensor *gpunn_topk(gpunn_tensor *x, int k, int axis, bool larges
     return gpunn__made(&call, values);
 }
 
+GPUNN_API gpunn_tensor *gpunn_sort(gpunn_tensor *x, int axis, bool descending, gpunn_tensor **indices)
+{
+    gpunn__call call;
+    if ((axis = gpunn__begin_along(&call, "sort", x, axis)) < 0) return NULL;
+    return gpunn__made(&call, gpunn_topk(x, (int)x->dim[axis], axis, descending, indices));
+}
+
+GPUNN_API gpunn_tensor *gpunn_argsort(gpunn_tensor *x, int axis, bool descending)
+{
+    gpunn__call call;
+    if ((axis = gpunn__begin_along(&call, "argsort", x, axis)) < 0) return NULL;
+    return gpunn__made(&call, gpunn_topk_indices(x, (int)x->dim[axis], axis, descending));
+}
+
 GPUNN_API gpunn_tensor *gpunn_cumsum(gpunn_tensor *x, int axis)
 {
     return gpunn__axis_node(GPUNN_OP_CUMSUM, x, axis);
@@ -11672,18 +11921,15 @@ GPUNN_API gpunn_tensor *gpunn_cumsum(gpunn_tensor *x, int axis)
 
 GPUNN_API gpunn_tensor *gpunn_sequence_mask(gpunn_tensor *lengths, int64_t size)
 {
-    static const float one = 1;
-    const gpunn_shape  scalar = {{0}};
-    gpunn__call        call;
-    char               text[128];
+    gpunn__call call;
+    char        text[128];
     if (!gpunn__begin_x(&call, "sequence_mask", NULL, lengths, false)) return NULL;
     if (lengths->rank != 1 || (lengths->dtype != GPUNN_I64 && lengths->dtype != GPUNN_I32))
         return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "lengths is %s of %s; I64 or I32 [n] is needed",
                              gpunn__shape_text(lengths, text), gpunn_dtype_name(lengths->dtype));
     if (size == 0) return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "size is 0; at least 1 is needed");
-    gpunn_tensor *ones = gpunn_expand(gpunn_constant(call.model, scalar, &one), GPUNN_SHAPE(size));
     gpunn_tensor *most = gpunn_reshape(gpunn_cast(lengths, GPUNN_F32), GPUNN_SHAPE(lengths->dim[0], 1));
-    return gpunn__made(&call, gpunn_le(gpunn_cumsum(ones, 0), most));
+    return gpunn__made(&call, gpunn_le(gpunn__ordinals(call.model, size), most));
 }
 
 GPUNN_API gpunn_tensor *gpunn_softmax(gpunn_tensor *x, int axis)
@@ -21382,9 +21628,10 @@ GPUNN__INLINE int64_t gpunn__gemm_depth(const gpunn__gemm *g)
     return deepest > shared && gpunn__gemm_copies(g) && !g->packed_b ? shared : deepest;
 }
 
-/* B's element (p, j). */
+/* B's element (p, j); NULL where B is packed alone. */
 GPUNN__INLINE const void *gpunn__gemm_b_at(const gpunn__gemm *g, int64_t p, int64_t j)
 {
+    if (g->b == NULL) return NULL;
     return (const char *)g->b + (p * g->b_row + j * g->b_col) * (g->b_dtype ? 2 : (int64_t)sizeof *g->b);
 }
 
@@ -22962,7 +23209,8 @@ GPUNN__PRIVATE gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn_
 
 /* One convolution of few channels: src [n][groups * ci][d][h][w], with zeros between the cells when up > 1, to
  * [n][groups * co][od][oh][ow]. Also a backward pass to dx: dy, spread out by the stride, is convolved with the turned weights.
- * It goes plane by plane of the result; those of src that a plane reads, kd of each channel, count as so many channels. */
+ * It goes plane by plane of the result, large ones in bands of rows; planes of src that one reads, kd of each channel, count as so
+ * many channels. */
 typedef struct gpunn__direct {
     const gpunn__conv_kernels *kernels;
     int64_t                    n, groups, ci, co, d, h, w, od, oh, ow, up_d, up_h, up_w;
@@ -22974,14 +23222,15 @@ typedef struct gpunn__direct {
     bool                       turned;
     float                     *dweight;
     bool                       add;
-    int                        rows;   /* results at once: 1, 6 or 8 */
-    int64_t                    blocks; /* of so many rows in a group */
-    int64_t  qh, qw, plane, pixels;    /* a phase of the copy, all phases of a channel; pixels computed, in whole tiles */
-    int64_t *offset;                   /* [taps, and 3 more] */
-    float   *packed, *copies, *out;    /* weights [group][block][tap][row]; per thread: the copy, results [row][pixel] */
-    int64_t  copy;                     /* floats of one */
-    int64_t  batch, parts;             /* dweight: planes at once; sums that are added up at the end */
-    float   *sums;                     /* [part][group * blocks][row][taps up to a multiple of 4] */
+    int                        rows;         /* results at once: 1, 6 or 8 */
+    int64_t                    lines, bands; /* of the result in a band; bands of a plane */
+    int64_t                    blocks;       /* of so many rows in a group */
+    int64_t  qh, qw, plane, pixels;          /* a phase of the copy, all phases of a channel; pixels computed, in whole tiles */
+    int64_t *offset;                         /* [taps, and 3 more] */
+    float   *packed, *copies, *out;          /* weights [group][block][tap][row]; per thread: the copy, results [row][pixel] */
+    int64_t  copy;                           /* floats of one */
+    int64_t  batch, parts;                   /* dweight: planes at once; sums that are added up at the end */
+    float   *sums;                           /* [part][group * blocks][row][taps up to a multiple of 4] */
 } gpunn__direct;
 
 /* src[0], src[2], .. to even and src[1], src[3], .. to odd, n in all. */
@@ -22999,15 +23248,17 @@ GPUNN__INLINE void gpunn__part_pairs(const float *src, int64_t n, float *GPUNN__
     if (2 * i < n) even[i] = src[2 * i];
 }
 
-/* Copies what one group of plane `at` of the result (counted through all images) reads into the padded layout:
- * [channel][kd][phase][qh][qw], where the phases of a stride lie apart, so that the taps of neighbouring outputs are neighbours.
- * to holds zeros where no cell ever comes. */
-GPUNN__PRIVATE void gpunn__direct_copy(const gpunn__direct *d, int64_t group, int64_t at, float *to)
+/* Copies what one group of plane `at` of the result (counted through all images) reads, from line `from` on, into the padded
+ * layout: [channel][kd][phase][qh][qw], where the phases of a stride lie apart, so that the taps of neighbouring outputs are
+ * neighbours. to holds zeros where no cell ever comes, and what an earlier band left. */
+GPUNN__PRIVATE void gpunn__direct_copy(const gpunn__direct *d, int64_t group, int64_t at, int64_t from, float *to)
 {
-    const int64_t above = d->top < 0 ? (-d->top + d->up_h - 1) / d->up_h : 0, first = above * d->up_h + d->top;
+    const int64_t top = d->top - from * d->sh, above = top < 0 ? (-top + d->up_h - 1) / d->up_h : 0;
+    const int64_t first = above * d->up_h + top;
     const int64_t skip = d->left < 0 ? (-d->left + d->up_w - 1) / d->up_w : 0, phase = d->qh * d->qw;
     int64_t       count = (d->qw * d->sw - d->left + d->up_w - 1) / d->up_w;
     if (count > d->w) count = d->w;
+    if (d->bands > 1) memset(to, 0, (size_t)(d->ci * d->kd * d->plane) * sizeof *to);
     for (int64_t i = 0; i < d->ci * d->kd; i++, to += d->plane) {
         int64_t channel = (at / d->od * d->groups + group) * d->ci + i / d->kd;
         int64_t z = at % d->od * d->sd + i % d->kd * d->dd - d->front;
@@ -23015,10 +23266,11 @@ GPUNN__PRIVATE void gpunn__direct_copy(const gpunn__direct *d, int64_t group, in
             memset(to, 0, (size_t)d->plane * sizeof *to);
             continue;
         }
-        const float *src = d->src + ((channel * d->d + z / d->up_d) * d->h + above) * d->w;
+        const float *plane = d->src + (channel * d->d + z / d->up_d) * d->h * d->w;
         int64_t      line = first / d->sh, part = first % d->sh;
-        for (int64_t y = above; y < d->h && line < d->qh; y++, src += d->w) {
-            float *row = to + part * d->sw * phase + line * d->qw;
+        for (int64_t y = above; y < d->h && line < d->qh; y++) {
+            const float *src = plane + y * d->w;
+            float       *row = to + part * d->sw * phase + line * d->qw;
             for (part += d->up_h; part >= d->sh; part -= d->sh) line++;
             if (d->sw == 1 && d->up_w == 1) {
                 if (count > skip) memcpy(row + skip + d->left, src + skip, (size_t)(count - skip) * sizeof *row);
@@ -23082,19 +23334,21 @@ GPUNN__VECTORIZED(gpunn__direct_run, (void *arg, int index, int threads), (arg, 
     job.x = copy, job.offset = d->offset, job.taps = d->taps, job.count = d->pixels;
     job.out = d->out + index * d->rows * d->pixels, job.out_row = d->pixels;
     int64_t now = -1;
-    gpunn__cpu_part(d->n * d->od * d->groups * d->blocks, 1, threads, index, &unit, &end);
+    gpunn__cpu_part(d->n * d->od * d->bands * d->groups * d->blocks, 1, threads, index, &unit, &end);
     for (; unit < end; unit++) {
-        int64_t part = unit / d->blocks, group = part % d->groups, o = unit % d->blocks * d->rows; /* part: plane and group */
-        if (part != now) gpunn__direct_copy(d, group, part / d->groups, copy);
+        int64_t part = unit / d->blocks, group = part % d->groups, o = unit % d->blocks * d->rows; /* part: band and group */
+        int64_t plane = part / d->groups / d->bands, first = part / d->groups % d->bands * d->lines;
+        int64_t lines = d->oh - first < d->lines ? d->oh - first : d->lines;
+        if (part != now) gpunn__direct_copy(d, group, plane, first, copy);
         now = part;
         job.w = d->packed + (group * d->blocks + unit % d->blocks) * packed;
         d->kernels->direct(&job, d->rows);
         for (int64_t i = 0; i < d->rows && o + i < d->co; i++) {
-            const int64_t channel = group * d->co + o + i, at = gpunn__direct_plane(d, channel, part / d->groups);
+            const int64_t channel = group * d->co + o + i, at = gpunn__direct_plane(d, channel, plane) + first * d->ow;
             const float   scale = d->to.scale ? d->to.scale[channel] : 1, shift = d->to.shift ? d->to.shift[channel] : 0;
             const float  *from = job.out + i * d->pixels, *residual = d->to.residual ? d->to.residual + at : NULL;
             float        *y = d->to.dst + at;
-            for (int64_t r = 0; r < d->oh; r++, from += d->qw, y += d->ow)
+            for (int64_t r = 0; r < lines; r++, from += d->qw, y += d->ow)
                 d->kernels->finish(from, y, residual ? residual + r * d->ow : NULL, d->ow, scale, shift, d->to.add, d->to.relu);
         }
     }
@@ -23123,7 +23377,7 @@ GPUNN__VECTORIZED(gpunn__direct_dweight, (void *arg, int index, int threads), (a
         gpunn__cpu_part(d->n * d->od, d->batch, (int)d->parts, (int)part, &plane, &last);
         for (; plane < last; plane += job.images) {
             job.images = last - plane < d->batch ? last - plane : d->batch;
-            for (int64_t i = 0; i < job.images; i++) gpunn__direct_copy(d, group, plane + i, x + i * x_image);
+            for (int64_t i = 0; i < job.images; i++) gpunn__direct_copy(d, group, plane + i, 0, x + i * x_image);
             for (int64_t block = 0; block < blocks; block++) {
                 int64_t o = (first + block) * d->rows, count = d->co - o < d->rows ? d->co - o : d->rows;
                 for (int64_t i = 0; i < job.images; i++) {
@@ -23153,6 +23407,14 @@ GPUNN__VECTORIZED(gpunn__direct_dweight, (void *arg, int index, int threads), (a
     }
 }
 
+/* How many of the oh lines of a plane of the result go at once, so that a core's cache holds what they read: of each channel as
+ * many lines of `pitch` cells, and `halo` beyond, for each phase of a stride; 0 or less where none fits. */
+GPUNN__PRIVATE double gpunn__direct_lines(double channels, double oh, double pitch, double phases, double halo)
+{
+    const double most = 65536 / (channels * pitch);
+    return oh < most ? oh : floor(most / phases) - halo;
+}
+
 GPUNN__PRIVATE gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use use, gpunn__space *space)
 {
     gpunn__direct d;
@@ -23176,11 +23438,21 @@ GPUNN__PRIVATE gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__con
     d.taps = d.ci * d.kd * d.kh * d.kw;
     d.rows = d.co <= 2 ? 1 : use == GPUNN__CONV_DW || gpunn__to_multiple(d.co, 6) < gpunn__to_multiple(d.co, 8) ? 6 : 8;
     d.blocks = (d.co + d.rows - 1) / d.rows;
-    d.qh = d.oh + d.dh * (d.kh - 1) / d.sh, d.qw = d.ow + d.dw * (d.kw - 1) / d.sw, d.plane = d.sh * d.sw * d.qh * d.qw;
+    const int64_t halo = d.dh * (d.kh - 1) / d.sh;
+    d.qw = d.ow + d.dw * (d.kw - 1) / d.sw;
+    d.lines = (int64_t)gpunn__direct_lines((double)(d.ci * d.kd), (double)d.oh, (double)d.qw, (double)(d.sh * d.sw),
+                                           (double)halo);
+    d.bands = (d.oh + d.lines - 1) / d.lines;
+    if (d.bands > 1) { /* a multiple of the threads */
+        d.bands = gpunn__to_multiple(d.bands, v->threads);
+        d.lines = (d.oh + d.bands - 1) / d.bands;
+        d.bands = (d.oh + d.lines - 1) / d.lines;
+    }
+    d.qh = d.lines + halo, d.plane = d.sh * d.sw * d.qh * d.qw;
     const gpunn__conv_kernels *kernels = d.kernels;
     const int64_t vectors = use == GPUNN__CONV_DW ? 1 : d.rows == 1 ? kernels->v1 : d.rows == 6 ? kernels->v6 : kernels->v8;
     const int64_t grain = kernels->lanes * vectors;
-    d.pixels = gpunn__to_multiple((d.oh - 1) * d.qw + d.ow, grain);
+    d.pixels = gpunn__to_multiple((d.lines - 1) * d.qw + d.ow, grain);
     d.offset = (int64_t *)(void *)gpunn__take(space, 2 * (d.taps + 3));
     d.copy = d.ci * d.kd * d.plane + grain;
     if (use == GPUNN__CONV_DW) {
@@ -23307,8 +23579,11 @@ GPUNN__PRIVATE gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpun
     double direct = (double)od * ceil(rolled / grain) * grain * taps * (double)rows;
     double lowered = (double)v->od * (double)v->oh * (double)v->ow * (double)v->taps *
                      ((double)v->cg * (double)gpunn__to_multiple(v->og, lanes) + 8 * (double)v->cg + 192);
-    return direct < lowered && (double)ci * (double)v->kd * (double)oh * (double)pitch < 65536 ? GPUNN__CONV_DIRECT
-                                                                                               : GPUNN__CONV_LOWERED;
+    double lines = gpunn__direct_lines((double)ci * (double)v->kd, (double)oh, (double)pitch,
+                                       dx ? 1 : (double)v->sh * (double)v->sw,
+                                       floor((double)v->dh * (double)(v->kh - 1) / (dx ? 1 : (double)v->sh)));
+    bool   whole = lines >= (double)oh, banded = use != GPUNN__CONV_DW && lines >= 4;
+    return (whole && direct < lowered) || (banded && 1.5 * direct < lowered) ? GPUNN__CONV_DIRECT : GPUNN__CONV_LOWERED;
 }
 
 /* A step wants y or dx as its result, or one or two of y, dx and dweight as its gradients: one after the other, in the same

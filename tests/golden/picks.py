@@ -128,6 +128,38 @@ def scatters(out):
              batch={"x": randn(3, 5, 2), "src": randn(3, 7, 2)})
 
 
+def rearranged(out):
+    image = randn(2, 8, 4, 6)
+    for name, fn in (("flip.two", lambda x: x.flip(1, -1)), ("flip.all", lambda x: x.flip(0, 1, 2, 3)),
+                     ("roll.forth", lambda x: x.roll(3, 2)), ("roll.back", lambda x: x.roll(-13, -3)),
+                     ("pixel_shuffle.plain", lambda x: F.pixel_shuffle(x, 2)),
+                     ("pixel_unshuffle.plain", lambda x: F.pixel_unshuffle(x, 2)),
+                     ("tril.plain", torch.tril), ("tril.above", lambda x: x.tril(1)), ("triu.below", lambda x: x.triu(-2))):
+        add_case(out, name, fn, batch={"x": image})
+    add_case(out, "sort.values", lambda x: x.sort(1)[0], batch={"x": image})
+    add_case(out, "argsort.falling", lambda x: x.argsort(dim=-1, descending=True, stable=True), batch={"x": torch.round(image)})
+
+
+def reductions(out):
+    x, zeros = randn(3, 7, 5), randn(3, 7, 5)
+    zeros[1, 2:4, 1] = zeros[2, 3, 4] = 0
+    same = randn(3, 7, 5)
+    same[1] = 0
+    norm = torch.linalg.vector_norm
+    for name, fn, given in (
+            ("min.two", lambda x: x.amin((0, 2)), x), ("var.plain", lambda x: x.var(1), x), ("var.far", lambda x: x.var(-1), x + 1000),
+            ("var.all", lambda x: x.var(correction=0), x), ("std.two", lambda x: x.std((1, 2), keepdim=True), x),
+            ("std.same", lambda x: x.std(2, correction=0), same), ("norm.two", lambda x: norm(x, 2, (1, 2)), same),
+            ("norm.one", lambda x: norm(x, 1, -1, keepdim=True), x), ("norm.half", lambda x: norm(x, 2.5, 1), same),
+            ("norm.largest", lambda x: norm(x, inf), x), ("logsumexp.two", lambda x: x.logsumexp((0, 2)), x),
+            ("logsumexp.large", lambda x: x.logsumexp(1, keepdim=True), 500 * x), ("prod.odd", lambda x: x.prod(1), x),
+            ("prod.zeros", lambda x: x.prod(1, keepdim=True), zeros), ("cumprod.odd", lambda x: x.cumprod(1), x),
+            ("cumprod.zeros", lambda x: x.cumprod(1), zeros)):
+        add_case(out, name, fn, batch={"x": given})
+    ends = torch.tensor([[-inf, 1, 2.0], [inf, 1, 2], [-inf, -inf, -inf], [nan, 1, 2]])
+    add_case(out, "logsumexp.ends", lambda x: x.logsumexp(1), batch={"x": ends}, gradient=False)
+
+
 def main():
     torch.manual_seed(71)
     out = {}
@@ -137,6 +169,8 @@ def main():
     shapes(out)
     einsums(out)
     scatters(out)
+    rearranged(out)
+    reductions(out)
     save("picks.safetensors", out)
 
 

@@ -404,6 +404,12 @@ static void check_convs(fixture *f, int axes, bool transposed, int count)
         {2, true, 2, 32, 32, 32, .in = {9, 9}, .kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}, .extra = {1, 1}},
         {3, true, 1, 33, 17, 1, .in = {4, 5, 3}, .kernel = {2, 2, 2}, .stride = {2, 2, 2}},
         {3, true, 1, 18, 16, 1, .in = {4, 8, 9}, .kernel = {3, 3, 3}, .padding = {1, 1, 1}},
+        /* few channels of large images, which go in bands */
+        {2, false, 1, 2, 3, 1, .in = {140, 240}, .kernel = {5, 3}, .padding = {2, 1}},
+        {2, false, 2, 4, 2, 1, .in = {300, 250}, .kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}},
+        {2, false, 1, 2, 2, 1, .in = {150, 260}, .kernel = {3, 3}, .padding = {3, 3}, .dilation = {3, 3}},
+        {3, false, 1, 1, 2, 1, .in = {3, 160, 150}, .kernel = {3, 3, 3}, .padding = {1, 1, 1}},
+        {2, true, 1, 3, 2, 1, .in = {150, 120}, .kernel = {4, 4}, .stride = {2, 2}, .padding = {1, 1}},
     };
     for (int i = 0; i < COUNT(large); i++) {
         if (large[i].axes != axes || large[i].transposed != transposed) continue;

@@ -824,6 +824,26 @@ static void test_orders_and_copies(void **state)
     REFUSED(f, GPUNN_ERR_SHAPE, "topk_indices: axis 0 of [batch, 20] is the batch; choose another axis",
             gpunn_topk(f->rows, 1, 0, true, NULL));
     check_shape(f, gpunn_cumsum(f->image, -2), SHAPE(B, 6, 14, 14));
+    check_shape(f, gpunn_sort(f->image, 2, true, &places), SHAPE(B, 6, 14, 14));
+    assert_int_equal(gpunn_tensor_dtype(places), GPUNN_I64);
+    REFUSED(f, GPUNN_ERR_SHAPE, "argsort: axis 0 of [batch, 20] varies between runs; choose another axis",
+            gpunn_argsort(f->rows, -2, true));
+    check_shape(f, gpunn_min(f->image, GPUNN_AXES(0, 2), true), SHAPE(1, 6, 1, 14));
+    check_shape(f, gpunn_var(f->image, GPUNN_ALL, 0, false), SHAPE(0));
+    check_shape(f, gpunn_std(f->image, GPUNN_AXES(1, -1), 83, true), SHAPE(B, 1, 14, 1));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "var: correction is 1, but along these axes of [batch, 20] the number of elements varies; use correction 0",
+            gpunn_std(f->rows, GPUNN_ALL, 1, false));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "var: correction is 20, but along these axes of [batch, 20] are no more elements; use correction 0",
+            gpunn_var(f->rows, GPUNN_AXES(1), 20, false));
+    check_shape(f, gpunn_norm(f->image, 3, GPUNN_AXES(1), false), SHAPE(B, 14, 14));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "norm: p is 0; use a number above 0, or INFINITY", gpunn_norm(f->rows, 0, GPUNN_ALL, false));
+    check_shape(f, gpunn_logsumexp(f->image, GPUNN_AXES(0, 1), false), SHAPE(14, 14));
+    check_shape(f, gpunn_prod(f->image, 1, false), SHAPE(B, 14, 14));
+    check_shape(f, gpunn_cumprod(f->image, -1), SHAPE(B, 6, 14, 14));
+    REFUSED(f, GPUNN_ERR_SHAPE, "prod: axis 0 of [batch, 20] varies between runs; choose another axis",
+            gpunn_prod(f->rows, 0, false));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "cumsum: axis 2 is not one of [batch, 20]; use -2 to 1", gpunn_cumsum(f->rows, 2));
     check_shape(f, gpunn_argmin(f->image, 1, true), SHAPE(B, 1, 14, 14));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "argmin: axis 2 is not one of [batch, 20]; use -2 to 1", gpunn_argmin(f->rows, 2, false));
@@ -995,6 +1015,25 @@ static void test_reductions(void **state)
     check_shape(f, gpunn_index_add(f->image, 1, one, added), SHAPE(B, 6, 14, 14));
     REFUSED(f, GPUNN_ERR_SHAPE, "index_select: index is [batch, 6, 3, 14], but [count] is needed; flatten it",
             gpunn_index_select(f->image, 1, index));
+    gpunn_tensor *pixels = gpunn_input(f->model, "pixels", GPUNN_F32, SHAPE(B, 4, 2, 3)), *line = gpunn_cast(one, GPUNN_F32);
+    check_shape(f, gpunn_flip(f->image, GPUNN_ALL), SHAPE(B, 6, 14, 14));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "flip: axis 1 is listed twice; name each axis once", gpunn_flip(f->rows, GPUNN_AXES(1, -1)));
+    check_shape(f, gpunn_roll(f->rows, -41, 1), SHAPE(B, 20));
+    assert_ptr_equal(gpunn_roll(f->rows, 40, 1), f->rows);
+    REFUSED(f, GPUNN_ERR_SHAPE, "roll: axis 0 of [batch, 20] varies between runs; choose another axis",
+            gpunn_roll(f->rows, 1, 0));
+    check_shape(f, gpunn_pixel_shuffle(pixels, 2), SHAPE(B, 1, 4, 6));
+    check_shape(f, gpunn_pixel_unshuffle(f->image, 7), SHAPE(B, 294, 2, 2));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "pixel_shuffle: factor is 2 and x [batch, 6, 14, 14]; the channels must be a multiple of its square, and not vary",
+            gpunn_pixel_shuffle(f->image, 2));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "pixel_unshuffle: factor is 0 and x [batch, 6, 14, 14]; height and width must be a multiple of it, and not vary",
+            gpunn_pixel_unshuffle(f->image, 0));
+    REFUSED(f, GPUNN_ERR_SHAPE, "pixel_shuffle: x is [batch, 20], but [n, c, h, w] is needed; gpunn_reshape it",
+            gpunn_pixel_shuffle(f->rows, 2));
+    check_shape(f, gpunn_tril(f->rows, -3), SHAPE(B, 20));
+    REFUSED(f, GPUNN_ERR_SHAPE, "triu: x is [3], but [..., rows, columns] is needed; gpunn_reshape it", gpunn_triu(line, 0));
     gpunn_tensor *rows = gpunn_input(f->model, "places", GPUNN_I32, GPUNN_SHAPE(14));
     gpunn_tensor *factors = gpunn_parameter(f->model, "factors", GPUNN_SHAPE(6), (gpunn_init){GPUNN_INIT_ZEROS, 0, 0});
     check_shape(f, gpunn_rotary_embedding(f->image, rows, .dims = 12, .frequencies = factors), SHAPE(B, 6, 14, 14));

@@ -92,8 +92,11 @@ static built images(gpunn_model *model, bool sized, int64_t t, int64_t s)
     gpunn_tensor *pooled = gpunn_flatten(
         gpunn_adaptive_avg_pool2d(gpunn_avg_pool2d(aligned, .kernel_size = 2, .stride = 1), 2, 3));
     b.output = gpunn_linear(gpunn_concat((gpunn_tensor *[]){pooled, gpunn_flatten(fixed)}, 2, 1), "out", .out_features = 4);
+    gpunn_tensor *turned = gpunn_tril(gpunn_flip(gpunn_pixel_shuffle(c2, 2), GPUNN_AXES(0, 2)), 1);
+    turned = gpunn_logsumexp(gpunn_std(turned, GPUNN_AXES(3), 0, true), GPUNN_AXES(1, 2), false);
     b.loss = gpunn_add(gpunn_mean(gpunn_square(b.output), GPUNN_ALL, false),
                        gpunn_mean(gpunn_square(gpunn_flatten(up)), GPUNN_ALL, false));
+    b.loss = gpunn_add(b.loss, gpunn_mean(turned, GPUNN_ALL, false));
     return b;
 }
 

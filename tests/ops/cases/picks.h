@@ -113,7 +113,35 @@ static gpunn_tensor *parted(gpunn_tensor *x, int size, int chunks, int axis)
     X(einsum, "dots_summed", einsum("...d,...d->d", in("a"), in("m")))                             \
     X(einsum, "dots_of_one", einsum("...hid->d...h", in("a"), NULL))                               \
     X(einsum, "dots_total", einsum("...->", in("a"), NULL))                                        \
-    X(einsum, "dots_nothing", einsum("...nhid,d...->hn", in("a"), in("v")))
+    X(einsum, "dots_nothing", einsum("...nhid,d...->hn", in("a"), in("v")))                        \
+    X(flip, "two", gpunn_flip(in("x"), GPUNN_AXES(1, -1)))                                         \
+    X(flip, "all", gpunn_flip(in("x"), GPUNN_ALL))                                                 \
+    X(roll, "forth", gpunn_roll(in("x"), 3, 2))                                                    \
+    X(roll, "back", gpunn_roll(in("x"), -13, -3))                                                  \
+    X(pixel_shuffle, "plain", gpunn_pixel_shuffle(in("x"), 2))                                     \
+    X(pixel_unshuffle, "plain", gpunn_pixel_unshuffle(in("x"), 2))                                 \
+    X(tril, "plain", gpunn_tril(in("x"), 0))                                                       \
+    X(tril, "above", gpunn_tril(in("x"), 1))                                                       \
+    X(triu, "below", gpunn_triu(in("x"), -2))                                                      \
+    X(sort, "values", gpunn_sort(in("x"), 1, false, NULL))                                         \
+    X(argsort, "falling", gpunn_argsort(in("x"), -1, true))                                        \
+    X(min, "two", gpunn_min(in("x"), GPUNN_AXES(0, 2), false))                                     \
+    X(var, "plain", gpunn_var(in("x"), GPUNN_AXES(1), 1, false))                                   \
+    X(var, "far", gpunn_var(in("x"), GPUNN_AXES(-1), 1, false))                                    \
+    X(var, "all", gpunn_var(in("x"), GPUNN_ALL, 0, false))                                         \
+    X(std, "two", gpunn_std(in("x"), GPUNN_AXES(1, 2), 1, true))                                   \
+    X(std, "same", gpunn_std(in("x"), GPUNN_AXES(2), 0, false))                                    \
+    X(norm, "two", gpunn_norm(in("x"), 2, GPUNN_AXES(1, 2), false))                                \
+    X(norm, "one", gpunn_norm(in("x"), 1, GPUNN_AXES(-1), true))                                   \
+    X(norm, "half", gpunn_norm(in("x"), 2.5f, GPUNN_AXES(1), false))                               \
+    X(norm, "largest", gpunn_norm(in("x"), INFINITY, GPUNN_ALL, false))                            \
+    X(logsumexp, "two", gpunn_logsumexp(in("x"), GPUNN_AXES(0, 2), false))                         \
+    X(logsumexp, "large", gpunn_logsumexp(in("x"), GPUNN_AXES(1), true))                           \
+    X(logsumexp, "ends", gpunn_logsumexp(in("x"), GPUNN_AXES(1), false))                           \
+    X(prod, "odd", gpunn_prod(in("x"), 1, false))                                                  \
+    X(prod, "zeros", gpunn_prod(in("x"), 1, true))                                                 \
+    X(cumprod, "odd", gpunn_cumprod(in("x"), 1))                                                   \
+    X(cumprod, "zeros", gpunn_cumprod(in("x"), 1))
 #define PICKS_GRADIENTS(X)                                                                                                      \
     X(embedding, XS(3, 4, 5), gpunn_mul(x, gpunn_embedding(indices(in, GPUNN_I64, GPUNN_SHAPE(3, 4), 6), "l",                   \
       .num_embeddings = 6, .embedding_dim = 5)))                                                                                \
@@ -139,5 +167,18 @@ static gpunn_tensor *parted(gpunn_tensor *x, int size, int chunks, int axis)
     X(einsum, XS(3, 2, 4), einsum("nij,nkj->nki", x, in->x[1] = B("b", 3, 5, 4)))                                               \
     X(einsum_dots, XS(3, 1, 4), einsum("n...j,n...kj->k...n", x, in->x[1] = B("b", 3, 2, 5, 4)))                                  \
     X(einsum_times, XS(3, 4), einsum("ni,i->in", x, constant(in, 4)))                                                           \
-    X(gather_narrow, XS(3, 5, 4), gpunn_gather(x, 1, indices(in, GPUNN_I64, GPUNN_SHAPE(3, 2, 3), 5)))
+    X(gather_narrow, XS(3, 5, 4), gpunn_gather(x, 1, indices(in, GPUNN_I64, GPUNN_SHAPE(3, 2, 3), 5)))                          \
+    X(flip, XS(3, 2, 5), gpunn_mul(x, gpunn_flip(x, GPUNN_ALL)))                                                                \
+    X(roll, XS(3, 7), gpunn_mul(x, gpunn_roll(x, 2, 1)))                                                                        \
+    X(pixel_shuffle, XS(3, 4, 2, 1), gpunn_square(gpunn_pixel_unshuffle(gpunn_pixel_shuffle(x, 2), 2)))                         \
+    X(triangles, XS(3, 4, 5), gpunn_mul(gpunn_tril(x, 0), gpunn_triu(x, -1)))                                                   \
+    X(sort, APART(3, 7), gpunn_square(gpunn_sort(x, 1, false, NULL)))                                                           \
+    X(min, APART(3, 4, 2), gpunn_min(x, GPUNN_AXES(1, 2), false))                                                               \
+    X(var, XS(3, 4, 2), gpunn_var(x, GPUNN_AXES(1, 2), 1, true))                                                                \
+    X(std, XS(3, 6), gpunn_std(x, GPUNN_AXES(1), 1, false))                                                                     \
+    X(norm, XS(3, 6), gpunn_norm(x, 2, GPUNN_AXES(1), false))                                                                   \
+    X(norm_of_order, APART(3, 6), gpunn_norm(x, 3, GPUNN_AXES(1), true))                                                        \
+    X(logsumexp, XS(3, 4, 2), gpunn_logsumexp(x, GPUNN_AXES(0, 2), false))                                                      \
+    X(prod, XS(3, 5), gpunn_prod(x, 1, false))                                                                                  \
+    X(cumprod, XS(3, 5), gpunn_cumprod(x, 1))
 /* clang-format on */
