@@ -124,6 +124,31 @@ class ByHand(Import):
         y = self.run_model(x=Array("float32", (2, 3), [1.0, 0.0, -1.0, 0.0, 1.0, 0.0]))["y"]
         self.assertEqual((y.shape, y.values), ((2, 2), [0.0, 0.0, 2.0, 4.5]))
 
+    def test_run_model_imports_by_itself(self):
+        if not os.path.exists(RUN_MODEL):
+            self.skipTest("build/run_model is not there: ninja build/run_model")
+        save_safetensors(self.path("in"), {"x": tensor_files.for_gpunn(Array("float32", (1, 3), [0.0, 1.0, 0.0]))})
+        words = ["--input", self.path("in"), "--output", self.path("out")]
+        subprocess.run([RUN_MODEL, self.write(small())] + words, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        self.assertEqual(tensor_files.read_safetensors(self.path("out"))["y"].values, [2.0, 4.5])
+        for name in ("none.onnx", "$(touch said).onnx"):
+            done = subprocess.run([RUN_MODEL, self.path(name)] + words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            self.assertGreater(done.returncode, 0)
+            self.assertIn(name.encode(), done.stdout)
+
+    def test_quantised_weights_become_floats(self):
+        """QuantizeLinear, DequantizeLinear: a layer whose weights are bytes, a scale and a zero point for each of its outputs."""
+        data = model([node("QuantizeLinear", "x xs xz", "xq"), node("DequantizeLinear", "xq xs xz", "xf"),
+                      node("DequantizeLinear", "W ws wz", "wf", axis=0), node("Gemm", "xf wf B", "y", transB=1)],
+                     [value("x", ["N", 3])], [value("y", ["N", 2])],
+                     [tensor("xs", (), [0.5]), tensor("xz", (), [128], "uint8"), tensor("W", (2, 3), [2, 0, -2, 5, 4, 3], "int8"),
+                      tensor("ws", (2,), [0.25, 2.0]), tensor("wz", (2,), [0, 4], "int8"), tensor("B", (2,), [1.0, -1.0])])
+        self.assertIn("linear", self.ops(self.imported(data)))
+        kept = [x.values for x in tensor_files.read_safetensors(self.path("net.safetensors")).values() if x.shape == (2, 3)]
+        self.assertEqual(kept, [[0.5, 0.0, -0.5, 2.0, 0.0, -2.0]])
+        y = self.run_model(x=Array("float32", (2, 3), [1.1, 7.0, -1.0, 0.2, 0.0, 1e9]))["y"]  # read as 1, 7, -1; 0, 0, 63.5
+        self.assertEqual((y.shape, y.values), ((2, 2), [2.0, 3.0, -30.75, -128.0]))
+
     def test_names_that_are_no_layers_are_kept(self):
         data = model([node("Gemm", "x W B", "y", transB=1)], [value("x", [4, 3])], [value("y", [4, 2])],
                      [tensor("W", (2, 3), [1.0] * 6), tensor("B", (2,), [0.0, 1.0])])
