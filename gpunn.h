@@ -21631,7 +21631,6 @@ GPUNN__INLINE int64_t gpunn__gemm_depth(const gpunn__gemm *g)
 /* B's element (p, j); NULL where B is packed alone. */
 GPUNN__INLINE const void *gpunn__gemm_b_at(const gpunn__gemm *g, int64_t p, int64_t j)
 {
-    if (g->b == NULL) return NULL;
     return (const char *)g->b + (p * g->b_row + j * g->b_col) * (g->b_dtype ? 2 : (int64_t)sizeof *g->b);
 }
 
