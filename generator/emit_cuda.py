@@ -9,11 +9,12 @@ are many, one more kernel. Templates:
     final.cu     the last step of many sums
     alone.cu     sums that each block of the next launch makes for itself, instead of a launch for them
     update.cu    an optimizer's step
+    network.cu   a small network, in emit_network_cuda.py
 The mathematics are the functions of scalar.py, which NAME_kernels.h holds; here stands how their operands come and go.
 """
 import re
 
-from . import emit_c, scalar, stamp, template, update
+from . import emit_c, emit_network_cuda, scalar, stamp, template, update
 from .program import SCALAR, WHOLE
 from .schedule import (  # noqa: F401
     BYTES, MOST_ALONE, EmitError, finishes, leads, operands, placed, power_of_2, shape_of, streams, unique)
@@ -721,6 +722,14 @@ def emit_program(kernel_set, kernel, direction, program):
                                   sums=sums, busy="multiprocessors" in body, per_batch="batch" in body, space=bool(areas))]
 
 
+def programs_of(kernel_set, kernel, direction, program):
+    """Texts; none: a GPU has no such kernel."""
+    if program and program.network:
+        text = emit_network_cuda.emit_cuda(kernel_set)
+        return [text] if text else []
+    return emit_program(kernel_set, kernel, direction, program) if program else []
+
+
 def emit_cuda(kernel_set):
     """The text of NAME_kernels.cu."""
     name = kernel_set.name
@@ -729,17 +738,19 @@ def emit_cuda(kernel_set):
         row = []
         for direction in DIRECTIONS:
             program = getattr(kernel, direction)
-            if program is None or program.network:
+            own = programs_of(kernel_set, kernel, direction, program)
+            if not own:
                 row.append("{NULL, NULL}")
                 continue
-            texts += emit_program(kernel_set, kernel, direction, program)
+            texts += own
             function = "%s_%s_%s" % (name, kernel.name, direction)
             row.append("{%s, %s_workspace}" % (function, function))
         table.append("{%s}," % ", ".join(row))
     updates = ["%s_update%d" % (name, i) for i in range(len(kernel_set.updates))]
     texts += [update.emit_cuda(kernel_set, i) for i in range(len(updates))]
+    body, library = "\n".join(texts), template.load("device.cu") + "\n" + emit_network_cuda.library()
     return template.load(
         "file.cu", name=name, upper=name.upper(), opening=stamp.lines(kernel_set, name + "_kernels.cu"),
         stamp=emit_c.text_stamp(kernel_set),
-        device=template.needed(template.load("device.cu"), "\n".join(texts)), kernels="\n".join(texts).splitlines(),
+        device=template.needed(library, body), kernels=body.splitlines(), has_network="GPUNN__LAUNCH_SHARED" in body,
         launches=table, updates=[one + "," for one in updates], has_kernels=bool(table), has_updates=bool(updates))

@@ -196,12 +196,16 @@ class Emitter:
             values[m] = graph.apply(node.op, node.attrs, [values[i] for i in node.inputs])
         return graph, values
 
-    def elementwise(self, step):
+    def element_function(self, step):
+        """An elementwise step's tensor, the function that computes it, and the operands that this takes."""
         t, (_, values) = step.tensor, self.values(step)
         function, parameters = self.function(t.op, [("result", "store", Given("result"), values[t.id])])
-        own = self.shape(t.id)
         used = [i for i in step.operands if values[i].attr.name in parameters]
-        used.sort(key=lambda i: parameters.index(values[i].attr.name))
+        return t, function, sorted(used, key=lambda i: parameters.index(values[i].attr.name))
+
+    def elementwise(self, step):
+        t, function, used = self.element_function(step)
+        own = self.shape(t.id)
         sizes, steps = joined(own, [strides(own)] + [spread(self.shape(i), own) for i in used])
         names = INDICES[:len(sizes)]
         arguments = [self.element(i, place(one, names)) for i, one in zip(used, steps[1:])]

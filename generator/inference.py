@@ -56,6 +56,9 @@ def is_elementwise(t):
 
 
 class Plan:
+    UNIT = 1       # elements of which places in scratch are multiples
+    WHOLE = False  # whether inputs and outputs lie in scratch, too
+
     def __init__(self, model, batch=1, check=None, in_place=True):
         """batch: the samples of a call. check(tensor, plan) gives further reasons to refuse a value, or None. in_place: results may
         take the memory of operands that nothing reads later."""
@@ -153,7 +156,8 @@ class Plan:
                     offset += t.attrs["start"] * math.prod(self.shape(t.id)[t.attrs["dim"] + 1:])
                 self.at[t.id] = block, offset
             elif t.kind in GIVEN or t.id in numbers:
-                kind = {"value": "scratch", "input": "input", "constant": "constant"}.get(t.kind, "weight")
+                near = "scratch" if self.WHOLE else "input"
+                kind = {"value": "scratch", "input": near, "constant": "constant"}.get(t.kind, "weight")
                 self.at[t.id] = self.block(kind, t.dtype, self.count(t.id), t, numbers.get(t.id, 0)), 0
         for k, step in enumerate(self.steps):
             for i in step.operands:
@@ -165,7 +169,7 @@ class Plan:
         for i in self.outputs:
             block, offset = self.at[i]
             block.last = len(self.steps)
-            if block.kind == "scratch" and offset == 0 and block.count == self.count(i) and block.output is None:
+            if block.kind == "scratch" and offset == 0 and block.count == self.count(i) and block.output is None and not self.WHOLE:
                 block.output = self.tensors[i]
         for k, step in enumerate(self.steps if in_place else ()):
             self.merge(k, step)
@@ -199,22 +203,26 @@ class Plan:
         """The blocks that need a place."""
         return [block for block in self.blocks if block.kind == "scratch" and not block.merged and not block.output]
 
-    @staticmethod
-    def pack(blocks):
+    @classmethod
+    def room_for(cls, block):
+        return -(-block.count // cls.UNIT) * cls.UNIT
+
+    @classmethod
+    def pack(cls, blocks):
         """The largest first, each at the lowest place that no block of its time has."""
         placed = []
         for block in sorted(blocks, key=lambda one: (-one.count, one.first)):
             for other in sorted(placed, key=lambda one: one.place):
                 if other.first <= block.last and block.first <= other.last and (
-                        other.place < block.place + block.count and block.place < other.place + other.count):
-                    block.place = other.place + other.count
+                        other.place < block.place + cls.room_for(block) and block.place < other.place + cls.room_for(other)):
+                    block.place = other.place + cls.room_for(other)
             placed.append(block)
 
     def sizes(self):
         """The elements of scratch by dtype, of those that have any."""
         result = {}
         for block in self.scratch():
-            result[self.array(block)] = max(result.get(self.array(block), 0), block.place + block.count)
+            result[self.array(block)] = max(result.get(self.array(block), 0), block.place + self.room_for(block))
         return {dtype: result[dtype] for dtype in ("i64", "f32", "i32", "u8") if dtype in result}
 
     def room(self, step):

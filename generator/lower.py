@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Dict, FrozenSet, Optional, Tuple
 
-from . import cut, emit_cuda, grad, ir
+from . import cut, grad, ir, schedule
 from .graph import dim_text, measure, shape_text
 from .program import SCALAR, WHOLE, Domain, Kept, Labels, Launch, Operand, Program, Store, Sum
 from .sizes import any_varies, content
@@ -705,8 +705,8 @@ class Builder:
                         tuple(Sum(number, part, place, place[1], over) for number, (part, place, over) in enumerate(launch.sums)),
                         tuple(Store(self.operands[ref], value) for ref, value in launch.finals))
         try:
-            emit_cuda.shape_of(result)
-        except emit_cuda.EmitError as fault:
+            schedule.shape_of(result)
+        except schedule.EmitError as fault:
             raise Infeasible(str(fault)) from None
         return result
 

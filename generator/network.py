@@ -1,7 +1,8 @@
 """A small network as one kernel: for evaluation, all values between a model's inputs and its outputs, sample by sample.
 
 Of layers that compute each sample by itself (linear, elementwise, norms and softmax of one row, residuals, concatenations), none of
-them wide, a kernel needs no memory but a few samples' values near the processor. emit_network.py writes it for CPUs.
+them wide, a kernel needs no memory but a few samples' values near the processor. emit_network.py writes it for CPUs,
+emit_network_cuda.py for GPUs.
 """
 import copy
 

@@ -1,5 +1,5 @@
 """What --report prints: the kernels, and launches and bytes with and without them."""
-from . import lower, partition, schedule, table
+from . import lower, partition, schedule, table, tiling
 from .graph import measure
 from .sizes import any_varies
 from .lower import BYTES, CLASS_LOSSES, ROW_NORMS, called
@@ -234,6 +234,22 @@ def network_lines(model, kernels):
     yield "%s  %s" % (kernel.name, kernel.formula)
     yield "    evaluation  on a CPU in place of all others, %d multiplications a sample: %s" % (
         program.network.products(), moved(*program.bytes_per_batch))
+    yield from tile_lines(tiling.tile_plan(program.network))
+
+
+def tile_lines(plan):
+    """How GPUs take a network, and what that should cost."""
+    if tiling.refusal(plan):
+        yield "    evaluation  not on a GPU: " + tiling.refusal(plan)
+        return
+    yield "    evaluation  on a GPU in one launch; by arithmetic, not measured:"
+    for card, (multiprocessors, gigahertz, room) in tiling.CARDS.items():
+        for batch in tiling.BATCHES:
+            form = tiling.form_for(plan, batch, multiprocessors, room)
+            yield "        %-5s batch %5d: %s" % (card, batch, "step by step" if form is None else
+                "%4.1f us, tiles of %d samples, %s of shared memory, weights %s" % (
+                    1e6 * tiling.seconds(plan, form, batch, multiprocessors, gigahertz), form.samples, amount(form.bytes),
+                    "whole" if form.whole else "in pieces"))
 
 
 def table_line(name, before, after):

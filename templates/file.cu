@@ -14,6 +14,16 @@ ${opening}
 #define GPUNN__LAUNCH_ON(stream, kernel, blocks, threads, ...) \
     kernel<<<(blocks), (threads), 0, (cudaStream_t)(stream)>>>(__VA_ARGS__)
 #endif
+//@if has_network
+#ifndef GPUNN__LAUNCH_SHARED
+/* Shared memory of so many floats, where a kernel may have more than it gets without being asked. */
+#define GPUNN__BLOCK_SHARED(name, floats) extern __shared__ __align__(16) float name[]
+#define GPUNN__LAUNCH_SHARED(stream, bytes, kernel, blocks, threads, ...)                                         \
+    (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes)) == cudaSuccess       \
+         ? (kernel<<<(blocks), (threads), (bytes), (cudaStream_t)(stream)>>>(__VA_ARGS__))                        \
+         : (void)0)
+#endif
+//@end
 
 /* What the kernels are made of. Tensors are read and written by packs of V neighbouring elements, which move in one access of
  * 128 bits where V elements are as long, and are numbered by i. The kernels' orders of summation are fixed. */

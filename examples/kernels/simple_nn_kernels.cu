@@ -1,6 +1,6 @@
 /* simple_nn_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 50afa6f82229
+ * gpunn 0.1, templates f8ea8ea931f9
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -11,13 +11,21 @@
 
 #define SIMPLE_NN_KERNELS_CUDA
 #include "simple_nn_kernels.h"
-#if SIMPLE_NN_KERNELS_STAMP != 0x27d2e24feeb0edadull
+#if SIMPLE_NN_KERNELS_STAMP != 0xf9b1bf74ac314472ull
 #error "simple_nn_kernels.h and simple_nn_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 
 #ifndef GPUNN__LAUNCH_ON
 #define GPUNN__LAUNCH_ON(stream, kernel, blocks, threads, ...) \
     kernel<<<(blocks), (threads), 0, (cudaStream_t)(stream)>>>(__VA_ARGS__)
+#endif
+#ifndef GPUNN__LAUNCH_SHARED
+/* Shared memory of so many floats, where a kernel may have more than it gets without being asked. */
+#define GPUNN__BLOCK_SHARED(name, floats) extern __shared__ __align__(16) float name[]
+#define GPUNN__LAUNCH_SHARED(stream, bytes, kernel, blocks, threads, ...)                                         \
+    (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes)) == cudaSuccess       \
+         ? (kernel<<<(blocks), (threads), (bytes), (cudaStream_t)(stream)>>>(__VA_ARGS__))                        \
+         : (void)0)
 #endif
 
 /* What the kernels are made of. Tensors are read and written by packs of V neighbouring elements, which move in one access of
@@ -245,6 +253,222 @@ inline size_t clamped(size_t wanted, size_t most) /* from 1 on */
 inline size_t area(size_t floats) /* in bytes; what follows is aligned again */
 {
     return (floats * sizeof(float) + 255) / 256 * 256;
+}
+
+/* ---- networks ---- *
+ * Values of a tile's samples lie PITCH floats apart in shared memory, and rows of weights alike: odd multiples of 4, so that
+ * neighbouring threads read 16 bytes each of their own row without a conflict of banks. */
+
+__host__ __device__ constexpr int pitch_of(int count)
+{
+    return (count + 3) / 4 * 4 + ((count + 3) / 4 % 2 == 0 ? 4 : 0);
+}
+
+/* Rows of w[][K] and behind each row its bias; b may be NULL. */
+template <int K> __device__ __forceinline__ void stage(float *to, const float *w, const float *b, int rows)
+{
+#pragma unroll 4
+    for (int i = threadIdx.x; i < rows * K; i += 256) to[i / K * pitch_of(K + 1) + i % K] = w[i];
+    for (int i = threadIdx.x; i < rows; i += 256) to[i * pitch_of(K + 1) + K] = b ? b[i] : 0;
+}
+
+/* Four numbers of a row. ALIGNED: to 16 bytes. */
+template <bool ALIGNED> __device__ __forceinline__ float4 four(const float *x)
+{
+    float4 v;
+    if constexpr (ALIGNED)
+        v = *(const float4 *)x;
+    else
+        v.x = x[0], v.y = x[1], v.z = x[2], v.w = x[3];
+    return v;
+}
+
+/* y = x w^T + b for `columns` rows of w: a thread has up to eight columns of up to two samples. Each sum is one thread's, from the
+ * bias on, by rising k. */
+template <int SAMPLES, int PITCH, int K, int EACH, bool ALIGNED>
+__device__ __forceinline__ void multiply(float *y, const float *x, const float *w, int columns)
+{
+    const int SLOTS = SAMPLES < 32 ? SAMPLES : 32, OWN = SAMPLES / SLOTS, TEAMS = 256 / SLOTS, STEP = pitch_of(K + 1);
+    const int slot = threadIdx.x % SLOTS;
+    x += slot * PITCH;
+    y += slot * PITCH;
+#pragma unroll 1
+    for (int first = threadIdx.x / SLOTS; first < columns; first += TEAMS * EACH) {
+        float        sum[OWN][EACH];
+        const float *row[EACH];
+#pragma unroll
+        for (int j = 0; j < EACH; j++) {
+            row[j] = w + min(first + j * TEAMS, columns - 1) * STEP;
+#pragma unroll
+            for (int m = 0; m < OWN; m++) sum[m][j] = row[j][K];
+        }
+#pragma unroll 2
+        for (int k = 0; k < K / 4 * 4; k += 4) {
+            float4 own[OWN];
+#pragma unroll
+            for (int m = 0; m < OWN; m++) own[m] = four<ALIGNED>(x + m * SLOTS * PITCH + k);
+#pragma unroll
+            for (int j = 0; j < EACH; j++) {
+                const float4 factor = four<true>(row[j] + k);
+#pragma unroll
+                for (int m = 0; m < OWN; m++) {
+                    sum[m][j] += own[m].x * factor.x;
+                    sum[m][j] += own[m].y * factor.y;
+                    sum[m][j] += own[m].z * factor.z;
+                    sum[m][j] += own[m].w * factor.w;
+                }
+            }
+        }
+#pragma unroll
+        for (int k = K / 4 * 4; k < K; k++)
+#pragma unroll
+            for (int j = 0; j < EACH; j++)
+#pragma unroll
+                for (int m = 0; m < OWN; m++) sum[m][j] += x[m * SLOTS * PITCH + k] * row[j][k];
+#pragma unroll
+        for (int j = 0; j < EACH; j++)
+#pragma unroll
+            for (int m = 0; m < OWN; m++)
+                if (first + j * TEAMS < columns) y[m * SLOTS * PITCH + first + j * TEAMS] = sum[m][j];
+    }
+}
+
+/* A linear layer of ROWS rows a sample. Its weights are staged already, at `staged`, or are, piece by piece, now. */
+template <int SAMPLES, int PITCH, int K, int OUT, int ROWS, bool ALIGNED, bool WHOLE, int FLOATS>
+__device__ __forceinline__ void linear(float *y, const float *x, float *staged, const float *w, const float *b)
+{
+    const int TEAMS = 256 / (SAMPLES < 32 ? SAMPLES : 32), ROOM = FLOATS / pitch_of(K + 1);
+    const int PIECE = WHOLE || ROOM > OUT ? OUT : ROOM;
+    const int EACH = PIECE > 4 * TEAMS ? 8 : PIECE > 2 * TEAMS ? 4 : PIECE > TEAMS ? 2 : 1;
+#pragma unroll 1
+    for (int first = 0; first < OUT; first += PIECE) {
+        const int columns = min(PIECE, OUT - first);
+        if constexpr (!WHOLE) {
+            stage<K>(staged, w + first * K, b ? b + first : b, columns);
+            __syncthreads();
+        }
+#pragma unroll 1
+        for (int row = 0; row < ROWS; row++)
+            multiply<SAMPLES, PITCH, K, EACH, ALIGNED>(y + row * OUT + first, x + row * K, staged, columns);
+        __syncthreads();
+    }
+}
+
+/* A form of a network's kernel. fills: for batches alone of which each multiprocessor gets a tile. Clocks of a multiprocessor, by
+ * arithmetic: before the first tile, and for each. */
+struct network_form {
+    int    samples, bytes;
+    bool   fills;
+    double staging, tile;
+};
+
+/* The form for this GPU and batch; -1: none fits, or steps by themselves should take less than it, which is `apart` clocks and
+ * `each` for each sample of a multiprocessor. */
+inline int form_for(const network_form *forms, int count, int64_t batch, int multiprocessors, double apart, double each)
+{
+    int device = 0, room = 0, i = 0;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+        return -1;
+    while (i < count && (forms[i].bytes > room || (forms[i].fills && batch < (int64_t)multiprocessors * forms[i].samples))) i++;
+    if (i == count) return -1;
+    const double tiles = ceil((double)batch / ((double)multiprocessors * forms[i].samples));
+    return forms[i].staging + tiles * forms[i].tile <= apart + each * (double)batch / multiprocessors ? i : -1;
+}
+
+/* network: tiles of SAMPLES samples. WHOLE: the weights of all products are in shared memory at once, or else pieces of them. */
+struct simple_nn_network_evaluation_operands {
+    const float *x_;
+    const float *fc1_weight_;
+    const float *fc1_bias_;
+    const float *fc2_weight_;
+    const float *fc2_bias_;
+    float *t9_;
+};
+
+template <int SAMPLES, int FLOATS, bool WHOLE>
+static __global__ void __launch_bounds__(256, 1)
+    simple_nn_network_evaluation_kernel(const simple_nn_network_evaluation_operands o, int64_t batch)
+{
+    const int PITCH = 76;
+    GPUNN__BLOCK_SHARED(values, SAMPLES * PITCH + FLOATS);
+    float *const weights = values + SAMPLES * PITCH;
+    if constexpr (WHOLE) {
+        stage<20>(weights, o.fc1_weight_, o.fc1_bias_, 50);
+        stage<50>(weights + 1400, o.fc2_weight_, o.fc2_bias_, 1);
+        __syncthreads();
+    }
+    for (int64_t first = (int64_t)blockIdx.x * SAMPLES; first < batch; first += (int64_t)gridDim.x * SAMPLES) {
+        const unsigned samples = (unsigned)(batch - first < SAMPLES ? batch - first : SAMPLES);
+        #pragma unroll 1
+        for (unsigned i = threadIdx.x; i < SAMPLES * 20; i += 256) {
+            const unsigned e = i % 20;
+            float *const own = values + i / 20 * PITCH;
+            own[e + 52] = i < samples * 20 ? o.x_[first * 20 + i] : 0;
+        }
+        __syncthreads();
+        linear<SAMPLES, PITCH, 20, 50, 1, true, WHOLE, FLOATS>(values, values + 52, weights, o.fc1_weight_, o.fc1_bias_);
+        #pragma unroll 1
+        for (unsigned i = threadIdx.x; i < SAMPLES * 50; i += 256) {
+            const unsigned e = i % 50;
+            float *const own = values + i / 50 * PITCH;
+            simple_nn_apply_relu(own[e], &own[e]);
+        }
+        __syncthreads();
+        linear<SAMPLES, PITCH, 50, 1, 1, true, WHOLE, FLOATS>(values + 52, values, weights + (WHOLE ? 1400 : 0), o.fc2_weight_,
+                                                              o.fc2_bias_);
+        #pragma unroll 1
+        for (unsigned i = threadIdx.x; i < SAMPLES * 1; i += 256) {
+            float *const own = values + i * PITCH;
+            simple_nn_apply_sigmoid(own[52], &own[52]);
+        }
+        __syncthreads();
+        #pragma unroll 1
+        for (unsigned i = threadIdx.x; i < samples * 1; i += 256) {
+            float *const own = values + i * PITCH;
+            o.t9_[first * 1 + i] = own[52];
+        }
+        __syncthreads();
+    }
+}
+
+static int simple_nn_network_evaluation_form(int64_t batch, int multiprocessors)
+{
+    static const network_form forms[] = {
+        {64, 25264, true, 691, 3944},
+        {16, 10672, false, 691, 2319},
+    };
+    return form_for(forms, 2, batch, multiprocessors, 7650, 34.5714);
+}
+
+/* network */
+static int simple_nn_network_evaluation(const gpunn_kernel_call *call)
+{
+    simple_nn_network_evaluation_operands o = {};
+    o.x_ = (const float *)call->data[0];
+    o.fc1_weight_ = (const float *)call->data[1];
+    o.fc1_bias_ = (const float *)call->data[2];
+    o.fc2_weight_ = (const float *)call->data[3];
+    o.fc2_bias_ = (const float *)call->data[4];
+    o.t9_ = (float *)call->data[5];
+#define LAUNCH(SAMPLES, FLOATS, WHOLE)                                                                                    \
+    GPUNN__LAUNCH_SHARED(call->stream, (SAMPLES * 76 + FLOATS) * sizeof(float),                                     \
+                         (simple_nn_network_evaluation_kernel<SAMPLES, FLOATS, WHOLE>),                                                    \
+                         (unsigned)clamped(at_least((size_t)call->batch, SAMPLES), (size_t)call->multiprocessors * 4),    \
+                         256, o, call->batch)
+    switch (simple_nn_network_evaluation_form(call->batch, call->multiprocessors)) {
+        case 0: LAUNCH(64, 1452, true); break;
+        case 1: LAUNCH(16, 1452, true); break;
+    default: return -(int)cudaErrorInvalidValue;
+    }
+#undef LAUNCH
+    return -(int)cudaGetLastError();
+}
+
+/* Nothing; or declined, where step by step should be quicker. */
+static size_t simple_nn_network_evaluation_workspace(int64_t batch, int multiprocessors)
+{
+    return simple_nn_network_evaluation_form(batch, multiprocessors) < 0 ? SIZE_MAX : 0;
 }
 
 /* simple_nn_g0_forward_0: t9 = sigmoid(fc2); t11 = mean(binary_cross_entropy(t9, y)); reads 8 and writes 12 bytes for each
@@ -592,7 +816,7 @@ static int simple_nn_update0(const gpunn_update *u, const gpunn_update_numbers *
 }
 
 static const gpunn_kernel_launch simple_nn_launches[][GPUNN_KERNEL_DIRECTIONS] = {
-    {{NULL, NULL}, {NULL, NULL}, {NULL, NULL}},
+    {{simple_nn_network_evaluation, simple_nn_network_evaluation_workspace}, {NULL, NULL}, {NULL, NULL}},
     {{NULL, NULL}, {simple_nn_g0_forward, simple_nn_g0_forward_workspace}, {NULL, NULL}},
     {{simple_nn_g1_evaluation, simple_nn_g1_evaluation_workspace}, {NULL, NULL}, {NULL, NULL}},
     {{simple_nn_g2_evaluation, simple_nn_g2_evaluation_workspace}, {NULL, NULL}, {NULL, NULL}},

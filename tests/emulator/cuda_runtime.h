@@ -250,8 +250,11 @@ static inline emulator_launcher<P...> emulator_prepare(cudaStream_t stream, cons
 {
     return {stream, name, blocks, threads, kernel};
 }
+void emulator_shared(size_t bytes); /* reports a fault where a block of the emulated GPU cannot have as much */
 #define GPUNN__LAUNCH_ON(on, kernel, blocks, threads, ...) \
     emulator_prepare((cudaStream_t)(on), #kernel, (blocks), (threads), kernel)(__VA_ARGS__)
+#define GPUNN__BLOCK_SHARED(name, floats) static __align__(16) float name[floats]
+#define GPUNN__LAUNCH_SHARED(on, bytes, ...) (emulator_shared(bytes), GPUNN__LAUNCH_ON(on, __VA_ARGS__))
 #define GPUNN__LAUNCH(cuda, kernel, blocks, threads, ...) \
     gpunn__cuda_launched((cuda), GPUNN__LAUNCH_ON((cuda)->stream, kernel, blocks, threads, __VA_ARGS__), #kernel)
 
@@ -279,6 +282,7 @@ enum cudaDeviceAttr {
     cudaDevAttrIntegrated = 18,
     cudaDevAttrComputeCapabilityMajor = 75,
     cudaDevAttrComputeCapabilityMinor = 76,
+    cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
     cudaDevAttrPageableMemoryAccessUsesHostPageTables = 100,
     cudaDevAttrMemoryPoolsSupported = 115
 };

@@ -78,6 +78,7 @@ static struct settings {
     bool     read;
     int      devices = 1, order = RANDOM, streams = LATE, cudnn = 1, convolutions = 1, multiprocessors = 2, run = 1;
     int      nan = 0, capability = 90, epilogue = 1, short_steps = 1024, integrated = 0, nccl = 1;
+    int      shared = 232448; /* bytes that a block may have */
     uint64_t random = 1;
     size_t   memory = (size_t)1 << 30, version = 92400, workspace = SIZE_MAX;
 } settings;
@@ -95,6 +96,7 @@ extern "C" void emulator_set(const char *name, const char *value)
     if (!strcmp(name, "EMULATOR_MULTIPROCESSORS")) settings.multiprocessors = atoi(value);
     if (!strcmp(name, "EMULATOR_INTEGRATED")) settings.integrated = atoi(value);
     if (!strcmp(name, "EMULATOR_NCCL")) settings.nccl = atoi(value);
+    if (!strcmp(name, "EMULATOR_SHARED")) settings.shared = atoi(value);
     if (!strcmp(name, "EMULATOR_RUN")) settings.run = atoi(value);
     if (!strcmp(name, "EMULATOR_VERSION")) settings.version = strtoull(value, NULL, 0);
     if (!strcmp(name, "EMULATOR_WORKSPACE")) settings.workspace = text == "none" ? SIZE_MAX : strtoull(value, NULL, 0);
@@ -110,10 +112,10 @@ static void read_settings(void)
 {
     if (settings.read) return;
     settings.read = true;
-    for (const char *name :
-         {"EMULATOR_DEVICES", "EMULATOR_CUDNN", "EMULATOR_VERSION", "EMULATOR_WORKSPACE", "EMULATOR_SEED", "EMULATOR_MEMORY",
-          "EMULATOR_ORDER", "EMULATOR_STREAMS", "EMULATOR_MULTIPROCESSORS", "EMULATOR_RUN", "EMULATOR_NAN", "EMULATOR_CAPABILITY",
-          "EMULATOR_EPILOGUE", "EMULATOR_SHORT", "EMULATOR_CONVOLUTIONS", "EMULATOR_INTEGRATED", "EMULATOR_NCCL"})
+    for (const char *name : {"EMULATOR_DEVICES", "EMULATOR_CUDNN", "EMULATOR_VERSION", "EMULATOR_WORKSPACE", "EMULATOR_SEED",
+                             "EMULATOR_MEMORY", "EMULATOR_ORDER", "EMULATOR_STREAMS", "EMULATOR_MULTIPROCESSORS", "EMULATOR_RUN",
+                             "EMULATOR_NAN", "EMULATOR_CAPABILITY", "EMULATOR_EPILOGUE", "EMULATOR_SHORT",
+                             "EMULATOR_CONVOLUTIONS", "EMULATOR_INTEGRATED", "EMULATOR_NCCL", "EMULATOR_SHARED"})
         if (const char *value = getenv(name)) emulator_set(name, value);
 }
 
@@ -1034,11 +1036,18 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
     case cudaDevAttrMultiProcessorCount: *value = properties.multiProcessorCount; break;
     case cudaDevAttrComputeCapabilityMajor: *value = properties.major; break;
     case cudaDevAttrComputeCapabilityMinor: *value = properties.minor; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = settings.shared; break;
     case cudaDevAttrIntegrated: *value = properties.integrated; break;
     case cudaDevAttrPageableMemoryAccessUsesHostPageTables: *value = settings.integrated > 1; break;
     case cudaDevAttrMemoryPoolsSupported: *value = properties.memoryPoolsSupported; break;
     }
     return cudaSuccess;
+}
+void emulator_shared(size_t bytes)
+{
+    const holding guard;
+    read_settings();
+    if (bytes > (size_t)settings.shared) fault("a block of %zu bytes of shared memory, and there are %d", bytes, settings.shared);
 }
 cudaError_t emulator_function_attributes(cudaFuncAttributes *attributes)
 {

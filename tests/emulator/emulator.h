@@ -9,6 +9,7 @@
  *     EMULATOR_CAPABILITY   10 * major + minor of the compute capability, 90
  *     EMULATOR_NCCL      0: there is no NCCL; -1: what a rank is to exchange never leaves it
  *     EMULATOR_EPILOGUE  launches' time of a product with an activation or row sums, 1
+ *     EMULATOR_SHARED       bytes of shared memory that a block may have, 232448
  *     EMULATOR_INTEGRATED   1: the GPU has no memory of its own; 2: and reads all of the host's by its page tables; 0
  *     EMULATOR_MEMORY    bytes of a GPU's memory, 1 GiB
  *     EMULATOR_MULTIPROCESSORS   2; an H200 has 132

@@ -57,6 +57,7 @@ enum { MOST_KERNELS = 12 };
 static struct {
     const gpunn_kernel_set *set; /* the true one */
     int                     calls[MOST_KERNELS][GPUNN_KERNEL_DIRECTIONS], updates;
+    bool                    declined; /* a GPU's kernel of a whole network, the last batch that it was asked for */
 } counted;
 
 static int count_call(int kernel, int direction, bool cuda, const gpunn_kernel_call *call)
@@ -64,6 +65,12 @@ static int count_call(int kernel, int direction, bool cuda, const gpunn_kernel_c
     counted.calls[kernel][direction]++;
     return cuda ? counted.set->cuda->launch[kernel][direction].run(call)
                 : counted.set->kernels[kernel].program[direction].cpu(call);
+}
+static size_t ask_network(int64_t batch, int multiprocessors)
+{
+    const size_t bytes = counted.set->cuda->launch[0][GPUNN_KERNEL_EVALUATION].workspace(batch, multiprocessors);
+    counted.declined = bytes == SIZE_MAX;
+    return bytes;
 }
 static int count_update(const gpunn_update *update, const gpunn_update_numbers *numbers, int threads)
 {
@@ -125,6 +132,7 @@ static const gpunn_kernel_set *count_calls(const gpunn_kernel_set *set)
             if (set->cuda) launch[k][d].workspace = set->cuda->launch[k][d].workspace;
         }
     }
+    if (set->cuda && strcmp(set->kernels[0].name, "network") == 0) launch[0][0].workspace = ask_network;
     update = set->updates[0];
     update.cpu = count_update;
     if (set->cuda) cuda = *set->cuda;
@@ -152,13 +160,14 @@ static bool is_norm_step(const gpunn_kernel *kernel)
     return is_op(kernel, 0, "batch_norm") && (ends || (sums && kernel->node_count == 2));
 }
 
-/* A whole network, of which the first of evaluation's kernels may be one: for
- * CPUs alone. What stands in its place elsewhere has no call then. */
+/* A whole network, of which the first of evaluation's kernels may be one. What
+ * stands in its place elsewhere has no call then. */
 static const gpunn_kernel_instance *network_of(const gpunn_kernel_set *set, const test_backend *backend, bool training)
 {
     const gpunn_kernel_instance *first = set->evaluation;
     bool is = !training && set->evaluation_count > 0 && strcmp(set->kernels[first->kernel].name, "network") == 0;
-    return is && backend->type == GPUNN_DEVICE_CPU ? first : NULL;
+    bool fits = backend->type == GPUNN_DEVICE_CPU || (is && set->cuda->launch[0][0].run != NULL && !counted.declined);
+    return is && fits ? first : NULL;
 }
 
 static bool is_within(const gpunn_kernel_set *set, const gpunn_kernel_instance *network, int id)
@@ -473,14 +482,21 @@ enum { STEPS = 3, WITH_SLICES = 0 };
 enum { STEPS = 3, WITH_SLICES = 1 };
 #endif
 
+/* Batches of which a GPU takes the larger of a network's forms (two
+ * multiprocessors are emulated), and C kernels many slices. */
+static bool takes_batch(const subject *s, const test_backend *backend, int64_t batch)
+{
+    if (batch == 150) return backend->type != GPUNN_DEVICE_CPU && strcmp(s->name, "network_f32") == 0;
+    return batch < 100 || (backend->type == GPUNN_DEVICE_CPU && s->precision == GPUNN_PRECISION_F32 && WITH_SLICES);
+}
+
 static record run_net(const subject *s, const test_backend *backend, bool fused, int threads)
 {
-    static const int64_t batches[] = {3, 7, 1, 400, 2}; /* the last one: what is left of the data */
+    static const int64_t batches[] = {3, 7, 1, 150, 400, 2}; /* the last one: what is left of the data */
     record               r = {NULL, 0};
     net_of_spec          n = open_net(s, backend, fused, threads);
     for (int b = 0; b < COUNT(batches); b++) {
-        if (batches[b] > 100 && !(backend->type == GPUNN_DEVICE_CPU && s->precision == GPUNN_PRECISION_F32 && WITH_SLICES))
-            continue;
+        if (!takes_batch(s, backend, batches[b])) continue;
         write_inputs(&n, batches[b], 100u * (uint32_t)b, classes_of(s));
         OK(n.dev, gpunn_forward(n.outputs, n.output_count + 1));
         if (fused) expect_calls(s, backend, false);

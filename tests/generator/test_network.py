@@ -7,7 +7,7 @@ import unittest
 from contextlib import redirect_stdout
 
 from generator import __main__ as program
-from generator import partition, spec
+from generator import emit_cuda, partition, spec, tiling
 
 
 def model_of(*tensors, outputs=("y",), **rest):
@@ -65,8 +65,45 @@ class Network(unittest.TestCase):
         deep = [linear("fc%d" % i, "fc%d" % (i - 1) if i else "x", 4) for i in range(16)]
         self.assertIn("a kernel has at most 32", partition.network_fault(model_of(*deep, outputs=("fc15",))))
 
+    def plan(self, *widths):
+        names = ["x"] + ["fc%d" % i for i in range(len(widths))]
+        layers = [linear(name, source, width) for name, source, width in zip(names[1:], names, widths)]
+        made = self.network(*layers, outputs=names[-1:])[1]
+        return tiling.tile_plan(made.network[0].evaluation.network), made
+
+    def test_forms(self):
+        """Each fits its shared memory; any GPU has the last one, and small batches have small tiles."""
+        for widths in ((50, 1), (64, 64, 64), (256, 256, 256)):
+            plan, made = self.plan(*widths)
+            forms = tiling.forms(plan)
+            for form in forms:
+                self.assertEqual(form.bytes, 4 * (form.samples * plan.pitch() + form.floats))
+                self.assertEqual(form.whole, form.floats == plan.staged())
+            self.assertLessEqual(forms[-1].bytes, tiling.BUDGETS[0])
+            self.assertFalse(forms[-1].fills)
+            text = emit_cuda.emit_cuda(made)
+            for form in () if tiling.refusal(plan) else forms:
+                self.assertIn("LAUNCH(%d, %d, %s);" % (form.samples, form.floats, str(form.whole).lower()), text)
+
+    def test_choice(self):
+        """Small batches of small networks are one launch; those whose products take the time are not."""
+        small, wide = self.plan(50, 1)[0], self.plan(256, 256, 256)[0]
+        self.assertEqual(tiling.form_for(small, 1, 132, 232448).samples, 16)
+        self.assertEqual(tiling.form_for(small, 132 * 64, 132, 232448).samples, 64)
+        self.assertIsNone(tiling.form_for(small, 1, 132, 4000))
+        self.assertIsNone(tiling.form_for(wide, 1, 132, 232448))
+        self.assertIsNone(tiling.form_for(small, 1 << 30, 132, 232448))
+        self.assertIsNone(tiling.refusal(small))
+        self.assertIn("step by step should be quicker", tiling.refusal(wide))
+
+    def test_rows_without_conflicts(self):
+        for count in range(1, 70):
+            self.assertEqual(tiling.pitch_of(count) % 8, 4)
+            self.assertTrue(count <= tiling.pitch_of(count) < count + 8)
+
     def test_report(self):
-        for name, text in (("network", "in place of all others, 32554 multiplications"), ("lenet", "is not one kernel: ")):
+        for name, text in (("network", "in place of all others, 32554 multiplications"), ("lenet", "is not one kernel: "),
+                           ("network", "on a GPU in one launch; by arithmetic")):
             path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "specs", "small", name + ".json")
             out = io.StringIO()
             with redirect_stdout(out):

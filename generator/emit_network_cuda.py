@@ -1,0 +1,176 @@
+"""The kernel of a small network (network.py) for GPUs: each block takes tiles of samples through all steps in shared memory."""
+import math
+import re
+
+from . import scalar, template
+from .emit_inference import Emitter, joined, loops, spread, strides
+from .scalar import number
+from .tiling import THREADS, apart, cycles, forms, pitch_of, refusal, staging, tile_plan
+
+ENDS = ("linear", "layer_norm", "rms_norm", "softmax", "log_softmax")  # functions that end in a barrier
+
+
+def at(base, offset):
+    return "%s + %d" % (base, offset) if offset else base
+
+
+class TileEmitter(Emitter):
+    """Steps for a tile. A sample's values are PITCH floats from the next one's; operands are read where the call has them."""
+
+    def __init__(self, plan, name, operands):
+        """operands: names by id."""
+        super().__init__(plan, name)
+        self.operands = operands
+        self.staged = []  # rows of weights and their lengths, by product
+
+    # ---- where values lie ----
+    def offset(self, i):
+        block, offset = self.plan.at[i]
+        return block.root().place + offset
+
+    def is_shared(self, i):
+        return self.plan.at[i][0].root().kind == "scratch"
+
+    def pointer(self, i):
+        if i is None:
+            return "(const float *)NULL"
+        return at("values", self.offset(i)) if self.is_shared(i) else at("o." + self.operands[i], self.plan.at[i][1])
+
+    def element(self, i, index):
+        if not self.is_shared(i):
+            return "o.%s[%s]" % (self.operands[i], self.place(index, self.plan.at[i][1]))
+        return "own[%s]" % self.place(index, self.offset(i))
+
+    @staticmethod
+    def place(index, offset):
+        return index if not offset else str(offset) if index == "0" else "%s + %d" % (index, offset)
+
+    # ---- loops ----
+    @staticmethod
+    def each(count, lines, samples="SAMPLES"):
+        """Lines for element e of each sample, dealt to the threads."""
+        element = ["const unsigned e = i %% %d;" % count] if any(re.search(r"\be\b", line) for line in lines) else []
+        own = "float *const own = values + i%s * PITCH;" % (" / %d" % count if count > 1 else "")
+        return ["#pragma unroll 1", "for (unsigned i = threadIdx.x; i < %s * %d; i += %d) {" % (samples, count, THREADS)] + [
+            "    " + line for line in element + [own] + lines] + ["}"]
+
+    @staticmethod
+    def index(sizes, steps):
+        """The place of element e, which is counted along axes of these sizes, from strides along them."""
+        terms = []
+        for size, inner, step, outermost in zip(sizes, strides(sizes), steps, [True] + [False] * len(sizes)):
+            text = "e" if inner == 1 else "e / %d" % inner
+            text = text if outermost else "%s %% %d" % (text, size)
+            if step:
+                terms.append(text if step == 1 else "%s * %d" % (text if text == "e" else "(%s)" % text, step))
+        return " + ".join(terms) or "0"
+
+    def copied(self, i, source, sizes, to, frm, to_offset=0, from_offset=0, form="%s"):
+        count = math.prod(sizes)
+        sizes, (to, frm) = joined(sizes, [to, frm])
+        own, other = self.index(sizes, to), self.index(sizes, frm)
+        value = self.element(source, self.place(other, from_offset))
+        return self.each(count, ["%s = %s;" % (self.element(i, self.place(own, to_offset)), value)])
+
+    # ---- steps ----
+    def step(self, step):
+        lines = super().step(step)
+        return lines if step.tensor.op in ENDS else lines + ["__syncthreads();"]
+
+    def elementwise(self, step):
+        t, function, used = self.element_function(step)
+        own = self.shape(t.id)
+        sizes, steps = joined(own, [strides(own)] + [spread(self.shape(i), own) for i in used])
+        arguments = [self.element(i, self.index(sizes, one)) for i, one in zip(used, steps[1:])]
+        call = scalar.wrapped(function + "(", arguments + ["&" + self.element(t.id, self.index(sizes, steps[0]))], ");", 12)
+        return self.each(self.plan.count(t.id), call)
+
+    def op_linear(self, t):
+        x, w, b = t.inputs
+        out, width = self.shape(w)
+        rows, start = self.plan.count(t.id) // out, sum(one * pitch_of(k + 1) for one, k, _ in self.staged)
+        aligned = self.offset(x) % 4 == 0 and (rows == 1 or width % 4 == 0)
+        self.staged.append((out, width, "stage<%d>(%s, %s, %s, %d);" % (
+            width, at("weights", start), self.pointer(w), self.pointer(b), out)))
+        form = "linear<SAMPLES, PITCH, %d, %d, %d, %s, WHOLE, FLOATS>(" % (width, out, rows, self.flag(aligned))
+        staged = "weights + (WHOLE ? %d : 0)" % start if start else "weights"
+        return scalar.wrapped(form, [self.pointer(t.id), self.pointer(x), staged, self.pointer(w), self.pointer(b)], ");", 8)
+
+    def op_layer_norm(self, t):
+        x, w, b = (t.inputs + (None,))[:3]
+        n = math.prod(self.shape(t.id)[len(t.shape) - t.attrs["dims"]:])
+        form = "norm<PITCH, %d, %d, %s>(" % (self.plan.count(t.id) // n, n, self.flag(t.op == "rms_norm"))
+        return scalar.wrapped(form, ["SAMPLES"] + list(map(self.pointer, (t.id, x, w, b))) + [number(t.attrs["eps"])], ");", 8)
+
+    op_rms_norm = op_layer_norm
+
+    def op_softmax(self, t):
+        outer, n, inner = self.line(t.id, t.attrs["dim"])
+        form = "softmax<PITCH, %d, %d, %d, %s>(" % (outer * inner, n, inner, self.flag(t.op == "log_softmax"))
+        return scalar.wrapped(form, ["SAMPLES", self.pointer(t.id), self.pointer(t.inputs[0])], ");", 8)
+
+    op_log_softmax = op_softmax
+
+    def op_sum(self, t):
+        x, dims = t.inputs[0], t.attrs["dims"]
+        shape, steps = self.shape(x), strides(self.shape(x))
+        kept = [axis for axis in range(len(shape)) if axis not in dims]
+        sizes, (frm,) = joined([shape[axis] for axis in kept], [[steps[axis] for axis in kept]])
+        inner, (within,) = joined([shape[axis] for axis in dims], [[steps[axis] for axis in dims]])
+        names = ["j", "k", "l", "m"][:len(inner)]
+        terms = [self.index(sizes, frm)] + ["%s * %d" % pair for pair in zip(names, within)]
+        body = loops(inner, ["total += %s;" % self.element(x, " + ".join(term for term in terms if term != "0"))], 1)
+        divided = " / %d" % math.prod(inner) if t.attrs.get("mean") else ""
+        own = "e" if self.plan.count(t.id) > 1 else "0"
+        body = ["float total = 0;"] + body + ["%s = total%s;" % (self.element(t.id, own), divided)]
+        return self.each(self.plan.count(t.id), body)
+
+    # ---- the kernel ----
+    def given(self):
+        """Lines that bring the inputs, and zeros in the place of samples that are not there."""
+        lines = []
+        for t in self.plan.inputs:
+            count = self.plan.count(t.id)
+            element = self.element(t.id, "e" if count > 1 else "0")
+            source = "o.%s[first * %d + i]" % (self.operands[t.id], count)
+            lines += self.each(count, ["%s = i < samples * %d ? %s : 0;" % (element, count, source)])
+        return lines + ["__syncthreads();"]
+
+    def taken(self):
+        """Lines that bring the outputs to the call's memory."""
+        lines = []
+        for i in self.plan.outputs:
+            count = self.plan.count(i)
+            to = "o.%s[first * %d + i]" % (self.operands[i], count)
+            lines += self.each(count, ["%s = %s;" % (to, self.element(i, "e" if count > 1 else "0"))], "samples")
+        return lines + ["__syncthreads();"]
+
+
+def emit_cuda(kernel_set):
+    """The text of the kernel and of the two functions that the runtime calls; None: no GPU has it."""
+    kernel, ids = kernel_set.network
+    program, name = kernel.evaluation, kernel_set.name
+    plan = tile_plan(program.network)
+    if refusal(plan):
+        return None
+    tensors = [ids[-1 - one.index if one.index < 0 else len(kernel.nodes) + one.index] for one in program.operands]
+    names = {i: one.name + "_" for i, one in zip(tensors, program.operands)}
+    emitter = TileEmitter(plan, name, names)
+    steps = emitter.given() + [line for step in plan.steps for line in emitter.step(step)] + emitter.taken()
+    members = ["%sfloat *%s;" % ("" if one.written else "const ", names[i]) for i, one in zip(tensors, program.operands)]
+    fixed, each = apart(plan)
+    filled = ["o.%s = (%sfloat *)call->data[%d];" % (names[i], "" if one.written else "const ", k)
+              for k, (i, one) in enumerate(zip(tensors, program.operands))]
+    return template.load(
+        "network.cu", function="%s_%s_evaluation" % (name, kernel.name), comment=kernel.name, threads=str(THREADS),
+        pitch=str(plan.pitch()), steps=steps, members=members, filled=filled, count=str(len(forms(plan))),
+        resident=[line for _, _, line in emitter.staged] + ["__syncthreads();"], apart="%.0f" % fixed, each="%.6g" % each,
+        forms=["{%d, %d, %s, %.0f, %.0f}," % (one.samples, one.bytes, Emitter.flag(one.fills), staging(one), cycles(plan, one))
+               for one in forms(plan)],
+        cases=["case %d: LAUNCH(%d, %d, %s); break;" % (i, one.samples, one.floats, Emitter.flag(one.whole))
+               for i, one in enumerate(forms(plan))])
+
+
+def library():
+    """What such kernels call."""
+    return template.load("network_device.h", threads=str(THREADS), unroll="2")

@@ -1,0 +1,52 @@
+/* ${comment}: tiles of SAMPLES samples. WHOLE: the weights of all products are in shared memory at once, or else pieces of them. */
+struct ${function}_operands {
+    ${members}
+};
+
+template <int SAMPLES, int FLOATS, bool WHOLE>
+static __global__ void __launch_bounds__(${threads}, 1)
+    ${function}_kernel(const ${function}_operands o, int64_t batch)
+{
+    const int PITCH = ${pitch};
+    GPUNN__BLOCK_SHARED(values, SAMPLES * PITCH + FLOATS);
+    float *const weights = values + SAMPLES * PITCH;
+    if constexpr (WHOLE) {
+        ${resident}
+    }
+    for (int64_t first = (int64_t)blockIdx.x * SAMPLES; first < batch; first += (int64_t)gridDim.x * SAMPLES) {
+        const unsigned samples = (unsigned)(batch - first < SAMPLES ? batch - first : SAMPLES);
+        ${steps}
+    }
+}
+
+static int ${function}_form(int64_t batch, int multiprocessors)
+{
+    static const network_form forms[] = {
+        ${forms}
+    };
+    return form_for(forms, ${count}, batch, multiprocessors, ${apart}, ${each});
+}
+
+/* ${comment} */
+static int ${function}(const gpunn_kernel_call *call)
+{
+    ${function}_operands o = {};
+    ${filled}
+#define LAUNCH(SAMPLES, FLOATS, WHOLE)                                                                                    \
+    GPUNN__LAUNCH_SHARED(call->stream, (SAMPLES * ${pitch} + FLOATS) * sizeof(float),                                     \
+                         (${function}_kernel<SAMPLES, FLOATS, WHOLE>),                                                    \
+                         (unsigned)clamped(at_least((size_t)call->batch, SAMPLES), (size_t)call->multiprocessors * 4),    \
+                         ${threads}, o, call->batch)
+    switch (${function}_form(call->batch, call->multiprocessors)) {
+        ${cases}
+    default: return -(int)cudaErrorInvalidValue;
+    }
+#undef LAUNCH
+    return -(int)cudaGetLastError();
+}
+
+/* Nothing; or declined, where step by step should be quicker. */
+static size_t ${function}_workspace(int64_t batch, int multiprocessors)
+{
+    return ${function}_form(batch, multiprocessors) < 0 ? SIZE_MAX : 0;
+}
