@@ -411,7 +411,8 @@
  *
   * RANKS  Several processes train one model together, each with its part of every batch: by mpirun -n 4 ./app or srun, when the file
  *     of GPUNN_IMPLEMENTATION is compiled with mpicc -DGPUNN_MPI; without MPI by whatever sets RANK and WORLD_SIZE (torchrun) or
- *     SLURM_PROCID and SLURM_NTASKS (srun) and, in GPUNN_STORE, a new folder that all see. Alone the same program is a group of one.
+ *     SLURM_PROCID and SLURM_NTASKS (srun) and, in GPUNN_STORE, a new folder that all see or rank 0's tcp://host:port, for which
+ *     torch's MASTER_ADDR and MASTER_PORT do too. Alone the same program is a group of one.
  *         gpunn_group  *group = gpunn_group_open(dev);
  *         gpunn_loader *part = gpunn_loader_create(model, .fields = {{.input = x, .samples = samples},
  *                                                                    {.input = t, .samples = targets}},
@@ -2284,8 +2285,9 @@ typedef struct gpunn_group_args {
     bool             share_gpu;    /* two ranks on one GPU are as meant, not a mistake; they exchange through the host's memory */
     size_t           bucket_bytes; /* NCCL: gradients travel in parts of about so many, while backward makes the next; 25 MiB */
     bool             shard; /* each rank keeps and updates its share of the optimizers' states and averages alone (ZeRO-1) */
-    /* Ranks that no MPI has started (torchrun, srun, a script) meet in this folder, which all see and no other run has used; NULL:
-     * GPUNN_STORE of the environment. rank and size as below or, both 0, of RANK and WORLD_SIZE or SLURM_PROCID and SLURM_NTASKS. */
+    /* Ranks that no MPI has started (torchrun, srun, a script) meet in this folder, which all see and no other run has used, or, on
+     * POSIX, at rank 0's "tcp://host:port", which any network that all trust reaches. NULL: GPUNN_STORE of the environment, else
+     * MASTER_ADDR and MASTER_PORT. rank and size as below or, both 0, of RANK and WORLD_SIZE or SLURM_PROCID and SLURM_NTASKS. */
     const char *store;
     /* An engine of the program's, which decides by itself how long it waits: all three functions, or none. Each is called by all
      * ranks, with memory of the host's; what is not GPUNN_OK ends the group. */
@@ -2300,7 +2302,8 @@ typedef struct gpunn_group_args {
 /* dev: the models', which hears of failures. Common to all ranks. Where neither functions nor a folder are given, compiled with
  * -DGPUNN_MPI (mpicc), the ranks that mpirun or srun started, over MPI, which is begun, and ended with the group, unless the program
  * has begun it; else a group of one. NULL on failure: gpunn_error(dev). GPUNN_ERR_STATE: two ranks have opened the same GPU, a folder
- * has files of another run, or torchrun has started several ranks and there is no folder. */
+ * has files of another run, or several ranks are said to run and not where they meet. Over TCP a rank waits twice .timeout for
+ * rank 0, which names who is missing; a process that ends is told of at once. */
 GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args args);
 #define gpunn_group_open(...) gpunn_group_open_(GPUNN_NAMED(gpunn_group_args, __VA_ARGS__))
 /* A group that has optimizers or loaders is freed with the last of them. The end of MPI waits for all ranks; after one was missing,
@@ -3084,9 +3087,14 @@ struct gpunn_kernel_set {
 #include <process.h>
 #else
 #include <dirent.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #undef NCC /* a word of terminals, and of programs */
+#include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
 #ifndef GPUNN_NO_THREADS
@@ -6065,17 +6073,18 @@ static void gpunn__pause(void) /* a tenth of a millisecond */
 #endif
 }
 
+static gpunn_status gpunn__say_late(char text[256], int rank, double seconds)
+{
+    (void)snprintf(text, 256, "rank %d has not come within %g seconds: look for what it does, or why it ended", rank, seconds);
+    return GPUNN_ERR_DEVICE;
+}
+
 static gpunn_status gpunn__store_hear(gpunn__store *store, int rank, void *memory, size_t bytes)
 {
     const double began = gpunn__seconds();
     while (!gpunn__store_try(store, rank, memory, bytes)) {
         const double waited = gpunn__seconds() - began;
-        if (waited > store->timeout) {
-            (void)snprintf(store->text, sizeof store->text,
-                           "rank %d has not come within %g seconds: look for what it does, or why it ended", rank,
-                           store->timeout);
-            return GPUNN_ERR_DEVICE;
-        }
+        if (waited > store->timeout) return gpunn__say_late(store->text, rank, store->timeout);
         if (waited > 1e-3) gpunn__pause();
     }
     return GPUNN_OK;
@@ -6161,6 +6170,17 @@ static GPUNN__STATUS gpunn__check_rank(const gpunn_group *group)
                        args->rank, args->size);
 }
 
+/* Of ranks that no MPI has started. */
+static GPUNN__STATUS gpunn__find_rank(gpunn_group *group)
+{
+    gpunn_group_args *args = &group->args;
+    if (args->size == 0) {
+        args->rank = gpunn__number_of(gpunn__rank_names, 2, 0);
+        args->size = gpunn__number_of(gpunn__size_names, 2, 1);
+    }
+    return gpunn__check_rank(group);
+}
+
 /* Whether nobody has said anything there in this rank's place. */
 static GPUNN__STATUS gpunn__store_begin(gpunn__store *store)
 {
@@ -6179,12 +6199,8 @@ static GPUNN__STATUS gpunn__store_begin(gpunn__store *store)
 static GPUNN__STATUS gpunn__store_open(gpunn_group *group)
 {
     gpunn_group_args *args = &group->args;
-    if (args->size == 0) {
-        args->rank = gpunn__number_of(gpunn__rank_names, 2, 0);
-        args->size = gpunn__number_of(gpunn__size_names, 2, 1);
-    }
-    gpunn_status  status = gpunn__check_rank(group);
-    gpunn__store *store = status == GPUNN_OK ? (gpunn__store *)gpunn__calloc(group->dev, sizeof *store) : NULL;
+    gpunn_status      status = gpunn__find_rank(group);
+    gpunn__store     *store = status == GPUNN_OK ? (gpunn__store *)gpunn__calloc(group->dev, sizeof *store) : NULL;
     if (store == NULL) return status == GPUNN_OK ? GPUNN_ERR_MEMORY : status;
     store->dev = group->dev;
     store->folder = args->store;
@@ -6204,6 +6220,364 @@ static GPUNN__STATUS gpunn__store_open(gpunn_group *group)
     return GPUNN_OK;
 }
 
+/* ---- TCP ------------------------------------------------------------------------------------------------------------- */
+/* Ranks that no MPI has started, through rank 0, which listens. In each call it hears the others in turn, then tells them what came
+ * of it, behind the number of a rank that it misses, or -1. They wait twice as long as it does, to hear whom it misses. */
+#define GPUNN__TCP "tcp://"
+#ifdef AI_PASSIVE /* not hidden by -std=c99 */
+#ifdef MSG_NOSIGNAL
+#define GPUNN__NO_SIGNAL MSG_NOSIGNAL
+#else
+#define GPUNN__NO_SIGNAL 0 /* SO_NOSIGPIPE */
+#endif
+typedef struct gpunn__hello { /* what both say first */
+    char    magic[16];
+    int32_t rank, size;
+} gpunn__hello;
+typedef struct gpunn__tcp {
+    int           rank, size;
+    double        timeout;
+    int          *lines; /* [size] sockets, or -1: of rank 0 to all others, of these to rank 0 */
+    char         *piece; /* [GPUNN__GROUP_PIECE] */
+    gpunn_device *dev;
+    char          text[256];
+} gpunn__tcp;
+
+/* Whether so much can be done without waiting; errno says why not. */
+static bool gpunn__tcp_ready(int line, short what, double until)
+{
+    struct pollfd wanted = {line, what, 0};
+    double        left;
+    do {
+        left = until - gpunn__seconds();
+        const int ready = poll(&wanted, 1, left > 1 ? 1000 : left > 0 ? (int)(left * 1e3) + 1 : 0);
+        if (ready > 0) return true;
+        if (ready < 0 && errno != EINTR) return false;
+    } while (left > 0);
+    errno = ETIMEDOUT;
+    return false;
+}
+
+static bool gpunn__tcp_move(int line, void *memory, size_t bytes, bool sends, double until)
+{
+    for (size_t at = 0; at < bytes;) {
+        char *rest = (char *)memory + at;
+        if (!gpunn__tcp_ready(line, sends ? POLLOUT : POLLIN, until)) return false;
+        const ssize_t moved = sends ? send(line, rest, bytes - at, GPUNN__NO_SIGNAL) : recv(line, rest, bytes - at, 0);
+        if (moved > 0) at += (size_t)moved;
+        if (moved == 0) errno = ECONNRESET;
+        if (moved == 0 || (moved < 0 && errno != EAGAIN && errno != EINTR)) return false;
+    }
+    return true;
+}
+
+/* errno: of what did not go well with that rank. Rank 0 tells all others. */
+static gpunn_status gpunn__tcp_lost(gpunn__tcp *tcp, int rank)
+{
+    if (errno == ETIMEDOUT)
+        (void)gpunn__say_late(tcp->text, rank, rank ? tcp->timeout : 2 * tcp->timeout);
+    else
+        (void)snprintf(tcp->text, sizeof tcp->text, "rank %d has left: %.100s; look for why it ended", rank, strerror(errno));
+    int32_t missing = rank;
+    for (int other = 1; other < tcp->size && tcp->rank == 0; other++)
+        if (other != rank && tcp->lines[other] >= 0) (void)gpunn__tcp_move(tcp->lines[other], &missing, sizeof missing, true, 0);
+    return GPUNN_ERR_DEVICE;
+}
+
+static gpunn_status gpunn__tcp_talk(gpunn__tcp *tcp, int rank, void *memory, size_t bytes, bool sends)
+{
+    const double until = gpunn__seconds() + tcp->timeout * (rank ? 1 : 2);
+    return gpunn__tcp_move(tcp->lines[rank], memory, bytes, sends, until) ? GPUNN_OK : gpunn__tcp_lost(tcp, rank);
+}
+
+/* What rank 0 tells. */
+static gpunn_status gpunn__tcp_hear(gpunn__tcp *tcp, void *memory, size_t bytes)
+{
+    int32_t      missing = -1;
+    gpunn_status status = gpunn__tcp_talk(tcp, 0, &missing, sizeof missing, false);
+    if (status == GPUNN_OK && missing >= 0) return gpunn__say_late(tcp->text, missing, tcp->timeout);
+    return status == GPUNN_OK ? gpunn__tcp_talk(tcp, 0, memory, bytes, false) : status;
+}
+
+/* Rank 0 tells all but one. */
+static gpunn_status gpunn__tcp_tell(gpunn__tcp *tcp, void *memory, size_t bytes, int but)
+{
+    int32_t      none = -1;
+    gpunn_status status = GPUNN_OK;
+    for (int rank = 1; rank < tcp->size && status == GPUNN_OK; rank++) {
+        if (rank == but) continue;
+        status = gpunn__tcp_talk(tcp, rank, &none, sizeof none, true);
+        if (status == GPUNN_OK) status = gpunn__tcp_talk(tcp, rank, memory, bytes, true);
+    }
+    return status;
+}
+
+static gpunn_status gpunn__tcp_all_gather(void *user, void *parts, size_t bytes)
+{
+    gpunn__tcp  *tcp = (gpunn__tcp *)user;
+    gpunn_status status = GPUNN_OK;
+    if (tcp->rank > 0) {
+        status = gpunn__tcp_talk(tcp, 0, (char *)parts + (size_t)tcp->rank * bytes, bytes, true);
+        return status == GPUNN_OK ? gpunn__tcp_hear(tcp, parts, (size_t)tcp->size * bytes) : status;
+    }
+    for (int rank = 1; rank < tcp->size && status == GPUNN_OK; rank++)
+        status = gpunn__tcp_talk(tcp, rank, (char *)parts + (size_t)rank * bytes, bytes, false);
+    return status == GPUNN_OK ? gpunn__tcp_tell(tcp, parts, (size_t)tcp->size * bytes, 0) : status;
+}
+
+static gpunn_status gpunn__tcp_broadcast(void *user, void *memory, size_t bytes, int root)
+{
+    gpunn__tcp *tcp = (gpunn__tcp *)user;
+    if (tcp->rank > 0)
+        return tcp->rank == root ? gpunn__tcp_talk(tcp, 0, memory, bytes, true) : gpunn__tcp_hear(tcp, memory, bytes);
+    gpunn_status status = root ? gpunn__tcp_talk(tcp, root, memory, bytes, false) : GPUNN_OK;
+    return status == GPUNN_OK ? gpunn__tcp_tell(tcp, memory, bytes, root) : status;
+}
+
+static gpunn_status gpunn__tcp_add(gpunn__tcp *tcp, float *values, size_t count)
+{
+    const float *part = (const float *)tcp->piece;
+    const size_t bytes = count * sizeof *values;
+    gpunn_status status = GPUNN_OK;
+    if (tcp->rank > 0) {
+        status = gpunn__tcp_talk(tcp, 0, values, bytes, true);
+        return status == GPUNN_OK ? gpunn__tcp_hear(tcp, values, bytes) : status;
+    }
+    for (int rank = 1; rank < tcp->size && status == GPUNN_OK; rank++) {
+        status = gpunn__tcp_talk(tcp, rank, tcp->piece, bytes, false);
+        for (size_t i = 0; i < count && status == GPUNN_OK; i++) values[i] += part[i];
+    }
+    return status == GPUNN_OK ? gpunn__tcp_tell(tcp, values, bytes, 0) : status;
+}
+
+static gpunn_status gpunn__tcp_all_reduce(void *user, float *values, int64_t count)
+{
+    const int64_t most = GPUNN__GROUP_PIECE / (int)sizeof *values;
+    gpunn_status  status = GPUNN_OK;
+    for (int64_t at = 0; at < count && status == GPUNN_OK; at += most)
+        status = gpunn__tcp_add((gpunn__tcp *)user, values + at, (size_t)(count - at < most ? count - at : most));
+    return status;
+}
+
+static const char *gpunn__tcp_error(void *user)
+{
+    return ((const gpunn__tcp *)user)->text;
+}
+
+static void gpunn__tcp_close(gpunn__tcp *tcp)
+{
+    const size_t size = (size_t)tcp->size;
+    for (size_t i = 0; i < size && tcp->lines; i++)
+        if (tcp->lines[i] >= 0) (void)close(tcp->lines[i]);
+    gpunn__free(tcp->dev, tcp->lines, tcp->lines ? size * sizeof *tcp->lines : 0);
+    gpunn__free(tcp->dev, tcp->piece, tcp->piece ? GPUNN__GROUP_PIECE : 0);
+    gpunn__free(tcp->dev, tcp, sizeof *tcp);
+}
+
+static void gpunn__tcp_set(int line)
+{
+    const int one = 1, none = 0;
+    (void)fcntl(line, F_SETFL, O_NONBLOCK);
+    (void)fcntl(line, F_SETFD, FD_CLOEXEC);
+    (void)setsockopt(line, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    (void)setsockopt(line, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    (void)setsockopt(line, IPPROTO_IPV6, IPV6_V6ONLY, &none, sizeof none);
+#ifdef SO_NOSIGPIPE
+    (void)setsockopt(line, SOL_SOCKET, SO_NOSIGPIPE, &one, sizeof one);
+#endif
+}
+
+/* A socket that listens at the address, or is on its way there; -1: errno. */
+static int gpunn__tcp_socket(const struct addrinfo *address, bool listens)
+{
+    const int line = socket(address->ai_family, address->ai_socktype, address->ai_protocol);
+    bool      good = line >= 0;
+    if (good) gpunn__tcp_set(line);
+    if (listens)
+        good = good && bind(line, address->ai_addr, address->ai_addrlen) == 0 && listen(line, SOMAXCONN) == 0;
+    else
+        good = good && (connect(line, address->ai_addr, address->ai_addrlen) == 0 || errno == EINPROGRESS);
+    if (good) return line;
+    const int error = errno;
+    if (line >= 0) (void)close(line);
+    errno = error;
+    return -1;
+}
+
+static struct addrinfo *gpunn__tcp_find(const char *host, const char *port, int family)
+{
+    struct addrinfo hints, *found = NULL;
+    memset(&hints, 0, sizeof hints);
+    hints.ai_family = family;
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = host ? 0 : AI_PASSIVE;
+    return getaddrinfo(host, port, &hints, &found) == 0 ? found : NULL;
+}
+
+/* At all addresses of this machine, by both protocols where there is IPv6. */
+static int gpunn__tcp_listen(const char *port)
+{
+    static const int families[] = {AF_INET6, AF_INET};
+    int              line = -1;
+    for (int i = 0; i < 2 && line < 0; i++) {
+        struct addrinfo *own = gpunn__tcp_find(NULL, port, families[i]);
+        if (own == NULL) continue;
+        line = gpunn__tcp_socket(own, true);
+        freeaddrinfo(own);
+    }
+    return line;
+}
+
+static gpunn__hello gpunn__tcp_hello(const gpunn__tcp *tcp)
+{
+    gpunn__hello hello = {"gpunn ranks 1", tcp->rank, tcp->size};
+    return hello;
+}
+
+/* Rank 0 lets in who is a rank of this run that has not come so far, and nobody else. */
+static void gpunn__tcp_accept(gpunn__tcp *tcp, int listener)
+{
+    gpunn__hello theirs, own = gpunn__tcp_hello(tcp);
+    const int    line = accept(listener, NULL, NULL);
+    if (line < 0) return;
+    gpunn__tcp_set(line);
+    const double until = gpunn__seconds() + 1;
+    if (gpunn__tcp_move(line, &theirs, sizeof theirs, false, until) && memcmp(theirs.magic, own.magic, sizeof own.magic) == 0 &&
+        theirs.size == own.size && theirs.rank > 0 && theirs.rank < own.size && tcp->lines[theirs.rank] < 0 &&
+        gpunn__tcp_move(line, &own, sizeof own, true, until))
+        tcp->lines[theirs.rank] = line;
+    else
+        (void)close(line);
+}
+
+static GPUNN__STATUS gpunn__tcp_wait(gpunn__tcp *tcp, const char *port, double until)
+{
+    const int listener = gpunn__tcp_listen(port);
+    if (listener < 0)
+        return gpunn__fail(tcp->dev, GPUNN_ERR_IO, "gpunn_group_open: rank 0 cannot listen at port %s: %s; name another port",
+                           port, strerror(errno));
+    gpunn_status status = GPUNN_OK;
+    for (int rank = 1; rank < tcp->size && status == GPUNN_OK;)
+        if (tcp->lines[rank] >= 0)
+            rank++;
+        else if (gpunn__tcp_ready(listener, POLLIN, until))
+            gpunn__tcp_accept(tcp, listener);
+        else
+            status = gpunn__tcp_lost(tcp, rank);
+    (void)close(listener);
+    return status == GPUNN_OK ? status : gpunn__fail(tcp->dev, status, "gpunn_group_open: %s", tcp->text);
+}
+
+/* Whether rank 0 of this run is there. */
+static bool gpunn__tcp_try(gpunn__tcp *tcp, const struct addrinfo *address, double until)
+{
+    gpunn__hello theirs, own = gpunn__tcp_hello(tcp);
+    const double soon = gpunn__seconds() + 5;
+    const int    line = gpunn__tcp_socket(address, false);
+    if (line < 0) return false;
+    if (gpunn__tcp_ready(line, POLLOUT, soon < until ? soon : until) && gpunn__tcp_move(line, &own, sizeof own, true, until) &&
+        gpunn__tcp_move(line, &theirs, sizeof theirs, false, until) && theirs.rank == 0 && theirs.size == own.size &&
+        memcmp(theirs.magic, own.magic, sizeof own.magic) == 0)
+        tcp->lines[0] = line;
+    else
+        (void)close(line);
+    return tcp->lines[0] >= 0;
+}
+
+static GPUNN__STATUS gpunn__tcp_reach(gpunn__tcp *tcp, const char *host, const char *port, double until)
+{
+    do {
+        struct addrinfo *found = gpunn__tcp_find(host, port, AF_UNSPEC);
+        for (const struct addrinfo *a = found; a && tcp->lines[0] < 0; a = a->ai_next) (void)gpunn__tcp_try(tcp, a, until);
+        if (found) freeaddrinfo(found);
+        if (tcp->lines[0] >= 0) return GPUNN_OK;
+        (void)poll(NULL, 0, 20);
+    } while (gpunn__seconds() < until);
+    return gpunn__fail(
+        tcp->dev, GPUNN_ERR_DEVICE,
+        "gpunn_group_open: no rank 0 of %d ranks has answered at '%s', port %s, within %g seconds: look whether it "
+        "runs there, and for a firewall",
+        tcp->size, host, port, tcp->timeout);
+}
+
+/* "tcp://host:port" or "tcp://[::1]:port" in its two parts. */
+static bool gpunn__tcp_parse(const char *store, char host[256], char port[8])
+{
+    const char  *begin = store + strlen(GPUNN__TCP), *colon = strrchr(begin, ':');
+    const bool   quoted = begin[0] == '[' && colon && colon[-1] == ']';
+    const size_t length = colon ? (size_t)(colon - begin) - 2 * quoted : 0;
+    if (colon == NULL || length == 0 || length > 255 || strlen(colon + 1) > 5 || atoi(colon + 1) < 1 || atoi(colon + 1) > 65535)
+        return false;
+    (void)snprintf(host, 256, "%.*s", (int)length, begin + quoted);
+    (void)snprintf(port, 8, "%d", atoi(colon + 1));
+    return true;
+}
+
+static GPUNN__STATUS gpunn__tcp_begin(gpunn__tcp *tcp, const char *store)
+{
+    char         host[256], port[8];
+    const double until = gpunn__seconds() + tcp->timeout;
+    if (!gpunn__tcp_parse(store, host, port))
+        return gpunn__fail(tcp->dev, GPUNN_ERR_ARGUMENT, "gpunn_group_open: '%.100s' is not tcp://HOST:PORT with a port to 65535",
+                           store);
+    tcp->lines = (int *)gpunn__realloc(tcp->dev, NULL, 0, (size_t)tcp->size * sizeof *tcp->lines);
+    tcp->piece = (char *)gpunn__realloc(tcp->dev, NULL, 0, GPUNN__GROUP_PIECE);
+    for (int i = 0; i < tcp->size && tcp->lines; i++) tcp->lines[i] = -1;
+    if (tcp->lines == NULL || tcp->piece == NULL) return GPUNN_ERR_MEMORY;
+    return tcp->rank ? gpunn__tcp_reach(tcp, host, port, until) : gpunn__tcp_wait(tcp, port, until);
+}
+
+static GPUNN__STATUS gpunn__tcp_open(gpunn_group *group)
+{
+    gpunn_group_args *args = &group->args;
+    gpunn_status      status = gpunn__find_rank(group);
+    gpunn__tcp       *tcp = status == GPUNN_OK ? (gpunn__tcp *)gpunn__calloc(group->dev, sizeof *tcp) : NULL;
+    if (tcp == NULL) return status == GPUNN_OK ? GPUNN_ERR_MEMORY : status;
+    tcp->dev = group->dev;
+    tcp->rank = args->rank;
+    tcp->size = args->size;
+    tcp->timeout = args->timeout;
+    status = gpunn__tcp_begin(tcp, args->store);
+    if (status != GPUNN_OK) {
+        gpunn__tcp_close(tcp);
+        return status;
+    }
+    args->all_reduce = gpunn__tcp_all_reduce;
+    args->all_gather = gpunn__tcp_all_gather;
+    args->broadcast = gpunn__tcp_broadcast;
+    args->error = gpunn__tcp_error;
+    args->user = tcp;
+    return GPUNN_OK;
+}
+#else
+static GPUNN__STATUS gpunn__tcp_open(gpunn_group *group)
+{
+    return gpunn__fail(
+        group->dev, GPUNN_ERR_UNSUPPORTED,
+        "gpunn_group_open: ranks meet by TCP on POSIX systems, compiled with -std=gnu99, not -std=c99; give a folder "
+        "in GPUNN_STORE, or use mpirun and -DGPUNN_MPI");
+}
+#endif
+
+/* Where torch's ranks meet; beside it where torchrun itself listens there. */
+static GPUNN__STATUS gpunn__master_open(gpunn_group *group)
+{
+    static const char *const names[] = {"MASTER_PORT"};
+    char                     store[300];
+    const char              *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
+    const int                port = gpunn__number_of(names, 1, 29500) + (agent && strcmp(agent, "True") == 0);
+#ifdef GPUNN_MPI /* which has found this process alone */
+    gpunn__mpi_close((gpunn__mpi *)group->args.user, true);
+    group->args.all_reduce = NULL;
+#endif
+    (void)snprintf(store, sizeof store, GPUNN__TCP "%.255s:%d", getenv("MASTER_ADDR"), port);
+    group->args.rank = group->args.size = 0;
+    group->args.store = store;
+    const gpunn_status status = gpunn__tcp_open(group);
+    group->args.store = NULL;
+    return status;
+}
+
 /* ---- opening and closing --------------------------------------------------------------------------------------------- */
 static gpunn_status gpunn__gpus_meet(gpunn_group *group);
 
@@ -6220,6 +6594,7 @@ static GPUNN__STATUS gpunn__engine_open(gpunn_group *group)
     if (args->bucket_bytes == 0) args->bucket_bytes = (size_t)25 << 20;
     if (given == 3) return gpunn__check_rank(group);
     if (args->store == NULL) args->store = getenv("GPUNN_STORE");
+    if (given == 0 && args->store && strncmp(args->store, GPUNN__TCP, strlen(GPUNN__TCP)) == 0) return gpunn__tcp_open(group);
     if (given == 0 && args->store && args->store[0]) return gpunn__store_open(group);
     if (given || args->rank || args->size)
         return gpunn__fail(
@@ -6231,12 +6606,14 @@ static GPUNN__STATUS gpunn__engine_open(gpunn_group *group)
 #ifdef GPUNN_MPI
     status = gpunn__mpi_open(group);
 #endif
-    const char *world = args->size == 1 ? getenv("WORLD_SIZE") : NULL;
-    if (status == GPUNN_OK && world && atoi(world) > 1)
+    const bool  alone = status == GPUNN_OK && args->size == 1;
+    const char *world = alone ? getenv("WORLD_SIZE") : NULL;
+    if (alone && getenv("MASTER_ADDR") && gpunn__number_of(gpunn__size_names, 2, 1) > 1) return gpunn__master_open(group);
+    if (world && atoi(world) > 1)
         return gpunn__fail(
             group->dev, GPUNN_ERR_STATE,
             "gpunn_group_open: WORLD_SIZE is %.16s, but nothing says where the ranks meet: set GPUNN_STORE to a folder "
-            "that all of them see, or use mpirun and -DGPUNN_MPI",
+            "that all of them see or tcp://HOST:PORT of rank 0, or use mpirun and -DGPUNN_MPI",
             world);
     return status;
 }
@@ -6248,6 +6625,9 @@ static void gpunn__group_free(gpunn_group *group)
     if (group->joined) dev->backend->ranks_leave(dev->context, group->broken == GPUNN_OK);
     if (group->args.all_reduce == gpunn__store_all_reduce)
         gpunn__store_close((gpunn__store *)group->args.user, group->broken == GPUNN_OK);
+#ifdef AI_PASSIVE
+    if (group->args.all_reduce == gpunn__tcp_all_reduce) gpunn__tcp_close((gpunn__tcp *)group->args.user);
+#endif
 #ifdef GPUNN_MPI
     if (group->args.all_reduce == gpunn__mpi_all_reduce)
         gpunn__mpi_close((gpunn__mpi *)group->args.user, group->broken == GPUNN_OK);

@@ -2,6 +2,8 @@
  * share the first one; with GPUNN_TEST_NCCL in the environment each has its own, and NCCL carries gradients. */
 #include "../test.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -21,6 +23,7 @@ typedef struct world {
     bool            here[MOST];
     void           *memory[MOST];
     const char     *folder;
+    const char     *store; /* NULL: the folder */
     bool (*run)(const ranks *r);
     bool                 shard; /* .shard of the group */
     gpunn_precision      precision;
@@ -126,13 +129,14 @@ static gpunn_device *rank_device(place *p)
                              .realloc_fn = hook_realloc, .user = &p->memory, .backend = backend);
 }
 
-/* The same ranks, which meet in the folder. */
+/* The same ranks, which meet in the store. */
 static void *stored_main(void *user)
 {
     place        *p = user;
     gpunn_device *dev = rank_device(p);
-    gpunn_group  *group = gpunn_group_open(dev, .store = p->world->folder, .rank = p->rank, .size = p->world->size,
-                                           .timeout = p->world->patience, .share_gpu = true, .type = GPUNN_GROUP_HOST);
+    gpunn_group  *group = gpunn_group_open(dev, .store = p->world->store ? p->world->store : p->world->folder, .rank = p->rank,
+                                           .size = p->world->size, .timeout = p->world->patience, .share_gpu = true,
+                                           .type = GPUNN_GROUP_HOST);
     const ranks   r = {dev, group, p->world->folder, p->why, gather, p};
     p->good = EXPECT(&r, group != NULL) && p->world->run(&r);
     gpunn_group_close(group);
@@ -232,6 +236,127 @@ static void test_store(void **state)
     static const char *const names[] = {"fit.ckpt", "best.safetensors"};
     for (int i = 0; i < COUNT(checks); i++) run_ranks_in(*state, stored_main, checks[i].run, 2 + i % 2, 60, 60);
     remove_all(*state, names, COUNT(names));
+}
+
+/* ---- TCP ---- */
+static struct sockaddr_in here(int port)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return address;
+}
+
+/* "tcp://127.0.0.1:port" of a port that nobody has. */
+static const char *free_port(char store[32])
+{
+    struct sockaddr_in address = here(0);
+    socklen_t          size = sizeof address;
+    const int          line = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(line, (struct sockaddr *)&address, size), 0);
+    assert_int_equal(getsockname(line, (struct sockaddr *)&address, &size), 0);
+    (void)close(line);
+    (void)snprintf(store, 32, "tcp://127.0.0.1:%d", ntohs(address.sin_port));
+    return store;
+}
+
+/* Whether the library has been compiled with it: -std=c99 hides what it needs. */
+static bool has_tcp(const fixture *f)
+{
+    const bool has = gpunn_group_open(f->dev, .store = "tcp://host", .size = 2) == NULL &&
+                     gpunn_last_status(f->dev) != GPUNN_ERR_UNSUPPORTED;
+    gpunn_clear_error(f->dev);
+    return has;
+}
+
+static void test_tcp(void **state)
+{
+    if (!has_tcp(*state)) SKIP("no TCP with -std=c99");
+    static const char *const names[] = {"fit.ckpt", "best.safetensors"};
+    char                     store[32];
+    for (int i = 0; i < COUNT(checks); i++)
+        run_world(*state,
+                  (world){.size = 2 + i % 2, .patience = 60, .run = checks[i].run, .store = free_port(store), .timeout = 60},
+                  stored_main);
+    remove_all(*state, names, COUNT(names));
+}
+
+/* Rank 0 sends those who are no ranks of this run away. */
+static bool sent_away(int port, const void *said, size_t bytes)
+{
+    const struct sockaddr_in address = here(port);
+    char                     heard;
+    int                      line = -1;
+    for (int tries = 0; tries < 20000 && line < 0; tries++) { /* until rank 0 listens */
+        line = socket(AF_INET, SOCK_STREAM, 0);
+        if (connect(line, (const struct sockaddr *)&address, sizeof address) == 0) break;
+        (void)close(line);
+        (void)usleep(1000);
+        line = -1;
+    }
+    const bool sent = send(line, said, bytes, MSG_NOSIGNAL) == (ssize_t)bytes, away = recv(line, &heard, 1, 0) <= 0;
+    (void)close(line);
+    return sent && away;
+}
+
+static void *hostile_main(void *user)
+{
+    struct {
+        char    magic[16];
+        int32_t rank, size;
+    } hello[] = {{"GET / HTTP/1.1", 1, 2},
+                 {"gpunn ranks 1", 0, 2},
+                 {"gpunn ranks 1", 2, 2},
+                 {"gpunn ranks 1", -1, 2},
+                 {"gpunn ranks 1", 1, 3}};
+    place    *p = user;
+    const int port = atoi(strrchr(p->world->store, ':') + 1);
+    bool      away = true;
+    for (int i = 0; i < COUNT(hello) && p->rank == 1; i++) away = sent_away(port, &hello[i], sizeof hello[i]) && away;
+    (void)stored_main(p);
+    if (!away) (void)snprintf(p->why, sizeof p->why, "a stranger was let in");
+    p->good = p->good && away;
+    return NULL;
+}
+
+static void test_tcp_strangers(void **state)
+{
+    if (!has_tcp(*state)) SKIP("no TCP with -std=c99");
+    static const char *const names[] = {"fit.ckpt"};
+    char                     store[32];
+    run_world(*state, (world){.size = 2, .patience = 60, .run = check_sgd, .store = free_port(store), .timeout = 60},
+              hostile_main);
+    remove_all(*state, names, COUNT(names));
+}
+
+/* A rank leaves: the others are told which. */
+static bool check_tcp_left(const ranks *r)
+{
+    const task task = {.optimizer = 1};
+    ranked     n = ranked_open(r->dev, &task);
+    bool       good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK);
+    if (gpunn_group_rank(r->group) < 2)
+        good = good && EXPECT(r, gpunn_optimizer_step(n.opt) == GPUNN_ERR_DEVICE) &&
+               EXPECT(r, strstr(gpunn_error(r->dev), "rank 2 has "));
+    gpunn_clear_error(r->dev);
+    ranked_close(&n);
+    return good;
+}
+
+static void test_tcp_faults(void **state)
+{
+    if (!has_tcp(*state)) SKIP("no TCP with -std=c99");
+    fixture *f = *state;
+    char     store[32];
+    run_world(f, (world){.size = 3, .patience = 60, .run = check_tcp_left, .store = free_port(store), .timeout = 60},
+              stored_main);
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = store, .size = 3, .timeout = 0.05), GPUNN_ERR_DEVICE,
+               "rank 1 has not come within 0.05 seconds");
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = store, .rank = 1, .size = 3, .timeout = 0.05), GPUNN_ERR_DEVICE,
+               "no rank 0 of 3 ranks has answered at '127.0.0.1'", "0.05 seconds");
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = "tcp://[::1]:70000", .size = 2), GPUNN_ERR_ARGUMENT,
+               "tcp://[::1]:70000");
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = "tcp://host", .size = 2), GPUNN_ERR_ARGUMENT, "tcp://HOST:PORT");
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = "tcp://[]:1", .size = 2), GPUNN_ERR_ARGUMENT, "tcp://HOST:PORT");
 }
 
 /* ---- shares of the states ---- */
@@ -339,22 +464,34 @@ static bool train_alone_and_together(fixture *f, int rank)
     return good;
 }
 
-static void test_environment(void **state)
+static void two_processes(fixture *f)
 {
-    fixture *f = *state;
-    int      ended = -1;
-    (void)setenv("WORLD_SIZE", "2", 1);
-    FAILS_NULL(f->dev, gpunn_group_open(f->dev), GPUNN_ERR_STATE, "WORLD_SIZE is 2", "GPUNN_STORE");
-    (void)setenv("GPUNN_STORE", folder_of(f), 1);
+    int         ended = -1;
     const pid_t other = fork();
     if (other == 0) _exit(train_alone_and_together(f, 1) ? 0 : 1);
     const bool good = train_alone_and_together(f, 0);
     assert_int_equal(waitpid(other, &ended, 0), other);
-    (void)unsetenv("RANK");
-    (void)unsetenv("WORLD_SIZE");
-    (void)unsetenv("GPUNN_STORE");
     assert_true(good);
     assert_int_equal(ended, 0);
+}
+
+static void test_environment(void **state)
+{
+    fixture *f = *state;
+    char     store[32];
+    (void)setenv("WORLD_SIZE", "2", 1);
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev), GPUNN_ERR_STATE, "WORLD_SIZE is 2", "GPUNN_STORE");
+    (void)setenv("GPUNN_STORE", folder_of(f), 1);
+    two_processes(f);
+    (void)unsetenv("GPUNN_STORE");
+    const bool tcp = has_tcp(f);
+    (void)setenv("MASTER_ADDR", "localhost", 1);
+    (void)setenv("MASTER_PORT", strrchr(free_port(store), ':') + 1, 1);
+    if (tcp) two_processes(f);
+    (void)unsetenv("MASTER_ADDR");
+    (void)unsetenv("MASTER_PORT");
+    (void)unsetenv("RANK");
+    (void)unsetenv("WORLD_SIZE");
 }
 
 /* ---- faults ---- */
@@ -570,12 +707,13 @@ static void test_local_rank(void **state)
 
 int main(void)
 {
-    static struct CMUnitTest tests[3 * COUNT(checks) + 15];
+    static struct CMUnitTest tests[3 * COUNT(checks) + 18];
     int                      count = 0;
     for (int i = 0; i < COUNT(checks); i++) count += each_backend(tests + count, checks[i].name, test_check, &checks[i]);
     const struct CMUnitTest others[] = {
         test_with_device(test_shares),      test_with_device(test_shared_memory), test_with_device(test_trust),
         test_with_device(test_overlap),     test_with_device(test_store),         test_with_device(test_environment),
+        test_with_device(test_tcp),         test_with_device(test_tcp_strangers), test_with_device(test_tcp_faults),
         test_with_device(test_store_used),  test_with_device(test_store_missing), test_with_device(test_missing),
         test_with_device(test_stuck),       test_with_device(test_same_gpu),      test_with_device(test_lost_file),
         test_with_device(test_other_count), test_with_device(test_arguments),     cmocka_unit_test(test_local_rank)};
