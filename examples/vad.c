@@ -128,7 +128,7 @@ static gpunn_status load(detector *d, const char *path)
 }
 
 /* The next chunk, with silence behind the sound's end. */
-static gpunn_status listen(detector *d, const float *samples, size_t count, float *probability)
+static gpunn_status hear(detector *d, const float *samples, size_t count, float *probability)
 {
     float chunk[CHUNK] = {0};
     memcpy(chunk, samples, (count < CHUNK ? count : CHUNK) * sizeof *chunk);
@@ -145,7 +145,7 @@ static bool run(detector *d, const arguments *a, const float *samples, size_t co
     for (size_t i = 0; i <= chunks; i++) {
         float        p = 0;
         const double at = (double)i * CHUNK / RATE;
-        if (i < chunks && listen(d, samples + i * CHUNK, count - i * CHUNK, &p) != GPUNN_OK) return false;
+        if (i < chunks && hear(d, samples + i * CHUNK, count - i * CHUNK, &p) != GPUNN_OK) return false;
         if (a->chunks && i < chunks) printf("%.3f %.7f\n", at, (double)p);
         if (p >= a->threshold && first == chunks && i < chunks) first = i;
         if ((p < a->threshold || i == chunks) && first < chunks) {
