@@ -54,7 +54,9 @@ def main():
         if needs - has:
             count += line(True, level, "the processor lacks " + " ".join(sorted(needs - has)))
         else:
-            count += sums(native, choosing, level, name) + sum(suite(program, level) for program in programs)
+            count += sums(native, choosing, level, name)
+            if level != "bf16":  # of which the programs' models have nothing
+                count += sum(suite(program, level) for program in programs)
     print(f"1..{count}")
     return 0
 

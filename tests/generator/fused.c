@@ -492,7 +492,7 @@ static bool takes_batch(const subject *s, const test_backend *backend, int64_t b
 
 static record run_net(const subject *s, const test_backend *backend, bool fused, int threads)
 {
-    static const int64_t batches[] = {3, 7, 1, 150, 400, 2}; /* the last one: what is left of the data */
+    static const int64_t batches[] = {3, 7, 1, 400, 2, 150}; /* 2: what is left of the data */
     record               r = {NULL, 0};
     net_of_spec          n = open_net(s, backend, fused, threads);
     for (int b = 0; b < COUNT(batches); b++) {

@@ -337,7 +337,7 @@ static void run_model(gpunn_model *m, bool draws)
     if (!ran(gpunn_model_summary(m, .batch_size = 2, .bytes = &bytes)) || bytes > LARGEST || !fill_inputs(m)) return;
     if (count && ran(gpunn_forward(outputs, count))) {
         unsigned char *values = values_of(m, outputs, count, &first);
-        if (!ran(gpunn_forward(outputs, count))) abort();
+        if (!ran(gpunn_reset_states(m)) || !ran(gpunn_forward(outputs, count))) abort();
         unsigned char *same = values_of(m, outputs, count, &second);
         if (first != second || (!draws && memcmp(values, same, first) != 0)) abort();
         free(values), free(same);
