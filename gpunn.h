@@ -81,7 +81,7 @@
  *     -march=native uses all instructions of this processor, and no other can run it. Without it (nor another -march), optimized
  *     code for x86-64 on Linux and macOS runs on all and chooses among SSE2, AVX2 and AVX-512 as it starts, as fast within some
  *     hundredths; it takes twice as long to compile. GPUNN_VECTORS=sse2, avx2 or avx512 in the environment lets it take no more
- *     than that; none of them takes products of BF16 (PRECISION).
+ *     than that; none of them takes products of BF16 (PRECISION), bf16 takes those of AVX-512, amx those of AMX where it can.
  *     Options are defined before the include that has GPUNN_IMPLEMENTATION:
  *     GPUNN_STATIC       every function static: a private copy for this file (define it wherever gpunn.h is included)
  *     GPUNN_API          your own linkage, such as __declspec(dllexport)
@@ -711,8 +711,9 @@ typedef struct gpunn_device  gpunn_device;
 typedef struct gpunn_backend gpunn_backend; /* >>backend */
 typedef enum gpunn_device_type { GPUNN_DEVICE_AUTO = 0, GPUNN_DEVICE_CPU, GPUNN_DEVICE_CUDA } gpunn_device_type;
 /* How a model computes. Parameters, gradients of parameters, statistics, sums and losses are F32 in all of them, and so is
- * everything that the program reads and writes. The CPU computes in F32, but for products of BF16 where it has them (AVX-512 BF16). A GPU
- * that has none, one of compute capability below 8.0, computes such a model in F32, and log_fn hears of it. */
+ * everything that the program reads and writes. The CPU computes in F32, but for products of BF16 where it has them (AMX, or
+ * AVX-512 BF16 of AMD). A GPU that has none, one of compute capability below 8.0, computes such a model in F32, and log_fn hears of
+ * it. The first such product of a process asks Linux for AMX, after which an alternate signal stack needs 11 KB. */
 typedef enum gpunn_precision {
     GPUNN_PRECISION_F32 = 0,
     GPUNN_PRECISION_TF32, /* products round their operands to 10 bits of mantissa; values stay F32 */
@@ -19398,6 +19399,14 @@ static int gpunn__thread_count(int asked)
     __attribute__((target("avx512bf16,avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c,bmi,bmi2,lzcnt,popcnt" GPUNN__WHOLE), \
                    GPUNN__KERNEL))
 #endif
+#if defined(GPUNN__AVX512) && defined(__linux__) && (defined(__clang__) || __GNUC__ >= 11)
+#define GPUNN__AMX                                                                                                               \
+    __attribute__((                                                                                                              \
+        target(                                                                                                                  \
+            "amx-bf16,amx-tile,avx512bf16,avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c,bmi,bmi2,lzcnt,popcnt" GPUNN__WHOLE), \
+        GPUNN__KERNEL))
+#include <cpuid.h>
+#endif
 #if !defined(__AVX512F__)
 #define GPUNN__AVX2 __attribute__((target("avx2,fma,f16c,bmi,bmi2,lzcnt,popcnt"), GPUNN__KERNEL))
 #endif
@@ -19457,19 +19466,50 @@ GPUNN__INLINE int gpunn__level(void)
 #define GPUNN__VECTORIZED(function, parameters, arguments) GPUNN__NOINLINE void function parameters
 #endif
 
-/* Whether products of BF16 have instructions of their own, in any build. */
-GPUNN__INLINE bool gpunn__has_bf16(void)
+/* The instructions that products of BF16 have, in any build. */
+typedef enum gpunn__bf16 { GPUNN__BF16_UNKNOWN, GPUNN__BF16_NONE, GPUNN__BF16_VECTORS, GPUNN__BF16_TILES } gpunn__bf16;
+
+#ifdef GPUNN__AMX
+/* Whether the processor has tiles; and, where it is to be asked, whether Linux lets this process have them. */
+GPUNN__PRIVATE bool gpunn__has_amx(bool ask)
+{
+    enum { BF16 = 1 << 22, TILE = 1 << 24, ARCH_PRCTL = 158, ARCH_REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
+    unsigned a, b, c, d = 0;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & BF16) || !(d & TILE)) return false;
+    int64_t refused = 0;
+    if (!ask) return true;
+    __asm__ volatile("syscall"
+                     : "=a"(refused)
+                     : "0"((int64_t)ARCH_PRCTL), "D"((int64_t)ARCH_REQ_XCOMP_PERM), "S"((int64_t)XTILEDATA)
+                     : "rcx", "r11", "memory");
+    return !refused;
+}
+#endif
+
+#ifdef GPUNN__AVX512
+GPUNN__PRIVATE gpunn__bf16 gpunn__bf16_find(bool ask)
+{
+    const char *most = getenv("GPUNN_VECTORS");
+    const bool  vectors = most && strcmp(most, "bf16") == 0;
+    if (most && !vectors && strcmp(most, "amx") != 0) return GPUNN__BF16_NONE;
+    if (!__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512bf16")) return GPUNN__BF16_NONE;
+#ifdef GPUNN__AMX
+    if (!vectors && gpunn__has_amx(ask)) return GPUNN__BF16_TILES;
+#endif
+    /* Intel's vectors of BF16 are no faster than those of F32, which need no rounding. */
+    return vectors || !__builtin_cpu_is("intel") ? GPUNN__BF16_VECTORS : GPUNN__BF16_NONE;
+}
+#endif
+
+/* Asked by a product of a BF16 model alone: once a process has tiles, sigaltstack wants 11 KB. */
+GPUNN__INLINE gpunn__bf16 gpunn__has_bf16(void)
 {
 #ifdef GPUNN__AVX512
-    static GPUNN__THREAD_LOCAL int found; /* 1: yes; -1: no */
-    if (found == 0) {
-        const char *most = getenv("GPUNN_VECTORS");
-        const bool  may = (most == NULL || strcmp(most, "bf16") == 0) && __builtin_cpu_supports("avx512vl");
-        found = may && __builtin_cpu_supports("avx512bf16") ? 1 : -1;
-    }
-    return found > 0;
+    static GPUNN__THREAD_LOCAL gpunn__bf16 found; /* the same in all threads */
+    if (found == GPUNN__BF16_UNKNOWN) found = gpunn__bf16_find(true);
+    return found;
 #else
-    return false;
+    return GPUNN__BF16_NONE;
 #endif
 }
 
@@ -21421,6 +21461,8 @@ GPUNN__INLINE int64_t gpunn__round_up(int64_t n, int64_t lanes)
 /* Products of BF16. The elements are words of two numbers that follow each other along k, made of pairs of rows of `width` or of a
  * line, with 0 behind the last. */
 typedef struct gpunn__word_kernels {
+    int64_t tile; /* 1; or what words along k and rows of A come to a multiple of in scratch, where words of a row lie together */
+    int64_t rows; /* in place of gpunn__gemm_kernels' */
     void (*panel)(const gpunn__panel *t);
     void (*dots)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row, float *c,
                  int64_t c_row, bool add);
@@ -21444,7 +21486,6 @@ typedef struct gpunn__gemm_kernels {
     void (*dots)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row, float *c,
                  int64_t c_row, bool add);
     void (*widen)(gpunn_dtype dtype, const void *from, int64_t count, float *to); /* gpunn__widen_floats */
-    const struct gpunn__word_kernels *words; /* where the processor has such products: gpunn__has_bf16 */
 } gpunn__gemm_kernels;
 
 #ifdef GPUNN__VECTORS
@@ -21696,20 +21737,19 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
         gpunn__widen_floats(dtype, (const char *)from + 2 * whole, count - whole, to + whole);                                   \
     }
 
-#define GPUNN__GEMM_KERNELS(isa, NAME, TARGET, LANES, R3, R2, R1, DEPTH, NEAR, ROWS, WORDS) \
-    GPUNN__GEMM_PRODUCTS(isa, TARGET, LANES, R3, R2, R1)                                    \
-    GPUNN__GEMM_MOVES(isa, TARGET, LANES)                                                   \
-    static const gpunn__gemm_kernels gpunn__##isa##_kernels = {NAME,                        \
-                                                               LANES,                       \
-                                                               DEPTH,                       \
-                                                               NEAR,                        \
-                                                               ROWS,                        \
-                                                               gpunn__##isa##_panel,        \
-                                                               gpunn__##isa##_copy,         \
-                                                               gpunn__##isa##_turn,         \
-                                                               gpunn__##isa##_dots,         \
-                                                               gpunn__##isa##_widen,        \
-                                                               WORDS};
+#define GPUNN__GEMM_KERNELS(isa, NAME, TARGET, LANES, R3, R2, R1, DEPTH, NEAR, ROWS) \
+    GPUNN__GEMM_PRODUCTS(isa, TARGET, LANES, R3, R2, R1)                             \
+    GPUNN__GEMM_MOVES(isa, TARGET, LANES)                                            \
+    static const gpunn__gemm_kernels gpunn__##isa##_kernels = {NAME,                 \
+                                                               LANES,                \
+                                                               DEPTH,                \
+                                                               NEAR,                 \
+                                                               ROWS,                 \
+                                                               gpunn__##isa##_panel, \
+                                                               gpunn__##isa##_copy,  \
+                                                               gpunn__##isa##_turn,  \
+                                                               gpunn__##isa##_dots,  \
+                                                               gpunn__##isa##_widen};
 
 /* What a kind of vector must bring: unaligned memory, set, fma, loads (0 behind) and stores of the first `count` lanes, a
  * gather of fours that lie `stride` apart, halves widened, and the transposition of each 4 x 4 square in four vectors. */
@@ -21795,9 +21835,95 @@ GPUNN__AVX512_BF16 GPUNN__NOINLINE void gpunn__b16_line(const float *from, int64
         gpunn__v16_store(words, (low + high + 1) / 2, (gpunn__v16)word);
     }
 }
-static const gpunn__word_kernels gpunn__words = {gpunn__b16_panel, gpunn__b16_dots, gpunn__b16_pair, gpunn__b16_line};
 
-GPUNN__GEMM_KERNELS(v16, "AVX-512", GPUNN__AVX512, 16, 8, 8, 8, 768, 3072, 64, &gpunn__words)
+#ifdef GPUNN__AMX
+/* R tiles of A, one below the other, by V tiles of B beside each other: 16 rows or pairs of them by 16 words or columns each. The sums
+ * go to sums [R * 16][48]. */
+GPUNN__AMX GPUNN__INLINE void gpunn__amx_tiles(const gpunn__panel *t, const float *a, int R, int V, const float *ahead, int lines,
+                                               float *sums)
+{
+    const int64_t a_bytes = t->a_row * (int64_t)sizeof *a, b_bytes = t->b_row * (int64_t)sizeof *a, bytes = 48 * sizeof *sums;
+    const float  *below = a + 16 * t->a_row, *b = t->b;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_zero(4);
+    _tile_zero(5);
+    for (int64_t p = t->k; p > 0; p -= 16, a += 16, below += 16, b += 16 * t->b_row) {
+        for (int i = 0; i < lines; i++, ahead += 16) __builtin_prefetch(ahead, 0, 2);
+        _tile_loadd(7, b, b_bytes);
+        _tile_loadd(6, a, a_bytes);
+        _tile_dpbf16ps(0, 6, 7);
+        if (R > 1) {
+            _tile_loadd(6, below, a_bytes);
+            _tile_dpbf16ps(3, 6, 7);
+        }
+        if (V > 1) {
+            _tile_loadd(7, b + 16, b_bytes);
+            if (R > 1) {
+                _tile_dpbf16ps(4, 6, 7);
+                _tile_loadd(6, a, a_bytes);
+            }
+            _tile_dpbf16ps(1, 6, 7);
+        }
+        if (V > 2) {
+            _tile_loadd(7, b + 32, b_bytes);
+            _tile_dpbf16ps(2, 6, 7);
+            if (R > 1) {
+                _tile_loadd(6, below, a_bytes);
+                _tile_dpbf16ps(5, 6, 7);
+            }
+        }
+    }
+    _tile_stored(0, sums, bytes);
+    if (V > 1) _tile_stored(1, sums + 16, bytes);
+    if (V > 2) _tile_stored(2, sums + 32, bytes);
+    if (R > 1) {
+        sums += 16 * 48;
+        _tile_stored(3, sums, bytes);
+        if (V > 1) _tile_stored(4, sums + 16, bytes);
+        if (V > 2) _tile_stored(5, sums + 32, bytes);
+    }
+}
+
+/* C's rows from i on, of the panel's columns: the sums, what they start from and what was there. */
+GPUNN__AMX GPUNN__INLINE void gpunn__amx_finish(const gpunn__panel *t, int64_t i, int64_t rows, const float *sums)
+{
+    for (int64_t x = 0; x < rows; x++, sums += 48)
+        for (int64_t j = 0; j < t->columns; j += 16) {
+            const int  lanes = t->columns - j < 16 ? (int)(t->columns - j) : 16;
+            float     *c = t->c + (i + x) * t->c_row + j;
+            gpunn__v16 sum = *(const gpunn__v16_memory *)(sums + j);
+            if (t->shift_row) sum += gpunn__v16_set(t->shift_row[i + x]);
+            if (t->shift_col) sum += gpunn__v16_load(t->shift_col + j, lanes);
+            if (t->add) sum += gpunn__v16_load(c, lanes);
+            if (t->relu) sum = (gpunn__v16)((gpunn__b16_bits)sum & ~(gpunn__b16_bits)(sum <= 0));
+            gpunn__v16_store(c, lanes, sum);
+        }
+}
+
+GPUNN__AMX GPUNN__NOINLINE void gpunn__amx_panel(const gpunn__panel *t)
+{
+    static const struct {
+        uint8_t  palette, start, none[14];
+        uint16_t bytes[16];
+        uint8_t  rows[16];
+    } shape = {1, 0, {0}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
+    float sums[32 * 48];
+    __asm__ volatile("" ::: "memory"); /* gcc does not know that loads of tiles read memory */
+    _tile_loadconfig(&shape);
+    const int passes = (int)((t->rows + 31) / 32),
+              lines = t->ahead ? (48 + passes - 1) / passes : 0; /* of 48 in a step of a panel */
+    const float *ahead = t->ahead ? t->ahead : t->b;
+    for (int64_t i = 0; i < t->rows; i += 32, ahead += lines * t->k) {
+        gpunn__amx_tiles(t, t->a + i * t->a_row, t->rows - i > 16 ? 2 : 1, (int)((t->columns + 15) / 16), ahead, lines, sums);
+        gpunn__amx_finish(t, i, t->rows - i < 32 ? t->rows - i : 32, sums);
+    }
+    _tile_release();
+}
+#endif
+GPUNN__GEMM_KERNELS(v16, "AVX-512", GPUNN__AVX512, 16, 8, 8, 8, 768, 3072, 64)
 #endif
 
 #ifdef GPUNN__AVX2
@@ -21843,7 +21969,7 @@ GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_half(const char *p)
 {
     return (gpunn__v8)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
-GPUNN__GEMM_KERNELS(v8, "AVX2", GPUNN__AVX2, 8, 4, 4, 8, 256, 2048, 32, NULL)
+GPUNN__GEMM_KERNELS(v8, "AVX2", GPUNN__AVX2, 8, 4, 4, 8, 256, 2048, 32)
 #endif
 
 #ifdef GPUNN__BASELINE
@@ -21891,9 +22017,9 @@ GPUNN__INLINE gpunn__v4 gpunn__v4_half(const char *p)
     return v;
 }
 #if defined(__aarch64__)
-GPUNN__GEMM_KERNELS(v4, "NEON", GPUNN__BASELINE, 4, 6, 8, 8, 256, 2048, 32, NULL) /* 32 registers */
+GPUNN__GEMM_KERNELS(v4, "NEON", GPUNN__BASELINE, 4, 6, 8, 8, 256, 2048, 32) /* 32 registers */
 #else
-GPUNN__GEMM_KERNELS(v4, "4 lanes", GPUNN__BASELINE, 4, 4, 4, 8, 256, 2048, 32, NULL)
+GPUNN__GEMM_KERNELS(v4, "4 lanes", GPUNN__BASELINE, 4, 4, 4, 8, 256, 2048, 32)
 #endif
 #endif
 
@@ -21965,15 +22091,36 @@ GPUNN__INLINE const gpunn__gemm_kernels *gpunn__gemm_choose(void)
 {
     static const gpunn__gemm_kernels plain = {
         "plain C",         GPUNN__PLAIN_LANES, 256, 2048, 32, gpunn__plain_panel, gpunn__plain_copy, gpunn__plain_relayout,
-        gpunn__plain_dots, gpunn__plain_widen, NULL};
+        gpunn__plain_dots, gpunn__plain_widen};
     return &plain;
 }
 #endif
 
+/* NULL: none, and no product is one of BF16. */
+GPUNN__PRIVATE const gpunn__word_kernels *gpunn__words(void)
+{
+#ifdef GPUNN__AMX
+    static const gpunn__word_kernels tiles = {16, 256, gpunn__amx_panel, gpunn__b16_dots, gpunn__b16_pair, gpunn__b16_line};
+    if (gpunn__has_bf16() == GPUNN__BF16_TILES) return &tiles;
+#endif
+#ifdef GPUNN__AVX512
+    static const gpunn__word_kernels vectors = {1, 64, gpunn__b16_panel, gpunn__b16_dots, gpunn__b16_pair, gpunn__b16_line};
+    return &vectors;
+#else
+    return NULL;
+#endif
+}
+
 /* What a kernel is told of k elements along k: they, or their words. */
 GPUNN__INLINE int64_t gpunn__gemm_steps(const gpunn__gemm *g, int64_t k)
 {
-    return g->bf16 ? (k + 1) / 2 : k;
+    return g->bf16 ? gpunn__round_up((k + 1) / 2, gpunn__words()->tile) : k;
+}
+
+/* Rows of A in a chunk. */
+GPUNN__INLINE int64_t gpunn__gemm_rows(const gpunn__gemm *g)
+{
+    return g->bf16 ? gpunn__words()->rows : gpunn__gemm_choose()->rows;
 }
 
 /* Both operands have rows that are contiguous along k and one has few of them: scalar products instead of panels. */
@@ -22024,7 +22171,7 @@ GPUNN__INLINE int64_t gpunn__gemm_scratch(const gpunn__gemm *g)
     const int64_t              width = 3 * kernels->lanes, panels = (g->n + width - 1) / width;
     const int64_t              depth = g->bf16 ? gpunn__gemm_steps(g, gpunn__gemm_deepest(g)) : gpunn__gemm_depth(g);
     const int64_t              rows = panels * depth < kernels->nearby ? panels * depth : kernels->nearby;
-    return rows * width + (panels > 1 || g->bf16 ? kernels->rows * depth : 0);
+    return rows * width + (panels > 1 || g->bf16 ? gpunn__gemm_rows(g) * depth : 0);
 }
 
 /* Panels that pass together by each chunk of A. */
@@ -22090,8 +22237,8 @@ GPUNN__PRIVATE void gpunn__gemm_narrow_dots(const gpunn__gemm *g, const gpunn__g
 {
     const int64_t words = g->k / 2;
     if (gpunn__gemm_b_is_words(g) && i1 - i0 <= 2 * GPUNN__WIDENED) {
-        for (int64_t i = i0; i < i1; i++) kernels->words->line(g->a + i * g->a_row, g->k, wide + (i - i0) * words);
-        kernels->words->dots(i1 - i0, j1 - j0, words, wide, words, (const float *)gpunn__gemm_b_at(g, 0, j0), g->b_col / 2,
+        for (int64_t i = i0; i < i1; i++) gpunn__words()->line(g->a + i * g->a_row, g->k, wide + (i - i0) * words);
+        gpunn__words()->dots(i1 - i0, j1 - j0, words, wide, words, (const float *)gpunn__gemm_b_at(g, 0, j0), g->b_col / 2,
                              g->c + i0 * g->c_row + j0, g->c_row, g->accumulate);
         return;
     }
@@ -22130,7 +22277,8 @@ GPUNN__NOINLINE void gpunn__gemm_pack_words(const gpunn__gemm *g, const gpunn__g
                                             int64_t j, int64_t jc, const float *scale, float *packed)
 {
     float         wide[GPUNN__PAIRED * GPUNN__WIDEST];
-    const int64_t width = gpunn__round_up(jc, kernels->lanes);
+    const int64_t width = gpunn__round_up(jc, kernels->lanes), words = (pc + 1) / 2;
+    memset(packed + words * width, 0, (size_t)((gpunn__gemm_steps(g, pc) - words) * width) * sizeof *packed);
     if (gpunn__gemm_b_is_words(g) && !scale) {
         kernels->turn((const float *)gpunn__gemm_b_at(g, p, j), g->b_col / 2, pc / 2, jc, width, packed);
         return;
@@ -22138,26 +22286,44 @@ GPUNN__NOINLINE void gpunn__gemm_pack_words(const gpunn__gemm *g, const gpunn__g
     for (int64_t x = 0; x < pc; x += GPUNN__PAIRED) {
         const int64_t rows = pc - x < GPUNN__PAIRED ? pc - x : (int64_t)GPUNN__PAIRED;
         gpunn__gemm_pack_floats(g, kernels, p + x, rows, j, jc, scale, wide);
-        kernels->words->pair(wide, rows, width, packed + x / 2 * width);
+        gpunn__words()->pair(wide, rows, width, packed + x / 2 * width);
+    }
+}
+
+/* From at most GPUNN__WIDEST columns of A: words [pair][row], or, for tiles, [row][pair]. */
+GPUNN__PRIVATE void gpunn__gemm_copy_columns(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, const float *a, int64_t k,
+                                             int64_t rows, const gpunn__panel *t, float *to)
+{
+    enum { PAIRS = GPUNN__PAIRED / 2, WIDTH = GPUNN__WIDEST };
+    float wide[GPUNN__PAIRED * WIDTH], words[PAIRS * WIDTH];
+    for (int64_t x = 0; x < k; x += GPUNN__PAIRED) {
+        const int64_t count = k - x < GPUNN__PAIRED ? k - x : (int64_t)GPUNN__PAIRED;
+        kernels->copy(a + x * g->a_col, g->a_col, count, rows, WIDTH, wide);
+        if (t->a_col != 1) {
+            gpunn__words()->pair(wide, count, WIDTH, to + x / 2 * WIDTH);
+            continue;
+        }
+        gpunn__words()->pair(wide, count, WIDTH, words);
+        kernels->turn(words, WIDTH, rows, (count + 1) / 2, PAIRS, wide);
+        const int64_t pairs = t->k - x / 2 < PAIRS ? t->k - x / 2 : (int64_t)PAIRS;
+        for (int64_t i = 0; i < rows; i++) memcpy(to + i * t->a_row + x / 2, wide + i * PAIRS, (size_t)pairs * sizeof *to);
     }
 }
 GPUNN__NOINLINE void gpunn__gemm_copy_words(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, const float *a, int64_t k,
                                             gpunn__panel *t, float *to)
 {
-    float wide[GPUNN__PAIRED * GPUNN__WIDEST];
+    const bool    lines = g->a_col == 1 || gpunn__words()->tile > 1;
+    const int64_t words = (k + 1) / 2;
     t->a = to;
-    if (g->a_col == 1) {
-        t->a_row = t->k;
-        t->a_col = 1;
-        for (int64_t x = 0; x < t->rows; x++) kernels->words->line(a + x * g->a_row, k, to + x * t->k);
-        return;
+    t->a_row = lines ? t->k : 1;
+    t->a_col = lines ? 1 : (int64_t)GPUNN__WIDEST;
+    for (int64_t i = 0; g->a_col != 1 && i < t->rows; i += GPUNN__WIDEST)
+        gpunn__gemm_copy_columns(g, kernels, a + i * g->a_row, k,
+                                 t->rows - i < GPUNN__WIDEST ? t->rows - i : (int64_t)GPUNN__WIDEST, t, to + i * t->a_row);
+    for (int64_t i = 0; g->a_col == 1 && i < t->rows; i++, to += t->k) {
+        gpunn__words()->line(a + i * g->a_row, k, to);
+        memset(to + words, 0, (size_t)(t->k - words) * sizeof *to);
     }
-    for (int64_t x = 0; x < k; x += GPUNN__PAIRED) {
-        const int64_t rows = k - x < GPUNN__PAIRED ? k - x : (int64_t)GPUNN__PAIRED;
-        kernels->copy(a + x * g->a_col, g->a_col, rows, t->rows, kernels->rows, wide);
-        kernels->words->pair(wide, rows, kernels->rows, to + x / 2 * kernels->rows);
-    }
-    t->a_col = kernels->rows;
 }
 
 GPUNN__PRIVATE void gpunn__gemm_pack_panel(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc,
@@ -22237,7 +22403,7 @@ GPUNN__PRIVATE void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_ke
                               (i1 - i0 <= 16 || t.k * g->b_row <= 6144);
         for (int64_t left = j0; left < j1; left += group) {
             const int64_t right = j1 - left < group ? j1 : left + group;
-            const int64_t chunk = right - left > width || g->bf16 ? kernels->rows : i1 - i0;
+            const int64_t chunk = right - left > width || g->bf16 ? gpunn__gemm_rows(g) : i1 - i0;
             const bool    copy_a = g->panels > 1 && chunk == kernels->rows && gpunn__gemm_copies(g);
             for (int64_t i = i0; i < i1; i += chunk) {
                 t.rows = i1 - i < chunk ? i1 - i : chunk;
@@ -22271,7 +22437,7 @@ GPUNN__PRIVATE void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_ke
                         if (i == i0) gpunn__gemm_pack_panel(g, kernels, p, k, j, t.columns, NULL, packed + (j - left) * t.k);
                     }
                     if (g->bf16)
-                        kernels->words->panel(&t);
+                        gpunn__words()->panel(&t);
                     else
                         kernels->panel(&t);
                 }
@@ -22390,7 +22556,11 @@ GPUNN__PRIVATE void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *wor
 
 GPUNN__PRIVATE const char *gpunn__gemm_name(void)
 {
-    return gpunn__has_bf16() ? "AVX-512 BF16" : gpunn__gemm_choose()->name;
+#ifdef GPUNN__AVX512
+    const gpunn__bf16 has = gpunn__bf16_find(false);
+    if (has != GPUNN__BF16_NONE) return has == GPUNN__BF16_TILES ? "AMX BF16" : "AVX-512 BF16";
+#endif
+    return gpunn__gemm_choose()->name;
 }
 
 /* Threads worth using for a product. */
@@ -22435,7 +22605,7 @@ GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, cons
  * since B's is done already or there are many rows. */
 GPUNN__INLINE bool gpunn__gemm_rounds(const gpunn__gemm *g, const gpunn_step *step, bool packed)
 {
-    if (step->precision != GPUNN_PRECISION_BF16 || !gpunn__has_bf16()) return false;
+    if (step->precision != GPUNN_PRECISION_BF16 || gpunn__has_bf16() == GPUNN__BF16_NONE) return false;
     return g->b_dtype == GPUNN_BF16 || ((packed || g->m >= 32) && g->n >= 16 && g->k >= 32);
 }
 

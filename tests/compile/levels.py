@@ -12,7 +12,8 @@ import sys
 # what GPUNN_VECTORS says, gpunn_device_name, and what /proc/cpuinfo must have
 LEVELS = (("sse2", "4 lanes", {"sse2"}), ("avx2", "AVX2", {"avx2", "fma", "bmi2"}),
           ("avx512", "AVX-512", {"avx2", "fma", "bmi2", "avx512vl", "avx512bw", "avx512dq"}),
-          ("bf16", "AVX-512 BF16", {"avx2", "fma", "bmi2", "avx512vl", "avx512bw", "avx512dq", "avx512_bf16"}))
+          ("bf16", "AVX-512 BF16", {"avx2", "fma", "bmi2", "avx512vl", "avx512bw", "avx512dq", "avx512_bf16"}),
+          ("amx", "AMX BF16", {"avx2", "fma", "bmi2", "avx512vl", "avx512bw", "avx512dq", "avx512_bf16", "amx_tile", "amx_bf16"}))
 
 
 def flags():
@@ -55,7 +56,7 @@ def main():
             count += line(True, level, "the processor lacks " + " ".join(sorted(needs - has)))
         else:
             count += sums(native, choosing, level, name)
-            if level != "bf16":  # of which the programs' models have nothing
+            if level not in ("bf16", "amx"):  # of which the programs' models have nothing
                 count += sum(suite(program, level) for program in programs)
     print(f"1..{count}")
     return 0
