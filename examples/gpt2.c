@@ -161,18 +161,19 @@ static gpunn_tensor *attend_cache(gpunn_tensor *x, int i, const void *net)
     const cache  *c = net;
     const int     head = c->s.width / c->s.heads;
     gpunn_init    zeros = {GPUNN_INIT_ZEROS, 0, 0};
-    gpunn_tensor *part[3]; /* q, and all keys and values so far */
+    gpunn_tensor *part[3]; /* q, and all keys and values so far, each head's together: [1, heads, tokens, head] */
     x = gpunn_reshape(x, GPUNN_SHAPE(1, GPUNN_BATCH, 3, c->s.heads, head));
     for (int k = 0; k < 3; k++) {
         char name[64];
         snprintf(name, sizeof name, "h.%d.attn.%s", i, k == 1 ? "keys" : "values");
         part[k] = gpunn_reshape(gpunn_slice(x, 2, k, k + 1, 1), GPUNN_SHAPE(1, GPUNN_BATCH, c->s.heads, head));
+        part[k] = gpunn_permute(part[k], GPUNN_AXES(0, 2, 1, 3));
         if (k == 0) continue;
-        gpunn_tensor *all = gpunn_state(c->w->model, name, GPUNN_SHAPE(1, c->context, c->s.heads, head), zeros);
-        part[k] = gpunn_assign_at(all, 1, c->w->place, part[k]);
+        gpunn_tensor *all = gpunn_state(c->w->model, name, GPUNN_SHAPE(1, c->s.heads, c->context, head), zeros);
+        part[k] = gpunn_assign_at(all, 2, c->w->place, part[k]);
     }
-    return gpunn_scaled_dot_product_attention(part[0], part[1], part[2], .is_causal = true, .heads_last = true,
-                                              .lengths = c->w->length);
+    x = gpunn_scaled_dot_product_attention(part[0], part[1], part[2], .is_causal = true, .lengths = c->w->length);
+    return gpunn_permute(x, GPUNN_AXES(0, 2, 1, 3));
 }
 
 static writer build_writer(gpunn_device *dev, const options *o, const gpt2 *net)
