@@ -317,7 +317,7 @@ def capture_export(torch, root, inputs, varying, functional=False):
     def region(node, inside, known, prefix):
         """The results of a graph within the graph, a part of the module that runs in another mode."""
         operands = [x for x in node.args if isinstance(x, torch.fx.Node)][1:]
-        known = dict(zip([n for n in inside.nodes if n.op == "placeholder"], [argument(x, known) for x in operands]))
+        known = dict(zip(inside.nodes, [argument(x, known) for x in operands]))  # its inputs are its first nodes
         results = walk(inside, known, prefix)
         if node.target.__name__ == "wrap_with_set_grad_enabled" and not node.args[0]:
             last = next(n for n in inside.nodes if n.op == "output").args[0]
@@ -350,7 +350,7 @@ def capture_export(torch, root, inputs, varying, functional=False):
         return []
 
     for node in program.graph.nodes:
-        if node.op == "placeholder" and node.name in captured.inputs:
+        if node.name in captured.inputs:
             define(node, varying[captured.inputs.index(node.name)])
     captured.outputs = walk(program.graph, {})
     return captured
