@@ -1280,6 +1280,40 @@ GPUNN_API gpunn_tensor *gpunn_ge(gpunn_tensor *a, gpunn_tensor *b);
 GPUNN_API gpunn_tensor *gpunn_parametric_relu(gpunn_tensor *a, gpunn_tensor *b);
 GPUNN_API gpunn_tensor *gpunn_where(gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c);
 
+/* Formulas by torch's names, of ops above (GPUNN__FORMULAS in >>arguments). */
+GPUNN_API gpunn_tensor *gpunn_softshrink(gpunn_tensor *x, float lambd);
+GPUNN_API gpunn_tensor *gpunn_threshold(gpunn_tensor *x, float threshold, float value);
+GPUNN_API gpunn_tensor *gpunn_logit(gpunn_tensor *x, float eps); /* of x kept within eps and 1 - eps; below 0: of x */
+GPUNN_API gpunn_tensor *gpunn_tan(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_asin(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_acos(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_atan(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_sinh(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_cosh(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_asinh(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_acosh(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_atanh(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_ceil(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_round(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_trunc(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_frac(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_exp2(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_log2(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_log10(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_erfc(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_lgamma(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_tanhshrink(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_logical_not(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_isnan(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_isinf(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_isfinite(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_atan2(gpunn_tensor *x, gpunn_tensor *y); /* of x by y: both as torch's */
+GPUNN_API gpunn_tensor *gpunn_hypot(gpunn_tensor *x, gpunn_tensor *y);
+GPUNN_API gpunn_tensor *gpunn_logaddexp(gpunn_tensor *x, gpunn_tensor *y);
+GPUNN_API gpunn_tensor *gpunn_xlogy(gpunn_tensor *x, gpunn_tensor *y);
+GPUNN_API gpunn_tensor *gpunn_remainder(gpunn_tensor *x, gpunn_tensor *y);
+GPUNN_API gpunn_tensor *gpunn_fmod(gpunn_tensor *x, gpunn_tensor *y);
+
 /* A formula in the tables' language over x, y, z (args 0 to 2) or x0 to x7: + - * / **, < <= > >= == != (which chain), and or
  * not, a if c else b, parentheses, numbers, the constant pi, and every elementwise op by name, its attributes as further
  * numbers ("x * sigmoid(1.702 * x)", "where(x > 0, x, leaky_relu(x, 0.2))"); max, min, K(number), where. All mean what they mean
@@ -7052,7 +7086,7 @@ typedef struct gpunn__plain_args {
     int         args_;
     int         axis, count, size[3];
     bool        keepdim, largest, align_corners, saved;
-    float       number;
+    float       number, other;
     int64_t     start, end, step;
     gpunn_shape shape;
     gpunn_axes  axes;
@@ -7338,6 +7372,11 @@ typedef struct gpunn__assign_args {
 #define GPUNN__COSINE_ARGS(K, A)                                                                                               \
     K(_plain, dim, AXIS, 1, axis, "")                                                                                          \
     K(_plain, eps, SCALE, 1e-08, number, "")
+#define GPUNN__SOFTSHRINK_ARGS(K, A) K(_plain, lambd, NUMBER, 0.5, number, "")
+#define GPUNN__THRESHOLD_ARGS(K, A)                                                                                            \
+    K(_plain, threshold, NUMBER, GPUNN__NEEDED, number, "")                                                                    \
+    K(_plain, value, NUMBER, GPUNN__NEEDED, other, "")
+#define GPUNN__LOGIT_ARGS(K, A) K(_plain, eps, NUMBER, -1, number, "")
 #define GPUNN__DICE_ARGS(K, A)                                                                                                 \
     K(dice, reduction, CLASS_REDUCTION, 0, reduction, "")                                                                      \
     K(dice, smooth, SCALE, 1e-05, smooth, "")                                                                                  \
@@ -7427,7 +7466,98 @@ typedef struct gpunn__assign_args {
     F(X, accuracy, 2, (logits, labels), CLASSES, NO, _plain, PLAIN, "mean(float(argmax(logits, 1)) == float(labels))",         \
       "The share of rows of logits [n, classes] whose argmax is the label.")                                                   \
     F(X, binary_accuracy, 2, (prob, target), SAME, NO, _plain, PLAIN, "mean((prob > 0.5) == (target > 0.5))",                  \
-      "The share with (probability > 0.5) == (target > 0.5).")
+      "The share with (probability > 0.5) == (target > 0.5).")                                                                 \
+    F(X, softshrink, 1, (x), ANY, SOFTSHRINK, _plain, OWN, "where(abs(x) <= lambd, 0, x - lambd * sign(x))", "torch.nn.Softshrink.")\
+    F(X, threshold, 1, (x), ANY, THRESHOLD, _plain, OWN, "where(x <= threshold, value, x)", "torch.nn.Threshold.")             \
+    F(X, logit, 1, (x), ANY, LOGIT, _plain, OWN, "p = clamp(x, eps, 1 - eps) if eps >= 0 else x; log(p / (1 - p))",            \
+      "torch.logit; with eps below 0, of all x.")                                                                              \
+    F(X, tan, 1, (x), ANY, NO, _plain, PLAIN, "sin(x) / cos(x)", "torch.tan.")                                                 \
+    /* The angle of a tangent t, |t| <= 1, by halving it: within 2e-7 of the result. */                                        \
+    F(X, asin, 1, (x), ANY, NO, _plain, PLAIN,                                                                                 \
+      "t = x / (1 + sqrt((1 - x) * (1 + x))); u = t / (1 + sqrt(1 + t * t)); q = u * u; "                                      \
+      "r = 2 * u * (0.999999999 + q * (-0.333333075 + q * (0.199982108 + q * (-0.142399829 + q * (0.105728145 "                \
+      "+ q * -0.0603324173))))); "                                                                                             \
+      "2 * r",                                                                                                                 \
+      "torch.asin.")                                                                                                           \
+    F(X, acos, 1, (x), ANY, NO, _plain, PLAIN,                                                                                 \
+      "v = sqrt((1 - x) / (1 + x)); t = 1 / (v if abs(v) > 1 else 1) if abs(v) > 1 else v; "                                   \
+      "u = t / (1 + sqrt(1 + t * t)); q = u * u; "                                                                             \
+      "r = 2 * u * (0.999999999 + q * (-0.333333075 + q * (0.199982108 + q * (-0.142399829 + q * (0.105728145 "                \
+      "+ q * -0.0603324173))))); "                                                                                             \
+      "s = pi / 2 - r if v > 1 else -pi / 2 - r if v < -1 else r; 2 * s",                                                      \
+      "torch.acos.")                                                                                                           \
+    F(X, atan, 1, (x), ANY, NO, _plain, PLAIN,                                                                                 \
+      "v = x; t = 1 / (v if abs(v) > 1 else 1) if abs(v) > 1 else v; u = t / (1 + sqrt(1 + t * t)); q = u * u; "               \
+      "r = 2 * u * (0.999999999 + q * (-0.333333075 + q * (0.199982108 + q * (-0.142399829 + q * (0.105728145 "                \
+      "+ q * -0.0603324173))))); "                                                                                             \
+      "s = pi / 2 - r if v > 1 else -pi / 2 - r if v < -1 else r; s",                                                          \
+      "torch.atan.")                                                                                                           \
+    /* By halves, whose squares overflow no earlier than the result; and (e + e / (e + 1)) / 2 with e = exp(x) - 1 near 0;     \
+     * 1 + 2 sinh(x / 2)^2, whose gradient does not cancel. */                                                                 \
+    F(X, sinh, 1, (x), ANY, NO, _plain, PLAIN,                                                                                 \
+      "e = expm1(x if abs(x) < 1 else 0); h = exp(0.5 * x); k = exp(-0.5 * x); "                                               \
+      "0.5 * (e + e / (e + 1)) if abs(x) < 1 else h * (0.5 * h) - k * (0.5 * k)",                                              \
+      "torch.sinh.")                                                                                                           \
+    F(X, cosh, 1, (x), ANY, NO, _plain, PLAIN,                                                                                 \
+      "e = expm1(0.5 * x if abs(x) < 2 else 0); "                                                                              \
+      "u = 0.5 * (e + e / (e + 1)) if abs(x) < 2 else 0.5 * (exp(0.5 * x) - exp(-0.5 * x)); 1 + 2 * u * u",                    \
+      "torch.cosh.")                                                                                                           \
+    F(X, asinh, 1, (x), ANY, NO, _plain, PLAIN,                                                                                \
+      "a = abs(x); x if a == 0 else sign(x) * log1p(a + a * a / (1 + sqrt(a * a + 1)))",                                       \
+      "torch.asinh.")                                                                                                          \
+    F(X, acosh, 1, (x), ANY, NO, _plain, PLAIN, "log(x + sqrt(x - 1) * sqrt(x + 1))", "torch.acosh.")                          \
+    F(X, atanh, 1, (x), ANY, NO, _plain, PLAIN, "0.5 * (log1p(x) - log1p(-x))", "torch.atanh.")                                \
+    F(X, ceil, 1, (x), ANY, NO, _plain, PLAIN, "-floor(-x)", "torch.ceil.")                                                    \
+    F(X, round, 1, (x), ANY, NO, _plain, PLAIN,                                                                                \
+      "f = floor(x); d = x - f; "                                                                                              \
+      "f if d < 0.5 else f + 1 if d > 0.5 else 2 * floor(0.5 * f + 0.5) if d == 0.5 else x",                                   \
+      "torch.round, to even where two are as near.")                                                                           \
+    F(X, trunc, 1, (x), ANY, NO, _plain, PLAIN, "sign(x) * floor(abs(x))", "torch.trunc.")                                     \
+    F(X, frac, 1, (x), ANY, NO, _plain, PLAIN, "x - sign(x) * floor(abs(x))", "torch.frac.")                                   \
+    F(X, exp2, 1, (x), ANY, NO, _plain, PLAIN, "exp(x * 0.6931471805599453)", "torch.exp2.")                                   \
+    F(X, log2, 1, (x), ANY, NO, _plain, PLAIN, "log(x) * 1.4426950408889634", "torch.log2.")                                   \
+    F(X, log10, 1, (x), ANY, NO, _plain, PLAIN, "log(x) * 0.4342944819032518", "torch.log10.")                                 \
+    /* Of a >= 0: t exp(-a^2 + a polynomial in t), t = 2 / (2 + a); within 1e-7, fitted at Chebyshev's nodes of 0 <= a <= 11. b is\
+     * a, rounded down so that b^2 is exact. The gradient is that of -erf. */                                                  \
+    F(X, erfc, 1, (x), ANY, NO, _plain, PLAIN,                                                                                 \
+      "a = min(abs(x), 11); t = 1 / (1 + 0.5 * a); b = floor(16 * a) / 16; "                                                   \
+      "p = -1.26546872 + t * (0.999060392 + t * (0.382924557 + t * (0.052532699 + t * (-0.0518615171 + t * "                   \
+      "(0.0203504916 + t * (-0.81853658 + t * (1.24898505 + t * (-0.720157564 + t * 0.152171284)))))))); "                     \
+      "r = t * exp(-b * b) * exp((b - a) * (b + a) + p); e = erf(x); "                                                         \
+      "detach(2 - r if x < 0 else r) + (detach(e) - e)",                                                                       \
+      "torch.erfc.")                                                                                                           \
+    /* Stirling's series of z + 5, or of z from 7 on, less the logarithm of the steps to there; z is x or, below 0.5, 1 - x. */\
+    F(X, lgamma, 1, (x), ANY, NO, _plain, PLAIN,                                                                               \
+      "z = x if x >= 0.5 else 1 - x; v = z if z < 7 else 1; w = z + 5 if z < 7 else z; q = 1 / (w * w); "                      \
+      "g = (w - 0.5) * (log(w) - 1) + 0.418938533 + (0.0833333333 - q * (0.00277777778 - q * 0.000793650794)) "                \
+      "/ w - (log(v * (v + 1) * (v + 2) * (v + 3) * (v + 4)) if z < 7 else 0); "                                               \
+      "f = x - floor(x); g if x >= 0.5 else 1.14472989 - log(sin(pi * f) if x < 0.5 else 1) - g",                              \
+      "torch.lgamma.")                                                                                                         \
+    F(X, tanhshrink, 1, (x), ANY, NO, _plain, PLAIN, "x - tanh(x)", "torch.nn.Tanhshrink.")                                    \
+    F(X, logical_not, 1, (x), ANY, NO, _plain, PLAIN, "where(x == 0, 1, 0)", "1 where x is 0, else 0.")                        \
+    F(X, isnan, 1, (x), ANY, NO, _plain, PLAIN, "where(x != x, 1, 0)", "1 where x is NaN, else 0.")                            \
+    F(X, isinf, 1, (x), ANY, NO, _plain, PLAIN, "where(abs(x) > 3.4028234e38, 1, 0)", "1 where x is infinite, else 0.")        \
+    F(X, isfinite, 1, (x), ANY, NO, _plain, PLAIN, "where(abs(x) <= 3.4028234e38, 1, 0)", "1 where x is neither, else 0.")     \
+    /* The smaller by the larger, so that nothing overflows. */                                                                \
+    F(X, atan2, 2, (x, y), ANY, NO, _plain, PLAIN,                                                                             \
+      "o = abs(x) > abs(y); n = y if o else x; m = x if o else y; t = n / (1 if m == 0 else m); "                              \
+      "u = t / (1 + sqrt(1 + t * t)); q = u * u; "                                                                             \
+      "r = 2 * u * (0.999999999 + q * (-0.333333075 + q * (0.199982108 + q * (-0.142399829 + q * (0.105728145 "                \
+      "+ q * -0.0603324173))))); "                                                                                             \
+      "((-pi if x < 0 else pi) / 2 - r) if o else r + ((-pi if x < 0 else pi) if y < 0 else 0)",                               \
+      "The angle of (y, x), of x by y; torch.atan2.")                                                                          \
+    F(X, hypot, 2, (x, y), ANY, NO, _plain, PLAIN,                                                                             \
+      "m = max(abs(x), abs(y)); a = x / (1 if m == 0 else m); b = y / (1 if m == 0 else m); "                                  \
+      "m * sqrt(a * a + b * b)",                                                                                               \
+      "torch.hypot.")                                                                                                          \
+    F(X, logaddexp, 2, (x, y), ANY, NO, _plain, PLAIN, "max(x, y) + log1p(exp(-abs(x - y)))", "torch.logaddexp.")              \
+    F(X, xlogy, 2, (x, y), ANY, NO, _plain, PLAIN, "x * log(1 if x == 0 and (y <= 0 or y > 3.4028234e38) else y)", "torch.xlogy.")\
+    F(X, remainder, 2, (x, y), ANY, NO, _plain, PLAIN,                                                                         \
+      "x - y * floor_divide(x, y)",                                                                                            \
+      "torch.remainder, of y's sign; the quotient has no gradient.")                                                           \
+    F(X, fmod, 2, (x, y), ANY, NO, _plain, PLAIN,                                                                              \
+      "x - y * (sign(x) * sign(y) * floor_divide(abs(x), abs(y)))",                                                            \
+      "torch.fmod, of x's sign; the quotient has no gradient.")
 #define GPUNN__FORMULA_ROW(X, name, count, names, fits, keys, args, form, formula, about) \
     X(OP, name, NONE, count, 0, keys, args, gpunn__composite(&gpunn__formula_of_##name, in, a), about)
 
@@ -13289,6 +13419,12 @@ GPUNN__FITS(SAME)
     return true;
 }
 
+GPUNN__FITS(ANY) /* the formula's own ops refuse what does not broadcast */
+{
+    (void)call, (void)in, (void)count, (void)args;
+    return true;
+}
+
 GPUNN__FITS(VARIANCE)
 {
     return gpunn__fits_SAME(call, in, count - 1, args) && gpunn__loss_factor(call, in[2], "var", in[0]);
@@ -13358,6 +13494,7 @@ typedef struct gpunn__formula_row {
     const char *operands[3];
 } gpunn__formula_row;
 
+#define GPUNN__NAMES1(a) #a
 #define GPUNN__NAMES2(a, b) #a, #b
 #define GPUNN__NAMES3(a, b, c) #a, #b, #c
 #define GPUNN__X(X, row, count, names, fits, keys, args, form, formula, about) \
@@ -13403,8 +13540,10 @@ static gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gpunn_tenso
     return gpunn__made(&call, y);
 }
 
+#define GPUNN__LIST1(a) a
 #define GPUNN__LIST2(a, b) a, b
 #define GPUNN__LIST3(a, b, c) a, b, c
+#define GPUNN__OPERANDS1(a) gpunn_tensor *a
 #define GPUNN__OPERANDS2(a, b) gpunn_tensor *a, gpunn_tensor *b
 #define GPUNN__OPERANDS3(a, b, c) gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c
 #define GPUNN__BUILDER_ARGS(row, count, names, struct_)                                               \
@@ -13425,6 +13564,31 @@ static gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gpunn_tenso
 #define GPUNN__X(X, row, count, names, fits, keys, args, form, formula, about) GPUNN__BUILDER_##form(row, count, names, args)
 GPUNN__FORMULAS(GPUNN__X, )
 #undef GPUNN__X
+
+/* Of x and one or two numbers; other is 0 where there is one. */
+static gpunn_tensor *gpunn__composite_of(const gpunn__formula_row *row, gpunn_tensor *x, float number, float other)
+{
+    gpunn__plain_args args;
+    memset(&args, 0, sizeof args);
+    args.number = number == 0 ? (float)GPUNN_ZERO : number;
+    args.other = other;
+    return gpunn__composite(row, &x, &args);
+}
+
+GPUNN_API gpunn_tensor *gpunn_softshrink(gpunn_tensor *x, float lambd)
+{
+    return gpunn__composite_of(&gpunn__formula_of_softshrink, x, lambd, 0);
+}
+
+GPUNN_API gpunn_tensor *gpunn_threshold(gpunn_tensor *x, float threshold, float value)
+{
+    return gpunn__composite_of(&gpunn__formula_of_threshold, x, threshold, value == 0 ? (float)GPUNN_ZERO : value);
+}
+
+GPUNN_API gpunn_tensor *gpunn_logit(gpunn_tensor *x, float eps)
+{
+    return gpunn__composite_of(&gpunn__formula_of_logit, x, eps, 0);
+}
 
 GPUNN_API gpunn_tensor *gpunn_cosine_similarity(gpunn_tensor *x1, gpunn_tensor *x2, int axis, float eps)
 {

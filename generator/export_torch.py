@@ -31,9 +31,9 @@ from dataclasses import dataclass
 
 from . import sizes, spec, table
 from .exchange import spec_writer
-from .exchange.spec_writer import (ATAN2, ERFC, FORMULAS, LGAMMA, Constant, Entry, Parameter, Refused, Value, Writer, broadcast,
-                                   is_number, json_text, named_sizes, needed_entries, normal_axes, normal_axis, product, shape_text,
-                                   size_name, text, waves, write_file)
+from .exchange.spec_writer import (Constant, Entry, Parameter, Refused, Value, Writer, broadcast, is_number, json_text, named,
+                                   named_sizes, needed_entries, normal_axes, normal_axis, product, shape_text, size_name, text, waves,
+                                   write_file)
 from .json_text import SpecError
 from .sizes import SizeError, any_varies, varies
 
@@ -554,13 +554,11 @@ def formula(expression):
 for torch_name, expression in {
         "softshrink": "where(x > {lambd}, x - {lambd}, where(x < -{lambd}, x + {lambd}, 0 * x))",
         "threshold": "where(x <= {threshold}, {value}, x)",
-        **FORMULAS, "sinc": "p = pi * (1 if x == 0 else x); 1 if x == 0 else sin(p) / p",
+        **named("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "ceil", "round", "trunc", "frac", "exp2",
+                "log2", "log10", "erfc", "lgamma", "isnan", "isinf", "isfinite", "logical_not"),
+        "bitwise_not": named("logical_not")["logical_not"], "sinc": "p = pi * (1 if x == 0 else x); 1 if x == 0 else sin(p) / p",
         "deg2rad": "x * (pi / 180)", "rad2deg": "x * (180 / pi)",
-        "isinf": "where(abs(x) > 3.4028234e38, 1, 0)", "isfinite": "where(abs(x) <= 3.4028234e38, 1, 0)",
-        "isposinf": "where(x > 3.4028234e38, 1, 0)", "isneginf": "where(x < -3.4028234e38, 1, 0)",
-        "log2": "log(x) * 1.4426950408889634", "log10": "log(x) * 0.4342944819032518", "exp2": "exp(x * 0.6931471805599453)",
-        "trunc": "sign(x) * floor(abs(x))", "frac": "x - sign(x) * floor(abs(x))", "erfc": ERFC, "lgamma": LGAMMA,
-        "logical_not": "where(x == 0, 1, 0)", "bitwise_not": "where(x == 0, 1, 0)", "isnan": "where(x != x, 1, 0)"}.items():
+        "isposinf": "where(x > 3.4028234e38, 1, 0)", "isneginf": "where(x < -3.4028234e38, 1, 0)"}.items():
     OPERATIONS[torch_name] = formula(expression)
 
 
@@ -568,10 +566,7 @@ def formula_of_two(expression):
     return lambda w, call, x, other: w.expr(expression, x, other)
 
 
-OPERATIONS.update({name: formula_of_two(expression) for name, expression in {
-    "atan2": ATAN2, "logaddexp": "max(x, y) + log1p(exp(-abs(x - y)))", "xlogy": "0 if x == 0 else x * log(y)",
-    "hypot": "m = max(abs(x), abs(y)); a = x / (1 if m == 0 else m); b = y / (1 if m == 0 else m); "
-             "m * sqrt(a * a + b * b)"}.items()})
+OPERATIONS.update({name: formula_of_two(expression) for name, expression in named("atan2", "hypot", "logaddexp", "xlogy").items()})
 
 
 @operation("gelu")
@@ -762,8 +757,7 @@ def remainder(w, call, x, other):
     """The quotient has no gradient."""
     if not call.shapes[0][1].is_floating_point and is_large(w, x):
         raise Refused("it computes with integers that may lie above 2^24, where gpunn has not every integer")
-    quotient = "floor_divide(x, y)" if call.op == "remainder" else "sign(x) * sign(y) * floor_divide(abs(x), abs(y))"
-    return w.expr(f"x - y * {quotient}", x, other)
+    return w.expr(named(call.op)[call.op], x, other)
 
 
 @operation("logit")

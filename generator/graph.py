@@ -1547,6 +1547,10 @@ class Graph:
             check_equal_shapes(first, other)
 
     @staticmethod
+    def fits_any(*_, **__):
+        """The formula's own ops refuse what does not broadcast."""
+
+    @staticmethod
     def fits_variance(input, target, var, **_):
         check_equal_shapes(input, target)
         check_factor(var, "var", input)

@@ -7,7 +7,7 @@ import math
 from . import fold
 from .arrays import RANGES, Array, check_count, is_float
 from .onnx_file import KINDS
-from .spec_writer import (FORMULAS, Constant, Parameter, Refused, Value, broadcast, normal_axes, normal_axis, product, size_name,
+from .spec_writer import (Constant, Parameter, Refused, Value, broadcast, named, normal_axes, normal_axis, product, size_name,
                           text)
 from ..sizes import any_varies, varies
 
@@ -62,8 +62,9 @@ TABLE = {"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "Abs": "abs", "Ne
          "Softsign": "softsign", "HardSwish": "hardswish", "Mish": "mish"}
 OPERATIONS.update({name: unary(own) for name, own in TABLE.items()})
 
-OPERATIONS.update({name.capitalize(): formula(expression) for name, expression in FORMULAS.items()})
-OPERATIONS.update({"Not": formula("where(x == 0, 1, 0)"), "IsNaN": formula("where(x != x, 1, 0)")})
+OPERATIONS.update({name.capitalize(): formula(expression) for name, expression in named(
+    "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "ceil", "round").items()})
+OPERATIONS.update({name: formula(named(own)[own]) for name, own in {"Not": "logical_not", "IsNaN": "isnan"}.items()})
 OPERATIONS.update({
     "ThresholdedRelu": formula("where(x > {alpha}, x, 0)", alpha=1.0),
     "HardSigmoid": formula("max(0, min(1, {alpha} * x + {beta}))", alpha=0.2, beta=0.5),

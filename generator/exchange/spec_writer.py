@@ -8,7 +8,7 @@ import math
 import os
 import struct
 
-from .. import spec
+from .. import spec, table
 from ..sizes import any_varies, dim_product, slice_index, varies
 
 
@@ -130,38 +130,9 @@ def text(x):
     return f"({float(x)!r})" if x < 0 else repr(float(x))
 
 
-# By halves, whose squares overflow no earlier than the result; and (e + e / (e + 1)) / 2 with e = exp(x) - 1 near 0.
-SINH = ("e = expm1(x if abs(x) < 1 else 0); h = exp(0.5 * x); k = exp(-0.5 * x); "
-        "0.5 * (e + e / (e + 1)) if abs(x) < 1 else h * (0.5 * h) - k * (0.5 * k)")
-# 1 + 2 sinh(x / 2)^2, whose gradient does not cancel.
-COSH = ("e = expm1(0.5 * x if abs(x) < 2 else 0); "
-        "u = 0.5 * (e + e / (e + 1)) if abs(x) < 2 else 0.5 * (exp(0.5 * x) - exp(-0.5 * x)); 1 + 2 * u * u")
-# Of a >= 0: t exp(-a^2 + a polynomial in t), t = 2 / (2 + a); within 1e-7, fitted at Chebyshev's nodes of 0 <= a <= 11. b is a,
-# rounded down so that b^2 is exact. The gradient is that of -erf.
-ERFC = ("a = min(abs(x), 11); t = 1 / (1 + 0.5 * a); b = floor(16 * a) / 16; "
-        "p = -1.26546872 + t * (0.999060392 + t * (0.382924557 + t * (0.052532699 + t * (-0.0518615171 + t * (0.0203504916 + "
-        "t * (-0.81853658 + t * (1.24898505 + t * (-0.720157564 + t * 0.152171284)))))))); "
-        "r = t * exp(-b * b) * exp((b - a) * (b + a) + p); e = erf(x); detach(2 - r if x < 0 else r) + (detach(e) - e)")
-# Stirling's series of z + 5, or of z from 7 on, less the logarithm of the steps to there; z is x or, below 0.5, its reflection.
-LGAMMA = ("z = x if x >= 0.5 else 1 - x; v = z if z < 7 else 1; w = z + 5 if z < 7 else z; q = 1 / (w * w); "
-          "g = (w - 0.5) * (log(w) - 1) + 0.418938533 + (0.0833333333 - q * (0.00277777778 - q * 0.000793650794)) / w - "
-          "(log(v * (v + 1) * (v + 2) * (v + 3) * (v + 4)) if z < 7 else 0); f = x - floor(x); "
-          "g if x >= 0.5 else 1.14472989 - log(sin(pi * f) if x < 0.5 else 1) - g")
-# The angle of a tangent t, |t| <= 1, by halving it: within 2e-7 of the result.
-ANGLE = ("u = t / (1 + sqrt(1 + t * t)); q = u * u; r = 2 * u * (0.999999999 + q * (-0.333333075 + q * (0.199982108 + "
-         "q * (-0.142399829 + q * (0.105728145 + q * -0.0603324173))))); ")
-ATAN = ("t = 1 / (v if abs(v) > 1 else 1) if abs(v) > 1 else v; " + ANGLE +
-        "s = pi / 2 - r if v > 1 else -pi / 2 - r if v < -1 else r; ")
-ROUND = "f = floor(x); d = x - f; f if d < 0.5 else f + 1 if d > 0.5 else 2 * floor(0.5 * f + 0.5) if d == 0.5 else x"
-FORMULAS = {  # of one x, by PyTorch's names
-    "tan": "sin(x) / cos(x)", "sinh": SINH, "cosh": COSH, "ceil": "-floor(-x)", "round": ROUND,
-    "asinh": "a = abs(x); x if a == 0 else sign(x) * log1p(a + a * a / (1 + sqrt(a * a + 1)))",
-    "acosh": "log(x + sqrt(x - 1) * sqrt(x + 1))", "atanh": "0.5 * (log1p(x) - log1p(-x))",
-    "atan": "v = x; " + ATAN + "s", "asin": "t = x / (1 + sqrt((1 - x) * (1 + x))); " + ANGLE + "2 * r",
-    "acos": "v = sqrt((1 - x) / (1 + x)); " + ATAN + "2 * s"}
-# Of y by x, operands x and y: the smaller by the larger, so that nothing overflows.
-ATAN2 = ("o = abs(x) > abs(y); n = y if o else x; m = x if o else y; t = n / (1 if m == 0 else m); " + ANGLE +
-         "((-pi if x < 0 else pi) / 2 - r) if o else r + ((-pi if x < 0 else pi) if y < 0 else 0)")
+def named(*names):
+    """{name: text} of gpunn.h's formulas over x, or x and y, which have PyTorch's names."""
+    return {name: table.formulas()[name].text for name in names}
 
 
 MAX_WAVES = 4096

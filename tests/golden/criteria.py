@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from make_golden import add_case, inf, randn, save
+from make_golden import add_case, inf, nan, randn, save
 
 
 def signs(*shape):
@@ -122,9 +122,45 @@ def formulas(out):
              batch={"x": randn(6, 3), "t": torch.tensor([0, 1, 2, 1, 0, 0])})
 
 
+def named(out):
+    """Formulas with torch's names."""
+    def case(name, fn, *operands, **how):
+        add_case(out, f"named.{name}", lambda **given: fn(*given.values()), batch=dict(zip("xy", operands)), **how)
+
+    inside = torch.rand(5, 7) * 1.9 - 0.95
+    for name, x in (("tan", randn(5, 7)), ("asin", inside), ("acos", inside), ("atan", randn(5, 7, scale=3.0)), ("atanh", inside),
+                    ("sinh", randn(5, 7, scale=3.0)), ("cosh", randn(5, 7, scale=3.0)), ("asinh", randn(5, 7, scale=3.0)),
+                    ("acosh", torch.rand(5, 7) * 5 + 1.01), ("exp2", randn(5, 7)), ("log2", torch.rand(5, 7) + 0.05),
+                    ("log10", torch.rand(5, 7) + 0.05), ("erfc", randn(5, 7, scale=2.0)), ("lgamma", randn(5, 7, scale=5.0, shift=0.01))):
+        case(name, getattr(torch, name), x)
+    steps = torch.tensor([[0.5, 1.5, -0.5, -1.5, 2.5, 0.0, 3.0, -7.25, 7.75]])
+    for name in ("ceil", "round", "trunc", "frac"):
+        case(name, getattr(torch, name), steps)
+    case("tanhshrink", F.tanhshrink, randn(5, 7))
+    specials = torch.tensor([[1.0, 0.0, -0.0, nan, inf, -inf, 3.4e38, -3.4e38]])
+    for name in ("logical_not", "isnan", "isinf", "isfinite"):
+        case(name, lambda x, of=getattr(torch, name): of(x).double(), specials, gradient=False)
+    case("softshrink", lambda x: F.softshrink(x, 0.5), torch.cat([randn(5, 7), torch.tensor([[0.5, -0.5, 0, 1, -1, 2, -2]])]))
+    case("softshrink_specials", lambda x: F.softshrink(x, 0.5), specials, gradient=False)
+    case("softshrink_0", lambda x: F.softshrink(x, 0.0), randn(3, 2))
+    case("threshold", lambda x: F.threshold(x, 0.1, -20.0), randn(5, 7))
+    case("threshold_0", lambda x: F.threshold(x, 0.0, 0.0), specials, gradient=False)
+    case("logit", torch.logit, torch.rand(5, 7) * 0.98 + 0.01)
+    case("logit_eps", lambda x: torch.logit(x, 0.2), torch.rand(5, 7))
+    case("atan2", torch.atan2, torch.cat([randn(5, 7), torch.tensor([[1.0, -1.0, 0.0, 1e30, -1e-30, 2.0, -2.0]])]),
+         torch.cat([randn(5, 7), torch.tensor([[0.0, 0.0, -1.0, 1e30, -1e-30, -2.0, 1e-20]])]))
+    case("hypot", torch.hypot, randn(5, 7, scale=1e20), randn(5, 7, scale=1e20))
+    case("logaddexp", torch.logaddexp, randn(5, 7, scale=9.0), randn(5, 1))
+    case("xlogy", torch.xlogy, torch.tensor([[0.0, 1.0, 2.0, -1.0]]), torch.tensor([[0.5, 0.1, 3.0, 2.0]]))
+    case("xlogy_specials", torch.xlogy, torch.tensor([[0.0, 0.0, 0.0, 0.0, 1.0, 1.0, nan]]),
+         torch.tensor([[0.0, -1.0, inf, nan, 0.0, -1.0, 1.0]]), gradient=False)
+    for name in ("remainder", "fmod"):
+        case(name, getattr(torch, name), randn(5, 7, scale=9.0), randn(5, 7))
+
+
 if __name__ == "__main__":
     torch.manual_seed(31)
     cases = {}
-    for make in (margins, cosines, dices, ctc, likelihoods, formulas, counts):
+    for make in (margins, cosines, dices, ctc, likelihoods, formulas, counts, named):
         make(cases)
     save("criteria.safetensors", cases)

@@ -74,7 +74,44 @@
     X(formula, "_volumes", OF_X("window_mean(x, 3)"))                                                                           \
     X(formula, "_distil", OF_X_T("-mean(sum(softmax(y, 1) * log_softmax(x, 1), 1))"))                                           \
     X(formula, "_logsumexp", OF_X("m = detach(amax(x, -1, keepdim=True)); sum(m, 1) + log(sum(exp(x - m), 1))"))          \
-    X(formula, "_hits", OF_X_T("cumsum(x, 1) * mean(float(argmax(x, 1)) == float(y))"))
+    X(formula, "_hits", OF_X_T("cumsum(x, 1) * mean(float(argmax(x, 1)) == float(y))"))                                         \
+    X(named, "tan", gpunn_tan(in("x")))                                                                                         \
+    X(named, "asin", gpunn_asin(in("x")))                                                                                       \
+    X(named, "acos", gpunn_acos(in("x")))                                                                                       \
+    X(named, "atan", gpunn_atan(in("x")))                                                                                       \
+    X(named, "atanh", gpunn_atanh(in("x")))                                                                                     \
+    X(named, "sinh", gpunn_sinh(in("x")))                                                                                       \
+    X(named, "cosh", gpunn_cosh(in("x")))                                                                                       \
+    X(named, "asinh", gpunn_asinh(in("x")))                                                                                     \
+    X(named, "acosh", gpunn_acosh(in("x")))                                                                                     \
+    X(named, "exp2", gpunn_exp2(in("x")))                                                                                       \
+    X(named, "log2", gpunn_log2(in("x")))                                                                                       \
+    X(named, "log10", gpunn_log10(in("x")))                                                                                     \
+    X(named, "erfc", gpunn_erfc(in("x")))                                                                                       \
+    X(named, "lgamma", gpunn_lgamma(in("x")))                                                                                   \
+    X(named, "ceil", gpunn_ceil(in("x")))                                                                                       \
+    X(named, "round", gpunn_round(in("x")))                                                                                     \
+    X(named, "trunc", gpunn_trunc(in("x")))                                                                                     \
+    X(named, "frac", gpunn_frac(in("x")))                                                                                       \
+    X(named, "tanhshrink", gpunn_tanhshrink(in("x")))                                                                           \
+    X(named, "logical_not", gpunn_logical_not(in("x")))                                                                         \
+    X(named, "isnan", gpunn_isnan(in("x")))                                                                                     \
+    X(named, "isinf", gpunn_isinf(in("x")))                                                                                     \
+    X(named, "isfinite", gpunn_isfinite(in("x")))                                                                               \
+    X(named, "atan2", gpunn_atan2(in("x"), in("y")))                                                                            \
+    X(named, "hypot", gpunn_hypot(in("x"), in("y")))                                                                            \
+    X(named, "logaddexp", gpunn_logaddexp(in("x"), in("y")))                                                                    \
+    X(named, "xlogy", gpunn_xlogy(in("x"), in("y")))                                                                            \
+    X(named, "remainder", gpunn_remainder(in("x"), in("y")))                                                                    \
+    X(named, "fmod", gpunn_fmod(in("x"), in("y")))                                                                              \
+    X(named, "softshrink", gpunn_softshrink(in("x"), 0.5f))                                                                     \
+    X(named, "softshrink_specials", gpunn_softshrink(in("x"), 0.5f))                                                            \
+    X(named, "xlogy_specials", gpunn_xlogy(in("x"), in("y")))                                                                 \
+    X(named, "softshrink_0", gpunn_softshrink(in("x"), 0))                                                                      \
+    X(named, "threshold", gpunn_threshold(in("x"), 0.1f, -20))                                                                  \
+    X(named, "threshold_0", gpunn_threshold(in("x"), 0, 0))                                                                     \
+    X(named, "logit", gpunn_logit(in("x"), -1))                                                                                 \
+    X(named, "logit_eps", gpunn_logit(in("x"), 0.2f))
 
 /* Targets of three samples with repeats, of lengths 2, 3 and 0. */
 #define CTC_TARGETS integers(in, "t", (int64_t[]){2, 3, 0, 4, 4, 2, 3, 3, 3}, 3, 3)
