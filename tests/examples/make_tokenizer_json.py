@@ -13,11 +13,16 @@ from make_tokenizer import GOLDEN, SENTENCES, write
 
 QWEN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 LLAMA3 = QWEN.replace(r"\p{N}|", r"\p{N}{1,3}|")
+GPT4O = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+         r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+         r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+CLIP = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 TEXTS = ["<s>of the</s> model <mask> of<mask>the", "the<|end|>\n of <|end|> <|end|>the", "</s></s> <mask>  <mask>", "X<extra_0> y <extra_0>",
          "I'LL DON'T it'S we'\u017f 'Ss", "a\n\n b \r\n\r\n  c\t\n", "1 12 123 1234 12345\u0663\u0664\u0665\u0666", "!?\n\n..\r\n $$ x\u0301y e\u0301\u0302\u0303",
          "  two  spaces   three ", "\u2581under\u2581\u2581score \u2581", "\u00e9\u0301\u0327 \u0327\u0301e \u1100\u1161\u11a8\u1161 \uac00\u11a8",
          "\u0958\u2126\u212b\ufb4f \U0001d15e q\u0307\u0323 \u0344", "ﬁ\u0301 ½\u0301x \u2460 \u3000\u3000Ａ １ \u200b\u200d \u00ad-",
          "\u0600\u0661 \u0600\u0301a a\u0301\u0302 b\u0308\u0301", "\u0130I\u0131 \u1e9e \u03a3\u03c3\u03c2",
+         "\ufdfa \u2167\u3392 \u1e9b\u0323 \u320e\u3131 \u0e33 \U0001d7d8\U0001f132 \uff76\uff9e \u02b0\u00b5 \ufb03 \u00b2\u24b6_x\u200cy",
          "a\u0305\u0301 e\u0301\u0305", "<|end|>>of<|end|>", "\u00ad\u200bof", "Xbc bc Xb \u2603"]
 
 PLACED = "llama", "llama3", "wordpiece", "wordpiece_lower"  # whose places in the text are compared: others change it on the way
@@ -92,6 +97,56 @@ def llama(fallback):
     return made
 
 
+def albert(pieces):
+    """As ALBERT's and XLNet's."""
+    made = Tokenizer(models.Unigram([tuple(piece) for piece in pieces], unk_id=3))
+    made.normalizer = normalizers.Sequence([normalizers.Replace("``", '"'), normalizers.Replace("''", '"'), normalizers.NFKD(), normalizers.StripAccents(),
+                                            normalizers.Lowercase(), normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " ")])
+    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Punctuation(), pre_tokenizers.Metaspace()])
+    made.decoder = decoders.Metaspace()
+    return made
+
+
+def suffixed(alphabet, normalizer, words, decoder):
+    """Words whose last piece ends in </w>."""
+    made = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+    made.normalizer, made.pre_tokenizer, made.decoder = normalizer, words, decoder
+    trainer = trainers.BpeTrainer(vocab_size=700, special_tokens=["<unk>", "<s>", "</s>"], initial_alphabet=alphabet, limit_alphabet=300,
+                                  end_of_word_suffix="</w>", show_progress=False)
+    made.train_from_iterator(sentences(), trainer)
+    made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 1))
+    return made
+
+
+def clip():
+    """As CLIP's."""
+    normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()])
+    words = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(CLIP), "removed", invert=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    return suffixed(pre_tokenizers.ByteLevel.alphabet(), normalizer, words, decoders.ByteLevel())
+
+
+def openai_gpt():
+    return suffixed([], normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer(), decoders.BPEDecoder("</w>"))
+
+
+def falcon():
+    """Digits and Split see the characters that stand for bytes."""
+    made = byte_level()
+    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Punctuation("contiguous"), pre_tokenizers.ByteLevel(add_prefix_space=False),
+                                                  pre_tokenizers.Digits(), pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")])
+    return made
+
+
+def words():
+    """Whole words, added ones that stand within none, and what a normalizer turns these into."""
+    vocab = dict.fromkeys(word.strip(".,;?") for word in SENTENCES.lower().split())
+    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(["[UNK]", *vocab])}, unk_token="[UNK]"))
+    made.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), normalizers.Lowercase(), normalizers.Replace(" ", "  ")])
+    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), pre_tokenizers.CharDelimiterSplit("'"), pre_tokenizers.FixedLength(12)])
+    made.add_tokens([AddedToken("of", single_word=True), AddedToken("The Model", normalized=True), AddedToken("X", normalized=False, single_word=True)])
+    return made
+
+
 def few():
     """Pieces between which the unknown one's score decides."""
     made = Tokenizer(models.Unigram([("<unk>", 0.0), ("b", -1.0), ("Xb", -9.0), ("c", -9.9), ("bc", -0.5), (" ", -2.0)], unk_id=0))
@@ -136,6 +191,12 @@ def everything():
     yield "unigram", first
     yield "t5", t5(json.loads(first.to_str())["model"]["vocab"], table)
     yield "few", few()
+    yield "albert", albert(json.loads(first.to_str())["model"]["vocab"])
+    yield "clip", clip()
+    yield "openai_gpt", openai_gpt()
+    yield "falcon", falcon()
+    yield "gpt4o", split(GPT4O)
+    yield "words", words()
     yield "llama", llama(True)
     yield "llama_unknown", llama(False)
     roberta = byte_level()
@@ -165,7 +226,7 @@ def main():
         model = file["model"]
         if "wordpiece" in name:
             model["vocab"] = "tokenizer_vocab.txt"
-        elif made.decoder.__class__.__name__ == "ByteLevel":
+        elif made.decoder.__class__.__name__ == "ByteLevel" and name != "clip":
             model["vocab"] = "tokenizer_vocab.json"
             if len(model["merges"]) > 200:
                 model["merges"] = "tokenizer_merges.txt"

@@ -21,6 +21,8 @@ WORDS = ['"dtype"', '"shape"', '"data_offsets"', '"__metadata__"', '"F32"', '"F6
          "9223372036854775807", "-1", "4294967296", "'descr'", "'fortran_order'", "'shape'", "'<f4'", "'>f8'", "'|u1'", "True", "False",
          "\x93NUMPY", "sigmoid(", "where(", "leaky_relu(", "max(", "pow(", "K(0.5)", "x0", "y", "pi", "<=", "1e38", "tensor", "optimizer.", '"op":', '"id":', '"name":', '"inputs":["', '"N"', '"dims":', '"weight_map"',
          '"normalizer":', '"pre_tokenizer":', '"Sequence"', '"ByteLevel"', '"Metaspace"', '"added_tokens":', '"byte_fallback":true',
+         '"NFKC"', '"NFKD"', '"StripAccents"', '"Nmt"', '"Split"', '"Replace"', '"Regex":"', '"Isolated"', '"MergedWithNext"', '"invert":true',
+         '(?=', '(?>', '(?i:', '\\\\p{L}', '[^\\\\s', '&&[', '{1,3}', '*+', '(?!\\\\S)', '"end_of_word_suffix":"</w>"', '"single_word":true',
          '"parameters":{"weight":{', '"init":{"kind":"', '"consts":{', '"inf"', "false", "null"]
 
 
