@@ -726,8 +726,8 @@ static inline bool expression__passes(const expression__match *m, const expressi
 {
     if (*at >= m->bytes) return false;
     const uint32_t c = text_next(m->text, m->bytes, at);
-    const expression__class *class = &m->e->classes[step->what];
     if (step->kind == EXPRESSION__CHARACTER) return c == step->what;
+    const expression__class *class = &m->e->classes[step->what];
     return c < 0x80 ? class->ascii[c / 32] >> c % 32 & 1u : expression__class_holds(m->e, class, c);
 }
 
