@@ -566,8 +566,8 @@ static inline void tokenizer__characters(const tokenizer__step *step, const toke
 }
 
 typedef struct tokenizer__mark {
-    uint32_t        c, order; /* 0: a character that is no accent */
-    tokenizer__span span;
+    uint32_t c, order; /* 0: a character that is no accent */
+    int      takes;    /* how many characters of the text it stands for; 0: the last one before */
 } tokenizer__mark;
 
 typedef struct tokenizer__marks {
@@ -576,7 +576,7 @@ typedef struct tokenizer__marks {
 } tokenizer__marks;
 
 /* Appends the character's parts, each in its place among the accents before it. */
-static inline bool tokenizer__decompose(tokenizer__marks *m, uint32_t c, bool compatible, tokenizer__span span)
+static inline bool tokenizer__decompose(tokenizer__marks *m, uint32_t c, bool compatible)
 {
     uint32_t part[UNICODE_MOST_PARTS];
     int      parts = unicode_parts_of(c, compatible, part);
@@ -588,7 +588,7 @@ static inline bool tokenizer__decompose(tokenizer__marks *m, uint32_t c, bool co
             m->items = items;
             m->capacity = capacity;
         }
-        m->items[m->count++] = (tokenizer__mark){part[i], unicode_order_of(part[i]), span};
+        m->items[m->count++] = (tokenizer__mark){part[i], unicode_order_of(part[i]), i == 0};
     }
     return true;
 }
@@ -629,7 +629,7 @@ static inline void tokenizer__compose(tokenizer__marks *m)
         uint32_t c = meets ? unicode_composed_of(m->items[base].c, mark.c) : 0;
         if (c) {
             m->items[base].c = c;
-            m->items[base].span.to = mark.span.to > m->items[base].span.to ? mark.span.to : m->items[base].span.to;
+            m->items[base].takes += mark.takes;
             continue;
         }
         if (mark.order == 0) base = count;
@@ -638,17 +638,29 @@ static inline void tokenizer__compose(tokenizer__marks *m)
     m->count = count;
 }
 
+/* Puts characters that stand for those of the view in turn, each for the first that it takes, as tokenizers has it. */
+static inline void tokenizer__put_marks(const tokenizer__marks *m, const tokenizer__view *v, tokenizer__run *out)
+{
+    tokenizer__span first = {0}, last = {0};
+    for (size_t i = 0, at = 0, start = 0; i < m->count; i++) {
+        for (int taken = 0; taken < m->items[i].takes && at < v->bytes; taken++, start = at) {
+            (void)text_next(v->text, v->bytes, &at);
+            last = tokenizer__span_of(v, start, at);
+            if (taken == 0) first = last;
+        }
+        tokenizer__put_character(out, m->items[i].c, m->items[i].takes ? first : last);
+    }
+}
+
 static inline void tokenizer__normal_form(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
 {
     tokenizer__marks m = {0};
     bool             good = true;
-    for (size_t at = 0, start = 0; at < v->bytes && good; start = at) {
-        uint32_t c = text_next(v->text, v->bytes, &at);
-        good = tokenizer__decompose(&m, c, step->flags & TOKENIZER__COMPATIBLE, tokenizer__span_of(v, start, at));
-    }
+    for (size_t at = 0; at < v->bytes && good;)
+        good = tokenizer__decompose(&m, text_next(v->text, v->bytes, &at), step->flags & TOKENIZER__COMPATIBLE);
     good = good && tokenizer__order_marks(&m);
     if (good && step->flags & TOKENIZER__COMPOSE) tokenizer__compose(&m);
-    for (size_t i = 0; i < m.count && good; i++) tokenizer__put_character(out, m.items[i].c, m.items[i].span);
+    if (good) tokenizer__put_marks(&m, v, out);
     out->failed = out->failed || !good;
     free(m.items);
 }
