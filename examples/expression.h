@@ -8,7 +8,7 @@
  *     expression_room_free(&room), expression_free(e)
  *
  * Known are characters and their escapes, . and classes ([a-z], [^...], one in another, &&, \s \S \d \D \w \W, \p{L}, \p{Lu}, \P{...},
- * \p{^...}), groups ( ), (?: ), (?i: ), (?> ), (?= ) and (?! ), |, * + ? and {n,m}, lazily with ? or, but for {n,m}, possessively with
+ * \p{^...}, \p{Han}), groups ( ), (?: ), (?i: ), (?> ), (?= ) and (?! ), |, * + ? and {n,m}, lazily with ? or, but for {n,m}, possessively with
  * +, ^ and $ at lines, \A and \z. \1 is known behind a group of one character. What is not known is a sentence.
  *
  * A match is looked for by going back, but never twice over the same place in the same way: that takes at most as many steps as the
@@ -285,7 +285,12 @@ static inline expression__item expression__property(expression__reader *r)
     const size_t from = r->at;
     while (expression__more(r) && r->text[r->at] != '}') r->at++;
     item.first = expression__categories(r->text + from, r->at - from);
-    if (!expression__take(r, "}") || item.first == 0) expression__fail(r, "\\p is known with categories, as L or Lu");
+    if (r->at - from == 3 && memcmp(r->text + from, "Han", 3) == 0) {
+        item.kind = EXPRESSION__TABLE;
+        item.ranges = unicode_han;
+        item.first = item.last = sizeof unicode_han / sizeof *unicode_han;
+    }
+    if (!expression__take(r, "}") || item.first == 0) expression__fail(r, "\\p is known with Han and categories, as L or Lu");
     return item;
 }
 

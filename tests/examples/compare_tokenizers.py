@@ -30,6 +30,7 @@ EXPRESSIONS = {
     "clip": CLIP,
     "bloom": " ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+",
     "deepseek": (r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"),
+    "kimi": "[\\p{Han}]+|" + GPT4O.replace(r"\p{Lo}\p{M}]", r"\p{Lo}\p{M}&&[^\p{Han}]]"),
     "deepseek-cjk": "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", "deepseek-coder": r"\s?\p{L}+", "newlines": "[\\r\\n]",
     "galactica": r"[\(\)\[\]\{\}]|([!\"#\$%\&'\*\+,\-\./:;<=>\?\\\^_`\|\~])\1*", "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     "thousands": r"\d{1,3}(?=(?:\d{3})*\b)".replace(r"\b", r"(?!\d)"), "falcon": "[0-9][0-9][0-9]", "siglip": r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]\^_`{|}~]",
@@ -244,7 +245,7 @@ def families():
     yield "nougat", bytes_of([pre_tokenizers.Split("SPL1T-TH1S-Pl3A5E", "removed"), pre_tokenizers.Digits(individual_digits=True),
                               pre_tokenizers.Split(Regex(EXPRESSIONS["galactica"]), "isolated"), pre_tokenizers.Split("\n", "isolated"), plain], normalizers.NFKC())
     yield "starcoder, smollm", bytes_of([pre_tokenizers.Digits(individual_digits=True), plain])
-    for expressions in ("qwen3.5",), ("tekken",), ("cl100k",), ("bloom",), ("thousands", "deepseek-cjk", "deepseek"), ("newlines", "deepseek-coder"):
+    for expressions in ("qwen3.5",), ("tekken",), ("kimi",), ("cl100k",), ("bloom",), ("thousands", "deepseek-cjk", "deepseek"), ("newlines", "deepseek-coder"):
         yield " ".join(expressions), split_bytes(*expressions)
     bert = trained(models.WordPiece(unk_token="<unk>"), trainers.WordPieceTrainer, [normalizers.BertNormalizer()], [pre_tokenizers.BertPreTokenizer()], decoders.WordPiece(), vocab_size=700)
     yield "bert", bert

@@ -185,7 +185,7 @@ def main():
     spaces = matching(r"\s", text)
     strip, digits, whitespace = normalizers.StripAccents(), pre_tokenizers.Digits(), pre_tokenizers.Whitespace()
     combining = {c for c in every if strip.normalize_str(chr(c)) == ""}
-    sets = {**ask(), **ask_clusters(), "spaces": spaces, "combining": combining}
+    sets = {**ask(), **ask_clusters(), "spaces": spaces, "combining": combining, "han": matching(r"\p{Han}", text)}
     assert spaces & sets["controls"] == {0x0B, 0x0C, 0x85}  # controls are asked for first
     # what tokenizer.h writes as expressions
     later = {*range(0x11DE0, 0x11DEA), *range(0x16FF4, 0x16FF7)}
@@ -203,7 +203,7 @@ def main():
     lines += table("Where a category begins, times 32, and its place in this list; capitals and small letters by turns are one.",
                    "uint32_t unicode_categories[]", [f"{run:#x}" for run in category_runs(categories)])
     lines += [f'#define UNICODE_CATEGORIES "{"".join(CATEGORIES)}"', f"enum {{ UNICODE_IN_TURN = {len(CATEGORIES)} }};", ""]
-    for name, comment in (("spaces", r"\s"), ("punctuation", "BERT's: each stands alone"),
+    for name, comment in (("spaces", r"\s"), ("han", r"\p{Han}"), ("punctuation", "BERT's: each stands alone"),
                           ("ideographs", "BERT's Chinese characters: each stands alone"), ("controls", "BERT drops them"),
                           ("marks", "accents, which BERT drops when it lowers"), ("combining", "StripAccents drops them"),
                           ("extends", "belong to the character before them"), ("prepends", "belong to the character behind them"),

@@ -203,8 +203,8 @@ class Json(unittest.TestCase):
                 ("[[:alpha:]]", "[:...:] is not known here"), ("*a", "it repeats nothing"), ("a|+", "it repeats nothing"), ("a{3,2}", "a repetition runs backwards"),
                 ("a{2}?", "{n}? is not known here"), ("(?<=a)", "a group of a kind that is not known here"), ("(?#)", "a group of a kind"),
                 ("\\", "it ends behind a backslash"), ("\\b", "an escape that is not known here"), ("(ab)\\1", "\\1 is known behind a group of one character only"),
-                ("\\1", "\\1 is known behind"), ("\\pL", "\\p needs a name in braces"), ("\\p{Han}", "\\p is known with categories, as L or Lu"),
-                ("\\p{", "\\p is known with categories"), ("\\x{110000}", "an escape lacks its digits"), ("\\u12", "an escape lacks its digits"), ("(?i:\u00e9)", "(?i) is known for ASCII only"),
+                ("\\1", "\\1 is known behind"), ("\\pL", "\\p needs a name in braces"), ("\\p{Greek}", "\\p is known with Han and categories, as L or Lu"),
+                ("\\p{", "\\p is known with Han"), ("\\x{110000}", "an escape lacks its digits"), ("\\u12", "an escape lacks its digits"), ("(?i:\u00e9)", "(?i) is known for ASCII only"),
                 ("(" * 21 + ")" * 21, "it is too deep"), ("[" * 21, "it is too deep"), ("(?=(?=(?=a)))", "it looks ahead too deeply"), ("a{1001}", "it is too long"),
                 ("(((a{9}){9}){9}){9}", "it is too long"), ("a" * 1001, "it is too long"), ("[a]" * 121, "it has too many classes"), ("[%s]" % ("ab" * 501), "its classes hold too much"),
                 ("a{99999999999}", "it is too long")):
