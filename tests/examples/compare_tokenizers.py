@@ -18,30 +18,15 @@ from sentencepiece import sentencepiece_model_pb2
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from make_tokenizer import SENTENCES, TEXTS, hostile
-from make_tokenizer_json import CLIP, GPT4O, LLAMA3, QWEN, TEXTS as MORE_TEXTS, byte_level, everything, sentences
+from make_tokenizer_json import BEHAVIORS, EXPRESSIONS, TEXTS as MORE_TEXTS, byte_level, everything, sentences
 
 ODD = ("\ufb01\ufb03\u2460\u247d\u2167\u3392\u33c2\ufdfa\ufdfb\u212b\u2126\u1e9b\u0323\u0307\u0301\u0327\u0345\u3099\uff76\uff9e\u30ab\uff21\uff11\u3000"
        "\u00bd\u00b2\u00b5\u00aa\u00ba\u02b0\u1100\u1161\u11a8\uac00\uac01\u3131\u320e\ufffc\ufeff\u200b\u200c\u200d\u2028\u00a0\u00ad\u0600\u0661\u0e33\u0eb3\u0f77\u2a74"
        "\U0001d400\U0001d7d8\U0001f132\U0001ee00\U0002f800\ufa1b\u2581\u2581  \t\n\r .,!?'`\"~$^_-0123aAzZ\u0130\u0131\u00df\u1e9e\u01c5\u4e2d\u3042\ua9c0\u093c\u0928\u24b6\u2160")
-EXPRESSIONS = {
-    "llama3": LLAMA3, "qwen2": QWEN, "gpt4o": GPT4O, "tekken": GPT4O.replace(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "").replace("{1,3}", ""),
-    "qwen3.5": QWEN.replace(r"[^\r\n\p{L}\p{N}]?\p{L}+", r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]+", r"[^\s\p{L}\p{M}\p{N}]+"),
-    "cl100k": (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"),
-    "clip": CLIP,
-    "bloom": " ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+",
-    "deepseek": (r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"),
-    "kimi": "[\\p{Han}]+|" + GPT4O.replace(r"\p{Lo}\p{M}]", r"\p{Lo}\p{M}&&[^\p{Han}]]"),
-    "deepseek-cjk": "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", "deepseek-coder": r"\s?\p{L}+", "newlines": "[\\r\\n]",
-    "galactica": r"[\(\)\[\]\{\}]|([!\"#\$%\&'\*\+,\-\./:;<=>\?\\\^_`\|\~])\1*", "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-    "thousands": r"\d{1,3}(?=(?:\d{3})*\b)".replace(r"\b", r"(?!\d)"), "falcon": "[0-9][0-9][0-9]", "siglip": r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]\^_`{|}~]",
-    "blanks": r"\s+", "two": " {2,}", "nllb": r"[\n\r\t]", "barthez": r"\s{2,}|[\n\r\t]", "seamless": " +\u2581", "only": "^\u2581+$", "end": r"\s+$", "line": "^", "line_end": "$", "letters": "e*", "text": r"\A.|.\z", "lazy": r"a+?|\S{2,4}?e",
-    "words": r"\w+|[^\w\s]+", "empty": r"\d*", "lines": r"^.", "atomic": r"(?>\s+)\S|(?:ab|a)(?!c)\S", "and": r"[\p{L}&&[^a-m\u4e00-\u9fff]]+", "property": r"\p{^Lu}\P{Ll}|\p{Nd}+", "case": r"(?i:[a-k]+|qu?|st)",
-}
 RULES = [normalizers.NFC(), normalizers.NFD(), normalizers.NFKC(), normalizers.NFKD(), normalizers.StripAccents(), normalizers.Nmt(),
          normalizers.Lowercase(), normalizers.Strip(), normalizers.Strip(left=True, right=False), normalizers.Strip(left=False, right=True),
          normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581"), normalizers.Replace("``", '"'), normalizers.Replace("''", '"'),
          normalizers.Replace("e", "oo\u0301"), *(normalizers.BertNormalizer(*(bool(bits >> k & 1) for k in range(4))) for bits in range(16))]
-BEHAVIORS = "isolated", "removed", "contiguous", "merged_with_previous", "merged_with_next"
 WORDS = [pre_tokenizers.BertPreTokenizer(), pre_tokenizers.Whitespace(), pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Digits(),
          pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.CharDelimiterSplit("e"), pre_tokenizers.CharDelimiterSplit("\u2581"), pre_tokenizers.FixedLength(3),
          *(pre_tokenizers.Punctuation(behavior) for behavior in BEHAVIORS), *(pre_tokenizers.Split(" ", behavior) for behavior in BEHAVIORS),

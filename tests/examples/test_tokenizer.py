@@ -216,13 +216,32 @@ class Json(unittest.TestCase):
         table = base64.b64decode(step["precompiled_charsmap"])
         named = lambda text: {"normalizer": {"type": "Precompiled", "precompiled_charsmap": text}}
         cut = [table[:-1], table[:-2], table[:len(table) // 2], table[:4], table[:3], b"", table[:-1] + b"x", struct.pack("<I", 6) + bytes(7),
-               struct.pack("<I", 1 << 31) + table[4:], struct.pack("<III", 4, 1 << 8, 0) + bytes(8), struct.pack("<I", 0) + bytes(9)]
-        for text in [base64.b64encode(part).decode() for part in cut] + ["a!", "a", "abcde", "ab==cd==", step["precompiled_charsmap"][1:], "=" * 8]:
+               struct.pack("<I", 1 << 31) + table[4:], struct.pack("<II", 4, 99 << 10 | 1 << 8) + bytes(500), struct.pack("<III", 4, 1 << 8, 0) + bytes(8), struct.pack("<I", 0) + bytes(9)]
+        whole = step["precompiled_charsmap"]
+        odd = whole.rstrip("=") if whole.endswith("=") else whole + "="
+        for text in [base64.b64encode(part).decode() for part in cut] + ["a!", "a", "abcde", "ab==cd==", step["precompiled_charsmap"][1:], "=" * 8, odd]:
             self.refuse(named(text), "'precompiled_charsmap' is no table of SentencePiece")
         cyclic = struct.pack("<I", 1024) + struct.pack("<256I", *(0x61 if i == 0x61 else 0 for i in range(256))) + b"\0"
         file = {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}, **named(base64.b64encode(cyclic).decode())}
         (tokens, _), = encode([b"a" * 100000], "json", self.path(file))
         self.assertEqual(tokens, [[0, 0, 100000]])
+
+    def test_expressions(self):
+        """Where Split's words begin and end, and what Replace makes of texts (golden/tokenizer_expressions.json)."""
+        with open(os.path.join(GOLDEN, "tokenizer_expressions.json"), encoding="utf-8") as file:
+            golden = json.load(file)
+        texts, places = golden["texts"], [[i for i, c in enumerate(text) for _ in c.encode()] + [len(text)] for text in golden["texts"]]
+        words = {"type": "WordLevel", "vocab": {"[UNK]": 0}, "unk_token": "[UNK]"}
+        letters = {"type": "BPE", "vocab": {f"<0x{byte:02X}>": byte for byte in range(256)}, "merges": [], "byte_fallback": True}
+        for split, rows in golden["split"]:
+            done = encode([text.encode() for text in texts], "json", self.path({"model": words, "pre_tokenizer": split}))
+            for text, at, (tokens, _), want in zip(texts, places, done, rows):
+                self.assertEqual([at[place] for token in tokens for place in token[1:]], want, (split, ascii(text)))
+        for expression, rows in golden["replace"]:
+            step = {"type": "Replace", "pattern": {"Regex": expression}, "content": "<>"}
+            done = encode([text.encode() for text in texts], "said", self.path({"model": letters, "normalizer": step, "decoder": {"type": "ByteFallback"}}))
+            for text, (_, said), want in zip(texts, done, rows):
+                self.assertEqual(said.decode(), want, (expression, ascii(text)))
 
     def test_expressions_take_no_long_time(self):
         """What takes others as long as 2 to the power of the text's length."""
