@@ -52,6 +52,15 @@ static inline uint32_t text_next(const char *text, size_t bytes, size_t *at)
     return c;
 }
 
+/* Where the character before `at` begins. */
+static inline size_t text_back(const char *text, size_t at)
+{
+    const size_t least = at > 4 ? at - 4 : 0;
+    do at--;
+    while (at > least && ((unsigned char)text[at] & 0xc0) == 0x80);
+    return at;
+}
+
 static inline bool unicode__in(const unicode_range *ranges, size_t count, uint32_t c)
 {
     size_t low = 0;
@@ -541,17 +550,17 @@ static inline bool expression__read_times(expression__reader *r, int *least, int
 static inline void expression__repeat(expression__reader *r, int from, int least, int most, bool lazily)
 {
     expression      *e = r->e;
-    const int        size = e->step_count - from, rest = most < 0 ? least == 0 : most - least;
-    expression__step atom[EXPRESSION_MAX_STEPS], choice = {.kind = EXPRESSION__CHOICE};
-    memcpy(atom, e->steps + from, (size_t)size * sizeof *atom);
-    e->step_count = from;
+    const int        size = e->step_count - from, rest = most < 0 ? least == 0 : most - least, first = from + (least == 0);
+    expression__step choice = {.kind = EXPRESSION__CHOICE};
+    if (most == 0) e->step_count = from;
     for (int i = 0; i < least + rest; i++) {
         const int out = most < 0 ? size + 2 : (least + rest - i) * (size + 1);
         choice.first = lazily ? out : 1;
         choice.other = lazily ? 1 : out;
-        if (i >= least && !expression__add(r, choice)) return;
-        for (int k = 0; k < size; k++)
-            if (!expression__add(r, atom[k])) return;
+        if (i == 0 && least == 0 && !expression__insert(r, from, choice)) return;
+        if (i > 0 && i >= least && !expression__add(r, choice)) return;
+        for (int k = 0; i > 0 && k < size; k++)
+            if (!expression__add(r, e->steps[first + k])) return;
     }
     choice.first = lazily ? 1 : -size;
     choice.other = lazily ? -size : 1;
@@ -738,9 +747,7 @@ static inline bool expression__passes(const expression__match *m, const expressi
 
 static inline bool expression__same(const expression__match *m, size_t *at)
 {
-    size_t before = *at - 1;
-    while (before > 0 && ((unsigned char)m->text[before] & 0xc0) == 0x80) before--;
-    const size_t bytes = *at - before;
+    const size_t before = text_back(m->text, *at), bytes = *at - before;
     if (m->bytes - *at < bytes || memcmp(m->text + before, m->text + *at, bytes) != 0) return false;
     *at += bytes;
     return true;

@@ -25,8 +25,9 @@
  * The ids are those of Hugging Face's tokenizers for any text. tokenizer_encode adds nothing around the text; tokenizer_encode_all
  * adds what post_processor says. added_tokens in a text are tokens, as they are there: take them out of a text that is not yours.
  * Without tokenizer.json [CLS], </s> and the like in a text are text, and tokenizer_id finds the special pieces. Cases and accents
- * are those of all of Unicode (unicode.h), normal forms those of Unicode 9, which tokenizers has. Offsets count bytes. What is not UTF-8 counts as U+FFFD, which BERT drops; BPE of bytes
- * and byte_fallback keep every byte. Files are read as hostile. A tokenizer may be used by several threads. */
+ * are those of all of Unicode (unicode.h), normal forms those of Unicode 9, as tokenizers has them. Offsets count bytes. What is not
+ * UTF-8 counts as U+FFFD, which BERT drops; BPE of bytes and byte_fallback keep every byte. Files are read as hostile. A tokenizer
+ * may be used by several threads. */
 #ifndef TOKENIZER_H
 #define TOKENIZER_H
 
@@ -665,14 +666,6 @@ static inline void tokenizer__normal_form(const tokenizer__step *step, const tok
     free(m.items);
 }
 
-/* Where the character before `at` begins. */
-static inline size_t tokenizer__back(const char *text, size_t at)
-{
-    do at--;
-    while (at > 0 && ((unsigned char)text[at] & 0xc0) == 0x80);
-    return at;
-}
-
 /* Of the first character. */
 static inline tokenizer__span tokenizer__first_span(const tokenizer__view *v)
 {
@@ -695,7 +688,7 @@ static inline void tokenizer__replace(const tokenizer__step *step, const tokeniz
     int              found;
     for (; (found = expression_next(step->by, &out->room, v->text, v->bytes, &place, &start, &end)) == 1; at = end) {
         tokenizer__take(out, v, at, start);
-        const size_t last = end ? tokenizer__back(v->text, end) : 0; /* where a match ends, or the text begins */
+        const size_t last = end ? text_back(v->text, end) : 0; /* where a match ends, or the text begins */
         tokenizer__put(out, step->with, step->with_bytes, tokenizer__span_of(v, last, end ? end : 1));
     }
     tokenizer__take(out, v, at, v->bytes);
@@ -976,7 +969,7 @@ static inline bool tokenizer__pieces(const tokenizer *t, char *text, const token
         size_t prefix = from > 0 ? 2 : 0;
         int    id = -1;
         if (prefix) memcpy(text + from - 2, "##", 2);
-        for (to = word->bytes; to > from; to = tokenizer__back(text, to))
+        for (to = word->bytes; to > from; to = text_back(text, to))
             if ((id = tokenizer__find(t, text + from - prefix, to - from + prefix)) >= 0) break;
         if (id < 0) {
             list->count = before;
@@ -1226,7 +1219,7 @@ static inline const tokenizer_added *tokenizer__added_at(const tokenizer *t, boo
 /* Whether a word goes on before or behind what stands there. */
 static inline bool tokenizer__is_within(const tokenizer__view *v, size_t start, size_t end)
 {
-    size_t         before = start > 0 ? tokenizer__back(v->text, start) : 0;
+    size_t         before = start > 0 ? text_back(v->text, start) : 0;
     const uint32_t left = start > 0 ? text_next(v->text, v->bytes, &before) : ' ';
     const uint32_t right = end < v->bytes ? text_next(v->text, v->bytes, &end) : ' ';
     return unicode_is_word(left) || unicode_is_word(right) || (left & ~1u) == 0x200c || (right & ~1u) == 0x200c;
@@ -1246,7 +1239,7 @@ static inline const tokenizer_added *tokenizer__next_added(const tokenizer *t, b
     *end = *start + best->bytes;
     while (best->right && tokenizer__is_space_at(v->text, v->bytes, *end, &next)) *end = next;
     while (best->left && *start > at) {
-        const size_t before = tokenizer__back(v->text, *start);
+        const size_t before = text_back(v->text, *start);
         if (before < at || !tokenizer__is_space_at(v->text, v->bytes, before, &next)) break;
         *start = before;
     }
