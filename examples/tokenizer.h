@@ -12,23 +12,26 @@
  *     char *back = tokenizer_decode(t, list.items, list.count, true, &bytes)              NULL: out of memory
  *     free(back), token_list_free(&list), tokenizer_free(t)
  *
- * tokenizer.json may hold WordPiece, BPE (of bytes, or of characters with or without byte_fallback, as Llama's) or Unigram
+ * tokenizer.json may hold WordPiece, WordLevel, BPE (of bytes, or of characters with or without byte_fallback, as Llama's) or Unigram
  * (SentencePiece's, as T5's and XLM-R's). Known are
- *     normalizer      BertNormalizer, Lowercase, NFC, NFD, Prepend, Precompiled, Replace, Strip
- *     pre_tokenizer   BertPreTokenizer, ByteLevel, Digits, Metaspace, Punctuation, Split, WhitespaceSplit
- *     decoder         ByteFallback, ByteLevel, Fuse, Metaspace, Replace, Strip, WordPiece
+ *     normalizer      BertNormalizer, Lowercase, NFC, NFD, NFKC, NFKD, Nmt, Precompiled, Prepend, Replace, Strip, StripAccents
+ *     pre_tokenizer   BertPreTokenizer, ByteLevel, CharDelimiterSplit, Digits, FixedLength, Metaspace, Punctuation, Split, Whitespace,
+ *                     WhitespaceSplit
+ *     decoder         BPEDecoder, ByteFallback, ByteLevel, Fuse, Metaspace, Replace (of ▁), Strip (of one space), WordPiece
  *     post_processor  BertProcessing, ByteLevel, RobertaProcessing, TemplateProcessing
- * and Sequences of them; Split and Replace know the expressions of Llama 3, Qwen 2, T5 and XLM-R. Another one is a failure that names
- * it. truncation and padding are not read.
+ * and Sequences of them; Split and Replace take the expressions that expression.h knows. Another one is a failure that names it.
+ * truncation and padding are not read.
  *
  * The ids are those of Hugging Face's tokenizers for any text. tokenizer_encode adds nothing around the text; tokenizer_encode_all
  * adds what post_processor says. added_tokens in a text are tokens, as they are there: take them out of a text that is not yours.
  * Without tokenizer.json [CLS], </s> and the like in a text are text, and tokenizer_id finds the special pieces. Cases and accents
- * are those of all of Unicode (unicode.h). Offsets count bytes. What is not UTF-8 counts as U+FFFD, which BERT drops; BPE of bytes
- * and byte_fallback keep every byte. Files are read as hostile. A tokenizer may be used by several threads. */
+ * are those of all of Unicode (unicode.h), normal forms those of Unicode 9, as tokenizers has them. Offsets count bytes. What is not
+ * UTF-8 counts as U+FFFD, which BERT drops; BPE of bytes and byte_fallback keep every byte. Files are read as hostile. A tokenizer
+ * may be used by several threads. */
 #ifndef TOKENIZER_H
 #define TOKENIZER_H
 
+#include "expression.h"
 #include "json.h"
 #include "unicode.h"
 
@@ -39,7 +42,8 @@ enum {
     TOKENIZER_MAX_TEXT = 512 << 20, /* bytes between two added tokens */
     TOKENIZER_MAX_WORD = 100,       /* characters, beyond which WordPiece gives up, if tokenizer.json does not say */
     TOKENIZER_MAX_ADDED = 1 << 16,  /* tokens */
-    TOKENIZER_MAX_STEPS = 8,        /* in a Sequence */
+    TOKENIZER_MAX_STEPS = 16,       /* that a normalizer or pre_tokenizer takes */
+    TOKENIZER_MAX_SUFFIX = 32,      /* bytes */
     TOKENIZER_MAX_AROUND = 8        /* tokens before a text, and behind it */
 };
 
@@ -53,7 +57,13 @@ typedef struct token_list {
     size_t count, capacity;
 } token_list;
 
-typedef enum tokenizer_model { TOKENIZER_WORDPIECE, TOKENIZER_BPE_BYTES, TOKENIZER_BPE, TOKENIZER_UNIGRAM } tokenizer_model;
+typedef enum tokenizer_model {
+    TOKENIZER_WORDPIECE,
+    TOKENIZER_WORDLEVEL,
+    TOKENIZER_BPE_BYTES,
+    TOKENIZER_BPE,
+    TOKENIZER_UNIGRAM
+} tokenizer_model;
 
 typedef struct tokenizer_piece {
     char       *text; /* NULL: no piece has this id. BPE of bytes: the bytes it stands for */
@@ -61,6 +71,7 @@ typedef struct tokenizer_piece {
     size_t      bytes, said_bytes;
     double      score;         /* Unigram */
     bool        special, byte; /* byte: stands for one byte, by byte_fallback */
+    bool        ends;          /* says a space for BPEDecoder's suffix, if another one follows */
 } tokenizer_piece;
 
 typedef struct tokenizer_merge {
@@ -72,53 +83,59 @@ typedef struct tokenizer_added {
     const char *content; /* in the file */
     char       *text;    /* what is looked for */
     size_t      bytes;
-    bool        left, right, normalized, special; /* left, right: with the spaces there */
+    bool        left, right, normalized, special, single; /* left, right: with the spaces there; single: not within a word */
 } tokenizer_added;
 
 /* What is done to a text before it is looked up in the vocabulary. */
 typedef enum tokenizer__kind {
     TOKENIZER__COPY,
-    TOKENIZER__BERT,
+    TOKENIZER__CHARACTERS,
     TOKENIZER__NORMAL_FORM,
     TOKENIZER__PREPEND,
     TOKENIZER__PRECOMPILED,
     TOKENIZER__REPLACE,
     TOKENIZER__STRIP,
-    TOKENIZER__BYTE_LEVEL,
+    TOKENIZER__SPACE_FIRST,
     TOKENIZER__METASPACE,
     TOKENIZER__SPLIT,
-    TOKENIZER__CUT
+    TOKENIZER__LENGTH,
+    TOKENIZER__SPELL,
+    TOKENIZER__UNSPELL
 } tokenizer__kind;
 
 enum { /* of a step, by kind */
        TOKENIZER__CLEAN = 1,
        TOKENIZER__ALONE = 2, /* ideographs */
        TOKENIZER__LOWER = 4,
-       TOKENIZER__FOLD = 8, /* lowers and takes accents away */
+       TOKENIZER__FOLD = 8,  /* takes accents off letters */
+       TOKENIZER__BARE = 16, /* drops accents that stand for themselves */
+       TOKENIZER__NMT = 32,
        TOKENIZER__COMPOSE = 1,
-       TOKENIZER__RUNS = 1,   /* of two spaces or more */
-       TOKENIZER__BLANKS = 2, /* runs of \s */
+       TOKENIZER__COMPATIBLE = 2,
        TOKENIZER__LEFT = 1,
        TOKENIZER__RIGHT = 2,
-       TOKENIZER__SPACE_FIRST = 1,
-       TOKENIZER__WORDS = 2,
        TOKENIZER__ALWAYS = 1, /* ▁ before a text; FIRST: only at its very beginning */
        TOKENIZER__FIRST = 2,
-       TOKENIZER__BEFORE = 4, /* words begin with ▁ */
-       TOKENIZER__AFTER = 1,  /* words end with a space; else the number of digits in a word */
-       TOKENIZER__DIGIT = 2,
-       TOKENIZER__DIGITS = 4,
-       TOKENIZER__SPACES = 1,
-       TOKENIZER__MARKS = 2,
-       TOKENIZER__EACH_DIGIT = 4,
-       TOKENIZER__NUMBERS = 8
+       TOKENIZER__BEFORE = 4 /* words begin with ▁ */
 };
 
+/* What becomes of the matches of a Split, and of what is between them. */
+typedef enum tokenizer__behavior {
+    TOKENIZER__ISOLATED,
+    TOKENIZER__REMOVED,
+    TOKENIZER__CONTIGUOUS,
+    TOKENIZER__WITH_PREVIOUS,
+    TOKENIZER__WITH_NEXT
+} tokenizer__behavior;
+
 typedef struct tokenizer__step {
-    tokenizer__kind kind;
-    unsigned        flags;
-    const char     *what, *with; /* becomes */
-    size_t          what_bytes, with_bytes;
+    tokenizer__kind     kind;
+    unsigned            flags;
+    const char         *what, *with; /* becomes */
+    size_t              what_bytes, with_bytes;
+    expression         *by; /* of Replace and Split */
+    tokenizer__behavior behavior;
+    bool                inverted; /* what is between matches is split by */
 } tokenizer__step;
 
 enum {                               /* how pieces become a text again */
@@ -147,8 +164,10 @@ typedef struct tokenizer {
     bool             added_first[2][256]; /* whether one begins with the byte; [1]: of those that look at a normalized text */
     int              before[TOKENIZER_MAX_AROUND], after[TOKENIZER_MAX_AROUND], before_count, after_count;
     unsigned         decoder;
+    const char      *spoken_suffix;                            /* BPEDecoder's; NULL: none */
     int              unknown;                                  /* [UNK]; -1: none */
     int              max_word;                                 /* WordPiece */
+    const char      *prefix, *suffix;                          /* BPE: of what is not at a word's beginning, and is at its end */
     int              byte_piece[256];                          /* BPE of bytes, and byte_fallback */
     bool             byte_fallback, fuse_unknown, whole_words; /* whole_words: a word that is a piece is not merged */
     double           unknown_score;                            /* Unigram */
@@ -180,6 +199,8 @@ static inline bool token_list_add(token_list *list, int id, size_t start, size_t
 static inline void tokenizer_free(tokenizer *t)
 {
     if (t == NULL) return;
+    for (int i = 0; i < t->normalizers; i++) expression_free(t->normalizer[i].by);
+    for (int i = 0; i < t->pre_tokenizers; i++) expression_free(t->pre_tokenizer[i].by);
     for (int i = 0; i < t->added_count; i++) free(t->added[i].text);
     free(t->added);
     free(t->file);
@@ -192,41 +213,6 @@ static inline void tokenizer_free(tokenizer *t)
 }
 
 /* ---- characters ---- */
-
-/* The next character, moving *at behind it; U+FFFD for a byte that begins none. */
-static inline uint32_t text_next(const char *text, size_t bytes, size_t *at)
-{
-    static const uint32_t lowest[] = {0, 0x80, 0x800, 0x10000};
-    unsigned char         first = (unsigned char)text[(*at)++];
-    if (first < 0x80) return first;
-    int      more = first >= 0xf0 ? 3 : first >= 0xe0 ? 2 : 1;
-    uint32_t c = first & (0x3fu >> more);
-    if (first < 0xc2 || first > 0xf4 || bytes - *at < (size_t)more) return 0xfffd;
-    for (int i = 0; i < more; i++) {
-        unsigned char next = (unsigned char)text[*at + (size_t)i];
-        if ((next & 0xc0) != 0x80) return 0xfffd;
-        c = c << 6 | (next & 0x3fu);
-    }
-    if (c < lowest[more] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) return 0xfffd;
-    *at += (size_t)more;
-    return c;
-}
-
-static inline bool unicode__in(const unicode_range *ranges, size_t count, uint32_t c)
-{
-    size_t low = 0;
-    while (low < count) {
-        size_t middle = (low + count) / 2;
-        if (c > ranges[middle].last)
-            low = middle + 1;
-        else if (c < ranges[middle].first)
-            count = middle;
-        else
-            return true;
-    }
-    return false;
-}
-#define unicode_in(ranges, c) unicode__in(ranges, sizeof(ranges) / sizeof *(ranges), c)
 
 /* Whether a table moves the character, which then becomes *to. */
 static inline bool unicode__move(const unicode_fold *table, size_t count, uint32_t c, uint32_t *to)
@@ -249,7 +235,7 @@ static inline bool unicode__move(const unicode_fold *table, size_t count, uint32
 #define unicode_move(table, c, to) unicode__move(table, sizeof(table) / sizeof *(table), c, to)
 
 /* The character lowered, as 1 or 2 characters. */
-static inline int unicode_lower_of(uint32_t c, uint32_t out[3])
+static inline int unicode_lower_of(uint32_t c, uint32_t out[2])
 {
     out[0] = c;
     if (c == 0x130) out[0] = 'i', out[1] = 0x307; /* the Turkish I with a dot */
@@ -263,33 +249,6 @@ static inline uint32_t unicode_compatible_of(uint32_t c)
     return c >= 0xf900 && c <= 0xfaff     ? unicode_from_f900[c - 0xf900]
            : c >= 0x2f800 && c <= 0x2fa1f ? unicode_from_2f800[c - 0x2f800]
                                           : 0;
-}
-
-/* The character lowered and without accents, as 0 to 3 characters. */
-static inline int unicode_fold_of(uint32_t c, uint32_t out[3])
-{
-    out[0] = c;
-    if (c < 0x80) {
-        if (c >= 'A' && c <= 'Z') out[0] += 'a' - 'A';
-        return 1;
-    }
-    if (c >= 0xac00 && c < 0xac00 + 11172) { /* a Hangul syllable: its consonant, vowel and, mostly, last consonant */
-        c -= 0xac00;
-        out[0] = 0x1100 + c / 588;
-        out[1] = 0x1161 + c % 588 / 28;
-        out[2] = 0x11a7 + c % 28;
-        return c % 28 ? 3 : 2;
-    }
-    if (unicode_in(unicode_marks, c)) return 0;
-    uint32_t compatible = unicode_compatible_of(c);
-    if (compatible) out[0] = compatible;
-    if (unicode_move(unicode_folds, c, out)) return 1;
-    for (size_t i = 0; i < sizeof unicode_splits / sizeof *unicode_splits; i++) {
-        if (unicode_splits[i][0] != c) continue;
-        memcpy(out, unicode_splits[i] + 1, 3 * sizeof *out);
-        return out[2] ? 3 : 2;
-    }
-    return 1;
 }
 
 static inline uint32_t unicode_order_of(uint32_t c)
@@ -323,17 +282,49 @@ static inline const uint32_t *unicode__row(uint32_t c)
     return NULL;
 }
 
-/* The character as a letter and its accents (NFD), 1 to 4 characters. */
-static inline int unicode_parts_of(uint32_t c, uint32_t out[4])
+/* What the character stands for (NFKD), as *count parts; NULL: nothing else than NFD says. */
+static inline const uint16_t *unicode__stands_for(uint32_t c, int *count, uint16_t *one)
+{
+    size_t low = 0, high = sizeof unicode_compatible / sizeof *unicode_compatible;
+    while (low < high) {
+        size_t          middle = (low + high) / 2;
+        const uint32_t *row = unicode_compatible[middle];
+        if (c > row[1]) {
+            low = middle + 1;
+        } else if (c < row[0]) {
+            high = middle;
+        } else {
+            *count = row[2] ? (int)row[2] : 1;
+            *one = (uint16_t)(row[3] + (c - row[0]));
+            return row[2] ? unicode_compatible_parts + row[3] + (c - row[0]) * row[2] : one;
+        }
+    }
+    return NULL;
+}
+
+/* The character as a letter and its accents (NFD), or also as what it stands for (NFKD). Returns how many. */
+static inline int unicode_parts_of(uint32_t c, bool compatible, uint32_t out[UNICODE_MOST_PARTS])
 {
     int             count = 0;
     uint32_t        behind[4];
+    uint16_t        one;
     const uint32_t *row;
+    const uint16_t *parts;
     out[0] = c;
     if (c < 0x80) return 1;
-    if (c >= 0xac00 && c < 0xac00 + 11172) return unicode_fold_of(c, out);
-    uint32_t compatible = unicode_compatible_of(c);
-    if (compatible) return out[0] = compatible, 1;
+    if (c >= 0xac00 && c < 0xac00 + 11172) { /* a Hangul syllable: its consonant, vowel and, mostly, last consonant */
+        c -= 0xac00;
+        out[0] = 0x1100 + c / 588;
+        out[1] = 0x1161 + c % 588 / 28;
+        out[2] = 0x11a7 + c % 28;
+        return c % 28 ? 3 : 2;
+    }
+    uint32_t ideograph = unicode_compatible_of(c);
+    if (ideograph) return out[0] = ideograph, 1;
+    if (compatible && (parts = unicode__stands_for(c, &count, &one)) != NULL) {
+        for (int i = 0; i < count; i++) out[i] = parts[i];
+        return count;
+    }
     for (; count < 3 && (row = unicode__row(c)) != NULL; c = row[1])
         if (row[2]) behind[count++] = row[2];
     out[0] = c;
@@ -458,6 +449,7 @@ typedef struct tokenizer__run {
     char            *text; /* two bytes before it are its own, too */
     tokenizer__span *spans;
     size_t           bytes, capacity;
+    expression_room  room;
     bool             cut, failed; /* cut: what comes next begins a word */
 } tokenizer__run;
 
@@ -484,6 +476,7 @@ static inline void tokenizer__run_free(tokenizer__run *run)
 {
     if (run->text) free(run->text - 2);
     free(run->spans);
+    expression_room_free(&run->room);
 }
 
 static inline bool tokenizer__reserve(tokenizer__run *run, size_t bytes)
@@ -519,7 +512,12 @@ static inline void tokenizer__put_character(tokenizer__run *run, uint32_t c, tok
 /* Copies bytes, each with its own place. */
 static inline void tokenizer__take(tokenizer__run *run, const tokenizer__view *v, size_t from, size_t to)
 {
-    for (size_t i = from; i < to; i++) tokenizer__put(run, v->text + i, 1, tokenizer__span_of(v, i, i + 1));
+    if (from == to || !tokenizer__reserve(run, run->bytes + (to - from))) return;
+    memcpy(run->text + run->bytes, v->text + from, to - from);
+    for (size_t i = from; i < to; i++, run->cut = false) {
+        run->spans[run->bytes] = tokenizer__span_of(v, i, i + 1);
+        run->spans[run->bytes++].begins = run->cut;
+    }
 }
 
 static inline void tokenizer__copy(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
@@ -528,20 +526,40 @@ static inline void tokenizer__copy(const tokenizer__step *step, const tokenizer_
     tokenizer__take(out, v, 0, v->bytes);
 }
 
-/* BertNormalizer and Lowercase. */
-static inline void tokenizer__bert(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+/* Nmt: control characters go, and some others become spaces. 0: it goes. */
+static inline uint32_t tokenizer__nmt(uint32_t c)
+{
+    static const unicode_range gone[] = {{1, 8}, {0xb, 0xb}, {0xe, 0x1f}, {0x7f, 0x7f}, {0x8f, 0x8f}, {0x9f, 0x9f}};
+    static const unicode_range spaces[] = {{9, 0xa},         {0xc, 0xd},       {0x1680, 0x1680}, {0x200b, 0x200f},
+                                           {0x2028, 0x2029}, {0x2581, 0x2581}, {0xfeff, 0xfeff}, {0xfffd, 0xfffd}};
+    return unicode_in(gone, c) ? 0 : unicode_in(spaces, c) ? ' ' : c;
+}
+
+/* A character's parts without accents, lowered; returns how many. */
+static inline int tokenizer__fold(unsigned flags, uint32_t c, uint32_t out[2 * UNICODE_MOST_PARTS])
+{
+    uint32_t part[UNICODE_MOST_PARTS] = {c};
+    int      parts = flags & TOKENIZER__FOLD ? unicode_parts_of(c, false, part) : 1, count = 0;
+    for (int i = 0; i < parts; i++) {
+        if (flags & TOKENIZER__FOLD && part[i] >= 0x80 && unicode_in(unicode_marks, part[i])) continue;
+        out[count] = part[i];
+        count += flags & TOKENIZER__LOWER ? unicode_lower_of(part[i], out + count) : 1;
+    }
+    return count;
+}
+
+/* BertNormalizer, Lowercase, StripAccents and Nmt. */
+static inline void tokenizer__characters(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
 {
     for (size_t at = 0, start = 0; at < v->bytes; start = at) {
-        uint32_t        c = text_next(v->text, v->bytes, &at), part[3] = {c, 0, 0};
+        uint32_t        c = text_next(v->text, v->bytes, &at), part[2 * UNICODE_MOST_PARTS];
         tokenizer__span span = tokenizer__span_of(v, start, at);
-        int             parts = 1;
         if (step->flags & TOKENIZER__CLEAN && unicode_in(unicode_controls, c)) continue;
-        if (step->flags & TOKENIZER__CLEAN && unicode_in(unicode_spaces, c)) part[0] = c = ' ';
+        if (step->flags & TOKENIZER__CLEAN && unicode_in(unicode_spaces, c)) c = ' ';
+        if (step->flags & TOKENIZER__BARE && unicode_in(unicode_combining, c)) continue;
+        if (step->flags & TOKENIZER__NMT && c && (c = tokenizer__nmt(c)) == 0) continue;
         bool alone = step->flags & TOKENIZER__ALONE && c >= 0x80 && unicode_in(unicode_ideographs, c);
-        if (step->flags & TOKENIZER__FOLD)
-            parts = unicode_fold_of(c, part);
-        else if (step->flags & TOKENIZER__LOWER)
-            parts = unicode_lower_of(c, part);
+        int  parts = tokenizer__fold(step->flags, c, part);
         if (alone) tokenizer__put(out, " ", 1, span);
         for (int i = 0; i < parts; i++) tokenizer__put_character(out, part[i], span);
         if (alone) tokenizer__put(out, " ", 1, span);
@@ -549,8 +567,8 @@ static inline void tokenizer__bert(const tokenizer__step *step, const tokenizer_
 }
 
 typedef struct tokenizer__mark {
-    uint32_t        c, order; /* 0: a character that is no accent */
-    tokenizer__span span;
+    uint32_t c, order; /* 0: a character that is no accent */
+    int      takes;    /* how many characters of the text it stands for; 0: the last one before */
 } tokenizer__mark;
 
 typedef struct tokenizer__marks {
@@ -559,10 +577,10 @@ typedef struct tokenizer__marks {
 } tokenizer__marks;
 
 /* Appends the character's parts, each in its place among the accents before it. */
-static inline bool tokenizer__decompose(tokenizer__marks *m, uint32_t c, tokenizer__span span)
+static inline bool tokenizer__decompose(tokenizer__marks *m, uint32_t c, bool compatible)
 {
-    uint32_t part[4];
-    int      parts = unicode_parts_of(c, part);
+    uint32_t part[UNICODE_MOST_PARTS];
+    int      parts = unicode_parts_of(c, compatible, part);
     for (int i = 0; i < parts; i++) {
         if (m->count == m->capacity) {
             size_t           capacity = m->capacity ? m->capacity * 2 : 256;
@@ -571,7 +589,7 @@ static inline bool tokenizer__decompose(tokenizer__marks *m, uint32_t c, tokeniz
             m->items = items;
             m->capacity = capacity;
         }
-        m->items[m->count++] = (tokenizer__mark){part[i], unicode_order_of(part[i]), span};
+        m->items[m->count++] = (tokenizer__mark){part[i], unicode_order_of(part[i]), i == 0};
     }
     return true;
 }
@@ -612,7 +630,7 @@ static inline void tokenizer__compose(tokenizer__marks *m)
         uint32_t c = meets ? unicode_composed_of(m->items[base].c, mark.c) : 0;
         if (c) {
             m->items[base].c = c;
-            m->items[base].span.to = mark.span.to > m->items[base].span.to ? mark.span.to : m->items[base].span.to;
+            m->items[base].takes += mark.takes;
             continue;
         }
         if (mark.order == 0) base = count;
@@ -621,17 +639,29 @@ static inline void tokenizer__compose(tokenizer__marks *m)
     m->count = count;
 }
 
+/* Puts characters that stand for those of the view in turn, each for the first that it takes, as tokenizers has it. */
+static inline void tokenizer__put_marks(const tokenizer__marks *m, const tokenizer__view *v, tokenizer__run *out)
+{
+    tokenizer__span first = {0}, last = {0};
+    for (size_t i = 0, at = 0, start = 0; i < m->count; i++) {
+        for (int taken = 0; taken < m->items[i].takes && at < v->bytes; taken++, start = at) {
+            (void)text_next(v->text, v->bytes, &at);
+            last = tokenizer__span_of(v, start, at);
+            if (taken == 0) first = last;
+        }
+        tokenizer__put_character(out, m->items[i].c, m->items[i].takes ? first : last);
+    }
+}
+
 static inline void tokenizer__normal_form(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
 {
     tokenizer__marks m = {0};
     bool             good = true;
-    for (size_t at = 0, start = 0; at < v->bytes && good; start = at) {
-        uint32_t c = text_next(v->text, v->bytes, &at);
-        good = tokenizer__decompose(&m, c, tokenizer__span_of(v, start, at));
-    }
+    for (size_t at = 0; at < v->bytes && good;)
+        good = tokenizer__decompose(&m, text_next(v->text, v->bytes, &at), step->flags & TOKENIZER__COMPATIBLE);
     good = good && tokenizer__order_marks(&m);
     if (good && step->flags & TOKENIZER__COMPOSE) tokenizer__compose(&m);
-    for (size_t i = 0; i < m.count && good; i++) tokenizer__put_character(out, m.items[i].c, m.items[i].span);
+    if (good) tokenizer__put_marks(&m, v, out);
     out->failed = out->failed || !good;
     free(m.items);
 }
@@ -651,31 +681,18 @@ static inline void tokenizer__prepend(const tokenizer__step *step, const tokeniz
     tokenizer__take(out, v, 0, v->bytes);
 }
 
-/* How long what is replaced is that stands here; 0: nothing. */
-static inline size_t tokenizer__match(const tokenizer__step *step, const tokenizer__view *v, size_t at)
-{
-    if (step->flags == 0) {
-        bool same = v->bytes - at >= step->what_bytes && memcmp(v->text + at, step->what, step->what_bytes) == 0;
-        return same ? step->what_bytes : 0;
-    }
-    size_t end = at, next = at;
-    while (next < v->bytes) {
-        uint32_t c = text_next(v->text, v->bytes, &next);
-        if (step->flags & TOKENIZER__RUNS ? c != ' ' : !unicode_in(unicode_spaces, c)) break;
-        end = next;
-    }
-    return step->flags & TOKENIZER__RUNS && end < at + 2 ? 0 : end - at;
-}
-
 static inline void tokenizer__replace(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
 {
-    for (size_t at = 0, bytes; at < v->bytes; at += bytes) {
-        bytes = tokenizer__match(step, v, at);
-        if (bytes)
-            tokenizer__put(out, step->with, step->with_bytes, tokenizer__span_of(v, at + bytes - 1, at + bytes));
-        else
-            tokenizer__take(out, v, at, at + (bytes = 1));
+    expression_place place = {0};
+    size_t           at = 0, start, end;
+    int              found;
+    for (; (found = expression_next(step->by, &out->room, v->text, v->bytes, &place, &start, &end)) == 1; at = end) {
+        tokenizer__take(out, v, at, start);
+        const size_t last = end ? text_back(v->text, end) : 0; /* where a match ends, or the text begins */
+        tokenizer__put(out, step->with, step->with_bytes, tokenizer__span_of(v, last, end ? end : 1));
     }
+    tokenizer__take(out, v, at, v->bytes);
+    out->failed = out->failed || found < 0;
 }
 
 static inline void tokenizer__strip(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
@@ -761,36 +778,23 @@ static inline void tokenizer__precompiled(const tokenizer__step *step, const tok
 
 /* ---- words ---- */
 
-/* Words between spaces, and punctuation, digits or numbers alone. */
-static inline void tokenizer__cut(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+static inline bool tokenizer__begins(const tokenizer__view *v, size_t at, const char *with, size_t bytes)
 {
-    bool before = false; /* whether the character before is a number's */
-    for (size_t at = 0, start = 0; at < v->bytes; start = at) {
-        uint32_t c = text_next(v->text, v->bytes, &at);
-        bool     space = step->flags & TOKENIZER__SPACES && unicode_in(unicode_spaces, c);
-        bool     mark = step->flags & TOKENIZER__MARKS && unicode_in(unicode_punctuation, c);
-        bool     number = step->flags & (TOKENIZER__EACH_DIGIT | TOKENIZER__NUMBERS) && unicode_in(unicode_numbers, c);
-        bool     alone = mark || (number && step->flags & TOKENIZER__EACH_DIGIT);
-        out->cut = out->cut || space || alone || number != before;
-        if (!space) tokenizer__take(out, v, start, at);
-        out->cut = out->cut || alone;
-        before = number;
-    }
+    return v->bytes - at >= bytes && memcmp(v->text + at, with, bytes) == 0;
 }
 
 /* Spaces become ▁, at which words begin. */
 static inline void tokenizer__metaspace(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
 {
     if (v->bytes == 0) return;
-    const tokenizer__step mark = {.what = step->with, .what_bytes = step->with_bytes};
     const tokenizer__span span = tokenizer__first_span(v);
     bool                  wanted = step->flags & TOKENIZER__ALWAYS || (step->flags & TOKENIZER__FIRST && span.from == 0);
-    if (wanted && v->text[0] != ' ' && !tokenizer__match(&mark, v, 0)) tokenizer__put(out, step->with, step->with_bytes, span);
+    if (wanted && v->text[0] != ' ' && !tokenizer__begins(v, 0, step->with, step->with_bytes))
+        tokenizer__put(out, step->with, step->with_bytes, span);
     for (size_t at = 0, bytes; at < v->bytes; at += bytes) {
-        bool space = v->text[at] == ' ';
-        bytes = tokenizer__match(&mark, v, at);
-        if ((space || bytes) && step->flags & TOKENIZER__BEFORE) out->cut = true;
-        if (bytes == 0) bytes = 1;
+        bool space = v->text[at] == ' ', mark = tokenizer__begins(v, at, step->with, step->with_bytes);
+        bytes = mark ? step->with_bytes : 1;
+        if ((space || mark) && step->flags & TOKENIZER__BEFORE) out->cut = true;
         if (space)
             tokenizer__put(out, step->with, step->with_bytes, tokenizer__span_of(v, at, at + 1));
         else
@@ -798,129 +802,87 @@ static inline void tokenizer__metaspace(const tokenizer__step *step, const token
     }
 }
 
-typedef enum tokenizer__class { TOKENIZER__SPACE, TOKENIZER__LETTER, TOKENIZER__NUMBER, TOKENIZER__OTHER } tokenizer__class;
-
-static inline tokenizer__class tokenizer__class_of(const char *text, size_t bytes, size_t *at)
-{
-    uint32_t c = text_next(text, bytes, at);
-    return unicode_in(unicode_letters, c)   ? TOKENIZER__LETTER
-           : unicode_in(unicode_spaces, c)  ? TOKENIZER__SPACE
-           : unicode_in(unicode_numbers, c) ? TOKENIZER__NUMBER
-                                            : TOKENIZER__OTHER;
-}
-
-/* Where characters of a class, at most `most` of them, end; *last: where the last of them begins. */
-static inline size_t tokenizer__class_end(const char *text, size_t bytes, size_t at, tokenizer__class class, size_t most,
-                                          size_t *last)
-{
-    for (size_t end = at; most > 0 && end < bytes; most--) {
-        if (tokenizer__class_of(text, bytes, &end) != class) break;
-        *last = at;
-        at = end;
-    }
-    return at;
-}
-
-/* \s+(?!\S)|\s+: of spaces before a word, the last one is the word's or stands alone. */
-static inline size_t tokenizer__spaces_end(const char *text, size_t bytes, size_t at)
-{
-    size_t last = at, end = tokenizer__class_end(text, bytes, at, TOKENIZER__SPACE, SIZE_MAX, &last);
-    return end < bytes && last > at ? last : end;
-}
-
-/* 's|'t|'re|'ve|'m|'ll|'d; or `at`. */
-static inline size_t tokenizer__ending(const char *text, size_t bytes, size_t at, bool capitals)
-{
-    static const char *const endings[] = {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d", "'\xc5\xbf"}; /* the last: long s */
-    const size_t             count = sizeof endings / sizeof *endings - !capitals;
-    for (size_t i = 0; text[at] == '\'' && i < count; i++) {
-        size_t length = strlen(endings[i]), same = 1;
-        while (same < length && at + same < bytes) {
-            char c = text[at + same];
-            if (capitals && c >= 'A' && c <= 'Z') c = (char)(c + 'a' - 'A');
-            if (c != endings[i][same]) break;
-            same++;
-        }
-        if (same == length) return at + length;
-    }
-    return at;
-}
-
-/* The end of the word that begins at `at`, by GPT-2's expression
- *     's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ */
-static inline size_t tokenizer__word_end(const char *text, size_t bytes, size_t at)
-{
-    size_t next = at, last, ending = tokenizer__ending(text, bytes, at, false);
-    if (ending > at) return ending;
-    tokenizer__class class = tokenizer__class_of(text, bytes, &next);
-    if (text[at] == ' ' && next < bytes) {
-        size_t           second = next;
-        tokenizer__class other = tokenizer__class_of(text, bytes, &second);
-        if (other != TOKENIZER__SPACE) class = other, next = second;
-    }
-    return class == TOKENIZER__SPACE ? tokenizer__spaces_end(text, bytes, at)
-                                     : tokenizer__class_end(text, bytes, next, class, SIZE_MAX, &last);
-}
-
-static inline size_t tokenizer__newlines_end(const char *text, size_t bytes, size_t at)
-{
-    while (at < bytes && (text[at] == '\r' || text[at] == '\n')) at++;
-    return at;
-}
-
-/* \s*[\r\n]+|\s+(?!\S)|\s+ */
-static inline size_t tokenizer__lines_end(const char *text, size_t bytes, size_t at)
-{
-    size_t last, end = tokenizer__class_end(text, bytes, at, TOKENIZER__SPACE, SIZE_MAX, &last);
-    while (end > at && text[end - 1] != '\r' && text[end - 1] != '\n') end--;
-    return end > at ? end : tokenizer__spaces_end(text, bytes, at);
-}
-
-/* By Llama 3's and Qwen 2's expression, with 3 digits or 1:
- *     (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+ */
-static inline size_t tokenizer__split_end(const char *text, size_t bytes, size_t at, size_t digits)
-{
-    size_t next = at, last, ending = tokenizer__ending(text, bytes, at, true);
-    if (ending > at) return ending;
-    tokenizer__class class = tokenizer__class_of(text, bytes, &next);
-    bool   newline = text[at] == '\r' || text[at] == '\n';
-    size_t letters = newline || class == TOKENIZER__NUMBER
-                         ? next
-                         : tokenizer__class_end(text, bytes, next, TOKENIZER__LETTER, SIZE_MAX, &last);
-    if (class == TOKENIZER__LETTER || letters > next) return letters;
-    if (class == TOKENIZER__NUMBER) return tokenizer__class_end(text, bytes, at, class, digits, &last);
-    size_t others = class == TOKENIZER__OTHER || text[at] == ' '
-                        ? tokenizer__class_end(text, bytes, next, TOKENIZER__OTHER, SIZE_MAX, &last)
-                        : next;
-    if (class == TOKENIZER__OTHER || others > next) return tokenizer__newlines_end(text, bytes, others);
-    return tokenizer__lines_end(text, bytes, at);
-}
-
-static inline void tokenizer__byte_level(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+/* ByteLevel's add_prefix_space. */
+static inline void tokenizer__space_first(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
 {
     const tokenizer__step space = {.with = " ", .with_bytes = 1};
-    size_t                start = out->bytes;
-    if (step->flags & TOKENIZER__SPACE_FIRST && v->bytes && v->text[0] != ' ')
+    (void)step;
+    if (v->bytes && v->text[0] != ' ')
         tokenizer__prepend(&space, v, out);
     else
         tokenizer__take(out, v, 0, v->bytes);
-    for (size_t at = start; step->flags & TOKENIZER__WORDS && at < out->bytes && !out->failed;) {
-        out->spans[at].begins = true;
-        at = tokenizer__word_end(out->text, out->bytes, at);
+}
+
+/* What a Split does with a part of a text, a match or what is between two; *before: whether the part before was a match. */
+static inline void tokenizer__split_part(const tokenizer__step *step, const tokenizer__view *v, size_t from, size_t to,
+                                         bool match, bool *before, tokenizer__run *out)
+{
+    if (from == to && !match) return;
+    match = match != step->inverted;
+    switch (step->behavior) {
+    case TOKENIZER__ISOLATED:
+    case TOKENIZER__REMOVED: out->cut = true; break;
+    case TOKENIZER__CONTIGUOUS: out->cut = out->cut || match != *before; break;
+    case TOKENIZER__WITH_PREVIOUS: out->cut = out->cut || !match || *before; break;
+    case TOKENIZER__WITH_NEXT: out->cut = out->cut || match || !*before; break;
     }
+    if (!(match && step->behavior == TOKENIZER__REMOVED)) tokenizer__take(out, v, from, to);
+    *before = match;
 }
 
 static inline void tokenizer__split(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
 {
-    for (size_t at = 0, end; at < v->bytes; at = end) {
-        if (step->flags & TOKENIZER__AFTER) {
-            const char *space = memchr(v->text + at, ' ', v->bytes - at);
-            end = space ? (size_t)(space - v->text) + 1 : v->bytes;
-        } else {
-            end = tokenizer__split_end(v->text, v->bytes, at, step->flags & TOKENIZER__DIGIT ? 1 : 3);
-        }
-        out->cut = true;
-        tokenizer__take(out, v, at, end);
+    expression_place place = {0};
+    size_t           at = 0, start, end;
+    int              found;
+    bool             before = false;
+    for (; (found = expression_next(step->by, &out->room, v->text, v->bytes, &place, &start, &end)) == 1; at = end) {
+        tokenizer__split_part(step, v, at, start, false, &before, out);
+        tokenizer__split_part(step, v, start, end, true, &before, out);
+    }
+    tokenizer__split_part(step, v, at, v->bytes, false, &before, out);
+    out->failed = out->failed || found < 0;
+}
+
+/* FixedLength: words of so many characters. */
+static inline void tokenizer__length(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+{
+    unsigned count = 0;
+    for (size_t at = 0, start = 0; at < v->bytes; start = at, count++) {
+        (void)text_next(v->text, v->bytes, &at);
+        out->cut = out->cut || count % step->flags == 0;
+        tokenizer__take(out, v, start, at);
+    }
+}
+
+/* The character that stands for each byte in the files: printable ones for themselves, the rest from U+0100 on. */
+static inline uint32_t tokenizer__byte_character(int byte)
+{
+    int others = byte <= 32 ? byte : byte <= 160 ? 33 + byte - 127 : 67;
+    return (byte > 32 && byte < 127) || (byte > 160 && byte != 173) ? (uint32_t)byte : 256 + (uint32_t)others;
+}
+
+/* The byte that a character of the files stands for; -1: none. */
+static inline int tokenizer__spelled_byte(uint32_t c)
+{
+    int byte = c < 256 ? (int)c : c <= 288 ? (int)c - 256 : c <= 322 ? (int)c - 256 - 33 + 127 : 173;
+    return tokenizer__byte_character(byte) == c ? byte : -1;
+}
+
+/* What splits behind a ByteLevel sees the characters that stand for bytes. */
+static inline void tokenizer__spell(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+{
+    (void)step;
+    for (size_t i = 0; i < v->bytes; i++)
+        tokenizer__put_character(out, tokenizer__byte_character((unsigned char)v->text[i]), tokenizer__span_of(v, i, i + 1));
+}
+
+static inline void tokenizer__unspell(const tokenizer__step *step, const tokenizer__view *v, tokenizer__run *out)
+{
+    (void)step;
+    for (size_t at = 0, start = 0; at < v->bytes; start = at) {
+        const char byte = (char)tokenizer__spelled_byte(text_next(v->text, v->bytes, &at));
+        tokenizer__put(out, &byte, 1, tokenizer__span_of(v, start, at));
     }
 }
 
@@ -937,9 +899,9 @@ static inline bool tokenizer__walk(const tokenizer__step *steps, int count, toke
                                    tokenizer__run *odd)
 {
     static void (*const walk[])(const tokenizer__step *, const tokenizer__view *, tokenizer__run *) = {
-        tokenizer__copy,        tokenizer__bert,    tokenizer__normal_form, tokenizer__prepend,
-        tokenizer__precompiled, tokenizer__replace, tokenizer__strip,       tokenizer__byte_level,
-        tokenizer__metaspace,   tokenizer__split,   tokenizer__cut};
+        tokenizer__copy,    tokenizer__characters, tokenizer__normal_form, tokenizer__prepend,   tokenizer__precompiled,
+        tokenizer__replace, tokenizer__strip,      tokenizer__space_first, tokenizer__metaspace, tokenizer__split,
+        tokenizer__length,  tokenizer__spell,      tokenizer__unspell};
     for (int i = 0; i < count; i++) {
         tokenizer__run *out = i % 2 ? odd : even;
         out->bytes = 0;
@@ -997,14 +959,6 @@ static inline bool tokenizer__add_token(token_list *list, int id, const tokenize
     return token_list_add(list, id, span.from, span.to);
 }
 
-/* Where the character before `at` begins. */
-static inline size_t tokenizer__back(const char *text, size_t at)
-{
-    do at--;
-    while (at > 0 && ((unsigned char)text[at] & 0xc0) == 0x80);
-    return at;
-}
-
 /* WordPiece: the longest piece first, again and again; one [UNK] for a word that does not come out even. The word is overwritten by
  * ##. */
 static inline bool tokenizer__pieces(const tokenizer *t, char *text, const tokenizer__view *word, token_list *list)
@@ -1015,7 +969,7 @@ static inline bool tokenizer__pieces(const tokenizer *t, char *text, const token
         size_t prefix = from > 0 ? 2 : 0;
         int    id = -1;
         if (prefix) memcpy(text + from - 2, "##", 2);
-        for (to = word->bytes; to > from; to = tokenizer__back(text, to))
+        for (to = word->bytes; to > from; to = text_back(text, to))
             if ((id = tokenizer__find(t, text + from - prefix, to - from + prefix)) >= 0) break;
         if (id < 0) {
             list->count = before;
@@ -1091,6 +1045,19 @@ static inline void tokenizer__add_symbol(tokenizer__scratch *s, int *count, int 
     if (i > 0) s->symbols[i - 1].next = i;
 }
 
+/* The piece of a word's character, or byte, with the prefix of those that are not its first, and the suffix of its last. */
+static inline int tokenizer__find_within(const tokenizer *t, const tokenizer__view *word, size_t at, size_t end)
+{
+    const char *prefix = at > 0 && t->prefix ? t->prefix : "", *suffix = end == word->bytes && t->suffix ? t->suffix : "";
+    char        text[2 * TOKENIZER_MAX_SUFFIX + 4];
+    size_t      bytes = strlen(prefix);
+    memcpy(text, prefix, bytes);
+    memcpy(text + bytes, word->text + at, end - at);
+    bytes += end - at;
+    memcpy(text + bytes, suffix, strlen(suffix));
+    return tokenizer__find(t, text, bytes + strlen(suffix));
+}
+
 /* A word's bytes, or its characters: those that are no piece as bytes, or as the unknown piece, or left out when there is none. */
 static inline int tokenizer__symbols(const tokenizer *t, tokenizer__scratch *s, const tokenizer__view *word)
 {
@@ -1099,13 +1066,15 @@ static inline int tokenizer__symbols(const tokenizer *t, tokenizer__scratch *s, 
     for (size_t at = 0, end; at < word->bytes; at = end) {
         const unsigned char *text = (const unsigned char *)word->text;
         end = at + 1;
-        if (t->model == TOKENIZER_BPE_BYTES) {
+        if (t->model == TOKENIZER_BPE_BYTES && !t->suffix && !t->prefix) {
             tokenizer__add_symbol(s, &count, t->byte_piece[text[at]], at, end);
             continue;
         }
-        end = at;
-        (void)text_next(word->text, word->bytes, &end);
-        const int  id = tokenizer__find(t, word->text + at, end - at);
+        if (t->model != TOKENIZER_BPE_BYTES) {
+            end = at;
+            (void)text_next(word->text, word->bytes, &end);
+        }
+        const int  id = tokenizer__find_within(t, word, at, end);
         const bool again = unknown && t->fuse_unknown;
         unknown = false;
         if (id >= 0) {
@@ -1210,14 +1179,22 @@ static inline bool tokenizer__best_way(const tokenizer *t, tokenizer__scratch *s
     return good;
 }
 
+/* WordLevel: a word is a piece, or unknown. */
+static inline bool tokenizer__whole(const tokenizer *t, const tokenizer__view *word, token_list *list)
+{
+    const int id = tokenizer__find(t, word->text, word->bytes);
+    return tokenizer__add_token(list, id >= 0 ? id : t->unknown, word, 0, word->bytes);
+}
+
 /* ---- texts ---- */
 
 static inline bool tokenizer__encode_word(const tokenizer *t, tokenizer__scratch *s, char *text, const tokenizer__view *word,
                                           token_list *list)
 {
-    return t->model == TOKENIZER_WORDPIECE ? tokenizer__pieces(t, text, word, list)
-           : t->model == TOKENIZER_UNIGRAM ? tokenizer__best_way(t, s, word, list)
-                                           : tokenizer__merge(t, s, word, list);
+    return t->model == TOKENIZER_WORDPIECE   ? tokenizer__pieces(t, text, word, list)
+           : t->model == TOKENIZER_WORDLEVEL ? tokenizer__whole(t, word, list)
+           : t->model == TOKENIZER_UNIGRAM   ? tokenizer__best_way(t, s, word, list)
+                                             : tokenizer__merge(t, s, word, list);
 }
 
 static inline bool tokenizer__is_space_at(const char *text, size_t bytes, size_t at, size_t *end)
@@ -1226,25 +1203,43 @@ static inline bool tokenizer__is_space_at(const char *text, size_t bytes, size_t
     return at < bytes && unicode_in(unicode_spaces, text_next(text, bytes, end));
 }
 
-/* The first added piece from `at` on, the longest of those that begin there; NULL: none. */
+/* The longest added piece that begins at `at`; NULL: none. */
+static inline const tokenizer_added *tokenizer__added_at(const tokenizer *t, bool normalized, const tokenizer__view *v, size_t at)
+{
+    const tokenizer_added *best = NULL;
+    if (!t->added_first[normalized][(unsigned char)v->text[at]]) return NULL;
+    for (int i = 0; i < t->added_count; i++) {
+        const tokenizer_added *a = &t->added[i];
+        if (a->normalized != normalized || (best && a->bytes <= best->bytes)) continue;
+        if (tokenizer__begins(v, at, a->text, a->bytes)) best = a;
+    }
+    return best;
+}
+
+/* Whether a word goes on before or behind what stands there. */
+static inline bool tokenizer__is_within(const tokenizer__view *v, size_t start, size_t end)
+{
+    size_t         before = start > 0 ? text_back(v->text, start) : 0;
+    const uint32_t left = start > 0 ? text_next(v->text, v->bytes, &before) : ' ';
+    const uint32_t right = end < v->bytes ? text_next(v->text, v->bytes, &end) : ' ';
+    return unicode_is_word(left) || unicode_is_word(right) || (left & ~1u) == 0x200c || (right & ~1u) == 0x200c;
+}
+
+/* The first added piece from `at` on; NULL: none. */
 static inline const tokenizer_added *tokenizer__next_added(const tokenizer *t, bool normalized, const tokenizer__view *v,
                                                            size_t at, size_t *start, size_t *end)
 {
     const tokenizer_added *best = NULL;
     size_t                 next;
-    for (*start = at; *start < v->bytes && best == NULL; ++*start) {
-        if (!t->added_first[normalized][(unsigned char)v->text[*start]]) continue;
-        for (int i = 0; i < t->added_count; i++) {
-            const tokenizer_added *a = &t->added[i];
-            if (a->normalized != normalized || a->bytes > v->bytes - *start || (best && a->bytes <= best->bytes)) continue;
-            if (memcmp(v->text + *start, a->text, a->bytes) == 0) best = a;
-        }
+    for (*start = at; *start < v->bytes; *start += best ? best->bytes : 1) {
+        best = tokenizer__added_at(t, normalized, v, *start);
+        if (best && !(best->single && tokenizer__is_within(v, *start, *start + best->bytes))) break;
     }
-    if (best == NULL) return NULL;
-    *end = --*start + best->bytes;
+    if (*start == v->bytes) return NULL;
+    *end = *start + best->bytes;
     while (best->right && tokenizer__is_space_at(v->text, v->bytes, *end, &next)) *end = next;
     while (best->left && *start > at) {
-        const size_t before = tokenizer__back(v->text, *start);
+        const size_t before = text_back(v->text, *start);
         if (before < at || !tokenizer__is_space_at(v->text, v->bytes, before, &next)) break;
         *start = before;
     }
@@ -1356,7 +1351,7 @@ static inline char *tokenizer_decode(const tokenizer *t, const token *tokens, si
                                      size_t *bytes)
 {
     size_t room = 1, from = 0;
-    bool   first = true;
+    bool   first = true, ends = false;
     *bytes = 0;
     for (size_t i = 0; i < count; i++) {
         size_t length;
@@ -1371,9 +1366,11 @@ static inline char *tokenizer_decode(const tokenizer *t, const token *tokens, si
         *bytes += tokenizer__say(t, &t->pieces[id], first, text + *bytes);
         if (!t->pieces[id].byte) from = *bytes;
         first = false;
+        ends = t->pieces[id].ends;
     }
     if (text == NULL) return NULL;
     *bytes = from + tokenizer__mend(text + from, *bytes - from);
+    if (ends) --*bytes;
     if (t->decoder & TOKENIZER__STRIP_ONE && *bytes > 0 && text[0] == ' ') memmove(text, text + 1, --*bytes);
     text[*bytes] = 0;
     return text;
@@ -1411,6 +1408,35 @@ static inline tokenizer *tokenizer__done(tokenizer *t, bool good)
     return NULL;
 }
 
+/* How texts are split where their pre_tokenizer does not say it: GPT-2's expression; numbers as Rust knows them, of Unicode 17; words
+ * and what is between words and spaces, where Rust's \w has two characters more than Oniguruma's. */
+#define TOKENIZER__SPACES "\\s"
+#define TOKENIZER__GPT2 "'(?:[stmd]|re|ve|ll)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define TOKENIZER__NUMBERS "[\\p{N}\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}]"
+#define TOKENIZER__WORDS "[\\w\\u200c\\u200d]+|[^\\w\\s\\u200c\\u200d]+"
+
+/* Takes the expression; false: it is NULL, or there are too many steps. */
+static inline bool tokenizer__add_split(tokenizer *t, expression *by, tokenizer__behavior behavior, bool inverted)
+{
+    if (by == NULL || t->pre_tokenizers == TOKENIZER_MAX_STEPS) return expression_free(by), false;
+    t->pre_tokenizer[t->pre_tokenizers++] = (tokenizer__step){
+        .kind = TOKENIZER__SPLIT, .by = by, .behavior = behavior, .inverted = inverted};
+    return true;
+}
+
+static inline bool tokenizer__split_by(tokenizer *t, const char *text, tokenizer__behavior behavior)
+{
+    const char *why;
+    return tokenizer__add_split(t, expression_of(text, strlen(text), &why), behavior, false);
+}
+
+static inline bool tokenizer__split_marks(tokenizer *t, tokenizer__behavior behavior)
+{
+    const char  *why;
+    const size_t count = sizeof unicode_punctuation / sizeof *unicode_punctuation;
+    return tokenizer__add_split(t, expression_of_ranges(unicode_punctuation, count, &why), behavior, false);
+}
+
 /* Takes the text, bytes and a 0 behind them, which was allocated; one piece a line. name: for messages. */
 static inline tokenizer *tokenizer_wordpiece_of(char *text, size_t bytes, const char *name, bool lower, text_error *error)
 {
@@ -1433,10 +1459,14 @@ static inline tokenizer *tokenizer_wordpiece_of(char *text, size_t bytes, const 
     if (good && (t->unknown = tokenizer_id(t, "[UNK]")) < 0)
         good = text_fail(error, "%s: there is no line [UNK]; is it a vocabulary of BERT, one piece a line?", name);
     if (!good) return tokenizer__done(t, false);
-    t->normalizers = t->pre_tokenizers = 1;
-    t->normalizer[0] = (tokenizer__step){.kind = TOKENIZER__BERT,
-                                         .flags = TOKENIZER__CLEAN | TOKENIZER__ALONE | (lower ? TOKENIZER__FOLD : 0)};
-    t->pre_tokenizer[0] = (tokenizer__step){.kind = TOKENIZER__CUT, .flags = TOKENIZER__SPACES | TOKENIZER__MARKS};
+    if (!tokenizer__split_by(t, TOKENIZER__SPACES, TOKENIZER__REMOVED) || !tokenizer__split_marks(t, TOKENIZER__ISOLATED)) {
+        text_fail(error, "out of memory");
+        return tokenizer__done(t, false);
+    }
+    t->normalizers = 1;
+    t->normalizer[0] = (tokenizer__step){.kind = TOKENIZER__CHARACTERS,
+                                         .flags = TOKENIZER__CLEAN | TOKENIZER__ALONE |
+                                                  (lower ? TOKENIZER__FOLD | TOKENIZER__LOWER : 0)};
     t->decoder = TOKENIZER__JOIN | TOKENIZER__CLEANUP;
     tokenizer__speak(t);
     return t;
@@ -1452,21 +1482,13 @@ static inline tokenizer *tokenizer_wordpiece(const char *path, bool lower, text_
 
 /* ---- vocabularies of BPE ---- */
 
-/* The character that stands for each byte in the files: printable ones for themselves, the rest from U+0100 on. */
-static inline uint32_t tokenizer__byte_character(int byte)
-{
-    int others = byte <= 32 ? byte : byte <= 160 ? 33 + byte - 127 : 67;
-    return (byte > 32 && byte < 127) || (byte > 160 && byte != 173) ? (uint32_t)byte : 256 + (uint32_t)others;
-}
-
 /* The bytes that characters of the files stand for, in their place; -1: one of them stands for none. */
 static inline long tokenizer__to_bytes(char *text, size_t bytes)
 {
     size_t to = 0;
     for (size_t at = 0; at < bytes;) {
-        uint32_t c = text_next(text, bytes, &at);
-        int      byte = c < 256 ? (int)c : c <= 288 ? (int)c - 256 : c <= 322 ? (int)c - 256 - 33 + 127 : 173;
-        if (tokenizer__byte_character(byte) != c) return -1;
+        const int byte = tokenizer__spelled_byte(text_next(text, bytes, &at));
+        if (byte < 0) return -1;
         text[to++] = (char)byte;
     }
     return (long)to;
@@ -1531,11 +1553,12 @@ static inline tokenizer_merge tokenizer__merge_of(const tokenizer *t, const toke
     const bool bytes = t->model == TOKENIZER_BPE_BYTES;
     long       left = bytes ? tokenizer__to_bytes(pair->left, pair->left_bytes) : (long)pair->left_bytes;
     long       right = bytes ? tokenizer__to_bytes(pair->right, pair->right_bytes) : (long)pair->right_bytes;
-    if (left <= 0 || right <= 0 || (size_t)(left + right) > t->longest) return (tokenizer_merge){-1, -1, -1};
+    if (left <= 0 || right <= 0 || (size_t)left > t->longest || (size_t)right > t->longest) return (tokenizer_merge){-1, -1, -1};
     memcpy(whole, pair->left, (size_t)left);
-    memcpy(whole + left, pair->right, (size_t)right);
+    const long prefix = t->prefix && (size_t)right > strlen(t->prefix) ? (long)strlen(t->prefix) : 0; /* goes within the whole */
+    memcpy(whole + left, pair->right + prefix, (size_t)(right - prefix));
     return (tokenizer_merge){tokenizer__find(t, pair->left, (size_t)left), tokenizer__find(t, pair->right, (size_t)right),
-                             tokenizer__find(t, whole, (size_t)(left + right))};
+                             tokenizer__find(t, whole, (size_t)(left + right - prefix))};
 }
 
 /* The first pair with rank 0. */
@@ -1543,7 +1566,7 @@ static inline bool tokenizer__take_merges(tokenizer *t, const tokenizer__pairs *
 {
     t->merges = malloc((pairs->count + 1) * sizeof *t->merges);
     t->merge_slots = tokenizer__slots(pairs->count, &t->merge_mask);
-    char *whole = malloc(t->longest + 1);
+    char *whole = malloc(2 * t->longest + 1);
     bool  good = t->merges && t->merge_slots && whole;
     if (!good) text_fail(error, "out of memory: '%s' has too many merges", path);
     for (size_t i = 0; good && i < pairs->count; i++) {
@@ -1605,9 +1628,8 @@ static inline tokenizer *tokenizer_bpe_of(char *vocabulary, const char *vocabula
            tokenizer__take_merges(t, &pairs, merges_name, error);
     free(pairs.items);
     free(merges);
+    if (good && !tokenizer__split_by(t, TOKENIZER__GPT2, TOKENIZER__ISOLATED)) good = text_fail(error, "out of memory");
     if (!good) return tokenizer__done(t, false);
-    t->pre_tokenizers = 1;
-    t->pre_tokenizer[0] = (tokenizer__step){.kind = TOKENIZER__BYTE_LEVEL, .flags = TOKENIZER__WORDS};
     tokenizer__speak(t);
     return t;
 }
@@ -1635,6 +1657,8 @@ enum {
     TOKENIZER__PREPENDED,
     TOKENIZER__CHARSMAP,
     TOKENIZER__PREFIX,
+    TOKENIZER__SUFFIX,
+    TOKENIZER__DELIMITER,
     TOKENIZER__STRINGS
 };
 enum {
@@ -1659,7 +1683,7 @@ typedef struct tokenizer__rule {
     size_t bytes[TOKENIZER__STRINGS];
     int    flag[TOKENIZER__BOOLS]; /* -1: not there */
     bool   expression;             /* the pattern is one */
-    int    start, stop;
+    int    start, stop, length;
 } tokenizer__rule;
 
 /* What tokenizer.json holds that is settled when all of it has been read. */
@@ -1668,8 +1692,17 @@ typedef struct tokenizer__reader {
     tokenizer__pairs merges;
     const char      *unknown, *around[2][TOKENIZER_MAX_AROUND];
     int              around_count[2];
-    bool             unigram, wordpiece, bytes;
+    char            *prefix, *suffix; /* of BPE */
+    bool             unigram, wordpiece, wordlevel, bytes;
+    bool             spelled; /* splits follow a ByteLevel */
 } tokenizer__reader;
+
+static inline int tokenizer__among(const char *const *names, int count, const char *name)
+{
+    for (int i = 0; i < count; i++)
+        if (strcmp(names[i], name) == 0) return i;
+    return -1;
+}
 
 static inline bool tokenizer__is(const tokenizer__rule *rule, int string, const char *text)
 {
@@ -1688,10 +1721,10 @@ static inline bool tokenizer__refuse(json *j, const char *what, const tokenizer_
 static inline long tokenizer__base64(char *text, size_t bytes)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    size_t            to = 0;
+    size_t            to = 0, digits_end = bytes;
     uint32_t          bits = 0, have = 0;
-    while (bytes > 0 && text[bytes - 1] == '=') bytes--;
-    for (size_t i = 0; i < bytes; i++) {
+    while (digits_end > 0 && bytes - digits_end < 2 && text[digits_end - 1] == '=') digits_end--;
+    for (size_t i = 0; i < digits_end; i++) {
         const char *digit = text[i] ? strchr(digits, text[i]) : NULL;
         if (digit == NULL) return -1;
         bits = bits << 6 | (uint32_t)(digit - digits);
@@ -1699,68 +1732,102 @@ static inline long tokenizer__base64(char *text, size_t bytes)
         if (have >= 8) text[to++] = (char)(bits >> (have -= 8) & 0xff);
     }
     text[to] = 0;
-    return (long)to;
+    return bytes % 4 ? -1 : (long)to;
+}
+
+/* Whether the table is whole: what its double array leads to are texts that end within it. */
+static inline bool tokenizer__is_charsmap(const unsigned char *table, size_t bytes)
+{
+    const size_t size = bytes < 4 ? 0 : tokenizer__unit(table, 0), count = size / 4;
+    if (count == 0 || size % 4 || size >= bytes - 4 || table[bytes - 1]) return false;
+    for (size_t i = 0; i < count; i++) {
+        const uint32_t unit = tokenizer__unit(table + 4, i);
+        const size_t   leaf = i ^ tokenizer__unit_offset(unit);
+        if (unit >> 31 || !(unit >> 8 & 1)) continue;
+        if (leaf >= count || (tokenizer__unit(table + 4, leaf) & 0x7fffffffu) >= bytes - 4 - size) return false;
+    }
+    return true;
 }
 
 static inline bool tokenizer__take_charsmap(json *j, const tokenizer__rule *rule, tokenizer__step *step)
 {
     char *text = rule->string[TOKENIZER__CHARSMAP];
     long  bytes = text ? tokenizer__base64(text, rule->bytes[TOKENIZER__CHARSMAP]) : -1;
-    if (bytes < 4 || tokenizer__unit((const unsigned char *)text, 0) > (size_t)bytes - 4)
+    if (bytes < 0 || !tokenizer__is_charsmap((const unsigned char *)text, (size_t)bytes))
         return json_fail(j, "'precompiled_charsmap' is no table of SentencePiece");
     *step = (tokenizer__step){.kind = TOKENIZER__PRECOMPILED, .what = text, .what_bytes = (size_t)bytes};
     return true;
 }
 
-static inline bool tokenizer__bert_of(const tokenizer__rule *rule, tokenizer__step *step)
+/* The expression, or the text, of which a rule's pattern tells; NULL: it is not known, which has been said. */
+static inline expression *tokenizer__pattern_of(json *j, const tokenizer__rule *rule)
+{
+    const char *text = rule->string[TOKENIZER__PATTERN], *why = "it is empty";
+    size_t      bytes = rule->bytes[TOKENIZER__PATTERN];
+    char        sentence[300];
+    expression *e = bytes == 0         ? NULL
+                    : rule->expression ? expression_of(text, bytes, &why)
+                                       : expression_literal(text, bytes, &why);
+    (void)snprintf(sentence, sizeof sentence, "the pattern '%.*s' is not known here: %s", bytes > 100 ? 100 : (int)bytes,
+                   text ? text : "", why ? why : "");
+    return e ? e : (json_fail(j, sentence), NULL);
+}
+
+static inline unsigned tokenizer__bert_of(const tokenizer__rule *rule)
 {
     const int *flag = rule->flag, lower = flag[TOKENIZER__LOWERCASE] != 0;
     const int  accents = flag[TOKENIZER__ACCENTS] < 0 ? lower : flag[TOKENIZER__ACCENTS];
-    step->kind = TOKENIZER__BERT;
-    step->flags = (flag[TOKENIZER__CLEAN_TEXT] ? TOKENIZER__CLEAN : 0u) | (flag[TOKENIZER__CHINESE] ? TOKENIZER__ALONE : 0u) |
-                  (accents ? TOKENIZER__FOLD
-                   : lower ? TOKENIZER__LOWER
-                           : 0u);
-    return !accents || lower;
+    return (flag[TOKENIZER__CLEAN_TEXT] ? TOKENIZER__CLEAN : 0u) | (flag[TOKENIZER__CHINESE] ? TOKENIZER__ALONE : 0u) |
+           (accents ? TOKENIZER__FOLD : 0u) | (lower ? TOKENIZER__LOWER : 0u);
 }
 
-/* A text, or one of the expressions that are known. */
-static inline bool tokenizer__replace_of(const tokenizer__rule *rule, tokenizer__step *step)
+/* The normalizers that have no settings. */
+static inline bool tokenizer__plain_of(const tokenizer__rule *rule, tokenizer__step *step)
 {
-    const bool runs = tokenizer__is(rule, TOKENIZER__PATTERN, " {2,}"), blanks = tokenizer__is(rule, TOKENIZER__PATTERN, "\\s+");
-    *step = (tokenizer__step){.kind = TOKENIZER__REPLACE,
-                              .flags = !rule->expression ? 0u
-                                       : runs            ? TOKENIZER__RUNS
-                                                         : TOKENIZER__BLANKS,
-                              .what = rule->string[TOKENIZER__PATTERN],
-                              .with = rule->string[TOKENIZER__CONTENT],
-                              .what_bytes = rule->bytes[TOKENIZER__PATTERN],
-                              .with_bytes = rule->bytes[TOKENIZER__CONTENT]};
-    return step->what_bytes > 0 && step->with && (!rule->expression || runs || blanks);
+    static const struct {
+        const char     *type;
+        tokenizer__kind kind;
+        unsigned        flags;
+    } known[] = {{"Lowercase", TOKENIZER__CHARACTERS, TOKENIZER__LOWER},
+                 {"Nmt", TOKENIZER__CHARACTERS, TOKENIZER__NMT},
+                 {"StripAccents", TOKENIZER__CHARACTERS, TOKENIZER__BARE},
+                 {"NFC", TOKENIZER__NORMAL_FORM, TOKENIZER__COMPOSE},
+                 {"NFD", TOKENIZER__NORMAL_FORM, 0},
+                 {"NFKC", TOKENIZER__NORMAL_FORM, TOKENIZER__COMPATIBLE | TOKENIZER__COMPOSE},
+                 {"NFKD", TOKENIZER__NORMAL_FORM, TOKENIZER__COMPATIBLE}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (!tokenizer__is(rule, TOKENIZER__TYPE, known[i].type)) continue;
+        step->kind = known[i].kind;
+        step->flags = known[i].flags;
+        return true;
+    }
+    return false;
 }
 
 static inline bool tokenizer__normalizer_of(json *j, const tokenizer__rule *rule, tokenizer__step *step)
 {
     const int *flag = rule->flag;
-    if (tokenizer__is(rule, TOKENIZER__TYPE, "BertNormalizer")) return tokenizer__bert_of(rule, step);
-    if (tokenizer__is(rule, TOKENIZER__TYPE, "Replace")) return tokenizer__replace_of(rule, step);
+    if (tokenizer__plain_of(rule, step)) return true;
     if (tokenizer__is(rule, TOKENIZER__TYPE, "Precompiled")) return tokenizer__take_charsmap(j, rule, step);
-    if (tokenizer__is(rule, TOKENIZER__TYPE, "Lowercase"))
-        *step = (tokenizer__step){.kind = TOKENIZER__BERT, .flags = TOKENIZER__LOWER};
-    else if (tokenizer__is(rule, TOKENIZER__TYPE, "NFC"))
-        *step = (tokenizer__step){.kind = TOKENIZER__NORMAL_FORM, .flags = TOKENIZER__COMPOSE};
-    else if (tokenizer__is(rule, TOKENIZER__TYPE, "NFD"))
-        *step = (tokenizer__step){.kind = TOKENIZER__NORMAL_FORM};
-    else if (tokenizer__is(rule, TOKENIZER__TYPE, "Prepend") && rule->string[TOKENIZER__PREPENDED])
+    if (tokenizer__is(rule, TOKENIZER__TYPE, "BertNormalizer")) {
+        *step = (tokenizer__step){.kind = TOKENIZER__CHARACTERS, .flags = tokenizer__bert_of(rule)};
+    } else if (tokenizer__is(rule, TOKENIZER__TYPE, "Replace") && rule->string[TOKENIZER__CONTENT]) {
+        *step = (tokenizer__step){.kind = TOKENIZER__REPLACE,
+                                  .by = tokenizer__pattern_of(j, rule),
+                                  .with = rule->string[TOKENIZER__CONTENT],
+                                  .with_bytes = rule->bytes[TOKENIZER__CONTENT]};
+        return step->by != NULL;
+    } else if (tokenizer__is(rule, TOKENIZER__TYPE, "Prepend") && rule->string[TOKENIZER__PREPENDED]) {
         *step = (tokenizer__step){.kind = TOKENIZER__PREPEND,
                                   .with = rule->string[TOKENIZER__PREPENDED],
                                   .with_bytes = rule->bytes[TOKENIZER__PREPENDED]};
-    else if (tokenizer__is(rule, TOKENIZER__TYPE, "Strip"))
+    } else if (tokenizer__is(rule, TOKENIZER__TYPE, "Strip")) {
         *step = (tokenizer__step){.kind = TOKENIZER__STRIP,
                                   .flags = (flag[TOKENIZER__STRIP_LEFT] ? TOKENIZER__LEFT : 0u) |
                                            (flag[TOKENIZER__STRIP_RIGHT] ? TOKENIZER__RIGHT : 0u)};
-    else
+    } else {
         return false;
+    }
     return true;
 }
 
@@ -1771,25 +1838,6 @@ static inline bool tokenizer__take_normalizer(tokenizer__reader *r, json *j, con
         return tokenizer__refuse(j, "normalizer", rule);
     r->t->normalizer[r->t->normalizers++] = step;
     return true;
-}
-
-/* The words that an expression of Split makes. */
-static inline bool tokenizer__take_split(const tokenizer__rule *rule, tokenizer__step *step)
-{
-#define TOKENIZER__SPLIT_BY(digits)                                            \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" digits \
-    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-    step->kind = TOKENIZER__SPLIT;
-    if (!rule->expression) {
-        step->flags = TOKENIZER__AFTER;
-        return tokenizer__is(rule, TOKENIZER__PATTERN, " ") && tokenizer__is(rule, TOKENIZER__BEHAVIOR, "MergedWithPrevious") &&
-               rule->flag[TOKENIZER__INVERT] != 1;
-    }
-    const bool one = tokenizer__is(rule, TOKENIZER__PATTERN, TOKENIZER__SPLIT_BY(""));
-    step->flags = one ? TOKENIZER__DIGIT : TOKENIZER__DIGITS;
-    return (one || tokenizer__is(rule, TOKENIZER__PATTERN, TOKENIZER__SPLIT_BY("{1,3}"))) &&
-           tokenizer__is(rule, TOKENIZER__BEHAVIOR, rule->flag[TOKENIZER__INVERT] == 1 ? "Removed" : "Isolated");
-#undef TOKENIZER__SPLIT_BY
 }
 
 static inline bool tokenizer__take_metaspace(const tokenizer__rule *rule, tokenizer__step *step)
@@ -1806,38 +1854,68 @@ static inline bool tokenizer__take_metaspace(const tokenizer__rule *rule, tokeni
     return step->with_bytes > 0;
 }
 
-static inline bool tokenizer__pre_tokenizer_of(tokenizer__reader *r, const tokenizer__rule *rule, tokenizer__step *step)
+static inline bool tokenizer__behavior_of(const tokenizer__rule *rule, tokenizer__behavior *behavior)
 {
-    const int *flag = rule->flag;
-    if (tokenizer__is(rule, TOKENIZER__TYPE, "Metaspace")) return tokenizer__take_metaspace(rule, step);
-    if (tokenizer__is(rule, TOKENIZER__TYPE, "Split")) return tokenizer__take_split(rule, step);
-    step->kind = TOKENIZER__CUT;
-    if (tokenizer__is(rule, TOKENIZER__TYPE, "BertPreTokenizer")) {
-        step->flags = TOKENIZER__SPACES | TOKENIZER__MARKS;
-    } else if (tokenizer__is(rule, TOKENIZER__TYPE, "WhitespaceSplit")) {
-        step->flags = TOKENIZER__SPACES;
-    } else if (tokenizer__is(rule, TOKENIZER__TYPE, "Punctuation")) {
-        step->flags = TOKENIZER__MARKS;
-        return rule->string[TOKENIZER__BEHAVIOR] == NULL || tokenizer__is(rule, TOKENIZER__BEHAVIOR, "Isolated");
-    } else if (tokenizer__is(rule, TOKENIZER__TYPE, "Digits")) {
-        step->flags = flag[TOKENIZER__INDIVIDUAL] == 1 ? TOKENIZER__EACH_DIGIT : TOKENIZER__NUMBERS;
-    } else if (tokenizer__is(rule, TOKENIZER__TYPE, "ByteLevel")) {
-        step->kind = TOKENIZER__BYTE_LEVEL;
-        step->flags = (flag[TOKENIZER__PREFIX_SPACE] ? TOKENIZER__SPACE_FIRST : 0u) |
-                      (flag[TOKENIZER__REGEX] ? TOKENIZER__WORDS : 0u);
-        r->bytes = true;
-    } else {
-        return false;
-    }
-    return true;
+    static const char *const names[] = {"Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext"};
+    const char              *name = rule->string[TOKENIZER__BEHAVIOR];
+    const int                i = name ? tokenizer__among(names, 5, name) : 0;
+    *behavior = i < 0 ? TOKENIZER__ISOLATED : (tokenizer__behavior)i;
+    return i >= 0;
+}
+
+/* Those that split by an expression. */
+static inline bool tokenizer__splits(tokenizer__reader *r, json *j, const tokenizer__rule *rule)
+{
+    tokenizer          *t = r->t;
+    const char         *why, *delimiter = rule->string[TOKENIZER__DELIMITER];
+    const int          *flag = rule->flag;
+    tokenizer__behavior behavior;
+    if (!tokenizer__behavior_of(rule, &behavior)) return false;
+    if (tokenizer__is(rule, TOKENIZER__TYPE, "Split"))
+        return tokenizer__add_split(t, tokenizer__pattern_of(j, rule), behavior, flag[TOKENIZER__INVERT] == 1);
+    if (tokenizer__is(rule, TOKENIZER__TYPE, "BertPreTokenizer"))
+        return tokenizer__split_by(t, TOKENIZER__SPACES, TOKENIZER__REMOVED) && tokenizer__split_marks(t, TOKENIZER__ISOLATED);
+    if (tokenizer__is(rule, TOKENIZER__TYPE, "Punctuation")) return tokenizer__split_marks(t, behavior);
+    if (tokenizer__is(rule, TOKENIZER__TYPE, "WhitespaceSplit"))
+        return tokenizer__split_by(t, TOKENIZER__SPACES, TOKENIZER__REMOVED);
+    if (tokenizer__is(rule, TOKENIZER__TYPE, "Whitespace"))
+        return tokenizer__split_by(t, TOKENIZER__WORDS, TOKENIZER__REMOVED) &&
+               (t->pre_tokenizer[t->pre_tokenizers - 1].inverted = true);
+    if (tokenizer__is(rule, TOKENIZER__TYPE, "Digits"))
+        return tokenizer__split_by(t, TOKENIZER__NUMBERS,
+                                   flag[TOKENIZER__INDIVIDUAL] == 1 ? TOKENIZER__ISOLATED : TOKENIZER__CONTIGUOUS);
+    return tokenizer__is(rule, TOKENIZER__TYPE, "CharDelimiterSplit") && delimiter && *delimiter &&
+           tokenizer__add_split(t, expression_literal(delimiter, rule->bytes[TOKENIZER__DELIMITER], &why), TOKENIZER__REMOVED,
+                                false);
+}
+
+static inline bool tokenizer__byte_level_of(tokenizer__reader *r, const tokenizer__rule *rule)
+{
+    tokenizer *t = r->t;
+    r->bytes = true;
+    if (rule->flag[TOKENIZER__PREFIX_SPACE])
+        t->pre_tokenizer[t->pre_tokenizers++] = (tokenizer__step){.kind = TOKENIZER__SPACE_FIRST};
+    return rule->flag[TOKENIZER__REGEX] == 0 || tokenizer__split_by(t, TOKENIZER__GPT2, TOKENIZER__ISOLATED);
 }
 
 static inline bool tokenizer__take_pre_tokenizer(tokenizer__reader *r, json *j, const tokenizer__rule *rule)
 {
     tokenizer__step step = {.kind = TOKENIZER__COPY};
-    if (r->t->pre_tokenizers == TOKENIZER_MAX_STEPS || !tokenizer__pre_tokenizer_of(r, rule, &step))
-        return tokenizer__refuse(j, "pre_tokenizer", rule);
-    r->t->pre_tokenizer[r->t->pre_tokenizers++] = step;
+    bool            good = r->t->pre_tokenizers < TOKENIZER_MAX_STEPS - 1;
+    if (good && r->bytes && !r->spelled) {
+        r->t->pre_tokenizer[r->t->pre_tokenizers++] = (tokenizer__step){.kind = TOKENIZER__SPELL};
+        r->spelled = true;
+    }
+    if (good && tokenizer__is(rule, TOKENIZER__TYPE, "ByteLevel"))
+        good = !r->spelled && tokenizer__byte_level_of(r, rule);
+    else if (good && tokenizer__is(rule, TOKENIZER__TYPE, "Metaspace"))
+        good = !r->spelled && tokenizer__take_metaspace(rule, &step);
+    else if (good && tokenizer__is(rule, TOKENIZER__TYPE, "FixedLength"))
+        step = (tokenizer__step){.kind = TOKENIZER__LENGTH, .flags = rule->length ? (unsigned)rule->length : 5};
+    else
+        good = good && tokenizer__splits(r, j, rule);
+    if (!good) return tokenizer__refuse(j, "pre_tokenizer", rule);
+    if (step.kind != TOKENIZER__COPY) r->t->pre_tokenizer[r->t->pre_tokenizers++] = step;
     return true;
 }
 
@@ -1861,6 +1939,9 @@ static inline bool tokenizer__take_decoder(tokenizer__reader *r, json *j, const 
     } else if (strcmp(type, "WordPiece") == 0) {
         flags = TOKENIZER__JOIN | (rule->flag[TOKENIZER__CLEANS_UP] ? TOKENIZER__CLEANUP : 0u);
         good = rule->string[TOKENIZER__PREFIX] == NULL || tokenizer__is(rule, TOKENIZER__PREFIX, "##");
+    } else if (strcmp(type, "BPEDecoder") == 0) {
+        r->t->spoken_suffix = rule->string[TOKENIZER__SUFFIX];
+        good = rule->string[TOKENIZER__SUFFIX] && *rule->string[TOKENIZER__SUFFIX];
     } else {
         good = strcmp(type, "ByteLevel") == 0 || strcmp(type, "Fuse") == 0;
     }
@@ -1869,13 +1950,6 @@ static inline bool tokenizer__take_decoder(tokenizer__reader *r, json *j, const 
 }
 
 typedef bool (*tokenizer__taker)(tokenizer__reader *r, json *j, const tokenizer__rule *rule);
-
-static inline int tokenizer__among(const char *const *names, int count, const char *name)
-{
-    for (int i = 0; i < count; i++)
-        if (strcmp(names[i], name) == 0) return i;
-    return -1;
-}
 
 static inline char *tokenizer__string_or_null(json *j, size_t *bytes)
 {
@@ -1896,8 +1970,9 @@ static inline void tokenizer__read_pattern(json *j, tokenizer__rule *rule)
 /* A rule, or a Sequence of rules, at most two deep; null: none. */
 static inline bool tokenizer__read_rule(tokenizer__reader *r, json *j, tokenizer__taker take, int depth)
 {
-    static const char *const strings[] = {
-        "type", "pattern", "content", "replacement", "prepend_scheme", "behavior", "prepend", "precompiled_charsmap", "prefix"};
+    static const char *const strings[] = {"type",           "pattern",  "content",  "replacement",
+                                          "prepend_scheme", "behavior", "prepend",  "precompiled_charsmap",
+                                          "prefix",         "suffix",   "delimiter"};
     static const char *const flags[] = {
         "individual_digits",    "add_prefix_space", "use_regex", "split",      "invert",      "clean_text",
         "handle_chinese_chars", "strip_accents",    "lowercase", "strip_left", "strip_right", "cleanup"};
@@ -1915,6 +1990,8 @@ static inline bool tokenizer__read_rule(tokenizer__reader *r, json *j, tokenizer
             rule.string[i] = tokenizer__string_or_null(j, &rule.bytes[i]);
         else if ((i = tokenizer__among(flags, TOKENIZER__BOOLS, key)) >= 0)
             rule.flag[i] = json_null(j) ? -1 : json_bool(j);
+        else if (strcmp(key, "length") == 0)
+            rule.length = json_int(j, key, 1, 1 << 20);
         else if (strcmp(key, "start") == 0 || strcmp(key, "stop") == 0)
             *(key[2] == 'a' ? &rule.start : &rule.stop) = json_int(j, key, 0, 100);
         else if (depth < 2 &&
@@ -1930,7 +2007,6 @@ static inline bool tokenizer__read_added(tokenizer *t, json *j)
 {
     tokenizer_added a = {.id = -1};
     char           *key;
-    bool            single = false;
     if (!json_object(j)) return false;
     while ((key = json_key(j, NULL)) != NULL) {
         if (strcmp(key, "id") == 0)
@@ -1938,7 +2014,7 @@ static inline bool tokenizer__read_added(tokenizer *t, json *j)
         else if (strcmp(key, "content") == 0)
             a.text = json_string(j, &a.bytes);
         else if (strcmp(key, "single_word") == 0)
-            single = json_bool(j);
+            a.single = json_bool(j);
         else if (strcmp(key, "lstrip") == 0)
             a.left = json_bool(j);
         else if (strcmp(key, "rstrip") == 0)
@@ -1952,7 +2028,6 @@ static inline bool tokenizer__read_added(tokenizer *t, json *j)
     }
     if (j->failed) return false;
     if (a.id < 0 || a.text == NULL || a.bytes == 0) return json_fail(j, "an added token lacks its id or content");
-    if (single) return json_fail(j, "an added token is a 'single_word', which is not known here");
     if (t->added_count == TOKENIZER_MAX_ADDED) return json_fail(j, "there are too many added tokens");
     if ((t->added_count & (t->added_count - 1)) == 0) { /* 0, 1, 2, 4, ...: full */
         tokenizer_added *added = realloc(t->added, ((size_t)t->added_count * 2 + 1) * sizeof *added);
@@ -2011,12 +2086,6 @@ static inline bool tokenizer__read_pairs(tokenizer__pairs *pairs, json *j)
     return !j->failed;
 }
 
-static inline bool tokenizer__is_empty(json *j)
-{
-    size_t bytes = 0;
-    return tokenizer__string_or_null(j, &bytes) == NULL || bytes == 0;
-}
-
 static inline bool tokenizer__read_model(tokenizer__reader *r, json *j)
 {
     tokenizer *t = r->t;
@@ -2027,8 +2096,9 @@ static inline bool tokenizer__read_model(tokenizer__reader *r, json *j)
             const char *type = json_string(j, NULL);
             r->wordpiece = type && strcmp(type, "WordPiece") == 0;
             r->unigram = type && strcmp(type, "Unigram") == 0;
-            if (type && !r->wordpiece && !r->unigram && strcmp(type, "BPE") != 0)
-                (void)json_fail(j, "the model is none of BPE, Unigram and WordPiece");
+            r->wordlevel = type && strcmp(type, "WordLevel") == 0;
+            if (type && !r->wordpiece && !r->unigram && !r->wordlevel && strcmp(type, "BPE") != 0)
+                (void)json_fail(j, "the model is none of BPE, Unigram, WordLevel and WordPiece");
         } else if (strcmp(key, "unk_token") == 0) {
             r->unknown = tokenizer__string_or_null(j, NULL);
         } else if (strcmp(key, "unk_id") == 0) {
@@ -2036,11 +2106,9 @@ static inline bool tokenizer__read_model(tokenizer__reader *r, json *j)
         } else if (strcmp(key, "max_input_chars_per_word") == 0) {
             t->max_word = json_int(j, key, 1, 1 << 20);
         } else if (strcmp(key, "continuing_subword_prefix") == 0) {
-            const char *prefix = tokenizer__string_or_null(j, NULL);
-            if (prefix && *prefix && strcmp(prefix, "##") != 0)
-                (void)json_fail(j, "only ## is known as continuing_subword_prefix");
+            r->prefix = tokenizer__string_or_null(j, NULL);
         } else if (strcmp(key, "end_of_word_suffix") == 0) {
-            if (!tokenizer__is_empty(j)) (void)json_fail(j, "'end_of_word_suffix' is not known here");
+            r->suffix = tokenizer__string_or_null(j, NULL);
         } else if (strcmp(key, "dropout") == 0) {
             if (!json_null(j) && json_number(j) != 0) (void)json_fail(j, "'dropout' is not known here");
         } else if (strcmp(key, "byte_fallback") == 0) {
@@ -2179,27 +2247,27 @@ static inline bool tokenizer__find_fallback(tokenizer *t, const char *name, text
     return true;
 }
 
-/* What a piece says: itself, a byte, or with spaces where ▁ stands. Returns what follows it. */
+/* What a piece says: itself, a byte, or with spaces where ▁ or BPEDecoder's suffix stands. Returns what follows it. */
 static inline char *tokenizer__say_piece(const tokenizer *t, tokenizer_piece *piece, char *to)
 {
-    const char *text = piece->said;
-    const int   byte = t->decoder & TOKENIZER__SPOKEN_BYTES ? tokenizer__byte_of(text, piece->said_bytes) : -1;
+    const char  *text = piece->said;
+    const int    byte = t->decoder & TOKENIZER__SPOKEN_BYTES ? tokenizer__byte_of(text, piece->said_bytes) : -1;
+    const size_t suffix = t->spoken_suffix ? strlen(t->spoken_suffix) : SIZE_MAX;
+    piece->byte = byte >= 0;
+    piece->ends = piece->said_bytes >= suffix && memcmp(text + piece->said_bytes - suffix, t->spoken_suffix, suffix) == 0;
     piece->said = to;
-    if (byte >= 0) {
-        piece->byte = true;
-        *to++ = (char)byte;
-    }
-    for (size_t i = 0; byte < 0 && i < piece->said_bytes; i++) {
-        const bool space = t->decoder & TOKENIZER__SPOKEN_SPACES && piece->said_bytes - i >= 3 &&
-                           memcmp(text + i, "\xe2\x96\x81", 3) == 0;
+    if (piece->byte) *to++ = (char)byte;
+    for (size_t i = 0, end = piece->said_bytes - (piece->ends ? suffix : 0); byte < 0 && i < end; i++) {
+        const bool space = t->decoder & TOKENIZER__SPOKEN_SPACES && end - i >= 3 && memcmp(text + i, "\xe2\x96\x81", 3) == 0;
         *to++ = space ? ' ' : text[i];
         if (space) i += 2;
     }
+    if (piece->ends) *to++ = ' ';
     piece->said_bytes = (size_t)(to - piece->said);
     return to;
 }
 
-/* Added pieces say what they are, and take their ids from those of the vocabulary. */
+/* Added pieces say what is looked for, and take their ids from those of the vocabulary. */
 static inline bool tokenizer__speak_all(tokenizer *t)
 {
     size_t room = 1;
@@ -2212,7 +2280,7 @@ static inline bool tokenizer__speak_all(tokenizer *t)
         tokenizer_piece *piece = &t->pieces[t->added[i].id];
         piece->said = t->added[i].text;
         piece->said_bytes = t->added[i].bytes;
-        piece->special = t->added[i].special;
+        piece->special = t->added[i].special && strcmp(t->added[i].content, t->added[i].text) == 0; /* as tokenizers has it */
     }
     for (int id = 0; id < t->count; id++) room += t->pieces[id].said_bytes;
     char *to = t->spoken = malloc(room);
@@ -2235,7 +2303,7 @@ static inline bool tokenizer__normalize_added(tokenizer *t)
             if ((good = own != NULL) == false) break;
             free(a->text);
             a->text = memcpy(own, v.text, v.bytes);
-            a->bytes = v.bytes;
+            a->text[a->bytes = v.bytes] = 0;
         }
         if (a->bytes) t->added_first[a->normalized][(unsigned char)a->text[0]] = true;
     }
@@ -2250,7 +2318,7 @@ static inline bool tokenizer__find_unknown(tokenizer__reader *r, const char *nam
     if (t->model == TOKENIZER_UNIGRAM && t->unknown >= 0 && t->unknown < t->count) return true;
     if (t->model == TOKENIZER_UNIGRAM) return text_fail(error, "%s: 'unk_id' is not the id of a piece", name);
     if (r->unknown) t->unknown = tokenizer__find(t, r->unknown, strlen(r->unknown));
-    if ((r->unknown && t->unknown < 0) || (t->model == TOKENIZER_WORDPIECE && r->unknown == NULL))
+    if ((r->unknown && t->unknown < 0) || ((r->wordpiece || r->wordlevel) && r->unknown == NULL))
         return text_fail(error, "%s: the vocabulary lacks the unk_token '%s'", name, r->unknown ? r->unknown : "");
     return true;
 }
@@ -2268,21 +2336,54 @@ static inline bool tokenizer__find_around(tokenizer__reader *r, const char *name
     return true;
 }
 
+/* continuing_subword_prefix and end_of_word_suffix, as bytes where the pieces are. */
+static inline bool tokenizer__find_affixes(tokenizer__reader *r, const char *name, text_error *error)
+{
+    tokenizer *t = r->t;
+    char      *affix[2] = {r->prefix, r->suffix};
+    if (r->wordpiece && r->prefix && *r->prefix && strcmp(r->prefix, "##") != 0)
+        return text_fail(error, "%s: only ## is known as continuing_subword_prefix of WordPiece", name);
+    for (int i = 0; i < 2 && (t->model == TOKENIZER_BPE || t->model == TOKENIZER_BPE_BYTES); i++) {
+        const size_t length = affix[i] ? strlen(affix[i]) : 0;
+        const long   bytes = t->model == TOKENIZER_BPE ? (long)length : length ? tokenizer__to_bytes(affix[i], length) : 0;
+        if (bytes < 0 || bytes > TOKENIZER_MAX_SUFFIX)
+            return text_fail(error, "%s: the %s '%.60s' is too long, or stands for no bytes", name,
+                             i ? "end_of_word_suffix" : "continuing_subword_prefix", affix[i]);
+        if (bytes == 0) continue;
+        affix[i][bytes] = 0;
+        *(i ? &t->suffix : &t->prefix) = affix[i];
+    }
+    return true;
+}
+
+static inline tokenizer_model tokenizer__model_of(const tokenizer__reader *r)
+{
+    return r->bytes       ? TOKENIZER_BPE_BYTES
+           : r->wordpiece ? TOKENIZER_WORDPIECE
+           : r->wordlevel ? TOKENIZER_WORDLEVEL
+           : r->unigram   ? TOKENIZER_UNIGRAM
+                          : TOKENIZER_BPE;
+}
+
 static inline bool tokenizer__settle(tokenizer__reader *r, const char *name, text_error *error)
 {
     tokenizer *t = r->t;
-    const bool bytes = r->bytes, words = r->wordpiece || r->unigram;
+    const bool bytes = r->bytes, words = r->wordpiece || r->unigram || r->wordlevel;
     if (t->count == 0) return text_fail(error, "%s: there is no vocabulary; is it a tokenizer.json?", name);
     if (bytes && words) return text_fail(error, "%s: ByteLevel is known with BPE only", name);
-    t->model = bytes ? TOKENIZER_BPE_BYTES : r->wordpiece ? TOKENIZER_WORDPIECE : r->unigram ? TOKENIZER_UNIGRAM : TOKENIZER_BPE;
+    t->model = tokenizer__model_of(r);
     if (bytes) t->byte_fallback = false;
+    if (!tokenizer__find_affixes(r, name, error)) return false;
     if ((bytes && !tokenizer__pieces_to_bytes(t, name, error)) || !tokenizer__index(t, name, error)) return false;
     if (bytes ? !tokenizer__find_bytes(t, name, error) : t->byte_fallback && !tokenizer__find_fallback(t, name, error))
         return false;
     if (!words && !tokenizer__take_merges(t, &r->merges, name, error)) return false;
     if (!tokenizer__find_unknown(r, name, error) || !tokenizer__find_around(r, name, error)) return false;
+    if (r->spelled && t->pre_tokenizers == TOKENIZER_MAX_STEPS)
+        return text_fail(error, "%s: there are too many pre_tokenizers", name);
+    if (r->spelled) t->pre_tokenizer[t->pre_tokenizers++] = (tokenizer__step){.kind = TOKENIZER__UNSPELL};
     if (t->pre_tokenizers == 0) t->pre_tokenizer[t->pre_tokenizers++] = (tokenizer__step){.kind = TOKENIZER__COPY};
-    if (!tokenizer__speak_all(t) || !tokenizer__normalize_added(t))
+    if (!tokenizer__normalize_added(t) || !tokenizer__speak_all(t))
         return text_fail(error, "out of memory: '%s' is too large", name);
     return true;
 }

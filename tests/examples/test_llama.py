@@ -149,7 +149,7 @@ class Llama(unittest.TestCase):
         with open(os.path.join(GOLDEN, "tokenizer_json.json"), encoding="utf-8") as file:
             whole = json.load(file)["llama"]["file"]
         self.model({**CONFIGS["grouped"], "vocab_size": len(whole["model"]["vocab"])})
-        for file, sentence in ((whole, b""), ({**whole, "normalizer": {"type": "Nmt"}}, b"the normalizer 'Nmt' is not known here")):
+        for file, sentence in ((whole, b""), ({**whole, "normalizer": {"type": "ByteLevel"}}, b"the normalizer 'ByteLevel' is not known here")):
             with open(self.path("tokenizer.json"), "w", encoding="utf-8") as out:
                 json.dump(file, out)
             done = subprocess.run([PROGRAM, "--model", self.folder.name, "--prompt", "of \u2603 3", "--generate", "3"],

@@ -1,10 +1,13 @@
 """examples/tokenizer.h gives the ids and the places of Hugging Face's tokenizers (golden/tokenizer*, make_tokenizer.py), and names what is
 wrong with a vocabulary."""
+import base64
 import json
 import os
+import random
 import struct
 import subprocess
 import tempfile
+import unicodedata
 import unittest
 
 from tests.examples import GOLDEN, program
@@ -145,42 +148,157 @@ class Json(unittest.TestCase):
 
     def test_bad(self):
         for change, sentence in (
-                ({"model": {"type": "WordLevel"}}, "the model is none of BPE, Unigram and WordPiece"),
+                ({"model": {"type": "Other"}}, "the model is none of BPE, Unigram, WordLevel and WordPiece"),
+                ({"model": {"type": "WordLevel", "vocab": {"a": 0}}}, "the vocabulary lacks the unk_token ''"),
                 ({"model": {"type": "BPE"}}, "there is no vocabulary; is it a tokenizer.json?"),
                 ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}}, "the vocabulary lacks a piece of this line"),
                 ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a"]]}}, 'two pieces, "a b" or ["a", "b"], belong here'),
                 ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [], "unk_token": "u"}}, "the vocabulary lacks the unk_token 'u'"),
                 ({"model": {"type": "BPE", "vocab": {"a": 0}, "byte_fallback": True}}, "byte_fallback needs all 256 bytes, and there is no"),
                 ({"model": {"type": "BPE", "vocab": {"a": 0}, "dropout": 0.1}}, "'dropout' is not known here"),
-                ({"model": {"type": "BPE", "vocab": {"a": 0}, "end_of_word_suffix": "</w>"}}, "'end_of_word_suffix' is not known here"),
-                ({"model": {"type": "BPE", "vocab": {"a": 0}, "continuing_subword_prefix": "@@"}}, "only ## is known"),
+                ({"model": {"type": "BPE", "vocab": {"a": 0}, "end_of_word_suffix": "w" * 33}}, "the end_of_word_suffix 'www"),
+                ({"model": {"type": "BPE", "vocab": {"a": 0}, "continuing_subword_prefix": "\u4e2d"}, "pre_tokenizer": {"type": "ByteLevel"}},
+                 "the continuing_subword_prefix '\u4e2d' is too long, or stands for no bytes"),
+                ({"model": {"type": "WordPiece", "vocab": {"a": 0}, "continuing_subword_prefix": "@@"}}, "only ## is known"),
                 ({"model": {"type": "WordPiece", "vocab": {"a": 0}}}, "the vocabulary lacks the unk_token ''"),
                 ({"model": {"type": "Unigram", "vocab": [["a", -1]]}}, "'unk_id' is not the id of a piece"),
                 ({"model": {"type": "Unigram", "vocab": [["a", -1]], "unk_id": 1}}, "'unk_id' is not the id of a piece"),
                 ({"model": {"type": "Unigram", "vocab": [["a"]], "unk_id": 0}}, "a piece with its score"),
                 ({"model": {"type": "Unigram", "vocab": [["a", 1e300]], "unk_id": 0}}, "its score too large"),
                 ({"model": {"type": "Unigram", "vocab": [["a", -1], ["a", -2]], "unk_id": 0}}, "ids 0 and 1 are the same piece 'a'"),
-                ({"normalizer": {"type": "NFKC"}}, "the normalizer 'NFKC' is not known here"),
-                ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "Lowercase"}] * 9}}, "the normalizer 'Lowercase' is not"),
+                ({"normalizer": {"type": "ByteLevel"}}, "the normalizer 'ByteLevel' is not known here"),
+                ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFKC"}] * 17}}, "the normalizer 'NFKC' is not"),
                 ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "Sequence", "normalizers": [{"type": "Sequence",
                   "normalizers": []}]}]}}, "the normalizer 'Sequence' is not known here"),
-                ({"normalizer": {"type": "Replace", "pattern": {"Regex": "a+"}, "content": ""}}, "the normalizer 'Replace' is not known"),
-                ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "////////"}}, "is no table of SentencePiece"),
-                ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "a!"}}, "is no table of SentencePiece"),
-                ({"pre_tokenizer": {"type": "Whitespace"}}, "the pre_tokenizer 'Whitespace' is not known here"),
-                ({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "x"}, "behavior": "Isolated"}}, "the pre_tokenizer 'Split' is"),
+                ({"normalizer": {"type": "Replace", "pattern": {"Regex": "a+"}}}, "the normalizer 'Replace' is not known"),
+                ({"normalizer": {"type": "Replace", "pattern": {"String": ""}, "content": "x"}}, "the pattern '' is not known here: it is empty"),
+                ({"normalizer": {"type": "Precompiled"}}, "is no table of SentencePiece"),
+                ({"pre_tokenizer": {"type": "UnicodeScripts"}}, "the pre_tokenizer 'UnicodeScripts' is not known here"),
+                ({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "x"}, "behavior": "Other"}}, "the pre_tokenizer 'Split' is"),
+                ({"pre_tokenizer": {"type": "CharDelimiterSplit", "delimiter": ""}}, "the pre_tokenizer 'CharDelimiterSplit' is"),
+                ({"pre_tokenizer": {"type": "FixedLength", "length": 0}}, "'length' is 0, not a whole number"),
+                ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}, {"type": "Metaspace", "replacement": "_"}]}},
+                 "the pre_tokenizer 'Metaspace' is not known here, or not with"),
+                ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "BertPreTokenizer"}] * 9}}, "the pre_tokenizer 'BertPre"),
+                ({"decoder": {"type": "BPEDecoder", "suffix": ""}}, "the decoder 'BPEDecoder' is not known here"),
                 ({"pre_tokenizer": {"type": 3}}, "a string belongs here"),
                 ({"pre_tokenizer": {"type": "ByteLevel"}}, "no piece stands for the byte 0 alone"),
                 ({"decoder": {"type": "CTC"}}, "the decoder 'CTC' is not known here"),
                 ({"post_processor": {"type": "Other"}}, "the post_processor is not known here"),
                 ({"post_processor": {"type": "BertProcessing", "cls": ["b", 1]}}, "the post_processor's 'b' is no piece"),
                 ({"added_tokens": [{"id": 1}]}, "an added token lacks its id or content"),
-                ({"added_tokens": [{"id": -1, "content": "x"}]}, "'id' is -1, not a whole number"),
-                ({"added_tokens": [{"id": 1, "content": "x", "single_word": True}]}, "is a 'single_word', which is not known here")):
-            file = {"model": {"type": "BPE", "vocab": {"a": 0, "b" * 9: 1}, "merges": []}, **change}
-            done = run("json", self.path(file), os.devnull)
-            self.assertEqual((done.returncode, done.stdout), (1, b""), change)
-            self.assertIn(sentence, done.stderr.decode(), change)
+                ({"added_tokens": [{"id": -1, "content": "x"}]}, "'id' is -1, not a whole number")):
+            self.refuse(change, sentence)
+
+    def refuse(self, change, sentence):
+        file = {"model": {"type": "BPE", "vocab": {"a": 0, "b" * 9: 1}, "merges": []}, **change}
+        done = run("json", self.path(file), os.devnull)
+        self.assertEqual((done.returncode, done.stdout, done.stderr.count(b"\n")), (1, b"", 1), change)
+        self.assertIn(sentence, done.stderr.decode(), change)
+
+    def test_bad_expressions(self):
+        for expression, why in (
+                ("(", "a group does not end"), (")", "a parenthesis closes nothing"), ("a)b", "a parenthesis closes nothing"), ("[a", "a class does not end"),
+                ("[]", "a class is empty"), ("[a&&]", "a class is empty"), ("[b-a]", "a class holds no such range"), ("[a-\\d]", "a class holds no such range"),
+                ("[[:alpha:]]", "[:...:] is not known here"), ("*a", "it repeats nothing"), ("a|+", "it repeats nothing"), ("a{3,2}", "a repetition runs backwards"),
+                ("a{2}?", "{n}? is not known here"), ("(?<=a)", "a group of a kind that is not known here"), ("(?#)", "a group of a kind"),
+                ("\\", "it ends behind a backslash"), ("\\b", "an escape that is not known here"), ("(ab)\\1", "\\1 is known behind a group of one character only"),
+                ("\\1", "\\1 is known behind"), ("\\pL", "\\p needs a name in braces"), ("\\p{Greek}", "\\p is known with Han and categories, as L or Lu"),
+                ("\\p{", "\\p is known with Han"), ("\\x{110000}", "an escape lacks its digits"), ("\\u12", "an escape lacks its digits"), ("(?i:\u00e9)", "(?i) is known for ASCII only"),
+                ("(" * 21 + ")" * 21, "it is too deep"), ("[" * 21, "it is too deep"), ("(?=(?=(?=a)))", "it looks ahead too deeply"), ("a{1001}", "it is too long"),
+                ("(((a{9}){9}){9}){9}", "it is too long"), ("a" * 1001, "it is too long"), ("[a]" * 121, "it has too many classes"), ("[%s]" % ("ab" * 501), "its classes hold too much"),
+                ("a{99999999999}", "it is too long")):
+            self.refuse({"normalizer": {"type": "Replace", "pattern": {"Regex": expression}, "content": ""}}, why)
+
+    def test_bad_charsmap(self):
+        """Each beginning of a table, others of its bytes, and what is no base64; such as lead back to themselves take no time."""
+        step, = (step for step in self.golden["unigram"]["file"]["normalizer"]["normalizers"] if step["type"] == "Precompiled")
+        table = base64.b64decode(step["precompiled_charsmap"])
+        named = lambda text: {"normalizer": {"type": "Precompiled", "precompiled_charsmap": text}}
+        cut = [table[:-1], table[:-2], table[:len(table) // 2], table[:4], table[:3], b"", table[:-1] + b"x", struct.pack("<I", 6) + bytes(7),
+               struct.pack("<I", 1 << 31) + table[4:], struct.pack("<II", 4, 99 << 10 | 1 << 8) + bytes(500), struct.pack("<III", 4, 1 << 8, 0) + bytes(8), struct.pack("<I", 0) + bytes(9)]
+        whole = step["precompiled_charsmap"]
+        odd = whole.rstrip("=") if whole.endswith("=") else whole + "="
+        for text in [base64.b64encode(part).decode() for part in cut] + ["a!", "a", "abcde", "ab==cd==", step["precompiled_charsmap"][1:], "=" * 8, odd]:
+            self.refuse(named(text), "'precompiled_charsmap' is no table of SentencePiece")
+        cyclic = struct.pack("<I", 1024) + struct.pack("<256I", *(0x61 if i == 0x61 else 0 for i in range(256))) + b"\0"
+        file = {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}, **named(base64.b64encode(cyclic).decode())}
+        (tokens, _), = encode([b"a" * 100000], "json", self.path(file))
+        self.assertEqual(tokens, [[0, 0, 100000]])
+
+    def test_expressions(self):
+        """Where Split's words begin and end, and what Replace makes of texts (golden/tokenizer_expressions.json)."""
+        with open(os.path.join(GOLDEN, "tokenizer_expressions.json"), encoding="utf-8") as file:
+            golden = json.load(file)
+        texts, places = golden["texts"], [[i for i, c in enumerate(text) for _ in c.encode()] + [len(text)] for text in golden["texts"]]
+        words = {"type": "WordLevel", "vocab": {"[UNK]": 0}, "unk_token": "[UNK]"}
+        letters = {"type": "BPE", "vocab": {f"<0x{byte:02X}>": byte for byte in range(256)}, "merges": [], "byte_fallback": True}
+        for split, rows in golden["split"]:
+            done = encode([text.encode() for text in texts], "json", self.path({"model": words, "pre_tokenizer": split}))
+            for text, at, (tokens, _), want in zip(texts, places, done, rows):
+                self.assertEqual([at[place] for token in tokens for place in token[1:]], want, (split, ascii(text)))
+        for expression, rows in golden["replace"]:
+            step = {"type": "Replace", "pattern": {"Regex": expression}, "content": "<>"}
+            done = encode([text.encode() for text in texts], "said", self.path({"model": letters, "normalizer": step, "decoder": {"type": "ByteFallback"}}))
+            for text, (_, said), want in zip(texts, done, rows):
+                self.assertEqual(said.decode(), want, (expression, ascii(text)))
+
+    def test_expressions_take_no_long_time(self):
+        """What takes others as long as 2 to the power of the text's length."""
+        for expression in "(a*)*b", "(a|a)*b", "(a|aa)+$b", "(?:a?){40}a{40}b", "(?=(a|a)*b)a", "(?>(a|a)*b)|b", "(?:(a+)+){3}b", "()*b|(a?)*?b":
+            file = {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}, "normalizer": {"type": "Replace", "pattern": {"Regex": expression}, "content": "x"}}
+            (tokens, _), = encode([b"a" * 300], "json", self.path(file))
+            self.assertEqual(tokens, [[0, 0, 300]], expression)
+
+
+class NormalForms(unittest.TestCase):
+    """Python's, for what Unicode 9 has: tokenizers, and so unicode.h, know no later decompositions and orders."""
+    LATER = ((0x7fd, 0x7fd), (0x898, 0x89f), (0x8ca, 0x8d3), (0x9fe, 0x9fe), (0xc3c, 0xc3c), (0xd3b, 0xd3c), (0xeba, 0xeba), (0x1715, 0x1715),
+             (0x1abf, 0x1ace), (0x1df6, 0x1dfa), (0x32ff, 0x32ff), (0xa7f2, 0xa7f4), (0xa82c, 0xa82c), (0xab69, 0xab69), (0x10781, 0x107ba),
+             (0x10d24, 0x10d27), (0x10eab, 0x10eac), (0x10f46, 0x10f50), (0x10f82, 0x10f85), (0x11070, 0x11070), (0x1133b, 0x1133b), (0x1145e, 0x1145e),
+             (0x11839, 0x1183a), (0x11930, 0x11943), (0x119e0, 0x119e0), (0x11a34, 0x11a34), (0x11a47, 0x11a47), (0x11a99, 0x11a99), (0x11d42, 0x11d45),
+             (0x11d97, 0x11d97), (0x16ff0, 0x16ff1), (0x1e130, 0x1e136), (0x1e2ae, 0x1e2ae), (0x1e2ec, 0x1e2ef), (0x1f16c, 0x1f16c), (0x1fbf0, 0x1fbf9))
+
+    @classmethod
+    def setUpClass(cls):
+        old, same = unicodedata.ucd_3_2_0, unicodedata.unidata_version == "14.0.0"
+        later = {c for first, last in cls.LATER for c in range(first, last + 1)}
+        points = [c for c in range(0x110000) if c != 10 and not 0xD800 <= c < 0xE000 and c not in later]
+        cls.every = [c for c in map(chr, points) if same or old.category(c) != "Cn" or 0xAC00 <= ord(c) < 0xD7A4]  # any Python has these
+
+    def normalize(self, form, texts):
+        """Texts without newlines, by way of a vocabulary of bytes."""
+        model = {"type": "BPE", "vocab": {f"<0x{byte:02X}>": byte for byte in range(256)}, "merges": [], "byte_fallback": True}
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump({"model": model, "normalizer": {"type": form}, "decoder": {"type": "ByteFallback"}}, file)
+            file.flush()
+            (_, said), = encode(["\n".join(texts).encode()], "said", file.name)
+        return said.decode().split("\n")
+
+    def compare(self, texts):
+        for form in "NFC", "NFD", "NFKC", "NFKD":
+            got = self.normalize(form, texts)
+            self.assertEqual(len(got), len(texts))
+            for text, one in zip(texts, got):
+                self.assertEqual(one, unicodedata.normalize(form, text), (form, ascii(text)))
+
+    def test_every_character(self):
+        self.assertGreater(len(self.every), 100000)
+        self.compare(self.every)
+
+    def test_before_and_behind_accents(self):
+        changed = [c for c in self.every if unicodedata.combining(c) or unicodedata.normalize("NFKD", c) != c and not 0xAC00 <= ord(c) < 0xD7A4]
+        self.compare([text for c in changed for text in ("a" + c + "\u0301\u0323", "\u0345" + c + "\u0334", c + c, "\u0301" + c + "\u3099e")])
+
+    def test_at_random(self):
+        rng = random.Random(1)
+        accents = [c for c in self.every if unicodedata.combining(c)]
+        parts = sorted({part for c in self.every for part in unicodedata.normalize("NFD", c) if unicodedata.normalize("NFD", c) != c})
+        changed = [c for c in self.every if unicodedata.normalize("NFKD", c) != c]
+        jamo = [chr(c) for first, last in ((0x1100, 0x1115), (0x1160, 0x117a), (0x11a6, 0x11c5), (0xac00, 0xac40)) for c in range(first, last)]
+        kinds = accents, parts, changed, jamo, self.every
+        self.compare(["".join(rng.choice(rng.choice(kinds)) for _ in range(rng.randrange(1, 30))) for _ in range(20000)])
+        self.compare(["e" + "".join(rng.choice(accents) for _ in range(3000)), "".join(rng.choice(jamo) for _ in range(3000))])
 
 
 class BadFiles(unittest.TestCase):

@@ -234,7 +234,7 @@ static void header(const uint8_t *data, size_t size, bool partial)
 }
 
 /* What is accepted runs forward and backward. */
-static void expression(const uint8_t *data, size_t size)
+static void formula(const uint8_t *data, size_t size)
 {
     char *text = malloc(size + 1);
     memcpy(text, data, size);
@@ -642,7 +642,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case 's': weights(data, size, false, false); break;
     case 'k': weights(data, size, true, false); break;
     case 'w': shards(data, size); break;
-    case 'e': expression(data, size); break;
+    case 'e': formula(data, size); break;
     case 'j': spec(data, size); break;
     case 'm': einsum(data, size); break;
     case 'v': volumes(data, size, false); break;

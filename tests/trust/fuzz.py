@@ -21,6 +21,8 @@ WORDS = ['"dtype"', '"shape"', '"data_offsets"', '"__metadata__"', '"F32"', '"F6
          "9223372036854775807", "-1", "4294967296", "'descr'", "'fortran_order'", "'shape'", "'<f4'", "'>f8'", "'|u1'", "True", "False",
          "\x93NUMPY", "sigmoid(", "where(", "leaky_relu(", "max(", "pow(", "K(0.5)", "x0", "y", "pi", "<=", "1e38", "tensor", "optimizer.", '"op":', '"id":', '"name":', '"inputs":["', '"N"', '"dims":', '"weight_map"',
          '"normalizer":', '"pre_tokenizer":', '"Sequence"', '"ByteLevel"', '"Metaspace"', '"added_tokens":', '"byte_fallback":true',
+         '"NFKC"', '"NFKD"', '"StripAccents"', '"Nmt"', '"Split"', '"Replace"', '"Regex":"', '"Isolated"', '"MergedWithNext"', '"invert":true',
+         '(?=', '(?>', '(?i:', '\\\\p{L}', '[^\\\\s', '&&[', '{1,3}', '*+', '(?!\\\\S)', '"end_of_word_suffix":"</w>"', '"single_word":true',
          '"parameters":{"weight":{', '"init":{"kind":"', '"consts":{', '"inf"', "false", "null"]
 
 
@@ -135,6 +137,12 @@ def seeds(rng, altered_each):
         yield b"y" + json.dumps(entry["file"]).encode() + b"\0" + text + b"<s>the </s> the model <mask>"
         for _ in range(altered_each):
             yield b"y" + altered(rng, json.dumps(entry["file"])).encode() + b"\0" + text
+    with open(os.path.join(ROOT, "tests", "examples", "golden", "tokenizer_expressions.json"), encoding="utf-8") as file:
+        expressions = [expression for expression, _ in json.load(file)["replace"]]
+    for i, expression in enumerate(expressions):
+        step = {"type": ("Replace", "Split")[i % 2], "pattern": {"Regex": expression}, "content": "<>", "behavior": "MergedWithNext", "invert": False}
+        model = {"type": "WordLevel", "unk_token": "[UNK]", "vocab": {"[UNK]": 0, "a": 1}}
+        yield b"y" + json.dumps({("normalizer", "pre_tokenizer")[i % 2]: step, "model": model}).encode() + b"\0" + text
     yield (b'q{"model_type":"bert","hidden_size":16,"num_attention_heads":2,"layer_norm_eps":1e-12,"hidden_act":"gelu",'
            b'"classifier_dropout":null,"id2label":{"0":"A","1":"B"},"architectures":["X"],"use_cache":true}')
     yield b'r\xef\xbb\xbflabel,text\r\n0,"a, ""b""\r\nc"\r\n\r\n"1",plain\n2,\n3,"x\n,,\n"""",""'
