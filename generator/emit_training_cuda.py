@@ -45,7 +45,7 @@ class StepEmitter(TileEmitter):
         self.is_first(cost)
         value, to = self.element(cost, index), "own[%s]" % self.place(index, self.plan.gradient(cost))
         return self.each(count, ["if (i < samples * %d) loss += %s;" % (count, value),
-                                 "%s = i < samples * %d ? seed : 0;" % (to, count)]) + ["__syncthreads();"]
+                                 "%s = seed;" % to]) + ["__syncthreads();"]
 
     def back(self, step):
         t = step.tensor
@@ -71,7 +71,7 @@ class StepEmitter(TileEmitter):
         return lines
 
     def back_elementwise(self, step):
-        """The gradients of its operands, 0 in the place of samples that are not there."""
+        """The gradients of its operands. Those of samples that are not there mean nothing and reach no other."""
         t, (graph, values) = step.tensor, self.values(step)
         adjoints = {t.id: graph.load(Given("g"))}
         for m in reversed(step.members):
@@ -87,12 +87,11 @@ class StepEmitter(TileEmitter):
         made = ["d%d" % k for k in range(len(wanted))]
         lines = ["float %s;" % ", ".join(made)]
         lines += scalar.wrapped(function + "(", [names[name] for name in parameters] + ["&" + one for one in made], ");", 12)
-        count = self.plan.count(t.id)
         for i, one in zip(wanted, made):
             sign = "=" if self.is_first(i) else "+="
             to = self.place(self.index_in(t.id, t.id), self.plan.gradient(i))
-            lines.append("own[%s] %s i < samples * %d ? %s : 0;" % (to, sign, count, one))
-        return self.each(count, lines)
+            lines.append("own[%s] %s %s;" % (to, sign, one))
+        return self.each(self.plan.count(t.id), lines)
 
     def hand_on(self, graph, values, node, adjoints):
         operands = [values[i] for i in node.inputs]
@@ -137,8 +136,8 @@ def totals(kernel_set):
     for i, place in plan.sums():
         name = gradients[i].name + "_"
         lines += ["if (o.%s)" % name,
-                  "    for (unsigned i = threadIdx.x; i < %d; i += %d) store_one(o.add_%s, o.%s, i, %s);" % (
-                      plan.count(i), THREADS, name, name, "o.partial[%s]" % (("%d + i" % place) if place else "i"))]
+                  "    for (unsigned i = threadIdx.x; i < %d; i += %d)" % (plan.count(i), THREADS),
+                  "        store_one(o.add_%s, o.%s, i, o.partial[%s]);" % (name, name, "%d + i" % place if place else "i")]
     total = "o.partial[%d]" % weights_of(plan)
     divided = " / %s" % divisor(plan) if model.tensors[model.loss].attrs["mean"] else ""
     return lines + ["if (threadIdx.x == 0) *o.%s = %s%s;" % (loss_operands(kernel)[0], total, divided)]

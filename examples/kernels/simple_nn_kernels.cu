@@ -1,6 +1,6 @@
 /* simple_nn_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates c2cdef370af4
+ * gpunn 0.1, templates a8958ddef0a8
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -11,7 +11,7 @@
 
 #define SIMPLE_NN_KERNELS_CUDA
 #include "simple_nn_kernels.h"
-#if SIMPLE_NN_KERNELS_STAMP != 0xbfa6df4ed852ecb1ull
+#if SIMPLE_NN_KERNELS_STAMP != 0xa270b322f7095262ull
 #error "simple_nn_kernels.h and simple_nn_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 
@@ -715,7 +715,7 @@ static __global__ void __launch_bounds__(256, 1)
         for (unsigned i = threadIdx.x; i < SAMPLES * 1; i += 256) {
             float *const own = values + i * PITCH;
             if (i < samples * 1) loss += own[136];
-            own[140] = i < samples * 1 ? seed : 0;
+            own[140] = seed;
         }
         __syncthreads();
         #pragma unroll 1
@@ -723,7 +723,7 @@ static __global__ void __launch_bounds__(256, 1)
             float *const own = values + i * PITCH;
             float d0;
             simple_nn_step_binary_cross_entropy_gradient(own[140], own[132], own[20], &d0);
-            own[140] = i < samples * 1 ? d0 : 0;
+            own[140] = d0;
         }
         __syncthreads();
         #pragma unroll 1
@@ -731,7 +731,7 @@ static __global__ void __launch_bounds__(256, 1)
             float *const own = values + i * PITCH;
             float d0;
             simple_nn_step_sigmoid_gradient(own[128], own[140], &d0);
-            own[140] = i < samples * 1 ? d0 : 0;
+            own[140] = d0;
         }
         __syncthreads();
         operand_gradient<SAMPLES, PITCH, 50, 1>(values + 144, values + 140, weights + 1400, true);
@@ -744,7 +744,7 @@ static __global__ void __launch_bounds__(256, 1)
             float *const own = values + i / 50 * PITCH;
             float d0;
             simple_nn_step_relu_gradient(own[e + 24], own[e + 144], &d0);
-            own[e + 144] = i < samples * 50 ? d0 : 0;
+            own[e + 144] = d0;
         }
         __syncthreads();
         weight_gradient<PITCH, 20, 50, 1>(sums, values + 144, values, (int)samples, is_first);
@@ -755,13 +755,17 @@ static __global__ void __launch_bounds__(256, 1)
     if (threadIdx.x < 1104 - 1101) sums[1101 + threadIdx.x] = threadIdx.x == 0 ? loss : 0;
     if (gathered<256, 1104>(o.partial, blockIdx.x, gridDim.x, 1, o.counters)) {
         if (o.grad_fc1_weight_)
-            for (unsigned i = threadIdx.x; i < 1000; i += 256) store_one(o.add_grad_fc1_weight_, o.grad_fc1_weight_, i, o.partial[i]);
+            for (unsigned i = threadIdx.x; i < 1000; i += 256)
+                store_one(o.add_grad_fc1_weight_, o.grad_fc1_weight_, i, o.partial[i]);
         if (o.grad_fc1_bias_)
-            for (unsigned i = threadIdx.x; i < 50; i += 256) store_one(o.add_grad_fc1_bias_, o.grad_fc1_bias_, i, o.partial[1000 + i]);
+            for (unsigned i = threadIdx.x; i < 50; i += 256)
+                store_one(o.add_grad_fc1_bias_, o.grad_fc1_bias_, i, o.partial[1000 + i]);
         if (o.grad_fc2_weight_)
-            for (unsigned i = threadIdx.x; i < 50; i += 256) store_one(o.add_grad_fc2_weight_, o.grad_fc2_weight_, i, o.partial[1050 + i]);
+            for (unsigned i = threadIdx.x; i < 50; i += 256)
+                store_one(o.add_grad_fc2_weight_, o.grad_fc2_weight_, i, o.partial[1050 + i]);
         if (o.grad_fc2_bias_)
-            for (unsigned i = threadIdx.x; i < 1; i += 256) store_one(o.add_grad_fc2_bias_, o.grad_fc2_bias_, i, o.partial[1100 + i]);
+            for (unsigned i = threadIdx.x; i < 1; i += 256)
+                store_one(o.add_grad_fc2_bias_, o.grad_fc2_bias_, i, o.partial[1100 + i]);
         if (threadIdx.x == 0) *o.t11_ = o.partial[1101] / (float)batch;
     }
 }
