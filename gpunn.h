@@ -469,6 +469,8 @@
  *     keep apart. The evaluation of a small F32 network is one kernel: linear layers of at most 256 features with what stands
  *     between them, sample by sample; --report tells why where it is not. On a GPU that is one launch, for batches of which it
  *     should be quicker than step by step: all values of 16 to 64 samples lie in a block's shared memory. --report has that time.
+ *     There a training step is two where the layers are linear and elementwise and the loss is a sum or mean of such values: one
+ *     from the batch to the loss and all gradients, whose sums have a fixed order, and the optimizer's update.
  *
  * PRECISION  Of a model: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16). Parameters, gradients, statistics, sums and
  *     losses stay F32, and so is all that the program reads and writes. On the CPU everything does; where the processor has AVX-512
@@ -3003,7 +3005,7 @@ typedef size_t (*gpunn_kernel_workspace)(int64_t batch, int units);
 typedef struct gpunn_kernel_program {     /* one direction of one group */
     const gpunn_kernel_operand *operands; /* NULL: there is no such program */
     int                         operand_count;
-    gpunn_kernel_function       cpu;
+    gpunn_kernel_function       cpu; /* NULL: for GPUs alone */
     gpunn_kernel_workspace      cpu_workspace;
     size_t                      cpu_cache; /* bytes of what it makes of weights; evaluation alone has any */
 } gpunn_kernel_program;
@@ -15235,6 +15237,7 @@ static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const in
     group->tensors = tensors;
     group->slot = -1;
     bool refused = b->refused[last] && kernel->node_count >= b->refused[last];
+    refused = refused || (b->model->dev->info.type == GPUNN_DEVICE_CPU && gpunn__program(b, group, false)->cpu == NULL);
     if (gpunn__program(b, group, false)->operands == NULL || refused || gpunn__is_norm_step(b, kernel, tensors)) return false;
     for (int k = 0; k < kernel->node_count; k++)
         if (!b->needed[tensors[k]] || b->tensors[tensors[k]].group >= 0 || gpunn__reads_state(b, b->model->tensors[tensors[k]]) ||
@@ -16503,7 +16506,7 @@ static void gpunn__begin_pass(gpunn__builder *b, int pass)
     gpunn__plan *plan = b->plan;
     b->pass = pass;
     plan->passes[pass].begin = pass ? plan->passes[pass - 1].end : 0;
-    plan->passes[pass].reached_begin = plan->reached_count;
+    plan->passes[pass].reached_begin = pass ? plan->reached_count : 0; /* a loss's kernel writes gradients before */
     if (plan->pass_count > 1) gpunn__mark_feeding(b, pass, 1);
     for (int id = 0; id < plan->tensor_count && pass > 0; id++) {
         b->tensors[id].writes = id == plan->tensors[plan->outputs[pass]->id].gradient_root;

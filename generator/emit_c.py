@@ -6,7 +6,7 @@ launch's loop), launch.c (a launch in slices and threads, and its finals), progr
 import hashlib
 import re
 
-from . import emit_network, scalar, stamp, tables_c, template, update
+from . import emit_network, emit_training_cuda, scalar, stamp, tables_c, template, update
 from .program import SCALAR, WHOLE
 
 BLOCK = 1024   # elements of a map launch between two looks at narrow operands
@@ -36,6 +36,9 @@ def _header(kernel_set, text_stamp):
     for kernel in kernel_set.tables()[0]:
         for direction, program in programs(kernel):
             functions += ["", "/* %s, %s: %s%s */" % (kernel.name, direction, _comment(kernel.formula), _traffic(program))]
+            if program.step:
+                functions += emit_training_cuda.functions(kernel_set)
+                continue
             if program.network:
                 own, text, _ = emit_network.emit_c(kernel_set)
                 functions += own.splitlines()

@@ -10,11 +10,12 @@ are many, one more kernel. Templates:
     alone.cu     sums that each block of the next launch makes for itself, instead of a launch for them
     update.cu    an optimizer's step
     network.cu   a small network, in emit_network_cuda.py
+    training.cu  a training step of one, in emit_training_cuda.py
 The mathematics are the functions of scalar.py, which NAME_kernels.h holds; here stands how their operands come and go.
 """
 import re
 
-from . import emit_c, emit_network_cuda, scalar, stamp, template, update
+from . import emit_c, emit_network_cuda, emit_training_cuda, scalar, stamp, template, update
 from .program import SCALAR, WHOLE
 from .schedule import (  # noqa: F401
     BYTES, MOST_ALONE, EmitError, finishes, leads, operands, placed, power_of_2, shape_of, streams, unique)
@@ -724,6 +725,8 @@ def emit_program(kernel_set, kernel, direction, program):
 
 def programs_of(kernel_set, kernel, direction, program):
     """Texts; none: a GPU has no such kernel."""
+    if program and program.step:
+        return [emit_training_cuda.emit_cuda(kernel_set)]
     if program and program.network:
         text = emit_network_cuda.emit_cuda(kernel_set)
         return [text] if text else []
@@ -749,6 +752,7 @@ def emit_cuda(kernel_set):
     updates = ["%s_update%d" % (name, i) for i in range(len(kernel_set.updates))]
     texts += [update.emit_cuda(kernel_set, i) for i in range(len(updates))]
     body, library = "\n".join(texts), template.load("device.cu") + "\n" + emit_network_cuda.library()
+    library += "\n" + emit_training_cuda.library() if kernel_set.step else ""
     return template.load(
         "file.cu", name=name, upper=name.upper(), opening=stamp.lines(kernel_set, name + "_kernels.cu"),
         stamp=emit_c.text_stamp(kernel_set),

@@ -137,9 +137,12 @@ class TileEmitter(Emitter):
         return lines + ["__syncthreads();"]
 
     def taken(self):
-        """Lines that bring the outputs to the call's memory."""
+        return self.brought(self.plan.outputs)
+
+    def brought(self, values):
+        """Lines that bring values to the call's memory."""
         lines = []
-        for i in self.plan.outputs:
+        for i in values:
             count = self.plan.count(i)
             to = "o.%s[first * %d + i]" % (self.operands[i], count)
             lines += self.each(count, ["%s = %s;" % (to, self.element(i, "e" if count > 1 else "0"))], "samples")

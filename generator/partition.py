@@ -7,7 +7,7 @@ kernel (lower.py says so) and no two kernels wait for each other. What the runti
 """
 from dataclasses import replace
 
-from . import inference, lower, network, table
+from . import inference, lower, network, table, training
 from .graph import measure
 from .lower import CLASS_LOSSES, ROW_OPS, Group, Infeasible, called, identifier
 from .program import Instance, Kernel, KernelSet
@@ -537,6 +537,26 @@ def network_kernel(view):
     return kernel, tuple(t.id for t in group.nodes + group.externals)
 
 
+def step_kernel(view):
+    """The same of a training step."""
+    try:
+        group, program = training.program(view)
+    except inference.Refused:
+        return None
+    nodes, externals = pattern(group)
+    kernel = Kernel(training.NAME, formula(group), nodes, externals, (), 0, "any", True, None, program, None)
+    return kernel, tuple(t.id for t in group.nodes + group.externals)
+
+
+def step_fault(model):
+    """The first reason why a training step of the model is not one kernel; None: it is."""
+    try:
+        training.program(View(model, True))
+    except inference.Refused as fault:
+        return str(fault).split("; ")[0]
+    return None
+
+
 def network_fault(model):
     """Why an evaluation of the model is not one kernel; None: it is."""
     try:
@@ -559,14 +579,14 @@ def updates(model):
 def partition(model, name=None, command=""):
     """The KernelSet of a model. Raises FuseError."""
     kernels = Kernels(model.fuse.get("schedule", {}))
-    divisions = [Partition(View(model, training)) for training in (True, False) if not training or model.loss is not None]
+    divisions = [Partition(View(model, trains)) for trains in (True, False) if not trains or model.loss is not None]
     for pair, fault in divisions[0].absent.items():
         if all(pair in division.absent for division in divisions):
             raise FuseError(fault)
-    *training, evaluation = [instances(division, kernels) for division in divisions]
+    *steps, evaluation = [instances(division, kernels) for division in divisions]
     for group in kernels.schedule:
         if group not in [kernel.name for kernel, _ in kernels.list]:
             raise FuseError("schedule: there is no group '%s'; --report lists them" % group)
     return KernelSet(name or identifier(model.name or "model"), model.sha256(), command, model.math, len(model.tensors),
-                     tuple(kernel for kernel, _ in kernels.list), evaluation, training[0] if training else (), updates(model),
-                     network_kernel(divisions[-1].view))
+                     tuple(kernel for kernel, _ in kernels.list), evaluation, steps[0] if steps else (), updates(model),
+                     network_kernel(divisions[-1].view), step_kernel(divisions[0].view) if steps else None)

@@ -81,6 +81,7 @@ class Program:
     bytes_per_batch: Tuple[int, int] = (0, 0)   # traffic by the declared dtypes: fixed, per batch; stats and narrow operands too
     labels: Tuple[Labels, ...] = ()
     network: object = field(default=None, repr=False, compare=False)   # inference.Plan of a sample, instead of launches
+    step: object = field(default=None, repr=False, compare=False)      # training.StepPlan of a sample, instead of launches
 
 
 @dataclass(frozen=True)
@@ -126,12 +127,14 @@ class KernelSet:
     training: Tuple[Instance, ...]
     updates: Tuple[dict, ...]  # gpunn_update fields by their names, "half_dtype": "f32" for none
     network: Optional[Tuple[Kernel, Tuple[int, ...]]] = None  # evaluation as one kernel, and ids; the others stand in its place
+    step: Optional[Tuple[Kernel, Tuple[int, ...]]] = None     # a training step as one, alike
 
     def tables(self):
-        """All kernels, and the instances of evaluation and training: the network comes first, so that others take what it leaves."""
-        if self.network is None:
-            return self.kernels, self.evaluation, self.training
-        kernel, tensors = self.network
-        evaluation, training = [tuple(Instance(one.kernel + 1, one.tensors) for one in some)
-                                for some in (self.evaluation, self.training)]
-        return (kernel,) + self.kernels, (Instance(0, tensors),) + evaluation, training
+        """All kernels, and the instances of evaluation and training: whole networks come first, so that others take what they leave."""
+        kernels, first = [], []
+        for whole in (self.network, self.step):
+            first.append([Instance(len(kernels), whole[1])] if whole else [])
+            kernels += [whole[0]] if whole else []
+        evaluation, training = [tuple(own + [Instance(one.kernel + len(kernels), one.tensors) for one in some])
+                                for own, some in zip(first, (self.evaluation, self.training))]
+        return tuple(kernels) + self.kernels, evaluation, training

@@ -1,5 +1,5 @@
 """What --report prints: the kernels, and launches and bytes with and without them."""
-from . import lower, partition, schedule, table, tiling
+from . import lower, partition, schedule, table, tiling, training
 from .graph import measure
 from .sizes import any_varies
 from .lower import BYTES, CLASS_LOSSES, ROW_NORMS, called
@@ -252,6 +252,25 @@ def tile_lines(plan):
                     "whole" if form.whole else "in pieces"))
 
 
+def step_lines(model, kernels):
+    if model.loss is None:
+        return
+    if kernels.step is None:
+        yield "a training step is not one kernel: " + partition.step_fault(model)
+        return
+    kernel, plan = kernels.step[0], kernels.step[0].forward.step
+    yield "%s  %s" % (kernel.name, kernel.formula)
+    yield "    training    on a GPU forward and back in one launch, the update in another, %d multiplications a sample: %s" % (
+        plan.products() * 3, moved(*kernel.forward.bytes_per_batch))
+    yield "    without the update, by arithmetic, not measured:"
+    for name, (multiprocessors, gigahertz, room) in tiling.CARDS.items():
+        for batch in tiling.BATCHES:
+            form = training.form_for(plan, batch, training.Card(multiprocessors, room))
+            yield "        %-5s batch %5d: %s" % (name, batch, "step by step" if form is None else
+                "%4.1f us, tiles of %d samples, %s of shared memory" % (
+                    1e6 * training.seconds(plan, form, batch, multiprocessors, gigahertz), form.samples, amount(form.bytes)))
+
+
 def table_line(name, before, after):
     return "%-20s %4d -> %-4d %14s -> %-14s %.2f" % (name, before.launches, after.launches, amount(before.bytes()),
                                                   amount(after.bytes()), after.bytes() / max(before.bytes(), 1))
@@ -284,6 +303,7 @@ def report(model, kernels):
             if text not in where.setdefault(instance.kernel, []):
                 where[instance.kernel].append(text)
     lines += list(network_lines(model, kernels)) + [""]
+    lines += list(step_lines(model, kernels)) + [""] * (model.loss is not None)
     for number, kernel in enumerate(kernels.kernels):
         lines += list(kernel_lines(kernel, where[number])) + [""]
     lines += left_apart(model) if model.sizes else []

@@ -225,7 +225,7 @@ def main():
     has = nvcc.architectures()
     architectures = [int(a) for a in options.arch.split(",")] if options.arch else [a for a in kernels.ARCHITECTURES if a in has]
     paths = options.models or sorted(glob.glob(os.path.join(ROOT, "tests", "generator", "specs", "*.json"))) + [
-        os.path.join(ROOT, "tests", "generator", "specs", "small", "network.json")]
+        os.path.join(ROOT, "tests", "generator", "specs", "small", name + ".json") for name in ("network", "step")]
     bad = []
     with tempfile.TemporaryDirectory() as folder:
         for kernel_set in [chains(), kinds()] + [model(path, precision) for path in paths for precision in ("f32", "bf16")]:

@@ -26,6 +26,7 @@
     X(resnet_wide_f32, F32, 0)         \
     X(resnet_wide_bf16, BF16, 1)       \
     X(second_order_f32, F32, 0)        \
+    X(step_f32, F32, 0)                \
     X(sized_image_f32, F32, 0)         \
     X(sized_image_bf16, BF16, 0)       \
     X(sized_text_f32, F32, 0)          \
@@ -57,7 +58,7 @@ enum { MOST_KERNELS = 12 };
 static struct {
     const gpunn_kernel_set *set; /* the true one */
     int                     calls[MOST_KERNELS][GPUNN_KERNEL_DIRECTIONS], updates;
-    bool                    declined; /* a GPU's kernel of a whole network, the last batch that it was asked for */
+    bool                    declined[2]; /* a GPU's kernel of a whole network, and of its training step, for the last batch */
 } counted;
 
 static int count_call(int kernel, int direction, bool cuda, const gpunn_kernel_call *call)
@@ -66,11 +67,28 @@ static int count_call(int kernel, int direction, bool cuda, const gpunn_kernel_c
     return cuda ? counted.set->cuda->launch[kernel][direction].run(call)
                 : counted.set->kernels[kernel].program[direction].cpu(call);
 }
+
+/* The kernel of a whole network, or of its training step; -1: there is none. */
+static int whole_kernel(const gpunn_kernel_set *set, bool training)
+{
+    for (int k = 0; k < set->kernel_count && k < 2; k++)
+        if (strcmp(set->kernels[k].name, training ? "step" : "network") == 0) return k;
+    return -1;
+}
+static size_t ask(bool training, int64_t batch, int multiprocessors)
+{
+    const gpunn_kernel_launch *launch = counted.set->cuda->launch[whole_kernel(counted.set, training)];
+    const size_t bytes = launch[training ? GPUNN_KERNEL_FORWARD : GPUNN_KERNEL_EVALUATION].workspace(batch, multiprocessors);
+    counted.declined[training] = bytes == SIZE_MAX;
+    return bytes;
+}
 static size_t ask_network(int64_t batch, int multiprocessors)
 {
-    const size_t bytes = counted.set->cuda->launch[0][GPUNN_KERNEL_EVALUATION].workspace(batch, multiprocessors);
-    counted.declined = bytes == SIZE_MAX;
-    return bytes;
+    return ask(false, batch, multiprocessors);
+}
+static size_t ask_step(int64_t batch, int multiprocessors)
+{
+    return ask(true, batch, multiprocessors);
 }
 static int count_update(const gpunn_update *update, const gpunn_update_numbers *numbers, int threads)
 {
@@ -126,13 +144,15 @@ static const gpunn_kernel_set *count_calls(const gpunn_kernel_set *set)
     for (int k = 0; k < set->kernel_count; k++) {
         kernels[k] = set->kernels[k];
         for (int d = 0; d < GPUNN_KERNEL_DIRECTIONS; d++) {
-            kernels[k].program[d].cpu = runs[k * GPUNN_KERNEL_DIRECTIONS + d];
+            if (kernels[k].program[d].cpu) kernels[k].program[d].cpu = runs[k * GPUNN_KERNEL_DIRECTIONS + d];
             launch[k][d].run = launches[k * GPUNN_KERNEL_DIRECTIONS + d];
             if (set->cuda && set->cuda->launch[k][d].run == NULL) launch[k][d].run = NULL;
             if (set->cuda) launch[k][d].workspace = set->cuda->launch[k][d].workspace;
         }
     }
-    if (set->cuda && strcmp(set->kernels[0].name, "network") == 0) launch[0][0].workspace = ask_network;
+    const int network = whole_kernel(set, false), step = whole_kernel(set, true);
+    if (set->cuda && network >= 0) launch[network][GPUNN_KERNEL_EVALUATION].workspace = ask_network;
+    if (set->cuda && step >= 0) launch[step][GPUNN_KERNEL_FORWARD].workspace = ask_step;
     update = set->updates[0];
     update.cpu = count_update;
     if (set->cuda) cuda = *set->cuda;
@@ -160,14 +180,17 @@ static bool is_norm_step(const gpunn_kernel *kernel)
     return is_op(kernel, 0, "batch_norm") && (ends || (sums && kernel->node_count == 2));
 }
 
-/* A whole network, of which the first of evaluation's kernels may be one. What
- * stands in its place elsewhere has no call then. */
+/* A whole network or its training step, which the first kernel of either may be.
+ * What stands in its place elsewhere has no call then. */
 static const gpunn_kernel_instance *network_of(const gpunn_kernel_set *set, const test_backend *backend, bool training)
 {
-    const gpunn_kernel_instance *first = set->evaluation;
-    bool is = !training && set->evaluation_count > 0 && strcmp(set->kernels[first->kernel].name, "network") == 0;
-    bool fits = backend->type == GPUNN_DEVICE_CPU || (is && set->cuda->launch[0][0].run != NULL && !counted.declined);
-    return is && fits ? first : NULL;
+    const int                    number = whole_kernel(set, training);
+    const gpunn_kernel_instance *first = training ? set->training : set->evaluation;
+    if (number < 0) return NULL;
+    assert_int_equal(first->kernel, number);
+    if (backend->type == GPUNN_DEVICE_CPU) return training ? NULL : first;
+    bool fits = set->cuda->launch[number][training ? GPUNN_KERNEL_FORWARD : GPUNN_KERNEL_EVALUATION].run != NULL;
+    return fits && !counted.declined[training] ? first : NULL;
 }
 
 static bool is_within(const gpunn_kernel_set *set, const gpunn_kernel_instance *network, int id)
@@ -188,10 +211,11 @@ static int wanted_calls(const gpunn_kernel_set *set, const test_backend *backend
         const gpunn_kernel *kernel = &set->kernels[instances[i].kernel];
         bool                again = false;
         for (int k = 0; k < i; k++)
-            again = again || instances[k].tensors[set->kernels[instances[k].kernel].node_count - 1] ==
-                                 instances[i].tensors[kernel->node_count - 1];
+            again = again || (instances[k].kernel != whole_kernel(set, training) &&
+                              instances[k].tensors[set->kernels[instances[k].kernel].node_count - 1] ==
+                                  instances[i].tensors[kernel->node_count - 1]);
         bool left = training && backend->type == GPUNN_DEVICE_CUDA && is_norm_step(kernel);
-        left = left || (strcmp(kernel->name, "network") == 0 && network == NULL) ||
+        left = left || (instances[i].kernel == whole_kernel(set, training) && network == NULL) ||
                (&instances[i] != network && is_within(set, network, instances[i].tensors[0]));
         if (!again && !left) calls += 1 + (training && kernel->program[GPUNN_KERNEL_BACKWARD].operands != NULL);
     }
@@ -208,7 +232,8 @@ static int calls_made(void)
 
 static void expect_calls(const subject *s, const test_backend *backend, bool training)
 {
-    int         wanted = wanted_calls(s->set, backend, training), made = calls_made();
+    int wanted = wanted_calls(s->set, backend, training), made = calls_made();
+    if (training && is_emulated(backend) && strcmp(s->name, "step_f32") == 0) assert_false(counted.declined[1]);
     const char *what = training ? "training" : "evaluation";
     const char *cudnn = getenv("EMULATOR_CUDNN");
     if (is_emulated(backend) && !(cudnn && strcmp(cudnn, "0") == 0)) wanted -= training ? s->left : 0;
@@ -486,7 +511,8 @@ enum { STEPS = 3, WITH_SLICES = 1 };
  * multiprocessors are emulated), and C kernels many slices. */
 static bool takes_batch(const subject *s, const test_backend *backend, int64_t batch)
 {
-    if (batch == 150) return backend->type != GPUNN_DEVICE_CPU && strcmp(s->name, "network_f32") == 0;
+    if (batch == 150)
+        return backend->type != GPUNN_DEVICE_CPU && (strcmp(s->name, "network_f32") == 0 || strcmp(s->name, "step_f32") == 0);
     return batch < 100 || (backend->type == GPUNN_DEVICE_CPU && s->precision == GPUNN_PRECISION_F32 && WITH_SLICES);
 }
 

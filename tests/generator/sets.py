@@ -257,7 +257,14 @@ def network():
     """A small network as one kernel, alone."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "specs", "small", "network.json")
     made = partition.partition(spec.load(path), "network", "python3 -m generator network.json -o network")
-    return replace(made, kernels=(), evaluation=(), training=(), updates=())
+    return replace(made, kernels=(), evaluation=(), training=(), updates=(), step=None)
+
+
+def step():
+    """Its training step, alone."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "specs", "small", "step.json")
+    made = partition.partition(spec.load(path), "step", "python3 -m generator step.json -o step")
+    return replace(made, kernels=(), evaluation=(), training=(), updates=(), network=None)
 
 
 SETS = {
@@ -278,6 +285,7 @@ SETS = {
     "dropout": lambda: kernel_set("dropout", [dropout()]),
     "dropout_rows": lambda: kernel_set("dropout_rows", [dropout(family="row")]),
     "network": network,
+    "step": step,
     "functions": lambda: kernel_set("functions", [functions()]),
     "updates": lambda: kernel_set("updates", [], [
         update("sgd"), update("sgd", momentum=0.9, dampening=0.1), update("sgd", momentum=0.9, nesterov=True, maximize=True),

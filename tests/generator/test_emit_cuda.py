@@ -409,7 +409,7 @@ class Text(unittest.TestCase):
         if found.nvcc is None or 90 not in found.architectures():
             self.skipTest("there is no nvcc")
         kernels = kernel_set(*(pair[:3] for pair in MAPS[:1] + ROWS[1:3] + ROWS[6:7]), updates=UPDATES[:1])
-        kernels = replace(kernels, network=sets.SETS["network"]().network)
+        kernels = replace(kernels, network=sets.SETS["network"]().network, step=sets.SETS["step"]().step)
         with tempfile.TemporaryDirectory() as folder:
             source = write(folder, kernels)
             strict = "-Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror -Xptxas -warn-spills,-warn-lmem-usage,-Werror".split()

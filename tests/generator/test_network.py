@@ -7,7 +7,7 @@ import unittest
 from contextlib import redirect_stdout
 
 from generator import __main__ as program
-from generator import emit_cuda, partition, spec, tiling
+from generator import emit_cuda, partition, spec, tiling, training
 
 
 def model_of(*tensors, outputs=("y",), **rest):
@@ -104,6 +104,81 @@ class Network(unittest.TestCase):
     def test_report(self):
         for name, text in (("network", "in place of all others, 32554 multiplications"), ("lenet", "is not one kernel: "),
                            ("network", "on a GPU in one launch; by arithmetic")):
+            path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "specs", "small", name + ".json")
+            out = io.StringIO()
+            with redirect_stdout(out):
+                self.assertEqual(program.main([path, "--report"]), 0)
+            self.assertIn(text, out.getvalue())
+
+
+class Step(unittest.TestCase):
+    """Training steps as one kernel."""
+
+    def step(self, *tensors, **rest):
+        given = ({"op": "input", "name": "t", "shape": ["N", 3]},) + tensors
+        return model_of(*given, loss="loss", optimizer={"type": "sgd", "lr": 0.1}, **rest)
+
+    @staticmethod
+    def loss(source, op="mse_loss"):
+        return {"op": op, "name": "loss", "inputs": [source, "t"]}
+
+    def test_what_it_computes(self):
+        model = self.step(linear("a", "x", 16), relu("b", "a"), linear("y", "b", 3), self.loss("y"))
+        made = partition.partition(model)
+        kernel, tensors = made.step
+        self.assertEqual([one.name for one in kernel.forward.operands if one.written],
+                         ["y", "loss", "grad_a_weight", "grad_a_bias", "grad_y_weight", "grad_y_bias"])
+        self.assertEqual([(one.name, one.role) for one in kernel.forward.operands if one.index == -len(kernel.nodes)],
+                         [("loss", "value"), ("grad_loss", "gradient")])
+        self.assertTrue(kernel.loss)
+        kernels, _, steps = made.tables()
+        self.assertEqual((kernels[1], steps[0].tensors), made.step)
+        self.assertEqual([kernels[one.kernel].name for one in steps], ["step"] + ["g%d" % one.kernel for one in made.training])
+
+    def test_no_gradient_of_what_is_frozen(self):
+        model = self.step(dict(linear("a", "x", 16), trainable=False), linear("b", "a", 3), self.loss("b"), outputs=("b",))
+        plan = partition.partition(model).step[0].forward.step
+        self.assertEqual([model.tensors[i].name or model.tensors[i].label for i, _ in plan.sums()], ["b.weight", "b.bias"])
+        self.assertEqual(plan.summed(), 16 * 3 + 3 + 1)
+        self.assertFalse(plan.wants(next(t.id for t in model.tensors if t.op == "linear")))
+
+    def test_others_are_none(self):
+        scaled = ({"op": "parameter", "name": "s", "shape": [8]}, {"op": "mul", "name": "a", "inputs": ["x", "s"]}, linear("y", "a", 3))
+        summed = ({"op": "softmax", "name": "a", "inputs": ["x"], "dim": 1}, linear("y", "a", 3))
+        for tensors, reason in (
+                (scaled + (self.loss("y"),), "mul 'a': the gradient of 's' is a sum over more than its samples"),
+                (summed + (self.loss("y"),), "softmax 'a': it is no linear layer and not elementwise"),
+                ((linear("y", "x", 257), linear("z", "y", 3), self.loss("z")), "linear 'y': 257 wide, where 256 is the most"),
+                ((relu("r", "x"), linear("y", "r", 3), self.loss("y"), {"op": "relu", "name": "late", "inputs": ["loss"]}), None)):
+            model = self.step(*tensors)
+            self.assertEqual(partition.step_fault(model), reason)
+            self.assertEqual(partition.partition(model).step is None, reason is not None)
+        model = self.step(linear("y", "x", 3), self.loss("y"), precision="bf16")
+        self.assertIn("precision is bf16", partition.step_fault(model))
+        wide = [linear("w%d" % i, "w%d" % (i - 1) if i else "x", 256) for i in range(3)]
+        self.assertIn("of shared memory", partition.step_fault(self.step(*wide, linear("y", "w2", 3), self.loss("y"))))
+
+    def test_forms(self):
+        """Values and gradients have places of their own, and each form has room for them and all weights."""
+        model = self.step(linear("a", "x", 50), relu("b", "a"), linear("c", "b", 21), {"op": "add", "name": "d", "inputs": ["c", "c"]},
+                          linear("y", "d", 3), self.loss("y"))
+        made = partition.partition(model)
+        plan = made.step[0].forward.step
+        places = sorted({block.place: plan.room_for(block) for block in plan.scratch()}.items())
+        places += sorted({place: plan.room_for(block) for block, place in plan.gradients.items()}.items())
+        for (place, room), (behind, _) in zip(places, places[1:] + [(plan.floats, 0)]):
+            self.assertEqual(place + room, behind)
+        for form in training.forms(plan):
+            self.assertEqual(form.bytes, 4 * (form.samples * plan.pitch() + plan.staged()))
+            self.assertIn("LAUNCH(%d);" % form.samples, emit_cuda.emit_cuda(made))
+        card = training.Card(132, 232448)
+        self.assertEqual(training.form_for(plan, 32, card).samples, 16)
+        self.assertGreater(training.form_for(plan, 132 * 64, card).samples, 16)
+        self.assertIsNone(training.form_for(plan, 1 << 30, card))
+        self.assertIsNone(training.form_for(plan, 32, training.Card(132, 8192)))
+
+    def test_report(self):
+        for name, text in (("step", "on a GPU forward and back in one launch"), ("mlp", "a training step is not one kernel: cross_entropy")):
             path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "specs", "small", name + ".json")
             out = io.StringIO()
             with redirect_stdout(out):

@@ -1,0 +1,192 @@
+"""The kernel of a small network's training step (training.py) for GPUs: its way back, behind the way forward of emit_network_cuda.py."""
+from . import grad, scalar, template
+from .emit_inference import Emitter, Given, joined, spread
+from .emit_network_cuda import TileEmitter, at
+from .tiling import THREADS, pitch_of, staging
+from .training import FAR, STATIC, adding, apart, cycles, forms, gradient_rows
+
+
+class StepEmitter(TileEmitter):
+    def __init__(self, plan, name, operands):
+        super().__init__(plan, name, operands)
+        self.begun = set()   # blocks whose gradients hold something
+        self.starts = {}     # of staged weights, by product
+
+    def function(self, op, results):
+        _, slots, _, text = scalar.function(self.name, "@", results)
+        if text not in self.functions:
+            self.functions[text] = self.function_names.new("%s_step_%s" % (self.name, op))
+        return self.functions[text], [slot.key.name for slot in slots]
+
+    def op_linear(self, t):
+        self.starts[t.id] = sum(rows * pitch_of(width + 1) for rows, width, _ in self.staged)
+        return super().op_linear(t)
+
+    def index_in(self, i, whole):
+        """Where a value has what belongs to element e of another, which it is broadcast to."""
+        sizes, (steps,) = joined(self.shape(whole), [spread(self.shape(i), self.shape(whole))])
+        return self.index(sizes, steps)
+
+    # ---- the way back ----
+    def gradient(self, i):
+        return at("values", self.plan.gradient(i))
+
+    def is_first(self, i):
+        """Whether nothing has been added to the gradient yet; from now on something has."""
+        block = self.plan.at[i][0]
+        first = block not in self.begun
+        self.begun.add(block)
+        return first
+
+    def seeded(self, cost):
+        """Lines that add up the loss and put its gradient in the place of each cost's."""
+        count = self.plan.count(cost)
+        index = "e" if count > 1 else "0"
+        self.is_first(cost)
+        value, to = self.element(cost, index), "own[%s]" % self.place(index, self.plan.gradient(cost))
+        return self.each(count, ["if (i < samples * %d) loss += %s;" % (count, value),
+                                 "%s = seed;" % to]) + ["__syncthreads();"]
+
+    def back(self, step):
+        t = step.tensor
+        if self.plan.at[t.id][0] not in self.begun:
+            return []
+        lines = self.back_linear(t) if t.op == "linear" else self.back_elementwise(step)
+        return lines + ["__syncthreads();"] if lines else []
+
+    def back_linear(self, t):
+        x, w, b = t.inputs
+        out, width = self.shape(w)
+        y, lines, sums = self.gradient(t.id), [], dict(self.plan.sums())
+        if self.plan.wants(x):
+            form = "operand_gradient<SAMPLES, PITCH, %d, %d>(" % (width, out)
+            parts = [self.gradient(x), y, at("weights", self.starts[t.id]), self.flag(self.is_first(x))]
+            lines += scalar.wrapped(form, parts, ");", 8)
+        if w in sums:
+            form = "weight_gradient<PITCH, %d, %d, %d>(" % (width, out, gradient_rows(width, out))
+            lines += scalar.wrapped(form, [at("sums", sums[w]), y, self.pointer(x), "(int)samples", "is_first"], ");", 8)
+        if b in sums:
+            parts = [at("sums", sums[b]), y, "(int)samples", "is_first"]
+            lines += scalar.wrapped("bias_gradient<PITCH, %d>(" % out, parts, ");", 8)
+        return lines
+
+    def back_elementwise(self, step):
+        """The gradients of its operands. Those of samples that are not there mean nothing and reach no other."""
+        t, (graph, values) = step.tensor, self.values(step)
+        adjoints = {t.id: graph.load(Given("g"))}
+        for m in reversed(step.members):
+            if m in adjoints:
+                self.hand_on(graph, values, self.plan.tensors[m], adjoints)
+        wanted = [i for i in step.operands if i in adjoints]
+        if not wanted:
+            return []
+        results = [("d%d" % k, "store", Given("d%d" % k), adjoints[i]) for k, i in enumerate(wanted)]
+        function, parameters = self.function(t.op + "_gradient", results)
+        names = {values[i].attr.name: self.element(i, self.index_in(i, t.id)) for i in step.operands}
+        names["g"] = "own[%s]" % self.place(self.index_in(t.id, t.id), self.plan.gradient(t.id))
+        made = ["d%d" % k for k in range(len(wanted))]
+        lines = ["float %s;" % ", ".join(made)]
+        lines += scalar.wrapped(function + "(", [names[name] for name in parameters] + ["&" + one for one in made], ");", 12)
+        for i, one in zip(wanted, made):
+            sign = "=" if self.is_first(i) else "+="
+            to = self.place(self.index_in(t.id, t.id), self.plan.gradient(i))
+            lines.append("own[%s] %s %s;" % (to, sign, one))
+        return self.each(self.plan.count(t.id), lines)
+
+    def hand_on(self, graph, values, node, adjoints):
+        operands = [values[i] for i in node.inputs]
+        parts = grad.backward(graph, node.op, node.attrs, operands, values[node.id], adjoints[node.id])
+        for i, part in zip(node.inputs, parts):
+            if part is not None and self.plan.view.wants[i]:
+                adjoints[i] = grad.accumulate(graph, adjoints.get(i), part)
+
+    # ---- the kernel ----
+    def steps(self):
+        lines = self.given() + [line for step in self.plan.steps for line in self.step(step)] + self.taken()
+        lines += self.seeded(self.plan.outputs[0])
+        return lines + [line for step in reversed(self.plan.steps) for line in self.back(step)]
+
+    def taken(self):
+        return self.brought(i for i in self.plan.outputs if i in self.operands)
+
+
+def emitter_of(kernel_set):
+    """The emitter with the kernel's lines in it, and the names of the program's operands by those of the structure."""
+    kernel, ids = kernel_set.step
+    program = kernel.forward
+    values = {}
+    for one in program.operands:
+        if one.role == "value":
+            values[ids[-1 - one.index if one.index < 0 else len(kernel.nodes) + one.index]] = one.name + "_"
+    emitter = StepEmitter(program.step, kernel_set.name, values)
+    return emitter, emitter.steps()
+
+
+def functions(kernel_set):
+    """Those of elements, which the header holds."""
+    emitter, _ = emitter_of(kernel_set)
+    return "\n".join(text.replace("@", name) for text, name in emitter.functions.items()).splitlines()
+
+
+def totals(kernel_set):
+    """Lines that bring what the last block has added up to the call's memory."""
+    kernel, ids = kernel_set.step
+    plan, model, lines = kernel.forward.step, kernel.forward.step.model, []
+    gradients = {ids[len(kernel.nodes) + one.index]: one for one in kernel.forward.operands if one.role == "gradient" and one.index >= 0}
+    for i, place in plan.sums():
+        name = gradients[i].name + "_"
+        lines += ["if (o.%s)" % name,
+                  "    for (unsigned i = threadIdx.x; i < %d; i += %d)" % (plan.count(i), THREADS),
+                  "        store_one(o.add_%s, o.%s, i, o.partial[%s]);" % (name, name, "%d + i" % place if place else "i")]
+    total = "o.partial[%d]" % weights_of(plan)
+    divided = " / %s" % divisor(plan) if model.tensors[model.loss].attrs["mean"] else ""
+    return lines + ["if (threadIdx.x == 0) *o.%s = %s%s;" % (loss_operands(kernel)[0], total, divided)]
+
+
+def weights_of(plan):
+    return sum(plan.count(i) for i, _ in plan.sums())
+
+
+def divisor(plan):
+    count = plan.count(plan.outputs[0])
+    return "(float)batch" if count == 1 else "(float)(batch * %d)" % count
+
+
+def loss_operands(kernel):
+    """The names of the loss and of its gradient."""
+    last = -len(kernel.nodes)
+    return [next(one.name + "_" for one in kernel.forward.operands if one.index == last and one.role == role)
+            for role in ("value", "gradient")]
+
+
+def emit_cuda(kernel_set):
+    """The text of the kernel and of the two functions that the runtime calls."""
+    kernel, _ = kernel_set.step
+    program, plan = kernel.forward, kernel.forward.step
+    emitter, steps = emitter_of(kernel_set)
+    members, filled = [], []
+    for k, one in enumerate(program.operands):
+        const = "" if one.written else "const "
+        members.append("%sfloat *%s_;" % (const, one.name))
+        filled.append("o.%s_ = (%sfloat *)call->data[%d];" % (one.name, const, k))
+        if one.accumulate:
+            members.append("bool add_%s_;" % one.name)
+            filled.append("o.add_%s_ = call->accumulate[%d] != 0;" % (one.name, k))
+    seed = "*o.%s" % loss_operands(kernel)[1]
+    if plan.model.tensors[plan.model.loss].attrs["mean"]:
+        seed += " / " + divisor(plan)
+    choices = forms(plan)
+    fixed, each = apart(plan)
+    costs = "%.0f, %.0f, %.0f, %.6g" % (staging(choices[0]) + 4 * FAR, adding(plan), fixed, each)
+    return template.load(
+        "training.cu", function="%s_%s_forward" % (kernel_set.name, kernel.name), comment="a training step", threads=str(THREADS),
+        members=members, filled=filled, steps=steps, totals=totals(kernel_set), pitch=str(plan.pitch()), floats=str(plan.staged()),
+        sums=str(plan.summed()), weights=str(weights_of(plan)), seed=seed, costs=costs, count=str(len(choices)),
+        resident=[line for _, _, line in emitter.staged] + ["__syncthreads();"],
+        forms=["{%d, %d, %.0f}," % (one.samples, one.bytes, cycles(plan, one)) for one in choices],
+        cases=["case %d: LAUNCH(%d); break;" % (i, one.samples) for i, one in enumerate(choices)])
+
+
+def library():
+    """What such kernels call."""
+    return template.load("training_device.h", threads=str(THREADS), static_bytes=str(STATIC))

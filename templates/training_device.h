@@ -1,0 +1,127 @@
+/* ---- training steps of networks ---- *
+ * Beside a tile's values, PITCH floats from sample to sample, lie their gradients. All begin at multiples of 16 bytes, and what is
+ * behind a row's end is read and written with it and means nothing. */
+
+__device__ __forceinline__ void add_to(float *to, float x, bool first)
+{
+    *to = first ? x : *to + x;
+}
+
+/* Of y = x w^T + b, w[OUT][K]: the gradient of x from that of y, added to what is there or, `first`, in its place. A thread has four
+ * neighbouring columns of up to two samples. Each sum is one thread's, by rising row of w. */
+template <int SAMPLES, int PITCH, int K, int OUT>
+__device__ __forceinline__ void operand_gradient(float *to, const float *y, const float *w, bool first)
+{
+    const int SLOTS = SAMPLES < 32 ? SAMPLES : 32, OWN = SAMPLES / SLOTS, TEAMS = ${threads} / SLOTS, STEP = pitch_of(K + 1);
+    const int slot = threadIdx.x % SLOTS;
+    to += slot * PITCH;
+    y += slot * PITCH;
+#pragma unroll 1
+    for (int k = threadIdx.x / SLOTS * 4; k < K; k += TEAMS * 4) {
+        float4 sum[OWN];
+#pragma unroll
+        for (int m = 0; m < OWN; m++) sum[m] = make_float4(0, 0, 0, 0);
+#pragma unroll 4
+        for (int row = 0; row < OUT; row++) {
+            const float4 factor = four<true>(w + row * STEP + k);
+#pragma unroll
+            for (int m = 0; m < OWN; m++) {
+                const float own = y[m * SLOTS * PITCH + row];
+                sum[m].x += own * factor.x;
+                sum[m].y += own * factor.y;
+                sum[m].z += own * factor.z;
+                sum[m].w += own * factor.w;
+            }
+        }
+#pragma unroll
+        for (int m = 0; m < OWN; m++) {
+            float *const place = to + m * SLOTS * PITCH + k;
+            if (!first) {
+                const float4 old = four<true>(place);
+                sum[m].x += old.x, sum[m].y += old.y, sum[m].z += old.z, sum[m].w += old.w;
+            }
+            *(float4 *)place = sum[m];
+        }
+    }
+}
+
+/* The gradient of w, of the samples that are there, added to the block's sums or, `first`, in their place. A thread has ROWS rows of
+ * four neighbouring columns. Each sum is one thread's, by rising sample. */
+template <int PITCH, int K, int OUT, int ROWS>
+__device__ __forceinline__ void weight_gradient(float *sums, const float *y, const float *x, int samples, bool first)
+{
+    const int FOURS = (K + 3) / 4;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < FOURS * ((OUT + ROWS - 1) / ROWS); i += ${threads}) {
+        const int k = i % FOURS * 4, row = i / FOURS * ROWS;
+        float4    sum[ROWS];
+#pragma unroll
+        for (int j = 0; j < ROWS; j++) sum[j] = make_float4(0, 0, 0, 0);
+#pragma unroll 2
+        for (int s = 0; s < samples; s++) {
+            const float4 own = four<true>(x + s * PITCH + k);
+#pragma unroll
+            for (int j = 0; j < ROWS; j++) {
+                const float factor = y[s * PITCH + min(row + j, OUT - 1)];
+                sum[j].x += factor * own.x;
+                sum[j].y += factor * own.y;
+                sum[j].z += factor * own.z;
+                sum[j].w += factor * own.w;
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < ROWS; j++) {
+            const float parts[4] = {sum[j].x, sum[j].y, sum[j].z, sum[j].w};
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                if (row + j < OUT && k + c < K) add_to(sums + (row + j) * K + k + c, parts[c], first);
+        }
+    }
+}
+
+/* And that of b. */
+template <int PITCH, int OUT>
+__device__ __forceinline__ void bias_gradient(float *sums, const float *y, int samples, bool first)
+{
+    for (int i = threadIdx.x; i < OUT; i += ${threads}) {
+        float sum = 0;
+        for (int s = 0; s < samples; s++) sum += y[s * PITCH + i];
+        add_to(sums + i, sum, first);
+    }
+}
+
+/* A form of a step's kernel: samples of a tile, bytes of shared memory, and clocks of a multiprocessor, by arithmetic, for a tile. */
+struct step_form {
+    int    samples, bytes;
+    double tile;
+};
+
+/* What it should cost on any card beside its tiles: clocks to begin and end, and to add a block's sums to another's; clocks of the
+ * steps by themselves more than one launch has to begin, and for each sample of a multiprocessor. */
+struct step_costs {
+    double fixed, adding, apart, each;
+};
+
+inline size_t step_blocks(const step_form &form, int64_t batch, int multiprocessors)
+{
+    return clamped(at_least((size_t)batch, (size_t)form.samples), (size_t)multiprocessors);
+}
+
+/* The quickest form for this GPU and batch; -1: none fits, or steps by themselves should be quicker. */
+inline int step_form_for(const step_form *forms, int count, const step_costs &costs, int64_t batch, int multiprocessors)
+{
+    int device = 0, room = 0, best = -1;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+        return -1;
+    double least = costs.apart + costs.each * (double)batch / multiprocessors;
+    for (int i = 0; i < count; i++) {
+        const double blocks = (double)step_blocks(forms[i], batch, multiprocessors);
+        const double tiles = ceil((double)at_least((size_t)batch, (size_t)forms[i].samples) / blocks);
+        const double clocks = costs.fixed + tiles * forms[i].tile + 2 * ceil(sqrt(blocks)) * costs.adding;
+        if (forms[i].bytes + ${static_bytes} > room || clocks > least || (best >= 0 && clocks == least)) continue;
+        best = i;
+        least = clocks;
+    }
+    return best;
+}
