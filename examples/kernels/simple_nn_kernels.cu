@@ -1,6 +1,6 @@
 /* simple_nn_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates f8ea8ea931f9
+ * gpunn 0.1, templates 1ef354dcbd2a
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -11,7 +11,7 @@
 
 #define SIMPLE_NN_KERNELS_CUDA
 #include "simple_nn_kernels.h"
-#if SIMPLE_NN_KERNELS_STAMP != 0xf9b1bf74ac314472ull
+#if SIMPLE_NN_KERNELS_STAMP != 0xe401f91ea5c123e0ull
 #error "simple_nn_kernels.h and simple_nn_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 
@@ -107,37 +107,41 @@ __device__ __forceinline__ void load_each(pack<V, T> (&p)[N], const T *data, con
     for (int k = 0; k < N; k++) p[k] = load<V>(data, i[k]);
 }
 
-/* Two numbers, each to the nearest, ties to even. */
+/* Two numbers in 16 bits each, to the nearest, ties to even; the first is the low half. */
+__device__ __forceinline__ unsigned two_halves(bf16, float x, float y)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    unsigned bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(y), "f"(x));
+    return bits;
+#else
+    unsigned low = __float_as_uint(x), high = __float_as_uint(y);
+    low = x != x ? 0x7FFFu : (low + 0x7FFFu + (low >> 16 & 1)) >> 16;
+    high = y != y ? 0x7FFF0000u : high + 0x7FFFu + (high >> 16 & 1);
+    return low | (high & 0xFFFF0000u);
+#endif
+}
+__device__ __forceinline__ unsigned two_halves(f16, float x, float y)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    unsigned bits;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(y), "f"(x));
+    return bits;
+#else
+    return __half_as_ushort(__float2half_rn(x)) | (unsigned)__half_as_ushort(__float2half_rn(y)) << 16;
+#endif
+}
+
 __device__ __forceinline__ void put(float *to, float x, float y)
 {
     to[0] = x;
     to[1] = y;
 }
-__device__ __forceinline__ void put(bf16 *to, float x, float y)
+template <typename T> __device__ __forceinline__ void put(T *to, float x, float y)
 {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    unsigned both;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
-#else
-    unsigned low = __float_as_uint(x), high = __float_as_uint(y), both;
-    low = x != x ? 0x7FFFu : (low + 0x7FFFu + (low >> 16 & 1)) >> 16;
-    high = y != y ? 0x7FFF0000u : high + 0x7FFFu + (high >> 16 & 1);
-    both = low | (high & 0xFFFF0000u);
-#endif
-    to[0].bits = (unsigned short)both;
-    to[1].bits = (unsigned short)(both >> 16);
-}
-__device__ __forceinline__ void put(f16 *to, float x, float y)
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    unsigned both;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
-    to[0].bits = (unsigned short)both;
-    to[1].bits = (unsigned short)(both >> 16);
-#else
-    to[0].bits = __half_as_ushort(__float2half_rn(x));
-    to[1].bits = __half_as_ushort(__float2half_rn(y));
-#endif
+    const unsigned bits = two_halves(T(), x, y);
+    to[0].bits = (unsigned short)bits;
+    to[1].bits = (unsigned short)(bits >> 16);
 }
 
 template <int V, typename T, typename I> __device__ __forceinline__ void store(T *data, I i, numbers<V> n)
@@ -264,12 +268,49 @@ __host__ __device__ constexpr int pitch_of(int count)
     return (count + 3) / 4 * 4 + ((count + 3) / 4 % 2 == 0 ? 4 : 0);
 }
 
-/* Rows of w[][K] and behind each row its bias; b may be NULL. */
-template <int K> __device__ __forceinline__ void stage(float *to, const float *w, const float *b, int rows)
+/* How many numbers of a row one instruction of tensor cores multiplies, which take 8 words; 0: there is no such instruction. */
+__host__ __device__ constexpr int chunk_of(float)
 {
+    return 0;
+}
+
+/* Words of a row of `count` factors, filled up with zeros to whole chunks. */
+template <typename T> __host__ __device__ constexpr int words_of(int count)
+{
+    if constexpr (chunk_of(T()) > 0)
+        return (count + chunk_of(T()) - 1) / chunk_of(T()) * 8;
+    else
+        return count;
+}
+
+/* Words from one row of a weight to the next, each with its bias. */
+template <typename T> __host__ __device__ constexpr int step_of(int count)
+{
+    return pitch_of(words_of<T>(count) + 1);
+}
+
+/* A number as memory has it that stores numbers as T. */
+__device__ __forceinline__ float stored_as(float, float x)
+{
+    return x;
+}
+
+/* Word i of a row x of factors, of which there are `count`; ALL: at least as many as are asked for. Words of 16 bits hold numbers k and
+ * k + 4, with k = 0 1 2 3 8 9 10 11 16 ..., so that neighbouring threads read neighbouring numbers: any order will do in which both
+ * factors of a product have their numbers. */
+template <bool ALL> __device__ __forceinline__ float factor_word(float, const float *x, int i, int)
+{
+    return x[i];
+}
+
+/* Rows of w[][K] and behind each row its bias; b may be NULL. */
+template <typename T, int K> __device__ __forceinline__ void stage(float *to, const float *w, const float *b, int rows)
+{
+    const int WORDS = words_of<T>(K), STEP = step_of<T>(K);
 #pragma unroll 4
-    for (int i = threadIdx.x; i < rows * K; i += 256) to[i / K * pitch_of(K + 1) + i % K] = w[i];
-    for (int i = threadIdx.x; i < rows; i += 256) to[i * pitch_of(K + 1) + K] = b ? b[i] : 0;
+    for (int i = threadIdx.x; i < rows * WORDS; i += 256)
+        to[i / WORDS * STEP + i % WORDS] = factor_word<false>(T(), w + i / WORDS * K, i % WORDS, K);
+    for (int i = threadIdx.x; i < rows; i += 256) to[i * STEP + WORDS] = b ? stored_as(T(), b[i]) : 0;
 }
 
 /* Four numbers of a row. ALIGNED: to 16 bytes. */
@@ -286,9 +327,9 @@ template <bool ALIGNED> __device__ __forceinline__ float4 four(const float *x)
 /* y = x w^T + b for `columns` rows of w: a thread has up to eight columns of up to two samples. Each sum is one thread's, from the
  * bias on, by rising k. */
 template <int SAMPLES, int PITCH, int K, int EACH, bool ALIGNED>
-__device__ __forceinline__ void multiply(float *y, const float *x, const float *w, int columns)
+__device__ __forceinline__ void multiply(float, float *y, const float *x, const float *w, int columns)
 {
-    const int SLOTS = SAMPLES < 32 ? SAMPLES : 32, OWN = SAMPLES / SLOTS, TEAMS = 256 / SLOTS, STEP = pitch_of(K + 1);
+    const int SLOTS = SAMPLES < 32 ? SAMPLES : 32, OWN = SAMPLES / SLOTS, TEAMS = 256 / SLOTS, STEP = step_of<float>(K);
     const int slot = threadIdx.x % SLOTS;
     x += slot * PITCH;
     y += slot * PITCH;
@@ -333,50 +374,57 @@ __device__ __forceinline__ void multiply(float *y, const float *x, const float *
     }
 }
 
-/* A linear layer of ROWS rows a sample. Its weights are staged already, at `staged`, or are, piece by piece, now. */
-template <int SAMPLES, int PITCH, int K, int OUT, int ROWS, bool ALIGNED, bool WHOLE, int FLOATS>
+/* A linear layer of ROWS rows a sample. Its weights are staged already, at `staged`, or are, piece by piece, now. T: of its factors. */
+template <typename T, int SAMPLES, int PITCH, int K, int OUT, int ROWS, bool ALIGNED, bool WHOLE, int FLOATS>
 __device__ __forceinline__ void linear(float *y, const float *x, float *staged, const float *w, const float *b)
 {
-    const int TEAMS = 256 / (SAMPLES < 32 ? SAMPLES : 32), ROOM = FLOATS / pitch_of(K + 1);
-    const int PIECE = WHOLE || ROOM > OUT ? OUT : ROOM;
-    const int EACH = PIECE > 4 * TEAMS ? 8 : PIECE > 2 * TEAMS ? 4 : PIECE > TEAMS ? 2 : 1;
+    constexpr bool TILED = chunk_of(T()) > 0;
+    const int      WIDE = TILED ? 8 : 1, ROOM = FLOATS / step_of<T>(K) / WIDE * WIDE; /* columns that are computed at once */
+    const int      TEAMS = TILED ? 256 / 32 / (SAMPLES / 16) : 256 / (SAMPLES < 32 ? SAMPLES : 32);
+    const int      PIECE = WHOLE || ROOM > OUT ? OUT : ROOM, TILES = (PIECE + WIDE - 1) / WIDE;
+    const int      EACH = TILES > 4 * TEAMS ? 8 : TILES > 2 * TEAMS ? 4 : TILES > TEAMS ? 2 : 1;
 #pragma unroll 1
     for (int first = 0; first < OUT; first += PIECE) {
         const int columns = min(PIECE, OUT - first);
         if constexpr (!WHOLE) {
-            stage<K>(staged, w + first * K, b ? b + first : b, columns);
+            stage<T, K>(staged, w + first * K, b ? b + first : b, columns);
             __syncthreads();
         }
 #pragma unroll 1
         for (int row = 0; row < ROWS; row++)
-            multiply<SAMPLES, PITCH, K, EACH, ALIGNED>(y + row * OUT + first, x + row * K, staged, columns);
+            multiply<SAMPLES, PITCH, K, EACH, ALIGNED>(T(), y + row * OUT + first, x + row * K, staged, columns);
         __syncthreads();
     }
 }
 
-/* A form of a network's kernel. fills: for batches alone of which each multiprocessor gets a tile. Clocks of a multiprocessor, by
- * arithmetic: before the first tile, and for each. */
+/* A form of a network's kernel. capability: the least of a GPU. fills: for batches alone of which each multiprocessor gets a tile. Clocks
+ * of a multiprocessor, by arithmetic: before the first tile, for each, and for each sample where steps are by themselves. */
 struct network_form {
-    int    samples, bytes;
+    int    samples, bytes, capability;
     bool   fills;
-    double staging, tile;
+    double staging, tile, each;
 };
 
-/* The form for this GPU and batch; -1: none fits, or steps by themselves should take less than it, which is `apart` clocks and
- * `each` for each sample of a multiprocessor. */
-inline int form_for(const network_form *forms, int count, int64_t batch, int multiprocessors, double apart, double each)
+/* The form for this GPU and batch; -1: none fits, or steps by themselves should take less than it, with `apart` clocks before their
+ * first sample. */
+inline int form_for(const network_form *forms, int count, int64_t batch, int multiprocessors, double apart)
 {
-    int device = 0, room = 0, i = 0;
+    int device = 0, room = 0, major = 0, minor = 0, i = 0;
     if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
         return -1;
-    while (i < count && (forms[i].bytes > room || (forms[i].fills && batch < (int64_t)multiprocessors * forms[i].samples))) i++;
+    while (i < count && (forms[i].bytes > room || forms[i].capability > 10 * major + minor ||
+                         (forms[i].fills && batch < (int64_t)multiprocessors * forms[i].samples)))
+        i++;
     if (i == count) return -1;
     const double tiles = ceil((double)batch / ((double)multiprocessors * forms[i].samples));
-    return forms[i].staging + tiles * forms[i].tile <= apart + each * (double)batch / multiprocessors ? i : -1;
+    return forms[i].staging + tiles * forms[i].tile <= apart + forms[i].each * (double)batch / multiprocessors ? i : -1;
 }
 
-/* network: tiles of SAMPLES samples. WHOLE: the weights of all products are in shared memory at once, or else pieces of them. */
+/* network: tiles of SAMPLES samples. T: of products' factors. WHOLE: the weights of all products are in shared memory at once, or else
+ * pieces of them. */
 struct simple_nn_network_evaluation_operands {
     const float *x_;
     const float *fc1_weight_;
@@ -386,16 +434,17 @@ struct simple_nn_network_evaluation_operands {
     float *t9_;
 };
 
-template <int SAMPLES, int FLOATS, bool WHOLE>
+template <typename T, int SAMPLES, int FLOATS, bool WHOLE>
 static __global__ void __launch_bounds__(256, 1)
     simple_nn_network_evaluation_kernel(const simple_nn_network_evaluation_operands o, int64_t batch)
 {
     const int PITCH = 76;
+    const int AT1 = step_of<T>(20) * 50;
     GPUNN__BLOCK_SHARED(values, SAMPLES * PITCH + FLOATS);
     float *const weights = values + SAMPLES * PITCH;
     if constexpr (WHOLE) {
-        stage<20>(weights, o.fc1_weight_, o.fc1_bias_, 50);
-        stage<50>(weights + 1400, o.fc2_weight_, o.fc2_bias_, 1);
+        stage<T, 20>(weights, o.fc1_weight_, o.fc1_bias_, 50);
+        stage<T, 50>(weights + AT1, o.fc2_weight_, o.fc2_bias_, 1);
         __syncthreads();
     }
     for (int64_t first = (int64_t)blockIdx.x * SAMPLES; first < batch; first += (int64_t)gridDim.x * SAMPLES) {
@@ -407,7 +456,7 @@ static __global__ void __launch_bounds__(256, 1)
             own[e + 52] = i < samples * 20 ? o.x_[first * 20 + i] : 0;
         }
         __syncthreads();
-        linear<SAMPLES, PITCH, 20, 50, 1, true, WHOLE, FLOATS>(values, values + 52, weights, o.fc1_weight_, o.fc1_bias_);
+        linear<T, SAMPLES, PITCH, 20, 50, 1, true, WHOLE, FLOATS>(values, values + 52, weights, o.fc1_weight_, o.fc1_bias_);
         #pragma unroll 1
         for (unsigned i = threadIdx.x; i < SAMPLES * 50; i += 256) {
             const unsigned e = i % 50;
@@ -415,8 +464,8 @@ static __global__ void __launch_bounds__(256, 1)
             simple_nn_apply_relu(own[e], &own[e]);
         }
         __syncthreads();
-        linear<SAMPLES, PITCH, 50, 1, 1, true, WHOLE, FLOATS>(values + 52, values, weights + (WHOLE ? 1400 : 0), o.fc2_weight_,
-                                                              o.fc2_bias_);
+        linear<T, SAMPLES, PITCH, 50, 1, 1, true, WHOLE, FLOATS>(values + 52, values, weights + (WHOLE ? AT1 : 0), o.fc2_weight_,
+                                                                 o.fc2_bias_);
         #pragma unroll 1
         for (unsigned i = threadIdx.x; i < SAMPLES * 1; i += 256) {
             float *const own = values + i * PITCH;
@@ -426,7 +475,7 @@ static __global__ void __launch_bounds__(256, 1)
         #pragma unroll 1
         for (unsigned i = threadIdx.x; i < samples * 1; i += 256) {
             float *const own = values + i * PITCH;
-            o.t9_[first * 1 + i] = own[52];
+            store<1>(o.t9_, first * 1 + i, same<1>(own[52]));
         }
         __syncthreads();
     }
@@ -435,10 +484,10 @@ static __global__ void __launch_bounds__(256, 1)
 static int simple_nn_network_evaluation_form(int64_t batch, int multiprocessors)
 {
     static const network_form forms[] = {
-        {64, 25264, true, 691, 3944},
-        {16, 10672, false, 691, 2319},
+        {64, 25264, 0, true, 691, 3944, 34.5714},
+        {16, 10672, 0, false, 691, 2319, 34.5714},
     };
-    return form_for(forms, 2, batch, multiprocessors, 7650, 34.5714);
+    return form_for(forms, 2, batch, multiprocessors, 7650);
 }
 
 /* network */
@@ -451,14 +500,14 @@ static int simple_nn_network_evaluation(const gpunn_kernel_call *call)
     o.fc2_weight_ = (const float *)call->data[3];
     o.fc2_bias_ = (const float *)call->data[4];
     o.t9_ = (float *)call->data[5];
-#define LAUNCH(SAMPLES, FLOATS, WHOLE)                                                                                    \
+#define LAUNCH(T, SAMPLES, FLOATS, WHOLE)                                                                                 \
     GPUNN__LAUNCH_SHARED(call->stream, (SAMPLES * 76 + FLOATS) * sizeof(float),                                     \
-                         (simple_nn_network_evaluation_kernel<SAMPLES, FLOATS, WHOLE>),                                                    \
+                         (simple_nn_network_evaluation_kernel<T, SAMPLES, FLOATS, WHOLE>),                                                 \
                          (unsigned)clamped(at_least((size_t)call->batch, SAMPLES), (size_t)call->multiprocessors * 4),    \
                          256, o, call->batch)
     switch (simple_nn_network_evaluation_form(call->batch, call->multiprocessors)) {
-        case 0: LAUNCH(64, 1452, true); break;
-        case 1: LAUNCH(16, 1452, true); break;
+        case 0: LAUNCH(float, 64, 1452, true); break;
+        case 1: LAUNCH(float, 16, 1452, true); break;
     default: return -(int)cudaErrorInvalidValue;
     }
 #undef LAUNCH

@@ -1,6 +1,6 @@
 /* simple_nn_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates f8ea8ea931f9
+ * gpunn 0.1, templates 1ef354dcbd2a
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -8,7 +8,7 @@
 #define SIMPLE_NN_KERNELS_H
 #include "gpunn.h"
 
-#define SIMPLE_NN_KERNELS_STAMP 0xf9b1bf74ac314472ull /* of this text: simple_nn_kernels.cu was written with it */
+#define SIMPLE_NN_KERNELS_STAMP 0xe401f91ea5c123e0ull /* of this text: simple_nn_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set simple_nn_kernels;
 #endif
 
 #if defined(SIMPLE_NN_KERNELS_IMPLEMENTATION) || defined(SIMPLE_NN_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 5
-#error "simple_nn_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 6
+#error "simple_nn_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -1151,7 +1151,7 @@ static const gpunn_kernel simple_nn_set[] = {
      {{simple_nn_network_evaluation_operands, 6, simple_nn_network_evaluation, simple_nn_network_evaluation_workspace, 8640},
       {NULL, 0, NULL, NULL, 0},
       {NULL, 0, NULL, NULL, 0}},
-     0, 0},
+     0, 0, GPUNN_PRECISION_F32},
     {"g0",
      "t9 = sigmoid(fc2); t11 = mean(binary_cross_entropy(t9, y))",
      simple_nn_g0_nodes, 3,
@@ -1161,7 +1161,7 @@ static const gpunn_kernel simple_nn_set[] = {
      {{NULL, 0, NULL, NULL, 0},
       {simple_nn_g0_forward_operands, 7, simple_nn_g0_forward, simple_nn_g0_forward_workspace, 0},
       {NULL, 0, NULL, NULL, 0}},
-     0, 0},
+     0, 0, GPUNN_PRECISION_F32},
     {"g1",
      "t11 = mean(binary_cross_entropy(t9, y))",
      simple_nn_g1_nodes, 2,
@@ -1171,7 +1171,7 @@ static const gpunn_kernel simple_nn_set[] = {
      {{simple_nn_g1_evaluation_operands, 3, simple_nn_g1_evaluation, simple_nn_g1_evaluation_workspace, 0},
       {NULL, 0, NULL, NULL, 0},
       {NULL, 0, NULL, NULL, 0}},
-     0, 0},
+     0, 0, GPUNN_PRECISION_F32},
     {"g2",
      "t15 = eq(gt(t9, t12), gt(y, t12))",
      simple_nn_g2_nodes, 3,
@@ -1181,7 +1181,7 @@ static const gpunn_kernel simple_nn_set[] = {
      {{simple_nn_g2_evaluation_operands, 4, simple_nn_g2_evaluation, simple_nn_g2_evaluation_workspace, 0},
       {NULL, 0, NULL, NULL, 0},
       {NULL, 0, NULL, NULL, 0}},
-     0, 0},
+     0, 0, GPUNN_PRECISION_F32},
 };
 static const int simple_nn_evaluation0[] = {
     4, 5, 8, 9, 0, 2, 3, 6, 7,
