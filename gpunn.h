@@ -466,10 +466,11 @@
  *     products and convolutions as a few kernels, forward and backward. #define NET_KERNELS_IMPLEMENTATION, include the header,
  *     and call gpunn_use_kernels(model, &net_kernels) once the model is built. When the model has changed, they are left out and
  *     log_fn hears the command that renews them. They serve all sizes of a model whose sizes vary; --report tells what such sizes
- *     keep apart. The evaluation of a small F32 network is one kernel: linear layers of at most 256 features with what stands
- *     between them, sample by sample; --report tells why where it is not. On a GPU that is one launch, for batches of which it
- *     should be quicker than step by step: all values of 16 to 64 samples lie in a block's shared memory. --report has that time.
- *     There a training step is two where the layers are linear and elementwise and the loss is a sum or mean of such values: one
+ *     keep apart. The evaluation of a small network is one kernel: linear layers of at most 256 features with what stands between
+ *     them, sample by sample; --report tells why where it is not. On a GPU that is one launch, for batches of which it should be
+ *     quicker than step by step: all values of 16 to 64 samples lie in a block's shared memory, and in models of BF16, F16 and TF32
+ *     the products are those of tensor cores (mma.sync). --report has that time. A GPU's kernel is for models of its spec's precision.
+ *     There an F32 training step is two where the layers are linear and elementwise and the loss is a sum or mean of such values: one
  *     from the batch to the loss and all gradients, whose sums have a fixed order, and the optimizer's update.
  *
  * PRECISION  Of a model: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16). Parameters, gradients, statistics, sums and
@@ -2963,7 +2964,7 @@ typedef struct gpunn_kernels_args {
 GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel_set *set, gpunn_kernels_args args);
 #define gpunn_use_kernels(model, ...) gpunn_use_kernels_((model), GPUNN_NAMED(gpunn_kernels_args, __VA_ARGS__))
 
-#define GPUNN_KERNELS_ABI 5
+#define GPUNN_KERNELS_ABI 6
 #define GPUNN_KERNEL_COUNTERS 256
 
 /* Memory that a kernel reads or writes. Tensors of a group are numbered: externals 0, 1, ... and nodes -1, -2, ... */
@@ -3047,8 +3048,9 @@ struct gpunn_kernel {
     gpunn_kernel_program program[GPUNN_KERNEL_DIRECTIONS];
     /* What counts as the batch in calls and in `kept`, where other sizes vary too: the elements of tensor number `measured` by
      * `each`. each 0: the model's batch. */
-    signed char measured;
-    int64_t     each;
+    signed char     measured;
+    int64_t         each;
+    gpunn_precision precision; /* of the products among its nodes, on CUDA: for models of this one alone */
 };
 typedef struct gpunn_kernel_instance {
     int        kernel;
@@ -15228,6 +15230,17 @@ static bool gpunn__is_norm_step(const gpunn__builder *b, const gpunn_kernel *ker
     return is;
 }
 
+/* Whether a GPU's kernel that computes products rounds their operands as the model does. */
+static bool gpunn__precision_fits(const gpunn__builder *b, const gpunn_kernel *kernel, const int *tensors)
+{
+    bool fits = true;
+    if (b->model->dev->info.type == GPUNN_DEVICE_CPU) return true;
+    for (int k = 0; k < kernel->node_count; k++)
+        fits = fits && (kernel->precision == gpunn__precision_of(b->model) ||
+                        !gpunn__op_is(b->model->tensors[tensors[k]]->op, GPUNN__PRODUCT));
+    return fits;
+}
+
 /* Whether a kernel can compute these tensors in this plan, where no other has claimed them. */
 static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const int *tensors)
 {
@@ -15238,7 +15251,9 @@ static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const in
     group->slot = -1;
     bool refused = b->refused[last] && kernel->node_count >= b->refused[last];
     refused = refused || (b->model->dev->info.type == GPUNN_DEVICE_CPU && gpunn__program(b, group, false)->cpu == NULL);
-    if (gpunn__program(b, group, false)->operands == NULL || refused || gpunn__is_norm_step(b, kernel, tensors)) return false;
+    if (gpunn__program(b, group, false)->operands == NULL || refused || gpunn__is_norm_step(b, kernel, tensors) ||
+        !gpunn__precision_fits(b, kernel, tensors))
+        return false;
     for (int k = 0; k < kernel->node_count; k++)
         if (!b->needed[tensors[k]] || b->tensors[tensors[k]].group >= 0 || gpunn__reads_state(b, b->model->tensors[tensors[k]]) ||
             gpunn__evaluates(b->plan, b->model->tensors[tensors[k]]) ||

@@ -751,10 +751,12 @@ def emit_cuda(kernel_set):
         table.append("{%s}," % ", ".join(row))
     updates = ["%s_update%d" % (name, i) for i in range(len(kernel_set.updates))]
     texts += [update.emit_cuda(kernel_set, i) for i in range(len(updates))]
-    body, library = "\n".join(texts), template.load("device.cu") + "\n" + emit_network_cuda.library()
+    body, library = "\n".join(texts), template.load("device.cu") + "\n" + emit_network_cuda.library(kernel_set)
     library += "\n" + emit_training_cuda.library() if kernel_set.step else ""
+    device = template.needed(library, body)
     return template.load(
         "file.cu", name=name, upper=name.upper(), opening=stamp.lines(kernel_set, name + "_kernels.cu"),
         stamp=emit_c.text_stamp(kernel_set),
-        device=template.needed(library, body), kernels=body.splitlines(), has_network="GPUNN__LAUNCH_SHARED" in body,
+        device=device, kernels=body.splitlines(), has_network="GPUNN__LAUNCH_SHARED" in body,
+        has_tiles="GPUNN__MMA" in "\n".join(device),
         launches=table, updates=[one + "," for one in updates], has_kernels=bool(table), has_updates=bool(updates))

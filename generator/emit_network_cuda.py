@@ -5,8 +5,9 @@ import re
 from . import scalar, template
 from .emit_inference import Emitter, joined, loops, spread, strides
 from .scalar import number
-from .tiling import THREADS, apart, cycles, forms, pitch_of, refusal, staging, tile_plan
+from .tiling import CAPABILITY, THREADS, apart, cycles, each_apart, forms, refusal, staging, tile_plan
 
+TYPES = {"f32": "float", "tf32": "tf32", "bf16": "bf16", "f16": "f16"}
 ENDS = ("linear", "layer_norm", "rms_norm", "softmax", "log_softmax")  # functions that end in a barrier
 
 
@@ -21,7 +22,7 @@ class TileEmitter(Emitter):
         """operands: names by id."""
         super().__init__(plan, name)
         self.operands = operands
-        self.staged = []  # rows of weights and their lengths, by product
+        self.staged = []  # of each product, its weight's rows and their length, and the line that stages it
 
     # ---- where values lie ----
     def offset(self, i):
@@ -73,6 +74,13 @@ class TileEmitter(Emitter):
         return self.each(count, ["%s = %s;" % (self.element(i, self.place(own, to_offset)), value)])
 
     # ---- steps ----
+    def stored(self, i):
+        """The type as which a GPU's memory would have a value."""
+        return TYPES[self.plan.storage[i]]
+
+    def rounded(self, i, value):
+        return value if self.stored(i) == "float" else "stored_as(%s(), %s)" % (self.stored(i), value)
+
     def step(self, step):
         lines = super().step(step)
         return lines if step.tensor.op in ENDS else lines + ["__syncthreads();"]
@@ -82,31 +90,38 @@ class TileEmitter(Emitter):
         own = self.shape(t.id)
         sizes, steps = joined(own, [strides(own)] + [spread(self.shape(i), own) for i in used])
         arguments = [self.element(i, self.index(sizes, one)) for i, one in zip(used, steps[1:])]
-        call = scalar.wrapped(function + "(", arguments + ["&" + self.element(t.id, self.index(sizes, steps[0]))], ");", 12)
-        return self.each(self.plan.count(t.id), call)
+        result = self.element(t.id, self.index(sizes, steps[0]))
+        call = scalar.wrapped(function + "(", arguments + ["&" + result], ");", 12)
+        rounded = self.rounded(t.id, result)
+        return self.each(self.plan.count(t.id), call + ["%s = %s;" % (result, rounded)] * (rounded != result))
 
     def op_linear(self, t):
         x, w, b = t.inputs
         out, width = self.shape(w)
-        rows, start = self.plan.count(t.id) // out, sum(one * pitch_of(k + 1) for one, k, _ in self.staged)
+        rows, at_once = self.plan.count(t.id) // out, "AT%d" % len(self.staged)
         aligned = self.offset(x) % 4 == 0 and (rows == 1 or width % 4 == 0)
-        self.staged.append((out, width, "stage<%d>(%s, %s, %s, %d);" % (
-            width, at("weights", start), self.pointer(w), self.pointer(b), out)))
-        form = "linear<SAMPLES, PITCH, %d, %d, %d, %s, WHOLE, FLOATS>(" % (width, out, rows, self.flag(aligned))
-        staged = "weights + (WHOLE ? %d : 0)" % start if start else "weights"
+        start = "weights + %s" % at_once if self.staged else "weights"
+        staged = "weights + (WHOLE ? %s : 0)" % at_once if self.staged else "weights"
+        self.staged.append((out, width, "stage<T, %d>(%s, %s, %s, %d);" % (width, start, self.pointer(w), self.pointer(b), out)))
+        form = "linear<T, SAMPLES, PITCH, %d, %d, %d, %s, WHOLE, FLOATS>(" % (width, out, rows, self.flag(aligned))
         return scalar.wrapped(form, [self.pointer(t.id), self.pointer(x), staged, self.pointer(w), self.pointer(b)], ");", 8)
+
+    def places(self):
+        """Lines that say where the weights of products lie but the first."""
+        return ["const int AT%d = %sstep_of<T>(%d) * %d;" % (i + 1, "AT%d + " % i if i else "", width, out)
+                for i, (out, width, _) in enumerate(self.staged[:-1])]
 
     def op_layer_norm(self, t):
         x, w, b = (t.inputs + (None,))[:3]
         n = math.prod(self.shape(t.id)[len(t.shape) - t.attrs["dims"]:])
-        form = "norm<PITCH, %d, %d, %s>(" % (self.plan.count(t.id) // n, n, self.flag(t.op == "rms_norm"))
+        form = "norm<%s, PITCH, %d, %d, %s>(" % (self.stored(t.id), self.plan.count(t.id) // n, n, self.flag(t.op == "rms_norm"))
         return scalar.wrapped(form, ["SAMPLES"] + list(map(self.pointer, (t.id, x, w, b))) + [number(t.attrs["eps"])], ");", 8)
 
     op_rms_norm = op_layer_norm
 
     def op_softmax(self, t):
         outer, n, inner = self.line(t.id, t.attrs["dim"])
-        form = "softmax<PITCH, %d, %d, %d, %s>(" % (outer * inner, n, inner, self.flag(t.op == "log_softmax"))
+        form = "softmax<%s, PITCH, %d, %d, %d, %s>(" % (self.stored(t.id), outer * inner, n, inner, self.flag(t.op == "log_softmax"))
         return scalar.wrapped(form, ["SAMPLES", self.pointer(t.id), self.pointer(t.inputs[0])], ");", 8)
 
     op_log_softmax = op_softmax
@@ -144,8 +159,8 @@ class TileEmitter(Emitter):
         lines = []
         for i in values:
             count = self.plan.count(i)
-            to = "o.%s[first * %d + i]" % (self.operands[i], count)
-            lines += self.each(count, ["%s = %s;" % (to, self.element(i, "e" if count > 1 else "0"))], "samples")
+            to, value = "first * %d + i" % count, self.element(i, "e" if count > 1 else "0")
+            lines += self.each(count, ["store<1>(o.%s, %s, same<1>(%s));" % (self.operands[i], to, value)], "samples")
         return lines + ["__syncthreads();"]
 
 
@@ -160,20 +175,21 @@ def emit_cuda(kernel_set):
     names = {i: one.name + "_" for i, one in zip(tensors, program.operands)}
     emitter = TileEmitter(plan, name, names)
     steps = emitter.given() + [line for step in plan.steps for line in emitter.step(step)] + emitter.taken()
-    members = ["%sfloat *%s;" % ("" if one.written else "const ", names[i]) for i, one in zip(tensors, program.operands)]
-    fixed, each = apart(plan)
-    filled = ["o.%s = (%sfloat *)call->data[%d];" % (names[i], "" if one.written else "const ", k)
-              for k, (i, one) in enumerate(zip(tensors, program.operands))]
+    kinds = [("" if one.written else "const ") + TYPES[one.dtype] for one in program.operands]
+    members = ["%s *%s;" % (kind, names[i]) for i, kind in zip(tensors, kinds)]
+    filled = ["o.%s = (%s *)call->data[%d];" % (names[i], kind, k) for k, (i, kind) in enumerate(zip(tensors, kinds))]
     return template.load(
         "network.cu", function="%s_%s_evaluation" % (name, kernel.name), comment=kernel.name, threads=str(THREADS),
         pitch=str(plan.pitch()), steps=steps, members=members, filled=filled, count=str(len(forms(plan))),
-        resident=[line for _, _, line in emitter.staged] + ["__syncthreads();"], apart="%.0f" % fixed, each="%.6g" % each,
-        forms=["{%d, %d, %s, %.0f, %.0f}," % (one.samples, one.bytes, Emitter.flag(one.fills), staging(one), cycles(plan, one))
-               for one in forms(plan)],
-        cases=["case %d: LAUNCH(%d, %d, %s); break;" % (i, one.samples, one.floats, Emitter.flag(one.whole))
-               for i, one in enumerate(forms(plan))])
+        places=emitter.places(), resident=[line for _, _, line in emitter.staged] + ["__syncthreads();"], apart="%.0f" % apart(plan),
+        forms=["{%d, %d, %d, %s, %.0f, %.0f, %.6g}," % (
+            one.samples, one.bytes, CAPABILITY[one.factors], Emitter.flag(one.fills), staging(one), cycles(plan, one),
+            each_apart(plan, one.factors)) for one in forms(plan)],
+        cases=["case %d: LAUNCH(%s, %d, %d, %s); break;" % (
+            i, TYPES[one.factors], one.samples, one.floats, Emitter.flag(one.whole)) for i, one in enumerate(forms(plan))])
 
 
-def library():
+def library(kernel_set):
     """What such kernels call."""
-    return template.load("network_device.h", threads=str(THREADS), unroll="2")
+    tiles = kernel_set.network is not None and kernel_set.network[0].precision != "f32"
+    return template.load("network_device.h", threads=str(THREADS), unroll="2", tiles=tiles)

@@ -3,7 +3,7 @@ from . import grad, scalar, template
 from .emit_inference import Emitter, Given, joined, spread
 from .emit_network_cuda import TileEmitter, at
 from .tiling import THREADS, pitch_of, staging
-from .training import FAR, STATIC, adding, apart, cycles, forms, gradient_rows
+from .training import FACTORS, FAR, STATIC, adding, apart, cycles, forms, gradient_rows
 
 
 class StepEmitter(TileEmitter):
@@ -180,9 +180,9 @@ def emit_cuda(kernel_set):
     costs = "%.0f, %.0f, %.0f, %.6g" % (staging(choices[0]) + 4 * FAR, adding(plan), fixed, each)
     return template.load(
         "training.cu", function="%s_%s_forward" % (kernel_set.name, kernel.name), comment="a training step", threads=str(THREADS),
-        members=members, filled=filled, steps=steps, totals=totals(kernel_set), pitch=str(plan.pitch()), floats=str(plan.staged()),
+        members=members, filled=filled, steps=steps, totals=totals(kernel_set), pitch=str(plan.pitch()), floats=str(plan.staged(FACTORS)),
         sums=str(plan.summed()), weights=str(weights_of(plan)), seed=seed, costs=costs, count=str(len(choices)),
-        resident=[line for _, _, line in emitter.staged] + ["__syncthreads();"],
+        places=emitter.places(), resident=[line for _, _, line in emitter.staged] + ["__syncthreads();"],
         forms=["{%d, %d, %.0f}," % (one.samples, one.bytes, cycles(plan, one)) for one in choices],
         cases=["case %d: LAUNCH(%d); break;" % (i, one.samples) for i, one in enumerate(choices)])
 

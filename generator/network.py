@@ -8,7 +8,7 @@ import copy
 
 from .graph import shape_text
 from .inference import VIEWS, Plan, Refused, is_elementwise
-from .lower import Infeasible, called, identifier
+from .lower import BYTES, Infeasible, called, identifier
 from .program import WHOLE, Operand, Program
 
 NAME = "network"
@@ -41,6 +41,8 @@ def check(t, plan):
 class SamplePlan(Plan):
     """One sample's values. Constants of one number are read from memory too: a model of the same ops may have others."""
 
+    storage = None  # dtypes in a GPU's memory, by id
+
     def is_number(self, i):
         return False
 
@@ -67,12 +69,11 @@ def outputs_of(view):
 def program(view):
     """The Group of nodes that one kernel computes in an evaluation's View, and its Program. Raises Refused."""
     model = view.model
-    if model.precision != "f32":
-        raise Refused("the model's precision is %s" % model.precision)
     outputs, reasons = outputs_of(view)
     if not outputs:
         raise Refused("; ".join(reasons) or "no output has two linear layers behind it")
     plan = plan_of(model, outputs)
+    plan.storage = [view.storage[root] for root in view.root]
     try:
         group = view.group(i for i in plan.needed if model.tensors[i].kind == "value")
     except Infeasible as fault:
@@ -81,7 +82,7 @@ def program(view):
     if len(operands) > MOST_OPERANDS or len(group.nodes) > MOST_NODES:
         raise Refused("%d tensors are read and written and %d ops computed; a kernel has at most %d and %d" % (
             len(operands), len(group.nodes), MOST_OPERANDS, MOST_NODES))
-    traffic = [[4 * count for count in one.count] for one in operands]
+    traffic = [[BYTES[one.dtype] * count for count in one.count] for one in operands]
     return group, Program(operands, (), tuple(map(sum, zip(*traffic))), network=plan)
 
 
@@ -101,5 +102,5 @@ def operand(plan, t, index, names, **use):
     names.add(name)
     count = plan.count(t.id)
     batch = t.shape[:1] == (-1,)
-    return Operand(name, "value", index, t.dtype, WHOLE, (0, count) if batch else (count, 0), **use)
+    return Operand(name, "value", index, plan.storage[t.id], WHOLE, (0, count) if batch else (count, 0), **use)
 

@@ -533,7 +533,8 @@ def network_kernel(view):
     except inference.Refused:
         return None
     nodes, externals = pattern(group)
-    kernel = Kernel(network.NAME, formula(group), nodes, externals, (), 0, "any", False, program, None, None)
+    kernel = Kernel(network.NAME, formula(group), nodes, externals, (), 0, "any", False, program, None, None,
+                    precision=view.model.precision)
     return kernel, tuple(t.id for t in group.nodes + group.externals)
 
 

@@ -107,6 +107,7 @@ class Kernel:
     backward: Optional[Program]
     schedule: dict = field(default_factory=dict, compare=False)   # overrides from the spec: threads, packs
     measured: Tuple[int, int] = (0, 0)  # its batch is the elements of that tensor by that number; (0, 0): the model's batch
+    precision: str = "f32"    # of the products among its nodes: of the model, where there are any
 
 
 @dataclass(frozen=True)

@@ -243,13 +243,14 @@ def tile_lines(plan):
         yield "    evaluation  not on a GPU: " + tiling.refusal(plan)
         return
     yield "    evaluation  on a GPU in one launch; by arithmetic, not measured:"
-    for card, (multiprocessors, gigahertz, room) in tiling.CARDS.items():
+    for name, card in tiling.CARDS.items():
         for batch in tiling.BATCHES:
-            form = tiling.form_for(plan, batch, multiprocessors, room)
-            yield "        %-5s batch %5d: %s" % (card, batch, "step by step" if form is None else
-                "%4.1f us, tiles of %d samples, %s of shared memory, weights %s" % (
-                    1e6 * tiling.seconds(plan, form, batch, multiprocessors, gigahertz), form.samples, amount(form.bytes),
-                    "whole" if form.whole else "in pieces"))
+            form = tiling.form_on(plan, batch, card)
+            yield "        %-5s batch %5d: %s" % (name, batch, "step by step" if form is None else
+                "%4.1f us, tiles of %d samples, %s of shared memory, weights %s, %s" % (
+                    1e6 * tiling.seconds(plan, form, batch, card), form.samples, amount(form.bytes),
+                    "whole" if form.whole else "in pieces",
+                    "no tensor cores" if form.factors == "f32" else "tensor cores in " + form.factors.upper()))
 
 
 def step_lines(model, kernels):
@@ -263,12 +264,12 @@ def step_lines(model, kernels):
     yield "    training    on a GPU forward and back in one launch, the update in another, %d multiplications a sample: %s" % (
         plan.products() * 3, moved(*kernel.forward.bytes_per_batch))
     yield "    without the update, by arithmetic, not measured:"
-    for name, (multiprocessors, gigahertz, room) in tiling.CARDS.items():
+    for name, card in tiling.CARDS.items():
         for batch in tiling.BATCHES:
-            form = training.form_for(plan, batch, training.Card(multiprocessors, room))
+            form = training.form_for(plan, batch, card)
             yield "        %-5s batch %5d: %s" % (name, batch, "step by step" if form is None else
                 "%4.1f us, tiles of %d samples, %s of shared memory" % (
-                    1e6 * training.seconds(plan, form, batch, multiprocessors, gigahertz), form.samples, amount(form.bytes)))
+                    1e6 * training.seconds(plan, form, batch, card), form.samples, amount(form.bytes)))
 
 
 def table_line(name, before, after):

@@ -72,7 +72,7 @@ def emit(kernel_set):
                     " %s, %d," % (prefix + "_kept" if kernel.kept else "NULL", len(kernel.kept)),
                     " GPUNN_KERNEL_%s, %s," % ({"any": "ANY", "first": "CHANNELS_FIRST", "last": "CHANNELS_LAST"}[kernel.layout],
                                                "true" if kernel.loss else "false"),
-                    " {%s," % entries[0], "  %s," % entries[1], "  %s}," % entries[2], " %d, %d}," % kernel.measured]
+                    " {%s," % entries[0], "  %s," % entries[1], "  %s}," % entries[2], " %d, %d, GPUNN_PRECISION_%s}," % (kernel.measured + (kernel.precision.upper(),))]
     counts = []
     if kernels:
         lines += ["static const gpunn_kernel %s_set[] = {" % name] + ["    " + line for line in kernels] + ["};"]

@@ -1,7 +1,9 @@
 """How blocks of a GPU take a small network (network.py): forms of its kernel, and what they should cost.
 
 A block holds all values of a tile of samples in shared memory, and beside them the weights of all products or, where these do not
-fit, pieces of them. The costs are arithmetic, not measurements: wavefronts of shared memory and instructions of a multiprocessor.
+fit, pieces of them. Products are those of tensor cores (mma.sync) where the model's precision is no F32; values lie there as F32 all the same, rounded to
+16 bits where a GPU's memory would have them so. The costs are arithmetic, not measurements: wavefronts of shared memory, instructions
+and products of a multiprocessor.
 """
 from dataclasses import dataclass, replace
 
@@ -11,8 +13,23 @@ THREADS = 256         # of a block
 TILES = (64, 32, 16)  # samples of one
 LEAST = 8             # rows of a weight in the smallest piece
 BUDGETS = (49152, 101376, 232448)  # bytes of shared memory that blocks may have: any GPU's, sm_86's and sm_90's
-# Multiprocessors, GHz and bytes of shared memory that a block may have.
-CARDS = {"H100": (132, 1.755, 232448), "A100": (108, 1.41, 166912), "L4": (58, 2.04, 101376), "T4": (40, 1.59, 65536)}
+OLDER = 65536         # the same of GPUs without TF32
+CAPABILITY = {"f32": 0, "f16": 75, "bf16": 80, "tf32": 80}  # the least that multiplies such factors in one instruction
+CHUNK = {"f16": 16, "bf16": 16, "tf32": 8}  # numbers of a row that it takes, in 8 words
+TENSOR = 512          # multiplications of 16 bits in a clock of a multiprocessor, of the slowest; TF32: half of them
+
+
+@dataclass(frozen=True)
+class Card:
+    multiprocessors: int
+    gigahertz: float
+    room: int          # bytes of shared memory that a block may have
+    capability: int
+    tensor: int        # as TENSOR; of the H100 what mma.sync reaches, half of what its wgmma has
+
+
+CARDS = {"H100": Card(132, 1.755, 232448, 90, 1024), "A100": Card(108, 1.41, 166912, 80, 1024),
+         "L4": Card(58, 2.04, 101376, 89, 512), "T4": Card(40, 1.59, 65536, 75, 512)}
 BATCHES = (1, 256, 16384)  # of which the costs are told
 LAUNCH = 2.5e-6       # seconds from one kernel's end to the next one's work, within a graph
 ALONE = 1e-6          # that a step by itself takes at least, and ...
@@ -40,9 +57,9 @@ class TilePlan(SamplePlan):
                 out, width = self.shape(step.tensor.inputs[1])
                 yield self.count(step.tensor.id) // out, width, out
 
-    def staged(self):
-        """Floats of all weights as they lie in shared memory, each row with its bias."""
-        return sum(out * pitch_of(width + 1) for _, width, out in self.linears())
+    def staged(self, factors):
+        """Words of all weights as they lie in shared memory, each row with its bias."""
+        return sum(out * step_of(width, factors) for _, width, out in self.linears())
 
 
 def pitch_of(count):
@@ -51,13 +68,22 @@ def pitch_of(count):
     return 4 * (fours + 1 - fours % 2)
 
 
+def step_of(width, factors):
+    """Words from one row of a weight to the next: whole chunks of factors, and the bias."""
+    chunk = CHUNK.get(factors)
+    return pitch_of((-(-width // chunk) * 8 if chunk else width) + 1)
+
+
 def tile_plan(plan):
     """The TilePlan of a SamplePlan's model."""
-    return TilePlan(plan.model, 1, check)
+    made = TilePlan(plan.model, 1, check)
+    made.storage = plan.storage
+    return made
 
 
 @dataclass(frozen=True)
 class Tiling:
+    factors: str  # of products: f32, or tf32, bf16, f16 by tensor cores
     samples: int
     floats: int   # of shared memory, for weights
     whole: bool   # all of them at once
@@ -65,32 +91,38 @@ class Tiling:
     fills: bool = False  # for batches alone of which each multiprocessor gets a tile
 
 
-def tiling(plan, samples, budget):
+def tiling(plan, factors, samples, budget):
     """None: it does not fit."""
     values = samples * plan.pitch()
     left = (budget // 4 - values) // 4 * 4
-    if left < max(min(out, LEAST) * pitch_of(width + 1) for _, width, out in plan.linears()):
+    if left < max(min(out, LEAST) * step_of(width, factors) for _, width, out in plan.linears()):
         return None
-    floats = min(left, plan.staged())
-    return Tiling(samples, floats, floats == plan.staged(), 4 * (values + floats))
+    floats = min(left, plan.staged(factors))
+    return Tiling(factors, samples, floats, floats == plan.staged(factors), 4 * (values + floats))
 
 
 def forms(plan):
-    """The kernel's forms; the first that is for a GPU and a batch is taken. () : no GPU has room for one."""
-    found = []
-    for budget in reversed(BUDGETS):
-        fitting = [one for one in (tiling(plan, samples, budget) for samples in TILES) if one]
+    """The kernel's forms; the first that is for a GPU and a batch is taken. TF32 has more of them for GPUs that lack it. () : no GPU
+    has room for one."""
+    precision, found = plan.model.precision, []
+    for factors, budget in [(precision, budget) for budget in reversed(BUDGETS)] + [("f32", OLDER)] * (precision == "tf32"):
+        fitting = [one for one in (tiling(plan, factors, samples, budget) for samples in TILES) if one]
         if fitting:
             quickest = min(fitting, key=lambda one: cycles(plan, one) / one.samples)
             found += [replace(quickest, fills=True)] * (quickest is not fitting[-1]) + fitting[-1:]
     return tuple(reversed(dict.fromkeys(reversed(found))))  # of those alike the last, behind all that need more
 
 
-def form_for(plan, batch, multiprocessors, room):
+def form_for(plan, batch, multiprocessors, room, capability):
     """The form that a launch takes; None: none fits, or steps by themselves should be quicker. As network_device.h has it."""
-    form = next((one for one in forms(plan) if one.bytes <= room and not (
+    form = next((one for one in forms(plan) if one.bytes <= room and CAPABILITY[one.factors] <= capability and not (
         one.fills and batch < multiprocessors * one.samples)), None)
-    return form if form and clocks(plan, form, batch, multiprocessors) <= clocks_apart(plan, batch, multiprocessors) else None
+    return form if form and clocks(plan, form, batch, multiprocessors) <= clocks_apart(
+        plan, form.factors, batch, multiprocessors) else None
+
+
+def form_on(plan, batch, card):
+    return form_for(plan, batch, card.multiprocessors, card.room, card.capability)
 
 
 def refusal(plan):
@@ -98,28 +130,54 @@ def refusal(plan):
     if not forms(plan):
         return "values of %d samples take %d bytes of shared memory, where no block has more than %d with weights" % (
             TILES[-1], 4 * TILES[-1] * plan.pitch(), BUDGETS[-1])
-    if not any(form_for(plan, batch, multiprocessors, room) for multiprocessors, _, room in CARDS.values() for batch in BATCHES):
+    if not any(form_on(plan, batch, card) for card in CARDS.values() for batch in BATCHES):
         return "step by step should be quicker, with %d multiplications a sample" % plan.products()
     return None
 
 
 # ---- costs ----
-def product_cycles(form, rows, width, out):
-    """Of a multiprocessor, for a tile. As multiply in network_device.h has it."""
-    slots = min(form.samples, 32)
-    own, teams, warps = form.samples // slots, THREADS // slots, THREADS // 32
-    piece = out if form.whole else min(out, form.floats // pitch_of(width + 1))
-    each = next((n for n in (8, 4, 2) if piece > n // 2 * teams), 1)
+def rate_of(factors, tensor):
+    """Multiplications in a clock of a multiprocessor."""
+    return LANES if factors == "f32" else tensor * CHUNK[factors] // 16
+
+
+def each_of(tiles, teams):
+    """Columns, or tiles of them, whose sums a thread, or a warp, has at once."""
+    return next((n for n in (8, 4, 2) if tiles > n // 2 * teams), 1)
+
+
+def product_cycles(form, rows, width, out, tensor):
+    """Of a multiprocessor, for a tile. As linear in network_device.h has it."""
+    wide = 1 if form.factors == "f32" else 8
+    piece = out if form.whole else min(out, form.floats // step_of(width, form.factors) // wide * wide)
     pieces = -(-out // piece)
-    passes = pieces * -(-piece // (teams * each))
-    wavefronts, instructions = own * slots / 8 + each * (32 // slots), 4 * own * each + own + each
-    cost = rows * passes * -(-width // 4) * max(warps * max(wavefronts, instructions / 4), NEAR)
+    count = multiply_cycles if form.factors == "f32" else tile_cycles
+    cost = rows * pieces * count(form, width, -(-piece // wide), tensor)
     return cost if form.whole else cost + 4 * out * width / STAGED + pieces * FAR
 
 
-def cycles(plan, form):
+def multiply_cycles(form, width, columns, _):
+    slots = min(form.samples, 32)
+    own, teams, warps = form.samples // slots, THREADS // slots, THREADS // 32
+    each = each_of(columns, teams)
+    wavefronts, instructions = own * slots / 8 + each * (32 // slots), 4 * own * each + own + each
+    return -(-columns // (teams * each)) * -(-width // 4) * max(warps * max(wavefronts, instructions / 4), NEAR)
+
+
+def tile_cycles(form, width, tiles, tensor):
+    """A chunk's factors of 16 samples are 4 words a lane, which are rounded from one number or two, and those of 8 columns 2 words."""
+    slots, chunk = form.samples // 16, CHUNK[form.factors]
+    teams = THREADS // 32 // slots
+    each, warps = each_of(tiles, teams), slots * min(teams, tiles)
+    numbers = chunk // 2
+    wavefronts, instructions = numbers + 2 * each, numbers + 4 + 3 * each
+    products = each * 16 * 8 * chunk / rate_of(form.factors, tensor)
+    return -(-tiles // (teams * each)) * -(-width // chunk) * max(warps * max(wavefronts, instructions / 4, products), NEAR)
+
+
+def cycles(plan, form, tensor=TENSOR):
     """Of a multiprocessor, for a tile."""
-    products = sum(product_cycles(form, *one) for one in plan.linears())
+    products = sum(product_cycles(form, *one, tensor) for one in plan.linears())
     others = [plan.count(step.tensor.id) for step in plan.steps if step.tensor.op != "linear"]
     return products + sum(form.samples * count * ELEMENT / LANES + NEAR for count in others) + 2 * FAR
 
@@ -129,22 +187,25 @@ def staging(form):
     return 4 * form.floats / STAGED + FAR if form.whole else 0
 
 
-def clocks(plan, form, batch, multiprocessors):
-    return staging(form) + -(-batch // (form.samples * multiprocessors)) * cycles(plan, form)
+def clocks(plan, form, batch, multiprocessors, tensor=TENSOR):
+    return staging(form) + -(-batch // (form.samples * multiprocessors)) * cycles(plan, form, tensor)
 
 
 def apart(plan):
-    """Of the steps by themselves, elementwise ones with products before them: clocks more than this one launch has to begin, and
-    clocks a sample of one multiprocessor."""
+    """Of the steps by themselves, elementwise ones with products before them: clocks more than this one launch has to begin."""
     launches = sum(not step.members for step in plan.steps)
-    each = sum(rows * max(width * out / (LANES * SHARE), 4 * (width + out) / MEMORY) for rows, width, out in plan.linears())
-    return (launches * (LAUNCH + ALONE) - LAUNCH) * GIGAHERTZ * 1e9, each
+    return (launches * (LAUNCH + ALONE) - LAUNCH) * GIGAHERTZ * 1e9
 
 
-def clocks_apart(plan, batch, multiprocessors):
-    fixed, per_sample = apart(plan)
-    return fixed + batch * per_sample / multiprocessors
+def each_apart(plan, factors):
+    """Clocks a sample of one multiprocessor, of those steps."""
+    rate, size = SHARE * rate_of(factors, TENSOR), 2 if factors in ("bf16", "f16") else 4
+    return sum(rows * max(width * out / rate, size * (width + out) / MEMORY) for rows, width, out in plan.linears())
 
 
-def seconds(plan, form, batch, multiprocessors, gigahertz):
-    return LAUNCH + clocks(plan, form, batch, multiprocessors) / (gigahertz * 1e9)
+def clocks_apart(plan, factors, batch, multiprocessors):
+    return apart(plan) + batch * each_apart(plan, factors) / multiprocessors
+
+
+def seconds(plan, form, batch, card):
+    return LAUNCH + clocks(plan, form, batch, card.multiprocessors, card.tensor) / (card.gigahertz * 1e9)

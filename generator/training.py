@@ -7,7 +7,6 @@ launch.
 """
 import copy
 import math
-from dataclasses import dataclass
 
 from . import tiling
 from .graph import shape_text
@@ -18,6 +17,7 @@ from .program import SCALAR, WHOLE, Operand, Program
 from .tiling import FAR, LAUNCH, NEAR, STAGED, THREADS, TILES, TilePlan, Tiling, pitch_of
 
 NAME = "step"
+FACTORS = "f32"  # of products
 STATIC = 1024  # bytes of shared memory that are left for what else a block needs
 
 
@@ -29,6 +29,7 @@ class StepPlan(TilePlan):
         own = copy.copy(view.model)
         own.outputs = outputs
         super().__init__(own, 1, check, in_place=False)
+        self.storage = [view.storage[root] for root in view.root]
 
     @classmethod
     def pack(cls, blocks):
@@ -177,16 +178,10 @@ def operands_of(plan, group):
 
 
 # ---- forms, and what they should cost: arithmetic, not measurements -------------------------------------------------------------
-@dataclass(frozen=True)
-class Card:
-    """What a choice depends on."""
-    multiprocessors: int
-    room: int  # bytes of shared memory that a block may have
-
-
 def forms(plan):
     """The kernel's forms: tiles of so many samples."""
-    found = [Tiling(samples, plan.staged(), True, 4 * (samples * plan.pitch() + plan.staged())) for samples in TILES]
+    staged = plan.staged(FACTORS)
+    found = [Tiling(FACTORS, samples, staged, True, 4 * (samples * plan.pitch() + staged)) for samples in TILES]
     return tuple(one for one in found if one.bytes <= tiling.BUDGETS[-1] - STATIC)
 
 
@@ -230,9 +225,8 @@ def clocks(plan, form, batch, multiprocessors):
 def apart(plan):
     """Of the steps by themselves: clocks more than this one launch has to begin, and clocks a sample of one multiprocessor. A
     layer's launches are two, with what stands behind it; it has three products."""
-    _, each = tiling.apart(plan)
     fixed = 2 * sum(1 for _ in plan.linears()) * (LAUNCH + tiling.ALONE) - LAUNCH
-    return fixed * tiling.GIGAHERTZ * 1e9, 3 * each
+    return fixed * tiling.GIGAHERTZ * 1e9, 3 * tiling.each_apart(plan, FACTORS)
 
 
 def form_for(plan, batch, card):
@@ -244,16 +238,15 @@ def form_for(plan, batch, card):
     return best if best and clocks(plan, best, batch, card.multiprocessors) <= limit else None
 
 
-def seconds(plan, form, batch, multiprocessors, gigahertz):
-    return LAUNCH + clocks(plan, form, batch, multiprocessors) / (gigahertz * 1e9)
+def seconds(plan, form, batch, card):
+    return LAUNCH + clocks(plan, form, batch, card.multiprocessors) / (card.gigahertz * 1e9)
 
 
 def refusal(plan):
     """Why no GPU has such a kernel; None: some have."""
     if not forms(plan):
         return "the values and gradients of %d samples and all weights take %d bytes of shared memory, where no block has more than %d" % (
-            TILES[-1], 4 * (TILES[-1] * plan.pitch() + plan.staged()), tiling.BUDGETS[-1] - STATIC)
-    cards = [Card(multiprocessors, room) for multiprocessors, _, room in tiling.CARDS.values()]
-    if not any(form_for(plan, batch, card) for card in cards for batch in tiling.BATCHES):
+            TILES[-1], 4 * (TILES[-1] * plan.pitch() + plan.staged(FACTORS)), tiling.BUDGETS[-1] - STATIC)
+    if not any(form_for(plan, batch, card) for card in tiling.CARDS.values() for batch in tiling.BATCHES):
         return "step by step should be quicker, with %d multiplications a sample" % (3 * plan.products())
     return None

@@ -124,37 +124,41 @@ __device__ __forceinline__ void narrow_each(numbers<V> (&n)[N], const T *data, c
     for (int k = 0; k < N; k++) n[k] = narrow<V, DIV, MOD, STRIDE>(data, i[k]);
 }
 
-/* Two numbers, each to the nearest, ties to even. */
+/* Two numbers in 16 bits each, to the nearest, ties to even; the first is the low half. */
+__device__ __forceinline__ unsigned two_halves(bf16, float x, float y)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    unsigned bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(y), "f"(x));
+    return bits;
+#else
+    unsigned low = __float_as_uint(x), high = __float_as_uint(y);
+    low = x != x ? 0x7FFFu : (low + 0x7FFFu + (low >> 16 & 1)) >> 16;
+    high = y != y ? 0x7FFF0000u : high + 0x7FFFu + (high >> 16 & 1);
+    return low | (high & 0xFFFF0000u);
+#endif
+}
+__device__ __forceinline__ unsigned two_halves(f16, float x, float y)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    unsigned bits;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(y), "f"(x));
+    return bits;
+#else
+    return __half_as_ushort(__float2half_rn(x)) | (unsigned)__half_as_ushort(__float2half_rn(y)) << 16;
+#endif
+}
+
 __device__ __forceinline__ void put(float *to, float x, float y)
 {
     to[0] = x;
     to[1] = y;
 }
-__device__ __forceinline__ void put(bf16 *to, float x, float y)
+template <typename T> __device__ __forceinline__ void put(T *to, float x, float y)
 {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    unsigned both;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
-#else
-    unsigned low = __float_as_uint(x), high = __float_as_uint(y), both;
-    low = x != x ? 0x7FFFu : (low + 0x7FFFu + (low >> 16 & 1)) >> 16;
-    high = y != y ? 0x7FFF0000u : high + 0x7FFFu + (high >> 16 & 1);
-    both = low | (high & 0xFFFF0000u);
-#endif
-    to[0].bits = (unsigned short)both;
-    to[1].bits = (unsigned short)(both >> 16);
-}
-__device__ __forceinline__ void put(f16 *to, float x, float y)
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    unsigned both;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
-    to[0].bits = (unsigned short)both;
-    to[1].bits = (unsigned short)(both >> 16);
-#else
-    to[0].bits = __half_as_ushort(__float2half_rn(x));
-    to[1].bits = __half_as_ushort(__float2half_rn(y));
-#endif
+    const unsigned bits = two_halves(T(), x, y);
+    to[0].bits = (unsigned short)bits;
+    to[1].bits = (unsigned short)(bits >> 16);
 }
 
 template <int V, typename T, typename I> __device__ __forceinline__ void store(T *data, I i, numbers<V> n)

@@ -1,13 +1,15 @@
-/* ${comment}: tiles of SAMPLES samples. WHOLE: the weights of all products are in shared memory at once, or else pieces of them. */
+/* ${comment}: tiles of SAMPLES samples. T: of products' factors. WHOLE: the weights of all products are in shared memory at once, or else
+ * pieces of them. */
 struct ${function}_operands {
     ${members}
 };
 
-template <int SAMPLES, int FLOATS, bool WHOLE>
+template <typename T, int SAMPLES, int FLOATS, bool WHOLE>
 static __global__ void __launch_bounds__(${threads}, 1)
     ${function}_kernel(const ${function}_operands o, int64_t batch)
 {
     const int PITCH = ${pitch};
+    ${places}
     GPUNN__BLOCK_SHARED(values, SAMPLES * PITCH + FLOATS);
     float *const weights = values + SAMPLES * PITCH;
     if constexpr (WHOLE) {
@@ -24,7 +26,7 @@ static int ${function}_form(int64_t batch, int multiprocessors)
     static const network_form forms[] = {
         ${forms}
     };
-    return form_for(forms, ${count}, batch, multiprocessors, ${apart}, ${each});
+    return form_for(forms, ${count}, batch, multiprocessors, ${apart});
 }
 
 /* ${comment} */
@@ -32,9 +34,9 @@ static int ${function}(const gpunn_kernel_call *call)
 {
     ${function}_operands o = {};
     ${filled}
-#define LAUNCH(SAMPLES, FLOATS, WHOLE)                                                                                    \
+#define LAUNCH(T, SAMPLES, FLOATS, WHOLE)                                                                                 \
     GPUNN__LAUNCH_SHARED(call->stream, (SAMPLES * ${pitch} + FLOATS) * sizeof(float),                                     \
-                         (${function}_kernel<SAMPLES, FLOATS, WHOLE>),                                                    \
+                         (${function}_kernel<T, SAMPLES, FLOATS, WHOLE>),                                                 \
                          (unsigned)clamped(at_least((size_t)call->batch, SAMPLES), (size_t)call->multiprocessors * 4),    \
                          ${threads}, o, call->batch)
     switch (${function}_form(call->batch, call->multiprocessors)) {

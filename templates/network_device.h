@@ -7,12 +7,96 @@ __host__ __device__ constexpr int pitch_of(int count)
     return (count + 3) / 4 * 4 + ((count + 3) / 4 % 2 == 0 ? 4 : 0);
 }
 
-/* Rows of w[][K] and behind each row its bias; b may be NULL. */
-template <int K> __device__ __forceinline__ void stage(float *to, const float *w, const float *b, int rows)
+//@if tiles
+/* Of products that round their operands to 10 bits of mantissa. */
+struct tf32 {
+    unsigned bits;
+};
+//@end
+
+/* How many numbers of a row one instruction of tensor cores multiplies, which take 8 words; 0: there is no such instruction. */
+__host__ __device__ constexpr int chunk_of(float)
 {
+    return 0;
+}
+//@if tiles
+__host__ __device__ constexpr int chunk_of(tf32)
+{
+    return 8;
+}
+template <typename T> __host__ __device__ constexpr int chunk_of(T)
+{
+    return 16;
+}
+//@end
+
+/* Words of a row of `count` factors, filled up with zeros to whole chunks. */
+template <typename T> __host__ __device__ constexpr int words_of(int count)
+{
+    if constexpr (chunk_of(T()) > 0)
+        return (count + chunk_of(T()) - 1) / chunk_of(T()) * 8;
+    else
+        return count;
+}
+
+/* Words from one row of a weight to the next, each with its bias. */
+template <typename T> __host__ __device__ constexpr int step_of(int count)
+{
+    return pitch_of(words_of<T>(count) + 1);
+}
+
+/* A number as memory has it that stores numbers as T. */
+__device__ __forceinline__ float stored_as(float, float x)
+{
+    return x;
+}
+//@if tiles
+__device__ __forceinline__ float stored_as(tf32, float x)
+{
+    return x;
+}
+template <typename T> __device__ __forceinline__ float stored_as(T, float x)
+{
+    T two[2];
+    put(two, x, 0);
+    return number(two[0]);
+}
+//@end
+
+/* Word i of a row x of factors, of which there are `count`; ALL: at least as many as are asked for. Words of 16 bits hold numbers k and
+ * k + 4, with k = 0 1 2 3 8 9 10 11 16 ..., so that neighbouring threads read neighbouring numbers: any order will do in which both
+ * factors of a product have their numbers. */
+template <bool ALL> __device__ __forceinline__ float factor_word(float, const float *x, int i, int)
+{
+    return x[i];
+}
+//@if tiles
+template <bool ALL> __device__ __forceinline__ float factor_word(tf32, const float *x, int i, int count)
+{
+    const float own = ALL || i < count ? x[i] : 0;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    unsigned bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(own));
+#else
+    const unsigned bits = own - own == 0 ? (__float_as_uint(own) + 0x1000u) & 0xFFFFE000u : __float_as_uint(own);
+#endif
+    return __uint_as_float(bits);
+}
+template <bool ALL, typename T> __device__ __forceinline__ float factor_word(T, const float *x, int i, int count)
+{
+    const int k = i / 4 * 8 + i % 4;
+    return __uint_as_float(two_halves(T(), ALL || k < count ? x[k] : 0, ALL || k + 4 < count ? x[k + 4] : 0));
+}
+//@end
+
+/* Rows of w[][K] and behind each row its bias; b may be NULL. */
+template <typename T, int K> __device__ __forceinline__ void stage(float *to, const float *w, const float *b, int rows)
+{
+    const int WORDS = words_of<T>(K), STEP = step_of<T>(K);
 #pragma unroll 4
-    for (int i = threadIdx.x; i < rows * K; i += ${threads}) to[i / K * pitch_of(K + 1) + i % K] = w[i];
-    for (int i = threadIdx.x; i < rows; i += ${threads}) to[i * pitch_of(K + 1) + K] = b ? b[i] : 0;
+    for (int i = threadIdx.x; i < rows * WORDS; i += ${threads})
+        to[i / WORDS * STEP + i % WORDS] = factor_word<false>(T(), w + i / WORDS * K, i % WORDS, K);
+    for (int i = threadIdx.x; i < rows; i += ${threads}) to[i * STEP + WORDS] = b ? stored_as(T(), b[i]) : 0;
 }
 
 /* Four numbers of a row. ALIGNED: to 16 bytes. */
@@ -29,9 +113,9 @@ template <bool ALIGNED> __device__ __forceinline__ float4 four(const float *x)
 /* y = x w^T + b for `columns` rows of w: a thread has up to eight columns of up to two samples. Each sum is one thread's, from the
  * bias on, by rising k. */
 template <int SAMPLES, int PITCH, int K, int EACH, bool ALIGNED>
-__device__ __forceinline__ void multiply(float *y, const float *x, const float *w, int columns)
+__device__ __forceinline__ void multiply(float, float *y, const float *x, const float *w, int columns)
 {
-    const int SLOTS = SAMPLES < 32 ? SAMPLES : 32, OWN = SAMPLES / SLOTS, TEAMS = ${threads} / SLOTS, STEP = pitch_of(K + 1);
+    const int SLOTS = SAMPLES < 32 ? SAMPLES : 32, OWN = SAMPLES / SLOTS, TEAMS = ${threads} / SLOTS, STEP = step_of<float>(K);
     const int slot = threadIdx.x % SLOTS;
     x += slot * PITCH;
     y += slot * PITCH;
@@ -76,23 +160,105 @@ __device__ __forceinline__ void multiply(float *y, const float *x, const float *
     }
 }
 
-/* A linear layer of ROWS rows a sample. Its weights are staged already, at `staged`, or are, piece by piece, now. */
-template <int SAMPLES, int PITCH, int K, int OUT, int ROWS, bool ALIGNED, bool WHOLE, int FLOATS>
+//@if tiles
+/* sum += a b, of 16 rows by 8 columns, a chunk of factors each. Lane l has of a the words l % 4 and l % 4 + 4 of rows l / 4 and, in odd
+ * places, l / 4 + 8; of b those words of column l / 4; of the sum columns l % 4 * 2 and the next one of both rows. (PTX ISA, matrix
+ * fragments for mma.m16n8k16 and mma.m16n8k8.) */
+__device__ __forceinline__ void multiply_add(bf16, float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2])
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    __trap(); /* no form of a kernel is for it */
+#else
+    GPUNN__MMA("m16n8k16.row.col.f32.bf16.bf16.f32", sum, a, b);
+#endif
+}
+__device__ __forceinline__ void multiply_add(tf32, float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2])
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    __trap();
+#else
+    GPUNN__MMA("m16n8k8.row.col.f32.tf32.tf32.f32", sum, a, b);
+#endif
+}
+__device__ __forceinline__ void multiply_add(f16, float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2])
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 750
+    __trap();
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    GPUNN__MMA_HALF("m16n8k8.row.col.f32.f16.f16.f32", sum, a[0], a[1], b[0]);
+    GPUNN__MMA_HALF("m16n8k8.row.col.f32.f16.f16.f32", sum, a[2], a[3], b[1]);
+#else
+    GPUNN__MMA("m16n8k16.row.col.f32.f16.f16.f32", sum, a, b);
+#endif
+}
+
+/* The sums of EACH tiles, of chunk i / 8 more: x is a lane's first sample, row its columns of the weights. */
+template <typename T, int PITCH, int K, bool ALL, int EACH>
+__device__ __forceinline__ void multiply_chunk(float (&sum)[EACH][4], const float *x, const float *const (&row)[EACH], int i)
+{
+    unsigned a[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        a[j] = __float_as_uint(factor_word<ALL>(T(), x + j % 2 * 8 * PITCH, i + threadIdx.x % 4 + j / 2 * 4, K));
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        const unsigned b[2] = {__float_as_uint(row[j][i]), __float_as_uint(row[j][i + 4])};
+        multiply_add(T(), sum[j], a, b);
+    }
+}
+
+/* The same by tensor cores: a warp has up to eight times eight columns of 16 samples. Each sum goes from the bias on by rising chunks. */
+template <int SAMPLES, int PITCH, int K, int EACH, bool, typename T>
+__device__ __forceinline__ void multiply(T, float *y, const float *x, const float *w, int columns)
+{
+    const int SLOTS = SAMPLES / 16, TEAMS = ${threads} / 32 / SLOTS, STEP = step_of<T>(K), WORDS = words_of<T>(K);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own = lane % 4;
+    x += (warp % SLOTS * 16 + lane / 4) * PITCH;
+    y += (warp % SLOTS * 16 + lane / 4) * PITCH;
+#pragma unroll 1
+    for (int first = warp / SLOTS; first * 8 < columns; first += TEAMS * EACH) {
+        float        sum[EACH][4];
+        const float *row[EACH];
+#pragma unroll
+        for (int j = 0; j < EACH; j++) {
+            const int column = (first + j * TEAMS) * 8;
+            row[j] = w + min(column + lane / 4, columns - 1) * STEP + own;
+#pragma unroll
+            for (int i = 0; i < 4; i++) sum[j][i] = w[min(column + own * 2 + i % 2, columns - 1) * STEP + WORDS];
+        }
+#pragma unroll ${unroll}
+        for (int i = 0; i < K / chunk_of(T()) * 8; i += 8) multiply_chunk<T, PITCH, K, true>(sum, x, row, i);
+        if constexpr (K % chunk_of(T()) > 0) multiply_chunk<T, PITCH, K, false>(sum, x, row, WORDS - 8);
+#pragma unroll
+        for (int j = 0; j < EACH; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int column = (first + j * TEAMS) * 8 + own * 2 + i % 2;
+                if (column < columns) y[i / 2 * 8 * PITCH + column] = stored_as(T(), sum[j][i]);
+            }
+    }
+}
+//@end
+
+/* A linear layer of ROWS rows a sample. Its weights are staged already, at `staged`, or are, piece by piece, now. T: of its factors. */
+template <typename T, int SAMPLES, int PITCH, int K, int OUT, int ROWS, bool ALIGNED, bool WHOLE, int FLOATS>
 __device__ __forceinline__ void linear(float *y, const float *x, float *staged, const float *w, const float *b)
 {
-    const int TEAMS = ${threads} / (SAMPLES < 32 ? SAMPLES : 32), ROOM = FLOATS / pitch_of(K + 1);
-    const int PIECE = WHOLE || ROOM > OUT ? OUT : ROOM;
-    const int EACH = PIECE > 4 * TEAMS ? 8 : PIECE > 2 * TEAMS ? 4 : PIECE > TEAMS ? 2 : 1;
+    constexpr bool TILED = chunk_of(T()) > 0;
+    const int      WIDE = TILED ? 8 : 1, ROOM = FLOATS / step_of<T>(K) / WIDE * WIDE; /* columns that are computed at once */
+    const int      TEAMS = TILED ? ${threads} / 32 / (SAMPLES / 16) : ${threads} / (SAMPLES < 32 ? SAMPLES : 32);
+    const int      PIECE = WHOLE || ROOM > OUT ? OUT : ROOM, TILES = (PIECE + WIDE - 1) / WIDE;
+    const int      EACH = TILES > 4 * TEAMS ? 8 : TILES > 2 * TEAMS ? 4 : TILES > TEAMS ? 2 : 1;
 #pragma unroll 1
     for (int first = 0; first < OUT; first += PIECE) {
         const int columns = min(PIECE, OUT - first);
         if constexpr (!WHOLE) {
-            stage<K>(staged, w + first * K, b ? b + first : b, columns);
+            stage<T, K>(staged, w + first * K, b ? b + first : b, columns);
             __syncthreads();
         }
 #pragma unroll 1
         for (int row = 0; row < ROWS; row++)
-            multiply<SAMPLES, PITCH, K, EACH, ALIGNED>(y + row * OUT + first, x + row * K, staged, columns);
+            multiply<SAMPLES, PITCH, K, EACH, ALIGNED>(T(), y + row * OUT + first, x + row * K, staged, columns);
         __syncthreads();
     }
 }
@@ -112,8 +278,8 @@ __device__ __forceinline__ void each_row(int samples, float *y, const float *x, 
     __syncthreads();
 }
 
-/* w and b: NULL, where there are none. ROOT: rms_norm. */
-template <int PITCH, int ROWS, int N, bool ROOT>
+/* w and b: NULL, where there are none. ROOT: rms_norm. S: as what y is stored. */
+template <typename S, int PITCH, int ROWS, int N, bool ROOT>
 __device__ __forceinline__ void norm(int samples, float *y, const float *x, const float *w, const float *b, float eps)
 {
     const int TEAM = (int)power_of_2(N);
@@ -125,11 +291,12 @@ __device__ __forceinline__ void norm(int samples, float *y, const float *x, cons
         }
         for (int i = thread; i < N; i += TEAM) squares += (from[i] - mean) * (from[i] - mean);
         const float scale = rsqrtf(reduce<TEAM>(squares, sum()) / N + eps);
-        for (int i = thread; i < N; i += TEAM) to[i] = (from[i] - mean) * scale * (w ? w[i] : 1) + (b ? b[i] : 0);
+        for (int i = thread; i < N; i += TEAM)
+            to[i] = stored_as(S(), (from[i] - mean) * scale * (w ? w[i] : 1) + (b ? b[i] : 0));
     });
 }
 
-template <int PITCH, int ROWS, int N, int APART, bool LOG>
+template <typename S, int PITCH, int ROWS, int N, int APART, bool LOG>
 __device__ __forceinline__ void softmax(int samples, float *y, const float *x)
 {
     const int TEAM = (int)power_of_2(N);
@@ -141,28 +308,32 @@ __device__ __forceinline__ void softmax(int samples, float *y, const float *x)
         total = reduce<TEAM>(total, sum());
         const float shift = LOG ? top + logf(total) : 1 / total;
         for (int i = thread; i < N; i += TEAM)
-            to[i * APART] = LOG ? from[i * APART] - shift : expf(from[i * APART] - top) * shift;
+            to[i * APART] = stored_as(S(), LOG ? from[i * APART] - shift : expf(from[i * APART] - top) * shift);
     });
 }
 
-/* A form of a network's kernel. fills: for batches alone of which each multiprocessor gets a tile. Clocks of a multiprocessor, by
- * arithmetic: before the first tile, and for each. */
+/* A form of a network's kernel. capability: the least of a GPU. fills: for batches alone of which each multiprocessor gets a tile. Clocks
+ * of a multiprocessor, by arithmetic: before the first tile, for each, and for each sample where steps are by themselves. */
 struct network_form {
-    int    samples, bytes;
+    int    samples, bytes, capability;
     bool   fills;
-    double staging, tile;
+    double staging, tile, each;
 };
 
-/* The form for this GPU and batch; -1: none fits, or steps by themselves should take less than it, which is `apart` clocks and
- * `each` for each sample of a multiprocessor. */
-inline int form_for(const network_form *forms, int count, int64_t batch, int multiprocessors, double apart, double each)
+/* The form for this GPU and batch; -1: none fits, or steps by themselves should take less than it, with `apart` clocks before their
+ * first sample. */
+inline int form_for(const network_form *forms, int count, int64_t batch, int multiprocessors, double apart)
 {
-    int device = 0, room = 0, i = 0;
+    int device = 0, room = 0, major = 0, minor = 0, i = 0;
     if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
         return -1;
-    while (i < count && (forms[i].bytes > room || (forms[i].fills && batch < (int64_t)multiprocessors * forms[i].samples))) i++;
+    while (i < count && (forms[i].bytes > room || forms[i].capability > 10 * major + minor ||
+                         (forms[i].fills && batch < (int64_t)multiprocessors * forms[i].samples)))
+        i++;
     if (i == count) return -1;
     const double tiles = ceil((double)batch / ((double)multiprocessors * forms[i].samples));
-    return forms[i].staging + tiles * forms[i].tile <= apart + each * (double)batch / multiprocessors ? i : -1;
+    return forms[i].staging + tiles * forms[i].tile <= apart + forms[i].each * (double)batch / multiprocessors ? i : -1;
 }

@@ -10,8 +10,10 @@ template <int SAMPLES>
 static __global__ void __launch_bounds__(${threads}, 1)
     ${function}_kernel(const ${function}_operands o, int64_t batch)
 {
-    const int  PITCH = ${pitch}, FLOATS = ${floats};
-    const bool WHOLE = true;
+    typedef float T;
+    const int     PITCH = ${pitch}, FLOATS = ${floats};
+    const bool    WHOLE = true;
+    ${places}
     GPUNN__BLOCK_SHARED(values, SAMPLES * PITCH + FLOATS);
     float *const weights = values + SAMPLES * PITCH, *const sums = o.partial + (size_t)blockIdx.x * ${sums};
     const float  seed = ${seed};

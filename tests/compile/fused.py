@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Compiles generated CUDA kernels and looks at them: python3 tests/compile/fused.py [MODEL.json ...] [--arch 75,90] [--table]
 
-The models are those of tests/generator/specs, in F32 and BF16, if none are named; with them come elementwise chains of which the
+The models are those of tests/generator/specs, in F32 and BF16, and the small network in all precisions, if none are named; with them come elementwise chains of which the
 cost in instructions is known, and the sets of the emitters' tests. An error is: a warning, a register spilled, local memory; a kernel
 that does not move all that has a value for each element by 128 bits, or moves other bytes than its launch declares; a BF16 chain, or
-an optimizer's step, with more instructions for an element than an H200 has time for at 90 % of its bandwidth.
+an optimizer's step, with more instructions for an element than an H200 has time for at 90 % of its bandwidth; a network's kernel
+without its precision's instructions of tensor cores where an architecture has them, or with more shared memory than a card has.
 """
 import argparse
 import dataclasses
@@ -19,7 +20,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path[:0] = [ROOT, os.path.join(ROOT, "tests", "gpu"), os.path.join(ROOT, "tests", "compile")]
 import kernels
 import toolkit
-from generator import emit_c, emit_cuda, ir, lower, partition, scalar, schedule, spec
+from generator import emit_c, emit_cuda, emit_network_cuda, ir, lower, partition, scalar, schedule, spec, tiling
 from generator.program import WHOLE, Domain, Kernel, KernelSet, Launch, Operand, Program, Store
 from tests.generator import sets
 
@@ -186,6 +187,28 @@ def harmless(kernel, row):
     return kernel.endswith("<1>") and all(one.stack <= 8 for one in row.values())
 
 
+def tile_faults(kernel_set, source, nvcc, architectures, folder):
+    """Of a network's kernels: each form's instructions of tensor cores, and its shared memory."""
+    forms = tiling.forms(tiling.tile_plan(kernel_set.network[0].evaluation.network)) if kernel_set.network else ()
+    rooms = [card.room for card in tiling.CARDS.values()]
+    for architecture in [one for one in (75, 80, 90) if one in architectures]:
+        kernels.compile_to(nvcc, source, source + ".tiles", [architecture], "-I" + folder, "-ptx")
+        with open(source + ".tiles") as file:
+            table = kernels.products(file.read())
+        for form in forms:
+            kind, where = emit_network_cuda.TYPES[form.factors], kernel_set.name + "_cuda::"
+            name = "%s%s_network_evaluation_kernel<%s, %d, %d, %s>" % (
+                where, kernel_set.name, kind if kind == "float" else where + kind, form.samples, form.floats, str(form.whole).lower())
+            right = []
+            if 0 < tiling.CAPABILITY[form.factors] <= architecture:
+                half = architecture < 80 or form.factors == "tf32"
+                right = ["m16n8k%d.row.col.f32.%s.%s.f32" % (8 if half else 16, form.factors, form.factors)]
+            if list(table[name]) != right:
+                yield "%s on sm_%d: its instructions are %s, not %s" % (name, architecture, list(table[name]), right)
+            if form.bytes > max(rooms):
+                yield "%s: %d bytes of shared memory, more than %d" % (name, form.bytes, max(rooms))
+
+
 def check(kernel_set, folder, nvcc, architectures):
     """(lines of a table, faults)."""
     name, lines, bad = kernel_set.name, [], []
@@ -200,6 +223,7 @@ def check(kernel_set, folder, nvcc, architectures):
     with open(source + ".ptx") as file:
         accesses = kernels.accesses(file.read())
     bad += traffic_faults(kernel_set, accesses)
+    bad += tile_faults(kernel_set, source, nvcc, architectures, folder) if kernel_set.network else []
     for kernel, row in table.items():
         lines.append(f"{kernel:72}" + "".join(f"{row[a].registers:5}" for a in architectures) +
                      f"  {kernels.texts(accesses[kernel], 'ld')} | {kernels.texts(accesses[kernel], 'st')}")
@@ -228,7 +252,8 @@ def main():
         os.path.join(ROOT, "tests", "generator", "specs", "small", name + ".json") for name in ("network", "step")]
     bad = []
     with tempfile.TemporaryDirectory() as folder:
-        for kernel_set in [chains(), kinds()] + [model(path, precision) for path in paths for precision in ("f32", "bf16")]:
+        for kernel_set in [chains(), kinds()] + [model(path, precision) for path in paths
+                                              for precision in ("f32", "bf16", "f16", "tf32")[:4 if "network" in path else 2]]:
             try:
                 lines, faults = check(kernel_set, folder, nvcc, architectures)
             except kernels.CompileError as error:

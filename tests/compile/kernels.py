@@ -3,7 +3,7 @@
 
 For all architectures that nvcc has of sm_75 to sm_120, or those named, with every warning an error. A kernel that spills registers or
 has local memory is an error. -o keeps the object file, and beside it, in OBJECT.txt, a table of the registers of each kernel; else it
-is printed. --ptx in place of this prints how wide the kernels access global memory, and compares the bytes that the streaming ones move
+is printed. --ptx in place of this prints how wide the kernels access global memory and their instructions of tensor cores, and compares the bytes that the streaming ones move
 for each element with STREAMS.
 """
 import argparse
@@ -91,13 +91,22 @@ def faults(table):
                   for a, k in table[name].items() if k.registers > MOST_REGISTERS]
 
 
+def entries(ptx):
+    """{kernel: its text} of a PTX file."""
+    table = {found[1]: found[0] for found in re.finditer(r"^\.(?:visible |weak )*\.?entry (\w+)\(.*?^\}", ptx, re.M | re.S)}
+    names = readable(table)
+    return {names[name]: text for name, text in sorted(table.items(), key=lambda item: names[item[0]])}
+
+
 def accesses(ptx):
     """{kernel: {("ld" or "st", bits, letter of the type): how many}} of the global accesses in the text of a PTX file."""
-    table = {}
-    for found in re.finditer(r"^\.(?:visible |weak )*\.?entry (\w+)\(.*?^\}", ptx, re.M | re.S):
-        table[found[1]] = collections.Counter((kind, int(count or 1) * int(bits), letter) for kind, count, letter, bits in ACCESS.findall(found[0]))
-    names = readable(table)
-    return {names[name]: row for name, row in sorted(table.items(), key=lambda item: names[item[0]])}
+    return {name: collections.Counter((kind, int(count or 1) * int(bits), letter) for kind, count, letter, bits in ACCESS.findall(text))
+            for name, text in entries(ptx).items()}
+
+
+def products(ptx):
+    """{kernel: {shape and types: how many}} of the instructions of tensor cores in the text of a PTX file."""
+    return {name: collections.Counter(re.findall(r"\bmma\.sync\.aligned\.([\w.]+)", text)) for name, text in entries(ptx).items()}
 
 
 def moved(row, side):
@@ -145,9 +154,11 @@ def main():
             sys.exit(str(error))
         if options.ptx:
             with open(output) as file:
-                table = accesses(file.read())
+                ptx = file.read()
+            table, tiles = accesses(ptx), products(ptx)
             lines = [f"{'count x bits of global accesses':72} bytes per element, F32 by 128 bits"]
-            lines += [f"{name:72} {moved(row, 'ld'):g} + {moved(row, 'st'):g}: {texts(row, 'ld')} | {texts(row, 'st')}" for name, row in table.items()]
+            lines += [f"{name:72} {moved(row, 'ld'):g} + {moved(row, 'st'):g}: {texts(row, 'ld')} | {texts(row, 'st')}"
+                      + "".join(f" | {count} mma.sync {what}" for what, count in tiles[name].items()) for name, row in table.items()]
             bad = list(narrow(table))
         else:
             table = resources(said)

@@ -91,6 +91,11 @@ static inline T emulator_shuffled(emulator_direction direction, unsigned mask, T
     emulator_shuffled(EMULATOR_DOWN, (mask), (value), (int)(distance), __FILE__, __LINE__)
 #define __shfl_sync(mask, value, lane) emulator_shuffled(EMULATOR_LANE, (mask), (value), (int)(lane), __FILE__, __LINE__)
 
+/* mma.sync.aligned of that shape and these types: sum += a b, by a warp. */
+void emulator_mma(const char *instruction, float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2], const char *file,
+                  int line);
+#define GPUNN__MMA(instruction, sum, a, b) emulator_mma((instruction), (sum), (a), (b), __FILE__, __LINE__)
+
 template <typename To, typename From> static inline To emulator_bits(From from)
 {
     static_assert(sizeof(To) == sizeof(From), "the same bits");

@@ -25,6 +25,7 @@
 #include <thread>
 #include <vector>
 
+#include "cuda_fp16.h"
 #include "cuda_runtime.h"
 #include "race.h"
 
@@ -447,6 +448,69 @@ void emulator_shuffle(unsigned mask, void *value, size_t bytes, int source, cons
     memcpy(block.slot[side][t], value, bytes);
     emulator_warp_barrier(mask, file, line);
     if (from < block.count) memcpy(value, block.slot[side][from], bytes);
+}
+
+/* ---- tensor cores, from the PTX ISA's chapters on matrix fragments ---- */
+/* Of a lane's registers, element i of A and of B, whose numbers have 16 bits or 32: row or column, place in it, and the register. */
+struct fragment_element {
+    unsigned line, k, place;
+};
+static fragment_element element_of_a(bool wide, unsigned lane, unsigned i)
+{
+    const unsigned group = lane >> 2, in_group = lane % 4;
+    if (wide) return {i == 0 || i == 2 ? group : group + 8, i < 2 ? in_group : in_group + 4, i};
+    return {i < 2 || (4 <= i && i < 6) ? group : group + 8, in_group * 2 + (i & 1) + (i >= 4 ? 8 : 0), i / 2};
+}
+static fragment_element element_of_b(bool wide, unsigned lane, unsigned i)
+{
+    const unsigned group = lane >> 2, in_group = lane % 4;
+    if (wide) return {group, i == 0 ? in_group : in_group + 4, i};
+    return {group, in_group * 2 + (i & 1) + (i >= 2 ? 8 : 0), i / 2};
+}
+static double element_value(const char *type, unsigned word, unsigned i)
+{
+    const unsigned bits = i % 2 ? word >> 16 : word & 0xFFFF;
+    if (!strcmp(type, "tf32")) return __uint_as_float(word & 0xFFFFE000u); /* the lower 13 bits are ignored */
+    return !strcmp(type, "bf16") ? __uint_as_float(bits << 16) : __half2float(__ushort_as_half((unsigned short)bits));
+}
+/* Element i of the sum is that of row group or, from 2 on, group + 8, in column in_group * 2 + i % 2. Each lane takes over the
+ * fragments of those that hold its two rows of A and its two columns of B. One rounding: products and sums are exact before. */
+void emulator_mma(const char *instruction, float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2], const char *file,
+                  int line)
+{
+    const char *const types[] = {"bf16", "f16", "tf32"};
+    const unsigned    lane = block.thread % 32, group = lane >> 2, in_group = lane % 4;
+    const char       *type = NULL;
+    double            rows[2][16] = {}, columns[2][16] = {};
+    for (const char *one : types)
+        if (instruction == std::string("m16n8k") + (one[0] == 't' ? "8" : "16") + ".row.col.f32." + one + "." + one + ".f32")
+            type = one;
+    if (type == NULL || settings.capability < 80) {
+        fault("%s: a GPU of capability %d has no mma.sync.aligned.%s", block.kernel->name, settings.capability, instruction);
+        return;
+    }
+    const bool wide = !strcmp(type, "tf32");
+    for (unsigned from = group * 4; from < group * 4 + 4; from++) {
+        unsigned other[4] = {a[0], a[1], a[2], a[3]};
+        emulator_shuffle(0xFFFFFFFFu, other, sizeof other, (int)from, file, line);
+        for (unsigned i = 0; i < (wide ? 4 : 8); i++) {
+            const fragment_element e = element_of_a(wide, from, i);
+            rows[e.line != group][e.k] = element_value(type, other[e.place], i);
+        }
+    }
+    for (unsigned from = in_group * 8; from < in_group * 8 + 8; from++) {
+        unsigned other[2] = {b[0], b[1]};
+        emulator_shuffle(0xFFFFFFFFu, other, sizeof other, (int)from, file, line);
+        for (unsigned i = 0; i < (wide ? 2 : 4); i++) {
+            const fragment_element e = element_of_b(wide, from, i);
+            columns[e.line - in_group * 2][e.k] = element_value(type, other[e.place], i);
+        }
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        double total = sum[i];
+        for (unsigned k = 0; k < (wide ? 8 : 16); k++) total += rows[i / 2][k] * columns[i % 2][k];
+        sum[i] = (float)total;
+    }
 }
 
 /* What kept the threads that have not ended. */

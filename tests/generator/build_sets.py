@@ -22,7 +22,7 @@ GENERATED = os.path.join(ROOT, "build", "generated")
 
 def sets():
     with open(os.path.join(HERE, "fused.c"), encoding="utf-8") as file:
-        return ["%s_%s" % found for found in re.findall(r"^ *X\((\w+)_(f32|bf16|f16),", file.read(), re.M)]
+        return ["%s_%s" % found for found in re.findall(r"^ *X\((\w+)_(f32|tf32|bf16|f16),", file.read(), re.M)]
 
 
 def generate(name):

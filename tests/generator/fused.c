@@ -21,6 +21,9 @@
     X(mlp_f32, F32, 0)                 \
     X(mlp_bf16, BF16, 0)               \
     X(network_f32, F32, 0)             \
+    X(network_tf32, TF32, 0)           \
+    X(network_bf16, BF16, 0)           \
+    X(network_f16, F16, 0)             \
     X(resnet_block_f32, F32, 0)        \
     X(resnet_block_bf16, BF16, 0)      \
     X(resnet_wide_f32, F32, 0)         \
@@ -512,7 +515,7 @@ enum { STEPS = 3, WITH_SLICES = 1 };
 static bool takes_batch(const subject *s, const test_backend *backend, int64_t batch)
 {
     if (batch == 150)
-        return backend->type != GPUNN_DEVICE_CPU && (strcmp(s->name, "network_f32") == 0 || strcmp(s->name, "step_f32") == 0);
+        return strncmp(s->name, "network_", 8) == 0 || (backend->type != GPUNN_DEVICE_CPU && strcmp(s->name, "step_f32") == 0);
     return batch < 100 || (backend->type == GPUNN_DEVICE_CPU && s->precision == GPUNN_PRECISION_F32 && WITH_SLICES);
 }
 
@@ -559,7 +562,7 @@ static void test_equal(void **state)
     record         fused = run_net(s, f->backend, true, 1), unfused = run_net(s, f->backend, false, 1);
     if (half) {
         record exact = run_net(s, &backends[0], false, 1);
-        compare_errors(s->name, &fused, &unfused, &exact, s->precision == GPUNN_PRECISION_F16 ? 0x1p-11 : 0x1p-8);
+        compare_errors(s->name, &fused, &unfused, &exact, s->precision == GPUNN_PRECISION_BF16 ? 0x1p-8 : 0x1p-11);
         end_record(&exact);
     } else
         compare_records(s->name, &fused, &unfused);
@@ -696,6 +699,20 @@ static void test_labels(void **state)
     close_net(&n);
 }
 
+/* A GPU's kernel that computes products is for models of its own precision; those of CPUs compute in F32. */
+static void test_precisions(void **state)
+{
+    fixture      *f = *state;
+    const subject s = {"network_f32", &network_tf32_kernels, GPUNN_PRECISION_F32, 0};
+    net_of_spec   n = open_net(&s, f->backend, false, 1);
+    OK(n.dev, gpunn_use_kernels(n.model, count_calls(s.set)));
+    write_inputs(&n, 3, 1, 7);
+    OK(n.dev, gpunn_forward(n.outputs, n.output_count));
+    assert_int_equal(counted.calls[0][GPUNN_KERNEL_EVALUATION], f->backend->type == GPUNN_DEVICE_CPU);
+    memset(counted.calls, 0, sizeof counted.calls);
+    close_net(&n);
+}
+
 static int test_of(struct CMUnitTest *tests, const subject *s, const char *what, CMUnitTestFunction function)
 {
     char name[96];
@@ -705,7 +722,7 @@ static int test_of(struct CMUnitTest *tests, const subject *s, const char *what,
 
 int main(void)
 {
-    static struct CMUnitTest tests[COUNT(subjects) * 9];
+    static struct CMUnitTest tests[COUNT(subjects) * 9 + COUNT(backends)];
     int                      count = 0;
     (void)setenv("EMULATOR_SHORT", "0", 1);     /* so that groups of small models are not too short to be fused */
     (void)setenv("GPUNN_VECTORS", "avx512", 1); /* at most: without products of BF16 the CPU is exact */
@@ -716,5 +733,6 @@ int main(void)
         if (s->precision == GPUNN_PRECISION_F32) count += test_of(tests + count, s, "looked into", test_seen);
         if (s->precision == GPUNN_PRECISION_F32) count += test_of(tests + count, s, "labels", test_labels);
     }
+    count += each_backend(tests + count, "network of another precision", test_precisions, NULL);
     return _cmocka_run_group_tests("fused", tests, (size_t)count, NULL, NULL);
 }

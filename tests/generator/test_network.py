@@ -5,6 +5,7 @@ import os
 import tempfile
 import unittest
 from contextlib import redirect_stdout
+from dataclasses import replace
 
 from generator import __main__ as program
 from generator import emit_cuda, partition, spec, tiling, training
@@ -61,14 +62,13 @@ class Network(unittest.TestCase):
             with self.subTest(what):
                 self.assertIsNone(self.network(*tensors)[0])
                 self.assertIn(reason, partition.network_fault(model_of(*tensors)))
-        self.assertIn("precision is bf16", partition.network_fault(model_of(*wide[1], precision="bf16")))
         deep = [linear("fc%d" % i, "fc%d" % (i - 1) if i else "x", 4) for i in range(16)]
         self.assertIn("a kernel has at most 32", partition.network_fault(model_of(*deep, outputs=("fc15",))))
 
-    def plan(self, *widths):
+    def plan(self, *widths, **rest):
         names = ["x"] + ["fc%d" % i for i in range(len(widths))]
         layers = [linear(name, source, width) for name, source, width in zip(names[1:], names, widths)]
-        made = self.network(*layers, outputs=names[-1:])[1]
+        made = self.network(*layers, outputs=names[-1:], **rest)[1]
         return tiling.tile_plan(made.network[0].evaluation.network), made
 
     def test_forms(self):
@@ -78,32 +78,50 @@ class Network(unittest.TestCase):
             forms = tiling.forms(plan)
             for form in forms:
                 self.assertEqual(form.bytes, 4 * (form.samples * plan.pitch() + form.floats))
-                self.assertEqual(form.whole, form.floats == plan.staged())
+                self.assertEqual(form.whole, form.floats == plan.staged("f32"))
             self.assertLessEqual(forms[-1].bytes, tiling.BUDGETS[0])
             self.assertFalse(forms[-1].fills)
             text = emit_cuda.emit_cuda(made)
             for form in () if tiling.refusal(plan) else forms:
-                self.assertIn("LAUNCH(%d, %d, %s);" % (form.samples, form.floats, str(form.whole).lower()), text)
+                self.assertIn("LAUNCH(float, %d, %d, %s);" % (form.samples, form.floats, str(form.whole).lower()), text)
 
     def test_choice(self):
         """Small batches of small networks are one launch; those whose products take the time are not."""
         small, wide = self.plan(50, 1)[0], self.plan(256, 256, 256)[0]
-        self.assertEqual(tiling.form_for(small, 1, 132, 232448).samples, 16)
-        self.assertEqual(tiling.form_for(small, 132 * 64, 132, 232448).samples, 64)
-        self.assertIsNone(tiling.form_for(small, 1, 132, 4000))
-        self.assertIsNone(tiling.form_for(wide, 1, 132, 232448))
-        self.assertIsNone(tiling.form_for(small, 1 << 30, 132, 232448))
+        self.assertEqual(tiling.form_for(small, 1, 132, 232448, 90).samples, 16)
+        self.assertEqual(tiling.form_for(small, 132 * 64, 132, 232448, 90).samples, 64)
+        self.assertIsNone(tiling.form_for(small, 1, 132, 4000, 90))
+        self.assertIsNone(tiling.form_for(wide, 1, 132, 232448, 90))
+        self.assertIsNone(tiling.form_for(small, 1 << 30, 132, 232448, 90))
         self.assertIsNone(tiling.refusal(small))
         self.assertIn("step by step should be quicker", tiling.refusal(wide))
+
+    def test_precisions(self):
+        """Tensor cores where a GPU has them for the precision; TF32 has a form for others, too."""
+        for precision, by_capability in (("f32", {70: "f32", 75: "f32", 90: "f32"}), ("tf32", {70: "f32", 75: "f32", 80: "tf32"}),
+                                         ("bf16", {75: None, 80: "bf16"}), ("f16", {70: None, 75: "f16", 90: "f16"})):
+            plan, made = self.plan(50, 33, 1, precision=precision)
+            self.assertEqual(made.network[0].precision, precision)
+            stored = {one.dtype for one in made.network[0].evaluation.operands if one.written}
+            self.assertEqual(stored, {precision if precision in ("bf16", "f16") else "f32"})
+            for capability, factors in by_capability.items():
+                form = tiling.form_for(plan, 1, 132, 49152, capability)
+                self.assertEqual(form and form.factors, factors)
+        f32, bf16 = [self.plan(128, 128, 128, precision=precision)[0] for precision in ("f32", "bf16")]
+        self.assertIsNone(tiling.form_on(f32, 16384, tiling.CARDS["A100"]))
+        self.assertEqual(tiling.form_on(bf16, 16384, tiling.CARDS["A100"]).factors, "bf16")
+        self.assertIsNone(tiling.form_on(bf16, 1, tiling.CARDS["T4"]))
 
     def test_rows_without_conflicts(self):
         for count in range(1, 70):
             self.assertEqual(tiling.pitch_of(count) % 8, 4)
             self.assertTrue(count <= tiling.pitch_of(count) < count + 8)
+            for factors, words in (("f32", count), ("tf32", -(-count // 8) * 8), ("bf16", -(-count // 16) * 8)):
+                self.assertEqual(tiling.step_of(count, factors), tiling.pitch_of(words + 1))
 
     def test_report(self):
         for name, text in (("network", "in place of all others, 32554 multiplications"), ("lenet", "is not one kernel: "),
-                           ("network", "on a GPU in one launch; by arithmetic")):
+                           ("network", "on a GPU in one launch; by arithmetic"), ("network", "weights whole, no tensor cores")):
             path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "specs", "small", name + ".json")
             out = io.StringIO()
             with redirect_stdout(out):
@@ -169,13 +187,13 @@ class Step(unittest.TestCase):
         for (place, room), (behind, _) in zip(places, places[1:] + [(plan.floats, 0)]):
             self.assertEqual(place + room, behind)
         for form in training.forms(plan):
-            self.assertEqual(form.bytes, 4 * (form.samples * plan.pitch() + plan.staged()))
+            self.assertEqual(form.bytes, 4 * (form.samples * plan.pitch() + plan.staged("f32")))
             self.assertIn("LAUNCH(%d);" % form.samples, emit_cuda.emit_cuda(made))
-        card = training.Card(132, 232448)
+        card = tiling.CARDS["H100"]
         self.assertEqual(training.form_for(plan, 32, card).samples, 16)
         self.assertGreater(training.form_for(plan, 132 * 64, card).samples, 16)
         self.assertIsNone(training.form_for(plan, 1 << 30, card))
-        self.assertIsNone(training.form_for(plan, 32, training.Card(132, 8192)))
+        self.assertIsNone(training.form_for(plan, 32, replace(tiling.CARDS["H100"], room=8192)))
 
     def test_report(self):
         for name, text in (("step", "on a GPU forward and back in one launch"), ("mlp", "a training step is not one kernel: cross_entropy")):

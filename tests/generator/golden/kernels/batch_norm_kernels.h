@@ -8,7 +8,7 @@
 #define BATCH_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define BATCH_NORM_KERNELS_STAMP 0x6ef28e8a39668fc5ull /* of this text: batch_norm_kernels.cu was written with it */
+#define BATCH_NORM_KERNELS_STAMP 0x0f3a078207b12928ull /* of this text: batch_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set batch_norm_kernels;
 #endif
 
 #if defined(BATCH_NORM_KERNELS_IMPLEMENTATION) || defined(BATCH_NORM_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 5
-#error "batch_norm_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 6
+#error "batch_norm_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -387,7 +387,7 @@ static const gpunn_kernel batch_norm_set[] = {
      {{NULL, 0, NULL, NULL, 0},
       {batch_norm_g0_forward_operands, 7, batch_norm_g0_forward, batch_norm_g0_forward_workspace, 0},
       {NULL, 0, NULL, NULL, 0}},
-     0, 0},
+     0, 0, GPUNN_PRECISION_F32},
 };
 static const int batch_norm_evaluation0[] = {
     3, 0,

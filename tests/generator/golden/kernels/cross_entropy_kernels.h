@@ -8,7 +8,7 @@
 #define CROSS_ENTROPY_KERNELS_H
 #include "gpunn.h"
 
-#define CROSS_ENTROPY_KERNELS_STAMP 0xd3e66208bfb7a081ull /* of this text: cross_entropy_kernels.cu was written with it */
+#define CROSS_ENTROPY_KERNELS_STAMP 0x183c3e9cd6cb848dull /* of this text: cross_entropy_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set cross_entropy_kernels;
 #endif
 
 #if defined(CROSS_ENTROPY_KERNELS_IMPLEMENTATION) || defined(CROSS_ENTROPY_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 5
-#error "cross_entropy_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 6
+#error "cross_entropy_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -495,7 +495,7 @@ static const gpunn_kernel cross_entropy_set[] = {
      {{NULL, 0, NULL, NULL, 0},
       {cross_entropy_g0_forward_operands, 6, cross_entropy_g0_forward, cross_entropy_g0_forward_workspace, 0},
       {NULL, 0, NULL, NULL, 0}},
-     0, 0},
+     0, 0, GPUNN_PRECISION_F32},
 };
 static const int cross_entropy_evaluation0[] = {
     3, 0,

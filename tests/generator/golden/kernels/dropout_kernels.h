@@ -8,7 +8,7 @@
 #define DROPOUT_KERNELS_H
 #include "gpunn.h"
 
-#define DROPOUT_KERNELS_STAMP 0x35ebe85cdf5a8514ull /* of this text: dropout_kernels.cu was written with it */
+#define DROPOUT_KERNELS_STAMP 0x708e284a49ea2af9ull /* of this text: dropout_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set dropout_kernels;
 #endif
 
 #if defined(DROPOUT_KERNELS_IMPLEMENTATION) || defined(DROPOUT_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 5
-#error "dropout_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 6
+#error "dropout_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -267,7 +267,7 @@ static const gpunn_kernel dropout_set[] = {
      {{NULL, 0, NULL, NULL, 0},
       {dropout_g0_forward_operands, 3, dropout_g0_forward, dropout_g0_forward_workspace, 0},
       {NULL, 0, NULL, NULL, 0}},
-     0, 0},
+     0, 0, GPUNN_PRECISION_F32},
 };
 static const int dropout_evaluation0[] = {
     3, 0,

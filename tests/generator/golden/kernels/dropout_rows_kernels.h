@@ -8,7 +8,7 @@
 #define DROPOUT_ROWS_KERNELS_H
 #include "gpunn.h"
 
-#define DROPOUT_ROWS_KERNELS_STAMP 0x1930c4ff301ed393ull /* of this text: dropout_rows_kernels.cu was written with it */
+#define DROPOUT_ROWS_KERNELS_STAMP 0x9802134918cfc879ull /* of this text: dropout_rows_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set dropout_rows_kernels;
 #endif
 
 #if defined(DROPOUT_ROWS_KERNELS_IMPLEMENTATION) || defined(DROPOUT_ROWS_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 5
-#error "dropout_rows_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 6
+#error "dropout_rows_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -294,7 +294,7 @@ static const gpunn_kernel dropout_rows_set[] = {
      {{NULL, 0, NULL, NULL, 0},
       {dropout_rows_g0_forward_operands, 4, dropout_rows_g0_forward, dropout_rows_g0_forward_workspace, 0},
       {NULL, 0, NULL, NULL, 0}},
-     0, 0},
+     0, 0, GPUNN_PRECISION_F32},
 };
 static const int dropout_rows_evaluation0[] = {
     3, 0,

@@ -8,7 +8,7 @@
 #define FUNCTIONS_KERNELS_H
 #include "gpunn.h"
 
-#define FUNCTIONS_KERNELS_STAMP 0x314aef4890c20d89ull /* of this text: functions_kernels.cu was written with it */
+#define FUNCTIONS_KERNELS_STAMP 0x25718c11bf9a44f8ull /* of this text: functions_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set functions_kernels;
 #endif
 
 #if defined(FUNCTIONS_KERNELS_IMPLEMENTATION) || defined(FUNCTIONS_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 5
-#error "functions_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 6
+#error "functions_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -961,7 +961,7 @@ static const gpunn_kernel functions_set[] = {
      {{NULL, 0, NULL, NULL, 0},
       {functions_g0_forward_operands, 27, functions_g0_forward, functions_g0_forward_workspace, 0},
       {NULL, 0, NULL, NULL, 0}},
-     0, 0},
+     0, 0, GPUNN_PRECISION_F32},
 };
 static const int functions_evaluation0[] = {
     3, 0,

@@ -8,7 +8,7 @@
 #define GELU_KERNELS_H
 #include "gpunn.h"
 
-#define GELU_KERNELS_STAMP 0xfc0339db83891445ull /* of this text: gelu_kernels.cu was written with it */
+#define GELU_KERNELS_STAMP 0x5447981a76489c6full /* of this text: gelu_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set gelu_kernels;
 #endif
 
 #if defined(GELU_KERNELS_IMPLEMENTATION) || defined(GELU_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 5
-#error "gelu_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 6
+#error "gelu_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -423,7 +423,7 @@ static const gpunn_kernel gelu_set[] = {
      {{NULL, 0, NULL, NULL, 0},
       {gelu_g0_forward_operands, 5, gelu_g0_forward, gelu_g0_forward_workspace, 0},
       {gelu_g0_backward_operands, 7, gelu_g0_backward, gelu_g0_backward_workspace, 0}},
-     0, 0},
+     0, 0, GPUNN_PRECISION_F32},
 };
 static const int gelu_evaluation0[] = {
     3, 0,

@@ -8,7 +8,7 @@
 #define GROUP_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define GROUP_NORM_KERNELS_STAMP 0x672f976979a192cbull /* of this text: group_norm_kernels.cu was written with it */
+#define GROUP_NORM_KERNELS_STAMP 0x57bfb1cbc5280d1cull /* of this text: group_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set group_norm_kernels;
 #endif
 
 #if defined(GROUP_NORM_KERNELS_IMPLEMENTATION) || defined(GROUP_NORM_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 5
-#error "group_norm_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 6
+#error "group_norm_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -503,7 +503,7 @@ static const gpunn_kernel group_norm_set[] = {
      {{NULL, 0, NULL, NULL, 0},
       {group_norm_g0_forward_operands, 7, group_norm_g0_forward, group_norm_g0_forward_workspace, 0},
       {group_norm_g0_backward_operands, 8, group_norm_g0_backward, group_norm_g0_backward_workspace, 0}},
-     0, 0},
+     0, 0, GPUNN_PRECISION_F32},
 };
 static const int group_norm_evaluation0[] = {
     3, 0,

@@ -8,7 +8,7 @@
 #define LAYER_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define LAYER_NORM_KERNELS_STAMP 0x3de3a78081b849e3ull /* of this text: layer_norm_kernels.cu was written with it */
+#define LAYER_NORM_KERNELS_STAMP 0x39189b2196e55f0cull /* of this text: layer_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set layer_norm_kernels;
 #endif
 
 #if defined(LAYER_NORM_KERNELS_IMPLEMENTATION) || defined(LAYER_NORM_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 5
-#error "layer_norm_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 6
+#error "layer_norm_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -479,7 +479,7 @@ static const gpunn_kernel layer_norm_set[] = {
      {{NULL, 0, NULL, NULL, 0},
       {layer_norm_g0_forward_operands, 8, layer_norm_g0_forward, layer_norm_g0_forward_workspace, 0},
       {layer_norm_g0_backward_operands, 10, layer_norm_g0_backward, layer_norm_g0_backward_workspace, 0}},
-     0, 0},
+     0, 0, GPUNN_PRECISION_F32},
 };
 static const int layer_norm_evaluation0[] = {
     3, 0,

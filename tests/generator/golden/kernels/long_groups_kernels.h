@@ -8,7 +8,7 @@
 #define LONG_GROUPS_KERNELS_H
 #include "gpunn.h"
 
-#define LONG_GROUPS_KERNELS_STAMP 0xc1563b056110806bull /* of this text: long_groups_kernels.cu was written with it */
+#define LONG_GROUPS_KERNELS_STAMP 0xe689b717bbf1e7b6ull /* of this text: long_groups_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set long_groups_kernels;
 #endif
 
 #if defined(LONG_GROUPS_KERNELS_IMPLEMENTATION) || defined(LONG_GROUPS_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 5
-#error "long_groups_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 6
+#error "long_groups_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -531,7 +531,7 @@ static const gpunn_kernel long_groups_set[] = {
      {{NULL, 0, NULL, NULL, 0},
       {long_groups_g0_forward_operands, 7, long_groups_g0_forward, long_groups_g0_forward_workspace, 0},
       {long_groups_g0_backward_operands, 8, long_groups_g0_backward, long_groups_g0_backward_workspace, 0}},
-     0, 0},
+     0, 0, GPUNN_PRECISION_F32},
 };
 static const int long_groups_evaluation0[] = {
     3, 0,

@@ -8,7 +8,7 @@
 #define LONG_ROWS_KERNELS_H
 #include "gpunn.h"
 
-#define LONG_ROWS_KERNELS_STAMP 0x096bc2ad1c3f5597ull /* of this text: long_rows_kernels.cu was written with it */
+#define LONG_ROWS_KERNELS_STAMP 0x55aeef880a935aa9ull /* of this text: long_rows_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set long_rows_kernels;
 #endif
 
 #if defined(LONG_ROWS_KERNELS_IMPLEMENTATION) || defined(LONG_ROWS_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 5
-#error "long_rows_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 6
+#error "long_rows_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -420,7 +420,7 @@ static const gpunn_kernel long_rows_set[] = {
      {{long_rows_g0_evaluation_operands, 7, long_rows_g0_evaluation, long_rows_g0_evaluation_workspace, 0},
       {NULL, 0, NULL, NULL, 0},
       {NULL, 0, NULL, NULL, 0}},
-     0, 0},
+     0, 0, GPUNN_PRECISION_F32},
 };
 static const int long_rows_evaluation0[] = {
     3, 0,

@@ -8,7 +8,7 @@
 #define MIXED_KERNELS_H
 #include "gpunn.h"
 
-#define MIXED_KERNELS_STAMP 0x7eb6ea4ddabe960aull /* of this text: mixed_kernels.cu was written with it */
+#define MIXED_KERNELS_STAMP 0xc2e29788d7d31839ull /* of this text: mixed_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set mixed_kernels;
 #endif
 
 #if defined(MIXED_KERNELS_IMPLEMENTATION) || defined(MIXED_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 5
-#error "mixed_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 6
+#error "mixed_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -532,7 +532,7 @@ static const gpunn_kernel mixed_set[] = {
      {{NULL, 0, NULL, NULL, 0},
       {mixed_g0_forward_operands, 13, mixed_g0_forward, mixed_g0_forward_workspace, 0},
       {NULL, 0, NULL, NULL, 0}},
-     0, 0},
+     0, 0, GPUNN_PRECISION_F32},
 };
 static const int mixed_evaluation0[] = {
     3, 0,

@@ -8,7 +8,7 @@
 #define NETWORK_KERNELS_H
 #include "gpunn.h"
 
-#define NETWORK_KERNELS_STAMP 0xf9f99b8d87871dd8ull /* of this text: network_kernels.cu was written with it */
+#define NETWORK_KERNELS_STAMP 0x92ce195732729e99ull /* of this text: network_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set network_kernels;
 #endif
 
 #if defined(NETWORK_KERNELS_IMPLEMENTATION) || defined(NETWORK_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 5
-#error "network_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 6
+#error "network_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -1138,7 +1138,7 @@ static const gpunn_kernel network_set[] = {
      {{network_network_evaluation_operands, 24, network_network_evaluation, network_network_evaluation_workspace, 160896},
       {NULL, 0, NULL, NULL, 0},
       {NULL, 0, NULL, NULL, 0}},
-     0, 0},
+     0, 0, GPUNN_PRECISION_F32},
 };
 static const int network_evaluation0[] = {
     4, 5, 7, 9, 10, 11, 12, 15, 16, 19, 20, 21, 24, 27, 28, 31, 32, 35, 36, 38, 41, 42, 45, 0, 3, 6, 8, 1, 13, 14, 17, 18, 22, 23,

@@ -8,7 +8,7 @@
 #define RELU_HALF_KERNELS_H
 #include "gpunn.h"
 
-#define RELU_HALF_KERNELS_STAMP 0xd159d0fbb2eb2439ull /* of this text: relu_half_kernels.cu was written with it */
+#define RELU_HALF_KERNELS_STAMP 0x2faf89ad2dfa5a64ull /* of this text: relu_half_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set relu_half_kernels;
 #endif
 
 #if defined(RELU_HALF_KERNELS_IMPLEMENTATION) || defined(RELU_HALF_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 5
-#error "relu_half_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 6
+#error "relu_half_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -333,7 +333,7 @@ static const gpunn_kernel relu_half_set[] = {
      {{NULL, 0, NULL, NULL, 0},
       {relu_half_g0_forward_operands, 3, relu_half_g0_forward, relu_half_g0_forward_workspace, 0},
       {relu_half_g0_backward_operands, 4, relu_half_g0_backward, relu_half_g0_backward_workspace, 0}},
-     0, 0},
+     0, 0, GPUNN_PRECISION_F32},
 };
 static const int relu_half_evaluation0[] = {
     3, 0,

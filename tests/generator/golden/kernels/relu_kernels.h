@@ -8,7 +8,7 @@
 #define RELU_KERNELS_H
 #include "gpunn.h"
 
-#define RELU_KERNELS_STAMP 0x4d4b4f1f7eda843dull /* of this text: relu_kernels.cu was written with it */
+#define RELU_KERNELS_STAMP 0xebe85607bf8fd355ull /* of this text: relu_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set relu_kernels;
 #endif
 
 #if defined(RELU_KERNELS_IMPLEMENTATION) || defined(RELU_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 5
-#error "relu_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 6
+#error "relu_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -333,7 +333,7 @@ static const gpunn_kernel relu_set[] = {
      {{NULL, 0, NULL, NULL, 0},
       {relu_g0_forward_operands, 3, relu_g0_forward, relu_g0_forward_workspace, 0},
       {relu_g0_backward_operands, 4, relu_g0_backward, relu_g0_backward_workspace, 0}},
-     0, 0},
+     0, 0, GPUNN_PRECISION_F32},
 };
 static const int relu_evaluation0[] = {
     3, 0,

@@ -8,7 +8,7 @@
 #define SINGLE_KERNELS_H
 #include "gpunn.h"
 
-#define SINGLE_KERNELS_STAMP 0xfbed2fb46559f1cbull /* of this text: single_kernels.cu was written with it */
+#define SINGLE_KERNELS_STAMP 0x94e6221e64fde864ull /* of this text: single_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set single_kernels;
 #endif
 
 #if defined(SINGLE_KERNELS_IMPLEMENTATION) || defined(SINGLE_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 5
-#error "single_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 6
+#error "single_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -380,7 +380,7 @@ static const gpunn_kernel single_set[] = {
      {{single_g0_evaluation_operands, 7, single_g0_evaluation, single_g0_evaluation_workspace, 0},
       {NULL, 0, NULL, NULL, 0},
       {NULL, 0, NULL, NULL, 0}},
-     0, 0},
+     0, 0, GPUNN_PRECISION_F32},
 };
 static const int single_evaluation0[] = {
     3, 0,

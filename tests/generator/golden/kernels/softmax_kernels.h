@@ -8,7 +8,7 @@
 #define SOFTMAX_KERNELS_H
 #include "gpunn.h"
 
-#define SOFTMAX_KERNELS_STAMP 0x34bff44b6b46bcc6ull /* of this text: softmax_kernels.cu was written with it */
+#define SOFTMAX_KERNELS_STAMP 0xa2dd08fb11fda38full /* of this text: softmax_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set softmax_kernels;
 #endif
 
 #if defined(SOFTMAX_KERNELS_IMPLEMENTATION) || defined(SOFTMAX_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 5
-#error "softmax_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 6
+#error "softmax_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -409,7 +409,7 @@ static const gpunn_kernel softmax_set[] = {
      {{softmax_g0_evaluation_operands, 7, softmax_g0_evaluation, softmax_g0_evaluation_workspace, 0},
       {NULL, 0, NULL, NULL, 0},
       {NULL, 0, NULL, NULL, 0}},
-     0, 0},
+     0, 0, GPUNN_PRECISION_F32},
 };
 static const int softmax_evaluation0[] = {
     3, 0,

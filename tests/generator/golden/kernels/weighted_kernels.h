@@ -8,7 +8,7 @@
 #define WEIGHTED_KERNELS_H
 #include "gpunn.h"
 
-#define WEIGHTED_KERNELS_STAMP 0xfaa3802ce15837ccull /* of this text: weighted_kernels.cu was written with it */
+#define WEIGHTED_KERNELS_STAMP 0x76a21a70813ed148ull /* of this text: weighted_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set weighted_kernels;
 #endif
 
 #if defined(WEIGHTED_KERNELS_IMPLEMENTATION) || defined(WEIGHTED_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 5
-#error "weighted_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 6
+#error "weighted_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -507,7 +507,7 @@ static const gpunn_kernel weighted_set[] = {
      {{NULL, 0, NULL, NULL, 0},
       {weighted_g0_forward_operands, 6, weighted_g0_forward, weighted_g0_forward_workspace, 0},
       {NULL, 0, NULL, NULL, 0}},
-     0, 0},
+     0, 0, GPUNN_PRECISION_F32},
 };
 static const int weighted_evaluation0[] = {
     3, 0,
