@@ -1,6 +1,6 @@
 /* simple_nn_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 1ef354dcbd2a
+ * gpunn 0.1, templates 920c6abb3a95
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -11,7 +11,7 @@
 
 #define SIMPLE_NN_KERNELS_CUDA
 #include "simple_nn_kernels.h"
-#if SIMPLE_NN_KERNELS_STAMP != 0xe401f91ea5c123e0ull
+#if SIMPLE_NN_KERNELS_STAMP != 0x417dc9a7ccf75dd7ull
 #error "simple_nn_kernels.h and simple_nn_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 
@@ -225,6 +225,38 @@ __device__ __forceinline__ bool is_last_block(unsigned *counter, unsigned count)
     return last;
 }
 
+/* The sums of `count` slices, which begin `step` floats apart, in the place of the first one. */
+template <int THREADS, unsigned FLOATS> __device__ __forceinline__ void add_slices(float *slice, size_t step, unsigned count)
+{
+    const int V = FLOATS % 4 == 0 ? 4 : 1;
+#pragma unroll 1
+    for (unsigned i = threadIdx.x; i < FLOATS / V; i += THREADS) {
+        numbers<V> total = {};
+#pragma unroll 6
+        for (unsigned k = 0; k < count; k++) {
+            const pack<V, float> part = load<V>(slice + k * step, i);
+#pragma unroll
+            for (int j = 0; j < V; j++) total[j] += part[j];
+        }
+        store(slice, i, total);
+    }
+}
+
+/* Called by the blocks when they have left their sums in partial[slice][FLOATS]: `beside` of them in each slice. The last block of a
+ * group of slices adds these up, and the last of all the groups: true for that one, which finds the totals in the first slice. */
+template <int THREADS, unsigned FLOATS>
+__device__ __noinline__ bool gathered(float *partial, unsigned slice, unsigned slices, unsigned beside, unsigned *counters)
+{
+    const unsigned group = (unsigned)ceilf(sqrtf((float)slices)), first = slice / group * group;
+    const unsigned members = min(group, slices - first), groups = (slices + group - 1) / group;
+    if (!is_last_block(counters + 1 + slice / group, members * beside)) return false;
+    add_slices<THREADS, FLOATS>(partial + (size_t)first * FLOATS, FLOATS, members);
+    if (!is_last_block(counters, groups)) return false;
+    add_slices<THREADS, FLOATS>(partial, (size_t)group * FLOATS, groups);
+    __syncthreads();
+    return true;
+}
+
 /* The sum of one of `sums` numbers that every block has left. */
 template <int THREADS> __device__ __forceinline__ float total_of(const float *scalars, unsigned sums, unsigned blocks)
 {
@@ -423,6 +455,134 @@ inline int form_for(const network_form *forms, int count, int64_t batch, int mul
     return forms[i].staging + tiles * forms[i].tile <= apart + forms[i].each * (double)batch / multiprocessors ? i : -1;
 }
 
+/* ---- training steps of networks ---- *
+ * Beside a tile's values, PITCH floats from sample to sample, lie their gradients. All begin at multiples of 16 bytes, and what is
+ * behind a row's end is read and written with it and means nothing. */
+
+__device__ __forceinline__ void add_to(float *to, float x, bool first)
+{
+    *to = first ? x : *to + x;
+}
+
+/* Of y = x w^T + b, w[OUT][K]: the gradient of x from that of y, added to what is there or, `first`, in its place. A thread has four
+ * neighbouring columns of up to two samples. Each sum is one thread's, by rising row of w. */
+template <int SAMPLES, int PITCH, int K, int OUT>
+__device__ __forceinline__ void operand_gradient(float *to, const float *y, const float *w, bool first)
+{
+    const int SLOTS = SAMPLES < 32 ? SAMPLES : 32, OWN = SAMPLES / SLOTS, TEAMS = 256 / SLOTS, STEP = pitch_of(K + 1);
+    const int slot = threadIdx.x % SLOTS;
+    to += slot * PITCH;
+    y += slot * PITCH;
+#pragma unroll 1
+    for (int k = threadIdx.x / SLOTS * 4; k < K; k += TEAMS * 4) {
+        float4 sum[OWN];
+#pragma unroll
+        for (int m = 0; m < OWN; m++) sum[m] = make_float4(0, 0, 0, 0);
+#pragma unroll 4
+        for (int row = 0; row < OUT; row++) {
+            const float4 factor = four<true>(w + row * STEP + k);
+#pragma unroll
+            for (int m = 0; m < OWN; m++) {
+                const float own = y[m * SLOTS * PITCH + row];
+                sum[m].x += own * factor.x;
+                sum[m].y += own * factor.y;
+                sum[m].z += own * factor.z;
+                sum[m].w += own * factor.w;
+            }
+        }
+#pragma unroll
+        for (int m = 0; m < OWN; m++) {
+            float *const place = to + m * SLOTS * PITCH + k;
+            if (!first) {
+                const float4 old = four<true>(place);
+                sum[m].x += old.x, sum[m].y += old.y, sum[m].z += old.z, sum[m].w += old.w;
+            }
+            *(float4 *)place = sum[m];
+        }
+    }
+}
+
+/* The gradient of w, of the samples that are there, added to the block's sums or, `first`, in their place. A thread has ROWS rows of
+ * four neighbouring columns. Each sum is one thread's, by rising sample. */
+template <int PITCH, int K, int OUT, int ROWS>
+__device__ __forceinline__ void weight_gradient(float *sums, const float *y, const float *x, int samples, bool first)
+{
+    const int FOURS = (K + 3) / 4;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < FOURS * ((OUT + ROWS - 1) / ROWS); i += 256) {
+        const int k = i % FOURS * 4, row = i / FOURS * ROWS;
+        float4    sum[ROWS];
+#pragma unroll
+        for (int j = 0; j < ROWS; j++) sum[j] = make_float4(0, 0, 0, 0);
+#pragma unroll 2
+        for (int s = 0; s < samples; s++) {
+            const float4 own = four<true>(x + s * PITCH + k);
+#pragma unroll
+            for (int j = 0; j < ROWS; j++) {
+                const float factor = y[s * PITCH + min(row + j, OUT - 1)];
+                sum[j].x += factor * own.x;
+                sum[j].y += factor * own.y;
+                sum[j].z += factor * own.z;
+                sum[j].w += factor * own.w;
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < ROWS; j++) {
+            const float parts[4] = {sum[j].x, sum[j].y, sum[j].z, sum[j].w};
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                if (row + j < OUT && k + c < K) add_to(sums + (row + j) * K + k + c, parts[c], first);
+        }
+    }
+}
+
+/* And that of b. */
+template <int PITCH, int OUT>
+__device__ __forceinline__ void bias_gradient(float *sums, const float *y, int samples, bool first)
+{
+    for (int i = threadIdx.x; i < OUT; i += 256) {
+        float sum = 0;
+        for (int s = 0; s < samples; s++) sum += y[s * PITCH + i];
+        add_to(sums + i, sum, first);
+    }
+}
+
+/* A form of a step's kernel: samples of a tile, bytes of shared memory, and clocks of a multiprocessor, by arithmetic, for a tile. */
+struct step_form {
+    int    samples, bytes;
+    double tile;
+};
+
+/* What it should cost on any card beside its tiles: clocks to begin and end, and to add a block's sums to another's; clocks of the
+ * steps by themselves more than one launch has to begin, and for each sample of a multiprocessor. */
+struct step_costs {
+    double fixed, adding, apart, each;
+};
+
+inline size_t step_blocks(const step_form &form, int64_t batch, int multiprocessors)
+{
+    return clamped(at_least((size_t)batch, (size_t)form.samples), (size_t)multiprocessors);
+}
+
+/* The quickest form for this GPU and batch; -1: none fits, or steps by themselves should be quicker. */
+inline int step_form_for(const step_form *forms, int count, const step_costs &costs, int64_t batch, int multiprocessors)
+{
+    int device = 0, room = 0, best = -1;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+        return -1;
+    double least = costs.apart + costs.each * (double)batch / multiprocessors;
+    for (int i = 0; i < count; i++) {
+        const double blocks = (double)step_blocks(forms[i], batch, multiprocessors);
+        const double tiles = ceil((double)at_least((size_t)batch, (size_t)forms[i].samples) / blocks);
+        const double clocks = costs.fixed + tiles * forms[i].tile + 2 * ceil(sqrt(blocks)) * costs.adding;
+        if (forms[i].bytes + 1024 > room || clocks > least || (best >= 0 && clocks == least)) continue;
+        best = i;
+        least = clocks;
+    }
+    return best;
+}
+
 /* network: tiles of SAMPLES samples. T: of products' factors. WHOLE: the weights of all products are in shared memory at once, or else
  * pieces of them. */
 struct simple_nn_network_evaluation_operands {
@@ -518,6 +678,206 @@ static int simple_nn_network_evaluation(const gpunn_kernel_call *call)
 static size_t simple_nn_network_evaluation_workspace(int64_t batch, int multiprocessors)
 {
     return simple_nn_network_evaluation_form(batch, multiprocessors) < 0 ? SIZE_MAX : 0;
+}
+
+/* a training step: tiles of SAMPLES samples forward and back. Each block leaves sums of the weights' gradients and of the loss, which the
+ * last one adds up. */
+struct simple_nn_step_forward_operands {
+    const float *x_;
+    const float *fc1_weight_;
+    const float *fc1_bias_;
+    const float *fc2_weight_;
+    const float *fc2_bias_;
+    const float *y_;
+    float *t9_;
+    float *t11_;
+    const float *grad_t11_;
+    float *grad_fc1_weight_;
+    bool add_grad_fc1_weight_;
+    float *grad_fc1_bias_;
+    bool add_grad_fc1_bias_;
+    float *grad_fc2_weight_;
+    bool add_grad_fc2_weight_;
+    float *grad_fc2_bias_;
+    bool add_grad_fc2_bias_;
+    float    *partial; /* [block][1104] */
+    unsigned *counters;
+};
+
+template <int SAMPLES>
+static __global__ void __launch_bounds__(256, 1)
+    simple_nn_step_forward_kernel(const simple_nn_step_forward_operands o, int64_t batch)
+{
+    typedef float T;
+    const int     PITCH = 196, FLOATS = 1452;
+    const bool    WHOLE = true;
+    const int AT1 = step_of<T>(20) * 50;
+    GPUNN__BLOCK_SHARED(values, SAMPLES * PITCH + FLOATS);
+    float *const weights = values + SAMPLES * PITCH, *const sums = o.partial + (size_t)blockIdx.x * 1104;
+    const float  seed = *o.grad_t11_ / (float)batch;
+    float        loss = 0;
+    stage<T, 20>(weights, o.fc1_weight_, o.fc1_bias_, 50);
+    stage<T, 50>(weights + AT1, o.fc2_weight_, o.fc2_bias_, 1);
+    __syncthreads();
+    for (int64_t at = blockIdx.x, first = at * SAMPLES; first < batch; at += gridDim.x, first = at * SAMPLES) {
+        const unsigned samples = (unsigned)(batch - first < SAMPLES ? batch - first : SAMPLES);
+        const bool     is_first = at < gridDim.x;
+        #pragma unroll 1
+        for (unsigned i = threadIdx.x; i < SAMPLES * 20; i += 256) {
+            const unsigned e = i % 20;
+            float *const own = values + i / 20 * PITCH;
+            own[e] = i < samples * 20 ? o.x_[first * 20 + i] : 0;
+        }
+        #pragma unroll 1
+        for (unsigned i = threadIdx.x; i < SAMPLES * 1; i += 256) {
+            float *const own = values + i * PITCH;
+            own[20] = i < samples * 1 ? o.y_[first * 1 + i] : 0;
+        }
+        __syncthreads();
+        linear<T, SAMPLES, PITCH, 20, 50, 1, true, WHOLE, FLOATS>(values + 24, values, weights, o.fc1_weight_, o.fc1_bias_);
+        #pragma unroll 1
+        for (unsigned i = threadIdx.x; i < SAMPLES * 50; i += 256) {
+            const unsigned e = i % 50;
+            float *const own = values + i / 50 * PITCH;
+            simple_nn_step_relu(own[e + 24], &own[e + 76]);
+        }
+        __syncthreads();
+        linear<T, SAMPLES, PITCH, 50, 1, 1, true, WHOLE, FLOATS>(values + 128, values + 76, weights + (WHOLE ? AT1 : 0),
+                                                                 o.fc2_weight_, o.fc2_bias_);
+        #pragma unroll 1
+        for (unsigned i = threadIdx.x; i < SAMPLES * 1; i += 256) {
+            float *const own = values + i * PITCH;
+            simple_nn_step_sigmoid(own[128], &own[132]);
+        }
+        __syncthreads();
+        #pragma unroll 1
+        for (unsigned i = threadIdx.x; i < SAMPLES * 1; i += 256) {
+            float *const own = values + i * PITCH;
+            simple_nn_step_binary_cross_entropy(own[20], own[132], &own[136]);
+        }
+        __syncthreads();
+        #pragma unroll 1
+        for (unsigned i = threadIdx.x; i < samples * 1; i += 256) {
+            float *const own = values + i * PITCH;
+            store<1>(o.t9_, first * 1 + i, same<1>(own[132]));
+        }
+        __syncthreads();
+        #pragma unroll 1
+        for (unsigned i = threadIdx.x; i < SAMPLES * 1; i += 256) {
+            float *const own = values + i * PITCH;
+            if (i < samples * 1) loss += own[136];
+            own[140] = seed;
+        }
+        __syncthreads();
+        #pragma unroll 1
+        for (unsigned i = threadIdx.x; i < SAMPLES * 1; i += 256) {
+            float *const own = values + i * PITCH;
+            float d0;
+            simple_nn_step_binary_cross_entropy_gradient(own[140], own[132], own[20], &d0);
+            own[140] = d0;
+        }
+        __syncthreads();
+        #pragma unroll 1
+        for (unsigned i = threadIdx.x; i < SAMPLES * 1; i += 256) {
+            float *const own = values + i * PITCH;
+            float d0;
+            simple_nn_step_sigmoid_gradient(own[128], own[140], &d0);
+            own[140] = d0;
+        }
+        __syncthreads();
+        operand_gradient<SAMPLES, PITCH, 50, 1>(values + 144, values + 140, weights + 1400, true);
+        weight_gradient<PITCH, 50, 1, 1>(sums + 1050, values + 140, values + 76, (int)samples, is_first);
+        bias_gradient<PITCH, 1>(sums + 1100, values + 140, (int)samples, is_first);
+        __syncthreads();
+        #pragma unroll 1
+        for (unsigned i = threadIdx.x; i < SAMPLES * 50; i += 256) {
+            const unsigned e = i % 50;
+            float *const own = values + i / 50 * PITCH;
+            float d0;
+            simple_nn_step_relu_gradient(own[e + 24], own[e + 144], &d0);
+            own[e + 144] = d0;
+        }
+        __syncthreads();
+        weight_gradient<PITCH, 20, 50, 1>(sums, values + 144, values, (int)samples, is_first);
+        bias_gradient<PITCH, 50>(sums + 1000, values + 144, (int)samples, is_first);
+        __syncthreads();
+    }
+    loss = reduce<256>(loss, sum());
+    if (threadIdx.x < 1104 - 1101) sums[1101 + threadIdx.x] = threadIdx.x == 0 ? loss : 0;
+    if (gathered<256, 1104>(o.partial, blockIdx.x, gridDim.x, 1, o.counters)) {
+        if (o.grad_fc1_weight_)
+            for (unsigned i = threadIdx.x; i < 1000; i += 256)
+                store_one(o.add_grad_fc1_weight_, o.grad_fc1_weight_, i, o.partial[i]);
+        if (o.grad_fc1_bias_)
+            for (unsigned i = threadIdx.x; i < 50; i += 256)
+                store_one(o.add_grad_fc1_bias_, o.grad_fc1_bias_, i, o.partial[1000 + i]);
+        if (o.grad_fc2_weight_)
+            for (unsigned i = threadIdx.x; i < 50; i += 256)
+                store_one(o.add_grad_fc2_weight_, o.grad_fc2_weight_, i, o.partial[1050 + i]);
+        if (o.grad_fc2_bias_)
+            for (unsigned i = threadIdx.x; i < 1; i += 256)
+                store_one(o.add_grad_fc2_bias_, o.grad_fc2_bias_, i, o.partial[1100 + i]);
+        if (threadIdx.x == 0) *o.t11_ = o.partial[1101] / (float)batch;
+    }
+}
+
+/* The form for a batch, and how many blocks it has. */
+static int simple_nn_step_forward_form(int64_t batch, int multiprocessors, size_t *blocks)
+{
+    static const step_form forms[] = {
+        {64, 55984, 12860},
+        {32, 30896, 8104},
+        {16, 18352, 6280},
+    };
+    static const step_costs costs = {3091, 100, 19550, 103.714};
+    const int               form = step_form_for(forms, 3, costs, batch, multiprocessors);
+    *blocks = form < 0 ? 0 : step_blocks(forms[form], batch, multiprocessors);
+    return form;
+}
+
+/* a training step */
+static int simple_nn_step_forward(const gpunn_kernel_call *call)
+{
+    simple_nn_step_forward_operands o = {};
+    size_t blocks;
+    const int form = simple_nn_step_forward_form(call->batch, call->multiprocessors, &blocks);
+    o.x_ = (const float *)call->data[0];
+    o.fc1_weight_ = (const float *)call->data[1];
+    o.fc1_bias_ = (const float *)call->data[2];
+    o.fc2_weight_ = (const float *)call->data[3];
+    o.fc2_bias_ = (const float *)call->data[4];
+    o.y_ = (const float *)call->data[5];
+    o.t9_ = (float *)call->data[6];
+    o.t11_ = (float *)call->data[7];
+    o.grad_t11_ = (const float *)call->data[8];
+    o.grad_fc1_weight_ = (float *)call->data[9];
+    o.add_grad_fc1_weight_ = call->accumulate[9] != 0;
+    o.grad_fc1_bias_ = (float *)call->data[10];
+    o.add_grad_fc1_bias_ = call->accumulate[10] != 0;
+    o.grad_fc2_weight_ = (float *)call->data[11];
+    o.add_grad_fc2_weight_ = call->accumulate[11] != 0;
+    o.grad_fc2_bias_ = (float *)call->data[12];
+    o.add_grad_fc2_bias_ = call->accumulate[12] != 0;
+    o.partial = (float *)call->workspace;
+    o.counters = call->counters;
+#define LAUNCH(SAMPLES)                                                                                              \
+    GPUNN__LAUNCH_SHARED(call->stream, (SAMPLES * 196 + 1452) * sizeof(float), simple_nn_step_forward_kernel<SAMPLES>, \
+                         (unsigned)blocks, 256, o, call->batch)
+    switch (form) {
+        case 0: LAUNCH(64); break;
+        case 1: LAUNCH(32); break;
+        case 2: LAUNCH(16); break;
+    default: return -(int)cudaErrorInvalidValue;
+    }
+#undef LAUNCH
+    return -(int)cudaGetLastError();
+}
+
+/* The blocks' sums; or declined, where step by step should be quicker. */
+static size_t simple_nn_step_forward_workspace(int64_t batch, int multiprocessors)
+{
+    size_t blocks;
+    return simple_nn_step_forward_form(batch, multiprocessors, &blocks) < 0 ? SIZE_MAX : area(blocks * 1104);
 }
 
 /* simple_nn_g0_forward_0: t9 = sigmoid(fc2); t11 = mean(binary_cross_entropy(t9, y)); reads 8 and writes 12 bytes for each
@@ -866,6 +1226,7 @@ static int simple_nn_update0(const gpunn_update *u, const gpunn_update_numbers *
 
 static const gpunn_kernel_launch simple_nn_launches[][GPUNN_KERNEL_DIRECTIONS] = {
     {{simple_nn_network_evaluation, simple_nn_network_evaluation_workspace}, {NULL, NULL}, {NULL, NULL}},
+    {{NULL, NULL}, {simple_nn_step_forward, simple_nn_step_forward_workspace}, {NULL, NULL}},
     {{NULL, NULL}, {simple_nn_g0_forward, simple_nn_g0_forward_workspace}, {NULL, NULL}},
     {{simple_nn_g1_evaluation, simple_nn_g1_evaluation_workspace}, {NULL, NULL}, {NULL, NULL}},
     {{simple_nn_g2_evaluation, simple_nn_g2_evaluation_workspace}, {NULL, NULL}, {NULL, NULL}},

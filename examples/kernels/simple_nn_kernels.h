@@ -1,6 +1,6 @@
 /* simple_nn_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 1ef354dcbd2a
+ * gpunn 0.1, templates 920c6abb3a95
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -8,7 +8,7 @@
 #define SIMPLE_NN_KERNELS_H
 #include "gpunn.h"
 
-#define SIMPLE_NN_KERNELS_STAMP 0xe401f91ea5c123e0ull /* of this text: simple_nn_kernels.cu was written with it */
+#define SIMPLE_NN_KERNELS_STAMP 0x417dc9a7ccf75dd7ull /* of this text: simple_nn_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -193,6 +193,38 @@ SIMPLE_NN_FN void simple_nn_apply_relu(float x, float *result)
 SIMPLE_NN_FN void simple_nn_apply_sigmoid(float x, float *result)
 {
     *result = simple_nn_sigmoid(x);
+}
+
+/* step, forward: t9 = sigmoid(linear(relu(linear(x, fc1_weight, fc1_bias)), fc2_weight, fc2_bias)); t11 = mean(binary_cross_entropy(t9, y)); bytes: 88 a sample and 8816 */
+SIMPLE_NN_FN void simple_nn_step_relu(float x, float *result)
+{
+    *result = simple_nn_where(x <= 0, 0, x);
+}
+
+SIMPLE_NN_FN void simple_nn_step_sigmoid(float x, float *result)
+{
+    *result = simple_nn_sigmoid(x);
+}
+
+SIMPLE_NN_FN void simple_nn_step_binary_cross_entropy(float y, float x, float *result)
+{
+    *result = (y - 1) * simple_nn_max(simple_nn_log1p(-x), -100) - y * simple_nn_max(simple_nn_log(x), -100);
+}
+
+SIMPLE_NN_FN void simple_nn_step_binary_cross_entropy_gradient(float g, float x, float y, float *d0)
+{
+    *d0 = g * (x - y) / simple_nn_max(x * (1 - x), 1e-12f);
+}
+
+SIMPLE_NN_FN void simple_nn_step_sigmoid_gradient(float x, float g, float *d0)
+{
+    const float t0 = simple_nn_sigmoid(x);
+    *d0 = t0 * (g * (1 - t0));
+}
+
+SIMPLE_NN_FN void simple_nn_step_relu_gradient(float x, float g, float *d0)
+{
+    *d0 = simple_nn_where(simple_nn_where(x <= 0, 0, x) <= 0, 0, g);
 }
 
 /* g0, forward: t9 = sigmoid(fc2); t11 = mean(binary_cross_entropy(t9, y)); bytes: 20 a sample and 8 */
@@ -1070,6 +1102,55 @@ static const gpunn_kernel_operand simple_nn_network_evaluation_operands[] = {
     {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 4, -1},
     {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -4, -1},
 };
+static const signed char simple_nn_step_operands0[] = {
+    0, 1, 2,
+};
+static const signed char simple_nn_step_operands1[] = {
+    -1,
+};
+static const signed char simple_nn_step_operands2[] = {
+    -2, 3, 4,
+};
+static const signed char simple_nn_step_operands3[] = {
+    -3,
+};
+static const signed char simple_nn_step_operands4[] = {
+    -4, 5,
+};
+static const signed char simple_nn_step_operands5[] = {
+    -5,
+};
+static const gpunn_kernel_node simple_nn_step_nodes[] = {
+    {"linear f32 [N,50]", simple_nn_step_operands0, 3},
+    {"relu f32 [N,50]", simple_nn_step_operands1, 1},
+    {"linear f32 [N,1]", simple_nn_step_operands2, 3},
+    {"sigmoid f32 [N,1]", simple_nn_step_operands3, 1},
+    {"binary_cross_entropy f32 [N,1]", simple_nn_step_operands4, 2},
+    {"sum dims=0,1 mean=1 f32 []", simple_nn_step_operands5, 1},
+};
+static const char *const simple_nn_step_externals[] = {
+    "f32 [N,20]",
+    "f32 [50,20]",
+    "f32 [50]",
+    "f32 [1,50]",
+    "f32 [1]",
+    "f32 [N,1]",
+};
+static const gpunn_kernel_operand simple_nn_step_forward_operands[] = {
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 0, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 1, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 2, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 3, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 4, -1},
+    {GPUNN_KERNEL_VALUE, 1, 0, GPUNN_F32, 0, 5, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -4, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -6, -1},
+    {GPUNN_KERNEL_GRADIENT, 1, 0, GPUNN_F32, 0, -6, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, 1, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, 2, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, 3, -1},
+    {GPUNN_KERNEL_GRADIENT, 0, 1, GPUNN_F32, 0, 4, -1},
+};
 static const signed char simple_nn_g0_operands0[] = {
     0,
 };
@@ -1152,6 +1233,16 @@ static const gpunn_kernel simple_nn_set[] = {
       {NULL, 0, NULL, NULL, 0},
       {NULL, 0, NULL, NULL, 0}},
      0, 0, GPUNN_PRECISION_F32},
+    {"step",
+     "t9 = sigmoid(linear(relu(linear(x, fc1_weight, fc1_bias)), fc2_weight, fc2_bias)); t11 = mean(binary_cross_entropy(t9, y))",
+     simple_nn_step_nodes, 6,
+     simple_nn_step_externals, 6,
+     NULL, 0,
+     GPUNN_KERNEL_ANY, true,
+     {{NULL, 0, NULL, NULL, 0},
+      {simple_nn_step_forward_operands, 13, NULL, NULL, 0},
+      {NULL, 0, NULL, NULL, 0}},
+     0, 0, GPUNN_PRECISION_F32},
     {"g0",
      "t9 = sigmoid(fc2); t11 = mean(binary_cross_entropy(t9, y))",
      simple_nn_g0_nodes, 3,
@@ -1194,14 +1285,18 @@ static const int simple_nn_evaluation2[] = {
 };
 static const gpunn_kernel_instance simple_nn_evaluation[] = {
     {0, simple_nn_evaluation0},
-    {2, simple_nn_evaluation1},
-    {3, simple_nn_evaluation2},
+    {3, simple_nn_evaluation1},
+    {4, simple_nn_evaluation2},
 };
 static const int simple_nn_training0[] = {
+    4, 5, 8, 9, 10, 11, 0, 2, 3, 6, 7, 1,
+};
+static const int simple_nn_training1[] = {
     9, 10, 11, 8, 1,
 };
 static const gpunn_kernel_instance simple_nn_training[] = {
     {1, simple_nn_training0},
+    {2, simple_nn_training1},
 };
 static const gpunn_kernel_update simple_nn_updates[] = {
     {GPUNN_UPDATE_SGD, {0, 0, 0, 0, 0, 0}, GPUNN_F32, simple_nn_update0},
@@ -1223,12 +1318,12 @@ const gpunn_kernel_set simple_nn_kernels = {
     "f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d",
     "python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn",
     simple_nn_set,
-    4,
+    5,
     17,
     simple_nn_evaluation,
     simple_nn_training,
     3,
-    1,
+    2,
     simple_nn_updates,
     1,
 #if defined(GPUNN_CUDA) || (defined(__GNUC__) && defined(__ELF__))

@@ -8,7 +8,7 @@
 #define STEP_KERNELS_H
 #include "gpunn.h"
 
-#define STEP_KERNELS_STAMP 0xd2e30a11af680dbfull /* of this text: step_kernels.cu was written with it */
+#define STEP_KERNELS_STAMP 0x7a6ab3f98e4ef369ull /* of this text: step_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set step_kernels;
 #endif
 
 #if defined(STEP_KERNELS_IMPLEMENTATION) || defined(STEP_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 5
-#error "step_kernels.h is for GPUNN_KERNELS_ABI 5; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 6
+#error "step_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -421,7 +421,7 @@ static const gpunn_kernel step_set[] = {
      {{NULL, 0, NULL, NULL, 0},
       {step_step_forward_operands, 28, NULL, NULL, 0},
       {NULL, 0, NULL, NULL, 0}},
-     0, 0},
+     0, 0, GPUNN_PRECISION_F32},
 };
 static const int step_training0[] = {
     6, 7, 8, 11, 12, 14, 15, 16, 19, 20, 21, 22, 23, 26, 27, 30, 31, 32, 33, 34, 0, 4, 5, 2, 9, 10, 13, 17, 18, 24, 25, 28, 29, 1,
