@@ -476,9 +476,9 @@
  * PRECISION  Of a model: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16). Parameters, gradients, statistics, sums and
  *     losses stay F32, and so is all that the program reads and writes. On the CPU everything does; where the processor has AVX-512
  *     BF16, linear layers and gpunn_matmul of a BF16 model round what they multiply and take half the time, except products of few
- *     rows with weights of 32 bits, which gain nothing. A model for evaluation, .inference = true, keeps the weights of its products
- *     and embeddings in these 16 bits alone, rounded as they are written or loaded; on the CPU those of linear layers and
- *     embeddings.
+ *     rows with weights of 32 bits, which gain nothing, and those within a generated kernel, which are F32. A model for evaluation,
+ *     .inference = true, keeps the weights of its products and embeddings in these 16 bits alone, rounded as they are written or
+ *     loaded; on the CPU those of linear layers and embeddings.
  *
  * MEMORY  Parameters, gradients and optimizer state are flat buffers; everything between them lives in one arena whose offsets
  *     are planned by lifetime, so a value is overwritten as soon as nobody needs it. gpunn_read works for the outputs of the
