@@ -29441,7 +29441,8 @@ static int gpunn__complete_after(const gpunn_run *run, const float *values, int6
 {
     for (int s = run->step_count - 1; s >= 0; s--) {
         const gpunn_step *step = &run->steps[s];
-        for (int i = 0; i < step->input_count && step->backward; i++) {
+        const bool        writes = step->backward || step->op == GPUNN_OP_GROUP; /* a loss's kernel does ahead of the way back */
+        for (int i = 0; i < step->input_count && writes; i++) {
             const float *written = (const float *)step->grad_in[i].data;
             if (written && step->grad_in[i].dtype == GPUNN_F32 && written < values + count &&
                 values < written + step->grad_in[i].count)
