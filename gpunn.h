@@ -4649,6 +4649,33 @@ static void gpunn__round_floats(gpunn_dtype dtype, const float *values, int64_t 
     }
 }
 
+/* Between floats and BF16, beside code that is optimized less. */
+GPUNN__NOINLINE void gpunn__bf16_narrow(uint16_t *to, const float *from, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) to[i] = gpunn__bfloat_of_float(from[i]);
+}
+
+GPUNN__NOINLINE void gpunn__bf16_widen(float *to, const uint16_t *from, int64_t count)
+{
+    gpunn__widen_floats(GPUNN_BF16, from, count, to);
+}
+
+/* Sums of `size` parts of `count` values each, in F32 in their order, rounded once. */
+GPUNN__NOINLINE void gpunn__bf16_add(uint16_t *sums, const uint16_t *parts, int size, size_t count)
+{
+    enum { MOST = 256 };
+    float sum[MOST], part[MOST];
+    for (size_t at = 0, n; at < count; at += n) {
+        n = count - at < MOST ? count - at : (size_t)MOST;
+        gpunn__widen_floats(GPUNN_BF16, parts + at, (int64_t)n, sum);
+        for (int rank = 1; rank < size; rank++) {
+            gpunn__widen_floats(GPUNN_BF16, parts + (size_t)rank * count + at, (int64_t)n, part);
+            for (size_t i = 0; i < n; i++) sum[i] += part[i];
+        }
+        gpunn__bf16_narrow(sums + at, sum, (int64_t)n);
+    }
+}
+
 #ifdef GPUNN__SELDOM
 #pragma GCC push_options
 #pragma GCC optimize("O1")
@@ -5870,22 +5897,6 @@ static int64_t gpunn__bf16_part(int size)
     return part > 0 ? part : 1;
 }
 
-/* Sums of `size` parts of `count` values each, in F32 in their order, rounded once. */
-static void gpunn__bf16_add(uint16_t *sums, const uint16_t *parts, int size, size_t count)
-{
-    enum { MOST = 256 };
-    float sum[MOST], part[MOST];
-    for (size_t at = 0, n; at < count; at += n) {
-        n = count - at < MOST ? count - at : (size_t)MOST;
-        gpunn__widen_floats(GPUNN_BF16, parts + at, (int64_t)n, sum);
-        for (int rank = 1; rank < size; rank++) {
-            gpunn__widen_floats(GPUNN_BF16, parts + (size_t)rank * count + at, (int64_t)n, part);
-            for (size_t i = 0; i < n; i++) sum[i] += part[i];
-        }
-        for (size_t i = 0; i < n; i++) sums[at + i] = gpunn__bfloat_of_float(sum[i]);
-    }
-}
-
 /* ---- MPI ------------------------------------------------------------------------------------------------------------- */
 #ifdef GPUNN_MPI
 /* Every call is one that does not block, and is waited for by asking, so that a rank that is missing ends the wait. Ranks that have
@@ -6921,11 +6932,11 @@ static GPUNN__STATUS gpunn__sum_bf16(gpunn_group *group, float *values, int64_t 
     const bool   whole = group->args.all_reduce_bf16 != NULL;
     uint16_t    *sums = group->bf16, *own = whole ? sums : sums + group->args.rank * count;
     const size_t bytes = (size_t)count * sizeof *sums;
-    for (int64_t i = 0; i < count; i++) own[i] = gpunn__bfloat_of_float(values[i]);
+    gpunn__bf16_narrow(own, values, count);
     const gpunn_status status = gpunn__exchange_host(group, whole ? GPUNN__ALL_REDUCE_BF16 : GPUNN__ALL_GATHER, sums, bytes, 0);
     if (status != GPUNN_OK) return status;
     if (!whole) gpunn__bf16_add(sums, sums, group->args.size, (size_t)count);
-    gpunn__widen_floats(GPUNN_BF16, sums, count, values);
+    gpunn__bf16_widen(values, sums, count);
     return GPUNN_OK;
 }
 
