@@ -430,10 +430,11 @@
  *     gpunn_optimizer_step, except that with .sync all training runs are common. A group fails as a whole: when a rank is missing
  *     for .timeout seconds, the others' calls give GPUNN_ERR_DEVICE and name it; end the program then and start it again with
  *     gpunn_checkpoint_load, where an epoch has ended also on another number of ranks. gpunn_group_open(dev, .shard = true) leaves
- *     each rank its share of the optimizers' states and averages (ZeRO-1), with the same results. Each rank of a machine has its
- *     own GPU with gpunn_device_open(.index = GPUNN_LOCAL_RANK); two on one are refused. Between GPUs NCCL carries what they
- *     exchange (libnccl.so.2, opened as cuDNN is; GPUNN_NCCL_PATH), as part of the step's graph, gradients while backward makes
- *     the next ones; without it that goes through the host's memory, which log_fn hears.
+ *     each rank its share of the optimizers' states and averages (ZeRO-1), with the same results within rounding, and
+ *     .bf16_gradients = true has gradients travel in half the bytes. Each rank of a machine has its own GPU with
+ *     gpunn_device_open(.index = GPUNN_LOCAL_RANK); two on one are refused. Between GPUs NCCL carries what they exchange
+ *     (libnccl.so.2, opened as cuDNN is; GPUNN_NCCL_PATH), as part of the step's graph, gradients while backward makes the next
+ *     ones; without it that goes through the host's memory, which log_fn hears.
  *
  * FILES  gpunn_save writes all parameters and buffers as safetensors, as torch's state_dict would have them. gpunn_load takes all
  *     or nothing; .partial takes what fits and reports the rest. A checkpoint holds all that resuming needs, to the bit.
@@ -2323,17 +2324,28 @@ typedef struct gpunn_group_args {
     bool             share_gpu;    /* two ranks on one GPU are as meant, not a mistake; they exchange through the host's memory */
     size_t           bucket_bytes; /* NCCL: gradients travel in parts of about so many, while backward makes the next; 25 MiB */
     bool             shard; /* each rank keeps and updates its share of the optimizers' states and averages alone (ZeRO-1) */
+    /* Gradients travel as BF16 (torch's bf16_compress_hook), in half the bytes: each rank rounds its own to nearest even, they are
+     * added up in F32 in the order of the ranks, the sum is rounded once more on its way back, and is divided by size in F32, as
+     * which gradients are kept and used. All ranks have the same bits. NCCL, and an engine with .all_reduce_bf16, add up in their
+     * own way, which may round between. */
+    bool bf16_gradients;
     /* Ranks that no MPI has started (torchrun, srun, a script) meet in this folder, which all see and no other run has used, or, on
      * POSIX, at rank 0's "tcp://host:port", which any network that all trust reaches. NULL: GPUNN_STORE of the environment, else
      * MASTER_ADDR and MASTER_PORT. rank and size as below or, both 0, of RANK and WORLD_SIZE or SLURM_PROCID and SLURM_NTASKS. */
     const char *store;
-    /* An engine of the program's, which decides by itself how long it waits: all three functions, or none. Each is called by all
-     * ranks, with memory of the host's; what is not GPUNN_OK ends the group. */
+    /* An engine of the program's, which decides by itself how long it waits: the first three functions, or none. Each is called by
+     * all ranks, with memory of the host's; what is not GPUNN_OK ends the group. */
     int rank, size; /* of such an engine: 0 <= rank < size */
     gpunn_status (*all_reduce)(void *user, float *values,
                                int64_t count);                         /* values: the sum of all ranks', the same bits on each */
     gpunn_status (*all_gather)(void *user, void *parts, size_t bytes); /* parts[size][bytes], of which [rank] is this rank's */
     gpunn_status (*broadcast)(void *user, void *memory, size_t bytes, int root); /* memory: what rank root has there */
+    /* May be NULL: then all_reduce is called for it. values: a part for each rank, one behind the other, counts[r] >= 0 of rank r's;
+     * this rank's becomes the sum of all ranks', the others' anything. Called with .shard; counts[size] are the same on all ranks. */
+    gpunn_status (*reduce_scatter)(void *user, float *values, const int64_t *counts);
+    /* May be NULL: then all_gather is called for it, by which a rank hears size - 1 times as much as it says. As all_reduce, of BF16;
+     * called with .bf16_gradients. */
+    gpunn_status (*all_reduce_bf16)(void *user, uint16_t *values, int64_t count);
     const char *(*error)(void *user); /* one sentence about what failed last; may be NULL */
     void *user;
 } gpunn_group_args;
@@ -2360,7 +2372,9 @@ GPUNN_API int gpunn_local_rank(void);
  * for group: an optimizer by itself again. With .shard, states take a rank 1 / size of their memory, and each update is followed
  * by an exchange of the parameters. Leaving the group, gpunn_distribute for layers that came later, and gpunn_ema_swap are
  * common to all ranks then; for the time of gpunn_checkpoint_save rank 0 has all states. GPUNN_ERR_UNSUPPORTED: an optimizer
- * with a trust ratio, whose norms are of whole parameters. */
+ * with a trust ratio, whose norms are of whole parameters. Behind gpunn_train_step a rank has the mean of its share of the
+ * gradients alone then, and of the others its own, unless they were clipped by their norm, accumulated or scaled (F16), for
+ * which each rank needs all. */
 GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group);
 
 /* ==== >>data ========================================================================================================== *
@@ -2618,7 +2632,7 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
 /* ==== >>backend ======================================================================================================= *
  * What a backend provides, for its authors; programs need nothing from here. The core plans, the backend computes. All tensors
  * are contiguous and row-major in the backend's memory. A device calls its backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 14
+#define GPUNN_BACKEND_ABI 15
 #define GPUNN_MAX_OPERANDS 64 /* concat takes that many; no other op more than 12 */
 
 /* The constants of one node; each op reads only the fields named beside it. */
@@ -2818,8 +2832,11 @@ struct gpunn_update {
 typedef struct gpunn_exchange {
     float  *values;
     int64_t count;
-    int     root;  /* they become what that rank has, or GPUNN_MEAN of all ranks */
-    int     after; /* so many steps of the run they are complete, or GPUNN_AFTER_UPDATES; never before the exchange before */
+    int     root;       /* they become what that rank has, or GPUNN_MEAN of all ranks */
+    int     after;      /* so many steps of the run they are complete, or GPUNN_AFTER_UPDATES; never before the exchange before */
+    bool    collects;   /* instead, those of rank `root` become the mean of all ranks' */
+    void   *bf16;       /* a mean travels as BF16 values, in this device memory; NULL: as F32. All exchanges share it */
+    int64_t bf16_count; /* that it holds, a multiple of 16 */
 } gpunn_exchange;
 enum { GPUNN_MEAN = -1, GPUNN_AFTER_UPDATES = INT32_MAX };
 enum { GPUNN_RANKS_ID = 128 }; /* bytes by which ranks find each other */
@@ -3976,16 +3993,19 @@ typedef struct gpunn__vote {
 } gpunn__vote;
 struct gpunn_group {
     gpunn_device    *dev;
-    gpunn_group_args args;      /* an engine, whose functions are NULL in a group of one */
-    int              users;     /* optimizers and loaders */
-    bool             closed;    /* by the program: to be freed with the last of them */
-    gpunn_status     broken;    /* its engine has failed; GPUNN_OK: it has not */
-    bool             told;      /* the ranks know of the last failure */
-    int64_t          agreed;    /* times that the ranks have voted */
-    gpunn__vote     *votes;     /* [size] */
-    char            *piece;     /* GPUNN__GROUP_PIECE bytes for what lies on a device; NULL: not needed so far */
-    bool             joined;    /* the device exchanges with those of the other ranks by itself */
-    gpunn_exchange  *exchanges; /* of the next run, if it has joined */
+    gpunn_group_args args;        /* an engine, whose functions are NULL in a group of one */
+    int              users;       /* optimizers and loaders */
+    bool             closed;      /* by the program: to be freed with the last of them */
+    gpunn_status     broken;      /* its engine has failed; GPUNN_OK: it has not */
+    bool             told;        /* the ranks know of the last failure */
+    int64_t          agreed;      /* times that the ranks have voted */
+    gpunn__vote     *votes;       /* [size] */
+    char            *piece;       /* GPUNN__GROUP_PIECE bytes for what lies on a device; NULL: not needed so far */
+    int64_t         *counts;      /* [size] of a reduce_scatter's parts */
+    uint16_t        *bf16;        /* with .bf16_gradients: GPUNN__GROUP_PIECE bytes of what travels; NULL: without */
+    void            *joined_bf16; /* the same in memory of a device that has joined: gpunn__joined_count() of them */
+    bool             joined;      /* the device exchanges with those of the other ranks by itself */
+    gpunn_exchange  *exchanges;   /* of the next run, if it has joined */
     int              exchange_count, exchange_capacity;
 };
 
@@ -4210,7 +4230,7 @@ GPUNN__PRIVATE void gpunn__invalidate(gpunn_model *model);
 /* A part of a training step (>>optimizer): its state, before; all updates at once, of so many parts' gradients; or these put into a run,
  * and after it counted. */
 GPUNN__PRIVATE GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt);
-static GPUNN__STATUS         gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips);
+static GPUNN__STATUS         gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips, bool trains);
 static gpunn_status          gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, gpunn_tensor *loss, bool updates);
 static void                  gpunn__optimizer_advance(gpunn_optimizer *opt);
 static const gpunn_backend  *gpunn__cpu_backend(void); /* >>cpu */
@@ -4664,6 +4684,33 @@ static void gpunn__round_floats(gpunn_dtype dtype, const float *values, int64_t 
     for (int64_t i = 0; i < count; i++) {
         const uint16_t bits = dtype == GPUNN_F16 ? gpunn__half_of_float(values[i]) : gpunn__bfloat_of_float(values[i]);
         memcpy((char *)to + 2 * i, &bits, sizeof bits);
+    }
+}
+
+/* Between floats and BF16, beside code that is optimized less. */
+GPUNN__NOINLINE void gpunn__bf16_narrow(uint16_t *to, const float *from, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) to[i] = gpunn__bfloat_of_float(from[i]);
+}
+
+GPUNN__NOINLINE void gpunn__bf16_widen(float *to, const uint16_t *from, int64_t count)
+{
+    gpunn__widen_floats(GPUNN_BF16, from, count, to);
+}
+
+/* Sums of `size` parts of `count` values each, in F32 in their order, rounded once. */
+GPUNN__NOINLINE void gpunn__bf16_add(uint16_t *sums, const uint16_t *parts, int size, size_t count)
+{
+    enum { MOST = 256 };
+    float sum[MOST], part[MOST];
+    for (size_t at = 0, n; at < count; at += n) {
+        n = count - at < MOST ? count - at : (size_t)MOST;
+        gpunn__widen_floats(GPUNN_BF16, parts + at, (int64_t)n, sum);
+        for (int rank = 1; rank < size; rank++) {
+            gpunn__widen_floats(GPUNN_BF16, parts + (size_t)rank * count + at, (int64_t)n, part);
+            for (size_t i = 0; i < n; i++) sum[i] += part[i];
+        }
+        gpunn__bf16_narrow(sums + at, sum, (int64_t)n);
     }
 }
 
@@ -5859,7 +5906,7 @@ GPUNN_API void gpunn_model_destroy(gpunn_model *model)
 
 /* ==== >>group ========================================================================================================= *
  * Ranks, and what they say to each other; what they do together is in >>optimizer, >>loader, >>safetensors and >>fit_loop. */
-enum { GPUNN__GROUP_PIECE = 1 << 22 };
+enum { GPUNN__GROUP_PIECE = 1 << 22, GPUNN__BF16_MOST = GPUNN__GROUP_PIECE / 4 }; /* bytes; values of one exchange */
 
 /* ---- time ------------------------------------------------------------------------------------------------------------ */
 static double gpunn__seconds(void)
@@ -5880,6 +5927,14 @@ static double gpunn__seconds(void)
 #endif
 }
 
+/* ---- BF16 ------------------------------------------------------------------------------------------------------------ */
+/* Values of which GPUNN__GROUP_PIECE bytes hold a part of each rank; but one at least. */
+static int64_t gpunn__bf16_part(int size)
+{
+    const int64_t part = GPUNN__GROUP_PIECE / ((int64_t)sizeof(uint16_t) * size);
+    return part > 0 ? part : 1;
+}
+
 /* ---- MPI ------------------------------------------------------------------------------------------------------------- */
 #ifdef GPUNN_MPI
 /* Every call is one that does not block, and is waited for by asking, so that a rank that is missing ends the wait. Ranks that have
@@ -5892,6 +5947,8 @@ typedef struct gpunn__mpi {
     double        timeout;
     int64_t       call, told; /* number of this call; of the last one of which the others have been told that we wait in it */
     int64_t      *waits;      /* [size]: the same of each rank, as far as heard */
+    int          *counts;     /* [size] */
+    uint16_t     *bf16;       /* with .bf16_gradients; NULL: without */
     gpunn_device *dev;
     char          text[256];
 } gpunn__mpi;
@@ -5973,6 +6030,42 @@ static gpunn_status gpunn__mpi_all_reduce(void *user, float *values, int64_t cou
     return status;
 }
 
+static gpunn_status gpunn__mpi_reduce_scatter(void *user, float *values, const int64_t *counts)
+{
+    gpunn__mpi *mpi = (gpunn__mpi *)user;
+    MPI_Request request;
+    int64_t     begin = 0, sum = 0;
+    for (int rank = 0; rank < mpi->size; sum += counts[rank++]) {
+        if (rank == mpi->rank) begin = sum;
+        mpi->counts[rank] = (int)counts[rank];
+    }
+    if (sum > GPUNN__MPI_MOST) return gpunn__mpi_all_reduce(user, values, sum);
+    const int          code = MPI_Ireduce_scatter(MPI_IN_PLACE, values, mpi->counts, MPI_FLOAT, MPI_SUM, mpi->comm, &request);
+    const gpunn_status status = gpunn__mpi_wait(mpi, "reduce_scatter", code, &request);
+    if (status == GPUNN_OK) memmove(values + begin, values, (size_t)counts[mpi->rank] * sizeof *values); /* where MPI has it */
+    return status;
+}
+
+/* Each rank adds up a part, which it then tells all. count: GPUNN__BF16_MOST at most. */
+static gpunn_status gpunn__mpi_all_reduce_bf16(void *user, uint16_t *values, int64_t count)
+{
+    gpunn__mpi  *mpi = (gpunn__mpi *)user;
+    MPI_Request  request;
+    const int    each = (int)((count + mpi->size - 1) / mpi->size);
+    const size_t all = (size_t)each * (size_t)mpi->size, bytes = (size_t)count * sizeof *values;
+    uint16_t    *sent = mpi->bf16, *heard = sent + all;
+    memcpy(sent, values, bytes);
+    memset(sent + count, 0, all * sizeof *sent - bytes);
+    int          code = MPI_Ialltoall(sent, 2 * each, MPI_BYTE, heard, 2 * each, MPI_BYTE, mpi->comm, &request);
+    gpunn_status status = gpunn__mpi_wait(mpi, "all_reduce_bf16", code, &request);
+    if (status != GPUNN_OK) return status;
+    gpunn__bf16_add(sent + (size_t)mpi->rank * (size_t)each, heard, mpi->size, (size_t)each);
+    code = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, sent, 2 * each, MPI_BYTE, mpi->comm, &request);
+    status = gpunn__mpi_wait(mpi, "all_reduce_bf16", code, &request);
+    if (status == GPUNN_OK) memcpy(values, sent, bytes);
+    return status;
+}
+
 static gpunn_status gpunn__mpi_all_gather(void *user, void *parts, size_t bytes)
 {
     gpunn__mpi *mpi = (gpunn__mpi *)user;
@@ -5999,12 +6092,20 @@ static const char *gpunn__mpi_error(void *user)
     return ((const gpunn__mpi *)user)->text;
 }
 
+/* Of what is said and what is heard, where the last part is filled up. */
+static size_t gpunn__mpi_bf16_bytes(const gpunn__mpi *mpi)
+{
+    return 2 * sizeof *mpi->bf16 * ((size_t)GPUNN__BF16_MOST + (size_t)mpi->size);
+}
+
 /* ends: as all ranks are there. */
 static void gpunn__mpi_close(gpunn__mpi *mpi, bool ends)
 {
     if (ends && mpi->comm != MPI_COMM_NULL) (void)MPI_Comm_free(&mpi->comm);
     if (ends && mpi->begun) (void)MPI_Finalize();
-    gpunn__free(mpi->dev, mpi->waits, (size_t)mpi->size * sizeof *mpi->waits);
+    gpunn__free(mpi->dev, mpi->waits, mpi->waits ? (size_t)mpi->size * sizeof *mpi->waits : 0);
+    gpunn__free(mpi->dev, mpi->counts, mpi->counts ? (size_t)mpi->size * sizeof *mpi->counts : 0);
+    gpunn__free(mpi->dev, mpi->bf16, mpi->bf16 ? gpunn__mpi_bf16_bytes(mpi) : 0);
     gpunn__free(mpi->dev, mpi, sizeof *mpi);
 }
 
@@ -6022,7 +6123,8 @@ static GPUNN__STATUS gpunn__mpi_begin(gpunn__mpi *mpi)
         MPI_Comm_rank(mpi->comm, &mpi->rank) != MPI_SUCCESS || MPI_Comm_size(mpi->comm, &mpi->size) != MPI_SUCCESS)
         return gpunn__fail(mpi->dev, GPUNN_ERR_DEVICE, "gpunn_group_open: MPI gives no communicator of its own");
     mpi->waits = (int64_t *)gpunn__calloc(mpi->dev, (size_t)mpi->size * sizeof *mpi->waits);
-    return mpi->waits ? GPUNN_OK : GPUNN_ERR_MEMORY;
+    mpi->counts = (int *)gpunn__calloc(mpi->dev, (size_t)mpi->size * sizeof *mpi->counts);
+    return mpi->waits && mpi->counts ? GPUNN_OK : GPUNN_ERR_MEMORY;
 }
 
 static GPUNN__STATUS gpunn__mpi_open(gpunn_group *group)
@@ -6033,6 +6135,10 @@ static GPUNN__STATUS gpunn__mpi_open(gpunn_group *group)
     mpi->comm = MPI_COMM_NULL;
     mpi->timeout = group->args.timeout;
     gpunn_status status = gpunn__mpi_begin(mpi);
+    if (status == GPUNN_OK && group->args.bf16_gradients) {
+        mpi->bf16 = (uint16_t *)gpunn__realloc(mpi->dev, NULL, 0, gpunn__mpi_bf16_bytes(mpi));
+        if (mpi->bf16 == NULL) status = GPUNN_ERR_MEMORY;
+    }
     if (status != GPUNN_OK) {
         gpunn__mpi_close(mpi, false);
         return status;
@@ -6042,6 +6148,8 @@ static GPUNN__STATUS gpunn__mpi_open(gpunn_group *group)
     group->args.all_reduce = gpunn__mpi_all_reduce;
     group->args.all_gather = gpunn__mpi_all_gather;
     group->args.broadcast = gpunn__mpi_broadcast;
+    group->args.reduce_scatter = gpunn__mpi_reduce_scatter;
+    group->args.all_reduce_bf16 = gpunn__mpi_all_reduce_bf16;
     group->args.error = gpunn__mpi_error;
     group->args.user = mpi;
     return GPUNN_OK;
@@ -6389,6 +6497,34 @@ static gpunn_status gpunn__tcp_add(gpunn__tcp *tcp, float *values, size_t count)
     return status == GPUNN_OK ? gpunn__tcp_tell(tcp, values, bytes, 0) : status;
 }
 
+/* As gpunn__tcp_add; rank 0 hears all before it adds. */
+static gpunn_status gpunn__tcp_add_bf16(gpunn__tcp *tcp, uint16_t *values, size_t count)
+{
+    uint16_t    *parts = (uint16_t *)(void *)tcp->piece;
+    const size_t bytes = count * sizeof *values;
+    gpunn_status status = GPUNN_OK;
+    if (tcp->rank > 0) {
+        status = gpunn__tcp_talk(tcp, 0, values, bytes, true);
+        return status == GPUNN_OK ? gpunn__tcp_hear(tcp, values, bytes) : status;
+    }
+    memcpy(parts, values, bytes);
+    for (int rank = 1; rank < tcp->size && status == GPUNN_OK; rank++)
+        status = gpunn__tcp_talk(tcp, rank, parts + (size_t)rank * count, bytes, false);
+    if (status != GPUNN_OK) return status;
+    gpunn__bf16_add(values, parts, tcp->size, count);
+    return gpunn__tcp_tell(tcp, values, bytes, 0);
+}
+
+static gpunn_status gpunn__tcp_all_reduce_bf16(void *user, uint16_t *values, int64_t count)
+{
+    gpunn__tcp   *tcp = (gpunn__tcp *)user;
+    const int64_t most = gpunn__bf16_part(tcp->size);
+    gpunn_status  status = GPUNN_OK;
+    for (int64_t at = 0; at < count && status == GPUNN_OK; at += most)
+        status = gpunn__tcp_add_bf16(tcp, values + at, (size_t)(count - at < most ? count - at : most));
+    return status;
+}
+
 static gpunn_status gpunn__tcp_all_reduce(void *user, float *values, int64_t count)
 {
     const int64_t most = GPUNN__GROUP_PIECE / (int)sizeof *values;
@@ -6584,6 +6720,7 @@ static GPUNN__STATUS gpunn__tcp_open(gpunn_group *group)
     args->all_reduce = gpunn__tcp_all_reduce;
     args->all_gather = gpunn__tcp_all_gather;
     args->broadcast = gpunn__tcp_broadcast;
+    args->all_reduce_bf16 = gpunn__tcp_all_reduce_bf16;
     args->error = gpunn__tcp_error;
     args->user = tcp;
     return GPUNN_OK;
@@ -6608,6 +6745,8 @@ static GPUNN__STATUS gpunn__master_open(gpunn_group *group)
 #ifdef GPUNN_MPI /* which has found this process alone */
     gpunn__mpi_close((gpunn__mpi *)group->args.user, true);
     group->args.all_reduce = NULL;
+    group->args.reduce_scatter = NULL;
+    group->args.all_reduce_bf16 = NULL;
 #endif
     (void)snprintf(store, sizeof store, GPUNN__TCP "%.255s:%d", getenv("MASTER_ADDR"), port);
     group->args.rank = group->args.size = 0;
@@ -6620,6 +6759,8 @@ static GPUNN__STATUS gpunn__master_open(gpunn_group *group)
 /* ---- opening and closing --------------------------------------------------------------------------------------------- */
 static gpunn_status gpunn__gpus_meet(gpunn_group *group);
 
+#define GPUNN__WHOLE_ENGINE \
+    "an engine of the program's is rank, size, all_reduce, all_gather and broadcast; give all of them, or none"
 static GPUNN__STATUS gpunn__engine_open(gpunn_group *group)
 {
     gpunn_group_args *args = &group->args;
@@ -6632,14 +6773,12 @@ static GPUNN__STATUS gpunn__engine_open(gpunn_group *group)
     if (args->timeout == 0) args->timeout = 600;
     if (args->bucket_bytes == 0) args->bucket_bytes = (size_t)25 << 20;
     if (given == 3) return gpunn__check_rank(group);
+    if (given || args->reduce_scatter || args->all_reduce_bf16)
+        return gpunn__fail(group->dev, GPUNN_ERR_ARGUMENT, "gpunn_group_open: " GPUNN__WHOLE_ENGINE);
     if (args->store == NULL) args->store = getenv("GPUNN_STORE");
-    if (given == 0 && args->store && strncmp(args->store, GPUNN__TCP, strlen(GPUNN__TCP)) == 0) return gpunn__tcp_open(group);
-    if (given == 0 && args->store && args->store[0]) return gpunn__store_open(group);
-    if (given || args->rank || args->size)
-        return gpunn__fail(
-            group->dev, GPUNN_ERR_ARGUMENT,
-            "gpunn_group_open: an engine of the program's is rank, size, all_reduce, all_gather and broadcast; give "
-            "all of them, or none");
+    if (args->store && strncmp(args->store, GPUNN__TCP, strlen(GPUNN__TCP)) == 0) return gpunn__tcp_open(group);
+    if (args->store && args->store[0]) return gpunn__store_open(group);
+    if (args->rank || args->size) return gpunn__fail(group->dev, GPUNN_ERR_ARGUMENT, "gpunn_group_open: " GPUNN__WHOLE_ENGINE);
     gpunn_status status = GPUNN_OK;
     args->size = 1;
 #ifdef GPUNN_MPI
@@ -6655,6 +6794,20 @@ static GPUNN__STATUS gpunn__engine_open(gpunn_group *group)
             "that all of them see or tcp://HOST:PORT of rank 0, or use mpirun and -DGPUNN_MPI",
             world);
     return status;
+}
+
+/* Values in joined_bf16: kernels read them from places that are aligned. */
+static int64_t gpunn__joined_count(const gpunn_group *group)
+{
+    enum { ALIGN = 16 };
+    return ((int64_t)(group->args.bucket_bytes / sizeof(float)) / ALIGN + 1) * ALIGN;
+}
+
+/* Of a part of each rank, or of one that travels whole. */
+static size_t gpunn__bf16_bytes(const gpunn_group *group)
+{
+    const size_t parts = (size_t)group->args.size * sizeof *group->bf16;
+    return parts > GPUNN__GROUP_PIECE ? parts : (size_t)GPUNN__GROUP_PIECE;
 }
 
 static void gpunn__group_free(gpunn_group *group)
@@ -6673,6 +6826,9 @@ static void gpunn__group_free(gpunn_group *group)
 #endif
     gpunn__free(dev, group->votes, group->votes ? size * sizeof *group->votes : 0);
     gpunn__free(dev, group->piece, group->piece ? GPUNN__GROUP_PIECE : 0);
+    gpunn__free(dev, group->counts, group->counts ? size * sizeof *group->counts : 0);
+    gpunn__free(dev, group->bf16, group->bf16 ? gpunn__bf16_bytes(group) : 0);
+    gpunn__device_free(dev, group->joined_bf16, (size_t)gpunn__joined_count(group) * sizeof(uint16_t));
     gpunn__free(dev, group->exchanges, (size_t)group->exchange_capacity * sizeof *group->exchanges);
     gpunn__free(dev, group, sizeof *group);
     dev->groups--;
@@ -6690,7 +6846,8 @@ GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args arg
     gpunn_status status = gpunn__engine_open(group);
     if (status == GPUNN_OK) {
         group->votes = (gpunn__vote *)gpunn__calloc(dev, (size_t)group->args.size * sizeof *group->votes);
-        status = group->votes ? gpunn__gpus_meet(group) : GPUNN_ERR_MEMORY;
+        group->counts = (int64_t *)gpunn__calloc(dev, (size_t)group->args.size * sizeof *group->counts);
+        status = group->votes && group->counts ? gpunn__gpus_meet(group) : GPUNN_ERR_MEMORY;
     }
     if (status == GPUNN_OK) return group;
     gpunn__group_free(group);
@@ -6732,7 +6889,13 @@ GPUNN_API int gpunn_local_rank(void)
 }
 
 /* ---- talking --------------------------------------------------------------------------------------------------------- */
-typedef enum gpunn__exchange { GPUNN__ALL_REDUCE, GPUNN__ALL_GATHER, GPUNN__BROADCAST } gpunn__exchange;
+typedef enum gpunn__exchange {
+    GPUNN__ALL_REDUCE,
+    GPUNN__ALL_GATHER,
+    GPUNN__BROADCAST,
+    GPUNN__REDUCE_SCATTER, /* in parts of group->counts */
+    GPUNN__ALL_REDUCE_BF16
+} gpunn__exchange;
 
 static GPUNN__STATUS gpunn__group_works(gpunn_group *group)
 {
@@ -6743,7 +6906,7 @@ static GPUNN__STATUS gpunn__group_works(gpunn_group *group)
 /* Memory of the host's: `bytes` in all, of a gathering those of one rank. */
 static GPUNN__STATUS gpunn__exchange_host(gpunn_group *group, gpunn__exchange kind, void *memory, size_t bytes, int root)
 {
-    static const char *const names[] = {"all_reduce", "all_gather", "broadcast"};
+    static const char *const names[] = {"all_reduce", "all_gather", "broadcast", "reduce_scatter", "all_reduce_bf16"};
     const gpunn_group_args  *engine = &group->args;
     gpunn_status             status = GPUNN_OK;
     if (engine->all_reduce == NULL || group->broken) return gpunn__group_works(group);
@@ -6751,6 +6914,10 @@ static GPUNN__STATUS gpunn__exchange_host(gpunn_group *group, gpunn__exchange ki
     case GPUNN__ALL_REDUCE: status = engine->all_reduce(engine->user, (float *)memory, (int64_t)(bytes / sizeof(float))); break;
     case GPUNN__ALL_GATHER: status = engine->all_gather(engine->user, memory, bytes); break;
     case GPUNN__BROADCAST: status = engine->broadcast(engine->user, memory, bytes, root); break;
+    case GPUNN__REDUCE_SCATTER: status = engine->reduce_scatter(engine->user, (float *)memory, group->counts); break;
+    case GPUNN__ALL_REDUCE_BF16:
+        status = engine->all_reduce_bf16(engine->user, (uint16_t *)memory, (int64_t)(bytes / sizeof(uint16_t)));
+        break;
     }
     if (status == GPUNN_OK) return GPUNN_OK;
     group->broken = status;
@@ -6761,6 +6928,14 @@ static GPUNN__STATUS gpunn__exchange_host(gpunn_group *group, gpunn__exchange ki
 static bool gpunn__in_ranks(const gpunn_group *group, const gpunn_device *dev)
 {
     return group && group->joined && group->dev == dev;
+}
+
+/* What of gradients becomes GPUNN_MEAN everywhere, or the mean at rank `owner`. */
+static gpunn_exchange gpunn__gradients_exchange(const gpunn_group *group, float *values, int64_t count, int owner, int after)
+{
+    const gpunn_exchange exchange = {
+        values, count, owner, after, owner != GPUNN_MEAN, group->joined_bf16, gpunn__joined_count(group)};
+    return exchange;
 }
 
 static bool gpunn__has_piece(gpunn_group *group)
@@ -6789,23 +6964,111 @@ static GPUNN__STATUS gpunn__exchange_pieces(gpunn_group *group, gpunn_device *de
     return status;
 }
 
-/* Floats of a device become what that rank has, or GPUNN_MEAN. */
+/* Floats of the host's become the sums of all ranks', rounded to BF16 on their way there and back; as many as travel at once. */
+static GPUNN__STATUS gpunn__sum_bf16(gpunn_group *group, float *values, int64_t count)
+{
+    const bool   whole = group->args.all_reduce_bf16 != NULL;
+    uint16_t    *sums = group->bf16, *own = whole ? sums : sums + group->args.rank * count;
+    const size_t bytes = (size_t)count * sizeof *sums;
+    gpunn__bf16_narrow(own, values, count);
+    const gpunn_status status = gpunn__exchange_host(group, whole ? GPUNN__ALL_REDUCE_BF16 : GPUNN__ALL_GATHER, sums, bytes, 0);
+    if (status != GPUNN_OK) return status;
+    if (!whole) gpunn__bf16_add(sums, sums, group->args.size, (size_t)count);
+    gpunn__bf16_widen(values, sums, count);
+    return GPUNN_OK;
+}
+
+/* The same of a device's, of any number. */
+static GPUNN__STATUS gpunn__exchange_bf16(gpunn_group *group, gpunn_device *dev, float *values, int64_t count)
+{
+    const gpunn_backend *backend = dev->backend;
+    const bool           here = backend == gpunn__cpu_backend();
+    const int64_t        most = group->args.all_reduce_bf16 ? (int64_t)GPUNN__BF16_MOST : gpunn__bf16_part(group->args.size);
+    if (!here && !gpunn__has_piece(group)) return GPUNN_ERR_MEMORY;
+    gpunn_status status = GPUNN_OK, copied = GPUNN_OK;
+    for (int64_t at = 0, n; at < count && status == GPUNN_OK && copied == GPUNN_OK; at += n) {
+        n = count - at < most ? count - at : most;
+        float       *piece = here ? values + at : (float *)(void *)group->piece;
+        const size_t bytes = (size_t)n * sizeof *piece;
+        if (!here) copied = backend->download(dev->context, piece, values + at, bytes);
+        if (copied == GPUNN_OK) status = gpunn__sum_bf16(group, piece, n);
+        if (copied == GPUNN_OK && status == GPUNN_OK && !here) copied = backend->upload(dev->context, values + at, piece, bytes);
+    }
+    return copied == GPUNN_OK ? status : gpunn__backend_fail(dev, "a group's exchange", copied);
+}
+
+/* As one that has joined does it by itself. */
+static GPUNN__STATUS gpunn__exchange_joined(gpunn_group *group, gpunn_device *dev, const gpunn_exchange *exchange)
+{
+    if (group->broken) return gpunn__group_works(group);
+    group->broken = dev->backend->exchange(dev->context, exchange, 1);
+    return group->broken == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "the group has failed", group->broken);
+}
+
+/* Floats of a device become what that rank has. */
 static GPUNN__STATUS gpunn__exchange_memory(gpunn_group *group, gpunn_device *dev, float *values, int64_t count, int root)
 {
-    const gpunn_exchange exchange = {values, count, root, 0};
-    const bool           mean = root == GPUNN_MEAN;
-    const int            size = group->args.size;
-    if (gpunn__in_ranks(group, dev)) {
-        if (group->broken) return gpunn__group_works(group);
-        group->broken = dev->backend->exchange(dev->context, &exchange, 1);
-        return group->broken == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "the group has failed", group->broken);
-    }
-    if (size == 1) return GPUNN_OK;
-    gpunn_status status = gpunn__exchange_pieces(group, dev, mean ? GPUNN__ALL_REDUCE : GPUNN__BROADCAST, values,
-                                                 (size_t)count * sizeof *values, root);
-    if (status != GPUNN_OK || !mean) return status;
-    status = dev->backend->scale(dev->context, values, count, 1 / (float)size, 0);
+    const gpunn_exchange exchange = {values, count, root, 0, false, NULL, 0};
+    if (gpunn__in_ranks(group, dev)) return gpunn__exchange_joined(group, dev, &exchange);
+    if (group->args.size == 1) return GPUNN_OK;
+    return gpunn__exchange_pieces(group, dev, GPUNN__BROADCAST, values, (size_t)count * sizeof *values, root);
+}
+
+static GPUNN__STATUS gpunn__divide_by_ranks(const gpunn_group *group, gpunn_device *dev, float *values, int64_t count)
+{
+    const gpunn_status status = dev->backend->scale(dev->context, values, count, 1 / (float)group->args.size, 0);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "averaging gradients", status);
+}
+
+/* Gradients on a device become their means. */
+static GPUNN__STATUS gpunn__exchange_gradients(gpunn_group *group, gpunn_device *dev, float *values, int64_t count)
+{
+    const gpunn_exchange exchange = gpunn__gradients_exchange(group, values, count, GPUNN_MEAN, 0);
+    if (gpunn__in_ranks(group, dev)) return gpunn__exchange_joined(group, dev, &exchange);
+    if (group->args.size == 1) return GPUNN_OK;
+    const gpunn_status status = group->args.bf16_gradients ? gpunn__exchange_bf16(group, dev, values, count)
+                                                           : gpunn__exchange_pieces(group, dev, GPUNN__ALL_REDUCE, values,
+                                                                                    (size_t)count * sizeof *values, 0);
+    return status == GPUNN_OK ? gpunn__divide_by_ranks(group, dev, values, count) : status;
+}
+
+/* Sets group->counts: what of [begin, end) lies in each rank's part, of which all but the last that is not empty have `each`. */
+static void gpunn__count_parts(gpunn_group *group, int64_t begin, int64_t end, int64_t each)
+{
+    for (int rank = 0; rank < group->args.size; rank++) {
+        const int64_t from = begin > rank * each ? begin : rank * each, to = end < (rank + 1) * each ? end : (rank + 1) * each;
+        group->counts[rank] = to > from ? to - from : 0;
+    }
+}
+
+/* Gradients on a device, at `place` of what the ranks share, `each` of them: this rank's become their means. */
+static GPUNN__STATUS gpunn__scatter_gradients(gpunn_group *group, gpunn_device *dev, float *values, int64_t count, int64_t place,
+                                              int64_t each)
+{
+    const gpunn_backend *backend = dev->backend;
+    const bool           here = backend == gpunn__cpu_backend();
+    const int64_t        most = here ? count : GPUNN__GROUP_PIECE / (int)sizeof *values;
+    const int            rank = group->args.rank;
+    if (!here && !gpunn__has_piece(group)) return GPUNN_ERR_MEMORY;
+    for (int64_t at = 0, n, before; at < count; at += n) {
+        n = count - at < most ? count - at : most;
+        float       *piece = here ? values + at : (float *)(void *)group->piece;
+        const size_t bytes = (size_t)n * sizeof *piece;
+        gpunn_status copied = here ? GPUNN_OK : backend->download(dev->context, piece, values + at, bytes);
+        if (copied != GPUNN_OK) return gpunn__backend_fail(dev, "a group's exchange", copied);
+        gpunn__count_parts(group, place + at, place + at + n, each);
+        gpunn_status status = gpunn__exchange_host(group, GPUNN__REDUCE_SCATTER, piece, bytes, 0);
+        if (status != GPUNN_OK) return status;
+        before = 0;
+        for (int other = 0; other < rank; other++) before += group->counts[other];
+        const size_t own = (size_t)group->counts[rank] * sizeof *piece;
+        if (own == 0) continue;
+        if (!here) copied = backend->upload(dev->context, values + at + before, piece + before, own);
+        if (copied != GPUNN_OK) return gpunn__backend_fail(dev, "a group's exchange", copied);
+        status = gpunn__divide_by_ranks(group, dev, values + at + before, group->counts[rank]);
+        if (status != GPUNN_OK) return status;
+    }
+    return GPUNN_OK;
 }
 
 /* Rank `root` tells all others a sentence. */
@@ -6922,6 +7185,10 @@ static GPUNN__STATUS gpunn__gpus_join(gpunn_group *group)
     status = backend->ranks_join(dev->context, id, group->args.rank, group->args.size, group->args.timeout);
     group->joined = status == GPUNN_OK;
     if (status != GPUNN_OK) status = gpunn__backend_fail(dev, "gpunn_group_open", status);
+    if (status == GPUNN_OK && group->bf16) {
+        group->joined_bf16 = gpunn__device_alloc(dev, (size_t)gpunn__joined_count(group) * sizeof(uint16_t));
+        if (group->joined_bf16 == NULL) status = dev->error.status;
+    }
     return gpunn__agree(group, status, NULL, "NCCL");
 }
 
@@ -6935,9 +7202,15 @@ static gpunn_status gpunn__gpus_meet(gpunn_group *group)
     bool                 all = must || (group->args.type == GPUNN_GROUP_AUTO && size > 1);
     gpunn_status         can = all && backend->ranks_id ? backend->ranks_id(dev->context, NULL) : GPUNN_ERR_UNSUPPORTED;
     const bool           tells = all && !must;
-    gpunn_status status = gpunn__agree(group, GPUNN_OK, NULL, "a group of type %d, buckets of %zu bytes%s", (int)group->args.type,
-                                       group->args.bucket_bytes, group->args.shard ? ", shares of states" : "");
-    gpunn__gpu  *gpus = (gpunn__gpu *)gpunn__calloc(dev, (size_t)size * sizeof *gpus);
+    gpunn_status         status = GPUNN_OK;
+    if (group->args.bf16_gradients && size > 1) {
+        group->bf16 = (uint16_t *)gpunn__realloc(dev, NULL, 0, gpunn__bf16_bytes(group));
+        if (group->bf16 == NULL) status = GPUNN_ERR_MEMORY;
+    }
+    status = gpunn__agree(group, status, NULL, "a group of type %d, buckets of %zu bytes%s%s", (int)group->args.type,
+                          group->args.bucket_bytes, group->args.shard ? ", shares of states" : "",
+                          group->args.bf16_gradients ? ", gradients as BF16" : "");
+    gpunn__gpu *gpus = (gpunn__gpu *)gpunn__calloc(dev, (size_t)size * sizeof *gpus);
     status = gpunn__agree(group, status == GPUNN_OK && gpus == NULL ? GPUNN_ERR_MEMORY : status, NULL, "GPUs");
     if (status == GPUNN_OK) {
         gpus[group->args.rank].identity = dev->info.identity;
@@ -6957,13 +7230,13 @@ static gpunn_status gpunn__gpus_meet(gpunn_group *group)
 }
 
 /* Adds to what the next run makes common to all ranks, after so many steps; in the same order on all. */
-static GPUNN__STATUS gpunn__exchange_add(gpunn_group *group, float *values, int64_t count, int root, int after)
+static GPUNN__STATUS gpunn__exchange_add(gpunn_group *group, gpunn_exchange exchange)
 {
-    const int            before = group->exchange_count > 0 ? group->exchanges[group->exchange_count - 1].after : 0;
-    const gpunn_exchange exchange = {values, count, root, after > before ? after : before};
-    gpunn_exchange      *exchanges = (gpunn_exchange *)gpunn__grow(group->dev, group->exchanges, group->exchange_count,
-                                                                   &group->exchange_capacity, sizeof exchange);
+    const int       before = group->exchange_count > 0 ? group->exchanges[group->exchange_count - 1].after : 0;
+    gpunn_exchange *exchanges = (gpunn_exchange *)gpunn__grow(group->dev, group->exchanges, group->exchange_count,
+                                                              &group->exchange_capacity, sizeof exchange);
     if (exchanges == NULL) return GPUNN_ERR_MEMORY;
+    if (exchange.after < before) exchange.after = before;
     group->exchanges = exchanges;
     exchanges[group->exchange_count++] = exchange;
     return GPUNN_OK;
@@ -6975,7 +7248,7 @@ static void gpunn__exchanges_put(const gpunn_group *group, gpunn_run *run)
     run->exchange_count = group->exchange_count;
     for (int i = 0; i < run->exchange_count; i++) /* FNV-1a */
         run->signature = (run->signature ^ (uint64_t)(uintptr_t)run->exchanges[i].values ^
-                          (uint64_t)run->exchanges[i].count << 48) *
+                          (uint64_t)run->exchanges[i].count << 48 ^ (uint64_t)run->exchanges[i].collects << 47) *
                          UINT64_C(0x100000001B3);
 }
 
@@ -17805,7 +18078,7 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
         if (status != GPUNN_OK && number == 0) plan->passed = -1;
         for (int i = pass->reached_begin; i < pass->reached_end && status == GPUNN_OK; i++)
             model->tensors[plan->reached[i]]->grad_reached = true;
-        return status == GPUNN_OK && updates ? gpunn__optimizer_update(opt, opt->parts + 1, true) : status;
+        return status == GPUNN_OK && updates ? gpunn__optimizer_update(opt, opt->parts + 1, true, true) : status;
     }
     gpunn_run run = gpunn__whole_run(model, plan, pass);
     size_t    bytes;
@@ -29280,6 +29553,15 @@ static GPUNN__STATUS gpunn__spread_weights(gpunn_optimizer *opt, gpunn__kind kin
     return status;
 }
 
+/* Of so many values, from a place on, those of one rank: it, and how many. */
+static void gpunn__cut_share(const gpunn_optimizer *opt, int64_t place, int64_t count, gpunn_exchange *share)
+{
+    const int64_t each = gpunn__share_of(opt);
+    share->root = (int)(place / each);
+    share->count = (share->root + 1) * each - place;
+    if (share->count > count) share->count = count;
+}
+
 /* The next parameters that lie behind each other and that one rank updates. run begins as zeros. */
 static bool gpunn__next_share(const gpunn_optimizer *opt, gpunn__range *run, gpunn_exchange *share)
 {
@@ -29290,11 +29572,8 @@ static bool gpunn__next_share(const gpunn_optimizer *opt, gpunn__range *run, gpu
         while (++run->next < opt->parameter_count && gpunn__follows_in_memory(opt, run->next, run->end));
         run->begin = opt->parameters[run->first]->offset;
     }
-    const int64_t each = gpunn__share_of(opt), before = run->begin - opt->parameters[run->first]->offset;
-    const int64_t place = opt->places[run->first] + before;
-    share->root = (int)(place / each);
-    share->count = (share->root + 1) * each - place;
-    if (share->count > run->end - run->begin) share->count = run->end - run->begin;
+    const int64_t before = run->begin - opt->parameters[run->first]->offset;
+    gpunn__cut_share(opt, opt->places[run->first] + before, run->end - run->begin, share);
     share->values = gpunn__weights(opt->parameters[run->first]) + before;
     run->begin += share->count;
     return true;
@@ -29315,10 +29594,9 @@ static GPUNN__STATUS gpunn__spread_shares(gpunn_optimizer *opt)
 static GPUNN__STATUS gpunn__add_shares(gpunn_optimizer *opt)
 {
     gpunn__range   run = {0, 0, 0, 0};
-    gpunn_exchange share;
+    gpunn_exchange share = {NULL, 0, 0, GPUNN_AFTER_UPDATES, false, NULL, 0};
     gpunn_status   status = GPUNN_OK;
-    while (status == GPUNN_OK && gpunn__next_share(opt, &run, &share))
-        status = gpunn__exchange_add(opt->group, share.values, share.count, share.root, GPUNN_AFTER_UPDATES);
+    while (status == GPUNN_OK && gpunn__next_share(opt, &run, &share)) status = gpunn__exchange_add(opt->group, share);
     return status;
 }
 
@@ -29408,14 +29686,29 @@ static void gpunn__states_return(gpunn_optimizer *opt)
     opt->collected = false;
 }
 
-/* The gradients become their means over all ranks. */
-static GPUNN__STATUS gpunn__average_gradients(gpunn_optimizer *opt)
+/* Whether a training step's updates, the first `count`, need of the gradients' means those of the own share alone. */
+static bool gpunn__needs_share(const gpunn_optimizer *opt, int count)
 {
-    gpunn__range range = {0, 0, 0, 0};
-    gpunn_status status = GPUNN_OK;
-    while (status == GPUNN_OK && gpunn__next_range(&range, opt->parameters, opt->parameter_count, NULL))
-        status = gpunn__exchange_memory(opt->group, opt->model->dev, gpunn__gradient_of(opt->parameters[range.first]),
-                                        range.end - range.begin, GPUNN_MEAN);
+    bool needs = opt->shares && opt->loss_scale == NULL;
+    for (int i = 0; i < count && needs; i++) needs = !(opt->updates[i].clip_norm > 0);
+    return needs;
+}
+
+/* The gradients become their means over all ranks. scatters: where an engine can, those of the own share alone. */
+static GPUNN__STATUS gpunn__average_gradients(gpunn_optimizer *opt, bool scatters)
+{
+    const gpunn_group_args *args = &opt->group->args;
+    gpunn_device           *dev = opt->model->dev;
+    gpunn__range            range = {0, 0, 0, 0};
+    gpunn_status            status = GPUNN_OK;
+    scatters = scatters && args->reduce_scatter && !args->bf16_gradients && !gpunn__in_ranks(opt->group, dev);
+    while (status == GPUNN_OK && gpunn__next_range(&range, opt->parameters, opt->parameter_count, NULL)) {
+        float *const  values = gpunn__gradient_of(opt->parameters[range.first]);
+        const int64_t count = range.end - range.begin;
+        status = scatters
+                     ? gpunn__scatter_gradients(opt->group, dev, values, count, opt->places[range.first], gpunn__share_of(opt))
+                     : gpunn__exchange_gradients(opt->group, dev, values, count);
+    }
     return status == GPUNN_OK ? gpunn__spread_weights(opt, GPUNN__BUFFER) : status;
 }
 
@@ -29470,9 +29763,24 @@ static int gpunn__bucket_first(const gpunn_optimizer *opt, int last, int *id)
     return first;
 }
 
+/* A bucket, whole or in parts for those who update them. */
+static GPUNN__STATUS gpunn__add_bucket(gpunn_optimizer *opt, float *values, int64_t count, int64_t place, bool scatters,
+                                       int after)
+{
+    gpunn_status   status = GPUNN_OK;
+    gpunn_exchange part = {NULL, count, GPUNN_MEAN, 0, false, NULL, 0};
+    for (int64_t at = 0; at < count && status == GPUNN_OK; at += part.count) {
+        if (scatters) gpunn__cut_share(opt, place + at, count - at, &part);
+        status = gpunn__exchange_add(opt->group,
+                                     gpunn__gradients_exchange(opt->group, values + at, part.count, part.root, after));
+    }
+    return status;
+}
+
 /* The gradients in buckets: first those of the layers made last, with which backward begins, on all ranks alike. */
 static GPUNN__STATUS gpunn__add_buckets(gpunn_optimizer *opt, const gpunn_run *run)
 {
+    const bool   scatters = gpunn__needs_share(opt, run->update_count);
     gpunn_status status = GPUNN_OK;
     for (int next = INT32_MAX; status == GPUNN_OK;) {
         int first, id, most = -1, from = 0, to = 0;
@@ -29484,7 +29792,7 @@ static GPUNN__STATUS gpunn__add_buckets(gpunn_optimizer *opt, const gpunn_run *r
         if (most < 0) break;
         float *const  values = gpunn__gradient_of(opt->parameters[from]);
         const int64_t count = opt->parameters[to]->offset + gpunn__count(opt->parameters[to], 1) - opt->parameters[from]->offset;
-        status = gpunn__exchange_add(opt->group, values, count, GPUNN_MEAN, gpunn__complete_after(run, values, count));
+        status = gpunn__add_bucket(opt, values, count, opt->places[from], scatters, gpunn__complete_after(run, values, count));
         next = most;
     }
     return status;
@@ -29493,16 +29801,20 @@ static GPUNN__STATUS gpunn__add_buckets(gpunn_optimizer *opt, const gpunn_run *r
 /* What a step that GPUs make together exchanges before its updates. */
 static GPUNN__STATUS gpunn__exchanges_of(gpunn_optimizer *opt, const gpunn_run *run, gpunn_tensor *loss, bool updates)
 {
-    gpunn_model        *model = opt->model;
-    const gpunn_tensor *first;
-    size_t              bytes;
-    int64_t             count;
+    gpunn_model         *model = opt->model;
+    const gpunn_tensor  *first;
+    size_t               bytes;
+    const gpunn_exchange mean = {(float *)gpunn__memory_of(loss, false, &bytes), 1, GPUNN_MEAN, run->step_count, false, NULL, 0};
+    gpunn_exchange       spread = {NULL, 0, 0, run->step_count, false, NULL, 0};
     opt->group->exchange_count = 0;
     gpunn_status status = updates ? gpunn__add_buckets(opt, run) : GPUNN_OK;
-    if (status == GPUNN_OK)
-        status = gpunn__exchange_add(opt->group, (float *)gpunn__memory_of(loss, false, &bytes), 1, GPUNN_MEAN, run->step_count);
-    for (int id = 0; updates && status == GPUNN_OK && (first = gpunn__next_weights(model, GPUNN__BUFFER, &id, &count)) != NULL;)
-        status = gpunn__exchange_add(opt->group, gpunn__weights(first), count, 0, run->step_count);
+    if (status == GPUNN_OK) status = gpunn__exchange_add(opt->group, mean);
+    for (int id = 0; updates && status == GPUNN_OK;) {
+        first = gpunn__next_weights(model, GPUNN__BUFFER, &id, &spread.count);
+        if (first == NULL) break;
+        spread.values = gpunn__weights(first);
+        status = gpunn__exchange_add(opt->group, spread);
+    }
     return status == GPUNN_OK && updates && opt->shares ? gpunn__add_shares(opt) : status;
 }
 
@@ -29518,11 +29830,10 @@ static gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *ru
     return status;
 }
 
-static GPUNN__STATUS gpunn__update_alone(gpunn_optimizer *opt, int parts, bool clips)
+static GPUNN__STATUS gpunn__update_alone(gpunn_optimizer *opt, int count, bool clips)
 {
     gpunn_device *dev = opt->model->dev;
     gpunn_status  status = GPUNN_OK;
-    const int     count = gpunn__optimizer_updates(opt, parts, clips);
     if (dev->backend->execute == NULL) {
         if (clips) status = gpunn__clip_updates(opt, count);
         return status == GPUNN_OK ? gpunn__optimizer_apply(opt, count) : status;
@@ -29540,10 +29851,12 @@ static GPUNN__STATUS gpunn__update_alone(gpunn_optimizer *opt, int parts, bool c
     return status;
 }
 
-static GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips)
+/* trains: the gradients are a training step's, and nobody's after it. */
+static GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips, bool trains)
 {
-    gpunn_status status = opt->group ? gpunn__average_gradients(opt) : GPUNN_OK;
-    if (status == GPUNN_OK) status = gpunn__update_alone(opt, parts, clips);
+    const int    count = gpunn__optimizer_updates(opt, parts, clips);
+    gpunn_status status = opt->group ? gpunn__average_gradients(opt, trains && gpunn__needs_share(opt, count)) : GPUNN_OK;
+    if (status == GPUNN_OK) status = gpunn__update_alone(opt, count, clips);
     return status == GPUNN_OK && opt->shares ? gpunn__spread_shares(opt) : status;
 }
 
@@ -29560,7 +29873,7 @@ static GPUNN__STATUS gpunn__train_together(gpunn_optimizer *opt, gpunn_tensor *l
     if (status != GPUNN_OK) return status;
     status = dev->backend->upload(dev->context, gpunn__memory_of(loss, false, &bytes), &value, sizeof value);
     if (status != GPUNN_OK) return gpunn__backend_fail(dev, "averaging the loss", status);
-    return updates ? gpunn__optimizer_update(opt, opt->parts + 1, true) : GPUNN_OK;
+    return updates ? gpunn__optimizer_update(opt, opt->parts + 1, true, true) : GPUNN_OK;
 }
 
 /* The same of GPUs that exchange by themselves, in the run: before it the ranks have agreed. A loss that is not finite is noted by
@@ -29621,7 +29934,7 @@ GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
     if (status == GPUNN_OK && gpunn__in_ranks(opt->group, opt->model->dev))
         status = gpunn__earlier_runs(opt->model->dev, "gpunn_optimizer_step");
     if (opt->group) status = gpunn__agree_on_update(opt, status, NULL);
-    return status == GPUNN_OK ? gpunn__optimizer_update(opt, ends ? opt->parts : 1, ends) : status;
+    return status == GPUNN_OK ? gpunn__optimizer_update(opt, ends ? opt->parts : 1, ends, false) : status;
 }
 
 /* Whether the ranks have the same tensors, optimizers and counts; the first difference is told. */
@@ -35918,6 +36231,7 @@ typedef struct gpunn__profile {
     gpunn_model              *model;
     const gpunn_profile_args *args;
     const gpunn__plan        *plan;
+    gpunn_group              *group;                    /* that its runs meet; NULL: none */
     int                       output_count, step_count; /* timed: one more, the update */
     double                   *seconds;                  /* [step_count + 1], of all runs; behind them those of one */
     double                    peak_flops, peak_bytes;
@@ -35986,8 +36300,9 @@ static GPUNN__STATUS gpunn__profile_run(const gpunn__profile *p)
     const gpunn_profile_args *args = p->args;
     if (args->loss == NULL) return gpunn_forward(args->outputs, p->output_count);
     if (args->optimizer) return gpunn_train_step(args->optimizer, args->loss);
-    gpunn_status status = gpunn_zero_grad(p->model);
-    return status == GPUNN_OK ? gpunn_backward(args->loss) : status;
+    const int64_t      agreed = p->group ? p->group->agreed : 0;
+    const gpunn_status status = gpunn_zero_grad(p->model);
+    return status == GPUNN_OK ? gpunn_backward(args->loss) : gpunn__tell_ranks(p->group, agreed, status);
 }
 
 /* One run, added up; what an update takes is on backends that make it by itself the rest of the whole. */
@@ -36169,14 +36484,17 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
                            first->model != model ? "tensor" : "optimizer");
     if (p.dev->backend->time == NULL)
         return gpunn__fail(p.dev, GPUNN_ERR_UNSUPPORTED, "gpunn_profile: this device's backend cannot time steps; use the CPU's");
+    if (args.loss) p.group = args.optimizer ? args.optimizer->group : gpunn__met_by(model);
     gpunn_status status = gpunn__profile_run(&p);
-    if (status == GPUNN_OK) status = gpunn_synchronize(p.dev);
     if (status != GPUNN_OK) return status;
+    const int64_t agreed = p.group ? p.group->agreed : 0;
+    status = gpunn_synchronize(p.dev);
+    if (status != GPUNN_OK) return gpunn__tell_ranks(p.group, agreed, status);
     p.plan = model->last;
     p.step_count = p.plan->step_count;
     const size_t bytes = 2 * (size_t)(p.step_count + 1) * sizeof *p.seconds;
     p.seconds = (double *)gpunn__calloc(p.dev, bytes);
-    if (p.seconds == NULL) return GPUNN_ERR_MEMORY;
+    if (p.seconds == NULL) return gpunn__tell_ranks(p.group, agreed, GPUNN_ERR_MEMORY); /* who go on with the next run */
     status = gpunn__profile_all(&p, args.runs ? args.runs : 10);
     gpunn__free(p.dev, p.seconds, bytes);
     return status;

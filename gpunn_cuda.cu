@@ -1396,7 +1396,13 @@ static void gpunn__libraries_report(void (*write)(void *user, const char *text),
  * NCCL, opened when the first group asks for it. The few functions are declared here, in words of our own, so that no header of its is
  * needed (tests/compile/nccl.cpp compares them with it). The communicator is one whose calls do not block, so that whatever waits for
  * other ranks can end. */
-enum { GPUNN__NCCL_IN_PROGRESS = 7, GPUNN__NCCL_FLOAT = 7, GPUNN__NCCL_AVERAGE = 4 };
+enum {
+    GPUNN__NCCL_IN_PROGRESS = 7,
+    GPUNN__NCCL_FLOAT = 7,
+    GPUNN__NCCL_BFLOAT16 = 9,
+    GPUNN__NCCL_SUM = 0,
+    GPUNN__NCCL_AVERAGE = 4
+};
 typedef struct gpunn__nccl_id {
     char bytes[GPUNN_RANKS_ID];
 } gpunn__nccl_id;
@@ -1423,6 +1429,8 @@ typedef struct gpunn__nccl_config { /* as of 2.14, which `version` says; later o
     X(int, ncclGroupStart, (void))                                                                                    \
     X(int, ncclGroupEnd, (void))                                                                                      \
     X(int, ncclAllReduce, (const void *from, void *to, size_t count, int type, int operation, void *comm, cudaStream_t stream)) \
+    X(int, ncclReduce,                                                                                                          \
+      (const void *from, void *to, size_t count, int type, int operation, int root, void *comm, cudaStream_t stream))          \
     X(int, ncclAllGather, (const void *from, void *to, size_t count, int type, void *comm, cudaStream_t stream))          \
     X(int, ncclBroadcast, (const void *from, void *to, size_t count, int type, int root, void *comm, cudaStream_t stream))
 /* clang-format on */
@@ -1432,6 +1440,7 @@ struct gpunn__nccl {
     char         text[sizeof((gpunn__cuda *)NULL)->text]; /* why not */
     void        *comm;                                    /* NULL: none, or given up */
     double       timeout;
+    int          rank, size;
     cudaStream_t stream; /* of all exchanges */
     cudaEvent_t  now, begun, done;
 #define GPUNN__X(result, name, arguments) result(*name) arguments;
@@ -1580,6 +1589,8 @@ static gpunn_status gpunn__cuda_ranks_join(void *context, const char id[GPUNN_RA
     GPUNN__ENTER(cuda);
     memcpy(name.bytes, id, sizeof name.bytes);
     nccl->timeout = timeout;
+    nccl->rank = rank;
+    nccl->size = size;
     for (cudaEvent_t *event : {&nccl->now, &nccl->begun, &nccl->done})
         GPUNN__CUDA(cuda, cudaEventCreateWithFlags(event, cudaEventDisableTiming));
     GPUNN__CUDA(cuda, cudaStreamCreateWithFlags(&nccl->stream, cudaStreamNonBlocking));
@@ -1613,6 +1624,40 @@ static gpunn_status gpunn__ranks_there(gpunn__cuda *cuda, int count)
     return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "NCCL has failed before; begin anew from the last checkpoint");
 }
 
+static gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
+                                     int64_t count, bool accumulate);
+static gpunn_status gpunn__cuda_scale(void *context, float *values, int64_t count, float scale, float limit);
+
+/* One, of `count` values of that type: its own or what travels instead. */
+static int gpunn__exchange_one(gpunn__nccl *nccl, const gpunn_exchange *exchange, void *values, size_t count, int type,
+                               int operation)
+{
+    if (exchange->collects)
+        return nccl->ncclReduce(values, values, count, type, operation, exchange->root, nccl->comm, nccl->stream);
+    if (exchange->root == GPUNN_MEAN)
+        return nccl->ncclAllReduce(values, values, count, type, operation, nccl->comm, nccl->stream);
+    return nccl->ncclBroadcast(values, values, count, type, exchange->root, nccl->comm, nccl->stream);
+}
+
+/* As BF16, in pieces, each rounded, exchanged, and divided by the number of ranks where it is wanted; on the exchanges' stream, which
+ * is the context's meanwhile. */
+static gpunn_status gpunn__exchange_bf16(gpunn__cuda *cuda, const gpunn_exchange *exchange)
+{
+    gpunn__nccl *nccl = cuda->nccl;
+    const bool   hears = !exchange->collects || exchange->root == nccl->rank;
+    for (int64_t at = 0, n; at < exchange->count; at += n) {
+        float *const values = exchange->values + at;
+        n = exchange->count - at < exchange->bf16_count ? exchange->count - at : exchange->bf16_count;
+        GPUNN__TRY(gpunn__cuda_copy(cuda, exchange->bf16, GPUNN_BF16, values, GPUNN_F32, n, false));
+        const int result = gpunn__exchange_one(nccl, exchange, exchange->bf16, (size_t)n, GPUNN__NCCL_BFLOAT16, GPUNN__NCCL_SUM);
+        GPUNN__TRY(gpunn__nccl_done(cuda, "exchanging gradients", result));
+        if (!hears) continue;
+        GPUNN__TRY(gpunn__cuda_copy(cuda, values, GPUNN_F32, exchange->bf16, GPUNN_BF16, n, false));
+        GPUNN__TRY(gpunn__cuda_scale(cuda, values, n, 1 / (float)nccl->size, 0));
+    }
+    return GPUNN_OK;
+}
+
 /* Beside what the stream does from now on. */
 static gpunn_status gpunn__exchanges_begin(gpunn__cuda *cuda, const gpunn_exchange *exchanges, int count)
 {
@@ -1621,17 +1666,22 @@ static gpunn_status gpunn__exchanges_begin(gpunn__cuda *cuda, const gpunn_exchan
     GPUNN__TRY(gpunn__ranks_there(cuda, count));
     GPUNN__CUDA(cuda, cudaEventRecord(nccl->begun, cuda->stream));
     GPUNN__CUDA(cuda, cudaStreamWaitEvent(nccl->stream, nccl->begun, 0));
-    int result = nccl->ncclGroupStart();
+    int result = nccl->ncclGroupStart(), narrow = 0;
     for (int i = 0; i < count && (result == 0 || result == GPUNN__NCCL_IN_PROGRESS); i++) {
-        float *const values = exchanges[i].values;
-        const size_t n = (size_t)exchanges[i].count;
-        const int    root = exchanges[i].root;
-        result = root == GPUNN_MEAN
-                     ? nccl->ncclAllReduce(values, values, n, GPUNN__NCCL_FLOAT, GPUNN__NCCL_AVERAGE, nccl->comm, nccl->stream)
-                     : nccl->ncclBroadcast(values, values, n, GPUNN__NCCL_FLOAT, root, nccl->comm, nccl->stream);
+        narrow += exchanges[i].bf16 != NULL;
+        if (exchanges[i].bf16) continue;
+        result = gpunn__exchange_one(nccl, &exchanges[i], exchanges[i].values, (size_t)exchanges[i].count, GPUNN__NCCL_FLOAT,
+                                     GPUNN__NCCL_AVERAGE);
     }
     const int ended = nccl->ncclGroupEnd();
-    return gpunn__nccl_done(cuda, "exchanging gradients", result == 0 || result == GPUNN__NCCL_IN_PROGRESS ? ended : result);
+    GPUNN__TRY(gpunn__nccl_done(cuda, "exchanging gradients", result == 0 || result == GPUNN__NCCL_IN_PROGRESS ? ended : result));
+    const cudaStream_t stream = cuda->stream;
+    gpunn_status       status = GPUNN_OK;
+    cuda->stream = nccl->stream;
+    for (int i = 0; i < count && narrow > 0 && status == GPUNN_OK; i++)
+        if (exchanges[i].bf16) status = gpunn__exchange_bf16(cuda, &exchanges[i]);
+    cuda->stream = stream;
+    return status;
 }
 
 /* The stream goes on behind those that have begun. */

@@ -2,7 +2,7 @@
  * DistributedDataParallel. Two models: an MLP 784-1024-1024-10 with a batch of 256 in all, and a GPT of 6 layers of width 384, 16
  * sequences of 64 tokens.
  * mpicc -O3 -march=native -DGPUNN_MPI -I. tests/bench/ranks.c -o build/ranks -lm && mpirun -n 2 build/ranks mlp 60
- * shard behind that: each rank has its share of Adam's states alone. */
+ * shard behind that: each rank has its share of Adam's states alone. bf16: gradients travel as BF16. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
 
@@ -81,12 +81,13 @@ static bool run(gpunn_group *group, net n, gpunn_optimizer *opt, int steps, doub
 
 int main(int count, char **arguments)
 {
-    const int        steps = count > 2 ? atoi(arguments[2]) : 30;
-    double           spent = 0;
-    gpunn_device    *dev = gpunn_device_open(.seed = 1, .type = GPUNN_DEVICE_CPU);
-    gpunn_group     *group = gpunn_group_open(dev, .shard = count > 3 && strcmp(arguments[3], "shard") == 0);
-    gpunn_model     *model = gpunn_model_create(dev);
-    const net        n = count > 1 && strcmp(arguments[1], "gpt") == 0 ? gpt(model) : mlp(model);
+    const int     steps = count > 2 ? atoi(arguments[2]) : 30;
+    double        spent = 0;
+    gpunn_device *dev = gpunn_device_open(.seed = 1, .type = GPUNN_DEVICE_CPU);
+    const char   *how = count > 3 ? arguments[3] : "";
+    gpunn_group  *group = gpunn_group_open(dev, .shard = strcmp(how, "shard") == 0, .bf16_gradients = strcmp(how, "bf16") == 0);
+    gpunn_model  *model = gpunn_model_create(dev);
+    const net     n = count > 1 && strcmp(arguments[1], "gpt") == 0 ? gpt(model) : mlp(model);
     gpunn_optimizer *opt = gpunn_adam(model);
     const bool       good = run(group, n, opt, steps, &spent);
     if (!good) fprintf(stderr, "%s\n", gpunn_error(dev));

@@ -35,6 +35,7 @@ GPUNN__NCCL_FUNCTIONS(GPUNN__X)
 
 static_assert(sizeof(gpunn__nccl_id) == sizeof(ncclUniqueId), "the unique id");
 static_assert(GPUNN__NCCL_IN_PROGRESS == (int)ncclInProgress && GPUNN__NCCL_FLOAT == (int)ncclFloat &&
+                  GPUNN__NCCL_BFLOAT16 == (int)ncclBfloat16 && GPUNN__NCCL_SUM == (int)ncclSum &&
                   GPUNN__NCCL_AVERAGE == (int)ncclAvg,
               "values");
 #define SAME_PLACE(member) (offsetof(gpunn__nccl_config, member) == offsetof(ncclConfig_t, member))

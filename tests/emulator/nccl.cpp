@@ -21,13 +21,15 @@ struct config {
     int      blocking;
 };
 enum { SUCCESS, INVALID_ARGUMENT = 4, REMOTE_ERROR = 6, IN_PROGRESS };
-enum { ALL_REDUCE_AVERAGE = 4, BROADCAST, ALL_GATHER };
+enum { ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER };
+enum { SUM, AVERAGE = 4 };
+enum { FLOAT = 7, BFLOAT16 = 9 };
 
 struct call {
-    int          kind, root;
-    const float *from;
-    float       *to;
-    size_t       count;
+    int         kind, type, operation, root; /* -1: of no meaning */
+    const void *from;
+    void       *to;
+    size_t      count;
 };
 struct world {
     size_t            joined, here;
@@ -52,21 +54,55 @@ static std::mutex                                    lock;   /* of what follows,
 static std::map<std::string, std::shared_ptr<world>> worlds; /* those that somebody is still to join */
 static int                                           named;
 
-static void exchange(world *w)
+static std::atomic<int64_t> reduced; /* bytes that ranks gave for sums and means */
+
+static size_t width(int type)
 {
+    return type == BFLOAT16 ? 2 : 4;
+}
+
+static std::vector<float> read(const call &c)
+{
+    std::vector<float> values(c.count);
+    if (c.type == FLOAT) memcpy(values.data(), c.from, c.count * sizeof(float));
+    for (size_t i = 0; i < c.count && c.type == BFLOAT16; i++) {
+        const uint32_t bits = (uint32_t)((const uint16_t *)c.from)[i] << 16;
+        memcpy(&values[i], &bits, sizeof bits);
+    }
+    return values;
+}
+
+/* BF16 to nearest even. */
+static void write(const call &c, const std::vector<float> &values)
+{
+    if (c.type == FLOAT) memcpy(c.to, values.data(), values.size() * sizeof(float));
+    for (size_t i = 0; i < values.size() && c.type == BFLOAT16; i++) {
+        uint32_t bits;
+        memcpy(&bits, &values[i], sizeof bits);
+        ((uint16_t *)c.to)[i] = (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+    }
+}
+
+static void meet(world *w)
+{
+    const call &same = w->calls[0];
+    const bool  reduces = same.kind == ALL_REDUCE || same.kind == REDUCE;
     for (const call &c : w->calls)
-        if (c.kind != w->calls[0].kind || c.root != w->calls[0].root || c.count != w->calls[0].count) {
+        if (c.kind != same.kind || c.type != same.type || c.operation != same.operation || c.root != same.root ||
+            c.count != same.count) {
             emulator_report("NCCL: the ranks' calls differ");
             return;
         }
-    const call        &first = w->calls[(size_t)w->calls[0].root];
-    std::vector<float> result(first.from, first.from + first.count);
-    for (size_t rank = 1; rank < w->calls.size() && w->calls[0].kind == ALL_REDUCE_AVERAGE; rank++)
-        for (size_t i = 0; i < result.size(); i++) result[i] += w->calls[rank].from[i];
-    for (size_t i = 0; i < result.size() && w->calls[0].kind == ALL_REDUCE_AVERAGE; i++) result[i] /= (float)w->calls.size();
-    for (size_t rank = 1; rank < w->calls.size() && w->calls[0].kind == ALL_GATHER; rank++)
-        result.insert(result.end(), w->calls[rank].from, w->calls[rank].from + w->calls[rank].count);
-    for (const call &c : w->calls) memcpy(c.to, result.data(), result.size() * sizeof(float));
+    std::vector<float> result = read(w->calls[same.kind == BROADCAST ? (size_t)same.root : 0]);
+    for (size_t rank = 1; rank < w->calls.size() && same.kind != BROADCAST; rank++) {
+        const std::vector<float> part = read(w->calls[rank]);
+        for (size_t i = 0; i < part.size() && reduces; i++) result[i] += part[i];
+        if (!reduces) result.insert(result.end(), part.begin(), part.end());
+    }
+    for (size_t i = 0; i < result.size() && same.operation == AVERAGE; i++) result[i] /= (float)w->calls.size();
+    if (reduces) reduced += (int64_t)(w->calls.size() * same.count * width(same.type));
+    for (size_t rank = 0; rank < w->calls.size(); rank++)
+        if (same.kind != REDUCE || (int)rank == same.root) write(w->calls[rank], result);
 }
 
 static int enqueue(emulator_comm *comm, const char *name, call own, void *stream)
@@ -78,7 +114,7 @@ static int enqueue(emulator_comm *comm, const char *name, call own, void *stream
         if (w->aborted || emulator_nccl() < 0) return;
         w->calls[self->rank] = own;
         if (++w->here < w->calls.size()) return;
-        exchange(w);
+        meet(w);
         w->here = 0;
         w->done++;
     };
@@ -149,16 +185,25 @@ int ncclGroupEnd(void)
 {
     return SUCCESS;
 }
-int ncclAllReduce(const void *from, void *to, size_t count, int, int operation, emulator_comm *comm, void *stream)
+int ncclAllReduce(const void *from, void *to, size_t count, int type, int operation, emulator_comm *comm, void *stream)
 {
-    return enqueue(comm, "ncclAllReduce", {operation, 0, (const float *)from, (float *)to, count}, stream);
+    return enqueue(comm, "ncclAllReduce", {ALL_REDUCE, type, operation, -1, from, to, count}, stream);
 }
-int ncclAllGather(const void *from, void *to, size_t count, int, emulator_comm *comm, void *stream)
+int ncclReduce(const void *from, void *to, size_t count, int type, int operation, int root, emulator_comm *comm, void *stream)
 {
-    return enqueue(comm, "ncclAllGather", {ALL_GATHER, 0, (const float *)from, (float *)to, count}, stream);
+    return enqueue(comm, "ncclReduce", {REDUCE, type, operation, root, from, to, count}, stream);
 }
-int ncclBroadcast(const void *from, void *to, size_t count, int, int root, emulator_comm *comm, void *stream)
+int ncclAllGather(const void *from, void *to, size_t count, int type, emulator_comm *comm, void *stream)
 {
-    return enqueue(comm, "ncclBroadcast", {BROADCAST, root, (const float *)from, (float *)to, count}, stream);
+    return enqueue(comm, "ncclAllGather", {ALL_GATHER, type, -1, -1, from, to, count}, stream);
+}
+int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, emulator_comm *comm, void *stream)
+{
+    return enqueue(comm, "ncclBroadcast", {BROADCAST, type, -1, root, from, to, count}, stream);
+}
+/* Since the last call. */
+int64_t emulator_reduced_bytes(void)
+{
+    return reduced.exchange(0);
 }
 }

@@ -116,7 +116,9 @@ def lacks_machines():
 def main():
     cases = [(f"{n} ranks", lambda n=n: whole(n), "") for n in (1, 2, 3, 4)] + [
         ("a rank that hangs", lambda: hang(3, 1, "rank 2 has"), ""), ("two that hang", lambda: hang(3, 2, "rank 1 and 1 more have"), ""),
-        ("a rank that is killed", kill, ""), ("3 ranks with shares", lambda: whole(3, "shard"), ""),
+        ("a rank that is killed", kill, ""), ] + [
+        (f"{n} ranks with shares", lambda n=n: whole(n, "shard"), "") for n in (2, 3, 4)] + [
+        (f"{n} ranks with BF16", lambda n=n: whole(n, "bf16"), "") for n in (2, 3)] + [
         ("2 machines", machines, ""),
         ("3 ranks of MPICH", lambda: whole(3, suffix=".mpich"), ".mpich")]
     failed = 0

@@ -1,5 +1,6 @@
 /* Ranks that mpirun started: the checks of checks.h in order, a TAP line each, of rank 0 for all. Instead:
  *     mpi FOLDER shard      these checks with groups whose ranks share the optimizers' states out
+ *     mpi FOLDER bf16       these checks with groups whose gradients travel as BF16
  *     mpi FOLDER hang N     the last N ranks sleep, and the others say what they hear
  *     mpi FOLDER kill       rank 1 is killed behind the checkpoint after 4 updates
  *     mpi FOLDER resume     4 more from there, and another checkpoint */
@@ -73,12 +74,13 @@ static bool check_kill(const ranks *r, bool kills)
 
 int main(int count, char **arguments)
 {
-    const bool    shard = count > 2 && strcmp(arguments[2], "shard") == 0;
-    const char   *alone = count > 2 && !shard ? arguments[2] : NULL;
+    const bool shard = count > 2 && strcmp(arguments[2], "shard") == 0;
+    rounds = count > 2 && strcmp(arguments[2], "bf16") == 0;
+    const char   *alone = count > 2 && !shard && !rounds ? arguments[2] : NULL;
     const bool    hangs = alone && strcmp(alone, "hang") == 0;
     char          why[WHY] = "";
     gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1, .threads = 1);
-    gpunn_group  *group = gpunn_group_open(dev, .timeout = hangs ? 2 : 60, .shard = shard);
+    gpunn_group  *group = gpunn_group_open(dev, .timeout = hangs ? 2 : 60, .shard = shard, .bf16_gradients = rounds);
     const ranks   r = {dev, group, arguments[1], why, gather, NULL};
     int           failed = 0;
     if (group == NULL) {

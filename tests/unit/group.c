@@ -10,7 +10,8 @@
 #include "../group/checks.h"
 
 enum { MOST = 4 };
-extern void emulator_set(const char *name, const char *value) __attribute__((weak));
+extern void    emulator_set(const char *name, const char *value) __attribute__((weak));
+extern int64_t emulator_reduced_bytes(void) __attribute__((weak));
 
 /* ---- an engine: each rank shows its memory, and all read that of all ---- */
 typedef struct world {
@@ -25,7 +26,9 @@ typedef struct world {
     const char     *folder;
     const char     *store; /* NULL: the folder */
     bool (*run)(const ranks *r);
-    bool                 shard; /* .shard of the group */
+    bool                 shard, bf16;  /* of the group */
+    bool                 more;         /* the engine has what an engine may have */
+    size_t               bucket_bytes; /* 0: 100 */
     gpunn_precision      precision;
     const gpunn_backend *backend; /* NULL: as all tests have */
 } world;
@@ -34,6 +37,7 @@ typedef struct place {
     int         rank;
     bool        good;
     char        why[WHY], error[64];
+    int64_t     reduced, scattered; /* bytes that it gave for sums; calls */
     test_memory memory;
     pthread_t   thread;
 } place;
@@ -71,6 +75,7 @@ static gpunn_status all_reduce(void *user, float *values, int64_t count)
     world *w = p->world;
     float *sums = malloc((size_t)count * sizeof *sums);
     bool   good = meet(p, values);
+    p->reduced += count * (int64_t)sizeof *values;
     for (int64_t i = 0; i < count && good; i++) {
         sums[i] = 0;
         for (int rank = 0; rank < w->size; rank++) sums[i] += ((const float *)w->memory[rank])[i];
@@ -81,11 +86,40 @@ static gpunn_status all_reduce(void *user, float *values, int64_t count)
     return good ? GPUNN_OK : GPUNN_ERR_DEVICE;
 }
 
+/* Only what it should be is; the rest is spoilt. */
+static gpunn_status reduce_scatter(void *user, float *values, const int64_t *counts)
+{
+    place  *p = user;
+    int64_t begin = 0, sum = 0;
+    p->scattered++;
+    for (int rank = 0; rank < p->world->size; sum += counts[rank++])
+        if (rank == p->rank) begin = sum;
+    const gpunn_status status = all_reduce(user, values, sum);
+    for (int64_t i = 0; i < sum; i++)
+        if (i < begin || i >= begin + counts[p->rank]) values[i] = NAN;
+    return status;
+}
+
+static gpunn_status all_reduce_bf16(void *user, uint16_t *values, int64_t count)
+{
+    float *wide = calloc((size_t)count, sizeof *wide);
+    for (int64_t i = 0; i < count; i++) memcpy((char *)&wide[i] + 2, &values[i], sizeof *values);
+    const gpunn_status status = all_reduce(user, wide, count);
+    for (int64_t i = 0; i < count; i++) {
+        const float sum = as_bf16(wide[i]);
+        memcpy(&values[i], (const char *)&sum + 2, sizeof *values);
+    }
+    ((place *)user)->reduced -= count * (int64_t)sizeof *values;
+    free(wide);
+    return status;
+}
+
 static gpunn_status all_gather(void *user, void *parts, size_t bytes)
 {
     place *p = user;
     world *w = p->world;
     bool   good = meet(p, parts);
+    p->reduced += bytes > 64 && w->bf16 ? (int64_t)bytes : 0; /* not votes */
     for (int rank = 0; rank < w->size && good; rank++)
         if (rank != p->rank) memcpy((char *)parts + (size_t)rank * bytes, (char *)w->memory[rank] + (size_t)rank * bytes, bytes);
     return good && meet(p, NULL) ? GPUNN_OK : GPUNN_ERR_DEVICE;
@@ -106,12 +140,16 @@ static const char *engine_error(void *user)
 
 static bool gather(void *user, void *parts, size_t bytes)
 {
-    return all_gather(user, parts, bytes) == GPUNN_OK;
+    const int64_t before = ((place *)user)->reduced;
+    const bool    good = all_gather(user, parts, bytes) == GPUNN_OK;
+    ((place *)user)->reduced = before;
+    return good;
 }
 
 #define ENGINE(p)                                                                                                            \
     .rank = (p)->rank, .size = (p)->world->size, .all_reduce = all_reduce, .all_gather = all_gather, .broadcast = broadcast, \
-    .error = engine_error, .user = (p)
+    .error = engine_error, .reduce_scatter = (p)->world->more ? reduce_scatter : NULL,                                       \
+    .all_reduce_bf16 = (p)->world->more ? all_reduce_bf16 : NULL, .user = (p)
 
 /* GPUs that have a rank each; 0: all ranks share one. */
 static int own_gpus(void)
@@ -136,7 +174,7 @@ static void *stored_main(void *user)
     gpunn_device *dev = rank_device(p);
     gpunn_group  *group = gpunn_group_open(dev, .store = p->world->store ? p->world->store : p->world->folder, .rank = p->rank,
                                            .size = p->world->size, .timeout = p->world->patience, .share_gpu = true,
-                                           .type = GPUNN_GROUP_HOST);
+                                           .type = GPUNN_GROUP_HOST, .bf16_gradients = p->world->bf16);
     const ranks   r = {dev, group, p->world->folder, p->why, gather, p};
     p->good = EXPECT(&r, group != NULL) && p->world->run(&r);
     gpunn_group_close(group);
@@ -149,8 +187,9 @@ static void *rank_main(void *user)
     place        *p = user;
     gpunn_device *dev = rank_device(p);
     gpunn_group  *group = gpunn_group_open(dev, ENGINE(p), .timeout = p->world->patience, .share_gpu = own_gpus() == 0,
-                                           .bucket_bytes = 100, .type = own_gpus() ? GPUNN_GROUP_NCCL : GPUNN_GROUP_AUTO,
-                                           .shard = p->world->shard);
+                                           .bucket_bytes = p->world->bucket_bytes ? p->world->bucket_bytes : 100,
+                                           .type = own_gpus() ? GPUNN_GROUP_NCCL : GPUNN_GROUP_AUTO, .shard = p->world->shard,
+                                           .bf16_gradients = p->world->bf16);
     const ranks   r = {dev, group, p->world->folder, p->why, gather, p};
     p->good = EXPECT(&r, group != NULL) && p->world->run(&r);
     gpunn_group_close(group);
@@ -170,6 +209,7 @@ static void run_world(fixture *f, world w, void *(*main)(void *place))
     const int size = w.size;
     place     places[MOST] = {{0}};
     w.folder = folder_of(f);
+    rounds = w.bf16;
     assert_int_equal(pthread_mutex_init(&w.lock, NULL) | pthread_cond_init(&w.changed, NULL), 0);
     if (own_gpus() && size > own_gpus()) SKIP("%d ranks need as many GPUs", size);
     for (int rank = 0; rank < size; rank++) {
@@ -360,14 +400,143 @@ static void test_tcp_faults(void **state)
 }
 
 /* ---- shares of the states ---- */
-/* All checks with groups whose ranks have a share each. */
+/* All checks with groups whose ranks have a share each, by engines that scatter and others. */
 static void test_shares(void **state)
 {
     static const char *const names[] = {"fit.ckpt", "best.safetensors"};
-    for (int i = 0; i < COUNT(checks); i++)
-        run_world(*state, (world){.size = 2 + i % 2, .timeout = 60, .patience = 60, .run = checks[i].run, .shard = true},
+    for (int i = 0; i < 2 * COUNT(checks); i++)
+        run_world(
+            *state,
+            (world){
+                .size = 2 + i % 3, .timeout = 60, .patience = 60, .run = checks[i / 2].run, .shard = true, .more = i % 2 == 0},
+            rank_main);
+    remove_all(*state, names, COUNT(names));
+}
+
+/* ---- gradients as BF16 ---- */
+/* All checks, with engines that know of it and others, and with shares. */
+static void test_bf16(void **state)
+{
+    static const char *const names[] = {"fit.ckpt", "best.safetensors"};
+    for (int i = 0; i < 2 * COUNT(checks); i++)
+        run_world(*state,
+                  (world){.size = 2 + i % 3,
+                          .timeout = 60,
+                          .patience = 60,
+                          .run = checks[i / 2].run,
+                          .shard = i / 2 % 2 == 1,
+                          .bf16 = true,
+                          .more = i % 2 == 0},
                   rank_main);
     remove_all(*state, names, COUNT(names));
+}
+
+static void test_bf16_stored(void **state)
+{
+    static const char *const names[] = {"fit.ckpt", "best.safetensors"};
+    bool (*const runs[])(const ranks *r) = {check_means, check_adam_clipped};
+    char store[32];
+    for (int i = 0; i < 4 && (i < 2 || has_tcp(*state)); i++)
+        run_world(*state,
+                  (world){.size = 2 + i % 2,
+                          .timeout = 60,
+                          .patience = 60,
+                          .run = runs[i % 2],
+                          .bf16 = true,
+                          .store = i < 2 ? NULL : free_port(store)},
+                  stored_main);
+    remove_all(*state, names, COUNT(names));
+}
+
+/* Gradients of more values than travel at once. */
+static bool check_wide(const ranks *r)
+{
+    enum { ROWS = 700, COLUMNS = 2011 };
+    const size_t     bytes = sizeof(float) * ROWS * COLUMNS;
+    const int        rank = gpunn_group_rank(r->group), size = gpunn_group_size(r->group);
+    float           *x = calloc(1, bytes), *got = calloc(1, bytes);
+    gpunn_model     *model = gpunn_model_create(r->dev);
+    gpunn_tensor    *w = gpunn_parameter(model, "w", GPUNN_SHAPE(ROWS, COLUMNS), (gpunn_init){GPUNN_INIT_ZEROS, 0, 0});
+    gpunn_tensor    *in = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(ROWS, COLUMNS));
+    gpunn_tensor    *loss = gpunn_sum(gpunn_mul(w, in), GPUNN_ALL, false);
+    gpunn_optimizer *opt = gpunn_sgd(model, .lr = 1);
+    for (int i = 0; i < ROWS * COLUMNS; i++) x[i] = (float)(i % 251) * (float)(rank + 1) / 7;
+    bool good = EXPECT(r, gpunn_distribute(opt, r->group) == GPUNN_OK) && EXPECT(r, gpunn_write(in, x, bytes) == GPUNN_OK) &&
+                EXPECT(r, gpunn_train_step(opt, loss) == GPUNN_OK) && EXPECT(r, gpunn_read(w, got, bytes) == GPUNN_OK);
+    for (int i = 0; i < ROWS * COLUMNS && good; i++) {
+        float sum = 0;
+        for (int other = 0; other < size; other++) {
+            const float part = (float)(i % 251) * (float)(other + 1) / 7;
+            sum += rounds ? as_bf16(part) : part;
+        }
+        good = EXPECT(r, fabsf(got[i] + (rounds ? as_bf16(sum) : sum) * (1 / (float)size)) <= (rounds ? 0 : 1e-4f));
+    }
+    gpunn_optimizer_destroy(opt);
+    gpunn_model_destroy(model);
+    free(x), free(got);
+    return good;
+}
+
+static void test_wide(void **state)
+{
+    for (int i = 0; i < 6; i++)
+        run_world(*state,
+                  (world){.size = 2 + i % 2,
+                          .timeout = 60,
+                          .patience = 60,
+                          .run = check_wide,
+                          .shard = i > 3,
+                          .bf16 = i < 4,
+                          .more = i % 4 >= 1,
+                          .bucket_bytes = 1 << 20},
+                  rank_main);
+}
+
+/* What a step gives for sums is half of what it is in F32. */
+static int64_t reduced[2];
+static void   *bytes_main(void *user)
+{
+    place *p = user;
+    (void)rank_main(user);
+    (void)__atomic_add_fetch(&reduced[p->world->bf16], p->reduced, __ATOMIC_RELAXED);
+    return NULL;
+}
+
+static void test_bf16_bytes(void **state)
+{
+    for (int size = 2; size <= 3; size++)
+        for (int more = 0; more < 2; more++) {
+            memset(reduced, 0, sizeof reduced);
+            for (int bf16 = 0; bf16 < 2; bf16++) {
+                if (emulator_reduced_bytes) (void)emulator_reduced_bytes();
+                run_world(
+                    *state,
+                    (world){.size = size, .timeout = 60, .patience = 60, .run = check_sgd, .bf16 = bf16 > 0, .more = more > 0},
+                    bytes_main);
+                if (own_gpus()) /* without the means of losses, of two turns */
+                    reduced[bf16] = emulator_reduced_bytes() - 2 * STEPS * size * (int64_t)sizeof(float);
+            }
+            assert_true(reduced[0] > 2 * STEPS * size * HIDDEN * IN * (int64_t)sizeof(float));
+            assert_int_equal(reduced[0], 2 * reduced[1]);
+        }
+}
+
+/* The ranks' groups are to be alike. */
+static void *unlike_main(void *user)
+{
+    place        *p = user;
+    gpunn_device *dev = rank_device(p);
+    const ranks   r = {dev, NULL, p->world->folder, p->why, gather, p};
+    p->good = EXPECT(&r, gpunn_group_open(dev, ENGINE(p), .share_gpu = true, .type = GPUNN_GROUP_HOST,
+                                          .bf16_gradients = p->rank == 1) == NULL) &&
+              refused(&r, gpunn_last_status(dev), "the ranks do not do the same", "gradients as BF16");
+    gpunn_device_close(dev);
+    return NULL;
+}
+
+static void test_unlike(void **state)
+{
+    run_ranks_in(*state, unlike_main, NULL, 2, 60, 60);
 }
 
 /* Layers that come later have no share before the optimizer is distributed again; outside the group the states are whole. */
@@ -393,6 +562,7 @@ static void *shares_main(void *user)
     const task    task = {.optimizer = 1, .average = 0.8f, .precision = p->world->precision};
     gpunn_device *dev = rank_device(p);
     const int     size = p->world->size, each = (FLOATS / size + 15) / 16 * 16, left = FLOATS - p->rank * each;
+    const bool    scatters = p->world->more && own_gpus() == 0;
     const int64_t missing = (int64_t)sizeof(float) * STATE_COUNT * (FLOATS - (left < each ? left : each));
     float         values[2][2 * NUMBERS] = {{0}}, losses[2][STEPS];
     size_t        bytes[2] = {0, 0};
@@ -410,7 +580,8 @@ static void *shares_main(void *user)
         if (i == 1)
             p->good = p->good && EXPECT(&r, memcmp(values[0], values[1], sizeof values[0]) == 0) &&
                       EXPECT(&r, memcmp(losses[0], losses[1], sizeof losses[0]) == 0) &&
-                      EXPECT(&r, bytes[0] - bytes[1] == (size_t)missing) && check_later_layers(&r, &n, &task, missing);
+                      EXPECT(&r, p->scattered == (scatters ? STEPS : 0)) && EXPECT(&r, bytes[0] - bytes[1] == (size_t)missing) &&
+                      check_later_layers(&r, &n, &task, missing);
         ranked_close(&n);
         gpunn_group_close(group);
     }
@@ -420,12 +591,14 @@ static void *shares_main(void *user)
 
 static void test_shared_memory(void **state)
 {
-    for (int size = 2; size <= 3; size++)
-        run_world(
-            *state,
-            (world){
-                .size = size, .timeout = 60, .patience = 60, .precision = size == 3 ? GPUNN_PRECISION_BF16 : GPUNN_PRECISION_F32},
-            shares_main);
+    for (int i = 0; i < 6; i++)
+        run_world(*state,
+                  (world){.size = 2 + i / 2,
+                          .timeout = 60,
+                          .patience = 60,
+                          .more = i % 2 > 0,
+                          .precision = i / 2 == 1 ? GPUNN_PRECISION_BF16 : GPUNN_PRECISION_F32},
+                  shares_main);
 }
 
 static bool check_trust(const ranks *r)
@@ -602,6 +775,37 @@ static void test_same_gpu(void **state)
     (void)unsetenv("LOCAL_RANK");
 }
 
+/* One that has no memory for gpunn_profile's own tells the others, who are in the next run. */
+static bool check_profile(const ranks *r)
+{
+    const task   task = {.norm = true, .sync = true};
+    test_memory *memory = &((place *)r->user)->memory;
+    const int    last = gpunn_group_size(r->group) - 1;
+    float        losses[STEPS];
+    char         who[32];
+    ranked       n = ranked_open(r->dev, &task);
+    bool         good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && steps(r, &n, &task, 0, losses);
+    (void)snprintf(who, sizeof who, "rank %d: ", last);
+    for (int turn = 0; turn < 4 && good; turn++) { /* in turns 0 and 1 all else gets its memory */
+        gpunn_optimizer *opt = turn % 2 ? n.opt : NULL;
+        if (turn >= 2 && gpunn_group_rank(r->group) == last) memory->fail_at = memory->calls + 1;
+        const gpunn_status status = gpunn_profile(n.model, .loss = n.loss, .optimizer = opt, .runs = 2, .peak_flops = 1,
+                                                  .peak_bytes = 1);
+        memory->fail_at = 0;
+        good = EXPECT(r, status == (turn < 2 ? GPUNN_OK : GPUNN_ERR_MEMORY)) &&
+               EXPECT(r, turn < 2 || gpunn_group_rank(r->group) == last || strncmp(gpunn_error(r->dev), who, strlen(who)) == 0);
+        gpunn_clear_error(r->dev);
+    }
+    good = good && steps(r, &n, &task, 0, losses);
+    ranked_close(&n);
+    return good;
+}
+
+static void test_profile(void **state)
+{
+    run_ranks(*state, check_profile, 3, 20);
+}
+
 /* A file that only some ranks could load stops all, with the reason. */
 static bool check_lost_file(const ranks *r)
 {
@@ -671,6 +875,8 @@ static void test_arguments(void **state)
     FAILS_NULL(f->dev, gpunn_group_open(f->dev, .rank = 1), GPUNN_ERR_ARGUMENT, "all_reduce");
     FAILS_NULL(f->dev, gpunn_group_open(f->dev, .timeout = -1), GPUNN_ERR_ARGUMENT, "timeout", "-1");
     FAILS_NULL(f->dev, gpunn_group_open(f->dev, .all_reduce = all_reduce), GPUNN_ERR_ARGUMENT, "all of them");
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .reduce_scatter = reduce_scatter), GPUNN_ERR_ARGUMENT, "all of them");
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .all_reduce_bf16 = all_reduce_bf16), GPUNN_ERR_ARGUMENT, "all of them");
     FAILS_NULL(f->dev,
                gpunn_group_open(f->dev, .rank = 2, .size = 2, .all_reduce = all_reduce, .all_gather = all_gather,
                                 .broadcast = broadcast),
@@ -707,10 +913,12 @@ static void test_local_rank(void **state)
 
 int main(void)
 {
-    static struct CMUnitTest tests[3 * COUNT(checks) + 18];
+    static struct CMUnitTest tests[3 * COUNT(checks) + 24];
     int                      count = 0;
     for (int i = 0; i < COUNT(checks); i++) count += each_backend(tests + count, checks[i].name, test_check, &checks[i]);
     const struct CMUnitTest others[] = {
+        test_with_device(test_bf16),        test_with_device(test_bf16_stored),   test_with_device(test_bf16_bytes),
+        test_with_device(test_wide),        test_with_device(test_unlike),        test_with_device(test_profile),
         test_with_device(test_shares),      test_with_device(test_shared_memory), test_with_device(test_trust),
         test_with_device(test_overlap),     test_with_device(test_store),         test_with_device(test_environment),
         test_with_device(test_tcp),         test_with_device(test_tcp_strangers), test_with_device(test_tcp_faults),
