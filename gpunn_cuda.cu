@@ -151,6 +151,10 @@ static gpunn_status gpunn__cuda_launched(gpunn__cuda *cuda, cudaError_t error, c
 /* The host waits, for what the stream has by now or has recorded; of ranks that have joined, no longer than for the others. */
 static gpunn_status gpunn__stream_wait(gpunn__cuda *cuda);
 static gpunn_status gpunn__event_wait(gpunn__cuda *cuda, cudaEvent_t event);
+/* to = or += from, any of F32, F16, BF16. */
+static gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
+                                     int64_t count, bool accumulate);
+static gpunn_status gpunn__cuda_scale(void *context, float *values, int64_t count, float scale, float limit); /* gpunn_backend */
 
 #ifndef GPUNN__EMULATOR
 template <typename... P, typename... A>
@@ -1624,10 +1628,6 @@ static gpunn_status gpunn__ranks_there(gpunn__cuda *cuda, int count)
     return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "NCCL has failed before; begin anew from the last checkpoint");
 }
 
-static gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
-                                     int64_t count, bool accumulate);
-static gpunn_status gpunn__cuda_scale(void *context, float *values, int64_t count, float scale, float limit);
-
 /* One, of `count` values of that type: its own or what travels instead. */
 static int gpunn__exchange_one(gpunn__nccl *nccl, const gpunn_exchange *exchange, void *values, size_t count, int type,
                                int operation)
@@ -1889,9 +1889,6 @@ static size_t       gpunn__cuda_sum_to_workspace(const gpunn__cuda *cuda, const 
 static gpunn_status gpunn__cuda_sum_to(gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to, bool accumulate,
                                        void *workspace);
 static gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action); /* all elementwise ops */
-/* to = or += from, any of F32, F16, BF16. */
-static gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
-                                     int64_t count, bool accumulate);
 /* What is left of the forward step of LINEAR or a convolution after the bare product stands in y (step->out's shape, channels on
  * axis 1, of LINEAR the last one): y = act(norm(y + bias) + residual), in one pass, from y (y_dtype) into step->out.data; each
  * part only if its flag is set (bias: step->in[2], the others as step->fused says). */

@@ -1,15 +1,11 @@
 /* Samples a second of training on the ranks that mpirun started, in all, beside tests/bench/ranks.py, which does the same with PyTorch's
- * DistributedDataParallel. Two models: an MLP 784-1024-1024-10 with a batch of 256 in all, and a GPT of 6 layers of width 384, 16
- * sequences of 64 tokens.
+ * DistributedDataParallel. Three models: an MLP 784-1024-1024-10 with a batch of 256 in all, a GPT of 6 layers of width 384, 16
+ * sequences of 64 tokens, and ResNet-18, 32 images of 64 x 64.
  * mpicc -O3 -march=native -DGPUNN_MPI -I. tests/bench/ranks.c -o build/ranks -lm && mpirun -n 2 build/ranks mlp 60
  * shard behind that: each rank has its share of Adam's states alone. bf16: gradients travel as BF16. */
 #define GPUNN_IMPLEMENTATION
 #include "gpunn.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
+#include "workloads.h"
 
 enum { LENGTH = 64, WIDTH = 384, HEADS = 6, LAYERS = 6, VOCABULARY = 1024 };
 
@@ -53,28 +49,30 @@ static net gpt(gpunn_model *model)
     return n;
 }
 
-static double seconds(void)
+static net resnet18(gpunn_model *model)
 {
-    struct timespec now;
-    (void)timespec_get(&now, TIME_UTC);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    workload w = {.model = model};
+    net      n = {gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3, 64, 64)),
+                  gpunn_input(model, "t", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH)), NULL, 32};
+    n.loss = gpunn_cross_entropy(resnet(&w, n.x, 200), n.t);
+    return n;
 }
 
 /* The inputs are zeros, a value like any other to what is timed. */
-static bool run(gpunn_group *group, net n, gpunn_optimizer *opt, int steps, double *spent)
+static bool train(gpunn_group *group, net n, gpunn_optimizer *opt, int steps, double *spent)
 {
-    const size_t rows = (size_t)(n.batch / gpunn_group_size(group));
-    const size_t x = rows * (gpunn_tensor_shape(n.x).dim[1] == LENGTH ? LENGTH * sizeof(int64_t) : 784 * sizeof(float)),
-                 t = rows * (gpunn_tensor_shape(n.x).dim[1] == LENGTH ? LENGTH : 1) * sizeof(int64_t);
-    char  *zeros = calloc(1, x > t ? x : t);
-    bool   good = zeros && gpunn_distribute(opt, group) == GPUNN_OK;
-    double began = 0;
+    const int64_t rows = n.batch / gpunn_group_size(group);
+    const size_t  element = gpunn_tensor_dtype(n.x) == GPUNN_F32 ? sizeof(float) : sizeof(int64_t);
+    const size_t  x = (size_t)elements(n.x, rows) * element, t = (size_t)elements(n.t, rows) * sizeof(int64_t);
+    char         *zeros = calloc(1, x > t ? x : t);
+    bool          good = zeros && gpunn_distribute(opt, group) == GPUNN_OK;
+    double        began = 0;
     for (int step = -3; step < steps && good; step++) { /* the first three do not count */
-        if (step == 0) began = seconds();
+        if (step == 0) began = now();
         good = gpunn_write(n.x, zeros, x) == GPUNN_OK && gpunn_write(n.t, zeros, t) == GPUNN_OK &&
                gpunn_train_step(opt, n.loss) == GPUNN_OK;
     }
-    *spent = seconds() - began;
+    *spent = now() - began;
     free(zeros);
     return good;
 }
@@ -87,9 +85,10 @@ int main(int count, char **arguments)
     const char   *how = count > 3 ? arguments[3] : "";
     gpunn_group  *group = gpunn_group_open(dev, .shard = strcmp(how, "shard") == 0, .bf16_gradients = strcmp(how, "bf16") == 0);
     gpunn_model  *model = gpunn_model_create(dev);
-    const net     n = count > 1 && strcmp(arguments[1], "gpt") == 0 ? gpt(model) : mlp(model);
+    const char   *name = count > 1 ? arguments[1] : "";
+    const net     n = strcmp(name, "gpt") == 0 ? gpt(model) : strcmp(name, "resnet18") == 0 ? resnet18(model) : mlp(model);
     gpunn_optimizer *opt = gpunn_adam(model);
-    const bool       good = run(group, n, opt, steps, &spent);
+    const bool       good = train(group, n, opt, steps, &spent);
     if (!good) fprintf(stderr, "%s\n", gpunn_error(dev));
     if (good && gpunn_group_rank(group) == 0)
         printf("%d ranks of %d threads: %.1f samples/s, %.1f MiB in each\n", gpunn_group_size(group), gpunn_device_threads(dev),

@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import bench_torch
+
 LENGTH, WIDTH, HEADS, LAYERS, VOCABULARY = 64, 384, 6, 6, 1024
 
 
@@ -37,6 +39,10 @@ def gpt():
     return net, 16, lambda n: (torch.zeros(n, LENGTH, dtype=torch.long), torch.zeros(n * LENGTH, dtype=torch.long))
 
 
+def resnet18():
+    return bench_torch.resnet(200), 32, lambda n: (torch.zeros(n, 3, 64, 64), torch.zeros(n, dtype=torch.long))
+
+
 def main():
     name, steps = sys.argv[1], int(sys.argv[2])
     ranks = int(os.environ.get("WORLD_SIZE", 1))
@@ -44,7 +50,7 @@ def main():
         torch.set_num_threads(1)
         torch.distributed.init_process_group("gloo")
     torch.manual_seed(1)
-    net, batch, data = mlp() if name == "mlp" else gpt()
+    net, batch, data = {"mlp": mlp, "gpt": gpt, "resnet18": resnet18}[name]()
     if ranks > 1:
         net = nn.parallel.DistributedDataParallel(net)
     optimizer = torch.optim.Adam(net.parameters(), fused=True)

@@ -167,10 +167,9 @@ static inline gpunn_tensor *conv_bn(gpunn_tensor *x, const char *name, int chann
     return gpunn_batch_norm2d(x, layer);
 }
 
-/* ResNet-18 on images of side x side */
-static inline void make_resnet(workload *w, int64_t batch, int side, int classes, bool train)
+/* ResNet-18's scores of images h. */
+static inline gpunn_tensor *resnet(workload *w, gpunn_tensor *h, int classes)
 {
-    gpunn_tensor *h = input(w, "x", batch, GPUNN_SHAPE(GPUNN_BATCH, 3, side, side));
     h = gpunn_max_pool2d(gpunn_relu(conv_bn(h, "stem", 64, 7, 2, 3)), .kernel_size = 3, .stride = 2, .padding = 1);
     int channels = 64;
     for (int stage = 0; stage < 4; stage++)
@@ -184,7 +183,13 @@ static inline void make_resnet(workload *w, int64_t batch, int side, int classes
             end_block(w, first, h);
             channels = width;
         }
-    h = gpunn_linear(gpunn_flatten(gpunn_adaptive_avg_pool2d(h, 1, 1)), "fc", .out_features = classes);
+    return gpunn_linear(gpunn_flatten(gpunn_adaptive_avg_pool2d(h, 1, 1)), "fc", .out_features = classes);
+}
+
+/* The same for images of side x side. */
+static inline void make_resnet(workload *w, int64_t batch, int side, int classes, bool train)
+{
+    gpunn_tensor *h = resnet(w, input(w, "x", batch, GPUNN_SHAPE(GPUNN_BATCH, 3, side, side)), classes);
     if (!train) {
         w->output = h;
         return;
