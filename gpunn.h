@@ -19947,6 +19947,7 @@ GPUNN__PRIVATE gpunn__bf16 gpunn__bf16_find(bool ask)
     const char *most = getenv("GPUNN_VECTORS");
     const bool  vectors = most && strcmp(most, "bf16") == 0;
     if (most && !vectors && strcmp(most, "amx") != 0) return GPUNN__BF16_NONE;
+    (void)ask; /* where there are no tiles to ask for */
     if (!__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512bf16")) return GPUNN__BF16_NONE;
 #ifdef GPUNN__AMX
     if (!vectors && gpunn__has_amx(ask)) return GPUNN__BF16_TILES;
@@ -22727,7 +22728,7 @@ GPUNN__PRIVATE void gpunn__gemm_pack_floats(const gpunn__gemm *g, const gpunn__g
 }
 
 /* A panel of B, and a chunk of A from a on, as words; some rows of floats at a time. */
-enum { GPUNN__PAIRED = 64, GPUNN__WIDEST = 64 };
+enum { GPUNN__PAIRED = 64, GPUNN__PAIRS = GPUNN__PAIRED / 2, GPUNN__WIDEST = 64 };
 GPUNN__NOINLINE void gpunn__gemm_pack_words(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc,
                                             int64_t j, int64_t jc, const float *scale, float *packed)
 {
@@ -22749,19 +22750,18 @@ GPUNN__NOINLINE void gpunn__gemm_pack_words(const gpunn__gemm *g, const gpunn__g
 GPUNN__PRIVATE void gpunn__gemm_copy_columns(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, const float *a, int64_t k,
                                              int64_t rows, const gpunn__panel *t, float *to)
 {
-    enum { PAIRS = GPUNN__PAIRED / 2, WIDTH = GPUNN__WIDEST };
-    float wide[GPUNN__PAIRED * WIDTH], words[PAIRS * WIDTH];
+    float wide[GPUNN__PAIRED * GPUNN__WIDEST], words[GPUNN__PAIRS * GPUNN__WIDEST];
     for (int64_t x = 0; x < k; x += GPUNN__PAIRED) {
         const int64_t count = k - x < GPUNN__PAIRED ? k - x : (int64_t)GPUNN__PAIRED;
-        kernels->copy(a + x * g->a_col, g->a_col, count, rows, WIDTH, wide);
+        kernels->copy(a + x * g->a_col, g->a_col, count, rows, GPUNN__WIDEST, wide);
         if (t->a_col != 1) {
-            gpunn__words()->pair(wide, count, WIDTH, to + x / 2 * WIDTH);
+            gpunn__words()->pair(wide, count, GPUNN__WIDEST, to + x / 2 * GPUNN__WIDEST);
             continue;
         }
-        gpunn__words()->pair(wide, count, WIDTH, words);
-        kernels->turn(words, WIDTH, rows, (count + 1) / 2, PAIRS, wide);
-        const int64_t pairs = t->k - x / 2 < PAIRS ? t->k - x / 2 : (int64_t)PAIRS;
-        for (int64_t i = 0; i < rows; i++) memcpy(to + i * t->a_row + x / 2, wide + i * PAIRS, (size_t)pairs * sizeof *to);
+        gpunn__words()->pair(wide, count, GPUNN__WIDEST, words);
+        kernels->turn(words, GPUNN__WIDEST, rows, (count + 1) / 2, GPUNN__PAIRS, wide);
+        const int64_t pairs = t->k - x / 2 < GPUNN__PAIRS ? t->k - x / 2 : (int64_t)GPUNN__PAIRS;
+        for (int64_t i = 0; i < rows; i++) memcpy(to + i * t->a_row + x / 2, wide + i * GPUNN__PAIRS, (size_t)pairs * sizeof *to);
     }
 }
 GPUNN__NOINLINE void gpunn__gemm_copy_words(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, const float *a, int64_t k,

@@ -6798,6 +6798,7 @@ template <int AXES> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
         for (int corner = 0; corner < 1 << AXES; corner++) {
             float   weight = gpunn__hash_weight(AXES, &place, corner, -1);
             int64_t row = gpunn__hash_row(AXES, level, &place, corner) * h.grid.features;
+#pragma unroll 1
             for (int f = 0; f < h.grid.features; f++)
                 gpunn__exact_add(h.exact, row + f, weight * h.dy[i * h.grid.features + f], scale);
         }
