@@ -7669,6 +7669,12 @@ typedef struct gpunn__assign_args {
     K(custom, shape, RESULT, GPUNN__NEEDED, args_, "The result's.")                                                            \
     K(custom, numbers, NUMBERS, GPUNN__EMPTY, args_, "") A(numbers, NUMBERS, numbers)
 
+/* Of formulas: r is the angle of a tangent t, |t| <= 1, by halving it, within 2e-7 of the result. */
+#define GPUNN__ANGLE                                                                                                           \
+    "u = t / (1 + sqrt(1 + t * t)); q = u * u; "                                                                               \
+    "r = 2 * u * (0.999999999 + q * (-0.333333075 + q * (0.199982108 + q * (-0.142399829 + q * (0.105728145 "                  \
+    "+ q * -0.0603324173))))); "
+
 /* Builders made of others, each by a formula (>>expr) of its operands, the tensors and numbers among its keys, and rank, that of the
  * first operand. F(X, name, operands, their names, check (gpunn__fits_*), keys, struct, form, formula, about). Where there is a key
  * reduction, it reduces what the formula makes. form: ARGS for gpunn_name_(operands, args), PLAIN for gpunn_name(operands), OWN
@@ -7749,24 +7755,17 @@ typedef struct gpunn__assign_args {
     F(X, logit, 1, (x), ANY, LOGIT, _plain, OWN, "p = clamp(x, eps, 1 - eps) if eps >= 0 else x; log(p / (1 - p))",            \
       "torch.logit; with eps below 0, of all x.")                                                                              \
     F(X, tan, 1, (x), ANY, NO, _plain, PLAIN, "sin(x) / cos(x)", "torch.tan.")                                                 \
-    /* The angle of a tangent t, |t| <= 1, by halving it: within 2e-7 of the result. */                                        \
     F(X, asin, 1, (x), ANY, NO, _plain, PLAIN,                                                                                 \
-      "t = x / (1 + sqrt((1 - x) * (1 + x))); u = t / (1 + sqrt(1 + t * t)); q = u * u; "                                      \
-      "r = 2 * u * (0.999999999 + q * (-0.333333075 + q * (0.199982108 + q * (-0.142399829 + q * (0.105728145 "                \
-      "+ q * -0.0603324173))))); "                                                                                             \
+      "t = x / (1 + sqrt((1 - x) * (1 + x))); " GPUNN__ANGLE                                                                   \
       "2 * r",                                                                                                                 \
       "torch.asin.")                                                                                                           \
     F(X, acos, 1, (x), ANY, NO, _plain, PLAIN,                                                                                 \
       "v = sqrt((1 - x) / (1 + x)); t = 1 / (v if abs(v) > 1 else 1) if abs(v) > 1 else v; "                                   \
-      "u = t / (1 + sqrt(1 + t * t)); q = u * u; "                                                                             \
-      "r = 2 * u * (0.999999999 + q * (-0.333333075 + q * (0.199982108 + q * (-0.142399829 + q * (0.105728145 "                \
-      "+ q * -0.0603324173))))); "                                                                                             \
+      GPUNN__ANGLE                                                                                                             \
       "s = pi / 2 - r if v > 1 else -pi / 2 - r if v < -1 else r; 2 * s",                                                      \
       "torch.acos.")                                                                                                           \
     F(X, atan, 1, (x), ANY, NO, _plain, PLAIN,                                                                                 \
-      "v = x; t = 1 / (v if abs(v) > 1 else 1) if abs(v) > 1 else v; u = t / (1 + sqrt(1 + t * t)); q = u * u; "               \
-      "r = 2 * u * (0.999999999 + q * (-0.333333075 + q * (0.199982108 + q * (-0.142399829 + q * (0.105728145 "                \
-      "+ q * -0.0603324173))))); "                                                                                             \
+      "v = x; t = 1 / (v if abs(v) > 1 else 1) if abs(v) > 1 else v; " GPUNN__ANGLE                                            \
       "s = pi / 2 - r if v > 1 else -pi / 2 - r if v < -1 else r; s",                                                          \
       "torch.atan.")                                                                                                           \
     /* By halves, whose squares overflow no earlier than the result; and (e + e / (e + 1)) / 2 with e = exp(x) - 1 near 0;     \
@@ -7818,9 +7817,7 @@ typedef struct gpunn__assign_args {
     /* The smaller by the larger, so that nothing overflows. */                                                                \
     F(X, atan2, 2, (x, y), ANY, NO, _plain, PLAIN,                                                                             \
       "o = abs(x) > abs(y); n = y if o else x; m = x if o else y; t = n / (1 if m == 0 else m); "                              \
-      "u = t / (1 + sqrt(1 + t * t)); q = u * u; "                                                                             \
-      "r = 2 * u * (0.999999999 + q * (-0.333333075 + q * (0.199982108 + q * (-0.142399829 + q * (0.105728145 "                \
-      "+ q * -0.0603324173))))); "                                                                                             \
+      GPUNN__ANGLE                                                                                                             \
       "((-pi if x < 0 else pi) / 2 - r) if o else r + ((-pi if x < 0 else pi) if y < 0 else 0)",                               \
       "The angle of (y, x), of x by y; torch.atan2.")                                                                          \
     F(X, hypot, 2, (x, y), ANY, NO, _plain, PLAIN,                                                                             \

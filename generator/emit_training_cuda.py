@@ -2,7 +2,7 @@
 from . import grad, scalar, template
 from .emit_inference import Emitter, Given, joined, spread
 from .emit_network_cuda import TileEmitter, at
-from .tiling import THREADS, pitch_of, staging
+from .tiling import THREADS, staging
 from .training import FACTORS, FAR, STATIC, adding, apart, cycles, forms, gradient_rows
 
 
@@ -10,7 +10,7 @@ class StepEmitter(TileEmitter):
     def __init__(self, plan, name, operands):
         super().__init__(plan, name, operands)
         self.begun = set()   # blocks whose gradients hold something
-        self.starts = {}     # of staged weights, by product
+        self.starts = {}     # of staged weights, by product; the kernel has their places (TileEmitter.places)
 
     def function(self, op, results):
         _, slots, _, text = scalar.function(self.name, "@", results)
@@ -19,7 +19,7 @@ class StepEmitter(TileEmitter):
         return self.functions[text], [slot.key.name for slot in slots]
 
     def op_linear(self, t):
-        self.starts[t.id] = sum(rows * pitch_of(width + 1) for rows, width, _ in self.staged)
+        self.starts[t.id] = "weights + AT%d" % len(self.staged) if self.staged else "weights"
         return super().op_linear(t)
 
     def index_in(self, i, whole):
@@ -60,7 +60,7 @@ class StepEmitter(TileEmitter):
         y, lines, sums = self.gradient(t.id), [], dict(self.plan.sums())
         if self.plan.wants(x):
             form = "operand_gradient<SAMPLES, PITCH, %d, %d>(" % (width, out)
-            parts = [self.gradient(x), y, at("weights", self.starts[t.id]), self.flag(self.is_first(x))]
+            parts = [self.gradient(x), y, self.starts[t.id], self.flag(self.is_first(x))]
             lines += scalar.wrapped(form, parts, ");", 8)
         if w in sums:
             form = "weight_gradient<PITCH, %d, %d, %d>(" % (width, out, gradient_rows(width, out))

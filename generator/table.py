@@ -187,10 +187,12 @@ def read_rows(text):
             elif call != "A":
                 yield from arguments(call[len("GPUNN__"):], *fields[2:])
 
-    result, formulas = {}, {}
+    result, formulas, rows = {}, {}, made.group(1)
+    for name, part in re.findall(r'^#define (GPUNN__\w+) +("[^\n]*)$', text, re.M):  # what several formulas have in common
+        rows = re.sub(r"\b%s\b" % name, lambda _, part=part: part, rows)
     for macro, fields in calls(table.group(1)):
         if macro == "GPUNN__FORMULAS":
-            for _, name, count, operands, fits, keys, _, _, formula, about in entries(made.group(1), "F"):
+            for _, name, count, operands, fits, keys, _, _, formula, about in entries(rows, "F"):
                 result[name] = Row(name, "OP", "NONE", int(count), 0, tuple(arguments(keys + "_ARGS")), string(about))
                 formulas[name] = Formula(tuple(re.findall(r"\w+", operands)), fits.lower(), string(formula))
             continue

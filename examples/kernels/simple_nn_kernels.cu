@@ -1,6 +1,6 @@
 /* simple_nn_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 920c6abb3a95
+ * gpunn 0.1, templates cf3aac729b00
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -11,7 +11,7 @@
 
 #define SIMPLE_NN_KERNELS_CUDA
 #include "simple_nn_kernels.h"
-#if SIMPLE_NN_KERNELS_STAMP != 0x417dc9a7ccf75dd7ull
+#if SIMPLE_NN_KERNELS_STAMP != 0x22577aa875ed5f0dull
 #error "simple_nn_kernels.h and simple_nn_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 
@@ -785,7 +785,7 @@ static __global__ void __launch_bounds__(256, 1)
             own[140] = d0;
         }
         __syncthreads();
-        operand_gradient<SAMPLES, PITCH, 50, 1>(values + 144, values + 140, weights + 1400, true);
+        operand_gradient<SAMPLES, PITCH, 50, 1>(values + 144, values + 140, weights + AT1, true);
         weight_gradient<PITCH, 50, 1, 1>(sums + 1050, values + 140, values + 76, (int)samples, is_first);
         bias_gradient<PITCH, 1>(sums + 1100, values + 140, (int)samples, is_first);
         __syncthreads();
