@@ -1631,6 +1631,10 @@ GPUNN_API gpunn_tensor *gpunn_pixel_unshuffle(gpunn_tensor *x, int factor);
 /* Matrices [..., rows, columns] with zeros above (tril) or below (triu) the diagonal, or the one so many columns to its right. */
 GPUNN_API gpunn_tensor *gpunn_tril(gpunn_tensor *x, int diagonal);
 GPUNN_API gpunn_tensor *gpunn_triu(gpunn_tensor *x, int diagonal);
+/* Of these matrices the diagonal, or the one `offset` columns to its right (below 0: to its left): [..., its length]. */
+GPUNN_API gpunn_tensor *gpunn_diagonal(gpunn_tensor *x, int offset);
+/* x with `value` (any, infinite too) where mask, which broadcasts to it, is not 0. */
+GPUNN_API gpunn_tensor *gpunn_masked_fill(gpunn_tensor *x, gpunn_tensor *mask, float value);
 GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype); /* between F32, I64, I32, U8, BOOL; no gradient */
 
 /* -- reductions: keepdim leaves 1 in place of each axis -- */
@@ -1644,10 +1648,18 @@ GPUNN_API gpunn_tensor *gpunn_var(gpunn_tensor *x, gpunn_axes axes, int correcti
 GPUNN_API gpunn_tensor *gpunn_std(gpunn_tensor *x, gpunn_axes axes, int correction, bool keepdim);
 /* (sum of |x|^p)^(1/p), p above 0; INFINITY: the largest |x|. The gradient at 0 is 0. */
 GPUNN_API gpunn_tensor *gpunn_norm(gpunn_tensor *x, float p, gpunn_axes axes, bool keepdim);
+/* gpunn_norm of x1 - x2 + eps along their last axis; torch.nn.PairwiseDistance, whose eps is 1e-6. */
+GPUNN_API gpunn_tensor *gpunn_pairwise_distance(gpunn_tensor *x1, gpunn_tensor *x2, float p, float eps);
+/* torch.cdist: of x1 [..., m, d] and x2 [..., n, d] the norms of all rows' differences, [..., m, n]. Takes memory for m n d of these:
+ * a product of matrices would need less, and round what lies close together away. */
+GPUNN_API gpunn_tensor *gpunn_cdist(gpunn_tensor *x1, gpunn_tensor *x2, float p);
 GPUNN_API gpunn_tensor *gpunn_logsumexp(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
 /* Products along an axis whose size does not vary, of all its elements and of those up to each. */
 GPUNN_API gpunn_tensor *gpunn_prod(gpunn_tensor *x, int axis, bool keepdim);
 GPUNN_API gpunn_tensor *gpunn_cumprod(gpunn_tensor *x, int axis);
+/* The largest and smallest of the elements up to each, as torch.cummax's values; ties share the gradient. */
+GPUNN_API gpunn_tensor *gpunn_cummax(gpunn_tensor *x, int axis);
+GPUNN_API gpunn_tensor *gpunn_cummin(gpunn_tensor *x, int axis);
 /* How uneven a field is, a scalar: for each of the axes the mean of the squared differences of neighbours along it, summed. */
 GPUNN_API gpunn_tensor *gpunn_gradient_energy(gpunn_tensor *x, gpunn_axes axes);
 GPUNN_API gpunn_tensor *gpunn_argmax(gpunn_tensor *x, int axis, bool keepdim); /* I64, the first maximum */
@@ -9325,6 +9337,23 @@ static bool gpunn__broadcast_dims(const gpunn__call *call, const char *what, int
     return true;
 }
 
+/* A tensor must broadcast to x's shape. */
+static bool gpunn__broadcasts_to(const gpunn__call *call, const gpunn_tensor *t, const char *name, const gpunn_tensor *x,
+                                 const char *x_name)
+{
+    int     rank = x->rank;
+    int64_t dim[GPUNN_MAX_RANK];
+    char    one[128], other[128];
+    memcpy(dim, x->dim, sizeof dim);
+    char pair[64];
+    (void)snprintf(pair, sizeof pair, "%s and %s", x_name, name);
+    if (!gpunn__broadcast_dims(call, pair, &rank, dim, t->rank, t->dim)) return false;
+    if (rank == x->rank && memcmp(dim, x->dim, (size_t)rank * sizeof *dim) == 0) return true;
+    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s %s is larger than %s %s; it must broadcast to that", name,
+                        gpunn__shape_text(t, one), x_name, gpunn__shape_text(x, other));
+    return false;
+}
+
 /* Logits [n, classes, ...] and labels [n, ...] must fit. */
 static bool gpunn__classes_fit(const gpunn__call *call, gpunn__meta logits, gpunn__meta labels)
 {
@@ -12502,6 +12531,39 @@ GPUNN_API gpunn_tensor *gpunn_triu(gpunn_tensor *x, int diagonal)
     return gpunn__triangle("triu", x, diagonal, false);
 }
 
+GPUNN_API gpunn_tensor *gpunn_diagonal(gpunn_tensor *x, int offset)
+{
+    gpunn__call call;
+    char        text[128];
+    gpunn_shape flat;
+    if (!gpunn__begin_x(&call, "diagonal", NULL, x, true) ||
+        !gpunn__has_rank(&call, gpunn__meta_of(x), 2, GPUNN_MAX_RANK, "[..., rows, columns]"))
+        return NULL;
+    const int     axis = x->rank - 2;
+    const int64_t rows = x->dim[axis], columns = x->dim[axis + 1], right = offset > 0 ? offset : 0, down = right - offset;
+    const int64_t count = rows - down < columns - right ? rows - down : columns - right, first = down * columns + right;
+    if (rows < 0 || columns < 0 || count < 1)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "offset is %d and x %s; rows and columns must not vary, and meet it", offset,
+                             gpunn__shape_text(x, text));
+    memset(&flat, 0, sizeof flat);
+    memcpy(flat.dim, x->dim, (size_t)axis * sizeof *x->dim);
+    flat.dim[axis] = rows * columns; /* where each element lies a row and a column behind the one before */
+    return gpunn__made(&call,
+                       gpunn_slice(gpunn_reshape(x, flat), axis, first, first + (count - 1) * (columns + 1) + 1, columns + 1));
+}
+
+GPUNN_API gpunn_tensor *gpunn_masked_fill(gpunn_tensor *x, gpunn_tensor *mask, float value)
+{
+    static const char *const names[] = {"x", "mask"};
+    gpunn__call              call;
+    gpunn_tensor            *operands[] = {x, mask}, *fill;
+    const gpunn_shape        scalar = {{0}};
+    if (!gpunn__begin(&call, "masked_fill", NULL, names, operands, 2, 1) || !gpunn__broadcasts_to(&call, mask, "mask", x, "x"))
+        return NULL;
+    fill = gpunn_constant(call.model, scalar, &value);
+    return gpunn__made(&call, gpunn_where(mask, fill, x));
+}
+
 /* ---- reductions ------------------------------------------------------------------------------------------------------ */
 static gpunn_tensor *gpunn__reduce_node(const char *name, gpunn_op op, bool mean, gpunn_tensor *x, const gpunn_axes *axes,
                                         bool keepdim)
@@ -12591,6 +12653,41 @@ GPUNN_API gpunn_tensor *gpunn_norm(gpunn_tensor *x, float p, gpunn_axes axes, bo
     return gpunn__made(&call, p == 1 ? y : gpunn__power_of(y, 1 / (double)p));
 }
 
+GPUNN_API gpunn_tensor *gpunn_pairwise_distance(gpunn_tensor *x1, gpunn_tensor *x2, float p, float eps)
+{
+    static const char *const names[] = {"x1", "x2"};
+    gpunn__call              call;
+    gpunn_tensor            *operands[] = {x1, x2};
+    if (!gpunn__begin(&call, "pairwise_distance", NULL, names, operands, 2, 2)) return NULL;
+    gpunn_tensor *apart = gpunn_add_scalar(gpunn_sub(x1, x2), eps);
+    return gpunn__made(&call, gpunn_norm(apart, p, GPUNN_AXES(-1), false));
+}
+
+/* With an axis of 1 behind so many. */
+static gpunn_tensor *gpunn__unsqueeze(gpunn_tensor *x, int axis)
+{
+    gpunn_shape shape = gpunn_tensor_shape(x);
+    memmove(shape.dim + axis + 1, shape.dim + axis, (size_t)(x->rank - axis) * sizeof *shape.dim);
+    shape.dim[axis] = 1;
+    return gpunn_reshape(x, shape);
+}
+
+GPUNN_API gpunn_tensor *gpunn_cdist(gpunn_tensor *x1, gpunn_tensor *x2, float p)
+{
+    static const char *const names[] = {"x1", "x2"};
+    gpunn__call              call;
+    gpunn_tensor            *operands[] = {x1, x2};
+    char                     one[128], other[128];
+    if (!gpunn__begin(&call, "cdist", NULL, names, operands, 2, 2)) return NULL;
+    const int d1 = x1->rank - 1, d2 = x2->rank - 1;
+    if (d1 < 1 || d2 < 1 || d1 + 2 > GPUNN_MAX_RANK || d2 + 2 > GPUNN_MAX_RANK || x1->dim[d1] != x2->dim[d2])
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
+                             "x1 is %s and x2 %s, but [..., m, d] and [..., n, d] of one d and at most 7 axes are needed",
+                             gpunn__shape_text(x1, one), gpunn__shape_text(x2, other));
+    gpunn_tensor *apart = gpunn_sub(gpunn__unsqueeze(x1, d1), gpunn__unsqueeze(x2, d2 - 1));
+    return gpunn__made(&call, gpunn_norm(apart, p, GPUNN_AXES(-1), false));
+}
+
 GPUNN_API gpunn_tensor *gpunn_logsumexp(gpunn_tensor *x, gpunn_axes axes, bool keepdim)
 {
     gpunn__call call;
@@ -12615,17 +12712,34 @@ GPUNN_API gpunn_tensor *gpunn_prod(gpunn_tensor *x, int axis, bool keepdim)
     return gpunn__made(&call, keepdim || y == NULL ? y : gpunn_sum(y, GPUNN_AXES(axis), false));
 }
 
-GPUNN_API gpunn_tensor *gpunn_cumprod(gpunn_tensor *x, int axis)
+/* Along an axis, of each element and all before it what `both` makes of two. */
+static gpunn_tensor *gpunn__running(const char *name, gpunn_tensor *x, int axis,
+                                    gpunn_tensor *(*both)(gpunn_tensor *, gpunn_tensor *))
 {
     gpunn__call   call;
     gpunn_tensor *y = x;
-    if ((axis = gpunn__begin_along(&call, "cumprod", x, axis)) < 0) return NULL;
+    if ((axis = gpunn__begin_along(&call, name, x, axis)) < 0) return NULL;
     for (int64_t step = 1, size = x->dim[axis]; step < size; step *= 2) { /* of the 2 * step elements up to each */
         gpunn_tensor *ahead = gpunn_slice(y, axis, 0, size - step, 1);
-        gpunn_tensor *both[] = {gpunn_slice(y, axis, 0, step, 1), gpunn_mul(gpunn_slice(y, axis, step, size, 1), ahead)};
-        y = gpunn_concat(both, 2, axis);
+        gpunn_tensor *parts[] = {gpunn_slice(y, axis, 0, step, 1), both(gpunn_slice(y, axis, step, size, 1), ahead)};
+        y = gpunn_concat(parts, 2, axis);
     }
     return gpunn__made(&call, y);
+}
+
+GPUNN_API gpunn_tensor *gpunn_cumprod(gpunn_tensor *x, int axis)
+{
+    return gpunn__running("cumprod", x, axis, gpunn_mul);
+}
+
+GPUNN_API gpunn_tensor *gpunn_cummax(gpunn_tensor *x, int axis)
+{
+    return gpunn__running("cummax", x, axis, gpunn_maximum);
+}
+
+GPUNN_API gpunn_tensor *gpunn_cummin(gpunn_tensor *x, int axis)
+{
+    return gpunn__running("cummin", x, axis, gpunn_minimum);
 }
 
 GPUNN_API gpunn_tensor *gpunn_gradient_energy(gpunn_tensor *x, gpunn_axes axes)
@@ -13476,18 +13590,7 @@ static bool gpunn__shapes_are_equal(const gpunn__call *call, const gpunn_tensor 
 static bool gpunn__loss_factor(const gpunn__call *call, const gpunn_tensor *factor, const char *name, const gpunn_tensor *input)
 {
     if (factor == NULL) return true;
-    if (!gpunn__operand(call, factor, name, true)) return false;
-    int     rank = input->rank;
-    int64_t dim[GPUNN_MAX_RANK];
-    char    one[128], other[128];
-    memcpy(dim, input->dim, sizeof dim);
-    char pair[64];
-    (void)snprintf(pair, sizeof pair, "input and %s", name);
-    if (!gpunn__broadcast_dims(call, pair, &rank, dim, factor->rank, factor->dim)) return false;
-    if (rank == input->rank && memcmp(dim, input->dim, (size_t)rank * sizeof *dim) == 0) return true;
-    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s %s is larger than the input %s; it must broadcast to that", name,
-                        gpunn__shape_text(factor, one), gpunn__shape_text(input, other));
-    return false;
+    return gpunn__operand(call, factor, name, true) && gpunn__broadcasts_to(call, factor, name, input, "input");
 }
 
 static gpunn_tensor *gpunn__reduce_loss(gpunn_tensor *loss, gpunn_reduction reduction)
@@ -13879,10 +13982,7 @@ GPUNN_API gpunn_tensor *gpunn_top_k_accuracy(gpunn_tensor *logits, gpunn_tensor 
     gpunn__call call;
     if (!gpunn__begin_classes(&call, "top_k_accuracy", logits, labels)) return NULL;
     gpunn_tensor *places = gpunn_cast(gpunn_topk_indices(logits, k, 1, true), GPUNN_F32);
-    gpunn_shape   each = gpunn_tensor_shape(labels); /* labels with an axis of 1 where the classes are */
-    memmove(each.dim + 2, each.dim + 1, (GPUNN_MAX_RANK - 2) * sizeof *each.dim);
-    each.dim[1] = 1;
-    gpunn_tensor *truth = gpunn_reshape(gpunn_cast(labels, GPUNN_F32), each);
+    gpunn_tensor *truth = gpunn_cast(gpunn__unsqueeze(labels, 1), GPUNN_F32); /* an axis of 1 where the classes are */
     gpunn_tensor *hits = gpunn_sum(gpunn_eq(places, truth), GPUNN_AXES(1), false);
     return gpunn__made(&call, gpunn__reduce_loss(hits, GPUNN_REDUCE_MEAN));
 }

@@ -134,8 +134,13 @@ def rearranged(out):
                      ("roll.forth", lambda x: x.roll(3, 2)), ("roll.back", lambda x: x.roll(-13, -3)),
                      ("pixel_shuffle.plain", lambda x: F.pixel_shuffle(x, 2)),
                      ("pixel_unshuffle.plain", lambda x: F.pixel_unshuffle(x, 2)),
-                     ("tril.plain", torch.tril), ("tril.above", lambda x: x.tril(1)), ("triu.below", lambda x: x.triu(-2))):
+                     ("tril.plain", torch.tril), ("tril.above", lambda x: x.tril(1)), ("triu.below", lambda x: x.triu(-2)),
+                     ("diagonal.right", lambda x: x.diagonal(3, -2, -1)), ("diagonal.left", lambda x: x.diagonal(-1, -2, -1))):
         add_case(out, name, fn, batch={"x": image})
+    mask = words(8, 1, 6, below=3)
+    add_case(out, "masked_fill.rows", lambda x, mask: x.masked_fill(mask.bool(), -2.5), batch={"x": image}, fixed={"mask": mask})
+    add_case(out, "masked_fill.infinite", lambda x, mask: x.masked_fill(mask.bool(), -inf), batch={"x": image},
+             fixed={"mask": mask}, gradient=False)
     add_case(out, "sort.values", lambda x: x.sort(1)[0], batch={"x": image})
     add_case(out, "argsort.falling", lambda x: x.argsort(dim=-1, descending=True, stable=True), batch={"x": torch.round(image)})
 
@@ -154,8 +159,15 @@ def reductions(out):
             ("norm.largest", lambda x: norm(x, inf), x), ("logsumexp.two", lambda x: x.logsumexp((0, 2)), x),
             ("logsumexp.large", lambda x: x.logsumexp(1, keepdim=True), 500 * x), ("prod.odd", lambda x: x.prod(1), x),
             ("prod.zeros", lambda x: x.prod(1, keepdim=True), zeros), ("cumprod.odd", lambda x: x.cumprod(1), x),
-            ("cumprod.zeros", lambda x: x.cumprod(1), zeros)):
+            ("cumprod.zeros", lambda x: x.cumprod(1), zeros), ("cummax.odd", lambda x: x.cummax(1)[0], x),
+            ("cummin.last", lambda x: x.cummin(-1)[0], x)):
         add_case(out, name, fn, batch={"x": given})
+    near = torch.cat([x[:, 2:4] + 1e-3 * randn(3, 2, 5), randn(3, 4, 5)], 1)
+    for p in (1, 2, 2.5, inf):
+        add_case(out, f"cdist.p{p}", lambda a, b: torch.cdist(a, b, p, "donot_use_mm_for_euclid_dist"), batch={"a": x, "b": near})
+        add_case(out, f"pairwise_distance.p{p}", lambda a, b: F.pairwise_distance(a, b, p), batch={"a": x, "b": zeros})
+    add_case(out, "cdist.leading", lambda a, b: torch.cdist(a, b), batch={"a": x[:, None]}, fixed={"b": randn(2, 1, 5)})
+    add_case(out, "cdist.same", lambda a: torch.cdist(a, a), batch={"a": same})
     ends = torch.tensor([[-inf, 1, 2.0], [inf, 1, 2], [-inf, -inf, -inf], [nan, 1, 2]])
     add_case(out, "logsumexp.ends", lambda x: x.logsumexp(1), batch={"x": ends}, gradient=False)
 

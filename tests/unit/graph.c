@@ -839,9 +839,19 @@ static void test_orders_and_copies(void **state)
             gpunn_var(f->rows, GPUNN_AXES(1), 20, false));
     check_shape(f, gpunn_norm(f->image, 3, GPUNN_AXES(1), false), SHAPE(B, 14, 14));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "norm: p is 0; use a number above 0, or INFINITY", gpunn_norm(f->rows, 0, GPUNN_ALL, false));
+    check_shape(f, gpunn_pairwise_distance(f->image, f->image, 1, 0), SHAPE(B, 6, 14));
+    check_shape(f, gpunn_cdist(f->image, gpunn_slice(f->image, 2, 0, 9, 1), 2), SHAPE(B, 6, 14, 9));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "cdist: x1 is [batch, 20] and x2 [batch, 6, 14, 14], but [..., m, d] and [..., n, d] of one d and at most 7 axes are "
+            "needed",
+            gpunn_cdist(f->rows, f->image, 2));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "norm: p is -1; use a number above 0, or INFINITY", gpunn_cdist(f->rows, f->rows, -1));
     check_shape(f, gpunn_logsumexp(f->image, GPUNN_AXES(0, 1), false), SHAPE(14, 14));
     check_shape(f, gpunn_prod(f->image, 1, false), SHAPE(B, 14, 14));
     check_shape(f, gpunn_cumprod(f->image, -1), SHAPE(B, 6, 14, 14));
+    check_shape(f, gpunn_cummax(f->image, 1), SHAPE(B, 6, 14, 14));
+    REFUSED(f, GPUNN_ERR_SHAPE, "cummin: axis 0 of [batch, 20] varies between runs; choose another axis",
+            gpunn_cummin(f->rows, 0));
     REFUSED(f, GPUNN_ERR_SHAPE, "prod: axis 0 of [batch, 20] varies between runs; choose another axis",
             gpunn_prod(f->rows, 0, false));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "cumsum: axis 2 is not one of [batch, 20]; use -2 to 1", gpunn_cumsum(f->rows, 2));
@@ -1033,6 +1043,17 @@ static void test_reductions(void **state)
     REFUSED(f, GPUNN_ERR_SHAPE, "pixel_shuffle: x is [batch, 20], but [n, c, h, w] is needed; gpunn_reshape it",
             gpunn_pixel_shuffle(f->rows, 2));
     check_shape(f, gpunn_tril(f->rows, -3), SHAPE(B, 20));
+    check_shape(f, gpunn_diagonal(f->image, -3), SHAPE(B, 6, 11));
+    REFUSED(f, GPUNN_ERR_SHAPE, "diagonal: offset is 14 and x [batch, 6, 14, 14]; rows and columns must not vary, and meet it",
+            gpunn_diagonal(f->image, 14));
+    REFUSED(f, GPUNN_ERR_SHAPE, "diagonal: offset is 0 and x [batch, 20]; rows and columns must not vary, and meet it",
+            gpunn_diagonal(f->rows, 0));
+    REFUSED(f, GPUNN_ERR_SHAPE, "diagonal: x is [3], but [..., rows, columns] is needed; gpunn_reshape it",
+            gpunn_diagonal(line, 0));
+    gpunn_tensor *plane = gpunn_sum(f->image, GPUNN_AXES(0, 1), false);
+    check_shape(f, gpunn_masked_fill(f->image, f->image, INFINITY), SHAPE(B, 6, 14, 14));
+    REFUSED(f, GPUNN_ERR_SHAPE, "masked_fill: mask [batch, 6, 14, 14] is larger than x [14, 14]; it must broadcast to that",
+            gpunn_masked_fill(plane, f->image, 0));
     REFUSED(f, GPUNN_ERR_SHAPE, "triu: x is [3], but [..., rows, columns] is needed; gpunn_reshape it", gpunn_triu(line, 0));
     gpunn_tensor *rows = gpunn_input(f->model, "places", GPUNN_I32, GPUNN_SHAPE(14));
     gpunn_tensor *factors = gpunn_parameter(f->model, "factors", GPUNN_SHAPE(6), (gpunn_init){GPUNN_INIT_ZEROS, 0, 0});
@@ -1233,7 +1254,7 @@ static void test_losses(void **state)
             gpunn_smooth_l1_loss(f->rows, t, .beta = NAN));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "mse_loss: reduction is 9; use one of gpunn_reduction",
             gpunn_mse_loss(f->rows, t, .reduction = (gpunn_reduction)9));
-    REFUSED(f, GPUNN_ERR_SHAPE, "bce_loss: .weight [20, 1, 20] is larger than the input [batch, 20]; it must broadcast to that",
+    REFUSED(f, GPUNN_ERR_SHAPE, "bce_loss: .weight [20, 1, 20] is larger than input [batch, 20]; it must broadcast to that",
             gpunn_bce_loss(f->rows, t, .weight = large));
     REFUSED(f, GPUNN_ERR_SHAPE, "bce_loss: input and .weight [batch, 20] and [3] do not broadcast (axis 1: 20 against 3)",
             gpunn_bce_loss(f->rows, t, .weight = f->three));

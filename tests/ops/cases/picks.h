@@ -123,6 +123,10 @@ static gpunn_tensor *parted(gpunn_tensor *x, int size, int chunks, int axis)
     X(tril, "plain", gpunn_tril(in("x"), 0))                                                       \
     X(tril, "above", gpunn_tril(in("x"), 1))                                                       \
     X(triu, "below", gpunn_triu(in("x"), -2))                                                      \
+    X(diagonal, "right", gpunn_diagonal(in("x"), 3))                                               \
+    X(diagonal, "left", gpunn_diagonal(in("x"), -1))                                               \
+    X(masked_fill, "rows", gpunn_masked_fill(in("x"), in("mask"), -2.5f))                          \
+    X(masked_fill, "infinite", gpunn_masked_fill(in("x"), gpunn_cast(in("mask"), GPUNN_BOOL), -INFINITY)) \
     X(sort, "values", gpunn_sort(in("x"), 1, false, NULL))                                         \
     X(argsort, "falling", gpunn_argsort(in("x"), -1, true))                                        \
     X(min, "two", gpunn_min(in("x"), GPUNN_AXES(0, 2), false))                                     \
@@ -141,7 +145,19 @@ static gpunn_tensor *parted(gpunn_tensor *x, int size, int chunks, int axis)
     X(prod, "odd", gpunn_prod(in("x"), 1, false))                                                  \
     X(prod, "zeros", gpunn_prod(in("x"), 1, true))                                                 \
     X(cumprod, "odd", gpunn_cumprod(in("x"), 1))                                                   \
-    X(cumprod, "zeros", gpunn_cumprod(in("x"), 1))
+    X(cumprod, "zeros", gpunn_cumprod(in("x"), 1))                                                 \
+    X(cummax, "odd", gpunn_cummax(in("x"), 1))                                                     \
+    X(cummin, "last", gpunn_cummin(in("x"), -1))                                                   \
+    X(cdist, "p1", gpunn_cdist(in("a"), in("b"), 1))                                               \
+    X(cdist, "p2", gpunn_cdist(in("a"), in("b"), 2))                                               \
+    X(cdist, "p2.5", gpunn_cdist(in("a"), in("b"), 2.5f))                                          \
+    X(cdist, "pinf", gpunn_cdist(in("a"), in("b"), INFINITY))                                      \
+    X(cdist, "leading", gpunn_cdist(in("a"), in("b"), 2))                                          \
+    X(cdist, "same", gpunn_cdist(in("a"), in("a"), 2))                                             \
+    X(pairwise_distance, "p1", gpunn_pairwise_distance(in("a"), in("b"), 1, 1e-6f))                \
+    X(pairwise_distance, "p2", gpunn_pairwise_distance(in("a"), in("b"), 2, 1e-6f))                \
+    X(pairwise_distance, "p2.5", gpunn_pairwise_distance(in("a"), in("b"), 2.5f, 1e-6f))           \
+    X(pairwise_distance, "pinf", gpunn_pairwise_distance(in("a"), in("b"), INFINITY, 1e-6f))
 #define PICKS_GRADIENTS(X)                                                                                                      \
     X(embedding, XS(3, 4, 5), gpunn_mul(x, gpunn_embedding(indices(in, GPUNN_I64, GPUNN_SHAPE(3, 4), 6), "l",                   \
       .num_embeddings = 6, .embedding_dim = 5)))                                                                                \
@@ -180,5 +196,10 @@ static gpunn_tensor *parted(gpunn_tensor *x, int size, int chunks, int axis)
     X(norm_of_order, APART(3, 6), gpunn_norm(x, 3, GPUNN_AXES(1), true))                                                        \
     X(logsumexp, XS(3, 4, 2), gpunn_logsumexp(x, GPUNN_AXES(0, 2), false))                                                      \
     X(prod, XS(3, 5), gpunn_prod(x, 1, false))                                                                                  \
-    X(cumprod, XS(3, 5), gpunn_cumprod(x, 1))
+    X(cumprod, XS(3, 5), gpunn_cumprod(x, 1))                                                                                   \
+    X(cummax, APART(3, 7), gpunn_mul(gpunn_cummax(x, 1), gpunn_cummin(x, 1)))                                                   \
+    X(diagonal, XS(3, 4, 5), gpunn_square(gpunn_diagonal(x, 1)))                                                                \
+    X(masked_fill, XS(3, 4, 5), gpunn_square(gpunn_masked_fill(x, constant(in, 5), 3)))                                         \
+    X(cdist, XS(3, 4, 2), gpunn_cdist(x, in->x[1] = B("b", 3, 5, 2), 2))                                                        \
+    X(pairwise_distance, XS(3, 6), gpunn_pairwise_distance(x, in->x[1] = B("b", 3, 6), 3, 0.01f))
 /* clang-format on */
