@@ -4010,6 +4010,7 @@ struct gpunn_group {
     bool             closed;      /* by the program: to be freed with the last of them */
     gpunn_status     broken;      /* its engine has failed; GPUNN_OK: it has not */
     bool             told;        /* the ranks know of the last failure */
+    bool             copies;      /* some rank's device is no CPU: what goes through the host is copied, which may fail */
     int64_t          agreed;      /* times that the ranks have voted */
     gpunn__vote     *votes;       /* [size] */
     char            *piece;       /* GPUNN__GROUP_PIECE bytes for what lies on a device; NULL: not needed so far */
@@ -6956,22 +6957,37 @@ static bool gpunn__has_piece(gpunn_group *group)
     return group->piece != NULL;
 }
 
-/* Floats in memory of a device's, as they are exchanged through the host's. */
-static GPUNN__STATUS gpunn__exchange_pieces(gpunn_group *group, gpunn_device *dev, gpunn__exchange kind, float *values,
-                                            size_t bytes, int root)
+static gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float *loss, const char *format, ...)
+    GPUNN__PRINTF(4, 5);
+
+/* What a device has done with its part of an exchange; a failure that any rank has is one of all. */
+static GPUNN__STATUS gpunn__copies_end(gpunn_group *group, gpunn_device *dev, gpunn_status copied)
 {
-    const gpunn_backend *backend = dev->backend;
-    gpunn_status         status = GPUNN_OK;
-    if (backend == gpunn__cpu_backend()) return gpunn__exchange_host(group, kind, values, bytes, root);
-    if (!gpunn__has_piece(group)) return GPUNN_ERR_MEMORY;
+    if (copied != GPUNN_OK) copied = gpunn__backend_fail(dev, "a group's exchange", copied);
+    return group->copies ? gpunn__agree(group, copied, NULL, "the end of an exchange") : copied;
+}
+
+/* A device's memory into the host's, which becomes zeros where that fails or has failed: no other rank is kept waiting. */
+static void gpunn__copy_piece(gpunn_device *dev, void *piece, const void *values, size_t bytes, gpunn_status *copied)
+{
+    if (*copied == GPUNN_OK) *copied = dev->backend->download(dev->context, piece, values, bytes);
+    if (*copied != GPUNN_OK) memset(piece, 0, bytes);
+}
+
+/* Floats in memory of a device's, as they are exchanged through the host's. Where a group copies, all ranks make the same pieces. */
+static GPUNN__STATUS gpunn__exchange_pieces(gpunn_group *group, gpunn_device *dev, gpunn__exchange kind, float *values,
+                                            size_t bytes, int root, gpunn_status *copied)
+{
+    const bool   here = dev->backend == gpunn__cpu_backend();
+    const size_t most = here && !group->copies ? bytes : (size_t)GPUNN__GROUP_PIECE;
+    gpunn_status status = GPUNN_OK;
+    if (!here && !gpunn__has_piece(group)) return GPUNN_ERR_MEMORY;
     for (size_t at = 0, n; at < bytes && status == GPUNN_OK; at += n) {
-        n = bytes - at < GPUNN__GROUP_PIECE ? bytes - at : (size_t)GPUNN__GROUP_PIECE;
-        status = backend->download(dev->context, group->piece, (char *)values + at, n);
-        if (status != GPUNN_OK) return gpunn__backend_fail(dev, "a group's exchange", status);
-        status = gpunn__exchange_host(group, kind, group->piece, n, root);
-        if (status != GPUNN_OK) return status;
-        status = backend->upload(dev->context, (char *)values + at, group->piece, n);
-        if (status != GPUNN_OK) return gpunn__backend_fail(dev, "a group's exchange", status);
+        char *const from = (char *)values + at, *const piece = here ? from : group->piece;
+        n = bytes - at < most ? bytes - at : most;
+        if (!here) gpunn__copy_piece(dev, piece, from, n, copied);
+        status = gpunn__exchange_host(group, kind, piece, n, root);
+        if (status == GPUNN_OK && *copied == GPUNN_OK && !here) *copied = dev->backend->upload(dev->context, from, piece, n);
     }
     return status;
 }
@@ -6991,22 +7007,23 @@ static GPUNN__STATUS gpunn__sum_bf16(gpunn_group *group, float *values, int64_t 
 }
 
 /* The same of a device's, of any number. */
-static GPUNN__STATUS gpunn__exchange_bf16(gpunn_group *group, gpunn_device *dev, float *values, int64_t count)
+static GPUNN__STATUS gpunn__exchange_bf16(gpunn_group *group, gpunn_device *dev, float *values, int64_t count,
+                                          gpunn_status *copied)
 {
-    const gpunn_backend *backend = dev->backend;
-    const bool           here = backend == gpunn__cpu_backend();
-    const int64_t        most = group->args.all_reduce_bf16 ? (int64_t)GPUNN__BF16_MOST : gpunn__bf16_part(group->args.size);
+    const bool    here = dev->backend == gpunn__cpu_backend();
+    const int64_t most = group->args.all_reduce_bf16 ? (int64_t)GPUNN__BF16_MOST : gpunn__bf16_part(group->args.size);
+    gpunn_status  status = GPUNN_OK;
     if (!here && !gpunn__has_piece(group)) return GPUNN_ERR_MEMORY;
-    gpunn_status status = GPUNN_OK, copied = GPUNN_OK;
-    for (int64_t at = 0, n; at < count && status == GPUNN_OK && copied == GPUNN_OK; at += n) {
+    for (int64_t at = 0, n; at < count && status == GPUNN_OK; at += n) {
         n = count - at < most ? count - at : most;
         float       *piece = here ? values + at : (float *)(void *)group->piece;
         const size_t bytes = (size_t)n * sizeof *piece;
-        if (!here) copied = backend->download(dev->context, piece, values + at, bytes);
-        if (copied == GPUNN_OK) status = gpunn__sum_bf16(group, piece, n);
-        if (copied == GPUNN_OK && status == GPUNN_OK && !here) copied = backend->upload(dev->context, values + at, piece, bytes);
+        if (!here) gpunn__copy_piece(dev, piece, values + at, bytes, copied);
+        status = gpunn__sum_bf16(group, piece, n);
+        if (status == GPUNN_OK && *copied == GPUNN_OK && !here)
+            *copied = dev->backend->upload(dev->context, values + at, piece, bytes);
     }
-    return copied == GPUNN_OK ? status : gpunn__backend_fail(dev, "a group's exchange", copied);
+    return status;
 }
 
 /* As one that has joined does it by itself. */
@@ -7023,13 +7040,14 @@ static GPUNN__STATUS gpunn__exchange_memory(gpunn_group *group, gpunn_device *de
     const gpunn_exchange exchange = {values, count, root, 0, false, NULL, 0};
     if (gpunn__in_ranks(group, dev)) return gpunn__exchange_joined(group, dev, &exchange);
     if (group->args.size == 1) return GPUNN_OK;
-    return gpunn__exchange_pieces(group, dev, GPUNN__BROADCAST, values, (size_t)count * sizeof *values, root);
+    const size_t bytes = (size_t)count * sizeof *values;
+    gpunn_status copied = GPUNN_OK, status = gpunn__exchange_pieces(group, dev, GPUNN__BROADCAST, values, bytes, root, &copied);
+    return status == GPUNN_OK ? gpunn__copies_end(group, dev, copied) : status;
 }
 
-static GPUNN__STATUS gpunn__divide_by_ranks(const gpunn_group *group, gpunn_device *dev, float *values, int64_t count)
+static gpunn_status gpunn__divide_by_ranks(const gpunn_group *group, gpunn_device *dev, float *values, int64_t count)
 {
-    const gpunn_status status = dev->backend->scale(dev->context, values, count, 1 / (float)group->args.size, 0);
-    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "averaging gradients", status);
+    return dev->backend->scale(dev->context, values, count, 1 / (float)group->args.size, 0);
 }
 
 /* Gradients on a device become their means. */
@@ -7038,10 +7056,15 @@ static GPUNN__STATUS gpunn__exchange_gradients(gpunn_group *group, gpunn_device 
     const gpunn_exchange exchange = gpunn__gradients_exchange(group, values, count, GPUNN_MEAN, 0);
     if (gpunn__in_ranks(group, dev)) return gpunn__exchange_joined(group, dev, &exchange);
     if (group->args.size == 1) return GPUNN_OK;
-    const gpunn_status status = group->args.bf16_gradients ? gpunn__exchange_bf16(group, dev, values, count)
-                                                           : gpunn__exchange_pieces(group, dev, GPUNN__ALL_REDUCE, values,
-                                                                                    (size_t)count * sizeof *values, 0);
-    return status == GPUNN_OK ? gpunn__divide_by_ranks(group, dev, values, count) : status;
+    const size_t bytes = (size_t)count * sizeof *values;
+    gpunn_status copied = GPUNN_OK, status;
+    if (group->args.bf16_gradients)
+        status = gpunn__exchange_bf16(group, dev, values, count, &copied);
+    else
+        status = gpunn__exchange_pieces(group, dev, GPUNN__ALL_REDUCE, values, bytes, 0, &copied);
+    if (status != GPUNN_OK) return status;
+    if (copied == GPUNN_OK) copied = gpunn__divide_by_ranks(group, dev, values, count);
+    return gpunn__copies_end(group, dev, copied);
 }
 
 /* Sets group->counts: what of [begin, end) lies in each rank's part, of which all but the last that is not empty have `each`. */
@@ -7053,34 +7076,35 @@ static void gpunn__count_parts(gpunn_group *group, int64_t begin, int64_t end, i
     }
 }
 
+/* Of sums in the host's memory this rank's part, by group->counts, becomes means on the device. */
+static gpunn_status gpunn__keep_own_part(const gpunn_group *group, gpunn_device *dev, float *values, const float *piece)
+{
+    const int64_t count = group->counts[group->args.rank];
+    int64_t       before = 0;
+    gpunn_status  status = GPUNN_OK;
+    for (int other = 0; other < group->args.rank; other++) before += group->counts[other];
+    if (count > 0 && values != piece)
+        status = dev->backend->upload(dev->context, values + before, piece + before, (size_t)count * sizeof *piece);
+    return status == GPUNN_OK && count > 0 ? gpunn__divide_by_ranks(group, dev, values + before, count) : status;
+}
+
 /* Gradients on a device, at `place` of what the ranks share, `each` of them: this rank's become their means. */
 static GPUNN__STATUS gpunn__scatter_gradients(gpunn_group *group, gpunn_device *dev, float *values, int64_t count, int64_t place,
                                               int64_t each)
 {
-    const gpunn_backend *backend = dev->backend;
-    const bool           here = backend == gpunn__cpu_backend();
-    const int64_t        most = here ? count : GPUNN__GROUP_PIECE / (int)sizeof *values;
-    const int            rank = group->args.rank;
+    const bool    here = dev->backend == gpunn__cpu_backend();
+    const int64_t most = here && !group->copies ? count : GPUNN__GROUP_PIECE / (int)sizeof *values;
+    gpunn_status  status = GPUNN_OK, copied = GPUNN_OK;
     if (!here && !gpunn__has_piece(group)) return GPUNN_ERR_MEMORY;
-    for (int64_t at = 0, n, before; at < count; at += n) {
+    for (int64_t at = 0, n; at < count && status == GPUNN_OK; at += n) {
         n = count - at < most ? count - at : most;
-        float       *piece = here ? values + at : (float *)(void *)group->piece;
-        const size_t bytes = (size_t)n * sizeof *piece;
-        gpunn_status copied = here ? GPUNN_OK : backend->download(dev->context, piece, values + at, bytes);
-        if (copied != GPUNN_OK) return gpunn__backend_fail(dev, "a group's exchange", copied);
+        float *piece = here ? values + at : (float *)(void *)group->piece;
         gpunn__count_parts(group, place + at, place + at + n, each);
-        gpunn_status status = gpunn__exchange_host(group, GPUNN__REDUCE_SCATTER, piece, bytes, 0);
-        if (status != GPUNN_OK) return status;
-        before = 0;
-        for (int other = 0; other < rank; other++) before += group->counts[other];
-        const size_t own = (size_t)group->counts[rank] * sizeof *piece;
-        if (own == 0) continue;
-        if (!here) copied = backend->upload(dev->context, values + at + before, piece + before, own);
-        if (copied != GPUNN_OK) return gpunn__backend_fail(dev, "a group's exchange", copied);
-        status = gpunn__divide_by_ranks(group, dev, values + at + before, group->counts[rank]);
-        if (status != GPUNN_OK) return status;
+        if (!here) gpunn__copy_piece(dev, piece, values + at, (size_t)n * sizeof *piece, &copied);
+        status = gpunn__exchange_host(group, GPUNN__REDUCE_SCATTER, piece, (size_t)n * sizeof *piece, 0);
+        if (status == GPUNN_OK && copied == GPUNN_OK) copied = gpunn__keep_own_part(group, dev, values + at, piece);
     }
-    return GPUNN_OK;
+    return status == GPUNN_OK ? gpunn__copies_end(group, dev, copied) : status;
 }
 
 /* Rank `root` tells all others a sentence. */
@@ -7095,8 +7119,6 @@ static GPUNN__STATUS gpunn__hear(gpunn_group *group, int root, const char *said,
 
 /* What all ranks begin anything with that is common to them: whether each can (status), and is about to do the same, which `format`
  * says. loss (may be NULL): becomes the mean of all ranks'. */
-static gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float *loss, const char *format, ...)
-    GPUNN__PRINTF(4, 5);
 static gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float *loss, const char *format, ...)
 {
     char          what[256], other[GPUNN__ERROR_SIZE], first[GPUNN__ERROR_SIZE];
@@ -7153,6 +7175,7 @@ static gpunn_status gpunn__gather_sums(void *user, void *parts, size_t bytes)
 typedef struct gpunn__gpu { /* of a rank */
     uint64_t identity;
     int64_t  can; /* exchange: a status */
+    int64_t  copies;
 } gpunn__gpu;
 
 /* Whether all ranks can, each on a GPU of its own; two on one that were not asked for are an error. */
@@ -7161,6 +7184,7 @@ static GPUNN__STATUS gpunn__gpus_compare(gpunn_group *group, gpunn__gpu *gpus, b
     gpunn_status status = gpunn__exchange_host(group, GPUNN__ALL_GATHER, gpus, sizeof *gpus, 0);
     for (int r = 0; r < group->args.size && status == GPUNN_OK; r++) {
         *all = *all && gpus[r].can == GPUNN_OK;
+        group->copies = group->copies || gpus[r].copies;
         for (int other = 0; other < r; other++) {
             if (gpus[r].identity == 0 || gpus[r].identity != gpus[other].identity) continue;
             *all = false;
@@ -7227,12 +7251,15 @@ static gpunn_status gpunn__gpus_meet(gpunn_group *group)
     if (status == GPUNN_OK) {
         gpus[group->args.rank].identity = dev->info.identity;
         gpus[group->args.rank].can = can;
+        gpus[group->args.rank].copies = backend != gpunn__cpu_backend();
         status = gpunn__gpus_compare(group, gpus, &all);
     }
     gpunn__free(dev, gpus, gpus ? (size_t)size * sizeof *gpus : 0);
     if (status != GPUNN_OK) return status;
     if (all) return gpunn__gpus_join(group);
     if (tells) gpunn__tell_host(group, can);
+    if (!must && group->copies && size > 1)
+        return gpunn__agree(group, gpunn__has_piece(group) ? GPUNN_OK : GPUNN_ERR_MEMORY, NULL, "copies");
     if (!must) return GPUNN_OK;
     if (can == GPUNN_OK) can = GPUNN_ERR_UNSUPPORTED;
     return gpunn__fail(dev, can, "gpunn_group_open: %s",
@@ -29953,7 +29980,9 @@ static GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bo
 {
     const int    count = gpunn__optimizer_updates(opt, parts, clips);
     gpunn_status status = opt->group ? gpunn__average_gradients(opt, trains && gpunn__needs_share(opt, count)) : GPUNN_OK;
-    if (status == GPUNN_OK) status = gpunn__update_alone(opt, count, clips);
+    if (status != GPUNN_OK) return status;
+    status = gpunn__update_alone(opt, count, clips);
+    if (opt->shares) status = gpunn__agree(opt->group, status, NULL, "shares of update %lld", (long long)opt->step_count);
     return status == GPUNN_OK && opt->shares ? gpunn__spread_shares(opt) : status;
 }
 
@@ -29969,8 +29998,8 @@ static GPUNN__STATUS gpunn__train_together(gpunn_optimizer *opt, gpunn_tensor *l
     status = gpunn__agree_on_update(opt, status, &value);
     if (status != GPUNN_OK) return status;
     status = dev->backend->upload(dev->context, gpunn__memory_of(loss, false, &bytes), &value, sizeof value);
-    if (status != GPUNN_OK) return gpunn__backend_fail(dev, "averaging the loss", status);
-    return updates ? gpunn__optimizer_update(opt, opt->parts + 1, true, true) : GPUNN_OK;
+    status = gpunn__copies_end(opt->group, dev, status);
+    return status == GPUNN_OK && updates ? gpunn__optimizer_update(opt, opt->parts + 1, true, true) : status;
 }
 
 /* The same of GPUs that exchange by themselves, in the run: before it the ranks have agreed. A loss that is not finite is noted by

@@ -522,6 +522,85 @@ static void test_bf16_bytes(void **state)
         }
 }
 
+/* A copy, or what else a device does for an exchange, that fails on one rank is told to all, at once and with its words. */
+static __thread int64_t left;   /* what this rank's device does until something fails; 0: nothing does */
+static int              failed; /* whether anything has */
+static gpunn_status     fails(void)
+{
+    if (left == 0 || --left > 0) return GPUNN_OK;
+    __atomic_store_n(&failed, 1, __ATOMIC_RELAXED);
+    return GPUNN_ERR_DEVICE;
+}
+static gpunn_status failing_upload(void *context, void *to, const void *from, size_t bytes)
+{
+    const gpunn_status status = fails();
+    return status == GPUNN_OK ? gpunn_emulator_backend.upload(context, to, from, bytes) : status;
+}
+static gpunn_status failing_download(void *context, void *to, const void *from, size_t bytes)
+{
+    const gpunn_status status = fails();
+    return status == GPUNN_OK ? gpunn_emulator_backend.download(context, to, from, bytes) : status;
+}
+static gpunn_status failing_scale(void *context, float *values, int64_t count, float factor, float limit)
+{
+    const gpunn_status status = fails();
+    return status == GPUNN_OK ? gpunn_emulator_backend.scale(context, values, count, factor, limit) : status;
+}
+
+static int64_t fails_at;
+static bool    check_copies(const ranks *r)
+{
+    enum { EACH = WHOLE / 3 };
+    const int    rank = gpunn_group_rank(r->group);
+    const task   task = {.optimizer = 1, .clip = rounds ? 1.0f : 0, .norm = true};
+    ranked       n = ranked_open(r->dev, &task);
+    int64_t      more = rank == 1 ? fails_at : 0, t[WHOLE];
+    gpunn_status status = GPUNN_OK;
+    float        x[WHOLE][IN];
+    samples(x, t, WHOLE, 1);
+    for (int step = -1; step < 2 && status == GPUNN_OK; step++) {
+        if (step >= 0) status = gpunn_write(n.x, x[rank * EACH], EACH * sizeof x[0]);
+        if (step >= 0 && status == GPUNN_OK) status = gpunn_write(n.t, t + rank * EACH, EACH * sizeof t[0]);
+        if (!EXPECT(r, status == GPUNN_OK)) break;
+        left = more; /* what is common to all ranks */
+        status = step < 0 ? gpunn_distribute(n.opt, r->group) : gpunn_train_step(n.opt, n.loss);
+        more = left;
+        left = 0;
+    }
+    const bool bad = __atomic_load_n(&failed, __ATOMIC_RELAXED) != 0;
+    const bool good = EXPECT(r, status == (bad ? GPUNN_ERR_DEVICE : GPUNN_OK)) &&
+                      EXPECT(r, !bad || rank == 1 || strncmp(gpunn_error(r->dev), "rank 1: ", 8) == 0);
+    ranked_close(&n);
+    return good;
+}
+
+static void test_copies(void **state)
+{
+    if (emulator_set == NULL || own_gpus()) SKIP("no emulated GPU whose gradients go through the host's memory");
+    gpunn_backend failing = gpunn_emulator_backend;
+    failing.upload = failing_upload;
+    failing.download = failing_download;
+    failing.scale = failing_scale;
+    for (int i = 0; i < 4; i++) {
+        fails_at = 1;
+        do {
+            failed = 0;
+            run_world(*state,
+                      (world){.size = 3,
+                              .timeout = 10,
+                              .patience = 60,
+                              .run = check_copies,
+                              .backend = &failing,
+                              .shard = i % 2 == 1,
+                              .more = i != 3,
+                              .bf16 = i == 2},
+                      rank_main);
+            fails_at++;
+        } while (failed);
+        assert_true(fails_at > 20); /* the last one had nothing to fail at */
+    }
+}
+
 /* The ranks' groups are to be alike. */
 static void *unlike_main(void *user)
 {
@@ -914,18 +993,19 @@ static void test_local_rank(void **state)
 
 int main(void)
 {
-    static struct CMUnitTest tests[3 * COUNT(checks) + 24];
+    static struct CMUnitTest tests[3 * COUNT(checks) + 25];
     int                      count = 0;
     for (int i = 0; i < COUNT(checks); i++) count += each_backend(tests + count, checks[i].name, test_check, &checks[i]);
     const struct CMUnitTest others[] = {
-        test_with_device(test_bf16),        test_with_device(test_bf16_stored),   test_with_device(test_bf16_bytes),
-        test_with_device(test_wide),        test_with_device(test_unlike),        test_with_device(test_profile),
-        test_with_device(test_shares),      test_with_device(test_shared_memory), test_with_device(test_trust),
-        test_with_device(test_overlap),     test_with_device(test_store),         test_with_device(test_environment),
-        test_with_device(test_tcp),         test_with_device(test_tcp_strangers), test_with_device(test_tcp_faults),
-        test_with_device(test_store_used),  test_with_device(test_store_missing), test_with_device(test_missing),
-        test_with_device(test_stuck),       test_with_device(test_same_gpu),      test_with_device(test_lost_file),
-        test_with_device(test_other_count), test_with_device(test_arguments),     cmocka_unit_test(test_local_rank)};
+        test_with_device(test_bf16),       test_with_device(test_bf16_stored),   test_with_device(test_bf16_bytes),
+        test_with_device(test_wide),       test_with_device(test_unlike),        test_with_device(test_profile),
+        test_with_device(test_shares),     test_with_device(test_shared_memory), test_with_device(test_trust),
+        test_with_device(test_overlap),    test_with_device(test_store),         test_with_device(test_environment),
+        test_with_device(test_tcp),        test_with_device(test_tcp_strangers), test_with_device(test_tcp_faults),
+        test_with_device(test_store_used), test_with_device(test_store_missing), test_with_device(test_missing),
+        test_with_device(test_stuck),      test_with_device(test_same_gpu),      test_with_device(test_lost_file),
+        test_with_device(test_copies),     test_with_device(test_other_count),   test_with_device(test_arguments),
+        cmocka_unit_test(test_local_rank)};
     for (int i = 0; i < COUNT(others); i++) tests[count++] = others[i];
     return _cmocka_run_group_tests("group", tests, (size_t)count, NULL, NULL);
 }
