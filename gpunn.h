@@ -1538,6 +1538,22 @@ GPUNN_API gpunn_tensor *gpunn_gru_(gpunn_tensor *x, const char *name, gpunn_rnn_
 #define gpunn_rnn(x, ...) gpunn_rnn_((x), GPUNN_NAMED(gpunn_rnn_args, __VA_ARGS__))
 #define gpunn_lstm(x, ...) gpunn_lstm_((x), GPUNN_NAMED(gpunn_rnn_args, __VA_ARGS__))
 #define gpunn_gru(x, ...) gpunn_gru_((x), GPUNN_NAMED(gpunn_rnn_args, __VA_ARGS__))
+typedef struct gpunn_cell_args {
+    int                  args_;
+    int                  hidden_size;
+    bool                 relu, no_bias; /* relu: as gpunn_rnn_args' */
+    gpunn_tensor        *h, *c;         /* [n, hidden_size]; NULL: 0. c: lstm */
+    gpunn_tensor       **c_n;           /* receives the new c: lstm */
+    gpunn_tensor *const *weights; /* instead of parameters of its own another cell's, in the order below; name may be NULL */
+} gpunn_cell_args;
+/* One step of such a layer, x [n, features] -> the new h [n, hidden_size]; torch.nn.RNNCell and so on, with their parameters
+ * weight_ih, weight_hh, bias_ih, bias_hh. */
+GPUNN_API gpunn_tensor *gpunn_rnn_cell_(gpunn_tensor *x, const char *name, gpunn_cell_args args);
+GPUNN_API gpunn_tensor *gpunn_lstm_cell_(gpunn_tensor *x, const char *name, gpunn_cell_args args);
+GPUNN_API gpunn_tensor *gpunn_gru_cell_(gpunn_tensor *x, const char *name, gpunn_cell_args args);
+#define gpunn_rnn_cell(x, ...) gpunn_rnn_cell_((x), GPUNN_NAMED(gpunn_cell_args, __VA_ARGS__))
+#define gpunn_lstm_cell(x, ...) gpunn_lstm_cell_((x), GPUNN_NAMED(gpunn_cell_args, __VA_ARGS__))
+#define gpunn_gru_cell(x, ...) gpunn_gru_cell_((x), GPUNN_NAMED(gpunn_cell_args, __VA_ARGS__))
 
 /* Zeroes each element with probability p in training steps and scales the rest by 1 / (1 - p); nothing in evaluation. 0 <= p <=
  * 1, rounded to a multiple of 1/65536. */
@@ -11646,16 +11662,32 @@ GPUNN_API gpunn_tensor *gpunn_local_response_norm_(gpunn_tensor *x, gpunn_local_
 }
 
 /* ---- recurrent layers ------------------------------------------------------------------------------------------------ */
-/* A parameter of layer k: name.weight_ih_l0_reverse, ... */
+/* With an axis of 1 behind so many. */
+static gpunn_tensor *gpunn__unsqueeze(gpunn_tensor *x, int axis)
+{
+    gpunn_shape shape = gpunn_tensor_shape(x);
+    memmove(shape.dim + axis + 1, shape.dim + axis, (size_t)(x->rank - axis) * sizeof *shape.dim);
+    shape.dim[axis] = 1;
+    return gpunn_reshape(x, shape);
+}
+
+/* A parameter of layer k: name.weight_ih_l0_reverse, ...; below 0: of a cell, name.weight_ih, ... */
 static gpunn_tensor *gpunn__recurrent_weight(const gpunn__call *call, int k, int part, bool reverse, int64_t rows,
                                              int64_t columns, float bound)
 {
-    char          name[GPUNN__NAME_SIZE + 16];
+    char          name[GPUNN__NAME_SIZE + 32], layer[24] = "";
     const int64_t dim[] = {rows, columns};
     gpunn_init    init = {GPUNN_INIT_UNIFORM, -bound, bound};
-    (void)snprintf(name, sizeof name, "%s.%s_l%d%s", call->layer, gpunn__recurrent_names[GPUNN__WEIGHTS + part], k,
-                   reverse ? "_reverse" : "");
+    if (k >= 0) (void)snprintf(layer, sizeof layer, "_l%d%s", k, reverse ? "_reverse" : "");
+    (void)snprintf(name, sizeof name, "%s.%s%s", call->layer, gpunn__recurrent_names[GPUNN__WEIGHTS + part], layer);
     return gpunn__weight(call, GPUNN__PARAMETER, name, part < 2 ? 2 : 1, dim, init);
+}
+
+static bool gpunn__has_hidden_size(const gpunn__call *call, int hidden_size)
+{
+    if (hidden_size >= 1 && hidden_size <= INT32_MAX / 8) return true;
+    (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "hidden_size is %d; set .hidden_size to 1 or more", hidden_size);
+    return false;
 }
 
 /* The settings that need no layer to be looked at. */
@@ -11680,8 +11712,6 @@ static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, cons
                             *stray == 'd'   ? "with one layer, since it stands between layers"
                             : *stray == 's' ? "with several layers, batch_first, h_n or c_n"
                                             : "by this layer");
-    else if (args->hidden_size < 1 || args->hidden_size > INT32_MAX / 8)
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "hidden_size is %d; set .hidden_size to 1 or more", args->hidden_size);
     else if (layers < 1 || layers > GPUNN_MAX_OPERANDS)
         (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "num_layers is %d; use 1 to %d", layers, GPUNN_MAX_OPERANDS);
     else if (!(args->dropout >= 0 && args->dropout <= 1))
@@ -11689,7 +11719,8 @@ static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, cons
     else if (args->lengths && args->lengths->dtype != GPUNN_I64 && args->lengths->dtype != GPUNN_I32)
         (void)gpunn__refuse(call, GPUNN_ERR_DTYPE, "lengths is %s; use i64 or i32", gpunn_dtype_name(args->lengths->dtype));
     else
-        return gpunn__axes_fit(call, gpunn__meta_of(x), axis, axis, true) && gpunn__axes_are_fixed(call, gpunn__meta_of(x), 2, 2);
+        return gpunn__has_hidden_size(call, args->hidden_size) && gpunn__axes_fit(call, gpunn__meta_of(x), axis, axis, true) &&
+               gpunn__axes_are_fixed(call, gpunn__meta_of(x), 2, 2);
     return false;
 }
 
@@ -11782,6 +11813,67 @@ static gpunn_tensor *gpunn__recurrent(gpunn_op op, gpunn_tensor *x, const char *
     for (int i = 0; i < 2 && y; i++)
         if (wanted[i]) *wanted[i] = state[i][0];
     return gpunn__made(&call, y);
+}
+
+/* A state of a cell, [n, hidden_size], as one of a layer; false after an error. */
+static bool gpunn__cell_takes(const gpunn__call *call, const gpunn_tensor *x, int hidden_size, const char *name,
+                              gpunn_tensor *state, gpunn_tensor **result)
+{
+    const int64_t dim[] = {x->dim[0], hidden_size};
+    char          one[128], other[128];
+    *result = NULL;
+    if (state == NULL) return true;
+    if (!gpunn__operand(call, state, name, true)) return false;
+    if (state->rank == 2 && memcmp(state->dim, dim, sizeof dim) == 0) return (*result = gpunn__unsqueeze(state, 0)) != NULL;
+    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s is %s, but [n, hidden_size], %s, is needed", name,
+                        gpunn__shape_text(state, one), gpunn__dims_text(call->model, 2, dim, other));
+    return false;
+}
+
+/* A layer of one step. */
+static gpunn_tensor *gpunn__cell(gpunn_op op, gpunn_tensor *x, const char *name, const gpunn_cell_args *args)
+{
+    const int      parts = args->no_bias ? 2 : 4, hidden = args->hidden_size;
+    gpunn_tensor  *own[4], *c_n = NULL;
+    gpunn_rnn_args step;
+    gpunn__call    call;
+    memset(&step, 0, sizeof step);
+    step.hidden_size = hidden, step.relu = args->relu, step.no_bias = args->no_bias;
+    step.weights = args->weights ? args->weights : own;
+    step.c_n = args->c_n ? &c_n : NULL;
+    if (args->c_n) *args->c_n = NULL;
+    if (!(args->weights ? gpunn__begin_x(&call, gpunn_op_name(op), name, x, true)
+                        : gpunn__begin_layer(&call, gpunn_op_name(op), name, x)) ||
+        !gpunn__has_rank(&call, gpunn__meta_of(x), 2, 2, "[n, features]") || !gpunn__has_hidden_size(&call, hidden) ||
+        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, 1) ||
+        !gpunn__cell_takes(&call, x, hidden, ".h", args->h, &step.h_0) ||
+        !gpunn__cell_takes(&call, x, hidden, ".c", args->c, &step.c_0))
+        return NULL;
+    for (int i = 0; i < parts && args->weights == NULL; i++) {
+        own[i] = gpunn__recurrent_weight(&call, -1, i, false, (int64_t)gpunn__gates_of(op) * hidden, i ? hidden : x->dim[1],
+                                         1 / sqrtf((float)hidden));
+        if (own[i] == NULL) return NULL;
+    }
+    const gpunn_shape shape = GPUNN_SHAPE(x->dim[0], hidden);
+    gpunn_tensor     *y = gpunn__recurrent(op, gpunn__unsqueeze(x, 0), name, &step);
+    if (y) y = gpunn_reshape(y, shape);
+    if (y && c_n) *args->c_n = gpunn_reshape(c_n, shape);
+    return gpunn__made(&call, y);
+}
+
+GPUNN_API gpunn_tensor *gpunn_rnn_cell_(gpunn_tensor *x, const char *name, gpunn_cell_args args)
+{
+    return gpunn__cell(GPUNN_OP_RNN, x, name, &args);
+}
+
+GPUNN_API gpunn_tensor *gpunn_lstm_cell_(gpunn_tensor *x, const char *name, gpunn_cell_args args)
+{
+    return gpunn__cell(GPUNN_OP_LSTM, x, name, &args);
+}
+
+GPUNN_API gpunn_tensor *gpunn_gru_cell_(gpunn_tensor *x, const char *name, gpunn_cell_args args)
+{
+    return gpunn__cell(GPUNN_OP_GRU, x, name, &args);
 }
 
 /* Layers that go on where the run before has ended. */
@@ -12688,15 +12780,6 @@ GPUNN_API gpunn_tensor *gpunn_pairwise_distance(gpunn_tensor *x1, gpunn_tensor *
     if (!gpunn__begin(&call, "pairwise_distance", NULL, names, operands, 2, 2)) return NULL;
     gpunn_tensor *apart = gpunn_add_scalar(gpunn_sub(x1, x2), eps);
     return gpunn__made(&call, gpunn_norm(apart, p, GPUNN_AXES(-1), false));
-}
-
-/* With an axis of 1 behind so many. */
-static gpunn_tensor *gpunn__unsqueeze(gpunn_tensor *x, int axis)
-{
-    gpunn_shape shape = gpunn_tensor_shape(x);
-    memmove(shape.dim + axis + 1, shape.dim + axis, (size_t)(x->rank - axis) * sizeof *shape.dim);
-    shape.dim[axis] = 1;
-    return gpunn_reshape(x, shape);
 }
 
 GPUNN_API gpunn_tensor *gpunn_cdist(gpunn_tensor *x1, gpunn_tensor *x2, float p)

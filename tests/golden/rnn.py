@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes rnn.safetensors with PyTorch: rnn, lstm, gru. python3 tests/golden/rnn.py"""
+"""Makes rnn.safetensors with PyTorch: rnn, lstm, gru and their cells. python3 tests/golden/rnn.py"""
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -44,6 +44,21 @@ def add(out, name, kind, shape, hidden, states=False, start=False, lengths=None,
              fixed=fixed, params=params)
 
 
+def add_cell(out, name, kind, n, features, hidden, start=True, **options):
+    """Its new h and, of lstm, c behind it along the last axis; start: with initial states."""
+    cell = kind(features, hidden, **options)
+    is_lstm = kind is nn.LSTMCell
+
+    def fn(x, h=None, c=None, **params):
+        state = None if h is None else (h, c) if is_lstm else h
+        y = torch.func.functional_call(cell.double(), {key[2:]: t for key, t in params.items()}, (x, state))
+        return torch.cat(y, 1) if is_lstm else y
+
+    states = {key: randn(n, hidden) for key in ("h", "c")[:1 + is_lstm]} if start else {}
+    params = {"l." + key: randn(*t.shape, scale=hidden ** -0.5) for key, t in cell.named_parameters()}
+    add_case(out, name, fn, batch={"x": randn(n, features), **states}, params=params)
+
+
 def main():
     torch.manual_seed(50)
     out = {}
@@ -58,6 +73,11 @@ def main():
         add(out, name + ".lengths", kind, (5, 4, 3), 4, states=True, start=True, lengths=[3, 5, 1, 4], bidirectional=True)
         add(out, name + ".lengths_plain", kind, (3, 4, 5), 4, lengths=[2, 4, 3], batch_first=True, states=True, num_layers=2)
         add(out, name + ".wide", kind, (3, 9, 19), 33)
+    for name, kind in (("rnn_cell", nn.RNNCell), ("lstm_cell", nn.LSTMCell), ("gru_cell", nn.GRUCell)):
+        add_cell(out, name + ".plain", kind, 3, 4, 6)
+        add_cell(out, name + ".zeros", kind, 1, 5, 1, start=False)
+        add_cell(out, name + ".no_bias", kind, 17, 3, 7, bias=False)
+    add_cell(out, "rnn_cell.relu", nn.RNNCell, 3, 4, 5, nonlinearity="relu")
     add(out, "rnn.relu", nn.RNN, (4, 3, 4), 5, nonlinearity="relu")
     save("rnn.safetensors", out)
 

@@ -715,6 +715,20 @@ static void test_recurrent(void **state)
             gpunn_lstm(steps, "l", .hidden_size = 3, .lengths = f->three));
     REFUSED(f, GPUNN_ERR_SHAPE, "lstm 'l': lengths is [7], but [batch] is needed",
             gpunn_lstm(steps, "l", .hidden_size = 3, .lengths = seven));
+    gpunn_tensor *const h_1 = gpunn_lstm_cell(f->rows, "cell", .hidden_size = 3, .c_n = &c);
+    check_shape(f, h_1, SHAPE(B, 3));
+    check_shape(f, c, SHAPE(B, 3));
+    gpunn_tensor *const cell[] = {gpunn_find(f->model, "cell.weight_ih"), gpunn_find(f->model, "cell.weight_hh"),
+                                  gpunn_find(f->model, "cell.bias_ih"), gpunn_find(f->model, "cell.bias_hh")};
+    check_shape(f, gpunn_lstm_cell(f->rows, NULL, .hidden_size = 3, .weights = cell, .h = h_1, .c = c), SHAPE(B, 3));
+    REFUSED(f, GPUNN_ERR_SHAPE, "lstm 'l': .c is [batch, 20], but [n, hidden_size], [batch, 3], is needed",
+            gpunn_lstm_cell(f->rows, "l", .hidden_size = 3, .c = f->rows, .c_n = &c));
+    assert_null(c);
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "gru 'l': .c_n is not used by this layer; leave it out",
+            gpunn_gru_cell(f->rows, "l", .hidden_size = 3, .c_n = &c));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "rnn 'l': hidden_size is 0; set .hidden_size to 1 or more", gpunn_rnn_cell(f->rows, "l"));
+    REFUSED(f, GPUNN_ERR_SHAPE, "rnn 'l': x is [batch, 5, 4], but [n, features] is needed; gpunn_reshape it",
+            gpunn_rnn_cell(sequences, "l", .hidden_size = 3));
 }
 
 /* ---- shapes ---- */

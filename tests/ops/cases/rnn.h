@@ -1,4 +1,4 @@
-/* rnn, lstm, gru: the cases of tests/golden/rnn.py, and gradients. */
+/* rnn, lstm, gru and their cells: the cases of tests/golden/rnn.py, and gradients. */
 static gpunn_tensor *flat(gpunn_tensor *t)
 {
     const gpunn_shape shape = gpunn_tensor_shape(t);
@@ -12,6 +12,11 @@ static gpunn_tensor *with_states(gpunn_tensor *y, gpunn_tensor *h, gpunn_tensor 
     return size < 0 ? gpunn_reshape(all, GPUNN_SHAPE(GPUNN_BATCH, -size)) : all;
 }
 static gpunn_tensor *state[3]; /* h_n, c_n, y */
+static gpunn_tensor *with_c(gpunn_tensor *h)
+{
+    gpunn_tensor *both[] = {h, state[1]};
+    return gpunn_concat(both, 2, 1);
+}
 
 /* clang-format off */
 #define RNN(kind, ...) gpunn_##kind(gpunn_find(model, "x"), "l", __VA_ARGS__)
@@ -32,11 +37,24 @@ static gpunn_tensor *state[3]; /* h_n, c_n, y */
     X(kind, "lengths_plain",                                                                                             \
       RNN_FINAL(RNN(kind, .hidden_size = 4, .num_layers = 2, .batch_first = true, RNN_LENGTHS, __VA_ARGS__)))            \
     X(kind, "wide", RNN(kind, .hidden_size = 33))
+#define CELL(kind, ...) gpunn_##kind##_cell(gpunn_find(model, "x"), "l", __VA_ARGS__)
+#define CELL_H .h = gpunn_find(model, "h")
+#define CELL_C .c = gpunn_find(model, "c"), .c_n = &state[1]
 #define RNN_CASES(X)                                           \
     RNN_KIND_CASES(X, rnn, .h_n = &state[0])                   \
     RNN_KIND_CASES(X, lstm, .h_n = &state[0], .c_n = &state[1]) \
     RNN_KIND_CASES(X, gru, .h_n = &state[0])                   \
-    X(rnn, "relu", RNN(rnn, .hidden_size = 5, .relu = true))
+    X(rnn, "relu", RNN(rnn, .hidden_size = 5, .relu = true))   \
+    X(rnn_cell, "plain", CELL(rnn, .hidden_size = 6, CELL_H))  \
+    X(rnn_cell, "zeros", CELL(rnn, .hidden_size = 1))          \
+    X(rnn_cell, "no_bias", CELL(rnn, .hidden_size = 7, .no_bias = true, CELL_H)) \
+    X(rnn_cell, "relu", CELL(rnn, .hidden_size = 5, .relu = true, CELL_H))       \
+    X(lstm_cell, "plain", with_c(CELL(lstm, .hidden_size = 6, CELL_H, CELL_C)))  \
+    X(lstm_cell, "zeros", with_c(CELL(lstm, .hidden_size = 1, .c_n = &state[1])))                           \
+    X(lstm_cell, "no_bias", with_c(CELL(lstm, .hidden_size = 7, .no_bias = true, CELL_H, CELL_C)))          \
+    X(gru_cell, "plain", CELL(gru, .hidden_size = 6, CELL_H))  \
+    X(gru_cell, "zeros", CELL(gru, .hidden_size = 1))          \
+    X(gru_cell, "no_bias", CELL(gru, .hidden_size = 7, .no_bias = true, CELL_H))
 
 /* X(name, first input, builder from that x); B(name, ...) and `in` are gradients.c's */
 #define RNN_TURNED(name, ...) gpunn_permute(in->x[1] = B(name, __VA_ARGS__), GPUNN_AXES(1, 0, 2))
@@ -57,5 +75,7 @@ static gpunn_tensor *state[3]; /* h_n, c_n, y */
 #define RNN_GRADIENTS(X)                                                                                \
     RNN_KIND_GRADIENTS(X, rnn, .h_n = &state[0])                                                        \
     RNN_KIND_GRADIENTS(X, lstm, .c_0 = RNN_TURNED("c", 3, 4, 3), .h_n = &state[0], .c_n = &state[1])    \
-    RNN_KIND_GRADIENTS(X, gru, .h_n = &state[0])
+    RNN_KIND_GRADIENTS(X, gru, .h_n = &state[0])                                                        \
+    X(lstm_cells, XS(3, 4), (state[0] = gpunn_lstm_cell(x, "l", .hidden_size = 4, .c = x, .c_n = &state[1]), \
+      with_c(gpunn_lstm_cell(gpunn_sin(x), "m", .hidden_size = 4, .h = state[0], .c = state[1], .c_n = &state[1]))))
 /* clang-format on */
