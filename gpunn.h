@@ -11695,12 +11695,13 @@ static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, cons
                                       int layers)
 {
     const int   axis = args->batch_first ? 1 : 0;
-    const char *stray = args->relu && op != GPUNN_OP_RNN                                              ? "relu"
-                        : args->c_0 && op != GPUNN_OP_LSTM                                            ? "c_0"
-                        : args->c_n && op != GPUNN_OP_LSTM                                            ? "c_n"
-                        : args->dropout != 0 && layers == 1                                           ? "dropout"
-                        : args->states && (layers > 1 || args->batch_first || args->h_n || args->c_n) ? "states"
-                                                                                                      : NULL;
+    const char *stray = args->relu && op != GPUNN_OP_RNN    ? "relu is not used by this layer"
+                        : args->c_0 && op != GPUNN_OP_LSTM  ? "c_0 is not used by this layer"
+                        : args->c_n && op != GPUNN_OP_LSTM  ? "c_n is not used by this layer"
+                        : args->dropout != 0 && layers == 1 ? "dropout is not used with one layer, since it stands between layers"
+                        : args->states && (layers > 1 || args->batch_first || args->h_n || args->c_n)
+                            ? "states is not used with several layers, batch_first, h_n or c_n"
+                            : NULL;
     char        text[128];
     if (!gpunn__has_rank(call, gpunn__meta_of(x), 3, 3, args->batch_first ? "[n, length, features]" : "[length, n, features]"))
         return false;
@@ -11708,10 +11709,7 @@ static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, cons
         (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "axis %d of x %s is the batch, but should be the length; %s", axis,
                             gpunn__shape_text(x, text), args->batch_first ? "leave out .batch_first" : "set .batch_first");
     else if (stray)
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, ".%s is not used %s; leave it out", stray,
-                            *stray == 'd'   ? "with one layer, since it stands between layers"
-                            : *stray == 's' ? "with several layers, batch_first, h_n or c_n"
-                                            : "by this layer");
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, ".%s; leave it out", stray);
     else if (layers < 1 || layers > GPUNN_MAX_OPERANDS)
         (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "num_layers is %d; use 1 to %d", layers, GPUNN_MAX_OPERANDS);
     else if (!(args->dropout >= 0 && args->dropout <= 1))
@@ -30542,17 +30540,16 @@ static const char *gpunn__file_name(const char *path)
     return name;
 }
 
-/* doing: "read" or "write". */
-static GPUNN__STATUS gpunn__file_fail(gpunn_device *dev, const char *doing, const char *path, int error)
+static GPUNN__STATUS gpunn__file_fail(gpunn_device *dev, bool writing, const char *path, int error)
 {
     const char *remedy = "check the path and the disk";
     switch (error) {
-    case ENOENT: remedy = *doing == 'r' ? "check the path" : "create its directory first"; break;
+    case ENOENT: remedy = writing ? "create its directory first" : "check the path"; break;
     case ENOTDIR: remedy = "part of the path is a file; check it"; break;
     case EISDIR: remedy = "name a file, not a directory"; break;
     case EACCES:
     case EPERM:
-    case EROFS: remedy = *doing == 'r' ? "allow this user to read it" : "choose a place where this user may write"; break;
+    case EROFS: remedy = writing ? "choose a place where this user may write" : "allow this user to read it"; break;
     case ENOSPC:
     case EFBIG:
 #ifdef EDQUOT
@@ -30562,7 +30559,8 @@ static GPUNN__STATUS gpunn__file_fail(gpunn_device *dev, const char *doing, cons
         break;
     default: break;
     }
-    return gpunn__fail(dev, GPUNN_ERR_IO, "cannot %s '%s': %s; %s", doing, gpunn__tail(path), strerror(error), remedy);
+    return gpunn__fail(dev, GPUNN_ERR_IO, "cannot %s '%s': %s; %s", writing ? "write" : "read", gpunn__tail(path),
+                       strerror(error), remedy);
 }
 
 /* -- writing: into a new file beside the target that replaces it when complete. The first failure stays, so callers may write on
@@ -30746,7 +30744,7 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__file_open(gpunn_device *dev, const char *pat
         if (f->target) memcpy(f->target, path, f->target_size);
         error = f->target ? gpunn__open_beside(f, flags) : GPUNN__RECORDED;
     }
-    f->status = error == 0 ? GPUNN_OK : error == GPUNN__RECORDED ? GPUNN_ERR_MEMORY : gpunn__file_fail(dev, "write", path, error);
+    f->status = error == 0 ? GPUNN_OK : error == GPUNN__RECORDED ? GPUNN_ERR_MEMORY : gpunn__file_fail(dev, true, path, error);
     if (f->status != GPUNN_OK) gpunn__file_discard(f);
     return f->status;
 }
@@ -30759,7 +30757,7 @@ static void gpunn__file_put(gpunn__file *f, const unsigned char *data, size_t by
             data += done;
             bytes -= (size_t)done;
         } else if (done == 0 || errno != EINTR)
-            f->status = gpunn__file_fail(f->dev, "write", f->path, done == 0 ? ENOSPC : errno);
+            f->status = gpunn__file_fail(f->dev, true, f->path, done == 0 ? ENOSPC : errno);
     }
 }
 
@@ -30805,7 +30803,7 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__file_commit(gpunn__file *f)
 #endif
         if (error) {
             if (f->temporary) (void)gpunn__unlink(f->temporary);
-            f->status = gpunn__file_fail(f->dev, "write", f->path, error);
+            f->status = gpunn__file_fail(f->dev, true, f->path, error);
         }
 #ifndef _WIN32
         else if (f->temporary) { /* the new name is in its directory: sync that too, where the file system can */
@@ -30885,7 +30883,7 @@ static GPUNN__STATUS gpunn__reader_raw(gpunn__reader *r, void *to, size_t bytes,
             return gpunn__fail(r->dev, GPUNN_ERR_IO, "cannot read '%s': .io's read returned %lld for %zu bytes; look into it",
                                gpunn__tail(r->path), (long long)done, want);
         else if (errno != EINTR)
-            return gpunn__file_fail(r->dev, "read", r->path, errno);
+            return gpunn__file_fail(r->dev, false, r->path, errno);
     }
     return GPUNN_OK;
 }
@@ -30930,14 +30928,14 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const gpunn_i
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "cannot read a file: its path is %s; name one", path ? "\"\"" : "NULL");
     if (io) return gpunn__reader_open_io(r);
     gpunn__stat_result there;
-    if (gpunn__stat(path, &there) != 0) return gpunn__file_fail(dev, "read", path, errno);
-    if (GPUNN__IS_DIRECTORY(there.st_mode)) return gpunn__file_fail(dev, "read", path, EISDIR);
+    if (gpunn__stat(path, &there) != 0) return gpunn__file_fail(dev, false, path, errno);
+    if (GPUNN__IS_DIRECTORY(there.st_mode)) return gpunn__file_fail(dev, false, path, EISDIR);
     if (!GPUNN__IS_REGULAR(there.st_mode))
         return gpunn__fail(dev, GPUNN_ERR_IO, "cannot read '%s': it is not a regular file; copy its contents into one",
                            gpunn__tail(path));
     r->limit = (uint64_t)there.st_size;
     r->fd = gpunn__open(path, O_RDONLY | GPUNN__O_FLAGS, 0);
-    if (r->fd < 0) return gpunn__file_fail(dev, "read", path, errno);
+    if (r->fd < 0) return gpunn__file_fail(dev, false, path, errno);
     if (!gz) return GPUNN_OK;
     gpunn_status status = gpunn__reader_fill(r);
     if (status == GPUNN_OK && r->end >= 2 && r->buffer[0] == 0x1f && r->buffer[1] == 0x8b) {
@@ -35009,12 +35007,13 @@ static bool gpunn__spec_tensor(gpunn__loading *l, int item)
     if (t == NULL || (layer && !gpunn__apply_layer_settings(l, &e, first))) return false;
     for (int i = first; i < model->tensor_count; i++)
         if (model->tensors[i]->name && !gpunn__register(l, item, model->tensors[i]->name, model->tensors[i])) return false;
-    const char *name_key = as ? "as" : id && (layer || e.name == NULL) ? "id" : "name", *word = id ? id : e.name;
-    const char *name = as ? as : *name_key == 'i' ? id : e.name;
+    const bool  by_id = id && (layer || e.name == NULL);
+    const char *name = as ? as : by_id ? id : e.name, *word = id ? id : e.name;
+    const char *key = as ? "as" : by_id ? "id" : "name";
     if ((word && !gpunn__register(l, gpunn__look(l, item, id ? "id" : "name"), word, t)) ||
-        (name && !gpunn__register(l, gpunn__look(l, item, name_key), name, t)))
+        (name && !gpunn__register(l, gpunn__look(l, item, key), name, t)))
         return false;
-    if (t->id < first && *name_key == 'n' && name)
+    if (t->id < first && !as && !by_id && name)
         return gpunn__wrong(l, item, "the op hands on a tensor that exists already and has its name; give an \"id\" instead");
     gpunn__stand_at(l, item);
     if (t->id >= first && name && t->name == NULL && gpunn_set_name(t, name) == NULL) return false;
