@@ -11765,7 +11765,7 @@ static gpunn_tensor *gpunn__recurrent(gpunn_op op, gpunn_tensor *x, const char *
     gpunn_tensor **const state[] = {h, c}, **const wanted[] = {args->h_n, args->c_n};
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
-    gpunn_axes       turn = GPUNN_AXES(1, 0, 2);
+    gpunn_axes       swap = GPUNN_AXES(1, 0, 2);
     if (args->h_n) *args->h_n = NULL;
     if (args->c_n) *args->c_n = NULL;
     if (!(args->weights ? gpunn__begin_x(&call, gpunn_op_name(op), name, x, true)
@@ -11778,7 +11778,7 @@ static gpunn_tensor *gpunn__recurrent(gpunn_op op, gpunn_tensor *x, const char *
     attr.states = args->states || args->h_n || args->c_n;
     const int64_t hidden = args->hidden_size, rows = gpunn__gates_of(op) * hidden;
     const float   bound = 1 / sqrtf((float)hidden);
-    gpunn_tensor *y = args->batch_first ? gpunn_permute(x, turn) : x;
+    gpunn_tensor *y = args->batch_first ? gpunn_permute(x, swap) : x;
     for (int k = 0; k < layers && y; k++) {
         gpunn_tensor *in[GPUNN__RECURRENT_OPERANDS] = {y, args->lengths, args->h_0, args->c_0};
         for (int i = GPUNN__H_0; i <= GPUNN__C_0 && layers > 1; i++)
@@ -11803,7 +11803,7 @@ static gpunn_tensor *gpunn__recurrent(gpunn_op op, gpunn_tensor *x, const char *
         }
         if (y && args->dropout > 0 && k + 1 < layers) y = gpunn_dropout(y, args->dropout);
     }
-    if (y && args->batch_first) y = gpunn_permute(y, turn);
+    if (y && args->batch_first) y = gpunn_permute(y, swap);
     for (int i = 0; i < 2 && y; i++) {
         if (wanted[i] && layers > 1) state[i][0] = gpunn_concat(state[i], layers, 0);
         if (wanted[i] && state[i][0] == NULL) return gpunn__undo(&call);
@@ -22142,7 +22142,7 @@ typedef struct gpunn__gemm_kernels {
     /* packed[row * width + column] = b[row * b_row + column], 0 behind the given columns; width is a multiple of lanes. */
     void (*copy)(const float *b, int64_t b_row, int64_t rows, int64_t columns, int64_t width, float *packed);
     /* The same from b[row + column * b_col]. */
-    void (*turn)(const float *b, int64_t b_col, int64_t rows, int64_t columns, int64_t width, float *packed);
+    void (*copy_transposed)(const float *b, int64_t b_col, int64_t rows, int64_t columns, int64_t width, float *packed);
     /* C (=, +=) A B^T for rows that are contiguous along k in both: A[m, k] lies a_row apart, B[n, k] b_row. */
     void (*dots)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row, float *c,
                  int64_t c_row, bool add);
@@ -22353,8 +22353,8 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
                 *(gpunn__##isa##_memory *)(packed + j) = gpunn__##isa##_load(b + j, j < columns ? (int)(columns - j) : 0);       \
         }                                                                                                                        \
     }                                                                                                                            \
-    TARGET GPUNN__NOINLINE void gpunn__##isa##_turn(const float *b, int64_t b_col, int64_t rows, int64_t columns, int64_t width, \
-                                                    float *packed)                                                               \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_copy_transposed(const float *b, int64_t b_col, int64_t rows, int64_t columns,     \
+                                                               int64_t width, float *packed)                                     \
     {                                                                                                                            \
         int64_t j = 0;                                                                                                           \
         for (; j + LANES <= columns; j += LANES) { /* four k of as many columns as there are lanes */                            \
@@ -22398,18 +22398,18 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
         gpunn__widen_floats(dtype, (const char *)from + 2 * whole, count - whole, to + whole);                                   \
     }
 
-#define GPUNN__GEMM_KERNELS(isa, NAME, TARGET, LANES, R3, R2, R1, DEPTH, NEAR, ROWS) \
-    GPUNN__GEMM_PRODUCTS(isa, TARGET, LANES, R3, R2, R1)                             \
-    GPUNN__GEMM_MOVES(isa, TARGET, LANES)                                            \
-    static const gpunn__gemm_kernels gpunn__##isa##_kernels = {NAME,                 \
-                                                               LANES,                \
-                                                               DEPTH,                \
-                                                               NEAR,                 \
-                                                               ROWS,                 \
-                                                               gpunn__##isa##_panel, \
-                                                               gpunn__##isa##_copy,  \
-                                                               gpunn__##isa##_turn,  \
-                                                               gpunn__##isa##_dots,  \
+#define GPUNN__GEMM_KERNELS(isa, NAME, TARGET, LANES, R3, R2, R1, DEPTH, NEAR, ROWS)           \
+    GPUNN__GEMM_PRODUCTS(isa, TARGET, LANES, R3, R2, R1)                                       \
+    GPUNN__GEMM_MOVES(isa, TARGET, LANES)                                                      \
+    static const gpunn__gemm_kernels gpunn__##isa##_kernels = {NAME,                           \
+                                                               LANES,                          \
+                                                               DEPTH,                          \
+                                                               NEAR,                           \
+                                                               ROWS,                           \
+                                                               gpunn__##isa##_panel,           \
+                                                               gpunn__##isa##_copy,            \
+                                                               gpunn__##isa##_copy_transposed, \
+                                                               gpunn__##isa##_dots,            \
                                                                gpunn__##isa##_widen};
 
 /* What a kind of vector must bring: unaligned memory, set, fma, loads (0 behind) and stores of the first `count` lanes, a
@@ -22852,7 +22852,7 @@ GPUNN__INLINE bool gpunn__gemm_is_narrow(const gpunn__gemm *g)
 }
 
 /* That product, into c [n, m]. */
-GPUNN__INLINE gpunn__gemm gpunn__gemm_turned(const gpunn__gemm *g, float *c)
+GPUNN__INLINE gpunn__gemm gpunn__gemm_transposed(const gpunn__gemm *g, float *c)
 {
     gpunn__gemm t = *g;
     t.m = g->n, t.n = g->m;
@@ -22867,8 +22867,8 @@ GPUNN__INLINE gpunn__gemm gpunn__gemm_turned(const gpunn__gemm *g, float *c)
 GPUNN__PRIVATE size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
 {
     if (gpunn__gemm_is_narrow(g)) {
-        const gpunn__gemm turned = gpunn__gemm_turned(g, NULL);
-        return gpunn__gemm_workspace(&turned, threads) + (size_t)(g->m * g->n) * sizeof(float);
+        const gpunn__gemm transposed = gpunn__gemm_transposed(g, NULL);
+        return gpunn__gemm_workspace(&transposed, threads) + (size_t)(g->m * g->n) * sizeof(float);
     }
     int64_t parts = gpunn__gemm_parts(g), sums = parts > 1 ? parts * g->m * g->n : 0;
     return (size_t)(sums + threads * gpunn__gemm_scratch(g)) * sizeof(float);
@@ -22884,7 +22884,7 @@ GPUNN__PRIVATE void gpunn__gemm_pack_narrow(const gpunn__gemm *g, const gpunn__g
     for (int64_t x = 0; x < pc; x += ROWS) {
         const int64_t rows = pc - x < ROWS ? pc - x : (int64_t)ROWS;
         for (int64_t y = 0; y < jc; y++) kernels->widen(g->b_dtype, gpunn__gemm_b_at(g, p + x, j + y), rows, wide + y * ROWS);
-        kernels->turn(wide, ROWS, rows, jc, width, packed + x * width);
+        kernels->copy_transposed(wide, ROWS, rows, jc, width, packed + x * width);
     }
 }
 
@@ -22924,7 +22924,7 @@ GPUNN__PRIVATE void gpunn__gemm_pack_floats(const gpunn__gemm *g, const gpunn__g
     else if (g->b_col == 1)
         kernels->copy(b, g->b_row, pc, jc, width, packed);
     else if (g->b_row == 1)
-        kernels->turn(b, g->b_col, pc, jc, width, packed);
+        kernels->copy_transposed(b, g->b_col, pc, jc, width, packed);
     else
         for (int64_t x = 0; x < pc; x++)
             for (int64_t y = 0; y < width; y++) packed[x * width + y] = y < jc ? b[x * g->b_row + y * g->b_col] : 0;
@@ -22941,7 +22941,7 @@ GPUNN__NOINLINE void gpunn__gemm_pack_words(const gpunn__gemm *g, const gpunn__g
     const int64_t width = gpunn__round_up(jc, kernels->lanes), words = (pc + 1) / 2;
     memset(packed + words * width, 0, (size_t)((gpunn__gemm_steps(g, pc) - words) * width) * sizeof *packed);
     if (gpunn__gemm_b_is_words(g) && !scale) {
-        kernels->turn((const float *)gpunn__gemm_b_at(g, p, j), g->b_col / 2, pc / 2, jc, width, packed);
+        kernels->copy_transposed((const float *)gpunn__gemm_b_at(g, p, j), g->b_col / 2, pc / 2, jc, width, packed);
         return;
     }
     for (int64_t x = 0; x < pc; x += GPUNN__PAIRED) {
@@ -22964,7 +22964,7 @@ GPUNN__PRIVATE void gpunn__gemm_copy_columns(const gpunn__gemm *g, const gpunn__
             continue;
         }
         gpunn__words()->pair(wide, count, GPUNN__WIDEST, words);
-        kernels->turn(words, GPUNN__WIDEST, rows, (count + 1) / 2, GPUNN__PAIRS, wide);
+        kernels->copy_transposed(words, GPUNN__WIDEST, rows, (count + 1) / 2, GPUNN__PAIRS, wide);
         const int64_t pairs = t->k - x / 2 < GPUNN__PAIRS ? t->k - x / 2 : (int64_t)GPUNN__PAIRS;
         for (int64_t i = 0; i < rows; i++) memcpy(to + i * t->a_row + x / 2, wide + i * GPUNN__PAIRS, (size_t)pairs * sizeof *to);
     }
@@ -23181,8 +23181,8 @@ GPUNN__PRIVATE void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *wor
 #endif
     if (gpunn__gemm_is_narrow(g)) {
         float *const      c = (float *)workspace;
-        const gpunn__gemm turned = gpunn__gemm_turned(g, c);
-        gpunn__gemm_run(&turned, threads, c + g->m * g->n);
+        const gpunn__gemm transposed = gpunn__gemm_transposed(g, c);
+        gpunn__gemm_run(&transposed, threads, c + g->m * g->n);
         for (int64_t i = 0; i < g->m; i++)
             for (int64_t j = 0; j < g->n; j++)
                 g->c[i * g->c_row + j] = c[j * g->m + i] + (g->accumulate ? g->c[i * g->c_row + j] : 0);

@@ -9072,21 +9072,21 @@ static cudnnDataType_t gpunn__dnn_half(const gpunn__dnn_flow *flow)
     return flow->a->dtype == GPUNN_F16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16;
 }
 
-/* Rows of heads in memory; turned: with rows and columns exchanged. */
+/* Rows of heads in memory; transposed: with rows and columns exchanged. */
 static cudnnBackendDescriptor_t gpunn__dnn_rows(gpunn__dnn_flow *flow, int64_t name, int64_t heads, int64_t rows, int64_t e,
-                                                const int64_t step[3], bool turned)
+                                                const int64_t step[3], bool transposed)
 {
-    const int64_t dim[4] = {flow->a->n, heads, turned ? e : rows, turned ? rows : e};
-    const int64_t stride[4] = {step[0], step[1], turned ? 1 : step[2], turned ? step[2] : 1};
+    const int64_t dim[4] = {flow->a->n, heads, transposed ? e : rows, transposed ? rows : e};
+    const int64_t stride[4] = {step[0], step[1], transposed ? 1 : step[2], transposed ? step[2] : 1};
     return gpunn__dnn_value(flow, name, gpunn__dnn_half(flow), dim, stride);
 }
 
-/* A matrix for each head of q that is never stored; turned: [columns, rows] of the same memory. */
+/* A matrix for each head of q that is never stored; transposed: [columns, rows] of the same memory. */
 static cudnnBackendDescriptor_t gpunn__dnn_matrix(gpunn__dnn_flow *flow, cudnnDataType_t type, int64_t rows, int64_t columns,
-                                                  bool turned)
+                                                  bool transposed)
 {
-    const int64_t heads = flow->a->heads, dim[4] = {flow->a->n, heads, turned ? columns : rows, turned ? rows : columns};
-    const int64_t stride[4] = {heads * rows * columns, rows * columns, turned ? 1 : columns, turned ? columns : 1};
+    const int64_t heads = flow->a->heads, dim[4] = {flow->a->n, heads, transposed ? columns : rows, transposed ? rows : columns};
+    const int64_t stride[4] = {heads * rows * columns, rows * columns, transposed ? 1 : columns, transposed ? columns : 1};
     return gpunn__dnn_value(flow, 0, type, dim, stride);
 }
 
@@ -9220,7 +9220,7 @@ static cudnnBackendDescriptor_t gpunn__dnn_causal(gpunn__dnn_flow *flow, cudnnBa
     return gpunn__dnn_select(flow, x, gpunn__dnn_compare_each(flow, CUDNN_POINTWISE_CMP_GE, row, key));
 }
 
-/* The scores q k^T scale + bias, -inf beyond the lengths; k is turned. */
+/* The scores q k^T scale + bias, -inf beyond the lengths; k is transposed. */
 static cudnnBackendDescriptor_t gpunn__dnn_pairs(gpunn__dnn_flow *flow, cudnnBackendDescriptor_t q, cudnnBackendDescriptor_t k,
                                                  cudnnBackendDescriptor_t scale)
 {
@@ -9298,16 +9298,16 @@ static void gpunn__dnn_attention_backward(gpunn__dnn_flow *flow)
                          gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
     p = gpunn__dnn_causal(flow, p);
     p = gpunn__dnn_apply(flow, CUDNN_POINTWISE_EXP, -1, p, NULL, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
-    cudnnBackendDescriptor_t turned = gpunn__dnn_relayout(flow, p, gpunn__dnn_matrix(flow, half, a->l, a->s, true));
-    gpunn__dnn_shared(flow, turned, d_o, GPUNN__DNN_DV, a->ev, a->dv);
+    cudnnBackendDescriptor_t transposed = gpunn__dnn_relayout(flow, p, gpunn__dnn_matrix(flow, half, a->l, a->s, true));
+    gpunn__dnn_shared(flow, transposed, d_o, GPUNN__DNN_DV, a->ev, a->dv);
     cudnnBackendDescriptor_t v = gpunn__dnn_rows(flow, GPUNN__DNN_V, a->kv_heads, a->s, a->ev, a->v, true);
     cudnnBackendDescriptor_t ds = gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT);
     ds = gpunn__dnn_product(flow, d_o, v, flow->rows, flow->keys, NULL, ds);
     ds = gpunn__dnn_apply(flow, CUDNN_POINTWISE_SUB, -1, ds, sums, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
     ds = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, ds, p, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
     ds = gpunn__dnn_apply(flow, CUDNN_POINTWISE_MUL, -1, ds, scale, NULL, gpunn__dnn_scores(flow, CUDNN_DATA_FLOAT));
-    turned = gpunn__dnn_relayout(flow, ds, gpunn__dnn_matrix(flow, half, a->l, a->s, true));
-    gpunn__dnn_shared(flow, turned, q, GPUNN__DNN_DK, a->e, a->dk);
+    transposed = gpunn__dnn_relayout(flow, ds, gpunn__dnn_matrix(flow, half, a->l, a->s, true));
+    gpunn__dnn_shared(flow, transposed, q, GPUNN__DNN_DK, a->e, a->dk);
     const int64_t dim[4] = {a->n, a->kv_heads, a->s, a->e}, stride[4] = {a->kv_heads * a->s * a->e, a->s * a->e, a->e, 1};
     k = gpunn__dnn_relayout(flow, k, gpunn__dnn_value(flow, 0, CUDNN_DATA_FLOAT, dim, stride));
     cudnnBackendDescriptor_t dq = gpunn__dnn_rows(flow, GPUNN__DNN_DQ, a->heads, a->l, a->e, a->dq, false);
