@@ -7412,6 +7412,8 @@ enum { GPUNN__MANY = -1, GPUNN__OWN = -2 };
 #define GPUNN__NEEDED (-1e300)
 #define GPUNN__NONE (-2e300)
 #define GPUNN__EMPTY (-3e300)
+/* Of a tensor, in place of NONE: it is operand i of the node. */
+#define GPUNN__OPERAND(i) (i)
 
 /* The arguments of builders that take them one by one. */
 typedef struct gpunn__plain_args {
@@ -7444,7 +7446,7 @@ typedef struct gpunn__assign_args {
     GPUNN__PARAMETER_ARGS(K, A)                                                                                                \
     K(_plain, saved, FLAG, false, saved, "Whether files of weights have it.")
 #define GPUNN__ASSIGN_ARGS(K, A)                                                                                               \
-    K(_assign, position, REFERENCE, GPUNN__NONE, position,                                                                     \
+    K(_assign, position, REFERENCE, GPUNN__OPERAND(2), position,                                                                     \
       "i64 or i32, one number or one for each sample of axis 0: the value's first place along the axis.")                      \
     K(_assign, axis, AXIS, 0, axis, "With a position.") A(axis, INT, axis)                                                     \
     K(_assign, in_training, FLAG, false, in_training, "Training steps make it, too.") A(in_training, BOOL, in_training)
@@ -7454,15 +7456,15 @@ typedef struct gpunn__assign_args {
 #define GPUNN__LINEAR_ARGS(K, A)                                                                                               \
     K(linear, out_features, COUNT, GPUNN__NEEDED, out_features, "")                                                            \
     K(linear, bias, NO_BIAS, true, no_bias, "A bias [out_features], or a parameter to take.")                                  \
-    K(linear, bias, BIAS, GPUNN__NONE, bias, "")                                                                               \
-    K(linear, weight, REFERENCE, GPUNN__NONE, weight,                                                                          \
+    K(linear, bias, BIAS, GPUNN__OPERAND(2), bias, "")                                                                               \
+    K(linear, weight, REFERENCE, GPUNN__OPERAND(1), weight,                                                                          \
       "A parameter [out_features, in] in place of one of its own, for example another layer's.")
 #define GPUNN__EMBEDDING_ARGS(K, A)                                                                                            \
     K(embedding, num_embeddings, COUNT, GPUNN__NEEDED, num_embeddings, "")                                                     \
     K(embedding, embedding_dim, COUNT, GPUNN__NEEDED, embedding_dim, "")                                                       \
     K(embedding, padding_idx, INTEGER, GPUNN__NONE, padding_idx,                                                               \
       "A row that starts as 0 and gets no gradient; below 0 from the end. Default: none.") A(padding_idx, ROW, ignore_index)   \
-    K(embedding, weight, REFERENCE, GPUNN__NONE, weight,                                                                       \
+    K(embedding, weight, REFERENCE, GPUNN__OPERAND(1), weight,                                                                       \
       "A tensor [num_embeddings, embedding_dim] in place of a parameter of its own.")
 #define GPUNN__CONV_START(K, A)                                                                                                \
     K(conv, out_channels, COUNT, GPUNN__NEEDED, out_channels, "")                                                              \
@@ -7473,8 +7475,8 @@ typedef struct gpunn__assign_args {
     K(conv, dilation, WINDOW, 1, dilations, "") A(dilation, WINDOW, dilation)                                                  \
     K(conv, groups, COUNT, 1, groups, "") A(groups, INT, groups)                                                               \
     K(conv, bias, NO_BIAS, true, no_bias, "A bias [out_channels], or a parameter to take.")                                    \
-    K(conv, bias, BIAS, GPUNN__NONE, bias, "")                                                                                 \
-    K(conv, weight, REFERENCE, GPUNN__NONE, weight, "A tensor of the weight's shape in place of a parameter of its own.")
+    K(conv, bias, BIAS, GPUNN__OPERAND(2), bias, "")                                                                                 \
+    K(conv, weight, REFERENCE, GPUNN__OPERAND(1), weight, "A tensor of the weight's shape in place of a parameter of its own.")
 #define GPUNN__CONV_ARGS(K, A) GPUNN__CONV_START(K, A) GPUNN__CONV_END(K, A)
 #define GPUNN__CONV_TRANSPOSE_ARGS(K, A)                                                                                       \
     GPUNN__CONV_START(K, A)                                                                                                    \
@@ -7511,15 +7513,15 @@ typedef struct gpunn__assign_args {
     K(rnn, states, FLAG, false, states,                                                                                        \
       "Behind the last step stand rows with h_n and, lstm, c_n, with the memory of [directions, n, hidden_size].")             \
     A(states, BOOL, states)                                                                                                    \
-    K(rnn, lengths, REFERENCE, GPUNN__NONE, lengths, "I64 or I32 [n]: steps of each sequence that exist.")                     \
-    K(rnn, h_0, REFERENCE, GPUNN__NONE, h_0, "Initial state [directions, n, hidden_size].")
+    K(rnn, lengths, REFERENCE, GPUNN__OPERAND(1), lengths, "I64 or I32 [n]: steps of each sequence that exist.")                     \
+    K(rnn, h_0, REFERENCE, GPUNN__OPERAND(2), h_0, "Initial state [directions, n, hidden_size].")
 #define GPUNN__RNN_ARGS(K, A)                                                                                                  \
     GPUNN__RECURRENT_START(K, A)                                                                                               \
     K(rnn, relu, FLAG, false, relu, "relu instead of tanh.") A(relu, BOOL, relu)                                               \
     GPUNN__RECURRENT_END(K, A)
 #define GPUNN__LSTM_ARGS(K, A)                                                                                                 \
     GPUNN__GRU_ARGS(K, A)                                                                                                      \
-    K(rnn, c_0, REFERENCE, GPUNN__NONE, c_0, "Initial cell state, of h_0's shape.")
+    K(rnn, c_0, REFERENCE, GPUNN__OPERAND(3), c_0, "Initial cell state, of h_0's shape.")
 #define GPUNN__GRU_ARGS(K, A) GPUNN__RECURRENT_START(K, A) GPUNN__RECURRENT_END(K, A)
 #define GPUNN__PRELU_ARGS(K, A)                                                                                                \
     K(_plain, num_parameters, COUNT, 1, count, "1, or the channels of axis 1.")                                                \
@@ -7528,13 +7530,13 @@ typedef struct gpunn__assign_args {
     K(matmul, transpose_a, FLAG, false, transpose_a, "Of the last two axes.") A(transpose_a, BOOL, transpose_a)                \
     K(matmul, transpose_b, FLAG, false, transpose_b, "Of the last two axes.") A(transpose_b, BOOL, transpose_b)
 #define GPUNN__ATTENTION_ARGS(K, A)                                                                                            \
-    K(attention, mask, REFERENCE, GPUNN__NONE, mask, "bool: true takes part; f32: added; broadcasts to [n, heads, l, s].")     \
+    K(attention, mask, REFERENCE, GPUNN__OPERAND(3), mask, "bool: true takes part; f32: added; broadcasts to [n, heads, l, s].")     \
     K(attention, dropout_p, SHARE, 0, dropout_p, "") A(dropout_p, FLOAT, dropout_p)                                            \
     K(attention, is_causal, FLAG, false, is_causal, "Row i sees keys 0 to i only.") A(is_causal, BOOL, is_causal)              \
     K(attention, scale, NUMBER, GPUNN__NONE, scale, "Default: 1 / sqrt(e).") A(scale, FLOAT, scale)                            \
     K(attention, enable_gqa, FLAG, false, enable_gqa, "k and v may have fewer heads, which divide q's.")                       \
     K(attention, heads_last, FLAG, false, heads_last, "All values are [n, l, heads, e].") A(heads_last, BOOL, heads_last)       \
-    K(attention, lengths, REFERENCE, GPUNN__NONE, lengths, "I64 or I32, one or [n]: so many of the keys are there.")
+    K(attention, lengths, REFERENCE, GPUNN__OPERAND(4), lengths, "I64 or I32, one or [n]: so many of the keys are there.")
 #define GPUNN__ROTARY_ARGS(K, A)                                                                                                \
     K(rotary, theta, POSITIVE, 10000, theta, "")                                                                               \
     K(rotary, dims, AMOUNT, 0, dims, "Features of each head that turn, the first ones; 0: all.")                               \
@@ -7680,7 +7682,7 @@ typedef struct gpunn__assign_args {
     K(class_loss, reduction, CLASS_REDUCTION, 0, reduction, "") A(reduction, CLASS_REDUCTION, reduction)                             \
     K(class_loss, ignore_index, INTEGER, -100, ignore_index, "Labels that count for nothing.")                                 \
     A(ignore_index, INT64, ignore_index)
-#define GPUNN__CLASS_WEIGHT(K, A) K(class_loss, weight, REFERENCE, GPUNN__NONE, weight, "One number for each class.")
+#define GPUNN__CLASS_WEIGHT(K, A) K(class_loss, weight, REFERENCE, GPUNN__OPERAND(2), weight, "One number for each class.")
 #define GPUNN__NLL_ARGS(K, A) GPUNN__CLASS_START(K, A) GPUNN__CLASS_WEIGHT(K, A)
 #define GPUNN__CROSS_ENTROPY_ARGS(K, A)                                                                                        \
     GPUNN__CLASS_START(K, A)                                                                                                   \
@@ -33641,12 +33643,18 @@ static void gpunn__emit_id(gpunn__writer *w, const gpunn_tensor *t)
     gpunn__emit_name(w, "", gpunn__id_of(t, text));
 }
 
-static void gpunn__emit_float(gpunn__writer *w, const char *separator, const char *key, float value)
+static void gpunn__emit_number(gpunn__writer *w, const char *separator, float value)
 {
     char        number[48];
     gpunn__line line = {number, sizeof number, 0};
     gpunn__put_number(&line, value);
-    gpunn__emitf(w, "%s\"%s\": %s", separator, key, number);
+    gpunn__emitf(w, "%s%s", separator, number);
+}
+
+static void gpunn__emit_float(gpunn__writer *w, const char *separator, const char *key, float value)
+{
+    gpunn__emitf(w, "%s\"%s\": ", separator, key);
+    gpunn__emit_number(w, "", value);
 }
 
 static void gpunn__emit_dim(gpunn__writer *w, const char *separator, const gpunn_model *model, int64_t dim)
@@ -33778,55 +33786,40 @@ static bool gpunn__told_is_usual(const gpunn_tensor *t, const gpunn__told *a, co
     return gpunn__told_number(t, a) == (a->kind == GPUNN__A_FLOAT ? (double)(float)key->otherwise : key->otherwise);
 }
 
-/* The attributes that the tables tell, as far as they are not the default; op: the row that is written. */
-static void gpunn__emit_attributes(gpunn__writer *w, const gpunn_tensor *t, const char *op)
+/* A size that the builder was given and that stands in the node's shapes. */
+static int64_t gpunn__told_count(const gpunn_tensor *t, const gpunn__argument *key)
 {
-    const gpunn__row *row = gpunn__row_called(op);
-    for (int i = 0; i < gpunn__op_attribute_count(t->op); i++) {
-        float usual = gpunn__op_attribute_default(t->op, i);
-        if (memcmp(&t->attr.value[i], &usual, sizeof usual) != 0) /* -0 is not 0 */
-            gpunn__emit_float(w, ", ", gpunn__op_infos[t->op].attribute[i], t->attr.value[i]);
-    }
-    for (const gpunn__told *a = gpunn__told_of(t->op); row && a->name; a++) {
-        char                   value[GPUNN__TEXT_SIZE];
-        gpunn__line            line = {value, sizeof value, 0};
-        const gpunn__argument *key = row->arguments;
-        while (key->name && strcmp(key->name, a->name) != 0) key++;
-        if (key->name == NULL || key->kind >= GPUNN__K_INIT || gpunn__told_is_usual(t, a, key)) continue;
-        gpunn__put_attribute(&line, t, a, true);
-        gpunn__emitf(w, ", \"%s\": ", a->name);
-        gpunn__emit(w, value, line.used);
+    const gpunn_tensor *weight = t->input_count > 1 ? t->inputs[1] : NULL;
+    switch ((int)t->op) {
+    case GPUNN_OP_LINEAR: return t->dim[t->rank - 1];
+    case GPUNN_OP_TOPK_INDICES: return t->dim[t->attr.axis];
+    case GPUNN_OP_EMBEDDING: return weight->dim[strcmp(key->name, "num_embeddings") == 0 ? 0 : 1];
+    case GPUNN_OP_HASH_GRID: return weight->dim[1];
+    case GPUNN_OP_PARAMETRIC_RELU: return gpunn__count(weight, 1);
+    default: return t->dim[1]; /* out_channels */
     }
 }
 
-static void gpunn__emit_conv(gpunn__writer *w, const gpunn_tensor *t)
+/* Whether a flag that is no attribute is not what it is by default. */
+static bool gpunn__told_flag(const gpunn_tensor *t, const gpunn__argument *key)
 {
-    const gpunn_attributes *attr = &t->attr;
-    const int               axes = t->rank - 2;
-    gpunn__emitf(w, ", \"out_channels\": %lld", (long long)t->dim[1]);
-    gpunn__emit_window(w, "kernel_size", attr->kernel, axes);
-    if (!gpunn__op_is(t->op, GPUNN__TRANSPOSED)) return;
-    if (attr->output_padding[0] || !gpunn__all_equal(attr->output_padding, axes))
-        gpunn__emit_window(w, "output_padding", attr->output_padding, axes);
+    const gpunn_tensor *const *in = (const gpunn_tensor *const *)t->inputs;
+    const int                  head = t->attr.heads_last ? 2 : 1;
+    if (key->kind == GPUNN__K_NO_BIAS) return in[2] == NULL;
+    if (key->kind == GPUNN__K_UNLESS) return strcmp(key->name, "bias") == 0 ? in[1] && in[2] == NULL : in[1] == NULL;
+    switch ((int)t->op) {
+    case GPUNN_OP_ATTENTION: return in[1] && in[1]->dim[head] != in[0]->dim[head]; /* enable_gqa */
+    case GPUNN_OP_BATCH_NORM: return t->attr.sync;
+    default: return t->rank == in[0]->rank; /* keepdim */
+    }
 }
 
-static void gpunn__emit_recurrent(gpunn__writer *w, const gpunn_tensor *t)
+/* The tensor that a key names; NULL: there is none, or it is the layer's own. */
+static const gpunn_tensor *gpunn__told_operand(const gpunn_tensor *t, const gpunn__row *row, const gpunn__argument *key)
 {
-    if (t->layer) {
-        gpunn__emitf(w, ", \"layer\": ");
-        gpunn__emit_name(w, "", t->layer);
-    }
-    for (int i = GPUNN__LENGTHS; i < GPUNN__WEIGHTS; i++) {
-        if (t->inputs[i] == NULL) continue;
-        gpunn__emitf(w, ", \"%s\": ", gpunn__recurrent_names[i]);
-        gpunn__emit_id(w, t->inputs[i]);
-    }
-    for (int i = GPUNN__WEIGHTS; i < t->input_count; i++) {
-        if (t->inputs[i] == NULL) continue;
-        gpunn__emitf(w, i > GPUNN__WEIGHTS ? ", " : ", \"weights\": [");
-        gpunn__emit_id(w, t->inputs[i]);
-    }
-    gpunn__emitf(w, "]");
+    const int           i = (int)key->otherwise;
+    const gpunn_tensor *x = i < t->input_count ? t->inputs[i] : NULL;
+    return x && (row->kind != GPUNN__LAYER || !gpunn__is_own(t, x)) ? x : NULL;
 }
 
 /* The factor from cells of x to those of the result that the sizes do not tell; 0: they do. */
@@ -33838,150 +33831,154 @@ static float gpunn__told_scale(const gpunn_tensor *t, int i)
     return memcmp(&usual, &t->attr.ratio[i], sizeof usual) != 0 ? 1 / t->attr.ratio[i] : 0;
 }
 
-/* The sizes of an interpolation, and the scale factors where these do not tell the ratios. */
-static void gpunn__emit_sizes(gpunn__writer *w, const gpunn_tensor *t)
+/* The sizes of an interpolation. */
+static void gpunn__emit_sizes(gpunn__writer *w, const gpunn_tensor *t, const char *key)
 {
     const int64_t *size = t->dim + 2;
     const int      axes = t->rank - 2;
-    bool           scaled = false, list = false;
-    for (int i = 0; i < axes; i++) {
-        scaled = scaled || gpunn__told_scale(t, i) != 0;
-        list = list || size[i] != size[0];
-    }
-    gpunn__emitf(w, ", \"size\": %s", list ? "[" : "");
+    bool           list = false;
+    for (int i = 0; i < axes; i++) list = list || size[i] != size[0];
+    gpunn__emitf(w, ", \"%s\": %s", key, list ? "[" : "");
     for (int i = 0; i < (list ? axes : 1); i++) gpunn__emit_dim(w, i ? ", " : "", t->model, size[i]);
     gpunn__emitf(w, list ? "]" : "");
+}
+
+/* Its factors, where the sizes do not tell them. */
+static void gpunn__emit_factors(gpunn__writer *w, const gpunn_tensor *t, const char *key)
+{
+    const int axes = t->rank - 2;
+    bool      scaled = false;
+    for (int i = 0; i < axes; i++) scaled = scaled || gpunn__told_scale(t, i) != 0;
     for (int i = 0; scaled && i < axes; i++) {
         char        value[64];
         gpunn__line line = {value, sizeof value, 0};
         gpunn__put_float(&line, gpunn__told_scale(t, i), 9);
-        gpunn__emitf(w, "%s%s", i ? ", " : ", \"scale_factor\": [", value);
+        if (i == 0) gpunn__emitf(w, ", \"%s\": [", key);
+        gpunn__emitf(w, "%s%s", i ? ", " : "", value);
     }
     if (scaled) gpunn__emitf(w, "]");
 }
 
-/* What the tables do not tell: sizes that stand in shapes, and operands with a key of their own. */
-static void gpunn__emit_rest(gpunn__writer *w, const gpunn_tensor *t)
+/* The windows of which no attribute tells: what an adaptive pool gives, and the kernels of convolutions. */
+static void gpunn__emit_window_key(gpunn__writer *w, const gpunn_tensor *t, const gpunn__argument *key)
 {
-    const gpunn_tensor *x = t->inputs[0];
-    int                 sizes[GPUNN_MAX_RANK];
-    switch ((int)t->op) {
-    case GPUNN_OP_LINEAR: gpunn__emitf(w, ", \"out_features\": %lld", (long long)t->dim[t->rank - 1]); break;
-    case GPUNN_OP_EMBEDDING:
-        gpunn__emitf(w, ", \"num_embeddings\": %lld, \"embedding_dim\": %lld", (long long)t->inputs[1]->dim[0],
-                     (long long)t->inputs[1]->dim[1]);
-        break;
-    case GPUNN_OP_CONV1D:
-    case GPUNN_OP_CONV2D:
-    case GPUNN_OP_CONV3D:
-    case GPUNN_OP_CONV_TRANSPOSE1D:
-    case GPUNN_OP_CONV_TRANSPOSE2D:
-    case GPUNN_OP_CONV_TRANSPOSE3D: gpunn__emit_conv(w, t); break;
-    case GPUNN_OP_ADAPTIVE_MAX_POOL2D:
-    case GPUNN_OP_ADAPTIVE_MAX_POOL3D:
-    case GPUNN_OP_ADAPTIVE_AVG_POOL2D:
-    case GPUNN_OP_ADAPTIVE_AVG_POOL3D:
-        for (int i = 0; i < t->rank - 2; i++) sizes[i] = (int)t->dim[2 + i];
-        gpunn__emit_window(w, "output_size", sizes, t->rank - 2);
-        break;
-    case GPUNN_OP_HASH_GRID:
-        if (t->inputs[1]->dim[1] != 2) gpunn__emitf(w, ", \"n_features_per_level\": %lld", (long long)t->inputs[1]->dim[1]);
-        break;
-    case GPUNN_OP_AFFINE_GRID:
-        gpunn__emitf(w, ", \"size\": [");
-        for (int i = 1; i < t->rank - 1; i++) gpunn__emitf(w, "%s%lld", i > 1 ? ", " : "", (long long)t->dim[i]);
-        gpunn__emitf(w, "]");
-        break;
-    case GPUNN_OP_PARAMETRIC_RELU: /* of a layer */
-        if (t->layer) {
-            const gpunn_tensor *weight = t->inputs[1]->kind == GPUNN__VALUE ? t->inputs[1]->inputs[0] : t->inputs[1];
-            if (weight->dim[0] != 1) gpunn__emitf(w, ", \"num_parameters\": %lld", (long long)weight->dim[0]);
-            if (weight->init.kind == GPUNN_INIT_CONSTANT && weight->init.a != 0.25f)
-                gpunn__emit_float(w, ", ", "init", weight->init.a);
-        }
-        break;
-    case GPUNN_OP_BATCH_NORM:
-    case GPUNN_OP_GROUP_NORM:
-        if (t->inputs[1] == NULL) gpunn__emitf(w, ", \"affine\": false");
-        if (t->attr.sync) gpunn__emitf(w, ", \"sync\": true");
-        break;
-    case GPUNN_OP_LAYER_NORM:
-    case GPUNN_OP_RMS_NORM:
-        if (t->inputs[1] == NULL) gpunn__emitf(w, ", \"elementwise_affine\": false");
-        break;
-    case GPUNN_OP_RNN:
-    case GPUNN_OP_LSTM:
-    case GPUNN_OP_GRU: gpunn__emit_recurrent(w, t); break;
-    case GPUNN_OP_RESHAPE:
-    case GPUNN_OP_EXPAND: gpunn__emit_shape(w, t); break;
-    case GPUNN_OP_TOPK_INDICES: gpunn__emitf(w, ", \"k\": %lld", (long long)t->dim[t->attr.axis]); break;
-    case GPUNN_OP_CUSTOM: {
-        int count = GPUNN_CUSTOM_NUMBERS;
-        while (count > 0 && t->attr.numbers[count - 1] == 0) count--;
-        gpunn__emitf(w, ", \"kind\": \"%s\"", t->attr.custom->name);
-        gpunn__emit_shape(w, t);
-        for (int i = 0; i < count; i++) {
-            char        number[48];
-            gpunn__line line = {number, sizeof number, 0};
-            gpunn__put_number(&line, t->attr.numbers[i]);
-            gpunn__emitf(w, "%s%s", i ? ", " : ", \"numbers\": [", number);
-        }
-        if (count) gpunn__emitf(w, "]");
-        break;
+    const int  axes = t->rank - 2;
+    int        sizes[GPUNN_MAX_RANK];
+    const int *values = key->kind == GPUNN__K_PADDING ? t->attr.output_padding : t->attr.kernel;
+    for (int i = 0; i < axes; i++) sizes[i] = (int)t->dim[2 + i];
+    if (gpunn__op_is(t->op, GPUNN__ADAPTIVE_POOL)) values = sizes;
+    if (*values != key->otherwise || !gpunn__all_equal(values, axes)) gpunn__emit_window(w, key->name, values, axes);
+}
+
+/* A slice's end: where it is not the axis' end, the first place behind its last one. */
+static void gpunn__emit_end(gpunn__writer *w, const gpunn_tensor *t, const char *key)
+{
+    const int     axis = t->attr.axis;
+    const int64_t from = t->attr.start, size = t->inputs[0]->dim[axis], last = from + (t->dim[axis] - 1) * t->attr.step;
+    const bool    sized = gpunn__is_sized(size) || gpunn__is_sized(from) || gpunn__is_sized(t->attr.end);
+    if (sized ? t->attr.end == size : last + t->attr.step >= size) return;
+    gpunn__emitf(w, ", \"%s\": ", key);
+    gpunn__emit_dim(w, "", t->model, sized ? t->attr.end : last + 1);
+}
+
+static void gpunn__emit_list(gpunn__writer *w, const char *key, const int64_t *values, int count)
+{
+    gpunn__emitf(w, ", \"%s\": [", key);
+    for (int i = 0; i < count; i++) gpunn__emitf(w, "%s%lld", i ? ", " : "", (long long)values[i]);
+    gpunn__emitf(w, "]");
+}
+
+/* The numbers of a custom op, without zeros at the end. */
+static void gpunn__emit_numbers(gpunn__writer *w, const float *numbers, const char *key)
+{
+    int count = GPUNN_CUSTOM_NUMBERS;
+    while (count > 0 && numbers[count - 1] == 0) count--;
+    for (int i = 0; i < count; i++) {
+        if (i == 0) gpunn__emitf(w, ", \"%s\": [", key);
+        gpunn__emit_number(w, i ? ", " : "", numbers[i]);
     }
-    case GPUNN_OP_SLICE: {
-        const int     axis = t->attr.axis;
-        const int64_t from = t->attr.start, size = x->dim[axis], last = from + (t->dim[axis] - 1) * t->attr.step;
-        const bool    sized = gpunn__is_sized(size) || gpunn__is_sized(from) || gpunn__is_sized(t->attr.end);
-        if (sized ? t->attr.end != size : last + t->attr.step < size)
-            gpunn__emit_dim(w, ", \"end\": ", t->model, sized ? t->attr.end : last + 1);
-        break;
+    if (count) gpunn__emitf(w, "]");
+}
+
+/* The weights of a recurrent node. */
+static void gpunn__emit_weights(gpunn__writer *w, const gpunn_tensor *t, const char *key)
+{
+    gpunn__emitf(w, ", \"%s\": [", key);
+    for (int i = GPUNN__WEIGHTS; i < t->input_count; i++) {
+        if (t->inputs[i] == NULL) continue;
+        gpunn__emitf(w, i > GPUNN__WEIGHTS ? ", " : "");
+        gpunn__emit_id(w, t->inputs[i]);
     }
-    case GPUNN_OP_INTERPOLATE: gpunn__emit_sizes(w, t); break;
-    case GPUNN_OP_PAD:
-        gpunn__emitf(w, ", \"after\": [");
-        for (int i = 0; i < t->rank; i++) gpunn__emitf(w, "%s%lld", i ? ", " : "", (long long)t->attr.after[i]);
-        gpunn__emitf(w, "]");
+    gpunn__emitf(w, "]");
+}
+
+/* A key of which no attribute tells, as far as it is not the default. */
+static void gpunn__emit_key(gpunn__writer *w, const gpunn_tensor *t, const gpunn__row *row, const gpunn__argument *key)
+{
+    const char         *name = key->name, *word = NULL;
+    const gpunn_tensor *x;
+    switch (key->kind) {
+    case GPUNN__K_COUNT:
+        if ((double)gpunn__told_count(t, key) != key->otherwise)
+            gpunn__emitf(w, ", \"%s\": %lld", name, (long long)gpunn__told_count(t, key));
         break;
-    case GPUNN_OP_CAST: gpunn__emitf(w, ", \"dtype\": \"%s\"", gpunn_dtype_name(t->dtype)); break;
-    case GPUNN_OP_SUM:
-    case GPUNN_OP_MAX:
-    case GPUNN_OP_ARGMAX:
-        if (t->rank == x->rank) gpunn__emitf(w, ", \"keepdim\": true");
+    case GPUNN__K_WINDOW:
+    case GPUNN__K_PADDING: gpunn__emit_window_key(w, t, key); break;
+    case GPUNN__K_SIZES: gpunn__emit_sizes(w, t, name); break;
+    case GPUNN__K_FACTORS: gpunn__emit_factors(w, t, name); break;
+    case GPUNN__K_END: gpunn__emit_end(w, t, name); break;
+    case GPUNN__K_SHAPE:
+    case GPUNN__K_RESULT: gpunn__emit_shape(w, t); break;
+    case GPUNN__K_AMOUNTS: gpunn__emit_list(w, name, t->attr.after, t->rank); break;
+    case GPUNN__K_COUNTS: gpunn__emit_list(w, name, t->dim + 1, t->rank - 2); break;
+    case GPUNN__K_NUMBER: /* what prelu's weight starts at */
+        x = t->inputs[1]->kind == GPUNN__VALUE ? t->inputs[1]->inputs[0] : t->inputs[1];
+        if (x->init.kind == GPUNN_INIT_CONSTANT && x->init.a != (float)key->otherwise)
+            gpunn__emit_float(w, ", ", name, x->init.a);
         break;
-    case GPUNN_OP_ATTENTION: {
-        const int head = t->attr.heads_last ? 2 : 1;
-        if (t->inputs[1] && t->inputs[1]->dim[head] != x->dim[head]) gpunn__emitf(w, ", \"enable_gqa\": true");
-        for (int i = 3; i < t->input_count; i++) {
-            if (t->inputs[i] == NULL) continue;
-            gpunn__emitf(w, i == 3 ? ", \"mask\": " : ", \"lengths\": ");
-            gpunn__emit_id(w, t->inputs[i]);
-        }
+    case GPUNN__K_FLAG:
+    case GPUNN__K_UNLESS:
+    case GPUNN__K_NO_BIAS:
+        if (gpunn__told_flag(t, key)) gpunn__emitf(w, ", \"%s\": %s", name, key->kind == GPUNN__K_FLAG ? "true" : "false");
         break;
-    }
-    case GPUNN_OP_ASSIGN:
-        if (t->inputs[2] == NULL) break;
-        gpunn__emitf(w, ", \"position\": ");
-        gpunn__emit_id(w, t->inputs[2]);
+    case GPUNN__K_DTYPE: word = gpunn_dtype_name(t->dtype); break;
+    case GPUNN__K_BIAS:
+    case GPUNN__K_REFERENCE:
+        x = gpunn__told_operand(t, row, key);
+        if (x == NULL) break;
+        gpunn__emitf(w, ", \"%s\": ", name);
+        gpunn__emit_id(w, x);
         break;
-    case GPUNN_OP_CROSS_ENTROPY:
-    case GPUNN_OP_NLL:
-        if (t->inputs[2] == NULL) break;
-        gpunn__emitf(w, ", \"weight\": ");
-        gpunn__emit_id(w, t->inputs[2]);
-        break;
+    case GPUNN__K_REFERENCES: gpunn__emit_weights(w, t, name); break;
+    case GPUNN__K_NUMBERS: gpunn__emit_numbers(w, t->attr.numbers, name); break;
+    case GPUNN__K_NAME: word = t->op == GPUNN_OP_CUSTOM ? t->attr.custom->name : t->layer; break;
     default: break;
     }
-    const bool affine = t->op == GPUNN_OP_LINEAR || gpunn__op_is(t->op, GPUNN__CONVOLUTION);
-    const bool biased = affine || (t->op == GPUNN_OP_LAYER_NORM && t->inputs[1]);
-    if (biased && t->inputs[2] == NULL) gpunn__emitf(w, ", \"bias\": false");
-    if ((affine || t->op == GPUNN_OP_EMBEDDING) && !gpunn__is_own(t, t->inputs[1])) {
-        gpunn__emitf(w, ", \"weight\": ");
-        gpunn__emit_id(w, t->inputs[1]);
+    if (word == NULL) return;
+    gpunn__emitf(w, ", \"%s\": ", name);
+    gpunn__emit_name(w, "", word);
+}
+
+/* The attributes of an elementwise op, and the keys of any other's row, as far as they are not the default. */
+static void gpunn__emit_arguments(gpunn__writer *w, const gpunn_tensor *t, const gpunn__row *row)
+{
+    for (int i = 0; i < gpunn__op_attribute_count(t->op); i++) {
+        float usual = gpunn__op_attribute_default(t->op, i);
+        if (memcmp(&t->attr.value[i], &usual, sizeof usual) != 0) /* -0 is not 0 */
+            gpunn__emit_float(w, ", ", gpunn__op_infos[t->op].attribute[i], t->attr.value[i]);
     }
-    if (affine && t->inputs[2] && !gpunn__is_own(t, t->inputs[2])) {
-        gpunn__emitf(w, ", \"bias\": ");
-        gpunn__emit_id(w, t->inputs[2]);
+    for (const gpunn__argument *key = row ? row->arguments : NULL; key && key->name; key++) {
+        char               value[GPUNN__TEXT_SIZE];
+        gpunn__line        line = {value, sizeof value, 0};
+        const gpunn__told *a = row->told;
+        while (a->name && strcmp(key->name, a->name) != 0) a++;
+        if (a->name == NULL || key->kind >= GPUNN__K_INIT) {
+            gpunn__emit_key(w, t, row, key);
+        } else if (!gpunn__told_is_usual(t, a, key)) {
+            gpunn__put_attribute(&line, t, a, true);
+            gpunn__emitf(w, ", \"%s\": ", key->name);
+            gpunn__emit(w, value, line.used);
+        }
     }
 }
 
@@ -34038,7 +34035,6 @@ static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, in
     const char              *op = t->kind == GPUNN__VALUE ? gpunn_op_name(t->op) : sources[t->kind];
     char                     text[GPUNN__NAME_SIZE];
     const char              *id = gpunn__id_of(t, text), *layer = gpunn__entry_layer(t);
-    int                      operands = t->input_count;
     switch ((int)t->op) {
     case GPUNN_OP_BATCH_NORM: op = t->rank == 5 ? "batch_norm3d" : t->rank == 4 ? "batch_norm2d" : "batch_norm1d"; break;
     case GPUNN_OP_SUM: op = t->attr.mean ? "mean" : "sum"; break;
@@ -34046,6 +34042,9 @@ static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, in
     case GPUNN_OP_PARAMETRIC_RELU: op = t->layer ? "prelu" : op; break;
     default: break;
     }
+    const gpunn__row *row = gpunn__row_called(op);
+    int               operands = row && row->operands >= 0 ? row->operands : t->input_count;
+    if (t->op == GPUNN_OP_ATTENTION) operands = t->inputs[1] ? 3 : 1;
     gpunn__emitf(w, "{\"op\": \"%s\"", op);
     if (t->kind == GPUNN__INPUT || t->kind == GPUNN__PARAMETER || t->state) {
         gpunn__emitf(w, ", \"name\": ");
@@ -34058,20 +34057,13 @@ static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, in
         gpunn__emitf(w, ", \"id\": ");
         gpunn__emit_name(w, "", id);
     }
-    if (layer || gpunn__op_is(t->op, GPUNN__RECURRENT))
-        operands = 1;
-    else if (t->op == GPUNN_OP_CROSS_ENTROPY || t->op == GPUNN_OP_NLL || t->op == GPUNN_OP_ASSIGN)
-        operands = 2;
-    else if (t->op == GPUNN_OP_ATTENTION)
-        operands = t->inputs[1] ? 3 : 1;
     for (int i = 0; i < operands; i++) {
         gpunn__emitf(w, i ? ", " : ", \"inputs\": [");
         gpunn__emit_id(w, t->inputs[i]);
     }
     if (operands) gpunn__emitf(w, "]");
     if (t->kind == GPUNN__VALUE) {
-        gpunn__emit_rest(w, t);
-        gpunn__emit_attributes(w, t, op);
+        gpunn__emit_arguments(w, t, row);
         if (layer) gpunn__emit_layer_settings(w, t, first);
     } else {
         if (t->kind == GPUNN__INPUT && t->dtype != GPUNN_F32) gpunn__emitf(w, ", \"dtype\": \"%s\"", gpunn_dtype_name(t->dtype));
@@ -34079,12 +34071,8 @@ static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, in
         if (t->kind == GPUNN__PARAMETER || t->state) gpunn__emit_settings(w, ", ", NULL, t, false);
         if (t->saved) gpunn__emitf(w, ", \"saved\": true");
     }
-    for (int64_t i = 0; t->constant && i < gpunn__count(t, 1); i++) {
-        char        number[48];
-        gpunn__line line = {number, sizeof number, 0};
-        gpunn__put_number(&line, t->constant[i]);
-        gpunn__emitf(w, "%s%s", i ? ", " : ", \"values\": [", number);
-    }
+    for (int64_t i = 0; t->constant && i < gpunn__count(t, 1); i++)
+        gpunn__emit_number(w, i ? ", " : ", \"values\": [", t->constant[i]);
     gpunn__emitf(w, t->constant ? "]}" : "}");
 }
 
@@ -34097,13 +34085,10 @@ static void gpunn__emit_recipe(gpunn__writer *w, const gpunn__recipe *recipe)
         const float           value = recipe->setting[i];
         if (strcmp(setting->key, "beta1") == 0) { /* and beta2 */
             const float second = recipe->setting[++i];
-            char        betas[96];
-            gpunn__line line = {betas, sizeof betas, 0};
             if (value == setting->usual && second == rule->setting[i].usual) continue;
-            gpunn__put_number(&line, value);
-            gpunn__put(&line, ", ");
-            gpunn__put_number(&line, second);
-            gpunn__emitf(w, ", \"betas\": [%s]", betas);
+            gpunn__emit_number(w, ", \"betas\": [", value);
+            gpunn__emit_number(w, ", ", second);
+            gpunn__emitf(w, "]");
         } else if (setting->flag && value != 0)
             gpunn__emitf(w, ", \"%s\": true", setting->key);
         else if (!setting->flag && (value != setting->usual || i == 0)) /* lr: always */

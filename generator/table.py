@@ -210,6 +210,8 @@ def string(text):
 def default(text):
     if text in ("true", "false"):
         return text == "true"
+    if text.startswith("GPUNN__OPERAND("):
+        return "NONE"
     if text.startswith("GPUNN__"):
         return text[len("GPUNN__"):]
     return float(text) if "." in text or "e" in text else int(text)
