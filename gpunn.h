@@ -23280,36 +23280,40 @@ static GPUNN__STATUS gpunn__cpu_activate(gpunn__cpu *cpu, gpunn_op op, gpunn_val
     return gpunn__cpu_map(cpu, &step, step.backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
 }
 
-/* Rows x [rows, in], y = x W^T + bias; dX = dY W, dW = dY^T X, dbias = 1^T dY. Evaluation plans keep W packed, and scaled by a
- * merged batch norm: cache = shift [out], packed W. */
-static GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+/* dX = dY W, dW = dY^T X, dbias = 1^T dY, of rows x [rows, in]. */
+static GPUNN__STATUS gpunn__linear_backward(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     static const float one = 1;
     const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
-    void *const x = step->in[0].data, *const weight = step->in[1].data, *const workspace = step->workspace;
-    const size_t head = ((size_t)out * sizeof(float) + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
-    if (step->backward) {
-        const void *const dy = step->grad_out.data;
-        gpunn__gemm       g[3];
-        g[0] = gpunn__gemm_make(rows, in, out, dy, false, weight, false, step->grad_in[0].data, step->accumulate[0]);
-        g[1] = gpunn__gemm_make(out, in, rows, dy, true, x, false, step->grad_in[1].data, step->accumulate[1]);
-        g[2] = gpunn__gemm_make(1, out, rows, &one, false, dy, false, step->grad_in[2].data, step->accumulate[2]);
-        g[2].a_col = 0;
-        step->workspace_bytes = 0;
-        for (int i = 0; i < 3; i++) {
-            if (!g[i].c) continue;
-            g[i].bf16 = i < 2 && gpunn__gemm_rounds(&g[i], step, false);
-            const int threads = gpunn__gemm_threads(cpu, &g[i]);
-            if (action == GPUNN__BACKWARD)
-                gpunn__gemm_run(&g[i], threads, workspace);
-            else if (gpunn__gemm_workspace(&g[i], threads) > step->workspace_bytes)
-                step->workspace_bytes = gpunn__gemm_workspace(&g[i], threads);
-        }
-        gpunn_value *before = step->activated.op == GPUNN_OP_RELU ? &step->in[0] : &step->activated.before;
-        if (action == GPUNN__BACKWARD && step->activated.op)
-            return gpunn__cpu_activate(cpu, step->activated.op, before, &step->in[0], &step->grad_in[0]);
-        return GPUNN_OK;
+    const void *const x = step->in[0].data, *const weight = step->in[1].data, *const dy = step->grad_out.data;
+    gpunn__gemm g[3];
+    g[0] = gpunn__gemm_make(rows, in, out, dy, false, weight, false, step->grad_in[0].data, step->accumulate[0]);
+    g[1] = gpunn__gemm_make(out, in, rows, dy, true, x, false, step->grad_in[1].data, step->accumulate[1]);
+    g[2] = gpunn__gemm_make(1, out, rows, &one, false, dy, false, step->grad_in[2].data, step->accumulate[2]);
+    g[2].a_col = 0;
+    step->workspace_bytes = 0;
+    for (int i = 0; i < 3; i++) {
+        if (!g[i].c) continue;
+        g[i].bf16 = i < 2 && gpunn__gemm_rounds(&g[i], step, false);
+        const int threads = gpunn__gemm_threads(cpu, &g[i]);
+        if (action == GPUNN__BACKWARD)
+            gpunn__gemm_run(&g[i], threads, step->workspace);
+        else if (gpunn__gemm_workspace(&g[i], threads) > step->workspace_bytes)
+            step->workspace_bytes = gpunn__gemm_workspace(&g[i], threads);
     }
+    gpunn_value *before = step->activated.op == GPUNN_OP_RELU ? &step->in[0] : &step->activated.before;
+    if (action == GPUNN__BACKWARD && step->activated.op)
+        return gpunn__cpu_activate(cpu, step->activated.op, before, &step->in[0], &step->grad_in[0]);
+    return GPUNN_OK;
+}
+
+/* y = x W^T + bias. Evaluation plans keep W packed, and scaled by a merged batch norm: cache = shift [out], packed W. */
+static GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    if (step->backward) return gpunn__linear_backward(cpu, step, action);
+    const int64_t in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
+    void *const x = step->in[0].data, *const weight = step->in[1].data, *const workspace = step->workspace;
+    const size_t       head = ((size_t)out * sizeof(float) + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
     gpunn_value *const y = step->fused.before.data ? &step->fused.before : &step->out;
     gpunn__gemm        g = gpunn__gemm_make(rows, out, in, x, false, weight, true, y->data, false);
     g.b_dtype = step->in[1].dtype == GPUNN_F32 ? GPUNN_DTYPE_DEFAULT : step->in[1].dtype;
@@ -31764,77 +31768,117 @@ static GPUNN__STATUS gpunn__loader_lengths_check(gpunn_loader *loader, gpunn__lo
     return GPUNN_OK;
 }
 
-/* Checks field f of the arguments and works out its conversion. */
-static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
+static const char *gpunn__field_name(const gpunn_field *field)
 {
-    static const char        function[] = "gpunn_loader_create";
+    return field->input->name ? field->input->name : "";
+}
+
+/* Checks where field f goes and that it has samples. */
+static GPUNN__STATUS gpunn__field_input(gpunn_loader *loader, int f)
+{
     const gpunn_loader_args *args = &loader->args;
     const gpunn_field       *given = &args->fields[f];
-    gpunn__loader_field     *field = &loader->fields[f];
     const gpunn_tensor      *input = given->input;
     gpunn_device            *dev = loader->model->dev;
+    const char              *name = gpunn__field_name(given);
+    char                     text[128];
     if (input->model != loader->model)
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the input of field %d is of another model", function, f);
-    const char *name = input->name ? input->name : "";
-    char        text[128];
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_loader_create: the input of field %d is of another model", f);
     if (input->kind != GPUNN__INPUT || input->rank < 1 || input->dim[0] != GPUNN_BATCH ||
         (args->lengths == NULL && gpunn__any_sized(input->rank, input->dim)))
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                           "%s: field %d goes to '%s' %s; give a gpunn_input whose first dimension is GPUNN_BATCH, and where "
-                           "another varies, .lengths",
-                           function, f, name, gpunn__shape_text(input, text));
-    gpunn_status status = args->lengths ? gpunn__loader_lengths_check(loader, field, input) : GPUNN_OK;
+                           "gpunn_loader_create: field %d goes to '%s' %s; give a gpunn_input whose first dimension is "
+                           "GPUNN_BATCH, and where another varies, .lengths",
+                           f, name, gpunn__shape_text(input, text));
+    gpunn_status status = args->lengths ? gpunn__loader_lengths_check(loader, &loader->fields[f], input) : GPUNN_OK;
     if (status != GPUNN_OK) return status;
     for (int other = 0; other < f; other++)
         if (args->fields[other].input == input)
-            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: fields %d and %d both go to '%s'; give each input once", function,
-                               other, f, name);
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                               "gpunn_loader_create: fields %d and %d both go to '%s'; give each input once", other, f, name);
     if ((given->samples != NULL) == (args->load != NULL))
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: field %d ('%s') has %s; give either samples in every field or load",
-                           function, f, name, args->load ? "samples although there is load" : "no samples and there is no load");
-    field->input = given->input;
-    field->samples = (const char *)given->samples;
-    field->to = input->dtype;
-    field->from = given->dtype ? given->dtype : input->dtype;
-    bool bytes = field->from == GPUNN_U8 || field->from == GPUNN_BOOL;
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_loader_create: field %d ('%s') has %s; give either samples in every field or load", f, name,
+                           args->load ? "samples although there is load" : "no samples and there is no load");
+    return GPUNN_OK;
+}
+
+/* The dtypes that it is converted between. */
+static GPUNN__STATUS gpunn__field_dtypes(gpunn_loader *loader, int f)
+{
+    const gpunn_field   *given = &loader->args.fields[f];
+    gpunn__loader_field *field = &loader->fields[f];
+    field->to = given->input->dtype;
+    field->from = given->dtype ? given->dtype : given->input->dtype;
+    const bool bytes = field->from == GPUNN_U8 || field->from == GPUNN_BOOL;
     if (field->from != field->to && !bytes && !(field->from == GPUNN_I32 && field->to == GPUNN_I64))
-        return gpunn__fail(dev, GPUNN_ERR_DTYPE,
-                           "%s: field %d ('%s') has %s samples, its input is %s; samples are of the input's dtype, U8, BOOL, "
-                           "or I32 for an I64 input",
-                           function, f, name, gpunn_dtype_name(field->from), gpunn_dtype_name(field->to));
-    const int channels = input->rank > 1 && input->dim[1] <= 4 ? (int)input->dim[1] : 1;
-    bool      pixels = field->from == GPUNN_U8 && field->to == GPUNN_F32;
-    field->jitters = given->brightness != 0 || given->contrast != 0 || given->saturation != 0 || given->hue != 0;
-    if (field->jitters && (field->to != GPUNN_F32 || (!pixels && field->from != GPUNN_F32) || input->rank != 4 ||
-                           (input->dim[1] != 1 && input->dim[1] != 3)))
-        return gpunn__fail(dev, GPUNN_ERR_SHAPE,
-                           "%s: field %d goes to '%s' %s %s from %s; colours are changed of F32 inputs [GPUNN_BATCH, 3 or 1, "
-                           "height, width] whose samples are U8 or F32",
-                           function, f, name, gpunn_dtype_name(field->to), gpunn__shape_text(input, text),
+        return gpunn__fail(loader->model->dev, GPUNN_ERR_DTYPE,
+                           "gpunn_loader_create: field %d ('%s') has %s samples, its input is %s; samples are of the input's "
+                           "dtype, U8, BOOL, or I32 for an I64 input",
+                           f, gpunn__field_name(given), gpunn_dtype_name(field->from), gpunn_dtype_name(field->to));
+    if (loader->args.mixup_alpha > 0 && field->to != GPUNN_F32)
+        return gpunn__fail(
+            loader->model->dev, GPUNN_ERR_DTYPE,
+            "gpunn_loader_create: field %d ('%s') is %s, and mixup_alpha mixes all fields; give F32 inputs, labels "
+            "as probabilities of the classes",
+            f, gpunn__field_name(given), gpunn_dtype_name(field->to));
+    return GPUNN_OK;
+}
+
+/* Whether its samples are bytes that become numbers by mean and std. */
+static bool gpunn__field_has_pixels(const gpunn__loader_field *field)
+{
+    return field->from == GPUNN_U8 && field->input->dtype == GPUNN_F32;
+}
+
+/* Changes of colour. */
+static GPUNN__STATUS gpunn__field_colours(gpunn_loader *loader, int f)
+{
+    const gpunn_field   *given = &loader->args.fields[f];
+    const gpunn_tensor  *input = given->input;
+    gpunn__loader_field *field = &loader->fields[f];
+    const float          b = given->brightness, c = given->contrast, s = given->saturation, h = given->hue;
+    char                 text[128];
+    field->jitters = b != 0 || c != 0 || s != 0 || h != 0;
+    if (field->jitters && (field->to != GPUNN_F32 || (!gpunn__field_has_pixels(field) && field->from != GPUNN_F32) ||
+                           input->rank != 4 || (input->dim[1] != 1 && input->dim[1] != 3)))
+        return gpunn__fail(loader->model->dev, GPUNN_ERR_SHAPE,
+                           "gpunn_loader_create: field %d goes to '%s' %s %s from %s; colours are changed of F32 inputs "
+                           "[GPUNN_BATCH, 3 or 1, height, width] whose samples are U8 or F32",
+                           f, gpunn__field_name(given), gpunn_dtype_name(field->to), gpunn__shape_text(input, text),
                            gpunn_dtype_name(field->from));
-    if (!(given->brightness >= 0 && given->brightness <= FLT_MAX && given->contrast >= 0 && given->contrast <= FLT_MAX &&
-          given->saturation >= 0 && given->saturation <= FLT_MAX && given->hue >= 0 && given->hue <= 0.5f))
+    if (field->axis && (field->jitters || loader->args.mixup_alpha > 0))
         return gpunn__fail(
-            dev, GPUNN_ERR_ARGUMENT,
-            "%s: field %d ('%s') has brightness %g, contrast %g, saturation %g and hue %g; give finite numbers of at "
-            "least 0, and for hue at most 0.5",
-            function, f, name, (double)given->brightness, (double)given->contrast, (double)given->saturation, (double)given->hue);
-    if (args->mixup_alpha > 0 && field->to != GPUNN_F32)
-        return gpunn__fail(
-            dev, GPUNN_ERR_DTYPE,
-            "%s: field %d ('%s') is %s, and mixup_alpha mixes all fields; give F32 inputs, labels as probabilities of "
-            "the classes",
-            function, f, name, gpunn_dtype_name(field->to));
+            loader->model->dev, GPUNN_ERR_SHAPE,
+            "gpunn_loader_create: field %d goes to '%s' %s; with .lengths samples are neither mixed nor changed in "
+            "colour",
+            f, gpunn__field_name(given), gpunn__shape_text(input, text));
+    if (!(b >= 0 && b <= FLT_MAX && c >= 0 && c <= FLT_MAX && s >= 0 && s <= FLT_MAX && h >= 0 && h <= 0.5f))
+        return gpunn__fail(loader->model->dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_loader_create: field %d ('%s') has brightness %g, contrast %g, saturation %g and hue %g; give "
+                           "finite numbers of at least 0, and for hue at most 0.5",
+                           f, gpunn__field_name(given), (double)b, (double)c, (double)s, (double)h);
+    return GPUNN_OK;
+}
+
+/* What each byte becomes, by channel. */
+static GPUNN__STATUS gpunn__field_pixels(gpunn_loader *loader, int f)
+{
+    const gpunn_field   *given = &loader->args.fields[f];
+    gpunn__loader_field *field = &loader->fields[f];
+    const bool           pixels = gpunn__field_has_pixels(field);
     for (int c = 0; c < 4; c++) {
-        float mean = given->mean[c], std = given->std[c];
+        const float mean = given->mean[c], std = given->std[c];
         if (!pixels && (mean != 0 || std != 0))
-            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                               "%s: field %d ('%s') has mean or std, which are for U8 samples of an F32 input", function, f,
-                               name);
+            return gpunn__fail(loader->model->dev, GPUNN_ERR_ARGUMENT,
+                               "gpunn_loader_create: field %d ('%s') has mean or std, which are for U8 samples of an F32 input",
+                               f, gpunn__field_name(given));
         if (!(fabsf(mean) <= FLT_MAX) || !(std >= 0 && std <= FLT_MAX))
-            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
-                               "%s: field %d ('%s') has mean[%d] %g and std[%d] %g; give finite numbers, std not negative",
-                               function, f, name, c, (double)mean, c, (double)std);
+            return gpunn__fail(
+                loader->model->dev, GPUNN_ERR_ARGUMENT,
+                "gpunn_loader_create: field %d ('%s') has mean[%d] %g and std[%d] %g; give finite numbers, std not "
+                "negative",
+                f, gpunn__field_name(given), c, (double)mean, c, (double)std);
         field->pixels.mean[c] = mean;
         field->pixels.std[c] = std > 0 ? std : 1.0f;
         for (int x = 0; x < 256; x++)
@@ -31842,45 +31886,78 @@ static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
                                  : field->jitters ? (float)x / 255.0f
                                                   : gpunn__normalized((uint8_t)x, mean, field->pixels.std[c]);
     }
-    /* a CPU's loader has threads of its own for that */
-    field->widens = pixels && dev->info.type == GPUNN_DEVICE_CUDA && !field->jitters && !(args->mixup_alpha > 0) && !field->axis;
-    if (field->widens) field->to = field->from;
-    field->moves = given->crop_padding != 0 || given->degrees != 0 || given->horizontal_flip != 0 || given->vertical_flip != 0;
-    if (field->axis && (field->jitters || args->mixup_alpha > 0))
-        return gpunn__fail(dev, GPUNN_ERR_SHAPE,
-                           "%s: field %d goes to '%s' %s; with .lengths samples are neither mixed nor changed in colour",
-                           function, f, name, gpunn__shape_text(input, text));
-    if (field->moves && (input->rank < 3 || field->axis))
+    return GPUNN_OK;
+}
+
+/* Crops, turns and flips. */
+static GPUNN__STATUS gpunn__field_moves(gpunn_loader *loader, int f)
+{
+    const gpunn_field   *given = &loader->args.fields[f];
+    gpunn__loader_field *field = &loader->fields[f];
+    const float          left = given->horizontal_flip, down = given->vertical_flip;
+    char                 text[128];
+    field->moves = given->crop_padding != 0 || given->degrees != 0 || left != 0 || down != 0;
+    if (field->moves && (given->input->rank < 3 || field->axis))
         return gpunn__fail(
-            dev, GPUNN_ERR_SHAPE,
-            "%s: field %d goes to '%s' %s, which holds no images [GPUNN_BATCH, ..., height, width] to crop, turn or flip",
-            function, f, name, gpunn__shape_text(input, text));
+            loader->model->dev, GPUNN_ERR_SHAPE,
+            "gpunn_loader_create: field %d goes to '%s' %s, which holds no images [GPUNN_BATCH, ..., height, width] "
+            "to crop, turn or flip",
+            f, gpunn__field_name(given), gpunn__shape_text(given->input, text));
     if (!(given->degrees >= 0 && given->degrees <= FLT_MAX))
-        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: field %d ('%s') has degrees %g; give a finite number of at least 0",
-                           function, f, name, (double)given->degrees);
-    if (given->crop_padding < 0 || !(given->horizontal_flip >= 0 && given->horizontal_flip <= 1) ||
-        !(given->vertical_flip >= 0 && given->vertical_flip <= 1))
-        return gpunn__fail(
-            dev, GPUNN_ERR_ARGUMENT,
-            "%s: field %d ('%s') has crop_padding %d, horizontal_flip %g and vertical_flip %g; give at least 0 pixels, "
-            "and probabilities from 0 to 1",
-            function, f, name, given->crop_padding, (double)given->horizontal_flip, (double)given->vertical_flip);
-    field->direct = !args->load && !args->shuffle && !field->moves && !field->jitters && !(args->mixup_alpha > 0) &&
-                    field->from == field->to && !field->axis;
+        return gpunn__fail(loader->model->dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_loader_create: field %d ('%s') has degrees %g; give a finite number of at least 0", f,
+                           gpunn__field_name(given), (double)given->degrees);
+    if (given->crop_padding < 0 || !(left >= 0 && left <= 1) || !(down >= 0 && down <= 1))
+        return gpunn__fail(loader->model->dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_loader_create: field %d ('%s') has crop_padding %d, horizontal_flip %g and vertical_flip %g; "
+                           "give at least 0 pixels, and probabilities from 0 to 1",
+                           f, gpunn__field_name(given), given->crop_padding, (double)left, (double)down);
+    return GPUNN_OK;
+}
+
+/* The elements and bytes of a sample. */
+static GPUNN__STATUS gpunn__field_sizes(gpunn_loader *loader, int f)
+{
+    const gpunn_loader_args *args = &loader->args;
+    const gpunn_tensor      *input = args->fields[f].input;
+    gpunn__loader_field     *field = &loader->fields[f];
+    const size_t             from = gpunn_dtype_size(field->from), to = gpunn_dtype_size(field->to);
+    size_t                   whole;
+    char                     text[128];
     field->count = field->axis ? field->most : gpunn__count(input, 1);
     for (int i = field->axis + 1; field->axis && i < input->rank && field->count > 0; i++)
         field->count = field->count <= GPUNN__MAX_COUNT / input->dim[i] ? field->count * input->dim[i] : -1;
-    size_t whole, widest = gpunn_dtype_size(field->to) > gpunn_dtype_size(field->from) ? gpunn_dtype_size(field->to)
-                                                                                       : gpunn_dtype_size(field->from);
-    if (field->count < 0 || !gpunn__mul((size_t)field->count, widest, &whole) || (uint64_t)args->count > SIZE_MAX / 16 ||
-        !gpunn__mul(whole, (size_t)args->count, &whole) || whole > SIZE_MAX / 2)
-        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s: %lld samples of '%s' %s are more than the address space holds", function,
-                           (long long)args->count, name, gpunn__shape_text(input, text));
-    field->pixels.channels = channels;
-    field->pixels.plane = field->count / channels;
-    field->from_bytes = (size_t)field->count * gpunn_dtype_size(field->from);
-    field->to_bytes = (size_t)field->count * gpunn_dtype_size(field->to);
+    if (field->count < 0 || !gpunn__mul((size_t)field->count, to > from ? to : from, &whole) ||
+        (uint64_t)args->count > SIZE_MAX / 16 || !gpunn__mul(whole, (size_t)args->count, &whole) || whole > SIZE_MAX / 2)
+        return gpunn__fail(loader->model->dev, GPUNN_ERR_SHAPE,
+                           "gpunn_loader_create: %lld samples of '%s' %s are more than the address space holds",
+                           (long long)args->count, gpunn__field_name(&args->fields[f]), gpunn__shape_text(input, text));
+    field->pixels.channels = input->rank > 1 && input->dim[1] <= 4 ? (int)input->dim[1] : 1;
+    field->pixels.plane = field->count / field->pixels.channels;
+    field->from_bytes = (size_t)field->count * from;
+    field->to_bytes = (size_t)field->count * to;
     return GPUNN_OK;
+}
+
+/* Checks field f of the arguments and works out its conversion. */
+static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
+{
+    const gpunn_loader_args *args = &loader->args;
+    gpunn__loader_field     *field = &loader->fields[f];
+    const bool               mixes = args->mixup_alpha > 0;
+    gpunn_status             status = gpunn__field_input(loader, f);
+    field->input = args->fields[f].input;
+    field->samples = (const char *)args->fields[f].samples;
+    if (status == GPUNN_OK) status = gpunn__field_dtypes(loader, f);
+    if (status == GPUNN_OK) status = gpunn__field_colours(loader, f);
+    if (status == GPUNN_OK) status = gpunn__field_pixels(loader, f);
+    if (status == GPUNN_OK) status = gpunn__field_moves(loader, f);
+    field->widens = gpunn__field_has_pixels(field) && loader->model->dev->info.type == GPUNN_DEVICE_CUDA && !field->jitters &&
+                    !mixes && !field->axis; /* a CPU's loader has threads of its own for that */
+    if (field->widens) field->to = field->from;
+    field->direct = !args->load && !args->shuffle && !field->moves && !field->jitters && !mixes && field->from == field->to &&
+                    !field->axis;
+    return status == GPUNN_OK ? gpunn__field_sizes(loader, f) : status;
 }
 
 /* Reserves bytes at the end of a batch, aligned for any dtype. */
@@ -34076,6 +34153,29 @@ static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, in
     gpunn__emitf(w, t->constant ? "]}" : "}");
 }
 
+static void gpunn__emit_tensors(gpunn__writer *w, const gpunn_model *model)
+{
+    gpunn__emitf(w, ",\n  \"tensors\": [");
+    for (int i = 0; i < model->tensor_count; i++) {
+        const gpunn_tensor *t = model->tensors[i], *layer = gpunn__is_saved(t) ? gpunn__layer_of(t) : NULL;
+        gpunn__emitf(w, i ? ",\n    " : "\n    ");
+        gpunn__emit_tensor_entry(w, layer ? layer : t, i);
+        if (layer) i = layer->id;
+    }
+    gpunn__emitf(w, "\n  ]");
+}
+
+static void gpunn__recipe_of(const gpunn_optimizer *opt, gpunn__recipe *recipe)
+{
+    recipe->given = true;
+    recipe->kind = opt->rule.kind;
+    memcpy(recipe->setting, opt->rule.setting, sizeof recipe->setting);
+    recipe->setting[0] = opt->lr;
+    recipe->clip_norm = opt->clip_norm;
+    recipe->clip_value = opt->clip_value;
+    recipe->average_decay = opt->average_decay;
+}
+
 static void gpunn__emit_recipe(gpunn__writer *w, const gpunn__recipe *recipe)
 {
     const gpunn__rule *rule = &gpunn__rules[recipe->kind];
@@ -34150,16 +34250,7 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
                            "gpunn_spec_save: the loss, an output or the optimizer belongs to another model; give this one's");
     gpunn__recipe recipe = spec->recipe;
-    if (args.optimizer) {
-        const gpunn_optimizer *opt = args.optimizer;
-        recipe.given = true;
-        recipe.kind = opt->rule.kind;
-        memcpy(recipe.setting, opt->rule.setting, sizeof recipe.setting);
-        recipe.setting[0] = opt->lr;
-        recipe.clip_norm = opt->clip_norm;
-        recipe.clip_value = opt->clip_value;
-        recipe.average_decay = opt->average_decay;
-    }
+    if (args.optimizer) gpunn__recipe_of(args.optimizer, &recipe);
     const gpunn_tensor *loss = args.loss ? args.loss : spec->loss;
     gpunn_tensor      **unread = NULL;
     size_t              unread_size = (size_t)model->tensor_count * sizeof *unread;
@@ -34178,14 +34269,7 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
         gpunn__emit_file_name(&w, path);
     gpunn__emitf(&w, ",\n  \"precision\": \"%s\"", gpunn__precision_names[model->precision]);
     gpunn__emit_named_sizes(&w, model);
-    gpunn__emitf(&w, ",\n  \"tensors\": [");
-    for (int i = 0; i < model->tensor_count; i++) {
-        const gpunn_tensor *t = model->tensors[i], *layer = gpunn__is_saved(t) ? gpunn__layer_of(t) : NULL;
-        gpunn__emitf(&w, i ? ",\n    " : "\n    ");
-        gpunn__emit_tensor_entry(&w, layer ? layer : t, i);
-        if (layer) i = layer->id;
-    }
-    gpunn__emitf(&w, "\n  ]");
+    gpunn__emit_tensors(&w, model);
     if (given)
         gpunn__emit_outputs(&w, args.outputs, given);
     else if (spec->output_count)
