@@ -42,6 +42,8 @@ def arguments(words):
     parser.add_argument("-o", dest="output", metavar="NAME", help="path and C identifier that the files' names begin with")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is not what would be written")
     parser.add_argument("--report", action="store_true", help="print groups, launches and bytes moved, before and after")
+    parser.add_argument("--registers", action="store_true", help="with --report: and what nvcc ($NVCC or nvcc) makes of the kernels, "
+                        "registers of a thread on each card")
     parser.add_argument("--emit-model", action="store_true", help="also write NAME_model.h, which builds the model without JSON")
     parser.add_argument("--embed", action="store_true", help="write NAME_embedded.h instead: the model with its weights, for "
                         "programs that read no file")
@@ -64,6 +66,8 @@ def arguments(words):
     check_alone(parser, given)
     if given.output is None and not given.report:
         parser.error("-o NAME is missing")
+    if given.registers and not given.report:
+        parser.error("--registers needs --report")
     if given.output is None and (given.check or given.emit_model or given.inference or given.device or given.embed):
         parser.error("--check, --emit-model, --inference, --device and --embed need -o NAME")
     return given
@@ -218,6 +222,15 @@ def write(files):
             os.unlink(part)
 
 
+def print_registers(files, kernels):
+    from . import registers
+    try:
+        found = registers.measure(files, kernels)
+    except registers.NoCompiler as fault:
+        raise Failure(str(fault)) from None
+    sys.stdout.write(ascii_of("\n" + "\n".join(registers.lines(found)) + "\n"))
+
+
 def run(words):
     given = arguments(words)
     if given.output is not None:
@@ -231,6 +244,8 @@ def run(words):
         from . import report
         sys.stdout.write(ascii_of(report.report(model, kernels)))
         sys.stdout.flush()
+    if given.registers:
+        print_registers(files, kernels)
     if given.check:
         check(files, command)
     elif given.output is not None:

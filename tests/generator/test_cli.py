@@ -231,7 +231,8 @@ class Cli(unittest.TestCase):
                                 ("'a-b' begins", (self.spec, "-o", self.path("a-b"))),
                                 ("'' begins", (self.spec, "-o", self.path(""))),
                                 ("'x\\\\xe9' begins", (self.spec, "-o", self.path("x\u00e9"))),
-                                ("need -o NAME", (self.spec, "--report", "--check"))):
+                                ("need -o NAME", (self.spec, "--report", "--check")),
+                                ("--registers needs --report", (self.spec, "-o", out, "--registers"))):
             self.bad(sentence, *words, code=2)
 
     def test_bad_spec(self):

@@ -1,8 +1,14 @@
 """The numbers of --report: against a count by hand, and what the kernels must save."""
+import contextlib
+import io
 import os
+import re
+import shutil
 import unittest
+from unittest import mock
 
-from generator import partition, report, spec
+from generator import __main__ as program
+from generator import partition, registers, report, spec, tiling
 from tests.generator.test_lower import data, linear, model_of, op
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -91,6 +97,43 @@ class Savings(unittest.TestCase):
         text = report.report(model, partition.partition(model))
         self.assertIn("b = exp(tanh(x))", text)
         self.assertNotIn("training", text)
+
+
+PTXAS = """\
+ptxas info    : Compiling entry function '_ZN8net_cuda15net_sum1_kernelILi%d%sEEEvNS_23net_sum1_kernel_operandsEjj' for 'sm_90'
+ptxas info    : Function properties for _ZN8net_cuda15net_sum1_kernelILi1EEEvNS_23net_sum1_kernel_operandsEjj
+    %d bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used %d registers, used 1 barriers, 144 bytes smem
+"""
+
+
+class Registers(unittest.TestCase):
+    def test_the_most_of_all_forms(self):
+        found = registers.uses(PTXAS % (1, "", 0, 40) + PTXAS % (4, "ELi2", 0, 25) + PTXAS.replace("sum1", "map2") % (1, "", 16, 7))
+        self.assertEqual(found, {"net_sum1_kernel": (40, 0), "net_map2_kernel": (7, 16)})
+        text = "\n".join(registers.lines({"A": found, "B": {}}))
+        self.assertNotIn("spilled", text)
+        self.assertRegex(text, r"(?m)^    net_map2_kernel   7 \+ 16 B")
+        self.assertIn("nothing is spilled", "\n".join(registers.lines({"A": {"k": registers.Use(4, 0)}})))
+
+    @unittest.skipUnless(shutil.which("nvcc"), "nvcc is not here")
+    def test_by_nvcc(self):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            self.assertEqual(program.main([os.path.join(HERE, "..", "..", "examples", "kernels", "simple_nn.json"), "--report",
+                                           "--registers"]), 0)
+        text = out.getvalue().partition("registers of a thread, by nvcc")[2]
+        self.assertIn("nothing is spilled", text)
+        for name in ("model_network_evaluation_kernel", "model_step_forward_kernel", "model_update0_kernel"):
+            self.assertTrue(all(0 < int(n) < 256 for n in re.search(r"%s((?: +\d+){%d})$" % (name, len(tiling.CARDS)), text, re.M)[1].split()))
+
+    def test_without_nvcc(self):
+        model = os.path.join(HERE, "..", "..", "examples", "kernels", "simple_nn.json")
+        for compiler, part in ("/no/nvcc", "'/no/nvcc' cannot be run"), ("false", "--registers: false says"):
+            err = io.StringIO()
+            with mock.patch.dict(os.environ, NVCC=compiler), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(err):
+                self.assertEqual(program.main([model, "--report", "--registers"]), 1)
+            self.assertIn(part, err.getvalue())
 
 
 if __name__ == "__main__":
