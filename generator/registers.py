@@ -53,13 +53,11 @@ def measure(files, kernels):
         except OSError as fault:
             raise NoCompiler("--registers needs nvcc: '%s' cannot be run (%s); put it into PATH, or its path into NVCC" % (
                 compiler[0], fault.strerror)) from None
-        result = {}
-        for name, process in running.items():
-            text, _ = process.communicate()
-            if process.returncode:
-                raise NoCompiler("--registers: %s says: %s" % (compiler[0], " ".join(text.split())[:200]))
-            result[name] = uses(text)
-    return result
+        texts = {name: process.communicate()[0] for name, process in running.items()}
+    for name, process in running.items():
+        if process.returncode:
+            raise NoCompiler("--registers: %s says: %s" % (compiler[0], " ".join(texts[name].split())[:200]))
+    return {name: uses(text) for name, text in texts.items()}
 
 
 def lines(found):
