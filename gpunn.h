@@ -409,7 +409,7 @@
  *     before the work, .accumulate makes one update of several batches. What no mean over batches tells, a confusion matrix, F1
  *     and the area under the ROC curve, is gpunn_evaluate_classes's; weights of classes are cross_entropy's .weight.
  *
-  * RANKS  Several processes train one model together, each with its part of every batch: by mpirun -n 4 ./app or srun, when the file
+ * RANKS  Several processes train one model together, each with its part of every batch: by mpirun -n 4 ./app or srun, when the file
  *     of GPUNN_IMPLEMENTATION is compiled with mpicc -DGPUNN_MPI; without MPI by whatever sets RANK and WORLD_SIZE (torchrun) or
  *     SLURM_PROCID and SLURM_NTASKS (srun) and, in GPUNN_STORE, a new folder that all see or rank 0's tcp://host:port, for which
  *     torch's MASTER_ADDR and MASTER_PORT do too. Alone the same program is a group of one.
@@ -432,7 +432,9 @@
  *     gpunn_checkpoint_load, where an epoch has ended also on another number of ranks. gpunn_group_open(dev, .shard = true) leaves
  *     each rank its share of the optimizers' states and averages (ZeRO-1), with the same results within rounding, and
  *     .bf16_gradients = true has gradients travel in half the bytes. Each rank of a machine has its own GPU with
- *     gpunn_device_open(.index = GPUNN_LOCAL_RANK); two on one are refused. Between GPUs NCCL carries what they exchange
+ *     gpunn_device_open(.index = GPUNN_LOCAL_RANK); two on one are refused. Ranks that may use the same processors, as mpirun and
+ *     srun bind them or not, share these: from gpunn_group_open on a CPU device has processors / ranks threads, and 1 at least,
+ *     unless .threads or OMP_NUM_THREADS tells how many. torchrun tells 1 where the user does not: set OMP_NUM_THREADS there. Between GPUs NCCL carries what they exchange
  *     (libnccl.so.2, opened as cuDNN is; GPUNN_NCCL_PATH), as part of the step's graph, gradients while backward makes the next
  *     ones; without it that goes through the host's memory, which log_fn hears.
  *
@@ -732,7 +734,7 @@ typedef struct gpunn_device_args {
     gpunn_device_type type;    /* AUTO: a GPU when its companion is linked and can use one, else the CPU; log_fn hears why */
     int               index;   /* which GPU; GPUNN_LOCAL_RANK where several processes have one each */
     uint64_t          seed;    /* initial weights, dropout; the same seed gives the same run */
-    int               threads; /* CPU threads; 0: OMP_NUM_THREADS, or the processors that the process may use */
+    int               threads; /* CPU threads; 0: OMP_NUM_THREADS, or the processors that the process may use (see RANKS) */
     bool              deterministic; /* only algorithms whose result never varies; the CPU has no others */
     bool              benchmark; /* GPU: time the algorithms of convolutions and products when a shape is new, keep the fastest */
     size_t            memory_limit;    /* bytes this device may hold; 0 = no limit */
@@ -2381,7 +2383,8 @@ typedef struct gpunn_group_args {
  * -DGPUNN_MPI (mpicc), the ranks that mpirun or srun started, over MPI, which is begun, and ended with the group, unless the program
  * has begun it; else a group of one. NULL on failure: gpunn_error(dev). GPUNN_ERR_STATE: two ranks have opened the same GPU, a folder
  * has files of another run, or several ranks are said to run and not where they meet. Over TCP a rank waits twice .timeout for
- * rank 0, which names who is missing; a process that ends is told of at once. */
+ * rank 0, which names who is missing; a process that ends is told of at once. A CPU's threads become fewer where other ranks have the
+ * same processors (RANKS), which log_fn hears; what runs have left on it cannot be read then. */
 GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args args);
 #define gpunn_group_open(...) gpunn_group_open_(GPUNN_NAMED(gpunn_group_args, __VA_ARGS__))
 /* A group that has optimizers or loaders is freed with the last of them. The end of MPI waits for all ranks; after one was missing,
@@ -3180,6 +3183,7 @@ struct gpunn_kernel_set {
 #undef NCC /* a word of terminals, and of programs */
 #include <sys/socket.h>
 #include <sys/time.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 #ifndef GPUNN_NO_THREADS
 #include <pthread.h>
@@ -4263,6 +4267,11 @@ static GPUNN__STATUS         gpunn__optimizer_update(gpunn_optimizer *opt, int p
 static gpunn_status          gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, gpunn_tensor *loss, bool updates);
 static void                  gpunn__optimizer_advance(gpunn_optimizer *opt);
 static const gpunn_backend  *gpunn__cpu_backend(void); /* >>cpu */
+static void                  gpunn__cpu_limit(void *context, int threads);
+/* Processors (>>threads). */
+static void gpunn__machine(char *text, size_t size);
+static int  gpunn__processors(char set[1024]);
+static int  gpunn__threads_said(void);
 /* Call after changing weights other than by gpunn_write. */
 #define GPUNN__WEIGHTS_CHANGED(model) ((void)(model)->state.weights_version++, (void)((model)->half_stale = true))
 
@@ -7187,22 +7196,49 @@ static gpunn_status gpunn__gather_sums(void *user, void *parts, size_t bytes)
     return status == GPUNN_OK ? gpunn__exchange_host(group, GPUNN__ALL_GATHER, parts, bytes, 0) : status;
 }
 
-/* ---- GPUs that exchange by themselves -------------------------------------------------------------------------------- */
-typedef struct gpunn__gpu { /* of a rank */
-    uint64_t identity;
-    int64_t  can; /* exchange: a status */
+/* ---- machines and their GPUs ----------------------------------------------------------------------------------------- */
+typedef struct gpunn__seat { /* of a rank */
+    uint64_t identity;       /* of its GPU */
+    int64_t  can;            /* exchange: a status */
     int64_t  copies;
-} gpunn__gpu;
+    uint64_t processors; /* the same number where they are the same ones */
+} gpunn__seat;
+
+static gpunn__seat gpunn__own_seat(const gpunn_device *dev, gpunn_status can)
+{
+    char        machine[128], set[1024], words[1280];
+    gpunn__seat seat = {dev->info.identity, can, dev->backend != gpunn__cpu_backend(), 0};
+    gpunn__machine(machine, sizeof machine);
+    (void)gpunn__processors(set);
+    (void)snprintf(words, sizeof words, "%s %s", machine, set);
+    seat.processors = gpunn__hash(words);
+    return seat;
+}
+
+/* A CPU whose number of threads nobody has chosen leaves the other ranks on its processors theirs. */
+static void gpunn__share_processors(gpunn_device *dev, int ranks)
+{
+    char      set[1024], text[128];
+    const int all = gpunn__processors(set), own = all > ranks ? all / ranks : 1;
+    if (dev->backend != gpunn__cpu_backend() || dev->args.threads || gpunn__threads_said() || own >= dev->info.threads) return;
+    for (gpunn_model *model = dev->models; model; model = model->next) gpunn__invalidate(model);
+    gpunn__cpu_limit(dev->context, own);
+    dev->backend->info(dev->context, &dev->info);
+    (void)snprintf(text, sizeof text, "threads of this rank: %d; processors: %d, ranks on these: %d", own, all, ranks);
+    if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_INFO, text);
+}
 
 /* Whether all ranks can, each on a GPU of its own; two on one that were not asked for are an error. */
-static GPUNN__STATUS gpunn__gpus_compare(gpunn_group *group, gpunn__gpu *gpus, bool *all)
+static GPUNN__STATUS gpunn__seats_compare(gpunn_group *group, gpunn__seat *seats, bool *all)
 {
-    gpunn_status status = gpunn__exchange_host(group, GPUNN__ALL_GATHER, gpus, sizeof *gpus, 0);
+    gpunn_status status = gpunn__exchange_host(group, GPUNN__ALL_GATHER, seats, sizeof *seats, 0);
+    int          sharing = 0;
     for (int r = 0; r < group->args.size && status == GPUNN_OK; r++) {
-        *all = *all && gpus[r].can == GPUNN_OK;
-        group->copies = group->copies || gpus[r].copies;
+        *all = *all && seats[r].can == GPUNN_OK;
+        group->copies = group->copies || seats[r].copies;
+        sharing += seats[r].processors == seats[group->args.rank].processors;
         for (int other = 0; other < r; other++) {
-            if (gpus[r].identity == 0 || gpus[r].identity != gpus[other].identity) continue;
+            if (seats[r].identity == 0 || seats[r].identity != seats[other].identity) continue;
             *all = false;
             if (!group->args.share_gpu)
                 return gpunn__fail(group->dev, GPUNN_ERR_STATE,
@@ -7211,6 +7247,7 @@ static GPUNN__STATUS gpunn__gpus_compare(gpunn_group *group, gpunn__gpu *gpus, b
                                    other, r);
         }
     }
+    if (group->args.size > 1 && status == GPUNN_OK) gpunn__share_processors(group->dev, sharing);
     return status;
 }
 
@@ -7262,15 +7299,13 @@ static gpunn_status gpunn__gpus_meet(gpunn_group *group)
     status = gpunn__agree(group, status, NULL, "a group of type %d, buckets of %zu bytes%s%s", (int)group->args.type,
                           group->args.bucket_bytes, group->args.shard ? ", shares of states" : "",
                           group->args.bf16_gradients ? ", gradients as BF16" : "");
-    gpunn__gpu *gpus = (gpunn__gpu *)gpunn__calloc(dev, (size_t)size * sizeof *gpus);
-    status = gpunn__agree(group, status == GPUNN_OK && gpus == NULL ? GPUNN_ERR_MEMORY : status, NULL, "GPUs");
+    gpunn__seat *seats = (gpunn__seat *)gpunn__calloc(dev, (size_t)size * sizeof *seats);
+    status = gpunn__agree(group, status == GPUNN_OK && seats == NULL ? GPUNN_ERR_MEMORY : status, NULL, "machines");
     if (status == GPUNN_OK) {
-        gpus[group->args.rank].identity = dev->info.identity;
-        gpus[group->args.rank].can = can;
-        gpus[group->args.rank].copies = backend != gpunn__cpu_backend();
-        status = gpunn__gpus_compare(group, gpus, &all);
+        seats[group->args.rank] = gpunn__own_seat(dev, can);
+        status = gpunn__seats_compare(group, seats, &all);
     }
-    gpunn__free(dev, gpus, gpus ? (size_t)size * sizeof *gpus : 0);
+    gpunn__free(dev, seats, seats ? (size_t)size * sizeof *seats : 0);
     if (status != GPUNN_OK) return status;
     if (all) return gpunn__gpus_join(group);
     if (tells) gpunn__tell_host(group, can);
@@ -19760,6 +19795,7 @@ GPUNN__INLINE void gpunn__restore_denormals(unsigned mode)
  * for GPUNN__PATIENCE at the word he waits for, which spans the time from one op to the next, then sleeps: on a busy machine the
  * processor goes to those who have work, ours among them. */
 #define GPUNN__PATIENCE 30e-6 /* seconds */
+enum { GPUNN__MOST_THREADS = 1024 };
 
 #if defined(__GNUC__)
 #define GPUNN__LOAD(word) __atomic_load_n((word), __ATOMIC_SEQ_CST)
@@ -19992,35 +20028,73 @@ static void gpunn__team_barrier(void)
 #endif
 }
 
+/* What stands behind these words in the first line of a file that begins with them; "": nothing does. */
+GPUNN__PRIVATE void gpunn__line_of(const char *path, const char *words, char *text, size_t size)
+{
+    FILE *file = fopen(path, "r");
+    char  line[1024];
+    text[0] = 0;
+    while (file && fgets(line, sizeof line, file)) {
+        if (strncmp(line, words, strlen(words)) != 0) continue;
+        line[strcspn(line, "\n")] = 0;
+        (void)snprintf(text, size, "%s", line + strlen(words));
+        break;
+    }
+    if (file) (void)fclose(file);
+}
+
+/* The machine, by words that no other has while it runs; on Linux its containers have them, too. */
+static void gpunn__machine(char *text, size_t size)
+{
+#ifdef _WIN32
+    DWORD length = (DWORD)size;
+    if (!GetComputerNameA(text, &length)) text[0] = 0;
+#else
+    struct utsname own;
+    gpunn__line_of("/proc/sys/kernel/random/boot_id", "", text, size);
+    if (text[0] == 0 && uname(&own) >= 0) (void)snprintf(text, size, "%s", own.nodename);
+#endif
+}
+
+/* How many processors this process may use, at least 1; set: which. */
+static int gpunn__processors(char set[1024])
+{
+    long count = 0;
+    set[0] = 0;
+#ifdef _WIN32
+    DWORD_PTR mine = 0, all = 0;
+    if (GetProcessAffinityMask(GetCurrentProcess(), &mine, &all)) {
+        (void)snprintf(set, 1024, "%llx", (unsigned long long)mine);
+        for (; mine; mine &= mine - 1) count++;
+    }
+#else
+    gpunn__line_of("/proc/self/status", "Cpus_allowed:", set, 1024); /* Linux: words of 32 bits in hexadecimal */
+    for (const char *c = set; *c; c++)
+        if (isxdigit((unsigned char)*c))
+            for (int bits = *c >= 'a' ? *c - 'a' + 10 : *c - '0'; bits; bits &= bits - 1) count++;
+    if (count == 0) count = sysconf(_SC_NPROCESSORS_ONLN);
+#endif
+    return count < 1 ? 1 : count < GPUNN__MOST_THREADS ? (int)count : GPUNN__MOST_THREADS;
+}
+
+/* What OMP_NUM_THREADS says; 0: nothing. */
+static int gpunn__threads_said(void)
+{
+    const char *said = getenv("OMP_NUM_THREADS");
+    const long  count = said ? strtol(said, NULL, 10) : 0;
+    return count < 0 ? 0 : count < GPUNN__MOST_THREADS ? (int)count : GPUNN__MOST_THREADS;
+}
+
 /* Threads of a team: what was asked for; 0: what OMP_NUM_THREADS says, or the processors that this process may use. */
 static int gpunn__thread_count(int asked)
 {
-    enum { MOST = 1024 };
 #ifdef GPUNN_NO_THREADS
     (void)asked;
     return 1;
 #else
-    const char *said = getenv("OMP_NUM_THREADS");
-    long        count = asked ? asked : said ? strtol(said, NULL, 10) : 0;
-    if (count > 0) return count < MOST ? (int)count : MOST;
-#ifdef _WIN32
-    DWORD_PTR mine = 0, all = 0;
-    if (GetProcessAffinityMask(GetCurrentProcess(), &mine, &all))
-        for (; mine; mine &= mine - 1) count++;
-#else
-    FILE *file = fopen("/proc/self/status", "r"); /* Linux: "Cpus_allowed:", words of 32 bits in hexadecimal */
-    char  line[1024];
-    while (file && fgets(line, sizeof line, file)) {
-        if (strncmp(line, "Cpus_allowed:", 13) != 0) continue;
-        for (const char *c = line + 13; *c; c++)
-            if (isxdigit((unsigned char)*c))
-                for (int bits = *c >= 'a' ? *c - 'a' + 10 : *c - '0'; bits; bits &= bits - 1) count++;
-        break;
-    }
-    if (file) (void)fclose(file);
-    if (count == 0) count = sysconf(_SC_NPROCESSORS_ONLN);
-#endif
-    return count < 1 ? 1 : count < MOST ? (int)count : MOST;
+    char      set[1024];
+    const int count = asked > 0 ? asked : gpunn__threads_said();
+    return count == 0 ? gpunn__processors(set) : count < GPUNN__MOST_THREADS ? count : GPUNN__MOST_THREADS;
 #endif
 }
 
@@ -20180,7 +20254,7 @@ GPUNN__INLINE gpunn__bf16 gpunn__has_bf16(void)
  * What the CPU backend's sections share. Every op of GPUNN_OTHER_OPS is one function gpunn__cpu_<name>(cpu, step, action), its
  * forward and backward beside each other; the elementwise ops come from their tables (>>map). */
 typedef struct gpunn__cpu {
-    int          threads;
+    int          threads, room; /* room: of the team's memory */
     gpunn__team  team;
     gpunn__error error;
     void *(*realloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size);
@@ -28490,7 +28564,7 @@ static void *gpunn__cpu_open(const gpunn_device_args *args, char *message, size_
     memset(cpu, 0, sizeof *cpu);
     cpu->realloc_fn = args->realloc_fn;
     cpu->user = args->user;
-    cpu->threads = threads;
+    cpu->threads = cpu->room = threads;
     gpunn__team_open(&cpu->team, (gpunn__teammate *)(cpu + 1), threads, args);
     return cpu;
 }
@@ -28499,25 +28573,25 @@ static void gpunn__cpu_close(void *context)
 {
     gpunn__cpu *cpu = (gpunn__cpu *)context;
     gpunn__team_close(&cpu->team);
-    (void)cpu->realloc_fn(cpu->user, cpu, gpunn__cpu_bytes(cpu->threads), 0);
+    (void)cpu->realloc_fn(cpu->user, cpu, gpunn__cpu_bytes(cpu->room), 0);
+}
+
+/* No more threads than that from now on. Steps that are prepared for more are to be prepared anew. */
+static void gpunn__cpu_limit(void *context, int threads)
+{
+    gpunn__cpu *cpu = (gpunn__cpu *)context;
+    gpunn__team_rest(&cpu->team);
+    cpu->threads = cpu->team.threads = threads;
 }
 
 /* The processor's name where the system tells it. */
 static void gpunn__cpu_model(char *name, size_t size)
 {
-    (void)snprintf(name, size, "CPU");
 #ifdef __linux__
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    char  line[256];
-    while (file && fgets(line, sizeof line, file)) {
-        char *text = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || text == NULL) continue;
-        text[strcspn(text, "\n")] = 0;
-        (void)snprintf(name, size, "%s", text + 2);
-        break;
-    }
-    if (file) (void)fclose(file);
+    gpunn__line_of("/proc/cpuinfo", "model name\t: ", name, size);
+    if (name[0]) return;
 #endif
+    (void)snprintf(name, size, "CPU");
 }
 
 static void gpunn__cpu_info(void *context, gpunn_backend_info *info)

@@ -24,13 +24,13 @@ def build(suffix=""):
                    check=True, cwd=ROOT)
 
 
-def mpirun(ranks, *arguments, folder=None, suffix=""):
+def mpirun(ranks, *arguments, folder=None, suffix="", options=(), **environment):
     """What the program prints on so many ranks, which share a folder, and its exit status."""
     more = ["--oversubscribe", "--allow-run-as-root"] if "Open MPI" in subprocess.run(
         ["mpirun" + suffix, "--version"], capture_output=True, text=True).stdout else []
     with tempfile.TemporaryDirectory() as own:
-        done = subprocess.run(["mpirun" + suffix, *more, "-n", str(ranks), PROGRAM + suffix, folder or own, *arguments], capture_output=True,
-                              text=True, timeout=600)
+        done = subprocess.run(["mpirun" + suffix, *more, *options, "-n", str(ranks), PROGRAM + suffix, folder or own, *arguments],
+                              capture_output=True, text=True, timeout=600, env={**os.environ, **environment})
     return done.stdout, done.returncode, done.stderr
 
 
@@ -61,6 +61,22 @@ def kill():
         for ranks, updates in ((2, 8), (1, 12)):
             out, code, error = mpirun(ranks, "resume", folder=folder)
             assert code == 0 and f"after {updates} updates" in out, f"{out}{error[-2000:]}"
+
+
+def threads():
+    """Ranks share the processors that mpirun leaves them, unless the user says how many threads they have."""
+    build()
+    here = os.environ.pop("OMP_NUM_THREADS", None), len(os.sched_getaffinity(0))
+    cases = [(n, "none", {}, max(1, here[1] // n)) for n in (1, 2, 4)] + [(2, "none", {"OMP_NUM_THREADS": "3"}, 3)]
+    if here[1] > 1:
+        cases.append((2, "core", {}, None))  # a core may be several processors
+    for ranks, binding, environment, expected in cases:
+        out, code, error = mpirun(ranks, "threads", options=["--bind-to", binding], **environment)
+        told = [int(n) for n in re.findall(r"^rank \d: (\d+) threads$", out, re.M)]
+        assert code == 0 and len(told) == ranks, f"{out}{error[-2000:]}"
+        assert told == [expected] * ranks if expected else max(told) <= here[1] // 2, f"{ranks} ranks bound to {binding}: {told}"
+    if here[0] is not None:
+        os.environ["OMP_NUM_THREADS"] = here[0]
 
 
 class Machine:
@@ -119,7 +135,7 @@ def main():
         ("a rank that is killed", kill, ""), ] + [
         (f"{n} ranks with shares", lambda n=n: whole(n, "shard"), "") for n in (2, 3, 4)] + [
         (f"{n} ranks with BF16", lambda n=n: whole(n, "bf16"), "") for n in (2, 3)] + [
-        ("2 machines", machines, ""),
+        ("threads of a rank", threads, ""), ("2 machines", machines, ""),
         ("3 ranks of MPICH", lambda: whole(3, suffix=".mpich"), ".mpich")]
     failed = 0
     print(f"1..{len(cases)}")

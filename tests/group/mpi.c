@@ -3,7 +3,8 @@
  *     mpi FOLDER bf16       these checks with groups whose gradients travel as BF16
  *     mpi FOLDER hang N     the last N ranks sleep, and the others say what they hear
  *     mpi FOLDER kill       rank 1 is killed behind the checkpoint after 4 updates
- *     mpi FOLDER resume     4 more from there, and another checkpoint */
+ *     mpi FOLDER resume     4 more from there, and another checkpoint
+ *     mpi FOLDER threads    each rank says how many it has */
 #define GPUNN_IMPLEMENTATION
 #include <signal.h>
 
@@ -72,8 +73,20 @@ static bool check_kill(const ranks *r, bool kills)
     return good;
 }
 
+/* Devices of which nobody has said how many threads they have. */
+static int say_threads(void)
+{
+    gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU);
+    gpunn_group  *group = gpunn_group_open(dev);
+    printf("rank %d: %d threads\n", gpunn_group_rank(group), gpunn_device_threads(dev));
+    gpunn_group_close(group);
+    gpunn_device_close(dev);
+    return group == NULL;
+}
+
 int main(int count, char **arguments)
 {
+    if (count > 2 && strcmp(arguments[2], "threads") == 0) return say_threads();
     const bool shard = count > 2 && strcmp(arguments[2], "shard") == 0;
     rounds = count > 2 && strcmp(arguments[2], "bf16") == 0;
     const char   *alone = count > 2 && !shard && !rounds ? arguments[2] : NULL;

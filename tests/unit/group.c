@@ -399,6 +399,61 @@ static void test_tcp_faults(void **state)
     FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = "tcp://[]:1", .size = 2), GPUNN_ERR_ARGUMENT, "tcp://HOST:PORT");
 }
 
+/* ---- processors ---- */
+static void hear_sharing(void *user, gpunn_log_level level, const char *message)
+{
+    if (level == GPUNN_LOG_INFO && strstr(message, "threads of this rank: ")) ((test_memory *)user)->calls++;
+}
+
+/* Ranks of one process have the same processors, and a part of them each unless its user has said how many; what has run before
+ * runs on fewer as it did. */
+static void *processors_main(void *user)
+{
+    enum { ROWS = 256, COLUMNS = 512 };
+    place        *p = user;
+    const bool    says = p->world->more || getenv("OMP_NUM_THREADS");
+    static float  x[ROWS][COLUMNS], out[MOST][2][ROWS][COLUMNS];
+    test_memory   heard = {.calls = 0};
+    gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = p->world->more ? 3 : 0, .log_fn = hear_sharing,
+                                          .user = &heard);
+    const int     before = gpunn_device_threads(dev), part = before / p->world->size, own = says ? before : part ? part : 1;
+    gpunn_model  *model = gpunn_model_create(dev);
+    gpunn_tensor *in = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, COLUMNS));
+    gpunn_tensor *y = gpunn_softmax(gpunn_linear(in, "fc", .out_features = COLUMNS), 1);
+    gpunn_group  *group = NULL;
+    const ranks   r = {dev, NULL, p->world->folder, p->why, gather, p};
+    p->good = EXPECT(&r, gpunn_write(in, x, sizeof x) == GPUNN_OK);
+    for (int i = 0; i < 2 && p->good; i++) {
+        p->good = EXPECT(&r, gpunn_forward(&y, 1) == GPUNN_OK) &&
+                  EXPECT(&r, gpunn_read(y, out[p->rank][i], sizeof out[0][0]) == GPUNN_OK);
+        if (i == 0) group = gpunn_group_open(dev, ENGINE(p));
+    }
+    p->good = p->good && EXPECT(&r, group) && EXPECT(&r, gpunn_device_threads(dev) == own) &&
+              EXPECT(&r, memcmp(out[p->rank][0], out[p->rank][1], sizeof out[0][0]) == 0) &&
+              EXPECT(&r, heard.calls == (own < before));
+    gpunn_model_destroy(model);
+    gpunn_group_close(group);
+    gpunn_device_close(dev);
+    return NULL;
+}
+
+static void test_processors(void **state)
+{
+    char       before[32] = "";
+    const bool said = getenv("OMP_NUM_THREADS") != NULL;
+    if (own_gpus()) SKIP("the ranks are CPUs");
+    if (said) (void)snprintf(before, sizeof before, "%s", getenv("OMP_NUM_THREADS"));
+    for (int i = 0; i < 6; i++) {
+        (void)unsetenv("OMP_NUM_THREADS");
+        if (i == 5) (void)setenv("OMP_NUM_THREADS", "3", 1);
+        run_world(*state, (world){.size = 1 + i % 4, .timeout = 60, .patience = 60, .more = i == 4}, processors_main);
+    }
+    if (said)
+        (void)setenv("OMP_NUM_THREADS", before, 1);
+    else
+        (void)unsetenv("OMP_NUM_THREADS");
+}
+
 /* ---- shares of the states ---- */
 /* All checks with groups whose ranks have a share each, by engines that scatter and others. */
 static void test_shares(void **state)
@@ -993,7 +1048,7 @@ static void test_local_rank(void **state)
 
 int main(void)
 {
-    static struct CMUnitTest tests[3 * COUNT(checks) + 25];
+    static struct CMUnitTest tests[3 * COUNT(checks) + 26];
     int                      count = 0;
     for (int i = 0; i < COUNT(checks); i++) count += each_backend(tests + count, checks[i].name, test_check, &checks[i]);
     const struct CMUnitTest others[] = {
@@ -1005,7 +1060,7 @@ int main(void)
         test_with_device(test_store_used), test_with_device(test_store_missing), test_with_device(test_missing),
         test_with_device(test_stuck),      test_with_device(test_same_gpu),      test_with_device(test_lost_file),
         test_with_device(test_copies),     test_with_device(test_other_count),   test_with_device(test_arguments),
-        cmocka_unit_test(test_local_rank)};
+        test_with_device(test_processors), cmocka_unit_test(test_local_rank)};
     for (int i = 0; i < COUNT(others); i++) tests[count++] = others[i];
     return _cmocka_run_group_tests("group", tests, (size_t)count, NULL, NULL);
 }
