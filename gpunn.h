@@ -2404,7 +2404,7 @@ GPUNN_API int gpunn_local_rank(void);
  * by an exchange of the parameters. Leaving the group, gpunn_distribute for layers that came later, and gpunn_ema_swap are
  * common to all ranks then; for the time of gpunn_checkpoint_save rank 0 has all states. GPUNN_ERR_UNSUPPORTED: an optimizer
  * with a trust ratio, whose norms are of whole parameters. Behind gpunn_train_step a rank has the mean of its share of the
- * gradients alone then, and of the others its own, unless they were clipped by their norm, accumulated or scaled (F16), for
+ * gradients alone then, and of the others what the exchange has left there, unless they were clipped by their norm, accumulated or scaled (F16), for
  * which each rank needs all. */
 GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group);
 
@@ -5973,6 +5973,27 @@ static int64_t gpunn__bf16_part(int size)
     return part > 0 ? part : 1;
 }
 
+/* ---- parts ----------------------------------------------------------------------------------------------------------- */
+/* Of `count` values behind `at` others, those of a rank's part: [*from, *to) of them. counts: as of reduce_scatter; NULL: all are. */
+static void gpunn__part_within(const int64_t *counts, int rank, int64_t at, int64_t count, int64_t *from, int64_t *to)
+{
+    int64_t begin = 0, end = at + count;
+    for (int other = 0; other < rank && counts; other++) begin += counts[other];
+    if (counts) end = begin + counts[rank];
+    *from = begin > at ? begin - at : 0;
+    *to = end < at + count ? end - at : count;
+    if (*from > count) *from = count;
+    if (*to < *from) *to = *from;
+}
+
+/* Of all ranks' parts. */
+static int64_t gpunn__sum_counts(const int64_t *counts, int size)
+{
+    int64_t sum = 0;
+    for (int rank = 0; rank < size; rank++) sum += counts[rank];
+    return sum;
+}
+
 /* ---- MPI ------------------------------------------------------------------------------------------------------------- */
 #ifdef GPUNN_MPI
 /* Every call is one that does not block, and is waited for by asking, so that a rank that is missing ends the wait. Ranks that have
@@ -6236,14 +6257,24 @@ static gpunn_status gpunn__store_say(gpunn__store *store, const void *memory, si
     return GPUNN_ERR_IO;
 }
 
-static bool gpunn__store_try(const gpunn__store *store, int rank, void *memory, size_t bytes)
+static bool gpunn__store_seek(FILE *file, size_t place)
+{
+#ifdef _WIN32
+    return _fseeki64(file, (long long)place, SEEK_SET) == 0;
+#else
+    return fseek(file, (long)place, SEEK_SET) == 0;
+#endif
+}
+
+/* Of the bytes that a rank says those from a place on, once it has said all. */
+static bool gpunn__store_try(const gpunn__store *store, int rank, size_t place, void *memory, size_t bytes, size_t all)
 {
     FILE    *file = gpunn__store_file(store, rank, "rb");
     uint64_t begin = 0, end = 0;
     if (file == NULL) return false;
-    bool good = fread(&begin, sizeof begin, 1, file) == 1 && begin == store->call;
-    if (bytes > 0) good = good && fread(memory, bytes, 1, file) == 1;
-    good = good && fread(&end, sizeof end, 1, file) == 1 && end == store->call;
+    bool good = fread(&begin, sizeof begin, 1, file) == 1 && begin == store->call &&
+                gpunn__store_seek(file, sizeof begin + all) && fread(&end, sizeof end, 1, file) == 1 && end == store->call;
+    if (bytes > 0) good = good && gpunn__store_seek(file, sizeof begin + place) && fread(memory, bytes, 1, file) == 1;
     (void)fclose(file);
     return good;
 }
@@ -6264,15 +6295,20 @@ static gpunn_status gpunn__say_late(char text[256], int rank, double seconds)
     return GPUNN_ERR_DEVICE;
 }
 
-static gpunn_status gpunn__store_hear(gpunn__store *store, int rank, void *memory, size_t bytes)
+static gpunn_status gpunn__store_hear_part(gpunn__store *store, int rank, size_t place, void *memory, size_t bytes, size_t all)
 {
     const double began = gpunn__seconds();
-    while (!gpunn__store_try(store, rank, memory, bytes)) {
+    while (!gpunn__store_try(store, rank, place, memory, bytes, all)) {
         const double waited = gpunn__seconds() - began;
         if (waited > store->timeout) return gpunn__say_late(store->text, rank, store->timeout);
         if (waited > 1e-3) gpunn__pause();
     }
     return GPUNN_OK;
+}
+
+static gpunn_status gpunn__store_hear(gpunn__store *store, int rank, void *memory, size_t bytes)
+{
+    return gpunn__store_hear_part(store, rank, 0, memory, bytes, bytes);
 }
 
 static gpunn_status gpunn__store_all_gather(void *user, void *parts, size_t bytes)
@@ -6293,25 +6329,42 @@ static gpunn_status gpunn__store_broadcast(void *user, void *memory, size_t byte
     return status;
 }
 
-/* In the order of the ranks, so that all have the same bits. */
-static gpunn_status gpunn__store_add(gpunn__store *store, float *values, size_t count)
+/* [from, to) of the values become sums in the order of the ranks, so that all have the same bits. */
+static gpunn_status gpunn__store_add(gpunn__store *store, float *values, int64_t count, int64_t from, int64_t to)
 {
     const float *part = (const float *)store->piece;
-    gpunn_status status = gpunn__store_say(store, values, count * sizeof *values);
+    const size_t place = (size_t)from * sizeof *values, bytes = (size_t)(to - from) * sizeof *values,
+                 all = (size_t)count * sizeof *values;
+    gpunn_status status = gpunn__store_say(store, values, all);
     for (int rank = 0; rank < store->size && status == GPUNN_OK; rank++) {
-        status = gpunn__store_hear(store, rank, store->piece, count * sizeof *values);
-        for (size_t i = 0; i < count && status == GPUNN_OK; i++) values[i] = rank ? values[i] + part[i] : part[i];
+        status = gpunn__store_hear_part(store, rank, place, store->piece, bytes, all);
+        for (int64_t i = from; i < to && status == GPUNN_OK; i++) values[i] = rank ? values[i] + part[i - from] : part[i - from];
+    }
+    return status;
+}
+
+/* counts: of each rank's part, to hear no more than this one's; NULL: all. */
+static gpunn_status gpunn__store_reduce(gpunn__store *store, float *values, int64_t count, const int64_t *counts)
+{
+    const int64_t most = GPUNN__GROUP_PIECE / (int)sizeof *values;
+    gpunn_status  status = GPUNN_OK;
+    for (int64_t at = 0, n, from, to; at < count && status == GPUNN_OK; at += n) {
+        n = count - at < most ? count - at : most;
+        gpunn__part_within(counts, store->rank, at, n, &from, &to);
+        status = gpunn__store_add(store, values + at, n, from, to);
     }
     return status;
 }
 
 static gpunn_status gpunn__store_all_reduce(void *user, float *values, int64_t count)
 {
-    const int64_t most = GPUNN__GROUP_PIECE / (int)sizeof *values;
-    gpunn_status  status = GPUNN_OK;
-    for (int64_t at = 0; at < count && status == GPUNN_OK; at += most)
-        status = gpunn__store_add((gpunn__store *)user, values + at, (size_t)(count - at < most ? count - at : most));
-    return status;
+    return gpunn__store_reduce((gpunn__store *)user, values, count, NULL);
+}
+
+static gpunn_status gpunn__store_reduce_scatter(void *user, float *values, const int64_t *counts)
+{
+    gpunn__store *store = (gpunn__store *)user;
+    return gpunn__store_reduce(store, values, gpunn__sum_counts(counts, store->size), counts);
 }
 
 static const char *gpunn__store_error(void *user)
@@ -6398,6 +6451,7 @@ static GPUNN__STATUS gpunn__store_open(gpunn_group *group)
         return status;
     }
     args->all_reduce = gpunn__store_all_reduce;
+    args->reduce_scatter = gpunn__store_reduce_scatter;
     args->all_gather = gpunn__store_all_gather;
     args->broadcast = gpunn__store_broadcast;
     args->error = gpunn__store_error;
@@ -6484,16 +6538,20 @@ static gpunn_status gpunn__tcp_hear(gpunn__tcp *tcp, void *memory, size_t bytes)
     return status == GPUNN_OK ? gpunn__tcp_talk(tcp, 0, memory, bytes, false) : status;
 }
 
+/* Rank 0 tells one. */
+static gpunn_status gpunn__tcp_tell_one(gpunn__tcp *tcp, int rank, void *memory, size_t bytes)
+{
+    int32_t            none = -1;
+    const gpunn_status status = gpunn__tcp_talk(tcp, rank, &none, sizeof none, true);
+    return status == GPUNN_OK ? gpunn__tcp_talk(tcp, rank, memory, bytes, true) : status;
+}
+
 /* Rank 0 tells all but one. */
 static gpunn_status gpunn__tcp_tell(gpunn__tcp *tcp, void *memory, size_t bytes, int but)
 {
-    int32_t      none = -1;
     gpunn_status status = GPUNN_OK;
-    for (int rank = 1; rank < tcp->size && status == GPUNN_OK; rank++) {
-        if (rank == but) continue;
-        status = gpunn__tcp_talk(tcp, rank, &none, sizeof none, true);
-        if (status == GPUNN_OK) status = gpunn__tcp_talk(tcp, rank, memory, bytes, true);
-    }
+    for (int rank = 1; rank < tcp->size && status == GPUNN_OK; rank++)
+        if (rank != but) status = gpunn__tcp_tell_one(tcp, rank, memory, bytes);
     return status;
 }
 
@@ -6519,20 +6577,27 @@ static gpunn_status gpunn__tcp_broadcast(void *user, void *memory, size_t bytes,
     return status == GPUNN_OK ? gpunn__tcp_tell(tcp, memory, bytes, root) : status;
 }
 
-static gpunn_status gpunn__tcp_add(gpunn__tcp *tcp, float *values, size_t count)
+/* Values behind `at` others become sums, each rank's part of them or, where counts is NULL, all. */
+static gpunn_status gpunn__tcp_add(gpunn__tcp *tcp, float *values, int64_t count, const int64_t *counts, int64_t at)
 {
     const float *part = (const float *)tcp->piece;
-    const size_t bytes = count * sizeof *values;
+    const size_t bytes = (size_t)count * sizeof *values;
+    int64_t      from, to;
     gpunn_status status = GPUNN_OK;
     if (tcp->rank > 0) {
         status = gpunn__tcp_talk(tcp, 0, values, bytes, true);
-        return status == GPUNN_OK ? gpunn__tcp_hear(tcp, values, bytes) : status;
+        gpunn__part_within(counts, tcp->rank, at, count, &from, &to);
+        return status == GPUNN_OK ? gpunn__tcp_hear(tcp, values + from, (size_t)(to - from) * sizeof *values) : status;
     }
     for (int rank = 1; rank < tcp->size && status == GPUNN_OK; rank++) {
         status = gpunn__tcp_talk(tcp, rank, tcp->piece, bytes, false);
-        for (size_t i = 0; i < count && status == GPUNN_OK; i++) values[i] += part[i];
+        for (int64_t i = 0; i < count && status == GPUNN_OK; i++) values[i] += part[i];
     }
-    return status == GPUNN_OK ? gpunn__tcp_tell(tcp, values, bytes, 0) : status;
+    for (int rank = 1; rank < tcp->size && status == GPUNN_OK; rank++) {
+        gpunn__part_within(counts, rank, at, count, &from, &to);
+        status = gpunn__tcp_tell_one(tcp, rank, values + from, (size_t)(to - from) * sizeof *values);
+    }
+    return status;
 }
 
 /* As gpunn__tcp_add; rank 0 hears all before it adds. */
@@ -6563,13 +6628,24 @@ static gpunn_status gpunn__tcp_all_reduce_bf16(void *user, uint16_t *values, int
     return status;
 }
 
-static gpunn_status gpunn__tcp_all_reduce(void *user, float *values, int64_t count)
+static gpunn_status gpunn__tcp_reduce(gpunn__tcp *tcp, float *values, int64_t count, const int64_t *counts)
 {
     const int64_t most = GPUNN__GROUP_PIECE / (int)sizeof *values;
     gpunn_status  status = GPUNN_OK;
     for (int64_t at = 0; at < count && status == GPUNN_OK; at += most)
-        status = gpunn__tcp_add((gpunn__tcp *)user, values + at, (size_t)(count - at < most ? count - at : most));
+        status = gpunn__tcp_add(tcp, values + at, count - at < most ? count - at : most, counts, at);
     return status;
+}
+
+static gpunn_status gpunn__tcp_all_reduce(void *user, float *values, int64_t count)
+{
+    return gpunn__tcp_reduce((gpunn__tcp *)user, values, count, NULL);
+}
+
+static gpunn_status gpunn__tcp_reduce_scatter(void *user, float *values, const int64_t *counts)
+{
+    gpunn__tcp *tcp = (gpunn__tcp *)user;
+    return gpunn__tcp_reduce(tcp, values, gpunn__sum_counts(counts, tcp->size), counts);
 }
 
 static const char *gpunn__tcp_error(void *user)
@@ -6756,6 +6832,7 @@ static GPUNN__STATUS gpunn__tcp_open(gpunn_group *group)
         return status;
     }
     args->all_reduce = gpunn__tcp_all_reduce;
+    args->reduce_scatter = gpunn__tcp_reduce_scatter;
     args->all_gather = gpunn__tcp_all_gather;
     args->broadcast = gpunn__tcp_broadcast;
     args->all_reduce_bf16 = gpunn__tcp_all_reduce_bf16;
