@@ -434,9 +434,11 @@
  *     .bf16_gradients = true has gradients travel in half the bytes. Each rank of a machine has its own GPU with
  *     gpunn_device_open(.index = GPUNN_LOCAL_RANK); two on one are refused. Ranks that may use the same processors, as mpirun and
  *     srun bind them or not, share these: from gpunn_group_open on a CPU device has processors / ranks threads, and 1 at least,
- *     unless .threads or OMP_NUM_THREADS tells how many. torchrun tells 1 where the user does not: set OMP_NUM_THREADS there. Between GPUs NCCL carries what they exchange
- *     (libnccl.so.2, opened as cuDNN is; GPUNN_NCCL_PATH), as part of the step's graph, gradients while backward makes the next
- *     ones; without it that goes through the host's memory, which log_fn hears.
+ *     unless .threads or OMP_NUM_THREADS tells how many. torchrun tells 1 where the user does not: set OMP_NUM_THREADS there.
+ *     Between GPUs NCCL carries what they exchange (libnccl.so.2, opened as cuDNN is; GPUNN_NCCL_PATH), as part of the step's
+ *     graph, gradients while backward makes the next ones; without it that goes through the host's memory, which log_fn hears.
+ *     Where some ranks have CPUs and some GPUs, or CPUs of other instruction sets, which round in other ways, each update ends
+ *     with rank 0's parameters going to all.
  *
  * FILES  gpunn_save writes all parameters and buffers as safetensors, as torch's state_dict would have them. gpunn_load takes all
  *     or nothing; .partial takes what fits and reports the rest. A checkpoint holds all that resuming needs, to the bit.
@@ -4031,6 +4033,7 @@ struct gpunn_group {
     gpunn_status     broken;      /* its engine has failed; GPUNN_OK: it has not */
     bool             told;        /* the ranks know of the last failure */
     bool             copies;      /* some rank's device is no CPU: what goes through the host is copied, which may fail */
+    bool             unlike;      /* the ranks' devices round in ways of their own: weights may drift apart */
     int64_t          agreed;      /* times that the ranks have voted */
     gpunn__vote     *votes;       /* [size] */
     char            *piece;       /* GPUNN__GROUP_PIECE bytes for what lies on a device; NULL: not needed so far */
@@ -7279,12 +7282,15 @@ typedef struct gpunn__seat { /* of a rank */
     int64_t  can;            /* exchange: a status */
     int64_t  copies;
     uint64_t processors; /* the same number where they are the same ones */
+    uint64_t rounding;   /* the same number where updates have the same bits */
 } gpunn__seat;
 
 static gpunn__seat gpunn__own_seat(const gpunn_device *dev, gpunn_status can)
 {
+    const bool  copies = dev->backend != gpunn__cpu_backend();
+    const char *vectors = copies ? NULL : strrchr(dev->info.name, ',');
     char        machine[128], set[1024], words[1280];
-    gpunn__seat seat = {dev->info.identity, can, dev->backend != gpunn__cpu_backend(), 0};
+    gpunn__seat seat = {dev->info.identity, can, copies, 0, vectors ? gpunn__hash(vectors) : 0};
     gpunn__machine(machine, sizeof machine);
     (void)gpunn__processors(set);
     (void)snprintf(words, sizeof words, "%s %s", machine, set);
@@ -7313,6 +7319,7 @@ static GPUNN__STATUS gpunn__seats_compare(gpunn_group *group, gpunn__seat *seats
     for (int r = 0; r < group->args.size && status == GPUNN_OK; r++) {
         *all = *all && seats[r].can == GPUNN_OK;
         group->copies = group->copies || seats[r].copies;
+        group->unlike = group->unlike || seats[r].rounding != seats[0].rounding;
         sharing += seats[r].processors == seats[group->args.rank].processors;
         for (int other = 0; other < r; other++) {
             if (seats[r].identity == 0 || seats[r].identity != seats[other].identity) continue;
@@ -30213,6 +30220,18 @@ static GPUNN__STATUS gpunn__update_alone(gpunn_optimizer *opt, int count, bool c
     return status;
 }
 
+/* What follows an update, or its failure, in a group: all have the same parameters. Where nothing is copied and all have all states,
+ * an update fails on no rank, or, in the run of GPUs that exchange by themselves, is known to have failed when all next agree. */
+static GPUNN__STATUS gpunn__spread_update(gpunn_optimizer *opt, gpunn_status status)
+{
+    gpunn_group *group = opt->group;
+    const bool   copies = group->copies && !gpunn__in_ranks(group, opt->model->dev);
+    if (opt->shares || copies || group->unlike)
+        status = gpunn__agree(group, status, NULL, "the end of update %lld", (long long)opt->step_count);
+    if (status != GPUNN_OK) return status;
+    return opt->shares ? gpunn__spread_shares(opt) : group->unlike ? gpunn__spread_weights(opt, GPUNN__PARAMETER) : GPUNN_OK;
+}
+
 /* trains: the gradients are a training step's, and nobody's after it. */
 static GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips, bool trains)
 {
@@ -30220,8 +30239,7 @@ static GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bo
     gpunn_status status = opt->group ? gpunn__average_gradients(opt, trains && gpunn__needs_share(opt, count)) : GPUNN_OK;
     if (status != GPUNN_OK) return status;
     status = gpunn__update_alone(opt, count, clips);
-    if (opt->shares) status = gpunn__agree(opt->group, status, NULL, "shares of update %lld", (long long)opt->step_count);
-    return status == GPUNN_OK && opt->shares ? gpunn__spread_shares(opt) : status;
+    return opt->group ? gpunn__spread_update(opt, status) : status;
 }
 
 /* What follows this rank's gradients, or its failure. */
@@ -30328,9 +30346,10 @@ static GPUNN__STATUS gpunn__compare_ranks(gpunn_optimizer *opt, gpunn_status sta
                               t->kind == GPUNN__VALUE ? text : gpunn_dtype_name(t->dtype));
     }
     if (status == GPUNN_OK)
-        status = gpunn__agree(
-            group, status, NULL, "%s of %d parameters, settings %08x, average %g, after %lld updates and %d epochs", opt->name,
-            opt->parameter_count, (unsigned)settings, (double)opt->average_decay, (long long)opt->step_count, opt->fit.epochs);
+        status = gpunn__agree(group, status, NULL,
+                              "%s of %d parameters, settings %08x, average %g, after %lld updates and %d epochs%s", opt->name,
+                              opt->parameter_count, (unsigned)settings, (double)opt->average_decay, (long long)opt->step_count,
+                              opt->fit.epochs, opt->loss_scale ? ", a loss scale" : "");
     return status;
 }
 

@@ -1705,19 +1705,23 @@ static gpunn_status gpunn__ranks_gather(gpunn__cuda *cuda, const gpunn_ranks *ra
     return gpunn__exchanges_end(cuda, 1);
 }
 
-/* The same through the host's memory. */
+/* The same through the host's memory, where the ranks' parts are doubles: those of CPUs are among them. */
 static gpunn_status gpunn__ranks_gather_host(gpunn__cuda *cuda, const gpunn_ranks *ranks, float *parts, int64_t count)
 {
-    const size_t each = (size_t)count * sizeof(float), own = (size_t)ranks->rank * each, all = (size_t)ranks->size * each;
+    const int64_t own = ranks->rank * count, all = ranks->size * count;
+    const size_t  each = (size_t)count * sizeof(double), bytes = (size_t)all * (sizeof(double) + sizeof(float));
     GPUNN__TRY(gpunn__outside_capture(cuda, "meeting of ranks through the host's memory"));
-    char *host = (char *)gpunn__host_alloc(cuda, all);
+    double *host = (double *)gpunn__host_alloc(cuda, bytes);
     if (host == NULL) return GPUNN_ERR_MEMORY;
-    gpunn_status status = gpunn__cuda_download(cuda, host + own, (const char *)parts + own, each);
+    float       *narrow = (float *)(host + all);
+    gpunn_status status = gpunn__cuda_download(cuda, narrow, parts + own, (size_t)count * sizeof *parts);
     const bool   there = status == GPUNN_OK;
+    for (int64_t i = 0; i < count && there; i++) host[own + i] = (double)narrow[i];
     if (there) status = ranks->gather(ranks->user, host, each);
     if (there && status != GPUNN_OK) status = gpunn__cuda_fail(cuda, status, "the ranks have not come together");
-    if (status == GPUNN_OK) status = gpunn__cuda_upload(cuda, parts, host, all);
-    gpunn__host_free(cuda, host, all);
+    for (int64_t i = 0; i < all && status == GPUNN_OK; i++) narrow[i] = (float)host[i];
+    if (status == GPUNN_OK) status = gpunn__cuda_upload(cuda, parts, narrow, (size_t)all * sizeof *parts);
+    gpunn__host_free(cuda, host, bytes);
     return status;
 }
 

@@ -28,6 +28,7 @@ typedef struct ranks {
     ((condition) || (snprintf((r)->why, WHY, "line %d: %s (%.150s)", __LINE__, #condition, gpunn_error((r)->dev)), false))
 
 static bool rounds; /* the groups exchange gradients as BF16 */
+static bool mixes;  /* of CPUs, rank 0 and every second one, and GPUs, which compute the same within rounding alone */
 
 typedef struct ranked {
     gpunn_model     *model;
@@ -238,7 +239,8 @@ static bool check_sync_unequal(const ranks *r)
     good = good && EXPECT(r, close_to(together.out, alone.out + first * image, count * image, 1e-4)) &&
            EXPECT(r, close_to(together.gradient, alone.gradient + first * image, count * image, 1e-4)) &&
            EXPECT(r, close_to(together.statistics[0], alone.statistics[0], 2 * CHANNELS, 1e-4)) &&
-           EXPECT(r, same_on_all(r, together.statistics, sizeof together.statistics)) && r->gather(r->user, sums, sizeof sums[0]);
+           EXPECT(r, mixes || same_on_all(r, together.statistics, sizeof together.statistics)) &&
+           r->gather(r->user, sums, sizeof sums[0]);
     for (int other = 1; other < size; other++)
         for (int c = 0; c < CHANNELS; c++) sums[0][c] += sums[other][c];
     good = good && EXPECT(r, close_to(sums[0], alone.weight, CHANNELS, 1e-5 * IMAGES * pixels)) &&
@@ -274,7 +276,7 @@ static bool check_sync_fails(const ranks *r)
     good = good && steps(r, &n, &task, 0, losses) &&
            EXPECT(r, gpunn_group_rank(r->group) < last ||
                          gpunn_write(n.t, wrong, (size_t)(WHOLE / (last + 1)) * sizeof t[0]) == GPUNN_OK);
-    if (gpunn_device_get_type(r->dev) == GPUNN_DEVICE_CPU)
+    if (mixes ? last % 2 == 0 : gpunn_device_get_type(r->dev) == GPUNN_DEVICE_CPU) /* the last rank's */
         good = good && EXPECT(r, gpunn_train_step(n.opt, n.loss) != GPUNN_OK) &&
                EXPECT(r, strstr(gpunn_error(r->dev), "label 3"));
     gpunn_clear_error(r->dev);

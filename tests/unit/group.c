@@ -30,6 +30,7 @@ typedef struct world {
     bool (*run)(const ranks *r);
     bool                 shard, bf16;  /* of the group */
     bool                 more;         /* the engine has what an engine may have */
+    bool                 mixed;        /* every second rank's device is a CPU */
     size_t               bucket_bytes; /* 0: 100 */
     gpunn_precision      precision;
     const gpunn_backend *backend; /* NULL: as all tests have */
@@ -165,6 +166,9 @@ static int own_gpus(void)
 static gpunn_device *rank_device(place *p)
 {
     test_memory_init(&p->memory);
+    if (p->world->mixed && p->rank % 2 == 0)
+        return gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1, .threads = 1, .realloc_fn = hook_realloc,
+                                 .user = &p->memory);
     const gpunn_backend *backend = p->world->backend ? p->world->backend : first_backend()->table;
     return gpunn_device_open(.type = first_backend()->type, .index = own_gpus() ? p->rank : 0, .seed = 1, .threads = 1,
                              .realloc_fn = hook_realloc, .user = &p->memory, .backend = backend);
@@ -205,6 +209,7 @@ static void *rank_main(void *user)
     return NULL;
 }
 
+static bool        check_wide(const ranks *r);
 static const char *folder_of(fixture *f)
 {
     (void)test_path(f, "");
@@ -218,6 +223,7 @@ static void run_world(fixture *f, world w, void *(*main)(void *place))
     place     places[MOST] = {{0}};
     w.folder = folder_of(f);
     rounds = w.bf16;
+    mixes = w.mixed;
     assert_int_equal(pthread_mutex_init(&w.lock, NULL) | pthread_cond_init(&w.changed, NULL), 0);
     if (own_gpus() && size > own_gpus()) SKIP("%d ranks need as many GPUs", size);
     for (int rank = 0; rank < size; rank++) {
@@ -484,6 +490,65 @@ static void test_shares(void **state)
     remove_all(*state, names, COUNT(names));
 }
 
+/* ---- CPUs and GPUs in one group ---- */
+/* What rounding has made of a rank's weights ends with the next update. */
+static bool check_drift(const ranks *r)
+{
+    const task    task = {.optimizer = 1};
+    float         losses[STEPS], values[NUMBERS] = {0}, moved[HIDDEN * IN];
+    ranked        n = ranked_open(r->dev, &task);
+    gpunn_tensor *weight = gpunn_find(n.model, "fc1.weight");
+    bool          good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && steps(r, &n, &task, 0, losses) &&
+                EXPECT(r, gpunn_read(weight, moved, sizeof moved) == GPUNN_OK);
+    for (int i = 0; i < HIDDEN * IN && gpunn_group_rank(r->group) == 1; i++) moved[i] *= 1 + 1e-6f;
+    good = good && EXPECT(r, gpunn_write(weight, moved, sizeof moved) == GPUNN_OK) &&
+           EXPECT(r, gpunn_group_size(r->group) == 1 || !same_on_all(r, moved, sizeof moved)) &&
+           steps(r, &n, &task, STEPS, losses) && weights(r, &n, values) && EXPECT(r, same_on_all(r, values, sizeof values));
+    ranked_close(&n);
+    return good;
+}
+
+/* A GPU scales its F16 gradients and a CPU, which has none, does not. */
+static bool check_scaled(const ranks *r)
+{
+    const task task = {.precision = GPUNN_PRECISION_F16};
+    ranked     n = ranked_open(r->dev, &task);
+    const bool good = refused(r, gpunn_distribute(n.opt, r->group), "the ranks do not do the same", "a loss scale");
+    ranked_close(&n);
+    return good;
+}
+
+/* All checks: plain, with shares, and with BF16; rank 0, whose weights and statistics all take, is a CPU. */
+static void test_mixed(void **state)
+{
+    if (emulator_set == NULL || own_gpus()) SKIP("no emulated GPU beside the CPU");
+    static const char *const names[] = {"fit.ckpt", "best.safetensors"};
+    for (int i = 0; i < 4 * COUNT(checks); i++)
+        run_world(*state,
+                  (world){.size = 2 + i % 3,
+                          .timeout = 60,
+                          .patience = 60,
+                          .run = checks[i / 4].run,
+                          .mixed = true,
+                          .shard = i % 4 == 1,
+                          .bf16 = i % 4 == 2,
+                          .more = i % 4 == 3},
+                  rank_main);
+    for (int i = 0; i < 4; i++)
+        run_world(*state,
+                  (world){.size = 2 + i % 2,
+                          .timeout = 60,
+                          .patience = 60,
+                          .run = i == 3 ? check_drift : check_wide,
+                          .mixed = true,
+                          .shard = i == 1,
+                          .bf16 = i == 2,
+                          .more = i % 2 > 0},
+                  rank_main);
+    run_world(*state, (world){.size = 2, .timeout = 60, .patience = 60, .run = check_scaled, .mixed = true}, rank_main);
+    remove_all(*state, names, COUNT(names));
+}
+
 /* ---- gradients as BF16 ---- */
 /* All checks, with engines that know of it and others, and with shares. */
 static void test_bf16(void **state)
@@ -644,7 +709,7 @@ static void test_bf16_bytes(void **state)
         }
 }
 
-/* A copy, or what else a device does for an exchange, that fails on one rank is told to all, at once and with its words. */
+/* A copy, or what else a device does in a step, that fails on one rank is told to all, at once and with its words. */
 static __thread int64_t left;   /* what this rank's device does until something fails; 0: nothing does */
 static int              failed; /* whether anything has */
 static gpunn_status     fails(void)
@@ -662,6 +727,11 @@ static gpunn_status failing_download(void *context, void *to, const void *from, 
 {
     const gpunn_status status = fails();
     return status == GPUNN_OK ? gpunn_emulator_backend.download(context, to, from, bytes) : status;
+}
+static gpunn_status failing_execute(void *context, gpunn_run *run)
+{
+    const gpunn_status status = fails();
+    return status == GPUNN_OK ? gpunn_emulator_backend.execute(context, run) : status;
 }
 static gpunn_status failing_scale(void *context, float *values, int64_t count, float factor, float limit)
 {
@@ -703,6 +773,7 @@ static void test_copies(void **state)
     failing.upload = failing_upload;
     failing.download = failing_download;
     failing.scale = failing_scale;
+    failing.execute = failing_execute;
     for (int i = 0; i < 4; i++) {
         fails_at = 1;
         do {
@@ -1120,7 +1191,7 @@ static void test_local_rank(void **state)
 
 int main(void)
 {
-    static struct CMUnitTest tests[3 * COUNT(checks) + 27];
+    static struct CMUnitTest tests[3 * COUNT(checks) + 28];
     int                      count = 0;
     for (int i = 0; i < COUNT(checks); i++) count += each_backend(tests + count, checks[i].name, test_check, &checks[i]);
     const struct CMUnitTest others[] = {
@@ -1132,7 +1203,8 @@ int main(void)
         test_with_device(test_store_used), test_with_device(test_store_missing), test_with_device(test_missing),
         test_with_device(test_stuck),      test_with_device(test_same_gpu),      test_with_device(test_lost_file),
         test_with_device(test_copies),     test_with_device(test_other_count),   test_with_device(test_arguments),
-        test_with_device(test_processors), test_with_device(test_heard),         cmocka_unit_test(test_local_rank)};
+        test_with_device(test_processors), test_with_device(test_heard),         test_with_device(test_mixed),
+        cmocka_unit_test(test_local_rank)};
     for (int i = 0; i < COUNT(others); i++) tests[count++] = others[i];
     return _cmocka_run_group_tests("group", tests, (size_t)count, NULL, NULL);
 }
