@@ -475,6 +475,8 @@
  *     them, sample by sample; --report tells why where it is not. On a GPU that is one launch, for batches of which it should be
  *     quicker than step by step: all values of 16 to 64 samples lie in a block's shared memory, and in models of BF16, F16 and TF32
  *     the products are those of tensor cores (mma.sync). --report has that time. A GPU's kernel is for models of its spec's precision.
+ *     An F32 network of images is one launch there too, and on CPUs none, where a block has room for all values of a sample, as of
+ *     a LeNet: convolutions, pools and batch norms with what stands between them, for few samples at a time.
  *     There an F32 training step is two where the layers are linear and elementwise and the loss is a sum or mean of such values: one
  *     from the batch to the loss and all gradients, whose sums have a fixed order, and the optimizer's update.
  *

@@ -6,7 +6,7 @@ launch's loop), launch.c (a launch in slices and threads, and its finals), progr
 import hashlib
 import re
 
-from . import emit_network, emit_training_cuda, scalar, stamp, tables_c, template, update
+from . import emit_network, emit_network_cuda, emit_training_cuda, scalar, stamp, tables_c, template, update
 from .program import SCALAR, WHOLE
 
 BLOCK = 1024   # elements of a map launch between two looks at narrow operands
@@ -36,8 +36,8 @@ def _header(kernel_set, text_stamp):
     for kernel in kernel_set.tables()[0]:
         for direction, program in programs(kernel):
             functions += ["", "/* %s, %s: %s%s */" % (kernel.name, direction, _comment(kernel.formula), _traffic(program))]
-            if program.step:
-                functions += emit_training_cuda.functions(kernel_set)
+            if program.on_gpus_alone():
+                functions += (emit_training_cuda if program.step else emit_network_cuda).functions(kernel_set)
                 continue
             if program.network:
                 own, text, _ = emit_network.emit_c(kernel_set)
@@ -55,7 +55,8 @@ def _header(kernel_set, text_stamp):
         kernels += [""] + update.emit_c(kernel_set, number).splitlines()
     called = "\n".join(functions + kernels)
     values = {"name": name, "fn": upper + "_FN"}
-    whole = emit_network.library(name) if kernel_set.network else ""
+    alone = kernel_set.network is None or kernel_set.network[0].evaluation.on_gpus_alone()
+    whole = "" if alone else emit_network.library(name)
     loops = template.needed(_library(name), called + whole) + [""] * bool(whole) + whole.splitlines()
     return template.load(
         "kernels.h", name=name, NAME=upper, abi=str(ABI), opening=stamp.lines(kernel_set, name + "_kernels.h"),

@@ -219,6 +219,10 @@ class Emitter:
             self.functions[text] = self.function_names.new("%s_apply_%s" % (self.name, op))
         return self.functions[text], [slot.key.name for slot in slots]
 
+    def element_functions(self):
+        """The texts of those that steps call."""
+        return "\n".join(text.replace("@", own) for text, own in self.functions.items())
+
     def fails(self, condition):
         self.can_fail = True
         return "if (%s) return false;" % condition
@@ -615,7 +619,7 @@ def emit_inference(plan, source, name, weights=None, quantized=None):
     weights.quantize made of some."""
     emitter = Emitter(plan, name, quantized)
     body = ["    " + line if line else "" for line in emitter.body()]
-    functions = "\n".join(text.replace("@", own) for text, own in emitter.functions.items())
+    functions = emitter.element_functions()
     constants, prototype = emitter.constant_lines(), emitter.prototype()
     declared, defined = emitter.weights_struct(), []
     if weights is not None and plan.weights:

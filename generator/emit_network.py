@@ -146,8 +146,7 @@ def emit_c(kernel_set):
         "network.c", name=name, NAME=emitter.NAME, function=function, comment=kernel.name, fixed=emitter.fixed(),
         values=emitter.of_block(), steps=steps, packs=emitter.pack_lines(), block=str(emitter.samples),
         loops=loops(emitter.NAME, function), least=str(max(emitter.samples, WORK // max(plan.products(), 1))))
-    functions = "\n".join(text.replace("@", own) for text, own in emitter.functions.items())
-    return functions, text, str(4 * emitter.offset())
+    return emitter.element_functions(), text, str(4 * emitter.offset())
 
 
 def loops(upper, function):

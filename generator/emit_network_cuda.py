@@ -4,11 +4,12 @@ import re
 
 from . import scalar, template
 from .emit_inference import Emitter, joined, loops, spread, strides
+from .network import POOLS
 from .scalar import number
-from .tiling import CAPABILITY, THREADS, apart, cycles, each_apart, forms, refusal, staging, tile_plan
+from .tiling import CAPABILITY, CHANNELS, THREADS, apart, cycles, each_apart, forms, refusal, staging, tile_plan
 
 TYPES = {"f32": "float", "tf32": "tf32", "bf16": "bf16", "f16": "f16"}
-ENDS = ("linear", "layer_norm", "rms_norm", "softmax", "log_softmax")  # functions that end in a barrier
+ENDS = ("linear", "layer_norm", "rms_norm", "softmax", "log_softmax", "conv1d", "conv2d") + POOLS  # functions that end in a barrier
 
 
 def at(base, offset):
@@ -126,6 +127,32 @@ class TileEmitter(Emitter):
 
     op_log_softmax = op_softmax
 
+    # ---- images ----
+    def window(self, t, kernel, stride, padding, dilation):
+        """The type that says how windows slide over x, a row being an image of height 1."""
+        sizes = [self.shape(t.inputs[0])[2:], self.shape(t.id)[2:], kernel, stride, padding, dilation]
+        sizes = [one if isinstance(one, tuple) else (one,) for one in sizes]
+        pairs = [(fill,) * (2 - len(one)) + one for one, fill in zip(sizes, (1, 1, 1, 1, 0, 1))]
+        return "window<%s>" % ", ".join(str(size) for pair in pairs for size in pair)
+
+    def op_conv(self, t):
+        (x, w, b), a = t.inputs, t.attrs
+        window = self.window(t, self.shape(w)[2:], a["stride"], a["padding"], a["dilation"])
+        form = "convolve<%s, SAMPLES, PITCH, %d, %d, %d>(" % (window, a["groups"], self.shape(w)[1], self.shape(w)[0] // a["groups"])
+        return scalar.wrapped(form, list(map(self.pointer, (t.id, x, w, b))), ");", 8)
+
+    def pool(self, t, kernel, stride, padding, padded):
+        form = "pool<%s, PITCH, %d, %s, %s>(" % (self.window(t, kernel, stride, padding, (1, 1)), self.shape(t.id)[1],
+                                                self.flag("avg" in t.op), self.flag(padded))
+        return scalar.wrapped(form, ["SAMPLES", self.pointer(t.id), self.pointer(t.inputs[0])], ");", 8)
+
+    def op_batch_norm(self, t):
+        inner = math.prod(self.shape(t.id)[2:])
+        channel = "e" if inner == 1 else "e / %d" % inner
+        numbers = [self.element(i, channel) if i is not None else text for i, text in zip(t.inputs[1:], ("1", "0", "0", "1"))]
+        own = scalar.wrapped("normalized(", [self.element(t.inputs[0], "e")] + numbers + [number(t.attrs["eps"])], ");", 12)
+        return self.each(self.plan.count(t.id), ["%s = %s" % (self.element(t.id, "e"), own[0])] + own[1:])
+
     def op_sum(self, t):
         x, dims = t.inputs[0], t.attrs["dims"]
         shape, steps = self.shape(x), strides(self.shape(x))
@@ -164,24 +191,36 @@ class TileEmitter(Emitter):
         return lines + ["__syncthreads();"]
 
 
+def emitter_of(kernel_set, plan):
+    """The emitter, and the lines of all steps."""
+    kernel, ids = kernel_set.network
+    tensors = [ids[-1 - one.index if one.index < 0 else len(kernel.nodes) + one.index] for one in kernel.evaluation.operands]
+    emitter = TileEmitter(plan, kernel_set.name, {i: one.name + "_" for i, one in zip(tensors, kernel.evaluation.operands)})
+    return emitter, emitter.given() + [line for step in plan.steps for line in emitter.step(step)] + emitter.taken()
+
+
+def functions(kernel_set):
+    """Those of elements, which the header holds where there is no C kernel that calls them too."""
+    emitter, _ = emitter_of(kernel_set, tile_plan(kernel_set.network[0].evaluation.network))
+    return emitter.element_functions().splitlines()
+
+
 def emit_cuda(kernel_set):
     """The text of the kernel and of the two functions that the runtime calls; None: no GPU has it."""
-    kernel, ids = kernel_set.network
+    kernel = kernel_set.network[0]
     program, name = kernel.evaluation, kernel_set.name
     plan = tile_plan(program.network)
     if refusal(plan):
         return None
-    tensors = [ids[-1 - one.index if one.index < 0 else len(kernel.nodes) + one.index] for one in program.operands]
-    names = {i: one.name + "_" for i, one in zip(tensors, program.operands)}
-    emitter = TileEmitter(plan, name, names)
-    steps = emitter.given() + [line for step in plan.steps for line in emitter.step(step)] + emitter.taken()
+    emitter, steps = emitter_of(kernel_set, plan)
+    names = list(emitter.operands.values())
     kinds = [("" if one.written else "const ") + TYPES[one.dtype] for one in program.operands]
-    members = ["%s *%s;" % (kind, names[i]) for i, kind in zip(tensors, kinds)]
-    filled = ["o.%s = (%s *)call->data[%d];" % (names[i], kind, k) for k, (i, kind) in enumerate(zip(tensors, kinds))]
+    members = ["%s *%s;" % (kind, one) for one, kind in zip(names, kinds)]
+    filled = ["o.%s = (%s *)call->data[%d];" % (one, kind, k) for k, (one, kind) in enumerate(zip(names, kinds))]
     return template.load(
         "network.cu", function="%s_%s_evaluation" % (name, kernel.name), comment=kernel.name, threads=str(THREADS),
         pitch=str(plan.pitch()), steps=steps, members=members, filled=filled, count=str(len(forms(plan))),
-        places=emitter.places(), resident=[line for _, _, line in emitter.staged] + ["__syncthreads();"], apart="%.0f" % apart(plan),
+        places=emitter.places(), staged=bool(emitter.staged), resident=[line for _, _, line in emitter.staged] + ["__syncthreads();"], apart="%.0f" % apart(plan),
         forms=["{%d, %d, %d, %s, %.0f, %.0f, %.6g}," % (
             one.samples, one.bytes, CAPABILITY[one.factors], Emitter.flag(one.fills), staging(one), cycles(plan, one),
             each_apart(plan, one.factors)) for one in forms(plan)],
@@ -192,4 +231,4 @@ def emit_cuda(kernel_set):
 def library(kernel_set):
     """What such kernels call."""
     tiles = kernel_set.network is not None and kernel_set.network[0].precision != "f32"
-    return template.load("network_device.h", threads=str(THREADS), unroll="2", tiles=tiles)
+    return template.load("network_device.h", threads=str(THREADS), channels=str(CHANNELS), unroll="2", tiles=tiles)

@@ -125,7 +125,7 @@ def emitter_of(kernel_set):
 def functions(kernel_set):
     """Those of elements, which the header holds."""
     emitter, _ = emitter_of(kernel_set)
-    return "\n".join(text.replace("@", name) for text, name in emitter.functions.items()).splitlines()
+    return emitter.element_functions().splitlines()
 
 
 def totals(kernel_set):

@@ -2,19 +2,23 @@
 
 Of layers that compute each sample by itself (linear, elementwise, norms and softmax of one row, residuals, concatenations), none of
 them wide, a kernel needs no memory but a few samples' values near the processor. emit_network.py writes it for CPUs,
-emit_network_cuda.py for GPUs.
+emit_network_cuda.py for GPUs. Where there are images (convolutions, pools, batch norms), so small that a block of a GPU has room for
+all values of one, it is for GPUs alone.
 """
 import copy
 
 from .graph import shape_text
-from .inference import VIEWS, Plan, Refused, is_elementwise
+from .inference import CONVOLUTIONS, VIEWS, Plan, Refused, is_elementwise
 from .lower import BYTES, Infeasible, called, identifier
 from .program import WHOLE, Operand, Program
 
 NAME = "network"
 NORMS = ("layer_norm", "rms_norm")
 OPS = VIEWS + NORMS + ("linear", "softmax", "log_softmax", "sum", "concat", "slice", "permute", "expand")
-MOST_VALUES = 1024   # elements of a sample's value
+POOLS = ("max_pool2d", "avg_pool2d", "adaptive_max_pool2d", "adaptive_avg_pool2d")
+IMAGE_OPS = ("conv1d", "conv2d", "batch_norm") + POOLS
+MOST_VALUES = 1024   # elements of a sample's value, or ...
+MOST_PIXELS = 16384  # ... of one in a network of images
 MOST_WIDE = 256      # columns of a linear layer's result
 MOST_OPERANDS = 32   # gpunn.h's GPUNN_KERNEL_OPERANDS
 MOST_NODES = 100     # for which a table has numbers
@@ -24,15 +28,18 @@ def check(t, plan):
     """Why a value has no place in such a kernel."""
     if t.dtype != "f32":
         return "%s values are not for it" % t.dtype
-    if t.kind == "value" and t.op not in OPS and not is_elementwise(t):
+    if t.kind == "value" and t.op not in OPS + IMAGE_OPS and not is_elementwise(t):
         return "it is no op of single samples"
+    if t.kind == "value" and t.op in IMAGE_OPS and plan.model.precision != "f32":
+        return "of images a model in F32 alone is one kernel"
     if t.attrs.get("dim") == 0 or t.op in NORMS and t.attrs["dims"] == len(t.shape):
         return "it works along the batch"
     if t.kind in ("value", "input"):
         if t.shape[:1] != (-1,) or any(dim < 0 for dim in t.shape[1:]):
             return "%s is not a value of each sample" % shape_text(t.shape)
-        if plan.count(t.id) > MOST_VALUES:
-            return "%d elements a sample, where %d are the most" % (plan.count(t.id), MOST_VALUES)
+        most = MOST_PIXELS if plan.has_images() else MOST_VALUES
+        if plan.count(t.id) > most:
+            return "%d elements a sample, where %d are the most" % (plan.count(t.id), most)
     if t.op == "linear" and t.shape[-1] > MOST_WIDE:
         return "%d wide, where %d is the most" % (t.shape[-1], MOST_WIDE)
     return None
@@ -45,6 +52,13 @@ class SamplePlan(Plan):
 
     def is_number(self, i):
         return False
+
+    def has_images(self):
+        return any(self.tensors[i].op in IMAGE_OPS for i in self.needed)
+
+    def layers(self):
+        """The steps with weights of which sums are made."""
+        return [step.tensor for step in self.steps if step.tensor.op in ("linear",) + CONVOLUTIONS]
 
 
 def plan_of(model, outputs):
@@ -59,7 +73,7 @@ def outputs_of(view):
     model, outputs, reasons = view.model, [], []
     for i in dict.fromkeys(view.root[number] for number in model.outputs):
         try:
-            if i != model.loss and sum(step.tensor.op == "linear" for step in plan_of(model, (i,)).steps) > 1:
+            if i != model.loss and len(plan_of(model, (i,)).layers()) > 1:
                 outputs.append(i)
         except Refused as fault:
             reasons.append("'%s': %s" % (called(model.tensors[i]), str(fault).split(";")[0]))
@@ -71,7 +85,7 @@ def program(view):
     model = view.model
     outputs, reasons = outputs_of(view)
     if not outputs:
-        raise Refused("; ".join(reasons) or "no output has two linear layers behind it")
+        raise Refused("; ".join(reasons) or "no output has two linear layers or convolutions behind it")
     plan = plan_of(model, outputs)
     plan.storage = [view.storage[root] for root in view.root]
     try:

@@ -7,7 +7,7 @@ kernel (lower.py says so) and no two kernels wait for each other. What the runti
 """
 from dataclasses import replace
 
-from . import inference, lower, network, table, training
+from . import inference, lower, network, table, tiling, training
 from .graph import measure
 from .lower import CLASS_LOSSES, ROW_OPS, Group, Infeasible, called, identifier
 from .program import Instance, Kernel, KernelSet
@@ -526,10 +526,19 @@ def instances(division, kernels):
     return tuple(result)
 
 
+def network_program(view):
+    """The Group and Program of an evaluation that is one kernel. Raises Refused."""
+    group, program = network.program(view)
+    fault = tiling.refusal(tiling.tile_plan(program.network)) if program.on_gpus_alone() else None
+    if fault:
+        raise inference.Refused(fault)
+    return group, program
+
+
 def network_kernel(view):
     """The Kernel of an evaluation's small network, and the ids of its tensors; None: it is none."""
     try:
-        group, program = network.program(view)
+        group, program = network_program(view)
     except inference.Refused:
         return None
     nodes, externals = pattern(group)
@@ -561,7 +570,7 @@ def step_fault(model):
 def network_fault(model):
     """Why an evaluation of the model is not one kernel; None: it is."""
     try:
-        network.program(View(model, False))
+        network_program(View(model, False))
     except inference.Refused as fault:
         return str(fault)
     return None

@@ -83,6 +83,9 @@ class Program:
     network: object = field(default=None, repr=False, compare=False)   # inference.Plan of a sample, instead of launches
     step: object = field(default=None, repr=False, compare=False)      # training.StepPlan of a sample, instead of launches
 
+    def on_gpus_alone(self):
+        return bool(self.step or self.network and self.network.has_images())
+
 
 @dataclass(frozen=True)
 class Kept:

@@ -1,4 +1,6 @@
 """What --report prints: the kernels, and launches and bytes with and without them."""
+import textwrap
+
 from . import lower, partition, schedule, table, tiling, training
 from .graph import measure
 from .sizes import any_varies
@@ -213,9 +215,13 @@ def moved(fixed, per_batch):
     return " + ".join(parts + ([amount(fixed)] if fixed or not per_batch else []))
 
 
+def formula_lines(kernel, kind=""):
+    return textwrap.wrap("%s  %s%s" % (kernel.name, kernel.formula, kind), 130, subsequent_indent="    ")
+
+
 def kernel_lines(kernel, where):
     kind = ", of the loss" if kernel.loss else "" if kernel.layout == "any" else ", channels %s" % kernel.layout
-    yield "%s  %s%s" % (kernel.name, kernel.formula, kind)
+    yield from formula_lines(kernel, kind)
     yield "    nodes: %s" % "; ".join(where)
     for name, program in (("evaluation", kernel.evaluation), ("forward", kernel.forward), ("backward", kernel.backward)):
         if program:
@@ -231,8 +237,9 @@ def network_lines(model, kernels):
         yield "evaluation is not one kernel: " + partition.network_fault(model)
         return
     kernel, program = kernels.network[0], kernels.network[0].evaluation
-    yield "%s  %s" % (kernel.name, kernel.formula)
-    yield "    evaluation  on a CPU in place of all others, %d multiplications a sample: %s" % (
+    yield from formula_lines(kernel)
+    yield "    evaluation  %s, %d multiplications a sample: %s" % (
+        "of images, for GPUs alone" if program.on_gpus_alone() else "on a CPU in place of all others",
         program.network.products(), moved(*program.bytes_per_batch))
     yield from tile_lines(tiling.tile_plan(program.network))
 
@@ -247,8 +254,8 @@ def tile_lines(plan):
         for batch in tiling.BATCHES:
             form = tiling.form_on(plan, batch, card)
             yield "        %-5s batch %5d: %s" % (name, batch, "step by step" if form is None else
-                "%4.1f us, tiles of %d samples, %s of shared memory, weights %s, %s" % (
-                    1e6 * tiling.seconds(plan, form, batch, card), form.samples, amount(form.bytes),
+                "%4.1f us, tiles of %d sample%s, %s of shared memory, weights %s, %s" % (
+                    1e6 * tiling.seconds(plan, form, batch, card), form.samples, "s" * (form.samples > 1), amount(form.bytes),
                     "whole" if form.whole else "in pieces",
                     "no tensor cores" if form.factors == "f32" else "tensor cores in " + form.factors.upper()))
 
@@ -260,7 +267,7 @@ def step_lines(model, kernels):
         yield "a training step is not one kernel: " + partition.step_fault(model)
         return
     kernel, plan = kernels.step[0], kernels.step[0].forward.step
-    yield "%s  %s" % (kernel.name, kernel.formula)
+    yield from formula_lines(kernel)
     yield "    training    on a GPU forward and back in one launch, the update in another, %d multiplications a sample: %s" % (
         plan.products() * 3, moved(*kernel.forward.bytes_per_batch))
     yield "    without the update, by arithmetic, not measured:"

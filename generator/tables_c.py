@@ -61,7 +61,7 @@ def emit(kernel_set):
                     _dtype(operand.half) if operand.half else 0, operand.index,
                     place[operand.shares] if operand.shares else -1) for operand in operands])
             function = "%s_%s" % (prefix, direction)
-            if program.step:  # for GPUs alone
+            if program.on_gpus_alone():
                 entries.append("{%s_operands, %d, NULL, NULL, 0}" % (function, len(operands)))
                 continue
             cache = emit_network.emit_c(kernel_set)[2] if program.network else "0"

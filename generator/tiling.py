@@ -5,12 +5,15 @@ fit, pieces of them. Products are those of tensor cores (mma.sync) where the mod
 16 bits where a GPU's memory would have them so. The costs are arithmetic, not measurements: wavefronts of shared memory, instructions
 and products of a multiprocessor.
 """
+import math
 from dataclasses import dataclass, replace
 
+from .inference import CONVOLUTIONS
 from .network import SamplePlan, check
 
 THREADS = 256         # of a block
-TILES = (64, 32, 16)  # samples of one
+TILES = (64, 32, 16)  # samples of one, and ...
+FEW = (8, 4, 2, 1)    # ... of images
 LEAST = 8             # rows of a weight in the smallest piece
 BUDGETS = (49152, 101376, 232448)  # bytes of shared memory that blocks may have: any GPU's, sm_86's and sm_90's
 OLDER = 65536         # the same of GPUs without TF32
@@ -38,6 +41,7 @@ MEMORY = 14           # ... bytes that its values take from memory in a clock of
 GIGAHERTZ = 1.7       # by which kernels are chosen on all GPUs
 STAGED = 64           # bytes that a multiprocessor takes from the second-level cache in a clock
 FAR, NEAR = 600, 24   # clocks until that cache answers, and until shared memory does
+CHANNELS = 8          # of a convolution's results that a thread has at once, at most
 ELEMENT = 40          # instructions for an element of what is no product
 LANES = 128           # of a multiprocessor
 
@@ -52,10 +56,17 @@ class TilePlan(SamplePlan):
 
     def linears(self):
         """(rows a sample, width, outputs) of each product."""
-        for step in self.steps:
-            if step.tensor.op == "linear":
-                out, width = self.shape(step.tensor.inputs[1])
-                yield self.count(step.tensor.id) // out, width, out
+        for t in self.layers():
+            if t.op == "linear":
+                out, width = self.shape(t.inputs[1])
+                yield self.count(t.id) // out, width, out
+
+    def convolutions(self):
+        """(places of the result, width of a sum, outputs, elements of x and y) of each."""
+        for t in self.layers():
+            if t.op in CONVOLUTIONS:
+                out, *width = self.shape(t.inputs[1])
+                yield self.count(t.id) // out, math.prod(width), out, self.count(t.inputs[0]) + self.count(t.id)
 
     def staged(self, factors):
         """Words of all weights as they lie in shared memory, each row with its bias."""
@@ -95,7 +106,7 @@ def tiling(plan, factors, samples, budget):
     """None: it does not fit."""
     values = samples * plan.pitch()
     left = (budget // 4 - values) // 4 * 4
-    if left < max(min(out, LEAST) * step_of(width, factors) for _, width, out in plan.linears()):
+    if left < max((min(out, LEAST) * step_of(width, factors) for _, width, out in plan.linears()), default=0):
         return None
     floats = min(left, plan.staged(factors))
     return Tiling(factors, samples, floats, floats == plan.staged(factors), 4 * (values + floats))
@@ -106,7 +117,8 @@ def forms(plan):
     has room for one."""
     precision, found = plan.model.precision, []
     for factors, budget in [(precision, budget) for budget in reversed(BUDGETS)] + [("f32", OLDER)] * (precision == "tf32"):
-        fitting = [one for one in (tiling(plan, factors, samples, budget) for samples in TILES) if one]
+        sizes = TILES + FEW if plan.has_images() else TILES
+        fitting = [one for one in (tiling(plan, factors, samples, budget) for samples in sizes) if one]
         if fitting:
             quickest = min(fitting, key=lambda one: cycles(plan, one) / one.samples)
             found += [replace(quickest, fills=True)] * (quickest is not fitting[-1]) + fitting[-1:]
@@ -128,8 +140,9 @@ def form_on(plan, batch, card):
 def refusal(plan):
     """Why no GPU has such a kernel; None: some have."""
     if not forms(plan):
-        return "values of %d samples take %d bytes of shared memory, where no block has more than %d with weights" % (
-            TILES[-1], 4 * TILES[-1] * plan.pitch(), BUDGETS[-1])
+        least = FEW[-1] if plan.has_images() else TILES[-1]
+        return "values of %d sample%s take %d bytes of shared memory, where no block has more than %d with weights" % (
+            least, "s" * (least > 1), 4 * least * plan.pitch(), BUDGETS[-1])
     if not any(form_on(plan, batch, card) for card in CARDS.values() for batch in BATCHES):
         return "step by step should be quicker, with %d multiplications a sample" % plan.products()
     return None
@@ -160,7 +173,7 @@ def multiply_cycles(form, width, columns, _):
     slots = min(form.samples, 32)
     own, teams, warps = form.samples // slots, THREADS // slots, THREADS // 32
     each = each_of(columns, teams)
-    wavefronts, instructions = own * slots / 8 + each * (32 // slots), 4 * own * each + own + each
+    wavefronts, instructions = own * slots / 8 + each * min(32 // slots, 4), 4 * own * each + own + each
     return -(-columns // (teams * each)) * -(-width // 4) * max(warps * max(wavefronts, instructions / 4), NEAR)
 
 
@@ -175,10 +188,25 @@ def tile_cycles(form, width, tiles, tensor):
     return -(-tiles // (teams * each)) * -(-width // chunk) * max(warps * max(wavefronts, instructions / 4, products), NEAR)
 
 
+def channels_of(samples, places, groups, out):
+    """Of a group of a convolution, how many results a thread has at once. As convolve in network_device.h has it."""
+    most = min(max(samples * places * groups * out // THREADS, 1), CHANNELS, out)
+    return -(-out // -(-out // most))
+
+
+def convolution_cycles(form, places, width, out):
+    """A factor of the image is one word for all of a thread's channels, one of a weight one word for all of a warp."""
+    each = channels_of(form.samples, places, 1, out)
+    warps = -(-form.samples * places * -(-out // each) // 32)
+    return warps * width * (2 * each + 3) / 4 + width * NEAR
+
+
 def cycles(plan, form, tensor=TENSOR):
     """Of a multiprocessor, for a tile."""
     products = sum(product_cycles(form, *one, tensor) for one in plan.linears())
-    others = [plan.count(step.tensor.id) for step in plan.steps if step.tensor.op != "linear"]
+    products += sum(convolution_cycles(form, *one[:3]) for one in plan.convolutions())
+    layers = plan.layers()
+    others = [plan.count(step.tensor.id) for step in plan.steps if step.tensor not in layers]
     return products + sum(form.samples * count * ELEMENT / LANES + NEAR for count in others) + 2 * FAR
 
 
@@ -200,7 +228,8 @@ def apart(plan):
 def each_apart(plan, factors):
     """Clocks a sample of one multiprocessor, of those steps."""
     rate, size = SHARE * rate_of(factors, TENSOR), 2 if factors in ("bf16", "f16") else 4
-    return sum(rows * max(width * out / rate, size * (width + out) / MEMORY) for rows, width, out in plan.linears())
+    linears = sum(rows * max(width * out / rate, size * (width + out) / MEMORY) for rows, width, out in plan.linears())
+    return linears + sum(max(places * width * out / rate, size * moved / MEMORY) for places, width, out, moved in plan.convolutions())
 
 
 def clocks_apart(plan, factors, batch, multiprocessors):

@@ -11,10 +11,12 @@ static __global__ void __launch_bounds__(${threads}, 1)
     const int PITCH = ${pitch};
     ${places}
     GPUNN__BLOCK_SHARED(values, SAMPLES * PITCH + FLOATS);
+//@if staged
     float *const weights = values + SAMPLES * PITCH;
     if constexpr (WHOLE) {
         ${resident}
     }
+//@end
     for (int64_t first = (int64_t)blockIdx.x * SAMPLES; first < batch; first += (int64_t)gridDim.x * SAMPLES) {
         const unsigned samples = (unsigned)(batch - first < SAMPLES ? batch - first : SAMPLES);
         ${steps}

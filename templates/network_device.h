@@ -312,6 +312,115 @@ __device__ __forceinline__ void softmax(int samples, float *y, const float *x)
     });
 }
 
+/* How windows slide over images [H][W] to results [OH][OW]: with these cells, strides, paddings and dilations. KH 0: an adaptive pool's,
+ * which cover the image evenly. */
+template <int H, int W, int OH, int OW, int KH, int KW, int SH, int SW, int PH, int PW, int DH, int DW> struct window {
+    static constexpr int h = H, w = W, places = OH * OW, kh = KH, kw = KW;
+    static constexpr bool padded = PH > 0 || PW > 0;
+    static __device__ __forceinline__ int row(int place, int cell)
+    {
+        return place / OW * SH - PH + cell * DH;
+    }
+    static __device__ __forceinline__ int column(int place, int cell)
+    {
+        return place % OW * SW - PW + cell * DW;
+    }
+    static __device__ __forceinline__ int rows(int place, int *begin, int *end)
+    {
+        return under<H, OH, KH, SH, PH>(place / OW, begin, end);
+    }
+    static __device__ __forceinline__ int columns(int place, int *begin, int *end)
+    {
+        return under<W, OW, KW, SW, PW>(place % OW, begin, end);
+    }
+    /* The cells of a pool's window along an axis, begin .. end - 1; their number with those of the padding. */
+    template <int IN, int OUT, int CELLS, int STRIDE, int PADDING>
+    static __device__ __forceinline__ int under(int o, int *begin, int *end)
+    {
+        const int first = CELLS ? o * STRIDE - PADDING : o * IN / OUT;
+        const int last = CELLS ? min(first + CELLS, IN + PADDING) : ((o + 1) * IN + OUT - 1) / OUT;
+        *begin = max(first, 0);
+        *end = min(last, IN);
+        return last - first;
+    }
+};
+
+/* Results of a group of a convolution that a thread has at once: fewer, where threads are left over. */
+__host__ __device__ constexpr int channels_of(int samples, int places, int groups, int out)
+{
+    const int even = samples * places * groups * out / ${threads}, most = even < 1 ? 1 : even > ${channels} ? ${channels} : even;
+    const int parts = (out + (most < out ? most : out) - 1) / (most < out ? most : out);
+    return (out + parts - 1) / parts;
+}
+
+/* y = x * w + b of GROUPS groups of IN channels to OUT; b may be NULL. Neighbouring threads have neighbouring places, so that they read
+ * neighbouring cells and the same weights, which stay in the first-level cache. Each sum is one thread's, from the bias on, by rising
+ * channel, row and column. */
+template <typename G, int SAMPLES, int PITCH, int GROUPS, int IN, int OUT>
+__device__ __forceinline__ void convolve(float *y, const float *x, const float *w, const float *b)
+{
+    constexpr int EACH = channels_of(SAMPLES, G::places, GROUPS, OUT), PARTS = (OUT + EACH - 1) / EACH, CELLS = G::kh * G::kw;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < SAMPLES * GROUPS * PARTS * G::places; i += ${threads}) {
+        const int    place = i % G::places, first = i / G::places % PARTS * EACH, group = i / (G::places * PARTS) % GROUPS;
+        const int    sample = i / (G::places * PARTS * GROUPS) * PITCH;
+        const float *image = x + sample + group * IN * G::h * G::w, *row[EACH];
+        float        sum[EACH];
+#pragma unroll
+        for (int j = 0; j < EACH; j++) {
+            const int channel = group * OUT + min(first + j, OUT - 1);
+            row[j] = w + channel * IN * CELLS;
+            sum[j] = b ? b[channel] : 0;
+        }
+#pragma unroll 1
+        for (int k = 0; k < IN * G::kh; k++) {
+            const int at = G::row(place, k % G::kh);
+#pragma unroll
+            for (int n = 0; n < G::kw; n++) {
+                const int  across = G::column(place, n);
+                const bool inside = !G::padded || ((unsigned)at < G::h && (unsigned)across < G::w);
+                const float own = inside ? image[(k / G::kh * G::h + at) * G::w + across] : 0;
+#pragma unroll
+                for (int j = 0; j < EACH; j++) sum[j] += own * row[j][k * G::kw + n];
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < EACH; j++)
+            if (first + j < OUT) y[sample + (group * OUT + first + j) * G::places + place] = sum[j];
+    }
+    __syncthreads();
+}
+
+/* MEAN, or the largest. PADDED: cells of the padding count in the mean. */
+template <typename G, int PITCH, int PLANES, bool MEAN, bool PADDED>
+__device__ __forceinline__ void pool(int samples, float *y, const float *x)
+{
+#pragma unroll 1
+    for (int i = threadIdx.x; i < samples * PLANES * G::places; i += ${threads}) {
+        const int    place = i % G::places, plane = i / G::places % PLANES, sample = i / (G::places * PLANES) * PITCH;
+        const float *image = x + sample + plane * G::h * G::w;
+        float        total = 0, top = larger::start();
+        int          top_row, end_row, left, right;
+        const int    cells = G::rows(place, &top_row, &end_row) * G::columns(place, &left, &right);
+#pragma unroll 1
+        for (int j = top_row; j < end_row; j++)
+#pragma unroll 1
+            for (int k = left; k < right; k++) {
+                total += image[j * G::w + k];
+                top = larger()(top, image[j * G::w + k]);
+            }
+        const int counted = PADDED ? cells : (end_row - top_row) * (right - left);
+        y[sample + plane * G::places + place] = MEAN ? total / counted : top;
+    }
+    __syncthreads();
+}
+
+/* batch_norm of one element. */
+__device__ __forceinline__ float normalized(float x, float weight, float bias, float mean, float variance, float eps)
+{
+    return (x - mean) * (rsqrtf(variance + eps) * weight) + bias;
+}
+
 /* A form of a network's kernel. capability: the least of a GPU. fills: for batches alone of which each multiprocessor gets a tile. Clocks
  * of a multiprocessor, by arithmetic: before the first tile, for each, and for each sample where steps are by themselves. */
 struct network_form {

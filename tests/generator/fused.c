@@ -14,6 +14,7 @@
     X(criteria_bf16, BF16, 0)          \
     X(groups_f32, F32, 0)              \
     X(groups_bf16, BF16, 0)            \
+    X(images_f32, F32, 0)              \
     X(lenet_f32, F32, 0)               \
     X(lenet_bf16, BF16, 0)             \
     X(losses_f32, F32, 0)              \
@@ -191,8 +192,9 @@ static const gpunn_kernel_instance *network_of(const gpunn_kernel_set *set, cons
     const gpunn_kernel_instance *first = training ? set->training : set->evaluation;
     if (number < 0) return NULL;
     assert_int_equal(first->kernel, number);
-    if (backend->type == GPUNN_DEVICE_CPU) return training ? NULL : first;
-    bool fits = set->cuda->launch[number][training ? GPUNN_KERNEL_FORWARD : GPUNN_KERNEL_EVALUATION].run != NULL;
+    const int direction = training ? GPUNN_KERNEL_FORWARD : GPUNN_KERNEL_EVALUATION;
+    if (backend->type == GPUNN_DEVICE_CPU) return set->kernels[number].program[direction].cpu ? first : NULL;
+    bool fits = set->cuda->launch[number][direction].run != NULL;
     return fits && !counted.declined[training] ? first : NULL;
 }
 
@@ -237,6 +239,7 @@ static void expect_calls(const subject *s, const test_backend *backend, bool tra
 {
     int wanted = wanted_calls(s->set, backend, training), made = calls_made();
     if (training && is_emulated(backend) && strcmp(s->name, "step_f32") == 0) assert_false(counted.declined[1]);
+    if (!training && is_emulated(backend) && strcmp(s->name, "images_f32") == 0) assert_false(counted.declined[0]);
     const char *what = training ? "training" : "evaluation";
     const char *cudnn = getenv("EMULATOR_CUDNN");
     if (is_emulated(backend) && !(cudnn && strcmp(cudnn, "0") == 0)) wanted -= training ? s->left : 0;
@@ -516,12 +519,13 @@ static bool takes_batch(const subject *s, const test_backend *backend, int64_t b
 {
     if (batch == 150)
         return strncmp(s->name, "network_", 8) == 0 || (backend->type != GPUNN_DEVICE_CPU && strcmp(s->name, "step_f32") == 0);
+    if (batch > 7 && batch < 100) return strcmp(s->name, "images_f32") == 0; /* tiles of 4, 8 and 16 samples */
     return batch < 100 || (backend->type == GPUNN_DEVICE_CPU && s->precision == GPUNN_PRECISION_F32 && WITH_SLICES);
 }
 
 static record run_net(const subject *s, const test_backend *backend, bool fused, int threads)
 {
-    static const int64_t batches[] = {3, 7, 1, 400, 2, 150}; /* 2: what is left of the data */
+    static const int64_t batches[] = {3, 7, 1, 400, 2, 150, 10, 31, 32}; /* 2: what is left of the data */
     record               r = {NULL, 0};
     net_of_spec          n = open_net(s, backend, fused, threads);
     for (int b = 0; b < COUNT(batches); b++) {

@@ -8,7 +8,7 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 
 from generator import __main__ as program
-from generator import emit_cuda, partition, spec, tiling, training
+from generator import emit_c, emit_cuda, partition, spec, tiling, training
 
 
 def model_of(*tensors, outputs=("y",), **rest):
@@ -26,6 +26,13 @@ def linear(name, source, width):
 
 def relu(name, source):
     return {"op": "relu", "name": name, "inputs": [source]}
+
+
+def images(height, width, channels=2):
+    return ({"op": "input", "name": "z", "shape": ["N", 1, height, width]},
+            {"op": "conv2d", "name": "c", "inputs": ["z"], "out_channels": channels, "kernel_size": 5, "stride": 4},
+            {"op": "conv2d", "name": "d", "inputs": ["c"], "out_channels": channels, "kernel_size": 5, "padding": 2},
+            {"op": "mean", "id": "y", "inputs": ["d"], "dims": [2, 3]})
 
 
 class Network(unittest.TestCase):
@@ -50,15 +57,17 @@ class Network(unittest.TestCase):
     def test_others_are_none(self):
         wide = ("a linear layer", (linear("a", "x", 257), linear("y", "a", 3)), "linear 'a': 257 wide, where 256 is the most")
         for what, tensors, reason in (
-                wide, ("one layer", (linear("y", "x", 3),), "no output has two linear layers behind it"),
+                wide, ("one layer", (linear("y", "x", 3),), "no output has two linear layers or convolutions behind it"),
                 ("a mean of the batch", (linear("a", "x", 4), linear("b", "a", 4), {"op": "mean", "name": "y", "inputs": ["b"]}),
                  "[] is not a value of each sample"),
                 ("softmax of the batch", (linear("a", "x", 4), {"op": "softmax", "name": "b", "inputs": ["a"], "dim": 0},
                                           linear("y", "b", 2)), "softmax 'b': it works along the batch"),
-                ("images", ({"op": "input", "name": "z", "shape": ["N", 1, 4, 4]},
-                            {"op": "conv2d", "name": "c", "inputs": ["z"], "out_channels": 2, "kernel_size": 3},
-                            {"op": "flatten", "name": "f", "inputs": ["c"]}, linear("a", "f", 4), linear("y", "a", 2)),
-                 "conv2d 'c': it is no op of single samples")):
+                ("volumes", ({"op": "input", "name": "z", "shape": ["N", 1, 4, 4, 4]},
+                             {"op": "conv3d", "name": "c", "inputs": ["z"], "out_channels": 2, "kernel_size": 3},
+                             {"op": "flatten", "name": "f", "inputs": ["c"]}, linear("a", "f", 4), linear("y", "a", 2)),
+                 "conv3d 'c': it is no op of single samples"),
+                ("large images", images(130, 130), "16900 elements a sample, where 16384 are the most"),
+                ("images of many products", images(60, 60, 64), "step by step should be quicker")):
             with self.subTest(what):
                 self.assertIsNone(self.network(*tensors)[0])
                 self.assertIn(reason, partition.network_fault(model_of(*tensors)))
@@ -84,6 +93,24 @@ class Network(unittest.TestCase):
             text = emit_cuda.emit_cuda(made)
             for form in () if tiling.refusal(plan) else forms:
                 self.assertIn("LAUNCH(float, %d, %d, %s);" % (form.samples, form.floats, str(form.whole).lower()), text)
+
+    def test_images(self):
+        """Of a GPU alone, by single samples or some, and of F32."""
+        made = self.network(*images(28, 28, 6))[1]
+        evaluation = made.network[0].evaluation
+        plan, text = tiling.tile_plan(evaluation.network), emit_cuda.emit_cuda(made)
+        self.assertTrue(evaluation.on_gpus_alone())
+        self.assertIn("network_evaluation_operands, %d, NULL, NULL, 0" % len(evaluation.operands), emit_c.emit_header(made))
+        self.assertIn("convolve<window<28, 28, 6, 6, 5, 5, 4, 4, 0, 0, 1, 1>, SAMPLES, PITCH, 1, 1, 6>(", text)
+        for form in tiling.forms(plan):
+            self.assertIn(form.samples, tiling.TILES + tiling.FEW)
+            self.assertEqual((form.floats, form.bytes), (0, 4 * form.samples * plan.pitch()))
+            self.assertIn("LAUNCH(float, %d, 0, true);" % form.samples, text)
+        self.assertEqual(tiling.form_for(plan, 1, 132, 232448, 90).samples, 1)
+        self.assertEqual(tiling.form_for(plan, 8 * 132, 132, 232448, 90).samples, 8)
+        for precision in ("bf16", "f16", "tf32"):
+            self.assertIn("of images a model in F32 alone is one kernel",
+                          partition.network_fault(model_of(*images(28, 28, 6), precision=precision)))
 
     def test_choice(self):
         """Small batches of small networks are one launch; those whose products take the time are not."""
