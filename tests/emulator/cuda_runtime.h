@@ -221,6 +221,7 @@ typedef enum cudaError {
 typedef struct emulator_stream *cudaStream_t;
 struct emulator_kernel {
     const char *name;
+    const void *function;
     void (*run)(const void *arguments); /* one thread */
     std::shared_ptr<const void> arguments;
     size_t                      bytes;
@@ -234,9 +235,10 @@ template <typename F> static void emulator_run(const void *arguments)
     (*(const F *)arguments)();
 }
 template <typename F>
-static cudaError_t emulator_launch_bound(cudaStream_t stream, const char *name, dim3 blocks, dim3 threads, F bound)
+static cudaError_t emulator_launch_bound(cudaStream_t stream, const char *name, const void *kernel, dim3 blocks, dim3 threads,
+                                         F bound)
 {
-    return emulator_launch(stream, {name, emulator_run<F>, std::make_shared<F>(bound), sizeof bound}, blocks, threads);
+    return emulator_launch(stream, {name, kernel, emulator_run<F>, std::make_shared<F>(bound), sizeof bound}, blocks, threads);
 }
 template <typename... P> struct emulator_launcher {
     cudaStream_t stream;
@@ -245,7 +247,7 @@ template <typename... P> struct emulator_launcher {
     void (*kernel)(P...);
     cudaError_t operator()(P... arguments)
     {
-        return emulator_launch_bound(stream, name, blocks, threads,
+        return emulator_launch_bound(stream, name, (const void *)kernel, blocks, threads,
                                      [function = kernel, arguments...] { function(arguments...); });
     }
 };

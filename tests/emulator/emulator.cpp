@@ -14,6 +14,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <cxxabi.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -309,6 +310,7 @@ struct waiting {
     int         line;
     bool        warp; /* for its warp only */
 };
+enum { SLOT = 6 * sizeof(unsigned) }; /* a lane's two factors of tensor cores */
 static struct block {
     const emulator_kernel *kernel;
     unsigned               count, done, at_barrier;
@@ -317,7 +319,7 @@ static struct block {
     int                    fiber_of[MOST_THREADS];
     waiting                waits[MOST_THREADS];
     bool                   exited[MOST_THREADS];
-    unsigned char          slot[2][MOST_THREADS][16]; /* of shuffles; a lane may be one shuffle ahead */
+    unsigned char          slot[2][MOST_THREADS][SLOT]; /* of shuffles; a lane may be one shuffle ahead */
     bool                   parity[MOST_THREADS];
     unsigned               thread; /* the one that runs */
     bool                   broken;
@@ -441,13 +443,19 @@ unsigned emulator_increment(unsigned *at, unsigned most)
     *at = old >= most ? 0 : old + 1;
     return old;
 }
-void emulator_shuffle(unsigned mask, void *value, size_t bytes, int source, const char *file, int line)
+/* What the lanes of a warp bring, from the first one on. */
+static const unsigned char (*exchanged(unsigned mask, const void *value, size_t bytes, const char *file, int line))[SLOT]
 {
-    unsigned t = block.thread, from = t / 32 * 32 + (unsigned)source;
+    unsigned t = block.thread;
     bool     side = block.parity[t] = !block.parity[t];
     memcpy(block.slot[side][t], value, bytes);
     emulator_warp_barrier(mask, file, line);
-    if (from < block.count) memcpy(value, block.slot[side][from], bytes);
+    return block.slot[side] + t / 32 * 32;
+}
+void emulator_shuffle(unsigned mask, void *value, size_t bytes, int source, const char *file, int line)
+{
+    const unsigned char(*lanes)[SLOT] = exchanged(mask, value, bytes, file, line);
+    if (block.thread / 32 * 32 + (unsigned)source < block.count) memcpy(value, lanes[source], bytes);
 }
 
 /* ---- tensor cores, from the PTX ISA's chapters on matrix fragments ---- */
@@ -467,11 +475,11 @@ static fragment_element element_of_b(bool wide, unsigned lane, unsigned i)
     if (wide) return {group, i == 0 ? in_group : in_group + 4, i};
     return {group, in_group * 2 + (i & 1) + (i >= 2 ? 8 : 0), i / 2};
 }
-static double element_value(const char *type, unsigned word, unsigned i)
+static double element_value(char type, unsigned word, unsigned i)
 {
     const unsigned bits = i % 2 ? word >> 16 : word & 0xFFFF;
-    if (!strcmp(type, "tf32")) return __uint_as_float(word & 0xFFFFE000u); /* the lower 13 bits are ignored */
-    return !strcmp(type, "bf16") ? __uint_as_float(bits << 16) : __half2float(__ushort_as_half((unsigned short)bits));
+    if (type == 't') return __uint_as_float(word & 0xFFFFE000u); /* the lower 13 bits are ignored */
+    return type == 'b' ? __uint_as_float(bits << 16) : __half2float(__ushort_as_half((unsigned short)bits));
 }
 /* Element i of the sum is that of row group or, from 2 on, group + 8, in column in_group * 2 + i % 2. Each lane takes over the
  * fragments of those that hold its two rows of A and its two columns of B. One rounding: products and sums are exact before. */
@@ -489,23 +497,20 @@ void emulator_mma(const char *instruction, float (&sum)[4], const unsigned (&a)[
         fault("%s: a GPU of capability %d has no mma.sync.aligned.%s", block.kernel->name, settings.capability, instruction);
         return;
     }
-    const bool wide = !strcmp(type, "tf32");
-    for (unsigned from = group * 4; from < group * 4 + 4; from++) {
-        unsigned other[4] = {a[0], a[1], a[2], a[3]};
-        emulator_shuffle(0xFFFFFFFFu, other, sizeof other, (int)from, file, line);
+    const bool     wide = type[0] == 't';
+    const unsigned own[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    unsigned       all[32][6];
+    memcpy(all, exchanged(0xFFFFFFFFu, own, sizeof own, file, line), sizeof all);
+    for (unsigned from = group * 4; from < group * 4 + 4; from++)
         for (unsigned i = 0; i < (wide ? 4 : 8); i++) {
             const fragment_element e = element_of_a(wide, from, i);
-            rows[e.line != group][e.k] = element_value(type, other[e.place], i);
+            rows[e.line != group][e.k] = element_value(type[0], all[from][e.place], i);
         }
-    }
-    for (unsigned from = in_group * 8; from < in_group * 8 + 8; from++) {
-        unsigned other[2] = {b[0], b[1]};
-        emulator_shuffle(0xFFFFFFFFu, other, sizeof other, (int)from, file, line);
+    for (unsigned from = in_group * 8; from < in_group * 8 + 8; from++)
         for (unsigned i = 0; i < (wide ? 2 : 4); i++) {
             const fragment_element e = element_of_b(wide, from, i);
-            columns[e.line - in_group * 2][e.k] = element_value(type, other[e.place], i);
+            columns[e.line - in_group * 2][e.k] = element_value(type[0], all[from][4 + e.place], i);
         }
-    }
     for (unsigned i = 0; i < 4; i++) {
         double total = sum[i];
         for (unsigned k = 0; k < (wide ? 8 : 16); k++) total += rows[i / 2][k] * columns[i % 2][k];
@@ -612,10 +617,21 @@ extern "C" void emulator_forget_launches(void)
 struct shared_array {
     char       *start;
     size_t      bytes;
-    std::string name;
+    std::string name, kernel; /* kernel: whose alone it is; empty: not known */
 };
-static std::vector<shared_array> shared_arrays;
-static int                       program_start(struct dl_phdr_info *info, size_t, void *start)
+static std::vector<shared_array>           shared_arrays;
+static std::map<const void *, std::string> kernels; /* names of functions */
+
+/* The name of the function that a symbol is or lies in, where it is called a kernel; or empty. */
+static std::string kernel_of(const char *symbol)
+{
+    char             *text = abi::__cxa_demangle(symbol, NULL, NULL, NULL);
+    const std::string whole = text ? text : "", name = whole.substr(0, whole.find_first_of("<("));
+    const size_t      end = name.rfind("_kernel");
+    free(text);
+    return end != std::string::npos && end + 7 == name.size() ? name.substr(name.find_last_of(" ") + 1) : "";
+}
+static int program_start(struct dl_phdr_info *info, size_t, void *start)
 {
     *(uintptr_t *)start = info->dlpi_addr;
     return 1; /* the program comes first */
@@ -642,18 +658,29 @@ static void find_shared(void)
         const char *names = file.data() + sections[sections[s].sh_link].sh_offset;
         for (size_t i = 0; i < sections[s].sh_size / sizeof *symbols; i++) {
             const char *name = names + symbols[i].st_name;
+            if ((symbols[i].st_info & 15) == STT_FUNC && strstr(name, "_kernel"))
+                kernels[(const void *)(base + symbols[i].st_value)] = kernel_of(name);
             if ((symbols[i].st_info & 15) != STT_OBJECT || strncmp(name, "_ZZ", 3) != 0 || symbols[i].st_shndx >= head->e_shnum ||
                 sections[symbols[i].st_shndx].sh_type != SHT_NOBITS)
                 continue;
-            shared_arrays.push_back({(char *)(base + symbols[i].st_value), symbols[i].st_size, name});
+            shared_arrays.push_back({(char *)(base + symbols[i].st_value), symbols[i].st_size, name, kernel_of(name)});
         }
     }
 }
+/* Not by memset, which sanitizers watch. A program of many kernels has megabytes of arrays, and of those that are one kernel's alone the
+ * others' need nothing. */
 __attribute__((no_sanitize("address"), no_sanitize("undefined"))) static void poison_shared(void)
 {
+    typedef uint64_t piece __attribute__((vector_size(64), aligned(1), may_alias));
+    const piece      ones = ~piece{};
     if (shared_arrays.empty()) find_shared();
-    for (const shared_array &array : shared_arrays)
-        for (volatile char *p = array.start, *end = p + array.bytes; p < end; p++) *p = (char)0xFF;
+    const std::string own = kernels[block.kernel->function];
+    for (const shared_array &array : shared_arrays) {
+        if (!own.empty() && !array.kernel.empty() && array.kernel != own) continue;
+        char *p = array.start, *const end = p + array.bytes;
+        for (; (size_t)(end - p) >= sizeof ones; p += sizeof ones) *(volatile piece *)p = ones;
+        for (; p < end; p++) *(volatile char *)p = (char)0xFF;
+    }
 }
 
 /* ==== memory ========================================================================================================== */
