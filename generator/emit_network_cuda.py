@@ -174,7 +174,7 @@ class TileEmitter(Emitter):
         for t in self.plan.inputs:
             count = self.plan.count(t.id)
             element = self.element(t.id, "e" if count > 1 else "0")
-            source = "o.%s[first * %d + i]" % (self.operands[t.id], count)
+            source = "%so.%s[first * %d + i]" % ("" if t.dtype == "f32" else "(float)", self.operands[t.id], count)
             lines += self.each(count, ["%s = i < samples * %d ? %s : 0;" % (element, count, source)])
         return lines + ["__syncthreads();"]
 

@@ -1,6 +1,6 @@
 """The kernel of a small network's training step (training.py) for GPUs: its way back, behind the way forward of emit_network_cuda.py."""
 from . import grad, scalar, template
-from .emit_inference import Emitter, Given, joined, spread
+from .emit_inference import STORED, Emitter, Given, joined, spread
 from .emit_network_cuda import TileEmitter, at
 from .tiling import THREADS, staging
 from .training import FACTORS, FAR, STATIC, adding, apart, cycles, forms, gradient_rows
@@ -43,9 +43,20 @@ class StepEmitter(TileEmitter):
         count = self.plan.count(cost)
         index = "e" if count > 1 else "0"
         self.is_first(cost)
+        if self.plan.has_labels():
+            return self.class_loss(cost, count)
         value, to = self.element(cost, index), "own[%s]" % self.place(index, self.plan.gradient(cost))
         return self.each(count, ["if (i < samples * %d) loss += %s;" % (count, value),
                                  "%s = seed;" % to]) + ["__syncthreads();"]
+
+    def class_loss(self, cost, count):
+        loss = self.plan.loss
+        _, labels, weight = (loss.inputs + (None,))[:3]
+        form = "class_loss<PITCH, %d, %d, %s>(" % (count, self.offset(labels) - self.offset(cost), self.flag(loss.op == "cross_entropy"))
+        weight = "(const float *)NULL" if weight is None else "o." + self.operands[weight]
+        numbers = [scalar.number(float(loss.attrs.get(key, 0))) for key in ("ignore_index", "label_smoothing")]
+        return scalar.wrapped(form, ["(int)samples", self.gradient(cost), self.pointer(cost), weight] + numbers +
+                              ["seed", "loss", "divisor"], ");", 8)
 
     def back(self, step):
         t = step.tensor
@@ -131,16 +142,33 @@ def functions(kernel_set):
 def totals(kernel_set):
     """Lines that bring what the last block has added up to the call's memory."""
     kernel, ids = kernel_set.step
-    plan, model, lines = kernel.forward.step, kernel.forward.step.model, []
+    plan = kernel.forward.step
+    place, value = weights_of(plan), loss_operands(kernel)
+    total, factor, lines = "o.partial[%d]" % place, "", []
+    if plan.divides_by_labels():
+        lines = ["const float labels = o.partial[%d], scale = labels != 0 ? *o.%s / labels : 0;" % (place + 1, value[1])]
+        total, factor = total + " / labels", " * scale"
+    elif is_mean(plan):
+        total += " / " + divisor(plan)
     gradients = {ids[len(kernel.nodes) + one.index]: one for one in kernel.forward.operands if one.role == "gradient" and one.index >= 0}
     for i, place in plan.sums():
         name = gradients[i].name + "_"
         lines += ["if (o.%s)" % name,
                   "    for (unsigned i = threadIdx.x; i < %d; i += %d)" % (plan.count(i), THREADS),
-                  "        store_one(o.add_%s, o.%s, i, o.partial[%s]);" % (name, name, "%d + i" % place if place else "i")]
-    total = "o.partial[%d]" % weights_of(plan)
-    divided = " / %s" % divisor(plan) if model.tensors[model.loss].attrs["mean"] else ""
-    return lines + ["if (threadIdx.x == 0) *o.%s = %s%s;" % (loss_operands(kernel)[0], total, divided)]
+                  "        store_one(o.add_%s, o.%s, i, o.partial[%s]%s);" % (name, name, "%d + i" % place if place else "i", factor)]
+    return lines + ["if (threadIdx.x == 0) *o.%s = %s;" % (value[0], total)]
+
+
+def is_mean(plan):
+    """Of values of the samples."""
+    return not plan.has_labels() and plan.loss.attrs["mean"]
+
+
+def seed_of(plan, gradient):
+    """The gradient of each cost; where labels make the divisor, without that and the loss's own, which come last."""
+    if plan.divides_by_labels():
+        return "1"
+    return "*o.%s%s" % (gradient, " / " + divisor(plan) if is_mean(plan) else "")
 
 
 def weights_of(plan):
@@ -166,22 +194,21 @@ def emit_cuda(kernel_set):
     emitter, steps = emitter_of(kernel_set)
     members, filled = [], []
     for k, one in enumerate(program.operands):
-        const = "" if one.written else "const "
-        members.append("%sfloat *%s_;" % (const, one.name))
-        filled.append("o.%s_ = (%sfloat *)call->data[%d];" % (one.name, const, k))
+        kind = ("" if one.written else "const ") + STORED[one.dtype]
+        members.append("%s *%s_;" % (kind, one.name))
+        filled.append("o.%s_ = (%s *)call->data[%d];" % (one.name, kind, k))
         if one.accumulate:
             members.append("bool add_%s_;" % one.name)
             filled.append("o.add_%s_ = call->accumulate[%d] != 0;" % (one.name, k))
-    seed = "*o.%s" % loss_operands(kernel)[1]
-    if plan.model.tensors[plan.model.loss].attrs["mean"]:
-        seed += " / " + divisor(plan)
+    seed = seed_of(plan, loss_operands(kernel)[1])
     choices = forms(plan)
     fixed, each = apart(plan)
     costs = "%.0f, %.0f, %.0f, %.6g" % (staging(choices[0]) + 4 * FAR, adding(plan), fixed, each)
     return template.load(
         "training.cu", function="%s_%s_forward" % (kernel_set.name, kernel.name), comment="a training step", threads=str(THREADS),
         members=members, filled=filled, steps=steps, totals=totals(kernel_set), pitch=str(plan.pitch()), floats=str(plan.staged(FACTORS)),
-        sums=str(plan.summed()), weights=str(weights_of(plan)), seed=seed, costs=costs, count=str(len(choices)),
+        sums=str(plan.summed()), weights=str(weights_of(plan)), seed=seed, costs=costs, labels=plan.has_labels(),
+        second="threadIdx.x == 1 ? divisor : 0" if plan.has_labels() else "0", count=str(len(choices)),
         places=emitter.places(), resident=[line for _, _, line in emitter.staged] + ["__syncthreads();"],
         forms=["{%d, %d, %.0f}," % (one.samples, one.bytes, cycles(plan, one)) for one in choices],
         cases=["case %d: LAUNCH(%d); break;" % (i, one.samples) for i, one in enumerate(choices)])

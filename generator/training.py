@@ -1,17 +1,17 @@
 """A training step of a small network as one kernel for GPUs: from a batch to the loss and the gradients of all weights.
 
-Of linear layers and elementwise ops, each of single samples, and a loss that is the sum or the mean of values of these. Blocks take
-tiles of samples (tiling.py) forward and back, with all values and their gradients in shared memory; each leaves its sums of the
-weights' gradients, which the last one adds up in a fixed order. emit_training_cuda.py writes it; the optimizer's update is the next
-launch.
+Of linear layers and elementwise ops, each of single samples, and a loss that is the sum or the mean of values of these or tells
+classes apart by them. Blocks take tiles of samples (tiling.py) forward and back, with all values and their gradients in shared
+memory; each leaves its sums of the weights' gradients, which the last one adds up in a fixed order. emit_training_cuda.py writes it;
+the optimizer's update is the next launch.
 """
 import copy
 import math
 
 from . import tiling
 from .graph import shape_text
-from .inference import Refused, is_elementwise
-from .lower import Infeasible, called, identifier
+from .inference import GIVEN, Refused, is_elementwise
+from .lower import CLASS_LOSSES, Infeasible, called, identifier
 from .network import MOST_NODES, MOST_OPERANDS, MOST_VALUES, MOST_WIDE
 from .program import SCALAR, WHOLE, Operand, Program
 from .tiling import FAR, LAUNCH, NEAR, STAGED, THREADS, TILES, TilePlan, Tiling, pitch_of
@@ -25,11 +25,20 @@ class StepPlan(TilePlan):
     """One sample's values and, behind them, the gradients of those that have any; each has a place of its own."""
 
     def __init__(self, view, outputs):
-        self.view = view
+        self.view, self.loss = view, view.model.tensors[view.model.loss]
         own = copy.copy(view.model)
         own.outputs = outputs
         super().__init__(own, 1, check, in_place=False)
         self.storage = [view.storage[root] for root in view.root]
+
+    def reached(self):
+        self.labels = behind(self.model, self.loss.inputs[1]) if self.has_labels() else set()
+        return super().reached() | self.labels
+
+    @staticmethod
+    def array(block):
+        """Labels lie among the others, as numbers."""
+        return "f32"
 
     @classmethod
     def pack(cls, blocks):
@@ -71,9 +80,15 @@ class StepPlan(TilePlan):
                     yield i, end
                     end += self.count(i)
 
+    def has_labels(self):
+        return self.loss.op in CLASS_LOSSES
+
+    def divides_by_labels(self):
+        return self.has_labels() and self.loss.attrs["reduction"] == "mean"
+
     def summed(self):
-        """Floats of a block's sums: with the loss, a multiple of 4."""
-        return (sum(self.count(i) for i, _ in self.sums()) + 4) // 4 * 4
+        """Floats of a block's sums: with the loss, and with labels its divisor, a multiple of 4."""
+        return (sum(self.count(i) for i, _ in self.sums()) + self.has_labels() + 4) // 4 * 4
 
 
 def check(t, plan):
@@ -83,6 +98,8 @@ def check(t, plan):
             return "%s is not a value of each sample" % shape_text(t.shape)
         if plan.count(t.id) > MOST_VALUES:
             return "%d elements a sample, where %d are the most" % (plan.count(t.id), MOST_VALUES)
+    if t.id in plan.labels:
+        return None
     if t.dtype != "f32":
         return "%s values are not for it" % t.dtype
     if t.op == "linear":
@@ -117,15 +134,14 @@ def program(view):
     if model.precision != "f32":
         raise Refused("the model's precision is %s" % model.precision)
     loss = model.tensors[model.loss]
-    if view.kind(loss) != "loss" or loss.op != "sum":
-        raise Refused("%s '%s' is no sum or mean of the samples' values" % (loss.op, called(loss)))
+    check_loss(view, loss)
     cost = view.root[loss.inputs[0]]
     seen = [i for i in sorted(behind(model, cost)) if i != cost and view.root[i] == i and model.tensors[i].kind == "value"]
     plan = StepPlan(view, (cost,) + tuple(i for i in seen if view.visible & {i, *view.aliases.get(i, ())}))
     if not any(plan.linears()):
         raise Refused("there is no linear layer before the loss")
     try:
-        group = view.group([i for i in plan.needed if model.tensors[i].kind == "value" and not view.alias[i]] + [loss.id])
+        group = view.group([i for i in plan.needed if model.tensors[i].kind == "value"] + [loss.id])
     except Infeasible as fault:
         raise Refused(str(fault)) from None
     if group.outputs - {loss.id} - set(plan.outputs):
@@ -139,6 +155,19 @@ def program(view):
         raise Refused(reason)
     traffic = [[4 * count for count in one.count] for one in operands]
     return group, Program(operands, (), tuple(map(sum, zip(*traffic))), step=plan)
+
+
+def check_loss(view, loss):
+    """Raises Refused."""
+    if view.kind(loss) != "loss":
+        raise Refused("%s '%s' is no sum or mean of the samples' values" % (loss.op, called(loss)))
+    if loss.op not in CLASS_LOSSES:
+        return
+    if len(view.tensors[loss.inputs[0]].shape) != 2:
+        raise Refused("%s '%s' has several labels a sample" % (loss.op, called(loss)))
+    for i in loss.inputs[1:]:
+        if i is not None and view.tensors[view.root[i]].kind not in GIVEN:
+            raise Refused("what %s '%s' reads beside the logits is computed" % (loss.op, called(loss)))
 
 
 def behind(model, i):
@@ -205,9 +234,10 @@ def backward_cycles(form, width, out):
 def cycles(plan, form):
     """Of a multiprocessor, for a tile."""
     back = sum(backward_cycles(form, width, out) for _, width, out in plan.linears())
-    others = sum(form.samples * plan.count(step.tensor.id) * tiling.ELEMENT / tiling.LANES + NEAR
-                 for step in plan.steps if step.tensor.op != "linear")
-    return tiling.cycles(plan, form) + back + others
+    others = [step.tensor.id for step in plan.steps if step.tensor.op != "linear"]
+    others += plan.outputs[:1] if plan.has_labels() else []
+    return tiling.cycles(plan, form) + back + sum(
+        form.samples * plan.count(i) * tiling.ELEMENT / tiling.LANES + NEAR for i in others)
 
 
 def adding(plan):

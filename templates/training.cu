@@ -18,6 +18,9 @@ static __global__ void __launch_bounds__(${threads}, 1)
     float *const weights = values + SAMPLES * PITCH, *const sums = o.partial + (size_t)blockIdx.x * ${sums};
     const float  seed = ${seed};
     float        loss = 0;
+    //@if labels
+    float        divisor = 0;
+    //@end
     ${resident}
     for (int64_t at = blockIdx.x, first = at * SAMPLES; first < batch; at += gridDim.x, first = at * SAMPLES) {
         const unsigned samples = (unsigned)(batch - first < SAMPLES ? batch - first : SAMPLES);
@@ -25,7 +28,10 @@ static __global__ void __launch_bounds__(${threads}, 1)
         ${steps}
     }
     loss = reduce<${threads}>(loss, sum());
-    if (threadIdx.x < ${sums} - ${weights}) sums[${weights} + threadIdx.x] = threadIdx.x == 0 ? loss : 0;
+    //@if labels
+    divisor = reduce<${threads}>(divisor, sum());
+    //@end
+    if (threadIdx.x < ${sums} - ${weights}) sums[${weights} + threadIdx.x] = threadIdx.x == 0 ? loss : ${second};
     if (gathered<${threads}, ${sums}>(o.partial, blockIdx.x, gridDim.x, 1, o.counters)) {
         ${totals}
     }

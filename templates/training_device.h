@@ -90,6 +90,47 @@ __device__ __forceinline__ void bias_gradient(float *sums, const float *y, int s
     }
 }
 
+/* A loss that tells N classes apart, from logits x, or SOFTMAX false: from their logarithms of probabilities. Adds each sample's cost
+ * and its label's weight to loss and divisor, and leaves `seed` times the cost's gradient at y. A sample's label lies LABEL floats from
+ * x; w: of the classes; NULL: ones. As PyTorch has it, but that a label that is no class makes the loss NaN. */
+template <int PITCH, int N, int LABEL, bool SOFTMAX>
+__device__ __forceinline__ void class_loss(int samples, float *y, const float *x, const float *w, float ignored, float smoothing,
+                                           float seed, float &loss, float &divisor)
+{
+    const int TEAM = (int)power_of_2(N);
+    each_row<PITCH, 1, N, 1>(samples, y, x, [&](float *to, const float *from, int thread) {
+        const float label = thread < N ? from[LABEL] : ignored;
+        const bool  is_class = label >= 0 && label < N && label != ignored;
+        const int   own = is_class ? (int)label : 0;
+        float       top = SOFTMAX ? larger::start() : 0, total = 0, weights = 0, others = 0;
+        for (int i = thread; SOFTMAX && i < N; i += TEAM) top = larger()(top, from[i]);
+        if (SOFTMAX) top = reduce<TEAM>(top, larger());
+        for (int i = thread; SOFTMAX && i < N; i += TEAM) {
+            const float weight = w ? w[i] : 1;
+            total += expf(from[i] - top);
+            weights += weight;
+            others += weight * (from[i] - top);
+        }
+        total = SOFTMAX ? reduce<TEAM>(total, sum()) : 1;
+        if (smoothing > 0) {
+            weights = reduce<TEAM>(weights, sum());
+            others = reduce<TEAM>(others, sum());
+        }
+        const float weight = w ? w[own] : 1, sharp = (1 - smoothing) * weight, flat = smoothing / N, spread = logf(total);
+        if (thread == 0) {
+            const float cost = sharp * (spread - (from[own] - top)) + (smoothing > 0 ? flat * (weights * spread - others) : 0);
+            loss += is_class ? cost : label == ignored ? 0 : NAN;
+            divisor += is_class ? weight : 0;
+        }
+        const float all = SOFTMAX ? (sharp + (smoothing > 0 ? flat * weights : 0)) / total : 0;
+        for (int i = thread; i < N; i += TEAM) {
+            const float power = SOFTMAX ? expf(from[i] - top) * all : 0;
+            const float slope = power - (i == own ? sharp : 0) - flat * (w ? w[i] : 1);
+            to[i] = is_class ? seed * slope : 0;
+        }
+    });
+}
+
 /* A form of a step's kernel: samples of a tile, bytes of shared memory, and clocks of a multiprocessor, by arithmetic, for a tile. */
 struct step_form {
     int    samples, bytes;

@@ -23,6 +23,8 @@ static void make(workload *w, const char *name, bool small)
     int         number = number_in(name);
     if (strcmp(name, "mlp20") == 0)
         make_mlp20(w);
+    else if (strcmp(name, "iris") == 0)
+        make_iris(w);
     else if (strncmp(name, "lenet", 5) == 0)
         make_lenet(w, small ? 4 : number);
     else if (strncmp(name, "mlp784", 6) == 0)

@@ -126,6 +126,15 @@ static inline void make_mlp20(workload *w)
     w->opt = gpunn_sgd(w->model, .lr = 0.01f);
 }
 
+/* 4-16-3 */
+static inline void make_iris(workload *w)
+{
+    gpunn_tensor *x = input(w, "x", 32, GPUNN_SHAPE(GPUNN_BATCH, 4));
+    gpunn_tensor *h = gpunn_relu(gpunn_linear(x, "fc1", .out_features = 16));
+    w->loss = gpunn_cross_entropy(gpunn_linear(h, "fc2", .out_features = 3), labels(w, 32, 3));
+    w->opt = gpunn_adam(w->model, .lr = 0.01f);
+}
+
 static inline void make_lenet(workload *w, int64_t batch)
 {
     gpunn_tensor *h = input(w, "x", batch, GPUNN_SHAPE(GPUNN_BATCH, 3, 32, 32));

@@ -180,6 +180,33 @@ class Step(unittest.TestCase):
         self.assertEqual((kernels[1], steps[0].tensors), made.step)
         self.assertEqual([kernels[one.kernel].name for one in steps], ["step"] + ["g%d" % one.kernel for one in made.training])
 
+    def classes(self, *tensors, shape=("N",), **rest):
+        given = {"op": "input", "name": "classes", "dtype": "i32", "shape": list(shape)}
+        return self.step(given, *tensors, **rest)
+
+    def test_classes(self):
+        """A loss by labels: they are read, and what they divide by is one more sum."""
+        for op, rest, scalars in (("cross_entropy", {}, 2), ("cross_entropy", {"label_smoothing": 0.1, "reduction": "sum"}, 2),
+                                  ("nll_loss", {"ignore_index": 1}, 2)):
+            model = self.classes(linear("a", "x", 16), relu("b", "a"), linear("y", "b", 3),
+                                 dict({"op": op, "name": "loss", "inputs": ["y", "classes"]}, **rest))
+            self.assertIsNone(partition.step_fault(model))
+            made = partition.partition(model)
+            plan = made.step[0].forward.step
+            self.assertEqual(plan.summed(), (8 * 16 + 16 + 16 * 3 + 3 + scalars + 3) // 4 * 4)
+            self.assertIn(("classes", "i32", True), [(one.name, one.dtype, one.read) for one in made.step[0].forward.operands])
+            self.assertEqual("* scale" in emit_cuda.emit_cuda(made), rest.get("reduction") != "sum")
+
+    def test_other_classes_are_none(self):
+        image = ({"op": "input", "name": "many", "dtype": "i32", "shape": ["N", 2]}, linear("a", "x", 6),
+                 {"op": "reshape", "name": "y", "inputs": ["a"], "shape": ["N", 3, 2]},
+                 {"op": "cross_entropy", "name": "loss", "inputs": ["y", "many"]})
+        made = (linear("y", "x", 3), {"op": "argmax", "name": "best", "inputs": ["t"], "dim": 1},
+                {"op": "cross_entropy", "name": "loss", "inputs": ["y", "best"]})
+        for tensors, reason in ((image, "cross_entropy 'loss' has several labels a sample"),
+                                (made, "what cross_entropy 'loss' reads beside the logits is computed")):
+            self.assertEqual(partition.step_fault(self.step(*tensors)), reason)
+
     def test_no_gradient_of_what_is_frozen(self):
         model = self.step(dict(linear("a", "x", 16), trainable=False), linear("b", "a", 3), self.loss("b"), outputs=("b",))
         plan = partition.partition(model).step[0].forward.step
@@ -223,7 +250,8 @@ class Step(unittest.TestCase):
         self.assertIsNone(training.form_for(plan, 32, replace(tiling.CARDS["H100"], room=8192)))
 
     def test_report(self):
-        for name, text in (("step", "on a GPU forward and back in one launch"), ("mlp", "a training step is not one kernel: cross_entropy")):
+        for name, text in (("step", "on a GPU forward and back in one launch"), ("mlp", "on a GPU forward and back in one launch"),
+                           ("chain", "a training step is not one kernel: conv2d 'conv1': it is no linear layer")):
             path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "specs", "small", name + ".json")
             out = io.StringIO()
             with redirect_stdout(out):
