@@ -477,8 +477,9 @@
  *     the products are those of tensor cores (mma.sync). --report has that time. A GPU's kernel is for models of its spec's precision.
  *     An F32 network of images is one launch there too, and on CPUs none, where a block has room for all values of a sample, as of
  *     a LeNet: convolutions, pools and batch norms with what stands between them, for few samples at a time.
- *     There an F32 training step is two where the layers are linear and elementwise and the loss is a sum or mean of such values: one
- *     from the batch to the loss and all gradients, whose sums have a fixed order, and the optimizer's update.
+ *     There an F32 training step is two, one from the batch to the loss and all gradients, whose sums have a fixed order, and the
+ *     optimizer's update: of linear layers, norms, softmax, elementwise ops and copies, with a loss that is a sum or mean of such
+ *     values or tells classes apart.
  *
  * PRECISION  Of a model: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16). Parameters, gradients, statistics, sums and
  *     losses stay F32, and so is all that the program reads and writes. On the CPU everything does; where the processor has AVX-512

@@ -1,6 +1,8 @@
 """The kernel of a small network's training step (training.py) for GPUs: its way back, behind the way forward of emit_network_cuda.py."""
+import math
+
 from . import grad, scalar, template
-from .emit_inference import STORED, Emitter, Given, joined, spread
+from .emit_inference import STORED, Emitter, Given, joined, spread, strides
 from .emit_network_cuda import TileEmitter, at
 from .tiling import THREADS, staging
 from .training import FACTORS, FAR, STATIC, adding, apart, cycles, forms, gradient_rows
@@ -62,10 +64,14 @@ class StepEmitter(TileEmitter):
         t = step.tensor
         if self.plan.at[t.id][0] not in self.begun:
             return []
-        lines = self.back_linear(t) if t.op == "linear" else self.back_elementwise(step)
+        if step.members:
+            lines = self.back_elementwise(step)
+        else:
+            lines = getattr(self, "back_" + t.op)(step)
         return lines + ["__syncthreads();"] if lines else []
 
-    def back_linear(self, t):
+    def back_linear(self, step):
+        t = step.tensor
         x, w, b = t.inputs
         out, width = self.shape(w)
         y, lines, sums = self.gradient(t.id), [], dict(self.plan.sums())
@@ -80,6 +86,65 @@ class StepEmitter(TileEmitter):
             parts = [at("sums", sums[b]), y, "(int)samples", "is_first"]
             lines += scalar.wrapped("bias_gradient<PITCH, %d>(" % out, parts, ");", 8)
         return lines
+
+    def back_layer_norm(self, step):
+        """Its means and factors, with the gradient of its operand, and then those of its weights."""
+        t, sums = step.tensor, dict(self.plan.sums())
+        x, w, b = (t.inputs + (None,))[:3]
+        n = math.prod(self.shape(t.id)[len(t.shape) - t.attrs["dims"]:])
+        wanted, y, moments = self.plan.wants(x), self.gradient(t.id), at("values", step.room.place)
+        rows = "PITCH, %d, %d" % (self.plan.count(t.id) // n, n)
+        form = "norm_gradient<%s, %s, %s>(" % (rows, self.flag(t.op == "rms_norm"), self.flag(wanted))
+        parts = ["(int)samples", self.gradient(x) if wanted else moments, y, self.pointer(x), self.pointer(w), moments,
+                 scalar.number(t.attrs["eps"]), self.flag(wanted and self.is_first(x))]
+        lines = scalar.wrapped(form, parts, ");", 8)
+        to = [at("sums", sums[i]) if i in sums else "(float *)NULL" for i in (w, b)]
+        if {w, b} & set(sums):
+            parts = to + [y, self.pointer(x), moments, "(int)samples", "is_first"]
+            lines += scalar.wrapped("norm_weight_gradient<%s>(" % rows, parts, ");", 8)
+        return lines
+
+    back_rms_norm = back_layer_norm
+
+    def back_softmax(self, step):
+        t = step.tensor
+        x = t.inputs[0]
+        outer, n, inner = self.line(t.id, t.attrs["dim"])
+        form = "softmax_gradient<PITCH, %d, %d, %d, %s>(" % (outer * inner, n, inner, self.flag(t.op == "log_softmax"))
+        parts = ["(int)samples", self.gradient(x), self.gradient(t.id), self.pointer(t.id), self.flag(self.is_first(x))]
+        return scalar.wrapped(form, parts, ");", 8)
+
+    back_log_softmax = back_softmax
+
+    def back_sum(self, step):
+        t = step.tensor
+        x, dims = t.inputs[0], t.attrs["dims"]
+        shape = self.shape(x)
+        kept = iter(strides([size for axis, size in enumerate(shape) if axis not in dims]))
+        to = [0 if axis in dims else next(kept) for axis in range(len(shape))]
+        divided = " / %d" % (self.plan.count(x) // self.plan.count(t.id)) if t.attrs.get("mean") else ""
+        return self.handed_on(x, t.id, shape, to, strides(shape), divided=divided)
+
+    def back_concat(self, step):
+        lines = []
+        for source, sizes, to, frm, to_offset, from_offset in self.moves(step.tensor):
+            if self.plan.wants(source):
+                lines += ["__syncthreads();"] if lines else []
+                lines += self.handed_on(source, step.tensor.id, sizes, to, frm, to_offset, from_offset)
+        return lines
+
+    back_slice = back_permute = back_concat
+
+    def handed_on(self, x, y, sizes, to, frm, to_offset=0, from_offset=0, divided=""):
+        """Lines that add elements of y's gradient to x's. to, frm: strides in y and in x along axes of the sizes."""
+        sizes, (to, frm) = joined(sizes, [to, frm])
+        count, first, lines = math.prod(sizes), self.is_first(x), []
+        if first and count < self.plan.count(x):
+            zero = "own[%s] = 0;" % self.place("e", self.plan.gradient(x))
+            lines, first = self.each(self.plan.count(x), [zero]) + ["__syncthreads();"], False
+        own = self.place(self.index(sizes, frm), self.plan.gradient(x) + from_offset)
+        other = self.place(self.index(sizes, to), self.plan.gradient(y) + to_offset)
+        return lines + self.each(count, ["own[%s] %s own[%s]%s;" % (own, "=" if first else "+=", other, divided)])
 
     def back_elementwise(self, step):
         """The gradients of its operands. Those of samples that are not there mean nothing and reach no other."""

@@ -1,23 +1,25 @@
 """A training step of a small network as one kernel for GPUs: from a batch to the loss and the gradients of all weights.
 
-Of linear layers and elementwise ops, each of single samples, and a loss that is the sum or the mean of values of these or tells
-classes apart by them. Blocks take tiles of samples (tiling.py) forward and back, with all values and their gradients in shared
-memory; each leaves its sums of the weights' gradients, which the last one adds up in a fixed order. emit_training_cuda.py writes it;
-the optimizer's update is the next launch.
+Of linear layers, elementwise ops, norms, softmax, sums and copies, each of single samples, and a loss that is the sum or the mean of
+values of these or tells classes apart by them. Blocks take tiles of samples (tiling.py) forward and back, with all values and their
+gradients in shared memory; each leaves its sums of the weights' gradients, which the last one adds up in a fixed order.
+emit_training_cuda.py writes it; the optimizer's update is the next launch.
 """
 import copy
 import math
 
 from . import tiling
 from .graph import shape_text
-from .inference import GIVEN, Refused, is_elementwise
+from .inference import GIVEN, VIEWS, Refused, is_elementwise
 from .lower import CLASS_LOSSES, Infeasible, called, identifier
-from .network import MOST_NODES, MOST_OPERANDS, MOST_VALUES, MOST_WIDE
+from .network import MOST_NODES, MOST_OPERANDS, MOST_VALUES, MOST_WIDE, NORMS
 from .program import SCALAR, WHOLE, Operand, Program
 from .tiling import FAR, LAUNCH, NEAR, STAGED, THREADS, TILES, TilePlan, Tiling, pitch_of
 
 NAME = "step"
 FACTORS = "f32"  # of products
+WEIGHTED = ("linear",) + NORMS  # operands from the second on are weights
+OTHERS = ("softmax", "log_softmax", "sum", "concat", "slice", "permute")
 STATIC = 1024  # bytes of shared memory that are left for what else a block needs
 
 
@@ -60,6 +62,15 @@ class StepPlan(TilePlan):
             for i in alone[:1]:  # its gradient is this step's alone, which makes it of its own
                 self.gradients[self.at[i][0]] = self.gradients[block]
 
+    def is_view(self, t):
+        """Not a slice, whose gradient is a part of another's."""
+        return t.op in VIEWS
+
+    def room(self, step):
+        """A norm's means and factors."""
+        t = step.tensor
+        return 2 * math.prod(self.shape(t.id)[:len(t.shape) - t.attrs["dims"]]) if t.op in NORMS else 0
+
     def wants(self, i):
         """Whether there is a gradient to be computed."""
         return self.view.wants[i] and self.view.behind[i]
@@ -75,7 +86,7 @@ class StepPlan(TilePlan):
         """(id, place among a block's sums) of the weights that want a gradient."""
         end = 0
         for step in self.steps:
-            for i in step.tensor.inputs[1:] if step.tensor.op == "linear" else ():
+            for i in step.tensor.inputs[1:] if step.tensor.op in WEIGHTED else ():
                 if i is not None and self.view.wants[i]:
                     yield i, end
                     end += self.count(i)
@@ -102,24 +113,34 @@ def check(t, plan):
         return None
     if t.dtype != "f32":
         return "%s values are not for it" % t.dtype
-    if t.op == "linear":
-        return check_linear(t, plan)
+    if t.op in WEIGHTED:
+        return check_layer(t, plan)
+    if t.op in OTHERS:
+        return along_batch(t)
     if t.kind != "value" or t.op == "reshape" or (t.op == "dropout" and t.attrs["p"] == 0):
         return None
     if not is_elementwise(t):
-        return "it is no linear layer and not elementwise"
+        return "its gradient is not written for single samples"
     for i in t.inputs:
         if plan.view.wants[i] and plan.tensors[i].shape != t.shape:
             return "the gradient of '%s' is a sum over more than its samples" % called(plan.tensors[i])
     return None
 
 
-def check_linear(t, plan):
-    w = plan.tensors[t.inputs[1]]
-    if plan.count(t.id) != w.shape[0]:
+def along_batch(t):
+    if t.attrs.get("dim") == 0 or t.op in NORMS and t.attrs["dims"] == len(t.shape):
+        return "it works along the batch"
+    return None
+
+
+def check_layer(t, plan):
+    w = plan.tensors[t.inputs[1]] if t.op == "linear" else None
+    if w and plan.count(t.id) != w.shape[0]:
         return "several rows a sample"
-    if max(w.shape) > MOST_WIDE:
+    if w and max(w.shape) > MOST_WIDE:
         return "%d wide, where %d is the most" % (max(w.shape), MOST_WIDE)
+    if along_batch(t):
+        return along_batch(t)
     for i in t.inputs[1:]:
         if i is not None and plan.tensors[i].kind == "value":
             return "its weight '%s' is computed" % called(plan.tensors[i])
@@ -253,9 +274,9 @@ def clocks(plan, form, batch, multiprocessors):
 
 
 def apart(plan):
-    """Of the steps by themselves: clocks more than this one launch has to begin, and clocks a sample of one multiprocessor. A
-    layer's launches are two, with what stands behind it; it has three products."""
-    fixed = 2 * sum(1 for _ in plan.linears()) * (LAUNCH + tiling.ALONE) - LAUNCH
+    """Of the steps by themselves: clocks more than this one launch has to begin, and clocks a sample of one multiprocessor. Those
+    that are not elementwise are two launches, with what stands behind them; a layer has three products."""
+    fixed = 2 * sum(not step.members for step in plan.steps) * (LAUNCH + tiling.ALONE) - LAUNCH
     return fixed * tiling.GIGAHERTZ * 1e9, 3 * tiling.each_apart(plan, FACTORS)
 
 

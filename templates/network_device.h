@@ -263,8 +263,8 @@ __device__ __forceinline__ void linear(float *y, const float *x, float *staged, 
     }
 }
 
-/* One row for each TEAM of threads, which take its elements thread, thread + TEAM, ...; N: none. Row r of a sample begins at
- * r / APART * APART * N + r % APART, and its N elements lie APART apart. */
+/* One row for each TEAM of threads, which take its elements thread, thread + TEAM, ...; N: none. Row r of a sample, number
+ * sample * ROWS + r, begins at r / APART * APART * N + r % APART, and its N elements lie APART apart. */
 template <int PITCH, int ROWS, int N, int APART, typename Row>
 __device__ __forceinline__ void each_row(int samples, float *y, const float *x, Row row)
 {
@@ -273,9 +273,23 @@ __device__ __forceinline__ void each_row(int samples, float *y, const float *x, 
     for (int first = 0; first < samples * ROWS; first += ${threads} / TEAM) {
         const int at = first + threadIdx.x / TEAM, r = at % ROWS;
         const int begin = at / ROWS * PITCH + r / APART * APART * N + r % APART;
-        row(y + begin, x + begin, at < samples * ROWS ? thread : N);
+        row(y + begin, x + begin, at < samples * ROWS ? thread : N, at);
     }
     __syncthreads();
+}
+
+/* Of a row: its mean (ROOT, rms_norm: 0) and 1 / its deviation. */
+template <int TEAM, int N, bool ROOT>
+__device__ __forceinline__ void moments(const float *x, int thread, float eps, float &mean, float &scale)
+{
+    float squares = 0;
+    mean = 0;
+    if (!ROOT) {
+        for (int i = thread; i < N; i += TEAM) mean += x[i];
+        mean = reduce<TEAM>(mean, sum()) / N;
+    }
+    for (int i = thread; i < N; i += TEAM) squares += (x[i] - mean) * (x[i] - mean);
+    scale = rsqrtf(reduce<TEAM>(squares, sum()) / N + eps);
 }
 
 /* w and b: NULL, where there are none. ROOT: rms_norm. S: as what y is stored. */
@@ -283,14 +297,9 @@ template <typename S, int PITCH, int ROWS, int N, bool ROOT>
 __device__ __forceinline__ void norm(int samples, float *y, const float *x, const float *w, const float *b, float eps)
 {
     const int TEAM = (int)power_of_2(N);
-    each_row<PITCH, ROWS, N, 1>(samples, y, x, [=](float *to, const float *from, int thread) {
-        float mean = 0, squares = 0;
-        if (!ROOT) {
-            for (int i = thread; i < N; i += TEAM) mean += from[i];
-            mean = reduce<TEAM>(mean, sum()) / N;
-        }
-        for (int i = thread; i < N; i += TEAM) squares += (from[i] - mean) * (from[i] - mean);
-        const float scale = rsqrtf(reduce<TEAM>(squares, sum()) / N + eps);
+    each_row<PITCH, ROWS, N, 1>(samples, y, x, [=](float *to, const float *from, int thread, int) {
+        float mean, scale;
+        moments<TEAM, N, ROOT>(from, thread, eps, mean, scale);
         for (int i = thread; i < N; i += TEAM)
             to[i] = stored_as(S(), (from[i] - mean) * scale * (w ? w[i] : 1) + (b ? b[i] : 0));
     });
@@ -300,7 +309,7 @@ template <typename S, int PITCH, int ROWS, int N, int APART, bool LOG>
 __device__ __forceinline__ void softmax(int samples, float *y, const float *x)
 {
     const int TEAM = (int)power_of_2(N);
-    each_row<PITCH, ROWS, N, APART>(samples, y, x, [=](float *to, const float *from, int thread) {
+    each_row<PITCH, ROWS, N, APART>(samples, y, x, [=](float *to, const float *from, int thread, int) {
         float top = larger::start(), total = 0;
         for (int i = thread; i < N; i += TEAM) top = larger()(top, from[i * APART]);
         top = reduce<TEAM>(top, larger());

@@ -90,6 +90,66 @@ __device__ __forceinline__ void bias_gradient(float *sums, const float *y, int s
     }
 }
 
+/* Of y = norm of x: the gradient of x (DX: it is wanted) from that of y, and each row's mean and 1 / deviation, for what follows. With
+ * k = dy w and the row h that has been normalized: (k - mean of k - h mean of k h) / deviation, ROOT: without the mean of k. */
+template <int PITCH, int ROWS, int N, bool ROOT, bool DX>
+__device__ __forceinline__ void norm_gradient(int samples, float *dx, const float *dy, const float *x, const float *w, float *kept,
+                                              float eps, bool first)
+{
+    const int TEAM = (int)power_of_2(N);
+    each_row<PITCH, ROWS, N, 1>(samples, dx, x, [=](float *to, const float *from, int thread, int row) {
+        const float *slope = from + (dy - x);
+        float       *own = kept + row / ROWS * PITCH + row % ROWS * 2;
+        float        mean, scale, sums = 0, products = 0;
+        moments<TEAM, N, ROOT>(from, thread, eps, mean, scale);
+        if (thread == 0) own[0] = mean, own[1] = scale;
+        for (int i = thread; DX && i < N; i += TEAM) {
+            const float k = slope[i] * (w ? w[i] : 1);
+            sums += k;
+            products += k * (from[i] - mean) * scale;
+        }
+        if (DX) sums = ROOT ? 0 : reduce<TEAM>(sums, sum()) / N;
+        if (DX) products = reduce<TEAM>(products, sum()) / N;
+        for (int i = thread; DX && i < N; i += TEAM)
+            add_to(to + i, scale * (slope[i] * (w ? w[i] : 1) - sums - (from[i] - mean) * scale * products), first);
+    });
+}
+
+/* And those of w and b, of the samples that are there, added to the block's sums or, `first`, in their place; NULL: not wanted. */
+template <int PITCH, int ROWS, int N>
+__device__ __forceinline__ void norm_weight_gradient(float *dw, float *db, const float *dy, const float *x, const float *kept,
+                                                     int samples, bool first)
+{
+    for (int i = threadIdx.x; i < N; i += ${threads}) {
+        float weight = 0, bias = 0;
+        for (int row = 0; row < samples * ROWS; row++) {
+            const int    place = row / ROWS * PITCH + row % ROWS * N + i;
+            const float *own = kept + row / ROWS * PITCH + row % ROWS * 2;
+            weight += dy[place] * (x[place] - own[0]) * own[1];
+            bias += dy[place];
+        }
+        if (dw) add_to(dw + i, weight, first);
+        if (db) add_to(db + i, bias, first);
+    }
+}
+
+/* Of y = softmax of x, LOG: its logarithm. */
+template <int PITCH, int ROWS, int N, int APART, bool LOG>
+__device__ __forceinline__ void softmax_gradient(int samples, float *dx, const float *dy, const float *y, bool first)
+{
+    const int TEAM = (int)power_of_2(N);
+    each_row<PITCH, ROWS, N, APART>(samples, dx, y, [=](float *to, const float *from, int thread, int) {
+        const float *slope = from + (dy - y);
+        float        total = 0;
+        for (int i = thread; i < N; i += TEAM) total += LOG ? slope[i * APART] : slope[i * APART] * from[i * APART];
+        total = reduce<TEAM>(total, sum());
+        for (int i = thread; i < N; i += TEAM) {
+            const float value = from[i * APART], own = slope[i * APART];
+            add_to(to + i * APART, LOG ? own - expf(value) * total : value * (own - total), first);
+        }
+    });
+}
+
 /* A loss that tells N classes apart, from logits x, or SOFTMAX false: from their logarithms of probabilities. Adds each sample's cost
  * and its label's weight to loss and divisor, and leaves `seed` times the cost's gradient at y. A sample's label lies LABEL floats from
  * x; w: of the classes; NULL: ones. As PyTorch has it, but that a label that is no class makes the loss NaN. */
@@ -98,7 +158,7 @@ __device__ __forceinline__ void class_loss(int samples, float *y, const float *x
                                            float seed, float &loss, float &divisor)
 {
     const int TEAM = (int)power_of_2(N);
-    each_row<PITCH, 1, N, 1>(samples, y, x, [&](float *to, const float *from, int thread) {
+    each_row<PITCH, 1, N, 1>(samples, y, x, [&](float *to, const float *from, int thread, int) {
         const float label = thread < N ? from[LABEL] : ignored;
         const bool  is_class = label >= 0 && label < N && label != ignored;
         const int   own = is_class ? (int)label : 0;

@@ -249,11 +249,11 @@ def main():
     has = nvcc.architectures()
     architectures = [int(a) for a in options.arch.split(",")] if options.arch else [a for a in kernels.ARCHITECTURES if a in has]
     paths = options.models or sorted(glob.glob(os.path.join(ROOT, "tests", "generator", "specs", "*.json"))) + [
-        os.path.join(ROOT, "tests", "generator", "specs", "small", name + ".json") for name in ("images", "network", "step")]
+        os.path.join(ROOT, "tests", "generator", "specs", "small", name + ".json") for name in ("images", "network", "step", "step_rows")]
     bad = []
     with tempfile.TemporaryDirectory() as folder:
         for kernel_set in [chains(), kinds()] + [model(path, precision) for path in paths
-                                              for precision in ("f32", "bf16", "f16", "tf32")[:4 if "network" in path else 1 if "images" in path else 2]]:
+                                              for precision in ("f32", "bf16", "f16", "tf32")[:4 if "network" in path else 1 if "images" in path or "step_rows" in path else 2]]:
             try:
                 lines, faults = check(kernel_set, folder, nvcc, architectures)
             except kernels.CompileError as error:

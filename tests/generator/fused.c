@@ -32,6 +32,7 @@
     X(second_order_f32, F32, 0)        \
     X(step_f32, F32, 0)                \
     X(step_classes_f32, F32, 0)        \
+    X(step_rows_f32, F32, 0)           \
     X(sized_image_f32, F32, 0)         \
     X(sized_image_bf16, BF16, 0)       \
     X(sized_text_f32, F32, 0)          \
@@ -435,7 +436,7 @@ static int64_t elements_of(const gpunn_shape *shape)
 /* The classes of a model's labels: what its loss tells apart. */
 static int64_t classes_of(const subject *s)
 {
-    return strncmp(s->name, "lenet", 5) == 0 ? 1003 : strncmp(s->name, "step_classes", 12) == 0 ? 11 : 7;
+    return strncmp(s->name, "lenet", 5) == 0 ? 1003 : is_step(s) ? 11 : 7;
 }
 
 static void write_labels(net_of_spec *n, gpunn_tensor *t, const int64_t *labels, const gpunn_shape *shape)

@@ -216,10 +216,16 @@ class Step(unittest.TestCase):
 
     def test_others_are_none(self):
         scaled = ({"op": "parameter", "name": "s", "shape": [8]}, {"op": "mul", "name": "a", "inputs": ["x", "s"]}, linear("y", "a", 3))
-        summed = ({"op": "softmax", "name": "a", "inputs": ["x"], "dim": 1}, linear("y", "a", 3))
+        along = ({"op": "softmax", "name": "a", "inputs": ["x"], "dim": 0}, linear("y", "a", 3))
+        line = ({"op": "reshape", "name": "a", "inputs": ["x"], "shape": ["N", 2, 4]},
+                {"op": "conv1d", "name": "c", "inputs": ["a"], "out_channels": 1, "kernel_size": 2},
+                {"op": "flatten", "name": "y", "inputs": ["c"]})
+        tied = (linear("a", "x", 8), dict(linear("b", "a", 8), weight="a.weight"), linear("y", "b", 3))
         for tensors, reason in (
                 (scaled + (self.loss("y"),), "mul 'a': the gradient of 's' is a sum over more than its samples"),
-                (summed + (self.loss("y"),), "softmax 'a': it is no linear layer and not elementwise"),
+                (along + (self.loss("y"),), "softmax 'a': it works along the batch"),
+                (line + (self.loss("y"),), "conv1d 'c': its gradient is not written for single samples"),
+                (tied + (self.loss("y"),), "linear 'a': its weight 'a.weight' is read elsewhere, too"),
                 ((linear("y", "x", 257), linear("z", "y", 3), self.loss("z")), "linear 'y': 257 wide, where 256 is the most"),
                 ((relu("r", "x"), linear("y", "r", 3), self.loss("y"), {"op": "relu", "name": "late", "inputs": ["loss"]}), None)):
             model = self.step(*tensors)
@@ -251,7 +257,7 @@ class Step(unittest.TestCase):
 
     def test_report(self):
         for name, text in (("step", "on a GPU forward and back in one launch"), ("mlp", "on a GPU forward and back in one launch"),
-                           ("chain", "a training step is not one kernel: conv2d 'conv1': it is no linear layer")):
+                           ("chain", "a training step is not one kernel: conv2d 'conv1': its gradient is not written")):
             path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "specs", "small", name + ".json")
             out = io.StringIO()
             with redirect_stdout(out):
