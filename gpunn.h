@@ -1522,23 +1522,27 @@ typedef struct gpunn_rnn_args {
     int  hidden_size, num_layers; /* num_layers: 1 */
     bool relu;                    /* rnn: relu instead of tanh */
     bool no_bias, batch_first, bidirectional;
+    int proj_size; /* lstm: h and the results have this width, below hidden_size, by a parameter weight_hr_l0 [proj_size, hidden_size],
+                       ..._reverse; c keeps hidden_size. 0: no such parameter */
     bool states; /* one layer, not batch_first: the result goes on with h_n and, of lstm, c_n, each in a row of the memory of
                       [directions, n, hidden_size] */
     bool
         stateful; /* each run goes on where the one before ended, in training too, through which no gradient goes: h_0 and, of lstm,
                        c_0 are states name.h and name.c; n must be fixed */
     float                dropout;    /* between layers */
-    gpunn_tensor        *h_0, *c_0;  /* [num_layers * directions, n, hidden_size]; NULL: 0. c_0: lstm */
+    gpunn_tensor        *h_0, *c_0;  /* [num_layers * directions, n, hidden_size, or of h_0 proj_size]; NULL: 0. c_0: lstm */
     gpunn_tensor        *lengths;    /* I64 or I32 [n]: how many steps of each sequence exist, 1 to length; NULL: all */
-    gpunn_tensor       **h_n, **c_n; /* receive the final states, of h_0's shape. c_n: lstm */
+    gpunn_tensor       **h_n, **c_n; /* receive the final states, of the shapes of h_0 and c_0. c_n: lstm */
     gpunn_tensor *const *weights;    /* instead of parameters of its own those of another layer, as many: for each layer and each
-                                        direction weight_ih, weight_hh and, without no_bias, bias_ih, bias_hh; name may be NULL */
+                                        direction weight_ih, weight_hh, without no_bias bias_ih, bias_hh, and with proj_size
+                                        weight_hr; name may be NULL. Values that follow from parameters alone serve as well */
 } gpunn_rnn_args;
-/* x [length, n, features] (batch_first: [n, length, features]) -> [length, n, directions * hidden_size], as torch.nn's, with its
- * parameters weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ..., weight_ih_l1, ...; gates in the order
+/* x [length, n, features] (batch_first: [n, length, features]) -> [length, n, directions * hidden_size], or of proj_size, as
+ * torch.nn's, with its parameters weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ..., weight_ih_l1, ...; gates in the order
  * i, f, g, o and r, z, n. With lengths, as pack_padded_sequence and back: results behind a sequence's end are 0, final states are
  * those at its end, and the reverse direction starts there. A length outside 1 .. length fails with GPUNN_ERR_ARGUMENT on the
- * CPU; on a GPU that sequence's results are NaN. */
+ * CPU; on a GPU that sequence's results are NaN. With proj_size a step still multiplies by [4 hidden_size, hidden_size], the product
+ * of weight_hh and weight_hr, and the results are projected behind the last one. */
 GPUNN_API gpunn_tensor *gpunn_rnn_(gpunn_tensor *x, const char *name, gpunn_rnn_args args);
 GPUNN_API gpunn_tensor *gpunn_lstm_(gpunn_tensor *x, const char *name, gpunn_rnn_args args);
 GPUNN_API gpunn_tensor *gpunn_gru_(gpunn_tensor *x, const char *name, gpunn_rnn_args args);
@@ -11786,6 +11790,14 @@ GPUNN_API gpunn_tensor *gpunn_local_response_norm_(gpunn_tensor *x, gpunn_local_
 }
 
 /* ---- recurrent layers ------------------------------------------------------------------------------------------------ */
+/* 1, 2, ... along an axis of that size, which may vary. */
+static gpunn_tensor *gpunn__ordinals(gpunn_model *model, int64_t size)
+{
+    static const float one = 1;
+    const gpunn_shape  scalar = {{0}};
+    return gpunn_cumsum(gpunn_expand(gpunn_constant(model, scalar, &one), GPUNN_SHAPE(size)), 0);
+}
+
 /* With an axis of 1 behind so many. */
 static gpunn_tensor *gpunn__unsqueeze(gpunn_tensor *x, int axis)
 {
@@ -11795,16 +11807,21 @@ static gpunn_tensor *gpunn__unsqueeze(gpunn_tensor *x, int axis)
     return gpunn_reshape(x, shape);
 }
 
+/* The part of a layer with proj_size that is no operand of its node. */
+enum { GPUNN__WEIGHT_HR = 4 };
+
 /* A parameter of layer k: name.weight_ih_l0_reverse, ...; below 0: of a cell, name.weight_ih, ... */
 static gpunn_tensor *gpunn__recurrent_weight(const gpunn__call *call, int k, int part, bool reverse, int64_t rows,
                                              int64_t columns, float bound)
 {
     char          name[GPUNN__NAME_SIZE + 32], layer[24] = "";
     const int64_t dim[] = {rows, columns};
+    const bool    projects = part == GPUNN__WEIGHT_HR;
     gpunn_init    init = {GPUNN_INIT_UNIFORM, -bound, bound};
     if (k >= 0) (void)snprintf(layer, sizeof layer, "_l%d%s", k, reverse ? "_reverse" : "");
-    (void)snprintf(name, sizeof name, "%s.%s%s", call->layer, gpunn__recurrent_names[GPUNN__WEIGHTS + part], layer);
-    return gpunn__weight(call, GPUNN__PARAMETER, name, part < 2 ? 2 : 1, dim, init);
+    (void)snprintf(name, sizeof name, "%s.%s%s", call->layer,
+                   projects ? "weight_hr" : gpunn__recurrent_names[GPUNN__WEIGHTS + part], layer);
+    return gpunn__weight(call, GPUNN__PARAMETER, name, part < 2 || projects ? 2 : 1, dim, init);
 }
 
 static bool gpunn__has_hidden_size(const gpunn__call *call, int hidden_size)
@@ -11819,9 +11836,11 @@ static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, cons
                                       int layers)
 {
     const int   axis = args->batch_first ? 1 : 0;
-    const char *stray = args->relu && op != GPUNN_OP_RNN    ? "relu is not used by this layer"
-                        : args->c_0 && op != GPUNN_OP_LSTM  ? "c_0 is not used by this layer"
-                        : args->c_n && op != GPUNN_OP_LSTM  ? "c_n is not used by this layer"
+    const char *stray = args->relu && op != GPUNN_OP_RNN         ? "relu is not used by this layer"
+                        : args->c_0 && op != GPUNN_OP_LSTM       ? "c_0 is not used by this layer"
+                        : args->c_n && op != GPUNN_OP_LSTM       ? "c_n is not used by this layer"
+                        : args->proj_size && op != GPUNN_OP_LSTM ? "proj_size is not used by this layer"
+                        : args->states && args->proj_size        ? "states is not used with proj_size; h_n and c_n are"
                         : args->dropout != 0 && layers == 1 ? "dropout is not used with one layer, since it stands between layers"
                         : args->states && (layers > 1 || args->batch_first || args->h_n || args->c_n)
                             ? "states is not used with several layers, batch_first, h_n or c_n"
@@ -11838,6 +11857,10 @@ static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, cons
         (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "num_layers is %d; use 1 to %d", layers, GPUNN_MAX_OPERANDS);
     else if (!(args->dropout >= 0 && args->dropout <= 1))
         (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "dropout is %g; use a probability from 0 to 1", (double)args->dropout);
+    else if (args->proj_size < 0 || (args->proj_size && args->proj_size >= args->hidden_size))
+        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT,
+                            "proj_size is %d and hidden_size %d; use 1 to hidden_size - 1, or 0 for none", args->proj_size,
+                            args->hidden_size);
     else if (args->lengths && args->lengths->dtype != GPUNN_I64 && args->lengths->dtype != GPUNN_I32)
         (void)gpunn__refuse(call, GPUNN_ERR_DTYPE, "lengths is %s; use i64 or i32", gpunn_dtype_name(args->lengths->dtype));
     else
@@ -11846,28 +11869,65 @@ static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, cons
     return false;
 }
 
+/* Whether t is a parameter or follows from parameters alone, in so few steps: what is kept of a weight is renewed when one changes. */
+static bool gpunn__is_weight(const gpunn_tensor *t, int steps)
+{
+    if (t->kind == GPUNN__PARAMETER) return true;
+    if (t->kind != GPUNN__VALUE || steps == 0 || t->op == GPUNN_OP_RAND_LIKE || t->op == GPUNN_OP_RANDN_LIKE) return false;
+    bool all = true, any = false;
+    for (int i = 0; i < t->input_count && all; i++) {
+        if (t->inputs[i] == NULL || t->inputs[i]->kind == GPUNN__CONSTANT) continue;
+        any = true;
+        all = gpunn__is_weight(t->inputs[i], steps - 1);
+    }
+    return all && any;
+}
+
+/* What gpunn_rnn_args' weights has for each direction: the operands of a node without NULL, and weight_hr. */
+static int gpunn__recurrent_parts(const gpunn_rnn_args *args)
+{
+    return (args->no_bias ? 2 : 4) + (args->proj_size > 0);
+}
+
+static bool gpunn__is_weight_hr(const gpunn__call *call, gpunn_tensor *t, const char *name, const gpunn_rnn_args *args)
+{
+    const int64_t dim[] = {args->proj_size, args->hidden_size};
+    char          one[128], other[128];
+    if (t->rank == 2 && memcmp(t->dim, dim, sizeof dim) == 0) return true;
+    (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s is %s, but weight_hr, [proj_size, hidden_size], %s, is needed", name,
+                        gpunn__shape_text(t, one), gpunn__dims_text(call->model, 2, dim, other));
+    return false;
+}
+
 /* The operands that the program gives, for all layers. */
 static bool gpunn__recurrent_takes(const gpunn__call *call, const gpunn_tensor *x, const gpunn_rnn_args *args, int layers)
 {
-    const int           directions = args->bidirectional ? 2 : 1, parts = args->no_bias ? 2 : 4;
-    const int64_t       state[] = {layers * directions, x->dim[args->batch_first ? 0 : 1], args->hidden_size};
+    const int           directions = args->bidirectional ? 2 : 1, parts = gpunn__recurrent_parts(args);
+    int64_t             state[] = {layers * directions, x->dim[args->batch_first ? 0 : 1], 0};
     gpunn_tensor *const given[] = {args->h_0, args->c_0};
     if (args->lengths && !gpunn__operand(call, args->lengths, ".lengths", false)) return false;
     for (int i = 0; i < 2; i++) {
         char one[128], other[128];
         if (given[i] == NULL) continue;
         if (!gpunn__operand(call, given[i], i ? ".c_0" : ".h_0", true)) return false;
+        state[2] = i == 0 && args->proj_size ? args->proj_size : args->hidden_size;
         if (given[i]->rank == 3 && memcmp(given[i]->dim, state, sizeof state) == 0) continue;
-        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, ".%s is %s, but [num_layers * directions, n, hidden_size], %s, is needed",
-                            i ? "c_0" : "h_0", gpunn__shape_text(given[i], one), gpunn__dims_text(call->model, 3, state, other));
+        (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, ".%s is %s, but [num_layers * directions, n, %s], %s, is needed",
+                            i ? "c_0" : "h_0", gpunn__shape_text(given[i], one),
+                            i == 0 && args->proj_size ? "proj_size" : "hidden_size",
+                            gpunn__dims_text(call->model, 3, state, other));
         return false;
     }
     for (int i = 0; args->weights && i < layers * directions * parts; i++) {
         char name[32];
         (void)snprintf(name, sizeof name, ".weights[%d]", i);
         if (!gpunn__operand(call, args->weights[i], name, true)) return false;
-        if (args->weights[i]->kind == GPUNN__PARAMETER) continue;
-        (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is no parameter; give another layer's parameters", name);
+        if (!gpunn__is_weight(args->weights[i], 8))
+            (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is no parameter; give another layer's parameters", name);
+        else if (i % parts < GPUNN__WEIGHT_HR - 2 * args->no_bias)
+            continue; /* the node looks at its shape */
+        else if (gpunn__is_weight_hr(call, args->weights[i], name, args))
+            continue;
         return false;
     }
     return true;
@@ -11881,11 +11941,69 @@ static gpunn_tensor *gpunn__state_row(gpunn_tensor *node, int64_t length, int i)
     return first && last ? gpunn_slice(node, 0, first, last, 1) : NULL;
 }
 
+/* ---- proj_size: h = W_hr r, where r = o tanh(c) is what a layer without it makes ----
+ * The gates take W_hh h = (W_hh W_hr) r, so that a layer with this product as its weight_hh makes r, whose results are projected
+ * all at once. Its first step takes W_hh h_0 from features of x that are h_0 where a direction starts and 0 elsewhere. */
+static gpunn_tensor *gpunn__times_hr(gpunn_tensor *r, gpunn_tensor *weight_hr)
+{
+    const gpunn_matmul_args turned = {0, false, true};
+    return gpunn_matmul_(r, weight_hr, turned);
+}
+
+/* r of the directions, which share an axis of it, projected. */
+static gpunn_tensor *gpunn__projected(gpunn_tensor *r, gpunn_tensor *const *weight_hr, int directions, int axis)
+{
+    gpunn_tensor *h[2] = {NULL, NULL};
+    if (r == NULL || directions == 1) return r ? gpunn__times_hr(r, weight_hr[0]) : NULL;
+    const int64_t size = r->dim[axis] / 2;
+    for (int d = 0; d < 2; d++) h[d] = gpunn__times_hr(gpunn_slice(r, axis, d * size, (d + 1) * size, 1), weight_hr[d]);
+    return gpunn_concat(h, 2, axis);
+}
+
+/* x [length, n, in] with the features of h_0 [directions, n, proj_size]. */
+static gpunn_tensor *gpunn__with_start(gpunn_tensor *x, gpunn_tensor *h_0, gpunn_tensor *lengths, int directions)
+{
+    static const float one = 1;
+    const gpunn_shape  scalar = {{0}};
+    const gpunn_shape  column = GPUNN_SHAPE(x->dim[0], 1, 1), row = GPUNN_SHAPE(1, x->dim[1], 1);
+    gpunn_tensor      *parts[3] = {x, NULL, NULL}, *place = gpunn_reshape(gpunn__ordinals(x->model, x->dim[0]), column);
+    for (int d = 0; d < directions; d++) {
+        gpunn_tensor *first = d == 0    ? gpunn_constant(x->model, scalar, &one)
+                              : lengths ? gpunn_reshape(gpunn_cast(lengths, GPUNN_F32), row)
+                                        : gpunn_max(place, GPUNN_ALL, false);
+        parts[1 + d] = gpunn_mul(gpunn_eq(place, first), gpunn_slice(h_0, 0, d, d + 1, 1));
+    }
+    return gpunn_concat(parts, 1 + directions, 2);
+}
+
+/* Makes the operands of a layer with proj_size those of one without; false after an error. */
+static bool gpunn__project_operands(gpunn_tensor **in, gpunn_tensor *const *weight_hr, int directions)
+{
+    const gpunn_matmul_args plain = {0, false, false};
+    gpunn_tensor *const     h_0 = in[GPUNN__H_0];
+    for (int d = 0; d < directions; d++) {
+        gpunn_tensor **const weight = &in[GPUNN__WEIGHTS + 4 * d], *weight_hh = weight[1], *both[2] = {weight[0], weight_hh};
+        const int64_t        size = weight_hh->dim[1];
+        gpunn_pad_args       among;
+        memset(&among, 0, sizeof among);
+        among.before[1] = d * size, among.after[1] = (directions - 1 - d) * size;
+        if (h_0 && directions == 2) both[1] = gpunn_pad_(weight_hh, among);
+        if (h_0) weight[0] = gpunn_concat(both, 2, 1);
+        /* The sum, of one, stays F32 where products give 16 bits: the layer reads its weights so. */
+        gpunn_tensor *product = gpunn_matmul_(weight_hh, weight_hr[d], plain);
+        weight[1] = product ? gpunn_sum(gpunn__unsqueeze(product, 0), GPUNN_AXES(0), false) : NULL;
+        if (weight[0] == NULL || weight[1] == NULL) return false;
+    }
+    if (h_0) in[0] = gpunn__with_start(in[0], h_0, in[GPUNN__LENGTHS], directions);
+    in[GPUNN__H_0] = NULL;
+    return in[0] != NULL;
+}
+
 static gpunn_tensor *gpunn__recurrent(gpunn_op op, gpunn_tensor *x, const char *name, const gpunn_rnn_args *args)
 {
     const int            directions = args->bidirectional ? 2 : 1, layers = gpunn__int_setting(args->num_layers, 1);
-    const int            parts = args->no_bias ? 2 : 4;
-    gpunn_tensor        *h[GPUNN_MAX_OPERANDS], *c[GPUNN_MAX_OPERANDS];
+    const int            parts = gpunn__recurrent_parts(args);
+    gpunn_tensor        *weight_hr[2] = {NULL, NULL}, *h[GPUNN_MAX_OPERANDS], *c[GPUNN_MAX_OPERANDS];
     gpunn_tensor **const state[] = {h, c}, **const wanted[] = {args->h_n, args->c_n};
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
@@ -11900,7 +12018,8 @@ static gpunn_tensor *gpunn__recurrent(gpunn_op op, gpunn_tensor *x, const char *
     attr.hidden_size = args->hidden_size;
     attr.bidirectional = args->bidirectional;
     attr.states = args->states || args->h_n || args->c_n;
-    const int64_t hidden = args->hidden_size, rows = gpunn__gates_of(op) * hidden;
+    const int64_t hidden = args->hidden_size, rows = gpunn__gates_of(op) * hidden,
+                  width = args->proj_size ? args->proj_size : hidden;
     const float   bound = 1 / sqrtf((float)hidden);
     gpunn_tensor *y = args->batch_first ? gpunn_permute(x, swap) : x;
     for (int k = 0; k < layers && y; k++) {
@@ -11909,12 +12028,16 @@ static gpunn_tensor *gpunn__recurrent(gpunn_op op, gpunn_tensor *x, const char *
             if (in[i] && (in[i] = gpunn_slice(in[i], 0, k * directions, (k + 1) * directions, 1)) == NULL)
                 return gpunn__undo(&call);
         for (int i = 0; i < directions * parts; i++) {
-            const int     part = i % parts, reverse = i / parts;
+            const int     reverse = i / parts, last = args->proj_size && i % parts == parts - 1;
+            const int     part = last ? GPUNN__WEIGHT_HR : i % parts;
+            const int64_t columns = part == 0 ? y->dim[2] : last ? hidden : width;
             gpunn_tensor *weight = args->weights ? args->weights[k * directions * parts + i]
-                                                 : gpunn__recurrent_weight(&call, k, part, reverse != 0, rows,
-                                                                           part == 0 ? y->dim[2] : hidden, bound);
-            if ((in[GPUNN__WEIGHTS + 4 * reverse + part] = weight) == NULL) return NULL;
+                                                 : gpunn__recurrent_weight(&call, k, part, reverse != 0, last ? width : rows,
+                                                                           columns, bound);
+            if (weight == NULL) return NULL;
+            *(last ? &weight_hr[reverse] : &in[GPUNN__WEIGHTS + 4 * reverse + part]) = weight;
         }
+        if (args->proj_size && !gpunn__project_operands(in, weight_hr, directions)) return gpunn__undo(&call);
         gpunn_tensor *node = gpunn__node(&call, op, &attr, in, GPUNN__WEIGHTS + 4 * directions);
         if (node == NULL) return NULL;
         const int64_t     length = y->dim[0];
@@ -11923,8 +12046,10 @@ static gpunn_tensor *gpunn__recurrent(gpunn_op op, gpunn_tensor *x, const char *
         for (int i = 0; i < 2 && y; i++) {
             gpunn_tensor *row = wanted[i] ? gpunn__state_row(node, length, i) : NULL;
             state[i][k] = row ? gpunn_reshape(row, shape) : NULL;
+            if (i == 0 && args->proj_size) state[i][k] = gpunn__projected(state[i][k], weight_hr, directions, 0);
             if (wanted[i] && state[i][k] == NULL) return gpunn__undo(&call);
         }
+        if (args->proj_size) y = gpunn__projected(y, weight_hr, directions, 2);
         if (y && args->dropout > 0 && k + 1 < layers) y = gpunn_dropout(y, args->dropout);
     }
     if (y && args->batch_first) y = gpunn_permute(y, swap);
@@ -12017,7 +12142,8 @@ static gpunn_tensor *gpunn__stateful(gpunn_op op, gpunn_tensor *x, const char *n
     for (int i = 0; i < count; i++) {
         char own_name[GPUNN__TEXT_SIZE];
         (void)snprintf(own_name, sizeof own_name, "%s.%s", name, i ? "c" : "h");
-        state[i] = gpunn_state(x->model, own_name, GPUNN_SHAPE(rows, x->dim[n], args.hidden_size), zeros);
+        const int width = i == 0 && args.proj_size > 0 ? args.proj_size : args.hidden_size;
+        state[i] = gpunn_state(x->model, own_name, GPUNN_SHAPE(rows, x->dim[n], width), zeros);
         if (state[i] == NULL) return gpunn__made(&call, NULL);
     }
     args.h_0 = state[0], args.c_0 = state[1];
@@ -12654,14 +12780,6 @@ GPUNN_API gpunn_tensor *gpunn_index_add(gpunn_tensor *x, int axis, gpunn_tensor 
         return NULL;
     gpunn_tensor *each = gpunn__index_of_slices(&call, x, axis, index);
     return gpunn__made(&call, gpunn_scatter_add(x, axis, each, src));
-}
-
-/* 1, 2, ... along an axis of that size, which may vary. */
-static gpunn_tensor *gpunn__ordinals(gpunn_model *model, int64_t size)
-{
-    static const float one = 1;
-    const gpunn_shape  scalar = {{0}};
-    return gpunn_cumsum(gpunn_expand(gpunn_constant(model, scalar, &one), GPUNN_SHAPE(size)), 0);
 }
 
 GPUNN_API gpunn_tensor *gpunn_flip(gpunn_tensor *x, gpunn_axes axes)

@@ -1492,21 +1492,23 @@ def recurrent(w, call, x, hx=None, params=None, has_biases=True, num_layers=1, d
     op, directions, parts = call.op.split("_")[0], 2 if bidirectional else 1, 4 if has_biases else 2
     if dropout and num_layers > 1 and train != w.training:
         raise Refused("its mode, of training or evaluation, is not the model's")
-    if len(params) != parts * directions * num_layers:
-        return projected(w, call, x, hx, params, directions, num_layers, dropout if train else 0, batch_first)
     starts = [None if isinstance(h, Constant) and not h.tensor.any() else w.f32(w.whole(h))
               for h in (hx if isinstance(hx, list) else [hx])]
-    kept = sorted(w.wanted - {0})
+    kept, own = sorted(w.wanted - {0}), len(params) // (directions * num_layers)
     y, last = w.permute(x, (1, 0, 2)) if batch_first else w.f32(w.whole(x)), []
     for k in range(num_layers):
-        weights = [w.tensor(p) for p in params[k * parts * directions:(k + 1) * parts * directions]]
+        weights = [w.tensor(p) for p in params[k * own * directions:(k + 1) * own * directions]]
+        weights, w_hr = [p for i, p in enumerate(weights) if i % own < parts], weights[parts::own] if own > parts else []
         given = [h if h is None or num_layers == 1 else w.slice(h, 0, k * directions, (k + 1) * directions) for h in starts]
+        if w_hr:
+            y, weights, given[0] = unprojected(w, y, weights, w_hr, given[0])
         length, n, hidden = y.shape[0], y.shape[1], weights[1].shape[1]
         node = w.add(op, [y], (length + (len(starts) if kept else 0), n, directions * hidden), states=bool(kept) or None,
                      bidirectional=bidirectional or None, relu=call.op == "rnn_relu" or None, **dict(zip(("h_0", "c_0"), given)),
                      weights=weights)
-        y = w.slice(node, 0, 0, length)
-        last.append([w.reshape(w.slice(node, 0, length + i - 1, length + i), (directions, n, hidden)) for i in kept])
+        y = projected(w, w.slice(node, 0, 0, length), w_hr, 2)
+        rows = [w.reshape(w.slice(node, 0, length + i - 1, length + i), (directions, n, hidden)) for i in kept]
+        last.append([projected(w, row, w_hr if i == 1 else [], 0) for i, row in zip(kept, rows)])
         if train and dropout and k + 1 < num_layers:
             y = w.add("dropout", [y], y.shape, p=float(dropout))
     result = [w.permute(y, (1, 0, 2)) if batch_first else y] + [None] * len(starts)
@@ -1516,28 +1518,35 @@ def recurrent(w, call, x, hx=None, params=None, has_biases=True, num_layers=1, d
     return tuple(result)
 
 
-def projected(w, call, x, hx, params, directions, num_layers, dropout, batch_first):
-    """torch.nn.LSTM with proj_size, step by step; the last of a layer's parameters makes of o * tanh(c) what it hands on."""
-    y, own, states = w.permute(x, (1, 0, 2)) if batch_first else x, len(params) // (directions * num_layers), []
-    for i in range(directions * num_layers):
-        x = y if i % directions == 0 else x
-        weights, h, c = params[i * own:(i + 1) * own], pick(w, hx[0], 0, i), pick(w, hx[1], 0, i)
-        steps = [None] * w.known_size(x, 0)
-        for t in reversed(range(len(steps))) if i % directions else range(len(steps)):
-            h, c = lstm_cell(w, call, pick(w, x, 0, t), (h, c), *weights[:-1])
-            h = steps[t] = product_of(w, h, weights[-1], True)
-        states.append((h, c))
-        steps = stacked(w, steps)
-        y = w.add("concat", [y, steps], steps.shape[:2] + (2 * steps.shape[2],), dim=2) if i % directions else steps
-        if dropout and (i + 1) % directions == 0 and i + 1 < directions * num_layers:
-            y = w.add("dropout", [y], y.shape, p=float(dropout))
-    return (w.permute(y, (1, 0, 2)) if batch_first else y,) + tuple(stacked(w, one) for one in zip(*states))
+def unprojected(w, x, weights, w_hr, h_0):
+    """What a layer without proj_size reads in place of one with it, as gpunn_lstm has it: x, the weights, h_0."""
+    parts, directions, size = len(weights) // len(w_hr), len(w_hr), w_hr[0].shape[0]
+    features = [x]
+    for d, own in enumerate(w_hr):
+        w_ih, w_hh = weights[d * parts:d * parts + 2]
+        around = d * size, (directions - 1 - d) * size
+        if h_0 is not None:
+            wide = w.add("pad", [w_hh], (w_hh.shape[0], directions * size), before=[0, around[0]], after=[0, around[1]])
+            weights[d * parts] = w.add("concat", [w_ih, wide], (w_hh.shape[0], w_ih.shape[1] + directions * size), dim=1)
+            behind = w.known_size(x, 0) - 1
+            start = w.slice(h_0, 0, d, d + 1) if directions > 1 else h_0
+            features.append(w.add("pad", [start], x.shape[:2] + (size,), before=[d * behind, 0, 0], after=[behind - d * behind, 0, 0]))
+        product = product_of(w, w_hh, own)
+        weights[d * parts + 1] = w.add("sum", [w.reshape(product, (1,) + product.shape)], product.shape, dims=[0])  # F32, whatever it adds
+    if h_0 is not None:
+        x = w.add("concat", features, x.shape[:2] + (x.shape[2] + directions * size,), dim=2)
+    return x, weights, None
 
 
-def stacked(w, tensors):
-    """Along a new first axis."""
-    parts = [w.f32(w.whole(w.reshape(x, (1,) + x.full))) for x in tensors]
-    return w.add("concat", parts, (len(parts),) + parts[0].shape[1:], dim=0)
+def projected(w, y, w_hr, axis):
+    """y of the directions, which share an axis of it, by their weights; by none, as it is."""
+    if not w_hr:
+        return y
+    size = y.shape[axis] // len(w_hr)
+    parts = [product_of(w, w.slice(y, axis, d * size, (d + 1) * size) if len(w_hr) > 1 else y, own, True)
+             for d, own in enumerate(w_hr)]
+    shape = tuple(n * len(parts) if i == axis else n for i, n in enumerate(parts[0].shape))
+    return w.add("concat", parts, shape, dim=axis) if len(parts) > 1 else parts[0]
 
 
 def gates(w, x, weight, bias, count):

@@ -714,6 +714,13 @@ class Graph:
         return self.last_axes_norm("rms_norm", x, name, dims, eps, elementwise_affine, False)
 
     # ---- recurrent layers ----
+    def is_weight(self, t, steps):
+        """Whether t is a parameter or follows from parameters alone, in so few steps."""
+        if t.kind != "value" or not steps or t.op in ("rand_like", "randn_like"):
+            return t.kind == "parameter"
+        operands = [self.tensors[i] for i in t.inputs if i is not None and self.tensors[i].kind != "constant"]
+        return bool(operands) and all(self.is_weight(operand, steps - 1) for operand in operands)
+
     def recurrent(self, op, gates, attrs, x, weights, lengths=None, h_0=None, c_0=None):
         """One layer with parameters that stand before it: for each direction weight_ih, weight_hh and perhaps bias_ih, bias_hh.
         What messages of a program call it, its builders' `layer`, is nothing here."""
@@ -725,7 +732,7 @@ class Graph:
         if len(weights) not in (2 * directions, 4 * directions) or len(weights[1].shape) != 2:
             raise GraphError("the weights must be weight_ih, weight_hh [.., hidden_size] and, both or none, bias_ih, bias_hh for "
                              "each direction", "weights")
-        if any(t.kind != "parameter" for t in weights):
+        if any(not self.is_weight(t, 8) for t in weights):
             raise GraphError("one of the weights is no parameter", "weights")
         if lengths is not None and lengths.dtype not in ("i64", "i32"):
             raise GraphError("lengths is %s; use i64 or i32" % lengths.dtype, "lengths")

@@ -501,17 +501,25 @@ def gates_of(array, order):
     return values
 
 
+def stacked_gates(e, parts, order, shape):
+    """The weights behind each other, each with its gates in another order."""
+    if all(e.tensor(i).kind == "parameter" for i in parts):
+        return e.constant([number for i in parts for number in gates_of(e.weights[e.tensor(i).name], order)], shape=shape)
+    rows = e.tensor(parts[0]).shape[0] // len(order)
+    places = e.integers(*[gate * rows + row for gate in order for row in range(rows)])
+    return e.reshaped(e.node("Concat", [e.node("Gather", [e.names[i], places], axis=0) for i in parts], axis=0), shape)
+
+
 @export("lstm", "gru", "rnn")
 def recurrent(e, t, x, lengths, h_0, c_0, *weights):
     order, directions = GATES[t.op], 2 if t.attrs["bidirectional"] else 1
-    arrays = [None if i is None else e.weights[e.tensor(i).name] for i in t.inputs[4:]]
-    hidden, stacked = arrays[1].shape[1], []
-    for parts, rest in ((arrays[0::4], arrays[0].shape[1:]), (arrays[1::4], (hidden,))):
-        values = [number for part in parts for number in gates_of(part, order)]
-        stacked.append(e.constant(values, shape=(directions, len(order) * hidden) + rest))
-    if arrays[2] is not None:
-        values = [number for part in zip(arrays[2::4], arrays[3::4]) for one in part for number in gates_of(one, order)]
-        stacked.append(e.constant(values, shape=(directions, 2 * len(order) * hidden)))
+    ids = t.inputs[4:]
+    rows, hidden = e.tensor(ids[1]).shape
+    stacked = [stacked_gates(e, ids[0::4], order, (directions, rows, e.tensor(ids[0]).shape[1])),
+               stacked_gates(e, ids[1::4], order, (directions, rows, hidden))]
+    if ids[2] is not None:
+        biases = [i for pair in zip(ids[2::4], ids[3::4]) for i in pair]
+        stacked.append(stacked_gates(e, biases, order, (directions, 2 * rows)))
     lengths = lengths and e.node("Cast", [lengths], to=NUMBERS["int32"])
     operands = [x] + stacked + [None] * (3 - len(stacked)) + [lengths, h_0] + [c_0] * (t.op == "lstm")
     names = [e.unique(t.op) for _ in range(3 if t.op == "lstm" else 2)]

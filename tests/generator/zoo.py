@@ -1085,7 +1085,8 @@ def resampled():
 @case(SGD)
 def projected():
     def forward(self, x):
-        y, (h, c) = self.back(self.lstm(x)[0].tanh())
+        start = torch.stack([x[:, 0], x[:, 1].sin()])
+        y, (h, c) = self.back(self.lstm(x)[0].tanh(), (start[..., :2], start))
         return torch.cat([y[:, 1], h[0], h[1], c[1]], 1)
     net = Net(forward, lstm=nn.LSTM(4, 5, 2, proj_size=3, batch_first=True),
               back=nn.LSTM(3, 4, proj_size=2, bidirectional=True, batch_first=True))

@@ -33,7 +33,7 @@ def add(out, name, kind, shape, hidden, states=False, start=False, lengths=None,
     rows = options.get("num_layers", 1) * (2 if options.get("bidirectional") else 1)
     fixed = {"x": randn(*shape)}
     if start:
-        fixed["h_0"] = randn(rows, n, hidden, scale=0.5)
+        fixed["h_0"] = randn(rows, n, options.get("proj_size") or hidden, scale=0.5)
         if kind is nn.LSTM:
             fixed["c_0"] = randn(rows, n, hidden)
     if lengths is not None:
@@ -79,6 +79,13 @@ def main():
         add_cell(out, name + ".no_bias", kind, 17, 3, 7, bias=False)
     add_cell(out, "rnn_cell.relu", nn.RNNCell, 3, 4, 5, nonlinearity="relu")
     add(out, "rnn.relu", nn.RNN, (4, 3, 4), 5, nonlinearity="relu")
+    add(out, "lstm.projected", nn.LSTM, (5, 3, 4), 6, proj_size=2)
+    add(out, "lstm.projected_one", nn.LSTM, (1, 1, 1), 2, bias=False, proj_size=1, states=True, start=True)
+    add(out, "lstm.projected_layers", nn.LSTM, (4, 3, 5), 7, proj_size=3, num_layers=2, bidirectional=True, states=True,
+        start=True)
+    add(out, "lstm.projected_lengths", nn.LSTM, (3, 5, 2), 4, proj_size=3, batch_first=True, bidirectional=True, states=True,
+        start=True, lengths=[2, 5, 1])
+    add(out, "lstm.projected_wide", nn.LSTM, (3, 9, 19), 33, proj_size=17, states=True)
     save("rnn.safetensors", out)
 
 

@@ -171,6 +171,9 @@ static net make(gpunn_model *model, int which)
                        .c_n = &c_n);
         h = gpunn_gru(gpunn_linear(h, "between", .out_features = 8), "gru", .hidden_size = 5, .num_layers = 2,
                       .batch_first = true, .bidirectional = true);
+        h = gpunn_lstm(gpunn_linear(h, "before", .out_features = 6), "narrow", .hidden_size = 5, .batch_first = true,
+                       .bidirectional = true, .proj_size = 3,
+                       .h_0 = gpunn_reshape(gpunn_slice(h_0, 2, 0, 6, 1), GPUNN_SHAPE(2, GPUNN_BATCH, 3)));
         h = gpunn_rnn(h, "rnn", .hidden_size = 6, .batch_first = true, .no_bias = true);
         gpunn_tensor *both[2] = {gpunn_flatten(h), gpunn_flatten(gpunn_permute(gpunn_add(h_n, c_n), GPUNN_AXES(1, 0, 2)))};
         h = gpunn_concat(both, 2, 1);

@@ -711,6 +711,30 @@ static void test_recurrent(void **state)
             "lstm 'l': .h_0 is [4, batch, 3], but [num_layers * directions, n, hidden_size], [1, batch, 3], is needed",
             gpunn_lstm(steps, "l", .hidden_size = 3, .h_0 = start, .c_n = &c));
     assert_null(c);
+    gpunn_tensor *narrow[] = {shared[0], gpunn_parameter(f->model, "narrow", SHAPE(12, 2), (gpunn_init){0}),
+                              shared[2], shared[3], gpunn_parameter(f->model, "hr", SHAPE(2, 3), (gpunn_init){0})};
+    check_shape(f, gpunn_lstm(sequences, "p", .hidden_size = 3, .proj_size = 2, .batch_first = true, .bidirectional = true,
+                              .num_layers = 2, .h_n = &h, .c_n = &c), SHAPE(B, 5, 4));
+    check_shape(f, h, SHAPE(4, B, 2));
+    check_shape(f, c, SHAPE(4, B, 3));
+    check_shape(f, gpunn_find(f->model, "p.weight_hr_l1_reverse"), SHAPE(2, 3));
+    check_shape(f, gpunn_find(f->model, "p.weight_ih_l1"), SHAPE(12, 4));
+    check_shape(f, gpunn_find(f->model, "p.weight_hh_l0"), SHAPE(12, 2));
+    check_shape(f, gpunn_lstm(steps, NULL, .hidden_size = 3, .proj_size = 2, .weights = narrow), SHAPE(5, B, 2));
+    const int before = gpunn_parameter_count(f->model);
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "gru 'l': .proj_size is not used by this layer; leave it out",
+            gpunn_gru(steps, "l", .hidden_size = 3, .proj_size = 2));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "lstm 'l': .states is not used with proj_size; h_n and c_n are; leave it out",
+            gpunn_lstm(steps, "l", .hidden_size = 3, .proj_size = 2, .states = true));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "lstm 'l': proj_size is 3 and hidden_size 3; use 1 to hidden_size - 1, or 0 for none",
+            gpunn_lstm(steps, "l", .hidden_size = 3, .proj_size = 3));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "lstm 'l': .h_0 is [4, batch, 3], but [num_layers * directions, n, proj_size], [1, batch, 2], is needed",
+            gpunn_lstm(steps, "l", .hidden_size = 3, .proj_size = 2, .h_0 = start));
+    REFUSED(f, GPUNN_ERR_SHAPE, "lstm: .weights[4] is [12], but weight_hr, [proj_size, hidden_size], [2, 3], is needed",
+            gpunn_lstm(steps, NULL, .hidden_size = 3, .proj_size = 2,
+                       .weights = (gpunn_tensor *[]){shared[0], narrow[1], shared[2], shared[3], shared[2]}));
+    assert_int_equal(gpunn_parameter_count(f->model), before);
     REFUSED(f, GPUNN_ERR_DTYPE, "lstm 'l': lengths is f32; use i64 or i32",
             gpunn_lstm(steps, "l", .hidden_size = 3, .lengths = f->three));
     REFUSED(f, GPUNN_ERR_SHAPE, "lstm 'l': lengths is [7], but [batch] is needed",

@@ -40,10 +40,18 @@ static gpunn_tensor *with_c(gpunn_tensor *h)
 #define CELL(kind, ...) gpunn_##kind##_cell(gpunn_find(model, "x"), "l", __VA_ARGS__)
 #define CELL_H .h = gpunn_find(model, "h")
 #define CELL_C .c = gpunn_find(model, "c"), .c_n = &state[1]
+#define RNN_BOTH .h_n = &state[0], .c_n = &state[1]
 #define RNN_CASES(X)                                           \
     RNN_KIND_CASES(X, rnn, .h_n = &state[0])                   \
     RNN_KIND_CASES(X, lstm, .h_n = &state[0], .c_n = &state[1]) \
     RNN_KIND_CASES(X, gru, .h_n = &state[0])                   \
+    X(lstm, "projected", RNN(lstm, .hidden_size = 6, .proj_size = 2))                                        \
+    X(lstm, "projected_one", RNN_FINAL(RNN(lstm, .hidden_size = 2, .no_bias = true, .proj_size = 1, RNN_START, RNN_BOTH)))   \
+    X(lstm, "projected_layers", RNN_FINAL(RNN(lstm, .hidden_size = 7, .num_layers = 2, .bidirectional = true,     \
+      .proj_size = 3, RNN_START, RNN_BOTH)))                                                                     \
+    X(lstm, "projected_lengths", RNN_FINAL(RNN(lstm, .hidden_size = 4, .batch_first = true, .bidirectional = true, \
+      .proj_size = 3, RNN_START, RNN_LENGTHS, RNN_BOTH)))                                                        \
+    X(lstm, "projected_wide", RNN_FINAL(RNN(lstm, .hidden_size = 33, .proj_size = 17, RNN_BOTH)))                \
     X(rnn, "relu", RNN(rnn, .hidden_size = 5, .relu = true))   \
     X(rnn_cell, "plain", CELL(rnn, .hidden_size = 6, CELL_H))  \
     X(rnn_cell, "zeros", CELL(rnn, .hidden_size = 1))          \
@@ -76,6 +84,10 @@ static gpunn_tensor *with_c(gpunn_tensor *h)
     RNN_KIND_GRADIENTS(X, rnn, .h_n = &state[0])                                                        \
     RNN_KIND_GRADIENTS(X, lstm, .c_0 = RNN_TURNED("c", 3, 4, 3), .h_n = &state[0], .c_n = &state[1])    \
     RNN_KIND_GRADIENTS(X, gru, .h_n = &state[0])                                                        \
+    X(lstm_projected, XS(3, 4, 3), gpunn_lstm(x, "l", .hidden_size = 5, .batch_first = true, .proj_size = 2)) \
+    X(lstm_projected_states, XS(3, 3, 2), RNN_FINAL(gpunn_lstm(x, "l", .hidden_size = 3, .batch_first = true, \
+      .bidirectional = true, .num_layers = 2, .proj_size = 2, .h_0 = RNN_TURNED("b", 3, 4, 2),               \
+      .c_0 = RNN_TURNED("c", 3, 4, 3), RNN_BOTH)))                                                             \
     X(lstm_cells, XS(3, 4), (state[0] = gpunn_lstm_cell(x, "l", .hidden_size = 4, .c = x, .c_n = &state[1]), \
       with_c(gpunn_lstm_cell(gpunn_sin(x), "m", .hidden_size = 4, .h = state[0], .c = state[1], .c_n = &state[1]))))
 /* clang-format on */
