@@ -1778,16 +1778,20 @@ GPUNN_API gpunn_tensor *gpunn_rotary_embedding_(gpunn_tensor *x, gpunn_tensor *p
 #define gpunn_rotary_embedding(x, ...) gpunn_rotary_embedding_((x), GPUNN_NAMED(gpunn_rotary_args, __VA_ARGS__))
 
 typedef struct gpunn_multi_head_attention_args {
-    int           args_;
-    int           num_heads;
-    float         dropout;          /* of the weights, in training */
-    bool          batch_first;      /* all are [n, rows, e], the fast way; else [rows, n, e] */
-    gpunn_tensor *key_padding_mask; /* [n, s], BOOL: true is ignored (torch.nn's way here); F32: added */
-    gpunn_tensor *attn_mask;        /* [l, s] or [n heads, l, s], the same */
-    bool          is_causal;        /* and row i sees keys 0 .. i only */
+    int            args_;
+    int            num_heads;
+    float          dropout;          /* of the weights, in training */
+    bool           batch_first;      /* all are [n, rows, e], the fast way; else [rows, n, e] */
+    gpunn_tensor  *key_padding_mask; /* [n, s], BOOL: true is ignored (torch.nn's way here); F32: added */
+    gpunn_tensor  *attn_mask;        /* [l, s] or [n heads, l, s], the same */
+    bool           is_causal;        /* and row i sees keys 0 .. i only */
+    gpunn_tensor **weights;          /* receives the probabilities, [n, l, s], the mean over heads; NULL: they are not computed */
+    bool           head_weights;     /* those of each head, [n, heads, l, s]; torch's average_attn_weights=False */
 } gpunn_multi_head_attention_args;
 /* torch.nn.MultiheadAttention of query [.., e], key, value: parameters name.in_proj_weight [3 e, e] (where key or value has
- * another size: q_proj_weight, k_proj_weight, v_proj_weight), in_proj_bias, out_proj.weight, out_proj.bias. */
+ * another size: q_proj_weight, k_proj_weight, v_proj_weight), in_proj_bias, out_proj.weight, out_proj.bias.
+ * .weights (torch's need_weights=True) costs a product and n heads l s floats of its own, since the result needs none of it; they are
+ * those before dropout, and NaN in a row that sees no key. */
 GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_tensor *key, gpunn_tensor *value, const char *name,
                                                     gpunn_multi_head_attention_args args);
 #define gpunn_multi_head_attention(query, key, value, ...) \
@@ -13502,9 +13506,31 @@ static gpunn_tensor *gpunn__swap_rows(gpunn_tensor *x)
     return x ? gpunn_permute(x, order) : NULL;
 }
 
+/* The probabilities that attention of q [n, l, heads, e] and k [n, s, heads, e] sums values with, [n, heads, l, s]. */
+static gpunn_tensor *gpunn__attention_weights(gpunn_tensor *q, gpunn_tensor *k, gpunn_tensor *mask, bool is_causal)
+{
+    static const float      least = -INFINITY;
+    const gpunn_matmul_args turned = {0, false, true};
+    if (q == NULL || k == NULL) return NULL;
+    gpunn_model *const  model = q->model;
+    const float         scale = 1 / sqrtf((float)q->dim[3]);
+    gpunn_tensor *const none = gpunn_constant(model, GPUNN_SHAPE(0), &least);
+    gpunn_tensor       *scores = gpunn_matmul_(gpunn_permute(q, GPUNN_AXES(0, 2, 1, 3)), gpunn_permute(k, GPUNN_AXES(0, 2, 1, 3)),
+                                               turned);
+    scores = gpunn_mul_scalar(scores, scale);
+    if (mask)
+        scores = mask->dtype == GPUNN_BOOL ? gpunn_where(gpunn_cast(mask, GPUNN_F32), scores, none) : gpunn_add(scores, mask);
+    if (is_causal) {
+        gpunn_tensor *row = gpunn_reshape(gpunn__ordinals(model, q->dim[1]), GPUNN_SHAPE(q->dim[1], 1));
+        scores = gpunn_where(gpunn_ge(row, gpunn__ordinals(model, k->dim[1])), scores, none);
+    }
+    return gpunn_softmax(scores, 3);
+}
+
 GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_tensor *key, gpunn_tensor *value, const char *name,
                                                     gpunn_multi_head_attention_args args)
 {
+    if (args.weights) *args.weights = NULL;
     static const char *const names[] = {"query", "key", "value"};
     static const char *const weights[] = {"q_proj_weight", "k_proj_weight", "v_proj_weight"};
     gpunn_tensor            *x[3] = {query, key, value}, *weight[3] = {NULL, NULL, NULL}, *y = NULL;
@@ -13519,6 +13545,8 @@ GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_t
                                  shapes[i]);
     }
     if (!gpunn__settle(&call, &args)) return NULL;
+    if (args.head_weights && args.weights == NULL)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "head_weights is not used without .weights; leave it out");
     const int64_t e = query->dim[2], heads = args.num_heads, n = query->dim[args.batch_first ? 0 : 1];
     const int64_t l = query->dim[args.batch_first ? 1 : 0], s = key->dim[args.batch_first ? 1 : 0];
     if (e % heads != 0)
@@ -13548,6 +13576,8 @@ GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_t
         const gpunn_linear_args in_proj = {0, 0, false, weight[0], bias};
         y = gpunn_linear_(x[0], gpunn__part(text, name, "in_proj"), in_proj);
         y = gpunn_reshape(y, split);
+        for (int i = 0; i < 2 && args.weights; i++) /* q and k */
+            x[i] = gpunn_reshape(gpunn_slice(y, 2, i, i + 1, 1), GPUNN_SHAPE(n, l, heads, e / heads));
         y = gpunn_scaled_dot_product_attention_(y, NULL, NULL, how);
     } else {
         for (int i = 0; i < 3; i++) {
@@ -13563,6 +13593,10 @@ GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_t
     y = y ? gpunn__plain_linear(y, gpunn__part(text, name, "out_proj"), (int)e) : NULL;
     if (y) y->inputs[2]->init = zeros;
     if (!args.batch_first) y = gpunn__swap_rows(y);
+    gpunn_tensor *p = y && args.weights ? gpunn__attention_weights(x[0], x[1], mask, args.is_causal) : NULL;
+    if (p && !args.head_weights) p = gpunn_mean(p, GPUNN_AXES(1), false);
+    if (args.weights && p == NULL) return gpunn__undo(&call);
+    if (args.weights) *args.weights = p;
     return gpunn__made(&call, y);
 }
 
@@ -13594,8 +13628,8 @@ static gpunn_tensor *gpunn__transformer_block(const gpunn__transformer *t, gpunn
     char                          text[GPUNN__NAME_SIZE];
     if (x == NULL) return NULL;
     if (part) {
-        gpunn_multi_head_attention_args how = {0,          args->nhead,    t->dropout, args->batch_first, args->key_padding_mask,
-                                               args->mask, args->is_causal};
+        gpunn_multi_head_attention_args how = {
+            0, args->nhead, t->dropout, args->batch_first, args->key_padding_mask, args->mask, args->is_causal, NULL, false};
         if (memory)
             how.key_padding_mask = args->memory_key_padding_mask, how.attn_mask = args->memory_mask, how.is_causal = false;
         x = gpunn_multi_head_attention_(x, memory ? memory : x, memory ? memory : x, gpunn__part(text, t->name, part), how);

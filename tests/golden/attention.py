@@ -126,15 +126,18 @@ def layers(out):
             return torch.func.functional_call(module, own, *call(**inputs))
         add_case(out, name, fn, batch=batch, fixed=fixed, params=params, no_grad=("mask", "padding"))
 
-    def first(name, module, call, **inputs):
-        """MultiheadAttention's result without the weights."""
+    def first(name, module, call, average=None, **inputs):
+        """MultiheadAttention's result without the weights; average, of torch's: with them behind it."""
         class First(torch.nn.Module):
             def __init__(self):
                 super().__init__()
                 self.inner = module
 
             def forward(self, *args, **options):
-                return self.inner(*args, need_weights=False, **options)[0]
+                if average is None:
+                    return self.inner(*args, need_weights=False, **options)[0]
+                y, weights = self.inner(*args, average_attn_weights=average, **options)
+                return torch.cat([y if self.inner.batch_first else y.transpose(0, 1), weights if average else weights.transpose(1, 2).flatten(2)], 2)
 
             def named_parameters(self, *args, **options):
                 return [(key[6:], p) for key, p in super().named_parameters(*args, **options)]
@@ -169,6 +172,16 @@ def layers(out):
     first("multi_head.each", attend(8, 2, batch_first=True), lambda x, mask: ((x, x, x), {"attn_mask": mask}),
           fixed={"x": x, "mask": randn(6, 5, 5)})
     nn, memory = torch.nn, randn(3, 4, 8)
+    rest = torch.random.get_rng_state()
+    first("multi_head.weights", attend(8, 2, batch_first=True), lambda x: ((x, x, x),), True, batch={"x": x})
+    first("multi_head.weights_of_heads", attend(8, 2, batch_first=True),
+          lambda x, y, padding, mask: ((x, y, y), {"key_padding_mask": padding, "attn_mask": mask}), False,
+          batch={"x": x, "y": randn(3, 4, 8), "padding": padding[:, :4]}, fixed={"mask": square[:, :4]})
+    first("multi_head.weights_added", attend(8, 4, kdim=6, vdim=5), lambda x, y, z, mask: ((x, y, z), {"attn_mask": mask}), True,
+          fixed={"x": x, "y": randn(3, 5, 6), "z": randn(3, 5, 5), "mask": randn(3, 3)})
+    first("multi_head.weights_causal", attend(8, 2, batch_first=True), lambda x: ((x, x, x), {"attn_mask": square}), False,
+          batch={"x": x})
+    torch.random.set_rng_state(rest)
     options = {"dim_feedforward": 12, "dropout": 0.0, "batch_first": True}
     case("transformer.encoder_layer", nn.TransformerEncoderLayer(8, 2, **options), lambda x: ((x,),), batch={"x": x})
     case("transformer.encoder_layer_first", nn.TransformerEncoderLayer(8, 2, activation="gelu", norm_first=True, **options),

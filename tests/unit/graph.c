@@ -711,10 +711,12 @@ static void test_recurrent(void **state)
             "lstm 'l': .h_0 is [4, batch, 3], but [num_layers * directions, n, hidden_size], [1, batch, 3], is needed",
             gpunn_lstm(steps, "l", .hidden_size = 3, .h_0 = start, .c_n = &c));
     assert_null(c);
-    gpunn_tensor *narrow[] = {shared[0], gpunn_parameter(f->model, "narrow", SHAPE(12, 2), (gpunn_init){0}),
-                              shared[2], shared[3], gpunn_parameter(f->model, "hr", SHAPE(2, 3), (gpunn_init){0})};
-    check_shape(f, gpunn_lstm(sequences, "p", .hidden_size = 3, .proj_size = 2, .batch_first = true, .bidirectional = true,
-                              .num_layers = 2, .h_n = &h, .c_n = &c), SHAPE(B, 5, 4));
+    gpunn_tensor *narrow[] = {shared[0], gpunn_parameter(f->model, "narrow", SHAPE(12, 2), (gpunn_init){0}), shared[2], shared[3],
+                              gpunn_parameter(f->model, "hr", SHAPE(2, 3), (gpunn_init){0})};
+    check_shape(f,
+                gpunn_lstm(sequences, "p", .hidden_size = 3, .proj_size = 2, .batch_first = true, .bidirectional = true,
+                           .num_layers = 2, .h_n = &h, .c_n = &c),
+                SHAPE(B, 5, 4));
     check_shape(f, h, SHAPE(4, B, 2));
     check_shape(f, c, SHAPE(4, B, 3));
     check_shape(f, gpunn_find(f->model, "p.weight_hr_l1_reverse"), SHAPE(2, 3));
@@ -1216,6 +1218,20 @@ static void test_attention_layers(void **state)
     check_shape(f, gpunn_find(f->model, "a.out_proj.weight"), SHAPE(12, 12));
     check_shape(f, gpunn_multi_head_attention(x, y, z, "b", .num_heads = 3, .batch_first = true), SHAPE(B, 7, 12));
     check_shape(f, gpunn_find(f->model, "b.v_proj_weight"), SHAPE(12, 9));
+    gpunn_tensor *weights;
+    check_shape(f, gpunn_multi_head_attention(x, y, z, "w", .num_heads = 3, .batch_first = true, .weights = &weights),
+                SHAPE(B, 7, 12));
+    check_shape(f, weights, SHAPE(B, 7, 5));
+    check_shape(
+        f,
+        gpunn_multi_head_attention(x, x, x, "v", .num_heads = 3, .batch_first = true, .weights = &weights, .head_weights = true),
+        SHAPE(B, 7, 12));
+    check_shape(f, weights, SHAPE(B, 3, 7, 7));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "multi_head_attention 'h': head_weights is not used without .weights; leave it out",
+            gpunn_multi_head_attention(x, x, x, "h", .num_heads = 3, .head_weights = true));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "multi_head_attention 'h': num_heads is 5, but must divide the size of query [batch, 7, 12]",
+            gpunn_multi_head_attention(x, x, x, "h", .num_heads = 5, .batch_first = true, .weights = &weights));
+    assert_null(weights);
     check_shape(f, gpunn_transformer_encoder(x, "e", .nhead = 2, .num_layers = 2, .batch_first = true, .norm = true),
                 SHAPE(B, 7, 12));
     check_shape(f, gpunn_find(f->model, "e.layers.1.linear1.weight"), SHAPE(2048, 12));

@@ -1,4 +1,16 @@
 /* The cases of tests/golden/attention.py, and gradients of the same ops. */
+static gpunn_tensor *weights;
+/* The weights behind the result y [n, l, e], those of each head behind each other. */
+static gpunn_tensor *with_weights(gpunn_tensor *y)
+{
+    const gpunn_shape shape = gpunn_tensor_shape(weights);
+    const bool        heads = shape.dim[3] != 0;
+    gpunn_tensor     *rows = heads ? gpunn_permute(weights, GPUNN_AXES(0, 2, 1, 3)) : weights;
+    if (heads) rows = gpunn_reshape(rows, GPUNN_SHAPE(shape.dim[0], shape.dim[2], shape.dim[1] * shape.dim[3]));
+    gpunn_tensor *both[] = {y, rows};
+    return gpunn_concat(both, 2, 2);
+}
+
 /* clang-format off */
 #define ATTENTION(...) gpunn_scaled_dot_product_attention(in("q"), in("k"), in("v"), __VA_ARGS__)
 #define MULTI_HEAD(q, k, v, ...) gpunn_multi_head_attention(in(q), in(k), in(v), "l", __VA_ARGS__)
@@ -51,6 +63,13 @@
     X(multi_head, "added", MULTI_HEAD("x", "x", "x", .num_heads = 2, .batch_first = true, .key_padding_mask = in("padding"),     \
       .attn_mask = in("mask")))                                                                                                  \
     X(multi_head, "each", MULTI_HEAD("x", "x", "x", .num_heads = 2, .batch_first = true, .attn_mask = in("mask")))               \
+    X(multi_head, "weights", with_weights(MULTI_HEAD("x", "x", "x", .num_heads = 2, .batch_first = true, .weights = &weights))) \
+    X(multi_head, "weights_of_heads", with_weights(MULTI_HEAD("x", "y", "y", .num_heads = 2, .batch_first = true,                \
+      .key_padding_mask = in("padding"), .attn_mask = in("mask"), .weights = &weights, .head_weights = true)))                   \
+    X(multi_head, "weights_added", with_weights(gpunn_permute(MULTI_HEAD("x", "y", "z", .num_heads = 4, .attn_mask = in("mask"), \
+      .weights = &weights), GPUNN_AXES(1, 0, 2))))                                                                               \
+    X(multi_head, "weights_causal", with_weights(MULTI_HEAD("x", "x", "x", .num_heads = 2, .batch_first = true,                  \
+      .is_causal = true, .weights = &weights, .head_weights = true)))                                                            \
     X(transformer, "encoder_layer", gpunn_transformer_encoder_layer(in("x"), "l", TRANSFORMER, .batch_first = true))             \
     X(transformer, "encoder_layer_first", gpunn_transformer_encoder_layer(in("x"), "l", TRANSFORMER, .gelu = true,               \
       .batch_first = true, .norm_first = true, .key_padding_mask = in("padding")))                                               \
@@ -78,6 +97,8 @@
     X(rotary_embedding_interleaved, XS(3, 4, 2, 6), gpunn_rotary_embedding(x, indices(in, GPUNN_I32, GPUNN_SHAPE(3, 4), 6),      \
       .interleaved = true, .heads_last = true))                                                                                  \
     X(multi_head, XS(3, 4, 6), gpunn_multi_head_attention(x, x, in->x[1] = B("v", 3, 4, 5), "l", .num_heads = 2, .batch_first = true)) \
+    X(multi_head_weights, XS(3, 4, 6), with_weights(gpunn_multi_head_attention(x, x, x, "l", .num_heads = 2, .batch_first = true, \
+      .is_causal = true, .weights = &weights)))                                                                                  \
     X(transformer_layer, XS(3, 4, 6), gpunn_transformer_decoder_layer(x, in->x[1] = B("m", 3, 5, 6), "l", .nhead = 2,            \
       .dim_feedforward = 5, .dropout = GPUNN_ZERO, .gelu = true, .batch_first = true, .norm_first = true))
 /* clang-format on */
