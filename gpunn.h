@@ -1655,6 +1655,19 @@ GPUNN_API gpunn_tensor *gpunn_roll(gpunn_tensor *x, int64_t shift, int axis);
 /* Images [n, c * factor^2, h, w] -> [n, c, h * factor, w * factor], where each pixel's channels become a square of pixels, and back. */
 GPUNN_API gpunn_tensor *gpunn_pixel_shuffle(gpunn_tensor *x, int factor);
 GPUNN_API gpunn_tensor *gpunn_pixel_unshuffle(gpunn_tensor *x, int factor);
+typedef struct gpunn_unfold_args {
+    int     args_;
+    int     kernel_size, stride, padding, dilation;                 /* the same along both axes ... */
+    int     kernel_shape[3], strides[3], paddings[3], dilations[3]; /* ... or one for each, where not 0; the third stays 0 */
+    int64_t output_size[2];                                         /* fold: h and w */
+} gpunn_unfold_args;
+/* torch.nn.Unfold: the windows that a convolution of x [n, c, h, w] would read, each as a column: [n, c kh kw, their number]; h and
+ * w must be fixed. torch.nn.Fold: such columns added up where they came from, [n, c, h, w]. Each is the other's gradient. They are
+ * made of kh + kw slices, and hold as many copies of x as a window has cells. */
+GPUNN_API gpunn_tensor *gpunn_unfold_(gpunn_tensor *x, gpunn_unfold_args args);
+GPUNN_API gpunn_tensor *gpunn_fold_(gpunn_tensor *x, gpunn_unfold_args args);
+#define gpunn_unfold(...) gpunn_unfold_(GPUNN_NAMED(gpunn_unfold_args, __VA_ARGS__))
+#define gpunn_fold(...) gpunn_fold_(GPUNN_NAMED(gpunn_unfold_args, __VA_ARGS__))
 /* Matrices [..., rows, columns] with zeros above (tril) or below (triu) the diagonal, or the one so many columns to its right. */
 GPUNN_API gpunn_tensor *gpunn_tril(gpunn_tensor *x, int diagonal);
 GPUNN_API gpunn_tensor *gpunn_triu(gpunn_tensor *x, int diagonal);
@@ -12872,6 +12885,124 @@ GPUNN_API gpunn_tensor *gpunn_pixel_unshuffle(gpunn_tensor *x, int factor)
     return gpunn__made(&call, y);
 }
 
+/* All windows of x [n, c, ...] that meet a convolution's results of these sizes: [n, kernel cells * c, sizes]. */
+static gpunn_tensor *gpunn__unfold(gpunn_tensor *x, const gpunn_attributes *attr, const int64_t *sizes)
+{
+    const int      rank = x->rank;
+    gpunn_pad_args args;
+    memset(&args, 0, sizeof args);
+    for (int i = 2; i < rank; i++) args.before[i] = args.after[i] = attr->padding[i - 2];
+    x = gpunn_pad_(x, args);
+    for (int i = rank - 1; x && i >= 2; i--) {
+        gpunn_tensor *parts[GPUNN_MAX_OPERANDS];
+        const int     kernel = attr->kernel[i - 2];
+        const int64_t reach = (sizes[i - 2] - 1) * attr->stride[i - 2] + 1;
+        int           count = 0;
+        for (int k = 0; k < kernel; k++) {
+            const int64_t start = (int64_t)k * attr->dilation[i - 2];
+            if (count == GPUNN_MAX_OPERANDS) parts[0] = gpunn_concat(parts, count, 1), count = 1;
+            parts[count++] = gpunn_slice(x, i, start, start + reach, attr->stride[i - 2]);
+        }
+        x = gpunn_concat(parts, count, 1);
+    }
+    return x;
+}
+
+/* The settings of unfold and fold, and of an image [n, c, h, w] the numbers of windows; false after an error. */
+static bool gpunn__unfold_settings(const gpunn__call *call, const gpunn_unfold_args *args, const gpunn__meta *image,
+                                   gpunn_attributes *attr, int64_t *sizes)
+{
+    gpunn__meta            out = *image;
+    const gpunn__inference rule = {call, GPUNN_OP_NONE, attr, 1, image, &out};
+    *attr = gpunn__no_attributes();
+    if (!gpunn__window_setting(call, 2, "kernel_size", "kernel_shape", args->kernel_size, args->kernel_shape, gpunn__zeros, 1,
+                               attr->kernel) ||
+        !gpunn__window_setting(call, 2, "stride", "strides", args->stride, args->strides, gpunn__ones, 1, attr->stride) ||
+        !gpunn__window_setting(call, 2, "padding", "paddings", args->padding, args->paddings, gpunn__zeros, 0, attr->padding) ||
+        !gpunn__window_setting(call, 2, "dilation", "dilations", args->dilation, args->dilations, gpunn__ones, 1,
+                               attr->dilation) ||
+        !gpunn__axes_are_fixed(call, *image, 1, 3) || !gpunn__window_rule(&rule))
+        return false;
+    memcpy(sizes, out.dim + 2, 2 * sizeof *sizes);
+    return true;
+}
+
+GPUNN_API gpunn_tensor *gpunn_unfold_(gpunn_tensor *x, gpunn_unfold_args args)
+{
+    gpunn__call      call;
+    gpunn_attributes attr;
+    int64_t          sizes[2];
+    if (!gpunn__begin_x(&call, "unfold", NULL, x, true) || !gpunn__has_rank(&call, gpunn__meta_of(x), 4, 4, "[n, c, h, w]"))
+        return NULL;
+    if (args.output_size[0] || args.output_size[1])
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "output_size is not used by unfold; leave it out");
+    const gpunn__meta image = gpunn__meta_of(x);
+    if (!gpunn__unfold_settings(&call, &args, &image, &attr, sizes)) return NULL;
+    const int64_t n = x->dim[0], c = x->dim[1], cells = (int64_t)attr.kernel[0] * attr.kernel[1], count = sizes[0] * sizes[1];
+    gpunn_tensor *y = gpunn_reshape(gpunn__unfold(x, &attr, sizes), GPUNN_SHAPE(n, cells, c, count));
+    y = gpunn_permute(y, GPUNN_AXES(0, 2, 1, 3));
+    return gpunn__made(&call, gpunn_reshape(y, GPUNN_SHAPE(n, c * cells, count)));
+}
+
+/* x without axis `kernel`, whose k-th slices, their elements along axis `places` `stride` apart, are added from k dilation on to
+ * `size` ones. */
+static gpunn_tensor *gpunn__fold_axis(gpunn_tensor *x, int kernel, int places, int64_t stride, int64_t dilation, int64_t size)
+{
+    gpunn_tensor  *sum = NULL;
+    gpunn_shape    shape = gpunn_tensor_shape(x), apart;
+    const int64_t  count = shape.dim[kernel], reach = (shape.dim[places] - 1) * stride + 1;
+    gpunn_pad_args gap, around;
+    memmove(shape.dim + kernel, shape.dim + kernel + 1, (size_t)(x->rank - kernel) * sizeof *shape.dim);
+    shape.dim[x->rank - 1] = 0;
+    places--;
+    apart = shape;
+    apart.dim[places] *= stride;
+    memset(&gap, 0, sizeof gap);
+    gap.after[places + 1] = stride - 1;
+    for (int64_t k = 0; x && k < count; k++) {
+        gpunn_tensor *part = gpunn_reshape(gpunn_slice(x, kernel, k, k + 1, 1), shape);
+        if (part && stride > 1) {
+            part = gpunn_reshape(gpunn_pad_(gpunn__unsqueeze(part, places + 1), gap), apart);
+            part = gpunn_slice(part, places, 0, reach, 1);
+        }
+        memset(&around, 0, sizeof around);
+        around.before[places] = k * dilation, around.after[places] = size - reach - k * dilation;
+        part = gpunn_pad_(part, around);
+        sum = k ? gpunn_add(sum, part) : part;
+    }
+    return sum;
+}
+
+GPUNN_API gpunn_tensor *gpunn_fold_(gpunn_tensor *x, gpunn_unfold_args args)
+{
+    gpunn__call      call;
+    gpunn_attributes attr;
+    int64_t          sizes[2], reach[2];
+    char             text[128];
+    if (!gpunn__begin_x(&call, "fold", NULL, x, true) ||
+        !gpunn__has_rank(&call, gpunn__meta_of(x), 3, 3, "[n, c kh kw, windows]"))
+        return NULL;
+    if (args.output_size[0] < 1 || args.output_size[1] < 1 || args.output_size[0] > INT32_MAX || args.output_size[1] > INT32_MAX)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "output_size is %lld, %lld; set .output_size to h and w",
+                             (long long)args.output_size[0], (long long)args.output_size[1]);
+    const gpunn__meta image = {GPUNN_F32, 4, {x->dim[0], 1, args.output_size[0], args.output_size[1]}, call.model};
+    if (!gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, 2) || !gpunn__unfold_settings(&call, &args, &image, &attr, sizes))
+        return NULL;
+    const int64_t cells = (int64_t)attr.kernel[0] * attr.kernel[1], c = x->dim[1] / cells;
+    if (x->dim[1] % cells || x->dim[2] != sizes[0] * sizes[1])
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
+                             "x is %s, but [n, a multiple of %lld, %lld] is needed for windows of %d x %d at %lld x %lld places",
+                             gpunn__shape_text(x, text), (long long)cells, (long long)(sizes[0] * sizes[1]), attr.kernel[0],
+                             attr.kernel[1], (long long)sizes[0], (long long)sizes[1]);
+    for (int i = 0; i < 2; i++) reach[i] = args.output_size[i] + 2 * (int64_t)attr.padding[i];
+    gpunn_tensor *y = gpunn_reshape(x, GPUNN_SHAPE(x->dim[0], c, attr.kernel[0], attr.kernel[1], sizes[0], sizes[1]));
+    y = y ? gpunn__fold_axis(y, 3, 5, attr.stride[1], attr.dilation[1], reach[1]) : NULL;
+    y = y ? gpunn__fold_axis(y, 2, 3, attr.stride[0], attr.dilation[0], reach[0]) : NULL;
+    for (int i = 0; i < 2; i++)
+        if (attr.padding[i]) y = gpunn_slice(y, 2 + i, attr.padding[i], attr.padding[i] + args.output_size[i], 1);
+    return gpunn__made(&call, y);
+}
+
 static gpunn_tensor *gpunn__triangle(const char *name, gpunn_tensor *x, int diagonal, bool is_lower)
 {
     gpunn__call call;
@@ -14498,28 +14629,6 @@ static gpunn_tensor *gpunn__derive_conv_input(gpunn_tensor *y, gpunn_tensor *g)
     return gpunn__cut_to(gpunn__node(&call, op, &attr, operands, 3), x);
 }
 
-/* All windows of x [n, c, ...] that meet a convolution's results `out`: [n, kernel cells * c, sizes of out]. */
-static gpunn_tensor *gpunn__unfold(gpunn_tensor *x, const gpunn_attributes *attr, const gpunn_tensor *out)
-{
-    gpunn_pad_args args;
-    memset(&args, 0, sizeof args);
-    for (int i = 2; i < out->rank; i++) args.before[i] = args.after[i] = attr->padding[i - 2];
-    x = gpunn_pad_(x, args);
-    for (int i = out->rank - 1; x && i >= 2; i--) {
-        gpunn_tensor *parts[GPUNN_MAX_OPERANDS];
-        const int     kernel = attr->kernel[i - 2];
-        const int64_t reach = (out->dim[i] - 1) * attr->stride[i - 2] + 1;
-        int           count = 0;
-        for (int k = 0; k < kernel; k++) {
-            const int64_t start = (int64_t)k * attr->dilation[i - 2];
-            if (count == GPUNN_MAX_OPERANDS) parts[0] = gpunn_concat(parts, count, 1), count = 1;
-            parts[count++] = gpunn_slice(x, i, start, start + reach, attr->stride[i - 2]);
-        }
-        x = gpunn_concat(parts, count, 1);
-    }
-    return x;
-}
-
 /* A product of the results' gradients with the windows, summed over samples and places, for each group. Of a transposed one the
  * operands have changed sides. */
 static gpunn_tensor *gpunn__derive_conv_weight(gpunn_tensor *y, gpunn_tensor *g)
@@ -14529,7 +14638,7 @@ static gpunn_tensor *gpunn__derive_conv_weight(gpunn_tensor *y, gpunn_tensor *g)
     const int64_t n = out->dim[0], groups = y->attr.groups, rows = weight->dim[0] / groups, channels = weight->dim[1];
     int64_t       cells = 1, places = 1;
     for (int i = 2; i < weight->rank; i++) cells *= weight->dim[i], places *= out->dim[i];
-    gpunn_tensor *windows = gpunn__unfold(x, &y->attr, out);
+    gpunn_tensor *windows = gpunn__unfold(x, &y->attr, out->dim + 2);
     windows = gpunn_reshape(windows, GPUNN_SHAPE(n, cells, groups, channels, places));
     windows = gpunn_permute(windows, GPUNN_AXES(2, 0, 4, 3, 1));
     windows = gpunn_reshape(windows, GPUNN_SHAPE(groups, n * places, channels * cells));

@@ -128,6 +128,20 @@ def scatters(out):
              batch={"x": randn(3, 5, 2), "src": randn(3, 7, 2)})
 
 
+def folds(out):
+    """torch.nn.Unfold and Fold: kernel, dilation, padding, stride, size of the image; a size that the windows do not fill."""
+    rest = torch.random.get_rng_state()
+    for name, n, c, *options in (("plain", 3, 2, (2, 3), 1, 0, 1, (4, 5)), ("one", 1, 1, 1, 1, 0, 1, (1, 1)),
+                                 ("all", 2, 3, (3, 2), (2, 1), (1, 2), (3, 2), (9, 7)), ("apart", 2, 2, 2, 1, 0, 3, (8, 9)),
+                                 ("patches", 1, 3, 4, 1, 0, 4, (8, 12)), ("wide", 1, 1, (1, 67), 1, 0, 2, (2, 71))):
+        kernel, dilation, padding, stride, size = options
+        image = randn(n, c, *size)
+        columns = randn(*F.unfold(image, kernel, dilation, padding, stride).shape)
+        add_case(out, f"unfold.{name}", lambda x: F.unfold(x, kernel, dilation, padding, stride), batch={"x": image})
+        add_case(out, f"fold.{name}", lambda x: F.fold(x, size, kernel, dilation, padding, stride), batch={"x": columns})
+    torch.random.set_rng_state(rest)
+
+
 def rearranged(out):
     image = randn(2, 8, 4, 6)
     for name, fn in (("flip.two", lambda x: x.flip(1, -1)), ("flip.all", lambda x: x.flip(0, 1, 2, 3)),
@@ -181,6 +195,7 @@ def main():
     shapes(out)
     einsums(out)
     scatters(out)
+    folds(out)
     rearranged(out)
     reductions(out)
     save("picks.safetensors", out)

@@ -1073,6 +1073,27 @@ static void test_reductions(void **state)
     REFUSED(f, GPUNN_ERR_SHAPE, "roll: axis 0 of [batch, 20] varies between runs; choose another axis",
             gpunn_roll(f->rows, 1, 0));
     check_shape(f, gpunn_pixel_shuffle(pixels, 2), SHAPE(B, 1, 4, 6));
+    gpunn_tensor *columns = gpunn_unfold(f->image, .kernel_shape = {3, 2}, .padding = 1, .stride = 2, .dilations = {2});
+    check_shape(f, columns, SHAPE(B, 36, 48));
+    check_shape(f,
+                gpunn_fold(columns, .kernel_shape = {3, 2}, .padding = 1, .stride = 2, .dilations = {2}, .output_size = {14, 14}),
+                SHAPE(B, 6, 14, 14));
+    REFUSED(f, GPUNN_ERR_SHAPE, "unfold: x is [batch, 20], but [n, c, h, w] is needed; gpunn_reshape it",
+            gpunn_unfold(f->rows, .kernel_size = 2));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "unfold: kernel_size is 0; set .kernel_size, or .kernel_shape for each axis, to 1 or more",
+            gpunn_unfold(f->image));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "unfold: output_size is not used by unfold; leave it out",
+            gpunn_unfold(f->image, .output_size = {3, 3}));
+    REFUSED(
+        f, GPUNN_ERR_SHAPE,
+        "unfold: the window spans 15 along axis 2, but the padded input only 14 (input [batch, 6, 14, 14], kernel 15, dilation "
+        "1, padding 0); use a smaller kernel or more padding",
+        gpunn_unfold(f->image, .kernel_size = 15));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "fold: output_size is 14, 0; set .output_size to h and w",
+            gpunn_fold(columns, .kernel_size = 2, .output_size = {14}));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "fold: x is [batch, 36, 48], but [n, a multiple of 4, 169] is needed for windows of 2 x 2 at 13 x 13 places",
+            gpunn_fold(columns, .kernel_size = 2, .output_size = {14, 14}));
     check_shape(f, gpunn_pixel_unshuffle(f->image, 7), SHAPE(B, 294, 2, 2));
     REFUSED(f, GPUNN_ERR_SHAPE,
             "pixel_shuffle: factor is 2 and x [batch, 6, 14, 14]; the channels must be a multiple of its square, and not vary",

@@ -114,6 +114,18 @@ static gpunn_tensor *parted(gpunn_tensor *x, int size, int chunks, int axis)
     X(einsum, "dots_of_one", einsum("...hid->d...h", in("a"), NULL))                               \
     X(einsum, "dots_total", einsum("...->", in("a"), NULL))                                        \
     X(einsum, "dots_nothing", einsum("...nhid,d...->hn", in("a"), in("v")))                        \
+    X(unfold, "plain", gpunn_unfold(in("x"), .kernel_shape = {2, 3})) \
+    X(fold, "plain", gpunn_fold(in("x"), .kernel_shape = {2, 3}, .output_size = {4, 5})) \
+    X(unfold, "one", gpunn_unfold(in("x"), .kernel_size = 1)) \
+    X(fold, "one", gpunn_fold(in("x"), .kernel_size = 1, .output_size = {1, 1})) \
+    X(unfold, "all", gpunn_unfold(in("x"), .kernel_shape = {3, 2}, .strides = {3, 2}, .paddings = {1, 2}, .dilations = {2, 1})) \
+    X(fold, "all", gpunn_fold(in("x"), .kernel_shape = {3, 2}, .strides = {3, 2}, .paddings = {1, 2}, .dilations = {2, 1}, .output_size = {9, 7})) \
+    X(unfold, "apart", gpunn_unfold(in("x"), .kernel_size = 2, .stride = 3)) \
+    X(fold, "apart", gpunn_fold(in("x"), .kernel_size = 2, .stride = 3, .output_size = {8, 9})) \
+    X(unfold, "patches", gpunn_unfold(in("x"), .kernel_size = 4, .stride = 4)) \
+    X(fold, "patches", gpunn_fold(in("x"), .kernel_size = 4, .stride = 4, .output_size = {8, 12})) \
+    X(unfold, "wide", gpunn_unfold(in("x"), .kernel_shape = {1, 67}, .stride = 2)) \
+    X(fold, "wide", gpunn_fold(in("x"), .kernel_shape = {1, 67}, .stride = 2, .output_size = {2, 71})) \
     X(flip, "two", gpunn_flip(in("x"), GPUNN_AXES(1, -1)))                                         \
     X(flip, "all", gpunn_flip(in("x"), GPUNN_ALL))                                                 \
     X(roll, "forth", gpunn_roll(in("x"), 3, 2))                                                    \
@@ -187,6 +199,8 @@ static gpunn_tensor *parted(gpunn_tensor *x, int size, int chunks, int axis)
     X(flip, XS(3, 2, 5), gpunn_mul(x, gpunn_flip(x, GPUNN_ALL)))                                                                \
     X(roll, XS(3, 7), gpunn_mul(x, gpunn_roll(x, 2, 1)))                                                                        \
     X(pixel_shuffle, XS(3, 4, 2, 1), gpunn_square(gpunn_pixel_unshuffle(gpunn_pixel_shuffle(x, 2), 2)))                         \
+    X(unfold, XS(3, 2, 5, 4), gpunn_square(gpunn_unfold(x, .kernel_shape = {2, 3}, .paddings = {1}, .stride = 2))) \
+    X(fold, XS(3, 8, 6), gpunn_square(gpunn_fold(x, .kernel_size = 2, .padding = 1, .dilation = 2, .output_size = {3, 2}))) \
     X(triangles, XS(3, 4, 5), gpunn_mul(gpunn_tril(x, 0), gpunn_triu(x, -1)))                                                   \
     X(sort, APART(3, 7), gpunn_square(gpunn_sort(x, 1, false, NULL)))                                                           \
     X(min, APART(3, 4, 2), gpunn_min(x, GPUNN_AXES(1, 2), false))                                                               \
