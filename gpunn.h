@@ -1174,6 +1174,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(ADAPTIVE_AVG_POOL2D, adaptive_avg_pool2d, 0, 0, 1, GPUNN__ADAPTIVE_POOL, resize)                   \
     X(ADAPTIVE_AVG_POOL3D, adaptive_avg_pool3d, 0, 0, 1, GPUNN__ADAPTIVE_POOL, resize)                   \
     X(GRID_SAMPLE, grid_sample, 3, 0, 3, 0, grid_sample)                                                 \
+    X(ROI_ALIGN, roi_align, 2, 0, 1, 0, roi_align)                                                       \
     X(AFFINE_GRID, affine_grid, 0, 0, 1, GPUNN__KEEPS_F32, affine_grid)                                  \
     X(HASH_GRID, hash_grid_encoding, 3, 0, 3, GPUNN__KEEPS_F32, hash_grid)                               \
     X(INTERPOLATE, interpolate, 0, 0, 1, 0, resize)                                                      \
@@ -1422,6 +1423,22 @@ GPUNN_API gpunn_tensor *gpunn_grid_sample_(gpunn_tensor *x, gpunn_tensor *grid, 
 /* torch's: the grid that samples through theta [n, 2, 3] (or [n, 3, 4]) for a result of size {h, w} (or {d, h, w}): [n, h, w, 2]
  * (or [n, d, h, w, 3]), F32 in every precision. */
 GPUNN_API gpunn_tensor *gpunn_affine_grid(gpunn_tensor *theta, gpunn_shape size, bool align_corners);
+
+typedef struct gpunn_roi_args {
+    int   args_;
+    int   output_size;     /* bins along both axes ... */
+    int   output_shape[3]; /* ... or along height, then width, where not 0 */
+    float spatial_scale;   /* cells of x for one unit of the boxes, 1 */
+    int   sampling_ratio;  /* samples along each axis of a bin; 0: as many as the cells that it covers, rounded up */
+    bool  aligned; /* a cell's centre is half a cell from its corner; else it is its corner, and no box less than a cell */
+} gpunn_roi_args;
+/* torchvision.ops.roi_align: x [n, c, h, w], boxes [k, 5] of a sample's number and x1, y1, x2, y2 -> [k, c, output_shape]: of each
+ * bin the mean of bilinear samples. Up to one cell outside x a sample is what the nearest cell is, further away 0, as where a
+ * coordinate is no number. Only x has a gradient, as reproducible as all others. A number of a sample that there is not is
+ * GPUNN_ERR_ARGUMENT on a CPU; on a GPU the box's values are NaN. Without sampling_ratio a bin has 2^20 samples along an axis at
+ * most. */
+GPUNN_API gpunn_tensor *gpunn_roi_align_(gpunn_tensor *x, gpunn_tensor *boxes, gpunn_roi_args args);
+#define gpunn_roi_align(x, ...) gpunn_roi_align_((x), GPUNN_NAMED(gpunn_roi_args, __VA_ARGS__))
 
 typedef enum gpunn_interpolate_mode {
     GPUNN_INTERPOLATE_NEAREST = 0,
@@ -2695,13 +2712,13 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
 /* The constants of one node; each op reads only the fields named beside it. */
 typedef struct gpunn_attributes {
     float       value[2];         /* elementwise */
-    float       dropout_p, scale; /* dropout, attention; scale: attention */
+    float       dropout_p, scale; /* dropout, attention; scale: attention, roi_align */
     float       fill;             /* pad */
     float       label_smoothing;  /* cross_entropy */
     int         kernel[3];        /* conv, pools: one per spatial axis, the first in [0] */
     int         stride[3], padding[3], dilation[3];
     int         output_padding[3];            /* conv_transpose */
-    int         size[3];                      /* adaptive pools, interpolate: of the result */
+    int         size[3];                      /* adaptive pools, interpolate, roi_align: of the result */
     gpunn_shape shape;                        /* reshape, expand: of the result; affine_grid: its spatial sizes;
                                                             interpolate: those that vary */
     gpunn_dtype dtype;                        /* cast */
@@ -2714,7 +2731,7 @@ typedef struct gpunn_attributes {
     int         order[GPUNN_MAX_RANK];    /* permute */
     uint32_t    axes;                     /* sum, max, gradient_energy: bit i set: axis i is reduced */
     bool        keepdim;                  /* sum, max, argmax */
-    int         k;                        /* topk_indices */
+    int         k;                        /* topk_indices; roi_align: sampling_ratio */
     bool        largest;                  /* topk_indices */
     bool        mean;                     /* sum: divide by the number of elements summed */
     int64_t     start, end, step;         /* slice */
@@ -2737,7 +2754,7 @@ typedef struct gpunn_attributes {
     uint32_t site;          /* dropout, attention with dropout, random numbers: number of this node among the model's such ones */
     int      mode;          /* grid_sample: gpunn_grid_mode; interpolate: gpunn_interpolate_mode; pad: gpunn_pad_mode */
     int      padding_mode;  /* grid_sample: gpunn_grid_padding */
-    bool     align_corners; /* grid_sample, affine_grid, interpolate */
+    bool     align_corners; /* grid_sample, affine_grid, interpolate; roi_align: aligned */
     float    ratio[3];      /* interpolate: cells of x for one of the result, one per spatial axis */
     int      n_levels, log2_hashmap_size, base_resolution; /* hash_grid_encoding */
     float    per_level_scale;
@@ -2781,7 +2798,7 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
  * without), and for each direction weight_ih, weight_hh, bias_ih, bias_hh (data NULL without); EMBEDDING tokens, weight; GATHER
  * x, index; SCATTER_ADD x, index, src; CTC_LOSS log_probabilities, targets, input_lengths, target_lengths;
  * ASSIGN state, value, position (data NULL without), of which out is the state's own memory;
- * GRID_SAMPLE x, grid; AFFINE_GRID theta; HASH_GRID x, weight; CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x; GROUP the
+ * GRID_SAMPLE x, grid; ROI_ALIGN x, boxes; AFFINE_GRID theta; HASH_GRID x, weight; CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x; GROUP the
  * operands of its program: gradients that it writes in grad_in, with accumulate, all others in in; RELAYOUT (of a backend with
  * channels_last) what it copies in in, and where to, with channels and dtype as wanted there, in grad_in, with accumulate. */
 typedef struct gpunn_step {
@@ -3327,6 +3344,81 @@ static bool gpunn__op_is(gpunn_op op, int traits)
 }
 
 typedef enum gpunn__action { GPUNN__PREPARE, GPUNN__FORWARD, GPUNN__BACKWARD } gpunn__action;
+
+/* ---- roi_align: the samples of a bin along one axis ------------------------------------------------------------------------ */
+enum { GPUNN__ROI_SAMPLES = 1 << 20 };
+typedef struct gpunn__roi_shape {
+    int     channels, size[2], bins[2]; /* size: of x; [0]: height, [1]: width */
+    int64_t samples, boxes;             /* samples: of x */
+    float   scale;
+    int     ratio; /* 0: by a bin's size */
+    bool    aligned;
+} gpunn__roi_shape;
+typedef struct gpunn__roi_line {
+    float start, bin;    /* of the bin, in cells; its length */
+    int   size, samples; /* size: of x */
+    int   begin, end;    /* samples before and behind these are outside x */
+} gpunn__roi_line;
+
+static inline gpunn__roi_shape gpunn__roi_shape_of(const gpunn_attributes *attr, const gpunn_value *x, const gpunn_value *boxes)
+{
+    gpunn__roi_shape s;
+    s.samples = x->dim[0];
+    s.channels = (int)x->dim[1];
+    s.boxes = boxes->dim[0];
+    s.scale = attr->scale;
+    s.ratio = attr->k;
+    s.aligned = attr->align_corners;
+    for (int i = 0; i < 2; i++) {
+        s.size[i] = (int)x->dim[2 + i];
+        s.bins[i] = attr->size[i];
+    }
+    return s;
+}
+
+/* at as one of 0 to most; NaN is 0. */
+GPUNN__SHARED int gpunn__roi_bound(float at, int most)
+{
+    return at > 0 ? at < (float)most ? (int)at : most : 0;
+}
+
+/* Bin number `bin` along an axis of a box that reaches from low to high. */
+GPUNN__SHARED gpunn__roi_line gpunn__roi_line_of(const gpunn__roi_shape *s, int axis, float low, float high, int bin)
+{
+    const float     first = low * s->scale - (s->aligned ? 0.5f : 0), length = high * s->scale - (s->aligned ? 0.5f : 0) - first;
+    gpunn__roi_line l;
+    l.size = s->size[axis];
+    l.bin = (s->aligned || length > 1 ? length : 1) / (float)s->bins[axis];
+    l.start = first + (float)bin * l.bin;
+    l.samples = s->ratio > 0 ? s->ratio : gpunn__roi_bound(ceilf(l.bin), GPUNN__ROI_SAMPLES);
+    l.begin = 0;
+    l.end = l.samples;
+    if (s->ratio > 0 || l.samples == 0) return l;
+    const float step = l.bin / (float)l.samples; /* above 0 */
+    l.begin = gpunn__roi_bound(floorf((-1 - l.start) / step) - 1, l.samples);
+    l.end = gpunn__roi_bound(ceilf(((float)l.size - l.start) / step) + 1, l.samples);
+    return l;
+}
+
+/* The cells beside a sample and their weights; false: it is outside x. */
+GPUNN__SHARED bool gpunn__roi_find(const gpunn__roi_line *l, int sample, int cell[2], float weight[2])
+{
+    const float at = l->start + ((float)sample + 0.5f) * l->bin / (float)l->samples, inside = at > 0 ? at : 0;
+    const int   last = l->size - 1, near = gpunn__roi_bound(inside, last);
+    if (!(at >= -1 && at <= (float)l->size)) return false;
+    cell[0] = near;
+    cell[1] = near < last ? near + 1 : last;
+    weight[1] = near < last ? inside - (float)near : 0;
+    weight[0] = 1 - weight[1];
+    return true;
+}
+
+/* What the sum of a bin's samples is divided by. */
+GPUNN__SHARED float gpunn__roi_count(const gpunn__roi_line *y, const gpunn__roi_line *x)
+{
+    const float count = (float)y->samples * (float)x->samples;
+    return count > 1 ? count : 1;
+}
 
 /* A size or place along an axis: 32 bits on a GPU, where others take long, and whose functions refuse what is larger. */
 #ifdef GPUNN__COMPANION
@@ -7732,6 +7824,13 @@ typedef struct gpunn__assign_args {
     K(grid, mode, GRID_MODE, 0, mode, "") A(mode, GRID_MODE, mode)                                                             \
     K(grid, padding_mode, GRID_PADDING, 0, padding_mode, "") A(padding_mode, GRID_PADDING, padding_mode)                       \
     K(grid, align_corners, FLAG, false, align_corners, "") A(align_corners, BOOL, align_corners)
+#define GPUNN__ROI_ARGS(K, A)                                                                                                  \
+    K(roi, output_size, WINDOW, GPUNN__NEEDED, output_shape, "")                                                               \
+    K(roi, spatial_scale, POSITIVE, 1, spatial_scale, "Cells of x for one unit of the boxes.") A(spatial_scale, FLOAT, scale)  \
+    K(roi, sampling_ratio, AMOUNT, 0, sampling_ratio, "Samples along each axis of a bin; 0: one for each cell.")               \
+    A(sampling_ratio, INT, k)                                                                                                  \
+    K(roi, aligned, FLAG, false, aligned, "Half a cell less, and boxes may be smaller than a cell.")                           \
+    A(aligned, BOOL, align_corners)
 #define GPUNN__AFFINE_GRID_ARGS(K, A)                                                                                          \
     K(_plain, size, COUNTS, GPUNN__NEEDED, shape, "Of the result: h, w or d, h, w.")                                           \
     K(_plain, align_corners, FLAG, false, align_corners, "") A(align_corners, BOOL, align_corners)
@@ -8126,6 +8225,8 @@ typedef struct gpunn__assign_args {
       "x [n, c, d, h, w] -> [n, c, output_size].")                                                                             \
     X(OP, grid_sample, GRID_SAMPLE, 2, 0, GRID, grid, gpunn_grid_sample_(in[0], in[1], *a),                                    \
       "x [n, c, h, w] at the points of grid [n, oh, ow, 2]; x [n, c, d, h, w], grid [n, od, oh, ow, 3].")                      \
+    X(OP, roi_align, ROI_ALIGN, 2, 2, ROI, roi, gpunn_roi_align_(in[0], in[1], *a),                                            \
+      "x [n, c, h, w], boxes [k, 5] of a sample's number, x1, y1, x2, y2; torchvision.ops.roi_align.")                         \
     X(OP, affine_grid, AFFINE_GRID, 1, 0, AFFINE_GRID, _plain, gpunn_affine_grid(in[0], a->shape, a->align_corners),           \
       "The grid that samples through theta [n, 2, 3] or [n, 3, 4].")                                                           \
     X(OP, interpolate, INTERPOLATE, 1, 0, INTERPOLATE, interpolate, gpunn_interpolate_(in[0], *a),                             \
@@ -9743,6 +9844,28 @@ static bool gpunn__hash_grid_rule(const gpunn__inference *i)
 {
     i->out->dim[i->out->rank - 1] = i->attr->n_levels * i->in[1].dim[1];
     return true;
+}
+
+static bool gpunn__roi_align_rule(const gpunn__inference *i)
+{
+    const gpunn__meta *x = &i->in[0], *boxes = &i->in[1];
+    char               text[128];
+    int64_t            cells;
+    int                batches;
+    if (!gpunn__has_axes(i->call, *x, 2)) return false;
+    if (boxes->rank != 2 || boxes->dim[1] != 5)
+        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
+                            "boxes is %s, but [k, 5] is needed, a sample's number and x1, y1, x2, y2 of each box",
+                            gpunn__meta_text(boxes, text));
+    else if (!gpunn__measure(2, x->dim + 2, &cells, &batches) || cells > 1 << 30)
+        (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "a channel of x %s has more than 2^30 cells; use smaller sizes",
+                            gpunn__meta_text(x, text));
+    else {
+        i->out->dim[0] = boxes->dim[0];
+        for (int axis = 0; axis < 2; axis++) i->out->dim[2 + axis] = i->attr->size[axis];
+        return true;
+    }
+    return false;
 }
 
 static bool gpunn__affine_grid_rule(const gpunn__inference *i)
@@ -11564,6 +11687,23 @@ GPUNN_API gpunn_tensor *gpunn_grid_sample_(gpunn_tensor *x, gpunn_tensor *grid, 
     attr.padding_mode = (int)args.padding_mode;
     attr.align_corners = args.align_corners;
     return gpunn__node(&call, GPUNN_OP_GRID_SAMPLE, &attr, operands, 2);
+}
+
+GPUNN_API gpunn_tensor *gpunn_roi_align_(gpunn_tensor *x, gpunn_tensor *boxes, gpunn_roi_args args)
+{
+    static const char *const names[] = {"x", "boxes"};
+    gpunn_tensor            *operands[] = {x, boxes};
+    gpunn__call              call;
+    gpunn_attributes         attr = gpunn__no_attributes();
+    if (!gpunn__begin(&call, "roi_align", NULL, names, operands, 2, 2) || !gpunn__has_axes(&call, gpunn__meta_of(x), 2) ||
+        !gpunn__window_setting(&call, 2, "output_size", "output_shape", args.output_size, args.output_shape, gpunn__zeros, 1,
+                               attr.size) ||
+        !gpunn__settle(&call, &args))
+        return NULL;
+    attr.scale = args.spatial_scale;
+    attr.k = args.sampling_ratio;
+    attr.align_corners = args.aligned;
+    return gpunn__node(&call, GPUNN_OP_ROI_ALIGN, &attr, operands, 2);
 }
 
 GPUNN_API gpunn_tensor *gpunn_affine_grid(gpunn_tensor *theta, gpunn_shape size, bool align_corners)
@@ -25948,6 +26088,175 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_grid_sample(gpunn__cpu *cpu, gpunn_step 
     return GPUNN_OK;
 }
 
+/* ---- roi_align: of each bin first the weights of its cells along each axis, which its samples bring there, then the values, -----
+ * channel by channel. The gradient of x: a thread owns some channels and adds what falls into these, bin after bin. */
+enum { GPUNN__ROI_CHANNELS = 32 }; /* whose cells in a box fit a cache */
+typedef struct gpunn__rois {
+    gpunn__roi_shape shape;
+    int64_t          cells; /* of one channel */
+    bool             add;
+    const float     *x, *boxes, *dy;
+    float           *y, *dx;
+} gpunn__rois;
+
+typedef struct gpunn__roi_cells { /* of a bin along one axis: `low` to `end` - 1, of which `first` on are at hand */
+    gpunn__roi_line line;
+    int             low, end, first, count;
+    float           weight[GPUNN__POINTS];
+} gpunn__roi_cells;
+
+static void gpunn__roi_reach(gpunn__roi_cells *c)
+{
+    int   cell[2];
+    float weight[2];
+    c->low = INT32_MAX;
+    c->end = 0;
+    for (int i = c->line.begin; i < c->line.end; i++) {
+        if (!gpunn__roi_find(&c->line, i, cell, weight)) continue;
+        c->low = cell[0] < c->low ? cell[0] : c->low;
+        c->end = cell[1] >= c->end ? cell[1] + 1 : c->end;
+    }
+    if (c->end == 0) c->low = 0;
+}
+
+static void gpunn__roi_weigh(gpunn__roi_cells *c)
+{
+    int   cell[2];
+    float weight[2];
+    c->count = c->end - c->first < GPUNN__POINTS ? c->end - c->first : GPUNN__POINTS;
+    memset(c->weight, 0, (size_t)c->count * sizeof *c->weight);
+    for (int i = c->line.begin; i < c->line.end; i++) {
+        if (!gpunn__roi_find(&c->line, i, cell, weight)) continue;
+        for (int k = 0; k < 2; k++)
+            if (cell[k] >= c->first && cell[k] - c->first < c->count) c->weight[cell[k] - c->first] += weight[k];
+    }
+}
+
+static void gpunn__roi_begin(const gpunn__rois *r, int64_t box, int bin, gpunn__roi_cells c[2])
+{
+    const float            *at = r->boxes + 5 * box;
+    const gpunn__roi_shape *s = &r->shape;
+    c[0].line = gpunn__roi_line_of(s, 0, at[2], at[4], bin / s->bins[1]);
+    c[1].line = gpunn__roi_line_of(s, 1, at[1], at[3], bin % s->bins[1]);
+    for (int axis = 0; axis < 2; axis++) gpunn__roi_reach(&c[axis]);
+    c[0].first = c[0].low - GPUNN__POINTS;
+    c[1].first = c[1].end;
+}
+
+/* Weighs the next cells; false: there are none. */
+static bool gpunn__roi_next(gpunn__roi_cells c[2])
+{
+    c[1].first += GPUNN__POINTS;
+    if (c[1].first >= c[1].end) {
+        c[1].first = c[1].low;
+        c[0].first += GPUNN__POINTS;
+        if (c[0].first >= c[0].end) return false;
+        gpunn__roi_weigh(&c[0]);
+    }
+    gpunn__roi_weigh(&c[1]);
+    return true;
+}
+
+static float gpunn__roi_sum(const gpunn__roi_cells c[2], const float *x)
+{
+    float sum = 0;
+    x += (int64_t)c[0].first * c[1].line.size + c[1].first;
+    for (int j = 0; j < c[0].count; j++, x += c[1].line.size) {
+        float row = 0;
+        for (int i = 0; i < c[1].count; i++) row += c[1].weight[i] * x[i];
+        sum += c[0].weight[j] * row;
+    }
+    return sum;
+}
+
+static void gpunn__roi_spread(const gpunn__roi_cells c[2], float g, float *dx)
+{
+    dx += (int64_t)c[0].first * c[1].line.size + c[1].first;
+    for (int j = 0; j < c[0].count; j++, dx += c[1].line.size) {
+        const float row = g * c[0].weight[j];
+        GPUNN__IVDEP
+        for (int i = 0; i < c[1].count; i++) dx[i] += row * c[1].weight[i];
+    }
+}
+
+/* The bins of a box in channels `from` to `to` - 1 of its sample. */
+static void gpunn__roi_box(const gpunn__rois *r, int64_t box, int64_t from, int64_t to)
+{
+    const gpunn__roi_shape *s = &r->shape;
+    const int64_t           sample = (int64_t)r->boxes[5 * box] * s->channels;
+    const int               bins = s->bins[0] * s->bins[1];
+    gpunn__roi_cells        c[2];
+    for (int bin = 0; bin < bins; bin++) {
+        const int64_t at = box * s->channels * bins + bin;
+        gpunn__roi_begin(r, box, bin, c);
+        const float count = gpunn__roi_count(&c[0].line, &c[1].line);
+        for (int64_t i = from; i < to && r->y; i++) r->y[at + i * bins] = 0;
+        while (gpunn__roi_next(c))
+            for (int64_t i = from; i < to; i++) {
+                if (r->y)
+                    r->y[at + i * bins] += gpunn__roi_sum(c, r->x + (sample + i) * r->cells) / count;
+                else
+                    gpunn__roi_spread(c, r->dy[at + i * bins] / count, r->dx + (sample + i) * r->cells);
+            }
+    }
+}
+
+static void gpunn__roi_task(void *arg, int thread, int threads)
+{
+    const gpunn__rois *r = (const gpunn__rois *)arg;
+    const int64_t      channels = r->shape.channels, tiles = (channels + GPUNN__ROI_CHANNELS - 1) / GPUNN__ROI_CHANNELS;
+    int64_t            unit, end;
+    gpunn__cpu_part(r->shape.boxes * tiles, 1, threads, thread, &unit, &end);
+    for (; unit < end; unit++) {
+        const int64_t from = unit % tiles * GPUNN__ROI_CHANNELS;
+        gpunn__roi_box(r, unit / tiles, from, gpunn__least(channels, from + GPUNN__ROI_CHANNELS));
+    }
+}
+
+static void gpunn__roi_back_task(void *arg, int thread, int threads)
+{
+    const gpunn__rois *r = (const gpunn__rois *)arg;
+    const int64_t      channels = r->shape.channels;
+    int64_t            plane, end;
+    gpunn__cpu_part(r->shape.samples * channels, 1, threads, thread, &plane, &end);
+    if (plane < end && !r->add) memset(r->dx + plane * r->cells, 0, (size_t)((end - plane) * r->cells) * sizeof *r->dx);
+    while (plane < end) {
+        const int64_t sample = plane / channels, from = plane % channels;
+        const int64_t to = gpunn__least(gpunn__least(channels, from + end - plane), from + GPUNN__ROI_CHANNELS);
+        for (int64_t box = 0; box < r->shape.boxes; box++)
+            if ((int64_t)r->boxes[5 * box] == sample) gpunn__roi_box(r, box, from, to);
+        plane += to - from;
+    }
+}
+
+GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_roi_align(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *x = &step->in[0];
+    gpunn__rois        r;
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    memset(&r, 0, sizeof r);
+    r.shape = gpunn__roi_shape_of(step->attr, x, &step->in[1]);
+    r.cells = x->dim[2] * x->dim[3];
+    r.x = (const float *)x->data;
+    r.boxes = (const float *)step->in[1].data;
+    if (step->backward) {
+        r.dy = (const float *)step->grad_out.data;
+        r.dx = (float *)step->grad_in[0].data;
+        r.add = step->accumulate[0];
+    } else
+        r.y = (float *)step->out.data;
+    for (int64_t box = 0; box < r.shape.boxes; box++) {
+        const float sample = r.boxes[5 * box];
+        if (!(sample >= 0 && sample < (float)r.shape.samples))
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT,
+                                   "box %lld is of sample %g, which is outside 0 .. %lld; check the boxes", (long long)box,
+                                   (double)sample, (long long)(r.shape.samples - 1));
+    }
+    const double work = (double)r.shape.boxes * r.shape.bins[0] * r.shape.bins[1] * (r.shape.channels + 4) * 16;
+    gpunn_parallel(gpunn__cpu_threads_for(cpu, work), step->backward ? gpunn__roi_back_task : gpunn__roi_task, &r);
+    return GPUNN_OK;
+}
+
 /* ---- affine_grid: grid[n][z][y][x][k] = theta[n][k] . (x, y, z, 1) ------------------------------------------------------- */
 typedef struct gpunn__affine_points {
     int          axes;
@@ -34370,14 +34679,14 @@ static void gpunn__emit_factors(gpunn__writer *w, const gpunn_tensor *t, const c
     if (scaled) gpunn__emitf(w, "]");
 }
 
-/* The windows of which no attribute tells: what an adaptive pool gives, and the kernels of convolutions. */
+/* The windows of which no attribute tells: sizes of results, and the kernels of convolutions. */
 static void gpunn__emit_window_key(gpunn__writer *w, const gpunn_tensor *t, const gpunn__argument *key)
 {
     const int  axes = t->rank - 2;
     int        sizes[GPUNN_MAX_RANK];
     const int *values = key->kind == GPUNN__K_PADDING ? t->attr.output_padding : t->attr.kernel;
     for (int i = 0; i < axes; i++) sizes[i] = (int)t->dim[2 + i];
-    if (gpunn__op_is(t->op, GPUNN__ADAPTIVE_POOL)) values = sizes;
+    if (strcmp(key->name, "output_size") == 0) values = sizes;
     if (*values != key->otherwise || !gpunn__all_equal(values, axes)) gpunn__emit_window(w, key->name, values, axes);
 }
 

@@ -25,7 +25,7 @@
  *     conv      convolutions: cuDNN's graphs, or windows laid out for products, or depthwise kernels
  *     pool      max, average and adaptive average pooling
  *     finish    what follows a product or convolution, in one pass
- *     sample    grid_sample, affine_grid, hash_grid_encoding, interpolate
+ *     sample    grid_sample, roi_align, affine_grid, hash_grid_encoding, interpolate
  *     norm      batch_norm, layer_norm, rms_norm, group_norm
  *     softmax   softmax, log_softmax
  *     loss      cross_entropy, nll, ctc_loss
@@ -6439,7 +6439,7 @@ static gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step
 }
 
 /* ==== >>sample ======================================================================================================== *
- * grid_sample and affine_grid, as in gpunn.h's >>sample: a thread for each point. Points that touch the same cell add to its
+ * grid_sample, roi_align and affine_grid, as in gpunn.h's >>sample: a thread for each point. Points that touch the same cell add to its
  * gradient in any order, so they add integers: each term is rounded to a multiple of a power of two, so small that P terms as
  * large as the largest gradient of y just fit 63 bits, for the P points of a sample. That is 2^-38 of the largest for 192^3
  * points, finer than an F32 sum of such terms. So do rows of a hash grid. */
@@ -6732,6 +6732,118 @@ static gpunn_status gpunn__cuda_grid_sample(gpunn__cuda *cuda, gpunn_step *step,
     } else
         s.y = y->data;
     return axes == 3 ? gpunn__cuda_sample<3>(cuda, &s, action) : gpunn__cuda_sample<2>(cuda, &s, action);
+}
+
+/* ---- roi_align: a thread for each value ---------------------------------------------------------------------------------------- */
+typedef struct gpunn__rois {
+    gpunn__roi_shape shape;
+    int64_t          count; /* of results */
+    const void      *x, *boxes, *dy;
+    void            *y, *dx;
+    gpunn_dtype      x_dtype, boxes_dtype, y_dtype;
+    bool             add;
+    gpunn__exact     exact; /* the gradient of x */
+} gpunn__rois;
+
+typedef struct gpunn__roi_bin {
+    gpunn__roi_line y, x;
+    int64_t         first; /* cell of its channel; -1: it is of no sample */
+} gpunn__roi_bin;
+
+__device__ __forceinline__ gpunn__roi_bin gpunn__roi_bin_of(const gpunn__rois &r, int64_t i)
+{
+    const gpunn__roi_shape &s = r.shape;
+    const int64_t           row = gpunn__quotient(i, s.bins[1]), plane = gpunn__quotient(row, s.bins[0]);
+    const int64_t           box = gpunn__quotient(plane, s.channels);
+    float                   at[5];
+#pragma unroll
+    for (int k = 0; k < 5; k++) at[k] = gpunn__load(r.boxes, r.boxes_dtype, 5 * box + k);
+    gpunn__roi_bin b;
+    b.y = gpunn__roi_line_of(&s, 0, at[2], at[4], (int)(row - plane * s.bins[0]));
+    b.x = gpunn__roi_line_of(&s, 1, at[1], at[3], (int)(i - row * s.bins[1]));
+    const bool there = at[0] >= 0 && at[0] < (float)s.samples;
+    b.first = there ? ((int64_t)at[0] * s.channels + plane - box * s.channels) * s.size[0] * s.size[1] : -1;
+    return b;
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__roi_kernel(const gpunn__rois r)
+{
+    GPUNN__FOLLOW();
+    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    for (; i < r.count; i += step) {
+        const gpunn__roi_bin b = gpunn__roi_bin_of(r, i);
+        float                sum = b.first < 0 ? NAN : 0;
+        for (int j = b.y.begin; j < b.y.end && b.first >= 0; j++) {
+            int   row[2], column[2];
+            float up[2], left[2];
+            if (!gpunn__roi_find(&b.y, j, row, up)) continue;
+            const int64_t at[2] = {b.first + (int64_t)row[0] * b.x.size, b.first + (int64_t)row[1] * b.x.size};
+            for (int k = b.x.begin; k < b.x.end; k++) {
+                if (!gpunn__roi_find(&b.x, k, column, left)) continue;
+#pragma unroll
+                for (int corner = 0; corner < 4; corner++)
+                    sum += up[corner >> 1] * left[corner & 1] * gpunn__load(r.x, r.x_dtype, at[corner >> 1] + column[corner & 1]);
+            }
+        }
+        gpunn__store(r.y, r.y_dtype, i, sum / gpunn__roi_count(&b.y, &b.x));
+    }
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__roi_back_kernel(const gpunn__rois r)
+{
+    GPUNN__FOLLOW();
+    int64_t      i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    const double scale = gpunn__exact_scale(r.exact);
+    if (scale != scale) return;
+    for (; i < r.count; i += step) {
+        const gpunn__roi_bin b = gpunn__roi_bin_of(r, i);
+        const float          g = gpunn__load(r.dy, r.y_dtype, i) / gpunn__roi_count(&b.y, &b.x);
+        for (int j = b.y.begin; j < b.y.end && b.first >= 0 && g != 0; j++) {
+            int   row[2], column[2];
+            float up[2], left[2];
+            if (!gpunn__roi_find(&b.y, j, row, up)) continue;
+            const int64_t at[2] = {b.first + (int64_t)row[0] * b.x.size, b.first + (int64_t)row[1] * b.x.size};
+            for (int k = b.x.begin; k < b.x.end; k++) {
+                if (!gpunn__roi_find(&b.x, k, column, left)) continue;
+#pragma unroll
+                for (int corner = 0; corner < 4; corner++) {
+                    const float term = g * (up[corner >> 1] * left[corner & 1]);
+                    if (term != 0) gpunn__exact_add(r.exact, at[corner >> 1] + column[corner & 1], term, scale);
+                }
+            }
+        }
+    }
+}
+
+static gpunn_status gpunn__cuda_roi_align(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *x = &step->in[0], *boxes = &step->in[1], *y = step->backward ? &step->grad_out : &step->out;
+    gpunn__rois        r;
+    if (action == GPUNN__PREPARE) {
+        if (step->backward && step->grad_in[0].data) step->workspace_bytes = gpunn__exact_bytes(cuda, x->count);
+        return GPUNN_OK;
+    }
+    memset(&r, 0, sizeof r);
+    r.shape = gpunn__roi_shape_of(step->attr, x, boxes);
+    r.count = y->count;
+    r.x = x->data;
+    r.boxes = boxes->data;
+    r.x_dtype = x->dtype;
+    r.boxes_dtype = boxes->dtype;
+    r.y_dtype = y->dtype;
+    const unsigned blocks = gpunn__blocks(cuda, r.count, 1);
+    if (!step->backward) {
+        r.y = y->data;
+        return GPUNN__LAUNCH(cuda, gpunn__roi_kernel, blocks, GPUNN__THREADS, r);
+    }
+    r.dy = y->data;
+    r.dx = step->grad_in[0].data;
+    r.add = step->accumulate[0];
+    r.exact = gpunn__exact_of(cuda, step, x->count, boxes->dim[0] * r.shape.bins[0] * r.shape.bins[1]);
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__exact_clear_kernel, (unsigned)r.exact.blocks, GPUNN__THREADS, r.exact));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__roi_back_kernel, blocks, GPUNN__THREADS, r));
+    return GPUNN__LAUNCH(cuda, gpunn__exact_finish_kernel, gpunn__blocks(cuda, r.exact.count, 4), GPUNN__THREADS, r.exact, r.dx,
+                         r.x_dtype, r.add);
 }
 
 /* ---- hash_grid_encoding ------------------------------------------------------------------------------------------------------ */

@@ -241,6 +241,16 @@ class _Emitter:
         given.add("align_corners", a["align_corners"], False)
         return "gpunn_grid_sample(%s)" % ", ".join(x + given.texts)
 
+    def op_roi_align(self, t, x):
+        a, given = t.attrs, _Fields()
+        size = t.shape[2:]
+        given.add("output_size", size[0], None if size[0] == size[1] else size[0])
+        given.add("output_shape", size, size if size[0] == size[1] else None)
+        given.add("spatial_scale", a["spatial_scale"], 1)
+        given.add("sampling_ratio", a["sampling_ratio"], 0)
+        given.add("aligned", a["aligned"], False)
+        return "gpunn_roi_align(%s)" % ", ".join(x + given.texts)
+
     def op_interpolate(self, t, x):
         a, given, old = t.attrs, _Fields(), self.tensors[t.inputs[0]].shape[2:]
         usual = tuple(Graph.resize_ratio(before, after, a["align_corners"], None) for before, after in zip(old, t.shape[2:]))

@@ -1965,6 +1965,14 @@ def grid_sample(w, call, x, grid, interpolation_mode=0, padding_mode=0, align_co
                  align_corners=align_corners or None)
 
 
+@operation("roi_align")
+def roi_align(w, call, x, rois, spatial_scale, pooled_height, pooled_width, sampling_ratio, aligned):
+    """Of torchvision."""
+    return w.add("roi_align", [w.f32(w.whole(x)), w.f32(w.whole(rois))], call.shapes[0][0],
+                 output_size=alike([pooled_height, pooled_width]), spatial_scale=None if spatial_scale == 1 else spatial_scale,
+                 sampling_ratio=sampling_ratio if sampling_ratio > 0 else None, aligned=aligned or None)
+
+
 @operation("affine_grid", "affine_grid_generator")
 def affine_grid(w, call, theta, size, align_corners=False):
     return w.add("affine_grid", [w.f32(w.whole(theta))], call.shapes[0][0], size=list(call.shapes[0][0][1:-1]),

@@ -633,6 +633,17 @@ class Graph:
         attrs = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
         return self.node("grid_sample", attrs, (x, grid), x.shape[:2] + grid.shape[1:-1])
 
+    def roi_align(self, x, boxes, output_size, spatial_scale, sampling_ratio, aligned):
+        check_f32(x, boxes)
+        check_axes(x, 2)
+        if len(boxes.shape) != 2 or boxes.shape[1] != 5:
+            raise GraphError("boxes is %s, but [k, 5] is needed, a sample's number and x1, y1, x2, y2 of each box" % (
+                shape_text(boxes.shape)), "inputs")
+        if measure(x.shape[2:])[0] > 1 << 30:
+            raise GraphError("a channel of x %s has more than 2^30 cells; use smaller sizes" % shape_text(x.shape), "inputs")
+        attrs = {"spatial_scale": setting(f32(spatial_scale)), "sampling_ratio": sampling_ratio, "aligned": aligned}
+        return self.node("roi_align", attrs, (x, boxes), (boxes.shape[0], x.shape[1]) + window(output_size, 2))
+
     def affine_grid(self, theta, size, align_corners):
         check_f32(theta)
         size, rank = tuple(size), len(size)

@@ -300,6 +300,17 @@ def grid_sample(e, t, x, grid):
                   align_corners=int(t.attrs["align_corners"]))
 
 
+@export("roi_align")
+def roi_align(e, t, x, boxes):
+    a, columns = t.attrs, (e.integers(0), e.integers(1), e.integers(5), e.integers(1))
+    samples = e.node("Reshape", [e.node("Slice", [boxes, columns[0], columns[1], columns[3]]), e.integers(-1)])
+    return e.node("RoiAlign", [x, e.node("Slice", [boxes, columns[1], columns[2], columns[3]]),
+                               e.node("Cast", [samples], to=NUMBERS["int64"])],
+                  output_height=t.shape[2], output_width=t.shape[3], spatial_scale=a["spatial_scale"],
+                  sampling_ratio=a["sampling_ratio"],
+                  coordinate_transformation_mode="half_pixel" if a["aligned"] else "output_half_pixel")
+
+
 @export("affine_grid")
 def affine_grid(e, t, theta):
     return e.node("AffineGrid", [theta, e.dimensions((t.shape[0], 1) + t.shape[1:-1])], align_corners=int(t.attrs["align_corners"]))

@@ -535,6 +535,18 @@ def grid_sample(w, call, x, grid):
                  padding_mode=None if padding == "zeros" else padding, align_corners=bool(call.get("align_corners", 0)) or None)
 
 
+@operation("RoiAlign")
+def roi_align(w, call, x, boxes, samples):
+    if call.get("mode", "avg") != "avg":
+        raise Refused("mode %s is not possible: only the mean of samples is" % call.get("mode", ""))
+    aligned = call.opset >= 16 and call.get("coordinate_transformation_mode", "half_pixel") == "half_pixel"
+    samples = w.reshape(w.f32(w.whole(samples)), (samples.full[0], 1))
+    boxes = w.add("concat", [w.whole(samples), w.f32(w.whole(boxes))], (), dim=1)
+    size, scale = [call.get("output_height", 1), call.get("output_width", 1)], call.get("spatial_scale", 1.0)
+    return w.add("roi_align", [w.f32(w.whole(x)), boxes], (), output_size=alike(size), spatial_scale=None if scale == 1 else scale,
+                 sampling_ratio=max(call.get("sampling_ratio", 0), 0) or None, aligned=aligned or None)
+
+
 @operation("AffineGrid")
 def affine_grid(w, call, theta, size):
     sizes = numbers(w, size, "size")

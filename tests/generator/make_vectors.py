@@ -126,6 +126,10 @@ class Maker:
             if not any(t.label == "targets" for t in tensors):
                 return None
             entry["inputs"][1:] = ["targets", "b", "b"]
+        if op == "roi_align":
+            if not any(t.label == "boxes" for t in tensors):
+                return None
+            entry["inputs"][1] = "boxes"
         if op == "cosine_embedding_loss":
             if not any(t.label == "signs" for t in tensors):
                 return None
@@ -202,7 +206,7 @@ class Maker:
         shape = self.pick((["N", 6], ["N", 4, 9, 8], [3, "N", 5], ["N", 3, 4]))
         if op == "affine_grid":
             shape = self.pick((["N", 2, 3], ["N", 3, 4]))
-        elif op in ("grid_sample", "group_norm", "interpolate", "ncc_loss", "rotary_embedding"):
+        elif op in ("grid_sample", "group_norm", "interpolate", "ncc_loss", "roi_align", "rotary_embedding"):
             shape = ["N", 4, 9, 8]
         elif op[-2:] in ("1d", "2d", "3d"):
             shape = ["N", 4] + [5, 9, 8][-int(op[-2]):]
@@ -226,6 +230,8 @@ class Maker:
                          self.pick(([9], [4], ["N", 9])) if op == "rotary_embedding" else ["N"]}]
         if op == "grid_sample":
             self.entries.append({"op": "input", "name": "c", "shape": ["N", 3, 5, 2]})
+        if op == "roi_align":
+            self.entries.append({"op": "input", "name": "boxes", "shape": [self.pick((3, "N")), 5]})
         if op in GATES:
             self.recurrent_inputs(op)
         if op == "ctc_loss":

@@ -9,6 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+try:
+    from torchvision.ops import roi_align
+except ImportError:
+    roi_align = None
+
 CASES = {}
 
 
@@ -204,6 +209,24 @@ def warp_volume():
     identity = torch.tensor([[[0.87, 0.03, 0.02, 0.013], [0.02, 0.83, 0.011, 0.03], [0.011, 0.02, 0.71, 0.017]]])
     net = Net(forward, theta=nn.Parameter(identity), field=parameter(1, 4, 5, 6, 3, scale=0.02))
     return net, (randn(2, 1, 4, 5, 6), randn(2, 1, 4, 5, 6))
+
+
+def regions():
+    """A feature map's parts, one box of each image and then a second one of the first; only with torchvision."""
+    def forward(self, x, corners):
+        own = torch.arange(x.size(0), dtype=x.dtype)[:, None]
+        h = F.relu(self.conv(x))
+        a = roi_align(h, torch.cat([own, corners], 1), (2, 3), 0.5, 2, True)
+        b = roi_align(h, self.boxes, 2)
+        return self.fc(a.flatten(1)) + b.mean()
+    net = Net(forward, conv=nn.Conv2d(2, 3, 3, padding=1), fc=nn.Linear(18, 4),
+              boxes=torch.tensor([[0, 1.25, 0.5, 5.5, 7.0], [0, -1.5, 2.25, 3.0, 12.0]]))
+    corners = torch.tensor([[0.75, 1, 9, 13], [4, 2, 15.5, 17], [-1, 3, 6, 9.5], [2, 2, 4.25, 3]])
+    return net, (randn(4, 2, 9, 8), corners, classes(4, 4)), nn.CrossEntropyLoss()
+
+
+if roi_align:
+    case(SGD, steps=5)(regions)
 
 
 class BasicBlock(nn.Module):

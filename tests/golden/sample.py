@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Makes sample.safetensors beside it with PyTorch: python3 tests/golden/sample.py
+"""Makes sample.safetensors beside it with PyTorch and torchvision: python3 tests/golden/sample.py
 
-grid_sample, affine_grid, gradient_energy and ncc_loss, in the form that make_golden.py describes."""
+grid_sample, roi_align, affine_grid, gradient_energy and ncc_loss, in the form that make_golden.py describes."""
 import torch
 import torch.nn.functional as F
+from torchvision.ops import roi_align
 
 from make_golden import add_case, f32, inf, nan, randn, save
 
@@ -131,6 +132,42 @@ def ncc_cases(out):
     case("local_large", lambda input, target: local(input, target, 7), 1, 1, 4, 5, 3)
 
 
+def roi_align_cases(out):
+    def boxes(count, samples, height, width, reach=1.2):
+        """[count, 5]: a sample's number and two corners, the second one behind the first."""
+        x, y = ((torch.rand(2, count) * reach - (reach - 1) / 2).sort(0)[0] * size for size in (width, height))
+        corners = torch.stack([x[0], y[0], x[1], y[1]], 1)
+        return torch.cat([torch.randint(samples, (count, 1)).float(), (corners * 64).round() / 64], 1)
+
+    def case(label, x, boxes, size, scale=1.0, ratio=-1, aligned=False, role="fixed"):
+        def align(x, boxes):
+            return roi_align(x, boxes, size, scale, ratio, aligned)
+        if role == "batch":
+            add_case(out, "roi_align." + label, align, batch={"x": x, "boxes": boxes}, no_grad=("boxes",))
+        else:
+            add_case(out, "roi_align." + label, align, batch={"x": x}, fixed={"boxes": boxes}, no_grad=("boxes",))
+
+    case("plain", randn(2, 3, 7, 9), boxes(5, 2, 7, 9), 2)
+    case("aligned", randn(2, 3, 7, 9), boxes(5, 2, 7, 9), 2, aligned=True)
+    case("ratio", randn(2, 3, 8, 6), boxes(4, 2, 8, 6), (3, 2), ratio=2)
+    case("ratio_aligned", randn(2, 3, 8, 6), boxes(4, 2, 8, 6), (2, 5), ratio=3, aligned=True)
+    case("scale", randn(3, 2, 6, 5), boxes(7, 3, 24, 20), 3, scale=0.25, aligned=True)
+    case("many_samples", randn(1, 2, 31, 29), boxes(3, 1, 31, 29), (2, 1), aligned=True)  # more than a chunk
+    case("whole", randn(1, 4, 5, 5), f32([0, 0, 0, 5, 5], 1, 5), 5, ratio=1, aligned=True)
+    case("one_cell", randn(2, 2, 1, 1), boxes(3, 2, 1, 1, 3.0), 2)
+    case("row", randn(1, 1, 1, 11), boxes(3, 1, 1, 11), (1, 4), ratio=2)
+    case("crowd", randn(1, 1, 6, 6), boxes(64, 1, 3, 3, 1.0), 2, ratio=2, aligned=True)  # many add to the same cells
+    case("twice", randn(4, 2, 5, 7), boxes(4, 4, 5, 7), 3, role="batch")
+    case("many", randn(3, 5, 13, 17), boxes(37, 3, 13, 17), (7, 5), ratio=2, aligned=True)
+    # empty, turned round, beside x on each side, over its edges by less and by more than a cell, as large as many such x
+    odd = [[2, 3, 2, 3], [4, 4, 1.5, 2], [-9, 1, -4, 3], [1, 20, 3, 25], [-1.75, -1.5, 1, 1], [4.5, 5, 8.75, 9], [-40, -30, 50, 60],
+           [0.25, 0.25, 0.375, 0.5]]
+    odd = f32([value for box in odd for value in [0] + box], len(odd), 5)
+    case("odd", randn(1, 2, 6, 7), odd, 3)
+    case("odd_aligned", randn(1, 2, 6, 7), odd, 3, aligned=True)
+    case("odd_ratio", randn(1, 2, 6, 7), odd, (2, 3), ratio=2, aligned=True)
+
+
 def main():
     torch.manual_seed(8)
     out = {}
@@ -138,6 +175,7 @@ def main():
     affine_grid_cases(out)
     gradient_energy_cases(out)
     ncc_cases(out)
+    roi_align_cases(out)
     save("sample.safetensors", out)
 
 

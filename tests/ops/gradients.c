@@ -336,6 +336,17 @@ static gpunn_tensor *grid(inputs *in, int cells, bool align_corners, gpunn_shape
     free(values);
     return in->x[1];
 }
+/* Boxes [7, 5] in three images of that size, some of which reach over their edges. */
+static gpunn_tensor *boxes(inputs *in, int height, int width)
+{
+    float values[7 * 5];
+    for (int i = 0; i < 7; i++) {
+        float *box = values + 5 * i;
+        box[0] = (float)(i % 3);
+        for (int k = 0; k < 4; k++) box[1 + k] = (0.6f + 0.6f * test_random(&in->seed)) * (float)(k % 2 ? height : width);
+    }
+    return add_input(in, "boxes", GPUNN_SHAPE(7, 5), values, 35);
+}
 static gpunn_tensor *pair(inputs *in) /* two tensors whose difference keeps away from kinks */
 {
     static const elementwise two = {"pair", 2, NULL};

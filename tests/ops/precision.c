@@ -139,8 +139,9 @@ static net make(gpunn_model *model, int which)
         gpunn_tensor *c[5] = {gpunn_gather(a, 2, t), gpunn_gather(a, 1, rows), gpunn_reshape(b, GPUNN_SHAPE(GPUNN_BATCH, 36, 3)),
                               gpunn_scatter_add(a, 1, rows, a), gpunn_randn_like(a)};
         h = gpunn_flatten(gpunn_concat(c, 5, 2));
-    } else if (which == 7) { /* 16-bit images at an F32 grid, and at a 16-bit one; an affine grid from 16-bit numbers */
-        static const float still[6] = {0.8f, 0, 0.05f, 0, 0.8f, 0.03f};
+    } else if (which ==
+               7) { /* 16-bit images at an F32 grid, and at a 16-bit one, and in boxes; an affine grid from 16-bit numbers */
+        static const float still[6] = {0.8f, 0, 0.05f, 0, 0.8f, 0.03f}, box[5] = {0, 0.5f, 1.25f, 4.5f, 5};
         gpunn_tensor      *image = gpunn_conv2d(n.x, "conv", .out_channels = 3, .kernel_size = 3, .padding = 1);
         gpunn_tensor *theta = gpunn_mul_scalar(gpunn_tanh(gpunn_linear(gpunn_flatten(n.x), "theta", .out_features = 6)), 0.02f);
         theta = gpunn_reshape(gpunn_add(theta, gpunn_constant(model, GPUNN_SHAPE(6), still)), GPUNN_SHAPE(GPUNN_BATCH, 2, 3));
@@ -148,8 +149,10 @@ static net make(gpunn_model *model, int which)
         gpunn_tensor *grid = gpunn_tanh(gpunn_linear(gpunn_flatten(image), "grid", .out_features = 24));
         gpunn_tensor *b = gpunn_grid_sample(n.x, gpunn_reshape(grid, GPUNN_SHAPE(GPUNN_BATCH, 3, 4, 2)),
                                             .padding_mode = GPUNN_GRID_BORDER, .align_corners = true);
+        gpunn_tensor *part = gpunn_roi_align(image, gpunn_constant(model, GPUNN_SHAPE(1, 5), box), .output_size = 2,
+                                             .aligned = true);
         gpunn_tensor *both[2] = {gpunn_flatten(a), gpunn_flatten(b)};
-        h = gpunn_mul_scalar(gpunn_concat(both, 2, 1), 0.5f);
+        h = gpunn_mul_scalar(gpunn_add(gpunn_concat(both, 2, 1), gpunn_mean(part, GPUNN_ALL, false)), 0.5f);
     } else if (which == 6) { /* convolutions of all axes, there and back */
         h = gpunn_silu(gpunn_conv_transpose2d(n.x, "up2", .out_channels = 6, .kernel_size = 3, .stride = 2, .output_padding = 1));
         h = gpunn_silu(gpunn_conv2d(h, "down2", .out_channels = 4, .kernel_size = 3, .stride = 2));

@@ -1464,6 +1464,40 @@ static void test_grid_sample_threads(void **state)
     check_threads(true);
 }
 
+/* Boxes, many of which are in the same places: every number of threads gives the same bits. */
+static void test_roi_align_threads(void **state)
+{
+    enum { BOXES = 67, N = 3 * 5 * 37 * 41 };
+    static const int threads[] = {1, 2, 3, 7};
+    float            boxes[BOXES * 5], *x = test_randoms(N, 20, 1), *corners = test_randoms(BOXES * 4, 22, 20), *first[2] = {0};
+    (void)state;
+    for (int i = 0; i < BOXES; i++) {
+        boxes[5 * i] = (float)(i % 3);
+        for (int k = 0; k < 4; k++) boxes[5 * i + 1 + k] = corners[4 * i + k] + (k < 2 ? 15 : 25);
+    }
+    for (int i = 0; i < COUNT(threads); i++) {
+        fixture f = {.dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = threads[i])};
+        f.model = gpunn_model_create(f.dev);
+        run           r = {&f, NULL, NULL, NULL, NULL, NULL, 0};
+        gpunn_tensor *tb = add_input(&f, "boxes", GPUNN_SHAPE(BOXES, 5), boxes, BOXES * 5);
+        r.x = add_input(&f, "x", GPUNN_SHAPE(3, 5, 37, 41), x, N);
+        r.out = gpunn_roi_align(r.x, tb, .output_shape = {3, 2});
+        run_backward(&r);
+        float *result[2] = {read_gradient(f.dev, r.x), r.value};
+        for (int k = 0; k < 2; k++) {
+            if (i > 0) assert_memory_equal(result[k], first[k], (size_t)(k ? BOXES * 5 * 6 : N) * sizeof(float));
+            if (i > 0)
+                free(result[k]);
+            else
+                first[k] = result[k];
+        }
+        free(r.grad_out);
+        gpunn_model_destroy(f.model);
+        gpunn_device_close(f.dev);
+    }
+    free(x), free(corners), free(first[0]), free(first[1]);
+}
+
 /* ---- rnn, lstm, gru: time runs through plain loops, and back ---- */
 typedef struct recurrence {
     int64_t gates, length, batch, in, hidden, directions; /* gates: 1 rnn, 4 lstm, 3 gru */
@@ -2222,8 +2256,9 @@ int main(void)
     count += each_backend(tests + count, "grid_sample", test_grid_sample, NULL);
     count += each_backend(tests + count, "grid_sample of what is no number", test_grid_sample_special, NULL);
     count += each_backend(tests + count, "grid_sample between cells", test_grid_sample_ties, NULL);
-    const struct CMUnitTest alone[] = {cmocka_unit_test(test_linear_evaluation), cmocka_unit_test(test_grid_sample_threads)};
-    tests[count++] = alone[0], tests[count++] = alone[1];
+    const struct CMUnitTest alone[] = {cmocka_unit_test(test_linear_evaluation), cmocka_unit_test(test_grid_sample_threads),
+                                       cmocka_unit_test(test_roi_align_threads)};
+    for (int i = 0; i < COUNT(alone); i++) tests[count++] = alone[i];
     count += each_backend(tests + count, "rows", test_rows, NULL);
     count += each_backend(tests + count, "norms of one value", test_norms_of_one, NULL);
     count += each_backend(tests + count, "embedding", test_words, NULL);

@@ -515,6 +515,25 @@ static void test_sampling(void **state)
     REFUSED(f, GPUNN_ERR_ARGUMENT, "grid_sample: padding_mode is -1; use one of gpunn_grid_padding",
             gpunn_grid_sample(f->image, grid, .padding_mode = (gpunn_grid_padding)-1));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "grid_sample: grid is NULL", gpunn_grid_sample(f->image, NULL));
+    gpunn_tensor *boxes = gpunn_input(f->model, "boxes", GPUNN_F32, SHAPE(7, 5));
+    check_shape(f, gpunn_roi_align(f->image, boxes, .output_size = 3), SHAPE(7, 6, 3, 3));
+    check_shape(f, gpunn_roi_align(f->image, boxes, .output_size = 3, .output_shape = {0, 2}), SHAPE(7, 6, 3, 2));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "roi_align: boxes is [batch, 20], but [k, 5] is needed, a sample's number and x1, y1, x2, y2 of each box",
+            gpunn_roi_align(f->image, f->rows, .output_size = 3));
+    REFUSED(f, GPUNN_ERR_SHAPE, "roi_align: x is [2, 3, 4, 5, 6], but [n, channels, height, width] is needed; gpunn_reshape it",
+            gpunn_roi_align(volume, boxes, .output_size = 3));
+    REFUSED(f, GPUNN_ERR_SHAPE, "roi_align: a channel of x [batch, 1, 32768, 32769] has more than 2^30 cells; use smaller sizes",
+            gpunn_roi_align(large, boxes, .output_size = 3));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "roi_align: output_size is 0; set .output_size, or .output_shape for each axis, to 1 or more",
+            gpunn_roi_align(f->image, boxes, .output_shape = {3}));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "roi_align: output_shape[2] is set, but the window has 2 axes; leave it out",
+            gpunn_roi_align(f->image, boxes, .output_shape = {3, 2, 1}));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "roi_align: spatial_scale is -1; use a positive number",
+            gpunn_roi_align(f->image, boxes, .output_size = 3, .spatial_scale = -1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "roi_align: sampling_ratio is -1; set .sampling_ratio to 0 or more",
+            gpunn_roi_align(f->image, boxes, .output_size = 3, .sampling_ratio = -1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "roi_align: boxes is NULL", gpunn_roi_align(f->image, NULL, .output_size = 3));
     REFUSED(f, GPUNN_ERR_DTYPE, "affine_grid: theta is i64, but f32 is needed; convert it with gpunn_cast",
             gpunn_affine_grid(whole, SHAPE(4, 5), false));
     REFUSED(f, GPUNN_ERR_SHAPE,

@@ -553,6 +553,40 @@ static void test_bad_index(void **state)
     }
 }
 
+/* A box of a sample that there is not, or of none, beside boxes that are no numbers or larger than all that can be counted. */
+static void test_bad_boxes(void **state)
+{
+    fixture      *f = *state;
+    const float   wide = 3e38f;
+    float         boxes[] = {0, 0, 0, 2,    2,    1, NAN,   0,     2,    NAN,  0, -INFINITY, 0,    INFINITY, 2,
+                             1, 0, 0, wide, wide, 0, -wide, -wide, wide, wide, 1, 1,         wide, 2,        wide};
+    const float   missing[] = {2, -1, NAN, INFINITY};
+    float         value[6 * 4];
+    gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1, 2, 2));
+    gpunn_tensor *t = gpunn_input(f->model, "boxes", GPUNN_F32, GPUNN_SHAPE(6, 5));
+    OK(f->dev, write_floats(x, FLOATS(1, 1, 1, 1, 1, 1, 1, 1), 8));
+    for (int ratio = 0; ratio < 3; ratio++) {
+        gpunn_tensor *y = MADE(f->dev, gpunn_roi_align(x, t, .output_size = 2, .sampling_ratio = ratio));
+        OK(f->dev, gpunn_write(t, boxes, sizeof boxes));
+        OK(f->dev, gpunn_forward(&y, 1));
+        OK(f->dev, gpunn_read(y, value, sizeof value));
+        for (int i = 0; i < 24; i++) assert_true(i < 4 ? value[i] == 1 : value[i] >= 0 && value[i] <= 1);
+        for (int i = 0; i < COUNT(missing); i++) {
+            boxes[5] = missing[i];
+            OK(f->dev, gpunn_write(t, boxes, sizeof boxes));
+            boxes[5] = 1;
+            if (f->backend->type == GPUNN_DEVICE_CPU) {
+                FAILS(f->dev, gpunn_forward(&y, 1), GPUNN_ERR_ARGUMENT, "roi_align: box 1 is of sample ",
+                      ", which is outside 0 .. 1; check the boxes");
+                continue;
+            }
+            OK(f->dev, gpunn_forward(&y, 1));
+            OK(f->dev, gpunn_read(y, value, sizeof value));
+            for (int k = 0; k < 24; k++) assert_int_equal(isnan(value[k]), k / 4 == 1);
+        }
+    }
+}
+
 /* All labels ignored: torch's mean is NaN, and training must not take it. */
 static void test_all_ignored(void **state)
 {
@@ -820,6 +854,7 @@ int main(void)
                 {"averages of steps", test_averages_of_steps},
                 {"nan loss", test_nan_loss},
                 {"bad index", test_bad_index},
+                {"bad boxes", test_bad_boxes},
                 {"all ignored", test_all_ignored},
                 {"dropout", test_dropout},
                 {"metrics", test_metrics},

@@ -119,6 +119,9 @@ static void node_texts(void **state)
     check_text(grid, "affine_grid align_corners=1 f32 [N,4,5,2]");
     check_text(gpunn_grid_sample(image, grid, .mode = GPUNN_GRID_NEAREST, .padding_mode = GPUNN_GRID_BORDER),
                "grid_sample mode=nearest padding_mode=border align_corners=0 f32 [N,6,4,5]");
+    gpunn_tensor *boxes = gpunn_input(m, "boxes", GPUNN_F32, GPUNN_SHAPE(7, 5));
+    check_text(gpunn_roi_align(image, boxes, .output_size = 3),
+               "roi_align spatial_scale=1 sampling_ratio=0 aligned=0 f32 [7,6,3,3]");
     check_text(gpunn_gradient_energy(image, GPUNN_AXES(-1, 2)), "gradient_energy dims=2,3 f32 []");
     check_text(gpunn_pad(wide, .before = {0, 2}, .mode = GPUNN_PAD_CIRCULAR), "pad before=0,2 mode=circular value=0 f32 [N,12]");
     gpunn_tensor *steps = gpunn_permute(gpunn_reshape(wide, GPUNN_SHAPE(GPUNN_BATCH, 5, 2)), GPUNN_AXES(1, 0, 2));
@@ -296,6 +299,10 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count++] = gpunn_grid_sample(
         h, gpunn_affine_grid(gpunn_input(m, "theta", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 2, 3)), GPUNN_SHAPE(3, 5), true),
         .mode = GPUNN_GRID_NEAREST, .padding_mode = GPUNN_GRID_REFLECTION, .align_corners = true);
+    gpunn_tensor *boxes = gpunn_input(m, "boxes", GPUNN_F32, GPUNN_SHAPE(7, 5));
+    all[count++] = gpunn_roi_align(h, boxes, .output_size = 2);
+    all[count++] = gpunn_roi_align(h, boxes, .output_shape = {1, 3}, .spatial_scale = 0.25f, .sampling_ratio = 2,
+                                   .aligned = true);
     all[count++] = gpunn_adaptive_max_pool2d(h, 2, 2);
     all[count++] = gpunn_max_pool1d(gpunn_reshape(h, GPUNN_SHAPE(GPUNN_BATCH, 4, 45)), .kernel_size = 3, .stride = 2,
                                     .padding = 1);

@@ -1,4 +1,4 @@
-/* grid_sample, affine_grid, gradient_energy, ncc_loss: SAMPLE_CASES for golden.c (tests/golden/sample.py), SAMPLE_GRADIENTS for
+/* grid_sample, roi_align, affine_grid, gradient_energy, ncc_loss: SAMPLE_CASES for golden.c (tests/golden/sample.py), SAMPLE_GRADIENTS for
  * gradients.c. */
 /* clang-format off */
 #define GRID(...) gpunn_grid_sample(in("x"), in("grid"), __VA_ARGS__)
@@ -21,6 +21,23 @@
     X(grid_sample, axes "_crowd", gpunn_grid_sample(in("x"), in("grid")))                                            \
     X(grid_sample, axes "_many", GRID(.align_corners = true))                                                        \
     X(grid_sample, axes "_exact", GRID(.align_corners = true))
+#define ROI(...) gpunn_roi_align(in("x"), in("boxes"), __VA_ARGS__)
+#define ROI_CASES(X)                                                                                                   \
+    X(roi_align, "plain", ROI(.output_size = 2))                                                                       \
+    X(roi_align, "aligned", ROI(.output_size = 2, .aligned = true))                                                    \
+    X(roi_align, "ratio", ROI(.output_shape = {3, 2}, .sampling_ratio = 2))                                            \
+    X(roi_align, "ratio_aligned", ROI(.output_shape = {2, 5}, .sampling_ratio = 3, .aligned = true))                   \
+    X(roi_align, "scale", ROI(.output_size = 3, .spatial_scale = 0.25f, .aligned = true))                              \
+    X(roi_align, "many_samples", ROI(.output_shape = {2, 1}, .aligned = true))                                         \
+    X(roi_align, "whole", ROI(.output_size = 5, .sampling_ratio = 1, .aligned = true))                                 \
+    X(roi_align, "one_cell", ROI(.output_size = 2))                                                                    \
+    X(roi_align, "row", ROI(.output_shape = {1, 4}, .sampling_ratio = 2))                                              \
+    X(roi_align, "crowd", ROI(.output_size = 2, .sampling_ratio = 2, .aligned = true))                                 \
+    X(roi_align, "twice", ROI(.output_size = 3))                                                                       \
+    X(roi_align, "many", ROI(.output_shape = {7, 5}, .sampling_ratio = 2, .aligned = true))                            \
+    X(roi_align, "odd", ROI(.output_size = 3))                                                                         \
+    X(roi_align, "odd_aligned", ROI(.output_size = 3, .aligned = true))                                                \
+    X(roi_align, "odd_ratio", ROI(.output_shape = {2, 3}, .sampling_ratio = 2, .aligned = true))
 #define NCC(...) gpunn_ncc_loss(in("input"), in("target"), __VA_ARGS__)
 #define ENERGY(...) gpunn_gradient_energy(in("x"), __VA_ARGS__)
 #define ENERGY_CASES(X)                                      \
@@ -49,6 +66,7 @@
     X(affine_grid, "3d_slice", AFFINE(false, 1, 3, 6))                \
     X(affine_grid, "3d_many", AFFINE(true, 11, 5, 13)) \
     ENERGY_CASES(X)                                                   \
+    ROI_CASES(X)                                                      \
     X(ncc_loss, "volume", gpunn_ncc_loss(in("input"), in("target")))  \
     X(ncc_loss, "channels", gpunn_ncc_loss(in("input"), in("target"))) \
     X(ncc_loss, "line", NCC(.eps = 0.1f))                             \
@@ -71,6 +89,9 @@
       .padding_mode = GPUNN_GRID_BORDER, .align_corners = true))                                                            \
     X(grid_sample_twice, XS(3, 1, 3, 3, 3), grid(in, 3, false, GPUNN_SHAPE(3, 3, 3, 3, 3)),                                 \
       gpunn_add(gpunn_grid_sample(x, in->x[1]), gpunn_mul(x, gpunn_grid_sample(x, in->x[1]))))                              \
+    X(roi_align, XS(3, 2, 5, 6), gpunn_roi_align(x, boxes(in, 5, 6), .output_shape = {3, 2}))                               \
+    X(roi_align_aligned, XS(3, 2, 5, 6), gpunn_mul(gpunn_sum(x, GPUNN_ALL, false),                                          \
+      gpunn_roi_align(x, boxes(in, 5, 6), .output_size = 2, .sampling_ratio = 2, .spatial_scale = 0.5f, .aligned = true)))  \
     X(affine_grid, XS(3, 2, 3), gpunn_affine_grid(x, GPUNN_SHAPE(3, 4), false))                                             \
     X(affine_grid_volume, XS(3, 3, 4), gpunn_affine_grid(x, GPUNN_SHAPE(2, 3, 4), true)) \
     X(gradient_energy, XS(3, 4, 3, 2), gpunn_gradient_energy(x, GPUNN_AXES(1, 2)))                                          \
