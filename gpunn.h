@@ -1628,6 +1628,10 @@ GPUNN_API gpunn_tensor *gpunn_stack(gpunn_tensor *const *tensors, int count, int
  * into parts, which has room for `capacity`. Their number, 0 after an error. */
 GPUNN_API int gpunn_split(gpunn_tensor *x, int64_t size, int axis, gpunn_tensor **parts, int capacity);
 GPUNN_API int gpunn_chunk(gpunn_tensor *x, int chunks, int axis, gpunn_tensor **parts, int capacity);
+typedef enum gpunn_indexing { GPUNN_INDEXING_IJ = 0, GPUNN_INDEXING_XY } gpunn_indexing;
+/* torch.meshgrid: of count coordinates [n0], [n1], ..., 1 to 8 of them, F32, as many grids [n0, n1, ...], the values of coordinates[i]
+ * along axis i of grids[i]; XY: [n1, n0, ...], axes 0 and 1 exchanged. After an error grids are NULL. */
+GPUNN_API gpunn_status gpunn_meshgrid(gpunn_tensor *const *coordinates, int count, gpunn_indexing indexing, gpunn_tensor **grids);
 /* index I64, I32 or U8 [...] -> F32 [..., classes]: 1 at the index, 0 elsewhere, all 0 for what is no class. */
 GPUNN_API gpunn_tensor *gpunn_one_hot(gpunn_tensor *index, int classes);
 /* lengths I64 or I32 [n] -> F32 [n, size]: 1 in as many places as each length says, 0 behind them; size is a number or a
@@ -1666,6 +1670,11 @@ GPUNN_API gpunn_tensor *gpunn_scatter_add(gpunn_tensor *x, int axis, gpunn_tenso
 GPUNN_API gpunn_tensor *gpunn_index_select(gpunn_tensor *x, int axis, gpunn_tensor *index);
 /* torch.index_add: a copy of x to whose slices index[i] along an axis those of src are added. */
 GPUNN_API gpunn_tensor *gpunn_index_add(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src);
+/* ONNX's GatherND: x [b ..., d1, ..., dk, rest ...], with as many b as batch_dims, index [b ..., places ..., k], I64 or I32 ->
+ * [b ..., places ..., rest ...]: what k numbers, from 0 on, pick of the k axes behind the b's; torch's x[i1, ..., ik] with such
+ * indices stacked along a new last axis. d1 times ... dk is up to 2^24, and only d1 may vary. An index outside its axis: as
+ * gpunn_gather's. */
+GPUNN_API gpunn_tensor *gpunn_gather_nd(gpunn_tensor *x, gpunn_tensor *index, int batch_dims);
 /* x with the order of the axes' elements reversed, and with each element `shift` places on along an axis, the last ones first. */
 GPUNN_API gpunn_tensor *gpunn_flip(gpunn_tensor *x, gpunn_axes axes);
 GPUNN_API gpunn_tensor *gpunn_roll(gpunn_tensor *x, int64_t shift, int axis);
@@ -12637,6 +12646,40 @@ GPUNN_API gpunn_tensor *gpunn_stack(gpunn_tensor *const *tensors, int count, int
     return gpunn__made(&call, y);
 }
 
+GPUNN_API gpunn_status gpunn_meshgrid(gpunn_tensor *const *coordinates, int count, gpunn_indexing indexing, gpunn_tensor **grids)
+{
+    gpunn__call call = gpunn__call_of(NULL, "meshgrid", NULL);
+    gpunn_shape shape = {{0}};
+    if (count < 1 || count > GPUNN_MAX_RANK || (int)indexing < 0 || indexing > GPUNN_INDEXING_XY) {
+        (void)gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "count is %d and indexing %d; use 1 to %d and one of gpunn_indexing",
+                            count, (int)indexing, GPUNN_MAX_RANK);
+        return GPUNN_ERR_ARGUMENT;
+    }
+    if (!gpunn__given(&call, grids, "grids")) return GPUNN_ERR_ARGUMENT;
+    memset(grids, 0, (size_t)count * sizeof *grids);
+    if (!gpunn__given(&call, coordinates, "coordinates") ||
+        !gpunn__begin(&call, "meshgrid", NULL, NULL, coordinates, count, count))
+        return gpunn_last_status(call.model ? call.model->dev : NULL);
+    const int swap = indexing == GPUNN_INDEXING_XY && count > 1;
+    for (int i = 0; i < count; i++) {
+        char text[128];
+        shape.dim[i < 2 ? i ^ swap : i] = coordinates[i]->dim[0];
+        if (coordinates[i]->rank == 1) continue;
+        (void)gpunn__refuse(&call, GPUNN_ERR_SHAPE, "tensors[%d] is %s, but [n] is needed; flatten it", i,
+                            gpunn__shape_text(coordinates[i], text));
+        return GPUNN_ERR_SHAPE;
+    }
+    for (int i = 0; i < count; i++) {
+        gpunn_shape line = {{0}};
+        for (int k = 0; k < count; k++) line.dim[k] = k == (i < 2 ? i ^ swap : i) ? coordinates[i]->dim[0] : 1;
+        grids[i] = gpunn__made(&call, gpunn_expand(gpunn_reshape(coordinates[i], line), shape));
+        if (grids[i]) continue;
+        memset(grids, 0, (size_t)count * sizeof *grids);
+        return gpunn_last_status(call.model->dev);
+    }
+    return GPUNN_OK;
+}
+
 static int gpunn__split_nodes(const gpunn__call *call, gpunn_tensor *x, int64_t size, int axis, gpunn_tensor **parts,
                               int capacity)
 {
@@ -12937,6 +12980,58 @@ GPUNN_API gpunn_tensor *gpunn_index_add(gpunn_tensor *x, int axis, gpunn_tensor 
         return NULL;
     gpunn_tensor *each = gpunn__index_of_slices(&call, x, axis, index);
     return gpunn__made(&call, gpunn_scatter_add(x, axis, each, src));
+}
+
+/* What axes `lead` on of x pick are in the one axis that these become, [lead, places, rest]; outside: -1. */
+static gpunn_tensor *gpunn__joined_places(const gpunn_tensor *x, gpunn_tensor *index, int lead, int depth)
+{
+    static const char *const names[] = {"place", "p"}, *const numbers[] = {"size"};
+    gpunn_tensor *both[2] = {NULL, NULL};
+    index = gpunn_cast(index, GPUNN_F32);
+    for (int i = 0; i < depth && index; i++) {
+        const double size = (double)x->dim[lead + i];
+        both[1] = gpunn_slice(index, -1, i, i + 1, 1);
+        both[0] = i == 0 ? both[1]
+                         : gpunn__expr("place * size + p if place >= 0 and p >= 0 and p < size else -1", names, both, 2, numbers,
+                                       &size, 1, NULL);
+        if (both[0] == NULL) return NULL;
+    }
+    return both[0];
+}
+
+GPUNN_API gpunn_tensor *gpunn_gather_nd(gpunn_tensor *x, gpunn_tensor *index, int batch_dims)
+{
+    static const char *const names[] = {"x", "index"};
+    gpunn_tensor            *operands[] = {x, index}, *rows;
+    gpunn__call              call;
+    gpunn_shape              flat = {{0}}, each = {{0}}, result = {{0}};
+    char                     one[128], other[128];
+    const int                lead = batch_dims;
+    if (!gpunn__begin(&call, "gather_nd", NULL, names, operands, 2, 1) || !gpunn__are_indices(&call, index, "index")) return NULL;
+    const int     last = index->rank - 1;
+    const int64_t depth = last < 0 ? 0 : index->dim[last];
+    bool          fits = lead >= 0 && lead <= last && depth >= 1 && depth <= x->rank - lead;
+    for (int i = 0; fits && i < lead; i++) fits = index->dim[i] == x->dim[i];
+    for (int i = lead + 1; fits && i < lead + depth; i++) fits = x->dim[i] > 0 && !gpunn__is_sized(x->dim[i]);
+    const int end = lead + (int)(fits ? depth : 0), rest = x->rank - end;
+    if (!fits || last + rest > GPUNN_MAX_RANK || !gpunn__joined(call.model, lead, x->dim, &flat.dim[0]) ||
+        !gpunn__joined(call.model, end - lead, x->dim + lead, &flat.dim[1]) ||
+        !gpunn__joined(call.model, rest, x->dim + end, &flat.dim[2]) || flat.dim[1] > 1 << 24 ||
+        !gpunn__joined(call.model, last - lead, index->dim + lead, &each.dim[1]))
+        return gpunn__refuse(
+            &call, GPUNN_ERR_SHAPE,
+            "x is %s, index %s and batch_dims %d; [b ..., d1, ..., dk, rest ...] and [b ..., places ..., k] are needed, "
+            "of d1 to dk only d1 one that varies, 2^24 elements in these and %d axes in the result",
+            gpunn__shape_text(x, one), gpunn__shape_text(index, other), lead, GPUNN_MAX_RANK);
+    each.dim[0] = flat.dim[0];
+    each.dim[2] = 1;
+    rows = gpunn_reshape(gpunn__joined_places(x, index, lead, (int)depth), each);
+    each.dim[2] = flat.dim[2];
+    rows = gpunn_cast(gpunn_expand(rows, each), GPUNN_I64);
+    memcpy(result.dim, index->dim, (size_t)last * sizeof *index->dim);
+    memcpy(result.dim + last, x->dim + end, (size_t)rest * sizeof *x->dim);
+    rows = gpunn_gather(gpunn_reshape(x, flat), 1, rows);
+    return gpunn__made(&call, gpunn_reshape(rows, result));
 }
 
 GPUNN_API gpunn_tensor *gpunn_flip(gpunn_tensor *x, gpunn_axes axes)

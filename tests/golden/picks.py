@@ -142,6 +142,36 @@ def folds(out):
     torch.random.set_rng_state(rest)
 
 
+def picks_of_several_axes(out):
+    def case(name, x, index, batch_dims=0, **options):
+        def pick(x, index):
+            lead = [torch.arange(size).reshape((size,) + (1,) * (index.dim() - 2 - i)) for i, size in enumerate(index.shape[:batch_dims])]
+            return x[tuple(lead) + index.long().unbind(-1)]
+        role = options.pop("role", "batch")
+        group = {"batch": {"x": x, "index": index}} if role == "batch" else {"batch": {"x": x}, "fixed": {"index": index}}
+        add_case(out, f"gather_nd.{name}", pick, **group)
+
+    def index(shape, *below, dtype=torch.int64):
+        return torch.stack([torch.randint(0, size, shape) for size in below], -1).to(dtype)
+
+    case("pixels", randn(3, 4, 5, 2), index((3, 7), 4, 5), 1)
+    case("one", randn(3, 6), index((3, 4), 6), 1)
+    case("all", randn(3, 4, 5), index((3, 2, 2), 4, 5, dtype=torch.int32), 1)
+    case("rows", randn(2, 3, 4, 5), index((2, 3, 6), 4), 2)
+    case("samples", randn(4, 3, 2), index((5,), 4, 3), role="fixed")
+    case("sample", randn(4, 3), index((), 4), role="fixed")
+    case("again", randn(2, 5, 3), index((2, 71), 5, 3), 1)
+    case("element", randn(4, 3), index((), 4, 3), role="fixed")
+
+
+def meshgrids(out):
+    for name, indexing, sizes in (("ij", "ij", (2, 3, 4)), ("xy", "xy", (2, 3, 4)), ("pair", "xy", (5, 7)), ("one", "xy", (6,))):
+        def grid(indexing=indexing, **t):
+            parts = torch.meshgrid(*t.values(), indexing=indexing)
+            return sum((i + 1) * part for i, part in enumerate(parts)) * parts[-1]
+        add_case(out, f"meshgrid.{name}", grid, fixed={"abc"[i]: randn(size) for i, size in enumerate(sizes)})
+
+
 def rearranged(out):
     image = randn(2, 8, 4, 6)
     for name, fn in (("flip.two", lambda x: x.flip(1, -1)), ("flip.all", lambda x: x.flip(0, 1, 2, 3)),
@@ -198,6 +228,8 @@ def main():
     folds(out)
     rearranged(out)
     reductions(out)
+    picks_of_several_axes(out)
+    meshgrids(out)
     save("picks.safetensors", out)
 
 

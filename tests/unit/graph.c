@@ -1047,6 +1047,51 @@ static void test_einsum(void **state)
     gpunn_clear_error(NULL);
 }
 
+static void test_gather_nd(void **state)
+{
+    fixture      *f = (fixture *)*state;
+    gpunn_tensor *places = gpunn_input(f->model, "places", GPUNN_I32, SHAPE(B, 5, 2));
+    gpunn_tensor *single = gpunn_input(f->model, "single", GPUNN_I64, SHAPE(B, 5, 1));
+    check_shape(f, gpunn_gather_nd(f->image, places, 1), SHAPE(B, 5, 14));
+    check_shape(f, gpunn_gather_nd(f->image, places, 0), SHAPE(B, 5, 14, 14));
+    check_shape(f, gpunn_gather_nd(f->rows, single, 0), SHAPE(B, 5, 20));
+#define BOTH "[b ..., d1, ..., dk, rest ...] and [b ..., places ..., k] are needed, of d1 to dk only d1 one that varies, 2^24 "
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "gather_nd: x is [batch, 20], index [batch, 5, 2] and batch_dims 1; " BOTH
+            "elements in these and 8 axes in the result",
+            gpunn_gather_nd(f->rows, places, 1));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "gather_nd: x is [batch, 6, 14, 14], index [batch, 5, 2] and batch_dims 3; " BOTH
+            "elements in these and 8 axes in the result",
+            gpunn_gather_nd(f->image, places, 3));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "gather_nd: x is [batch, 6, 14, 14], index [batch, 5, 2] and batch_dims -1; " BOTH
+            "elements in these and 8 axes in the result",
+            gpunn_gather_nd(f->image, places, -1));
+    REFUSED(f, GPUNN_ERR_DTYPE, "gather_nd: index is f32, but integers are needed; use i64 or i32",
+            gpunn_gather_nd(f->image, f->rows, 0));
+}
+
+static void test_meshgrid(void **state)
+{
+    fixture      *f = (fixture *)*state;
+    gpunn_tensor *grids[9], *coordinates[9], *named = gpunn_input(f->model, "coordinates", GPUNN_F32, SHAPE(B));
+    for (int i = 0; i < 9; i++) {
+        const char name[] = {(char)('a' + i), 0};
+        coordinates[i] = i == 1 ? named : gpunn_input(f->model, name, GPUNN_F32, SHAPE(2 + i));
+    }
+    assert_int_equal(gpunn_meshgrid(coordinates, 3, GPUNN_INDEXING_IJ, grids), GPUNN_OK);
+    for (int i = 0; i < 3; i++) check_shape(f, grids[i], SHAPE(2, B, 4));
+    assert_int_equal(gpunn_meshgrid(coordinates, 8, GPUNN_INDEXING_XY, grids), GPUNN_OK);
+    for (int i = 0; i < 8; i++) check_shape(f, grids[i], SHAPE(B, 2, 4, 5, 6, 7, 8, 9));
+    assert_int_equal(gpunn_meshgrid(coordinates, 9, GPUNN_INDEXING_IJ, grids), GPUNN_ERR_ARGUMENT);
+    assert_string_equal(gpunn_error(NULL), "meshgrid: count is 9 and indexing 0; use 1 to 8 and one of gpunn_indexing");
+    gpunn_clear_error(NULL);
+    coordinates[2] = f->rows;
+    REFUSED(f, GPUNN_ERR_SHAPE, "meshgrid: tensors[2] is [batch, 20], but [n] is needed; flatten it",
+            gpunn_meshgrid(coordinates, 3, GPUNN_INDEXING_IJ, grids) ? grids[0] : f->rows);
+}
+
 static void test_reductions(void **state)
 {
     fixture      *f = (fixture *)*state;
@@ -2334,6 +2379,8 @@ int main(void)
         TEST(test_concat_slice_pad),
         TEST(test_orders_and_copies),
         TEST(test_einsum),
+        TEST(test_gather_nd),
+        TEST(test_meshgrid),
         TEST(test_reductions),
         TEST(test_matmul),
         TEST(test_losses),

@@ -531,15 +531,17 @@ static void test_bad_index(void **state)
     const int64_t index[3] = {0, 3, -1};
     gpunn_tensor *t = gpunn_input(f->model, "t", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, 1));
     gpunn_tensor *x = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3));
-    gpunn_tensor *out[3] = {
+    gpunn_tensor *out[4] = {
         gpunn_reshape(gpunn_embedding(t, "words", .num_embeddings = 3, .embedding_dim = 2), GPUNN_SHAPE(GPUNN_BATCH, 2)),
-        gpunn_gather(x, 1, t), gpunn_scatter_add(x, 1, t, gpunn_slice(x, 1, 0, 1, 1))};
-    const char *const said[3] = {"embedding 'words': token 3 at position 1 is outside 0 .. 2; check the tokens",
+        gpunn_gather(x, 1, t), gpunn_scatter_add(x, 1, t, gpunn_slice(x, 1, 0, 1, 1)),
+        gpunn_reshape(gpunn_gather_nd(x, t, 1), GPUNN_SHAPE(GPUNN_BATCH, 1))};
+    const char *const said[4] = {"embedding 'words': token 3 at position 1 is outside 0 .. 2; check the tokens",
                                  "gather: index 3 at position 1 is outside 0 .. 2; check the indices",
-                                 "scatter_add: index 3 at position 1 is outside 0 .. 2; check the indices"};
+                                 "scatter_add: index 3 at position 1 is outside 0 .. 2; check the indices",
+                                 "gather: index 3 at position 1 is outside 0 .. 2; check the indices"};
     float             value[9];
     OK(f->dev, write_floats(x, FLOATS(0, 1, 2, 3, 4, 5, 6, 7, 8), 9));
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < COUNT(out); i++) {
         const int64_t width = gpunn_tensor_shape(out[i]).dim[1];
         OK(f->dev, gpunn_write(t, index, sizeof index));
         if (f->backend->type == GPUNN_DEVICE_CPU) {

@@ -25,6 +25,18 @@ static gpunn_tensor *einsum(const char *equation, gpunn_tensor *a, gpunn_tensor 
     gpunn_tensor *tensors[] = {a, b};
     return gpunn_einsum(equation, tensors, b ? 2 : 1);
 }
+/* The sum of the grids of those that are given, each times its number, times the last. */
+static gpunn_tensor *meshgrid(gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c, gpunn_indexing indexing)
+{
+    gpunn_tensor *coordinates[] = {a, b, c}, *grids[3], *sum = NULL;
+    const int     count = c ? 3 : b ? 2 : 1;
+    if (gpunn_meshgrid(coordinates, count, indexing, grids) != GPUNN_OK) return NULL;
+    for (int i = 0; i < count; i++) {
+        gpunn_tensor *part = gpunn_mul_scalar(grids[i], (float)(i + 1));
+        sum = sum ? gpunn_add(sum, part) : part;
+    }
+    return gpunn_mul(sum, grids[count - 1]);
+}
 static gpunn_tensor *stack2(gpunn_tensor *a, gpunn_tensor *b, int axis)
 {
     gpunn_tensor *tensors[] = {a, b};
@@ -64,6 +76,18 @@ static gpunn_tensor *parted(gpunn_tensor *x, int size, int chunks, int axis)
     X(scatter_add, "i32", gpunn_scatter_add(in("x"), 1, in("index"), in("src")))                   \
     X(scatter_add, "many", gpunn_scatter_add(in("x"), 1, in("index"), in("src")))                  \
     X(scatter_add, "line", gpunn_scatter_add(in("x"), 0, in("index"), in("src")))                  \
+    X(gather_nd, "pixels", gpunn_gather_nd(in("x"), in("index"), 1))                               \
+    X(gather_nd, "one", gpunn_gather_nd(in("x"), in("index"), 1))                                  \
+    X(gather_nd, "all", gpunn_gather_nd(in("x"), in("index"), 1))                                  \
+    X(gather_nd, "rows", gpunn_gather_nd(in("x"), in("index"), 2))                                 \
+    X(gather_nd, "samples", gpunn_gather_nd(in("x"), in("index"), 0))                              \
+    X(gather_nd, "sample", gpunn_gather_nd(in("x"), in("index"), 0))                               \
+    X(gather_nd, "again", gpunn_gather_nd(in("x"), in("index"), 1))                                \
+    X(gather_nd, "element", gpunn_gather_nd(in("x"), in("index"), 0))                              \
+    X(meshgrid, "ij", meshgrid(in("a"), in("b"), in("c"), GPUNN_INDEXING_IJ))                                          \
+    X(meshgrid, "xy", meshgrid(in("a"), in("b"), in("c"), GPUNN_INDEXING_XY))                                          \
+    X(meshgrid, "pair", meshgrid(in("a"), in("b"), NULL, GPUNN_INDEXING_XY))                                        \
+    X(meshgrid, "one", meshgrid(in("a"), NULL, NULL, GPUNN_INDEXING_XY))                                         \
     X(index_select, "middle", gpunn_index_select(in("x"), 1, in("index")))                         \
     X(index_add, "middle", gpunn_index_add(in("x"), 1, in("index"), in("src")))                    \
     X(topk, "values", topk(in("x"), 3, -1, true, false))                                           \
@@ -179,6 +203,10 @@ static gpunn_tensor *parted(gpunn_tensor *x, int size, int chunks, int axis)
     X(gather, XS(3, 5, 2), gpunn_gather(x, 1, indices(in, GPUNN_I64, GPUNN_SHAPE(3, 7, 2), 5)))                                 \
     X(gather_last, XS(3, 2, 6), gpunn_mul(gpunn_gather(x, 2, indices(in, GPUNN_I32, GPUNN_SHAPE(3, 2, 3), 6)),                  \
       gpunn_slice(x, 2, 1, 4, 1)))                                                                                              \
+    X(gather_nd, XS(3, 5, 2), gpunn_mul(gpunn_gather_nd(x, indices(in, GPUNN_I64, GPUNN_SHAPE(3, 5, 2), 2), 1),                 \
+      gpunn_sum(x, GPUNN_AXES(2), false)))                                                                                      \
+    X(meshgrid, XS(3, 4), meshgrid(gpunn_sum(x, GPUNN_AXES(0), false), gpunn_sum(gpunn_sin(x), GPUNN_AXES(0), false),           \
+      gpunn_slice(gpunn_sum(x, GPUNN_AXES(0), false), 0, 1, 3, 1), GPUNN_INDEXING_XY))                                          \
     X(scatter_add, XS(3, 5, 2), gpunn_mul(x, gpunn_scatter_add(x, 1, indices(in, GPUNN_I64, GPUNN_SHAPE(3, 7, 2), 5),           \
       in->x[1] = B("src", 3, 7, 2))))                                                                                           \
     X(scatter_add_itself, XS(3, 6), gpunn_scatter_add(x, 1, indices(in, GPUNN_I32, GPUNN_SHAPE(3, 6), 6), x))                   \
