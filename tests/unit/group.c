@@ -586,7 +586,8 @@ static void test_bf16_stored(void **state)
 
 /* What this thread has got from sockets and files, but for the 8 bytes by which it asks whether these are complete. */
 static __thread int64_t heard;
-ssize_t                 recv(int line, void *memory, size_t bytes, int flags)
+/* NOLINTBEGIN(readability-inconsistent-declaration-parameter-name): the C library's names are reserved ones */
+ssize_t recv(int line, void *memory, size_t bytes, int flags)
 {
     ssize_t (*real)(int, void *, size_t, int) = dlsym(RTLD_NEXT, "recv");
     const ssize_t got = real(line, memory, bytes, flags);
@@ -600,6 +601,7 @@ size_t fread(void *memory, size_t size, size_t count, FILE *file)
     heard += size > sizeof(uint64_t) ? (int64_t)(got * size) : 0;
     return got;
 }
+/* NOLINTEND(readability-inconsistent-declaration-parameter-name) */
 
 /* Gradients of more values than travel at once. */
 enum { ROWS = 550, COLUMNS = 2011 };
