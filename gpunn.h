@@ -1587,6 +1587,10 @@ GPUNN_API gpunn_tensor *gpunn_gru_cell_(gpunn_tensor *x, const char *name, gpunn
  * 1, rounded to a multiple of 1/65536. */
 GPUNN_API gpunn_tensor *gpunn_dropout(gpunn_tensor *x, float p);
 
+/* x where it is above 0, elsewhere x times a slope: in training steps a random one for each element, from lower to upper, in
+ * evaluation their mean. torch.nn.RReLU, there 1/8 and 1/3. */
+GPUNN_API gpunn_tensor *gpunn_rrelu(gpunn_tensor *x, float lower, float upper);
+
 /* max(x, 0) + weight min(x, 0); num_parameters 1 (0) or the channels of axis 1; weight starts at init (0: 0.25). */
 GPUNN_API gpunn_tensor *gpunn_prelu(gpunn_tensor *x, const char *name, int num_parameters, float init);
 
@@ -7856,6 +7860,9 @@ typedef struct gpunn__assign_args {
     K(local_response_norm, beta, NUMBER, 0.75, beta, "")                                                                       \
     K(local_response_norm, k, NUMBER, 1, k, "")
 #define GPUNN__DROPOUT_ARGS(K, A) K(_plain, p, SHARE, 0.5, number, "") A(p, FLOAT, dropout_p)
+#define GPUNN__RRELU_ARGS(K, A)                                                                                                \
+    K(_plain, lower, NUMBER, 0.125, number, "")                                                                                \
+    K(_plain, upper, NUMBER, 0.33333334, other, "")
 #define GPUNN__SHAPE_ARGS(K, A) K(_plain, shape, SHAPE, GPUNN__NEEDED, shape, "")
 #define GPUNN__PERMUTE_ARGS(K, A) K(_plain, dims, AXES, GPUNN__NEEDED, axes, "") A(dims, ORDER, order)
 #define GPUNN__CONCAT_ARGS(K, A) K(_plain, dim, AXIS, 0, axis, "") A(dim, INT, axis)
@@ -8245,6 +8252,9 @@ typedef struct gpunn__assign_args {
       "x [n, channels, ...] / (k + alpha * mean of x^2 over the channels around each)^beta.")                                  \
     X(OP, dropout, DROPOUT, 1, 0, DROPOUT, _plain, gpunn_dropout(in[0], gpunn__float_setting(a->number, 0)),                   \
       "Zeroes elements with probability p in training; torch.nn.Dropout.")                                                     \
+    X(OP, rrelu, NONE, 1, 0, RRELU, _plain,                                                                                    \
+      gpunn_rrelu(in[0], gpunn__float_setting(a->number, 0), gpunn__float_setting(a->other, 0)),                               \
+      "x above 0, else x times a random slope from lower to upper in training, in evaluation their mean; torch.nn.RReLU.")     \
     X(OP, rand_like, RAND_LIKE, 1, 0, NO, _plain, gpunn_rand_like(in[0]),                                                      \
       "Uniform numbers from 0 to 1 in the shape of its input, other ones in every run.")                                       \
     X(OP, randn_like, RANDN_LIKE, 1, 0, NO, _plain, gpunn_randn_like(in[0]), "The same, normal.")                              \
@@ -12387,6 +12397,29 @@ GPUNN_API gpunn_tensor *gpunn_rand(gpunn_model *model, gpunn_shape shape)
 GPUNN_API gpunn_tensor *gpunn_randn(gpunn_model *model, gpunn_shape shape)
 {
     return gpunn__random_in(GPUNN_OP_RANDN_LIKE, "randn", model, shape);
+}
+
+/* What tells training from evaluation: 1 in evaluation; 0 or 2 in training, dropout of 1. */
+static gpunn_tensor *gpunn__mode(gpunn_model *model)
+{
+    static const float one = 1;
+    const gpunn_shape  scalar = {{0}};
+    return gpunn_dropout(gpunn_constant(model, scalar, &one), 0.5f);
+}
+
+GPUNN_API gpunn_tensor *gpunn_rrelu(gpunn_tensor *x, float lower, float upper)
+{
+    static const char *const names[] = {"x", "random", "mode"}, *const bounds[] = {"lower", "upper"};
+    const double numbers[] = {(double)lower, (double)upper};
+    gpunn__call  call;
+    if (!gpunn__begin_x(&call, "rrelu", NULL, x, true)) return NULL;
+    if (!(lower <= upper && isfinite(lower) && isfinite(upper)))
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "the slopes go from %g to %g; use two numbers, the smaller one first",
+                             numbers[0], numbers[1]);
+    gpunn_tensor *random = gpunn_rand_like(x), *in[] = {x, random, random ? gpunn__mode(call.model) : NULL};
+    return gpunn__made(&call, gpunn__expr("x if x > 0 else x * ((lower + upper) / 2 if mode == 1 else "
+                                          "lower + (upper - lower) * random)",
+                                          names, in, 3, bounds, numbers, 2, NULL));
 }
 
 GPUNN_API gpunn_tensor *gpunn_prelu(gpunn_tensor *x, const char *name, int num_parameters, float init)

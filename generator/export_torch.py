@@ -1490,8 +1490,8 @@ def recurrent(w, call, x, hx=None, params=None, has_biases=True, num_layers=1, d
     if batch_sizes is not None:
         raise Refused("packed sequences are not possible; gpunn's layers take their lengths")
     op, directions, parts = call.op.split("_")[0], 2 if bidirectional else 1, 4 if has_biases else 2
-    if dropout and num_layers > 1 and train != w.training:
-        raise Refused("its mode, of training or evaluation, is not the model's")
+    if dropout and num_layers > 1:
+        check_mode(w, train)
     starts = [None if isinstance(h, Constant) and not h.tensor.any() else w.f32(w.whole(h))
               for h in (hx if isinstance(hx, list) else [hx])]
     kept, own = sorted(w.wanted - {0}), len(params) // (directions * num_layers)
@@ -1979,12 +1979,16 @@ def affine_grid(w, call, theta, size, align_corners=False):
                  align_corners=align_corners or None)
 
 
+def check_mode(w, training):
+    if training != w.training:
+        raise Refused("its mode, of training or evaluation, is not the model's")
+
+
 @operation("batch_norm", "_native_batch_norm_legit", "native_batch_norm")
 def batch_norm(w, call, x, weight, bias, running_mean, running_var, training, momentum, eps, **_):
     if running_mean is None:
         return batch_norm_of_batch(w, x, weight, bias, eps)
-    if training != w.training:
-        raise Refused("its mode, of training or evaluation, is not the model's")
+    check_mode(w, training)
     if number(momentum) is None:
         raise Refused("momentum=None is not possible")
     if (weight is None) != (bias is None) or not 2 <= len(x.full) <= 5:
@@ -2044,10 +2048,18 @@ def group_norm(w, call, x, num_groups=None, weight=None, bias=None, eps=1e-5, ru
 
 @operation("dropout")
 def dropout(w, call, x, p, train):
-    if train != w.training:
-        raise Refused("its mode, of training or evaluation, is not the model's")
+    check_mode(w, train)
     x = w.f32(w.whole(x))
     return w.add("dropout", [x], x.shape, p=p) if p else x
+
+
+@operation("rrelu")
+def rrelu(w, call, x, lower=1 / 8, upper=1 / 3, training=False, **_):
+    check_mode(w, training)
+    x = w.f32(w.whole(x))
+    if not training:
+        return w.map("leaky_relu", x, negative_slope=(lower + upper) / 2)
+    return w.add("rrelu", [x], x.shape, lower=float(lower), upper=float(upper))
 
 
 @operation("rand_like", "randn_like")
@@ -2166,7 +2178,7 @@ def soft_cross_entropy(w, x, target, weight, reduction, label_smoothing):
 
 # ---- the export --------------------------------------------------------------------------------------------------------
 RANDOM = ("rand", "randn", "rand_like", "randn_like", "randint", "randint_like", "bernoulli", "normal", "randperm", "multinomial",
-          "empty", "empty_like", "new_empty", "dropout", "uniform_", "normal_")
+          "empty", "empty_like", "new_empty", "dropout", "rrelu", "uniform_", "normal_")
 EXPANSIONS = ("expand", "expand_as", "broadcast_to", "broadcast_tensors", "repeat", "tile")  # which broadcasting leaves undone
 COUNTING = ("add", "sub", "rsub", "mul", "neg", "sum", "cumsum", "gather", "index_select", "where", "masked_fill", "maximum",
             "minimum", "clamp", "floor_divide", "remainder", "slice", "select", "permute", "transpose", "cat", "stack")

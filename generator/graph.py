@@ -784,6 +784,18 @@ class Graph:
         check_f32(x)
         return self.node("randn_like", {}, (x,), x.shape)
 
+    def mode(self):
+        """1 in evaluation; 0 or 2 in training, dropout of 1."""
+        return self.dropout(self.constant((), (1.0,)), 0.5)
+
+    def rrelu(self, x, lower, upper):
+        check_f32(x)
+        bounds = {"lower": setting(f32(lower)), "upper": setting(f32(upper))}
+        if bounds["lower"] > bounds["upper"]:
+            raise GraphError("the slopes go from %g to %g; use two numbers, the smaller one first" % tuple(bounds.values()), "lower")
+        formula = "x if x > 0 else x * ((lower + upper) / 2 if mode == 1 else lower + (upper - lower) * random)"
+        return self.expr({"x": x, "random": self.rand_like(x), "mode": self.mode()}, expression=formula, consts=bounds)
+
     def prelu(self, x, name, num_parameters, init):
         self.begin_layer(x, name)
         rank = len(x.shape)

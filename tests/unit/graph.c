@@ -663,6 +663,14 @@ static void test_other_layers(void **state)
     REFUSED(f, GPUNN_ERR_ARGUMENT, "dropout: p is nan; use a probability from 0 to 1", gpunn_dropout(f->rows, NAN));
     check_shape(f, gpunn_rand(f->model, SHAPE(2 * B, 3)), SHAPE(2 * B, 3));
     assert_int_equal(f->model->random_sites, 2);
+    check_shape(f, gpunn_rrelu(f->rows, 0.125f, 0.125f), SHAPE(B, 20));
+    const float slopes[][2] = {{0.5f, 0.25f}, {0.25f, NAN}, {-INFINITY, 0.25f}, {0.5f, INFINITY}};
+    const char *told[] = {"0.5 to 0.25", "0.25 to nan", "-inf to 0.25", "0.5 to inf"};
+    for (int i = 0; i < 4; i++) {
+        char sentence[128];
+        (void)snprintf(sentence, sizeof sentence, "rrelu: the slopes go from %s; use two numbers, the smaller one first", told[i]);
+        REFUSED(f, GPUNN_ERR_ARGUMENT, sentence, gpunn_rrelu(f->rows, slopes[i][0], slopes[i][1]));
+    }
     check_shape(f, gpunn_prelu(f->image, "p1", 0, 0), SHAPE(B, 6, 14, 14));
     check_shape(f, gpunn_prelu(f->image, "p2", 6, 0.1f), SHAPE(B, 6, 14, 14));
     check_shape(f, gpunn_prelu(f->rows, "p3", 20, 0.1f), SHAPE(B, 20));

@@ -220,6 +220,42 @@ static void test_gradients(void **state)
     FAILS(dev, gpunn_backward(shape_only, .inputs_only = true), GPUNN_ERR_STATE, "no gradient goes from the loss");
 }
 
+/* ---- rrelu ---- */
+enum { SLOPES = 301 };
+/* Each of y and of the gradient is 1 or `slope` times what is due, whose number i the layer drew at site 0. */
+static void check_slopes(const float *y, const float *gradient, bool training, uint64_t seed, uint64_t draw)
+{
+    for (int i = 0; i < 2 * SLOPES; i++) {
+        const float x = (float)(i - SLOPES) / 64;
+        double      slope = training ? 0.1 + 0.3 * expected(false, seed, draw, 0, i) : 0.25;
+        slope = x > 0 ? 1 : slope;
+        if (!(fabs(y[i] - slope * (double)x) <= 1e-6) || !(fabs(gradient[i] - slope) <= 1e-6))
+            fail_msg("rrelu of %g: %g and slope %g instead of %g", (double)x, (double)y[i], (double)gradient[i], slope);
+    }
+}
+
+static void test_rrelu(void **state)
+{
+    fixture       *f = *state;
+    const uint64_t seed = 77;
+    gpunn_device  *dev = MADE(NULL, gpunn_device_open(ON(f->backend), .seed = seed));
+    gpunn_model   *model = MADE(dev, gpunn_model_create(dev));
+    gpunn_tensor  *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, SLOPES));
+    gpunn_tensor  *y = gpunn_keep(gpunn_rrelu(x, 0.1f, 0.4f)), *loss = gpunn_sum(y, GPUNN_ALL, false);
+    float          values[2 * SLOPES], out[2 * SLOPES], gradient[2 * SLOPES];
+    MADE(dev, gpunn_retain_grad(x));
+    for (int i = 0; i < 2 * SLOPES; i++) values[i] = (float)(i - SLOPES) / 64;
+    OK(dev, write_floats(x, values, 2 * SLOPES));
+    for (int training = 0; training < 2; training++) {
+        OK(dev, gpunn_backward(loss, .inputs_only = true, .mode = training ? GPUNN_MODE_TRAINING : GPUNN_MODE_EVALUATION));
+        OK(dev, gpunn_read(y, out, sizeof out));
+        OK(dev, gpunn_read_grad(x, gradient, sizeof gradient));
+        check_slopes(out, gradient, training, seed, (uint64_t)1 << 24);
+    }
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+}
+
 static void test_refused(void **state)
 {
     fixture      *f = *state;
@@ -244,6 +280,7 @@ int main(void)
     count += each_backend(tests + count, "fresh", test_fresh, NULL);
     count += each_backend(tests + count, "resumed", test_resumed, NULL);
     count += each_backend(tests + count, "gradients", test_gradients, NULL);
+    count += each_backend(tests + count, "rrelu", test_rrelu, NULL);
     count += each_backend(tests + count, "refused", test_refused, NULL);
     count += missing_backends(tests + count);
     return _cmocka_run_group_tests("random", tests, (size_t)count, NULL, NULL);
