@@ -2719,7 +2719,7 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
 /* ==== >>backend ======================================================================================================= *
  * What a backend provides, for its authors; programs need nothing from here. The core plans, the backend computes. All tensors
  * are contiguous and row-major in the backend's memory. A device calls its backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 15
+#define GPUNN_BACKEND_ABI 16
 #define GPUNN_MAX_OPERANDS 64 /* concat takes that many; no other op more than 12 */
 
 /* The constants of one node; each op reads only the fields named beside it. */
@@ -2986,6 +2986,8 @@ struct gpunn_backend {
     void *(*open)(const gpunn_device_args *args, char *message, size_t message_size);
     void (*close)(void *context);
     void (*info)(void *context, gpunn_backend_info *info);
+    /* No more threads than that from now on; steps that are prepared for more are to be prepared anew. NULL: it has none. */
+    void (*limit)(void *context, int threads);
     /* 64-byte aligned; NULL when there is no more. */
     void *(*alloc)(void *context, size_t bytes);
     void (*free)(void *context, void *ptr, size_t bytes);
@@ -4399,11 +4401,6 @@ static GPUNN__STATUS         gpunn__optimizer_update(gpunn_optimizer *opt, int p
 static gpunn_status          gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, gpunn_tensor *loss, bool updates);
 static void                  gpunn__optimizer_advance(gpunn_optimizer *opt);
 static const gpunn_backend  *gpunn__cpu_backend(void); /* >>cpu */
-static void                  gpunn__cpu_limit(void *context, int threads);
-/* Processors (>>threads). */
-static void gpunn__machine(char *text, size_t size);
-static int  gpunn__processors(char set[1024]);
-static int  gpunn__threads_said(void);
 /* Call after changing weights other than by gpunn_write. */
 #define GPUNN__WEIGHTS_CHANGED(model) ((void)(model)->state.weights_version++, (void)((model)->half_stale = true))
 
@@ -5878,6 +5875,66 @@ static GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const cha
     if (run->bad_step == 0) return GPUNN_OK;
     return gpunn__fail(dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, run->bad_norm ? "norm of the gradients" : "loss",
                        gpunn__not_finite(&run->bad_value, sizeof run->bad_value), (unsigned long long)run->bad_step);
+}
+
+/* ---- the machine ----------------------------------------------------------------------------------------------------- */
+enum { GPUNN__MOST_THREADS = 1024 };
+
+/* What stands behind these words in the first line of a file that begins with them; "": nothing does. */
+GPUNN__PRIVATE void gpunn__line_of(const char *path, const char *words, char *text, size_t size)
+{
+    FILE *file = fopen(path, "r");
+    char  line[1024];
+    text[0] = 0;
+    while (file && fgets(line, sizeof line, file)) {
+        if (strncmp(line, words, strlen(words)) != 0) continue;
+        line[strcspn(line, "\n")] = 0;
+        (void)snprintf(text, size, "%s", line + strlen(words));
+        break;
+    }
+    if (file) (void)fclose(file);
+}
+
+/* The machine, by words that no other has while it runs; on Linux its containers have them, too. */
+static void gpunn__machine(char *text, size_t size)
+{
+#ifdef _WIN32
+    DWORD length = (DWORD)size;
+    if (!GetComputerNameA(text, &length)) text[0] = 0;
+#else
+    struct utsname own;
+    gpunn__line_of("/proc/sys/kernel/random/boot_id", "", text, size);
+    if (text[0] == 0 && uname(&own) >= 0) (void)snprintf(text, size, "%s", own.nodename);
+#endif
+}
+
+/* How many processors this process may use, at least 1; set: which. */
+static int gpunn__processors(char set[1024])
+{
+    long count = 0;
+    set[0] = 0;
+#ifdef _WIN32
+    DWORD_PTR mine = 0, all = 0;
+    if (GetProcessAffinityMask(GetCurrentProcess(), &mine, &all)) {
+        (void)snprintf(set, 1024, "%llx", (unsigned long long)mine);
+        for (; mine; mine &= mine - 1) count++;
+    }
+#else
+    gpunn__line_of("/proc/self/status", "Cpus_allowed:", set, 1024); /* Linux: words of 32 bits in hexadecimal */
+    for (const char *c = set; *c; c++)
+        if (isxdigit((unsigned char)*c))
+            for (int bits = *c >= 'a' ? *c - 'a' + 10 : *c - '0'; bits; bits &= bits - 1) count++;
+    if (count == 0) count = sysconf(_SC_NPROCESSORS_ONLN);
+#endif
+    return count < 1 ? 1 : count < GPUNN__MOST_THREADS ? (int)count : GPUNN__MOST_THREADS;
+}
+
+/* What OMP_NUM_THREADS says; 0: nothing. */
+static int gpunn__threads_said(void)
+{
+    const char *said = getenv("OMP_NUM_THREADS");
+    const long  count = said ? strtol(said, NULL, 10) : 0;
+    return count < 0 ? 0 : count < GPUNN__MOST_THREADS ? (int)count : GPUNN__MOST_THREADS;
 }
 
 /* ==== >>model ========================================================================================================= */
@@ -7432,9 +7489,9 @@ static void gpunn__share_processors(gpunn_device *dev, int ranks)
 {
     char      set[1024], text[128];
     const int all = gpunn__processors(set), own = all > ranks ? all / ranks : 1;
-    if (dev->backend != gpunn__cpu_backend() || dev->args.threads || gpunn__threads_said() || own >= dev->info.threads) return;
+    if (dev->backend->limit == NULL || dev->args.threads || gpunn__threads_said() || own >= dev->info.threads) return;
     for (gpunn_model *model = dev->models; model; model = model->next) gpunn__invalidate(model);
-    gpunn__cpu_limit(dev->context, own);
+    dev->backend->limit(dev->context, own);
     dev->backend->info(dev->context, &dev->info);
     (void)snprintf(text, sizeof text, "threads of this rank: %d; processors: %d, ranks on these: %d", own, all, ranks);
     if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_INFO, text);
@@ -20409,7 +20466,6 @@ GPUNN__INLINE void gpunn__restore_denormals(unsigned mode)
  * for GPUNN__PATIENCE at the word he waits for, which spans the time from one op to the next, then sleeps: on a busy machine the
  * processor goes to those who have work, ours among them. */
 #define GPUNN__PATIENCE 30e-6 /* seconds */
-enum { GPUNN__MOST_THREADS = 1024 };
 
 #if defined(__GNUC__)
 #define GPUNN__LOAD(word) __atomic_load_n((word), __ATOMIC_SEQ_CST)
@@ -20640,63 +20696,6 @@ static void gpunn__team_barrier(void)
     (void)GPUNN__ADD_TO(&team->phase, 1);
     gpunn__team_tell(team);
 #endif
-}
-
-/* What stands behind these words in the first line of a file that begins with them; "": nothing does. */
-GPUNN__PRIVATE void gpunn__line_of(const char *path, const char *words, char *text, size_t size)
-{
-    FILE *file = fopen(path, "r");
-    char  line[1024];
-    text[0] = 0;
-    while (file && fgets(line, sizeof line, file)) {
-        if (strncmp(line, words, strlen(words)) != 0) continue;
-        line[strcspn(line, "\n")] = 0;
-        (void)snprintf(text, size, "%s", line + strlen(words));
-        break;
-    }
-    if (file) (void)fclose(file);
-}
-
-/* The machine, by words that no other has while it runs; on Linux its containers have them, too. */
-static void gpunn__machine(char *text, size_t size)
-{
-#ifdef _WIN32
-    DWORD length = (DWORD)size;
-    if (!GetComputerNameA(text, &length)) text[0] = 0;
-#else
-    struct utsname own;
-    gpunn__line_of("/proc/sys/kernel/random/boot_id", "", text, size);
-    if (text[0] == 0 && uname(&own) >= 0) (void)snprintf(text, size, "%s", own.nodename);
-#endif
-}
-
-/* How many processors this process may use, at least 1; set: which. */
-static int gpunn__processors(char set[1024])
-{
-    long count = 0;
-    set[0] = 0;
-#ifdef _WIN32
-    DWORD_PTR mine = 0, all = 0;
-    if (GetProcessAffinityMask(GetCurrentProcess(), &mine, &all)) {
-        (void)snprintf(set, 1024, "%llx", (unsigned long long)mine);
-        for (; mine; mine &= mine - 1) count++;
-    }
-#else
-    gpunn__line_of("/proc/self/status", "Cpus_allowed:", set, 1024); /* Linux: words of 32 bits in hexadecimal */
-    for (const char *c = set; *c; c++)
-        if (isxdigit((unsigned char)*c))
-            for (int bits = *c >= 'a' ? *c - 'a' + 10 : *c - '0'; bits; bits &= bits - 1) count++;
-    if (count == 0) count = sysconf(_SC_NPROCESSORS_ONLN);
-#endif
-    return count < 1 ? 1 : count < GPUNN__MOST_THREADS ? (int)count : GPUNN__MOST_THREADS;
-}
-
-/* What OMP_NUM_THREADS says; 0: nothing. */
-static int gpunn__threads_said(void)
-{
-    const char *said = getenv("OMP_NUM_THREADS");
-    const long  count = said ? strtol(said, NULL, 10) : 0;
-    return count < 0 ? 0 : count < GPUNN__MOST_THREADS ? (int)count : GPUNN__MOST_THREADS;
 }
 
 /* Threads of a team: what was asked for; 0: what OMP_NUM_THREADS says, or the processors that this process may use. */
@@ -29359,7 +29358,6 @@ static void gpunn__cpu_close(void *context)
     (void)cpu->realloc_fn(cpu->user, cpu, gpunn__cpu_bytes(cpu->room), 0);
 }
 
-/* No more threads than that from now on. Steps that are prepared for more are to be prepared anew. */
 static void gpunn__cpu_limit(void *context, int threads)
 {
     gpunn__cpu *cpu = (gpunn__cpu *)context;
@@ -29572,6 +29570,7 @@ static const gpunn_backend *gpunn__cpu_backend(void)
         gpunn__cpu_open,
         gpunn__cpu_close,
         gpunn__cpu_info,
+        gpunn__cpu_limit,
         gpunn__cpu_alloc,
         gpunn__cpu_free,
         NULL,

@@ -12288,6 +12288,7 @@ const gpunn_backend GPUNN__BACKEND_NAME = {
     gpunn__cuda_open,
     gpunn__cuda_close,
     gpunn__cuda_info,
+    NULL,
     gpunn__cuda_alloc,
     gpunn__cuda_free,
     gpunn__cuda_host_alloc,

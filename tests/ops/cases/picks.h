@@ -33,7 +33,7 @@ static gpunn_tensor *meshgrid(gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c,
     if (gpunn_meshgrid(coordinates, count, indexing, grids) != GPUNN_OK) return NULL;
     for (int i = 0; i < count; i++) {
         gpunn_tensor *part = gpunn_mul_scalar(grids[i], (float)(i + 1));
-        sum = sum ? gpunn_add(sum, part) : part;
+        sum = i ? gpunn_add(sum, part) : part;
     }
     return gpunn_mul(sum, grids[count - 1]);
 }
