@@ -12155,7 +12155,7 @@ static bool gpunn__recurrent_takes(const gpunn__call *call, const gpunn_tensor *
         char name[32];
         (void)snprintf(name, sizeof name, ".weights[%d]", i);
         if (!gpunn__operand(call, args->weights[i], name, true)) return false;
-        if (!gpunn__is_weight(args->weights[i], 8))
+        if (!gpunn__is_weight(args->weights[i], 16))
             (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is no parameter; give another layer's parameters", name);
         else if (i % parts < GPUNN__WEIGHT_HR - 2 * args->no_bias || gpunn__is_weight_hr(call, args->weights[i], name, args))
             continue; /* the node looks at the shapes of all but weight_hr */

@@ -743,7 +743,7 @@ class Graph:
         if len(weights) not in (2 * directions, 4 * directions) or len(weights[1].shape) != 2:
             raise GraphError("the weights must be weight_ih, weight_hh [.., hidden_size] and, both or none, bias_ih, bias_hh for "
                              "each direction", "weights")
-        if any(not self.is_weight(t, 8) for t in weights):
+        if any(not self.is_weight(t, 16) for t in weights):
             raise GraphError("one of the weights is no parameter", "weights")
         if lengths is not None and lengths.dtype not in ("i64", "i32"):
             raise GraphError("lengths is %s; use i64 or i32" % lengths.dtype, "lengths")

@@ -3,7 +3,7 @@ import math
 
 from .arrays import Array, check_count, gathered, strides
 from .onnx_ops import counted, operation
-from .spec_writer import Constant, Parameter, Refused, size_name, text
+from .spec_writer import Constant, Parameter, Refused, Value, size_name, text
 
 
 # ---- attention ----------------------------------------------------------------------------------------------------------
@@ -107,14 +107,19 @@ GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}  # where gpunn's g
 FUNCTIONS = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"], "RNN": ["tanh"]}
 
 
-def of_direction(x, d, gates, order):
-    """The weights of one direction, their gates in another order."""
+def of_direction(w, x, what, name, d, gates, order):
+    """The weights of one direction, their gates in another order: a parameter, or what is computed from others."""
+    if isinstance(x, Value) and not w.inputs_of(x):
+        x, rows = w.slice(w.f32(w.whole(x)), 0, d, d + 1), x.full[1] // gates
+        parts = [w.slice(x, 1, gate * rows, (gate + 1) * rows) for gate in order]
+        return w.reshape(w.add("concat", parts, (), dim=1) if len(parts) > 1 else parts[0], (len(order) * rows,) + x.full[2:])
+    x = w.known_array(x, what)
     rows, steps = x.shape[1] // gates, strides(x.shape)
     values = []
     for gate in order:
         shape = (rows,) + x.shape[2:]
         values += gathered(x.values, shape, steps[1:], d * steps[0] + gate * rows * steps[1])
-    return Array(x.kind, (len(order) * rows,) + x.shape[2:], values)
+    return w.tensor(Parameter(name, Array(x.kind, (len(order) * rows,) + x.shape[2:], values), True))
 
 
 def recurrent_weights(w, call, name, w_ih, w_hh, bias, directions):
@@ -122,11 +127,10 @@ def recurrent_weights(w, call, name, w_ih, w_hh, bias, directions):
     order, suffixes, result = GATES[call.op], ("", "_reverse"), []
     gates = len(order)
     for d in range(directions):
-        parts = [("weight_ih", of_direction(w_ih, d, gates, order)), ("weight_hh", of_direction(w_hh, d, gates, order))]
+        parts = [("weight_ih", w_ih, "W", gates, order), ("weight_hh", w_hh, "R", gates, order)]
         if bias is not None:
-            parts += [("bias_ih", of_direction(bias, d, 2 * gates, order)),
-                      ("bias_hh", of_direction(bias, d, 2 * gates, [gates + i for i in order]))]
-        result += [w.tensor(Parameter("%s.%s_l0%s" % (name, part, suffixes[d]), x, True)) for part, x in parts]
+            parts += [("bias_ih", bias, "B", 2 * gates, order), ("bias_hh", bias, "B", 2 * gates, [gates + i for i in order])]
+        result += [of_direction(w, x, what, "%s.%s_l0%s" % (name, part, suffixes[d]), d, *of) for part, x, what, *of in parts]
     return result
 
 
@@ -149,9 +153,7 @@ def recurrent(w, call, x, w_ih, w_hh, bias=None, lengths=None, h_0=None, c_0=Non
     direction = call.get("direction", "forward")
     directions, last_first = 2 if direction == "bidirectional" else 1, bool(call.get("layout", 0))
     relu = check_recurrent(call, directions, peepholes)
-    w_ih, w_hh = w.known_array(w_ih, "W"), w.known_array(w_hh, "R")
-    bias = None if bias is None else w.known_array(bias, "B")
-    name, hidden = w.free_name(call), w_hh.shape[2]
+    name, hidden = w.free_name(call), w_hh.full[2]
     weights = recurrent_weights(w, call, name, w_ih, w_hh, bias, directions)
     x = w.permute(x, (1, 0, 2)) if last_first else w.f32(w.whole(x))
     if direction == "reverse":

@@ -517,8 +517,9 @@ def stacked_gates(e, parts, order, shape):
     if all(e.tensor(i).kind == "parameter" for i in parts):
         return e.constant([number for i in parts for number in gates_of(e.weights[e.tensor(i).name], order)], shape=shape)
     rows = e.tensor(parts[0]).shape[0] // len(order)
-    places = e.integers(*[gate * rows + row for gate in order for row in range(rows)])
-    return e.reshaped(e.node("Concat", [e.node("Gather", [e.names[i], places], axis=0) for i in parts], axis=0), shape)
+    ends = [(e.integers(gate * rows), e.integers((gate + 1) * rows)) for gate in order]
+    gates = [e.node("Slice", [e.names[i], first, end, e.integers(0)]) for i in parts for first, end in ends]
+    return e.reshaped(e.node("Concat", gates, axis=0), shape)
 
 
 @export("lstm", "gru", "rnn")

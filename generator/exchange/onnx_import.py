@@ -173,11 +173,15 @@ class OnnxWriter(Writer):
         self.notes.setdefault("integers", "%s computes with integers, in 32-bit floats: exact up to 2^24" % call.place)
 
     # -- what must be known --
+    def inputs_of(self, x):
+        """The names of the inputs that a value depends on."""
+        return sorted(entry.name for entry in ancestors(x.entry) if entry.op == "input")
+
     def known_array(self, x, what):
         """The Array of an operand, which no run may change."""
         if isinstance(x, (Constant, Parameter)):
             return x.tensor if x.full == x.tensor.shape else Array(x.tensor.kind, x.full, fold.expanded(x.tensor, x.full))
-        names = sorted(entry.name for entry in ancestors(x.entry) if entry.op == "input")
+        names = self.inputs_of(x)
         self.needed.update(names)
         raise Refused("its %s must be known when it is imported%s" % (what, "; give %s a value with --fix" % ", ".join(names)
                                                                      if names else ""))
