@@ -668,7 +668,8 @@ static void test_other_layers(void **state)
     const char *told[] = {"0.5 to 0.25", "0.25 to nan", "-inf to 0.25", "0.5 to inf"};
     for (int i = 0; i < 4; i++) {
         char sentence[128];
-        (void)snprintf(sentence, sizeof sentence, "rrelu: the slopes go from %s; use two numbers, the smaller one first", told[i]);
+        (void)snprintf(sentence, sizeof sentence, "rrelu: the slopes go from %s; use two numbers, the smaller one first",
+                       told[i]);
         REFUSED(f, GPUNN_ERR_ARGUMENT, sentence, gpunn_rrelu(f->rows, slopes[i][0], slopes[i][1]));
     }
     check_shape(f, gpunn_prelu(f->image, "p1", 0, 0), SHAPE(B, 6, 14, 14));
