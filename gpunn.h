@@ -410,9 +410,9 @@
  *     and the area under the ROC curve, is gpunn_evaluate_classes's; weights of classes are cross_entropy's .weight.
  *
  * RANKS  Several processes train one model together, each with its part of every batch: by mpirun -n 4 ./app or srun, when the file
- *     of GPUNN_IMPLEMENTATION is compiled with mpicc -DGPUNN_MPI; without MPI by whatever sets RANK and WORLD_SIZE (torchrun) or
- *     SLURM_PROCID and SLURM_NTASKS (srun) and, in GPUNN_STORE, a new folder that all see or rank 0's tcp://host:port, for which
- *     torch's MASTER_ADDR and MASTER_PORT do too. Alone the same program is a group of one.
+ *     of GPUNN_IMPLEMENTATION is compiled with mpicc -DGPUNN_MPI; without MPI by torchrun, mpirun or srun, where GPUNN_STORE names a
+ *     new folder that all see or rank 0's tcp://host:port, for which torch's MASTER_ADDR and MASTER_PORT do too. Alone the same
+ *     program is a group of one.
  *         gpunn_group  *group = gpunn_group_open(dev);
  *         gpunn_loader *part = gpunn_loader_create(model, .fields = {{.input = x, .samples = samples},
  *                                                                    {.input = t, .samples = targets}},
@@ -2417,7 +2417,8 @@ typedef struct gpunn_group_args {
     bool bf16_gradients;
     /* Ranks that no MPI has started (torchrun, srun, a script) meet in this folder, which all see and no other run has used, or, on
      * POSIX, at rank 0's "tcp://host:port", which any network that all trust reaches. NULL: GPUNN_STORE of the environment, else
-     * MASTER_ADDR and MASTER_PORT. rank and size as below or, both 0, of RANK and WORLD_SIZE or SLURM_PROCID and SLURM_NTASKS. */
+     * MASTER_ADDR and MASTER_PORT. rank and size as below or, both 0, as torchrun, mpirun or srun
+     * says. */
     const char *store;
     /* An engine of the program's, which decides by itself how long it waits: the first three functions, or none. Each is called by
      * all ranks, with memory of the host's; what is not GPUNN_OK ends the group. */
@@ -6576,18 +6577,34 @@ static void gpunn__store_close(gpunn__store *store, bool leaves)
     gpunn__free(store->dev, store, sizeof *store);
 }
 
-/* The first of these of the environment that is a number; or `otherwise`. */
-static int gpunn__number_of(const char *const *names, size_t count, int otherwise)
+/* What the environment says under this name, if that is a number; or `otherwise`. */
+static int gpunn__number_of(const char *name, int otherwise)
 {
-    for (size_t i = 0; i < count; i++) {
-        const char *value = getenv(names[i]);
-        if (value && value[0] >= '0' && value[0] <= '9') return atoi(value);
-    }
-    return otherwise;
+    const char *value = getenv(name);
+    return value && value[0] >= '0' && value[0] <= '9' ? atoi(value) : otherwise;
 }
 
-static const char *const gpunn__rank_names[] = {"RANK", "SLURM_PROCID"}, *const gpunn__size_names[] = {"WORLD_SIZE",
-                                                                                                       "SLURM_NTASKS"};
+/* Who starts ranks, and what tells them which they are, of how many, and which of those on their machine. One may start another: torchrun
+ * stands in what srun began. */
+typedef struct gpunn__launcher {
+    const char *rank, *size, *local;
+} gpunn__launcher;
+static const gpunn__launcher gpunn__launchers[] = {
+    {"RANK", "WORLD_SIZE", "LOCAL_RANK"},                                           /* torchrun */
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"}, /* Open MPI's mpirun */
+    {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"},    /* MVAPICH2's */
+    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},                                    /* MPICH's and Intel's */
+    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"}, /* srun; SLURM_NTASKS is there in sbatch's script too */
+};
+enum { GPUNN__LAUNCHERS = sizeof gpunn__launchers / sizeof *gpunn__launchers };
+
+/* The innermost one; NULL: none. */
+static const gpunn__launcher *gpunn__find_launcher(void)
+{
+    for (int i = 0; i < GPUNN__LAUNCHERS; i++)
+        if (gpunn__number_of(gpunn__launchers[i].size, 0) > 0) return &gpunn__launchers[i];
+    return NULL;
+}
 
 static GPUNN__STATUS gpunn__check_rank(const gpunn_group *group)
 {
@@ -6602,8 +6619,9 @@ static GPUNN__STATUS gpunn__find_rank(gpunn_group *group)
 {
     gpunn_group_args *args = &group->args;
     if (args->size == 0) {
-        args->rank = gpunn__number_of(gpunn__rank_names, 2, 0);
-        args->size = gpunn__number_of(gpunn__size_names, 2, 1);
+        const gpunn__launcher *launcher = gpunn__find_launcher();
+        args->rank = launcher ? gpunn__number_of(launcher->rank, 0) : 0;
+        args->size = launcher ? gpunn__number_of(launcher->size, 1) : 1;
     }
     return gpunn__check_rank(group);
 }
@@ -7042,10 +7060,9 @@ static GPUNN__STATUS gpunn__tcp_open(gpunn_group *group)
 /* Where torch's ranks meet; beside it where torchrun itself listens there. */
 static GPUNN__STATUS gpunn__master_open(gpunn_group *group)
 {
-    static const char *const names[] = {"MASTER_PORT"};
-    char                     store[300];
-    const char              *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
-    const int                port = gpunn__number_of(names, 1, 29500) + (agent && strcmp(agent, "True") == 0);
+    char        store[300];
+    const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
+    const int   port = gpunn__number_of("MASTER_PORT", 29500) + (agent && strcmp(agent, "True") == 0);
 #ifdef GPUNN_MPI /* which has found this process alone */
     gpunn__mpi_close((gpunn__mpi *)group->args.user, true);
     group->args.all_reduce = NULL;
@@ -7088,16 +7105,15 @@ static GPUNN__STATUS gpunn__engine_open(gpunn_group *group)
 #ifdef GPUNN_MPI
     status = gpunn__mpi_open(group);
 #endif
-    const bool  alone = status == GPUNN_OK && args->size == 1;
-    const char *world = alone ? getenv("WORLD_SIZE") : NULL;
-    if (alone && getenv("MASTER_ADDR") && gpunn__number_of(gpunn__size_names, 2, 1) > 1) return gpunn__master_open(group);
-    if (world && atoi(world) > 1)
-        return gpunn__fail(
-            group->dev, GPUNN_ERR_STATE,
-            "gpunn_group_open: WORLD_SIZE is %.16s, but nothing says where the ranks meet: set GPUNN_STORE to a folder "
-            "that all of them see or tcp://HOST:PORT of rank 0, or use mpirun and -DGPUNN_MPI",
-            world);
-    return status;
+    const gpunn__launcher *launcher = gpunn__find_launcher();
+    const int              said = launcher ? gpunn__number_of(launcher->size, 1) : 1;
+    if (status != GPUNN_OK || args->size > 1 || said == 1) return status;
+    if (getenv("MASTER_ADDR")) return gpunn__master_open(group);
+    return gpunn__fail(
+        group->dev, GPUNN_ERR_STATE,
+        "gpunn_group_open: %s is %d, but nothing says where the ranks meet: compile with -DGPUNN_MPI and the mpicc of "
+        "the MPI that starts them, or set GPUNN_STORE to a folder that all of them see or tcp://HOST:PORT of rank 0",
+        launcher->size, said);
 }
 
 /* Values in joined_bf16: kernels read them from places that are aligned. */
@@ -7187,9 +7203,11 @@ GPUNN_API int gpunn_group_size(const gpunn_group *group)
 
 GPUNN_API int gpunn_local_rank(void)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK",
-                                        "SLURM_LOCALID", "LOCAL_RANK"};
-    return gpunn__number_of(names, sizeof names / sizeof *names, 0);
+    for (int i = 0; i < GPUNN__LAUNCHERS; i++) {
+        const int local = gpunn__number_of(gpunn__launchers[i].local, -1);
+        if (local >= 0) return local;
+    }
+    return 0;
 }
 
 /* ---- talking --------------------------------------------------------------------------------------------------------- */

@@ -934,6 +934,26 @@ static void test_environment(void **state)
     char     store[32];
     (void)setenv("WORLD_SIZE", "2", 1);
     FAILS_NULL(f->dev, gpunn_group_open(f->dev), GPUNN_ERR_STATE, "WORLD_SIZE is 2", "GPUNN_STORE");
+    (void)unsetenv("WORLD_SIZE");
+    static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"};
+    for (int i = 0; i < 4; i++) { /* ranks of which each would be alone, with the first's rank and files */
+        (void)setenv(sizes[i], "3", 1);
+        FAILS_NULL(f->dev, gpunn_group_open(f->dev), GPUNN_ERR_STATE, sizes[i], "is 3", "-DGPUNN_MPI");
+        (void)setenv("WORLD_SIZE", "1", 1); /* one process that torchrun has started within those */
+        gpunn_group *alone = gpunn_group_open(f->dev);
+        assert_int_equal(gpunn_group_size(alone), 1);
+        gpunn_group_close(alone);
+        (void)unsetenv("WORLD_SIZE");
+        (void)unsetenv(sizes[i]);
+    }
+    (void)setenv("SLURM_NTASKS", "4", 1); /* as in sbatch's script, which is one process */
+    (void)setenv("SLURM_PROCID", "0", 1);
+    gpunn_group *script = gpunn_group_open(f->dev);
+    assert_int_equal(gpunn_group_size(script), 1);
+    gpunn_group_close(script);
+    (void)unsetenv("SLURM_NTASKS");
+    (void)unsetenv("SLURM_PROCID");
+    (void)setenv("WORLD_SIZE", "2", 1);
     (void)setenv("GPUNN_STORE", folder_of(f), 1);
     two_processes(f);
     (void)unsetenv("GPUNN_STORE");
@@ -1182,12 +1202,15 @@ static void test_arguments(void **state)
 static void test_local_rank(void **state)
 {
     (void)state;
+    (void)setenv("SLURM_LOCALID", "0", 1); /* srun starts one torchrun on each machine, and that the ranks */
     (void)setenv("LOCAL_RANK", "3", 1);
     assert_int_equal(gpunn_local_rank(), 3);
+    (void)unsetenv("LOCAL_RANK");
     (void)setenv("OMPI_COMM_WORLD_LOCAL_RANK", "1", 1);
     assert_int_equal(gpunn_local_rank(), 1);
     (void)unsetenv("OMPI_COMM_WORLD_LOCAL_RANK");
-    (void)unsetenv("LOCAL_RANK");
+    assert_int_equal(gpunn_local_rank(), 0);
+    (void)unsetenv("SLURM_LOCALID");
     assert_int_equal(gpunn_local_rank(), 0);
 }
 
