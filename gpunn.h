@@ -429,7 +429,7 @@
  *     behind gpunn_group_rank(group) == 0. gpunn_backward, gpunn_clip_grad_norm and gpunn_read_grad are of this rank alone until
  *     gpunn_optimizer_step, except that with .sync all training runs are common. A group fails as a whole: when a rank is missing
  *     for .timeout seconds, the others' calls give GPUNN_ERR_DEVICE and name it; end the program then and start it again with
- *     gpunn_checkpoint_load, where an epoch has ended also on another number of ranks. gpunn_group_open(dev, .shard = true) leaves
+ *     gpunn_checkpoint_load, also on another number of ranks. gpunn_group_open(dev, .shard = true) leaves
  *     each rank its share of the optimizers' states and averages (ZeRO-1), with the same results within rounding, and
  *     .bf16_gradients = true has gradients travel in half the bytes. Each rank of a machine has its own GPU with
  *     gpunn_device_open(.index = GPUNN_LOCAL_RANK); two on one are refused. Ranks that may use the same processors, as mpirun and
@@ -2570,7 +2570,9 @@ GPUNN_API gpunn_status gpunn_load_memory_(gpunn_model *model, const void *data, 
 
 /* Weights, optimizer state, averages, random state, schedule, loader's place (loader may be NULL): a resumed run equals one that
  * was never interrupted, bit for bit. Averages that a file does not have start as its weights. Of optimizers that share a model
- * out among them, each call saves or loads all; they must be made in the same order as when they were saved. */
+ * out among them, each call saves or loads all; they must be made in the same order as when they were saved. A loader with other
+ * batches, of another size or for another number of ranks, goes on behind the samples that have been seen, or is GPUNN_ERR_STATE
+ * where none of its batches begins there. */
 GPUNN_API gpunn_status gpunn_checkpoint_save(gpunn_optimizer *opt, gpunn_loader *loader, const char *path);
 GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader *loader, const char *path);
 
@@ -32989,14 +32991,38 @@ GPUNN__PRIVATE void gpunn__loader_state(const gpunn_loader *loader, int64_t *epo
     *position = loader->position;
 }
 
-GPUNN__PRIVATE GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int64_t epoch, int64_t position)
+/* The samples of all ranks in a batch. */
+GPUNN__PRIVATE int64_t gpunn__loader_batch(const gpunn_loader *loader)
 {
-    if (epoch < 0 || position < 0 || position > loader->batches)
+    return loader->args.batch_size * gpunn_group_size(loader->args.group);
+}
+
+/* The batch of this loader that begins where `position` batches of so many samples end; -1: none does. */
+static int64_t gpunn__loader_place(const gpunn_loader *loader, int64_t position, int64_t batch)
+{
+    const int64_t own = gpunn__loader_batch(loader), count = loader->args.count;
+    if (batch == 0 || batch == own) return position;
+    if (position > count / batch || (position == count / batch && (count % batch == 0 || loader->args.drop_last)))
+        return loader->batches;
+    return position * batch % own ? -1 : position * batch / own;
+}
+
+/* batch: gpunn__loader_batch of the loader that stood at `position`; 0: the same. */
+GPUNN__PRIVATE GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int64_t epoch, int64_t position, int64_t batch)
+{
+    const int64_t place = gpunn__loader_place(loader, position, batch);
+    if (place < 0)
+        return gpunn__fail(
+            loader->model->dev, GPUNN_ERR_STATE,
+            "the saved loader stood behind %lld batches of %lld samples of all ranks, where no batch of %lld begins; "
+            "load it with other batches, or save where an epoch has ended",
+            (long long)position, (long long)batch, (long long)gpunn__loader_batch(loader));
+    if (epoch < 0 || place > loader->batches)
         return gpunn__fail(loader->model->dev, GPUNN_ERR_FORMAT,
                            "the saved loader stood at batch %lld of epoch %lld, this one has %lld batches; "
                            "create it with the data and batch size of the saved run",
-                           (long long)position, (long long)epoch, (long long)loader->batches);
-    gpunn__loader_move(loader, epoch, position);
+                           (long long)place, (long long)epoch, (long long)loader->batches);
+    gpunn__loader_move(loader, epoch, place);
     return GPUNN_OK;
 }
 
@@ -33958,6 +33984,7 @@ typedef struct gpunn__resume { /* of an optimizer; of all but the first of a che
     int             schedule_type;
     bool            loader; /* there was one */
     int64_t         epoch, position;
+    int64_t         batch; /* samples of all ranks in one; 0: an earlier version has not told */
     uint64_t        seed;
 } gpunn__resume;
 
@@ -33967,16 +33994,18 @@ typedef struct gpunn__resume_field {
     size_t      offset, size;
     int         count;   /* more than 1: an array */
     int64_t     maximum; /* of 0 to ...; -1: any bits */
+    bool        late;    /* earlier versions do not have it: 0 */
 } gpunn__resume_field;
 
 #define GPUNN__ANY (-1)
-#define GPUNN__FIELDS(name, member, count, maximum)                                                              \
-    {                                                                                                            \
-        name, offsetof(gpunn__resume, member), sizeof(((gpunn__resume *)NULL)->member) / (count), count, maximum \
+#define GPUNN__FIELD(name, member, count, maximum, late)                                                               \
+    {                                                                                                                  \
+        name, offsetof(gpunn__resume, member), sizeof(((gpunn__resume *)NULL)->member) / (count), count, maximum, late \
     }
+#define GPUNN__FIELDS(name, member, count, maximum) GPUNN__FIELD(name, member, count, maximum, false)
 #define GPUNN__OPTIMIZER(member, maximum) GPUNN__FIELDS("optimizer." #member, opt.member, 1, maximum)
 #define GPUNN__SCHEDULE(member, maximum) GPUNN__FIELDS("schedule." #member, opt.schedule.member, 1, maximum)
-enum { GPUNN__RUN_FIELDS = 6 }; /* the first, which are not an optimizer's */
+enum { GPUNN__RUN_FIELDS = 7 }; /* the first, which are not an optimizer's */
 static const gpunn__resume_field gpunn__resume_fields[] = {
     GPUNN__FIELDS("random.seed", state.seed, 1, GPUNN__ANY),
     GPUNN__FIELDS("random.step", state.step, 1, GPUNN__ANY),
@@ -33984,6 +34013,7 @@ static const gpunn__resume_field gpunn__resume_fields[] = {
     GPUNN__FIELDS("loader.epoch", epoch, 1, GPUNN__COUNTER),
     GPUNN__FIELDS("loader.position", position, 1, GPUNN__COUNTER),
     GPUNN__FIELDS("loader.seed", seed, 1, GPUNN__ANY),
+    GPUNN__FIELD("loader.batch", batch, 1, GPUNN__COUNTER, true),
     GPUNN__FIELDS("optimizer.setting.", opt.rule.setting, GPUNN_SETTINGS, GPUNN__ANY),
     GPUNN__OPTIMIZER(step_count, GPUNN__COUNTER),
     GPUNN__OPTIMIZER(lr, GPUNN__ANY),
@@ -34121,6 +34151,7 @@ static GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int number, gpu
             char                index[16];
             int64_t             value = 0;
             const gpunn__entry *note = gpunn__note(a, number, field->name, gpunn__resume_index(field, i, index));
+            if (note == NULL && field->late) continue;
             if (note == NULL || !gpunn__slice_integer(&note->text, &value) ||
                 (field->maximum >= 0 && (value < 0 || value > field->maximum)))
                 return gpunn__fail(dev, GPUNN_ERR_FORMAT, "%s: '%s' is damaged: its entry '%s%s' is %s; use an older checkpoint",
@@ -34433,6 +34464,7 @@ static GPUNN__STATUS gpunn__checkpoint_write(gpunn_optimizer *opt, const gpunn_l
     resume->loader = loader != NULL;
     if (loader) {
         gpunn__loader_state(loader, &resume->epoch, &resume->position);
+        resume->batch = gpunn__loader_batch(loader);
         resume->seed = loader->args.seed;
         if (loader->args.group && resume->position == loader->batches) { /* which may be another number next time */
             resume->epoch++;
@@ -34544,7 +34576,7 @@ static GPUNN__STATUS gpunn__checkpoint_read(gpunn_optimizer *opt, gpunn_loader *
     if (status == GPUNN_OK) status = gpunn__stage_fill(&archive, model, opt, &args, "gpunn_checkpoint_load", &stage);
     if (status == GPUNN_OK) status = gpunn__stage_settle(&archive, opt, stage);
     gpunn__archive_close(&archive);
-    if (loader && status == GPUNN_OK) status = gpunn__loader_set_state(loader, list->epoch, list->position);
+    if (loader && status == GPUNN_OK) status = gpunn__loader_set_state(loader, list->epoch, list->position, list->batch);
     if (loader && status == GPUNN_OK) {
         loader->args.seed = list->seed;
         loader->ordered_epoch = -1;

@@ -1152,9 +1152,61 @@ static bool check_part(const ranks *r)
     return good;
 }
 
+/* The same in the middle of an epoch: what two ranks have seen of its order is not seen again, and all else is. */
+static bool check_middle(const ranks *r)
+{
+    enum { EACH = 2, COUNT = 24, SEEN = 12 };
+    const task   task = {.optimizer = 0};
+    const int    rank = gpunn_group_rank(r->group), size = gpunn_group_size(r->group);
+    float        x[COUNT][IN], order[COUNT], got[EACH][IN];
+    int64_t      t[COUNT];
+    char         path[300];
+    gpunn_group *groups[2] = {NULL, r->group}; /* one rank tells the order */
+    ranked       n = ranked_open(r->dev, &task);
+    bool         good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK);
+    (void)snprintf(path, sizeof path, "%s/fit.ckpt", r->folder);
+    samples(x, t, COUNT, 3);
+    for (int i = 0; i < COUNT; i++) x[i][0] = (float)i;
+    const bool first = access(path, R_OK) != 0;
+    for (int together = 0; together < 2 && good; together++) {
+        gpunn_loader *loader = gpunn_loader_create(
+            n.model, .fields = {{.input = n.x, .samples = x}, {.input = n.t, .samples = t}}, .count = COUNT, .batch_size = EACH,
+            .shuffle = true, .seed = 5, .group = groups[together]);
+        good = EXPECT(r, loader != NULL);
+        if (together && good && !first) good = EXPECT(r, gpunn_checkpoint_load(n.opt, loader, path) == GPUNN_OK);
+        const int begin = together && !first ? SEEN : 0, end = together && first ? SEEN : COUNT;
+        const int ranks = together ? size : 1, own = together ? rank : 0;
+        for (int at = begin; at < end && good; at += EACH * ranks) {
+            good = EXPECT(r, gpunn_next(loader)) && EXPECT(r, gpunn_read(n.x, got, sizeof got) == GPUNN_OK);
+            for (int i = 0; i < EACH && good; i++) {
+                if (!together) order[at + i] = got[i][0];
+                good = EXPECT(r, got[i][0] == order[at + own * EACH + i]);
+            }
+        }
+        if (together && good && first) good = EXPECT(r, gpunn_checkpoint_save(n.opt, loader, path) == GPUNN_OK);
+        if (together && good && !first) good = EXPECT(r, !gpunn_next(loader));
+        gpunn_loader_destroy(loader);
+    }
+    gpunn_loader *odd = gpunn_loader_create(n.model, .fields = {{.input = n.x, .samples = x}, {.input = n.t, .samples = t}},
+                                            .count = COUNT, .batch_size = 5, .shuffle = true, .seed = 5);
+    good = good && EXPECT(r, gpunn_checkpoint_load(n.opt, odd, path) == GPUNN_ERR_STATE) &&
+           EXPECT(r, strstr(gpunn_error(r->dev), "stood behind 3 batches of 4 samples of all ranks, where no batch of 5 begins"));
+    gpunn_loader_destroy(odd);
+    ranked_close(&n);
+    return good;
+}
+
 static void test_other_count(void **state)
 {
     fixture *f = *state;
+    for (int size = 1; size <= 3; size++) {
+        const char *path = test_path(f, "fit.ckpt");
+        world       w = {.size = 2, .timeout = 60, .patience = 60, .run = check_middle};
+        run_world(f, w, rank_main);
+        w.size = size;
+        run_world(f, w, rank_main);
+        (void)unlink(path);
+    }
     for (int size = 1; size <= 3; size++) {
         const char *path = test_path(f, "fit.ckpt");
         world       w = {.size = 2, .timeout = 60, .patience = 60, .run = check_part, .shard = size > 1};
