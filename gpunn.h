@@ -2405,7 +2405,8 @@ typedef enum gpunn_group_type { /* what carries gradients; all else that ranks s
 } gpunn_group_type;
 typedef struct gpunn_group_args {
     int              args_;
-    double           timeout;      /* seconds that a rank waits for the others before it names those that are missing; 600 */
+    double           timeout;      /* seconds, more than some steps take, that a rank waits for the others before it names those
+                                    * that are missing; 600 */
     gpunn_group_type type;         /* the same on all ranks */
     bool             share_gpu;    /* two ranks on one GPU are as meant, not a mistake; they exchange through the host's memory */
     size_t           bucket_bytes; /* NCCL: gradients travel in parts of about so many, while backward makes the next; 25 MiB */
@@ -2438,7 +2439,7 @@ typedef struct gpunn_group_args {
 } gpunn_group_args;
 /* dev: the models', which hears of failures. Common to all ranks. Where neither functions nor a folder are given, compiled with
  * -DGPUNN_MPI (mpicc), the ranks that mpirun or srun started, over MPI, which is begun, and ended with the group, unless the program
- * has begun it; else a group of one. NULL on failure: gpunn_error(dev). GPUNN_ERR_STATE: two ranks have opened the same GPU, a folder
+ * has begun it (of several groups the first is closed last); else a group of one. NULL on failure: gpunn_error(dev). GPUNN_ERR_STATE: two ranks have opened the same GPU, a folder
  * has files of another run, or several ranks are said to run and not where they meet. Over TCP a rank waits twice .timeout for
  * rank 0, which names who is missing; a process that ends is told of at once. A CPU's threads become fewer where other ranks have the
  * same processors (RANKS), which log_fn hears; what runs have left on it cannot be read then. */
@@ -2677,7 +2678,8 @@ GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args);
 #define gpunn_fit(...) gpunn_fit_(GPUNN_NAMED(gpunn_fit_args, __VA_ARGS__))
 /* A ready on_progress: draws a bar on stderr when that is a terminal, prints one line per epoch when not. user is not read. */
 GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress);
-/* Mean of loss and metric (may be NULL) over one epoch of loader, in evaluation mode, weighted by samples. */
+/* Mean of loss and metric (may be NULL) over one epoch of loader, in evaluation mode, weighted by samples. With a loader that has a
+ * .group it is of all ranks' samples, and common to them. */
 GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, gpunn_tensor *metric, float *loss_mean,
                                       float *metric_mean);
 
@@ -2692,7 +2694,8 @@ typedef struct gpunn_class_scores_args {
     int64_t *confusion; /* receives how many samples of class i were taken for j, at [i * classes + j]; NULL: not wanted */
     bool     auc;       /* needs 4 bytes a sample and class */
 } gpunn_class_scores_args;
-/* What means over batches cannot tell, over one epoch of the loader, in evaluation mode; logits [n, classes], labels [n]. */
+/* What means over batches cannot tell, over one epoch of the loader, in evaluation mode; logits [n, classes], labels [n]. With a
+ * loader that has a .group it is of all ranks' samples, and common to them. */
 GPUNN_API gpunn_status gpunn_evaluate_classes_(gpunn_loader *loader, gpunn_tensor *logits, gpunn_tensor *labels,
                                                gpunn_class_scores *scores, gpunn_class_scores_args args);
 #define gpunn_evaluate_classes(loader, logits, labels, ...) \
@@ -6224,15 +6227,26 @@ static void gpunn__mpi_tell(gpunn__mpi *mpi)
     }
 }
 
-static gpunn_status gpunn__mpi_missing(gpunn__mpi *mpi, const char *what)
+/* Whether a rank says that it has waited long in this call. */
+static bool gpunn__mpi_hears(gpunn__mpi *mpi)
 {
     MPI_Status status;
-    char       more[32];
-    int        there = 0, missing = 0, first = -1;
-    while (MPI_Iprobe(MPI_ANY_SOURCE, GPUNN__MPI_WAITING, mpi->comm, &there, &status) == MPI_SUCCESS && there)
-        if (MPI_Recv(&mpi->waits[status.MPI_SOURCE], 1, MPI_INT64_T, status.MPI_SOURCE, GPUNN__MPI_WAITING, mpi->comm,
-                     MPI_STATUS_IGNORE) != MPI_SUCCESS)
+    int        there = 0;
+    bool       waits = false;
+    while (MPI_Iprobe(MPI_ANY_SOURCE, GPUNN__MPI_WAITING, mpi->comm, &there, &status) == MPI_SUCCESS && there) {
+        int64_t *call = &mpi->waits[status.MPI_SOURCE];
+        if (MPI_Recv(call, 1, MPI_INT64_T, status.MPI_SOURCE, GPUNN__MPI_WAITING, mpi->comm, MPI_STATUS_IGNORE) != MPI_SUCCESS)
             break;
+        waits = waits || *call >= mpi->call;
+    }
+    return waits;
+}
+
+static gpunn_status gpunn__mpi_missing(gpunn__mpi *mpi, const char *what)
+{
+    char more[32];
+    int  missing = 0, first = -1;
+    (void)gpunn__mpi_hears(mpi);
     for (int rank = mpi->size - 1; rank >= 0; rank--)
         if (rank != mpi->rank && mpi->waits[rank] < mpi->call) {
             first = rank;
@@ -6257,7 +6271,7 @@ static gpunn_status gpunn__mpi_wait(gpunn__mpi *mpi, const char *what, int code,
     mpi->call++;
     while (code == MPI_SUCCESS && (code = MPI_Test(request, &done, MPI_STATUS_IGNORE)) == MPI_SUCCESS && !done) {
         const double waited = MPI_Wtime() - began;
-        if (waited > mpi->timeout / 10 && mpi->told < mpi->call) gpunn__mpi_tell(mpi);
+        if (mpi->told < mpi->call && (waited > mpi->timeout / 10 || gpunn__mpi_hears(mpi))) gpunn__mpi_tell(mpi);
         if (waited > mpi->timeout) return gpunn__mpi_missing(mpi, what);
 #ifdef _WIN32
         (void)SwitchToThread();
@@ -6706,12 +6720,16 @@ static bool gpunn__tcp_ready(int line, short what, double until)
     return false;
 }
 
-static bool gpunn__tcp_move(int line, void *memory, size_t bytes, bool sends, double until)
+/* what: POLLIN receives, POLLOUT sends, both together send until something is there to be received: errno is EINTR then. */
+static bool gpunn__tcp_move(int line, void *memory, size_t bytes, short what, double until)
 {
     for (size_t at = 0; at < bytes;) {
         char *rest = (char *)memory + at;
-        if (!gpunn__tcp_ready(line, sends ? POLLOUT : POLLIN, until)) return false;
-        const ssize_t moved = sends ? send(line, rest, bytes - at, GPUNN__NO_SIGNAL) : recv(line, rest, bytes - at, 0);
+        if (!gpunn__tcp_ready(line, what, until)) return false;
+        const bool spoken = what == (POLLOUT | POLLIN) && gpunn__tcp_ready(line, POLLIN, 0);
+        if (spoken) errno = EINTR;
+        if (spoken) return false;
+        const ssize_t moved = what == POLLIN ? recv(line, rest, bytes - at, 0) : send(line, rest, bytes - at, GPUNN__NO_SIGNAL);
         if (moved > 0) at += (size_t)moved;
         if (moved == 0) errno = ECONNRESET;
         if (moved == 0 || (moved < 0 && errno != EAGAIN && errno != EINTR)) return false;
@@ -6722,20 +6740,25 @@ static bool gpunn__tcp_move(int line, void *memory, size_t bytes, bool sends, do
 /* errno: of what did not go well with that rank. Rank 0 tells all others. */
 static gpunn_status gpunn__tcp_lost(gpunn__tcp *tcp, int rank)
 {
+    int32_t    missing = rank;
+    const bool told = errno == EINTR && gpunn__tcp_move(tcp->lines[0], &missing, sizeof missing, POLLIN, gpunn__seconds() + 1);
+    if (told) /* by rank 0, while this one was sending */
+        return gpunn__say_late(tcp->text, missing, tcp->timeout);
     if (errno == ETIMEDOUT)
         (void)gpunn__say_late(tcp->text, rank, rank ? tcp->timeout : 2 * tcp->timeout);
     else
         (void)snprintf(tcp->text, sizeof tcp->text, "rank %d has left: %.100s; look for why it ended", rank, strerror(errno));
-    int32_t missing = rank;
     for (int other = 1; other < tcp->size && tcp->rank == 0; other++)
-        if (other != rank && tcp->lines[other] >= 0) (void)gpunn__tcp_move(tcp->lines[other], &missing, sizeof missing, true, 0);
+        if (other != rank && tcp->lines[other] >= 0)
+            (void)gpunn__tcp_move(tcp->lines[other], &missing, sizeof missing, POLLOUT, 0);
     return GPUNN_ERR_DEVICE;
 }
 
 static gpunn_status gpunn__tcp_talk(gpunn__tcp *tcp, int rank, void *memory, size_t bytes, bool sends)
 {
     const double until = gpunn__seconds() + tcp->timeout * (rank ? 1 : 2);
-    return gpunn__tcp_move(tcp->lines[rank], memory, bytes, sends, until) ? GPUNN_OK : gpunn__tcp_lost(tcp, rank);
+    const short what = !sends ? POLLIN : rank ? POLLOUT : POLLOUT | POLLIN; /* rank 0 answers; sooner only, if it misses a rank */
+    return gpunn__tcp_move(tcp->lines[rank], memory, bytes, what, until) ? GPUNN_OK : gpunn__tcp_lost(tcp, rank);
 }
 
 /* What rank 0 tells. */
@@ -6932,20 +6955,21 @@ static gpunn__hello gpunn__tcp_hello(const gpunn__tcp *tcp)
     return hello;
 }
 
-/* Rank 0 lets in who is a rank of this run that has not come so far, and nobody else. */
-static void gpunn__tcp_accept(gpunn__tcp *tcp, int listener)
+/* Rank 0 lets in who is a rank of this run that has not come so far, and nobody else. false: it has no socket left. */
+static bool gpunn__tcp_accept(gpunn__tcp *tcp, int listener)
 {
     gpunn__hello theirs, own = gpunn__tcp_hello(tcp);
     const int    line = accept(listener, NULL, NULL);
-    if (line < 0) return;
+    if (line < 0) return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
     gpunn__tcp_set(line);
     const double until = gpunn__seconds() + 1;
-    if (gpunn__tcp_move(line, &theirs, sizeof theirs, false, until) && memcmp(theirs.magic, own.magic, sizeof own.magic) == 0 &&
+    if (gpunn__tcp_move(line, &theirs, sizeof theirs, POLLIN, until) && memcmp(theirs.magic, own.magic, sizeof own.magic) == 0 &&
         theirs.size == own.size && theirs.rank > 0 && theirs.rank < own.size && tcp->lines[theirs.rank] < 0 &&
-        gpunn__tcp_move(line, &own, sizeof own, true, until))
+        gpunn__tcp_move(line, &own, sizeof own, POLLOUT, until))
         tcp->lines[theirs.rank] = line;
     else
         (void)close(line);
+    return true;
 }
 
 static GPUNN__STATUS gpunn__tcp_wait(gpunn__tcp *tcp, const char *port, double until)
@@ -6958,10 +6982,13 @@ static GPUNN__STATUS gpunn__tcp_wait(gpunn__tcp *tcp, const char *port, double u
     for (int rank = 1; rank < tcp->size && status == GPUNN_OK;)
         if (tcp->lines[rank] >= 0)
             rank++;
-        else if (gpunn__tcp_ready(listener, POLLIN, until))
-            gpunn__tcp_accept(tcp, listener);
-        else
+        else if (!gpunn__tcp_ready(listener, POLLIN, until))
             status = gpunn__tcp_lost(tcp, rank);
+        else if (!gpunn__tcp_accept(tcp, listener)) {
+            (void)snprintf(tcp->text, sizeof tcp->text, "rank 0 has no socket for each of %d ranks: %.60s; raise ulimit -n",
+                           tcp->size, strerror(errno));
+            status = GPUNN_ERR_IO;
+        }
     (void)close(listener);
     return status == GPUNN_OK ? status : gpunn__fail(tcp->dev, status, "gpunn_group_open: %s", tcp->text);
 }
@@ -6973,8 +7000,8 @@ static bool gpunn__tcp_try(gpunn__tcp *tcp, const struct addrinfo *address, doub
     const double soon = gpunn__seconds() + 5;
     const int    line = gpunn__tcp_socket(address, false);
     if (line < 0) return false;
-    if (gpunn__tcp_ready(line, POLLOUT, soon < until ? soon : until) && gpunn__tcp_move(line, &own, sizeof own, true, until) &&
-        gpunn__tcp_move(line, &theirs, sizeof theirs, false, until) && theirs.rank == 0 && theirs.size == own.size &&
+    if (gpunn__tcp_ready(line, POLLOUT, soon < until ? soon : until) && gpunn__tcp_move(line, &own, sizeof own, POLLOUT, until) &&
+        gpunn__tcp_move(line, &theirs, sizeof theirs, POLLIN, until) && theirs.rank == 0 && theirs.size == own.size &&
         memcmp(theirs.magic, own.magic, sizeof own.magic) == 0)
         tcp->lines[0] = line;
     else
@@ -7065,8 +7092,8 @@ static GPUNN__STATUS gpunn__master_open(gpunn_group *group)
     char        store[300];
     const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
     const int   port = gpunn__number_of("MASTER_PORT", 29500) + (agent && strcmp(agent, "True") == 0);
-#ifdef GPUNN_MPI /* which has found this process alone */
-    gpunn__mpi_close((gpunn__mpi *)group->args.user, true);
+#ifdef GPUNN_MPI /* which may have found this process alone */
+    if (group->args.all_reduce) gpunn__mpi_close((gpunn__mpi *)group->args.user, true);
     group->args.all_reduce = NULL;
     group->args.reduce_scatter = NULL;
     group->args.all_reduce_bf16 = NULL;
@@ -7102,13 +7129,14 @@ static GPUNN__STATUS gpunn__engine_open(gpunn_group *group)
     if (args->store && strncmp(args->store, GPUNN__TCP, strlen(GPUNN__TCP)) == 0) return gpunn__tcp_open(group);
     if (args->store && args->store[0]) return gpunn__store_open(group);
     if (args->rank || args->size) return gpunn__fail(group->dev, GPUNN_ERR_ARGUMENT, "gpunn_group_open: " GPUNN__WHOLE_ENGINE);
+    const gpunn__launcher *launcher = gpunn__find_launcher();
+    const int              said = launcher ? gpunn__number_of(launcher->size, 1) : 1;
+    if (said > 1 && getenv("TORCHELASTIC_RUN_ID") && getenv("MASTER_ADDR")) return gpunn__master_open(group);
     gpunn_status status = GPUNN_OK;
     args->size = 1;
 #ifdef GPUNN_MPI
     status = gpunn__mpi_open(group);
 #endif
-    const gpunn__launcher *launcher = gpunn__find_launcher();
-    const int              said = launcher ? gpunn__number_of(launcher->size, 1) : 1;
     if (status != GPUNN_OK || args->size > 1 || said == 1) return status;
     if (getenv("MASTER_ADDR")) return gpunn__master_open(group);
     return gpunn__fail(
@@ -7270,6 +7298,9 @@ static bool gpunn__has_piece(gpunn_group *group)
 
 static gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float *loss, const char *format, ...)
     GPUNN__PRINTF(4, 5);
+/* What a rank votes for whose run has failed behind the vote on it, where GPUs exchange by themselves: the others' wait for its part,
+ * hear of it as they vote on their next run, and the group ends. */
+#define GPUNN__LATE "a run that the other ranks have begun"
 
 /* What a device has done with its part of an exchange; a failure that any rank has is one of all. */
 static GPUNN__STATUS gpunn__copies_end(gpunn_group *group, gpunn_device *dev, gpunn_status copied)
@@ -7432,12 +7463,13 @@ static GPUNN__STATUS gpunn__hear(gpunn_group *group, int root, const char *said,
  * says. loss (may be NULL): becomes the mean of all ranks'. */
 static gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float *loss, const char *format, ...)
 {
-    char          what[256], other[GPUNN__ERROR_SIZE], first[GPUNN__ERROR_SIZE];
-    const int     rank = group->args.rank, size = group->args.size;
-    gpunn_device *dev = group->dev;
-    gpunn__vote  *votes = group->votes;
-    double        sum = 0;
-    va_list       list;
+    static const char late[] = GPUNN__LATE;
+    char              what[256], other[GPUNN__ERROR_SIZE], first[GPUNN__ERROR_SIZE];
+    const int         rank = group->args.rank, size = group->args.size;
+    gpunn_device     *dev = group->dev;
+    gpunn__vote      *votes = group->votes;
+    double            sum = 0;
+    va_list           list;
     va_start(list, format);
     (void)vsnprintf(what, sizeof what, format, list);
     va_end(list);
@@ -7452,6 +7484,7 @@ static gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float 
         if (votes[r].status == GPUNN_OK) continue;
         const gpunn_status theirs = (gpunn_status)votes[r].status;
         spoken = gpunn__hear(group, r, gpunn_error(dev), other);
+        if (group->joined && (votes[r].what == gpunn__hash(late) || theirs == GPUNN_ERR_DEVICE)) group->broken = theirs;
         if (spoken != GPUNN_OK || status != GPUNN_OK) return status == GPUNN_OK ? spoken : status;
         return gpunn__fail(dev, theirs, "rank %d: %s", r, other);
     }
@@ -7471,7 +7504,7 @@ static gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float 
 /* Whether all ranks know how what this one does has ended, if they had voted so many times when it began. */
 static bool gpunn__has_told(const gpunn_group *group, int64_t agreed)
 {
-    return group->agreed != agreed && (group->told || group->joined);
+    return group->agreed != agreed && group->told;
 }
 
 /* gather of gpunn_ranks. Each time the ranks vote, so that one that has failed on its way here ends the wait of all. */
@@ -18832,7 +18865,8 @@ static gpunn_group *gpunn__met_by(const gpunn_model *model)
 static gpunn_status gpunn__tell_ranks(gpunn_group *group, int64_t agreed, gpunn_status status)
 {
     if (group == NULL || status == GPUNN_OK || gpunn__has_told(group, agreed)) return status;
-    return gpunn__agree(group, status, NULL, "a run that fails");
+    if (!group->joined || group->agreed == agreed) return gpunn__agree(group, status, NULL, "a run that fails");
+    return status == GPUNN_ERR_NUMERIC ? status : gpunn__agree(group, status, NULL, GPUNN__LATE); /* a value is all GPUs' */
 }
 
 /* Devices that exchange by themselves do so without a word: their ranks agree before. Those of an optimizer's step have. */
@@ -18840,14 +18874,6 @@ static GPUNN__STATUS gpunn__before_meeting(gpunn_model *model, const gpunn__plan
 {
     if (!plan->meets_ranks || !model->ranks.joined) return GPUNN_OK;
     return gpunn__agree((gpunn_group *)model->ranks.user, gpunn__earlier_runs(model->dev, caller), NULL, "%s", caller);
-}
-
-/* A failure leaves the others waiting for what does not come. */
-static GPUNN__STATUS gpunn__execute_meeting(const gpunn_model *model, const gpunn__plan *plan, gpunn_run *run, const char *caller)
-{
-    const gpunn_status status = gpunn__execute(model->dev, run, caller);
-    if (plan->meets_ranks && model->ranks.joined) ((gpunn_group *)model->ranks.user)->broken = status;
-    return status;
 }
 
 static GPUNN__STATUS gpunn__forward_run(gpunn_tensor *const *outputs, int count, const char *caller, gpunn__aim aim)
@@ -18863,7 +18889,7 @@ static GPUNN__STATUS gpunn__forward_run(gpunn_tensor *const *outputs, int count,
     gpunn__count_step(model, plan->training);
     if (dev->backend->execute == NULL) return gpunn__run_steps(dev, plan, 0, plan->step_count);
     gpunn_run run = gpunn__whole_run(model, plan, &plan->passes[0]);
-    status = gpunn__execute_meeting(model, plan, &run, caller);
+    status = gpunn__execute(dev, &run, caller);
     plan->passes[0].captured = run.captured;
     return status;
 }
@@ -19021,11 +19047,7 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
     for (int i = pass->reached_begin; i < pass->reached_end; i++) model->tensors[plan->reached[i]]->grad_reached = true;
     if (opt) status = gpunn__optimizer_collect(opt, &run, loss, updates);
     if (status == GPUNN_OK) {
-        status = gpunn__execute_meeting(model, plan, &run,
-                                        opt    ? "gpunn_train_step"
-                                        : loss ? "gpunn_backward"
-                                               : "gpunn_backward_from");
-        if (run.exchange_count > 0) opt->group->broken = status; /* the others wait for what does not come */
+        status = gpunn__execute(dev, &run, opt ? "gpunn_train_step" : loss ? "gpunn_backward" : "gpunn_backward_from");
     }
     pass->captured = run.captured;
     if (status == GPUNN_ERR_MEMORY || (status != GPUNN_OK && number == 0)) plan->passed = number - 1;
@@ -30707,24 +30729,41 @@ static GPUNN__STATUS gpunn__states_cut(gpunn_optimizer *opt)
     return GPUNN_OK;
 }
 
-/* A rank's part of a state k goes to all that have room for it. A copy that fails keeps no other rank waiting. */
-static GPUNN__STATUS gpunn__state_collect(gpunn_optimizer *opt, int k, int root, float *all)
+/* Floats that rank `root` has, `own` there and NULL elsewhere, become those of all that have room for them, `all`. A copy that fails
+ * keeps no other rank waiting. aside: where GPUs that exchange by themselves hear what they have no room for. */
+static GPUNN__STATUS gpunn__collect_piece(gpunn_optimizer *opt, float *own, float *all, float *aside, int64_t n, int root,
+                                          gpunn_status *copied)
 {
+    gpunn_group         *group = opt->group;
     gpunn_device        *dev = opt->model->dev;
     const gpunn_backend *backend = dev->backend;
-    char                *piece = opt->group->piece;
-    const int64_t        each = gpunn__share_of(opt), most = GPUNN__GROUP_PIECE / (int)sizeof *all;
-    const int64_t        end = (root + 1) * each < opt->state_count ? (root + 1) * each : opt->state_count;
-    gpunn_status         spoken = GPUNN_OK, copied = GPUNN_OK;
+    const size_t         bytes = (size_t)n * sizeof *own;
+    gpunn_status         spoken;
+    if (gpunn__in_ranks(group, dev)) {
+        const gpunn_exchange exchange = {own ? own : all ? all : aside, n, root, 0, false, NULL, 0};
+        spoken = gpunn__exchange_joined(group, dev, &exchange);
+        if (spoken == GPUNN_OK && own && all) *copied = backend->convert(dev->context, all, GPUNN_F32, own, GPUNN_F32, n);
+        return spoken;
+    }
+    if (own && *copied == GPUNN_OK) *copied = backend->download(dev->context, group->piece, own, bytes);
+    spoken = gpunn__exchange_host(group, GPUNN__BROADCAST, group->piece, bytes, root);
+    if (spoken == GPUNN_OK && *copied == GPUNN_OK && all) *copied = backend->upload(dev->context, all, group->piece, bytes);
+    return spoken;
+}
+
+/* The same of a rank's part of a state k. */
+static gpunn_status gpunn__state_collect(gpunn_optimizer *opt, int k, int root, float *all, float *aside)
+{
+    const bool    here = root == gpunn_group_rank(opt->group);
+    const int64_t each = gpunn__share_of(opt), most = GPUNN__GROUP_PIECE / (int)sizeof *all;
+    const int64_t end = (root + 1) * each < opt->state_count ? (root + 1) * each : opt->state_count;
+    gpunn_status  spoken = GPUNN_OK, copied = GPUNN_OK;
     for (int64_t at = root * each, n; at < end && spoken == GPUNN_OK; at += n) {
         n = end - at < most ? end - at : most;
-        const size_t bytes = (size_t)n * sizeof *all;
-        if (root == gpunn_group_rank(opt->group) && copied == GPUNN_OK)
-            copied = backend->download(dev->context, piece, gpunn__state_at(opt, k, at), bytes);
-        spoken = gpunn__exchange_host(opt->group, GPUNN__BROADCAST, piece, bytes, root);
-        if (spoken == GPUNN_OK && copied == GPUNN_OK && all) copied = backend->upload(dev->context, all + at, piece, bytes);
+        spoken = gpunn__collect_piece(opt, here ? gpunn__state_at(opt, k, at) : NULL, all ? all + at : NULL, aside, n, root,
+                                      &copied);
     }
-    if (copied != GPUNN_OK) copied = gpunn__backend_fail(dev, "collecting states", copied);
+    if (copied != GPUNN_OK) copied = gpunn__backend_fail(opt->model->dev, "collecting states", copied);
     return spoken == GPUNN_OK ? copied : spoken;
 }
 
@@ -30733,16 +30772,20 @@ static GPUNN__STATUS gpunn__states_collect(gpunn_optimizer *opt, bool everywhere
 {
     gpunn_device *dev = opt->model->dev;
     const bool    here = everywhere || gpunn_group_rank(opt->group) == 0;
+    const bool    joined = gpunn__in_ranks(opt->group, dev);
     gpunn__states all = {{NULL}, 0, opt->state_count};
     gpunn_status  status = here ? gpunn__states_alloc(opt, &all) : GPUNN_OK, part = GPUNN_OK;
-    if (status == GPUNN_OK && !gpunn__has_piece(opt->group)) status = GPUNN_ERR_MEMORY;
+    float        *aside = joined && !here ? (float *)gpunn__device_alloc(dev, GPUNN__GROUP_PIECE) : NULL;
+    if (joined && !here && aside == NULL) status = dev->error.status;
+    if (!joined && status == GPUNN_OK && !gpunn__has_piece(opt->group)) status = GPUNN_ERR_MEMORY;
     status = gpunn__agree(opt->group, status, NULL, "%s of %s's states", caller, opt->name);
     for (int k = 0; k < GPUNN__STATES && status == GPUNN_OK; k++)
         for (int root = 0; opt->uses[k] && root < gpunn_group_size(opt->group); root++) {
-            const gpunn_status done = gpunn__state_collect(opt, k, root, all.data[k]);
+            const gpunn_status done = gpunn__state_collect(opt, k, root, all.data[k], aside);
             if (part == GPUNN_OK) part = done;
         }
     if (status == GPUNN_OK) status = gpunn__agree(opt->group, part, NULL, "%s of all states", caller);
+    gpunn__device_free(dev, aside, GPUNN__GROUP_PIECE);
     if (status != GPUNN_OK)
         gpunn__states_free(dev, &all);
     else if (here) {
@@ -30986,7 +31029,7 @@ static GPUNN__STATUS gpunn__train_joined(gpunn_optimizer *opt, gpunn_tensor *los
     const int64_t     agreed = opt->group->agreed;
     if (status == GPUNN_OK) status = gpunn__earlier_runs(dev, function);
     if (status == GPUNN_OK) status = gpunn__gradients(loss, backward, opt, updates);
-    if (status != GPUNN_OK && !gpunn__has_told(opt->group, agreed)) status = gpunn__agree_on_update(opt, status, NULL);
+    status = gpunn__tell_ranks(opt->group, agreed, status);
     if (status != GPUNN_ERR_NUMERIC) return status;
     gpunn_run run; /* takes this rank's own note */
     memset(&run, 0, sizeof run);
@@ -36946,6 +36989,58 @@ static GPUNN__STATUS gpunn__classes_run(gpunn__classes *c, gpunn_loader *loader)
     return status == GPUNN_OK && batch < gpunn_loader_batches(loader) ? gpunn_last_status(loader->model->dev) : status;
 }
 
+/* Each rank's samples, behind those of the ranks before, become those of all. */
+static GPUNN__STATUS gpunn__classes_spread(gpunn__classes *c, gpunn_group *group, int64_t *counts)
+{
+    const int    rank = gpunn_group_rank(group), size = gpunn_group_size(group);
+    const size_t each = (size_t)c->classes * sizeof *c->probability;
+    size_t       at = 0;
+    gpunn_status status = gpunn__exchange_host(group, GPUNN__ALL_GATHER, counts, sizeof *counts, 0);
+    for (int r = 0; r < rank && status == GPUNN_OK; r++) at += (size_t)counts[r];
+    if (status == GPUNN_OK && c->probability) {
+        memmove((char *)c->probability + at * each, c->probability, (size_t)counts[rank] * each);
+        memmove(c->truth + at, c->truth, (size_t)counts[rank] * sizeof *c->truth);
+    }
+    c->count = 0;
+    for (int root = 0; root < size && status == GPUNN_OK; c->count += counts[root++]) {
+        const size_t count = (size_t)counts[root];
+        if (count == 0 || c->probability == NULL) continue;
+        status = gpunn__exchange_host(group, GPUNN__BROADCAST, c->probability + c->count * c->classes, count * each, root);
+        if (status == GPUNN_OK)
+            status = gpunn__exchange_host(group, GPUNN__BROADCAST, c->truth + c->count, count * sizeof *c->truth, root);
+    }
+    return status;
+}
+
+/* What each rank has counted, or its failure, becomes what all have. */
+static GPUNN__STATUS gpunn__classes_join(gpunn__classes *c, gpunn_group *group, gpunn_status status)
+{
+    gpunn_device *dev = c->logits->model->dev;
+    const size_t  bytes = (size_t)(c->classes * c->classes) * sizeof *c->confusion,
+                 all = (size_t)gpunn_group_size(group) * sizeof(int64_t);
+    if (status != GPUNN_OK && group->told) return status;
+    int64_t *sum = status == GPUNN_OK ? (int64_t *)gpunn__calloc(dev, bytes) : NULL;
+    int64_t *part = sum ? (int64_t *)gpunn__realloc(dev, NULL, 0, bytes) : NULL;
+    int64_t *counts = part ? (int64_t *)gpunn__calloc(dev, all) : NULL;
+    if (status == GPUNN_OK && counts == NULL) status = GPUNN_ERR_MEMORY;
+    status = gpunn__agree(group, status, NULL, "gpunn_evaluate_classes of %lld classes%s", (long long)c->classes,
+                          c->probability ? " with their areas" : "");
+    for (int root = 0; root < gpunn_group_size(group) && status == GPUNN_OK; root++) {
+        memcpy(part, c->confusion, bytes);
+        status = gpunn__exchange_host(group, GPUNN__BROADCAST, part, bytes, root);
+        for (int64_t i = 0; i < c->classes * c->classes; i++) sum[i] += part[i];
+    }
+    if (status == GPUNN_OK) {
+        memcpy(c->confusion, sum, bytes);
+        counts[gpunn_group_rank(group)] = c->count;
+        status = gpunn__classes_spread(c, group, counts);
+    }
+    gpunn__free(dev, sum, sum ? bytes : 0);
+    gpunn__free(dev, part, part ? bytes : 0);
+    gpunn__free(dev, counts, counts ? all : 0);
+    return status;
+}
+
 GPUNN_API gpunn_status gpunn_evaluate_classes_(gpunn_loader *loader, gpunn_tensor *logits, gpunn_tensor *labels,
                                                gpunn_class_scores *scores, gpunn_class_scores_args args)
 {
@@ -36981,7 +37076,9 @@ GPUNN_API gpunn_status gpunn_evaluate_classes_(gpunn_loader *loader, gpunn_tenso
     gpunn_class_scores found;
     memset(&found, 0, sizeof found);
     found.auc = NAN;
+    if (loader->args.group) loader->args.group->told = false;
     if (status == GPUNN_OK) status = gpunn__classes_run(&c, loader);
+    if (loader->args.group) status = gpunn__classes_join(&c, loader->args.group, status);
     if (status == GPUNN_OK && args.auc) status = gpunn__classes_areas(&c, &found.auc);
     if (status == GPUNN_OK) {
         gpunn__classes_scores(&c, &found);

@@ -1584,24 +1584,6 @@ static gpunn_status gpunn__cuda_ranks_id(void *context, char id[GPUNN_RANKS_ID])
     return result == 0 ? GPUNN_OK : gpunn__nccl_fail(cuda, "ncclGetUniqueId", result);
 }
 
-static gpunn_status gpunn__cuda_ranks_join(void *context, const char id[GPUNN_RANKS_ID], int rank, int size, double timeout)
-{
-    gpunn__cuda       *cuda = (gpunn__cuda *)context;
-    gpunn__nccl       *nccl = cuda->nccl;
-    gpunn__nccl_config config = GPUNN__NCCL_CONFIG;
-    gpunn__nccl_id     name;
-    GPUNN__ENTER(cuda);
-    memcpy(name.bytes, id, sizeof name.bytes);
-    nccl->timeout = timeout;
-    nccl->rank = rank;
-    nccl->size = size;
-    for (cudaEvent_t *event : {&nccl->now, &nccl->begun, &nccl->done})
-        GPUNN__CUDA(cuda, cudaEventCreateWithFlags(event, cudaEventDisableTiming));
-    GPUNN__CUDA(cuda, cudaStreamCreateWithFlags(&nccl->stream, cudaStreamNonBlocking));
-    const int result = nccl->ncclCommInitRankConfig(&nccl->comm, size, name, rank, &config);
-    return gpunn__nccl_done(cuda, "joining the ranks", result);
-}
-
 static void gpunn__cuda_ranks_leave(void *context, bool waits)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
@@ -1619,6 +1601,31 @@ static void gpunn__cuda_ranks_leave(void *context, bool waits)
     }
     if (nccl->stream) (void)cudaStreamDestroy(nccl->stream);
     nccl->stream = NULL;
+}
+
+static gpunn_status gpunn__ranks_begin(gpunn__cuda *cuda, const char id[GPUNN_RANKS_ID])
+{
+    gpunn__nccl       *nccl = cuda->nccl;
+    gpunn__nccl_config config = GPUNN__NCCL_CONFIG;
+    gpunn__nccl_id     name;
+    memcpy(name.bytes, id, sizeof name.bytes);
+    for (cudaEvent_t *event : {&nccl->now, &nccl->begun, &nccl->done})
+        GPUNN__CUDA(cuda, cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+    GPUNN__CUDA(cuda, cudaStreamCreateWithFlags(&nccl->stream, cudaStreamNonBlocking));
+    const int result = nccl->ncclCommInitRankConfig(&nccl->comm, nccl->size, name, nccl->rank, &config);
+    return gpunn__nccl_done(cuda, "joining the ranks", result);
+}
+
+static gpunn_status gpunn__cuda_ranks_join(void *context, const char id[GPUNN_RANKS_ID], int rank, int size, double timeout)
+{
+    gpunn__cuda *cuda = (gpunn__cuda *)context;
+    GPUNN__ENTER(cuda);
+    cuda->nccl->timeout = timeout;
+    cuda->nccl->rank = rank;
+    cuda->nccl->size = size;
+    const gpunn_status status = gpunn__ranks_begin(cuda, id);
+    if (status != GPUNN_OK) gpunn__cuda_ranks_leave(context, false);
+    return status;
 }
 
 /* Whether so many exchanges could be. */

@@ -505,6 +505,34 @@ static bool check_loader(const ranks *r)
     return good;
 }
 
+/* Scores of classes are of all ranks' samples, each rank's own being a part. */
+static bool check_classes(const ranks *r)
+{
+    enum { COUNT = 48 };
+    const task         task = {.optimizer = 0};
+    const int          size = gpunn_group_size(r->group);
+    gpunn_group       *groups[] = {NULL, r->group};
+    gpunn_class_scores scores[2];
+    int64_t            confusion[2][HIDDEN * HIDDEN], t[COUNT];
+    float              x[COUNT][IN];
+    bool               good = true;
+    ranked             n = ranked_open(r->dev, &task);
+    samples(x, t, COUNT, 7);
+    for (int i = 0; i < 2 && good; i++) {
+        gpunn_loader *loader = gpunn_loader_create(
+            n.model, .fields = {{.input = n.x, .samples = x}, {.input = n.t, .samples = t}}, .count = COUNT,
+            .batch_size = i ? COUNT / size / 2 + 1 : COUNT, .group = groups[i]);
+        good = EXPECT(r, loader != NULL) && EXPECT(r, gpunn_evaluate_classes(loader, n.hidden, n.t, &scores[i],
+                                                                             .confusion = confusion[i], .auc = true) == GPUNN_OK);
+        gpunn_loader_destroy(loader);
+    }
+    ranked_close(&n);
+    return good && EXPECT(r, scores[1].samples == COUNT) &&
+           EXPECT(r, memcmp(confusion[0], confusion[1], sizeof confusion[0]) == 0) &&
+           EXPECT(r, fabsf(scores[0].accuracy - scores[1].accuracy) < 1e-6f) &&
+           EXPECT(r, fabsf(scores[0].f1 - scores[1].f1) < 1e-6f) && EXPECT(r, fabsf(scores[0].auc - scores[1].auc) < 1e-5f);
+}
+
 typedef struct stopper {
     int calls, stop_after;
 } stopper;
@@ -583,5 +611,6 @@ static const check checks[] = {{"sgd", check_sgd},
                                {"bad loss", check_bad_loss},
                                {"differences", check_differences},
                                {"loader", check_loader},
+                               {"scores of classes", check_classes},
                                {"fit and checkpoints", check_fit}};
 #endif

@@ -1050,6 +1050,36 @@ static void test_stuck(void **state)
     run_ranks_in(*state, rank_main, check_stuck, 3, 60, 0.3);
 }
 
+/* One whose run fails behind the vote on it: the others, whose GPUs wait for its part, hear of it with their next one, and all close. */
+static bool check_late(const ranks *r)
+{
+    const task   task = {.optimizer = 1, .norm = true, .sync = true};
+    const int    rank = gpunn_group_rank(r->group);
+    float        losses[STEPS];
+    ranked       n = ranked_open(r->dev, &task);
+    bool         good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && steps(r, &n, &task, 0, losses);
+    gpunn_status status = GPUNN_OK;
+    left = rank == 1 ? fails_at : 0;
+    for (int step = 0; step < 3 && good && status == GPUNN_OK; step++) status = gpunn_train_step(n.opt, n.loss);
+    left = 0;
+    good = good && EXPECT(r, status == GPUNN_ERR_DEVICE) &&
+           EXPECT(r, rank == 1 || strncmp(gpunn_error(r->dev), "rank 1: ", 8) == 0);
+    gpunn_clear_error(r->dev);
+    good = good && EXPECT(r, gpunn_train_step(n.opt, n.loss) == GPUNN_ERR_DEVICE) &&
+           EXPECT(r, strstr(gpunn_error(r->dev), "begin anew from the last checkpoint"));
+    ranked_close(&n);
+    return good;
+}
+
+static void test_late(void **state)
+{
+    if (emulator_set == NULL || own_gpus() == 0) SKIP("no NCCL that is emulated");
+    gpunn_backend failing = gpunn_emulator_backend;
+    failing.execute = failing_execute;
+    for (fails_at = 1; fails_at <= 4; fails_at++) /* before a vote, behind it */
+        run_world(*state, (world){.size = 3, .timeout = 600, .patience = 120, .run = check_late, .backend = &failing}, rank_main);
+}
+
 /* Two ranks that have opened the same GPU without saying that they mean to. */
 static void *refused_main(void *user)
 {
@@ -1278,10 +1308,10 @@ int main(void)
         test_with_device(test_overlap),    test_with_device(test_store),         test_with_device(test_environment),
         test_with_device(test_tcp),        test_with_device(test_tcp_strangers), test_with_device(test_tcp_faults),
         test_with_device(test_store_used), test_with_device(test_store_missing), test_with_device(test_missing),
-        test_with_device(test_stuck),      test_with_device(test_same_gpu),      test_with_device(test_lost_file),
-        test_with_device(test_copies),     test_with_device(test_other_count),   test_with_device(test_arguments),
-        test_with_device(test_processors), test_with_device(test_heard),         test_with_device(test_mixed),
-        cmocka_unit_test(test_local_rank)};
+        test_with_device(test_stuck),      test_with_device(test_late),          test_with_device(test_same_gpu),
+        test_with_device(test_lost_file),  test_with_device(test_copies),        test_with_device(test_other_count),
+        test_with_device(test_arguments),  test_with_device(test_processors),    test_with_device(test_heard),
+        test_with_device(test_mixed),      cmocka_unit_test(test_local_rank)};
     for (int i = 0; i < COUNT(others); i++) tests[count++] = others[i];
     return _cmocka_run_group_tests("group", tests, (size_t)count, NULL, NULL);
 }
