@@ -1161,70 +1161,70 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
 /* clang-format on */
 /* >>ops end */
 
-/* The other ops: X(ENUM, name, operands that the backward pass reads (bit i: operand i), whether it reads the result, operands
- * that have a gradient (bit i; -1: all), traits (>>common), the rule of the result's shape (>>infer)). Their attributes and
- * operands stand at gpunn_attributes (>>backend). No node has the last two: plans have them, RELAYOUT for filters of
- * convolutions, GROUP for fused kernels. */
-#define GPUNN_OTHER_OPS(X)                                                                               \
-    X(LINEAR, linear, 3, 0, 7, GPUNN__PRODUCT, linear)                                                   \
-    X(MATMUL, matmul, 3, 0, 3, GPUNN__PRODUCT, matmul)                                                   \
-    X(CONV1D, conv1d, 3, 0, 7, GPUNN__CONVOLUTION, conv)                                                 \
-    X(CONV2D, conv2d, 3, 0, 7, GPUNN__CONVOLUTION, conv)                                                 \
-    X(CONV3D, conv3d, 3, 0, 7, GPUNN__CONVOLUTION, conv)                                                 \
-    X(CONV_TRANSPOSE1D, conv_transpose1d, 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose)                    \
-    X(CONV_TRANSPOSE2D, conv_transpose2d, 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose)                    \
-    X(CONV_TRANSPOSE3D, conv_transpose3d, 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose)                    \
-    X(MAX_POOL2D, max_pool2d, 0, 0, 1, GPUNN__MAX_POOL, window)                                          \
-    X(MAX_POOL3D, max_pool3d, 0, 0, 1, GPUNN__MAX_POOL, window)                                          \
-    X(AVG_POOL2D, avg_pool2d, 0, 0, 1, GPUNN__POOL, window)                                              \
-    X(AVG_POOL3D, avg_pool3d, 0, 0, 1, GPUNN__POOL, window)                                              \
-    X(ADAPTIVE_MAX_POOL2D, adaptive_max_pool2d, 0, 0, 1, GPUNN__MAX_POOL | GPUNN__ADAPTIVE_POOL, resize) \
-    X(ADAPTIVE_MAX_POOL3D, adaptive_max_pool3d, 0, 0, 1, GPUNN__MAX_POOL | GPUNN__ADAPTIVE_POOL, resize) \
-    X(ADAPTIVE_AVG_POOL2D, adaptive_avg_pool2d, 0, 0, 1, GPUNN__ADAPTIVE_POOL, resize)                   \
-    X(ADAPTIVE_AVG_POOL3D, adaptive_avg_pool3d, 0, 0, 1, GPUNN__ADAPTIVE_POOL, resize)                   \
-    X(GRID_SAMPLE, grid_sample, 3, 0, 3, 0, grid_sample)                                                 \
-    X(ROI_ALIGN, roi_align, 2, 0, 1, 0, roi_align)                                                       \
-    X(AFFINE_GRID, affine_grid, 0, 0, 1, GPUNN__KEEPS_F32, affine_grid)                                  \
-    X(HASH_GRID, hash_grid_encoding, 3, 0, 3, GPUNN__KEEPS_F32, hash_grid)                               \
-    X(INTERPOLATE, interpolate, 0, 0, 1, 0, resize)                                                      \
-    X(BATCH_NORM, batch_norm, 3, 0, 7, GPUNN__LOCAL | GPUNN__SAVES, norm)                                \
-    X(RNN, rnn, 4095, 1, 4093, GPUNN__RECURRENT, recurrent)                                              \
-    X(LSTM, lstm, 4095, 1, 4093, GPUNN__RECURRENT, recurrent)                                            \
-    X(GRU, gru, 4095, 1, 4093, GPUNN__RECURRENT, recurrent)                                              \
-    X(LAYER_NORM, layer_norm, 3, 0, 7, GPUNN__ROW_NORM, norm)                                            \
-    X(RMS_NORM, rms_norm, 3, 0, 3, GPUNN__ROW_NORM, norm)                                                \
-    X(GROUP_NORM, group_norm, 3, 0, 7, GPUNN__SAVES, group_norm)                                         \
-    X(EMBEDDING, embedding, 1, 0, 2, 0, embedding)                                                       \
-    X(DROPOUT, dropout, 0, 0, 1, 0, same)                                                                \
-    X(RAND_LIKE, rand_like, 0, 0, 0, GPUNN__KEEPS_F32, same)                                             \
-    X(RANDN_LIKE, randn_like, 0, 0, 0, GPUNN__KEEPS_F32, same)                                           \
-    X(PERMUTE, permute, 0, 0, 1, 0, permute)                                                             \
-    X(CONCAT, concat, 0, 0, -1, 0, concat)                                                               \
-    X(SLICE, slice, 0, 0, 1, 0, slice)                                                                   \
-    X(PAD, pad, 0, 0, 1, 0, pad)                                                                         \
-    X(EXPAND, expand, 0, 0, 1, 0, expand)                                                                \
-    X(GATHER, gather, 2, 0, 1, 0, gather)                                                                \
-    X(SCATTER_ADD, scatter_add, 2, 0, 5, 0, scatter_add)                                                 \
-    X(SUM, sum, 0, 0, 1, GPUNN__KEEPS_F32, reduce)                                                       \
-    X(GRADIENT_ENERGY, gradient_energy, 1, 0, 1, GPUNN__KEEPS_F32, scalar)                               \
-    X(MAX, max, 1, 1, 1, 0, reduce)                                                                      \
-    X(CUMSUM, cumsum, 0, 0, 1, GPUNN__KEEPS_F32, same)                                                   \
-    X(TOPK_INDICES, topk_indices, 0, 0, 0, 0, topk_indices)                                              \
-    X(ARGMAX, argmax, 0, 0, 0, 0, argmax)                                                                \
-    X(SOFTMAX, softmax, 0, 1, 1, 0, same)                                                                \
-    X(LOG_SOFTMAX, log_softmax, 0, 1, 1, GPUNN__KEEPS_F32, same)                                         \
-    X(ATTENTION, scaled_dot_product_attention, 31, 1, 7, GPUNN__PRODUCT | GPUNN__SAVES, attention)       \
-    X(CROSS_ENTROPY, cross_entropy, 7, 0, 1, GPUNN__KEEPS_F32, class_loss)                               \
-    X(NLL, nll, 6, 0, 1, GPUNN__KEEPS_F32, class_loss)                                                   \
-    X(CTC_LOSS, ctc_loss, 15, 0, 1, GPUNN__KEEPS_F32, ctc_loss)                                          \
-    X(CUSTOM, custom, -1, 1, -1, GPUNN__KEEPS_F32, custom)                                               \
-    X(ASSIGN, assign, 0, 0, 0, GPUNN__KEEPS_F32, assign)                                                 \
-    X(CAST, cast, 0, 0, 0, 0, cast)                                                                      \
-    X(RELAYOUT, relayout, 0, 0, 0, 0, same)                                                              \
-    X(GROUP, group, 0, 0, 0, 0, same)
+/* The other ops: X(ENUM, name, the operands' names, operands that the backward pass reads (bit i: operand i), whether it reads
+ * the result, operands that have a gradient (bit i; -1: all), traits (>>common), the rule of the result's shape (>>infer)). Their
+ * attributes stand at gpunn_attributes (>>backend), and what of the operands may be missing at gpunn_step. No node has the last
+ * two: plans have them, RELAYOUT for filters of convolutions, GROUP for fused kernels. */
+#define GPUNN_OTHER_OPS(X)                                                                                                    \
+    X(LINEAR, linear, (x, weight, bias), 3, 0, 7, GPUNN__PRODUCT, linear)                                                     \
+    X(MATMUL, matmul, (a, b), 3, 0, 3, GPUNN__PRODUCT, matmul)                                                                \
+    X(CONV1D, conv1d, (x, weight, bias), 3, 0, 7, GPUNN__CONVOLUTION, conv)                                                   \
+    X(CONV2D, conv2d, (x, weight, bias), 3, 0, 7, GPUNN__CONVOLUTION, conv)                                                   \
+    X(CONV3D, conv3d, (x, weight, bias), 3, 0, 7, GPUNN__CONVOLUTION, conv)                                                   \
+    X(CONV_TRANSPOSE1D, conv_transpose1d, (x, weight, bias), 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose)                      \
+    X(CONV_TRANSPOSE2D, conv_transpose2d, (x, weight, bias), 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose)                      \
+    X(CONV_TRANSPOSE3D, conv_transpose3d, (x, weight, bias), 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose)                      \
+    X(MAX_POOL2D, max_pool2d, (x), 0, 0, 1, GPUNN__MAX_POOL, window)                                                          \
+    X(MAX_POOL3D, max_pool3d, (x), 0, 0, 1, GPUNN__MAX_POOL, window)                                                          \
+    X(AVG_POOL2D, avg_pool2d, (x), 0, 0, 1, GPUNN__POOL, window)                                                              \
+    X(AVG_POOL3D, avg_pool3d, (x), 0, 0, 1, GPUNN__POOL, window)                                                              \
+    X(ADAPTIVE_MAX_POOL2D, adaptive_max_pool2d, (x), 0, 0, 1, GPUNN__MAX_POOL | GPUNN__ADAPTIVE_POOL, resize)                 \
+    X(ADAPTIVE_MAX_POOL3D, adaptive_max_pool3d, (x), 0, 0, 1, GPUNN__MAX_POOL | GPUNN__ADAPTIVE_POOL, resize)                 \
+    X(ADAPTIVE_AVG_POOL2D, adaptive_avg_pool2d, (x), 0, 0, 1, GPUNN__ADAPTIVE_POOL, resize)                                   \
+    X(ADAPTIVE_AVG_POOL3D, adaptive_avg_pool3d, (x), 0, 0, 1, GPUNN__ADAPTIVE_POOL, resize)                                   \
+    X(GRID_SAMPLE, grid_sample, (x, grid), 3, 0, 3, 0, grid_sample)                                                           \
+    X(ROI_ALIGN, roi_align, (x, boxes), 2, 0, 1, 0, roi_align)                                                                \
+    X(AFFINE_GRID, affine_grid, (theta), 0, 0, 1, GPUNN__KEEPS_F32, affine_grid)                                              \
+    X(HASH_GRID, hash_grid_encoding, (x, weight), 3, 0, 3, GPUNN__KEEPS_F32, hash_grid)                                       \
+    X(INTERPOLATE, interpolate, (x), 0, 0, 1, 0, resize)                                                                      \
+    X(BATCH_NORM, batch_norm, (x, weight, bias, running_mean, running_var), 3, 0, 7, GPUNN__LOCAL | GPUNN__SAVES, norm)       \
+    X(RNN, rnn, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093, GPUNN__RECURRENT, recurrent)   \
+    X(LSTM, lstm, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093, GPUNN__RECURRENT, recurrent) \
+    X(GRU, gru, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093, GPUNN__RECURRENT, recurrent)   \
+    X(LAYER_NORM, layer_norm, (x, weight, bias), 3, 0, 7, GPUNN__ROW_NORM, norm)                                              \
+    X(RMS_NORM, rms_norm, (x, weight), 3, 0, 3, GPUNN__ROW_NORM, norm)                                                        \
+    X(GROUP_NORM, group_norm, (x, weight, bias), 3, 0, 7, GPUNN__SAVES, group_norm)                                           \
+    X(EMBEDDING, embedding, (tokens, weight), 1, 0, 2, 0, embedding)                                                          \
+    X(DROPOUT, dropout, (x), 0, 0, 1, 0, same)                                                                                \
+    X(RAND_LIKE, rand_like, (x), 0, 0, 0, GPUNN__KEEPS_F32, same)                                                             \
+    X(RANDN_LIKE, randn_like, (x), 0, 0, 0, GPUNN__KEEPS_F32, same)                                                           \
+    X(PERMUTE, permute, (x), 0, 0, 1, 0, permute)                                                                             \
+    X(CONCAT, concat, (tensors), 0, 0, -1, 0, concat)                                                                         \
+    X(SLICE, slice, (x), 0, 0, 1, 0, slice)                                                                                   \
+    X(PAD, pad, (x), 0, 0, 1, 0, pad)                                                                                         \
+    X(EXPAND, expand, (x), 0, 0, 1, 0, expand)                                                                                \
+    X(GATHER, gather, (x, index), 2, 0, 1, 0, gather)                                                                         \
+    X(SCATTER_ADD, scatter_add, (x, index, src), 2, 0, 5, 0, scatter_add)                                                     \
+    X(SUM, sum, (x), 0, 0, 1, GPUNN__KEEPS_F32, reduce)                                                                       \
+    X(GRADIENT_ENERGY, gradient_energy, (x), 1, 0, 1, GPUNN__KEEPS_F32, scalar)                                               \
+    X(MAX, max, (x), 1, 1, 1, 0, reduce)                                                                                      \
+    X(CUMSUM, cumsum, (x), 0, 0, 1, GPUNN__KEEPS_F32, same)                                                                   \
+    X(TOPK_INDICES, topk_indices, (x), 0, 0, 0, 0, topk_indices)                                                              \
+    X(ARGMAX, argmax, (x), 0, 0, 0, 0, argmax)                                                                                \
+    X(SOFTMAX, softmax, (x), 0, 1, 1, 0, same)                                                                                \
+    X(LOG_SOFTMAX, log_softmax, (x), 0, 1, 1, GPUNN__KEEPS_F32, same)                                                         \
+    X(ATTENTION, scaled_dot_product_attention, (q, k, v, mask, lengths), 31, 1, 7, GPUNN__PRODUCT | GPUNN__SAVES, attention)  \
+    X(CROSS_ENTROPY, cross_entropy, (logits, labels, weight), 7, 0, 1, GPUNN__KEEPS_F32, class_loss)                          \
+    X(NLL, nll, (logits, labels, weight), 6, 0, 1, GPUNN__KEEPS_F32, class_loss)                                              \
+    X(CTC_LOSS, ctc_loss, (log_probabilities, targets, input_lengths, target_lengths), 15, 0, 1, GPUNN__KEEPS_F32, ctc_loss)  \
+    X(CUSTOM, custom, (inputs), -1, 1, -1, GPUNN__KEEPS_F32, custom)                                                          \
+    X(ASSIGN, assign, (state, value, position), 0, 0, 0, GPUNN__KEEPS_F32, assign)                                            \
+    X(CAST, cast, (x), 0, 0, 0, 0, cast)                                                                                      \
+    X(RELAYOUT, relayout, (x), 0, 0, 0, 0, same)                                                                              \
+    X(GROUP, group, (inputs), 0, 0, 0, 0, same)
 
 /* Another name for its operand's memory: it takes part in shapes and gradients, but no backend runs it. */
-#define GPUNN_ALIAS_OPS(X) X(RESHAPE, reshape, 0, 0, 1, 0, reshape)
+#define GPUNN_ALIAS_OPS(X) X(RESHAPE, reshape, (x), 0, 0, 1, 0, reshape)
 
 /* clang-format off */
 typedef enum gpunn_op {
@@ -2827,18 +2827,13 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
 #define GPUNN_KERNEL_SITES 8     /* random nodes of one fused kernel */
 #define GPUNN_KERNEL_OPERANDS 32 /* and its operands, at most */
 
-/* Operands: LINEAR, CONV* x, weight, bias (data NULL without); MATMUL a, b; BATCH_NORM x, weight, bias (data NULL without
- * affine), running_mean, running_var (both updated in place by a training forward; data NULL: are not);
- * CROSS_ENTROPY, NLL logits, labels, weight (data NULL without); LAYER_NORM, RMS_NORM, GROUP_NORM x, weight, bias (data NULL
- * without); ATTENTION q, k, v, mask (data NULL
- * without) or all of q, k and v in the first, of rank 5, and lengths where there are any; RNN, LSTM, GRU x [length, n, features],
- * lengths, h_0, c_0 (data NULL without), and for each direction weight_ih, weight_hh, bias_ih, bias_hh (data NULL without);
- * EMBEDDING tokens, weight; GATHER x, index; SCATTER_ADD x, index, src; CTC_LOSS log_probabilities, targets, input_lengths,
- * target_lengths; ASSIGN state, value, position (data NULL without), of which out is the state's own memory;
- * GRID_SAMPLE x, grid; ROI_ALIGN x, boxes; AFFINE_GRID theta; HASH_GRID x, weight; CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX,
- * ARGMAX, ... x; GROUP the operands of its program: gradients that it writes in grad_in, with accumulate, all others in in;
- * RELAYOUT (of a backend with channels_last) what it copies in in, and where to, with channels and dtype as wanted there, in
- * grad_in, with accumulate. */
+/* Operands are those of the op's row (>>ops), with data NULL for a weight, bias, mask, position, lengths and initial state that
+ * there is not. BATCH_NORM: a training forward updates running_mean and running_var in place, unless data is NULL. ATTENTION: all
+ * of q, k and v may be in the first, of rank 5; lengths stand there where there are any. RNN, LSTM, GRU: x is [length, n,
+ * features], and the last four come for each direction. ASSIGN: out is the state's own memory. CONCAT, CUSTOM: as many as there
+ * are. GROUP: those of its program, gradients that it writes in grad_in, with accumulate, all others in in. RELAYOUT (of a
+ * backend with channels_last): what it copies in in, and where to, with channels and dtype as wanted there, in grad_in, with
+ * accumulate. */
 typedef struct gpunn_step {
     gpunn_op op;
     bool     backward;  /* false: out from in. true: grad_in from grad_out and what the op table says it reads */
@@ -3378,7 +3373,7 @@ enum {
 static bool gpunn__op_is(gpunn_op op, int traits)
 {
     static const short own[] = {
-#define GPUNN__X(ENUM, name, reads, reads_out, backward, traits, rule) traits,
+#define GPUNN__X(ENUM, name, operands, reads, reads_out, backward, traits, rule) traits,
         GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)
 #undef GPUNN__X
     };
@@ -4925,34 +4920,35 @@ typedef struct gpunn__op_info {
     float       attribute_default[2];
     const char *derivative[3];               /* elementwise: its text, NULL beyond the operands */
     int         reads, reads_out, gradients; /* other ops */
+    const char *operands;                    /* their names, "(x, weight, bias)"; NULL: other ops' alone */
 } gpunn__op_info;
 
 /* clang-format off */
 static const gpunn__op_info gpunn__op_infos[GPUNN_OP_COUNT] = {
-    {"none", 0, 0, {NULL, NULL}, {0, 0}, {NULL, NULL, NULL}, 0, 0, 0},
+    {"none", 0, 0, {NULL, NULL}, {0, 0}, {NULL, NULL, NULL}, 0, 0, 0, NULL},
 #define K(number) number##f
-#define GPUNN__X(ENUM, name, f, dx) {#name, 1, 0, {NULL, NULL}, {0, 0}, {#dx, NULL, NULL}, 0, 0, 0},
+#define GPUNN__X(ENUM, name, f, dx) {#name, 1, 0, {NULL, NULL}, {0, 0}, {#dx, NULL, NULL}, 0, 0, 0, NULL},
     GPUNN_UNARY_OPS(GPUNN__X)
 #undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr, value, f, dx) {#name, 1, 1, {#attr, NULL}, {value, 0}, {#dx, NULL, NULL}, 0, 0, 0},
+#define GPUNN__X(ENUM, name, attr, value, f, dx) {#name, 1, 1, {#attr, NULL}, {value, 0}, {#dx, NULL, NULL}, 0, 0, 0, NULL},
     GPUNN_UNARY1_OPS(GPUNN__X)
 #undef GPUNN__X
 #define GPUNN__X(ENUM, name, attr1, value1, attr2, value2, f, dx) \
-    {#name, 1, 2, {#attr1, #attr2}, {value1, value2}, {#dx, NULL, NULL}, 0, 0, 0},
+    {#name, 1, 2, {#attr1, #attr2}, {value1, value2}, {#dx, NULL, NULL}, 0, 0, 0, NULL},
     GPUNN_UNARY2_OPS(GPUNN__X)
 #undef GPUNN__X
-#define GPUNN__X(ENUM, name, f, da, db) {#name, 2, 0, {NULL, NULL}, {0, 0}, {#da, #db, NULL}, 0, 0, 0},
+#define GPUNN__X(ENUM, name, f, da, db) {#name, 2, 0, {NULL, NULL}, {0, 0}, {#da, #db, NULL}, 0, 0, 0, NULL},
     GPUNN_BINARY_OPS(GPUNN__X) GPUNN_LOSS_OPS(GPUNN__X)
 #undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr, value, f, da, db) {#name, 2, 1, {#attr, NULL}, {value, 0}, {#da, #db, NULL}, 0, 0, 0},
+#define GPUNN__X(ENUM, name, attr, value, f, da, db) {#name, 2, 1, {#attr, NULL}, {value, 0}, {#da, #db, NULL}, 0, 0, 0, NULL},
     GPUNN_LOSS1_OPS(GPUNN__X)
 #undef GPUNN__X
-#define GPUNN__X(ENUM, name, f, da, db, dc) {#name, 3, 0, {NULL, NULL}, {0, 0}, {#da, #db, #dc}, 0, 0, 0},
+#define GPUNN__X(ENUM, name, f, da, db, dc) {#name, 3, 0, {NULL, NULL}, {0, 0}, {#da, #db, #dc}, 0, 0, 0, NULL},
     GPUNN_TERNARY_OPS(GPUNN__X)
 #undef GPUNN__X
 #undef K
-#define GPUNN__X(ENUM, name, reads, reads_out, backward, traits, rule) \
-    {#name, 0, 0, {NULL, NULL}, {0, 0}, {NULL, NULL, NULL}, reads, reads_out, backward},
+#define GPUNN__X(ENUM, name, operands, reads, reads_out, backward, traits, rule) \
+    {#name, 0, 0, {NULL, NULL}, {0, 0}, {NULL, NULL, NULL}, reads, reads_out, backward, #operands},
     GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)
 #undef GPUNN__X
 };
@@ -4966,6 +4962,16 @@ GPUNN_API const char *gpunn_op_name(gpunn_op op)
 GPUNN__PRIVATE bool gpunn__op_elementwise(gpunn_op op)
 {
     return gpunn__op_infos[op].arity > 0;
+}
+
+/* What the row of an op that is not elementwise calls operand i, in text[GPUNN__OPERAND_SIZE]. */
+enum { GPUNN__OPERAND_SIZE = 32 };
+static const char *gpunn__operand_name(gpunn_op op, int i, char *text)
+{
+    const char *name = gpunn__op_infos[op].operands + 1;
+    for (; i > 0; i--) name += strcspn(name, ",") + 2;
+    (void)snprintf(text, GPUNN__OPERAND_SIZE, "%.*s", (int)strcspn(name, ",)"), name);
+    return text;
 }
 
 /* The convolutions stand side by side in GPUNN_OTHER_OPS: of 1, 2 and 3 axes, then the transposed ones. */
@@ -9093,7 +9099,6 @@ typedef struct gpunn__call {
 
 static const char *const gpunn__x_name[] = {"x"};
 static const char *const gpunn__abc_names[] = {"a", "b", "c"};
-static const char *const gpunn__class_names[] = {"logits", "labels"};
 
 static gpunn_tensor *gpunn__undo(const gpunn__call *call)
 {
@@ -9164,14 +9169,19 @@ static bool gpunn__operand(const gpunn__call *call, const gpunn_tensor *t, const
     return false;
 }
 
-/* Opens a call on the model of its operands, the first f32_count of which must be F32. names NULL: "tensors[i]". */
-static bool gpunn__begin(gpunn__call *call, const char *op, const char *layer, const char *const *names,
-                         gpunn_tensor *const *operands, int count, int f32_count)
+static gpunn_model *gpunn__model_of(gpunn_tensor *const *operands, int count)
 {
     gpunn_model *model = NULL;
     for (int i = count - 1; i >= 0; i--)
         if (operands[i]) model = operands[i]->model;
-    *call = gpunn__call_of(model, op, layer);
+    return model;
+}
+
+/* Opens a call on the model of its operands, the first f32_count of which must be F32. names NULL: "tensors[i]". */
+static bool gpunn__begin(gpunn__call *call, const char *op, const char *layer, const char *const *names,
+                         gpunn_tensor *const *operands, int count, int f32_count)
+{
+    *call = gpunn__call_of(gpunn__model_of(operands, count), op, layer);
     for (int i = 0; i < count; i++) {
         char numbered[32];
         (void)snprintf(numbered, sizeof numbered, "tensors[%d]", i);
@@ -9184,6 +9194,17 @@ static bool gpunn__begin(gpunn__call *call, const char *op, const char *layer, c
 static bool gpunn__begin_x(gpunn__call *call, const char *op, const char *layer, gpunn_tensor *x, bool f32)
 {
     return gpunn__begin(call, op, layer, gpunn__x_name, &x, 1, f32);
+}
+
+/* The same for operands of one of the other ops, by the names in its row; f32: bit i, operand i must be F32. */
+static bool gpunn__begin_op(gpunn__call *call, const char *function, gpunn_op op, gpunn_tensor *const *operands, int count,
+                            int f32)
+{
+    char name[GPUNN__OPERAND_SIZE];
+    *call = gpunn__call_of(gpunn__model_of(operands, count), function, NULL);
+    for (int i = 0; i < count; i++)
+        if (!gpunn__operand(call, operands[i], gpunn__operand_name(op, i, name), f32 >> i & 1)) return false;
+    return true;
 }
 
 /* ---- tensors --------------------------------------------------------------------------------------------------------- */
@@ -10264,8 +10285,6 @@ static bool gpunn__topk_indices_rule(const gpunn__inference *i)
 }
 
 /* ---- attention ------------------------------------------------------------------------------------------------------------ */
-static const char *const gpunn__attention_names[] = {"q", "k", "v"};
-
 /* mask must be of a fitting dtype and broadcast to scores [n, heads, l, s]. */
 static bool gpunn__mask_fits(const gpunn__call *call, const gpunn__meta *mask, const gpunn__meta *scores)
 {
@@ -10302,7 +10321,7 @@ static bool gpunn__attention_rule(const gpunn__inference *i)
 {
     const bool packed = i->in[0].rank == 5 && i->in[1].dtype == GPUNN_DTYPE_DEFAULT, last = packed || i->attr->heads_last;
     const int  head = last ? 2 : 1, row = last ? 1 : 2;
-    char       text[3][128];
+    char       text[3][128], name[GPUNN__OPERAND_SIZE];
     int64_t    part[3][4]; /* without the axis of 3 */
     for (int k = 0; k < 3; k++) {
         const gpunn__meta *t = &i->in[packed ? 0 : k];
@@ -10310,13 +10329,13 @@ static bool gpunn__attention_rule(const gpunn__inference *i)
         if (t->rank != (packed ? 5 : 4) || (packed && t->dim[2] != 3)) {
             (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
                                 "%s is %s, but [n, %s, e] is needed, or [n, rows, 3, heads, e] for all; gpunn_reshape it",
-                                gpunn__attention_names[k], text[k], last ? "rows, heads" : "heads, rows");
+                                gpunn__operand_name(GPUNN_OP_ATTENTION, k, name), text[k], last ? "rows, heads" : "heads, rows");
             return false;
         }
         for (int d = 0; d < 4; d++) part[k][d] = t->dim[packed && d > 1 ? d + 1 : d];
         if (part[k][head] < 1 || part[k][3] < 1 || part[k][head] > INT32_MAX || part[k][3] > INT32_MAX) {
             (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "%s is %s: heads and their size must be fixed, and below 2^31",
-                                gpunn__attention_names[k], text[k]);
+                                gpunn__operand_name(GPUNN_OP_ATTENTION, k, name), text[k]);
             return false;
         }
     }
@@ -10426,7 +10445,7 @@ typedef bool (*gpunn__shape_rule)(const gpunn__inference *);
 
 /* In the order of gpunn_op, whose last members are these; the elementwise ops stand before them. */
 static const gpunn__shape_rule gpunn__shape_rules[] = {
-#define GPUNN__X(ENUM, name, reads, reads_out, backward, traits, rule) gpunn__##rule##_rule,
+#define GPUNN__X(ENUM, name, operands, reads, reads_out, backward, traits, rule) gpunn__##rule##_rule,
     GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)
 #undef GPUNN__X
 };
@@ -11792,11 +11811,10 @@ GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool3d(gpunn_tensor *x, int out_d, in
 
 GPUNN_API gpunn_tensor *gpunn_grid_sample_(gpunn_tensor *x, gpunn_tensor *grid, gpunn_grid_args args)
 {
-    static const char *const names[] = {"x", "grid"};
-    gpunn_tensor            *operands[] = {x, grid};
-    gpunn__call              call;
-    gpunn_attributes         attr = gpunn__no_attributes();
-    if (!gpunn__begin(&call, "grid_sample", NULL, names, operands, 2, 2) || !gpunn__settle(&call, &args)) return NULL;
+    gpunn_tensor    *operands[] = {x, grid};
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    if (!gpunn__begin_op(&call, "grid_sample", GPUNN_OP_GRID_SAMPLE, operands, 2, 3) || !gpunn__settle(&call, &args)) return NULL;
     attr.mode = (int)args.mode;
     attr.padding_mode = (int)args.padding_mode;
     attr.align_corners = args.align_corners;
@@ -11805,11 +11823,11 @@ GPUNN_API gpunn_tensor *gpunn_grid_sample_(gpunn_tensor *x, gpunn_tensor *grid, 
 
 GPUNN_API gpunn_tensor *gpunn_roi_align_(gpunn_tensor *x, gpunn_tensor *boxes, gpunn_roi_args args)
 {
-    static const char *const names[] = {"x", "boxes"};
-    gpunn_tensor            *operands[] = {x, boxes};
-    gpunn__call              call;
-    gpunn_attributes         attr = gpunn__no_attributes();
-    if (!gpunn__begin(&call, "roi_align", NULL, names, operands, 2, 2) || !gpunn__has_axes(&call, gpunn__meta_of(x), 2) ||
+    gpunn_tensor    *operands[] = {x, boxes};
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    if (!gpunn__begin_op(&call, "roi_align", GPUNN_OP_ROI_ALIGN, operands, 2, 3) ||
+        !gpunn__has_axes(&call, gpunn__meta_of(x), 2) ||
         !gpunn__window_setting(&call, 2, "output_size", "output_shape", args.output_size, args.output_shape, gpunn__zeros, 1,
                                attr.size) ||
         !gpunn__settle(&call, &args))
@@ -11822,10 +11840,10 @@ GPUNN_API gpunn_tensor *gpunn_roi_align_(gpunn_tensor *x, gpunn_tensor *boxes, g
 
 GPUNN_API gpunn_tensor *gpunn_affine_grid(gpunn_tensor *theta, gpunn_shape size, bool align_corners)
 {
-    static const char *const names[] = {"theta"};
-    gpunn__call              call;
-    gpunn_attributes         attr = gpunn__no_attributes();
-    if (!gpunn__begin(&call, "affine_grid", NULL, names, &theta, 1, 1) || gpunn__rank_of(&call, &size, 0) < 0) return NULL;
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    if (!gpunn__begin_op(&call, "affine_grid", GPUNN_OP_AFFINE_GRID, &theta, 1, 1) || gpunn__rank_of(&call, &size, 0) < 0)
+        return NULL;
     attr.shape = size;
     attr.align_corners = align_corners;
     return gpunn__node(&call, GPUNN_OP_AFFINE_GRID, &attr, &theta, 1);
@@ -13038,11 +13056,10 @@ GPUNN_API gpunn_tensor *gpunn_hash_grid_encoding_(gpunn_tensor *x, const char *n
 
 GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *index)
 {
-    static const char *const names[] = {"x", "index"};
-    gpunn__call              call;
-    gpunn_attributes         attr = gpunn__no_attributes();
-    gpunn_tensor            *operands[] = {x, index};
-    if (!gpunn__begin(&call, "gather", NULL, names, operands, 2, 1) || !gpunn__are_indices(&call, index, "index") ||
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    gpunn_tensor    *operands[] = {x, index};
+    if (!gpunn__begin_op(&call, "gather", GPUNN_OP_GATHER, operands, 2, 1) || !gpunn__are_indices(&call, index, "index") ||
         (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
         return NULL;
     gpunn__meta out;
@@ -13055,12 +13072,11 @@ GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *in
 
 GPUNN_API gpunn_tensor *gpunn_scatter_add(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src)
 {
-    static const char *const names[] = {"x", "src", "index"};
-    gpunn__call              call;
-    gpunn_attributes         attr = gpunn__no_attributes();
-    gpunn_tensor            *given[] = {x, src, index}, *operands[] = {x, index, src};
-    if (!gpunn__begin(&call, "scatter_add", NULL, names, given, 3, 2) || !gpunn__are_indices(&call, index, "index") ||
-        (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    gpunn_tensor    *operands[] = {x, index, src};
+    if (!gpunn__begin_op(&call, "scatter_add", GPUNN_OP_SCATTER_ADD, operands, 3, 5) ||
+        !gpunn__are_indices(&call, index, "index") || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
         return NULL;
     return gpunn__node(&call, GPUNN_OP_SCATTER_ADD, &attr, operands, 3);
 }
@@ -13695,7 +13711,7 @@ GPUNN_API gpunn_tensor *gpunn_matmul_(gpunn_tensor *a, gpunn_tensor *b, gpunn_ma
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
     gpunn_tensor    *operands[] = {a, b};
-    if (!gpunn__begin(&call, "matmul", NULL, gpunn__abc_names, operands, 2, 2)) return NULL;
+    if (!gpunn__begin_op(&call, "matmul", GPUNN_OP_MATMUL, operands, 2, 3)) return NULL;
     attr.transpose_a = args.transpose_a;
     attr.transpose_b = args.transpose_b;
     return gpunn__node(&call, GPUNN_OP_MATMUL, &attr, operands, 2);
@@ -13792,8 +13808,7 @@ GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpu
     const bool    packed = q && q->rank == 5 && k == NULL && v == NULL;
     gpunn__call   call;
     gpunn__meta   out;
-    if (!gpunn__begin(&call, "scaled_dot_product_attention", NULL, gpunn__attention_names, operands, packed ? 1 : 3,
-                      packed ? 1 : 3) ||
+    if (!gpunn__begin_op(&call, "scaled_dot_product_attention", GPUNN_OP_ATTENTION, operands, packed ? 1 : 3, 7) ||
         (args.mask && !gpunn__operand(&call, args.mask, ".mask", false)) ||
         (args.lengths && !gpunn__operand(&call, args.lengths, ".lengths", false)))
         return NULL;
@@ -14497,7 +14512,7 @@ static bool gpunn__labels_fit(const gpunn__call *call, const gpunn_tensor *logit
 static bool gpunn__begin_classes(gpunn__call *call, const char *op, gpunn_tensor *logits, gpunn_tensor *labels)
 {
     gpunn_tensor *operands[] = {logits, labels};
-    return gpunn__begin(call, op, NULL, gpunn__class_names, operands, 2, 1) && gpunn__labels_fit(call, logits, labels);
+    return gpunn__begin_op(call, op, GPUNN_OP_CROSS_ENTROPY, operands, 2, 1) && gpunn__labels_fit(call, logits, labels);
 }
 
 /* One weight for each class, or none. */
@@ -14582,14 +14597,14 @@ GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *
 GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *targets, gpunn_tensor *input_lengths,
                                         gpunn_tensor *target_lengths, gpunn_ctc_args args)
 {
-    static const char *const names[] = {"log_probabilities", "targets", "input_lengths", "target_lengths"};
-    gpunn_tensor            *x = log_probabilities, *operands[] = {x, targets, input_lengths, target_lengths};
-    gpunn__call              call;
-    if (!gpunn__begin(&call, "ctc_loss", NULL, names, operands, 4, 1)) return NULL;
+    gpunn_tensor *x = log_probabilities, *operands[] = {x, targets, input_lengths, target_lengths};
+    char          name[GPUNN__OPERAND_SIZE];
+    gpunn__call   call;
+    if (!gpunn__begin_op(&call, "ctc_loss", GPUNN_OP_CTC_LOSS, operands, 4, 1)) return NULL;
     for (int i = 1; i < 4; i++)
         if (operands[i]->dtype != GPUNN_I64 && operands[i]->dtype != GPUNN_I32)
-            return gpunn__refuse(&call, GPUNN_ERR_DTYPE, "%s is %s, but i64 or i32 is needed", names[i],
-                                 gpunn_dtype_name(operands[i]->dtype));
+            return gpunn__refuse(&call, GPUNN_ERR_DTYPE, "%s is %s, but i64 or i32 is needed",
+                                 gpunn__operand_name(GPUNN_OP_CTC_LOSS, i, name), gpunn_dtype_name(operands[i]->dtype));
     gpunn__meta      out;
     gpunn_attributes attr = gpunn__no_attributes();
     attr.batch_first = args.batch_first;

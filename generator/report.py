@@ -89,14 +89,14 @@ class Counter:
         result, operand = self.size(t.id), [None if number is None else self.size(number) for number in t.inputs]
         if op.arity and not eager:
             reads = [result] + [operand[k] for k in range(op.arity)
-                                if any(table.mentions(op.derivatives[j], table.OPERANDS[op.arity][k]) for j in wanted)]
+                                if any(table.mentions(op.derivatives[j], op.operands[k]) for j in wanted)]
             writes = [operand[k] for k in wanted if not (t.op == "add" and operand[k] == result)]
             if writes:
                 count.add(1, *reads, *writes)
         elif op.arity:
             for k in wanted:
                 text = op.derivatives[k]
-                reads = [operand[j] for j in range(op.arity) if table.mentions(text, table.OPERANDS[op.arity][j])]
+                reads = [operand[j] for j in range(op.arity) if table.mentions(text, op.operands[j])]
                 reads += [result] * (1 + table.mentions(text, "y"))
                 if text != "g":
                     count.add(1, *reads, result)

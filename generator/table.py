@@ -11,8 +11,8 @@ from . import floats
 HEADER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "gpunn.h")
 
 # arity: 0 for ops that are not elementwise, which have no attributes, forward and derivatives here. attrs: (name, default), ...
-# gradients: of operands, bit k; -1: all. term: of a loss, which has no builder in C. traits: bits of read_traits.
-Op = namedtuple("Op", "name enum arity attrs forward derivatives gradients term traits", defaults=(False, 0))
+# gradients: of operands, bit k; -1: all. term: of a loss, which has no builder in C. traits: bits of read_traits. operands: names.
+Op = namedtuple("Op", "name enum arity attrs forward derivatives gradients term traits operands", defaults=(False, 0, ()))
 
 # A builder outside the elementwise tables; kind: SOURCE OP LAYER STACK. operands: a number, MANY or OWN. default: a number, True,
 # False, NEEDED, NONE or EMPTY.
@@ -78,13 +78,15 @@ def elementwise(kind, fields):
     attrs = tuple((fields[2 + 2 * i], number(fields[3 + 2 * i])) for i in range(count))
     forward, derivatives = fields[2 + 2 * count], tuple(fields[3 + 2 * count:])
     gradients = sum((text != "0") << k for k, text in enumerate(derivatives))
-    return Op(fields[1], fields[0], arity, attrs, forward, derivatives, gradients, kind.startswith("LOSS"))
+    return Op(fields[1], fields[0], arity, attrs, forward, derivatives, gradients, kind.startswith("LOSS"),
+              operands=tuple(OPERANDS[arity]))
 
 
 def other(fields, traits):
-    if len(fields) != 7:
+    if len(fields) != 8:
         raise TableError("the op '%s' has %d columns" % (fields[1] if len(fields) > 1 else "?", len(fields)))
-    return Op(fields[1], fields[0], 0, (), None, (), int(fields[4]), traits=bits(fields[5], traits))
+    return Op(fields[1], fields[0], 0, (), None, (), int(fields[5]), traits=bits(fields[6], traits),
+              operands=tuple(re.findall(r"\w+", fields[2])))
 
 
 def bits(text, traits):
