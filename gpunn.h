@@ -8088,6 +8088,17 @@ typedef struct gpunn__assign_args {
     "r = 2 * u * (0.999999999 + q * (-0.333333075 + q * (0.199982108 + q * (-0.142399829 + q * (0.105728145 "                  \
     "+ q * -0.0603324173))))); "
 
+/* Of builders in >>layers and >>losses of which formulas are a part. local_response_norm: y is the mean of x^2 around.
+ * multi_margin: of x, own -x of the label, and the classes' numbers; then what weights of classes make of it. rrelu: mode as of
+ * gpunn__mode, random from 0 to 1. */
+#define GPUNN__LOCAL_RESPONSE "x * (k + alpha * y) ** power"
+#define GPUNN__MULTI_MARGIN                                                                                                    \
+    "where(label == classes, 0, relu(margin + own + x) if p == 1 else relu(margin + own + x) ** 2)"
+#define GPUNN__MULTI_MARGIN_WEIGHTED                                                                                           \
+    "x * sum(where(label == classes, weight, 0), 1, keepdim=True)"
+#define GPUNN__RRELU                                                                                                           \
+    "x if x > 0 else x * ((lower + upper) / 2 if mode == 1 else lower + (upper - lower) * random)"
+
 /* Builders made of others, each by a formula (>>expr) of its operands, the tensors and numbers among its keys, and rank, that of
  * the first operand. F(X, name, operands, their names, check (gpunn__fits_*), keys, struct, form, formula, about). Where there is
  * a key reduction, it reduces what the formula makes. form: ARGS for gpunn_name_(operands, args), PLAIN for gpunn_name(operands),
@@ -12073,8 +12084,7 @@ GPUNN_API gpunn_tensor *gpunn_local_response_norm_(gpunn_tensor *x, gpunn_local_
     gpunn_tensor *squares = gpunn_reshape(gpunn_square(x), column);
     squares = gpunn_avg_pool2d_(gpunn_pad_(squares, around), window);
     gpunn_tensor *operands[] = {x, gpunn_reshape(squares, gpunn_tensor_shape(x))};
-    gpunn_tensor *y = operands[1] ? gpunn__expr("x * (k + alpha * y) ** power", NULL, operands, 2, names, numbers, 3, NULL)
-                                  : NULL;
+    gpunn_tensor *y = operands[1] ? gpunn__expr(GPUNN__LOCAL_RESPONSE, NULL, operands, 2, names, numbers, 3, NULL) : NULL;
     return gpunn__made(&call, y);
 }
 
@@ -12531,9 +12541,7 @@ GPUNN_API gpunn_tensor *gpunn_rrelu(gpunn_tensor *x, float lower, float upper)
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "the slopes go from %g to %g; use two numbers, the smaller one first",
                              numbers[0], numbers[1]);
     gpunn_tensor *random = gpunn_rand_like(x), *in[] = {x, random, random ? gpunn__mode(call.model) : NULL};
-    return gpunn__made(&call, gpunn__expr("x if x > 0 else x * ((lower + upper) / 2 if mode == 1 else "
-                                          "lower + (upper - lower) * random)",
-                                          names, in, 3, bounds, numbers, 2, NULL));
+    return gpunn__made(&call, gpunn__expr(GPUNN__RRELU, names, in, 3, bounds, numbers, 2, NULL));
 }
 
 GPUNN_API gpunn_tensor *gpunn_prelu(gpunn_tensor *x, const char *name, int num_parameters, float init)
@@ -14567,8 +14575,6 @@ static gpunn_tensor *gpunn__class_numbers(gpunn_model *model, int64_t classes)
 GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *labels, gpunn_margin_args args)
 {
     static const char *const operands[] = {"x", "own", "label", "classes", "weight"}, *const numbers[] = {"margin", "p"};
-    static const char each[] = "where(label == classes, 0, relu(margin + own + x) if p == 1 else relu(margin + own + x) ** 2)";
-    static const char weighted[] = "x * sum(where(label == classes, weight, 0), 1, keepdim=True)";
     gpunn_class_loss_args plain;
     gpunn__call           call;
     if (!gpunn__begin_classes(&call, "multi_margin_loss", x, labels) || !gpunn__settle(&call, &args)) return NULL;
@@ -14587,8 +14593,8 @@ GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *
     in[1] = in[2] ? gpunn__reshape_to(in[1], 2, column) : NULL;
     in[2] = in[1] ? gpunn__reshape_to(in[2], 2, column) : NULL;
     in[3] = in[2] ? gpunn__class_numbers(call.model, x->dim[1]) : NULL;
-    in[0] = in[3] ? gpunn__expr(each, operands, in, 4, numbers, values, 2, NULL) : NULL;
-    if (in[0] && args.weight) in[0] = gpunn__expr(weighted, operands, in, 5, NULL, NULL, 0, NULL);
+    in[0] = in[3] ? gpunn__expr(GPUNN__MULTI_MARGIN, operands, in, 4, numbers, values, 2, NULL) : NULL;
+    if (in[0] && args.weight) in[0] = gpunn__expr(GPUNN__MULTI_MARGIN_WEIGHTED, operands, in, 5, NULL, NULL, 0, NULL);
     gpunn_axes    last = {{1, GPUNN_END}};
     gpunn_tensor *loss = gpunn__reduce_loss(in[0] ? gpunn_mean(in[0], last, false) : NULL, args.reduction);
     return gpunn__made(&call, loss);

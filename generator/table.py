@@ -169,6 +169,11 @@ def mentions(text, name):
     return re.search(r"\b%s\b" % name, text) is not None
 
 
+def named(text):
+    """(name, C string) of each macro of a header in its plain form that is a text."""
+    return re.findall(r'^#define GPUNN__(\w+) +("[^\n]*)$', text, re.M)
+
+
 def read_rows(text):
     """The builders of a gpunn.h outside the elementwise tables (>>arguments), by name in their order; and the Formulas of those that
     are one."""
@@ -190,8 +195,8 @@ def read_rows(text):
                 yield from arguments(call[len("GPUNN__"):], *fields[2:])
 
     result, formulas, rows = {}, {}, made.group(1)
-    for name, part in re.findall(r'^#define (GPUNN__\w+) +("[^\n]*)$', text, re.M):  # what several formulas have in common
-        rows = re.sub(r"\b%s\b" % name, lambda _, part=part: part, rows)
+    for name, part in named(text):  # what several formulas have in common
+        rows = re.sub(r"\bGPUNN__%s\b" % name, lambda _, part=part: part, rows)
     for macro, fields in calls(table.group(1)):
         if macro == "GPUNN__FORMULAS":
             for _, name, count, operands, fits, keys, _, _, formula, about in entries(rows, "F"):
@@ -248,6 +253,19 @@ def rows():
 @lru_cache(maxsize=None)
 def formulas():
     return read_rows(header())[1]
+
+
+@lru_cache(maxsize=None)
+def texts():
+    """The formulas, or parts of them, that have a name, by it."""
+    return {name: string(part) for name, part in named(plain(header()))}
+
+
+@lru_cache(maxsize=None)
+def harmonics():
+    """Of each spherical harmonic the forms (c[0], c[1], c[2], c[3]) whose product it is."""
+    body = re.search(r"\bgpunn__harmonic\[.*?= (\{.*?\});", plain(header()), re.S).group(1)
+    return json.loads(re.sub(r"(?<=\d)f\b", "", body).translate({ord("{"): "[", ord("}"): "]"}))
 
 
 @lru_cache(maxsize=None)
