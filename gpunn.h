@@ -103,7 +103,8 @@
  *     were compiled with another one (args_). What a program calls by a macro, such as gpunn_linear, is for others the function
  *     with "_" behind its name and a struct by value: zeros, but for what is meant. examples/embedding has Python and Fortran.
  *
- * NAMED ARGUMENTS  A field left out, or 0, is torch.nn's default. Where 0 itself is meant, write GPUNN_ZERO.
+ * NAMED ARGUMENTS  A field left out, or 0, is torch.nn's default. Where 0 itself is meant, write GPUNN_ZERO. So a flag that is
+ *     true in torch.nn by default is here its contrary, with no_ before its name: bias=False is .no_bias = true.
  *         gpunn_tensor *image = gpunn_input(model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3, 32, 32));
  *         gpunn_tensor *conv  = gpunn_conv2d(image, "conv1", .out_channels = 6, .kernel_size = 5, .padding = 2);
  *         gpunn_optimizer *plain = gpunn_adam(model, .lr = 1e-3f, .beta1 = GPUNN_ZERO);
@@ -274,6 +275,7 @@
  *         gpunn_forward(&own, 1);
  *
  * LOSSES  Any scalar can be trained: one of the losses, a sum of several with weights, or a formula that ends in gpunn_mean.
+ *     Their names are those of torch.nn.functional, where some end in _loss and some do not; bce is its binary_cross_entropy.
  *         gpunn_tensor *sparse = gpunn_mean(gpunn_abs(h), GPUNN_ALL, false);
  *         gpunn_tensor *total  = gpunn_add(loss, gpunn_mul_scalar(sparse, 1e-3f));
  *         gpunn_train_step(o, total);
@@ -782,6 +784,7 @@ GPUNN_API const char       *gpunn_device_name(const gpunn_device *dev); /* "Inte
 GPUNN_API int               gpunn_device_threads(const gpunn_device *dev);
 GPUNN_API size_t            gpunn_memory_allocated(const gpunn_device *dev); /* bytes held for tensors now */
 GPUNN_API size_t            gpunn_memory_peak(const gpunn_device *dev);      /* most bytes ever held */
+#define gpunn_device_type(dev) gpunn_device_get_type(dev) /* without a parenthesis behind it the name is the type's */
 /* Bytes taken from the system: on a GPU what the pool holds, in use or not; on the CPU the same as above. */
 GPUNN_API size_t gpunn_memory_reserved(const gpunn_device *dev);
 GPUNN_API size_t gpunn_memory_reserved_peak(const gpunn_device *dev);
@@ -1604,7 +1607,8 @@ GPUNN_API gpunn_tensor *gpunn_dropout(gpunn_tensor *x, float p);
  * evaluation their mean. torch.nn.RReLU, there 1/8 and 1/3. */
 GPUNN_API gpunn_tensor *gpunn_rrelu(gpunn_tensor *x, float lower, float upper);
 
-/* max(x, 0) + weight min(x, 0); num_parameters 1 (0) or the channels of axis 1; weight starts at init (0: 0.25). */
+/* max(x, 0) + weight min(x, 0); num_parameters 1 (0) or the channels of axis 1; weight starts at init (0: 0.25). With a weight
+ * that there is, as torch.nn.functional.prelu's: gpunn_parametric_relu(x, weight). */
 GPUNN_API gpunn_tensor *gpunn_prelu(gpunn_tensor *x, const char *name, int num_parameters, float init);
 
 /* -- shapes -- */
