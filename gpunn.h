@@ -21987,6 +21987,13 @@ static GPUNN__STATUS gpunn__cpu_assign(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     return GPUNN_OK;
 }
 
+static GPUNN__STATUS gpunn__cpu_relayout(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    (void)step;
+    (void)action;
+    return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the CPU's convolutions take filters as they are");
+}
+
 /* ==== >>reduce ======================================================================================================== *
  * Sums and maxima over axes. */
 /* ---- along one axis ------------------------------------------------------------------------------------------------------ */
@@ -29506,13 +29513,6 @@ static GPUNN__STATUS gpunn__cpu_synchronize(void *context)
 static void gpunn__cpu_trim(void *context)
 {
     gpunn__team_rest(&((gpunn__cpu *)context)->team);
-}
-
-static GPUNN__STATUS gpunn__cpu_relayout(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    (void)step;
-    (void)action;
-    return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the CPU's convolutions take filters as they are");
 }
 
 static GPUNN__STATUS gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)

@@ -2872,6 +2872,30 @@ static gpunn_status gpunn__cuda_pad(gpunn__cuda *cuda, gpunn_step *step, gpunn__
     }
     return gpunn__cuda_move(cuda, &move);
 }
+
+/* ---- assign: a thread for each element of the value ------------------------------------------------------------------------ */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__assign_kernel(const gpunn__assign_shape c, const gpunn_value value, const void *position, gpunn_dtype position_type,
+                         float *to)
+{
+    GPUNN__FOLLOW();
+    const int64_t block = c.rows * c.inner;
+    int64_t       i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < value.count; i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t line = gpunn__quotient(i, block);
+        const int64_t at = position ? gpunn__integer(position, position_type, gpunn__quotient(line, c.sample)) : 0;
+        if (at < 0 || at > c.capacity - c.rows) continue;
+        to[(line * c.capacity + at) * c.inner + (i - line * block)] = gpunn__load(value.data, value.dtype, i);
+    }
+}
+
+static gpunn_status gpunn__cuda_assign(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    return GPUNN__LAUNCH(cuda, gpunn__assign_kernel, gpunn__blocks(cuda, step->in[1].count, 1), GPUNN__THREADS,
+                         gpunn__assign_shape_of(step), step->in[1], step->in[2].data, step->in[2].dtype, (float *)step->out.data);
+}
+
 /* ==== >>reduce ======================================================================================================== *
  * Sums and maxima over axes, and the ops that run along one axis. All are made of lines: elements in a row or a stride apart,
  * each line shared by a team of 1, 2, 4, .. 32 neighbouring threads or by a block. */
@@ -3516,55 +3540,6 @@ __device__ __forceinline__ gpunn__line gpunn__along_line(const gpunn__along &a, 
     return line;
 }
 
-/* argmax: the first maximum, NaN before everything. */
-typedef struct gpunn__smaller {
-    __device__ int64_t operator()(int64_t a, int64_t b) const
-    {
-        return a < b ? a : b;
-    }
-} gpunn__smaller;
-
-struct gpunn__argmax_visit {
-    const void *x;
-    gpunn_dtype dtype;
-    int64_t     stride;
-    float       best;
-    int64_t     at_best;
-
-    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
-    {
-        float v[N];
-        gpunn__line_load<N>(x, dtype, i, stride, v);
-#pragma unroll
-        for (int j = 0; j < N; j++) {
-            bool more = v[j] > best || (v[j] != v[j] && best == best), same = v[j] == best || (v[j] != v[j] && best != best);
-            best = more ? v[j] : best;
-            at_best = more || (same && c + j < at_best) ? c + j : at_best;
-        }
-    }
-};
-
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__argmax_kernel(const gpunn__along a)
-{
-    GPUNN__FOLLOW();
-    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
-        gpunn__line         line = gpunn__along_line(a, first);
-        gpunn__argmax_visit visit = {a.x, a.x_type, line.stride, -INFINITY, INT64_MAX};
-        gpunn__line_visit(line, visit);
-        float   best = gpunn__team_reduce(visit.best, gpunn__larger(), a.team);
-        bool    mine = visit.best == best || (visit.best != visit.best && best != best);
-        int64_t at = gpunn__team_reduce(mine ? visit.at_best : INT64_MAX, gpunn__smaller(), a.team);
-        if (line.index < a.lines && line.thread == 0) ((int64_t *)a.out)[line.index] = at;
-    }
-}
-
-static gpunn_status gpunn__cuda_argmax(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    if (action == GPUNN__PREPARE) return GPUNN_OK;
-    gpunn__along a = gpunn__along_axis(cuda, step, step->attr->axis);
-    return GPUNN__LAUNCH(cuda, gpunn__argmax_kernel, gpunn__along_blocks(cuda, &a), GPUNN__THREADS, a);
-}
-
 /* ---- cumsum: along a line, backward from its end ---------------------------------------------------------------------------- *
  * Lines that are many have a thread each; else a block adds up pieces of a line, one element a thread, onto what came before. */
 typedef struct gpunn__cumsum {
@@ -3640,6 +3615,55 @@ static gpunn_status gpunn__cuda_cumsum(gpunn__cuda *cuda, gpunn_step *step, gpun
 
 /* ==== >>pick =============================================================================================================== *
  * Elements that integers pick, and the integers that pick the largest. */
+/* ---- argmax: the first maximum, NaN before everything ---------------------------------------------------------------- */
+typedef struct gpunn__smaller {
+    __device__ int64_t operator()(int64_t a, int64_t b) const
+    {
+        return a < b ? a : b;
+    }
+} gpunn__smaller;
+
+struct gpunn__argmax_visit {
+    const void *x;
+    gpunn_dtype dtype;
+    int64_t     stride;
+    float       best;
+    int64_t     at_best;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
+    {
+        float v[N];
+        gpunn__line_load<N>(x, dtype, i, stride, v);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            bool more = v[j] > best || (v[j] != v[j] && best == best), same = v[j] == best || (v[j] != v[j] && best != best);
+            best = more ? v[j] : best;
+            at_best = more || (same && c + j < at_best) ? c + j : at_best;
+        }
+    }
+};
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__argmax_kernel(const gpunn__along a)
+{
+    GPUNN__FOLLOW();
+    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
+        gpunn__line         line = gpunn__along_line(a, first);
+        gpunn__argmax_visit visit = {a.x, a.x_type, line.stride, -INFINITY, INT64_MAX};
+        gpunn__line_visit(line, visit);
+        float   best = gpunn__team_reduce(visit.best, gpunn__larger(), a.team);
+        bool    mine = visit.best == best || (visit.best != visit.best && best != best);
+        int64_t at = gpunn__team_reduce(mine ? visit.at_best : INT64_MAX, gpunn__smaller(), a.team);
+        if (line.index < a.lines && line.thread == 0) ((int64_t *)a.out)[line.index] = at;
+    }
+}
+
+static gpunn_status gpunn__cuda_argmax(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    gpunn__along a = gpunn__along_axis(cuda, step, step->attr->axis);
+    return GPUNN__LAUNCH(cuda, gpunn__argmax_kernel, gpunn__along_blocks(cuda, &a), GPUNN__THREADS, a);
+}
+
 /* ---- topk: a block a line --------------------------------------------------------------------------------------------------- *
  * The next one is the element of the largest code below the last. */
 typedef struct gpunn__greater {
@@ -4040,29 +4064,6 @@ static gpunn_status gpunn__cuda_scatter_add(gpunn__cuda *cuda, gpunn_step *step,
     g.dx = a.out;
     g.dx_type = a.out_type;
     return gpunn__cuda_scatter(cuda, &g, &a);
-}
-
-/* ---- assign: a thread for each element of the value ------------------------------------------------------------------------ */
-static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__assign_kernel(const gpunn__assign_shape c, const gpunn_value value, const void *position, gpunn_dtype position_type,
-                         float *to)
-{
-    GPUNN__FOLLOW();
-    const int64_t block = c.rows * c.inner;
-    int64_t       i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; i < value.count; i += (int64_t)gridDim.x * blockDim.x) {
-        const int64_t line = gpunn__quotient(i, block);
-        const int64_t at = position ? gpunn__integer(position, position_type, gpunn__quotient(line, c.sample)) : 0;
-        if (at < 0 || at > c.capacity - c.rows) continue;
-        to[(line * c.capacity + at) * c.inner + (i - line * block)] = gpunn__load(value.data, value.dtype, i);
-    }
-}
-
-static gpunn_status gpunn__cuda_assign(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    if (action == GPUNN__PREPARE) return GPUNN_OK;
-    return GPUNN__LAUNCH(cuda, gpunn__assign_kernel, gpunn__blocks(cuda, step->in[1].count, 1), GPUNN__THREADS,
-                         gpunn__assign_shape_of(step), step->in[1], step->in[2].data, step->in[2].dtype, (float *)step->out.data);
 }
 
 /* ==== >>gemm ========================================================================================================== */
