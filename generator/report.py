@@ -6,10 +6,8 @@ from .graph import measure
 from .sizes import any_varies
 from .lower import BYTES, CLASS_LOSSES, ROW_NORMS, called
 
-LAYERS = partition.PRODUCTS
-NOT_COUNTED = LAYERS + table.having("POOL") + (
-    "grid_sample", "roi_align", "affine_grid", "hash_grid_encoding", "interpolate", "permute", "concat", "slice", "pad", "gather",
-    "scatter_add", "argmax", "embedding", "expand", "cumsum", "topk_indices", "ctc_loss", "custom", "rand_like", "randn_like")
+COUNTED = lower.ROW_OPS + lower.CHANNEL_NORMS + table.having("RECURRENT") + ("dropout", "gradient_energy", "cast", "assign")
+NOT_COUNTED = {op.name for op in table.ops().values() if not op.arity}.difference(COUNTED)
 
 HOW = """\
 How this counts. Before: one kernel an op, as a framework runs that executes ops one by one. Each tensor that an op reads or
@@ -62,7 +60,7 @@ class Counter:
     def nodes(self):
         """Values of the part that is counted."""
         return [t for t in self.tensors if t.kind == "value" and self.view.needed[t.id] and not self.view.alias[t.id] and
-                t.op not in NOT_COUNTED and t.op != "reshape"]
+                t.op not in NOT_COUNTED]
 
     # ---- one kernel an op ----
     def forward(self, t, count, eager):

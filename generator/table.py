@@ -17,7 +17,8 @@ Op = namedtuple("Op", "name enum arity attrs forward derivatives gradients term 
 # A builder outside the elementwise tables; kind: SOURCE OP LAYER STACK. operands: a number, MANY or OWN. default: a number, True,
 # False, NEEDED, NONE or EMPTY.
 Row = namedtuple("Row", "name kind op operands axes arguments about")
-Argument = namedtuple("Argument", "name kind default about")
+# field: in C; operand: of the node, that a tensor is, or None.
+Argument = namedtuple("Argument", "name kind default about field operand", defaults=("", None))
 # What a row's builder makes, where that is a formula: the operands' names; which check of Graph.fits_* they pass.
 Formula = namedtuple("Formula", "operands fits text")
 
@@ -190,7 +191,9 @@ def read_rows(text):
             body = re.sub(r", %s," % parameter, ", %s," % value, body)
         for call, fields in calls(body):
             if call == "K":
-                yield Argument(fields[1], fields[2], default(fields[3]), string(fields[5]))
+                operand = re.fullmatch(r"GPUNN__OPERAND\((\d+)\)", fields[3])
+                yield Argument(fields[1], fields[2], default(fields[3]), string(fields[5]), fields[4],
+                               int(operand.group(1)) if operand else None)
             elif call != "A":
                 yield from arguments(call[len("GPUNN__"):], *fields[2:])
 
@@ -253,6 +256,13 @@ def rows():
 @lru_cache(maxsize=None)
 def formulas():
     return read_rows(header())[1]
+
+
+@lru_cache(maxsize=None)
+def words(name):
+    """The words of a choice, in the order of its enum."""
+    listed = re.search(r"\bgpunn__%s_names\[\] = \{(.*?)\}" % name, plain(header()), re.S).group(1)
+    return tuple(map(string, split(listed)))
 
 
 @lru_cache(maxsize=None)

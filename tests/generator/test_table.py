@@ -74,7 +74,10 @@ class Table(unittest.TestCase):
             ("logits", "labels"), "classes", "mean(float(argmax(logits, 1)) == float(labels))"))
         self.assertIn("far = norm(anchor - negative + eps, p, -1);far = min(", table.formulas()["triplet_margin_loss"].text)
         self.assertEqual(table.rows()["huber_loss"], table.Row("huber_loss", "OP", "NONE", 2, 0, (
-            table.Argument("reduction", "REDUCTION", 0, ""), table.Argument("delta", "POSITIVE", 1, "")), "torch.nn.HuberLoss."))
+            table.Argument("reduction", "REDUCTION", 0, "", "reduction"), table.Argument("delta", "POSITIVE", 1, "", "delta")),
+            "torch.nn.HuberLoss."))
+        weight = table.Argument("weight", "REFERENCE", "NONE", "One number for each class.", "weight", 2)
+        self.assertIn(weight, table.rows()["cross_entropy"].arguments)
 
     def test_a_table_of_another_form_is_refused(self):
         table_text = "/* >>traits begin */ /* >>traits end */ /* >>ops begin */\n#define GPUNN_UNARY_OPS(X) %s\n/* >>ops end */"
