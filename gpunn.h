@@ -4422,21 +4422,21 @@ struct gpunn_optimizer {
 /* ==== >>forward ============================================================================================================ *
  * What later sections define and earlier ones use: a model is made while its plans, its optimizers and its backend are not. */
 /* Drops the plans (>>steps): call when what they depend on has changed. */
-GPUNN__PRIVATE void gpunn__invalidate(gpunn_model *model);
+static void gpunn__invalidate(gpunn_model *model);
 /* A part of a training step (>>optimizer): its state, before; all updates at once, of so many parts' gradients; or these put into
  * a run, and after it counted. */
-GPUNN__PRIVATE GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt);
-static GPUNN__STATUS         gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips, bool trains);
-static gpunn_status          gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, gpunn_tensor *loss, bool updates);
-static void                  gpunn__optimizer_advance(gpunn_optimizer *opt);
-static const gpunn_backend  *gpunn__cpu_backend(void); /* >>cpu */
+static GPUNN__STATUS        gpunn__optimizer_prepare(gpunn_optimizer *opt);
+static GPUNN__STATUS        gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips, bool trains);
+static gpunn_status         gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, gpunn_tensor *loss, bool updates);
+static void                 gpunn__optimizer_advance(gpunn_optimizer *opt);
+static const gpunn_backend *gpunn__cpu_backend(void); /* >>cpu */
 /* Call after changing weights other than by gpunn_write. */
 #define GPUNN__WEIGHTS_CHANGED(model) ((void)(model)->state.weights_version++, (void)((model)->half_stale = true))
 
 /* ==== >>errors ======================================================================================================== */
 /* Records the first failure and returns its status, so that failing is one expression: return gpunn__fail(dev, ...). dev may be
  * NULL. */
-GPUNN__PRIVATE gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
+static gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
 /* The same for builders: NULL. */
 #ifdef __cplusplus
 #define GPUNN__FAIL_NULL(...) ((void)gpunn__fail(__VA_ARGS__), nullptr)
@@ -4447,7 +4447,7 @@ GPUNN__PRIVATE gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, 
 static GPUNN__THREAD_LOCAL gpunn__error gpunn__no_device_error; /* the latest failure of this thread that has no device */
 static GPUNN__THREAD_LOCAL bool         gpunn__failed_here;     /* a device's has been recorded by this thread, and not cleared */
 
-GPUNN__PRIVATE gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...)
+static gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...)
 {
     gpunn__error error;
     error.status = status;
@@ -4515,27 +4515,27 @@ static void *gpunn__unconst(const void *given)
 }
 
 /* Host memory through the user's hook. Sizes are needed again at release. NULL after recording GPUNN_ERR_MEMORY. */
-GPUNN__PRIVATE void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_size, size_t new_size);
-GPUNN__PRIVATE void *gpunn__calloc(gpunn_device *dev, size_t size); /* zeroed */
-GPUNN__PRIVATE void  gpunn__free(gpunn_device *dev, void *ptr, size_t size);
-GPUNN__PRIVATE char *gpunn__strdup(gpunn_device *dev, const char *text); /* free with strlen + 1 */
+static void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_size, size_t new_size);
+static void *gpunn__calloc(gpunn_device *dev, size_t size); /* zeroed */
+static void  gpunn__free(gpunn_device *dev, void *ptr, size_t size);
+static char *gpunn__strdup(gpunn_device *dev, const char *text); /* free with strlen + 1 */
 /* A failure of a backend function that works on no step. */
 static gpunn_status gpunn__backend_fail(gpunn_device *dev, const char *what, gpunn_status status);
 /* Backend memory, counted against the limit. NULL: the device's error says why. */
-GPUNN__PRIVATE void *gpunn__device_alloc(gpunn_device *dev, size_t size);
-GPUNN__PRIVATE void  gpunn__device_free(gpunn_device *dev, void *ptr, size_t size);
+static void *gpunn__device_alloc(gpunn_device *dev, size_t size);
+static void  gpunn__device_free(gpunn_device *dev, void *ptr, size_t size);
 /* False when the result does not fit. */
-GPUNN__PRIVATE bool gpunn__mul(size_t a, size_t b, size_t *result);
-GPUNN__PRIVATE bool gpunn__add(size_t a, size_t b, size_t *result);
+static bool gpunn__mul(size_t a, size_t b, size_t *result);
+static bool gpunn__add(size_t a, size_t b, size_t *result);
 
-GPUNN__PRIVATE bool gpunn__mul(size_t a, size_t b, size_t *result)
+static bool gpunn__mul(size_t a, size_t b, size_t *result)
 {
     if (b != 0 && a > SIZE_MAX / b) return false;
     *result = a * b;
     return true;
 }
 
-GPUNN__PRIVATE bool gpunn__add(size_t a, size_t b, size_t *result)
+static bool gpunn__add(size_t a, size_t b, size_t *result)
 {
     if (a > SIZE_MAX - b) return false;
     *result = a + b;
@@ -4553,7 +4553,7 @@ static void *gpunn__system_realloc(void *user, void *ptr, size_t old_size, size_
     return realloc(ptr, new_size);
 }
 
-GPUNN__PRIVATE void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_size, size_t new_size)
+static void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_size, size_t new_size)
 {
     void *result = dev->args.realloc_fn(dev->args.user, ptr, old_size, new_size);
     if (result == NULL && new_size != 0)
@@ -4562,19 +4562,19 @@ GPUNN__PRIVATE void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_siz
     return result;
 }
 
-GPUNN__PRIVATE void *gpunn__calloc(gpunn_device *dev, size_t size)
+static void *gpunn__calloc(gpunn_device *dev, size_t size)
 {
     void *result = gpunn__realloc(dev, NULL, 0, size);
     if (result) memset(result, 0, size);
     return result;
 }
 
-GPUNN__PRIVATE void gpunn__free(gpunn_device *dev, void *ptr, size_t size)
+static void gpunn__free(gpunn_device *dev, void *ptr, size_t size)
 {
     if (ptr) (void)dev->args.realloc_fn(dev->args.user, ptr, size, 0);
 }
 
-GPUNN__PRIVATE char *gpunn__strdup(gpunn_device *dev, const char *text)
+static char *gpunn__strdup(gpunn_device *dev, const char *text)
 {
     size_t size = strlen(text) + 1;
     char  *copy = (char *)gpunn__realloc(dev, NULL, 0, size);
@@ -4587,7 +4587,7 @@ static void gpunn__free_text(gpunn_device *dev, char *text)
     if (text) gpunn__free(dev, text, strlen(text) + 1);
 }
 
-GPUNN__PRIVATE void *gpunn__device_alloc(gpunn_device *dev, size_t size)
+static void *gpunn__device_alloc(gpunn_device *dev, size_t size)
 {
     size_t limit = dev->args.memory_limit;
     if (limit && (size > limit || dev->allocated > limit - size)) {
@@ -4611,7 +4611,7 @@ GPUNN__PRIVATE void *gpunn__device_alloc(gpunn_device *dev, size_t size)
     return ptr;
 }
 
-GPUNN__PRIVATE void gpunn__device_free(gpunn_device *dev, void *ptr, size_t size)
+static void gpunn__device_free(gpunn_device *dev, void *ptr, size_t size)
 {
     if (ptr == NULL) return;
     dev->backend->free(dev->context, ptr, size);
@@ -4822,13 +4822,6 @@ GPUNN__INLINE float gpunn__sign(float x)
 }
 #undef GPUNN__SQRT_HALF_BITS
 /* ---- 16-bit floats --------------------------------------------------------------------------------------------------- */
-static float gpunn__float_of_bits(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 /* count numbers of a float dtype. The bits of one in 16, all but its sign, lie in a float's where a half's exponent is 112 too
  * small; subnormal halves are differences of two numbers that are not. */
 GPUNN__INLINE void gpunn__widen_floats(gpunn_dtype dtype, const void *from, int64_t count, float *to)
@@ -4838,17 +4831,17 @@ GPUNN__INLINE void gpunn__widen_floats(gpunn_dtype dtype, const void *from, int6
     for (int64_t i = 0; dtype == GPUNN_BF16 && i < count; i++) {
         uint16_t half;
         memcpy(&half, at + 2 * i, sizeof half);
-        to[i] = gpunn__float_of_bits((uint32_t)half << 16);
+        to[i] = gpunn__float_of((uint32_t)half << 16);
     }
     for (int64_t i = 0; dtype == GPUNN_F16 && i < count; i++) {
         uint16_t half;
         memcpy(&half, at + 2 * i, sizeof half);
         const uint32_t bits = (uint32_t)(half & 0x7FFFu) << 13, sign = (uint32_t)(half & 0x8000u) << 16;
         const uint32_t normal = bits + (bits < 0x0F800000u ? 112u << 23 : 224u << 23);
-        const float    tiny = gpunn__float_of_bits(bits + (113u << 23)) - gpunn__float_of_bits(113u << 23);
+        const float    tiny = gpunn__float_of(bits + (113u << 23)) - gpunn__float_of(113u << 23);
         uint32_t       small;
         memcpy(&small, &tiny, sizeof small);
-        to[i] = gpunn__float_of_bits((bits < 1u << 23 ? small : normal) | sign);
+        to[i] = gpunn__float_of((bits < 1u << 23 ? small : normal) | sign);
     }
 }
 
@@ -4963,7 +4956,7 @@ GPUNN_API const char *gpunn_op_name(gpunn_op op)
     return gpunn__op_infos[(unsigned)op < GPUNN_OP_COUNT ? op : GPUNN_OP_NONE].name;
 }
 
-GPUNN__PRIVATE bool gpunn__op_elementwise(gpunn_op op)
+static bool gpunn__op_elementwise(gpunn_op op)
 {
     return gpunn__op_infos[op].arity > 0;
 }
@@ -4985,23 +4978,23 @@ GPUNN__INLINE int gpunn__conv_axes(gpunn_op op)
 }
 
 /* Operands of an elementwise op. */
-GPUNN__PRIVATE int gpunn__op_arity(gpunn_op op)
+static int gpunn__op_arity(gpunn_op op)
 {
     return gpunn__op_infos[op].arity;
 }
 
-GPUNN__PRIVATE int gpunn__op_attribute_count(gpunn_op op)
+static int gpunn__op_attribute_count(gpunn_op op)
 {
     return gpunn__op_infos[op].attribute_count;
 }
 
-GPUNN__PRIVATE float gpunn__op_attribute_default(gpunn_op op, int i)
+static float gpunn__op_attribute_default(gpunn_op op, int i)
 {
     return gpunn__op_infos[op].attribute_default[i];
 }
 
 /* Whether the backward pass can give operand i a gradient (if it is F32). */
-GPUNN__PRIVATE bool gpunn__op_has_gradient(gpunn_op op, int i)
+static bool gpunn__op_has_gradient(gpunn_op op, int i)
 {
     const gpunn__op_info *info = &gpunn__op_infos[op];
     if (info->arity == 0) return info->gradients < 0 || (i < 31 && (info->gradients >> i & 1) != 0);
@@ -5009,7 +5002,7 @@ GPUNN__PRIVATE bool gpunn__op_has_gradient(gpunn_op op, int i)
 }
 
 /* Whether a derivative of an elementwise op mentions the one-letter name. */
-GPUNN__PRIVATE bool gpunn__op_mentions(const gpunn__op_info *info, char name)
+static bool gpunn__op_mentions(const gpunn__op_info *info, char name)
 {
     for (int i = 0; i < info->arity; ++i) {
         char before = ' ';
@@ -5021,14 +5014,14 @@ GPUNN__PRIVATE bool gpunn__op_mentions(const gpunn__op_info *info, char name)
 }
 
 /* Whether the backward pass reads operand i, and the result. */
-GPUNN__PRIVATE bool gpunn__op_reads_input(gpunn_op op, int i)
+static bool gpunn__op_reads_input(gpunn_op op, int i)
 {
     const gpunn__op_info *info = &gpunn__op_infos[op];
     return info->arity == 0 ? (info->reads >> (i < 31 ? i : 31) & 1) != 0
                             : i < info->arity && gpunn__op_mentions(info, info->arity == 1 ? 'x' : "abc"[i]);
 }
 
-GPUNN__PRIVATE bool gpunn__op_reads_output(gpunn_op op)
+static bool gpunn__op_reads_output(gpunn_op op)
 {
     const gpunn__op_info *info = &gpunn__op_infos[op];
     return info->arity == 0 ? info->reads_out != 0 : gpunn__op_mentions(info, 'y');
@@ -5544,7 +5537,7 @@ static const char *gpunn__dims_text(const gpunn_model *model, int rank, const in
     return text;
 }
 
-GPUNN__PRIVATE const char *gpunn__shape_text(const gpunn_tensor *t, char text[128])
+static const char *gpunn__shape_text(const gpunn_tensor *t, char text[128])
 {
     return gpunn__dims_text(t->model, t->rank, t->dim, text);
 }
@@ -5565,7 +5558,7 @@ static bool gpunn__measure(int rank, const int64_t *dim, int64_t *factor, int *p
     return true;
 }
 
-GPUNN__PRIVATE int64_t gpunn__count(const gpunn_tensor *t, int64_t batch)
+static int64_t gpunn__count(const gpunn_tensor *t, int64_t batch)
 {
     int64_t count = 1;
     for (int i = 0; i < t->rank; i++) {
@@ -8971,7 +8964,7 @@ static void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const
     if (json && list) gpunn__put(text, "]");
 }
 
-GPUNN__PRIVATE void gpunn__external_text(const gpunn_tensor *t, char *out, size_t size)
+static void gpunn__external_text(const gpunn_tensor *t, char *out, size_t size)
 {
     gpunn__line text = {out, size, 0};
     gpunn__put(&text, "%s [", gpunn_dtype_name(t->dtype));
@@ -8979,7 +8972,7 @@ GPUNN__PRIVATE void gpunn__external_text(const gpunn_tensor *t, char *out, size_
     gpunn__put(&text, "]");
 }
 
-GPUNN__PRIVATE void gpunn__node_text(const gpunn_tensor *t, char *out, size_t size)
+static void gpunn__node_text(const gpunn_tensor *t, char *out, size_t size)
 {
     static const char *const kinds[] = {"", "input", "parameter", "buffer", "constant"};
     gpunn__line              text = {out, size, 0};
@@ -9095,7 +9088,7 @@ static void gpunn__sha256_end(gpunn__sha256 *sha, char hex[65])
     for (int i = 0; i < 8; i++) (void)snprintf(hex + 8 * i, 9, "%08x", (unsigned)sha->state[i]);
 }
 
-GPUNN__PRIVATE void gpunn__model_sha256(const gpunn_model *model, int count, char hex[65])
+static void gpunn__model_sha256(const gpunn_model *model, int count, char hex[65])
 {
     gpunn__sha256 sha;
     gpunn__sha256_begin(&sha);
@@ -9565,7 +9558,7 @@ static bool gpunn__begin_setting(gpunn__call *call, gpunn_tensor *t, const char 
 }
 
 /* Inputs that one output of a linear or convolution weight [out, ...] sums. */
-GPUNN__PRIVATE int64_t gpunn__fan_in(const gpunn_tensor *t)
+static int64_t gpunn__fan_in(const gpunn_tensor *t)
 {
     int64_t factor = 1;
     int     power;
@@ -10069,7 +10062,7 @@ static const char *const gpunn__recurrent_names[GPUNN__RECURRENT_OPERANDS] = {
 /* clang-format on */
 
 /* Blocks of hidden_size rows in its weights. */
-GPUNN__PRIVATE int gpunn__gates_of(gpunn_op op)
+static int gpunn__gates_of(gpunn_op op)
 {
     return op == GPUNN_OP_LSTM ? 4 : op == GPUNN_OP_GRU ? 3 : 1;
 }
@@ -15932,7 +15925,7 @@ GPUNN_API gpunn_status gpunn_set_plan_limit(gpunn_model *model, int count, size_
     return GPUNN_OK;
 }
 
-GPUNN__PRIVATE void gpunn__invalidate(gpunn_model *model)
+static void gpunn__invalidate(gpunn_model *model)
 {
     while (model->plans) {
         gpunn__plan *next = model->plans->next;
@@ -18345,7 +18338,7 @@ static gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
     return at;
 }
 
-GPUNN__PRIVATE float *gpunn__weights(const gpunn_tensor *t)
+static float *gpunn__weights(const gpunn_tensor *t)
 {
     return t->lent[0].data ? (float *)t->lent[0].data : t->model->weights + t->offset;
 }
@@ -18487,7 +18480,7 @@ static GPUNN__STATUS gpunn__commit_as(gpunn_model *model, bool draw)
     return GPUNN_OK;
 }
 
-GPUNN__PRIVATE GPUNN__STATUS gpunn__commit(gpunn_model *model)
+static GPUNN__STATUS gpunn__commit(gpunn_model *model)
 {
     return gpunn__commit_as(model, true);
 }
@@ -20583,7 +20576,7 @@ static GPUNN__THREAD_LOCAL int          gpunn__team_members;
 
 #ifndef GPUNN_NO_THREADS
 /* After look 1, 2, ... at a word: whether to look again, which ends GPUNN__PATIENCE after the first. */
-GPUNN__PRIVATE bool gpunn__look_again(int look, double *end)
+static bool gpunn__look_again(int look, double *end)
 {
     enum { LOOKS = 64 }; /* between two looks at the clock: about a microsecond */
     GPUNN__PAUSE();
@@ -20594,7 +20587,7 @@ GPUNN__PRIVATE bool gpunn__look_again(int look, double *end)
 }
 
 /* Returns when *word is no longer `old`. */
-GPUNN__PRIVATE void gpunn__team_wait(gpunn__team *team, const uint32_t *word, uint32_t old)
+static void gpunn__team_wait(gpunn__team *team, const uint32_t *word, uint32_t old)
 {
     double end = 0;
     for (int look = 1; GPUNN__LOAD(word) == old; look++) {
@@ -20609,7 +20602,7 @@ GPUNN__PRIVATE void gpunn__team_wait(gpunn__team *team, const uint32_t *word, ui
 }
 
 /* After a word that others wait for has changed. */
-GPUNN__PRIVATE void gpunn__team_tell(gpunn__team *team)
+static void gpunn__team_tell(gpunn__team *team)
 {
     if (GPUNN__LOAD(&team->sleepers) == 0) return;
     GPUNN__LOCK(&team->monitor);
@@ -20636,7 +20629,7 @@ static GPUNN__THREAD_MAIN gpunn__team_main(void *arg)
 }
 
 /* Starts what is missing of so many threads; returns how many there are, the program's included. */
-GPUNN__PRIVATE int gpunn__team_start(gpunn__team *team, int threads)
+static int gpunn__team_start(gpunn__team *team, int threads)
 {
     if (threads > team->threads) threads = team->threads;
     while (team->started < threads - 1) {
@@ -20838,7 +20831,7 @@ static int gpunn__thread_count(int asked)
 enum { GPUNN__LEVEL_UNKNOWN, GPUNN__LEVEL_SSE2, GPUNN__LEVEL_AVX2, GPUNN__LEVEL_AVX512 };
 
 /* The best that the processor has and GPUNN_VECTORS in the environment, if set, allows. */
-GPUNN__PRIVATE int gpunn__level_find(void)
+static int gpunn__level_find(void)
 {
     const char *most = getenv("GPUNN_VECTORS");
     if (most && strcmp(most, "sse2") == 0) return GPUNN__LEVEL_SSE2;
@@ -20870,7 +20863,7 @@ GPUNN__INLINE int gpunn__level(void)
     {                                                                               \
         function##_code arguments;                                                  \
     }                                                                               \
-    GPUNN__PRIVATE void function parameters                                         \
+    static void function parameters                                                 \
     {                                                                               \
         const int level = gpunn__level();                                           \
         if (level == GPUNN__LEVEL_AVX512)                                           \
@@ -20890,7 +20883,7 @@ typedef enum gpunn__bf16 { GPUNN__BF16_UNKNOWN, GPUNN__BF16_NONE, GPUNN__BF16_VE
 
 #ifdef GPUNN__AMX
 /* Whether the processor has tiles; and, where it is to be asked, whether Linux lets this process have them. */
-GPUNN__PRIVATE bool gpunn__has_amx(bool ask)
+static bool gpunn__has_amx(bool ask)
 {
     enum { BF16 = 1 << 22, TILE = 1 << 24, ARCH_PRCTL = 158, ARCH_REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
     unsigned a, b, c, d = 0;
@@ -20906,7 +20899,7 @@ GPUNN__PRIVATE bool gpunn__has_amx(bool ask)
 #endif
 
 #ifdef GPUNN__AVX512
-GPUNN__PRIVATE gpunn__bf16 gpunn__bf16_find(bool ask)
+static gpunn__bf16 gpunn__bf16_find(bool ask)
 {
     const char *most = getenv("GPUNN_VECTORS");
     const bool  vectors = most && strcmp(most, "bf16") == 0;
@@ -20950,7 +20943,7 @@ typedef struct gpunn__cpu_before {
     gpunn__team *team;
 } gpunn__cpu_before;
 
-GPUNN__PRIVATE gpunn__cpu_before gpunn__cpu_begin(void *context)
+static gpunn__cpu_before gpunn__cpu_begin(void *context)
 {
     gpunn__cpu_before before;
     before.denormals = gpunn__flush_denormals();
@@ -20959,15 +20952,15 @@ GPUNN__PRIVATE gpunn__cpu_before gpunn__cpu_begin(void *context)
     return before;
 }
 
-GPUNN__PRIVATE void gpunn__cpu_end(gpunn__cpu_before before)
+static void gpunn__cpu_end(gpunn__cpu_before before)
 {
     gpunn__team_here = before.team;
     gpunn__restore_denormals(before.denormals);
 }
 
 /* Sets the sentence that the core completes with op, layer and shapes. */
-GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
-GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...)
+static GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
+static GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...)
 {
     va_list list;
     va_start(list, format);
@@ -21305,7 +21298,7 @@ static void gpunn__map_merge(gpunn__map_job *job)
     }
 }
 
-GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__map_job job;
     int64_t        count = step->out.count, partials = 0;
@@ -23467,7 +23460,7 @@ GPUNN__INLINE const gpunn__gemm_kernels *gpunn__gemm_choose(void)
 #else /* plain C: the compiler may find the vectors itself */
 
 #define GPUNN__PLAIN_LANES 8
-GPUNN__PRIVATE void gpunn__plain_panel(const gpunn__panel *t)
+static void gpunn__plain_panel(const gpunn__panel *t)
 {
     const int64_t width = (t->columns + GPUNN__PLAIN_LANES - 1) / GPUNN__PLAIN_LANES * GPUNN__PLAIN_LANES;
     for (int64_t i = 0; i < t->rows; i++) {
@@ -23483,21 +23476,20 @@ GPUNN__PRIVATE void gpunn__plain_panel(const gpunn__panel *t)
         }
     }
 }
-GPUNN__PRIVATE void gpunn__plain_copy(const float *b, int64_t b_row, int64_t rows, int64_t columns, int64_t width, float *packed)
+static void gpunn__plain_copy(const float *b, int64_t b_row, int64_t rows, int64_t columns, int64_t width, float *packed)
 {
     for (; rows > 0; rows--, b += b_row, packed += width) {
         memcpy(packed, b, (size_t)columns * sizeof *b);
         for (int64_t j = columns; j < width; j++) packed[j] = 0;
     }
 }
-GPUNN__PRIVATE void gpunn__plain_relayout(const float *b, int64_t b_col, int64_t rows, int64_t columns, int64_t width,
-                                          float *packed)
+static void gpunn__plain_relayout(const float *b, int64_t b_col, int64_t rows, int64_t columns, int64_t width, float *packed)
 {
     for (int64_t j = 0; j < width; j++)
         for (int64_t x = 0; x < rows; x++) packed[x * width + j] = j < columns ? b[x + j * b_col] : 0;
 }
-GPUNN__PRIVATE void gpunn__plain_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b,
-                                      int64_t b_row, float *c, int64_t c_row, bool add)
+static void gpunn__plain_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row,
+                              float *c, int64_t c_row, bool add)
 {
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
@@ -23510,7 +23502,7 @@ GPUNN__PRIVATE void gpunn__plain_dots(int64_t m, int64_t n, int64_t k, const flo
             c[i * c_row + j] = add ? c[i * c_row + j] + sum[0] : sum[0];
         }
 }
-GPUNN__PRIVATE void gpunn__plain_widen(gpunn_dtype dtype, const void *from, int64_t count, float *to)
+static void gpunn__plain_widen(gpunn_dtype dtype, const void *from, int64_t count, float *to)
 {
     gpunn__widen_floats(dtype, from, count, to);
 }
@@ -23524,7 +23516,7 @@ GPUNN__INLINE const gpunn__gemm_kernels *gpunn__gemm_choose(void)
 #endif
 
 /* NULL: none, and no product is one of BF16. */
-GPUNN__PRIVATE const gpunn__word_kernels *gpunn__words(void)
+static const gpunn__word_kernels *gpunn__words(void)
 {
 #ifdef GPUNN__AMX
     static const gpunn__word_kernels tiles = {16, 256, gpunn__amx_panel, gpunn__b16_dots, gpunn__b16_pair, gpunn__b16_line};
@@ -23632,7 +23624,7 @@ GPUNN__INLINE gpunn__gemm gpunn__gemm_transposed(const gpunn__gemm *g, float *c)
 }
 
 /* Bytes of scratch for gpunn__gemm_run. */
-GPUNN__PRIVATE size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
+static size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
 {
     if (gpunn__gemm_is_narrow(g)) {
         const gpunn__gemm transposed = gpunn__gemm_transposed(g, NULL);
@@ -23643,8 +23635,8 @@ GPUNN__PRIVATE size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
 }
 
 /* Columns of a panel of 16 bits, widened some rows at a time. */
-GPUNN__PRIVATE void gpunn__gemm_pack_narrow(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc,
-                                            int64_t j, int64_t jc, float *packed)
+static void gpunn__gemm_pack_narrow(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc, int64_t j,
+                                    int64_t jc, float *packed)
 {
     enum { ROWS = 64, COLUMNS = 48 };
     float         wide[COLUMNS * ROWS];
@@ -23661,8 +23653,8 @@ GPUNN__INLINE bool gpunn__gemm_b_is_words(const gpunn__gemm *g)
 {
     return g->bf16 && g->b_dtype == GPUNN_BF16 && g->b_row == 1 && g->b_col % 2 == 0 && g->k % 2 == 0;
 }
-GPUNN__PRIVATE void gpunn__gemm_narrow_dots(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1,
-                                            int64_t j0, int64_t j1, float *wide)
+static void gpunn__gemm_narrow_dots(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1, int64_t j0,
+                                    int64_t j1, float *wide)
 {
     const int64_t words = g->k / 2;
     if (gpunn__gemm_b_is_words(g) && i1 - i0 <= 2 * GPUNN__WIDENED) {
@@ -23680,8 +23672,8 @@ GPUNN__PRIVATE void gpunn__gemm_narrow_dots(const gpunn__gemm *g, const gpunn__g
 }
 
 /* scale: of each column; NULL: 1. */
-GPUNN__PRIVATE void gpunn__gemm_pack_floats(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc,
-                                            int64_t j, int64_t jc, const float *scale, float *packed)
+static void gpunn__gemm_pack_floats(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc, int64_t j,
+                                    int64_t jc, const float *scale, float *packed)
 {
     const int64_t width = gpunn__round_up(jc, kernels->lanes);
     const float  *b = g->pack_b ? NULL : (const float *)gpunn__gemm_b_at(g, p, j);
@@ -23720,8 +23712,8 @@ GPUNN__NOINLINE void gpunn__gemm_pack_words(const gpunn__gemm *g, const gpunn__g
 }
 
 /* From at most GPUNN__WIDEST columns of A: words [pair][row], or, for tiles, [row][pair]. */
-GPUNN__PRIVATE void gpunn__gemm_copy_columns(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, const float *a, int64_t k,
-                                             int64_t rows, const gpunn__panel *t, float *to)
+static void gpunn__gemm_copy_columns(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, const float *a, int64_t k,
+                                     int64_t rows, const gpunn__panel *t, float *to)
 {
     float wide[GPUNN__PAIRED * GPUNN__WIDEST], words[GPUNN__PAIRS * GPUNN__WIDEST];
     for (int64_t x = 0; x < k; x += GPUNN__PAIRED) {
@@ -23754,8 +23746,8 @@ GPUNN__NOINLINE void gpunn__gemm_copy_words(const gpunn__gemm *g, const gpunn__g
     }
 }
 
-GPUNN__PRIVATE void gpunn__gemm_pack_panel(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc,
-                                           int64_t j, int64_t jc, const float *scale, float *packed)
+static void gpunn__gemm_pack_panel(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc, int64_t j,
+                                   int64_t jc, const float *scale, float *packed)
 {
     if (g->bf16)
         gpunn__gemm_pack_words(g, kernels, p, pc, j, jc, scale, packed);
@@ -23769,7 +23761,7 @@ GPUNN__INLINE size_t gpunn__gemm_packed_b_bytes(int64_t steps, int64_t n)
     int64_t lanes = gpunn__gemm_choose()->lanes;
     return (size_t)steps * (size_t)(gpunn__round_up(n, lanes)) * sizeof(float);
 }
-GPUNN__PRIVATE void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed)
+static void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed)
 {
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
     const int64_t              lanes = kernels->lanes, width = 3 * lanes, padded = gpunn__round_up(g->n, lanes);
@@ -23783,7 +23775,7 @@ GPUNN__PRIVATE void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed)
 }
 
 /* The part of the epilogue that the kernels have not done, on rows i0 .. i1 and columns j0 .. j1. */
-GPUNN__PRIVATE void gpunn__gemm_finish(const gpunn__gemm *g, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
+static void gpunn__gemm_finish(const gpunn__gemm *g, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
 {
     for (int64_t i = i0; i < i1; i++) {
         float *GPUNN__RESTRICT c = g->c + i * g->c_row;
@@ -23802,8 +23794,8 @@ GPUNN__PRIVATE void gpunn__gemm_finish(const gpunn__gemm *g, int64_t i0, int64_t
 }
 
 /* Rows i0 .. i1, columns j0 .. j1 of the whole product, in one thread. packed: gpunn__gemm_scratch floats for g->panels. */
-GPUNN__PRIVATE void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1,
-                                      int64_t j0, int64_t j1, float *packed)
+static void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1, int64_t j0,
+                              int64_t j1, float *packed)
 {
     if (gpunn__gemm_is_dots(g)) {
         if (g->b_dtype)
@@ -23882,7 +23874,7 @@ typedef struct gpunn__gemm_job {
     float                     *scratch, *sums; /* packed panels per thread; the parts' sums [parts][m][n] */
 } gpunn__gemm_job;
 
-GPUNN__PRIVATE void gpunn__gemm_task(void *arg, int index, int threads)
+static void gpunn__gemm_task(void *arg, int index, int threads)
 {
     const gpunn__gemm_job *job = (const gpunn__gemm_job *)arg;
     const gpunn__gemm     *g = job->g;
@@ -23925,7 +23917,7 @@ GPUNN__PRIVATE void gpunn__gemm_task(void *arg, int index, int threads)
 
 #ifdef GPUNN_CBLAS
 /* Large products of plain matrices through CBLAS, which has threads of its own. */
-GPUNN__PRIVATE bool gpunn__gemm_cblas(const gpunn__gemm *g)
+static bool gpunn__gemm_cblas(const gpunn__gemm *g)
 {
     if (gpunn__team_members > 1) return false;
     const bool    ta = g->a_col != 1, tb = g->b_col != 1;
@@ -23942,7 +23934,7 @@ GPUNN__PRIVATE bool gpunn__gemm_cblas(const gpunn__gemm *g)
 #endif
 
 /* threads = 1: everything in the calling thread, so that a task of many may call it. workspace: gpunn__gemm_workspace bytes. */
-GPUNN__PRIVATE void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *workspace)
+static void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *workspace)
 {
 #ifdef GPUNN_CBLAS
     if (gpunn__gemm_cblas(g)) return;
@@ -23982,7 +23974,7 @@ GPUNN__PRIVATE void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *wor
 #undef GPUNN__GEMM_PRODUCTS
 #undef GPUNN__GEMM_MOVES
 
-GPUNN__PRIVATE const char *gpunn__gemm_name(void)
+static const char *gpunn__gemm_name(void)
 {
 #ifdef GPUNN__AVX512
     const gpunn__bf16 has = gpunn__bf16_find(false);
@@ -23998,7 +23990,7 @@ GPUNN__INLINE int gpunn__gemm_threads(const gpunn__cpu *cpu, const gpunn__gemm *
 }
 
 /* The batch norm merged into a linear or convolution layer, with that layer's bias (or NULL): a scale and shift per channel. */
-GPUNN__PRIVATE void gpunn__fold_norm(const gpunn_step *step, const float *bias, int64_t channels, float *scale, float *shift)
+static void gpunn__fold_norm(const gpunn_step *step, const float *bias, int64_t channels, float *scale, float *shift)
 {
     const float *weight = (const float *)step->fused.scale.data, *offset = (const float *)step->fused.shift.data;
     const float *mean = (const float *)step->fused.mean.data, *variance = (const float *)step->fused.variance.data;
@@ -24128,7 +24120,7 @@ typedef struct gpunn__products {
 } gpunn__products;
 
 /* One product and its sum. */
-GPUNN__PRIVATE void gpunn__products_one(const gpunn__products *all, int64_t index, int threads, void *workspace)
+static void gpunn__products_one(const gpunn__products *all, int64_t index, int threads, void *workspace)
 {
     gpunn__gemm g = all->g;
     g.a += gpunn__offset(index, all->kept.rank, all->kept.dim, all->kept.stride[0]);
@@ -24143,7 +24135,7 @@ GPUNN__PRIVATE void gpunn__products_one(const gpunn__products *all, int64_t inde
     }
 }
 
-GPUNN__PRIVATE void gpunn__products_task(void *arg, int index, int threads)
+static void gpunn__products_task(void *arg, int index, int threads)
 {
     const gpunn__products *all = (const gpunn__products *)arg;
     int64_t                begin, end;
@@ -24152,8 +24144,8 @@ GPUNN__PRIVATE void gpunn__products_task(void *arg, int index, int threads)
 }
 
 /* The batch axes of C = A B among the leading axes of shape. */
-GPUNN__PRIVATE void gpunn__products_axes(gpunn__products *all, const gpunn_value *shape, const gpunn_value *a,
-                                         const gpunn_value *b, const gpunn_value *c)
+static void gpunn__products_axes(gpunn__products *all, const gpunn_value *shape, const gpunn_value *a, const gpunn_value *b,
+                                 const gpunn_value *c)
 {
     const gpunn_value *const value[3] = {a, b, c};
     gpunn__axes_of(shape, 2, value, 3, &all->kept, &all->summed);
@@ -24162,7 +24154,7 @@ GPUNN__PRIVATE void gpunn__products_axes(gpunn__products *all, const gpunn_value
 }
 
 /* Products side by side when there is one for each thread, else the threads share each. PREPARE: adds the workspace. */
-GPUNN__PRIVATE void gpunn__products_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__products *all, gpunn__action action)
+static void gpunn__products_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__products *all, gpunn__action action)
 {
     const int64_t total = all->kept_count * all->sum_count;
     const int threads = gpunn__cpu_threads_for(cpu, (double)all->g.m * (double)all->g.n / 8 * (double)all->g.k * (double)total);
@@ -24269,8 +24261,7 @@ typedef int32_t gpunn__quad_bits __attribute__((vector_size(16)));
 #endif
 
 /* dst[pixel][channel] from planes; the 4 x 4 squares are transposed in registers. */
-GPUNN__PRIVATE void gpunn__to_pixels(const float *src, int64_t plane, int64_t channels, int64_t pixels, float *dst,
-                                     int64_t stride)
+static void gpunn__to_pixels(const float *src, int64_t plane, int64_t channels, int64_t pixels, float *dst, int64_t stride)
 {
     int64_t c = 0;
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
@@ -24300,8 +24291,7 @@ typedef struct gpunn__planes {
     bool         relu, add;
 } gpunn__planes;
 
-GPUNN__PRIVATE void gpunn__from_pixels(const float *src, int64_t stride, int64_t channels, int64_t pixels,
-                                       const gpunn__planes *to)
+static void gpunn__from_pixels(const float *src, int64_t stride, int64_t channels, int64_t pixels, const gpunn__planes *to)
 {
     int64_t c = 0;
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
@@ -24366,8 +24356,8 @@ GPUNN__INLINE gpunn__planes gpunn__planes_from(gpunn__planes to, int64_t c, int6
 }
 
 /* The planes of n images, `cells` each, made pixel-major. */
-GPUNN__PRIVATE void gpunn__conv_to_pixels(const float *src, int64_t n, int64_t channels, int64_t cells, float *dst, int index,
-                                          int threads)
+static void gpunn__conv_to_pixels(const float *src, int64_t n, int64_t channels, int64_t cells, float *dst, int index,
+                                  int threads)
 {
     int64_t p, end;
     gpunn__cpu_part(n * cells, 64, threads, index, &p, &end);
@@ -24406,8 +24396,8 @@ typedef struct gpunn__lowered {
     int64_t            panel;         /* floats of one */
 } gpunn__lowered;
 
-GPUNN__PRIVATE gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool backward, bool want_dx, bool want_dweight,
-                                                  bool cached, float *cache, gpunn__space *space)
+static gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool backward, bool want_dx, bool want_dweight, bool cached,
+                                          float *cache, gpunn__space *space)
 {
     gpunn__lowered l;
     memset(&l, 0, sizeof l);
@@ -24465,7 +24455,7 @@ GPUNN__INLINE int64_t gpunn__lowered_under(const gpunn__conv *v, const gpunn__lo
 }
 
 /* Windows of the output pixels [p, p + rows), group g, to columns[row][tap][channel]. */
-GPUNN__PRIVATE void gpunn__lowered_windows(const gpunn__lowered *l, int64_t g, int64_t p, int64_t rows, float *columns)
+static void gpunn__lowered_windows(const gpunn__lowered *l, int64_t g, int64_t p, int64_t rows, float *columns)
 {
     const gpunn__conv   *v = l->v;
     const float         *images = l->xt + g * v->cg;
@@ -24483,8 +24473,8 @@ GPUNN__PRIVATE void gpunn__lowered_windows(const gpunn__lowered *l, int64_t g, i
 }
 
 /* The reverse: adds columns [row][tap][channel], channels [c0, c1) of group g, to dxt. */
-GPUNN__PRIVATE void gpunn__lowered_add(const gpunn__lowered *l, int64_t g, int64_t p, int64_t rows, int64_t c0, int64_t c1,
-                                       const float *columns)
+static void gpunn__lowered_add(const gpunn__lowered *l, int64_t g, int64_t p, int64_t rows, int64_t c0, int64_t c1,
+                               const float *columns)
 {
     const gpunn__conv   *v = l->v;
     float               *images = l->dxt + g * v->cg;
@@ -24501,7 +24491,7 @@ GPUNN__PRIVATE void gpunn__lowered_add(const gpunn__lowered *l, int64_t g, int64
 }
 
 /* weight [oc][cg][tap] to a packed right side [tap][cg][og] per group. */
-GPUNN__PRIVATE void gpunn__lowered_pack(const gpunn__lowered *l, int index, int threads)
+static void gpunn__lowered_pack(const gpunn__lowered *l, int index, int threads)
 {
     const gpunn__conv *v = l->v;
     const int64_t      lanes = gpunn__gemm_choose()->lanes, panels = (v->og + 3 * lanes - 1) / (3 * lanes);
@@ -24533,7 +24523,7 @@ GPUNN__PRIVATE void gpunn__lowered_pack(const gpunn__lowered *l, int index, int 
 }
 
 /* weight [oc][cg][tap] to wt [oc][tap][cg]. */
-GPUNN__PRIVATE void gpunn__lowered_weights(const gpunn__lowered *l, int index, int threads)
+static void gpunn__lowered_weights(const gpunn__lowered *l, int index, int threads)
 {
     const gpunn__conv *v = l->v;
     int64_t            o, end;
@@ -24963,7 +24953,7 @@ typedef struct gpunn__winograd {
 #define GPUNN__WINOGRAD_STRIP ((int64_t)64) /* channels that are transformed at once */
 
 /* u = G w G', for vectors of output channels. */
-GPUNN__PRIVATE void gpunn__winograd_weights(const gpunn__winograd *w, int index, int threads)
+static void gpunn__winograd_weights(const gpunn__winograd *w, int index, int threads)
 {
     float         taps[16 * 9 * 16]; /* [ci][tap][co] */
     const int64_t lanes = w->kernels->lanes, chunks = (w->ci + 15) / 16, blocks = (w->co + lanes - 1) / lanes;
@@ -24998,8 +24988,8 @@ typedef struct gpunn__winograd_side {
 } gpunn__winograd_side;
 
 /* Transforms rows of tiles [t, t_end) into dst [36][tile][kd][channels]. */
-GPUNN__PRIVATE void gpunn__winograd_gather(const gpunn__winograd *w, const gpunn__winograd_side *s, int64_t t, int64_t t_end,
-                                           float *dst, int index, int threads, float *pixels)
+static void gpunn__winograd_gather(const gpunn__winograd *w, const gpunn__winograd_side *s, int64_t t, int64_t t_end, float *dst,
+                                   int index, int threads, float *pixels)
 {
     const int64_t strips = (s->channels + GPUNN__WINOGRAD_STRIP - 1) / GPUNN__WINOGRAD_STRIP, row = w->across * 4 + s->size - 4;
     const int64_t depth = s->kd * s->channels, plane = (t_end - t) * w->across * depth, cells = s->h * s->w;
@@ -25039,8 +25029,8 @@ GPUNN__INLINE gpunn__winograd_side gpunn__winograd_input(const gpunn__winograd *
 }
 
 /* y = A' m A of rows of tiles [t, t_end), m [36][tile][co]. */
-GPUNN__PRIVATE void gpunn__winograd_scatter(const gpunn__winograd *w, int64_t t, int64_t t_end, const float *m, int64_t plane,
-                                            int index, int threads, float *pixels)
+static void gpunn__winograd_scatter(const gpunn__winograd *w, int64_t t, int64_t t_end, const float *m, int64_t plane, int index,
+                                    int threads, float *pixels)
 {
     const int64_t strips = (w->co + GPUNN__WINOGRAD_STRIP - 1) / GPUNN__WINOGRAD_STRIP, row = w->across * 4;
     int64_t       unit, end, first = t;
@@ -25145,8 +25135,8 @@ GPUNN__VECTORIZED(gpunn__winograd_dweight, (void *arg, int index, int threads), 
 }
 
 /* Where cached, u lies in the cache, else in the workspace. */
-GPUNN__PRIVATE gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__conv_use use, bool cached, float *cache,
-                                                    gpunn__space *space)
+static gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__conv_use use, bool cached, float *cache,
+                                            gpunn__space *space)
 {
     gpunn__winograd w;
     memset(&w, 0, sizeof w);
@@ -25235,7 +25225,7 @@ GPUNN__INLINE void gpunn__part_pairs(const float *src, int64_t n, float *GPUNN__
 /* Copies what one group of plane `at` of the result (counted through all images) reads, from line `from` on, into the padded
  * layout: [channel][kd][phase][qh][qw], where the phases of a stride lie apart, so that the taps of neighbouring outputs are
  * neighbours. to holds zeros where no cell ever comes, and what an earlier band left. */
-GPUNN__PRIVATE void gpunn__direct_copy(const gpunn__direct *d, int64_t group, int64_t at, int64_t from, float *to)
+static void gpunn__direct_copy(const gpunn__direct *d, int64_t group, int64_t at, int64_t from, float *to)
 {
     const int64_t top = d->top - from * d->sh, above = top < 0 ? (-top + d->up_h - 1) / d->up_h : 0;
     const int64_t first = above * d->up_h + top;
@@ -25279,7 +25269,7 @@ GPUNN__INLINE int64_t gpunn__direct_plane(const gpunn__direct *d, int64_t channe
     return ((at / d->od * d->groups * d->co + channel) * d->od + at % d->od) * d->oh * d->ow;
 }
 
-GPUNN__PRIVATE void gpunn__direct_offsets(const gpunn__direct *d)
+static void gpunn__direct_offsets(const gpunn__direct *d)
 {
     int64_t *offset = d->offset;
     for (int64_t c = 0; c < d->ci * d->kd; c++)
@@ -25393,13 +25383,13 @@ GPUNN__VECTORIZED(gpunn__direct_dweight, (void *arg, int index, int threads), (a
 
 /* How many of the oh lines of a plane of the result go at once, so that a core's cache holds what they read: of each channel as
  * many lines of `pitch` cells, and `halo` beyond, for each phase of a stride; 0 or less where none fits. */
-GPUNN__PRIVATE double gpunn__direct_lines(double channels, double oh, double pitch, double phases, double halo)
+static double gpunn__direct_lines(double channels, double oh, double pitch, double phases, double halo)
 {
     const double most = 65536 / (channels * pitch);
     return oh < most ? oh : floor(most / phases) - halo;
 }
 
-GPUNN__PRIVATE gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use use, gpunn__space *space)
+static gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use use, gpunn__space *space)
 {
     gpunn__direct d;
     memset(&d, 0, sizeof d);
@@ -25487,7 +25477,7 @@ GPUNN__VECTORIZED(gpunn__conv_dbias, (void *arg, int index, int threads), (arg, 
 }
 
 /* Any convolution as one of three axes; a transposed one by the convolution whose dx it is: its operand is dy. */
-GPUNN__PRIVATE gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *step)
+static gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *step)
 {
     const gpunn_attributes *attr = step->attr;
     const bool              transposed = gpunn__op_is(step->op, GPUNN__TRANSPOSED);
@@ -25525,7 +25515,7 @@ GPUNN__PRIVATE gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_
 }
 
 /* scale and shift per channel that bias and a merged batch norm come to. */
-GPUNN__PRIVATE void gpunn__conv_epilogue(const gpunn_step *step, gpunn__conv *v, gpunn__space *space)
+static void gpunn__conv_epilogue(const gpunn_step *step, gpunn__conv *v, gpunn__space *space)
 {
     const float  *bias = (const float *)step->in[2].data;
     const int64_t channels = step->out.dim[1];
@@ -25545,7 +25535,7 @@ GPUNN__PRIVATE void gpunn__conv_epilogue(const gpunn_step *step, gpunn__conv *v,
 
 /* Winograd where its tiles fit (and, of several planes, its chunks of 16 channels); else the smaller of two estimates, in
  * multiplications of a vector's lane: doubles, as sizes that nobody can compute are asked about too. */
-GPUNN__PRIVATE gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpunn__conv_use use)
+static gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpunn__conv_use use)
 {
     const bool    dx = use == GPUNN__CONV_DX;
     const int64_t ci = dx ? v->og : v->cg, co = dx ? v->cg : v->og;
@@ -25572,7 +25562,7 @@ GPUNN__PRIVATE gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpun
 
 /* A step wants y or dx as its result, or one or two of y, dx and dweight as its gradients: one after the other, in the same
  * workspace; what is lowered of dx and dweight goes together. */
-GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__conv  v = gpunn__conv_shape(cpu, step);
     const bool   run = action != GPUNN__PREPARE, cached = !step->backward && !step->training;
@@ -25624,10 +25614,10 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step, 
     return GPUNN_OK;
 }
 
-#define GPUNN__X(name)                                                                                     \
-    GPUNN__PRIVATE gpunn_status gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
-    {                                                                                                      \
-        return gpunn__cpu_conv(cpu, step, action);                                                         \
+#define GPUNN__X(name)                                                                             \
+    static gpunn_status gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
+    {                                                                                              \
+        return gpunn__cpu_conv(cpu, step, action);                                                 \
     }
 GPUNN__X(conv1d)
 GPUNN__X(conv2d)
@@ -25651,7 +25641,7 @@ typedef struct gpunn__pool {
     float           *to;   /* y, or the gradient of x */
 } gpunn__pool;
 
-GPUNN__PRIVATE gpunn__pool gpunn__pool_shape(const gpunn_step *step)
+static gpunn__pool gpunn__pool_shape(const gpunn_step *step)
 {
     const gpunn_value *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
     gpunn__pool        p;
@@ -25936,7 +25926,7 @@ GPUNN__VECTORIZED(gpunn__pool_backward, (void *arg, int index, int threads), (ar
     }
 }
 
-GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__pool p = gpunn__pool_shape(step);
     int64_t     outputs = p.volumes * p.z.out * p.y.out * p.x.out, cells = p.volumes * p.z.n * p.y.n * p.x.n;
@@ -25959,10 +25949,10 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step, 
     return GPUNN_OK;
 }
 
-#define GPUNN__X(name)                                                                                     \
-    GPUNN__PRIVATE gpunn_status gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
-    {                                                                                                      \
-        return gpunn__cpu_pool(cpu, step, action);                                                         \
+#define GPUNN__X(name)                                                                             \
+    static gpunn_status gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
+    {                                                                                              \
+        return gpunn__cpu_pool(cpu, step, action);                                                 \
     }
 GPUNN__X(max_pool2d)
 GPUNN__X(max_pool3d)
@@ -26280,7 +26270,7 @@ static void gpunn__sample_back_task(void *arg, int thread, int threads)
     }
 }
 
-GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_grid_sample(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_grid_sample(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__sampling s = gpunn__sampling_of(step);
     const double    reads = (2 + (double)s.channels) * (s.axes == 3 ? 4 : 2); /* of each point */
@@ -26435,7 +26425,7 @@ static void gpunn__roi_back_task(void *arg, int thread, int threads)
     }
 }
 
-GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_roi_align(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_roi_align(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *x = &step->in[0];
     gpunn__rois        r;
@@ -26522,7 +26512,7 @@ typedef struct gpunn__hash_points {
     bool             add_x, add_table;
 } gpunn__hash_points;
 
-GPUNN__PRIVATE void gpunn__hash_task(void *arg, int index, int threads)
+static void gpunn__hash_task(void *arg, int index, int threads)
 {
     const gpunn__hash_points *h = (const gpunn__hash_points *)arg;
     const gpunn__hash_grid   *grid = &h->grid;
@@ -26534,7 +26524,7 @@ GPUNN__PRIVATE void gpunn__hash_task(void *arg, int index, int threads)
                                  h->y + (p * grid->levels + l) * grid->features);
 }
 
-GPUNN__PRIVATE void gpunn__hash_slopes_task(void *arg, int index, int threads)
+static void gpunn__hash_slopes_task(void *arg, int index, int threads)
 {
     const gpunn__hash_points *h = (const gpunn__hash_points *)arg;
     const int                 axes = h->grid.axes;
@@ -26550,7 +26540,7 @@ GPUNN__PRIVATE void gpunn__hash_slopes_task(void *arg, int index, int threads)
 }
 
 /* A level's rows are one thread's, which adds point after point. */
-GPUNN__PRIVATE void gpunn__hash_back_task(void *arg, int index, int threads)
+static void gpunn__hash_back_task(void *arg, int index, int threads)
 {
     const gpunn__hash_points *h = (const gpunn__hash_points *)arg;
     const gpunn__hash_grid   *grid = &h->grid;
@@ -26570,7 +26560,7 @@ GPUNN__PRIVATE void gpunn__hash_back_task(void *arg, int index, int threads)
     }
 }
 
-GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_hash_grid_encoding(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_hash_grid_encoding(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *x = &step->in[0], *weight = &step->in[1];
     const int          axes = (int)x->dim[x->rank - 1];
@@ -26597,7 +26587,7 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_hash_grid_encoding(gpunn__cpu *cpu, gpun
     return GPUNN_OK;
 }
 
-GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_affine_grid(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_affine_grid(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value   *grid = step->backward ? &step->grad_out : &step->out;
     gpunn__affine_points a;
@@ -26702,7 +26692,7 @@ GPUNN__INLINE void gpunn__resize_add(float *row, const float *from, int64_t n, f
     for (int64_t i = 0; i < n; i++) row[i] = add ? row[i] + weight * from[i] : weight * from[i];
 }
 
-GPUNN__PRIVATE void gpunn__resize_forward(void *arg, int index, int threads)
+static void gpunn__resize_forward(void *arg, int index, int threads)
 {
     const gpunn__resize      *r = (const gpunn__resize *)arg;
     const gpunn__resize_axis *x = &r->x;
@@ -26731,7 +26721,7 @@ GPUNN__PRIVATE void gpunn__resize_forward(void *arg, int index, int threads)
     }
 }
 
-GPUNN__PRIVATE void gpunn__resize_backward(void *arg, int index, int threads)
+static void gpunn__resize_backward(void *arg, int index, int threads)
 {
     const gpunn__resize      *r = (const gpunn__resize *)arg;
     const gpunn__resize_axis *x = &r->x;
@@ -26756,7 +26746,7 @@ GPUNN__PRIVATE void gpunn__resize_backward(void *arg, int index, int threads)
     }
 }
 
-GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value      *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
     const gpunn_attributes *attr = step->attr;
@@ -30183,7 +30173,7 @@ static GPUNN__STATUS gpunn__optimizer_grow(gpunn_optimizer *opt, int fresh)
 
 /* Lays out what is not yet laid out and makes parameters, steps and state cover it; all keep what they hold. Checkpoints call
  * this before they read or write them. Nothing is done, or allocated, unless the model has grown. */
-GPUNN__PRIVATE GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
+static GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
 {
     gpunn_model *model = opt->model;
     int          fresh = 0;
@@ -31623,7 +31613,7 @@ static void gpunn__remove_stale(const gpunn__file *f)
 #endif
 
 /* Forgets the file and leaves the target as it was. Harmless after a commit. */
-GPUNN__PRIVATE void gpunn__file_discard(gpunn__file *f)
+static void gpunn__file_discard(gpunn__file *f)
 {
     if (f->fd >= 0) {
         (void)GPUNN__OS(close)(f->fd);
@@ -31675,7 +31665,7 @@ static void gpunn__file_to_memory(gpunn_device *dev, void *memory, gpunn__file *
 }
 
 /* A failure here leaves nothing to discard. */
-GPUNN__PRIVATE GPUNN__STATUS gpunn__file_open(gpunn_device *dev, const char *path, gpunn__file *f)
+static GPUNN__STATUS gpunn__file_open(gpunn_device *dev, const char *path, gpunn__file *f)
 {
     gpunn__file_to_memory(dev, NULL, f);
     f->path = path;
@@ -31712,7 +31702,7 @@ static void gpunn__file_put(gpunn__file *f, const unsigned char *data, size_t by
     }
 }
 
-GPUNN__PRIVATE gpunn_status gpunn__file_write(gpunn__file *f, const void *data, size_t bytes)
+static gpunn_status gpunn__file_write(gpunn__file *f, const void *data, size_t bytes)
 {
     if (f->memory) {
         if (bytes > 0) memcpy(f->memory, data, bytes);
@@ -31733,7 +31723,7 @@ GPUNN__PRIVATE gpunn_status gpunn__file_write(gpunn__file *f, const void *data, 
 }
 
 /* The target is the new file, safely on the disk, or what it was before. */
-GPUNN__PRIVATE GPUNN__STATUS gpunn__file_commit(gpunn__file *f)
+static GPUNN__STATUS gpunn__file_commit(gpunn__file *f)
 {
     if (f->fd < 0) return f->status;
     gpunn__file_put(f, f->buffer, f->used);
@@ -31807,7 +31797,7 @@ static void gpunn__zlib_free(void *dev, void *ptr)
 }
 #endif
 
-GPUNN__PRIVATE void gpunn__reader_close(gpunn__reader *r)
+static void gpunn__reader_close(gpunn__reader *r)
 {
     if (r->file) r->io->close(r->io->user, r->file);
     if (r->fd >= 0) (void)GPUNN__OS(close)(r->fd);
@@ -31863,8 +31853,7 @@ static GPUNN__STATUS gpunn__reader_open_io(gpunn__reader *r)
 }
 
 /* A failure here leaves nothing to close. */
-GPUNN__PRIVATE GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const gpunn_io *io, const char *path, bool gz,
-                                                gpunn__reader *r)
+static GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const gpunn_io *io, const char *path, bool gz, gpunn__reader *r)
 {
     r->dev = dev;
     r->path = path;
@@ -32015,7 +32004,7 @@ static GPUNN__STATUS gpunn__reader_some(gpunn__reader *r, void *to, size_t bytes
 }
 
 /* Exactly that many bytes; fewer are an error. */
-GPUNN__PRIVATE GPUNN__STATUS gpunn__reader_read(gpunn__reader *r, void *to, size_t bytes)
+static GPUNN__STATUS gpunn__reader_read(gpunn__reader *r, void *to, size_t bytes)
 {
     size_t       got;
     gpunn_status status = gpunn__reader_some(r, to, bytes, &got);
@@ -32027,7 +32016,7 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__reader_read(gpunn__reader *r, void *to, size
 }
 
 /* Nothing may follow; for compressed files this checks the last checksum too. */
-GPUNN__PRIVATE GPUNN__STATUS gpunn__reader_end(gpunn__reader *r)
+static GPUNN__STATUS gpunn__reader_end(gpunn__reader *r)
 {
     char         byte;
     size_t       got;
@@ -33043,13 +33032,13 @@ GPUNN_API void gpunn_loader_rewind(gpunn_loader *loader)
 }
 
 /* For checkpoints: the whole state. position counts the batches delivered, 0 to gpunn_loader_batches. */
-GPUNN__PRIVATE void gpunn__loader_state(const gpunn_loader *loader, int64_t *epoch, int64_t *position)
+static void gpunn__loader_state(const gpunn_loader *loader, int64_t *epoch, int64_t *position)
 {
     *epoch = loader->epoch;
     *position = loader->position;
 }
 
-GPUNN__PRIVATE GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int64_t epoch, int64_t position)
+static GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int64_t epoch, int64_t position)
 {
     if (epoch < 0 || position < 0 || position > loader->batches)
         return gpunn__fail(loader->model->dev, GPUNN_ERR_FORMAT,
