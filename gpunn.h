@@ -98,12 +98,13 @@
  *
  * LIBRARY  A shared library, for other languages and for programs that are not compiled anew:
  *         cc -O3 -march=native -shared -fPIC -DGPUNN_IMPLEMENTATION -x c gpunn.h -o libgpunn.so -lm -lpthread
- *     Its ABI is that of GPUNN_VERSION: as long as that stays, structs, enum values and functions keep layout, number and meaning,
- *     and functions are only added. gpunn_version tells which one is linked, and gpunn_device_open refuses programs that were
- *     compiled with another one (args_). What a program calls by a macro, such as gpunn_linear, is for others the function with
- *     "_" behind its name and a struct by value: zeros, but for what is meant. examples/embedding has Python and Fortran.
+ *     Its ABI is that of GPUNN_VERSION: as long as that stays, structs, enum values and functions keep layout, number and
+ *     meaning, and functions are only added. gpunn_version tells which one is linked, and gpunn_device_open refuses programs that
+ *     were compiled with another one (args_). What a program calls by a macro, such as gpunn_linear, is for others the function
+ *     with "_" behind its name and a struct by value: zeros, but for what is meant. examples/embedding has Python and Fortran.
  *
- * NAMED ARGUMENTS  A field left out, or 0, is torch.nn's default. Where 0 itself is meant, write GPUNN_ZERO.
+ * NAMED ARGUMENTS  A field left out, or 0, is torch.nn's default. Where 0 itself is meant, write GPUNN_ZERO. So a flag that is
+ *     true in torch.nn by default is here its contrary, with no_ before its name: bias=False is .no_bias = true.
  *         gpunn_tensor *image = gpunn_input(model, "image", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3, 32, 32));
  *         gpunn_tensor *conv  = gpunn_conv2d(image, "conv1", .out_channels = 6, .kernel_size = 5, .padding = 2);
  *         gpunn_optimizer *plain = gpunn_adam(model, .lr = 1e-3f, .beta1 = GPUNN_ZERO);
@@ -213,7 +214,7 @@
  *         gpunn_tensor *joined = gpunn_reshape(causal, GPUNN_SHAPE(GPUNN_BATCH, 12, 32));
  *     Positions come in by an embedding that is added to the tokens, or, as in Llama, by turning queries and keys:
  *         gpunn_tensor *query  = gpunn_input(model, "query", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 12, 4, 8)); // [n, l, heads, e]
- *         gpunn_tensor *places = gpunn_input(model, "places", GPUNN_I64, GPUNN_SHAPE(12)); // 0 to 11, or from where a text goes on
+ *         gpunn_tensor *places = gpunn_input(model, "places", GPUNN_I64, GPUNN_SHAPE(12)); // 0 to 11, or further
  *         gpunn_tensor *turned = gpunn_rotary_embedding(query, places, .theta = 10000, .heads_last = true);
  *     A mask is a bool tensor, true where a key takes part, or F32, added to the scores; in torch.nn's layers, as there, true is
  *     what is left out. examples/gpt2.c and examples/bert_qa.c are whole models with weights from Hugging Face.
@@ -229,12 +230,12 @@
  *         gpunn_tensor *seen   = gpunn_scaled_dot_product_attention(row, now, now, .heads_last = true, .is_causal = true,
  *                                                                   .lengths = filled);
  *     An assignment gives the state as it is from then on, so attention sees the new rows; the name of the state itself, keys, is
- *     what it was when the run began. All that reads that old value runs before; where it cannot, because it needs the new one too,
- *     the run is GPUNN_ERR_STATE. An assignment takes place in a run that reads its result, or that reads the state and all inputs
- *     that the assignment needs; one whose result nobody reads comes at the end. So two ways into a state, say for a whole prompt
- *     and for one word, are two assignments, and each run makes its own. Training steps make only those with .in_training, behind
- *     the backward pass, through which no gradient goes on to the run before. gpunn_write and gpunn_read give and take a state's
- *     value, gpunn_reset_states the initial ones of all; gpunn_set_saved puts one into files. Specs tell states and
+ *     what it was when the run began. All that reads that old value runs before; where it cannot, because it needs the new one
+ *     too, the run is GPUNN_ERR_STATE. An assignment takes place in a run that reads its result, or that reads the state and all
+ *     inputs that the assignment needs; one whose result nobody reads comes at the end. So two ways into a state, say for a whole
+ *     prompt and for one word, are two assignments, and each run makes its own. Training steps make only those with .in_training,
+ *     behind the backward pass, through which no gradient goes on to the run before. gpunn_write and gpunn_read give and take a
+ *     state's value, gpunn_reset_states the initial ones of all; gpunn_set_saved puts one into files. Specs tell states and
  *     assignments, but not what a state has become.
  *     Several texts at once take turns with one model, each with states of its own:
  *         gpunn_init     zero = {GPUNN_INIT_ZEROS, 0, 0};
@@ -245,8 +246,8 @@
  *         gpunn_forward(&counted, 1);
  *         gpunn_use_session(model, NULL);  // and the model's own again
  *         gpunn_session_destroy(other);
- *     A text needs no reading while it is written: the token that gpunn_sample draws is assigned to a state from which the next run
- *     starts, and to its place in another one, to be read at the end.
+ *     A text needs no reading while it is written: the token that gpunn_sample draws is assigned to a state from which the next
+ *     run starts, and to its place in another one, to be read at the end.
  *         gpunn_init    empty  = {GPUNN_INIT_ZEROS, 0, 0};
  *         gpunn_tensor *token  = gpunn_state(model, "token", GPUNN_SHAPE(1), empty); // states are F32, exact up to 2^24
  *         gpunn_tensor *count  = gpunn_state(model, "count", GPUNN_SHAPE(1), empty);
@@ -259,7 +260,8 @@
  *         gpunn_tensor *said   = gpunn_assign_at(text, 0, gpunn_reshape(at, GPUNN_SHAPE(0)), gpunn_cast(drawn, GPUNN_F32));
  *         gpunn_assign(token, gpunn_cast(drawn, GPUNN_F32)); // both take place whenever `said` is computed
  *         gpunn_assign(count, gpunn_add_scalar(count, 1));
- *     Recurrent layers go on by themselves with .stateful: a sentence comes piece by piece, and gpunn_reset_states begins another.
+ *     Recurrent layers go on by themselves with .stateful: a sentence comes piece by piece, and gpunn_reset_states begins
+ *     another.
  *         gpunn_tensor *piece  = gpunn_input(model, "piece", GPUNN_F32, GPUNN_SHAPE(5, 1, 16)); // [length, n, features]
  *         gpunn_tensor *stream = gpunn_gru(piece, "stream", .hidden_size = 24, .stateful = true);
  *     examples/gpt2.c writes text with a cache, examples/char_lstm.c with such layers.
@@ -273,6 +275,7 @@
  *         gpunn_forward(&own, 1);
  *
  * LOSSES  Any scalar can be trained: one of the losses, a sum of several with weights, or a formula that ends in gpunn_mean.
+ *     Their names are those of torch.nn.functional, where some end in _loss and some do not; bce is its binary_cross_entropy.
  *         gpunn_tensor *sparse = gpunn_mean(gpunn_abs(h), GPUNN_ALL, false);
  *         gpunn_tensor *total  = gpunn_add(loss, gpunn_mul_scalar(sparse, 1e-3f));
  *         gpunn_train_step(o, total);
@@ -337,11 +340,12 @@
  *         gpunn_model_destroy(gan);
  *
  * RANDOM NUMBERS  gpunn_rand and gpunn_randn are layers that draw new numbers in every run, of evaluation too, on the device:
- *         gpunn_tensor *mean_of_h = gpunn_linear(h, "mean", .out_features = 8), *spread = gpunn_linear(h, "spread", .out_features = 8);
+ *         gpunn_tensor *mean_of_h = gpunn_linear(h, "mean", .out_features = 8);
+ *         gpunn_tensor *spread = gpunn_linear(h, "spread", .out_features = 8);
  *         gpunn_tensor *code  = gpunn_add(mean_of_h, gpunn_mul(gpunn_exp(spread), gpunn_randn_like(spread))); // of a VAE
  *         gpunn_tensor *noise_of_x = gpunn_mul_scalar(gpunn_rand(model, GPUNN_SHAPE(GPUNN_BATCH, 20)), 0.1f);
- *     The same seed gives the same numbers at the same step, on every device but for a normal number's last bits. What is evaluated
- *     between two steps changes nothing of what the next one draws.
+ *     The same seed gives the same numbers at the same step, on every device but for a normal number's last bits. What is
+ *     evaluated between two steps changes nothing of what the next one draws.
  *
  * EVALUATION  gpunn_forward computes just what the outputs need, without dropout, batch_norm with its running statistics. Only
  *     the inputs that they need must have been written; the batch may be another one.
@@ -360,8 +364,9 @@
  *         gpunn_backward(gpunn_sum(y, GPUNN_ALL, false), .mode = GPUNN_MODE_EVALUATION, .inputs_only = true);
  *         gpunn_read_grad(x, slopes, sizeof slopes);
  *
- * DERIVATIVES  gpunn_grad gives a gradient as a tensor like any other: it stands in a loss, is trained through, differentiated again.
- *     A network that solves u'' + u = 0 with u(0) = 0 and u'(0) = 1, from its residual alone (examples/pinn.c solves Burgers' equation):
+ * DERIVATIVES  gpunn_grad gives a gradient as a tensor like any other: it stands in a loss, is trained through, differentiated
+ *     again. A network that solves u'' + u = 0 with u(0) = 0 and u'(0) = 1, from its residual alone (examples/pinn.c solves
+ *     Burgers' equation):
  *         gpunn_model     *ode = gpunn_model_create(dev);
  *         gpunn_tensor    *time = gpunn_input(ode, "time", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1));
  *         gpunn_tensor    *bent = gpunn_tanh(gpunn_linear(time, "0", .out_features = 16));
@@ -387,9 +392,9 @@
  *         gpunn_model_destroy(heat);
  *
  * DATA  A loader takes samples that lie in memory, or a function that makes them, and writes shuffled batches into the inputs;
- *     with .workers they are made by other threads while the device computes. U8 images become F32 on the way, and look different in
- *     each epoch with .crop_padding, .degrees, .horizontal_flip, .vertical_flip, .brightness, .contrast, .saturation and .hue of
- *     their field; .mixup_alpha of the loader mixes samples and their labels.
+ *     with .workers they are made by other threads while the device computes. U8 images become F32 on the way, and look different
+ *     in each epoch with .crop_padding, .degrees, .horizontal_flip, .vertical_flip, .brightness, .contrast, .saturation and .hue
+ *     of their field; .mixup_alpha of the loader mixes samples and their labels.
  *         gpunn_loader *loader = gpunn_loader_create(model, .fields = {{.input = x, .samples = samples},
  *                                                               {.input = t, .samples = targets}},
  *                                                    .count = 8, .batch_size = 4, .shuffle = true);
@@ -405,14 +410,15 @@
  *         gpunn_fit(o, .loss = loss, .metric = gpunn_binary_accuracy(gpunn_sigmoid(y), t), .train = train, .epochs = 2,
  *                   .patience = 5, .checkpoint = "fit.ckpt", .best_weights = "best.safetensors", .history_svg = "curves.svg");
  *         gpunn_loader_destroy(train);
- *     .metrics takes further scalars, such as gpunn_top_k_accuracy, for .on_progress; .on_epoch_begin and .on_batch_begin are called
- *     before the work, .accumulate makes one update of several batches. What no mean over batches tells, a confusion matrix, F1
- *     and the area under the ROC curve, is gpunn_evaluate_classes's; weights of classes are cross_entropy's .weight.
+ *     .metrics takes further scalars, such as gpunn_top_k_accuracy, for .on_progress; .on_epoch_begin and .on_batch_begin are
+ *     called before the work, .accumulate makes one update of several batches. What no mean over batches tells, a confusion
+ *     matrix, F1 and the area under the ROC curve, is gpunn_evaluate_classes's; weights of classes are cross_entropy's .weight.
  *
- * RANKS  Several processes train one model together, each with its part of every batch: by mpirun -n 4 ./app or srun, when the file
- *     of GPUNN_IMPLEMENTATION is compiled with mpicc -DGPUNN_MPI; without MPI by torchrun, mpirun or srun, where GPUNN_STORE names a
- *     new folder that all see or rank 0's tcp://host:port, for which torch's MASTER_ADDR and MASTER_PORT do too. Alone the same
- *     program is a group of one.
+ * RANKS  Several processes train one model together, each with its part of every batch: by mpirun -n 4 ./app or srun, when the
+ * file
+ *     of GPUNN_IMPLEMENTATION is compiled with mpicc -DGPUNN_MPI; without MPI by torchrun, mpirun or srun, where GPUNN_STORE
+ *     names a new folder that all see or rank 0's tcp://host:port, for which torch's MASTER_ADDR and MASTER_PORT do too. Alone
+ *     the same program is a group of one.
  *         gpunn_group  *group = gpunn_group_open(dev);
  *         gpunn_loader *part = gpunn_loader_create(model, .fields = {{.input = x, .samples = samples},
  *                                                                    {.input = t, .samples = targets}},
@@ -425,20 +431,20 @@
  *     All is as on one device with the batches of all ranks as one, within rounding: batch_size is each rank's, gradients and
  *     losses are means over ranks, and so clipping is. Not so dropout, and batch_norm without .sync = true, which takes the
  *     statistics of each rank's own part. The same seed on every rank gives the same run again, to the bit. What is common to all
- *     ranks (gpunn_train_step, gpunn_fit, checkpoints; >>group) is called by all of them; what only one does, printing say, stands
- *     behind gpunn_group_rank(group) == 0. gpunn_backward, gpunn_clip_grad_norm and gpunn_read_grad are of this rank alone until
- *     gpunn_optimizer_step, except that with .sync all training runs are common. A group fails as a whole: when a rank is missing
- *     for .timeout seconds, the others' calls give GPUNN_ERR_DEVICE and name it; end the program then and start it again with
- *     gpunn_checkpoint_load, also on another number of ranks. gpunn_group_open(dev, .shard = true) leaves
- *     each rank its share of the optimizers' states and averages (ZeRO-1), with the same results within rounding, and
- *     .bf16_gradients = true has gradients travel in half the bytes. Each rank of a machine has its own GPU with
- *     gpunn_device_open(.index = GPUNN_LOCAL_RANK); two on one are refused. Ranks that may use the same processors, as mpirun and
- *     srun bind them or not, share these: from gpunn_group_open on a CPU device has processors / ranks threads, and 1 at least,
- *     unless .threads or OMP_NUM_THREADS tells how many. torchrun tells 1 where the user does not: set OMP_NUM_THREADS there.
- *     Between GPUs NCCL carries what they exchange (libnccl.so.2, opened as cuDNN is; GPUNN_NCCL_PATH), as part of the step's
- *     graph, gradients while backward makes the next ones; without it that goes through the host's memory, which log_fn hears.
- *     Where some ranks have CPUs and some GPUs, or CPUs of other instruction sets, which round in other ways, each update ends
- *     with rank 0's parameters going to all.
+ *     ranks (gpunn_train_step, gpunn_fit, checkpoints; >>group) is called by all of them; what only one does, printing say,
+ *     stands behind gpunn_group_rank(group) == 0. gpunn_backward, gpunn_clip_grad_norm and gpunn_read_grad are of this rank alone
+ *     until gpunn_optimizer_step, except that with .sync all training runs are common. A group fails as a whole: when a rank is
+ *     missing for .timeout seconds, the others' calls give GPUNN_ERR_DEVICE and name it; end the program then and start it again
+ *     with gpunn_checkpoint_load, also on another number of ranks. gpunn_group_open(dev, .shard = true) leaves each rank its
+ *     share of the optimizers' states and averages (ZeRO-1), with the same results within rounding, and .bf16_gradients = true
+ *     has gradients travel in half the bytes. Each rank of a machine has its own GPU with gpunn_device_open(.index =
+ *     GPUNN_LOCAL_RANK); two on one are refused. Ranks that may use the same processors, as mpirun and srun bind them or not,
+ *     share these: from gpunn_group_open on a CPU device has processors / ranks threads, and 1 at least, unless .threads or
+ *     OMP_NUM_THREADS tells how many. torchrun tells 1 where the user does not: set OMP_NUM_THREADS there. Between GPUs NCCL
+ *     carries what they exchange (libnccl.so.2, opened as cuDNN is; GPUNN_NCCL_PATH), as part of the step's graph, gradients
+ *     while backward makes the next ones; without it that goes through the host's memory, which log_fn hears. Where some ranks
+ *     have CPUs and some GPUs, or CPUs of other instruction sets, which round in other ways, each update ends with rank 0's
+ *     parameters going to all.
  *
  * FILES  gpunn_save writes all parameters and buffers as safetensors, as torch's state_dict would have them. gpunn_load takes all
  *     or nothing; .partial takes what fits and reports the rest. A checkpoint holds all that resuming needs, to the bit.
@@ -473,20 +479,20 @@
  *     log_fn hears the command that renews them. They serve all sizes of a model whose sizes vary; --report tells what such sizes
  *     keep apart. The evaluation of a small network is one kernel: linear layers of at most 256 features with what stands between
  *     them, sample by sample; --report tells why where it is not. On a GPU that is one launch, for batches of which it should be
- *     quicker than step by step: all values of 16 to 64 samples lie in a block's shared memory, and in models of BF16, F16 and TF32
- *     the products are those of tensor cores (mma.sync). --report has that time. A GPU's kernel is for models of its spec's precision.
- *     An F32 network of images is one launch there too, and on CPUs none, where a block has room for all values of a sample, as of
- *     a LeNet: convolutions, pools and batch norms with what stands between them, for few samples at a time.
+ *     quicker than step by step: all values of 16 to 64 samples lie in a block's shared memory, and in models of BF16, F16 and
+ *     TF32 the products are those of tensor cores (mma.sync). --report has that time. A GPU's kernel is for models of its spec's
+ *     precision. An F32 network of images is one launch there too, and on CPUs none, where a block has room for all values of a
+ *     sample, as of a LeNet: convolutions, pools and batch norms with what stands between them, for few samples at a time.
  *     There an F32 training step is two, one from the batch to the loss and all gradients, whose sums have a fixed order, and the
  *     optimizer's update: of linear layers, norms, softmax, elementwise ops and copies, with a loss that is a sum or mean of such
  *     values or tells classes apart.
  *
  * PRECISION  Of a model: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16). Parameters, gradients, statistics, sums and
- *     losses stay F32, and so is all that the program reads and writes. On the CPU everything does; where the processor has AVX-512
- *     BF16, linear layers and gpunn_matmul of a BF16 model round what they multiply and take half the time, except products of few
- *     rows with weights of 32 bits, which gain nothing, and those within a generated kernel, which are F32. A model for evaluation,
- *     .inference = true, keeps the weights of its products and embeddings in these 16 bits alone, rounded as they are written or
- *     loaded; on the CPU those of linear layers and embeddings.
+ *     losses stay F32, and so is all that the program reads and writes. On the CPU everything does; where the processor has
+ *     AVX-512 BF16, linear layers and gpunn_matmul of a BF16 model round what they multiply and take half the time, except
+ *     products of few rows with weights of 32 bits, which gain nothing, and those within a generated kernel, which are F32. A
+ *     model for evaluation, .inference = true, keeps the weights of its products and embeddings in these 16 bits alone, rounded
+ *     as they are written or loaded; on the CPU those of linear layers and embeddings.
  *
  * MEMORY  Parameters, gradients and optimizer state are flat buffers; everything between them lives in one arena whose offsets
  *     are planned by lifetime, so a value is overwritten as soon as nobody needs it. gpunn_read works for the outputs of the
@@ -496,9 +502,9 @@
  *         size_t bytes = 0;
  *         gpunn_model_summary(model, .batch_size = 256, .loss = loss, .bytes = &bytes);
  *         printf("a training step of 256 samples holds %zu bytes\n", bytes);
- *     A model that is only evaluated holds less: gpunn_model_create(dev, .inference = true), and its weights half of that in 16 bits
- *     (see PRECISION), which a CPU also reads faster: one at a time, tokens of a language model. Training holds less where it computes
- *     the inside of a block again when the backward pass gets there, for up to a third more time:
+ *     A model that is only evaluated holds less: gpunn_model_create(dev, .inference = true), and its weights half of that in 16
+ *     bits (see PRECISION), which a CPU also reads faster: one at a time, tokens of a language model. Training holds less where
+ *     it computes the inside of a block again when the backward pass gets there, for up to a third more time:
  *         gpunn_tensor *deep = h;
  *         for (int i = 0; i < 4; i++) {
  *             char          name[16];
@@ -525,16 +531,16 @@
  *     independent. A loader's own worker threads touch only its buffers. A device's CPU work is shared among .threads threads,
  *     the caller's and others of ours that start with the first work for them and end with the device; results do not depend on
  *     their number. They wait some tens of microseconds for more work, then sleep. gpunn_parallel lends them to an op of your
- *     own. On Linux they run where the thread that starts them may (sched_setaffinity). gpunn_empty_cache ends them until there is
- *     work again, before a fork say.
+ *     own. On Linux they run where the thread that starts them may (sched_setaffinity). gpunn_empty_cache ends them until there
+ *     is work again, before a fork say.
  *     .parallel_fn has a pool of the program's do their work, and none of ours are started. Its whole contract:
  *         // #pragma omp parallel for num_threads(count)
  *         // for (int i = 0; i < count; i++) run(arg);
- *     Each call of run does what share is left of the work when it comes, or nothing. So a pool may be busy, have fewer threads or
- *     be called from several devices at once: calls may come late or one after another, which costs time and never blocks. They
- *     may not be left out, nor come after parallel_fn has returned. Results are those of our own threads, to the bit.
- *     Loaders' workers are threads of ours in any case. No signal is caught: where a file's size is limited or a pipe's reader may go, ignore SIGXFSZ and SIGPIPE, and saving
- *     fails with GPUNN_ERR_IO instead of ending the program.
+ *     Each call of run does what share is left of the work when it comes, or nothing. So a pool may be busy, have fewer threads
+ *     or be called from several devices at once: calls may come late or one after another, which costs time and never blocks.
+ *     They may not be left out, nor come after parallel_fn has returned. Results are those of our own threads, to the bit.
+ *     Loaders' workers are threads of ours in any case. No signal is caught: where a file's size is limited or a pipe's reader
+ *     may go, ignore SIGXFSZ and SIGPIPE, and saving fails with GPUNN_ERR_IO instead of ending the program.
  *
  * GPU  gpunn_cuda.cu on the compile line, and nothing else in the program, makes gpunn_device_open use a GPU; log_fn hears why
  *     when there is none, and gpunn_device_report tells all that was found. From its second run on, a training step or a
@@ -547,16 +553,16 @@
  *     From an archive (libgpunn.a) linkers do not take it by themselves: see GPUNN_CUDA. Where that is forgotten and there is an
  *     NVIDIA driver, log_fn hears it as a warning, so give the device one; gpunn_device_name tells what computes, too.
  *
- * IN A CUDA PROGRAM  gpunn_device_open(.stream = s) puts all work in the order of the program's own stream: what it launched before is
- *     seen, what it launches next sees the results, and nobody waits but gpunn_read, gpunn_item and gpunn_synchronize, which bring
- *     something to the host, the first runs of each kind, and closing. The current CUDA device and a pending CUDA error are after
- *     every call what they were before; an error is lost only where a CUDA call of ours fails, CUDA keeping but one, or
- *     where functions of a gpunn_custom_op or of the generator's kernels are launched, which ask for it.
+ * IN A CUDA PROGRAM  gpunn_device_open(.stream = s) puts all work in the order of the program's own stream: what it launched
+ *     before is seen, what it launches next sees the results, and nobody waits but gpunn_read, gpunn_item and gpunn_synchronize,
+ *     which bring something to the host, the first runs of each kind, and closing. The current CUDA device and a pending CUDA
+ *     error are after every call what they were before; an error is lost only where a CUDA call of ours fails, CUDA keeping but
+ *     one, or where functions of a gpunn_custom_op or of the generator's kernels are launched, which ask for it.
  *     .cuda_malloc_fn and .cuda_free_fn give the GPU's memory.
  *     gpunn_bind makes memory of the program the memory of an input, a parameter or a value, gpunn_bind_grad that of a gradient:
- *     nothing is copied, and buffers may take turns. A GPU that shares the host's memory (Jetson; gpunn_device_name says "shared") takes
- *     pinned memory of the host for its own, one that follows the host's page tables (Grace) any; after gpunn_synchronize the host
- *     sees what was computed. On the CPU the same with arrays of the program:
+ *     nothing is copied, and buffers may take turns. A GPU that shares the host's memory (Jetson; gpunn_device_name says
+ *     "shared") takes pinned memory of the host for its own, one that follows the host's page tables (Grace) any; after
+ *     gpunn_synchronize the host sees what was computed. On the CPU the same with arrays of the program:
  *         static float field[4][20], derivative[4][20];
  *         gpunn_bind(x, field, sizeof field); // four samples; a gpunn_write would have told the batch too
  *         gpunn_bind_grad(x, derivative, sizeof derivative);
@@ -580,8 +586,8 @@
  *     multiples of 8, loaders with .workers, gpunn_item only every few steps, since it waits for the device; kernels from the
  *     generator; .benchmark = true where shapes stay the same for long. On the CPU: .threads as many as there are cores, not
  *     hyperthreads. The first run of each (outputs, mode, sizes) plans: run a dummy batch before time matters, and give the
- *     last, smaller batch of an epoch to .drop_last. tests/bench/RESULTS.md tells what to expect. Where the time goes, step by step
- *     beside what the device could do, as a table and as a trace for ui.perfetto.dev (more than 100 % comes out of caches):
+ *     last, smaller batch of an epoch to .drop_last. tests/bench/RESULTS.md tells what to expect. Where the time goes, step by
+ *     step beside what the device could do, as a table and as a trace for ui.perfetto.dev (more than 100 % comes out of caches):
  *         void (*print)(void *user, const char *text) = NULL; // a function that prints its text
  *         gpunn_profile(model, .loss = loss, .optimizer = o, .write = print, .peak_flops = 1e11, .peak_bytes = 1e10);
  *
@@ -599,9 +605,13 @@
  * EXTENDING  A formula is an op by gpunn_expr. C and CUDA functions of your own are an op by gpunn_custom (>>builders), without
  *     a change here: examples/custom_op.c. Within this file, a new elementwise op is one line in >>ops and a new optimizer a row
  *     in >>train with the macro of its name. A loss or metric made of other ops is its formula, a row in >>arguments
- *     (GPUNN__FORMULAS), and its prototype in >>builders. Any other op is a line in >>ops too (GPUNN_OTHER_OPS), the rule of its
- *     result's shape in >>infer, a builder in >>layers, a row of what that takes in >>arguments, which specs and their schema
- *     follow, and one function of its name in each backend.
+ *     (GPUNN__FORMULAS), and its prototype in >>builders. Any other op is a line in >>ops too (GPUNN_OTHER_OPS), its prototype,
+ *     what gpunn_attributes has not yet, the rule of its result's shape in >>infer, a builder in >>layers, a row of what that
+ *     takes in >>arguments, and one function of its name in each backend, in sections of one name; where gpunn_grad is to pass
+ *     through it, its gradient in >>derivatives. Where a key is neither an attribute nor an operand, gpunn_spec_save (>>spec) and
+ *     generator/emit_model.py are told where it stands. The generator has the op's builder again, in graph.py, and what other
+ *     formats call it, in exchange and export_torch.py. python3 -m generator.schema and tests/generator/make_vectors.py renew
+ *     what follows from the rows.
  *
  * LIMITS  Rank 8, 64-bit sizes, 2^31-1 channels or features, 2^20 tensors in a model (30,000 where a spec tells them); F32
  *     arithmetic (16-bit storage on a GPU), in which numbers below 1.2e-38 (denormals) may count as zero; little-endian machines.
@@ -723,8 +733,8 @@ typedef struct gpunn_backend gpunn_backend; /* >>backend */
 typedef enum gpunn_device_type { GPUNN_DEVICE_AUTO = 0, GPUNN_DEVICE_CPU, GPUNN_DEVICE_CUDA } gpunn_device_type;
 /* How a model computes. Parameters, gradients of parameters, statistics, sums and losses are F32 in all of them, and so is
  * everything that the program reads and writes. The CPU computes in F32, but for products of BF16 where it has them (AMX, or
- * AVX-512 BF16 of AMD). A GPU that has none, one of compute capability below 8.0, computes such a model in F32, and log_fn hears of
- * it. The first such product of a process asks Linux for AMX, after which an alternate signal stack needs 11 KB. */
+ * AVX-512 BF16 of AMD). A GPU that has none, one of compute capability below 8.0, computes such a model in F32, and log_fn hears
+ * of it. The first such product of a process asks Linux for AMX, after which an alternate signal stack needs 11 KB. */
 typedef enum gpunn_precision {
     GPUNN_PRECISION_F32 = 0,
     GPUNN_PRECISION_TF32, /* products round their operands to 10 bits of mantissa; values stay F32 */
@@ -744,8 +754,8 @@ typedef struct gpunn_device_args {
     bool              benchmark; /* GPU: time the algorithms of convolutions and products when a shape is new, keep the fastest */
     size_t            memory_limit;    /* bytes this device may hold; 0 = no limit */
     size_t            workspace_limit; /* GPU: bytes an algorithm may use; 0 = 256 MiB */
-    /* GPU: the program's cudaStream_t, of GPU index, in whose order all work is then done; it must live until the device is closed.
-     * NULL: one of our own. Default streams are cudaStreamLegacy and cudaStreamPerThread. With a stream, AUTO is CUDA. */
+    /* GPU: the program's cudaStream_t, of GPU index, in whose order all work is then done; it must live until the device is
+     * closed. NULL: one of our own. Default streams are cudaStreamLegacy and cudaStreamPerThread. With a stream, AUTO is CUDA. */
     void *stream;
     /* GPU: memory in the order of a stream, the program's or one of ours, in place of our pool; both or neither. Results are at
      * multiples of 256 bytes, as cudaMallocAsync gives them; NULL on failure. */
@@ -779,6 +789,7 @@ GPUNN_API const char       *gpunn_device_name(const gpunn_device *dev); /* "Inte
 GPUNN_API int               gpunn_device_threads(const gpunn_device *dev);
 GPUNN_API size_t            gpunn_memory_allocated(const gpunn_device *dev); /* bytes held for tensors now */
 GPUNN_API size_t            gpunn_memory_peak(const gpunn_device *dev);      /* most bytes ever held */
+#define gpunn_device_type(dev) gpunn_device_get_type(dev) /* without a parenthesis behind it the name is the type's */
 /* Bytes taken from the system: on a GPU what the pool holds, in use or not; on the CPU the same as above. */
 GPUNN_API size_t gpunn_memory_reserved(const gpunn_device *dev);
 GPUNN_API size_t gpunn_memory_reserved_peak(const gpunn_device *dev);
@@ -855,9 +866,9 @@ typedef struct gpunn_model_args {
     gpunn_precision precision;
     /* The model is only evaluated: linear layers compute from the weights as they are, where others (and a small network's one
      * kernel, see FUSED KERNELS) keep a copy that is ordered for batches; optimizers and gradients are GPUNN_ERR_STATE. With
-     * precision BF16 or F16 weights that nothing but products and embeddings reads are in these 16 bits alone, from the first run,
-     * write or load on: gpunn_read gives them as F32, gpunn_save saves them so, gpunn_data has none of them, other ops that would
-     * read them later are GPUNN_ERR_UNSUPPORTED; one that is bound before stays F32. */
+     * precision BF16 or F16 weights that nothing but products and embeddings reads are in these 16 bits alone, from the first
+     * run, write or load on: gpunn_read gives them as F32, gpunn_save saves them so, gpunn_data has none of them, other ops that
+     * would read them later are GPUNN_ERR_UNSUPPORTED; one that is bound before stays F32. */
     bool inference;
 } gpunn_model_args;
 GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args args);
@@ -867,17 +878,17 @@ GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args a
  * realloc_fn and user. After a failure the model is where it was. */
 GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev);
 /* Of the plans that are kept, one for each (outputs, mode, sizes), the least recently used ones go where there would be more than
- * count (0: 32), or where they would hold more bytes, of the host and in caches of the device, than that (0: no limit). That of the
- * last run always stays. */
+ * count (0: 32), or where they would hold more bytes, of the host and in caches of the device, than that (0: no limit). That of
+ * the last run always stays. */
 GPUNN_API gpunn_status gpunn_set_plan_limit(gpunn_model *model, int count, size_t bytes);
 /* Frees its tensors, at once or, where optimizers or loaders of the model live, with the last of them. NULL is fine. */
 GPUNN_API void gpunn_model_destroy(gpunn_model *model);
 
-/* A dimension that varies between runs, for use in shapes of inputs, gpunn_reshape and gpunn_expand, in gpunn_slice, in the size of
- * gpunn_interpolate and in text of other sizes. text is a name, which the first call gives to a new size (not N, which specs call
- * the batch), or a formula of names, "batch" among them, and integers with + - * / and parentheses, where / rounds down:
- * "2 * T - 1"; 127 bytes at most. Equal formulas are one number. It is of this model only, and C's arithmetic does not work on it.
- * After a failure: a number that every shape refuses. */
+/* A dimension that varies between runs, for use in shapes of inputs, gpunn_reshape and gpunn_expand, in gpunn_slice, in the size
+ * of gpunn_interpolate and in text of other sizes. text is a name, which the first call gives to a new size (not N, which specs
+ * call the batch), or a formula of names, "batch" among them, and integers with + - * / and parentheses, where / rounds down:
+ * "2 * T - 1"; 127 bytes at most. Equal formulas are one number. It is of this model only, and C's arithmetic does not work on
+ * it. After a failure: a number that every shape refuses. */
 typedef struct gpunn_size_args {
     int     args_;
     int64_t min, max; /* of a new name: runs with less or more are refused; default 1, and none */
@@ -918,8 +929,9 @@ GPUNN_API gpunn_status gpunn_reset_states(gpunn_model *model);
 typedef struct gpunn_session gpunn_session;
 GPUNN_API gpunn_session     *gpunn_session_create(gpunn_model *model);
 /* From now on the states are the session's, for runs and for all calls on them, files too; NULL: the model's own again. Taking
- * turns copies nothing and plans nothing anew, but for the first time. The states cannot be bound, nor the model moved, from then on.
- * GPUNN_ERR_ARGUMENT: a session of another model; GPUNN_ERR_STATE: a state is newer than the session, or bound by the program. */
+ * turns copies nothing and plans nothing anew, but for the first time. The states cannot be bound, nor the model moved, from then
+ * on. GPUNN_ERR_ARGUMENT: a session of another model; GPUNN_ERR_STATE: a state is newer than the session, or bound by the
+ * program. */
 GPUNN_API gpunn_status gpunn_use_session(gpunn_model *model, gpunn_session *session);
 /* NULL is fine; of the one that is in use, the model's own states are. */
 GPUNN_API void gpunn_session_destroy(gpunn_session *session);
@@ -938,13 +950,14 @@ GPUNN_API gpunn_shape
 gpunn_tensor_sizes(const gpunn_tensor *t); /* the same in numbers: of the last run, an input's of the last write */
 GPUNN_API gpunn_dtype gpunn_tensor_dtype(const gpunn_tensor *t);
 GPUNN_API size_t      gpunn_tensor_bytes(const gpunn_tensor *t); /* at the batch size of the last run or write */
-/* Parameters, buffers (running statistics) and states of gpunn_set_saved in the order of their creation: what gpunn_save writes. */
+/* Parameters, buffers (running statistics) and states of gpunn_set_saved in the order of their creation: what gpunn_save
+ * writes. */
 GPUNN_API int           gpunn_parameter_count(const gpunn_model *model);
 GPUNN_API gpunn_tensor *gpunn_parameter_at(gpunn_model *model, int index);
 GPUNN_API gpunn_tensor *gpunn_input_at(gpunn_model *model, int index); /* NULL: there are no more */
 
-/* Host to device: inputs (their bytes tell the batch size), parameters, buffers, states. bytes must fit exactly. On a GPU the memory may be
- * that GPU's, here and in those that read: then it is copied in the stream's order, and nobody waits. */
+/* Host to device: inputs (their bytes tell the batch size), parameters, buffers, states. bytes must fit exactly. On a GPU the
+ * memory may be that GPU's, here and in those that read: then it is copied in the stream's order, and nobody waits. */
 GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t bytes);
 /* The same for an input of which more than one dimension varies, which bytes cannot tell: shape is that of what host holds. */
 GPUNN_API gpunn_status gpunn_write_shape(gpunn_tensor *t, const void *host, gpunn_shape shape);
@@ -956,21 +969,23 @@ GPUNN_API gpunn_status gpunn_read_grad(gpunn_tensor *t, void *host, size_t bytes
 GPUNN_API float gpunn_item(gpunn_tensor *t);
 
 /* The program's memory in the place of ours, without a copy, until it is bound to other memory or, with NULL, to ours again. On a
- * GPU it is memory of that GPU, or shared with it, at a multiple of 64 bytes; on the CPU any that is aligned to its elements. Row-major, in the tensor's
- * dtype. It must stay until it is unbound or the model destroyed, hold nothing else that a run reads or writes, and be touched only
- * in the stream's order. Going round between a few buffers is cheap: nothing is planned or captured anew.
+ * GPU it is memory of that GPU, or shared with it, at a multiple of 64 bytes; on the CPU any that is aligned to its elements.
+ * Row-major, in the tensor's dtype. It must stay until it is unbound or the model destroyed, hold nothing else that a run reads
+ * or writes, and be touched only in the stream's order. Going round between a few buffers is cheap: nothing is planned or
+ * captured anew.
  *     input      read by every run; bytes tell the batch, as those of gpunn_write do
- *     parameter, buffer, state   read and trained there, with the values that it holds; may be changed between runs. Unbinding copies them
+ *     parameter, buffer, state   read and trained there, with the values that it holds; may be changed between runs. Unbinding
+ *                                copies them
  *                back to our memory, so it must still be there.
  *     value      written by every run that computes it, as if by gpunn_keep; bytes: enough for the largest batch
  * GPUNN_ERR_ARGUMENT: memory of the host or of another GPU, or misaligned; GPUNN_ERR_SHAPE: too few or too many bytes;
  * GPUNN_ERR_STATE: a constant. */
 GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes);
-/* The same for the gradient, F32, of a parameter, which is set or, without gpunn_zero_grad, added to; or of an input or value, as if
- * by gpunn_retain_grad. */
+/* The same for the gradient, F32, of a parameter, which is set or, without gpunn_zero_grad, added to; or of an input or value, as
+ * if by gpunn_retain_grad. */
 GPUNN_API gpunn_status gpunn_bind_grad(gpunn_tensor *t, void *memory, size_t bytes);
-/* Where that lies which gpunn_read and gpunn_read_grad read, bound or not, to be read in the stream's order until the next call on
- * the model; NULL after a failure, also where a value is stored otherwise than in its dtype and row-major: bind it. */
+/* Where that lies which gpunn_read and gpunn_read_grad read, bound or not, to be read in the stream's order until the next call
+ * on the model; NULL after a failure, also where a value is stored otherwise than in its dtype and row-major: bind it. */
 GPUNN_API const void *gpunn_data(gpunn_tensor *t);
 GPUNN_API const void *gpunn_data_grad(gpunn_tensor *t);
 
@@ -997,34 +1012,34 @@ typedef struct gpunn_dlpack {
     int64_t *shape, *stride; /* stride, in elements: NULL for row-major */
     uint64_t byte_offset;    /* of the first element, from data */
 } gpunn_dlpack;
-/* What gpunn_data gives, not a copy: valid as long as that is. Call its deleter once; it may outlive the device, but its memory does
- * not. NULL after a failure. */
+/* What gpunn_data gives, not a copy: valid as long as that is. Call its deleter once; it may outlive the device, but its memory
+ * does not. NULL after a failure. */
 GPUNN_API struct DLManagedTensorVersioned *gpunn_to_dlpack(gpunn_tensor *t);
-/* gpunn_bind to its memory, which must have the tensor's dtype, shape and device and be row-major; to be read only: an input. When
- * the tensor is bound otherwise, unbound or destroyed, work on it is waited for and the deleter called, once. After a failure it is
- * still the program's. */
+/* gpunn_bind to its memory, which must have the tensor's dtype, shape and device and be row-major; to be read only: an input.
+ * When the tensor is bound otherwise, unbound or destroyed, work on it is waited for and the deleter called, once. After a
+ * failure it is still the program's. */
 GPUNN_API gpunn_status gpunn_bind_dlpack(gpunn_tensor *t, struct DLManagedTensorVersioned *managed);
 
 GPUNN_API gpunn_status gpunn_set_trainable(gpunn_tensor *parameter, bool trainable); /* false freezes it */
-/* Whether a batch_norm takes its running statistics in training too, and leaves them alone; t: its result or its running_mean. Specs do
- * not tell. */
+/* Whether a batch_norm takes its running statistics in training too, and leaves them alone; t: its result or its running_mean.
+ * Specs do not tell. */
 GPUNN_API gpunn_status gpunn_freeze_statistics(gpunn_tensor *t, bool frozen);
 GPUNN_API gpunn_status gpunn_set_lr_scale(gpunn_tensor *parameter, float scale); /* its learning rate, times scale */
 GPUNN_API gpunn_status gpunn_set_decay(gpunn_tensor *parameter, bool decay);     /* false: no weight decay */
 /* The value stays readable after every run; training steps compute it too when it needs no input that the loss does not. */
 GPUNN_API gpunn_tensor *gpunn_keep(gpunn_tensor *t);
 GPUNN_API gpunn_tensor *gpunn_retain_grad(gpunn_tensor *t); /* as torch's: also for inputs and values between */
-/* torch.utils.checkpoint: training does not hold what is computed from first on the way to last, neither included, but computes it
- * again when the backward pass gets there: less memory for more time, and the same gradients to the bit, dropout included. Running
- * statistics count once. Held as ever: values that gpunn_keep, gpunn_retain_grad or gpunn_bind name, and such as read a state.
- * Parts of a model may follow one another, last of one being first of the next, but not overlap (GPUNN_ERR_ARGUMENT). Specs do not
- * tell. */
+/* torch.utils.checkpoint: training does not hold what is computed from first on the way to last, neither included, but computes
+ * it again when the backward pass gets there: less memory for more time, and the same gradients to the bit, dropout included.
+ * Running statistics count once. Held as ever: values that gpunn_keep, gpunn_retain_grad or gpunn_bind name, and such as read a
+ * state. Parts of a model may follow one another, last of one being first of the next, but not overlap (GPUNN_ERR_ARGUMENT).
+ * Specs do not tell. */
 GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last);
-/* The same where you tell only how much there is: chooses parts, in the place of those that were named before, of which as little as
- * possible is computed again, so that a training step of loss with this batch holds no more than bytes, as gpunn_model_summary counts
- * them (optimizers' state stands beside; a gpunn_size counts as there); none where all fits. It plans some dozens of times. Best before
- * the first run: memory that runs hold already comes back by gpunn_empty_cache alone. GPUNN_ERR_MEMORY tells the least that would do,
- * and parts are what they were. */
+/* The same where you tell only how much there is: chooses parts, in the place of those that were named before, of which as little
+ * as possible is computed again, so that a training step of loss with this batch holds no more than bytes, as gpunn_model_summary
+ * counts them (optimizers' state stands beside; a gpunn_size counts as there); none where all fits. It plans some dozens of
+ * times. Best before the first run: memory that runs hold already comes back by gpunn_empty_cache alone. GPUNN_ERR_MEMORY tells
+ * the least that would do, and parts are what they were. */
 GPUNN_API gpunn_status gpunn_recompute_within(gpunn_tensor *loss, int64_t batch_size, size_t bytes);
 
 typedef struct gpunn_summary_args {
@@ -1047,12 +1062,14 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
  *
  * Columns: enum GPUNN_OP_*, name (torch's), attributes with their defaults, forward, then the derivative for each operand.
  * Forward reads the operands (x, or a, b, c) and the attributes; a derivative also y, the result, and g, the gradient of y. A
- * derivative that is just 0 is none; K(0.0) is one: a parameter behind it gets zeros, and weight decay, as in PyTorch. What the derivatives mention is what training keeps in memory: prefer y to x where that is
- * as exact, since y often is kept anyway and x may then be overwritten.
+ * derivative that is just 0 is none; K(0.0) is one: a parameter behind it gets zeros, and weight decay, as in PyTorch. What the
+ * derivatives mention is what training keeps in memory: prefer y to x where that is as exact, since y often is kept anyway and x
+ * may then be overwritten.
  *
  * Language: valid C and valid Python, and nothing but + - * /, comparisons, numbers (K(0.5) when not an integer) and calls of
  *     where(condition, then, else) min max abs sign floor exp expm1 log log1p sqrt tanh erf sigmoid sin cos pow floordiv.
- * min and max hand on NaN; sign(0) is 0; floordiv is Python's //, of the exact quotient. Kinks and NaN behave as PyTorch's: write comparisons so that NaN takes its branch. */
+ * min and max hand on NaN; sign(0) is 0; floordiv is Python's //, of the exact quotient. Kinks and NaN behave as PyTorch's: write
+ * comparisons so that NaN takes its branch. */
 /* >>ops begin */
 /* clang-format off */
 /* X(ENUM, name, forward, derivative) */
@@ -1152,79 +1169,80 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
 /* clang-format on */
 /* >>ops end */
 
-/* The other ops: X(ENUM, name, operands that the backward pass reads (bit i: operand i), whether it reads the result, operands
- * that have a gradient (bit i; -1: all), traits (>>common), the rule of the result's shape (>>infer)). Their attributes and
- * operands stand at gpunn_attributes (>>backend). No node has the last two: plans have them, RELAYOUT for filters of convolutions,
- * GROUP for fused kernels. */
-#define GPUNN_OTHER_OPS(X)                                                                               \
-    X(LINEAR, linear, 3, 0, 7, GPUNN__PRODUCT, linear)                                                   \
-    X(MATMUL, matmul, 3, 0, 3, GPUNN__PRODUCT, matmul)                                                   \
-    X(CONV1D, conv1d, 3, 0, 7, GPUNN__CONVOLUTION, conv)                                                 \
-    X(CONV2D, conv2d, 3, 0, 7, GPUNN__CONVOLUTION, conv)                                                 \
-    X(CONV3D, conv3d, 3, 0, 7, GPUNN__CONVOLUTION, conv)                                                 \
-    X(CONV_TRANSPOSE1D, conv_transpose1d, 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose)                    \
-    X(CONV_TRANSPOSE2D, conv_transpose2d, 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose)                    \
-    X(CONV_TRANSPOSE3D, conv_transpose3d, 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose)                    \
-    X(MAX_POOL2D, max_pool2d, 0, 0, 1, GPUNN__MAX_POOL, window)                                          \
-    X(MAX_POOL3D, max_pool3d, 0, 0, 1, GPUNN__MAX_POOL, window)                                          \
-    X(AVG_POOL2D, avg_pool2d, 0, 0, 1, GPUNN__POOL, window)                                              \
-    X(AVG_POOL3D, avg_pool3d, 0, 0, 1, GPUNN__POOL, window)                                              \
-    X(ADAPTIVE_MAX_POOL2D, adaptive_max_pool2d, 0, 0, 1, GPUNN__MAX_POOL | GPUNN__ADAPTIVE_POOL, resize) \
-    X(ADAPTIVE_MAX_POOL3D, adaptive_max_pool3d, 0, 0, 1, GPUNN__MAX_POOL | GPUNN__ADAPTIVE_POOL, resize) \
-    X(ADAPTIVE_AVG_POOL2D, adaptive_avg_pool2d, 0, 0, 1, GPUNN__ADAPTIVE_POOL, resize)                   \
-    X(ADAPTIVE_AVG_POOL3D, adaptive_avg_pool3d, 0, 0, 1, GPUNN__ADAPTIVE_POOL, resize)                   \
-    X(GRID_SAMPLE, grid_sample, 3, 0, 3, 0, grid_sample)                                                 \
-    X(ROI_ALIGN, roi_align, 2, 0, 1, 0, roi_align)                                                       \
-    X(AFFINE_GRID, affine_grid, 0, 0, 1, GPUNN__KEEPS_F32, affine_grid)                                  \
-    X(HASH_GRID, hash_grid_encoding, 3, 0, 3, GPUNN__KEEPS_F32, hash_grid)                               \
-    X(INTERPOLATE, interpolate, 0, 0, 1, 0, resize)                                                      \
-    X(BATCH_NORM, batch_norm, 3, 0, 7, GPUNN__LOCAL | GPUNN__SAVES, norm)                                \
-    X(RNN, rnn, 4095, 1, 4093, GPUNN__RECURRENT, recurrent)                                              \
-    X(LSTM, lstm, 4095, 1, 4093, GPUNN__RECURRENT, recurrent)                                            \
-    X(GRU, gru, 4095, 1, 4093, GPUNN__RECURRENT, recurrent)                                              \
-    X(LAYER_NORM, layer_norm, 3, 0, 7, GPUNN__ROW_NORM, norm)                                            \
-    X(RMS_NORM, rms_norm, 3, 0, 3, GPUNN__ROW_NORM, norm)                                                \
-    X(GROUP_NORM, group_norm, 3, 0, 7, GPUNN__SAVES, group_norm)                                         \
-    X(EMBEDDING, embedding, 1, 0, 2, 0, embedding)                                                       \
-    X(DROPOUT, dropout, 0, 0, 1, 0, same)                                                                \
-    X(RAND_LIKE, rand_like, 0, 0, 0, GPUNN__KEEPS_F32, same)                                             \
-    X(RANDN_LIKE, randn_like, 0, 0, 0, GPUNN__KEEPS_F32, same)                                           \
-    X(PERMUTE, permute, 0, 0, 1, 0, permute)                                                             \
-    X(CONCAT, concat, 0, 0, -1, 0, concat)                                                               \
-    X(SLICE, slice, 0, 0, 1, 0, slice)                                                                   \
-    X(PAD, pad, 0, 0, 1, 0, pad)                                                                         \
-    X(EXPAND, expand, 0, 0, 1, 0, expand)                                                                \
-    X(GATHER, gather, 2, 0, 1, 0, gather)                                                                \
-    X(SCATTER_ADD, scatter_add, 2, 0, 5, 0, scatter_add)                                                 \
-    X(SUM, sum, 0, 0, 1, GPUNN__KEEPS_F32, reduce)                                                       \
-    X(GRADIENT_ENERGY, gradient_energy, 1, 0, 1, GPUNN__KEEPS_F32, scalar)                               \
-    X(MAX, max, 1, 1, 1, 0, reduce)                                                                      \
-    X(CUMSUM, cumsum, 0, 0, 1, GPUNN__KEEPS_F32, same)                                                   \
-    X(TOPK_INDICES, topk_indices, 0, 0, 0, 0, topk_indices)                                              \
-    X(ARGMAX, argmax, 0, 0, 0, 0, argmax)                                                                \
-    X(SOFTMAX, softmax, 0, 1, 1, 0, same)                                                                \
-    X(LOG_SOFTMAX, log_softmax, 0, 1, 1, GPUNN__KEEPS_F32, same)                                         \
-    X(ATTENTION, scaled_dot_product_attention, 31, 1, 7, GPUNN__PRODUCT | GPUNN__SAVES, attention)       \
-    X(CROSS_ENTROPY, cross_entropy, 7, 0, 1, GPUNN__KEEPS_F32, class_loss)                               \
-    X(NLL, nll, 6, 0, 1, GPUNN__KEEPS_F32, class_loss)                                                   \
-    X(CTC_LOSS, ctc_loss, 15, 0, 1, GPUNN__KEEPS_F32, ctc_loss)                                          \
-    X(CUSTOM, custom, -1, 1, -1, GPUNN__KEEPS_F32, custom)                                               \
-    X(ASSIGN, assign, 0, 0, 0, GPUNN__KEEPS_F32, assign)                                                 \
-    X(CAST, cast, 0, 0, 0, 0, cast)                                                                      \
-    X(RELAYOUT, relayout, 0, 0, 0, 0, same)                                                              \
-    X(GROUP, group, 0, 0, 0, 0, same)
+/* The other ops: X(ENUM, name, the operands' names, operands that the backward pass reads (bit i: operand i), whether it reads
+ * the result, operands that have a gradient (bit i; -1: all), traits (>>common), the rule of the result's shape (>>infer)). Their
+ * attributes stand at gpunn_attributes (>>backend), and what of the operands may be missing at gpunn_step. No node has the last
+ * two: plans have them, RELAYOUT for filters of convolutions, GROUP for fused kernels. */
+#define GPUNN_OTHER_OPS(X)                                                                                                    \
+    X(LINEAR, linear, (x, weight, bias), 3, 0, 7, GPUNN__PRODUCT, linear)                                                     \
+    X(MATMUL, matmul, (a, b), 3, 0, 3, GPUNN__PRODUCT, matmul)                                                                \
+    X(CONV1D, conv1d, (x, weight, bias), 3, 0, 7, GPUNN__CONVOLUTION, conv)                                                   \
+    X(CONV2D, conv2d, (x, weight, bias), 3, 0, 7, GPUNN__CONVOLUTION, conv)                                                   \
+    X(CONV3D, conv3d, (x, weight, bias), 3, 0, 7, GPUNN__CONVOLUTION, conv)                                                   \
+    X(CONV_TRANSPOSE1D, conv_transpose1d, (x, weight, bias), 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose)                      \
+    X(CONV_TRANSPOSE2D, conv_transpose2d, (x, weight, bias), 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose)                      \
+    X(CONV_TRANSPOSE3D, conv_transpose3d, (x, weight, bias), 3, 0, 7, GPUNN__TRANSPOSED, conv_transpose)                      \
+    X(MAX_POOL2D, max_pool2d, (x), 0, 0, 1, GPUNN__MAX_POOL, window)                                                          \
+    X(MAX_POOL3D, max_pool3d, (x), 0, 0, 1, GPUNN__MAX_POOL, window)                                                          \
+    X(AVG_POOL2D, avg_pool2d, (x), 0, 0, 1, GPUNN__POOL, window)                                                              \
+    X(AVG_POOL3D, avg_pool3d, (x), 0, 0, 1, GPUNN__POOL, window)                                                              \
+    X(ADAPTIVE_MAX_POOL2D, adaptive_max_pool2d, (x), 0, 0, 1, GPUNN__MAX_POOL | GPUNN__ADAPTIVE_POOL, resize)                 \
+    X(ADAPTIVE_MAX_POOL3D, adaptive_max_pool3d, (x), 0, 0, 1, GPUNN__MAX_POOL | GPUNN__ADAPTIVE_POOL, resize)                 \
+    X(ADAPTIVE_AVG_POOL2D, adaptive_avg_pool2d, (x), 0, 0, 1, GPUNN__ADAPTIVE_POOL, resize)                                   \
+    X(ADAPTIVE_AVG_POOL3D, adaptive_avg_pool3d, (x), 0, 0, 1, GPUNN__ADAPTIVE_POOL, resize)                                   \
+    X(GRID_SAMPLE, grid_sample, (x, grid), 3, 0, 3, 0, grid_sample)                                                           \
+    X(ROI_ALIGN, roi_align, (x, boxes), 2, 0, 1, 0, roi_align)                                                                \
+    X(AFFINE_GRID, affine_grid, (theta), 0, 0, 1, GPUNN__KEEPS_F32, affine_grid)                                              \
+    X(HASH_GRID, hash_grid_encoding, (x, weight), 3, 0, 3, GPUNN__KEEPS_F32, hash_grid)                                       \
+    X(INTERPOLATE, interpolate, (x), 0, 0, 1, 0, resize)                                                                      \
+    X(BATCH_NORM, batch_norm, (x, weight, bias, running_mean, running_var), 3, 0, 7, GPUNN__LOCAL | GPUNN__SAVES, norm)       \
+    X(RNN, rnn, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093, GPUNN__RECURRENT, recurrent)   \
+    X(LSTM, lstm, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093, GPUNN__RECURRENT, recurrent) \
+    X(GRU, gru, (x, lengths, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh), 4095, 1, 4093, GPUNN__RECURRENT, recurrent)   \
+    X(LAYER_NORM, layer_norm, (x, weight, bias), 3, 0, 7, GPUNN__ROW_NORM, norm)                                              \
+    X(RMS_NORM, rms_norm, (x, weight), 3, 0, 3, GPUNN__ROW_NORM, norm)                                                        \
+    X(GROUP_NORM, group_norm, (x, weight, bias), 3, 0, 7, GPUNN__SAVES, group_norm)                                           \
+    X(EMBEDDING, embedding, (tokens, weight), 1, 0, 2, 0, embedding)                                                          \
+    X(DROPOUT, dropout, (x), 0, 0, 1, 0, same)                                                                                \
+    X(RAND_LIKE, rand_like, (x), 0, 0, 0, GPUNN__KEEPS_F32, same)                                                             \
+    X(RANDN_LIKE, randn_like, (x), 0, 0, 0, GPUNN__KEEPS_F32, same)                                                           \
+    X(PERMUTE, permute, (x), 0, 0, 1, 0, permute)                                                                             \
+    X(CONCAT, concat, (tensors), 0, 0, -1, 0, concat)                                                                         \
+    X(SLICE, slice, (x), 0, 0, 1, 0, slice)                                                                                   \
+    X(PAD, pad, (x), 0, 0, 1, 0, pad)                                                                                         \
+    X(EXPAND, expand, (x), 0, 0, 1, 0, expand)                                                                                \
+    X(GATHER, gather, (x, index), 2, 0, 1, 0, gather)                                                                         \
+    X(SCATTER_ADD, scatter_add, (x, index, src), 2, 0, 5, 0, scatter_add)                                                     \
+    X(SUM, sum, (x), 0, 0, 1, GPUNN__KEEPS_F32, reduce)                                                                       \
+    X(GRADIENT_ENERGY, gradient_energy, (x), 1, 0, 1, GPUNN__KEEPS_F32, scalar)                                               \
+    X(MAX, max, (x), 1, 1, 1, 0, reduce)                                                                                      \
+    X(CUMSUM, cumsum, (x), 0, 0, 1, GPUNN__KEEPS_F32, same)                                                                   \
+    X(TOPK_INDICES, topk_indices, (x), 0, 0, 0, 0, topk_indices)                                                              \
+    X(ARGMAX, argmax, (x), 0, 0, 0, 0, argmax)                                                                                \
+    X(SOFTMAX, softmax, (x), 0, 1, 1, 0, same)                                                                                \
+    X(LOG_SOFTMAX, log_softmax, (x), 0, 1, 1, GPUNN__KEEPS_F32, same)                                                         \
+    X(ATTENTION, scaled_dot_product_attention, (q, k, v, mask, lengths), 31, 1, 7, GPUNN__PRODUCT | GPUNN__SAVES, attention)  \
+    X(CROSS_ENTROPY, cross_entropy, (logits, labels, weight), 7, 0, 1, GPUNN__KEEPS_F32, class_loss)                          \
+    X(NLL, nll, (logits, labels, weight), 6, 0, 1, GPUNN__KEEPS_F32, class_loss)                                              \
+    X(CTC_LOSS, ctc_loss, (log_probabilities, targets, input_lengths, target_lengths), 15, 0, 1, GPUNN__KEEPS_F32, ctc_loss)  \
+    X(CUSTOM, custom, (inputs), -1, 1, -1, GPUNN__KEEPS_F32, custom)                                                          \
+    X(ASSIGN, assign, (state, value, position), 0, 0, 0, GPUNN__KEEPS_F32, assign)                                            \
+    X(CAST, cast, (x), 0, 0, 0, 0, cast)                                                                                      \
+    X(RELAYOUT, relayout, (x), 0, 0, 0, 0, same)                                                                              \
+    X(GROUP, group, (inputs), 0, 0, 0, 0, same)
 
 /* Another name for its operand's memory: it takes part in shapes and gradients, but no backend runs it. */
-#define GPUNN_ALIAS_OPS(X) X(RESHAPE, reshape, 0, 0, 1, 0, reshape)
+#define GPUNN_ALIAS_OPS(X) X(RESHAPE, reshape, (x), 0, 0, 1, 0, reshape)
 
 /* clang-format off */
 typedef enum gpunn_op {
     GPUNN_OP_NONE = 0,
 #define GPUNN__X(ENUM, ...) GPUNN_OP_##ENUM,
     GPUNN_UNARY_OPS(GPUNN__X) GPUNN_UNARY1_OPS(GPUNN__X) GPUNN_UNARY2_OPS(GPUNN__X) GPUNN_BINARY_OPS(GPUNN__X)
-        GPUNN_LOSS_OPS(GPUNN__X) GPUNN_LOSS1_OPS(GPUNN__X) GPUNN_TERNARY_OPS(GPUNN__X) GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)
+        GPUNN_LOSS_OPS(GPUNN__X) GPUNN_LOSS1_OPS(GPUNN__X) GPUNN_TERNARY_OPS(GPUNN__X) GPUNN_OTHER_OPS(GPUNN__X)
+            GPUNN_ALIAS_OPS(GPUNN__X)
 #undef GPUNN__X
-            GPUNN_OP_COUNT
+                GPUNN_OP_COUNT
 } gpunn_op;
 /* clang-format on */
 
@@ -1235,7 +1253,8 @@ GPUNN_API const char *gpunn_op_name(gpunn_op op);
  * error stays). Not thread-safe per device. Operands belong to one model; F32 unless stated. Values carry no name until
  * gpunn_set_name. */
 
-/* Elementwise, from the tables of >>ops, which have the formulas. Operands broadcast; torch's defaults of attributes stand there. */
+/* Elementwise, from the tables of >>ops, which have the formulas. Operands broadcast; torch's defaults of attributes stand
+ * there. */
 GPUNN_API gpunn_tensor *gpunn_relu(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_relu6(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_sigmoid(gpunn_tensor *x);
@@ -1382,8 +1401,8 @@ typedef struct gpunn_pool_args {
     int  kernel_shape[3], strides[3], paddings[3]; /* one per spatial axis, where not 0 */
     bool ceil_mode, count_exclude_pad;             /* the latter: average over real elements only */
 } gpunn_pool_args;
-/* x [n, c, l] (1d), [n, c, h, w] (2d), [n, c, d, h, w] (3d); the maximum pads with -inf and hands on NaN; the gradient goes to the
- * first maximum. */
+/* x [n, c, l] (1d), [n, c, h, w] (2d), [n, c, d, h, w] (3d); the maximum pads with -inf and hands on NaN; the gradient goes to
+ * the first maximum. */
 GPUNN_API gpunn_tensor *gpunn_max_pool1d_(gpunn_tensor *x, gpunn_pool_args args);
 GPUNN_API gpunn_tensor *gpunn_max_pool2d_(gpunn_tensor *x, gpunn_pool_args args);
 GPUNN_API gpunn_tensor *gpunn_max_pool3d_(gpunn_tensor *x, gpunn_pool_args args);
@@ -1432,9 +1451,9 @@ typedef struct gpunn_roi_args {
     int   sampling_ratio;  /* samples along each axis of a bin; 0: as many as the cells that it covers, rounded up */
     bool  aligned; /* a cell's centre is half a cell from its corner; else it is its corner, and no box less than a cell */
 } gpunn_roi_args;
-/* torchvision.ops.roi_align: x [n, c, h, w], boxes [k, 5] of a sample's number and x1, y1, x2, y2 -> [k, c, output_shape]: of each
- * bin the mean of bilinear samples. Up to one cell outside x a sample is what the nearest cell is, further away 0, as where a
- * coordinate is no number. Only x has a gradient, as reproducible as all others. A number of a sample that there is not is
+/* torchvision.ops.roi_align: x [n, c, h, w], boxes [k, 5] of a sample's number and x1, y1, x2, y2 -> [k, c, output_shape]: of
+ * each bin the mean of bilinear samples. Up to one cell outside x a sample is what the nearest cell is, further away 0, as where
+ * a coordinate is no number. Only x has a gradient, as reproducible as all others. A number of a sample that there is not is
  * GPUNN_ERR_ARGUMENT on a CPU; on a GPU the box's values are NaN. Without sampling_ratio a bin has 2^20 samples along an axis at
  * most. */
 GPUNN_API gpunn_tensor *gpunn_roi_align_(gpunn_tensor *x, gpunn_tensor *boxes, gpunn_roi_args args);
@@ -1539,13 +1558,15 @@ typedef struct gpunn_rnn_args {
     int  hidden_size, num_layers; /* num_layers: 1 */
     bool relu;                    /* rnn: relu instead of tanh */
     bool no_bias, batch_first, bidirectional;
-    int proj_size; /* lstm: h and the results have this width, below hidden_size, by a parameter weight_hr_l0 [proj_size, hidden_size],
-                       ..._reverse; c keeps hidden_size. 0: no such parameter */
-    bool states; /* one layer, not batch_first: the result goes on with h_n and, of lstm, c_n, each in a row of the memory of
-                      [directions, n, hidden_size] */
-    bool
-        stateful; /* each run goes on where the one before ended, in training too, through which no gradient goes: h_0 and, of lstm,
-                       c_0 are states name.h and name.c; n must be fixed */
+    /* lstm: h and the results have this width, below hidden_size, by a parameter weight_hr_l0 [proj_size, hidden_size],
+     * ..._reverse; c keeps hidden_size. 0: no such parameter. */
+    int proj_size;
+    /* One layer, not batch_first: the result goes on with h_n and, of lstm, c_n, each in a row of the memory of [directions, n,
+     * hidden_size]. */
+    bool states;
+    /* Each run goes on where the one before ended, in training too, through which no gradient goes: h_0 and, of lstm, c_0 are
+     * states name.h and name.c; n must be fixed. */
+    bool                 stateful;
     float                dropout;    /* between layers */
     gpunn_tensor        *h_0, *c_0;  /* [num_layers * directions, n, hidden_size, or of h_0 proj_size]; NULL: 0. c_0: lstm */
     gpunn_tensor        *lengths;    /* I64 or I32 [n]: how many steps of each sequence exist, 1 to length; NULL: all */
@@ -1555,11 +1576,11 @@ typedef struct gpunn_rnn_args {
                                         weight_hr; name may be NULL. Values that follow from parameters alone serve as well */
 } gpunn_rnn_args;
 /* x [length, n, features] (batch_first: [n, length, features]) -> [length, n, directions * hidden_size], or of proj_size, as
- * torch.nn's, with its parameters weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ..., weight_ih_l1, ...; gates in the order
- * i, f, g, o and r, z, n. With lengths, as pack_padded_sequence and back: results behind a sequence's end are 0, final states are
- * those at its end, and the reverse direction starts there. A length outside 1 .. length fails with GPUNN_ERR_ARGUMENT on the
- * CPU; on a GPU that sequence's results are NaN. With proj_size a step still multiplies by [4 hidden_size, hidden_size], the product
- * of weight_hh and weight_hr, and the results are projected behind the last one. */
+ * torch.nn's, with its parameters weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ..., weight_ih_l1,
+ * ...; gates in the order i, f, g, o and r, z, n. With lengths, as pack_padded_sequence and back: results behind a sequence's end
+ * are 0, final states are those at its end, and the reverse direction starts there. A length outside 1 .. length fails with
+ * GPUNN_ERR_ARGUMENT on the CPU; on a GPU that sequence's results are NaN. With proj_size a step still multiplies by
+ * [4 hidden_size, hidden_size], the product of weight_hh and weight_hr, and the results are projected behind the last one. */
 GPUNN_API gpunn_tensor *gpunn_rnn_(gpunn_tensor *x, const char *name, gpunn_rnn_args args);
 GPUNN_API gpunn_tensor *gpunn_lstm_(gpunn_tensor *x, const char *name, gpunn_rnn_args args);
 GPUNN_API gpunn_tensor *gpunn_gru_(gpunn_tensor *x, const char *name, gpunn_rnn_args args);
@@ -1591,7 +1612,8 @@ GPUNN_API gpunn_tensor *gpunn_dropout(gpunn_tensor *x, float p);
  * evaluation their mean. torch.nn.RReLU, there 1/8 and 1/3. */
 GPUNN_API gpunn_tensor *gpunn_rrelu(gpunn_tensor *x, float lower, float upper);
 
-/* max(x, 0) + weight min(x, 0); num_parameters 1 (0) or the channels of axis 1; weight starts at init (0: 0.25). */
+/* max(x, 0) + weight min(x, 0); num_parameters 1 (0) or the channels of axis 1; weight starts at init (0: 0.25). With a weight
+ * that there is, as torch.nn.functional.prelu's: gpunn_parametric_relu(x, weight). */
 GPUNN_API gpunn_tensor *gpunn_prelu(gpunn_tensor *x, const char *name, int num_parameters, float init);
 
 /* -- shapes -- */
@@ -1616,9 +1638,9 @@ GPUNN_API gpunn_tensor *gpunn_pad_(gpunn_tensor *x, gpunn_pad_args args);
 #define gpunn_pad(...) gpunn_pad_(GPUNN_NAMED(gpunn_pad_args, __VA_ARGS__))
 /* Copies along axes where x is 1 and along new ones in front; shape may have GPUNN_BATCH. Ops that broadcast need none of it. */
 GPUNN_API gpunn_tensor *gpunn_expand(gpunn_tensor *x, gpunn_shape shape);
-/* Random numbers, other ones in every run, in evaluation too: torch.rand, uniform in [0, 1), and torch.randn, normal with mean 0 and
- * deviation 1. F32, without gradient; shape may have GPUNN_BATCH, as that of gpunn_tensor_shape has. They follow from the device's
- * seed, their place among the model's random layers and the number of the run (RANDOM NUMBERS). */
+/* Random numbers, other ones in every run, in evaluation too: torch.rand, uniform in [0, 1), and torch.randn, normal with mean 0
+ * and deviation 1. F32, without gradient; shape may have GPUNN_BATCH, as that of gpunn_tensor_shape has. They follow from the
+ * device's seed, their place among the model's random layers and the number of the run (RANDOM NUMBERS). */
 GPUNN_API gpunn_tensor *gpunn_rand(gpunn_model *model, gpunn_shape shape);
 GPUNN_API gpunn_tensor *gpunn_randn(gpunn_model *model, gpunn_shape shape);
 /* The same in the shape of x, F32, whose values do not matter. */
@@ -1633,8 +1655,8 @@ GPUNN_API gpunn_tensor *gpunn_stack(gpunn_tensor *const *tensors, int count, int
 GPUNN_API int gpunn_split(gpunn_tensor *x, int64_t size, int axis, gpunn_tensor **parts, int capacity);
 GPUNN_API int gpunn_chunk(gpunn_tensor *x, int chunks, int axis, gpunn_tensor **parts, int capacity);
 typedef enum gpunn_indexing { GPUNN_INDEXING_IJ = 0, GPUNN_INDEXING_XY } gpunn_indexing;
-/* torch.meshgrid: of count coordinates [n0], [n1], ..., 1 to 8 of them, F32, as many grids [n0, n1, ...], the values of coordinates[i]
- * along axis i of grids[i]; XY: [n1, n0, ...], axes 0 and 1 exchanged. After an error grids are NULL. */
+/* torch.meshgrid: of count coordinates [n0], [n1], ..., 1 to 8 of them, F32, as many grids [n0, n1, ...], the values of
+ * coordinates[i] along axis i of grids[i]; XY: [n1, n0, ...], axes 0 and 1 exchanged. After an error grids are NULL. */
 GPUNN_API gpunn_status gpunn_meshgrid(gpunn_tensor *const *coordinates, int count, gpunn_indexing indexing, gpunn_tensor **grids);
 /* index I64, I32 or U8 [...] -> F32 [..., classes]: 1 at the index, 0 elsewhere, all 0 for what is no class. */
 GPUNN_API gpunn_tensor *gpunn_one_hot(gpunn_tensor *index, int classes);
@@ -1645,8 +1667,8 @@ GPUNN_API gpunn_tensor *gpunn_sequence_mask(gpunn_tensor *lengths, int64_t size)
 /* What neural fields read in place of coordinates x [..., d]; for each of them in turn,
  * frequency: sin(pi x), cos(pi x), sin(2 pi x), cos(2 pi x), sin(4 pi x), ...: [..., d * 2 * frequencies], 1 to 32 frequencies;
  * one_blob: exp(-(bins x - i - 0.5)^2 / 2), a bump over each of the bins of 0 to 1: [..., d * bins], 1 to 256 bins;
- * spherical_harmonics: of all three, a direction of length 1, the real ones of degrees below 1 to 4, with the constants and in the order
- * of tiny-cuda-nn: [..., degree * degree].
+ * spherical_harmonics: of all three, a direction of length 1, the real ones of degrees below 1 to 4, with the constants and in
+ * the order of tiny-cuda-nn: [..., degree * degree].
  * F32: where a GPU keeps values in 16 bits it rounds what sin and exp are taken of, high frequencies to noise. */
 GPUNN_API gpunn_tensor *gpunn_frequency_encoding(gpunn_tensor *x, int frequencies);
 GPUNN_API gpunn_tensor *gpunn_one_blob_encoding(gpunn_tensor *x, int bins);
@@ -1658,10 +1680,10 @@ typedef struct gpunn_hash_grid_args {
     int   base_resolution;                /* cells along each axis of the first level, 16 ... */
     float per_level_scale;                /* ... and so many times as many from one to the next, 2; at least 1 */
 } gpunn_hash_grid_args;
-/* Multi-resolution hash encoding (Mueller et al. 2022) of points x [..., d] in 0 to 1, d 2 or 3: in each level the rows of weight that
- * the corners of the point's cell have, interpolated: [..., n_levels * n_features_per_level]. weight [rows, n_features_per_level]
- * starts as U(-1e-4, 1e-4), level behind level; rows, hash and resolutions are tiny-cuda-nn's, so that its weights fit. Points outside
- * meet rows as the hash has them. Gradients of both are the same in every run. */
+/* Multi-resolution hash encoding (Mueller et al. 2022) of points x [..., d] in 0 to 1, d 2 or 3: in each level the rows of weight
+ * that the corners of the point's cell have, interpolated: [..., n_levels * n_features_per_level]. weight [rows,
+ * n_features_per_level] starts as U(-1e-4, 1e-4), level behind level; rows, hash and resolutions are tiny-cuda-nn's, so that its
+ * weights fit. Points outside meet rows as the hash has them. Gradients of both are the same in every run. */
 GPUNN_API gpunn_tensor *gpunn_hash_grid_encoding_(gpunn_tensor *x, const char *name, gpunn_hash_grid_args args);
 #define gpunn_hash_grid_encoding(x, ...) gpunn_hash_grid_encoding_((x), GPUNN_NAMED(gpunn_hash_grid_args, __VA_ARGS__))
 /* torch.gather: y[i][j][k] = x[i][index[i][j][k]][k] for axis 1 of three; index I64 or I32 of x's rank, along the other axes not
@@ -1682,7 +1704,8 @@ GPUNN_API gpunn_tensor *gpunn_gather_nd(gpunn_tensor *x, gpunn_tensor *index, in
 /* x with the order of the axes' elements reversed, and with each element `shift` places on along an axis, the last ones first. */
 GPUNN_API gpunn_tensor *gpunn_flip(gpunn_tensor *x, gpunn_axes axes);
 GPUNN_API gpunn_tensor *gpunn_roll(gpunn_tensor *x, int64_t shift, int axis);
-/* Images [n, c * factor^2, h, w] -> [n, c, h * factor, w * factor], where each pixel's channels become a square of pixels, and back. */
+/* Images [n, c * factor^2, h, w] -> [n, c, h * factor, w * factor], where each pixel's channels become a square of pixels, and
+ * back. */
 GPUNN_API gpunn_tensor *gpunn_pixel_shuffle(gpunn_tensor *x, int factor);
 GPUNN_API gpunn_tensor *gpunn_pixel_unshuffle(gpunn_tensor *x, int factor);
 typedef struct gpunn_unfold_args {
@@ -1691,9 +1714,9 @@ typedef struct gpunn_unfold_args {
     int     kernel_shape[3], strides[3], paddings[3], dilations[3]; /* ... or one for each, where not 0; the third stays 0 */
     int64_t output_size[2];                                         /* fold: h and w */
 } gpunn_unfold_args;
-/* torch.nn.Unfold: the windows that a convolution of x [n, c, h, w] would read, each as a column: [n, c kh kw, their number]; h and
- * w must be fixed. torch.nn.Fold: such columns added up where they came from, [n, c, h, w]. Each is the other's gradient. They are
- * made of kh + kw slices, and hold as many copies of x as a window has cells. */
+/* torch.nn.Unfold: the windows that a convolution of x [n, c, h, w] would read, each as a column: [n, c kh kw, their number]; h
+ * and w must be fixed. torch.nn.Fold: such columns added up where they came from, [n, c, h, w]. Each is the other's gradient.
+ * They are made of kh + kw slices, and hold as many copies of x as a window has cells. */
 GPUNN_API gpunn_tensor *gpunn_unfold_(gpunn_tensor *x, gpunn_unfold_args args);
 GPUNN_API gpunn_tensor *gpunn_fold_(gpunn_tensor *x, gpunn_unfold_args args);
 #define gpunn_unfold(...) gpunn_unfold_(GPUNN_NAMED(gpunn_unfold_args, __VA_ARGS__))
@@ -1720,8 +1743,8 @@ GPUNN_API gpunn_tensor *gpunn_std(gpunn_tensor *x, gpunn_axes axes, int correcti
 GPUNN_API gpunn_tensor *gpunn_norm(gpunn_tensor *x, float p, gpunn_axes axes, bool keepdim);
 /* gpunn_norm of x1 - x2 + eps along their last axis; torch.nn.PairwiseDistance, whose eps is 1e-6. */
 GPUNN_API gpunn_tensor *gpunn_pairwise_distance(gpunn_tensor *x1, gpunn_tensor *x2, float p, float eps);
-/* torch.cdist: of x1 [..., m, d] and x2 [..., n, d] the norms of all rows' differences, [..., m, n]. Takes memory for m n d of these:
- * a product of matrices would need less, and round what lies close together away. */
+/* torch.cdist: of x1 [..., m, d] and x2 [..., n, d] the norms of all rows' differences, [..., m, n]. Takes memory for m n d of
+ * these: a product of matrices would need less, and round what lies close together away. */
 GPUNN_API gpunn_tensor *gpunn_cdist(gpunn_tensor *x1, gpunn_tensor *x2, float p);
 GPUNN_API gpunn_tensor *gpunn_logsumexp(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
 /* Products along an axis whose size does not vary, of all its elements and of those up to each. */
@@ -1765,9 +1788,10 @@ typedef struct gpunn_assign_args {
  * would read that too late is GPUNN_ERR_STATE. Without gradient. */
 GPUNN_API gpunn_tensor *gpunn_assign_(gpunn_tensor *state, gpunn_tensor *value, gpunn_assign_args args);
 #define gpunn_assign(state, ...) gpunn_assign_((state), GPUNN_NAMED(gpunn_assign_args, __VA_ARGS__))
-/* The same for a part: the value, of the state's shape but along the axis, where it has any number m up to the state's (GPUNN_BATCH,
- * too), takes places position .. position + m - 1 there. position: I64 or I32, one number or, along another axis than 0, one for
- * each sample of axis 0; what does not fit is GPUNN_ERR_ARGUMENT on the CPU, and on a GPU leaves the sample as it was. */
+/* The same for a part: the value, of the state's shape but along the axis, where it has any number m up to the state's
+ * (GPUNN_BATCH, too), takes places position .. position + m - 1 there. position: I64 or I32, one number or, along another axis
+ * than 0, one for each sample of axis 0; what does not fit is GPUNN_ERR_ARGUMENT on the CPU, and on a GPU leaves the sample as it
+ * was. */
 GPUNN_API gpunn_tensor *gpunn_assign_at_(gpunn_tensor *state, int axis, gpunn_tensor *position, gpunn_tensor *value,
                                          gpunn_assign_args args);
 #define gpunn_assign_at(state, axis, position, ...) \
@@ -1780,8 +1804,8 @@ typedef struct gpunn_sample_args {
     int   top_k;       /* only so many likeliest classes; 0: all */
     float top_p;       /* of these the fewest that together have this share of their probability; 1 */
 } gpunn_sample_args;
-/* A class for each row of logits [n, classes], I64 [n], with the probabilities softmax(logits / temperature). draw F32 [n], from 0 to
- * below 1, decides: 0 is the likeliest class, and the same number the same class on every device. No gradient. */
+/* A class for each row of logits [n, classes], I64 [n], with the probabilities softmax(logits / temperature). draw F32 [n], from
+ * 0 to below 1, decides: 0 is the likeliest class, and the same number the same class on every device. No gradient. */
 GPUNN_API gpunn_tensor *gpunn_sample_(gpunn_tensor *logits, gpunn_tensor *draw, gpunn_sample_args args);
 #define gpunn_sample(logits, ...) gpunn_sample_((logits), GPUNN_NAMED(gpunn_sample_args, __VA_ARGS__))
 
@@ -1795,13 +1819,15 @@ typedef struct gpunn_attention_args {
     bool          enable_gqa; /* k and v have kv_heads, a divisor of heads: each serves heads / kv_heads neighbours */
     bool          heads_last; /* all values are [n, l, heads, e] instead of [n, heads, l, e] */
     gpunn_tensor *lengths;    /* I64 or I32, one for all or [n]: only so many of the s keys, 0 to s, are there, of which, with
-                                 is_causal, the rows of q are the last: row i sees keys 0 .. length - l + i; NULL: all, from row 0 */
+                                 is_causal, the rows of q are the last: row i sees keys 0 .. length - l + i; NULL: all, from row
+                                 0 */
 } gpunn_attention_args;
 /* torch's: softmax(q k^T scale + mask) v of q [n, heads, l, e], k [n, heads, s, e], v [n, heads, s, ev] -> [n, heads, l, ev]. Or
  * all three in one, as a linear layer makes them: q [n, l, 3, heads, e], k and v NULL -> [n, l, heads, e]. A row that sees no key
- * is 0 and gives no gradient. A length out of range is GPUNN_ERR_ARGUMENT on the CPU, whose work follows the lengths, and on a GPU
- * makes its sample NaN. No memory of l x s on the CPU, and on a GPU where cuDNN's fused attention serves, which it does not with lengths. Linear layers of one
- * value that make q, k and v, created in this order and equal, in multiples of 16 elements, are computed as one. */
+ * is 0 and gives no gradient. A length out of range is GPUNN_ERR_ARGUMENT on the CPU, whose work follows the lengths, and on a
+ * GPU makes its sample NaN. No memory of l x s on the CPU, and on a GPU where cuDNN's fused attention serves, which it does not
+ * with lengths. Linear layers of one value that make q, k and v, created in this order and equal, in multiples of 16 elements,
+ * are computed as one. */
 GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpunn_tensor *k, gpunn_tensor *v,
                                                             gpunn_attention_args args);
 #define gpunn_scaled_dot_product_attention(q, k, ...) \
@@ -1815,8 +1841,8 @@ typedef struct gpunn_rotary_args {
     bool  heads_last;  /* x is [n, l, heads, e] instead of [n, heads, l, e] */
     gpunn_tensor *frequencies; /* [dims / 2], in place of theta's: those of Llama 3.1 or of a longer context */
 } gpunn_rotary_args;
-/* Rotary positions (RoFormer) for queries and for keys: turns pair i of each row of x by the angle position * theta^(-2 i / dims).
- * positions: I64 or I32 [l] or [n, l], no gradient. Of keys in a cache the rows turn before gpunn_assign_at. */
+/* Rotary positions (RoFormer) for queries and for keys: turns pair i of each row of x by the angle position * theta^(-2
+ * i / dims). positions: I64 or I32 [l] or [n, l], no gradient. Of keys in a cache the rows turn before gpunn_assign_at. */
 GPUNN_API gpunn_tensor *gpunn_rotary_embedding_(gpunn_tensor *x, gpunn_tensor *positions, gpunn_rotary_args args);
 #define gpunn_rotary_embedding(x, ...) gpunn_rotary_embedding_((x), GPUNN_NAMED(gpunn_rotary_args, __VA_ARGS__))
 
@@ -1833,8 +1859,8 @@ typedef struct gpunn_multi_head_attention_args {
 } gpunn_multi_head_attention_args;
 /* torch.nn.MultiheadAttention of query [.., e], key, value: parameters name.in_proj_weight [3 e, e] (where key or value has
  * another size: q_proj_weight, k_proj_weight, v_proj_weight), in_proj_bias, out_proj.weight, out_proj.bias.
- * .weights (torch's need_weights=True) costs a product and n heads l s floats of its own, since the result needs none of it; they are
- * those before dropout, and NaN in a row that sees no key. */
+ * .weights (torch's need_weights=True) costs a product and n heads l s floats of its own, since the result needs none of it; they
+ * are those before dropout, and NaN in a row that sees no key. */
 GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_tensor *key, gpunn_tensor *value, const char *name,
                                                     gpunn_multi_head_attention_args args);
 #define gpunn_multi_head_attention(query, key, value, ...) \
@@ -1955,11 +1981,11 @@ typedef struct gpunn_margin_args {
     gpunn_tensor   *weight;    /* multi_margin: [classes] */
 } gpunn_margin_args;
 /* torch.nn's losses of these names. Targets are F32, 1 and -1. hinge_embedding: x and target of one shape; x where the target is
- * 1, max(0, margin - x) where it is -1. soft_margin: log(1 + exp(-target x)), of one shape. margin_ranking, all of one shape: max(0, margin - target (x1 - x2)). multi_margin: x [n,
- * classes], labels as cross_entropy's: the mean over all classes c of max(0, margin - x[label] + x[c])^p but for c = label.
- * triplet, all of one shape, over the last axis: max(0, margin + |anchor - positive + eps| - |anchor - negative + eps|).
- * cosine_embedding: x1 and x2 [n, features], target [n], or one axis less: 1 - cosine where it is 1, max(0, cosine - margin) where
- * it is -1. */
+ * 1, max(0, margin - x) where it is -1. soft_margin: log(1 + exp(-target x)), of one shape. margin_ranking, all of one shape:
+ * max(0, margin - target (x1 - x2)). multi_margin: x [n, classes], labels as cross_entropy's: the mean over all classes c of
+ * max(0, margin - x[label] + x[c])^p but for c = label. triplet, all of one shape, over the last axis: max(0,
+ * margin + |anchor - positive + eps| - |anchor - negative + eps|). cosine_embedding: x1 and x2 [n, features], target [n], or one
+ * axis less: 1 - cosine where it is 1, max(0, cosine - margin) where it is -1. */
 GPUNN_API gpunn_tensor *gpunn_hinge_embedding_loss_(gpunn_tensor *x, gpunn_tensor *target, gpunn_margin_args args);
 GPUNN_API gpunn_tensor *gpunn_soft_margin_loss_(gpunn_tensor *x, gpunn_tensor *target, gpunn_margin_args args);
 GPUNN_API gpunn_tensor *gpunn_margin_ranking_loss_(gpunn_tensor *x1, gpunn_tensor *x2, gpunn_tensor *target,
@@ -2000,8 +2026,8 @@ typedef struct gpunn_ctc_args {
     bool            zero_infinity; /* a target that does not fit its input's length costs 0 instead of infinity */
     bool            batch_first;   /* log_probabilities [n, t, classes] instead of [t, n, classes] */
 } gpunn_ctc_args;
-/* torch.nn.CTCLoss. log_probabilities [t, n, classes] (gpunn_log_softmax); targets [n, most] with any labels behind a target's end;
- * input_lengths and target_lengths [n]; these three I64 or I32. The gradient is that of the formula: torch's own has exp(log
+/* torch.nn.CTCLoss. log_probabilities [t, n, classes] (gpunn_log_softmax); targets [n, most] with any labels behind a target's
+ * end; input_lengths and target_lengths [n]; these three I64 or I32. The gradient is that of the formula: torch's own has exp(log
  * probability) added, which log_softmax's backward takes away again. A length or label out of range: as cross_entropy's. */
 GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *targets, gpunn_tensor *input_lengths,
                                         gpunn_tensor *target_lengths, gpunn_ctc_args args);
@@ -2057,12 +2083,12 @@ typedef struct gpunn_grad_args {
     int           args_;
     gpunn_tensor *grad_output; /* the gradient of y, of its shape; NULL: ones, which makes it that of y's sum */
 } gpunn_grad_args;
-/* torch.autograd.grad(y, x, create_graph=True): the gradient of y by x, an input, a parameter or a value between, F32 and of x's shape.
- * Zeros where y does not depend on x. It goes through the elementwise ops, linear, matmul, einsum, convolutions and transposed ones,
- * sum, mean, max, cumsum, softmax, log_softmax, cross_entropy, nll_loss, layer_norm, rms_norm, group_norm, instance_norm, reshape,
- * expand, permute, concat, slice, pad with a constant, gather, scatter_add, embedding, and all that is made of these, to any order;
- * another op between x and y is GPUNN_ERR_UNSUPPORTED, with its name. Each call adds nodes: make it while building, not at each
- * step. */
+/* torch.autograd.grad(y, x, create_graph=True): the gradient of y by x, an input, a parameter or a value between, F32 and of x's
+ * shape. Zeros where y does not depend on x. It goes through the elementwise ops, linear, matmul, einsum, convolutions and
+ * transposed ones, sum, mean, max, cumsum, softmax, log_softmax, cross_entropy, nll_loss, layer_norm, rms_norm, group_norm,
+ * instance_norm, reshape, expand, permute, concat, slice, pad with a constant, gather, scatter_add, embedding, and all that is
+ * made of these, to any order; another op between x and y is GPUNN_ERR_UNSUPPORTED, with its name. Each call adds nodes: make it
+ * while building, not at each step. */
 GPUNN_API gpunn_tensor *gpunn_grad_(gpunn_tensor *y, gpunn_tensor *x, gpunn_grad_args args);
 #define gpunn_grad(y, ...) gpunn_grad_((y), GPUNN_NAMED(gpunn_grad_args, __VA_ARGS__))
 /* The same by `count` inputs at once, into gradients, which after a failure are NULL. */
@@ -2079,8 +2105,8 @@ typedef struct gpunn_laplacian_args {
     int            coordinates; /* by the first so many, such as those of space before time; 0: by all */
     gpunn_tensor **gradient;    /* receives gpunn_grad(y, x), which is made on the way; NULL: not wanted */
 } gpunn_laplacian_args;
-/* The sum of the second derivatives of y, each by one of x's coordinates: x [n, d], y [n, 1] or [n], where sample i of y depends on row
- * i of x alone -> [n, 1]. Ops and errors as of gpunn_grad; other shapes are GPUNN_ERR_SHAPE. */
+/* The sum of the second derivatives of y, each by one of x's coordinates: x [n, d], y [n, 1] or [n], where sample i of y depends
+ * on row i of x alone -> [n, 1]. Ops and errors as of gpunn_grad; other shapes are GPUNN_ERR_SHAPE. */
 GPUNN_API gpunn_tensor *gpunn_laplacian_(gpunn_tensor *y, gpunn_tensor *x, gpunn_laplacian_args args);
 #define gpunn_laplacian(y, ...) gpunn_laplacian_((y), GPUNN_NAMED(gpunn_laplacian_args, __VA_ARGS__))
 
@@ -2120,9 +2146,9 @@ typedef struct gpunn_backward_args {
  * running statistics nor what dropout will drop next. Each loss can be read after its forward pass. */
 GPUNN_API gpunn_status gpunn_backward_(gpunn_tensor *loss, gpunn_backward_args args);
 #define gpunn_backward(...) gpunn_backward_(GPUNN_NAMED(gpunn_backward_args, __VA_ARGS__))
-/* torch.autograd.backward(outputs, gradients): the same from gradients that the program gives, gradients[i] of F32 values outputs[i],
- * as many; so a model is one differentiable piece of a larger program. In memory of the host or of the GPU. The forward pass is
- * done anew, in training mode. */
+/* torch.autograd.backward(outputs, gradients): the same from gradients that the program gives, gradients[i] of F32 values
+ * outputs[i], as many; so a model is one differentiable piece of a larger program. In memory of the host or of the GPU. The
+ * forward pass is done anew, in training mode. */
 GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const void *const *gradients, int count);
 /* zero_grad, backward, clipping as set on the optimizer, update. A loss that is NaN or infinite gives GPUNN_ERR_NUMERIC and
  * leaves the weights as they were; parts that have been accumulated are dropped, as by gpunn_zero_grad. No checkpoint has them:
@@ -2151,11 +2177,12 @@ typedef struct gpunn_inspect_args {
 } gpunn_inspect_args;
 /* Forward and backward of the loss for the eye, as torch's hooks see them: after each layer, in the order of their computation,
  * on_layer is told what it holds, summed up on the device. Dropout drops what it dropped in the last training step; running
- * statistics stay; gradients begin anew, as after gpunn_zero_grad, and values must be computed again before they are read. Slow. */
+ * statistics stay; gradients begin anew, as after gpunn_zero_grad, and values must be computed again before they are read.
+ * Slow. */
 GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args args);
 #define gpunn_inspect(...) gpunn_inspect_(GPUNN_NAMED(gpunn_inspect_args, __VA_ARGS__))
-/* The same, to find where NaN or infinity comes from: GPUNN_ERR_NUMERIC, and gpunn_error names the first layer with such a value or
- * gradient. */
+/* The same, to find where NaN or infinity comes from: GPUNN_ERR_NUMERIC, and gpunn_error names the first layer with such a value
+ * or gradient. */
 GPUNN_API gpunn_status gpunn_check_nan(gpunn_tensor *loss);
 /* Scales all gradients so that their 2-norm is at most max_norm; total_norm (may be NULL) receives the norm before. */
 GPUNN_API gpunn_status gpunn_clip_grad_norm(gpunn_model *model, float max_norm, float *total_norm);
@@ -2307,8 +2334,8 @@ typedef struct gpunn_optimizer_group {
 /* What an optimizer trains: what is chosen; all where neither list nor prefix is given. Several optimizers may share a model out
  * among them, each with its own state, steps, schedule and averages; gpunn_train_step computes, clips and begins anew only the
  * gradients of what its optimizer trains. Plans and graphs are kept for each, so taking turns costs nothing. A parameter of two
- * optimizers, one of which has been told what it trains, is refused: NULL and GPUNN_ERR_ARGUMENT, or, where a layer is made later,
- * GPUNN_ERR_STATE by the next step. */
+ * optimizers, one of which has been told what it trains, is refused: NULL and GPUNN_ERR_ARGUMENT, or, where a layer is made
+ * later, GPUNN_ERR_STATE by the next step. */
 #define GPUNN__SELECTION                                                                                                   \
     GPUNN__CHOSEN                                                                                                          \
     const gpunn_optimizer_group *groups; /* copied; need no saving: a checkpoint is loaded into an optimizer made alike */ \
@@ -2324,7 +2351,7 @@ typedef struct gpunn_optimizer_group {
 #define GPUNN__NUMBER(kind, key, usual) float key;
 #define GPUNN__FLAG(key) bool key;
 #define GPUNN__X(ENUM, name, settings, ...)                                                                                    \
-    typedef struct gpunn_##name##_args { int args_; settings GPUNN__SELECTION } gpunn_##name##_args;                              \
+    typedef struct gpunn_##name##_args { int args_; settings GPUNN__SELECTION } gpunn_##name##_args;                           \
     GPUNN_API gpunn_optimizer *gpunn_##name##_(gpunn_model *model, gpunn_##name##_args args);
 GPUNN_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
@@ -2345,8 +2372,8 @@ GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 #define gpunn_lamb(...) gpunn_lamb_(GPUNN_NAMED(gpunn_lamb_args, __VA_ARGS__))
 GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt);
 
-/* The update alone, from the gradients there are. Amid calls of gpunn_train_step with .accumulate it ends them: the update is what the
- * last of as many would have made, clipping included. */
+/* The update alone, from the gradients there are. Amid calls of gpunn_train_step with .accumulate it ends them: the update is
+ * what the last of as many would have made, clipping included. */
 GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt);
 GPUNN_API void         gpunn_set_lr(gpunn_optimizer *opt, float lr); /* the base rate; a schedule scales it from now on */
 GPUNN_API float        gpunn_get_lr(const gpunn_optimizer *opt);     /* what the next step uses */
@@ -2398,7 +2425,7 @@ GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric); 
  * call it, in the same order; a failure of one is then told to every rank, "rank 2: ...", and each call returns it. Ranks that do
  * different things are told so, GPUNN_ERR_STATE. Not thread-safe per device. */
 typedef struct gpunn_group gpunn_group;
-typedef enum gpunn_group_type { /* what carries gradients; all else that ranks say goes through MPI, the folder or the functions */
+typedef enum gpunn_group_type { /* what carries gradients; all else goes through MPI, the folder or the functions */
                                 GPUNN_GROUP_AUTO, /* NCCL between GPUs, where all ranks find it, else as HOST */
                                 GPUNN_GROUP_NCCL, /* or GPUNN_ERR_UNSUPPORTED */
                                 GPUNN_GROUP_HOST  /* as all else, through the host's memory */
@@ -2411,42 +2438,43 @@ typedef struct gpunn_group_args {
     bool             share_gpu;    /* two ranks on one GPU are as meant, not a mistake; they exchange through the host's memory */
     size_t           bucket_bytes; /* NCCL: gradients travel in parts of about so many, while backward makes the next; 25 MiB */
     bool             shard; /* each rank keeps and updates its share of the optimizers' states and averages alone (ZeRO-1) */
-    /* Gradients travel as BF16 (torch's bf16_compress_hook), in half the bytes: each rank rounds its own to nearest even, they are
-     * added up in F32 in the order of the ranks, the sum is rounded once more on its way back, and is divided by size in F32, as
-     * which gradients are kept and used. All ranks have the same bits. NCCL, and an engine with .all_reduce_bf16, add up in their
-     * own way, which may round between. */
+    /* Gradients travel as BF16 (torch's bf16_compress_hook), in half the bytes: each rank rounds its own to nearest even, they
+     * are added up in F32 in the order of the ranks, the sum is rounded once more on its way back, and is divided by size in F32,
+     * as which gradients are kept and used. All ranks have the same bits. NCCL, and an engine with .all_reduce_bf16, add up in
+     * their own way, which may round between. */
     bool bf16_gradients;
-    /* Ranks that no MPI has started (torchrun, srun, a script) meet in this folder, which all see and no other run has used, or, on
-     * POSIX, at rank 0's "tcp://host:port", which any network that all trust reaches. NULL: GPUNN_STORE of the environment, else
-     * MASTER_ADDR and MASTER_PORT. rank and size as below or, both 0, as torchrun, mpirun or srun
-     * says. */
+    /* Ranks that no MPI has started (torchrun, srun, a script) meet in this folder, which all see and no other run has used, or,
+     * on POSIX, at rank 0's "tcp://host:port", which any network that all trust reaches. NULL: GPUNN_STORE of the environment,
+     * else MASTER_ADDR and MASTER_PORT. rank and size as below or, both 0, as torchrun, mpirun or srun says. */
     const char *store;
-    /* An engine of the program's, which decides by itself how long it waits: the first three functions, or none. Each is called by
-     * all ranks, with memory of the host's; what is not GPUNN_OK ends the group. */
+    /* An engine of the program's, which decides by itself how long it waits: the first three functions, or none. Each is called
+     * by all ranks, with memory of the host's; what is not GPUNN_OK ends the group. */
     int rank, size; /* of such an engine: 0 <= rank < size */
     gpunn_status (*all_reduce)(void *user, float *values,
                                int64_t count);                         /* values: the sum of all ranks', the same bits on each */
     gpunn_status (*all_gather)(void *user, void *parts, size_t bytes); /* parts[size][bytes], of which [rank] is this rank's */
     gpunn_status (*broadcast)(void *user, void *memory, size_t bytes, int root); /* memory: what rank root has there */
-    /* May be NULL: then all_reduce is called for it. values: a part for each rank, one behind the other, counts[r] >= 0 of rank r's;
-     * this rank's becomes the sum of all ranks', the others' anything. Called with .shard; counts[size] are the same on all ranks. */
+    /* May be NULL: then all_reduce is called for it. values: a part for each rank, one behind the other, counts[r] >= 0 of rank
+     * r's; this rank's becomes the sum of all ranks', the others' anything. Called with .shard; counts[size] are the same on all
+     * ranks. */
     gpunn_status (*reduce_scatter)(void *user, float *values, const int64_t *counts);
-    /* May be NULL: then all_gather is called for it, by which a rank hears size - 1 times as much as it says. As all_reduce, of BF16;
-     * called with .bf16_gradients. */
+    /* May be NULL: then all_gather is called for it, by which a rank hears size - 1 times as much as it says. As all_reduce, of
+     * BF16; called with .bf16_gradients. */
     gpunn_status (*all_reduce_bf16)(void *user, uint16_t *values, int64_t count);
     const char *(*error)(void *user); /* one sentence about what failed last; may be NULL */
     void *user;
 } gpunn_group_args;
 /* dev: the models', which hears of failures. Common to all ranks. Where neither functions nor a folder are given, compiled with
- * -DGPUNN_MPI (mpicc), the ranks that mpirun or srun started, over MPI, which is begun, and ended with the group, unless the program
- * has begun it (of several groups the first is closed last); else a group of one. NULL on failure: gpunn_error(dev). GPUNN_ERR_STATE: two ranks have opened the same GPU, a folder
- * has files of another run, or several ranks are said to run and not where they meet. Over TCP a rank waits twice .timeout for
- * rank 0, which names who is missing; a process that ends is told of at once. A CPU's threads become fewer where other ranks have the
- * same processors (RANKS), which log_fn hears; what runs have left on it cannot be read then. */
+ * -DGPUNN_MPI (mpicc), the ranks that mpirun or srun started, over MPI, which is begun, and ended with the group, unless the
+ * program has begun it (of several groups the first is closed last); else a group of one. NULL on failure: gpunn_error(dev).
+ * GPUNN_ERR_STATE: two ranks have opened the same GPU, a folder has files of another run, or several ranks are said to run and
+ * not where they meet. Over TCP a rank waits twice .timeout for rank 0, which names who is missing; a process that ends is told
+ * of at once. A CPU's threads become fewer where other ranks have the same processors (RANKS), which log_fn hears; what runs have
+ * left on it cannot be read then. */
 GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args args);
 #define gpunn_group_open(...) gpunn_group_open_(GPUNN_NAMED(gpunn_group_args, __VA_ARGS__))
-/* A group that has optimizers or loaders is freed with the last of them. The end of MPI waits for all ranks; after one was missing,
- * MPI is left as it is, and nothing waits. NULL is fine. */
+/* A group that has optimizers or loaders is freed with the last of them. The end of MPI waits for all ranks; after one was
+ * missing, MPI is left as it is, and nothing waits. NULL is fine. */
 GPUNN_API void gpunn_group_close(gpunn_group *group);
 GPUNN_API int  gpunn_group_rank(const gpunn_group *group); /* 0 <= rank < size; 0 for NULL */
 GPUNN_API int  gpunn_group_size(const gpunn_group *group); /* 1 for NULL */
@@ -2462,8 +2490,8 @@ GPUNN_API int gpunn_local_rank(void);
  * by an exchange of the parameters. Leaving the group, gpunn_distribute for layers that came later, and gpunn_ema_swap are
  * common to all ranks then; for the time of gpunn_checkpoint_save rank 0 has all states. GPUNN_ERR_UNSUPPORTED: an optimizer
  * with a trust ratio, whose norms are of whole parameters. Behind gpunn_train_step a rank has the mean of its share of the
- * gradients alone then, and of the others what the exchange has left there, unless they were clipped by their norm, accumulated or scaled (F16), for
- * which each rank needs all. */
+ * gradients alone then, and of the others what the exchange has left there, unless they were clipped by their norm, accumulated
+ * or scaled (F16), for which each rank needs all. */
 GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group);
 
 /* ==== >>data ========================================================================================================== *
@@ -2476,15 +2504,16 @@ typedef struct gpunn_field {
     float         mean[4], std[4]; /* U8 into F32: (x / 255 - mean) / std per channel (axis 1); std 0 is 1; with fewer than
                                       4 channels the first entries; more than 4 channels use entry 0. For a GPU they travel
                                       as bytes, and it does that */
-    /* Images [GPUNN_BATCH, ..., height, width] that look different in each epoch: first moved by -crop_padding to crop_padding pixels
-     * both ways, where 0 (before mean and std) comes in, as torchvision's RandomCrop of the input's size with that padding,
-     * then turned about their centre by -degrees to degrees (RandomRotation, nearest), then mirrored with these probabilities. It
-     * follows from seed, epoch and the sample's index alone: not from workers or ranks, and fields with the same numbers, such as an
-     * image and its mask, go the same way. */
+    /* Images [GPUNN_BATCH, ..., height, width] that look different in each epoch: first moved by -crop_padding to crop_padding
+     * pixels both ways, where 0 (before mean and std) comes in, as torchvision's RandomCrop of the input's size with that
+     * padding, then turned about their centre by -degrees to degrees (RandomRotation, nearest), then mirrored with these
+     * probabilities. It follows from seed, epoch and the sample's index alone: not from workers or ranks, and fields with the
+     * same numbers, such as an image and its mask, go the same way. */
     int   crop_padding;
     float degrees, horizontal_flip, vertical_flip;
-    /* torchvision's ColorJitter, for F32 inputs [GPUNN_BATCH, 3 or 1, height, width] whose samples are U8, or F32 from 0 to 1: in an
-     * order that is drawn, factors from max(0, 1 - x) to 1 + x, and turns of the hue from -hue to hue, at most 0.5. Before mean and std. */
+    /* torchvision's ColorJitter, for F32 inputs [GPUNN_BATCH, 3 or 1, height, width] whose samples are U8, or F32 from 0 to 1: in
+     * an order that is drawn, factors from max(0, 1 - x) to 1 + x, and turns of the hue from -hue to hue, at most 0.5. Before
+     * mean and std. */
     float brightness, contrast, saturation, hue;
 } gpunn_field;
 typedef struct gpunn_loader_args {
@@ -2494,22 +2523,22 @@ typedef struct gpunn_loader_args {
     int         batch_size; /* 32 */
     bool        shuffle, drop_last;
     uint64_t    seed; /* of the shuffling and of all that changes images; 0: the device's */
-    /* torchvision's MixUp: sample i of a batch becomes lambda times itself and 1 - lambda times the one before it (before the first:
-     * the last), with lambda drawn for each batch from Beta(mixup_alpha, mixup_alpha). All fields are mixed, so that all inputs are F32:
-     * labels as well, as probabilities [GPUNN_BATCH, classes] with 1 at the class. 0: nothing is mixed. */
+    /* torchvision's MixUp: sample i of a batch becomes lambda times itself and 1 - lambda times the one before it (before the
+     * first: the last), with lambda drawn for each batch from Beta(mixup_alpha, mixup_alpha). All fields are mixed, so that all
+     * inputs are F32: labels as well, as probabilities [GPUNN_BATCH, classes] with 1 at the class. 0: nothing is mixed. */
     float mixup_alpha;
     /* Instead of samples: writes sample index into sample[0], sample[1], ... (one per field, in the field's dtype). Called by
-     * several threads at once when workers > 1. What is not GPUNN_OK ends the epoch with that status. Batches are made in memory of
-     * .realloc_fn or, for a GPU, in pinned memory. */
+     * several threads at once when workers > 1. What is not GPUNN_OK ends the epoch with that status. Batches are made in memory
+     * of .realloc_fn or, for a GPU, in pinned memory. */
     gpunn_status (*load)(void *user, int64_t index, void *const *sample);
     void *user;
     int   workers; /* threads that prefetch; 0: the next batch is made inside gpunn_next */
-    /* Each rank has its own part of one order of the samples: batches of batch_size on every rank, as many on each. Up to size - 1
-     * samples that the last batch cannot share out evenly are left out. Then making a loader is common to all ranks. */
+    /* Each rank has its own part of one order of the samples: batches of batch_size on every rank, as many on each. Up to
+     * size - 1 samples that the last batch cannot share out evenly are left out. Then making a loader is common to all ranks. */
     gpunn_group *group;
     /* Sentences, sounds: of a gpunn_size with .max, the first dimension above 1 of each sample where an input has it, what each
-     * sample fills (count of them, not copied). Samples and load give .max of it, padding behind what is filled; a batch is as long
-     * as its longest sample. With shuffle, samples of like length come together, so that little is padded. */
+     * sample fills (count of them, not copied). Samples and load give .max of it, padding behind what is filled; a batch is as
+     * long as its longest sample. With shuffle, samples of like length come together, so that little is padded. */
     const int64_t *lengths;
 } gpunn_loader_args;
 GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_args args);
@@ -2559,9 +2588,10 @@ typedef struct gpunn_load_args {
     const gpunn_rename *map;
 } gpunn_load_args;
 /* All or nothing: after an error no weight has changed. A model that has not run and whose weights have not been read or written
- * takes them piece by piece from the file; to change weights that are in use, all of the file is read first, which holds them twice
- * for a moment. F32, F16, BF16 and F64 files are read into F32. A path that ends in ".json"
- * is an index of weights in shards, as Hugging Face's model.safetensors.index.json: the shards, files beside it, are all loaded. */
+ * takes them piece by piece from the file; to change weights that are in use, all of the file is read first, which holds them
+ * twice for a moment. F32, F16, BF16 and F64 files are read into F32. A path that ends in ".json"
+ * is an index of weights in shards, as Hugging Face's model.safetensors.index.json: the shards, files beside it, are all
+ * loaded. */
 GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_load_args args);
 #define gpunn_load(model, ...) gpunn_load_((model), GPUNN_NAMED(gpunn_load_args, __VA_ARGS__))
 /* The same of a file that lies in memory: gpunn_load_memory(model, data, size, .partial = true). data is not needed afterwards;
@@ -2666,20 +2696,21 @@ typedef struct gpunn_fit_args {
     const char   *best_weights;               /* gpunn_save after each epoch that is the best so far; NULL: none */
     int          *epochs_run;                 /* receives the number of complete epochs */
     gpunn_tensor *metrics[GPUNN_MAX_METRICS]; /* further scalars, which progress has; ends at the first NULL */
-    /* Before the first batch of an epoch, and before each step, with its batch in the inputs, where it may be changed; false cancels. */
+    /* Before the first batch of an epoch, and before each step, with its batch in the inputs, where it may be changed; false
+     * cancels. */
     bool (*on_epoch_begin)(void *user, const gpunn_progress *progress);
     bool (*on_batch_begin)(void *user, const gpunn_progress *progress);
 } gpunn_fit_args;
-/* Goes on where the optimizer's last gpunn_fit of the same loss ended, be it in this process or before gpunn_checkpoint_load: epochs
- * are numbered on, the best loss, its epoch and the history are kept. Nothing is written where no epoch is left to run.
+/* Goes on where the optimizer's last gpunn_fit of the same loss ended, be it in this process or before gpunn_checkpoint_load:
+ * epochs are numbered on, the best loss, its epoch and the history are kept. Nothing is written where no epoch is left to run.
  * GPUNN_ERR_CANCELLED after a callback said so; everything stays usable. Where the optimizer keeps averages (gpunn_set_ema),
  * they are what is validated and saved as best_weights; training goes on with the weights. */
 GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args);
 #define gpunn_fit(...) gpunn_fit_(GPUNN_NAMED(gpunn_fit_args, __VA_ARGS__))
 /* A ready on_progress: draws a bar on stderr when that is a terminal, prints one line per epoch when not. user is not read. */
 GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress);
-/* Mean of loss and metric (may be NULL) over one epoch of loader, in evaluation mode, weighted by samples. With a loader that has a
- * .group it is of all ranks' samples, and common to them. */
+/* Mean of loss and metric (may be NULL) over one epoch of loader, in evaluation mode, weighted by samples. With a loader that has
+ * a .group it is of all ranks' samples, and common to them. */
 GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, gpunn_tensor *metric, float *loss_mean,
                                       float *metric_mean);
 
@@ -2716,9 +2747,10 @@ typedef struct gpunn_profile_args {
     const char *trace; /* file that receives the mean run as a Chrome trace (JSON), for ui.perfetto.dev; NULL: none */
 } gpunn_profile_args;
 /* Where the time goes, by layer and op: runs of the inputs as they are, each step timed by itself, on a GPU between events and
- * outside of any graph; steps that share a launch there count for the first of them. Bytes are those of all operands once, operations
- * those of the formula, an element of a map or a sum being one. Running statistics, dropout and, with a loss, gradients go on as
- * in any run. GPUNN_ERR_UNSUPPORTED: a backend of one's own that cannot time. Of other runs it costs nothing. */
+ * outside of any graph; steps that share a launch there count for the first of them. Bytes are those of all operands once,
+ * operations those of the formula, an element of a map or a sum being one. Running statistics, dropout and, with a loss,
+ * gradients go on as in any run. GPUNN_ERR_UNSUPPORTED: a backend of one's own that cannot time. Of other runs it costs
+ * nothing. */
 GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args args);
 #define gpunn_profile(...) gpunn_profile_(GPUNN_NAMED(gpunn_profile_args, __VA_ARGS__))
 
@@ -2809,17 +2841,13 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
 #define GPUNN_KERNEL_SITES 8     /* random nodes of one fused kernel */
 #define GPUNN_KERNEL_OPERANDS 32 /* and its operands, at most */
 
-/* Operands: LINEAR, CONV* x, weight, bias (data NULL without); MATMUL a, b; BATCH_NORM x, weight, bias (data NULL without
- * affine), running_mean, running_var (both updated in place by a training forward; data NULL: are not);
- * CROSS_ENTROPY, NLL logits, labels, weight (data NULL without); LAYER_NORM, RMS_NORM, GROUP_NORM x, weight, bias (data NULL
- * without); ATTENTION q, k, v, mask (data NULL
- * without) or all of q, k and v in the first, of rank 5, and lengths where there are any; RNN, LSTM, GRU x [length, n, features], lengths, h_0, c_0 (data NULL
- * without), and for each direction weight_ih, weight_hh, bias_ih, bias_hh (data NULL without); EMBEDDING tokens, weight; GATHER
- * x, index; SCATTER_ADD x, index, src; CTC_LOSS log_probabilities, targets, input_lengths, target_lengths;
- * ASSIGN state, value, position (data NULL without), of which out is the state's own memory;
- * GRID_SAMPLE x, grid; ROI_ALIGN x, boxes; AFFINE_GRID theta; HASH_GRID x, weight; CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x; GROUP the
- * operands of its program: gradients that it writes in grad_in, with accumulate, all others in in; RELAYOUT (of a backend with
- * channels_last) what it copies in in, and where to, with channels and dtype as wanted there, in grad_in, with accumulate. */
+/* Operands are those of the op's row (>>ops), with data NULL for a weight, bias, mask, position, lengths and initial state that
+ * there is not. BATCH_NORM: a training forward updates running_mean and running_var in place, unless data is NULL. ATTENTION: all
+ * of q, k and v may be in the first, of rank 5; lengths stand there where there are any. RNN, LSTM, GRU: x is [length, n,
+ * features], and the last four come for each direction. ASSIGN: out is the state's own memory. CONCAT, CUSTOM: as many as there
+ * are. GROUP: those of its program, gradients that it writes in grad_in, with accumulate, all others in in. RELAYOUT (of a
+ * backend with channels_last): what it copies in in, and where to, with channels and dtype as wanted there, in grad_in, with
+ * accumulate. */
 typedef struct gpunn_step {
     gpunn_op op;
     bool     backward;  /* false: out from in. true: grad_in from grad_out and what the op table says it reads */
@@ -2838,8 +2866,9 @@ typedef struct gpunn_step {
     gpunn_value             half; /* LAYER_NORM, RMS_NORM: receives in 16 bits too what out, backward grad_in[0] with all that it
                                      is added to, receives in F32; data NULL: not wanted */
     /* What the plan has merged into the step, applied in this order to the result with its bias. Forward of LINEAR and
-     * convolutions, and, of a backend with info.merged_norm, BATCH_NORM in training: residual and relu. Its backward step has relu
-     * too, then grad_out and out (read where there is a residual) are those after the relu, and grad_in[5] is the residual's. */
+     * convolutions, and, of a backend with info.merged_norm, BATCH_NORM in training: residual and relu. Its backward step has
+     * relu too, then grad_out and out (read where there is a residual) are those after the relu, and grad_in[5] is the
+     * residual's. */
     struct {
         gpunn_value scale, shift, mean, variance; /* batch_norm by running statistics: weight, bias, running_mean, running_var */
         bool        norm;
@@ -2942,8 +2971,8 @@ typedef struct gpunn_pixels {
     float   mean[4], std[4]; /* of each channel; std not 0 */
 } gpunn_pixels;
 
-/* One whole run of a plan, for backends that execute it as one piece: steps in order and exchanges, each as soon as its values are
- * there, then the updates, then exchanges that follow these. */
+/* One whole run of a plan, for backends that execute it as one piece: steps in order and exchanges, each as soon as its values
+ * are there, then the updates, then exchanges that follow these. */
 typedef struct gpunn_run {
     gpunn_step *steps;
     int         step_count;
@@ -2958,8 +2987,8 @@ typedef struct gpunn_run {
     int                    exchange_count;
     float *loss_scale; /* F16 training: device memory; [0] scale, [1] steps since it changed, [2] updates skipped */
     void  *captured;   /* the backend's own, NULL at first; given to `forget` when the plan goes */
-    /* Set as soon as the backend knows, which may be in a later run, even one without any work (of a device that has joined ranks:
-     * only that): the training step whose loss (or,
+    /* Set as soon as the backend knows, which may be in a later run, even one without any work (of a device that has joined
+     * ranks: only that): the training step whose loss (or,
      * with clip_norm, norm of the gradients) was not finite; 0: none. */
     uint64_t bad_step;
     float    bad_value;
@@ -2997,12 +3026,13 @@ struct gpunn_backend {
     /* 64-byte aligned; NULL when there is no more. */
     void *(*alloc)(void *context, size_t bytes);
     void (*free)(void *context, void *ptr, size_t bytes);
-    /* Memory of the host's from which uploads travel fastest, after close too; NULL, both: any does. host_alloc: NULL when there is no
-     * more. */
+    /* Memory of the host's from which uploads travel fastest, after close too; NULL, both: any does. host_alloc: NULL when there
+     * is no more. */
     void *(*host_alloc)(void *context, size_t bytes);
     void (*host_free)(void *ptr);
     /* Each of these returns a status and, on failure, leaves a sentence in the text of `error`. */
-    /* host: or the program's memory on the device, for which on_device is true; then both are copies in the order of the calls. */
+    /* host: or the program's memory on the device, for which on_device is true; then both are copies in the order of the
+     * calls. */
     gpunn_status (*upload)(void *context, void *device_ptr, const void *host, size_t bytes);
     gpunn_status (*download)(void *context, void *host, const void *device_ptr, size_t bytes);
     gpunn_status (*fill)(void *context, void *device_ptr, int byte, size_t bytes);
@@ -3026,8 +3056,8 @@ struct gpunn_backend {
                             int64_t count);
     /* Whether a run with convolutions, of a precision other than F32, is faster with channels_last values when the largest of
      * them gives so many elements; NULL: never. Then convolutions, batch_norm, pools and elementwise ops meet them: all of one
-     * step's values of rank 4 or, of convolutions, all but weights and their gradients, which may have them so or not; that gradient
-     * may have the dtype of grad_out then. */
+     * step's values of rank 4 or, of convolutions, all but weights and their gradients, which may have them so or not; that
+     * gradient may have the dtype of grad_out then. */
     bool (*channels_last)(void *context, int64_t elements);
     /* NULL, all three: the core calls run and update itself. execute may return before the work is done. */
     gpunn_status (*execute)(void *context, gpunn_run *run);
@@ -3045,9 +3075,9 @@ struct gpunn_backend {
     bool (*on_device)(void *context, const void *memory); /* NULL: none is */
     /* Whether the program is capturing its stream: execute then adds to that what it would launch. NULL: never. */
     bool (*capturing)(void *context);
-    /* Exchanges between devices of several ranks, all four or, NULL, through the host's memory. id: made by rank 0 for all that join;
-     * NULL: only whether that could be. join waits for all ranks, at most timeout seconds; so does from then on whatever waits for
-     * the device. A device joins once at a time. */
+    /* Exchanges between devices of several ranks, all four or, NULL, through the host's memory. id: made by rank 0 for all that
+     * join; NULL: only whether that could be. join waits for all ranks, at most timeout seconds; so does from then on whatever
+     * waits for the device. A device joins once at a time. */
     gpunn_status (*ranks_id)(void *context, char id[GPUNN_RANKS_ID]);
     gpunn_status (*ranks_join)(void *context, const char id[GPUNN_RANKS_ID], int rank, int size, double timeout);
     void (*ranks_leave)(void *context, bool waits); /* after `forget` of all runs that exchange; waits: for the other ranks */
@@ -3070,8 +3100,8 @@ typedef struct gpunn_kernels_args {
     gpunn_kernel_policy policy;
 } gpunn_kernels_args;
 /* Call it when the model is built; set NULL: none any more. The set must outlive the model. Results are those of the single ops
- * but for rounding; dropout draws the same. On a GPU what the library does in fewer launches stays with it: groups so small that it
- * does several in one, in training a batch norm with the sum and the relu behind it, updates of all kinds but NAdam. Errors: a
+ * but for rounding; dropout draws the same. On a GPU what the library does in fewer launches stays with it: groups so small that
+ * it does several in one, in training a batch norm with the sum and the relu behind it, updates of all kinds but NAdam. Errors: a
  * set for another GPUNN_KERNELS_ABI (GPUNN_ERR_UNSUPPORTED), STRICT's. */
 GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel_set *set, gpunn_kernels_args args);
 #define gpunn_use_kernels(model, ...) gpunn_use_kernels_((model), GPUNN_NAMED(gpunn_kernels_args, __VA_ARGS__))
@@ -3170,8 +3200,8 @@ typedef struct gpunn_kernel_instance {
 } gpunn_kernel_instance;
 
 struct gpunn_kernel_update {
-    /* kind and settings must agree, but for lr, weight_decay, maximize and initial_accumulator_value, and half_dtype where half is
-     * wanted. */
+    /* kind and settings must agree, but for lr, weight_decay, maximize and initial_accumulator_value, and half_dtype where half
+     * is wanted. */
     gpunn_update_kind kind;
     float             setting[GPUNN_SETTINGS];
     gpunn_dtype       half_dtype;
@@ -3305,7 +3335,8 @@ extern "C" {
 #pragma GCC optimize("no-finite-math-only")
 #endif
 #endif
-/* No loop-carried dependency in the loop that follows; clang is not to warn where it calls sinf, or at -O1, which has no vectors. */
+/* No loop-carried dependency in the loop that follows; clang is not to warn where it calls sinf, or at -O1, which has no
+ * vectors. */
 #if defined(__clang__)
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wpass-failed"
@@ -3356,7 +3387,7 @@ enum {
 static bool gpunn__op_is(gpunn_op op, int traits)
 {
     static const short own[] = {
-#define GPUNN__X(ENUM, name, reads, reads_out, backward, traits, rule) traits,
+#define GPUNN__X(ENUM, name, operands, reads, reads_out, backward, traits, rule) traits,
         GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)
 #undef GPUNN__X
     };
@@ -3645,7 +3676,8 @@ GPUNN__SHARED float gpunn__drop_scale(uint32_t keep)
     return keep ? 65536.0f / (float)keep : 0;
 }
 
-/* Random numbers are drawn in the same way, by draw in the place of step, four to a pack: element i from word i % 4 of pack i / 4. */
+/* Random numbers are drawn in the same way, by draw in the place of step, four to a pack: element i from word i % 4 of pack
+ * i / 4. */
 /* [0, 1), in steps of 2^-24. */
 GPUNN__SHARED float gpunn__uniform(uint32_t word)
 {
@@ -3931,8 +3963,8 @@ static gpunn_step gpunn__activation_step(gpunn_op op, gpunn_value *x, const gpun
     return step;
 }
 
-/* The axes of gradient_energy that have more than one element: their sizes, strides in elements and the share of one difference in
- * the mean along that axis. Returns how many. */
+/* The axes of gradient_energy that have more than one element: their sizes, strides in elements and the share of one difference
+ * in the mean along that axis. Returns how many. */
 static int gpunn__energy_axes(const gpunn_step *step, int64_t *size, int64_t *stride, double *share)
 {
     const gpunn_value *x = &step->in[0];
@@ -4112,7 +4144,8 @@ GPUNN__SHARED void gpunn__update_once(gpunn_update_kind kind, const double *sett
 GPUNN__SHARED double gpunn__update_ratio(gpunn_update_kind kind, const double *setting, double norms)
 {
     switch (kind) {
-#define GPUNN__TRUST(ENUM, name, settings, states, numbers, step, move, trust) case GPUNN_UPDATE_##ENUM: { settings return trust; }
+#define GPUNN__TRUST(ENUM, name, settings, states, numbers, step, move, trust)                                    \
+    case GPUNN_UPDATE_##ENUM: { settings return trust; }
     GPUNN_TRUST_OPTIMIZERS(GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, , )
 #undef GPUNN__TRUST
     default: return 1;
@@ -4399,21 +4432,21 @@ struct gpunn_optimizer {
 /* ==== >>forward ============================================================================================================ *
  * What later sections define and earlier ones use: a model is made while its plans, its optimizers and its backend are not. */
 /* Drops the plans (>>steps): call when what they depend on has changed. */
-GPUNN__PRIVATE void gpunn__invalidate(gpunn_model *model);
-/* A part of a training step (>>optimizer): its state, before; all updates at once, of so many parts' gradients; or these put into a run,
- * and after it counted. */
-GPUNN__PRIVATE GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt);
-static GPUNN__STATUS         gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips, bool trains);
-static gpunn_status          gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, gpunn_tensor *loss, bool updates);
-static void                  gpunn__optimizer_advance(gpunn_optimizer *opt);
-static const gpunn_backend  *gpunn__cpu_backend(void); /* >>cpu */
+static void gpunn__invalidate(gpunn_model *model);
+/* A part of a training step (>>optimizer): its state, before; all updates at once, of so many parts' gradients; or these put into
+ * a run, and after it counted. */
+static GPUNN__STATUS        gpunn__optimizer_prepare(gpunn_optimizer *opt);
+static GPUNN__STATUS        gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips, bool trains);
+static gpunn_status         gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, gpunn_tensor *loss, bool updates);
+static void                 gpunn__optimizer_advance(gpunn_optimizer *opt);
+static const gpunn_backend *gpunn__cpu_backend(void); /* >>cpu */
 /* Call after changing weights other than by gpunn_write. */
 #define GPUNN__WEIGHTS_CHANGED(model) ((void)(model)->state.weights_version++, (void)((model)->half_stale = true))
 
 /* ==== >>errors ======================================================================================================== */
 /* Records the first failure and returns its status, so that failing is one expression: return gpunn__fail(dev, ...). dev may be
  * NULL. */
-GPUNN__PRIVATE gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
+static gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
 /* The same for builders: NULL. */
 #ifdef __cplusplus
 #define GPUNN__FAIL_NULL(...) ((void)gpunn__fail(__VA_ARGS__), nullptr)
@@ -4424,7 +4457,7 @@ GPUNN__PRIVATE gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, 
 static GPUNN__THREAD_LOCAL gpunn__error gpunn__no_device_error; /* the latest failure of this thread that has no device */
 static GPUNN__THREAD_LOCAL bool         gpunn__failed_here;     /* a device's has been recorded by this thread, and not cleared */
 
-GPUNN__PRIVATE gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...)
+static gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...)
 {
     gpunn__error error;
     error.status = status;
@@ -4492,27 +4525,27 @@ static void *gpunn__unconst(const void *given)
 }
 
 /* Host memory through the user's hook. Sizes are needed again at release. NULL after recording GPUNN_ERR_MEMORY. */
-GPUNN__PRIVATE void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_size, size_t new_size);
-GPUNN__PRIVATE void *gpunn__calloc(gpunn_device *dev, size_t size); /* zeroed */
-GPUNN__PRIVATE void  gpunn__free(gpunn_device *dev, void *ptr, size_t size);
-GPUNN__PRIVATE char *gpunn__strdup(gpunn_device *dev, const char *text); /* free with strlen + 1 */
+static void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_size, size_t new_size);
+static void *gpunn__calloc(gpunn_device *dev, size_t size); /* zeroed */
+static void  gpunn__free(gpunn_device *dev, void *ptr, size_t size);
+static char *gpunn__strdup(gpunn_device *dev, const char *text); /* free with strlen + 1 */
 /* A failure of a backend function that works on no step. */
 static gpunn_status gpunn__backend_fail(gpunn_device *dev, const char *what, gpunn_status status);
 /* Backend memory, counted against the limit. NULL: the device's error says why. */
-GPUNN__PRIVATE void *gpunn__device_alloc(gpunn_device *dev, size_t size);
-GPUNN__PRIVATE void  gpunn__device_free(gpunn_device *dev, void *ptr, size_t size);
+static void *gpunn__device_alloc(gpunn_device *dev, size_t size);
+static void  gpunn__device_free(gpunn_device *dev, void *ptr, size_t size);
 /* False when the result does not fit. */
-GPUNN__PRIVATE bool gpunn__mul(size_t a, size_t b, size_t *result);
-GPUNN__PRIVATE bool gpunn__add(size_t a, size_t b, size_t *result);
+static bool gpunn__mul(size_t a, size_t b, size_t *result);
+static bool gpunn__add(size_t a, size_t b, size_t *result);
 
-GPUNN__PRIVATE bool gpunn__mul(size_t a, size_t b, size_t *result)
+static bool gpunn__mul(size_t a, size_t b, size_t *result)
 {
     if (b != 0 && a > SIZE_MAX / b) return false;
     *result = a * b;
     return true;
 }
 
-GPUNN__PRIVATE bool gpunn__add(size_t a, size_t b, size_t *result)
+static bool gpunn__add(size_t a, size_t b, size_t *result)
 {
     if (a > SIZE_MAX - b) return false;
     *result = a + b;
@@ -4530,7 +4563,7 @@ static void *gpunn__system_realloc(void *user, void *ptr, size_t old_size, size_
     return realloc(ptr, new_size);
 }
 
-GPUNN__PRIVATE void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_size, size_t new_size)
+static void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_size, size_t new_size)
 {
     void *result = dev->args.realloc_fn(dev->args.user, ptr, old_size, new_size);
     if (result == NULL && new_size != 0)
@@ -4539,19 +4572,19 @@ GPUNN__PRIVATE void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_siz
     return result;
 }
 
-GPUNN__PRIVATE void *gpunn__calloc(gpunn_device *dev, size_t size)
+static void *gpunn__calloc(gpunn_device *dev, size_t size)
 {
     void *result = gpunn__realloc(dev, NULL, 0, size);
     if (result) memset(result, 0, size);
     return result;
 }
 
-GPUNN__PRIVATE void gpunn__free(gpunn_device *dev, void *ptr, size_t size)
+static void gpunn__free(gpunn_device *dev, void *ptr, size_t size)
 {
     if (ptr) (void)dev->args.realloc_fn(dev->args.user, ptr, size, 0);
 }
 
-GPUNN__PRIVATE char *gpunn__strdup(gpunn_device *dev, const char *text)
+static char *gpunn__strdup(gpunn_device *dev, const char *text)
 {
     size_t size = strlen(text) + 1;
     char  *copy = (char *)gpunn__realloc(dev, NULL, 0, size);
@@ -4564,7 +4597,7 @@ static void gpunn__free_text(gpunn_device *dev, char *text)
     if (text) gpunn__free(dev, text, strlen(text) + 1);
 }
 
-GPUNN__PRIVATE void *gpunn__device_alloc(gpunn_device *dev, size_t size)
+static void *gpunn__device_alloc(gpunn_device *dev, size_t size)
 {
     size_t limit = dev->args.memory_limit;
     if (limit && (size > limit || dev->allocated > limit - size)) {
@@ -4588,7 +4621,7 @@ GPUNN__PRIVATE void *gpunn__device_alloc(gpunn_device *dev, size_t size)
     return ptr;
 }
 
-GPUNN__PRIVATE void gpunn__device_free(gpunn_device *dev, void *ptr, size_t size)
+static void gpunn__device_free(gpunn_device *dev, void *ptr, size_t size)
 {
     if (ptr == NULL) return;
     dev->backend->free(dev->context, ptr, size);
@@ -4799,15 +4832,8 @@ GPUNN__INLINE float gpunn__sign(float x)
 }
 #undef GPUNN__SQRT_HALF_BITS
 /* ---- 16-bit floats --------------------------------------------------------------------------------------------------- */
-static float gpunn__float_of_bits(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-/* count numbers of a float dtype. The bits of one in 16, all but its sign, lie in a float's where a half's exponent is 112 too small;
- * subnormal halves are differences of two numbers that are not. */
+/* count numbers of a float dtype. The bits of one in 16, all but its sign, lie in a float's where a half's exponent is 112 too
+ * small; subnormal halves are differences of two numbers that are not. */
 GPUNN__INLINE void gpunn__widen_floats(gpunn_dtype dtype, const void *from, int64_t count, float *to)
 {
     const char *at = (const char *)from;
@@ -4815,17 +4841,17 @@ GPUNN__INLINE void gpunn__widen_floats(gpunn_dtype dtype, const void *from, int6
     for (int64_t i = 0; dtype == GPUNN_BF16 && i < count; i++) {
         uint16_t half;
         memcpy(&half, at + 2 * i, sizeof half);
-        to[i] = gpunn__float_of_bits((uint32_t)half << 16);
+        to[i] = gpunn__float_of((uint32_t)half << 16);
     }
     for (int64_t i = 0; dtype == GPUNN_F16 && i < count; i++) {
         uint16_t half;
         memcpy(&half, at + 2 * i, sizeof half);
         const uint32_t bits = (uint32_t)(half & 0x7FFFu) << 13, sign = (uint32_t)(half & 0x8000u) << 16;
         const uint32_t normal = bits + (bits < 0x0F800000u ? 112u << 23 : 224u << 23);
-        const float    tiny = gpunn__float_of_bits(bits + (113u << 23)) - gpunn__float_of_bits(113u << 23);
+        const float    tiny = gpunn__float_of(bits + (113u << 23)) - gpunn__float_of(113u << 23);
         uint32_t       small;
         memcpy(&small, &tiny, sizeof small);
-        to[i] = gpunn__float_of_bits((bits < 1u << 23 ? small : normal) | sign);
+        to[i] = gpunn__float_of((bits < 1u << 23 ? small : normal) | sign);
     }
 }
 
@@ -4901,34 +4927,35 @@ typedef struct gpunn__op_info {
     float       attribute_default[2];
     const char *derivative[3];               /* elementwise: its text, NULL beyond the operands */
     int         reads, reads_out, gradients; /* other ops */
+    const char *operands;                    /* their names, "(x, weight, bias)"; NULL: other ops' alone */
 } gpunn__op_info;
 
 /* clang-format off */
 static const gpunn__op_info gpunn__op_infos[GPUNN_OP_COUNT] = {
-    {"none", 0, 0, {NULL, NULL}, {0, 0}, {NULL, NULL, NULL}, 0, 0, 0},
+    {"none", 0, 0, {NULL, NULL}, {0, 0}, {NULL, NULL, NULL}, 0, 0, 0, NULL},
 #define K(number) number##f
-#define GPUNN__X(ENUM, name, f, dx) {#name, 1, 0, {NULL, NULL}, {0, 0}, {#dx, NULL, NULL}, 0, 0, 0},
+#define GPUNN__X(ENUM, name, f, dx) {#name, 1, 0, {NULL, NULL}, {0, 0}, {#dx, NULL, NULL}, 0, 0, 0, NULL},
     GPUNN_UNARY_OPS(GPUNN__X)
 #undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr, value, f, dx) {#name, 1, 1, {#attr, NULL}, {value, 0}, {#dx, NULL, NULL}, 0, 0, 0},
+#define GPUNN__X(ENUM, name, attr, value, f, dx) {#name, 1, 1, {#attr, NULL}, {value, 0}, {#dx, NULL, NULL}, 0, 0, 0, NULL},
     GPUNN_UNARY1_OPS(GPUNN__X)
 #undef GPUNN__X
 #define GPUNN__X(ENUM, name, attr1, value1, attr2, value2, f, dx) \
-    {#name, 1, 2, {#attr1, #attr2}, {value1, value2}, {#dx, NULL, NULL}, 0, 0, 0},
+    {#name, 1, 2, {#attr1, #attr2}, {value1, value2}, {#dx, NULL, NULL}, 0, 0, 0, NULL},
     GPUNN_UNARY2_OPS(GPUNN__X)
 #undef GPUNN__X
-#define GPUNN__X(ENUM, name, f, da, db) {#name, 2, 0, {NULL, NULL}, {0, 0}, {#da, #db, NULL}, 0, 0, 0},
+#define GPUNN__X(ENUM, name, f, da, db) {#name, 2, 0, {NULL, NULL}, {0, 0}, {#da, #db, NULL}, 0, 0, 0, NULL},
     GPUNN_BINARY_OPS(GPUNN__X) GPUNN_LOSS_OPS(GPUNN__X)
 #undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr, value, f, da, db) {#name, 2, 1, {#attr, NULL}, {value, 0}, {#da, #db, NULL}, 0, 0, 0},
+#define GPUNN__X(ENUM, name, attr, value, f, da, db) {#name, 2, 1, {#attr, NULL}, {value, 0}, {#da, #db, NULL}, 0, 0, 0, NULL},
     GPUNN_LOSS1_OPS(GPUNN__X)
 #undef GPUNN__X
-#define GPUNN__X(ENUM, name, f, da, db, dc) {#name, 3, 0, {NULL, NULL}, {0, 0}, {#da, #db, #dc}, 0, 0, 0},
+#define GPUNN__X(ENUM, name, f, da, db, dc) {#name, 3, 0, {NULL, NULL}, {0, 0}, {#da, #db, #dc}, 0, 0, 0, NULL},
     GPUNN_TERNARY_OPS(GPUNN__X)
 #undef GPUNN__X
 #undef K
-#define GPUNN__X(ENUM, name, reads, reads_out, backward, traits, rule) \
-    {#name, 0, 0, {NULL, NULL}, {0, 0}, {NULL, NULL, NULL}, reads, reads_out, backward},
+#define GPUNN__X(ENUM, name, operands, reads, reads_out, backward, traits, rule) \
+    {#name, 0, 0, {NULL, NULL}, {0, 0}, {NULL, NULL, NULL}, reads, reads_out, backward, #operands},
     GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)
 #undef GPUNN__X
 };
@@ -4939,9 +4966,19 @@ GPUNN_API const char *gpunn_op_name(gpunn_op op)
     return gpunn__op_infos[(unsigned)op < GPUNN_OP_COUNT ? op : GPUNN_OP_NONE].name;
 }
 
-GPUNN__PRIVATE bool gpunn__op_elementwise(gpunn_op op)
+static bool gpunn__op_elementwise(gpunn_op op)
 {
     return gpunn__op_infos[op].arity > 0;
+}
+
+/* What the row of an op that is not elementwise calls operand i, in text[GPUNN__OPERAND_SIZE]. */
+enum { GPUNN__OPERAND_SIZE = 32 };
+static const char *gpunn__operand_name(gpunn_op op, int i, char *text)
+{
+    const char *name = gpunn__op_infos[op].operands + 1;
+    for (; i > 0; i--) name += strcspn(name, ",") + 2;
+    (void)snprintf(text, GPUNN__OPERAND_SIZE, "%.*s", (int)strcspn(name, ",)"), name);
+    return text;
 }
 
 /* The convolutions stand side by side in GPUNN_OTHER_OPS: of 1, 2 and 3 axes, then the transposed ones. */
@@ -4951,23 +4988,23 @@ GPUNN__INLINE int gpunn__conv_axes(gpunn_op op)
 }
 
 /* Operands of an elementwise op. */
-GPUNN__PRIVATE int gpunn__op_arity(gpunn_op op)
+static int gpunn__op_arity(gpunn_op op)
 {
     return gpunn__op_infos[op].arity;
 }
 
-GPUNN__PRIVATE int gpunn__op_attribute_count(gpunn_op op)
+static int gpunn__op_attribute_count(gpunn_op op)
 {
     return gpunn__op_infos[op].attribute_count;
 }
 
-GPUNN__PRIVATE float gpunn__op_attribute_default(gpunn_op op, int i)
+static float gpunn__op_attribute_default(gpunn_op op, int i)
 {
     return gpunn__op_infos[op].attribute_default[i];
 }
 
 /* Whether the backward pass can give operand i a gradient (if it is F32). */
-GPUNN__PRIVATE bool gpunn__op_has_gradient(gpunn_op op, int i)
+static bool gpunn__op_has_gradient(gpunn_op op, int i)
 {
     const gpunn__op_info *info = &gpunn__op_infos[op];
     if (info->arity == 0) return info->gradients < 0 || (i < 31 && (info->gradients >> i & 1) != 0);
@@ -4975,7 +5012,7 @@ GPUNN__PRIVATE bool gpunn__op_has_gradient(gpunn_op op, int i)
 }
 
 /* Whether a derivative of an elementwise op mentions the one-letter name. */
-GPUNN__PRIVATE bool gpunn__op_mentions(const gpunn__op_info *info, char name)
+static bool gpunn__op_mentions(const gpunn__op_info *info, char name)
 {
     for (int i = 0; i < info->arity; ++i) {
         char before = ' ';
@@ -4987,14 +5024,14 @@ GPUNN__PRIVATE bool gpunn__op_mentions(const gpunn__op_info *info, char name)
 }
 
 /* Whether the backward pass reads operand i, and the result. */
-GPUNN__PRIVATE bool gpunn__op_reads_input(gpunn_op op, int i)
+static bool gpunn__op_reads_input(gpunn_op op, int i)
 {
     const gpunn__op_info *info = &gpunn__op_infos[op];
     return info->arity == 0 ? (info->reads >> (i < 31 ? i : 31) & 1) != 0
                             : i < info->arity && gpunn__op_mentions(info, info->arity == 1 ? 'x' : "abc"[i]);
 }
 
-GPUNN__PRIVATE bool gpunn__op_reads_output(gpunn_op op)
+static bool gpunn__op_reads_output(gpunn_op op)
 {
     const gpunn__op_info *info = &gpunn__op_infos[op];
     return info->arity == 0 ? info->reads_out != 0 : gpunn__op_mentions(info, 'y');
@@ -5510,7 +5547,7 @@ static const char *gpunn__dims_text(const gpunn_model *model, int rank, const in
     return text;
 }
 
-GPUNN__PRIVATE const char *gpunn__shape_text(const gpunn_tensor *t, char text[128])
+static const char *gpunn__shape_text(const gpunn_tensor *t, char text[128])
 {
     return gpunn__dims_text(t->model, t->rank, t->dim, text);
 }
@@ -5531,7 +5568,7 @@ static bool gpunn__measure(int rank, const int64_t *dim, int64_t *factor, int *p
     return true;
 }
 
-GPUNN__PRIVATE int64_t gpunn__count(const gpunn_tensor *t, int64_t batch)
+static int64_t gpunn__count(const gpunn_tensor *t, int64_t batch)
 {
     int64_t count = 1;
     for (int i = 0; i < t->rank; i++) {
@@ -5590,7 +5627,8 @@ static int64_t gpunn__windows_of(gpunn_model *model, int64_t size, int64_t kerne
 }
 
 /* ==== >>device ======================================================================================================== */
-/* The one symbol of gpunn_cuda.cu. Weak: NULL where the companion is not linked. Linkers of Windows and macOS have no such references. */
+/* The one symbol of gpunn_cuda.cu. Weak: NULL where the companion is not linked. Linkers of Windows and macOS have no such
+ * references. */
 #if defined(GPUNN_CUDA)
 extern const gpunn_backend gpunn_cuda_backend;
 #define GPUNN__CUDA_BACKEND (&gpunn_cuda_backend)
@@ -5613,7 +5651,8 @@ extern const gpunn_backend gpunn_cuda_backend __attribute__((weak));
 #define GPUNN__DRIVER_FILES "/dev/nvidia0", "/usr/lib/wsl/lib/libcuda.so.1", "/dev/nvhost-gpu"
 #endif
 
-/* Whether the driver is installed, and CUDA_VISIBLE_DEVICES hides not all GPUs. Opens and loads nothing: that may take a second. */
+/* Whether the driver is installed, and CUDA_VISIBLE_DEVICES hides not all GPUs. Opens and loads nothing: that may take a
+ * second. */
 static bool gpunn__driver_is_there(void)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
@@ -6169,7 +6208,8 @@ static int64_t gpunn__bf16_part(int size)
 }
 
 /* ---- parts ----------------------------------------------------------------------------------------------------------- */
-/* Of `count` values behind `at` others, those of a rank's part: [*from, *to) of them. counts: as of reduce_scatter; NULL: all are. */
+/* Of `count` values behind `at` others, those of a rank's part: [*from, *to) of them. counts: as of reduce_scatter; NULL: all
+ * are. */
 static void gpunn__part_within(const int64_t *counts, int rank, int64_t at, int64_t count, int64_t *from, int64_t *to)
 {
     int64_t begin = 0, end = at + count;
@@ -6191,8 +6231,8 @@ static int64_t gpunn__sum_counts(const int64_t *counts, int size)
 
 /* ---- MPI ------------------------------------------------------------------------------------------------------------- */
 #ifdef GPUNN_MPI
-/* Every call is one that does not block, and is waited for by asking, so that a rank that is missing ends the wait. Ranks that have
- * waited long say so to all others: those that have not, when time is up, are the ones that are missing. */
+/* Every call is one that does not block, and is waited for by asking, so that a rank that is missing ends the wait. Ranks that
+ * have waited long say so to all others: those that have not, when time is up, are the ones that are missing. */
 enum { GPUNN__MPI_WAITING = 1, GPUNN__MPI_MOST = 1 << 30 }; /* tag; elements of one call */
 typedef struct gpunn__mpi {
     MPI_Comm      comm;
@@ -6422,9 +6462,9 @@ static GPUNN__STATUS gpunn__mpi_open(gpunn_group *group)
 #endif
 
 /* ---- files ----------------------------------------------------------------------------------------------------------- */
-/* Ranks that no MPI has started, through a folder. What a rank says in a call is a file of its own, complete once the call's number
- * stands at both ends. Every call hears all ranks, so who says the next but one knows that its last but one has been read: two files
- * each are enough. */
+/* Ranks that no MPI has started, through a folder. What a rank says in a call is a file of its own, complete once the call's
+ * number stands at both ends. Every call hears all ranks, so who says the next but one knows that its last but one has been read:
+ * two files each are enough. */
 typedef struct gpunn__store {
     const char   *folder;
     int           rank, size;
@@ -6600,8 +6640,8 @@ static int gpunn__number_of(const char *name, int otherwise)
     return value && value[0] >= '0' && value[0] <= '9' ? atoi(value) : otherwise;
 }
 
-/* Who starts ranks, and what tells them which they are, of how many, and which of those on their machine. One may start another: torchrun
- * stands in what srun began. */
+/* Who starts ranks, and what tells them which they are, of how many, and which of those on their machine. One may start another:
+ * torchrun stands in what srun began. */
 typedef struct gpunn__launcher {
     const char *rank, *size, *local;
 } gpunn__launcher;
@@ -6683,8 +6723,8 @@ static GPUNN__STATUS gpunn__store_open(gpunn_group *group)
 }
 
 /* ---- TCP ------------------------------------------------------------------------------------------------------------- */
-/* Ranks that no MPI has started, through rank 0, which listens. In each call it hears the others in turn, then tells them what came
- * of it, behind the number of a rank that it misses, or -1. They wait twice as long as it does, to hear whom it misses. */
+/* Ranks that no MPI has started, through rank 0, which listens. In each call it hears the others in turn, then tells them what
+ * came of it, behind the number of a rank that it misses, or -1. They wait twice as long as it does, to hear whom it misses. */
 #define GPUNN__TCP "tcp://"
 #ifdef AI_PASSIVE /* not hidden by -std=c99 */
 #ifdef MSG_NOSIGNAL
@@ -7298,8 +7338,8 @@ static bool gpunn__has_piece(gpunn_group *group)
 
 static gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float *loss, const char *format, ...)
     GPUNN__PRINTF(4, 5);
-/* What a rank votes for whose run has failed behind the vote on it, where GPUs exchange by themselves: the others' wait for its part,
- * hear of it as they vote on their next run, and the group ends. */
+/* What a rank votes for whose run has failed behind the vote on it, where GPUs exchange by themselves: the others' wait for its
+ * part, hear of it as they vote on their next run, and the group ends. */
 #define GPUNN__LATE "a run that the other ranks have begun"
 
 /* What a device has done with its part of an exchange; a failure that any rank has is one of all. */
@@ -7316,7 +7356,8 @@ static void gpunn__copy_piece(gpunn_device *dev, void *piece, const void *values
     if (*copied != GPUNN_OK) memset(piece, 0, bytes);
 }
 
-/* Floats in memory of a device's, as they are exchanged through the host's. Where a group copies, all ranks make the same pieces. */
+/* Floats in memory of a device's, as they are exchanged through the host's. Where a group copies, all ranks make the same
+ * pieces. */
 static GPUNN__STATUS gpunn__exchange_pieces(gpunn_group *group, gpunn_device *dev, gpunn__exchange kind, float *values,
                                             size_t bytes, int root, gpunn_status *copied)
 {
@@ -7459,8 +7500,8 @@ static GPUNN__STATUS gpunn__hear(gpunn_group *group, int root, const char *said,
     return status;
 }
 
-/* What all ranks begin anything with that is common to them: whether each can (status), and is about to do the same, which `format`
- * says. loss (may be NULL): becomes the mean of all ranks'. */
+/* What all ranks begin anything with that is common to them: whether each can (status), and is about to do the same, which
+ * `format` says. loss (may be NULL): becomes the mean of all ranks'. */
 static gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float *loss, const char *format, ...)
 {
     static const char late[] = GPUNN__LATE;
@@ -7804,7 +7845,7 @@ typedef struct gpunn__assign_args {
     GPUNN__PARAMETER_ARGS(K, A)                                                                                                \
     K(_plain, saved, FLAG, false, saved, "Whether files of weights have it.")
 #define GPUNN__ASSIGN_ARGS(K, A)                                                                                               \
-    K(_assign, position, REFERENCE, GPUNN__OPERAND(2), position,                                                                     \
+    K(_assign, position, REFERENCE, GPUNN__OPERAND(2), position,                                                               \
       "i64 or i32, one number or one for each sample of axis 0: the value's first place along the axis.")                      \
     K(_assign, axis, AXIS, 0, axis, "With a position.") A(axis, INT, axis)                                                     \
     K(_assign, in_training, FLAG, false, in_training, "Training steps make it, too.") A(in_training, BOOL, in_training)
@@ -7814,15 +7855,15 @@ typedef struct gpunn__assign_args {
 #define GPUNN__LINEAR_ARGS(K, A)                                                                                               \
     K(linear, out_features, COUNT, GPUNN__NEEDED, out_features, "")                                                            \
     K(linear, bias, NO_BIAS, true, no_bias, "A bias [out_features], or a parameter to take.")                                  \
-    K(linear, bias, BIAS, GPUNN__OPERAND(2), bias, "")                                                                               \
-    K(linear, weight, REFERENCE, GPUNN__OPERAND(1), weight,                                                                          \
+    K(linear, bias, BIAS, GPUNN__OPERAND(2), bias, "")                                                                         \
+    K(linear, weight, REFERENCE, GPUNN__OPERAND(1), weight,                                                                    \
       "A parameter [out_features, in] in place of one of its own, for example another layer's.")
 #define GPUNN__EMBEDDING_ARGS(K, A)                                                                                            \
     K(embedding, num_embeddings, COUNT, GPUNN__NEEDED, num_embeddings, "")                                                     \
     K(embedding, embedding_dim, COUNT, GPUNN__NEEDED, embedding_dim, "")                                                       \
     K(embedding, padding_idx, INTEGER, GPUNN__NONE, padding_idx,                                                               \
       "A row that starts as 0 and gets no gradient; below 0 from the end. Default: none.") A(padding_idx, ROW, ignore_index)   \
-    K(embedding, weight, REFERENCE, GPUNN__OPERAND(1), weight,                                                                       \
+    K(embedding, weight, REFERENCE, GPUNN__OPERAND(1), weight,                                                                 \
       "A tensor [num_embeddings, embedding_dim] in place of a parameter of its own.")
 #define GPUNN__CONV_START(K, A)                                                                                                \
     K(conv, out_channels, COUNT, GPUNN__NEEDED, out_channels, "")                                                              \
@@ -7833,7 +7874,7 @@ typedef struct gpunn__assign_args {
     K(conv, dilation, WINDOW, 1, dilations, "") A(dilation, WINDOW, dilation)                                                  \
     K(conv, groups, COUNT, 1, groups, "") A(groups, INT, groups)                                                               \
     K(conv, bias, NO_BIAS, true, no_bias, "A bias [out_channels], or a parameter to take.")                                    \
-    K(conv, bias, BIAS, GPUNN__OPERAND(2), bias, "")                                                                                 \
+    K(conv, bias, BIAS, GPUNN__OPERAND(2), bias, "")                                                                           \
     K(conv, weight, REFERENCE, GPUNN__OPERAND(1), weight, "A tensor of the weight's shape in place of a parameter of its own.")
 #define GPUNN__CONV_ARGS(K, A) GPUNN__CONV_START(K, A) GPUNN__CONV_END(K, A)
 #define GPUNN__CONV_TRANSPOSE_ARGS(K, A)                                                                                       \
@@ -7871,7 +7912,7 @@ typedef struct gpunn__assign_args {
     K(rnn, states, FLAG, false, states,                                                                                        \
       "Behind the last step stand rows with h_n and, lstm, c_n, with the memory of [directions, n, hidden_size].")             \
     A(states, BOOL, states)                                                                                                    \
-    K(rnn, lengths, REFERENCE, GPUNN__OPERAND(1), lengths, "I64 or I32 [n]: steps of each sequence that exist.")                     \
+    K(rnn, lengths, REFERENCE, GPUNN__OPERAND(1), lengths, "I64 or I32 [n]: steps of each sequence that exist.")               \
     K(rnn, h_0, REFERENCE, GPUNN__OPERAND(2), h_0, "Initial state [directions, n, hidden_size].")
 #define GPUNN__RNN_ARGS(K, A)                                                                                                  \
     GPUNN__RECURRENT_START(K, A)                                                                                               \
@@ -7888,14 +7929,15 @@ typedef struct gpunn__assign_args {
     K(matmul, transpose_a, FLAG, false, transpose_a, "Of the last two axes.") A(transpose_a, BOOL, transpose_a)                \
     K(matmul, transpose_b, FLAG, false, transpose_b, "Of the last two axes.") A(transpose_b, BOOL, transpose_b)
 #define GPUNN__ATTENTION_ARGS(K, A)                                                                                            \
-    K(attention, mask, REFERENCE, GPUNN__OPERAND(3), mask, "bool: true takes part; f32: added; broadcasts to [n, heads, l, s].")     \
+    K(attention, mask, REFERENCE, GPUNN__OPERAND(3), mask,                                                                     \
+      "bool: true takes part; f32: added; broadcasts to [n, heads, l, s].")                                                    \
     K(attention, dropout_p, SHARE, 0, dropout_p, "") A(dropout_p, FLOAT, dropout_p)                                            \
     K(attention, is_causal, FLAG, false, is_causal, "Row i sees keys 0 to i only.") A(is_causal, BOOL, is_causal)              \
     K(attention, scale, NUMBER, GPUNN__NONE, scale, "Default: 1 / sqrt(e).") A(scale, FLOAT, scale)                            \
     K(attention, enable_gqa, FLAG, false, enable_gqa, "k and v may have fewer heads, which divide q's.")                       \
-    K(attention, heads_last, FLAG, false, heads_last, "All values are [n, l, heads, e].") A(heads_last, BOOL, heads_last)       \
+    K(attention, heads_last, FLAG, false, heads_last, "All values are [n, l, heads, e].") A(heads_last, BOOL, heads_last)      \
     K(attention, lengths, REFERENCE, GPUNN__OPERAND(4), lengths, "I64 or I32, one or [n]: so many of the keys are there.")
-#define GPUNN__ROTARY_ARGS(K, A)                                                                                                \
+#define GPUNN__ROTARY_ARGS(K, A)                                                                                               \
     K(rotary, theta, POSITIVE, 10000, theta, "")                                                                               \
     K(rotary, dims, AMOUNT, 0, dims, "Features of each head that turn, the first ones; 0: all.")                               \
     K(rotary, interleaved, FLAG, false, interleaved, "2 i and 2 i + 1 are a pair instead of i and i + dims / 2.")              \
@@ -7978,7 +8020,7 @@ typedef struct gpunn__assign_args {
 #define GPUNN__CONCAT_ARGS(K, A) K(_plain, dim, AXIS, 0, axis, "") A(dim, INT, axis)
 #define GPUNN__SLICE_ARGS(K, A)                                                                                                \
     K(_plain, dim, AXIS, GPUNN__NEEDED, axis, "") A(dim, INT, axis)                                                            \
-    K(_plain, start, INDEX, 0, start, "") A(start, DIM, start)                                                               \
+    K(_plain, start, INDEX, 0, start, "") A(start, DIM, start)                                                                 \
     K(_plain, end, END, GPUNN__NONE, end, "Default: the axis' end.")                                                           \
     K(_plain, step, STEP, 1, step, "") A(step, INT64, step)
 #define GPUNN__PAD_ARGS(K, A)                                                                                                  \
@@ -8016,7 +8058,7 @@ typedef struct gpunn__assign_args {
 #define GPUNN__EINSUM_ARGS(K, A) K(_plain, equation, TEXT, GPUNN__NEEDED, text, "Such as \"...ij,jk->...ik\".")
 #define GPUNN__EXPR_ARGS(K, A)                                                                                                 \
     K(_plain, expression, FORMULA, GPUNN__NEEDED, args_,                                                                       \
-      "Over x, y, z or x0 to x7, or the names of inputs; operators, pi, elementwise ops, max, min; sum, mean along axes.")                     \
+      "Over x, y, z or x0 to x7, or the names of inputs; operators, pi, elementwise ops, max, min; sum, mean along axes.")     \
     K(_plain, consts, CONSTS, GPUNN__EMPTY, args_, "Numbers that the formula calls by name.")
 #define GPUNN__LOSS_ARGS(K, A) K(loss, reduction, REDUCTION, 0, reduction, "")
 #define GPUNN__HUBER_ARGS(K, A)                                                                                                \
@@ -8047,7 +8089,7 @@ typedef struct gpunn__assign_args {
     K(ncc, window, CELLS, 0, window, "")                                                                                       \
     K(ncc, eps, SCALE, 1e-05, eps, "")
 #define GPUNN__CLASS_START(K, A)                                                                                               \
-    K(class_loss, reduction, CLASS_REDUCTION, 0, reduction, "") A(reduction, CLASS_REDUCTION, reduction)                             \
+    K(class_loss, reduction, CLASS_REDUCTION, 0, reduction, "") A(reduction, CLASS_REDUCTION, reduction)                       \
     K(class_loss, ignore_index, INTEGER, -100, ignore_index, "Labels that count for nothing.")                                 \
     A(ignore_index, INT64, ignore_index)
 #define GPUNN__CLASS_WEIGHT(K, A) K(class_loss, weight, REFERENCE, GPUNN__OPERAND(2), weight, "One number for each class.")
@@ -8085,7 +8127,7 @@ typedef struct gpunn__assign_args {
     K(dice, squared, FLAG, false, squared, "")                                                                                 \
     K(dice, batch, FLAG, false, batch, "All samples are one.")
 #define GPUNN__CTC_ARGS(K, A)                                                                                                  \
-    K(ctc, reduction, CLASS_REDUCTION, 0, reduction, "") A(reduction, CLASS_REDUCTION, reduction)                                    \
+    K(ctc, reduction, CLASS_REDUCTION, 0, reduction, "") A(reduction, CLASS_REDUCTION, reduction)                              \
     K(ctc, blank, AMOUNT, 0, blank, "") A(blank, INT, blank)                                                                   \
     K(ctc, zero_infinity, FLAG, false, zero_infinity, "") A(zero_infinity, BOOL, zero_infinity)                                \
     K(ctc, batch_first, FLAG, false, batch_first, "Log-probabilities are [n, t, classes].") A(batch_first, BOOL, batch_first)
@@ -8100,10 +8142,21 @@ typedef struct gpunn__assign_args {
     "r = 2 * u * (0.999999999 + q * (-0.333333075 + q * (0.199982108 + q * (-0.142399829 + q * (0.105728145 "                  \
     "+ q * -0.0603324173))))); "
 
-/* Builders made of others, each by a formula (>>expr) of its operands, the tensors and numbers among its keys, and rank, that of the
- * first operand. F(X, name, operands, their names, check (gpunn__fits_*), keys, struct, form, formula, about). Where there is a key
- * reduction, it reduces what the formula makes. form: ARGS for gpunn_name_(operands, args), PLAIN for gpunn_name(operands), OWN
- * where >>layers has the builder. */
+/* Of builders in >>layers and >>losses of which formulas are a part. local_response_norm: y is the mean of x^2 around.
+ * multi_margin: of x, own -x of the label, and the classes' numbers; then what weights of classes make of it. rrelu: mode as of
+ * gpunn__mode, random from 0 to 1. */
+#define GPUNN__LOCAL_RESPONSE "x * (k + alpha * y) ** power"
+#define GPUNN__MULTI_MARGIN                                                                                                    \
+    "where(label == classes, 0, relu(margin + own + x) if p == 1 else relu(margin + own + x) ** 2)"
+#define GPUNN__MULTI_MARGIN_WEIGHTED                                                                                           \
+    "x * sum(where(label == classes, weight, 0), 1, keepdim=True)"
+#define GPUNN__RRELU                                                                                                           \
+    "x if x > 0 else x * ((lower + upper) / 2 if mode == 1 else lower + (upper - lower) * random)"
+
+/* Builders made of others, each by a formula (>>expr) of its operands, the tensors and numbers among its keys, and rank, that of
+ * the first operand. F(X, name, operands, their names, check (gpunn__fits_*), keys, struct, form, formula, about). Where there is
+ * a key reduction, it reduces what the formula makes. form: ARGS for gpunn_name_(operands, args), PLAIN for gpunn_name(operands),
+ * OWN where >>layers has the builder. */
 #define GPUNN__FORMULAS(F, X)                                                                                                  \
     F(X, mse_loss, 2, (input, target), SAME, LOSS, loss, ARGS, "squared_error(input, target)", "(x - t)^2; inputs x, t.")      \
     F(X, l1_loss, 2, (input, target), SAME, LOSS, loss, ARGS, "absolute_error(input, target)", "|x - t|.")                     \
@@ -8175,7 +8228,8 @@ typedef struct gpunn__assign_args {
       "The share of rows of logits [n, classes] whose argmax is the label.")                                                   \
     F(X, binary_accuracy, 2, (prob, target), SAME, NO, _plain, PLAIN, "mean((prob > 0.5) == (target > 0.5))",                  \
       "The share with (probability > 0.5) == (target > 0.5).")                                                                 \
-    F(X, softshrink, 1, (x), ANY, SOFTSHRINK, _plain, OWN, "where(abs(x) <= lambd, 0, x - lambd * sign(x))", "torch.nn.Softshrink.")\
+    F(X, softshrink, 1, (x), ANY, SOFTSHRINK, _plain, OWN,                                                                     \
+      "where(abs(x) <= lambd, 0, x - lambd * sign(x))", "torch.nn.Softshrink.")                                                \
     F(X, threshold, 1, (x), ANY, THRESHOLD, _plain, OWN, "where(x <= threshold, value, x)", "torch.nn.Threshold.")             \
     F(X, logit, 1, (x), ANY, LOGIT, _plain, OWN, "p = clamp(x, eps, 1 - eps) if eps >= 0 else x; log(p / (1 - p))",            \
       "torch.logit; with eps below 0, of all x.")                                                                              \
@@ -8218,8 +8272,8 @@ typedef struct gpunn__assign_args {
     F(X, exp2, 1, (x), ANY, NO, _plain, PLAIN, "exp(x * 0.6931471805599453)", "torch.exp2.")                                   \
     F(X, log2, 1, (x), ANY, NO, _plain, PLAIN, "log(x) * 1.4426950408889634", "torch.log2.")                                   \
     F(X, log10, 1, (x), ANY, NO, _plain, PLAIN, "log(x) * 0.4342944819032518", "torch.log10.")                                 \
-    /* Of a >= 0: t exp(-a^2 + a polynomial in t), t = 2 / (2 + a); within 1e-7, fitted at Chebyshev's nodes of 0 <= a <= 11. b is\
-     * a, rounded down so that b^2 is exact. The gradient is that of -erf. */                                                  \
+    /* Of a >= 0: t exp(-a^2 + a polynomial in t), t = 2 / (2 + a); within 1e-7, fitted at Chebyshev's nodes of 0 <= a <= 11.  \
+     * b is a, rounded down so that b^2 is exact. The gradient is that of -erf. */                                             \
     F(X, erfc, 1, (x), ANY, NO, _plain, PLAIN,                                                                                 \
       "a = min(abs(x), 11); t = 1 / (1 + 0.5 * a); b = floor(16 * a) / 16; "                                                   \
       "p = -1.26546872 + t * (0.999060392 + t * (0.382924557 + t * (0.052532699 + t * (-0.0518615171 + t * "                   \
@@ -8250,7 +8304,8 @@ typedef struct gpunn__assign_args {
       "m * sqrt(a * a + b * b)",                                                                                               \
       "torch.hypot.")                                                                                                          \
     F(X, logaddexp, 2, (x, y), ANY, NO, _plain, PLAIN, "max(x, y) + log1p(exp(-abs(x - y)))", "torch.logaddexp.")              \
-    F(X, xlogy, 2, (x, y), ANY, NO, _plain, PLAIN, "x * log(1 if x == 0 and (y <= 0 or y > 3.4028234e38) else y)", "torch.xlogy.")\
+    F(X, xlogy, 2, (x, y), ANY, NO, _plain, PLAIN,                                                                             \
+      "x * log(1 if x == 0 and (y <= 0 or y > 3.4028234e38) else y)", "torch.xlogy.")                                          \
     F(X, remainder, 2, (x, y), ANY, NO, _plain, PLAIN,                                                                         \
       "x - y * floor_divide(x, y)",                                                                                            \
       "torch.remainder, of y's sign; the quotient has no gradient.")                                                           \
@@ -8260,9 +8315,9 @@ typedef struct gpunn__assign_args {
 #define GPUNN__FORMULA_ROW(X, name, count, names, fits, keys, args, form, formula, about) \
     X(OP, name, NONE, count, 0, keys, args, gpunn__composite(&gpunn__formula_of_##name, in, a), about)
 
-/* X(kind, name, op, operands, spatial axes, keys, struct, call, about). A LAYER has parameters below its name, a STACK those of its
- * layers; a SOURCE is a named tensor without operands. op: whose nodes the keys are told of, NONE where another row has it. MANY: 1
- * to GPUNN_MAX_OPERANDS, OWN: the row reads them. call: what builds it from in, name and a, the struct. */
+/* X(kind, name, op, operands, spatial axes, keys, struct, call, about). A LAYER has parameters below its name, a STACK those of
+ * its layers; a SOURCE is a named tensor without operands. op: whose nodes the keys are told of, NONE where another row has it.
+ * MANY: 1 to GPUNN_MAX_OPERANDS, OWN: the row reads them. call: what builds it from in, name and a, the struct. */
 #define GPUNN__ROWS(X)                                                                                                         \
     X(SOURCE, input, NONE, 0, 0, INPUT, _plain, gpunn_input(l->model, name, a->dtype, a->shape),                               \
       "A value that the program writes before each run.")                                                                      \
@@ -8966,7 +9021,7 @@ static void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const
     if (json && list) gpunn__put(text, "]");
 }
 
-GPUNN__PRIVATE void gpunn__external_text(const gpunn_tensor *t, char *out, size_t size)
+static void gpunn__external_text(const gpunn_tensor *t, char *out, size_t size)
 {
     gpunn__line text = {out, size, 0};
     gpunn__put(&text, "%s [", gpunn_dtype_name(t->dtype));
@@ -8974,7 +9029,7 @@ GPUNN__PRIVATE void gpunn__external_text(const gpunn_tensor *t, char *out, size_
     gpunn__put(&text, "]");
 }
 
-GPUNN__PRIVATE void gpunn__node_text(const gpunn_tensor *t, char *out, size_t size)
+static void gpunn__node_text(const gpunn_tensor *t, char *out, size_t size)
 {
     static const char *const kinds[] = {"", "input", "parameter", "buffer", "constant"};
     gpunn__line              text = {out, size, 0};
@@ -9090,7 +9145,7 @@ static void gpunn__sha256_end(gpunn__sha256 *sha, char hex[65])
     for (int i = 0; i < 8; i++) (void)snprintf(hex + 8 * i, 9, "%08x", (unsigned)sha->state[i]);
 }
 
-GPUNN__PRIVATE void gpunn__model_sha256(const gpunn_model *model, int count, char hex[65])
+static void gpunn__model_sha256(const gpunn_model *model, int count, char hex[65])
 {
     gpunn__sha256 sha;
     gpunn__sha256_begin(&sha);
@@ -9109,7 +9164,6 @@ typedef struct gpunn__call {
 
 static const char *const gpunn__x_name[] = {"x"};
 static const char *const gpunn__abc_names[] = {"a", "b", "c"};
-static const char *const gpunn__class_names[] = {"logits", "labels"};
 
 static gpunn_tensor *gpunn__undo(const gpunn__call *call)
 {
@@ -9180,14 +9234,19 @@ static bool gpunn__operand(const gpunn__call *call, const gpunn_tensor *t, const
     return false;
 }
 
-/* Opens a call on the model of its operands, the first f32_count of which must be F32. names NULL: "tensors[i]". */
-static bool gpunn__begin(gpunn__call *call, const char *op, const char *layer, const char *const *names,
-                         gpunn_tensor *const *operands, int count, int f32_count)
+static gpunn_model *gpunn__model_of(gpunn_tensor *const *operands, int count)
 {
     gpunn_model *model = NULL;
     for (int i = count - 1; i >= 0; i--)
         if (operands[i]) model = operands[i]->model;
-    *call = gpunn__call_of(model, op, layer);
+    return model;
+}
+
+/* Opens a call on the model of its operands, the first f32_count of which must be F32. names NULL: "tensors[i]". */
+static bool gpunn__begin(gpunn__call *call, const char *op, const char *layer, const char *const *names,
+                         gpunn_tensor *const *operands, int count, int f32_count)
+{
+    *call = gpunn__call_of(gpunn__model_of(operands, count), op, layer);
     for (int i = 0; i < count; i++) {
         char numbered[32];
         (void)snprintf(numbered, sizeof numbered, "tensors[%d]", i);
@@ -9200,6 +9259,17 @@ static bool gpunn__begin(gpunn__call *call, const char *op, const char *layer, c
 static bool gpunn__begin_x(gpunn__call *call, const char *op, const char *layer, gpunn_tensor *x, bool f32)
 {
     return gpunn__begin(call, op, layer, gpunn__x_name, &x, 1, f32);
+}
+
+/* The same for operands of one of the other ops, by the names in its row; f32: bit i, operand i must be F32. */
+static bool gpunn__begin_op(gpunn__call *call, const char *function, gpunn_op op, gpunn_tensor *const *operands, int count,
+                            int f32)
+{
+    char name[GPUNN__OPERAND_SIZE];
+    *call = gpunn__call_of(gpunn__model_of(operands, count), function, NULL);
+    for (int i = 0; i < count; i++)
+        if (!gpunn__operand(call, operands[i], gpunn__operand_name(op, i, name), f32 >> i & 1)) return false;
+    return true;
 }
 
 /* ---- tensors --------------------------------------------------------------------------------------------------------- */
@@ -9277,7 +9347,8 @@ static bool gpunn__give_name(const gpunn__call *call, gpunn_tensor *t, const cha
     return true;
 }
 
-/* The rank of a shape from the program, or -1 after an error. batches 0: nothing in it varies; 1: GPUNN_BATCH once; 2: multiples. */
+/* The rank of a shape from the program, or -1 after an error. batches 0: nothing in it varies; 1: GPUNN_BATCH once; 2:
+ * multiples. */
 static int gpunn__rank_of(const gpunn__call *call, const gpunn_shape *shape, int batches)
 {
     int rank = 0, found = 0, end = GPUNN_MAX_RANK;
@@ -9544,7 +9615,7 @@ static bool gpunn__begin_setting(gpunn__call *call, gpunn_tensor *t, const char 
 }
 
 /* Inputs that one output of a linear or convolution weight [out, ...] sums. */
-GPUNN__PRIVATE int64_t gpunn__fan_in(const gpunn_tensor *t)
+static int64_t gpunn__fan_in(const gpunn_tensor *t)
 {
     int64_t factor = 1;
     int     power;
@@ -10048,7 +10119,7 @@ static const char *const gpunn__recurrent_names[GPUNN__RECURRENT_OPERANDS] = {
 /* clang-format on */
 
 /* Blocks of hidden_size rows in its weights. */
-GPUNN__PRIVATE int gpunn__gates_of(gpunn_op op)
+static int gpunn__gates_of(gpunn_op op)
 {
     return op == GPUNN_OP_LSTM ? 4 : op == GPUNN_OP_GRU ? 3 : 1;
 }
@@ -10279,8 +10350,6 @@ static bool gpunn__topk_indices_rule(const gpunn__inference *i)
 }
 
 /* ---- attention ------------------------------------------------------------------------------------------------------------ */
-static const char *const gpunn__attention_names[] = {"q", "k", "v"};
-
 /* mask must be of a fitting dtype and broadcast to scores [n, heads, l, s]. */
 static bool gpunn__mask_fits(const gpunn__call *call, const gpunn__meta *mask, const gpunn__meta *scores)
 {
@@ -10317,7 +10386,7 @@ static bool gpunn__attention_rule(const gpunn__inference *i)
 {
     const bool packed = i->in[0].rank == 5 && i->in[1].dtype == GPUNN_DTYPE_DEFAULT, last = packed || i->attr->heads_last;
     const int  head = last ? 2 : 1, row = last ? 1 : 2;
-    char       text[3][128];
+    char       text[3][128], name[GPUNN__OPERAND_SIZE];
     int64_t    part[3][4]; /* without the axis of 3 */
     for (int k = 0; k < 3; k++) {
         const gpunn__meta *t = &i->in[packed ? 0 : k];
@@ -10325,13 +10394,13 @@ static bool gpunn__attention_rule(const gpunn__inference *i)
         if (t->rank != (packed ? 5 : 4) || (packed && t->dim[2] != 3)) {
             (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE,
                                 "%s is %s, but [n, %s, e] is needed, or [n, rows, 3, heads, e] for all; gpunn_reshape it",
-                                gpunn__attention_names[k], text[k], last ? "rows, heads" : "heads, rows");
+                                gpunn__operand_name(GPUNN_OP_ATTENTION, k, name), text[k], last ? "rows, heads" : "heads, rows");
             return false;
         }
         for (int d = 0; d < 4; d++) part[k][d] = t->dim[packed && d > 1 ? d + 1 : d];
         if (part[k][head] < 1 || part[k][3] < 1 || part[k][head] > INT32_MAX || part[k][3] > INT32_MAX) {
             (void)gpunn__refuse(i->call, GPUNN_ERR_SHAPE, "%s is %s: heads and their size must be fixed, and below 2^31",
-                                gpunn__attention_names[k], text[k]);
+                                gpunn__operand_name(GPUNN_OP_ATTENTION, k, name), text[k]);
             return false;
         }
     }
@@ -10441,7 +10510,7 @@ typedef bool (*gpunn__shape_rule)(const gpunn__inference *);
 
 /* In the order of gpunn_op, whose last members are these; the elementwise ops stand before them. */
 static const gpunn__shape_rule gpunn__shape_rules[] = {
-#define GPUNN__X(ENUM, name, reads, reads_out, backward, traits, rule) gpunn__##rule##_rule,
+#define GPUNN__X(ENUM, name, operands, reads, reads_out, backward, traits, rule) gpunn__##rule##_rule,
     GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)
 #undef GPUNN__X
 };
@@ -10598,8 +10667,8 @@ GPUNN_TERNARY_OPS(GPUNN__X)
  *     sign       = "-" sign | (number | name | name "(" argument {"," argument} ")" | "(" choice ")") ["**" sign]
  *     argument   = choice | choice ":" | "keepdim" "=" choice
  * that appends nodes as it goes. Numbers are folded; one that meets a tensor becomes an attribute where that changes no bit, and
- * a scalar constant elsewhere. Where a number decides (if, and, or), what is not taken is read but adds no node. Derivatives share
- * what they make of x and y alone, such as tanh's 1 - y * y, and square what is multiplied by itself. */
+ * a scalar constant elsewhere. Where a number decides (if, and, or), what is not taken is read but adds no node. Derivatives
+ * share what they make of x and y alone, such as tanh's 1 - y * y, and square what is multiplied by itself. */
 enum { GPUNN__EXPR_LENGTH = 4096, GPUNN__EXPR_DEPTH = 64, GPUNN__EXPR_ARGS = 8, GPUNN__EXPR_NAMES = 64 };
 
 typedef struct gpunn__term {
@@ -10899,8 +10968,8 @@ static gpunn_tensor *gpunn__expr_window_mean(gpunn_tensor *x, int window)
     return gpunn_reshape(x, shape);
 }
 
-/* The functions of x that are no elementwise op: X(name, whether the number p follows, most axes that follow then, whether keepdim
- * may, call). Where several axes may, none are all. */
+/* The functions of x that are no elementwise op: X(name, whether the number p follows, most axes that follow then, whether
+ * keepdim may, call). Where several axes may, none are all. */
 #define GPUNN__EXPR_FUNCTIONS(X)                                               \
     X(sum, false, GPUNN_MAX_RANK, true, gpunn_sum(x, axes, keepdim))           \
     X(mean, false, GPUNN_MAX_RANK, true, gpunn_mean(x, axes, keepdim))         \
@@ -11344,8 +11413,8 @@ static gpunn_tensor *gpunn__expr_value(gpunn__formula *f)
     return gpunn__made(&f->call, ok ? gpunn__expr_tensor(f, &result) : NULL);
 }
 
-/* Of the operands `args`, called names or (NULL) x y z and x0 to x7, and numbers that have names. g: of a derivative, which calls it
- * so; NULL: it is none. */
+/* Of the operands `args`, called names or (NULL) x y z and x0 to x7, and numbers that have names. g: of a derivative, which calls
+ * it so; NULL: it is none. */
 static gpunn_tensor *gpunn__expr(const char *expression, const char *const *names, gpunn_tensor *const *args, int arg_count,
                                  const char *const *number_names, const double *numbers, int number_count, gpunn_tensor *g)
 {
@@ -11807,11 +11876,10 @@ GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool3d(gpunn_tensor *x, int out_d, in
 
 GPUNN_API gpunn_tensor *gpunn_grid_sample_(gpunn_tensor *x, gpunn_tensor *grid, gpunn_grid_args args)
 {
-    static const char *const names[] = {"x", "grid"};
-    gpunn_tensor            *operands[] = {x, grid};
-    gpunn__call              call;
-    gpunn_attributes         attr = gpunn__no_attributes();
-    if (!gpunn__begin(&call, "grid_sample", NULL, names, operands, 2, 2) || !gpunn__settle(&call, &args)) return NULL;
+    gpunn_tensor    *operands[] = {x, grid};
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    if (!gpunn__begin_op(&call, "grid_sample", GPUNN_OP_GRID_SAMPLE, operands, 2, 3) || !gpunn__settle(&call, &args)) return NULL;
     attr.mode = (int)args.mode;
     attr.padding_mode = (int)args.padding_mode;
     attr.align_corners = args.align_corners;
@@ -11820,11 +11888,11 @@ GPUNN_API gpunn_tensor *gpunn_grid_sample_(gpunn_tensor *x, gpunn_tensor *grid, 
 
 GPUNN_API gpunn_tensor *gpunn_roi_align_(gpunn_tensor *x, gpunn_tensor *boxes, gpunn_roi_args args)
 {
-    static const char *const names[] = {"x", "boxes"};
-    gpunn_tensor            *operands[] = {x, boxes};
-    gpunn__call              call;
-    gpunn_attributes         attr = gpunn__no_attributes();
-    if (!gpunn__begin(&call, "roi_align", NULL, names, operands, 2, 2) || !gpunn__has_axes(&call, gpunn__meta_of(x), 2) ||
+    gpunn_tensor    *operands[] = {x, boxes};
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    if (!gpunn__begin_op(&call, "roi_align", GPUNN_OP_ROI_ALIGN, operands, 2, 3) ||
+        !gpunn__has_axes(&call, gpunn__meta_of(x), 2) ||
         !gpunn__window_setting(&call, 2, "output_size", "output_shape", args.output_size, args.output_shape, gpunn__zeros, 1,
                                attr.size) ||
         !gpunn__settle(&call, &args))
@@ -11837,10 +11905,10 @@ GPUNN_API gpunn_tensor *gpunn_roi_align_(gpunn_tensor *x, gpunn_tensor *boxes, g
 
 GPUNN_API gpunn_tensor *gpunn_affine_grid(gpunn_tensor *theta, gpunn_shape size, bool align_corners)
 {
-    static const char *const names[] = {"theta"};
-    gpunn__call              call;
-    gpunn_attributes         attr = gpunn__no_attributes();
-    if (!gpunn__begin(&call, "affine_grid", NULL, names, &theta, 1, 1) || gpunn__rank_of(&call, &size, 0) < 0) return NULL;
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    if (!gpunn__begin_op(&call, "affine_grid", GPUNN_OP_AFFINE_GRID, &theta, 1, 1) || gpunn__rank_of(&call, &size, 0) < 0)
+        return NULL;
     attr.shape = size;
     attr.align_corners = align_corners;
     return gpunn__node(&call, GPUNN_OP_AFFINE_GRID, &attr, &theta, 1);
@@ -12070,8 +12138,7 @@ GPUNN_API gpunn_tensor *gpunn_local_response_norm_(gpunn_tensor *x, gpunn_local_
     gpunn_tensor *squares = gpunn_reshape(gpunn_square(x), column);
     squares = gpunn_avg_pool2d_(gpunn_pad_(squares, around), window);
     gpunn_tensor *operands[] = {x, gpunn_reshape(squares, gpunn_tensor_shape(x))};
-    gpunn_tensor *y = operands[1] ? gpunn__expr("x * (k + alpha * y) ** power", NULL, operands, 2, names, numbers, 3, NULL)
-                                  : NULL;
+    gpunn_tensor *y = operands[1] ? gpunn__expr(GPUNN__LOCAL_RESPONSE, NULL, operands, 2, names, numbers, 3, NULL) : NULL;
     return gpunn__made(&call, y);
 }
 
@@ -12155,7 +12222,8 @@ static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, cons
     return false;
 }
 
-/* Whether t is a parameter or follows from parameters alone, in so few steps: what is kept of a weight is renewed when one changes. */
+/* Whether t is a parameter or follows from parameters alone, in so few steps: what is kept of a weight is renewed when one
+ * changes. */
 static bool gpunn__is_weight(const gpunn_tensor *t, int steps)
 {
     if (t->kind == GPUNN__PARAMETER) return true;
@@ -12527,9 +12595,7 @@ GPUNN_API gpunn_tensor *gpunn_rrelu(gpunn_tensor *x, float lower, float upper)
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "the slopes go from %g to %g; use two numbers, the smaller one first",
                              numbers[0], numbers[1]);
     gpunn_tensor *random = gpunn_rand_like(x), *in[] = {x, random, random ? gpunn__mode(call.model) : NULL};
-    return gpunn__made(&call, gpunn__expr("x if x > 0 else x * ((lower + upper) / 2 if mode == 1 else "
-                                          "lower + (upper - lower) * random)",
-                                          names, in, 3, bounds, numbers, 2, NULL));
+    return gpunn__made(&call, gpunn__expr(GPUNN__RRELU, names, in, 3, bounds, numbers, 2, NULL));
 }
 
 GPUNN_API gpunn_tensor *gpunn_prelu(gpunn_tensor *x, const char *name, int num_parameters, float init)
@@ -12651,7 +12717,8 @@ GPUNN_API gpunn_tensor *gpunn_concat(gpunn_tensor *const *tensors, int count, in
     return attr.axis < 0 ? NULL : gpunn__node(&call, GPUNN_OP_CONCAT, &attr, tensors, count);
 }
 
-/* One index of a Python slice: negative ones count from the end, all are clamped; where sizes vary only what certainly is behind. */
+/* One index of a Python slice: negative ones count from the end, all are clamped; where sizes vary only what certainly is
+ * behind. */
 static int64_t gpunn__slice_index(gpunn_model *model, int64_t index, int64_t size)
 {
     if (gpunn__size_place(model, index)) return index;
@@ -13051,11 +13118,10 @@ GPUNN_API gpunn_tensor *gpunn_hash_grid_encoding_(gpunn_tensor *x, const char *n
 
 GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *index)
 {
-    static const char *const names[] = {"x", "index"};
-    gpunn__call              call;
-    gpunn_attributes         attr = gpunn__no_attributes();
-    gpunn_tensor            *operands[] = {x, index};
-    if (!gpunn__begin(&call, "gather", NULL, names, operands, 2, 1) || !gpunn__are_indices(&call, index, "index") ||
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    gpunn_tensor    *operands[] = {x, index};
+    if (!gpunn__begin_op(&call, "gather", GPUNN_OP_GATHER, operands, 2, 1) || !gpunn__are_indices(&call, index, "index") ||
         (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
         return NULL;
     gpunn__meta out;
@@ -13068,12 +13134,11 @@ GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *in
 
 GPUNN_API gpunn_tensor *gpunn_scatter_add(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src)
 {
-    static const char *const names[] = {"x", "src", "index"};
-    gpunn__call              call;
-    gpunn_attributes         attr = gpunn__no_attributes();
-    gpunn_tensor            *given[] = {x, src, index}, *operands[] = {x, index, src};
-    if (!gpunn__begin(&call, "scatter_add", NULL, names, given, 3, 2) || !gpunn__are_indices(&call, index, "index") ||
-        (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    gpunn_tensor    *operands[] = {x, index, src};
+    if (!gpunn__begin_op(&call, "scatter_add", GPUNN_OP_SCATTER_ADD, operands, 3, 5) ||
+        !gpunn__are_indices(&call, index, "index") || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
         return NULL;
     return gpunn__node(&call, GPUNN_OP_SCATTER_ADD, &attr, operands, 3);
 }
@@ -13708,7 +13773,7 @@ GPUNN_API gpunn_tensor *gpunn_matmul_(gpunn_tensor *a, gpunn_tensor *b, gpunn_ma
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
     gpunn_tensor    *operands[] = {a, b};
-    if (!gpunn__begin(&call, "matmul", NULL, gpunn__abc_names, operands, 2, 2)) return NULL;
+    if (!gpunn__begin_op(&call, "matmul", GPUNN_OP_MATMUL, operands, 2, 3)) return NULL;
     attr.transpose_a = args.transpose_a;
     attr.transpose_b = args.transpose_b;
     return gpunn__node(&call, GPUNN_OP_MATMUL, &attr, operands, 2);
@@ -13805,8 +13870,7 @@ GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpu
     const bool    packed = q && q->rank == 5 && k == NULL && v == NULL;
     gpunn__call   call;
     gpunn__meta   out;
-    if (!gpunn__begin(&call, "scaled_dot_product_attention", NULL, gpunn__attention_names, operands, packed ? 1 : 3,
-                      packed ? 1 : 3) ||
+    if (!gpunn__begin_op(&call, "scaled_dot_product_attention", GPUNN_OP_ATTENTION, operands, packed ? 1 : 3, 7) ||
         (args.mask && !gpunn__operand(&call, args.mask, ".mask", false)) ||
         (args.lengths && !gpunn__operand(&call, args.lengths, ".lengths", false)))
         return NULL;
@@ -14510,7 +14574,7 @@ static bool gpunn__labels_fit(const gpunn__call *call, const gpunn_tensor *logit
 static bool gpunn__begin_classes(gpunn__call *call, const char *op, gpunn_tensor *logits, gpunn_tensor *labels)
 {
     gpunn_tensor *operands[] = {logits, labels};
-    return gpunn__begin(call, op, NULL, gpunn__class_names, operands, 2, 1) && gpunn__labels_fit(call, logits, labels);
+    return gpunn__begin_op(call, op, GPUNN_OP_CROSS_ENTROPY, operands, 2, 1) && gpunn__labels_fit(call, logits, labels);
 }
 
 /* One weight for each class, or none. */
@@ -14565,8 +14629,6 @@ static gpunn_tensor *gpunn__class_numbers(gpunn_model *model, int64_t classes)
 GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *labels, gpunn_margin_args args)
 {
     static const char *const operands[] = {"x", "own", "label", "classes", "weight"}, *const numbers[] = {"margin", "p"};
-    static const char each[] = "where(label == classes, 0, relu(margin + own + x) if p == 1 else relu(margin + own + x) ** 2)";
-    static const char weighted[] = "x * sum(where(label == classes, weight, 0), 1, keepdim=True)";
     gpunn_class_loss_args plain;
     gpunn__call           call;
     if (!gpunn__begin_classes(&call, "multi_margin_loss", x, labels) || !gpunn__settle(&call, &args)) return NULL;
@@ -14585,8 +14647,8 @@ GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *
     in[1] = in[2] ? gpunn__reshape_to(in[1], 2, column) : NULL;
     in[2] = in[1] ? gpunn__reshape_to(in[2], 2, column) : NULL;
     in[3] = in[2] ? gpunn__class_numbers(call.model, x->dim[1]) : NULL;
-    in[0] = in[3] ? gpunn__expr(each, operands, in, 4, numbers, values, 2, NULL) : NULL;
-    if (in[0] && args.weight) in[0] = gpunn__expr(weighted, operands, in, 5, NULL, NULL, 0, NULL);
+    in[0] = in[3] ? gpunn__expr(GPUNN__MULTI_MARGIN, operands, in, 4, numbers, values, 2, NULL) : NULL;
+    if (in[0] && args.weight) in[0] = gpunn__expr(GPUNN__MULTI_MARGIN_WEIGHTED, operands, in, 5, NULL, NULL, 0, NULL);
     gpunn_axes    last = {{1, GPUNN_END}};
     gpunn_tensor *loss = gpunn__reduce_loss(in[0] ? gpunn_mean(in[0], last, false) : NULL, args.reduction);
     return gpunn__made(&call, loss);
@@ -14595,14 +14657,14 @@ GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *
 GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *targets, gpunn_tensor *input_lengths,
                                         gpunn_tensor *target_lengths, gpunn_ctc_args args)
 {
-    static const char *const names[] = {"log_probabilities", "targets", "input_lengths", "target_lengths"};
-    gpunn_tensor            *x = log_probabilities, *operands[] = {x, targets, input_lengths, target_lengths};
-    gpunn__call              call;
-    if (!gpunn__begin(&call, "ctc_loss", NULL, names, operands, 4, 1)) return NULL;
+    gpunn_tensor *x = log_probabilities, *operands[] = {x, targets, input_lengths, target_lengths};
+    char          name[GPUNN__OPERAND_SIZE];
+    gpunn__call   call;
+    if (!gpunn__begin_op(&call, "ctc_loss", GPUNN_OP_CTC_LOSS, operands, 4, 1)) return NULL;
     for (int i = 1; i < 4; i++)
         if (operands[i]->dtype != GPUNN_I64 && operands[i]->dtype != GPUNN_I32)
-            return gpunn__refuse(&call, GPUNN_ERR_DTYPE, "%s is %s, but i64 or i32 is needed", names[i],
-                                 gpunn_dtype_name(operands[i]->dtype));
+            return gpunn__refuse(&call, GPUNN_ERR_DTYPE, "%s is %s, but i64 or i32 is needed",
+                                 gpunn__operand_name(GPUNN_OP_CTC_LOSS, i, name), gpunn_dtype_name(operands[i]->dtype));
     gpunn__meta      out;
     gpunn_attributes attr = gpunn__no_attributes();
     attr.batch_first = args.batch_first;
@@ -14879,8 +14941,9 @@ GPUNN_API gpunn_tensor *gpunn_top_k_accuracy(gpunn_tensor *logits, gpunn_tensor 
 }
 
 /* ==== >>derivatives =================================================================================================== *
- * Passes backward and forward as nodes, so that they have derivatives too. An elementwise op's is its row in >>ops, read as a formula;
- * each other op has a function here that gives the gradient of operand k from its result y and the gradient g of that. */
+ * Passes backward and forward as nodes, so that they have derivatives too. An elementwise op's is its row in >>ops, read as a
+ * formula; each other op has a function here that gives the gradient of operand k from its result y and the gradient g of
+ * that. */
 typedef gpunn_tensor *(*gpunn__derivative)(gpunn_tensor *y, gpunn_tensor *g, int k);
 
 static gpunn_tensor *gpunn__filled(gpunn_model *model, float value, gpunn_shape shape)
@@ -14929,7 +14992,8 @@ static gpunn_tensor *gpunn__matmul_of(gpunn_tensor *a, gpunn_tensor *b, bool tra
 }
 
 /* ---- elementwise ops ------------------------------------------------------------------------------------------------------ */
-/* What its row in >>ops says of operand k. It is a product with g, so that of the operand's tangent in g's place it is that of y. */
+/* What its row in >>ops says of operand k. It is a product with g, so that of the operand's tangent in g's place it is that of
+ * y. */
 static gpunn_tensor *gpunn__map_derivative(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     const gpunn__op_info *info = &gpunn__op_infos[y->op];
@@ -15185,7 +15249,7 @@ static gpunn_tensor *gpunn__derive_embedding(gpunn_tensor *y, gpunn_tensor *g, i
     return gpunn_index_add(gpunn__filled(y->model, 0, gpunn_tensor_shape(weight)), 0, tokens, rows);
 }
 
-/* ---- losses of classes: own is 1 where a logit, [n, classes, ...], is its label's, counted 0 where that is ignored ------------ */
+/* ---- losses of classes: own is 1 where a logit, [n, classes, ...], is its label's, counted 0 where that is ignored --------- */
 static gpunn_tensor *gpunn__derive_class_loss(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     static const char *const texts[] = {"g * (p * sum(t, 1, keepdim=True) - t)", "-g * t"};
@@ -15210,7 +15274,7 @@ static gpunn_tensor *gpunn__derive_class_loss(gpunn_tensor *y, gpunn_tensor *g, 
     return gpunn__expr(texts[y->op == GPUNN_OP_NLL], names + 3, operands + 3, 2, NULL, NULL, 0, g);
 }
 
-/* ---- norms: h is x normalised along the rows of a matrix, r what it was multiplied by --------------------------------------- */
+/* ---- norms: h is x normalised along the rows of a matrix, r what it was multiplied by -------------------------------------- */
 #define GPUNN__LAYER_ROWS "c = x - mean(x, 1, keepdim=True); r = rsqrt(mean(c * c, 1, keepdim=True) + eps); h = c * r; "
 #define GPUNN__RMS_ROWS "r = rsqrt(mean(x * x, 1, keepdim=True) + eps); h = x * r; "
 #define GPUNN__ALONG_H "h * mean(g * h, 1, keepdim=True)"
@@ -15331,8 +15395,8 @@ static gpunn_tensor *gpunn__push_rows(const gpunn_tensor *y, gpunn_tensor *v)
     return gpunn_reshape(gpunn__matmul_of(gpunn__matrix(v, v->rank - 1), y->inputs[1], false, true), shape);
 }
 
-/* What y has from the tangent v of its operand k. Where that is no row of >>ops it is the gradient's rule turned around: a rule is
- * linear in g, so that its own gradient by g is the transposed of it; the zeros that stand in for g are never computed. */
+/* What y has from the tangent v of its operand k. Where that is no row of >>ops it is the gradient's rule turned around: a rule
+ * is linear in g, so that its own gradient by g is the transposed of it; the zeros that stand in for g are never computed. */
 static gpunn_tensor *gpunn__push(const gpunn__call *call, gpunn_tensor *y, gpunn_tensor *v, int k)
 {
     const gpunn__derivative derive = gpunn__required_derivative(call, y);
@@ -15381,7 +15445,7 @@ static void gpunn__free_tangents(const gpunn__call *call, gpunn__tangent *of, si
     if (of) gpunn__free(call->model->dev, of, count * sizeof *of);
 }
 
-/* ---- curvature: d2y / dv2 is a sum over all ops of their own, along their operands' tangents, times the gradients they get ------ */
+/* ---- curvature: d2y / dv2 is a sum over all ops of their own, along their operands' tangents, times the gradients they get - */
 typedef struct gpunn__curvature {
     const gpunn_tensor *x;
     int                 directions;
@@ -15460,7 +15524,7 @@ static bool gpunn__add_curvature(const gpunn__call *call, gpunn__curvature *c, g
     return ok;
 }
 
-/* ---- backward --------------------------------------------------------------------------------------------------------------- */
+/* ---- backward -------------------------------------------------------------------------------------------------------------- */
 typedef struct gpunn__adjoint {
     bool          leads;    /* to it from one of the inputs */
     gpunn_tensor *gradient; /* so far; NULL: none */
@@ -15918,7 +15982,7 @@ GPUNN_API gpunn_status gpunn_set_plan_limit(gpunn_model *model, int count, size_
     return GPUNN_OK;
 }
 
-GPUNN__PRIVATE void gpunn__invalidate(gpunn_model *model)
+static void gpunn__invalidate(gpunn_model *model)
 {
     while (model->plans) {
         gpunn__plan *next = model->plans->next;
@@ -16048,8 +16112,8 @@ static bool gpunn__suits_norm(const gpunn__plan *plan, const gpunn_tensor *norm,
 }
 
 /* What can be merged into a linear or convolution: a batch norm by running statistics (evaluation only), the sum with a residual,
- * a relu or (linear) gelu_tanh; in this order; into a batch norm the two in the middle. Returns the node after `end` if it is of a
- * later stage than *stage. */
+ * a relu or (linear) gelu_tanh; in this order; into a batch norm the two in the middle. Returns the node after `end` if it is of
+ * a later stage than *stage. */
 static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tensor *head, const gpunn_tensor *end, int *stage)
 {
     if (b->tensors[end->id].uses != 1 || gpunn__is_visible(b->plan, end)) return NULL;
@@ -16118,8 +16182,8 @@ static void gpunn__mark_chains(gpunn__builder *b)
 /* ---- storage --------------------------------------------------------------------------------------------------------- *
  * A model of precision BF16 or F16 on a backend that computes on such values: products (linear, convolutions, matmul, attention)
  * read 16 bits and give them, and so does what is made of 16-bit values alone, parameters not counted. What meets an F32 value is
- * F32, as with torch's promotion, and so are sums, log_softmax, losses, affine_grid, gradient_energy and recurrent layers. Norms of
- * rows write F32 values in 16 bits too where products read them, and only so where nothing else does. */
+ * F32, as with torch's promotion, and so are sums, log_softmax, losses, affine_grid, gradient_energy and recurrent layers. Norms
+ * of rows write F32 values in 16 bits too where products read them, and only so where nothing else does. */
 static gpunn_dtype gpunn__half_of(const gpunn_model *model)
 {
     return model->precision == GPUNN_PRECISION_F16 ? GPUNN_F16 : GPUNN_BF16;
@@ -16134,8 +16198,8 @@ static bool gpunn__takes_narrow(const gpunn_tensor *t, int i)
                       (everywhere && (info->half || info->type == GPUNN_DEVICE_CPU)));
 }
 
-/* An inference-only model of precision BF16 or F16 keeps weights that only products and embeddings read in these 16 bits. Looks for
- * them among those that have no memory yet. */
+/* An inference-only model of precision BF16 or F16 keeps weights that only products and embeddings read in these 16 bits. Looks
+ * for them among those that have no memory yet. */
 static void gpunn__find_narrow(gpunn_model *model)
 {
     if (!model->inference || gpunn__precision_of(model) < GPUNN_PRECISION_BF16) return;
@@ -16364,8 +16428,8 @@ static bool gpunn__group_relayouts(const gpunn__builder *b, const gpunn__group *
            b->plan->tensors[b->plan->tensors[t->id].root].channels_last != gpunn__group_wants_channels_last(b, group);
 }
 
-/* Whether its own images have their channels where the kernel takes them, and those that it reads can be laid out anew. In training the
- * loss's kernel writes their gradients in the forward pass, where nobody lays these out anew. */
+/* Whether its own images have their channels where the kernel takes them, and those that it reads can be laid out anew. In
+ * training the loss's kernel writes their gradients in the forward pass, where nobody lays these out anew. */
 static bool gpunn__group_layout_fits(const gpunn__builder *b, const gpunn__group *group)
 {
     const gpunn_kernel *kernel = group->kernel;
@@ -16620,9 +16684,9 @@ static bool gpunn__mark_order(gpunn__builder *b)
 }
 
 /* ---- q, k and v of one product -------------------------------------------------------------------------------------- *
- * Attention of heads side by side takes q, k and v in one, too. Where they are made of one value by linear layers whose weights and
- * biases lie behind each other in memory, which they do when they are as large and made in that order, their three products are one,
- * forward and back. */
+ * Attention of heads side by side takes q, k and v in one, too. Where they are made of one value by linear layers whose weights
+ * and biases lie behind each other in memory, which they do when they are as large and made in that order, their three products
+ * are one, forward and back. */
 enum {
     GPUNN__WEIGHT_ALIGN = 16
 }; /* floats; of a model's weights the first is 1, the second where F16 training keeps its loss scale */
@@ -17462,8 +17526,8 @@ static bool gpunn__group_step(gpunn__builder *b, int index, bool backward)
 /* ---- recomputing ----------------------------------------------------------------------------------------------------- *
  * Of a part of the model that gpunn_recompute names, the steps whose results the backward pass reads are made a second time, with
  * memory of their own, as soon as it reads the first of these; what they made before then lives no longer than the forward pass
- * reads it. What is left out here is only held for longer. Recurrent layers, whose backward steps write over what the forward ones
- * have saved, are a part of their own in every pass but the first. */
+ * reads it. What is left out here is only held for longer. Recurrent layers, whose backward steps write over what the forward
+ * ones have saved, are a part of their own in every pass but the first. */
 static bool gpunn__recomputes(const gpunn__builder *b)
 {
     return b->model->parts > 0 || b->pass > 0;
@@ -17496,8 +17560,8 @@ static int gpunn__member_before(const gpunn__builder *b, int maker, int id)
     return k > 0 ? nodes[k - 1] : -1;
 }
 
-/* Whether the step of a node can be made twice: none that writes what the program, a later run or the backward pass sees, and none
- * that other ranks take part in, whose plans may be others. */
+/* Whether the step of a node can be made twice: none that writes what the program, a later run or the backward pass sees, and
+ * none that other ranks take part in, whose plans may be others. */
 static bool gpunn__is_repeatable(const gpunn__builder *b, int maker)
 {
     const int group = b->tensors[maker].group;
@@ -17830,7 +17894,8 @@ static bool gpunn__copy_step(gpunn__builder *b, const gpunn_tensor *t, int gradi
     return true;
 }
 
-/* What values or gradients are written to memory of the program's: at once where they are stored so, else by a copy at the end. */
+/* What values or gradients are written to memory of the program's: at once where they are stored so, else by a copy at the
+ * end. */
 static bool gpunn__lend(gpunn__builder *b, bool gradient)
 {
     gpunn__plan *plan = b->plan;
@@ -18330,7 +18395,7 @@ static gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
     return at;
 }
 
-GPUNN__PRIVATE float *gpunn__weights(const gpunn_tensor *t)
+static float *gpunn__weights(const gpunn_tensor *t)
 {
     return t->lent[0].data ? (float *)t->lent[0].data : t->model->weights + t->offset;
 }
@@ -18472,7 +18537,7 @@ static GPUNN__STATUS gpunn__commit_as(gpunn_model *model, bool draw)
     return GPUNN_OK;
 }
 
-GPUNN__PRIVATE GPUNN__STATUS gpunn__commit(gpunn_model *model)
+static GPUNN__STATUS gpunn__commit(gpunn_model *model)
 {
     return gpunn__commit_as(model, true);
 }
@@ -18968,7 +19033,8 @@ static const char *gpunn__why_unreached(const gpunn_model *model, const gpunn_ba
                : "it depends on none of them, or only through ops without a gradient, as comparisons are";
 }
 
-/* Which gradients the steps add to. Where one step writes several, of which some have been reached before, the others begin at 0. */
+/* Which gradients the steps add to. Where one step writes several, of which some have been reached before, the others begin at
+ * 0. */
 static GPUNN__STATUS gpunn__settle_writes(gpunn_model *model, gpunn__plan *plan, const gpunn__backpass *pass)
 {
     gpunn_device *dev = model->dev;
@@ -19009,8 +19075,8 @@ static void gpunn__note_pass(gpunn_model *model, gpunn__plan *plan, int number)
     plan->weights_version = model->state.weights_version;
 }
 
-/* Forward and backward of one training step, or a later pass of it, as args ask; with opt (prepared), gradients begin anew, unless
- * parts have been accumulated, and, with updates, its clipping and update follow. loss: NULL where the program has given
+/* Forward and backward of one training step, or a later pass of it, as args ask; with opt (prepared), gradients begin anew,
+ * unless parts have been accumulated, and, with updates, its clipping and update follow. loss: NULL where the program has given
  * gradients. */
 static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *loss, const gpunn_backward_args *args,
                                   gpunn_optimizer *opt, bool updates)
@@ -20280,8 +20346,8 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
 }
 
 /* ---- recomputing within a budget --------------------------------------------------------------------------------------- *
- * The values of a loss, in their order, are cut into stretches of about equal bytes, where little crosses the cut; what crosses is
- * held. The first so many stretches are parts (>>autodiff): their values wait longest for the backward pass. */
+ * The values of a loss, in their order, are cut into stretches of about equal bytes, where little crosses the cut; what crosses
+ * is held. The first so many stretches are parts (>>autodiff): their values wait longest for the backward pass. */
 typedef struct gpunn__stretches {
     gpunn_model *model;
     size_t      *bytes;         /* of each tensor's value; 0: it is none, or has its operand's memory */
@@ -20504,9 +20570,9 @@ GPUNN__INLINE void gpunn__restore_denormals(unsigned mode)
 }
 
 /* ---- teams: threads that share a CPU device's work ------------------------------------------------------------------- *
- * The program's thread and others of ours, started by the first task that is worth them and ended with the device. Who waits looks
- * for GPUNN__PATIENCE at the word he waits for, which spans the time from one op to the next, then sleeps: on a busy machine the
- * processor goes to those who have work, ours among them. */
+ * The program's thread and others of ours, started by the first task that is worth them and ended with the device. Who waits
+ * looks for GPUNN__PATIENCE at the word he waits for, which spans the time from one op to the next, then sleeps: on a busy
+ * machine the processor goes to those who have work, ours among them. */
 #define GPUNN__PATIENCE 30e-6 /* seconds */
 
 #if defined(__GNUC__)
@@ -20556,7 +20622,7 @@ static GPUNN__THREAD_LOCAL int          gpunn__team_members;
 
 #ifndef GPUNN_NO_THREADS
 /* After look 1, 2, ... at a word: whether to look again, which ends GPUNN__PATIENCE after the first. */
-GPUNN__PRIVATE bool gpunn__look_again(int look, double *end)
+static bool gpunn__look_again(int look, double *end)
 {
     enum { LOOKS = 64 }; /* between two looks at the clock: about a microsecond */
     GPUNN__PAUSE();
@@ -20567,7 +20633,7 @@ GPUNN__PRIVATE bool gpunn__look_again(int look, double *end)
 }
 
 /* Returns when *word is no longer `old`. */
-GPUNN__PRIVATE void gpunn__team_wait(gpunn__team *team, const uint32_t *word, uint32_t old)
+static void gpunn__team_wait(gpunn__team *team, const uint32_t *word, uint32_t old)
 {
     double end = 0;
     for (int look = 1; GPUNN__LOAD(word) == old; look++) {
@@ -20582,7 +20648,7 @@ GPUNN__PRIVATE void gpunn__team_wait(gpunn__team *team, const uint32_t *word, ui
 }
 
 /* After a word that others wait for has changed. */
-GPUNN__PRIVATE void gpunn__team_tell(gpunn__team *team)
+static void gpunn__team_tell(gpunn__team *team)
 {
     if (GPUNN__LOAD(&team->sleepers) == 0) return;
     GPUNN__LOCK(&team->monitor);
@@ -20609,7 +20675,7 @@ static GPUNN__THREAD_MAIN gpunn__team_main(void *arg)
 }
 
 /* Starts what is missing of so many threads; returns how many there are, the program's included. */
-GPUNN__PRIVATE int gpunn__team_start(gpunn__team *team, int threads)
+static int gpunn__team_start(gpunn__team *team, int threads)
 {
     if (threads > team->threads) threads = team->threads;
     while (team->started < threads - 1) {
@@ -20768,7 +20834,8 @@ static int gpunn__thread_count(int asked)
 #endif
 #endif
 
-/* clang would turn short loops over vectors into calls of memcpy through memory; gcc takes half of AVX-512's vectors if not told. */
+/* clang would turn short loops over vectors into calls of memcpy through memory; gcc takes half of AVX-512's vectors if not
+ * told. */
 #if defined(__clang__)
 #define GPUNN__KERNEL no_builtin("memcpy", "memset")
 #define GPUNN__WHOLE ""
@@ -20810,7 +20877,7 @@ static int gpunn__thread_count(int asked)
 enum { GPUNN__LEVEL_UNKNOWN, GPUNN__LEVEL_SSE2, GPUNN__LEVEL_AVX2, GPUNN__LEVEL_AVX512 };
 
 /* The best that the processor has and GPUNN_VECTORS in the environment, if set, allows. */
-GPUNN__PRIVATE int gpunn__level_find(void)
+static int gpunn__level_find(void)
 {
     const char *most = getenv("GPUNN_VECTORS");
     if (most && strcmp(most, "sse2") == 0) return GPUNN__LEVEL_SSE2;
@@ -20842,7 +20909,7 @@ GPUNN__INLINE int gpunn__level(void)
     {                                                                               \
         function##_code arguments;                                                  \
     }                                                                               \
-    GPUNN__PRIVATE void function parameters                                         \
+    static void function parameters                                                 \
     {                                                                               \
         const int level = gpunn__level();                                           \
         if (level == GPUNN__LEVEL_AVX512)                                           \
@@ -20862,7 +20929,7 @@ typedef enum gpunn__bf16 { GPUNN__BF16_UNKNOWN, GPUNN__BF16_NONE, GPUNN__BF16_VE
 
 #ifdef GPUNN__AMX
 /* Whether the processor has tiles; and, where it is to be asked, whether Linux lets this process have them. */
-GPUNN__PRIVATE bool gpunn__has_amx(bool ask)
+static bool gpunn__has_amx(bool ask)
 {
     enum { BF16 = 1 << 22, TILE = 1 << 24, ARCH_PRCTL = 158, ARCH_REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
     unsigned a, b, c, d = 0;
@@ -20878,7 +20945,7 @@ GPUNN__PRIVATE bool gpunn__has_amx(bool ask)
 #endif
 
 #ifdef GPUNN__AVX512
-GPUNN__PRIVATE gpunn__bf16 gpunn__bf16_find(bool ask)
+static gpunn__bf16 gpunn__bf16_find(bool ask)
 {
     const char *most = getenv("GPUNN_VECTORS");
     const bool  vectors = most && strcmp(most, "bf16") == 0;
@@ -20922,7 +20989,7 @@ typedef struct gpunn__cpu_before {
     gpunn__team *team;
 } gpunn__cpu_before;
 
-GPUNN__PRIVATE gpunn__cpu_before gpunn__cpu_begin(void *context)
+static gpunn__cpu_before gpunn__cpu_begin(void *context)
 {
     gpunn__cpu_before before;
     before.denormals = gpunn__flush_denormals();
@@ -20931,15 +20998,15 @@ GPUNN__PRIVATE gpunn__cpu_before gpunn__cpu_begin(void *context)
     return before;
 }
 
-GPUNN__PRIVATE void gpunn__cpu_end(gpunn__cpu_before before)
+static void gpunn__cpu_end(gpunn__cpu_before before)
 {
     gpunn__team_here = before.team;
     gpunn__restore_denormals(before.denormals);
 }
 
 /* Sets the sentence that the core completes with op, layer and shapes. */
-GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
-GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...)
+static GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
+static GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...)
 {
     va_list list;
     va_start(list, format);
@@ -21277,7 +21344,7 @@ static void gpunn__map_merge(gpunn__map_job *job)
     }
 }
 
-GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__map_job job;
     int64_t        count = step->out.count, partials = 0;
@@ -21957,6 +22024,13 @@ static GPUNN__STATUS gpunn__cpu_assign(gpunn__cpu *cpu, gpunn_step *step, gpunn_
                 (const float *)step->in[1].data + line * c.rows * c.inner, (size_t)(c.rows * c.inner) * sizeof(float));
     }
     return GPUNN_OK;
+}
+
+static GPUNN__STATUS gpunn__cpu_relayout(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    (void)step;
+    (void)action;
+    return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the CPU's convolutions take filters as they are");
 }
 
 /* ==== >>reduce ======================================================================================================== *
@@ -22850,8 +22924,8 @@ GPUNN__INLINE int64_t gpunn__round_up(int64_t n, int64_t lanes)
     return (n + lanes - 1) & ~(lanes - 1);
 }
 
-/* Products of BF16. The elements are words of two numbers that follow each other along k, made of pairs of rows of `width` or of a
- * line, with 0 behind the last. */
+/* Products of BF16. The elements are words of two numbers that follow each other along k, made of pairs of rows of `width` or of
+ * a line, with 0 behind the last. */
 typedef struct gpunn__word_kernels {
     int64_t tile; /* 1; or what words along k and rows of A come to a multiple of in scratch, where words of a row lie together */
     int64_t rows; /* in place of gpunn__gemm_kernels' */
@@ -23229,8 +23303,8 @@ GPUNN__AVX512_BF16 GPUNN__NOINLINE void gpunn__b16_line(const float *from, int64
 }
 
 #ifdef GPUNN__AMX
-/* R tiles of A, one below the other, by V tiles of B beside each other: 16 rows or pairs of them by 16 words or columns each. The sums
- * go to sums [R * 16][48]. */
+/* R tiles of A, one below the other, by V tiles of B beside each other: 16 rows or pairs of them by 16 words or columns each. The
+ * sums go to sums [R * 16][48]. */
 GPUNN__AMX GPUNN__INLINE void gpunn__amx_tiles(const gpunn__panel *t, const float *a, int R, int V, const float *ahead, int lines,
                                                float *sums)
 {
@@ -23432,7 +23506,7 @@ GPUNN__INLINE const gpunn__gemm_kernels *gpunn__gemm_choose(void)
 #else /* plain C: the compiler may find the vectors itself */
 
 #define GPUNN__PLAIN_LANES 8
-GPUNN__PRIVATE void gpunn__plain_panel(const gpunn__panel *t)
+static void gpunn__plain_panel(const gpunn__panel *t)
 {
     const int64_t width = (t->columns + GPUNN__PLAIN_LANES - 1) / GPUNN__PLAIN_LANES * GPUNN__PLAIN_LANES;
     for (int64_t i = 0; i < t->rows; i++) {
@@ -23448,21 +23522,20 @@ GPUNN__PRIVATE void gpunn__plain_panel(const gpunn__panel *t)
         }
     }
 }
-GPUNN__PRIVATE void gpunn__plain_copy(const float *b, int64_t b_row, int64_t rows, int64_t columns, int64_t width, float *packed)
+static void gpunn__plain_copy(const float *b, int64_t b_row, int64_t rows, int64_t columns, int64_t width, float *packed)
 {
     for (; rows > 0; rows--, b += b_row, packed += width) {
         memcpy(packed, b, (size_t)columns * sizeof *b);
         for (int64_t j = columns; j < width; j++) packed[j] = 0;
     }
 }
-GPUNN__PRIVATE void gpunn__plain_relayout(const float *b, int64_t b_col, int64_t rows, int64_t columns, int64_t width,
-                                          float *packed)
+static void gpunn__plain_relayout(const float *b, int64_t b_col, int64_t rows, int64_t columns, int64_t width, float *packed)
 {
     for (int64_t j = 0; j < width; j++)
         for (int64_t x = 0; x < rows; x++) packed[x * width + j] = j < columns ? b[x + j * b_col] : 0;
 }
-GPUNN__PRIVATE void gpunn__plain_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b,
-                                      int64_t b_row, float *c, int64_t c_row, bool add)
+static void gpunn__plain_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row,
+                              float *c, int64_t c_row, bool add)
 {
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
@@ -23475,7 +23548,7 @@ GPUNN__PRIVATE void gpunn__plain_dots(int64_t m, int64_t n, int64_t k, const flo
             c[i * c_row + j] = add ? c[i * c_row + j] + sum[0] : sum[0];
         }
 }
-GPUNN__PRIVATE void gpunn__plain_widen(gpunn_dtype dtype, const void *from, int64_t count, float *to)
+static void gpunn__plain_widen(gpunn_dtype dtype, const void *from, int64_t count, float *to)
 {
     gpunn__widen_floats(dtype, from, count, to);
 }
@@ -23489,7 +23562,7 @@ GPUNN__INLINE const gpunn__gemm_kernels *gpunn__gemm_choose(void)
 #endif
 
 /* NULL: none, and no product is one of BF16. */
-GPUNN__PRIVATE const gpunn__word_kernels *gpunn__words(void)
+static const gpunn__word_kernels *gpunn__words(void)
 {
 #ifdef GPUNN__AMX
     static const gpunn__word_kernels tiles = {16, 256, gpunn__amx_panel, gpunn__b16_dots, gpunn__b16_pair, gpunn__b16_line};
@@ -23537,7 +23610,8 @@ GPUNN__INLINE int64_t gpunn__gemm_deepest(const gpunn__gemm *g)
     return g->k < most ? g->k : most;
 }
 
-/* Columns of A that lie pages apart, and words, are copied chunk by chunk: the less deep these, the more panels share one copy. */
+/* Columns of A that lie pages apart, and words, are copied chunk by chunk: the less deep these, the more panels share one
+ * copy. */
 GPUNN__INLINE bool gpunn__gemm_copies(const gpunn__gemm *g)
 {
     return g->bf16 || (g->a_row == 1 && g->a_col >= 256);
@@ -23554,7 +23628,8 @@ GPUNN__INLINE const void *gpunn__gemm_b_at(const gpunn__gemm *g, int64_t p, int6
     return (const char *)g->b + (p * g->b_row + j * g->b_col) * (g->b_dtype ? 2 : (int64_t)sizeof *g->b);
 }
 
-/* Scratch of one thread in floats, enough for smaller products too: panels, and a chunk of A; or columns of B that are widened. */
+/* Scratch of one thread in floats, enough for smaller products too: panels, and a chunk of A; or columns of B that are
+ * widened. */
 enum { GPUNN__WIDENED = 4 };
 GPUNN__INLINE int64_t gpunn__gemm_scratch(const gpunn__gemm *g)
 {
@@ -23595,7 +23670,7 @@ GPUNN__INLINE gpunn__gemm gpunn__gemm_transposed(const gpunn__gemm *g, float *c)
 }
 
 /* Bytes of scratch for gpunn__gemm_run. */
-GPUNN__PRIVATE size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
+static size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
 {
     if (gpunn__gemm_is_narrow(g)) {
         const gpunn__gemm transposed = gpunn__gemm_transposed(g, NULL);
@@ -23606,8 +23681,8 @@ GPUNN__PRIVATE size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
 }
 
 /* Columns of a panel of 16 bits, widened some rows at a time. */
-GPUNN__PRIVATE void gpunn__gemm_pack_narrow(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc,
-                                            int64_t j, int64_t jc, float *packed)
+static void gpunn__gemm_pack_narrow(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc, int64_t j,
+                                    int64_t jc, float *packed)
 {
     enum { ROWS = 64, COLUMNS = 48 };
     float         wide[COLUMNS * ROWS];
@@ -23624,8 +23699,8 @@ GPUNN__INLINE bool gpunn__gemm_b_is_words(const gpunn__gemm *g)
 {
     return g->bf16 && g->b_dtype == GPUNN_BF16 && g->b_row == 1 && g->b_col % 2 == 0 && g->k % 2 == 0;
 }
-GPUNN__PRIVATE void gpunn__gemm_narrow_dots(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1,
-                                            int64_t j0, int64_t j1, float *wide)
+static void gpunn__gemm_narrow_dots(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1, int64_t j0,
+                                    int64_t j1, float *wide)
 {
     const int64_t words = g->k / 2;
     if (gpunn__gemm_b_is_words(g) && i1 - i0 <= 2 * GPUNN__WIDENED) {
@@ -23643,8 +23718,8 @@ GPUNN__PRIVATE void gpunn__gemm_narrow_dots(const gpunn__gemm *g, const gpunn__g
 }
 
 /* scale: of each column; NULL: 1. */
-GPUNN__PRIVATE void gpunn__gemm_pack_floats(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc,
-                                            int64_t j, int64_t jc, const float *scale, float *packed)
+static void gpunn__gemm_pack_floats(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc, int64_t j,
+                                    int64_t jc, const float *scale, float *packed)
 {
     const int64_t width = gpunn__round_up(jc, kernels->lanes);
     const float  *b = g->pack_b ? NULL : (const float *)gpunn__gemm_b_at(g, p, j);
@@ -23683,8 +23758,8 @@ GPUNN__NOINLINE void gpunn__gemm_pack_words(const gpunn__gemm *g, const gpunn__g
 }
 
 /* From at most GPUNN__WIDEST columns of A: words [pair][row], or, for tiles, [row][pair]. */
-GPUNN__PRIVATE void gpunn__gemm_copy_columns(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, const float *a, int64_t k,
-                                             int64_t rows, const gpunn__panel *t, float *to)
+static void gpunn__gemm_copy_columns(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, const float *a, int64_t k,
+                                     int64_t rows, const gpunn__panel *t, float *to)
 {
     float wide[GPUNN__PAIRED * GPUNN__WIDEST], words[GPUNN__PAIRS * GPUNN__WIDEST];
     for (int64_t x = 0; x < k; x += GPUNN__PAIRED) {
@@ -23717,8 +23792,8 @@ GPUNN__NOINLINE void gpunn__gemm_copy_words(const gpunn__gemm *g, const gpunn__g
     }
 }
 
-GPUNN__PRIVATE void gpunn__gemm_pack_panel(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc,
-                                           int64_t j, int64_t jc, const float *scale, float *packed)
+static void gpunn__gemm_pack_panel(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc, int64_t j,
+                                   int64_t jc, const float *scale, float *packed)
 {
     if (g->bf16)
         gpunn__gemm_pack_words(g, kernels, p, pc, j, jc, scale, packed);
@@ -23732,7 +23807,7 @@ GPUNN__INLINE size_t gpunn__gemm_packed_b_bytes(int64_t steps, int64_t n)
     int64_t lanes = gpunn__gemm_choose()->lanes;
     return (size_t)steps * (size_t)(gpunn__round_up(n, lanes)) * sizeof(float);
 }
-GPUNN__PRIVATE void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed)
+static void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed)
 {
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
     const int64_t              lanes = kernels->lanes, width = 3 * lanes, padded = gpunn__round_up(g->n, lanes);
@@ -23746,7 +23821,7 @@ GPUNN__PRIVATE void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed)
 }
 
 /* The part of the epilogue that the kernels have not done, on rows i0 .. i1 and columns j0 .. j1. */
-GPUNN__PRIVATE void gpunn__gemm_finish(const gpunn__gemm *g, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
+static void gpunn__gemm_finish(const gpunn__gemm *g, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
 {
     for (int64_t i = i0; i < i1; i++) {
         float *GPUNN__RESTRICT c = g->c + i * g->c_row;
@@ -23765,8 +23840,8 @@ GPUNN__PRIVATE void gpunn__gemm_finish(const gpunn__gemm *g, int64_t i0, int64_t
 }
 
 /* Rows i0 .. i1, columns j0 .. j1 of the whole product, in one thread. packed: gpunn__gemm_scratch floats for g->panels. */
-GPUNN__PRIVATE void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1,
-                                      int64_t j0, int64_t j1, float *packed)
+static void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1, int64_t j0,
+                              int64_t j1, float *packed)
 {
     if (gpunn__gemm_is_dots(g)) {
         if (g->b_dtype)
@@ -23845,7 +23920,7 @@ typedef struct gpunn__gemm_job {
     float                     *scratch, *sums; /* packed panels per thread; the parts' sums [parts][m][n] */
 } gpunn__gemm_job;
 
-GPUNN__PRIVATE void gpunn__gemm_task(void *arg, int index, int threads)
+static void gpunn__gemm_task(void *arg, int index, int threads)
 {
     const gpunn__gemm_job *job = (const gpunn__gemm_job *)arg;
     const gpunn__gemm     *g = job->g;
@@ -23888,7 +23963,7 @@ GPUNN__PRIVATE void gpunn__gemm_task(void *arg, int index, int threads)
 
 #ifdef GPUNN_CBLAS
 /* Large products of plain matrices through CBLAS, which has threads of its own. */
-GPUNN__PRIVATE bool gpunn__gemm_cblas(const gpunn__gemm *g)
+static bool gpunn__gemm_cblas(const gpunn__gemm *g)
 {
     if (gpunn__team_members > 1) return false;
     const bool    ta = g->a_col != 1, tb = g->b_col != 1;
@@ -23905,7 +23980,7 @@ GPUNN__PRIVATE bool gpunn__gemm_cblas(const gpunn__gemm *g)
 #endif
 
 /* threads = 1: everything in the calling thread, so that a task of many may call it. workspace: gpunn__gemm_workspace bytes. */
-GPUNN__PRIVATE void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *workspace)
+static void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *workspace)
 {
 #ifdef GPUNN_CBLAS
     if (gpunn__gemm_cblas(g)) return;
@@ -23945,7 +24020,7 @@ GPUNN__PRIVATE void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *wor
 #undef GPUNN__GEMM_PRODUCTS
 #undef GPUNN__GEMM_MOVES
 
-GPUNN__PRIVATE const char *gpunn__gemm_name(void)
+static const char *gpunn__gemm_name(void)
 {
 #ifdef GPUNN__AVX512
     const gpunn__bf16 has = gpunn__bf16_find(false);
@@ -23961,7 +24036,7 @@ GPUNN__INLINE int gpunn__gemm_threads(const gpunn__cpu *cpu, const gpunn__gemm *
 }
 
 /* The batch norm merged into a linear or convolution layer, with that layer's bias (or NULL): a scale and shift per channel. */
-GPUNN__PRIVATE void gpunn__fold_norm(const gpunn_step *step, const float *bias, int64_t channels, float *scale, float *shift)
+static void gpunn__fold_norm(const gpunn_step *step, const float *bias, int64_t channels, float *scale, float *shift)
 {
     const float *weight = (const float *)step->fused.scale.data, *offset = (const float *)step->fused.shift.data;
     const float *mean = (const float *)step->fused.mean.data, *variance = (const float *)step->fused.variance.data;
@@ -23992,8 +24067,8 @@ GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, cons
     return g;
 }
 
-/* Whether a product is one of BF16: the model is of that precision, the processor has such products, and they make up for the rounding,
- * since B's is done already or there are many rows. */
+/* Whether a product is one of BF16: the model is of that precision, the processor has such products, and they make up for the
+ * rounding, since B's is done already or there are many rows. */
 GPUNN__INLINE bool gpunn__gemm_rounds(const gpunn__gemm *g, const gpunn_step *step, bool packed)
 {
     if (step->precision != GPUNN_PRECISION_BF16 || gpunn__has_bf16() == GPUNN__BF16_NONE) return false;
@@ -24046,7 +24121,8 @@ static GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     gpunn_value *const y = step->fused.before.data ? &step->fused.before : &step->out;
     gpunn__gemm        g = gpunn__gemm_make(rows, out, in, x, false, weight, true, y->data, false);
     g.b_dtype = step->in[1].dtype == GPUNN_F32 ? GPUNN_DTYPE_DEFAULT : step->in[1].dtype;
-    /* Packed weights are worth their memory where packing counts: more rows than memory's speed hides, fewer than make it vanish. */
+    /* Packed weights are worth their memory where packing counts: more rows than memory's speed hides, fewer than make it
+     * vanish. */
     const bool keeps = !step->training && !step->inference && rows > 1 && rows <= 2048 && out >= 8;
     g.bf16 = gpunn__gemm_rounds(&g, step, keeps);
     const int    threads = gpunn__gemm_threads(cpu, &g);
@@ -24090,7 +24166,7 @@ typedef struct gpunn__products {
 } gpunn__products;
 
 /* One product and its sum. */
-GPUNN__PRIVATE void gpunn__products_one(const gpunn__products *all, int64_t index, int threads, void *workspace)
+static void gpunn__products_one(const gpunn__products *all, int64_t index, int threads, void *workspace)
 {
     gpunn__gemm g = all->g;
     g.a += gpunn__offset(index, all->kept.rank, all->kept.dim, all->kept.stride[0]);
@@ -24105,7 +24181,7 @@ GPUNN__PRIVATE void gpunn__products_one(const gpunn__products *all, int64_t inde
     }
 }
 
-GPUNN__PRIVATE void gpunn__products_task(void *arg, int index, int threads)
+static void gpunn__products_task(void *arg, int index, int threads)
 {
     const gpunn__products *all = (const gpunn__products *)arg;
     int64_t                begin, end;
@@ -24114,8 +24190,8 @@ GPUNN__PRIVATE void gpunn__products_task(void *arg, int index, int threads)
 }
 
 /* The batch axes of C = A B among the leading axes of shape. */
-GPUNN__PRIVATE void gpunn__products_axes(gpunn__products *all, const gpunn_value *shape, const gpunn_value *a,
-                                         const gpunn_value *b, const gpunn_value *c)
+static void gpunn__products_axes(gpunn__products *all, const gpunn_value *shape, const gpunn_value *a, const gpunn_value *b,
+                                 const gpunn_value *c)
 {
     const gpunn_value *const value[3] = {a, b, c};
     gpunn__axes_of(shape, 2, value, 3, &all->kept, &all->summed);
@@ -24124,7 +24200,7 @@ GPUNN__PRIVATE void gpunn__products_axes(gpunn__products *all, const gpunn_value
 }
 
 /* Products side by side when there is one for each thread, else the threads share each. PREPARE: adds the workspace. */
-GPUNN__PRIVATE void gpunn__products_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__products *all, gpunn__action action)
+static void gpunn__products_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__products *all, gpunn__action action)
 {
     const int64_t total = all->kept_count * all->sum_count;
     const int threads = gpunn__cpu_threads_for(cpu, (double)all->g.m * (double)all->g.n / 8 * (double)all->g.k * (double)total);
@@ -24231,8 +24307,7 @@ typedef int32_t gpunn__quad_bits __attribute__((vector_size(16)));
 #endif
 
 /* dst[pixel][channel] from planes; the 4 x 4 squares are transposed in registers. */
-GPUNN__PRIVATE void gpunn__to_pixels(const float *src, int64_t plane, int64_t channels, int64_t pixels, float *dst,
-                                     int64_t stride)
+static void gpunn__to_pixels(const float *src, int64_t plane, int64_t channels, int64_t pixels, float *dst, int64_t stride)
 {
     int64_t c = 0;
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
@@ -24262,8 +24337,7 @@ typedef struct gpunn__planes {
     bool         relu, add;
 } gpunn__planes;
 
-GPUNN__PRIVATE void gpunn__from_pixels(const float *src, int64_t stride, int64_t channels, int64_t pixels,
-                                       const gpunn__planes *to)
+static void gpunn__from_pixels(const float *src, int64_t stride, int64_t channels, int64_t pixels, const gpunn__planes *to)
 {
     int64_t c = 0;
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
@@ -24328,8 +24402,8 @@ GPUNN__INLINE gpunn__planes gpunn__planes_from(gpunn__planes to, int64_t c, int6
 }
 
 /* The planes of n images, `cells` each, made pixel-major. */
-GPUNN__PRIVATE void gpunn__conv_to_pixels(const float *src, int64_t n, int64_t channels, int64_t cells, float *dst, int index,
-                                          int threads)
+static void gpunn__conv_to_pixels(const float *src, int64_t n, int64_t channels, int64_t cells, float *dst, int index,
+                                  int threads)
 {
     int64_t p, end;
     gpunn__cpu_part(n * cells, 64, threads, index, &p, &end);
@@ -24368,8 +24442,8 @@ typedef struct gpunn__lowered {
     int64_t            panel;         /* floats of one */
 } gpunn__lowered;
 
-GPUNN__PRIVATE gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool backward, bool want_dx, bool want_dweight,
-                                                  bool cached, float *cache, gpunn__space *space)
+static gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool backward, bool want_dx, bool want_dweight, bool cached,
+                                          float *cache, gpunn__space *space)
 {
     gpunn__lowered l;
     memset(&l, 0, sizeof l);
@@ -24427,7 +24501,7 @@ GPUNN__INLINE int64_t gpunn__lowered_under(const gpunn__conv *v, const gpunn__lo
 }
 
 /* Windows of the output pixels [p, p + rows), group g, to columns[row][tap][channel]. */
-GPUNN__PRIVATE void gpunn__lowered_windows(const gpunn__lowered *l, int64_t g, int64_t p, int64_t rows, float *columns)
+static void gpunn__lowered_windows(const gpunn__lowered *l, int64_t g, int64_t p, int64_t rows, float *columns)
 {
     const gpunn__conv   *v = l->v;
     const float         *images = l->xt + g * v->cg;
@@ -24445,8 +24519,8 @@ GPUNN__PRIVATE void gpunn__lowered_windows(const gpunn__lowered *l, int64_t g, i
 }
 
 /* The reverse: adds columns [row][tap][channel], channels [c0, c1) of group g, to dxt. */
-GPUNN__PRIVATE void gpunn__lowered_add(const gpunn__lowered *l, int64_t g, int64_t p, int64_t rows, int64_t c0, int64_t c1,
-                                       const float *columns)
+static void gpunn__lowered_add(const gpunn__lowered *l, int64_t g, int64_t p, int64_t rows, int64_t c0, int64_t c1,
+                               const float *columns)
 {
     const gpunn__conv   *v = l->v;
     float               *images = l->dxt + g * v->cg;
@@ -24463,7 +24537,7 @@ GPUNN__PRIVATE void gpunn__lowered_add(const gpunn__lowered *l, int64_t g, int64
 }
 
 /* weight [oc][cg][tap] to a packed right side [tap][cg][og] per group. */
-GPUNN__PRIVATE void gpunn__lowered_pack(const gpunn__lowered *l, int index, int threads)
+static void gpunn__lowered_pack(const gpunn__lowered *l, int index, int threads)
 {
     const gpunn__conv *v = l->v;
     const int64_t      lanes = gpunn__gemm_choose()->lanes, panels = (v->og + 3 * lanes - 1) / (3 * lanes);
@@ -24495,7 +24569,7 @@ GPUNN__PRIVATE void gpunn__lowered_pack(const gpunn__lowered *l, int index, int 
 }
 
 /* weight [oc][cg][tap] to wt [oc][tap][cg]. */
-GPUNN__PRIVATE void gpunn__lowered_weights(const gpunn__lowered *l, int index, int threads)
+static void gpunn__lowered_weights(const gpunn__lowered *l, int index, int threads)
 {
     const gpunn__conv *v = l->v;
     int64_t            o, end;
@@ -24896,8 +24970,9 @@ GPUNN__INLINE const gpunn__conv_kernels *gpunn__conv_choose(void)
 #endif
 }
 
-/* One such convolution, src [n][ci][d][h][w] to [n][co][od][oh][ow]. Work goes by rows of tiles, counted through all planes. Along
- * the depth nothing is transformed: the kd planes that a plane of the result reads stand side by side as kd * ci channels. */
+/* One such convolution, src [n][ci][d][h][w] to [n][co][od][oh][ow]. Work goes by rows of tiles, counted through all planes.
+ * Along the depth nothing is transformed: the kd planes that a plane of the result reads stand side by side as kd * ci
+ * channels. */
 typedef struct gpunn__winograd {
     const gpunn__gemm_kernels *kernels;
     int64_t                    n, ci, d, h, w, pd, ph, pw, co, od, oh, ow, kd;
@@ -24924,7 +24999,7 @@ typedef struct gpunn__winograd {
 #define GPUNN__WINOGRAD_STRIP ((int64_t)64) /* channels that are transformed at once */
 
 /* u = G w G', for vectors of output channels. */
-GPUNN__PRIVATE void gpunn__winograd_weights(const gpunn__winograd *w, int index, int threads)
+static void gpunn__winograd_weights(const gpunn__winograd *w, int index, int threads)
 {
     float         taps[16 * 9 * 16]; /* [ci][tap][co] */
     const int64_t lanes = w->kernels->lanes, chunks = (w->ci + 15) / 16, blocks = (w->co + lanes - 1) / lanes;
@@ -24959,8 +25034,8 @@ typedef struct gpunn__winograd_side {
 } gpunn__winograd_side;
 
 /* Transforms rows of tiles [t, t_end) into dst [36][tile][kd][channels]. */
-GPUNN__PRIVATE void gpunn__winograd_gather(const gpunn__winograd *w, const gpunn__winograd_side *s, int64_t t, int64_t t_end,
-                                           float *dst, int index, int threads, float *pixels)
+static void gpunn__winograd_gather(const gpunn__winograd *w, const gpunn__winograd_side *s, int64_t t, int64_t t_end, float *dst,
+                                   int index, int threads, float *pixels)
 {
     const int64_t strips = (s->channels + GPUNN__WINOGRAD_STRIP - 1) / GPUNN__WINOGRAD_STRIP, row = w->across * 4 + s->size - 4;
     const int64_t depth = s->kd * s->channels, plane = (t_end - t) * w->across * depth, cells = s->h * s->w;
@@ -25000,8 +25075,8 @@ GPUNN__INLINE gpunn__winograd_side gpunn__winograd_input(const gpunn__winograd *
 }
 
 /* y = A' m A of rows of tiles [t, t_end), m [36][tile][co]. */
-GPUNN__PRIVATE void gpunn__winograd_scatter(const gpunn__winograd *w, int64_t t, int64_t t_end, const float *m, int64_t plane,
-                                            int index, int threads, float *pixels)
+static void gpunn__winograd_scatter(const gpunn__winograd *w, int64_t t, int64_t t_end, const float *m, int64_t plane, int index,
+                                    int threads, float *pixels)
 {
     const int64_t strips = (w->co + GPUNN__WINOGRAD_STRIP - 1) / GPUNN__WINOGRAD_STRIP, row = w->across * 4;
     int64_t       unit, end, first = t;
@@ -25106,8 +25181,8 @@ GPUNN__VECTORIZED(gpunn__winograd_dweight, (void *arg, int index, int threads), 
 }
 
 /* Where cached, u lies in the cache, else in the workspace. */
-GPUNN__PRIVATE gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__conv_use use, bool cached, float *cache,
-                                                    gpunn__space *space)
+static gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__conv_use use, bool cached, float *cache,
+                                            gpunn__space *space)
 {
     gpunn__winograd w;
     memset(&w, 0, sizeof w);
@@ -25154,8 +25229,8 @@ GPUNN__PRIVATE gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn_
 
 /* One convolution of few channels: src [n][groups * ci][d][h][w], with zeros between the cells when up > 1, to
  * [n][groups * co][od][oh][ow]. Also a backward pass to dx: dy, spread out by the stride, is convolved with the turned weights.
- * It goes plane by plane of the result, large ones in bands of rows; planes of src that one reads, kd of each channel, count as so
- * many channels. */
+ * It goes plane by plane of the result, large ones in bands of rows; planes of src that one reads, kd of each channel, count as
+ * so many channels. */
 typedef struct gpunn__direct {
     const gpunn__conv_kernels *kernels;
     int64_t                    n, groups, ci, co, d, h, w, od, oh, ow, up_d, up_h, up_w;
@@ -25196,7 +25271,7 @@ GPUNN__INLINE void gpunn__part_pairs(const float *src, int64_t n, float *GPUNN__
 /* Copies what one group of plane `at` of the result (counted through all images) reads, from line `from` on, into the padded
  * layout: [channel][kd][phase][qh][qw], where the phases of a stride lie apart, so that the taps of neighbouring outputs are
  * neighbours. to holds zeros where no cell ever comes, and what an earlier band left. */
-GPUNN__PRIVATE void gpunn__direct_copy(const gpunn__direct *d, int64_t group, int64_t at, int64_t from, float *to)
+static void gpunn__direct_copy(const gpunn__direct *d, int64_t group, int64_t at, int64_t from, float *to)
 {
     const int64_t top = d->top - from * d->sh, above = top < 0 ? (-top + d->up_h - 1) / d->up_h : 0;
     const int64_t first = above * d->up_h + top;
@@ -25240,7 +25315,7 @@ GPUNN__INLINE int64_t gpunn__direct_plane(const gpunn__direct *d, int64_t channe
     return ((at / d->od * d->groups * d->co + channel) * d->od + at % d->od) * d->oh * d->ow;
 }
 
-GPUNN__PRIVATE void gpunn__direct_offsets(const gpunn__direct *d)
+static void gpunn__direct_offsets(const gpunn__direct *d)
 {
     int64_t *offset = d->offset;
     for (int64_t c = 0; c < d->ci * d->kd; c++)
@@ -25354,13 +25429,13 @@ GPUNN__VECTORIZED(gpunn__direct_dweight, (void *arg, int index, int threads), (a
 
 /* How many of the oh lines of a plane of the result go at once, so that a core's cache holds what they read: of each channel as
  * many lines of `pitch` cells, and `halo` beyond, for each phase of a stride; 0 or less where none fits. */
-GPUNN__PRIVATE double gpunn__direct_lines(double channels, double oh, double pitch, double phases, double halo)
+static double gpunn__direct_lines(double channels, double oh, double pitch, double phases, double halo)
 {
     const double most = 65536 / (channels * pitch);
     return oh < most ? oh : floor(most / phases) - halo;
 }
 
-GPUNN__PRIVATE gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use use, gpunn__space *space)
+static gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use use, gpunn__space *space)
 {
     gpunn__direct d;
     memset(&d, 0, sizeof d);
@@ -25448,7 +25523,7 @@ GPUNN__VECTORIZED(gpunn__conv_dbias, (void *arg, int index, int threads), (arg, 
 }
 
 /* Any convolution as one of three axes; a transposed one by the convolution whose dx it is: its operand is dy. */
-GPUNN__PRIVATE gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *step)
+static gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *step)
 {
     const gpunn_attributes *attr = step->attr;
     const bool              transposed = gpunn__op_is(step->op, GPUNN__TRANSPOSED);
@@ -25486,7 +25561,7 @@ GPUNN__PRIVATE gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_
 }
 
 /* scale and shift per channel that bias and a merged batch norm come to. */
-GPUNN__PRIVATE void gpunn__conv_epilogue(const gpunn_step *step, gpunn__conv *v, gpunn__space *space)
+static void gpunn__conv_epilogue(const gpunn_step *step, gpunn__conv *v, gpunn__space *space)
 {
     const float  *bias = (const float *)step->in[2].data;
     const int64_t channels = step->out.dim[1];
@@ -25506,7 +25581,7 @@ GPUNN__PRIVATE void gpunn__conv_epilogue(const gpunn_step *step, gpunn__conv *v,
 
 /* Winograd where its tiles fit (and, of several planes, its chunks of 16 channels); else the smaller of two estimates, in
  * multiplications of a vector's lane: doubles, as sizes that nobody can compute are asked about too. */
-GPUNN__PRIVATE gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpunn__conv_use use)
+static gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpunn__conv_use use)
 {
     const bool    dx = use == GPUNN__CONV_DX;
     const int64_t ci = dx ? v->og : v->cg, co = dx ? v->cg : v->og;
@@ -25533,7 +25608,7 @@ GPUNN__PRIVATE gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpun
 
 /* A step wants y or dx as its result, or one or two of y, dx and dweight as its gradients: one after the other, in the same
  * workspace; what is lowered of dx and dweight goes together. */
-GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__conv  v = gpunn__conv_shape(cpu, step);
     const bool   run = action != GPUNN__PREPARE, cached = !step->backward && !step->training;
@@ -25585,10 +25660,10 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step, 
     return GPUNN_OK;
 }
 
-#define GPUNN__X(name)                                                                                     \
-    GPUNN__PRIVATE gpunn_status gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
-    {                                                                                                      \
-        return gpunn__cpu_conv(cpu, step, action);                                                         \
+#define GPUNN__X(name)                                                                             \
+    static gpunn_status gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
+    {                                                                                              \
+        return gpunn__cpu_conv(cpu, step, action);                                                 \
     }
 GPUNN__X(conv1d)
 GPUNN__X(conv2d)
@@ -25612,7 +25687,7 @@ typedef struct gpunn__pool {
     float           *to;   /* y, or the gradient of x */
 } gpunn__pool;
 
-GPUNN__PRIVATE gpunn__pool gpunn__pool_shape(const gpunn_step *step)
+static gpunn__pool gpunn__pool_shape(const gpunn_step *step)
 {
     const gpunn_value *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
     gpunn__pool        p;
@@ -25897,7 +25972,7 @@ GPUNN__VECTORIZED(gpunn__pool_backward, (void *arg, int index, int threads), (ar
     }
 }
 
-GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__pool p = gpunn__pool_shape(step);
     int64_t     outputs = p.volumes * p.z.out * p.y.out * p.x.out, cells = p.volumes * p.z.n * p.y.n * p.x.n;
@@ -25920,10 +25995,10 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step, 
     return GPUNN_OK;
 }
 
-#define GPUNN__X(name)                                                                                     \
-    GPUNN__PRIVATE gpunn_status gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
-    {                                                                                                      \
-        return gpunn__cpu_pool(cpu, step, action);                                                         \
+#define GPUNN__X(name)                                                                             \
+    static gpunn_status gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
+    {                                                                                              \
+        return gpunn__cpu_pool(cpu, step, action);                                                 \
     }
 GPUNN__X(max_pool2d)
 GPUNN__X(max_pool3d)
@@ -26241,11 +26316,11 @@ static void gpunn__sample_back_task(void *arg, int thread, int threads)
     }
 }
 
-GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_grid_sample(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_grid_sample(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__sampling s = gpunn__sampling_of(step);
-    int             threads = gpunn__cpu_threads_for(cpu,
-                                                     (double)s.samples * (double)s.points * (2 + (double)s.channels) * (s.axes == 3 ? 4 : 2));
+    const double    reads = (2 + (double)s.channels) * (s.axes == 3 ? 4 : 2); /* of each point */
+    int             threads = gpunn__cpu_threads_for(cpu, (double)s.samples * (double)s.points * reads);
     if (action == GPUNN__PREPARE) {
         if (step->backward && s.dx) step->workspace_bytes = (size_t)(2 * s.samples * s.chunks) * sizeof *s.touched;
         return GPUNN_OK;
@@ -26255,8 +26330,8 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_grid_sample(gpunn__cpu *cpu, gpunn_step 
     return GPUNN_OK;
 }
 
-/* ---- roi_align: of each bin first the weights of its cells along each axis, which its samples bring there, then the values, -----
- * channel by channel. The gradient of x: a thread owns some channels and adds what falls into these, bin after bin. */
+/* ---- roi_align: of each bin first the weights of its cells along each axis, which its samples bring there, then the values,
+ * ----- channel by channel. The gradient of x: a thread owns some channels and adds what falls into these, bin after bin. */
 enum { GPUNN__ROI_CHANNELS = 32 }; /* whose cells in a box fit a cache */
 typedef struct gpunn__rois {
     gpunn__roi_shape shape;
@@ -26396,7 +26471,7 @@ static void gpunn__roi_back_task(void *arg, int thread, int threads)
     }
 }
 
-GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_roi_align(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_roi_align(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *x = &step->in[0];
     gpunn__rois        r;
@@ -26483,7 +26558,7 @@ typedef struct gpunn__hash_points {
     bool             add_x, add_table;
 } gpunn__hash_points;
 
-GPUNN__PRIVATE void gpunn__hash_task(void *arg, int index, int threads)
+static void gpunn__hash_task(void *arg, int index, int threads)
 {
     const gpunn__hash_points *h = (const gpunn__hash_points *)arg;
     const gpunn__hash_grid   *grid = &h->grid;
@@ -26495,7 +26570,7 @@ GPUNN__PRIVATE void gpunn__hash_task(void *arg, int index, int threads)
                                  h->y + (p * grid->levels + l) * grid->features);
 }
 
-GPUNN__PRIVATE void gpunn__hash_slopes_task(void *arg, int index, int threads)
+static void gpunn__hash_slopes_task(void *arg, int index, int threads)
 {
     const gpunn__hash_points *h = (const gpunn__hash_points *)arg;
     const int                 axes = h->grid.axes;
@@ -26511,7 +26586,7 @@ GPUNN__PRIVATE void gpunn__hash_slopes_task(void *arg, int index, int threads)
 }
 
 /* A level's rows are one thread's, which adds point after point. */
-GPUNN__PRIVATE void gpunn__hash_back_task(void *arg, int index, int threads)
+static void gpunn__hash_back_task(void *arg, int index, int threads)
 {
     const gpunn__hash_points *h = (const gpunn__hash_points *)arg;
     const gpunn__hash_grid   *grid = &h->grid;
@@ -26531,7 +26606,7 @@ GPUNN__PRIVATE void gpunn__hash_back_task(void *arg, int index, int threads)
     }
 }
 
-GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_hash_grid_encoding(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_hash_grid_encoding(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *x = &step->in[0], *weight = &step->in[1];
     const int          axes = (int)x->dim[x->rank - 1];
@@ -26558,7 +26633,7 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_hash_grid_encoding(gpunn__cpu *cpu, gpun
     return GPUNN_OK;
 }
 
-GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_affine_grid(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_affine_grid(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value   *grid = step->backward ? &step->grad_out : &step->out;
     gpunn__affine_points a;
@@ -26607,8 +26682,8 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_affine_grid(gpunn__cpu *cpu, gpunn_step 
 
 /* ---- interpolate ------------------------------------------------------------------------------------------------------- *
  * Volumes of one image and channel each; a plane has depth 1, a line height 1 too. Along an axis output o is first[o] of x, or,
- * linearly, 1 - share[o] of it and share[o] of the next. Tables of these come first. A row of outputs then is up to four rows of x,
- * weighed, and from that row its cells; the gradient of a row of x gathers the rows of outputs that saw it. */
+ * linearly, 1 - share[o] of it and share[o] of the next. Tables of these come first. A row of outputs then is up to four rows of
+ * x, weighed, and from that row its cells; the gradient of a row of x gathers the rows of outputs that saw it. */
 typedef struct gpunn__resize_axis {
     int64_t  in, out;
     int      taps;  /* cells that an output sees: 2, or 1 */
@@ -26663,7 +26738,7 @@ GPUNN__INLINE void gpunn__resize_add(float *row, const float *from, int64_t n, f
     for (int64_t i = 0; i < n; i++) row[i] = add ? row[i] + weight * from[i] : weight * from[i];
 }
 
-GPUNN__PRIVATE void gpunn__resize_forward(void *arg, int index, int threads)
+static void gpunn__resize_forward(void *arg, int index, int threads)
 {
     const gpunn__resize      *r = (const gpunn__resize *)arg;
     const gpunn__resize_axis *x = &r->x;
@@ -26692,7 +26767,7 @@ GPUNN__PRIVATE void gpunn__resize_forward(void *arg, int index, int threads)
     }
 }
 
-GPUNN__PRIVATE void gpunn__resize_backward(void *arg, int index, int threads)
+static void gpunn__resize_backward(void *arg, int index, int threads)
 {
     const gpunn__resize      *r = (const gpunn__resize *)arg;
     const gpunn__resize_axis *x = &r->x;
@@ -26717,7 +26792,7 @@ GPUNN__PRIVATE void gpunn__resize_backward(void *arg, int index, int threads)
     }
 }
 
-GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value      *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
     const gpunn_attributes *attr = step->attr;
@@ -27878,10 +27953,10 @@ static GPUNN__STATUS gpunn__cpu_nll(gpunn__cpu *cpu, gpunn_step *step, gpunn__ac
 
 /* ---- ctc_loss -------------------------------------------------------------------------------------------------------- *
  * A target's labels with blanks around each make 2 length + 1 places. a[t][s], the logarithm of the probability of all that leads
- * to place s at time t, is log(exp(a[t-1][s]) + exp(a[t-1][s-1]) + exp(a[t-1][s-2])) + x[t][s], x of the place's class; the last term
- * only where places s and s - 2 have different labels. b[t][s] is the same from the end, and the gradient of x[t][class] the sum of
- * -exp(a + b - x - log likelihood) over the class's places. A row is kept without what the rows before it have at most, which
- * `offset` sums up: so numbers stay small, and exact, however long the input is.
+ * to place s at time t, is log(exp(a[t-1][s]) + exp(a[t-1][s-1]) + exp(a[t-1][s-2])) + x[t][s], x of the place's class; the last
+ * term only where places s and s - 2 have different labels. b[t][s] is the same from the end, and the gradient of x[t][class] the
+ * sum of -exp(a + b - x - log likelihood) over the class's places. A row is kept without what the rows before it have at most,
+ * which `offset` sums up: so numbers stay small, and exact, however long the input is.
  * Saved: of each sample its loss, -log likelihood, then, in training, the offsets and the rows of a, each after two places of
  * -inf. */
 typedef struct gpunn__ctc {
@@ -27909,8 +27984,8 @@ GPUNN__INLINE float gpunn__log_add(float a, float b, float c)
     return top + gpunn__log(gpunn__exp_down(a - top) + gpunn__exp_down(b - top) + gpunn__exp_down(c - top));
 }
 
-/* to[s] = log(exp(from[s]) + exp(from[s + way]) + exp(from[s + 2 way] + skip)) + emit[s] - most of from; skip: of the later of both
- * places. Returns that most. */
+/* to[s] = log(exp(from[s]) + exp(from[s + way]) + exp(from[s + 2 way] + skip)) + emit[s] - most of from; skip: of the later of
+ * both places. Returns that most. */
 GPUNN__INLINE double gpunn__ctc_row(float *GPUNN__RESTRICT to, const float *from, const float *GPUNN__RESTRICT skip,
                                     const float *GPUNN__RESTRICT emit, int64_t n, bool back)
 {
@@ -28080,15 +28155,15 @@ static GPUNN__STATUS gpunn__cpu_ctc_loss(gpunn__cpu *cpu, gpunn_step *step, gpun
 }
 
 /* ==== >>attention ===================================================================================================== *
- * softmax(q k^T scale + mask) v, sample by sample and head by head: blocks of queries pass by blocks of keys, so that no more than
- * a block of weights is ever there. Each row keeps the largest score so far, and the sum of its weights relative to that; when a
- * later block brings a larger one, the sum and the row of the result shrink. Training saves both, from which the backward pass
- * makes the weights p again (their logarithm in one would lose the sum beside scores of -1e9, a common mask): with dp = dy v^T and
- * d = the sum of p dp over a row,
+ * softmax(q k^T scale + mask) v, sample by sample and head by head: blocks of queries pass by blocks of keys, so that no more
+ * than a block of weights is ever there. Each row keeps the largest score so far, and the sum of its weights relative to that;
+ * when a later block brings a larger one, the sum and the row of the result shrink. Training saves both, from which the backward
+ * pass makes the weights p again (their logarithm in one would lose the sum beside scores of -1e9, a common mask): with dp = dy
+ * v^T and d = the sum of p dp over a row,
  *     dv = p^T dy, ds = p (dp - d) scale, dq = ds k, dk = ds^T q,
- * where dropout's factors go with p in dv and with dp. Where a row's keys are several blocks, d is the sum over e of dy y, the same
- * but for rounding; unless one key has all the weight of some row, where the sum of p dp is exactly dp: then the blocks are passed
- * over twice. Blocks depend on sizes only, and so do all sums. */
+ * where dropout's factors go with p in dv and with dp. Where a row's keys are several blocks, d is the sum over e of dy y, the
+ * same but for rounding; unless one key has all the weight of some row, where the sum of p dp is exactly dp: then the blocks are
+ * passed over twice. Blocks depend on sizes only, and so do all sums. */
 #define GPUNN__ATTENTION_ROWS 128
 #define GPUNN__ATTENTION_KEYS 256
 
@@ -28240,7 +28315,8 @@ GPUNN__VECTORIZED(gpunn__attention_forward, (void *arg, int thread, int threads)
     }
 }
 
-/* sum: adds the sum of p dp to d of each row, in dot. apply: ds, and in `weights` what dv needs. Of rows from i0 and keys from j. */
+/* sum: adds the sum of p dp to d of each row, in dot. apply: ds, and in `weights` what dv needs. Of rows from i0 and keys from
+ * j. */
 static void gpunn__attention_slopes(const gpunn__attention *a, int64_t sample, int64_t head, int64_t i0, int64_t rows, int64_t j,
                                     int64_t keys, float *dot, bool sum, bool apply, float *weights, float *slopes, float *packed)
 {
@@ -29022,7 +29098,7 @@ GPUNN__INLINE float gpunn__root(float *root, bool *rooted, bool second, float x)
         for (int k = 0; k < 3; k++) all = all || (GPUNN__HAS(k, 1) && !GPUNN__HAS(k, 0) && j->u->state[k]);                    \
         if (all) {                                                                                                             \
             GPUNN__PASSES(1, text, result)                                                                                     \
-        } else {                                                                                                              \
+        } else {                                                                                                               \
             GPUNN__PASSES(0, text, result)                                                                                     \
         }                                                                                                                      \
     }
@@ -29475,13 +29551,6 @@ static void gpunn__cpu_trim(void *context)
     gpunn__team_rest(&((gpunn__cpu *)context)->team);
 }
 
-static GPUNN__STATUS gpunn__cpu_relayout(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    (void)step;
-    (void)action;
-    return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the CPU's convolutions take filters as they are");
-}
-
 static GPUNN__STATUS gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_kernel_program *program = &step->group.kernel->program[step->group.direction];
@@ -29868,8 +29937,8 @@ static gpunn_optimizer *gpunn__optimizer_build(gpunn_model *model, gpunn_update_
     GPUNN_API gpunn_optimizer *gpunn_##name##_(gpunn_model *model, gpunn_##name##_args args)                                   \
     {                                                                                                                          \
         const float         given[GPUNN_SETTINGS] = {settings};                                                                \
-        const gpunn__selection selection = {args.parameters, args.parameter_count, args.prefix, args.groups, args.group_count};                                     \
-        return gpunn__optimizer_build(model, GPUNN_UPDATE_##ENUM, given, selection);                                              \
+        const gpunn__selection selection = {args.parameters, args.parameter_count, args.prefix, args.groups, args.group_count};\
+        return gpunn__optimizer_build(model, GPUNN_UPDATE_##ENUM, given, selection);                                           \
     }
 GPUNN_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
@@ -30150,7 +30219,7 @@ static GPUNN__STATUS gpunn__optimizer_grow(gpunn_optimizer *opt, int fresh)
 
 /* Lays out what is not yet laid out and makes parameters, steps and state cover it; all keep what they hold. Checkpoints call
  * this before they read or write them. Nothing is done, or allocated, unless the model has grown. */
-GPUNN__PRIVATE GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
+static GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
 {
     gpunn_model *model = opt->model;
     int          fresh = 0;
@@ -30510,8 +30579,8 @@ static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *upda
     update->step = opt->averaged + 1;
 }
 
-/* Gives an update what the group of its first parameter says, or the optimizer. clips: with limits and norms; where gradients have
- * been accumulated, one that is not finite may be of an earlier run, so that their norm is asked for in any case. */
+/* Gives an update what the group of its first parameter says, or the optimizer. clips: with limits and norms; where gradients
+ * have been accumulated, one that is not finite may be of an earlier run, so that their norm is asked for in any case. */
 static void gpunn__update_settings(const gpunn_optimizer *opt, int first, bool clips, gpunn_update *update)
 {
     const gpunn_tensor          *t = opt->parameters[first];
@@ -30548,8 +30617,8 @@ static void gpunn__add_update(const gpunn_optimizer *opt, const gpunn_update *up
     }
 }
 
-/* opt->updates: one for each range of parameters that have a gradient, the sum of that many parts; then those of the averages, also of
- * the zeros between parameters. Returns their number. */
+/* opt->updates: one for each range of parameters that have a gradient, the sum of that many parts; then those of the averages,
+ * also of the zeros between parameters. Returns their number. */
 static int gpunn__optimizer_updates(gpunn_optimizer *opt, int parts, bool clips)
 {
     gpunn_model *model = opt->model;
@@ -30632,7 +30701,8 @@ static GPUNN__STATUS gpunn__clip_updates(gpunn_optimizer *opt, int count)
 }
 
 /* ---- ranks ----------------------------------------------------------------------------------------------------------- */
-/* The next parameters or buffers, from tensor *id on, that lie behind each other: count floats from the first's on. NULL: none. */
+/* The next parameters or buffers, from tensor *id on, that lie behind each other: count floats from the first's on. NULL:
+ * none. */
 static const gpunn_tensor *gpunn__next_weights(const gpunn_model *model, gpunn__kind kind, int *id, int64_t *count)
 {
     while (*id < model->tensor_count && model->tensors[*id]->kind != kind) ++*id;
@@ -30729,8 +30799,8 @@ static GPUNN__STATUS gpunn__states_cut(gpunn_optimizer *opt)
     return GPUNN_OK;
 }
 
-/* Floats that rank `root` has, `own` there and NULL elsewhere, become those of all that have room for them, `all`. A copy that fails
- * keeps no other rank waiting. aside: where GPUs that exchange by themselves hear what they have no room for. */
+/* Floats that rank `root` has, `own` there and NULL elsewhere, become those of all that have room for them, `all`. A copy that
+ * fails keeps no other rank waiting. aside: where GPUs that exchange by themselves hear what they have no room for. */
 static GPUNN__STATUS gpunn__collect_piece(gpunn_optimizer *opt, float *own, float *all, float *aside, int64_t n, int root,
                                           gpunn_status *copied)
 {
@@ -30981,8 +31051,9 @@ static GPUNN__STATUS gpunn__update_alone(gpunn_optimizer *opt, int count, bool c
     return status;
 }
 
-/* What follows an update, or its failure, in a group: all have the same parameters. Where nothing is copied and all have all states,
- * an update fails on no rank, or, in the run of GPUs that exchange by themselves, is known to have failed when all next agree. */
+/* What follows an update, or its failure, in a group: all have the same parameters. Where nothing is copied and all have all
+ * states, an update fails on no rank, or, in the run of GPUs that exchange by themselves, is known to have failed when all next
+ * agree. */
 static GPUNN__STATUS gpunn__spread_update(gpunn_optimizer *opt, gpunn_status status)
 {
     gpunn_group *group = opt->group;
@@ -31019,8 +31090,8 @@ static GPUNN__STATUS gpunn__train_together(gpunn_optimizer *opt, gpunn_tensor *l
     return status == GPUNN_OK && updates ? gpunn__optimizer_update(opt, opt->parts + 1, true, true) : status;
 }
 
-/* The same of GPUs that exchange by themselves, in the run: before it the ranks have agreed. A loss that is not finite is noted by
- * all GPUs, and known to each host sooner or later: the first that tells of it tells all. */
+/* The same of GPUs that exchange by themselves, in the run: before it the ranks have agreed. A loss that is not finite is noted
+ * by all GPUs, and known to each host sooner or later: the first that tells of it tells all. */
 static GPUNN__STATUS gpunn__train_joined(gpunn_optimizer *opt, gpunn_tensor *loss, const gpunn_backward_args *backward,
                                          bool updates, gpunn_status status)
 {
@@ -31609,7 +31680,7 @@ static void gpunn__remove_stale(const gpunn__file *f)
 #endif
 
 /* Forgets the file and leaves the target as it was. Harmless after a commit. */
-GPUNN__PRIVATE void gpunn__file_discard(gpunn__file *f)
+static void gpunn__file_discard(gpunn__file *f)
 {
     if (f->fd >= 0) {
         (void)GPUNN__OS(close)(f->fd);
@@ -31661,7 +31732,7 @@ static void gpunn__file_to_memory(gpunn_device *dev, void *memory, gpunn__file *
 }
 
 /* A failure here leaves nothing to discard. */
-GPUNN__PRIVATE GPUNN__STATUS gpunn__file_open(gpunn_device *dev, const char *path, gpunn__file *f)
+static GPUNN__STATUS gpunn__file_open(gpunn_device *dev, const char *path, gpunn__file *f)
 {
     gpunn__file_to_memory(dev, NULL, f);
     f->path = path;
@@ -31698,7 +31769,7 @@ static void gpunn__file_put(gpunn__file *f, const unsigned char *data, size_t by
     }
 }
 
-GPUNN__PRIVATE gpunn_status gpunn__file_write(gpunn__file *f, const void *data, size_t bytes)
+static gpunn_status gpunn__file_write(gpunn__file *f, const void *data, size_t bytes)
 {
     if (f->memory) {
         if (bytes > 0) memcpy(f->memory, data, bytes);
@@ -31719,7 +31790,7 @@ GPUNN__PRIVATE gpunn_status gpunn__file_write(gpunn__file *f, const void *data, 
 }
 
 /* The target is the new file, safely on the disk, or what it was before. */
-GPUNN__PRIVATE GPUNN__STATUS gpunn__file_commit(gpunn__file *f)
+static GPUNN__STATUS gpunn__file_commit(gpunn__file *f)
 {
     if (f->fd < 0) return f->status;
     gpunn__file_put(f, f->buffer, f->used);
@@ -31793,7 +31864,7 @@ static void gpunn__zlib_free(void *dev, void *ptr)
 }
 #endif
 
-GPUNN__PRIVATE void gpunn__reader_close(gpunn__reader *r)
+static void gpunn__reader_close(gpunn__reader *r)
 {
     if (r->file) r->io->close(r->io->user, r->file);
     if (r->fd >= 0) (void)GPUNN__OS(close)(r->fd);
@@ -31849,8 +31920,7 @@ static GPUNN__STATUS gpunn__reader_open_io(gpunn__reader *r)
 }
 
 /* A failure here leaves nothing to close. */
-GPUNN__PRIVATE GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const gpunn_io *io, const char *path, bool gz,
-                                                gpunn__reader *r)
+static GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const gpunn_io *io, const char *path, bool gz, gpunn__reader *r)
 {
     r->dev = dev;
     r->path = path;
@@ -32001,7 +32071,7 @@ static GPUNN__STATUS gpunn__reader_some(gpunn__reader *r, void *to, size_t bytes
 }
 
 /* Exactly that many bytes; fewer are an error. */
-GPUNN__PRIVATE GPUNN__STATUS gpunn__reader_read(gpunn__reader *r, void *to, size_t bytes)
+static GPUNN__STATUS gpunn__reader_read(gpunn__reader *r, void *to, size_t bytes)
 {
     size_t       got;
     gpunn_status status = gpunn__reader_some(r, to, bytes, &got);
@@ -32013,7 +32083,7 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__reader_read(gpunn__reader *r, void *to, size
 }
 
 /* Nothing may follow; for compressed files this checks the last checksum too. */
-GPUNN__PRIVATE GPUNN__STATUS gpunn__reader_end(gpunn__reader *r)
+static GPUNN__STATUS gpunn__reader_end(gpunn__reader *r)
 {
     char         byte;
     size_t       got;
@@ -32258,8 +32328,8 @@ static double gpunn__draw_between(uint32_t word, double low, double high)
 /* What is drawn for a loader's samples, or its batches. */
 enum { GPUNN__DRAW_PLACE, GPUNN__DRAW_TURN, GPUNN__DRAW_COLOUR, GPUNN__DRAW_MIX };
 
-/* Words of a sample, or batch, are those at counter (number low, number high, epoch low, 7 2^29 + 2^24 what + epoch high), which the
- * shuffle does not reach. */
+/* Words of a sample, or batch, are those at counter (number low, number high, epoch low, 7 2^29 + 2^24 what + epoch high), which
+ * the shuffle does not reach. */
 static void gpunn__loader_draw(const gpunn_loader *loader, uint64_t number, uint32_t what, uint32_t word[4])
 {
     const uint64_t epoch = (uint64_t)loader->epoch;
@@ -32431,7 +32501,8 @@ static void gpunn__batch_row(const gpunn_loader *loader, const gpunn__batch *bat
     }
 }
 
-/* Beta(alpha, alpha): above 1/2 a closed form (Devroye, 1986, page 437), below it the attempts of Joehnk (1964), in logarithms. */
+/* Beta(alpha, alpha): above 1/2 a closed form (Devroye, 1986, page 437), below it the attempts of Joehnk (1964), in
+ * logarithms. */
 static double gpunn__draw_beta(const gpunn_loader *loader, int64_t batch, double alpha)
 {
     const uint64_t rank = (uint64_t)gpunn_group_rank(loader->args.group);
@@ -33028,14 +33099,14 @@ GPUNN_API void gpunn_loader_rewind(gpunn_loader *loader)
 }
 
 /* For checkpoints: the whole state. position counts the batches delivered, 0 to gpunn_loader_batches. */
-GPUNN__PRIVATE void gpunn__loader_state(const gpunn_loader *loader, int64_t *epoch, int64_t *position)
+static void gpunn__loader_state(const gpunn_loader *loader, int64_t *epoch, int64_t *position)
 {
     *epoch = loader->epoch;
     *position = loader->position;
 }
 
 /* The samples of all ranks in a batch. */
-GPUNN__PRIVATE int64_t gpunn__loader_batch(const gpunn_loader *loader)
+static int64_t gpunn__loader_batch(const gpunn_loader *loader)
 {
     return loader->args.batch_size * gpunn_group_size(loader->args.group);
 }
@@ -33051,7 +33122,7 @@ static int64_t gpunn__loader_place(const gpunn_loader *loader, int64_t position,
 }
 
 /* batch: gpunn__loader_batch of the loader that stood at `position`; 0: the same. */
-GPUNN__PRIVATE GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int64_t epoch, int64_t position, int64_t batch)
+static GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int64_t epoch, int64_t position, int64_t batch)
 {
     const int64_t place = gpunn__loader_place(loader, position, batch);
     if (place < 0)
@@ -33799,7 +33870,8 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
     }
 }
 
-/* The optimizers that a checkpoint of opt holds, one after another: itself and, where it has been told what to train, all such. */
+/* The optimizers that a checkpoint of opt holds, one after another: itself and, where it has been told what to train, all
+ * such. */
 static gpunn_optimizer *gpunn__partner(const gpunn_optimizer *opt, const gpunn_optimizer *before)
 {
     gpunn_optimizer *other = before ? before->next : opt ? opt->model->optimizers : NULL;

@@ -2,11 +2,12 @@
  *
  * Do this: put it beside gpunn.h and name it on the compile line of a program that uses gpunn.h, whose source does not change:
  *     nvcc -O3 -arch=native app.c gpunn_cuda.cu -o app                          no -l: cuBLASLt and cuDNN are opened at run time
- * -arch=native builds for the GPU of this machine, -arch=all-major for any; with neither the driver compiles the kernels anew when
- * the program first starts, which takes seconds. CUDA 12.0 or later; cuDNN 9 for fast convolutions, attention and recurrent layers
- * (GPUNN_NO_CUDNN leaves it out, and so does a toolkit without its header). After a fault of the GPU, GPUNN_PLAIN=1 in the
- * environment finds the step: nothing is captured, and each step is waited for and checked. NVIDIA's profilers show a range for each
- * step that is launched by itself (those of a graph are launched at once) where nvtx3 is there, unless GPUNN_NO_NVTX is defined.
+ * -arch=native builds for the GPU of this machine, -arch=all-major for any; with neither the driver compiles the kernels anew
+ * when the program first starts, which takes seconds. CUDA 12.0 or later; cuDNN 9 for fast convolutions, attention and recurrent
+ * layers (GPUNN_NO_CUDNN leaves it out, and so does a toolkit without its header). After a fault of the GPU, GPUNN_PLAIN=1 in the
+ * environment finds the step: nothing is captured, and each step is waited for and checked. NVIDIA's profilers show a range for
+ * each step that is launched by itself (those of a graph are launched at once) where nvtx3 is there, unless GPUNN_NO_NVTX is
+ * defined.
  *
  * >>toc        grep -n '>>' gpunn_cuda.cu lists every section
  *     config    includes, constants, launching
@@ -81,8 +82,8 @@ enum {
 #define GPUNN__LAUNCH(cuda, kernel, blocks, threads, ...) \
     gpunn__cuda_launched((cuda), gpunn__launch((cuda), (kernel), (blocks), (threads), __VA_ARGS__), #kernel)
 #endif
-/* The first statement of each kernel: from Hopper on, its blocks are set up while what was launched before still ends (programmatic
- * dependent launch), and wait here until all of that is done and to be seen. */
+/* The first statement of each kernel: from Hopper on, its blocks are set up while what was launched before still ends
+ * (programmatic dependent launch), and wait here until all of that is done and to be seen. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define GPUNN__FOLLOW() cudaGridDependencySynchronize()
 #else
@@ -718,7 +719,8 @@ static gpunn_status gpunn__cuda_busy(gpunn__cuda *cuda, bool *busy)
 }
 
 /* Straight to the target where the device is idle; beside the step that it computes where it is not. What the program has pinned
- * travels from where it lies, and is waited for. GPUNN_ERR_MEMORY: nothing has been done, for lack of memory to travel through. */
+ * travels from where it lies, and is waited for. GPUNN_ERR_MEMORY: nothing has been done, for lack of memory to travel
+ * through. */
 static gpunn_status gpunn__cuda_stage(gpunn__cuda *cuda, char *to, const char *host, size_t bytes, bool pinned)
 {
     gpunn__slot *slot = &cuda->staging->slot[cuda->staging->slot_next++ % 2];
@@ -761,8 +763,8 @@ static gpunn_status gpunn__cuda_locate(gpunn__cuda *cuda, const void *memory, si
     return gpunn__cuda_fail(cuda, GPUNN_ERR_SHAPE, "the memory has less than %llu bytes", (unsigned long long)bytes);
 }
 
-/* Whether kernels get at the host's memory as fast as at the GPU's: that of a GPU without memory of its own where it is pinned, any
- * where the hardware follows the host's page tables. */
+/* Whether kernels get at the host's memory as fast as at the GPU's: that of a GPU without memory of its own where it is pinned,
+ * any where the hardware follows the host's page tables. */
 static bool gpunn__reads_host(const gpunn__cuda *cuda, const void *memory, const cudaPointerAttributes *where)
 {
     return cuda->pageable || (cuda->integrated && where->type == cudaMemoryTypeHost && where->devicePointer == memory);
@@ -1233,7 +1235,8 @@ static void gpunn__module_beside(const gpunn__module *module, const char *patter
 }
 
 /* cuDNN compiles attention at run time, by NVRTC, which opens its builtins by name in no folder but the loader's: those of wheels
- * and of toolkits that the loader does not know must be open by then. Without NVRTC attention has no plan, which the log hears. */
+ * and of toolkits that the loader does not know must be open by then. Without NVRTC attention has no plan, which the log
+ * hears. */
 static void gpunn__nvrtc_open(void)
 {
 #ifndef _WIN32
@@ -1397,9 +1400,9 @@ static void gpunn__libraries_report(void (*write)(void *user, const char *text),
 #endif /* GPUNN__EMULATOR */
 
 /* ==== >>ranks ========================================================================================================= *
- * NCCL, opened when the first group asks for it. The few functions are declared here, in words of our own, so that no header of its is
- * needed (tests/compile/nccl.cpp compares them with it). The communicator is one whose calls do not block, so that whatever waits for
- * other ranks can end. */
+ * NCCL, opened when the first group asks for it. The few functions are declared here, in words of our own, so that no header of
+ * its is needed (tests/compile/nccl.cpp compares them with it). The communicator is one whose calls do not block, so that
+ * whatever waits for other ranks can end. */
 enum {
     GPUNN__NCCL_IN_PROGRESS = 7,
     GPUNN__NCCL_FLOAT = 7,
@@ -1421,21 +1424,21 @@ typedef struct gpunn__nccl_config { /* as of 2.14, which `version` says; later o
     }
 
 /* clang-format off */
-#define GPUNN__NCCL_FUNCTIONS(X)                                                                                      \
-    X(int, ncclGetVersion, (int *version))                                                                            \
-    X(int, ncclGetUniqueId, (gpunn__nccl_id *id))                                                                     \
-    X(int, ncclCommInitRankConfig, (void **comm, int size, gpunn__nccl_id id, int rank, gpunn__nccl_config *config))  \
-    X(int, ncclCommGetAsyncError, (void *comm, int *state))                                                           \
-    X(int, ncclCommAbort, (void *comm))                                                                               \
-    X(int, ncclCommFinalize, (void *comm))                                                                            \
-    X(int, ncclCommDestroy, (void *comm))                                                                             \
-    X(const char *, ncclGetErrorString, (int result))                                                                 \
-    X(int, ncclGroupStart, (void))                                                                                    \
-    X(int, ncclGroupEnd, (void))                                                                                      \
-    X(int, ncclAllReduce, (const void *from, void *to, size_t count, int type, int operation, void *comm, cudaStream_t stream)) \
-    X(int, ncclReduce,                                                                                                          \
+#define GPUNN__NCCL_FUNCTIONS(X)                                                                                               \
+    X(int, ncclGetVersion, (int *version))                                                                                     \
+    X(int, ncclGetUniqueId, (gpunn__nccl_id *id))                                                                              \
+    X(int, ncclCommInitRankConfig, (void **comm, int size, gpunn__nccl_id id, int rank, gpunn__nccl_config *config))           \
+    X(int, ncclCommGetAsyncError, (void *comm, int *state))                                                                    \
+    X(int, ncclCommAbort, (void *comm))                                                                                        \
+    X(int, ncclCommFinalize, (void *comm))                                                                                     \
+    X(int, ncclCommDestroy, (void *comm))                                                                                      \
+    X(const char *, ncclGetErrorString, (int result))                                                                          \
+    X(int, ncclGroupStart, (void))                                                                                             \
+    X(int, ncclGroupEnd, (void))                                                                                               \
+    X(int, ncclAllReduce, (const void *from, void *to, size_t count, int type, int operation, void *comm, cudaStream_t stream))\
+    X(int, ncclReduce,                                                                                                         \
       (const void *from, void *to, size_t count, int type, int operation, int root, void *comm, cudaStream_t stream))          \
-    X(int, ncclAllGather, (const void *from, void *to, size_t count, int type, void *comm, cudaStream_t stream))          \
+    X(int, ncclAllGather, (const void *from, void *to, size_t count, int type, void *comm, cudaStream_t stream))               \
     X(int, ncclBroadcast, (const void *from, void *to, size_t count, int type, int root, void *comm, cudaStream_t stream))
 /* clang-format on */
 
@@ -1646,8 +1649,8 @@ static int gpunn__exchange_one(gpunn__nccl *nccl, const gpunn_exchange *exchange
     return nccl->ncclBroadcast(values, values, count, type, exchange->root, nccl->comm, nccl->stream);
 }
 
-/* As BF16, in pieces, each rounded, exchanged, and divided by the number of ranks where it is wanted; on the exchanges' stream, which
- * is the context's meanwhile. */
+/* As BF16, in pieces, each rounded, exchanged, and divided by the number of ranks where it is wanted; on the exchanges' stream,
+ * which is the context's meanwhile. */
 static gpunn_status gpunn__exchange_bf16(gpunn__cuda *cuda, const gpunn_exchange *exchange)
 {
     gpunn__nccl *nccl = cuda->nccl;
@@ -1834,8 +1837,8 @@ typedef struct gpunn__conv_data {
 } gpunn__conv_data;
 
 /* cuDNN's fused attention, of 16-bit values whose rows lie together: steps in elements from sample to sample, head to head and
- * row to row. What a mask adds to the scores is an F32 matrix of s columns: bias is how many samples, heads and rows it has (1: the
- * same one for all), and the step from row to row; 0: there is none. */
+ * row to row. What a mask adds to the scores is an F32 matrix of s columns: bias is how many samples, heads and rows it has (1:
+ * the same one for all), and the step from row to row; 0: there is none. */
 enum { GPUNN__ATTENTION_TAG = 0x61747465 };
 typedef struct gpunn__dnn_attention { /* all fields are set, no padding: a key of the cache */
     int64_t tag, backward, dtype, n, heads, kv_heads, l, s, e, ev, causal;
@@ -2626,7 +2629,7 @@ static gpunn_status gpunn__cuda_move(gpunn__cuda *cuda, gpunn__move *move)
     return GPUNN__LAUNCH(cuda, gpunn__move_kernel, gpunn__blocks(cuda, move->count, 1), GPUNN__THREADS, *move);
 }
 
-/* ---- filters from [k][channels][cells] to [k][cells][channels], or back, many in one launch: tiles go through shared memory ---- */
+/* ---- filters from [k][channels][cells] to [k][cells][channels], or back, many in one launch, each tile through shared memory */
 enum { GPUNN__RELAYOUT_JOBS = 64, GPUNN__RELAYOUT_TILE = 2048, GPUNN__RELAYOUT_CELLS = 32 };
 
 typedef struct gpunn__relayout_job {
@@ -2876,6 +2879,30 @@ static gpunn_status gpunn__cuda_pad(gpunn__cuda *cuda, gpunn_step *step, gpunn__
     }
     return gpunn__cuda_move(cuda, &move);
 }
+
+/* ---- assign: a thread for each element of the value ------------------------------------------------------------------------ */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__assign_kernel(const gpunn__assign_shape c, const gpunn_value value, const void *position, gpunn_dtype position_type,
+                         float *to)
+{
+    GPUNN__FOLLOW();
+    const int64_t block = c.rows * c.inner;
+    int64_t       i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < value.count; i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t line = gpunn__quotient(i, block);
+        const int64_t at = position ? gpunn__integer(position, position_type, gpunn__quotient(line, c.sample)) : 0;
+        if (at < 0 || at > c.capacity - c.rows) continue;
+        to[(line * c.capacity + at) * c.inner + (i - line * block)] = gpunn__load(value.data, value.dtype, i);
+    }
+}
+
+static gpunn_status gpunn__cuda_assign(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    return GPUNN__LAUNCH(cuda, gpunn__assign_kernel, gpunn__blocks(cuda, step->in[1].count, 1), GPUNN__THREADS,
+                         gpunn__assign_shape_of(step), step->in[1], step->in[2].data, step->in[2].dtype, (float *)step->out.data);
+}
+
 /* ==== >>reduce ======================================================================================================== *
  * Sums and maxima over axes, and the ops that run along one axis. All are made of lines: elements in a row or a stride apart,
  * each line shared by a team of 1, 2, 4, .. 32 neighbouring threads or by a block. */
@@ -3520,56 +3547,7 @@ __device__ __forceinline__ gpunn__line gpunn__along_line(const gpunn__along &a, 
     return line;
 }
 
-/* argmax: the first maximum, NaN before everything. */
-typedef struct gpunn__smaller {
-    __device__ int64_t operator()(int64_t a, int64_t b) const
-    {
-        return a < b ? a : b;
-    }
-} gpunn__smaller;
-
-struct gpunn__argmax_visit {
-    const void *x;
-    gpunn_dtype dtype;
-    int64_t     stride;
-    float       best;
-    int64_t     at_best;
-
-    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
-    {
-        float v[N];
-        gpunn__line_load<N>(x, dtype, i, stride, v);
-#pragma unroll
-        for (int j = 0; j < N; j++) {
-            bool more = v[j] > best || (v[j] != v[j] && best == best), same = v[j] == best || (v[j] != v[j] && best != best);
-            best = more ? v[j] : best;
-            at_best = more || (same && c + j < at_best) ? c + j : at_best;
-        }
-    }
-};
-
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__argmax_kernel(const gpunn__along a)
-{
-    GPUNN__FOLLOW();
-    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
-        gpunn__line         line = gpunn__along_line(a, first);
-        gpunn__argmax_visit visit = {a.x, a.x_type, line.stride, -INFINITY, INT64_MAX};
-        gpunn__line_visit(line, visit);
-        float   best = gpunn__team_reduce(visit.best, gpunn__larger(), a.team);
-        bool    mine = visit.best == best || (visit.best != visit.best && best != best);
-        int64_t at = gpunn__team_reduce(mine ? visit.at_best : INT64_MAX, gpunn__smaller(), a.team);
-        if (line.index < a.lines && line.thread == 0) ((int64_t *)a.out)[line.index] = at;
-    }
-}
-
-static gpunn_status gpunn__cuda_argmax(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    if (action == GPUNN__PREPARE) return GPUNN_OK;
-    gpunn__along a = gpunn__along_axis(cuda, step, step->attr->axis);
-    return GPUNN__LAUNCH(cuda, gpunn__argmax_kernel, gpunn__along_blocks(cuda, &a), GPUNN__THREADS, a);
-}
-
-/* ---- cumsum: along a line, backward from its end -------------------------------------------------------------------------------- *
+/* ---- cumsum: along a line, backward from its end ---------------------------------------------------------------------------- *
  * Lines that are many have a thread each; else a block adds up pieces of a line, one element a thread, onto what came before. */
 typedef struct gpunn__cumsum {
     gpunn__along along; /* x: or the gradient */
@@ -3644,7 +3622,56 @@ static gpunn_status gpunn__cuda_cumsum(gpunn__cuda *cuda, gpunn_step *step, gpun
 
 /* ==== >>pick =============================================================================================================== *
  * Elements that integers pick, and the integers that pick the largest. */
-/* ---- topk: a block a line -------------------------------------------------------------------------------------------------------- *
+/* ---- argmax: the first maximum, NaN before everything ---------------------------------------------------------------- */
+typedef struct gpunn__smaller {
+    __device__ int64_t operator()(int64_t a, int64_t b) const
+    {
+        return a < b ? a : b;
+    }
+} gpunn__smaller;
+
+struct gpunn__argmax_visit {
+    const void *x;
+    gpunn_dtype dtype;
+    int64_t     stride;
+    float       best;
+    int64_t     at_best;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
+    {
+        float v[N];
+        gpunn__line_load<N>(x, dtype, i, stride, v);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            bool more = v[j] > best || (v[j] != v[j] && best == best), same = v[j] == best || (v[j] != v[j] && best != best);
+            best = more ? v[j] : best;
+            at_best = more || (same && c + j < at_best) ? c + j : at_best;
+        }
+    }
+};
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__argmax_kernel(const gpunn__along a)
+{
+    GPUNN__FOLLOW();
+    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
+        gpunn__line         line = gpunn__along_line(a, first);
+        gpunn__argmax_visit visit = {a.x, a.x_type, line.stride, -INFINITY, INT64_MAX};
+        gpunn__line_visit(line, visit);
+        float   best = gpunn__team_reduce(visit.best, gpunn__larger(), a.team);
+        bool    mine = visit.best == best || (visit.best != visit.best && best != best);
+        int64_t at = gpunn__team_reduce(mine ? visit.at_best : INT64_MAX, gpunn__smaller(), a.team);
+        if (line.index < a.lines && line.thread == 0) ((int64_t *)a.out)[line.index] = at;
+    }
+}
+
+static gpunn_status gpunn__cuda_argmax(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    gpunn__along a = gpunn__along_axis(cuda, step, step->attr->axis);
+    return GPUNN__LAUNCH(cuda, gpunn__argmax_kernel, gpunn__along_blocks(cuda, &a), GPUNN__THREADS, a);
+}
+
+/* ---- topk: a block a line --------------------------------------------------------------------------------------------------- *
  * The next one is the element of the largest code below the last. */
 typedef struct gpunn__greater {
     __device__ uint64_t operator()(uint64_t a, uint64_t b) const
@@ -3685,9 +3712,9 @@ static gpunn_status gpunn__cuda_topk_indices(gpunn__cuda *cuda, gpunn_step *step
                          step->attr->largest);
 }
 
-/* ---- embedding --------------------------------------------------------------------------------------------------------------- *
- * Forward: a thread copies packs of N columns. Backward: the tokens are sorted with their positions, digit by digit; then each row
- * of the weight is written once, the sum of its tokens' gradients in an order that the tokens alone tell, or 0. */
+/* ---- embedding -------------------------------------------------------------------------------------------------------------- *
+ * Forward: a thread copies packs of N columns. Backward: the tokens are sorted with their positions, digit by digit; then each
+ * row of the weight is written once, the sum of its tokens' gradients in an order that the tokens alone tell, or 0. */
 typedef struct gpunn__rows {
     const void *index; /* tokens */
     gpunn_dtype index_type, from_type, to_type;
@@ -3917,7 +3944,7 @@ static gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step *step, g
     return GPUNN__LAUNCH(cuda, (gpunn__rows_kernel<1>), gpunn__blocks(cuda, r.count * r.width, 1), GPUNN__THREADS, r);
 }
 
-/* ---- gather: y[o][j][i] = x[o][index[o][j][i]][i]; scatter_add is the same backwards ------------------------------------------ *
+/* ---- gather: y[o][j][i] = x[o][index[o][j][i]][i]; scatter_add is the same backwards ---------------------------------------- *
  * Backward: where the indices of a line [o][..][i] are few, each element of dx looks for itself among them; else one thread adds
  * the gradients of a line in their order. An index out of range makes a NaN of what it picks, or of the line that it adds to. */
 enum { GPUNN__GATHER_FEW = 64 };
@@ -4044,29 +4071,6 @@ static gpunn_status gpunn__cuda_scatter_add(gpunn__cuda *cuda, gpunn_step *step,
     g.dx = a.out;
     g.dx_type = a.out_type;
     return gpunn__cuda_scatter(cuda, &g, &a);
-}
-
-/* ---- assign: a thread for each element of the value --------------------------------------------------------------------------- */
-static __global__ void __launch_bounds__(GPUNN__THREADS)
-    gpunn__assign_kernel(const gpunn__assign_shape c, const gpunn_value value, const void *position, gpunn_dtype position_type,
-                         float *to)
-{
-    GPUNN__FOLLOW();
-    const int64_t block = c.rows * c.inner;
-    int64_t       i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; i < value.count; i += (int64_t)gridDim.x * blockDim.x) {
-        const int64_t line = gpunn__quotient(i, block);
-        const int64_t at = position ? gpunn__integer(position, position_type, gpunn__quotient(line, c.sample)) : 0;
-        if (at < 0 || at > c.capacity - c.rows) continue;
-        to[(line * c.capacity + at) * c.inner + (i - line * block)] = gpunn__load(value.data, value.dtype, i);
-    }
-}
-
-static gpunn_status gpunn__cuda_assign(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
-{
-    if (action == GPUNN__PREPARE) return GPUNN_OK;
-    return GPUNN__LAUNCH(cuda, gpunn__assign_kernel, gpunn__blocks(cuda, step->in[1].count, 1), GPUNN__THREADS,
-                         gpunn__assign_shape_of(step), step->in[1], step->in[2].data, step->in[2].dtype, (float *)step->out.data);
 }
 
 /* ==== >>gemm ========================================================================================================== */
@@ -5865,10 +5869,10 @@ GPUNN__X(conv_transpose2d)
 GPUNN__X(conv_transpose3d)
 #undef GPUNN__X
 /* ==== >>pool ========================================================================================================== *
- * Volumes [d, h, w] -> [od, oh, ow], one per image and channel; a plane is a volume of depth 1, for which the kernels that are not
- * `deep` are made. Forward: a thread for each result, or a block where windows are large. Backward gathers: a thread has eight
- * cells side by side and adds up what the windows over them hand back, in their order. With channels last a thread has eight
- * channels of one result or cell. */
+ * Volumes [d, h, w] -> [od, oh, ow], one per image and channel; a plane is a volume of depth 1, for which the kernels that are
+ * not `deep` are made. Forward: a thread for each result, or a block where windows are large. Backward gathers: a thread has
+ * eight cells side by side and adds up what the windows over them hand back, in their order. With channels last a thread has
+ * eight channels of one result or cell. */
 typedef struct gpunn__pool {
     int64_t          results, cells; /* of all volumes */
     gpunn__pool_axis z, y, x;
@@ -6404,8 +6408,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__finish_pool_kern
     }
 }
 
-/* Whether the step that follows takes maxima over what f makes, in windows of which each has a thread at once. Memory that f reads
- * beside its result may be where the maxima go. */
+/* Whether the step that follows takes maxima over what f makes, in windows of which each has a thread at once. Memory that f
+ * reads beside its result may be where the maxima go. */
 static bool gpunn__finish_pools(const gpunn__cuda *cuda, const gpunn__finish *f, gpunn__pool *p)
 {
     const gpunn_step *pool = cuda->next;
@@ -6446,9 +6450,9 @@ static gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step
 }
 
 /* ==== >>sample ======================================================================================================== *
- * grid_sample, roi_align and affine_grid, as in gpunn.h's >>sample: a thread for each point. Points that touch the same cell add to its
- * gradient in any order, so they add integers: each term is rounded to a multiple of a power of two, so small that P terms as
- * large as the largest gradient of y just fit 63 bits, for the P points of a sample. That is 2^-38 of the largest for 192^3
+ * grid_sample, roi_align and affine_grid, as in gpunn.h's >>sample: a thread for each point. Points that touch the same cell add
+ * to its gradient in any order, so they add integers: each term is rounded to a multiple of a power of two, so small that P terms
+ * as large as the largest gradient of y just fit 63 bits, for the P points of a sample. That is 2^-38 of the largest for 192^3
  * points, finer than an F32 sum of such terms. So do rows of a hash grid. */
 typedef struct gpunn__exact {
     unsigned long long *sums;    /* [count] */
@@ -6741,7 +6745,7 @@ static gpunn_status gpunn__cuda_grid_sample(gpunn__cuda *cuda, gpunn_step *step,
     return axes == 3 ? gpunn__cuda_sample<3>(cuda, &s, action) : gpunn__cuda_sample<2>(cuda, &s, action);
 }
 
-/* ---- roi_align: a thread for each value ---------------------------------------------------------------------------------------- */
+/* ---- roi_align: a thread for each value ------------------------------------------------------------------------------------ */
 typedef struct gpunn__rois {
     gpunn__roi_shape shape;
     int64_t          count; /* of results */
@@ -6853,7 +6857,7 @@ static gpunn_status gpunn__cuda_roi_align(gpunn__cuda *cuda, gpunn_step *step, g
                          r.x_dtype, r.add);
 }
 
-/* ---- hash_grid_encoding ------------------------------------------------------------------------------------------------------ */
+/* ---- hash_grid_encoding ---------------------------------------------------------------------------------------------------- */
 typedef struct gpunn__hashing {
     gpunn__hash_grid grid;
     int64_t          points;
@@ -7091,7 +7095,7 @@ static gpunn_status gpunn__cuda_affine_grid(gpunn__cuda *cuda, gpunn_step *step,
     return GPUNN__LAUNCH(cuda, gpunn__affine_finish_kernel, gpunn__blocks(cuda, theta->count, 1), GPUNN__THREADS, a);
 }
 
-/* ---- interpolate, as in gpunn.h's >>sample: a thread for each output, backward for each cell, or a block where many see one -- */
+/* ---- interpolate, as in gpunn.h's >>sample: a thread for each output, backward for each cell, or a block for many - */
 typedef struct gpunn__resize_axis {
     int   in, out;
     float ratio;
@@ -7237,14 +7241,14 @@ static gpunn_status gpunn__cuda_interpolate(gpunn__cuda *cuda, gpunn_step *step,
  * y = (x - mean) * invstd * weight + bias. Backward, with m = n * inner values per channel, or infinitely many where the running
  * statistics are used, and h = x - mean:
  *     dbias = sum g, dweight = invstd * sum(g h), dx = weight * invstd * (g - sum g / m - h * invstd^2 * sum(g h) / m).
- * In training the same passes add a residual to y and apply a relu. g is then what the relu lets pass of the result's gradient: the
- * residual's gradient too, which the pass that sums writes. Whether it lets pass tells the result, or, without a residual, x again.
- * A block has a tile: one channel, whose lines of `inner` elements all its threads read in packs of eight, or, where lines are
- * short, the channels of `width` columns, each read down the images by the threads of its column. A tile has items, eight
+ * In training the same passes add a residual to y and apply a relu. g is then what the relu lets pass of the result's gradient:
+ * the residual's gradient too, which the pass that sums writes. Whether it lets pass tells the result, or, without a residual, x
+ * again. A block has a tile: one channel, whose lines of `inner` elements all its threads read in packs of eight, or, where lines
+ * are short, the channels of `width` columns, each read down the images by the threads of its column. A tile has items, eight
  * elements each; its threads share them, and where tiles are few so do several blocks, each with one of its parts: a first launch
  * then leaves what each part sums to in partial, and a second one joins those and applies the result.
- * Where a multiple of eight channels lie side by side (channels last, or lines of one element), kernels of their own read packs of
- * eight channels: a tile is `width` such packs, a thread has one of them in every row that it reads. */
+ * Where a multiple of eight channels lie side by side (channels last, or lines of one element), kernels of their own read packs
+ * of eight channels: a tile is `width` such packs, a thread has one of them in every row that it reads. */
 enum { GPUNN__NORM_SUM = 1, GPUNN__NORM_APPLY = 2 }; /* bits of phase */
 
 /* Blocks that a multiprocessor's registers are shared among: from sm_100 on packs of F32 take more of them at once. */
@@ -7322,8 +7326,8 @@ __device__ __forceinline__ int64_t gpunn__norm_item(const gpunn__norm &b, const 
     return image * b.channels * b.inner + place.start;
 }
 
-/* What is not in the mask may be anything. PACKS: the mask is full, and the elements lie side by side. alone: nothing beside the mask
- * is read, since other blocks may be writing it. */
+/* What is not in the mask may be anything. PACKS: the mask is full, and the elements lie side by side. alone: nothing beside the
+ * mask is read, since other blocks may be writing it. */
 template <bool PACKS>
 __device__ __forceinline__ void gpunn__norm_load(const gpunn__norm &b, const void *data, gpunn_dtype dtype, int64_t at,
                                                  unsigned mask, float v[8], bool alone = false)
@@ -7652,8 +7656,8 @@ __device__ __forceinline__ void gpunn__norm_channels(const float *data, const gp
 /* Of each thread. */
 typedef float2 gpunn__norm_pairs[GPUNN__THREADS];
 
-/* What all threads of a column have, joined in a tree, in the shared memory that it returns: [channel of the pack][column]. Two sums,
- * or, MOMENTS, the mean and square of `count` values. */
+/* What all threads of a column have, joined in a tree, in the shared memory that it returns: [channel of the pack][column]. Two
+ * sums, or, MOMENTS, the mean and square of `count` values. */
 template <bool MOMENTS>
 __device__ __forceinline__ const gpunn__norm_pairs *gpunn__norm_join(const gpunn__norm &b, float count, const float2 v[8])
 {
@@ -7970,7 +7974,8 @@ static size_t gpunn__norm_room(const gpunn__norm *b, int count)
     return (size_t)b->channels * (size_t)count * sizeof(gpunn__moments);
 }
 
-/* Makes what the parts have summed that of all ranks: b then applies it. Forward, that is a mean and a variance that are given. */
+/* Makes what the parts have summed that of all ranks: b then applies it. Forward, that is a mean and a variance that are
+ * given. */
 static gpunn_status gpunn__norm_meet(gpunn__cuda *cuda, const gpunn_ranks *ranks, gpunn__norm *b)
 {
     const unsigned  blocks = (unsigned)((b->channels + GPUNN__THREADS - 1) / GPUNN__THREADS);
@@ -8364,7 +8369,7 @@ static gpunn_status gpunn__cuda_rms_norm(gpunn__cuda *cuda, gpunn_step *step, gp
     return gpunn__row_norm_step(cuda, step, action, false);
 }
 
-/* ---- group_norm: x[n][channels][inner], lines of `group` channels ------------------------------------------------------------- *
+/* ---- group_norm: x[n][channels][inner], lines of `group` channels ----------------------------------------------------------- *
  * As layer_norm of the lines, with a weight and a bias for each channel. Backward: a first launch sums g and g h rstd of each
  * channel of each sample into sums; the second one makes dx of them, and a reduction over the samples dbias and dweight. */
 typedef struct gpunn__group_norm {
@@ -9137,8 +9142,8 @@ static gpunn_status gpunn__cuda_ctc_loss(gpunn__cuda *cuda, gpunn_step *step, gp
 /* ==== >>attention ===================================================================================================== *
  * softmax(q k^T scale + mask) v. In 16 bits and without dropout, cuDNN's fused attention; its dropout draws by itself, or reads
  * what was drawn for l x s scores, and ours has to be the same on every backend. Otherwise products of all heads with one kernel
- * between them that scales, masks, weighs and drops; the backward pass makes the scores again. Weights are of the operands' dtype,
- * scores F32. */
+ * between them that scales, masks, weighs and drops; the backward pass makes the scores again. Weights are of the operands'
+ * dtype, scores F32. */
 #ifndef GPUNN__EMULATOR
 #if GPUNN__CUDNN
 /* ---- cuDNN's fused attention: graphs of products, maps and reductions that it knows as a whole ---- */
@@ -9873,8 +9878,8 @@ static const char *gpunn__attention_obstacle(const gpunn_step *step, const gpunn
     return NULL;
 }
 
-/* Whether cuDNN takes the step; then its key, its data and how much of the workspace it is in all. cuDNN's own comes last, after lse
- * of an evaluation or the sums of a backward pass, the bias, the lengths and the sum of dq. */
+/* Whether cuDNN takes the step; then its key, its data and how much of the workspace it is in all. cuDNN's own comes last, after
+ * lse of an evaluation or the sums of a backward pass, the bias, the lengths and the sum of dq. */
 static gpunn_status gpunn__attention_fused(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_attention *key,
                                            gpunn__dnn_attention_data *data, size_t *bytes, bool *fused)
 {
@@ -10938,8 +10943,8 @@ static bool gpunn__short_of(const gpunn__cuda *cuda, const gpunn_step *step, gpu
     }
 }
 
-/* Whether each node of a generated kernel's group would be a short step by itself: then it shares a launch with what stands before
- * and after the group, too. */
+/* Whether each node of a generated kernel's group would be a short step by itself: then it shares a launch with what stands
+ * before and after the group, too. */
 static bool gpunn__short_group(const gpunn_step *step)
 {
     const gpunn_kernel *kernel = step->group.kernel;
@@ -11008,8 +11013,8 @@ template <int KIND> struct gpunn__rule;
 #define GPUNN__ONCE(name, value) const float name = *once++; (void)name;
 #define GPUNN__STEP(states, settings, numbers, text)                                                                           \
     static constexpr int STATES = 0 states;                                                                                    \
-    static __device__ __forceinline__ void step(const float *setting, const float *once, float &p, float g, float &s0, float &s1,\
-                                                float &s2)                                                                     \
+    static __device__ __forceinline__ void step(const float *setting, const float *once, float &p, float g, float &s0,         \
+                                                float &s1, float &s2)                                                          \
     {                                                                                                                          \
         settings                                                                                                               \
         numbers                                                                                                                \
@@ -11021,7 +11026,8 @@ template <int KIND> struct gpunn__rule;
 #define GPUNN__TRUST(ENUM, name, settings, states, numbers, text, direction, ratio)                                            \
     template <> struct gpunn__rule<GPUNN_UPDATE_##ENUM> {                                                                      \
         GPUNN__STEP(states, settings, numbers, text)                                                                           \
-        static __device__ __forceinline__ float move(const float *setting, const float *once, float p, float s0, float s1, float s2)\
+        static __device__ __forceinline__ float move(const float *setting, const float *once, float p, float s0, float s1,     \
+                                                     float s2)                                                                 \
         {                                                                                                                      \
             settings                                                                                                           \
             numbers                                                                                                            \
@@ -11582,8 +11588,8 @@ static gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_run *run, 
     return GPUNN_OK;
 }
 
-/* Hands over what kernels have noted, once, instead of running; false: nothing. Ranks run all the same: others wait for them, and some
- * may not know yet. Waits for nothing. */
+/* Hands over what kernels have noted, once, instead of running; false: nothing. Ranks run all the same: others wait for them, and
+ * some may not know yet. Waits for nothing. */
 static bool gpunn__takes_bad(gpunn__cuda *cuda, gpunn_run *run)
 {
     uint64_t   noted = cuda->bad[0];

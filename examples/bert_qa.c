@@ -286,7 +286,7 @@ static bool bench(job *j, text_error *error)
 static bool bench_all(job *j, text_error *error)
 {
     if (!bench(j, error)) return false;
-    if (gpunn_device_get_type(j->dev[0]) == GPUNN_DEVICE_CPU) return true;
+    if (gpunn_device_type(j->dev[0]) == GPUNN_DEVICE_CPU) return true;
     if ((j->dev[1] = open_device(GPUNN_DEVICE_CPU, error)) == NULL) return false;
     if (gpunn_model_to(j->model, j->dev[1]) != GPUNN_OK) return text_fail(error, "%s", gpunn_error(j->dev[1]));
     return bench(j, error);

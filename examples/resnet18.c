@@ -310,7 +310,7 @@ static gpunn_status show_times(const network *net, gpunn_optimizer *sgd, gpunn_d
 {
     static const char *const what[TIMES] = {"forward, images there and scores back", "forward alone", "training step"};
     const int                sizes[TIMES] = {BATCH, BATCH, TRAIN_BATCH};
-    const bool               gpu = gpunn_device_get_type(dev) == GPUNN_DEVICE_CUDA;
+    const bool               gpu = gpunn_device_type(dev) == GPUNN_DEVICE_CUDA;
     double                   ms[TIMES], cpu_ms[TIMES];
     char                     cpu[160];
     gpunn_status             status = measure(net, sgd, dev, ms);

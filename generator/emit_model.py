@@ -9,6 +9,7 @@ from .sizes import varies
 from .partition import CONVOLUTIONS
 
 WIDTH = 120
+_CHOICES = {"CLASS_REDUCTION": ("REDUCE", "reduction"), "GRID_MODE": ("GRID", "grid_mode"), "GRID_PADDING": ("GRID", "grid_padding")}
 _KEYWORDS = frozenset(
     "auto break case char const continue default do double else enum extern float for goto if inline int long register restrict "
     "return short signed sizeof static struct switch typedef union unsigned void volatile while bool true false model dev out ok "
@@ -164,7 +165,22 @@ class _Emitter:
             return "gpunn_expr(%s, %s, 2)" % (quoted(formula), self.helper(t, "parts"))
         if table.ops()[t.op].arity:
             return "gpunn_%s(%s)" % (t.op, ", ".join(operands + [number(value) for value in t.attrs.values()]))
-        raise NotImplementedError(t.op)
+        return self.row(t, operands)
+
+    def row(self, t, operands):
+        """By the op's row: all of its keys are attributes of the node, or operands."""
+        op, given = table.ops()[t.op], _Fields()
+        row = next(row for row in table.rows().values() if row.op == op.enum)
+        for one in row.arguments:
+            if one.kind == "REFERENCE":
+                given.add(one.field, operands[one.operand], "NULL")
+                continue
+            value, default = t.attrs[one.name], one.default
+            if one.kind in _CHOICES:
+                prefix, words = _CHOICES[one.kind]
+                value, default = ("GPUNN_%s_%s" % (prefix, word.upper()) for word in (value, table.words(words)[default]))
+            given.add(one.field, value, f32(default) if isinstance(value, float) else default)
+        return "gpunn_%s(%s)" % (row.name, ", ".join(operands[:row.operands] + given.texts))
 
     def layer(self, t, x):
         given, a = _Fields(), t.attrs
@@ -232,15 +248,6 @@ class _Emitter:
 
     op_adaptive_max_pool2d = op_adaptive_max_pool3d = op_adaptive_avg_pool2d = op_adaptive_avg_pool3d = adaptive_pool
 
-    def op_grid_sample(self, t, x):
-        a, given = t.attrs, _Fields()
-        for key in ("mode", "padding_mode"):
-            value = "GPUNN_GRID_" + a[key].upper()
-            if a[key] not in ("bilinear", "zeros"):
-                given.add(key, value)
-        given.add("align_corners", a["align_corners"], False)
-        return "gpunn_grid_sample(%s)" % ", ".join(x + given.texts)
-
     def op_roi_align(self, t, x):
         a, given = t.attrs, _Fields()
         size = t.shape[2:]
@@ -264,12 +271,6 @@ class _Emitter:
 
     def op_affine_grid(self, t, x):
         return "gpunn_affine_grid(%s, %s, %s)" % (x[0], shape(t.shape[1:-1]), boolean(t.attrs["align_corners"]))
-
-    def op_matmul(self, t, x):
-        given = _Fields()
-        for key, value in t.attrs.items():
-            given.add(key, value, False)
-        return "gpunn_matmul(%s)" % ", ".join(x + given.texts)
 
     def op_dropout(self, t, x):
         return "gpunn_dropout(%s, %s)" % (x[0], number(t.attrs["p"]))
@@ -362,17 +363,6 @@ class _Emitter:
             given.add("lengths", x[4])
         return "gpunn_scaled_dot_product_attention(%s)" % ", ".join(x[:3] + given.texts)
 
-    def op_cross_entropy(self, t, x):
-        a, given = t.attrs, _Fields()
-        if a["reduction"] != "mean":
-            given.add("reduction", "GPUNN_REDUCE_" + a["reduction"].upper())
-        given.add("ignore_index", a["ignore_index"], -100).add("label_smoothing", a.get("label_smoothing", 0.0), 0.0)
-        if t.inputs[2] is not None:
-            given.add("weight", x[2])
-        return "gpunn_%s(%s)" % ("cross_entropy" if t.op == "cross_entropy" else "nll_loss", ", ".join(x[:2] + given.texts))
-
-    op_nll = op_cross_entropy
-
     def recurrent(self, t, x):
         given, a = _Fields(), t.attrs
         given.add("hidden_size", self.tensors[t.inputs[5]].shape[1]).add("relu", a.get("relu", False), False)
@@ -392,14 +382,6 @@ class _Emitter:
         return "gpunn_custom(gpunn_find_custom(dev, %s), %s%s)" % (
             quoted(t.attrs["kind"]), self.helper(t, "parts"),
             ", .numbers = {%s}" % ", ".join(map(number, numbers)) if numbers else "")
-
-    def op_ctc_loss(self, t, x):
-        a, given = t.attrs, _Fields()
-        if a["reduction"] != "mean":
-            given.add("reduction", "GPUNN_REDUCE_" + a["reduction"].upper())
-        given.add("blank", a["blank"], 0).add("zero_infinity", a["zero_infinity"], False)
-        given.add("batch_first", a["batch_first"], False)
-        return "gpunn_ctc_loss(%s)" % ", ".join(x + given.texts)
 
     # ---- the whole ----
     def tensor(self, t):

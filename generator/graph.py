@@ -20,23 +20,6 @@ BATCH = -1               # a dimension; -k is k times the batch; what else varie
 MAX_CUSTOM_INPUTS, CUSTOM_NUMBERS = 16, 8
 CLASS_DTYPES = ("i64", "i32", "u8")
 INDEX_DTYPES = ("i64", "i32")
-HARMONICS = (            # each the product of three forms c[0] x + c[1] y + c[2] z + c[3]
-    ((0, 0, 0, 0.28209479), (0, 0, 0, 1), (0, 0, 0, 1)),
-    ((0, -0.48860251, 0, 0), (0, 0, 0, 1), (0, 0, 0, 1)),
-    ((0, 0, 0.48860251, 0), (0, 0, 0, 1), (0, 0, 0, 1)),
-    ((-0.48860251, 0, 0, 0), (0, 0, 0, 1), (0, 0, 0, 1)),
-    ((1.09254843, 0, 0, 0), (0, 1, 0, 0), (0, 0, 0, 1)),
-    ((0, -1.09254843, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)),
-    ((0, 0, 0.94617470, -0.54627422), (0, 0, 1, 0.57735027), (0, 0, 0, 1)),
-    ((-1.09254843, 0, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)),
-    ((0.54627422, -0.54627422, 0, 0), (1, 1, 0, 0), (0, 0, 0, 1)),
-    ((0, 0.59004359, 0, 0), (-1.73205081, 1, 0, 0), (1.73205081, 1, 0, 0)),
-    ((2.89061144, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0)),
-    ((0, 0.45704580, 0, 0), (0, 0, -2.23606798, 1), (0, 0, 2.23606798, 1)),
-    ((0, 0, 0.37317633, 0), (0, 0, 2.23606798, -1.73205081), (0, 0, 2.23606798, 1.73205081)),
-    ((0.45704580, 0, 0, 0), (0, 0, -2.23606798, 1), (0, 0, 2.23606798, 1)),
-    ((0, 0, 1.44530572, 0), (1, -1, 0, 0), (1, 1, 0, 0)),
-    ((0.59004359, 0, 0, 0), (-1, 1.73205081, 0, 0), (1, 1.73205081, 0, 0)))
 NUMBERS = ("NUMBER", "POSITIVE", "SCALE", "SHARE", "EXTENDED")  # kinds of arguments that are floats in C
 
 
@@ -617,7 +600,7 @@ class Graph:
         squares = self.reshape(self.apply("square", (x,)), (x.shape[0], 1, x.shape[1], math.prod(x.shape[2:])))
         squares = self.pad(squares, (0, 0, size // 2), (0, 0, (size - 1) // 2), "constant", 0)
         means = self.reshape(self.avg_pool2d(squares, (size, 1), (0, 0), False, True, stride=(1, 1)), x.shape)
-        return self.expr(x, means, expression="x * (k + alpha * y) ** power", consts=numbers)
+        return self.expr(x, means, expression=table.texts()["LOCAL_RESPONSE"], consts=numbers)
 
     def grid_sample(self, x, grid, mode, padding_mode, align_corners):
         check_f32(x, grid)
@@ -793,8 +776,7 @@ class Graph:
         bounds = {"lower": setting(f32(lower)), "upper": setting(f32(upper))}
         if bounds["lower"] > bounds["upper"]:
             raise GraphError("the slopes go from %g to %g; use two numbers, the smaller one first" % tuple(bounds.values()), "lower")
-        formula = "x if x > 0 else x * ((lower + upper) / 2 if mode == 1 else lower + (upper - lower) * random)"
-        return self.expr({"x": x, "random": self.rand_like(x), "mode": self.mode()}, expression=formula, consts=bounds)
+        return self.expr({"x": x, "random": self.rand_like(x), "mode": self.mode()}, expression=table.texts()["RRELU"], consts=bounds)
 
     def prelu(self, x, name, num_parameters, init):
         self.begin_layer(x, name)
@@ -990,10 +972,11 @@ class Graph:
         if x.shape[-1:] != (3,):
             raise GraphError("x is %s, but its last axis must be x, y and z" % shape_text(x.shape), "inputs")
         coordinates, y = [self.slice(x, -1, i, 1, i + 1) for i in range(3)], None
+        harmonics = table.harmonics()[:degree ** 2]
         for form in range(max(degree - 1, 1)):
             factor = None
             for k in range(4):
-                t = self.constant((degree ** 2,), [forms[form][k] for forms in HARMONICS[:degree ** 2]])
+                t = self.constant((degree ** 2,), [forms[form][k] for forms in harmonics])
                 t = self.apply("mul", (coordinates[k], t)) if k < 3 else t
                 factor = self.apply("add", (factor, t)) if factor else t
             y = self.apply("mul", (y, factor)) if y else factor
@@ -1515,12 +1498,11 @@ class Graph:
         number = self.cast(labels, "f32")
         own, number = self.reshape(own, shape), self.reshape(number, shape)
         classes = self.constant(x.shape[1:], range(x.shape[1]))
-        terms = self.expr(
-            {"x": x, "own": own, "label": number, "classes": classes}, consts={"margin": margin, "p": p},
-            expression="where(label == classes, 0, relu(margin + own + x) if p == 1 else relu(margin + own + x) ** 2)")
+        terms = self.expr({"x": x, "own": own, "label": number, "classes": classes},
+                          expression=table.texts()["MULTI_MARGIN"], consts={"margin": margin, "p": p})
         if weight is not None:
             terms = self.expr({"x": terms, "label": number, "classes": classes, "weight": weight},
-                              expression="x * sum(where(label == classes, weight, 0), 1, keepdim=True)")
+                              expression=table.texts()["MULTI_MARGIN_WEIGHTED"])
         return self.reduce_loss(self.mean(terms, (1,)), reduction)
 
     def ctc_loss(self, log_probabilities, targets, input_lengths, target_lengths, reduction, blank, zero_infinity, batch_first):

@@ -273,7 +273,7 @@ class Graph:
         raise table.TableError("a text in the table of ops is not in its language: %s" % ast.dump(tree))
 
     def _names(self, op, attrs, operands):
-        names = dict(zip(table.OPERANDS[op.arity], operands))
+        names = dict(zip(op.operands, operands))
         for name, default in op.attrs:
             names[name] = self.const(attrs.get(name, default))
         return names

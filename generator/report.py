@@ -6,10 +6,8 @@ from .graph import measure
 from .sizes import any_varies
 from .lower import BYTES, CLASS_LOSSES, ROW_NORMS, called
 
-LAYERS = partition.PRODUCTS
-NOT_COUNTED = LAYERS + table.having("POOL") + (
-    "grid_sample", "roi_align", "affine_grid", "hash_grid_encoding", "interpolate", "permute", "concat", "slice", "pad", "gather",
-    "scatter_add", "argmax", "embedding", "expand", "cumsum", "topk_indices", "ctc_loss", "custom", "rand_like", "randn_like")
+COUNTED = lower.ROW_OPS + lower.CHANNEL_NORMS + table.having("RECURRENT") + ("dropout", "gradient_energy", "cast", "assign")
+NOT_COUNTED = {op.name for op in table.ops().values() if not op.arity}.difference(COUNTED)
 
 HOW = """\
 How this counts. Before: one kernel an op, as a framework runs that executes ops one by one. Each tensor that an op reads or
@@ -62,7 +60,7 @@ class Counter:
     def nodes(self):
         """Values of the part that is counted."""
         return [t for t in self.tensors if t.kind == "value" and self.view.needed[t.id] and not self.view.alias[t.id] and
-                t.op not in NOT_COUNTED and t.op != "reshape"]
+                t.op not in NOT_COUNTED]
 
     # ---- one kernel an op ----
     def forward(self, t, count, eager):
@@ -89,14 +87,14 @@ class Counter:
         result, operand = self.size(t.id), [None if number is None else self.size(number) for number in t.inputs]
         if op.arity and not eager:
             reads = [result] + [operand[k] for k in range(op.arity)
-                                if any(table.mentions(op.derivatives[j], table.OPERANDS[op.arity][k]) for j in wanted)]
+                                if any(table.mentions(op.derivatives[j], op.operands[k]) for j in wanted)]
             writes = [operand[k] for k in wanted if not (t.op == "add" and operand[k] == result)]
             if writes:
                 count.add(1, *reads, *writes)
         elif op.arity:
             for k in wanted:
                 text = op.derivatives[k]
-                reads = [operand[j] for j in range(op.arity) if table.mentions(text, table.OPERANDS[op.arity][j])]
+                reads = [operand[j] for j in range(op.arity) if table.mentions(text, op.operands[j])]
                 reads += [result] * (1 + table.mentions(text, "y"))
                 if text != "g":
                     count.add(1, *reads, result)

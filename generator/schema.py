@@ -22,14 +22,14 @@ _SETTINGS = {
     "lr_scale": {"$ref": "#/$defs/scale", "description": "Its learning rate, times this.", "default": 1}}
 
 
-def entry(ops, kind, operands, arguments, required, about):
-    """The schema of one entry of "tensors"."""
+def entry(ops, kind, operands, arguments, required, about, names=()):
+    """The schema of one entry of "tensors"; names: of its operands, where it has several."""
     layer = kind in _NAMES
     properties = {"op": ops, "id": {"$ref": "#/$defs/id"}, "name": {"$ref": "#/$defs/" + _NAMES.get(kind, "tensor_name")}}
     if layer:
         properties["as"] = {"$ref": "#/$defs/result_name"}
     if operands:
-        properties["inputs"] = {"$ref": "#/$defs/" + operands}
+        properties["inputs"] = dict({"$ref": "#/$defs/" + operands}, **({"description": ", ".join(names)} if names else {}))
     properties.update(arguments)
     if layer:
         properties["trainable"] = {"$ref": "#/$defs/layer_trainable"}
@@ -55,13 +55,22 @@ def argument(row, one, definitions):
     return part
 
 
+def names(row):
+    """What a row that takes several operands calls them, as far as a table has it."""
+    if row.name in table.formulas():
+        every = table.formulas()[row.name].operands
+    else:
+        every = next((op.operands for op in table.ops().values() if op.enum == row.op), ())
+    return every[:row.operands] if isinstance(row.operands, int) and row.operands > 1 else ()
+
+
 def of_row(row, definitions):
     arguments = {one.name: argument(row, one, definitions) for one in row.arguments if one.kind != "BIAS"}
     if row.name == "parameter":
         arguments.update(_SETTINGS)
     operands = _OPERANDS[row.name] if row.operands == "OWN" else _WORDS.get(row.operands)
     return entry({"const": row.name}, row.kind, operands, arguments,
-                 [one.name for one in row.arguments if one.default == "NEEDED"], row.about)
+                 [one.name for one in row.arguments if one.default == "NEEDED"], row.about, names(row))
 
 
 def elementwise(op):

@@ -11,13 +11,14 @@ from . import floats
 HEADER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "gpunn.h")
 
 # arity: 0 for ops that are not elementwise, which have no attributes, forward and derivatives here. attrs: (name, default), ...
-# gradients: of operands, bit k; -1: all. term: of a loss, which has no builder in C. traits: bits of read_traits.
-Op = namedtuple("Op", "name enum arity attrs forward derivatives gradients term traits", defaults=(False, 0))
+# gradients: of operands, bit k; -1: all. term: of a loss, which has no builder in C. traits: bits of read_traits. operands: names.
+Op = namedtuple("Op", "name enum arity attrs forward derivatives gradients term traits operands", defaults=(False, 0, ()))
 
 # A builder outside the elementwise tables; kind: SOURCE OP LAYER STACK. operands: a number, MANY or OWN. default: a number, True,
 # False, NEEDED, NONE or EMPTY.
 Row = namedtuple("Row", "name kind op operands axes arguments about")
-Argument = namedtuple("Argument", "name kind default about")
+# field: in C; operand: of the node, that a tensor is, or None.
+Argument = namedtuple("Argument", "name kind default about field operand", defaults=("", None))
 # What a row's builder makes, where that is a formula: the operands' names; which check of Graph.fits_* they pass.
 Formula = namedtuple("Formula", "operands fits text")
 
@@ -78,13 +79,15 @@ def elementwise(kind, fields):
     attrs = tuple((fields[2 + 2 * i], number(fields[3 + 2 * i])) for i in range(count))
     forward, derivatives = fields[2 + 2 * count], tuple(fields[3 + 2 * count:])
     gradients = sum((text != "0") << k for k, text in enumerate(derivatives))
-    return Op(fields[1], fields[0], arity, attrs, forward, derivatives, gradients, kind.startswith("LOSS"))
+    return Op(fields[1], fields[0], arity, attrs, forward, derivatives, gradients, kind.startswith("LOSS"),
+              operands=tuple(OPERANDS[arity]))
 
 
 def other(fields, traits):
-    if len(fields) != 7:
+    if len(fields) != 8:
         raise TableError("the op '%s' has %d columns" % (fields[1] if len(fields) > 1 else "?", len(fields)))
-    return Op(fields[1], fields[0], 0, (), None, (), int(fields[4]), traits=bits(fields[5], traits))
+    return Op(fields[1], fields[0], 0, (), None, (), int(fields[5]), traits=bits(fields[6], traits),
+              operands=tuple(re.findall(r"\w+", fields[2])))
 
 
 def bits(text, traits):
@@ -167,6 +170,11 @@ def mentions(text, name):
     return re.search(r"\b%s\b" % name, text) is not None
 
 
+def named(text):
+    """(name, C string) of each macro of a header in its plain form that is a text."""
+    return re.findall(r'^#define GPUNN__(\w+) +("[^\n]*)$', text, re.M)
+
+
 def read_rows(text):
     """The builders of a gpunn.h outside the elementwise tables (>>arguments), by name in their order; and the Formulas of those that
     are one."""
@@ -183,13 +191,15 @@ def read_rows(text):
             body = re.sub(r", %s," % parameter, ", %s," % value, body)
         for call, fields in calls(body):
             if call == "K":
-                yield Argument(fields[1], fields[2], default(fields[3]), string(fields[5]))
+                operand = re.fullmatch(r"GPUNN__OPERAND\((\d+)\)", fields[3])
+                yield Argument(fields[1], fields[2], default(fields[3]), string(fields[5]), fields[4],
+                               int(operand.group(1)) if operand else None)
             elif call != "A":
                 yield from arguments(call[len("GPUNN__"):], *fields[2:])
 
     result, formulas, rows = {}, {}, made.group(1)
-    for name, part in re.findall(r'^#define (GPUNN__\w+) +("[^\n]*)$', text, re.M):  # what several formulas have in common
-        rows = re.sub(r"\b%s\b" % name, lambda _, part=part: part, rows)
+    for name, part in named(text):  # what several formulas have in common
+        rows = re.sub(r"\bGPUNN__%s\b" % name, lambda _, part=part: part, rows)
     for macro, fields in calls(table.group(1)):
         if macro == "GPUNN__FORMULAS":
             for _, name, count, operands, fits, keys, _, _, formula, about in entries(rows, "F"):
@@ -246,6 +256,26 @@ def rows():
 @lru_cache(maxsize=None)
 def formulas():
     return read_rows(header())[1]
+
+
+@lru_cache(maxsize=None)
+def words(name):
+    """The words of a choice, in the order of its enum."""
+    listed = re.search(r"\bgpunn__%s_names\[\] = \{(.*?)\}" % name, plain(header()), re.S).group(1)
+    return tuple(map(string, split(listed)))
+
+
+@lru_cache(maxsize=None)
+def texts():
+    """The formulas, or parts of them, that have a name, by it."""
+    return {name: string(part) for name, part in named(plain(header()))}
+
+
+@lru_cache(maxsize=None)
+def harmonics():
+    """Of each spherical harmonic the forms (c[0], c[1], c[2], c[3]) whose product it is."""
+    body = re.search(r"\bgpunn__harmonic\[.*?= (\{.*?\});", plain(header()), re.S).group(1)
+    return json.loads(re.sub(r"(?<=\d)f\b", "", body).translate({ord("{"): "[", ord("}"): "]"}))
 
 
 @lru_cache(maxsize=None)

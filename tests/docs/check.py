@@ -155,6 +155,20 @@ def sections_stand_in_order(name, start, ahead, most):
     assert listed == order, f"{name} lists its sections as {listed}, but has {order}"
 
 
+def rooms_agree():
+    """An op's two functions stand in sections of one name; what dispatches them has its own, >>cpu and >>run."""
+    table = re.search(r"#define GPUNN_OTHER_OPS\(X\)(.*?)\n\n", read("gpunn.h"), re.S)[1]
+    rooms = []
+    for name, start, prefix in ("gpunn.h", "/* ==== >>common", "cpu"), ("gpunn_cuda.cu", "/* ==== >>config", "cuda"):
+        rooms.append({op: "run" if tag == "cpu" else tag for tag, body in sections(name, start)
+                      for op in re.findall(rf"\bgpunn__{prefix}_(\w+)\([^;{{}}]*\)\s*\{{", body)})
+    ops = [op for op in re.findall(r"X\([A-Z0-9_]+, (\w+)", table) if op in rooms[0] and op in rooms[1]]
+    assert len(ops) > 30, ops
+    faults = [f"{op} is in >>{rooms[0][op]} of gpunn.h and in >>{rooms[1][op]} of gpunn_cuda.cu" for op in ops
+              if rooms[0][op] != rooms[1][op]]
+    assert not faults, "; ".join(faults)
+
+
 def functions(name):
     """(name, body) of a file's functions, without comments, white space and what tells C++ from C and 32 bits from 64."""
     text = re.sub(r"/\*.*?\*/", "", read(name), flags=re.S)
@@ -198,7 +212,7 @@ def links_exist():
         assert os.path.exists(os.path.join(ROOT, path)), f"README.md speaks of {path}, which is not there"
     for name in os.listdir(os.path.join(ROOT, "examples")):
         assert not name.endswith(".c") or f"[{name}](examples/{name})" in text, f"README.md's table of examples lacks {name}"
-    ninja = read("build.ninja")
+    ninja = read("build.ninja") + read("examples/programs.ninja").replace("$folder", "build")
     for target in set(re.findall(r"\bninja ([a-z]+)\b", text + ninja)) - {"build"}:
         assert re.search(rf"^build (?:\S+ )*{target}\b", ninja, re.M), f"there is no `ninja {target}`"
     for example in re.findall(r"\bbuild/(\w+)", text):
@@ -221,7 +235,7 @@ def main():
              ("compile lines", compile_lines_name_the_gpu),
              ("sections of gpunn.h", lambda: sections_stand_in_order("gpunn.h", "/* ==== >>common", ("forward",), 6)),
              ("sections of gpunn_cuda.cu", lambda: sections_stand_in_order("gpunn_cuda.cu", "/* ==== >>config", ("context", "shared"), 30)),
-             ("functions that both files have", nothing_stands_twice)] + list(readme_blocks())
+             ("sections of ops", rooms_agree), ("functions that both files have", nothing_stands_twice)] + list(readme_blocks())
     print(f"1..{len(tests)}")
     failed = 0
     for number, (name, test) in enumerate(tests, 1):

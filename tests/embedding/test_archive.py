@@ -10,7 +10,7 @@ int main(int argc, char **argv)
 {
     gpunn_device_args args = {.type = (gpunn_device_type)atoi(argv[1]), .log_fn = argc > 2 ? log_line : NULL};
     gpunn_device     *dev = gpunn_device_open_(args);
-    (void)printf("%d GPUs, device %d, %s\\n", gpunn_cuda_device_count(), gpunn_device_get_type(dev), gpunn_error(NULL));
+    (void)printf("%d GPUs, device %d, %s\\n", gpunn_cuda_device_count(), gpunn_device_type(dev), gpunn_error(NULL));
     gpunn_device_close(dev);
 }
 """

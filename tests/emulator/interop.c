@@ -45,7 +45,7 @@ static void train_on(void *stream, float loss[STEPS])
     net              n = net_make(model);
     gpunn_optimizer *opt = MADE(dev, gpunn_sgd(model, .lr = 0.1f, .momentum = 0.9f));
     long             waits = 0, captures = 0, launches = emulator_graph_launches();
-    assert_int_equal(gpunn_device_get_type(dev), GPUNN_DEVICE_CUDA);
+    assert_int_equal(gpunn_device_type(dev), GPUNN_DEVICE_CUDA);
     for (int step = 0; step < STEPS; step++) {
         const long before = emulator_waits(), begun = emulator_captures();
         net_write(dev, n, BATCH, (uint32_t)step);

@@ -501,7 +501,7 @@ static void test_open_failures(void **state)
             emulator_fail(n, cases[c].error);
             gpunn_device *any = MADE(NULL, open_on(GPUNN_DEVICE_AUTO, 0)); /* there is always the CPU */
             emulator_fail(0, 0);
-            if (gpunn_device_get_type(any) == GPUNN_DEVICE_CPU) assert_int_equal(log_count, 1);
+            if (gpunn_device_type(any) == GPUNN_DEVICE_CPU) assert_int_equal(log_count, 1);
             gpunn_device_close(any);
             emulator_forget_faults();
         }
@@ -511,7 +511,7 @@ static void test_open_failures(void **state)
     assert_int_equal(gpunn_cuda_device_count(), 0);
     log_count = 0;
     gpunn_device *cpu = MADE(NULL, open_on(GPUNN_DEVICE_AUTO, 0));
-    assert_int_equal(gpunn_device_get_type(cpu), GPUNN_DEVICE_CPU);
+    assert_int_equal(gpunn_device_type(cpu), GPUNN_DEVICE_CPU);
     assert_int_equal(log_count, 1);
     gpunn_device_close(cpu);
     assert_null(open_on(GPUNN_DEVICE_CUDA, 0));

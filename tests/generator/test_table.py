@@ -20,7 +20,7 @@ class Table(unittest.TestCase):
 
     def test_columns(self):
         ops = table.ops()
-        self.assertEqual(ops["relu"], table.Op("relu", "RELU", 1, (), "where(x <= 0, 0, x)", ("where(y <= 0, 0, g)",), True))
+        self.assertEqual(ops["relu"], table.Op("relu", "RELU", 1, (), "where(x <= 0, 0, x)", ("where(y <= 0, 0, g)",), 1, operands=("x",)))
         self.assertEqual(ops["hardtanh"].attrs, (("min_val", -1.0), ("max_val", 1.0)))
         self.assertEqual(ops["clamp"].attrs[0], ("min", float("-inf")))
         self.assertEqual(ops["leaky_relu"].attrs, (("negative_slope", 0.009999999776482582),))
@@ -30,6 +30,11 @@ class Table(unittest.TestCase):
         self.assertEqual((ops["batch_norm"].arity, ops["batch_norm"].gradients), (0, 7))
         self.assertEqual((ops["argmax"].gradients, ops["concat"].gradients, ops["where"].gradients), (0, -1, 6))
         self.assertIn("reshape", ops)
+        self.assertEqual((ops["add"].operands, ops["linear"].operands), (("a", "b"), ("x", "weight", "bias")))
+        for row in table.rows().values():
+            for op in ops.values():
+                if op.enum == row.op and row.kind == "OP" and isinstance(row.operands, int):
+                    self.assertGreaterEqual(len(op.operands), row.operands, row.name)
         self.assertEqual(table.having("RECURRENT"), ("rnn", "lstm", "gru"))
         self.assertEqual(table.having("CONVOLUTION"), table.having("PRODUCT")[2:-1])
         self.assertTrue(set(table.having("RECURRENT")) < set(table.having("KEEPS_F32")))
@@ -53,7 +58,7 @@ class Table(unittest.TestCase):
 
     def test_builders_are_declared_as_the_tables_have_them(self):
         wanted = ["GPUNN_API gpunn_tensor *gpunn_%s(%s);" % (op.name, ", ".join(
-            ["gpunn_tensor *" + operand for operand in table.OPERANDS[op.arity]] + ["float " + name for name, _ in op.attrs]))
+            ["gpunn_tensor *" + operand for operand in op.operands] + ["float " + name for name, _ in op.attrs]))
             for op in table.ops().values() if op.arity and not op.term]
         self.assertTrue(table.ops()["huber"].term)
         for line in wanted:
@@ -69,7 +74,10 @@ class Table(unittest.TestCase):
             ("logits", "labels"), "classes", "mean(float(argmax(logits, 1)) == float(labels))"))
         self.assertIn("far = norm(anchor - negative + eps, p, -1);far = min(", table.formulas()["triplet_margin_loss"].text)
         self.assertEqual(table.rows()["huber_loss"], table.Row("huber_loss", "OP", "NONE", 2, 0, (
-            table.Argument("reduction", "REDUCTION", 0, ""), table.Argument("delta", "POSITIVE", 1, "")), "torch.nn.HuberLoss."))
+            table.Argument("reduction", "REDUCTION", 0, "", "reduction"), table.Argument("delta", "POSITIVE", 1, "", "delta")),
+            "torch.nn.HuberLoss."))
+        weight = table.Argument("weight", "REFERENCE", "NONE", "One number for each class.", "weight", 2)
+        self.assertIn(weight, table.rows()["cross_entropy"].arguments)
 
     def test_a_table_of_another_form_is_refused(self):
         table_text = "/* >>traits begin */ /* >>traits end */ /* >>ops begin */\n#define GPUNN_UNARY_OPS(X) %s\n/* >>ops end */"

@@ -276,7 +276,7 @@ static bool check_sync_fails(const ranks *r)
     good = good && steps(r, &n, &task, 0, losses) &&
            EXPECT(r, gpunn_group_rank(r->group) < last ||
                          gpunn_write(n.t, wrong, (size_t)(WHOLE / (last + 1)) * sizeof t[0]) == GPUNN_OK);
-    if (mixes ? last % 2 == 0 : gpunn_device_get_type(r->dev) == GPUNN_DEVICE_CPU) /* the last rank's */
+    if (mixes ? last % 2 == 0 : gpunn_device_type(r->dev) == GPUNN_DEVICE_CPU) /* the last rank's */
         good = good && EXPECT(r, gpunn_train_step(n.opt, n.loss) != GPUNN_OK) &&
                EXPECT(r, strstr(gpunn_error(r->dev), "label 3"));
     gpunn_clear_error(r->dev);

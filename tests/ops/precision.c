@@ -722,7 +722,7 @@ static void test_products(void **state)
     const bool    bf16 = strstr(gpunn_device_name(f->dev), "BF16") != NULL;
     const int64_t sizes[][3] = {{32, 33, 16}, {33, 97, 35}, {31, 64, 40}, {65, 1537, 49}, {100, 512, 48},
                                 {7, 640, 20}, {1, 98, 33},  {1, 99, 33},  {8, 130, 9},    {9, 31, 50}};
-    if (gpunn_device_get_type(f->dev) != GPUNN_DEVICE_CPU) return;
+    if (gpunn_device_type(f->dev) != GPUNN_DEVICE_CPU) return;
     for (int i = 0; i < COUNT(sizes); i++) {
         product s = {sizes[i][0], sizes[i][1], sizes[i][2], NULL, NULL, NULL};
         s.x = test_randoms(s.rows * s.in, 1, 1), s.w = test_randoms(s.out * s.in, 2, 1),

@@ -1183,7 +1183,7 @@ static void test_lengths(void **state)
     for (int i = 0; i < COUNT(lengths); i++) {
         OK(f->dev, gpunn_write(n, lengths[i], sizeof lengths[i]));
         const gpunn_status status = gpunn_forward(outputs, 2);
-        if (gpunn_device_get_type(f->dev) == GPUNN_DEVICE_CPU) {
+        if (gpunn_device_type(f->dev) == GPUNN_DEVICE_CPU) {
             assert_int_equal(status, GPUNN_ERR_ARGUMENT);
             assert_non_null(strstr(gpunn_error(f->dev), "at position 1 is outside 1 .. 3; check the lengths"));
             gpunn_clear_error(f->dev);

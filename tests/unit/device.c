@@ -27,7 +27,7 @@ static void test_names(void **state)
 static void test_open(void **state)
 {
     fixture *f = *state;
-    assert_int_equal(gpunn_device_get_type(f->dev), f->backend->type);
+    assert_int_equal(gpunn_device_type(f->dev), f->backend->type);
     assert_true(strlen(gpunn_device_name(f->dev)) > 3);
     if (f->backend->type == GPUNN_DEVICE_CPU) assert_in_range(gpunn_device_threads(f->dev), 1, 2);
     assert_string_equal(gpunn_error(f->dev), "");
@@ -496,8 +496,7 @@ static void test_memory_limit(void **state)
     assert_true(gpunn_memory_allocated(dev) <= 200000);
     OK(dev, gpunn_write(x, values, 20 * 400));
     OK(dev, gpunn_forward(&y, 1));
-    OK(dev,
-       gpunn_write(x, values, gpunn_device_get_type(dev) == GPUNN_DEVICE_CPU ? 130 * 400 : 250 * 400)); /* packs no weights */
+    OK(dev, gpunn_write(x, values, gpunn_device_type(dev) == GPUNN_DEVICE_CPU ? 130 * 400 : 250 * 400)); /* packs no weights */
     FAILS(dev, gpunn_forward(&y, 1), GPUNN_ERR_MEMORY, "memory_limit");
     OK(dev, gpunn_write(x, values, 20 * 400));
     OK(dev, gpunn_forward(&y, 1));

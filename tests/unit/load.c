@@ -582,7 +582,7 @@ static void evaluated_only(void **state)
     float       *usual = malloc(32 * 512 * sizeof *usual), *lean = malloc(32 * 512 * sizeof *lean);
     const size_t more = evaluate(f, false, usual), less = evaluate(f, true, lean);
     check_close(lean, usual, 32 * 512, 1e-5, 1e-4);
-    if (gpunn_device_get_type(f->dev) == GPUNN_DEVICE_CPU) assert_in_range(more - less, 2 * 512 * 512 * 4, 2 * 512 * 512 * 5);
+    if (gpunn_device_type(f->dev) == GPUNN_DEVICE_CPU) assert_in_range(more - less, 2 * 512 * 512 * 4, 2 * 512 * 512 * 5);
     free(usual), free(lean);
 
     static const char trained[] =
@@ -658,7 +658,7 @@ static void weights_in_16_bits(void **state)
 {
     static const int widths[] = {1, 2, 3, 31, 64, 130, 4100};
     fixture         *f = *state;
-    const bool       cpu = gpunn_device_get_type(f->dev) == GPUNN_DEVICE_CPU;
+    const bool       cpu = gpunn_device_type(f->dev) == GPUNN_DEVICE_CPU;
     for (int i = 0; i < 2 * (int)(sizeof widths / sizeof *widths); i++) {
         const int             wide = widths[i / 2];
         const gpunn_precision precision = i % 2 ? GPUNN_PRECISION_F16 : GPUNN_PRECISION_BF16;
@@ -782,7 +782,7 @@ static void narrow_weights(void **state)
     run_words(f, words, y, 1, results); /* it still works */
     OK(f->dev, gpunn_forward(&weight, 1));
     gpunn_model_destroy(model);
-    if (gpunn_device_get_type(f->dev) != GPUNN_DEVICE_CPU) return;
+    if (gpunn_device_type(f->dev) != GPUNN_DEVICE_CPU) return;
 
     model = two_ways(f, GPUNN_PRECISION_BF16, true, WIDE, &words, &y);
     OK(f->dev, gpunn_bind(gpunn_find(model, "fc.weight"), memory, sizeof memory));
@@ -802,7 +802,7 @@ static void narrow_weights_move(void **state)
     write_weights(f, model);
     run_words(f, words, y, 2, before);
     OK(cpu, gpunn_model_to(model, cpu));
-    if (gpunn_device_get_type(f->dev) == GPUNN_DEVICE_CPU) {
+    if (gpunn_device_type(f->dev) == GPUNN_DEVICE_CPU) {
         OK(cpu, gpunn_forward(&y, 1));
         OK(cpu, gpunn_read(y, after, sizeof after));
         assert_memory_equal(after, before, sizeof after);

@@ -325,7 +325,7 @@ static void test_sessions(void **state)
     gpunn_device_close(other);
     MADE(f->dev, gpunn_state(f->model, "late", GPUNN_SHAPE(1), fives));
     FAILS(f->dev, gpunn_use_session(f->model, session[2]), GPUNN_ERR_STATE, "'late'", "newer");
-    if (gpunn_device_get_type(f->dev) == GPUNN_DEVICE_CPU) {
+    if (gpunn_device_type(f->dev) == GPUNN_DEVICE_CPU) {
         OK(f->dev, gpunn_bind(bound, own, sizeof own));
         FAILS(f->dev, gpunn_use_session(model, foreign), GPUNN_ERR_STATE, "'bound'", "unbind");
         OK(f->dev, gpunn_bind(bound, NULL, 0));
