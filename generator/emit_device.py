@@ -46,7 +46,8 @@ class DeviceEmitter(Emitter):
     def __init__(self, plan, name, gradient=False, storage=STORAGES["f32"]):
         super().__init__(plan, name)
         self.gradient, self.storage = gradient, storage
-        self.names.taken.update(("dx", "dy", "slope"))
+        self.names.taken.update(("dx", "dy", "slope", "sum", "eight", "w", "b") + tuple(
+            "d%d" % k for step in plan.steps for k in range(len(step.operands))))
         self.slopes = {}   # names of the arrays of gradients, by block
         self.read = set()  # blocks
 
@@ -83,15 +84,22 @@ class DeviceEmitter(Emitter):
         return self.block_of(lines + statement(*pointers))
 
     # ---- forward ----
+    def along(self, w, width, statement):
+        """A loop over row j of a product's weight. statement(k, number)."""
+        if self.storage.read == "%s" or width % 8 or self.plan.at[w][1]:
+            return ["for (int k = 0; k < %d; ++k) %s" % (width, statement("k", self.element(w, "j * %d + k" % width)))]
+        return ["for (int k = 0; k < %d; k += 8) {" % width, "    float eight[8];",
+                "    %s_eight(eight, %s + j * %d + k);" % (self.name, self.pointer(w), width),
+                "    for (int l = 0; l < 8; ++l) " + statement("k + l", "eight[l]"), "}"]
+
     def op_linear(self, t):
         x, w, b = t.inputs
         out, width = self.shape(w)
         rows = self.plan.count(t.id) // out
-        names = "ij"
-        body = ["float sum = %s;" % (self.element(b, "j") if b is not None else "0"),
-                "for (int k = 0; k < %d; ++k) sum += %s * %s;" % (
-                    width, self.element(x, place((width, 1), "ik") if rows > 1 else "k"), self.element(w, "j * %d + k" % width)),
-                "%s = sum;" % self.element(t.id, place((out, 1), names) if rows > 1 else "j")]
+        body = ["float sum = %s;" % (self.element(b, "j") if b is not None else "0")]
+        body += self.along(w, width, lambda k, number: "sum += %s * %s;" % (
+            self.element(x, place((width, 1), ("i", k)) if rows > 1 else k), number))
+        body.append("%s = sum;" % self.element(t.id, place((out, 1), "ij") if rows > 1 else "j"))
         inner = loops((out,), body, 1)
         return loops((rows,), inner) if rows > 1 else inner
 
@@ -184,9 +192,9 @@ class DeviceEmitter(Emitter):
         x, w, _ = t.inputs
         out, width = self.shape(w)
         rows = self.plan.count(t.id) // out
-        body = ["const float slope = %s;" % self.slope(t.id, place((out, 1), "ij") if rows > 1 else "j"),
-                "for (int k = 0; k < %d; ++k) %s += slope * %s;" % (
-                    width, self.slope(x, place((width, 1), "ik") if rows > 1 else "k"), self.element(w, "j * %d + k" % width))]
+        body = ["const float slope = %s;" % self.slope(t.id, place((out, 1), "ij") if rows > 1 else "j")]
+        body += self.along(w, width, lambda k, number: "%s += slope * %s;" % (
+            self.slope(x, place((width, 1), ("i", k)) if rows > 1 else k), number))
         inner = loops((out,), body, 1)
         return loops((rows,), inner) if rows > 1 else inner
 
@@ -482,11 +490,13 @@ def emit_device(plan, source, name, stored="f32", warp=False):
             start, name, x, y))
     functions = ahead.element_functions()
     values = {"name": name, "fn": name.upper() + "_FN"}
-    library = "\n\n".join((template.load("math_cuda.h", **values), template.load("device_ops.h", **values)))
+    library = [template.load(file, **values) for file in ("math_cuda.h", "device_ops.h")]
+    if stored != "f32":
+        library.append(template.load("device_stored.h", half=stored == "f16", type=storage.type, **values))
     text = "\n".join([functions] + lines)
     sizes = {"in": plan.count(plan.inputs[0].id), "out": plan.count(plan.outputs[0]), "products": plan.products()}
     return template.load(
         "device_inference.cuh", name=name, NAME=name.upper(), opening=stamp.lines(source, name + "_device.cuh"),
         parameter=parameter, argument=argument, facts=facts(plan, name, stored, groups), half="__half" in text, bfloat="bfloat" in text,
-        declarations=ahead.weights_struct() + ahead.constant_lines(), library=template.needed(library, text),
+        declarations=ahead.weights_struct() + ahead.constant_lines(), library=template.needed("\n".join(library), text),
         functions=functions.splitlines() + [""] * bool(functions), definitions=lines, **{key: str(size) for key, size in sizes.items()})
