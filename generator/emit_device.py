@@ -1,5 +1,5 @@
-"""Writes NAME_device.cuh: a small model and the gradient of its input as CUDA functions for one sample a thread, and the model as one
-for the samples of a warp."""
+"""Writes NAME_device.cuh: a small model and the gradient of its input as CUDA functions for one sample a thread, and the model as
+one for the samples of a warp."""
 import textwrap
 from collections import namedtuple
 
@@ -16,12 +16,13 @@ ROWS = ("layer_norm", "rms_norm", "softmax", "log_softmax")
 OPS = VIEWS + MOVES + ROWS + ("linear", "sum")
 READ_AS_STORED = MOVES + ROWS + ("linear",)  # and elementwise: ops that may read weights of 16 bits
 
-# How weights are stored: C type, its suffix in names, what reads a number and what rounds one to it, the type and the chunk of
-# tensor cores' factors, and the compute capability that has them.
-Storage = namedtuple("Storage", "type suffix read rounded factors chunk capability")
-STORAGES = {"f32": Storage("float", "", "%s", "rounded_tf32", "tf32", 8, 80),
-            "f16": Storage("__half", "_f16", "__half2float(%s)", "__float2half_rn", "f16", 16, 75),
-            "bf16": Storage("__nv_bfloat16", "_bf16", "__bfloat162float(%s)", "__float2bfloat16_rn", "bf16", 16, 80)}
+# How weights are stored: C type and what reads one; of tensor cores' factors, how they are rounded, their type, how many one
+# instruction takes of a row, the compute capability that has them, and what they are.
+Storage = namedtuple("Storage", "type read rounded factors chunk capability about")
+STORAGES = {
+    "f32": Storage("float", "%s", "rounded_tf32", "tf32", 8, 80, "TF32, 10 bits of mantissa"),
+    "f16": Storage("__half", "__half2float(%s)", "__float2half_rn", "f16", 16, 75, "F16, at most 65504"),
+    "bf16": Storage("__nv_bfloat16", "__bfloat162float(%s)", "__float2bfloat16_rn", "bf16", 16, 80, "BF16, 7 bits of mantissa")}
 
 
 def check(t, plan):
@@ -37,7 +38,6 @@ def check(t, plan):
             t.op in ROWS[2:] and t.attrs["dim"] != len(rest) - 1):
         return "one row of its last axis is possible"
     return None
-FACTORS = {"f32": "TF32, 10 bits of mantissa", "f16": "F16, at most 65504", "bf16": "BF16, 7 bits of mantissa"}
 
 
 class DeviceEmitter(Emitter):
@@ -138,6 +138,12 @@ class DeviceEmitter(Emitter):
         blocks = [self.block(step.tensor.id) for step in steps]
         return [self.local(block) for block in blocks if self.gradient or not block.output] + [
             line for step in steps for line in self.step(step)]
+
+    def unread(self):
+        """Lines that tell the compiler of arguments that no line has used."""
+        given = {"input": self.arguments["input", self.plan.inputs[0].id]}
+        given.update({"weight": "weights"} if self.plan.weights else {})
+        return ["(void)%s;" % text for kind, text in given.items() if all(block.kind != kind for block in self.read)]
 
     # ---- backward ----
     def slope(self, i, index):
@@ -269,7 +275,8 @@ class WarpEmitter(DeviceEmitter):
         block = self.block(i)
         if block not in self.lanes:
             self.lanes.add(block)
-            self.lines += [self.local(block), "%sscatter(%s, %s);" % (self.space, self.base(block), self.tiles[block, 0, block.count])]
+            self.lines += [self.local(block), "%sscatter(%s, %s);" % (
+                self.space, self.base(block), self.tiles[block, 0, block.count])]
 
     def key(self, i):
         return self.plan.at[i] + (self.plan.count(i),)
@@ -353,8 +360,8 @@ class WarpEmitter(DeviceEmitter):
         """The struct of the weights that forward()'s lines read, and its function."""
         members, filling, chunk = [], [], self.factors.chunk
         for i, (field, width, out) in self.packed.items():
-            members.append("__align__(16) %s %s[%d]; /* %s [%d,%d] */" % (
-                self.factors.type, field, -(-width // chunk) * chunk * -(-out // 8) * 8, stamp.safe(self.plan.tensors[i].name), out, width))
+            members.append("__align__(16) %s %s[%d]; /* %s */" % (
+                self.factors.type, field, -(-width // chunk) * chunk * -(-out // 8) * 8, self.of_type(i)))
             head = "%sarrange<%s%s, %d, %d>(" % (self.space, self.space, self.factors.factors, width, out)
             filling += scalar.wrapped(head, ["to->" + field, "from->" + self.field[i], "first", "step"], ");", 4)
         for block, count in self.plain.items():
@@ -389,14 +396,14 @@ def filling_loop(count, statement):
     return ["for (int i = first; i < %d; i += step) %s" % (count, statement)]
 
 
-def definition(start, lines, unroll=()):
-    """A function. unroll: what is asked of loops, and of those that are one line, a sum; (): nothing."""
+def definition(head, lines, unroll=()):
+    """A function. head: its first lines; unroll: what is asked of loops, and of those that are one line, a sum; (): nothing."""
     body = []
     for line in lines:
         if unroll and line.lstrip().startswith("for ("):
             body.append("#pragma " + unroll[line.endswith(";")])
         body.append("    " + line)
-    return [start, "{"] + body + ["}"]
+    return head + ["{"] + body + ["}"]
 
 
 def weights_as(name, form, members, filling):
@@ -404,8 +411,9 @@ def weights_as(name, form, members, filling):
     kind = "%s_weights_%s" % (name, form)
     lines = ["typedef struct %s {" % kind] + ["    " + line for line in members] + ["} %s;" % kind, ""]
     lines.append("/* Fills it: the part of thread `first` of `step`; 0 and 1 for all, on the host too. */")
-    return lines + definition("static inline __host__ __device__ void %s_weights_to_%s(const %s_weights *from, %s *to, int first, int step)" % (
-        name, form, name, kind), filling) + [""]
+    start = "static inline __host__ __device__ void %s_weights_to_%s(" % (name, form)
+    parameters = ["const %s_weights *from" % name, kind + " *to", "int first", "int step"]
+    return lines + definition(scalar.wrapped(start, parameters, ")"), filling) + [""]
 
 
 def stored_weights(emitter, stored):
@@ -417,16 +425,17 @@ def stored_weights(emitter, stored):
     return weights_as(emitter.name, stored, members, filling)
 
 
-def warp_lines(emitter, start):
-    """The function for a warp, which starts so, with what it needs."""
+def warp_lines(emitter, head):
+    """The function for a warp, with these first lines, and what it needs."""
     name, factors = emitter.name, emitter.factors
-    text = definition(start, emitter.forward(), ("unroll", "unroll"))
+    text = definition(head, emitter.forward(), ("unroll", "unroll"))
     library = "\n".join((template.load("device.cu"), emit_network_cuda.of_tiles(True), template.load(
         "device_warp.h", tf32=factors.factors == "tf32", rounded=factors.rounded)))
     weights = emitter.weights()
-    lines = ["namespace %s_warp {" % name, ""] + template.needed(library, "\n".join(weights + text), titles=False) + ["", "} // namespace %s_warp" % name, ""]
+    needed = template.needed(library, "\n".join(weights + text), titles=False)
+    lines = ["namespace %s_warp {" % name, ""] + needed + ["", "} // namespace %s_warp" % name, ""]
     lines += ["#define %s_WARP_SAMPLES %d /* of a call */" % (name.upper(), 16 * emitter.groups), ""]
-    return lines + weights + ["#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= %d" % (10 * factors.capability)] + text + ["#endif"]
+    return lines + weights + ["#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= %d0" % factors.capability] + text + ["#endif"]
 
 
 def plan_of(model, stored="f32"):
@@ -452,12 +461,13 @@ def facts(plan, name, stored, groups):
             text += " %s_weights_to_%s() makes %s_weights_%s of it, rounded to the nearest." % (name, stored, name, stored)
         parts.append(text + " Copied to the GPU as they are, structs of weights may lie in global, shared or constant memory.")
     if groups:
-        parts.append("%s_forward_warp() is for the samples of all%s lanes of a warp at once, by tensor cores, from compute capability %d.%d on. "
-                     "The 32 lanes come to the call together, each with an x and y of its own, in any memory or in variables; those of "
-                     "a lane that is not active are not touched. %s_weights_to_warp() lays out the weights for it, in the order in "
-                     "which lanes read them. Products' factors are %s; sums, and all else, are F32. It needs no shared memory." % (
-                         (name, "" if groups == 2 else ", here the first 16,") + divmod(STORAGES[stored].capability, 10) +
-                         (name, FACTORS[stored])))
+        parts.append(
+            "%s_forward_warp() is for the samples of a warp's %s at once, by tensor cores, from compute capability %d.%d on. All 32 "
+            "lanes come to the call together, converged, each with an x and y of its own, in any memory or in variables; those of a "
+            "lane that is not active are not touched. %s_weights_to_warp() lays out the weights for it, in the order in which lanes "
+            "read them. Products' factors are %s; sums, and all else, are F32. It needs no shared memory." % (
+                (name, "32 lanes" if groups == 2 else "first 16 lanes") + divmod(STORAGES[stored].capability, 10) +
+                (name, STORAGES[stored].about)))
     lines = [line for part in parts for line in textwrap.wrap(part, WIDTH + 6) + [""]]
     return ["* " + line if line else "*" for line in lines[:-1]]
 
@@ -469,25 +479,26 @@ def emit_device(plan, source, name, stored="f32", warp=False):
     ahead, back = DeviceEmitter(plan, name, False, storage), DeviceEmitter(plan, name, True, storage)
     back.functions, back.function_names = ahead.functions, ahead.function_names
     kind = "%s_weights%s" % (name, "" if stored == "f32" else "_" + stored)
-    parameter, argument = ("const %s *weights, " % kind, "weights, ") if plan.weights else ("", "")
+    weights = ["const %s *weights" % kind] if plan.weights else []
     small = ("unroll", "unroll") if plan.products() <= MOST_UNROLLED else ()
-    start = "static __device__ void %s_" % name
-    forward, backward = ahead.forward() + ahead.copies(), back.backward()
-    backward = back.forward() + backward
-    unread = [] if any(block.kind == "input" for block in back.read) else ["(void)%s;" % back.arguments["input", plan.inputs[0].id]]
-    unread += [] if any(block.kind == "weight" for block in back.read) or not plan.weights else ["(void)weights;"]
     x, y = (ahead.arguments[key] for key in (("input", plan.inputs[0].id), ("output", plan.outputs[0])))
+
+    def head(function, *parameters):
+        return scalar.wrapped("static __device__ void %s_%s(" % (name, function), parameters, ")")
+
     lines = stored_weights(ahead, stored) if plan.weights and stored != "f32" else []
     lines += ["/* %s: %s -> %s: %s. */" % (x, ahead.of_type(plan.inputs[0].id), y, ahead.of_type(plan.outputs[0]))]
-    lines += definition("%sforward(%sconst float *%s, float *%s)" % (start, parameter, x, y), forward, small)
+    lines += definition(head("forward", *weights, "const float *" + x, "float *" + y), ahead.forward() + ahead.copies(), small)
     lines += ["", "/* dx: the gradient of %s where dy is that of %s. */" % (x, y)]
-    lines += definition("%sinput_gradient(%sconst float *%s, const float *dy, float *dx)" % (start, parameter, x), unread + backward,
+    backward = back.backward()
+    backward = back.forward() + backward
+    lines += definition(head("input_gradient", *weights, "const float *" + x, "const float *dy", "float *dx"), back.unread() + backward,
                         ("unroll 1", "unroll 8"))
     if warp:
         of_warp = WarpEmitter(plan, name, storage, groups)
         of_warp.functions, of_warp.function_names = ahead.functions, ahead.function_names
-        lines += [""] + warp_lines(of_warp, "%sforward_warp(const %s_weights_warp *weights, const float *%s, float *%s, bool active)" % (
-            start, name, x, y))
+        lines += [""] + warp_lines(of_warp, head("forward_warp", "const %s_weights_warp *weights" % name, "const float *" + x,
+                                                 "float *" + y, "bool active"))
     functions = ahead.element_functions()
     values = {"name": name, "fn": name.upper() + "_FN"}
     library = [template.load(file, **values) for file in ("math_cuda.h", "device_ops.h")]
@@ -497,6 +508,8 @@ def emit_device(plan, source, name, stored="f32", warp=False):
     sizes = {"in": plan.count(plan.inputs[0].id), "out": plan.count(plan.outputs[0]), "products": plan.products()}
     return template.load(
         "device_inference.cuh", name=name, NAME=name.upper(), opening=stamp.lines(source, name + "_device.cuh"),
-        parameter=parameter, argument=argument, facts=facts(plan, name, stored, groups), half="__half" in text, bfloat="bfloat" in text,
+        parameter="".join(one + ", " for one in weights), argument="weights, " if weights else "",
+        facts=facts(plan, name, stored, groups), half="__half" in text, bfloat="bfloat" in text,
         declarations=ahead.weights_struct() + ahead.constant_lines(), library=template.needed("\n".join(library), text),
-        functions=functions.splitlines() + [""] * bool(functions), definitions=lines, **{key: str(size) for key, size in sizes.items()})
+        functions=functions.splitlines() + [""] * bool(functions), definitions=lines, warp=warp,
+        **{key: str(size) for key, size in sizes.items()})

@@ -9,14 +9,22 @@ ${opening}
 #include <cuda_bf16.h>
 //@end
 
-/* The model for one sample a thread, to be called within any kernel; compiled by nvcc, it needs no other file. A call takes ${products}
- * multiplications:
+/* The model for one sample a thread, to be called within any kernel; compiled by nvcc, it needs no other file. A call takes
+ * ${products} multiplications:
  *
  *     __global__ void values(${parameter}const float *x, float *y, int n)
  *     {
  *         const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
  *         if (i < n) ${name}_forward(${argument}x + i * ${in}, y + i * ${out});
  *     }
+//@if warp
+ *     __global__ void values_by_warps(const ${name}_weights_warp *weights, const float *x, float *y, int n)
+ *     {
+ *         const int thread = (int)(blockIdx.x * blockDim.x + threadIdx.x), lane = thread % 32;
+ *         const int i = thread / 32 * ${NAME}_WARP_SAMPLES + lane;
+ *         ${name}_forward_warp(weights, x + i * ${in}, y + i * ${out}, lane < ${NAME}_WARP_SAMPLES && i < n);
+ *     }
+//@end
  *
  ${facts}
  */

@@ -1,7 +1,7 @@
 /* ---- a warp's values ---- *
- * A value of 16 M samples, N numbers each, is a tile in the registers of a warp, in pieces of 16 samples by 8 numbers as tensor cores
- * leave their results: lane l has of each piece the numbers l % 4 * 2 and the next one of samples l / 4 and, behind them, l / 4 + 8.
- * Where a piece goes beyond N there may be anything. */
+ * A value of 16 M samples, N numbers each, is a tile in the registers of a warp, in pieces of 16 samples by 8 numbers as tensor
+ * cores leave their results: lane l has of each piece the numbers l % 4 * 2 and the next one of samples l / 4 and, behind them,
+ * l / 4 + 8. Where a piece goes beyond N there may be anything. */
 __device__ __forceinline__ int lane_of_warp()
 {
     return (int)((threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32);
@@ -47,8 +47,8 @@ __device__ __forceinline__ float4 turned(float4 v, int by)
     return v;
 }
 
-/* Among lanes first + j * apart, j = 0 .. 3, of which this one's like has number `own`: the numbers of their v in place `wanted`. In
- * each of four shuffles a lane's number serves all that read it. */
+/* Of four lanes, first + j * apart, the number in place `wanted` of each one's v. own: which of its own four this lane is. Lanes
+ * that read the same lane in a shuffle want the same number of it. */
 __device__ __forceinline__ float4 exchanged(float4 v, int own, int first, int apart, int wanted)
 {
     v = turned(v, own);
@@ -109,7 +109,8 @@ template <int M, int K> __device__ __forceinline__ void factors(tf32, unsigned (
 }
 //@end
 //@if !tf32
-template <typename T, int M, int K> __device__ __forceinline__ void factors(T, unsigned (&a)[4], const tile<M, K> &x, int m, int c)
+template <typename T, int M, int K>
+__device__ __forceinline__ void factors(T, unsigned (&a)[4], const tile<M, K> &x, int m, int c)
 {
 #pragma unroll
     for (int j = 0; j < 4; j++)
@@ -117,7 +118,8 @@ template <typename T, int M, int K> __device__ __forceinline__ void factors(T, u
 }
 //@end
 
-/* y = x w^T + b. w: as arrange() leaves it; b: filled up to whole pieces; NULL: none. Each sum goes from the bias on by rising chunks. */
+/* y = x w^T + b. w: as arrange() leaves it; b: filled up to whole pieces; NULL: none. Each sum goes from the bias on by rising
+ * chunks. */
 template <typename T, int M, int K, int N, typename W>
 __device__ __forceinline__ void product(tile<M, N> &y, const tile<M, K> &x, const W *w, const float *b)
 {
@@ -141,7 +143,7 @@ __device__ __forceinline__ void product(tile<M, N> &y, const tile<M, K> &x, cons
         }
 }
 
-/* w[N][K] as product() reads it: for each chunk, piece and lane its two words, one behind the other, with zeros beyond N and K. */
+/* w[N][K] as product() reads it: for each chunk, piece and lane its two words, with zeros beyond N and K. */
 template <typename T, int K, int N, typename W> __host__ __device__ void arrange(W *to, const float *w, int first, int step)
 {
     const int EACH = chunk_of(T()) / 4, PIECES = (N + 7) / 8, CHUNKS = (K + chunk_of(T()) - 1) / chunk_of(T());
