@@ -504,12 +504,13 @@ def emit_device(plan, source, name, stored="f32", warp=False):
     library = [template.load(file, **values) for file in ("math_cuda.h", "device_ops.h")]
     if stored != "f32":
         library.append(template.load("device_stored.h", half=stored == "f16", type=storage.type, **values))
-    text = "\n".join([functions] + lines)
+    library = template.needed("\n".join(library), "\n".join([functions] + lines))
+    text = "\n".join(library + lines)
     sizes = {"in": plan.count(plan.inputs[0].id), "out": plan.count(plan.outputs[0]), "products": plan.products()}
     return template.load(
         "device_inference.cuh", name=name, NAME=name.upper(), opening=stamp.lines(source, name + "_device.cuh"),
         parameter="".join(one + ", " for one in weights), argument="weights, " if weights else "",
-        facts=facts(plan, name, stored, groups), half="__half" in text, bfloat="bfloat" in text,
-        declarations=ahead.weights_struct() + ahead.constant_lines(), library=template.needed("\n".join(library), text),
+        facts=facts(plan, name, stored, groups), half="__half" in text, bfloat="bfloat" in text, integers="int64_t" in text,
+        declarations=ahead.weights_struct() + ahead.constant_lines(), library=library,
         functions=functions.splitlines() + [""] * bool(functions), definitions=lines, warp=warp,
         **{key: str(size) for key, size in sizes.items()})

@@ -2,11 +2,14 @@ ${opening}
 #ifndef ${NAME}_DEVICE_CUH
 #define ${NAME}_DEVICE_CUH
 
+//@if bfloat
+#include <cuda_bf16.h>
+//@end
 //@if half
 #include <cuda_fp16.h>
 //@end
-//@if bfloat
-#include <cuda_bf16.h>
+//@if integers
+#include <stdint.h>
 //@end
 
 /* The model for one sample a thread, to be called within any kernel; compiled by nvcc, it needs no other file. A call takes

@@ -17,10 +17,10 @@ import kernels
 import toolkit
 from generator import emit_device, spec, stamp
 
-# Of each network its activation and sizes, and how its weights are stored.
+# Of each network its activations and sizes, and how its weights are stored.
 NETWORKS = {"relu_20_50_1": ("relu", (20, 50, 1), "f32 f16"), "silu_3_32_32_32_1": ("silu", (3, 32, 32, 32, 1), "f32 f16 bf16"),
             "relu_3_64_64_64_4": ("relu", (3, 64, 64, 64, 4), "f32 f16"), "tanh_16_128_128_4": ("tanh", (16, 128, 128, 4), "f32 f16"),
-            "relu_64_192_192_3": ("relu", (64, 192, 192, 3), "f16")}
+            "relu_64_192_192_3": ("relu", (64, 192, 192, 3), "f16"), "layers_6_20_20_3": ("mul sin layer_norm softmax", (6, 20, 20, 3), "f32 bf16")}
 CALLER = """#include "%(name)s_device.cuh"
 __global__ void %(name)s_values(const %(kind)s *w, const float *x, float *y, int n)
 {
@@ -47,13 +47,19 @@ __global__ void %(name)s_fill(const %(name)s_weights *w, %(name)s_weights_warp *
 """
 
 
-def network(activation, sizes):
-    """A graph.Model."""
+def network(activations, sizes):
+    """A graph.Model: between linear layers of these sizes the activations, one after another."""
     entries = [{"op": "input", "name": "x", "shape": ["N", sizes[0]]}]
     for k, size in enumerate(sizes[1:]):
         entries.append({"op": "linear", "name": "fc%d" % k, "inputs": ["h%d" % k if k else "x"], "out_features": size})
-        if k + 2 < len(sizes):
-            entries.append({"op": activation, "id": "h%d" % (k + 1), "inputs": ["fc%d" % k]})
+        names = ["fc%d" % k] + ["h%d_%d" % (k, i) for i in range(len(activations.split()) - 1)] + ["h%d" % (k + 1)]
+        for op, source, name in zip(activations.split() if k + 2 < len(sizes) else (), names, names[1:]):
+            entries.append({"op": op, "name" if op == "layer_norm" else "id": name, "inputs": [source]})
+            if op == "softmax":
+                entries[-1]["dim"] = 1
+            if op == "mul":
+                entries.insert(-1, {"op": "constant", "id": "c%d" % k, "shape": [size], "values": list(range(size))})
+                entries[-1]["inputs"].append("c%d" % k)
     return spec.parse(json.dumps({"gpunn_spec": 1, "tensors": entries}))
 
 
@@ -65,9 +71,9 @@ def products(sizes, stored, groups):
 
 def check(network_name, stored, folder, nvcc, architectures):
     """(lines of a table, faults)."""
-    activation, sizes, _ = NETWORKS[network_name]
+    activations, sizes, _ = NETWORKS[network_name]
     name, capability = "%s_%s" % (network_name, stored), emit_device.STORAGES[stored].capability
-    plan = emit_device.plan_of(network(activation, sizes), stored)
+    plan = emit_device.plan_of(network(activations, sizes), stored)
     header, source = (os.path.join(folder, name + end) for end in ("_device.cuh", ".cu"))
     caller = CALLER % {"name": name, "NAME": name.upper(), "in": sizes[0], "out": sizes[-1], "capability": capability,
                        "kind": name + "_weights" + ("" if stored == "f32" else "_" + stored)}

@@ -46,6 +46,12 @@ BODIES = {  # of models from x [N, 6] to y
         {"op": "linear", "name": "fc1", "inputs": ["x"], "out_features": 90}, {"op": "relu", "id": "a", "inputs": ["fc1"]},
         {"op": "linear", "name": "fc2", "inputs": ["a"], "out_features": 90}, {"op": "relu", "id": "b", "inputs": ["fc2"]},
         {"op": "linear", "name": "fc3", "inputs": ["b"], "out_features": 2}],
+    "fillings": [  # 0 is no number for the formula, and no such number is to be counted
+        {"op": "linear", "name": "fc1", "inputs": ["x"], "out_features": 5},
+        {"op": "expr", "id": "a", "inputs": ["fc1"], "expression": "x * x / abs(x)"},
+        {"op": "linear", "name": "fc2", "inputs": ["a"], "out_features": 7}, {"op": "sigmoid", "id": "b", "inputs": ["fc2"]},
+        {"op": "layer_norm", "name": "ln", "inputs": ["b"]}, {"op": "linear", "name": "fc3", "inputs": ["ln"], "out_features": 3},
+        {"op": "log_softmax", "id": "p", "inputs": ["fc3"], "dim": 1}],
     "constants": [
         {"op": "constant", "id": "c", "shape": [6], "values": [1, -2, 3, 0.5, 0.25, -1]}, {"op": "mul", "id": "a", "inputs": ["x", "c"]},
         {"op": "linear", "name": "fc", "inputs": ["a"], "out_features": 6}, {"op": "add", "id": "d", "inputs": ["fc", "c"]}]}
