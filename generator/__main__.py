@@ -47,13 +47,16 @@ def arguments(words):
     parser.add_argument("--emit-model", action="store_true", help="also write NAME_model.h, which builds the model without JSON")
     parser.add_argument("--embed", action="store_true", help="write NAME_embedded.h instead: the model with its weights, for "
                         "programs that read no file")
-    parser.add_argument("--store", choices=("f32", "f16", "bf16"), help="with --embed: how weights are stored; default: as they "
-                        "are in their file")
+    parser.add_argument("--store", choices=("f32", "f16", "bf16"), help="how weights are stored. With --embed, default: as they are "
+                        "in their file; with --device: f32")
     parser.add_argument("--math", choices=MATHS, help="instead of the spec's: fast maths where results are stored in 16 bits "
                         "(auto), nowhere (accurate), everywhere (fast)")
     alone = parser.add_argument_group("instead of kernels, the model as functions that need no gpunn")
     alone.add_argument("--inference", action="store_true", help="write NAME_inference.h, its evaluation in plain C99")
-    alone.add_argument("--device", action="store_true", help="write NAME_device.cuh, for one sample a thread within a CUDA kernel")
+    alone.add_argument("--device", action="store_true", help="write NAME_device.cuh, for one sample a thread within a CUDA kernel; "
+                       "--store says how its weights are stored")
+    alone.add_argument("--warp", action="store_true", help="with --device: and for the samples of a warp's lanes together, by tensor "
+                       "cores, with products of TF32, F16 or BF16 as weights are stored")
     alone.add_argument("--weights", metavar="FILE", help="write the numbers of this safetensors file into it")
     alone.add_argument("--outputs", metavar="NAMES", help="what it gives, with commas between; the spec's outputs if not given")
     alone.add_argument("--batch", metavar="N", type=int, default=1, help="samples of a call; 1 if not given")
@@ -78,8 +81,8 @@ def check_embed(parser, given):
         parser.error("--embed writes NAME_embedded.h alone; leave out --inference, --device, --report, --emit-model and --math")
     if given.embed and not given.weights:
         parser.error("--embed takes MODEL.json WEIGHTS.safetensors")
-    if given.store and not given.embed:
-        parser.error("--store needs --embed")
+    if given.store and not (given.embed or given.device):
+        parser.error("--store needs --embed or --device")
 
 
 def check_alone(parser, given):
@@ -88,6 +91,8 @@ def check_alone(parser, given):
         parser.error("--report, --emit-model and --math are for kernels, which --inference and --device do not write")
     if not given.inference and (given.weights and not given.embed or given.int8 or given.samples or given.batch != 1):
         parser.error("--weights, --batch, --int8 and --samples need --inference")
+    if given.warp and not given.device:
+        parser.error("--warp needs --device")
     if given.outputs and not (given.inference or given.device):
         parser.error("--outputs needs --inference or --device")
     if given.batch < 1:
@@ -129,14 +134,17 @@ def generate_alone(given):
     model, name = load(given), identifier(given.output)
     if given.outputs:
         model.outputs = chosen(model, given.outputs.split(","), given.model)
-    options = ["--inference"] * given.inference + ["--device"] * given.device + ["--int8"] * given.int8
+    options = ["--inference"] * given.inference + ["--device"] * given.device + ["--warp"] * given.warp + ["--int8"] * given.int8
+    options += ["--store", given.store] if given.store else []
     options += ["--outputs", given.outputs] if given.outputs else []
     options += ["--batch", str(given.batch)] if given.batch != 1 else []
     source = stamp.Source(model.sha256(), stamp.command(given.model, given.output, options, given.weights))
     files = {}
     try:
         if given.device:
-            files[given.output + "_device.cuh"] = emit_device.emit_device(emit_device.plan_of(model), source, name)
+            stored = given.store or "f32"
+            text = emit_device.emit_device(emit_device.plan_of(model, stored), source, name, stored, given.warp)
+            files[given.output + "_device.cuh"] = text
         if given.inference:
             plan = inference.Plan(model, given.batch)
             numbers = weights.read(given.weights, plan) if given.weights else None

@@ -758,5 +758,4 @@ def emit_cuda(kernel_set):
         "file.cu", name=name, upper=name.upper(), opening=stamp.lines(kernel_set, name + "_kernels.cu"),
         stamp=emit_c.text_stamp(kernel_set),
         device=device, kernels=body.splitlines(), has_network="GPUNN__LAUNCH_SHARED" in body,
-        has_tiles="GPUNN__MMA" in "\n".join(device),
         launches=table, updates=[one + "," for one in updates], has_kernels=bool(table), has_updates=bool(updates))

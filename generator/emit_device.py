@@ -1,14 +1,28 @@
-"""Writes NAME_device.cuh: a small model and the gradient of its input as CUDA functions for one sample a thread."""
-from . import ir, scalar, stamp, template
-from .emit_inference import INDICES, Emitter, Given, joined, loops, place, spread, strides
+"""Writes NAME_device.cuh: a small model and the gradient of its input as CUDA functions for one sample a thread, and the model as
+one for the samples of a warp."""
+import textwrap
+from collections import namedtuple
+
+from . import emit_network_cuda, scalar, stamp, template
+from .emit_inference import INDICES, WIDTH, Emitter, Given, joined, loops, place, spread, strides
 from .inference import VIEWS, Plan, Refused, is_elementwise
 from .scalar import number
 
 MOST_VALUES = 1024     # elements of one value
 MOST_UNROLLED = 4096   # multiplications of a forward call whose loops are unrolled, so that its values stay in registers
+MOST_REGISTERS = 144   # of a thread, that a product of a warp has for its factors and results
 MOVES = ("concat", "slice", "permute", "expand")
 ROWS = ("layer_norm", "rms_norm", "softmax", "log_softmax")
 OPS = VIEWS + MOVES + ROWS + ("linear", "sum")
+READ_AS_STORED = MOVES + ROWS + ("linear",)  # and elementwise: ops that may read weights of 16 bits
+
+# How weights are stored: C type and what reads one; of tensor cores' factors, how they are rounded, their type, how many one
+# instruction takes of a row, the compute capability that has them, and what they are.
+Storage = namedtuple("Storage", "type read rounded factors chunk capability about")
+STORAGES = {
+    "f32": Storage("float", "%s", "rounded_tf32", "tf32", 8, 80, "TF32, 10 bits of mantissa"),
+    "f16": Storage("__half", "__half2float(%s)", "__float2half_rn", "f16", 16, 75, "F16, at most 65504"),
+    "bf16": Storage("__nv_bfloat16", "__bfloat162float(%s)", "__float2bfloat16_rn", "bf16", 16, 80, "BF16, 7 bits of mantissa")}
 
 
 def check(t, plan):
@@ -27,11 +41,15 @@ def check(t, plan):
 
 
 class DeviceEmitter(Emitter):
-    def __init__(self, plan, name, gradient):
+    """Steps for one sample."""
+
+    def __init__(self, plan, name, gradient=False, storage=STORAGES["f32"]):
         super().__init__(plan, name)
-        self.gradient = gradient
-        self.names.taken.update(("dx", "dy", "slope"))
-        self.slopes = {}  # names of the arrays of gradients, by block
+        self.gradient, self.storage = gradient, storage
+        self.names.taken.update(("dx", "dy", "slope", "sum", "eight", "w", "b") + tuple(
+            "d%d" % k for step in plan.steps for k in range(len(step.operands))))
+        self.slopes = {}   # names of the arrays of gradients, by block
+        self.read = set()  # blocks
 
     def named(self, block):
         if block.kind == "scratch" and self.gradient:
@@ -41,23 +59,54 @@ class DeviceEmitter(Emitter):
     def local(self, block):
         return "float %s[%d];" % (self.base(block), block.count)
 
+    def pointer(self, i):
+        self.read.update(() if i is None else (self.block(i),))
+        return super().pointer(i)
+
+    def element(self, i, index):
+        self.read.add(self.block(i))
+        text = super().element(i, index)
+        return self.storage.read % text if self.block(i).kind == "weight" else text
+
+    def constant_lines(self):
+        return [line.replace("static const", "static __device__ const") for line in super().constant_lines()]
+
+    def with_floats(self, weights, statement):
+        """The lines of statement(pointers of the weights), which takes floats alone."""
+        if self.storage.read == "%s":
+            return statement(*map(self.pointer, weights))
+        pointers, lines = [], []
+        for i, name in zip(weights, "wb"):
+            pointers.append("NULL" if i is None else name)
+            if i is not None:
+                lines += ["float %s[%d];" % (name, self.plan.count(i))]
+                lines += loops((self.plan.count(i),), ["%s[i] = %s;" % (name, self.element(i, "i"))])
+        return self.block_of(lines + statement(*pointers))
+
     # ---- forward ----
+    def along(self, w, width, statement):
+        """A loop over row j of a product's weight. statement(k, number)."""
+        if self.storage.read == "%s" or width % 8 or self.plan.at[w][1]:
+            return ["for (int k = 0; k < %d; ++k) %s" % (width, statement("k", self.element(w, "j * %d + k" % width)))]
+        return ["for (int k = 0; k < %d; k += 8) {" % width, "    float eight[8];",
+                "    %s_eight(eight, %s + j * %d + k);" % (self.name, self.pointer(w), width),
+                "    for (int l = 0; l < 8; ++l) " + statement("k + l", "eight[l]"), "}"]
+
     def op_linear(self, t):
         x, w, b = t.inputs
         out, width = self.shape(w)
         rows = self.plan.count(t.id) // out
-        names = "ij"
-        body = ["float sum = %s;" % (self.element(b, "j") if b is not None else "0"),
-                "for (int k = 0; k < %d; ++k) sum += %s * %s;" % (
-                    width, self.element(x, place((width, 1), "ik") if rows > 1 else "k"), self.element(w, "j * %d + k" % width)),
-                "%s = sum;" % self.element(t.id, place((out, 1), names) if rows > 1 else "j")]
+        body = ["float sum = %s;" % (self.element(b, "j") if b is not None else "0")]
+        body += self.along(w, width, lambda k, number: "sum += %s * %s;" % (
+            self.element(x, place((width, 1), ("i", k)) if rows > 1 else k), number))
+        body.append("%s = sum;" % self.element(t.id, place((out, 1), "ij") if rows > 1 else "j"))
         inner = loops((out,), body, 1)
         return loops((rows,), inner) if rows > 1 else inner
 
     def op_layer_norm(self, t):
         x, w, b = (t.inputs + (None,))[:3]
-        return self.rows_call("layer_norm", t, self.pointer(t.id), self.pointer(x), self.pointer(w), self.pointer(b),
-                              number(t.attrs["eps"]), self.flag(t.op == "rms_norm"))
+        return self.with_floats((w, b), lambda *weights: self.rows_call(
+            "layer_norm", t, self.pointer(t.id), self.pointer(x), *weights, number(t.attrs["eps"]), self.flag(t.op == "rms_norm")))
 
     op_rms_norm = op_layer_norm
 
@@ -73,14 +122,10 @@ class DeviceEmitter(Emitter):
         return self.plan.at[i][0]
 
     def steps(self):
-        """All, or those that the gradients need."""
+        """All, or those whose values the lines of backward() read."""
         if not self.gradient:
             return self.plan.steps
-        read, needed = set(), []
-        for step in self.plan.steps:
-            t = step.tensor
-            kept = step.operands if step.members else t.inputs[:1] if t.op in ROWS[:2] else (t.id,) if t.op in ROWS[2:] else ()
-            read.update(map(self.block, kept))
+        needed, read = [], set(self.read)
         for step in reversed(self.plan.steps):
             if self.block(step.tensor.id) in read:
                 needed.insert(0, step)
@@ -93,6 +138,12 @@ class DeviceEmitter(Emitter):
         blocks = [self.block(step.tensor.id) for step in steps]
         return [self.local(block) for block in blocks if self.gradient or not block.output] + [
             line for step in steps for line in self.step(step)]
+
+    def unread(self):
+        """Lines that tell the compiler of arguments that no line has used."""
+        given = {"input": self.arguments["input", self.plan.inputs[0].id]}
+        given.update({"weight": "weights"} if self.plan.weights else {})
+        return ["(void)%s;" % text for kind, text in given.items() if all(block.kind != kind for block in self.read)]
 
     # ---- backward ----
     def slope(self, i, index):
@@ -147,9 +198,9 @@ class DeviceEmitter(Emitter):
         x, w, _ = t.inputs
         out, width = self.shape(w)
         rows = self.plan.count(t.id) // out
-        body = ["const float slope = %s;" % self.slope(t.id, place((out, 1), "ij") if rows > 1 else "j"),
-                "for (int k = 0; k < %d; ++k) %s += slope * %s;" % (
-                    width, self.slope(x, place((width, 1), "ik") if rows > 1 else "k"), self.element(w, "j * %d + k" % width))]
+        body = ["const float slope = %s;" % self.slope(t.id, place((out, 1), "ij") if rows > 1 else "j")]
+        body += self.along(w, width, lambda k, number: "%s += slope * %s;" % (
+            self.slope(x, place((width, 1), ("i", k)) if rows > 1 else k), number))
         inner = loops((out,), body, 1)
         return loops((rows,), inner) if rows > 1 else inner
 
@@ -157,8 +208,9 @@ class DeviceEmitter(Emitter):
         return "&" + self.slope(i, "0")
 
     def back_layer_norm(self, t):
-        return self.rows_call("layer_norm_gradient", t, self.slope_pointer(t.inputs[0]), self.slope_pointer(t.id),
-                              self.pointer(t.inputs[0]), self.pointer(t.inputs[1]), number(t.attrs["eps"]), self.flag(t.op == "rms_norm"))
+        return self.with_floats(t.inputs[1:2], lambda weight: self.rows_call(
+            "layer_norm_gradient", t, self.slope_pointer(t.inputs[0]), self.slope_pointer(t.id), self.pointer(t.inputs[0]), weight,
+            number(t.attrs["eps"]), self.flag(t.op == "rms_norm")))
 
     back_rms_norm = back_layer_norm
 
@@ -188,7 +240,7 @@ class DeviceEmitter(Emitter):
         sizes, steps = joined(own, [strides(own)] + [spread(self.shape(i), own) for i in step.operands])
         names = INDICES[:len(sizes)]
         at = {i: place(one, names) for i, one in zip(step.operands, steps[1:])}
-        given = {values[i].attr.name: self.element(i, at[i]) for i in step.operands}
+        given = {values[i].attr.name: self.element(i, at[i]) for i in step.operands if values[i].attr.name in parameters}
         given["slope"] = self.slope(t.id, place(steps[0], names))
         arguments = [given[name] for name in parameters] + ["&d%d" % k for k in range(len(wanted))]
         body = ["float %s;" % ", ".join("d%d" % k for k in range(len(wanted)))]
@@ -197,42 +249,268 @@ class DeviceEmitter(Emitter):
         return loops(sizes, body) if sizes else self.block_of(body)
 
 
-def definition(start, lines, unroll):
-    """A function. unroll: what is asked of loops, and of those that are one line, a sum; None: nothing."""
+class WarpEmitter(DeviceEmitter):
+    """Steps for the samples of a warp's lanes: products, and what follows them, by the warp together on tiles of its registers
+    (templates/device_warp.h), all others by each lane with its own sample."""
+
+    def __init__(self, plan, name, factors, groups):
+        """factors: Storage of products' factors; groups: of 16 samples."""
+        super().__init__(plan, name)
+        self.factors, self.groups, self.space = factors, groups, name + "_warp::"
+        self.lines = []
+        self.lanes, self.tiles = set(), {}   # blocks that the lanes have; names of tiles, by block, offset and count
+        self.plain, self.packed = {}, {}     # weights: lengths of fields by block, and those of products, (field, K, N) by id
+        self.names.taken.update(("active",))
+
+    def named(self, block):
+        if block.kind == "weight":
+            self.plain[block] = block.count
+        return self.names.new("own_" + self.word(block.tensor)) if block.kind in ("input", "scratch") else super().named(block)
+
+    def is_sample(self, i):
+        return i is not None and self.block(i).kind in ("input", "scratch")
+
+    def own(self, i):
+        """Gives each lane its own sample of a value."""
+        block = self.block(i)
+        if block not in self.lanes:
+            self.lanes.add(block)
+            self.lines += [self.local(block), "%sscatter(%s, %s);" % (
+                self.space, self.base(block), self.tiles[block, 0, block.count])]
+
+    def key(self, i):
+        return self.plan.at[i] + (self.plan.count(i),)
+
+    def tile(self, i):
+        """The name of a value's tile."""
+        if self.key(i) not in self.tiles:
+            if self.is_sample(i):
+                self.own(i)
+            self.lines.append("%sgather(%s, %s);" % (self.space, self.new_tile(i), self.pointer(i)))
+        return self.tiles[self.key(i)]
+
+    def new_tile(self, i):
+        name = self.tiles[self.key(i)] = self.names.new(self.word(self.plan.tensors[i]) + "_tile")
+        self.lines.append("%stile<%d, %d> %s;" % (self.space, self.groups, self.plan.count(i), name))
+        return name
+
+    def on_tiles(self, step):
+        """Whether the warp has tiles from which it can compute a step."""
+        t, count = step.tensor, self.plan.count(step.tensor.id)
+        samples = [i for i in step.operands if self.is_sample(i)]
+        if not any(self.key(i) in self.tiles for i in samples):
+            return False
+        whole = all(self.plan.count(i) == count for i in samples)
+        return t.op in ROWS or bool(step.members) and whole and all(self.plan.count(i) in (1, count) for i in step.operands)
+
+    def step(self, step):
+        if step.tensor.op == "linear":
+            self.product(step.tensor)
+        elif self.on_tiles(step):
+            (self.elements if step.members else self.rows)(step)
+        else:
+            for i in filter(self.is_sample, step.operands):
+                self.own(i)
+            block = self.block(step.tensor.id)
+            self.lanes.add(block)
+            self.lines += [self.local(block)] + super().step(step)
+
+    def product(self, t):
+        x, w, b = t.inputs
+        (out, width), tile, bias = self.shape(w), self.tile(x), self.pointer(b)
+        if b is not None:
+            self.plain[self.block(b)] = -(-out // 8) * 8
+        if w not in self.packed:
+            self.packed[w] = self.fields.new(self.field[w] + "_packed"), width, out
+        self.lines += scalar.wrapped("%sproduct<%s%s>(" % (self.space, self.space, self.factors.factors), [
+            self.new_tile(t.id), tile, "weights->" + self.packed[w][0], bias], ");", 4)
+
+    def elements(self, step):
+        t, function, used = self.element_function(step)
+        tiles = {i: self.tile(i) for i in used if self.is_sample(i)}
+        name = self.new_tile(t.id)
+        arguments = [tiles[i] + "[i]" if i in tiles else self.element(i, "%s.within(i)" % name if self.plan.count(i) > 1 else "0")
+                     for i in used]
+        call = scalar.wrapped(function + "(", arguments + ["&%s[i]" % name], ");", 8)
+        self.lines += loops((-(-self.plan.count(t.id) // 8) * 4 * self.groups,), call)
+
+    def rows(self, step):
+        t = step.tensor
+        x, w, b = (t.inputs + (None, None))[:3]
+        tile, form = self.tile(x), "softmax" if "softmax" in t.op else "norm"
+        rest = [self.pointer(w), self.pointer(b), number(t.attrs["eps"])] if form == "norm" else []
+        head = "%s%s_rows<%s>(" % (self.space, form, self.flag(t.op in ("rms_norm", "log_softmax")))
+        self.lines += scalar.wrapped(head, [self.new_tile(t.id), tile] + rest, ");", 4)
+
+    def forward(self):
+        """Lines from a lane's x to its y."""
+        x, y = self.plan.inputs[0].id, self.plan.outputs[0]
+        block = self.block(x)
+        self.lanes.add(block)
+        self.lines = ["__syncwarp();"] + ["active = active && %slane_of_warp() < 16;" % self.space] * (self.groups == 1)
+        self.lines += [self.local(block)] + loops((block.count,), ["%s[i] = active ? %s[i] : 0;" % (
+            self.base(block), self.arguments["input", x])])
+        for step in self.plan.steps:
+            self.step(step)
+        self.own(y)
+        return self.lines + loops((self.plan.count(y),), ["if (active) %s[i] = %s;" % (
+            self.arguments["output", y], self.element(y, "i"))])
+
+    def weights(self):
+        """The struct of the weights that forward()'s lines read, and its function."""
+        members, filling, chunk = [], [], self.factors.chunk
+        for i, (field, width, out) in self.packed.items():
+            members.append("__align__(16) %s %s[%d]; /* %s */" % (
+                self.factors.type, field, -(-width // chunk) * chunk * -(-out // 8) * 8, self.of_type(i)))
+            head = "%sarrange<%s%s, %d, %d>(" % (self.space, self.space, self.factors.factors, width, out)
+            filling += scalar.wrapped(head, ["to->" + field, "from->" + self.field[i], "first", "step"], ");", 4)
+        for block, count in self.plain.items():
+            field = self.field[block.tensor.id]
+            members.append("float %s[%d]; /* %s */" % (field, count, self.of_type(block.tensor.id)))
+            value = "i < %d ? from->%s[i] : 0" % (block.count, field) if count > block.count else "from->%s[i]" % field
+            filling += filling_loop(count, "to->%s[i] = %s;" % (field, value))
+        return weights_as(self.name, "warp", members, filling)
+
+
+def groups_of(plan, stored):
+    """How many times 16 samples a warp has registers for: 2, or where layers are wide 1. Raises Refused."""
+    reasons, most = [], 0
+    for t in (step.tensor for step in plan.steps if step.tensor.op == "linear"):
+        out, width = plan.shape(t.inputs[1])
+        registers = (out + (width if stored == "f32" else width // 2)) // 2
+        most, reason = max(most, registers), None
+        if plan.count(t.id) != out:
+            reason = "%d rows a sample, where a warp computes one" % (plan.count(t.id) // out)
+        elif registers > MOST_REGISTERS:
+            reason = "%d to %d numbers, for which a warp has no registers" % (width, out)
+        reasons += ["linear%s: %s" % (" '%s'" % t.label if t.label else "", reason)] * bool(reason)
+    if not most:
+        reasons.append("no linear layer, for which a warp would be there")
+    if reasons:
+        raise Refused("no function for a warp: " + "; ".join(reasons))
+    return 2 if most * 2 <= MOST_REGISTERS else 1
+
+
+def filling_loop(count, statement):
+    """One of several threads does its part of `count` numbers."""
+    return ["for (int i = first; i < %d; i += step) %s" % (count, statement)]
+
+
+def definition(head, lines, unroll=()):
+    """A function. head: its first lines; unroll: what is asked of loops, and of those that are one line, a sum; (): nothing."""
     body = []
     for line in lines:
-        if line.lstrip().startswith("for ("):
-            body += ["#pragma " + word for word in unroll[line.endswith(";"):][:1] if word]
+        if unroll and line.lstrip().startswith("for ("):
+            body.append("#pragma " + unroll[line.endswith(";")])
         body.append("    " + line)
-    return [start, "{"] + body + ["}"]
+    return head + ["{"] + body + ["}"]
 
 
-def plan_of(model):
-    """The Plan of a model that a thread can compute. Raises Refused."""
+def weights_as(name, form, members, filling):
+    """Another struct of the weights, and the function that fills it."""
+    kind = "%s_weights_%s" % (name, form)
+    lines = ["typedef struct %s {" % kind] + ["    " + line for line in members] + ["} %s;" % kind, ""]
+    lines.append("/* Fills it: the part of thread `first` of `step`; 0 and 1 for all, on the host too. */")
+    start = "static inline __host__ __device__ void %s_weights_to_%s(" % (name, form)
+    parameters = ["const %s_weights *from" % name, kind + " *to", "int first", "int step"]
+    return lines + definition(scalar.wrapped(start, parameters, ")"), filling) + [""]
+
+
+def stored_weights(emitter, stored):
+    """The weights as 16 bits each."""
+    members = ["__align__(16) " + "%s %s[%d]; /* %s */" % (emitter.storage.type, field, count, about)
+               for _, field, count, about, _ in emitter.members()]
+    filling = [line for _, field, count, _, _ in emitter.members() for line in filling_loop(
+        count, "to->%s[i] = %s(from->%s[i]);" % (field, emitter.storage.rounded, field))]
+    return weights_as(emitter.name, stored, members, filling)
+
+
+def warp_lines(emitter, head):
+    """The function for a warp, with these first lines, and what it needs."""
+    name, factors = emitter.name, emitter.factors
+    text = definition(head, emitter.forward(), ("unroll", "unroll"))
+    library = "\n".join((template.load("device.cu"), emit_network_cuda.of_tiles(True), template.load(
+        "device_warp.h", tf32=factors.factors == "tf32", rounded=factors.rounded)))
+    weights = emitter.weights()
+    needed = template.needed(library, "\n".join(weights + text), titles=False)
+    lines = ["namespace %s_warp {" % name, ""] + needed + ["", "} // namespace %s_warp" % name, ""]
+    lines += ["#define %s_WARP_SAMPLES %d /* of a call */" % (name.upper(), 16 * emitter.groups), ""]
+    return lines + weights + ["#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= %d0" % factors.capability] + text + ["#endif"]
+
+
+def plan_of(model, stored="f32"):
+    """The Plan of a model that a thread can compute whose weights are stored so. Raises Refused."""
     plan = Plan(model, 1, check, False)
     if len(plan.inputs) != 1 or len(plan.outputs) != 1:
         raise Refused("%d inputs and %d outputs; a thread takes one and gives one: concatenate them" % (
             len(plan.inputs), len(plan.outputs)))
+    weights = {t.id for t in plan.weights}
+    for step in plan.steps:
+        t = step.tensor
+        if stored != "f32" and not step.members and t.op not in READ_AS_STORED and weights & set(step.operands):
+            raise Refused("%s%s: it reads weights in F32 alone" % (t.op, " '%s'" % t.label if t.label else ""))
     return plan
 
 
-def emit_device(plan, source, name):
-    """The text of NAME_device.cuh. plan: of plan_of()."""
-    ahead, back = DeviceEmitter(plan, name, False), DeviceEmitter(plan, name, True)
+def facts(plan, name, stored, groups):
+    """Lines of the file's comment: how weights are filled, and what a warp does."""
+    parts = []
+    if plan.weights:
+        text = "The program fills %s_weights: each array as PyTorch has the tensor that its comment names, in F32." % name
+        if stored != "f32":
+            text += " %s_weights_to_%s() makes %s_weights_%s of it, rounded to the nearest." % (name, stored, name, stored)
+        parts.append(text + " Copied to the GPU as they are, structs of weights may lie in global, shared or constant memory.")
+    if groups:
+        parts.append(
+            "%s_forward_warp() is for the samples of a warp's %s at once, by tensor cores, from compute capability %d.%d on. All 32 "
+            "lanes come to the call together, converged, each with an x and y of its own, in any memory or in variables; those of a "
+            "lane that is not active are not touched. %s_weights_to_warp() lays out the weights for it, in the order in which lanes "
+            "read them. Products' factors are %s; sums, and all else, are F32. It needs no shared memory." % (
+                (name, "32 lanes" if groups == 2 else "first 16 lanes") + divmod(STORAGES[stored].capability, 10) +
+                (name, STORAGES[stored].about)))
+    lines = [line for part in parts for line in textwrap.wrap(part, WIDTH + 6) + [""]]
+    return ["* " + line if line else "*" for line in lines[:-1]]
+
+
+def emit_device(plan, source, name, stored="f32", warp=False):
+    """The text of NAME_device.cuh. plan: of plan_of(); stored: STORAGES' name of the weights; warp: with a function for a warp, too.
+    Raises Refused."""
+    storage, groups = STORAGES[stored], groups_of(plan, stored) if warp else 0
+    ahead, back = DeviceEmitter(plan, name, False, storage), DeviceEmitter(plan, name, True, storage)
     back.functions, back.function_names = ahead.functions, ahead.function_names
-    weights = "const %s_weights *weights, " % name if plan.weights else ""
-    small = ("unroll", "unroll") if plan.products() <= MOST_UNROLLED else (None, None)
-    start = "static __device__ void %s_" % name
-    forward, gradient = ahead.forward() + ahead.copies(), back.forward() + back.backward()
+    kind = "%s_weights%s" % (name, "" if stored == "f32" else "_" + stored)
+    weights = ["const %s *weights" % kind] if plan.weights else []
+    small = ("unroll", "unroll") if plan.products() <= MOST_UNROLLED else ()
     x, y = (ahead.arguments[key] for key in (("input", plan.inputs[0].id), ("output", plan.outputs[0])))
-    lines = ["/* %s: %s -> %s: %s. */" % (x, ahead.of_type(plan.inputs[0].id), y, ahead.of_type(plan.outputs[0]))]
-    lines += definition("%sforward(%sconst float *%s, float *%s)" % (start, weights, x, y), forward, small)
+
+    def head(function, *parameters):
+        return scalar.wrapped("static __device__ void %s_%s(" % (name, function), parameters, ")")
+
+    lines = stored_weights(ahead, stored) if plan.weights and stored != "f32" else []
+    lines += ["/* %s: %s -> %s: %s. */" % (x, ahead.of_type(plan.inputs[0].id), y, ahead.of_type(plan.outputs[0]))]
+    lines += definition(head("forward", *weights, "const float *" + x, "float *" + y), ahead.forward() + ahead.copies(), small)
     lines += ["", "/* dx: the gradient of %s where dy is that of %s. */" % (x, y)]
-    lines += definition("%sinput_gradient(%sconst float *%s, const float *dy, float *dx)" % (start, weights, x), gradient, ("unroll 1", "unroll 8"))
-    functions = "\n".join(text.replace("@", own) for text, own in ahead.functions.items())
+    backward = back.backward()
+    backward = back.forward() + backward
+    lines += definition(head("input_gradient", *weights, "const float *" + x, "const float *dy", "float *dx"), back.unread() + backward,
+                        ("unroll 1", "unroll 8"))
+    if warp:
+        of_warp = WarpEmitter(plan, name, storage, groups)
+        of_warp.functions, of_warp.function_names = ahead.functions, ahead.function_names
+        lines += [""] + warp_lines(of_warp, head("forward_warp", "const %s_weights_warp *weights" % name, "const float *" + x,
+                                                 "float *" + y, "bool active"))
+    functions = ahead.element_functions()
     values = {"name": name, "fn": name.upper() + "_FN"}
-    library = "\n\n".join((template.load("math_cuda.h", **values), template.load("device_ops.h", **values)))
+    library = [template.load(file, **values) for file in ("math_cuda.h", "device_ops.h")]
+    if stored != "f32":
+        library.append(template.load("device_stored.h", half=stored == "f16", type=storage.type, **values))
+    library = template.needed("\n".join(library), "\n".join([functions] + lines))
+    text = "\n".join(library + lines)
+    sizes = {"in": plan.count(plan.inputs[0].id), "out": plan.count(plan.outputs[0]), "products": plan.products()}
     return template.load(
         "device_inference.cuh", name=name, NAME=name.upper(), opening=stamp.lines(source, name + "_device.cuh"),
-        products=str(plan.products()), declarations=ahead.weights_struct() + ahead.constant_lines(),
-        library=template.needed(library, "\n".join([functions] + lines)), functions=functions.splitlines(), definitions=lines)
+        parameter="".join(one + ", " for one in weights), argument="weights, " if weights else "",
+        facts=facts(plan, name, stored, groups), half="__half" in text, bfloat="bfloat" in text, integers="int64_t" in text,
+        declarations=ahead.weights_struct() + ahead.constant_lines(), library=library,
+        functions=functions.splitlines() + [""] * bool(functions), definitions=lines, warp=warp,
+        **{key: str(size) for key, size in sizes.items()})

@@ -230,5 +230,9 @@ def emit_cuda(kernel_set):
 
 def library(kernel_set):
     """What such kernels call."""
-    tiles = kernel_set.network is not None and kernel_set.network[0].precision != "f32"
+    return of_tiles(kernel_set.network is not None and kernel_set.network[0].precision != "f32")
+
+
+def of_tiles(tiles):
+    """tiles: with what tensor cores need."""
     return template.load("network_device.h", threads=str(THREADS), channels=str(CHANNELS), unroll="2", tiles=tiles)

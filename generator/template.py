@@ -65,6 +65,7 @@ def load(file_name, /, **values):
 _DEFINED = re.compile(r"^(?:#define |(?:typedef |template <.*> *)?struct |const \w+ )(\w+)|^(?!#).*?(\w+)\(", re.M)
 
 _COMMENT = re.compile(r"/\*.*?\*/", re.S)
+_SAID = re.compile(_COMMENT.pattern + r'|"[^"\n]*"', re.S)  # and texts, such as instructions
 
 
 def without(library, other):
@@ -73,14 +74,14 @@ def without(library, other):
     return "\n\n".join(part for part in _parts(library) if not _defined(part) & known)
 
 
-def needed(library, text):
+def needed(library, text, titles=True):
     """Lines of those parts of a library, between blank lines, that define what the text mentions or another such part does. Parts
-    that define nothing, such as comments, stay."""
+    that define nothing, such as comments, stay where titles are wanted."""
     parts = _parts(library)
     names = [_defined(part) for part in parts]
-    wanted, pending = {i for i, defined in enumerate(names) if not defined}, [text]
+    wanted, pending = {i for i, defined in enumerate(names) if titles and not defined}, [text]
     while pending:
-        words = set(re.findall(r"\w+", _COMMENT.sub("", pending.pop())))
+        words = set(re.findall(r"\w+", _SAID.sub("", pending.pop())))
         for i, part in enumerate(parts):
             if i not in wanted and names[i] & words:
                 wanted.add(i)

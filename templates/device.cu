@@ -10,9 +10,11 @@ __host__ __device__ constexpr unsigned power_of_2(unsigned count) /* the least t
 struct bf16 {
     unsigned short bits;
 };
+
 struct f16 {
     unsigned short bits;
 };
+
 struct boolean {
     unsigned char byte;
 };

@@ -2,9 +2,35 @@ ${opening}
 #ifndef ${NAME}_DEVICE_CUH
 #define ${NAME}_DEVICE_CUH
 
-/* The model for one sample a thread, to be called within any kernel; compiled by nvcc, it needs no other file. The program fills
- * ${name}_weights, each array as PyTorch has the tensor that its comment names, and copies it to the GPU as it is: global, shared and
- * constant memory will do. A call takes ${products} multiplications. */
+//@if bfloat
+#include <cuda_bf16.h>
+//@end
+//@if half
+#include <cuda_fp16.h>
+//@end
+//@if integers
+#include <stdint.h>
+//@end
+
+/* The model for one sample a thread, to be called within any kernel; compiled by nvcc, it needs no other file. A call takes
+ * ${products} multiplications:
+ *
+ *     __global__ void values(${parameter}const float *x, float *y, int n)
+ *     {
+ *         const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+ *         if (i < n) ${name}_forward(${argument}x + i * ${in}, y + i * ${out});
+ *     }
+//@if warp
+ *     __global__ void values_by_warps(const ${name}_weights_warp *weights, const float *x, float *y, int n)
+ *     {
+ *         const int thread = (int)(blockIdx.x * blockDim.x + threadIdx.x), lane = thread % 32;
+ *         const int i = thread / 32 * ${NAME}_WARP_SAMPLES + lane;
+ *         ${name}_forward_warp(weights, x + i * ${in}, y + i * ${out}, lane < ${NAME}_WARP_SAMPLES && i < n);
+ *     }
+//@end
+ *
+ ${facts}
+ */
 ${declarations}
 
 #define ${NAME}_FN static __device__ __forceinline__

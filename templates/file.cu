@@ -24,19 +24,6 @@ ${opening}
          : (void)0)
 #endif
 //@end
-//@if has_tiles
-#ifndef GPUNN__MMA
-/* sum += a b by tensor cores; HALF: of half a chunk. */
-#define GPUNN__MMA(instruction, sum, a, b)                                                                            \
-    asm volatile("mma.sync.aligned." instruction " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"   \
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                             \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
-#define GPUNN__MMA_HALF(instruction, sum, a0, a1, b)                                                                  \
-    asm volatile("mma.sync.aligned." instruction " {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"               \
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                             \
-                 : "r"(a0), "r"(a1), "r"(b))
-#endif
-//@end
 
 /* What the kernels are made of. Tensors are read and written by packs of V neighbouring elements, which move in one access of
  * 128 bits where V elements are as long, and are numbered by i. The kernels' orders of summation are fixed. */

@@ -12,6 +12,20 @@ __host__ __device__ constexpr int pitch_of(int count)
 struct tf32 {
     unsigned bits;
 };
+
+/* x as such a product takes it: the nearest, ties away from 0. */
+__host__ __device__ __forceinline__ float rounded_tf32(float x)
+{
+    unsigned bits;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+#else
+    memcpy(&bits, &x, sizeof bits);
+    bits = x - x == 0 ? (bits + 0x1000u) & 0xFFFFE000u : bits;
+#endif
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
 //@end
 
 /* How many numbers of a row one instruction of tensor cores multiplies, which take 8 words; 0: there is no such instruction. */
@@ -73,14 +87,7 @@ template <bool ALL> __device__ __forceinline__ float factor_word(float, const fl
 //@if tiles
 template <bool ALL> __device__ __forceinline__ float factor_word(tf32, const float *x, int i, int count)
 {
-    const float own = ALL || i < count ? x[i] : 0;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    unsigned bits;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(own));
-#else
-    const unsigned bits = own - own == 0 ? (__float_as_uint(own) + 0x1000u) & 0xFFFFE000u : __float_as_uint(own);
-#endif
-    return __uint_as_float(bits);
+    return rounded_tf32(ALL || i < count ? x[i] : 0);
 }
 template <bool ALL, typename T> __device__ __forceinline__ float factor_word(T, const float *x, int i, int count)
 {
@@ -161,34 +168,46 @@ __device__ __forceinline__ void multiply(float, float *y, const float *x, const 
 }
 
 //@if tiles
-/* sum += a b, of 16 rows by 8 columns, a chunk of factors each. Lane l has of a the words l % 4 and l % 4 + 4 of rows l / 4 and, in odd
- * places, l / 4 + 8; of b those words of column l / 4; of the sum columns l % 4 * 2 and the next one of both rows. (PTX ISA, matrix
+#ifndef GPUNN__MMA
+/* d += a b by tensor cores; HALF: of half a chunk. */
+#define GPUNN__MMA(instruction, d, a, b)                                                                              \
+    asm volatile("mma.sync.aligned." instruction " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"   \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                     \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
+#define GPUNN__MMA_HALF(instruction, d, a0, a1, b)                                                                    \
+    asm volatile("mma.sync.aligned." instruction " {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"               \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                     \
+                 : "r"(a0), "r"(a1), "r"(b))
+#endif
+
+/* d += a b, of 16 rows by 8 columns, a chunk of factors each. Lane l has of a the words l % 4 and l % 4 + 4 of rows l / 4 and, in odd
+ * places, l / 4 + 8; of b those words of column l / 4; of d columns l % 4 * 2 and the next one of both rows. (PTX ISA, matrix
  * fragments for mma.m16n8k16 and mma.m16n8k8.) */
-__device__ __forceinline__ void multiply_add(bf16, float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2])
+__device__ __forceinline__ void multiply_add(bf16, float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2])
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     __trap(); /* no form of a kernel is for it */
 #else
-    GPUNN__MMA("m16n8k16.row.col.f32.bf16.bf16.f32", sum, a, b);
+    GPUNN__MMA("m16n8k16.row.col.f32.bf16.bf16.f32", d, a, b);
 #endif
 }
-__device__ __forceinline__ void multiply_add(tf32, float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2])
+__device__ __forceinline__ void multiply_add(tf32, float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2])
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     __trap();
 #else
-    GPUNN__MMA("m16n8k8.row.col.f32.tf32.tf32.f32", sum, a, b);
+    GPUNN__MMA("m16n8k8.row.col.f32.tf32.tf32.f32", d, a, b);
 #endif
 }
-__device__ __forceinline__ void multiply_add(f16, float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2])
+__device__ __forceinline__ void multiply_add(f16, float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2])
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 750
     __trap();
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-    GPUNN__MMA_HALF("m16n8k8.row.col.f32.f16.f16.f32", sum, a[0], a[1], b[0]);
-    GPUNN__MMA_HALF("m16n8k8.row.col.f32.f16.f16.f32", sum, a[2], a[3], b[1]);
+    GPUNN__MMA_HALF("m16n8k8.row.col.f32.f16.f16.f32", d, a[0], a[1], b[0]);
+    GPUNN__MMA_HALF("m16n8k8.row.col.f32.f16.f16.f32", d, a[2], a[3], b[1]);
 #else
-    GPUNN__MMA("m16n8k16.row.col.f32.f16.f16.f32", sum, a, b);
+    GPUNN__MMA("m16n8k16.row.col.f32.f16.f16.f32", d, a, b);
 #endif
 }
 

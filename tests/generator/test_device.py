@@ -1,4 +1,5 @@
-"""NAME_device.cuh, compiled as C++ with the emulator's words of CUDA, against run_model: values, and gradients of the input."""
+"""NAME_device.cuh, compiled as C++ with the emulator's words of CUDA, against run_model: values, by one thread and by warps on the
+emulated GPU, and gradients of the input."""
 import array
 import json
 import math
@@ -9,14 +10,19 @@ import subprocess
 import tempfile
 import unittest
 
-from generator import emit_device, inference, spec, stamp
+from generator import emit_device, floats, inference, spec, stamp
 from tests import tensor_file
 
 from .test_run_model import call, difference
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-SAMPLES, TOLERANCE = 5, {"y": 1e-5, "grad.x": 1e-4}
+EMULATOR = os.path.join(ROOT, "tests", "emulator")
+SANITIZE = "-g -fsanitize=address,undefined -fno-sanitize-recover=all".split()
+SAMPLES = 45  # the last warp has lanes left over
+TOLERANCE = {"y": 1e-5, "grad.x": 1e-4}
+OF_WARP = {"f32": 5e-3, "f16": 5e-3, "bf16": 4e-2}  # factors of products are rounded to 10 bits of mantissa, or to 7
+RANDOM = ["random%d" % k for k in range(6)]
 BODIES = {  # of models from x [N, 6] to y
     "perceptron": [
         {"op": "linear", "name": "fc1", "inputs": ["x"], "out_features": 9}, {"op": "silu", "id": "a", "inputs": ["fc1"]},
@@ -39,26 +45,182 @@ BODIES = {  # of models from x [N, 6] to y
     "wide": [
         {"op": "linear", "name": "fc1", "inputs": ["x"], "out_features": 90}, {"op": "relu", "id": "a", "inputs": ["fc1"]},
         {"op": "linear", "name": "fc2", "inputs": ["a"], "out_features": 90}, {"op": "relu", "id": "b", "inputs": ["fc2"]},
-        {"op": "linear", "name": "fc3", "inputs": ["b"], "out_features": 2}]}
-MAIN = """#include <stdio.h>
-#include <cuda_runtime.h>
-#include "m_device.cuh"
-int main()
+        {"op": "linear", "name": "fc3", "inputs": ["b"], "out_features": 2}],
+    "fillings": [  # 0 is no number for the formula, and no such number is to be counted
+        {"op": "linear", "name": "fc1", "inputs": ["x"], "out_features": 5},
+        {"op": "expr", "id": "a", "inputs": ["fc1"], "expression": "x * x / abs(x)"},
+        {"op": "linear", "name": "fc2", "inputs": ["a"], "out_features": 7}, {"op": "sigmoid", "id": "b", "inputs": ["fc2"]},
+        {"op": "layer_norm", "name": "ln", "inputs": ["b"]}, {"op": "linear", "name": "fc3", "inputs": ["ln"], "out_features": 3},
+        {"op": "log_softmax", "id": "p", "inputs": ["fc3"], "dim": 1}],
+    "constants": [
+        {"op": "constant", "id": "c", "shape": [6], "values": [1, -2, 3, 0.5, 0.25, -1]}, {"op": "mul", "id": "a", "inputs": ["x", "c"]},
+        {"op": "linear", "name": "fc", "inputs": ["a"], "out_features": 6}, {"op": "add", "id": "d", "inputs": ["fc", "c"]}]}
+MAIN = """#include <cuda_runtime.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+%(includes)s
+static bool taken(void *to, size_t bytes) { return fread(to, bytes, 1, stdin) == 1; }
+static float *floats(size_t count, float value)
 {
-    static m_weights w;
-    static float     x[%(in)d], y[%(out)d], dy[%(out)d], dx[%(in)d];
-    if (fread(&w, sizeof w, 1, stdin) != 1 || fread(dy, sizeof dy, 1, stdin) != 1) return 2;
-    while (fread(x, sizeof x, 1, stdin) == 1) {
-        m_forward(&w, x, y);
-        m_input_gradient(&w, x, dy, dx);
-        fwrite(y, sizeof y, 1, stdout);
-        fwrite(dx, sizeof dx, 1, stdout);
+    float *made = (float *)malloc(count * sizeof(float));
+    for (size_t i = 0; i < count; i++) made[i] = value;
+    return made;
+}
+template <typename T> static T *room()
+{
+    return (T *)aligned_alloc(16, (sizeof(T) + 15) / 16 * 16);
+}
+
+template <auto forward, auto gradient, typename Weights>
+static void by_threads(const Weights *weights, const float *x, const float *dy, int n, int in, int out)
+{
+    float *y = floats((size_t)(n * out), 0), *dx = floats((size_t)(n * in), 0);
+    for (int i = 0; i < n; i++) {
+        forward(weights, x + i * in, y + i * out);
+        gradient(weights, x + i * in, dy, dx + i * in);
     }
+    fwrite(y, sizeof(float), (size_t)(n * out), stdout);
+    fwrite(dx, sizeof(float), (size_t)(n * in), stdout);
+    free(y);
+    free(dx);
+}
+
+template <auto forward, typename Weights>
+static __global__ void kernel(const Weights *weights, const float *x, float *y, int n, int in, int out, int samples)
+{
+    const int thread = (int)(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * (threadIdx.z + blockDim.z * blockIdx.x)));
+    const int i = thread / 32 * samples + thread %% 32;
+    forward(weights, x + i * in, y + i * out, thread %% 32 < samples && i < n);
+}
+/* No sample beyond the last one is written. */
+template <auto forward, typename Weights>
+static void by_warps(const Weights *weights, const float *x, int n, int in, int out, int samples)
+{
+    cudaStream_t stream;
+    float *const y = floats((size_t)((n + 1) * out), 12345);
+    if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) exit(3);
+    const unsigned blocks = (unsigned)((n + samples * 2 - 1) / (samples * 2));
+    if (emulator_prepare(stream, "forward", blocks, dim3(4, 8, 2), kernel<forward, Weights>)(weights, x, y, n, in, out, samples) != cudaSuccess ||
+        cudaStreamSynchronize(stream) != cudaSuccess)
+        exit(4);
+    for (int i = 0; i < out; i++)
+        if (y[n * out + i] != 12345) exit(5);
+    fwrite(y, sizeof(float), (size_t)(n * out), stdout);
+    free(y);
+    cudaStreamDestroy(stream);
+}
+
+int main(int, char **argv)
+{
+    (void)argv;
+%(cases)s
+    return 0;
 }
 """
+CASE = """    if (strcmp(argv[1], "%(name)s") == 0) {
+        auto *const  given = room<%(name)s_weights>(); /* what is static is the blocks' shared memory */
+        float *const x = floats(%(samples)d * %(in)d, 0), *const dy = floats(%(out)d, 0);
+        if (!taken(given, sizeof *given) || !taken(dy, %(out)d * sizeof *dy) || !taken(x, %(samples)d * %(in)d * sizeof *x)) return 2;
+%(runs)s
+        free(given), free(x), free(dy);
+    }"""
+
+
+def random_body(numbers):
+    """Layers of all kinds in a random order, from x [N, 6] to a result of any width."""
+    entries, values = [], [("x", 6)]
+
+    def add(op, width, *inputs, **rest):
+        name = "v%d" % len(entries)
+        entries.append(dict({"op": op, "name" if op in ("linear", "layer_norm", "rms_norm", "parameter") else "id": name}, **rest))
+        if inputs:
+            entries[-1]["inputs"] = list(inputs)
+        if op != "parameter":
+            values.append((name, width))
+        return name
+
+    def some(fits=lambda width: True):
+        """A value of a width that fits, the latest with more probability."""
+        for name, width in sorted(values, key=lambda _: numbers.random())[:2] + values[::-1]:
+            if fits(width):
+                return name, width
+        return linear(numbers.choice((6, 12, 24))), values[-1][1]
+
+    def linear(width=None):
+        x, _ = values[-1]
+        width = width or numbers.choice((1, 2, 3, 5, 7, 8, 9, 12, 16, 17, 24, 33))
+        return add("linear", width, x, out_features=width, bias=numbers.random() < 0.7)
+
+    def unary():
+        x, width = some()
+        add(numbers.choice("relu silu gelu tanh sigmoid sin cos softplus elu mish hardswish erf square dropout".split()), width, x)
+
+    def binary():
+        x, width = some()
+        other, _ = some(lambda own: own in (1, width))
+        add(numbers.choice(("add", "sub", "mul", "maximum")), width, x, other)
+
+    def formula():
+        x, width = some()
+        other, _ = some(lambda own: own == width)
+        add("expr", width, x, other, expression="x / (1 + abs(y)) + 0.5 * y")
+
+    def norm():
+        x, width = some(lambda width: width > 2)
+        add(numbers.choice(("layer_norm", "rms_norm")), width, x)
+
+    def softmax():
+        x, width = some(lambda width: width > 1)
+        add(numbers.choice(("softmax", "log_softmax")), width, x, dim=1)
+
+    def concat():
+        parts = [some() for _ in range(3)]
+        add("concat", sum(width for _, width in parts), *(name for name, _ in parts), dim=1)
+
+    def part():
+        x, width = some(lambda width: width > 3)
+        start, step = numbers.randrange(3), numbers.choice((1, 1, 2))
+        add("slice", len(range(start, width, step)), x, dim=1, start=start, end=width, step=step)
+
+    def turn():
+        x, width = some(lambda width: width % 2 == 0)
+        rows = add("reshape", width, x, shape=["N", 2, width // 2])
+        turned = add("permute", width, rows, dims=[0, 2, 1])
+        values.remove((rows, width))
+        values.remove((turned, width))
+        if numbers.random() < 0.5:
+            add("reshape", width, turned, shape=["N", width])
+        else:
+            add(numbers.choice(("mean", "sum")), width // 2, turned, dims=[2])
+
+    def spread():
+        x, width = some(lambda width: width > 1)
+        one = add("slice", 1, x, dim=1, start=width - 1, end=width)
+        add("expand", 5, one, shape=["N", 5])
+
+    def scale():
+        x, width = some()
+        add("mul", width, x, add("parameter", 0, shape=[width]))
+
+    kinds = [linear, unary, binary, formula, norm, softmax, concat, part, turn, spread, scale]
+    for kind in numbers.sample(kinds, len(kinds)) + numbers.choices(kinds, k=4):
+        kind()
+    read = {name for entry in entries for name in entry.get("inputs", ())}
+    ends = [(name, width) for name, width in values if name not in read]
+    add("concat", sum(width for _, width in ends), *(name for name, _ in ends), dim=1)
+    linear()
+    add("silu", values[-1][1], values[-1][0])
+    linear()
+    return entries
+
+
+BODIES.update((name, random_body(random.Random(name))) for name in RANDOM)
 
 
 class Device(unittest.TestCase):
+    programs = {}  # of all models, by how weights are stored
+
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.mkdtemp()
@@ -67,77 +229,147 @@ class Device(unittest.TestCase):
         if not os.path.exists(cls.run_model):
             cls.run_model = os.path.join(cls.folder, "run_model")
             call("gcc", "-O1", "-I" + ROOT, os.path.join(ROOT, "examples", "run_model.c"), "-o", cls.run_model, "-lm")
+        cls.machine = os.path.join(ROOT, "build", "emulator", "machine.o")
+        newest = max(os.path.getmtime(os.path.join(EMULATOR, file)) for file in os.listdir(EMULATOR))
+        if not os.path.exists(cls.machine) or os.path.getmtime(cls.machine) < newest:
+            cls.machine = os.path.join(cls.folder, "machine.o")
+            call("g++", "-std=c++17", "-I" + EMULATOR, "-O1", "-DEMULATOR_ASAN", "-c", os.path.join(EMULATOR, "emulator.cpp"), "-o", cls.machine)
 
-    def path(self, name):
-        return os.path.join(self.folder, name)
+    @classmethod
+    def path(cls, name):
+        return os.path.join(cls.folder, name)
 
-    def write(self, name, text):
-        with open(self.path(name), "w", encoding="ascii") as file:
+    @classmethod
+    def write(cls, name, text):
+        with open(cls.path(name), "w", encoding="ascii") as file:
             file.write(text)
-        return self.path(name)
+        return cls.path(name)
 
     @staticmethod
     def made(name, loss=()):
         """A model whose result is y, and perhaps more entries."""
         body = [dict(entry) for entry in BODIES[name]]
-        last = body[-1]
-        last["name"] = "y"
-        last.pop("id", None)
-        entries = [{"op": "input", "name": "x", "shape": ["N", 6]}] + body + list(loss)
-        return {"gpunn_spec": 1, "tensors": entries, "outputs": ["y"]}
+        body[-1]["name"] = "y"
+        body[-1].pop("id", None)
+        return {"gpunn_spec": 1, "tensors": [{"op": "input", "name": "x", "shape": ["N", 6]}] + body + list(loss), "outputs": ["y"]}
 
-    def check(self, name):
-        numbers = random.Random(name)
+    @staticmethod
+    def by_warps(name):
+        return name != "parts"
+
+    @classmethod
+    def plan(cls, name, stored):
+        return emit_device.plan_of(spec.parse(json.dumps(cls.made(name))), stored)
+
+    @classmethod
+    def program(cls, stored):
+        """That of all models with weights stored so."""
+        if stored not in cls.programs:
+            includes, cases = [], []
+            for name in BODIES:
+                plan = cls.plan(name, stored)
+                text = emit_device.emit_device(plan, stamp.Source("0" * 64, "command"), name, stored, cls.by_warps(name))
+                cls.write(name + "_device.cuh", text)
+                includes.append('#include "%s_device.cuh"' % name)
+                runs, sizes, given = [], "%d, %d" % (plan.count(plan.inputs[0].id), plan.count(plan.outputs[0])), "given"
+                for form in [stored] * (stored != "f32") + ["warp"] * cls.by_warps(name):
+                    # by three threads, as a kernel does it
+                    runs.append("auto *const %s = room<%s_weights_%s>();" % (form, name, form))
+                    runs.append("for (int i = 0; i < 3; i++) %s_weights_to_%s(given, %s, i, 3);" % (name, form, form))
+                runs.append("by_threads<%s_forward, %s_input_gradient>(%s, x, dy, %d, %s);" % (
+                    name, name, given if stored == "f32" else stored, SAMPLES, sizes))
+                if cls.by_warps(name):
+                    runs.append("by_warps<%s_forward_warp>(warp, x, %d, %s, %s_WARP_SAMPLES);" % (name, SAMPLES, sizes, name.upper()))
+                runs += ["free(%s);" % form for form in [stored] * (stored != "f32") + ["warp"] * cls.by_warps(name)]
+                cases.append(CASE % {"name": name, "samples": SAMPLES, "in": plan.count(plan.inputs[0].id),
+                                     "out": plan.count(plan.outputs[0]), "runs": "\n".join("        " + line for line in runs)})
+            main = cls.write("main.cpp", MAIN % {"includes": "\n".join(includes), "cases": "\n".join(cases)})
+            call("g++", "-std=c++17", "-O0", "-Wall", "-Wextra", "-Wconversion", "-Wno-unknown-pragmas", "-Werror", *SANITIZE,
+                 "-isystem", EMULATOR, main, cls.machine, "-o", cls.path(stored))
+            cls.programs[stored] = cls.path(stored)
+        return cls.programs[stored]
+
+    def check(self, name, stored, exact=False):
+        """exact: of numbers that products round to themselves."""
+        plan, drawn = self.plan(name, stored), random.Random(name)
 
         def tensor(*shape):
-            count = math.prod(shape)
-            return "F32", list(shape), array.array("f", [numbers.uniform(-1, 1) for _ in range(count)]).tobytes()
-        plan = emit_device.plan_of(spec.parse(json.dumps(self.made(name))))
+            numbers = [drawn.choice((-1, 0, 1)) if exact else drawn.uniform(-1, 1) for _ in range(math.prod(shape))]
+            return "F32", list(shape), array.array("f", numbers).tobytes()
         out = plan.shape(plan.outputs[0])[1:]
-        x, dy, made = tensor(SAMPLES, 6), tensor(*out), {t.name: tensor(*t.shape) for t in plan.weights}
+        x, dy, given = tensor(SAMPLES, 6), tensor(*out), {t.name: tensor(*t.shape) for t in plan.weights}
+        rounded = {key: (dtype, shape, array.array("f", map(floats.ROUND[stored], array.array("f", data))).tobytes())
+                   for key, (dtype, shape, data) in given.items()}
         loss = [{"op": "constant", "id": "dy", "shape": list(out), "values": list(tensor_file.values(dy))},
                 {"op": "mul", "id": "product", "inputs": ["y", "dy"]}, {"op": "sum", "name": "loss", "inputs": ["product"]}]
-        tensor_file.save(self.path("weights"), made)
+        tensor_file.save(self.path("weights"), rounded)
         tensor_file.save(self.path("inputs"), {"x": x})
         spec_path = self.write("m.json", json.dumps(self.made(name, loss)))
         call(self.run_model, spec_path, "--weights", self.path("weights"), "--input", self.path("inputs"), "--output", self.path("outputs"),
              "--grad", "loss")
         expected = tensor_file.load(self.path("outputs"))
-        got = self.results(plan, b"".join([made[t.name][2] for t in plan.weights] + [dy[2], x[2]]), SAMPLES)
-        for key, own in zip(("y", "grad.x"), got):
-            tensor = ("F32", expected[key][1], array.array("f", own).tobytes())
-            error = difference(tensor, expected[key])
-            self.assertTrue(error <= TOLERANCE[key], "%s of %s differs by %.2g" % (key, name, error))
-
-    def results(self, plan, data, samples):
-        """The values and the gradients of x."""
-        self.write("m_device.cuh", emit_device.emit_device(plan, stamp.Source("0" * 64, "command"), "m"))
-        sizes = {"in": plan.count(plan.inputs[0].id), "out": plan.count(plan.outputs[0])}
-        main = self.write("main.cpp", MAIN % sizes)
-        call("g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Wno-unknown-pragmas", "-Werror", "-fsanitize=address,undefined",
-             "-fno-sanitize-recover=all", "-isystem", os.path.join(ROOT, "tests", "emulator"), main, "-o", self.path("m"))
-        done = subprocess.run([self.path("m")], input=data, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        self.assertEqual(done.returncode, 0, done.stderr.decode()[:3000])
-        found, each = array.array("f", done.stdout), sizes["in"] + sizes["out"]
-        self.assertEqual(len(found), samples * each)
-        rows = [found[k * each:(k + 1) * each] for k in range(samples)]
-        return [v for row in rows for v in row[:sizes["out"]]], [v for row in rows for v in row[sizes["out"]:]]
+        done = subprocess.run([self.program(stored), name], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              input=b"".join([given[t.name][2] for t in plan.weights] + [dy[2], x[2]]))
+        self.assertEqual((done.returncode, done.stderr.decode()[:3000]), (0, ""))
+        at = 0
+        for what, key, tolerance in (("y", "y", TOLERANCE["y"]), ("grad.x", "grad.x", TOLERANCE["grad.x"]),
+                                     ("y of warps", "y", TOLERANCE["y"] if exact else OF_WARP[stored]))[:2 + self.by_warps(name)]:
+            size = len(expected[key][2])
+            error = difference(("F32", expected[key][1], done.stdout[at:at + size]), expected[key])
+            self.assertTrue(error <= tolerance, "%s of %s in %s differs by %.2g" % (what, name, stored, error))
+            at += size
+        self.assertEqual(len(done.stdout), at)
+    @staticmethod
+    def model(*tensors):
+        return spec.parse(json.dumps({"gpunn_spec": 1, "tensors": [{"op": "input", "name": "x", "shape": ["N", 6]}, *tensors]}))
 
     def test_refusals(self):
         for op, reason in (({"op": "softmax", "inputs": ["x"], "dim": 0}, "one row of its last axis"),
                            ({"op": "argmax", "inputs": ["x"], "dim": 1}, "i64, but"), ({"op": "cumsum", "inputs": ["x"], "dim": 1}, "not written"),
                            ({"op": "linear", "name": "l", "inputs": ["x"], "out_features": 1025}, "1025 elements")):
-            text = {"gpunn_spec": 1, "tensors": [{"op": "input", "name": "x", "shape": ["N", 6]}, op]}
             with self.assertRaisesRegex(inference.Refused, reason):
-                emit_device.plan_of(spec.parse(json.dumps(text)))
-        text["tensors"][1] = {"op": "input", "name": "z", "shape": ["N", 6]}
-        text["tensors"].append({"op": "add", "inputs": ["x", "z"]})
+                emit_device.plan_of(self.model(op))
         with self.assertRaisesRegex(inference.Refused, "2 inputs and 1 outputs"):
-            emit_device.plan_of(spec.parse(json.dumps(text)))
+            emit_device.plan_of(self.model({"op": "input", "name": "z", "shape": ["N", 6]}, {"op": "add", "inputs": ["x", "z"]}))
+        summed = ({"op": "parameter", "name": "p", "shape": [2, 6]}, {"op": "sum", "id": "s", "inputs": ["p"], "dims": [0]},
+                  {"op": "add", "inputs": ["x", "s"]})
+        emit_device.plan_of(self.model(*summed))
+        with self.assertRaisesRegex(inference.Refused, "sum 's': it reads weights in F32 alone"):
+            emit_device.plan_of(self.model(*summed), "f16")
+
+    def test_refusals_of_warps(self):
+        rows = ({"op": "reshape", "id": "r", "inputs": ["x"], "shape": ["N", 3, 2]},
+                {"op": "linear", "name": "l", "inputs": ["r"], "out_features": 4})
+        for tensors, reason in (
+                (rows, "linear 'l': 3 rows a sample, where a warp computes one"),
+                (({"op": "tanh", "inputs": ["x"]},), "no linear layer"),
+                (({"op": "linear", "name": "l", "inputs": ["x"], "out_features": 290},),
+                 "linear 'l': 6 to 290 numbers, for which a warp has no registers")):
+            plan = emit_device.plan_of(self.model(*tensors))
+            emit_device.emit_device(plan, stamp.Source("0" * 64, "command"), "m")
+            with self.assertRaisesRegex(inference.Refused, "no function for a warp: " + reason):
+                emit_device.emit_device(plan, stamp.Source("0" * 64, "command"), "m", warp=True)
+
+    def test_groups(self):
+        """Wide layers leave a warp's registers room for half as many samples, in F32 sooner than in 16 bits."""
+        for width, groups in ((64, (2, 2)), (72, (2, 2)), (73, (1, 2)), (96, (1, 2)), (144, (1, 1)), (192, (0, 1))):
+            wide = [{"op": "linear", "name": "l%d" % k, "inputs": ["l%d" % (k - 1) if k else "x"], "out_features": width} for k in range(2)]
+            for stored, expected in zip(("f32", "f16"), groups):
+                plan = emit_device.plan_of(self.model(*wide), stored)
+                if expected:
+                    self.assertEqual(emit_device.groups_of(plan, stored), expected)
+                else:
+                    self.assertRaises(inference.Refused, emit_device.groups_of, plan, stored)
+
+    def test_exact(self):
+        """Every number of a tile meets its own weight."""
+        for stored in emit_device.STORAGES:
+            self.check("wide", stored, exact=True)
 
 
 for one in BODIES:
-    setattr(Device, "test_" + one, lambda self, name=one: self.check(name))
+    for form in emit_device.STORAGES:
+        setattr(Device, "test_%s_%s" % (one, form), lambda self, name=one, stored=form: self.check(name, stored))
 
 
 if __name__ == "__main__":
