@@ -230,5 +230,5 @@ def emit_cuda(kernel_set):
 
 def library(kernel_set):
     """What such kernels call."""
-    tiles = kernel_set.network is not None and kernel_set.network[0].precision != "f32"
+    tiles = any(whole and whole[0].precision != "f32" for whole in (kernel_set.network, kernel_set.step))
     return template.load("network_device.h", threads=str(THREADS), channels=str(CHANNELS), unroll="2", tiles=tiles)
