@@ -52,6 +52,7 @@ class StepPlan(TilePlan):
 
     def lay_out(self, in_place):
         self.gradients = {}  # blocks, by those of the values
+        self.ways = {}       # by elementwise step, what slopes() gives
         super().lay_out(in_place)
         self.hold()
         self.give_gradients()
@@ -89,8 +90,10 @@ class StepPlan(TilePlan):
     def slopes(self, step):
         """Of an elementwise step: by id what is to be added to its operands' gradients, of its operands, of RESULT and of the result's
         gradient g; and the ids of what is read for that. Values that nothing else holds make way for the result where it says enough."""
-        ways = [self.slopes_by(step, by_result) for by_result in (True, False)]
-        return min(ways, key=lambda way: len(way[1]))
+        if step not in self.ways:
+            ways = [self.slopes_by(step, by_result) for by_result in (True, False)]
+            self.ways[step] = min(ways, key=lambda way: len(way[1]))
+        return self.ways[step]
 
     def slopes_by(self, step, by_result):
         t, (graph, values) = step.tensor, values_of(self, step)
@@ -138,8 +141,7 @@ class StepPlan(TilePlan):
 
     def narrow(self, step):
         """Operands of an elementwise step whose gradients are sums over its elements, or over samples."""
-        shape = self.tensors[step.tensor.id].shape
-        return [i for i in step.operands if step.members and self.view.wants[i] and self.tensors[i].shape != shape]
+        return [i for i in self.slopes(step)[0] if self.tensors[i].shape != step.tensor.shape] if step.members else []
 
     def room(self, step):
         """A norm's means and factors, or what is summed to the gradients of narrow operands."""
