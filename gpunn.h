@@ -479,13 +479,14 @@
  *     log_fn hears the command that renews them. They serve all sizes of a model whose sizes vary; --report tells what such sizes
  *     keep apart. The evaluation of a small network is one kernel: linear layers of at most 256 features with what stands between
  *     them, sample by sample; --report tells why where it is not. On a GPU that is one launch, for batches of which it should be
- *     quicker than step by step: all values of 16 to 64 samples lie in a block's shared memory, and in models of BF16, F16 and
- *     TF32 the products are those of tensor cores (mma.sync). --report has that time. A GPU's kernel is for models of its spec's
- *     precision. An F32 network of images is one launch there too, and on CPUs none, where a block has room for all values of a
- *     sample, as of a LeNet: convolutions, pools and batch norms with what stands between them, for few samples at a time.
- *     There an F32 training step is two, one from the batch to the loss and all gradients, whose sums have a fixed order, and the
- *     optimizer's update: of linear layers, norms, softmax, elementwise ops and copies, with a loss that is a sum or mean of such
- *     values or tells classes apart.
+ *     quicker than step by step: all values of 16 to 64 samples lie in a block's shared memory, and in models of BF16, F16 and TF32
+ *     the products are those of tensor cores (mma.sync). --report has that time. A GPU's kernel is for models of its spec's precision.
+ *     An F32 network of images is one launch there too, and on CPUs none, where a block has room for all values of a sample, as of
+ *     a LeNet: convolutions, pools and batch norms with what stands between them, for few samples at a time.
+ *     There a training step is two, one from the batch to the loss and all gradients, whose sums have a fixed order, and the
+ *     optimizer's update: of linear layers of at most 256 features, norms, softmax, elementwise ops, dropout and copies, with a loss
+ *     that is a sum or mean of such values or tells classes apart. Sums of many weights take a third launch. --report tells where step
+ *     by step should be quicker.
  *
  * PRECISION  Of a model: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16). Parameters, gradients, statistics, sums and
  *     losses stay F32, and so is all that the program reads and writes. On the CPU everything does; where the processor has

@@ -183,7 +183,7 @@ class LaunchEmitter:
         for one in olds:
             lines.append("const pack<V, %s> old_%s = load_if<V>(o.add_%s, o.%s, i);" % (
                 TYPES[one.dtype], one.name, one.name, member(one)))
-        return lines + ["const numbers<V> keep%d = kept<V, %d>(o.random, o.site%d, i);" % (site, threshold(p), site)
+        return lines + ["const numbers<V> keep%d = kept<V, %d>(o.random, o.site%d, i);" % (site, scalar.threshold(p), site)
                         for site, p in self.keeps(functions)]
 
     def loads_of_all(self, packs, size, olds=(), keeps=()):
@@ -206,7 +206,7 @@ class LaunchEmitter:
                       "if (o.add_%s) load_each(old_%s, o.%s, at);" % (one.name, one.name, member(one))]
         for site, p in keeps:
             lines += ["numbers<V> keep%d[%s];" % (site, size),
-                      "kept_each<%d>(keep%d, o.random, o.site%d, at);" % (threshold(p), site, site)]
+                      "kept_each<%d>(keep%d, o.random, o.site%d, at);" % (scalar.threshold(p), site, site)]
         return lines
 
     def index(self, lines):
@@ -671,11 +671,6 @@ def may_be_null(one):
     return one.optional or one.shares is not None
 
 
-def threshold(p):
-    """A 16-bit random number below it keeps the element (gpunn.h, >>map)."""
-    return int((1 - p) * 65536 + 0.5)
-
-
 def indented(lines):
     return ["    " + line if line else "" for line in lines]
 
@@ -752,7 +747,7 @@ def emit_cuda(kernel_set):
     updates = ["%s_update%d" % (name, i) for i in range(len(kernel_set.updates))]
     texts += [update.emit_cuda(kernel_set, i) for i in range(len(updates))]
     body, library = "\n".join(texts), template.load("device.cu") + "\n" + emit_network_cuda.library(kernel_set)
-    library += "\n" + emit_training_cuda.library() if kernel_set.step else ""
+    library += "\n" + emit_training_cuda.library(kernel_set) if kernel_set.step else ""
     device = template.needed(library, body)
     return template.load(
         "file.cu", name=name, upper=name.upper(), opening=stamp.lines(kernel_set, name + "_kernels.cu"),

@@ -80,6 +80,21 @@ def braces(values):
     return "{%s}" % ", ".join(map(str, values))
 
 
+def values_of(plan, step):
+    """An ir.Graph, and in it by id the values of an elementwise step and of its operands."""
+    graph, values = ir.Graph(), {}
+    letters = dict(zip(step.operands, ("x", "y", "z")))
+    for k, i in enumerate(step.operands):
+        values[i] = graph.load(Given(letters[i] if len(step.operands) <= 3 else "x%d" % k))
+    for m in step.members:
+        node = plan.tensors[m]
+        for i in node.inputs:
+            if i not in values:
+                values[i] = graph.const(plan.tensors[i].values[0])
+        values[m] = graph.apply(node.op, node.attrs, [values[i] for i in node.inputs])
+    return graph, values
+
+
 class Emitter:
     def __init__(self, plan, name, quantized=None):
         """quantized: by weight, (rows, scales, values) of those that have 8 bits."""
@@ -183,18 +198,7 @@ class Emitter:
         return getattr(self, "op_" + (t.op if not t.op.startswith("conv") else "conv"))(t)
 
     def values(self, step):
-        """An ir.Graph, and in it by id the values of an elementwise step and of its operands."""
-        graph, values = ir.Graph(), {}
-        letters = dict(zip(step.operands, ("x", "y", "z")))
-        for k, i in enumerate(step.operands):
-            values[i] = graph.load(Given(letters[i] if len(step.operands) <= 3 else "x%d" % k))
-        for m in step.members:
-            node = self.plan.tensors[m]
-            for i in node.inputs:
-                if i not in values:
-                    values[i] = graph.const(self.plan.tensors[i].values[0])
-            values[m] = graph.apply(node.op, node.attrs, [values[i] for i in node.inputs])
-        return graph, values
+        return values_of(self.plan, step)
 
     def element_function(self, step):
         """An elementwise step's tensor, the function that computes it, and the operands that this takes."""

@@ -230,7 +230,7 @@ def emit_cuda(kernel_set):
 
 def library(kernel_set):
     """What such kernels call."""
-    return of_tiles(kernel_set.network is not None and kernel_set.network[0].precision != "f32")
+    return of_tiles(any(whole and whole[0].precision != "f32" for whole in (kernel_set.network, kernel_set.step)))
 
 
 def of_tiles(tiles):

@@ -1,17 +1,18 @@
 """The kernel of a small network's training step (training.py) for GPUs: its way back, behind the way forward of emit_network_cuda.py."""
 import math
 
-from . import grad, scalar, template
-from .emit_inference import STORED, Emitter, Given, joined, spread, strides
-from .emit_network_cuda import TileEmitter, at
-from .tiling import THREADS, staging
-from .training import FACTORS, FAR, STATIC, adding, apart, cycles, forms, gradient_rows
+from . import scalar, template, tiling
+from .emit_inference import STORED, Emitter, Given, joined, loops, spread, strides
+from .emit_network_cuda import TYPES, TileEmitter, at
+from .tiling import CAPABILITY, FAR, LAUNCH, THREADS, staging
+from .training import RESULT, STATIC, adding, apart, cycles, each_apart, forms, gradient_rows
 
 
 class StepEmitter(TileEmitter):
     def __init__(self, plan, name, operands):
         super().__init__(plan, name, operands)
         self.begun = set()   # blocks whose gradients hold something
+        self.summed = set()  # weights, of which a block's sums hold something
         self.starts = {}     # of staged weights, by product; the kernel has their places (TileEmitter.places)
 
     def function(self, op, results):
@@ -21,8 +22,16 @@ class StepEmitter(TileEmitter):
         return self.functions[text], [slot.key.name for slot in slots]
 
     def op_linear(self, t):
-        self.starts[t.id] = "weights + AT%d" % len(self.staged) if self.staged else "weights"
+        self.starts[t.id] = "weights + (WHOLE ? AT%d : 0)" % len(self.staged) if self.staged else "weights"
         return super().op_linear(t)
+
+    def op_dropout(self, t):
+        return self.dropped(t, self.stored(t.id), self.pointer(t.id), self.pointer(t.inputs[0]), True)
+
+    def dropped(self, t, stored, y, x, is_first):
+        kept, site = scalar.threshold(t.attrs["p"]), self.plan.sites.index(t.id)
+        form = "dropped<%s, SAMPLES, PITCH, %d, %d>(" % (stored, self.plan.count(t.id), kept)
+        return scalar.wrapped(form, [y, x, "o.random", "o.site%d" % site, "first", self.flag(is_first)], ");", 8)
 
     def index_in(self, i, whole):
         """Where a value has what belongs to element e of another, which it is broadcast to."""
@@ -39,6 +48,12 @@ class StepEmitter(TileEmitter):
         first = block not in self.begun
         self.begun.add(block)
         return first
+
+    def is_first_sum(self, i):
+        """The same of a weight's sums, as the kernel has it: of the block's first tile."""
+        first = i not in self.summed
+        self.summed.add(i)
+        return "is_first" if first else "false"
 
     def seeded(self, cost):
         """Lines that add up the loss and put its gradient in the place of each cost's."""
@@ -76,16 +91,24 @@ class StepEmitter(TileEmitter):
         out, width = self.shape(w)
         y, lines, sums = self.gradient(t.id), [], dict(self.plan.sums())
         if self.plan.wants(x):
-            form = "operand_gradient<SAMPLES, PITCH, %d, %d>(" % (width, out)
-            parts = [self.gradient(x), y, self.starts[t.id], self.flag(self.is_first(x))]
+            form = "operand_gradient<T, SAMPLES, PITCH, %d, %d, WHOLE, FLOATS>(" % (width, out)
+            parts = [self.gradient(x), y, self.starts[t.id], self.pointer(w), self.flag(self.is_first(x))]
             lines += scalar.wrapped(form, parts, ");", 8)
         if w in sums:
             form = "weight_gradient<PITCH, %d, %d, %d>(" % (width, out, gradient_rows(width, out))
-            lines += scalar.wrapped(form, [at("sums", sums[w]), y, self.pointer(x), "(int)samples", "is_first"], ");", 8)
+            lines += scalar.wrapped(form, ["T()", at("sums", sums[w]), y, self.pointer(x), "(int)samples",
+                                          self.is_first_sum(w)], ");", 8)
         if b in sums:
-            parts = [at("sums", sums[b]), y, "(int)samples", "is_first"]
+            parts = [at("sums", sums[b]), y, "(int)samples", self.is_first_sum(b)]
             lines += scalar.wrapped("bias_gradient<PITCH, %d>(" % out, parts, ");", 8)
         return lines
+
+    def back_dropout(self, step):
+        t = step.tensor
+        x = t.inputs[0]
+        if not self.plan.wants(x):
+            return []
+        return self.dropped(t, "float", self.gradient(x), self.gradient(t.id), self.is_first(x))
 
     def back_layer_norm(self, step):
         """Its means and factors, with the gradient of its operand, and then those of its weights."""
@@ -100,7 +123,8 @@ class StepEmitter(TileEmitter):
         lines = scalar.wrapped(form, parts, ");", 8)
         to = [at("sums", sums[i]) if i in sums else "(float *)NULL" for i in (w, b)]
         if {w, b} & set(sums):
-            parts = to + [y, self.pointer(x), moments, "(int)samples", "is_first"]
+            parts = to + [y, self.pointer(x), moments, "(int)samples"] + [
+                self.is_first_sum(i) if i in sums else "false" for i in (w, b)]
             lines += scalar.wrapped("norm_weight_gradient<%s>(" % rows, parts, ");", 8)
         return lines
 
@@ -148,33 +172,50 @@ class StepEmitter(TileEmitter):
 
     def back_elementwise(self, step):
         """The gradients of its operands. Those of samples that are not there mean nothing and reach no other."""
-        t, (graph, values) = step.tensor, self.values(step)
-        adjoints = {t.id: graph.load(Given("g"))}
-        for m in reversed(step.members):
-            if m in adjoints:
-                self.hand_on(graph, values, self.plan.tensors[m], adjoints)
-        wanted = [i for i in step.operands if i in adjoints]
-        if not wanted:
+        t, (slopes, _) = step.tensor, self.plan.slopes(step)
+        if not slopes:
             return []
-        results = [("d%d" % k, "store", Given("d%d" % k), adjoints[i]) for k, i in enumerate(wanted)]
+        wanted = list(slopes)
+        results = [("d%d" % k, "store", Given("d%d" % k), slopes[i]) for k, i in enumerate(wanted)]
         function, parameters = self.function(t.op + "_gradient", results)
-        names = {values[i].attr.name: self.element(i, self.index_in(i, t.id)) for i in step.operands}
+        names = {value.attr.name: self.element(i, self.index_in(i, t.id)) for i, value in self.given_values(step)}
+        names[RESULT] = self.element(t.id, self.index_in(t.id, t.id))
         names["g"] = "own[%s]" % self.place(self.index_in(t.id, t.id), self.plan.gradient(t.id))
         made = ["d%d" % k for k in range(len(wanted))]
+        room = {i: step.room.place + k * self.plan.count(t.id) for k, i in enumerate(self.plan.narrow(step))}
         lines = ["float %s;" % ", ".join(made)]
         lines += scalar.wrapped(function + "(", [names[name] for name in parameters] + ["&" + one for one in made], ");", 12)
         for i, one in zip(wanted, made):
-            sign = "=" if self.is_first(i) else "+="
-            to = self.place(self.index_in(t.id, t.id), self.plan.gradient(i))
+            sign = "=" if i in room or self.is_first(i) else "+="
+            to = self.place(self.index_in(t.id, t.id), room[i] if i in room else self.plan.gradient(i))
             lines.append("own[%s] %s %s;" % (to, sign, one))
-        return self.each(self.plan.count(t.id), lines)
+        lines = self.each(self.plan.count(t.id), lines)
+        return lines + ["__syncthreads();"] * bool(room) + [line for i in room for line in self.narrowed(t, i, room[i])]
 
-    def hand_on(self, graph, values, node, adjoints):
-        operands = [values[i] for i in node.inputs]
-        parts = grad.backward(graph, node.op, node.attrs, operands, values[node.id], adjoints[node.id])
-        for i, part in zip(node.inputs, parts):
-            if part is not None and self.plan.view.wants[i]:
-                adjoints[i] = grad.accumulate(graph, adjoints.get(i), part)
+    def narrowed(self, t, i, room):
+        """Lines that sum what lies in a room, of each of t's elements, to the gradient of an operand that t broadcasts."""
+        shape, steps = self.shape(t.id), strides(self.shape(t.id))
+        kept = [bool(step) for step in spread(self.shape(i), shape)]
+        sizes, (frm,) = joined([size for size, own in zip(shape, kept) if own], [[step for step, own in zip(steps, kept) if own]])
+        inner, (within,) = joined([size for size, own in zip(shape, kept) if not own],
+                                  [[step for step, own in zip(steps, kept) if not own]])
+        terms = [self.index(sizes, frm)] + ["%s * %d" % pair for pair in zip("jklm", within)]
+        index = self.place(" + ".join(term for term in terms if term != "0") or "0", room)
+        count = self.plan.count(i)
+        if self.plan.tensors[i].kind != "parameter":
+            own = self.place("e" if count > 1 else "0", self.plan.gradient(i))
+            return self.each(count, ["float total = 0;"] + loops(inner, ["total += own[%s];" % index], 1) +
+                             ["own[%s] %s total;" % (own, "=" if self.is_first(i) else "+=")])
+        of_samples = ["for (unsigned s = 0; s < samples; s++)"]
+        of_samples += ["    " + line for line in loops(inner, ["total += values[s * PITCH + %s];" % index], 1)]
+        to = self.place("e", dict(self.plan.sums())[i])
+        return ["for (unsigned e = threadIdx.x; e < %d; e += %d) {" % (count, THREADS), "    float total = 0;"] + [
+            "    " + line for line in of_samples] + ["    add_to(sums + %s, total, %s);" % (to, self.is_first_sum(i)), "}"]
+
+    def given_values(self, step):
+        """Each operand's id and what is loaded of it."""
+        values = self.values(step)[1]
+        return [(i, values[i]) for i in step.operands]
 
     # ---- the kernel ----
     def steps(self):
@@ -204,24 +245,16 @@ def functions(kernel_set):
     return emitter.element_functions().splitlines()
 
 
-def totals(kernel_set):
-    """Lines that bring what the last block has added up to the call's memory."""
+def given_lines(kernel_set):
+    """Lines that bring sum i, by its place that of a weight."""
     kernel, ids = kernel_set.step
-    plan = kernel.forward.step
-    place, value = weights_of(plan), loss_operands(kernel)
-    total, factor, lines = "o.partial[%d]" % place, "", []
-    if plan.divides_by_labels():
-        lines = ["const float labels = o.partial[%d], scale = labels != 0 ? *o.%s / labels : 0;" % (place + 1, value[1])]
-        total, factor = total + " / labels", " * scale"
-    elif is_mean(plan):
-        total += " / " + divisor(plan)
+    plan, lines = kernel.forward.step, []
     gradients = {ids[len(kernel.nodes) + one.index]: one for one in kernel.forward.operands if one.role == "gradient" and one.index >= 0}
     for i, place in plan.sums():
-        name = gradients[i].name + "_"
-        lines += ["if (o.%s)" % name,
-                  "    for (unsigned i = threadIdx.x; i < %d; i += %d)" % (plan.count(i), THREADS),
-                  "        store_one(o.add_%s, o.%s, i, o.partial[%s]%s);" % (name, name, "%d + i" % place if place else "i", factor)]
-    return lines + ["if (threadIdx.x == 0) *o.%s = %s;" % (value[0], total)]
+        name, index = gradients[i].name + "_", "i - %d" % place if place else "i"
+        lines += ["%sif (i < %d) {" % ("} else " if lines else "", place + plan.count(i)),
+                  "    if (o.%s) store_one(o.add_%s, o.%s, %s, total);" % (name, name, name, index)]
+    return lines + ["}"]
 
 
 def is_mean(plan):
@@ -242,7 +275,14 @@ def weights_of(plan):
 
 def divisor(plan):
     count = plan.count(plan.outputs[0])
-    return "(float)batch" if count == 1 else "(float)(batch * %d)" % count
+    return "(float)o.batch" if count == 1 else "(float)(o.batch * %d)" % count
+
+
+def factor_lines(plan, gradient, labels):
+    """Lines that say what the sums of the gradients are multiplied by, where labels make the divisor."""
+    if not plan.divides_by_labels():
+        return []
+    return ["const float labels = %s, factor = labels != 0 ? *o.%s / labels : 0;" % (labels, gradient)]
 
 
 def loss_operands(kernel):
@@ -252,33 +292,52 @@ def loss_operands(kernel):
             for role in ("value", "gradient")]
 
 
-def emit_cuda(kernel_set):
-    """The text of the kernel and of the two functions that the runtime calls."""
-    kernel, _ = kernel_set.step
-    program, plan = kernel.forward, kernel.forward.step
-    emitter, steps = emitter_of(kernel_set)
+def members_of(program):
+    """Of the structure that the kernel is called with, and lines that fill it."""
     members, filled = [], []
     for k, one in enumerate(program.operands):
-        kind = ("" if one.written else "const ") + STORED[one.dtype]
+        kind = ("" if one.written else "const ") + (TYPES.get(one.dtype) or STORED[one.dtype])
         members.append("%s *%s_;" % (kind, one.name))
         filled.append("o.%s_ = (%s *)call->data[%d];" % (one.name, kind, k))
         if one.accumulate:
             members.append("bool add_%s_;" % one.name)
             filled.append("o.add_%s_ = call->accumulate[%d] != 0;" % (one.name, k))
-    seed = seed_of(plan, loss_operands(kernel)[1])
-    choices = forms(plan)
-    fixed, each = apart(plan)
-    costs = "%.0f, %.0f, %.0f, %.6g" % (staging(choices[0]) + 4 * FAR, adding(plan), fixed, each)
+    if program.step.sites:
+        members.append("const uint64_t *random;")
+        filled.append("o.random = call->random;")
+    for k, _ in enumerate(program.step.sites):
+        members.append("unsigned site%d;" % k)
+        filled.append("o.site%d = call->sites[%d];" % (k, k))
+    return members, filled
+
+
+def emit_cuda(kernel_set):
+    """The text of the kernels and of the two functions that the runtime calls."""
+    kernel, _ = kernel_set.step
+    program, plan = kernel.forward, kernel.forward.step
+    emitter, steps = emitter_of(kernel_set)
+    members, filled = members_of(program)
+    loss, gradient = loss_operands(kernel)
+    choices, weights, sums = forms(plan), weights_of(plan), plan.summed()
+    costs = "%.0f, %.0f, %.6g" % (apart(plan), adding(plan), 4 * sums / tiling.MEMORY)
+    by_labels = plan.divides_by_labels()
     return template.load(
         "training.cu", function="%s_%s_forward" % (kernel_set.name, kernel.name), comment="a training step", threads=str(THREADS),
-        members=members, filled=filled, steps=steps, totals=totals(kernel_set), pitch=str(plan.pitch()), floats=str(plan.staged(FACTORS)),
-        sums=str(plan.summed()), weights=str(weights_of(plan)), seed=seed, costs=costs, labels=plan.has_labels(),
+        members=members, filled=filled, steps=steps, given=given_lines(kernel_set), pitch=str(plan.pitch()), sums=str(sums),
+        weights=str(weights), seed=seed_of(plan, gradient), loss=loss, costs=costs, labels=plan.has_labels(),
         second="threadIdx.x == 1 ? divisor : 0" if plan.has_labels() else "0", count=str(len(choices)),
+        divided=" / labels" if by_labels else " / " + divisor(plan) if is_mean(plan) else "", scaled=" * factor" if by_labels else "",
+        factor=factor_lines(plan, gradient, "o.partial[%d]" % (weights + 1)),
+        later=factor_lines(plan, gradient, "total_of<%d>(o.partial + %d, %d, blocks)" % (THREADS, weights + 1, sums)),
         places=emitter.places(), resident=[line for _, _, line in emitter.staged] + ["__syncthreads();"],
-        forms=["{%d, %d, %.0f}," % (one.samples, one.bytes, cycles(plan, one)) for one in choices],
-        cases=["case %d: LAUNCH(%d); break;" % (i, one.samples) for i, one in enumerate(choices)])
+        forms=["{%d, %d, %d, %.0f, %.0f, %.6g}," % (one.samples, one.bytes, CAPABILITY[one.factors], staging(one), cycles(plan, one),
+                                                    each_apart(plan, one.factors)) for one in choices],
+        cases=["case %d: LAUNCH(%s, %d, %d, %s); break;" % (
+            i, TYPES[one.factors], one.samples, one.floats, Emitter.flag(one.whole)) for i, one in enumerate(choices)])
 
 
-def library():
+def library(kernel_set):
     """What such kernels call."""
-    return template.load("training_device.h", threads=str(THREADS), static_bytes=str(STATIC))
+    return template.load(
+        "training_device.h", threads=str(THREADS), static_bytes=str(STATIC), far=str(FAR), tiles=kernel_set.step[0].precision != "f32",
+        launch="%.0f" % (LAUNCH * tiling.GIGAHERTZ * 1e9))

@@ -554,7 +554,8 @@ def step_kernel(view):
     except inference.Refused:
         return None
     nodes, externals = pattern(group)
-    kernel = Kernel(training.NAME, formula(group), nodes, externals, (), 0, "any", True, None, program, None)
+    kernel = Kernel(training.NAME, formula(group), nodes, externals, (), len(program.step.sites), "any", True, None, program, None,
+                    precision=view.model.precision)
     return kernel, tuple(t.id for t in group.nodes + group.externals)
 
 

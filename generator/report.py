@@ -254,8 +254,7 @@ def tile_lines(plan):
             yield "        %-5s batch %5d: %s" % (name, batch, "step by step" if form is None else
                 "%4.1f us, tiles of %d sample%s, %s of shared memory, weights %s, %s" % (
                     1e6 * tiling.seconds(plan, form, batch, card), form.samples, "s" * (form.samples > 1), amount(form.bytes),
-                    "whole" if form.whole else "in pieces",
-                    "no tensor cores" if form.factors == "f32" else "tensor cores in " + form.factors.upper()))
+                    "whole" if form.whole else "in pieces", cores(form)))
 
 
 def step_lines(model, kernels):
@@ -267,14 +266,30 @@ def step_lines(model, kernels):
     kernel, plan = kernels.step[0], kernels.step[0].forward.step
     yield from formula_lines(kernel)
     yield "    training    on a GPU forward and back in one launch, the update in another, %d multiplications a sample: %s" % (
-        plan.products() * 3, moved(*kernel.forward.bytes_per_batch))
+        plan.multiplications(), moved(*kernel.forward.bytes_per_batch))
     yield "    without the update, by arithmetic, not measured:"
     for name, card in tiling.CARDS.items():
         for batch in tiling.BATCHES:
-            form = training.form_for(plan, batch, card)
-            yield "        %-5s batch %5d: %s" % (name, batch, "step by step" if form is None else
-                "%4.1f us, tiles of %d samples, %s of shared memory" % (
-                    1e6 * training.seconds(plan, form, batch, card), form.samples, amount(form.bytes)))
+            yield "        %-5s batch %5d: %s" % (name, batch, step_line(plan, batch, card))
+
+
+def step_line(plan, batch, card):
+    """What a card makes of a step."""
+    best = training.quickest(plan, training.forms(plan), batch, card)
+    if best is None:
+        return "step by step, the card has no room or no instructions for it"
+    time = "%4.1f us" % (1e6 * training.seconds(plan, best, batch, card))
+    if training.form_for(plan, batch, card) is None:
+        return "step by step, %4.1f us, where one launch should take %s" % (
+            1e6 * training.seconds_apart(plan, best.factors, batch, card), time.strip())
+    gathered, again = training.ending(plan, training.blocks_of(best, batch, card.multiprocessors), card.multiprocessors)
+    return "%s, tiles of %d samples, %s of shared memory, weights %s, %s%s" % (
+        time, best.samples, amount(best.bytes), "whole" if best.whole else "in pieces", cores(best),
+        ", a second launch for their sums" * (again < gathered))
+
+
+def cores(form):
+    return "no tensor cores" if form.factors == "f32" else "tensor cores in " + form.factors.upper()
 
 
 def table_line(name, before, after):

@@ -35,6 +35,11 @@ def is_fast(kernel_set, launch):
     return bool(launch.stores) and all(store.operand.dtype in ("bf16", "f16") for store in launch.stores)
 
 
+def threshold(p):
+    """A 16-bit random number below it keeps the element (gpunn.h, >>map)."""
+    return int((1 - p) * 65536 + 0.5)
+
+
 def number(value):
     """A float's shortest text in C that gives it back."""
     if value != value:

@@ -159,10 +159,15 @@ def each_of(tiles, teams):
     return next((n for n in (8, 4, 2) if tiles > n // 2 * teams), 1)
 
 
+def rows_at_once(form, width, out):
+    """Of a weight, in shared memory."""
+    wide, room = 1 if form.factors == "f32" else 8, form.floats // step_of(width, form.factors)
+    return out if form.whole or room >= out else room // wide * wide
+
+
 def product_cycles(form, rows, width, out, tensor):
     """Of a multiprocessor, for a tile. As linear in network_device.h has it."""
-    wide = 1 if form.factors == "f32" else 8
-    piece = out if form.whole else min(out, form.floats // step_of(width, form.factors) // wide * wide)
+    wide, piece = 1 if form.factors == "f32" else 8, rows_at_once(form, width, out)
     pieces = -(-out // piece)
     count = multiply_cycles if form.factors == "f32" else tile_cycles
     cost = rows * pieces * count(form, width, -(-piece // wide), tensor)
@@ -227,9 +232,17 @@ def apart(plan):
 
 def each_apart(plan, factors):
     """Clocks a sample of one multiprocessor, of those steps."""
-    rate, size = SHARE * rate_of(factors, TENSOR), 2 if factors in ("bf16", "f16") else 4
-    linears = sum(rows * max(width * out / rate, size * (width + out) / MEMORY) for rows, width, out in plan.linears())
-    return linears + sum(max(places * width * out / rate, size * moved / MEMORY) for places, width, out, moved in plan.convolutions())
+    linears = sum(linear_apart(factors, *one) for one in plan.linears())
+    return linears + sum(product_apart(factors, places * width * out, moved) for places, width, out, moved in plan.convolutions())
+
+
+def linear_apart(factors, rows, width, out):
+    return rows * product_apart(factors, width * out, width + out)
+
+
+def product_apart(factors, multiplications, moved):
+    """Of a product by itself that moves so many numbers."""
+    return max(multiplications / (SHARE * rate_of(factors, TENSOR)), (2 if factors in ("bf16", "f16") else 4) * moved / MEMORY)
 
 
 def clocks_apart(plan, factors, batch, multiprocessors):

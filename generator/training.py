@@ -1,37 +1,42 @@
 """A training step of a small network as one kernel for GPUs: from a batch to the loss and the gradients of all weights.
 
-Of linear layers, elementwise ops, norms, softmax, sums and copies, each of single samples, and a loss that is the sum or the mean of
-values of these or tells classes apart by them. Blocks take tiles of samples (tiling.py) forward and back, with all values and their
-gradients in shared memory; each leaves its sums of the weights' gradients, which the last one adds up in a fixed order.
+Of linear layers, elementwise ops, dropout, norms, softmax, sums and copies, each of single samples, and a loss that is the sum or the
+mean of values of these or tells classes apart by them. Blocks take tiles of samples (tiling.py) forward and back, with values and
+gradients in shared memory for as long as they are read, and the weights beside them, all at once or piece by piece; each leaves its
+sums of the weights' gradients. The last block adds these up in a fixed order, or, where they are many, a second launch does.
 emit_training_cuda.py writes it; the optimizer's update is the next launch.
 """
 import copy
+import functools
 import math
 
-from . import tiling
+from . import grad, ir, tiling
+from .emit_inference import Given, values_of
 from .graph import shape_text
-from .inference import GIVEN, VIEWS, Refused, is_elementwise
-from .lower import CLASS_LOSSES, Infeasible, called, identifier
-from .network import MOST_NODES, MOST_OPERANDS, MOST_VALUES, MOST_WIDE, NORMS
+from .inference import GIVEN, VIEWS, Block, Refused, is_elementwise
+from .lower import BYTES, CLASS_LOSSES, MOST_SITES, Infeasible, called, identifier
+from .network import MOST_NODES, MOST_OPERANDS, MOST_WIDE, NORMS
 from .program import SCALAR, WHOLE, Operand, Program
-from .tiling import FAR, LAUNCH, NEAR, STAGED, THREADS, TILES, TilePlan, Tiling, pitch_of
+from .tiling import CAPABILITY, CHUNK, FAR, LAUNCH, NEAR, STAGED, TENSOR, THREADS, TILES, TilePlan
 
 NAME = "step"
-FACTORS = "f32"  # of products
 WEIGHTED = ("linear",) + NORMS  # operands from the second on are weights
 OTHERS = ("softmax", "log_softmax", "sum", "concat", "slice", "permute")
 STATIC = 1024  # bytes of shared memory that are left for what else a block needs
+BATCHES = tuple(4 ** k for k in range(9))  # of which the forms are chosen
+RESULT = "result"  # of an elementwise step, in what its gradient is made of
 
 
 class StepPlan(TilePlan):
-    """One sample's values and, behind them, the gradients of those that have any; each has a place of its own."""
+    """One sample's values, and the gradients of those that have any. Time goes on from the forward steps 0, 1, ... to the loss, and
+    from there back: of n steps, step k's turn is at 2 n - k. What is read at no time at which the other is has the same place."""
 
     def __init__(self, view, outputs):
         self.view, self.loss = view, view.model.tensors[view.model.loss]
+        self.storage = [view.storage[root] for root in view.root]
         own = copy.copy(view.model)
         own.outputs = outputs
         super().__init__(own, 1, check, in_place=False)
-        self.storage = [view.storage[root] for root in view.root]
 
     def reached(self):
         self.labels = behind(self.model, self.loss.inputs[1]) if self.has_labels() else set()
@@ -42,34 +47,108 @@ class StepPlan(TilePlan):
         """Labels lie among the others, as numbers."""
         return "f32"
 
-    @classmethod
-    def pack(cls, blocks):
-        end = 0
-        for block in blocks:
-            block.place, end = end, end + cls.room_for(block)
+    def scratch(self):
+        return super().scratch() + list(dict.fromkeys(self.gradients.values()))
 
     def lay_out(self, in_place):
+        self.gradients = {}  # blocks, by those of the values
+        self.ways = {}       # by elementwise step, what slopes() gives
         super().lay_out(in_place)
-        self.floats, self.gradients = self.sizes()["f32"], {}  # gradients: places by block
+        self.hold()
+        self.give_gradients()
+        for k, step in enumerate(self.steps):
+            self.merge(k, step)
+        for block in self.scratch():
+            block.place = 0
+        self.pack(self.scratch())
+        self.floats = self.sizes()["f32"]
+
+    def turn(self, k):
+        """When step k's gradient is handed on."""
+        return 2 * len(self.steps) - k
+
+    def hold(self):
+        """Lets values live until the last step has read them, on its way back too."""
+        for i in self.labels:
+            self.at[i][0].last = len(self.steps)
+        for k, step in enumerate(self.steps):
+            if self.wants(step.tensor.id):
+                for i in self.read_back(step):
+                    self.at[i][0].last = max(self.at[i][0].last, self.turn(k))
+                if step.room:
+                    step.room.first = step.room.last = self.turn(k)
+
+    def read_back(self, step):
+        """The values that a step's way back reads."""
+        t = step.tensor
+        if step.members:
+            return self.slopes(step)[1]
+        if t.op == "linear":
+            return t.inputs[:1] * self.view.wants[t.inputs[1]]
+        return {"softmax": (t.id,), "log_softmax": (t.id,)}.get(t.op, t.inputs[:1] if t.op in NORMS else ())
+
+    def slopes(self, step):
+        """Of an elementwise step: by id what is to be added to its operands' gradients, of its operands, of RESULT and of the result's
+        gradient g; and the ids of what is read for that. Values that nothing else holds make way for the result where it says enough."""
+        if step not in self.ways:
+            ways = [self.slopes_by(step, by_result) for by_result in (True, False)]
+            self.ways[step] = min(ways, key=lambda way: len(way[1]))
+        return self.ways[step]
+
+    def slopes_by(self, step, by_result):
+        t, (graph, values) = step.tensor, values_of(self, step)
+        names = {values[i].attr.name: i for i in step.operands}
+        if by_result:
+            names[RESULT], values[t.id] = t.id, graph.load(Given(RESULT))
+        adjoints = {t.id: graph.load(Given("g"))}
+        for m in reversed(step.members):
+            if m not in adjoints:
+                continue
+            node = self.tensors[m]
+            parts = grad.backward(graph, node.op, node.attrs, [values[i] for i in node.inputs], values[m], adjoints[m])
+            for i, part in zip(node.inputs, parts):
+                if part is not None and self.view.wants[i]:
+                    adjoints[i] = grad.accumulate(graph, adjoints.get(i), part)
+        found = {i: adjoints[i] for i in step.operands if i in adjoints}
+        read = [names[one.name] for one in ir.loads(found.values()) if one.name in names]
+        return found, [i for i in read if self.at[i][0].kind == "scratch"]
+
+    def give_gradients(self):
+        """A gradient lives from the last step that read the value, or the loss, on until the turn of the step that made it."""
         readers = [{self.at[i][0] for i in step.operands if i is not None} for step in self.steps]
+        cost = self.at[self.outputs[0]][0]
         for k, step in reversed(list(enumerate(self.steps))):
             block = self.at[step.tensor.id][0]
-            if self.wants(step.tensor.id) and block not in self.gradients:
-                self.gradients[block] = self.floats
-                self.floats += self.room_for(block)
-            alone = [i for i in step.operands if step.members and self.tensors[i].kind == "value" and self.wants(i) and
-                     sum(self.at[i][0] in blocks for blocks in readers) == 1]
+            if not self.wants(step.tensor.id):
+                continue
+            if block not in self.gradients:
+                last = max((r for r, blocks in enumerate(readers) if block in blocks), default=k)
+                first = len(self.steps) if block is cost else self.turn(last)
+                self.gradients[block] = Block("scratch", "f32", block.count, None, first)
+            self.gradients[block].last = self.turn(k)
+            alone = [i for i in step.operands if (step.members or step.tensor.op == "dropout") and self.tensors[i].kind == "value" and
+                     self.wants(i) and i not in self.narrow(step) and sum(self.at[i][0] in blocks for blocks in readers) == 1]
             for i in alone[:1]:  # its gradient is this step's alone, which makes it of its own
                 self.gradients[self.at[i][0]] = self.gradients[block]
 
     def is_view(self, t):
         """Not a slice, whose gradient is a part of another's."""
-        return t.op in VIEWS
+        return t.op in VIEWS and not self.is_random(t)
+
+    @staticmethod
+    def is_random(t):
+        return t.op == "dropout" and t.attrs["p"] > 0
+
+    def narrow(self, step):
+        """Operands of an elementwise step whose gradients are sums over its elements, or over samples."""
+        return [i for i in self.slopes(step)[0] if self.tensors[i].shape != step.tensor.shape] if step.members else []
 
     def room(self, step):
-        """A norm's means and factors."""
+        """A norm's means and factors, or what is summed to the gradients of narrow operands."""
         t = step.tensor
-        return 2 * math.prod(self.shape(t.id)[:len(t.shape) - t.attrs["dims"]]) if t.op in NORMS else 0
+        if t.op in NORMS:
+            return 2 * math.prod(self.shape(t.id)[:len(t.shape) - t.attrs["dims"]])
+        return self.count(t.id) * len(self.narrow(step))
 
     def wants(self, i):
         """Whether there is a gradient to be computed."""
@@ -77,19 +156,27 @@ class StepPlan(TilePlan):
 
     def gradient(self, i):
         """Its place."""
-        return self.gradients[self.at[i][0]]
-
-    def pitch(self):
-        return pitch_of(self.floats)
+        return self.gradients[self.at[i][0]].place
 
     def sums(self):
         """(id, place among a block's sums) of the weights that want a gradient."""
-        end = 0
+        end, seen = 0, set()
         for step in self.steps:
-            for i in step.tensor.inputs[1:] if step.tensor.op in WEIGHTED else ():
-                if i is not None and self.view.wants[i]:
+            for i in step.tensor.inputs[1:] if step.tensor.op in WEIGHTED else self.narrow(step):
+                if i is not None and i not in seen and self.view.wants[i] and self.tensors[i].kind == "parameter":
                     yield i, end
                     end += self.count(i)
+                    seen.add(i)
+
+    def products_back(self):
+        """(width, outputs, whether its operand has a gradient, whether its weight has one) of each product."""
+        for t in self.layers():
+            out, width = self.shape(t.inputs[1])
+            yield width, out, self.wants(t.inputs[0]), self.view.wants[t.inputs[1]]
+
+    def multiplications(self):
+        """Of a sample, forward and back."""
+        return sum(width * out * (1 + x + w) for width, out, x, w in self.products_back())
 
     def has_labels(self):
         return self.loss.op in CLASS_LOSSES
@@ -107,8 +194,6 @@ def check(t, plan):
     if t.kind in ("value", "input"):
         if t.shape[:1] != (-1,) or any(dim < 0 for dim in t.shape[1:]):
             return "%s is not a value of each sample" % shape_text(t.shape)
-        if plan.count(t.id) > MOST_VALUES:
-            return "%d elements a sample, where %d are the most" % (plan.count(t.id), MOST_VALUES)
     if t.id in plan.labels:
         return None
     if t.dtype != "f32":
@@ -117,14 +202,11 @@ def check(t, plan):
         return check_layer(t, plan)
     if t.op in OTHERS:
         return along_batch(t)
-    if t.kind != "value" or t.op == "reshape" or (t.op == "dropout" and t.attrs["p"] == 0):
+    if t.kind != "value" or t.op in VIEWS:
         return None
     if not is_elementwise(t):
         return "its gradient is not written for single samples"
-    for i in t.inputs:
-        if plan.view.wants[i] and plan.tensors[i].shape != t.shape:
-            return "the gradient of '%s' is a sum over more than its samples" % called(plan.tensors[i])
-    return None
+    return next((read_elsewhere(i, plan) for i in t.inputs if plan.tensors[i].kind == "parameter" and read_elsewhere(i, plan)), None)
 
 
 def along_batch(t):
@@ -137,14 +219,23 @@ def check_layer(t, plan):
     w = plan.tensors[t.inputs[1]] if t.op == "linear" else None
     if w and plan.count(t.id) != w.shape[0]:
         return "several rows a sample"
-    if w and max(w.shape) > MOST_WIDE:
-        return "%d wide, where %d is the most" % (max(w.shape), MOST_WIDE)
+    if w and w.shape[0] > MOST_WIDE:
+        return "%d wide, where %d is the most" % (w.shape[0], MOST_WIDE)
     if along_batch(t):
         return along_batch(t)
     for i in t.inputs[1:]:
         if i is not None and plan.tensors[i].kind == "value":
             return "its weight '%s' is computed" % called(plan.tensors[i])
-        if i is not None and len(plan.view.readers[i]) > 1:
+        if i is not None and read_elsewhere(i, plan):
+            return read_elsewhere(i, plan)
+    return None
+
+
+def read_elsewhere(i, plan):
+    """Why a kernel has no gradient of a weight as a whole; None: it has."""
+    for other in (plan.tensors[number] for number in plan.view.readers[i] if plan.view.wants[i]):
+        weighs = other.op in WEIGHTED and i not in other.inputs[:1]
+        if other.id not in plan.needed or not (weighs or is_elementwise(other)):
             return "its weight '%s' is read elsewhere, too" % called(plan.tensors[i])
     return None
 
@@ -152,8 +243,6 @@ def check_layer(t, plan):
 def program(view):
     """The Group of nodes that one kernel computes in a training View, and its Program. Raises Refused."""
     model = view.model
-    if model.precision != "f32":
-        raise Refused("the model's precision is %s" % model.precision)
     loss = model.tensors[model.loss]
     check_loss(view, loss)
     cost = view.root[loss.inputs[0]]
@@ -171,10 +260,15 @@ def program(view):
     if len(operands) > MOST_OPERANDS or len(group.nodes) > MOST_NODES:
         raise Refused("%d tensors are read and written and %d ops computed; a kernel has at most %d and %d" % (
             len(operands), len(group.nodes), MOST_OPERANDS, MOST_NODES))
+    if not any(plan.sums()):
+        raise Refused("it trains no weight")
+    plan.sites = [t.id for t in group.nodes if plan.is_random(t)]
+    if len(plan.sites) > MOST_SITES:
+        raise Refused("more than %d dropout" % MOST_SITES)
     reason = refusal(plan)
     if reason:
         raise Refused(reason)
-    traffic = [[4 * count for count in one.count] for one in operands]
+    traffic = [[BYTES[one.dtype] * count for count in one.count] for one in operands]
     return group, Program(operands, (), tuple(map(sum, zip(*traffic))), step=plan)
 
 
@@ -213,7 +307,8 @@ def operands_of(plan, group):
         names.add(name)
         count = math.prod(abs(dim) for dim in t.shape)
         place = SCALAR if t.id == loss else WHOLE
-        return Operand(name, role, index, t.dtype, place, (0, count) if t.shape[:1] == (-1,) else (count, 0), **use)
+        dtype = plan.storage[t.id] if role == "value" else t.dtype
+        return Operand(name, role, index, dtype, place, (0, count) if t.shape[:1] == (-1,) else (count, 0), **use)
     for number, t in enumerate(group.externals):
         yield operand(t, "value", number, read=True)
     for number, t in enumerate(group.nodes):
@@ -228,11 +323,21 @@ def operands_of(plan, group):
 
 
 # ---- forms, and what they should cost: arithmetic, not measurements -------------------------------------------------------------
+@functools.lru_cache(maxsize=8)
 def forms(plan):
-    """The kernel's forms: tiles of so many samples."""
-    staged = plan.staged(FACTORS)
-    found = [Tiling(FACTORS, samples, staged, True, 4 * (samples * plan.pitch() + staged)) for samples in TILES]
-    return tuple(one for one in found if one.bytes <= tiling.BUDGETS[-1] - STATIC)
+    """The kernel's forms: those that should be the quickest on some card for some batch."""
+    kinds = [plan.model.precision] + ["f32"] * (plan.model.precision == "tf32")  # for GPUs without TF32
+    rooms = sorted({card.room for card in tiling.CARDS.values()}, reverse=True)
+    made = [tiling.tiling(plan, factors, samples, room - STATIC) for factors in kinds for room in rooms for samples in TILES]
+    found = list(dict.fromkeys(one for one in made if one))
+    best = {quickest(plan, found, batch, card) for card in tiling.CARDS.values() for batch in BATCHES}
+    return tuple(one for one in found if one in best)
+
+
+def quickest(plan, found, batch, card):
+    """Of some forms; None: none fits."""
+    fitting = [one for one in found if one.bytes + STATIC <= card.room and CAPABILITY[one.factors] <= card.capability]
+    return min(fitting, key=lambda one: clocks(plan, one, batch, card.multiprocessors), default=None)
 
 
 def gradient_rows(width, out):
@@ -240,24 +345,48 @@ def gradient_rows(width, out):
     return next((n for n in (4, 2) if -(-width // 4) * -(-out // n) >= THREADS), 1)
 
 
-def backward_cycles(form, width, out):
+def backward_cycles(form, width, out, of_operand, of_weight, tensor=TENSOR):
     """Of a multiprocessor, for a tile: the gradients of a product's operand and weight, as training_device.h has them."""
+    operand, weight = (multiply_cycles if form.factors == "f32" else tile_cycles)(form, width, out, tensor)
+    moved = 4 * out * width / STAGED
+    if not form.whole:
+        operand += moved + FAR * -(-out // tiling.rows_at_once(form, width, out))
+    return operand * of_operand + (weight + moved) * of_weight
+
+
+def multiply_cycles(form, width, out, _):
     slots = min(form.samples, 32)
     own, teams, warps, fours = form.samples // slots, THREADS // slots, THREADS // 32, -(-width // 4)
     wavefronts, instructions = own * slots / 8 + 4 * (32 // slots), 20 * own + 4
     operand = -(-fours // teams) * -(-out // 4) * max(warps * max(wavefronts, instructions / 4), NEAR)
     each = gradient_rows(width, out)
     passes = -(-fours * -(-out // each) // THREADS)
-    weight = passes * (form.samples * max(warps * max(4 + each, (5 * each + 1) / 4), NEAR / 2) + FAR)
-    return operand + weight
+    return operand, passes * (form.samples * max(warps * max(4 + each, (5 * each + 1) / 4), NEAR / 2) + FAR)
 
 
-def cycles(plan, form):
+def tile_cycles(form, width, out, tensor):
+    """A chunk's factors are each read as a number of 32 bits, of weights in 16 bits as half of one."""
+    chunk, tiles, warps, slots = CHUNK[form.factors], -(-width // 8), THREADS // 32, form.samples // 16
+    numbers, more = chunk // 2, 1 if form.factors == "tf32" else 2
+    each = tiling.each_of(tiles, warps // slots)
+    products = each * 16 * 8 * chunk / tiling.rate_of(form.factors, tensor)
+    taken = max(numbers + each * numbers / 2, (numbers + 4 + each * (1 + more * numbers / 2)) / 4, products)
+    busy = slots * min(warps // slots, -(-tiles // each))
+    operand = -(-tiles // (warps // slots * each)) * -(-out // chunk) * max(busy * taken, NEAR)
+    rows = -(-out // 16)
+    each = tiling.each_of(rows * tiles, warps)
+    products = each * 16 * 8 * chunk / tiling.rate_of(form.factors, tensor)
+    taken = max(numbers + each * numbers / 2, (2 * numbers + 4 + each * (3 + numbers)) / 4, products)
+    tasks = rows * -(-tiles // each)
+    return operand, -(-tasks // warps) * (-(-form.samples // chunk) * max(min(tasks, warps) * taken, NEAR) + FAR)
+
+
+def cycles(plan, form, tensor=TENSOR):
     """Of a multiprocessor, for a tile."""
-    back = sum(backward_cycles(form, width, out) for _, width, out in plan.linears())
+    back = sum(backward_cycles(form, *one, tensor) for one in plan.products_back())
     others = [step.tensor.id for step in plan.steps if step.tensor.op != "linear"]
     others += plan.outputs[:1] if plan.has_labels() else []
-    return tiling.cycles(plan, form) + back + sum(
+    return tiling.cycles(plan, form, tensor) + back + sum(
         form.samples * plan.count(i) * tiling.ELEMENT / tiling.LANES + NEAR for i in others)
 
 
@@ -266,38 +395,58 @@ def adding(plan):
     return max(4 * plan.summed() / STAGED, FAR / 6)
 
 
-def clocks(plan, form, batch, multiprocessors):
-    """Of a launch. As step_form in training_device.h has it."""
-    tiles = -(-batch // form.samples)
-    blocks = min(tiles, multiprocessors)
-    return tiling.staging(form) + -(-tiles // blocks) * cycles(plan, form) + 2 * math.ceil(math.sqrt(blocks)) * adding(plan) + 4 * FAR
+def blocks_of(form, batch, multiprocessors):
+    return min(-(-batch // form.samples), multiprocessors)
+
+
+def ending(plan, blocks, multiprocessors):
+    """Clocks in which the blocks' sums are added up: by the last block, and by a second launch. As training_device.h has it."""
+    return 2 * math.ceil(math.sqrt(blocks)) * adding(plan), (
+        LAUNCH * tiling.GIGAHERTZ * 1e9 + 4 * plan.summed() * blocks / (tiling.MEMORY * multiprocessors) + FAR * -(-blocks // 32))
+
+
+def clocks(plan, form, batch, multiprocessors, tensor=TENSOR):
+    """Of a launch, and the second one where there is one."""
+    tiles, blocks = -(-batch // form.samples), blocks_of(form, batch, multiprocessors)
+    return tiling.staging(form) + -(-tiles // blocks) * cycles(plan, form, tensor) + 4 * FAR + min(ending(plan, blocks, multiprocessors))
 
 
 def apart(plan):
-    """Of the steps by themselves: clocks more than this one launch has to begin, and clocks a sample of one multiprocessor. Those
-    that are not elementwise are two launches, with what stands behind them; a layer has three products."""
-    fixed = 2 * sum(not step.members for step in plan.steps) * (LAUNCH + tiling.ALONE) - LAUNCH
-    return fixed * tiling.GIGAHERTZ * 1e9, 3 * tiling.each_apart(plan, FACTORS)
+    """Of the steps by themselves: clocks more than this one launch has to begin. Those that are not elementwise are two launches, with
+    what stands behind them."""
+    launches = 2 * sum(not step.members and step.tensor.op != "dropout" for step in plan.steps)
+    return (launches * (LAUNCH + tiling.ALONE) - LAUNCH) * tiling.GIGAHERTZ * 1e9
+
+
+def each_apart(plan, factors):
+    """And clocks a sample of one multiprocessor: a layer has up to three products."""
+    return sum(tiling.linear_apart(factors, 1, width, out) * (1 + x + w) for width, out, x, w in plan.products_back())
+
+
+def clocks_apart(plan, factors, batch, multiprocessors):
+    return apart(plan) + batch * each_apart(plan, factors) / multiprocessors
 
 
 def form_for(plan, batch, card):
     """The form that a launch takes; None: none fits, or steps by themselves should be quicker."""
-    fitting = [one for one in forms(plan) if one.bytes + STATIC <= card.room]
-    best = min(fitting, key=lambda one: clocks(plan, one, batch, card.multiprocessors), default=None)
-    fixed, each = apart(plan)
-    limit = fixed + batch * each / card.multiprocessors
-    return best if best and clocks(plan, best, batch, card.multiprocessors) <= limit else None
+    best, many = quickest(plan, forms(plan), batch, card), card.multiprocessors
+    return best if best and clocks(plan, best, batch, many) <= clocks_apart(plan, best.factors, batch, many) else None
 
 
 def seconds(plan, form, batch, card):
-    return LAUNCH + clocks(plan, form, batch, card.multiprocessors) / (card.gigahertz * 1e9)
+    return LAUNCH + clocks(plan, form, batch, card.multiprocessors, card.tensor) / (card.gigahertz * 1e9)
+
+
+def seconds_apart(plan, factors, batch, card):
+    """Of the steps by themselves."""
+    return LAUNCH + clocks_apart(plan, factors, batch, card.multiprocessors) / (card.gigahertz * 1e9)
 
 
 def refusal(plan):
     """Why no GPU has such a kernel; None: some have."""
     if not forms(plan):
-        return "the values and gradients of %d samples and all weights take %d bytes of shared memory, where no block has more than %d" % (
-            TILES[-1], 4 * (TILES[-1] * plan.pitch() + plan.staged(FACTORS)), tiling.BUDGETS[-1] - STATIC)
-    if not any(form_for(plan, batch, card) for card in tiling.CARDS.values() for batch in tiling.BATCHES):
-        return "step by step should be quicker, with %d multiplications a sample" % (3 * plan.products())
+        return "the values and gradients of %d samples take %d bytes of shared memory, where no block has more than %d with weights" % (
+            TILES[-1], 4 * TILES[-1] * plan.pitch(), max(card.room for card in tiling.CARDS.values()) - STATIC)
+    if not any(form_for(plan, batch, card) for card in tiling.CARDS.values() for batch in BATCHES):
+        return "step by step should be quicker, with %d multiplications a sample" % (plan.multiplications())
     return None

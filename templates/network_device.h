@@ -59,6 +59,13 @@ template <typename T> __host__ __device__ constexpr int step_of(int count)
     return pitch_of(words_of<T>(count) + 1);
 }
 
+/* Rows of a weight [OUT][K] that are in FLOATS of shared memory at once; tiles take eight columns each. */
+template <typename T, int K, int OUT, bool WHOLE, int FLOATS> __host__ __device__ constexpr int rows_at_once()
+{
+    const int WIDE = chunk_of(T()) > 0 ? 8 : 1, ROOM = FLOATS / step_of<T>(K);
+    return WHOLE || ROOM >= OUT ? OUT : ROOM / WIDE * WIDE;
+}
+
 /* A number as memory has it that stores numbers as T. */
 __device__ __forceinline__ float stored_as(float, float x)
 {
@@ -264,9 +271,8 @@ template <typename T, int SAMPLES, int PITCH, int K, int OUT, int ROWS, bool ALI
 __device__ __forceinline__ void linear(float *y, const float *x, float *staged, const float *w, const float *b)
 {
     constexpr bool TILED = chunk_of(T()) > 0;
-    const int      WIDE = TILED ? 8 : 1, ROOM = FLOATS / step_of<T>(K) / WIDE * WIDE; /* columns that are computed at once */
     const int      TEAMS = TILED ? ${threads} / 32 / (SAMPLES / 16) : ${threads} / (SAMPLES < 32 ? SAMPLES : 32);
-    const int      PIECE = WHOLE || ROOM > OUT ? OUT : ROOM, TILES = (PIECE + WIDE - 1) / WIDE;
+    const int      PIECE = rows_at_once<T, K, OUT, WHOLE, FLOATS>(), TILES = TILED ? (PIECE + 7) / 8 : PIECE;
     const int      EACH = TILES > 4 * TEAMS ? 8 : TILES > 2 * TEAMS ? 4 : TILES > TEAMS ? 2 : 1;
 #pragma unroll 1
     for (int first = 0; first < OUT; first += PIECE) {

@@ -1,18 +1,24 @@
 /* ${comment}: tiles of SAMPLES samples forward and back. Each block leaves sums of the weights' gradients and of the loss, which the
- * last one adds up. */
+ * last one adds up, or a second launch. T: of products' factors. WHOLE: the weights of all products are in shared memory at once, or else
+ * pieces of them. */
 struct ${function}_operands {
     ${members}
     float    *partial; /* [block][${sums}] */
     unsigned *counters;
+    int64_t   batch;
 };
 
-template <int SAMPLES>
-static __global__ void __launch_bounds__(${threads}, 1)
-    ${function}_kernel(const ${function}_operands o, int64_t batch)
+/* Brings a sum of the gradients to where it belongs. */
+static __device__ __forceinline__ void ${function}_give(const ${function}_operands &o, unsigned i, float total)
 {
-    typedef float T;
-    const int     PITCH = ${pitch}, FLOATS = ${floats};
-    const bool    WHOLE = true;
+    ${given}
+}
+
+template <typename T, int SAMPLES, int FLOATS, bool WHOLE>
+static __global__ void __launch_bounds__(${threads}, 1)
+    ${function}_kernel(const ${function}_operands o, bool gathers)
+{
+    const int PITCH = ${pitch};
     ${places}
     GPUNN__BLOCK_SHARED(values, SAMPLES * PITCH + FLOATS);
     float *const weights = values + SAMPLES * PITCH, *const sums = o.partial + (size_t)blockIdx.x * ${sums};
@@ -21,9 +27,11 @@ static __global__ void __launch_bounds__(${threads}, 1)
     //@if labels
     float        divisor = 0;
     //@end
-    ${resident}
-    for (int64_t at = blockIdx.x, first = at * SAMPLES; first < batch; at += gridDim.x, first = at * SAMPLES) {
-        const unsigned samples = (unsigned)(batch - first < SAMPLES ? batch - first : SAMPLES);
+    if constexpr (WHOLE) {
+        ${resident}
+    }
+    for (int64_t at = blockIdx.x, first = at * SAMPLES; first < o.batch; at += gridDim.x, first = at * SAMPLES) {
+        const unsigned samples = (unsigned)(o.batch - first < SAMPLES ? o.batch - first : SAMPLES);
         const bool     is_first = at < gridDim.x;
         ${steps}
     }
@@ -32,46 +40,60 @@ static __global__ void __launch_bounds__(${threads}, 1)
     divisor = reduce<${threads}>(divisor, sum());
     //@end
     if (threadIdx.x < ${sums} - ${weights}) sums[${weights} + threadIdx.x] = threadIdx.x == 0 ? loss : ${second};
-    if (gathered<${threads}, ${sums}>(o.partial, blockIdx.x, gridDim.x, 1, o.counters)) {
-        ${totals}
+    if (gathers && gathered<${threads}, ${sums}>(o.partial, blockIdx.x, gridDim.x, 1, o.counters)) {
+        ${factor}
+        for (unsigned i = threadIdx.x; i < ${weights}; i += ${threads}) ${function}_give(o, i, o.partial[i]${scaled});
+        if (threadIdx.x == 0) *o.${loss} = o.partial[${weights}]${divided};
     }
 }
 
-/* The form for a batch, and how many blocks it has. */
-static int ${function}_form(int64_t batch, int multiprocessors, size_t *blocks)
+/* The second launch: a lane of each block for a sum. */
+static __global__ void __launch_bounds__(${threads})
+    ${function}_sums(const ${function}_operands o, unsigned blocks)
+{
+    const unsigned i = blockIdx.x * 32 + threadIdx.x % 32;
+    const float    total = column_total<${sums}>(o.partial, i, blocks);
+    ${later}
+    if (threadIdx.x < 32 && i < ${weights}) ${function}_give(o, i, total${scaled});
+    if (threadIdx.x < 32 && i == ${weights}) *o.${loss} = total${divided};
+}
+
+/* The form for a batch. */
+static step_choice ${function}_choice(int64_t batch, int multiprocessors)
 {
     static const step_form forms[] = {
         ${forms}
     };
     static const step_costs costs = {${costs}};
-    const int               form = step_form_for(forms, ${count}, costs, batch, multiprocessors);
-    *blocks = form < 0 ? 0 : step_blocks(forms[form], batch, multiprocessors);
-    return form;
+    return step_choice_for(forms, ${count}, costs, batch, multiprocessors);
 }
 
 /* ${comment} */
 static int ${function}(const gpunn_kernel_call *call)
 {
     ${function}_operands o = {};
-    size_t blocks;
-    const int form = ${function}_form(call->batch, call->multiprocessors, &blocks);
+    const step_choice choice = ${function}_choice(call->batch, call->multiprocessors);
     ${filled}
     o.partial = (float *)call->workspace;
     o.counters = call->counters;
-#define LAUNCH(SAMPLES)                                                                                              \
-    GPUNN__LAUNCH_SHARED(call->stream, (SAMPLES * ${pitch} + ${floats}) * sizeof(float), ${function}_kernel<SAMPLES>, \
-                         (unsigned)blocks, ${threads}, o, call->batch)
-    switch (form) {
+    o.batch = call->batch;
+#define LAUNCH(T, SAMPLES, FLOATS, WHOLE)                                                                                          \
+    GPUNN__LAUNCH_SHARED(call->stream, (SAMPLES * ${pitch} + FLOATS) * sizeof(float), (${function}_kernel<T, SAMPLES, FLOATS, WHOLE>), \
+                         (unsigned)choice.blocks, ${threads}, o, !choice.again)
+    switch (choice.form) {
         ${cases}
     default: return -(int)cudaErrorInvalidValue;
     }
 #undef LAUNCH
+    if (choice.again)
+        GPUNN__LAUNCH_ON(call->stream, ${function}_sums, (unsigned)at_least(${weights} + 1, 32), ${threads}, o,
+                         (unsigned)choice.blocks);
     return -(int)cudaGetLastError();
 }
 
 /* The blocks' sums; or declined, where step by step should be quicker. */
 static size_t ${function}_workspace(int64_t batch, int multiprocessors)
 {
-    size_t blocks;
-    return ${function}_form(batch, multiprocessors, &blocks) < 0 ? SIZE_MAX : area(blocks * ${sums});
+    const step_choice choice = ${function}_choice(batch, multiprocessors);
+    return choice.form < 0 ? SIZE_MAX : area(choice.blocks * ${sums});
 }

@@ -7,12 +7,12 @@ __device__ __forceinline__ void add_to(float *to, float x, bool first)
     *to = first ? x : *to + x;
 }
 
-/* Of y = x w^T + b, w[OUT][K]: the gradient of x from that of y, added to what is there or, `first`, in its place. A thread has four
- * neighbouring columns of up to two samples. Each sum is one thread's, by rising row of w. */
-template <int SAMPLES, int PITCH, int K, int OUT>
-__device__ __forceinline__ void operand_gradient(float *to, const float *y, const float *w, bool first)
+/* to += y w, or `first`, = y w, of some rows of w[][K]: a thread has four neighbouring columns of up to two samples. Each sum is one
+ * thread's, by rising row. */
+template <int SAMPLES, int PITCH, int K>
+__device__ __forceinline__ void add_rows(float, float *to, const float *y, const float *w, int rows, bool first)
 {
-    const int SLOTS = SAMPLES < 32 ? SAMPLES : 32, OWN = SAMPLES / SLOTS, TEAMS = ${threads} / SLOTS, STEP = pitch_of(K + 1);
+    const int SLOTS = SAMPLES < 32 ? SAMPLES : 32, OWN = SAMPLES / SLOTS, TEAMS = ${threads} / SLOTS, STEP = step_of<float>(K);
     const int slot = threadIdx.x % SLOTS;
     to += slot * PITCH;
     y += slot * PITCH;
@@ -22,7 +22,7 @@ __device__ __forceinline__ void operand_gradient(float *to, const float *y, cons
 #pragma unroll
         for (int m = 0; m < OWN; m++) sum[m] = make_float4(0, 0, 0, 0);
 #pragma unroll 4
-        for (int row = 0; row < OUT; row++) {
+        for (int row = 0; row < rows; row++) {
             const float4 factor = four<true>(w + row * STEP + k);
 #pragma unroll
             for (int m = 0; m < OWN; m++) {
@@ -45,10 +45,99 @@ __device__ __forceinline__ void operand_gradient(float *to, const float *y, cons
     }
 }
 
+//@if tiles
+/* Word i of the factors that samples PITCH floats apart have at x, of which there are `count`. Words of 16 bits hold two neighbours, so
+ * that the words of neighbouring lanes, here and of TF32, lie without a conflict of banks. */
+template <int PITCH> __device__ __forceinline__ unsigned sample_word(tf32, const float *x, int i, int count)
+{
+    const int sample = i / 8 * 8 + i % 4 * 2 + i / 4 % 2;
+    return __float_as_uint(rounded_tf32(sample < count ? x[sample * PITCH] : 0));
+}
+template <int PITCH, typename T> __device__ __forceinline__ unsigned sample_word(T, const float *x, int i, int count)
+{
+    return two_halves(T(), i * 2 < count ? x[i * 2 * PITCH] : 0, i * 2 + 1 < count ? x[(i * 2 + 1) * PITCH] : 0);
+}
+
+/* Word i of the factors that rows STEP words apart have in a column of theirs, w, in the order of factor_word. Of 16 bits it is in the
+ * words' lower half or its upper one. */
+template <int STEP> __device__ __forceinline__ unsigned row_word(tf32, const float *w, bool, int i, int rows)
+{
+    return __float_as_uint(w[min(i, rows - 1) * STEP]);
+}
+template <int STEP, typename T> __device__ __forceinline__ unsigned row_word(T, const float *w, bool upper, int i, int rows)
+{
+    const int      row = i / 4 * 8 + i % 4, shift = upper ? 16 : 0;
+    const unsigned one = __float_as_uint(w[min(row, rows - 1) * STEP]) >> shift;
+    const unsigned other = __float_as_uint(w[min(row + 4, rows - 1) * STEP]) >> shift;
+    return (one & 0xFFFF) | other << 16;
+}
+
+/* The same as add_rows by tensor cores: a warp has up to eight times eight columns of 16 samples. Each sum goes by rising chunks. */
+template <int SAMPLES, int PITCH, int K, typename T>
+__device__ __forceinline__ void add_rows(T, float *to, const float *y, const float *w, int rows, bool first)
+{
+    constexpr int SLOTS = SAMPLES / 16, TEAMS = ${threads} / 32 / SLOTS, STEP = step_of<T>(K), CHUNK = chunk_of(T());
+    constexpr int TILES = (K + 7) / 8, EACH = TILES > 4 * TEAMS ? 8 : TILES > 2 * TEAMS ? 4 : TILES > TEAMS ? 2 : 1;
+    const int     warp = threadIdx.x / 32, lane = threadIdx.x % 32, own = lane % 4;
+    const bool    upper = CHUNK == 16 && lane / 16 > 0;
+    to += (warp % SLOTS * 16 + lane / 4) * PITCH;
+    y += (warp % SLOTS * 16 + lane / 4) * PITCH;
+#pragma unroll 1
+    for (int tile = warp / SLOTS; tile < TILES; tile += TEAMS * EACH) {
+        float        sum[EACH][4] = {};
+        const float *column[EACH];
+#pragma unroll
+        for (int j = 0; j < EACH; j++) {
+            const int at = min(tile + j * TEAMS, TILES - 1);
+            column[j] = w + (CHUNK == 16 ? at * 4 + lane / 4 % 4 : at * 8 + lane / 4);
+        }
+#pragma unroll 1
+        for (int row = 0; row < rows; row += CHUNK) {
+            unsigned a[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                a[j] = __float_as_uint(
+                    factor_word<false>(T(), y + j % 2 * 8 * PITCH + row, own + j / 2 * 4, rows - row));
+#pragma unroll
+            for (int j = 0; j < EACH; j++) {
+                const unsigned b[2] = {row_word<STEP>(T(), column[j] + row * STEP, upper, own, rows - row),
+                                       row_word<STEP>(T(), column[j] + row * STEP, upper, own + 4, rows - row)};
+                multiply_add(T(), sum[j], a, b);
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < EACH; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int at = (tile + j * TEAMS) * 8 + own * 2 + i % 2;
+                if (at < K) add_to(to + i / 2 * 8 * PITCH + at, sum[j][i], first);
+            }
+    }
+}
+//@end
+
+/* Of y = x w^T + b, w[OUT][K]: the gradient of x from that of y, added to what is there or, `first`, in its place. The weights are staged
+ * already, at `staged`, or are, piece by piece, now. T: of its factors. */
+template <typename T, int SAMPLES, int PITCH, int K, int OUT, bool WHOLE, int FLOATS>
+__device__ __forceinline__ void operand_gradient(float *to, const float *y, float *staged, const float *w, bool first)
+{
+    const int PIECE = rows_at_once<T, K, OUT, WHOLE, FLOATS>();
+#pragma unroll 1
+    for (int row = 0; row < OUT; row += PIECE) {
+        const int rows = min(PIECE, OUT - row);
+        if constexpr (!WHOLE) {
+            stage<T, K>(staged, w + row * K, NULL, rows);
+            __syncthreads();
+        }
+        add_rows<SAMPLES, PITCH, K>(T(), to, y + row, staged, rows, first && row == 0);
+        if constexpr (!WHOLE) __syncthreads();
+    }
+}
+
 /* The gradient of w, of the samples that are there, added to the block's sums or, `first`, in their place. A thread has ROWS rows of
  * four neighbouring columns. Each sum is one thread's, by rising sample. */
 template <int PITCH, int K, int OUT, int ROWS>
-__device__ __forceinline__ void weight_gradient(float *sums, const float *y, const float *x, int samples, bool first)
+__device__ __forceinline__ void weight_gradient(float, float *sums, const float *y, const float *x, int samples, bool first)
 {
     const int FOURS = (K + 3) / 4;
 #pragma unroll 1
@@ -79,6 +168,44 @@ __device__ __forceinline__ void weight_gradient(float *sums, const float *y, con
     }
 }
 
+//@if tiles
+/* The same by tensor cores: a warp has up to eight times eight columns of 16 rows. Each sum goes by rising chunks of samples. */
+template <int PITCH, int K, int OUT, int, typename T>
+__device__ __forceinline__ void weight_gradient(T, float *sums, const float *y, const float *x, int samples, bool first)
+{
+    constexpr int WARPS = ${threads} / 32, CHUNK = chunk_of(T()), TILES = (K + 7) / 8, ROWS = (OUT + 15) / 16, ALL = TILES * ROWS;
+    constexpr int EACH = ALL > 4 * WARPS ? 8 : ALL > 2 * WARPS ? 4 : ALL > WARPS ? 2 : 1, GROUPS = (TILES + EACH - 1) / EACH;
+    const int     lane = threadIdx.x % 32, own = lane % 4;
+#pragma unroll 1
+    for (int task = threadIdx.x / 32; task < ROWS * GROUPS; task += WARPS) {
+        const int    row = task / GROUPS * 16 + lane / 4, tile = task % GROUPS * EACH;
+        const float *of_y[2] = {y + min(row, OUT - 1), y + min(row + 8, OUT - 1)}, *of_x[EACH];
+        float        sum[EACH][4] = {};
+#pragma unroll
+        for (int j = 0; j < EACH; j++) of_x[j] = x + min((tile + j) * 8 + lane / 4, K - 1);
+#pragma unroll 1
+        for (int s = 0; s < samples; s += CHUNK) {
+            unsigned a[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++) a[j] = sample_word<PITCH>(T(), of_y[j % 2] + s * PITCH, own + j / 2 * 4, samples - s);
+#pragma unroll
+            for (int j = 0; j < EACH; j++) {
+                const unsigned b[2] = {sample_word<PITCH>(T(), of_x[j] + s * PITCH, own, samples - s),
+                                       sample_word<PITCH>(T(), of_x[j] + s * PITCH, own + 4, samples - s)};
+                multiply_add(T(), sum[j], a, b);
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < EACH; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int to = row + i / 2 * 8, k = (tile + j) * 8 + own * 2 + i % 2;
+                if (to < OUT && k < K) add_to(sums + to * K + k, sum[j][i], first);
+            }
+    }
+}
+//@end
+
 /* And that of b. */
 template <int PITCH, int OUT>
 __device__ __forceinline__ void bias_gradient(float *sums, const float *y, int samples, bool first)
@@ -87,6 +214,23 @@ __device__ __forceinline__ void bias_gradient(float *sums, const float *y, int s
         float sum = 0;
         for (int s = 0; s < samples; s++) sum += y[s * PITCH + i];
         add_to(sums + i, sum, first);
+    }
+}
+
+/* Of a tile's COUNT elements a sample, dropout's y = x factors, or as gradients y += x factors; the first sample of the tile is number
+ * `begin` of the batch. S: as what y is stored. */
+template <typename S, int SAMPLES, int PITCH, int COUNT, unsigned KEPT>
+__device__ __forceinline__ void dropped(float *y, const float *x, const uint64_t *random, unsigned site, int64_t begin, bool first)
+{
+    const int64_t at = begin * COUNT;
+#pragma unroll 1
+    for (int64_t i = at / 8 + threadIdx.x; i * 8 < at + SAMPLES * COUNT; i += ${threads}) {
+        const numbers<8> factor = kept<8, KEPT>(random, site, i);
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            const int own = (int)(i * 8 - at) + j, place = own / COUNT * PITCH + own % COUNT;
+            if (own >= 0 && own < SAMPLES * COUNT) add_to(y + place, stored_as(S(), x[place] * factor[j]), first);
+        }
     }
 }
 
@@ -115,10 +259,11 @@ __device__ __forceinline__ void norm_gradient(int samples, float *dx, const floa
     });
 }
 
-/* And those of w and b, of the samples that are there, added to the block's sums or, `first`, in their place; NULL: not wanted. */
+/* And those of w and b, of the samples that are there, added to the block's sums or, where they are the first, in
+ * their place; NULL: not wanted. */
 template <int PITCH, int ROWS, int N>
 __device__ __forceinline__ void norm_weight_gradient(float *dw, float *db, const float *dy, const float *x, const float *kept,
-                                                     int samples, bool first)
+                                                     int samples, bool first_weight, bool first_bias)
 {
     for (int i = threadIdx.x; i < N; i += ${threads}) {
         float weight = 0, bias = 0;
@@ -128,8 +273,8 @@ __device__ __forceinline__ void norm_weight_gradient(float *dw, float *db, const
             weight += dy[place] * (x[place] - own[0]) * own[1];
             bias += dy[place];
         }
-        if (dw) add_to(dw + i, weight, first);
-        if (db) add_to(db + i, bias, first);
+        if (dw) add_to(dw + i, weight, first_weight);
+        if (db) add_to(db + i, bias, first_bias);
     }
 }
 
@@ -191,38 +336,59 @@ __device__ __forceinline__ void class_loss(int samples, float *y, const float *x
     });
 }
 
-/* A form of a step's kernel: samples of a tile, bytes of shared memory, and clocks of a multiprocessor, by arithmetic, for a tile. */
-struct step_form {
-    int    samples, bytes;
-    double tile;
-};
-
-/* What it should cost on any card beside its tiles: clocks to begin and end, and to add a block's sums to another's; clocks of the
- * steps by themselves more than one launch has to begin, and for each sample of a multiprocessor. */
-struct step_costs {
-    double fixed, adding, apart, each;
-};
-
-inline size_t step_blocks(const step_form &form, int64_t batch, int multiprocessors)
+/* By all threads of a launch with a column of partial[blocks][SUMS] for each lane of a block: the lanes' totals, in its first warp. */
+template <unsigned SUMS> __device__ __forceinline__ float column_total(const float *partial, unsigned column, unsigned blocks)
 {
-    return clamped(at_least((size_t)batch, (size_t)form.samples), (size_t)multiprocessors);
+    const unsigned   WARPS = ${threads} / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    __shared__ float part[WARPS][32];
+    float            total = 0;
+#pragma unroll 4
+    for (unsigned block = warp; block < blocks && column < SUMS; block += WARPS) total += partial[(size_t)block * SUMS + column];
+    part[warp][lane] = total;
+    __syncthreads();
+    for (unsigned other = 1; other < WARPS && warp == 0; other++) total += part[other][lane];
+    return total;
 }
 
-/* The quickest form for this GPU and batch; -1: none fits, or steps by themselves should be quicker. */
-inline int step_form_for(const step_form *forms, int count, const step_costs &costs, int64_t batch, int multiprocessors)
+/* A form of a step's kernel: samples of a tile, bytes of shared memory, the least capability of a GPU. Clocks of a multiprocessor, by
+ * arithmetic: before the first tile, for each, and for each sample where steps are by themselves. */
+struct step_form {
+    int    samples, bytes, capability;
+    double staging, tile, each;
+};
+
+/* What it should cost beside: clocks of the steps by themselves more than one launch has to begin; to add a block's sums to another's,
+ * or in a second launch, to take a block's from memory. */
+struct step_costs {
+    double apart, adding, moving;
+};
+
+struct step_choice {
+    int    form; /* -1: none fits, or steps by themselves should be quicker */
+    size_t blocks;
+    bool   again; /* a second launch adds the sums up */
+};
+
+/* The quickest form for this GPU and batch. */
+inline step_choice step_choice_for(const step_form *forms, int count, const step_costs &costs, int64_t batch, int multiprocessors)
 {
-    int device = 0, room = 0, best = -1;
+    step_choice choice = {-1, 0, false};
+    int         device = 0, room = 0, major = 0, minor = 0;
+    double      least = 0;
     if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
-        return -1;
-    double least = costs.apart + costs.each * (double)batch / multiprocessors;
+        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
+        return choice;
     for (int i = 0; i < count; i++) {
-        const double blocks = (double)step_blocks(forms[i], batch, multiprocessors);
-        const double tiles = ceil((double)at_least((size_t)batch, (size_t)forms[i].samples) / blocks);
-        const double clocks = costs.fixed + tiles * forms[i].tile + 2 * ceil(sqrt(blocks)) * costs.adding;
-        if (forms[i].bytes + ${static_bytes} > room || clocks > least || (best >= 0 && clocks == least)) continue;
-        best = i;
+        const size_t tiles = at_least((size_t)batch, (size_t)forms[i].samples), blocks = clamped(tiles, (size_t)multiprocessors);
+        const double gathering = 2 * ceil(sqrt((double)blocks)) * costs.adding;
+        const double again = ${launch} + costs.moving * (double)blocks / multiprocessors + ${far} * ceil((double)blocks / 32);
+        const double clocks = forms[i].staging + ceil((double)tiles / (double)blocks) * forms[i].tile + 4 * ${far} +
+                              (gathering < again ? gathering : again);
+        if (forms[i].bytes + ${static_bytes} > room || forms[i].capability > 10 * major + minor || (least > 0 && clocks >= least)) continue;
         least = clocks;
+        choice = {clocks <= costs.apart + forms[i].each * (double)batch / multiprocessors ? i : -1, blocks, again < gathering};
     }
-    return best;
+    return choice;
 }

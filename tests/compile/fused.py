@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Compiles generated CUDA kernels and looks at them: python3 tests/compile/fused.py [MODEL.json ...] [--arch 75,90] [--table]
 
-The models are those of tests/generator/specs, in F32 and BF16, and the small network in all precisions, if none are named; with them come elementwise chains of which the
-cost in instructions is known, and the sets of the emitters' tests. An error is: a warning, a register spilled, local memory; a kernel
+The models are those of tests/generator/specs, in F32 and BF16, and the small network and training step in all precisions, if none are
+named; with them come elementwise chains of which the cost in instructions is known, and the sets of the emitters' tests. An error is: a warning, a register spilled, local memory; a kernel
 that does not move all that has a value for each element by 128 bits, or moves other bytes than its launch declares; a BF16 chain, or
 an optimizer's step, with more instructions for an element than an H200 has time for at 90 % of its bandwidth; a network's kernel
 without its precision's instructions of tensor cores where an architecture has them, or with more shared memory than a card has.
@@ -20,7 +20,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path[:0] = [ROOT, os.path.join(ROOT, "tests", "gpu"), os.path.join(ROOT, "tests", "compile")]
 import kernels
 import toolkit
-from generator import emit_c, emit_cuda, emit_network_cuda, ir, lower, partition, scalar, schedule, spec, tiling
+from generator import emit_c, emit_cuda, emit_network_cuda, ir, lower, partition, scalar, schedule, spec, tiling, training
 from generator.program import WHOLE, Domain, Kernel, KernelSet, Launch, Operand, Program, Store
 from tests.generator import sets
 
@@ -188,17 +188,19 @@ def harmless(kernel, row):
 
 
 def tile_faults(kernel_set, source, nvcc, architectures, folder):
-    """Of a network's kernels: each form's instructions of tensor cores, and its shared memory."""
-    forms = tiling.forms(tiling.tile_plan(kernel_set.network[0].evaluation.network)) if kernel_set.network else ()
+    """Of a network's kernels and its training step's: each form's instructions of tensor cores, and its shared memory."""
+    forms = [("network_evaluation", form) for form in tiling.forms(tiling.tile_plan(kernel_set.network[0].evaluation.network))
+             ] if kernel_set.network else []
+    forms += [("step_forward", form) for form in training.forms(kernel_set.step[0].forward.step)] if kernel_set.step else []
     rooms = [card.room for card in tiling.CARDS.values()]
     for architecture in [one for one in (75, 80, 90) if one in architectures]:
         kernels.compile_to(nvcc, source, source + ".tiles", [architecture], "-I" + folder, "-ptx")
         with open(source + ".tiles") as file:
             table = kernels.products(file.read())
-        for form in forms:
+        for which, form in forms:
             kind, where = emit_network_cuda.TYPES[form.factors], kernel_set.name + "_cuda::"
-            name = "%s%s_network_evaluation_kernel<%s, %d, %d, %s>" % (
-                where, kernel_set.name, kind if kind == "float" else where + kind, form.samples, form.floats, str(form.whole).lower())
+            name = "%s%s_%s_kernel<%s, %d, %d, %s>" % (
+                where, kernel_set.name, which, kind if kind == "float" else where + kind, form.samples, form.floats, str(form.whole).lower())
             right = []
             if 0 < tiling.CAPABILITY[form.factors] <= architecture:
                 half = architecture < 80 or form.factors == "tf32"
@@ -223,7 +225,7 @@ def check(kernel_set, folder, nvcc, architectures):
     with open(source + ".ptx") as file:
         accesses = kernels.accesses(file.read())
     bad += traffic_faults(kernel_set, accesses)
-    bad += tile_faults(kernel_set, source, nvcc, architectures, folder) if kernel_set.network else []
+    bad += tile_faults(kernel_set, source, nvcc, architectures, folder) if kernel_set.network or kernel_set.step else []
     for kernel, row in table.items():
         lines.append(f"{kernel:72}" + "".join(f"{row[a].registers:5}" for a in architectures) +
                      f"  {kernels.texts(accesses[kernel], 'ld')} | {kernels.texts(accesses[kernel], 'st')}")
@@ -235,6 +237,12 @@ def check(kernel_set, folder, nvcc, architectures):
                 bad.append(f"{what}: {own:.1f} instructions for an element, more than {budget:.1f}")
     lines.append(f"{name}: {len(table)} kernels, {seconds:.1f} s of CPU")
     return lines, bad
+
+
+def precisions_of(path):
+    name = os.path.basename(path)[:-5]
+    of_small = {"network": 4, "step": 4, "images": 1, "step_rows": 1, "step_scaled": 1}
+    return {"step_deep": ("bf16", "tf32")}.get(name, ("f32", "bf16", "f16", "tf32")[:of_small.get(name, 2)])
 
 
 def main():
@@ -249,11 +257,12 @@ def main():
     has = nvcc.architectures()
     architectures = [int(a) for a in options.arch.split(",")] if options.arch else [a for a in kernels.ARCHITECTURES if a in has]
     paths = options.models or sorted(glob.glob(os.path.join(ROOT, "tests", "generator", "specs", "*.json"))) + [
-        os.path.join(ROOT, "tests", "generator", "specs", "small", name + ".json") for name in ("images", "network", "step", "step_rows")]
+        os.path.join(ROOT, "tests", "generator", "specs", "small", name + ".json") for name in (
+            "images", "network", "step", "step_rows", "step_scaled", "step_wide", "step_deep")]
     bad = []
     with tempfile.TemporaryDirectory() as folder:
         for kernel_set in [chains(), kinds()] + [model(path, precision) for path in paths
-                                              for precision in ("f32", "bf16", "f16", "tf32")[:4 if "network" in path else 1 if "images" in path or "step_rows" in path else 2]]:
+                                              for precision in precisions_of(path)]:
             try:
                 lines, faults = check(kernel_set, folder, nvcc, architectures)
             except kernels.CompileError as error:

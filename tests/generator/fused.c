@@ -31,8 +31,19 @@
     X(resnet_wide_bf16, BF16, 1)       \
     X(second_order_f32, F32, 0)        \
     X(step_f32, F32, 0)                \
+    X(step_tf32, TF32, 0)              \
+    X(step_bf16, BF16, 0)              \
+    X(step_f16, F16, 0)                \
     X(step_classes_f32, F32, 0)        \
+    X(step_classes_f16, F16, 0)        \
     X(step_rows_f32, F32, 0)           \
+    X(step_rows_bf16, BF16, 0)         \
+    X(step_scaled_f32, F32, 0)         \
+    X(step_scaled_bf16, BF16, 0)       \
+    X(step_wide_f32, F32, 0)           \
+    X(step_wide_tf32, TF32, 0)         \
+    X(step_wide_f16, F16, 0)           \
+    X(step_deep_bf16, BF16, 0)         \
     X(sized_image_f32, F32, 0)         \
     X(sized_image_bf16, BF16, 0)       \
     X(sized_text_f32, F32, 0)          \
@@ -525,7 +536,12 @@ enum { STEPS = 3, WITH_SLICES = 1 };
  * multiprocessors are emulated), and C kernels many slices. */
 static bool takes_batch(const subject *s, const test_backend *backend, int64_t batch)
 {
-    if (batch == 150) return strncmp(s->name, "network_", 8) == 0 || (backend->type != GPUNN_DEVICE_CPU && is_step(s));
+    /* for many samples of a multiprocessor, step by step is quicker */
+    const bool wide = strncmp(s->name, "step_wide", 9) == 0 || strncmp(s->name, "step_deep", 9) == 0;
+    /* the CPU gives what other precisions are compared with */
+    const bool step = is_step(s) && (backend->type != GPUNN_DEVICE_CPU || s->precision != GPUNN_PRECISION_F32);
+    if (batch == 150) return strncmp(s->name, "network_", 8) == 0 || (step && !wide);
+    if (batch == 31 && wide) return step;
     if (batch > 7 && batch < 100) return strcmp(s->name, "images_f32") == 0; /* tiles of 4, 8 and 16 samples */
     return batch < 100 || (backend->type == GPUNN_DEVICE_CPU && s->precision == GPUNN_PRECISION_F32 && WITH_SLICES);
 }

@@ -195,7 +195,7 @@ class Step(unittest.TestCase):
             plan = made.step[0].forward.step
             self.assertEqual(plan.summed(), (8 * 16 + 16 + 16 * 3 + 3 + scalars + 3) // 4 * 4)
             self.assertIn(("classes", "i32", True), [(one.name, one.dtype, one.read) for one in made.step[0].forward.operands])
-            self.assertEqual("* scale" in emit_cuda.emit_cuda(made), rest.get("reduction") != "sum")
+            self.assertEqual("const float labels = " in emit_cuda.emit_cuda(made), rest.get("reduction") != "sum")
 
     def test_other_classes_are_none(self):
         image = ({"op": "input", "name": "many", "dtype": "i32", "shape": ["N", 2]}, linear("a", "x", 6),
@@ -215,45 +215,95 @@ class Step(unittest.TestCase):
         self.assertFalse(plan.wants(next(t.id for t in model.tensors if t.op == "linear")))
 
     def test_others_are_none(self):
-        scaled = ({"op": "parameter", "name": "s", "shape": [8]}, {"op": "mul", "name": "a", "inputs": ["x", "s"]}, linear("y", "a", 3))
         along = ({"op": "softmax", "name": "a", "inputs": ["x"], "dim": 0}, linear("y", "a", 3))
         line = ({"op": "reshape", "name": "a", "inputs": ["x"], "shape": ["N", 2, 4]},
                 {"op": "conv1d", "name": "c", "inputs": ["a"], "out_channels": 1, "kernel_size": 2},
                 {"op": "flatten", "name": "y", "inputs": ["c"]})
-        tied = (linear("a", "x", 8), dict(linear("b", "a", 8), weight="a.weight"), linear("y", "b", 3))
+        read = (linear("a", "x", 3), {"op": "matmul", "name": "y", "inputs": ["a", "a.weight"]})
+        outside = (linear("y", "x", 3), dict(linear("late", "x", 3), weight="y.weight"))
         for tensors, reason in (
-                (scaled + (self.loss("y"),), "mul 'a': the gradient of 's' is a sum over more than its samples"),
                 (along + (self.loss("y"),), "softmax 'a': it works along the batch"),
                 (line + (self.loss("y"),), "conv1d 'c': its gradient is not written for single samples"),
-                (tied + (self.loss("y"),), "linear 'a': its weight 'a.weight' is read elsewhere, too"),
+                (read + (self.loss("a"), {"op": "mean", "name": "late", "inputs": ["y"]}), None),
+                (outside + (self.loss("y"),), None),
                 ((linear("y", "x", 257), linear("z", "y", 3), self.loss("z")), "linear 'y': 257 wide, where 256 is the most"),
                 ((relu("r", "x"), linear("y", "r", 3), self.loss("y"), {"op": "relu", "name": "late", "inputs": ["loss"]}), None)):
             model = self.step(*tensors)
             self.assertEqual(partition.step_fault(model), reason)
             self.assertEqual(partition.partition(model).step is None, reason is not None)
-        model = self.step(linear("y", "x", 3), self.loss("y"), precision="bf16")
-        self.assertIn("precision is bf16", partition.step_fault(model))
         wide = [linear("w%d" % i, "w%d" % (i - 1) if i else "x", 256) for i in range(3)]
-        self.assertIn("of shared memory", partition.step_fault(self.step(*wide, linear("y", "w2", 3), self.loss("y"))))
+        self.assertIn("step by step should be quicker", partition.step_fault(self.step(*wide, linear("y", "w2", 3), self.loss("y"))))
+        many = self.step({"op": "input", "name": "z", "shape": ["N", 4000]}, linear("y", "z", 3), self.loss("y"))
+        self.assertIn("of shared memory", partition.step_fault(many))
+        frozen = self.step(dict(linear("y", "x", 3), trainable=False), self.loss("y"))
+        self.assertEqual(partition.step_fault(frozen), "it trains no weight")
+        drops = [{"op": "dropout", "name": "d%d" % i, "inputs": ["d%d" % (i - 1) if i else "x"], "p": 0.5} for i in range(9)]
+        self.assertEqual(partition.step_fault(self.step(*drops, linear("y", "d8", 3), self.loss("y"))), "more than 8 dropout")
 
     def test_forms(self):
-        """Values and gradients have places of their own, and each form has room for them and all weights."""
+        """Values and gradients that are needed at one time have places of their own, and each form has room for them and for weights."""
         model = self.step(linear("a", "x", 50), relu("b", "a"), linear("c", "b", 21), {"op": "add", "name": "d", "inputs": ["c", "c"]},
                           linear("y", "d", 3), self.loss("y"))
         made = partition.partition(model)
         plan = made.step[0].forward.step
-        places = sorted({block.place: plan.room_for(block) for block in plan.scratch()}.items())
-        places += sorted({place: plan.room_for(block) for block, place in plan.gradients.items()}.items())
-        for (place, room), (behind, _) in zip(places, places[1:] + [(plan.floats, 0)]):
-            self.assertEqual(place + room, behind)
+        blocks, tensors = plan.scratch(), {model.tensors[i].name or model.tensors[i].label: i for i in plan.needed}
+        for k, one in enumerate(blocks):
+            self.assertLessEqual(one.place + plan.room_for(one), plan.floats)
+            for other in blocks[:k]:
+                apart = one.place + plan.room_for(one) <= other.place or other.place + plan.room_for(other) <= one.place
+                self.assertTrue(apart or one.last < other.first or other.last < one.first)
+        self.assertIs(plan.at[tensors["a"]][0].root(), plan.at[tensors["b"]][0].root())  # relu's result tells its slope
+        self.assertLess(plan.floats, sum(map(plan.room_for, blocks)))
         for form in training.forms(plan):
-            self.assertEqual(form.bytes, 4 * (form.samples * plan.pitch() + plan.staged("f32")))
-            self.assertIn("LAUNCH(%d);" % form.samples, emit_cuda.emit_cuda(made))
+            self.assertEqual(form.bytes, 4 * (form.samples * plan.pitch() + form.floats))
+            self.assertEqual(form.whole, form.floats == plan.staged("f32"))
+            self.assertIn("LAUNCH(float, %d, %d, %s);" % (form.samples, form.floats, str(form.whole).lower()), emit_cuda.emit_cuda(made))
         card = tiling.CARDS["H100"]
         self.assertEqual(training.form_for(plan, 32, card).samples, 16)
         self.assertGreater(training.form_for(plan, 132 * 64, card).samples, 16)
         self.assertIsNone(training.form_for(plan, 1 << 30, card))
         self.assertIsNone(training.form_for(plan, 32, replace(tiling.CARDS["H100"], room=8192)))
+
+    def test_slopes(self):
+        """An elementwise step reads its result on the way back where that is enough, or else its operands."""
+        for op, read in (("relu", "b"), ("tanh", "b"), ("sigmoid", "b"), ("gelu", "a"), ("silu", "a")):
+            model = self.step(linear("a", "x", 5), {"op": op, "name": "b", "inputs": ["a"]}, linear("y", "b", 3), self.loss("y"))
+            plan = partition.partition(model).step[0].forward.step
+            step = next(step for step in plan.steps if step.tensor.op == op)
+            self.assertEqual([model.tensors[i].name or model.tensors[i].label for i in plan.slopes(step)[1]], [read], op)
+
+    def test_shared_weights(self):
+        """Each weight has one place among the sums, however often it is read."""
+        scaled = ({"op": "parameter", "name": "s", "shape": [8]}, {"op": "mul", "name": "m", "inputs": ["x", "s"]})
+        model = self.step(*scaled, linear("a", "m", 8), dict(linear("b", "a", 8), weight="a.weight"),
+                          {"op": "mul", "name": "c", "inputs": ["b", "s"]}, linear("y", "c", 3), self.loss("y"))
+        made = partition.partition(model)
+        plan, text = made.step[0].forward.step, emit_cuda.emit_cuda(made)
+        self.assertEqual([plan.count(i) for i, _ in plan.sums()], [8, 64, 8, 8, 24, 3])
+        self.assertIn("add_to(sums + e, total, false);", text)
+        self.assertIn("(int)samples, false);", text)
+
+    def test_precisions(self):
+        """Products are those of tensor cores where a card has them, and values are written as memory has them."""
+        layers = (linear("a", "x", 128), relu("b", "a"), linear("c", "b", 128), relu("d", "c"), linear("y", "d", 3), self.loss("y"))
+        for precision, by_card in (("tf32", {"H100": "tf32"}), ("bf16", {"H100": "bf16", "A100": "bf16", "T4": None}),
+                                   ("f16", {"H100": "f16", "T4": "f16"})):
+            model = self.step(*layers, precision=precision)
+            for card, factors in by_card.items():
+                kernel = partition.partition(model).step[0]
+                form = training.form_for(kernel.forward.step, 16, tiling.CARDS[card])
+                self.assertEqual(form and form.factors, factors, (precision, card))
+                self.assertEqual(kernel.precision, precision)
+                self.assertEqual({one.dtype for one in kernel.forward.operands if one.name == "y"},
+                                 {precision if precision in ("bf16", "f16") else "f32"})
+
+    def test_ends(self):
+        """Few sums are added up by the last block, many by a second launch."""
+        for width, again in ((16, False), (128, True)):
+            model = self.step(linear("a", "x", width), relu("b", "a"), linear("c", "b", width), relu("d", "c"), linear("y", "d", 3),
+                              self.loss("y"), precision="bf16")
+            gathered, launched = training.ending(partition.partition(model).step[0].forward.step, 132, 132)
+            self.assertEqual(launched < gathered, again)
 
     def test_report(self):
         for name, text in (("step", "on a GPU forward and back in one launch"), ("mlp", "on a GPU forward and back in one launch"),

@@ -8,7 +8,7 @@
 #define STEP_KERNELS_H
 #include "gpunn.h"
 
-#define STEP_KERNELS_STAMP 0x7a6ab3f98e4ef369ull /* of this text: step_kernels.cu was written with it */
+#define STEP_KERNELS_STAMP 0xcd57cb9cad7d0ffdull /* of this text: step_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -226,9 +226,9 @@ STEP_FN void step_step_mul_gradient(float z, float x, float y, float g, float *d
     *d0 = z * t0 * g + z * (t0 * g);
 }
 
-STEP_FN void step_step_relu_gradient(float x, float g, float *d0)
+STEP_FN void step_step_relu_gradient(float result, float g, float *d0)
 {
-    *d0 = step_where(step_where(x <= 0, 0, x) <= 0, 0, g);
+    *d0 = step_where(result <= 0, 0, g);
 }
 
 STEP_FN void step_step_mul_gradient_2(float x, float y, float g, float *d0, float *d1)
@@ -250,10 +250,9 @@ STEP_FN void step_step_add_gradient(float g, float *d0, float *d1)
     *d1 = g;
 }
 
-STEP_FN void step_step_tanh_gradient(float g, float x, float *d0)
+STEP_FN void step_step_tanh_gradient(float g, float result, float *d0)
 {
-    const float t0 = step_tanh(x);
-    *d0 = g * (1 - t0 * t0);
+    *d0 = g * (1 - result * result);
 }
 
 STEP_FN void step_step_mul_gradient_4(float y, float g, float *d0)
