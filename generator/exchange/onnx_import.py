@@ -17,6 +17,7 @@ from ..sizes import named_dim, varies
 CHEAP = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Shape", "Size", "ConstantOfShape")
 KEEPS_NAME = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Cast", "DequantizeLinear")
 SHAPERS = ("Range", "NonZero") + tuple(fold.WINDOWS)  # whose results' shapes follow from values
+MOVES = ("cast", "reshape", "permute", "slice", "expand", "gather", "concat", "tile", "max")  # results are values of the operands
 MAX_STEPS = 1000  # of loops
 MAX_NAME = 200  # bytes of a weight's name, which may get a number or a suffix
 FAULTS = (TypeError, IndexError, KeyError, AttributeError, ValueError, ArithmeticError, MemoryError, struct.error)
@@ -64,6 +65,7 @@ class OnnxWriter(Writer):
         super().__init__(taken)
         self.loader = spec.Loader(Source("", ""))
         self.claimed, self.notes, self.needed = set(), {}, set()  # names of parameters; by topic; inputs to be known
+        self.call = None  # the Call or node at hand
         self.turned, self.bias_of = {}, None  # by id: a weight and what it is transposed; of a product, what is added to it
 
     # -- what the base class asks for --
@@ -168,6 +170,27 @@ class OnnxWriter(Writer):
         if high >= 1 << 24:
             return x
         return self.expr("x - %d * floor((x - %d) / %d)" % (high - low + 1, low, high - low + 1), x)
+
+    def f32(self, x):
+        """x as floats to compute with, which is noted of large integers."""
+        if isinstance(x, Value) and x.dtype != "f32" and self.is_large(x) and self.call:
+            self.note_integers(self.call)
+        return super().f32(x)
+
+    def rounded(self, x):
+        """x as floats where large integers may be rounded: for floats, for places, beside what is small."""
+        return super().f32(x)
+
+    def is_large(self, x):
+        """Whether x may be an integer above 2^24, as an input gives it."""
+        if not isinstance(x, Value):
+            return not is_float(x.tensor.kind) and any(abs(y) > 1 << 24 for y in x.tensor.values if isinstance(y, int))
+        if RANGES.get(self.kind_of(x), (0, 0))[1] < 1 << 24:
+            return False
+        entry = x.entry
+        while entry.op in MOVES:
+            entry = entry.inputs[0].entry
+        return entry.op == "input"
 
     def note_integers(self, call):
         self.notes.setdefault("integers", "%s computes with integers, in 32-bit floats: exact up to 2^24" % call.place)
@@ -290,7 +313,7 @@ class Lowering:
         call, w = Call(node, self.model.opset), self.writer
         if node.op == "Constant":
             return [constant_of(call)]
-        operands = [self.operand(name) for name in node.inputs]
+        w.call, operands = call, [self.operand(name) for name in node.inputs]
         if any(isinstance(x, (Constant, Parameter)) and x.tensor.kind == "string" for x in operands):
             raise Refused("gpunn has no tensors of strings")
         try:
@@ -545,6 +568,7 @@ def import_graph(model, title, sizes=(), batch=None, fixed=None, dynamic=False, 
 def outputs_of(lowering, graph):
     results = []
     for name in graph.outputs:
+        lowering.writer.call = lowering.makers.get(name)
         try:
             results.append(lowering.writer.finished(name, lowering.operand(name), graph.output_kinds.get(name)))
         except Refused as why:

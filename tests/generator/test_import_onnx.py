@@ -306,6 +306,58 @@ class ByHand(Import):
         self.assertEqual(list(y["y"].values), [15.0, -9.0])
         self.assertEqual(list(y["all"].values), [3.0, -3.0, 7.0, -5.0, 15.0, -9.0])
 
+    def test_scatter_into_what_is_infinite(self):
+        data = model([node("ScatterElements", "x i u", "y", axis=1), node("ScatterND", "x j v", "z")],
+                     [value("x", ["N", 4]), value("i", ["N", 2], "int64"), value("u", ["N", 2])],
+                     [value("y", ["N", 4]), value("z", ["N", 4])],
+                     [tensor("j", (1, 1), [0], "int64"), tensor("v", (1, 4), range(4))])
+        self.refused(data, "it picks samples of the batch")
+        self.imported(data, batch="2")
+        y = self.run_model(x=Array("float32", (2, 4), [-math.inf] * 4 + [math.inf, math.nan, 1.0, math.nan]),
+                           i=Array("int64", (2, 2), [3, 0, 1, -1]), u=Array("float32", (2, 2), [1.0, 2.0, 3.0, math.inf]))
+        self.assertEqual(list(y["y"].values), [2.0, -math.inf, -math.inf, 1.0, math.inf, 3.0, 1.0, math.inf])
+        self.assertEqual(list(y["z"].values)[:5] + list(y["z"].values)[6:7], [0.0, 1.0, 2.0, 3.0, math.inf, 1.0])
+
+    def test_large_integers(self):
+        """What computes with integers in floats says so, or is refused where floats cannot tell them apart."""
+        x, y = [value("x", ["N", 4], "int64")], [value("y", ["N", 4], "int64")]
+        i, known = [value("i", ["N", 4], "int64")], [tensor("k", (1,), [3], "int64"), tensor("m", (1,), [7.0])]
+        moves = {"Concat": [node("Concat", "x x", "y", axis=1)], "Slice": [node("Slice", "x one k one", "y")],
+                 "Tile": [node("Tile", "x r", "y")], "ReduceMax": [node("ReduceMax", "x", "y", keepdims=1)],
+                 "Where": [node("Greater", "x k", "c"), node("Where", "c x k", "y")],
+                 "Gather": [node("Gather", "x k", "y", axis=1)], "Max": [node("Max", "x k", "y")]}
+        known += [tensor("r", (2,), [1, 2], "int64"), tensor("one", (1,), [1], "int64")]
+        for op, nodes in moves.items():
+            with self.subTest(op):
+                self.write(model(nodes, x, y, known))
+                _, notes = import_onnx.import_model(self.path("model.onnx"), self.path("net"))
+                self.assertEqual(notes, ["the_y computes with integers, in 32-bit floats: exact up to 2^24"])
+        for one, kind in ((node("Cast", "x", "y", to=1), "float32"), (node("Equal", "x k", "y"), "bool"),
+                          (node("Gather", "m x", "y"), "float32"), (node("Identity", "x", "y"), "int64")):
+            with self.subTest(one.op_type):
+                self.write(model([one], x, [value("y", ["N", 4], kind)], known))
+                self.assertEqual(import_onnx.import_model(self.path("model.onnx"), self.path("net"))[1], [])
+        for name in os.listdir(self.folder):
+            os.remove(self.path(name))
+        for op in ("Equal", "Less", "GreaterOrEqual"):
+            self.refused(model([node(op, "x i", "y")], x + i, [value("y", ["N", 4], "bool")]), "may lie above 2^24")
+        narrow = node("Cast", "x", "a", to=NUMBERS["int16"])
+        self.imported(model([narrow, node("Equal", "a a", "y")], x, [value("y", ["N", 4], "bool")]))
+
+    def test_numbers_that_are_drawn(self):
+        """Nothing but where they lie is to be seen."""
+        data = model([node("RandomUniform", "", "u", low=2.0, high=5.0, shape=[2, 300]),
+                      node("RandomNormal", "", "n", shape=[2, 300]), node("Bernoulli", "x", "b"),
+                      node("Multinomial", "x", "m", sample_size=9), node("Add", "u n", "un")],
+                     [value("x", [2, 300])], [value("u", [2, 300]), value("n", [2, 300]), value("b", [2, 300]),
+                                              value("m", [2, 9], "int32"), value("un", [2, 300])])
+        self.imported(data, batch="none")
+        y = self.run_model(x=Array("float32", (2, 300), [0.25] * 300 + [1.0] * 300))
+        self.assertTrue(2 <= min(y["u"].values) < 2.2 and 4.8 < max(y["u"].values) <= 5)
+        self.assertTrue(-6 < min(y["n"].values) < -1.5 and 1.5 < max(y["n"].values) < 6)
+        self.assertTrue(30 < sum(y["b"].values[:300]) < 120 and sum(y["b"].values[300:]) == 300)
+        self.assertTrue(0 <= min(y["m"].values) and max(y["m"].values) < 300 and len(set(y["m"].values)) > 9)
+
     def test_loops_without_end_are_refused(self):
         self.refused(self.loop(1 << 40), "run more than 1000 steps")
 
@@ -319,11 +371,12 @@ class ByHand(Import):
 class BadFiles(Import):
     def test_everything_is_listed(self):
         data = model([node("Det", "x", "a"), node("NonMaxSuppression", "a", "b"), node("Unique", "x", "y"),
-                      node("Bernoulli", "x", "z"), node("Add", "b y", "w")], [value("x", ["N", 3])], [value("w", [1]), value("z", [1])])
+                      node("BitCast", "x", "z"), node("Add", "b y", "w")], [value("x", ["N", 3])],
+                     [value("w", [1]), value("z", [1])])
         found = self.refused(data, "3 operations of net cannot be imported")
         self.assertEqual(found.problems, ["Det 'the_a': gpunn has no counterpart of this op",
                                           "Unique 'the_y': gpunn has no counterpart of this op",
-                                          "Bernoulli 'the_z': gpunn has no counterpart of this op"])
+                                          "BitCast 'the_z': gpunn has no counterpart of this op"])
 
     def test_each(self):
         x, y = [value("x", [2])], [value("y", [2])]
