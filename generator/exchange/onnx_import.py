@@ -7,7 +7,7 @@ import struct
 
 from .. import spec
 from ..json_text import Source, SpecError, read
-from . import fold, onnx_attention, onnx_layers, onnx_patterns  # noqa: F401, whose ops stand in OPERATIONS
+from . import fold, onnx_attention, onnx_layers, onnx_ml, onnx_patterns  # noqa: F401, whose ops stand in OPERATIONS
 from .arrays import MAX_ELEMENTS, RANGES, SAFETENSORS, Array, is_float, stored_dtype
 from .onnx_file import Graph, tensor_kind
 from .onnx_ops import OPERATIONS, RESULT_KINDS
@@ -195,6 +195,10 @@ class OnnxWriter(Writer):
     def note_integers(self, call):
         self.notes.setdefault("integers", "%s computes with integers, in 32-bit floats: exact up to 2^24" % call.place)
 
+    def note_labels(self, call, labels):
+        names = ", ".join("%d %.30s" % pair for pair in enumerate(labels[:8])) + (", ..." if len(labels) > 8 else "")
+        self.notes.setdefault("labels", "%s gives classes and their values by number: %s" % (call.place, names))
+
     # -- what must be known --
     def inputs_of(self, x):
         """The names of the inputs that a value depends on."""
@@ -308,13 +312,13 @@ class Lowering:
 
     def results(self, node):
         """What the outputs of a node are."""
-        if node.domain:
+        if node.domain not in ("", onnx_ml.DOMAIN):
             raise Refused("gpunn knows no ops of the domain %s" % node.domain)
         call, w = Call(node, self.model.opset), self.writer
         if node.op == "Constant":
             return [constant_of(call)]
         w.call, operands = call, [self.operand(name) for name in node.inputs]
-        if any(isinstance(x, (Constant, Parameter)) and x.tensor.kind == "string" for x in operands):
+        if not node.domain and any(isinstance(x, (Constant, Parameter)) and x.tensor.kind == "string" for x in operands):
             raise Refused("gpunn has no tensors of strings")
         try:
             if node.op == "If":
@@ -327,11 +331,11 @@ class Lowering:
             if known is not None:
                 return known
             result = onnx_patterns.fused(self, call, operands)
-            if result is None and node.op not in OPERATIONS:
+            if result is None and op_text(node) not in OPERATIONS:
                 for x in operands if node.op in SHAPERS else ():
                     w.known_array(x, "operands")
                 raise Refused("gpunn has no counterpart of this op")
-            return self.of_kinds(call, operands, OPERATIONS[node.op](w, call, *operands) if result is None else result)
+            return self.of_kinds(call, operands, OPERATIONS[op_text(node)](w, call, *operands) if result is None else result)
         except FAULTS as error:
             raise Refused("it is not possible with these operands (%s)" % error) from error
 
@@ -339,7 +343,7 @@ class Lowering:
         """The results with the kinds that ONNX has for them."""
         results = []
         for x in result if isinstance(result, (list, tuple)) else [result]:
-            kind = RESULT_KINDS.get(call.op) or next((self.writer.kind_of(y) for y in operands if y is not None), "float32")
+            kind = RESULT_KINDS.get(op_text(call)) or next((self.writer.kind_of(y) for y in operands if y is not None), "float32")
             results.append(x if kind == "own" or not isinstance(x, Value) else self.writer.as_kind(x, kind))
         return results
 

@@ -37,12 +37,14 @@ def attribute(name, value):
         return Message(ATTRIBUTE, name=name, i=value, type=2)
     if isinstance(value, str):
         return Message(ATTRIBUTE, name=name, s=value.encode(), type=3)
-    return Message(ATTRIBUTE, name=name, ints=list(value), type=7)
+    kinds = {float: {"floats": list(value), "type": 6}, bytes: {"strings": list(value), "type": 8}}
+    return Message(ATTRIBUTE, name=name, **kinds.get(type(value[0]) if value else int, {"ints": list(value), "type": 7}))
 
 
 def node(op, inputs, outputs, **attributes):
-    return Message(NODE, op_type=op, input=inputs.split(), output=outputs.split(), name="the_" + outputs.split()[0],
-                   attribute=[attribute(*pair) for pair in attributes.items()])
+    domain, _, op = op.rpartition(".")
+    return Message(NODE, op_type=op, domain=domain, input=inputs.split(), output=outputs.split(),
+                   name="the_" + outputs.split()[0], attribute=[attribute(*pair) for pair in attributes.items()])
 
 
 def value(name, shape, kind="float32"):
@@ -368,6 +370,68 @@ class ByHand(Import):
         self.assertEqual(self.ops(written), ["input", "reshape"])
 
 
+class MachineLearning(Import):
+    """The linear ops of the domain ai.onnx.ml."""
+
+    def test_a_classifier(self):
+        """Scaled, told by two sums that softmax makes probabilities, with labels that are no places."""
+        data = model([node("ai.onnx.ml.Scaler", "x", "s", offset=[1.0, -1.0], scale=[2.0, 0.5]),
+                      node("ai.onnx.ml.LinearClassifier", "s", "label p", coefficients=[1.0, 0.5, -1.0, 0.25, 0.0, 0.0],
+                           intercepts=[0.5, 0.0, 0.1], classlabels_ints=[7, 3, 5], post_transform="SOFTMAX"),
+                      node("ai.onnx.ml.Normalizer", "p", "q", norm="L1"),
+                      node("ai.onnx.ml.ZipMap", "q", "z", classlabels_int64s=[7, 3, 5])],
+                     [value("x", ["N", 2])], [value("label", ["N"], "int64"), value("z", ["N", 3])])
+        self.imported(data)
+        rows = [(1.0, 3.0), (2.0, -4.0), (-3.0, 0.5)]
+        y = self.run_model(x=Array("float32", (3, 2), [v for row in rows for v in row]))
+        for i, (a, b) in enumerate(rows):
+            a, b = 2 * (a - 1), 0.5 * (b + 1)
+            sums = [a + 0.5 * b + 0.5, -a + 0.25 * b, 0.1]
+            parts = [math.exp(s) for s in sums]
+            self.assertEqual(y["label"].values[i], (7, 3, 5)[sums.index(max(sums))])
+            for got, part in zip(y["z"].values[3 * i:], parts):
+                self.assertAlmostEqual(got, part / sum(parts), places=5)
+
+    def test_two_classes_of_one_sum(self):
+        data = model([node("ai.onnx.ml.LinearClassifier", "x", "label p", coefficients=[1.0, -2.0], intercepts=[0.5],
+                           classlabels_strings=[b"no", b"yes"], post_transform="LOGISTIC")],
+                     [value("x", ["N", 2])], [value("label", ["N"], "string"), value("p", ["N", 2])])
+        self.write(data)
+        _, notes = import_onnx.import_model(self.path("model.onnx"), self.path("net"))
+        self.assertEqual(notes, ["the_label gives classes and their values by number: 0 no, 1 yes"])
+        y = self.run_model(x=Array("float32", (2, 2), [1.0, 0.0, 0.0, 1.0]))
+        self.assertEqual(list(y["label"].values), [1, 0])
+        for got, s in zip(y["p"].values, (-1.5, 1.5, 1.5, -1.5)):
+            self.assertAlmostEqual(got, 1 / (1 + math.exp(-s)), places=5)
+
+    def test_rows(self):
+        nodes = [node("ai.onnx.ml.Normalizer", "x", "n_" + norm, norm=norm) for norm in ("MAX", "L1", "L2")]
+        nodes += [node("ai.onnx.ml.Binarizer", "x", "b", threshold=0.5),
+                  node("ai.onnx.ml.LinearRegressor", "x", "r", coefficients=[1.0, 2.0, 3.0, 4.0], intercepts=[0.0, -1.0],
+                       targets=2), node("ArgMax", "x", "a", axis=1), node("ai.onnx.ml.ArrayFeatureExtractor", "labels a", "l")]
+        outputs = [value(name, ["N", 2]) for name in ("n_MAX", "n_L1", "n_L2", "b", "r")] + [value("l", [1, "N"], "int64")]
+        self.imported(model(nodes, [value("x", ["N", 2])], outputs, [tensor("labels", (2,), [4, 9], "int64")]))
+        y = self.run_model(x=Array("float32", (3, 2), [3.0, -4.0, 0.0, 0.0, 0.25, 0.75]))
+        for name, wanted in (("n_MAX", [0.75, -1, 0, 0, 1 / 3, 1]), ("n_L1", [3 / 7, -4 / 7, 0, 0, 0.25, 0.75]),
+                             ("n_L2", [0.6, -0.8, 0, 0, 10 ** -0.5, 3 * 10 ** -0.5]), ("b", [1, 0, 0, 0, 0, 1]),
+                             ("r", [-5, -8, 0, -1, 1.75, 2.75]), ("l", [4, 4, 9])):
+            for got, expected in zip(y[name].values, wanted):
+                self.assertAlmostEqual(got, expected, places=5)
+
+    def test_what_is_refused(self):
+        for part, one in (
+                ("ai.onnx.ml.SVMClassifier 'the_y': gpunn has no counterpart of this op",
+                 node("ai.onnx.ml.SVMClassifier", "x", "y")),
+                ("4 coefficients and 0 intercepts are no regressor of 2 features",
+                 node("ai.onnx.ml.LinearRegressor", "x", "y", coefficients=[1.0, 2.0, 3.0, 4.0])),
+                ("post_transform PROBIT is not possible", node("ai.onnx.ml.LinearRegressor", "x", "y", coefficients=[1.0, 2.0],
+                                                               post_transform="PROBIT")),
+                ("0 class labels are given", node("ai.onnx.ml.LinearClassifier", "x", "y p", coefficients=[1.0, 2.0])),
+                ("no ops of the domain com.x", node("com.x.Scaler", "x", "y"))):
+            with self.subTest(part):
+                self.refused(model([one], [value("x", ["N", 2])], [value("y", ["N", 1])]), part)
+
+
 class BadFiles(Import):
     def test_everything_is_listed(self):
         data = model([node("Det", "x", "a"), node("NonMaxSuppression", "a", "b"), node("Unique", "x", "y"),
@@ -480,6 +544,10 @@ class Suite(Import):
         self.assertGreaterEqual(self.run_suite("--kind", "pytorch-operator"), 31)
         self.assertGreaterEqual(self.run_suite("--kind", "pytorch-converted"), 82)
 
+    def test_simple_and_light(self):
+        self.assertGreaterEqual(self.run_suite("--kind", "simple"), 7)
+        self.assertGreaterEqual(self.run_suite("--kind", "light"), 9)
+
     def test_check(self):
         import numpy
         numpy.savez(self.path("x.npz"), x=numpy.random.rand(4, 3).astype(numpy.float32))
@@ -490,6 +558,65 @@ class Suite(Import):
         self.assertRegex(text.getvalue(), "^y: largest difference .* of its largest value\n$")
         with contextlib.redirect_stdout(text), self.assertRaisesRegex(SystemExit, "differ by more than"):
             import_onnx.main(words + ["--tolerance", "-1"])
+
+
+class Peers(Import):
+    """Models that other programs have written, beside what they compute."""
+
+    def compare(self, wanted, **inputs):
+        """wanted: arrays in the order of the outputs."""
+        import numpy
+        given = {name: Array(x.dtype.name, x.shape, raw=numpy.ascontiguousarray(x).tobytes()) for name, x in inputs.items()}
+        for (name, got), expected in zip(self.run_model(**given).items(), wanted):
+            got, scale = numpy.array(got.values).reshape(got.shape), max(1e-3, float(numpy.abs(expected).max()))
+            self.assertLess(float(numpy.abs(got - expected.reshape(got.shape)).max()) / scale, 1e-5, name)
+
+    @unittest.skipUnless(importlib.util.find_spec("onnxscript") and importlib.util.find_spec("torch"),
+                         "PyTorch or its exporter's package onnxscript is not here")
+    def test_pytorchs_exporters(self):
+        import logging
+        import warnings
+
+        import torch
+        from tests.generator import zoo
+        logging.disable(logging.CRITICAL)
+        self.addCleanup(logging.disable, logging.NOTSET)
+        warnings.simplefilter("ignore")
+        for name in ("mlp_residual", "lenet", "resnet", "gpt", "vit", "transformer_encoder_layer", "masked", "rearranged"):
+            for dynamo in (True, False):
+                with self.subTest(model=name, dynamo=dynamo):
+                    module, inputs, loss, _ = zoo.make(name)
+                    inputs = inputs[:-1] if loss else inputs
+                    names = ["in%d" % i for i in range(len(inputs))]
+                    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                        torch.onnx.export(module.eval(), inputs, self.path("model.onnx"), input_names=names, dynamo=dynamo)
+                    import_onnx.import_model(self.path("model.onnx"), self.path("net"), batch="none")
+                    with torch.no_grad():
+                        result = module(*inputs)
+                    wanted = [x.numpy() for x in (result if isinstance(result, (list, tuple)) else [result])]
+                    self.compare(wanted, **{key: x.numpy() for key, x in zip(names, inputs)})
+
+    @unittest.skipUnless(importlib.util.find_spec("skl2onnx"), "the package skl2onnx is not here")
+    def test_scikit_learn(self):
+        import numpy
+        from sklearn import linear_model, neural_network, pipeline, preprocessing
+        from skl2onnx import to_onnx
+        numbers = numpy.random.RandomState(1)
+        x = numbers.rand(60, 5).astype(numpy.float32)
+        y, classes = x @ numpy.arange(5) - x[:, 0] * x[:, 1], (x[:, 1] * 3).astype(int) + 2
+        scaled = pipeline.make_pipeline
+        for kind in (linear_model.LinearRegression(), scaled(preprocessing.StandardScaler(), linear_model.Ridge()),
+                     scaled(preprocessing.Normalizer(), linear_model.Lasso(0.01)),
+                     scaled(preprocessing.MinMaxScaler(), linear_model.LogisticRegression()),
+                     neural_network.MLPRegressor(hidden_layer_sizes=(8, 5), activation="tanh", max_iter=30),
+                     scaled(preprocessing.RobustScaler(), neural_network.MLPClassifier(hidden_layer_sizes=(7,), max_iter=200))):
+            with self.subTest(str(kind)):
+                probable = hasattr(kind, "predict_proba")
+                kind.fit(x, classes if probable else y)
+                self.write(to_onnx(kind, x[:1]).SerializeToString())
+                import_onnx.import_model(self.path("model.onnx"), self.path("net"))
+                wanted = [kind.predict(x)] + ([kind.predict_proba(x)] if probable else [])
+                self.compare(wanted, X=x)
 
 
 if __name__ == "__main__":
