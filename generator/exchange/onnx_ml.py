@@ -1,4 +1,4 @@
-"""What the ops of ONNX's domain ai.onnx.ml are made of, in which skl2onnx writes scikit-learn's models: those that are linear."""
+"""What the ops of ONNX's domain ai.onnx.ml are made of, in which skl2onnx writes scikit-learn's models: linear ones and trees."""
 from . import fold
 from .arrays import Array, is_float
 from .onnx_layers import linear
@@ -6,6 +6,8 @@ from .onnx_ops import operation
 from .spec_writer import Constant, Refused, product, text
 
 DOMAIN = "ai.onnx.ml"
+MAX_DEPTH, MAX_NODES = 256, 1 << 16
+MAX_TREES = 1 << 22  # numbers that say which leaf follows from which comparisons
 
 
 def machine_learning(*names, **given):
@@ -64,6 +66,102 @@ def labelled(w, call, place, labels):
     elif list(labels) != list(range(len(labels))):
         place = w.pick(w.numbers(labels, (len(labels),)), 0, place)
     return w.as_kind(w.integers(place, ("i64",)), "int64")
+
+
+class Tree:
+    """inner: its nodes that compare, as (feature, threshold); leaves: by node, {inner node's place: +1 or -1 for its branch}."""
+
+    def __init__(self, nodes):
+        """nodes: by id, (feature, threshold, id if true, id if false), or None for a leaf."""
+        self.inner, self.leaves = [], {}
+        below = {child for node in nodes.values() if node for child in node[2:]}
+        pending = [(key, {}) for key in nodes if key not in below]
+        sound = len(pending) == 1
+        while pending and sound:
+            key, path = pending.pop()
+            if nodes[key] is None:
+                self.leaves[key] = path
+                continue
+            place, (feature, threshold, yes, no) = len(self.inner), nodes[key]
+            self.inner.append((feature, threshold))
+            pending += [(yes, {**path, place: 1}), (no, {**path, place: -1})]
+            sound = len(self.inner) <= len(nodes) and len(path) <= MAX_DEPTH
+        if not sound or len(self.inner) + len(self.leaves) != len(nodes):
+            raise Refused("its nodes are no tree of up to %d levels" % MAX_DEPTH)
+
+
+COMPARISONS = {"BRANCH_LEQ": "x <= y", "BRANCH_LT": "x < y", "BRANCH_GTE": "x >= y", "BRANCH_GT": "x > y"}
+
+
+def trees_of(call):
+    """The Trees by number, and how their nodes compare."""
+    nodes, modes = {}, set()
+    columns = [call.get("nodes_%s" % key, []) for key in ("treeids", "nodeids", "featureids", "values", "truenodeids",
+                                                          "falsenodeids")]
+    if len(columns[0]) > MAX_NODES:
+        raise Refused("trees of %d nodes are too large" % len(columns[0]))
+    for tree, key, feature, threshold, yes, no, mode in zip(*columns, call.get("nodes_modes", [])):
+        mode = mode.decode() if isinstance(mode, bytes) else mode
+        nodes.setdefault(tree, {})[key] = None if mode == "LEAF" else (feature, threshold, yes, no)
+        modes.update({mode} - {"LEAF"})
+    if len(modes) > 1 or not modes <= set(COMPARISONS) or any(call.get("nodes_missing_value_tracks_true", None) or [0]):
+        raise Refused("only trees whose nodes all compare alike, by one of %s, are possible" % ", ".join(COMPARISONS))
+    return {key: Tree(own) for key, own in nodes.items()}, COMPARISONS[(modes or {"BRANCH_LEQ"}).pop()]
+
+
+def voted(w, call, x, kind, count):
+    """What the trees' leaves add up to for each target, [n, count]: a leaf is reached where the comparisons on its way, 1 or 0,
+    times +1 or -1 for its branch, add up to the number of those that have to hold."""
+    trees, comparison = trees_of(call)
+    x, numbers_of = rows(w, x), {key: i for i, key in enumerate(trees)}
+    inner = max([1] + [len(tree.inner) for tree in trees.values()])
+    leaves = max(len(tree.leaves) for tree in trees.values())
+    if len(trees) * inner * leaves > MAX_TREES:
+        raise Refused("%d trees of up to %d leaves are too large" % (len(trees), leaves))
+    features, limits, paths, needed, places = [], [], [], [], {}
+    for key, tree in trees.items():
+        own = tree.inner + [(0, 0.0)] * (inner - len(tree.inner))
+        features += [feature for feature, _ in own]
+        limits += [threshold for _, threshold in own]
+        ways = list(tree.leaves.values()) + [None] * (leaves - len(tree.leaves))
+        paths += [(way or {}).get(i, 0) for i in range(inner) for way in ways]
+        needed += [1 if way is None else sum(sign > 0 for sign in way.values()) for way in ways]
+        places.update({(key, leaf): i for i, leaf in enumerate(tree.leaves)})
+    weights = [0.0] * (len(trees) * leaves * count)
+    columns = [call.get("%s_%s" % (kind, key), []) for key in ("treeids", "nodeids", "ids", "weights")]
+    for tree, leaf, target, weight in zip(*columns):
+        weights[(numbers_of[tree] * leaves + places[tree, leaf]) * count + target] += weight
+    index = w.tensor(Constant(Array("int64", (1, len(features)), features)))
+    y = w.pick(x, 1, w.view(index, (x.full[0], len(features))))
+    y = w.expr("1 if %s else 0" % comparison, y, w.numbers(limits, (len(limits),)))
+    y = w.permute(w.reshape(y, (x.full[0], len(trees), inner)), (1, 0, 2))
+    y = w.matmul(y, w.numbers(paths, (len(trees), inner, leaves)))
+    y = w.map("eq", y, w.numbers(needed, (len(trees), 1, leaves)))
+    y = w.reduce("sum", w.matmul(y, w.numbers(weights, (len(trees), leaves, count))), [0])
+    how = call.get("aggregate_function", "SUM")
+    if how not in ("SUM", "AVERAGE"):
+        raise Refused("aggregate_function %s is not possible" % how)
+    y, base = w.scale(y, 1 / len(trees) if how == "AVERAGE" else 1), call.get("base_values", None)
+    return w.map("add", y, w.numbers(base, (len(base),))) if base else y
+
+
+@machine_learning("TreeEnsembleRegressor", kind="float32")
+def tree_regressor(w, call, x):
+    return transformed(w, call, voted(w, call, x, "target", call.get("n_targets", 1)))
+
+
+@machine_learning("TreeEnsembleClassifier", kind="own")
+def tree_classifier(w, call, x):
+    labels = call.get("classlabels_int64s", None) or call.get("classlabels_strings", None) or []
+    one = len(labels) == 2 and len(set(call.get("class_ids", []))) == 1
+    if one:  # of two classes, the trees tell one
+        call = call.with_attributes(class_ids=[0] * len(call.get("class_ids", [])))
+    y = voted(w, call, x, "class", 1 if one else len(labels))
+    if one:
+        other = w.map("neg", y) if call.get("post_transform", "NONE") == "LOGISTIC" else w.expr("1 - x", y)
+        y = w.add("concat", [other, y], (), dim=1)
+    y = transformed(w, call, y)
+    return [labelled(w, call, w.add("argmax", [y], (), dim=1), labels), w.as_kind(y, "float32")]
 
 
 @machine_learning("ArrayFeatureExtractor", kind="own")

@@ -404,6 +404,45 @@ class MachineLearning(Import):
         for got, s in zip(y["p"].values, (-1.5, 1.5, 1.5, -1.5)):
             self.assertAlmostEqual(got, 1 / (1 + math.exp(-s)), places=5)
 
+    def trees(self, op, **given):
+        """x0 <= 1 ? (x1 <= 2 ? a : b) : c, and a tree of one leaf."""
+        trees = dict(nodes_treeids=[0, 0, 0, 0, 0, 3], nodes_nodeids=[0, 1, 2, 3, 4, 0], nodes_featureids=[0, 1, 0, 0, 0, 0],
+                     nodes_values=[1.0, 2.0, 0.0, 0.0, 0.0, 0.0], nodes_truenodeids=[1, 3, 0, 0, 0, 0],
+                     nodes_falsenodeids=[2, 4, 0, 0, 0, 0], nodes_modes=[b"BRANCH_LEQ"] * 2 + [b"LEAF"] * 4)
+        trees.update(given)
+        outputs = "label p" if "Classifier" in op else "y"
+        return model([node("ai.onnx.ml." + op, "x", outputs, **trees)], [value("x", ["N", 2])],
+                     [value(name, ["N"], "int64") if name == "label" else value(name, ["N", 2]) for name in outputs.split()])
+
+    def test_trees(self):
+        x = Array("float32", (4, 2), [1.0, 2.0, 0.0, 2.5, 1.5, 0.0, math.inf, 2.0])
+        target = dict(target_treeids=[0, 0, 0, 0, 3], target_nodeids=[3, 4, 2, 2, 0], target_ids=[0, 0, 0, 1, 1],
+                      target_weights=[10.0, 20.0, 30.0, 40.0, 0.5])
+        self.imported(self.trees("TreeEnsembleRegressor", n_targets=2, base_values=[1.0, 0.0], **target))
+        self.assertEqual(list(self.run_model(x=x)["y"].values), [11, 0.5, 21, 0.5, 31, 40.5, 31, 40.5])
+        classes = {"class" + key[6:]: given for key, given in target.items()}
+        self.imported(self.trees("TreeEnsembleClassifier", classlabels_int64s=[8, 4], **classes))
+        y = self.run_model(x=x)
+        self.assertEqual((list(y["label"].values), list(y["p"].values)), ([8, 8, 4, 4], [10, 0.5, 20, 0.5, 30, 40.5, 30, 40.5]))
+        one = dict(classes, class_ids=[1] * 5, class_weights=[0.75, 0.0, 0.25, 0.0, 0.125])
+        self.imported(self.trees("TreeEnsembleClassifier", classlabels_int64s=[8, 4], **one))
+        y = self.run_model(x=x)
+        self.assertEqual((list(y["label"].values), list(y["p"].values)[:4]), ([4, 8, 8, 8], [0.125, 0.875, 0.875, 0.125]))
+
+    def test_trees_that_are_refused(self):
+        for part, given in (("no tree of up to 256 levels", dict(nodes_truenodeids=[1, 0, 0, 0, 0, 0])),
+                            ("no tree of up to 256 levels", dict(nodes_falsenodeids=[2, 3, 0, 0, 0, 0])),
+                            ("no tree of up to 256 levels", dict(nodes_truenodeids=[1, 77, 0, 0, 0, 0])),
+                            ("not possible with these operands", dict(target_nodeids=[77])),
+                            ("all compare alike", dict(nodes_modes=[b"BRANCH_LEQ", b"BRANCH_LT"] + [b"LEAF"] * 4)),
+                            ("all compare alike", dict(nodes_modes=[b"BRANCH_EQ"] * 2 + [b"LEAF"] * 4)),
+                            ("all compare alike", dict(nodes_missing_value_tracks_true=[1, 0, 0, 0, 0, 0])),
+                            ("aggregate_function MIN", dict(aggregate_function="MIN")),
+                            ("trees of 70000 nodes", dict(nodes_treeids=[0] * 70000))):
+            with self.subTest(part):
+                given = dict(dict(target_treeids=[0], target_nodeids=[3], target_ids=[0], target_weights=[1.0]), **given)
+                self.refused(self.trees("TreeEnsembleRegressor", **given), part)
+
     def test_rows(self):
         nodes = [node("ai.onnx.ml.Normalizer", "x", "n_" + norm, norm=norm) for norm in ("MAX", "L1", "L2")]
         nodes += [node("ai.onnx.ml.Binarizer", "x", "b", threshold=0.5),
@@ -599,7 +638,7 @@ class Peers(Import):
     @unittest.skipUnless(importlib.util.find_spec("skl2onnx"), "the package skl2onnx is not here")
     def test_scikit_learn(self):
         import numpy
-        from sklearn import linear_model, neural_network, pipeline, preprocessing
+        from sklearn import ensemble, linear_model, neural_network, pipeline, preprocessing, tree
         from skl2onnx import to_onnx
         numbers = numpy.random.RandomState(1)
         x = numbers.rand(60, 5).astype(numpy.float32)
@@ -608,6 +647,8 @@ class Peers(Import):
         for kind in (linear_model.LinearRegression(), scaled(preprocessing.StandardScaler(), linear_model.Ridge()),
                      scaled(preprocessing.Normalizer(), linear_model.Lasso(0.01)),
                      scaled(preprocessing.MinMaxScaler(), linear_model.LogisticRegression()),
+                     tree.DecisionTreeRegressor(), ensemble.RandomForestClassifier(9),
+                     ensemble.GradientBoostingClassifier(n_estimators=5),
                      neural_network.MLPRegressor(hidden_layer_sizes=(8, 5), activation="tanh", max_iter=30),
                      scaled(preprocessing.RobustScaler(), neural_network.MLPClassifier(hidden_layer_sizes=(7,), max_iter=200))):
             with self.subTest(str(kind)):
