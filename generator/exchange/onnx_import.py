@@ -61,8 +61,10 @@ class Call:
 class OnnxWriter(Writer):
     """The Writer of Arrays. Each entry is built at once as spec.py will read it, which tells its shape or refuses it."""
 
-    def __init__(self, taken):
-        super().__init__(taken)
+    def __init__(self, taken, outside):
+        """outside: the names of inputs and outputs."""
+        super().__init__(list(taken) + outside)
+        self.outside = set(outside)
         self.loader = spec.Loader(Source("", ""))
         self.claimed, self.notes, self.needed = set(), {}, set()  # names of parameters; by topic; inputs to be known
         self.call = None  # the Call or node at hand
@@ -128,7 +130,10 @@ class OnnxWriter(Writer):
 
     # -- layers --
     def layer_name(self, **parts):
+        """None too where an input has the name, or an output that is not this op's own."""
         name = super().layer_name(**parts)
+        if name in self.outside and name not in self.call.outputs:
+            return None
         return name if name and not any("%s.%s" % (name, suffix) in self.claimed for suffix in parts) else None
 
     def layer(self, op, name, x, shape, parts, **attributes):
@@ -545,7 +550,7 @@ def import_graph(model, title, sizes=(), batch=None, fixed=None, dynamic=False, 
     graph, fixed = model.graph, fixed or {}
     inputs = [value for value in graph.inputs if value.name not in graph.initializers]
     names = [value.name for value in inputs] + list(graph.outputs)
-    writer = OnnxWriter(names + list(graph.initializers))
+    writer = OnnxWriter(graph.initializers, names)
     known = {}
     lowering = Lowering(model, writer, known)
     axes = Sizes([value for value in inputs if value.name not in fixed], dict(sizes), batch, dynamic, bounds or {})

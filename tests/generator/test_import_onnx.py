@@ -286,6 +286,16 @@ class ByHand(Import):
         written = self.imported(data, sizes=[("x:2", 5), ("h:1", 1)], batch="1")
         self.assertEqual([t["shape"] for t in written["tensors"] if t["op"] == "input"], [[1, 3, 5], [2, 1, 4]])
 
+    def test_layers_and_outputs_of_one_name(self):
+        weights = [tensor("fc.weight", (2, 2), range(4)), tensor("fc.bias", (2,), [1.0, 0.5])]
+        for nodes, x, y in (([node("Gemm", "x fc.weight fc.bias", "fc", transB=1)], "x", "fc"),
+                            ([node("Gemm", "x fc.weight fc.bias", "h", transB=1), node("Neg", "h", "fc")], "x", "fc"),
+                            ([node("Gemm", "fc fc.weight fc.bias", "y", transB=1)], "fc", "y")):
+            self.imported(model(nodes, [value(x, ["N", 2])], [value(y, ["N", 2])], weights))
+            sign = -1 if len(nodes) == 2 else 1
+            got = self.run_model(**{x: Array("float32", (1, 2), [2.0, 1.0])})[y]
+            self.assertEqual(list(got.values), [sign * 2.0, sign * 7.5])
+
     def test_of_long_names_the_end_is_kept(self):
         name = "block;" * 60 + "fc.weight"
         data = model([node("MatMul", "x " + name, "m"), node("MatMul", "m other" + name, "y")], [value("x", ["N", 2])],
@@ -319,6 +329,16 @@ class ByHand(Import):
                            i=Array("int64", (2, 2), [3, 0, 1, -1]), u=Array("float32", (2, 2), [1.0, 2.0, 3.0, math.inf]))
         self.assertEqual(list(y["y"].values), [2.0, -math.inf, -math.inf, 1.0, math.inf, 3.0, 1.0, math.inf])
         self.assertEqual(list(y["z"].values)[:5] + list(y["z"].values)[6:7], [0.0, 1.0, 2.0, 3.0, math.inf, 1.0])
+
+    def test_a_shape_that_is_scattered(self):
+        """PyTorch's older exporter computes the shape of an index so."""
+        data = model([node("Shape", "x", "s"), node("ScatterElements", "s one three", "t"), node("Expand", "i t", "e"),
+                      node("GatherElements", "x e", "y", axis=1)], [value("x", [2, 4])], [value("y", [2, 3])],
+                     [tensor("one", (1,), [-1], "int64"), tensor("three", (1,), [3], "int64"),
+                      tensor("i", (1, 3), [2, 0, 1], "int64")])
+        self.imported(data, batch="none")
+        y = self.run_model(x=Array("float32", (2, 4), [float(i) for i in range(8)]))
+        self.assertEqual(list(y["y"].values), [2.0, 0.0, 1.0, 6.0, 4.0, 5.0])
 
     def test_large_integers(self):
         """What computes with integers in floats says so, or is refused where floats cannot tell them apart."""
@@ -621,8 +641,8 @@ class Peers(Import):
         logging.disable(logging.CRITICAL)
         self.addCleanup(logging.disable, logging.NOTSET)
         warnings.simplefilter("ignore")
-        for name in ("mlp_residual", "lenet", "resnet", "gpt", "vit", "transformer_encoder_layer", "masked", "rearranged"):
-            for dynamo in (True, False):
+        for name in ("mlp_highway", "lenet", "resnet", "gpt", "vit", "transformer_encoder_layer", "masked"):
+            for dynamo in (True, False) if name != "transformer_encoder_layer" else (True,):  # the older one refuses it
                 with self.subTest(model=name, dynamo=dynamo):
                     module, inputs, loss, _ = zoo.make(name)
                     inputs = inputs[:-1] if loss else inputs
