@@ -611,8 +611,11 @@ def truth(w, x):
 
 def logical(name):
     def lower(w, call, x, other):
+        if call.op.startswith(("bitwise", "__")) and call.shapes[0][1] == w.torch.uint8:
+            y = w.whole(w.bitwise(call.op.rpartition("bitwise_")[2].strip("_"), x, other, 0, 255))
+            return w.add("cast", [y], y.shape, kind="u8", dtype="u8")
         if call.op.startswith(("bitwise", "__")) and call.shapes[0][1] != w.torch.bool:
-            raise Refused("gpunn does not compute with integers")
+            raise Refused("the bits of integers above 255 are not possible")
         return w.map(name, truth(w, x), truth(w, other))
     return lower
 
@@ -651,6 +654,9 @@ def mul(w, call, x, other):
     if isinstance(x, Complex) and isinstance(other, Complex):
         operands = x.real, x.imag, other.real, other.imag
         return Complex(w.expr("x0 * x2 - x1 * x3", *operands), w.expr("x0 * x3 + x1 * x2", *operands))
+    if isinstance(x, Complex) or isinstance(other, Complex):
+        x, other = (x, other) if isinstance(x, Complex) else (other, x)
+        return Complex(mul(w, call, x.real, other), mul(w, call, x.imag, other))
     if number(x) is not None:
         x, other = other, x
     return w.map("mul", x, other) if number(other) is None else w.map("mul_scalar", x, value=number(other))
@@ -683,6 +689,8 @@ def batch_mean(w, x, batches):
 
 @operation("div", "divide", "true_divide", "floor_divide")
 def div(w, call, x, other, rounding_mode=None):
+    if isinstance(x, Complex):
+        return Complex(div(w, call, x.real, other), div(w, call, x.imag, other))
     if isinstance(other, Size) and not varies(other.dim):
         y = batch_mean(w, x, -other.dim) if isinstance(x, Value) else None
         if y is None:
@@ -980,6 +988,13 @@ def roll(w, call, x, shifts, dims=()):
     return x
 
 
+@operation("fft_fftshift", "fft_ifftshift")
+def shifted(w, call, x, dim=None):
+    dims = list(range(len(x.full))) if dim is None else dim if isinstance(dim, list) else [dim]
+    sizes = [w.known_size(x, normal_axis(axis, len(x.full))) for axis in dims]
+    return roll(w, call, x, [size // 2 if call.op == "fft_fftshift" else -(size // 2) for size in sizes], dims)
+
+
 @operation("flip")
 def flip(w, call, x, dims):
     for dim in dims:
@@ -1003,16 +1018,7 @@ def inside_triangle(w, rows, columns, lower=True, diagonal=0):
 
 @operation("diagonal")
 def diagonal(w, call, x, offset=0, dim1=0, dim2=1):
-    """Row and column joined, it is a slice: each element of it lies a row and a column behind the one before."""
-    rank = len(x.full)
-    dim1, dim2 = normal_axis(dim1, rank), normal_axis(dim2, rank)
-    lead, (rows, columns) = [i for i in range(rank) if i not in (dim1, dim2)], (x.full[dim1], x.full[dim2])
-    if rows < 0 or columns < 0:
-        raise Refused(f"its axes depend on {size_name(min(rows, columns))}")
-    count, first = call.shapes[0][0][-1], offset if offset >= 0 else -offset * columns
-    y = w.permute(x, lead + [dim1, dim2])
-    y = w.reshape(y, y.shape[:-2] + (rows * columns,))
-    return w.slice(y, rank - 2, first, first + (count - 1) * (columns + 1) + 1, columns + 1)
+    return w.diagonal(x, normal_axis(dim1, len(x.full)), normal_axis(dim2, len(x.full)), offset)
 
 
 @operation("diag_embed")
@@ -1221,6 +1227,19 @@ class Complex:
         self.full = real.full
 
 
+def of_parts(function):
+    """A linear operation of the real parts, then of the imaginary ones, which real operands have as zeros."""
+    def part(name, key, x):
+        if isinstance(x, list) and key == "tensors":
+            return [part(name, key, y) for y in x]
+        return getattr(x, name) if isinstance(x, Complex) else 0.0 if name == "imag" and key in ("x", "other") else x
+
+    def lower(w, call, **arguments):
+        parts = [{key: part(name, key, x) for key, x in arguments.items()} for name in ("real", "imag")]
+        return Complex(*[function(w, call, **given) for given in parts])
+    return lower
+
+
 def of_length(w, x, dim, n):
     """The first n along an axis, zeros behind them."""
     dim = normal_axis(dim, len(x.full))
@@ -1238,17 +1257,23 @@ def norm_scale(norm, count, inverse):
     return {"ortho": 1 / math.sqrt(count), "forward": 1 if inverse else 1 / count}.get(norm, 1 / count if inverse else 1)
 
 
-@operation("fft_fft", "fft_ifft", "fft_rfft", "fft_fftn", "fft_fft2", "fft_ifftn", "fft_ifft2")
+@operation("fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_fftn", "fft_fft2", "fft_ifftn", "fft_ifft2", "fft_rfftn",
+           "fft_rfft2", "fft_irfftn", "fft_irfft2")
 def fourier(w, call, x, n=None, s=None, dim=None, norm=None):
-    many = call.op.endswith(("n", "2"))
-    dims = dim if isinstance(dim, (list, tuple)) else [-1 if dim is None else dim] if not many else range(len(x.full))
-    sizes, inverse = s if many and s else [n] * len(dims), "ifft" in call.op
-    for size, axis in zip(sizes, dims):
-        x = of_length(w, x, axis, size)
-        count = x.full[axis]
-        kept = count // 2 + 1 if "rfft" in call.op else count
+    """One axis after another. Of real numbers, half of the last axis is kept: it is the first of a transform, the last back."""
+    rank, half, inverse = len(x.full), "rfft" in call.op, "_i" in call.op
+    if dim is None:
+        dim = list(range(rank - len(s) if s else 0, rank)) if call.op.endswith("n") else -1
+    axes = [normal_axis(axis, rank) for axis in (dim if isinstance(dim, (list, tuple)) else [dim])]
+    for axis, size in list(zip(axes, s or [n] * len(axes)))[::-1 if half and not inverse else 1]:
+        real, size = half and axis == axes[-1], None if size == -1 else size
+        count = call.shapes[0][0][axis] if real and inverse else x.full[axis] if size is None else size
+        if count < 0:
+            raise Refused(f"the axis is {size_name(count)}")
+        x, scale = of_length(w, x, axis, count // 2 + 1 if real and inverse else count), norm_scale(norm, count, inverse)
         parts = [x.real, x.imag] if isinstance(x, Complex) else [x]
-        x = Complex(*w.fourier(parts, normal_axis(axis, len(x.full)), kept, inverse, norm_scale(norm, count, inverse)))
+        x = (w.real_of_half(parts, axis, count, scale) if real and inverse else
+             Complex(*w.fourier(parts, axis, count // 2 + 1 if real else count, inverse, scale)))
     return x
 
 
@@ -1256,35 +1281,48 @@ def wave_matrices(w, rows, size):
     return [w.torch.tensor(wave, dtype=w.torch.float64).reshape(rows, size) for wave in waves(rows, size)]
 
 
-@operation("fft_irfft")
-def real_of_fourier(w, call, x, n=None, dim=-1, norm=None):
-    """Each of the halved spectrum counts twice but for the first, and the last of an even size."""
-    dim = normal_axis(dim, len(x.full))
-    count = call.shapes[0][0][dim]
-    if count < 0:
-        raise Refused(f"the axis is {size_name(count)}")
-    x = of_length(w, x, dim, count // 2 + 1)
-    times = w.torch.full((count // 2 + 1,), 2.0, dtype=w.torch.float64)
-    times[::count // 2 if count % 2 == 0 else count] = 1
-    times *= norm_scale(norm, count, True)
-    cos, sin = [Constant((wave.t() * times).float()) for wave in wave_matrices(w, len(times), count)]
-    return w.map("sub", w.along(x.real, dim, cos), w.along(x.imag, dim, sin))
+def stft_weight(w, rows, n_fft, win_length, window, scale):
+    """The window times the cosines, then the sines backwards, of each frequency, [2 rows, n_fft]; and the window."""
+    length = win_length or n_fft
+    own = w.torch.ones(length) if window is None else window.tensor
+    own = w.torch.nn.functional.pad(own.double(), ((n_fft - length) // 2, n_fft - length - (n_fft - length) // 2))
+    cos, sin = wave_matrices(w, rows, n_fft)
+    return w.torch.cat([cos, -sin]) * own * scale, own
 
 
 @operation("stft")
 def stft(w, call, x, n_fft, hop_length=None, win_length=None, window=None, normalized=False, onesided=True, return_complex=None,
          **_):
-    """A convolution whose channels are the window times the cosines, and the sines, of each frequency."""
-    count, length = n_fft // 2 + 1 if onesided is not False else n_fft, win_length or n_fft
-    own = w.torch.ones(length) if window is None else window.tensor
-    own = w.torch.nn.functional.pad(own.double(), ((n_fft - length) // 2, n_fft - length - (n_fft - length) // 2))
-    cos, sin = wave_matrices(w, count, n_fft)
-    weight = Constant((w.torch.cat([cos, -sin]) * own * (n_fft ** -0.5 if normalized else 1)).float()[:, None])
+    """A convolution with a channel for each row of the weight."""
+    count = n_fft // 2 + 1 if onesided is not False else n_fft
+    weight, _ = stft_weight(w, count, n_fft, win_length, window, n_fft ** -0.5 if normalized else 1)
     rows, frames = x.full[:-1] or (1,), (x.full[-1] - n_fft) // (hop_length or n_fft // 4) + 1
     y = conv(w, call._replace(op="conv1d", shapes=[(rows + (2 * count, frames), call.shapes[0][1])]),
-             w.reshape(x, rows + (1,) + x.full[-1:]), weight, stride=hop_length or n_fft // 4)
+             w.reshape(x, rows + (1,) + x.full[-1:]), Constant(weight.float()[:, None]), stride=hop_length or n_fft // 4)
     parts = [w.reshape(w.slice(y, 1, i, i + count), x.full[:-1] + (count, frames)) for i in (0, count)]
     return Complex(*parts) if return_complex else stack(w, call, parts, len(parts[0].full))
+
+
+@operation("istft")
+def istft(w, call, x, n_fft, hop_length=None, win_length=None, window=None, center=True, normalized=False, onesided=None,
+          length=None, return_complex=False):
+    """A transposed convolution of frames by the same weight, over what the windows' squares add up to."""
+    lead, (count, frames), hop = x.full[:-2], x.full[-2:], hop_length or n_fft // 4
+    if return_complex or frames < 0:
+        raise Refused(f"its frames are {size_name(frames)}" if frames < 0 else "complex results are not possible")
+    weight, own = stft_weight(w, count, n_fft, win_length, window, n_fft ** -0.5 if normalized else 1 / n_fft)
+    if count != n_fft or onesided:
+        times = w.torch.tensor([1.0 if 2 * k % n_fft == 0 else 2.0 for k in range(count)] * 2)
+        weight *= times[:, None]
+    rows, size, start = lead or (1,), n_fft + hop * (frames - 1), n_fft // 2 if center else 0
+    squares = w.torch.nn.functional.conv_transpose1d(w.torch.ones(1, 1, frames).double(), own.square()[None, None], stride=hop)
+    y = w.add("concat", [w.f32(w.whole(w.reshape(part, rows + (count, frames)))) for part in (x.real, x.imag)],
+              rows + (2 * count, frames), dim=1)
+    y = conv(w, call._replace(op="conv_transpose1d", shapes=[(rows + (1, size), call.shapes[0][1])]), y,
+             Constant(weight.float()[:, None]), stride=hop)
+    end = min(size, start + length) if length else size - start
+    y = w.slice(w.map("div", y, Constant((squares + (squares == 0)).float())), 2, start, end)
+    return w.reshape(of_length(w, y, 2, length), call.shapes[0][0])
 
 
 @operation("abs", "absolute")
@@ -1292,6 +1330,20 @@ def absolute(w, call, x):
     if isinstance(x, Complex):
         return w.expr("s = x * x + y * y; " + ROOT.replace("x", "s"), x.real, x.imag)
     return w.map("abs", x)
+
+
+@operation("complex", "polar")
+def complex_of(w, call, real=None, imag=None, abs=None, angle=None):
+    if call.op == "complex":
+        return Complex(w.f32(w.whole(real)), w.f32(w.whole(imag)))
+    return Complex(*[w.map("mul", abs, w.map(wave, angle)) for wave in ("cos", "sin")])
+
+
+@operation("conj", "_conj", "conj_physical", "_conj_physical", "resolve_conj", "resolve_neg", "angle")
+def conjugated(w, call, x):
+    if call.op == "angle":
+        return w.expr(named("atan2")["atan2"], x.imag, x.real)
+    return x if call.op.startswith("resolve") else Complex(x.real, w.map("neg", x.imag))
 
 
 @operation("real", "imag", "view_as_real", "view_as_complex")
@@ -1324,9 +1376,20 @@ def cumprod(w, call, x, dim, **_):
 
 @operation("cummax", "cummin")
 def cummax(w, call, x, dim):
-    if 1 in w.wanted:
-        raise Refused("its indices are not possible")
-    return w.running("maximum" if call.op == "cummax" else "minimum", x, normal_axis(dim, len(x.full))), None
+    """The place of each is that of the last element that was as large as all before it."""
+    dim, x = normal_axis(dim, len(x.full)), w.f32(w.whole(x))
+    y = w.running("maximum" if call.op == "cummax" else "minimum", x, dim)
+    if 1 not in w.wanted:
+        return y, None
+    own = w.reshape(w.counting(x.full[dim]), x.full[dim:dim + 1] + (1,) * (len(x.full) - 1 - dim))
+    return y, small_integers(w, w.running("maximum", w.expr("z if x == y or x != x else 0", x, y, own), dim))
+
+
+def small_integers(w, x):
+    """x as integers, which stay below 2^24."""
+    x = w.integers(x, INDICES)
+    w.small.add(x.entry)
+    return x
 
 
 @operation("any", "all")
@@ -1336,7 +1399,7 @@ def any_(w, call, x, dim=None, keepdim=False):
 
 @operation("count_nonzero")
 def count_nonzero(w, call, x, dim=None):
-    return w.integers(w.reduce("sum", w.expr("where(x == 0, 0, 1)", x), dim), INDICES)
+    return small_integers(w, w.reduce("sum", w.expr("where(x == 0, 0, 1)", x), dim))
 
 
 @operation("cumsum")
@@ -1687,14 +1750,36 @@ def places(w, index, size):
 @operation("scatter", "scatter_add")
 def scatter(w, call, x, dim, index, src=None, value=None, reduce=None):
     dim = normal_axis(dim, len(x.full))
-    if reduce not in (None, "add"):
-        raise Refused(f"reduce {reduce} is not possible")
-    src = w.view(w.tensor(float(value)), index.full) if src is None else src
-    for i, size in enumerate(index.full):
-        src = src if src.full[i] == size else w.slice(src, i, 0, size)
-        if i != dim and x.full[i] != size:
-            raise Refused("an index that is smaller than x is not possible")
-    return w.scatter(x, dim, places(w, index, x.full[dim]), src, call.op == "scatter_add" or reduce == "add")
+    src = w.view(w.tensor(float(value)), index.full) if src is None else part_of(w, src, index.full)
+    reduction = "add" if call.op == "scatter_add" else {"multiply": "mul"}.get(reduce, reduce)
+    return w.scatter(x, dim, places(w, index, x.full[dim]), src, reduction)
+
+
+@operation("scatter_reduce")
+def scatter_reduce(w, call, x, dim, index, src, reduce, include_self=True):
+    dim = normal_axis(dim, len(x.full))
+    return scattered(w, x, dim, places(w, index, x.full[dim]), part_of(w, src, index.full), reduce, include_self)
+
+
+def part_of(w, x, full):
+    """The first elements along each axis, as many as full says."""
+    for axis, size in enumerate(full):
+        x = x if x.full[axis] == size else w.slice(x, axis, 0, size)
+    return x
+
+
+# By PyTorch's names of reductions: how two elements are joined, and what joins without effect.
+JOINS = {"sum": ("add", 0.0), "mean": ("add", 0.0), "prod": ("mul", 1.0), "amax": ("maximum", -math.inf),
+         "amin": ("minimum", math.inf)}
+
+
+def scattered(w, x, dim, index, src, reduce, include_self):
+    """src joined to x at the places of index; not include_self: to each other only."""
+    (op, neutral), x, count = JOINS[reduce], w.f32(w.whole(x)), None
+    if reduce == "mean" or not include_self:
+        count = w.scatter(w.zeros(x), dim, index, w.view(w.tensor(1.0), index.full), "add")
+    y = w.scatter(x if include_self else w.map("where", count, neutral, x), dim, index, src, op)
+    return y if reduce != "mean" else w.expr("x / (y + 1)" if include_self else "x / max(y, 1)", y, count)
 
 
 def slices_of(w, x, dim, index):
@@ -1709,7 +1794,13 @@ def index_add(w, call, x, dim, index, source=None, alpha=1, value=None):
     dim = normal_axis(dim, len(x.full))
     every = slices_of(w, x, dim, index)
     source = w.view(w.f32(value), every.full) if source is None else w.scale(w.f32(w.whole(source)), number(alpha))
-    return w.scatter(x, dim, every, source, call.op == "index_add")
+    return w.scatter(x, dim, every, source, "add" if call.op == "index_add" else None)
+
+
+@operation("index_reduce")
+def index_reduce(w, call, x, dim, index, source, reduce, include_self=True):
+    dim = normal_axis(dim, len(x.full))
+    return scattered(w, x, dim, slices_of(w, x, dim, index), source, reduce, include_self)
 
 
 @operation("index_put")
@@ -1722,7 +1813,8 @@ def index_put(w, call, x, indices, values, accumulate=False, **_):
     index = w.reshape(w.view(w.tensor(index), shape), (product(shape), 1))
     every = w.view(w.tensor(index), (product(shape), product(tail)))
     values = w.reshape(w.view(w.tensor(values), shape + tail), every.full)
-    return w.reshape(w.scatter(w.reshape(x, (product(sizes), product(tail))), 0, every, values, accumulate), x.full)
+    y = w.scatter(w.reshape(x, (product(sizes), product(tail))), 0, every, values, "add" if accumulate else None)
+    return w.reshape(y, x.full)
 
 
 def product_of(w, a, b, transpose_b=False):
@@ -1766,26 +1858,7 @@ def addmm(w, call, x, mat1=None, mat2=None, batch1=None, batch2=None, beta=1, al
 
 @operation("einsum")
 def einsum(w, call, equation, tensors, **_):
-    labels = equation.replace(" ", "").partition("->")[0].split(",")
-    if any(len(set(own)) != len(own) for own in (part.replace("...", "") for part in labels)):
-        raise Refused("repeated indices of a tensor are not possible")
-    if len(labels) > 2:
-        return einsum_of_many(w, call, labels, equation.replace(" ", "").partition("->")[2], tensors)
-    return w.add("einsum", [w.f32(w.whole(x)) for x in tensors], call.shapes[0][0], equation=equation)
-
-
-def einsum_of_many(w, call, labels, result, tensors):
-    """Two at a time, keeping the indices that others or the result have."""
-    if any("." in part for part in labels):
-        raise Refused("an ellipsis in three tensors or more is not possible")
-    sizes = {c: size for part, x in zip(labels, tensors) for c, size in zip(part, x.full)}
-    own, y = labels[0], w.f32(w.whole(tensors[0]))
-    for i, (part, x) in enumerate(zip(labels[1:], tensors[1:]), 2):
-        later = set("".join(labels[i:])) | set(result)
-        kept = "".join(c for c in dict.fromkeys(own + part) if c in later) if i < len(labels) else result
-        y = w.add("einsum", [y, w.f32(w.whole(x))], tuple(sizes[c] for c in kept), equation=f"{own},{part}->{kept}")
-        own = kept
-    return y
+    return w.einsum(equation, tensors)
 
 
 def has_gradient(x, of_inputs=True):
@@ -1917,10 +1990,12 @@ def weight_norm(w, call, v, g, dim=0):
 def pool(w, call, x, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, count_include_pad=True,
          divisor_override=None):
     axes = int(call.op[-2])
-    if divisor_override is not None:
-        raise Refused("divisor_override is not possible")
     x, kernel, padding = batched(w, x, axes), along(kernel_size, axes), along(padding, axes)
     stride = along(stride, axes) if stride else kernel
+    if divisor_override is not None:
+        after = pool_reach(call, x, kernel, stride, padding, [1] * axes)
+        x = pool(w, call, padded_by(w, x, padding, after, None), kernel, stride)
+        return w.scale(x, product(kernel) / divisor_override)
     if set(along(dilation, axes)) != {1}:
         return dilated_pool(w, call, x, kernel, stride, padding, along(dilation, axes))
     y = w.add(call.op, [x], x.shape[:2] + tuple(call.shapes[0][0][-axes:]), kernel_size=alike(kernel),
@@ -1929,20 +2004,54 @@ def pool(w, call, x, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=
     return w.reshape(y, call.shapes[0][0])
 
 
+def pool_reach(call, x, kernel, stride, padding, dilation):
+    """By axis, how many cells behind x the last window reaches."""
+    sizes = call.shapes[0][0][-len(kernel):]
+    ends = [(n - 1) * s + d * (k - 1) + 1 for n, k, s, d in zip(sizes, kernel, stride, dilation)]
+    return [max(0, end - size - p) for end, size, p in zip(ends, x.full[2:], padding)]
+
+
+def padded_by(w, x, before, after, value):
+    """x with so many values before and after it along its last axes."""
+    if not any(before) and not any(after):
+        return x
+    shape = x.full[:2] + tuple(p + size + a for p, size, a in zip(before, x.full[2:], after))
+    return w.add("pad", [x], shape, before=[0, 0] + list(before), after=[0, 0] + list(after), value=value)
+
+
 def dilated_pool(w, call, x, kernel, stride, padding, dilation):
     """Maxima with gaps in their windows, one axis after another: a slice for each cell of the kernel."""
     sizes = call.shapes[0][0][-len(kernel):]
-    ends = [(n - 1) * s + d * (k - 1) + 1 for n, k, s, d in zip(sizes, kernel, stride, dilation)]
-    after = [max(0, end - size - p) for end, size, p in zip(ends, x.full[2:], padding)]
-    if any(padding + after):
-        shape = x.full[:2] + tuple(p + size + a for p, size, a in zip(padding, x.full[2:], after))
-        x = w.add("pad", [x], shape, before=[0, 0] + padding, after=[0, 0] + after, value=-math.inf)
+    x = padded_by(w, x, padding, pool_reach(call, x, kernel, stride, padding, dilation), -math.inf)
     for axis, (n, k, s, d) in enumerate(zip(sizes, kernel, stride, dilation), 2):
         cells = [w.slice(x, axis, i * d, i * d + (n - 1) * s + 1, s) for i in range(k)]
         x = cells[0]
         for cell in cells[1:]:
             x = w.map("maximum", x, cell)
     return w.reshape(x, call.shapes[0][0])
+
+
+@operation("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices")
+def pool_with_indices(w, call, x, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False):
+    plain = call._replace(op=call.op[:10])
+    if 1 not in w.wanted:
+        return pool(w, plain, x, kernel_size, stride, padding, dilation, ceil_mode), None
+    axes, shape = int(call.op[8]), call.shapes[0][0]
+    x, kernel, padding, dilation = batched(w, x, axes), along(kernel_size, axes), along(padding, axes), along(dilation, axes)
+    stride, sizes = along(stride, axes) if stride else kernel, x.full[2:]
+    x = padded_by(w, x, padding, pool_reach(plain, x, kernel, stride, padding, dilation), -math.inf)
+    y, places = w.pooled_places(x, kernel, stride, dilation, padding, shape[-axes:], sizes)
+    return w.reshape(y, shape), w.reshape(small_integers(w, places), shape)
+
+
+@operation("max_unpool2d", "max_unpool3d")
+def unpool(w, call, x, indices, output_size=None, **_):
+    """Each value where it was the largest."""
+    axes, shape = int(call.op[-2]), call.shapes[0][0]
+    lead, cells = shape[:-axes], product(x.full[-axes:])
+    blank = w.whole(w.view(w.tensor(0.0), lead + (product(shape[-axes:]),)))
+    x, indices = [w.reshape(y, lead + (cells,)) for y in (x, indices)]
+    return w.reshape(w.scatter(blank, len(lead), indices, x), shape)
 
 
 @operation("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
@@ -2002,11 +2111,10 @@ def batch_norm(w, call, x, weight, bias, running_mean, running_var, training, mo
 
 def batch_norm_of_batch(w, x, weight, bias, eps):
     """Without running statistics, by those of the samples at hand in either mode."""
-    axes, column = [i for i in range(len(x.full)) if i != 1], (x.full[1],) + (1,) * (len(x.full) - 2)
+    axes = [i for i in range(len(x.full)) if i != 1]
     centred = w.map("sub", x, w.reduce("mean", x, axes, True))
     y = w.expr(f"x / sqrt(y + {text(eps)})", centred, w.reduce("mean", w.map("square", centred), axes, True))
-    y = y if weight is None else w.map("mul", y, w.reshape(weight, column))
-    return y if bias is None else w.map("add", y, w.reshape(bias, column))
+    return scaled_channels(w, y, weight, bias)
 
 
 def norm_of_last(w, call, op, x, dims, eps, weight, bias):
@@ -2033,16 +2141,31 @@ def rms_norm(w, call, x, normalized_shape, weight=None, eps=None):
 
 
 @operation("group_norm", "instance_norm")
-def group_norm(w, call, x, num_groups=None, weight=None, bias=None, eps=1e-5, running_mean=None, **_):
-    if running_mean is not None:
-        raise Refused("running statistics are not possible")
+def group_norm(w, call, x, num_groups=None, weight=None, bias=None, eps=1e-5, running_mean=None, running_var=None,
+               use_input_stats=True, **_):
+    if running_mean is not None and use_input_stats:
+        raise Refused("running statistics of instances are not updated: use track_running_stats=False, or export in evaluation "
+                      "mode")
+    if not use_input_stats:
+        return norm_of_running(w, x, weight, bias, running_mean, running_var, eps)
     groups = num_groups or x.full[1]
     eps, name = None if eps == 1e-5 else eps, None if None in (weight, bias) else w.layer_name(weight=weight, bias=bias)
     if name:
         return w.layer("group_norm", name, x, x.full, {"weight": weight, "bias": bias}, num_groups=groups, eps=eps)
     y = w.layer("group_norm", w.free_name(call), x, x.full, {}, num_groups=groups, eps=eps, affine=False)
+    return scaled_channels(w, y, weight, bias)
+
+
+def norm_of_running(w, x, weight, bias, mean, var, eps):
+    """By statistics that no training changes, channel by channel."""
+    mean, var = [w.reshape(y, y.full + (1,) * (len(x.full) - 2)) for y in (mean, var)]
+    return scaled_channels(w, w.expr(f"(x - y) / sqrt(z + {text(eps)})", x, mean, var), weight, bias)
+
+
+def scaled_channels(w, x, weight, bias):
+    """x times weight plus bias, where these are given: one number a channel."""
     column = (x.full[1],) + (1,) * (len(x.full) - 2)
-    y = y if weight is None else w.map("mul", y, w.reshape(weight, column))
+    y = x if weight is None else w.map("mul", x, w.reshape(weight, column))
     return y if bias is None else w.map("add", y, w.reshape(bias, column))
 
 
@@ -2070,8 +2193,60 @@ def random_like(w, call, x, **_):
 
 @operation("rand", "randn")
 def random(w, call, *_, **__):
-    x = w.whole(Constant(w.torch.zeros(()), call.shapes[0][0]))
-    return w.add(call.op + "_like", [x], x.shape)
+    return w.drawn(call.op, call.shapes[0][0])
+
+
+@operation("randint", "randint_like")
+def random_integers(w, call, high, low=0, **_):
+    count = high - low
+    if count > 2 ** 24 or max(abs(low), abs(high)) > 2 ** 24:
+        raise Refused("it draws integers above 2^24, where gpunn has not every integer")
+    y = w.expr(f"min(floor(x * {count}), {count - 1}) + {text(low)}", w.drawn("rand", call.shapes[0][0]))
+    return y if call.shapes[0][1].is_floating_point else small_integers(w, y)
+
+
+@operation("randperm")
+def permutation(w, call, n, **_):
+    """The order of random numbers."""
+    drawn = w.drawn("rand", call.shapes[0][0])
+    return w.add("topk_indices", [drawn], drawn.shape, kind="i64", k=w.known_size(drawn, 0), dim=0)
+
+
+@operation("bernoulli")
+def bernoulli(w, call, x, p=None, **_):
+    if p is None:
+        p = x
+    shape = call.shapes[0][0]
+    return w.view(w.map("lt", w.drawn("rand", shape), p if number(p) is None else number(p)), shape)
+
+
+@operation("normal", "normal_functional")
+def normal(w, call, x=None, mean=0.0, std=1.0, **_):
+    """x: of the shape of the result where it changes in place, else nothing."""
+    return w.expr("x * y + z", w.drawn("randn", call.shapes[0][0]), std, mean)
+
+
+@operation("uniform", "exponential")
+def uniform(w, call, x, **given):
+    drawn = w.drawn("rand", call.shapes[0][0])
+    if call.op == "exponential":
+        return w.expr(f"-log(1 - x) / {text(given.get('lambd', 1.0))}", drawn)
+    low, high = given.get("from", 0.0), given.get("to", 1.0)
+    return w.expr(f"{text(low)} + x * {text(high - low)}", drawn)
+
+
+@operation("multinomial")
+def multinomial(w, call, x, num_samples, replacement=False, **_):
+    """Of exponential variables with these rates the first one is each class with its probability, and the next ones follow so
+    without replacement."""
+    shape, lead = x.full, x.full[:-1]
+    if replacement and num_samples > 1:
+        shape = lead + (num_samples,) + x.full[-1:]
+        x = w.reshape(x, lead + (1,) + x.full[-1:])
+    score = w.expr("y / max(-log(1 - x), 1e-30)", w.drawn("rand", shape), x)
+    count = num_samples if shape == lead + x.full[-1:] else 1
+    y = w.add("topk_indices", [score], shape[:-1] + (count,), kind="i64", k=count, dim=len(shape) - 1)
+    return w.reshape(y, call.shapes[0][0])
 
 
 # -- losses --
@@ -2178,10 +2353,14 @@ def soft_cross_entropy(w, x, target, weight, reduction, label_smoothing):
 
 # ---- the export --------------------------------------------------------------------------------------------------------
 RANDOM = ("rand", "randn", "rand_like", "randn_like", "randint", "randint_like", "bernoulli", "normal", "randperm", "multinomial",
-          "empty", "empty_like", "new_empty", "dropout", "rrelu", "uniform_", "normal_")
+          "empty", "empty_like", "new_empty", "dropout", "rrelu", "uniform_", "normal_", "exponential_", "bernoulli_",
+          "normal_functional", "uniform", "exponential")
 EXPANSIONS = ("expand", "expand_as", "broadcast_to", "broadcast_tensors", "repeat", "tile")  # which broadcasting leaves undone
 COUNTING = ("add", "sub", "rsub", "mul", "neg", "sum", "cumsum", "gather", "index_select", "where", "masked_fill", "maximum",
             "minimum", "clamp", "floor_divide", "remainder", "slice", "select", "permute", "transpose", "cat", "stack")
+LINEAR = ("add", "sub", "rsub", "neg", "sum", "mean", "cumsum", "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze",
+          "permute", "transpose", "movedim", "slice", "select", "narrow", "cat", "stack", "expand", "clone", "contiguous",
+          "detach", "roll", "flip", "fft_fftshift", "fft_ifftshift")  # of complex numbers, part by part
 CHECKS = ("_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size")
 
 
@@ -2258,8 +2437,11 @@ class Lowering:
         if op not in OPERATIONS:
             raise Refused("it has no counterpart in gpunn")
         w.wanted = self.wanted(call)
+        function = OPERATIONS[op]
+        if op in LINEAR and any(isinstance(x, Complex) for y in arguments.values() for x in (y if isinstance(y, list) else [y])):
+            function = of_parts(function)
         try:
-            result = OPERATIONS[op](w, call._replace(op=op), **arguments)
+            result = function(w, call._replace(op=op), **arguments)
         except (TypeError, IndexError, KeyError, AttributeError, RuntimeError, ValueError, OverflowError, SizeError) as error:
             raise Refused(f"it is not possible with these arguments ({error})") from error
         values = [self.counted(x, call, op, arguments) for x in (result if isinstance(result, tuple) else (result,))]
@@ -2283,9 +2465,7 @@ class Lowering:
         operands = [x for y in arguments.values() for x in (y if isinstance(y, list) else [y])]
         if op not in COUNTING or any(is_large(w, x) for x in operands if isinstance(x, (int, Value, Constant))):
             return value
-        value = w.integers(value, INDICES)
-        w.small.add(value.entry)
-        return value
+        return small_integers(w, value)
 
     def wanted(self, call):
         """The numbers of the call's results that are read."""

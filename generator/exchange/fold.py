@@ -583,3 +583,15 @@ def dequantize(call, x, scale, zero=None):
 
     zeros = spread(zero) if zero else itertools.repeat(0)
     return of_values(scale.kind, x.shape, [(value - z) * s for value, s, z in zip(x.values, spread(scale), zeros)])
+
+
+@folded("ScatterElements")
+def scatter_elements(call, x, index, updates):
+    """Of which PyTorch's exporter makes the shapes of other indices."""
+    if call.get("reduction", "none") != "none":
+        return None
+    axis, steps, values = normal_axis(call.get("axis", 0), len(x.shape)), strides(x.shape), list(x.values)
+    places = offsets(index.shape, [0 if i == axis else step for i, step in enumerate(steps)])
+    for place, i, update in zip(places, index.values, updates.values):
+        values[place + whole_place(i, x.shape[axis]) * steps[axis]] = update
+    return Array(x.kind, x.shape, values)

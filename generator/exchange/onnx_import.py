@@ -7,7 +7,7 @@ import struct
 
 from .. import spec
 from ..json_text import Source, SpecError, read
-from . import fold, onnx_attention, onnx_layers, onnx_patterns  # noqa: F401, whose ops stand in OPERATIONS
+from . import fold, onnx_attention, onnx_layers, onnx_ml, onnx_patterns  # noqa: F401, whose ops stand in OPERATIONS
 from .arrays import MAX_ELEMENTS, RANGES, SAFETENSORS, Array, is_float, stored_dtype
 from .onnx_file import Graph, tensor_kind
 from .onnx_ops import OPERATIONS, RESULT_KINDS
@@ -17,6 +17,7 @@ from ..sizes import named_dim, varies
 CHEAP = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Shape", "Size", "ConstantOfShape")
 KEEPS_NAME = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Cast", "DequantizeLinear")
 SHAPERS = ("Range", "NonZero") + tuple(fold.WINDOWS)  # whose results' shapes follow from values
+MOVES = ("cast", "reshape", "permute", "slice", "expand", "gather", "concat", "tile", "max")  # results are values of the operands
 MAX_STEPS = 1000  # of loops
 MAX_NAME = 200  # bytes of a weight's name, which may get a number or a suffix
 FAULTS = (TypeError, IndexError, KeyError, AttributeError, ValueError, ArithmeticError, MemoryError, struct.error)
@@ -60,10 +61,13 @@ class Call:
 class OnnxWriter(Writer):
     """The Writer of Arrays. Each entry is built at once as spec.py will read it, which tells its shape or refuses it."""
 
-    def __init__(self, taken):
-        super().__init__(taken)
+    def __init__(self, taken, outside):
+        """outside: the names of inputs and outputs."""
+        super().__init__(list(taken) + outside)
+        self.outside = set(outside)
         self.loader = spec.Loader(Source("", ""))
         self.claimed, self.notes, self.needed = set(), {}, set()  # names of parameters; by topic; inputs to be known
+        self.call = None  # the Call or node at hand
         self.turned, self.bias_of = {}, None  # by id: a weight and what it is transposed; of a product, what is added to it
 
     # -- what the base class asks for --
@@ -126,7 +130,10 @@ class OnnxWriter(Writer):
 
     # -- layers --
     def layer_name(self, **parts):
+        """None too where an input has the name, or an output that is not this op's own."""
         name = super().layer_name(**parts)
+        if name in self.outside and name not in self.call.outputs:
+            return None
         return name if name and not any("%s.%s" % (name, suffix) in self.claimed for suffix in parts) else None
 
     def layer(self, op, name, x, shape, parts, **attributes):
@@ -169,8 +176,33 @@ class OnnxWriter(Writer):
             return x
         return self.expr("x - %d * floor((x - %d) / %d)" % (high - low + 1, low, high - low + 1), x)
 
+    def f32(self, x):
+        """x as floats to compute with, which is noted of large integers."""
+        if isinstance(x, Value) and x.dtype != "f32" and self.is_large(x) and self.call:
+            self.note_integers(self.call)
+        return super().f32(x)
+
+    def rounded(self, x):
+        """x as floats where large integers may be rounded: for floats, for places, beside what is small."""
+        return super().f32(x)
+
+    def is_large(self, x):
+        """Whether x may be an integer above 2^24, as an input gives it."""
+        if not isinstance(x, Value):
+            return not is_float(x.tensor.kind) and any(abs(y) > 1 << 24 for y in x.tensor.values if isinstance(y, int))
+        if RANGES.get(self.kind_of(x), (0, 0))[1] < 1 << 24:
+            return False
+        entry = x.entry
+        while entry.op in MOVES:
+            entry = entry.inputs[0].entry
+        return entry.op == "input"
+
     def note_integers(self, call):
         self.notes.setdefault("integers", "%s computes with integers, in 32-bit floats: exact up to 2^24" % call.place)
+
+    def note_labels(self, call, labels):
+        names = ", ".join("%d %.30s" % pair for pair in enumerate(labels[:8])) + (", ..." if len(labels) > 8 else "")
+        self.notes.setdefault("labels", "%s gives classes and their values by number: %s" % (call.place, names))
 
     # -- what must be known --
     def inputs_of(self, x):
@@ -285,13 +317,13 @@ class Lowering:
 
     def results(self, node):
         """What the outputs of a node are."""
-        if node.domain:
+        if node.domain not in ("", onnx_ml.DOMAIN):
             raise Refused("gpunn knows no ops of the domain %s" % node.domain)
         call, w = Call(node, self.model.opset), self.writer
         if node.op == "Constant":
             return [constant_of(call)]
-        operands = [self.operand(name) for name in node.inputs]
-        if any(isinstance(x, (Constant, Parameter)) and x.tensor.kind == "string" for x in operands):
+        w.call, operands = call, [self.operand(name) for name in node.inputs]
+        if not node.domain and any(isinstance(x, (Constant, Parameter)) and x.tensor.kind == "string" for x in operands):
             raise Refused("gpunn has no tensors of strings")
         try:
             if node.op == "If":
@@ -304,11 +336,11 @@ class Lowering:
             if known is not None:
                 return known
             result = onnx_patterns.fused(self, call, operands)
-            if result is None and node.op not in OPERATIONS:
+            if result is None and op_text(node) not in OPERATIONS:
                 for x in operands if node.op in SHAPERS else ():
                     w.known_array(x, "operands")
                 raise Refused("gpunn has no counterpart of this op")
-            return self.of_kinds(call, operands, OPERATIONS[node.op](w, call, *operands) if result is None else result)
+            return self.of_kinds(call, operands, OPERATIONS[op_text(node)](w, call, *operands) if result is None else result)
         except FAULTS as error:
             raise Refused("it is not possible with these operands (%s)" % error) from error
 
@@ -316,7 +348,7 @@ class Lowering:
         """The results with the kinds that ONNX has for them."""
         results = []
         for x in result if isinstance(result, (list, tuple)) else [result]:
-            kind = RESULT_KINDS.get(call.op) or next((self.writer.kind_of(y) for y in operands if y is not None), "float32")
+            kind = RESULT_KINDS.get(op_text(call)) or next((self.writer.kind_of(y) for y in operands if y is not None), "float32")
             results.append(x if kind == "own" or not isinstance(x, Value) else self.writer.as_kind(x, kind))
         return results
 
@@ -518,7 +550,7 @@ def import_graph(model, title, sizes=(), batch=None, fixed=None, dynamic=False, 
     graph, fixed = model.graph, fixed or {}
     inputs = [value for value in graph.inputs if value.name not in graph.initializers]
     names = [value.name for value in inputs] + list(graph.outputs)
-    writer = OnnxWriter(names + list(graph.initializers))
+    writer = OnnxWriter(graph.initializers, names)
     known = {}
     lowering = Lowering(model, writer, known)
     axes = Sizes([value for value in inputs if value.name not in fixed], dict(sizes), batch, dynamic, bounds or {})
@@ -545,6 +577,7 @@ def import_graph(model, title, sizes=(), batch=None, fixed=None, dynamic=False, 
 def outputs_of(lowering, graph):
     results = []
     for name in graph.outputs:
+        lowering.writer.call = lowering.makers.get(name)
         try:
             results.append(lowering.writer.finished(name, lowering.operand(name), graph.output_kinds.get(name)))
         except Refused as why:

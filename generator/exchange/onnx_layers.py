@@ -4,7 +4,7 @@ import math
 from . import fold, resize
 from .arrays import Array, transposed
 from .onnx_ops import OPERATIONS, numbers, operation, padded
-from .spec_writer import Constant, Parameter, Refused, Value, normal_axes, normal_axis, product, size_name, text
+from .spec_writer import Constant, Parameter, Refused, Value, normal_axes, normal_axis, product, size_name, text, waves
 from ..sizes import any_varies, varies
 
 
@@ -162,6 +162,16 @@ class Window:
         return x
 
 
+    def reached(self, call, x):
+        """How many results there are along each axis; the padding after x then reaches to the end of the last window."""
+        ceil = call.get("ceil_mode", 0) and self.auto == "NOTSET"
+        counts = [pooled_size(self, i, size, ceil) for i, size in enumerate(x.full[2:])]
+        for i, (size, count) in enumerate(zip(x.full[2:], counts)):
+            missing = (count - 1) * self.strides[i] + self.reach()[i] - size - self.before[i]
+            self.after[i] = max(self.after[i], missing)
+        return counts
+
+
 def convolution(w, call, op, x, weight, bias, channels, window, **given):
     """A convolution's layer, or one that reads weights of other names or computed ones."""
     parts, added = {"weight": weight, "bias": bias}, None
@@ -220,26 +230,54 @@ def conv_transpose(w, call, x, weight, bias=None):
     return y
 
 
-@operation("MaxPool")
+@operation("MaxPool", kind="own")
 def max_pool(w, call, x):
-    window = Window(call, x, call.get("kernel_shape", None))
+    window, kind = Window(call, x, call.get("kernel_shape", None)), w.kind_of(x)
     if len(call.outputs) > 1 and call.outputs[1]:
-        raise Refused("gpunn's pools give no indices")
+        y, places = max_pool_places(w, call, x, window)
+        return [w.as_kind(y, kind), w.as_kind(places, "int64")]
     if set(window.dilations) != {1}:
-        return dilated_pool(w, call, "maximum", x, window, -math.inf)
+        return w.as_kind(dilated_pool(w, call, "maximum", x, window, -math.inf), kind)
     even = window.is_even() and all(2 * p <= k for p, k in zip(window.before, window.kernel))
-    return pool(w, call, "max_pool", x if even else window.padded(w, x, -math.inf), window)
+    return w.as_kind(pool(w, call, "max_pool", x if even else window.padded(w, x, -math.inf), window), kind)
+
+
+def max_pool_places(w, call, x, window):
+    """The maxima, and where each lies in the whole tensor."""
+    sizes, before = list(x.full[2:]), list(window.before)
+    counts = window.reached(call, x)
+    x = w.f32(w.whole(window.padded(w, x, -math.inf)))
+    y, places = w.pooled_places(x, window.kernel, window.strides, window.dilations, before, counts, sizes)
+    if call.get("storage_order", 0):  # columns before rows
+        rows, columns = sizes
+        places = w.expr("r = floor_divide(x, %d); (x - r * %d) * %d + r" % (columns, columns, rows), places)
+    channels = w.numbers([i * product(sizes) for i in range(x.full[1])], (x.full[1],) + (1,) * len(sizes))
+    samples = w.scale(w.reshape(w.counting(x.full[0]), x.full[:1] + (1,) * (len(x.full) - 1)), x.full[1] * product(sizes))
+    w.note_integers(call)
+    return y, w.map("add", w.map("add", places, channels), samples)
+
+
+@operation("MaxUnpool")
+def max_unpool(w, call, x, places, shape=None):
+    """Each value where it was the largest; a larger result has zeros behind."""
+    kernel = call.get("kernel_shape", None)
+    axes = len(kernel)
+    window = Window(call.with_attributes(auto_pad="NOTSET"), x, kernel)
+    pads = [b + a for b, a in zip(window.before, window.after)]
+    own = [(size - 1) * s + k - pad for size, s, k, pad in zip(x.full[2:], window.strides, kernel, pads)]
+    wanted = numbers(w, shape, "output shape", own)[-axes:]
+    lead, cells = x.full[:2], product(own)
+    inside = w.expr("x - %d * floor_divide(x, %d)" % (cells, cells), w.reshape(places, lead + (product(x.full[2:]),)))
+    blank = w.whole(w.view(w.tensor(0.0), lead + (cells,)))
+    y = w.reshape(w.scatter(blank, 2, inside, w.reshape(x, lead + (product(x.full[2:]),))), lead + tuple(own))
+    return padded(w, y, [0] * (axes + 2), [0, 0] + [size - least for size, least in zip(wanted, own)])
 
 
 def dilated_pool(w, call, op, x, window, fill):
     """A pool with gaps in its windows, one axis after another: a slice for each cell of the kernel, joined by op."""
     if max(window.kernel) > 256:
         raise Refused("a pool with dilation of more than 256 cells along an axis is not possible")
-    ceil = call.get("ceil_mode", 0) and window.auto == "NOTSET"
-    sizes = [pooled_size(window, i, size, ceil) for i, size in enumerate(x.full[2:])]
-    for i, (size, count) in enumerate(zip(x.full[2:], sizes)):
-        missing = (count - 1) * window.strides[i] + window.reach()[i] - size - window.before[i]
-        window.after[i] = max(window.after[i], missing)
+    sizes = window.reached(call, x)
     x = window.padded(w, x, fill)
     for i, count in enumerate(sizes):
         x = joined_cells(w, op, x, i + 2, count, window.kernel[i], window.strides[i], window.dilations[i])
@@ -272,15 +310,13 @@ def pool(w, call, op, x, window, **given):
 @operation("AveragePool")
 def average_pool(w, call, x):
     window, inside = Window(call, x, call.get("kernel_shape", None)), call.get("count_include_pad", 0)
-    if set(window.dilations) != {1}:
-        return dilated_average(w, call, x, window, inside)
     even = window.is_even() and all(2 * p <= k for p, k in zip(window.before, window.kernel))
+    if set(window.dilations) != {1} or not even and inside and call.get("ceil_mode", 0):
+        return dilated_average(w, call, x, window, inside)
     if even and (inside or not any(window.before)):
         return pool(w, call, "avg_pool", x, window)
     if even:
         return pool(w, call, "avg_pool", x, window, count_include_pad=False)
-    if call.get("ceil_mode", 0) and inside:
-        raise Refused("ceil_mode together with uneven padding that counts is not possible")
     ones = None if inside else Constant(Array("float32", (1, 1) + x.full[2:], [1.0] * product(x.full[2:])))
     before, after = window.before, window.after
     y = pool(w, call, "avg_pool", window.padded(w, x), window)
@@ -517,12 +553,41 @@ def fourier(w, call, x, length=None, axis=None):
     axis = normal_axis(call.get("axis", 1) if call.opset < 20 else numbers(w, axis, "axis", [-2])[0], last + 1)
     size, count = x.full[axis], int(numbers(w, length, "length", [x.full[axis]])[0])
     if call.get("inverse", 0) and call.get("onesided", 0):
-        raise Refused("the inverse of a half is not possible")
-    x = w.slice(x, axis, 0, min(size, count))
-    x = padded(w, x, [0] * (last + 1), [max(0, count - size) if i == axis else 0 for i in range(last + 1)])
+        count = int(numbers(w, length, "length", [2 * (size - 1)])[0])
+        x = padded_to(w, x, axis, count // 2 + 1)
+        return w.real_of_half([w.slice(x, last, i, i + 1) for i in (0, 1)], axis, count, 1 / count)
+    x = padded_to(w, x, axis, count)
     parts = [w.slice(x, last, i, i + 1) for i in range(x.full[last])]
     rows, inverse = count // 2 + 1 if call.get("onesided", 0) else count, bool(call.get("inverse", 0))
     return w.add("concat", list(w.fourier(parts, axis, rows, inverse, 1 / count if inverse else 1.0)), (), dim=last)
+
+
+def padded_to(w, x, axis, count):
+    """The first count along an axis, zeros behind them."""
+    rank, size = len(x.full), x.full[axis]
+    x = w.slice(x, axis, 0, min(size, count))
+    return padded(w, x, [0] * rank, [max(0, count - size) if i == axis else 0 for i in range(rank)])
+
+
+@operation("STFT")
+def short_fourier(w, call, x, step, window=None, length=None):
+    """A convolution whose channels are the window times the cosines, then the sines backwards, of each frequency."""
+    step, own = numbers(w, step, "frame_step")[0], None if window is None else w.known_array(window, "window").values
+    size = numbers(w, length, "frame_length", [x.full[1] if own is None else len(own)])[0]
+    rows, (cos, sin) = size // 2 + 1 if call.get("onesided", 1) else size, waves(size, size)
+    cells = [c * v for wave, sign in ((cos, 1), (sin, -1)) for k in range(rows)
+             for c, v in zip([sign * y for y in wave[k * size:(k + 1) * size]], own or [1.0] * size)]
+    weight, parts = w.numbers(cells, (2 * rows, 1, size)), []
+    for i in range(x.full[2]):
+        part = w.reshape(w.slice(x, 2, i, i + 1), (x.full[0], 1, x.full[1]))
+        y = convolution(w, call, "conv", w.f32(part), weight, None, 2 * rows,
+                        Window(call.with_attributes(strides=[step]), part, [size]))
+        parts.append([w.slice(y, 1, at, at + rows) for at in (0, rows)])
+    (real, imag), more = parts[0], parts[1:]
+    if more:  # of a complex signal
+        real, imag = w.map("sub", real, more[0][1]), w.map("add", imag, more[0][0])
+    turned = [w.permute(part, (0, 2, 1)) for part in (real, imag)]
+    return w.add("concat", [w.reshape(part, part.full + (1,)) for part in turned], (), dim=3)
 
 
 @operation("GridSample")

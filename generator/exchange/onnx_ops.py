@@ -112,9 +112,9 @@ def cast(w, call, x, like=None):
     kind = w.kind_of(like) if like is not None else KINDS.get(call.get("to", 0))
     source = w.kind_of(x)
     if kind == "bool":
-        return w.as_kind(w.expr("where(x == 0, 0, 1)", x) if source != "bool" else x, kind)
+        return w.as_kind(w.expr("where(x == 0, 0, 1)", w.rounded(x)) if source != "bool" else x, kind)
     if is_float(kind or ""):
-        return w.as_kind(w.f32(x), kind)
+        return w.as_kind(w.rounded(x), kind)
     if kind not in RANGES:
         raise Refused("gpunn has no tensors of %s" % kind)
     if is_float(source):
@@ -196,6 +196,14 @@ def bitwise_not(w, call, x):
     return w.expr("%d - x" % (low + high), x)
 
 
+@operation("BitwiseAnd", "BitwiseOr", "BitwiseXor")
+def bitwise(w, call, a, b):
+    kind = w.kind_of(a)
+    if RANGES[kind][1] >= 1 << 24:
+        raise Refused("the bits of %s are not possible: only those of integers up to 16 bits" % kind)
+    return w.bitwise(call.op[len("Bitwise"):].lower(), a, b, *RANGES[kind])
+
+
 @operation("Pow")
 def power(w, call, a, b):
     special = {2: "square", 0.5: "sqrt", -1: "reciprocal", 1: None}.get(number(b), "")
@@ -223,13 +231,20 @@ OPERATIONS.update({"Max": many("maximum"), "Min": many("minimum"), "Sum": many("
                    "Mean": many("add", lambda count: 1 / count)})
 
 
-def logical(name):
-    return lambda w, call, a, b: w.map(name, a, broadcast_to_axis(w, call, a, b))
+for onnx_name, own_name in {"And": "mul", "Or": "maximum", "Xor": "ne"}.items():
+    operation(onnx_name, kind="bool")(lambda w, call, a, b, own=own_name: w.map(own, a, broadcast_to_axis(w, call, a, b)))
 
 
-for onnx_name, own_name in {"And": "mul", "Or": "maximum", "Xor": "ne", "Equal": "eq", "Less": "lt", "LessOrEqual": "le",
-                            "Greater": "gt", "GreaterOrEqual": "ge"}.items():
-    operation(onnx_name, kind="bool")(logical(own_name))
+def comparison(name):
+    def lower(w, call, a, b):
+        if w.is_large(a) and w.is_large(b):
+            raise Refused("it compares integers that may lie above 2^24, where gpunn has not every integer")
+        return w.map(name, w.rounded(a), w.rounded(broadcast_to_axis(w, call, a, b)))
+    return lower
+
+
+for onnx_name, own_name in {"Equal": "eq", "Less": "lt", "LessOrEqual": "le", "Greater": "gt", "GreaterOrEqual": "ge"}.items():
+    operation(onnx_name, kind="bool")(comparison(own_name))
 
 
 @operation("Where", kind="own")
@@ -291,22 +306,38 @@ def constant_of_shape(w, call, shape):
     return Constant(value.reshape(()), tuple(map(fold.dim_of, numbers(w, shape, "shape"))))
 
 
-@operation("RandomUniformLike", "RandomNormalLike")
-def random_like(w, call, x):
+@operation("RandomUniformLike", "RandomNormalLike", "RandomUniform", "RandomNormal", kind="own")
+def random_like(w, call, x=None):
     """The numbers are those of gpunn's seed, whatever this node's is."""
-    if call.op == "RandomUniformLike":
-        op, scale, shift = "rand_like", call.get("high", 1.0) - call.get("low", 0.0), call.get("low", 0.0)
+    if "Uniform" in call.op:
+        op, scale, shift = "rand", call.get("high", 1.0) - call.get("low", 0.0), call.get("low", 0.0)
     else:
-        op, scale, shift = "randn_like", call.get("scale", 1.0), call.get("mean", 0.0)
-    drawn = w.add(op, [w.f32(w.whole(x))], ())
-    return drawn if (scale, shift) == (1, 0) else w.expr("%r * x + %r" % (scale, shift), drawn)
+        op, scale, shift = "randn", call.get("scale", 1.0), call.get("mean", 0.0)
+    kind = KINDS.get(call.get("dtype", 0)) or ("float32" if x is None else w.kind_of(x))
+    y = w.drawn(op, tuple(call.get("shape", ())) if x is None else x.full)
+    return w.as_kind(y if (scale, shift) == (1, 0) else w.expr("%r * x + %r" % (scale, shift), y), kind)
+
+
+@operation("Bernoulli", kind="own")
+def bernoulli(w, call, x):
+    return w.as_kind(w.map("lt", w.drawn("rand", x.full), x), KINDS.get(call.get("dtype", 0)) or w.kind_of(x))
+
+
+@operation("Multinomial", kind="own")
+def multinomial(w, call, x):
+    """Classes by the logarithms of their weights: of these plus Gumbel's numbers the largest."""
+    (rows, classes), count = x.full, call.get("sample_size", 1)
+    score = w.expr("y - log(max(-log(1 - x), 1e-30))", w.drawn("rand", (rows, count, classes)), w.reshape(x, (rows, 1, classes)))
+    return w.as_kind(w.add("argmax", [score], (), dim=2), KINDS.get(call.get("dtype", 0)) or "int32")
 
 
 @operation("Range", kind="own")
 def range_of_sizes(w, call, start, limit, delta):
     """From numbers on, by numbers, to a size that varies."""
+    for x, what in ((start, "start"), (limit, "limit"), (delta, "delta")):
+        w.known_array(x, what)
     first, step = number(start), number(delta)
-    if first is None or step != 1 or not isinstance(limit, Constant):
+    if first is None or step != 1:
         raise Refused("only steps of 1 from a number on to a size are possible")
     count = fold.dim_of(limit.tensor.item() - int(first))
     if not varies(count):
@@ -372,8 +403,8 @@ def in_range(w, index, size):
         values = [fold.whole_place(i, size) for i in index.tensor.values]
         return Constant(Array("int64", index.tensor.shape, values), index.full)
     if size < 0:
-        return w.expr("where(x < 0, x + y, x)", index, w.number_of(size))
-    return w.expr("where(x < 0, x + %d, x)" % size, index)
+        return w.expr("where(x < 0, x + y, x)", w.rounded(index), w.number_of(size))
+    return w.expr("where(x < 0, x + %d, x)" % size, w.rounded(index))
 
 
 @operation("Gather")
@@ -489,17 +520,15 @@ def joined_places(w, x, index, lead=0):
     return w.reshape(place, (product(place.full), 1))
 
 
-def adds(call):
+def reduction_of(call):
     reduction = call.get("reduction", "none")
-    if reduction not in ("none", "add"):
-        raise Refused("reduction %s is not possible" % reduction)
-    return reduction == "add"
+    return {"none": None, "max": "maximum", "min": "minimum"}.get(reduction, reduction)
 
 
 @operation("ScatterElements", "Scatter")
 def scatter_elements(w, call, x, index, updates):
     axis = normal_axis(call.get("axis", 0), len(x.full))
-    return w.scatter(x, axis, in_range(w, index, x.full[axis]), updates, adds(call))
+    return w.scatter(x, axis, in_range(w, index, x.full[axis]), updates, reduction_of(call))
 
 
 @operation("ScatterND")
@@ -507,7 +536,7 @@ def scatter_nd(w, call, x, index, updates):
     depth = index.full[-1]
     tail, rows = product(x.full[depth:]), joined_places(w, x, index)
     every = w.view(w.tensor(rows), (rows.full[0], tail))
-    y = w.scatter(w.reshape(x, (product(x.full[:depth]), tail)), 0, every, w.reshape(updates, every.full), adds(call))
+    y = w.scatter(w.reshape(x, (product(x.full[:depth]), tail)), 0, every, w.reshape(updates, every.full), reduction_of(call))
     return w.reshape(y, x.full)
 
 
@@ -521,6 +550,16 @@ def trilu(w, call, x, k=None):
     ones = Array("float32", (rows, columns), [1.0] * (rows * columns))
     mask = fold.trilu(call, ones, None if k is None else w.known_array(k, "k"))
     return w.map("where", Constant(mask), x, 0.0)
+
+
+@operation("ReverseSequence")
+def reverse_sequence(w, call, x, lengths):
+    """Of each sequence as many elements backwards as its length says; the others stay."""
+    along, across = call.get("time_axis", 0), call.get("batch_axis", 1)
+    own = [tuple(size if i == axis else 1 for i, size in enumerate(x.full)) for axis in (along, across)]
+    count = w.known_size(x, along)
+    places = w.expr("y - 1 - x if x < y else x", w.numbers(range(count), own[0]), w.reshape(w.rounded(lengths), own[1]))
+    return w.pick(x, along, w.view(places, x.full))
 
 
 @operation("Compress")
@@ -652,11 +691,7 @@ def cumulative(w, call, x, axis):
 
 @operation("Einsum")
 def einsum(w, call, *operands):
-    equation = call.get("equation", "").replace(" ", "")
-    if "->" not in equation:
-        letters = equation.replace(",", "").replace(".", "")
-        equation += "->" + "..." * ("..." in equation) + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
-    return w.add("einsum", [w.f32(w.whole(x)) for x in operands], (), equation=equation)
+    return w.einsum(call.get("equation", ""), operands)
 
 
 @operation("QuantizeLinear", kind="own")

@@ -3,6 +3,7 @@ operations of other libraries are made of."""
 import array
 import contextlib
 import copy
+import itertools
 import json
 import math
 import os
@@ -135,7 +136,20 @@ def named(*names):
     return {name: table.formulas()[name].text for name in names}
 
 
+def axes_of(letters, rank):
+    """What an einsum's letters call each axis: those of "..." are numbers below 0, counted from the last of them."""
+    first, dots, last = letters.partition("...")
+    return list(first) + list(range(len(first + last) - rank, 0) if dots else []) + list(last)
+
+
+def grid(counts):
+    """All places of a grid, in row-major order."""
+    return itertools.product(*map(range, counts))
+
+
 MAX_WAVES = 4096
+MAX_CELLS = 256  # of a pool's window that tells where its maximum lies
+MAX_JOINED = 256  # steps of a scatter that does not add
 
 
 def waves(rows, size):
@@ -331,15 +345,79 @@ class Writer:
             raise Refused(f"the axis is {size_name(x.full[axis]) if x.full[axis] else 'empty'}")
         return x.full[axis]
 
-    def scatter(self, x, axis, index, src, adds):
-        """x with src at the places of index, or added there; of elements for one place that do not add up, their mean."""
+    def scatter(self, x, axis, index, src, reduction=None):
+        """x with src at the places of index, or joined by "add", "mul", "maximum" or "minimum" to what is there; without such a
+        reduction, of several elements for one place, their mean. Axes but this one may be longer in x than in index."""
+        for i, size in enumerate(index.full):
+            if i != axis and x.full[i] != size:
+                part = self.scatter(self.slice(x, i, 0, size), axis, index, src, reduction)
+                return self.add("concat", [part, self.slice(x, i, size, None)], x.full, dim=i)
         x, src, index = self.f32(self.whole(x)), self.f32(self.whole(src)), self.integers(self.whole(index), ("i64", "i32"))
-        if adds:
+        if reduction == "add":
             return self.add("scatter_add", [x, index, src], x.shape, dim=axis)
-        blank = self.map("mul_scalar", x, value=0.0)
-        ones = self.whole(Constant(self.constant_of(1.0).tensor, src.full))
-        count, total = [self.add("scatter_add", [blank, index, y], x.shape, dim=axis) for y in (ones, src)]
+        if reduction:
+            return self.scatter_joined(x, axis, index, src, reduction)
+        count = self.scatter_counts(x, axis, index)
+        total = self.add("scatter_add", [self.zeros(x), index, src], x.shape, dim=axis)
         return self.expr("x if y == 0 else z / max(y, 1)", x, count, total)
+
+    def zeros(self, x):
+        """Zeros of x's shape, whatever x holds."""
+        return self.whole(Constant(self.constant_of(0.0).tensor, x.full))
+
+    def scatter_counts(self, x, axis, index):
+        """How often index names each place of x."""
+        ones = self.whole(Constant(self.constant_of(1.0).tensor, index.full))
+        return self.add("scatter_add", [self.zeros(x), index, ones], x.shape, dim=axis)
+
+    def scatter_joined(self, x, axis, index, src, reduction):
+        """One element along the axis after the other, so that each place gets no two at a time."""
+        if self.known_size(index, axis) > MAX_JOINED:
+            raise Refused(f"a reduction other than a sum takes up to {MAX_JOINED} indices along the axis")
+        places = self.reshape(self.counting(x.full[axis]), (x.full[axis],) + (1,) * (len(x.full) - 1 - axis))
+        joined = {"mul": "x0 * x1", "maximum": "max(x0, x1)", "minimum": "min(x0, x1)"}[reduction]
+        for i in range(index.full[axis]):
+            own, place = [self.slice(y, axis, i, i + 1) for y in (src, index)]
+            x = self.expr(joined + " if x2 == x3 else x0", x, own, place, places)
+        return x
+
+    def bitwise(self, op, a, b, low, high):
+        """and, or or xor of integers from low to high, bit by bit."""
+        bits, count = [], (high - low).bit_length()
+        one = {"and": "min(a, b)", "or": "max(a, b)", "xor": "abs(a - b)"}[op]
+        lines = ["u = x + %d if x < 0 else x" % (high - low + 1), "v = y + %d if y < 0 else y" % (high - low + 1)]
+        for i in range(count):
+            a_bit, b_bit = ["floor(%s / %d) - 2 * floor(%s / %d)" % (name, 1 << i, name, 2 << i) for name in "uv"]
+            lines.append("p%d = %d * %s" % (i, 1 << i, one.replace("a, b", "%s, %s" % (a_bit, b_bit)).replace(
+                "a - b", "(%s) - (%s)" % (a_bit, b_bit))))
+            bits.append("p%d" % i)
+        lines.append("s = " + " + ".join(bits))
+        return self.expr("; ".join(lines + ["s - %d if s > %d else s" % (high - low + 1, high)]), a, b)
+
+    def drawn(self, op, shape):
+        """Numbers of rand or randn."""
+        x = self.whole(self.view(self.tensor(0.0), shape))
+        return self.add(op + "_like", [x], x.shape)
+
+    def pooled_places(self, x, kernel, stride, dilation, padding, counts, sizes):
+        """The maxima of windows of x, which is padded, and their places among the sizes before, in row-major order."""
+        cells = [(x, [])]
+        for axis, (k, s, d, n) in enumerate(zip(kernel, stride, dilation, counts), 2):
+            cells = [(self.slice(y, axis, i * d, i * d + (n - 1) * s + 1, s), at + [i]) for y, at in cells for i in range(k)]
+        if len(cells) > MAX_CELLS:
+            raise Refused(f"windows of up to {MAX_CELLS} cells tell their places")
+        parts = [self.reshape(y, y.shape + (1,)) for y, _ in cells]
+        rank = len(x.shape)
+        y = self.add("concat", parts, parts[0].shape[:-1] + (len(parts),), dim=rank)
+        cell = self.add("argmax", [y], y.shape[:-1] + (1,), kind="i64", dim=rank, keepdim=True)
+        y = self.add("gather", [y, cell], cell.shape, dim=rank)
+        strides = [product(sizes[i + 1:]) for i in range(len(sizes))]
+        inside = [sum(a * d * step for a, d, step in zip(at, dilation, strides)) for _, at in cells]
+        starts = [sum((i * s - p) * step for i, s, p, step in zip(at, stride, padding, strides)) for at in grid(counts)]
+        place = self.pick(self.view(self.tensor(self.numbers(inside, (1,) * rank + (len(cells),))), y.shape[:-1] + (len(cells),)),
+                          rank, cell)
+        place = self.map("add", self.reshape(place, x.shape[:2] + tuple(counts)), self.numbers(starts, tuple(counts)))
+        return self.reshape(y, place.shape), place
 
     def matmul(self, a, b, transpose_b=False):
         a, b, transpose_a = self.f32(self.whole(a)), self.f32(self.whole(b)), False
@@ -350,6 +428,56 @@ class Writer:
         shape = broadcast([a.shape[:-2] or (1,), b.shape[:-2] or (1,)]) if len(a.shape) > 2 or len(b.shape) > 2 else ()
         shape += (a.shape[-1 if transpose_a else -2], b.shape[-2 if transpose_b else -1])
         return self.add("matmul", [a, b], shape, transpose_a=transpose_a or None, transpose_b=transpose_b or None)
+
+    def diagonal(self, x, dim1, dim2, offset=0):
+        """The diagonal of two axes as a new last one. Row and column joined, it is a slice: each element of it lies a row and a
+        column behind the one before."""
+        rank = len(x.full)
+        lead, (rows, columns) = [i for i in range(rank) if i not in (dim1, dim2)], (x.full[dim1], x.full[dim2])
+        if rows < 0 or columns < 0:
+            raise Refused(f"its axes depend on {size_name(min(rows, columns))}")
+        count = min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns)
+        first = offset if offset >= 0 else -offset * columns
+        y = self.permute(x, lead + [dim1, dim2])
+        y = self.reshape(y, y.shape[:-2] + (rows * columns,))
+        return self.slice(y, rank - 2, first, first + (count - 1) * (columns + 1) + 1, columns + 1)
+
+    def einsum(self, equation, tensors):
+        """A letter twice in one tensor names its diagonal; of three tensors or more, two at a time, keeping the letters that
+        others or the result have."""
+        given, arrow, result = equation.replace(" ", "").partition("->")
+        labels, sizes = given.split(","), {}
+        if len(labels) != len(tensors):
+            raise Refused(f"{equation} is of {len(labels)} tensors, not {len(tensors)}")
+        if not arrow:
+            result = "..." * ("..." in given) + "".join(sorted(c for c in set(given) - set(",.") if given.count(c) == 1))
+        parts = [self.without_twice(self.f32(self.whole(x)), own) for x, own in zip(tensors, labels)]
+        for y, own in parts:
+            for letter, size in zip(axes_of(own, len(y.shape)), y.shape):
+                sizes[letter] = size if sizes.get(letter, 1) == 1 else sizes[letter]
+        dots = sum(isinstance(letter, int) for letter in sizes)
+        y, own = parts[0]
+        if len(parts) == 1 and own == result:
+            return y
+        for i, (x, part) in enumerate(parts[1:] or [(None, None)], 2):
+            later = set("".join(labels[i:])) | set(result)
+            both = own + part if part else own
+            kept = "".join(c for c in dict.fromkeys(both.replace("...", "")) if c in later)
+            kept = result if i >= len(labels) else "..." * ("..." in both) + kept
+            shape = tuple(sizes[letter] for letter in axes_of(kept, dots + len(kept.replace("...", ""))))
+            y = self.add("einsum", [y, x] if part else [y], shape, equation=f"{own},{part}->{kept}" if part else f"{own}->{kept}")
+            own = kept
+        return y
+
+    def without_twice(self, x, letters):
+        """x by its diagonals, and its letters then, of which none is there twice."""
+        twice = next((c for c in letters if c != "." and letters.count(c) > 1), None)
+        if twice is None:
+            return x, letters
+        axes = axes_of(letters, len(x.shape))
+        one = axes.index(twice)
+        y = self.diagonal(x, one, axes.index(twice, one + 1))
+        return self.without_twice(y, letters.replace(twice, "", 2) + twice)
 
     def along(self, x, axis, matrix):
         """x with one axis multiplied by a matrix [new, old]."""
@@ -369,6 +497,15 @@ class Writer:
         if len(parts) == 1:
             return real, imag
         return (self.map("sub", real, self.along(parts[1], axis, sin)), self.map("add", imag, self.along(parts[1], axis, cos)))
+
+    def real_of_half(self, parts, axis, size, scale):
+        """The numbers of which these parts are the first half of the Fourier transform, in which all count twice but the first,
+        and the last of an even size."""
+        rows = size // 2 + 1
+        times = [scale if 2 * k % size == 0 else 2 * scale for k in range(rows)]
+        cos, sin = [self.numbers([wave[k * size + i] * times[k] for i in range(size) for k in range(rows)], (size, rows))
+                    for wave in waves(rows, size)]
+        return self.map("sub", self.along(parts[0], axis, cos), self.along(parts[1], axis, sin))
 
     # -- layers --
     def layer_name(self, **parts):

@@ -33,6 +33,7 @@ from generator.exchange.onnx_import import Sizes
 from generator.exchange.spec_writer import save_safetensors
 
 TOLERANCE, REPEATS, THREADS = 1e-4, 20, (1, 2)
+FETCH_SECONDS = 300
 RATE = {"sr": numpy.array(16000)}
 
 # what pip calls the wheel; the file in it; the inputs' shapes, whose batch has this size always; inputs with one value always
@@ -109,8 +110,13 @@ def fetched(wheel, folder):
         return [path for path in glob.glob(os.path.join(folder, "*.whl"))
                 if os.path.basename(path).partition("-")[0].lower() == wheel.replace("-", "_")]
     if not found():
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d", folder, wheel]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "--timeout", "15",
+                   "--retries", "1", "-d", folder, wheel]
+        try:
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True,
+                                  timeout=FETCH_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise Skipped("pip does not download %s within %d s" % (wheel, FETCH_SECONDS)) from None
         if done.returncode or not found():
             raise Skipped("pip cannot download %s: %s" % (wheel, done.stdout.strip()[-200:]))
     return found()[0]

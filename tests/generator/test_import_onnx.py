@@ -37,12 +37,14 @@ def attribute(name, value):
         return Message(ATTRIBUTE, name=name, i=value, type=2)
     if isinstance(value, str):
         return Message(ATTRIBUTE, name=name, s=value.encode(), type=3)
-    return Message(ATTRIBUTE, name=name, ints=list(value), type=7)
+    kinds = {float: {"floats": list(value), "type": 6}, bytes: {"strings": list(value), "type": 8}}
+    return Message(ATTRIBUTE, name=name, **kinds.get(type(value[0]) if value else int, {"ints": list(value), "type": 7}))
 
 
 def node(op, inputs, outputs, **attributes):
-    return Message(NODE, op_type=op, input=inputs.split(), output=outputs.split(), name="the_" + outputs.split()[0],
-                   attribute=[attribute(*pair) for pair in attributes.items()])
+    domain, _, op = op.rpartition(".")
+    return Message(NODE, op_type=op, domain=domain, input=inputs.split(), output=outputs.split(),
+                   name="the_" + outputs.split()[0], attribute=[attribute(*pair) for pair in attributes.items()])
 
 
 def value(name, shape, kind="float32"):
@@ -284,6 +286,16 @@ class ByHand(Import):
         written = self.imported(data, sizes=[("x:2", 5), ("h:1", 1)], batch="1")
         self.assertEqual([t["shape"] for t in written["tensors"] if t["op"] == "input"], [[1, 3, 5], [2, 1, 4]])
 
+    def test_layers_and_outputs_of_one_name(self):
+        weights = [tensor("fc.weight", (2, 2), range(4)), tensor("fc.bias", (2,), [1.0, 0.5])]
+        for nodes, x, y in (([node("Gemm", "x fc.weight fc.bias", "fc", transB=1)], "x", "fc"),
+                            ([node("Gemm", "x fc.weight fc.bias", "h", transB=1), node("Neg", "h", "fc")], "x", "fc"),
+                            ([node("Gemm", "fc fc.weight fc.bias", "y", transB=1)], "fc", "y")):
+            self.imported(model(nodes, [value(x, ["N", 2])], [value(y, ["N", 2])], weights))
+            sign = -1 if len(nodes) == 2 else 1
+            got = self.run_model(**{x: Array("float32", (1, 2), [2.0, 1.0])})[y]
+            self.assertEqual(list(got.values), [sign * 2.0, sign * 7.5])
+
     def test_of_long_names_the_end_is_kept(self):
         name = "block;" * 60 + "fc.weight"
         data = model([node("MatMul", "x " + name, "m"), node("MatMul", "m other" + name, "y")], [value("x", ["N", 2])],
@@ -306,6 +318,68 @@ class ByHand(Import):
         self.assertEqual(list(y["y"].values), [15.0, -9.0])
         self.assertEqual(list(y["all"].values), [3.0, -3.0, 7.0, -5.0, 15.0, -9.0])
 
+    def test_scatter_into_what_is_infinite(self):
+        data = model([node("ScatterElements", "x i u", "y", axis=1), node("ScatterND", "x j v", "z")],
+                     [value("x", ["N", 4]), value("i", ["N", 2], "int64"), value("u", ["N", 2])],
+                     [value("y", ["N", 4]), value("z", ["N", 4])],
+                     [tensor("j", (1, 1), [0], "int64"), tensor("v", (1, 4), range(4))])
+        self.refused(data, "it picks samples of the batch")
+        self.imported(data, batch="2")
+        y = self.run_model(x=Array("float32", (2, 4), [-math.inf] * 4 + [math.inf, math.nan, 1.0, math.nan]),
+                           i=Array("int64", (2, 2), [3, 0, 1, -1]), u=Array("float32", (2, 2), [1.0, 2.0, 3.0, math.inf]))
+        self.assertEqual(list(y["y"].values), [2.0, -math.inf, -math.inf, 1.0, math.inf, 3.0, 1.0, math.inf])
+        self.assertEqual(list(y["z"].values)[:5] + list(y["z"].values)[6:7], [0.0, 1.0, 2.0, 3.0, math.inf, 1.0])
+
+    def test_a_shape_that_is_scattered(self):
+        """PyTorch's older exporter computes the shape of an index so."""
+        data = model([node("Shape", "x", "s"), node("ScatterElements", "s one three", "t"), node("Expand", "i t", "e"),
+                      node("GatherElements", "x e", "y", axis=1)], [value("x", [2, 4])], [value("y", [2, 3])],
+                     [tensor("one", (1,), [-1], "int64"), tensor("three", (1,), [3], "int64"),
+                      tensor("i", (1, 3), [2, 0, 1], "int64")])
+        self.imported(data, batch="none")
+        y = self.run_model(x=Array("float32", (2, 4), [float(i) for i in range(8)]))
+        self.assertEqual(list(y["y"].values), [2.0, 0.0, 1.0, 6.0, 4.0, 5.0])
+
+    def test_large_integers(self):
+        """What computes with integers in floats says so, or is refused where floats cannot tell them apart."""
+        x, y = [value("x", ["N", 4], "int64")], [value("y", ["N", 4], "int64")]
+        i, known = [value("i", ["N", 4], "int64")], [tensor("k", (1,), [3], "int64"), tensor("m", (1,), [7.0])]
+        moves = {"Concat": [node("Concat", "x x", "y", axis=1)], "Slice": [node("Slice", "x one k one", "y")],
+                 "Tile": [node("Tile", "x r", "y")], "ReduceMax": [node("ReduceMax", "x", "y", keepdims=1)],
+                 "Where": [node("Greater", "x k", "c"), node("Where", "c x k", "y")],
+                 "Gather": [node("Gather", "x k", "y", axis=1)], "Max": [node("Max", "x k", "y")]}
+        known += [tensor("r", (2,), [1, 2], "int64"), tensor("one", (1,), [1], "int64")]
+        for op, nodes in moves.items():
+            with self.subTest(op):
+                self.write(model(nodes, x, y, known))
+                _, notes = import_onnx.import_model(self.path("model.onnx"), self.path("net"))
+                self.assertEqual(notes, ["the_y computes with integers, in 32-bit floats: exact up to 2^24"])
+        for one, kind in ((node("Cast", "x", "y", to=1), "float32"), (node("Equal", "x k", "y"), "bool"),
+                          (node("Gather", "m x", "y"), "float32"), (node("Identity", "x", "y"), "int64")):
+            with self.subTest(one.op_type):
+                self.write(model([one], x, [value("y", ["N", 4], kind)], known))
+                self.assertEqual(import_onnx.import_model(self.path("model.onnx"), self.path("net"))[1], [])
+        for name in os.listdir(self.folder):
+            os.remove(self.path(name))
+        for op in ("Equal", "Less", "GreaterOrEqual"):
+            self.refused(model([node(op, "x i", "y")], x + i, [value("y", ["N", 4], "bool")]), "may lie above 2^24")
+        narrow = node("Cast", "x", "a", to=NUMBERS["int16"])
+        self.imported(model([narrow, node("Equal", "a a", "y")], x, [value("y", ["N", 4], "bool")]))
+
+    def test_numbers_that_are_drawn(self):
+        """Nothing but where they lie is to be seen."""
+        data = model([node("RandomUniform", "", "u", low=2.0, high=5.0, shape=[2, 300]),
+                      node("RandomNormal", "", "n", shape=[2, 300]), node("Bernoulli", "x", "b"),
+                      node("Multinomial", "x", "m", sample_size=9), node("Add", "u n", "un")],
+                     [value("x", [2, 300])], [value("u", [2, 300]), value("n", [2, 300]), value("b", [2, 300]),
+                                              value("m", [2, 9], "int32"), value("un", [2, 300])])
+        self.imported(data, batch="none")
+        y = self.run_model(x=Array("float32", (2, 300), [0.25] * 300 + [1.0] * 300))
+        self.assertTrue(2 <= min(y["u"].values) < 2.2 and 4.8 < max(y["u"].values) <= 5)
+        self.assertTrue(-6 < min(y["n"].values) < -1.5 and 1.5 < max(y["n"].values) < 6)
+        self.assertTrue(30 < sum(y["b"].values[:300]) < 120 and sum(y["b"].values[300:]) == 300)
+        self.assertTrue(0 <= min(y["m"].values) and max(y["m"].values) < 300 and len(set(y["m"].values)) > 9)
+
     def test_loops_without_end_are_refused(self):
         self.refused(self.loop(1 << 40), "run more than 1000 steps")
 
@@ -316,14 +390,116 @@ class ByHand(Import):
         self.assertEqual(self.ops(written), ["input", "reshape"])
 
 
+class MachineLearning(Import):
+    """The linear ops of the domain ai.onnx.ml."""
+
+    def test_a_classifier(self):
+        """Scaled, told by two sums that softmax makes probabilities, with labels that are no places."""
+        data = model([node("ai.onnx.ml.Scaler", "x", "s", offset=[1.0, -1.0], scale=[2.0, 0.5]),
+                      node("ai.onnx.ml.LinearClassifier", "s", "label p", coefficients=[1.0, 0.5, -1.0, 0.25, 0.0, 0.0],
+                           intercepts=[0.5, 0.0, 0.1], classlabels_ints=[7, 3, 5], post_transform="SOFTMAX"),
+                      node("ai.onnx.ml.Normalizer", "p", "q", norm="L1"),
+                      node("ai.onnx.ml.ZipMap", "q", "z", classlabels_int64s=[7, 3, 5])],
+                     [value("x", ["N", 2])], [value("label", ["N"], "int64"), value("z", ["N", 3])])
+        self.imported(data)
+        rows = [(1.0, 3.0), (2.0, -4.0), (-3.0, 0.5)]
+        y = self.run_model(x=Array("float32", (3, 2), [v for row in rows for v in row]))
+        for i, (a, b) in enumerate(rows):
+            a, b = 2 * (a - 1), 0.5 * (b + 1)
+            sums = [a + 0.5 * b + 0.5, -a + 0.25 * b, 0.1]
+            parts = [math.exp(s) for s in sums]
+            self.assertEqual(y["label"].values[i], (7, 3, 5)[sums.index(max(sums))])
+            for got, part in zip(y["z"].values[3 * i:], parts):
+                self.assertAlmostEqual(got, part / sum(parts), places=5)
+
+    def test_two_classes_of_one_sum(self):
+        data = model([node("ai.onnx.ml.LinearClassifier", "x", "label p", coefficients=[1.0, -2.0], intercepts=[0.5],
+                           classlabels_strings=[b"no", b"yes"], post_transform="LOGISTIC")],
+                     [value("x", ["N", 2])], [value("label", ["N"], "string"), value("p", ["N", 2])])
+        self.write(data)
+        _, notes = import_onnx.import_model(self.path("model.onnx"), self.path("net"))
+        self.assertEqual(notes, ["the_label gives classes and their values by number: 0 no, 1 yes"])
+        y = self.run_model(x=Array("float32", (2, 2), [1.0, 0.0, 0.0, 1.0]))
+        self.assertEqual(list(y["label"].values), [1, 0])
+        for got, s in zip(y["p"].values, (-1.5, 1.5, 1.5, -1.5)):
+            self.assertAlmostEqual(got, 1 / (1 + math.exp(-s)), places=5)
+
+    def trees(self, op, **given):
+        """x0 <= 1 ? (x1 <= 2 ? a : b) : c, and a tree of one leaf."""
+        trees = dict(nodes_treeids=[0, 0, 0, 0, 0, 3], nodes_nodeids=[0, 1, 2, 3, 4, 0], nodes_featureids=[0, 1, 0, 0, 0, 0],
+                     nodes_values=[1.0, 2.0, 0.0, 0.0, 0.0, 0.0], nodes_truenodeids=[1, 3, 0, 0, 0, 0],
+                     nodes_falsenodeids=[2, 4, 0, 0, 0, 0], nodes_modes=[b"BRANCH_LEQ"] * 2 + [b"LEAF"] * 4)
+        trees.update(given)
+        outputs = "label p" if "Classifier" in op else "y"
+        return model([node("ai.onnx.ml." + op, "x", outputs, **trees)], [value("x", ["N", 2])],
+                     [value(name, ["N"], "int64") if name == "label" else value(name, ["N", 2]) for name in outputs.split()])
+
+    def test_trees(self):
+        x = Array("float32", (4, 2), [1.0, 2.0, 0.0, 2.5, 1.5, 0.0, math.inf, 2.0])
+        target = dict(target_treeids=[0, 0, 0, 0, 3], target_nodeids=[3, 4, 2, 2, 0], target_ids=[0, 0, 0, 1, 1],
+                      target_weights=[10.0, 20.0, 30.0, 40.0, 0.5])
+        self.imported(self.trees("TreeEnsembleRegressor", n_targets=2, base_values=[1.0, 0.0], **target))
+        self.assertEqual(list(self.run_model(x=x)["y"].values), [11, 0.5, 21, 0.5, 31, 40.5, 31, 40.5])
+        classes = {"class" + key[6:]: given for key, given in target.items()}
+        self.imported(self.trees("TreeEnsembleClassifier", classlabels_int64s=[8, 4], **classes))
+        y = self.run_model(x=x)
+        self.assertEqual((list(y["label"].values), list(y["p"].values)), ([8, 8, 4, 4], [10, 0.5, 20, 0.5, 30, 40.5, 30, 40.5]))
+        one = dict(classes, class_ids=[1] * 5, class_weights=[0.75, 0.0, 0.25, 0.0, 0.125])
+        self.imported(self.trees("TreeEnsembleClassifier", classlabels_int64s=[8, 4], **one))
+        y = self.run_model(x=x)
+        self.assertEqual((list(y["label"].values), list(y["p"].values)[:4]), ([4, 8, 8, 8], [0.125, 0.875, 0.875, 0.125]))
+
+    def test_trees_that_are_refused(self):
+        for part, given in (("no tree of up to 256 levels", dict(nodes_truenodeids=[1, 0, 0, 0, 0, 0])),
+                            ("no tree of up to 256 levels", dict(nodes_falsenodeids=[2, 3, 0, 0, 0, 0])),
+                            ("no tree of up to 256 levels", dict(nodes_truenodeids=[1, 77, 0, 0, 0, 0])),
+                            ("not possible with these operands", dict(target_nodeids=[77])),
+                            ("all compare alike", dict(nodes_modes=[b"BRANCH_LEQ", b"BRANCH_LT"] + [b"LEAF"] * 4)),
+                            ("all compare alike", dict(nodes_modes=[b"BRANCH_EQ"] * 2 + [b"LEAF"] * 4)),
+                            ("all compare alike", dict(nodes_missing_value_tracks_true=[1, 0, 0, 0, 0, 0])),
+                            ("aggregate_function MIN", dict(aggregate_function="MIN")),
+                            ("trees of 70000 nodes", dict(nodes_treeids=[0] * 70000))):
+            with self.subTest(part):
+                given = dict(dict(target_treeids=[0], target_nodeids=[3], target_ids=[0], target_weights=[1.0]), **given)
+                self.refused(self.trees("TreeEnsembleRegressor", **given), part)
+
+    def test_rows(self):
+        nodes = [node("ai.onnx.ml.Normalizer", "x", "n_" + norm, norm=norm) for norm in ("MAX", "L1", "L2")]
+        nodes += [node("ai.onnx.ml.Binarizer", "x", "b", threshold=0.5),
+                  node("ai.onnx.ml.LinearRegressor", "x", "r", coefficients=[1.0, 2.0, 3.0, 4.0], intercepts=[0.0, -1.0],
+                       targets=2), node("ArgMax", "x", "a", axis=1), node("ai.onnx.ml.ArrayFeatureExtractor", "labels a", "l")]
+        outputs = [value(name, ["N", 2]) for name in ("n_MAX", "n_L1", "n_L2", "b", "r")] + [value("l", [1, "N"], "int64")]
+        self.imported(model(nodes, [value("x", ["N", 2])], outputs, [tensor("labels", (2,), [4, 9], "int64")]))
+        y = self.run_model(x=Array("float32", (3, 2), [3.0, -4.0, 0.0, 0.0, 0.25, 0.75]))
+        for name, wanted in (("n_MAX", [0.75, -1, 0, 0, 1 / 3, 1]), ("n_L1", [3 / 7, -4 / 7, 0, 0, 0.25, 0.75]),
+                             ("n_L2", [0.6, -0.8, 0, 0, 10 ** -0.5, 3 * 10 ** -0.5]), ("b", [1, 0, 0, 0, 0, 1]),
+                             ("r", [-5, -8, 0, -1, 1.75, 2.75]), ("l", [4, 4, 9])):
+            for got, expected in zip(y[name].values, wanted):
+                self.assertAlmostEqual(got, expected, places=5)
+
+    def test_what_is_refused(self):
+        for part, one in (
+                ("ai.onnx.ml.SVMClassifier 'the_y': gpunn has no counterpart of this op",
+                 node("ai.onnx.ml.SVMClassifier", "x", "y")),
+                ("4 coefficients and 0 intercepts are no regressor of 2 features",
+                 node("ai.onnx.ml.LinearRegressor", "x", "y", coefficients=[1.0, 2.0, 3.0, 4.0])),
+                ("post_transform PROBIT is not possible", node("ai.onnx.ml.LinearRegressor", "x", "y", coefficients=[1.0, 2.0],
+                                                               post_transform="PROBIT")),
+                ("0 class labels are given", node("ai.onnx.ml.LinearClassifier", "x", "y p", coefficients=[1.0, 2.0])),
+                ("no ops of the domain com.x", node("com.x.Scaler", "x", "y"))):
+            with self.subTest(part):
+                self.refused(model([one], [value("x", ["N", 2])], [value("y", ["N", 1])]), part)
+
+
 class BadFiles(Import):
     def test_everything_is_listed(self):
         data = model([node("Det", "x", "a"), node("NonMaxSuppression", "a", "b"), node("Unique", "x", "y"),
-                      node("Bernoulli", "x", "z"), node("Add", "b y", "w")], [value("x", ["N", 3])], [value("w", [1]), value("z", [1])])
+                      node("BitCast", "x", "z"), node("Add", "b y", "w")], [value("x", ["N", 3])],
+                     [value("w", [1]), value("z", [1])])
         found = self.refused(data, "3 operations of net cannot be imported")
         self.assertEqual(found.problems, ["Det 'the_a': gpunn has no counterpart of this op",
                                           "Unique 'the_y': gpunn has no counterpart of this op",
-                                          "Bernoulli 'the_z': gpunn has no counterpart of this op"])
+                                          "BitCast 'the_z': gpunn has no counterpart of this op"])
 
     def test_each(self):
         x, y = [value("x", [2])], [value("y", [2])]
@@ -427,6 +603,10 @@ class Suite(Import):
         self.assertGreaterEqual(self.run_suite("--kind", "pytorch-operator"), 31)
         self.assertGreaterEqual(self.run_suite("--kind", "pytorch-converted"), 82)
 
+    def test_simple_and_light(self):
+        self.assertGreaterEqual(self.run_suite("--kind", "simple"), 7)
+        self.assertGreaterEqual(self.run_suite("--kind", "light"), 9)
+
     def test_check(self):
         import numpy
         numpy.savez(self.path("x.npz"), x=numpy.random.rand(4, 3).astype(numpy.float32))
@@ -437,6 +617,67 @@ class Suite(Import):
         self.assertRegex(text.getvalue(), "^y: largest difference .* of its largest value\n$")
         with contextlib.redirect_stdout(text), self.assertRaisesRegex(SystemExit, "differ by more than"):
             import_onnx.main(words + ["--tolerance", "-1"])
+
+
+class Peers(Import):
+    """Models that other programs have written, beside what they compute."""
+
+    def compare(self, wanted, **inputs):
+        """wanted: arrays in the order of the outputs."""
+        import numpy
+        given = {name: Array(x.dtype.name, x.shape, raw=numpy.ascontiguousarray(x).tobytes()) for name, x in inputs.items()}
+        for (name, got), expected in zip(self.run_model(**given).items(), wanted):
+            got, scale = numpy.array(got.values).reshape(got.shape), max(1e-3, float(numpy.abs(expected).max()))
+            self.assertLess(float(numpy.abs(got - expected.reshape(got.shape)).max()) / scale, 1e-5, name)
+
+    @unittest.skipUnless(importlib.util.find_spec("onnxscript") and importlib.util.find_spec("torch"),
+                         "PyTorch or its exporter's package onnxscript is not here")
+    def test_pytorchs_exporters(self):
+        import logging
+        import warnings
+
+        import torch
+        from tests.generator import zoo
+        logging.disable(logging.CRITICAL)
+        self.addCleanup(logging.disable, logging.NOTSET)
+        warnings.simplefilter("ignore")
+        for name in ("mlp_highway", "lenet", "resnet", "gpt", "vit", "transformer_encoder_layer", "masked"):
+            for dynamo in (True, False) if name != "transformer_encoder_layer" else (True,):  # the older one refuses it
+                with self.subTest(model=name, dynamo=dynamo):
+                    module, inputs, loss, _ = zoo.make(name)
+                    inputs = inputs[:-1] if loss else inputs
+                    names = ["in%d" % i for i in range(len(inputs))]
+                    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                        torch.onnx.export(module.eval(), inputs, self.path("model.onnx"), input_names=names, dynamo=dynamo)
+                    import_onnx.import_model(self.path("model.onnx"), self.path("net"), batch="none")
+                    with torch.no_grad():
+                        result = module(*inputs)
+                    wanted = [x.numpy() for x in (result if isinstance(result, (list, tuple)) else [result])]
+                    self.compare(wanted, **{key: x.numpy() for key, x in zip(names, inputs)})
+
+    @unittest.skipUnless(importlib.util.find_spec("skl2onnx"), "the package skl2onnx is not here")
+    def test_scikit_learn(self):
+        import numpy
+        from sklearn import ensemble, linear_model, neural_network, pipeline, preprocessing, tree
+        from skl2onnx import to_onnx
+        numbers = numpy.random.RandomState(1)
+        x = numbers.rand(60, 5).astype(numpy.float32)
+        y, classes = x @ numpy.arange(5) - x[:, 0] * x[:, 1], (x[:, 1] * 3).astype(int) + 2
+        scaled = pipeline.make_pipeline
+        for kind in (linear_model.LinearRegression(), scaled(preprocessing.StandardScaler(), linear_model.Ridge()),
+                     scaled(preprocessing.Normalizer(), linear_model.Lasso(0.01)),
+                     scaled(preprocessing.MinMaxScaler(), linear_model.LogisticRegression()),
+                     tree.DecisionTreeRegressor(), ensemble.RandomForestClassifier(9),
+                     ensemble.GradientBoostingClassifier(n_estimators=5),
+                     neural_network.MLPRegressor(hidden_layer_sizes=(8, 5), activation="tanh", max_iter=30),
+                     scaled(preprocessing.RobustScaler(), neural_network.MLPClassifier(hidden_layer_sizes=(7,), max_iter=200))):
+            with self.subTest(str(kind)):
+                probable = hasattr(kind, "predict_proba")
+                kind.fit(x, classes if probable else y)
+                self.write(to_onnx(kind, x[:1]).SerializeToString())
+                import_onnx.import_model(self.path("model.onnx"), self.path("net"))
+                wanted = [kind.predict(x)] + ([kind.predict_proba(x)] if probable else [])
+                self.compare(wanted, X=x)
 
 
 if __name__ == "__main__":

@@ -990,6 +990,18 @@ def einsums():
     return net, (randn(3, 2, 4, 5), randn(3, 2, 4, 5), randn(3, 4, 2, 4)), nn.MSELoss()
 
 
+@case()
+def einsums_of_diagonals():
+    """Letters twice in one tensor, three tensors with an ellipsis, and results that are not spelled out."""
+    def forward(self, x, y):
+        x, e = self.fc(x), torch.einsum
+        a = e("nii->ni", x) + e("nii->n", x)[:, None] + e("nii,nij->nj", x, y) + e("nij,nij,nij->n", x, y, x)[:, None]
+        b = e("...ij,...jk,kl->...il", x, y, self.weight) + e("nij,kk,njl", x, self.weight, y).sum(0)
+        return torch.cat([a[:, None], b, e("...ii->...i", y)[:, None], e("iii->i", self.cube).expand(x.shape[0], 1, 4)], 1)
+    return Net(forward, fc=nn.Linear(4, 4), weight=parameter(4, 4), cube=parameter(4, 4, 4)), (
+        randn(3, 4, 4), randn(3, 4, 4), randn(3, 7, 4)), nn.MSELoss()
+
+
 @case(SGD)
 def math_rest():
     """Angles, hyperbolas, remainders, and the sides of each of their pieces."""
@@ -1047,6 +1059,60 @@ def scattered():
     net = Net(forward, fc=nn.Linear(5, 5), order=torch.tensor([3, 3, 0]), turned=torch.tensor([[[3], [1], [0], [2]]]),
               table=parameter(4, 5), rows=parameter(3, 5))
     return net, (randn(3, 4, 5), torch.randint(0, 4, (3, 4, 5)), randn(3, 4, 5)), nn.MSELoss()
+
+
+@case(SGD)
+def masked():
+    """What is overwritten may be infinite or no number."""
+    def forward(self, x, index):
+        x = self.fc(x)
+        top, places = x.topk(3, dim=-1)
+        only = torch.full_like(x, float("-inf")).scatter(-1, places, top)
+        banned = x.scatter(-1, index, float("-inf"))
+        bad = (x * 0).log().detach() * x.detach().sign()  # infinite with either sign
+        rows = bad.index_copy(1, self.order, x[:, :4]) + bad.index_fill(1, self.order, 0.5)
+        table = self.table.log().index_put((self.order[:3],), self.rows)
+        return only.softmax(-1) + banned.softmax(-1) * 2 + rows + bad.scatter(1, self.order.expand(x.shape), x) + table.sum(0)
+    net = Net(forward, fc=nn.Linear(5, 4), order=torch.tensor([2, 1, 0, 3]), table=torch.zeros(3, 4), rows=parameter(3, 4))
+    return net, (randn(3, 5), torch.randint(0, 4, (3, 2)), randn(3, 4)), nn.MSELoss()
+
+
+@case(SGD)
+def scattered_joined():
+    """Reductions of several elements for one place, indices that are shorter than what they change."""
+    def forward(self, x, index):
+        x = self.fc(x)
+        parts = []
+        for reduce in ("sum", "prod", "mean", "amax", "amin"):
+            for include in (True, False):
+                parts.append(x.scatter_reduce(1, index, x[:, :3] * 2 - 1, reduce, include_self=include))
+                if reduce != "sum":
+                    parts.append(x.index_reduce(1, self.order, x[:, 1:3] + 0.5, reduce, include_self=include))
+        few = x.scatter(1, self.few.expand(x.shape[0], 1, 2), x[:, :1, :2].tanh())
+        few = few + x.scatter_add(2, self.few.expand(x.shape[0], 2, 1), x[:, 1:3, :1])
+        return torch.stack(parts, 1) + few[:, None]
+    net = Net(forward, fc=nn.Linear(5, 5), order=torch.tensor([3, 3]), few=torch.tensor([[[2]]]))
+    return net, (randn(3, 4, 5), torch.randint(0, 4, (3, 3, 5)), randn(3, 18, 4, 5)), nn.MSELoss()
+
+
+@case()
+def places_of_maxima():
+    """Where extremes lie, and values put back there; pools with a divisor; instances by running statistics; bits."""
+    def forward(self, x, bits):
+        x = self.conv(x)
+        top, places = F.max_pool2d(x, 2, return_indices=True)
+        wide, far = F.max_pool2d(x, 3, 2, 1, ceil_mode=True, return_indices=True)
+        line, row = F.max_pool1d(x[:, 0], 3, 2, 1, 2, return_indices=True)
+        most, first = x.cummax(2)
+        least, last = x.cummin(3)
+        means = F.avg_pool2d(x, (2, 3), 2, 1, divisor_override=5), F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, divisor_override=4)
+        own = F.instance_norm(x, self.mean, self.var, self.weight, self.bias, False, 0.1, 1e-3)
+        found = [y.float() for y in (places, far, row, first, last, (bits & 29) | (bits ^ self.mask))]
+        parts = [top, wide, line, most, least, own, F.max_unpool2d(top, places, 2).tanh(), *means, *[y / 9 for y in found]]
+        return torch.cat([(part * self.scale).flatten(1).square().mean(1, True) for part in parts], 1)
+    net = Net(forward, conv=nn.Conv2d(2, 3, 1), mean=torch.randn(3), var=torch.rand(3) + 0.5, weight=parameter(3),
+              bias=parameter(3), scale=parameter(1), mask=torch.tensor([255, 0, 1, 77, 128], dtype=torch.uint8))
+    return net, (randn(3, 2, 6, 8), torch.randint(0, 256, (3, 5)).to(torch.uint8), randn(3, 15)), nn.MSELoss()
 
 
 @case(SGD)
@@ -1129,6 +1195,27 @@ def spectra():
         parts = a.abs(), b.real, b.imag, torch.view_as_real(c), d
         return torch.cat([part.flatten(1).square().mean(1, True) for part in parts], 1)
     return Net(forward, fc=nn.Linear(8, 8), window=torch.hann_window(6)), (randn(3, 4, 8), randn(3, 5)), nn.MSELoss()
+
+
+@case()
+def spectra_of_planes():
+    """Transforms of several axes and back, frames back to sound, arithmetic of complex numbers."""
+    def forward(self, x):
+        x, fft = self.fc(x), torch.fft
+        a, b, c = fft.rfft2(x), fft.rfftn(x, (5, 6), norm="ortho"), fft.rfftn(x, dim=(2, 1))
+        real = [fft.irfft2(a, s=(5, 8)), fft.irfftn(b, dim=(1, 2), norm="forward") / 9,
+                fft.irfftn(c, (9, 4), dim=(2, 1), norm="ortho"), fft.irfft2(a), fft.irfft(a, 1),
+                fft.fftshift(fft.fft2(x), dim=(1, 2)).abs() + fft.ifftshift(x, dim=(2,))]
+        d = torch.cat([a, a.conj() * 2 / 3, a[:, :, 1:] + 1 - a[:, :, :1]], 2).flatten(1) * x.flatten(1)[:, :1]
+        e = torch.polar(x.abs() + 1, x) * torch.complex(x, x * 2)
+        s = torch.stft(x.flatten(1), 8, 3, 6, self.window, return_complex=True)
+        sound = torch.istft(s * s.abs(), 8, 3, 6, self.window, length=30)
+        whole = torch.stft(x.flatten(1), 8, 4, onesided=False, normalized=True, return_complex=True)
+        more = torch.istft(whole, 8, 4, onesided=False, normalized=True)
+        real += [(1 - d).real, (x.flatten(1)[:, :1] + d).imag, (-d).sum(1, keepdim=True).abs(), torch.view_as_real(e).mT, sound,
+                 more, torch.view_as_real(fft.fftn(x, (3, 5))), torch.view_as_real(fft.ifft2(a, s=(-1, 3)))]
+        return torch.cat([part.flatten(1).square().mean(1, True) for part in real], 1)
+    return Net(forward, fc=nn.Linear(8, 8), window=torch.hann_window(6) + 0.1), (randn(3, 4, 8), randn(3, 14)), nn.MSELoss()
 
 
 # ---- sizes that vary -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,211 @@
+"""What the ops of ONNX's domain ai.onnx.ml are made of, in which skl2onnx writes scikit-learn's models: linear ones and trees."""
+from . import fold
+from .arrays import Array, is_float
+from .onnx_layers import linear
+from .onnx_ops import operation
+from .spec_writer import Constant, Refused, product, text
+
+DOMAIN = "ai.onnx.ml"
+MAX_DEPTH, MAX_NODES = 256, 1 << 16
+MAX_TREES = 1 << 22  # numbers that say which leaf follows from which comparisons
+
+
+def machine_learning(*names, **given):
+    return operation(*["%s.%s" % (DOMAIN, name) for name in names], **given)
+
+
+def rows(w, x):
+    """x [n, features] as floats."""
+    if len(x.full) != 2:
+        raise Refused("x has %d axes; 2 are possible" % len(x.full))
+    return w.f32(w.whole(x))
+
+
+def scores(w, call, x, name, count):
+    """x times the coefficients [count, features] plus the intercepts."""
+    x = rows(w, x)
+    values, added = [[float(y) for y in call.get(key, None) or []] for key in ("coefficients", "intercepts")]
+    weight = Array("float32", (count, x.full[1]), values)
+    bias = Constant(Array("float32", (count,), added)) if added else None
+    if weight.count() != len(values) or bias and len(added) != count:
+        raise Refused("%d coefficients and %d intercepts are no %s of %d features" % (len(values), len(added), name, x.full[1]))
+    return linear(w, call, x, Constant(weight), bias)
+
+
+def transformed(w, call, y):
+    """y as post_transform says."""
+    kind = call.get("post_transform", "NONE")
+    if kind not in ("NONE", "LOGISTIC", "SOFTMAX"):
+        raise Refused("post_transform %s is not possible" % kind)
+    return y if kind == "NONE" else w.map("sigmoid", y) if kind == "LOGISTIC" else w.add("softmax", [y], (), dim=1)
+
+
+@machine_learning("LinearRegressor", kind="float32")
+def linear_regressor(w, call, x):
+    return transformed(w, call, scores(w, call, x, "regressor", call.get("targets", 1)))
+
+
+@machine_learning("LinearClassifier", kind="own")
+def linear_classifier(w, call, x):
+    labels, names = call.get("classlabels_ints", None), call.get("classlabels_strings", None)
+    count = len(labels or names or [])
+    one = count == 2 and len(call.get("intercepts", None) or [0, 0]) == 1
+    if count < 2:
+        raise Refused("%d class labels are given; 2 or more are possible" % count)
+    y = scores(w, call, x, "classifier", 1 if one else count)
+    y = w.add("concat", [w.map("neg", y), y], (), dim=1) if one else y
+    y = transformed(w, call, y)
+    place = w.add("argmax", [y], (), dim=1)
+    return [labelled(w, call, place, labels or names), w.as_kind(y, "float32")]
+
+
+def labelled(w, call, place, labels):
+    """The labels of classes by their places; texts stay numbers."""
+    if isinstance(labels[0], (str, bytes)):
+        w.note_labels(call, [y.decode("utf-8", "replace") if isinstance(y, bytes) else y for y in labels])
+    elif list(labels) != list(range(len(labels))):
+        place = w.pick(w.numbers(labels, (len(labels),)), 0, place)
+    return w.as_kind(w.integers(place, ("i64",)), "int64")
+
+
+class Tree:
+    """inner: its nodes that compare, as (feature, threshold); leaves: by node, {inner node's place: +1 or -1 for its branch}."""
+
+    def __init__(self, nodes):
+        """nodes: by id, (feature, threshold, id if true, id if false), or None for a leaf."""
+        self.inner, self.leaves = [], {}
+        below = {child for node in nodes.values() if node for child in node[2:]}
+        pending = [(key, {}) for key in nodes if key not in below]
+        sound = len(pending) == 1
+        while pending and sound:
+            key, path = pending.pop()
+            if nodes[key] is None:
+                self.leaves[key] = path
+                continue
+            place, (feature, threshold, yes, no) = len(self.inner), nodes[key]
+            self.inner.append((feature, threshold))
+            pending += [(yes, {**path, place: 1}), (no, {**path, place: -1})]
+            sound = len(self.inner) <= len(nodes) and len(path) <= MAX_DEPTH
+        if not sound or len(self.inner) + len(self.leaves) != len(nodes):
+            raise Refused("its nodes are no tree of up to %d levels" % MAX_DEPTH)
+
+
+COMPARISONS = {"BRANCH_LEQ": "x <= y", "BRANCH_LT": "x < y", "BRANCH_GTE": "x >= y", "BRANCH_GT": "x > y"}
+
+
+def trees_of(call):
+    """The Trees by number, and how their nodes compare."""
+    nodes, modes = {}, set()
+    columns = [call.get("nodes_%s" % key, []) for key in ("treeids", "nodeids", "featureids", "values", "truenodeids",
+                                                          "falsenodeids")]
+    if len(columns[0]) > MAX_NODES:
+        raise Refused("trees of %d nodes are too large" % len(columns[0]))
+    for tree, key, feature, threshold, yes, no, mode in zip(*columns, call.get("nodes_modes", [])):
+        mode = mode.decode() if isinstance(mode, bytes) else mode
+        nodes.setdefault(tree, {})[key] = None if mode == "LEAF" else (feature, threshold, yes, no)
+        modes.update({mode} - {"LEAF"})
+    if len(modes) > 1 or not modes <= set(COMPARISONS) or any(call.get("nodes_missing_value_tracks_true", None) or [0]):
+        raise Refused("only trees whose nodes all compare alike, by one of %s, are possible" % ", ".join(COMPARISONS))
+    return {key: Tree(own) for key, own in nodes.items()}, COMPARISONS[(modes or {"BRANCH_LEQ"}).pop()]
+
+
+def voted(w, call, x, kind, count):
+    """What the trees' leaves add up to for each target, [n, count]: a leaf is reached where the comparisons on its way, 1 or 0,
+    times +1 or -1 for its branch, add up to the number of those that have to hold."""
+    trees, comparison = trees_of(call)
+    x, numbers_of = rows(w, x), {key: i for i, key in enumerate(trees)}
+    inner = max([1] + [len(tree.inner) for tree in trees.values()])
+    leaves = max(len(tree.leaves) for tree in trees.values())
+    if len(trees) * inner * leaves > MAX_TREES:
+        raise Refused("%d trees of up to %d leaves are too large" % (len(trees), leaves))
+    features, limits, paths, needed, places = [], [], [], [], {}
+    for key, tree in trees.items():
+        own = tree.inner + [(0, 0.0)] * (inner - len(tree.inner))
+        features += [feature for feature, _ in own]
+        limits += [threshold for _, threshold in own]
+        ways = list(tree.leaves.values()) + [None] * (leaves - len(tree.leaves))
+        paths += [(way or {}).get(i, 0) for i in range(inner) for way in ways]
+        needed += [1 if way is None else sum(sign > 0 for sign in way.values()) for way in ways]
+        places.update({(key, leaf): i for i, leaf in enumerate(tree.leaves)})
+    weights = [0.0] * (len(trees) * leaves * count)
+    columns = [call.get("%s_%s" % (kind, key), []) for key in ("treeids", "nodeids", "ids", "weights")]
+    for tree, leaf, target, weight in zip(*columns):
+        weights[(numbers_of[tree] * leaves + places[tree, leaf]) * count + target] += weight
+    index = w.tensor(Constant(Array("int64", (1, len(features)), features)))
+    y = w.pick(x, 1, w.view(index, (x.full[0], len(features))))
+    y = w.expr("1 if %s else 0" % comparison, y, w.numbers(limits, (len(limits),)))
+    y = w.permute(w.reshape(y, (x.full[0], len(trees), inner)), (1, 0, 2))
+    y = w.matmul(y, w.numbers(paths, (len(trees), inner, leaves)))
+    y = w.map("eq", y, w.numbers(needed, (len(trees), 1, leaves)))
+    y = w.reduce("sum", w.matmul(y, w.numbers(weights, (len(trees), leaves, count))), [0])
+    how = call.get("aggregate_function", "SUM")
+    if how not in ("SUM", "AVERAGE"):
+        raise Refused("aggregate_function %s is not possible" % how)
+    y, base = w.scale(y, 1 / len(trees) if how == "AVERAGE" else 1), call.get("base_values", None)
+    return w.map("add", y, w.numbers(base, (len(base),))) if base else y
+
+
+@machine_learning("TreeEnsembleRegressor", kind="float32")
+def tree_regressor(w, call, x):
+    return transformed(w, call, voted(w, call, x, "target", call.get("n_targets", 1)))
+
+
+@machine_learning("TreeEnsembleClassifier", kind="own")
+def tree_classifier(w, call, x):
+    labels = call.get("classlabels_int64s", None) or call.get("classlabels_strings", None) or []
+    one = len(labels) == 2 and len(set(call.get("class_ids", []))) == 1
+    if one:  # of two classes, the trees tell one
+        call = call.with_attributes(class_ids=[0] * len(call.get("class_ids", [])))
+    y = voted(w, call, x, "class", 1 if one else len(labels))
+    if one:
+        other = w.map("neg", y) if call.get("post_transform", "NONE") == "LOGISTIC" else w.expr("1 - x", y)
+        y = w.add("concat", [other, y], (), dim=1)
+    y = transformed(w, call, y)
+    return [labelled(w, call, w.add("argmax", [y], (), dim=1), labels), w.as_kind(y, "float32")]
+
+
+@machine_learning("ArrayFeatureExtractor", kind="own")
+def array_feature_extractor(w, call, x, index):
+    """Along the last axis; of a vector a row."""
+    count = fold.dim_of(product(map(fold.of_dim, index.full)))
+    index = w.reshape(index, (count,))
+    if isinstance(x, Constant) and x.full == x.tensor.shape and len(x.full) == 1 and not is_float(x.tensor.kind):
+        y = labelled(w, call, w.tensor(index), x.tensor.values)
+        return w.as_kind(w.reshape(y, (1, count)), "int64")
+    lead = x.full[:-1] or (1,)
+    x = w.reshape(x, lead + x.full[-1:])
+    shape = lead + (count,)
+    y = w.pick(x, len(lead), w.view(w.tensor(w.reshape(index, (1,) * len(lead) + (count,))), shape))
+    return w.as_kind(y, w.kind_of(x))
+
+
+@machine_learning("Scaler", kind="float32")
+def scaler(w, call, x):
+    x, parts = rows(w, x), []
+    for key, default in (("offset", 0.0), ("scale", 1.0)):
+        values = call.get(key, None) or [default]
+        parts.append(w.numbers(values, (len(values),)))
+    return w.expr("(x - y) * z", x, *parts)
+
+
+@machine_learning("Normalizer", kind="float32")
+def normalizer(w, call, x):
+    """Rows by a norm of theirs; those of zeros stay."""
+    x, norm = rows(w, x), call.get("norm", "MAX")
+    if norm not in ("MAX", "L1", "L2"):
+        raise Refused("norm %s is not possible" % norm)
+    size = w.reduce("max" if norm == "MAX" else "sum", w.map("square" if norm == "L2" else "abs", x), [1], True)
+    return w.expr("x / max(%s, 1e-30)" % ("sqrt(y)" if norm == "L2" else "y"), x, size)
+
+
+@machine_learning("Binarizer")
+def binarizer(w, call, x):
+    return w.expr("where(x > %s, 1, 0)" % text(call.get("threshold", 0.0)), x)
+
+
+@machine_learning("ZipMap", kind="own")
+def zip_map(w, call, x):
+    """A sequence of dictionaries, which is the matrix of their values here."""
+    labels = call.get("classlabels_int64s", None) or call.get("classlabels_strings", None) or []
+    w.note_labels(call, [y.decode("utf-8", "replace") if isinstance(y, bytes) else str(y) for y in labels])
+    return w.as_kind(x, "float32")
