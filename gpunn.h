@@ -1006,8 +1006,8 @@ GPUNN_API struct DLManagedTensorVersioned *gpunn_to_dlpack(gpunn_tensor *t);
 GPUNN_API gpunn_status gpunn_bind_dlpack(gpunn_tensor *t, struct DLManagedTensorVersioned *managed);
 
 GPUNN_API gpunn_status gpunn_set_trainable(gpunn_tensor *parameter, bool trainable); /* false freezes it */
-/* Whether a batch_norm takes its running statistics in training too, and leaves them alone; t: its result or its running_mean. Specs do
- * not tell. */
+/* Whether a batch_norm, or an instance_norm that has them, takes its running statistics in training too, and leaves them alone; t: its
+ * result or its running_mean. Specs do not tell. */
 GPUNN_API gpunn_status gpunn_freeze_statistics(gpunn_tensor *t, bool frozen);
 GPUNN_API gpunn_status gpunn_set_lr_scale(gpunn_tensor *parameter, float scale); /* its learning rate, times scale */
 GPUNN_API gpunn_status gpunn_set_decay(gpunn_tensor *parameter, bool decay);     /* false: no weight decay */
@@ -1185,6 +1185,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(LAYER_NORM, layer_norm, 3, 0, 7, GPUNN__ROW_NORM, norm)                                            \
     X(RMS_NORM, rms_norm, 3, 0, 3, GPUNN__ROW_NORM, norm)                                                \
     X(GROUP_NORM, group_norm, 3, 0, 7, GPUNN__SAVES, group_norm)                                         \
+    X(INSTANCE_NORM, instance_norm, 3, 0, 7, GPUNN__SAVES, norm)                                         \
     X(EMBEDDING, embedding, 1, 0, 2, 0, embedding)                                                       \
     X(DROPOUT, dropout, 0, 0, 1, 0, same)                                                                \
     X(RAND_LIKE, rand_like, 0, 0, 0, GPUNN__KEEPS_F32, same)                                             \
@@ -1465,10 +1466,12 @@ typedef struct gpunn_batch_norm_args {
     float momentum; /* share of the new batch in the running statistics, 0.1 */
     bool  no_affine;
     bool  sync; /* in training, over the batches of all ranks that the model is distributed to: gpunn_distribute */
+    bool  no_running_stats; /* torch's track_running_stats = False: by the batch's statistics in evaluation too; not with sync */
 } gpunn_batch_norm_args;
 /* x [n, c] or [n, c, l] (1d), [n, c, h, w] (2d), [n, c, d, h, w] (3d); weight, bias, and the buffers running_mean, running_var
  * (unbiased) [c]. A training step over one value per channel is an error, as in PyTorch. sync is torch's SyncBatchNorm; runs in
- * training mode, gpunn_backward's too, are then common to all ranks. */
+ * training mode, gpunn_backward's too, are then common to all ranks. With no_running_stats it is the group_norm of channels that
+ * have all samples, which are brought together and back: there are no buffers, and of one value per channel the bias is left. */
 GPUNN_API gpunn_tensor *gpunn_batch_norm1d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args);
 #define gpunn_batch_norm1d(x, ...) gpunn_batch_norm1d_((x), GPUNN_NAMED(gpunn_batch_norm_args, __VA_ARGS__))
 GPUNN_API gpunn_tensor *gpunn_batch_norm2d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args);
@@ -1490,8 +1493,12 @@ typedef struct gpunn_instance_norm_args {
     int   args_;
     float eps;    /* 1e-5 */
     bool  affine; /* with weight and bias [c]; torch's default is without */
+    bool  track_running_stats;
+    float momentum; /* share of the new batch in the running statistics, 0.1 */
 } gpunn_instance_norm_args;
-/* group_norm of as many groups as channels: x [n, c, l] (1d), [n, c, h, w] (2d), [n, c, d, h, w] (3d). No running statistics. */
+/* group_norm of as many groups as channels: x [n, c, l] (1d), [n, c, h, w] (2d), [n, c, d, h, w] (3d). With track_running_stats it
+ * has batch_norm's buffers running_mean, running_var [c], which training moves towards the means over n of each sample's mean and
+ * unbiased variance; evaluation takes them, as batch_norm does. */
 GPUNN_API gpunn_tensor *gpunn_instance_norm1d_(gpunn_tensor *x, const char *name, gpunn_instance_norm_args args);
 #define gpunn_instance_norm1d(x, ...) gpunn_instance_norm1d_((x), GPUNN_NAMED(gpunn_instance_norm_args, __VA_ARGS__))
 GPUNN_API gpunn_tensor *gpunn_instance_norm2d_(gpunn_tensor *x, const char *name, gpunn_instance_norm_args args);
@@ -2735,9 +2742,9 @@ typedef struct gpunn_attributes {
     gpunn_shape shape;                        /* reshape, expand: of the result; affine_grid: its spatial sizes;
                                                             interpolate: those that vary */
     gpunn_dtype dtype;                        /* cast */
-    int         groups;                       /* conv */
+    int         groups;                       /* conv, group_norm; instance_norm: the channels */
     bool        ceil_mode, count_exclude_pad; /* pools */
-    float       eps, momentum;                /* batch_norm; other norms: eps */
+    float       eps, momentum;                /* batch_norm, instance_norm; other norms: eps */
     bool        sync;                         /* batch_norm: with a step's ranks */
     int         axis; /* concat, slice, gather, scatter_add, cumsum, topk_indices, argmax, softmax, log_softmax; >= 0. layer_norm,
                                                      rms_norm: the first of the axes normalised */
@@ -2803,7 +2810,7 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
 #define GPUNN_KERNEL_SITES 8     /* random nodes of one fused kernel */
 #define GPUNN_KERNEL_OPERANDS 32 /* and its operands, at most */
 
-/* Operands: LINEAR, CONV* x, weight, bias (data NULL without); MATMUL a, b; BATCH_NORM x, weight, bias (data NULL without
+/* Operands: LINEAR, CONV* x, weight, bias (data NULL without); MATMUL a, b; BATCH_NORM, INSTANCE_NORM x, weight, bias (data NULL without
  * affine), running_mean, running_var (both updated in place by a training forward; data NULL: are not);
  * CROSS_ENTROPY, NLL logits, labels, weight (data NULL without); LAYER_NORM, RMS_NORM, GROUP_NORM x, weight, bias (data NULL
  * without); ATTENTION q, k, v, mask (data NULL
@@ -2818,8 +2825,10 @@ typedef struct gpunn_step {
     gpunn_op op;
     bool     backward;  /* false: out from in. true: grad_in from grad_out and what the op table says it reads */
     bool     inference; /* of the model: no cache that is a copy of the weights */
-    bool     training;  /* of the plan: dropout drops, batch_norm takes the batch's statistics and updates the running ones */
-    bool     evaluates; /* in training: attention drops nothing, batch_norm takes the running statistics and leaves them alone */
+    bool     training;  /* of the plan: dropout drops, batch_norm takes the batch's statistics and updates the running ones, as
+                           instance_norm does with each sample's */
+    bool     evaluates; /* in training: attention drops nothing, batch_norm and instance_norm take the running statistics and leave
+                           them alone */
     gpunn_precision         precision; /* of the model on this device */
     const char             *name;      /* the layer's, "" when it has none */
     const gpunn_attributes *attr;
@@ -3356,6 +3365,12 @@ static bool gpunn__op_is(gpunn_op op, int traits)
     };
     const int first = (int)GPUNN_OP_COUNT - (int)(sizeof own / sizeof *own);
     return (int)op >= first && (own[(int)op - first] & traits) == traits;
+}
+
+/* Norms whose operands 3 and 4 are running_mean and running_var. */
+static bool gpunn__has_statistics(gpunn_op op)
+{
+    return op == GPUNN_OP_BATCH_NORM || op == GPUNN_OP_INSTANCE_NORM;
 }
 
 typedef enum gpunn__action { GPUNN__PREPARE, GPUNN__FORWARD, GPUNN__BACKWARD } gpunn__action;
@@ -7792,14 +7807,19 @@ typedef struct gpunn__assign_args {
     K(batch_norm, momentum, SHARE, 0.1, momentum, "Share of the new batch in the running statistics.")                         \
     A(momentum, FLOAT, momentum)                                                                                               \
     K(batch_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].")                                                \
-    K(batch_norm, sync, FLAG, false, sync, "In training, over the batches of all ranks.")
+    K(batch_norm, sync, FLAG, false, sync, "In training, over the batches of all ranks.")                                      \
+    K(batch_norm, track_running_stats, UNLESS, true, no_running_stats, "false: by the batch's statistics in evaluation too.")
 #define GPUNN__GROUP_NORM_ARGS(K, A)                                                                                           \
     K(group_norm, num_groups, COUNT, GPUNN__NEEDED, num_groups, "Divides the channels.") A(num_groups, INT, groups)            \
     K(group_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                            \
     K(group_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].")
 #define GPUNN__INSTANCE_NORM_ARGS(K, A)                                                                                        \
-    K(instance_norm, eps, POSITIVE, 1e-05, eps, "")                                                                            \
-    K(instance_norm, affine, FLAG, false, affine, "With weight and bias [c].")
+    K(instance_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                         \
+    K(instance_norm, affine, FLAG, false, affine, "With weight and bias [c].")                                                 \
+    K(instance_norm, track_running_stats, FLAG, false, track_running_stats,                                                    \
+      "With running_mean and running_var [c], which evaluation takes.")                                                        \
+    K(instance_norm, momentum, SHARE, 0.1, momentum, "Share of the new batch in the running statistics.")                      \
+    A(momentum, FLOAT, momentum)
 #define GPUNN__LAYER_NORM_ARGS(K, A)                                                                                           \
     K(layer_norm, dims, COUNT, 1, dims, "How many of the last axes.") A(dims, LAST, axis)                                      \
     K(layer_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                            \
@@ -8237,11 +8257,11 @@ typedef struct gpunn__assign_args {
       "x [n, c, d, h, w]; torch.nn.BatchNorm3d.")                                                                              \
     X(LAYER, group_norm, GROUP_NORM, 1, 0, GROUP_NORM, group_norm, gpunn_group_norm_(in[0], name, *a),                         \
       "x [n, c, ...], normalised over the channels of each group; torch.nn.GroupNorm.")                                        \
-    X(LAYER, instance_norm1d, NONE, 1, 0, INSTANCE_NORM, instance_norm, gpunn_instance_norm1d_(in[0], name, *a),               \
+    X(LAYER, instance_norm1d, INSTANCE_NORM, 1, 0, INSTANCE_NORM, instance_norm, gpunn_instance_norm1d_(in[0], name, *a),      \
       "x [n, c, l]: group_norm of as many groups as channels; torch.nn.InstanceNorm1d.")                                       \
-    X(LAYER, instance_norm2d, NONE, 1, 0, INSTANCE_NORM, instance_norm, gpunn_instance_norm2d_(in[0], name, *a),               \
+    X(LAYER, instance_norm2d, INSTANCE_NORM, 1, 0, INSTANCE_NORM, instance_norm, gpunn_instance_norm2d_(in[0], name, *a),      \
       "x [n, c, h, w]; torch.nn.InstanceNorm2d.")                                                                              \
-    X(LAYER, instance_norm3d, NONE, 1, 0, INSTANCE_NORM, instance_norm, gpunn_instance_norm3d_(in[0], name, *a),               \
+    X(LAYER, instance_norm3d, INSTANCE_NORM, 1, 0, INSTANCE_NORM, instance_norm, gpunn_instance_norm3d_(in[0], name, *a),      \
       "x [n, c, d, h, w]; torch.nn.InstanceNorm3d.")                                                                           \
     X(LAYER, layer_norm, LAYER_NORM, 1, 0, LAYER_NORM, layer_norm, gpunn_layer_norm_(in[0], name, *a),                         \
       "Normalises over the last axes; torch.nn.LayerNorm.")                                                                    \
@@ -9542,12 +9562,13 @@ GPUNN_API gpunn_status gpunn_freeze_statistics(gpunn_tensor *t, bool frozen)
     if (!gpunn__begin_x(&call, "gpunn_freeze_statistics", NULL, t, true)) return GPUNN_ERR_ARGUMENT;
     for (int id = 0; id < t->model->tensor_count && mean == NULL; id++) {
         const gpunn_tensor *norm = t->model->tensors[id];
-        if (norm->op == GPUNN_OP_BATCH_NORM && (norm == t || norm->inputs[3] == t)) mean = norm->inputs[3];
+        if (gpunn__has_statistics(norm->op) && (norm == t || norm->inputs[3] == t)) mean = norm->inputs[3];
     }
     if (mean == NULL) {
-        (void)gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                            "it is neither the result of a batch_norm nor a running_mean; use gpunn_find(model, "
-                            "\"name.running_mean\")");
+        (void)gpunn__refuse(
+            &call, GPUNN_ERR_ARGUMENT,
+            "it is neither the result of a norm with running statistics nor a running_mean; use gpunn_find(model, "
+            "\"name.running_mean\")");
         return GPUNN_ERR_ARGUMENT;
     }
     if (mean->frozen != frozen) gpunn__invalidate(t->model);
@@ -9977,7 +9998,10 @@ static bool gpunn__group_norm_rule(const gpunn__inference *i)
 {
     const gpunn__meta *x = &i->in[0];
     char               text[128];
-    if (!gpunn__image_fits(i->call, *x)) return false;
+    bool               fits = gpunn__axes_are_fixed(i->call, *x, 1, 1);
+    for (int k = 2; k < x->rank && fits; k++) /* any may be the batch */
+        fits = (x->dim[k] < 0 && !gpunn__is_sized(x->dim[k])) || gpunn__axes_fit(i->call, *x, k, k, true);
+    if (!fits) return false;
     if (x->dim[1] % i->attr->groups == 0) return gpunn__norm_rule(i);
     (void)gpunn__refuse(i->call, GPUNN_ERR_ARGUMENT, "num_groups is %d, but x %s has %lld channels; it must divide them",
                         i->attr->groups, gpunn__meta_text(x, text), (long long)x->dim[1]);
@@ -11864,18 +11888,10 @@ GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_ar
     return gpunn__node(&call, GPUNN_OP_INTERPOLATE, &attr, &x, 1);
 }
 
-static gpunn_tensor *gpunn__batch_norm_node(const char *op, gpunn_tensor *x, const char *name, gpunn_batch_norm_args *args,
-                                            int lowest_rank, int highest_rank, const char *layout)
+/* A norm with running statistics; affine: with weight and bias. */
+static gpunn_tensor *gpunn__statistics_node(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr, gpunn_tensor *x,
+                                            bool affine)
 {
-    gpunn__call      call;
-    gpunn_attributes attr = gpunn__no_attributes();
-    if (!gpunn__begin_layer(&call, op, name, x) ||
-        !gpunn__has_rank(&call, gpunn__meta_of(x), lowest_rank, highest_rank, layout) ||
-        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, 1) || !gpunn__settle(&call, args))
-        return NULL;
-    attr.eps = args->eps;
-    attr.momentum = args->momentum;
-    attr.sync = args->sync;
     static const struct {
         const char *suffix;
         float       value;
@@ -11885,27 +11901,12 @@ static gpunn_tensor *gpunn__batch_norm_node(const char *op, gpunn_tensor *x, con
                   {"running_mean", 0, GPUNN__BUFFER},
                   {"running_var", 1, GPUNN__BUFFER}};
     gpunn_tensor *operands[5] = {x, NULL, NULL, NULL, NULL};
-    for (int i = args->no_affine ? 2 : 0; i < 4; i++) {
-        operands[1 + i] = gpunn__layer_weight(&call, parts[i].kind, parts[i].suffix, 1, &x->dim[1], GPUNN_INIT_CONSTANT,
+    for (int i = affine ? 0 : 2; i < 4; i++) {
+        operands[1 + i] = gpunn__layer_weight(call, parts[i].kind, parts[i].suffix, 1, &x->dim[1], GPUNN_INIT_CONSTANT,
                                               parts[i].value);
         if (operands[1 + i] == NULL) return NULL;
     }
-    return gpunn__node(&call, GPUNN_OP_BATCH_NORM, &attr, operands, 5);
-}
-
-GPUNN_API gpunn_tensor *gpunn_batch_norm1d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args)
-{
-    return gpunn__batch_norm_node("batch_norm1d", x, name, &args, 2, 3, "[n, channels] or [n, channels, length]");
-}
-
-GPUNN_API gpunn_tensor *gpunn_batch_norm2d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args)
-{
-    return gpunn__batch_norm_node("batch_norm2d", x, name, &args, 4, 4, "[n, channels, height, width]");
-}
-
-GPUNN_API gpunn_tensor *gpunn_batch_norm3d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args)
-{
-    return gpunn__batch_norm_node("batch_norm3d", x, name, &args, 5, 5, "[n, channels, depth, height, width]");
+    return gpunn__node(call, op, attr, operands, 5);
 }
 
 /* affine: with weight and bias. */
@@ -11924,6 +11925,51 @@ static gpunn_tensor *gpunn__group_norm_node(const gpunn__call *call, gpunn_tenso
     return gpunn__node(call, GPUNN_OP_GROUP_NORM, &attr, operands, 3);
 }
 
+/* batch_norm without running statistics: [n, c, ...] as one sample [1, c, n ...], and back. */
+static gpunn_tensor *gpunn__norm_of_batch(const gpunn__call *call, gpunn_tensor *x, float eps, bool affine)
+{
+    gpunn_axes swap = GPUNN_AXES(1, 0);
+    for (int i = 2; i < GPUNN_MAX_RANK + 1; i++) swap.axis[i] = i < x->rank ? i : GPUNN_END;
+    gpunn_tensor *turned = gpunn_permute(x, swap), *y = gpunn_flatten(turned);
+    if (y) y = gpunn_reshape(y, GPUNN_SHAPE(1, y->dim[0], y->dim[1]));
+    if (y) y = gpunn__group_norm_node(call, y, x->dim[1], eps, affine);
+    if (y) y = gpunn_reshape(y, gpunn_tensor_shape(turned));
+    return gpunn__made(call, gpunn_permute(y, swap));
+}
+
+static gpunn_tensor *gpunn__batch_norm_node(const char *op, gpunn_tensor *x, const char *name, gpunn_batch_norm_args *args,
+                                            int lowest_rank, int highest_rank, const char *layout)
+{
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    if (!gpunn__begin_layer(&call, op, name, x) ||
+        !gpunn__has_rank(&call, gpunn__meta_of(x), lowest_rank, highest_rank, layout) ||
+        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, 1) || !gpunn__settle(&call, args))
+        return NULL;
+    attr.eps = args->eps;
+    attr.momentum = args->momentum;
+    attr.sync = args->sync;
+    if (!args->no_running_stats) return gpunn__statistics_node(&call, GPUNN_OP_BATCH_NORM, &attr, x, !args->no_affine);
+    if (args->sync)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".sync needs running statistics; leave out .sync or .no_running_stats");
+    return gpunn__norm_of_batch(&call, x, args->eps, !args->no_affine);
+}
+
+GPUNN_API gpunn_tensor *gpunn_batch_norm1d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args)
+{
+    return gpunn__batch_norm_node("batch_norm1d", x, name, &args, 2, 3, "[n, channels] or [n, channels, length]");
+}
+
+GPUNN_API gpunn_tensor *gpunn_batch_norm2d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args)
+{
+    return gpunn__batch_norm_node("batch_norm2d", x, name, &args, 4, 4, "[n, channels, height, width]");
+}
+
+GPUNN_API gpunn_tensor *gpunn_batch_norm3d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args)
+{
+    return gpunn__batch_norm_node("batch_norm3d", x, name, &args, 5, 5, "[n, channels, depth, height, width]");
+}
+
 GPUNN_API gpunn_tensor *gpunn_group_norm_(gpunn_tensor *x, const char *name, gpunn_group_norm_args args)
 {
     gpunn__call call;
@@ -11937,9 +11983,10 @@ GPUNN_API gpunn_tensor *gpunn_group_norm_(gpunn_tensor *x, const char *name, gpu
 static gpunn_tensor *gpunn__instance_norm_node(const char *op, gpunn_tensor *x, const char *name, gpunn_instance_norm_args *args,
                                                int rank, const char *layout)
 {
-    gpunn__call call;
-    char        text[128];
-    bool        one = true;
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    char             text[128];
+    bool             one = true;
     if (!gpunn__begin_layer(&call, op, name, x) || !gpunn__has_rank(&call, gpunn__meta_of(x), rank, rank, layout) ||
         !gpunn__settle(&call, args))
         return NULL;
@@ -11947,7 +11994,12 @@ static gpunn_tensor *gpunn__instance_norm_node(const char *op, gpunn_tensor *x, 
     if (one)
         return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x is %s: one value per channel is nothing to normalise; use larger images",
                              gpunn__shape_text(x, text));
-    return gpunn__group_norm_node(&call, x, x->dim[1], args->eps, args->affine);
+    if (!args->track_running_stats) return gpunn__group_norm_node(&call, x, x->dim[1], args->eps, args->affine);
+    if (!gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, 1)) return NULL;
+    attr.groups = (int)x->dim[1];
+    attr.eps = args->eps;
+    attr.momentum = args->momentum;
+    return gpunn__statistics_node(&call, GPUNN_OP_INSTANCE_NORM, &attr, x, args->affine);
 }
 
 GPUNN_API gpunn_tensor *gpunn_instance_norm1d_(gpunn_tensor *x, const char *name, gpunn_instance_norm_args args)
@@ -15944,7 +15996,7 @@ static bool gpunn__is_alias(const gpunn__plan *plan, const gpunn_tensor *t)
 /* Whether a node's op differs between the modes, and in this plan for training is as in evaluation. */
 static bool gpunn__evaluates(const gpunn__plan *plan, const gpunn_tensor *t)
 {
-    if (t->op == GPUNN_OP_BATCH_NORM) return plan->training && (plan->evaluates || t->inputs[3]->frozen);
+    if (gpunn__has_statistics(t->op)) return plan->training && (plan->evaluates || t->inputs[3]->frozen);
     return plan->evaluates && (t->op == GPUNN_OP_DROPOUT || t->op == GPUNN_OP_ATTENTION) && t->attr.dropout_p > 0;
 }
 
@@ -16007,7 +16059,7 @@ static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tens
         if (!b->needed[id] || operand == t->input_count) continue;
         if (b->tensors[id].head != id || b->tensors[id].next >= 0 || b->plan->tensors[id].root != id || b->tensors[id].group >= 0)
             return NULL; /* taken */
-        if (t->op == GPUNN_OP_BATCH_NORM && operand == 0 && !b->plan->training && (t->rank == 2 || head->op != GPUNN_OP_LINEAR))
+        if (gpunn__has_statistics(t->op) && operand == 0 && !b->plan->training && (t->rank == 2 || head->op != GPUNN_OP_LINEAR))
             then = 1;
         else if (t->op == GPUNN_OP_ADD && t->inputs[0] != t->inputs[1] && gpunn__same_shape(t->inputs[0], t->inputs[1]) &&
                  (head->op != GPUNN_OP_BATCH_NORM || gpunn__suits_norm(b->plan, head, t->inputs[1 - operand])))
@@ -16938,14 +16990,14 @@ static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
     gpunn_step *step = gpunn__node_step(b, t, false, 0);
     if (step == NULL) return false;
     for (int i = 0; i < t->input_count; i++) {
-        const bool updated = t->op == GPUNN_OP_BATCH_NORM && i > 2 && !step->evaluates; /* running statistics: only once */
+        const bool updated = gpunn__has_statistics(t->op) && i > 2 && !step->evaluates; /* running statistics: only once */
         if (gpunn__operand_of(b->plan, t, i) && !(updated && b->repeats) && !gpunn__read_operand(b, &step->in[i], t, i, at))
             return false;
     }
     for (const gpunn_tensor *member = t; member != end;) {
         const gpunn_tensor *previous = member;
         member = tensors[b->tensors[member->id].next];
-        if (member->op == GPUNN_OP_BATCH_NORM) {
+        if (gpunn__has_statistics(member->op)) {
             gpunn_value *parts[4] = {&step->fused.scale, &step->fused.shift, &step->fused.mean, &step->fused.variance};
             for (int i = 0; i < 4; i++)
                 if (member->inputs[i + 1] && !gpunn__read_value(b, parts[i], member->inputs[i + 1], at)) return false;
@@ -27450,6 +27502,34 @@ static GPUNN__STATUS gpunn__cpu_group_norm(gpunn__cpu *cpu, gpunn_step *step, gp
     return GPUNN_OK;
 }
 
+/* ---- instance_norm with running statistics ---------------------------------------------------------------------------------- *
+ * In training group_norm of each channel, whose mean and 1 / deviation of each sample move the running statistics; by these it is
+ * batch_norm. */
+static void gpunn__instance_norm_note(const gpunn_step *step)
+{
+    const int64_t n = step->in[0].dim[0], channels = step->in[0].dim[1], cells = step->in[0].count / (n * channels);
+    const float  *rstd = (const float *)step->saved, *mean = rstd + n * channels;
+    float        *running_mean = (float *)step->in[3].data, *running_var = (float *)step->in[4].data;
+    const double  share = (double)step->attr->momentum, unbiased = (double)cells / (double)(cells - 1);
+    for (int64_t c = 0; c < channels && running_mean; c++) {
+        double center = 0, variance = 0;
+        for (int64_t i = c; i < n * channels; i += channels) {
+            center += (double)mean[i];
+            variance += fmax(1 / ((double)rstd[i] * (double)rstd[i]) - (double)step->attr->eps, 0);
+        }
+        running_mean[c] = (float)((1 - share) * (double)running_mean[c] + share * center / (double)n);
+        running_var[c] = (float)((1 - share) * (double)running_var[c] + share * unbiased * variance / (double)n);
+    }
+}
+
+static GPUNN__STATUS gpunn__cpu_instance_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    if (!step->training || step->evaluates) return gpunn__cpu_batch_norm(cpu, step, action);
+    const gpunn_status status = gpunn__cpu_group_norm(cpu, step, action);
+    if (status == GPUNN_OK && action == GPUNN__FORWARD) gpunn__instance_norm_note(step);
+    return status;
+}
+
 /* ==== >>softmax ======================================================================================================= *
  * Units of work are rows (inner 1) or n x 64 columns. NaN need not show in the maximum: it spreads through the sum. A row wholly
  * -inf gives NaN, as torch's does. */
@@ -34751,11 +34831,13 @@ static bool gpunn__told_flag(const gpunn_tensor *t, const gpunn__argument *key)
     const gpunn_tensor *const *in = (const gpunn_tensor *const *)t->inputs;
     const int                  head = t->attr.heads_last ? 2 : 1;
     if (key->kind == GPUNN__K_NO_BIAS) return in[2] == NULL;
+    if (strcmp(key->field, "no_running_stats") == 0) return false; /* parts tell that */
     if (key->kind == GPUNN__K_UNLESS) return strcmp(key->name, "bias") == 0 ? in[1] && in[2] == NULL : in[1] == NULL;
     switch ((int)t->op) {
     case GPUNN_OP_ATTENTION: return in[1] && in[1]->dim[head] != in[0]->dim[head]; /* enable_gqa */
     case GPUNN_OP_BATCH_NORM: return t->attr.sync;
-    default: return t->rank == in[0]->rank; /* keepdim */
+    case GPUNN_OP_INSTANCE_NORM: return strcmp(key->name, "affine") != 0 || in[1]; /* or track_running_stats */
+    default: return t->rank == in[0]->rank;                                        /* keepdim */
     }
 }
 
@@ -34982,6 +35064,9 @@ static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, in
     const char              *id = gpunn__id_of(t, text), *layer = gpunn__entry_layer(t);
     switch ((int)t->op) {
     case GPUNN_OP_BATCH_NORM: op = t->rank == 5 ? "batch_norm3d" : t->rank == 4 ? "batch_norm2d" : "batch_norm1d"; break;
+    case GPUNN_OP_INSTANCE_NORM:
+        op = t->rank == 5 ? "instance_norm3d" : t->rank == 4 ? "instance_norm2d" : "instance_norm1d";
+        break;
     case GPUNN_OP_SUM: op = t->attr.mean ? "mean" : "sum"; break;
     case GPUNN_OP_NLL: op = "nll_loss"; break;
     case GPUNN_OP_PARAMETRIC_RELU: op = t->layer ? "prelu" : op; break;

@@ -26,7 +26,7 @@
  *     pool      max, average and adaptive average pooling
  *     finish    what follows a product or convolution, in one pass
  *     sample    grid_sample, roi_align, affine_grid, hash_grid_encoding, interpolate
- *     norm      batch_norm, layer_norm, rms_norm, group_norm
+ *     norm      batch_norm, layer_norm, rms_norm, group_norm, instance_norm
  *     softmax   softmax, log_softmax
  *     loss      cross_entropy, nll, ctc_loss
  *     attention scaled_dot_product_attention: cuDNN's, or products and a kernel of our own
@@ -8537,6 +8537,52 @@ static gpunn_status gpunn__cuda_group_norm(gpunn__cuda *cuda, gpunn_step *step, 
                                                 (float *)step->grad_in[1 + k].data, step->accumulate[1 + k],
                                                 (char *)step->workspace + 2 * each));
     return GPUNN_OK;
+}
+
+/* ---- instance_norm with running statistics ----
+ * In training group_norm of each channel, whose mean and 1 / deviation of each sample move the running statistics; by these it is
+ * batch_norm. */
+typedef struct gpunn__instances {
+    int64_t      n, channels, cells;
+    const float *rstd, *mean; /* [n][channels] */
+    float       *running_mean, *running_var;
+    float        eps, momentum;
+} gpunn__instances;
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__instance_norm_kernel(const gpunn__instances b)
+{
+    GPUNN__FOLLOW();
+    const int64_t c = (int64_t)blockIdx.x * GPUNN__THREADS + threadIdx.x;
+    const double  share = (double)b.momentum, unbiased = (double)b.cells / (double)(b.cells - 1);
+    double        center = 0, variance = 0;
+    if (c >= b.channels) return;
+    for (int64_t i = c; i < b.n * b.channels; i += b.channels) {
+        center += (double)b.mean[i];
+        variance += fmax(1 / ((double)b.rstd[i] * (double)b.rstd[i]) - (double)b.eps, 0.0);
+    }
+    b.running_mean[c] = (float)((1 - share) * (double)b.running_mean[c] + share * center / (double)b.n);
+    b.running_var[c] = (float)((1 - share) * (double)b.running_var[c] + share * unbiased * variance / (double)b.n);
+}
+
+static gpunn_status gpunn__cuda_instance_norm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *in = step->in;
+    if (!step->training || step->evaluates) return gpunn__cuda_batch_norm(cuda, step, action);
+    GPUNN__TRY(gpunn__cuda_group_norm(cuda, step, action));
+    if (action != GPUNN__FORWARD || in[3].data == NULL) return GPUNN_OK;
+    const int64_t          n = in[0].dim[0], channels = in[0].dim[1];
+    const float           *rstd = (const float *)step->saved;
+    const gpunn__instances b = {n,
+                                channels,
+                                in[0].count / (n * channels),
+                                rstd,
+                                rstd + n * channels,
+                                (float *)in[3].data,
+                                (float *)in[4].data,
+                                step->attr->eps,
+                                step->attr->momentum};
+    return GPUNN__LAUNCH(cuda, gpunn__instance_norm_kernel, (unsigned)((channels + GPUNN__THREADS - 1) / GPUNN__THREADS),
+                         GPUNN__THREADS, b);
 }
 
 /* ==== >>softmax ============================================================================================================ *

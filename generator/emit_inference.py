@@ -328,6 +328,8 @@ class Emitter:
         return self.call("batch_norm", *map(self.pointer, (t.id,) + t.inputs), shape[0], shape[1], math.prod(shape[2:]),
                          number(t.attrs["eps"]))
 
+    op_instance_norm = op_batch_norm
+
     def line(self, i, dim):
         shape = self.shape(i)
         return math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1:])

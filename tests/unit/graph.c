@@ -592,6 +592,17 @@ static void test_other_layers(void **state)
     REFUSED(f, GPUNN_ERR_SHAPE,
             "instance_norm2d 'in': x is [batch, 20, 1, 1]: one value per channel is nothing to normalise; use larger images",
             gpunn_instance_norm2d(dots, "in"));
+    check_shape(f, gpunn_batch_norm2d(f->image, "bn4", .no_running_stats = true), SHAPE(B, 6, 14, 14));
+    check_shape(f, gpunn_batch_norm1d(f->rows, "bn5", .no_running_stats = true, .no_affine = true), SHAPE(B, 20));
+    check_shape(f, gpunn_find(f->model, "bn4.bias"), SHAPE(6));
+    assert_null(gpunn_find(f->model, "bn4.running_mean"));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "batch_norm2d 'bn': .sync needs running statistics; leave out .sync or .no_running_stats",
+            gpunn_batch_norm2d(f->image, "bn", .sync = true, .no_running_stats = true));
+    check_shape(f, gpunn_instance_norm3d(volume, "in4", .track_running_stats = true), SHAPE(B, 6, 2, 7, 14));
+    check_shape(f, gpunn_find(f->model, "in4.running_var"), SHAPE(6));
+    assert_null(gpunn_find(f->model, "in4.weight"));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "instance_norm2d 'in': momentum is 1.5; use a number from 0 to 1",
+            gpunn_instance_norm2d(f->image, "in", .track_running_stats = true, .momentum = 1.5f));
     check_shape(f, gpunn_embedding(f->labels, "words", .num_embeddings = 9, .embedding_dim = 20), SHAPE(B, 20));
     check_shape(f, gpunn_find(f->model, "words.weight"), SHAPE(9, 20));
     assert_float_equal(gpunn_find(f->model, "words.weight")->init.b, 1, 0);
