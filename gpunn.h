@@ -1445,7 +1445,8 @@ typedef enum gpunn_interpolate_mode {
     GPUNN_INTERPOLATE_NEAREST = 0,
     GPUNN_INTERPOLATE_NEAREST_EXACT,
     GPUNN_INTERPOLATE_LINEAR, /* in images bilinear, in volumes trilinear */
-    GPUNN_INTERPOLATE_AREA    /* adaptive_avg_pool */
+    GPUNN_INTERPOLATE_AREA,   /* adaptive_avg_pool */
+    GPUNN_INTERPOLATE_CUBIC   /* torch's bicubic, of images alone: Keys's kernel with a = -0.75, not antialiased */
 } gpunn_interpolate_mode;
 typedef struct gpunn_interpolate_args {
     int                    args_;
@@ -1453,7 +1454,7 @@ typedef struct gpunn_interpolate_args {
     double                 scale_factor;     /* the same along all axes ... */
     double                 scale_factors[3]; /* ... or one per spatial axis, where not 0 */
     gpunn_interpolate_mode mode;
-    bool align_corners; /* LINEAR: the centres of the outermost cells stay where they are, else their outer edges */
+    bool align_corners; /* LINEAR, CUBIC: the centres of the outermost cells stay where they are, else their outer edges */
 } gpunn_interpolate_args;
 /* torch.nn.functional.interpolate, nn.Upsample: x [n, c, l], [n, c, h, w] or [n, c, d, h, w]. A scale_factor that is given tells
  * where results lie in x, even where size is given too; else the sizes do. */
@@ -3374,6 +3375,15 @@ static bool gpunn__has_statistics(gpunn_op op)
 }
 
 typedef enum gpunn__action { GPUNN__PREPARE, GPUNN__FORWARD, GPUNN__BACKWARD } gpunn__action;
+
+/* ---- cubic interpolation ---- */
+/* What a cell so far away is of a point's value: Keys's convolution kernel with torch's a, -0.75. */
+GPUNN__SHARED float gpunn__cubic(float distance)
+{
+    const float a = -0.75f, d = distance < 0 ? -distance : distance;
+    if (d <= 1) return ((a + 2) * d - (a + 3)) * d * d + 1;
+    return d < 2 ? ((a * d - 5 * a) * d + 8 * a) * d - 4 * a : 0;
+}
 
 /* ---- roi_align: the samples of a bin along one axis ------------------------------------------------------------------------ */
 enum { GPUNN__ROI_SAMPLES = 1 << 20 };
@@ -8400,7 +8410,7 @@ static const char *const gpunn__dtype_words[] = {"f32", "i64", "i32", "u8", "boo
 static const char *const gpunn__reduction_names[] = {"mean", "sum", "none", "batchmean"};
 static const char *const gpunn__grid_mode_names[] = {"bilinear", "nearest"};
 static const char *const gpunn__grid_padding_names[] = {"zeros", "border", "reflection"};
-static const char *const gpunn__interpolate_mode_names[] = {"nearest", "nearest-exact", "linear", "area"};
+static const char *const gpunn__interpolate_mode_names[] = {"nearest", "nearest-exact", "linear", "area", "cubic"};
 static const char *const gpunn__pad_mode_names[] = {"constant", "reflect", "replicate", "circular"};
 static const char *const gpunn__activation_names[] = {"relu", "gelu"};
 /* The words of the kinds from DTYPE on, by their numbers, and what C calls them. */
@@ -11847,14 +11857,20 @@ GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_ar
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
+    char             text[128];
     if (!gpunn__begin_x(&call, "interpolate", NULL, x, true) ||
         !gpunn__has_rank(&call, gpunn__meta_of(x), 3, 5,
                          "[n, channels, length], [n, channels, height, width] or [n, channels, depth, height, width]") ||
         !gpunn__image_fits(&call, gpunn__meta_of(x)))
         return NULL;
     if (!gpunn__settle(&call, &args)) return NULL;
-    if (args.align_corners && args.mode != GPUNN_INTERPOLATE_LINEAR)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".align_corners is used by GPUNN_INTERPOLATE_LINEAR alone; leave it out");
+    if (args.align_corners && args.mode != GPUNN_INTERPOLATE_LINEAR && args.mode != GPUNN_INTERPOLATE_CUBIC)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
+                             ".align_corners is used by GPUNN_INTERPOLATE_LINEAR and _CUBIC alone; leave it out");
+    if (args.mode == GPUNN_INTERPOLATE_CUBIC && x->rank != 4)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
+                             "x is %s, but GPUNN_INTERPOLATE_CUBIC needs [n, channels, height, width]; gpunn_reshape it",
+                             gpunn__shape_text(x, text));
     int axes = x->rank - 2;
     for (int i = 0; i < 3; i++) {
         double scale = args.scale_factors[i] != 0 ? args.scale_factors[i] : i < axes ? args.scale_factor : 0;
@@ -26616,15 +26632,16 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_affine_grid(gpunn__cpu *cpu, gpunn_step 
 }
 
 /* ---- interpolate ------------------------------------------------------------------------------------------------------- *
- * Volumes of one image and channel each; a plane has depth 1, a line height 1 too. Along an axis output o is first[o] of x, or,
- * linearly, 1 - share[o] of it and share[o] of the next. Tables of these come first. A row of outputs then is up to four rows of x,
- * weighed, and from that row its cells; the gradient of a row of x gathers the rows of outputs that saw it. */
+ * Volumes of one image and channel each; a plane has depth 1, a line height 1 too. Along an axis output o is cell first[o] of x, or,
+ * linearly, a sum of it and the next, or, cubically, of these and one more on each side; beyond an end stands the cell at the end.
+ * Tables of these come first. A row of outputs then is some rows of x, weighed, and from that row its cells; the gradient of a row
+ * of x gathers the rows of outputs that saw it. */
 typedef struct gpunn__resize_axis {
     int64_t  in, out;
-    int      taps;  /* cells that an output sees: 2, or 1 */
-    int32_t *first; /* [out] */
-    int32_t *begin; /* [in + 1]: the first output whose first cell is this one or a later one */
-    float   *share; /* [out] */
+    int      taps;   /* cells that an output sees: 1, 2 or 4 */
+    int32_t *first;  /* [out]; -1 before the first cell */
+    int32_t *begin;  /* [in + 1]: the first output whose first cell is this one or a later one */
+    float   *weight; /* [out][taps] */
 } gpunn__resize_axis;
 
 typedef struct gpunn__resize {
@@ -26644,9 +26661,15 @@ static void gpunn__resize_tables(gpunn__resize_axis *a, const gpunn_attributes *
         float at = ratio * ((float)o + (attr->mode == GPUNN_INTERPOLATE_NEAREST || attr->align_corners ? 0 : 0.5f));
         if (attr->mode == GPUNN_INTERPOLATE_LINEAR && !attr->align_corners) at = at > 0.5f ? at - 0.5f : 0;
         if (attr->mode == GPUNN_INTERPOLATE_LINEAR && a->in == a->out) at = (float)o;
-        a->first[o] = at < (float)(a->in - 1) ? (int32_t)at : (int32_t)(a->in - 1);
+        if (attr->mode == GPUNN_INTERPOLATE_CUBIC && !attr->align_corners) at -= 0.5f;
+        a->first[o] = at < (float)(a->in - 1) ? (int32_t)floorf(at) : (int32_t)(a->in - 1);
         at -= (float)a->first[o];
-        a->share[o] = a->taps == 1 ? 0 : at < 1 ? at : 1;
+        at = at < 1 ? at : 1;
+        for (int tap = 0; tap < a->taps; tap++)
+            a->weight[o * a->taps + tap] = a->taps == 4   ? gpunn__cubic(at + 1 - (float)tap)
+                                           : a->taps == 1 ? 1
+                                           : tap          ? at
+                                                          : 1 - at;
     }
     for (int64_t i = a->in; i >= 0; i--) {
         while (o > 0 && a->first[o - 1] >= i) o--;
@@ -26654,16 +26677,29 @@ static void gpunn__resize_tables(gpunn__resize_axis *a, const gpunn_attributes *
     }
 }
 
-/* What cell i is of output o, of those that see it: gpunn__resize_from(a, i) to a->begin[i + 1] - 1. */
+/* The cell that output o sees through a tap. */
+GPUNN__INLINE int64_t gpunn__resize_cell(const gpunn__resize_axis *a, int64_t o, int tap)
+{
+    const int64_t i = a->first[o] - (a->taps - 1) / 2 + tap;
+    return i < 0 ? 0 : gpunn__least(i, a->in - 1);
+}
+
+/* What cell i is of output o, of those that see it: gpunn__resize_from(a, i) to gpunn__resize_to(a, i) - 1. */
 GPUNN__INLINE float gpunn__resize_weight(const gpunn__resize_axis *a, int64_t o, int64_t i)
 {
-    if (a->first[o] < i) return a->share[o];
-    return i == a->in - 1 ? 1 : 1 - a->share[o];
+    float sum = 0;
+    for (int tap = 0; tap < a->taps; tap++) sum += gpunn__resize_cell(a, o, tap) == i ? a->weight[o * a->taps + tap] : 0;
+    return sum;
 }
 
 GPUNN__INLINE int64_t gpunn__resize_from(const gpunn__resize_axis *a, int64_t i)
 {
-    return a->begin[a->taps == 2 && i > 0 ? i - 1 : i];
+    return i >= a->taps / 2 ? a->begin[i - a->taps / 2] : 0;
+}
+
+GPUNN__INLINE int64_t gpunn__resize_to(const gpunn__resize_axis *a, int64_t i)
+{
+    return a->begin[gpunn__least(i + 1 + a->taps / 4, a->in)];
 }
 
 /* row = or += weight * from */
@@ -26683,20 +26719,26 @@ GPUNN__PRIVATE void gpunn__resize_forward(void *arg, int index, int threads)
     for (; line < end; line++) {
         const float *volume = r->from + line / lines * r->z.in * plane, *cells = row;
         float       *to = r->to + line * x->out;
-        int64_t      oz = line % lines / r->y.out, oy = line % r->y.out, z = r->z.first[oz], y = r->y.first[oy];
-        if (r->z.taps * r->y.taps == 1) cells = volume + z * plane + y * x->in;
+        int64_t      oz = line % lines / r->y.out, oy = line % r->y.out;
+        if (r->z.taps * r->y.taps == 1) cells = volume + r->z.first[oz] * plane + r->y.first[oy] * x->in;
         for (int tap = 0; cells == row && tap < r->z.taps * r->y.taps; tap++) {
-            int64_t below = tap / r->y.taps, right = tap % r->y.taps;
-            float   weight = (below ? r->z.share[oz] : 1 - r->z.share[oz]) * (right ? r->y.share[oy] : 1 - r->y.share[oy]);
-            int64_t at = gpunn__least(z + below, r->z.in - 1) * plane + gpunn__least(y + right, r->y.in - 1) * x->in;
+            int     front = tap / r->y.taps, top = tap % r->y.taps;
+            float   weight = r->z.weight[oz * r->z.taps + front] * r->y.weight[oy * r->y.taps + top];
+            int64_t at = gpunn__resize_cell(&r->z, oz, front) * plane + gpunn__resize_cell(&r->y, oy, top) * x->in;
             gpunn__resize_add(row, volume + at, x->in, weight, tap > 0);
         }
         if (x->taps == 1) {
             for (int64_t o = 0; o < x->out; o++) to[o] = cells[x->first[o]];
-        } else {
+        } else if (x->taps == 2) {
             for (int64_t o = 0; o < x->out; o++) {
                 int32_t i = x->first[o], next = i < x->in - 1 ? i + 1 : i;
-                to[o] = (1 - x->share[o]) * cells[i] + x->share[o] * cells[next];
+                to[o] = x->weight[2 * o] * cells[i] + x->weight[2 * o + 1] * cells[next];
+            }
+        } else {
+            for (int64_t o = 0; o < x->out; o++) {
+                float sum = 0;
+                for (int tap = 0; tap < 4; tap++) sum += x->weight[4 * o + tap] * cells[gpunn__resize_cell(x, o, tap)];
+                to[o] = sum;
             }
         }
     }
@@ -26714,16 +26756,13 @@ GPUNN__PRIVATE void gpunn__resize_backward(void *arg, int index, int threads)
         float       *to = r->to + line * x->in;
         int64_t      z = line % lines / r->y.in, y = line % r->y.in;
         bool         any = false;
-        for (int64_t oz = gpunn__resize_from(&r->z, z); oz < r->z.begin[z + 1]; oz++)
-            for (int64_t oy = gpunn__resize_from(&r->y, y); oy < r->y.begin[y + 1]; oy++, any = true)
+        for (int64_t oz = gpunn__resize_from(&r->z, z); oz < gpunn__resize_to(&r->z, z); oz++)
+            for (int64_t oy = gpunn__resize_from(&r->y, y); oy < gpunn__resize_to(&r->y, y); oy++, any = true)
                 gpunn__resize_add(row, volume + (oz * r->y.out + oy) * x->out, x->out,
                                   gpunn__resize_weight(&r->z, oz, z) * gpunn__resize_weight(&r->y, oy, y), any);
         if (!r->accumulate) memset(to, 0, (size_t)x->in * sizeof *to);
-        for (int64_t o = 0; any && o < x->out; o++) {
-            int32_t i = x->first[o];
-            to[i] += gpunn__resize_weight(x, o, i) * row[o];
-            if (x->taps == 2 && i < x->in - 1) to[i + 1] += x->share[o] * row[o];
-        }
+        for (int64_t o = 0; any && o < x->out; o++)
+            for (int tap = 0; tap < x->taps; tap++) to[gpunn__resize_cell(x, o, tap)] += x->weight[o * x->taps + tap] * row[o];
     }
 }
 
@@ -26740,8 +26779,10 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step 
     for (int i = 0; i < 3; i++) {
         axes[i]->in = i < missing ? 1 : x->dim[2 + i - missing];
         axes[i]->out = i < missing ? 1 : y->dim[2 + i - missing];
-        axes[i]->taps = attr->mode == GPUNN_INTERPOLATE_LINEAR && axes[i]->in > 1 && axes[i]->in != axes[i]->out ? 2 : 1;
-        tables += 2 * axes[i]->out + axes[i]->in + 1;
+        axes[i]->taps = attr->mode == GPUNN_INTERPOLATE_LINEAR && axes[i]->in > 1 && axes[i]->in != axes[i]->out ? 2
+                        : attr->mode == GPUNN_INTERPOLATE_CUBIC && i >= missing                                  ? 4
+                                                                                                                 : 1;
+        tables += (1 + axes[i]->taps) * axes[i]->out + axes[i]->in + 1;
     }
     int64_t row = r.x.in > r.x.out ? r.x.in : r.x.out;
     if (action == GPUNN__PREPARE) {
@@ -26752,10 +26793,10 @@ GPUNN__PRIVATE GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step 
     r.row = (float *)step->workspace;
     float *next = r.row + threads * row;
     for (int i = 0; i < 3; i++) {
-        axes[i]->share = next;
-        axes[i]->first = (int32_t *)(void *)(next + axes[i]->out);
+        axes[i]->weight = next;
+        axes[i]->first = (int32_t *)(void *)(next + axes[i]->taps * axes[i]->out);
         axes[i]->begin = axes[i]->first + axes[i]->out;
-        next += 2 * axes[i]->out + axes[i]->in + 1;
+        next += (1 + axes[i]->taps) * axes[i]->out + axes[i]->in + 1;
         gpunn__resize_tables(axes[i], attr, i < missing ? 1 : attr->ratio[i - missing]);
     }
     if (action == GPUNN__FORWARD) {

@@ -1123,12 +1123,12 @@ def repeat_interleave(w, call, x, repeats, dim=None, **_):
 
 
 RESIZES = {"nearest": "nearest", "_upsample_nearest_exact": "nearest-exact", "linear": "linear", "bilinear": "linear",
-           "trilinear": "linear"}
+           "trilinear": "linear", "bicubic": "cubic"}
 
 
 @operation("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
            "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
-           "upsample_trilinear3d")
+           "upsample_trilinear3d", "upsample_bicubic2d")
 def interpolate(w, call, x, output_size=None, align_corners=False, scale_factors=None, scales=None, scales_d=None, scales_h=None,
                 scales_w=None):
     axes = int(call.op[-2])
@@ -1144,7 +1144,7 @@ def interpolate(w, call, x, output_size=None, align_corners=False, scale_factors
     return w.reshape(y, call.shapes[0][0])
 
 
-@operation("upsample_bicubic2d", "_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa")
+@operation("_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa")
 def resample(w, call, x, **arguments):
     """Each axis by a matrix, which is what PyTorch makes of that axis of the unit matrix."""
     for axis, scale in ((2, "scales_h"), (3, "scales_w")):

@@ -586,8 +586,10 @@ class Graph:
         check_rank(x, 3, 5, "[n, channels, length], [n, channels, height, width] or [n, channels, depth, height, width]")
         check_image(x)
         axes = len(x.shape) - 2
-        if align_corners and mode != "linear":
-            raise GraphError("align_corners is used by mode linear alone; leave it out", "align_corners")
+        if align_corners and mode not in ("linear", "cubic"):
+            raise GraphError("align_corners is used by the modes linear and cubic alone; leave it out", "align_corners")
+        if mode == "cubic" and axes != 2:
+            raise GraphError("x is %s, but mode cubic needs [n, channels, height, width]; reshape it" % shape_text(x.shape), "mode")
         if size is None and scale_factor is None:
             raise GraphError("neither size nor scale_factor is given", "inputs")
         given = {key: (None,) * axes if value is None else window(value, axes)

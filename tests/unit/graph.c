@@ -463,7 +463,12 @@ static void test_interpolate(void **state)
             gpunn_interpolate(f->image, .scale_factor = 0.05));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "interpolate: size[1] or scale_factors[1] is set, but x has 1 spatial axis; leave it out",
             gpunn_interpolate(rows, .size = {3, 3}));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "interpolate: .align_corners is used by GPUNN_INTERPOLATE_LINEAR alone; leave it out",
+    check_shape(f, gpunn_interpolate(f->image, .scale_factor = 1.5, .mode = GPUNN_INTERPOLATE_CUBIC), SHAPE(B, 6, 21, 21));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "interpolate: x is [batch, 6, 196], but GPUNN_INTERPOLATE_CUBIC needs [n, channels, height, width]; gpunn_reshape it",
+            gpunn_interpolate(rows, .size = {3}, .mode = GPUNN_INTERPOLATE_CUBIC));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "interpolate: .align_corners is used by GPUNN_INTERPOLATE_LINEAR and _CUBIC alone; leave it out",
             gpunn_interpolate(f->image, .scale_factor = 2, .align_corners = true));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "interpolate: mode is 9; use one of gpunn_interpolate_mode",
             gpunn_interpolate(f->image, .scale_factor = 2, .mode = (gpunn_interpolate_mode)9));
