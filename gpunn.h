@@ -1351,6 +1351,16 @@ typedef struct gpunn_linear_args {
 GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_linear_args args);
 #define gpunn_linear(x, ...) gpunn_linear_((x), GPUNN_NAMED(gpunn_linear_args, __VA_ARGS__))
 
+typedef struct gpunn_bilinear_args {
+    int  args_;
+    int  out_features;
+    bool no_bias;
+} gpunn_bilinear_args;
+/* torch.nn.Bilinear: x1 [..., in1], x2 [..., in2] of as many rows -> [..., out], each output x1 W x2 with its own W of weight
+ * [out, in1, in2], plus bias [out]. It holds the products of all pairs, rows * in1 * in2. */
+GPUNN_API gpunn_tensor *gpunn_bilinear_(gpunn_tensor *x1, gpunn_tensor *x2, const char *name, gpunn_bilinear_args args);
+#define gpunn_bilinear(x1, x2, ...) gpunn_bilinear_((x1), (x2), GPUNN_NAMED(gpunn_bilinear_args, __VA_ARGS__))
+
 typedef struct gpunn_conv_args {
     int args_;
     int out_channels, kernel_size, stride, padding, dilation, groups;               /* the same along all axes ... */
@@ -1359,9 +1369,12 @@ typedef struct gpunn_conv_args {
     bool          no_bias;
     gpunn_tensor *weight; /* a tensor of the weight's shape, computed or another layer's, in place of a parameter of its own */
     gpunn_tensor *bias;   /* a parameter [out], the same */
+    int padding_end, paddings_end[3]; /* the padding behind each axis, by default as padding, which is the one before it: not of transposed
+                                         convolutions, and by a gpunn_pad where they differ */
 } gpunn_conv_args;
 /* x [n, in, length] (1d), [n, in, height, width] (2d), [n, in, depth, height, width] (3d) -> [n, out, ...], along each axis
- * (size + 2 padding - dilation (kernel - 1) - 1) / stride + 1; weight [out, in / groups, kernel ...], bias [out]. */
+ * (size + padding + padding_end - dilation (kernel - 1) - 1) / stride + 1; weight [out, in / groups, kernel ...], bias [out].
+ * torch's padding="same" is .padding = dilation (kernel - 1) / 2, rounded down, and the rest as .padding_end. */
 GPUNN_API gpunn_tensor *gpunn_conv1d_(gpunn_tensor *x, const char *name, gpunn_conv_args args);
 GPUNN_API gpunn_tensor *gpunn_conv2d_(gpunn_tensor *x, const char *name, gpunn_conv_args args);
 GPUNN_API gpunn_tensor *gpunn_conv3d_(gpunn_tensor *x, const char *name, gpunn_conv_args args);
@@ -1382,9 +1395,13 @@ typedef struct gpunn_pool_args {
     int  kernel_size, stride, padding;             /* stride defaults to the kernel */
     int  kernel_shape[3], strides[3], paddings[3]; /* one per spatial axis, where not 0 */
     bool ceil_mode, count_exclude_pad;             /* the latter: average over real elements only */
+    int  padding_end, paddings_end[3]; /* the padding behind each axis, by default as padding, which is the one before it */
+    int  dilation, dilations[3];       /* max_pool: from one cell of a window to the next, 1 */
 } gpunn_pool_args;
 /* x [n, c, l] (1d), [n, c, h, w] (2d), [n, c, d, h, w] (3d); the maximum pads with -inf and hands on NaN; the gradient goes to the
- * first maximum. */
+ * first maximum. With ceil_mode a window that starts in the padding behind does not count. Where padding_end differs a gpunn_pad
+ * comes first; with dilation, for which sizes must be fixed, as many copies of x as a window has cells along an axis. A global pool is
+ * an adaptive one to size 1. */
 GPUNN_API gpunn_tensor *gpunn_max_pool1d_(gpunn_tensor *x, gpunn_pool_args args);
 GPUNN_API gpunn_tensor *gpunn_max_pool2d_(gpunn_tensor *x, gpunn_pool_args args);
 GPUNN_API gpunn_tensor *gpunn_max_pool3d_(gpunn_tensor *x, gpunn_pool_args args);
@@ -1397,6 +1414,21 @@ GPUNN_API gpunn_tensor *gpunn_avg_pool3d_(gpunn_tensor *x, gpunn_pool_args args)
 #define gpunn_avg_pool1d(...) gpunn_avg_pool1d_(GPUNN_NAMED(gpunn_pool_args, __VA_ARGS__))
 #define gpunn_avg_pool2d(...) gpunn_avg_pool2d_(GPUNN_NAMED(gpunn_pool_args, __VA_ARGS__))
 #define gpunn_avg_pool3d(...) gpunn_avg_pool3d_(GPUNN_NAMED(gpunn_pool_args, __VA_ARGS__))
+typedef struct gpunn_lp_pool_args {
+    int   args_;
+    float norm_type;                   /* p, above 0, 2 */
+    int   kernel_size, stride;         /* stride defaults to the kernel */
+    int   kernel_shape[3], strides[3]; /* one per spatial axis, where not 0 */
+    bool  ceil_mode;
+} gpunn_lp_pool_args;
+/* torch.nn.LPPool1d and so on: of each window (sum of x^p)^(1/p), NaN where the sum is below 0; the gradient at 0 is 0. With ceil_mode
+ * a window that ends outside x counts, as torch's does, by the mean of its cells. */
+GPUNN_API gpunn_tensor *gpunn_lp_pool1d_(gpunn_tensor *x, gpunn_lp_pool_args args);
+GPUNN_API gpunn_tensor *gpunn_lp_pool2d_(gpunn_tensor *x, gpunn_lp_pool_args args);
+GPUNN_API gpunn_tensor *gpunn_lp_pool3d_(gpunn_tensor *x, gpunn_lp_pool_args args);
+#define gpunn_lp_pool1d(...) gpunn_lp_pool1d_(GPUNN_NAMED(gpunn_lp_pool_args, __VA_ARGS__))
+#define gpunn_lp_pool2d(...) gpunn_lp_pool2d_(GPUNN_NAMED(gpunn_lp_pool_args, __VA_ARGS__))
+#define gpunn_lp_pool3d(...) gpunn_lp_pool3d_(GPUNN_NAMED(gpunn_lp_pool_args, __VA_ARGS__))
 /* Window i of an axis of n cells is cells i n / out .. ((i + 1) n + out - 1) / out - 1. */
 GPUNN_API gpunn_tensor *gpunn_adaptive_max_pool1d(gpunn_tensor *x, int out);
 GPUNN_API gpunn_tensor *gpunn_adaptive_max_pool2d(gpunn_tensor *x, int out_h, int out_w);
@@ -1595,6 +1627,9 @@ GPUNN_API gpunn_tensor *gpunn_gru_cell_(gpunn_tensor *x, const char *name, gpunn
  * 1, rounded to a multiple of 1/65536. */
 GPUNN_API gpunn_tensor *gpunn_dropout(gpunn_tensor *x, float p);
 
+/* The first half of x along an axis times sigmoid of the second: torch.nn.GLU, there of axis -1. */
+GPUNN_API gpunn_tensor *gpunn_glu(gpunn_tensor *x, int axis);
+
 /* x where it is above 0, elsewhere x times a slope: in training steps a random one for each element, from lower to upper, in
  * evaluation their mean. torch.nn.RReLU, there 1/8 and 1/3. */
 GPUNN_API gpunn_tensor *gpunn_rrelu(gpunn_tensor *x, float lower, float upper);
@@ -1693,6 +1728,10 @@ GPUNN_API gpunn_tensor *gpunn_roll(gpunn_tensor *x, int64_t shift, int axis);
 /* Images [n, c * factor^2, h, w] -> [n, c, h * factor, w * factor], where each pixel's channels become a square of pixels, and back. */
 GPUNN_API gpunn_tensor *gpunn_pixel_shuffle(gpunn_tensor *x, int factor);
 GPUNN_API gpunn_tensor *gpunn_pixel_unshuffle(gpunn_tensor *x, int factor);
+/* The same with the places of a square before the channels, [n, factor^2 * c, h, w] -> [n, c, h * factor, w * factor]: ONNX's
+ * DepthToSpace in its mode DCR, and SpaceToDepth. */
+GPUNN_API gpunn_tensor *gpunn_depth_to_space(gpunn_tensor *x, int factor);
+GPUNN_API gpunn_tensor *gpunn_space_to_depth(gpunn_tensor *x, int factor);
 typedef struct gpunn_unfold_args {
     int     args_;
     int     kernel_size, stride, padding, dilation;                 /* the same along both axes ... */
@@ -11607,18 +11646,34 @@ static bool gpunn__window_setting(const gpunn__call *call, int axes, const char 
 
 static const int gpunn__zeros[3] = {0, 0, 0}, gpunn__ones[3] = {1, 1, 1};
 
+/* Pads the spatial axes of x and leaves no padding to do; NULL after an error. */
+static gpunn_tensor *gpunn__pad_sides(gpunn_tensor *x, int *before, const int *after, float value)
+{
+    gpunn_pad_args args;
+    memset(&args, 0, sizeof args);
+    args.value = value;
+    for (int i = 2; i < x->rank; i++) {
+        args.before[i] = before[i - 2], args.after[i] = after[i - 2];
+        before[i - 2] = 0;
+    }
+    return gpunn_pad_(x, args);
+}
+
 static gpunn_tensor *gpunn__conv_node(gpunn_op op, gpunn_tensor *x, const char *name, gpunn_conv_args *args)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
     const int        axes = gpunn__conv_axes(op);
     const bool       transposed = gpunn__op_is(op, GPUNN__TRANSPOSED);
+    int              ends[3] = {0, 0, 0};
     if (!gpunn__begin_layer(&call, gpunn_op_name(op), name, x) || !gpunn__has_axes(&call, gpunn__meta_of(x), axes) ||
         !gpunn__window_setting(&call, axes, "kernel_size", "kernel_shape", args->kernel_size, args->kernel_shape, gpunn__zeros, 1,
                                attr.kernel) ||
         !gpunn__window_setting(&call, axes, "stride", "strides", args->stride, args->strides, gpunn__ones, 1, attr.stride) ||
         !gpunn__window_setting(&call, axes, "padding", "paddings", args->padding, args->paddings, gpunn__zeros, 0,
                                attr.padding) ||
+        !gpunn__window_setting(&call, axes, "padding_end", "paddings_end", args->padding_end, args->paddings_end, attr.padding, 0,
+                               ends) ||
         !gpunn__window_setting(&call, axes, "dilation", "dilations", args->dilation, args->dilations, gpunn__ones, 1,
                                attr.dilation) ||
         !gpunn__window_setting(&call, axes, "output_padding", "output_paddings", args->output_padding, args->output_paddings,
@@ -11634,6 +11689,10 @@ static gpunn_tensor *gpunn__conv_node(gpunn_op op, gpunn_tensor *x, const char *
                                  "output_padding is %d along axis %d; it must be less than the stride, %d, or the dilation, %d",
                                  more, 2 + i, attr.stride[i], attr.dilation[i]);
     }
+    const bool uneven = memcmp(ends, attr.padding, sizeof ends) != 0;
+    if (uneven && transposed)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
+                             "padding_end is not used by transposed convolutions; leave it out and gpunn_slice the result");
     if (!gpunn__settle(&call, args)) return NULL;
     attr.groups = args->groups;
     if (x->dim[1] % attr.groups != 0 || args->out_channels % attr.groups != 0)
@@ -11653,6 +11712,7 @@ static gpunn_tensor *gpunn__conv_node(gpunn_op op, gpunn_tensor *x, const char *
                              gpunn__dims_text(call.model, x->rank, weight_dim, needed));
     }
     if (!gpunn__shared_bias(&call, args->bias, args->no_bias, out)) return NULL;
+    if (uneven && (x = gpunn__pad_sides(x, attr.padding, ends, 0)) == NULL) return gpunn__undo(&call);
     return gpunn__affine(&call, op, &attr, x, args->weight, x->rank, weight_dim, args->bias, !args->no_bias, out);
 }
 
@@ -11703,34 +11763,134 @@ static gpunn_tensor *gpunn__pool_result(const gpunn__call *call, gpunn_op op, co
     return gpunn__made(call, y);
 }
 
-static gpunn_tensor *gpunn__pool_node(const char *name, gpunn_op op, int axes, gpunn_tensor *x, gpunn_pool_args *args)
+/* An axis of x [n, c, ...] whose windows are `dilation` apart within: their cells side by side along an axis of their own, and of
+ * that the maximum. Axes from the last on, so that of equal ones the first counts. */
+static gpunn_tensor *gpunn__dilated_axis(const gpunn_attributes *attr, gpunn_tensor *x, int axis, int64_t windows)
 {
-    gpunn__call      call;
+    const int       kernel = attr->kernel[axis - 2];
+    const int64_t   stride = attr->stride[axis - 2];
+    gpunn_tensor   *parts[GPUNN_MAX_OPERANDS];
+    gpunn_shape     shape = gpunn_tensor_shape(x), apart = GPUNN_SHAPE(x->dim[0], x->dim[1], 1, 1);
+    gpunn_pool_args window;
+    int             count = 0;
+    memset(&window, 0, sizeof window);
+    window.kernel_shape[0] = kernel, window.kernel_shape[1] = 1;
+    shape.dim[axis] = windows;
+    for (int i = 2; i < x->rank; i++) apart.dim[3] *= shape.dim[i];
+    for (int k = 0; k < kernel; k++) {
+        const int64_t start = (int64_t)k * attr->dilation[axis - 2];
+        if (count == GPUNN_MAX_OPERANDS) parts[0] = gpunn_concat(parts, count, 2), count = 1;
+        parts[count++] = gpunn_reshape(gpunn_slice(x, axis, start, start + (windows - 1) * stride + 1, stride), apart);
+    }
+    x = gpunn_max_pool2d_(gpunn_concat(parts, count, 2), window);
+    return x ? gpunn_reshape(x, shape) : NULL;
+}
+
+/* A pool with a padding behind of its own, or with dilation: x is padded first. */
+static gpunn_tensor *gpunn__pool_of_padded(const gpunn__call *call, gpunn_op op, gpunn_attributes *attr, gpunn_tensor *x,
+                                           int *ends)
+{
+    static const float one = 1;
+    const gpunn_shape  scalar = {{0}};
+    const bool         maximum = gpunn__op_is(op, GPUNN__MAX_POOL), excludes = !maximum && attr->count_exclude_pad;
+    bool               dilated = false;
+    int64_t            windows[3] = {0, 0, 0};
+    int                starts[3];
+    gpunn_shape        cells = GPUNN_SHAPE(1, 1);
+    char               text[128];
+    memcpy(starts, attr->padding, sizeof starts);
+    for (int i = 0; i < x->rank - 2; i++) dilated = dilated || attr->dilation[i] > 1;
+    if ((dilated || attr->ceil_mode) && !gpunn__axes_are_fixed(call, gpunn__meta_of(x), 2, x->rank - 1)) return NULL;
+    for (int i = 0; i < x->rank - 2; i++) {
+        const int64_t size = cells.dim[2 + i] = x->dim[2 + i], span = (int64_t)attr->dilation[i] * (attr->kernel[i] - 1) + 1;
+        const int64_t padded = size + starts[i] + ends[i];
+        if (!dilated && !attr->ceil_mode) continue;
+        windows[i] = gpunn__windows(padded, attr->kernel[i], attr->stride[i], 0, attr->dilation[i], attr->ceil_mode);
+        if (windows[i] < 1)
+            return gpunn__refuse(call, GPUNN_ERR_SHAPE,
+                                 "the window spans %lld along axis %d, but the padded input only %lld (input %s); use a smaller "
+                                 "kernel or more padding",
+                                 (long long)span, 2 + i, (long long)padded, gpunn__shape_text(x, text));
+        if (attr->ceil_mode && (windows[i] - 1) * attr->stride[i] >= size + starts[i]) windows[i]--;
+        if (dilated && (windows[i] - 1) * attr->stride[i] + span > padded)
+            ends[i] = (int)((windows[i] - 1) * attr->stride[i] + span - size - starts[i]);
+    }
+    gpunn_tensor *y = gpunn__pad_sides(x, attr->padding, ends, maximum ? -INFINITY : 0), *share = NULL;
+    if (dilated) {
+        for (int axis = x->rank - 1; axis >= 2 && y; axis--) y = gpunn__dilated_axis(attr, y, axis, windows[axis - 2]);
+        return gpunn__made(call, y);
+    }
+    attr->count_exclude_pad = false;
+    if (y) y = gpunn__pool_result(call, op, attr, y);
+    if (y && excludes) share = gpunn__pad_sides(gpunn_expand(gpunn_constant(call->model, scalar, &one), cells), starts, ends, 0);
+    if (share) share = gpunn__pool_result(call, op, attr, share);
+    if (y && excludes) y = gpunn_div(y, share);
+    for (int i = 0; i < x->rank - 2 && y && attr->ceil_mode; i++) y = gpunn_slice(y, 2 + i, 0, windows[i], 1);
+    return gpunn__made(call, y);
+}
+
+/* With settings that are settled. */
+static gpunn_tensor *gpunn__pool_node(const gpunn__call *call, gpunn_op op, int axes, gpunn_tensor *x,
+                                      const gpunn_pool_args *args)
+{
     gpunn_attributes attr = gpunn__no_attributes();
-    if (!gpunn__begin_x(&call, name, NULL, x, true) || !gpunn__has_axes(&call, gpunn__meta_of(x), axes) ||
-        !gpunn__window_setting(&call, axes, "kernel_size", "kernel_shape", args->kernel_size, args->kernel_shape, gpunn__zeros, 1,
+    int              ends[3] = {0, 0, 0};
+    bool             apart = false;
+    if (!gpunn__has_axes(call, gpunn__meta_of(x), axes) ||
+        !gpunn__window_setting(call, axes, "kernel_size", "kernel_shape", args->kernel_size, args->kernel_shape, gpunn__zeros, 1,
                                attr.kernel) ||
-        !gpunn__window_setting(&call, axes, "stride", "strides", args->stride, args->strides, attr.kernel, 1, attr.stride) ||
-        !gpunn__window_setting(&call, axes, "padding", "paddings", args->padding, args->paddings, gpunn__zeros, 0, attr.padding))
+        !gpunn__window_setting(call, axes, "stride", "strides", args->stride, args->strides, attr.kernel, 1, attr.stride) ||
+        !gpunn__window_setting(call, axes, "padding", "paddings", args->padding, args->paddings, gpunn__zeros, 0, attr.padding) ||
+        !gpunn__window_setting(call, axes, "padding_end", "paddings_end", args->padding_end, args->paddings_end, attr.padding, 0,
+                               ends) ||
+        !gpunn__window_setting(call, axes, "dilation", "dilations", args->dilation, args->dilations, gpunn__ones, 1,
+                               attr.dilation))
         return NULL;
-    if (!gpunn__settle(&call, args)) return NULL;
     attr.groups = 1;
     attr.ceil_mode = args->ceil_mode;
     attr.count_exclude_pad = args->count_exclude_pad;
     for (int i = 0; i < axes; i++) {
-        attr.dilation[i] = 1;
-        if (attr.padding[i] > attr.kernel[i] / 2)
-            return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                                 "padding is %d, more than half of the kernel's %d; use a smaller padding", attr.padding[i],
-                                 attr.kernel[i]);
+        const int64_t span = (int64_t)attr.dilation[i] * (attr.kernel[i] - 1) + 1;
+        const int     most = attr.padding[i] > ends[i] ? attr.padding[i] : ends[i];
+        if (most > span / 2)
+            return gpunn__refuse(call, GPUNN_ERR_ARGUMENT,
+                                 "padding is %d, more than half of the kernel's %lld; use a smaller padding", most,
+                                 (long long)span);
+        if (attr.dilation[i] > 1 && !gpunn__op_is(op, GPUNN__MAX_POOL))
+            return gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "dilation is %d, but only max_pool has one; leave it out",
+                                 attr.dilation[i]);
+        apart = apart || attr.dilation[i] > 1 || ends[i] != attr.padding[i];
     }
-    return gpunn__pool_result(&call, op, &attr, x);
+    return apart ? gpunn__pool_of_padded(call, op, &attr, x, ends) : gpunn__pool_result(call, op, &attr, x);
 }
 
-#define GPUNN__X(name, ENUM, axes)                                                 \
-    GPUNN_API gpunn_tensor *gpunn_##name##_(gpunn_tensor *x, gpunn_pool_args args) \
-    {                                                                              \
-        return gpunn__pool_node(#name, GPUNN_OP_##ENUM, axes, x, &args);           \
+/* (the mean of x^p, times a window's cells)^(1/p). */
+static gpunn_tensor *gpunn__lp_pool(const char *name, gpunn_op op, int axes, gpunn_tensor *x, const gpunn_lp_pool_args *args)
+{
+    static const char *const names[] = {"cells", "power"};
+    const float              p = gpunn__float_setting(args->norm_type, 2);
+    double                   numbers[] = {1, 1 / (double)p};
+    gpunn_pool_args          window;
+    gpunn__call              call;
+    memset(&window, 0, sizeof window);
+    if (!gpunn__begin_x(&call, name, NULL, x, true)) return NULL;
+    if (!(p > 0 && isfinite(p)))
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "norm_type is %g; use a positive number", (double)p);
+    window.kernel_size = args->kernel_size, window.stride = args->stride, window.ceil_mode = args->ceil_mode;
+    memcpy(window.kernel_shape, args->kernel_shape, sizeof window.kernel_shape);
+    memcpy(window.strides, args->strides, sizeof window.strides);
+    for (int i = 0; i < axes; i++) numbers[0] *= args->kernel_shape[i] ? args->kernel_shape[i] : args->kernel_size;
+    gpunn_tensor *y = gpunn__pool_node(&call, op, axes, gpunn_pow_scalar(x, p), &window);
+    if (y) y = gpunn__expr("m = cells * x; (1 if m == 0 else m) ** power if m != 0 else 0", NULL, &y, 1, names, numbers, 2, NULL);
+    return gpunn__made(&call, y);
+}
+
+#define GPUNN__X(name, ENUM, axes)                                                                     \
+    GPUNN_API gpunn_tensor *gpunn_##name##_(gpunn_tensor *x, gpunn_pool_args args)                     \
+    {                                                                                                  \
+        gpunn__call call;                                                                              \
+        if (!gpunn__begin_x(&call, #name, NULL, x, true) || !gpunn__settle(&call, &args)) return NULL; \
+        return gpunn__pool_node(&call, GPUNN_OP_##ENUM, axes, x, &args);                               \
     }
 GPUNN__X(max_pool1d, MAX_POOL2D, 1)
 GPUNN__X(max_pool2d, MAX_POOL2D, 2)
@@ -11739,6 +11899,21 @@ GPUNN__X(avg_pool1d, AVG_POOL2D, 1)
 GPUNN__X(avg_pool2d, AVG_POOL2D, 2)
 GPUNN__X(avg_pool3d, AVG_POOL3D, 3)
 #undef GPUNN__X
+
+GPUNN_API gpunn_tensor *gpunn_lp_pool1d_(gpunn_tensor *x, gpunn_lp_pool_args args)
+{
+    return gpunn__lp_pool("lp_pool1d", GPUNN_OP_AVG_POOL2D, 1, x, &args);
+}
+
+GPUNN_API gpunn_tensor *gpunn_lp_pool2d_(gpunn_tensor *x, gpunn_lp_pool_args args)
+{
+    return gpunn__lp_pool("lp_pool2d", GPUNN_OP_AVG_POOL2D, 2, x, &args);
+}
+
+GPUNN_API gpunn_tensor *gpunn_lp_pool3d_(gpunn_tensor *x, gpunn_lp_pool_args args)
+{
+    return gpunn__lp_pool("lp_pool3d", GPUNN_OP_AVG_POOL3D, 3, x, &args);
+}
 
 static gpunn_tensor *gpunn__adaptive_pool(const char *name, gpunn_op op, int axes, gpunn_tensor *x, int first, int second,
                                           int third)
@@ -12075,10 +12250,12 @@ GPUNN_API gpunn_tensor *gpunn_local_response_norm_(gpunn_tensor *x, gpunn_local_
         !gpunn__has_rank(&call, gpunn__meta_of(x), 3, GPUNN_MAX_RANK, "[n, channels, ...]") ||
         !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, x->rank - 1) || !gpunn__settle(&call, &args))
         return NULL;
-    const double          numbers[] = {(double)args.k, (double)args.alpha, -(double)args.beta};
-    const gpunn_pool_args window = {0, 0, 0, 0, {args.size, 1}, {1, 1}, {0}, false, false};
-    gpunn_pad_args        around = {0, {0}, {0}, GPUNN_PAD_CONSTANT, 0};
-    gpunn_shape           column = {{x->dim[0], 1, x->dim[1], 1}};
+    const double    numbers[] = {(double)args.k, (double)args.alpha, -(double)args.beta};
+    gpunn_pool_args window;
+    gpunn_pad_args  around = {0, {0}, {0}, GPUNN_PAD_CONSTANT, 0};
+    gpunn_shape     column = {{x->dim[0], 1, x->dim[1], 1}};
+    memset(&window, 0, sizeof window);
+    window.kernel_shape[0] = args.size, window.kernel_shape[1] = window.strides[0] = window.strides[1] = 1;
     around.before[2] = args.size / 2;
     around.after[2] = (args.size - 1) / 2;
     for (int i = 2; i < x->rank; i++) column.dim[3] *= x->dim[i];
@@ -12088,6 +12265,43 @@ GPUNN_API gpunn_tensor *gpunn_local_response_norm_(gpunn_tensor *x, gpunn_local_
     gpunn_tensor *y = operands[1] ? gpunn__expr("x * (k + alpha * y) ** power", NULL, operands, 2, names, numbers, 3, NULL)
                                   : NULL;
     return gpunn__made(&call, y);
+}
+
+GPUNN_API gpunn_tensor *gpunn_bilinear_(gpunn_tensor *x1, gpunn_tensor *x2, const char *name, gpunn_bilinear_args args)
+{
+    gpunn__call call;
+    char        one[128], other[128];
+    if (!gpunn__begin_layer(&call, "bilinear", name, x1) || !gpunn__operand(&call, x2, "x2", true)) return NULL;
+    const int last = x1->rank - 1;
+    if (x1->rank < 1 || x1->rank >= GPUNN_MAX_RANK || x2->rank != x1->rank ||
+        memcmp(x1->dim, x2->dim, (size_t)last * sizeof *x1->dim) != 0)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
+                             "x1 is %s and x2 %s; 1 to %d axes, all but the last of the same sizes, are needed",
+                             gpunn__shape_text(x1, one), gpunn__shape_text(x2, other), GPUNN_MAX_RANK - 1);
+    if (!gpunn__axes_are_fixed(&call, gpunn__meta_of(x1), last, last) ||
+        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x2), last, last))
+        return NULL;
+    const int64_t out = args.out_features, in[] = {x1->dim[last], x2->dim[last]}, dim[] = {out, in[0], in[1]};
+    if (out < 1 || out * in[0] > (int64_t)INT32_MAX / in[1])
+        return gpunn__refuse(
+            &call, GPUNN_ERR_ARGUMENT,
+            "out_features is %d, with %lld and %lld features; set .out_features to 1 or more, for 2^31 weights at most",
+            args.out_features, (long long)in[0], (long long)in[1]);
+    const float   bound = 1 / sqrtf((float)in[0]);
+    gpunn_init    init = {GPUNN_INIT_UNIFORM, -bound, bound};
+    gpunn_shape   column = gpunn_tensor_shape(x1), row = gpunn_tensor_shape(x2), flat = column;
+    gpunn_tensor *parts[2] = {NULL, NULL};
+    column.dim[last + 1] = 1, row.dim[last] = 1, row.dim[last + 1] = in[1], flat.dim[last] = in[0] * in[1];
+    for (int i = 0; i < (args.no_bias ? 1 : 2); i++) {
+        char own[GPUNN__NAME_SIZE + 8];
+        (void)snprintf(own, sizeof own, "%s.%s", call.layer, i ? "bias" : "weight");
+        parts[i] = gpunn__weight(&call, GPUNN__PARAMETER, own, i ? 1 : 3, dim, init);
+        if (parts[i] == NULL) return NULL;
+    }
+    const gpunn_matmul_args turned = {0, false, true};
+    gpunn_tensor           *y = gpunn_reshape(gpunn_mul(gpunn_reshape(x1, column), gpunn_reshape(x2, row)), flat);
+    y = gpunn_matmul_(y, gpunn_reshape(parts[0], GPUNN_SHAPE(out, in[0] * in[1])), turned);
+    return gpunn__made(&call, parts[1] ? gpunn_add(y, parts[1]) : y);
 }
 
 /* ---- recurrent layers ------------------------------------------------------------------------------------------------ */
@@ -13238,7 +13452,9 @@ static gpunn_tensor *gpunn__regroup(gpunn_tensor *x, const int64_t *split, gpunn
     return y ? gpunn__reshape_to(y, 4, image) : NULL;
 }
 
-static gpunn_tensor *gpunn__pixel_call(gpunn__call *call, const char *op, gpunn_tensor *x, int factor, bool is_shuffle)
+/* depth_first: the places of a square stand before the channels, else behind them. */
+static gpunn_tensor *gpunn__pixel_call(gpunn__call *call, const char *op, gpunn_tensor *x, int factor, bool is_shuffle,
+                                       bool depth_first)
 {
     char text[128];
     if (!gpunn__begin_x(call, op, NULL, x, true) || !gpunn__has_rank(call, gpunn__meta_of(x), 4, 4, "[n, c, h, w]")) return NULL;
@@ -13251,29 +13467,42 @@ static gpunn_tensor *gpunn__pixel_call(gpunn__call *call, const char *op, gpunn_
     if (!is_shuffle) {
         const int64_t split[] = {dim[0], dim[1], dim[2] / r, r, dim[3] / r, r};
         const int64_t image[] = {dim[0], dim[1] * r * r, dim[2] / r, dim[3] / r};
-        return gpunn__regroup(x, split, GPUNN_AXES(0, 1, 3, 5, 2, 4), image);
+        return gpunn__regroup(x, split, depth_first ? GPUNN_AXES(0, 3, 5, 1, 2, 4) : GPUNN_AXES(0, 1, 3, 5, 2, 4), image);
     }
-    const int64_t split[] = {dim[0], dim[1] / channels, r, r, dim[2], dim[3]};
-    const int64_t height[] = {dim[2], r}, width[] = {dim[3], r};
-    int64_t       image[] = {dim[0], split[1], 0, 0};
+    const int64_t each = dim[1] / channels, behind[] = {dim[0], each, r, r, dim[2], dim[3]};
+    const int64_t before[] = {dim[0], r, r, each, dim[2], dim[3]}, height[] = {dim[2], r}, width[] = {dim[3], r};
+    int64_t       image[] = {dim[0], each, 0, 0};
     if (!gpunn__joined(call->model, 2, height, &image[2]) || !gpunn__joined(call->model, 2, width, &image[3]))
         return gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s, %d times as high and wide, has more than 2^59 elements",
                              gpunn__shape_text(x, text), factor);
-    return gpunn__regroup(x, split, GPUNN_AXES(0, 1, 4, 2, 5, 3), image);
+    return depth_first ? gpunn__regroup(x, before, GPUNN_AXES(0, 3, 4, 1, 5, 2), image)
+                       : gpunn__regroup(x, behind, GPUNN_AXES(0, 1, 4, 2, 5, 3), image);
 }
 
-GPUNN_API gpunn_tensor *gpunn_pixel_shuffle(gpunn_tensor *x, int factor)
-{
-    gpunn__call   call;
-    gpunn_tensor *y = gpunn__pixel_call(&call, "pixel_shuffle", x, factor, true);
-    return gpunn__made(&call, y);
-}
+#define GPUNN__X(name, is_shuffle, depth_first)                                                \
+    GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *x, int factor)                          \
+    {                                                                                          \
+        gpunn__call   call;                                                                    \
+        gpunn_tensor *y = gpunn__pixel_call(&call, #name, x, factor, is_shuffle, depth_first); \
+        return gpunn__made(&call, y);                                                          \
+    }
+GPUNN__X(pixel_shuffle, true, false)
+GPUNN__X(pixel_unshuffle, false, false)
+GPUNN__X(depth_to_space, true, true)
+GPUNN__X(space_to_depth, false, true)
+#undef GPUNN__X
 
-GPUNN_API gpunn_tensor *gpunn_pixel_unshuffle(gpunn_tensor *x, int factor)
+GPUNN_API gpunn_tensor *gpunn_glu(gpunn_tensor *x, int axis)
 {
-    gpunn__call   call;
-    gpunn_tensor *y = gpunn__pixel_call(&call, "pixel_unshuffle", x, factor, false);
-    return gpunn__made(&call, y);
+    gpunn__call call;
+    char        text[128];
+    if (!gpunn__begin_x(&call, "glu", NULL, x, true) || (axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
+    const int64_t half = x->dim[axis] / 2;
+    if (half < 1 || x->dim[axis] % 2)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "axis %d of x %s has no halves; an even number that does not vary is needed",
+                             axis, gpunn__shape_text(x, text));
+    gpunn_tensor *in[] = {gpunn_slice(x, axis, 0, half, 1), gpunn_slice(x, axis, half, 2 * half, 1)};
+    return gpunn__made(&call, in[0] && in[1] ? gpunn_expr("x * sigmoid(y)", in, 2) : NULL);
 }
 
 /* All windows of x [n, c, ...] that meet a convolution's results of these sizes: [n, kernel cells * c, sizes]. */

@@ -397,6 +397,14 @@ static void test_convolutions(void **state)
             gpunn_conv1d(f->image, "c", .out_channels = 3, .kernel_size = 3));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "conv1d 'c': strides[1] is set, but the window has 1 axis; leave it out",
             gpunn_conv1d(line, "c", .out_channels = 3, .kernel_size = 3, .strides = {1, 2}));
+    check_shape(f, gpunn_conv2d(f->image, "uneven", .out_channels = 3, .kernel_size = 4, .padding = 1, .padding_end = 2),
+                SHAPE(B, 3, 14, 14));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "conv_transpose2d 'c': padding_end is not used by transposed convolutions; leave it out and gpunn_slice the result",
+            gpunn_conv_transpose2d(f->image, "c", .out_channels = 3, .kernel_size = 4, .padding_end = 2));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "conv2d 'c': padding_end is -1; set .padding_end, or .paddings_end for each axis, to 0 or more",
+            gpunn_conv2d(f->image, "c", .out_channels = 3, .kernel_size = 4, .padding_end = -1));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "conv3d 'c': output_padding is 1, but only transposed convolutions have one; leave it out",
             gpunn_conv3d(volume, "c", .out_channels = 3, .kernel_size = 3, .output_paddings = {0, 1, 0}));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
@@ -478,6 +486,22 @@ static void test_interpolate(void **state)
             gpunn_max_pool2d(f->image, .kernel_size = 2, .count_exclude_pad = true));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "max_pool2d: padding is 2, more than half of the kernel's 3; use a smaller padding",
             gpunn_max_pool2d(f->image, .kernel_size = 3, .padding = 2));
+    check_shape(f, gpunn_max_pool2d(f->image, .kernel_size = 3, .stride = 2, .padding_end = 1), SHAPE(B, 6, 7, 7));
+    check_shape(f, gpunn_max_pool2d(f->image, .kernel_size = 3, .stride = 1, .dilations = {4, 1}), SHAPE(B, 6, 6, 12));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "avg_pool2d: padding is 2, more than half of the kernel's 2; use a smaller padding",
+            gpunn_avg_pool2d(f->image, .kernel_size = 2, .paddings_end = {0, 2}));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "avg_pool2d: dilation is 2, but only max_pool has one; leave it out",
+            gpunn_avg_pool2d(f->image, .kernel_size = 2, .dilation = 2));
+    REFUSED(
+        f, GPUNN_ERR_SHAPE,
+        "max_pool2d: the window spans 16 along axis 2, but the padded input only 14 (input [batch, 6, 14, 14]); use a smaller "
+        "kernel or more padding",
+        gpunn_max_pool2d(f->image, .kernel_size = 4, .dilation = 5));
+    check_shape(f, gpunn_lp_pool2d(f->image, .norm_type = 3, .kernel_size = 2), SHAPE(B, 6, 7, 7));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "lp_pool2d: norm_type is -1; use a positive number",
+            gpunn_lp_pool2d(f->image, .norm_type = -1, .kernel_size = 2));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "lp_pool2d: kernel_size is 0; set .kernel_size, or .kernel_shape for each axis, to 1 or more",
+            gpunn_lp_pool2d(f->image));
     REFUSED(f, GPUNN_ERR_SHAPE,
             "avg_pool2d: the window spans 15 along axis 2, but the padded input only 14 (input [batch, 6, 14, 14], kernel 15, "
             "dilation 1, padding 0); use a smaller kernel or more padding",
@@ -1162,6 +1186,23 @@ static void test_reductions(void **state)
     REFUSED(f, GPUNN_ERR_SHAPE, "roll: axis 0 of [batch, 20] varies between runs; choose another axis",
             gpunn_roll(f->rows, 1, 0));
     check_shape(f, gpunn_pixel_shuffle(pixels, 2), SHAPE(B, 1, 4, 6));
+    check_shape(f, gpunn_depth_to_space(pixels, 2), SHAPE(B, 1, 4, 6));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "space_to_depth: factor is 3 and x [batch, 6, 14, 14]; height and width must be a multiple of it, and not vary",
+            gpunn_space_to_depth(f->image, 3));
+    check_shape(f, gpunn_glu(f->image, 1), SHAPE(B, 3, 14, 14));
+    REFUSED(f, GPUNN_ERR_SHAPE, "glu: axis 1 of x [batch, 3, 14, 14] has no halves; an even number that does not vary is needed",
+            gpunn_glu(gpunn_glu(f->image, 1), 1));
+    REFUSED(f, GPUNN_ERR_SHAPE, "glu: axis 0 of x [batch, 20] has no halves; an even number that does not vary is needed",
+            gpunn_glu(f->rows, 0));
+    check_shape(f, gpunn_bilinear(f->rows, gpunn_relu(f->rows), "pair", .out_features = 7), SHAPE(B, 7));
+    check_shape(f, gpunn_find(f->model, "pair.weight"), SHAPE(7, 20, 20));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "bilinear 'b': x1 is [batch, 20] and x2 [3]; 1 to 7 axes, all but the last of the same sizes, are needed",
+            gpunn_bilinear(f->rows, f->three, "b", .out_features = 7));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "bilinear 'b': out_features is 0, with 20 and 20 features; set .out_features to 1 or more, for 2^31 weights at most",
+            gpunn_bilinear(f->rows, f->rows, "b"));
     gpunn_tensor *columns = gpunn_unfold(f->image, .kernel_shape = {3, 2}, .padding = 1, .stride = 2, .dilations = {2});
     check_shape(f, columns, SHAPE(B, 36, 48));
     check_shape(f,
