@@ -415,8 +415,7 @@
  *     matrix, F1 and the area under the ROC curve, is gpunn_evaluate_classes's; weights of classes are cross_entropy's .weight.
  *
  * RANKS  Several processes train one model together, each with its part of every batch: by mpirun -n 4 ./app or srun, when the
- * file
- *     of GPUNN_IMPLEMENTATION is compiled with mpicc -DGPUNN_MPI; without MPI by torchrun, mpirun or srun, where GPUNN_STORE
+ *     file of GPUNN_IMPLEMENTATION is compiled with mpicc -DGPUNN_MPI; without MPI by torchrun, mpirun or srun, where GPUNN_STORE
  *     names a new folder that all see or rank 0's tcp://host:port, for which torch's MASTER_ADDR and MASTER_PORT do too. Alone
  *     the same program is a group of one.
  *         gpunn_group  *group = gpunn_group_open(dev);
@@ -479,14 +478,14 @@
  *     log_fn hears the command that renews them. They serve all sizes of a model whose sizes vary; --report tells what such sizes
  *     keep apart. The evaluation of a small network is one kernel: linear layers of at most 256 features with what stands between
  *     them, sample by sample; --report tells why where it is not. On a GPU that is one launch, for batches of which it should be
- *     quicker than step by step: all values of 16 to 64 samples lie in a block's shared memory, and in models of BF16, F16 and TF32
- *     the products are those of tensor cores (mma.sync). --report has that time. A GPU's kernel is for models of its spec's precision.
- *     An F32 network of images is one launch there too, and on CPUs none, where a block has room for all values of a sample, as of
- *     a LeNet: convolutions, pools and batch norms with what stands between them, for few samples at a time.
- *     There a training step is two, one from the batch to the loss and all gradients, whose sums have a fixed order, and the
- *     optimizer's update: of linear layers of at most 256 features, norms, softmax, elementwise ops, dropout and copies, with a loss
- *     that is a sum or mean of such values or tells classes apart. Sums of many weights take a third launch. --report tells where step
- *     by step should be quicker.
+ *     quicker than step by step: all values of 16 to 64 samples lie in a block's shared memory, and in models of BF16, F16 and
+ *     TF32 the products are those of tensor cores (mma.sync). --report has that time. A GPU's kernel is for models of its spec's
+ *     precision. An F32 network of images is one launch there too, and on CPUs none, where a block has room for all values of a
+ *     sample, as of a LeNet: convolutions, pools and batch norms with what stands between them, for few samples at a time. There
+ *     a training step is two, one from the batch to the loss and all gradients, whose sums have a fixed order, and the
+ *     optimizer's update: of linear layers of at most 256 features, norms, softmax, elementwise ops, dropout and copies, with a
+ *     loss that is a sum or mean of such values or tells classes apart. Sums of many weights take a third launch. --report tells
+ *     where step by step should be quicker.
  *
  * PRECISION  Of a model: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16). Parameters, gradients, statistics, sums and
  *     losses stay F32, and so is all that the program reads and writes. On the CPU everything does; where the processor has
@@ -1022,8 +1021,8 @@ GPUNN_API struct DLManagedTensorVersioned *gpunn_to_dlpack(gpunn_tensor *t);
 GPUNN_API gpunn_status gpunn_bind_dlpack(gpunn_tensor *t, struct DLManagedTensorVersioned *managed);
 
 GPUNN_API gpunn_status gpunn_set_trainable(gpunn_tensor *parameter, bool trainable); /* false freezes it */
-/* Whether a batch_norm takes its running statistics in training too, and leaves them alone; t: its result or its running_mean.
- * Specs do not tell. */
+/* Whether a batch_norm, or an instance_norm that has them, takes its running statistics in training too, and leaves them alone;
+ * t: its result or its running_mean. Specs do not tell. */
 GPUNN_API gpunn_status gpunn_freeze_statistics(gpunn_tensor *t, bool frozen);
 GPUNN_API gpunn_status gpunn_set_lr_scale(gpunn_tensor *parameter, float scale); /* its learning rate, times scale */
 GPUNN_API gpunn_status gpunn_set_decay(gpunn_tensor *parameter, bool decay);     /* false: no weight decay */
@@ -1203,6 +1202,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(LAYER_NORM, layer_norm, (x, weight, bias), 3, 0, 7, GPUNN__ROW_NORM, norm)                                              \
     X(RMS_NORM, rms_norm, (x, weight), 3, 0, 3, GPUNN__ROW_NORM, norm)                                                        \
     X(GROUP_NORM, group_norm, (x, weight, bias), 3, 0, 7, GPUNN__SAVES, group_norm)                                           \
+    X(INSTANCE_NORM, instance_norm, (x, weight, bias, running_mean, running_var), 3, 0, 7, GPUNN__SAVES, norm)                \
     X(EMBEDDING, embedding, (tokens, weight), 1, 0, 2, 0, embedding)                                                          \
     X(DROPOUT, dropout, (x), 0, 0, 1, 0, same)                                                                                \
     X(RAND_LIKE, rand_like, (x), 0, 0, 0, GPUNN__KEEPS_F32, same)                                                             \
@@ -1370,6 +1370,16 @@ typedef struct gpunn_linear_args {
 GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_linear_args args);
 #define gpunn_linear(x, ...) gpunn_linear_((x), GPUNN_NAMED(gpunn_linear_args, __VA_ARGS__))
 
+typedef struct gpunn_bilinear_args {
+    int  args_;
+    int  out_features;
+    bool no_bias;
+} gpunn_bilinear_args;
+/* torch.nn.Bilinear: x1 [..., in1], x2 [..., in2] of as many rows -> [..., out], each output x1 W x2 with its own W of weight
+ * [out, in1, in2], plus bias [out]. It holds the products of all pairs, rows * in1 * in2. */
+GPUNN_API gpunn_tensor *gpunn_bilinear_(gpunn_tensor *x1, gpunn_tensor *x2, const char *name, gpunn_bilinear_args args);
+#define gpunn_bilinear(x1, x2, ...) gpunn_bilinear_((x1), (x2), GPUNN_NAMED(gpunn_bilinear_args, __VA_ARGS__))
+
 typedef struct gpunn_conv_args {
     int args_;
     int out_channels, kernel_size, stride, padding, dilation, groups;               /* the same along all axes ... */
@@ -1378,9 +1388,12 @@ typedef struct gpunn_conv_args {
     bool          no_bias;
     gpunn_tensor *weight; /* a tensor of the weight's shape, computed or another layer's, in place of a parameter of its own */
     gpunn_tensor *bias;   /* a parameter [out], the same */
+    int padding_end, paddings_end[3]; /* the padding behind each axis, by default as padding, which is the one before it: not of
+                                         transposed convolutions, and by a gpunn_pad where they differ */
 } gpunn_conv_args;
 /* x [n, in, length] (1d), [n, in, height, width] (2d), [n, in, depth, height, width] (3d) -> [n, out, ...], along each axis
- * (size + 2 padding - dilation (kernel - 1) - 1) / stride + 1; weight [out, in / groups, kernel ...], bias [out]. */
+ * (size + padding + padding_end - dilation (kernel - 1) - 1) / stride + 1; weight [out, in / groups, kernel ...], bias [out].
+ * torch's padding="same" is .padding = dilation (kernel - 1) / 2, rounded down, and the rest as .padding_end. */
 GPUNN_API gpunn_tensor *gpunn_conv1d_(gpunn_tensor *x, const char *name, gpunn_conv_args args);
 GPUNN_API gpunn_tensor *gpunn_conv2d_(gpunn_tensor *x, const char *name, gpunn_conv_args args);
 GPUNN_API gpunn_tensor *gpunn_conv3d_(gpunn_tensor *x, const char *name, gpunn_conv_args args);
@@ -1401,9 +1414,13 @@ typedef struct gpunn_pool_args {
     int  kernel_size, stride, padding;             /* stride defaults to the kernel */
     int  kernel_shape[3], strides[3], paddings[3]; /* one per spatial axis, where not 0 */
     bool ceil_mode, count_exclude_pad;             /* the latter: average over real elements only */
+    int  padding_end, paddings_end[3]; /* the padding behind each axis, by default as padding, which is the one before it */
+    int  dilation, dilations[3];       /* max_pool: from one cell of a window to the next, 1 */
 } gpunn_pool_args;
 /* x [n, c, l] (1d), [n, c, h, w] (2d), [n, c, d, h, w] (3d); the maximum pads with -inf and hands on NaN; the gradient goes to
- * the first maximum. */
+ * the first maximum. With ceil_mode a window that starts in the padding behind does not count. Where padding_end differs a
+ * gpunn_pad comes first; with dilation, for which sizes must be fixed, as many copies of x as a window has cells along an axis. A
+ * global pool is an adaptive one to size 1. */
 GPUNN_API gpunn_tensor *gpunn_max_pool1d_(gpunn_tensor *x, gpunn_pool_args args);
 GPUNN_API gpunn_tensor *gpunn_max_pool2d_(gpunn_tensor *x, gpunn_pool_args args);
 GPUNN_API gpunn_tensor *gpunn_max_pool3d_(gpunn_tensor *x, gpunn_pool_args args);
@@ -1416,6 +1433,21 @@ GPUNN_API gpunn_tensor *gpunn_avg_pool3d_(gpunn_tensor *x, gpunn_pool_args args)
 #define gpunn_avg_pool1d(...) gpunn_avg_pool1d_(GPUNN_NAMED(gpunn_pool_args, __VA_ARGS__))
 #define gpunn_avg_pool2d(...) gpunn_avg_pool2d_(GPUNN_NAMED(gpunn_pool_args, __VA_ARGS__))
 #define gpunn_avg_pool3d(...) gpunn_avg_pool3d_(GPUNN_NAMED(gpunn_pool_args, __VA_ARGS__))
+typedef struct gpunn_lp_pool_args {
+    int   args_;
+    float norm_type;                   /* p, above 0, 2 */
+    int   kernel_size, stride;         /* stride defaults to the kernel */
+    int   kernel_shape[3], strides[3]; /* one per spatial axis, where not 0 */
+    bool  ceil_mode;
+} gpunn_lp_pool_args;
+/* torch.nn.LPPool1d and so on: of each window (sum of x^p)^(1/p), NaN where the sum is below 0; the gradient at 0 is 0. With
+ * ceil_mode a window that ends outside x counts, as torch's does, by the mean of its cells. */
+GPUNN_API gpunn_tensor *gpunn_lp_pool1d_(gpunn_tensor *x, gpunn_lp_pool_args args);
+GPUNN_API gpunn_tensor *gpunn_lp_pool2d_(gpunn_tensor *x, gpunn_lp_pool_args args);
+GPUNN_API gpunn_tensor *gpunn_lp_pool3d_(gpunn_tensor *x, gpunn_lp_pool_args args);
+#define gpunn_lp_pool1d(...) gpunn_lp_pool1d_(GPUNN_NAMED(gpunn_lp_pool_args, __VA_ARGS__))
+#define gpunn_lp_pool2d(...) gpunn_lp_pool2d_(GPUNN_NAMED(gpunn_lp_pool_args, __VA_ARGS__))
+#define gpunn_lp_pool3d(...) gpunn_lp_pool3d_(GPUNN_NAMED(gpunn_lp_pool_args, __VA_ARGS__))
 /* Window i of an axis of n cells is cells i n / out .. ((i + 1) n + out - 1) / out - 1. */
 GPUNN_API gpunn_tensor *gpunn_adaptive_max_pool1d(gpunn_tensor *x, int out);
 GPUNN_API gpunn_tensor *gpunn_adaptive_max_pool2d(gpunn_tensor *x, int out_h, int out_w);
@@ -1464,7 +1496,8 @@ typedef enum gpunn_interpolate_mode {
     GPUNN_INTERPOLATE_NEAREST = 0,
     GPUNN_INTERPOLATE_NEAREST_EXACT,
     GPUNN_INTERPOLATE_LINEAR, /* in images bilinear, in volumes trilinear */
-    GPUNN_INTERPOLATE_AREA    /* adaptive_avg_pool */
+    GPUNN_INTERPOLATE_AREA,   /* adaptive_avg_pool */
+    GPUNN_INTERPOLATE_CUBIC   /* torch's bicubic, of images alone: Keys's kernel with a = -0.75, not antialiased */
 } gpunn_interpolate_mode;
 typedef struct gpunn_interpolate_args {
     int                    args_;
@@ -1472,7 +1505,7 @@ typedef struct gpunn_interpolate_args {
     double                 scale_factor;     /* the same along all axes ... */
     double                 scale_factors[3]; /* ... or one per spatial axis, where not 0 */
     gpunn_interpolate_mode mode;
-    bool align_corners; /* LINEAR: the centres of the outermost cells stay where they are, else their outer edges */
+    bool align_corners; /* LINEAR, CUBIC: the centres of the outermost cells stay where they are, else their outer edges */
 } gpunn_interpolate_args;
 /* torch.nn.functional.interpolate, nn.Upsample: x [n, c, l], [n, c, h, w] or [n, c, d, h, w]. A scale_factor that is given tells
  * where results lie in x, even where size is given too; else the sizes do. */
@@ -1485,10 +1518,12 @@ typedef struct gpunn_batch_norm_args {
     float momentum; /* share of the new batch in the running statistics, 0.1 */
     bool  no_affine;
     bool  sync; /* in training, over the batches of all ranks that the model is distributed to: gpunn_distribute */
+    bool  no_running_stats; /* torch's track_running_stats = False: by the batch's statistics in evaluation too; not with sync */
 } gpunn_batch_norm_args;
 /* x [n, c] or [n, c, l] (1d), [n, c, h, w] (2d), [n, c, d, h, w] (3d); weight, bias, and the buffers running_mean, running_var
  * (unbiased) [c]. A training step over one value per channel is an error, as in PyTorch. sync is torch's SyncBatchNorm; runs in
- * training mode, gpunn_backward's too, are then common to all ranks. */
+ * training mode, gpunn_backward's too, are then common to all ranks. With no_running_stats it is the group_norm of channels that
+ * have all samples, which are brought together and back: there are no buffers, and of one value per channel the bias is left. */
 GPUNN_API gpunn_tensor *gpunn_batch_norm1d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args);
 #define gpunn_batch_norm1d(x, ...) gpunn_batch_norm1d_((x), GPUNN_NAMED(gpunn_batch_norm_args, __VA_ARGS__))
 GPUNN_API gpunn_tensor *gpunn_batch_norm2d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args);
@@ -1510,8 +1545,12 @@ typedef struct gpunn_instance_norm_args {
     int   args_;
     float eps;    /* 1e-5 */
     bool  affine; /* with weight and bias [c]; torch's default is without */
+    bool  track_running_stats;
+    float momentum; /* share of the new batch in the running statistics, 0.1 */
 } gpunn_instance_norm_args;
-/* group_norm of as many groups as channels: x [n, c, l] (1d), [n, c, h, w] (2d), [n, c, d, h, w] (3d). No running statistics. */
+/* group_norm of as many groups as channels: x [n, c, l] (1d), [n, c, h, w] (2d), [n, c, d, h, w] (3d). With track_running_stats
+ * it has batch_norm's buffers running_mean, running_var [c], which training moves towards the means over n of each sample's mean
+ * and unbiased variance; evaluation takes them, as batch_norm does. */
 GPUNN_API gpunn_tensor *gpunn_instance_norm1d_(gpunn_tensor *x, const char *name, gpunn_instance_norm_args args);
 #define gpunn_instance_norm1d(x, ...) gpunn_instance_norm1d_((x), GPUNN_NAMED(gpunn_instance_norm_args, __VA_ARGS__))
 GPUNN_API gpunn_tensor *gpunn_instance_norm2d_(gpunn_tensor *x, const char *name, gpunn_instance_norm_args args);
@@ -1608,6 +1647,9 @@ GPUNN_API gpunn_tensor *gpunn_gru_cell_(gpunn_tensor *x, const char *name, gpunn
 /* Zeroes each element with probability p in training steps and scales the rest by 1 / (1 - p); nothing in evaluation. 0 <= p <=
  * 1, rounded to a multiple of 1/65536. */
 GPUNN_API gpunn_tensor *gpunn_dropout(gpunn_tensor *x, float p);
+
+/* The first half of x along an axis times sigmoid of the second: torch.nn.GLU, there of axis -1. */
+GPUNN_API gpunn_tensor *gpunn_glu(gpunn_tensor *x, int axis);
 
 /* x where it is above 0, elsewhere x times a slope: in training steps a random one for each element, from lower to upper, in
  * evaluation their mean. torch.nn.RReLU, there 1/8 and 1/3. */
@@ -1709,6 +1751,10 @@ GPUNN_API gpunn_tensor *gpunn_roll(gpunn_tensor *x, int64_t shift, int axis);
  * back. */
 GPUNN_API gpunn_tensor *gpunn_pixel_shuffle(gpunn_tensor *x, int factor);
 GPUNN_API gpunn_tensor *gpunn_pixel_unshuffle(gpunn_tensor *x, int factor);
+/* The same with the places of a square before the channels, [n, factor^2 * c, h, w] -> [n, c, h * factor, w * factor]: ONNX's
+ * DepthToSpace in its mode DCR, and SpaceToDepth. */
+GPUNN_API gpunn_tensor *gpunn_depth_to_space(gpunn_tensor *x, int factor);
+GPUNN_API gpunn_tensor *gpunn_space_to_depth(gpunn_tensor *x, int factor);
 typedef struct gpunn_unfold_args {
     int     args_;
     int     kernel_size, stride, padding, dilation;                 /* the same along both axes ... */
@@ -2774,9 +2820,9 @@ typedef struct gpunn_attributes {
     gpunn_shape shape;                        /* reshape, expand: of the result; affine_grid: its spatial sizes;
                                                             interpolate: those that vary */
     gpunn_dtype dtype;                        /* cast */
-    int         groups;                       /* conv */
+    int         groups;                       /* conv, group_norm; instance_norm: the channels */
     bool        ceil_mode, count_exclude_pad; /* pools */
-    float       eps, momentum;                /* batch_norm; other norms: eps */
+    float       eps, momentum;                /* batch_norm, instance_norm; other norms: eps */
     bool        sync;                         /* batch_norm: with a step's ranks */
     int         axis; /* concat, slice, gather, scatter_add, cumsum, topk_indices, argmax, softmax, log_softmax; >= 0. layer_norm,
                                                      rms_norm: the first of the axes normalised */
@@ -2843,18 +2889,20 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
 #define GPUNN_KERNEL_OPERANDS 32 /* and its operands, at most */
 
 /* Operands are those of the op's row (>>ops), with data NULL for a weight, bias, mask, position, lengths and initial state that
- * there is not. BATCH_NORM: a training forward updates running_mean and running_var in place, unless data is NULL. ATTENTION: all
- * of q, k and v may be in the first, of rank 5; lengths stand there where there are any. RNN, LSTM, GRU: x is [length, n,
- * features], and the last four come for each direction. ASSIGN: out is the state's own memory. CONCAT, CUSTOM: as many as there
- * are. GROUP: those of its program, gradients that it writes in grad_in, with accumulate, all others in in. RELAYOUT (of a
- * backend with channels_last): what it copies in in, and where to, with channels and dtype as wanted there, in grad_in, with
- * accumulate. */
+ * there is not. BATCH_NORM, INSTANCE_NORM: a training forward updates running_mean and running_var in place, unless data is NULL.
+ * ATTENTION: all of q, k and v may be in the first, of rank 5; lengths stand there where there are any. RNN, LSTM, GRU: x is
+ * [length, n, features], and the last four come for each direction. ASSIGN: out is the state's own memory. CONCAT, CUSTOM: as
+ * many as there are. GROUP: those of its program, gradients that it writes in grad_in, with accumulate, all others in in.
+ * RELAYOUT (of a backend with channels_last): what it copies in in, and where to, with channels and dtype as wanted there, in
+ * grad_in, with accumulate. */
 typedef struct gpunn_step {
     gpunn_op op;
     bool     backward;  /* false: out from in. true: grad_in from grad_out and what the op table says it reads */
     bool     inference; /* of the model: no cache that is a copy of the weights */
-    bool     training;  /* of the plan: dropout drops, batch_norm takes the batch's statistics and updates the running ones */
-    bool     evaluates; /* in training: attention drops nothing, batch_norm takes the running statistics and leaves them alone */
+    bool     training;  /* of the plan: dropout drops, batch_norm takes the batch's statistics and updates the running ones, as
+                           instance_norm does with each sample's */
+    bool     evaluates; /* in training: attention drops nothing, batch_norm and instance_norm take the running statistics and
+                           leave them alone */
     gpunn_precision         precision; /* of the model on this device */
     const char             *name;      /* the layer's, "" when it has none */
     const gpunn_attributes *attr;
@@ -3396,7 +3444,22 @@ static bool gpunn__op_is(gpunn_op op, int traits)
     return (int)op >= first && (own[(int)op - first] & traits) == traits;
 }
 
+/* Norms whose operands 3 and 4 are running_mean and running_var. */
+static bool gpunn__has_statistics(gpunn_op op)
+{
+    return op == GPUNN_OP_BATCH_NORM || op == GPUNN_OP_INSTANCE_NORM;
+}
+
 typedef enum gpunn__action { GPUNN__PREPARE, GPUNN__FORWARD, GPUNN__BACKWARD } gpunn__action;
+
+/* ---- cubic interpolation ---- */
+/* What a cell so far away is of a point's value: Keys's convolution kernel with torch's a, -0.75. */
+GPUNN__SHARED float gpunn__cubic(float distance)
+{
+    const float a = -0.75f, d = distance < 0 ? -distance : distance;
+    if (d <= 1) return ((a + 2) * d - (a + 3)) * d * d + 1;
+    return d < 2 ? ((a * d - 5 * a) * d + 8 * a) * d - 4 * a : 0;
+}
 
 /* ---- roi_align: the samples of a bin along one axis ------------------------------------------------------------------------ */
 enum { GPUNN__ROI_SAMPLES = 1 << 20 };
@@ -7887,14 +7950,19 @@ typedef struct gpunn__assign_args {
     K(batch_norm, momentum, SHARE, 0.1, momentum, "Share of the new batch in the running statistics.")                         \
     A(momentum, FLOAT, momentum)                                                                                               \
     K(batch_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].")                                                \
-    K(batch_norm, sync, FLAG, false, sync, "In training, over the batches of all ranks.")
+    K(batch_norm, sync, FLAG, false, sync, "In training, over the batches of all ranks.")                                      \
+    K(batch_norm, track_running_stats, UNLESS, true, no_running_stats, "false: by the batch's statistics in evaluation too.")
 #define GPUNN__GROUP_NORM_ARGS(K, A)                                                                                           \
     K(group_norm, num_groups, COUNT, GPUNN__NEEDED, num_groups, "Divides the channels.") A(num_groups, INT, groups)            \
     K(group_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                            \
     K(group_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].")
 #define GPUNN__INSTANCE_NORM_ARGS(K, A)                                                                                        \
-    K(instance_norm, eps, POSITIVE, 1e-05, eps, "")                                                                            \
-    K(instance_norm, affine, FLAG, false, affine, "With weight and bias [c].")
+    K(instance_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                         \
+    K(instance_norm, affine, FLAG, false, affine, "With weight and bias [c].")                                                 \
+    K(instance_norm, track_running_stats, FLAG, false, track_running_stats,                                                    \
+      "With running_mean and running_var [c], which evaluation takes.")                                                        \
+    K(instance_norm, momentum, SHARE, 0.1, momentum, "Share of the new batch in the running statistics.")                      \
+    A(momentum, FLOAT, momentum)
 #define GPUNN__LAYER_NORM_ARGS(K, A)                                                                                           \
     K(layer_norm, dims, COUNT, 1, dims, "How many of the last axes.") A(dims, LAST, axis)                                      \
     K(layer_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                            \
@@ -8346,11 +8414,11 @@ typedef struct gpunn__assign_args {
       "x [n, c, d, h, w]; torch.nn.BatchNorm3d.")                                                                              \
     X(LAYER, group_norm, GROUP_NORM, 1, 0, GROUP_NORM, group_norm, gpunn_group_norm_(in[0], name, *a),                         \
       "x [n, c, ...], normalised over the channels of each group; torch.nn.GroupNorm.")                                        \
-    X(LAYER, instance_norm1d, NONE, 1, 0, INSTANCE_NORM, instance_norm, gpunn_instance_norm1d_(in[0], name, *a),               \
+    X(LAYER, instance_norm1d, INSTANCE_NORM, 1, 0, INSTANCE_NORM, instance_norm, gpunn_instance_norm1d_(in[0], name, *a),      \
       "x [n, c, l]: group_norm of as many groups as channels; torch.nn.InstanceNorm1d.")                                       \
-    X(LAYER, instance_norm2d, NONE, 1, 0, INSTANCE_NORM, instance_norm, gpunn_instance_norm2d_(in[0], name, *a),               \
+    X(LAYER, instance_norm2d, INSTANCE_NORM, 1, 0, INSTANCE_NORM, instance_norm, gpunn_instance_norm2d_(in[0], name, *a),      \
       "x [n, c, h, w]; torch.nn.InstanceNorm2d.")                                                                              \
-    X(LAYER, instance_norm3d, NONE, 1, 0, INSTANCE_NORM, instance_norm, gpunn_instance_norm3d_(in[0], name, *a),               \
+    X(LAYER, instance_norm3d, INSTANCE_NORM, 1, 0, INSTANCE_NORM, instance_norm, gpunn_instance_norm3d_(in[0], name, *a),      \
       "x [n, c, d, h, w]; torch.nn.InstanceNorm3d.")                                                                           \
     X(LAYER, layer_norm, LAYER_NORM, 1, 0, LAYER_NORM, layer_norm, gpunn_layer_norm_(in[0], name, *a),                         \
       "Normalises over the last axes; torch.nn.LayerNorm.")                                                                    \
@@ -8489,7 +8557,7 @@ static const char *const gpunn__dtype_words[] = {"f32", "i64", "i32", "u8", "boo
 static const char *const gpunn__reduction_names[] = {"mean", "sum", "none", "batchmean"};
 static const char *const gpunn__grid_mode_names[] = {"bilinear", "nearest"};
 static const char *const gpunn__grid_padding_names[] = {"zeros", "border", "reflection"};
-static const char *const gpunn__interpolate_mode_names[] = {"nearest", "nearest-exact", "linear", "area"};
+static const char *const gpunn__interpolate_mode_names[] = {"nearest", "nearest-exact", "linear", "area", "cubic"};
 static const char *const gpunn__pad_mode_names[] = {"constant", "reflect", "replicate", "circular"};
 static const char *const gpunn__activation_names[] = {"relu", "gelu"};
 /* The words of the kinds from DTYPE on, by their numbers, and what C calls them. */
@@ -9667,12 +9735,13 @@ GPUNN_API gpunn_status gpunn_freeze_statistics(gpunn_tensor *t, bool frozen)
     if (!gpunn__begin_x(&call, "gpunn_freeze_statistics", NULL, t, true)) return GPUNN_ERR_ARGUMENT;
     for (int id = 0; id < t->model->tensor_count && mean == NULL; id++) {
         const gpunn_tensor *norm = t->model->tensors[id];
-        if (norm->op == GPUNN_OP_BATCH_NORM && (norm == t || norm->inputs[3] == t)) mean = norm->inputs[3];
+        if (gpunn__has_statistics(norm->op) && (norm == t || norm->inputs[3] == t)) mean = norm->inputs[3];
     }
     if (mean == NULL) {
-        (void)gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                            "it is neither the result of a batch_norm nor a running_mean; use gpunn_find(model, "
-                            "\"name.running_mean\")");
+        (void)gpunn__refuse(
+            &call, GPUNN_ERR_ARGUMENT,
+            "it is neither the result of a norm with running statistics nor a running_mean; use gpunn_find(model, "
+            "\"name.running_mean\")");
         return GPUNN_ERR_ARGUMENT;
     }
     if (mean->frozen != frozen) gpunn__invalidate(t->model);
@@ -10102,7 +10171,10 @@ static bool gpunn__group_norm_rule(const gpunn__inference *i)
 {
     const gpunn__meta *x = &i->in[0];
     char               text[128];
-    if (!gpunn__image_fits(i->call, *x)) return false;
+    bool               fits = gpunn__axes_are_fixed(i->call, *x, 1, 1);
+    for (int k = 2; k < x->rank && fits; k++) /* any may be the batch */
+        fits = (x->dim[k] < 0 && !gpunn__is_sized(x->dim[k])) || gpunn__axes_fit(i->call, *x, k, k, true);
+    if (!fits) return false;
     if (x->dim[1] % i->attr->groups == 0) return gpunn__norm_rule(i);
     (void)gpunn__refuse(i->call, GPUNN_ERR_ARGUMENT, "num_groups is %d, but x %s has %lld channels; it must divide them",
                         i->attr->groups, gpunn__meta_text(x, text), (long long)x->dim[1]);
@@ -11696,18 +11768,34 @@ static bool gpunn__window_setting(const gpunn__call *call, int axes, const char 
 
 static const int gpunn__zeros[3] = {0, 0, 0}, gpunn__ones[3] = {1, 1, 1};
 
+/* Pads the spatial axes of x and leaves no padding to do; NULL after an error. */
+static gpunn_tensor *gpunn__pad_sides(gpunn_tensor *x, int *before, const int *after, float value)
+{
+    gpunn_pad_args args;
+    memset(&args, 0, sizeof args);
+    args.value = value;
+    for (int i = 2; i < x->rank; i++) {
+        args.before[i] = before[i - 2], args.after[i] = after[i - 2];
+        before[i - 2] = 0;
+    }
+    return gpunn_pad_(x, args);
+}
+
 static gpunn_tensor *gpunn__conv_node(gpunn_op op, gpunn_tensor *x, const char *name, gpunn_conv_args *args)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
     const int        axes = gpunn__conv_axes(op);
     const bool       transposed = gpunn__op_is(op, GPUNN__TRANSPOSED);
+    int              ends[3] = {0, 0, 0};
     if (!gpunn__begin_layer(&call, gpunn_op_name(op), name, x) || !gpunn__has_axes(&call, gpunn__meta_of(x), axes) ||
         !gpunn__window_setting(&call, axes, "kernel_size", "kernel_shape", args->kernel_size, args->kernel_shape, gpunn__zeros, 1,
                                attr.kernel) ||
         !gpunn__window_setting(&call, axes, "stride", "strides", args->stride, args->strides, gpunn__ones, 1, attr.stride) ||
         !gpunn__window_setting(&call, axes, "padding", "paddings", args->padding, args->paddings, gpunn__zeros, 0,
                                attr.padding) ||
+        !gpunn__window_setting(&call, axes, "padding_end", "paddings_end", args->padding_end, args->paddings_end, attr.padding, 0,
+                               ends) ||
         !gpunn__window_setting(&call, axes, "dilation", "dilations", args->dilation, args->dilations, gpunn__ones, 1,
                                attr.dilation) ||
         !gpunn__window_setting(&call, axes, "output_padding", "output_paddings", args->output_padding, args->output_paddings,
@@ -11723,6 +11811,10 @@ static gpunn_tensor *gpunn__conv_node(gpunn_op op, gpunn_tensor *x, const char *
                                  "output_padding is %d along axis %d; it must be less than the stride, %d, or the dilation, %d",
                                  more, 2 + i, attr.stride[i], attr.dilation[i]);
     }
+    const bool uneven = memcmp(ends, attr.padding, sizeof ends) != 0;
+    if (uneven && transposed)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
+                             "padding_end is not used by transposed convolutions; leave it out and gpunn_slice the result");
     if (!gpunn__settle(&call, args)) return NULL;
     attr.groups = args->groups;
     if (x->dim[1] % attr.groups != 0 || args->out_channels % attr.groups != 0)
@@ -11742,6 +11834,7 @@ static gpunn_tensor *gpunn__conv_node(gpunn_op op, gpunn_tensor *x, const char *
                              gpunn__dims_text(call.model, x->rank, weight_dim, needed));
     }
     if (!gpunn__shared_bias(&call, args->bias, args->no_bias, out)) return NULL;
+    if (uneven && (x = gpunn__pad_sides(x, attr.padding, ends, 0)) == NULL) return gpunn__undo(&call);
     return gpunn__affine(&call, op, &attr, x, args->weight, x->rank, weight_dim, args->bias, !args->no_bias, out);
 }
 
@@ -11792,34 +11885,134 @@ static gpunn_tensor *gpunn__pool_result(const gpunn__call *call, gpunn_op op, co
     return gpunn__made(call, y);
 }
 
-static gpunn_tensor *gpunn__pool_node(const char *name, gpunn_op op, int axes, gpunn_tensor *x, gpunn_pool_args *args)
+/* An axis of x [n, c, ...] whose windows are `dilation` apart within: their cells side by side along an axis of their own, and of
+ * that the maximum. Axes from the last on, so that of equal ones the first counts. */
+static gpunn_tensor *gpunn__dilated_axis(const gpunn_attributes *attr, gpunn_tensor *x, int axis, int64_t windows)
 {
-    gpunn__call      call;
+    const int       kernel = attr->kernel[axis - 2];
+    const int64_t   stride = attr->stride[axis - 2];
+    gpunn_tensor   *parts[GPUNN_MAX_OPERANDS];
+    gpunn_shape     shape = gpunn_tensor_shape(x), apart = GPUNN_SHAPE(x->dim[0], x->dim[1], 1, 1);
+    gpunn_pool_args window;
+    int             count = 0;
+    memset(&window, 0, sizeof window);
+    window.kernel_shape[0] = kernel, window.kernel_shape[1] = 1;
+    shape.dim[axis] = windows;
+    for (int i = 2; i < x->rank; i++) apart.dim[3] *= shape.dim[i];
+    for (int k = 0; k < kernel; k++) {
+        const int64_t start = (int64_t)k * attr->dilation[axis - 2];
+        if (count == GPUNN_MAX_OPERANDS) parts[0] = gpunn_concat(parts, count, 2), count = 1;
+        parts[count++] = gpunn_reshape(gpunn_slice(x, axis, start, start + (windows - 1) * stride + 1, stride), apart);
+    }
+    x = gpunn_max_pool2d_(gpunn_concat(parts, count, 2), window);
+    return x ? gpunn_reshape(x, shape) : NULL;
+}
+
+/* A pool with a padding behind of its own, or with dilation: x is padded first. */
+static gpunn_tensor *gpunn__pool_of_padded(const gpunn__call *call, gpunn_op op, gpunn_attributes *attr, gpunn_tensor *x,
+                                           int *ends)
+{
+    static const float one = 1;
+    const gpunn_shape  scalar = {{0}};
+    const bool         maximum = gpunn__op_is(op, GPUNN__MAX_POOL), excludes = !maximum && attr->count_exclude_pad;
+    bool               dilated = false;
+    int64_t            windows[3] = {0, 0, 0};
+    int                starts[3];
+    gpunn_shape        cells = GPUNN_SHAPE(1, 1);
+    char               text[128];
+    memcpy(starts, attr->padding, sizeof starts);
+    for (int i = 0; i < x->rank - 2; i++) dilated = dilated || attr->dilation[i] > 1;
+    if ((dilated || attr->ceil_mode) && !gpunn__axes_are_fixed(call, gpunn__meta_of(x), 2, x->rank - 1)) return NULL;
+    for (int i = 0; i < x->rank - 2; i++) {
+        const int64_t size = cells.dim[2 + i] = x->dim[2 + i], span = (int64_t)attr->dilation[i] * (attr->kernel[i] - 1) + 1;
+        const int64_t padded = size + starts[i] + ends[i];
+        if (!dilated && !attr->ceil_mode) continue;
+        windows[i] = gpunn__windows(padded, attr->kernel[i], attr->stride[i], 0, attr->dilation[i], attr->ceil_mode);
+        if (windows[i] < 1)
+            return gpunn__refuse(call, GPUNN_ERR_SHAPE,
+                                 "the window spans %lld along axis %d, but the padded input only %lld (input %s); use a smaller "
+                                 "kernel or more padding",
+                                 (long long)span, 2 + i, (long long)padded, gpunn__shape_text(x, text));
+        if (attr->ceil_mode && (windows[i] - 1) * attr->stride[i] >= size + starts[i]) windows[i]--;
+        if (dilated && (windows[i] - 1) * attr->stride[i] + span > padded)
+            ends[i] = (int)((windows[i] - 1) * attr->stride[i] + span - size - starts[i]);
+    }
+    gpunn_tensor *y = gpunn__pad_sides(x, attr->padding, ends, maximum ? -INFINITY : 0), *share = NULL;
+    if (dilated) {
+        for (int axis = x->rank - 1; axis >= 2 && y; axis--) y = gpunn__dilated_axis(attr, y, axis, windows[axis - 2]);
+        return gpunn__made(call, y);
+    }
+    attr->count_exclude_pad = false;
+    if (y) y = gpunn__pool_result(call, op, attr, y);
+    if (y && excludes) share = gpunn__pad_sides(gpunn_expand(gpunn_constant(call->model, scalar, &one), cells), starts, ends, 0);
+    if (share) share = gpunn__pool_result(call, op, attr, share);
+    if (y && excludes) y = gpunn_div(y, share);
+    for (int i = 0; i < x->rank - 2 && y && attr->ceil_mode; i++) y = gpunn_slice(y, 2 + i, 0, windows[i], 1);
+    return gpunn__made(call, y);
+}
+
+/* With settings that are settled. */
+static gpunn_tensor *gpunn__pool_node(const gpunn__call *call, gpunn_op op, int axes, gpunn_tensor *x,
+                                      const gpunn_pool_args *args)
+{
     gpunn_attributes attr = gpunn__no_attributes();
-    if (!gpunn__begin_x(&call, name, NULL, x, true) || !gpunn__has_axes(&call, gpunn__meta_of(x), axes) ||
-        !gpunn__window_setting(&call, axes, "kernel_size", "kernel_shape", args->kernel_size, args->kernel_shape, gpunn__zeros, 1,
+    int              ends[3] = {0, 0, 0};
+    bool             apart = false;
+    if (!gpunn__has_axes(call, gpunn__meta_of(x), axes) ||
+        !gpunn__window_setting(call, axes, "kernel_size", "kernel_shape", args->kernel_size, args->kernel_shape, gpunn__zeros, 1,
                                attr.kernel) ||
-        !gpunn__window_setting(&call, axes, "stride", "strides", args->stride, args->strides, attr.kernel, 1, attr.stride) ||
-        !gpunn__window_setting(&call, axes, "padding", "paddings", args->padding, args->paddings, gpunn__zeros, 0, attr.padding))
+        !gpunn__window_setting(call, axes, "stride", "strides", args->stride, args->strides, attr.kernel, 1, attr.stride) ||
+        !gpunn__window_setting(call, axes, "padding", "paddings", args->padding, args->paddings, gpunn__zeros, 0, attr.padding) ||
+        !gpunn__window_setting(call, axes, "padding_end", "paddings_end", args->padding_end, args->paddings_end, attr.padding, 0,
+                               ends) ||
+        !gpunn__window_setting(call, axes, "dilation", "dilations", args->dilation, args->dilations, gpunn__ones, 1,
+                               attr.dilation))
         return NULL;
-    if (!gpunn__settle(&call, args)) return NULL;
     attr.groups = 1;
     attr.ceil_mode = args->ceil_mode;
     attr.count_exclude_pad = args->count_exclude_pad;
     for (int i = 0; i < axes; i++) {
-        attr.dilation[i] = 1;
-        if (attr.padding[i] > attr.kernel[i] / 2)
-            return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
-                                 "padding is %d, more than half of the kernel's %d; use a smaller padding", attr.padding[i],
-                                 attr.kernel[i]);
+        const int64_t span = (int64_t)attr.dilation[i] * (attr.kernel[i] - 1) + 1;
+        const int     most = attr.padding[i] > ends[i] ? attr.padding[i] : ends[i];
+        if (most > span / 2)
+            return gpunn__refuse(call, GPUNN_ERR_ARGUMENT,
+                                 "padding is %d, more than half of the kernel's %lld; use a smaller padding", most,
+                                 (long long)span);
+        if (attr.dilation[i] > 1 && !gpunn__op_is(op, GPUNN__MAX_POOL))
+            return gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "dilation is %d, but only max_pool has one; leave it out",
+                                 attr.dilation[i]);
+        apart = apart || attr.dilation[i] > 1 || ends[i] != attr.padding[i];
     }
-    return gpunn__pool_result(&call, op, &attr, x);
+    return apart ? gpunn__pool_of_padded(call, op, &attr, x, ends) : gpunn__pool_result(call, op, &attr, x);
 }
 
-#define GPUNN__X(name, ENUM, axes)                                                 \
-    GPUNN_API gpunn_tensor *gpunn_##name##_(gpunn_tensor *x, gpunn_pool_args args) \
-    {                                                                              \
-        return gpunn__pool_node(#name, GPUNN_OP_##ENUM, axes, x, &args);           \
+/* (the mean of x^p, times a window's cells)^(1/p). */
+static gpunn_tensor *gpunn__lp_pool(const char *name, gpunn_op op, int axes, gpunn_tensor *x, const gpunn_lp_pool_args *args)
+{
+    static const char *const names[] = {"cells", "power"};
+    const float              p = gpunn__float_setting(args->norm_type, 2);
+    double                   numbers[] = {1, 1 / (double)p};
+    gpunn_pool_args          window;
+    gpunn__call              call;
+    memset(&window, 0, sizeof window);
+    if (!gpunn__begin_x(&call, name, NULL, x, true)) return NULL;
+    if (!(p > 0 && isfinite(p)))
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "norm_type is %g; use a positive number", (double)p);
+    window.kernel_size = args->kernel_size, window.stride = args->stride, window.ceil_mode = args->ceil_mode;
+    memcpy(window.kernel_shape, args->kernel_shape, sizeof window.kernel_shape);
+    memcpy(window.strides, args->strides, sizeof window.strides);
+    for (int i = 0; i < axes; i++) numbers[0] *= args->kernel_shape[i] ? args->kernel_shape[i] : args->kernel_size;
+    gpunn_tensor *y = gpunn__pool_node(&call, op, axes, gpunn_pow_scalar(x, p), &window);
+    if (y) y = gpunn__expr("m = cells * x; (1 if m == 0 else m) ** power if m != 0 else 0", NULL, &y, 1, names, numbers, 2, NULL);
+    return gpunn__made(&call, y);
+}
+
+#define GPUNN__X(name, ENUM, axes)                                                                     \
+    GPUNN_API gpunn_tensor *gpunn_##name##_(gpunn_tensor *x, gpunn_pool_args args)                     \
+    {                                                                                                  \
+        gpunn__call call;                                                                              \
+        if (!gpunn__begin_x(&call, #name, NULL, x, true) || !gpunn__settle(&call, &args)) return NULL; \
+        return gpunn__pool_node(&call, GPUNN_OP_##ENUM, axes, x, &args);                               \
     }
 GPUNN__X(max_pool1d, MAX_POOL2D, 1)
 GPUNN__X(max_pool2d, MAX_POOL2D, 2)
@@ -11828,6 +12021,21 @@ GPUNN__X(avg_pool1d, AVG_POOL2D, 1)
 GPUNN__X(avg_pool2d, AVG_POOL2D, 2)
 GPUNN__X(avg_pool3d, AVG_POOL3D, 3)
 #undef GPUNN__X
+
+GPUNN_API gpunn_tensor *gpunn_lp_pool1d_(gpunn_tensor *x, gpunn_lp_pool_args args)
+{
+    return gpunn__lp_pool("lp_pool1d", GPUNN_OP_AVG_POOL2D, 1, x, &args);
+}
+
+GPUNN_API gpunn_tensor *gpunn_lp_pool2d_(gpunn_tensor *x, gpunn_lp_pool_args args)
+{
+    return gpunn__lp_pool("lp_pool2d", GPUNN_OP_AVG_POOL2D, 2, x, &args);
+}
+
+GPUNN_API gpunn_tensor *gpunn_lp_pool3d_(gpunn_tensor *x, gpunn_lp_pool_args args)
+{
+    return gpunn__lp_pool("lp_pool3d", GPUNN_OP_AVG_POOL3D, 3, x, &args);
+}
 
 static gpunn_tensor *gpunn__adaptive_pool(const char *name, gpunn_op op, int axes, gpunn_tensor *x, int first, int second,
                                           int third)
@@ -11945,14 +12153,20 @@ GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_ar
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
+    char             text[128];
     if (!gpunn__begin_x(&call, "interpolate", NULL, x, true) ||
         !gpunn__has_rank(&call, gpunn__meta_of(x), 3, 5,
                          "[n, channels, length], [n, channels, height, width] or [n, channels, depth, height, width]") ||
         !gpunn__image_fits(&call, gpunn__meta_of(x)))
         return NULL;
     if (!gpunn__settle(&call, &args)) return NULL;
-    if (args.align_corners && args.mode != GPUNN_INTERPOLATE_LINEAR)
-        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".align_corners is used by GPUNN_INTERPOLATE_LINEAR alone; leave it out");
+    if (args.align_corners && args.mode != GPUNN_INTERPOLATE_LINEAR && args.mode != GPUNN_INTERPOLATE_CUBIC)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT,
+                             ".align_corners is used by GPUNN_INTERPOLATE_LINEAR and _CUBIC alone; leave it out");
+    if (args.mode == GPUNN_INTERPOLATE_CUBIC && x->rank != 4)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
+                             "x is %s, but GPUNN_INTERPOLATE_CUBIC needs [n, channels, height, width]; gpunn_reshape it",
+                             gpunn__shape_text(x, text));
     int axes = x->rank - 2;
     for (int i = 0; i < 3; i++) {
         double scale = args.scale_factors[i] != 0 ? args.scale_factors[i] : i < axes ? args.scale_factor : 0;
@@ -11986,18 +12200,10 @@ GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_ar
     return gpunn__node(&call, GPUNN_OP_INTERPOLATE, &attr, &x, 1);
 }
 
-static gpunn_tensor *gpunn__batch_norm_node(const char *op, gpunn_tensor *x, const char *name, gpunn_batch_norm_args *args,
-                                            int lowest_rank, int highest_rank, const char *layout)
+/* A norm with running statistics; affine: with weight and bias. */
+static gpunn_tensor *gpunn__statistics_node(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr, gpunn_tensor *x,
+                                            bool affine)
 {
-    gpunn__call      call;
-    gpunn_attributes attr = gpunn__no_attributes();
-    if (!gpunn__begin_layer(&call, op, name, x) ||
-        !gpunn__has_rank(&call, gpunn__meta_of(x), lowest_rank, highest_rank, layout) ||
-        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, 1) || !gpunn__settle(&call, args))
-        return NULL;
-    attr.eps = args->eps;
-    attr.momentum = args->momentum;
-    attr.sync = args->sync;
     static const struct {
         const char *suffix;
         float       value;
@@ -12007,27 +12213,12 @@ static gpunn_tensor *gpunn__batch_norm_node(const char *op, gpunn_tensor *x, con
                   {"running_mean", 0, GPUNN__BUFFER},
                   {"running_var", 1, GPUNN__BUFFER}};
     gpunn_tensor *operands[5] = {x, NULL, NULL, NULL, NULL};
-    for (int i = args->no_affine ? 2 : 0; i < 4; i++) {
-        operands[1 + i] = gpunn__layer_weight(&call, parts[i].kind, parts[i].suffix, 1, &x->dim[1], GPUNN_INIT_CONSTANT,
+    for (int i = affine ? 0 : 2; i < 4; i++) {
+        operands[1 + i] = gpunn__layer_weight(call, parts[i].kind, parts[i].suffix, 1, &x->dim[1], GPUNN_INIT_CONSTANT,
                                               parts[i].value);
         if (operands[1 + i] == NULL) return NULL;
     }
-    return gpunn__node(&call, GPUNN_OP_BATCH_NORM, &attr, operands, 5);
-}
-
-GPUNN_API gpunn_tensor *gpunn_batch_norm1d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args)
-{
-    return gpunn__batch_norm_node("batch_norm1d", x, name, &args, 2, 3, "[n, channels] or [n, channels, length]");
-}
-
-GPUNN_API gpunn_tensor *gpunn_batch_norm2d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args)
-{
-    return gpunn__batch_norm_node("batch_norm2d", x, name, &args, 4, 4, "[n, channels, height, width]");
-}
-
-GPUNN_API gpunn_tensor *gpunn_batch_norm3d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args)
-{
-    return gpunn__batch_norm_node("batch_norm3d", x, name, &args, 5, 5, "[n, channels, depth, height, width]");
+    return gpunn__node(call, op, attr, operands, 5);
 }
 
 /* affine: with weight and bias. */
@@ -12046,6 +12237,51 @@ static gpunn_tensor *gpunn__group_norm_node(const gpunn__call *call, gpunn_tenso
     return gpunn__node(call, GPUNN_OP_GROUP_NORM, &attr, operands, 3);
 }
 
+/* batch_norm without running statistics: [n, c, ...] as one sample [1, c, n ...], and back. */
+static gpunn_tensor *gpunn__norm_of_batch(const gpunn__call *call, gpunn_tensor *x, float eps, bool affine)
+{
+    gpunn_axes swap = GPUNN_AXES(1, 0);
+    for (int i = 2; i < GPUNN_MAX_RANK + 1; i++) swap.axis[i] = i < x->rank ? i : GPUNN_END;
+    gpunn_tensor *turned = gpunn_permute(x, swap), *y = gpunn_flatten(turned);
+    if (y) y = gpunn_reshape(y, GPUNN_SHAPE(1, y->dim[0], y->dim[1]));
+    if (y) y = gpunn__group_norm_node(call, y, x->dim[1], eps, affine);
+    if (y) y = gpunn_reshape(y, gpunn_tensor_shape(turned));
+    return gpunn__made(call, gpunn_permute(y, swap));
+}
+
+static gpunn_tensor *gpunn__batch_norm_node(const char *op, gpunn_tensor *x, const char *name, gpunn_batch_norm_args *args,
+                                            int lowest_rank, int highest_rank, const char *layout)
+{
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    if (!gpunn__begin_layer(&call, op, name, x) ||
+        !gpunn__has_rank(&call, gpunn__meta_of(x), lowest_rank, highest_rank, layout) ||
+        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, 1) || !gpunn__settle(&call, args))
+        return NULL;
+    attr.eps = args->eps;
+    attr.momentum = args->momentum;
+    attr.sync = args->sync;
+    if (!args->no_running_stats) return gpunn__statistics_node(&call, GPUNN_OP_BATCH_NORM, &attr, x, !args->no_affine);
+    if (args->sync)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".sync needs running statistics; leave out .sync or .no_running_stats");
+    return gpunn__norm_of_batch(&call, x, args->eps, !args->no_affine);
+}
+
+GPUNN_API gpunn_tensor *gpunn_batch_norm1d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args)
+{
+    return gpunn__batch_norm_node("batch_norm1d", x, name, &args, 2, 3, "[n, channels] or [n, channels, length]");
+}
+
+GPUNN_API gpunn_tensor *gpunn_batch_norm2d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args)
+{
+    return gpunn__batch_norm_node("batch_norm2d", x, name, &args, 4, 4, "[n, channels, height, width]");
+}
+
+GPUNN_API gpunn_tensor *gpunn_batch_norm3d_(gpunn_tensor *x, const char *name, gpunn_batch_norm_args args)
+{
+    return gpunn__batch_norm_node("batch_norm3d", x, name, &args, 5, 5, "[n, channels, depth, height, width]");
+}
+
 GPUNN_API gpunn_tensor *gpunn_group_norm_(gpunn_tensor *x, const char *name, gpunn_group_norm_args args)
 {
     gpunn__call call;
@@ -12059,9 +12295,10 @@ GPUNN_API gpunn_tensor *gpunn_group_norm_(gpunn_tensor *x, const char *name, gpu
 static gpunn_tensor *gpunn__instance_norm_node(const char *op, gpunn_tensor *x, const char *name, gpunn_instance_norm_args *args,
                                                int rank, const char *layout)
 {
-    gpunn__call call;
-    char        text[128];
-    bool        one = true;
+    gpunn__call      call;
+    gpunn_attributes attr = gpunn__no_attributes();
+    char             text[128];
+    bool             one = true;
     if (!gpunn__begin_layer(&call, op, name, x) || !gpunn__has_rank(&call, gpunn__meta_of(x), rank, rank, layout) ||
         !gpunn__settle(&call, args))
         return NULL;
@@ -12069,7 +12306,12 @@ static gpunn_tensor *gpunn__instance_norm_node(const char *op, gpunn_tensor *x, 
     if (one)
         return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "x is %s: one value per channel is nothing to normalise; use larger images",
                              gpunn__shape_text(x, text));
-    return gpunn__group_norm_node(&call, x, x->dim[1], args->eps, args->affine);
+    if (!args->track_running_stats) return gpunn__group_norm_node(&call, x, x->dim[1], args->eps, args->affine);
+    if (!gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, 1)) return NULL;
+    attr.groups = (int)x->dim[1];
+    attr.eps = args->eps;
+    attr.momentum = args->momentum;
+    return gpunn__statistics_node(&call, GPUNN_OP_INSTANCE_NORM, &attr, x, args->affine);
 }
 
 GPUNN_API gpunn_tensor *gpunn_instance_norm1d_(gpunn_tensor *x, const char *name, gpunn_instance_norm_args args)
@@ -12129,10 +12371,12 @@ GPUNN_API gpunn_tensor *gpunn_local_response_norm_(gpunn_tensor *x, gpunn_local_
         !gpunn__has_rank(&call, gpunn__meta_of(x), 3, GPUNN_MAX_RANK, "[n, channels, ...]") ||
         !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, x->rank - 1) || !gpunn__settle(&call, &args))
         return NULL;
-    const double          numbers[] = {(double)args.k, (double)args.alpha, -(double)args.beta};
-    const gpunn_pool_args window = {0, 0, 0, 0, {args.size, 1}, {1, 1}, {0}, false, false};
-    gpunn_pad_args        around = {0, {0}, {0}, GPUNN_PAD_CONSTANT, 0};
-    gpunn_shape           column = {{x->dim[0], 1, x->dim[1], 1}};
+    const double    numbers[] = {(double)args.k, (double)args.alpha, -(double)args.beta};
+    gpunn_pool_args window;
+    gpunn_pad_args  around = {0, {0}, {0}, GPUNN_PAD_CONSTANT, 0};
+    gpunn_shape     column = {{x->dim[0], 1, x->dim[1], 1}};
+    memset(&window, 0, sizeof window);
+    window.kernel_shape[0] = args.size, window.kernel_shape[1] = window.strides[0] = window.strides[1] = 1;
     around.before[2] = args.size / 2;
     around.after[2] = (args.size - 1) / 2;
     for (int i = 2; i < x->rank; i++) column.dim[3] *= x->dim[i];
@@ -12141,6 +12385,43 @@ GPUNN_API gpunn_tensor *gpunn_local_response_norm_(gpunn_tensor *x, gpunn_local_
     gpunn_tensor *operands[] = {x, gpunn_reshape(squares, gpunn_tensor_shape(x))};
     gpunn_tensor *y = operands[1] ? gpunn__expr(GPUNN__LOCAL_RESPONSE, NULL, operands, 2, names, numbers, 3, NULL) : NULL;
     return gpunn__made(&call, y);
+}
+
+GPUNN_API gpunn_tensor *gpunn_bilinear_(gpunn_tensor *x1, gpunn_tensor *x2, const char *name, gpunn_bilinear_args args)
+{
+    gpunn__call call;
+    char        one[128], other[128];
+    if (!gpunn__begin_layer(&call, "bilinear", name, x1) || !gpunn__operand(&call, x2, "x2", true)) return NULL;
+    const int last = x1->rank - 1;
+    if (x1->rank < 1 || x1->rank >= GPUNN_MAX_RANK || x2->rank != x1->rank ||
+        memcmp(x1->dim, x2->dim, (size_t)last * sizeof *x1->dim) != 0)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE,
+                             "x1 is %s and x2 %s; 1 to %d axes, all but the last of the same sizes, are needed",
+                             gpunn__shape_text(x1, one), gpunn__shape_text(x2, other), GPUNN_MAX_RANK - 1);
+    if (!gpunn__axes_are_fixed(&call, gpunn__meta_of(x1), last, last) ||
+        !gpunn__axes_are_fixed(&call, gpunn__meta_of(x2), last, last))
+        return NULL;
+    const int64_t out = args.out_features, in[] = {x1->dim[last], x2->dim[last]}, dim[] = {out, in[0], in[1]};
+    if (out < 1 || out * in[0] > (int64_t)INT32_MAX / in[1])
+        return gpunn__refuse(
+            &call, GPUNN_ERR_ARGUMENT,
+            "out_features is %d, with %lld and %lld features; set .out_features to 1 or more, for 2^31 weights at most",
+            args.out_features, (long long)in[0], (long long)in[1]);
+    const float   bound = 1 / sqrtf((float)in[0]);
+    gpunn_init    init = {GPUNN_INIT_UNIFORM, -bound, bound};
+    gpunn_shape   column = gpunn_tensor_shape(x1), row = gpunn_tensor_shape(x2), flat = column;
+    gpunn_tensor *parts[2] = {NULL, NULL};
+    column.dim[last + 1] = 1, row.dim[last] = 1, row.dim[last + 1] = in[1], flat.dim[last] = in[0] * in[1];
+    for (int i = 0; i < (args.no_bias ? 1 : 2); i++) {
+        char own[GPUNN__NAME_SIZE + 8];
+        (void)snprintf(own, sizeof own, "%s.%s", call.layer, i ? "bias" : "weight");
+        parts[i] = gpunn__weight(&call, GPUNN__PARAMETER, own, i ? 1 : 3, dim, init);
+        if (parts[i] == NULL) return NULL;
+    }
+    const gpunn_matmul_args turned = {0, false, true};
+    gpunn_tensor           *y = gpunn_reshape(gpunn_mul(gpunn_reshape(x1, column), gpunn_reshape(x2, row)), flat);
+    y = gpunn_matmul_(y, gpunn_reshape(parts[0], GPUNN_SHAPE(out, in[0] * in[1])), turned);
+    return gpunn__made(&call, parts[1] ? gpunn_add(y, parts[1]) : y);
 }
 
 /* ---- recurrent layers ------------------------------------------------------------------------------------------------ */
@@ -13289,7 +13570,9 @@ static gpunn_tensor *gpunn__regroup(gpunn_tensor *x, const int64_t *split, gpunn
     return y ? gpunn__reshape_to(y, 4, image) : NULL;
 }
 
-static gpunn_tensor *gpunn__pixel_call(gpunn__call *call, const char *op, gpunn_tensor *x, int factor, bool is_shuffle)
+/* depth_first: the places of a square stand before the channels, else behind them. */
+static gpunn_tensor *gpunn__pixel_call(gpunn__call *call, const char *op, gpunn_tensor *x, int factor, bool is_shuffle,
+                                       bool depth_first)
 {
     char text[128];
     if (!gpunn__begin_x(call, op, NULL, x, true) || !gpunn__has_rank(call, gpunn__meta_of(x), 4, 4, "[n, c, h, w]")) return NULL;
@@ -13302,29 +13585,42 @@ static gpunn_tensor *gpunn__pixel_call(gpunn__call *call, const char *op, gpunn_
     if (!is_shuffle) {
         const int64_t split[] = {dim[0], dim[1], dim[2] / r, r, dim[3] / r, r};
         const int64_t image[] = {dim[0], dim[1] * r * r, dim[2] / r, dim[3] / r};
-        return gpunn__regroup(x, split, GPUNN_AXES(0, 1, 3, 5, 2, 4), image);
+        return gpunn__regroup(x, split, depth_first ? GPUNN_AXES(0, 3, 5, 1, 2, 4) : GPUNN_AXES(0, 1, 3, 5, 2, 4), image);
     }
-    const int64_t split[] = {dim[0], dim[1] / channels, r, r, dim[2], dim[3]};
-    const int64_t height[] = {dim[2], r}, width[] = {dim[3], r};
-    int64_t       image[] = {dim[0], split[1], 0, 0};
+    const int64_t each = dim[1] / channels, behind[] = {dim[0], each, r, r, dim[2], dim[3]};
+    const int64_t before[] = {dim[0], r, r, each, dim[2], dim[3]}, height[] = {dim[2], r}, width[] = {dim[3], r};
+    int64_t       image[] = {dim[0], each, 0, 0};
     if (!gpunn__joined(call->model, 2, height, &image[2]) || !gpunn__joined(call->model, 2, width, &image[3]))
         return gpunn__refuse(call, GPUNN_ERR_SHAPE, "%s, %d times as high and wide, has more than 2^59 elements",
                              gpunn__shape_text(x, text), factor);
-    return gpunn__regroup(x, split, GPUNN_AXES(0, 1, 4, 2, 5, 3), image);
+    return depth_first ? gpunn__regroup(x, before, GPUNN_AXES(0, 3, 4, 1, 5, 2), image)
+                       : gpunn__regroup(x, behind, GPUNN_AXES(0, 1, 4, 2, 5, 3), image);
 }
 
-GPUNN_API gpunn_tensor *gpunn_pixel_shuffle(gpunn_tensor *x, int factor)
-{
-    gpunn__call   call;
-    gpunn_tensor *y = gpunn__pixel_call(&call, "pixel_shuffle", x, factor, true);
-    return gpunn__made(&call, y);
-}
+#define GPUNN__X(name, is_shuffle, depth_first)                                                \
+    GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *x, int factor)                          \
+    {                                                                                          \
+        gpunn__call   call;                                                                    \
+        gpunn_tensor *y = gpunn__pixel_call(&call, #name, x, factor, is_shuffle, depth_first); \
+        return gpunn__made(&call, y);                                                          \
+    }
+GPUNN__X(pixel_shuffle, true, false)
+GPUNN__X(pixel_unshuffle, false, false)
+GPUNN__X(depth_to_space, true, true)
+GPUNN__X(space_to_depth, false, true)
+#undef GPUNN__X
 
-GPUNN_API gpunn_tensor *gpunn_pixel_unshuffle(gpunn_tensor *x, int factor)
+GPUNN_API gpunn_tensor *gpunn_glu(gpunn_tensor *x, int axis)
 {
-    gpunn__call   call;
-    gpunn_tensor *y = gpunn__pixel_call(&call, "pixel_unshuffle", x, factor, false);
-    return gpunn__made(&call, y);
+    gpunn__call call;
+    char        text[128];
+    if (!gpunn__begin_x(&call, "glu", NULL, x, true) || (axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
+    const int64_t half = x->dim[axis] / 2;
+    if (half < 1 || x->dim[axis] % 2)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "axis %d of x %s has no halves; an even number that does not vary is needed",
+                             axis, gpunn__shape_text(x, text));
+    gpunn_tensor *in[] = {gpunn_slice(x, axis, 0, half, 1), gpunn_slice(x, axis, half, 2 * half, 1)};
+    return gpunn__made(&call, in[0] && in[1] ? gpunn_expr("x * sigmoid(y)", in, 2) : NULL);
 }
 
 /* All windows of x [n, c, ...] that meet a convolution's results of these sizes: [n, kernel cells * c, sizes]. */
@@ -16062,7 +16358,7 @@ static bool gpunn__is_alias(const gpunn__plan *plan, const gpunn_tensor *t)
 /* Whether a node's op differs between the modes, and in this plan for training is as in evaluation. */
 static bool gpunn__evaluates(const gpunn__plan *plan, const gpunn_tensor *t)
 {
-    if (t->op == GPUNN_OP_BATCH_NORM) return plan->training && (plan->evaluates || t->inputs[3]->frozen);
+    if (gpunn__has_statistics(t->op)) return plan->training && (plan->evaluates || t->inputs[3]->frozen);
     return plan->evaluates && (t->op == GPUNN_OP_DROPOUT || t->op == GPUNN_OP_ATTENTION) && t->attr.dropout_p > 0;
 }
 
@@ -16125,7 +16421,7 @@ static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tens
         if (!b->needed[id] || operand == t->input_count) continue;
         if (b->tensors[id].head != id || b->tensors[id].next >= 0 || b->plan->tensors[id].root != id || b->tensors[id].group >= 0)
             return NULL; /* taken */
-        if (t->op == GPUNN_OP_BATCH_NORM && operand == 0 && !b->plan->training && (t->rank == 2 || head->op != GPUNN_OP_LINEAR))
+        if (gpunn__has_statistics(t->op) && operand == 0 && !b->plan->training && (t->rank == 2 || head->op != GPUNN_OP_LINEAR))
             then = 1;
         else if (t->op == GPUNN_OP_ADD && t->inputs[0] != t->inputs[1] && gpunn__same_shape(t->inputs[0], t->inputs[1]) &&
                  (head->op != GPUNN_OP_BATCH_NORM || gpunn__suits_norm(b->plan, head, t->inputs[1 - operand])))
@@ -17056,14 +17352,14 @@ static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
     gpunn_step *step = gpunn__node_step(b, t, false, 0);
     if (step == NULL) return false;
     for (int i = 0; i < t->input_count; i++) {
-        const bool updated = t->op == GPUNN_OP_BATCH_NORM && i > 2 && !step->evaluates; /* running statistics: only once */
+        const bool updated = gpunn__has_statistics(t->op) && i > 2 && !step->evaluates; /* running statistics: only once */
         if (gpunn__operand_of(b->plan, t, i) && !(updated && b->repeats) && !gpunn__read_operand(b, &step->in[i], t, i, at))
             return false;
     }
     for (const gpunn_tensor *member = t; member != end;) {
         const gpunn_tensor *previous = member;
         member = tensors[b->tensors[member->id].next];
-        if (member->op == GPUNN_OP_BATCH_NORM) {
+        if (gpunn__has_statistics(member->op)) {
             gpunn_value *parts[4] = {&step->fused.scale, &step->fused.shift, &step->fused.mean, &step->fused.variance};
             for (int i = 0; i < 4; i++)
                 if (member->inputs[i + 1] && !gpunn__read_value(b, parts[i], member->inputs[i + 1], at)) return false;
@@ -26682,15 +26978,16 @@ static GPUNN__STATUS gpunn__cpu_affine_grid(gpunn__cpu *cpu, gpunn_step *step, g
 }
 
 /* ---- interpolate ------------------------------------------------------------------------------------------------------- *
- * Volumes of one image and channel each; a plane has depth 1, a line height 1 too. Along an axis output o is first[o] of x, or,
- * linearly, 1 - share[o] of it and share[o] of the next. Tables of these come first. A row of outputs then is up to four rows of
- * x, weighed, and from that row its cells; the gradient of a row of x gathers the rows of outputs that saw it. */
+ * Volumes of one image and channel each; a plane has depth 1, a line height 1 too. Along an axis output o is cell first[o] of x,
+ * or, linearly, a sum of it and the next, or, cubically, of these and one more on each side; beyond an end stands the cell at the
+ * end. Tables of these come first. A row of outputs then is some rows of x, weighed, and from that row its cells; the gradient of
+ * a row of x gathers the rows of outputs that saw it. */
 typedef struct gpunn__resize_axis {
     int64_t  in, out;
-    int      taps;  /* cells that an output sees: 2, or 1 */
-    int32_t *first; /* [out] */
-    int32_t *begin; /* [in + 1]: the first output whose first cell is this one or a later one */
-    float   *share; /* [out] */
+    int      taps;   /* cells that an output sees: 1, 2 or 4 */
+    int32_t *first;  /* [out]; -1 before the first cell */
+    int32_t *begin;  /* [in + 1]: the first output whose first cell is this one or a later one */
+    float   *weight; /* [out][taps] */
 } gpunn__resize_axis;
 
 typedef struct gpunn__resize {
@@ -26710,9 +27007,15 @@ static void gpunn__resize_tables(gpunn__resize_axis *a, const gpunn_attributes *
         float at = ratio * ((float)o + (attr->mode == GPUNN_INTERPOLATE_NEAREST || attr->align_corners ? 0 : 0.5f));
         if (attr->mode == GPUNN_INTERPOLATE_LINEAR && !attr->align_corners) at = at > 0.5f ? at - 0.5f : 0;
         if (attr->mode == GPUNN_INTERPOLATE_LINEAR && a->in == a->out) at = (float)o;
-        a->first[o] = at < (float)(a->in - 1) ? (int32_t)at : (int32_t)(a->in - 1);
+        if (attr->mode == GPUNN_INTERPOLATE_CUBIC && !attr->align_corners) at -= 0.5f;
+        a->first[o] = at < (float)(a->in - 1) ? (int32_t)floorf(at) : (int32_t)(a->in - 1);
         at -= (float)a->first[o];
-        a->share[o] = a->taps == 1 ? 0 : at < 1 ? at : 1;
+        at = at < 1 ? at : 1;
+        for (int tap = 0; tap < a->taps; tap++)
+            a->weight[o * a->taps + tap] = a->taps == 4   ? gpunn__cubic(at + 1 - (float)tap)
+                                           : a->taps == 1 ? 1
+                                           : tap          ? at
+                                                          : 1 - at;
     }
     for (int64_t i = a->in; i >= 0; i--) {
         while (o > 0 && a->first[o - 1] >= i) o--;
@@ -26720,16 +27023,29 @@ static void gpunn__resize_tables(gpunn__resize_axis *a, const gpunn_attributes *
     }
 }
 
-/* What cell i is of output o, of those that see it: gpunn__resize_from(a, i) to a->begin[i + 1] - 1. */
+/* The cell that output o sees through a tap. */
+GPUNN__INLINE int64_t gpunn__resize_cell(const gpunn__resize_axis *a, int64_t o, int tap)
+{
+    const int64_t i = a->first[o] - (a->taps - 1) / 2 + tap;
+    return i < 0 ? 0 : gpunn__least(i, a->in - 1);
+}
+
+/* What cell i is of output o, of those that see it: gpunn__resize_from(a, i) to gpunn__resize_to(a, i) - 1. */
 GPUNN__INLINE float gpunn__resize_weight(const gpunn__resize_axis *a, int64_t o, int64_t i)
 {
-    if (a->first[o] < i) return a->share[o];
-    return i == a->in - 1 ? 1 : 1 - a->share[o];
+    float sum = 0;
+    for (int tap = 0; tap < a->taps; tap++) sum += gpunn__resize_cell(a, o, tap) == i ? a->weight[o * a->taps + tap] : 0;
+    return sum;
 }
 
 GPUNN__INLINE int64_t gpunn__resize_from(const gpunn__resize_axis *a, int64_t i)
 {
-    return a->begin[a->taps == 2 && i > 0 ? i - 1 : i];
+    return i >= a->taps / 2 ? a->begin[i - a->taps / 2] : 0;
+}
+
+GPUNN__INLINE int64_t gpunn__resize_to(const gpunn__resize_axis *a, int64_t i)
+{
+    return a->begin[gpunn__least(i + 1 + a->taps / 4, a->in)];
 }
 
 /* row = or += weight * from */
@@ -26749,20 +27065,26 @@ static void gpunn__resize_forward(void *arg, int index, int threads)
     for (; line < end; line++) {
         const float *volume = r->from + line / lines * r->z.in * plane, *cells = row;
         float       *to = r->to + line * x->out;
-        int64_t      oz = line % lines / r->y.out, oy = line % r->y.out, z = r->z.first[oz], y = r->y.first[oy];
-        if (r->z.taps * r->y.taps == 1) cells = volume + z * plane + y * x->in;
+        int64_t      oz = line % lines / r->y.out, oy = line % r->y.out;
+        if (r->z.taps * r->y.taps == 1) cells = volume + r->z.first[oz] * plane + r->y.first[oy] * x->in;
         for (int tap = 0; cells == row && tap < r->z.taps * r->y.taps; tap++) {
-            int64_t below = tap / r->y.taps, right = tap % r->y.taps;
-            float   weight = (below ? r->z.share[oz] : 1 - r->z.share[oz]) * (right ? r->y.share[oy] : 1 - r->y.share[oy]);
-            int64_t at = gpunn__least(z + below, r->z.in - 1) * plane + gpunn__least(y + right, r->y.in - 1) * x->in;
+            int     front = tap / r->y.taps, top = tap % r->y.taps;
+            float   weight = r->z.weight[oz * r->z.taps + front] * r->y.weight[oy * r->y.taps + top];
+            int64_t at = gpunn__resize_cell(&r->z, oz, front) * plane + gpunn__resize_cell(&r->y, oy, top) * x->in;
             gpunn__resize_add(row, volume + at, x->in, weight, tap > 0);
         }
         if (x->taps == 1) {
             for (int64_t o = 0; o < x->out; o++) to[o] = cells[x->first[o]];
-        } else {
+        } else if (x->taps == 2) {
             for (int64_t o = 0; o < x->out; o++) {
                 int32_t i = x->first[o], next = i < x->in - 1 ? i + 1 : i;
-                to[o] = (1 - x->share[o]) * cells[i] + x->share[o] * cells[next];
+                to[o] = x->weight[2 * o] * cells[i] + x->weight[2 * o + 1] * cells[next];
+            }
+        } else {
+            for (int64_t o = 0; o < x->out; o++) {
+                float sum = 0;
+                for (int tap = 0; tap < 4; tap++) sum += x->weight[4 * o + tap] * cells[gpunn__resize_cell(x, o, tap)];
+                to[o] = sum;
             }
         }
     }
@@ -26780,16 +27102,13 @@ static void gpunn__resize_backward(void *arg, int index, int threads)
         float       *to = r->to + line * x->in;
         int64_t      z = line % lines / r->y.in, y = line % r->y.in;
         bool         any = false;
-        for (int64_t oz = gpunn__resize_from(&r->z, z); oz < r->z.begin[z + 1]; oz++)
-            for (int64_t oy = gpunn__resize_from(&r->y, y); oy < r->y.begin[y + 1]; oy++, any = true)
+        for (int64_t oz = gpunn__resize_from(&r->z, z); oz < gpunn__resize_to(&r->z, z); oz++)
+            for (int64_t oy = gpunn__resize_from(&r->y, y); oy < gpunn__resize_to(&r->y, y); oy++, any = true)
                 gpunn__resize_add(row, volume + (oz * r->y.out + oy) * x->out, x->out,
                                   gpunn__resize_weight(&r->z, oz, z) * gpunn__resize_weight(&r->y, oy, y), any);
         if (!r->accumulate) memset(to, 0, (size_t)x->in * sizeof *to);
-        for (int64_t o = 0; any && o < x->out; o++) {
-            int32_t i = x->first[o];
-            to[i] += gpunn__resize_weight(x, o, i) * row[o];
-            if (x->taps == 2 && i < x->in - 1) to[i + 1] += x->share[o] * row[o];
-        }
+        for (int64_t o = 0; any && o < x->out; o++)
+            for (int tap = 0; tap < x->taps; tap++) to[gpunn__resize_cell(x, o, tap)] += x->weight[o * x->taps + tap] * row[o];
     }
 }
 
@@ -26806,8 +27125,10 @@ static GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step *step, g
     for (int i = 0; i < 3; i++) {
         axes[i]->in = i < missing ? 1 : x->dim[2 + i - missing];
         axes[i]->out = i < missing ? 1 : y->dim[2 + i - missing];
-        axes[i]->taps = attr->mode == GPUNN_INTERPOLATE_LINEAR && axes[i]->in > 1 && axes[i]->in != axes[i]->out ? 2 : 1;
-        tables += 2 * axes[i]->out + axes[i]->in + 1;
+        axes[i]->taps = attr->mode == GPUNN_INTERPOLATE_LINEAR && axes[i]->in > 1 && axes[i]->in != axes[i]->out ? 2
+                        : attr->mode == GPUNN_INTERPOLATE_CUBIC && i >= missing                                  ? 4
+                                                                                                                 : 1;
+        tables += (1 + axes[i]->taps) * axes[i]->out + axes[i]->in + 1;
     }
     int64_t row = r.x.in > r.x.out ? r.x.in : r.x.out;
     if (action == GPUNN__PREPARE) {
@@ -26818,10 +27139,10 @@ static GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step *step, g
     r.row = (float *)step->workspace;
     float *next = r.row + threads * row;
     for (int i = 0; i < 3; i++) {
-        axes[i]->share = next;
-        axes[i]->first = (int32_t *)(void *)(next + axes[i]->out);
+        axes[i]->weight = next;
+        axes[i]->first = (int32_t *)(void *)(next + axes[i]->taps * axes[i]->out);
         axes[i]->begin = axes[i]->first + axes[i]->out;
-        next += 2 * axes[i]->out + axes[i]->in + 1;
+        next += (1 + axes[i]->taps) * axes[i]->out + axes[i]->in + 1;
         gpunn__resize_tables(axes[i], attr, i < missing ? 1 : attr->ratio[i - missing]);
     }
     if (action == GPUNN__FORWARD) {
@@ -27566,6 +27887,34 @@ static GPUNN__STATUS gpunn__cpu_group_norm(gpunn__cpu *cpu, gpunn_step *step, gp
     }
     gpunn_parallel(gpunn__cpu_threads(cpu, in[0].count), gpunn__group_norm_task, &b);
     return GPUNN_OK;
+}
+
+/* ---- instance_norm with running statistics ---------------------------------------------------------------------------------- *
+ * In training group_norm of each channel, whose mean and 1 / deviation of each sample move the running statistics; by these it is
+ * batch_norm. */
+static void gpunn__instance_norm_note(const gpunn_step *step)
+{
+    const int64_t n = step->in[0].dim[0], channels = step->in[0].dim[1], cells = step->in[0].count / (n * channels);
+    const float  *rstd = (const float *)step->saved, *mean = rstd + n * channels;
+    float        *running_mean = (float *)step->in[3].data, *running_var = (float *)step->in[4].data;
+    const double  share = (double)step->attr->momentum, unbiased = (double)cells / (double)(cells - 1);
+    for (int64_t c = 0; c < channels && running_mean; c++) {
+        double center = 0, variance = 0;
+        for (int64_t i = c; i < n * channels; i += channels) {
+            center += (double)mean[i];
+            variance += fmax(1 / ((double)rstd[i] * (double)rstd[i]) - (double)step->attr->eps, 0);
+        }
+        running_mean[c] = (float)((1 - share) * (double)running_mean[c] + share * center / (double)n);
+        running_var[c] = (float)((1 - share) * (double)running_var[c] + share * unbiased * variance / (double)n);
+    }
+}
+
+static GPUNN__STATUS gpunn__cpu_instance_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    if (!step->training || step->evaluates) return gpunn__cpu_batch_norm(cpu, step, action);
+    const gpunn_status status = gpunn__cpu_group_norm(cpu, step, action);
+    if (status == GPUNN_OK && action == GPUNN__FORWARD) gpunn__instance_norm_note(step);
+    return status;
 }
 
 /* ==== >>softmax ======================================================================================================= *
@@ -34917,11 +35266,13 @@ static bool gpunn__told_flag(const gpunn_tensor *t, const gpunn__argument *key)
     const gpunn_tensor *const *in = (const gpunn_tensor *const *)t->inputs;
     const int                  head = t->attr.heads_last ? 2 : 1;
     if (key->kind == GPUNN__K_NO_BIAS) return in[2] == NULL;
+    if (strcmp(key->field, "no_running_stats") == 0) return false; /* parts tell that */
     if (key->kind == GPUNN__K_UNLESS) return strcmp(key->name, "bias") == 0 ? in[1] && in[2] == NULL : in[1] == NULL;
     switch ((int)t->op) {
     case GPUNN_OP_ATTENTION: return in[1] && in[1]->dim[head] != in[0]->dim[head]; /* enable_gqa */
     case GPUNN_OP_BATCH_NORM: return t->attr.sync;
-    default: return t->rank == in[0]->rank; /* keepdim */
+    case GPUNN_OP_INSTANCE_NORM: return strcmp(key->name, "affine") != 0 || in[1]; /* or track_running_stats */
+    default: return t->rank == in[0]->rank;                                        /* keepdim */
     }
 }
 
@@ -35148,6 +35499,9 @@ static void gpunn__emit_tensor_entry(gpunn__writer *w, const gpunn_tensor *t, in
     const char              *id = gpunn__id_of(t, text), *layer = gpunn__entry_layer(t);
     switch ((int)t->op) {
     case GPUNN_OP_BATCH_NORM: op = t->rank == 5 ? "batch_norm3d" : t->rank == 4 ? "batch_norm2d" : "batch_norm1d"; break;
+    case GPUNN_OP_INSTANCE_NORM:
+        op = t->rank == 5 ? "instance_norm3d" : t->rank == 4 ? "instance_norm2d" : "instance_norm1d";
+        break;
     case GPUNN_OP_SUM: op = t->attr.mean ? "mean" : "sum"; break;
     case GPUNN_OP_NLL: op = "nll_loss"; break;
     case GPUNN_OP_PARAMETRIC_RELU: op = t->layer ? "prelu" : op; break;

@@ -27,7 +27,7 @@
  *     pool      max, average and adaptive average pooling
  *     finish    what follows a product or convolution, in one pass
  *     sample    grid_sample, roi_align, affine_grid, hash_grid_encoding, interpolate
- *     norm      batch_norm, layer_norm, rms_norm, group_norm
+ *     norm      batch_norm, layer_norm, rms_norm, group_norm, instance_norm
  *     softmax   softmax, log_softmax
  *     loss      cross_entropy, nll, ctc_loss
  *     attention scaled_dot_product_attention: cuDNN's, or products and a kernel of our own
@@ -7099,7 +7099,7 @@ static gpunn_status gpunn__cuda_affine_grid(gpunn__cuda *cuda, gpunn_step *step,
 typedef struct gpunn__resize_axis {
     int   in, out;
     float ratio;
-    bool  linear; /* an output sees two cells, else one */
+    int   taps; /* cells that an output sees: 1, linearly 2, cubically 4 */
 } gpunn__resize_axis;
 
 typedef struct gpunn__resize {
@@ -7112,37 +7112,59 @@ typedef struct gpunn__resize {
     gpunn_dtype        from_dtype, to_dtype;
 } gpunn__resize;
 
-/* The first cell that output o sees; *share: of the next. */
+/* The cell that output o lies on or behind, cubically -1 before the first one; *share: how far behind it. */
 __device__ __forceinline__ int gpunn__resize_first(const gpunn__resize &r, const gpunn__resize_axis &a, int o, float *share)
 {
     bool  centre = r.mode != GPUNN_INTERPOLATE_NEAREST && !r.align_corners;
     float at = a.ratio * ((float)o + (centre ? 0.5f : 0.0f));
     if (r.mode == GPUNN_INTERPOLATE_LINEAR && centre) at = fmaxf(fmaf(a.ratio, (float)o + 0.5f, -0.5f), 0.0f);
     if (r.mode == GPUNN_INTERPOLATE_LINEAR && a.in == a.out) at = (float)o;
-    int first = at < (float)(a.in - 1) ? (int)at : a.in - 1;
-    *share = a.linear ? fminf(at - (float)first, 1.0f) : 0;
+    if (r.mode == GPUNN_INTERPOLATE_CUBIC && centre) at = fmaf(a.ratio, (float)o + 0.5f, -0.5f);
+    int first = at < (float)(a.in - 1) ? (int)floorf(at) : a.in - 1;
+    *share = fminf(at - (float)first, 1.0f);
     return first;
+}
+
+/* The cell that an output sees through a tap, the one at the end for those beyond, and what it is of it. */
+__device__ __forceinline__ int gpunn__resize_cell(const gpunn__resize_axis &a, int first, int tap)
+{
+    return max(0, min(first - (a.taps - 1) / 2 + tap, a.in - 1));
+}
+
+__device__ __forceinline__ float gpunn__resize_tap(const gpunn__resize_axis &a, float share, int tap)
+{
+    if (a.taps == 4) return gpunn__cubic(share + 1 - (float)tap);
+    return a.taps == 1 ? 1 : tap ? share : 1 - share;
 }
 
 /* The first output whose first cell is i or a later one. */
 __device__ __forceinline__ int gpunn__resize_begin(const gpunn__resize &r, const gpunn__resize_axis &a, int i)
 {
-    float shift = r.mode == GPUNN_INTERPOLATE_LINEAR ? 0.5f : 0.0f, share;
+    float shift = r.mode == GPUNN_INTERPOLATE_LINEAR || r.mode == GPUNN_INTERPOLATE_CUBIC ? 0.5f : 0.0f, share;
     float guess = r.mode == GPUNN_INTERPOLATE_NEAREST || r.align_corners ? (float)i / a.ratio
                                                                          : ((float)i + shift) / a.ratio - 0.5f;
     int   o = guess < (float)a.out ? max((int)guess, 0) : a.out; /* infinite where the ratio is 0 */
-    if (i == 0) return 0;
+    if (i < 0 || (i == 0 && a.taps < 4)) return 0;
     while (o > 0 && gpunn__resize_first(r, a, o - 1, &share) >= i) o--;
     while (o < a.out && gpunn__resize_first(r, a, o, &share) < i) o++;
     return o;
 }
 
+/* The outputs that see cell i: from *begin on so many. */
+__device__ __forceinline__ int gpunn__resize_seen(const gpunn__resize &r, const gpunn__resize_axis &a, int i, int *begin)
+{
+    *begin = gpunn__resize_begin(r, a, i - a.taps / 2);
+    return gpunn__resize_begin(r, a, min(i + 1 + a.taps / 4, a.in)) - *begin;
+}
+
 /* What cell i is of output o, which sees it. */
 __device__ __forceinline__ float gpunn__resize_weight(const gpunn__resize &r, const gpunn__resize_axis &a, int o, int i)
 {
-    float share;
-    if (gpunn__resize_first(r, a, o, &share) < i) return share;
-    return i == a.in - 1 ? 1 : 1 - share;
+    float share, sum = 0;
+    int   first = gpunn__resize_first(r, a, o, &share);
+    if (a.taps < 4) return first < i ? share : i == a.in - 1 || a.taps == 1 ? 1 : 1 - share;
+    for (int tap = 0; tap < 4; tap++) sum += gpunn__resize_cell(a, first, tap) == i ? gpunn__resize_tap(a, share, tap) : 0;
+    return sum;
 }
 
 static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__resize_kernel(const gpunn__resize r)
@@ -7157,13 +7179,16 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__resize_kernel
         float   share_z, share_y, share_x, sum = 0;
         int     z = gpunn__resize_first(r, r.z, oz, &share_z), y = gpunn__resize_first(r, r.y, oy, &share_y);
         int     x = gpunn__resize_first(r, r.x, ox, &share_x);
-        for (int k = 0; k <= (int)r.z.linear; k++)
-            for (int j = 0; j <= (int)r.y.linear; j++) {
-                int64_t row = ((volume * r.z.in + min(z + k, r.z.in - 1)) * r.y.in + min(y + j, r.y.in - 1)) * r.x.in;
-                float   v = gpunn__load(r.from, r.from_dtype, row + x);
-                if (r.x.linear) v = (1 - share_x) * v + share_x * gpunn__load(r.from, r.from_dtype, row + min(x + 1, r.x.in - 1));
-                if (r.y.linear) v *= j ? share_y : 1 - share_y;
-                sum += r.z.linear ? v * (k ? share_z : 1 - share_z) : v;
+        for (int k = 0; k < r.z.taps; k++)
+            for (int j = 0; j < r.y.taps; j++) {
+                int64_t plane = volume * r.z.in + gpunn__resize_cell(r.z, z, k);
+                int64_t row = (plane * r.y.in + gpunn__resize_cell(r.y, y, j)) * r.x.in;
+                float   v = 0;
+                for (int tap = 0; tap < r.x.taps; tap++) {
+                    float cell = gpunn__load(r.from, r.from_dtype, row + gpunn__resize_cell(r.x, x, tap));
+                    v += gpunn__resize_tap(r.x, share_x, tap) * cell;
+                }
+                sum += v * gpunn__resize_tap(r.y, share_y, j) * gpunn__resize_tap(r.z, share_z, k);
             }
         gpunn__store(r.to, r.to_dtype, i, sum);
     }
@@ -7180,9 +7205,8 @@ template <bool block> static __global__ void __launch_bounds__(GPUNN__THREADS) g
         int64_t volume = i / size;
         int     index = (int)(i - volume * size), line = index / r.x.in;
         int     x = index - line * r.x.in, z = line / r.y.in, y = line - z * r.y.in;
-        int     oz = gpunn__resize_begin(r, r.z, r.z.linear ? max(z - 1, 0) : z), deep = gpunn__resize_begin(r, r.z, z + 1) - oz;
-        int     oy = gpunn__resize_begin(r, r.y, r.y.linear ? max(y - 1, 0) : y), high = gpunn__resize_begin(r, r.y, y + 1) - oy;
-        int     ox = gpunn__resize_begin(r, r.x, r.x.linear ? max(x - 1, 0) : x), wide = gpunn__resize_begin(r, r.x, x + 1) - ox;
+        int     oz, oy, ox, deep = gpunn__resize_seen(r, r.z, z, &oz);
+        int     high = gpunn__resize_seen(r, r.y, y, &oy), wide = gpunn__resize_seen(r, r.x, x, &ox);
         float   sum = 0;
         for (int at = block ? (int)threadIdx.x : 0; at < deep * high * wide; at += block ? (int)blockDim.x : 1) {
             int     row = at / wide, column = ox + at - row * wide, slice = row / high;
@@ -7219,7 +7243,9 @@ static gpunn_status gpunn__cuda_interpolate(gpunn__cuda *cuda, gpunn_step *step,
         axes[i]->in = i < missing ? 1 : (int)x->dim[2 + i - missing];
         axes[i]->out = i < missing ? 1 : (int)y->dim[2 + i - missing];
         axes[i]->ratio = i < missing ? 1 : step->attr->ratio[i - missing];
-        axes[i]->linear = r.mode == GPUNN_INTERPOLATE_LINEAR && axes[i]->in > 1 && axes[i]->in != axes[i]->out;
+        axes[i]->taps = r.mode == GPUNN_INTERPOLATE_LINEAR && axes[i]->in > 1 && axes[i]->in != axes[i]->out ? 2
+                        : r.mode == GPUNN_INTERPOLATE_CUBIC && i >= missing                                  ? 4
+                                                                                                             : 1;
     }
     const gpunn_value *from = action == GPUNN__FORWARD ? x : y, *to = action == GPUNN__FORWARD ? y : &step->grad_in[0];
     r.from = from->data, r.from_dtype = from->dtype;
@@ -8549,6 +8575,52 @@ static gpunn_status gpunn__cuda_group_norm(gpunn__cuda *cuda, gpunn_step *step, 
                                                 (float *)step->grad_in[1 + k].data, step->accumulate[1 + k],
                                                 (char *)step->workspace + 2 * each));
     return GPUNN_OK;
+}
+
+/* ---- instance_norm with running statistics ----
+ * In training group_norm of each channel, whose mean and 1 / deviation of each sample move the running statistics; by these it is
+ * batch_norm. */
+typedef struct gpunn__instances {
+    int64_t      n, channels, cells;
+    const float *rstd, *mean; /* [n][channels] */
+    float       *running_mean, *running_var;
+    float        eps, momentum;
+} gpunn__instances;
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__instance_norm_kernel(const gpunn__instances b)
+{
+    GPUNN__FOLLOW();
+    const int64_t c = (int64_t)blockIdx.x * GPUNN__THREADS + threadIdx.x;
+    const double  share = (double)b.momentum, unbiased = (double)b.cells / (double)(b.cells - 1);
+    double        center = 0, variance = 0;
+    if (c >= b.channels) return;
+    for (int64_t i = c; i < b.n * b.channels; i += b.channels) {
+        center += (double)b.mean[i];
+        variance += fmax(1 / ((double)b.rstd[i] * (double)b.rstd[i]) - (double)b.eps, 0.0);
+    }
+    b.running_mean[c] = (float)((1 - share) * (double)b.running_mean[c] + share * center / (double)b.n);
+    b.running_var[c] = (float)((1 - share) * (double)b.running_var[c] + share * unbiased * variance / (double)b.n);
+}
+
+static gpunn_status gpunn__cuda_instance_norm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *in = step->in;
+    if (!step->training || step->evaluates) return gpunn__cuda_batch_norm(cuda, step, action);
+    GPUNN__TRY(gpunn__cuda_group_norm(cuda, step, action));
+    if (action != GPUNN__FORWARD || in[3].data == NULL) return GPUNN_OK;
+    const int64_t          n = in[0].dim[0], channels = in[0].dim[1];
+    const float           *rstd = (const float *)step->saved;
+    const gpunn__instances b = {n,
+                                channels,
+                                in[0].count / (n * channels),
+                                rstd,
+                                rstd + n * channels,
+                                (float *)in[3].data,
+                                (float *)in[4].data,
+                                step->attr->eps,
+                                step->attr->momentum};
+    return GPUNN__LAUNCH(cuda, gpunn__instance_norm_kernel, (unsigned)((channels + GPUNN__THREADS - 1) / GPUNN__THREADS),
+                         GPUNN__THREADS, b);
 }
 
 /* ==== >>softmax ============================================================================================================ *

@@ -312,7 +312,7 @@ class Emitter:
                  "const float ratio[3] = %s;" % braces(map(number, three(t.attrs["ratio"], 0.0)))]
         return self.block_of(lines + self.call(
             "interpolate", self.pointer(t.id), self.pointer(x), math.prod(self.shape(x)[:2]), "in", "out", "ratio",
-            self.flag(mode == "linear"), self.flag(mode != "nearest" and not t.attrs["align_corners"])))
+            {"linear": 2, "cubic": 4}.get(mode, 1), self.flag(mode != "nearest" and not t.attrs["align_corners"])))
 
     def op_layer_norm(self, t):
         x, w, b = (t.inputs + (None,))[:3]
@@ -331,6 +331,8 @@ class Emitter:
         shape = self.shape(t.id)
         return self.call("batch_norm", *map(self.pointer, (t.id,) + t.inputs), shape[0], shape[1], math.prod(shape[2:]),
                          number(t.attrs["eps"]))
+
+    op_instance_norm = op_batch_norm
 
     def line(self, i, dim):
         shape = self.shape(i)

@@ -217,6 +217,10 @@ class _Emitter:
             builder = {4: "batch_norm2d", 5: "batch_norm3d"}.get(len(t.shape), "batch_norm1d")
             given.add("eps", a["eps"], f32(1e-5)).add("momentum", a["momentum"], f32(0.1)).add("no_affine", weight is None, False)
             given.add("sync", t.sync, False)
+        elif t.op == "instance_norm":
+            builder = "instance_norm%dd" % (len(t.shape) - 2)
+            given.add("eps", a["eps"], f32(1e-5)).add("affine", weight is not None, False).add("track_running_stats", True)
+            given.add("momentum", a["momentum"], f32(0.1))
         elif t.op == "group_norm":
             given.add("num_groups", a["num_groups"]).add("eps", a["eps"], f32(1e-5)).add("no_affine", weight is None, False)
         else:

@@ -1129,12 +1129,12 @@ def repeat_interleave(w, call, x, repeats, dim=None, **_):
 
 
 RESIZES = {"nearest": "nearest", "_upsample_nearest_exact": "nearest-exact", "linear": "linear", "bilinear": "linear",
-           "trilinear": "linear"}
+           "trilinear": "linear", "bicubic": "cubic"}
 
 
 @operation("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
            "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
-           "upsample_trilinear3d")
+           "upsample_trilinear3d", "upsample_bicubic2d")
 def interpolate(w, call, x, output_size=None, align_corners=False, scale_factors=None, scales=None, scales_d=None, scales_h=None,
                 scales_w=None):
     axes = int(call.op[-2])
@@ -1150,7 +1150,7 @@ def interpolate(w, call, x, output_size=None, align_corners=False, scale_factors
     return w.reshape(y, call.shapes[0][0])
 
 
-@operation("upsample_bicubic2d", "_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa")
+@operation("_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa")
 def resample(w, call, x, **arguments):
     """Each axis by a matrix, which is what PyTorch makes of that axis of the unit matrix."""
     for axis, scale in ((2, "scales_h"), (3, "scales_w")):
@@ -2096,21 +2096,28 @@ def check_mode(w, training):
 @operation("batch_norm", "_native_batch_norm_legit", "native_batch_norm")
 def batch_norm(w, call, x, weight, bias, running_mean, running_var, training, momentum, eps, **_):
     if running_mean is None:
-        return batch_norm_of_batch(w, x, weight, bias, eps)
+        return batch_norm_of_batch(w, call, x, weight, bias, eps)
     check_mode(w, training)
+    parts = {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var}
+    return norm_with_statistics(w, "batch_norm", x, parts, momentum, eps, affine=False if weight is None else None)
+
+
+def norm_with_statistics(w, op, x, parts, momentum, eps, **given):
     if number(momentum) is None:
         raise Refused("momentum=None is not possible")
-    if (weight is None) != (bias is None) or not 2 <= len(x.full) <= 5:
+    if (parts["weight"] is None) != (parts["bias"] is None) or not 2 <= len(x.full) <= 5:
         raise Refused("only x of 2 to 5 axes, with weight and bias or without both, are possible")
-    parts = {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var}
-    op = {4: "batch_norm2d", 5: "batch_norm3d"}.get(len(x.full), "batch_norm1d")
-    return w.layer(op, need_layer(w, w.layer_name(**parts)), x, x.full, parts,
-                   eps=None if eps == 1e-5 else eps, momentum=None if momentum == 0.1 else momentum,
-                   affine=False if weight is None else None)
+    return w.layer("%s%dd" % (op, max(len(x.full) - 2, 1)), need_layer(w, w.layer_name(**parts)), x, x.full, parts,
+                   eps=None if eps == 1e-5 else eps, momentum=None if momentum == 0.1 else momentum, **given)
 
 
-def batch_norm_of_batch(w, x, weight, bias, eps):
+def batch_norm_of_batch(w, call, x, weight, bias, eps):
     """Without running statistics, by those of the samples at hand in either mode."""
+    parts = {} if weight is None and bias is None else {"weight": weight, "bias": bias}
+    name = w.free_name(call) if not parts else w.layer_name(**parts) if None not in (weight, bias) else None
+    if name and 2 <= len(x.full) <= 5:
+        return w.layer("batch_norm%dd" % max(len(x.full) - 2, 1), name, x, x.full, parts, eps=None if eps == 1e-5 else eps,
+                       affine=None if parts else False, track_running_stats=False)
     axes = [i for i in range(len(x.full)) if i != 1]
     centred = w.map("sub", x, w.reduce("mean", x, axes, True))
     y = w.expr(f"x / sqrt(y + {text(eps)})", centred, w.reduce("mean", w.map("square", centred), axes, True))
@@ -2140,26 +2147,24 @@ def rms_norm(w, call, x, normalized_shape, weight=None, eps=None):
     return norm_of_last(w, call, "rms_norm", x, len(normalized_shape), eps, weight, None)
 
 
-@operation("group_norm", "instance_norm")
-def group_norm(w, call, x, num_groups=None, weight=None, bias=None, eps=1e-5, running_mean=None, running_var=None,
-               use_input_stats=True, **_):
-    if running_mean is not None and use_input_stats:
-        raise Refused("running statistics of instances are not updated: use track_running_stats=False, or export in evaluation "
-                      "mode")
-    if not use_input_stats:
-        return norm_of_running(w, x, weight, bias, running_mean, running_var, eps)
+@operation("instance_norm")
+def instance_norm(w, call, x, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, **_):
+    if running_mean is None:
+        return group_norm(w, call, x, weight=weight, bias=bias, eps=eps)
+    check_mode(w, use_input_stats)
+    parts = {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var}
+    return norm_with_statistics(w, "instance_norm", x, parts, momentum, eps, affine=None if weight is None else True,
+                                track_running_stats=True)
+
+
+@operation("group_norm")
+def group_norm(w, call, x, num_groups=None, weight=None, bias=None, eps=1e-5, **_):
     groups = num_groups or x.full[1]
     eps, name = None if eps == 1e-5 else eps, None if None in (weight, bias) else w.layer_name(weight=weight, bias=bias)
     if name:
         return w.layer("group_norm", name, x, x.full, {"weight": weight, "bias": bias}, num_groups=groups, eps=eps)
     y = w.layer("group_norm", w.free_name(call), x, x.full, {}, num_groups=groups, eps=eps, affine=False)
     return scaled_channels(w, y, weight, bias)
-
-
-def norm_of_running(w, x, weight, bias, mean, var, eps):
-    """By statistics that no training changes, channel by channel."""
-    mean, var = [w.reshape(y, y.full + (1,) * (len(x.full) - 2)) for y in (mean, var)]
-    return scaled_channels(w, w.expr(f"(x - y) / sqrt(z + {text(eps)})", x, mean, var), weight, bias)
 
 
 def scaled_channels(w, x, weight, bias):

@@ -569,8 +569,10 @@ class Graph:
         check_rank(x, 3, 5, "[n, channels, length], [n, channels, height, width] or [n, channels, depth, height, width]")
         check_image(x)
         axes = len(x.shape) - 2
-        if align_corners and mode != "linear":
-            raise GraphError("align_corners is used by mode linear alone; leave it out", "align_corners")
+        if align_corners and mode not in ("linear", "cubic"):
+            raise GraphError("align_corners is used by the modes linear and cubic alone; leave it out", "align_corners")
+        if mode == "cubic" and axes != 2:
+            raise GraphError("x is %s, but mode cubic needs [n, channels, height, width]; reshape it" % shape_text(x.shape), "mode")
         if size is None and scale_factor is None:
             raise GraphError("neither size nor scale_factor is given", "inputs")
         given = {key: (None,) * axes if value is None else window(value, axes)
@@ -635,33 +637,53 @@ class Graph:
                 shape_text(theta.shape), shape_text(size)), "size")
         return self.node("affine_grid", {"align_corners": align_corners}, (theta,), theta.shape[:1] + size + (rank,))
 
-    def batch_norm(self, x, name, eps, momentum, affine, sync, ranks, layout):
-        self.begin_layer(x, name)
-        check_rank(x, ranks[0], ranks[1], layout)
-        check_fixed(x, [1])
+    def statistics_norm(self, op, x, name, eps, momentum, affine):
+        """A norm with running statistics."""
         attrs = {"eps": f32(eps), "momentum": setting(f32(momentum))}
         channels = x.shape[1:2]
         weight = self.weight(name, "weight", channels, "constant", 1.0) if affine else None
         bias = self.weight(name, "bias", channels, "constant") if affine else None
         mean = self.weight(name, "running_mean", channels, "constant", kind="buffer")
         var = self.weight(name, "running_var", channels, "constant", 1.0, kind="buffer")
-        t = self.node("batch_norm", attrs, (x, weight, bias, mean, var), x.shape, layer=name)
+        return self.node(op, attrs, (x, weight, bias, mean, var), x.shape, layer=name)
+
+    def batch_norm(self, x, name, eps, momentum, affine, sync, tracks, ranks, layout):
+        check_f32(x)
+        check_rank(x, ranks[0], ranks[1], layout)
+        check_fixed(x, [1])
+        if not tracks:
+            if sync:
+                raise GraphError("sync needs running statistics; leave out sync or track_running_stats", "sync")
+            return self.norm_of_batch(x, name, eps, affine)
+        self.begin_layer(x, name)
+        t = self.statistics_norm("batch_norm", x, name, eps, momentum, affine)
         t.sync = sync
         return t
 
-    def batch_norm1d(self, x, name, eps, momentum, affine, sync):
-        return self.batch_norm(x, name, eps, momentum, affine, sync, (2, 3), "[n, channels] or [n, channels, length]")
+    def norm_of_batch(self, x, name, eps, affine):
+        """batch_norm without running statistics: [n, c, ...] as one sample [1, c, n ...], and back."""
+        swap = (1, 0) + tuple(range(2, len(x.shape)))
+        turned = self.permute(x, swap)
+        y = self.flatten(turned)
+        y = self.group_norm(self.reshape(y, (1,) + y.shape), name, x.shape[1], eps, affine)
+        return self.permute(self.reshape(y, turned.shape), swap)
 
-    def batch_norm2d(self, x, name, eps, momentum, affine, sync):
-        return self.batch_norm(x, name, eps, momentum, affine, sync, (4, 4), "[n, channels, height, width]")
+    def batch_norm1d(self, x, name, eps, momentum, affine, sync, track_running_stats):
+        return self.batch_norm(x, name, eps, momentum, affine, sync, track_running_stats, (2, 3),
+                               "[n, channels] or [n, channels, length]")
 
-    def batch_norm3d(self, x, name, eps, momentum, affine, sync):
-        return self.batch_norm(x, name, eps, momentum, affine, sync, (5, 5), "[n, channels, depth, height, width]")
+    def batch_norm2d(self, x, name, eps, momentum, affine, sync, track_running_stats):
+        return self.batch_norm(x, name, eps, momentum, affine, sync, track_running_stats, (4, 4), "[n, channels, height, width]")
+
+    def batch_norm3d(self, x, name, eps, momentum, affine, sync, track_running_stats):
+        return self.batch_norm(x, name, eps, momentum, affine, sync, track_running_stats, (5, 5),
+                               "[n, channels, depth, height, width]")
 
     def group_norm(self, x, name, num_groups, eps, affine):
         self.begin_layer(x, name)
         check_rank(x, 2, MAX_RANK, "[n, channels, ...]")
-        check_image(x)
+        check_fixed(x, [1])
+        check_fixed(x, [axis for axis in range(2, len(x.shape)) if x.shape[axis] >= 0])  # or a size that varies, or the batch
         channels = x.shape[1:2]
         if channels[0] % num_groups:
             raise GraphError("num_groups is %d, but x %s has %d channels; it must divide them" % (
@@ -671,23 +693,26 @@ class Graph:
         bias = self.weight(name, "bias", channels, "constant") if affine else None
         return self.node("group_norm", attrs, (x, weight, bias), x.shape, layer=name)
 
-    def instance_norm(self, x, name, eps, affine, axes, layout):
+    def instance_norm(self, x, name, eps, affine, tracks, momentum, axes, layout):
         check_f32(x)
         check_rank(x, 2 + axes, 2 + axes, layout)
         if measure(x.shape[2:]) == (1, 0):
             raise GraphError("x is %s: one value per channel is nothing to normalise; use larger images" % shape_text(x.shape),
                              "inputs")
         check_fixed(x, [1])
-        return self.group_norm(x, name, x.shape[1], eps, affine)
+        if not tracks:
+            return self.group_norm(x, name, x.shape[1], eps, affine)
+        self.begin_layer(x, name)
+        return self.statistics_norm("instance_norm", x, name, eps, momentum, affine)
 
-    def instance_norm1d(self, x, name, eps, affine):
-        return self.instance_norm(x, name, eps, affine, 1, "[n, channels, length]")
+    def instance_norm1d(self, x, name, eps, affine, track_running_stats, momentum):
+        return self.instance_norm(x, name, eps, affine, track_running_stats, momentum, 1, "[n, channels, length]")
 
-    def instance_norm2d(self, x, name, eps, affine):
-        return self.instance_norm(x, name, eps, affine, 2, "[n, channels, height, width]")
+    def instance_norm2d(self, x, name, eps, affine, track_running_stats, momentum):
+        return self.instance_norm(x, name, eps, affine, track_running_stats, momentum, 2, "[n, channels, height, width]")
 
-    def instance_norm3d(self, x, name, eps, affine):
-        return self.instance_norm(x, name, eps, affine, 3, "[n, channels, depth, height, width]")
+    def instance_norm3d(self, x, name, eps, affine, track_running_stats, momentum):
+        return self.instance_norm(x, name, eps, affine, track_running_stats, momentum, 3, "[n, channels, depth, height, width]")
 
     def last_axes_norm(self, op, x, name, dims, eps, weight, bias):
         self.begin_layer(x, name)

@@ -11,7 +11,8 @@ from .graph import MAX_INT, shape_text
 
 GIVEN = ("input", "parameter", "buffer", "constant")
 VIEWS = ("reshape", "dropout")
-IN_PLACE = ("softmax", "log_softmax", "cumsum", "layer_norm", "rms_norm", "group_norm", "batch_norm")  # and elementwise ops
+IN_PLACE = ("softmax", "log_softmax", "cumsum", "layer_norm", "rms_norm", "group_norm", "batch_norm",
+            "instance_norm")  # and elementwise ops
 CONVOLUTIONS = table.having("CONVOLUTION")
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 REASONS = {

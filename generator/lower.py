@@ -17,7 +17,7 @@ from typing import Dict, FrozenSet, Optional, Tuple
 from . import cut, grad, ir, schedule
 from .graph import dim_text, measure, shape_text
 from .program import SCALAR, WHOLE, Domain, Kept, Labels, Launch, Operand, Program, Store, Sum
-from .sizes import any_varies, content
+from .sizes import any_varies, content, varies
 
 MOST_POINTERS, MOST_STREAMS, MOST_NODES, MOST_REGISTERS, MOST_DEPTH, MOST_SITES = 12, 8, 200, 96, 2, 8
 MOST_INNER = 1 << 20
@@ -122,6 +122,8 @@ def place_of(narrow, wide):
 
 def row_shape(node, x):
     """Of what a row op takes together: the last axes of x, or of a part of its channels; (): it takes others."""
+    if node.op == "group_norm" and any(dim < 0 and not varies(dim) for dim in x.shape[2:]):
+        return ()  # the batch stands within a row
     if node.op == "group_norm":
         return (x.shape[1] // node.attrs["num_groups"],) + tuple(x.shape[2:])
     rank = len(x.shape)

@@ -168,7 +168,7 @@ class View:
         if t.id in follower or head.get(t.id, t.id) != t.id or self.alias[t.id]:
             return None, stage
         then = 0
-        if t.op == "batch_norm" and t.inputs[0] == end.id and not self.training and (
+        if t.op in ("batch_norm", "instance_norm") and t.inputs[0] == end.id and not self.training and (
                 len(t.shape) == 2 or first.op != "linear"):
             then = 1
         elif t.op == "add" and t.inputs[0] != t.inputs[1] and self.tensors[t.inputs[0]].shape == self.tensors[t.inputs[1]].shape:

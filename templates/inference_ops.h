@@ -134,40 +134,51 @@ ${fn} void ${name}_pool(float *y, const float *x, int volumes, const ${name}_win
                 }
 }
 
-/* Where along an axis output o lies: the first of its cells and, linearly, the share of the next. */
-${fn} int ${name}_cell(int o, int in, int out, float ratio, bool linear, bool half, float *share)
+/* Where along an axis output o lies: on a cell or, by a share, behind it, -1 before the first. An output sees so many taps: one cell,
+ * linearly two, cubically four. */
+${fn} int ${name}_cell(int o, int in, int out, float ratio, int taps, bool half, float *share)
 {
     float at = ratio * ((float)o + (half ? 0.5f : 0));
-    if (linear && half) at = at > 0.5f ? at - 0.5f : 0;
-    if (linear && in == out) at = (float)o;
-    const int cell = at < (float)(in - 1) ? (int)at : in - 1;
-    *share = !linear ? 0 : at - (float)cell < 1 ? at - (float)cell : 1;
+    if (taps == 2 && half) at = at > 0.5f ? at - 0.5f : 0;
+    if (taps == 2 && in == out) at = (float)o;
+    if (taps == 4 && half) at -= 0.5f;
+    const int cell = at < 0 ? -1 : at < (float)(in - 1) ? (int)at : in - 1;
+    *share = at - (float)cell < 1 ? at - (float)cell : 1;
     return cell;
+}
+
+/* What the cell of a tap is of an output; cubically by Keys's kernel with torch's a, -0.75. */
+${fn} float ${name}_tap(int tap, int taps, float share)
+{
+    const float a = -0.75f, d = share + 1 - (float)tap < 0 ? (float)tap - share - 1 : share + 1 - (float)tap;
+    if (taps < 4) return taps == 1 ? 1 : tap ? share : 1 - share;
+    return d <= 1 ? ((a + 2) * d - (a + 3)) * d * d + 1 : ((a * d - 5 * a) * d + 8 * a) * d - 4 * a;
 }
 
 /* torch's interpolate. half: outputs lie at the middle of their cells. */
 ${fn} void ${name}_interpolate(float *y, const float *x, int volumes, const int in[3], const int out[3], const float ratio[3],
-${space}                       bool linear, bool half)
+${space}                       int taps, bool half)
 {
-    float share[3];
-    for (int v = 0; v < volumes; ++v, x += in[0] * in[1] * in[2])
-        for (int oz = 0; oz < out[0]; ++oz)
-            for (int oy = 0; oy < out[1]; ++oy)
-                for (int ox = 0; ox < out[2]; ++ox) {
-                    const int z = ${name}_cell(oz, in[0], out[0], ratio[0], linear, half, &share[0]);
-                    const int row = ${name}_cell(oy, in[1], out[1], ratio[1], linear, half, &share[1]);
-                    const int column = ${name}_cell(ox, in[2], out[2], ratio[2], linear, half, &share[2]);
-                    float     sum = 0;
-                    for (int tap = 0; tap < 8; ++tap) {
-                        const int   dz = tap >> 2, dy = tap >> 1 & 1, dx = tap & 1;
-                        const float weight = (dz ? share[0] : 1 - share[0]) * (dy ? share[1] : 1 - share[1]) *
-                                             (dx ? share[2] : 1 - share[2]);
-                        const int   i = z + dz < in[0] ? z + dz : z, j = row + dy < in[1] ? row + dy : row;
-                        const int   k = column + dx < in[2] ? column + dx : column;
-                        if (weight != 0) sum += weight * x[(i * in[1] + j) * in[2] + k];
-                    }
-                    *y++ = sum;
-                }
+    const int n[3] = {in[0] == 1 ? 1 : taps, in[1] == 1 ? 1 : taps, in[2] == 1 ? 1 : taps};
+    for (int i = 0; i < volumes * out[0] * out[1] * out[2]; ++i) {
+        const float *cells = x + i / (out[0] * out[1] * out[2]) * in[0] * in[1] * in[2];
+        const int    o[3] = {i / (out[1] * out[2]) % out[0], i / out[2] % out[1], i % out[2]};
+        int          first[3];
+        float        share[3], sum = 0;
+        for (int k = 0; k < 3; ++k) first[k] = ${name}_cell(o[k], in[k], out[k], ratio[k], taps, half, &share[k]);
+        for (int tap = 0; tap < n[0] * n[1] * n[2]; ++tap) {
+            const int t[3] = {tap / (n[1] * n[2]), tap / n[2] % n[1], tap % n[2]};
+            float     weight = 1;
+            int       at = 0;
+            for (int k = 0; k < 3; ++k) {
+                const int cell = first[k] - (n[k] - 1) / 2 + t[k];
+                weight *= ${name}_tap(t[k], n[k], share[k]);
+                at = at * in[k] + (cell < 0 ? 0 : cell < in[k] ? cell : in[k] - 1);
+            }
+            if (weight != 0) sum += weight * cells[at];
+        }
+        y[i] = sum;
+    }
 }
 
 /* y = (x - mean) scale w + b; each number of w and b, which may be NULL, is for `each` elements. */

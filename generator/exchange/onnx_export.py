@@ -322,7 +322,7 @@ def filled(e, x, shape, value):
     return e.constant([float(value)] * product(shape), shape=shape) if x is None else x
 
 
-@export("batch_norm")
+@export("batch_norm", "instance_norm")
 def batch_norm(e, t, x, weight, bias, mean, var):
     channels = t.shape[1:2]
     return e.node("BatchNormalization", [x, filled(e, weight, channels, 1), filled(e, bias, channels, 0), mean, var],

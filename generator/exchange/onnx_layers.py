@@ -511,8 +511,11 @@ def resized_by_scales(w, call, x, scales, sizes):
     own = {("nearest", "asymmetric"): ("nearest", None) if call.get("nearest_mode", "round_prefer_floor") == "floor" else None,
            ("linear", "half_pixel"): ("linear", None), ("linear", "pytorch_half_pixel"): ("linear", None),
            ("linear", "align_corners"): ("linear", True)}.get(mode)
+    if call.get("mode", "") == "cubic" and (call.get("cubic_coeff_a", -0.75), call.get("exclude_outside", 0),
+                                           call.get("antialias", 0), len(x.full)) == (-0.75, 0, 0, 4):
+        own = {"half_pixel": ("cubic", None), "align_corners": ("cubic", True)}.get(mode[1])
     if own is None or sizes or not scales or len(scales) != len(x.full) or list(scales[:2]) != [1, 1] or call.has("axes"):
-        raise Refused("of %s it is possible with scales, as nearest with asymmetric and floor, or linear" %
+        raise Refused("of %s it is possible with scales, as nearest with asymmetric and floor, linear or cubic" %
                       size_name(min(x.full[2:])))
     return w.add("interpolate", [w.f32(w.whole(x))], (), scale_factor=alike([float(scale) for scale in scales[2:]]), mode=own[0],
                  align_corners=own[1])

@@ -115,7 +115,9 @@ class _Own:
 
 OWN = {("nearest", None): _Own(mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
        ("linear", None): _Own(mode="linear", coordinate_transformation_mode="half_pixel"),
-       ("linear", True): _Own(mode="linear", coordinate_transformation_mode="align_corners")}
+       ("linear", True): _Own(mode="linear", coordinate_transformation_mode="align_corners"),
+       ("cubic", None): _Own(mode="cubic", coordinate_transformation_mode="half_pixel"),
+       ("cubic", True): _Own(mode="cubic", coordinate_transformation_mode="align_corners")}
 
 
 def interpolate_mode(plans, matrices, rank):
@@ -123,7 +125,7 @@ def interpolate_mode(plans, matrices, rank):
     if rank not in (3, 4, 5) or any(axis < 2 for axis, *_ in plans):
         return None
     for mode, call in OWN.items():
-        if all(close(matrix(call, axis, old, new, new / old, None, rank)[0], own)
+        if (mode[0] != "cubic" or rank == 4) and all(close(matrix(call, axis, old, new, new / old, None, rank)[0], own)
                for (axis, old, new, _), (own, _) in zip(plans, matrices)):
             return mode
     return None

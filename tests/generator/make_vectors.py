@@ -80,7 +80,7 @@ class Maker:
             "dtype": lambda: self.pick(("f32", "i64", "i32", "u8", "bool")),
             "init": lambda: {"kind": "uniform", "a": -0.5, "b": 0.5}, "parameters": lambda: {},
             "pad_mode": lambda: self.pick(("constant", "reflect", "replicate", "circular")),
-            "interpolate_mode": lambda: self.pick(("nearest", "nearest-exact", "linear", "linear", "area")),
+            "interpolate_mode": lambda: self.pick(("nearest", "nearest-exact", "linear", "linear", "area", "cubic")),
             "reduction": lambda: self.pick(("mean", "sum", "none", "batchmean")),
             "odd_window": lambda: self.pick((0, 1, 3, 5, 9)),
             "grid_mode": lambda: self.pick(("bilinear", "nearest")),

@@ -456,6 +456,19 @@ def norms_of_channels():
     return net, (randn(3, 4, 6, 5), randn(3, 4, 6, 5)), nn.MSELoss()
 
 
+@case(SGD)
+def norms_tracked():
+    """instance_norm with running statistics, alone and behind a convolution; batch_norm of other ranks without them."""
+    def forward(self, x):
+        y = self.tracked(self.conv(x)).relu() + self.deep(x[:, :, :, :, None])[..., 0]
+        return y + self.rows(x.mean((2, 3)))[:, :, None, None] + self.lines(x.flatten(2)).reshape_as(x)
+    net = Net(forward, conv=nn.Conv2d(4, 4, 1, bias=False), rows=nn.BatchNorm1d(4, affine=False, track_running_stats=False),
+              deep=nn.BatchNorm3d(4, eps=0.1, track_running_stats=False),
+              tracked=nn.InstanceNorm2d(4, affine=True, track_running_stats=True),
+              lines=nn.InstanceNorm1d(4, momentum=0.3, track_running_stats=True))
+    return net, (randn(3, 4, 6, 5), randn(3, 4, 6, 5)), nn.MSELoss()
+
+
 # ---- sequences ---------------------------------------------------------------------------------------------------------
 class Attention(nn.Module):
     def __init__(self, width, heads, causal=False):

@@ -3,7 +3,7 @@
 python3 tests/golden/norms.py"""
 import torch
 import torch.nn.functional as F
-from make_golden import add_case, randn, save
+from make_golden import add_case, draw_for, randn, save
 
 STATISTICS = ("l.running_mean", "l.running_var")
 
@@ -64,6 +64,33 @@ def responses(out):
                  batch={"x": randn(*shape)})
 
 
+def other_statistics(out):
+    """batch_norm without running statistics, instance_norm with them."""
+    draw_for("other_statistics")
+    for name, shape, with_affine in (("1d", (5, 3), True), ("1d_length", (3, 4, 7), False), ("2d", (3, 4, 5, 2), True),
+                                     ("3d", (2, 3, 2, 3, 3), True), ("2d_wide", (3, 2, 17, 19), True)):
+        def norm(x, l_weight=None, l_bias=None):
+            return F.batch_norm(x, None, None, l_weight, l_bias, True, 0.1, 1e-3)
+        add_case(out, f"batch_norm.untracked_{name}", norm, batch={"x": randn(*shape, shift=0.5)},
+                 params=affine(shape[1]) if with_affine else None)
+    for name, shape, eps, momentum, with_affine, before, after in (
+            ("1d", (4, 3, 5), 1e-5, 0.1, False, None, None), ("2d", (3, 5, 4, 7), 0.1, 0.3, True, None, None),
+            ("3d", (1, 2, 3, 3, 5), 1e-5, 1.0, True, None, None), ("large", (2, 2, 17, 37), 1e-5, 0.1, True, None, None),
+            ("many", (2, 260, 2, 2), 1e-5, 0.1, True, None, None), ("merged", (2, 3, 5, 4), 1e-5, 0.1, True, F.conv2d, F.relu)):
+        def run(training):
+            def norm(x, l_running_mean, l_running_var, l_weight=None, l_bias=None, c_weight=None):
+                y = before(x, c_weight) if before else x
+                y = F.instance_norm(y, l_running_mean, l_running_var, l_weight, l_bias, training, momentum, eps)
+                return after(y) if after else y
+            return norm
+        channels = 4 if before else shape[1]
+        statistics = {"l.running_mean": randn(channels), "l.running_var": torch.rand(channels) + 0.5}
+        x, parts = randn(*shape, shift=0.5), dict(affine(channels) if with_affine else {}, **statistics)
+        if before:
+            parts["c.weight"] = randn(4, 3, 2, 2)
+        add_case(out, f"instance_norm.tracked_{name}", run(True), batch={"x": x}, params=parts, buffers=STATISTICS, evaluate=run(False))
+
+
 def main():
     torch.manual_seed(72)
     out = {}
@@ -71,6 +98,7 @@ def main():
     instances(out)
     batches(out)
     responses(out)
+    other_statistics(out)
     save("norms.safetensors", out)
 
 

@@ -2,7 +2,7 @@
 """Makes picks.safetensors beside it, as make_golden.py: elements that integers pick. python3 tests/golden/picks.py"""
 import torch
 import torch.nn.functional as F
-from make_golden import add_case, inf, nan, randn, save
+from make_golden import add_case, draw_for, inf, nan, randn, save
 
 
 def words(*shape, below=11, dtype=torch.int64):
@@ -216,6 +216,29 @@ def reductions(out):
     add_case(out, "logsumexp.ends", lambda x: x.logsumexp(1), batch={"x": ends}, gradient=False)
 
 
+def others(out):
+    draw_for("others")
+    image = randn(2, 8, 4, 6)
+
+    def deep(x):
+        n, c, h, w = x.shape
+        return x.reshape(n, 2, 2, c // 4, h, w).permute(0, 3, 4, 1, 5, 2).reshape(n, c // 4, 2 * h, 2 * w)
+
+    def flat(x):
+        n, c, h, w = x.shape
+        return x.reshape(n, c, h // 2, 2, w // 2, 2).permute(0, 3, 5, 1, 2, 4).reshape(n, 4 * c, h // 2, w // 2)
+
+    for name, fn in (("depth_to_space.plain", deep), ("space_to_depth.plain", flat), ("glu.last", lambda x: F.glu(x)),
+                     ("glu.channels", lambda x: F.glu(x, 1))):
+        add_case(out, name, fn, batch={"x": image})
+    for name, rows, sizes in (("plain", (5,), (3, 7, 4)), ("no_bias", (4,), (1, 5, 1)), ("rows", (2, 3, 5), (6, 2, 7))):
+        params = {"l.weight": randn(sizes[2], sizes[0], sizes[1])}
+        if name != "no_bias":
+            params["l.bias"] = randn(sizes[2])
+        add_case(out, f"bilinear.{name}", lambda x, y, l_weight, l_bias=None: F.bilinear(x, y, l_weight, l_bias),
+                 batch={"x": randn(*rows, sizes[0]), "y": randn(*rows, sizes[1])}, params=params)
+
+
 def main():
     torch.manual_seed(71)
     out = {}
@@ -230,6 +253,7 @@ def main():
     reductions(out)
     picks_of_several_axes(out)
     meshgrids(out)
+    others(out)
     save("picks.safetensors", out)
 
 

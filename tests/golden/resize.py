@@ -6,7 +6,7 @@ interpolate and pad. Which cell is the nearest is decided in float32, as it is f
 import torch
 import torch.nn.functional as F
 
-from make_golden import add_case, randn, save
+from make_golden import add_case, draw_for, randn, save
 
 PADS = (  # (name, shape, torch's list, from the last axis on)
     ("line", (2, 3, 5), (2, 3)), ("image", (2, 2, 4, 5), (1, 3, 2, 0)), ("volume", (1, 2, 3, 4, 3), (2, 1, 0, 3, 1, 2)),
@@ -46,6 +46,21 @@ def resizes(out):
     resize(out, "area_volume", (1, 2, 4, 5, 6), scale_factor=0.5, mode="area")
 
 
+def cubics(out):
+    draw_for("cubic")
+    for label, align in (("", False), ("_aligned", True)):
+        resize(out, "cubic_twice" + label, (2, 2, 5, 6), scale_factor=2, mode="bicubic", align_corners=align)
+        resize(out, "cubic" + label, (2, 3, 7, 5), size=(11, 13), mode="bicubic", align_corners=align)
+        resize(out, "cubic_smaller" + label, (2, 2, 13, 11), size=(4, 5), mode="bicubic", align_corners=align)
+        resize(out, "cubic_factor" + label, (2, 2, 5, 6), scale_factor=(1.3, 0.7), mode="bicubic", align_corners=align)
+        resize(out, "cubic_same" + label, (2, 2, 5, 6), size=(5, 9), mode="bicubic", align_corners=align)
+        resize(out, "cubic_narrow" + label, (2, 2, 1, 3), size=(3, 7), mode="bicubic", align_corners=align)
+        resize(out, "cubic_row" + label, (2, 2, 4, 2), size=(1, 1), mode="bicubic", align_corners=align)
+        resize(out, "cubic_point" + label, (2, 3, 1, 1), size=(9, 9), mode="bicubic", align_corners=align)
+        resize(out, "cubic_wide" + label, (1, 1, 3, 12), size=(2, 41), mode="bicubic", align_corners=align)
+        resize(out, "cubic_seen" + label, (1, 1, 2, 3), size=(17, 23), mode="bicubic", align_corners=align)
+
+
 def main():
     torch.manual_seed(52)
     out = {}
@@ -56,6 +71,7 @@ def main():
     add_case(out, "pad.replicate_far", lambda x: F.pad(x, (4, 7), mode="replicate"), batch={"x": randn(2, 2, 3)})
     add_case(out, "pad.replicate_one", lambda x: F.pad(x, (2, 3, 1, 1), mode="replicate"), batch={"x": randn(2, 2, 1, 1)})
     add_case(out, "pad.circular_whole", lambda x: F.pad(x, (3, 3), mode="circular"), batch={"x": randn(2, 2, 3)})
+    cubics(out)
     save("resize.safetensors", out)
 
 

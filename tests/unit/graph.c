@@ -397,6 +397,14 @@ static void test_convolutions(void **state)
             gpunn_conv1d(f->image, "c", .out_channels = 3, .kernel_size = 3));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "conv1d 'c': strides[1] is set, but the window has 1 axis; leave it out",
             gpunn_conv1d(line, "c", .out_channels = 3, .kernel_size = 3, .strides = {1, 2}));
+    check_shape(f, gpunn_conv2d(f->image, "uneven", .out_channels = 3, .kernel_size = 4, .padding = 1, .padding_end = 2),
+                SHAPE(B, 3, 14, 14));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "conv_transpose2d 'c': padding_end is not used by transposed convolutions; leave it out and gpunn_slice the result",
+            gpunn_conv_transpose2d(f->image, "c", .out_channels = 3, .kernel_size = 4, .padding_end = 2));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "conv2d 'c': padding_end is -1; set .padding_end, or .paddings_end for each axis, to 0 or more",
+            gpunn_conv2d(f->image, "c", .out_channels = 3, .kernel_size = 4, .padding_end = -1));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "conv3d 'c': output_padding is 1, but only transposed convolutions have one; leave it out",
             gpunn_conv3d(volume, "c", .out_channels = 3, .kernel_size = 3, .output_paddings = {0, 1, 0}));
     REFUSED(f, GPUNN_ERR_ARGUMENT,
@@ -463,7 +471,12 @@ static void test_interpolate(void **state)
             gpunn_interpolate(f->image, .scale_factor = 0.05));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "interpolate: size[1] or scale_factors[1] is set, but x has 1 spatial axis; leave it out",
             gpunn_interpolate(rows, .size = {3, 3}));
-    REFUSED(f, GPUNN_ERR_ARGUMENT, "interpolate: .align_corners is used by GPUNN_INTERPOLATE_LINEAR alone; leave it out",
+    check_shape(f, gpunn_interpolate(f->image, .scale_factor = 1.5, .mode = GPUNN_INTERPOLATE_CUBIC), SHAPE(B, 6, 21, 21));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "interpolate: x is [batch, 6, 196], but GPUNN_INTERPOLATE_CUBIC needs [n, channels, height, width]; gpunn_reshape it",
+            gpunn_interpolate(rows, .size = {3}, .mode = GPUNN_INTERPOLATE_CUBIC));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "interpolate: .align_corners is used by GPUNN_INTERPOLATE_LINEAR and _CUBIC alone; leave it out",
             gpunn_interpolate(f->image, .scale_factor = 2, .align_corners = true));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "interpolate: mode is 9; use one of gpunn_interpolate_mode",
             gpunn_interpolate(f->image, .scale_factor = 2, .mode = (gpunn_interpolate_mode)9));
@@ -473,6 +486,22 @@ static void test_interpolate(void **state)
             gpunn_max_pool2d(f->image, .kernel_size = 2, .count_exclude_pad = true));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "max_pool2d: padding is 2, more than half of the kernel's 3; use a smaller padding",
             gpunn_max_pool2d(f->image, .kernel_size = 3, .padding = 2));
+    check_shape(f, gpunn_max_pool2d(f->image, .kernel_size = 3, .stride = 2, .padding_end = 1), SHAPE(B, 6, 7, 7));
+    check_shape(f, gpunn_max_pool2d(f->image, .kernel_size = 3, .stride = 1, .dilations = {4, 1}), SHAPE(B, 6, 6, 12));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "avg_pool2d: padding is 2, more than half of the kernel's 2; use a smaller padding",
+            gpunn_avg_pool2d(f->image, .kernel_size = 2, .paddings_end = {0, 2}));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "avg_pool2d: dilation is 2, but only max_pool has one; leave it out",
+            gpunn_avg_pool2d(f->image, .kernel_size = 2, .dilation = 2));
+    REFUSED(
+        f, GPUNN_ERR_SHAPE,
+        "max_pool2d: the window spans 16 along axis 2, but the padded input only 14 (input [batch, 6, 14, 14]); use a smaller "
+        "kernel or more padding",
+        gpunn_max_pool2d(f->image, .kernel_size = 4, .dilation = 5));
+    check_shape(f, gpunn_lp_pool2d(f->image, .norm_type = 3, .kernel_size = 2), SHAPE(B, 6, 7, 7));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "lp_pool2d: norm_type is -1; use a positive number",
+            gpunn_lp_pool2d(f->image, .norm_type = -1, .kernel_size = 2));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "lp_pool2d: kernel_size is 0; set .kernel_size, or .kernel_shape for each axis, to 1 or more",
+            gpunn_lp_pool2d(f->image));
     REFUSED(f, GPUNN_ERR_SHAPE,
             "avg_pool2d: the window spans 15 along axis 2, but the padded input only 14 (input [batch, 6, 14, 14], kernel 15, "
             "dilation 1, padding 0); use a smaller kernel or more padding",
@@ -592,6 +621,17 @@ static void test_other_layers(void **state)
     REFUSED(f, GPUNN_ERR_SHAPE,
             "instance_norm2d 'in': x is [batch, 20, 1, 1]: one value per channel is nothing to normalise; use larger images",
             gpunn_instance_norm2d(dots, "in"));
+    check_shape(f, gpunn_batch_norm2d(f->image, "bn4", .no_running_stats = true), SHAPE(B, 6, 14, 14));
+    check_shape(f, gpunn_batch_norm1d(f->rows, "bn5", .no_running_stats = true, .no_affine = true), SHAPE(B, 20));
+    check_shape(f, gpunn_find(f->model, "bn4.bias"), SHAPE(6));
+    assert_null(gpunn_find(f->model, "bn4.running_mean"));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "batch_norm2d 'bn': .sync needs running statistics; leave out .sync or .no_running_stats",
+            gpunn_batch_norm2d(f->image, "bn", .sync = true, .no_running_stats = true));
+    check_shape(f, gpunn_instance_norm3d(volume, "in4", .track_running_stats = true), SHAPE(B, 6, 2, 7, 14));
+    check_shape(f, gpunn_find(f->model, "in4.running_var"), SHAPE(6));
+    assert_null(gpunn_find(f->model, "in4.weight"));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "instance_norm2d 'in': momentum is 1.5; use a number from 0 to 1",
+            gpunn_instance_norm2d(f->image, "in", .track_running_stats = true, .momentum = 1.5f));
     check_shape(f, gpunn_embedding(f->labels, "words", .num_embeddings = 9, .embedding_dim = 20), SHAPE(B, 20));
     check_shape(f, gpunn_find(f->model, "words.weight"), SHAPE(9, 20));
     assert_float_equal(gpunn_find(f->model, "words.weight")->init.b, 1, 0);
@@ -1146,6 +1186,23 @@ static void test_reductions(void **state)
     REFUSED(f, GPUNN_ERR_SHAPE, "roll: axis 0 of [batch, 20] varies between runs; choose another axis",
             gpunn_roll(f->rows, 1, 0));
     check_shape(f, gpunn_pixel_shuffle(pixels, 2), SHAPE(B, 1, 4, 6));
+    check_shape(f, gpunn_depth_to_space(pixels, 2), SHAPE(B, 1, 4, 6));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "space_to_depth: factor is 3 and x [batch, 6, 14, 14]; height and width must be a multiple of it, and not vary",
+            gpunn_space_to_depth(f->image, 3));
+    check_shape(f, gpunn_glu(f->image, 1), SHAPE(B, 3, 14, 14));
+    REFUSED(f, GPUNN_ERR_SHAPE, "glu: axis 1 of x [batch, 3, 14, 14] has no halves; an even number that does not vary is needed",
+            gpunn_glu(gpunn_glu(f->image, 1), 1));
+    REFUSED(f, GPUNN_ERR_SHAPE, "glu: axis 0 of x [batch, 20] has no halves; an even number that does not vary is needed",
+            gpunn_glu(f->rows, 0));
+    check_shape(f, gpunn_bilinear(f->rows, gpunn_relu(f->rows), "pair", .out_features = 7), SHAPE(B, 7));
+    check_shape(f, gpunn_find(f->model, "pair.weight"), SHAPE(7, 20, 20));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "bilinear 'b': x1 is [batch, 20] and x2 [3]; 1 to 7 axes, all but the last of the same sizes, are needed",
+            gpunn_bilinear(f->rows, f->three, "b", .out_features = 7));
+    REFUSED(f, GPUNN_ERR_ARGUMENT,
+            "bilinear 'b': out_features is 0, with 20 and 20 features; set .out_features to 1 or more, for 2^31 weights at most",
+            gpunn_bilinear(f->rows, f->rows, "b"));
     gpunn_tensor *columns = gpunn_unfold(f->image, .kernel_shape = {3, 2}, .padding = 1, .stride = 2, .dilations = {2});
     check_shape(f, columns, SHAPE(B, 36, 48));
     check_shape(f,

@@ -288,6 +288,9 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count++] = gpunn_group_norm(h, "gn1", .num_groups = 2);
     all[count++] = gpunn_group_norm(h, "gn2", .num_groups = 1, .eps = 0.5f, .no_affine = true);
     all[count++] = gpunn_instance_norm2d(h, "in", .affine = true);
+    all[count++] = gpunn_instance_norm2d(h, "in2", .eps = 0.5f, .affine = true, .track_running_stats = true, .momentum = 0.5f);
+    all[count++] = gpunn_instance_norm1d(line, "in3", .track_running_stats = true);
+    all[count++] = gpunn_batch_norm2d(h, "bn4", .eps = 0.5f, .no_running_stats = true);
     gpunn_shape one_deep = gpunn_tensor_shape(h);
     one_deep.dim[4] = 1;
     all[count++] = gpunn_batch_norm3d(gpunn_reshape(h, one_deep), "bn3");

@@ -12,6 +12,7 @@ static inline gpunn_tensor *conv_again(gpunn_model *m, gpunn_tensor *x)
 
 /* clang-format off */
 #define CONV1D(...) gpunn_conv1d(in("x"), "l", __VA_ARGS__)
+#define CONV2D(...) gpunn_conv2d(in("x"), "l", __VA_ARGS__)
 #define CONV3D(...) gpunn_conv3d(in("x"), "l", __VA_ARGS__)
 #define UP1D(...) gpunn_conv_transpose1d(in("x"), "l", __VA_ARGS__)
 #define UP2D(...) gpunn_conv_transpose2d(in("x"), "l", __VA_ARGS__)
@@ -41,6 +42,14 @@ static inline gpunn_tensor *conv_again(gpunn_model *m, gpunn_tensor *x)
     X(conv3d, "wide", CONV3D(.out_channels = 17, .kernel_size = 3, .padding = 1))                                                \
     X(conv3d, "deep", CONV3D(.out_channels = 4, .kernel_shape = {5, 1, 1}, .paddings = {2, 0, 0}))                               \
     X(conv3d, "flat", CONV3D(.out_channels = 4, .kernel_shape = {1, 3, 3}, .paddings = {0, 1, 1}))                              \
+    X(conv1d, "uneven", CONV1D(.out_channels = 4, .kernel_size = 4, .stride = 2, .padding = 2, .padding_end = 1))                \
+    X(conv2d, "uneven",                                                                                                          \
+      CONV2D(.out_channels = 4, .kernel_shape = {3, 2}, .paddings = {2}, .paddings_end = {GPUNN_ZERO, 1}))                       \
+    X(conv2d, "uneven_end", CONV2D(.out_channels = 4, .kernel_size = 3, .stride = 2, .groups = 2, .padding_end = 1))             \
+    X(conv3d, "uneven", CONV3D(.out_channels = 4, .kernel_shape = {2, 2, 3}, .paddings = {1, 0, 2}, .dilations = {1, 2, 1},      \
+      .paddings_end = {GPUNN_ZERO, 1, GPUNN_ZERO}))                                                                              \
+    X(conv2d, "same_even", CONV2D(.out_channels = 4, .kernel_shape = {4, 2}, .paddings = {1, 1}, .dilations = {1, 3},            \
+      .paddings_end = {2, 2}))                                                                                                   \
     X(conv_transpose1d, "plain", UP1D(.out_channels = 4, .kernel_size = 3))                                                      \
     X(conv_transpose1d, "one", UP1D(.out_channels = 1, .kernel_size = 1))                                                        \
     X(conv_transpose1d, "up", UP1D(.out_channels = 3, .kernel_size = 4, .stride = 2, .padding = 1))                              \
@@ -87,6 +96,7 @@ static inline gpunn_tensor *conv_again(gpunn_model *m, gpunn_tensor *x)
     X(conv3d, XS(3, 2, 4, 3, 5),                                                                                                 \
       gpunn_conv3d(x, "l", .out_channels = 3, .kernel_shape = {3, 2, 3}, .strides = {1, 1, 2}, .paddings = {1, 0, 1}))           \
     X(conv3d_wide, XS(3, 9, 2, 3, 3), gpunn_conv3d(x, "l", .out_channels = 17, .kernel_size = 3, .padding = 1))                  \
+    X(conv2d_uneven, XS(3, 2, 4, 5), gpunn_conv2d(x, "l", .out_channels = 3, .kernel_size = 2, .padding_end = 1))                \
     X(conv_transpose1d, XS(3, 4, 5),                                                                                             \
       gpunn_conv_transpose1d(x, "l", .out_channels = 6, .kernel_size = 3, .stride = 2, .padding = 1, .output_padding = 1,        \
                              .groups = 2))                                                                                       \

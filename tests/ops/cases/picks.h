@@ -156,6 +156,13 @@ static gpunn_tensor *parted(gpunn_tensor *x, int size, int chunks, int axis)
     X(roll, "back", gpunn_roll(in("x"), -13, -3))                                                  \
     X(pixel_shuffle, "plain", gpunn_pixel_shuffle(in("x"), 2))                                     \
     X(pixel_unshuffle, "plain", gpunn_pixel_unshuffle(in("x"), 2))                                 \
+    X(depth_to_space, "plain", gpunn_depth_to_space(in("x"), 2))                                   \
+    X(space_to_depth, "plain", gpunn_space_to_depth(in("x"), 2))                                   \
+    X(glu, "last", gpunn_glu(in("x"), -1))                                                         \
+    X(glu, "channels", gpunn_glu(in("x"), 1))                                                      \
+    X(bilinear, "plain", gpunn_bilinear(in("x"), in("y"), "l", .out_features = 4))                 \
+    X(bilinear, "no_bias", gpunn_bilinear(in("x"), in("y"), "l", .out_features = 1, .no_bias = true)) \
+    X(bilinear, "rows", gpunn_bilinear(in("x"), in("y"), "l", .out_features = 7))                  \
     X(tril, "plain", gpunn_tril(in("x"), 0))                                                       \
     X(tril, "above", gpunn_tril(in("x"), 1))                                                       \
     X(triu, "below", gpunn_triu(in("x"), -2))                                                      \
@@ -226,6 +233,9 @@ static gpunn_tensor *parted(gpunn_tensor *x, int size, int chunks, int axis)
     X(gather_narrow, XS(3, 5, 4), gpunn_gather(x, 1, indices(in, GPUNN_I64, GPUNN_SHAPE(3, 2, 3), 5)))                          \
     X(flip, XS(3, 2, 5), gpunn_mul(x, gpunn_flip(x, GPUNN_ALL)))                                                                \
     X(roll, XS(3, 7), gpunn_mul(x, gpunn_roll(x, 2, 1)))                                                                        \
+    X(glu, XS(3, 4, 3), gpunn_glu(x, 1))                                                                                        \
+    X(bilinear, XS(3, 4), gpunn_bilinear(x, gpunn_tanh(x), "l", .out_features = 3))                                             \
+    X(depth_to_space, XS(3, 4, 2, 1), gpunn_square(gpunn_space_to_depth(gpunn_depth_to_space(x, 2), 2)))                        \
     X(pixel_shuffle, XS(3, 4, 2, 1), gpunn_square(gpunn_pixel_unshuffle(gpunn_pixel_shuffle(x, 2), 2)))                         \
     X(unfold, XS(3, 2, 5, 4), gpunn_square(gpunn_unfold(x, .kernel_shape = {2, 3}, .paddings = {1}, .stride = 2))) \
     X(fold, XS(3, 8, 6), gpunn_square(gpunn_fold(x, .kernel_size = 2, .padding = 1, .dilation = 2, .output_size = {3, 2}))) \
