@@ -604,9 +604,13 @@
  * EXTENDING  A formula is an op by gpunn_expr. C and CUDA functions of your own are an op by gpunn_custom (>>builders), without
  *     a change here: examples/custom_op.c. Within this file, a new elementwise op is one line in >>ops and a new optimizer a row
  *     in >>train with the macro of its name. A loss or metric made of other ops is its formula, a row in >>arguments
- *     (GPUNN__FORMULAS), and its prototype in >>builders. Any other op is a line in >>ops too (GPUNN_OTHER_OPS), the rule of its
- *     result's shape in >>infer, a builder in >>layers, a row of what that takes in >>arguments, which specs and their schema
- *     follow, and one function of its name in each backend.
+ *     (GPUNN__FORMULAS), and its prototype in >>builders. Any other op is a line in >>ops too (GPUNN_OTHER_OPS), its prototype,
+ *     what gpunn_attributes has not yet, the rule of its result's shape in >>infer, a builder in >>layers, a row of what that
+ *     takes in >>arguments, and one function of its name in each backend, in sections of one name; where gpunn_grad is to pass
+ *     through it, its gradient in >>derivatives. Where a key is neither an attribute nor an operand, gpunn_spec_save (>>spec) and
+ *     generator/emit_model.py are told where it stands. The generator has the op's builder again, in graph.py, and what other
+ *     formats call it, in exchange and export_torch.py. python3 -m generator.schema and tests/generator/make_vectors.py renew
+ *     what follows from the rows.
  *
  * LIMITS  Rank 8, 64-bit sizes, 2^31-1 channels or features, 2^20 tensors in a model (30,000 where a spec tells them); F32
  *     arithmetic (16-bit storage on a GPU), in which numbers below 1.2e-38 (denormals) may count as zero; little-endian machines.
