@@ -361,12 +361,13 @@ class WarpEmitter(DeviceEmitter):
         members, filling, chunk = [], [], self.factors.chunk
         for i, (field, width, out) in self.packed.items():
             members.append("__align__(16) %s %s[%d]; /* %s */" % (
-                self.factors.type, field, -(-width // chunk) * chunk * -(-out // 8) * 8, self.of_type(i)))
+                self.factors.type, field, -(-width // chunk) * chunk * -(-out // 8) * 8,
+                stamp.safe(self.of_type(i))))
             head = "%sarrange<%s%s, %d, %d>(" % (self.space, self.space, self.factors.factors, width, out)
             filling += scalar.wrapped(head, ["to->" + field, "from->" + self.field[i], "first", "step"], ");", 4)
         for block, count in self.plain.items():
             field = self.field[block.tensor.id]
-            members.append("float %s[%d]; /* %s */" % (field, count, self.of_type(block.tensor.id)))
+            members.append("float %s[%d]; /* %s */" % (field, count, stamp.safe(self.of_type(block.tensor.id))))
             value = "i < %d ? from->%s[i] : 0" % (block.count, field) if count > block.count else "from->%s[i]" % field
             filling += filling_loop(count, "to->%s[i] = %s;" % (field, value))
         return weights_as(self.name, "warp", members, filling)
@@ -487,13 +488,14 @@ def emit_device(plan, source, name, stored="f32", warp=False):
         return scalar.wrapped("static __device__ void %s_%s(" % (name, function), parameters, ")")
 
     lines = stored_weights(ahead, stored) if plan.weights and stored != "f32" else []
-    lines += ["/* %s: %s -> %s: %s. */" % (x, ahead.of_type(plan.inputs[0].id), y, ahead.of_type(plan.outputs[0]))]
+    types = [stamp.safe(ahead.of_type(i)) for i in (plan.inputs[0].id, plan.outputs[0])]
+    lines += ["/* %s: %s -> %s: %s. */" % (x, types[0], y, types[1])]
     lines += definition(head("forward", *weights, "const float *" + x, "float *" + y), ahead.forward() + ahead.copies(), small)
     lines += ["", "/* dx: the gradient of %s where dy is that of %s. */" % (x, y)]
     backward = back.backward()
     backward = back.forward() + backward
-    lines += definition(head("input_gradient", *weights, "const float *" + x, "const float *dy", "float *dx"), back.unread() + backward,
-                        ("unroll 1", "unroll 8"))
+    lines += definition(head("input_gradient", *weights, "const float *" + x, "const float *dy", "float *dx"),
+                        back.unread() + backward, ("unroll 1", "unroll 8"))
     if warp:
         of_warp = WarpEmitter(plan, name, storage, groups)
         of_warp.functions, of_warp.function_names = ahead.functions, ahead.function_names
