@@ -67,7 +67,7 @@ class OnnxWriter(Writer):
         self.outside = set(outside)
         self.loader = spec.Loader(Source("", ""))
         self.claimed, self.notes, self.needed = set(), {}, set()  # names of parameters; by topic; inputs to be known
-        self.call = None  # the Call or node at hand
+        self.call, self.parameters = None, {}  # the Call or node at hand; the last Parameter of each name that is an entry
         self.turned, self.bias_of = {}, None  # by id: a weight and what it is transposed; of a product, what is added to it
 
     # -- what the base class asks for --
@@ -109,8 +109,14 @@ class OnnxWriter(Writer):
         return value
 
     def parameter(self, x):
-        x.name = self.unique(x.name) if x.name in self.claimed else x.name
+        same = self.parameters.get(x.name)  # what a loop's body computes of its weights is the same in each step
+        if same and same.full == x.full and same.tensor.f32_bytes() == x.tensor.f32_bytes():
+            x.value = same.value
+            return x.value
+        self.parameters[x.name] = x
+        x.name = self.unique(x.name) if x.name in self.claimed or x.name in self.loader.ids else x.name
         self.claimed.add(x.name)
+        self.taken.add(x.name)
         return super().parameter(x)
 
     def tensor(self, x):

@@ -380,6 +380,16 @@ class ByHand(Import):
         self.assertTrue(30 < sum(y["b"].values[:300]) < 120 and sum(y["b"].values[300:]) == 300)
         self.assertTrue(0 <= min(y["m"].values) and max(y["m"].values) < 300 and len(set(y["m"].values)) > 9)
 
+    def test_what_a_loop_computes_of_its_weights_is_one(self):
+        """As tf2onnx writes a GRU of Keras."""
+        body = graph([node("Squeeze", "k axis", "own"), node("Add", "v own", "w"), node("Identity", "c", "c2")],
+                     [value("i", [], "int64"), value("c", [], "bool"), value("v", ["N", 2])],
+                     [value("c2", [], "bool"), value("w", ["N", 2])], [tensor("k", (1, 2), [1.0, 2.0])])
+        data = model([node("Loop", "steps true x", "y", body=body)], [value("x", ["N", 2])], [value("y", ["N", 2])],
+                     [tensor("steps", (), [4], "int64"), tensor("true", (), [1], "bool"), tensor("axis", (1,), [0], "int64")])
+        self.assertEqual(self.ops(self.imported(data)).count("parameter"), 1)
+        self.assertEqual(list(self.run_model(x=Array("float32", (1, 2), [0.5, 0.5]))["y"].values), [4.5, 8.5])
+
     def test_loops_without_end_are_refused(self):
         self.refused(self.loop(1 << 40), "run more than 1000 steps")
 
@@ -597,7 +607,7 @@ class Suite(Import):
         return passed
 
     def test_nodes(self):
-        self.assertGreaterEqual(self.run_suite("--kind", "node"), 1370)
+        self.assertGreaterEqual(self.run_suite("--kind", "node"), 1470)
 
     def test_pytorch(self):
         self.assertGreaterEqual(self.run_suite("--kind", "pytorch-operator"), 31)
