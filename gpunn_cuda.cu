@@ -2369,6 +2369,22 @@ static gpunn_status gpunn__cuda_cast(gpunn__cuda *cuda, gpunn_step *step, gpunn_
                          in->data, in->dtype, out->count);
 }
 
+/* ---- integers: a thread for each result ------------------------------------------------------------------------------------- */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__integers_kernel(const gpunn__integers p)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < p.count; i += (int64_t)gridDim.x * blockDim.x) (void)gpunn__integers_at(&p, i);
+}
+
+/* INTEGER, and SUM and MAX of integers. */
+static gpunn_status gpunn__cuda_integer(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action != GPUNN__FORWARD) return GPUNN_OK;
+    return GPUNN__LAUNCH(cuda, gpunn__integers_kernel, gpunn__blocks(cuda, step->out.count, 1), GPUNN__THREADS,
+                         gpunn__integers_of(step));
+}
+
 /* ---- dropout -------------------------------------------------------------------------------------------------------------- */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__dropout_kernel(const void *x, gpunn_dtype x_dtype, void *y, gpunn_dtype y_dtype, int64_t count, bool add,
@@ -2516,6 +2532,19 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__move_kernel(cons
     }
 }
 
+/* The same of integers. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__move_integers_kernel(const gpunn__move move)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < move.count; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t to, from;
+        bool    there = gpunn__move_place(move, 0, i, &to, &from);
+        gpunn__put_integer(move.to, move.to_dtype, to,
+                           there ? gpunn__integer(move.from, move.from_dtype, from) : gpunn__to_i64(move.hole));
+    }
+}
+
 /* For moves without holes, contiguous along axis 0 in `to` and along axis 1 in `from`: squares go through shared memory, so that
  * neighbouring threads both read and write neighbours. */
 enum { GPUNN__SQUARE = 32 };
@@ -2586,6 +2615,8 @@ static gpunn_status gpunn__cuda_move(gpunn__cuda *cuda, gpunn__move *move)
         gpunn__axis one = {1, 1, 1, 0, 1, 1};
         move->axis[move->rank++] = one;
     }
+    if (!gpunn__is_float(move->to_dtype))
+        return GPUNN__LAUNCH(cuda, gpunn__move_integers_kernel, gpunn__blocks(cuda, move->count, 1), GPUNN__THREADS, *move);
     gpunn__axis *inner = &move->axis[0];
     int          across = 0; /* the axis along which `from` is contiguous */
     bool         whole = true;
@@ -3347,11 +3378,13 @@ static gpunn_status gpunn__reduction_step(gpunn__cuda *cuda, gpunn_step *step, g
 
 static gpunn_status gpunn__cuda_sum(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
+    if (!gpunn__is_float(step->in[0].dtype)) return gpunn__cuda_integer(cuda, step, action);
     return gpunn__reduction_step(cuda, step, action, GPUNN__SUM);
 }
 
 static gpunn_status gpunn__cuda_max(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
+    if (!gpunn__is_float(step->in[0].dtype)) return gpunn__cuda_integer(cuda, step, action);
     return gpunn__reduction_step(cuda, step, action, GPUNN__MAX);
 }
 
@@ -3912,14 +3945,15 @@ static gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step *step, g
 
 /* ---- gather: y[o][j][i] = x[o][index[o][j][i]][i]; scatter_add is the same backwards ------------------------------------------ *
  * Backward: where the indices of a line [o][..][i] are few, each element of dx looks for itself among them; else one thread adds
- * the gradients of a line in their order. An index out of range makes a NaN of what it picks, or of the line that it adds to. */
+ * the gradients of a line in their order. An index out of range makes a NaN (0 of integers) of what it picks, or of the line that it
+ * adds to. */
 enum { GPUNN__GATHER_FEW = 64 };
 typedef struct gpunn__gather {
     const void *x, *gradient, *index, *base; /* base: what dx adds to; NULL: nothing */
     void       *y, *dx;
     gpunn_dtype x_type, gradient_type, index_type, base_type, y_type, dx_type;
     int64_t     outer, m, n, inner;
-    bool        add; /* to y */
+    bool        add, whole; /* to y; of integers */
 } gpunn__gather;
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_forward_kernel(const gpunn__gather g)
@@ -3930,6 +3964,10 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_forward_k
         int64_t line = gpunn__quotient(i, g.inner), at = gpunn__integer(g.index, g.index_type, i);
         bool    there = at >= 0 && at < g.n;
         int64_t from = (gpunn__quotient(line, g.m) * g.n + at) * g.inner + (i - line * g.inner);
+        if (g.whole) {
+            gpunn__put_integer(g.y, g.y_type, i, there ? gpunn__integer(g.x, g.x_type, from) : 0);
+            continue;
+        }
         float   value = there ? gpunn__load(g.x, g.x_type, from) : NAN;
         gpunn__store(g.y, g.y_type, i, g.add ? gpunn__load(g.y, g.y_type, i) + value : value);
     }
@@ -4010,6 +4048,7 @@ static gpunn_status gpunn__cuda_gather(gpunn__cuda *cuda, gpunn_step *step, gpun
     g.x_type = a.x_type;
     g.y = a.out;
     g.y_type = a.out_type;
+    g.whole = !gpunn__is_float(g.x_type);
     return GPUNN__LAUNCH(cuda, gpunn__gather_forward_kernel, gpunn__blocks(cuda, step->out.count, 1), GPUNN__THREADS, g);
 }
 
