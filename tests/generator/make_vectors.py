@@ -12,7 +12,7 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(os.path.dirname(HERE)))
 
-from generator import graph, json_text, spec  # noqa: E402
+from generator import graph, json_text, spec, table  # noqa: E402
 
 RANDOM_MODELS = 200
 TRIES = 3000  # entries for one model: some inputs suit no arguments of an op
@@ -33,6 +33,8 @@ INTEGERS = {  # ops that read integers: as which operand, of which dtypes
     "one_hot": (0, graph.CLASS_DTYPES),
     "embedding": (0, graph.INDEX_DTYPES), "gather": (1, graph.INDEX_DTYPES), "scatter_add": (1, graph.INDEX_DTYPES),
     "rotary_embedding": (1, graph.INDEX_DTYPES), "multi_margin_loss": (1, graph.CLASS_DTYPES), "ctc_loss": (1, graph.INDEX_DTYPES)}
+BOTH = set(table.integers()) | {  # ops of floats or of integers
+    "permute", "concat", "slice", "pad", "expand", "gather", "tile", "stack", "reshape", "sum", "max", "argmax", "argmin", "cumsum"}
 OPS = list(spec.ops())
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 
@@ -66,7 +68,8 @@ class Maker:
             "count": lambda: self.count(rank if rank and self.random.randrange(3) else 8),
             "flag": lambda: self.random.randrange(2) == 1, "flag_or_reference": lambda: self.random.randrange(2) == 1,
             "integer": lambda: self.random.randrange(-rank, rank) if rank else 0,
-            "index": lambda: self.random.randrange(-5, 6),
+            "index": lambda: self.random.randrange(-5, 6), "wide": lambda: self.pick((0, -1, 7, 2 ** 53 + 1, -2 ** 63, 2 ** 63 - 1)),
+            "integer_op": lambda: self.pick(table.integers()),
             "number": lambda: self.pick(NUMBERS), "scale": lambda: self.pick(NUMBERS),
             "extended": lambda: self.pick(NUMBERS + ("inf", "-inf", -0.75, -0.0)),
             "axes": lambda: self.random.sample(range(-rank, 0), self.random.randrange(rank + 1)),
@@ -91,7 +94,10 @@ class Maker:
 
     def entry(self, op, tensors):
         part = spec.ops()[op]
-        floats = [t for t in tensors if t.dtype == "f32" and t.label]
+        whole = op == "integer" or (op in BOTH and self.random.randrange(4) == 0)
+        floats = [t for t in tensors if (t.dtype == "f32") != whole and t.label]
+        if not floats:
+            return None
         x = self.pick(floats)
         entry = {"op": op}
         label = "t%d" % len(self.entries)
