@@ -1196,6 +1196,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(EXPAND, expand, 0, 0, 1, 0, expand)                                                                \
     X(GATHER, gather, 2, 0, 1, 0, gather)                                                                \
     X(SCATTER_ADD, scatter_add, 2, 0, 5, 0, scatter_add)                                                 \
+    X(SCATTER, scatter, 2, 0, 5, 0, scatter)                                                             \
     X(SUM, sum, 0, 0, 1, GPUNN__KEEPS_F32, reduce)                                                       \
     X(GRADIENT_ENERGY, gradient_energy, 1, 0, 1, GPUNN__KEEPS_F32, scalar)                               \
     X(MAX, max, 1, 1, 1, 0, reduce)                                                                      \
@@ -1718,6 +1719,9 @@ GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *in
 /* torch.scatter_add: a copy of x with y[i][index[i][j][k]][k] += src[i][j][k] for axis 1 of three; index I64 or I32, of src's
  * shape, which is x's but for the axis. Sums in the order of the indices; an index outside x's axis: as gpunn_gather's. */
 GPUNN_API gpunn_tensor *gpunn_scatter_add(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src);
+/* torch.scatter: the same with src in the place of what stands there, of several for one place the last along the axis, to which
+ * alone the gradient goes (torch leaves both open). x and src may be integers of one dtype. */
+GPUNN_API gpunn_tensor *gpunn_scatter(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src);
 /* torch.index_select: the slices of x along an axis that index [count], I64 or I32, names. */
 GPUNN_API gpunn_tensor *gpunn_index_select(gpunn_tensor *x, int axis, gpunn_tensor *index);
 /* torch.index_add: a copy of x to whose slices index[i] along an axis those of src are added. */
@@ -2127,7 +2131,7 @@ typedef struct gpunn_grad_args {
 /* torch.autograd.grad(y, x, create_graph=True): the gradient of y by x, an input, a parameter or a value between, F32 and of x's shape.
  * Zeros where y does not depend on x. It goes through the elementwise ops, linear, matmul, einsum, convolutions and transposed ones,
  * sum, mean, max, cumsum, softmax, log_softmax, cross_entropy, nll_loss, layer_norm, rms_norm, group_norm, instance_norm, reshape,
- * expand, permute, concat, slice, pad with a constant, gather, scatter_add, embedding, and all that is made of these, to any order;
+ * expand, permute, concat, slice, pad with a constant, gather, scatter_add, scatter, embedding, and all that is made of these, to any order;
  * another op between x and y is GPUNN_ERR_UNSUPPORTED, with its name. Each call adds nodes: make it while building, not at each
  * step. */
 GPUNN_API gpunn_tensor *gpunn_grad_(gpunn_tensor *y, gpunn_tensor *x, gpunn_grad_args args);
@@ -2806,7 +2810,7 @@ typedef struct gpunn_attributes {
     bool        ceil_mode, count_exclude_pad; /* pools */
     float       eps, momentum;                /* batch_norm; other norms: eps */
     bool        sync;                         /* batch_norm: with a step's ranks */
-    int         axis; /* concat, slice, gather, scatter_add, cumsum, topk_indices, argmax, softmax, log_softmax; >= 0. layer_norm,
+    int         axis; /* concat, slice, gather, scatter_add, scatter, cumsum, topk_indices, argmax, softmax, log_softmax; >= 0. layer_norm,
                                                      rms_norm: the first of the axes normalised */
     int         order[GPUNN_MAX_RANK];    /* permute */
     uint32_t    axes;                     /* sum, max, gradient_energy: bit i set: axis i is reduced */
@@ -2878,7 +2882,7 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
  * without); ATTENTION q, k, v, mask (data NULL
  * without) or all of q, k and v in the first, of rank 5, and lengths where there are any; RNN, LSTM, GRU x [length, n, features], lengths, h_0, c_0 (data NULL
  * without), and for each direction weight_ih, weight_hh, bias_ih, bias_hh (data NULL without); EMBEDDING tokens, weight; GATHER
- * x, index; SCATTER_ADD x, index, src; CTC_LOSS log_probabilities, targets, input_lengths, target_lengths;
+ * x, index; SCATTER_ADD, SCATTER x, index, src; CTC_LOSS log_probabilities, targets, input_lengths, target_lengths;
  * ASSIGN state, value, position (data NULL without), of which out is the state's own memory;
  * GRID_SAMPLE x, grid; ROI_ALIGN x, boxes; AFFINE_GRID theta; HASH_GRID x, weight; CONCAT all; SLICE, PAD, PERMUTE, SUM, MAX, ARGMAX, ... x; GROUP the
  * operands of its program: gradients that it writes in grad_in, with accumulate, all others in in; RELAYOUT (of a backend with
@@ -3898,22 +3902,18 @@ typedef struct gpunn__integers {
 /* Computes one result; false where that divides by 0. */
 GPUNN__SHARED bool gpunn__integers_at(const gpunn__integers *p, int64_t i)
 {
-    int64_t value[3] = {p->number, p->number, p->number}, place = 0;
-    for (int k = 0; k < p->operands; k++) {
-        place = gpunn__offset(i, p->walk.rank, p->walk.dim, p->walk.stride[k]);
-        value[k] = gpunn__integer(p->in[k], p->in_dtype[k], place);
-    }
-    if (p->folded == 0) {
-        const int64_t result = gpunn__integer_value(p->op, value[0], value[1], value[2]);
-        gpunn__put_integer(p->out, p->out_dtype, i, result);
-        return value[1] != 0 || !gpunn__integer_divides(p->op);
-    }
+    const int64_t place = gpunn__offset(i, p->walk.rank, p->walk.dim, p->walk.stride[0]);
+    int64_t       a = gpunn__integer(p->in[0], p->in_dtype[0], place), b = p->number, c = p->number;
     for (int64_t k = 1; k < p->folded; k++) {
         const int64_t at = place + gpunn__offset(k, p->fold_rank, p->fold_dim, p->fold_stride);
-        value[0] = gpunn__integer_value(p->op, value[0], gpunn__integer(p->in[0], p->in_dtype[0], at), 0);
+        a = gpunn__integer_value(p->op, a, gpunn__integer(p->in[0], p->in_dtype[0], at), 0);
     }
-    gpunn__put_integer(p->out, p->out_dtype, i, value[0]);
-    return true;
+    if (p->operands > 1)
+        b = gpunn__integer(p->in[1], p->in_dtype[1], gpunn__offset(i, p->walk.rank, p->walk.dim, p->walk.stride[1]));
+    if (p->operands > 2)
+        c = gpunn__integer(p->in[2], p->in_dtype[2], gpunn__offset(i, p->walk.rank, p->walk.dim, p->walk.stride[2]));
+    gpunn__put_integer(p->out, p->out_dtype, i, p->folded ? a : gpunn__integer_value(p->op, a, b, c));
+    return b != 0 || !gpunn__integer_divides(p->op);
 }
 
 /* Those of INTEGER, and of SUM and MAX where they reduce integers. */
@@ -8529,6 +8529,8 @@ typedef struct gpunn__assign_args {
       "x, then i64 or i32 indices of as many axes: torch.gather.")                                                             \
     X(OP, scatter_add, SCATTER_ADD, 3, 0, AXIS, _plain, gpunn_scatter_add(in[0], a->axis, in[1], in[2]),                       \
       "x, i64 or i32 indices, and as many values that are added there: torch.scatter_add.")                                    \
+    X(OP, scatter, SCATTER, 3, 0, AXIS, _plain, gpunn_scatter(in[0], a->axis, in[1], in[2]),                                   \
+      "The same with the values in the place of x's, of several for one place the last: torch.scatter.")                       \
     X(OP, expand, NONE, 1, 0, SHAPE, _plain, gpunn_expand(in[0], a->shape),                                                    \
       "Copies along axes of size 1 and new ones in front; ops that broadcast need none of it.")                                \
     X(OP, tile, NONE, 1, 0, TILE, _plain, gpunn_tile(in[0], a->shape), "torch.tile.")                                          \
@@ -10411,6 +10413,15 @@ static bool gpunn__scatter_add_rule(const gpunn__inference *i)
             i->call, GPUNN_ERR_SHAPE, "x is %s, index %s and src %s; index and src need one shape, x's but for axis %d",
             gpunn__meta_text(x, text[0]), gpunn__meta_text(index, text[1]), gpunn__meta_text(src, text[2]), i->attr->axis);
     return fits;
+}
+
+static bool gpunn__scatter_rule(const gpunn__inference *i)
+{
+    i->out->dtype = i->in[0].dtype;
+    if (i->in[2].dtype == i->in[0].dtype) return gpunn__scatter_add_rule(i);
+    (void)gpunn__refuse(i->call, GPUNN_ERR_DTYPE, "x is %s and src %s; gpunn_cast one of them", gpunn_dtype_name(i->in[0].dtype),
+                        gpunn_dtype_name(i->in[2].dtype));
+    return false;
 }
 
 /* ---- reductions ----------------------------------------------------------------------------------------------------------- */
@@ -13294,16 +13305,26 @@ GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *in
     return gpunn__node(&call, GPUNN_OP_GATHER, &attr, operands, 2);
 }
 
-GPUNN_API gpunn_tensor *gpunn_scatter_add(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src)
+static gpunn_tensor *gpunn__scatter_node(gpunn_op op, gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src)
 {
     static const char *const names[] = {"x", "src", "index"};
     gpunn__call              call;
     gpunn_attributes         attr = gpunn__no_attributes();
     gpunn_tensor            *given[] = {x, src, index}, *operands[] = {x, index, src};
-    if (!gpunn__begin(&call, "scatter_add", NULL, names, given, 3, 2) || !gpunn__are_indices(&call, index, "index") ||
-        (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
+    if (!gpunn__begin(&call, gpunn_op_name(op), NULL, names, given, 3, op == GPUNN_OP_SCATTER ? 0 : 2) ||
+        !gpunn__are_indices(&call, index, "index") || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
         return NULL;
-    return gpunn__node(&call, GPUNN_OP_SCATTER_ADD, &attr, operands, 3);
+    return gpunn__node(&call, op, &attr, operands, 3);
+}
+
+GPUNN_API gpunn_tensor *gpunn_scatter_add(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src)
+{
+    return gpunn__scatter_node(GPUNN_OP_SCATTER_ADD, x, axis, index, src);
+}
+
+GPUNN_API gpunn_tensor *gpunn_scatter(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src)
+{
+    return gpunn__scatter_node(GPUNN_OP_SCATTER, x, axis, index, src);
 }
 
 /* index [count] as one for each element of the slices along an axis of x that it names. */
@@ -15684,6 +15705,20 @@ static gpunn_tensor *gpunn__derive_scatter_add(gpunn_tensor *y, gpunn_tensor *g,
     return k == 0 ? g : gpunn_gather(g, y->attr.axis, y->inputs[1]);
 }
 
+/* Of x what is not overwritten; of src what overwrites: of several for one place the last, by its number. */
+static gpunn_tensor *gpunn__derive_scatter(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    const int         axis = y->attr.axis;
+    gpunn_tensor     *index = y->inputs[1], *zeros = gpunn__filled(y->model, 0, gpunn_tensor_shape(index)), *number;
+    const gpunn_shape shape = gpunn_tensor_shape(index);
+    gpunn_shape       line = {{shape.dim[axis]}};
+    if (k == 0) return gpunn_scatter(g, axis, index, zeros);
+    for (int i = axis + 1; i < index->rank; i++) line.dim[i - axis] = 1;
+    number = gpunn_expand(gpunn_reshape(gpunn__ordinals(y->model, shape.dim[axis]), line), shape);
+    gpunn_tensor *last = gpunn_scatter(gpunn__filled(y->model, 0, gpunn_tensor_shape(y)), axis, index, number);
+    return gpunn_where(gpunn_eq(gpunn_gather(last, axis, index), number), gpunn_gather(g, axis, index), zeros);
+}
+
 /* The row of padding has none. */
 static gpunn_tensor *gpunn__derive_embedding(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
@@ -15775,6 +15810,7 @@ static gpunn_tensor *gpunn__derive_norm(gpunn_tensor *y, gpunn_tensor *g, int k)
     X(PAD, pad)                  \
     X(GATHER, gather)            \
     X(SCATTER_ADD, scatter_add)  \
+    X(SCATTER, scatter)          \
     X(EMBEDDING, embedding)      \
     X(CROSS_ENTROPY, class_loss) \
     X(NLL, class_loss)           \
@@ -23266,6 +23302,80 @@ static GPUNN__STATUS gpunn__cpu_scatter_add(gpunn__cpu *cpu, gpunn_step *step, g
     gpunn_parallel(gpunn__cpu_threads(cpu, p.index->count), action == GPUNN__BACKWARD ? gpunn__pick_task : gpunn__pick_back_task,
                    &p);
     return GPUNN_OK;
+}
+
+/* ---- scatter: line by line of x[outer][n][inner] the number of the last index that names each element, -1 of those none names -- */
+typedef struct gpunn__scatter_job {
+    gpunn_step  *step;
+    gpunn__along line;
+    int64_t      m;
+    int64_t     *last; /* [threads][n] */
+} gpunn__scatter_job;
+
+static void gpunn__scatter_line(const gpunn__scatter_job *job, const int64_t *last, int64_t x, int64_t src)
+{
+    const gpunn_value *in = job->step->in, *out = &job->step->out;
+    const int64_t      inner = job->line.inner;
+    for (int64_t k = 0; k < job->line.n; k++, x += inner) {
+        const gpunn_value *from = last[k] < 0 ? &in[0] : &in[2];
+        const int64_t      at = last[k] < 0 ? x : src + last[k] * inner;
+        if (out->dtype == GPUNN_F32)
+            ((float *)out->data)[x] = ((const float *)from->data)[at];
+        else
+            gpunn__put_integer(out->data, out->dtype, x, gpunn__integer(from->data, from->dtype, at));
+    }
+}
+
+static void gpunn__scatter_line_back(const gpunn__scatter_job *job, const int64_t *last, int64_t x, int64_t src)
+{
+    gpunn_step   *step = job->step;
+    const int64_t inner = job->line.inner;
+    const float  *g = (const float *)step->grad_out.data + x;
+    float        *dx = (float *)step->grad_in[0].data, *dsrc = (float *)step->grad_in[2].data;
+    for (int64_t k = 0; dx && k < job->line.n; k++) {
+        const float value = last[k] < 0 ? g[k * inner] : 0;
+        dx[x + k * inner] = step->accumulate[0] ? dx[x + k * inner] + value : value;
+    }
+    for (int64_t j = 0; dsrc && j < job->m; j++, src += inner) {
+        const int64_t k = gpunn__integer(step->in[1].data, step->in[1].dtype, src);
+        const float   value = last[k] == j ? g[k * inner] : 0;
+        dsrc[src] = step->accumulate[2] ? dsrc[src] + value : value;
+    }
+}
+
+static void gpunn__scatter_task(void *arg, int thread, int threads)
+{
+    const gpunn__scatter_job *job = (const gpunn__scatter_job *)arg;
+    const gpunn_value        *index = &job->step->in[1];
+    const int64_t             inner = job->line.inner, n = job->line.n;
+    int64_t                  *last = job->last + thread * n, line, end;
+    gpunn__cpu_part(job->line.outer * inner, 1, threads, thread, &line, &end);
+    for (; line < end; line++) {
+        const int64_t o = line / inner, i = line - o * inner, src = o * job->m * inner + i;
+        for (int64_t k = 0; k < n; k++) last[k] = -1;
+        for (int64_t j = 0; j < job->m; j++) last[gpunn__integer(index->data, index->dtype, src + j * inner)] = j;
+        (job->step->backward ? gpunn__scatter_line_back : gpunn__scatter_line)(job, last, o * n * inner + i, src);
+    }
+}
+
+static GPUNN__STATUS gpunn__cpu_scatter(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__scatter_job job;
+    gpunn__pick        indices;
+    job.step = step;
+    gpunn__along_axis(&job.line, &step->in[0], step->attr->axis);
+    job.m = step->in[2].dim[step->attr->axis];
+    const int threads = gpunn__cpu_threads(cpu, 4 * (step->in[0].count + step->in[1].count));
+    if (action == GPUNN__PREPARE) {
+        step->workspace_bytes = (size_t)threads * (size_t)job.line.n * sizeof *job.last;
+        return GPUNN_OK;
+    }
+    job.last = (int64_t *)step->workspace;
+    indices.index = &step->in[1];
+    indices.n = job.line.n;
+    gpunn_status status = action == GPUNN__FORWARD ? gpunn__scatter_check(cpu, &indices) : GPUNN_OK;
+    if (status == GPUNN_OK) gpunn_parallel(threads, gpunn__scatter_task, &job);
+    return status;
 }
 
 /* ---- topk: x[outer][n][inner] ---------------------------------------------------------------------------------------------- */

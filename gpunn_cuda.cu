@@ -4024,7 +4024,7 @@ static gpunn__gather gpunn__gather_of(const gpunn_step *step, const gpunn__along
 }
 
 /* dx = base plus what the indices bring to it. */
-static gpunn_status gpunn__cuda_scatter(gpunn__cuda *cuda, const gpunn__gather *g, const gpunn__along *a)
+static gpunn_status gpunn__gather_back(gpunn__cuda *cuda, const gpunn__gather *g, const gpunn__along *a)
 {
     if (g->m <= GPUNN__GATHER_FEW || g->dx_type != GPUNN_F32)
         return GPUNN__LAUNCH(cuda, gpunn__gather_few_kernel, gpunn__blocks(cuda, a->lines * a->n, 1), GPUNN__THREADS, *g);
@@ -4042,7 +4042,7 @@ static gpunn_status gpunn__cuda_gather(gpunn__cuda *cuda, gpunn_step *step, gpun
         g.dx = a.out;
         g.dx_type = g.base_type = a.out_type;
         g.base = a.add ? a.out : NULL;
-        return gpunn__cuda_scatter(cuda, &g, &a);
+        return gpunn__gather_back(cuda, &g, &a);
     }
     g.x = a.x;
     g.x_type = a.x_type;
@@ -4075,7 +4075,98 @@ static gpunn_status gpunn__cuda_scatter_add(gpunn__cuda *cuda, gpunn_step *step,
     g.gradient_type = step->in[2].dtype;
     g.dx = a.out;
     g.dx_type = a.out_type;
-    return gpunn__cuda_scatter(cuda, &g, &a);
+    return gpunn__gather_back(cuda, &g, &a);
+}
+
+/* ---- scatter: the number of the last index that names each element, from 1 on; 0: none does --------------------------------------- *
+ * An index out of range names its line's first element, as the largest number, and makes it a NaN, of integers a 0. */
+typedef unsigned long long gpunn__last;
+
+/* The line's first element, and whether index i lies in it. */
+__device__ __forceinline__ int64_t gpunn__scatter_place(const gpunn__gather &g, int64_t i, int64_t *number, bool *there)
+{
+    const int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.m), at = gpunn__integer(g.index, g.index_type, i);
+    *number = line - o * g.m;
+    *there = at >= 0 && at < g.n;
+    return (o * g.n + (*there ? at : 0)) * g.inner + (i - line * g.inner);
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__scatter_last_kernel(const gpunn__gather g, gpunn__last *last)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, number;
+    bool    there;
+    for (; i < g.outer * g.m * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t at = gpunn__scatter_place(g, i, &number, &there);
+        (void)atomicMax(&last[at], there ? (gpunn__last)number + 1 : ~(gpunn__last)0);
+    }
+}
+
+/* Forward: the result from x and src, which is `gradient`; backward: x's gradient from that of the result, which is `x`. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__scatter_kernel(const gpunn__gather g, const gpunn__last *last, bool backward)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < g.outer * g.n * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.n), number = (int64_t)last[i] - 1;
+        const int64_t from = (o * g.m + number) * g.inner + (i - line * g.inner);
+        const bool    bad = last[i] == ~(gpunn__last)0;
+        if (g.whole) {
+            const int64_t value = bad          ? 0
+                                  : number < 0 ? gpunn__integer(g.x, g.x_type, i)
+                                               : gpunn__integer(g.gradient, g.gradient_type, from);
+            gpunn__put_integer(g.y, g.y_type, i, value);
+            continue;
+        }
+        float value = bad ? NAN : number < 0 ? gpunn__load(g.x, g.x_type, i) : 0;
+        if (!backward && !bad && number >= 0) value = gpunn__load(g.gradient, g.gradient_type, from);
+        gpunn__store(g.y, g.y_type, i, g.add ? gpunn__load(g.y, g.y_type, i) + value : value);
+    }
+}
+
+/* The gradient of src. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__scatter_back_kernel(const gpunn__gather g, const gpunn__last *last)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, number;
+    bool    there;
+    for (; i < g.outer * g.m * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t at = gpunn__scatter_place(g, i, &number, &there);
+        const float   value = there && last[at] == (gpunn__last)number + 1 ? gpunn__load(g.x, g.x_type, at) : 0;
+        gpunn__store(g.y, g.y_type, i, g.add ? gpunn__load(g.y, g.y_type, i) + value : value);
+    }
+}
+
+static gpunn_status gpunn__cuda_scatter(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *x = &step->in[0], *index = &step->in[1], *src = &step->in[2];
+    gpunn__along       a = gpunn__along_axis(cuda, step, step->attr->axis);
+    gpunn__gather      g = gpunn__gather_of(step, &a, index);
+    gpunn__last       *last = (gpunn__last *)step->workspace;
+    if (action == GPUNN__PREPARE) {
+        step->workspace_bytes = (size_t)x->count * sizeof *last;
+        return GPUNN_OK;
+    }
+    GPUNN__TRY(gpunn__cuda_fill(cuda, last, 0, (size_t)x->count * sizeof *last));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__scatter_last_kernel, gpunn__blocks(cuda, index->count, 1), GPUNN__THREADS, g, last));
+    g.x = step->backward ? a.gradient : a.x;
+    g.x_type = step->backward ? a.gradient_type : a.x_type;
+    g.gradient = src->data;
+    g.gradient_type = src->dtype;
+    g.whole = !gpunn__is_float(x->dtype);
+    if (a.out) {
+        g.y = a.out;
+        g.y_type = a.out_type;
+        g.add = a.add;
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__scatter_kernel, gpunn__blocks(cuda, x->count, 1), GPUNN__THREADS, g, last,
+                                 step->backward));
+    }
+    if (!step->backward || !step->grad_in[2].data) return GPUNN_OK;
+    g.y = step->grad_in[2].data;
+    g.y_type = step->grad_in[2].dtype;
+    g.add = step->accumulate[2];
+    return GPUNN__LAUNCH(cuda, gpunn__scatter_back_kernel, gpunn__blocks(cuda, index->count, 1), GPUNN__THREADS, g, last);
 }
 
 /* ---- assign: a thread for each element of the value --------------------------------------------------------------------------- */

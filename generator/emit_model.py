@@ -318,7 +318,9 @@ class _Emitter:
         return "gpunn_gather(%s, %d, %s)" % (x[0], t.attrs["dim"], x[1])
 
     def op_scatter_add(self, t, x):
-        return "gpunn_scatter_add(%s, %d, %s, %s)" % (x[0], t.attrs["dim"], x[1], x[2])
+        return "gpunn_%s(%s, %d, %s, %s)" % (t.op, x[0], t.attrs["dim"], x[1], x[2])
+
+    op_scatter = op_scatter_add
 
     def op_integer(self, t, x):
         operation = t.attrs["operation"]

@@ -1043,14 +1043,22 @@ class Graph:
                 x = self.slice(x, i, 0, 1, size)
         return self.node("gather", {"dim": axis}, (x, index), index.shape, x.dtype)
 
+    def scatter(self, x, index, src, dim):
+        if src.dtype != x.dtype:
+            raise GraphError("x is %s and src %s; cast one of them" % (x.dtype, src.dtype), "inputs")
+        return self.scattered("scatter", x, index, src, dim)
+
     def scatter_add(self, x, index, src, dim):
         check_f32(x, src)
+        return self.scattered("scatter_add", x, index, src, dim)
+
+    def scattered(self, op, x, index, src, dim):
         check_indices(index, "index")
         axis = axis_of(x, dim)
         if src.shape != index.shape or src.shape[:axis] + src.shape[axis + 1:] != x.shape[:axis] + x.shape[axis + 1:]:
             raise GraphError("x is %s, index %s and src %s; index and src need one shape, x's but for axis %d" % (
                 shape_text(x.shape), shape_text(index.shape), shape_text(src.shape), axis), "inputs")
-        return self.node("scatter_add", {"dim": axis}, (x, index, src), x.shape)
+        return self.node(op, {"dim": axis}, (x, index, src), x.shape, x.dtype)
 
     def cast(self, x, dtype):
         return x if dtype == x.dtype else self.node("cast", {}, (x,), x.shape, dtype)

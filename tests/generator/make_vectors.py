@@ -32,9 +32,10 @@ INTEGERS = {  # ops that read integers: as which operand, of which dtypes
     "cross_entropy": (1, graph.CLASS_DTYPES), "nll_loss": (1, graph.CLASS_DTYPES), "accuracy": (1, graph.CLASS_DTYPES),
     "one_hot": (0, graph.CLASS_DTYPES),
     "embedding": (0, graph.INDEX_DTYPES), "gather": (1, graph.INDEX_DTYPES), "scatter_add": (1, graph.INDEX_DTYPES),
+    "scatter": (1, graph.INDEX_DTYPES),
     "rotary_embedding": (1, graph.INDEX_DTYPES), "multi_margin_loss": (1, graph.CLASS_DTYPES), "ctc_loss": (1, graph.INDEX_DTYPES)}
 BOTH = set(table.integers()) | {  # ops of floats or of integers
-    "permute", "concat", "slice", "pad", "expand", "gather", "tile", "stack", "reshape", "sum", "max", "argmax", "argmin", "cumsum"}
+    "permute", "concat", "slice", "pad", "expand", "gather", "scatter", "tile", "stack", "reshape", "sum", "max", "argmax", "argmin", "cumsum"}
 OPS = list(spec.ops())
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 
@@ -232,7 +233,7 @@ class Maker:
             shape = self.pick((["N", 2], ["N", 4, 3]))
         dtype = self.pick(INTEGERS.get(op, (0, graph.CLASS_DTYPES))[1])
         self.entries = [{"op": "input", "name": "a", "shape": shape},
-                        {"op": "input", "name": "b", "dtype": dtype, "shape": shape if op in ("gather", "scatter_add") else
+                        {"op": "input", "name": "b", "dtype": dtype, "shape": shape if op in ("gather", "scatter", "scatter_add") else
                          self.pick(([9], [4], ["N", 9])) if op == "rotary_embedding" else ["N"]}]
         if op == "grid_sample":
             self.entries.append({"op": "input", "name": "c", "shape": ["N", 3, 5, 2]})

@@ -102,6 +102,30 @@ def extremes(out):
              gradient=False)
 
 
+def overwritten(x, axis, index, src):
+    """x.scatter(axis, index, src) of which the last of several for one place counts."""
+    places = torch.arange(index.shape[axis]).reshape([-1 if i == axis % index.dim() else 1 for i in range(index.dim())]).expand(index.shape)
+    last = torch.full(x.shape, -1).scatter_reduce(axis, index, places, "amax")
+    counts = last.gather(axis, index) == places
+    added = torch.zeros_like(x).scatter_add(axis, index, torch.where(counts, src, torch.zeros_like(src)))
+    return torch.where(last >= 0, added, x)
+
+
+def scatters(out):
+    for name, shape, axis, count, dtype in (("unique", (3, 4, 7), 2, 0, torch.int64), ("again", (3, 4, 5), 1, 9, torch.int32),
+                                            ("many", (2, 5, 3), 1, 71, torch.int64), ("one", (3, 1), 1, 1, torch.int64),
+                                            ("few", (2, 67), -1, 3, torch.int64), ("line", (40,), 0, 9, torch.int64)):
+        wanted = list(shape)
+        wanted[axis] = count or shape[axis]
+        index = below(shape[axis], *wanted, dtype=dtype) if count else torch.rand(shape).argsort(axis)
+        group = {"x": randn(*shape), "index": index, "src": randn(*wanted)}
+        add_case(out, f"scatter.{name}", lambda x, index, src: overwritten(x, axis, index.long(), src), **{"fixed" if name == "line" else "batch": group})
+    x, src = torch.randint(LOWEST, HIGHEST, (3, 6)), torch.randint(LOWEST, HIGHEST, (3, 8))
+    add_case(out, "scatter.integers", lambda x, index, src: overwritten(x, 1, index, src), batch={"x": x, "index": below(6, 3, 8), "src": src})
+    u8 = below(256, 2, 7, 3, dtype=torch.uint8)
+    add_case(out, "scatter.bytes", lambda x, index, src: overwritten(x, 1, index, src), batch={"x": u8, "index": below(7, 2, 4, 3), "src": u8[:, :4].contiguous()})
+
+
 def diagonals(out):
     square, batched, wide = randn(5, 5), randn(3, 4, 4), randn(3, 4, 4, 6)
     for name, equation, operands in (("diagonal", "ii->i", (square,)), ("trace", "ii", (square,)), ("total", "ii->", (square,)),
@@ -135,6 +159,7 @@ def main():
     moved(out)
     extremes(out)
     diagonals(out)
+    scatters(out)
     transforms(out)
     save("tensors.safetensors", out)
 

@@ -1136,6 +1136,9 @@ static void test_reductions(void **state)
             "scatter_add: x is [batch, 6, 14, 14], index [batch, 6, 3, 14] and src [batch, 6, 3, 14]; index and src need one "
             "shape, x's but for axis 1",
             gpunn_scatter_add(f->image, 1, index, small));
+    check_shape(f, gpunn_scatter(f->image, 2, index, small), SHAPE(B, 6, 14, 14));
+    REFUSED(f, GPUNN_ERR_DTYPE, "scatter: x is f32 and src i32; gpunn_cast one of them",
+            gpunn_scatter(f->image, 2, index, index));
     check_shape(f, added = gpunn_index_select(f->image, 1, one), SHAPE(B, 3, 14, 14));
     check_shape(f, gpunn_index_add(f->image, 1, one, added), SHAPE(B, 6, 14, 14));
     REFUSED(f, GPUNN_ERR_SHAPE, "index_select: index is [batch, 6, 3, 14], but [count] is needed; flatten it",

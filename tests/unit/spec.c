@@ -347,6 +347,7 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count++] = gpunn_einsum("nchw->nwc", &h, 1);
     all[count++] = gpunn_gather(h, 2, gpunn_cast(h, GPUNN_I64));
     all[count++] = gpunn_scatter_add(h, 2, gpunn_cast(h, GPUNN_I64), h);
+    all[count++] = gpunn_scatter(h, -1, gpunn_cast(h, GPUNN_I32), h);
     gpunn_tensor *first_rows = gpunn_cast(gpunn_slice(h, 2, 0, 2, 1), GPUNN_I32), *hashed;
     hashed = gpunn_integer_scalar(GPUNN_INTEGER_REMAINDER, gpunn_cast(first_rows, GPUNN_I64), INT64_MAX);
     hashed = gpunn_where(gpunn_lt(hashed, first_rows), hashed, gpunn_sum(first_rows, GPUNN_AXES(1), true));

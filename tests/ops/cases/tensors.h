@@ -97,6 +97,14 @@
     X(logical_xor, "floats", gpunn_logical_xor(in("a"), in("b")))                              \
     X(trunc_divide, "floats", gpunn_trunc_divide(in("a"), in("b")))                            \
     X(trunc_divide, "ends", gpunn_trunc_divide(in("a"), in("b")))                              \
+    X(scatter, "unique", gpunn_scatter(in("x"), 2, in("index"), in("src")))                    \
+    X(scatter, "again", gpunn_scatter(in("x"), 1, in("index"), in("src")))                     \
+    X(scatter, "many", gpunn_scatter(in("x"), 1, in("index"), in("src")))                      \
+    X(scatter, "one", gpunn_scatter(in("x"), 1, in("index"), in("src")))                       \
+    X(scatter, "few", gpunn_scatter(in("x"), -1, in("index"), in("src")))                      \
+    X(scatter, "line", gpunn_scatter(in("x"), 0, in("index"), in("src")))                      \
+    X(scatter, "integers", gpunn_scatter(in("x"), 1, in("index"), in("src")))                  \
+    X(scatter, "bytes", gpunn_scatter(in("x"), 1, in("index"), in("src")))                     \
     X(einsum, "diagonal", einsum("ii->i", in("a"), NULL))                                      \
     X(einsum, "trace", einsum("ii", in("a"), NULL))                                            \
     X(einsum, "total", einsum("ii->", in("a"), NULL))                                          \
@@ -119,6 +127,9 @@
     X(index_select, XS(3, 5, 2), gpunn_square(gpunn_index_select(x, 0, indices(in, GPUNN_I64, GPUNN_SHAPE(3), 3))))             \
     X(index_add, XS(3, 5, 2), gpunn_mul(x, gpunn_index_add(x, 0, indices(in, GPUNN_I32, GPUNN_SHAPE(3), 3),                     \
       in->x[1] = B("src", 3, 5, 2))))                                                                                           \
+    X(scatter, XS(3, 5, 2), gpunn_mul(x, gpunn_scatter(x, 1, indices(in, GPUNN_I64, GPUNN_SHAPE(3, 7, 2), 5),                    \
+      in->x[1] = B("src", 3, 7, 2))))                                                                                           \
+    X(scatter_itself, XS(3, 6), gpunn_square(gpunn_scatter(gpunn_sin(x), 1, indices(in, GPUNN_I32, GPUNN_SHAPE(3, 6), 6), x)))  \
     X(max_with_indices, APART(3, 7), gpunn_mul(gpunn_max_with_indices(x, 1, true, NULL), x))                                    \
     X(min_with_indices, APART(3, 4, 2), gpunn_square(gpunn_min_with_indices(x, 1, false, NULL)))                                \
     X(cummax_with_indices, APART(3, 7), gpunn_mul(gpunn_cummax_with_indices(x, 1, NULL), gpunn_cummin_with_indices(x, 1, NULL))) \
