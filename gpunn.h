@@ -2895,8 +2895,8 @@ typedef struct gpunn_attributes {
     bool        ceil_mode, count_exclude_pad; /* pools */
     float       eps, momentum;                /* batch_norm, instance_norm; other norms: eps */
     bool        sync;                         /* batch_norm: with a step's ranks */
-    int axis; /* concat, slice, gather, scatter_add, scatter, cumsum, topk_indices, argmax, softmax, log_softmax; >= 0. layer_norm,
-                                                     rms_norm: the first of the axes normalised */
+    int axis; /* concat, slice, gather, scatter_add, scatter, cumsum, topk_indices, argmax, softmax, log_softmax; >= 0.
+                 layer_norm, rms_norm: the first of the axes normalised */
     int                    order[GPUNN_MAX_RANK];  /* permute */
     uint32_t               axes;                   /* sum, max, gradient_energy: bit i set: axis i is reduced */
     bool                   keepdim;                /* sum, max, argmax */
