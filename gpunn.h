@@ -22864,6 +22864,13 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
     q[3] = GPUNN__SHUFFLE(b, d, 2, 3, 6, 7);
 }
 
+/* Compilers would read x again from memory in each product with it, more loads than a processor makes beside its products. */
+#if defined(__x86_64__)
+#define GPUNN__HOLD(x) __asm__("" : "+v"(x))
+#else
+#define GPUNN__HOLD(x)
+#endif
+
 /* One tile of R rows and V vectors: R * V sums in registers. A's rows are reached from every third one, which is as far as x86
  * scales an index. The last vector has `tail` lanes that exist in C. */
 #define GPUNN__GEMM_PRODUCTS(isa, TARGET, LANES, R3, R2, R1)                                                                    \
@@ -22909,7 +22916,10 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
             for (int u = 0; u < 2; u++) {                                                                                       \
                 if (u == 1 && p == 1) break;                                                                                    \
                 GPUNN__UNROLL                                                                                                   \
-                for (int v = 0; v < V; v++) b[v] = *(const gpunn__##isa##_memory *)(bp + v * LANES);                            \
+                for (int v = 0; v < V; v++) {                                                                                   \
+                    b[v] = *(const gpunn__##isa##_memory *)(bp + v * LANES);                                                    \
+                    GPUNN__HOLD(b[v]);                                                                                          \
+                }                                                                                                               \
                 GPUNN__UNROLL                                                                                                   \
                 for (int i = 0; i < R; i++) {                                                                                   \
                     gpunn__##isa x = gpunn__##isa##_set(a[i / 3][i % 3 * a_row]);                                               \
