@@ -24016,6 +24016,13 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
     q[3] = GPUNN__SHUFFLE(b, d, 2, 3, 6, 7);
 }
 
+/* Compilers would read x again from memory in each product with it, more loads than a processor makes beside its products. */
+#if defined(__x86_64__)
+#define GPUNN__HOLD(x) __asm__("" : "+v"(x))
+#else
+#define GPUNN__HOLD(x)
+#endif
+
 /* One tile of R rows and V vectors: R * V sums in registers. A's rows are reached from every third one, which is as far as x86
  * scales an index. The last vector has `tail` lanes that exist in C. */
 #define GPUNN__GEMM_PRODUCTS(isa, TARGET, LANES, R3, R2, R1)                                                                    \
@@ -24061,7 +24068,10 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
             for (int u = 0; u < 2; u++) {                                                                                       \
                 if (u == 1 && p == 1) break;                                                                                    \
                 GPUNN__UNROLL                                                                                                   \
-                for (int v = 0; v < V; v++) b[v] = *(const gpunn__##isa##_memory *)(bp + v * LANES);                            \
+                for (int v = 0; v < V; v++) {                                                                                   \
+                    b[v] = *(const gpunn__##isa##_memory *)(bp + v * LANES);                                                    \
+                    GPUNN__HOLD(b[v]);                                                                                          \
+                }                                                                                                               \
                 GPUNN__UNROLL                                                                                                   \
                 for (int i = 0; i < R; i++) {                                                                                   \
                     gpunn__##isa x = gpunn__##isa##_set(a[i / 3][i % 3 * a_row]);                                               \
@@ -30090,9 +30100,16 @@ static GPUNN__STATUS gpunn__cpu_gru(gpunn__cpu *cpu, gpunn_step *step, gpunn__ac
 /* ==== >>update ======================================================================================================== *
  * The rows of the optimizers as functions, each in one pass over parameter, gradient and state. */
 enum {
-    GPUNN__PIECE = 256, /* elements at a time, whose square roots are taken together */
-    GPUNN__GRAIN = 16   /* they are a multiple of */
+    GPUNN__PIECE = 256, /* elements at a time */
+    GPUNN__GRAIN = 16   /* they are a multiple of, whose square roots are taken together */
 };
+
+/* Memory is as fast as it can only when so much is asked for ahead: what hardware fetches by itself stops at each page. */
+#if defined(GPUNN__VECTORS)
+#define GPUNN__AHEAD(place) __builtin_prefetch((place) + GPUNN__PIECE);
+#else
+#define GPUNN__AHEAD(place)
+#endif
 
 typedef struct gpunn__update_job {
     const gpunn_update  *u;
@@ -30131,7 +30148,7 @@ GPUNN__INLINE void gpunn__roots(float *x, int count)
 #endif
 }
 
-/* A step's square root: the first pass over a piece leaves what it is of, the second finds it. */
+/* A step's square root: the first pass over a grain leaves what it is of, the second finds it. */
 GPUNN__INLINE float gpunn__root(float *root, bool *rooted, bool second, float x)
 {
     if (second) return *root;
@@ -30149,7 +30166,7 @@ GPUNN__INLINE float gpunn__root(float *root, bool *rooted, bool second, float x)
 /* clang-format off */
 #define K(number) number##f
 #define where(condition, yes, no) gpunn__select((condition) != 0, (float)(yes), (float)(no))
-#define sqrt(x) gpunn__root(&root[i], &rooted, SECOND, x)
+#define sqrt(x) gpunn__root(&root[lane], &rooted, SECOND, x)
 #define max(p, q) gpunn__max(p, q)
 #define abs(p) fabsf(p)
 #define GPUNN__NUMBER(kind, key, usual) const float key = *setting++; (void)key;
@@ -30160,7 +30177,8 @@ GPUNN__INLINE float gpunn__root(float *root, bool *rooted, bool second, float x)
 #define GPUNN__HAS(k, all) ((k) < ((all) ? count / 16 : count % 16))
 #define GPUNN__PASS(all, second, text, result)                                                                                 \
     GPUNN__IVDEP                                                                                                               \
-    for (int i = 0; i < elements; i++) {                                                                                       \
+    for (int lane = 0; lane < GPUNN__GRAIN; lane++) {                                                                          \
+        const int  i = at + lane;                                                                                              \
         const bool ALL = all, SECOND = second;                                                                                 \
         float p = part[0][i], s0 = GPUNN__HAS(0, ALL) ? part[1][i] : 0, s1 = GPUNN__HAS(1, ALL) ? part[2][i] : 0,              \
               s2 = GPUNN__HAS(2, ALL) ? part[3][i] : 0, g = gradient[i] * scale;                                               \
@@ -30170,15 +30188,22 @@ GPUNN__INLINE float gpunn__root(float *root, bool *rooted, bool second, float x)
         result                                                                                                                 \
     }
 #define GPUNN__PASSES(all, text, result)                                                                                       \
-    GPUNN__PASS(all, 0, text, )                                                                                                \
-    if (rooted) gpunn__roots(root, elements);                                                                                  \
-    GPUNN__PASS(all, 1, text, result)
+    for (int at = 0; at < elements; at += GPUNN__GRAIN) {                                                                      \
+        GPUNN__AHEAD(gradient + at)                                                                                            \
+        GPUNN__AHEAD(part[0] + at)                                                                                             \
+        if (GPUNN__HAS(0, all)) GPUNN__AHEAD(part[1] + at)                                                                     \
+        if (GPUNN__HAS(1, all)) GPUNN__AHEAD(part[2] + at)                                                                     \
+        if (GPUNN__HAS(2, all)) GPUNN__AHEAD(part[3] + at)                                                                     \
+        GPUNN__PASS(all, 0, text, )                                                                                            \
+        if (rooted) gpunn__roots(root, GPUNN__GRAIN);                                                                          \
+        GPUNN__PASS(all, 1, text, result)                                                                                      \
+    }
 #define GPUNN__LOOP(function, settings, states, numbers, text, result)                                                         \
     GPUNN__VECTORIZED(function, (const gpunn__update_job *j, const float *gradient, float *const *part, int grains),           \
                       (j, gradient, part, grains))                                                                             \
     {                                                                                                                          \
         const float *setting = j->u->setting, *once = j->n.once, scale = j->n.scale, limit = j->limit;                         \
-        float        root[GPUNN__PIECE];                                                                                       \
+        float        root[GPUNN__GRAIN];                                                                                       \
         const int    elements = grains * GPUNN__GRAIN, count = 0 states;                                                       \
         bool         rooted = false, all = false;                                                                              \
         settings                                                                                                               \
@@ -30210,6 +30235,7 @@ GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, GPUNN__STATE, 
 #undef GPUNN__STATE
 #undef GPUNN__ONCE
 #undef GPUNN__HAS
+#undef GPUNN__AHEAD
 #undef GPUNN__PASS
 #undef GPUNN__PASSES
 #undef GPUNN__LOOP
