@@ -2880,23 +2880,22 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
 
 /* The constants of one node; each op reads only the fields named beside it. */
 typedef struct gpunn_attributes {
-    float       value[2];         /* elementwise */
-    float       dropout_p, scale; /* dropout, attention; scale: attention, roi_align */
-    float       fill;             /* pad */
-    float       label_smoothing;  /* cross_entropy */
-    int         kernel[3];        /* conv, pools: one per spatial axis, the first in [0] */
-    int         stride[3], padding[3], dilation[3];
-    int         output_padding[3];            /* conv_transpose */
-    int         size[3];                      /* adaptive pools, interpolate, roi_align: of the result */
-    gpunn_shape shape;                        /* reshape, expand: of the result; affine_grid: its spatial sizes;
+    float                  value[2];         /* elementwise */
+    float                  dropout_p, scale; /* dropout, attention; scale: attention, roi_align */
+    float                  fill;             /* pad */
+    float                  label_smoothing;  /* cross_entropy */
+    int                    kernel[3];        /* conv, pools: one per spatial axis, the first in [0] */
+    int                    stride[3], padding[3], dilation[3];
+    int                    output_padding[3];            /* conv_transpose */
+    int                    size[3];                      /* adaptive pools, interpolate, roi_align: of the result */
+    gpunn_shape            shape;                        /* reshape, expand: of the result; affine_grid: its spatial sizes;
                                                             interpolate: those that vary */
-    gpunn_dtype dtype;                        /* cast */
-    int         groups;                       /* conv, group_norm; instance_norm: the channels */
-    bool        ceil_mode, count_exclude_pad; /* pools */
-    float       eps, momentum;                /* batch_norm, instance_norm; other norms: eps */
-    bool        sync;                         /* batch_norm: with a step's ranks */
-    int axis; /* concat, slice, gather, scatter_add, scatter, cumsum, topk_indices, argmax, softmax, log_softmax; >= 0.
-                 layer_norm, rms_norm: the first of the axes normalised */
+    gpunn_dtype            dtype;                        /* cast */
+    int                    groups;                       /* conv, group_norm; instance_norm: the channels */
+    bool                   ceil_mode, count_exclude_pad; /* pools */
+    float                  eps, momentum;                /* batch_norm, instance_norm; other norms: eps */
+    bool                   sync;                         /* batch_norm: with a step's ranks */
+    int                    axis; /* of ops along one; >= 0. layer_norm, rms_norm: the first of those normalised */
     int                    order[GPUNN_MAX_RANK];  /* permute */
     uint32_t               axes;                   /* sum, max, gradient_energy: bit i set: axis i is reduced */
     bool                   keepdim;                /* sum, max, argmax */
