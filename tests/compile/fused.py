@@ -241,7 +241,7 @@ def check(kernel_set, folder, nvcc, architectures):
 
 def precisions_of(path):
     name = os.path.basename(path)[:-5]
-    of_small = {"network": 4, "step": 4, "images": 1, "step_rows": 1, "step_scaled": 1}
+    of_small = {"network": 4, "step": 4, "images": 1, "step_rows": 1}
     return {"step_deep": ("bf16", "tf32")}.get(name, ("f32", "bf16", "f16", "tf32")[:of_small.get(name, 2)])
 
 
@@ -258,7 +258,7 @@ def main():
     architectures = [int(a) for a in options.arch.split(",")] if options.arch else [a for a in kernels.ARCHITECTURES if a in has]
     paths = options.models or sorted(glob.glob(os.path.join(ROOT, "tests", "generator", "specs", "*.json"))) + [
         os.path.join(ROOT, "tests", "generator", "specs", "small", name + ".json") for name in (
-            "images", "network", "step", "step_rows", "step_scaled", "step_wide", "step_deep")]
+            "images", "network", "step", "step_rows", "step_wide", "step_deep")]
     bad = []
     with tempfile.TemporaryDirectory() as folder:
         for kernel_set in [chains(), kinds()] + [model(path, precision) for path in paths
