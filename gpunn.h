@@ -1232,8 +1232,8 @@ typedef enum gpunn_op {
 
 GPUNN_API const char *gpunn_op_name(gpunn_op op);
 
-/* Elementwise ops of integers, by the names that these have for floats. X(ENUM, name, operands, whether the result is BOOL, the value
- * of operands a, b, c in 64 bits). */
+/* Elementwise ops of integers, by the names that these have for floats. X(ENUM, name, operands, whether the result is BOOL, the
+ * value of operands a, b, c in 64 bits). */
 /* clang-format off */
 #define GPUNN_INTEGER_OPS(X)                                                          \
     X(NEG, neg, 1, 0, (int64_t)(0 - (uint64_t)a))                                     \
@@ -1329,11 +1329,11 @@ GPUNN_API gpunn_tensor *gpunn_ge(gpunn_tensor *a, gpunn_tensor *b);
 GPUNN_API gpunn_tensor *gpunn_parametric_relu(gpunn_tensor *a, gpunn_tensor *b);
 GPUNN_API gpunn_tensor *gpunn_where(gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c);
 
-/* Those that stand in GPUNN_INTEGER_OPS take integers too, I64, I32, U8 and BOOL, and then nothing else but where's condition, of any
- * dtype. Comparisons and logical ops of integers give BOOL, the others the largest of their operands' dtypes, in this order, to whose
- * bits the exact result wraps around; of BOOL, whether it is not 0. No gradient. A division by 0 is GPUNN_ERR_ARGUMENT of the run,
- * but on a GPU, which does not stop, its quotient 0 and its remainder the dividend. */
-/* op of an integer tensor and, in the place of its last operand, a number: x // 4, x < 10. The result has x's dtype, I64 where that is
+/* Those above and below that GPUNN_INTEGER_OPS names take integers too, I64, I32, U8 and BOOL, where all operands are such
+ * (where's condition may be of any dtype). Comparisons and logical ops of integers give BOOL, the others the largest of their
+ * operands' dtypes, to whose bits the exact result wraps around; of BOOL, whether it is not 0. No gradient. A division by 0 is
+ * GPUNN_ERR_ARGUMENT of the run; on a GPU, which does not stop, its quotient is 0 and its remainder the dividend.
+ * gpunn_integer_scalar: op with a number in the place of its last operand, x // 4 or x < 10, in x's dtype, I64 where that is
  * BOOL. */
 GPUNN_API gpunn_tensor *gpunn_integer_scalar(gpunn_integer_op op, gpunn_tensor *x, int64_t value);
 
@@ -1713,8 +1713,9 @@ typedef struct gpunn_hash_grid_args {
  * meet rows as the hash has them. Gradients of both are the same in every run. */
 GPUNN_API gpunn_tensor *gpunn_hash_grid_encoding_(gpunn_tensor *x, const char *name, gpunn_hash_grid_args args);
 #define gpunn_hash_grid_encoding(x, ...) gpunn_hash_grid_encoding_((x), GPUNN_NAMED(gpunn_hash_grid_args, __VA_ARGS__))
-/* torch.gather: y[i][j][k] = x[i][index[i][j][k]][k] for axis 1 of three; index I64 or I32 of x's rank, along the other axes not
- * larger than x. An index outside x's axis: as a token of gpunn_embedding. */
+/* What only copies (reshape, permute, concat, slice, pad with a constant, expand, tile, stack, gather, ...) takes integers as
+ * well. torch.gather: y[i][j][k] = x[i][index[i][j][k]][k] for axis 1 of three; index I64 or I32 of x's rank, along the other
+ * axes not larger than x. An index outside x's axis: as a token of gpunn_embedding. */
 GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *index);
 /* torch.scatter_add: a copy of x with y[i][index[i][j][k]][k] += src[i][j][k] for axis 1 of three; index I64 or I32, of src's
  * shape, which is x's but for the axis. Sums in the order of the indices; an index outside x's axis: as gpunn_gather's. */
@@ -1758,7 +1759,7 @@ GPUNN_API gpunn_tensor *gpunn_diagonal(gpunn_tensor *x, int offset);
 GPUNN_API gpunn_tensor *gpunn_masked_fill(gpunn_tensor *x, gpunn_tensor *mask, float value);
 GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype); /* between F32, I64, I32, U8, BOOL; no gradient */
 
-/* -- reductions: keepdim leaves 1 in place of each axis -- */
+/* -- reductions: keepdim leaves 1 in place of each axis; sums of integers are I64, extremes and products have their dtype -- */
 GPUNN_API gpunn_tensor *gpunn_sum(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
 GPUNN_API gpunn_tensor *gpunn_mean(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
 GPUNN_API gpunn_tensor *gpunn_max(gpunn_tensor *x, gpunn_axes axes, bool keepdim); /* torch.amax: ties share the gradient */
@@ -1788,8 +1789,8 @@ GPUNN_API gpunn_tensor *gpunn_cummin_with_indices(gpunn_tensor *x, int axis, gpu
 GPUNN_API gpunn_tensor *gpunn_gradient_energy(gpunn_tensor *x, gpunn_axes axes);
 GPUNN_API gpunn_tensor *gpunn_argmax(gpunn_tensor *x, int axis, bool keepdim); /* I64, the first maximum */
 GPUNN_API gpunn_tensor *gpunn_argmin(gpunn_tensor *x, int axis, bool keepdim); /* I64, the first minimum */
-/* torch.max(x, dim) and torch.min(x, dim): values, and in *indices (may be NULL) their places as of gpunn_argmax and gpunn_argmin, to
- * which the gradient goes. */
+/* torch.max(x, dim) and torch.min(x, dim): values, and in *indices (may be NULL) their places as of gpunn_argmax and
+ * gpunn_argmin, to which the gradient goes. */
 GPUNN_API gpunn_tensor *gpunn_max_with_indices(gpunn_tensor *x, int axis, bool keepdim, gpunn_tensor **indices);
 GPUNN_API gpunn_tensor *gpunn_min_with_indices(gpunn_tensor *x, int axis, bool keepdim, gpunn_tensor **indices);
 /* The k largest, falling, or smallest, rising; of equals the first, NaN above all. *indices (may be NULL): their places, I64. */
@@ -1809,9 +1810,9 @@ typedef struct gpunn_matmul_args {
 /* torch.matmul for rank >= 2: [..., m, k] x [..., k, n] -> [..., m, n]; leading axes broadcast. */
 GPUNN_API gpunn_tensor *gpunn_matmul_(gpunn_tensor *a, gpunn_tensor *b, gpunn_matmul_args args);
 #define gpunn_matmul(a, ...) gpunn_matmul_((a), GPUNN_NAMED(gpunn_matmul_args, __VA_ARGS__))
-/* torch.einsum of one or two tensors, as products, sums and permutations: "...ij,jk->...ik". A letter names an axis, twice in one
- * tensor a diagonal, "..." all axes without a letter, which broadcast; without "->" the result has these, and then the letters that
- * occur once, in alphabetical order. */
+/* torch.einsum of one or two tensors, as products, sums and permutations: "...ij,jk->...ik". A letter names an axis, twice in
+ * one tensor a diagonal, "..." all axes without a letter, which broadcast; without "->" the result has these, and then the
+ * letters that occur once, in alphabetical order. */
 GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *tensors, int count);
 
 /* How transforms are scaled: torch.fft's norm. */
@@ -1820,10 +1821,10 @@ typedef enum gpunn_fft_norm {
     GPUNN_FFT_ORTHO,        /* both by 1 / sqrt(n) */
     GPUNN_FFT_FORWARD       /* rfft by 1 / n */
 } gpunn_fft_norm;
-/* Fourier transforms of real numbers along an axis, whose size n is fixed; torch.view_as_real of torch.fft.rfft: real and imaginary
- * parts of frequencies 0 to n / 2 in the axis' place, of which a new last axis of 2 tells; and back, to n numbers. x [..., n, ...] ->
- * [..., n / 2 + 1, ..., 2]; axis counts those of the real tensor. Made of products by constant matrices: of one up to n = 64, then of
- * one for each factor of n, the largest p of them taking p steps a number, and 16 n bytes. */
+/* Fourier transforms of real numbers along an axis, whose size n is fixed; torch.view_as_real of torch.fft.rfft: real and
+ * imaginary parts of frequencies 0 to n / 2 in the axis' place, of which a new last axis of 2 tells; and back, to n numbers. x
+ * [..., n, ...] -> [..., n / 2 + 1, ..., 2]; axis counts those of the real tensor. Made of products by constant matrices: of one
+ * up to n = 64, then of one for each factor of n, the largest p of them taking p steps a number, and 16 n bytes. */
 GPUNN_API gpunn_tensor *gpunn_rfft(gpunn_tensor *x, int axis, gpunn_fft_norm norm);
 GPUNN_API gpunn_tensor *gpunn_irfft(gpunn_tensor *x, int64_t n, int axis, gpunn_fft_norm norm);
 
@@ -2131,9 +2132,9 @@ typedef struct gpunn_grad_args {
 /* torch.autograd.grad(y, x, create_graph=True): the gradient of y by x, an input, a parameter or a value between, F32 and of x's shape.
  * Zeros where y does not depend on x. It goes through the elementwise ops, linear, matmul, einsum, convolutions and transposed ones,
  * sum, mean, max, cumsum, softmax, log_softmax, cross_entropy, nll_loss, layer_norm, rms_norm, group_norm, instance_norm, reshape,
- * expand, permute, concat, slice, pad with a constant, gather, scatter_add, scatter, embedding, and all that is made of these, to any order;
- * another op between x and y is GPUNN_ERR_UNSUPPORTED, with its name. Each call adds nodes: make it while building, not at each
- * step. */
+ * expand, permute, concat, slice, pad with a constant, gather, scatter_add, scatter, embedding, and all that is made of these, to any
+ * order; another op between x and y is GPUNN_ERR_UNSUPPORTED, with its name. Each call adds nodes: make it while building, not at
+ * each step. */
 GPUNN_API gpunn_tensor *gpunn_grad_(gpunn_tensor *y, gpunn_tensor *x, gpunn_grad_args args);
 #define gpunn_grad(y, ...) gpunn_grad_((y), GPUNN_NAMED(gpunn_grad_args, __VA_ARGS__))
 /* The same by `count` inputs at once, into gradients, which after a failure are NULL. */
@@ -2810,8 +2811,8 @@ typedef struct gpunn_attributes {
     bool        ceil_mode, count_exclude_pad; /* pools */
     float       eps, momentum;                /* batch_norm; other norms: eps */
     bool        sync;                         /* batch_norm: with a step's ranks */
-    int         axis; /* concat, slice, gather, scatter_add, scatter, cumsum, topk_indices, argmax, softmax, log_softmax; >= 0. layer_norm,
-                                                     rms_norm: the first of the axes normalised */
+    int         axis; /* concat, slice, gather, scatter_add, scatter, cumsum, topk_indices, argmax, softmax, log_softmax; >= 0.
+                                                     layer_norm, rms_norm: the first of the axes normalised */
     int         order[GPUNN_MAX_RANK];    /* permute */
     uint32_t    axes;                     /* sum, max, gradient_energy: bit i set: axis i is reduced */
     bool        keepdim;                  /* sum, max, argmax */
@@ -3656,7 +3657,7 @@ GPUNN__SHARED int64_t gpunn__integer(const void *data, gpunn_dtype dtype, int64_
                                 : ((const uint8_t *)data)[i];
 }
 
-/* ---- elementwise ops of integers ----------------------------------------------------------------------------------------------- */
+/* ---- elementwise ops of integers --------------------------------------------------------------------------------------- */
 /* Stores a number in element i of I64, I32, U8 or BOOL storage. */
 GPUNN__SHARED void gpunn__put_integer(void *data, gpunn_dtype dtype, int64_t i, int64_t value)
 {
@@ -10724,10 +10725,10 @@ GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype)
 /* count: of operands, which may be one less than op has. */
 static gpunn_tensor *gpunn__integer_node(gpunn_integer_op op, gpunn_tensor *const *operands, int count, int64_t number)
 {
-    const char       *name = (unsigned)op < GPUNN_INTEGER_COUNT ? gpunn__integer_names[op] : "integer";
-    gpunn_attributes  attr = gpunn__no_attributes();
-    gpunn_tensor     *in[3] = {NULL, NULL, NULL};
-    gpunn__call       call;
+    const char        *name = (unsigned)op < GPUNN_INTEGER_COUNT ? gpunn__integer_names[op] : "integer";
+    gpunn_attributes   attr = gpunn__no_attributes();
+    gpunn_tensor      *in[3] = {NULL, NULL, NULL};
+    gpunn__call        call;
     const char *const *names = count == 1 ? gpunn__x_name : gpunn__abc_names;
     if (count > 3 || !gpunn__begin(&call, name, NULL, names, operands, count, 0)) return NULL;
     if ((unsigned)op >= GPUNN_INTEGER_COUNT)
@@ -10739,7 +10740,8 @@ static gpunn_tensor *gpunn__integer_node(gpunn_integer_op op, gpunn_tensor *cons
     memcpy(in, operands, (size_t)count * sizeof *in);
     for (int i = choice; i < count; i++)
         if (in[i]->dtype == GPUNN_F32)
-            return gpunn__refuse(&call, GPUNN_ERR_DTYPE, "%s is f32, but integers are needed; convert it with gpunn_cast", names[i]);
+            return gpunn__refuse(&call, GPUNN_ERR_DTYPE, "%s is f32, but integers are needed; convert it with gpunn_cast",
+                                 names[i]);
     if (choice && (in[0] = gpunn_cast(in[0], GPUNN_BOOL)) == NULL) return NULL;
     attr.mode = (int)op;
     attr.number = count < most ? number : 0;
@@ -14627,8 +14629,9 @@ static bool gpunn__labels_diagonal(const gpunn__call *call, gpunn__labels *l)
         while (j < l->count && l->at[j] != l->at[i]) j++;
         if (j == l->count) continue;
         if (l->dim[i] != l->dim[j] || l->dim[i] < 0) {
-            (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "%c is %s and %s in one tensor; a diagonal needs two equal sizes that are fixed",
-                                l->at[i], gpunn__dim_text(call->model, l->dim[i], one), gpunn__dim_text(call->model, l->dim[j], other));
+            (void)gpunn__refuse(call, GPUNN_ERR_SHAPE,
+                                "%c is %s and %s in one tensor; a diagonal needs two equal sizes that are fixed", l->at[i],
+                                gpunn__dim_text(call->model, l->dim[i], one), gpunn__dim_text(call->model, l->dim[j], other));
             return false;
         }
         rest.count = 0;
@@ -14820,18 +14823,18 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
 }
 
 /* ---- Fourier transforms ---------------------------------------------------------------------------------------------- *
- * Complex numbers are pairs along a last axis, so that a transform of n1 of them is a product by a matrix [2 n1, 2 n1]. One of n = n1 n2
- * is n2 of n1 numbers that lie n2 apart, each turned, and then n1 of n2 (Cooley and Tukey 1965): with j = j1 n2 + j2, k = k1 + n1 k2,
- * jk / n is j1 k1 / n1 + j2 k1 / n + j2 k2 / n2, but for whole turns. */
+ * Complex numbers are pairs along a last axis, so that a transform of n1 of them is a product by a matrix [2 n1, 2 n1]. One of n
+ * = n1 n2 is n2 of n1 numbers that lie n2 apart, each turned, and then n1 of n2 (Cooley and Tukey 1965): with j = j1 n2 + j2 and
+ * k = k1 + n1 k2, jk / n is j1 k1 / n1 + j2 k1 / n + j2 k2 / n2, but for whole turns. */
 typedef struct gpunn__fourier {
     const gpunn__call *call;
     int                sign; /* of the exponent: -1, backwards 1 */
     double             scale;
 } gpunn__fourier;
 
-/* The matrices [n / from, from in, to out], for each j2 one, of factor e^(sign 2 pi i (j1 k1 (n / from) + j2 k1) / n), j1 below from, k1
- * below to; in and out are 2 or, for real parts alone, 1. half: of the numbers that go in, those but the first and the one opposite it
- * stand for two. */
+/* The matrices [n / from, from in, to out], for each j2 one, of factor e^(sign 2 pi i (j1 k1 (n / from) + j2 k1) / n), j1 below
+ * from, k1 below to; in and out are 2 or, for real parts alone, 1. half: of the numbers that go in, those but the first and the
+ * one opposite it stand for two. */
 static gpunn_tensor *gpunn__fourier_matrix(const gpunn__fourier *f, int64_t n, int64_t turns, int64_t from, int64_t to, int in,
                                            int out, bool half)
 {
@@ -14847,10 +14850,10 @@ static gpunn_tensor *gpunn__fourier_matrix(const gpunn__fourier *f, int64_t n, i
     for (int64_t t = 0; t < turns; t++)
         for (int64_t j = 0; j < from; j++)
             for (int64_t k = 0; k < to; k++) {
-                const double  part = (double)((j * turns + t) * k % n) / (double)n, angle = 6.283185307179586 * part;
-                const double  scale = f->scale * (half && j > 0 && 2 * j < n ? 2 : 1);
-                const double  real = scale * cos(angle), imaginary = part == 0.5 ? 0 : scale * f->sign * sin(angle);
-                float *const  at = matrix + (t * rows + j * in) * columns + k * out;
+                const double part = (double)((j * turns + t) * k % n) / (double)n, angle = 6.283185307179586 * part;
+                const double scale = f->scale * (half && j > 0 && 2 * j < n ? 2 : 1);
+                const double real = scale * cos(angle), imaginary = part == 0.5 ? 0 : scale * f->sign * sin(angle);
+                float *const at = matrix + (t * rows + j * in) * columns + k * out;
                 at[0] = (float)real;
                 if (out == 2) at[1] = (float)imaginary;
                 if (in == 2) at[columns] = (float)-imaginary;
@@ -14893,8 +14896,8 @@ static gpunn_tensor *gpunn__fourier_of(const gpunn__fourier *f, gpunn_tensor *x,
     return gpunn_reshape(x, GPUNN_SHAPE(rows, n, 2));
 }
 
-/* Opens a call on x, whose axes but the last `pairs` are those of the real tensor: x with the axis last but `pairs` of them and all
- * before it joined, and in *others their sizes, with the place of the axis; NULL after an error. */
+/* Opens a call on x, whose axes but the last `pairs` are those of the real tensor: x with the axis last but `pairs` of them and
+ * all before it joined, and in *others their sizes, with the place of the axis; NULL after an error. */
 static gpunn_tensor *gpunn__fourier_begin(gpunn__call *call, const char *name, gpunn_tensor *x, int pairs, int *axis,
                                           gpunn_fft_norm norm, gpunn_shape *others)
 {
@@ -14907,7 +14910,8 @@ static gpunn_tensor *gpunn__fourier_begin(gpunn__call *call, const char *name, g
     const int rank = x->rank - pairs;
     if (rank < 1 || *axis < -rank || *axis >= rank || (pairs && x->dim[rank] != 2) || (!pairs && rank == GPUNN_MAX_RANK) ||
         x->dim[*axis + (*axis < 0 ? rank : 0)] < 1 || x->dim[*axis + (*axis < 0 ? rank : 0)] > INT32_MAX / 4)
-        return gpunn__refuse(call, GPUNN_ERR_SHAPE, "x is %s and the axis %d; %s, and that axis must be one of those before and fixed",
+        return gpunn__refuse(call, GPUNN_ERR_SHAPE,
+                             "x is %s and the axis %d; %s, and that axis must be one of those before and fixed",
                              gpunn__shape_text(x, text), *axis,
                              pairs ? "the last axis must be 2, of real and imaginary parts" : "1 to 7 axes are possible");
     if ((int)norm < 0 || norm > GPUNN_FFT_FORWARD)
@@ -15320,7 +15324,8 @@ static gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gpunn_tenso
     gpunn__call     call;
     gpunn__formula  f;
     char            field[32];
-    const int floats = row->fits == gpunn__fits_CLASSES ? 1 : row->count, integer = gpunn__integer_meant(row->name, in, row->count);
+    const int       floats = row->fits == gpunn__fits_CLASSES ? 1 : row->count,
+              integer = gpunn__integer_meant(row->name, in, row->count);
     if (integer >= 0) return gpunn__integer_node((gpunn_integer_op)integer, in, row->count, 0);
     if (!gpunn__begin(&call, row->name, NULL, row->operands, in, row->count, floats) || !gpunn__settle(&call, args) ||
         !row->fits(&call, in, row->count, args))
@@ -23304,7 +23309,7 @@ static GPUNN__STATUS gpunn__cpu_scatter_add(gpunn__cpu *cpu, gpunn_step *step, g
     return GPUNN_OK;
 }
 
-/* ---- scatter: line by line of x[outer][n][inner] the number of the last index that names each element, -1 of those none names -- */
+/* ---- scatter: line by line of x[outer][n][inner] the number of the last index that names each element; -1: none does ---- */
 typedef struct gpunn__scatter_job {
     gpunn_step  *step;
     gpunn__along line;

@@ -9,7 +9,8 @@ from .lower import BYTES, CLASS_LOSSES, ROW_NORMS, called
 LAYERS = partition.PRODUCTS
 NOT_COUNTED = LAYERS + table.having("POOL") + (
     "grid_sample", "roi_align", "affine_grid", "hash_grid_encoding", "interpolate", "permute", "concat", "slice", "pad", "gather",
-    "scatter_add", "argmax", "embedding", "expand", "cumsum", "topk_indices", "ctc_loss", "custom", "rand_like", "randn_like")
+    "scatter_add", "scatter", "integer", "argmax", "embedding", "expand", "cumsum", "topk_indices", "ctc_loss", "custom",
+    "rand_like", "randn_like")
 
 HOW = """\
 How this counts. Before: one kernel an op, as a framework runs that executes ops one by one. Each tensor that an op reads or
