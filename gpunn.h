@@ -1349,12 +1349,12 @@ GPUNN_API gpunn_tensor *gpunn_ge(gpunn_tensor *a, gpunn_tensor *b);
 GPUNN_API gpunn_tensor *gpunn_parametric_relu(gpunn_tensor *a, gpunn_tensor *b);
 GPUNN_API gpunn_tensor *gpunn_where(gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c);
 
-/* Those that stand in GPUNN_INTEGER_OPS take integers too, I64, I32, U8 and BOOL, and then nothing else but where's condition, of
- * any dtype. Comparisons and logical ops of integers give BOOL, the others the largest of their operands' dtypes, in this order,
- * to whose bits the exact result wraps around; of BOOL, whether it is not 0. No gradient. A division by 0 is GPUNN_ERR_ARGUMENT
- * of the run, but on a GPU, which does not stop, its quotient 0 and its remainder the dividend. */
-/* op of an integer tensor and, in the place of its last operand, a number: x // 4, x < 10. The result has x's dtype, I64 where
- * that is BOOL. */
+/* Those above and below that GPUNN_INTEGER_OPS names take integers too, I64, I32, U8 and BOOL, where all operands are such
+ * (where's condition may be of any dtype). Comparisons and logical ops of integers give BOOL, the others the largest of their
+ * operands' dtypes, to whose bits the exact result wraps around; of BOOL, whether it is not 0. No gradient. A division by 0 is
+ * GPUNN_ERR_ARGUMENT of the run; on a GPU, which does not stop, its quotient is 0 and its remainder the dividend.
+ * gpunn_integer_scalar: op with a number in the place of its last operand, x // 4 or x < 10, in x's dtype, I64 where that is
+ * BOOL. */
 GPUNN_API gpunn_tensor *gpunn_integer_scalar(gpunn_integer_op op, gpunn_tensor *x, int64_t value);
 
 /* Formulas by torch's names, of ops above (GPUNN__FORMULAS in >>arguments). */
@@ -1778,8 +1778,9 @@ typedef struct gpunn_hash_grid_args {
  * weights fit. Points outside meet rows as the hash has them. Gradients of both are the same in every run. */
 GPUNN_API gpunn_tensor *gpunn_hash_grid_encoding_(gpunn_tensor *x, const char *name, gpunn_hash_grid_args args);
 #define gpunn_hash_grid_encoding(x, ...) gpunn_hash_grid_encoding_((x), GPUNN_NAMED(gpunn_hash_grid_args, __VA_ARGS__))
-/* torch.gather: y[i][j][k] = x[i][index[i][j][k]][k] for axis 1 of three; index I64 or I32 of x's rank, along the other axes not
- * larger than x. An index outside x's axis: as a token of gpunn_embedding. */
+/* What only copies (reshape, permute, concat, slice, pad with a constant, expand, tile, stack, gather, ...) takes integers as
+ * well. torch.gather: y[i][j][k] = x[i][index[i][j][k]][k] for axis 1 of three; index I64 or I32 of x's rank, along the other
+ * axes not larger than x. An index outside x's axis: as a token of gpunn_embedding. */
 GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *index);
 /* torch.scatter_add: a copy of x with y[i][index[i][j][k]][k] += src[i][j][k] for axis 1 of three; index I64 or I32, of src's
  * shape, which is x's but for the axis. Sums in the order of the indices; an index outside x's axis: as gpunn_gather's. */
@@ -1828,7 +1829,7 @@ GPUNN_API gpunn_tensor *gpunn_diagonal(gpunn_tensor *x, int offset);
 GPUNN_API gpunn_tensor *gpunn_masked_fill(gpunn_tensor *x, gpunn_tensor *mask, float value);
 GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype); /* between F32, I64, I32, U8, BOOL; no gradient */
 
-/* -- reductions: keepdim leaves 1 in place of each axis -- */
+/* -- reductions: keepdim leaves 1 in place of each axis; sums of integers are I64, extremes and products have their dtype -- */
 GPUNN_API gpunn_tensor *gpunn_sum(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
 GPUNN_API gpunn_tensor *gpunn_mean(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
 GPUNN_API gpunn_tensor *gpunn_max(gpunn_tensor *x, gpunn_axes axes, bool keepdim); /* torch.amax: ties share the gradient */
@@ -1879,9 +1880,9 @@ typedef struct gpunn_matmul_args {
 /* torch.matmul for rank >= 2: [..., m, k] x [..., k, n] -> [..., m, n]; leading axes broadcast. */
 GPUNN_API gpunn_tensor *gpunn_matmul_(gpunn_tensor *a, gpunn_tensor *b, gpunn_matmul_args args);
 #define gpunn_matmul(a, ...) gpunn_matmul_((a), GPUNN_NAMED(gpunn_matmul_args, __VA_ARGS__))
-/* torch.einsum of one or two tensors, as products, sums and permutations: "...ij,jk->...ik". A letter names an axis, twice in one
- * tensor a diagonal, "..." all axes without a letter, which broadcast; without "->" the result has these, and then the letters
- * that occur once, in alphabetical order. */
+/* torch.einsum of one or two tensors, as products, sums and permutations: "...ij,jk->...ik". A letter names an axis, twice in
+ * one tensor a diagonal, "..." all axes without a letter, which broadcast; without "->" the result has these, and then the
+ * letters that occur once, in alphabetical order. */
 GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *tensors, int count);
 
 /* How transforms are scaled: torch.fft's norm. */
@@ -3756,8 +3757,7 @@ GPUNN__SHARED int64_t gpunn__integer(const void *data, gpunn_dtype dtype, int64_
                                 : ((const uint8_t *)data)[i];
 }
 
-/* ---- elementwise ops of integers
- * ----------------------------------------------------------------------------------------------- */
+/* ---- elementwise ops of integers --------------------------------------------------------------------------------------- */
 /* Stores a number in element i of I64, I32, U8 or BOOL storage. */
 GPUNN__SHARED void gpunn__put_integer(void *data, gpunn_dtype dtype, int64_t i, int64_t value)
 {
@@ -15234,8 +15234,8 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
 
 /* ---- Fourier transforms ---------------------------------------------------------------------------------------------- *
  * Complex numbers are pairs along a last axis, so that a transform of n1 of them is a product by a matrix [2 n1, 2 n1]. One of n
- * = n1 n2 is n2 of n1 numbers that lie n2 apart, each turned, and then n1 of n2 (Cooley and Tukey 1965): with j = j1 n2 + j2, k =
- * k1 + n1 k2, jk / n is j1 k1 / n1 + j2 k1 / n + j2 k2 / n2, but for whole turns. */
+ * = n1 n2 is n2 of n1 numbers that lie n2 apart, each turned, and then n1 of n2 (Cooley and Tukey 1965): with j = j1 n2 + j2 and
+ * k = k1 + n1 k2, jk / n is j1 k1 / n1 + j2 k1 / n + j2 k2 / n2, but for whole turns. */
 typedef struct gpunn__fourier {
     const gpunn__call *call;
     int                sign; /* of the exponent: -1, backwards 1 */
@@ -23719,8 +23719,7 @@ static GPUNN__STATUS gpunn__cpu_scatter_add(gpunn__cpu *cpu, gpunn_step *step, g
     return GPUNN_OK;
 }
 
-/* ---- scatter: line by line of x[outer][n][inner] the number of the last index that names each element, -1 of those none names
- * -- */
+/* ---- scatter: line by line of x[outer][n][inner] the number of the last index that names each element; -1: none does ---- */
 typedef struct gpunn__scatter_job {
     gpunn_step  *step;
     gpunn__along line;

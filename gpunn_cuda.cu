@@ -2379,8 +2379,7 @@ static gpunn_status gpunn__cuda_cast(gpunn__cuda *cuda, gpunn_step *step, gpunn_
                          in->data, in->dtype, out->count);
 }
 
-/* ---- integers: a thread for each result -------------------------------------------------------------------------------------
- * */
+/* ---- integers: a thread for each result ------------------------------------------------------------------------------ */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__integers_kernel(const gpunn__integers p)
 {
     GPUNN__FOLLOW();
@@ -3980,8 +3979,8 @@ static gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step *step, g
 
 /* ---- gather: y[o][j][i] = x[o][index[o][j][i]][i]; scatter_add is the same backwards ---------------------------------------- *
  * Backward: where the indices of a line [o][..][i] are few, each element of dx looks for itself among them; else one thread adds
- * the gradients of a line in their order. An index out of range makes a NaN (0 of integers) of what it picks, or of the line that
- * it adds to. */
+ * the gradients of a line in their order. An index out of range makes a NaN, of integers a 0, of what it picks, or of the line
+ * that it adds to. */
 enum { GPUNN__GATHER_FEW = 64 };
 typedef struct gpunn__gather {
     const void *x, *gradient, *index, *base; /* base: what dx adds to; NULL: nothing */
@@ -4113,9 +4112,8 @@ static gpunn_status gpunn__cuda_scatter_add(gpunn__cuda *cuda, gpunn_step *step,
     return gpunn__gather_back(cuda, &g, &a);
 }
 
-/* ---- scatter: the number of the last index that names each element, from 1 on; 0: none does
- * --------------------------------------- * An index out of range names its line's first element, as the largest number, and
- * makes it a NaN, of integers a 0. */
+/* ---- scatter: the number of the last index that names each element, from 1 on; 0: none does ---------------------------- *
+ * An index out of range names its line's first element, as the largest number, and makes it a NaN, of integers a 0. */
 typedef unsigned long long gpunn__last;
 
 /* The line's first element, and whether index i lies in it. */

@@ -769,7 +769,7 @@ def remainder(w, call, x, other):
     return w.expr(named(call.op)[call.op], x, other)
 
 
-# Ops that integers have of their own, by torch's names; those of two operands with the one of exchanged operands, where there is one.
+# Ops that integers have of their own, by torch's names; those of two operands with that of exchanged ones, where there is one.
 INTEGER_UNARY = {"neg": "neg", "negative": "neg", "abs": "abs", "absolute": "abs", "sign": "sign", "sgn": "sign"}
 INTEGER_BINARY = {"add": ("add", "add"), "sub": ("sub", None), "subtract": ("sub", None), "mul": ("mul", "mul"),
                   "multiply": ("mul", "mul"), "floor_divide": ("floor_divide", None), "remainder": ("remainder", None),
@@ -826,7 +826,8 @@ def exactly(w, call, op, alpha=1, rounding_mode=None, min=None, max=None, condit
     elif op == "where":
         result = w.integer("where", condition, x, other if whole_number(other) is None else whole_number(other))
     elif op == "masked_fill":
-        result = w.integer("where", w.integer("logical_not", mask), x, value if whole_number(value) is None else whole_number(value))
+        value = value if whole_number(value) is None else whole_number(value)
+        result = w.integer("where", w.integer("logical_not", mask), x, value)
     else:
         return None
     kind = dtype_name(w.torch, call.shapes[0][1])
@@ -1049,7 +1050,7 @@ def roll(w, call, x, shifts, dims=()):
         cut = -shift % w.known_size(x, dim)
         if cut:
             parts = [w.slice(x, dim, cut, None), w.slice(x, dim, 0, cut)]
-            x = w.add("concat", parts, x.full, dim=dim)
+            x = w.add("concat", parts, x.full, kind=parts[0].dtype, dim=dim)
     return x
 
 

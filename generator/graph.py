@@ -1079,7 +1079,8 @@ class Graph:
         shape = [1 if axis in axes else size for axis, size in enumerate(x.shape) if keepdim or axis not in axes]
         if not axes:  # a scalar is its own sum
             return self.node("reshape", {}, (x,), shape, x.dtype)
-        return self.node(op, dict({"dims": tuple(axes)}, **attrs), (x,), shape, "i64" if op == "sum" and x.dtype != "f32" else x.dtype)
+        dtype = "i64" if op == "sum" and x.dtype != "f32" else x.dtype
+        return self.node(op, dict({"dims": tuple(axes)}, **attrs), (x,), shape, dtype)
 
     def sum(self, x, dims=(), keepdim=False):
         return self.reduce("sum", {"mean": False}, x, dims, keepdim)
@@ -1441,8 +1442,8 @@ class Graph:
             all(isinstance(label, int) or "a" <= label.lower() <= "z" for label in own) and len(own) <= MAX_RANK
             for own in labels + [result]) and len(set(result)) == len(result) and set(result) <= set(every)
         if not sound:
-            raise GraphError("\"%s\" is not understood; \"...ij,jk->...ik\" is: letters for each tensor, \"...\" for its other axes, "
-                             "and those of the result, each once, which occur before" % equation, "equation")
+            raise GraphError("\"%s\" is not understood; \"...ij,jk->...ik\" is: letters for each tensor, \"...\" for its other "
+                             "axes, and those of the result, each once, which occur before" % equation, "equation")
         for i, (t, own) in enumerate(zip(tensors, labels)):
             if len(own) != len(t.shape):
                 raise GraphError("\"%s\" has %d letters for tensors[%d], which is %s" % (

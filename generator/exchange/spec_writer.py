@@ -319,7 +319,8 @@ class Writer:
             return x
         x, count = self.copied(self.whole(x)), (end - start + step - 1) // step
         shape = x.shape[:axis] + (count if varies(count) else max(0, count),) + x.shape[axis + 1:]
-        return self.add("slice", [x], shape, kind=x.dtype, view_of=x, dim=axis, start=start, end=end, step=None if step == 1 else step)
+        return self.add("slice", [x], shape, kind=x.dtype, view_of=x, dim=axis, start=start, end=end,
+                        step=None if step == 1 else step)
 
     def reduce(self, op, x, axes=None, keepdim=False):
         x = self.copied(self.whole(x)) if op in ("sum", "max") else self.f32(self.whole(x))

@@ -1108,16 +1108,13 @@ static void test_gather_nd(void **state)
     check_shape(f, gpunn_gather_nd(f->rows, single, 0), SHAPE(B, 5, 20));
 #define BOTH "[b ..., d1, ..., dk, rest ...] and [b ..., places ..., k] are needed, of d1 to dk only d1 one that varies, "
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "gather_nd: x is [batch, 20], index [batch, 5, 2] and batch_dims 1; " BOTH
-            "and 8 axes in the result",
+            "gather_nd: x is [batch, 20], index [batch, 5, 2] and batch_dims 1; " BOTH "and 8 axes in the result",
             gpunn_gather_nd(f->rows, places, 1));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "gather_nd: x is [batch, 6, 14, 14], index [batch, 5, 2] and batch_dims 3; " BOTH
-            "and 8 axes in the result",
+            "gather_nd: x is [batch, 6, 14, 14], index [batch, 5, 2] and batch_dims 3; " BOTH "and 8 axes in the result",
             gpunn_gather_nd(f->image, places, 3));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "gather_nd: x is [batch, 6, 14, 14], index [batch, 5, 2] and batch_dims -1; " BOTH
-            "and 8 axes in the result",
+            "gather_nd: x is [batch, 6, 14, 14], index [batch, 5, 2] and batch_dims -1; " BOTH "and 8 axes in the result",
             gpunn_gather_nd(f->image, places, -1));
     REFUSED(f, GPUNN_ERR_DTYPE, "gather_nd: index is f32, but integers are needed; use i64 or i32",
             gpunn_gather_nd(f->image, f->rows, 0));
@@ -1333,8 +1330,10 @@ static void test_integers(void **state)
             gpunn_integer_scalar(GPUNN_INTEGER_COUNT, wide, 1));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "where: 1 operands are given; 3 are needed, the last of which may be a number",
             gpunn_integer_scalar(GPUNN_INTEGER_WHERE, wide, 1));
-    REFUSED(f, GPUNN_ERR_SHAPE, "add: shapes [batch, 20] and [batch] do not broadcast (axis 1: 20 against batch); the batch fits "
-            "only itself and 1", gpunn_add(plane, wide));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "add: shapes [batch, 20] and [batch] do not broadcast (axis 1: 20 against batch); the batch fits "
+            "only itself and 1",
+            gpunn_add(plane, wide));
     gpunn_tensor *unlike[] = {wide, narrow};
     REFUSED(f, GPUNN_ERR_DTYPE, "concat: tensors[0] is i64 and tensors[1] i32; gpunn_cast one of them",
             gpunn_concat(unlike, 2, 0));
@@ -1350,13 +1349,15 @@ static void test_fourier(void **state)
     check_shape(f, gpunn_rfft(f->image, 1, GPUNN_FFT_ORTHO), SHAPE(B, 4, 14, 14, 2));
     check_shape(f, gpunn_irfft(pairs, 14, -1, GPUNN_FFT_BACKWARD), SHAPE(B, 6, 14, 14));
     check_shape(f, gpunn_irfft(pairs, 15, 3, GPUNN_FFT_BACKWARD), SHAPE(B, 6, 14, 15));
-    REFUSED(f, GPUNN_ERR_SHAPE,
-            "rfft: x is [batch, 20] and the axis 0; 1 to 7 axes are possible, and that axis must be one of those before and fixed",
-            gpunn_rfft(f->rows, 0, GPUNN_FFT_BACKWARD));
-    REFUSED(f, GPUNN_ERR_SHAPE,
-            "irfft: x is [batch, 20] and the axis -1; the last axis must be 2, of real and imaginary parts, and that axis must be "
-            "one of those before and fixed",
-            gpunn_irfft(f->rows, 38, -1, GPUNN_FFT_BACKWARD));
+    REFUSED(
+        f, GPUNN_ERR_SHAPE,
+        "rfft: x is [batch, 20] and the axis 0; 1 to 7 axes are possible, and that axis must be one of those before and fixed",
+        gpunn_rfft(f->rows, 0, GPUNN_FFT_BACKWARD));
+    REFUSED(
+        f, GPUNN_ERR_SHAPE,
+        "irfft: x is [batch, 20] and the axis -1; the last axis must be 2, of real and imaginary parts, and that axis must be "
+        "one of those before and fixed",
+        gpunn_irfft(f->rows, 38, -1, GPUNN_FFT_BACKWARD));
     REFUSED(f, GPUNN_ERR_SHAPE, "irfft: n is 16 and x [batch, 6, 14, 8, 2]; n / 2 + 1 must be the size of axis 3",
             gpunn_irfft(pairs, 16, 3, GPUNN_FFT_BACKWARD));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "rfft: norm is 3; use one of gpunn_fft_norm", gpunn_rfft(f->rows, 1, (gpunn_fft_norm)3));
