@@ -24014,8 +24014,8 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
     q[3] = GPUNN__SHUFFLE(b, d, 2, 3, 6, 7);
 }
 
-/* Compilers would read x again from memory in each product with it, more loads than a processor makes beside its products. */
-#if defined(__x86_64__)
+/* gcc would read x again from memory in each product with it, more loads than a processor makes beside its products. */
+#if defined(__x86_64__) && !defined(__clang__)
 #define GPUNN__HOLD(x) __asm__("" : "+v"(x))
 #else
 #define GPUNN__HOLD(x)
