@@ -4005,7 +4005,7 @@ typedef struct gpunn__integers {
 GPUNN__SHARED bool gpunn__integers_at(const gpunn__integers *p, int64_t i)
 {
     const int64_t place = gpunn__offset(i, p->walk.rank, p->walk.dim, p->walk.stride[0]);
-    int64_t       a = gpunn__integer(p->in[0], p->in_dtype[0], place), b = p->number, c = p->number;
+    int64_t       a = gpunn__integer(p->in[0], p->in_dtype[0], place), b = p->number, c = b;
     for (int64_t k = 1; k < p->folded; k++) {
         const int64_t at = place + gpunn__offset(k, p->fold_rank, p->fold_dim, p->fold_stride);
         a = gpunn__integer_value(p->op, a, gpunn__integer(p->in[0], p->in_dtype[0], at), 0);

@@ -637,9 +637,8 @@ static void test_complete(void **state)
 
 int main(void)
 {
-    static const char *const files[] = {"elementwise", "layers", "shapes", "losses", "attention", "sample",   "norms",
-                                        "picks",       "conv",   "pool",   "rnn",    "resize",    "criteria", "encodings",
-                                        "tensors"};
+    static const char *const files[] = {"elementwise", "layers", "shapes", "losses", "attention", "sample",    "norms",  "picks",
+                                        "conv",        "pool",   "rnn",    "resize", "criteria",  "encodings", "tensors"};
     static golden            goldens[COUNT(files)];
     static golden_case       list[2048];
     static struct CMUnitTest tests[2 * COUNT(list)];
