@@ -19,8 +19,8 @@ REASONS = {
     "ctc_loss": "a loss; leave it out of \"outputs\"", "gradient_energy": "a loss; leave it out of \"outputs\"",
     "custom": "its code is the program's own; write it as an expr"}
 SUPPORTED = frozenset(CONVOLUTIONS + table.having("POOL") + VIEWS + IN_PLACE + tuple(GATES) + (
-    "linear", "matmul", "embedding", "permute", "concat", "slice", "pad", "expand", "gather", "scatter_add", "cast", "sum", "max",
-    "argmax", "topk_indices", "interpolate", "scaled_dot_product_attention"))
+    "linear", "matmul", "embedding", "hash_grid_encoding", "permute", "concat", "slice", "pad", "expand", "gather", "scatter_add",
+    "cast", "sum", "max", "argmax", "topk_indices", "interpolate", "scaled_dot_product_attention"))
 
 
 class Refused(Exception):
