@@ -1,6 +1,6 @@
 """Writes NAME_device.cuh: a small model and the gradient of its input as CUDA functions for one sample a thread."""
 from . import ir, scalar, stamp, template
-from .emit_inference import INDICES, Emitter, Given, joined, loops, place, spread, strides
+from .emit_inference import INDICES, STORED, Emitter, Given, hash_grid, joined, loops, place, spread, strides
 from .inference import VIEWS, Plan, Refused, is_elementwise
 from .scalar import number
 
@@ -8,12 +8,13 @@ MOST_VALUES = 1024     # elements of one value
 MOST_UNROLLED = 4096   # multiplications of a forward call whose loops are unrolled, so that its values stay in registers
 MOVES = ("concat", "slice", "permute", "expand")
 ROWS = ("layer_norm", "rms_norm", "softmax", "log_softmax")
-OPS = VIEWS + MOVES + ROWS + ("linear", "sum")
+FROM_OPERAND = ROWS[:2] + ("hash_grid_encoding",)  # whose gradients take their operand; those of the other two their value
+OPS = VIEWS + MOVES + ROWS + ("linear", "sum", "embedding", "hash_grid_encoding")
 
 
 def check(t, plan):
     """Why a thread cannot compute a value."""
-    if t.dtype != "f32":
+    if t.dtype != "f32" and not plan.is_given_integer(t):
         return "%s, but one thread computes with f32 alone" % t.dtype
     if t.kind == "value" and t.op not in OPS and not is_elementwise(t):
         return "not written for one thread"
@@ -27,6 +28,8 @@ def check(t, plan):
 
 
 class DeviceEmitter(Emitter):
+    CONSTANT = "static __device__ const"
+
     def __init__(self, plan, name, gradient):
         super().__init__(plan, name)
         self.gradient = gradient
@@ -66,6 +69,14 @@ class DeviceEmitter(Emitter):
 
     op_log_softmax = op_softmax
 
+    def op_embedding(self, t):
+        tokens, w = t.inputs
+        (rows, width), token = self.shape(w), self.element(tokens, "i")
+        body = ["const int index = %s >= 0 && %s < %d ? (int)%s : -1;" % (token, token, rows, token),
+                "for (int j = 0; j < %d; ++j) %s = index >= 0 ? %s : NAN;" % (
+                    width, self.element(t.id, "i * %d + j" % width), self.element(w, "index * %d + j" % width))]
+        return loops((self.plan.count(tokens),), body)
+
     def rows_call(self, function, t, *arguments):
         return self.call("%s<%d>" % (function, self.plan.count(t.id)), *arguments)
 
@@ -79,7 +90,7 @@ class DeviceEmitter(Emitter):
         read, needed = set(), []
         for step in self.plan.steps:
             t = step.tensor
-            kept = step.operands if step.members else t.inputs[:1] if t.op in ROWS[:2] else (t.id,) if t.op in ROWS[2:] else ()
+            kept = step.operands if step.members else t.inputs[:1] if t.op in FROM_OPERAND else (t.id,) if t.op in ROWS[2:] else ()
             read.update(map(self.block, kept))
         for step in reversed(self.plan.steps):
             if self.block(step.tensor.id) in read:
@@ -107,10 +118,10 @@ class DeviceEmitter(Emitter):
         """Lines from dy to dx."""
         lines = []
         for block in self.plan.blocks:
-            if block.kind in ("scratch", "input"):
+            if block.kind in ("scratch", "input") and block.dtype == "f32":
                 self.slopes[block] = self.names.new("d_" + self.base(block))
                 lines.append("float %s[%d] = {0};" % (self.slopes[block], block.count))
-        x, y = self.plan.inputs[0].id, self.plan.outputs[0]
+        x, y = coordinates(self.plan)[0].id, self.plan.outputs[0]
         lines += loops((self.plan.count(y),), ["%s = dy[i];" % self.slope(y, "i")])
         for step in reversed(self.plan.steps):
             lines += self.back(step)
@@ -168,6 +179,11 @@ class DeviceEmitter(Emitter):
 
     back_log_softmax = back_softmax
 
+    def back_hash_grid_encoding(self, t):
+        x, table = t.inputs
+        return self.hashing(t, "slopes", lambda y, at: [
+            self.slope_pointer(x) + at, self.slope_pointer(t.id) + y, self.pointer(x) + at, self.pointer(table)])
+
     def elementwise_back(self, step):
         """The gradients of an elementwise step's operands, by one function."""
         t, (graph, values) = step.tensor, self.values(step)
@@ -210,29 +226,36 @@ def definition(start, lines, unroll):
 def plan_of(model):
     """The Plan of a model that a thread can compute. Raises Refused."""
     plan = Plan(model, 1, check, False)
-    if len(plan.inputs) != 1 or len(plan.outputs) != 1:
-        raise Refused("%d inputs and %d outputs; a thread takes one and gives one: concatenate them" % (
-            len(plan.inputs), len(plan.outputs)))
+    if not plan.inputs or len(coordinates(plan)) > 1 or len(plan.outputs) != 1:
+        raise Refused("%d inputs of floats and %d outputs; a thread takes one and gives one: concatenate them" % (
+            len(coordinates(plan)), len(plan.outputs)))
     return plan
+
+
+def coordinates(plan):
+    """The input of f32, of which there is a gradient, if there is one."""
+    return [t for t in plan.inputs if t.dtype == "f32"]
 
 
 def emit_device(plan, source, name):
     """The text of NAME_device.cuh. plan: of plan_of()."""
     ahead, back = DeviceEmitter(plan, name, False), DeviceEmitter(plan, name, True)
     back.functions, back.function_names = ahead.functions, ahead.function_names
-    weights = "const %s_weights *weights, " % name if plan.weights else ""
+    given = ["const %s_weights *weights" % name] if plan.weights else []
+    given += ["const %s *%s" % (STORED[t.dtype], ahead.arguments["input", t.id]) for t in plan.inputs]
     small = ("unroll", "unroll") if plan.products() <= MOST_UNROLLED else (None, None)
-    start = "static __device__ void %s_" % name
-    forward, gradient = ahead.forward() + ahead.copies(), back.forward() + back.backward()
-    x, y = (ahead.arguments[key] for key in (("input", plan.inputs[0].id), ("output", plan.outputs[0])))
-    lines = ["/* %s: %s -> %s: %s. */" % (x, ahead.of_type(plan.inputs[0].id), y, ahead.of_type(plan.outputs[0]))]
-    lines += definition("%sforward(%sconst float *%s, float *%s)" % (start, weights, x, y), forward, small)
-    lines += ["", "/* dx: the gradient of %s where dy is that of %s. */" % (x, y)]
-    lines += definition("%sinput_gradient(%sconst float *%s, const float *dy, float *dx)" % (start, weights, x), gradient, ("unroll 1", "unroll 8"))
+    start = "static __device__ void %s_%%s(%s, %%s)" % (name, ", ".join(given))
+    y, inputs = ahead.arguments["output", plan.outputs[0]], [(ahead.arguments["input", t.id], t) for t in plan.inputs]
+    lines = ["/* %s -> %s: %s. */" % (", ".join("%s: %s" % (x, ahead.of_type(t.id)) for x, t in inputs), y, ahead.of_type(plan.outputs[0]))]
+    lines += definition(start % ("forward", "float *" + y), ahead.forward() + ahead.copies(), small)
+    for t in coordinates(plan):
+        lines += ["", "/* dx: the gradient of %s where dy is that of %s. */" % (ahead.arguments["input", t.id], y)]
+        lines += definition(start % ("input_gradient", "const float *dy, float *dx"), back.forward() + back.backward(), ("unroll 1", "unroll 8"))
     functions = "\n".join(text.replace("@", own) for text, own in ahead.functions.items())
     values = {"name": name, "fn": name.upper() + "_FN"}
-    library = "\n\n".join((template.load("math_cuda.h", **values), template.load("device_ops.h", **values)))
+    library = "\n\n".join((template.load("math_cuda.h", **values), template.load("device_ops.h", **values), hash_grid(name, values["fn"])))
     return template.load(
         "device_inference.cuh", name=name, NAME=name.upper(), opening=stamp.lines(source, name + "_device.cuh"),
-        products=str(plan.products()), declarations=ahead.weights_struct() + ahead.constant_lines(),
+        products=str(plan.products()), picks=any(step.tensor.op == "embedding" for step in plan.steps),
+        declarations=ahead.weights_struct() + ahead.constant_lines(),
         library=template.needed(library, "\n".join([functions] + lines)), functions=functions.splitlines(), definitions=lines)

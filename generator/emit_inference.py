@@ -81,6 +81,8 @@ def braces(values):
 
 
 class Emitter:
+    CONSTANT = "static const"
+
     def __init__(self, plan, name, quantized=None):
         """quantized: by weight, (rows, scales, values) of those that have 8 bits."""
         self.plan, self.name, self.NAME = plan, name, name.upper()
@@ -608,7 +610,7 @@ class Emitter:
     def constant_lines(self):
         lines = []
         for block in self.constants:
-            lines += ["static const float %s[%d] = {" % (self.blocks[block], block.count)]
+            lines += ["%s float %s[%d] = {" % (self.CONSTANT, self.blocks[block], block.count)]
             lines += ["    " + line for line in filled(map(number, block.tensor.values))] + ["};"]
         return lines
 

@@ -144,6 +144,12 @@ class Plan:
             return True
         return t.op == "slice" and t.attrs["step"] == 1 and math.prod(self.shape(t.inputs[0])[:t.attrs["dim"]]) == 1
 
+    def is_given_integer(self, t):
+        """Whether a value is integers that the caller gives, perhaps by another shape."""
+        if t.op == "reshape":
+            return self.is_given_integer(self.tensors[t.inputs[0]])
+        return t.kind == "input" and t.dtype in ("i64", "i32")
+
     # ---- memory ----
     def lay_out(self, in_place):
         numbers = {step.tensor.id: k for k, step in enumerate(self.steps)}

@@ -10,6 +10,7 @@ import tempfile
 import unittest
 
 from generator import emit_device, inference, spec, stamp
+from generator.emit_inference import STORED
 from tests import tensor_file
 
 from .test_run_model import call, difference
@@ -39,18 +40,41 @@ BODIES = {  # of models from x [N, 6] to y
     "wide": [
         {"op": "linear", "name": "fc1", "inputs": ["x"], "out_features": 90}, {"op": "relu", "id": "a", "inputs": ["fc1"]},
         {"op": "linear", "name": "fc2", "inputs": ["a"], "out_features": 90}, {"op": "relu", "id": "b", "inputs": ["fc2"]},
-        {"op": "linear", "name": "fc3", "inputs": ["b"], "out_features": 2}]}
+        {"op": "linear", "name": "fc3", "inputs": ["b"], "out_features": 2}],
+    "fields": [
+        {"op": "slice", "id": "points", "inputs": ["x"], "dim": 1, "start": 1, "end": 4},
+        {"op": "slice", "id": "rest", "inputs": ["x"], "dim": 1, "start": 0, "end": 2},
+        {"op": "hash_grid_encoding", "name": "hashed", "inputs": ["points"], "n_levels": 5, "log2_hashmap_size": 6, "base_resolution": 3,
+         "per_level_scale": 1.5},
+        {"op": "reshape", "id": "pairs", "inputs": ["x"], "shape": ["N", 3, 2]},
+        {"op": "hash_grid_encoding", "name": "flat", "inputs": ["pairs"], "n_levels": 2, "n_features_per_level": 3, "log2_hashmap_size": 5,
+         "base_resolution": 4}, {"op": "flatten", "id": "pairs2", "inputs": ["flat"]},
+        {"op": "frequency_encoding", "id": "waves", "inputs": ["rest"], "num_frequencies": 2},
+        {"op": "one_blob_encoding", "id": "blobs", "inputs": ["rest"], "num_bins": 3},
+        {"op": "spherical_harmonics_encoding", "id": "harmonics", "inputs": ["points"], "degree": 4},
+        {"op": "embedding", "name": "codes", "inputs": ["words"], "num_embeddings": 7, "embedding_dim": 3},
+        {"op": "flatten", "id": "code", "inputs": ["codes"]},
+        {"op": "concat", "id": "all", "inputs": ["hashed", "pairs2", "waves", "blobs", "harmonics", "code"], "dim": 1},
+        {"op": "linear", "name": "fc1", "inputs": ["all"], "out_features": 9}, {"op": "tanh", "id": "h", "inputs": ["fc1"]},
+        {"op": "linear", "name": "fc2", "inputs": ["h"], "out_features": 3}],
+    "words": [
+        {"op": "reshape", "id": "turned", "inputs": ["words"], "shape": ["N", 2, 1]},
+        {"op": "embedding", "name": "codes", "inputs": ["turned"], "num_embeddings": 7, "embedding_dim": 5},
+        {"op": "sum", "id": "bag", "inputs": ["codes"], "dims": [1, 2]}, {"op": "linear", "name": "fc", "inputs": ["bag"], "out_features": 3}]}
+WORDS = {"op": "input", "name": "words", "dtype": "i64", "shape": ["N", 2]}
+INPUTS = {"fields": [WORDS], "words": [dict(WORDS, dtype="i32")]}  # beside x, or, of words, in its place
 MAIN = """#include <stdio.h>
 #include <cuda_runtime.h>
 #include "m_device.cuh"
 int main()
 {
     static m_weights w;
-    static float     x[%(in)d], y[%(out)d], dy[%(out)d], dx[%(in)d];
+    static float     y[%(out)d], dy[%(out)d], dx[%(in)d];
+    %(inputs)s
     if (fread(&w, sizeof w, 1, stdin) != 1 || fread(dy, sizeof dy, 1, stdin) != 1) return 2;
-    while (fread(x, sizeof x, 1, stdin) == 1) {
-        m_forward(&w, x, y);
-        m_input_gradient(&w, x, dy, dx);
+    while (%(read)s) {
+        m_forward(&w, %(names)s, y);
+        %(gradient)s
         fwrite(y, sizeof y, 1, stdout);
         fwrite(dx, sizeof dx, 1, stdout);
     }
@@ -83,7 +107,7 @@ class Device(unittest.TestCase):
         last = body[-1]
         last["name"] = "y"
         last.pop("id", None)
-        entries = [{"op": "input", "name": "x", "shape": ["N", 6]}] + body + list(loss)
+        entries = [{"op": "input", "name": "x", "shape": ["N", 6]}] * (name != "words") + INPUTS.get(name, []) + body + list(loss)
         return {"gpunn_spec": 1, "tensors": entries, "outputs": ["y"]}
 
     def check(self, name):
@@ -92,28 +116,46 @@ class Device(unittest.TestCase):
         def tensor(*shape):
             count = math.prod(shape)
             return "F32", list(shape), array.array("f", [numbers.uniform(-1, 1) for _ in range(count)]).tobytes()
+
+        def integers(t):
+            shape = (SAMPLES,) + t.shape[1:]
+            code = tensor_file.CODES[t.dtype.upper()]
+            return t.dtype.upper(), list(shape), array.array(code, [numbers.randrange(7) for _ in range(math.prod(shape))]).tobytes()
         plan = emit_device.plan_of(spec.parse(json.dumps(self.made(name))))
         out = plan.shape(plan.outputs[0])[1:]
-        x, dy, made = tensor(SAMPLES, 6), tensor(*out), {t.name: tensor(*t.shape) for t in plan.weights}
+        inputs = {t.name: tensor(SAMPLES, 6) if t.dtype == "f32" else integers(t) for t in plan.inputs}
+        dy, made = tensor(*out), {t.name: tensor(*t.shape) for t in plan.weights}
         loss = [{"op": "constant", "id": "dy", "shape": list(out), "values": list(tensor_file.values(dy))},
                 {"op": "mul", "id": "product", "inputs": ["y", "dy"]}, {"op": "sum", "name": "loss", "inputs": ["product"]}]
         tensor_file.save(self.path("weights"), made)
-        tensor_file.save(self.path("inputs"), {"x": x})
+        tensor_file.save(self.path("inputs"), inputs)
         spec_path = self.write("m.json", json.dumps(self.made(name, loss)))
         call(self.run_model, spec_path, "--weights", self.path("weights"), "--input", self.path("inputs"), "--output", self.path("outputs"),
              "--grad", "loss")
         expected = tensor_file.load(self.path("outputs"))
-        got = self.results(plan, b"".join([made[t.name][2] for t in plan.weights] + [dy[2], x[2]]), SAMPLES)
-        for key, own in zip(("y", "grad.x"), got):
+        got = self.results(plan, self.data(made, dy, inputs), SAMPLES)
+        for key, own in zip(("y", "grad.x") if "x" in inputs else ("y",), got):
             tensor = ("F32", expected[key][1], array.array("f", own).tobytes())
             error = difference(tensor, expected[key])
             self.assertTrue(error <= TOLERANCE[key], "%s of %s differs by %.2g" % (key, name, error))
 
+    @staticmethod
+    def data(made, dy, inputs):
+        """What the program reads: weights, dy, and sample by sample the inputs."""
+        sizes = {name: len(data) // SAMPLES for name, (_, _, data) in inputs.items()}
+        samples = [data[k * sizes[name]:(k + 1) * sizes[name]] for k in range(SAMPLES) for name, (_, _, data) in inputs.items()]
+        return b"".join([data for _, _, data in made.values()] + [dy[2]] + samples)
+
     def results(self, plan, data, samples):
-        """The values and the gradients of x."""
+        """The values and the gradients of x; these are 0 without one."""
         self.write("m_device.cuh", emit_device.emit_device(plan, stamp.Source("0" * 64, "command"), "m"))
-        sizes = {"in": plan.count(plan.inputs[0].id), "out": plan.count(plan.outputs[0])}
-        main = self.write("main.cpp", MAIN % sizes)
+        gradient = any(t.name == "x" for t in plan.inputs)
+        sizes = {"in": 6, "out": plan.count(plan.outputs[0])}
+        names = ", ".join(t.name for t in plan.inputs)
+        text = MAIN % dict(sizes, names=names, gradient="m_input_gradient(&w, %s, dy, dx);" % names if gradient else "",
+                           inputs=" ".join("static %s %s[%d];" % (STORED[t.dtype], t.name, plan.count(t.id)) for t in plan.inputs),
+                           read=" && ".join("fread(%s, sizeof %s, 1, stdin) == 1" % (t.name, t.name) for t in plan.inputs))
+        main = self.write("main.cpp", text)
         call("g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Wno-unknown-pragmas", "-Werror", "-fsanitize=address,undefined",
              "-fno-sanitize-recover=all", "-isystem", os.path.join(ROOT, "tests", "emulator"), main, "-o", self.path("m"))
         done = subprocess.run([self.path("m")], input=data, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -122,6 +164,17 @@ class Device(unittest.TestCase):
         self.assertEqual(len(found), samples * each)
         rows = [found[k * each:(k + 1) * each] for k in range(samples)]
         return [v for row in rows for v in row[:sizes["out"]]], [v for row in rows for v in row[sizes["out"]:]]
+
+    def test_indices_outside(self):
+        """Make NaN of their samples alone, and read nothing."""
+        plan = emit_device.plan_of(spec.parse(json.dumps(self.made("words"))))
+        made = {t.name: ("F32", list(t.shape), array.array("f", [1] * plan.count(t.id)).tobytes()) for t in plan.weights}
+        dy = "F32", [3], bytes(12)
+        for wrong in (-1, 7, -2 ** 31, 2 ** 31 - 1):
+            words = array.array("i", [0] * 2 * SAMPLES)
+            words[2 * 3 + 1] = wrong
+            y, _ = self.results(plan, self.data(made, dy, {"words": ("I32", [SAMPLES, 2], words.tobytes())}), SAMPLES)
+            self.assertEqual([math.isnan(v) for v in y], [k // 3 == 3 for k in range(len(y))])
 
     def test_refusals(self):
         for op, reason in (({"op": "softmax", "inputs": ["x"], "dim": 0}, "one row of its last axis"),
@@ -132,7 +185,7 @@ class Device(unittest.TestCase):
                 emit_device.plan_of(spec.parse(json.dumps(text)))
         text["tensors"][1] = {"op": "input", "name": "z", "shape": ["N", 6]}
         text["tensors"].append({"op": "add", "inputs": ["x", "z"]})
-        with self.assertRaisesRegex(inference.Refused, "2 inputs and 1 outputs"):
+        with self.assertRaisesRegex(inference.Refused, "2 inputs of floats and 1 outputs"):
             emit_device.plan_of(spec.parse(json.dumps(text)))
 
 
