@@ -625,6 +625,12 @@ def hash_grid(name, fn):
     return template.load("hash_grid.h", name=name, fn=fn, space=" " * (len(name) + len(fn) - len("static")))
 
 
+def hash_functions(plan, name):
+    """Those of it that the kernel of a network calls, for CPUs and for GPUs."""
+    hashes = any(step.tensor.op == "hash_grid_encoding" for step in plan.steps)
+    return "\n\n" + "\n".join(template.needed(hash_grid(name, name.upper() + "_FN"), name + "_hash_features")) if hashes else ""
+
+
 def library(name, called, int8):
     """Lines of the functions that a text calls."""
     values = {"name": name, "NAME": name.upper(), "fn": name.upper() + "_FN"}

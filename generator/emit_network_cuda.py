@@ -3,12 +3,13 @@ import math
 import re
 
 from . import scalar, template
-from .emit_inference import Emitter, joined, loops, spread, strides
+from .emit_inference import STORED, Emitter, hash_functions, joined, loops, spread, strides
 from .network import POOLS
 from .scalar import number
 from .tiling import CAPABILITY, CHANNELS, THREADS, apart, cycles, each_apart, forms, refusal, staging, tile_plan
 
 TYPES = {"f32": "float", "tf32": "tf32", "bf16": "bf16", "f16": "f16"}
+MEMORY = dict(STORED, **TYPES)
 ENDS = ("linear", "layer_norm", "rms_norm", "softmax", "log_softmax", "conv1d", "conv2d") + POOLS  # functions that end in a barrier
 
 
@@ -127,6 +128,31 @@ class TileEmitter(Emitter):
 
     op_log_softmax = op_softmax
 
+    def op_embedding(self, t):
+        """An index that is no row makes NaN, as it does where this is a step by itself."""
+        tokens, w = t.inputs
+        (rows, width), count = self.shape(w), self.plan.count(t.id)
+        own, row = "e" if count > 1 else "0", "e / %d" % width if self.plan.count(tokens) > 1 else "0"
+        column = "(int)token" if width == 1 else "(int)token * %d + e" % width + " %% %d" % width * (row != "0")
+        picked = "token >= 0 && token < %d ? %s : NAN" % (rows, self.element(w, column))
+        return self.each(count, ["const float token = %s;" % self.element(tokens, row)] + scalar.wrapped(
+            self.element(t.id, own) + " =", [self.rounded(t.id, picked)], ";", 12))
+
+    def op_hash_grid_encoding(self, t):
+        """A thread has one level of a point."""
+        x, table = t.inputs
+        axes, features = self.shape(x)[-1], self.shape(table)[1]
+        lines, levels = self.hash_levels(t)
+        points = self.plan.count(x) // axes
+        y, own = at("own", self.offset(t.id)) + " + e * %d" % features, at("own", self.offset(x))
+        if points > 1:
+            own += " + e / %d * %d" % (levels, axes)
+        call = self.call("hash_features", y, own, self.pointer(table), "&levels[%s]" % ("e %% %d" % levels if points > 1 else "e"), axes, features)
+        return self.block_of(lines + self.each(points * levels, call))
+
+    def element_functions(self):
+        return super().element_functions() + hash_functions(self.plan, self.name)
+
     # ---- images ----
     def window(self, t, kernel, stride, padding, dilation):
         """The type that says how windows slide over x, a row being an image of height 1."""
@@ -214,7 +240,7 @@ def emit_cuda(kernel_set):
         return None
     emitter, steps = emitter_of(kernel_set, plan)
     names = list(emitter.operands.values())
-    kinds = [("" if one.written else "const ") + TYPES[one.dtype] for one in program.operands]
+    kinds = [("" if one.written else "const ") + MEMORY[one.dtype] for one in program.operands]
     members = ["%s *%s;" % (kind, one) for one, kind in zip(names, kinds)]
     filled = ["o.%s = (%s *)call->data[%d];" % (one, kind, k) for k, (one, kind) in enumerate(zip(names, kinds))]
     return template.load(

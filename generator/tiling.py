@@ -43,12 +43,18 @@ STAGED = 64           # bytes that a multiprocessor takes from the second-level 
 FAR, NEAR = 600, 24   # clocks until that cache answers, and until shared memory does
 CHANNELS = 8          # of a convolution's results that a thread has at once, at most
 ELEMENT = 40          # instructions for an element of what is no product
+CORNER = 30           # and for a corner of a cell in a level of a hash grid, beside those of its features
 LANES = 128           # of a multiprocessor
 
 
 class TilePlan(SamplePlan):
     """Inputs and outputs lie in shared memory too, and all values where 16 bytes are read at once."""
     UNIT, WHOLE = 4, True
+
+    @staticmethod
+    def array(block):
+        """Integers lie among the others, as numbers."""
+        return "f32"
 
     def pitch(self):
         """Floats from one sample's values to the next one's."""
@@ -206,8 +212,16 @@ def cycles(plan, form, tensor=TENSOR):
     products = sum(product_cycles(form, *one, tensor) for one in plan.linears())
     products += sum(convolution_cycles(form, *one[:3]) for one in plan.convolutions())
     layers = plan.layers()
-    others = [plan.count(step.tensor.id) for step in plan.steps if step.tensor not in layers]
-    return products + sum(form.samples * count * ELEMENT / LANES + NEAR for count in others) + 2 * FAR
+    others = [step.tensor for step in plan.steps if step.tensor not in layers and step.tensor.op != "hash_grid_encoding"]
+    values = sum(form.samples * plan.count(t.id) * ELEMENT / LANES + (FAR if t.op == "embedding" else NEAR) for t in others)
+    return products + values + form.samples * sum(hashes(plan)) + FAR * len(hashes(plan)) + 2 * FAR
+
+
+def hashes(plan):
+    """Clocks a sample of one multiprocessor for each hash grid."""
+    grids = [step.tensor for step in plan.steps if step.tensor.op == "hash_grid_encoding"]
+    rows = [plan.count(t.id) // plan.shape(t.inputs[1])[1] << plan.shape(t.inputs[0])[-1] for t in grids]
+    return [count * (CORNER + plan.shape(t.inputs[1])[1]) / LANES for t, count in zip(grids, rows)]
 
 
 def staging(form):
@@ -229,7 +243,7 @@ def each_apart(plan, factors):
     """Clocks a sample of one multiprocessor, of those steps."""
     rate, size = SHARE * rate_of(factors, TENSOR), 2 if factors in ("bf16", "f16") else 4
     linears = sum(rows * max(width * out / rate, size * (width + out) / MEMORY) for rows, width, out in plan.linears())
-    return linears + sum(max(places * width * out / rate, size * moved / MEMORY) for places, width, out, moved in plan.convolutions())
+    return linears + sum(hashes(plan)) + sum(max(places * width * out / rate, size * moved / MEMORY) for places, width, out, moved in plan.convolutions())
 
 
 def clocks_apart(plan, factors, batch, multiprocessors):

@@ -16,6 +16,7 @@ static int ${function}(const gpunn_kernel_call *call)
 {
     const int lanes = ${name}_lanes(call->lanes);
     ${name}_loop loop = ${function}_narrow;
+    ${checks}
     if (call->stale) {
         ${packs}
     }
