@@ -6,7 +6,7 @@ from . import scalar, template
 from .emit_inference import STORED, Emitter, hash_functions, joined, loops, spread, strides
 from .network import POOLS
 from .scalar import number
-from .tiling import CAPABILITY, CHANNELS, THREADS, apart, cycles, each_apart, forms, refusal, staging, tile_plan
+from .tiling import AT_ONCE, CAPABILITY, CHANNELS, LONG, THREADS, apart, cycles, each_apart, forms, refusal, staging, tile_plan
 
 TYPES = {"f32": "float", "tf32": "tf32", "bf16": "bf16", "f16": "f16"}
 MEMORY = dict(STORED, **TYPES)
@@ -27,6 +27,10 @@ class TileEmitter(Emitter):
         self.staged = []  # of each product, its weight's rows and their length, and the line that stages it
 
     # ---- where values lie ----
+    def named(self, block):
+        """Of what a step needs for itself; values have pointer() and element()."""
+        return at("values", block.place)
+
     def offset(self, i):
         block, offset = self.plan.at[i]
         return block.root().place + offset
@@ -84,6 +88,8 @@ class TileEmitter(Emitter):
         return value if self.stored(i) == "float" else "stored_as(%s(), %s)" % (self.stored(i), value)
 
     def step(self, step):
+        if step in self.plan.ends().values():
+            return []
         lines = super().step(step)
         return lines if step.tensor.op in ENDS else lines + ["__syncthreads();"]
 
@@ -100,6 +106,9 @@ class TileEmitter(Emitter):
     def op_linear(self, t):
         x, w, b = t.inputs
         out, width = self.shape(w)
+        if width > LONG:
+            parts = [self.pointer(t.id), self.pointer(x), self.room, self.pointer(w), self.pointer(b)]
+            return scalar.wrapped("long_linear<SAMPLES, PITCH, %d, %d, %d>(" % (width, out, self.plan.count(t.id) // out), parts, ");", 8)
         rows, at_once = self.plan.count(t.id) // out, "AT%d" % len(self.staged)
         aligned = self.offset(x) % 4 == 0 and (rows == 1 or width % 4 == 0)
         start = "weights + %s" % at_once if self.staged else "weights"
@@ -165,7 +174,15 @@ class TileEmitter(Emitter):
         (x, w, b), a = t.inputs, t.attrs
         window = self.window(t, self.shape(w)[2:], a["stride"], a["padding"], a["dilation"])
         form = "convolve<%s, SAMPLES, PITCH, %d, %d, %d>(" % (window, a["groups"], self.shape(w)[1], self.shape(w)[0] // a["groups"])
-        return scalar.wrapped(form, list(map(self.pointer, (t.id, x, w, b))), ");", 8)
+        return scalar.wrapped(form, list(map(self.pointer, (t.id, x, w, b))) + [self.end(t)], ");", 8)
+
+    def end(self, t):
+        """What is done with each result of a convolution before it is stored."""
+        step = self.plan.ends().get(t.id)
+        if step is None:
+            return "[](float x) { return x; }"
+        _, function, used = self.element_function(step)
+        return "[](float x) { %s(%s&x); return x; }" % (function, "x, " * len(used))
 
     def pool(self, t, kernel, stride, padding, padded):
         form = "pool<%s, PITCH, %d, %s, %s>(" % (self.window(t, kernel, stride, padding, (1, 1)), self.shape(t.id)[1],
@@ -257,4 +274,5 @@ def emit_cuda(kernel_set):
 def library(kernel_set):
     """What such kernels call."""
     tiles = kernel_set.network is not None and kernel_set.network[0].precision != "f32"
-    return template.load("network_device.h", threads=str(THREADS), channels=str(CHANNELS), unroll="2", tiles=tiles)
+    return template.load("network_device.h", threads=str(THREADS), channels=str(CHANNELS), unroll="2", tiles=tiles,
+                         columns=str(AT_ONCE[0]), rows=str(AT_ONCE[1]))
