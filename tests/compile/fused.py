@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Compiles generated CUDA kernels and looks at them: python3 tests/compile/fused.py [MODEL.json ...] [--arch 75,90] [--table]
 
-The models are those of tests/generator/specs, in F32 and BF16, and the small network in all precisions, if none are named; with them come elementwise chains of which the
+The models are those of tests/generator/specs, in F32 and BF16, and small networks, one of them in all precisions, if none are named; with them come elementwise chains of which the
 cost in instructions is known, and the sets of the emitters' tests. An error is: a warning, a register spilled, local memory; a kernel
 that does not move all that has a value for each element by 128 bits, or moves other bytes than its launch declares; a BF16 chain, or
 an optimizer's step, with more instructions for an element than an H200 has time for at 90 % of its bandwidth; a network's kernel
-without its precision's instructions of tensor cores where an architecture has them, or with more shared memory than a card has.
+without its precision's instructions of tensor cores where an architecture has them; and its or a training step's kernel with more shared
+memory than a card has.
 """
 import argparse
 import dataclasses
@@ -20,10 +21,11 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path[:0] = [ROOT, os.path.join(ROOT, "tests", "gpu"), os.path.join(ROOT, "tests", "compile")]
 import kernels
 import toolkit
-from generator import emit_c, emit_cuda, emit_network_cuda, ir, lower, partition, scalar, schedule, spec, tiling
+from generator import emit_c, emit_cuda, emit_network_cuda, ir, lower, partition, scalar, schedule, spec, tiling, training
 from generator.program import WHOLE, Domain, Kernel, KernelSet, Launch, Operand, Program, Store
 from tests.generator import sets
 
+ROOM = max(card.room for card in tiling.CARDS.values())  # bytes of shared memory that a block may have
 BUDGET = 132 * 128 * 1.755e9 / 4.3e12  # instructions of an H200 for each byte: its lanes and clock, the bandwidth of a copy
 WIDTH = 768
 
@@ -190,7 +192,6 @@ def harmless(kernel, row):
 def tile_faults(kernel_set, source, nvcc, architectures, folder):
     """Of a network's kernels: each form's instructions of tensor cores, and its shared memory."""
     forms = tiling.forms(tiling.tile_plan(kernel_set.network[0].evaluation.network)) if kernel_set.network else ()
-    rooms = [card.room for card in tiling.CARDS.values()]
     for architecture in [one for one in (75, 80, 90) if one in architectures]:
         kernels.compile_to(nvcc, source, source + ".tiles", [architecture], "-I" + folder, "-ptx")
         with open(source + ".tiles") as file:
@@ -205,8 +206,18 @@ def tile_faults(kernel_set, source, nvcc, architectures, folder):
                 right = ["m16n8k%d.row.col.f32.%s.%s.f32" % (8 if half else 16, form.factors, form.factors)]
             if list(table[name]) != right:
                 yield "%s on sm_%d: its instructions are %s, not %s" % (name, architecture, list(table[name]), right)
-            if form.bytes > max(rooms):
-                yield "%s: %d bytes of shared memory, more than %d" % (name, form.bytes, max(rooms))
+            if form.bytes > ROOM:
+                yield "%s: %d bytes of shared memory, more than %d" % (name, form.bytes, ROOM)
+
+
+def step_faults(kernel_set, table):
+    """Of a training step's kernel: the shared memory of each form, and what the compiler has laid beside it."""
+    for form in training.forms(kernel_set.step[0].forward.step):
+        name = "%s_cuda::%s_step_forward_kernel<%d>" % (kernel_set.name, kernel_set.name, form.samples)
+        beside = max(one.shared for one in table[name].values())
+        if beside > training.STATIC or form.bytes + beside > ROOM:
+            yield "%s: %d bytes of shared memory and %d beside them, more than %d, or than %d beside them" % (
+                name, form.bytes, beside, ROOM, training.STATIC)
 
 
 def check(kernel_set, folder, nvcc, architectures):
@@ -224,6 +235,7 @@ def check(kernel_set, folder, nvcc, architectures):
         accesses = kernels.accesses(file.read())
     bad += traffic_faults(kernel_set, accesses)
     bad += tile_faults(kernel_set, source, nvcc, architectures, folder) if kernel_set.network else []
+    bad += step_faults(kernel_set, table) if kernel_set.step else []
     for kernel, row in table.items():
         lines.append(f"{kernel:72}" + "".join(f"{row[a].registers:5}" for a in architectures) +
                      f"  {kernels.texts(accesses[kernel], 'ld')} | {kernels.texts(accesses[kernel], 'st')}")
@@ -235,6 +247,11 @@ def check(kernel_set, folder, nvcc, architectures):
                 bad.append(f"{what}: {own:.1f} instructions for an element, more than {budget:.1f}")
     lines.append(f"{name}: {len(table)} kernels, {seconds:.1f} s of CPU")
     return lines, bad
+
+
+def precisions(path):
+    name = os.path.splitext(os.path.basename(path))[0]
+    return ("f32",) if name in ("images", "images_long", "step_classes", "step_rows") else ("f32", "bf16") + ("f16", "tf32") * (name == "network")
 
 
 def main():
@@ -249,11 +266,11 @@ def main():
     has = nvcc.architectures()
     architectures = [int(a) for a in options.arch.split(",")] if options.arch else [a for a in kernels.ARCHITECTURES if a in has]
     paths = options.models or sorted(glob.glob(os.path.join(ROOT, "tests", "generator", "specs", "*.json"))) + [
-        os.path.join(ROOT, "tests", "generator", "specs", "small", name + ".json") for name in ("images", "network", "step", "step_rows")]
+        os.path.join(ROOT, "tests", "generator", "specs", "small", name + ".json") for name in (
+            "images", "images_long", "network", "network_fields", "step", "step_classes", "step_rows")]
     bad = []
     with tempfile.TemporaryDirectory() as folder:
-        for kernel_set in [chains(), kinds()] + [model(path, precision) for path in paths
-                                              for precision in ("f32", "bf16", "f16", "tf32")[:4 if "network" in path else 1 if "images" in path or "step_rows" in path else 2]]:
+        for kernel_set in [chains(), kinds()] + [model(path, precision) for path in paths for precision in precisions(path)]:
             try:
                 lines, faults = check(kernel_set, folder, nvcc, architectures)
             except kernels.CompileError as error:

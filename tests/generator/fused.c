@@ -15,6 +15,7 @@
     X(groups_f32, F32, 0)              \
     X(groups_bf16, BF16, 0)            \
     X(images_f32, F32, 0)              \
+    X(images_long_f32, F32, 0)         \
     X(lenet_f32, F32, 0)               \
     X(lenet_bf16, BF16, 0)             \
     X(losses_f32, F32, 0)              \
@@ -249,7 +250,7 @@ static void expect_calls(const subject *s, const test_backend *backend, bool tra
 {
     int wanted = wanted_calls(s->set, backend, training), made = calls_made();
     if (training && is_emulated(backend) && is_step(s)) assert_false(counted.declined[1]);
-    const bool small = strcmp(s->name, "images_f32") == 0 || strncmp(s->name, "network_fields", 14) == 0;
+    const bool small = strncmp(s->name, "images_", 7) == 0 || strncmp(s->name, "network_fields", 14) == 0;
     if (!training && is_emulated(backend) && small) assert_false(counted.declined[0]);
     const char *what = training ? "training" : "evaluation";
     const char *cudnn = getenv("EMULATOR_CUDNN");
@@ -529,7 +530,7 @@ enum { STEPS = 3, WITH_SLICES = 1 };
 static bool takes_batch(const subject *s, const test_backend *backend, int64_t batch)
 {
     if (batch == 150) return strncmp(s->name, "network_", 8) == 0 || (backend->type != GPUNN_DEVICE_CPU && is_step(s));
-    if (batch > 7 && batch < 100) return strcmp(s->name, "images_f32") == 0; /* tiles of 4, 8 and 16 samples */
+    if (batch > 7 && batch < 100) return strncmp(s->name, "images_", 7) == 0; /* tiles of 4, 8 and 16 samples */
     return batch < 100 || (backend->type == GPUNN_DEVICE_CPU && s->precision == GPUNN_PRECISION_F32 && WITH_SLICES);
 }
 
@@ -713,6 +714,51 @@ static void test_labels(void **state)
     close_net(&n);
 }
 
+/* The gradients of a training step that is one kernel of a GPU are those that differences of its loss tell. */
+static void test_differences(void **state)
+{
+    enum { BATCH = 5, ELEMENTS = 7 };
+    fixture       *f = *state;
+    const subject *s = f->data;
+    const float    step = 0x1p-7f;
+    int            compared = 0;
+    net_of_spec    n = open_net(s, f->backend, true, 2);
+    write_inputs(&n, BATCH, 3, classes_of(s));
+    OK(n.dev, gpunn_zero_grad(n.model));
+    OK(n.dev, gpunn_backward(n.loss));
+    OK(n.dev, gpunn_synchronize(n.dev));
+    expect_calls(s, f->backend, true);
+    for (int i = 0; i < gpunn_parameter_count(n.model); i++) {
+        gpunn_tensor *t = gpunn_parameter_at(n.model, i);
+        const size_t  bytes = gpunn_tensor_bytes(t);
+        const int64_t count = (int64_t)(bytes / sizeof(float)), stride = (count + ELEMENTS - 1) / ELEMENTS;
+        record        r = {NULL, 0};
+        float        *weight = add_piece(&r, 'w', "weight", count), *gradient = add_piece(&r, 'g', "gradient", count);
+        OK(n.dev, gpunn_read(t, weight, bytes));
+        const bool   wanted = gpunn_read_grad(t, gradient, bytes) == GPUNN_OK; /* else frozen */
+        const double scale = wanted ? sqrt(mean_square(&r.pieces[1])) : 0;
+        gpunn_clear_error(n.dev);
+        for (int64_t k = 0; wanted && k < count; k += stride, compared++) {
+            const float own = weight[k];
+            double      loss[2];
+            for (int side = 0; side < 2; side++) {
+                weight[k] = side ? own - step : own + step;
+                OK(n.dev, gpunn_write(t, weight, bytes));
+                OK(n.dev, gpunn_forward(&n.loss, 1));
+                loss[side] = (double)gpunn_item(n.loss);
+            }
+            weight[k] = own;
+            const double slope = (loss[0] - loss[1]) / (2 * (double)step), given = (double)gradient[k];
+            if (!(fabs(slope - given) <= 1e-2 * (fabs(given) + scale)))
+                fail_msg("%s[%d]: %g, by differences %g", gpunn_tensor_name(t), (int)k, given, slope);
+        }
+        OK(n.dev, gpunn_write(t, weight, bytes));
+        end_record(&r);
+    }
+    assert_in_range(compared, 40, 400);
+    close_net(&n);
+}
+
 /* A token that is no row of its embedding: on the CPU the error that single ops tell, before anything is written, and on a GPU NaN for
  * its sample alone. */
 static void test_tokens(void **state)
@@ -771,7 +817,7 @@ static int test_of(struct CMUnitTest *tests, const subject *s, const char *what,
 
 int main(void)
 {
-    static struct CMUnitTest tests[COUNT(subjects) * 9 + COUNT(backends)];
+    static struct CMUnitTest tests[COUNT(subjects) * 10 + COUNT(backends)];
     int                      count = 0;
     (void)setenv("EMULATOR_SHORT", "0", 1);     /* so that groups of small models are not too short to be fused */
     (void)setenv("GPUNN_VECTORS", "avx512", 1); /* at most: without products of BF16 the CPU is exact */
@@ -781,6 +827,7 @@ int main(void)
         count += test_of(tests + count, s, "recomputed", test_recomputed);
         if (s->precision == GPUNN_PRECISION_F32) count += test_of(tests + count, s, "looked into", test_seen);
         if (s->precision == GPUNN_PRECISION_F32) count += test_of(tests + count, s, "labels", test_labels);
+        if (strcmp(s->name, "step_rows_f32") == 0) count += test_of(tests + count, s, "differences", test_differences);
         if (strncmp(s->name, "network_fields", 14) == 0) count += test_of(tests + count, s, "tokens", test_tokens);
     }
     count += each_backend(tests + count, "network of another precision", test_precisions, NULL);
