@@ -15,27 +15,35 @@ import kernels
 import toolkit
 from generator import emit_device, spec, stamp
 
-NETWORKS = {"relu_20_50_1": ("relu", (20, 50, 1)), "silu_3_32_32_32_1": ("silu", (3, 32, 32, 32, 1)),
+FIELD = [  # points in a hash grid, directions and a code, before a network of 3 + 8 + 9 + 4 numbers
+    {"op": "input", "name": "words", "dtype": "i32", "shape": ["N"]},
+    {"op": "hash_grid_encoding", "name": "grid", "inputs": ["x"], "n_levels": 4, "log2_hashmap_size": 10},
+    {"op": "spherical_harmonics_encoding", "id": "harmonics", "inputs": ["x"], "degree": 3},
+    {"op": "embedding", "name": "code", "inputs": ["words"], "num_embeddings": 9, "embedding_dim": 4},
+    {"op": "concat", "id": "h0", "inputs": ["x", "grid", "harmonics", "code"], "dim": 1}]
+NETWORKS = {"relu_20_50_1": ("relu", (20, 50, 1)), "field_3_32_4": ("relu", (3, 32, 4)), "silu_3_32_32_32_1": ("silu", (3, 32, 32, 32, 1)),
             "relu_3_64_64_64_4": ("relu", (3, 64, 64, 64, 4)), "tanh_16_128_128_4": ("tanh", (16, 128, 128, 4))}
 CALLER = """#include "%(name)s_device.cuh"
-__global__ void %(name)s_values(const %(name)s_weights *w, const float *x, float *y, int n)
+__global__ void %(name)s_values(const %(name)s_weights *w, const float *x, const int *words, float *y, int n)
 {
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    if (i < n) %(name)s_forward(w, x + i * %(in)d, y + i * %(out)d);
+    if (i < n) %(name)s_forward(w, %(given)s, y + i * %(out)d);
 }
-__global__ void %(name)s_gradients(const %(name)s_weights *w, const float *x, const float *dy, float *dx, int n)
+__global__ void %(name)s_gradients(const %(name)s_weights *w, const float *x, const int *words, const float *dy, float *dx, int n)
 {
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    if (i < n) %(name)s_input_gradient(w, x + i * %(in)d, dy + i * %(out)d, dx + i * %(in)d);
+    if (i < n) %(name)s_input_gradient(w, %(given)s, dy + i * %(out)d, dx + i * %(in)d);
 }
 """
 
 
-def network(activation, sizes):
+def network(name):
     """A graph.Model."""
-    entries = [{"op": "input", "name": "x", "shape": ["N", sizes[0]]}]
+    activation, sizes = NETWORKS[name]
+    field = FIELD if name.startswith("field") else []
+    entries = [{"op": "input", "name": "x", "shape": ["N", sizes[0]]}] + field
     for k, size in enumerate(sizes[1:]):
-        entries.append({"op": "linear", "name": "fc%d" % k, "inputs": ["h%d" % k if k else "x"], "out_features": size})
+        entries.append({"op": "linear", "name": "fc%d" % k, "inputs": ["h%d" % k if k or field else "x"], "out_features": size})
         if k + 2 < len(sizes):
             entries.append({"op": activation, "id": "h%d" % (k + 1), "inputs": ["fc%d" % k]})
     return spec.parse(json.dumps({"gpunn_spec": 1, "tensors": entries}))
@@ -43,11 +51,12 @@ def network(activation, sizes):
 
 def check(name, folder, nvcc, architectures):
     """(lines of a table, faults)."""
-    activation, sizes = NETWORKS[name]
-    plan = emit_device.plan_of(network(activation, sizes))
+    plan = emit_device.plan_of(network(name))
+    given = ["x + i * %d" % plan.count(t.id) if t.dtype == "f32" else "words + i" for t in plan.inputs]
+    sizes = {"in": plan.count(plan.inputs[0].id), "out": plan.count(plan.outputs[0])}
     header, source = (os.path.join(folder, name + end) for end in ("_device.cuh", ".cu"))
     for path, text in ((header, emit_device.emit_device(plan, stamp.Source("0" * 64, "command"), name)),
-                       (source, CALLER % {"name": name, "in": sizes[0], "out": sizes[-1]})):
+                       (source, CALLER % dict(sizes, name=name, given=", ".join(given)))):
         with open(path, "w", encoding="ascii") as file:
             file.write(text)
     said, _ = kernels.compile_to(nvcc, source, source + ".o", architectures, "-c", "-Xptxas", "-v")
