@@ -245,12 +245,14 @@ def emit_device(plan, source, name):
     given += ["const %s *%s" % (STORED[t.dtype], ahead.arguments["input", t.id]) for t in plan.inputs]
     small = ("unroll", "unroll") if plan.products() <= MOST_UNROLLED else (None, None)
     start = "static __device__ void %s_%%s(%s, %%s)" % (name, ", ".join(given))
-    y, inputs = ahead.arguments["output", plan.outputs[0]], [(ahead.arguments["input", t.id], t) for t in plan.inputs]
-    lines = ["/* %s -> %s: %s. */" % (", ".join("%s: %s" % (x, ahead.of_type(t.id)) for x, t in inputs), y, ahead.of_type(plan.outputs[0]))]
+    y = ahead.arguments["output", plan.outputs[0]]
+    inputs = ", ".join("%s: %s" % (ahead.arguments["input", t.id], ahead.of_type(t.id)) for t in plan.inputs)
+    lines = ["/* %s -> %s: %s. */" % (inputs, y, ahead.of_type(plan.outputs[0]))]
     lines += definition(start % ("forward", "float *" + y), ahead.forward() + ahead.copies(), small)
     for t in coordinates(plan):
         lines += ["", "/* dx: the gradient of %s where dy is that of %s. */" % (ahead.arguments["input", t.id], y)]
-        lines += definition(start % ("input_gradient", "const float *dy, float *dx"), back.forward() + back.backward(), ("unroll 1", "unroll 8"))
+        lines += definition(start % ("input_gradient", "const float *dy, float *dx"), back.forward() + back.backward(),
+                            ("unroll 1", "unroll 8"))
     functions = "\n".join(text.replace("@", own) for text, own in ahead.functions.items())
     values = {"name": name, "fn": name.upper() + "_FN"}
     library = "\n\n".join((template.load("math_cuda.h", **values), template.load("device_ops.h", **values), hash_grid(name, values["fn"])))

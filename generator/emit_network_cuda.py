@@ -153,10 +153,10 @@ class TileEmitter(Emitter):
         axes, features = self.shape(x)[-1], self.shape(table)[1]
         lines, levels = self.hash_levels(t)
         points = self.plan.count(x) // axes
-        y, own = at("own", self.offset(t.id)) + " + e * %d" % features, at("own", self.offset(x))
+        y, own, level = at("own", self.offset(t.id)) + " + e * %d" % features, at("own", self.offset(x)), "e"
         if points > 1:
-            own += " + e / %d * %d" % (levels, axes)
-        call = self.call("hash_features", y, own, self.pointer(table), "&levels[%s]" % ("e %% %d" % levels if points > 1 else "e"), axes, features)
+            own, level = own + " + e / %d * %d" % (levels, axes), "e %% %d" % levels
+        call = self.call("hash_features", y, own, self.pointer(table), "&levels[%s]" % level, axes, features)
         return self.block_of(lines + self.each(points * levels, call))
 
     def element_functions(self):

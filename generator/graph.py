@@ -160,7 +160,7 @@ def windows(size, kernel, stride, padding, dilation, ceil_mode):
 
 
 def hash_levels(attrs, axes):
-    """(scale, resolution, rows, first row) of a hash grid's levels, as gpunn__hash_grid_of has them; fewer, where one has too many cells."""
+    """(scale, resolution, rows, first row) of a hash grid's levels, as gpunn__hash_grid_of has them, up to one with too many cells."""
     most, cells, first, result = 1 << attrs["log2_hashmap_size"], float(attrs["base_resolution"]), 0, []
     while len(result) < attrs["n_levels"] and cells < 2147483000:
         resolution = math.ceil(cells - 1) + 1

@@ -272,7 +272,8 @@ def each_apart(plan, factors):
     rate, size = SHARE * rate_of(factors, TENSOR), 2 if factors in ("bf16", "f16") else 4
     linears = sum(rows * max(width * out / rate, size * (width + out) / MEMORY)
                   for long in (False, True) for rows, width, out in plan.linears(long))
-    return linears + sum(hashes(plan)) + sum(max(places * width * out / rate, size * moved / MEMORY) for places, width, out, moved in plan.convolutions())
+    windows = sum(max(places * width * out / rate, size * moved / MEMORY) for places, width, out, moved in plan.convolutions())
+    return linears + windows + sum(hashes(plan))
 
 
 def clocks_apart(plan, factors, batch, multiprocessors):

@@ -1,5 +1,5 @@
-/* A level of a hash grid. scale: of a coordinate, to cells. resolution: corners along an axis; 0: there are more in all than rows, so
- * that a hash picks these. first: its first row in the table. */
+/* A level of a hash grid. scale: of a coordinate, to cells. resolution: corners along an axis; 0: there are more in all than
+ * rows, so that a hash picks these. first: its first row in the table. */
 typedef struct ${name}_hash_level {
     float    scale;
     uint32_t resolution, rows, first;
@@ -41,7 +41,8 @@ ${fn} float ${name}_hash_weight(const float *part, int corner, int axes, int but
 }
 
 /* What a level tells of a point x of 2 or 3 axes: up to 8 features, from table[rows][features]. */
-${fn} void ${name}_hash_features(float *y, const float *x, const float *table, const ${name}_hash_level *level, int axes, int features)
+${fn} void ${name}_hash_features(float *y, const float *x, const float *table, const ${name}_hash_level *level, int axes,
+${space}                           int features)
 {
     uint32_t cell[3];
     float    part[3], sum[8] = {0};
@@ -57,8 +58,8 @@ ${fn} void ${name}_hash_features(float *y, const float *x, const float *table, c
 }
 
 /* dx += what the gradient dy of these features tells of x. */
-${fn} void ${name}_hash_slopes(float *dx, const float *dy, const float *x, const float *table, const ${name}_hash_level *level, int axes,
-${space}                       int features)
+${fn} void ${name}_hash_slopes(float *dx, const float *dy, const float *x, const float *table, const ${name}_hash_level *level,
+${space}                         int axes, int features)
 {
     uint32_t cell[3];
     float    part[3];

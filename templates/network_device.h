@@ -269,8 +269,8 @@ __host__ __device__ constexpr int even(int count, int most)
     return (count + (count + most - 1) / most - 1) / ((count + most - 1) / most);
 }
 
-/* The same of long rows: all threads have a part of each sum, of some columns and samples at once. Warps leave what their lanes' parts add
- * up to in the samples' own `parts`. The weights are read where the call has them. */
+/* The same of long rows: all threads have a part of each sum, of some columns and samples at once. Warps leave what their lanes'
+ * parts add up to in the samples' own `parts`. The weights are read where the call has them. */
 template <int SAMPLES, int PITCH, int K, int OUT, int ROWS>
 __device__ __forceinline__ void long_linear(float *y, const float *x, float *parts, const float *w, const float *b)
 {
