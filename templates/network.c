@@ -16,10 +16,10 @@ static int ${function}(const gpunn_kernel_call *call)
 {
     const int lanes = ${name}_lanes(call->lanes);
     ${name}_loop loop = ${function}_narrow;
-    ${checks}
     if (call->stale) {
         ${packs}
     }
+    ${checks}
 #if defined(${NAME}_V16)
     if (lanes == 16) loop = ${function}_v16;
     if (lanes == 8) loop = ${function}_v8;
