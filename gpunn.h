@@ -3190,7 +3190,8 @@ typedef struct gpunn_kernel_call {
     unsigned            *counters;        /* CUDA: GPUNN_KERNEL_COUNTERS zeros in device memory, which it leaves so */
     void                *stream;          /* CUDA: cudaStream_t */
 } gpunn_kernel_call;
-/* 0: done. GPUNN_ERR_ARGUMENT: a label is no class, or an index no row of its embedding (CPU). CUDA: else a cudaError_t, negated. */
+/* 0: done. GPUNN_ERR_ARGUMENT: a label is no class, or an index no row of its embedding (CPU). Else a cudaError_t,
+ * negated (CUDA). */
 typedef int (*gpunn_kernel_function)(const gpunn_kernel_call *call);
 /* Bytes of workspace; SIZE_MAX: declined, such a batch is too large for this kernel. units: threads, or multiprocessors. */
 typedef size_t (*gpunn_kernel_workspace)(int64_t batch, int units);
