@@ -140,7 +140,7 @@ static void by_warps(const Weights *weights, int n, int out, int samples, Inputs
     float *const y = floats((size_t)((n + 1) * out), 12345);
     if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) exit(3);
     const unsigned blocks = (unsigned)((n + samples * 2 - 1) / (samples * 2));
-    const auto launch = emulator_prepare(stream, "forward", blocks, dim3(4, 8, 2), kernel<forward, Weights, Inputs...>);
+    auto launch = emulator_prepare(stream, "forward", blocks, dim3(4, 8, 2), kernel<forward, Weights, Inputs...>);
     if (launch(weights, y, n, out, samples, inputs...) != cudaSuccess || cudaStreamSynchronize(stream) != cudaSuccess) exit(4);
     for (int i = 0; i < out; i++)
         if (y[n * out + i] != 12345) exit(5);
