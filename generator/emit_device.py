@@ -481,7 +481,7 @@ def facts(plan, name, stored, groups):
             text += " %s_weights_to_%s() makes %s_weights_%s of it, rounded to the nearest." % (name, stored, name, stored)
         parts.append(text + " Copied to the GPU as they are, structs of weights may lie in global, shared or constant memory.")
     if any(step.tensor.op == "embedding" for step in plan.steps):
-        parts.append("Where an index is none of its embedding's rows, these are NaN, as in gpunn's own kernels.")
+        parts.append("An index that is none of its embedding's rows makes NaN, as in gpunn's own kernels.")
     if groups:
         parts.append(
             "%s_forward_warp() is for the samples of a warp's %s at once, by tensor cores, from compute capability %d.%d on. All 32 "
@@ -534,7 +534,7 @@ def emit_device(plan, source, name, stored="f32", warp=False):
         library.append(template.load("device_stored.h", half=stored == "f16", type=storage.type, **values))
     library = template.needed("\n".join(library), "\n".join([functions] + lines))
     text = "\n".join(library + lines)
-    places = ["%s + i * %d" % (one, plan.count(i)) for one, i in zip(inputs + [y], ids + plan.outputs)]
+    places = ["%s + i" % one + " * %d" % plan.count(i) * (plan.count(i) > 1) for one, i in zip(inputs + [y], ids + plan.outputs)]
     return template.load(
         "device_inference.cuh", name=name, NAME=name.upper(), opening=stamp.lines(source, name + "_device.cuh"),
         parameters=", ".join(weights + given + ["float *" + y]), of_warp=", ".join(given + ["float *" + y]),
