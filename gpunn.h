@@ -1214,6 +1214,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(EXPAND, expand, (x), 0, 0, 1, 0, expand)                                                                                \
     X(GATHER, gather, (x, index), 2, 0, 1, 0, gather)                                                                         \
     X(SCATTER_ADD, scatter_add, (x, index, src), 2, 0, 5, 0, scatter_add)                                                     \
+    X(SCATTER, scatter, (x, index, src), 2, 0, 5, 0, scatter)                                                                 \
     X(SUM, sum, (x), 0, 0, 1, GPUNN__KEEPS_F32, reduce)                                                                       \
     X(GRADIENT_ENERGY, gradient_energy, (x), 1, 0, 1, GPUNN__KEEPS_F32, scalar)                                               \
     X(MAX, max, (x), 1, 1, 1, 0, reduce)                                                                                      \
@@ -1229,6 +1230,7 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(CUSTOM, custom, (inputs), -1, 1, -1, GPUNN__KEEPS_F32, custom)                                                          \
     X(ASSIGN, assign, (state, value, position), 0, 0, 0, GPUNN__KEEPS_F32, assign)                                            \
     X(CAST, cast, (x), 0, 0, 0, 0, cast)                                                                                      \
+    X(INTEGER, integer, (tensors), 0, 0, 0, 0, integer)                                                                       \
     X(RELAYOUT, relayout, (x), 0, 0, 0, 0, same)                                                                              \
     X(GROUP, group, (inputs), 0, 0, 0, 0, same)
 
@@ -1248,6 +1250,41 @@ typedef enum gpunn_op {
 /* clang-format on */
 
 GPUNN_API const char *gpunn_op_name(gpunn_op op);
+
+/* Elementwise ops of integers, by the names that these have for floats. X(ENUM, name, operands, whether the result is BOOL, the
+ * value of operands a, b, c in 64 bits). */
+/* clang-format off */
+#define GPUNN_INTEGER_OPS(X)                                                          \
+    X(NEG, neg, 1, 0, (int64_t)(0 - (uint64_t)a))                                     \
+    X(ABS, abs, 1, 0, a < 0 ? (int64_t)(0 - (uint64_t)a) : a)                         \
+    X(SIGN, sign, 1, 0, (a > 0) - (a < 0))                                            \
+    X(LOGICAL_NOT, logical_not, 1, 1, a == 0)                                         \
+    X(ADD, add, 2, 0, (int64_t)((uint64_t)a + (uint64_t)b))                           \
+    X(SUB, sub, 2, 0, (int64_t)((uint64_t)a - (uint64_t)b))                           \
+    X(MUL, mul, 2, 0, (int64_t)((uint64_t)a * (uint64_t)b))                           \
+    X(FLOOR_DIVIDE, floor_divide, 2, 0, gpunn__trunc_quotient(a, b) - gpunn__rounds_up(a, b)) \
+    X(TRUNC_DIVIDE, trunc_divide, 2, 0, gpunn__trunc_quotient(a, b))                  \
+    X(REMAINDER, remainder, 2, 0, gpunn__trunc_rest(a, b) + (gpunn__rounds_up(a, b) ? b : 0)) \
+    X(FMOD, fmod, 2, 0, gpunn__trunc_rest(a, b))                                      \
+    X(MAXIMUM, maximum, 2, 0, a > b ? a : b)                                          \
+    X(MINIMUM, minimum, 2, 0, a < b ? a : b)                                          \
+    X(EQ, eq, 2, 1, a == b)                                                           \
+    X(NE, ne, 2, 1, a != b)                                                           \
+    X(LT, lt, 2, 1, a < b)                                                            \
+    X(LE, le, 2, 1, a <= b)                                                           \
+    X(GT, gt, 2, 1, a > b)                                                            \
+    X(GE, ge, 2, 1, a >= b)                                                           \
+    X(LOGICAL_AND, logical_and, 2, 1, a != 0 && b != 0)                               \
+    X(LOGICAL_OR, logical_or, 2, 1, a != 0 || b != 0)                                 \
+    X(LOGICAL_XOR, logical_xor, 2, 1, (a != 0) != (b != 0))                           \
+    X(WHERE, where, 3, 0, a != 0 ? b : c)
+typedef enum gpunn_integer_op {
+#define GPUNN__X(ENUM, ...) GPUNN_INTEGER_##ENUM,
+    GPUNN_INTEGER_OPS(GPUNN__X)
+#undef GPUNN__X
+    GPUNN_INTEGER_COUNT
+} gpunn_integer_op;
+/* clang-format on */
 
 /* ==== >>builders ====================================================================================================== *
  * Each appends a node to its operands' model and returns it, or NULL after an error, or when an operand is NULL (then the first
@@ -1312,6 +1349,14 @@ GPUNN_API gpunn_tensor *gpunn_ge(gpunn_tensor *a, gpunn_tensor *b);
 GPUNN_API gpunn_tensor *gpunn_parametric_relu(gpunn_tensor *a, gpunn_tensor *b);
 GPUNN_API gpunn_tensor *gpunn_where(gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c);
 
+/* Those above and below that GPUNN_INTEGER_OPS names take integers too, I64, I32, U8 and BOOL, where all operands are such
+ * (where's condition may be of any dtype). Comparisons and logical ops of integers give BOOL, the others the largest of their
+ * operands' dtypes, to whose bits the exact result wraps around; of BOOL, whether it is not 0. No gradient. A division by 0 is
+ * GPUNN_ERR_ARGUMENT of the run; on a GPU, which does not stop, its quotient is 0 and its remainder the dividend.
+ * gpunn_integer_scalar: op with a number in the place of its last operand, x // 4 or x < 10, in x's dtype, I64 where that is
+ * BOOL. */
+GPUNN_API gpunn_tensor *gpunn_integer_scalar(gpunn_integer_op op, gpunn_tensor *x, int64_t value);
+
 /* Formulas by torch's names, of ops above (GPUNN__FORMULAS in >>arguments). */
 GPUNN_API gpunn_tensor *gpunn_softshrink(gpunn_tensor *x, float lambd);
 GPUNN_API gpunn_tensor *gpunn_threshold(gpunn_tensor *x, float threshold, float value);
@@ -1336,6 +1381,9 @@ GPUNN_API gpunn_tensor *gpunn_erfc(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_lgamma(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_tanhshrink(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_logical_not(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_logical_and(gpunn_tensor *x, gpunn_tensor *y);
+GPUNN_API gpunn_tensor *gpunn_logical_or(gpunn_tensor *x, gpunn_tensor *y);
+GPUNN_API gpunn_tensor *gpunn_logical_xor(gpunn_tensor *x, gpunn_tensor *y);
 GPUNN_API gpunn_tensor *gpunn_isnan(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_isinf(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_isfinite(gpunn_tensor *x);
@@ -1345,6 +1393,7 @@ GPUNN_API gpunn_tensor *gpunn_logaddexp(gpunn_tensor *x, gpunn_tensor *y);
 GPUNN_API gpunn_tensor *gpunn_xlogy(gpunn_tensor *x, gpunn_tensor *y);
 GPUNN_API gpunn_tensor *gpunn_remainder(gpunn_tensor *x, gpunn_tensor *y);
 GPUNN_API gpunn_tensor *gpunn_fmod(gpunn_tensor *x, gpunn_tensor *y);
+GPUNN_API gpunn_tensor *gpunn_trunc_divide(gpunn_tensor *x, gpunn_tensor *y); /* x / y rounded towards 0, without gradient */
 
 /* A formula in the tables' language over x, y, z (args 0 to 2) or x0 to x7: + - * / **, < <= > >= == != (which chain), and or
  * not, a if c else b, parentheses, numbers, the constant pi, and every elementwise op by name, its attributes as further
@@ -1517,7 +1566,7 @@ typedef struct gpunn_batch_norm_args {
     float eps;      /* 1e-5 */
     float momentum; /* share of the new batch in the running statistics, 0.1 */
     bool  no_affine;
-    bool  sync; /* in training, over the batches of all ranks that the model is distributed to: gpunn_distribute */
+    bool  sync;             /* in training, over the batches of all ranks that the model is distributed to: gpunn_distribute */
     bool  no_running_stats; /* torch's track_running_stats = False: by the batch's statistics in evaluation too; not with sync */
 } gpunn_batch_norm_args;
 /* x [n, c] or [n, c, l] (1d), [n, c, h, w] (2d), [n, c, d, h, w] (3d); weight, bias, and the buffers running_mean, running_var
@@ -1729,20 +1778,23 @@ typedef struct gpunn_hash_grid_args {
  * weights fit. Points outside meet rows as the hash has them. Gradients of both are the same in every run. */
 GPUNN_API gpunn_tensor *gpunn_hash_grid_encoding_(gpunn_tensor *x, const char *name, gpunn_hash_grid_args args);
 #define gpunn_hash_grid_encoding(x, ...) gpunn_hash_grid_encoding_((x), GPUNN_NAMED(gpunn_hash_grid_args, __VA_ARGS__))
-/* torch.gather: y[i][j][k] = x[i][index[i][j][k]][k] for axis 1 of three; index I64 or I32 of x's rank, along the other axes not
- * larger than x. An index outside x's axis: as a token of gpunn_embedding. */
+/* What only copies (reshape, permute, concat, slice, pad with a constant, expand, tile, stack, gather, ...) takes integers as
+ * well. torch.gather: y[i][j][k] = x[i][index[i][j][k]][k] for axis 1 of three; index I64 or I32 of x's rank, along the other
+ * axes not larger than x. An index outside x's axis: as a token of gpunn_embedding. */
 GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *index);
 /* torch.scatter_add: a copy of x with y[i][index[i][j][k]][k] += src[i][j][k] for axis 1 of three; index I64 or I32, of src's
  * shape, which is x's but for the axis. Sums in the order of the indices; an index outside x's axis: as gpunn_gather's. */
 GPUNN_API gpunn_tensor *gpunn_scatter_add(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src);
+/* torch.scatter: the same with src in the place of what stands there, of several for one place the last along the axis, to which
+ * alone the gradient goes (torch leaves both open). x and src may be integers of one dtype. */
+GPUNN_API gpunn_tensor *gpunn_scatter(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src);
 /* torch.index_select: the slices of x along an axis that index [count], I64 or I32, names. */
 GPUNN_API gpunn_tensor *gpunn_index_select(gpunn_tensor *x, int axis, gpunn_tensor *index);
 /* torch.index_add: a copy of x to whose slices index[i] along an axis those of src are added. */
 GPUNN_API gpunn_tensor *gpunn_index_add(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src);
 /* ONNX's GatherND: x [b ..., d1, ..., dk, rest ...], with as many b as batch_dims, index [b ..., places ..., k], I64 or I32 ->
  * [b ..., places ..., rest ...]: what k numbers, from 0 on, pick of the k axes behind the b's; torch's x[i1, ..., ik] with such
- * indices stacked along a new last axis. d1 times ... dk is up to 2^24, and only d1 may vary. An index outside its axis: as
- * gpunn_gather's. */
+ * indices stacked along a new last axis. Of d1 to dk only d1 may vary. An index outside its axis: as gpunn_gather's. */
 GPUNN_API gpunn_tensor *gpunn_gather_nd(gpunn_tensor *x, gpunn_tensor *index, int batch_dims);
 /* x with the order of the axes' elements reversed, and with each element `shift` places on along an axis, the last ones first. */
 GPUNN_API gpunn_tensor *gpunn_flip(gpunn_tensor *x, gpunn_axes axes);
@@ -1777,7 +1829,7 @@ GPUNN_API gpunn_tensor *gpunn_diagonal(gpunn_tensor *x, int offset);
 GPUNN_API gpunn_tensor *gpunn_masked_fill(gpunn_tensor *x, gpunn_tensor *mask, float value);
 GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype); /* between F32, I64, I32, U8, BOOL; no gradient */
 
-/* -- reductions: keepdim leaves 1 in place of each axis -- */
+/* -- reductions: keepdim leaves 1 in place of each axis; sums of integers are I64, extremes and products have their dtype -- */
 GPUNN_API gpunn_tensor *gpunn_sum(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
 GPUNN_API gpunn_tensor *gpunn_mean(gpunn_tensor *x, gpunn_axes axes, bool keepdim);
 GPUNN_API gpunn_tensor *gpunn_max(gpunn_tensor *x, gpunn_axes axes, bool keepdim); /* torch.amax: ties share the gradient */
@@ -1800,10 +1852,17 @@ GPUNN_API gpunn_tensor *gpunn_cumprod(gpunn_tensor *x, int axis);
 /* The largest and smallest of the elements up to each, as torch.cummax's values; ties share the gradient. */
 GPUNN_API gpunn_tensor *gpunn_cummax(gpunn_tensor *x, int axis);
 GPUNN_API gpunn_tensor *gpunn_cummin(gpunn_tensor *x, int axis);
+/* torch.cummax and torch.cummin: the same with their places, I64, of equals the last, to which the gradient goes. */
+GPUNN_API gpunn_tensor *gpunn_cummax_with_indices(gpunn_tensor *x, int axis, gpunn_tensor **indices);
+GPUNN_API gpunn_tensor *gpunn_cummin_with_indices(gpunn_tensor *x, int axis, gpunn_tensor **indices);
 /* How uneven a field is, a scalar: for each of the axes the mean of the squared differences of neighbours along it, summed. */
 GPUNN_API gpunn_tensor *gpunn_gradient_energy(gpunn_tensor *x, gpunn_axes axes);
 GPUNN_API gpunn_tensor *gpunn_argmax(gpunn_tensor *x, int axis, bool keepdim); /* I64, the first maximum */
 GPUNN_API gpunn_tensor *gpunn_argmin(gpunn_tensor *x, int axis, bool keepdim); /* I64, the first minimum */
+/* torch.max(x, dim) and torch.min(x, dim): values, and in *indices (may be NULL) their places as of gpunn_argmax and
+ * gpunn_argmin, to which the gradient goes. */
+GPUNN_API gpunn_tensor *gpunn_max_with_indices(gpunn_tensor *x, int axis, bool keepdim, gpunn_tensor **indices);
+GPUNN_API gpunn_tensor *gpunn_min_with_indices(gpunn_tensor *x, int axis, bool keepdim, gpunn_tensor **indices);
 /* The k largest, falling, or smallest, rising; of equals the first, NaN above all. *indices (may be NULL): their places, I64. */
 GPUNN_API gpunn_tensor *gpunn_topk(gpunn_tensor *x, int k, int axis, bool largest, gpunn_tensor **indices);
 GPUNN_API gpunn_tensor *gpunn_topk_indices(gpunn_tensor *x, int k, int axis, bool largest); /* these alone */
@@ -1821,10 +1880,23 @@ typedef struct gpunn_matmul_args {
 /* torch.matmul for rank >= 2: [..., m, k] x [..., k, n] -> [..., m, n]; leading axes broadcast. */
 GPUNN_API gpunn_tensor *gpunn_matmul_(gpunn_tensor *a, gpunn_tensor *b, gpunn_matmul_args args);
 #define gpunn_matmul(a, ...) gpunn_matmul_((a), GPUNN_NAMED(gpunn_matmul_args, __VA_ARGS__))
-/* torch.einsum of one or two tensors, as products, sums and permutations: "...ij,jk->...ik". A letter names an axis, none twice
- * in one tensor, "..." all axes without a letter, which broadcast; without "->" the result has these, and then the letters that
- * occur once, in alphabetical order. */
+/* torch.einsum of one or two tensors, as products, sums and permutations: "...ij,jk->...ik". A letter names an axis, twice in
+ * one tensor a diagonal, "..." all axes without a letter, which broadcast; without "->" the result has these, and then the
+ * letters that occur once, in alphabetical order. */
 GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *tensors, int count);
+
+/* How transforms are scaled: torch.fft's norm. */
+typedef enum gpunn_fft_norm {
+    GPUNN_FFT_BACKWARD = 0, /* the inverse by 1 / n */
+    GPUNN_FFT_ORTHO,        /* both by 1 / sqrt(n) */
+    GPUNN_FFT_FORWARD       /* rfft by 1 / n */
+} gpunn_fft_norm;
+/* Fourier transforms of real numbers along an axis, whose size n is fixed; torch.view_as_real of torch.fft.rfft: real and
+ * imaginary parts of frequencies 0 to n / 2 in the axis' place, of which a new last axis of 2 tells; and back, to n numbers. x
+ * [..., n, ...] -> [..., n / 2 + 1, ..., 2]; axis counts those of the real tensor. Made of products by constant matrices: of one
+ * up to n = 64, then of one for each factor of n, the largest p of them taking p steps a number, and 16 n bytes. */
+GPUNN_API gpunn_tensor *gpunn_rfft(gpunn_tensor *x, int axis, gpunn_fft_norm norm);
+GPUNN_API gpunn_tensor *gpunn_irfft(gpunn_tensor *x, int64_t n, int axis, gpunn_fft_norm norm);
 
 /* -- states (STATES) -- */
 typedef struct gpunn_assign_args {
@@ -2133,9 +2205,9 @@ typedef struct gpunn_grad_args {
 /* torch.autograd.grad(y, x, create_graph=True): the gradient of y by x, an input, a parameter or a value between, F32 and of x's
  * shape. Zeros where y does not depend on x. It goes through the elementwise ops, linear, matmul, einsum, convolutions and
  * transposed ones, sum, mean, max, cumsum, softmax, log_softmax, cross_entropy, nll_loss, layer_norm, rms_norm, group_norm,
- * instance_norm, reshape, expand, permute, concat, slice, pad with a constant, gather, scatter_add, embedding, and all that is
- * made of these, to any order; another op between x and y is GPUNN_ERR_UNSUPPORTED, with its name. Each call adds nodes: make it
- * while building, not at each step. */
+ * instance_norm, reshape, expand, permute, concat, slice, pad with a constant, gather, scatter_add, scatter, embedding, and all
+ * that is made of these, to any order; another op between x and y is GPUNN_ERR_UNSUPPORTED, with its name. Each call adds nodes:
+ * make it while building, not at each step. */
 GPUNN_API gpunn_tensor *gpunn_grad_(gpunn_tensor *y, gpunn_tensor *x, gpunn_grad_args args);
 #define gpunn_grad(y, ...) gpunn_grad_((y), GPUNN_NAMED(gpunn_grad_args, __VA_ARGS__))
 /* The same by `count` inputs at once, into gradients, which after a failure are NULL. */
@@ -2809,53 +2881,54 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
 
 /* The constants of one node; each op reads only the fields named beside it. */
 typedef struct gpunn_attributes {
-    float       value[2];         /* elementwise */
-    float       dropout_p, scale; /* dropout, attention; scale: attention, roi_align */
-    float       fill;             /* pad */
-    float       label_smoothing;  /* cross_entropy */
-    int         kernel[3];        /* conv, pools: one per spatial axis, the first in [0] */
-    int         stride[3], padding[3], dilation[3];
-    int         output_padding[3];            /* conv_transpose */
-    int         size[3];                      /* adaptive pools, interpolate, roi_align: of the result */
-    gpunn_shape shape;                        /* reshape, expand: of the result; affine_grid: its spatial sizes;
+    float                  value[2];         /* elementwise */
+    float                  dropout_p, scale; /* dropout, attention; scale: attention, roi_align */
+    float                  fill;             /* pad */
+    float                  label_smoothing;  /* cross_entropy */
+    int                    kernel[3];        /* conv, pools: one per spatial axis, the first in [0] */
+    int                    stride[3], padding[3], dilation[3];
+    int                    output_padding[3];            /* conv_transpose */
+    int                    size[3];                      /* adaptive pools, interpolate, roi_align: of the result */
+    gpunn_shape            shape;                        /* reshape, expand: of the result; affine_grid: its spatial sizes;
                                                             interpolate: those that vary */
-    gpunn_dtype dtype;                        /* cast */
-    int         groups;                       /* conv, group_norm; instance_norm: the channels */
-    bool        ceil_mode, count_exclude_pad; /* pools */
-    float       eps, momentum;                /* batch_norm, instance_norm; other norms: eps */
-    bool        sync;                         /* batch_norm: with a step's ranks */
-    int         axis; /* concat, slice, gather, scatter_add, cumsum, topk_indices, argmax, softmax, log_softmax; >= 0. layer_norm,
-                                                     rms_norm: the first of the axes normalised */
-    int         order[GPUNN_MAX_RANK];    /* permute */
-    uint32_t    axes;                     /* sum, max, gradient_energy: bit i set: axis i is reduced */
-    bool        keepdim;                  /* sum, max, argmax */
-    int         k;                        /* topk_indices; roi_align: sampling_ratio */
-    bool        largest;                  /* topk_indices */
-    bool        mean;                     /* sum: divide by the number of elements summed */
-    int64_t     start, end, step;         /* slice */
-    int64_t     before[GPUNN_MAX_RANK];   /* pad */
-    int64_t     after[GPUNN_MAX_RANK];    /* pad */
-    int         hidden_size;              /* rnn, lstm, gru */
-    bool        relu, bidirectional;      /* rnn, lstm, gru; relu: rnn */
-    bool        states;                   /* rnn, lstm, gru: behind the last step stand h_n and, lstm, c_n, each with the
+    gpunn_dtype            dtype;                        /* cast */
+    int                    groups;                       /* conv, group_norm; instance_norm: the channels */
+    bool                   ceil_mode, count_exclude_pad; /* pools */
+    float                  eps, momentum;                /* batch_norm, instance_norm; other norms: eps */
+    bool                   sync;                         /* batch_norm: with a step's ranks */
+    int                    axis; /* of ops along one; >= 0. layer_norm, rms_norm: the first of those normalised */
+    int                    order[GPUNN_MAX_RANK];  /* permute */
+    uint32_t               axes;                   /* sum, max, gradient_energy: bit i set: axis i is reduced */
+    bool                   keepdim;                /* sum, max, argmax */
+    int                    k;                      /* topk_indices; roi_align: sampling_ratio */
+    bool                   largest;                /* topk_indices */
+    bool                   mean;                   /* sum: divide by the number of elements summed */
+    int64_t                start, end, step;       /* slice */
+    int64_t                before[GPUNN_MAX_RANK]; /* pad */
+    int64_t                after[GPUNN_MAX_RANK];  /* pad */
+    int                    hidden_size;            /* rnn, lstm, gru */
+    bool                   relu, bidirectional;    /* rnn, lstm, gru; relu: rnn */
+    bool                   states;                 /* rnn, lstm, gru: behind the last step stand h_n and, lstm, c_n, each with the
                                                      memory of [directions, n, hidden] */
-    bool        transpose_a, transpose_b; /* matmul */
-    bool        enable_gqa;               /* attention: k and v may have fewer heads */
-    bool        is_causal, heads_last;    /* attention; q, k and v in one are heads_last without saying so */
-    gpunn_reduction        reduction;     /* cross_entropy, nll, ctc_loss: MEAN, SUM or NONE */
-    int                    blank;         /* ctc_loss */
-    const gpunn_custom_op *custom;        /* custom, and its numbers */
+    bool                   transpose_a, transpose_b; /* matmul */
+    bool                   enable_gqa;               /* attention: k and v may have fewer heads */
+    bool                   is_causal, heads_last;    /* attention; q, k and v in one are heads_last without saying so */
+    gpunn_reduction        reduction;                /* cross_entropy, nll, ctc_loss: MEAN, SUM or NONE */
+    int                    blank;                    /* ctc_loss */
+    const gpunn_custom_op *custom;                   /* custom, and its numbers */
     float                  numbers[GPUNN_CUSTOM_NUMBERS];
     bool                   zero_infinity, batch_first; /* ctc_loss */
     bool                   in_training;                /* assign, which reads axis too */
     int64_t                ignore_index;               /* cross_entropy, nll; embedding: padding_idx, -1 without */
     uint32_t site;          /* dropout, attention with dropout, random numbers: number of this node among the model's such ones */
-    int      mode;          /* grid_sample: gpunn_grid_mode; interpolate: gpunn_interpolate_mode; pad: gpunn_pad_mode */
+    int      mode;          /* grid_sample: gpunn_grid_mode; interpolate: gpunn_interpolate_mode; pad: gpunn_pad_mode;
+                                                     integer: gpunn_integer_op */
     int      padding_mode;  /* grid_sample: gpunn_grid_padding */
     bool     align_corners; /* grid_sample, affine_grid, interpolate; roi_align: aligned */
     float    ratio[3];      /* interpolate: cells of x for one of the result, one per spatial axis */
     int      n_levels, log2_hashmap_size, base_resolution; /* hash_grid_encoding */
     float    per_level_scale;
+    int64_t  number; /* integer: its last operand, where that is no tensor */
 } gpunn_attributes;
 
 struct gpunn_value {
@@ -3685,6 +3758,51 @@ GPUNN__SHARED int64_t gpunn__integer(const void *data, gpunn_dtype dtype, int64_
                                 : ((const uint8_t *)data)[i];
 }
 
+/* ---- elementwise ops of integers --------------------------------------------------------------------------------------- */
+/* Stores a number in element i of I64, I32, U8 or BOOL storage. */
+GPUNN__SHARED void gpunn__put_integer(void *data, gpunn_dtype dtype, int64_t i, int64_t value)
+{
+    if (dtype == GPUNN_I64)
+        ((int64_t *)data)[i] = value;
+    else if (dtype == GPUNN_I32)
+        ((int32_t *)data)[i] = (int32_t)(uint32_t)value;
+    else
+        ((uint8_t *)data)[i] = dtype == GPUNN_BOOL ? value != 0 : (uint8_t)value;
+}
+
+/* a by b, rounded towards 0; by 0: 0. */
+GPUNN__SHARED int64_t gpunn__trunc_quotient(int64_t a, int64_t b)
+{
+    return b == 0 ? 0 : b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b;
+}
+
+GPUNN__SHARED int64_t gpunn__trunc_rest(int64_t a, int64_t b)
+{
+    return b == 0 ? a : b == -1 ? 0 : a % b;
+}
+
+/* Whether that quotient lies above the exact one. */
+GPUNN__SHARED bool gpunn__rounds_up(int64_t a, int64_t b)
+{
+    return b != 0 && gpunn__trunc_rest(a, b) != 0 && (a < 0) != (b < 0);
+}
+
+GPUNN__SHARED int64_t gpunn__integer_value(int op, int64_t a, int64_t b, int64_t c)
+{
+    switch (op) {
+#define GPUNN__X(ENUM, name, operands, is_bool, value) \
+    case GPUNN_INTEGER_##ENUM: return value;
+        GPUNN_INTEGER_OPS(GPUNN__X)
+#undef GPUNN__X
+    default: return 0;
+    }
+}
+
+GPUNN__SHARED bool gpunn__integer_divides(int op)
+{
+    return op >= GPUNN_INTEGER_FLOOR_DIVIDE && op <= GPUNN_INTEGER_FMOD;
+}
+
 /* ---- numbers ------------------------------------------------------------------------------------------------------------- */
 /* Of the exact quotient: 9 for 1 and 0.1f, though 1 / 0.1f is 10 as a float. */
 GPUNN__SHARED float gpunn__floordiv(float p, float q)
@@ -3868,6 +3986,65 @@ static int64_t gpunn__axes_select(const gpunn__walk *all, int first, bool reduce
         count *= all->dim[d];
     }
     return count;
+}
+
+/* An elementwise op of integers, or a reduction by one: result i is that of the elements at these places of the operands, or of
+ * element 0 and all others that are folded into it. */
+typedef struct gpunn__integers {
+    int         op, operands; /* gpunn_integer_op */
+    int64_t     number;       /* in the place of the last operand, where that is no tensor */
+    int64_t     count;        /* of results */
+    gpunn__walk walk;         /* of the results in the operands */
+    int         fold_rank;
+    int64_t     folded, fold_dim[GPUNN_MAX_RANK], fold_stride[GPUNN_MAX_RANK]; /* folded: elements for one result; 0: none */
+    const void *in[3];
+    void       *out;
+    gpunn_dtype in_dtype[3], out_dtype;
+} gpunn__integers;
+
+/* Computes one result; false where that divides by 0. */
+GPUNN__SHARED bool gpunn__integers_at(const gpunn__integers *p, int64_t i)
+{
+    const int64_t place = gpunn__offset(i, p->walk.rank, p->walk.dim, p->walk.stride[0]);
+    int64_t       a = gpunn__integer(p->in[0], p->in_dtype[0], place), b = p->number, c = p->number;
+    for (int64_t k = 1; k < p->folded; k++) {
+        const int64_t at = place + gpunn__offset(k, p->fold_rank, p->fold_dim, p->fold_stride);
+        a = gpunn__integer_value(p->op, a, gpunn__integer(p->in[0], p->in_dtype[0], at), 0);
+    }
+    if (p->operands > 1)
+        b = gpunn__integer(p->in[1], p->in_dtype[1], gpunn__offset(i, p->walk.rank, p->walk.dim, p->walk.stride[1]));
+    if (p->operands > 2)
+        c = gpunn__integer(p->in[2], p->in_dtype[2], gpunn__offset(i, p->walk.rank, p->walk.dim, p->walk.stride[2]));
+    gpunn__put_integer(p->out, p->out_dtype, i, p->folded ? a : gpunn__integer_value(p->op, a, b, c));
+    return b != 0 || !gpunn__integer_divides(p->op);
+}
+
+/* Those of INTEGER, and of SUM and MAX where they reduce integers. */
+static gpunn__integers gpunn__integers_of(const gpunn_step *step)
+{
+    const gpunn_value *in[3] = {NULL, NULL, NULL};
+    gpunn__integers    p;
+    memset(&p, 0, sizeof p);
+    p.operands = step->input_count;
+    p.number = step->attr->number;
+    p.count = step->out.count;
+    p.out = step->out.data;
+    p.out_dtype = step->out.dtype;
+    for (int k = 0; k < p.operands; k++) {
+        in[k] = &step->in[k];
+        p.in[k] = in[k]->data;
+        p.in_dtype[k] = in[k]->dtype;
+    }
+    if (step->op == GPUNN_OP_INTEGER) {
+        p.op = step->attr->mode;
+        gpunn__axes_of(&step->out, 0, in, p.operands, &p.walk, &p.walk);
+        return p;
+    }
+    const gpunn__walk all = gpunn__axes_reduced(in[0], step->attr->axes);
+    p.op = step->op == GPUNN_OP_SUM ? GPUNN_INTEGER_ADD : GPUNN_INTEGER_MAXIMUM;
+    p.folded = gpunn__axes_select(&all, 0, true, &p.fold_rank, p.fold_dim, p.fold_stride);
+    (void)gpunn__axes_select(&all, 0, false, &p.walk.rank, p.walk.dim, p.walk.stride[0]);
+    return p;
 }
 
 /* An axis of what is padded with its own elements. */
@@ -5025,6 +5202,15 @@ static const gpunn__op_info gpunn__op_infos[GPUNN_OP_COUNT] = {
 #undef GPUNN__X
 };
 /* clang-format on */
+
+static const struct {
+    int  operands;
+    bool is_bool; /* its result */
+} gpunn__integer_infos[] = {
+#define GPUNN__X(ENUM, name, operands, is_bool, value) {operands, is_bool},
+    GPUNN_INTEGER_OPS(GPUNN__X)
+#undef GPUNN__X
+};
 
 GPUNN_API const char *gpunn_op_name(gpunn_op op)
 {
@@ -7794,6 +7980,7 @@ typedef enum gpunn__key_kind {
     GPUNN__K_INDEX,
     GPUNN__K_END,  /* absent: GPUNN_END_OF_AXIS */
     GPUNN__K_STEP, /* 1 or more */
+    GPUNN__K_WIDE, /* any */
     /* int64_t[GPUNN_MAX_RANK] */
     GPUNN__K_SHAPE,   /* sizes, "N" for the batch */
     GPUNN__K_AMOUNTS, /* 0 or more, one for each axis */
@@ -7817,6 +8004,7 @@ typedef enum gpunn__key_kind {
     GPUNN__K_GRID_PADDING,
     GPUNN__K_INTERPOLATE_MODE,
     GPUNN__K_PAD_MODE,
+    GPUNN__K_INTEGER_OP,
     GPUNN__K_ACTIVATION, /* bool */
     /* others */
     GPUNN__K_AXES,      /* gpunn_axes */
@@ -7852,6 +8040,7 @@ typedef enum gpunn__told_kind {
     GPUNN__A_GRID_PADDING,
     GPUNN__A_INTERPOLATE_MODE,
     GPUNN__A_PAD_MODE,
+    GPUNN__A_INTEGER_OP,
     GPUNN__A_RATIOS, /* float for each spatial axis */
     GPUNN__A_CUSTOM, /* the op's name */
     GPUNN__A_NUMBERS
@@ -7890,6 +8079,8 @@ typedef struct gpunn__plain_args {
     gpunn_axes  axes;
     gpunn_dtype dtype;
     const char *text;
+
+    gpunn_integer_op operation;
 } gpunn__plain_args;
 typedef struct gpunn__assign_args {
     int           args_;
@@ -8109,6 +8300,9 @@ typedef struct gpunn__assign_args {
     K(hash_grid, base_resolution, COUNT, 16, base_resolution, "") A(base_resolution, INT, base_resolution)                     \
     K(hash_grid, per_level_scale, POSITIVE, 2, per_level_scale, "1 or more.") A(per_level_scale, FLOAT, per_level_scale)
 #define GPUNN__HARMONICS_ARGS(K, A) K(_plain, degree, COUNT, GPUNN__NEEDED, count, "")
+#define GPUNN__INTEGER_ARGS(K, A)                                                                                              \
+    K(_plain, operation, INTEGER_OP, GPUNN__NEEDED, operation, "") A(operation, INTEGER_OP, mode)                              \
+    K(_plain, value, WIDE, 0, start, "The last operand, where it is no tensor.") A(value, INT64, number)
 #define GPUNN__CAST_ARGS(K, A) K(_plain, dtype, DTYPE, GPUNN__NEEDED, dtype, "")
 #define GPUNN__DIMS_ARGS(K, A) K(_plain, dims, AXES, GPUNN__EMPTY, axes, "Default: all.") A(dims, AXES, axes)
 #define GPUNN__REDUCTION_ARGS(K, A)                                                                                            \
@@ -8360,6 +8554,9 @@ typedef struct gpunn__assign_args {
       "torch.lgamma.")                                                                                                         \
     F(X, tanhshrink, 1, (x), ANY, NO, _plain, PLAIN, "x - tanh(x)", "torch.nn.Tanhshrink.")                                    \
     F(X, logical_not, 1, (x), ANY, NO, _plain, PLAIN, "where(x == 0, 1, 0)", "1 where x is 0, else 0.")                        \
+    F(X, logical_and, 2, (x, y), ANY, NO, _plain, PLAIN, "x != 0 and y != 0", "1 where both are not 0, else 0.")               \
+    F(X, logical_or, 2, (x, y), ANY, NO, _plain, PLAIN, "x != 0 or y != 0", "1 where one or both are not 0, else 0.")          \
+    F(X, logical_xor, 2, (x, y), ANY, NO, _plain, PLAIN, "(x != 0) != (y != 0)", "1 where one of them is 0, else 0.")          \
     F(X, isnan, 1, (x), ANY, NO, _plain, PLAIN, "where(x != x, 1, 0)", "1 where x is NaN, else 0.")                            \
     F(X, isinf, 1, (x), ANY, NO, _plain, PLAIN, "where(abs(x) > 3.4028234e38, 1, 0)", "1 where x is infinite, else 0.")        \
     F(X, isfinite, 1, (x), ANY, NO, _plain, PLAIN, "where(abs(x) <= 3.4028234e38, 1, 0)", "1 where x is neither, else 0.")     \
@@ -8381,7 +8578,10 @@ typedef struct gpunn__assign_args {
       "torch.remainder, of y's sign; the quotient has no gradient.")                                                           \
     F(X, fmod, 2, (x, y), ANY, NO, _plain, PLAIN,                                                                              \
       "x - y * (sign(x) * sign(y) * floor_divide(abs(x), abs(y)))",                                                            \
-      "torch.fmod, of x's sign; the quotient has no gradient.")
+      "torch.fmod, of x's sign; the quotient has no gradient.")                                                                \
+    F(X, trunc_divide, 2, (x, y), ANY, NO, _plain, PLAIN,                                                                      \
+      "sign(x) * where(y < 0, -1, 1) * floor_divide(abs(x), abs(y))",                                                          \
+      "x / y rounded towards 0, without gradient: torch.div with rounding_mode trunc.")
 #define GPUNN__FORMULA_ROW(X, name, count, names, fits, keys, args, form, formula, about) \
     X(OP, name, NONE, count, 0, keys, args, gpunn__composite(&gpunn__formula_of_##name, in, a), about)
 
@@ -8507,6 +8707,8 @@ typedef struct gpunn__assign_args {
       "x, then i64 or i32 indices of as many axes: torch.gather.")                                                             \
     X(OP, scatter_add, SCATTER_ADD, 3, 0, AXIS, _plain, gpunn_scatter_add(in[0], a->axis, in[1], in[2]),                       \
       "x, i64 or i32 indices, and as many values that are added there: torch.scatter_add.")                                    \
+    X(OP, scatter, SCATTER, 3, 0, AXIS, _plain, gpunn_scatter(in[0], a->axis, in[1], in[2]),                                   \
+      "The same with the values in the place of x's, of several for one place the last: torch.scatter.")                       \
     X(OP, expand, NONE, 1, 0, SHAPE, _plain, gpunn_expand(in[0], a->shape),                                                    \
       "Copies along axes of size 1 and new ones in front; ops that broadcast need none of it.")                                \
     X(OP, tile, NONE, 1, 0, TILE, _plain, gpunn_tile(in[0], a->shape), "torch.tile.")                                          \
@@ -8523,6 +8725,9 @@ typedef struct gpunn__assign_args {
       "[..., 3] -> [..., degree * degree]: the real spherical harmonics of degrees below degree, 1 to 4.")                     \
     X(OP, cast, NONE, 1, 0, CAST, _plain, gpunn_cast(in[0], a->dtype),                                                         \
       "Between f32, i64, i32, u8 and bool; without gradient.")                                                                 \
+    X(OP, integer, INTEGER, GPUNN__MANY, 0, INTEGER, _plain,                                                                   \
+      gpunn__integer_node(a->operation, in, e->count, a->start),                                                               \
+      "An elementwise op of i64, i32, u8 and bool: of as many inputs as it has, or one less and a value.")                     \
     X(OP, sum, SUM, 1, 0, SUM, _plain, gpunn_sum(in[0], a->axes, a->keepdim), "torch.sum.")                                    \
     X(OP, mean, NONE, 1, 0, REDUCTION, _plain, gpunn_mean(in[0], a->axes, a->keepdim), "torch.mean.")                          \
     X(OP, max, MAX, 1, 0, REDUCTION, _plain, gpunn_max(in[0], a->axes, a->keepdim), "torch.amax: ties share the gradient.")    \
@@ -8534,7 +8739,7 @@ typedef struct gpunn__assign_args {
     X(OP, topk_indices, TOPK_INDICES, 1, 0, TOPK, _plain, gpunn_topk_indices(in[0], a->count, a->axis, a->largest),            \
       "The places, i64, of the k largest or smallest in their order; gather takes the values.")                                \
     X(OP, einsum, NONE, GPUNN__MANY, 0, EINSUM, _plain, gpunn_einsum(a->text, in, e->count),                                   \
-      "torch.einsum of one or two tensors, without an index twice in one tensor.")                                             \
+      "torch.einsum of one or two tensors.")                                             \
     X(OP, assign, ASSIGN, 2, 0, ASSIGN, _assign, gpunn__make_assign(in, a),                                                    \
       "A state, or what an assignment gave, and its new value, or that of its places from position on.")                       \
     X(OP, softmax, SOFTMAX, 1, 0, AXIS, _plain, gpunn_softmax(in[0], a->axis), "torch.softmax.")                               \
@@ -8560,6 +8765,9 @@ static const char *const gpunn__grid_mode_names[] = {"bilinear", "nearest"};
 static const char *const gpunn__grid_padding_names[] = {"zeros", "border", "reflection"};
 static const char *const gpunn__interpolate_mode_names[] = {"nearest", "nearest-exact", "linear", "area", "cubic"};
 static const char *const gpunn__pad_mode_names[] = {"constant", "reflect", "replicate", "circular"};
+#define GPUNN__X(ENUM, name, ...) #name,
+static const char *const gpunn__integer_names[] = {GPUNN_INTEGER_OPS(GPUNN__X)};
+#undef GPUNN__X
 static const char *const gpunn__activation_names[] = {"relu", "gelu"};
 /* The words of the kinds from DTYPE on, by their numbers, and what C calls them. */
 typedef struct gpunn__choice {
@@ -8576,6 +8784,7 @@ static const gpunn__choice gpunn__choices[] = {
     {GPUNN__WORDS(gpunn__grid_padding_names), "one of gpunn_grid_padding"},
     {GPUNN__WORDS(gpunn__interpolate_mode_names), "one of gpunn_interpolate_mode"},
     {GPUNN__WORDS(gpunn__pad_mode_names), "one of gpunn_pad_mode"},
+    {GPUNN__WORDS(gpunn__integer_names), "one of gpunn_integer_op"},
     {GPUNN__WORDS(gpunn__activation_names), "true or false"},
 };
 
@@ -9078,6 +9287,7 @@ static void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const
     case GPUNN__A_GRID_PADDING:
     case GPUNN__A_INTERPOLATE_MODE:
     case GPUNN__A_PAD_MODE:
+    case GPUNN__A_INTEGER_OP:
         kind = (gpunn__key_kind)((int)kind + (int)a->kind - (int)GPUNN__A_CLASS_REDUCTION);
         gpunn__put(text, "%s%s%s", quote, gpunn__choice_of(kind)->words[*ints], quote);
         break;
@@ -9958,6 +10168,21 @@ static bool gpunn__broadcast_rule(const gpunn__inference *i)
     return true;
 }
 
+static bool gpunn__integer_rule(const gpunn__inference *i)
+{
+    static const gpunn_dtype order[] = {GPUNN_BOOL, GPUNN_U8, GPUNN_I32, GPUNN_I64};
+    const int                choice = i->attr->mode == GPUNN_INTEGER_WHERE;
+    int                      largest = 0;
+    for (int k = choice; k < i->count; k++)
+        for (int rank = 1; rank < 4; rank++)
+            if (i->in[k].dtype == order[rank] && rank > largest) largest = rank;
+    const bool number = gpunn__integer_infos[i->attr->mode].operands > i->count;
+    i->out->dtype = gpunn__integer_infos[i->attr->mode].is_bool ? GPUNN_BOOL
+                    : number && largest == 0                    ? GPUNN_I64
+                                                                : order[largest];
+    return gpunn__broadcast_rule(i);
+}
+
 static bool gpunn__cast_rule(const gpunn__inference *i)
 {
     i->out->dtype = i->attr->dtype;
@@ -10254,6 +10479,7 @@ static bool gpunn__reshape_rule(const gpunn__inference *i)
 
 static bool gpunn__permute_rule(const gpunn__inference *i)
 {
+    i->out->dtype = i->in[0].dtype;
     for (int axis = 0; axis < i->out->rank; axis++) i->out->dim[axis] = i->in[0].dim[i->attr->order[axis]];
     return true;
 }
@@ -10262,10 +10488,16 @@ static bool gpunn__concat_rule(const gpunn__inference *i)
 {
     const gpunn__meta *first = &i->in[0];
     const int          axis = i->attr->axis;
+    i->out->dtype = first->dtype;
     for (int k = 1; k < i->count; k++) {
         const gpunn__meta *t = &i->in[k];
         bool               fits = t->rank == first->rank;
-        const bool         sized = fits && (gpunn__is_sized(t->dim[axis]) || gpunn__is_sized(i->out->dim[axis]));
+        if (t->dtype != first->dtype) {
+            (void)gpunn__refuse(i->call, GPUNN_ERR_DTYPE, "tensors[0] is %s and tensors[%d] %s; gpunn_cast one of them",
+                                gpunn_dtype_name(first->dtype), k, gpunn_dtype_name(t->dtype));
+            return false;
+        }
+        const bool sized = fits && (gpunn__is_sized(t->dim[axis]) || gpunn__is_sized(i->out->dim[axis]));
         for (int j = 0; fits && j < t->rank; j++)
             fits = j == axis ? sized || (t->dim[j] < 0) == (first->dim[j] < 0) : t->dim[j] == first->dim[j];
         if (!fits) {
@@ -10290,6 +10522,7 @@ static bool gpunn__slice_rule(const gpunn__inference *i)
     const int64_t start = i->attr->start, end = i->attr->end, step = i->attr->step, size = i->in[0].dim[axis];
     gpunn_model  *model = i->call->model;
     char          text[128], from[32], to[32];
+    i->out->dtype = i->in[0].dtype;
     if (gpunn__is_sized(start) || gpunn__is_sized(end)) {
         const gpunn__sum from_sum = gpunn__sum_of(model, start);
         gpunn__sum       sum = gpunn__sum_plus_number(gpunn__sum_plus(gpunn__sum_of(model, end), &from_sum, -1), -1);
@@ -10307,6 +10540,7 @@ static bool gpunn__slice_rule(const gpunn__inference *i)
 
 static bool gpunn__pad_rule(const gpunn__inference *i)
 {
+    i->out->dtype = i->in[0].dtype;
     const int  mode = i->attr->mode;
     const bool mirrored = mode == GPUNN_PAD_REFLECT || mode == GPUNN_PAD_CIRCULAR;
     for (int axis = 0; axis < GPUNN_MAX_RANK; axis++) {
@@ -10335,6 +10569,7 @@ static bool gpunn__pad_rule(const gpunn__inference *i)
 
 static bool gpunn__expand_rule(const gpunn__inference *i)
 {
+    i->out->dtype = i->in[0].dtype;
     const gpunn__meta *x = &i->in[0];
     char               from[128], to[128];
     gpunn__take_shape(i->out, &i->attr->shape);
@@ -10360,6 +10595,7 @@ static bool gpunn__gather_rule(const gpunn__inference *i)
                             "x is %s and index %s; index needs as many axes, and none but axis %d may be larger than x's",
                             gpunn__meta_text(x, one), gpunn__meta_text(index, other), i->attr->axis);
     memcpy(i->out->dim, index->dim, sizeof index->dim);
+    i->out->dtype = x->dtype;
     return fits;
 }
 
@@ -10377,6 +10613,15 @@ static bool gpunn__scatter_add_rule(const gpunn__inference *i)
     return fits;
 }
 
+static bool gpunn__scatter_rule(const gpunn__inference *i)
+{
+    i->out->dtype = i->in[0].dtype;
+    if (i->in[2].dtype == i->in[0].dtype) return gpunn__scatter_add_rule(i);
+    (void)gpunn__refuse(i->call, GPUNN_ERR_DTYPE, "x is %s and src %s; gpunn_cast one of them", gpunn_dtype_name(i->in[0].dtype),
+                        gpunn_dtype_name(i->in[2].dtype));
+    return false;
+}
+
 /* ---- reductions ----------------------------------------------------------------------------------------------------------- */
 static void gpunn__reduce_axes(const gpunn__inference *i, uint32_t axes)
 {
@@ -10389,6 +10634,7 @@ static void gpunn__reduce_axes(const gpunn__inference *i, uint32_t axes)
 
 static bool gpunn__reduce_rule(const gpunn__inference *i)
 {
+    if (i->in[0].dtype != GPUNN_F32) i->out->dtype = i->op == GPUNN_OP_SUM ? GPUNN_I64 : i->in[0].dtype;
     gpunn__reduce_axes(i, i->attr->axes);
     return true;
 }
@@ -10670,10 +10916,54 @@ GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype)
     return gpunn__node(&call, GPUNN_OP_CAST, &attr, &x, 1);
 }
 
+/* ---- of integers ---- */
+/* count: of operands, which may be one less than op has. */
+static gpunn_tensor *gpunn__integer_node(gpunn_integer_op op, gpunn_tensor *const *operands, int count, int64_t number)
+{
+    const char        *name = (unsigned)op < GPUNN_INTEGER_COUNT ? gpunn__integer_names[op] : "integer";
+    gpunn_attributes   attr = gpunn__no_attributes();
+    gpunn_tensor      *in[3] = {NULL, NULL, NULL};
+    gpunn__call        call;
+    const char *const *names = count == 1 ? gpunn__x_name : gpunn__abc_names;
+    if (count > 3 || !gpunn__begin(&call, name, NULL, names, operands, count, 0)) return NULL;
+    if ((unsigned)op >= GPUNN_INTEGER_COUNT)
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "the op is %d; use one of gpunn_integer_op", (int)op);
+    const int most = gpunn__integer_infos[op].operands, choice = op == GPUNN_INTEGER_WHERE;
+    if (count > most || count < most - (most > 1))
+        return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%d operands are given; %d are needed%s", count, most,
+                             most > 1 ? ", the last of which may be a number" : "");
+    memcpy(in, operands, (size_t)count * sizeof *in);
+    for (int i = choice; i < count; i++)
+        if (in[i]->dtype == GPUNN_F32)
+            return gpunn__refuse(&call, GPUNN_ERR_DTYPE, "%s is f32, but integers are needed; convert it with gpunn_cast",
+                                 names[i]);
+    if (choice && (in[0] = gpunn_cast(in[0], GPUNN_BOOL)) == NULL) return NULL;
+    attr.mode = (int)op;
+    attr.number = count < most ? number : 0;
+    return gpunn__made(&call, gpunn__node(&call, GPUNN_OP_INTEGER, &attr, in, count));
+}
+
+/* Of operands that are all integers, but for a condition, the op of that name; else -1. */
+static int gpunn__integer_meant(const char *name, gpunn_tensor *const *operands, int count)
+{
+    bool all = true;
+    for (int i = strcmp(name, "where") == 0; i < count; i++) all = all && operands[i] && operands[i]->dtype != GPUNN_F32;
+    for (int op = 0; all && op < GPUNN_INTEGER_COUNT; op++)
+        if (strcmp(name, gpunn__integer_names[op]) == 0) return op;
+    return -1;
+}
+
+GPUNN_API gpunn_tensor *gpunn_integer_scalar(gpunn_integer_op op, gpunn_tensor *x, int64_t value)
+{
+    return gpunn__integer_node(op, &x, 1, value);
+}
+
+/* ---- of floats ---- */
 static gpunn_tensor *gpunn__map_node(gpunn_op op, gpunn_tensor *const *operands, float attribute1, float attribute2)
 {
-    const int   arity = gpunn__op_arity(op);
+    const int   arity = gpunn__op_arity(op), integer = gpunn__integer_meant(gpunn_op_name(op), operands, arity);
     gpunn__call call;
+    if (integer >= 0) return gpunn__integer_node((gpunn_integer_op)integer, operands, arity, 0);
     if (op == GPUNN_OP_WHERE && operands[0] && operands[0]->dtype != GPUNN_F32) { /* a condition of another dtype */
         gpunn__call   whole = gpunn__call_of(operands[0]->model, "where", NULL);
         gpunn_tensor *with_floats[3] = {gpunn_cast(operands[0], GPUNN_F32), operands[1], operands[2]};
@@ -12977,7 +13267,7 @@ GPUNN_API gpunn_tensor *gpunn_permute(gpunn_tensor *x, gpunn_axes order)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
-    if (!gpunn__begin_x(&call, "permute", NULL, x, true)) return NULL;
+    if (!gpunn__begin_x(&call, "permute", NULL, x, false)) return NULL;
     int count = gpunn__axis_list(&call, x, &order, attr.order);
     if (count < 0) return NULL;
     char text[128];
@@ -12993,8 +13283,7 @@ GPUNN_API gpunn_tensor *gpunn_concat(gpunn_tensor *const *tensors, int count, in
     if (count < 1 || count > GPUNN_MAX_OPERANDS)
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%d tensors are given; 1 to %d can be joined at once", count,
                              GPUNN_MAX_OPERANDS);
-    if (!gpunn__given(&call, tensors, "tensors") || !gpunn__begin(&call, "concat", NULL, NULL, tensors, count, count))
-        return NULL;
+    if (!gpunn__given(&call, tensors, "tensors") || !gpunn__begin(&call, "concat", NULL, NULL, tensors, count, 0)) return NULL;
     gpunn_attributes attr = gpunn__no_attributes();
     attr.axis = gpunn__axis_of(&call, tensors[0], axis);
     return attr.axis < 0 ? NULL : gpunn__node(&call, GPUNN_OP_CONCAT, &attr, tensors, count);
@@ -13016,7 +13305,7 @@ GPUNN_API gpunn_tensor *gpunn_slice(gpunn_tensor *x, int axis, int64_t start, in
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
     char             text[128];
-    if (!gpunn__begin_x(&call, "slice", NULL, x, true) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
+    if (!gpunn__begin_x(&call, "slice", NULL, x, false) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
     int64_t size = x->dim[attr.axis];
     if (size < 0 && !gpunn__is_sized(size))
         return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "axis %d of %s is the batch, which cannot be cut; choose another axis",
@@ -13035,7 +13324,10 @@ GPUNN_API gpunn_tensor *gpunn_pad_(gpunn_tensor *x, gpunn_pad_args args)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
-    if (!gpunn__begin_x(&call, "pad", NULL, x, true) || !gpunn__settle(&call, &args)) return NULL;
+    if (!gpunn__begin_x(&call, "pad", NULL, x, false) || !gpunn__settle(&call, &args)) return NULL;
+    if (args.mode != GPUNN_PAD_CONSTANT && x->dtype != GPUNN_F32)
+        return gpunn__refuse(&call, GPUNN_ERR_DTYPE, "x is %s, which mode %s does not pad; gpunn_cast it to f32",
+                             gpunn_dtype_name(x->dtype), gpunn__pad_mode_names[args.mode]);
     if (args.mode != GPUNN_PAD_CONSTANT && args.value != 0)
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".value is not used by mode %s; leave it out",
                              gpunn__pad_mode_names[args.mode]);
@@ -13058,7 +13350,7 @@ GPUNN_API gpunn_tensor *gpunn_pad_(gpunn_tensor *x, gpunn_pad_args args)
 GPUNN_API gpunn_tensor *gpunn_expand(gpunn_tensor *x, gpunn_shape shape)
 {
     gpunn__call call;
-    if (!gpunn__begin_x(&call, "expand", NULL, x, true)) return NULL;
+    if (!gpunn__begin_x(&call, "expand", NULL, x, false)) return NULL;
     gpunn_attributes attr = gpunn__no_attributes();
     const int        rank = gpunn__rank_of(&call, &shape, 2);
     if (rank < 0) return NULL;
@@ -13079,7 +13371,7 @@ static gpunn_tensor *gpunn__reshape_to(gpunn_tensor *x, int rank, const int64_t 
 GPUNN_API gpunn_tensor *gpunn_tile(gpunn_tensor *x, gpunn_shape repeats)
 {
     gpunn__call call;
-    if (!gpunn__begin_x(&call, "tile", NULL, x, true)) return NULL;
+    if (!gpunn__begin_x(&call, "tile", NULL, x, false)) return NULL;
     int     given = gpunn__rank_of(&call, &repeats, 0), rank = given > x->rank ? given : x->rank, inner = 0;
     int64_t one[2 * GPUNN_MAX_RANK], many[2 * GPUNN_MAX_RANK], dim[GPUNN_MAX_RANK];
     if (given < 0) return NULL;
@@ -13118,7 +13410,7 @@ GPUNN_API gpunn_tensor *gpunn_stack(gpunn_tensor *const *tensors, int count, int
     if (count < 1 || count > GPUNN_MAX_OPERANDS)
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%d tensors are given; 1 to %d can be joined at once", count,
                              GPUNN_MAX_OPERANDS);
-    if (!gpunn__given(&call, tensors, "tensors") || !gpunn__begin(&call, "stack", NULL, NULL, tensors, count, count)) return NULL;
+    if (!gpunn__given(&call, tensors, "tensors") || !gpunn__begin(&call, "stack", NULL, NULL, tensors, count, 0)) return NULL;
     int  rank = tensors[0]->rank + 1, at = axis < 0 ? axis + rank : axis;
     char one[128], other[128];
     if (rank > GPUNN_MAX_RANK || at < 0 || at >= rank)
@@ -13148,8 +13440,7 @@ GPUNN_API gpunn_status gpunn_meshgrid(gpunn_tensor *const *coordinates, int coun
     }
     if (!gpunn__given(&call, grids, "grids")) return GPUNN_ERR_ARGUMENT;
     memset(grids, 0, (size_t)count * sizeof *grids);
-    if (!gpunn__given(&call, coordinates, "coordinates") ||
-        !gpunn__begin(&call, "meshgrid", NULL, NULL, coordinates, count, count))
+    if (!gpunn__given(&call, coordinates, "coordinates") || !gpunn__begin(&call, "meshgrid", NULL, NULL, coordinates, count, 0))
         return gpunn_last_status(call.model ? call.model->dev : NULL);
     const int swap = indexing == GPUNN_INDEXING_XY && count > 1;
     for (int i = 0; i < count; i++) {
@@ -13192,7 +13483,7 @@ static int gpunn__begin_split(gpunn__call *call, const char *op, gpunn_tensor *x
 {
     char text[128];
     int  at;
-    if (!gpunn__begin_x(call, op, NULL, x, true) || !gpunn__given(call, parts, "parts") ||
+    if (!gpunn__begin_x(call, op, NULL, x, false) || !gpunn__given(call, parts, "parts") ||
         (at = gpunn__axis_of(call, x, axis)) < 0)
         return -1;
     if (amount >= 1 && x->dim[at] > 0) return at;
@@ -13404,7 +13695,7 @@ GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *in
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
     gpunn_tensor    *operands[] = {x, index};
-    if (!gpunn__begin_op(&call, "gather", GPUNN_OP_GATHER, operands, 2, 1) || !gpunn__are_indices(&call, index, "index") ||
+    if (!gpunn__begin_op(&call, "gather", GPUNN_OP_GATHER, operands, 2, 0) || !gpunn__are_indices(&call, index, "index") ||
         (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
         return NULL;
     gpunn__meta out;
@@ -13415,15 +13706,25 @@ GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *in
     return gpunn__node(&call, GPUNN_OP_GATHER, &attr, operands, 2);
 }
 
-GPUNN_API gpunn_tensor *gpunn_scatter_add(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src)
+static gpunn_tensor *gpunn__scatter_node(gpunn_op op, gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
     gpunn_tensor    *operands[] = {x, index, src};
-    if (!gpunn__begin_op(&call, "scatter_add", GPUNN_OP_SCATTER_ADD, operands, 3, 5) ||
+    if (!gpunn__begin_op(&call, gpunn_op_name(op), op, operands, 3, op == GPUNN_OP_SCATTER ? 0 : 5) ||
         !gpunn__are_indices(&call, index, "index") || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
         return NULL;
-    return gpunn__node(&call, GPUNN_OP_SCATTER_ADD, &attr, operands, 3);
+    return gpunn__node(&call, op, &attr, operands, 3);
+}
+
+GPUNN_API gpunn_tensor *gpunn_scatter_add(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src)
+{
+    return gpunn__scatter_node(GPUNN_OP_SCATTER_ADD, x, axis, index, src);
+}
+
+GPUNN_API gpunn_tensor *gpunn_scatter(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src)
+{
+    return gpunn__scatter_node(GPUNN_OP_SCATTER, x, axis, index, src);
 }
 
 /* index [count] as one for each element of the slices along an axis of x that it names. */
@@ -13443,10 +13744,7 @@ static gpunn_tensor *gpunn__index_of_slices(const gpunn__call *call, const gpunn
         one.dim[i] = i == axis ? index->dim[0] : 1;
         all.dim[i] = i == axis ? index->dim[0] : x->dim[i];
     }
-    gpunn_tensor *each = gpunn_cast(index, GPUNN_F32);
-    each = gpunn_reshape(each, one);
-    each = gpunn_expand(each, all);
-    return gpunn_cast(each, GPUNN_I64);
+    return gpunn_expand(gpunn_reshape(index, one), all);
 }
 
 GPUNN_API gpunn_tensor *gpunn_index_select(gpunn_tensor *x, int axis, gpunn_tensor *index)
@@ -13454,7 +13752,7 @@ GPUNN_API gpunn_tensor *gpunn_index_select(gpunn_tensor *x, int axis, gpunn_tens
     static const char *const names[] = {"x", "index"};
     gpunn__call              call;
     gpunn_tensor            *operands[] = {x, index};
-    if (!gpunn__begin(&call, "index_select", NULL, names, operands, 2, 1) || (axis = gpunn__axis_of(&call, x, axis)) < 0)
+    if (!gpunn__begin(&call, "index_select", NULL, names, operands, 2, 0) || (axis = gpunn__axis_of(&call, x, axis)) < 0)
         return NULL;
     gpunn_tensor *each = gpunn__index_of_slices(&call, x, axis, index);
     return gpunn__made(&call, gpunn_gather(x, axis, each));
@@ -13474,18 +13772,17 @@ GPUNN_API gpunn_tensor *gpunn_index_add(gpunn_tensor *x, int axis, gpunn_tensor 
 /* What axes `lead` on of x pick are in the one axis that these become, [lead, places, rest]; outside: -1. */
 static gpunn_tensor *gpunn__joined_places(const gpunn_tensor *x, gpunn_tensor *index, int lead, int depth)
 {
-    static const char *const names[] = {"place", "p"}, *const numbers[] = {"size"};
-    gpunn_tensor *both[2] = {NULL, NULL};
-    index = gpunn_cast(index, GPUNN_F32);
-    for (int i = 0; i < depth && index; i++) {
-        const double size = (double)x->dim[lead + i];
-        both[1] = gpunn_slice(index, -1, i, i + 1, 1);
-        both[0] = i == 0 ? both[1]
-                         : gpunn__expr("place * size + p if place >= 0 and p >= 0 and p < size else -1", names, both, 2, numbers,
-                                       &size, 1, NULL);
-        if (both[0] == NULL) return NULL;
+    gpunn_tensor *place = gpunn_slice(gpunn_cast(index, GPUNN_I64), -1, 0, 1, 1);
+    for (int i = 1; i < depth && place; i++) {
+        const int64_t size = x->dim[lead + i];
+        gpunn_tensor *next = gpunn_slice(index, -1, i, i + 1, 1), *joined, *inside;
+        joined = gpunn_add(gpunn_integer_scalar(GPUNN_INTEGER_MUL, place, size), next);
+        inside = gpunn_logical_and(gpunn_integer_scalar(GPUNN_INTEGER_GE, gpunn_minimum(place, next), 0),
+                                   gpunn_integer_scalar(GPUNN_INTEGER_LT, next, size));
+        gpunn_tensor *if_inside[] = {inside, joined};
+        place = gpunn__integer_node(GPUNN_INTEGER_WHERE, if_inside, 2, -1);
     }
-    return both[0];
+    return place;
 }
 
 GPUNN_API gpunn_tensor *gpunn_gather_nd(gpunn_tensor *x, gpunn_tensor *index, int batch_dims)
@@ -13496,7 +13793,7 @@ GPUNN_API gpunn_tensor *gpunn_gather_nd(gpunn_tensor *x, gpunn_tensor *index, in
     gpunn_shape              flat = {{0}}, each = {{0}}, result = {{0}};
     char                     one[128], other[128];
     const int                lead = batch_dims;
-    if (!gpunn__begin(&call, "gather_nd", NULL, names, operands, 2, 1) || !gpunn__are_indices(&call, index, "index")) return NULL;
+    if (!gpunn__begin(&call, "gather_nd", NULL, names, operands, 2, 0) || !gpunn__are_indices(&call, index, "index")) return NULL;
     const int     last = index->rank - 1;
     const int64_t depth = last < 0 ? 0 : index->dim[last];
     bool          fits = lead >= 0 && lead <= last && depth >= 1 && depth <= x->rank - lead;
@@ -13505,18 +13802,18 @@ GPUNN_API gpunn_tensor *gpunn_gather_nd(gpunn_tensor *x, gpunn_tensor *index, in
     const int end = lead + (int)(fits ? depth : 0), rest = x->rank - end;
     if (!fits || last + rest > GPUNN_MAX_RANK || !gpunn__joined(call.model, lead, x->dim, &flat.dim[0]) ||
         !gpunn__joined(call.model, end - lead, x->dim + lead, &flat.dim[1]) ||
-        !gpunn__joined(call.model, rest, x->dim + end, &flat.dim[2]) || flat.dim[1] > 1 << 24 ||
+        !gpunn__joined(call.model, rest, x->dim + end, &flat.dim[2]) ||
         !gpunn__joined(call.model, last - lead, index->dim + lead, &each.dim[1]))
         return gpunn__refuse(
             &call, GPUNN_ERR_SHAPE,
             "x is %s, index %s and batch_dims %d; [b ..., d1, ..., dk, rest ...] and [b ..., places ..., k] are needed, "
-            "of d1 to dk only d1 one that varies, 2^24 elements in these and %d axes in the result",
+            "of d1 to dk only d1 one that varies, and %d axes in the result",
             gpunn__shape_text(x, one), gpunn__shape_text(index, other), lead, GPUNN_MAX_RANK);
     each.dim[0] = flat.dim[0];
     each.dim[2] = 1;
     rows = gpunn_reshape(gpunn__joined_places(x, index, lead, (int)depth), each);
     each.dim[2] = flat.dim[2];
-    rows = gpunn_cast(gpunn_expand(rows, each), GPUNN_I64);
+    rows = gpunn_expand(rows, each);
     memcpy(result.dim, index->dim, (size_t)last * sizeof *index->dim);
     memcpy(result.dim + last, x->dim + end, (size_t)rest * sizeof *x->dim);
     rows = gpunn_gather(gpunn_reshape(x, flat), 1, rows);
@@ -13528,7 +13825,7 @@ GPUNN_API gpunn_tensor *gpunn_flip(gpunn_tensor *x, gpunn_axes axes)
     gpunn__call call;
     char        text[128];
     int         list[GPUNN_MAX_RANK + 1];
-    if (!gpunn__begin_x(&call, "flip", NULL, x, true)) return NULL;
+    if (!gpunn__begin_x(&call, "flip", NULL, x, false)) return NULL;
     int           count = gpunn__axis_list(&call, x, &axes, list);
     gpunn_tensor *y = count < 0 ? NULL : x;
     if (count == 0)
@@ -13545,10 +13842,10 @@ GPUNN_API gpunn_tensor *gpunn_flip(gpunn_tensor *x, gpunn_axes axes)
 }
 
 /* Opens a call along an axis of x whose size is a number: the axis, or -1 after an error. */
-static int gpunn__begin_along(gpunn__call *call, const char *op, gpunn_tensor *x, int axis)
+static int gpunn__begin_along(gpunn__call *call, const char *op, gpunn_tensor *x, int axis, bool f32)
 {
     char text[128];
-    if (!gpunn__begin_x(call, op, NULL, x, true) || (axis = gpunn__axis_of(call, x, axis)) < 0 || x->dim[axis] > 0) return axis;
+    if (!gpunn__begin_x(call, op, NULL, x, f32) || (axis = gpunn__axis_of(call, x, axis)) < 0 || x->dim[axis] > 0) return axis;
     (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "axis %d of %s varies between runs; choose another axis", axis,
                         gpunn__shape_text(x, text));
     return -1;
@@ -13557,7 +13854,7 @@ static int gpunn__begin_along(gpunn__call *call, const char *op, gpunn_tensor *x
 GPUNN_API gpunn_tensor *gpunn_roll(gpunn_tensor *x, int64_t shift, int axis)
 {
     gpunn__call call;
-    if ((axis = gpunn__begin_along(&call, "roll", x, axis)) < 0) return NULL;
+    if ((axis = gpunn__begin_along(&call, "roll", x, axis, false)) < 0) return NULL;
     const int64_t cut = (x->dim[axis] - shift % x->dim[axis]) % x->dim[axis];
     if (cut == 0) return x;
     gpunn_tensor *parts[] = {gpunn_slice(x, axis, cut, GPUNN_END_OF_AXIS, 1), gpunn_slice(x, axis, 0, cut, 1)};
@@ -13769,7 +14066,7 @@ GPUNN_API gpunn_tensor *gpunn_diagonal(gpunn_tensor *x, int offset)
     gpunn__call call;
     char        text[128];
     gpunn_shape flat;
-    if (!gpunn__begin_x(&call, "diagonal", NULL, x, true) ||
+    if (!gpunn__begin_x(&call, "diagonal", NULL, x, false) ||
         !gpunn__has_rank(&call, gpunn__meta_of(x), 2, GPUNN_MAX_RANK, "[..., rows, columns]"))
         return NULL;
     const int     axis = x->rank - 2;
@@ -13804,7 +14101,7 @@ static gpunn_tensor *gpunn__reduce_node(const char *name, gpunn_op op, bool mean
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
     int              list[GPUNN_MAX_RANK + 1];
-    if (!gpunn__begin_x(&call, name, NULL, x, true)) return NULL;
+    if (!gpunn__begin_x(&call, name, NULL, x, mean)) return NULL;
     int count = gpunn__axis_list(&call, x, axes, list);
     if (count < 0) return NULL;
     attr.mean = mean;
@@ -13830,11 +14127,18 @@ GPUNN_API gpunn_tensor *gpunn_max(gpunn_tensor *x, gpunn_axes axes, bool keepdim
     return gpunn__reduce_node("max", GPUNN_OP_MAX, false, x, &axes, keepdim);
 }
 
+/* -x or, of integers, which -x would wrap around, -1 - x. */
+static gpunn_tensor *gpunn__reversed(gpunn_tensor *x)
+{
+    if (x && x->dtype == GPUNN_BOOL) return gpunn_logical_not(x);
+    return x == NULL || x->dtype == GPUNN_F32 ? gpunn_neg(x) : gpunn_integer_scalar(GPUNN_INTEGER_ADD, gpunn_neg(x), -1);
+}
+
 GPUNN_API gpunn_tensor *gpunn_min(gpunn_tensor *x, gpunn_axes axes, bool keepdim)
 {
     gpunn__call call;
-    if (!gpunn__begin_x(&call, "min", NULL, x, true)) return NULL;
-    return gpunn__made(&call, gpunn_neg(gpunn_max(gpunn_neg(x), axes, keepdim)));
+    if (!gpunn__begin_x(&call, "min", NULL, x, false)) return NULL;
+    return gpunn__made(&call, gpunn__reversed(gpunn_max(gpunn__reversed(x), axes, keepdim)));
 }
 
 /* x^p of x >= 0, with a derivative of 0 at 0. */
@@ -13926,7 +14230,7 @@ GPUNN_API gpunn_tensor *gpunn_prod(gpunn_tensor *x, int axis, bool keepdim)
 {
     gpunn__call   call;
     gpunn_tensor *y = x;
-    if ((axis = gpunn__begin_along(&call, "prod", x, axis)) < 0) return NULL;
+    if ((axis = gpunn__begin_along(&call, "prod", x, axis, false)) < 0) return NULL;
     for (int64_t size = x->dim[axis]; size > 1; size -= size / 2) { /* one half times the other */
         gpunn_tensor *both[] = {gpunn_mul(gpunn_slice(y, axis, 0, size / 2, 1), gpunn_slice(y, axis, size / 2, size / 2 * 2, 1)),
                                 NULL};
@@ -13942,10 +14246,10 @@ static gpunn_tensor *gpunn__running(const char *name, gpunn_tensor *x, int axis,
 {
     gpunn__call   call;
     gpunn_tensor *y = x;
-    if ((axis = gpunn__begin_along(&call, name, x, axis)) < 0) return NULL;
+    if ((axis = gpunn__begin_along(&call, name, x, axis, false)) < 0) return NULL;
     for (int64_t step = 1, size = x->dim[axis]; step < size; step *= 2) { /* of the 2 * step elements up to each */
-        gpunn_tensor *ahead = gpunn_slice(y, axis, 0, size - step, 1);
-        gpunn_tensor *parts[] = {gpunn_slice(y, axis, 0, step, 1), both(gpunn_slice(y, axis, step, size, 1), ahead)};
+        gpunn_tensor *ahead = gpunn_slice(y, axis, 0, size - step, 1), *parts[2] = {gpunn_slice(y, axis, 0, step, 1), NULL};
+        parts[1] = both(gpunn_slice(y, axis, step, size, 1), ahead);
         y = gpunn_concat(parts, 2, axis);
     }
     return gpunn__made(&call, y);
@@ -13966,6 +14270,35 @@ GPUNN_API gpunn_tensor *gpunn_cummin(gpunn_tensor *x, int axis)
     return gpunn__running("cummin", x, axis, gpunn_minimum);
 }
 
+/* The same with the last place up to each at which the extreme of all up to there stands. */
+static gpunn_tensor *gpunn__running_places(const char *name, gpunn_tensor *x, int axis, gpunn_tensor **indices,
+                                           gpunn_tensor *(*both)(gpunn_tensor *, gpunn_tensor *))
+{
+    gpunn__call call;
+    if ((axis = gpunn__begin_along(&call, name, x, axis, false)) < 0) return NULL;
+    gpunn_tensor *place = gpunn_add_scalar(gpunn__ordinals(call.model, x->dim[axis]), -1);
+    gpunn_shape   line = {{x->dim[axis]}};
+    for (int i = axis + 1; i < x->rank; i++) line.dim[i - axis] = 1;
+    place = gpunn_reshape(gpunn_cast(place, GPUNN_I64), line);
+    gpunn_tensor *here = gpunn_eq(x, gpunn__running(name, x, axis, both));
+    if (x->dtype == GPUNN_F32) here = gpunn_maximum(here, gpunn_ne(x, x)); /* a NaN is its own extreme */
+    gpunn_tensor *if_here[] = {here, place};
+    place = gpunn__running(name, gpunn__integer_node(GPUNN_INTEGER_WHERE, if_here, 2, 0), axis, gpunn_maximum);
+    gpunn_tensor *values = gpunn_gather(x, axis, place);
+    if (values && indices) *indices = place;
+    return gpunn__made(&call, values);
+}
+
+GPUNN_API gpunn_tensor *gpunn_cummax_with_indices(gpunn_tensor *x, int axis, gpunn_tensor **indices)
+{
+    return gpunn__running_places("cummax_with_indices", x, axis, indices, gpunn_maximum);
+}
+
+GPUNN_API gpunn_tensor *gpunn_cummin_with_indices(gpunn_tensor *x, int axis, gpunn_tensor **indices)
+{
+    return gpunn__running_places("cummin_with_indices", x, axis, indices, gpunn_minimum);
+}
+
 GPUNN_API gpunn_tensor *gpunn_gradient_energy(gpunn_tensor *x, gpunn_axes axes)
 {
     gpunn__call      call;
@@ -13983,7 +14316,11 @@ GPUNN_API gpunn_tensor *gpunn_argmax(gpunn_tensor *x, int axis, bool keepdim)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
-    if (!gpunn__begin_x(&call, "argmax", NULL, x, true) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
+    if (!gpunn__begin_x(&call, "argmax", NULL, x, false) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
+    if (x->dtype != GPUNN_F32) {
+        gpunn_tensor *largest = gpunn_eq(x, gpunn_max(x, GPUNN_AXES(axis), true));
+        return gpunn__made(&call, gpunn_argmax(gpunn_cast(largest, GPUNN_F32), axis, keepdim));
+    }
     attr.keepdim = keepdim;
     return gpunn__node(&call, GPUNN_OP_ARGMAX, &attr, &x, 1);
 }
@@ -13999,10 +14336,37 @@ static gpunn_tensor *gpunn__axis_node(gpunn_op op, gpunn_tensor *x, int axis)
 GPUNN_API gpunn_tensor *gpunn_argmin(gpunn_tensor *x, int axis, bool keepdim)
 {
     gpunn__call call;
-    if (!gpunn__begin_x(&call, "argmin", NULL, x, true) || gpunn__axis_of(&call, x, axis) < 0) return NULL;
-    gpunn_tensor *y = gpunn_neg(x);
-    y = gpunn_argmax(y, axis, keepdim);
-    return gpunn__made(&call, y);
+    if (!gpunn__begin_x(&call, "argmin", NULL, x, false) || gpunn__axis_of(&call, x, axis) < 0) return NULL;
+    return gpunn__made(&call, gpunn_argmax(gpunn__reversed(x), axis, keepdim));
+}
+
+/* What `arg` finds of x along an axis, and its places. */
+static gpunn_tensor *gpunn__extreme(const char *name, gpunn_tensor *x, int axis, bool keepdim, gpunn_tensor **indices,
+                                    gpunn_tensor *(*arg)(gpunn_tensor *, int, bool))
+{
+    gpunn__call call;
+    gpunn__meta shape;
+    if (!gpunn__begin_x(&call, name, NULL, x, false) || (axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
+    gpunn_tensor *places = arg(x, axis, true), *values = gpunn_gather(x, axis, places);
+    if (values == NULL) return gpunn__undo(&call);
+    if (!keepdim) {
+        shape = gpunn__meta_of(values);
+        memmove(shape.dim + axis, shape.dim + axis + 1, (size_t)(shape.rank - axis - 1) * sizeof *shape.dim);
+        places = gpunn__reshape_to(places, shape.rank - 1, shape.dim);
+        values = gpunn__reshape_to(values, shape.rank - 1, shape.dim);
+    }
+    if (values && places && indices) *indices = places;
+    return gpunn__made(&call, places ? values : NULL);
+}
+
+GPUNN_API gpunn_tensor *gpunn_max_with_indices(gpunn_tensor *x, int axis, bool keepdim, gpunn_tensor **indices)
+{
+    return gpunn__extreme("max_with_indices", x, axis, keepdim, indices, gpunn_argmax);
+}
+
+GPUNN_API gpunn_tensor *gpunn_min_with_indices(gpunn_tensor *x, int axis, bool keepdim, gpunn_tensor **indices)
+{
+    return gpunn__extreme("min_with_indices", x, axis, keepdim, indices, gpunn_argmin);
 }
 
 GPUNN_API gpunn_tensor *gpunn_topk_indices(gpunn_tensor *x, int k, int axis, bool largest)
@@ -14027,19 +14391,20 @@ GPUNN_API gpunn_tensor *gpunn_topk(gpunn_tensor *x, int k, int axis, bool larges
 GPUNN_API gpunn_tensor *gpunn_sort(gpunn_tensor *x, int axis, bool descending, gpunn_tensor **indices)
 {
     gpunn__call call;
-    if ((axis = gpunn__begin_along(&call, "sort", x, axis)) < 0) return NULL;
+    if ((axis = gpunn__begin_along(&call, "sort", x, axis, true)) < 0) return NULL;
     return gpunn__made(&call, gpunn_topk(x, (int)x->dim[axis], axis, descending, indices));
 }
 
 GPUNN_API gpunn_tensor *gpunn_argsort(gpunn_tensor *x, int axis, bool descending)
 {
     gpunn__call call;
-    if ((axis = gpunn__begin_along(&call, "argsort", x, axis)) < 0) return NULL;
+    if ((axis = gpunn__begin_along(&call, "argsort", x, axis, true)) < 0) return NULL;
     return gpunn__made(&call, gpunn_topk_indices(x, (int)x->dim[axis], axis, descending));
 }
 
 GPUNN_API gpunn_tensor *gpunn_cumsum(gpunn_tensor *x, int axis)
 {
+    if (x && x->dtype != GPUNN_F32) return gpunn__running("cumsum", gpunn_cast(x, GPUNN_I64), axis, gpunn_add);
     return gpunn__axis_node(GPUNN_OP_CUMSUM, x, axis);
 }
 
@@ -14625,6 +14990,13 @@ static void gpunn__label_choose(gpunn__labels *l, const gpunn__labels *from, con
             (void)gpunn__label_add(l, from->at[i], from->dim[i]);
 }
 
+static int gpunn__label_count(const gpunn__labels *l, char label)
+{
+    int count = 0;
+    for (int i = 0; i < l->count; i++) count += l->at[i] == label;
+    return count;
+}
+
 /* The labels of "..." for that many axes. */
 static bool gpunn__labels_dots(gpunn__labels *l, int axes)
 {
@@ -14639,7 +15011,7 @@ static bool gpunn__label_is_dot(char label)
 }
 
 /* Reads one tensor's labels, up to ',', '-' or the end. "..." has `dots` axes, or where rank is not 0, those that a tensor of
- * that rank has beside its letters. */
+ * that rank has beside its letters, which then may stand there twice. */
 static const char *gpunn__labels_read(const char *c, gpunn__labels *l, int rank, int dots, bool *fine)
 {
     const char *end = c;
@@ -14648,13 +15020,47 @@ static const char *gpunn__labels_read(const char *c, gpunn__labels *l, int rank,
     for (; *end && *end != ',' && *end != '-'; end++) letters += isalpha((unsigned char)*end) != 0;
     for (*fine = true; c < end && *fine; c++) {
         if (*c == ' ') continue;
-        bool dot = strncmp(c, "...", 3) == 0;
+        bool dot = strncmp(c, "...", 3) == 0, again = rank && gpunn__label_place(l, *c) >= 0 && l->count < rank;
         *fine = dot ? !dotted && gpunn__labels_dots(l, rank ? rank - letters : dots)
-                    : isalpha((unsigned char)*c) && gpunn__label_add(l, *c, 0);
+                    : isalpha((unsigned char)*c) && (again || gpunn__label_add(l, *c, 0));
+        if (again && !dot) l->at[l->count++] = *c;
         dotted = dotted || dot;
         c += dot ? 2 : 0;
     }
     return end;
+}
+
+/* Takes the diagonal of every two axes of one letter, which becomes the last axis; false after an error. */
+static bool gpunn__labels_diagonal(const gpunn__call *call, gpunn__labels *l)
+{
+    char one[32], other[32];
+    for (int i = 0; i < l->count && l->x; i++) {
+        gpunn__labels rest = *l;
+        gpunn_axes    order = {{0}};
+        int           j = i + 1, count = 0;
+        while (j < l->count && l->at[j] != l->at[i]) j++;
+        if (j == l->count) continue;
+        if (l->dim[i] != l->dim[j] || l->dim[i] < 0) {
+            (void)gpunn__refuse(call, GPUNN_ERR_SHAPE,
+                                "%c is %s and %s in one tensor; a diagonal needs two equal sizes that are fixed", l->at[i],
+                                gpunn__dim_text(call->model, l->dim[i], one), gpunn__dim_text(call->model, l->dim[j], other));
+            return false;
+        }
+        rest.count = 0;
+        for (int k = 0; k < l->count; k++) {
+            if (k == i || k == j) continue;
+            order.axis[count++] = k;
+            rest.at[rest.count] = l->at[k];
+            rest.dim[rest.count++] = l->dim[k];
+        }
+        order.axis[count++] = i, order.axis[count++] = j, order.axis[count] = GPUNN_END;
+        rest.at[rest.count] = l->at[i];
+        rest.dim[rest.count++] = l->dim[i];
+        rest.x = gpunn_diagonal(gpunn_permute(l->x, order), 0);
+        *l = rest;
+        i = -1;
+    }
+    return l->x != NULL;
 }
 
 /* Leaves out the axes of 1 that "..." broadcasts to another size; false after an error. */
@@ -14798,16 +15204,17 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
     }
     if (!given && fine) fine = gpunn__labels_dots(&l[2], dots);
     for (char label = 'A'; !given && fine && label <= 'z'; label++)
-        if ((gpunn__label_place(&l[0], label) >= 0) != (gpunn__label_place(&l[1], label) >= 0))
-            fine = gpunn__label_add(&l[2], label, 0);
+        if (gpunn__label_count(&l[0], label) + gpunn__label_count(&l[1], label) == 1) fine = gpunn__label_add(&l[2], label, 0);
     for (int i = 0; i < l[2].count && fine; i++)
         fine = gpunn__label_place(&l[0], l[2].at[i]) >= 0 || gpunn__label_place(&l[1], l[2].at[i]) >= 0;
     if (!fine)
         return gpunn__refuse(
             &call, GPUNN_ERR_ARGUMENT,
-            "\"%.64s\" is not understood; \"...ij,jk->...ik\" is: letters for each tensor, each once, \"...\" for "
-            "its other axes, and those of the result, which occur before",
+            "\"%.64s\" is not understood; \"...ij,jk->...ik\" is: letters for each tensor, \"...\" for its other axes, and those "
+            "of the result, each once, which occur before",
             equation);
+    for (int i = 0; i < count; i++)
+        if (!gpunn__labels_diagonal(&call, &l[i])) return gpunn__undo(&call);
     for (int i = 0; i < l[0].count; i++) {
         int  at = gpunn__label_place(&l[1], l[0].at[i]);
         char one[32], other[32], label[4] = {l[0].at[i]};
@@ -14824,6 +15231,186 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
                       : count == 1 ? gpunn__labels_permute(&a, &l[2])
                                    : gpunn__einsum_product(&call, &a, &b, &l[2]);
     return gpunn__made(&call, y);
+}
+
+/* ---- Fourier transforms ---------------------------------------------------------------------------------------------- *
+ * Complex numbers are pairs along a last axis, so that a transform of n1 of them is a product by a matrix [2 n1, 2 n1]. One of n
+ * = n1 n2 is n2 of n1 numbers that lie n2 apart, each turned, and then n1 of n2 (Cooley and Tukey 1965): with j = j1 n2 + j2 and
+ * k = k1 + n1 k2, jk / n is j1 k1 / n1 + j2 k1 / n + j2 k2 / n2, but for whole turns. */
+typedef struct gpunn__fourier {
+    const gpunn__call *call;
+    int                sign; /* of the exponent: -1, backwards 1 */
+    double             scale;
+} gpunn__fourier;
+
+/* The matrices [n / from, from in, to out], for each j2 one, of factor e^(sign 2 pi i (j1 k1 (n / from) + j2 k1) / n), j1 below
+ * from, k1 below to; in and out are 2 or, for real parts alone, 1. half: of the numbers that go in, those but the first and the
+ * one opposite it stand for two. */
+static gpunn_tensor *gpunn__fourier_matrix(const gpunn__fourier *f, int64_t n, int64_t turns, int64_t from, int64_t to, int in,
+                                           int out, bool half)
+{
+    const int64_t     rows = from * in, columns = to * out;
+    const gpunn_shape shape = {{turns, rows, columns}};
+    gpunn_device     *dev = f->call->model->dev;
+    size_t            bytes = 0;
+    int64_t           count = 0;
+    int               power = 0;
+    if (!gpunn__measure(3, shape.dim, &count, &power) || !gpunn__mul((size_t)count, sizeof(float), &bytes)) return NULL;
+    float *matrix = (float *)gpunn__realloc(dev, NULL, 0, bytes);
+    if (matrix == NULL) return NULL;
+    for (int64_t t = 0; t < turns; t++)
+        for (int64_t j = 0; j < from; j++)
+            for (int64_t k = 0; k < to; k++) {
+                const double part = (double)((j * turns + t) * k % n) / (double)n, angle = 6.283185307179586 * part;
+                const double scale = f->scale * (half && j > 0 && 2 * j < n ? 2 : 1);
+                const double real = scale * cos(angle), imaginary = part == 0.5 ? 0 : scale * f->sign * sin(angle);
+                float *const at = matrix + (t * rows + j * in) * columns + k * out;
+                at[0] = (float)real;
+                if (out == 2) at[1] = (float)imaginary;
+                if (in == 2) at[columns] = (float)-imaginary;
+                if (in == 2 && out == 2) at[columns + 1] = (float)real;
+            }
+    gpunn_tensor *y = gpunn_constant(f->call->model, shape, matrix);
+    gpunn__free(dev, matrix, bytes);
+    return y;
+}
+
+/* The factor of n that is taken first. */
+static int64_t gpunn__fourier_factor(int64_t n)
+{
+    int64_t factor = 16;
+    if (n <= 64) return n;
+    while (factor > 1 && n % factor != 0) factor--;
+    for (int64_t p = 17; factor == 1 && p * p <= n; p += 2)
+        if (n % p == 0) factor = p;
+    return factor == 1 ? n : factor;
+}
+
+/* x [rows, n, in], 2 or 1 real parts, as [rows, n, 2]. */
+static gpunn_tensor *gpunn__fourier_of(const gpunn__fourier *f, gpunn_tensor *x, int64_t n, int in)
+{
+    const int64_t  n1 = gpunn__fourier_factor(n), n2 = n / n1;
+    gpunn__fourier rest = {f->call, f->sign, 1};
+    if (x == NULL) return NULL;
+    int64_t       rows = x->dim[0], lines[2] = {rows, n1}, joined = 0;
+    gpunn_tensor *factor = gpunn__fourier_matrix(f, n, n2, n1, n1, in, 2, false);
+    if (factor == NULL || !gpunn__joined(f->call->model, 2, lines, &joined)) return NULL;
+    if (n2 == 1) {
+        x = gpunn_matmul(gpunn_reshape(x, GPUNN_SHAPE(rows, n * in)), gpunn_reshape(factor, GPUNN_SHAPE(n * in, 2 * n)));
+        return gpunn_reshape(x, GPUNN_SHAPE(rows, n, 2));
+    }
+    x = gpunn_permute(gpunn_reshape(x, GPUNN_SHAPE(rows, n1, n2, in)), GPUNN_AXES(2, 0, 1, 3));
+    x = gpunn_matmul(gpunn_reshape(x, GPUNN_SHAPE(n2, rows, n1 * in)), factor);
+    x = gpunn_permute(gpunn_reshape(x, GPUNN_SHAPE(n2, rows, n1, 2)), GPUNN_AXES(1, 2, 0, 3));
+    x = gpunn__fourier_of(&rest, gpunn_reshape(x, GPUNN_SHAPE(joined, n2, 2)), n2, 2);
+    x = gpunn_permute(gpunn_reshape(x, GPUNN_SHAPE(rows, n1, n2, 2)), GPUNN_AXES(0, 2, 1, 3));
+    return gpunn_reshape(x, GPUNN_SHAPE(rows, n, 2));
+}
+
+/* Opens a call on x, whose axes but the last `pairs` are those of the real tensor: x with the axis last but `pairs` of them and
+ * all before it joined, and in *others their sizes, with the place of the axis; NULL after an error. */
+static gpunn_tensor *gpunn__fourier_begin(gpunn__call *call, const char *name, gpunn_tensor *x, int pairs, int *axis,
+                                          gpunn_fft_norm norm, gpunn_shape *others)
+{
+    gpunn_axes  order = {{0}};
+    char        text[128];
+    int         count = 0;
+    int64_t     rows = 0;
+    gpunn_shape lines = {{0}};
+    if (!gpunn__begin_x(call, name, NULL, x, true)) return NULL;
+    const int rank = x->rank - pairs;
+    if (rank < 1 || *axis < -rank || *axis >= rank || (pairs && x->dim[rank] != 2) || (!pairs && rank == GPUNN_MAX_RANK) ||
+        x->dim[*axis + (*axis < 0 ? rank : 0)] < 1 || x->dim[*axis + (*axis < 0 ? rank : 0)] > INT32_MAX / 4)
+        return gpunn__refuse(call, GPUNN_ERR_SHAPE,
+                             "x is %s and the axis %d; %s, and that axis must be one of those before and fixed",
+                             gpunn__shape_text(x, text), *axis,
+                             pairs ? "the last axis must be 2, of real and imaginary parts" : "1 to 7 axes are possible");
+    if ((int)norm < 0 || norm > GPUNN_FFT_FORWARD)
+        return gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "norm is %d; use one of gpunn_fft_norm", (int)norm);
+    if (*axis < 0) *axis += rank;
+    memset(others, 0, sizeof *others);
+    for (int i = 0; i < rank; i++) {
+        if (i == *axis) continue;
+        others->dim[count] = x->dim[i];
+        order.axis[count++] = i;
+    }
+    if (!gpunn__joined(call->model, count, others->dim, &rows))
+        return gpunn__refuse(call, GPUNN_ERR_SHAPE, "the axes of x %s but axis %d hold the batch more than once; reshape it",
+                             gpunn__shape_text(x, text), *axis);
+    order.axis[count++] = *axis;
+    if (pairs) order.axis[count++] = rank;
+    order.axis[count] = GPUNN_END;
+    lines = GPUNN_SHAPE(rows, x->dim[*axis], 2);
+    if (!pairs) lines.dim[2] = 0;
+    return gpunn_reshape(gpunn_permute(x, order), lines);
+}
+
+/* [rows, size, 2], or without the last axis, with the others' axes around that of `size`. */
+static gpunn_tensor *gpunn__fourier_end(gpunn_tensor *x, const gpunn_shape *others, int axis, int64_t size, bool pairs)
+{
+    gpunn_shape shape = *others;
+    gpunn_axes  order = {{0}};
+    int         count = 0;
+    while (count < GPUNN_MAX_RANK && others->dim[count] != 0) count++;
+    for (int i = 0, from = 0; i <= count; i++) order.axis[i] = i == axis ? count : from++;
+    shape.dim[count] = size;
+    if (pairs) {
+        shape.dim[count + 1] = 2;
+        order.axis[count + 1] = count + 1;
+    }
+    order.axis[count + 1 + pairs] = GPUNN_END;
+    return gpunn_permute(gpunn_reshape(x, shape), order);
+}
+
+static double gpunn__fourier_scale(int64_t n, gpunn_fft_norm norm, gpunn_fft_norm whole)
+{
+    return norm == GPUNN_FFT_ORTHO ? 1 / sqrt((double)n) : norm == whole ? 1 / (double)n : 1;
+}
+
+GPUNN_API gpunn_tensor *gpunn_rfft(gpunn_tensor *x, int axis, gpunn_fft_norm norm)
+{
+    gpunn__call   call;
+    gpunn_shape   others;
+    gpunn_tensor *y = gpunn__fourier_begin(&call, "rfft", x, 0, &axis, norm, &others);
+    if (y == NULL) return gpunn__undo(&call);
+    const int64_t        n = y->dim[1], kept = n / 2 + 1;
+    const gpunn__fourier f = {&call, -1, gpunn__fourier_scale(n, norm, GPUNN_FFT_FORWARD)};
+    if (gpunn__fourier_factor(n) == n) /* what is kept alone */
+        y = gpunn_matmul(y, gpunn_reshape(gpunn__fourier_matrix(&f, n, 1, n, kept, 1, 2, false), GPUNN_SHAPE(n, 2 * kept)));
+    else
+        y = gpunn_slice(gpunn__fourier_of(&f, y, n, 1), 1, 0, kept, 1);
+    return gpunn__made(&call, gpunn__fourier_end(y, &others, axis, kept, true));
+}
+
+GPUNN_API gpunn_tensor *gpunn_irfft(gpunn_tensor *x, int64_t n, int axis, gpunn_fft_norm norm)
+{
+    static const float opposite[] = {1, -1}, real[] = {1, 0};
+    gpunn__call        call;
+    gpunn_shape        others;
+    char               text[128];
+    gpunn_tensor      *y = gpunn__fourier_begin(&call, "irfft", x, 1, &axis, norm, &others);
+    if (y == NULL) return gpunn__undo(&call);
+    const int64_t        rows = y->dim[0], kept = y->dim[1];
+    const gpunn__fourier f = {&call, 1, gpunn__fourier_scale(n, norm, GPUNN_FFT_BACKWARD)};
+    if (n < 1 || n / 2 + 1 != kept)
+        return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "n is %lld and x %s; n / 2 + 1 must be the size of axis %d", (long long)n,
+                             gpunn__shape_text(x, text), axis);
+    if (gpunn__fourier_factor(n) == n) {
+        y = gpunn_reshape(y, GPUNN_SHAPE(rows, 2 * kept));
+        y = gpunn_matmul(y, gpunn_reshape(gpunn__fourier_matrix(&f, n, 1, kept, n, 2, 1, true), GPUNN_SHAPE(2 * kept, n)));
+        return gpunn__made(&call, gpunn__fourier_end(y, &others, axis, n, false));
+    }
+    /* all n, of which those behind the middle are the opposite of those before; the first, and that in the middle, are real */
+    gpunn_tensor *pair = gpunn_constant(call.model, GPUNN_SHAPE(2), opposite), *first = gpunn_slice(y, 1, 0, 1, 1);
+    gpunn_tensor *parts[4] = {gpunn_mul(first, gpunn_constant(call.model, GPUNN_SHAPE(2), real)),
+                              gpunn_slice(y, 1, 1, (n + 1) / 2, 1), NULL, NULL};
+    parts[2] = gpunn_mul(gpunn_flip(parts[1], GPUNN_AXES(1)), pair);
+    if (n % 2 == 0) {
+        parts[3] = parts[2];
+        parts[2] = gpunn_mul(gpunn_slice(y, 1, n / 2, kept, 1), gpunn_constant(call.model, GPUNN_SHAPE(2), real));
+    }
+    y = gpunn__fourier_of(&f, gpunn_concat(parts, n % 2 == 0 ? 4 : 3, 1), n, 2);
+    return gpunn__made(&call, gpunn__fourier_end(gpunn_slice(y, 2, 0, 1, 1), &others, axis, n, false));
 }
 
 /* ---- losses and metrics ---------------------------------------------------------------------------------------------- */
@@ -15146,7 +15733,9 @@ static gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gpunn_tenso
     gpunn__call     call;
     gpunn__formula  f;
     char            field[32];
-    const int       floats = row->fits == gpunn__fits_CLASSES ? 1 : row->count;
+    const int       floats = row->fits == gpunn__fits_CLASSES ? 1 : row->count,
+              integer = gpunn__integer_meant(row->name, in, row->count);
+    if (integer >= 0) return gpunn__integer_node((gpunn_integer_op)integer, in, row->count, 0);
     if (!gpunn__begin(&call, row->name, NULL, row->operands, in, row->count, floats) || !gpunn__settle(&call, args) ||
         !row->fits(&call, in, row->count, args))
         return NULL;
@@ -15532,6 +16121,20 @@ static gpunn_tensor *gpunn__derive_scatter_add(gpunn_tensor *y, gpunn_tensor *g,
     return k == 0 ? g : gpunn_gather(g, y->attr.axis, y->inputs[1]);
 }
 
+/* Of x what is not overwritten; of src what overwrites: of several for one place the last, by its number. */
+static gpunn_tensor *gpunn__derive_scatter(gpunn_tensor *y, gpunn_tensor *g, int k)
+{
+    const int         axis = y->attr.axis;
+    gpunn_tensor     *index = y->inputs[1], *zeros = gpunn__filled(y->model, 0, gpunn_tensor_shape(index)), *number;
+    const gpunn_shape shape = gpunn_tensor_shape(index);
+    gpunn_shape       line = {{shape.dim[axis]}};
+    if (k == 0) return gpunn_scatter(g, axis, index, zeros);
+    for (int i = axis + 1; i < index->rank; i++) line.dim[i - axis] = 1;
+    number = gpunn_expand(gpunn_reshape(gpunn__ordinals(y->model, shape.dim[axis]), line), shape);
+    gpunn_tensor *last = gpunn_scatter(gpunn__filled(y->model, 0, gpunn_tensor_shape(y)), axis, index, number);
+    return gpunn_where(gpunn_eq(gpunn_gather(last, axis, index), number), gpunn_gather(g, axis, index), zeros);
+}
+
 /* The row of padding has none. */
 static gpunn_tensor *gpunn__derive_embedding(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
@@ -15623,6 +16226,7 @@ static gpunn_tensor *gpunn__derive_norm(gpunn_tensor *y, gpunn_tensor *g, int k)
     X(PAD, pad)                  \
     X(GATHER, gather)            \
     X(SCATTER_ADD, scatter_add)  \
+    X(SCATTER, scatter)          \
     X(EMBEDDING, embedding)      \
     X(CROSS_ENTROPY, class_loss) \
     X(NLL, class_loss)           \
@@ -21755,6 +22359,41 @@ static GPUNN__STATUS gpunn__cpu_cast(gpunn__cpu *cpu, gpunn_step *step, gpunn__a
     return GPUNN_OK;
 }
 
+/* ---- integers ------------------------------------------------------------------------------------------------------------- */
+typedef struct gpunn__integers_job {
+    gpunn__integers ops;
+    bool            fault[GPUNN__MOST_THREADS]; /* of each thread: something was divided by 0 */
+} gpunn__integers_job;
+
+static void gpunn__integers_task(void *arg, int thread, int threads)
+{
+    gpunn__integers_job *job = (gpunn__integers_job *)arg;
+    bool                 sound = true;
+    int64_t              i, end;
+    gpunn__cpu_part(job->ops.count, 64, threads, thread, &i, &end);
+    for (; i < end; i++) sound = gpunn__integers_at(&job->ops, i) && sound;
+    job->fault[thread] = !sound;
+}
+
+static GPUNN__STATUS gpunn__cpu_integers(gpunn__cpu *cpu, const gpunn_step *step)
+{
+    gpunn__integers_job job;
+    job.ops = gpunn__integers_of(step);
+    const int threads = gpunn__cpu_threads(cpu, job.ops.count * (job.ops.folded ? job.ops.folded : 1));
+    memset(job.fault, 0, sizeof job.fault);
+    gpunn_parallel(threads, gpunn__integers_task, &job);
+    for (int i = 0; i < threads; i++)
+        if (job.fault[i])
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "%s divides by 0; check the divisors, or take their maximum with 1",
+                                   gpunn__integer_names[job.ops.op]);
+    return GPUNN_OK;
+}
+
+static GPUNN__STATUS gpunn__cpu_integer(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return action == GPUNN__FORWARD ? gpunn__cpu_integers(cpu, step) : GPUNN_OK;
+}
+
 /* ---- dropout -------------------------------------------------------------------------------------------------------------- */
 enum { GPUNN__DROP_PACKS = 16, GPUNN__DROP_BLOCK = 8 * GPUNN__DROP_PACKS };
 
@@ -22290,9 +22929,25 @@ static GPUNN__STATUS gpunn__cpu_pad(gpunn__cpu *cpu, gpunn_step *step, gpunn__ac
     return GPUNN_OK;
 }
 
-/* ---- expand: a map of one factor ------------------------------------------------------------------------------------------ */
+/* ---- expand: a map of one factor, of integers a copy ------------------------------------------------------------------------
+ * */
+static GPUNN__STATUS gpunn__cpu_expand_integers(gpunn__cpu *cpu, const gpunn_step *step)
+{
+    const gpunn_value *in = &step->in[0], *out = &step->out;
+    int64_t            in_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK];
+    gpunn__strides(in, in_stride);
+    gpunn__strides(out, out_stride);
+    for (int d = 0; d < out->rank; d++) {
+        const int from = d - (out->rank - in->rank);
+        stride[d] = from < 0 || in->dim[from] == 1 ? 0 : in_stride[from];
+    }
+    gpunn__cpu_move(cpu, step, 0, out, 0, out_stride, 0, stride);
+    return GPUNN_OK;
+}
+
 static GPUNN__STATUS gpunn__cpu_expand(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
+    if (step->in[0].dtype != GPUNN_F32) return action == GPUNN__FORWARD ? gpunn__cpu_expand_integers(cpu, step) : GPUNN_OK;
     gpunn_attributes once = gpunn__no_attributes();
     gpunn_step       map = *step;
     once.value[0] = 1;
@@ -22717,11 +23372,13 @@ static GPUNN__STATUS gpunn__cpu_reduce(gpunn__cpu *cpu, gpunn_step *step, gpunn_
 
 static GPUNN__STATUS gpunn__cpu_sum(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
+    if (step->in[0].dtype != GPUNN_F32) return gpunn__cpu_integer(cpu, step, action);
     return gpunn__cpu_reduce(cpu, step, action, GPUNN__SUM);
 }
 
 static GPUNN__STATUS gpunn__cpu_max(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
+    if (step->in[0].dtype != GPUNN_F32) return gpunn__cpu_integer(cpu, step, action);
     return gpunn__cpu_reduce(cpu, step, action, GPUNN__MAX);
 }
 
@@ -22888,7 +23545,7 @@ typedef struct gpunn__pick {
     int64_t            outer, m, n, inner;
     int64_t            padding;                           /* a row whose gradient stays as it is; -1: none */
     const float       *from;                              /* x, or the gradient of out */
-    gpunn_dtype        dtype;                             /* of x, of which rows may be in 16 bits */
+    gpunn_dtype        dtype;                             /* of x: integers, or of which rows may be in 16 bits */
     float             *to;                                /* out, or the gradient of x */
     bool               rows, add;                         /* rows: of an embedding */
     int64_t            part_size, bad[GPUNN__PICK_PARTS]; /* the first index out of range of each part; -1: none */
@@ -22903,7 +23560,9 @@ static void gpunn__pick_part(gpunn__pick *p, int64_t part)
 {
     int64_t begin = gpunn__least(part * p->part_size, p->index->count), end = gpunn__least(begin + p->part_size, p->index->count);
     int64_t inner = p->rows ? 1 : p->inner, line = begin / inner, i = begin - line * inner, j = line % p->m;
-    const float *from = p->from + line / p->m * p->n * p->inner;
+    const bool   whole = !p->rows && p->dtype != GPUNN_F32;
+    int64_t      first = line / p->m * p->n * inner; /* of a line of x */
+    const float *from = p->from;
     p->bad[part] = -1;
     for (int64_t at = begin; at < end; at++) {
         int64_t index = gpunn__picked(p, at);
@@ -22916,12 +23575,15 @@ static void gpunn__pick_part(gpunn__pick *p, int64_t part)
                                 p->to + at * p->inner);
             continue;
         }
-        p->to[at] = p->add ? p->to[at] + from[index * inner + i] : from[index * inner + i];
+        if (whole)
+            gpunn__put_integer(p->to, p->dtype, at, gpunn__integer(from, p->dtype, first + index * inner + i));
+        else
+            p->to[at] = p->add ? p->to[at] + from[first + index * inner + i] : from[first + index * inner + i];
         if (++i < inner) continue;
         i = 0;
         if (++j < p->m) continue;
         j = 0;
-        from += p->n * inner;
+        first += p->n * inner;
     }
 }
 
@@ -23048,6 +23710,7 @@ static GPUNN__STATUS gpunn__cpu_scatter_add(gpunn__cpu *cpu, gpunn_step *step, g
     p.inner = a.inner;
     p.padding = -1;
     p.index = &step->in[1];
+    p.dtype = GPUNN_F32;
     p.part_size = (p.index->count + GPUNN__PICK_PARTS - 1) / GPUNN__PICK_PARTS;
     p.add = action == GPUNN__BACKWARD ? step->accumulate[2] : true;
     p.from = (const float *)(action == GPUNN__BACKWARD ? step->grad_out.data : step->in[2].data);
@@ -23057,6 +23720,80 @@ static GPUNN__STATUS gpunn__cpu_scatter_add(gpunn__cpu *cpu, gpunn_step *step, g
     gpunn_parallel(gpunn__cpu_threads(cpu, p.index->count), action == GPUNN__BACKWARD ? gpunn__pick_task : gpunn__pick_back_task,
                    &p);
     return GPUNN_OK;
+}
+
+/* ---- scatter: line by line of x[outer][n][inner] the number of the last index that names each element; -1: none does ---- */
+typedef struct gpunn__scatter_job {
+    gpunn_step  *step;
+    gpunn__along line;
+    int64_t      m;
+    int64_t     *last; /* [threads][n] */
+} gpunn__scatter_job;
+
+static void gpunn__scatter_line(const gpunn__scatter_job *job, const int64_t *last, int64_t x, int64_t src)
+{
+    const gpunn_value *in = job->step->in, *out = &job->step->out;
+    const int64_t      inner = job->line.inner;
+    for (int64_t k = 0; k < job->line.n; k++, x += inner) {
+        const gpunn_value *from = last[k] < 0 ? &in[0] : &in[2];
+        const int64_t      at = last[k] < 0 ? x : src + last[k] * inner;
+        if (out->dtype == GPUNN_F32)
+            ((float *)out->data)[x] = ((const float *)from->data)[at];
+        else
+            gpunn__put_integer(out->data, out->dtype, x, gpunn__integer(from->data, from->dtype, at));
+    }
+}
+
+static void gpunn__scatter_line_back(const gpunn__scatter_job *job, const int64_t *last, int64_t x, int64_t src)
+{
+    gpunn_step   *step = job->step;
+    const int64_t inner = job->line.inner;
+    const float  *g = (const float *)step->grad_out.data + x;
+    float        *dx = (float *)step->grad_in[0].data, *dsrc = (float *)step->grad_in[2].data;
+    for (int64_t k = 0; dx && k < job->line.n; k++) {
+        const float value = last[k] < 0 ? g[k * inner] : 0;
+        dx[x + k * inner] = step->accumulate[0] ? dx[x + k * inner] + value : value;
+    }
+    for (int64_t j = 0; dsrc && j < job->m; j++, src += inner) {
+        const int64_t k = gpunn__integer(step->in[1].data, step->in[1].dtype, src);
+        const float   value = last[k] == j ? g[k * inner] : 0;
+        dsrc[src] = step->accumulate[2] ? dsrc[src] + value : value;
+    }
+}
+
+static void gpunn__scatter_task(void *arg, int thread, int threads)
+{
+    const gpunn__scatter_job *job = (const gpunn__scatter_job *)arg;
+    const gpunn_value        *index = &job->step->in[1];
+    const int64_t             inner = job->line.inner, n = job->line.n;
+    int64_t                  *last = job->last + thread * n, line, end;
+    gpunn__cpu_part(job->line.outer * inner, 1, threads, thread, &line, &end);
+    for (; line < end; line++) {
+        const int64_t o = line / inner, i = line - o * inner, src = o * job->m * inner + i;
+        for (int64_t k = 0; k < n; k++) last[k] = -1;
+        for (int64_t j = 0; j < job->m; j++) last[gpunn__integer(index->data, index->dtype, src + j * inner)] = j;
+        (job->step->backward ? gpunn__scatter_line_back : gpunn__scatter_line)(job, last, o * n * inner + i, src);
+    }
+}
+
+static GPUNN__STATUS gpunn__cpu_scatter(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__scatter_job job;
+    gpunn__pick        indices;
+    job.step = step;
+    gpunn__along_axis(&job.line, &step->in[0], step->attr->axis);
+    job.m = step->in[2].dim[step->attr->axis];
+    const int threads = gpunn__cpu_threads(cpu, 4 * (step->in[0].count + step->in[1].count));
+    if (action == GPUNN__PREPARE) {
+        step->workspace_bytes = (size_t)threads * (size_t)job.line.n * sizeof *job.last;
+        return GPUNN_OK;
+    }
+    job.last = (int64_t *)step->workspace;
+    indices.index = &step->in[1];
+    indices.n = job.line.n;
+    gpunn_status status = action == GPUNN__FORWARD ? gpunn__scatter_check(cpu, &indices) : GPUNN_OK;
+    if (status == GPUNN_OK) gpunn_parallel(threads, gpunn__scatter_task, &job);
+    return status;
 }
 
 /* ---- topk: x[outer][n][inner] ---------------------------------------------------------------------------------------------- */
@@ -23280,6 +24017,13 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
     q[3] = GPUNN__SHUFFLE(b, d, 2, 3, 6, 7);
 }
 
+/* gcc would read x again from memory in each product with it, more loads than a processor makes beside its products. */
+#if defined(__x86_64__) && !defined(__clang__)
+#define GPUNN__HOLD(x) __asm__("" : "+v"(x))
+#else
+#define GPUNN__HOLD(x)
+#endif
+
 /* One tile of R rows and V vectors: R * V sums in registers. A's rows are reached from every third one, which is as far as x86
  * scales an index. The last vector has `tail` lanes that exist in C. */
 #define GPUNN__GEMM_PRODUCTS(isa, TARGET, LANES, R3, R2, R1)                                                                    \
@@ -23325,7 +24069,10 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
             for (int u = 0; u < 2; u++) {                                                                                       \
                 if (u == 1 && p == 1) break;                                                                                    \
                 GPUNN__UNROLL                                                                                                   \
-                for (int v = 0; v < V; v++) b[v] = *(const gpunn__##isa##_memory *)(bp + v * LANES);                            \
+                for (int v = 0; v < V; v++) {                                                                                   \
+                    b[v] = *(const gpunn__##isa##_memory *)(bp + v * LANES);                                                    \
+                    GPUNN__HOLD(b[v]);                                                                                          \
+                }                                                                                                               \
                 GPUNN__UNROLL                                                                                                   \
                 for (int i = 0; i < R; i++) {                                                                                   \
                     gpunn__##isa x = gpunn__##isa##_set(a[i / 3][i % 3 * a_row]);                                               \
@@ -29354,9 +30101,16 @@ static GPUNN__STATUS gpunn__cpu_gru(gpunn__cpu *cpu, gpunn_step *step, gpunn__ac
 /* ==== >>update ======================================================================================================== *
  * The rows of the optimizers as functions, each in one pass over parameter, gradient and state. */
 enum {
-    GPUNN__PIECE = 256, /* elements at a time, whose square roots are taken together */
-    GPUNN__GRAIN = 16   /* they are a multiple of */
+    GPUNN__PIECE = 256, /* elements at a time */
+    GPUNN__GRAIN = 16   /* they are a multiple of, whose square roots are taken together */
 };
+
+/* Memory is as fast as it can only when so much is asked for ahead: what hardware fetches by itself stops at each page. */
+#if defined(GPUNN__VECTORS)
+#define GPUNN__AHEAD(place) __builtin_prefetch((place) + GPUNN__PIECE);
+#else
+#define GPUNN__AHEAD(place)
+#endif
 
 typedef struct gpunn__update_job {
     const gpunn_update  *u;
@@ -29395,7 +30149,7 @@ GPUNN__INLINE void gpunn__roots(float *x, int count)
 #endif
 }
 
-/* A step's square root: the first pass over a piece leaves what it is of, the second finds it. */
+/* A step's square root: the first pass over a grain leaves what it is of, the second finds it. */
 GPUNN__INLINE float gpunn__root(float *root, bool *rooted, bool second, float x)
 {
     if (second) return *root;
@@ -29413,7 +30167,7 @@ GPUNN__INLINE float gpunn__root(float *root, bool *rooted, bool second, float x)
 /* clang-format off */
 #define K(number) number##f
 #define where(condition, yes, no) gpunn__select((condition) != 0, (float)(yes), (float)(no))
-#define sqrt(x) gpunn__root(&root[i], &rooted, SECOND, x)
+#define sqrt(x) gpunn__root(&root[lane], &rooted, SECOND, x)
 #define max(p, q) gpunn__max(p, q)
 #define abs(p) fabsf(p)
 #define GPUNN__NUMBER(kind, key, usual) const float key = *setting++; (void)key;
@@ -29424,7 +30178,8 @@ GPUNN__INLINE float gpunn__root(float *root, bool *rooted, bool second, float x)
 #define GPUNN__HAS(k, all) ((k) < ((all) ? count / 16 : count % 16))
 #define GPUNN__PASS(all, second, text, result)                                                                                 \
     GPUNN__IVDEP                                                                                                               \
-    for (int i = 0; i < elements; i++) {                                                                                       \
+    for (int lane = 0; lane < GPUNN__GRAIN; lane++) {                                                                          \
+        const int  i = at + lane;                                                                                              \
         const bool ALL = all, SECOND = second;                                                                                 \
         float p = part[0][i], s0 = GPUNN__HAS(0, ALL) ? part[1][i] : 0, s1 = GPUNN__HAS(1, ALL) ? part[2][i] : 0,              \
               s2 = GPUNN__HAS(2, ALL) ? part[3][i] : 0, g = gradient[i] * scale;                                               \
@@ -29434,15 +30189,22 @@ GPUNN__INLINE float gpunn__root(float *root, bool *rooted, bool second, float x)
         result                                                                                                                 \
     }
 #define GPUNN__PASSES(all, text, result)                                                                                       \
-    GPUNN__PASS(all, 0, text, )                                                                                                \
-    if (rooted) gpunn__roots(root, elements);                                                                                  \
-    GPUNN__PASS(all, 1, text, result)
+    for (int at = 0; at < elements; at += GPUNN__GRAIN) {                                                                      \
+        GPUNN__AHEAD(gradient + at)                                                                                            \
+        GPUNN__AHEAD(part[0] + at)                                                                                             \
+        if (GPUNN__HAS(0, all)) GPUNN__AHEAD(part[1] + at)                                                                     \
+        if (GPUNN__HAS(1, all)) GPUNN__AHEAD(part[2] + at)                                                                     \
+        if (GPUNN__HAS(2, all)) GPUNN__AHEAD(part[3] + at)                                                                     \
+        GPUNN__PASS(all, 0, text, )                                                                                            \
+        if (rooted) gpunn__roots(root, GPUNN__GRAIN);                                                                          \
+        GPUNN__PASS(all, 1, text, result)                                                                                      \
+    }
 #define GPUNN__LOOP(function, settings, states, numbers, text, result)                                                         \
     GPUNN__VECTORIZED(function, (const gpunn__update_job *j, const float *gradient, float *const *part, int grains),           \
                       (j, gradient, part, grains))                                                                             \
     {                                                                                                                          \
         const float *setting = j->u->setting, *once = j->n.once, scale = j->n.scale, limit = j->limit;                         \
-        float        root[GPUNN__PIECE];                                                                                       \
+        float        root[GPUNN__GRAIN];                                                                                       \
         const int    elements = grains * GPUNN__GRAIN, count = 0 states;                                                       \
         bool         rooted = false, all = false;                                                                              \
         settings                                                                                                               \
@@ -29474,6 +30236,7 @@ GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, GPUNN__STATE, 
 #undef GPUNN__STATE
 #undef GPUNN__ONCE
 #undef GPUNN__HAS
+#undef GPUNN__AHEAD
 #undef GPUNN__PASS
 #undef GPUNN__PASSES
 #undef GPUNN__LOOP
@@ -35260,7 +36023,8 @@ static double gpunn__told_number(const gpunn_tensor *t, const gpunn__told *a)
     case GPUNN__A_GRID_MODE:
     case GPUNN__A_GRID_PADDING:
     case GPUNN__A_INTERPOLATE_MODE:
-    case GPUNN__A_PAD_MODE: return *ints;
+    case GPUNN__A_PAD_MODE:
+    case GPUNN__A_INTEGER_OP: return *ints;
     default: return (double)NAN;
     }
 }
@@ -36390,6 +37154,7 @@ static bool gpunn__read_key(gpunn__loading *l, const gpunn__spec_entry *e, const
     case GPUNN__K_INDEX:
     case GPUNN__K_END: return gpunn__index_at(l, item, name, (int64_t *)at);
     case GPUNN__K_STEP: return gpunn__integer_at(l, item, name, 1, INT64_MAX, (int64_t *)at);
+    case GPUNN__K_WIDE: return gpunn__integer_at(l, item, name, INT64_MIN, INT64_MAX, (int64_t *)at);
     case GPUNN__K_AMOUNTS: return gpunn__amounts_at(l, item, name, 0, (int64_t *)at);
     case GPUNN__K_COUNTS: return gpunn__amounts_at(l, item, name, 1, ((gpunn_shape *)at)->dim);
     case GPUNN__K_NUMBER:

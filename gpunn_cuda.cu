@@ -2379,6 +2379,22 @@ static gpunn_status gpunn__cuda_cast(gpunn__cuda *cuda, gpunn_step *step, gpunn_
                          in->data, in->dtype, out->count);
 }
 
+/* ---- integers: a thread for each result ------------------------------------------------------------------------------ */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__integers_kernel(const gpunn__integers p)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < p.count; i += (int64_t)gridDim.x * blockDim.x) (void)gpunn__integers_at(&p, i);
+}
+
+/* INTEGER, and SUM and MAX of integers. */
+static gpunn_status gpunn__cuda_integer(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action != GPUNN__FORWARD) return GPUNN_OK;
+    return GPUNN__LAUNCH(cuda, gpunn__integers_kernel, gpunn__blocks(cuda, step->out.count, 1), GPUNN__THREADS,
+                         gpunn__integers_of(step));
+}
+
 /* ---- dropout -------------------------------------------------------------------------------------------------------------- */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__dropout_kernel(const void *x, gpunn_dtype x_dtype, void *y, gpunn_dtype y_dtype, int64_t count, bool add,
@@ -2526,6 +2542,19 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__move_kernel(cons
     }
 }
 
+/* The same of integers. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__move_integers_kernel(const gpunn__move move)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < move.count; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t to, from;
+        bool    there = gpunn__move_place(move, 0, i, &to, &from);
+        gpunn__put_integer(move.to, move.to_dtype, to,
+                           there ? gpunn__integer(move.from, move.from_dtype, from) : gpunn__to_i64(move.hole));
+    }
+}
+
 /* For moves without holes, contiguous along axis 0 in `to` and along axis 1 in `from`: squares go through shared memory, so that
  * neighbouring threads both read and write neighbours. */
 enum { GPUNN__SQUARE = 32 };
@@ -2596,6 +2625,8 @@ static gpunn_status gpunn__cuda_move(gpunn__cuda *cuda, gpunn__move *move)
         gpunn__axis one = {1, 1, 1, 0, 1, 1};
         move->axis[move->rank++] = one;
     }
+    if (!gpunn__is_float(move->to_dtype))
+        return GPUNN__LAUNCH(cuda, gpunn__move_integers_kernel, gpunn__blocks(cuda, move->count, 1), GPUNN__THREADS, *move);
     gpunn__axis *inner = &move->axis[0];
     int          across = 0; /* the axis along which `from` is contiguous */
     bool         whole = true;
@@ -3381,11 +3412,13 @@ static gpunn_status gpunn__reduction_step(gpunn__cuda *cuda, gpunn_step *step, g
 
 static gpunn_status gpunn__cuda_sum(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
+    if (!gpunn__is_float(step->in[0].dtype)) return gpunn__cuda_integer(cuda, step, action);
     return gpunn__reduction_step(cuda, step, action, GPUNN__SUM);
 }
 
 static gpunn_status gpunn__cuda_max(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
+    if (!gpunn__is_float(step->in[0].dtype)) return gpunn__cuda_integer(cuda, step, action);
     return gpunn__reduction_step(cuda, step, action, GPUNN__MAX);
 }
 
@@ -3946,14 +3979,15 @@ static gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step *step, g
 
 /* ---- gather: y[o][j][i] = x[o][index[o][j][i]][i]; scatter_add is the same backwards ---------------------------------------- *
  * Backward: where the indices of a line [o][..][i] are few, each element of dx looks for itself among them; else one thread adds
- * the gradients of a line in their order. An index out of range makes a NaN of what it picks, or of the line that it adds to. */
+ * the gradients of a line in their order. An index out of range makes a NaN, of integers a 0, of what it picks, or of the line
+ * that it adds to. */
 enum { GPUNN__GATHER_FEW = 64 };
 typedef struct gpunn__gather {
     const void *x, *gradient, *index, *base; /* base: what dx adds to; NULL: nothing */
     void       *y, *dx;
     gpunn_dtype x_type, gradient_type, index_type, base_type, y_type, dx_type;
     int64_t     outer, m, n, inner;
-    bool        add; /* to y */
+    bool        add, whole; /* to y; of integers */
 } gpunn__gather;
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_forward_kernel(const gpunn__gather g)
@@ -3964,7 +3998,11 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_forward_k
         int64_t line = gpunn__quotient(i, g.inner), at = gpunn__integer(g.index, g.index_type, i);
         bool    there = at >= 0 && at < g.n;
         int64_t from = (gpunn__quotient(line, g.m) * g.n + at) * g.inner + (i - line * g.inner);
-        float   value = there ? gpunn__load(g.x, g.x_type, from) : NAN;
+        if (g.whole) {
+            gpunn__put_integer(g.y, g.y_type, i, there ? gpunn__integer(g.x, g.x_type, from) : 0);
+            continue;
+        }
+        float value = there ? gpunn__load(g.x, g.x_type, from) : NAN;
         gpunn__store(g.y, g.y_type, i, g.add ? gpunn__load(g.y, g.y_type, i) + value : value);
     }
 }
@@ -4020,7 +4058,7 @@ static gpunn__gather gpunn__gather_of(const gpunn_step *step, const gpunn__along
 }
 
 /* dx = base plus what the indices bring to it. */
-static gpunn_status gpunn__cuda_scatter(gpunn__cuda *cuda, const gpunn__gather *g, const gpunn__along *a)
+static gpunn_status gpunn__gather_back(gpunn__cuda *cuda, const gpunn__gather *g, const gpunn__along *a)
 {
     if (g->m <= GPUNN__GATHER_FEW || g->dx_type != GPUNN_F32)
         return GPUNN__LAUNCH(cuda, gpunn__gather_few_kernel, gpunn__blocks(cuda, a->lines * a->n, 1), GPUNN__THREADS, *g);
@@ -4038,12 +4076,13 @@ static gpunn_status gpunn__cuda_gather(gpunn__cuda *cuda, gpunn_step *step, gpun
         g.dx = a.out;
         g.dx_type = g.base_type = a.out_type;
         g.base = a.add ? a.out : NULL;
-        return gpunn__cuda_scatter(cuda, &g, &a);
+        return gpunn__gather_back(cuda, &g, &a);
     }
     g.x = a.x;
     g.x_type = a.x_type;
     g.y = a.out;
     g.y_type = a.out_type;
+    g.whole = !gpunn__is_float(g.x_type);
     return GPUNN__LAUNCH(cuda, gpunn__gather_forward_kernel, gpunn__blocks(cuda, step->out.count, 1), GPUNN__THREADS, g);
 }
 
@@ -4070,7 +4109,100 @@ static gpunn_status gpunn__cuda_scatter_add(gpunn__cuda *cuda, gpunn_step *step,
     g.gradient_type = step->in[2].dtype;
     g.dx = a.out;
     g.dx_type = a.out_type;
-    return gpunn__cuda_scatter(cuda, &g, &a);
+    return gpunn__gather_back(cuda, &g, &a);
+}
+
+/* ---- scatter: the number of the last index that names each element, from 1 on; 0: none does ---------------------------- *
+ * An index out of range names its line's first element, as the largest number, and makes it a NaN, of integers a 0. */
+typedef unsigned long long gpunn__last;
+
+/* The line's first element, and whether index i lies in it. */
+__device__ __forceinline__ int64_t gpunn__scatter_place(const gpunn__gather &g, int64_t i, int64_t *number, bool *there)
+{
+    const int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.m),
+                  at = gpunn__integer(g.index, g.index_type, i);
+    *number = line - o * g.m;
+    *there = at >= 0 && at < g.n;
+    return (o * g.n + (*there ? at : 0)) * g.inner + (i - line * g.inner);
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__scatter_last_kernel(const gpunn__gather g, gpunn__last *last)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, number;
+    bool    there;
+    for (; i < g.outer * g.m * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t at = gpunn__scatter_place(g, i, &number, &there);
+        (void)atomicMax(&last[at], there ? (gpunn__last)number + 1 : ~(gpunn__last)0);
+    }
+}
+
+/* Forward: the result from x and src, which is `gradient`; backward: x's gradient from that of the result, which is `x`. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__scatter_kernel(const gpunn__gather g, const gpunn__last *last, bool backward)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < g.outer * g.n * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.n), number = (int64_t)last[i] - 1;
+        const int64_t from = (o * g.m + number) * g.inner + (i - line * g.inner);
+        const bool    bad = last[i] == ~(gpunn__last)0;
+        if (g.whole) {
+            const int64_t value = bad          ? 0
+                                  : number < 0 ? gpunn__integer(g.x, g.x_type, i)
+                                               : gpunn__integer(g.gradient, g.gradient_type, from);
+            gpunn__put_integer(g.y, g.y_type, i, value);
+            continue;
+        }
+        float value = bad ? NAN : number < 0 ? gpunn__load(g.x, g.x_type, i) : 0;
+        if (!backward && !bad && number >= 0) value = gpunn__load(g.gradient, g.gradient_type, from);
+        gpunn__store(g.y, g.y_type, i, g.add ? gpunn__load(g.y, g.y_type, i) + value : value);
+    }
+}
+
+/* The gradient of src. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__scatter_back_kernel(const gpunn__gather g, const gpunn__last *last)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, number;
+    bool    there;
+    for (; i < g.outer * g.m * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t at = gpunn__scatter_place(g, i, &number, &there);
+        const float   value = there && last[at] == (gpunn__last)number + 1 ? gpunn__load(g.x, g.x_type, at) : 0;
+        gpunn__store(g.y, g.y_type, i, g.add ? gpunn__load(g.y, g.y_type, i) + value : value);
+    }
+}
+
+static gpunn_status gpunn__cuda_scatter(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *x = &step->in[0], *index = &step->in[1], *src = &step->in[2];
+    gpunn__along       a = gpunn__along_axis(cuda, step, step->attr->axis);
+    gpunn__gather      g = gpunn__gather_of(step, &a, index);
+    gpunn__last       *last = (gpunn__last *)step->workspace;
+    if (action == GPUNN__PREPARE) {
+        step->workspace_bytes = (size_t)x->count * sizeof *last;
+        return GPUNN_OK;
+    }
+    GPUNN__TRY(gpunn__cuda_fill(cuda, last, 0, (size_t)x->count * sizeof *last));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__scatter_last_kernel, gpunn__blocks(cuda, index->count, 1), GPUNN__THREADS, g, last));
+    g.x = step->backward ? a.gradient : a.x;
+    g.x_type = step->backward ? a.gradient_type : a.x_type;
+    g.gradient = src->data;
+    g.gradient_type = src->dtype;
+    g.whole = !gpunn__is_float(x->dtype);
+    if (a.out) {
+        g.y = a.out;
+        g.y_type = a.out_type;
+        g.add = a.add;
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__scatter_kernel, gpunn__blocks(cuda, x->count, 1), GPUNN__THREADS, g, last,
+                                 step->backward));
+    }
+    if (!step->backward || !step->grad_in[2].data) return GPUNN_OK;
+    g.y = step->grad_in[2].data;
+    g.y_type = step->grad_in[2].dtype;
+    g.add = step->accumulate[2];
+    return GPUNN__LAUNCH(cuda, gpunn__scatter_back_kernel, gpunn__blocks(cuda, index->count, 1), GPUNN__THREADS, g, last);
 }
 
 /* ==== >>gemm ========================================================================================================== */

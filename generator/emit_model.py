@@ -36,6 +36,11 @@ def number(value):
     return text + ("f" if set(text) & set(".e") else ".0f")
 
 
+def whole(value):
+    """A C literal of an integer of 64 bits."""
+    return str(value) if abs(value) < 1 << 31 else "INT64_MIN" if value == -1 << 63 else "INT64_C(%d)" % value
+
+
 def boolean(value):
     return "true" if value else "false"
 
@@ -318,7 +323,15 @@ class _Emitter:
         return "gpunn_gather(%s, %d, %s)" % (x[0], t.attrs["dim"], x[1])
 
     def op_scatter_add(self, t, x):
-        return "gpunn_scatter_add(%s, %d, %s, %s)" % (x[0], t.attrs["dim"], x[1], x[2])
+        return "gpunn_%s(%s, %d, %s, %s)" % (t.op, x[0], t.attrs["dim"], x[1], x[2])
+
+    op_scatter = op_scatter_add
+
+    def op_integer(self, t, x):
+        operation = t.attrs["operation"]
+        if len(x) == table.integers()[operation][0]:
+            return "gpunn_%s(%s)" % (operation, ", ".join(x))
+        return "gpunn_integer_scalar(GPUNN_INTEGER_%s, %s, %s)" % (operation.upper(), x[0], whole(t.attrs["value"]))
 
     def op_cast(self, t, x):
         return "gpunn_cast(%s, GPUNN_%s)" % (x[0], t.dtype.upper())

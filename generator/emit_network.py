@@ -5,7 +5,7 @@ from .emit_inference import STORED, Emitter, Given, hash_functions, loops
 BLOCKS = (48, 24, 12)    # samples of a block: the most whose values are ...
 NEAR = 12288             # ... so many floats at once, which lie on the stack
 WORK = 1 << 18           # multiplications of a slice of the batch
-LEVELS = ((16, 24), (8, 12), (4, 12), (1, 12))  # floats of a vector, and registers for sums
+LEVELS = ((16, 24, 4), (8, 12, 2), (4, 12, 4), (1, 12, 4))  # floats of a vector, registers for sums, and vectors of a panel
 
 
 class BlockEmitter(Emitter):
@@ -183,5 +183,6 @@ def library(name):
     """What the loops call."""
     values = {"name": name, "NAME": name.upper()}
     levels = [template.load("network_vectors.h", level="v%d" % floats, isa="%s_V%d" % (values["NAME"], floats), floats=str(floats),
-                            sums=str(sums), **values) for floats, sums in LEVELS]
-    return template.load("network.h", levels="\n".join(levels).splitlines(), **values)
+                            sums=str(sums), panel=str(panel), wide=panel > 2, **values) for floats, sums, panel in LEVELS]
+    panels = "(%s4)" % "".join("lanes == %d ? %d : " % (floats, panel) for floats, _, panel in LEVELS if panel != 4)
+    return template.load("network.h", levels="\n".join(levels).splitlines(), panels=panels, **values)

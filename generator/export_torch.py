@@ -476,6 +476,13 @@ class TorchWriter(Writer):
         return tensor.detach().cpu().float().contiguous().numpy().tobytes()
 
     @staticmethod
+    def integer_values(tensor):
+        return tensor.detach().cpu().long().flatten().tolist()
+
+    def is_exact(self, x):
+        return x.dtype in ("i64", "i32") and is_large(self, x)
+
+    @staticmethod
     def init_of(tensor):
         values = tensor.detach().double()
         mean, spread = float(values.mean()), float(values.std(unbiased=False))
@@ -725,11 +732,7 @@ for torch_name in ("maximum", "minimum"):
 
 
 def comparison(name):
-    def lower(w, call, x, other):
-        if all(is_large(w, y) for y in (x, other)):
-            raise Refused("it compares integers that may lie above 2^24, where gpunn has not every integer")
-        return w.map(name, x, other)
-    return lower
+    return lambda w, call, x, other: w.map(name, x, other)
 
 
 def is_large(w, x):
@@ -763,9 +766,72 @@ def masked_fill(w, call, x, mask, value):
 @operation("remainder", "fmod")
 def remainder(w, call, x, other):
     """The quotient has no gradient."""
-    if not call.shapes[0][1].is_floating_point and is_large(w, x):
-        raise Refused("it computes with integers that may lie above 2^24, where gpunn has not every integer")
     return w.expr(named(call.op)[call.op], x, other)
+
+
+# Ops that integers have of their own, by torch's names; those of two operands with that of exchanged ones, where there is one.
+INTEGER_UNARY = {"neg": "neg", "negative": "neg", "abs": "abs", "absolute": "abs", "sign": "sign", "sgn": "sign"}
+INTEGER_BINARY = {"add": ("add", "add"), "sub": ("sub", None), "subtract": ("sub", None), "mul": ("mul", "mul"),
+                  "multiply": ("mul", "mul"), "floor_divide": ("floor_divide", None), "remainder": ("remainder", None),
+                  "fmod": ("fmod", None), "maximum": ("maximum", "maximum"), "minimum": ("minimum", "minimum"), "eq": ("eq", "eq"),
+                  "ne": ("ne", "ne"), "lt": ("lt", "gt"), "gt": ("gt", "lt"), "le": ("le", "ge"), "ge": ("ge", "le")}
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
+def whole_number(x):
+    """x as an integer, where it is known and has no shape; else None."""
+    if isinstance(x, Constant) and x.full == () and not x.tensor.is_floating_point():
+        return int(x.tensor)
+    return x if isinstance(x, int) else None
+
+
+def is_whole(w, x):
+    """Whether x is integers or bool, also where gpunn has them as floats."""
+    if isinstance(x, Constant):
+        return not x.tensor.is_floating_point()
+    return isinstance(x, (bool, int)) or (isinstance(x, Value) and (x.is_bool or x.dtype != "f32"))
+
+
+def integer_pair(w, name, x, other):
+    """An op of two integers, of which one may be a number."""
+    op, exchanged = INTEGER_BINARY[name]
+    if whole_number(x) is not None:
+        if exchanged:
+            return w.integer(exchanged, other, whole_number(x))
+        x = Constant(w.torch.tensor(whole_number(x)))
+    return w.integer(op, x, other if whole_number(other) is None else whole_number(other))
+
+
+def exactly(w, call, op, alpha=1, rounding_mode=None, min=None, max=None, condition=None, mask=None, value=None, **arguments):
+    """The result of an op of integers that 32-bit floats may not have; None: it is none."""
+    x, other = arguments.get("x"), arguments.get("other")
+    given = [y for y in (x, other, min, max, value) if y is not None]
+    large = [y for y in given if is_whole(w, y) and is_large(w, y)]
+    if not large or not all(is_whole(w, y) for y in given) or call.shapes[0][1].is_floating_point or \
+            (op in COMPARISONS and len(large) < 2):
+        return None
+    if op == "div":
+        op = {"floor": "floor_divide", "trunc": "trunc"}.get(rounding_mode, op)
+    if op in INTEGER_UNARY:
+        result = w.integer(INTEGER_UNARY[op], x)
+    elif op in INTEGER_BINARY or op == "rsub":
+        x, other = (other, x) if op == "rsub" else (x, other)
+        scaled = other if alpha == 1 else integer_pair(w, "mul", other, alpha)
+        result = integer_pair(w, "sub" if op == "rsub" else op, x, scaled)
+    elif op == "trunc":
+        result = w.integer("trunc_divide", x, other if whole_number(other) is None else whole_number(other))
+    elif op in ("clamp", "clip", "clamp_min", "clamp_max"):
+        result = x if min is None else integer_pair(w, "maximum", x, min)
+        result = result if max is None else integer_pair(w, "minimum", result, max)
+    elif op == "where":
+        result = w.integer("where", condition, x, other if whole_number(other) is None else whole_number(other))
+    elif op == "masked_fill":
+        value = value if whole_number(value) is None else whole_number(value)
+        result = w.integer("where", w.integer("logical_not", mask), x, value)
+    else:
+        return None
+    kind = dtype_name(w.torch, call.shapes[0][1])
+    return result if result.dtype == kind else w.add("cast", [result], result.shape, result.full, kind=kind, dtype=kind)
 
 
 @operation("logit")
@@ -906,15 +972,15 @@ def movedim(w, call, x, source, destination):
 
 @operation("cat", "concat", "concatenate")
 def cat(w, call, tensors, dim=0, **_):
-    tensors = [w.f32(w.whole(x)) for x in tensors if 0 not in x.full]
-    return w.add("concat", tensors, call.shapes[0][0], dim=normal_axis(dim, len(tensors[0].shape)))
+    tensors = w.alike([w.whole(x) for x in tensors if 0 not in x.full])
+    return w.add("concat", tensors, call.shapes[0][0], kind=tensors[0].dtype, dim=normal_axis(dim, len(tensors[0].shape)))
 
 
 @operation("stack")
 def stack(w, call, tensors, dim=0):
     dim = normal_axis(dim, len(tensors[0].full) + 1)
-    tensors = [w.f32(w.reshape(x, x.full[:dim] + (1,) + x.full[dim:])) for x in tensors]
-    return w.add("concat", [w.whole(x) for x in tensors], call.shapes[0][0], dim=dim)
+    tensors = w.alike([w.whole(w.reshape(x, x.full[:dim] + (1,) + x.full[dim:])) for x in tensors])
+    return w.add("concat", tensors, call.shapes[0][0], kind=tensors[0].dtype, dim=dim)
 
 
 @operation("slice")
@@ -984,7 +1050,7 @@ def roll(w, call, x, shifts, dims=()):
         cut = -shift % w.known_size(x, dim)
         if cut:
             parts = [w.slice(x, dim, cut, None), w.slice(x, dim, 0, cut)]
-            x = w.add("concat", parts, x.full, dim=dim)
+            x = w.add("concat", parts, x.full, kind=parts[0].dtype, dim=dim)
     return x
 
 
@@ -1404,8 +1470,8 @@ def count_nonzero(w, call, x, dim=None):
 
 @operation("cumsum")
 def cumsum(w, call, x, dim, **_):
-    x = w.f32(w.whole(x))
-    return w.add("cumsum", [x], x.shape, dim=normal_axis(dim, len(x.shape)))
+    x = w.copied(w.whole(x))
+    return w.add("cumsum", [x], x.shape, kind="f32" if x.dtype == "f32" else "i64", dim=normal_axis(dim, len(x.shape)))
 
 
 @operation("one_hot")
@@ -1656,8 +1722,8 @@ def embedding(w, call, weight, indices, padding_idx=-1, scale_grad_by_freq=False
 
 @operation("gather")
 def gather(w, call, x, dim, index, **_):
-    inputs = [w.f32(w.whole(x)), w.integers(w.whole(index), INDICES)]
-    return w.add("gather", inputs, inputs[1].shape, dim=normal_axis(dim, len(x.full)))
+    inputs = [w.copied(w.whole(x)), w.integers(w.whole(index), INDICES)]
+    return w.add("gather", inputs, inputs[1].shape, kind=inputs[0].dtype, dim=normal_axis(dim, len(x.full)))
 
 
 def is_batch_range(w, x):
@@ -2446,7 +2512,8 @@ class Lowering:
         if op in LINEAR and any(isinstance(x, Complex) for y in arguments.values() for x in (y if isinstance(y, list) else [y])):
             function = of_parts(function)
         try:
-            result = function(w, call._replace(op=op), **arguments)
+            result = exactly(w, call, op, **arguments) if call.shapes else None
+            result = function(w, call._replace(op=op), **arguments) if result is None else result
         except (TypeError, IndexError, KeyError, AttributeError, RuntimeError, ValueError, OverflowError, SizeError) as error:
             raise Refused(f"it is not possible with these arguments ({error})") from error
         values = [self.counted(x, call, op, arguments) for x in (result if isinstance(result, tuple) else (result,))]

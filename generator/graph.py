@@ -20,6 +20,7 @@ BATCH = -1               # a dimension; -k is k times the batch; what else varie
 MAX_CUSTOM_INPUTS, CUSTOM_NUMBERS = 16, 8
 CLASS_DTYPES = ("i64", "i32", "u8")
 INDEX_DTYPES = ("i64", "i32")
+INTEGER_DTYPES = ("bool", "u8", "i32", "i64")  # each holds those before it
 NUMBERS = ("NUMBER", "POSITIVE", "SCALE", "SHARE", "EXTENDED")  # kinds of arguments that are floats in C
 
 
@@ -370,6 +371,8 @@ class Graph:
     # ---- elementwise ----
     def apply(self, op, operands, attributes=()):
         """An elementwise op of the tables."""
+        if self.meant_of_integers(op, operands):
+            return self.integer(*operands, operation=op)
         if op == "where" and operands[0].dtype != "f32":  # a condition of another dtype
             operands = [self.cast(operands[0], "f32")] + list(operands[1:])
         check_f32(*operands)
@@ -378,6 +381,36 @@ class Graph:
             shape = broadcast(shape, operand.shape)
         names = [name for name, _ in table.ops()[op].attrs]
         return self.node(op, {name: f32(value) for name, value in zip(names, attributes)}, operands, shape)
+
+    @staticmethod
+    def meant_of_integers(op, operands):
+        return op in table.integers() and all(t.dtype != "f32" for t in operands[op == "where":])
+
+    def integer(self, *operands, operation, value=0):
+        """An elementwise op of integers; value: its last operand, where that is no tensor."""
+        arity, gives_bool = table.integers()[operation]
+        choice = operation == "where"
+        if not arity - (arity > 1) <= len(operands) <= arity:
+            raise GraphError("%d operands are given; %d are needed%s" % (
+                len(operands), arity, ", the last of which may be a number" if arity > 1 else ""), "inputs")
+        for t in operands[choice:]:
+            if t.dtype == "f32":
+                raise GraphError("an operand is f32, but integers are needed; cast it", "inputs")
+        number = len(operands) < arity
+        dtype = max((t.dtype for t in operands[choice:]), key=INTEGER_DTYPES.index)
+        dtype = "bool" if gives_bool else "i64" if number and dtype == "bool" else dtype
+        if choice:
+            operands = (self.cast(operands[0], "bool"),) + operands[1:]
+        shape = ()
+        for operand in operands:
+            shape = broadcast(shape, operand.shape)
+        return self.node("integer", {"operation": operation, "value": value if number else 0}, operands, shape, dtype)
+
+    def reversed(self, x):
+        """-x or, of integers, which -x would wrap around, -1 - x."""
+        if x.dtype in ("f32", "bool"):
+            return self.apply("neg", (x,)) if x.dtype == "f32" else self.integer(x, operation="logical_not")
+        return self.integer(self.apply("neg", (x,)), operation="add", value=-1)
 
     def scalar(self, value, mark):
         """A scalar constant; one with the same bits that stands behind id `mark` serves again."""
@@ -854,15 +887,13 @@ class Graph:
         return None if power > 1 else -factor if power else factor
 
     def permute(self, x, dims):
-        check_f32(x)
         order = axis_list(x, dims)
         if len(order) != len(x.shape):
             raise GraphError("%d axes are listed for %s; list each of its %d" % (
                 len(order), shape_text(x.shape), len(x.shape)), "dims")
-        return self.node("permute", {"dims": tuple(order)}, (x,), [x.shape[axis] for axis in order])
+        return self.node("permute", {"dims": tuple(order)}, (x,), [x.shape[axis] for axis in order], x.dtype)
 
     def concat(self, *tensors, dim):
-        check_f32(*tensors)
         first = tensors[0].shape
         axis = axis_of(tensors[0], dim)
         for i, t in enumerate(tensors):
@@ -871,13 +902,15 @@ class Graph:
             if not fits:
                 raise GraphError("the first of the inputs is %s and number %d %s; they may differ only along axis %d, where all "
                                  "or none must be the batch" % (shape_text(first), i + 1, shape_text(t.shape), axis), "inputs")
+            if t.dtype != tensors[0].dtype:
+                raise GraphError("the first of the inputs is %s and number %d %s; cast one of them" % (
+                    tensors[0].dtype, i + 1, t.dtype), "inputs")
         shape = list(first)
         along = [t.shape[axis] for t in tensors]
         shape[axis] = dim_total(along) if any_varies(along) else sum(along)
-        return self.node("concat", {"dim": axis}, tensors, shape)
+        return self.node("concat", {"dim": axis}, tensors, shape, tensors[0].dtype)
 
     def slice(self, x, dim, start, step, end=None):
-        check_f32(x)
         axis = axis_of(x, dim)
         size = x.shape[axis]
         if size < 0 and not varies(size):
@@ -890,11 +923,12 @@ class Graph:
                 start, "" if end is None else end, axis, shape_text(x.shape)), "start")
         shape = list(x.shape)
         shape[axis] = (last - first - 1) // step + 1
-        return self.node("slice", {"dim": axis, "start": first, "step": step}, (x,), shape)
+        return self.node("slice", {"dim": axis, "start": first, "step": step}, (x,), shape, x.dtype)
 
     def pad(self, x, before, after, mode, value):
-        check_f32(x)
         rank = len(x.shape)
+        if mode != "constant" and x.dtype != "f32":
+            raise GraphError("x is %s, which mode %s does not pad; cast it to f32" % (x.dtype, mode), "mode")
         if mode != "constant" and value:
             raise GraphError("a value is not used by mode %s; leave it out" % mode, "value")
         shape, amounts = [], []
@@ -912,19 +946,17 @@ class Graph:
                     raise GraphError("%d %s axis %d of %s, but mode %s has only %d elements for it; use less" % (
                         amount, key, axis, shape_text(x.shape), mode, most), key)
         shape = [size + low + high for size, low, high in zip(x.shape, *amounts)]
-        return self.node("pad", {"before": amounts[0], "mode": mode, "value": setting(f32(value))}, (x,), shape)
+        return self.node("pad", {"before": amounts[0], "mode": mode, "value": setting(f32(value))}, (x,), shape, x.dtype)
 
     def expand(self, x, shape):
-        check_f32(x)
         shape = self.shape_of(shape)
         first = len(shape) - len(x.shape)
         if first < 0 or any(size not in (1, wanted) for size, wanted in zip(x.shape, shape[first:])):
             raise GraphError("%s does not expand to %s; only axes of size 1 and new ones in front do" % (
                 shape_text(x.shape), shape_text(shape)), "shape")
-        return x if x.shape == shape else self.node("expand", {}, (x,), shape)
+        return x if x.shape == shape else self.node("expand", {}, (x,), shape, x.dtype)
 
     def tile(self, x, repeats):
-        check_f32(x)
         rank = max(len(repeats), len(x.shape))
         one, many, shape = [], [], []
         for size, times in zip((1,) * (rank - len(x.shape)) + x.shape, (1,) * (rank - len(repeats)) + tuple(repeats)):
@@ -937,7 +969,6 @@ class Graph:
         return self.reshape(self.expand(self.reshape(x, one), many), shape)
 
     def stack(self, *tensors, dim):
-        check_f32(*tensors)
         first, rank = tensors[0].shape, len(tensors[0].shape) + 1
         if rank > MAX_RANK or not -rank <= dim < rank:
             raise GraphError("axis %d is not one of the result of tensors %s, which has %d and at most %d" % (
@@ -1018,7 +1049,6 @@ class Graph:
         return y
 
     def gather(self, x, index, dim):
-        check_f32(x)
         check_indices(index, "index")
         axis = axis_of(x, dim)
         fits = len(index.shape) == len(x.shape) and all(
@@ -1029,28 +1059,38 @@ class Graph:
         for i, size in enumerate(index.shape):
             if i != axis and size != x.shape[i]:
                 x = self.slice(x, i, 0, 1, size)
-        return self.node("gather", {"dim": axis}, (x, index), index.shape)
+        return self.node("gather", {"dim": axis}, (x, index), index.shape, x.dtype)
+
+    def scatter(self, x, index, src, dim):
+        if src.dtype != x.dtype:
+            raise GraphError("x is %s and src %s; cast one of them" % (x.dtype, src.dtype), "inputs")
+        return self.scattered("scatter", x, index, src, dim)
 
     def scatter_add(self, x, index, src, dim):
         check_f32(x, src)
+        return self.scattered("scatter_add", x, index, src, dim)
+
+    def scattered(self, op, x, index, src, dim):
         check_indices(index, "index")
         axis = axis_of(x, dim)
         if src.shape != index.shape or src.shape[:axis] + src.shape[axis + 1:] != x.shape[:axis] + x.shape[axis + 1:]:
             raise GraphError("x is %s, index %s and src %s; index and src need one shape, x's but for axis %d" % (
                 shape_text(x.shape), shape_text(index.shape), shape_text(src.shape), axis), "inputs")
-        return self.node("scatter_add", {"dim": axis}, (x, index, src), x.shape)
+        return self.node(op, {"dim": axis}, (x, index, src), x.shape, x.dtype)
 
     def cast(self, x, dtype):
         return x if dtype == x.dtype else self.node("cast", {}, (x,), x.shape, dtype)
 
     # ---- reductions ----
     def reduce(self, op, attrs, x, dims, keepdim):
-        check_f32(x)
+        if attrs.get("mean"):
+            check_f32(x)
         axes = sorted(axis_list(x, dims)) or list(range(len(x.shape)))
         shape = [1 if axis in axes else size for axis, size in enumerate(x.shape) if keepdim or axis not in axes]
         if not axes:  # a scalar is its own sum
-            return self.node("reshape", {}, (x,), shape)
-        return self.node(op, dict({"dims": tuple(axes)}, **attrs), (x,), shape)
+            return self.node("reshape", {}, (x,), shape, x.dtype)
+        dtype = "i64" if op == "sum" and x.dtype != "f32" else x.dtype
+        return self.node(op, dict({"dims": tuple(axes)}, **attrs), (x,), shape, dtype)
 
     def sum(self, x, dims=(), keepdim=False):
         return self.reduce("sum", {"mean": False}, x, dims, keepdim)
@@ -1077,15 +1117,15 @@ class Graph:
         return self.node("gradient_energy", {"dims": tuple(axes)}, (x,), ())
 
     def argmax(self, x, dim, keepdim=False):
-        check_f32(x)
         axis = axis_of(x, dim)
+        if x.dtype != "f32":
+            x = self.cast(self.apply("eq", (x, self.max(x, (dim,), True))), "f32")
         shape = [1 if i == axis else size for i, size in enumerate(x.shape) if keepdim or i != axis]
         return self.node("argmax", {"dim": axis}, (x,), shape, "i64")
 
     def argmin(self, x, dim, keepdim=False):
-        check_f32(x)
         axis_of(x, dim)
-        return self.argmax(self.apply("neg", (x,)), dim, keepdim)
+        return self.argmax(self.reversed(x), dim, keepdim)
 
     def topk_indices(self, x, k, dim, largest):
         """The places of the k largest or smallest."""
@@ -1100,8 +1140,21 @@ class Graph:
         return self.node("topk_indices", {"dim": axis, "largest": largest}, (x,), shape, "i64")
 
     def cumsum(self, x, dim):
-        check_f32(x)
+        if x.dtype != "f32":
+            return self.running_sum(self.cast(x, "i64"), axis_of(x, dim))
         return self.node("cumsum", {"dim": axis_of(x, dim)}, (x,), x.shape)
+
+    def running_sum(self, x, axis):
+        """Of integers: of 1, 2, 4, ... elements up to each."""
+        size, step = x.shape[axis], 1
+        if size < 0:
+            raise GraphError("axis %d of %s varies between runs; choose another axis" % (axis, shape_text(x.shape)), "dim")
+        while step < size:
+            ahead, first = self.slice(x, axis, 0, 1, size - step), self.slice(x, axis, 0, 1, step)
+            later = self.slice(x, axis, step, 1, size)
+            x = self.concat(first, self.apply("add", (later, ahead)), dim=axis)
+            step *= 2
+        return x
 
     def softmax(self, x, dim):
         check_f32(x)
@@ -1396,15 +1449,16 @@ class Graph:
         result = dotted(wanted, dots) if arrow else list(range(-dots, 0)) + sorted(
             label for label in set(every) if isinstance(label, str) and every.count(label) == 1)
         sound = len(texts) == len(tensors) and all(text.count("*") < 2 for text in texts + [wanted]) and all(
-            all(isinstance(label, int) or "a" <= label.lower() <= "z" for label in own) and len(set(own)) == len(own) <= MAX_RANK
-            for own in labels + [result]) and set(result) <= set(every)
+            all(isinstance(label, int) or "a" <= label.lower() <= "z" for label in own) and len(own) <= MAX_RANK
+            for own in labels + [result]) and len(set(result)) == len(result) and set(result) <= set(every)
         if not sound:
-            raise GraphError("\"%s\" is not understood; \"...ij,jk->...ik\" is: letters for each tensor, each once, \"...\" "
-                             "for its other axes, and those of the result, which occur before" % equation, "equation")
+            raise GraphError("\"%s\" is not understood; \"...ij,jk->...ik\" is: letters for each tensor, \"...\" for its other "
+                             "axes, and those of the result, each once, which occur before" % equation, "equation")
         for i, (t, own) in enumerate(zip(tensors, labels)):
             if len(own) != len(t.shape):
                 raise GraphError("\"%s\" has %d letters for tensors[%d], which is %s" % (
                     equation, len(own), i, shape_text(t.shape)), "equation")
+        tensors, labels = zip(*map(self.einsum_diagonal, tensors, labels))
         sizes = dict(zip(labels[0], tensors[0].shape))
         for label, size in zip(labels[-1], tensors[-1].shape):
             first, dotty = sizes.get(label, size), isinstance(label, int)
@@ -1425,6 +1479,22 @@ class Graph:
         if len(parts) == 1:
             return self.rearranged(parts[0], result)
         return self.einsum_product(parts[0], parts[1], result, sizes)
+
+    def einsum_diagonal(self, x, own):
+        """With the diagonal of every two axes of one letter, which becomes the last axis."""
+        own = list(own)
+        while len(set(own)) < len(own):
+            i = next(i for i, label in enumerate(own) if own.count(label) > 1)
+            j = own.index(own[i], i + 1)
+            if x.shape[i] != x.shape[j] or x.shape[i] < 0:
+                raise GraphError("%s is %s and %s in one tensor; a diagonal needs two equal sizes that are fixed" % (
+                    own[i], dim_text(x.shape[i]), dim_text(x.shape[j])), "inputs")
+            rest = [axis for axis in range(len(own)) if axis not in (i, j)]
+            x = self.permute(x, rest + [i, j])
+            size, lead = x.shape[-1], x.shape[:-2]
+            x = self.slice(self.reshape(x, lead + (size * size,)), len(lead), 0, size + 1, (size - 1) * (size + 1) + 1)
+            own = [own[axis] for axis in rest] + [own[i]]
+        return x, own
 
     def squeezed(self, part, other):
         """Without the axes of 1 that "..." broadcasts to another size."""
@@ -1572,6 +1642,8 @@ class Graph:
     def composite(self, op, *operands, **given):
         """What a row of the table of formulas makes; given: all of its keys, but references may be left out."""
         formula, arguments, reduction = table.formulas()[op], table.rows()[op].arguments, "none"
+        if self.meant_of_integers(op, operands):
+            return self.integer(*operands, operation=op)
         operands, numbers = dict(zip(formula.operands, operands)), {"rank": len(operands[0].shape)}
         first = operands[formula.operands[0]]
         check_f32(*((first,) if formula.fits == "classes" else operands.values()))

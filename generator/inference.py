@@ -22,6 +22,7 @@ REASONS = {
 SUPPORTED = frozenset(CONVOLUTIONS + table.having("POOL") + VIEWS + IN_PLACE + tuple(GATES) + (
     "linear", "matmul", "embedding", "hash_grid_encoding", "permute", "concat", "slice", "pad", "expand", "gather", "scatter_add",
     "cast", "sum", "max", "argmax", "topk_indices", "interpolate", "scaled_dot_product_attention"))
+INTEGER_RESULTS = ("cast", "reshape", "argmax", "topk_indices")
 
 
 class Refused(Exception):
@@ -93,6 +94,8 @@ class Plan:
             reason = None
             if t.kind == "value" and t.op not in SUPPORTED and not is_elementwise(t):
                 reason = REASONS.get(t.op, "not written as plain C")
+            elif t.kind == "value" and t.dtype != "f32" and t.op not in INTEGER_RESULTS:
+                reason = "not written as plain C of integers"
             elif t.kind == "state":
                 reason = "it changes between calls"
             elif t.op == "scaled_dot_product_attention" and len(t.inputs) > 4:

@@ -227,6 +227,14 @@ def default(text):
     return float(text) if "." in text or "e" in text else int(text)
 
 
+def read_integers(text):
+    """The elementwise ops of integers: by name, how many operands they have and whether they give bool."""
+    table = re.search(r"^[ \t]*#define GPUNN_INTEGER_OPS\(X\)(.*)$", plain(text), re.M)
+    if not table:
+        raise TableError("there is no table GPUNN_INTEGER_OPS")
+    return {name: (int(operands), is_bool == "1") for _, name, operands, is_bool, _ in entries(table.group(1))}
+
+
 @lru_cache(maxsize=None)
 def header():
     with open(HEADER, encoding="utf-8") as file:
@@ -241,6 +249,11 @@ def ops():
 @lru_cache(maxsize=None)
 def traits():
     return read_traits(header())
+
+
+@lru_cache(maxsize=None)
+def integers():
+    return read_integers(header())
 
 
 def having(trait):

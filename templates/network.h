@@ -22,12 +22,20 @@ enum { ${NAME}_NARROWEST = 1 };
 #define ${NAME}_UNROLL
 #endif
 
-/* Packs w[out][in] and b[out], or NULL, as panels of four vectors of columns of y, or what is left: of each panel its biases, then
- * a row for each input. */
+/* gcc would read x again from memory in each product with it, more loads than a processor makes beside its products. */
+#if defined(__GNUC__) && defined(__x86_64__) && !defined(__clang__)
+#define ${NAME}_HOLD(x) __asm__("" : "+v"(x))
+#else
+#define ${NAME}_HOLD(x) (void)(x)
+#endif
+
+/* Packs w[out][in] and b[out], or NULL, as panels of so many vectors of columns of y, or what is left: of each panel its biases,
+ * then a row for each input. */
 ${NAME}_SELDOM void ${name}_pack(float *to, const float *w, const float *b, int in, int out, int lanes)
 {
-    for (int j = 0; j < out; j += 4 * lanes) {
-        const int width = (${name}_least(out - j, 4 * lanes) + lanes - 1) / lanes * lanes;
+    const int panel = ${panels} * lanes;
+    for (int j = 0; j < out; j += panel) {
+        const int width = (${name}_least(out - j, panel) + lanes - 1) / lanes * lanes;
         for (int c = 0; c < width; ++c) *to++ = b != NULL && j + c < out ? b[j + c] : 0;
         for (int k = 0; k < in; ++k)
             for (int c = 0; c < width; ++c) *to++ = j + c < out ? w[(j + c) * in + k] : 0;

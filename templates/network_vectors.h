@@ -38,7 +38,10 @@ ${isa} ${NAME}_FN void ${name}_${level}_tile(float *y, int64_t y_row, const floa
         for (int u = 0; u < U; ++u) {
             if (k + u >= in) break;
             ${NAME}_UNROLL
-            for (int v = 0; v < V; ++v) factor[v] = *(const ${name}_${level}_memory *)(w + (u * V + v) * ${floats});
+            for (int v = 0; v < V; ++v) {
+                factor[v] = *(const ${name}_${level}_memory *)(w + (u * V + v) * ${floats});
+                if (R > 1) ${NAME}_HOLD(factor[v]);
+            }
             ${NAME}_UNROLL
             for (int i = 0; i < R; ++i) {
                 ${NAME}_UNROLL
@@ -74,17 +77,19 @@ ${isa} ${NAME}_FN void ${name}_${level}_panel(float *y, int64_t y_row, const flo
 ${isa} ${NAME}_SELDOM void ${name}_${level}_product(float *y, const float *x, int64_t x_row, const float *packed, int rows,
                                                     int in, int out)
 {
-    for (int j = 0, width; j < out; j += 4 * ${floats}, packed += (in + 1) * width) {
-        const int columns = ${name}_least(out - j, 4 * ${floats});
+    for (int j = 0, width; j < out; j += ${panel} * ${floats}, packed += (in + 1) * width) {
+        const int columns = ${name}_least(out - j, ${panel} * ${floats});
         width = (columns + ${floats} - 1) / ${floats} * ${floats};
         if (columns <= ${floats})
             ${name}_${level}_panel(y + j, out, x, x_row, packed, rows, in, columns, 1);
+        //@if wide
         else if (columns <= 2 * ${floats})
             ${name}_${level}_panel(y + j, out, x, x_row, packed, rows, in, columns, 2);
         else if (columns <= 3 * ${floats})
             ${name}_${level}_panel(y + j, out, x, x_row, packed, rows, in, columns, 3);
+        //@end
         else
-            ${name}_${level}_panel(y + j, out, x, x_row, packed, rows, in, columns, 4);
+            ${name}_${level}_panel(y + j, out, x, x_row, packed, rows, in, columns, ${panel});
     }
 }
 #endif

@@ -88,6 +88,18 @@ class OnnxWriter(Writer):
         return tensor.f32_bytes()
 
     @staticmethod
+    def integer_values(tensor):
+        return [int(x) for x in tensor.values]
+
+    def is_exact(self, x):
+        return x.dtype in ("i64", "i32")
+
+    def whole_numbers(self, x):
+        if isinstance(x, Constant) and x.tensor.count() == 1 and isinstance(x.tensor.item(), fold.Size):
+            x = self.tensor(x)
+        return super().whole_numbers(Constant(x.tensor, x.full) if isinstance(x, Parameter) else x)
+
+    @staticmethod
     def init_of(tensor):
         return None
 

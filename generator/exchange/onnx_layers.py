@@ -1,7 +1,7 @@
 """What ONNX's layers are made of: products, convolutions, pools, norms, resizing, recurrence, attention, losses."""
 import math
 
-from . import fold, resize
+from . import resize
 from .arrays import Array, transposed
 from .onnx_ops import OPERATIONS, numbers, operation, padded
 from .spec_writer import Constant, Parameter, Refused, Value, normal_axes, normal_axis, product, size_name, text, waves

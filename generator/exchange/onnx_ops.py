@@ -45,8 +45,25 @@ def counted(count, behind=0):
 
 
 # ---- elementwise --------------------------------------------------------------------------------------------------------
+DTYPES = {"int64": "i64", "int32": "i32", "uint8": "u8"}  # kinds of integers that gpunn computes with as such; others are floats
+
+
+def exactly(w, op, *operands):
+    """What an op makes of integers, in their kind or in bool; None: gpunn has that kind as floats."""
+    kind = w.kind_of(operands[-1])
+    if kind not in DTYPES:
+        return None
+    last = number(operands[-1]) if len(operands) > 1 and len(operands[-1].full) <= len(operands[-2].full) else None
+    y = w.integer(op, *operands[:-1], operands[-1] if last is None else int(last))
+    y = y if y.dtype in ("bool", DTYPES[kind]) else w.add("cast", [y], y.shape, y.full, dtype=DTYPES[kind])
+    return y if y.dtype == "bool" else w.as_kind(y, kind)
+
+
 def unary(name):
-    return lambda w, call, x: w.map(name, x)
+    def lower(w, call, x):
+        y = exactly(w, name, x) if name in ("neg", "abs", "sign") else None
+        return w.map(name, x) if y is None else y
+    return lower
 
 
 def formula(expression, **defaults):
@@ -126,7 +143,9 @@ def cast(w, call, x, like=None):
 
 def of_integers(w, call, op, a, b):
     """An elementwise op whose result wraps where the kind is a small integer's."""
-    kind = w.kind_of(a)
+    kind, y = w.kind_of(a), exactly(w, op, a, b)
+    if y is not None:
+        return y
     if kind not in ("bool",) and not is_float(kind):
         w.note_integers(call)
         return w.wrapped(w.map(op, a, b), kind)
@@ -158,6 +177,9 @@ OPERATIONS.update({"Add": binary("add", "add_scalar"), "Sub": binary("sub", "add
 @operation("Div")
 def div(w, call, a, b):
     b, value = broadcast_to_axis(w, call, a, b), number(b)
+    y = exactly(w, "trunc_divide", a, b)
+    if y is not None:
+        return y
     if not is_float(w.kind_of(a)):
         w.note_integers(call)
         return w.expr("q = floor_divide(abs(x), abs(y)); where((x < 0) == (y < 0), q, -q)", a, b)
@@ -168,6 +190,9 @@ def div(w, call, a, b):
 
 @operation("Mod")
 def mod(w, call, a, b):
+    y = exactly(w, "fmod" if call.get("fmod", 0) else "remainder", a, b)
+    if y is not None:
+        return y
     if not is_float(w.kind_of(a)):
         w.note_integers(call)
     if call.get("fmod", 0):  # of which floats keep all digits
@@ -218,6 +243,11 @@ def power(w, call, a, b):
 
 def many(op, scale_of=lambda count: 1):
     def lower(w, call, *operands):
+        if w.kind_of(operands[0]) in DTYPES:
+            y = operands[0]
+            for x in operands[1:]:
+                y = exactly(w, op, y, x)
+            return y
         y = w.f32(operands[0])
         for x in operands[1:]:
             y = w.map(op, y, x)
@@ -231,31 +261,36 @@ OPERATIONS.update({"Max": many("maximum"), "Min": many("minimum"), "Sum": many("
                    "Mean": many("add", lambda count: 1 / count)})
 
 
-for onnx_name, own_name in {"And": "mul", "Or": "maximum", "Xor": "ne"}.items():
-    operation(onnx_name, kind="bool")(lambda w, call, a, b, own=own_name: w.map(own, a, broadcast_to_axis(w, call, a, b)))
-
-
-def comparison(name):
+def compared(name):
     def lower(w, call, a, b):
+        b = broadcast_to_axis(w, call, a, b)
+        y = exactly(w, name, a, b)
+        if y is not None:
+            return y
         if w.is_large(a) and w.is_large(b):
             raise Refused("it compares integers that may lie above 2^24, where gpunn has not every integer")
-        return w.map(name, w.rounded(a), w.rounded(broadcast_to_axis(w, call, a, b)))
+        return w.map(name, w.rounded(a), w.rounded(b))
     return lower
 
 
-for onnx_name, own_name in {"Equal": "eq", "Less": "lt", "LessOrEqual": "le", "Greater": "gt", "GreaterOrEqual": "ge"}.items():
-    operation(onnx_name, kind="bool")(comparison(own_name))
+for onnx_name, own_name in {"And": "mul", "Or": "maximum", "Xor": "ne", "Equal": "eq", "Less": "lt", "LessOrEqual": "le",
+                            "Greater": "gt", "GreaterOrEqual": "ge"}.items():
+    operation(onnx_name, kind="bool")(compared(own_name))
 
 
 @operation("Where", kind="own")
 def where(w, call, condition, a, b):
-    return w.as_kind(w.map("where", condition, a, b), w.kind_of(a))
+    y = exactly(w, "where", condition, a, b)
+    return y if y is not None else w.as_kind(w.map("where", condition, a, b), w.kind_of(a))
 
 
 @operation("Clip")
 def clip(w, call, x, low=None, high=None):
     low = call.get("min", None) if low is None else low
     high = call.get("max", None) if high is None else high
+    if w.kind_of(x) in DTYPES:
+        x = x if low is None else exactly(w, "maximum", x, low)
+        return x if high is None else exactly(w, "minimum", x, high)
     values = [number(bound) if isinstance(bound, (Constant, Parameter)) else bound for bound in (low, high)]
     if not any(isinstance(bound, Value) for bound in values):
         return w.map("clamp", x, **{name: float(bound) for name, bound in zip(("min", "max"), values) if bound is not None})

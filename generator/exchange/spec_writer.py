@@ -230,8 +230,17 @@ class Writer:
         x = self.tensor(x)
         if x.shape == x.full:
             return x
-        x, full = self.f32(x), x.full
-        return self.add("expand", [self.view(x, x.shape)], full, shape=full)
+        x, full = self.copied(x), x.full
+        return self.add("expand", [self.view(x, x.shape)], full, kind=x.dtype, shape=full)
+
+    def is_exact(self, x):
+        """Whether x holds integers that 32-bit floats may not have, so that what copies them must leave them what they are."""
+        return False
+
+    def copied(self, x):
+        """x as an op reads it that only copies."""
+        x = self.tensor(x)
+        return x if self.is_exact(x) else self.f32(x)
 
     # -- steps --
     def map(self, op, *operands, **attributes):
@@ -240,6 +249,38 @@ class Writer:
 
     def expr(self, expression, *operands):
         return self.map("expr", *operands, expression=expression)
+
+    def alike(self, tensors):
+        """What one op copies: integers where some must stay so, else floats."""
+        if not any(self.is_exact(x) for x in tensors):
+            return [self.f32(x) for x in tensors]
+        return [x if x.dtype == "i64" else self.add("cast", [x], x.shape, x.full, kind="i64", dtype="i64") for x in tensors]
+
+    def integer(self, operation, *operands):
+        """An elementwise op of integers, exact in 64 bits; the last operand may be a number."""
+        number = operands[-1] if is_number(operands[-1]) else None
+        operands = [self.whole_numbers(x) for x in operands if not is_number(x)]
+        kinds = [x.dtype for x in operands[operation == "where":]]
+        kind = "bool" if table.integers()[operation][1] else max(kinds, key=("bool", "u8", "i32", "i64").index)
+        return self.add("integer", operands, broadcast([x.shape for x in operands]), broadcast([x.full for x in operands]),
+                        kind="i64" if kind == "bool" and number is not None and not table.integers()[operation][1] else kind,
+                        operation=operation, value=number or None)
+
+    def whole_numbers(self, x):
+        """x as a tensor of integers, or of bool."""
+        if not isinstance(x, Constant):
+            x = self.tensor(x)
+            return x if x.dtype != "f32" else self.add("cast", [x], x.shape, x.full, kind="i64", dtype="i64")
+        values, result = self.integer_values(x.tensor), None
+        shifts = [48, 24, 0]  # a constant is floats, which have 24 bits
+        while len(shifts) > 1 and all(abs(value >> shifts[1]) <= 1 << 24 for value in values):
+            shifts.pop(0)
+        for shift in shifts:
+            part = [value >> shift if shift == shifts[0] else value >> shift & (1 << 24) - 1 for value in values]
+            part = self.tensor(self.numbers(part, tuple(x.tensor.shape)))
+            part = self.add("cast", [part], part.shape, kind="i64", dtype="i64")
+            result = part if result is None else self.integer("add", self.integer("mul", result, 1 << 24), part)
+        return self.view(result, x.full)
 
     def scale(self, x, factor):
         return x if factor == 1 else self.map("mul_scalar", x, value=float(factor))
@@ -258,8 +299,8 @@ class Writer:
             return self.reshape(x, shape)
         if x.entry.op == "permute" and [x.entry.attributes["dims"][i] for i in order] == list(range(len(order))):
             return self.view(x.entry.inputs[0], shape)
-        x = self.f32(x)
-        result = self.add("permute", [x], shape, view_of=x, dims=list(order))
+        x = self.copied(x)
+        result = self.add("permute", [x], shape, kind=x.dtype, view_of=x, dims=list(order))
         if list(order) == list(range(len(order) - 2)) + [len(order) - 1, len(order) - 2]:
             result.transposed = x
         return result
@@ -276,16 +317,18 @@ class Writer:
             start, end, step = slice(start, end, step).indices(size)
         if (start, end, step) == (0, size, 1):
             return x
-        x, count = self.f32(self.whole(x)), (end - start + step - 1) // step
+        x, count = self.copied(self.whole(x)), (end - start + step - 1) // step
         shape = x.shape[:axis] + (count if varies(count) else max(0, count),) + x.shape[axis + 1:]
-        return self.add("slice", [x], shape, view_of=x, dim=axis, start=start, end=end, step=None if step == 1 else step)
+        return self.add("slice", [x], shape, kind=x.dtype, view_of=x, dim=axis, start=start, end=end,
+                        step=None if step == 1 else step)
 
     def reduce(self, op, x, axes=None, keepdim=False):
-        x = self.f32(self.whole(x))
+        x = self.copied(self.whole(x)) if op in ("sum", "max") else self.f32(self.whole(x))
         rank = len(x.shape)
         axes = normal_axes(axes, rank)
         shape = [1 if i in axes else d for i, d in enumerate(x.shape) if keepdim or i not in axes]
-        return self.add(op, [x], shape, dims=None if len(axes) == rank else axes, keepdim=True if keepdim else None)
+        return self.add(op, [x], shape, kind="i64" if op == "sum" and x.dtype != "f32" else x.dtype,
+                        dims=None if len(axes) == rank else axes, keepdim=True if keepdim else None)
 
     def flip(self, x, axis):
         """x with an axis in reverse, by a gather."""
@@ -318,7 +361,8 @@ class Writer:
     def pick(self, x, axis, index):
         """gather along an axis; index: of as many axes as x."""
         index = self.integers(self.whole(index), ("i64", "i32"))
-        return self.add("gather", [self.f32(self.whole(x)), index], index.shape, dim=axis)
+        x = self.copied(self.whole(x))
+        return self.add("gather", [x, index], index.shape, kind=x.dtype, dim=axis)
 
     def running(self, op, x, axis):
         """Along an axis what op makes of all elements so far, in steps that double."""

@@ -124,6 +124,12 @@ static inline unsigned long long atomicAdd(unsigned long long *at, unsigned long
 {
     return __atomic_fetch_add(at, value, __ATOMIC_RELAXED);
 }
+static inline unsigned long long atomicMax(unsigned long long *at, unsigned long long value)
+{
+    const unsigned long long old = atomicAdd(at, 0);
+    if (value > old) (void)atomicAdd(at, value - old);
+    return old;
+}
 static inline float rsqrtf(float x)
 {
     return 1.0f / sqrtf(x);

@@ -13,7 +13,7 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(os.path.dirname(HERE)))
 
-from generator import graph, json_text, spec  # noqa: E402
+from generator import graph, json_text, spec, table  # noqa: E402
 
 TRIES = 3000  # entries for one model: some inputs suit no arguments of an op
 NUMBERS = (0.1, 0.5, 1, 2.5, 1e-5, 0.003, 0.3333333333, 7, 1e10, 123456.789, 0.25, 1.0000001)
@@ -32,6 +32,7 @@ INTEGERS = {  # ops that read integers: as which operand, of which dtypes
     "cross_entropy": (1, graph.CLASS_DTYPES), "nll_loss": (1, graph.CLASS_DTYPES), "accuracy": (1, graph.CLASS_DTYPES),
     "one_hot": (0, graph.CLASS_DTYPES),
     "embedding": (0, graph.INDEX_DTYPES), "gather": (1, graph.INDEX_DTYPES), "scatter_add": (1, graph.INDEX_DTYPES),
+    "scatter": (1, graph.INDEX_DTYPES),
     "rotary_embedding": (1, graph.INDEX_DTYPES), "multi_margin_loss": (1, graph.CLASS_DTYPES), "ctc_loss": (1, graph.INDEX_DTYPES)}
 COMPANIONS = (  # the other ops of a model; one that is added here changes all models
     "input", "parameter", "state", "constant", "linear", "embedding", "conv1d", "conv2d", "conv_transpose2d", "batch_norm2d", "group_norm",
@@ -40,6 +41,8 @@ COMPANIONS = (  # the other ops of a model; one that is added here changes all m
     "frequency_encoding", "cast", "sum", "mean", "max", "argmax", "cumsum", "topk_indices", "einsum", "assign", "softmax", "expr",
     "cross_entropy", "nll_loss", "custom", "mse_loss", "huber_loss", "bce_with_logits", "cosine_similarity", "accuracy", "softshrink",
     "atan2", "relu", "gelu", "detach", "exp", "add", "pow", "maximum", "lt", "where", "leaky_relu", "add_scalar", "clamp", "softplus")
+BOTH = set(table.integers()) | {  # ops of floats or of integers
+    "permute", "concat", "slice", "pad", "expand", "gather", "scatter", "tile", "stack", "reshape", "sum", "max", "argmax", "argmin", "cumsum"}
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 
 
@@ -72,7 +75,8 @@ class Maker:
             "count": lambda: self.count(rank if rank and self.random.randrange(3) else 8),
             "flag": lambda: self.random.randrange(2) == 1, "flag_or_reference": lambda: self.random.randrange(2) == 1,
             "integer": lambda: self.random.randrange(-rank, rank) if rank else 0,
-            "index": lambda: self.random.randrange(-5, 6),
+            "index": lambda: self.random.randrange(-5, 6), "wide": lambda: self.pick((0, -1, 7, 2 ** 53 + 1, -2 ** 63, 2 ** 63 - 1)),
+            "integer_op": lambda: self.pick(table.integers()),
             "number": lambda: self.pick(NUMBERS), "scale": lambda: self.pick(NUMBERS),
             "extended": lambda: self.pick(NUMBERS + ("inf", "-inf", -0.75, -0.0)),
             "axes": lambda: self.random.sample(range(-rank, 0), self.random.randrange(rank + 1)),
@@ -97,7 +101,10 @@ class Maker:
 
     def entry(self, op, tensors):
         part = spec.ops()[op]
-        floats = [t for t in tensors if t.dtype == "f32" and t.label]
+        whole = op == "integer" or (op in BOTH and self.random.randrange(4) == 0)
+        floats = [t for t in tensors if (t.dtype == "f32") != whole and t.label]
+        if not floats:
+            return None
         x = self.pick(floats)
         entry = {"op": op}
         label = "t%d" % len(self.entries)
@@ -232,7 +239,7 @@ class Maker:
             shape = self.pick((["N", 2], ["N", 4, 3]))
         dtype = self.pick(INTEGERS.get(op, (0, graph.CLASS_DTYPES))[1])
         self.entries = [{"op": "input", "name": "a", "shape": shape},
-                        {"op": "input", "name": "b", "dtype": dtype, "shape": shape if op in ("gather", "scatter_add") else
+                        {"op": "input", "name": "b", "dtype": dtype, "shape": shape if op in ("gather", "scatter", "scatter_add") else
                          self.pick(([9], [4], ["N", 9])) if op == "rotary_embedding" else ["N"]}]
         if op == "grid_sample":
             self.entries.append({"op": "input", "name": "c", "shape": ["N", 3, 5, 2]})

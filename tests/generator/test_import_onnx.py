@@ -534,7 +534,7 @@ class BadFiles(Import):
                 ("are wanted, which has", stored(data_location=1, external_data=entries(location="model.onnx", offset="99999"))),
                 ("its operand 'x' is of string", model([node("Relu", "x", "y")], [value("x", [2], "string")], y)),
                 ("no ops of the domain", model([Message(NODE, op_type="Add", domain="com.x", input=["x"], output=["y"])], x, y)),
-                ("2^24", model([node("Add", "x w", "y")], [value("x", [1], "int64")], [value("y", [1], "int64")],
+                ("2^24", model([node("BitShift", "x w", "y", direction="LEFT")], [value("x", [1], "int64")], [value("y", [1], "int64")],
                                [tensor("w", (1,), [1 << 25], "int64")])),
                 ("the input 'x'", model([node("Relu", "x", "y")], [value("x", [0])], y))):
             with self.subTest(part=part):

@@ -1129,6 +1129,19 @@ def places_of_maxima():
 
 
 @case(SGD)
+def hashed():
+    """Places in a table by integers that 32-bit floats do not have."""
+    def forward(self, ids):
+        keys = (ids[:, :, None] * 2654435761 + self.salt) % 1000000007
+        places = torch.where(keys > ids[:, :, None], keys // 7, 12345 - keys).clamp(min=-5)
+        places = torch.cat([places, keys.roll(1, 1)], 1).abs() % 64
+        odd = torch.div(keys, 3, rounding_mode="trunc").masked_fill(keys == keys.sum(1, keepdim=True), -1).sum(2) % 2
+        return self.fc(self.table(places)).mean(2) * (1 + odd.repeat(1, 2)[:, :, None])
+    net = Net(forward, table=nn.Embedding(64, 6), fc=nn.Linear(6, 4), salt=torch.tensor([2654435761, 40503, 2 ** 40 + 3]))
+    return net, (torch.randint(0, 2 ** 40, (3, 5)), randn(3, 10, 4)), nn.MSELoss()
+
+
+@case(SGD)
 def cells():
     """Recurrent cells in a loop of the program's own."""
     def forward(self, x):

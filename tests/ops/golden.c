@@ -29,9 +29,35 @@ static gpunn_tensor *concat3(gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c, 
     gpunn_tensor *tensors[] = {a, b, c};
     return gpunn_concat(tensors, 3, axis);
 }
+/* The second of the two results. */
+typedef gpunn_tensor *(*extreme_fn)(gpunn_tensor *x, int axis, bool keepdim, gpunn_tensor **indices);
+typedef gpunn_tensor *(*running_fn)(gpunn_tensor *x, int axis, gpunn_tensor **indices);
+static gpunn_tensor *places_of_extreme(extreme_fn fn, gpunn_tensor *x, int axis, bool keepdim)
+{
+    gpunn_tensor *places = NULL;
+    return fn(x, axis, keepdim, &places) ? places : NULL;
+}
+static gpunn_tensor *places_of_running(running_fn fn, gpunn_tensor *x, int axis)
+{
+    gpunn_tensor *places = NULL;
+    return fn(x, axis, &places) ? places : NULL;
+}
+static gpunn_tensor *second_chunk(gpunn_tensor *x, int chunks, int axis)
+{
+    gpunn_tensor *parts[2];
+    return gpunn_chunk(x, chunks, axis, parts, 2) == 2 ? parts[1] : NULL;
+}
+/* ((a * 31 + b) mod 1000003 / 7 - b).abs() */
+static gpunn_tensor *hashed(gpunn_tensor *a, gpunn_tensor *b)
+{
+    gpunn_tensor *h = gpunn_add(gpunn_integer_scalar(GPUNN_INTEGER_MUL, a, 31), b);
+    h = gpunn_integer_scalar(GPUNN_INTEGER_REMAINDER, h, 1000003);
+    return gpunn_abs(gpunn_sub(gpunn_integer_scalar(GPUNN_INTEGER_FLOOR_DIVIDE, h, 7), b));
+}
 
 #include "cases/norms.h"
 #include "cases/picks.h"
+#include "cases/tensors.h"
 
 #include "cases/rnn.h"
 
@@ -366,6 +392,9 @@ static const struct {
 #define X(kind, label, ...) {#kind "." label, "encodings", #__VA_ARGS__},
                                                     ENCODING_CASES(X)
 #undef X
+#define X(kind, label, ...) {#kind "." label, "tensors", #__VA_ARGS__},
+                                                        TENSORS_CASES(X)
+#undef X
 };
 static gpunn_tensor *build_case(int index)
 {
@@ -385,6 +414,7 @@ static gpunn_tensor *build_case(int index)
     RNN_CASES(X)
     CRITERIA_CASES(X)
     ENCODING_CASES(X)
+    TENSORS_CASES(X)
 #undef X
     return NULL;
 }
@@ -608,7 +638,8 @@ static void test_complete(void **state)
 int main(void)
 {
     static const char *const files[] = {"elementwise", "layers", "shapes", "losses", "attention", "sample",   "norms",
-                                        "picks",       "conv",   "pool",   "rnn",    "resize",    "criteria", "encodings"};
+                                        "picks",       "conv",   "pool",   "rnn",    "resize",    "criteria", "encodings",
+                                        "tensors"};
     static golden            goldens[COUNT(files)];
     static golden_case       list[2048];
     static struct CMUnitTest tests[2 * COUNT(list)];

@@ -376,6 +376,7 @@ static gpunn_tensor *indices(inputs *in, gpunn_dtype dtype, gpunn_shape shape, i
 }
 #include "cases/norms.h"
 #include "cases/picks.h"
+#include "cases/tensors.h"
 
 #include "cases/rnn.h"
 
@@ -473,7 +474,8 @@ static gpunn_tensor *indices(inputs *in, gpunn_dtype dtype, gpunn_shape shape, i
     X(model_lenet, XS(3, 1, 12, 12), lenet(in, x))                                                                          \
     X(model_residual, XS(3, 2, 6, 6), residual(in, x))                                                                      \
     NORMS_GRADIENTS(X)                                                                                                      \
-    PICKS_GRADIENTS(X)
+    PICKS_GRADIENTS(X)                                                                                                      \
+    TENSORS_GRADIENTS(X)
 
 /* clang-format on */
 static gpunn_tensor *mlp(inputs *in, gpunn_tensor *x)

@@ -127,6 +127,7 @@ CASE(nll_loss, gpunn_nll_loss(gpunn_log_softmax(x, 1), classes(model), .ignore_i
 CASE(gather, gpunn_square(gpunn_gather(x, 3, numbers(model, 4, 5, 3))))
 CASE(gather_less, gpunn_square(gpunn_gather(x, 3, numbers(model, 2, 4, 7))))
 CASE(gather_nd, gpunn_square(gpunn_gather_nd(x, numbers(model, 4, 5, 2), 1)))
+CASE(scatter, gpunn_square(gpunn_scatter(gpunn_sin(x), 2, numbers(model, 4, 2, 6), gpunn_cos(gpunn_slice(x, 2, 3, 5, 1)))))
 CASE(scatter_add, gpunn_square(gpunn_scatter_add(x, 2, numbers(model, 4, 2, 6), gpunn_sin(gpunn_slice(x, 2, 3, 5, 1)))))
 CASE(embedding,
      gpunn_square(gpunn_add(gpunn_embedding(classes(model), "e", .num_embeddings = 4, .embedding_dim = 4, .padding_idx = 2),
@@ -161,7 +162,7 @@ static const op_case cases[] = {
                 TABLE(rms_norm, ROWS) TABLE(group_norm, IMAGE) TABLE(instance_norm, IMAGE) TABLE(einsum, ROWS)
                     TABLE(mse_loss, ROWS) TABLE(cross_entropy, IMAGE) TABLE(cross_entropy_all, IMAGE)
                         TABLE(cross_entropy_sum, IMAGE) TABLE(nll_loss, IMAGE) TABLE(gather, IMAGE) TABLE(gather_less, IMAGE)
-                            TABLE(gather_nd, IMAGE) TABLE(scatter_add, IMAGE) TABLE(embedding, IMAGE)};
+                            TABLE(gather_nd, IMAGE) TABLE(scatter, IMAGE) TABLE(scatter_add, IMAGE) TABLE(embedding, IMAGE)};
 
 /* The sum of t's elements, each times a number of its own. */
 static gpunn_tensor *weighted(gpunn_model *model, gpunn_tensor *t, uint32_t seed)

@@ -1047,10 +1047,8 @@ static void test_orders_and_copies(void **state)
     gpunn_clear_error(f->dev);
     assert_null(gpunn_expand(f->rows, SHAPE(INT64_MIN, INT64_MIN, 20)));
     gpunn_clear_error(f->dev);
-    gpunn_tensor *chosen = gpunn_where(f->labels, f->labels, f->labels);
-    assert_null(chosen);
-    assert_int_equal(gpunn_last_status(f->dev), GPUNN_ERR_DTYPE);
-    gpunn_clear_error(f->dev);
+    REFUSED(f, GPUNN_ERR_DTYPE, "where: c is i64, but f32 is needed; convert it with gpunn_cast",
+            gpunn_where(f->labels, f->rows, f->labels));
     gpunn_tensor *flag = gpunn_cast(f->rows, GPUNN_BOOL);
     check_shape(f, gpunn_where(flag, f->rows, f->rows), SHAPE(B, 20));
     REFUSED(f, GPUNN_ERR_SHAPE, "where: shapes [batch, 20] and [3] do not broadcast (axis 1: 20 against 3)",
@@ -1072,17 +1070,21 @@ static void test_einsum(void **state)
     check_shape(f, gpunn_einsum("...i,...j", two, 2), SHAPE(B, 20, 20));
     check_shape(f, gpunn_einsum("b...,bj->bj...", two, 2), SHAPE(B, 20, 20));
     check_shape(f, gpunn_einsum("bi...,bi...->...i", two, 2), SHAPE(20));
-    static const char *const wrong[] = {"b1,bi",   "bb,bi",  "bi",       "bi,bi,bi",  "bi,bi->c",       "bi,bi->bb",   "bi;bi",
+    static const char *const wrong[] = {"b1,bi",   "bbb,bi", "bi",       "bi,bi,bi",  "bi,bi->c",       "bi,bi->bb",   "bi;bi",
                                         "bi,bi-b", "..i,bi", ". ..i,bi", "......,bi", "...,bi->......", "...i....,bi", "b7,bi"};
     for (int i = 0; i < (int)(sizeof wrong / sizeof *wrong); i++) {
         char text[256];
         (void)snprintf(
             text, sizeof text,
-            "einsum: \"%s\" is not understood; \"...ij,jk->...ik\" is: letters for each tensor, each once, \"...\" for "
-            "its other axes, and those of the result, which occur before",
+            "einsum: \"%s\" is not understood; \"...ij,jk->...ik\" is: letters for each tensor, \"...\" for its other axes, and "
+            "those of the result, each once, which occur before",
             wrong[i]);
         REFUSED(f, GPUNN_ERR_ARGUMENT, text, gpunn_einsum(wrong[i], two, 2));
     }
+    REFUSED(f, GPUNN_ERR_SHAPE, "einsum: b is batch and 20 in one tensor; a diagonal needs two equal sizes that are fixed",
+            gpunn_einsum("bb,bi", two, 2));
+    check_shape(f, gpunn_einsum("bcii->bic", &f->image, 1), SHAPE(B, 14, 6));
+    check_shape(f, gpunn_einsum("...ii", &f->image, 1), SHAPE(B, 6));
     REFUSED(f, GPUNN_ERR_SHAPE, "einsum: \"bij,bi\" has 3 letters for tensors[0], which is [batch, 20]",
             gpunn_einsum("bij,bi", two, 2));
     REFUSED(f, GPUNN_ERR_SHAPE, "einsum: \"bi,ib\": b is batch in tensors[0] and 20 in tensors[1]",
@@ -1104,18 +1106,15 @@ static void test_gather_nd(void **state)
     check_shape(f, gpunn_gather_nd(f->image, places, 1), SHAPE(B, 5, 14));
     check_shape(f, gpunn_gather_nd(f->image, places, 0), SHAPE(B, 5, 14, 14));
     check_shape(f, gpunn_gather_nd(f->rows, single, 0), SHAPE(B, 5, 20));
-#define BOTH "[b ..., d1, ..., dk, rest ...] and [b ..., places ..., k] are needed, of d1 to dk only d1 one that varies, 2^24 "
+#define BOTH "[b ..., d1, ..., dk, rest ...] and [b ..., places ..., k] are needed, of d1 to dk only d1 one that varies, "
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "gather_nd: x is [batch, 20], index [batch, 5, 2] and batch_dims 1; " BOTH
-            "elements in these and 8 axes in the result",
+            "gather_nd: x is [batch, 20], index [batch, 5, 2] and batch_dims 1; " BOTH "and 8 axes in the result",
             gpunn_gather_nd(f->rows, places, 1));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "gather_nd: x is [batch, 6, 14, 14], index [batch, 5, 2] and batch_dims 3; " BOTH
-            "elements in these and 8 axes in the result",
+            "gather_nd: x is [batch, 6, 14, 14], index [batch, 5, 2] and batch_dims 3; " BOTH "and 8 axes in the result",
             gpunn_gather_nd(f->image, places, 3));
     REFUSED(f, GPUNN_ERR_SHAPE,
-            "gather_nd: x is [batch, 6, 14, 14], index [batch, 5, 2] and batch_dims -1; " BOTH
-            "elements in these and 8 axes in the result",
+            "gather_nd: x is [batch, 6, 14, 14], index [batch, 5, 2] and batch_dims -1; " BOTH "and 8 axes in the result",
             gpunn_gather_nd(f->image, places, -1));
     REFUSED(f, GPUNN_ERR_DTYPE, "gather_nd: index is f32, but integers are needed; use i64 or i32",
             gpunn_gather_nd(f->image, f->rows, 0));
@@ -1174,6 +1173,9 @@ static void test_reductions(void **state)
             "scatter_add: x is [batch, 6, 14, 14], index [batch, 6, 3, 14] and src [batch, 6, 3, 14]; index and src need one "
             "shape, x's but for axis 1",
             gpunn_scatter_add(f->image, 1, index, small));
+    check_shape(f, gpunn_scatter(f->image, 2, index, small), SHAPE(B, 6, 14, 14));
+    REFUSED(f, GPUNN_ERR_DTYPE, "scatter: x is f32 and src i32; gpunn_cast one of them",
+            gpunn_scatter(f->image, 2, index, index));
     check_shape(f, added = gpunn_index_select(f->image, 1, one), SHAPE(B, 3, 14, 14));
     check_shape(f, gpunn_index_add(f->image, 1, one, added), SHAPE(B, 6, 14, 14));
     REFUSED(f, GPUNN_ERR_SHAPE, "index_select: index is [batch, 6, 3, 14], but [count] is needed; flatten it",
@@ -1190,12 +1192,13 @@ static void test_reductions(void **state)
     REFUSED(f, GPUNN_ERR_SHAPE,
             "space_to_depth: factor is 3 and x [batch, 6, 14, 14]; height and width must be a multiple of it, and not vary",
             gpunn_space_to_depth(f->image, 3));
-    check_shape(f, gpunn_glu(f->image, 1), SHAPE(B, 3, 14, 14));
+    gpunn_tensor *half = gpunn_glu(f->image, 1), *positive = gpunn_relu(f->rows);
+    check_shape(f, half, SHAPE(B, 3, 14, 14));
     REFUSED(f, GPUNN_ERR_SHAPE, "glu: axis 1 of x [batch, 3, 14, 14] has no halves; an even number that does not vary is needed",
-            gpunn_glu(gpunn_glu(f->image, 1), 1));
+            gpunn_glu(half, 1));
     REFUSED(f, GPUNN_ERR_SHAPE, "glu: axis 0 of x [batch, 20] has no halves; an even number that does not vary is needed",
             gpunn_glu(f->rows, 0));
-    check_shape(f, gpunn_bilinear(f->rows, gpunn_relu(f->rows), "pair", .out_features = 7), SHAPE(B, 7));
+    check_shape(f, gpunn_bilinear(f->rows, positive, "pair", .out_features = 7), SHAPE(B, 7));
     check_shape(f, gpunn_find(f->model, "pair.weight"), SHAPE(7, 20, 20));
     REFUSED(f, GPUNN_ERR_SHAPE,
             "bilinear 'b': x1 is [batch, 20] and x2 [3]; 1 to 7 axes, all but the last of the same sizes, are needed",
@@ -1273,8 +1276,93 @@ static void test_reductions(void **state)
     REFUSED(f, GPUNN_ERR_ARGUMENT, "sum: axis 3 is listed twice; name each axis once",
             gpunn_sum(f->image, GPUNN_AXES(3, -1), false));
     REFUSED(f, GPUNN_ERR_ARGUMENT, "softmax: x is a scalar, which has no axes", gpunn_softmax(scalar, 0));
-    REFUSED(f, GPUNN_ERR_DTYPE, "argmax: x is i64, but f32 is needed; convert it with gpunn_cast",
-            gpunn_argmax(f->labels, 0, false));
+    REFUSED(f, GPUNN_ERR_DTYPE, "mean: x is i64, but f32 is needed; convert it with gpunn_cast",
+            gpunn_mean(f->labels, GPUNN_ALL, false));
+    REFUSED(f, GPUNN_ERR_DTYPE, "topk_indices: x is i64, but f32 is needed; convert it with gpunn_cast",
+            gpunn_topk_indices(f->labels, 1, 0, false));
+    check_shape(f, gpunn_max_with_indices(f->image, -2, false, NULL), SHAPE(B, 6, 14));
+    gpunn_tensor *places = NULL;
+    check_shape(f, gpunn_min_with_indices(f->image, 1, true, &places), SHAPE(B, 1, 14, 14));
+    check_shape(f, places, SHAPE(B, 1, 14, 14));
+    assert_int_equal(gpunn_tensor_dtype(places), GPUNN_I64);
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "max_with_indices: axis 2 is not one of [batch, 20]; use -2 to 1",
+            gpunn_max_with_indices(f->rows, 2, false, NULL));
+    check_shape(f, gpunn_cummax_with_indices(f->rows, 1, &places), SHAPE(B, 20));
+    check_shape(f, places, SHAPE(B, 20));
+    REFUSED(f, GPUNN_ERR_SHAPE, "cummin_with_indices: axis 0 of [batch, 20] varies between runs; choose another axis",
+            gpunn_cummin_with_indices(f->rows, 0, NULL));
+}
+
+static void check_dtype(gpunn_tensor *t, gpunn_dtype dtype)
+{
+    assert_non_null(t);
+    assert_int_equal(gpunn_tensor_dtype(t), dtype);
+}
+
+static void test_integers(void **state)
+{
+    fixture      *f = *state;
+    gpunn_tensor *wide = f->labels, *narrow = gpunn_cast(f->labels, GPUNN_I32), *byte = gpunn_cast(f->labels, GPUNN_U8);
+    gpunn_tensor *flag = gpunn_cast(f->labels, GPUNN_BOOL), *plane = gpunn_cast(f->rows, GPUNN_I64);
+    check_dtype(gpunn_add(wide, byte), GPUNN_I64);
+    check_dtype(gpunn_sub(byte, narrow), GPUNN_I32);
+    check_dtype(gpunn_mul(byte, flag), GPUNN_U8);
+    check_dtype(gpunn_maximum(flag, flag), GPUNN_BOOL);
+    check_dtype(gpunn_le(byte, wide), GPUNN_BOOL);
+    check_dtype(gpunn_logical_not(wide), GPUNN_BOOL);
+    check_dtype(gpunn_logical_and(f->rows, f->rows), GPUNN_F32);
+    check_dtype(gpunn_where(f->labels, byte, narrow), GPUNN_I32);
+    check_dtype(gpunn_where(gpunn_cast(f->labels, GPUNN_F32), flag, flag), GPUNN_BOOL);
+    check_dtype(gpunn_integer_scalar(GPUNN_INTEGER_ADD, byte, 300), GPUNN_U8);
+    check_dtype(gpunn_integer_scalar(GPUNN_INTEGER_ADD, flag, 1), GPUNN_I64);
+    check_dtype(gpunn_integer_scalar(GPUNN_INTEGER_EQ, byte, 1), GPUNN_BOOL);
+    check_dtype(gpunn_integer_scalar(GPUNN_INTEGER_NEG, byte, 0), GPUNN_U8);
+    check_dtype(gpunn_sum(byte, GPUNN_ALL, false), GPUNN_I64);
+    check_dtype(gpunn_max(byte, GPUNN_ALL, false), GPUNN_U8);
+    check_dtype(gpunn_cumsum(gpunn_permute(gpunn_cast(plane, GPUNN_U8), GPUNN_AXES(1, 0)), 0), GPUNN_I64);
+    check_shape(f, gpunn_mul(plane, gpunn_reshape(wide, SHAPE(B, 1))), SHAPE(B, 20));
+    REFUSED(f, GPUNN_ERR_DTYPE, "remainder: y is i64, but f32 is needed; convert it with gpunn_cast",
+            gpunn_remainder(f->rows, plane));
+    REFUSED(f, GPUNN_ERR_DTYPE, "div: a is i64, but f32 is needed; convert it with gpunn_cast", gpunn_div(plane, plane));
+    REFUSED(f, GPUNN_ERR_DTYPE, "add: x is f32, but integers are needed; convert it with gpunn_cast",
+            gpunn_integer_scalar(GPUNN_INTEGER_ADD, f->rows, 1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "integer: the op is 23; use one of gpunn_integer_op",
+            gpunn_integer_scalar(GPUNN_INTEGER_COUNT, wide, 1));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "where: 1 operands are given; 3 are needed, the last of which may be a number",
+            gpunn_integer_scalar(GPUNN_INTEGER_WHERE, wide, 1));
+    REFUSED(f, GPUNN_ERR_SHAPE,
+            "add: shapes [batch, 20] and [batch] do not broadcast (axis 1: 20 against batch); the batch fits "
+            "only itself and 1",
+            gpunn_add(plane, wide));
+    gpunn_tensor *unlike[] = {wide, narrow};
+    REFUSED(f, GPUNN_ERR_DTYPE, "concat: tensors[0] is i64 and tensors[1] i32; gpunn_cast one of them",
+            gpunn_concat(unlike, 2, 0));
+    REFUSED(f, GPUNN_ERR_DTYPE, "pad: x is i64, which mode reflect does not pad; gpunn_cast it to f32",
+            gpunn_pad(plane, .before = {0, 1}, .mode = GPUNN_PAD_REFLECT));
+}
+
+static void test_fourier(void **state)
+{
+    fixture      *f = *state;
+    gpunn_tensor *pairs = gpunn_rfft(f->image, -1, GPUNN_FFT_BACKWARD);
+    check_shape(f, pairs, SHAPE(B, 6, 14, 8, 2));
+    check_shape(f, gpunn_rfft(f->image, 1, GPUNN_FFT_ORTHO), SHAPE(B, 4, 14, 14, 2));
+    check_shape(f, gpunn_irfft(pairs, 14, -1, GPUNN_FFT_BACKWARD), SHAPE(B, 6, 14, 14));
+    check_shape(f, gpunn_irfft(pairs, 15, 3, GPUNN_FFT_BACKWARD), SHAPE(B, 6, 14, 15));
+    REFUSED(
+        f, GPUNN_ERR_SHAPE,
+        "rfft: x is [batch, 20] and the axis 0; 1 to 7 axes are possible, and that axis must be one of those before and fixed",
+        gpunn_rfft(f->rows, 0, GPUNN_FFT_BACKWARD));
+    REFUSED(
+        f, GPUNN_ERR_SHAPE,
+        "irfft: x is [batch, 20] and the axis -1; the last axis must be 2, of real and imaginary parts, and that axis must be "
+        "one of those before and fixed",
+        gpunn_irfft(f->rows, 38, -1, GPUNN_FFT_BACKWARD));
+    REFUSED(f, GPUNN_ERR_SHAPE, "irfft: n is 16 and x [batch, 6, 14, 8, 2]; n / 2 + 1 must be the size of axis 3",
+            gpunn_irfft(pairs, 16, 3, GPUNN_FFT_BACKWARD));
+    REFUSED(f, GPUNN_ERR_ARGUMENT, "rfft: norm is 3; use one of gpunn_fft_norm", gpunn_rfft(f->rows, 1, (gpunn_fft_norm)3));
+    REFUSED(f, GPUNN_ERR_DTYPE, "rfft: x is i64, but f32 is needed; convert it with gpunn_cast",
+            gpunn_rfft(f->labels, 0, GPUNN_FFT_BACKWARD));
 }
 
 static void test_matmul(void **state)
@@ -2445,6 +2533,8 @@ int main(void)
         TEST(test_concat_slice_pad),
         TEST(test_orders_and_copies),
         TEST(test_einsum),
+        TEST(test_integers),
+        TEST(test_fourier),
         TEST(test_gather_nd),
         TEST(test_meshgrid),
         TEST(test_reductions),

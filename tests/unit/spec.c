@@ -95,6 +95,9 @@ static void node_texts(void **state)
     check_text(gpunn_gather(wide, -1, gpunn_cast(wide, GPUNN_I32)), "gather dim=1 f32 [N,10]");
     check_text(gpunn_scatter_add(wide, -1, gpunn_cast(wide, GPUNN_I32), wide), "scatter_add dim=1 f32 [N,10]");
     check_text(gpunn_cast(labels, GPUNN_U8), "cast u8 [N]");
+    check_text(gpunn_floor_divide(labels, labels), "integer operation=floor_divide value=0 i64 [N]");
+    check_text(gpunn_integer_scalar(GPUNN_INTEGER_LOGICAL_XOR, labels, -(((int64_t)1 << 53) + 1)),
+               "integer operation=logical_xor value=-9007199254740993 bool [N]");
     gpunn_tensor *line = gpunn_reshape(image, GPUNN_SHAPE(GPUNN_BATCH, 6, 784)),
                  *volume = gpunn_reshape(image, GPUNN_SHAPE(GPUNN_BATCH, 6, 4, 14, 14));
     check_text(gpunn_conv1d(line, "c1", .out_channels = 2, .kernel_size = 3, .stride = 2, .dilation = 4, .groups = 2),
@@ -347,6 +350,12 @@ static gpunn_tensor *build_all(gpunn_model *m)
     all[count++] = gpunn_einsum("nchw->nwc", &h, 1);
     all[count++] = gpunn_gather(h, 2, gpunn_cast(h, GPUNN_I64));
     all[count++] = gpunn_scatter_add(h, 2, gpunn_cast(h, GPUNN_I64), h);
+    all[count++] = gpunn_scatter(h, -1, gpunn_cast(h, GPUNN_I32), h);
+    gpunn_tensor *first_rows = gpunn_cast(gpunn_slice(h, 2, 0, 2, 1), GPUNN_I32), *hashed;
+    hashed = gpunn_integer_scalar(GPUNN_INTEGER_REMAINDER, gpunn_cast(first_rows, GPUNN_I64), INT64_MAX);
+    hashed = gpunn_where(gpunn_lt(hashed, first_rows), hashed, gpunn_sum(first_rows, GPUNN_AXES(1), true));
+    all[count++] = gpunn_cast(gpunn_add(hashed, gpunn_integer_scalar(GPUNN_INTEGER_ADD, first_rows, INT64_MIN)), GPUNN_F32);
+    all[count++] = gpunn_cast(gpunn_remainder(gpunn_max(first_rows, GPUNN_AXES(1), true), first_rows), GPUNN_F32);
     all[count++] = gpunn_softmax(h, 1);
     all[count++] = gpunn_log_softmax(h, -1);
     all[count++] = gpunn_matmul(h, h, .transpose_b = true);

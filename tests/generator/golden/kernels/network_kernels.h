@@ -8,7 +8,7 @@
 #define NETWORK_KERNELS_H
 #include "gpunn.h"
 
-#define NETWORK_KERNELS_STAMP 0x92ce195732729e99ull /* of this text: network_kernels.cu was written with it */
+#define NETWORK_KERNELS_STAMP 0xef0d6e5b1e8efac0ull /* of this text: network_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -427,12 +427,20 @@ enum { NETWORK_NARROWEST = 1 };
 #define NETWORK_UNROLL
 #endif
 
-/* Packs w[out][in] and b[out], or NULL, as panels of four vectors of columns of y, or what is left: of each panel its biases, then
- * a row for each input. */
+/* gcc would read x again from memory in each product with it, more loads than a processor makes beside its products. */
+#if defined(__GNUC__) && defined(__x86_64__) && !defined(__clang__)
+#define NETWORK_HOLD(x) __asm__("" : "+v"(x))
+#else
+#define NETWORK_HOLD(x) (void)(x)
+#endif
+
+/* Packs w[out][in] and b[out], or NULL, as panels of so many vectors of columns of y, or what is left: of each panel its biases,
+ * then a row for each input. */
 NETWORK_SELDOM void network_pack(float *to, const float *w, const float *b, int in, int out, int lanes)
 {
-    for (int j = 0; j < out; j += 4 * lanes) {
-        const int width = (network_least(out - j, 4 * lanes) + lanes - 1) / lanes * lanes;
+    const int panel = (lanes == 8 ? 2 : 4) * lanes;
+    for (int j = 0; j < out; j += panel) {
+        const int width = (network_least(out - j, panel) + lanes - 1) / lanes * lanes;
         for (int c = 0; c < width; ++c) *to++ = b != NULL && j + c < out ? b[j + c] : 0;
         for (int k = 0; k < in; ++k)
             for (int c = 0; c < width; ++c) *to++ = j + c < out ? w[(j + c) * in + k] : 0;
@@ -489,7 +497,10 @@ NETWORK_V16 NETWORK_FN void network_v16_tile(float *y, int64_t y_row, const floa
         for (int u = 0; u < U; ++u) {
             if (k + u >= in) break;
             NETWORK_UNROLL
-            for (int v = 0; v < V; ++v) factor[v] = *(const network_v16_memory *)(w + (u * V + v) * 16);
+            for (int v = 0; v < V; ++v) {
+                factor[v] = *(const network_v16_memory *)(w + (u * V + v) * 16);
+                if (R > 1) NETWORK_HOLD(factor[v]);
+            }
             NETWORK_UNROLL
             for (int i = 0; i < R; ++i) {
                 NETWORK_UNROLL
@@ -580,7 +591,10 @@ NETWORK_V8 NETWORK_FN void network_v8_tile(float *y, int64_t y_row, const float 
         for (int u = 0; u < U; ++u) {
             if (k + u >= in) break;
             NETWORK_UNROLL
-            for (int v = 0; v < V; ++v) factor[v] = *(const network_v8_memory *)(w + (u * V + v) * 8);
+            for (int v = 0; v < V; ++v) {
+                factor[v] = *(const network_v8_memory *)(w + (u * V + v) * 8);
+                if (R > 1) NETWORK_HOLD(factor[v]);
+            }
             NETWORK_UNROLL
             for (int i = 0; i < R; ++i) {
                 NETWORK_UNROLL
@@ -616,17 +630,13 @@ NETWORK_V8 NETWORK_FN void network_v8_panel(float *y, int64_t y_row, const float
 NETWORK_V8 NETWORK_SELDOM void network_v8_product(float *y, const float *x, int64_t x_row, const float *packed, int rows,
                                                     int in, int out)
 {
-    for (int j = 0, width; j < out; j += 4 * 8, packed += (in + 1) * width) {
-        const int columns = network_least(out - j, 4 * 8);
+    for (int j = 0, width; j < out; j += 2 * 8, packed += (in + 1) * width) {
+        const int columns = network_least(out - j, 2 * 8);
         width = (columns + 8 - 1) / 8 * 8;
         if (columns <= 8)
             network_v8_panel(y + j, out, x, x_row, packed, rows, in, columns, 1);
-        else if (columns <= 2 * 8)
-            network_v8_panel(y + j, out, x, x_row, packed, rows, in, columns, 2);
-        else if (columns <= 3 * 8)
-            network_v8_panel(y + j, out, x, x_row, packed, rows, in, columns, 3);
         else
-            network_v8_panel(y + j, out, x, x_row, packed, rows, in, columns, 4);
+            network_v8_panel(y + j, out, x, x_row, packed, rows, in, columns, 2);
     }
 }
 #endif
@@ -671,7 +681,10 @@ NETWORK_V4 NETWORK_FN void network_v4_tile(float *y, int64_t y_row, const float 
         for (int u = 0; u < U; ++u) {
             if (k + u >= in) break;
             NETWORK_UNROLL
-            for (int v = 0; v < V; ++v) factor[v] = *(const network_v4_memory *)(w + (u * V + v) * 4);
+            for (int v = 0; v < V; ++v) {
+                factor[v] = *(const network_v4_memory *)(w + (u * V + v) * 4);
+                if (R > 1) NETWORK_HOLD(factor[v]);
+            }
             NETWORK_UNROLL
             for (int i = 0; i < R; ++i) {
                 NETWORK_UNROLL
@@ -762,7 +775,10 @@ NETWORK_V1 NETWORK_FN void network_v1_tile(float *y, int64_t y_row, const float 
         for (int u = 0; u < U; ++u) {
             if (k + u >= in) break;
             NETWORK_UNROLL
-            for (int v = 0; v < V; ++v) factor[v] = *(const network_v1_memory *)(w + (u * V + v) * 1);
+            for (int v = 0; v < V; ++v) {
+                factor[v] = *(const network_v1_memory *)(w + (u * V + v) * 1);
+                if (R > 1) NETWORK_HOLD(factor[v]);
+            }
             NETWORK_UNROLL
             for (int i = 0; i < R; ++i) {
                 NETWORK_UNROLL
