@@ -3263,7 +3263,8 @@ typedef struct gpunn_kernel_call {
     unsigned            *counters;        /* CUDA: GPUNN_KERNEL_COUNTERS zeros in device memory, which it leaves so */
     void                *stream;          /* CUDA: cudaStream_t */
 } gpunn_kernel_call;
-/* 0: done. GPUNN_ERR_ARGUMENT: a label is no class (CPU). CUDA: else a cudaError_t, negated. */
+/* 0: done. GPUNN_ERR_ARGUMENT: a label is no class, or an index no row of its embedding (CPU). Else a cudaError_t,
+ * negated (CUDA). */
 typedef int (*gpunn_kernel_function)(const gpunn_kernel_call *call);
 /* Bytes of workspace; SIZE_MAX: declined, such a batch is too large for this kernel. units: threads, or multiprocessors. */
 typedef size_t (*gpunn_kernel_workspace)(int64_t batch, int units);
@@ -23624,6 +23625,13 @@ static void gpunn__pick_back_task(void *arg, int thread, int threads)
     }
 }
 
+static GPUNN__STATUS gpunn__pick_fail(gpunn__cpu *cpu, const gpunn__pick *p, int64_t at)
+{
+    return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "%s %lld at position %lld is outside 0 .. %lld; check the %s",
+                           p->rows ? "token" : "index", (long long)gpunn__picked(p, at), (long long)at, (long long)(p->n - 1),
+                           p->rows ? "tokens" : "indices");
+}
+
 /* table: which operand is picked from; the other is the index. */
 static GPUNN__STATUS gpunn__pick_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, gpunn__pick *p, int table)
 {
@@ -23643,10 +23651,7 @@ static GPUNN__STATUS gpunn__pick_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__a
     p->part_size = (p->index->count + GPUNN__PICK_PARTS - 1) / GPUNN__PICK_PARTS;
     gpunn_parallel(gpunn__cpu_threads(cpu, step->out.count), gpunn__pick_task, p);
     for (int part = 0; part < GPUNN__PICK_PARTS; part++)
-        if (p->bad[part] >= 0)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "%s %lld at position %lld is outside 0 .. %lld; check the %s",
-                                   p->rows ? "token" : "index", (long long)gpunn__picked(p, p->bad[part]),
-                                   (long long)p->bad[part], (long long)(p->n - 1), p->rows ? "tokens" : "indices");
+        if (p->bad[part] >= 0) return gpunn__pick_fail(cpu, p, p->bad[part]);
     return GPUNN_OK;
 }
 
@@ -23683,9 +23688,7 @@ static GPUNN__STATUS gpunn__scatter_check(gpunn__cpu *cpu, const gpunn__pick *p)
 {
     for (int64_t at = 0; at < p->index->count; at++) {
         const int64_t index = gpunn__picked(p, at);
-        if (index < 0 || index >= p->n)
-            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "index %lld at position %lld is outside 0 .. %lld; check the indices",
-                                   (long long)index, (long long)at, (long long)(p->n - 1));
+        if (index < 0 || index >= p->n) return gpunn__pick_fail(cpu, p, at);
     }
     return GPUNN_OK;
 }
@@ -30664,6 +30667,33 @@ static void gpunn__cpu_trim(void *context)
     gpunn__team_rest(&((gpunn__cpu *)context)->team);
 }
 
+/* What a node of the step's group reads: an external, perhaps by another shape. */
+static const gpunn_value *gpunn__group_reads(const gpunn_step *step, const gpunn_kernel_node *node, int operand)
+{
+    const gpunn_kernel         *kernel = step->group.kernel;
+    const gpunn_kernel_program *program = &kernel->program[step->group.direction];
+    int                         number = node->operands[operand], i = 0;
+    while (number < 0) number = kernel->nodes[-1 - number].operands[0];
+    while (program->operands[i].role != GPUNN_KERNEL_VALUE || program->operands[i].index != number) i++;
+    return &step->in[i];
+}
+
+/* Why the group's kernel has refused to run: a token that is no row of its embedding, or else a label. */
+static GPUNN__STATUS gpunn__group_fail(gpunn__cpu *cpu, const gpunn_step *step)
+{
+    const gpunn_kernel *kernel = step->group.kernel;
+    gpunn__pick         p;
+    p.rows = true;
+    for (const gpunn_kernel_node *node = kernel->nodes; node < kernel->nodes + kernel->node_count; node++) {
+        if (strncmp(node->text, "embedding ", 10) != 0) continue;
+        p.index = gpunn__group_reads(step, node, 0);
+        p.n = gpunn__group_reads(step, node, 1)->dim[0];
+        for (int64_t at = 0; at < p.index->count; at++)
+            if (gpunn__picked(&p, at) < 0 || gpunn__picked(&p, at) >= p.n) return gpunn__pick_fail(cpu, &p, at);
+    }
+    return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "a label is no class and is not ignore_index; check the labels");
+}
+
 static GPUNN__STATUS gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_kernel_program *program = &step->group.kernel->program[step->group.direction];
@@ -30690,8 +30720,7 @@ static GPUNN__STATUS gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step, gpunn__
     call.threads = cpu->threads;
     call.lanes = (int)gpunn__gemm_choose()->lanes;
     step->cache_version = step->state->weights_version;
-    if (program->cpu(&call) == 0) return GPUNN_OK;
-    return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "a label is no class and is not ignore_index; check the labels");
+    return program->cpu(&call) == 0 ? GPUNN_OK : gpunn__group_fail(cpu, step);
 }
 
 /* An op of the program's. It only ever writes gradients; where they add up, it writes them to the workspace first. */

@@ -1,10 +1,11 @@
 """Writes NAME_device.cuh: a small model and the gradient of its input as CUDA functions for one sample a thread, and the model as
 one for the samples of a warp."""
+import re
 import textwrap
 from collections import namedtuple
 
 from . import emit_network_cuda, scalar, stamp, template
-from .emit_inference import INDICES, WIDTH, Emitter, Given, joined, loops, place, spread, strides
+from .emit_inference import INDICES, STORED, WIDTH, Emitter, Given, hash_grid, joined, loops, place, spread, strides
 from .inference import VIEWS, Plan, Refused, is_elementwise
 from .scalar import number
 
@@ -13,8 +14,8 @@ MOST_UNROLLED = 4096   # multiplications of a forward call whose loops are unrol
 MOST_REGISTERS = 144   # of a thread, that a product of a warp has for its factors and results
 MOVES = ("concat", "slice", "permute", "expand")
 ROWS = ("layer_norm", "rms_norm", "softmax", "log_softmax")
-OPS = VIEWS + MOVES + ROWS + ("linear", "sum")
-READ_AS_STORED = MOVES + ROWS + ("linear",)  # and elementwise: ops that may read weights of 16 bits
+OPS = VIEWS + MOVES + ROWS + ("linear", "sum", "embedding", "hash_grid_encoding")
+READ_AS_STORED = MOVES + ROWS + ("linear", "embedding")  # and elementwise: ops that may read weights of 16 bits
 
 # How weights are stored: C type and what reads one; of tensor cores' factors, how they are rounded, their type, how many one
 # instruction takes of a row, the compute capability that has them, and what they are.
@@ -27,7 +28,7 @@ STORAGES = {
 
 def check(t, plan):
     """Why a thread cannot compute a value."""
-    if t.dtype != "f32":
+    if t.dtype != "f32" and not plan.is_given_integer(t):
         return "%s, but one thread computes with f32 alone" % t.dtype
     if t.kind == "value" and t.op not in OPS and not is_elementwise(t):
         return "not written for one thread"
@@ -42,6 +43,7 @@ def check(t, plan):
 
 class DeviceEmitter(Emitter):
     """Steps for one sample."""
+    CONSTANT = "static __device__ const"
 
     def __init__(self, plan, name, gradient=False, storage=STORAGES["f32"]):
         super().__init__(plan, name)
@@ -57,7 +59,7 @@ class DeviceEmitter(Emitter):
         return super().named(block)
 
     def local(self, block):
-        return "float %s[%d];" % (self.base(block), block.count)
+        return "%s %s[%d];" % (STORED[block.dtype], self.base(block), block.count)
 
     def pointer(self, i):
         self.read.update(() if i is None else (self.block(i),))
@@ -67,9 +69,6 @@ class DeviceEmitter(Emitter):
         self.read.add(self.block(i))
         text = super().element(i, index)
         return self.storage.read % text if self.block(i).kind == "weight" else text
-
-    def constant_lines(self):
-        return [line.replace("static const", "static __device__ const") for line in super().constant_lines()]
 
     def with_floats(self, weights, statement):
         """The lines of statement(pointers of the weights), which takes floats alone."""
@@ -115,6 +114,14 @@ class DeviceEmitter(Emitter):
 
     op_log_softmax = op_softmax
 
+    def op_embedding(self, t):
+        tokens, w = t.inputs
+        (rows, width), token = self.shape(w), self.element(tokens, "i")
+        body = ["const int index = %s >= 0 && %s < %d ? (int)%s : -1;" % (token, token, rows, token),
+                "for (int j = 0; j < %d; ++j) %s = index >= 0 ? %s : NAN;" % (
+                    width, self.element(t.id, "i * %d + j" % width), self.element(w, "index * %d + j" % width))]
+        return loops((self.plan.count(tokens),), body)
+
     def rows_call(self, function, t, *arguments):
         return self.call("%s<%d>" % (function, self.plan.count(t.id)), *arguments)
 
@@ -141,9 +148,10 @@ class DeviceEmitter(Emitter):
 
     def unread(self):
         """Lines that tell the compiler of arguments that no line has used."""
-        given = {"input": self.arguments["input", self.plan.inputs[0].id]}
-        given.update({"weight": "weights"} if self.plan.weights else {})
-        return ["(void)%s;" % text for kind, text in given.items() if all(block.kind != kind for block in self.read)]
+        unread = [self.arguments["input", t.id] for t in self.plan.inputs if self.block(t.id) not in self.read]
+        if self.plan.weights and all(block.kind != "weight" for block in self.read):
+            unread.append("weights")
+        return ["(void)%s;" % name for name in unread]
 
     # ---- backward ----
     def slope(self, i, index):
@@ -158,10 +166,10 @@ class DeviceEmitter(Emitter):
         """Lines from dy to dx."""
         lines = []
         for block in self.plan.blocks:
-            if block.kind in ("scratch", "input"):
+            if block.kind in ("scratch", "input") and block.dtype == "f32":
                 self.slopes[block] = self.names.new("d_" + self.base(block))
                 lines.append("float %s[%d] = {0};" % (self.slopes[block], block.count))
-        x, y = self.plan.inputs[0].id, self.plan.outputs[0]
+        x, y = coordinates(self.plan)[0].id, self.plan.outputs[0]
         lines += loops((self.plan.count(y),), ["%s = dy[i];" % self.slope(y, "i")])
         for step in reversed(self.plan.steps):
             lines += self.back(step)
@@ -219,6 +227,11 @@ class DeviceEmitter(Emitter):
                               self.flag(t.op == "log_softmax"))
 
     back_log_softmax = back_softmax
+
+    def back_hash_grid_encoding(self, t):
+        x, table = t.inputs
+        return self.hashing(t, "slopes", lambda y, at: [
+            self.slope_pointer(x) + at, self.slope_pointer(t.id) + y, self.pointer(x) + at, self.pointer(table)])
 
     def elementwise_back(self, step):
         """The gradients of an elementwise step's operands, by one function."""
@@ -343,13 +356,14 @@ class WarpEmitter(DeviceEmitter):
         self.lines += scalar.wrapped(head, [self.new_tile(t.id), tile] + rest, ");", 4)
 
     def forward(self):
-        """Lines from a lane's x to its y."""
-        x, y = self.plan.inputs[0].id, self.plan.outputs[0]
-        block = self.block(x)
-        self.lanes.add(block)
+        """Lines from a lane's inputs to its y."""
+        y = self.plan.outputs[0]
         self.lines = ["__syncwarp();"] + ["active = active && %slane_of_warp() < 16;" % self.space] * (self.groups == 1)
-        self.lines += [self.local(block)] + loops((block.count,), ["%s[i] = active ? %s[i] : 0;" % (
-            self.base(block), self.arguments["input", x])])
+        for t in self.plan.inputs:
+            block = self.block(t.id)
+            self.lanes.add(block)
+            self.lines += [self.local(block)] + loops((block.count,), ["%s[i] = active ? %s[i] : 0;" % (
+                self.base(block), self.arguments["input", t.id])])
         for step in self.plan.steps:
             self.step(step)
         self.own(y)
@@ -442,9 +456,9 @@ def warp_lines(emitter, head):
 def plan_of(model, stored="f32"):
     """The Plan of a model that a thread can compute whose weights are stored so. Raises Refused."""
     plan = Plan(model, 1, check, False)
-    if len(plan.inputs) != 1 or len(plan.outputs) != 1:
-        raise Refused("%d inputs and %d outputs; a thread takes one and gives one: concatenate them" % (
-            len(plan.inputs), len(plan.outputs)))
+    if not plan.inputs or len(coordinates(plan)) > 1 or len(plan.outputs) != 1:
+        raise Refused("%d inputs of floats and %d outputs; a thread takes one and gives one: concatenate them" % (
+            len(coordinates(plan)), len(plan.outputs)))
     weights = {t.id for t in plan.weights}
     for step in plan.steps:
         t = step.tensor
@@ -453,14 +467,21 @@ def plan_of(model, stored="f32"):
     return plan
 
 
+def coordinates(plan):
+    """The input of f32, of which there is a gradient, if there is one."""
+    return [t for t in plan.inputs if t.dtype == "f32"]
+
+
 def facts(plan, name, stored, groups):
-    """Lines of the file's comment: how weights are filled, and what a warp does."""
+    """Lines of the file's comment: how weights are filled, what an index makes that is none, and what a warp does."""
     parts = []
     if plan.weights:
         text = "The program fills %s_weights: each array as PyTorch has the tensor that its comment names, in F32." % name
         if stored != "f32":
             text += " %s_weights_to_%s() makes %s_weights_%s of it, rounded to the nearest." % (name, stored, name, stored)
         parts.append(text + " Copied to the GPU as they are, structs of weights may lie in global, shared or constant memory.")
+    if any(step.tensor.op == "embedding" for step in plan.steps):
+        parts.append("An index that is none of its embedding's rows makes NaN, as in gpunn's own kernels.")
     if groups:
         parts.append(
             "%s_forward_warp() is for the samples of a warp's %s at once, by tensor cores, from compute capability %d.%d on. All 32 "
@@ -482,37 +503,43 @@ def emit_device(plan, source, name, stored="f32", warp=False):
     kind = "%s_weights%s" % (name, "" if stored == "f32" else "_" + stored)
     weights = ["const %s *weights" % kind] if plan.weights else []
     small = ("unroll", "unroll") if plan.products() <= MOST_UNROLLED else ()
-    x, y = (ahead.arguments[key] for key in (("input", plan.inputs[0].id), ("output", plan.outputs[0])))
+    ids, y = [t.id for t in plan.inputs], ahead.arguments["output", plan.outputs[0]]
+    inputs = [ahead.arguments["input", i] for i in ids]
+    given = ["const %s *%s" % (STORED[t.dtype], x) for t, x in zip(plan.inputs, inputs)]
 
     def head(function, *parameters):
         return scalar.wrapped("static __device__ void %s_%s(" % (name, function), parameters, ")")
 
+    def about(i, argument):
+        return "%s: %s" % (argument, stamp.safe(ahead.of_type(i)))
+
     lines = stored_weights(ahead, stored) if plan.weights and stored != "f32" else []
-    types = [stamp.safe(ahead.of_type(i)) for i in (plan.inputs[0].id, plan.outputs[0])]
-    lines += ["/* %s: %s -> %s: %s. */" % (x, types[0], y, types[1])]
-    lines += definition(head("forward", *weights, "const float *" + x, "float *" + y), ahead.forward() + ahead.copies(), small)
-    lines += ["", "/* dx: the gradient of %s where dy is that of %s. */" % (x, y)]
-    backward = back.backward()
-    backward = back.forward() + backward
-    lines += definition(head("input_gradient", *weights, "const float *" + x, "const float *dy", "float *dx"),
-                        back.unread() + backward, ("unroll 1", "unroll 8"))
+    lines += ["/* %s -> %s. */" % (", ".join(map(about, ids, inputs)), about(plan.outputs[0], y))]
+    lines += definition(head("forward", *weights, *given, "float *" + y), ahead.forward() + ahead.copies(), small)
+    for t in coordinates(plan):
+        lines += ["", "/* dx: the gradient of %s where dy is that of %s. */" % (ahead.arguments["input", t.id], y)]
+        backward = back.backward()
+        backward = back.forward() + backward
+        lines += definition(head("input_gradient", *weights, *given, "const float *dy", "float *dx"),
+                            back.unread() + backward, ("unroll 1", "unroll 8"))
     if warp:
         of_warp = WarpEmitter(plan, name, storage, groups)
         of_warp.functions, of_warp.function_names = ahead.functions, ahead.function_names
-        lines += [""] + warp_lines(of_warp, head("forward_warp", "const %s_weights_warp *weights" % name, "const float *" + x,
-                                                 "float *" + y, "bool active"))
+        lines += [""] + warp_lines(of_warp, head(
+            "forward_warp", "const %s_weights_warp *weights" % name, *given, "float *" + y, "bool active"))
     functions = ahead.element_functions()
     values = {"name": name, "fn": name.upper() + "_FN"}
-    library = [template.load(file, **values) for file in ("math_cuda.h", "device_ops.h")]
+    library = [template.load(file, **values) for file in ("math_cuda.h", "device_ops.h")] + [hash_grid(**values)]
     if stored != "f32":
         library.append(template.load("device_stored.h", half=stored == "f16", type=storage.type, **values))
     library = template.needed("\n".join(library), "\n".join([functions] + lines))
     text = "\n".join(library + lines)
-    sizes = {"in": plan.count(plan.inputs[0].id), "out": plan.count(plan.outputs[0]), "products": plan.products()}
+    places = ["%s + i" % one + " * %d" % plan.count(i) * (plan.count(i) > 1) for one, i in zip(inputs + [y], ids + plan.outputs)]
     return template.load(
         "device_inference.cuh", name=name, NAME=name.upper(), opening=stamp.lines(source, name + "_device.cuh"),
-        parameter="".join(one + ", " for one in weights), argument="weights, " if weights else "",
-        facts=facts(plan, name, stored, groups), half="__half" in text, bfloat="bfloat" in text, integers="int64_t" in text,
+        parameters=", ".join(weights + given + ["float *" + y]), of_warp=", ".join(given + ["float *" + y]),
+        arguments=", ".join(["weights"] * bool(weights) + places), places=", ".join(places), products=str(plan.products()),
+        facts=facts(plan, name, stored, groups), half="__half" in text, bfloat="bfloat" in text,
+        integers=bool(re.search(r"int\d+_t", text)),
         declarations=ahead.weights_struct() + ahead.constant_lines(), library=library,
-        functions=functions.splitlines() + [""] * bool(functions), definitions=lines, warp=warp,
-        **{key: str(size) for key, size in sizes.items()})
+        functions=functions.splitlines() + [""] * bool(functions), definitions=lines, warp=warp)

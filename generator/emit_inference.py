@@ -5,7 +5,7 @@ import textwrap
 from collections import namedtuple
 
 from . import ir, scalar, stamp, template
-from .graph import shape_text
+from .graph import hash_levels, shape_text
 from .inference import GATES, Plan
 from .scalar import number
 
@@ -13,7 +13,7 @@ STORED = {"f32": "float", "i64": "int64_t", "i32": "int32_t", "u8": "uint8_t", "
 CASTS = {"f32": "(float)%s", "i64": "(int64_t)%s", "i32": "(int32_t)%s", "u8": "(uint8_t)%s", "bool": "%s != 0"}
 INDICES = "ijklmnop"
 LOCALS = tuple(INDICES) + tuple("from_" + index for index in INDICES) + (
-    "weights", "scratch", "window", "heads", "r", "in", "out", "ratio", "total", "index")
+    "weights", "scratch", "window", "heads", "r", "in", "out", "ratio", "total", "index", "levels")
 WIDTH = 120
 # What math.h takes from the C library, and what stands for it here.
 HOSTED = {"fabsf": "%s_abs", "floorf": "%s_floor", "copysignf": "%s_copysign", "fmodf": "%s_fmod", "INFINITY": "%S_INFINITY",
@@ -96,6 +96,8 @@ def values_of(plan, step):
 
 
 class Emitter:
+    CONSTANT = "static const"
+
     def __init__(self, plan, name, quantized=None):
         """quantized: by weight, (rows, scales, values) of those that have 8 bits."""
         self.plan, self.name, self.NAME = plan, name, name.upper()
@@ -415,6 +417,28 @@ class Emitter:
             "const int index = (int)%s;" % token, self.fails("%s < 0 || %s >= %d" % (token, token, rows)),
             "for (int j = 0; j < %d; ++j) %s = %s;" % (width, self.element(t.id, "i * %d + j" % width), value)])
 
+    def op_hash_grid_encoding(self, t):
+        x, table = t.inputs
+        return self.hashing(t, "features", lambda y, at: [self.pointer(t.id) + y, self.pointer(x) + at, self.pointer(table)])
+
+    def hash_levels(self, t):
+        """Lines that define `levels`, and how many there are."""
+        levels = hash_levels(t.attrs, self.shape(t.inputs[0])[-1])
+        rows = ["    {%s, %du, %du, %du}," % (number(scale), *rest) for scale, *rest in levels]
+        return ["static const %s_hash_level levels[%d] = {" % (self.name, len(levels))] + rows + ["};"], len(levels)
+
+    def hashing(self, t, function, pointers):
+        """Lines that call one of hash_grid.h's functions for each level of each point, with what pointers(y, x) says of how far on
+        these lie in values of y's and of x's form."""
+        axes, features = self.shape(t.inputs[0])[-1], self.shape(t.inputs[1])[1]
+        lines, levels = self.hash_levels(t)
+        points = self.plan.count(t.inputs[0]) // axes
+        names = "ij" if points > 1 else " i"
+        y = " + " + place((levels * features, features) if points > 1 else (0, features), names)
+        x = " + " + place((axes,), names) if points > 1 else ""
+        call = self.call("hash_" + function, *pointers(y, x), "&levels[%s]" % names[1], axes, features)
+        return self.block_of(lines + loops((points, levels) if points > 1 else (levels,), call))
+
     def op_gather(self, t):
         x, index = t.inputs
         outer, n, inner = self.line(x, t.attrs["dim"])
@@ -592,7 +616,7 @@ class Emitter:
     def constant_lines(self):
         lines = []
         for block in self.constants:
-            lines += ["static const float %s[%d] = {" % (self.blocks[block], block.count)]
+            lines += ["%s float %s[%d] = {" % (self.CONSTANT, self.blocks[block], block.count)]
             lines += ["    " + line for line in filled(map(number, block.tensor.values))] + ["};"]
         return lines
 
@@ -600,6 +624,17 @@ class Emitter:
 def filled(texts):
     """Lines of texts with commas between."""
     return textwrap.wrap(", ".join(texts), WIDTH - 8, break_on_hyphens=False)
+
+
+def hash_grid(name, fn):
+    """The text of hash_grid.h."""
+    return template.load("hash_grid.h", name=name, fn=fn, space=" " * (len(name) + len(fn) - len("static")))
+
+
+def hash_functions(plan, name):
+    """Those of it that the kernel of a network calls, for CPUs and for GPUs."""
+    hashes = any(step.tensor.op == "hash_grid_encoding" for step in plan.steps)
+    return "\n\n" + "\n".join(template.needed(hash_grid(name, name.upper() + "_FN"), name + "_hash_features")) if hashes else ""
 
 
 def library(name, called, int8):
@@ -617,7 +652,7 @@ def library(name, called, int8):
                              about=" A row of w counts times its scale.", scales=["const float *ih_scale, *hh_scale;"],
                              scale_ih="r->ih_scale, ", scale_hh="r->hh_scale, "))
     ops = template.load("inference_ops.h", space=space, products="\n\n".join(both).splitlines(), **values)
-    return template.needed("\n\n".join((own, freestanding(math_h, name), ops)), called)
+    return template.needed("\n\n".join((own, freestanding(math_h, name), ops, hash_grid(name, values["fn"]))), called)
 
 
 def emit_inference(plan, source, name, weights=None, quantized=None):

@@ -1,6 +1,6 @@
 """The kernel of a small network (network.py) for CPUs: a block of samples through all steps, near the processor."""
 from . import scalar, template
-from .emit_inference import Emitter, Given
+from .emit_inference import STORED, Emitter, Given, hash_functions, loops
 
 BLOCKS = (48, 24, 12)    # samples of a block: the most whose values are ...
 NEAR = 12288             # ... so many floats at once, which lie on the stack
@@ -14,7 +14,7 @@ class BlockEmitter(Emitter):
     def __init__(self, plan, name, operands):
         super().__init__(plan, name)
         self.operands = operands  # of the program: ids of their tensors
-        self.names.taken.update(("begin", "call", "end", "first", "n", "packed", "s", "stat", "sums"))
+        self.names.taken.update(("begin", "call", "end", "first", "n", "packed", "row", "s", "stat", "sums"))
         self.each = False         # whether steps are within a loop over samples s
         self.packs, self.packed = [], []
         self.floats = plan.sizes().get("f32", 0)
@@ -88,6 +88,13 @@ class BlockEmitter(Emitter):
         self.each = False
         return ["for (int s = 0; s < n; ++s)"] + ["    " + line for line in lines] if each else lines
 
+    def op_embedding(self, t):
+        tokens, w = t.inputs
+        width = self.shape(w)[1]
+        row = "const float *const row = %s + (int)%s * %d;" % (self.pointer(w), self.element(tokens, "i"), width)
+        return loops((self.plan.count(tokens),), [
+            row, "for (int j = 0; j < %d; ++j) %s = row[j];" % (width, self.element(t.id, "i * %d + j" % width))])
+
     def offset(self):
         """Where the next weight is packed: floats, whatever the vectors."""
         return sum((width + 1) * -(-out // 16) * 16 for _, _, width, out in self.packs)
@@ -106,7 +113,7 @@ class BlockEmitter(Emitter):
 
     def from_call(self, block, offset):
         t = block.output or block.tensor
-        kind = "float *" if block.output else "const float *"
+        kind = "float *" if block.output else "const %s *" % STORED[t.dtype]
         return "%sconst %s = (%s)call->data[%d]%s;" % (kind, self.blocks[block], kind, self.operands.index(t.id), offset)
 
     def of_block(self):
@@ -118,6 +125,19 @@ class BlockEmitter(Emitter):
             elif block.kind == "scratch":
                 lines.append("float *const %s = scratch + %d;" % (self.blocks[block], block.place * self.samples))
         return lines
+
+    def checks(self):
+        """Lines that return where an index is none of its embedding's rows; gpunn.h says which one."""
+        lines = []
+        for t in [step.tensor for step in self.plan.steps if step.tensor.op == "embedding"]:
+            tokens = self.plan.at[t.inputs[0]][0].tensor
+            data = "((const %s *)call->data[%d])[i]" % (STORED[tokens.dtype], self.operands.index(tokens.id))
+            lines += ["for (int64_t i = 0; i < call->batch * %d; ++i)" % self.plan.count(tokens.id),
+                      "    if (%s < 0 || %s >= %d) return GPUNN_ERR_ARGUMENT;" % (data, data, self.shape(t.inputs[1])[0])]
+        return lines
+
+    def element_functions(self):
+        return super().element_functions() + hash_functions(self.plan, self.name)
 
     def pack_lines(self):
         lines = ["float *const packed = (float *)call->cache;"]
@@ -144,12 +164,12 @@ def emit_c(kernel_set):
     function = "%s_%s_evaluation" % (name, kernel.name)
     text = template.load(
         "network.c", name=name, NAME=emitter.NAME, function=function, comment=kernel.name, fixed=emitter.fixed(),
-        values=emitter.of_block(), steps=steps, packs=emitter.pack_lines(), block=str(emitter.samples),
-        loops=loops(emitter.NAME, function), least=str(max(emitter.samples, WORK // max(plan.products(), 1))))
+        values=emitter.of_block(), steps=steps, packs=emitter.pack_lines(), checks=emitter.checks(), block=str(emitter.samples),
+        loops=levels(emitter.NAME, function), least=str(max(emitter.samples, WORK // max(plan.products(), 1))))
     return emitter.element_functions(), text, str(4 * emitter.offset())
 
 
-def loops(upper, function):
+def levels(upper, function):
     """The loop over samples for each kind of vector."""
     def text(isa, level, lanes):
         space = " " * len("%s static void %s_%s(" % (isa, function, level))

@@ -3,12 +3,13 @@ import math
 import re
 
 from . import scalar, template
-from .emit_inference import Emitter, joined, loops, spread, strides
+from .emit_inference import STORED, Emitter, hash_functions, joined, loops, spread, strides
 from .network import POOLS
 from .scalar import number
-from .tiling import CAPABILITY, CHANNELS, THREADS, apart, cycles, each_apart, forms, refusal, staging, tile_plan
+from .tiling import AT_ONCE, CAPABILITY, CHANNELS, THREADS, apart, cycles, each_apart, forms, refusal, staging, tile_plan
 
 TYPES = {"f32": "float", "tf32": "tf32", "bf16": "bf16", "f16": "f16"}
+MEMORY = dict(STORED, **TYPES)
 ENDS = ("linear", "layer_norm", "rms_norm", "softmax", "log_softmax", "conv1d", "conv2d") + POOLS  # functions that end in a barrier
 
 
@@ -26,6 +27,10 @@ class TileEmitter(Emitter):
         self.staged = []  # of each product, its weight's rows and their length, and the line that stages it
 
     # ---- where values lie ----
+    def named(self, block):
+        """Of what a step needs for itself; values have pointer() and element()."""
+        return at("values", block.place)
+
     def offset(self, i):
         block, offset = self.plan.at[i]
         return block.root().place + offset
@@ -83,6 +88,8 @@ class TileEmitter(Emitter):
         return value if self.stored(i) == "float" else "stored_as(%s(), %s)" % (self.stored(i), value)
 
     def step(self, step):
+        if step in self.plan.ends().values():
+            return []
         lines = super().step(step)
         return lines if step.tensor.op in ENDS else lines + ["__syncthreads();"]
 
@@ -99,6 +106,9 @@ class TileEmitter(Emitter):
     def op_linear(self, t):
         x, w, b = t.inputs
         out, width = self.shape(w)
+        if self.plan.is_long(width):
+            parts = [self.pointer(t.id), self.pointer(x), self.room, self.pointer(w), self.pointer(b)]
+            return scalar.wrapped("long_linear<SAMPLES, PITCH, %d, %d, %d>(" % (width, out, self.plan.count(t.id) // out), parts, ");", 8)
         rows, at_once = self.plan.count(t.id) // out, "AT%d" % len(self.staged)
         aligned = self.offset(x) % 4 == 0 and (rows == 1 or width % 4 == 0)
         start = "weights + %s" % at_once if self.staged else "weights"
@@ -127,6 +137,31 @@ class TileEmitter(Emitter):
 
     op_log_softmax = op_softmax
 
+    def op_embedding(self, t):
+        """An index that is no row makes NaN, as it does where this is a step by itself."""
+        tokens, w = t.inputs
+        (rows, width), count = self.shape(w), self.plan.count(t.id)
+        own, row = "e" if count > 1 else "0", "e / %d" % width if self.plan.count(tokens) > 1 else "0"
+        column = "(int)token" if width == 1 else "(int)token * %d + e" % width + " %% %d" % width * (row != "0")
+        picked = "token >= 0 && token < %d ? %s : NAN" % (rows, self.element(w, column))
+        return self.each(count, ["const float token = %s;" % self.element(tokens, row)] + scalar.wrapped(
+            self.element(t.id, own) + " =", [self.rounded(t.id, picked)], ";", 12))
+
+    def op_hash_grid_encoding(self, t):
+        """A thread has one level of a point."""
+        x, table = t.inputs
+        axes, features = self.shape(x)[-1], self.shape(table)[1]
+        lines, levels = self.hash_levels(t)
+        points = self.plan.count(x) // axes
+        y, own, level = at("own", self.offset(t.id)) + " + e * %d" % features, at("own", self.offset(x)), "e"
+        if points > 1:
+            own, level = own + " + e / %d * %d" % (levels, axes), "e %% %d" % levels
+        call = self.call("hash_features", y, own, self.pointer(table), "&levels[%s]" % level, axes, features)
+        return self.block_of(lines + self.each(points * levels, call))
+
+    def element_functions(self):
+        return super().element_functions() + hash_functions(self.plan, self.name)
+
     # ---- images ----
     def window(self, t, kernel, stride, padding, dilation):
         """The type that says how windows slide over x, a row being an image of height 1."""
@@ -139,7 +174,15 @@ class TileEmitter(Emitter):
         (x, w, b), a = t.inputs, t.attrs
         window = self.window(t, self.shape(w)[2:], a["stride"], a["padding"], a["dilation"])
         form = "convolve<%s, SAMPLES, PITCH, %d, %d, %d>(" % (window, a["groups"], self.shape(w)[1], self.shape(w)[0] // a["groups"])
-        return scalar.wrapped(form, list(map(self.pointer, (t.id, x, w, b))), ");", 8)
+        return scalar.wrapped(form, list(map(self.pointer, (t.id, x, w, b))) + [self.end(t)], ");", 8)
+
+    def end(self, t):
+        """What is done with each result of a convolution before it is stored."""
+        step = self.plan.ends().get(t.id)
+        if step is None:
+            return "[](float x) { return x; }"
+        _, function, used = self.element_function(step)
+        return "[](float x) { %s(%s&x); return x; }" % (function, "x, " * len(used))
 
     def pool(self, t, kernel, stride, padding, padded):
         form = "pool<%s, PITCH, %d, %s, %s>(" % (self.window(t, kernel, stride, padding, (1, 1)), self.shape(t.id)[1],
@@ -214,7 +257,7 @@ def emit_cuda(kernel_set):
         return None
     emitter, steps = emitter_of(kernel_set, plan)
     names = list(emitter.operands.values())
-    kinds = [("" if one.written else "const ") + TYPES[one.dtype] for one in program.operands]
+    kinds = [("" if one.written else "const ") + MEMORY[one.dtype] for one in program.operands]
     members = ["%s *%s;" % (kind, one) for one, kind in zip(names, kinds)]
     filled = ["o.%s = (%s *)call->data[%d];" % (one, kind, k) for k, (one, kind) in enumerate(zip(names, kinds))]
     return template.load(
@@ -235,4 +278,5 @@ def library(kernel_set):
 
 def of_tiles(tiles):
     """tiles: with what tensor cores need."""
-    return template.load("network_device.h", threads=str(THREADS), channels=str(CHANNELS), unroll="2", tiles=tiles)
+    return template.load("network_device.h", threads=str(THREADS), channels=str(CHANNELS), unroll="2", tiles=tiles,
+                         columns=str(AT_ONCE[0]), rows=str(AT_ONCE[1]))

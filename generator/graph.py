@@ -143,6 +143,18 @@ def windows(size, kernel, stride, padding, dilation, ceil_mode):
     return count - 1 if ceil_mode and (count - 1) * stride >= size + padding else count
 
 
+def hash_levels(attrs, axes):
+    """(scale, resolution, rows, first row) of a hash grid's levels, as gpunn__hash_grid_of has them, up to one with too many cells."""
+    most, cells, first, result = 1 << attrs["log2_hashmap_size"], float(attrs["base_resolution"]), 0, []
+    while len(result) < attrs["n_levels"] and cells < 2147483000:
+        resolution = math.ceil(cells - 1) + 1
+        corners = resolution ** axes
+        rows = min(-(-corners // 8) * 8, most)
+        result.append((f32(cells - 1), resolution if corners <= most else 0, rows, first))
+        first, cells = first + rows, cells * attrs["per_level_scale"]
+    return result
+
+
 def window(value, axes):
     """A setting of a window, one number for each spatial axis."""
     return tuple(value) if isinstance(value, (list, tuple)) else (value,) * axes
@@ -1009,17 +1021,15 @@ class Graph:
         if n_levels > 32 or n_features_per_level > 8 or not 4 <= log2_hashmap_size <= 28 or per_level_scale < 1:
             raise GraphError("n_levels is %d, n_features_per_level %d, log2_hashmap_size %d and per_level_scale %g; give 1 to 32, 1 to 8, "
                              "4 to 28, and 1 or more" % (n_levels, n_features_per_level, log2_hashmap_size, per_level_scale), "n_levels")
-        rows, cells = 0, float(base_resolution)
-        for _ in range(n_levels):
-            if cells >= 2147483000:
-                raise GraphError("%d levels from %d cells on, each %g times as fine as the one before, end above 2^31 cells" % (
-                    n_levels, base_resolution, per_level_scale), "n_levels")
-            rows += min(-(-(math.ceil(cells - 1) + 1) ** x.shape[-1] // 8) * 8, 1 << log2_hashmap_size)
-            cells *= f32(per_level_scale)
-        table = self.weight(name, "weight", (rows, n_features_per_level), "uniform")
-        table.init = table.default_init = ("uniform", f32(-1e-4), f32(1e-4))
         attrs = {"n_levels": n_levels, "log2_hashmap_size": log2_hashmap_size, "base_resolution": base_resolution,
                  "per_level_scale": f32(per_level_scale)}
+        levels = hash_levels(attrs, x.shape[-1])
+        if len(levels) < n_levels:
+            raise GraphError("%d levels from %d cells on, each %g times as fine as the one before, end above 2^31 cells" % (
+                n_levels, base_resolution, per_level_scale), "n_levels")
+        rows = sum(level[2] for level in levels)
+        table = self.weight(name, "weight", (rows, n_features_per_level), "uniform")
+        table.init = table.default_init = ("uniform", f32(-1e-4), f32(1e-4))
         return self.node("hash_grid_encoding", attrs, (x, table), x.shape[:-1] + (n_levels * n_features_per_level,), layer=name)
 
     def spherical_harmonics_encoding(self, x, degree):

@@ -20,8 +20,8 @@ REASONS = {
     "ctc_loss": "a loss; leave it out of \"outputs\"", "gradient_energy": "a loss; leave it out of \"outputs\"",
     "custom": "its code is the program's own; write it as an expr"}
 SUPPORTED = frozenset(CONVOLUTIONS + table.having("POOL") + VIEWS + IN_PLACE + tuple(GATES) + (
-    "linear", "matmul", "embedding", "permute", "concat", "slice", "pad", "expand", "gather", "scatter_add", "cast", "sum", "max",
-    "argmax", "topk_indices", "interpolate", "scaled_dot_product_attention"))
+    "linear", "matmul", "embedding", "hash_grid_encoding", "permute", "concat", "slice", "pad", "expand", "gather", "scatter_add",
+    "cast", "sum", "max", "argmax", "topk_indices", "interpolate", "scaled_dot_product_attention"))
 INTEGER_RESULTS = ("cast", "reshape", "argmax", "topk_indices")
 
 
@@ -147,6 +147,12 @@ class Plan:
         if t.op in VIEWS:
             return True
         return t.op == "slice" and t.attrs["step"] == 1 and math.prod(self.shape(t.inputs[0])[:t.attrs["dim"]]) == 1
+
+    def is_given_integer(self, t):
+        """Whether a value is integers that the caller gives, perhaps by another shape."""
+        if t.op == "reshape":
+            return self.is_given_integer(self.tensors[t.inputs[0]])
+        return t.kind == "input" and t.dtype in ("i64", "i32")
 
     # ---- memory ----
     def lay_out(self, in_place):

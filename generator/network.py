@@ -1,7 +1,7 @@
 """A small network as one kernel: for evaluation, all values between a model's inputs and its outputs, sample by sample.
 
-Of layers that compute each sample by itself (linear, elementwise, norms and softmax of one row, residuals, concatenations), none of
-them wide, a kernel needs no memory but a few samples' values near the processor. emit_network.py writes it for CPUs,
+Of layers that compute each sample by itself (linear, elementwise, norms and softmax of one row, residuals, concatenations, embeddings,
+hash grids), none of them wide, a kernel needs no memory but a few samples' values near the processor. emit_network.py writes it for CPUs,
 emit_network_cuda.py for GPUs. Where there are images (convolutions, pools, batch norms), so small that a block of a GPU has room for
 all values of one, it is for GPUs alone.
 """
@@ -14,19 +14,21 @@ from .program import WHOLE, Operand, Program
 
 NAME = "network"
 NORMS = ("layer_norm", "rms_norm")
-OPS = VIEWS + NORMS + ("linear", "softmax", "log_softmax", "sum", "concat", "slice", "permute", "expand")
+OPS = VIEWS + NORMS + ("linear", "softmax", "log_softmax", "sum", "concat", "slice", "permute", "expand", "embedding",
+                       "hash_grid_encoding")
 POOLS = ("max_pool2d", "avg_pool2d", "adaptive_max_pool2d", "adaptive_avg_pool2d")
 IMAGE_OPS = ("conv1d", "conv2d", "batch_norm") + POOLS
 MOST_VALUES = 1024   # elements of a sample's value, or ...
-MOST_PIXELS = 16384  # ... of one in a network of images
+MOST_PIXELS = 58112  # ... of one in a network of images: what the shared memory of a block may hold
 MOST_WIDE = 256      # columns of a linear layer's result
+MOST_ROWS = 1 << 24  # of an embedding: their numbers are floats in shared memory
 MOST_OPERANDS = 32   # gpunn.h's GPUNN_KERNEL_OPERANDS
 MOST_NODES = 100     # for which a table has numbers
 
 
 def check(t, plan):
     """Why a value has no place in such a kernel."""
-    if t.dtype != "f32":
+    if t.dtype != "f32" and not plan.is_given_integer(t):
         return "%s values are not for it" % t.dtype
     if t.kind == "value" and t.op not in OPS + IMAGE_OPS and not is_elementwise(t):
         return "it is no op of single samples"
@@ -40,6 +42,8 @@ def check(t, plan):
         most = MOST_PIXELS if plan.has_images() else MOST_VALUES
         if plan.count(t.id) > most:
             return "%d elements a sample, where %d are the most" % (plan.count(t.id), most)
+    if t.op == "embedding" and plan.shape(t.inputs[1])[0] > MOST_ROWS:
+        return "%d rows, where %d are the most" % (plan.shape(t.inputs[1])[0], MOST_ROWS)
     if t.op == "linear" and t.shape[-1] > MOST_WIDE:
         return "%d wide, where %d is the most" % (t.shape[-1], MOST_WIDE)
     return None
@@ -96,8 +100,19 @@ def program(view):
     if len(operands) > MOST_OPERANDS or len(group.nodes) > MOST_NODES:
         raise Refused("%d tensors are read and written and %d ops computed; a kernel has at most %d and %d" % (
             len(operands), len(group.nodes), MOST_OPERANDS, MOST_NODES))
-    traffic = [[BYTES[one.dtype] * count for count in one.count] for one in operands]
+    picked = dict(picks(plan))
+    own = [t.id for t in group.externals] + [t.id for t in group.nodes if t.id in plan.outputs]
+    traffic = [[BYTES[one.dtype] * count for count in ((0, picked[i]) if i in picked else one.count)] for i, one in zip(own, operands)]
     return group, Program(operands, (), tuple(map(sum, zip(*traffic))), network=plan)
+
+
+def picks(plan):
+    """(id, elements that a sample reads) of weights of which it needs some rows."""
+    for t in [step.tensor for step in plan.steps]:
+        if t.op == "embedding":
+            yield t.inputs[1], plan.count(t.id)
+        if t.op == "hash_grid_encoding":
+            yield t.inputs[1], plan.count(t.id) << plan.shape(t.inputs[0])[-1]
 
 
 def operands_of(plan, group):

@@ -42,7 +42,10 @@ GIGAHERTZ = 1.7       # by which kernels are chosen on all GPUs
 STAGED = 64           # bytes that a multiprocessor takes from the second-level cache in a clock
 FAR, NEAR = 600, 24   # clocks until that cache answers, and until shared memory does
 CHANNELS = 8          # of a convolution's results that a thread has at once, at most
+LONG = 4 * THREADS    # numbers of a row from which on all threads share a product, without weights in shared memory: ...
+AT_ONCE = (8, 4)      # ... columns and samples of it, at most
 ELEMENT = 40          # instructions for an element of what is no product
+CORNER = 30           # and for a corner of a cell in a level of a hash grid, beside those of its features
 LANES = 128           # of a multiprocessor
 
 
@@ -50,16 +53,37 @@ class TilePlan(SamplePlan):
     """Inputs and outputs lie in shared memory too, and all values where 16 bytes are read at once."""
     UNIT, WHOLE = 4, True
 
+    @staticmethod
+    def array(block):
+        """Integers lie among the others, as numbers."""
+        return "f32"
+
     def pitch(self):
         """Floats from one sample's values to the next one's."""
         return pitch_of(self.sizes()["f32"])
 
-    def linears(self):
-        """(rows a sample, width, outputs) of each product."""
+    def is_long(self, width):
+        """Whether all threads share a product of rows of such a width."""
+        return width > LONG
+
+    def linears(self, long=False):
+        """(rows a sample, width, outputs) of each product, of those whose rows are long or of the others."""
         for t in self.layers():
             if t.op == "linear":
                 out, width = self.shape(t.inputs[1])
-                yield self.count(t.id) // out, width, out
+                if self.is_long(width) == long:
+                    yield self.count(t.id) // out, width, out
+
+    def room(self, step):
+        """The parts of sums that warps have."""
+        out, width = self.shape(step.tensor.inputs[1]) if step.tensor.op == "linear" else (0, 0)
+        return THREADS // 32 * even(out, AT_ONCE[0]) if self.is_long(width) else 0
+
+    def ends(self):
+        """Steps that are done with each result of the convolution before them, by its id: elementwise ones that read nothing else."""
+        steps = [step for step in self.steps if step.members and len(step.operands) == 1]
+        return {i: step for step in steps for i in step.operands if self.tensors[i].op in CONVOLUTIONS and
+                self.at[i][0].root() is self.at[step.tensor.id][0].root()}
 
     def convolutions(self):
         """(places of the result, width of a sum, outputs, elements of x and y) of each."""
@@ -193,10 +217,23 @@ def tile_cycles(form, width, tiles, tensor):
     return -(-tiles // (teams * each)) * -(-width // chunk) * max(warps * max(wavefronts, instructions / 4, products), NEAR)
 
 
+def even(count, most):
+    """How many of them at once make turns alike, of at most so many."""
+    return -(-count // -(-count // most))
+
+
 def channels_of(samples, places, groups, out):
     """Of a group of a convolution, how many results a thread has at once. As convolve in network_device.h has it."""
-    most = min(max(samples * places * groups * out // THREADS, 1), CHANNELS, out)
-    return -(-out // -(-out // most))
+    return even(out, min(max(samples * places * groups * out // THREADS, 1), CHANNELS, out))
+
+
+def long_cycles(form, rows, width, out):
+    """A thread has a number of each row in turn, for some columns and samples; then warps add up their lanes' sums. As long_linear in
+    network_device.h has it."""
+    columns, samples = even(out, AT_ONCE[0]), min(form.samples, AT_ONCE[1])
+    turns, warps = rows * -(-out // columns) * -(-form.samples // samples), THREADS // 32
+    instructions = -(-width // THREADS) * (columns + samples + columns * samples) + 10 * columns * samples
+    return turns * (max(4 * columns * width / STAGED, warps * instructions / 4) + FAR + 2 * NEAR)
 
 
 def convolution_cycles(form, places, width, out):
@@ -210,9 +247,18 @@ def cycles(plan, form, tensor=TENSOR):
     """Of a multiprocessor, for a tile."""
     products = sum(product_cycles(form, *one, tensor) for one in plan.linears())
     products += sum(convolution_cycles(form, *one[:3]) for one in plan.convolutions())
-    layers = plan.layers()
-    others = [plan.count(step.tensor.id) for step in plan.steps if step.tensor not in layers]
-    return products + sum(form.samples * count * ELEMENT / LANES + NEAR for count in others) + 2 * FAR
+    products += sum(long_cycles(form, *one) for one in plan.linears(long=True))
+    done = plan.layers() + [step.tensor for step in plan.ends().values()]
+    others = [step.tensor for step in plan.steps if step.tensor not in done and step.tensor.op != "hash_grid_encoding"]
+    values = sum(form.samples * plan.count(t.id) * ELEMENT / LANES + (FAR if t.op == "embedding" else NEAR) for t in others)
+    return products + values + form.samples * sum(hashes(plan)) + FAR * len(hashes(plan)) + 2 * FAR
+
+
+def hashes(plan):
+    """Clocks a sample of one multiprocessor for each hash grid."""
+    grids = [step.tensor for step in plan.steps if step.tensor.op == "hash_grid_encoding"]
+    rows = [plan.count(t.id) // plan.shape(t.inputs[1])[1] << plan.shape(t.inputs[0])[-1] for t in grids]
+    return [count * (CORNER + plan.shape(t.inputs[1])[1]) / LANES for t, count in zip(grids, rows)]
 
 
 def staging(form):
@@ -232,8 +278,9 @@ def apart(plan):
 
 def each_apart(plan, factors):
     """Clocks a sample of one multiprocessor, of those steps."""
-    linears = sum(linear_apart(factors, *one) for one in plan.linears())
-    return linears + sum(product_apart(factors, places * width * out, moved) for places, width, out, moved in plan.convolutions())
+    linears = sum(linear_apart(factors, *one) for long in (False, True) for one in plan.linears(long))
+    windows = sum(product_apart(factors, places * width * out, moved) for places, width, out, moved in plan.convolutions())
+    return linears + windows + sum(hashes(plan))
 
 
 def linear_apart(factors, rows, width, out):

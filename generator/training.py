@@ -42,10 +42,9 @@ class StepPlan(TilePlan):
         self.labels = behind(self.model, self.loss.inputs[1]) if self.has_labels() else set()
         return super().reached() | self.labels
 
-    @staticmethod
-    def array(block):
-        """Labels lie among the others, as numbers."""
-        return "f32"
+    def is_long(self, width):
+        """None is: the way back reads weights from shared memory."""
+        return False
 
     def scratch(self):
         return super().scratch() + list(dict.fromkeys(self.gradients.values()))

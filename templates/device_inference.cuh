@@ -15,17 +15,17 @@ ${opening}
 /* The model for one sample a thread, to be called within any kernel; compiled by nvcc, it needs no other file. A call takes
  * ${products} multiplications:
  *
- *     __global__ void values(${parameter}const float *x, float *y, int n)
+ *     __global__ void values(${parameters}, int n)
  *     {
  *         const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
- *         if (i < n) ${name}_forward(${argument}x + i * ${in}, y + i * ${out});
+ *         if (i < n) ${name}_forward(${arguments});
  *     }
 //@if warp
- *     __global__ void values_by_warps(const ${name}_weights_warp *weights, const float *x, float *y, int n)
+ *     __global__ void values_by_warps(const ${name}_weights_warp *weights, ${of_warp}, int n)
  *     {
  *         const int thread = (int)(blockIdx.x * blockDim.x + threadIdx.x), lane = thread % 32;
  *         const int i = thread / 32 * ${NAME}_WARP_SAMPLES + lane;
- *         ${name}_forward_warp(weights, x + i * ${in}, y + i * ${out}, lane < ${NAME}_WARP_SAMPLES && i < n);
+ *         ${name}_forward_warp(weights, ${places}, lane < ${NAME}_WARP_SAMPLES && i < n);
  *     }
 //@end
  *

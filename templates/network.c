@@ -19,6 +19,7 @@ static int ${function}(const gpunn_kernel_call *call)
     if (call->stale) {
         ${packs}
     }
+    ${checks}
 #if defined(${NAME}_V16)
     if (lanes == 16) loop = ${function}_v16;
     if (lanes == 8) loop = ${function}_v8;

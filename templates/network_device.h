@@ -288,6 +288,54 @@ __device__ __forceinline__ void linear(float *y, const float *x, float *staged, 
     }
 }
 
+/* At most `most` at once of so many, so that turns are alike. */
+__host__ __device__ constexpr int even(int count, int most)
+{
+    return (count + (count + most - 1) / most - 1) / ((count + most - 1) / most);
+}
+
+/* The same of long rows: all threads have a part of each sum, of some columns and samples at once. Warps leave what their lanes'
+ * parts add up to in the samples' own `parts`. The weights are read where the call has them. */
+template <int SAMPLES, int PITCH, int K, int OUT, int ROWS>
+__device__ __forceinline__ void long_linear(float *y, const float *x, float *parts, const float *w, const float *b)
+{
+    constexpr int WARPS = ${threads} / 32, EACH = even(OUT, ${columns}), OWN = SAMPLES < ${rows} ? SAMPLES : ${rows};
+    constexpr int TILES = SAMPLES / OWN, TURNS = (OUT + EACH - 1) / EACH * ROWS * TILES;
+#pragma unroll 1
+    for (int turn = 0; turn < TURNS; turn++) {
+        const int    sample = turn % TILES * OWN, row = turn / TILES % ROWS, first = turn / (TILES * ROWS) * EACH;
+        const float *own = x + sample * PITCH + row * K;
+        float        total[EACH][OWN] = {};
+#pragma unroll 4
+        for (int k = threadIdx.x; k < K; k += ${threads}) {
+            float number[OWN];
+#pragma unroll
+            for (int m = 0; m < OWN; m++) number[m] = own[m * PITCH + k];
+#pragma unroll
+            for (int j = 0; j < EACH; j++) {
+                const float factor = w[min(first + j, OUT - 1) * K + k];
+#pragma unroll
+                for (int m = 0; m < OWN; m++) total[j][m] += number[m] * factor;
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < EACH; j++)
+#pragma unroll
+            for (int m = 0; m < OWN; m++) {
+                const float part = reduce<32>(total[j][m], sum());
+                if (threadIdx.x % 32 == 0) parts[(sample + m) * PITCH + threadIdx.x / 32 * EACH + j] = part;
+            }
+        __syncthreads();
+        for (int i = threadIdx.x; i < OWN * EACH; i += ${threads}) {
+            const int column = first + i % EACH, at = (sample + i / EACH) * PITCH;
+            float     result = b && column < OUT ? b[column] : 0;
+            for (int warp = 0; warp < WARPS; warp++) result += parts[at + warp * EACH + i % EACH];
+            if (column < OUT) y[at + row * OUT + column] = result;
+        }
+        __syncthreads();
+    }
+}
+
 /* One row for each TEAM of threads, which take its elements thread, thread + TEAM, ...; N: none. Row r of a sample, number
  * sample * ROWS + r, begins at r / APART * APART * N + r % APART, and its N elements lie APART apart. */
 template <int PITCH, int ROWS, int N, int APART, typename Row>
@@ -389,9 +437,9 @@ __host__ __device__ constexpr int channels_of(int samples, int places, int group
 
 /* y = x * w + b of GROUPS groups of IN channels to OUT; b may be NULL. Neighbouring threads have neighbouring places, so that they read
  * neighbouring cells and the same weights, which stay in the first-level cache. Each sum is one thread's, from the bias on, by rising
- * channel, row and column. */
-template <typename G, int SAMPLES, int PITCH, int GROUPS, int IN, int OUT>
-__device__ __forceinline__ void convolve(float *y, const float *x, const float *w, const float *b)
+ * channel, row and column; end() of it is stored. */
+template <typename G, int SAMPLES, int PITCH, int GROUPS, int IN, int OUT, typename End>
+__device__ __forceinline__ void convolve(float *y, const float *x, const float *w, const float *b, End end)
 {
     constexpr int EACH = channels_of(SAMPLES, G::places, GROUPS, OUT), PARTS = (OUT + EACH - 1) / EACH, CELLS = G::kh * G::kw;
 #pragma unroll 1
@@ -420,7 +468,7 @@ __device__ __forceinline__ void convolve(float *y, const float *x, const float *
         }
 #pragma unroll
         for (int j = 0; j < EACH; j++)
-            if (first + j < OUT) y[sample + (group * OUT + first + j) * G::places + place] = sum[j];
+            if (first + j < OUT) y[sample + (group * OUT + first + j) * G::places + place] = end(sum[j]);
     }
     __syncthreads();
 }

@@ -17,27 +17,34 @@ import kernels
 import toolkit
 from generator import emit_device, spec, stamp
 
+FIELD = [  # points in a hash grid, directions and a code, before a network of 3 + 8 + 9 + 4 numbers
+    {"op": "input", "name": "x", "shape": ["N", 3]}, {"op": "input", "name": "words", "dtype": "i32", "shape": ["N"]},
+    {"op": "hash_grid_encoding", "name": "grid", "inputs": ["x"], "n_levels": 4, "log2_hashmap_size": 10},
+    {"op": "spherical_harmonics_encoding", "id": "harmonics", "inputs": ["x"], "degree": 3},
+    {"op": "embedding", "name": "code", "inputs": ["words"], "num_embeddings": 9, "embedding_dim": 4},
+    {"op": "concat", "id": "h0", "inputs": ["x", "grid", "harmonics", "code"], "dim": 1}]
 # Of each network its activations and sizes, and how its weights are stored.
 NETWORKS = {"relu_20_50_1": ("relu", (20, 50, 1), "f32 f16"), "silu_3_32_32_32_1": ("silu", (3, 32, 32, 32, 1), "f32 f16 bf16"),
             "relu_3_64_64_64_4": ("relu", (3, 64, 64, 64, 4), "f32 f16"), "tanh_16_128_128_4": ("tanh", (16, 128, 128, 4), "f32 f16"),
-            "relu_64_192_192_3": ("relu", (64, 192, 192, 3), "f16"), "layers_6_20_20_3": ("mul sin layer_norm softmax", (6, 20, 20, 3), "f32 bf16")}
+            "relu_64_192_192_3": ("relu", (64, 192, 192, 3), "f16"), "field_24_32_4": ("relu", (24, 32, 4), "f32"),
+            "layers_6_20_20_3": ("mul sin layer_norm softmax", (6, 20, 20, 3), "f32 bf16")}
 CALLER = """#include "%(name)s_device.cuh"
-__global__ void %(name)s_values(const %(kind)s *w, const float *x, float *y, int n)
+__global__ void %(name)s_values(const %(kind)s *w, const float *x, const int *words, float *y, int n)
 {
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    if (i < n) %(name)s_forward(w, x + i * %(in)d, y + i * %(out)d);
+    if (i < n) %(name)s_forward(w, %(given)s, y + i * %(out)d);
 }
-__global__ void %(name)s_gradients(const %(kind)s *w, const float *x, const float *dy, float *dx, int n)
+__global__ void %(name)s_gradients(const %(kind)s *w, const float *x, const int *words, const float *dy, float *dx, int n)
 {
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    if (i < n) %(name)s_input_gradient(w, x + i * %(in)d, dy + i * %(out)d, dx + i * %(in)d);
+    if (i < n) %(name)s_input_gradient(w, %(given)s, dy + i * %(out)d, dx + i * %(in)d);
 }
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= %(capability)d0
-__global__ void %(name)s_warps(const %(name)s_weights_warp *w, const float *x, float *y, int n)
+__global__ void %(name)s_warps(const %(name)s_weights_warp *w, const float *x, const int *words, float *y, int n)
 {
     const int thread = (int)(blockIdx.x * blockDim.x + threadIdx.x), lane = thread %% 32;
     const int i = thread / 32 * %(NAME)s_WARP_SAMPLES + lane;
-    %(name)s_forward_warp(w, x + i * %(in)d, y + i * %(out)d, lane < %(NAME)s_WARP_SAMPLES && i < n);
+    %(name)s_forward_warp(w, %(given)s, y + i * %(out)d, lane < %(NAME)s_WARP_SAMPLES && i < n);
 }
 #endif
 __global__ void %(name)s_fill(const %(name)s_weights *w, %(name)s_weights_warp *to)
@@ -47,11 +54,13 @@ __global__ void %(name)s_fill(const %(name)s_weights *w, %(name)s_weights_warp *
 """
 
 
-def network(activations, sizes):
-    """A graph.Model: between linear layers of these sizes the activations, one after another."""
-    entries = [{"op": "input", "name": "x", "shape": ["N", sizes[0]]}]
+def network(name):
+    """A graph.Model: between linear layers of its sizes the activations, one after another."""
+    activations, sizes, _ = NETWORKS[name]
+    entries = FIELD[:] if name.startswith("field") else [{"op": "input", "name": "x", "shape": ["N", sizes[0]]}]
+    first = entries[-1].get("id", "x")
     for k, size in enumerate(sizes[1:]):
-        entries.append({"op": "linear", "name": "fc%d" % k, "inputs": ["h%d" % k if k else "x"], "out_features": size})
+        entries.append({"op": "linear", "name": "fc%d" % k, "inputs": ["h%d" % k if k else first], "out_features": size})
         names = ["fc%d" % k] + ["h%d_%d" % (k, i) for i in range(len(activations.split()) - 1)] + ["h%d" % (k + 1)]
         for op, source, name in zip(activations.split() if k + 2 < len(sizes) else (), names, names[1:]):
             entries.append({"op": op, "name" if op == "layer_norm" else "id": name, "inputs": [source]})
@@ -71,11 +80,13 @@ def products(sizes, stored, groups):
 
 def check(network_name, stored, folder, nvcc, architectures):
     """(lines of a table, faults)."""
-    activations, sizes, _ = NETWORKS[network_name]
+    sizes = NETWORKS[network_name][1]
     name, capability = "%s_%s" % (network_name, stored), emit_device.STORAGES[stored].capability
-    plan = emit_device.plan_of(network(activations, sizes), stored)
+    plan = emit_device.plan_of(network(network_name), stored)
+    counts = {t.name: plan.count(t.id) for t in plan.inputs}
     header, source = (os.path.join(folder, name + end) for end in ("_device.cuh", ".cu"))
-    caller = CALLER % {"name": name, "NAME": name.upper(), "in": sizes[0], "out": sizes[-1], "capability": capability,
+    caller = CALLER % {"name": name, "NAME": name.upper(), "in": counts["x"], "out": sizes[-1], "capability": capability,
+                       "given": ", ".join("%s + i * %d" % one for one in counts.items()),
                        "kind": name + "_weights" + ("" if stored == "f32" else "_" + stored)}
     for path, text in ((header, emit_device.emit_device(plan, stamp.Source("0" * 64, "command"), name, stored, True)), (source, caller)):
         with open(path, "w", encoding="ascii") as file:

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Compiles generated CUDA kernels and looks at them: python3 tests/compile/fused.py [MODEL.json ...] [--arch 75,90] [--table]
 
-The models are those of tests/generator/specs, in F32 and BF16, and the small network and training step in all precisions, if none are
-named; with them come elementwise chains of which the cost in instructions is known, and the sets of the emitters' tests. An error is: a warning, a register spilled, local memory; a kernel
-that does not move all that has a value for each element by 128 bits, or moves other bytes than its launch declares; a BF16 chain, or
-an optimizer's step, with more instructions for an element than an H200 has time for at 90 % of its bandwidth; a network's kernel
-without its precision's instructions of tensor cores where an architecture has them, or with more shared memory than a card has.
+The models are those of tests/generator/specs, in F32 and BF16, and small networks and training steps, one of each in all precisions, if
+none are named; with them come elementwise chains of which the cost in instructions is known, and the sets of the emitters' tests. An error
+is: a warning, a register spilled, local memory; a kernel that does not move all that has a value for each element by 128 bits, or moves
+other bytes than its launch declares; a BF16 chain, or an optimizer's step, with more instructions for an element than an H200 has time for
+at 90 % of its bandwidth; a network's or a training step's kernel without its precision's instructions of tensor cores where an
+architecture has them, or with more shared memory than a card has.
 """
 import argparse
 import dataclasses
@@ -24,6 +25,7 @@ from generator import emit_c, emit_cuda, emit_network_cuda, ir, lower, partition
 from generator.program import WHOLE, Domain, Kernel, KernelSet, Launch, Operand, Program, Store
 from tests.generator import sets
 
+ROOM = max(card.room for card in tiling.CARDS.values())  # bytes of shared memory that a block may have
 BUDGET = 132 * 128 * 1.755e9 / 4.3e12  # instructions of an H200 for each byte: its lanes and clock, the bandwidth of a copy
 WIDTH = 768
 
@@ -187,28 +189,41 @@ def harmless(kernel, row):
     return kernel.endswith("<1>") and all(one.stack <= 8 for one in row.values())
 
 
+def tile_forms(kernel_set):
+    """(kernel, tiling.Tiling) of a network's and a training step's forms."""
+    found = []
+    if kernel_set.network:
+        found += [("network_evaluation", form) for form in tiling.forms(tiling.tile_plan(kernel_set.network[0].evaluation.network))]
+    if kernel_set.step:
+        found += [("step_forward", form) for form in training.forms(kernel_set.step[0].forward.step)]
+    for which, form in found:
+        kind, where = emit_network_cuda.TYPES[form.factors], kernel_set.name + "_cuda::"
+        yield "%s%s_%s_kernel<%s, %d, %d, %s>" % (
+            where, kernel_set.name, which, kind if kind == "float" else where + kind, form.samples, form.floats, str(form.whole).lower()), form
+
+
 def tile_faults(kernel_set, source, nvcc, architectures, folder):
-    """Of a network's kernels and its training step's: each form's instructions of tensor cores, and its shared memory."""
-    forms = [("network_evaluation", form) for form in tiling.forms(tiling.tile_plan(kernel_set.network[0].evaluation.network))
-             ] if kernel_set.network else []
-    forms += [("step_forward", form) for form in training.forms(kernel_set.step[0].forward.step)] if kernel_set.step else []
-    rooms = [card.room for card in tiling.CARDS.values()]
+    """Each form's instructions of tensor cores."""
     for architecture in [one for one in (75, 80, 90) if one in architectures]:
         kernels.compile_to(nvcc, source, source + ".tiles", [architecture], "-I" + folder, "-ptx")
         with open(source + ".tiles") as file:
             table = kernels.products(file.read())
-        for which, form in forms:
-            kind, where = emit_network_cuda.TYPES[form.factors], kernel_set.name + "_cuda::"
-            name = "%s%s_%s_kernel<%s, %d, %d, %s>" % (
-                where, kernel_set.name, which, kind if kind == "float" else where + kind, form.samples, form.floats, str(form.whole).lower())
+        for name, form in tile_forms(kernel_set):
             right = []
             if 0 < tiling.CAPABILITY[form.factors] <= architecture:
                 half = architecture < 80 or form.factors == "tf32"
                 right = ["m16n8k%d.row.col.f32.%s.%s.f32" % (8 if half else 16, form.factors, form.factors)]
             if list(table[name]) != right:
                 yield "%s on sm_%d: its instructions are %s, not %s" % (name, architecture, list(table[name]), right)
-            if form.bytes > max(rooms):
-                yield "%s: %d bytes of shared memory, more than %d" % (name, form.bytes, max(rooms))
+
+
+def memory_faults(kernel_set, table):
+    """The shared memory of each form, and what the compiler has laid beside it."""
+    for name, form in tile_forms(kernel_set):
+        beside, most = max(one.shared for one in table[name].values()), training.STATIC if "step_forward" in name else 0
+        if beside > most or form.bytes + beside > ROOM:
+            yield "%s: %d bytes of shared memory and %d beside them, more than %d, or than %d beside them" % (
+                name, form.bytes, beside, ROOM, most)
 
 
 def check(kernel_set, folder, nvcc, architectures):
@@ -225,7 +240,8 @@ def check(kernel_set, folder, nvcc, architectures):
     with open(source + ".ptx") as file:
         accesses = kernels.accesses(file.read())
     bad += traffic_faults(kernel_set, accesses)
-    bad += tile_faults(kernel_set, source, nvcc, architectures, folder) if kernel_set.network or kernel_set.step else []
+    if kernel_set.network or kernel_set.step:
+        bad += [*tile_faults(kernel_set, source, nvcc, architectures, folder), *memory_faults(kernel_set, table)]
     for kernel, row in table.items():
         lines.append(f"{kernel:72}" + "".join(f"{row[a].registers:5}" for a in architectures) +
                      f"  {kernels.texts(accesses[kernel], 'ld')} | {kernels.texts(accesses[kernel], 'st')}")
@@ -239,10 +255,13 @@ def check(kernel_set, folder, nvcc, architectures):
     return lines, bad
 
 
+ALL = ("f32", "bf16", "f16", "tf32")
+PRECISIONS = {"network": ALL, "step": ALL, "step_deep": ("bf16", "tf32"), **dict.fromkeys((
+    "images", "images_long", "network_fields", "step_classes", "step_rows"), ("f32",))}  # of small models
+
+
 def precisions_of(path):
-    name = os.path.basename(path)[:-5]
-    of_small = {"network": 4, "step": 4, "images": 1, "step_rows": 1}
-    return {"step_deep": ("bf16", "tf32")}.get(name, ("f32", "bf16", "f16", "tf32")[:of_small.get(name, 2)])
+    return PRECISIONS.get(os.path.basename(path)[:-5], ALL[:2])
 
 
 def main():
@@ -258,11 +277,10 @@ def main():
     architectures = [int(a) for a in options.arch.split(",")] if options.arch else [a for a in kernels.ARCHITECTURES if a in has]
     paths = options.models or sorted(glob.glob(os.path.join(ROOT, "tests", "generator", "specs", "*.json"))) + [
         os.path.join(ROOT, "tests", "generator", "specs", "small", name + ".json") for name in (
-            "images", "network", "step", "step_rows", "step_wide", "step_deep")]
+            "images", "images_long", "network", "network_fields", "step", "step_classes", "step_rows", "step_wide", "step_deep")]
     bad = []
     with tempfile.TemporaryDirectory() as folder:
-        for kernel_set in [chains(), kinds()] + [model(path, precision) for path in paths
-                                              for precision in precisions_of(path)]:
+        for kernel_set in [chains(), kinds()] + [model(path, precision) for path in paths for precision in precisions_of(path)]:
             try:
                 lines, faults = check(kernel_set, folder, nvcc, architectures)
             except kernels.CompileError as error:

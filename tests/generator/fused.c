@@ -15,6 +15,7 @@
     X(groups_f32, F32, 0)              \
     X(groups_bf16, BF16, 0)            \
     X(images_f32, F32, 0)              \
+    X(images_long_f32, F32, 0)         \
     X(lenet_f32, F32, 0)               \
     X(lenet_bf16, BF16, 0)             \
     X(losses_f32, F32, 0)              \
@@ -22,6 +23,8 @@
     X(mlp_f32, F32, 0)                 \
     X(mlp_bf16, BF16, 0)               \
     X(network_f32, F32, 0)             \
+    X(network_fields_f32, F32, 0)      \
+    X(network_fields_bf16, BF16, 0)    \
     X(network_tf32, TF32, 0)           \
     X(network_bf16, BF16, 0)           \
     X(network_f16, F16, 0)             \
@@ -258,7 +261,8 @@ static void expect_calls(const subject *s, const test_backend *backend, bool tra
 {
     int wanted = wanted_calls(s->set, backend, training), made = calls_made();
     if (training && is_emulated(backend) && is_step(s)) assert_false(counted.declined[1]);
-    if (!training && is_emulated(backend) && strcmp(s->name, "images_f32") == 0) assert_false(counted.declined[0]);
+    const bool small = strncmp(s->name, "images_", 7) == 0 || strncmp(s->name, "network_fields", 14) == 0;
+    if (!training && is_emulated(backend) && small) assert_false(counted.declined[0]);
     const char *what = training ? "training" : "evaluation";
     const char *cudnn = getenv("EMULATOR_CUDNN");
     if (is_emulated(backend) && !(cudnn && strcmp(cudnn, "0") == 0)) wanted -= training ? s->left : 0;
@@ -542,7 +546,7 @@ static bool takes_batch(const subject *s, const test_backend *backend, int64_t b
     const bool step = is_step(s) && (backend->type != GPUNN_DEVICE_CPU || s->precision != GPUNN_PRECISION_F32);
     if (batch == 150) return strncmp(s->name, "network_", 8) == 0 || (step && !wide);
     if (batch == 31 && wide) return step;
-    if (batch > 7 && batch < 100) return strcmp(s->name, "images_f32") == 0; /* tiles of 4, 8 and 16 samples */
+    if (batch > 7 && batch < 100) return strncmp(s->name, "images_", 7) == 0; /* tiles of 4, 8 and 16 samples */
     return batch < 100 || (backend->type == GPUNN_DEVICE_CPU && s->precision == GPUNN_PRECISION_F32 && WITH_SLICES);
 }
 
@@ -726,6 +730,88 @@ static void test_labels(void **state)
     close_net(&n);
 }
 
+/* The gradients of a training step that is one kernel of a GPU are those that differences of its loss tell. */
+static void test_differences(void **state)
+{
+    enum { BATCH = 5, ELEMENTS = 7 };
+    fixture       *f = *state;
+    const subject *s = f->data;
+    const float    step = 0x1p-7f;
+    int            compared = 0;
+    net_of_spec    n = open_net(s, f->backend, true, 2);
+    write_inputs(&n, BATCH, 3, classes_of(s));
+    OK(n.dev, gpunn_zero_grad(n.model));
+    OK(n.dev, gpunn_backward(n.loss));
+    OK(n.dev, gpunn_synchronize(n.dev));
+    expect_calls(s, f->backend, true);
+    for (int i = 0; i < gpunn_parameter_count(n.model); i++) {
+        gpunn_tensor *t = gpunn_parameter_at(n.model, i);
+        const size_t  bytes = gpunn_tensor_bytes(t);
+        const int64_t count = (int64_t)(bytes / sizeof(float)), stride = (count + ELEMENTS - 1) / ELEMENTS;
+        record        r = {NULL, 0};
+        float        *weight = add_piece(&r, 'w', "weight", count), *gradient = add_piece(&r, 'g', "gradient", count);
+        OK(n.dev, gpunn_read(t, weight, bytes));
+        const bool   wanted = gpunn_read_grad(t, gradient, bytes) == GPUNN_OK; /* else frozen */
+        const double scale = wanted ? sqrt(mean_square(&r.pieces[1])) : 0;
+        gpunn_clear_error(n.dev);
+        for (int64_t k = 0; wanted && k < count; k += stride, compared++) {
+            const float own = weight[k];
+            double      loss[2];
+            for (int side = 0; side < 2; side++) {
+                weight[k] = side ? own - step : own + step;
+                OK(n.dev, gpunn_write(t, weight, bytes));
+                OK(n.dev, gpunn_forward(&n.loss, 1));
+                loss[side] = (double)gpunn_item(n.loss);
+            }
+            weight[k] = own;
+            const double slope = (loss[0] - loss[1]) / (2 * (double)step), given = (double)gradient[k];
+            if (!(fabs(slope - given) <= 1e-2 * (fabs(given) + scale)))
+                fail_msg("%s[%d]: %g, by differences %g", gpunn_tensor_name(t), (int)k, given, slope);
+        }
+        OK(n.dev, gpunn_write(t, weight, bytes));
+        end_record(&r);
+    }
+    assert_in_range(compared, 40, 400);
+    close_net(&n);
+}
+
+/* A token that is no row of its embedding: on the CPU the error that single ops tell, before anything is written, and on a GPU NaN for
+ * its sample alone. */
+static void test_tokens(void **state)
+{
+    fixture       *f = *state;
+    const subject *s = f->data;
+    const bool     cpu = f->backend->type == GPUNN_DEVICE_CPU;
+    const int64_t  wrong[] = {7, -1, INT64_MAX};
+    float          y[2][15];
+    for (int k = 0; k < 2 * COUNT(wrong); k++) {
+        net_of_spec  n = open_net(s, f->backend, k % 2 == 0, 2);
+        int64_t      words[3][2] = {{0, 6}, {3, 2}, {1, 5}};
+        float       *own = y[k % 2];
+        char         text[96];
+        gpunn_status status;
+        write_inputs(&n, 3, 9, 7);
+        words[1][1] = wrong[k / 2];
+        OK(n.dev, gpunn_write(gpunn_find(n.model, "words"), words, sizeof words));
+        status = gpunn_forward(n.outputs, 1);
+        (void)snprintf(text, sizeof text, "token %lld at position 3 is outside 0 .. 6; check the tokens",
+                       (long long)wrong[k / 2]);
+        assert_int_equal(status, cpu ? GPUNN_ERR_ARGUMENT : GPUNN_OK);
+        if (cpu && strstr(gpunn_error(n.dev), text) == NULL) fail_msg("%s, not: %s", gpunn_error(n.dev), text);
+        if (!cpu) OK(n.dev, gpunn_read(n.outputs[0], own, sizeof y[0]));
+        for (int i = 0; i < 15 && !cpu; i++) assert_int_equal(isnan(own[i]) != 0, i / 5 == 1);
+        gpunn_clear_error(n.dev);
+        words[1][1] = 0;
+        OK(n.dev, gpunn_write(gpunn_find(n.model, "words"), words, sizeof words));
+        OK(n.dev, gpunn_forward(n.outputs, 1));
+        OK(n.dev, gpunn_read(n.outputs[0], own, sizeof y[0]));
+        for (int i = 0; i < 15 && k % 2 == 1; i++) assert_true(fabsf(own[i] - y[0][i]) <= (cpu ? 1e-4f : 0.05f));
+        if (k % 2 == 0) assert_in_range(counted.calls[0][GPUNN_KERNEL_EVALUATION], cpu ? 2 : 1, 2); /* a GPU repeats a graph */
+        memset(counted.calls, 0, sizeof counted.calls);
+        close_net(&n);
+    }
+}
+
 /* A GPU's kernel that computes products is for models of its own precision; those of CPUs compute in F32. */
 static void test_precisions(void **state)
 {
@@ -749,7 +835,7 @@ static int test_of(struct CMUnitTest *tests, const subject *s, const char *what,
 
 int main(void)
 {
-    static struct CMUnitTest tests[COUNT(subjects) * 9 + COUNT(backends)];
+    static struct CMUnitTest tests[COUNT(subjects) * 10 + COUNT(backends)];
     int                      count = 0;
     (void)setenv("EMULATOR_SHORT", "0", 1);     /* so that groups of small models are not too short to be fused */
     (void)setenv("GPUNN_VECTORS", "avx512", 1); /* at most: without products of BF16 the CPU is exact */
@@ -759,6 +845,8 @@ int main(void)
         count += test_of(tests + count, s, "recomputed", test_recomputed);
         if (s->precision == GPUNN_PRECISION_F32) count += test_of(tests + count, s, "looked into", test_seen);
         if (s->precision == GPUNN_PRECISION_F32) count += test_of(tests + count, s, "labels", test_labels);
+        if (strcmp(s->name, "step_rows_f32") == 0) count += test_of(tests + count, s, "differences", test_differences);
+        if (strncmp(s->name, "network_fields", 14) == 0) count += test_of(tests + count, s, "tokens", test_tokens);
     }
     count += each_backend(tests + count, "network of another precision", test_precisions, NULL);
     return _cmocka_run_group_tests("fused", tests, (size_t)count, NULL, NULL);

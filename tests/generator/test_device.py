@@ -11,6 +11,7 @@ import tempfile
 import unittest
 
 from generator import emit_device, floats, inference, spec, stamp
+from generator.emit_inference import STORED
 from tests import tensor_file
 
 from .test_run_model import call, difference
@@ -54,11 +55,35 @@ BODIES = {  # of models from x [N, 6] to y
         {"op": "log_softmax", "id": "p", "inputs": ["fc3"], "dim": 1}],
     "constants": [
         {"op": "constant", "id": "c", "shape": [6], "values": [1, -2, 3, 0.5, 0.25, -1]}, {"op": "mul", "id": "a", "inputs": ["x", "c"]},
-        {"op": "linear", "name": "fc", "inputs": ["a"], "out_features": 6}, {"op": "add", "id": "d", "inputs": ["fc", "c"]}]}
+        {"op": "linear", "name": "fc", "inputs": ["a"], "out_features": 6}, {"op": "add", "id": "d", "inputs": ["fc", "c"]}],
+    "fields": [
+        {"op": "slice", "id": "points", "inputs": ["x"], "dim": 1, "start": 1, "end": 4},
+        {"op": "slice", "id": "rest", "inputs": ["x"], "dim": 1, "start": 0, "end": 2},
+        {"op": "hash_grid_encoding", "name": "hashed", "inputs": ["points"], "n_levels": 5, "log2_hashmap_size": 6, "base_resolution": 3,
+         "per_level_scale": 1.5},
+        {"op": "reshape", "id": "pairs", "inputs": ["x"], "shape": ["N", 3, 2]},
+        {"op": "hash_grid_encoding", "name": "flat", "inputs": ["pairs"], "n_levels": 2, "n_features_per_level": 3, "log2_hashmap_size": 5,
+         "base_resolution": 4}, {"op": "flatten", "id": "pairs2", "inputs": ["flat"]},
+        {"op": "frequency_encoding", "id": "waves", "inputs": ["rest"], "num_frequencies": 2},
+        {"op": "one_blob_encoding", "id": "blobs", "inputs": ["rest"], "num_bins": 3},
+        {"op": "spherical_harmonics_encoding", "id": "harmonics", "inputs": ["points"], "degree": 4},
+        {"op": "embedding", "name": "codes", "inputs": ["words"], "num_embeddings": 7, "embedding_dim": 3},
+        {"op": "flatten", "id": "code", "inputs": ["codes"]},
+        {"op": "concat", "id": "all", "inputs": ["hashed", "pairs2", "waves", "blobs", "harmonics", "code"], "dim": 1},
+        {"op": "linear", "name": "fc1", "inputs": ["all"], "out_features": 9}, {"op": "tanh", "id": "h", "inputs": ["fc1"]},
+        {"op": "linear", "name": "fc2", "inputs": ["h"], "out_features": 3}],
+    "words": [
+        {"op": "reshape", "id": "turned", "inputs": ["words"], "shape": ["N", 2, 1]},
+        {"op": "embedding", "name": "codes", "inputs": ["turned"], "num_embeddings": 7, "embedding_dim": 5},
+        {"op": "sum", "id": "bag", "inputs": ["codes"], "dims": [1, 2]}, {"op": "linear", "name": "fc", "inputs": ["bag"], "out_features": 3}]}
+WORDS = {"op": "input", "name": "words", "dtype": "i64", "shape": ["N", 2]}
+INPUTS = {"fields": [WORDS], "words": [dict(WORDS, dtype="i32")]}  # beside x, or, of words, in its place
+IN_F32 = ("fields",)  # their hash grids' tables
 MAIN = """#include <cuda_runtime.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <type_traits>
 %(includes)s
 static bool taken(void *to, size_t bytes) { return fread(to, bytes, 1, stdin) == 1; }
 static float *floats(size_t count, float value)
@@ -72,13 +97,27 @@ template <typename T> static T *room()
     return (T *)aligned_alloc(16, (sizeof(T) + 15) / 16 * 16);
 }
 
-template <auto forward, auto gradient, typename Weights>
-static void by_threads(const Weights *weights, const float *x, const float *dy, int n, int in, int out)
+/* An input: `size` numbers of each sample. */
+template <typename T> struct rows {
+    T *all;
+    int size;
+    const T *of(int i) const { return all + i * size; }
+};
+template <typename T> static rows<T> taken_rows(int n, int size)
+{
+    const size_t bytes = (size_t)(n * size) * sizeof(T);
+    const rows<T> made = {(T *)malloc(bytes), size};
+    if (!taken(made.all, bytes)) exit(2);
+    return made;
+}
+
+template <auto forward, auto gradient, typename Weights, typename... Inputs>
+static void by_threads(const Weights *weights, const float *dy, int n, int in, int out, Inputs... inputs)
 {
     float *y = floats((size_t)(n * out), 0), *dx = floats((size_t)(n * in), 0);
     for (int i = 0; i < n; i++) {
-        forward(weights, x + i * in, y + i * out);
-        gradient(weights, x + i * in, dy, dx + i * in);
+        forward(weights, inputs.of(i)..., y + i * out);
+        if constexpr (!std::is_null_pointer_v<decltype(gradient)>) gradient(weights, inputs.of(i)..., dy, dx + i * in);
     }
     fwrite(y, sizeof(float), (size_t)(n * out), stdout);
     fwrite(dx, sizeof(float), (size_t)(n * in), stdout);
@@ -86,24 +125,23 @@ static void by_threads(const Weights *weights, const float *x, const float *dy, 
     free(dx);
 }
 
-template <auto forward, typename Weights>
-static __global__ void kernel(const Weights *weights, const float *x, float *y, int n, int in, int out, int samples)
+template <auto forward, typename Weights, typename... Inputs>
+static __global__ void kernel(const Weights *weights, float *y, int n, int out, int samples, Inputs... inputs)
 {
     const int thread = (int)(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * (threadIdx.z + blockDim.z * blockIdx.x)));
     const int i = thread / 32 * samples + thread %% 32;
-    forward(weights, x + i * in, y + i * out, thread %% 32 < samples && i < n);
+    forward(weights, inputs.of(i)..., y + i * out, thread %% 32 < samples && i < n);
 }
 /* No sample beyond the last one is written. */
-template <auto forward, typename Weights>
-static void by_warps(const Weights *weights, const float *x, int n, int in, int out, int samples)
+template <auto forward, typename Weights, typename... Inputs>
+static void by_warps(const Weights *weights, int n, int out, int samples, Inputs... inputs)
 {
     cudaStream_t stream;
     float *const y = floats((size_t)((n + 1) * out), 12345);
     if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) exit(3);
     const unsigned blocks = (unsigned)((n + samples * 2 - 1) / (samples * 2));
-    if (emulator_prepare(stream, "forward", blocks, dim3(4, 8, 2), kernel<forward, Weights>)(weights, x, y, n, in, out, samples) != cudaSuccess ||
-        cudaStreamSynchronize(stream) != cudaSuccess)
-        exit(4);
+    auto launch = emulator_prepare(stream, "forward", blocks, dim3(4, 8, 2), kernel<forward, Weights, Inputs...>);
+    if (launch(weights, y, n, out, samples, inputs...) != cudaSuccess || cudaStreamSynchronize(stream) != cudaSuccess) exit(4);
     for (int i = 0; i < out; i++)
         if (y[n * out + i] != 12345) exit(5);
     fwrite(y, sizeof(float), (size_t)(n * out), stdout);
@@ -120,10 +158,10 @@ int main(int, char **argv)
 """
 CASE = """    if (strcmp(argv[1], "%(name)s") == 0) {
         auto *const  given = room<%(name)s_weights>(); /* what is static is the blocks' shared memory */
-        float *const x = floats(%(samples)d * %(in)d, 0), *const dy = floats(%(out)d, 0);
-        if (!taken(given, sizeof *given) || !taken(dy, %(out)d * sizeof *dy) || !taken(x, %(samples)d * %(in)d * sizeof *x)) return 2;
+        float *const dy = floats(%(out)d, 0);
+        if (!taken(given, sizeof *given) || !taken(dy, %(out)d * sizeof *dy)) return 2;
 %(runs)s
-        free(given), free(x), free(dy);
+        free(given), free(dy);
     }"""
 
 
@@ -251,11 +289,17 @@ class Device(unittest.TestCase):
         body = [dict(entry) for entry in BODIES[name]]
         body[-1]["name"] = "y"
         body[-1].pop("id", None)
-        return {"gpunn_spec": 1, "tensors": [{"op": "input", "name": "x", "shape": ["N", 6]}] + body + list(loss), "outputs": ["y"]}
+        given = [{"op": "input", "name": "x", "shape": ["N", 6]}] * (name != "words") + INPUTS.get(name, [])
+        return {"gpunn_spec": 1, "tensors": given + body + list(loss), "outputs": ["y"]}
 
     @staticmethod
     def by_warps(name):
         return name != "parts"
+
+    @staticmethod
+    def bodies(stored):
+        """Names of models whose weights may be stored so."""
+        return [name for name in BODIES if stored == "f32" or name not in IN_F32]
 
     @classmethod
     def plan(cls, name, stored):
@@ -266,28 +310,37 @@ class Device(unittest.TestCase):
         """That of all models with weights stored so."""
         if stored not in cls.programs:
             includes, cases = [], []
-            for name in BODIES:
+            for name in cls.bodies(stored):
                 plan = cls.plan(name, stored)
                 text = emit_device.emit_device(plan, stamp.Source("0" * 64, "command"), name, stored, cls.by_warps(name))
                 cls.write(name + "_device.cuh", text)
                 includes.append('#include "%s_device.cuh"' % name)
-                runs, sizes, given = [], "%d, %d" % (plan.count(plan.inputs[0].id), plan.count(plan.outputs[0])), "given"
-                for form in [stored] * (stored != "f32") + ["warp"] * cls.by_warps(name):
+                inputs, out = ", ".join(t.name for t in plan.inputs), plan.count(plan.outputs[0])
+                runs = ["const auto %s = taken_rows<%s>(%d, %d);" % (t.name, STORED[t.dtype], SAMPLES, plan.count(t.id)) for t in plan.inputs]
+                forms = [stored] * (stored != "f32") + ["warp"] * cls.by_warps(name)
+                for form in forms:
                     # by three threads, as a kernel does it
                     runs.append("auto *const %s = room<%s_weights_%s>();" % (form, name, form))
                     runs.append("for (int i = 0; i < 3; i++) %s_weights_to_%s(given, %s, i, 3);" % (name, form, form))
-                runs.append("by_threads<%s_forward, %s_input_gradient>(%s, x, dy, %d, %s);" % (
-                    name, name, given if stored == "f32" else stored, SAMPLES, sizes))
+                gradient, width = (name + "_input_gradient", 6) if name != "words" else ("nullptr", 0)
+                runs.append("by_threads<%s_forward, %s>(%s, dy, %d, %d, %d, %s);" % (
+                    name, gradient, "given" if stored == "f32" else stored, SAMPLES, width, out, inputs))
                 if cls.by_warps(name):
-                    runs.append("by_warps<%s_forward_warp>(warp, x, %d, %s, %s_WARP_SAMPLES);" % (name, SAMPLES, sizes, name.upper()))
-                runs += ["free(%s);" % form for form in [stored] * (stored != "f32") + ["warp"] * cls.by_warps(name)]
-                cases.append(CASE % {"name": name, "samples": SAMPLES, "in": plan.count(plan.inputs[0].id),
-                                     "out": plan.count(plan.outputs[0]), "runs": "\n".join("        " + line for line in runs)})
+                    runs.append("by_warps<%s_forward_warp>(warp, %d, %d, %s_WARP_SAMPLES, %s);" % (name, SAMPLES, out, name.upper(), inputs))
+                runs += ["free(%s);" % one for one in forms + [t.name + ".all" for t in plan.inputs]]
+                cases.append(CASE % {"name": name, "out": out, "runs": "\n".join("        " + line for line in runs)})
             main = cls.write("main.cpp", MAIN % {"includes": "\n".join(includes), "cases": "\n".join(cases)})
             call("g++", "-std=c++17", "-O0", "-Wall", "-Wextra", "-Wconversion", "-Wno-unknown-pragmas", "-Werror", *SANITIZE,
                  "-isystem", EMULATOR, main, cls.machine, "-o", cls.path(stored))
             cls.programs[stored] = cls.path(stored)
         return cls.programs[stored]
+
+    def results(self, name, stored, plan, weights, dy, inputs):
+        """What the program writes: y, the gradient of x if there is one, and y of warps. All given by name as tensor_file has it."""
+        done = subprocess.run([self.program(stored), name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, input=b"".join(
+            [weights[t.name][2] for t in plan.weights] + [dy[2]] + [inputs[t.name][2] for t in plan.inputs]))
+        self.assertEqual((done.returncode, done.stderr.decode()[:3000]), (0, ""))
+        return done.stdout
 
     def check(self, name, stored, exact=False):
         """exact: of numbers that products round to themselves."""
@@ -296,29 +349,33 @@ class Device(unittest.TestCase):
         def tensor(*shape):
             numbers = [drawn.choice((-1, 0, 1)) if exact else drawn.uniform(-1, 1) for _ in range(math.prod(shape))]
             return "F32", list(shape), array.array("f", numbers).tobytes()
+
+        def given(t):
+            dtype, shape = t.dtype.upper(), [SAMPLES, *t.shape[1:]]
+            return tensor(*shape) if dtype == "F32" else (dtype, shape, array.array(
+                tensor_file.CODES[dtype], [drawn.randrange(7) for _ in range(math.prod(shape))]).tobytes())
         out = plan.shape(plan.outputs[0])[1:]
-        x, dy, given = tensor(SAMPLES, 6), tensor(*out), {t.name: tensor(*t.shape) for t in plan.weights}
+        inputs, dy, weights = {t.name: given(t) for t in plan.inputs}, tensor(*out), {t.name: tensor(*t.shape) for t in plan.weights}
         rounded = {key: (dtype, shape, array.array("f", map(floats.ROUND[stored], array.array("f", data))).tobytes())
-                   for key, (dtype, shape, data) in given.items()}
+                   for key, (dtype, shape, data) in weights.items()}
         loss = [{"op": "constant", "id": "dy", "shape": list(out), "values": list(tensor_file.values(dy))},
                 {"op": "mul", "id": "product", "inputs": ["y", "dy"]}, {"op": "sum", "name": "loss", "inputs": ["product"]}]
         tensor_file.save(self.path("weights"), rounded)
-        tensor_file.save(self.path("inputs"), {"x": x})
+        tensor_file.save(self.path("inputs"), inputs)
         spec_path = self.write("m.json", json.dumps(self.made(name, loss)))
         call(self.run_model, spec_path, "--weights", self.path("weights"), "--input", self.path("inputs"), "--output", self.path("outputs"),
              "--grad", "loss")
         expected = tensor_file.load(self.path("outputs"))
-        done = subprocess.run([self.program(stored), name], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                              input=b"".join([given[t.name][2] for t in plan.weights] + [dy[2], x[2]]))
-        self.assertEqual((done.returncode, done.stderr.decode()[:3000]), (0, ""))
-        at = 0
-        for what, key, tolerance in (("y", "y", TOLERANCE["y"]), ("grad.x", "grad.x", TOLERANCE["grad.x"]),
-                                     ("y of warps", "y", TOLERANCE["y"] if exact else OF_WARP[stored]))[:2 + self.by_warps(name)]:
+        found, at = self.results(name, stored, plan, weights, dy, inputs), 0
+        parts = [("y", "y", TOLERANCE["y"])] + [("grad.x", "grad.x", TOLERANCE["grad.x"])] * ("x" in inputs)
+        parts += [("y of warps", "y", TOLERANCE["y"] if exact else OF_WARP[stored])] * self.by_warps(name)
+        for what, key, tolerance in parts:
             size = len(expected[key][2])
-            error = difference(("F32", expected[key][1], done.stdout[at:at + size]), expected[key])
+            error = difference(("F32", expected[key][1], found[at:at + size]), expected[key])
             self.assertTrue(error <= tolerance, "%s of %s in %s differs by %.2g" % (what, name, stored, error))
             at += size
-        self.assertEqual(len(done.stdout), at)
+        self.assertEqual(len(found), at)
+
     @staticmethod
     def model(*tensors):
         return spec.parse(json.dumps({"gpunn_spec": 1, "tensors": [{"op": "input", "name": "x", "shape": ["N", 6]}, *tensors]}))
@@ -329,13 +386,15 @@ class Device(unittest.TestCase):
                            ({"op": "linear", "name": "l", "inputs": ["x"], "out_features": 1025}, "1025 elements")):
             with self.assertRaisesRegex(inference.Refused, reason):
                 emit_device.plan_of(self.model(op))
-        with self.assertRaisesRegex(inference.Refused, "2 inputs and 1 outputs"):
+        with self.assertRaisesRegex(inference.Refused, "2 inputs of floats and 1 outputs"):
             emit_device.plan_of(self.model({"op": "input", "name": "z", "shape": ["N", 6]}, {"op": "add", "inputs": ["x", "z"]}))
         summed = ({"op": "parameter", "name": "p", "shape": [2, 6]}, {"op": "sum", "id": "s", "inputs": ["p"], "dims": [0]},
                   {"op": "add", "inputs": ["x", "s"]})
         emit_device.plan_of(self.model(*summed))
         with self.assertRaisesRegex(inference.Refused, "sum 's': it reads weights in F32 alone"):
             emit_device.plan_of(self.model(*summed), "f16")
+        with self.assertRaisesRegex(inference.Refused, "hash_grid_encoding 'hashed': it reads weights in F32 alone"):
+            self.plan("fields", "f16")
 
     def test_refusals_of_warps(self):
         rows = ({"op": "reshape", "id": "r", "inputs": ["x"], "shape": ["N", 3, 2]},
@@ -366,9 +425,22 @@ class Device(unittest.TestCase):
         for stored in emit_device.STORAGES:
             self.check("wide", stored, exact=True)
 
+    def test_indices_outside(self):
+        """Make NaN of their samples alone, and read nothing."""
+        for stored in emit_device.STORAGES:
+            plan = self.plan("words", stored)
+            weights = {t.name: ("F32", list(t.shape), array.array("f", [1] * plan.count(t.id)).tobytes()) for t in plan.weights}
+            for wrong in (-1, 7, -2 ** 31, 2 ** 31 - 1):
+                words = array.array("i", [0] * 2 * SAMPLES)
+                words[2 * 3 + 1] = wrong
+                found = self.results("words", stored, plan, weights, ("F32", [3], bytes(12)), {
+                    "words": ("I32", [SAMPLES, 2], words.tobytes())})
+                for_each = [math.isnan(v) for v in array.array("f", found)]
+                self.assertEqual(for_each, [k // 3 == 3 for k in range(3 * SAMPLES)] * 2)  # by threads and by warps
 
-for one in BODIES:
-    for form in emit_device.STORAGES:
+
+for form in emit_device.STORAGES:
+    for one in Device.bodies(form):
         setattr(Device, "test_%s_%s" % (one, form), lambda self, name=one, stored=form: self.check(name, stored))
 
 

@@ -49,6 +49,18 @@ class Network(unittest.TestCase):
         kernels, evaluation, _ = made.tables()
         self.assertEqual((kernels[0], evaluation[0].tensors), made.network)
 
+    def test_lookups(self):
+        """What a sample takes of tables counts, not these."""
+        names, made = self.network(
+            {"op": "input", "name": "words", "dtype": "i32", "shape": ["N", 2]}, {"op": "input", "name": "p", "shape": ["N", 3]},
+            {"op": "embedding", "name": "e", "inputs": ["words"], "num_embeddings": 1000, "embedding_dim": 4},
+            {"op": "flatten", "name": "f", "inputs": ["e"]}, {"op": "hash_grid_encoding", "name": "g", "inputs": ["p"], "n_levels": 2},
+            {"op": "concat", "name": "c", "inputs": ["f", "g"], "dim": 1}, linear("a", "c", 16), linear("y", "a", 3))
+        self.assertEqual(names[:6], ["e", "f", "g", "c", "a", "y"])
+        weights = 4 * (12 * 16 + 16 + 16 * 3 + 3)
+        self.assertEqual(made.network[0].evaluation.bytes_per_batch, (weights, 4 * (2 + 3 + 3 + 2 * 4 + 2 * 2 * 8)))
+        self.assertIn("return GPUNN_ERR_ARGUMENT;", emit_c.emit_header(made))
+
     def test_outputs_of_the_batch_stay_outside(self):
         names, _ = self.network(linear("a", "x", 4), linear("y", "a", 3), {"op": "mean", "name": "m", "inputs": ["y"]},
                                 outputs=("y", "m"))
@@ -66,7 +78,15 @@ class Network(unittest.TestCase):
                              {"op": "conv3d", "name": "c", "inputs": ["z"], "out_channels": 2, "kernel_size": 3},
                              {"op": "flatten", "name": "f", "inputs": ["c"]}, linear("a", "f", 4), linear("y", "a", 2)),
                  "conv3d 'c': it is no op of single samples"),
-                ("large images", images(130, 130), "16900 elements a sample, where 16384 are the most"),
+                ("large images", images(250, 250), "62500 elements a sample, where 58112 are the most"),
+                ("images that fill a block", images(238, 238), "values of 1 sample take"),
+                ("an embedding of many rows", ({"op": "input", "name": "words", "dtype": "i64", "shape": ["N"]},
+                                               {"op": "embedding", "name": "e", "inputs": ["words"], "num_embeddings": (1 << 24) + 1,
+                                                "embedding_dim": 2}, linear("a", "e", 4), linear("y", "a", 2)),
+                 "embedding 'e': 16777217 rows, where 16777216 are the most"),
+                ("small integers", ({"op": "input", "name": "pixels", "dtype": "u8", "shape": ["N", 8]},
+                                    {"op": "cast", "name": "c", "inputs": ["pixels"], "dtype": "f32"}, linear("a", "c", 4), linear("y", "a", 2)),
+                 "input 'pixels': u8 values are not for it"),
                 ("images of many products", images(60, 60, 64), "step by step should be quicker")):
             with self.subTest(what):
                 self.assertIsNone(self.network(*tensors)[0])
@@ -111,6 +131,20 @@ class Network(unittest.TestCase):
         for precision in ("bf16", "f16", "tf32"):
             self.assertIn("of images a model in F32 alone is one kernel",
                           partition.network_fault(model_of(*images(28, 28, 6), precision=precision)))
+
+    def test_long_rows(self):
+        """The repository's own network of images is one launch where a block has room for its 21632 values behind the convolution; the
+        product of 5408 numbers is all threads', and relu is done before a value is stored."""
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "examples", "kernels", "fashion_mnist_simple.json")
+        made = partition.partition(spec.load(path), "simple")
+        plan, text = tiling.tile_plan(made.network[0].evaluation.network), emit_cuda.emit_cuda(made)
+        self.assertEqual((list(plan.linears()), list(plan.linears(long=True))), ([], [(1, 5408, 10)]))
+        self.assertEqual([one.samples for one in tiling.forms(plan)], [2, 1])
+        self.assertIn("long_linear<SAMPLES, PITCH, 5408, 10, 1>(", text)
+        self.assertIn("[](float x) { simple_apply_relu(x, &x); return x; }", text)
+        self.assertNotIn("simple_apply_relu(own", text)
+        self.assertEqual(tiling.form_on(plan, 1, tiling.CARDS["H100"]).samples, 1)
+        self.assertIsNone(tiling.form_on(plan, 1, tiling.CARDS["T4"]))
 
     def test_choice(self):
         """Small batches of small networks are one launch; those whose products take the time are not."""
