@@ -1,6 +1,6 @@
 /* simple_nn_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates fa72f92594d7
+ * gpunn 0.1, templates 3659f7bf0f68
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -11,7 +11,7 @@
 
 #define SIMPLE_NN_KERNELS_CUDA
 #include "simple_nn_kernels.h"
-#if SIMPLE_NN_KERNELS_STAMP != 0xe120cbf5459e505full
+#if SIMPLE_NN_KERNELS_STAMP != 0xd224402afcfc335eull
 #error "simple_nn_kernels.h and simple_nn_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 
@@ -37,9 +37,11 @@ const size_t MOST = 0xF0000000u; /* packs that an unsigned counts with room for 
 struct bf16 {
     unsigned short bits;
 };
+
 struct f16 {
     unsigned short bits;
 };
+
 struct boolean {
     unsigned char byte;
 };
@@ -321,6 +323,13 @@ template <typename T> __host__ __device__ constexpr int step_of(int count)
     return pitch_of(words_of<T>(count) + 1);
 }
 
+/* Rows of a weight [OUT][K] that are in FLOATS of shared memory at once; tiles take eight columns each. */
+template <typename T, int K, int OUT, bool WHOLE, int FLOATS> __host__ __device__ constexpr int rows_at_once()
+{
+    const int WIDE = chunk_of(T()) > 0 ? 8 : 1, ROOM = FLOATS / step_of<T>(K);
+    return WHOLE || ROOM >= OUT ? OUT : ROOM / WIDE * WIDE;
+}
+
 /* A number as memory has it that stores numbers as T. */
 __device__ __forceinline__ float stored_as(float, float x)
 {
@@ -411,9 +420,8 @@ template <typename T, int SAMPLES, int PITCH, int K, int OUT, int ROWS, bool ALI
 __device__ __forceinline__ void linear(float *y, const float *x, float *staged, const float *w, const float *b)
 {
     constexpr bool TILED = chunk_of(T()) > 0;
-    const int      WIDE = TILED ? 8 : 1, ROOM = FLOATS / step_of<T>(K) / WIDE * WIDE; /* columns that are computed at once */
     const int      TEAMS = TILED ? 256 / 32 / (SAMPLES / 16) : 256 / (SAMPLES < 32 ? SAMPLES : 32);
-    const int      PIECE = WHOLE || ROOM > OUT ? OUT : ROOM, TILES = (PIECE + WIDE - 1) / WIDE;
+    const int      PIECE = rows_at_once<T, K, OUT, WHOLE, FLOATS>(), TILES = TILED ? (PIECE + 7) / 8 : PIECE;
     const int      EACH = TILES > 4 * TEAMS ? 8 : TILES > 2 * TEAMS ? 4 : TILES > TEAMS ? 2 : 1;
 #pragma unroll 1
     for (int first = 0; first < OUT; first += PIECE) {
@@ -464,12 +472,12 @@ __device__ __forceinline__ void add_to(float *to, float x, bool first)
     *to = first ? x : *to + x;
 }
 
-/* Of y = x w^T + b, w[OUT][K]: the gradient of x from that of y, added to what is there or, `first`, in its place. A thread has four
- * neighbouring columns of up to two samples. Each sum is one thread's, by rising row of w. */
-template <int SAMPLES, int PITCH, int K, int OUT>
-__device__ __forceinline__ void operand_gradient(float *to, const float *y, const float *w, bool first)
+/* to += y w, or `first`, = y w, of some rows of w[][K]: a thread has four neighbouring columns of up to two samples. Each sum is one
+ * thread's, by rising row. */
+template <int SAMPLES, int PITCH, int K>
+__device__ __forceinline__ void add_rows(float, float *to, const float *y, const float *w, int rows, bool first)
 {
-    const int SLOTS = SAMPLES < 32 ? SAMPLES : 32, OWN = SAMPLES / SLOTS, TEAMS = 256 / SLOTS, STEP = pitch_of(K + 1);
+    const int SLOTS = SAMPLES < 32 ? SAMPLES : 32, OWN = SAMPLES / SLOTS, TEAMS = 256 / SLOTS, STEP = step_of<float>(K);
     const int slot = threadIdx.x % SLOTS;
     to += slot * PITCH;
     y += slot * PITCH;
@@ -479,7 +487,7 @@ __device__ __forceinline__ void operand_gradient(float *to, const float *y, cons
 #pragma unroll
         for (int m = 0; m < OWN; m++) sum[m] = make_float4(0, 0, 0, 0);
 #pragma unroll 4
-        for (int row = 0; row < OUT; row++) {
+        for (int row = 0; row < rows; row++) {
             const float4 factor = four<true>(w + row * STEP + k);
 #pragma unroll
             for (int m = 0; m < OWN; m++) {
@@ -502,10 +510,28 @@ __device__ __forceinline__ void operand_gradient(float *to, const float *y, cons
     }
 }
 
+/* Of y = x w^T + b, w[OUT][K]: the gradient of x from that of y, added to what is there or, `first`, in its place. The weights are staged
+ * already, at `staged`, or are, piece by piece, now. T: of its factors. */
+template <typename T, int SAMPLES, int PITCH, int K, int OUT, bool WHOLE, int FLOATS>
+__device__ __forceinline__ void operand_gradient(float *to, const float *y, float *staged, const float *w, bool first)
+{
+    const int PIECE = rows_at_once<T, K, OUT, WHOLE, FLOATS>();
+#pragma unroll 1
+    for (int row = 0; row < OUT; row += PIECE) {
+        const int rows = min(PIECE, OUT - row);
+        if constexpr (!WHOLE) {
+            stage<T, K>(staged, w + row * K, NULL, rows);
+            __syncthreads();
+        }
+        add_rows<SAMPLES, PITCH, K>(T(), to, y + row, staged, rows, first && row == 0);
+        if constexpr (!WHOLE) __syncthreads();
+    }
+}
+
 /* The gradient of w, of the samples that are there, added to the block's sums or, `first`, in their place. A thread has ROWS rows of
  * four neighbouring columns. Each sum is one thread's, by rising sample. */
 template <int PITCH, int K, int OUT, int ROWS>
-__device__ __forceinline__ void weight_gradient(float *sums, const float *y, const float *x, int samples, bool first)
+__device__ __forceinline__ void weight_gradient(float, float *sums, const float *y, const float *x, int samples, bool first)
 {
     const int FOURS = (K + 3) / 4;
 #pragma unroll 1
@@ -547,40 +573,61 @@ __device__ __forceinline__ void bias_gradient(float *sums, const float *y, int s
     }
 }
 
-/* A form of a step's kernel: samples of a tile, bytes of shared memory, and clocks of a multiprocessor, by arithmetic, for a tile. */
-struct step_form {
-    int    samples, bytes;
-    double tile;
-};
-
-/* What it should cost on any card beside its tiles: clocks to begin and end, and to add a block's sums to another's; clocks of the
- * steps by themselves more than one launch has to begin, and for each sample of a multiprocessor. */
-struct step_costs {
-    double fixed, adding, apart, each;
-};
-
-inline size_t step_blocks(const step_form &form, int64_t batch, int multiprocessors)
+/* By all threads of a launch with a column of partial[blocks][SUMS] for each lane of a block: the lanes' totals, in its first warp. */
+template <unsigned SUMS> __device__ __forceinline__ float column_total(const float *partial, unsigned column, unsigned blocks)
 {
-    return clamped(at_least((size_t)batch, (size_t)form.samples), (size_t)multiprocessors);
+    const unsigned   WARPS = 256 / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    __shared__ float part[WARPS][32];
+    float            total = 0;
+#pragma unroll 4
+    for (unsigned block = warp; block < blocks && column < SUMS; block += WARPS) total += partial[(size_t)block * SUMS + column];
+    part[warp][lane] = total;
+    __syncthreads();
+    for (unsigned other = 1; other < WARPS && warp == 0; other++) total += part[other][lane];
+    return total;
 }
 
-/* The quickest form for this GPU and batch; -1: none fits, or steps by themselves should be quicker. */
-inline int step_form_for(const step_form *forms, int count, const step_costs &costs, int64_t batch, int multiprocessors)
+/* A form of a step's kernel: samples of a tile, bytes of shared memory, the least capability of a GPU. Clocks of a multiprocessor, by
+ * arithmetic: before the first tile, for each, and for each sample where steps are by themselves. */
+struct step_form {
+    int    samples, bytes, capability;
+    double staging, tile, each;
+};
+
+/* What it should cost beside: clocks of the steps by themselves more than one launch has to begin; to add a block's sums to another's,
+ * or in a second launch, to take a block's from memory. */
+struct step_costs {
+    double apart, adding, moving;
+};
+
+struct step_choice {
+    int    form; /* -1: none fits, or steps by themselves should be quicker */
+    size_t blocks;
+    bool   again; /* a second launch adds the sums up */
+};
+
+/* The quickest form for this GPU and batch. */
+inline step_choice step_choice_for(const step_form *forms, int count, const step_costs &costs, int64_t batch, int multiprocessors)
 {
-    int device = 0, room = 0, best = -1;
+    step_choice choice = {-1, 0, false};
+    int         device = 0, room = 0, major = 0, minor = 0;
+    double      least = 0;
     if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
-        return -1;
-    double least = costs.apart + costs.each * (double)batch / multiprocessors;
+        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
+        return choice;
     for (int i = 0; i < count; i++) {
-        const double blocks = (double)step_blocks(forms[i], batch, multiprocessors);
-        const double tiles = ceil((double)at_least((size_t)batch, (size_t)forms[i].samples) / blocks);
-        const double clocks = costs.fixed + tiles * forms[i].tile + 2 * ceil(sqrt(blocks)) * costs.adding;
-        if (forms[i].bytes + 1024 > room || clocks > least || (best >= 0 && clocks == least)) continue;
-        best = i;
+        const size_t tiles = at_least((size_t)batch, (size_t)forms[i].samples), blocks = clamped(tiles, (size_t)multiprocessors);
+        const double gathering = 2 * ceil(sqrt((double)blocks)) * costs.adding;
+        const double again = 4250 + costs.moving * (double)blocks / multiprocessors + 600 * ceil((double)blocks / 32);
+        const double clocks = forms[i].staging + ceil((double)tiles / (double)blocks) * forms[i].tile + 4 * 600 +
+                              (gathering < again ? gathering : again);
+        if (forms[i].bytes + 1024 > room || forms[i].capability > 10 * major + minor || (least > 0 && clocks >= least)) continue;
         least = clocks;
+        choice = {clocks <= costs.apart + forms[i].each * (double)batch / multiprocessors ? i : -1, blocks, again < gathering};
     }
-    return best;
+    return choice;
 }
 
 /* network: tiles of SAMPLES samples. T: of products' factors. WHOLE: the weights of all products are in shared memory at once, or else
@@ -681,7 +728,8 @@ static size_t simple_nn_network_evaluation_workspace(int64_t batch, int multipro
 }
 
 /* a training step: tiles of SAMPLES samples forward and back. Each block leaves sums of the weights' gradients and of the loss, which the
- * last one adds up. */
+ * last one adds up, or a second launch. T: of products' factors. WHOLE: the weights of all products are in shared memory at once, or else
+ * pieces of them. */
 struct simple_nn_step_forward_operands {
     const float *x_;
     const float *fc1_weight_;
@@ -702,145 +750,157 @@ struct simple_nn_step_forward_operands {
     bool add_grad_fc2_bias_;
     float    *partial; /* [block][1104] */
     unsigned *counters;
+    int64_t   batch;
 };
 
-template <int SAMPLES>
-static __global__ void __launch_bounds__(256, 1)
-    simple_nn_step_forward_kernel(const simple_nn_step_forward_operands o, int64_t batch)
+/* Brings a sum of the gradients to where it belongs. */
+static __device__ __forceinline__ void simple_nn_step_forward_give(const simple_nn_step_forward_operands &o, unsigned i, float total)
 {
-    typedef float T;
-    const int     PITCH = 196, FLOATS = 1452;
-    const bool    WHOLE = true;
+    if (i < 1000) {
+        if (o.grad_fc1_weight_) store_one(o.add_grad_fc1_weight_, o.grad_fc1_weight_, i, total);
+    } else if (i < 1050) {
+        if (o.grad_fc1_bias_) store_one(o.add_grad_fc1_bias_, o.grad_fc1_bias_, i - 1000, total);
+    } else if (i < 1100) {
+        if (o.grad_fc2_weight_) store_one(o.add_grad_fc2_weight_, o.grad_fc2_weight_, i - 1050, total);
+    } else if (i < 1101) {
+        if (o.grad_fc2_bias_) store_one(o.add_grad_fc2_bias_, o.grad_fc2_bias_, i - 1100, total);
+    }
+}
+
+template <typename T, int SAMPLES, int FLOATS, bool WHOLE>
+static __global__ void __launch_bounds__(256, 1)
+    simple_nn_step_forward_kernel(const simple_nn_step_forward_operands o, bool gathers)
+{
+    const int PITCH = 132;
     const int AT1 = step_of<T>(20) * 50;
     GPUNN__BLOCK_SHARED(values, SAMPLES * PITCH + FLOATS);
     float *const weights = values + SAMPLES * PITCH, *const sums = o.partial + (size_t)blockIdx.x * 1104;
-    const float  seed = *o.grad_t11_ / (float)batch;
+    const float  seed = *o.grad_t11_ / (float)o.batch;
     float        loss = 0;
-    stage<T, 20>(weights, o.fc1_weight_, o.fc1_bias_, 50);
-    stage<T, 50>(weights + AT1, o.fc2_weight_, o.fc2_bias_, 1);
-    __syncthreads();
-    for (int64_t at = blockIdx.x, first = at * SAMPLES; first < batch; at += gridDim.x, first = at * SAMPLES) {
-        const unsigned samples = (unsigned)(batch - first < SAMPLES ? batch - first : SAMPLES);
+    if constexpr (WHOLE) {
+        stage<T, 20>(weights, o.fc1_weight_, o.fc1_bias_, 50);
+        stage<T, 50>(weights + AT1, o.fc2_weight_, o.fc2_bias_, 1);
+        __syncthreads();
+    }
+    for (int64_t at = blockIdx.x, first = at * SAMPLES; first < o.batch; at += gridDim.x, first = at * SAMPLES) {
+        const unsigned samples = (unsigned)(o.batch - first < SAMPLES ? o.batch - first : SAMPLES);
         const bool     is_first = at < gridDim.x;
         #pragma unroll 1
         for (unsigned i = threadIdx.x; i < SAMPLES * 20; i += 256) {
             const unsigned e = i % 20;
             float *const own = values + i / 20 * PITCH;
-            own[e] = i < samples * 20 ? o.x_[first * 20 + i] : 0;
+            own[e + 104] = i < samples * 20 ? o.x_[first * 20 + i] : 0;
         }
         #pragma unroll 1
         for (unsigned i = threadIdx.x; i < SAMPLES * 1; i += 256) {
             float *const own = values + i * PITCH;
-            own[20] = i < samples * 1 ? o.y_[first * 1 + i] : 0;
+            own[52] = i < samples * 1 ? o.y_[first * 1 + i] : 0;
         }
         __syncthreads();
-        linear<T, SAMPLES, PITCH, 20, 50, 1, true, WHOLE, FLOATS>(values + 24, values, weights, o.fc1_weight_, o.fc1_bias_);
+        linear<T, SAMPLES, PITCH, 20, 50, 1, true, WHOLE, FLOATS>(values, values + 104, weights, o.fc1_weight_, o.fc1_bias_);
         #pragma unroll 1
         for (unsigned i = threadIdx.x; i < SAMPLES * 50; i += 256) {
             const unsigned e = i % 50;
             float *const own = values + i / 50 * PITCH;
-            simple_nn_step_relu(own[e + 24], &own[e + 76]);
+            simple_nn_step_relu(own[e], &own[e]);
         }
         __syncthreads();
-        linear<T, SAMPLES, PITCH, 50, 1, 1, true, WHOLE, FLOATS>(values + 128, values + 76, weights + (WHOLE ? AT1 : 0),
-                                                                 o.fc2_weight_, o.fc2_bias_);
+        linear<T, SAMPLES, PITCH, 50, 1, 1, true, WHOLE, FLOATS>(values + 56, values, weights + (WHOLE ? AT1 : 0), o.fc2_weight_,
+                                                                 o.fc2_bias_);
         #pragma unroll 1
         for (unsigned i = threadIdx.x; i < SAMPLES * 1; i += 256) {
             float *const own = values + i * PITCH;
-            simple_nn_step_sigmoid(own[128], &own[132]);
+            simple_nn_step_sigmoid(own[56], &own[56]);
         }
         __syncthreads();
         #pragma unroll 1
         for (unsigned i = threadIdx.x; i < SAMPLES * 1; i += 256) {
             float *const own = values + i * PITCH;
-            simple_nn_step_binary_cross_entropy(own[20], own[132], &own[136]);
+            simple_nn_step_binary_cross_entropy(own[52], own[56], &own[60]);
         }
         __syncthreads();
         #pragma unroll 1
         for (unsigned i = threadIdx.x; i < samples * 1; i += 256) {
             float *const own = values + i * PITCH;
-            store<1>(o.t9_, first * 1 + i, same<1>(own[132]));
+            store<1>(o.t9_, first * 1 + i, same<1>(own[56]));
         }
         __syncthreads();
         #pragma unroll 1
         for (unsigned i = threadIdx.x; i < SAMPLES * 1; i += 256) {
             float *const own = values + i * PITCH;
-            if (i < samples * 1) loss += own[136];
-            own[140] = seed;
-        }
-        __syncthreads();
-        #pragma unroll 1
-        for (unsigned i = threadIdx.x; i < SAMPLES * 1; i += 256) {
-            float *const own = values + i * PITCH;
-            float d0;
-            simple_nn_step_binary_cross_entropy_gradient(own[140], own[132], own[20], &d0);
-            own[140] = d0;
+            if (i < samples * 1) loss += own[60];
+            own[124] = seed;
         }
         __syncthreads();
         #pragma unroll 1
         for (unsigned i = threadIdx.x; i < SAMPLES * 1; i += 256) {
             float *const own = values + i * PITCH;
             float d0;
-            simple_nn_step_sigmoid_gradient(own[128], own[140], &d0);
-            own[140] = d0;
+            simple_nn_step_binary_cross_entropy_gradient(own[124], own[56], own[52], &d0);
+            own[124] = d0;
         }
         __syncthreads();
-        operand_gradient<SAMPLES, PITCH, 50, 1>(values + 144, values + 140, weights + AT1, true);
-        weight_gradient<PITCH, 50, 1, 1>(sums + 1050, values + 140, values + 76, (int)samples, is_first);
-        bias_gradient<PITCH, 1>(sums + 1100, values + 140, (int)samples, is_first);
+        #pragma unroll 1
+        for (unsigned i = threadIdx.x; i < SAMPLES * 1; i += 256) {
+            float *const own = values + i * PITCH;
+            float d0;
+            simple_nn_step_sigmoid_gradient(own[56], own[124], &d0);
+            own[124] = d0;
+        }
+        __syncthreads();
+        operand_gradient<T, SAMPLES, PITCH, 50, 1, WHOLE, FLOATS>(values + 52, values + 124, weights + (WHOLE ? AT1 : 0),
+                                                                  o.fc2_weight_, true);
+        weight_gradient<PITCH, 50, 1, 1>(T(), sums + 1050, values + 124, values, (int)samples, is_first);
+        bias_gradient<PITCH, 1>(sums + 1100, values + 124, (int)samples, is_first);
         __syncthreads();
         #pragma unroll 1
         for (unsigned i = threadIdx.x; i < SAMPLES * 50; i += 256) {
             const unsigned e = i % 50;
             float *const own = values + i / 50 * PITCH;
             float d0;
-            simple_nn_step_relu_gradient(own[e + 24], own[e + 144], &d0);
-            own[e + 144] = d0;
+            simple_nn_step_relu_gradient(own[e], own[e + 52], &d0);
+            own[e + 52] = d0;
         }
         __syncthreads();
-        weight_gradient<PITCH, 20, 50, 1>(sums, values + 144, values, (int)samples, is_first);
-        bias_gradient<PITCH, 50>(sums + 1000, values + 144, (int)samples, is_first);
+        weight_gradient<PITCH, 20, 50, 1>(T(), sums, values + 52, values + 104, (int)samples, is_first);
+        bias_gradient<PITCH, 50>(sums + 1000, values + 52, (int)samples, is_first);
         __syncthreads();
     }
     loss = reduce<256>(loss, sum());
     if (threadIdx.x < 1104 - 1101) sums[1101 + threadIdx.x] = threadIdx.x == 0 ? loss : 0;
-    if (gathered<256, 1104>(o.partial, blockIdx.x, gridDim.x, 1, o.counters)) {
-        if (o.grad_fc1_weight_)
-            for (unsigned i = threadIdx.x; i < 1000; i += 256)
-                store_one(o.add_grad_fc1_weight_, o.grad_fc1_weight_, i, o.partial[i]);
-        if (o.grad_fc1_bias_)
-            for (unsigned i = threadIdx.x; i < 50; i += 256)
-                store_one(o.add_grad_fc1_bias_, o.grad_fc1_bias_, i, o.partial[1000 + i]);
-        if (o.grad_fc2_weight_)
-            for (unsigned i = threadIdx.x; i < 50; i += 256)
-                store_one(o.add_grad_fc2_weight_, o.grad_fc2_weight_, i, o.partial[1050 + i]);
-        if (o.grad_fc2_bias_)
-            for (unsigned i = threadIdx.x; i < 1; i += 256)
-                store_one(o.add_grad_fc2_bias_, o.grad_fc2_bias_, i, o.partial[1100 + i]);
-        if (threadIdx.x == 0) *o.t11_ = o.partial[1101] / (float)batch;
+    if (gathers && gathered<256, 1104>(o.partial, blockIdx.x, gridDim.x, 1, o.counters)) {
+        for (unsigned i = threadIdx.x; i < 1101; i += 256) simple_nn_step_forward_give(o, i, o.partial[i]);
+        if (threadIdx.x == 0) *o.t11_ = o.partial[1101] / (float)o.batch;
     }
 }
 
-/* The form for a batch, and how many blocks it has. */
-static int simple_nn_step_forward_form(int64_t batch, int multiprocessors, size_t *blocks)
+/* The second launch: a lane of each block for a sum. */
+static __global__ void __launch_bounds__(256)
+    simple_nn_step_forward_sums(const simple_nn_step_forward_operands o, unsigned blocks)
+{
+    const unsigned i = blockIdx.x * 32 + threadIdx.x % 32;
+    const float    total = column_total<1104>(o.partial, i, blocks);
+    if (threadIdx.x < 32 && i < 1101) simple_nn_step_forward_give(o, i, total);
+    if (threadIdx.x < 32 && i == 1101) *o.t11_ = total / (float)o.batch;
+}
+
+/* The form for a batch. */
+static step_choice simple_nn_step_forward_choice(int64_t batch, int multiprocessors)
 {
     static const step_form forms[] = {
-        {64, 55984, 12860},
-        {32, 30896, 8104},
-        {16, 18352, 6280},
+        {64, 39600, 0, 691, 11678, 83.7143},
+        {32, 22704, 0, 691, 7338, 83.7143},
+        {16, 14256, 0, 691, 5306, 83.7143},
     };
-    static const step_costs costs = {3091, 100, 19550, 103.714};
-    const int               form = step_form_for(forms, 3, costs, batch, multiprocessors);
-    *blocks = form < 0 ? 0 : step_blocks(forms[form], batch, multiprocessors);
-    return form;
+    static const step_costs costs = {19550, 100, 315.429};
+    return step_choice_for(forms, 3, costs, batch, multiprocessors);
 }
 
 /* a training step */
 static int simple_nn_step_forward(const gpunn_kernel_call *call)
 {
     simple_nn_step_forward_operands o = {};
-    size_t blocks;
-    const int form = simple_nn_step_forward_form(call->batch, call->multiprocessors, &blocks);
+    const step_choice choice = simple_nn_step_forward_choice(call->batch, call->multiprocessors);
     o.x_ = (const float *)call->data[0];
     o.fc1_weight_ = (const float *)call->data[1];
     o.fc1_bias_ = (const float *)call->data[2];
@@ -860,24 +920,28 @@ static int simple_nn_step_forward(const gpunn_kernel_call *call)
     o.add_grad_fc2_bias_ = call->accumulate[12] != 0;
     o.partial = (float *)call->workspace;
     o.counters = call->counters;
-#define LAUNCH(SAMPLES)                                                                                              \
-    GPUNN__LAUNCH_SHARED(call->stream, (SAMPLES * 196 + 1452) * sizeof(float), simple_nn_step_forward_kernel<SAMPLES>, \
-                         (unsigned)blocks, 256, o, call->batch)
-    switch (form) {
-        case 0: LAUNCH(64); break;
-        case 1: LAUNCH(32); break;
-        case 2: LAUNCH(16); break;
+    o.batch = call->batch;
+#define LAUNCH(T, SAMPLES, FLOATS, WHOLE)                                                                                          \
+    GPUNN__LAUNCH_SHARED(call->stream, (SAMPLES * 132 + FLOATS) * sizeof(float), (simple_nn_step_forward_kernel<T, SAMPLES, FLOATS, WHOLE>), \
+                         (unsigned)choice.blocks, 256, o, !choice.again)
+    switch (choice.form) {
+        case 0: LAUNCH(float, 64, 1452, true); break;
+        case 1: LAUNCH(float, 32, 1452, true); break;
+        case 2: LAUNCH(float, 16, 1452, true); break;
     default: return -(int)cudaErrorInvalidValue;
     }
 #undef LAUNCH
+    if (choice.again)
+        GPUNN__LAUNCH_ON(call->stream, simple_nn_step_forward_sums, (unsigned)at_least(1101 + 1, 32), 256, o,
+                         (unsigned)choice.blocks);
     return -(int)cudaGetLastError();
 }
 
 /* The blocks' sums; or declined, where step by step should be quicker. */
 static size_t simple_nn_step_forward_workspace(int64_t batch, int multiprocessors)
 {
-    size_t blocks;
-    return simple_nn_step_forward_form(batch, multiprocessors, &blocks) < 0 ? SIZE_MAX : area(blocks * 1104);
+    const step_choice choice = simple_nn_step_forward_choice(batch, multiprocessors);
+    return choice.form < 0 ? SIZE_MAX : area(choice.blocks * 1104);
 }
 
 /* simple_nn_g0_forward_0: t9 = sigmoid(fc2); t11 = mean(binary_cross_entropy(t9, y)); reads 8 and writes 12 bytes for each

@@ -1,6 +1,6 @@
 /* simple_nn_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates fa72f92594d7
+ * gpunn 0.1, templates 3659f7bf0f68
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -8,7 +8,7 @@
 #define SIMPLE_NN_KERNELS_H
 #include "gpunn.h"
 
-#define SIMPLE_NN_KERNELS_STAMP 0xe120cbf5459e505full /* of this text: simple_nn_kernels.cu was written with it */
+#define SIMPLE_NN_KERNELS_STAMP 0xd224402afcfc335eull /* of this text: simple_nn_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -216,15 +216,14 @@ SIMPLE_NN_FN void simple_nn_step_binary_cross_entropy_gradient(float g, float x,
     *d0 = g * (x - y) / simple_nn_max(x * (1 - x), 1e-12f);
 }
 
-SIMPLE_NN_FN void simple_nn_step_sigmoid_gradient(float x, float g, float *d0)
+SIMPLE_NN_FN void simple_nn_step_sigmoid_gradient(float result, float g, float *d0)
 {
-    const float t0 = simple_nn_sigmoid(x);
-    *d0 = t0 * (g * (1 - t0));
+    *d0 = result * (g * (1 - result));
 }
 
-SIMPLE_NN_FN void simple_nn_step_relu_gradient(float x, float g, float *d0)
+SIMPLE_NN_FN void simple_nn_step_relu_gradient(float result, float g, float *d0)
 {
-    *d0 = simple_nn_where(simple_nn_where(x <= 0, 0, x) <= 0, 0, g);
+    *d0 = simple_nn_where(result <= 0, 0, g);
 }
 
 /* g0, forward: t9 = sigmoid(fc2); t11 = mean(binary_cross_entropy(t9, y)); bytes: 20 a sample and 8 */
@@ -410,12 +409,20 @@ enum { SIMPLE_NN_NARROWEST = 1 };
 #define SIMPLE_NN_UNROLL
 #endif
 
-/* Packs w[out][in] and b[out], or NULL, as panels of four vectors of columns of y, or what is left: of each panel its biases, then
- * a row for each input. */
+/* gcc would read x again from memory in each product with it, more loads than a processor makes beside its products. */
+#if defined(__GNUC__) && defined(__x86_64__) && !defined(__clang__)
+#define SIMPLE_NN_HOLD(x) __asm__("" : "+v"(x))
+#else
+#define SIMPLE_NN_HOLD(x) (void)(x)
+#endif
+
+/* Packs w[out][in] and b[out], or NULL, as panels of so many vectors of columns of y, or what is left: of each panel its biases,
+ * then a row for each input. */
 SIMPLE_NN_SELDOM void simple_nn_pack(float *to, const float *w, const float *b, int in, int out, int lanes)
 {
-    for (int j = 0; j < out; j += 4 * lanes) {
-        const int width = (simple_nn_least(out - j, 4 * lanes) + lanes - 1) / lanes * lanes;
+    const int panel = (lanes == 8 ? 2 : 4) * lanes;
+    for (int j = 0; j < out; j += panel) {
+        const int width = (simple_nn_least(out - j, panel) + lanes - 1) / lanes * lanes;
         for (int c = 0; c < width; ++c) *to++ = b != NULL && j + c < out ? b[j + c] : 0;
         for (int k = 0; k < in; ++k)
             for (int c = 0; c < width; ++c) *to++ = j + c < out ? w[(j + c) * in + k] : 0;
@@ -472,7 +479,10 @@ SIMPLE_NN_V16 SIMPLE_NN_FN void simple_nn_v16_tile(float *y, int64_t y_row, cons
         for (int u = 0; u < U; ++u) {
             if (k + u >= in) break;
             SIMPLE_NN_UNROLL
-            for (int v = 0; v < V; ++v) factor[v] = *(const simple_nn_v16_memory *)(w + (u * V + v) * 16);
+            for (int v = 0; v < V; ++v) {
+                factor[v] = *(const simple_nn_v16_memory *)(w + (u * V + v) * 16);
+                if (R > 1) SIMPLE_NN_HOLD(factor[v]);
+            }
             SIMPLE_NN_UNROLL
             for (int i = 0; i < R; ++i) {
                 SIMPLE_NN_UNROLL
@@ -563,7 +573,10 @@ SIMPLE_NN_V8 SIMPLE_NN_FN void simple_nn_v8_tile(float *y, int64_t y_row, const 
         for (int u = 0; u < U; ++u) {
             if (k + u >= in) break;
             SIMPLE_NN_UNROLL
-            for (int v = 0; v < V; ++v) factor[v] = *(const simple_nn_v8_memory *)(w + (u * V + v) * 8);
+            for (int v = 0; v < V; ++v) {
+                factor[v] = *(const simple_nn_v8_memory *)(w + (u * V + v) * 8);
+                if (R > 1) SIMPLE_NN_HOLD(factor[v]);
+            }
             SIMPLE_NN_UNROLL
             for (int i = 0; i < R; ++i) {
                 SIMPLE_NN_UNROLL
@@ -599,17 +612,13 @@ SIMPLE_NN_V8 SIMPLE_NN_FN void simple_nn_v8_panel(float *y, int64_t y_row, const
 SIMPLE_NN_V8 SIMPLE_NN_SELDOM void simple_nn_v8_product(float *y, const float *x, int64_t x_row, const float *packed, int rows,
                                                     int in, int out)
 {
-    for (int j = 0, width; j < out; j += 4 * 8, packed += (in + 1) * width) {
-        const int columns = simple_nn_least(out - j, 4 * 8);
+    for (int j = 0, width; j < out; j += 2 * 8, packed += (in + 1) * width) {
+        const int columns = simple_nn_least(out - j, 2 * 8);
         width = (columns + 8 - 1) / 8 * 8;
         if (columns <= 8)
             simple_nn_v8_panel(y + j, out, x, x_row, packed, rows, in, columns, 1);
-        else if (columns <= 2 * 8)
-            simple_nn_v8_panel(y + j, out, x, x_row, packed, rows, in, columns, 2);
-        else if (columns <= 3 * 8)
-            simple_nn_v8_panel(y + j, out, x, x_row, packed, rows, in, columns, 3);
         else
-            simple_nn_v8_panel(y + j, out, x, x_row, packed, rows, in, columns, 4);
+            simple_nn_v8_panel(y + j, out, x, x_row, packed, rows, in, columns, 2);
     }
 }
 #endif
@@ -654,7 +663,10 @@ SIMPLE_NN_V4 SIMPLE_NN_FN void simple_nn_v4_tile(float *y, int64_t y_row, const 
         for (int u = 0; u < U; ++u) {
             if (k + u >= in) break;
             SIMPLE_NN_UNROLL
-            for (int v = 0; v < V; ++v) factor[v] = *(const simple_nn_v4_memory *)(w + (u * V + v) * 4);
+            for (int v = 0; v < V; ++v) {
+                factor[v] = *(const simple_nn_v4_memory *)(w + (u * V + v) * 4);
+                if (R > 1) SIMPLE_NN_HOLD(factor[v]);
+            }
             SIMPLE_NN_UNROLL
             for (int i = 0; i < R; ++i) {
                 SIMPLE_NN_UNROLL
@@ -745,7 +757,10 @@ SIMPLE_NN_V1 SIMPLE_NN_FN void simple_nn_v1_tile(float *y, int64_t y_row, const 
         for (int u = 0; u < U; ++u) {
             if (k + u >= in) break;
             SIMPLE_NN_UNROLL
-            for (int v = 0; v < V; ++v) factor[v] = *(const simple_nn_v1_memory *)(w + (u * V + v) * 1);
+            for (int v = 0; v < V; ++v) {
+                factor[v] = *(const simple_nn_v1_memory *)(w + (u * V + v) * 1);
+                if (R > 1) SIMPLE_NN_HOLD(factor[v]);
+            }
             SIMPLE_NN_UNROLL
             for (int i = 0; i < R; ++i) {
                 SIMPLE_NN_UNROLL
