@@ -23789,6 +23789,7 @@ static GPUNN__STATUS gpunn__cpu_scatter(gpunn__cpu *cpu, gpunn_step *step, gpunn
         return GPUNN_OK;
     }
     job.last = (int64_t *)step->workspace;
+    indices.rows = false;
     indices.index = &step->in[1];
     indices.n = job.line.n;
     gpunn_status status = action == GPUNN__FORWARD ? gpunn__scatter_check(cpu, &indices) : GPUNN_OK;
