@@ -24550,6 +24550,11 @@ GPUNN__INLINE const gpunn__gemm_kernels *gpunn__gemm_choose(void)
     return &gpunn__v4_kernels;
 #endif
 }
+/* Floats that the processor has in one vector. */
+static int gpunn__widest_vector(void)
+{
+    return (int)gpunn__gemm_choose()->lanes;
+}
 
 #else /* plain C: the compiler may find the vectors itself */
 
@@ -24606,6 +24611,11 @@ GPUNN__INLINE const gpunn__gemm_kernels *gpunn__gemm_choose(void)
         "plain C",         GPUNN__PLAIN_LANES, 256, 2048, 32, gpunn__plain_panel, gpunn__plain_copy, gpunn__plain_relayout,
         gpunn__plain_dots, gpunn__plain_widen};
     return &plain;
+}
+/* Of plain C it is not known. */
+static int gpunn__widest_vector(void)
+{
+    return 1;
 }
 #endif
 
@@ -30719,7 +30729,7 @@ static GPUNN__STATUS gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step, gpunn__
     call.cache = step->cache;
     call.stale = step->cache_version != step->state->weights_version;
     call.threads = cpu->threads;
-    call.lanes = (int)gpunn__gemm_choose()->lanes;
+    call.lanes = gpunn__widest_vector();
     step->cache_version = step->state->weights_version;
     return program->cpu(&call) == 0 ? GPUNN_OK : gpunn__group_fail(cpu, step);
 }
