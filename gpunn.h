@@ -30683,7 +30683,8 @@ static const gpunn_value *gpunn__group_reads(const gpunn_step *step, const gpunn
 {
     const gpunn_kernel         *kernel = step->group.kernel;
     const gpunn_kernel_program *program = &kernel->program[step->group.direction];
-    int                         number = node->operands[operand], i = 0;
+    signed char                 number = node->operands[operand];
+    int                         i = 0;
     while (number < 0) number = kernel->nodes[-1 - number].operands[0];
     while (program->operands[i].role != GPUNN_KERNEL_VALUE || program->operands[i].index != number) i++;
     return &step->in[i];
