@@ -30215,7 +30215,7 @@ GPUNN__INLINE float gpunn__root(float *root, bool *rooted, bool second, float x)
                       (j, gradient, part, grains))                                                                             \
     {                                                                                                                          \
         const float *setting = j->u->setting, *once = j->n.once, scale = j->n.scale, limit = j->limit;                         \
-        float        root[GPUNN__GRAIN] = {0};                                                                                     \
+        float        root[GPUNN__GRAIN] = {0};                                                                                 \
         const int    elements = grains * GPUNN__GRAIN, count = 0 states;                                                       \
         bool         rooted = false, all = false;                                                                              \
         settings                                                                                                               \
