@@ -1254,29 +1254,29 @@ GPUNN_API const char *gpunn_op_name(gpunn_op op);
 /* Elementwise ops of integers, by the names that these have for floats. X(ENUM, name, operands, whether the result is BOOL, the
  * value of operands a, b, c in 64 bits). */
 /* clang-format off */
-#define GPUNN_INTEGER_OPS(X)                                                          \
-    X(NEG, neg, 1, 0, (int64_t)(0 - (uint64_t)a))                                     \
-    X(ABS, abs, 1, 0, a < 0 ? (int64_t)(0 - (uint64_t)a) : a)                         \
-    X(SIGN, sign, 1, 0, (a > 0) - (a < 0))                                            \
-    X(LOGICAL_NOT, logical_not, 1, 1, a == 0)                                         \
-    X(ADD, add, 2, 0, (int64_t)((uint64_t)a + (uint64_t)b))                           \
-    X(SUB, sub, 2, 0, (int64_t)((uint64_t)a - (uint64_t)b))                           \
-    X(MUL, mul, 2, 0, (int64_t)((uint64_t)a * (uint64_t)b))                           \
+#define GPUNN_INTEGER_OPS(X)                                                                  \
+    X(NEG, neg, 1, 0, (int64_t)(0 - (uint64_t)a))                                             \
+    X(ABS, abs, 1, 0, a < 0 ? (int64_t)(0 - (uint64_t)a) : a)                                 \
+    X(SIGN, sign, 1, 0, (a > 0) - (a < 0))                                                    \
+    X(LOGICAL_NOT, logical_not, 1, 1, a == 0)                                                 \
+    X(ADD, add, 2, 0, (int64_t)((uint64_t)a + (uint64_t)b))                                   \
+    X(SUB, sub, 2, 0, (int64_t)((uint64_t)a - (uint64_t)b))                                   \
+    X(MUL, mul, 2, 0, (int64_t)((uint64_t)a * (uint64_t)b))                                   \
     X(FLOOR_DIVIDE, floor_divide, 2, 0, gpunn__trunc_quotient(a, b) - gpunn__rounds_up(a, b)) \
-    X(TRUNC_DIVIDE, trunc_divide, 2, 0, gpunn__trunc_quotient(a, b))                  \
+    X(TRUNC_DIVIDE, trunc_divide, 2, 0, gpunn__trunc_quotient(a, b))                          \
     X(REMAINDER, remainder, 2, 0, gpunn__trunc_rest(a, b) + (gpunn__rounds_up(a, b) ? b : 0)) \
-    X(FMOD, fmod, 2, 0, gpunn__trunc_rest(a, b))                                      \
-    X(MAXIMUM, maximum, 2, 0, a > b ? a : b)                                          \
-    X(MINIMUM, minimum, 2, 0, a < b ? a : b)                                          \
-    X(EQ, eq, 2, 1, a == b)                                                           \
-    X(NE, ne, 2, 1, a != b)                                                           \
-    X(LT, lt, 2, 1, a < b)                                                            \
-    X(LE, le, 2, 1, a <= b)                                                           \
-    X(GT, gt, 2, 1, a > b)                                                            \
-    X(GE, ge, 2, 1, a >= b)                                                           \
-    X(LOGICAL_AND, logical_and, 2, 1, a != 0 && b != 0)                               \
-    X(LOGICAL_OR, logical_or, 2, 1, a != 0 || b != 0)                                 \
-    X(LOGICAL_XOR, logical_xor, 2, 1, (a != 0) != (b != 0))                           \
+    X(FMOD, fmod, 2, 0, gpunn__trunc_rest(a, b))                                              \
+    X(MAXIMUM, maximum, 2, 0, a > b ? a : b)                                                  \
+    X(MINIMUM, minimum, 2, 0, a < b ? a : b)                                                  \
+    X(EQ, eq, 2, 1, a == b)                                                                   \
+    X(NE, ne, 2, 1, a != b)                                                                   \
+    X(LT, lt, 2, 1, a < b)                                                                    \
+    X(LE, le, 2, 1, a <= b)                                                                   \
+    X(GT, gt, 2, 1, a > b)                                                                    \
+    X(GE, ge, 2, 1, a >= b)                                                                   \
+    X(LOGICAL_AND, logical_and, 2, 1, a != 0 && b != 0)                                       \
+    X(LOGICAL_OR, logical_or, 2, 1, a != 0 || b != 0)                                         \
+    X(LOGICAL_XOR, logical_xor, 2, 1, (a != 0) != (b != 0))                                   \
     X(WHERE, where, 3, 0, a != 0 ? b : c)
 typedef enum gpunn_integer_op {
 #define GPUNN__X(ENUM, ...) GPUNN_INTEGER_##ENUM,
