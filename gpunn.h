@@ -30120,7 +30120,7 @@ enum {
 #if defined(GPUNN__VECTORS)
 #define GPUNN__AHEAD(place) __builtin_prefetch((place) + GPUNN__PIECE);
 #else
-#define GPUNN__AHEAD(place)
+#define GPUNN__AHEAD(place) (void)(place);
 #endif
 
 typedef struct gpunn__update_job {
@@ -30215,7 +30215,7 @@ GPUNN__INLINE float gpunn__root(float *root, bool *rooted, bool second, float x)
                       (j, gradient, part, grains))                                                                             \
     {                                                                                                                          \
         const float *setting = j->u->setting, *once = j->n.once, scale = j->n.scale, limit = j->limit;                         \
-        float        root[GPUNN__GRAIN] = {0};                                                                                 \
+        float        root[GPUNN__GRAIN];                                                                                       \
         const int    elements = grains * GPUNN__GRAIN, count = 0 states;                                                       \
         bool         rooted = false, all = false;                                                                              \
         settings                                                                                                               \
