@@ -7,10 +7,9 @@
 FOLDER: a checkout of github.com/attractivechaos/kann or github.com/tiny-dnn/tiny-dnn; without it that peer is left out. ONNX
 Runtime evaluates what torch.onnx writes of a module with random weights, called from Python with its input and output bound;
 gpunn what export_torch writes of it. With the others gpunn takes training steps, from the same weights on the same batch. They
-take turns. A time is ms, the median over rounds: each the least of evaluations, or the mean of training steps, of a tenth of a
-second; the ratio, the peer's time by gpunn's, is the median over rounds. Difference: the largest of all outputs by the largest
-value; of losses after 20 steps of SGD, by what these changed. `nothing` adds 1 to two numbers: what a call takes. A row whose
-difference is too large has no times.
+take turns. A time is ms, the median over rounds, each the least of a tenth of a second; the ratio, the peer's time by gpunn's,
+is the median over rounds. Difference: the largest of all outputs by the largest value; of losses after 20 steps of SGD, by what
+these changed. `nothing` adds 1 to two numbers: what a call takes. A row whose difference is too large has no times.
 """
 import argparse
 import itertools
@@ -43,17 +42,17 @@ static void read_weights(gpunn_tensor *t, float *values, size_t count)
     if (gpunn_read(t, values, count * sizeof *values) != GPUNN_OK) die(&w);
 }
 
+/* The least time of a step. */
 static double ms_of(void (*step)(void), double seconds)
 {
-    const double begin = now();
-    double       took;
-    int          count = 0;
+    const double end = now() + seconds;
+    double       least = INFINITY, begin;
     do {
+        begin = now();
         step();
-        count++;
-        took = now() - begin;
-    } while (took < seconds);
-    return 1e3 * took / count;
+        least = fmin(least, now() - begin);
+    } while (begin < end);
+    return 1e3 * least;
 }
 
 static void restore(void)
