@@ -191,12 +191,15 @@ static gpunn_status backward(gpunn_model *model, gpunn_tensor *loss)
     return status == GPUNN_OK ? gpunn_backward(loss) : status;
 }
 
+/* Since the first call: a double that counts from 1970 is too coarse for the runs of a small model. */
 static double seconds(void)
 {
 #ifdef TIME_UTC
+    static time_t   first;
     struct timespec now;
     (void)timespec_get(&now, TIME_UTC);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    if (first == 0) first = now.tv_sec;
+    return (double)(now.tv_sec - first) + 1e-9 * (double)now.tv_nsec;
 #else
     return (double)clock() / CLOCKS_PER_SEC; /* before C11: of all threads together */
 #endif
@@ -219,7 +222,7 @@ static gpunn_status bench(const arguments *a, gpunn_device *dev, gpunn_model *mo
         if (took < best) best = took;
     }
     if (a->bench)
-        printf("%s: best %.4f ms, mean %.4f ms of %d\n",
+        printf("%s: best %.6f ms, mean %.6f ms of %d\n",
                a->steps ? "training step"
                : loss   ? "backward"
                         : "forward",

@@ -55,24 +55,33 @@ def torch_version(python):
     return done.stdout.strip()
 
 
+def cpu_info():
+    """What Linux says of the processors."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def processor():
+    return next((line.split(":", 1)[1].strip() for line in cpu_info().splitlines() if line.startswith("model name")), platform.machine())
+
+
+def settings(threads, info):
+    """A peer's environment; processors with AVX-512 that OpenBLAS and PyTorch do not know yet are said to have it."""
+    env = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+    return dict(env, OPENBLAS_CORETYPE="SKYLAKEX", ATEN_CPU_CAPABILITY="avx512") if "avx512f" in info else env
+
+
 def measure(command, threads):
     """(ms, MiB) of one fresh process, or None when it could not run."""
-    env = dict(os.environ, OMP_NUM_THREADS=str(threads), OPENBLAS_NUM_THREADS=str(threads), OPENBLAS_CORETYPE="SKYLAKEX",
-               ATEN_CPU_CAPABILITY="avx512")
-    done = subprocess.run(command + [str(threads)], env=env, capture_output=True, text=True)
+    done = subprocess.run(command + [str(threads)], env=dict(os.environ, **settings(threads, cpu_info())), capture_output=True, text=True)
     if done.returncode:
         print(f"# {' '.join(command)}: {(done.stderr.strip().splitlines() or ['failed'])[-1]}", flush=True)
         return None
     fields = done.stdout.split()
     return float(fields[2]), float(fields[4])
-
-
-def processor():
-    try:
-        with open("/proc/cpuinfo") as file:
-            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.machine()
 
 
 def main():

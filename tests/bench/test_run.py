@@ -52,6 +52,14 @@ class Run(unittest.TestCase):
         self.assertIn("torch 9.9", done.stdout)
         self.assertEqual(self.rows(done.stdout), [["mlp20", "1", "2", "torch mlp20", "8", "4.00", "3", "700", "2"]])
 
+    def test_settings(self):
+        """Without AVX-512 nobody is told to use it: it would be an illegal instruction."""
+        self.assertEqual(run.settings(2, "flags : fma avx2"), {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"})
+        self.assertEqual(run.settings(1, "flags : avx2 avx512f")["ATEN_CPU_CAPABILITY"], "avx512")
+        python = self.program("python", '[ "$1" = -c ] && echo 9.9 || echo $2 $3 ${#ATEN_CPU_CAPABILITY} 1.0 700')
+        done = self.run_it("--python", python, "--rounds", "1", "--threads", "1", "mlp20")
+        self.assertEqual(self.rows(done.stdout)[0][4], "6" if "avx512f" in run.cpu_info() else "0")
+
     def test_faults(self):
         """A sentence each."""
         for arguments, sentence in ((["--python", "/no/python"], "there is no /no/python; name an interpreter with torch by --python, or leave that out"),
