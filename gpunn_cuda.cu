@@ -7272,11 +7272,11 @@ __device__ __forceinline__ float gpunn__resize_tap(const gpunn__resize_axis &a, 
 /* The first output whose first cell is i or a later one. */
 __device__ __forceinline__ int gpunn__resize_begin(const gpunn__resize &r, const gpunn__resize_axis &a, int i)
 {
+    if (i < 0 || (i == 0 && a.taps < 4)) return 0;
     float shift = r.mode == GPUNN_INTERPOLATE_LINEAR || r.mode == GPUNN_INTERPOLATE_CUBIC ? 0.5f : 0.0f, share;
     float guess = r.mode == GPUNN_INTERPOLATE_NEAREST || r.align_corners ? (float)i / a.ratio
                                                                          : ((float)i + shift) / a.ratio - 0.5f;
     int   o = guess < (float)a.out ? max((int)guess, 0) : a.out; /* infinite where the ratio is 0 */
-    if (i < 0 || (i == 0 && a.taps < 4)) return 0;
     while (o > 0 && gpunn__resize_first(r, a, o - 1, &share) >= i) o--;
     while (o < a.out && gpunn__resize_first(r, a, o, &share) < i) o++;
     return o;
