@@ -7755,13 +7755,12 @@ static GPUNN__STATUS gpunn__hear(gpunn_group *group, int root, const char *said,
  * `format` says. loss (may be NULL): becomes the mean of all ranks'. */
 static gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float *loss, const char *format, ...)
 {
-    static const char late[] = GPUNN__LATE;
-    char              what[256], other[GPUNN__ERROR_SIZE], first[GPUNN__ERROR_SIZE];
-    const int         rank = group->args.rank, size = group->args.size;
-    gpunn_device     *dev = group->dev;
-    gpunn__vote      *votes = group->votes;
-    double            sum = 0;
-    va_list           list;
+    char          what[256], other[GPUNN__ERROR_SIZE], first[GPUNN__ERROR_SIZE];
+    const int     rank = group->args.rank, size = group->args.size;
+    gpunn_device *dev = group->dev;
+    gpunn__vote  *votes = group->votes;
+    double        sum = 0;
+    va_list       list;
     va_start(list, format);
     (void)vsnprintf(what, sizeof what, format, list);
     va_end(list);
@@ -7776,7 +7775,7 @@ static gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float 
         if (votes[r].status == GPUNN_OK) continue;
         const gpunn_status theirs = (gpunn_status)votes[r].status;
         spoken = gpunn__hear(group, r, gpunn_error(dev), other);
-        if (group->joined && (votes[r].what == gpunn__hash(late) || theirs == GPUNN_ERR_DEVICE)) group->broken = theirs;
+        if (group->joined && (votes[r].what == gpunn__hash(GPUNN__LATE) || theirs == GPUNN_ERR_DEVICE)) group->broken = theirs;
         if (spoken != GPUNN_OK || status != GPUNN_OK) return status == GPUNN_OK ? spoken : status;
         return gpunn__fail(dev, theirs, "rank %d: %s", r, other);
     }
