@@ -456,9 +456,12 @@ class Emitter:
         own = place((count * inner, inner, 1), "ijk")
         given = self.element(index, own)
         copy = loops((self.plan.count(x),), ["%s = %s;" % (self.element(t.id, "i"), self.element(x, "i"))])
+        to = self.element(t.id, "i * %d + (int)%s * %d + k" % (n * inner, given, inner))
         return copy + loops((outer, count, inner), [
             self.fails("%s < 0 || %s >= %d" % (given, given, n)),
-            "%s += %s;" % (self.element(t.id, "i * %d + (int)%s * %d + k" % (n * inner, given, inner)), self.element(src, own))])
+            "%s %s %s;" % (to, "=" if t.op == "scatter" else "+=", self.element(src, own))])
+
+    op_scatter = op_scatter_add
 
     def op_scaled_dot_product_attention(self, t):
         q, k, v, mask = t.inputs

@@ -2217,6 +2217,9 @@ def rms_norm(w, call, x, normalized_shape, weight=None, eps=None):
 def instance_norm(w, call, x, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, **_):
     if running_mean is None:
         return group_norm(w, call, x, weight=weight, bias=bias, eps=eps)
+    if w.training and not use_input_stats:  # which no training changes
+        mean, var = [w.reshape(y, y.full + (1,) * (len(x.full) - 2)) for y in (running_mean, running_var)]
+        return scaled_channels(w, w.expr(f"(x - y) / sqrt(z + {text(eps)})", x, mean, var), weight, bias)
     check_mode(w, use_input_stats)
     parts = {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var}
     return norm_with_statistics(w, "instance_norm", x, parts, momentum, eps, affine=None if weight is None else True,

@@ -408,9 +408,9 @@ def gather(e, t, x, index):
     return e.node("GatherElements", [x, index], axis=t.attrs["dim"])
 
 
-@export("scatter_add")
-def scatter_add(e, t, x, index, src):
-    return e.node("ScatterElements", [x, index, src], axis=t.attrs["dim"], reduction="add")
+@export("scatter", "scatter_add")
+def scatter(e, t, x, index, src):
+    return e.node("ScatterElements", [x, index, src], axis=t.attrs["dim"], reduction="add" if t.op == "scatter_add" else "none")
 
 
 @export("cast")

@@ -387,12 +387,12 @@ def tile(w, call, x, repeats, axis=None):
         raise Refused("the form of opset 1 is not possible")
     if any(isinstance(times, fold.Size) for times in repeats):
         raise Refused("it repeats by a size that varies")
-    return w.add("tile", [w.f32(w.whole(x))], (), repeats=repeats) if any(times != 1 for times in repeats) else x
+    return w.add("tile", [w.copied(w.whole(x))], (), repeats=repeats) if any(times != 1 for times in repeats) else x
 
 
 @operation("Concat")
 def concat(w, call, *parts):
-    parts = [w.f32(w.whole(x)) for x in parts]
+    parts = w.alike([w.whole(x) for x in parts])
     axis = normal_axis(call.get("axis", 1), len(parts[0].shape))
     return parts[0] if len(parts) == 1 else w.add("concat", parts, (), dim=axis)
 
@@ -623,8 +623,8 @@ def reduction(build):
     def lower(w, call, x, axes=None):
         given = numbers(w, axes, "axes", call.get("axes", None))
         if not given and call.get("noop_with_empty_axes", 0):
-            return build(w, w.f32(x), [], True)
-        return build(w, w.f32(x), normal_axes(given, len(x.full)), bool(call.get("keepdims", 1)))
+            return build(w, w.copied(x), [], True)
+        return build(w, w.copied(x), normal_axes(given, len(x.full)), bool(call.get("keepdims", 1)))
     return lower
 
 

@@ -391,28 +391,19 @@ class Writer:
 
     def scatter(self, x, axis, index, src, reduction=None):
         """x with src at the places of index, or joined by "add", "mul", "maximum" or "minimum" to what is there; without such a
-        reduction, of several elements for one place, their mean. Axes but this one may be longer in x than in index."""
+        reduction, of several elements for one place, the last. Axes but this one may be longer in x than in index."""
         for i, size in enumerate(index.full):
             if i != axis and x.full[i] != size:
                 part = self.scatter(self.slice(x, i, 0, size), axis, index, src, reduction)
                 return self.add("concat", [part, self.slice(x, i, size, None)], x.full, dim=i)
         x, src, index = self.f32(self.whole(x)), self.f32(self.whole(src)), self.integers(self.whole(index), ("i64", "i32"))
-        if reduction == "add":
-            return self.add("scatter_add", [x, index, src], x.shape, dim=axis)
-        if reduction:
-            return self.scatter_joined(x, axis, index, src, reduction)
-        count = self.scatter_counts(x, axis, index)
-        total = self.add("scatter_add", [self.zeros(x), index, src], x.shape, dim=axis)
-        return self.expr("x if y == 0 else z / max(y, 1)", x, count, total)
+        if reduction in (None, "add"):
+            return self.add("scatter_add" if reduction else "scatter", [x, index, src], x.shape, dim=axis)
+        return self.scatter_joined(x, axis, index, src, reduction)
 
     def zeros(self, x):
         """Zeros of x's shape, whatever x holds."""
         return self.whole(Constant(self.constant_of(0.0).tensor, x.full))
-
-    def scatter_counts(self, x, axis, index):
-        """How often index names each place of x."""
-        ones = self.whole(Constant(self.constant_of(1.0).tensor, index.full))
-        return self.add("scatter_add", [self.zeros(x), index, ones], x.shape, dim=axis)
 
     def scatter_joined(self, x, axis, index, src, reduction):
         """One element along the axis after the other, so that each place gets no two at a time."""

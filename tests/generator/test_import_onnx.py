@@ -270,7 +270,7 @@ class ByHand(Import):
                 (one("Reshape", ["N", "T", 3], tensor("s", (2,), [-1, 4], "int64")), "3 * T * batch / 4"),
                 (one("Conv", ["N", 1, "T"], tensor("w", (1, 1, 3), [1.0] * 3), auto_pad="SAME_UPPER", strides=[2]),
                  "its padding depends on the size T"),
-                (one("Resize", ["N", 1, "H", "W"], tensor("r", (0,), []), tensor("s", (4,), [1.0, 1.0, 2.0, 2.0]), mode="cubic"),
+                (one("Resize", ["N", 1, "H", "W"], tensor("r", (0,), []), tensor("s", (4,), [1.0, 1.0, 2.0, 2.0]), mode="nearest"),
                  "of the size "),
                 (one("Add", ["N", "T"], tensor("w", (5,), [1.0] * 5)), "do not broadcast"),
                 (one("Neg", ["N", "a b", "a.b"]), "would both be the size a_b")):
@@ -278,6 +278,19 @@ class ByHand(Import):
                 self.refused(data, part, dynamic=True)
         with self.assertRaisesRegex(Refused, "no axis has the name X, but T"):
             import_onnx.import_model(self.write(one("Neg", ["N", "T"])), self.path("net"), dynamic=True, bounds={"X": {"max": 3}})
+
+    def test_cubic_of_sizes_that_vary(self):
+        """As of fixed ones, of which the importer makes products by constants."""
+        weights = [tensor("r", (0,), []), tensor("s", (4,), [1.0, 1.0, 1.5, 2.0])]
+        for mode in ("half_pixel", "align_corners"):
+            resize = node("Resize", "x r s", "y", mode="cubic", coordinate_transformation_mode=mode)
+            x, results = Array("float32", (1, 1, 4, 5), [math.sin(3 * i) for i in range(20)]), []
+            for shape, options in (([1, 1, 4, 5], {"batch": "none"}), (["N", 1, "H", "W"], {"dynamic": True})):
+                self.imported(model([resize], [value("x", shape)], [value("y", ["N", 1, "h", "w"])], weights), **options)
+                results.append(list(self.run_model(x=x)["y"].values))
+            self.assertEqual(len(results[0]), 60)
+            for fixed, varying in zip(*results):
+                self.assertAlmostEqual(fixed, varying, places=5)
 
     def test_axes_that_have_neither_a_size_nor_a_name(self):
         given = [value("x", ["?", 3, "?"]), value("h", [2, "", 4])]  # "" is how a file says nothing
@@ -341,19 +354,31 @@ class ByHand(Import):
         self.assertEqual(list(y["y"].values), [2.0, 0.0, 1.0, 6.0, 4.0, 5.0])
 
     def test_large_integers(self):
-        """What computes with integers in floats says so, or is refused where floats cannot tell them apart."""
+        """They stay exact where gpunn has the op for integers; what computes with them in floats says so, or is refused."""
         x, y = [value("x", ["N", 4], "int64")], [value("y", ["N", 4], "int64")]
         i, known = [value("i", ["N", 4], "int64")], [tensor("k", (1,), [3], "int64"), tensor("m", (1,), [7.0])]
-        moves = {"Concat": [node("Concat", "x x", "y", axis=1)], "Slice": [node("Slice", "x one k one", "y")],
-                 "Tile": [node("Tile", "x r", "y")], "ReduceMax": [node("ReduceMax", "x", "y", keepdims=1)],
-                 "Where": [node("Greater", "x k", "c"), node("Where", "c x k", "y")],
-                 "Gather": [node("Gather", "x k", "y", axis=1)], "Max": [node("Max", "x k", "y")]}
         known += [tensor("r", (2,), [1, 2], "int64"), tensor("one", (1,), [1], "int64")]
-        for op, nodes in moves.items():
+        big = [2 ** 40 + 1, 3, -2 ** 53 - 1, 2 ** 25 + 1]
+        for nodes, result in (
+                ([node("Concat", "x x", "y", axis=1)], big * 2), ([node("Concat", "x k2", "y", axis=1)], big + [5]),
+                ([node("Slice", "x one k one", "y")], big[1:3]), ([node("Tile", "x r", "y")], big * 2),
+                ([node("ReduceMax", "x", "y", keepdims=1)], big[:1]), ([node("ReduceSum", "x", "y")], [sum(big)]),
+                ([node("Greater", "x k", "c"), node("Where", "c x k", "y")], [big[0], 3, 3, big[3]]),
+                ([node("Gather", "x k", "y", axis=1)], big[3:]), ([node("Max", "x k", "y")], [big[0], 3, 3, big[3]]),
+                ([node("Mul", "x k", "y")], [3 * n for n in big])):
+            with self.subTest(nodes[-1].op_type):
+                self.write(model(nodes, x, y, known + [tensor("k2", (1, 1), [5], "int64")]))
+                _, notes = import_onnx.import_model(self.path("model.onnx"), self.path("net"), batch="1")
+                self.assertEqual(notes, [])
+                self.assertEqual(list(self.run_model(x=Array("int64", (1, 4), big))["y"].values), result)
+        for op, result in (("Equal", [1, 0, 0, 0]), ("Less", [0, 0, 0, 1]), ("GreaterOrEqual", [1, 1, 1, 0])):
             with self.subTest(op):
-                self.write(model(nodes, x, y, known))
-                _, notes = import_onnx.import_model(self.path("model.onnx"), self.path("net"))
-                self.assertEqual(notes, ["the_y computes with integers, in 32-bit floats: exact up to 2^24"])
+                self.imported(model([node(op, "x i", "y")], x + i, [value("y", ["N", 4], "bool")]))
+                got = self.run_model(x=Array("int64", (1, 4), big), i=Array("int64", (1, 4), [big[0], 2, big[2] - 1, big[3] + 1]))
+                self.assertEqual([int(n) for n in got["y"].values], result)
+        self.write(model([node("ReduceMean", "x", "y")], x, y, known))
+        self.assertEqual(import_onnx.import_model(self.path("model.onnx"), self.path("net"))[1],
+                         ["the_y computes with integers, in 32-bit floats: exact up to 2^24"])
         for one, kind in ((node("Cast", "x", "y", to=1), "float32"), (node("Equal", "x k", "y"), "bool"),
                           (node("Gather", "m x", "y"), "float32"), (node("Identity", "x", "y"), "int64")):
             with self.subTest(one.op_type):
@@ -362,7 +387,8 @@ class ByHand(Import):
         for name in os.listdir(self.folder):
             os.remove(self.path(name))
         for op in ("Equal", "Less", "GreaterOrEqual"):
-            self.refused(model([node(op, "x i", "y")], x + i, [value("y", ["N", 4], "bool")]), "may lie above 2^24")
+            wide = [node("Cast", name, name + "_", to=NUMBERS["uint32"]) for name in ("x", "i")]
+            self.refused(model(wide + [node(op, "x_ i_", "y")], x + i, [value("y", ["N", 4], "bool")]), "may lie above 2^24")
         narrow = node("Cast", "x", "a", to=NUMBERS["int16"])
         self.imported(model([narrow, node("Equal", "a a", "y")], x, [value("y", ["N", 4], "bool")]))
 
