@@ -26,6 +26,11 @@ FUNCTIONS = {"exp": "Exp", "log": "Log", "sqrt": "Sqrt", "tanh": "Tanh", "sigmoi
              "atan": "Atan", "asin": "Asin", "acos": "Acos", "sinh": "Sinh", "cosh": "Cosh", "round": "Round", "ceil": "Ceil"}
 OPERATORS = {ast.Add: "Add", ast.Sub: "Sub", ast.Mult: "Mul", ast.Div: "Div", ast.Pow: "Pow", ast.Lt: "Less",
              ast.LtE: "LessOrEqual", ast.Gt: "Greater", ast.GtE: "GreaterOrEqual", ast.Eq: "Equal"}
+# Ops of integers, in 64 bits: those of truth values, and all others; Div rounds towards 0, and Mod has the divisor's sign.
+LOGICAL = {"logical_not": "Not", "logical_and": "And", "logical_or": "Or", "logical_xor": "Xor"}
+INTEGERS = {"neg": "Neg", "abs": "Abs", "sign": "Sign", "add": "Add", "sub": "Sub", "mul": "Mul", "trunc_divide": "Div",
+            "remainder": "Mod", "fmod": "Mod", "maximum": "Max", "minimum": "Min", "eq": "Equal", "ne": "Equal", "lt": "Less",
+            "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual", "where": "Where"}
 EXPORTS = {}
 
 
@@ -416,6 +421,26 @@ def scatter(e, t, x, index, src):
 @export("cast")
 def cast(e, t, x):
     return e.node("Cast", [x], to=NUMBERS[KINDS[t.dtype]])
+
+
+@export("integer")
+def integer(e, t, *operands):
+    op, (count, is_truth) = t.attrs["operation"], table.integers()[t.attrs["operation"]]
+    kinds = [KINDS[e.tensor(i).dtype] for i in t.inputs]
+    if len(operands) < count:
+        operands, kinds = operands + (e.constant([t.attrs["value"]], "int64", shape=()),), kinds + ["int64"]
+    wanted = ["bool" if op in LOGICAL or (op == "where" and i == 0) else "int64" for i in range(count)]
+    operands = [x if kind == own else e.node("Cast", [x], to=NUMBERS[own]) for x, kind, own in zip(operands, kinds, wanted)]
+    if op in LOGICAL:
+        return e.node(LOGICAL[op], operands)
+    if op == "floor_divide":
+        a, b = operands
+        y = e.node("Div", [e.node("Sub", [a, e.node("Mod", [a, b])]), b])
+    else:
+        y = e.node(INTEGERS[op], operands, fmod=1 if op == "fmod" else None)
+    if op == "ne":
+        y = e.node("Not", [y])
+    return y if is_truth or t.dtype == "i64" else e.node("Cast", [y], to=NUMBERS[KINDS[t.dtype]])
 
 
 # -- reductions --

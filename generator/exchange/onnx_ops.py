@@ -136,9 +136,12 @@ def cast(w, call, x, like=None):
         raise Refused("gpunn has no tensors of %s" % kind)
     if is_float(source):
         x = w.expr("where(x < 0, -floor(-x), floor(x))", x)
+    x = w.tensor(x)
+    if kind in DTYPES and x.dtype != "f32":
+        return w.as_kind(x if x.dtype == DTYPES[kind] else w.add("cast", [x], x.shape, x.full, dtype=DTYPES[kind]), kind)
     low, high = RANGES[source] if source in RANGES else (0, 1 if source == "bool" else math.inf)
     fits = RANGES[kind][0] <= low and high <= RANGES[kind][1]
-    return w.as_kind(w.tensor(x) if fits else w.wrapped(w.f32(x), kind), kind)
+    return w.as_kind(x if fits else w.wrapped(w.f32(x), kind), kind)
 
 
 def of_integers(w, call, op, a, b):

@@ -1,6 +1,7 @@
 """The exporter to ONNX: PyTorch's models there and back again, and, where the package onnx is installed, its checker and reference."""
 import glob
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -8,9 +9,11 @@ import tempfile
 import unittest
 import warnings
 
-from generator import export_onnx, import_onnx
+from generator import export_onnx, import_onnx, table
 from generator.exchange import tensor_files
+from generator.exchange.arrays import Array
 from generator.exchange.spec_writer import Refused, save_safetensors
+from tests import tensor_file
 from tests.generator.test_run_model import difference
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -41,6 +44,35 @@ class Export(unittest.TestCase):
         save_safetensors(self.path("w"), {key: tensor_files.for_gpunn(x) for key, x in self.golden(name, "weight/").items()})
         export_onnx.export(os.path.join(GOLDEN, name + ".json"), self.path("w"), self.path("m.onnx"))
 
+    def run_model(self, name):
+        """The outputs of a model of this test's folder."""
+        done = subprocess.run([RUN_MODEL, self.path(name + ".json"), "--weights", self.path(name + ".safetensors"), "--input",
+                               self.path("in"), "--output", self.path("out")], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, universal_newlines=True)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        return tensor_files.read_safetensors(self.path("out"))
+
+    def export_integers(self):
+        """All ops of integers, of tensors and with numbers; the inputs, and what gpunn computes of them."""
+        entries = [{"op": "input", "name": name, "dtype": dtype, "shape": ["N", 6]}
+                   for name, dtype in (("a", "i64"), ("b", "i64"), ("c", "i32"), ("d", "u8"))]
+        for op, (count, _) in table.integers().items():
+            for operands in (["a", "b", "c"], ["d", "c", "c"], ["c", "a", "d"]):
+                entries.append({"op": "integer", "name": "%s_%s" % (op, operands[0]), "inputs": operands[:count], "operation": op})
+            if count > 1:
+                entries.append({"op": "integer", "name": op + "_number", "inputs": ["b"] * (count - 1), "operation": op, "value": -3})
+        names = [entry["name"] for entry in entries[4:]]
+        with open(self.path("m.json"), "w") as file:
+            json.dump({"gpunn_spec": 1, "name": "m", "tensors": entries, "outputs": names}, file)
+        inputs = {"a": Array("int64", (1, 6), [7, -7, 2 ** 53 + 1, -1, 0, -2 ** 40]),
+                  "b": Array("int64", (1, 6), [-2, 3, 7, -2 ** 53 - 1, 5, 2 ** 40]),
+                  "c": Array("int32", (1, 6), [3, -3, 2 ** 30, -1, 1, 2]), "d": Array("uint8", (1, 6), [1, 2, 255, 200, 3, 9])}
+        inputs["a"].values[4] = 1  # nothing is divided by 0
+        save_safetensors(self.path("in"), {key: tensor_files.for_gpunn(x) for key, x in inputs.items()})
+        save_safetensors(self.path("m.safetensors"), {})
+        export_onnx.export(self.path("m.json"), self.path("m.safetensors"), self.path("m.onnx"))
+        return inputs, {name: list(x.values) for name, x in self.run_model("m").items()}
+
     def check_results(self, name, results):
         """results: (dtype, shape, values) by name."""
         for key, x in self.golden(name, "eval/").items():
@@ -70,12 +102,14 @@ class Golden(Export):
                 self.export(name)
                 import_onnx.import_model(self.path("m.onnx"), self.path("back"))
                 save_safetensors(self.path("in"), {key: tensor_files.for_gpunn(x) for key, x in self.golden(name, "in/").items()})
-                done = subprocess.run([RUN_MODEL, self.path("back.json"), "--weights", self.path("back.safetensors"), "--input",
-                                       self.path("in"), "--output", self.path("out")], stdout=subprocess.PIPE,
-                                      stderr=subprocess.STDOUT, universal_newlines=True)
-                self.assertEqual(done.returncode, 0, done.stdout)
-                results = tensor_files.read_safetensors(self.path("out"))
-                self.check_results(name, {key: tensor_files.for_gpunn(x) for key, x in results.items()})
+                self.check_results(name, {key: tensor_files.for_gpunn(x) for key, x in self.run_model("back").items()})
+
+    @unittest.skipUnless(os.path.exists(RUN_MODEL), "build/run_model is not there: ninja build/run_model")
+    def test_integers_there_and_back(self):
+        _, expected = self.export_integers()
+        import_onnx.import_model(self.path("m.onnx"), self.path("back"))
+        for name, x in self.run_model("back").items():
+            self.assertEqual(list(x.values), expected[name], name)
 
 
 @unittest.skipUnless(importlib.util.find_spec("onnx") and importlib.util.find_spec("numpy"), "the package onnx is not here")
@@ -90,7 +124,8 @@ class Reference(Export):
         given = {x.name: numpy.frombuffer(inputs[x.name].encoded(), kinds[inputs[x.name].kind]).reshape(inputs[x.name].shape)
                  for x in model.graph.input}
         for values in self.runs(model, given):
-            yield {x.name: ({"f": "F32", "i": "I64", "b": "BOOL", "u": "U8"}[value.dtype.kind], value.shape, value.tobytes())
+            dtypes = {"float32": "F32", "int64": "I64", "int32": "I32", "bool": "BOOL", "uint8": "U8"}
+            yield {x.name: (dtypes[value.dtype.name], value.shape, value.tobytes())
                    for x, value in zip(model.graph.output, values)}
 
     def runs(self, model, given):
@@ -102,6 +137,14 @@ class Reference(Export):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 yield ReferenceEvaluator(model).run(None, given)
+
+    @unittest.skipUnless(os.path.exists(RUN_MODEL), "build/run_model is not there: ninja build/run_model")
+    def test_integers(self):
+        self.name = "integers"
+        inputs, expected = self.export_integers()
+        for results in self.evaluated(inputs):
+            for name, x in results.items():
+                self.assertEqual([int(value) for value in tensor_file.values(x)], [int(value) for value in expected[name]], name)
 
     def test_each(self):
         for self.name in NAMES:
