@@ -478,15 +478,14 @@ class Writer:
         return self.slice(y, rank - 2, first, first + (count - 1) * (columns + 1) + 1, columns + 1)
 
     def einsum(self, equation, tensors):
-        """A letter twice in one tensor names its diagonal; of three tensors or more, two at a time, keeping the letters that
-        others or the result have."""
+        """Of three tensors or more, two at a time, keeping the letters that others or the result have."""
         given, arrow, result = equation.replace(" ", "").partition("->")
         labels, sizes = given.split(","), {}
         if len(labels) != len(tensors):
             raise Refused(f"{equation} is of {len(labels)} tensors, not {len(tensors)}")
         if not arrow:
             result = "..." * ("..." in given) + "".join(sorted(c for c in set(given) - set(",.") if given.count(c) == 1))
-        parts = [self.without_twice(self.f32(self.whole(x)), own) for x, own in zip(tensors, labels)]
+        parts = [(self.f32(self.whole(x)), own) for x, own in zip(tensors, labels)]
         for y, own in parts:
             for letter, size in zip(axes_of(own, len(y.shape)), y.shape):
                 sizes[letter] = size if sizes.get(letter, 1) == 1 else sizes[letter]
@@ -503,16 +502,6 @@ class Writer:
             y = self.add("einsum", [y, x] if part else [y], shape, equation=f"{own},{part}->{kept}" if part else f"{own}->{kept}")
             own = kept
         return y
-
-    def without_twice(self, x, letters):
-        """x by its diagonals, and its letters then, of which none is there twice."""
-        twice = next((c for c in letters if c != "." and letters.count(c) > 1), None)
-        if twice is None:
-            return x, letters
-        axes = axes_of(letters, len(x.shape))
-        one = axes.index(twice)
-        y = self.diagonal(x, one, axes.index(twice, one + 1))
-        return self.without_twice(y, letters.replace(twice, "", 2) + twice)
 
     def along(self, x, axis, matrix):
         """x with one axis multiplied by a matrix [new, old]."""
