@@ -12227,16 +12227,19 @@ static gpunn_tensor *gpunn__pool_of_padded(const gpunn__call *call, gpunn_op op,
         if (dilated && (windows[i] - 1) * attr->stride[i] + span > padded)
             ends[i] = (int)((windows[i] - 1) * attr->stride[i] + span - size - starts[i]);
     }
-    gpunn_tensor *y = gpunn__pad_sides(x, attr->padding, ends, maximum ? -INFINITY : 0), *share = NULL;
+    gpunn_tensor *y = gpunn__pad_sides(x, attr->padding, ends, maximum ? -INFINITY : 0);
     if (dilated) {
         for (int axis = x->rank - 1; axis >= 2 && y; axis--) y = gpunn__dilated_axis(attr, y, axis, windows[axis - 2]);
         return gpunn__made(call, y);
     }
     attr->count_exclude_pad = false;
     if (y) y = gpunn__pool_result(call, op, attr, y);
-    if (y && excludes) share = gpunn__pad_sides(gpunn_expand(gpunn_constant(call->model, scalar, &one), cells), starts, ends, 0);
-    if (share) share = gpunn__pool_result(call, op, attr, share);
-    if (y && excludes) y = gpunn_div(y, share);
+    if (y && excludes) {
+        gpunn_tensor *share = gpunn_expand(gpunn_constant(call->model, scalar, &one), cells);
+        if (share) share = gpunn__pad_sides(share, starts, ends, 0);
+        if (share) share = gpunn__pool_result(call, op, attr, share);
+        y = share ? gpunn_div(y, share) : NULL;
+    }
     for (int i = 0; i < x->rank - 2 && y && attr->ceil_mode; i++) y = gpunn_slice(y, 2 + i, 0, windows[i], 1);
     return gpunn__made(call, y);
 }
@@ -12292,7 +12295,8 @@ static gpunn_tensor *gpunn__lp_pool(const char *name, gpunn_op op, int axes, gpu
     memcpy(window.kernel_shape, args->kernel_shape, sizeof window.kernel_shape);
     memcpy(window.strides, args->strides, sizeof window.strides);
     for (int i = 0; i < axes; i++) numbers[0] *= args->kernel_shape[i] ? args->kernel_shape[i] : args->kernel_size;
-    gpunn_tensor *y = gpunn__pool_node(&call, op, axes, gpunn_pow_scalar(x, p), &window);
+    gpunn_tensor *y = gpunn_pow_scalar(x, p);
+    if (y) y = gpunn__pool_node(&call, op, axes, y, &window);
     if (y) y = gpunn__expr("m = cells * x; (1 if m == 0 else m) ** power if m != 0 else 0", NULL, &y, 1, names, numbers, 2, NULL);
     return gpunn__made(&call, y);
 }
@@ -13844,7 +13848,8 @@ GPUNN_API gpunn_tensor *gpunn_flip(gpunn_tensor *x, gpunn_axes axes)
 static int gpunn__begin_along(gpunn__call *call, const char *op, gpunn_tensor *x, int axis, bool f32)
 {
     char text[128];
-    if (!gpunn__begin_x(call, op, NULL, x, f32) || (axis = gpunn__axis_of(call, x, axis)) < 0 || x->dim[axis] > 0) return axis;
+    if (!gpunn__begin_x(call, op, NULL, x, f32) || (axis = gpunn__axis_of(call, x, axis)) < 0) return -1;
+    if (x->dim[axis] > 0) return axis;
     (void)gpunn__refuse(call, GPUNN_ERR_SHAPE, "axis %d of %s varies between runs; choose another axis", axis,
                         gpunn__shape_text(x, text));
     return -1;
