@@ -21516,6 +21516,7 @@ struct gpunn__team {
     void    *arg;
     int      members;
     uint32_t sleepers, working, done, arrived, phase; /* done: tasks; arrived at the barrier; phase: barriers passed */
+    uint32_t slept, late;                             /* at this barrier; at the last one */
     /* Threads of the program's instead: */
     void (*parallel_fn)(void *user, int count, void (*run)(void *arg), void *arg); /* NULL: ours */
     void    *user;
@@ -21538,12 +21539,13 @@ static bool gpunn__look_again(int look, double *end)
     return now < *end;
 }
 
-/* Returns when *word is no longer `old`. */
-static void gpunn__team_wait(gpunn__team *team, const uint32_t *word, uint32_t old)
+/* Returns when *word is no longer `old`. slept: NULL, or becomes 1 before it sleeps. */
+static void gpunn__team_wait(gpunn__team *team, const uint32_t *word, uint32_t old, uint32_t *slept)
 {
     double end = 0;
     for (int look = 1; GPUNN__LOAD(word) == old; look++) {
         if (gpunn__look_again(look, &end)) continue;
+        if (slept) GPUNN__STORE(slept, 1);
         GPUNN__LOCK(&team->monitor);
         (void)GPUNN__ADD_TO(&team->sleepers, 1);
         while (GPUNN__LOAD(word) == old) GPUNN__WAIT(&team->monitor);
@@ -21569,7 +21571,7 @@ static GPUNN__THREAD_MAIN gpunn__team_main(void *arg)
     gpunn__team_here = team;
     (void)gpunn__flush_denormals();
     for (uint32_t turn = 0;; turn++) {
-        gpunn__team_wait(team, &me->turn, turn);
+        gpunn__team_wait(team, &me->turn, turn, NULL);
         if (team->ending) break;
         gpunn__team_members = team->members;
         team->task(team->arg, me->index, team->members);
@@ -21612,7 +21614,7 @@ static void gpunn__team_join(void *arg)
         (void)GPUNN__ADD_TO(&team->begun, 1);
         gpunn__team_tell(team);
     } else
-        gpunn__team_wait(team, &team->begun, begun);
+        gpunn__team_wait(team, &team->begun, begun, NULL);
     const unsigned denormals = gpunn__flush_denormals();
     gpunn__team_here = team;
     gpunn__team_members = team->members;
@@ -21685,7 +21687,7 @@ GPUNN_API void gpunn_parallel(int threads, void (*task)(void *arg, int index, in
         gpunn__team_members = threads;
         task(arg, 0, threads);
         gpunn__team_members = 0;
-        if (threads > 1) gpunn__team_wait(team, &team->done, done);
+        if (threads > 1) gpunn__team_wait(team, &team->done, done, NULL);
         return;
     }
 #endif
@@ -21695,20 +21697,26 @@ GPUNN_API void gpunn_parallel(int threads, void (*task)(void *arg, int index, in
     gpunn__team_members = outer;
 }
 
-/* Inside a task: waits for all its threads. */
-static void gpunn__team_barrier(void)
+/* Inside a task: waits for all its threads, which learn alike whether one of them kept another waiting so long that it slept. */
+static bool gpunn__team_barrier(void)
 {
 #ifndef GPUNN_NO_THREADS
-    if (gpunn__team_members < 2) return;
+    if (gpunn__team_members < 2) return false;
     gpunn__team   *team = gpunn__team_here;
     const uint32_t phase = GPUNN__LOAD(&team->phase);
     if (GPUNN__ADD_TO(&team->arrived, 1) < (uint32_t)gpunn__team_members) {
-        gpunn__team_wait(team, &team->phase, phase);
-        return;
+        gpunn__team_wait(team, &team->phase, phase, &team->slept);
+        return GPUNN__LOAD(&team->late) != 0;
     }
+    const uint32_t late = GPUNN__LOAD(&team->slept);
     GPUNN__STORE(&team->arrived, 0);
+    GPUNN__STORE(&team->slept, 0);
+    GPUNN__STORE(&team->late, late);
     (void)GPUNN__ADD_TO(&team->phase, 1);
     gpunn__team_tell(team);
+    return late != 0;
+#else
+    return false;
 #endif
 }
 
@@ -23607,7 +23615,7 @@ static void gpunn__pick_back_task(void *arg, int thread, int threads)
     if (!p->add) {
         gpunn__cpu_part(p->outer * p->n * p->inner, 16, threads, thread, &unit, &end);
         memset(p->to + unit, 0, (size_t)(end - unit) * sizeof *p->to);
-        gpunn__team_barrier();
+        (void)gpunn__team_barrier();
     }
     gpunn__cpu_part(p->outer * blocks, 1, threads, thread, &unit, &end);
     for (; unit < end; unit++) {
@@ -25646,7 +25654,7 @@ GPUNN__VECTORIZED(gpunn__lowered_forward, (void *arg, int index, int threads), (
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
     gpunn__conv_to_pixels(v->x, v->n, v->c, v->d * v->h * v->w, l->xt, index, threads);
     if (!l->ready) gpunn__lowered_pack(l, index, threads);
-    if (threads > 1) gpunn__team_barrier();
+    if (threads > 1) (void)gpunn__team_barrier();
     int64_t blocks = (v->pixels + l->rows - 1) / l->rows, rows = l->rows;
     if (blocks < threads) { /* few pixels: smaller blocks */
         rows = gpunn__to_multiple((v->pixels + threads - 1) / threads, 8);
@@ -25691,7 +25699,7 @@ GPUNN__VECTORIZED(gpunn__lowered_backward, (void *arg, int index, int threads), 
         gpunn__cpu_part(v->n * cells * v->c, 16, threads, index, &begin, &end);
         memset(l->dxt + begin, 0, (size_t)(end - begin) * sizeof(float));
     }
-    if (threads > 1) gpunn__team_barrier();
+    if (threads > 1) (void)gpunn__team_barrier();
     for (int64_t group = 0; group < v->groups; group++)
         for (int64_t p = 0; p < v->pixels; p += l->rows) {
             int64_t      count = v->pixels - p < l->rows ? v->pixels - p : l->rows;
@@ -25699,14 +25707,14 @@ GPUNN__VECTORIZED(gpunn__lowered_backward, (void *arg, int index, int threads), 
             if (l->want_dweight) {
                 gpunn__cpu_part(count, 1, threads, index, &begin, &end);
                 gpunn__lowered_windows(l, group, p + begin, end - begin, l->columns + begin * v->k);
-                if (threads > 1) gpunn__team_barrier();
+                if (threads > 1) (void)gpunn__team_barrier();
                 gpunn__gemm g = gpunn__conv_gemm(v->og, v->k, count);
                 g.a = dyt, g.a_row = 1, g.a_col = v->oc;
                 g.b = l->columns, g.b_row = v->k, g.b_col = 1;
                 g.c = l->dwt + group * v->og * v->k, g.c_row = v->k, g.accumulate = p > 0;
                 gpunn__cpu_part(v->k, 3 * kernels->lanes, threads, index, &begin, &end);
                 if (begin < end) gpunn__gemm_block(&g, kernels, 0, v->og, begin, end, panel);
-                if (threads > 1) gpunn__team_barrier();
+                if (threads > 1) (void)gpunn__team_barrier();
             }
             if (l->want_dx) {
                 gpunn__gemm g = gpunn__conv_gemm(count, v->k, v->og);
@@ -25715,10 +25723,10 @@ GPUNN__VECTORIZED(gpunn__lowered_backward, (void *arg, int index, int threads), 
                 g.c = l->columns, g.c_row = v->k;
                 gpunn__cpu_part(count, 8, threads, index, &begin, &end);
                 if (begin < end) gpunn__gemm_block(&g, kernels, begin, end, 0, v->k, panel);
-                if (threads > 1) gpunn__team_barrier();
+                if (threads > 1) (void)gpunn__team_barrier();
                 gpunn__cpu_part(v->cg, 16, threads, index, &begin, &end);
                 if (begin < end) gpunn__lowered_add(l, group, p, count, begin, end, l->columns);
-                if (threads > 1) gpunn__team_barrier();
+                if (threads > 1) (void)gpunn__team_barrier();
             }
         }
     if (l->want_dx) {
@@ -26168,7 +26176,7 @@ GPUNN__VECTORIZED(gpunn__winograd_run, (void *arg, int index, int threads), (arg
     const gpunn__winograd *w = (const gpunn__winograd *)arg;
     if (!w->ready) {
         gpunn__winograd_weights(w, index, threads);
-        if (threads > 1) gpunn__team_barrier();
+        if (threads > 1) (void)gpunn__team_barrier();
     }
     const int64_t rows = w->n * w->od * w->down, groups = (rows + w->group - 1) / w->group;
     const bool    wait = w->shared && threads > 1;
@@ -26182,7 +26190,7 @@ GPUNN__VECTORIZED(gpunn__winograd_run, (void *arg, int index, int threads), (arg
     for (; group < end; group++) {
         int64_t t = group * w->group, t_end = t + w->group < rows ? t + w->group : rows, tiles = (t_end - t) * w->across;
         gpunn__winograd_gather(w, &input, t, t_end, v, index, threads, pixels);
-        if (wait) gpunn__team_barrier();
+        if (wait) (void)gpunn__team_barrier();
         gpunn__gemm g = gpunn__conv_gemm(rows * w->across, w->co, w->depth);
         g.a_row = w->depth, g.a_col = 1, g.c_row = w->co;
         gpunn__cpu_part(36, 1, threads, index, &from, &to);
@@ -26190,9 +26198,9 @@ GPUNN__VECTORIZED(gpunn__winograd_run, (void *arg, int index, int threads), (arg
             g.a = v + from * tiles * w->depth, g.packed_b = w->u + from * w->u_plane, g.c = m + from * tiles * w->co;
             gpunn__gemm_block(&g, w->kernels, 0, tiles, 0, w->co, NULL);
         }
-        if (wait) gpunn__team_barrier();
+        if (wait) (void)gpunn__team_barrier();
         gpunn__winograd_scatter(w, t, t_end, m, tiles * w->co, index, threads, pixels);
-        if (wait) gpunn__team_barrier();
+        if (wait) (void)gpunn__team_barrier();
     }
 }
 
@@ -26210,7 +26218,7 @@ GPUNN__VECTORIZED(gpunn__winograd_dweight, (void *arg, int index, int threads), 
         int64_t t_end = t + w->group < rows ? t + w->group : rows, tiles = (t_end - t) * w->across;
         gpunn__winograd_gather(w, &input, t, t_end, w->v, index, threads, pixels);
         gpunn__winograd_gather(w, &doutput, t, t_end, m, index, threads, pixels);
-        if (threads > 1) gpunn__team_barrier();
+        if (threads > 1) (void)gpunn__team_barrier();
         gpunn__gemm g = gpunn__conv_gemm(w->depth, w->co, tiles);
         g.a_row = 1, g.a_col = w->depth, g.b_row = w->co, g.b_col = 1, g.c_row = w->co, g.accumulate = t > 0;
         gpunn__cpu_part(36, 1, threads, index, &from, &to);
@@ -26218,7 +26226,7 @@ GPUNN__VECTORIZED(gpunn__winograd_dweight, (void *arg, int index, int threads), 
             g.a = w->v + from * tiles * w->depth, g.b = m + from * tiles * w->co, g.c = w->du + from * w->depth * w->co;
             gpunn__gemm_block(&g, w->kernels, 0, w->depth, 0, w->co, panel);
         }
-        if (threads > 1) gpunn__team_barrier();
+        if (threads > 1) (void)gpunn__team_barrier();
     }
     float         taps[16 * 9 * 16]; /* [ci][tap][co] */
     const int64_t chunks = (w->ci + 15) / 16, blocks = (w->co + lanes - 1) / lanes;
@@ -26412,7 +26420,7 @@ GPUNN__VECTORIZED(gpunn__direct_run, (void *arg, int index, int threads), (arg, 
     memset(&job, 0, sizeof job);
     float *copy = d->copies + index * d->copy;
     memset(copy, 0, (size_t)d->copy * sizeof *copy);
-    if (threads > 1) gpunn__team_barrier();
+    if (threads > 1) (void)gpunn__team_barrier();
     job.x = copy, job.offset = d->offset, job.taps = d->taps, job.count = d->pixels;
     job.out = d->out + index * d->rows * d->pixels, job.out_row = d->pixels;
     int64_t now = -1;
@@ -26475,7 +26483,7 @@ GPUNN__VECTORIZED(gpunn__direct_dweight, (void *arg, int index, int threads), (a
             }
         }
     }
-    if (threads > 1) gpunn__team_barrier();
+    if (threads > 1) (void)gpunn__team_barrier();
     const int64_t all = d->groups * d->blocks * tile;
     gpunn__cpu_part(d->groups * d->co, 1, threads, index, &unit, &end);
     for (; unit < end; unit++) {
@@ -27350,7 +27358,7 @@ static void gpunn__sample_back_task(void *arg, int thread, int threads)
     gpunn__corners         c;
     if (threads > 1) {
         gpunn__sample_find_touched(s, thread, threads);
-        gpunn__team_barrier();
+        (void)gpunn__team_barrier();
     }
     gpunn__cpu_part(s->samples * lines, 1, threads, thread, &row, &row_end);
     while (row < row_end) {
@@ -28605,7 +28613,7 @@ GPUNN__VECTORIZED(gpunn__group_norm_task, (void *arg, int thread, int threads), 
         else
             gpunn__group_norm_forward(b, row);
     if (!b->g) return;
-    gpunn__team_barrier();
+    (void)gpunn__team_barrier();
     gpunn__cpu_part(b->channels, 16, threads, thread, &row, &end);
     for (int64_t c = row; c < end; c++) {
         double sums[2] = {0, 0};
@@ -29585,8 +29593,8 @@ static GPUNN__STATUS gpunn__cpu_scaled_dot_product_attention(gpunn__cpu *cpu, gp
  *     rnn   h                     h = tanh(..) or relu(..)
  *     lstm  i f g o c             c = f c + i g, h = o tanh(c)
  *     gru   r z n q               n = tanh(.. + r q), q = W_hn h + b_hn, h = (1 - z) n + z h; backward q becomes dn r
- * Threads share the sequences of the batch, so that none waits for another before the end. A sequence's state stands still at
- * steps that lie behind its length. */
+ * Threads share the sequences of the batch, so that none waits for another before the end; where there are fewer sequences than
+ * threads, they share the columns of each step instead. A sequence's state stands still at steps that lie behind its length. */
 typedef struct gpunn__recurrent_job {
     const gpunn_step          *step;
     const gpunn__gemm_kernels *kernels;
@@ -29721,38 +29729,43 @@ GPUNN__CELL(gpunn__gru_slope,
     }
 }
 
-static void gpunn__recurrent_forward_row(const gpunn__recurrent_job *j, int64_t t, int64_t n, float *gate)
+/* The units first .. first + count of a row, from its gates on. */
+static void gpunn__recurrent_forward_row(const gpunn__recurrent_job *j, int64_t t, int64_t n, int64_t first, int64_t count,
+                                         float *gates)
 {
     const int64_t hidden = j->hidden;
-    float        *y = gpunn__recurrent_y(j, &j->step->out, t, n), *h = j->h + n * hidden, *c = j->c + n * hidden;
+    float        *y = gpunn__recurrent_y(j, &j->step->out, t, n) + first, *gate = gates + first;
+    float        *h = j->h + n * hidden + first, *c = j->c + n * hidden + first;
     if (t >= gpunn__recurrent_length(j, n)) {
-        memset(y, 0, (size_t)hidden * sizeof *y);
-        if (j->step->op == GPUNN_OP_LSTM) memcpy(gate + 4 * hidden, c, (size_t)hidden * sizeof *c);
+        memset(y, 0, (size_t)count * sizeof *y);
+        if (j->step->op == GPUNN_OP_LSTM) memcpy(gate + 4 * hidden, c, (size_t)count * sizeof *c);
     } else if (j->step->op == GPUNN_OP_RNN)
-        gpunn__rnn_cell(hidden, j->step->attr->relu, gate, h, y);
+        gpunn__rnn_cell(count, j->step->attr->relu, gate, h, y);
     else if (j->step->op == GPUNN_OP_LSTM)
-        gpunn__lstm_cell(hidden, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, gate + 4 * hidden, c, h, y);
+        gpunn__lstm_cell(count, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, gate + 4 * hidden, c, h, y);
     else
-        gpunn__gru_cell(hidden, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, h, y);
+        gpunn__gru_cell(count, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, h, y);
 }
 
-static void gpunn__recurrent_backward_row(const gpunn__recurrent_job *j, int64_t s, int64_t n, float *gate)
+static void gpunn__recurrent_backward_row(const gpunn__recurrent_job *j, int64_t s, int64_t n, int64_t first, int64_t count,
+                                          float *gates)
 {
     const int64_t hidden = j->hidden, t = gpunn__recurrent_time(j, s);
-    const float  *dy = gpunn__recurrent_y(j, &j->step->grad_out, t, n), *before;
-    float        *dh = j->h + n * hidden, *dc = j->c + n * hidden;
-    if (t >= gpunn__recurrent_length(j, n))
-        memset(gate, 0, (size_t)(j->width - (j->step->op == GPUNN_OP_LSTM ? hidden : 0)) * sizeof *gate);
-    else if (j->step->op == GPUNN_OP_RNN)
-        gpunn__rnn_slope(hidden, j->step->attr->relu, gate, dh, dy);
+    const float  *dy = gpunn__recurrent_y(j, &j->step->grad_out, t, n) + first, *before;
+    float        *dh = j->h + n * hidden + first, *dc = j->c + n * hidden + first, *gate = gates + first;
+    if (t >= gpunn__recurrent_length(j, n)) {
+        const int64_t of_c = j->step->op == GPUNN_OP_LSTM;
+        for (int64_t i = 0; i < j->width / hidden - of_c; i++) memset(gate + i * hidden, 0, (size_t)count * sizeof *gate);
+    } else if (j->step->op == GPUNN_OP_RNN)
+        gpunn__rnn_slope(count, j->step->attr->relu, gate, dh, dy);
     else if (j->step->op == GPUNN_OP_LSTM) {
-        before = j->c_0 ? j->c_0 + n * hidden : j->zeros;
+        before = j->c_0 ? j->c_0 + n * hidden + first : j->zeros;
         if (s > 0) before = gate + (j->direction ? j->batch : -j->batch) * j->width + 4 * hidden;
-        gpunn__lstm_slope(hidden, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, gate + 4 * hidden, before, dh, dc,
+        gpunn__lstm_slope(count, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, gate + 4 * hidden, before, dh, dc,
                           dy);
     } else {
-        before = gpunn__recurrent_before(j, s, n);
-        gpunn__gru_slope(hidden, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, before, dh, dy);
+        before = gpunn__recurrent_before(j, s, n) + first;
+        gpunn__gru_slope(count, gate, gate + hidden, gate + 2 * hidden, gate + 3 * hidden, before, dh, dy);
     }
 }
 
@@ -29801,28 +29814,70 @@ static void gpunn__recurrent_use_packed(gpunn__recurrent_job *j, float *packed, 
     }
 }
 
+/* What one thread does of each step: all of some sequences, or some columns of all. */
+typedef struct gpunn__recurrent_share {
+    int64_t row, rows_end;
+    int     threads, index; /* that share the columns */
+} gpunn__recurrent_share;
+
+static void gpunn__recurrent_multiply(const gpunn__recurrent_job *j, const gpunn__recurrent_share *share, float *gates)
+{
+    for (int p = 0; p < j->products; p++) {
+        gpunn__gemm g = j->product[p];
+        int64_t     begin, end;
+        if (j->step->backward)
+            g.a = gates + 3 * p * j->hidden;
+        else
+            g.c = gates + 3 * p * j->hidden;
+        gpunn__cpu_part(g.n, 3 * j->kernels->lanes, share->threads, share->index, &begin, &end);
+        if (begin < end) gpunn__gemm_block(&g, j->kernels, share->row, share->rows_end, begin, end, NULL);
+    }
+}
+
+static void gpunn__recurrent_cells(const gpunn__recurrent_job *j, const gpunn__recurrent_share *share, int64_t s, float *gates)
+{
+    int64_t first, end;
+    gpunn__cpu_part(j->hidden, 16, share->threads, share->index, &first, &end);
+    for (int64_t n = share->row; n < share->rows_end && first < end; n++) {
+        if (j->step->backward)
+            gpunn__recurrent_backward_row(j, s, n, first, end - first, gates + n * j->width);
+        else
+            gpunn__recurrent_forward_row(j, gpunn__recurrent_time(j, s), n, first, end - first, gates + n * j->width);
+    }
+}
+
+/* After each half of a step, where threads share it. When one of them does not run, the first goes on alone, rather than wait at
+ * each step for as long as another program computes. Returns false when this thread is done. */
+static bool gpunn__recurrent_meet(gpunn__recurrent_share *share)
+{
+    if (share->threads == 1 || !gpunn__team_barrier()) return true;
+    if (share->index > 0) return false;
+    share->threads = 1;
+    return true;
+}
+
 static void gpunn__recurrent_task(void *arg, int index, int threads)
 {
     const gpunn__recurrent_job *j = (const gpunn__recurrent_job *)arg;
     const bool                  backward = j->step->backward;
-    int64_t                     begin, end;
-    gpunn__cpu_part(j->batch, 1, threads, index, &begin, &end);
-    for (int64_t i = 0; begin < end && i < j->last - j->first; i++) {
+    gpunn__recurrent_share      share = {0, j->batch, threads, index};
+    if (j->batch >= threads) {
+        gpunn__cpu_part(j->batch, 1, threads, index, &share.row, &share.rows_end);
+        share.threads = 1;
+        share.index = 0;
+    } else
+        (void)gpunn__team_barrier(); /* who slept until this task may come late */
+    for (int64_t i = 0; i < j->last - j->first; i++) {
         const int64_t s = backward ? j->last - 1 - i : j->first + i;
         float        *gates = j->kept + (gpunn__recurrent_time(j, s) - j->origin) * j->batch * j->width;
-        for (int64_t n = begin; n < end && backward; n++) gpunn__recurrent_backward_row(j, s, n, gates + n * j->width);
         /* Nothing to be multiplied with, and nobody to take the result. */
         const bool idle = s == 0 && (backward ? j->step->grad_in[2].data == NULL : j->h_0 == NULL && j->products == 1);
-        for (int p = 0; p < j->products && !idle; p++) {
-            gpunn__gemm g = j->product[p];
-            if (backward)
-                g.a = gates + 3 * p * j->hidden;
-            else
-                g.c = gates + 3 * p * j->hidden;
-            gpunn__gemm_block(&g, j->kernels, begin, end, 0, g.n, NULL);
-        }
-        for (int64_t n = begin; n < end && !backward; n++)
-            gpunn__recurrent_forward_row(j, gpunn__recurrent_time(j, s), n, gates + n * j->width);
+        if (backward) gpunn__recurrent_cells(j, &share, s, gates);
+        if (backward && !gpunn__recurrent_meet(&share)) return;
+        if (!idle) gpunn__recurrent_multiply(j, &share, gates);
+        if (!gpunn__recurrent_meet(&share)) return;
+        if (!backward) gpunn__recurrent_cells(j, &share, s, gates);
+        if (!backward && !gpunn__recurrent_meet(&share)) return;
     }
 }
 
@@ -29908,6 +29963,16 @@ static void gpunn__recurrent_bias(const gpunn__recurrent_job *j, float *bias)
 
 #define GPUNN__RECURRENT_ROWS 256
 
+/* Threads for steps of so many products: one a sequence at most, or more that share each step's columns, where that is worth two
+ * barriers. */
+static int gpunn__recurrent_threads(const gpunn__cpu *cpu, const gpunn__recurrent_job *j, int64_t steps)
+{
+    enum { COLUMNS_WORK = 1 << 15 }; /* products of a step for each thread */
+    const int64_t each = j->gates * j->hidden * j->hidden, shared = j->batch * each / COLUMNS_WORK;
+    const int     threads = gpunn__cpu_threads(cpu, steps * j->batch * each / 8);
+    return (int)gpunn__least(threads, shared > j->batch ? shared : j->batch);
+}
+
 /* Steps that pass from one product over their input or gates to the next: so many that their gates stay near. */
 static int64_t gpunn__recurrent_chunk(const gpunn__recurrent_job *j)
 {
@@ -29935,7 +30000,7 @@ static GPUNN__STATUS gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step,
                                    (long long)gpunn__recurrent_length(&j, n), (long long)n, (long long)j.length);
     gpunn__recurrent_products(&j);
     const int64_t packed_count = (int64_t)(gpunn__recurrent_packed_bytes(&j) / sizeof(float));
-    const int     threads = gpunn__cpu_threads(cpu, chunk * states / 8 * rows);
+    const int     threads = gpunn__recurrent_threads(cpu, &j, chunk);
     gpunn__room   room = {(char *)step->workspace, 0};
     float        *bias = gpunn__recurrent_take(&room, rows);
     j.h = gpunn__recurrent_take(&room, states);
@@ -29965,7 +30030,7 @@ static GPUNN__STATUS gpunn__recurrent_forward(gpunn__cpu *cpu, gpunn_step *step,
             g.c = j.kept;
             g.shift_col = bias;
             gpunn__recurrent_run(cpu, action, &g, scratch, &scratch_bytes);
-            if (run) gpunn_parallel((int)gpunn__least(threads, j.batch), gpunn__recurrent_task, &j);
+            if (run) gpunn_parallel(threads, gpunn__recurrent_task, &j);
         }
         if (!run || !step->attr->states) continue;
         gpunn__recurrent_copy(&j, gpunn__recurrent_final(&j, &step->out, 0), j.h);
@@ -30058,7 +30123,7 @@ static GPUNN__STATUS gpunn__recurrent_backward(gpunn__cpu *cpu, gpunn_step *step
     gpunn__recurrent_job j = gpunn__recurrent_of(step);
     const int64_t        states = j.batch * j.hidden, share = j.length * j.batch * j.width, chunk = gpunn__recurrent_chunk(&j);
     const bool           lstm = step->op == GPUNN_OP_LSTM, run = action == GPUNN__BACKWARD;
-    const int            threads = gpunn__cpu_threads(cpu, chunk * states / 8 * j.gates * j.hidden);
+    const int            threads = gpunn__recurrent_threads(cpu, &j, chunk);
     gpunn__room          room = {(char *)step->workspace, 0};
     gpunn__recurrent_products(&j);
     float *zeros = gpunn__recurrent_take(&room, j.hidden);
@@ -30084,7 +30149,7 @@ static GPUNN__STATUS gpunn__recurrent_backward(gpunn__cpu *cpu, gpunn_step *step
             gpunn__recurrent_move(&j, first, gpunn__least(first + chunk, j.length));
             if (run) {
                 j.kept = (float *)step->saved + j.direction * share + j.origin * j.batch * j.width;
-                gpunn_parallel((int)gpunn__least(threads, j.batch), gpunn__recurrent_task, &j);
+                gpunn_parallel(threads, gpunn__recurrent_task, &j);
             }
             gpunn__recurrent_gradients(cpu, step, action, &j, sums, weight_sums, scratch, &scratch_bytes);
         }

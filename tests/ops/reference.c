@@ -1504,7 +1504,7 @@ typedef struct recurrence {
     bool    relu, given;                                  /* given: h_0 and c_0 */
     int64_t frozen;                                       /* bit i: parts[i] of check_recurrent */
 } recurrence;
-enum { RECURRENT_PARTS = 4, RECURRENT_LONGEST = 20, RECURRENT_WIDEST = 130 };
+enum { RECURRENT_PARTS = 4, RECURRENT_LONGEST = 20, RECURRENT_WIDEST = 193 };
 
 static double sigmoid(double x)
 {
@@ -1646,7 +1646,7 @@ static void test_recurrent(void **state)
 {
     fixture             *f = *state;
     static const int     kinds[] = {1, 4, 3}, sizes[] = {1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 33};
-    static const int64_t large[][4] = {{2, 129, 3, 5}, {3, 5, 127, 65}, {20, 2, 6, 33}, {2, 3, 17, 130}};
+    static const int64_t large[][4] = {{2, 129, 3, 5}, {3, 5, 127, 65}, {20, 2, 6, 33}, {2, 3, 17, 130}, {20, 1, 7, 193}};
     uint32_t             seed = 71;
     for (int i = 0; i < (is_emulated(f->backend) ? 24 : 72); i++) {
         const recurrence c = {kinds[i % 3],
@@ -1667,6 +1667,43 @@ static void test_recurrent(void **state)
             check_recurrent(
                 f, (recurrence){kinds[kind], large[i][0], large[i][1], large[i][2], large[i][3], 1 + i % 2, false, true, 0});
         }
+}
+
+/* One sequence, whose columns threads share: every number of threads gives the same bits, more than there are processors too, where
+ * one goes on alone. */
+static void test_recurrent_threads(void **state)
+{
+    enum { LENGTH = 37, IN = 5, HIDDEN = 401 };
+    static const int threads[] = {1, 2, 3, 16}, gates[] = {1, 4, 3};
+    float           *x = test_randoms(LENGTH * IN, 1, 1);
+    (void)state;
+    for (int kind = 0; kind < 3; kind++) {
+        float *first[3] = {NULL, NULL, NULL};
+        for (int i = 0; i < COUNT(threads); i++) {
+            fixture f = {.dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1, .threads = threads[i])};
+            f.model = gpunn_model_create(f.dev);
+            const gpunn_rnn_args args = {.hidden_size = HIDDEN, .bidirectional = kind == 1};
+            run                  r = {&f, NULL, NULL, NULL, NULL, NULL, 0};
+            r.x = add_input(&f, "x", GPUNN_SHAPE(LENGTH, 1, IN), x, LENGTH * IN);
+            r.out = kind == 0 ? gpunn_rnn_(r.x, "l", args) : kind == 1 ? gpunn_lstm_(r.x, "l", args) : gpunn_gru_(r.x, "l", args);
+            run_backward(&r);
+            gpunn_tensor *weight = MADE(f.dev, gpunn_find(f.model, "l.weight_hh_l0"));
+            const size_t  counts[3] = {(size_t)r.count, LENGTH * IN, (size_t)gates[kind] * HIDDEN * HIDDEN};
+            float        *result[3] = {r.value, read_gradient(f.dev, r.x), read_gradient(f.dev, weight)};
+            for (int k = 0; k < 3; k++) {
+                if (i > 0) assert_memory_equal(result[k], first[k], counts[k] * sizeof(float));
+                if (i > 0)
+                    free(result[k]);
+                else
+                    first[k] = result[k];
+            }
+            free(r.grad_out);
+            gpunn_model_destroy(f.model);
+            gpunn_device_close(f.dev);
+        }
+        for (int k = 0; k < 3; k++) free(first[k]);
+    }
+    free(x);
 }
 
 /* ---- lines: cumsum, topk, argmin and argmax along an axis with others on both sides; expand to copies of such lines ---- */
@@ -2257,7 +2294,7 @@ int main(void)
     count += each_backend(tests + count, "grid_sample of what is no number", test_grid_sample_special, NULL);
     count += each_backend(tests + count, "grid_sample between cells", test_grid_sample_ties, NULL);
     const struct CMUnitTest alone[] = {cmocka_unit_test(test_linear_evaluation), cmocka_unit_test(test_grid_sample_threads),
-                                       cmocka_unit_test(test_roi_align_threads)};
+                                       cmocka_unit_test(test_roi_align_threads), cmocka_unit_test(test_recurrent_threads)};
     for (int i = 0; i < COUNT(alone); i++) tests[count++] = alone[i];
     count += each_backend(tests + count, "rows", test_rows, NULL);
     count += each_backend(tests + count, "norms of one value", test_norms_of_one, NULL);
