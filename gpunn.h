@@ -6484,7 +6484,9 @@ static int64_t gpunn__sum_counts(const int64_t *counts, int size)
 #ifdef GPUNN_MPI
 /* Every call is one that does not block, and is waited for by asking, so that a rank that is missing ends the wait. Ranks that
  * have waited long say so to all others: those that have not, when time is up, are the ones that are missing. */
-enum { GPUNN__MPI_WAITING = 1, GPUNN__MPI_MOST = 1 << 30 }; /* tag; elements of one call */
+/* A tag; elements of one call; those that each rank adds up in one all_reduce, whose buffers then stay in the cache, and need not
+ * be asked of the system each time. */
+enum { GPUNN__MPI_WAITING = 1, GPUNN__MPI_MOST = 1 << 30, GPUNN__MPI_PIECE = 1 << 17 };
 typedef struct gpunn__mpi {
     MPI_Comm      comm;
     bool          begun; /* MPI, by us */
@@ -6575,11 +6577,12 @@ static gpunn_status gpunn__mpi_wait(gpunn__mpi *mpi, const char *what, int code,
 
 static gpunn_status gpunn__mpi_all_reduce(void *user, float *values, int64_t count)
 {
-    gpunn__mpi  *mpi = (gpunn__mpi *)user;
-    gpunn_status status = GPUNN_OK;
-    for (int64_t at = 0; at < count && status == GPUNN_OK; at += GPUNN__MPI_MOST) {
+    gpunn__mpi   *mpi = (gpunn__mpi *)user;
+    gpunn_status  status = GPUNN_OK;
+    const int64_t most = mpi->size < GPUNN__MPI_MOST / GPUNN__MPI_PIECE ? mpi->size * GPUNN__MPI_PIECE : GPUNN__MPI_MOST;
+    for (int64_t at = 0; at < count && status == GPUNN_OK; at += most) {
         MPI_Request request;
-        const int   n = count - at < GPUNN__MPI_MOST ? (int)(count - at) : (int)GPUNN__MPI_MOST;
+        const int   n = (int)(count - at < most ? count - at : most);
         const int   code = MPI_Iallreduce(MPI_IN_PLACE, values + at, n, MPI_FLOAT, MPI_SUM, mpi->comm, &request);
         status = gpunn__mpi_wait(mpi, "all_reduce", code, &request);
     }
