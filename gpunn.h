@@ -32377,17 +32377,41 @@ GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
     return status == GPUNN_OK ? gpunn__optimizer_update(opt, ends ? opt->parts : 1, ends, false) : status;
 }
 
+/* What of a parameter, or of running statistics, decides how training changes it. */
+static void gpunn__treatment_text(const gpunn_tensor *t, char *text, size_t size)
+{
+    text[0] = 0;
+    if (t->kind == GPUNN__PARAMETER)
+        (void)snprintf(text, size, "%s, lr_scale %g%s", t->trainable ? "" : ", frozen", (double)t->lr_scale,
+                       t->decay ? "" : ", no decay");
+    else if (t->frozen)
+        (void)snprintf(text, size, ", frozen");
+}
+
+static GPUNN__STATUS gpunn__compare_settings(const gpunn_optimizer *opt, const float *setting, float clip_norm, float clip_value,
+                                             int group)
+{
+    char     text[256] = "";
+    int      count = 0, length = 0;
+    uint32_t which = 0;
+    for (int i = 0; i < GPUNN_SETTINGS && gpunn__rules[opt->rule.kind].setting[i].key && length < (int)sizeof text; i++)
+        length += snprintf(text + length, sizeof text - (size_t)length, ", %s %.9g", gpunn__rules[opt->rule.kind].setting[i].key,
+                           (double)setting[i]);
+    for (int i = 0; i < opt->parameter_count; i++) {
+        if (opt->group_of[i] != group) continue;
+        which = which * 31 + (uint32_t)opt->parameters[i]->id;
+        count++;
+    }
+    return gpunn__agree(opt->group, GPUNN_OK, NULL, "settings of %d parameters (%08x), clip norm %g and value %g%s", count,
+                        (unsigned)which, (double)clip_norm, (double)clip_value, text);
+}
+
 /* Whether the ranks have the same tensors, optimizers and counts; the first difference is told. */
 static GPUNN__STATUS gpunn__compare_ranks(gpunn_optimizer *opt, gpunn_status status)
 {
     gpunn_model *model = opt->model;
     gpunn_group *group = opt->group;
-    char         text[512], shape[128];
-    uint32_t     settings = 0;
-    for (int i = 0; i < GPUNN_SETTINGS && gpunn__rules[opt->rule.kind].setting[i].key; i++) {
-        (void)snprintf(text, sizeof text, "%08x%.9g", (unsigned)settings, (double)opt->rule.setting[i]);
-        settings = gpunn__hash(text);
-    }
+    char         text[512], shape[128], treatment[64];
     if (status == GPUNN_OK && group->args.shard && gpunn__rules[opt->rule.kind].move)
         status = gpunn__fail(
             model->dev, GPUNN_ERR_UNSUPPORTED,
@@ -32399,15 +32423,18 @@ static GPUNN__STATUS gpunn__compare_ranks(gpunn_optimizer *opt, gpunn_status sta
     for (int id = 0; id < model->tensor_count && status == GPUNN_OK; id++) {
         const gpunn_tensor *t = model->tensors[id];
         gpunn__node_text(t, text, sizeof text);
+        gpunn__treatment_text(t, treatment, sizeof treatment);
         status = gpunn__agree(group, status, NULL, "'%.60s' %.60s%s, %.100s", gpunn__called(t), gpunn__shape_text(t, shape),
-                              t->kind == GPUNN__PARAMETER && !t->trainable ? ", frozen" : "",
-                              t->kind == GPUNN__VALUE ? text : gpunn_dtype_name(t->dtype));
+                              treatment, t->kind == GPUNN__VALUE ? text : gpunn_dtype_name(t->dtype));
     }
     if (status == GPUNN_OK)
         status = gpunn__agree(group, status, NULL,
-                              "%s of %d parameters, settings %08x, average %g, after %lld updates and %d epochs%s", opt->name,
-                              opt->parameter_count, (unsigned)settings, (double)opt->average_decay, (long long)opt->step_count,
-                              opt->fit.epochs, opt->loss_scale ? ", a loss scale" : "");
+                              "%s of %d parameters, groups of settings %d, average %g, after %lld updates and %d epochs%s",
+                              opt->name, opt->parameter_count, opt->group_count, (double)opt->average_decay,
+                              (long long)opt->step_count, opt->fit.epochs, opt->loss_scale ? ", a loss scale" : "");
+    if (status == GPUNN_OK) status = gpunn__compare_settings(opt, opt->rule.setting, opt->clip_norm, opt->clip_value, -1);
+    for (int i = 0; i < opt->group_count && status == GPUNN_OK; i++)
+        status = gpunn__compare_settings(opt, opt->groups[i].setting, opt->groups[i].clip_norm, opt->groups[i].clip_value, i);
     return status;
 }
 

@@ -431,6 +431,34 @@ static bool refused(const ranks *r, gpunn_status status, const char *word, const
     return good;
 }
 
+/* What a parameter has of its own, on rank 1 alone. */
+static bool different_treatment(const ranks *r, ranked *n)
+{
+    const bool    here = gpunn_group_rank(r->group) == 1;
+    gpunn_tensor *bias = gpunn_find(n->model, "fc2.bias");
+    bool          good = EXPECT(r, gpunn_set_lr_scale(bias, here ? 0.5f : 1) == GPUNN_OK) &&
+                refused(r, gpunn_distribute(n->opt, r->group), "'fc2.bias' [3], lr_scale 1,", "'fc2.bias' [3], lr_scale 0.5,");
+    good = good && EXPECT(r, gpunn_set_lr_scale(bias, 1) == GPUNN_OK) && EXPECT(r, gpunn_set_decay(bias, !here) == GPUNN_OK) &&
+           refused(r, gpunn_distribute(n->opt, r->group), "lr_scale 1,", "lr_scale 1, no decay");
+    good = good && EXPECT(r, gpunn_set_decay(bias, true) == GPUNN_OK) &&
+           EXPECT(r, gpunn_set_trainable(bias, !here) == GPUNN_OK) &&
+           refused(r, gpunn_distribute(n->opt, r->group), "'fc2.bias' [3], lr_scale", "'fc2.bias' [3], frozen");
+    return good && EXPECT(r, gpunn_set_trainable(bias, true) == GPUNN_OK);
+}
+
+/* What an optimizer says of all parameters, and of some. */
+static bool different_settings(const ranks *r, ranked *n)
+{
+    const bool                  here = gpunn_group_rank(r->group) == 1;
+    const gpunn_optimizer_group some = {.prefix = "fc2", .lr = here ? 0.25f : 0.5f};
+    gpunn_optimizer            *one = gpunn_sgd(n->model, .lr = 0.5f, .momentum = here ? 0.75f : 0.5f);
+    gpunn_optimizer            *other = gpunn_sgd(n->model, .lr = 1, .groups = &some, .group_count = 1);
+    const bool good = refused(r, gpunn_distribute(one, r->group), "lr 0.5, momentum 0.5", "lr 0.5, momentum 0.75") &&
+                      refused(r, gpunn_distribute(other, r->group), "settings of 2 parameters", "lr 0.25");
+    gpunn_optimizer_destroy(one), gpunn_optimizer_destroy(other);
+    return good;
+}
+
 /* Models, rates and calls that differ are told, with what differs, on every rank. */
 static bool check_differences(const ranks *r)
 {
@@ -444,6 +472,7 @@ static bool check_differences(const ranks *r)
         return true;
     }
     bool good = refused(r, gpunn_distribute(n.opt, r->group), "'fc1.weight' [5, 6]", "'fc1.weight' [8, 6]") &&
+                different_treatment(r, &m) && different_settings(r, &m) &&
                 EXPECT(r, gpunn_distribute(m.opt, r->group) == GPUNN_OK) && steps(r, &m, &plain, 0, losses);
     gpunn_set_lr(m.opt, rank == 1 ? 0.5f : 0.25f);
     good = good && refused(r, gpunn_train_step(m.opt, m.loss), "lr 0.25", "lr 0.5");
