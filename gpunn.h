@@ -6494,7 +6494,8 @@ typedef struct gpunn__mpi {
     double        timeout;
     int64_t       call, told; /* number of this call; of the last one of which the others have been told that we wait in it */
     int64_t      *waits;      /* [size]: the same of each rank, as far as heard */
-    int          *counts;     /* [size] */
+    int          *counts;     /* [4][size] */
+    float        *heard;      /* with .shard; NULL: without */
     uint16_t     *bf16;       /* with .bf16_gradients; NULL: without */
     gpunn_device *dev;
     char          text[256];
@@ -6575,6 +6576,18 @@ static gpunn_status gpunn__mpi_wait(gpunn__mpi *mpi, const char *what, int code,
     return code == MPI_SUCCESS ? GPUNN_OK : gpunn__mpi_fail(mpi, what, code);
 }
 
+/* Floats that have room in what is heard of a rank's part, as many from each. */
+static int64_t gpunn__mpi_heard_count(const gpunn__mpi *mpi)
+{
+    return GPUNN__GROUP_PIECE / (int)sizeof(float) + mpi->size;
+}
+
+/* How many of `count` lie from `at` on, `most` at most. */
+static int64_t gpunn__part_from(int64_t count, int64_t at, int64_t most)
+{
+    return count <= at ? 0 : count - at < most ? count - at : most;
+}
+
 static gpunn_status gpunn__mpi_all_reduce(void *user, float *values, int64_t count)
 {
     gpunn__mpi   *mpi = (gpunn__mpi *)user;
@@ -6582,26 +6595,43 @@ static gpunn_status gpunn__mpi_all_reduce(void *user, float *values, int64_t cou
     const int64_t most = mpi->size < GPUNN__MPI_MOST / GPUNN__MPI_PIECE ? mpi->size * GPUNN__MPI_PIECE : GPUNN__MPI_MOST;
     for (int64_t at = 0; at < count && status == GPUNN_OK; at += most) {
         MPI_Request request;
-        const int   n = (int)(count - at < most ? count - at : most);
+        const int   n = (int)gpunn__part_from(count, at, most);
         const int   code = MPI_Iallreduce(MPI_IN_PLACE, values + at, n, MPI_FLOAT, MPI_SUM, mpi->comm, &request);
         status = gpunn__mpi_wait(mpi, "all_reduce", code, &request);
     }
     return status;
 }
 
+/* Each rank hears from all others some of its part at a time, and adds that up: MPI's own, where parts may differ in length, has one rank
+ * add up everything. */
 static gpunn_status gpunn__mpi_reduce_scatter(void *user, float *values, const int64_t *counts)
 {
-    gpunn__mpi *mpi = (gpunn__mpi *)user;
-    MPI_Request request;
-    int64_t     begin = 0, sum = 0;
-    for (int rank = 0; rank < mpi->size; sum += counts[rank++]) {
-        if (rank == mpi->rank) begin = sum;
-        mpi->counts[rank] = (int)counts[rank];
+    gpunn__mpi   *mpi = (gpunn__mpi *)user;
+    const int64_t most = gpunn__mpi_heard_count(mpi) / mpi->size, all = gpunn__sum_counts(counts, mpi->size);
+    const int64_t own = gpunn__sum_counts(counts, mpi->rank);
+    int64_t       longest = 0;
+    int *const said = mpi->counts, *const from = said + mpi->size, *const heard = from + mpi->size, *const to = heard + mpi->size;
+    gpunn_status status = GPUNN_OK;
+    if (all > GPUNN__MPI_MOST) return gpunn__mpi_all_reduce(user, values, all);
+    for (int rank = 0; rank < mpi->size; rank++) longest = counts[rank] > longest ? counts[rank] : longest;
+    for (int64_t at = 0, begin = 0; at < longest && status == GPUNN_OK; at += most, begin = 0) {
+        MPI_Request   request;
+        const int64_t mine = gpunn__part_from(counts[mpi->rank], at, most);
+        for (int rank = 0; rank < mpi->size; begin += counts[rank++]) {
+            const int64_t count = gpunn__part_from(counts[rank], at, most);
+            said[rank] = rank == mpi->rank ? 0 : (int)count;
+            from[rank] = (int)(count > 0 ? begin + at : 0);
+            heard[rank] = rank == mpi->rank ? 0 : (int)mine;
+            to[rank] = (int)(rank * most);
+        }
+        const int code = MPI_Ialltoallv(values, said, from, MPI_FLOAT, mpi->heard, heard, to, MPI_FLOAT, mpi->comm, &request);
+        status = gpunn__mpi_wait(mpi, "reduce_scatter", code, &request);
+        for (int rank = 0; rank < mpi->size && status == GPUNN_OK; rank++) {
+            float *GPUNN__RESTRICT       sums = values + own + at;
+            const float *GPUNN__RESTRICT part = mpi->heard + rank * most;
+            for (int64_t i = 0; i < heard[rank]; i++) sums[i] += part[i];
+        }
     }
-    if (sum > GPUNN__MPI_MOST) return gpunn__mpi_all_reduce(user, values, sum);
-    const int          code = MPI_Ireduce_scatter(MPI_IN_PLACE, values, mpi->counts, MPI_FLOAT, MPI_SUM, mpi->comm, &request);
-    const gpunn_status status = gpunn__mpi_wait(mpi, "reduce_scatter", code, &request);
-    if (status == GPUNN_OK) memmove(values + begin, values, (size_t)counts[mpi->rank] * sizeof *values); /* where MPI has it */
     return status;
 }
 
@@ -6663,7 +6693,8 @@ static void gpunn__mpi_close(gpunn__mpi *mpi, bool ends)
     if (ends && mpi->comm != MPI_COMM_NULL) (void)MPI_Comm_free(&mpi->comm);
     if (ends && mpi->begun) (void)MPI_Finalize();
     gpunn__free(mpi->dev, mpi->waits, mpi->waits ? (size_t)mpi->size * sizeof *mpi->waits : 0);
-    gpunn__free(mpi->dev, mpi->counts, mpi->counts ? (size_t)mpi->size * sizeof *mpi->counts : 0);
+    gpunn__free(mpi->dev, mpi->counts, mpi->counts ? 4 * (size_t)mpi->size * sizeof *mpi->counts : 0);
+    gpunn__free(mpi->dev, mpi->heard, mpi->heard ? (size_t)gpunn__mpi_heard_count(mpi) * sizeof *mpi->heard : 0);
     gpunn__free(mpi->dev, mpi->bf16, mpi->bf16 ? gpunn__mpi_bf16_bytes(mpi) : 0);
     gpunn__free(mpi->dev, mpi, sizeof *mpi);
 }
@@ -6682,7 +6713,7 @@ static GPUNN__STATUS gpunn__mpi_begin(gpunn__mpi *mpi)
         MPI_Comm_rank(mpi->comm, &mpi->rank) != MPI_SUCCESS || MPI_Comm_size(mpi->comm, &mpi->size) != MPI_SUCCESS)
         return gpunn__fail(mpi->dev, GPUNN_ERR_DEVICE, "gpunn_group_open: MPI gives no communicator of its own");
     mpi->waits = (int64_t *)gpunn__calloc(mpi->dev, (size_t)mpi->size * sizeof *mpi->waits);
-    mpi->counts = (int *)gpunn__calloc(mpi->dev, (size_t)mpi->size * sizeof *mpi->counts);
+    mpi->counts = (int *)gpunn__calloc(mpi->dev, 4 * (size_t)mpi->size * sizeof *mpi->counts);
     return mpi->waits && mpi->counts ? GPUNN_OK : GPUNN_ERR_MEMORY;
 }
 
@@ -6697,6 +6728,10 @@ static GPUNN__STATUS gpunn__mpi_open(gpunn_group *group)
     if (status == GPUNN_OK && group->args.bf16_gradients) {
         mpi->bf16 = (uint16_t *)gpunn__realloc(mpi->dev, NULL, 0, gpunn__mpi_bf16_bytes(mpi));
         if (mpi->bf16 == NULL) status = GPUNN_ERR_MEMORY;
+    }
+    if (status == GPUNN_OK && group->args.shard) {
+        mpi->heard = (float *)gpunn__realloc(mpi->dev, NULL, 0, (size_t)gpunn__mpi_heard_count(mpi) * sizeof *mpi->heard);
+        if (mpi->heard == NULL) status = GPUNN_ERR_MEMORY;
     }
     if (status != GPUNN_OK) {
         gpunn__mpi_close(mpi, false);
