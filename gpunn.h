@@ -416,7 +416,7 @@
  *
  * RANKS  Several processes train one model together, each with its part of every batch: by mpirun -n 4 ./app or srun, when the
  *     file of GPUNN_IMPLEMENTATION is compiled with mpicc -DGPUNN_MPI; without MPI by torchrun, mpirun or srun, where GPUNN_STORE
- *     names a new folder that all see or rank 0's tcp://host:port, for which torch's MASTER_ADDR and MASTER_PORT do too. Alone
+ *     names an empty folder that all see or rank 0's tcp://host:port, for which torch's MASTER_ADDR and MASTER_PORT do too. Alone
  *     the same program is a group of one.
  *         gpunn_group  *group = gpunn_group_open(dev);
  *         gpunn_loader *part = gpunn_loader_create(model, .fields = {{.input = x, .samples = samples},
@@ -7066,21 +7066,34 @@ static bool gpunn__tcp_move(int line, void *memory, size_t bytes, short what, do
     return true;
 }
 
+/* What rank 0 tells before anything else: that a rank is late, its number, or has left; or neither. */
+enum { GPUNN__TCP_WELL = -1, GPUNN__TCP_LEFT = -2 }; /* less its number */
+
+static gpunn_status gpunn__tcp_left(gpunn__tcp *tcp, int rank, const char *why)
+{
+    (void)snprintf(tcp->text, sizeof tcp->text, "rank %d has left: %.100s; look for why it ended", rank, why);
+    return GPUNN_ERR_DEVICE;
+}
+
+static gpunn_status gpunn__tcp_told(gpunn__tcp *tcp, int32_t notice)
+{
+    if (notice >= 0) return gpunn__say_late(tcp->text, notice, tcp->timeout);
+    return gpunn__tcp_left(tcp, GPUNN__TCP_LEFT - notice, "rank 0 no longer hears it");
+}
+
 /* errno: of what did not go well with that rank. Rank 0 tells all others. */
 static gpunn_status gpunn__tcp_lost(gpunn__tcp *tcp, int rank)
 {
-    int32_t    missing = rank;
-    const bool told = errno == EINTR && gpunn__tcp_move(tcp->lines[0], &missing, sizeof missing, POLLIN, gpunn__seconds() + 1);
-    if (told) /* by rank 0, while this one was sending */
-        return gpunn__say_late(tcp->text, missing, tcp->timeout);
-    if (errno == ETIMEDOUT)
-        (void)gpunn__say_late(tcp->text, rank, rank ? tcp->timeout : 2 * tcp->timeout);
-    else
-        (void)snprintf(tcp->text, sizeof tcp->text, "rank %d has left: %.100s; look for why it ended", rank, strerror(errno));
+    int32_t notice = GPUNN__TCP_WELL;
+    if (errno == EINTR && gpunn__tcp_move(tcp->lines[0], &notice, sizeof notice, POLLIN, gpunn__seconds() + 1))
+        return gpunn__tcp_told(tcp, notice); /* while this one was sending */
+    const bool         late = errno == ETIMEDOUT;
+    const gpunn_status status = late ? gpunn__say_late(tcp->text, rank, rank ? tcp->timeout : 2 * tcp->timeout)
+                                     : gpunn__tcp_left(tcp, rank, strerror(errno));
+    notice = late ? rank : GPUNN__TCP_LEFT - rank;
     for (int other = 1; other < tcp->size && tcp->rank == 0; other++)
-        if (other != rank && tcp->lines[other] >= 0)
-            (void)gpunn__tcp_move(tcp->lines[other], &missing, sizeof missing, POLLOUT, 0);
-    return GPUNN_ERR_DEVICE;
+        if (other != rank && tcp->lines[other] >= 0) (void)gpunn__tcp_move(tcp->lines[other], &notice, sizeof notice, POLLOUT, 0);
+    return status;
 }
 
 static gpunn_status gpunn__tcp_talk(gpunn__tcp *tcp, int rank, void *memory, size_t bytes, bool sends)
@@ -7093,17 +7106,17 @@ static gpunn_status gpunn__tcp_talk(gpunn__tcp *tcp, int rank, void *memory, siz
 /* What rank 0 tells. */
 static gpunn_status gpunn__tcp_hear(gpunn__tcp *tcp, void *memory, size_t bytes)
 {
-    int32_t      missing = -1;
-    gpunn_status status = gpunn__tcp_talk(tcp, 0, &missing, sizeof missing, false);
-    if (status == GPUNN_OK && missing >= 0) return gpunn__say_late(tcp->text, missing, tcp->timeout);
+    int32_t      notice = GPUNN__TCP_WELL;
+    gpunn_status status = gpunn__tcp_talk(tcp, 0, &notice, sizeof notice, false);
+    if (status == GPUNN_OK && notice != GPUNN__TCP_WELL) return gpunn__tcp_told(tcp, notice);
     return status == GPUNN_OK ? gpunn__tcp_talk(tcp, 0, memory, bytes, false) : status;
 }
 
 /* Rank 0 tells one. */
 static gpunn_status gpunn__tcp_tell_one(gpunn__tcp *tcp, int rank, void *memory, size_t bytes)
 {
-    int32_t            none = -1;
-    const gpunn_status status = gpunn__tcp_talk(tcp, rank, &none, sizeof none, true);
+    int32_t            well = GPUNN__TCP_WELL;
+    const gpunn_status status = gpunn__tcp_talk(tcp, rank, &well, sizeof well, true);
     return status == GPUNN_OK ? gpunn__tcp_talk(tcp, rank, memory, bytes, true) : status;
 }
 
@@ -7284,12 +7297,22 @@ static gpunn__hello gpunn__tcp_hello(const gpunn__tcp *tcp)
     return hello;
 }
 
+/* Whether errno tells that this process has no socket left; tcp->text says so. */
+static bool gpunn__tcp_starved(gpunn__tcp *tcp)
+{
+    if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return false;
+    (void)snprintf(tcp->text, sizeof tcp->text,
+                   "rank %d has no socket left: %.60s; raise ulimit -n, on rank 0 by more than the %d ranks", tcp->rank,
+                   strerror(errno), tcp->size);
+    return true;
+}
+
 /* Rank 0 lets in who is a rank of this run that has not come so far, and nobody else. false: it has no socket left. */
 static bool gpunn__tcp_accept(gpunn__tcp *tcp, int listener)
 {
     gpunn__hello theirs, own = gpunn__tcp_hello(tcp);
     const int    line = accept(listener, NULL, NULL);
-    if (line < 0) return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
+    if (line < 0) return !gpunn__tcp_starved(tcp);
     gpunn__tcp_set(line);
     const double until = gpunn__seconds() + 1;
     if (gpunn__tcp_move(line, &theirs, sizeof theirs, POLLIN, until) && memcmp(theirs.magic, own.magic, sizeof own.magic) == 0 &&
@@ -7304,6 +7327,7 @@ static bool gpunn__tcp_accept(gpunn__tcp *tcp, int listener)
 static GPUNN__STATUS gpunn__tcp_wait(gpunn__tcp *tcp, const char *port, double until)
 {
     const int listener = gpunn__tcp_listen(port);
+    if (listener < 0 && gpunn__tcp_starved(tcp)) return gpunn__fail(tcp->dev, GPUNN_ERR_IO, "gpunn_group_open: %s", tcp->text);
     if (listener < 0)
         return gpunn__fail(tcp->dev, GPUNN_ERR_IO, "gpunn_group_open: rank 0 cannot listen at port %s: %s; name another port",
                            port, strerror(errno));
@@ -7313,16 +7337,13 @@ static GPUNN__STATUS gpunn__tcp_wait(gpunn__tcp *tcp, const char *port, double u
             rank++;
         else if (!gpunn__tcp_ready(listener, POLLIN, until))
             status = gpunn__tcp_lost(tcp, rank);
-        else if (!gpunn__tcp_accept(tcp, listener)) {
-            (void)snprintf(tcp->text, sizeof tcp->text, "rank 0 has no socket for each of %d ranks: %.60s; raise ulimit -n",
-                           tcp->size, strerror(errno));
+        else if (!gpunn__tcp_accept(tcp, listener))
             status = GPUNN_ERR_IO;
-        }
     (void)close(listener);
     return status == GPUNN_OK ? status : gpunn__fail(tcp->dev, status, "gpunn_group_open: %s", tcp->text);
 }
 
-/* Whether rank 0 of this run is there. */
+/* Whether rank 0 of this run is there; errno: of the socket, if there is none. */
 static bool gpunn__tcp_try(gpunn__tcp *tcp, const struct addrinfo *address, double until)
 {
     gpunn__hello theirs, own = gpunn__tcp_hello(tcp);
@@ -7341,10 +7362,12 @@ static bool gpunn__tcp_try(gpunn__tcp *tcp, const struct addrinfo *address, doub
 static GPUNN__STATUS gpunn__tcp_reach(gpunn__tcp *tcp, const char *host, const char *port, double until)
 {
     do {
+        errno = 0;
         struct addrinfo *found = gpunn__tcp_find(host, port, AF_UNSPEC);
         for (const struct addrinfo *a = found; a && tcp->lines[0] < 0; a = a->ai_next) (void)gpunn__tcp_try(tcp, a, until);
         if (found) freeaddrinfo(found);
         if (tcp->lines[0] >= 0) return GPUNN_OK;
+        if (gpunn__tcp_starved(tcp)) return gpunn__fail(tcp->dev, GPUNN_ERR_IO, "gpunn_group_open: %s", tcp->text);
         (void)poll(NULL, 0, 20);
     } while (gpunn__seconds() < until);
     return gpunn__fail(

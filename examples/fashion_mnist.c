@@ -129,6 +129,7 @@ static gpunn_status train(gpunn_device *dev, const options *opt, const gpunn_arr
     gpunn_loader    *copy_tester = make_loader(&copy, test_images, test_labels, 1000, NULL);
     float            accuracy = 0, again = 0, loss = 0;
     gpunn_status     status = gpunn_last_status(dev); /* of all the calls above */
+    if (first && ranks > 1) printf("%d ranks\n", ranks);
     if (first)
         printf("%s\n%lld training and %lld test images, %s network\n", gpunn_device_name(dev), (long long)images->dim[0],
                (long long)test_images->dim[0], opt->deep ? "deep" : "simple");

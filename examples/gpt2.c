@@ -595,6 +595,7 @@ static bool run(gpunn_device *dev, const options *o, const corpus *c, shape s)
     if (good && o->weights) good = load_weights(dev, &net, o->weights);
     if (good) good = check(dev, gpunn_distribute(adam, net.group) == GPUNN_OK);
     if (good && o->resume) good = check(dev, gpunn_checkpoint_load(adam, NULL, o->checkpoint) == GPUNN_OK);
+    if (good && first && gpunn_group_size(net.group) > 1) printf("%d ranks\n", gpunn_group_size(net.group));
     if (good && first)
         printf("%d layers of width %d, %d tokens, context %d, on %s\n", s.layers, s.width, s.vocabulary, context,
                gpunn_device_name(dev));

@@ -124,6 +124,7 @@ static gpunn_status train(gpunn_device *dev, const options *o, const dataset *d,
     const bool       first = gpunn_group_rank(group) == 0;
     gpunn_status     status = draws ? gpunn_last_status(dev) : GPUNN_ERR_MEMORY;
     *ranks = gpunn_group_size(group);
+    if (first && *ranks > 1) printf("%d ranks\n", *ranks);
     snprintf(h->name, sizeof h->name, "%s", gpunn_device_name(dev));
     if (status == GPUNN_OK && o->weights) status = gpunn_load(net.model, o->weights);
     if (status == GPUNN_OK) status = gpunn_distribute(sgd, group);

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Ranks as processes over MPI: tests/group/mpi.c compiled by mpicc and run by mpirun on 1, 2, 3 and 4 ranks, and on 3 by MPICH's
-(mpicc.mpich, mpirun.mpich, as Debian names them beside Open MPI's); and on two machines, which are network namespaces. Without these,
-or where that is not allowed, a skip. TAP lines, for tests/run.py."""
+(mpicc.mpich, mpirun.mpich, as Debian names them beside Open MPI's); and on two machines, which are network namespaces; and examples, as
+README.md says. Without these, or where that is not allowed, a skip. TAP lines, for tests/run.py."""
+import glob
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -14,24 +16,32 @@ PROGRAM = os.path.join(ROOT, "build", "group_mpi")
 TOOLS = "mpicc", "mpirun"
 
 
-def build(suffix=""):
-    program = PROGRAM + suffix
-    sources = [os.path.join(ROOT, "tests", "group", name) for name in ("mpi.c", "checks.h")] + [os.path.join(ROOT, "gpunn.h")]
-    if os.path.exists(program) and os.path.getmtime(program) > max(os.path.getmtime(s) for s in sources):
+def compiled(program, suffix, *sources, flags=()):
+    """The first source, made anew where one of them or the header is newer."""
+    if os.path.exists(program) and os.path.getmtime(program) > max(os.path.getmtime(s) for s in (*sources, os.path.join(ROOT, "gpunn.h"))):
         return
     os.makedirs(os.path.dirname(program), exist_ok=True)
-    subprocess.run(["mpicc" + suffix, "-std=gnu99", "-Wall", "-Wextra", "-Werror", "-O0", "-DGPUNN_MPI", sources[0], "-o", program, "-lm"],
+    subprocess.run(["mpicc" + suffix, "-Wall", "-Wextra", "-Werror", "-O0", "-DGPUNN_MPI", "-I.", *flags, sources[0], "-o", program, "-lm", "-lz"],
                    check=True, cwd=ROOT)
 
 
-def mpirun(ranks, *arguments, folder=None, suffix="", options=(), **environment):
-    """What the program prints on so many ranks, which share a folder, and its exit status."""
+def build(suffix=""):
+    compiled(PROGRAM + suffix, suffix, *(os.path.join(ROOT, "tests", "group", name) for name in ("mpi.c", "checks.h")), flags=["-std=gnu99"])
+
+
+def launch(ranks, program, *arguments, suffix="", options=(), **environment):
+    """What the program prints on so many ranks, and its exit status."""
     more = ["--oversubscribe", "--allow-run-as-root"] if "Open MPI" in subprocess.run(
         ["mpirun" + suffix, "--version"], capture_output=True, text=True).stdout else []
-    with tempfile.TemporaryDirectory() as own:
-        done = subprocess.run(["mpirun" + suffix, *more, *options, "-n", str(ranks), PROGRAM + suffix, folder or own, *arguments],
-                              capture_output=True, text=True, timeout=600, env={**os.environ, **environment})
+    done = subprocess.run(["mpirun" + suffix, *more, *options, "-n", str(ranks), program, *arguments],
+                          capture_output=True, text=True, timeout=600, env={**os.environ, **environment})
     return done.stdout, done.returncode, done.stderr
+
+
+def mpirun(ranks, *arguments, folder=None, suffix="", **how):
+    """The same of the checks' program; the ranks share a folder."""
+    with tempfile.TemporaryDirectory() as own:
+        return launch(ranks, PROGRAM + suffix, folder or own, *arguments, suffix=suffix, **how)
 
 
 def check_count():
@@ -77,6 +87,66 @@ def threads():
         assert told == [expected] * ranks if expected else max(told) <= here[1] // 2, f"{ranks} ranks bound to {binding}: {told}"
     if here[0] is not None:
         os.environ["OMP_NUM_THREADS"] = here[0]
+
+
+def example(name, *arguments, flags=()):
+    """What an example says each time, of which there is the number of ranks and what follows on the command line."""
+    program = os.path.join(ROOT, "build", "group_" + name)
+    sources = [os.path.join(ROOT, "examples", name + ".c"), *glob.glob(os.path.join(ROOT, "examples", "*.h"))]
+    compiled(program, "", *sources, flags=flags)
+    said = []
+    for ranks, *own in arguments:
+        out, code, error = launch(ranks, program, *own)
+        assert code == 0 and (ranks == 1 or f"{ranks} ranks\n" in out), f"{out}{error[-2000:]}"
+        said.append(out)
+    return said
+
+
+def losses(out):
+    """Of each step, which its line tells."""
+    return {int(step): float(loss) for step, loss in re.findall(r"^step (\d+):? loss ([\d.]+)", out, re.M)}
+
+
+def equal(outs, count):
+    """Whether all tell the same losses of as many steps, within rounding."""
+    first = losses(outs[0])
+    for out in outs[1:]:
+        own = losses(out)
+        assert len(first) == count and own.keys() == first.keys() and all(abs(own[s] - first[s]) <= 1e-5 for s in own), "".join(outs)
+
+
+def gpt2():
+    """Four batches a step, of one rank or four, or of four and then, from the checkpoint, of two."""
+    with tempfile.TemporaryDirectory() as folder:
+        usual = ["--every", "1", "--generate", "0", "--batch", "2", "--context", "16", "--threads", "1", "--peak", "1"]
+        kept = [*usual, "--checkpoint", os.path.join(folder, "gpt2.ckpt")]
+        alone, four, begun, resumed = example(
+            "gpt2", (1, *usual, "--steps", "4", "--accumulate", "4"), (4, *usual, "--steps", "4"), (4, *kept, "--steps", "2"),
+            (2, *kept, "--steps", "4", "--accumulate", "2", "--resume"))
+    equal([alone, four, begun + resumed], 4)
+
+
+def tiny_imagenet():
+    with tempfile.TemporaryDirectory() as folder:
+        usual = ["--synthetic", "--out", folder, "--size", "16", "--width", "4", "--batch", "8", "--steps", "3", "--device", "cpu"]
+        equal(example("tiny_imagenet", (1, *usual), (2, *usual), (4, *usual)), 3)
+
+
+def fashion_mnist():
+    """On images as few as will do; kernels are made first."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkdir(os.path.join(folder, "kernels"))
+        for model in ("fashion_mnist_simple", "fashion_mnist_deep"):
+            subprocess.run([sys.executable, "-m", "generator", f"examples/kernels/{model}.json", "-o", os.path.join(folder, "kernels", model)],
+                           check=True, cwd=ROOT, capture_output=True)
+        for part, count in (("train", 256), ("t10k", 1000)):
+            with open(os.path.join(folder, part + "-images-idx3-ubyte"), "wb") as file:
+                file.write(struct.pack(">4i", 0x803, count, 28, 28) + bytes(25 * (i % 10) for i in range(count) for _ in range(28 * 28)))
+            with open(os.path.join(folder, part + "-labels-idx1-ubyte"), "wb") as file:
+                file.write(struct.pack(">2i", 0x801, count) + bytes(i % 10 for i in range(count)))
+        usual = ["--data", folder, "--out", folder, "--epochs", "1"]
+        for out in example("fashion_mnist", (2, *usual), (4, *usual), flags=["-DGPUNN_ZLIB", "-I" + folder]):
+            assert re.search(r"^test accuracy ([\d.]+) %.* reloaded: \1 %$", out, re.M), out
 
 
 class Machine:
@@ -135,7 +205,8 @@ def main():
         ("a rank that is killed", kill, ""), ] + [
         (f"{n} ranks with shares", lambda n=n: whole(n, "shard"), "") for n in (2, 3, 4)] + [
         (f"{n} ranks with BF16", lambda n=n: whole(n, "bf16"), "") for n in (2, 3)] + [
-        ("threads of a rank", threads, ""), ("2 machines", machines, ""),
+        ("threads of a rank", threads, ""), ("gpt2.c", gpt2, ""), ("tiny_imagenet.c", tiny_imagenet, ""),
+        ("fashion_mnist.c", fashion_mnist, ""), ("2 machines", machines, ""),
         ("3 ranks of MPICH", lambda: whole(3, suffix=".mpich"), ".mpich")]
     failed = 0
     print(f"1..{len(cases)}")

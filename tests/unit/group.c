@@ -5,6 +5,8 @@
 
 #include <dlfcn.h>
 #include <netinet/in.h>
+#include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -398,7 +400,7 @@ static bool check_tcp_left(const ranks *r)
     bool       good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK);
     if (gpunn_group_rank(r->group) < 2)
         good = good && EXPECT(r, gpunn_optimizer_step(n.opt) == GPUNN_ERR_DEVICE) &&
-               EXPECT(r, strstr(gpunn_error(r->dev), "rank 2 has "));
+               EXPECT(r, strstr(gpunn_error(r->dev), "rank 2 has left: "));
     gpunn_clear_error(r->dev);
     ranked_close(&n);
     return good;
@@ -419,6 +421,44 @@ static void test_tcp_faults(void **state)
                "tcp://[::1]:70000");
     FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = "tcp://host", .size = 2), GPUNN_ERR_ARGUMENT, "tcp://HOST:PORT");
     FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = "tcp://[]:1", .size = 2), GPUNN_ERR_ARGUMENT, "tcp://HOST:PORT");
+}
+
+/* Rank 0 knows as soon as it is out of sockets, or another rank is, what has to be raised. */
+static void *knock_main(void *user)
+{
+    const int               *line = user;
+    const struct sockaddr_in address = here(line[1]);
+    for (int tries = 0; tries < 60000 && connect(line[0], (const struct sockaddr *)&address, sizeof address) != 0; tries++)
+        (void)usleep(1000);
+    return NULL;
+}
+
+static void test_tcp_sockets(void **state)
+{
+    if (!has_tcp(*state)) SKIP("no TCP with -std=c99");
+    fixture      *f = *state;
+    char          store[32];
+    struct rlimit before, low;
+    pthread_t     thread;
+    int           line[2] = {socket(AF_INET, SOCK_STREAM, 0), atoi(strrchr(free_port(store), ':') + 1)};
+    const int     next = dup(line[0]);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    (void)close(next);
+    low = before;
+    low.rlim_cur = (rlim_t)next;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = store, .size = 3, .timeout = 60), GPUNN_ERR_IO,
+               "rank 0 has no socket left", "raise ulimit -n, on rank 0 by more than the 3 ranks");
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = store, .rank = 1, .size = 3, .timeout = 60), GPUNN_ERR_IO,
+               "rank 1 has no socket left", "raise ulimit -n");
+    low.rlim_cur++; /* for the one at which rank 0 listens */
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    assert_int_equal(pthread_create(&thread, NULL, knock_main, line), 0);
+    FAILS_NULL(f->dev, gpunn_group_open(f->dev, .store = store, .size = 3, .timeout = 60), GPUNN_ERR_IO,
+               "rank 0 has no socket left", "raise ulimit -n, on rank 0 by more than the 3 ranks");
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    (void)close(line[0]);
 }
 
 /* ---- processors ---- */
@@ -601,6 +641,28 @@ size_t fread(void *memory, size_t size, size_t count, FILE *file)
     heard += size > sizeof(uint64_t) ? (int64_t)(got * size) : 0;
     return got;
 }
+/* What this thread does with gradients: rank LEAVES goes as soon as rank WAITS is blocked in sending its own. */
+static __thread enum { TALKS, LEAVES, WAITS } manner;
+static int blocked;
+int        poll(struct pollfd *lines, nfds_t count, int milliseconds)
+{
+    int (*real)(struct pollfd *, nfds_t, int) = dlsym(RTLD_NEXT, "poll");
+    if (manner == WAITS && count == 1 && (lines->events & POLLOUT) && real(lines, count, 0) == 0)
+        __atomic_store_n(&blocked, 1, __ATOMIC_RELEASE);
+    return real(lines, count, milliseconds);
+}
+ssize_t send(int line, const void *memory, size_t bytes, int flags)
+{
+    enum { SMALL = 1 << 16 };
+    ssize_t (*real)(int, const void *, size_t, int) = dlsym(RTLD_NEXT, "send");
+    const int small = SMALL;
+    if (manner == WAITS && bytes > SMALL) (void)setsockopt(line, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
+    if (manner == LEAVES && bytes > SMALL) {
+        for (int tries = 0; tries < 60000 && !__atomic_load_n(&blocked, __ATOMIC_ACQUIRE); tries++) (void)usleep(1000);
+        (void)shutdown(line, SHUT_RDWR);
+    }
+    return real(line, memory, bytes, flags);
+}
 /* NOLINTEND(readability-inconsistent-declaration-parameter-name) */
 
 /* Gradients of more values than travel at once. */
@@ -649,6 +711,33 @@ static void test_wide(void **state)
                           .more = i % 4 >= 1,
                           .bucket_bytes = 1 << 20},
                   rank_main);
+}
+
+/* A rank leaves while another sends what rank 0, which waits for the first, does not take: it is told at once. */
+static bool check_tcp_blocked(const ranks *r)
+{
+    const int rank = gpunn_group_rank(r->group);
+    manner = rank == 1 ? LEAVES : rank == 2 ? WAITS : TALKS;
+    return EXPECT(r, !check_wide(r)) && EXPECT(r, __atomic_load_n(&blocked, __ATOMIC_ACQUIRE)) &&
+           EXPECT(r, rank == 1 || strstr(gpunn_error(r->dev), "rank 1 has left: "));
+}
+
+static void test_tcp_blocked(void **state)
+{
+    if (!has_tcp(*state)) SKIP("no TCP with -std=c99");
+    char store[32];
+    for (int i = 0; i < 3; i++) {
+        blocked = 0;
+        run_world(*state,
+                  (world){.size = 3,
+                          .patience = 600,
+                          .timeout = 600,
+                          .run = check_tcp_blocked,
+                          .shard = i == 1,
+                          .bf16 = i == 2,
+                          .store = free_port(store)},
+                  stored_main);
+    }
 }
 
 /* Ranks that share states out hear, over TCP and by files, the sums of their own part of the gradients alone, and the others'
@@ -1311,7 +1400,8 @@ int main(void)
         test_with_device(test_stuck),      test_with_device(test_late),          test_with_device(test_same_gpu),
         test_with_device(test_lost_file),  test_with_device(test_copies),        test_with_device(test_other_count),
         test_with_device(test_arguments),  test_with_device(test_processors),    test_with_device(test_heard),
-        test_with_device(test_mixed),      cmocka_unit_test(test_local_rank)};
+        test_with_device(test_mixed),      test_with_device(test_tcp_blocked),   test_with_device(test_tcp_sockets),
+        cmocka_unit_test(test_local_rank)};
     for (int i = 0; i < COUNT(others); i++) tests[count++] = others[i];
     return _cmocka_run_group_tests("group", tests, (size_t)count, NULL, NULL);
 }
