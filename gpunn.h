@@ -6484,9 +6484,12 @@ static int64_t gpunn__sum_counts(const int64_t *counts, int size)
 #ifdef GPUNN_MPI
 /* Every call is one that does not block, and is waited for by asking, so that a rank that is missing ends the wait. Ranks that
  * have waited long say so to all others: those that have not, when time is up, are the ones that are missing. */
-/* A tag; elements of one call; those that each rank adds up in one all_reduce, whose buffers then stay in the cache, and need not
- * be asked of the system each time. */
-enum { GPUNN__MPI_WAITING = 1, GPUNN__MPI_MOST = 1 << 30, GPUNN__MPI_PIECE = 1 << 17 };
+/* Floats that each rank adds up in one all_reduce, whose buffers then stay in the cache, and need not be asked of the system each
+ * time; tests take few. */
+#ifndef GPUNN__MPI_PIECE
+#define GPUNN__MPI_PIECE (1 << 17)
+#endif
+enum { GPUNN__MPI_WAITING = 1, GPUNN__MPI_MOST = 1 << 30 }; /* tag; elements of one call */
 typedef struct gpunn__mpi {
     MPI_Comm      comm;
     bool          begun; /* MPI, by us */
@@ -6579,7 +6582,7 @@ static gpunn_status gpunn__mpi_wait(gpunn__mpi *mpi, const char *what, int code,
 /* Floats that have room in what is heard of a rank's part, as many from each. */
 static int64_t gpunn__mpi_heard_count(const gpunn__mpi *mpi)
 {
-    return GPUNN__GROUP_PIECE / (int)sizeof(float) + mpi->size;
+    return 8 * GPUNN__MPI_PIECE + mpi->size;
 }
 
 /* How many of `count` lie from `at` on, `most` at most. */
@@ -6602,8 +6605,8 @@ static gpunn_status gpunn__mpi_all_reduce(void *user, float *values, int64_t cou
     return status;
 }
 
-/* Each rank hears from all others some of its part at a time, and adds that up: MPI's own, where parts may differ in length, has one rank
- * add up everything. */
+/* Each rank hears from all others some of its part at a time, and adds that up: of MPI_Ireduce_scatter, where parts may differ in
+ * length, Open MPI makes a sum on one rank. */
 static gpunn_status gpunn__mpi_reduce_scatter(void *user, float *values, const int64_t *counts)
 {
     gpunn__mpi   *mpi = (gpunn__mpi *)user;
