@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the ONNX project's own backend suite through the importer and the C library.
 
-    python3 tests/generator/onnx_suite.py [--kind node] [--only PATTERN] [--table] [-v]
+    python3 tests/generator/onnx_suite.py [--kind node] [--only PATTERN] [--reasons] [-v]
 
 Needs the packages onnx and numpy, and build/run_model. Each case is imported, run, and compared with the suite's tolerance: it
 passes, is refused with a reason that names its op, or is wrong. Where a case hands over as inputs what decides shapes (axes,
