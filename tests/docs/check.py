@@ -69,7 +69,7 @@ def readme_blocks():
 
 def three_commands():
     """The way from a program to its fused kernels works as it stands, in an empty folder beside the sources."""
-    text, line = next((text, line) for language, text, line in blocks() if language == "sh" and "-m generator" in text)
+    text, line = next((text, line) for language, text, line in blocks() if language == "sh" and "-m generator" in text and "--report" in text)
     with tempfile.TemporaryDirectory() as folder:
         for name in "gpunn.h", "generator", "templates":
             os.symlink(os.path.join(ROOT, name), os.path.join(folder, name))
