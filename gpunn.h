@@ -483,9 +483,9 @@
  *     precision. An F32 network of images is one launch there too, and on CPUs none, where a block has room for all values of a
  *     sample, as of a LeNet: convolutions, pools and batch norms with what stands between them, for few samples at a time. There
  *     a training step is two, one from the batch to the loss and all gradients, whose sums have a fixed order, and the
- *     optimizer's update: of linear layers of at most 256 features, norms, softmax, elementwise ops, dropout and copies, with a
- *     loss that is a sum or mean of such values or tells classes apart. Sums of many weights take a third launch. --report tells
- *     where step by step should be quicker.
+ *     optimizer's update: of linear layers of at most 256 features, norms, softmax, elementwise ops, dropout, copies, embeddings
+ *     and encodings, with a loss that is a sum or mean of such values or tells classes apart. Sums of many weights take a third
+ *     launch, gradients of embeddings' and hash grids' tables three. --report tells where step by step should be quicker.
  *
  * PRECISION  Of a model: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16). Parameters, gradients, statistics, sums and
  *     losses stay F32, and so is all that the program reads and writes. On the CPU everything does; where the processor has
@@ -2959,7 +2959,7 @@ typedef struct gpunn_ranks {
 typedef struct gpunn_kernel        gpunn_kernel; /* >>kernels */
 typedef struct gpunn_kernel_launch gpunn_kernel_launch;
 #define GPUNN_KERNEL_SITES 8     /* random nodes of one fused kernel */
-#define GPUNN_KERNEL_OPERANDS 32 /* and its operands, at most */
+#define GPUNN_KERNEL_OPERANDS 64 /* and its operands, at most */
 
 /* Operands are those of the op's row (>>ops), with data NULL for a weight, bias, mask, position, lengths and initial state that
  * there is not. BATCH_NORM, INSTANCE_NORM: a training forward updates running_mean and running_var in place, unless data is NULL.

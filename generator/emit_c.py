@@ -6,7 +6,7 @@ launch's loop), launch.c (a launch in slices and threads, and its finals), progr
 import hashlib
 import re
 
-from . import emit_network, emit_network_cuda, emit_training_cuda, scalar, stamp, tables_c, template, update
+from . import emit_inference, emit_network, emit_network_cuda, emit_training_cuda, scalar, stamp, tables_c, template, update
 from .program import SCALAR, WHOLE
 
 BLOCK = 1024   # elements of a map launch between two looks at narrow operands
@@ -32,10 +32,11 @@ def text_stamp(kernel_set):
 def _header(kernel_set, text_stamp):
     name = kernel_set.name
     upper = name.upper()
-    functions, kernels = [], []
+    functions, kernels, plans = [], [], []
     for kernel in kernel_set.tables()[0]:
         for direction, program in programs(kernel):
             functions += ["", "/* %s, %s: %s%s */" % (kernel.name, direction, _comment(kernel.formula), _traffic(program))]
+            plans += [plan for plan in (program.network, program.step) if plan]
             if program.on_gpus_alone():
                 functions += (emit_training_cuda if program.step else emit_network_cuda).functions(kernel_set)
                 continue
@@ -50,6 +51,8 @@ def _header(kernel_set, text_stamp):
                     functions += function.text.splitlines() + [""]
                 functions.pop()
             kernels += [""] + _Program(kernel_set, kernel, direction, program).text().splitlines()
+    hashes = emit_inference.hash_functions(plans, name)
+    functions += [""] * bool(hashes) + hashes
     for number, one in enumerate(kernel_set.updates):
         functions += ["", "/* %s */" % one["kind"]] + update.step(kernel_set, number).text.splitlines()
         kernels += [""] + update.emit_c(kernel_set, number).splitlines()

@@ -634,10 +634,10 @@ def hash_grid(name, fn):
     return template.load("hash_grid.h", name=name, fn=fn, space=" " * (len(name) + len(fn) - len("static")))
 
 
-def hash_functions(plan, name):
-    """Those of it that the kernel of a network calls, for CPUs and for GPUs."""
-    hashes = any(step.tensor.op == "hash_grid_encoding" for step in plan.steps)
-    return "\n\n" + "\n".join(template.needed(hash_grid(name, name.upper() + "_FN"), name + "_hash_features")) if hashes else ""
+def hash_functions(plans, name):
+    """Lines of those of it that kernels call, for CPUs and for GPUs."""
+    called = " ".join("%s_hash_%s" % (name, one) for plan in plans for one in plan.hash_calls())
+    return template.needed(hash_grid(name, name.upper() + "_FN"), called) if called else []
 
 
 def library(name, called, int8):

@@ -1,6 +1,6 @@
 """The kernel of a small network (network.py) for CPUs: a block of samples through all steps, near the processor."""
 from . import scalar, template
-from .emit_inference import STORED, Emitter, Given, hash_functions, loops
+from .emit_inference import STORED, Emitter, Given, loops
 
 BLOCKS = (48, 24, 12)    # samples of a block: the most whose values are ...
 NEAR = 12288             # ... so many floats at once, which lie on the stack
@@ -135,9 +135,6 @@ class BlockEmitter(Emitter):
             lines += ["for (int64_t i = 0; i < call->batch * %d; ++i)" % self.plan.count(tokens.id),
                       "    if (%s < 0 || %s >= %d) return GPUNN_ERR_ARGUMENT;" % (data, data, self.shape(t.inputs[1])[0])]
         return lines
-
-    def element_functions(self):
-        return super().element_functions() + hash_functions(self.plan, self.name)
 
     def pack_lines(self):
         lines = ["float *const packed = (float *)call->cache;"]

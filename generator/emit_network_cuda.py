@@ -3,7 +3,7 @@ import math
 import re
 
 from . import scalar, template
-from .emit_inference import STORED, Emitter, hash_functions, joined, loops, spread, strides
+from .emit_inference import STORED, Emitter, joined, loops, spread, strides
 from .network import POOLS
 from .scalar import number
 from .tiling import AT_ONCE, CAPABILITY, CHANNELS, THREADS, apart, cycles, each_apart, forms, refusal, staging, tile_plan
@@ -158,9 +158,6 @@ class TileEmitter(Emitter):
             own, level = own + " + e / %d * %d" % (levels, axes), "e %% %d" % levels
         call = self.call("hash_features", y, own, self.pointer(table), "&levels[%s]" % level, axes, features)
         return self.block_of(lines + self.each(points * levels, call))
-
-    def element_functions(self):
-        return super().element_functions() + hash_functions(self.plan, self.name)
 
     # ---- images ----
     def window(self, t, kernel, stride, padding, dilation):

@@ -103,6 +103,41 @@ class StepEmitter(TileEmitter):
             lines += scalar.wrapped("bias_gradient<PITCH, %d>(" % out, parts, ");", 8)
         return lines
 
+    def recorded(self, t):
+        """Lines that leave in samples' records what the gradient of a lookup's table is made of."""
+        place = {one.id: at for one, at in self.plan.records()}.get(t.id)
+        if place is None:
+            return []
+        x, table = t.inputs
+        records, largest = self.plan.record(), "largest[%d]" % list(self.plan.tables()).index(table)
+        count, behind = self.plan.count(x), self.plan.count(t.id)
+
+        def record(elements, offset):
+            own = "i / %d * %d + e" % (elements, records) if elements > 1 else "i * %d" % records
+            return "record[%s]" % self.place(own, offset)
+        own, given = "e" if count > 1 else "0", "own[%s]" % self.place("e" if behind > 1 else "0", self.plan.gradient(t.id))
+        lines = self.each(count, ["%s = %s;" % (record(count, place), self.element(x, own))], "samples")
+        return lines + self.each(behind, ["%s = %s;" % (record(behind, place + count), given),
+                                          "%s = larger()(fabsf(%s), %s);" % (largest, given, largest)], "samples")
+
+    def back_embedding(self, step):
+        return self.recorded(step.tensor)
+
+    def back_hash_grid_encoding(self, step):
+        """A thread has a point."""
+        t = step.tensor
+        x, table = t.inputs
+        if not self.plan.wants(x):
+            return self.recorded(t)
+        axes, features = self.shape(x)[-1], self.shape(table)[1]
+        (rows, levels), points = self.hash_levels(t), self.plan.count(x) // axes
+        places = ["own + " + self.place("e * %d" % width if points > 1 else "0", offset) for width, offset in (
+            (axes, self.plan.gradient(x)), (levels * features, self.plan.gradient(t.id)), (axes, self.offset(x)))]
+        lines = ["float *const dx = %s;" % places[0]] + ["dx[%d] = 0;" % k for k in range(axes)] * self.is_first(x)
+        call = self.call("hash_slopes", "dx", places[1] + " + j * %d" % features, places[2], self.pointer(table), "&levels[j]", axes, features)
+        lines += ["for (int j = 0; j < %d; j++)" % levels] + ["    " + line for line in call]
+        return self.recorded(t) + self.block_of(rows + self.each(points, lines))
+
     def back_dropout(self, step):
         t = step.tensor
         x = t.inputs[0]
@@ -217,6 +252,40 @@ class StepEmitter(TileEmitter):
         values = self.values(step)[1]
         return [(i, values[i]) for i in step.operands]
 
+    # ---- tables, in launches of their own ----
+    def added(self):
+        """(table's place, lines that add a lookup's records to its sums), and the most that a thread has to do of a sample."""
+        found, most = [], 1
+        for t, place in self.plan.records():
+            lines, each = getattr(self, "added_" + t.op)(t)
+            head = ["const float *const own = %s;" % self.place("o.records + i / %d * %d" % (each, self.plan.record()), place),
+                    "const int e = (int)(i %% %d);" % each]
+            loop = ["for (int64_t i = begin; i < o.batch * %d; i += step) {" % each] + ["    " + line for line in head + lines] + ["}"]
+            found.append((t, self.with_levels(t, loop)))
+            most = max(most, each)
+        return found, most
+
+    def with_levels(self, t, lines):
+        return self.block_of(self.hash_levels(t)[0] + lines) if t.op == "hash_grid_encoding" else lines
+
+    def added_embedding(self, t):
+        (rows, width), count, padding = self.shape(t.inputs[1]), self.plan.count(t.inputs[0]), t.attrs["padding_idx"]
+        apart = " && token != %d" % padding if padding >= 0 else ""
+        return ["const float token = own[e / %d];" % width, "if (token >= 0 && token < %d%s)" % (rows, apart),
+                "    exact_add(sums + (size_t)token * %d + e %% %d, own[%d + e], scale);" % (width, width, count)], count * width
+
+    def added_hash_grid_encoding(self, t):
+        axes, features, count = self.shape(t.inputs[0])[-1], self.shape(t.inputs[1])[1], self.plan.count(t.inputs[0])
+        levels, name = self.hash_levels(t)[1], self.name
+        return ["const %s_hash_level *const level = &levels[e %% %d];" % (name, levels),
+                "uint32_t cell[3];", "float part[3];",
+                "%s_hash_find(cell, part, own + e / %d * %d, level->scale, %d);" % (name, levels, axes, axes),
+                "for (int corner = 0; corner < %d; corner++) {" % (1 << axes),
+                "    const float weight = %s_hash_weight(part, corner, %d, -1);" % (name, axes),
+                "    const size_t row = (size_t)%s_hash_row(level, cell, corner, %d) * %d;" % (name, axes, features),
+                "    for (int f = 0; f < %d; f++) exact_add(sums + row + f, weight * own[%d + e * %d + f], scale);" % (
+                    features, count, features), "}"], count // axes * levels
+
     # ---- the kernel ----
     def steps(self):
         lines = self.given() + [line for step in self.plan.steps for line in self.step(step)] + self.taken()
@@ -255,6 +324,27 @@ def given_lines(kernel_set):
         lines += ["%sif (i < %d) {" % ("} else " if lines else "", place + plan.count(i)),
                   "    if (o.%s) store_one(o.add_%s, o.%s, %s, total);" % (name, name, name, index)]
     return lines + ["}"]
+
+
+def table_lines(kernel_set, emitter):
+    """Lines that add records up to the sums of tables, and that bring these, and the units of a sample that they are dealt by."""
+    kernel, ids = kernel_set.step
+    plan, (added, most) = emitter.plan, emitter.added()
+    gradients = {ids[len(kernel.nodes) + one.index]: one.name + "_" for one in kernel.forward.operands
+                 if one.role == "gradient" and one.index >= 0}
+    adding, bringing = [], []
+    for number, (table, place) in enumerate(plan.tables().items()):
+        scale = "const double scale = exact_scale<%d>(o.largest + %d, %d, blocks, o.batch * %d);" % (
+            THREADS, number, len(plan.tables()), plan.terms(table))
+        sums, name = at("o.exact", place), gradients[table]
+        of_table = [line for t, lines in added if t.inputs[1] == table for line in lines]
+        adding += ["if (o.%s) {" % name, "    unsigned long long *const sums = %s;" % sums, "    %s" % scale, "    if (scale == scale) {"]
+        adding += ["        " + line for line in of_table] + ["    }", "}"]
+        bringing += ["if (o.%s) {" % name, "    const unsigned long long *const sums = %s;" % sums, "    %s" % scale,
+                     "    for (int64_t i = begin; i < %d; i += step)" % plan.count(table),
+                     "        store_one(o.add_%s, o.%s, (size_t)i, exact_sum(sums[i], scale)%s);" % (
+                         name, name, " * factor" if plan.divides_by_labels() else ""), "}"]
+    return adding, bringing, most
 
 
 def is_mean(plan):
@@ -320,7 +410,8 @@ def emit_cuda(kernel_set):
     loss, gradient = loss_operands(kernel)
     choices, weights, sums = forms(plan), weights_of(plan), plan.summed()
     costs = "%.0f, %.0f, %.6g" % (apart(plan), adding(plan), 4 * sums / tiling.MEMORY)
-    by_labels = plan.divides_by_labels()
+    by_labels, tables = plan.divides_by_labels(), plan.tables()
+    add, bring, most = table_lines(kernel_set, emitter)
     return template.load(
         "training.cu", function="%s_%s_forward" % (kernel_set.name, kernel.name), comment="a training step", threads=str(THREADS),
         members=members, filled=filled, steps=steps, given=given_lines(kernel_set), pitch=str(plan.pitch()), sums=str(sums),
@@ -329,6 +420,9 @@ def emit_cuda(kernel_set):
         divided=" / labels" if by_labels else " / " + divisor(plan) if is_mean(plan) else "", scaled=" * factor" if by_labels else "",
         factor=factor_lines(plan, gradient, "o.partial[%d]" % (weights + 1)),
         later=factor_lines(plan, gradient, "total_of<%d>(o.partial + %d, %d, blocks)" % (THREADS, weights + 1, sums)),
+        last=factor_lines(plan, gradient, "total_of<%d>(o.partial + %d, %d, slices)" % (THREADS, weights + 1, sums)),
+        sliced=", unsigned slices" * by_labels, slices=", choice.again ? (unsigned)choice.blocks : 1" * by_labels, has_tables=bool(tables), tables=str(len(tables)), record=str(plan.record()), add=add, bring=bring, most=str(most),
+        elements=str(sum(map(plan.count, tables))),
         places=emitter.places(), resident=[line for _, _, line in emitter.staged] + ["__syncthreads();"],
         forms=["{%d, %d, %d, %.0f, %.0f, %.6g}," % (one.samples, one.bytes, CAPABILITY[one.factors], staging(one), cycles(plan, one),
                                                     each_apart(plan, one.factors)) for one in choices],

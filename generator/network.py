@@ -22,7 +22,7 @@ MOST_VALUES = 1024   # elements of a sample's value, or ...
 MOST_PIXELS = 58112  # ... of one in a network of images: what the shared memory of a block may hold
 MOST_WIDE = 256      # columns of a linear layer's result
 MOST_ROWS = 1 << 24  # of an embedding: their numbers are floats in shared memory
-MOST_OPERANDS = 32   # gpunn.h's GPUNN_KERNEL_OPERANDS
+MOST_OPERANDS = 64   # gpunn.h's GPUNN_KERNEL_OPERANDS
 MOST_NODES = 100     # for which a table has numbers
 
 
@@ -59,6 +59,10 @@ class SamplePlan(Plan):
 
     def has_images(self):
         return any(self.tensors[i].op in IMAGE_OPS for i in self.needed)
+
+    def hash_calls(self):
+        """Of hash_grid.h's functions those that a kernel calls."""
+        return ["features"] * any(step.tensor.op == "hash_grid_encoding" for step in self.steps)
 
     def layers(self):
         """The steps with weights of which sums are made."""
@@ -100,10 +104,15 @@ def program(view):
     if len(operands) > MOST_OPERANDS or len(group.nodes) > MOST_NODES:
         raise Refused("%d tensors are read and written and %d ops computed; a kernel has at most %d and %d" % (
             len(operands), len(group.nodes), MOST_OPERANDS, MOST_NODES))
-    picked = dict(picks(plan))
     own = [t.id for t in group.externals] + [t.id for t in group.nodes if t.id in plan.outputs]
-    traffic = [[BYTES[one.dtype] * count for count in ((0, picked[i]) if i in picked else one.count)] for i, one in zip(own, operands)]
-    return group, Program(operands, (), tuple(map(sum, zip(*traffic))), network=plan)
+    return group, Program(operands, (), moved(plan, own, operands), network=plan)
+
+
+def moved(plan, ids, operands):
+    """Bytes that operands of these ids move: fixed, and of each sample."""
+    picked = dict(picks(plan))
+    counts = [(0, picked[i]) if i in picked else one.count for i, one in zip(ids, operands)]
+    return tuple(map(sum, zip(*([BYTES[one.dtype] * count for count in own] for one, own in zip(operands, counts)))))
 
 
 def picks(plan):

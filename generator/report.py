@@ -265,8 +265,9 @@ def step_lines(model, kernels):
         return
     kernel, plan = kernels.step[0], kernels.step[0].forward.step
     yield from formula_lines(kernel)
-    yield "    training    on a GPU forward and back in one launch, the update in another, %d multiplications a sample: %s" % (
-        plan.multiplications(), moved(*kernel.forward.bytes_per_batch))
+    tables = ", %d more for gradients of tables" % training.TABLE_LAUNCHES if plan.tables() else ""
+    yield "    training    on a GPU forward and back in one launch%s, the update in another, %d multiplications a sample: %s" % (
+        tables, plan.multiplications(), moved(*kernel.forward.bytes_per_batch))
     yield "    without the update, by arithmetic, not measured:"
     for name, card in tiling.CARDS.items():
         for batch in tiling.BATCHES:

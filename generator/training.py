@@ -1,9 +1,11 @@
 """A training step of a small network as one kernel for GPUs: from a batch to the loss and the gradients of all weights.
 
-Of linear layers, elementwise ops, dropout, norms, softmax, sums and copies, each of single samples, and a loss that is the sum or the
-mean of values of these or tells classes apart by them. Blocks take tiles of samples (tiling.py) forward and back, with values and
-gradients in shared memory for as long as they are read, and the weights beside them, all at once or piece by piece; each leaves its
-sums of the weights' gradients. The last block adds these up in a fixed order, or, where they are many, a second launch does.
+Of linear layers, elementwise ops, dropout, norms, softmax, sums and copies, embeddings and hash grids, each of single samples, and a
+loss that is the sum or the mean of values of these or tells classes apart by them. Blocks take tiles of samples (tiling.py) forward
+and back, with values and gradients in shared memory for as long as they are read, and the weights beside them, all at once or piece
+by piece; each leaves its sums of the weights' gradients. The last block adds these up in a fixed order, or, where they are many, a
+second launch does. Tables, of which a sample reads some rows, are too large for that: what their gradients are made of is left as a
+record of each sample, and launches behind add the records up as integers, whose order changes nothing.
 emit_training_cuda.py writes it; the optimizer's update is the next launch.
 """
 import copy
@@ -15,15 +17,18 @@ from .emit_inference import Given, values_of
 from .graph import shape_text
 from .inference import GIVEN, VIEWS, Block, Refused, is_elementwise
 from .lower import BYTES, CLASS_LOSSES, MOST_SITES, Infeasible, called, identifier
-from .network import MOST_NODES, MOST_OPERANDS, MOST_WIDE, NORMS
+from .network import MOST_NODES, MOST_OPERANDS, MOST_ROWS, MOST_WIDE, NORMS, moved
 from .program import SCALAR, WHOLE, Operand, Program
-from .tiling import CAPABILITY, CHUNK, FAR, LAUNCH, NEAR, STAGED, TENSOR, THREADS, TILES, TilePlan
+from .tiling import CAPABILITY, CHUNK, FAR, LAUNCH, MEMORY, NEAR, STAGED, TENSOR, THREADS, TILES, TilePlan
 
 NAME = "step"
 WEIGHTED = ("linear",) + NORMS  # operands from the second on are weights
+TABLES = ("embedding", "hash_grid_encoding")  # operand 1 is a table
 OTHERS = ("softmax", "log_softmax", "sum", "concat", "slice", "permute")
 STATIC = 1024  # bytes of shared memory that are left for what else a block needs
 BATCHES = tuple(4 ** k for k in range(9))  # of which the forms are chosen
+TABLE_LAUNCHES = 3  # that clear, add up and bring gradients of tables
+ADDED = 1     # integers that a multiprocessor adds to others in memory in a clock
 RESULT = "result"  # of an elementwise step, in what its gradient is made of
 
 
@@ -84,6 +89,8 @@ class StepPlan(TilePlan):
             return self.slopes(step)[1]
         if t.op == "linear":
             return t.inputs[:1] * self.view.wants[t.inputs[1]]
+        if t.op in TABLES:
+            return t.inputs[:1] * (self.view.wants[t.inputs[1]] or self.wants(t.inputs[0]))
         return {"softmax": (t.id,), "log_softmax": (t.id,)}.get(t.op, t.inputs[:1] if t.op in NORMS else ())
 
     def slopes(self, step):
@@ -167,6 +174,40 @@ class StepPlan(TilePlan):
                     end += self.count(i)
                     seen.add(i)
 
+    def records(self):
+        """(tensor, place in a sample's record) of each lookup whose table wants a gradient: its operand lies there, and behind that the
+        gradient of its result."""
+        end = 0
+        for t in self.lookups():
+            if self.view.wants[t.inputs[1]] and self.wants(t.id):
+                yield t, end
+                end += self.count(t.inputs[0]) + self.count(t.id)
+
+    def record(self):
+        """Its floats."""
+        return sum(self.count(t.inputs[0]) + self.count(t.id) for t, _ in self.records())
+
+    def lookups(self):
+        return [step.tensor for step in self.steps if step.tensor.op in TABLES]
+
+    def hash_calls(self):
+        slopes = any(t.op == "hash_grid_encoding" and self.wants(t.inputs[0]) for t in self.lookups())
+        return super().hash_calls() + ["slopes"] * slopes
+
+    def tables(self):
+        """By id of each table that wants a gradient its place among all their elements."""
+        found, end = {}, 0
+        for t, _ in self.records():
+            if t.inputs[1] not in found:
+                found[t.inputs[1]] = end
+                end += self.count(t.inputs[1])
+        return found
+
+    def terms(self, table):
+        """That a sample adds to a table's element, at most."""
+        own = [t for t, _ in self.records() if t.inputs[1] == table]
+        return sum(self.count(t.inputs[0]) if t.op == "embedding" else corners_of(self, t) for t in own)
+
     def products_back(self):
         """(width, outputs, whether its operand has a gradient, whether its weight has one) of each product."""
         for t in self.layers():
@@ -195,10 +236,12 @@ def check(t, plan):
             return "%s is not a value of each sample" % shape_text(t.shape)
     if t.id in plan.labels:
         return None
-    if t.dtype != "f32":
+    if t.dtype != "f32" and not plan.is_given_integer(t):
         return "%s values are not for it" % t.dtype
     if t.op in WEIGHTED:
         return check_layer(t, plan)
+    if t.op in TABLES:
+        return check_table(t, plan)
     if t.op in OTHERS:
         return along_batch(t)
     if t.kind != "value" or t.op in VIEWS:
@@ -230,11 +273,26 @@ def check_layer(t, plan):
     return None
 
 
-def read_elsewhere(i, plan):
-    """Why a kernel has no gradient of a weight as a whole; None: it has."""
+def check_table(t, plan):
+    table = plan.tensors[t.inputs[1]]
+    if table.kind == "value":
+        return "its table '%s' is computed" % called(table)
+    if t.op == "embedding" and table.shape[0] > MOST_ROWS:
+        return "%d rows, where %d are the most" % (table.shape[0], MOST_ROWS)
+    return read_elsewhere(table.id, plan, TABLES)
+
+
+def corners_of(plan, t):
+    """Of a sample's points in a level of a hash grid."""
+    axes = plan.shape(t.inputs[0])[-1]
+    return plan.count(t.inputs[0]) // axes << axes
+
+
+def read_elsewhere(i, plan, ops=WEIGHTED):
+    """Why a kernel has no gradient of a weight as a whole, which such ops read, or elementwise ones what is no table; None: it has."""
     for other in (plan.tensors[number] for number in plan.view.readers[i] if plan.view.wants[i]):
-        weighs = other.op in WEIGHTED and i not in other.inputs[:1]
-        if other.id not in plan.needed or not (weighs or is_elementwise(other)):
+        reads = other.op in ops and i not in other.inputs[:1] or ops is WEIGHTED and is_elementwise(other)
+        if other.id not in plan.needed or not reads:
             return "its weight '%s' is read elsewhere, too" % called(plan.tensors[i])
     return None
 
@@ -260,15 +318,15 @@ def program(view):
         raise Refused("%d tensors are read and written and %d ops computed; a kernel has at most %d and %d" % (
             len(operands), len(group.nodes), MOST_OPERANDS, MOST_NODES))
     if not any(plan.sums()):
-        raise Refused("it trains no weight")
+        raise Refused("it trains tables alone" if any(plan.records()) else "it trains no weight")
     plan.sites = [t.id for t in group.nodes if plan.is_random(t)]
     if len(plan.sites) > MOST_SITES:
         raise Refused("more than %d dropout" % MOST_SITES)
     reason = refusal(plan)
     if reason:
         raise Refused(reason)
-    traffic = [[BYTES[one.dtype] * count for count in one.count] for one in operands]
-    return group, Program(operands, (), tuple(map(sum, zip(*traffic))), step=plan)
+    own = [t.id for t in group.externals] + [None] * len(operands)  # gradients of tables are written as a whole
+    return group, Program(operands, (), moved(plan, own, operands), step=plan)
 
 
 def check_loss(view, loss):
@@ -398,6 +456,15 @@ def blocks_of(form, batch, multiprocessors):
     return min(-(-batch // form.samples), multiprocessors)
 
 
+def tables_seconds(plan, batch, card):
+    """In which the records become gradients of tables: as integers they are cleared, added up and read. Steps by themselves do the same."""
+    if not plan.tables():
+        return 0
+    elements, second = sum(plan.count(i) for i in plan.tables()), card.multiprocessors * card.gigahertz * 1e9
+    added = sum(plan.count(t.id) * (1 if t.op == "embedding" else 1 << plan.shape(t.inputs[0])[-1]) for t, _ in plan.records())
+    return TABLE_LAUNCHES * LAUNCH + ((8 + 8 + 4) * elements + 8 * batch * plan.record()) / (MEMORY * second) + batch * added / (ADDED * second)
+
+
 def ending(plan, blocks, multiprocessors):
     """Clocks in which the blocks' sums are added up: by the last block, and by a second launch. As training_device.h has it."""
     return 2 * math.ceil(math.sqrt(blocks)) * adding(plan), (
@@ -412,14 +479,15 @@ def clocks(plan, form, batch, multiprocessors, tensor=TENSOR):
 
 def apart(plan):
     """Of the steps by themselves: clocks more than this one launch has to begin. Those that are not elementwise are two launches, with
-    what stands behind them."""
-    launches = 2 * sum(not step.members and step.tensor.op != "dropout" for step in plan.steps)
+    what stands behind them; what comes of tables' gradients is the same."""
+    launches = sum(1 if step.tensor.op in TABLES else 2 for step in plan.steps if not step.members and step.tensor.op != "dropout")
     return (launches * (LAUNCH + tiling.ALONE) - LAUNCH) * tiling.GIGAHERTZ * 1e9
 
 
 def each_apart(plan, factors):
     """And clocks a sample of one multiprocessor: a layer has up to three products."""
-    return sum(tiling.linear_apart(factors, 1, width, out) * (1 + x + w) for width, out, x, w in plan.products_back())
+    products = sum(tiling.linear_apart(factors, 1, width, out) * (1 + x + w) for width, out, x, w in plan.products_back())
+    return products + sum(tiling.hashes(plan))
 
 
 def clocks_apart(plan, factors, batch, multiprocessors):
@@ -433,12 +501,14 @@ def form_for(plan, batch, card):
 
 
 def seconds(plan, form, batch, card):
-    return LAUNCH + clocks(plan, form, batch, card.multiprocessors, card.tensor) / (card.gigahertz * 1e9)
+    own = clocks(plan, form, batch, card.multiprocessors, card.tensor) / (card.gigahertz * 1e9)
+    return LAUNCH + own + tables_seconds(plan, batch, card)
 
 
 def seconds_apart(plan, factors, batch, card):
     """Of the steps by themselves."""
-    return LAUNCH + clocks_apart(plan, factors, batch, card.multiprocessors) / (card.gigahertz * 1e9)
+    own = clocks_apart(plan, factors, batch, card.multiprocessors) / (card.gigahertz * 1e9)
+    return LAUNCH + own + tables_seconds(plan, batch, card)
 
 
 def refusal(plan):

@@ -4,6 +4,11 @@
 struct ${function}_operands {
     ${members}
     float    *partial; /* [block][${sums}] */
+    //@if has_tables
+    unsigned long long *exact;   /* sums of the gradients of tables' elements */
+    float              *largest; /* [block][${tables}], of what is added to them */
+    float              *records; /* [sample][${record}] */
+    //@end
     unsigned *counters;
     int64_t   batch;
 };
@@ -27,14 +32,27 @@ static __global__ void __launch_bounds__(${threads}, 1)
     //@if labels
     float        divisor = 0;
     //@end
+    //@if has_tables
+    float        largest[${tables}] = {};
+    //@end
     if constexpr (WHOLE) {
         ${resident}
     }
     for (int64_t at = blockIdx.x, first = at * SAMPLES; first < o.batch; at += gridDim.x, first = at * SAMPLES) {
         const unsigned samples = (unsigned)(o.batch - first < SAMPLES ? o.batch - first : SAMPLES);
         const bool     is_first = at < gridDim.x;
+        //@if has_tables
+        float *const   record = o.records + first * ${record};
+        //@end
         ${steps}
     }
+    //@if has_tables
+#pragma unroll
+    for (int i = 0; i < ${tables}; i++) {
+        const float all = reduce<${threads}>(largest[i], larger());
+        if (threadIdx.x == 0) o.largest[blockIdx.x * ${tables} + i] = all;
+    }
+    //@end
     loss = reduce<${threads}>(loss, sum());
     //@if labels
     divisor = reduce<${threads}>(divisor, sum());
@@ -58,6 +76,25 @@ static __global__ void __launch_bounds__(${threads})
     if (threadIdx.x < 32 && i == ${weights}) *o.${loss} = total${divided};
 }
 
+//@if has_tables
+/* The launch that adds the records up, from so many blocks of the first. */
+static __global__ void __launch_bounds__(${threads})
+    ${function}_add(const ${function}_operands o, unsigned blocks)
+{
+    const int64_t begin = (int64_t)blockIdx.x * ${threads} + threadIdx.x, step = (int64_t)gridDim.x * ${threads};
+    ${add}
+}
+
+/* And the one that brings what they come to. */
+static __global__ void __launch_bounds__(${threads})
+    ${function}_bring(const ${function}_operands o, unsigned blocks${sliced})
+{
+    const int64_t begin = (int64_t)blockIdx.x * ${threads} + threadIdx.x, step = (int64_t)gridDim.x * ${threads};
+    ${last}
+    ${bring}
+}
+//@end
+
 /* The form for a batch. */
 static step_choice ${function}_choice(int64_t batch, int multiprocessors)
 {
@@ -77,6 +114,13 @@ static int ${function}(const gpunn_kernel_call *call)
     o.partial = (float *)call->workspace;
     o.counters = call->counters;
     o.batch = call->batch;
+    //@if has_tables
+    o.exact = (unsigned long long *)((char *)call->workspace + area(choice.blocks * ${sums}));
+    o.largest = (float *)(o.exact + ${elements});
+    o.records = o.largest + choice.blocks * ${tables};
+    const cudaError_t cleared = cudaMemsetAsync(o.exact, 0, ${elements} * sizeof *o.exact, (cudaStream_t)call->stream);
+    if (cleared != cudaSuccess) return -(int)cleared;
+    //@end
 #define LAUNCH(T, SAMPLES, FLOATS, WHOLE)                                                                                          \
     GPUNN__LAUNCH_SHARED(call->stream, (SAMPLES * ${pitch} + FLOATS) * sizeof(float), (${function}_kernel<T, SAMPLES, FLOATS, WHOLE>), \
                          (unsigned)choice.blocks, ${threads}, o, !choice.again)
@@ -88,6 +132,13 @@ static int ${function}(const gpunn_kernel_call *call)
     if (choice.again)
         GPUNN__LAUNCH_ON(call->stream, ${function}_sums, (unsigned)at_least(${weights} + 1, 32), ${threads}, o,
                          (unsigned)choice.blocks);
+    //@if has_tables
+    const size_t most = (size_t)call->multiprocessors * 8;
+    GPUNN__LAUNCH_ON(call->stream, ${function}_add, (unsigned)clamped(at_least((size_t)o.batch * ${most}, ${threads}), most), ${threads},
+                     o, (unsigned)choice.blocks);
+    GPUNN__LAUNCH_ON(call->stream, ${function}_bring, (unsigned)clamped(at_least(${elements}, ${threads}), most), ${threads}, o,
+                     (unsigned)choice.blocks${slices});
+    //@end
     return -(int)cudaGetLastError();
 }
 
@@ -95,5 +146,11 @@ static int ${function}(const gpunn_kernel_call *call)
 static size_t ${function}_workspace(int64_t batch, int multiprocessors)
 {
     const step_choice choice = ${function}_choice(batch, multiprocessors);
+    //@if has_tables
+    const size_t floats = 2 * (size_t)${elements} + choice.blocks * ${tables} + (size_t)batch * ${record};
+    return choice.form < 0 ? SIZE_MAX : area(choice.blocks * ${sums}) + area(floats);
+    //@end
+    //@if !has_tables
     return choice.form < 0 ? SIZE_MAX : area(choice.blocks * ${sums});
+    //@end
 }

@@ -350,6 +350,28 @@ template <unsigned SUMS> __device__ __forceinline__ float column_total(const flo
     return total;
 }
 
+/* For whole blocks: what the terms of sums, `count` of each at most, are multiplied by to become integers, a power of two. largest: of
+ * each block the largest term, `apart` floats from the next one's. NaN: one of them is not finite. */
+template <int THREADS> __device__ __forceinline__ double exact_scale(const float *largest, unsigned apart, unsigned blocks, int64_t count)
+{
+    float all = 0;
+    int   bits = 62;
+    for (unsigned block = threadIdx.x; block < blocks; block += THREADS) all = larger()(largest[(size_t)block * apart], all);
+    all = reduce<THREADS>(all, larger());
+    while (count >> (62 - bits) > 0) bits--;
+    return all < INFINITY ? ldexp(1.0, bits + 126 - (int)(__float_as_uint(all) >> 23)) : (double)NAN;
+}
+
+__device__ __forceinline__ void exact_add(unsigned long long *sum, float term, double scale)
+{
+    (void)atomicAdd(sum, (unsigned long long)llrint((double)term * scale));
+}
+
+__device__ __forceinline__ float exact_sum(unsigned long long sum, double scale)
+{
+    return (float)((double)(long long)sum / scale);
+}
+
 /* A form of a step's kernel: samples of a tile, bytes of shared memory, the least capability of a GPU. Clocks of a multiprocessor, by
  * arithmetic: before the first tile, for each, and for each sample where steps are by themselves. */
 struct step_form {

@@ -91,8 +91,8 @@ class Network(unittest.TestCase):
             with self.subTest(what):
                 self.assertIsNone(self.network(*tensors)[0])
                 self.assertIn(reason, partition.network_fault(model_of(*tensors)))
-        deep = [linear("fc%d" % i, "fc%d" % (i - 1) if i else "x", 4) for i in range(16)]
-        self.assertIn("a kernel has at most 32", partition.network_fault(model_of(*deep, outputs=("fc15",))))
+        deep = [linear("fc%d" % i, "fc%d" % (i - 1) if i else "x", 4) for i in range(32)]
+        self.assertIn("a kernel has at most 64", partition.network_fault(model_of(*deep, outputs=("fc31",))))
 
     def plan(self, *widths, **rest):
         names = ["x"] + ["fc%d" % i for i in range(len(widths))]
@@ -241,6 +241,57 @@ class Step(unittest.TestCase):
                                 (made, "what cross_entropy 'loss' reads beside the logits is computed")):
             self.assertEqual(partition.step_fault(self.step(*tensors)), reason)
 
+    @staticmethod
+    def lookup(name, tokens, rows, width, **more):
+        return dict({"op": "embedding", "name": name, "inputs": [tokens], "num_embeddings": rows, "embedding_dim": width}, **more)
+
+    def fields(self, **grid):
+        """Of a hash grid, and of two lookups in one embedding."""
+        point = {"op": "slice", "name": "point", "inputs": ["x"], "dim": 1, "start": 0, "end": 3}
+        given = {"op": "hash_grid_encoding", "name": "grid", "inputs": ["point"], "n_levels": 4, "log2_hashmap_size": 8, "base_resolution": 4}
+        both = {"op": "concat", "name": "both", "inputs": ["grid", "one", "two"], "dim": 1}
+        return self.classes(point, dict(given, **grid), self.lookup("one", "classes", 7, 5),
+                            self.lookup("two", "classes", 7, 5, weight="one.weight"), both, linear("y", "both", 3), self.loss("y"))
+
+    def test_tables(self):
+        """Gradients of tables are no sums of blocks: what they are made of is a record of each sample, and launches behind add that up."""
+        made = partition.partition(self.fields())
+        plan, text = made.step[0].forward.step, emit_cuda.emit_cuda(made)
+        self.assertEqual([(t.op, place) for t, place in plan.records()], [("hash_grid_encoding", 0), ("embedding", 11), ("embedding", 17)])
+        self.assertEqual(plan.record(), 11 + 6 + 6)
+        (grid, first), (table, second) = plan.tables().items()
+        self.assertEqual((first, second, plan.count(table)), (0, plan.count(grid), 35))
+        self.assertEqual((plan.terms(grid), plan.terms(table)), (8, 2))
+        self.assertEqual(plan.summed(), 18 * 3 + 3 + 1 + 2)
+        self.assertEqual(text.count("exact_add(sums"), 3)
+        self.assertNotIn("hash_slopes", emit_c.emit_header(made))
+        self.assertEqual(emit_c.emit_header(made).count("_hash_find(uint32_t"), 1)  # with the evaluation's kernel
+        card = tiling.CARDS["H100"]
+        self.assertGreater(training.tables_seconds(plan, 1 << 16, card), training.tables_seconds(plan, 256, card))
+
+    def test_frozen_tables(self):
+        plan = partition.partition(self.fields(trainable=False)).step[0].forward.step
+        self.assertEqual([t.op for t, _ in plan.records()], ["embedding", "embedding"])
+        self.assertEqual(plan.tables().popitem()[1], 0)
+
+    def test_other_tables_are_none(self):
+        tied = (self.lookup("a", "classes", 3, 8), linear("b", "a", 8), dict(linear("y", "b", 3), weight="a.weight"))
+        alone = (self.lookup("a", "classes", 9, 8), dict(linear("y", "a", 3), trainable=False))
+        many = (self.lookup("a", "classes", (1 << 24) + 1, 1), linear("y", "a", 3))
+        for tensors, reason in ((tied, "embedding 'a': its weight 'a.weight' is read elsewhere, too"), (alone, "it trains tables alone"),
+                                (many, "embedding 'a': 16777217 rows, where 16777216 are the most")):
+            self.assertEqual(partition.step_fault(self.classes(*tensors, self.loss("y"))), reason)
+
+    def test_many_layers(self):
+        """Eight layers with biases and residuals have room among a kernel's operands."""
+        layers = [linear("l0", "x", 16)]
+        for k in range(1, 7):
+            layers += [linear("l%d" % k, "r%d" % (k - 1) if k > 1 else "l0", 16), relu("h%d" % k, "l%d" % k),
+                       {"op": "add", "name": "r%d" % k, "inputs": ["h%d" % k, "r%d" % (k - 1) if k > 1 else "l0"]}]
+        model = self.step(*layers, linear("y", "r6", 3), self.loss("y"))
+        self.assertIsNone(partition.step_fault(model))
+        self.assertEqual(len(partition.partition(model).step[0].forward.operands), 2 + 2 * 16 + 3)
+
     def test_no_gradient_of_what_is_frozen(self):
         model = self.step(dict(linear("a", "x", 16), trainable=False), linear("b", "a", 3), self.loss("b"), outputs=("b",))
         plan = partition.partition(model).step[0].forward.step
@@ -340,7 +391,7 @@ class Step(unittest.TestCase):
             self.assertEqual(launched < gathered, again)
 
     def test_report(self):
-        for name, text in (("step", "on a GPU forward and back in one launch"), ("mlp", "on a GPU forward and back in one launch"),
+        for name, text in (("step", "on a GPU forward and back in one launch"), ("step_fields", "3 more for gradients of tables"), ("mlp", "on a GPU forward and back in one launch"),
                            ("chain", "a training step is not one kernel: conv2d 'conv1': its gradient is not written")):
             path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "specs", "small", name + ".json")
             out = io.StringIO()
