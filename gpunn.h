@@ -3228,7 +3228,7 @@ typedef struct gpunn_kernels_args {
 GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel_set *set, gpunn_kernels_args args);
 #define gpunn_use_kernels(model, ...) gpunn_use_kernels_((model), GPUNN_NAMED(gpunn_kernels_args, __VA_ARGS__))
 
-#define GPUNN_KERNELS_ABI 6
+#define GPUNN_KERNELS_ABI 7
 #define GPUNN_KERNEL_COUNTERS 256
 
 /* Memory that a kernel reads or writes. Tensors of a group are numbered: externals 0, 1, ... and nodes -1, -2, ... */
@@ -3328,7 +3328,7 @@ struct gpunn_kernel_update {
     gpunn_update_kind kind;
     float             setting[GPUNN_SETTINGS];
     gpunn_dtype       half_dtype;
-    int (*cpu)(const gpunn_update *update, const gpunn_update_numbers *numbers, int threads);
+    int (*cpu)(const gpunn_update *update, const gpunn_update_numbers *numbers, int threads, int lanes); /* lanes: as in a call */
 };
 typedef struct gpunn_kernel_cuda { /* what the .cu file exports */
     int      abi;
@@ -30566,7 +30566,7 @@ static GPUNN__STATUS gpunn__cpu_update(void *context, const gpunn_update *u)
     gpunn__cpu_before before = gpunn__cpu_begin(context);
     int               threads = gpunn__cpu_threads((const gpunn__cpu *)context, 2 * u->count);
     if (u->fused)
-        (void)u->fused->cpu(u, &j.n, threads);
+        (void)u->fused->cpu(u, &j.n, threads, gpunn__widest_vector());
     else if (gpunn__rules[u->kind].move)
         gpunn__cpu_trust(j, setting, threads);
     else

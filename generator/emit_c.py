@@ -13,7 +13,7 @@ BLOCK = 1024   # elements of a map launch between two looks at narrow operands
 ROW = 4096     # longest row that is worked on in one piece
 SHORT = 64     # shorter runs of a narrow operand are laid out in a buffer
 LEAST = 16384  # elements of a slice
-ABI = 6
+ABI = 7
 C_TYPES = {"f32": "float", "bf16": "float", "f16": "float", "i64": "int64_t", "i32": "int32_t", "u8": "uint8_t",
            "bool": "uint8_t"}
 # Names that the templates and the lines below use, which no operand gets.

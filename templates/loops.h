@@ -16,11 +16,37 @@ enum { ${NAME}_BLOCK = ${block}, ${NAME}_ROW = ${row}, ${NAME}_SLICES = 64 };
 #define ${NAME}_SELDOM static
 #endif
 
-/* Functions with the loops over elements. */
-#if defined(__clang__) && defined(__AVX512F__)
-#define ${NAME}_LOOPS __attribute__((min_vector_width(512))) static void
+/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+#if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
+#if defined(__clang__)
+#define ${NAME}_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define ${NAME}_LOOPS static void
+#define ${NAME}_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#endif
+#define ${NAME}_V8 __attribute__((target("avx2,fma")))
+#endif
+
+/* The head of a function with loops over elements. A build that is told of AVX2 or AVX-512 has it for that alone. */
+#if defined(${NAME}_V16) && defined(__OPTIMIZE__) && !(defined(__AVX2__) && defined(__FMA__))
+#define ${NAME}_LOOPS(function, lanes, parameters, arguments)                        \
+    ${NAME}_FN void function##_code parameters;                                      \
+    ${NAME}_V16 static void function##_v16 parameters { function##_code arguments; } \
+    ${NAME}_V8 static void function##_v8 parameters { function##_code arguments; }   \
+    static void function parameters                                                  \
+    {                                                                                \
+        if (lanes >= 16)                                                             \
+            function##_v16 arguments;                                                \
+        else if (lanes >= 8)                                                         \
+            function##_v8 arguments;                                                 \
+        else                                                                         \
+            function##_code arguments;                                               \
+    }                                                                                \
+    ${NAME}_FN void function##_code parameters
+#elif defined(__clang__) && defined(__AVX512F__)
+#define ${NAME}_LOOPS(function, lanes, parameters, arguments) \
+    __attribute__((min_vector_width(512))) static void function parameters
+#else
+#define ${NAME}_LOOPS(function, lanes, parameters, arguments) static void function parameters
 #endif
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
@@ -194,8 +220,8 @@ ${NAME}_FN float ${name}_total(const double *sums, int slices, int width)
 }
 
 /* Dropout's factors (gpunn.h, >>map) of n elements from i on, in packs of eight; they stand behind the pointer returned. */
-${NAME}_SELDOM const float *${name}_keep(const gpunn_kernel_call *call, int site, uint32_t keep, int64_t i, int n,
-                                         float *factor)
+${NAME}_FN const float *${name}_keep(const gpunn_kernel_call *call, int site, uint32_t keep, int64_t i, int n,
+                                     float *factor)
 {
     enum { PACKS = 32 };
     const float    scale = 65536.0f / (float)keep;

@@ -1,12 +1,4 @@
-/* Products of networks are there for several kinds of vector; gpunn_kernel_call tells which one the processor has. */
-#if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
-#if defined(__clang__)
-#define ${NAME}_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
-#else
-#define ${NAME}_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
-#endif
-#define ${NAME}_V8 __attribute__((target("avx2,fma")))
-#endif
+/* Vectors where the processor has none of the wider ones. */
 #if defined(__GNUC__)
 #define ${NAME}_V4
 enum { ${NAME}_NARROWEST = 4 };

@@ -1,6 +1,7 @@
 /* ${comment} */
-${NAME}_LOOPS ${function}_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+${NAME}_LOOPS(${function}_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     ${operands}
     for (int64_t row = begin; row < end; ++row) {

@@ -1,6 +1,6 @@
 /* simple_nn_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 24c59f167562
+ * gpunn 0.1, templates 6ce49c479eab
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -8,7 +8,7 @@
 #define SIMPLE_NN_KERNELS_H
 #include "gpunn.h"
 
-#define SIMPLE_NN_KERNELS_STAMP 0xfd83c8c1274a4aa7ull /* of this text: simple_nn_kernels.cu was written with it */
+#define SIMPLE_NN_KERNELS_STAMP 0xf8deaf033f3f7696ull /* of this text: simple_nn_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set simple_nn_kernels;
 #endif
 
 #if defined(SIMPLE_NN_KERNELS_IMPLEMENTATION) || defined(SIMPLE_NN_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 6
-#error "simple_nn_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 7
+#error "simple_nn_kernels.h is for GPUNN_KERNELS_ABI 7; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -290,11 +290,37 @@ enum { SIMPLE_NN_BLOCK = 1024, SIMPLE_NN_ROW = 4096, SIMPLE_NN_SLICES = 64 };
 #define SIMPLE_NN_SELDOM static
 #endif
 
-/* Functions with the loops over elements. */
-#if defined(__clang__) && defined(__AVX512F__)
-#define SIMPLE_NN_LOOPS __attribute__((min_vector_width(512))) static void
+/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+#if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
+#if defined(__clang__)
+#define SIMPLE_NN_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define SIMPLE_NN_LOOPS static void
+#define SIMPLE_NN_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#endif
+#define SIMPLE_NN_V8 __attribute__((target("avx2,fma")))
+#endif
+
+/* The head of a function with loops over elements. A build that is told of AVX2 or AVX-512 has it for that alone. */
+#if defined(SIMPLE_NN_V16) && defined(__OPTIMIZE__) && !(defined(__AVX2__) && defined(__FMA__))
+#define SIMPLE_NN_LOOPS(function, lanes, parameters, arguments)                        \
+    SIMPLE_NN_FN void function##_code parameters;                                      \
+    SIMPLE_NN_V16 static void function##_v16 parameters { function##_code arguments; } \
+    SIMPLE_NN_V8 static void function##_v8 parameters { function##_code arguments; }   \
+    static void function parameters                                                  \
+    {                                                                                \
+        if (lanes >= 16)                                                             \
+            function##_v16 arguments;                                                \
+        else if (lanes >= 8)                                                         \
+            function##_v8 arguments;                                                 \
+        else                                                                         \
+            function##_code arguments;                                               \
+    }                                                                                \
+    SIMPLE_NN_FN void function##_code parameters
+#elif defined(__clang__) && defined(__AVX512F__)
+#define SIMPLE_NN_LOOPS(function, lanes, parameters, arguments) \
+    __attribute__((min_vector_width(512))) static void function parameters
+#else
+#define SIMPLE_NN_LOOPS(function, lanes, parameters, arguments) static void function parameters
 #endif
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
@@ -385,15 +411,7 @@ SIMPLE_NN_FN float simple_nn_total(const double *sums, int slices, int width)
     return (float)total;
 }
 
-/* Products of networks are there for several kinds of vector; gpunn_kernel_call tells which one the processor has. */
-#if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
-#if defined(__clang__)
-#define SIMPLE_NN_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
-#else
-#define SIMPLE_NN_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
-#endif
-#define SIMPLE_NN_V8 __attribute__((target("avx2,fma")))
-#endif
+/* Vectors where the processor has none of the wider ones. */
 #if defined(__GNUC__)
 #define SIMPLE_NN_V4
 enum { SIMPLE_NN_NARROWEST = 4 };
@@ -900,8 +918,9 @@ static size_t simple_nn_network_evaluation_workspace(int64_t batch, int threads)
 }
 
 /* g0, forward: t9, grad_y, grad_fc2, sum0 */
-SIMPLE_NN_LOOPS simple_nn_g0_forward_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+SIMPLE_NN_LOOPS(simple_nn_g0_forward_0_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     float grad_y_block[1024];
     float grad_fc2_block[1024];
@@ -959,8 +978,9 @@ static size_t simple_nn_g0_forward_workspace(int64_t batch, int threads)
 }
 
 /* g1, evaluation: sum0 */
-SIMPLE_NN_LOOPS simple_nn_g1_evaluation_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+SIMPLE_NN_LOOPS(simple_nn_g1_evaluation_0_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     float sum0_block[1024];
     const float *const t9 = (const float *)call->data[0];
@@ -1005,8 +1025,9 @@ static size_t simple_nn_g1_evaluation_workspace(int64_t batch, int threads)
 }
 
 /* g2, evaluation: t15 */
-SIMPLE_NN_LOOPS simple_nn_g2_evaluation_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+SIMPLE_NN_LOOPS(simple_nn_g2_evaluation_0_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     const float *const y = (const float *)call->data[2];
     const float *const t12 = (const float *)call->data[1];
@@ -1041,7 +1062,8 @@ static size_t simple_nn_g2_evaluation_workspace(int64_t batch, int threads)
 }
 
 /* sgd */
-SIMPLE_NN_LOOPS simple_nn_update0_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
+SIMPLE_NN_LOOPS(simple_nn_update0_loop, lanes,
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float lr = n.lr;
@@ -1050,6 +1072,7 @@ SIMPLE_NN_LOOPS simple_nn_update0_loop(const gpunn_update *u, gpunn_update_numbe
     const float behind = n.once[3];
     const float *const gradient = u->gradient;
     float *const       p = u->parameter;
+    (void)lanes;
     SIMPLE_NN_VECTOR
     for (int64_t i = begin; i < end; ++i) {
         float g = gradient[i] * n.scale;
@@ -1061,19 +1084,19 @@ SIMPLE_NN_LOOPS simple_nn_update0_loop(const gpunn_update *u, gpunn_update_numbe
 typedef struct simple_nn_update0_work {
     const gpunn_update         *u;
     const gpunn_update_numbers *numbers;
-    int                         slices;
+    int                         slices, lanes;
 } simple_nn_update0_work;
 
 static void simple_nn_update0_task(void *arg, int index, int threads)
 {
     const simple_nn_update0_work *w = (const simple_nn_update0_work *)arg;
-    simple_nn_update0_loop(w->u, *w->numbers, simple_nn_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    simple_nn_update0_loop(w->u, *w->numbers, w->lanes, simple_nn_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      simple_nn_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
-static int simple_nn_update0(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+static int simple_nn_update0(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads, int lanes)
 {
-    simple_nn_update0_work work = {u, numbers, simple_nn_slices(u->count, 16384)};
+    simple_nn_update0_work work = {u, numbers, simple_nn_slices(u->count, 16384), lanes};
     if (!numbers->go) return 0;
     gpunn_parallel(threads < work.slices ? threads : work.slices, simple_nn_update0_task, &work);
     return 0;

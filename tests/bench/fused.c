@@ -80,6 +80,7 @@ static void run_generated(chain *c, int direction)
             data[i] = o->index < 0 ? c->grad_y : gradients[o->index];
     }
     call.data = data;
+    call.lanes = gpunn__widest_vector();
     call.accumulate = accumulate;
     call.batch = BATCH;
     call.threads = c->threads;

@@ -116,10 +116,10 @@ static size_t ask_step(int64_t batch, int multiprocessors)
 {
     return ask(true, batch, multiprocessors);
 }
-static int count_update(const gpunn_update *update, const gpunn_update_numbers *numbers, int threads)
+static int count_update(const gpunn_update *update, const gpunn_update_numbers *numbers, int threads, int lanes)
 {
     counted.updates++;
-    return counted.set->updates[0].cpu(update, numbers, threads);
+    return counted.set->updates[0].cpu(update, numbers, threads, lanes);
 }
 static int count_update_launch(const gpunn_update *update, const gpunn_update_numbers *numbers, void *stream)
 {

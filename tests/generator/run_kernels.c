@@ -2,7 +2,8 @@
  * bytes: kernel (one byte), direction (3: an update), batch, threads, seed, step, sites: their number and each; operands: their
  * number, and of each whether it is added to, its bytes (-1: NULL) and, padded, its memory. Results: what the function returned,
  * then the memory of all operands. Of an update: 3, its number, threads, the place of weight_decay; in thousand millionths scale,
- * limit, weight_decay, lr and what its row has ONCE; then the operands parameter, gradient and states. */
+ * limit, weight_decay, lr and what its row has ONCE; then the operands parameter, gradient and states. LANES in the environment: what
+ * gpunn_kernel_call says of the processor. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,6 +68,12 @@ static void give_blocks(block *blocks, int64_t count, int64_t status)
     }
 }
 
+static int lanes(void)
+{
+    const char *text = getenv("LANES");
+    return text ? atoi(text) : 0;
+}
+
 static void run_update(int64_t which, int64_t threads)
 {
     gpunn_update         u;
@@ -88,7 +95,7 @@ static void run_update(int64_t which, int64_t threads)
     u.parameter = (float *)(void *)blocks[0].data;
     u.gradient = (const float *)(const void *)blocks[1].data;
     for (int i = 0; i < 3; i++) u.state[i] = (float *)(void *)blocks[2 + i].data;
-    give_blocks(blocks, count, SET.updates[which].cpu(&u, &numbers, (int)threads));
+    give_blocks(blocks, count, SET.updates[which].cpu(&u, &numbers, (int)threads, lanes()));
 }
 
 int main(void)
@@ -104,6 +111,7 @@ int main(void)
         memset(&call, 0, sizeof call);
         call.batch = number();
         call.threads = (int)number();
+        call.lanes = lanes();
         if (direction == 3) {
             run_update(call.batch, call.threads);
             continue;

@@ -308,9 +308,28 @@ class Compiled(unittest.TestCase):
             path = self.build(name, compiler, "asan")
             self.check(name, direction, batch, missing=missing, path=path, tolerance=1e-5, given={"labels": [1, 2, 3]})
 
+    def test_vectors(self):
+        """A build for any processor has the loops for each kind of vector."""
+        try:
+            with open("/proc/cpuinfo", encoding="ascii") as file:
+                flags = file.read().split()
+        except OSError:
+            flags = []
+        for lanes, flag in (("4", None), ("8", "avx2"), ("16", "avx512dq")):
+            if flag and flag not in flags:
+                continue
+            with mock.patch.dict(os.environ, LANES=lanes):
+                for name, direction, batch in (("gelu", "forward", 3), ("mixed", "forward", 5), ("layer_norm", "backward", 3),
+                                               ("group_norm", "backward", 3), ("dropout_rows", "forward", 3)):
+                    self.check(name, direction, batch, tolerance=1e-5, path=self.build(name, ["gcc", "-std=gnu99", "-O2"], "any"))
+                self.check_updates(self.build("updates", ["gcc", "-std=gnu99", "-O2"], "any"))
+
     # ---- the optimizer -------------------------------------------------------------------------------------------------------
     def test_updates(self):
-        path, generator, count = self.build("updates"), random.Random(3), 1003
+        self.check_updates(self.build("updates"))
+
+    def check_updates(self, path):
+        generator, count = random.Random(3), 1003
         for which, update in enumerate(sets.SETS["updates"]().updates):
             for first in (False, True):
                 arrays = [[floats.f32(generator.uniform(0.01, 1)) * sign for _ in range(count)] for sign in (1, -1, 1, 1, 0.1)]

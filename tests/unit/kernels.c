@@ -287,9 +287,9 @@ static const gpunn_kernel kernels[KERNELS] = {
 };
 
 static int updates_made;
-static int run_update(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+static int run_update(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads, int lanes)
 {
-    (void)threads;
+    (void)threads, (void)lanes;
     assert_true(numbers->go);
     for (int64_t i = 0; i < u->count; i++)
         u->parameter[i] -= numbers->lr * (numbers->scale * u->gradient[i] + u->setting[3] * u->parameter[i]);

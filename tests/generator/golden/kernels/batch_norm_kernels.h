@@ -8,7 +8,7 @@
 #define BATCH_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define BATCH_NORM_KERNELS_STAMP 0x0f3a078207b12928ull /* of this text: batch_norm_kernels.cu was written with it */
+#define BATCH_NORM_KERNELS_STAMP 0xe6ddf5e42ad5c7ebull /* of this text: batch_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set batch_norm_kernels;
 #endif
 
 #if defined(BATCH_NORM_KERNELS_IMPLEMENTATION) || defined(BATCH_NORM_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 6
-#error "batch_norm_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 7
+#error "batch_norm_kernels.h is for GPUNN_KERNELS_ABI 7; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -158,11 +158,37 @@ enum { BATCH_NORM_BLOCK = 1024, BATCH_NORM_ROW = 4096, BATCH_NORM_SLICES = 64 };
 #define BATCH_NORM_SELDOM static
 #endif
 
-/* Functions with the loops over elements. */
-#if defined(__clang__) && defined(__AVX512F__)
-#define BATCH_NORM_LOOPS __attribute__((min_vector_width(512))) static void
+/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+#if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
+#if defined(__clang__)
+#define BATCH_NORM_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define BATCH_NORM_LOOPS static void
+#define BATCH_NORM_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#endif
+#define BATCH_NORM_V8 __attribute__((target("avx2,fma")))
+#endif
+
+/* The head of a function with loops over elements. A build that is told of AVX2 or AVX-512 has it for that alone. */
+#if defined(BATCH_NORM_V16) && defined(__OPTIMIZE__) && !(defined(__AVX2__) && defined(__FMA__))
+#define BATCH_NORM_LOOPS(function, lanes, parameters, arguments)                        \
+    BATCH_NORM_FN void function##_code parameters;                                      \
+    BATCH_NORM_V16 static void function##_v16 parameters { function##_code arguments; } \
+    BATCH_NORM_V8 static void function##_v8 parameters { function##_code arguments; }   \
+    static void function parameters                                                  \
+    {                                                                                \
+        if (lanes >= 16)                                                             \
+            function##_v16 arguments;                                                \
+        else if (lanes >= 8)                                                         \
+            function##_v8 arguments;                                                 \
+        else                                                                         \
+            function##_code arguments;                                               \
+    }                                                                                \
+    BATCH_NORM_FN void function##_code parameters
+#elif defined(__clang__) && defined(__AVX512F__)
+#define BATCH_NORM_LOOPS(function, lanes, parameters, arguments) \
+    __attribute__((min_vector_width(512))) static void function parameters
+#else
+#define BATCH_NORM_LOOPS(function, lanes, parameters, arguments) static void function parameters
 #endif
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
@@ -261,8 +287,9 @@ BATCH_NORM_FN float batch_norm_total(const double *sums, int slices, int width)
 }
 
 /* g0, forward: sum0, sum1 */
-BATCH_NORM_LOOPS batch_norm_g0_forward_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+BATCH_NORM_LOOPS(batch_norm_g0_forward_0_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     float sum0_block[1024];
     float sum1_block[1024];
@@ -282,8 +309,9 @@ BATCH_NORM_LOOPS batch_norm_g0_forward_0_loop(const gpunn_kernel_call *call, flo
 }
 
 /* g0, forward: y */
-BATCH_NORM_LOOPS batch_norm_g0_forward_1_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+BATCH_NORM_LOOPS(batch_norm_g0_forward_1_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     const float *const bias = (const float *)call->data[3];
     const float *const x = (const float *)call->data[0];

@@ -8,7 +8,7 @@
 #define CROSS_ENTROPY_KERNELS_H
 #include "gpunn.h"
 
-#define CROSS_ENTROPY_KERNELS_STAMP 0x183c3e9cd6cb848dull /* of this text: cross_entropy_kernels.cu was written with it */
+#define CROSS_ENTROPY_KERNELS_STAMP 0xcc0675e10d60273full /* of this text: cross_entropy_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set cross_entropy_kernels;
 #endif
 
 #if defined(CROSS_ENTROPY_KERNELS_IMPLEMENTATION) || defined(CROSS_ENTROPY_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 6
-#error "cross_entropy_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 7
+#error "cross_entropy_kernels.h is for GPUNN_KERNELS_ABI 7; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -237,11 +237,37 @@ enum { CROSS_ENTROPY_BLOCK = 1024, CROSS_ENTROPY_ROW = 4096, CROSS_ENTROPY_SLICE
 #define CROSS_ENTROPY_SELDOM static
 #endif
 
-/* Functions with the loops over elements. */
-#if defined(__clang__) && defined(__AVX512F__)
-#define CROSS_ENTROPY_LOOPS __attribute__((min_vector_width(512))) static void
+/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+#if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
+#if defined(__clang__)
+#define CROSS_ENTROPY_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define CROSS_ENTROPY_LOOPS static void
+#define CROSS_ENTROPY_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#endif
+#define CROSS_ENTROPY_V8 __attribute__((target("avx2,fma")))
+#endif
+
+/* The head of a function with loops over elements. A build that is told of AVX2 or AVX-512 has it for that alone. */
+#if defined(CROSS_ENTROPY_V16) && defined(__OPTIMIZE__) && !(defined(__AVX2__) && defined(__FMA__))
+#define CROSS_ENTROPY_LOOPS(function, lanes, parameters, arguments)                        \
+    CROSS_ENTROPY_FN void function##_code parameters;                                      \
+    CROSS_ENTROPY_V16 static void function##_v16 parameters { function##_code arguments; } \
+    CROSS_ENTROPY_V8 static void function##_v8 parameters { function##_code arguments; }   \
+    static void function parameters                                                  \
+    {                                                                                \
+        if (lanes >= 16)                                                             \
+            function##_v16 arguments;                                                \
+        else if (lanes >= 8)                                                         \
+            function##_v8 arguments;                                                 \
+        else                                                                         \
+            function##_code arguments;                                               \
+    }                                                                                \
+    CROSS_ENTROPY_FN void function##_code parameters
+#elif defined(__clang__) && defined(__AVX512F__)
+#define CROSS_ENTROPY_LOOPS(function, lanes, parameters, arguments) \
+    __attribute__((min_vector_width(512))) static void function parameters
+#else
+#define CROSS_ENTROPY_LOOPS(function, lanes, parameters, arguments) static void function parameters
 #endif
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
@@ -349,8 +375,9 @@ CROSS_ENTROPY_FN float cross_entropy_total(const double *sums, int slices, int w
 }
 
 /* g0, forward: sum0 */
-CROSS_ENTROPY_LOOPS cross_entropy_g0_forward_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+CROSS_ENTROPY_LOOPS(cross_entropy_g0_forward_0_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     const int64_t *const labels = (const int64_t *)call->data[1];
     (void)stat;
@@ -363,8 +390,9 @@ CROSS_ENTROPY_LOOPS cross_entropy_g0_forward_0_loop(const gpunn_kernel_call *cal
 }
 
 /* g0, forward: dlogits, sum0 */
-CROSS_ENTROPY_LOOPS cross_entropy_g0_forward_1_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+CROSS_ENTROPY_LOOPS(cross_entropy_g0_forward_1_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     float terms0[10];
     float terms1[10];

@@ -8,7 +8,7 @@
 #define DROPOUT_ROWS_KERNELS_H
 #include "gpunn.h"
 
-#define DROPOUT_ROWS_KERNELS_STAMP 0x9802134918cfc879ull /* of this text: dropout_rows_kernels.cu was written with it */
+#define DROPOUT_ROWS_KERNELS_STAMP 0xee735d226b281049ull /* of this text: dropout_rows_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set dropout_rows_kernels;
 #endif
 
 #if defined(DROPOUT_ROWS_KERNELS_IMPLEMENTATION) || defined(DROPOUT_ROWS_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 6
-#error "dropout_rows_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 7
+#error "dropout_rows_kernels.h is for GPUNN_KERNELS_ABI 7; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -101,11 +101,37 @@ enum { DROPOUT_ROWS_BLOCK = 1024, DROPOUT_ROWS_ROW = 4096, DROPOUT_ROWS_SLICES =
 #define DROPOUT_ROWS_SELDOM static
 #endif
 
-/* Functions with the loops over elements. */
-#if defined(__clang__) && defined(__AVX512F__)
-#define DROPOUT_ROWS_LOOPS __attribute__((min_vector_width(512))) static void
+/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+#if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
+#if defined(__clang__)
+#define DROPOUT_ROWS_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define DROPOUT_ROWS_LOOPS static void
+#define DROPOUT_ROWS_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#endif
+#define DROPOUT_ROWS_V8 __attribute__((target("avx2,fma")))
+#endif
+
+/* The head of a function with loops over elements. A build that is told of AVX2 or AVX-512 has it for that alone. */
+#if defined(DROPOUT_ROWS_V16) && defined(__OPTIMIZE__) && !(defined(__AVX2__) && defined(__FMA__))
+#define DROPOUT_ROWS_LOOPS(function, lanes, parameters, arguments)                        \
+    DROPOUT_ROWS_FN void function##_code parameters;                                      \
+    DROPOUT_ROWS_V16 static void function##_v16 parameters { function##_code arguments; } \
+    DROPOUT_ROWS_V8 static void function##_v8 parameters { function##_code arguments; }   \
+    static void function parameters                                                  \
+    {                                                                                \
+        if (lanes >= 16)                                                             \
+            function##_v16 arguments;                                                \
+        else if (lanes >= 8)                                                         \
+            function##_v8 arguments;                                                 \
+        else                                                                         \
+            function##_code arguments;                                               \
+    }                                                                                \
+    DROPOUT_ROWS_FN void function##_code parameters
+#elif defined(__clang__) && defined(__AVX512F__)
+#define DROPOUT_ROWS_LOOPS(function, lanes, parameters, arguments) \
+    __attribute__((min_vector_width(512))) static void function parameters
+#else
+#define DROPOUT_ROWS_LOOPS(function, lanes, parameters, arguments) static void function parameters
 #endif
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
@@ -172,8 +198,8 @@ DROPOUT_ROWS_FN float dropout_rows_sum(const float *x, int n)
 }
 
 /* Dropout's factors (gpunn.h, >>map) of n elements from i on, in packs of eight; they stand behind the pointer returned. */
-DROPOUT_ROWS_SELDOM const float *dropout_rows_keep(const gpunn_kernel_call *call, int site, uint32_t keep, int64_t i, int n,
-                                         float *factor)
+DROPOUT_ROWS_FN const float *dropout_rows_keep(const gpunn_kernel_call *call, int site, uint32_t keep, int64_t i, int n,
+                                     float *factor)
 {
     enum { PACKS = 32 };
     const float    scale = 65536.0f / (float)keep;
@@ -214,8 +240,9 @@ DROPOUT_ROWS_SELDOM const float *dropout_rows_keep(const gpunn_kernel_call *call
 }
 
 /* g0, forward: y, total */
-DROPOUT_ROWS_LOOPS dropout_rows_g0_forward_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+DROPOUT_ROWS_LOOPS(dropout_rows_g0_forward_0_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     float keep0_block[(77 + 255) / 256 * 256 + 256];
     float keep1_block[(77 + 255) / 256 * 256 + 256];

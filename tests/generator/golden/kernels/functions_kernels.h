@@ -8,7 +8,7 @@
 #define FUNCTIONS_KERNELS_H
 #include "gpunn.h"
 
-#define FUNCTIONS_KERNELS_STAMP 0x25718c11bf9a44f8ull /* of this text: functions_kernels.cu was written with it */
+#define FUNCTIONS_KERNELS_STAMP 0x105c4c6a4067d467ull /* of this text: functions_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set functions_kernels;
 #endif
 
 #if defined(FUNCTIONS_KERNELS_IMPLEMENTATION) || defined(FUNCTIONS_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 6
-#error "functions_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 7
+#error "functions_kernels.h is for GPUNN_KERNELS_ABI 7; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -525,11 +525,37 @@ enum { FUNCTIONS_BLOCK = 1024, FUNCTIONS_ROW = 4096, FUNCTIONS_SLICES = 64 };
 #define FUNCTIONS_SELDOM static
 #endif
 
-/* Functions with the loops over elements. */
-#if defined(__clang__) && defined(__AVX512F__)
-#define FUNCTIONS_LOOPS __attribute__((min_vector_width(512))) static void
+/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+#if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
+#if defined(__clang__)
+#define FUNCTIONS_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define FUNCTIONS_LOOPS static void
+#define FUNCTIONS_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#endif
+#define FUNCTIONS_V8 __attribute__((target("avx2,fma")))
+#endif
+
+/* The head of a function with loops over elements. A build that is told of AVX2 or AVX-512 has it for that alone. */
+#if defined(FUNCTIONS_V16) && defined(__OPTIMIZE__) && !(defined(__AVX2__) && defined(__FMA__))
+#define FUNCTIONS_LOOPS(function, lanes, parameters, arguments)                        \
+    FUNCTIONS_FN void function##_code parameters;                                      \
+    FUNCTIONS_V16 static void function##_v16 parameters { function##_code arguments; } \
+    FUNCTIONS_V8 static void function##_v8 parameters { function##_code arguments; }   \
+    static void function parameters                                                  \
+    {                                                                                \
+        if (lanes >= 16)                                                             \
+            function##_v16 arguments;                                                \
+        else if (lanes >= 8)                                                         \
+            function##_v8 arguments;                                                 \
+        else                                                                         \
+            function##_code arguments;                                               \
+    }                                                                                \
+    FUNCTIONS_FN void function##_code parameters
+#elif defined(__clang__) && defined(__AVX512F__)
+#define FUNCTIONS_LOOPS(function, lanes, parameters, arguments) \
+    __attribute__((min_vector_width(512))) static void function parameters
+#else
+#define FUNCTIONS_LOOPS(function, lanes, parameters, arguments) static void function parameters
 #endif
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
@@ -589,8 +615,9 @@ FUNCTIONS_FN int functions_least(int64_t a, int64_t b)
 }
 
 /* g0, forward: abs_x */
-FUNCTIONS_LOOPS functions_g0_forward_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+FUNCTIONS_LOOPS(functions_g0_forward_0_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     const float *const x = (const float *)call->data[0];
     float *const abs_x = (float *)call->data[2];
@@ -606,8 +633,9 @@ FUNCTIONS_LOOPS functions_g0_forward_0_loop(const gpunn_kernel_call *call, float
 }
 
 /* g0, forward: sign_x */
-FUNCTIONS_LOOPS functions_g0_forward_1_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+FUNCTIONS_LOOPS(functions_g0_forward_1_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     const float *const x = (const float *)call->data[0];
     float *const sign_x = (float *)call->data[3];
@@ -623,8 +651,9 @@ FUNCTIONS_LOOPS functions_g0_forward_1_loop(const gpunn_kernel_call *call, float
 }
 
 /* g0, forward: floor_x */
-FUNCTIONS_LOOPS functions_g0_forward_2_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+FUNCTIONS_LOOPS(functions_g0_forward_2_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     const float *const x = (const float *)call->data[0];
     float *const floor_x = (float *)call->data[4];
@@ -640,8 +669,9 @@ FUNCTIONS_LOOPS functions_g0_forward_2_loop(const gpunn_kernel_call *call, float
 }
 
 /* g0, forward: exp_x */
-FUNCTIONS_LOOPS functions_g0_forward_3_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+FUNCTIONS_LOOPS(functions_g0_forward_3_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     const float *const x = (const float *)call->data[0];
     float *const exp_x = (float *)call->data[5];
@@ -657,8 +687,9 @@ FUNCTIONS_LOOPS functions_g0_forward_3_loop(const gpunn_kernel_call *call, float
 }
 
 /* g0, forward: expm1_x */
-FUNCTIONS_LOOPS functions_g0_forward_4_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+FUNCTIONS_LOOPS(functions_g0_forward_4_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     const float *const x = (const float *)call->data[0];
     float *const expm1_x = (float *)call->data[6];
@@ -674,8 +705,9 @@ FUNCTIONS_LOOPS functions_g0_forward_4_loop(const gpunn_kernel_call *call, float
 }
 
 /* g0, forward: log_x */
-FUNCTIONS_LOOPS functions_g0_forward_5_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+FUNCTIONS_LOOPS(functions_g0_forward_5_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     const float *const x = (const float *)call->data[0];
     float *const log_x = (float *)call->data[7];
@@ -691,8 +723,9 @@ FUNCTIONS_LOOPS functions_g0_forward_5_loop(const gpunn_kernel_call *call, float
 }
 
 /* g0, forward: log1p_x */
-FUNCTIONS_LOOPS functions_g0_forward_6_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+FUNCTIONS_LOOPS(functions_g0_forward_6_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     const float *const x = (const float *)call->data[0];
     float *const log1p_x = (float *)call->data[8];
@@ -708,8 +741,9 @@ FUNCTIONS_LOOPS functions_g0_forward_6_loop(const gpunn_kernel_call *call, float
 }
 
 /* g0, forward: sqrt_x */
-FUNCTIONS_LOOPS functions_g0_forward_7_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+FUNCTIONS_LOOPS(functions_g0_forward_7_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     const float *const x = (const float *)call->data[0];
     float *const sqrt_x = (float *)call->data[9];
@@ -725,8 +759,9 @@ FUNCTIONS_LOOPS functions_g0_forward_7_loop(const gpunn_kernel_call *call, float
 }
 
 /* g0, forward: tanh_x */
-FUNCTIONS_LOOPS functions_g0_forward_8_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+FUNCTIONS_LOOPS(functions_g0_forward_8_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     const float *const x = (const float *)call->data[0];
     float *const tanh_x = (float *)call->data[10];
@@ -742,8 +777,9 @@ FUNCTIONS_LOOPS functions_g0_forward_8_loop(const gpunn_kernel_call *call, float
 }
 
 /* g0, forward: erf_x */
-FUNCTIONS_LOOPS functions_g0_forward_9_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+FUNCTIONS_LOOPS(functions_g0_forward_9_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     const float *const x = (const float *)call->data[0];
     float *const erf_x = (float *)call->data[11];
@@ -759,8 +795,9 @@ FUNCTIONS_LOOPS functions_g0_forward_9_loop(const gpunn_kernel_call *call, float
 }
 
 /* g0, forward: sigmoid_x */
-FUNCTIONS_LOOPS functions_g0_forward_10_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+FUNCTIONS_LOOPS(functions_g0_forward_10_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     const float *const x = (const float *)call->data[0];
     float *const sigmoid_x = (float *)call->data[12];
@@ -776,8 +813,9 @@ FUNCTIONS_LOOPS functions_g0_forward_10_loop(const gpunn_kernel_call *call, floa
 }
 
 /* g0, forward: sin_x */
-FUNCTIONS_LOOPS functions_g0_forward_11_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+FUNCTIONS_LOOPS(functions_g0_forward_11_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     const float *const x = (const float *)call->data[0];
     float *const sin_x = (float *)call->data[13];
@@ -793,8 +831,9 @@ FUNCTIONS_LOOPS functions_g0_forward_11_loop(const gpunn_kernel_call *call, floa
 }
 
 /* g0, forward: cos_x */
-FUNCTIONS_LOOPS functions_g0_forward_12_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+FUNCTIONS_LOOPS(functions_g0_forward_12_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     const float *const x = (const float *)call->data[0];
     float *const cos_x = (float *)call->data[14];
@@ -810,8 +849,9 @@ FUNCTIONS_LOOPS functions_g0_forward_12_loop(const gpunn_kernel_call *call, floa
 }
 
 /* g0, forward: min_xz, max_xz, pow_xz, div_xz, floordiv_xz, lt_xz, le_xz, gt_xz, ge_xz, eq_xz, ne_xz, root */
-FUNCTIONS_LOOPS functions_g0_forward_13_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+FUNCTIONS_LOOPS(functions_g0_forward_13_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     const float *const x = (const float *)call->data[0];
     const float *const z = (const float *)call->data[1];

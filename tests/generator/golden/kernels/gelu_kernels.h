@@ -8,7 +8,7 @@
 #define GELU_KERNELS_H
 #include "gpunn.h"
 
-#define GELU_KERNELS_STAMP 0x5447981a76489c6full /* of this text: gelu_kernels.cu was written with it */
+#define GELU_KERNELS_STAMP 0x3b14a242b0d7e573ull /* of this text: gelu_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set gelu_kernels;
 #endif
 
 #if defined(GELU_KERNELS_IMPLEMENTATION) || defined(GELU_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 6
-#error "gelu_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 7
+#error "gelu_kernels.h is for GPUNN_KERNELS_ABI 7; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -176,11 +176,37 @@ enum { GELU_BLOCK = 1024, GELU_ROW = 4096, GELU_SLICES = 64 };
 #define GELU_SELDOM static
 #endif
 
-/* Functions with the loops over elements. */
-#if defined(__clang__) && defined(__AVX512F__)
-#define GELU_LOOPS __attribute__((min_vector_width(512))) static void
+/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+#if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
+#if defined(__clang__)
+#define GELU_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define GELU_LOOPS static void
+#define GELU_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#endif
+#define GELU_V8 __attribute__((target("avx2,fma")))
+#endif
+
+/* The head of a function with loops over elements. A build that is told of AVX2 or AVX-512 has it for that alone. */
+#if defined(GELU_V16) && defined(__OPTIMIZE__) && !(defined(__AVX2__) && defined(__FMA__))
+#define GELU_LOOPS(function, lanes, parameters, arguments)                        \
+    GELU_FN void function##_code parameters;                                      \
+    GELU_V16 static void function##_v16 parameters { function##_code arguments; } \
+    GELU_V8 static void function##_v8 parameters { function##_code arguments; }   \
+    static void function parameters                                                  \
+    {                                                                                \
+        if (lanes >= 16)                                                             \
+            function##_v16 arguments;                                                \
+        else if (lanes >= 8)                                                         \
+            function##_v8 arguments;                                                 \
+        else                                                                         \
+            function##_code arguments;                                               \
+    }                                                                                \
+    GELU_FN void function##_code parameters
+#elif defined(__clang__) && defined(__AVX512F__)
+#define GELU_LOOPS(function, lanes, parameters, arguments) \
+    __attribute__((min_vector_width(512))) static void function parameters
+#else
+#define GELU_LOOPS(function, lanes, parameters, arguments) static void function parameters
 #endif
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
@@ -285,8 +311,9 @@ GELU_FN float gelu_total(const double *sums, int slices, int width)
 }
 
 /* g0, forward: y */
-GELU_LOOPS gelu_g0_forward_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+GELU_LOOPS(gelu_g0_forward_0_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     const float *const r = (const float *)call->data[3];
     const float *const x = (const float *)call->data[0];
@@ -323,8 +350,9 @@ static size_t gelu_g0_forward_workspace(int64_t batch, int threads)
 }
 
 /* g0, backward: dx, sum0, sum1 */
-GELU_LOOPS gelu_g0_backward_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+GELU_LOOPS(gelu_g0_backward_0_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     float dx_block[1024];
     float sum0_block[1024];

@@ -8,7 +8,7 @@
 #define GROUP_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define GROUP_NORM_KERNELS_STAMP 0x57bfb1cbc5280d1cull /* of this text: group_norm_kernels.cu was written with it */
+#define GROUP_NORM_KERNELS_STAMP 0xc674e5a63ccd04c5ull /* of this text: group_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set group_norm_kernels;
 #endif
 
 #if defined(GROUP_NORM_KERNELS_IMPLEMENTATION) || defined(GROUP_NORM_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 6
-#error "group_norm_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 7
+#error "group_norm_kernels.h is for GPUNN_KERNELS_ABI 7; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -181,11 +181,37 @@ enum { GROUP_NORM_BLOCK = 1024, GROUP_NORM_ROW = 4096, GROUP_NORM_SLICES = 64 };
 #define GROUP_NORM_SELDOM static
 #endif
 
-/* Functions with the loops over elements. */
-#if defined(__clang__) && defined(__AVX512F__)
-#define GROUP_NORM_LOOPS __attribute__((min_vector_width(512))) static void
+/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+#if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
+#if defined(__clang__)
+#define GROUP_NORM_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define GROUP_NORM_LOOPS static void
+#define GROUP_NORM_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#endif
+#define GROUP_NORM_V8 __attribute__((target("avx2,fma")))
+#endif
+
+/* The head of a function with loops over elements. A build that is told of AVX2 or AVX-512 has it for that alone. */
+#if defined(GROUP_NORM_V16) && defined(__OPTIMIZE__) && !(defined(__AVX2__) && defined(__FMA__))
+#define GROUP_NORM_LOOPS(function, lanes, parameters, arguments)                        \
+    GROUP_NORM_FN void function##_code parameters;                                      \
+    GROUP_NORM_V16 static void function##_v16 parameters { function##_code arguments; } \
+    GROUP_NORM_V8 static void function##_v8 parameters { function##_code arguments; }   \
+    static void function parameters                                                  \
+    {                                                                                \
+        if (lanes >= 16)                                                             \
+            function##_v16 arguments;                                                \
+        else if (lanes >= 8)                                                         \
+            function##_v8 arguments;                                                 \
+        else                                                                         \
+            function##_code arguments;                                               \
+    }                                                                                \
+    GROUP_NORM_FN void function##_code parameters
+#elif defined(__clang__) && defined(__AVX512F__)
+#define GROUP_NORM_LOOPS(function, lanes, parameters, arguments) \
+    __attribute__((min_vector_width(512))) static void function parameters
+#else
+#define GROUP_NORM_LOOPS(function, lanes, parameters, arguments) static void function parameters
 #endif
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
@@ -302,8 +328,9 @@ GROUP_NORM_FN float group_norm_total(const double *sums, int slices, int width)
 }
 
 /* g0, forward: y, mean, rstd */
-GROUP_NORM_LOOPS group_norm_g0_forward_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+GROUP_NORM_LOOPS(group_norm_g0_forward_0_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     float terms0[105];
     float terms1[105];
@@ -362,8 +389,9 @@ static size_t group_norm_g0_forward_workspace(int64_t batch, int threads)
 }
 
 /* g0, backward: sum0, sum1 */
-GROUP_NORM_LOOPS group_norm_g0_backward_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+GROUP_NORM_LOOPS(group_norm_g0_backward_0_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     float sum0_block[1024];
     float sum1_block[1024];
@@ -386,8 +414,9 @@ GROUP_NORM_LOOPS group_norm_g0_backward_0_loop(const gpunn_kernel_call *call, fl
 }
 
 /* g0, backward: dx */
-GROUP_NORM_LOOPS group_norm_g0_backward_1_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+GROUP_NORM_LOOPS(group_norm_g0_backward_1_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     float weight_block[105];
     float terms0[105];

@@ -8,7 +8,7 @@
 #define LAYER_NORM_KERNELS_H
 #include "gpunn.h"
 
-#define LAYER_NORM_KERNELS_STAMP 0x39189b2196e55f0cull /* of this text: layer_norm_kernels.cu was written with it */
+#define LAYER_NORM_KERNELS_STAMP 0x13701d8649de56d4ull /* of this text: layer_norm_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set layer_norm_kernels;
 #endif
 
 #if defined(LAYER_NORM_KERNELS_IMPLEMENTATION) || defined(LAYER_NORM_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 6
-#error "layer_norm_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 7
+#error "layer_norm_kernels.h is for GPUNN_KERNELS_ABI 7; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -183,11 +183,37 @@ enum { LAYER_NORM_BLOCK = 1024, LAYER_NORM_ROW = 4096, LAYER_NORM_SLICES = 64 };
 #define LAYER_NORM_SELDOM static
 #endif
 
-/* Functions with the loops over elements. */
-#if defined(__clang__) && defined(__AVX512F__)
-#define LAYER_NORM_LOOPS __attribute__((min_vector_width(512))) static void
+/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+#if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
+#if defined(__clang__)
+#define LAYER_NORM_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define LAYER_NORM_LOOPS static void
+#define LAYER_NORM_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#endif
+#define LAYER_NORM_V8 __attribute__((target("avx2,fma")))
+#endif
+
+/* The head of a function with loops over elements. A build that is told of AVX2 or AVX-512 has it for that alone. */
+#if defined(LAYER_NORM_V16) && defined(__OPTIMIZE__) && !(defined(__AVX2__) && defined(__FMA__))
+#define LAYER_NORM_LOOPS(function, lanes, parameters, arguments)                        \
+    LAYER_NORM_FN void function##_code parameters;                                      \
+    LAYER_NORM_V16 static void function##_v16 parameters { function##_code arguments; } \
+    LAYER_NORM_V8 static void function##_v8 parameters { function##_code arguments; }   \
+    static void function parameters                                                  \
+    {                                                                                \
+        if (lanes >= 16)                                                             \
+            function##_v16 arguments;                                                \
+        else if (lanes >= 8)                                                         \
+            function##_v8 arguments;                                                 \
+        else                                                                         \
+            function##_code arguments;                                               \
+    }                                                                                \
+    LAYER_NORM_FN void function##_code parameters
+#elif defined(__clang__) && defined(__AVX512F__)
+#define LAYER_NORM_LOOPS(function, lanes, parameters, arguments) \
+    __attribute__((min_vector_width(512))) static void function parameters
+#else
+#define LAYER_NORM_LOOPS(function, lanes, parameters, arguments) static void function parameters
 #endif
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
@@ -296,8 +322,9 @@ LAYER_NORM_FN float layer_norm_total(const double *sums, int slices, int width)
 }
 
 /* g0, forward: h, y, mean, rstd */
-LAYER_NORM_LOOPS layer_norm_g0_forward_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+LAYER_NORM_LOOPS(layer_norm_g0_forward_0_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     float terms0[99];
     float terms1[99];
@@ -353,8 +380,9 @@ static size_t layer_norm_g0_forward_workspace(int64_t batch, int threads)
 }
 
 /* g0, backward: dx, dr, sum0, sum1 */
-LAYER_NORM_LOOPS layer_norm_g0_backward_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+LAYER_NORM_LOOPS(layer_norm_g0_backward_0_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     float terms0[99];
     float terms1[99];

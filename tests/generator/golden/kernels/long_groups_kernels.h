@@ -8,7 +8,7 @@
 #define LONG_GROUPS_KERNELS_H
 #include "gpunn.h"
 
-#define LONG_GROUPS_KERNELS_STAMP 0xe689b717bbf1e7b6ull /* of this text: long_groups_kernels.cu was written with it */
+#define LONG_GROUPS_KERNELS_STAMP 0x4ead21a86e3f2ec7ull /* of this text: long_groups_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set long_groups_kernels;
 #endif
 
 #if defined(LONG_GROUPS_KERNELS_IMPLEMENTATION) || defined(LONG_GROUPS_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 6
-#error "long_groups_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 7
+#error "long_groups_kernels.h is for GPUNN_KERNELS_ABI 7; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -181,11 +181,37 @@ enum { LONG_GROUPS_BLOCK = 1024, LONG_GROUPS_ROW = 4096, LONG_GROUPS_SLICES = 64
 #define LONG_GROUPS_SELDOM static
 #endif
 
-/* Functions with the loops over elements. */
-#if defined(__clang__) && defined(__AVX512F__)
-#define LONG_GROUPS_LOOPS __attribute__((min_vector_width(512))) static void
+/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+#if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
+#if defined(__clang__)
+#define LONG_GROUPS_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define LONG_GROUPS_LOOPS static void
+#define LONG_GROUPS_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#endif
+#define LONG_GROUPS_V8 __attribute__((target("avx2,fma")))
+#endif
+
+/* The head of a function with loops over elements. A build that is told of AVX2 or AVX-512 has it for that alone. */
+#if defined(LONG_GROUPS_V16) && defined(__OPTIMIZE__) && !(defined(__AVX2__) && defined(__FMA__))
+#define LONG_GROUPS_LOOPS(function, lanes, parameters, arguments)                        \
+    LONG_GROUPS_FN void function##_code parameters;                                      \
+    LONG_GROUPS_V16 static void function##_v16 parameters { function##_code arguments; } \
+    LONG_GROUPS_V8 static void function##_v8 parameters { function##_code arguments; }   \
+    static void function parameters                                                  \
+    {                                                                                \
+        if (lanes >= 16)                                                             \
+            function##_v16 arguments;                                                \
+        else if (lanes >= 8)                                                         \
+            function##_v8 arguments;                                                 \
+        else                                                                         \
+            function##_code arguments;                                               \
+    }                                                                                \
+    LONG_GROUPS_FN void function##_code parameters
+#elif defined(__clang__) && defined(__AVX512F__)
+#define LONG_GROUPS_LOOPS(function, lanes, parameters, arguments) \
+    __attribute__((min_vector_width(512))) static void function parameters
+#else
+#define LONG_GROUPS_LOOPS(function, lanes, parameters, arguments) static void function parameters
 #endif
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
@@ -302,8 +328,9 @@ LONG_GROUPS_FN float long_groups_total(const double *sums, int slices, int width
 }
 
 /* g0, forward: y, mean, rstd */
-LONG_GROUPS_LOOPS long_groups_g0_forward_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+LONG_GROUPS_LOOPS(long_groups_g0_forward_0_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     float terms0[4096];
     float terms1[4096];
@@ -377,8 +404,9 @@ static size_t long_groups_g0_forward_workspace(int64_t batch, int threads)
 }
 
 /* g0, backward: sum0, sum1 */
-LONG_GROUPS_LOOPS long_groups_g0_backward_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+LONG_GROUPS_LOOPS(long_groups_g0_backward_0_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     float sum0_block[1024];
     float sum1_block[1024];
@@ -401,8 +429,9 @@ LONG_GROUPS_LOOPS long_groups_g0_backward_0_loop(const gpunn_kernel_call *call, 
 }
 
 /* g0, backward: dx */
-LONG_GROUPS_LOOPS long_groups_g0_backward_1_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+LONG_GROUPS_LOOPS(long_groups_g0_backward_1_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     float weight_block[4096];
     float terms0[4096];

@@ -8,7 +8,7 @@
 #define LONG_ROWS_KERNELS_H
 #include "gpunn.h"
 
-#define LONG_ROWS_KERNELS_STAMP 0x55aeef880a935aa9ull /* of this text: long_rows_kernels.cu was written with it */
+#define LONG_ROWS_KERNELS_STAMP 0xf3427c97943ab007ull /* of this text: long_rows_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set long_rows_kernels;
 #endif
 
 #if defined(LONG_ROWS_KERNELS_IMPLEMENTATION) || defined(LONG_ROWS_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 6
-#error "long_rows_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 7
+#error "long_rows_kernels.h is for GPUNN_KERNELS_ABI 7; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -170,11 +170,37 @@ enum { LONG_ROWS_BLOCK = 1024, LONG_ROWS_ROW = 4096, LONG_ROWS_SLICES = 64 };
 #define LONG_ROWS_SELDOM static
 #endif
 
-/* Functions with the loops over elements. */
-#if defined(__clang__) && defined(__AVX512F__)
-#define LONG_ROWS_LOOPS __attribute__((min_vector_width(512))) static void
+/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+#if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
+#if defined(__clang__)
+#define LONG_ROWS_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define LONG_ROWS_LOOPS static void
+#define LONG_ROWS_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#endif
+#define LONG_ROWS_V8 __attribute__((target("avx2,fma")))
+#endif
+
+/* The head of a function with loops over elements. A build that is told of AVX2 or AVX-512 has it for that alone. */
+#if defined(LONG_ROWS_V16) && defined(__OPTIMIZE__) && !(defined(__AVX2__) && defined(__FMA__))
+#define LONG_ROWS_LOOPS(function, lanes, parameters, arguments)                        \
+    LONG_ROWS_FN void function##_code parameters;                                      \
+    LONG_ROWS_V16 static void function##_v16 parameters { function##_code arguments; } \
+    LONG_ROWS_V8 static void function##_v8 parameters { function##_code arguments; }   \
+    static void function parameters                                                  \
+    {                                                                                \
+        if (lanes >= 16)                                                             \
+            function##_v16 arguments;                                                \
+        else if (lanes >= 8)                                                         \
+            function##_v8 arguments;                                                 \
+        else                                                                         \
+            function##_code arguments;                                               \
+    }                                                                                \
+    LONG_ROWS_FN void function##_code parameters
+#elif defined(__clang__) && defined(__AVX512F__)
+#define LONG_ROWS_LOOPS(function, lanes, parameters, arguments) \
+    __attribute__((min_vector_width(512))) static void function parameters
+#else
+#define LONG_ROWS_LOOPS(function, lanes, parameters, arguments) static void function parameters
 #endif
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
@@ -300,8 +326,9 @@ LONG_ROWS_FN float long_rows_total(const double *sums, int slices, int width)
 }
 
 /* g0, evaluation: y, top, sum0 */
-LONG_ROWS_LOOPS long_rows_g0_evaluation_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+LONG_ROWS_LOOPS(long_rows_g0_evaluation_0_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     float position_absent[4096];
     float terms0[4096];

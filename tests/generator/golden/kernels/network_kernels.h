@@ -8,7 +8,7 @@
 #define NETWORK_KERNELS_H
 #include "gpunn.h"
 
-#define NETWORK_KERNELS_STAMP 0xef0d6e5b1e8efac0ull /* of this text: network_kernels.cu was written with it */
+#define NETWORK_KERNELS_STAMP 0x40c44da03a33a168ull /* of this text: network_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set network_kernels;
 #endif
 
 #if defined(NETWORK_KERNELS_IMPLEMENTATION) || defined(NETWORK_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 6
-#error "network_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 7
+#error "network_kernels.h is for GPUNN_KERNELS_ABI 7; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -292,6 +292,16 @@ enum { NETWORK_BLOCK = 1024, NETWORK_ROW = 4096, NETWORK_SLICES = 64 };
 #define NETWORK_SELDOM static
 #endif
 
+/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+#if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
+#if defined(__clang__)
+#define NETWORK_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
+#else
+#define NETWORK_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#endif
+#define NETWORK_V8 __attribute__((target("avx2,fma")))
+#endif
+
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
 NETWORK_FN int network_slices(int64_t count, int64_t least)
 {
@@ -403,15 +413,7 @@ NETWORK_FN void network_softmax(float *y, const float *x, int outer, int n, int 
     }
 }
 
-/* Products of networks are there for several kinds of vector; gpunn_kernel_call tells which one the processor has. */
-#if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
-#if defined(__clang__)
-#define NETWORK_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
-#else
-#define NETWORK_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
-#endif
-#define NETWORK_V8 __attribute__((target("avx2,fma")))
-#endif
+/* Vectors where the processor has none of the wider ones. */
 #if defined(__GNUC__)
 #define NETWORK_V4
 enum { NETWORK_NARROWEST = 4 };

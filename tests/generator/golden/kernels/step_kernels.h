@@ -8,7 +8,7 @@
 #define STEP_KERNELS_H
 #include "gpunn.h"
 
-#define STEP_KERNELS_STAMP 0xcd57cb9cad7d0ffdull /* of this text: step_kernels.cu was written with it */
+#define STEP_KERNELS_STAMP 0x770e78a214ea8568ull /* of this text: step_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set step_kernels;
 #endif
 
 #if defined(STEP_KERNELS_IMPLEMENTATION) || defined(STEP_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 6
-#error "step_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 7
+#error "step_kernels.h is for GPUNN_KERNELS_ABI 7; renew it with the command in its first lines"
 #endif
 #endif
 

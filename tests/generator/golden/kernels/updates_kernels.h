@@ -8,7 +8,7 @@
 #define UPDATES_KERNELS_H
 #include "gpunn.h"
 
-#define UPDATES_KERNELS_STAMP 0xb4292b5127826582ull /* of this text: updates_kernels.cu was written with it */
+#define UPDATES_KERNELS_STAMP 0x5917d3d8000315a7ull /* of this text: updates_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set updates_kernels;
 #endif
 
 #if defined(UPDATES_KERNELS_IMPLEMENTATION) || defined(UPDATES_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 6
-#error "updates_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 7
+#error "updates_kernels.h is for GPUNN_KERNELS_ABI 7; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -306,11 +306,37 @@ enum { UPDATES_BLOCK = 1024, UPDATES_ROW = 4096, UPDATES_SLICES = 64 };
 #define UPDATES_SELDOM static
 #endif
 
-/* Functions with the loops over elements. */
-#if defined(__clang__) && defined(__AVX512F__)
-#define UPDATES_LOOPS __attribute__((min_vector_width(512))) static void
+/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+#if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
+#if defined(__clang__)
+#define UPDATES_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define UPDATES_LOOPS static void
+#define UPDATES_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#endif
+#define UPDATES_V8 __attribute__((target("avx2,fma")))
+#endif
+
+/* The head of a function with loops over elements. A build that is told of AVX2 or AVX-512 has it for that alone. */
+#if defined(UPDATES_V16) && defined(__OPTIMIZE__) && !(defined(__AVX2__) && defined(__FMA__))
+#define UPDATES_LOOPS(function, lanes, parameters, arguments)                        \
+    UPDATES_FN void function##_code parameters;                                      \
+    UPDATES_V16 static void function##_v16 parameters { function##_code arguments; } \
+    UPDATES_V8 static void function##_v8 parameters { function##_code arguments; }   \
+    static void function parameters                                                  \
+    {                                                                                \
+        if (lanes >= 16)                                                             \
+            function##_v16 arguments;                                                \
+        else if (lanes >= 8)                                                         \
+            function##_v8 arguments;                                                 \
+        else                                                                         \
+            function##_code arguments;                                               \
+    }                                                                                \
+    UPDATES_FN void function##_code parameters
+#elif defined(__clang__) && defined(__AVX512F__)
+#define UPDATES_LOOPS(function, lanes, parameters, arguments) \
+    __attribute__((min_vector_width(512))) static void function parameters
+#else
+#define UPDATES_LOOPS(function, lanes, parameters, arguments) static void function parameters
 #endif
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
@@ -330,7 +356,8 @@ UPDATES_FN int64_t updates_slice(int64_t count, int64_t grain, int slices, int s
 typedef void (*updates_loop)(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums);
 
 /* sgd */
-UPDATES_LOOPS updates_update0_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
+UPDATES_LOOPS(updates_update0_loop, lanes,
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float lr = n.lr;
@@ -339,6 +366,7 @@ UPDATES_LOOPS updates_update0_loop(const gpunn_update *u, gpunn_update_numbers n
     const float behind = n.once[3];
     const float *const gradient = u->gradient;
     float *const       p = u->parameter;
+    (void)lanes;
     UPDATES_VECTOR
     for (int64_t i = begin; i < end; ++i) {
         float g = gradient[i] * n.scale;
@@ -350,26 +378,27 @@ UPDATES_LOOPS updates_update0_loop(const gpunn_update *u, gpunn_update_numbers n
 typedef struct updates_update0_work {
     const gpunn_update         *u;
     const gpunn_update_numbers *numbers;
-    int                         slices;
+    int                         slices, lanes;
 } updates_update0_work;
 
 static void updates_update0_task(void *arg, int index, int threads)
 {
     const updates_update0_work *w = (const updates_update0_work *)arg;
-    updates_update0_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update0_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
-static int updates_update0(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+static int updates_update0(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads, int lanes)
 {
-    updates_update0_work work = {u, numbers, updates_slices(u->count, 16384)};
+    updates_update0_work work = {u, numbers, updates_slices(u->count, 16384), lanes};
     if (!numbers->go) return 0;
     gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update0_task, &work);
     return 0;
 }
 
 /* sgd */
-UPDATES_LOOPS updates_update1_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
+UPDATES_LOOPS(updates_update1_loop, lanes,
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float lr = n.lr;
@@ -381,6 +410,7 @@ UPDATES_LOOPS updates_update1_loop(const gpunn_update *u, gpunn_update_numbers n
     const float *const gradient = u->gradient;
     float *const       p = u->parameter;
     float *const s0 = u->state[0];
+    (void)lanes;
     UPDATES_VECTOR
     for (int64_t i = begin; i < end; ++i) {
         float g = gradient[i] * n.scale;
@@ -392,26 +422,27 @@ UPDATES_LOOPS updates_update1_loop(const gpunn_update *u, gpunn_update_numbers n
 typedef struct updates_update1_work {
     const gpunn_update         *u;
     const gpunn_update_numbers *numbers;
-    int                         slices;
+    int                         slices, lanes;
 } updates_update1_work;
 
 static void updates_update1_task(void *arg, int index, int threads)
 {
     const updates_update1_work *w = (const updates_update1_work *)arg;
-    updates_update1_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update1_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
-static int updates_update1(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+static int updates_update1(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads, int lanes)
 {
-    updates_update1_work work = {u, numbers, updates_slices(u->count, 16384)};
+    updates_update1_work work = {u, numbers, updates_slices(u->count, 16384), lanes};
     if (!numbers->go) return 0;
     gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update1_task, &work);
     return 0;
 }
 
 /* sgd */
-UPDATES_LOOPS updates_update2_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
+UPDATES_LOOPS(updates_update2_loop, lanes,
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float lr = n.lr;
@@ -423,6 +454,7 @@ UPDATES_LOOPS updates_update2_loop(const gpunn_update *u, gpunn_update_numbers n
     const float *const gradient = u->gradient;
     float *const       p = u->parameter;
     float *const s0 = u->state[0];
+    (void)lanes;
     UPDATES_VECTOR
     for (int64_t i = begin; i < end; ++i) {
         float g = gradient[i] * n.scale;
@@ -434,26 +466,27 @@ UPDATES_LOOPS updates_update2_loop(const gpunn_update *u, gpunn_update_numbers n
 typedef struct updates_update2_work {
     const gpunn_update         *u;
     const gpunn_update_numbers *numbers;
-    int                         slices;
+    int                         slices, lanes;
 } updates_update2_work;
 
 static void updates_update2_task(void *arg, int index, int threads)
 {
     const updates_update2_work *w = (const updates_update2_work *)arg;
-    updates_update2_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update2_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
-static int updates_update2(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+static int updates_update2(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads, int lanes)
 {
-    updates_update2_work work = {u, numbers, updates_slices(u->count, 16384)};
+    updates_update2_work work = {u, numbers, updates_slices(u->count, 16384), lanes};
     if (!numbers->go) return 0;
     gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update2_task, &work);
     return 0;
 }
 
 /* adam */
-UPDATES_LOOPS updates_update3_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
+UPDATES_LOOPS(updates_update3_loop, lanes,
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float rate = n.once[2];
@@ -465,6 +498,7 @@ UPDATES_LOOPS updates_update3_loop(const gpunn_update *u, gpunn_update_numbers n
     float *const       p = u->parameter;
     float *const s0 = u->state[0];
     float *const s1 = u->state[1];
+    (void)lanes;
     UPDATES_VECTOR
     for (int64_t i = begin; i < end; ++i) {
         float g = gradient[i] * n.scale;
@@ -476,26 +510,27 @@ UPDATES_LOOPS updates_update3_loop(const gpunn_update *u, gpunn_update_numbers n
 typedef struct updates_update3_work {
     const gpunn_update         *u;
     const gpunn_update_numbers *numbers;
-    int                         slices;
+    int                         slices, lanes;
 } updates_update3_work;
 
 static void updates_update3_task(void *arg, int index, int threads)
 {
     const updates_update3_work *w = (const updates_update3_work *)arg;
-    updates_update3_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update3_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
-static int updates_update3(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+static int updates_update3(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads, int lanes)
 {
-    updates_update3_work work = {u, numbers, updates_slices(u->count, 16384)};
+    updates_update3_work work = {u, numbers, updates_slices(u->count, 16384), lanes};
     if (!numbers->go) return 0;
     gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update3_task, &work);
     return 0;
 }
 
 /* adamw */
-UPDATES_LOOPS updates_update4_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
+UPDATES_LOOPS(updates_update4_loop, lanes,
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float shrink = n.once[2];
@@ -507,6 +542,7 @@ UPDATES_LOOPS updates_update4_loop(const gpunn_update *u, gpunn_update_numbers n
     float *const       p = u->parameter;
     float *const s0 = u->state[0];
     float *const s1 = u->state[1];
+    (void)lanes;
     UPDATES_VECTOR
     for (int64_t i = begin; i < end; ++i) {
         float g = gradient[i] * n.scale;
@@ -518,26 +554,27 @@ UPDATES_LOOPS updates_update4_loop(const gpunn_update *u, gpunn_update_numbers n
 typedef struct updates_update4_work {
     const gpunn_update         *u;
     const gpunn_update_numbers *numbers;
-    int                         slices;
+    int                         slices, lanes;
 } updates_update4_work;
 
 static void updates_update4_task(void *arg, int index, int threads)
 {
     const updates_update4_work *w = (const updates_update4_work *)arg;
-    updates_update4_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update4_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
-static int updates_update4(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+static int updates_update4(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads, int lanes)
 {
-    updates_update4_work work = {u, numbers, updates_slices(u->count, 16384)};
+    updates_update4_work work = {u, numbers, updates_slices(u->count, 16384), lanes};
     if (!numbers->go) return 0;
     gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update4_task, &work);
     return 0;
 }
 
 /* rmsprop */
-UPDATES_LOOPS updates_update5_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
+UPDATES_LOOPS(updates_update5_loop, lanes,
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float lr = n.lr;
@@ -548,6 +585,7 @@ UPDATES_LOOPS updates_update5_loop(const gpunn_update *u, gpunn_update_numbers n
     float *const s0 = u->state[0];
     float *const s1 = u->state[1];
     float *const s2 = u->state[2];
+    (void)lanes;
     UPDATES_VECTOR
     for (int64_t i = begin; i < end; ++i) {
         float g = gradient[i] * n.scale;
@@ -559,26 +597,27 @@ UPDATES_LOOPS updates_update5_loop(const gpunn_update *u, gpunn_update_numbers n
 typedef struct updates_update5_work {
     const gpunn_update         *u;
     const gpunn_update_numbers *numbers;
-    int                         slices;
+    int                         slices, lanes;
 } updates_update5_work;
 
 static void updates_update5_task(void *arg, int index, int threads)
 {
     const updates_update5_work *w = (const updates_update5_work *)arg;
-    updates_update5_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update5_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
-static int updates_update5(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+static int updates_update5(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads, int lanes)
 {
-    updates_update5_work work = {u, numbers, updates_slices(u->count, 16384)};
+    updates_update5_work work = {u, numbers, updates_slices(u->count, 16384), lanes};
     if (!numbers->go) return 0;
     gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update5_task, &work);
     return 0;
 }
 
 /* rmsprop */
-UPDATES_LOOPS updates_update6_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
+UPDATES_LOOPS(updates_update6_loop, lanes,
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float lr = n.lr;
@@ -587,6 +626,7 @@ UPDATES_LOOPS updates_update6_loop(const gpunn_update *u, gpunn_update_numbers n
     const float *const gradient = u->gradient;
     float *const       p = u->parameter;
     float *const s0 = u->state[0];
+    (void)lanes;
     UPDATES_VECTOR
     for (int64_t i = begin; i < end; ++i) {
         float g = gradient[i] * n.scale;
@@ -598,26 +638,27 @@ UPDATES_LOOPS updates_update6_loop(const gpunn_update *u, gpunn_update_numbers n
 typedef struct updates_update6_work {
     const gpunn_update         *u;
     const gpunn_update_numbers *numbers;
-    int                         slices;
+    int                         slices, lanes;
 } updates_update6_work;
 
 static void updates_update6_task(void *arg, int index, int threads)
 {
     const updates_update6_work *w = (const updates_update6_work *)arg;
-    updates_update6_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update6_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
-static int updates_update6(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+static int updates_update6(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads, int lanes)
 {
-    updates_update6_work work = {u, numbers, updates_slices(u->count, 16384)};
+    updates_update6_work work = {u, numbers, updates_slices(u->count, 16384), lanes};
     if (!numbers->go) return 0;
     gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update6_task, &work);
     return 0;
 }
 
 /* adagrad */
-UPDATES_LOOPS updates_update7_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
+UPDATES_LOOPS(updates_update7_loop, lanes,
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float rate = n.once[0];
@@ -625,6 +666,7 @@ UPDATES_LOOPS updates_update7_loop(const gpunn_update *u, gpunn_update_numbers n
     const float *const gradient = u->gradient;
     float *const       p = u->parameter;
     float *const s0 = u->state[0];
+    (void)lanes;
     UPDATES_VECTOR
     for (int64_t i = begin; i < end; ++i) {
         float g = gradient[i] * n.scale;
@@ -636,26 +678,27 @@ UPDATES_LOOPS updates_update7_loop(const gpunn_update *u, gpunn_update_numbers n
 typedef struct updates_update7_work {
     const gpunn_update         *u;
     const gpunn_update_numbers *numbers;
-    int                         slices;
+    int                         slices, lanes;
 } updates_update7_work;
 
 static void updates_update7_task(void *arg, int index, int threads)
 {
     const updates_update7_work *w = (const updates_update7_work *)arg;
-    updates_update7_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update7_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
-static int updates_update7(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+static int updates_update7(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads, int lanes)
 {
-    updates_update7_work work = {u, numbers, updates_slices(u->count, 16384)};
+    updates_update7_work work = {u, numbers, updates_slices(u->count, 16384), lanes};
     if (!numbers->go) return 0;
     gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update7_task, &work);
     return 0;
 }
 
 /* adamax */
-UPDATES_LOOPS updates_update8_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
+UPDATES_LOOPS(updates_update8_loop, lanes,
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float rate = n.once[1];
@@ -665,6 +708,7 @@ UPDATES_LOOPS updates_update8_loop(const gpunn_update *u, gpunn_update_numbers n
     float *const       p = u->parameter;
     float *const s0 = u->state[0];
     float *const s1 = u->state[1];
+    (void)lanes;
     UPDATES_VECTOR
     for (int64_t i = begin; i < end; ++i) {
         float g = gradient[i] * n.scale;
@@ -676,26 +720,27 @@ UPDATES_LOOPS updates_update8_loop(const gpunn_update *u, gpunn_update_numbers n
 typedef struct updates_update8_work {
     const gpunn_update         *u;
     const gpunn_update_numbers *numbers;
-    int                         slices;
+    int                         slices, lanes;
 } updates_update8_work;
 
 static void updates_update8_task(void *arg, int index, int threads)
 {
     const updates_update8_work *w = (const updates_update8_work *)arg;
-    updates_update8_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update8_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
-static int updates_update8(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+static int updates_update8(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads, int lanes)
 {
-    updates_update8_work work = {u, numbers, updates_slices(u->count, 16384)};
+    updates_update8_work work = {u, numbers, updates_slices(u->count, 16384), lanes};
     if (!numbers->go) return 0;
     gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update8_task, &work);
     return 0;
 }
 
 /* nadam */
-UPDATES_LOOPS updates_update9_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
+UPDATES_LOOPS(updates_update9_loop, lanes,
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float shrink = n.once[2];
@@ -709,6 +754,7 @@ UPDATES_LOOPS updates_update9_loop(const gpunn_update *u, gpunn_update_numbers n
     float *const       p = u->parameter;
     float *const s0 = u->state[0];
     float *const s1 = u->state[1];
+    (void)lanes;
     UPDATES_VECTOR
     for (int64_t i = begin; i < end; ++i) {
         float g = gradient[i] * n.scale;
@@ -720,26 +766,27 @@ UPDATES_LOOPS updates_update9_loop(const gpunn_update *u, gpunn_update_numbers n
 typedef struct updates_update9_work {
     const gpunn_update         *u;
     const gpunn_update_numbers *numbers;
-    int                         slices;
+    int                         slices, lanes;
 } updates_update9_work;
 
 static void updates_update9_task(void *arg, int index, int threads)
 {
     const updates_update9_work *w = (const updates_update9_work *)arg;
-    updates_update9_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update9_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
-static int updates_update9(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+static int updates_update9(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads, int lanes)
 {
-    updates_update9_work work = {u, numbers, updates_slices(u->count, 16384)};
+    updates_update9_work work = {u, numbers, updates_slices(u->count, 16384), lanes};
     if (!numbers->go) return 0;
     gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update9_task, &work);
     return 0;
 }
 
 /* nadam */
-UPDATES_LOOPS updates_update10_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
+UPDATES_LOOPS(updates_update10_loop, lanes,
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float shrink = n.once[2];
@@ -752,6 +799,7 @@ UPDATES_LOOPS updates_update10_loop(const gpunn_update *u, gpunn_update_numbers 
     float *const       p = u->parameter;
     float *const s0 = u->state[0];
     float *const s1 = u->state[1];
+    (void)lanes;
     UPDATES_VECTOR
     for (int64_t i = begin; i < end; ++i) {
         float g = gradient[i] * n.scale;
@@ -763,26 +811,27 @@ UPDATES_LOOPS updates_update10_loop(const gpunn_update *u, gpunn_update_numbers 
 typedef struct updates_update10_work {
     const gpunn_update         *u;
     const gpunn_update_numbers *numbers;
-    int                         slices;
+    int                         slices, lanes;
 } updates_update10_work;
 
 static void updates_update10_task(void *arg, int index, int threads)
 {
     const updates_update10_work *w = (const updates_update10_work *)arg;
-    updates_update10_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update10_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
-static int updates_update10(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+static int updates_update10(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads, int lanes)
 {
-    updates_update10_work work = {u, numbers, updates_slices(u->count, 16384)};
+    updates_update10_work work = {u, numbers, updates_slices(u->count, 16384), lanes};
     if (!numbers->go) return 0;
     gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update10_task, &work);
     return 0;
 }
 
 /* radam */
-UPDATES_LOOPS updates_update11_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
+UPDATES_LOOPS(updates_update11_loop, lanes,
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float shrink = n.once[2];
@@ -795,6 +844,7 @@ UPDATES_LOOPS updates_update11_loop(const gpunn_update *u, gpunn_update_numbers 
     float *const       p = u->parameter;
     float *const s0 = u->state[0];
     float *const s1 = u->state[1];
+    (void)lanes;
     UPDATES_VECTOR
     for (int64_t i = begin; i < end; ++i) {
         float g = gradient[i] * n.scale;
@@ -806,26 +856,27 @@ UPDATES_LOOPS updates_update11_loop(const gpunn_update *u, gpunn_update_numbers 
 typedef struct updates_update11_work {
     const gpunn_update         *u;
     const gpunn_update_numbers *numbers;
-    int                         slices;
+    int                         slices, lanes;
 } updates_update11_work;
 
 static void updates_update11_task(void *arg, int index, int threads)
 {
     const updates_update11_work *w = (const updates_update11_work *)arg;
-    updates_update11_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update11_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
-static int updates_update11(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+static int updates_update11(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads, int lanes)
 {
-    updates_update11_work work = {u, numbers, updates_slices(u->count, 16384)};
+    updates_update11_work work = {u, numbers, updates_slices(u->count, 16384), lanes};
     if (!numbers->go) return 0;
     gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update11_task, &work);
     return 0;
 }
 
 /* radam */
-UPDATES_LOOPS updates_update12_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
+UPDATES_LOOPS(updates_update12_loop, lanes,
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float shrink = n.once[2];
@@ -837,6 +888,7 @@ UPDATES_LOOPS updates_update12_loop(const gpunn_update *u, gpunn_update_numbers 
     float *const       p = u->parameter;
     float *const s0 = u->state[0];
     float *const s1 = u->state[1];
+    (void)lanes;
     UPDATES_VECTOR
     for (int64_t i = begin; i < end; ++i) {
         float g = gradient[i] * n.scale;
@@ -848,26 +900,27 @@ UPDATES_LOOPS updates_update12_loop(const gpunn_update *u, gpunn_update_numbers 
 typedef struct updates_update12_work {
     const gpunn_update         *u;
     const gpunn_update_numbers *numbers;
-    int                         slices;
+    int                         slices, lanes;
 } updates_update12_work;
 
 static void updates_update12_task(void *arg, int index, int threads)
 {
     const updates_update12_work *w = (const updates_update12_work *)arg;
-    updates_update12_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update12_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
-static int updates_update12(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+static int updates_update12(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads, int lanes)
 {
-    updates_update12_work work = {u, numbers, updates_slices(u->count, 16384)};
+    updates_update12_work work = {u, numbers, updates_slices(u->count, 16384), lanes};
     if (!numbers->go) return 0;
     gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update12_task, &work);
     return 0;
 }
 
 /* lion */
-UPDATES_LOOPS updates_update13_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
+UPDATES_LOOPS(updates_update13_loop, lanes,
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float shrink = n.once[2];
@@ -877,6 +930,7 @@ UPDATES_LOOPS updates_update13_loop(const gpunn_update *u, gpunn_update_numbers 
     const float *const gradient = u->gradient;
     float *const       p = u->parameter;
     float *const s0 = u->state[0];
+    (void)lanes;
     UPDATES_VECTOR
     for (int64_t i = begin; i < end; ++i) {
         float g = gradient[i] * n.scale;
@@ -888,26 +942,27 @@ UPDATES_LOOPS updates_update13_loop(const gpunn_update *u, gpunn_update_numbers 
 typedef struct updates_update13_work {
     const gpunn_update         *u;
     const gpunn_update_numbers *numbers;
-    int                         slices;
+    int                         slices, lanes;
 } updates_update13_work;
 
 static void updates_update13_task(void *arg, int index, int threads)
 {
     const updates_update13_work *w = (const updates_update13_work *)arg;
-    updates_update13_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update13_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
-static int updates_update13(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+static int updates_update13(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads, int lanes)
 {
-    updates_update13_work work = {u, numbers, updates_slices(u->count, 16384)};
+    updates_update13_work work = {u, numbers, updates_slices(u->count, 16384), lanes};
     if (!numbers->go) return 0;
     gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update13_task, &work);
     return 0;
 }
 
 /* adadelta */
-UPDATES_LOOPS updates_update14_loop(const gpunn_update *u, gpunn_update_numbers n, int64_t begin, int64_t end)
+UPDATES_LOOPS(updates_update14_loop, lanes,
+              (const gpunn_update *u, gpunn_update_numbers n, int lanes, int64_t begin, int64_t end), (u, n, lanes, begin, end))
 {
     const float limit = u->gradient_limit > 0 ? u->gradient_limit : INFINITY;
     const float lr = n.lr;
@@ -917,6 +972,7 @@ UPDATES_LOOPS updates_update14_loop(const gpunn_update *u, gpunn_update_numbers 
     float *const       p = u->parameter;
     float *const s0 = u->state[0];
     float *const s1 = u->state[1];
+    (void)lanes;
     UPDATES_VECTOR
     for (int64_t i = begin; i < end; ++i) {
         float g = gradient[i] * n.scale;
@@ -928,19 +984,19 @@ UPDATES_LOOPS updates_update14_loop(const gpunn_update *u, gpunn_update_numbers 
 typedef struct updates_update14_work {
     const gpunn_update         *u;
     const gpunn_update_numbers *numbers;
-    int                         slices;
+    int                         slices, lanes;
 } updates_update14_work;
 
 static void updates_update14_task(void *arg, int index, int threads)
 {
     const updates_update14_work *w = (const updates_update14_work *)arg;
-    updates_update14_loop(w->u, *w->numbers, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
+    updates_update14_loop(w->u, *w->numbers, w->lanes, updates_slice(w->u->count, 16, w->slices, w->slices * index / threads),
                      updates_slice(w->u->count, 16, w->slices, w->slices * (index + 1) / threads));
 }
 
-static int updates_update14(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads)
+static int updates_update14(const gpunn_update *u, const gpunn_update_numbers *numbers, int threads, int lanes)
 {
-    updates_update14_work work = {u, numbers, updates_slices(u->count, 16384)};
+    updates_update14_work work = {u, numbers, updates_slices(u->count, 16384), lanes};
     if (!numbers->go) return 0;
     gpunn_parallel(threads < work.slices ? threads : work.slices, updates_update14_task, &work);
     return 0;

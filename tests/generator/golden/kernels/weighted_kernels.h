@@ -8,7 +8,7 @@
 #define WEIGHTED_KERNELS_H
 #include "gpunn.h"
 
-#define WEIGHTED_KERNELS_STAMP 0x76a21a70813ed148ull /* of this text: weighted_kernels.cu was written with it */
+#define WEIGHTED_KERNELS_STAMP 0xb8512d8f7f0f1018ull /* of this text: weighted_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +22,8 @@ extern const gpunn_kernel_set weighted_kernels;
 #endif
 
 #if defined(WEIGHTED_KERNELS_IMPLEMENTATION) || defined(WEIGHTED_KERNELS_CUDA)
-#if GPUNN_KERNELS_ABI != 6
-#error "weighted_kernels.h is for GPUNN_KERNELS_ABI 6; renew it with the command in its first lines"
+#if GPUNN_KERNELS_ABI != 7
+#error "weighted_kernels.h is for GPUNN_KERNELS_ABI 7; renew it with the command in its first lines"
 #endif
 #endif
 
@@ -241,11 +241,37 @@ enum { WEIGHTED_BLOCK = 1024, WEIGHTED_ROW = 4096, WEIGHTED_SLICES = 64 };
 #define WEIGHTED_SELDOM static
 #endif
 
-/* Functions with the loops over elements. */
-#if defined(__clang__) && defined(__AVX512F__)
-#define WEIGHTED_LOOPS __attribute__((min_vector_width(512))) static void
+/* What is there for several kinds of vector; gpunn tells which one the processor has, by the floats that it takes. */
+#if defined(__GNUC__) && defined(__x86_64__) && (defined(__clang__) || !defined(_WIN32))
+#if defined(__clang__)
+#define WEIGHTED_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)))
 #else
-#define WEIGHTED_LOOPS static void
+#define WEIGHTED_V16 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")))
+#endif
+#define WEIGHTED_V8 __attribute__((target("avx2,fma")))
+#endif
+
+/* The head of a function with loops over elements. A build that is told of AVX2 or AVX-512 has it for that alone. */
+#if defined(WEIGHTED_V16) && defined(__OPTIMIZE__) && !(defined(__AVX2__) && defined(__FMA__))
+#define WEIGHTED_LOOPS(function, lanes, parameters, arguments)                        \
+    WEIGHTED_FN void function##_code parameters;                                      \
+    WEIGHTED_V16 static void function##_v16 parameters { function##_code arguments; } \
+    WEIGHTED_V8 static void function##_v8 parameters { function##_code arguments; }   \
+    static void function parameters                                                  \
+    {                                                                                \
+        if (lanes >= 16)                                                             \
+            function##_v16 arguments;                                                \
+        else if (lanes >= 8)                                                         \
+            function##_v8 arguments;                                                 \
+        else                                                                         \
+            function##_code arguments;                                               \
+    }                                                                                \
+    WEIGHTED_FN void function##_code parameters
+#elif defined(__clang__) && defined(__AVX512F__)
+#define WEIGHTED_LOOPS(function, lanes, parameters, arguments) \
+    __attribute__((min_vector_width(512))) static void function parameters
+#else
+#define WEIGHTED_LOOPS(function, lanes, parameters, arguments) static void function parameters
 #endif
 
 /* Work is cut into slices by its size alone, so that no result depends on the number of threads. */
@@ -353,8 +379,9 @@ WEIGHTED_FN float weighted_total(const double *sums, int slices, int width)
 }
 
 /* g0, forward: sum0 */
-WEIGHTED_LOOPS weighted_g0_forward_0_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+WEIGHTED_LOOPS(weighted_g0_forward_0_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     float terms0[10];
     const uint8_t *const labels = (const uint8_t *)call->data[1];
@@ -375,8 +402,9 @@ WEIGHTED_LOOPS weighted_g0_forward_0_loop(const gpunn_kernel_call *call, float *
 }
 
 /* g0, forward: dlogits, sum0 */
-WEIGHTED_LOOPS weighted_g0_forward_1_loop(const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end,
-                                double *sums)
+WEIGHTED_LOOPS(weighted_g0_forward_1_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
 {
     float terms0[10];
     float terms1[10];
