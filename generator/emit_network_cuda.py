@@ -137,6 +137,12 @@ class TileEmitter(Emitter):
 
     op_log_softmax = op_softmax
 
+    def op_cast(self, t):
+        """Of integers, which are floats here."""
+        count = self.plan.count(t.id)
+        own = "e" if count > 1 else "0"
+        return self.each(count, ["%s = %s;" % (self.element(t.id, own), self.rounded(t.id, self.element(t.inputs[0], own)))])
+
     def op_embedding(self, t):
         """An index that is no row makes NaN, as it does where this is a step by itself."""
         tokens, w = t.inputs

@@ -152,7 +152,7 @@ class Plan:
         """Whether a value is integers that the caller gives, perhaps by another shape."""
         if t.op == "reshape":
             return self.is_given_integer(self.tensors[t.inputs[0]])
-        return t.kind == "input" and t.dtype in ("i64", "i32")
+        return t.kind == "input" and t.dtype in ("i64", "i32", "u8")
 
     # ---- memory ----
     def lay_out(self, in_place):

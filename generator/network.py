@@ -14,8 +14,8 @@ from .program import WHOLE, Operand, Program
 
 NAME = "network"
 NORMS = ("layer_norm", "rms_norm")
-OPS = VIEWS + NORMS + ("linear", "softmax", "log_softmax", "sum", "concat", "slice", "permute", "expand", "embedding",
-                       "hash_grid_encoding")
+OPS = VIEWS + NORMS + ("linear", "softmax", "log_softmax", "sum", "concat", "slice", "permute", "expand", "cast",
+                       "embedding", "hash_grid_encoding")
 POOLS = ("max_pool2d", "avg_pool2d", "adaptive_max_pool2d", "adaptive_avg_pool2d")
 IMAGE_OPS = ("conv1d", "conv2d", "batch_norm") + POOLS
 MOST_VALUES = 1024   # elements of a sample's value, or ...

@@ -24,7 +24,7 @@ from .tiling import CAPABILITY, CHUNK, FAR, LAUNCH, MEMORY, NEAR, STAGED, TENSOR
 NAME = "step"
 WEIGHTED = ("linear",) + NORMS  # operands from the second on are weights
 TABLES = ("embedding", "hash_grid_encoding")  # operand 1 is a table
-OTHERS = ("softmax", "log_softmax", "sum", "concat", "slice", "permute")
+OTHERS = ("softmax", "log_softmax", "sum", "concat", "slice", "permute", "cast")
 STATIC = 1024  # bytes of shared memory that are left for what else a block needs
 BATCHES = tuple(4 ** k for k in range(9))  # of which the forms are chosen
 TABLE_LAUNCHES = 3  # that clear, add up and bring gradients of tables

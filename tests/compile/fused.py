@@ -257,7 +257,8 @@ def check(kernel_set, folder, nvcc, architectures):
 
 ALL = ("f32", "bf16", "f16", "tf32")
 PRECISIONS = {"network": ALL, "step": ALL, "step_deep": ("bf16", "tf32"), **dict.fromkeys((
-    "images", "images_long", "network_fields", "step_classes", "step_fields", "step_layers", "step_rows", "step_words"), ("f32",))}  # of small models
+    "images", "images_long", "network_fields", "step_bytes", "step_classes", "step_fields", "step_layers", "step_rows",
+    "step_words"), ("f32",))}  # of small models
 
 
 def precisions_of(path):
@@ -277,8 +278,8 @@ def main():
     architectures = [int(a) for a in options.arch.split(",")] if options.arch else [a for a in kernels.ARCHITECTURES if a in has]
     paths = options.models or sorted(glob.glob(os.path.join(ROOT, "tests", "generator", "specs", "*.json"))) + [
         os.path.join(ROOT, "tests", "generator", "specs", "small", name + ".json") for name in (
-            "images", "images_long", "network", "network_fields", "step", "step_classes", "step_fields", "step_layers", "step_rows", "step_wide",
-            "step_deep", "step_words")]
+            "images", "images_long", "network", "network_fields", "step", "step_bytes", "step_classes", "step_fields", "step_layers",
+            "step_rows", "step_wide", "step_deep", "step_words")]
     bad = []
     with tempfile.TemporaryDirectory() as folder:
         for kernel_set in [chains(), kinds()] + [model(path, precision) for path in paths for precision in precisions_of(path)]:

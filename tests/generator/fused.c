@@ -37,6 +37,8 @@
     X(step_tf32, TF32, 0)              \
     X(step_bf16, BF16, 0)              \
     X(step_f16, F16, 0)                \
+    X(step_bytes_f32, F32, 0)          \
+    X(step_bytes_bf16, BF16, 0)        \
     X(step_classes_f32, F32, 0)        \
     X(step_classes_f16, F16, 0)        \
     X(step_fields_f32, F32, 0)         \

@@ -84,9 +84,9 @@ class Network(unittest.TestCase):
                                                {"op": "embedding", "name": "e", "inputs": ["words"], "num_embeddings": (1 << 24) + 1,
                                                 "embedding_dim": 2}, linear("a", "e", 4), linear("y", "a", 2)),
                  "embedding 'e': 16777217 rows, where 16777216 are the most"),
-                ("small integers", ({"op": "input", "name": "pixels", "dtype": "u8", "shape": ["N", 8]},
-                                    {"op": "cast", "name": "c", "inputs": ["pixels"], "dtype": "f32"}, linear("a", "c", 4), linear("y", "a", 2)),
-                 "input 'pixels': u8 values are not for it"),
+                ("computed integers", ({"op": "cast", "name": "i", "inputs": ["x"], "dtype": "i32"},
+                                       {"op": "cast", "name": "c", "inputs": ["i"], "dtype": "f32"}, linear("a", "c", 4), linear("y", "a", 2)),
+                 "cast 'i': i32 values are not for it"),
                 ("images of many products", images(60, 60, 64), "step by step should be quicker")):
             with self.subTest(what):
                 self.assertIsNone(self.network(*tensors)[0])
@@ -268,6 +268,16 @@ class Step(unittest.TestCase):
         self.assertEqual(emit_c.emit_header(made).count("_hash_find(uint32_t"), 1)  # with the evaluation's kernel
         card = tiling.CARDS["H100"]
         self.assertGreater(training.tables_seconds(plan, 1 << 16, card), training.tables_seconds(plan, 256, card))
+
+    def test_bytes(self):
+        """Images of bytes are floats from the kernel's entrance on."""
+        image = {"op": "input", "name": "image", "dtype": "u8", "shape": ["N", 24]}
+        cast = {"op": "cast", "name": "pixels", "inputs": ["image"], "dtype": "f32"}
+        layers = (image, cast, linear("a", "pixels", 16), relu("b", "a"), linear("y", "b", 3))
+        made = partition.partition(self.classes(*layers, self.loss("y")))
+        for plan in (made.step[0].forward.step, made.network[0].evaluation.network):
+            self.assertIn("cast", [step.tensor.op for step in plan.steps])
+        self.assertIn("(float)o.image_[first", emit_cuda.emit_cuda(made))
 
     def test_frozen_tables(self):
         plan = partition.partition(self.fields(trainable=False)).step[0].forward.step
