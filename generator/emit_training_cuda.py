@@ -254,21 +254,19 @@ class StepEmitter(TileEmitter):
 
     # ---- tables, in launches of their own ----
     def added(self):
-        """(table's place, lines that add a lookup's records to its sums), and the most that a thread has to do of a sample."""
+        """(lookup, lines that add its records to its table's sums) of each, and the most pieces that a sample's record is dealt in."""
         found, most = [], 1
         for t, place in self.plan.records():
             lines, each = getattr(self, "added_" + t.op)(t)
             head = ["const float *const own = %s;" % self.place("o.records + i / %d * %d" % (each, self.plan.record()), place),
                     "const int e = (int)(i %% %d);" % each]
             loop = ["for (int64_t i = begin; i < o.batch * %d; i += step) {" % each] + ["    " + line for line in head + lines] + ["}"]
-            found.append((t, self.with_levels(t, loop)))
+            found.append((t, self.block_of(self.hash_levels(t)[0] + loop) if t.op == "hash_grid_encoding" else loop))
             most = max(most, each)
         return found, most
 
-    def with_levels(self, t, lines):
-        return self.block_of(self.hash_levels(t)[0] + lines) if t.op == "hash_grid_encoding" else lines
-
     def added_embedding(self, t):
+        """Lines for piece e, and how many there are."""
         (rows, width), count, padding = self.shape(t.inputs[1]), self.plan.count(t.inputs[0]), t.attrs["padding_idx"]
         apart = " && token != %d" % padding if padding >= 0 else ""
         return ["const float token = own[e / %d];" % width, "if (token >= 0 && token < %d%s)" % (rows, apart),
@@ -314,25 +312,26 @@ def functions(kernel_set):
     return emitter.element_functions().splitlines()
 
 
+def gradients_of(kernel_set):
+    """Their members' names, by id of the weight."""
+    kernel, ids = kernel_set.step
+    return {ids[len(kernel.nodes) + one.index]: one.name + "_" for one in kernel.forward.operands
+            if one.role == "gradient" and one.index >= 0}
+
+
 def given_lines(kernel_set):
     """Lines that bring sum i, by its place that of a weight."""
-    kernel, ids = kernel_set.step
-    plan, lines = kernel.forward.step, []
-    gradients = {ids[len(kernel.nodes) + one.index]: one for one in kernel.forward.operands if one.role == "gradient" and one.index >= 0}
+    plan, gradients, lines = kernel_set.step[0].forward.step, gradients_of(kernel_set), []
     for i, place in plan.sums():
-        name, index = gradients[i].name + "_", "i - %d" % place if place else "i"
+        name, index = gradients[i], "i - %d" % place if place else "i"
         lines += ["%sif (i < %d) {" % ("} else " if lines else "", place + plan.count(i)),
                   "    if (o.%s) store_one(o.add_%s, o.%s, %s, total);" % (name, name, name, index)]
     return lines + ["}"]
 
 
 def table_lines(kernel_set, emitter):
-    """Lines that add records up to the sums of tables, and that bring these, and the units of a sample that they are dealt by."""
-    kernel, ids = kernel_set.step
-    plan, (added, most) = emitter.plan, emitter.added()
-    gradients = {ids[len(kernel.nodes) + one.index]: one.name + "_" for one in kernel.forward.operands
-                 if one.role == "gradient" and one.index >= 0}
-    adding, bringing = [], []
+    """Lines that add records up to the sums of tables, lines that bring these, and the most pieces that a record is dealt in."""
+    plan, (added, most), gradients, adding, bringing = emitter.plan, emitter.added(), gradients_of(kernel_set), [], []
     for number, (table, place) in enumerate(plan.tables().items()):
         scale = "const double scale = exact_scale<%d>(o.largest + %d, %d, blocks, o.batch * %d);" % (
             THREADS, number, len(plan.tables()), plan.terms(table))
@@ -411,7 +410,7 @@ def emit_cuda(kernel_set):
     choices, weights, sums = forms(plan), weights_of(plan), plan.summed()
     costs = "%.0f, %.0f, %.6g" % (apart(plan), adding(plan), 4 * sums / tiling.MEMORY)
     by_labels, tables = plan.divides_by_labels(), plan.tables()
-    add, bring, most = table_lines(kernel_set, emitter)
+    elements, (add, bring, most) = sum(map(plan.count, tables)), table_lines(kernel_set, emitter)
     return template.load(
         "training.cu", function="%s_%s_forward" % (kernel_set.name, kernel.name), comment="a training step", threads=str(THREADS),
         members=members, filled=filled, steps=steps, given=given_lines(kernel_set), pitch=str(plan.pitch()), sums=str(sums),
@@ -421,8 +420,10 @@ def emit_cuda(kernel_set):
         factor=factor_lines(plan, gradient, "o.partial[%d]" % (weights + 1)),
         later=factor_lines(plan, gradient, "total_of<%d>(o.partial + %d, %d, blocks)" % (THREADS, weights + 1, sums)),
         last=factor_lines(plan, gradient, "total_of<%d>(o.partial + %d, %d, slices)" % (THREADS, weights + 1, sums)),
-        sliced=", unsigned slices" * by_labels, slices=", choice.again ? (unsigned)choice.blocks : 1" * by_labels, has_tables=bool(tables), tables=str(len(tables)), record=str(plan.record()), add=add, bring=bring, most=str(most),
-        elements=str(sum(map(plan.count, tables))),
+        sliced=", unsigned slices" * by_labels, slices=", choice.again ? (unsigned)choice.blocks : 1" * by_labels,
+        has_tables=bool(tables), tables=str(len(tables)), elements=str(elements), record=str(plan.record()), add=add, bring=bring,
+        most=str(most), more=" + area(2 * (size_t)%d + choice.blocks * %d + (size_t)batch * %d)" % (
+            elements, len(tables), plan.record()) if tables else "",
         places=emitter.places(), resident=[line for _, _, line in emitter.staged] + ["__syncthreads();"],
         forms=["{%d, %d, %d, %.0f, %.0f, %.6g}," % (one.samples, one.bytes, CAPABILITY[one.factors], staging(one), cycles(plan, one),
                                                     each_apart(plan, one.factors)) for one in choices],

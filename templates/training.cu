@@ -142,15 +142,9 @@ static int ${function}(const gpunn_kernel_call *call)
     return -(int)cudaGetLastError();
 }
 
-/* The blocks' sums; or declined, where step by step should be quicker. */
+/* The blocks' sums, and what gradients of tables take; or declined, where step by step should be quicker. */
 static size_t ${function}_workspace(int64_t batch, int multiprocessors)
 {
     const step_choice choice = ${function}_choice(batch, multiprocessors);
-    //@if has_tables
-    const size_t floats = 2 * (size_t)${elements} + choice.blocks * ${tables} + (size_t)batch * ${record};
-    return choice.form < 0 ? SIZE_MAX : area(choice.blocks * ${sums}) + area(floats);
-    //@end
-    //@if !has_tables
-    return choice.form < 0 ? SIZE_MAX : area(choice.blocks * ${sums});
-    //@end
+    return choice.form < 0 ? SIZE_MAX : area(choice.blocks * ${sums})${more};
 }

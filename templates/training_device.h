@@ -369,7 +369,7 @@ __device__ __forceinline__ void exact_add(unsigned long long *sum, float term, d
 
 __device__ __forceinline__ float exact_sum(unsigned long long sum, double scale)
 {
-    return (float)((double)(long long)sum / scale);
+    return (float)((double)(long long)sum * (1 / scale));
 }
 
 /* A form of a step's kernel: samples of a tile, bytes of shared memory, the least capability of a GPU. Clocks of a multiprocessor, by
