@@ -2314,9 +2314,9 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
  *                that is 0; then it is read only behind where(setting, ...)
  *     once       ONCE(name, value): for a whole update, in double, by the settings, step (1, 2, ...) and the names before it
  *     step       for each parameter p: its gradient g, clipped, and negated to maximize; all of it is float
- * Language: that of >>ops, and assignments, with float where a name is new; at most one sqrt in a step. ONCE has C's sqrt and
- * pow, power(base, whole exponent) and nadam_product. Settings that more follows from: eps, without which zeros would not stay
- * zeros; weight_decay, which is 0 where gpunn_set_decay says so; initial_accumulator_value, from which s0 starts; beta1 and
+ * Language: that of >>ops, and assignments, with float where a name is new. ONCE has C's sqrt and pow, power(base, whole
+ * exponent) and nadam_product. Settings that more follows from: eps, without which zeros would not stay zeros;
+ * weight_decay, which is 0 where gpunn_set_decay says so; initial_accumulator_value, from which s0 starts; beta1 and
  * beta2, which are "betas" in a spec. */
 #define GPUNN_SETTINGS 8 /* at most, and of ONCE */
 /* >>optimizers begin */
@@ -4945,6 +4945,19 @@ GPUNN__INLINE float gpunn__select(bool condition, float a, float b)
 {
     uint32_t mask = 0u - (uint32_t)condition;
     return gpunn__float_of((gpunn__bits_of(a) & mask) | (gpunn__bits_of(b) & ~mask));
+}
+
+/* The correctly rounded square root. sqrtf may set errno, which keeps loops from vectors; the compiler's own is told not to. */
+#if defined(__GNUC__)
+extern float __builtin_sqrtf(float) __attribute__((const));
+#endif
+GPUNN__INLINE float gpunn__sqrt(float x)
+{
+#if defined(__GNUC__)
+    return __builtin_sqrtf(x);
+#else
+    return sqrtf(x);
+#endif
 }
 
 /* x with |x| at most limit; NaN becomes +-limit. */
@@ -21955,6 +21968,7 @@ GPUNN__INLINE gpunn__bf16 gpunn__has_bf16(void)
  * forward and backward beside each other; the elementwise ops come from their tables (>>map). */
 typedef struct gpunn__cpu {
     int          threads, room; /* room: of the team's memory */
+    unsigned     blocks;        /* large ones that it has given so far */
     gpunn__team  team;
     gpunn__error error;
     void *(*realloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size);
@@ -22064,7 +22078,7 @@ typedef void (*gpunn__loop)(int64_t n, const float *const *from, const float *at
 #define expm1(p) gpunn__expm1(p)
 #define log(p) gpunn__log(p)
 #define log1p(p) gpunn__log1p(p)
-#define sqrt(p) sqrtf(p)
+#define sqrt(p) gpunn__sqrt(p)
 #define tanh(p) gpunn__tanh(p)
 #define erf(p) gpunn__erf(p)
 #define sigmoid(p) gpunn__sigmoid(p)
@@ -22587,7 +22601,7 @@ GPUNN__NOINLINE void gpunn__uniform_block(uint32_t words[GPUNN__RAND_BLOCK], flo
 GPUNN__NOINLINE void gpunn__normal_block(uint32_t words[GPUNN__RAND_BLOCK], float y[GPUNN__RAND_BLOCK])
 {
     float radius[GPUNN__RAND_BLOCK / 2];
-    for (int j = 0; j < GPUNN__RAND_BLOCK / 2; j++) radius[j] = sqrtf(-2 * gpunn__log(gpunn__unit(words[2 * j])));
+    for (int j = 0; j < GPUNN__RAND_BLOCK / 2; j++) radius[j] = gpunn__sqrt(-2 * gpunn__log(gpunn__unit(words[2 * j])));
     for (int j = 0; j < GPUNN__RAND_BLOCK / 2; j++) {
         const float angle = gpunn__angle(words[2 * j + 1]);
         y[2 * j] = radius[j] * cosf(angle);
@@ -30246,12 +30260,12 @@ static GPUNN__STATUS gpunn__cpu_gru(gpunn__cpu *cpu, gpunn_step *step, gpunn__ac
  * The rows of the optimizers as functions, each in one pass over parameter, gradient and state. */
 enum {
     GPUNN__PIECE = 256, /* elements at a time */
-    GPUNN__GRAIN = 16   /* they are a multiple of, whose square roots are taken together */
+    GPUNN__GRAIN = 16   /* they are a multiple of: a line of the caches */
 };
 
 /* Memory is as fast as it can only when so much is asked for ahead: what hardware fetches by itself stops at each page. */
 #if defined(GPUNN__VECTORS)
-#define GPUNN__AHEAD(place) __builtin_prefetch((place) + GPUNN__PIECE);
+#define GPUNN__AHEAD(place) __builtin_prefetch((place) + 64);
 #else
 #define GPUNN__AHEAD(place) (void)(place);
 #endif
@@ -30279,28 +30293,6 @@ typedef struct gpunn__rule {                    /* a row */
     gpunn__step   *step, *move;                 /* move NULL: there is no trust ratio */
 } gpunn__rule;
 
-/* The square roots of count values, a multiple of 8. C's sqrtf may set errno, which keeps it out of vector code. */
-GPUNN__INLINE void gpunn__roots(float *x, int count)
-{
-#if defined(GPUNN__VECTORS) && defined(__AVX__)
-    for (int i = 0; i < count; i += 8) _mm256_storeu_ps(x + i, _mm256_sqrt_ps(_mm256_loadu_ps(x + i)));
-#elif defined(GPUNN__VECTORS) && defined(__x86_64__)
-    for (int i = 0; i < count; i += 4) _mm_storeu_ps(x + i, _mm_sqrt_ps(_mm_loadu_ps(x + i)));
-#elif defined(GPUNN__VECTORS) && defined(__aarch64__)
-    for (int i = 0; i < count; i += 4) vst1q_f32(x + i, vsqrtq_f32(vld1q_f32(x + i)));
-#else
-    for (int i = 0; i < count; i++) x[i] = sqrtf(x[i]);
-#endif
-}
-
-/* A step's square root: the first pass over a grain leaves what it is of, the second finds it. */
-GPUNN__INLINE float gpunn__root(float *root, bool *rooted, bool second, float x)
-{
-    if (second) return *root;
-    *rooted = true;
-    return *root = x;
-}
-
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
 #define GPUNN__OPTIMIZED
 #pragma GCC push_options
@@ -30311,7 +30303,7 @@ GPUNN__INLINE float gpunn__root(float *root, bool *rooted, bool second, float x)
 /* clang-format off */
 #define K(number) number##f
 #define where(condition, yes, no) gpunn__select((condition) != 0, (float)(yes), (float)(no))
-#define sqrt(x) gpunn__root(&root[lane], &rooted, SECOND, x)
+#define sqrt(p) gpunn__sqrt(p)
 #define max(p, q) gpunn__max(p, q)
 #define abs(p) fabsf(p)
 #define GPUNN__NUMBER(kind, key, usual) const float key = *setting++; (void)key;
@@ -30320,45 +30312,39 @@ GPUNN__INLINE float gpunn__root(float *root, bool *rooted, bool second, float x)
 /* 16 for each state, and 1 for one that is ALWAYS there, which come first; all false: only for those. */
 #define GPUNN__STATE(setting) + (#setting[0] == 'A' ? 17 : 16)
 #define GPUNN__HAS(k, all) ((k) < ((all) ? count / 16 : count % 16))
-#define GPUNN__PASS(all, second, text, result)                                                                                 \
-    GPUNN__IVDEP                                                                                                               \
-    for (int lane = 0; lane < GPUNN__GRAIN; lane++) {                                                                          \
-        const int  i = at + lane;                                                                                              \
-        const bool ALL = all, SECOND = second;                                                                                 \
-        float p = part[0][i], s0 = GPUNN__HAS(0, ALL) ? part[1][i] : 0, s1 = GPUNN__HAS(1, ALL) ? part[2][i] : 0,              \
-              s2 = GPUNN__HAS(2, ALL) ? part[3][i] : 0, g = gradient[i] * scale;                                               \
-        g = gpunn__select(g > limit, limit, gpunn__select(g < -limit, -limit, g));                                             \
-        text                                                                                                                   \
-        (void)p, (void)s0, (void)s1, (void)s2, (void)SECOND;                                                                   \
-        result                                                                                                                 \
-    }
-#define GPUNN__PASSES(all, text, result)                                                                                       \
+#define GPUNN__PASS(all, text, result)                                                                                         \
     for (int at = 0; at < elements; at += GPUNN__GRAIN) {                                                                      \
         GPUNN__AHEAD(gradient + at)                                                                                            \
         GPUNN__AHEAD(part[0] + at)                                                                                             \
         if (GPUNN__HAS(0, all)) GPUNN__AHEAD(part[1] + at)                                                                     \
         if (GPUNN__HAS(1, all)) GPUNN__AHEAD(part[2] + at)                                                                     \
         if (GPUNN__HAS(2, all)) GPUNN__AHEAD(part[3] + at)                                                                     \
-        GPUNN__PASS(all, 0, text, )                                                                                            \
-        if (rooted) gpunn__roots(root, GPUNN__GRAIN);                                                                          \
-        GPUNN__PASS(all, 1, text, result)                                                                                      \
+        GPUNN__IVDEP                                                                                                           \
+        for (int i = at; i < at + GPUNN__GRAIN; i++) {                                                                         \
+            const bool ALL = all;                                                                                              \
+            float p = part[0][i], s0 = GPUNN__HAS(0, ALL) ? part[1][i] : 0, s1 = GPUNN__HAS(1, ALL) ? part[2][i] : 0,          \
+                  s2 = GPUNN__HAS(2, ALL) ? part[3][i] : 0, g = gradient[i] * scale;                                           \
+            g = gpunn__select(g > limit, limit, gpunn__select(g < -limit, -limit, g));                                         \
+            text                                                                                                               \
+            (void)p, (void)s0, (void)s1, (void)s2;                                                                             \
+            result                                                                                                             \
+        }                                                                                                                      \
     }
 #define GPUNN__LOOP(function, settings, states, numbers, text, result)                                                         \
     GPUNN__VECTORIZED(function, (const gpunn__update_job *j, const float *gradient, float *const *part, int grains),           \
                       (j, gradient, part, grains))                                                                             \
     {                                                                                                                          \
         const float *setting = j->u->setting, *once = j->n.once, scale = j->n.scale, limit = j->limit;                         \
-        float        root[GPUNN__GRAIN];                                                                                       \
         const int    elements = grains * GPUNN__GRAIN, count = 0 states;                                                       \
-        bool         rooted = false, all = false;                                                                              \
+        bool         all = false;                                                                                              \
         settings                                                                                                               \
         numbers                                                                                                                \
         (void)once;                                                                                                            \
         for (int k = 0; k < 3; k++) all = all || (GPUNN__HAS(k, 1) && !GPUNN__HAS(k, 0) && j->u->state[k]);                    \
         if (all) {                                                                                                             \
-            GPUNN__PASSES(1, text, result)                                                                                     \
+            GPUNN__PASS(1, text, result)                                                                                       \
         } else {                                                                                                               \
-            GPUNN__PASSES(0, text, result)                                                                                     \
+            GPUNN__PASS(0, text, result)                                                                                       \
         }                                                                                                                      \
     }
 #define GPUNN__X(ENUM, name, settings, states, numbers, text)                                                                  \
@@ -30382,7 +30368,6 @@ GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, GPUNN__STATE, 
 #undef GPUNN__HAS
 #undef GPUNN__AHEAD
 #undef GPUNN__PASS
-#undef GPUNN__PASSES
 #undef GPUNN__LOOP
 #undef GPUNN__X
 #undef GPUNN__TRUST
@@ -30764,16 +30749,28 @@ static void gpunn__cpu_info(void *context, gpunn_backend_info *info)
                    gpunn__gemm_name());
 }
 
+/* What a block takes beside its bytes: for alignment and the distance to its start and, if it is large, for a start that its
+ * neighbours do not have in their pages. Loads wait for stores whose addresses have the same low 12 bits, as a loop over blocks
+ * that all start like a page would meet at each step. */
+enum { GPUNN__PAGE = 4096, GPUNN__STAGGER = 256 };
+
+static size_t gpunn__cpu_beside(size_t bytes)
+{
+    return 2 * GPUNN__ALIGN + (bytes < 16 * GPUNN__PAGE ? 0 : GPUNN__PAGE);
+}
+
 /* Aligned blocks from the host's allocator, whose own alignment is malloc's: the distance to the block's start stands before
  * it. */
 static void *gpunn__cpu_alloc(void *context, size_t bytes)
 {
-    gpunn__cpu *cpu = (gpunn__cpu *)context;
-    size_t      whole;
-    if (!gpunn__add(bytes, 2 * GPUNN__ALIGN, &whole)) return NULL;
+    gpunn__cpu  *cpu = (gpunn__cpu *)context;
+    const size_t beside = gpunn__cpu_beside(bytes);
+    size_t       whole;
+    if (!gpunn__add(bytes, beside, &whole)) return NULL;
     char *block = (char *)cpu->realloc_fn(cpu->user, NULL, 0, whole);
     if (block == NULL) return NULL;
     size_t shift = GPUNN__ALIGN + (GPUNN__ALIGN - (uintptr_t)block % GPUNN__ALIGN) % GPUNN__ALIGN;
+    if (beside > GPUNN__PAGE) shift += cpu->blocks++ * GPUNN__STAGGER % GPUNN__PAGE;
     memcpy(block + shift - sizeof shift, &shift, sizeof shift);
     return block + shift;
 }
@@ -30783,7 +30780,7 @@ static void gpunn__cpu_free(void *context, void *ptr, size_t bytes)
     gpunn__cpu *cpu = (gpunn__cpu *)context;
     size_t      shift;
     memcpy(&shift, (char *)ptr - sizeof shift, sizeof shift);
-    (void)cpu->realloc_fn(cpu->user, (char *)ptr - shift, bytes + 2 * GPUNN__ALIGN, 0);
+    (void)cpu->realloc_fn(cpu->user, (char *)ptr - shift, bytes + gpunn__cpu_beside(bytes), 0);
 }
 
 static GPUNN__STATUS gpunn__cpu_copy(void *context, void *to, const void *from, size_t bytes)
