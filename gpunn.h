@@ -26002,6 +26002,7 @@ typedef struct gpunn__conv_kernels {
                 GPUNN__UNROLL                                                                                                  \
                 for (int i = 0; i < R; i++) {                                                                                  \
                     y = *(const gpunn__##isa##_memory *)(y0 + i * d->y_row + q);                                               \
+                    GPUNN__HOLD(y);                                                                                            \
                     GPUNN__UNROLL                                                                                              \
                     for (int j = 0; j < 4; j++) sum[i][j] = gpunn__##isa##_fma(y, x[j], sum[i][j]);                            \
                 }                                                                                                              \
@@ -26070,6 +26071,7 @@ GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 2, 1, 2, NULL)
 #else
 typedef float       gpunn__v1, gpunn__v1_memory;
 #define GPUNN__UNROLL
+#define GPUNN__HOLD(x)
 GPUNN__INLINE float gpunn__v1_set(float x)
 {
     return x;
