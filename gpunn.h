@@ -22009,10 +22009,10 @@ static GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const
 }
 
 /* Threads worth using for so many units of work (about one float read, computed and written each; a flop of a product counts
- * 1/16). */
+ * 1/16). Each costs the others a little, so that few want less work for each than many do. */
 GPUNN__INLINE int gpunn__cpu_threads_for(const gpunn__cpu *cpu, double work)
 {
-    double useful = work / 65536;
+    const double few = sqrt(work / 4096), many = work / 65536, useful = few > many ? few : many;
     return useful >= cpu->threads ? cpu->threads : useful > 1 ? (int)useful : 1;
 }
 
