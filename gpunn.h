@@ -22051,7 +22051,10 @@ GPUNN__INLINE void gpunn__cpu_part(int64_t n, int64_t grain, int threads, int in
 
 /* to[i] = the op, or one of its derivatives, of from[0 .. 2]: operands, from[3]: result, from[4]: its gradient. What the text
  * does not mention may be NULL; to may be one of from. */
-typedef void (*gpunn__loop)(int64_t n, const float *const *from, const float *attr, float *to);
+/* lines * GPUNN__LINE elements, so that a loop needs no code for what is left of its vectors; compilers see that from i != n, not
+ * from i < n. */
+enum { GPUNN__LINE = 16 };
+typedef void (*gpunn__loop)(int64_t lines, const float *const *from, const float *attr, float *to);
 
 /* gcc vectorises little below -O3. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
@@ -22090,12 +22093,13 @@ typedef void (*gpunn__loop)(int64_t n, const float *const *from, const float *at
 #define GPUNN__CONSTANT(name, i) \
     const float name = attr[i];  \
     (void)name;
-#define GPUNN__LOOP(function, constants, text)                                                                            \
-    GPUNN__VECTORIZED(function, (int64_t n, const float *const *from, const float *attr, float *to), (n, from, attr, to)) \
-    {                                                                                                                     \
-        constants(void) from, (void)attr;                                                                                 \
-        GPUNN__IVDEP                                                                                                      \
-        for (int64_t i = 0; i < n; ++i) to[i] = (float)(text);                                                            \
+#define GPUNN__LOOP(function, constants, text)                                                           \
+    GPUNN__VECTORIZED(function, (int64_t lines, const float *const *from, const float *attr, float *to), \
+                      (lines, from, attr, to))                                                           \
+    {                                                                                                    \
+        constants(void) from, (void)attr;                                                                \
+        GPUNN__IVDEP                                                                                     \
+        for (int64_t i = 0, n = lines * GPUNN__LINE; i != n; ++i) to[i] = (float)(text);                 \
     }
 #define GPUNN__LOOPS(name, constants, f, dx) \
     GPUNN__LOOP(gpunn__loop_##name, constants, f) GPUNN__LOOP(gpunn__loop_##name##_da, constants, dx)
@@ -22277,6 +22281,22 @@ static void gpunn__map_fold(const gpunn__map_job *job, int operand, int64_t at, 
     }
 }
 
+/* What is less than a line goes by copies, which its first element fills up. */
+static void gpunn__map_loop(gpunn__loop loop, int64_t n, const float *const *from, const float *attr, float *to)
+{
+    const int64_t whole = n - n % GPUNN__LINE, rest = n - whole;
+    if (whole) loop(whole / GPUNN__LINE, from, attr, to);
+    if (rest == 0) return;
+    float        copy[5][GPUNN__LINE], result[GPUNN__LINE];
+    const float *of[5];
+    for (int i = 0; i < 5; i++) {
+        of[i] = copy[i];
+        for (int64_t j = 0; from[i] && j < GPUNN__LINE; j++) copy[i][j] = from[i][whole + (j < rest ? j : 0)];
+    }
+    loop(1, of, attr, result);
+    memcpy(to + whole, result, (size_t)rest * sizeof *to);
+}
+
 static void gpunn__map_part(const gpunn__map_job *job, int part)
 {
     const gpunn_step *step = job->step;
@@ -22295,7 +22315,7 @@ static void gpunn__map_part(const gpunn__map_job *job, int part)
                 from[i] = gpunn__map_expand(job, i, at, n, scratch[i]);
         }
         if (!step->backward) {
-            gpunn__loops[step->op].forward(n, from, attr, (float *)step->out.data + at);
+            gpunn__map_loop(gpunn__loops[step->op].forward, n, from, attr, (float *)step->out.data + at);
             continue;
         }
         if (step->out.data) from[3] = (const float *)step->out.data + at;
@@ -22304,7 +22324,7 @@ static void gpunn__map_part(const gpunn__map_job *job, int part)
             float *to = (float *)step->grad_in[i].data;
             if (to == NULL) continue;
             bool direct = !job->sums[i] && !step->accumulate[i];
-            gpunn__loops[step->op].derivative[i](n, from, attr, direct ? to + at : derivative);
+            gpunn__map_loop(gpunn__loops[step->op].derivative[i], n, from, attr, direct ? to + at : derivative);
             if (job->sums[i])
                 gpunn__map_fold(job, i, at, n, derivative, job->partial[i] + part * step->in[i].count);
             else if (!direct)
@@ -23513,7 +23533,7 @@ static double gpunn__squared_distance(const float *a, const float *b, int64_t n)
     return sum;
 }
 
-static void gpunn__energy_task(void *arg, int thread, int threads)
+GPUNN__VECTORIZED(gpunn__energy_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__energy *e = (const gpunn__energy *)arg;
     int64_t              row, end;
@@ -23539,7 +23559,7 @@ static void gpunn__energy_slopes(float *dx, const float *x, const float *before,
     for (int64_t i = 0; i < n; i++) dx[i] += factor * (x[i] - before[i] - (after[i] - x[i]));
 }
 
-static void gpunn__energy_back_task(void *arg, int thread, int threads)
+GPUNN__VECTORIZED(gpunn__energy_back_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__energy *e = (const gpunn__energy *)arg;
     int64_t              row, end;
@@ -27375,7 +27395,7 @@ static int gpunn__chunk_points(const gpunn__sampling *s, int64_t chunk)
 }
 
 /* Values, or the gradient of the grid. */
-static void gpunn__sample_task(void *arg, int thread, int threads)
+GPUNN__VECTORIZED(gpunn__sample_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__sampling *s = (const gpunn__sampling *)arg;
     int                    rows = gpunn__corner_rows(s);
@@ -27430,7 +27450,7 @@ static void gpunn__sample_find_touched(const gpunn__sampling *s, int thread, int
 }
 
 /* The gradient of x. */
-static void gpunn__sample_back_task(void *arg, int thread, int threads)
+GPUNN__VECTORIZED(gpunn__sample_back_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__sampling *s = (const gpunn__sampling *)arg;
     int                    rows = gpunn__corner_rows(s);
@@ -27593,7 +27613,7 @@ static void gpunn__roi_box(const gpunn__rois *r, int64_t box, int64_t from, int6
     }
 }
 
-static void gpunn__roi_task(void *arg, int thread, int threads)
+GPUNN__VECTORIZED(gpunn__roi_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__rois *r = (const gpunn__rois *)arg;
     const int64_t      channels = r->shape.channels, tiles = (channels + GPUNN__ROI_CHANNELS - 1) / GPUNN__ROI_CHANNELS;
@@ -27605,7 +27625,7 @@ static void gpunn__roi_task(void *arg, int thread, int threads)
     }
 }
 
-static void gpunn__roi_back_task(void *arg, int thread, int threads)
+GPUNN__VECTORIZED(gpunn__roi_back_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__rois *r = (const gpunn__rois *)arg;
     const int64_t      channels = r->shape.channels;
@@ -27659,7 +27679,7 @@ typedef struct gpunn__affine_points {
     float       *grid, *sums; /* sums: [samples][lines][2][axes], of a line's gradients and of these times x */
 } gpunn__affine_points;
 
-static void gpunn__affine_task(void *arg, int thread, int threads)
+GPUNN__VECTORIZED(gpunn__affine_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__affine_points *a = (const gpunn__affine_points *)arg;
     int64_t                     line, end, width = a->size[0];
@@ -27679,7 +27699,7 @@ static void gpunn__affine_task(void *arg, int thread, int threads)
     }
 }
 
-static void gpunn__affine_back_task(void *arg, int thread, int threads)
+GPUNN__VECTORIZED(gpunn__affine_back_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
     const gpunn__affine_points *a = (const gpunn__affine_points *)arg;
     int64_t                     line, end, width = a->size[0];
@@ -27708,7 +27728,7 @@ typedef struct gpunn__hash_points {
     bool             add_x, add_table;
 } gpunn__hash_points;
 
-static void gpunn__hash_task(void *arg, int index, int threads)
+GPUNN__VECTORIZED(gpunn__hash_task, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__hash_points *h = (const gpunn__hash_points *)arg;
     const gpunn__hash_grid   *grid = &h->grid;
@@ -27720,7 +27740,7 @@ static void gpunn__hash_task(void *arg, int index, int threads)
                                  h->y + (p * grid->levels + l) * grid->features);
 }
 
-static void gpunn__hash_slopes_task(void *arg, int index, int threads)
+GPUNN__VECTORIZED(gpunn__hash_slopes_task, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__hash_points *h = (const gpunn__hash_points *)arg;
     const int                 axes = h->grid.axes;
@@ -27736,7 +27756,7 @@ static void gpunn__hash_slopes_task(void *arg, int index, int threads)
 }
 
 /* A level's rows are one thread's, which adds point after point. */
-static void gpunn__hash_back_task(void *arg, int index, int threads)
+GPUNN__VECTORIZED(gpunn__hash_back_task, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__hash_points *h = (const gpunn__hash_points *)arg;
     const gpunn__hash_grid   *grid = &h->grid;
@@ -27908,7 +27928,7 @@ GPUNN__INLINE void gpunn__resize_add(float *row, const float *from, int64_t n, f
     for (int64_t i = 0; i < n; i++) row[i] = add ? row[i] + weight * from[i] : weight * from[i];
 }
 
-static void gpunn__resize_forward(void *arg, int index, int threads)
+GPUNN__VECTORIZED(gpunn__resize_forward, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__resize      *r = (const gpunn__resize *)arg;
     const gpunn__resize_axis *x = &r->x;
@@ -27943,7 +27963,7 @@ static void gpunn__resize_forward(void *arg, int index, int threads)
     }
 }
 
-static void gpunn__resize_backward(void *arg, int index, int threads)
+GPUNN__VECTORIZED(gpunn__resize_backward, (void *arg, int index, int threads), (arg, index, threads))
 {
     const gpunn__resize      *r = (const gpunn__resize *)arg;
     const gpunn__resize_axis *x = &r->x;
