@@ -22049,11 +22049,10 @@ GPUNN__INLINE void gpunn__cpu_part(int64_t n, int64_t grain, int threads, int in
  * Elementwise ops on the CPU: loops made from the tables, over contiguous memory only, and one driver that feeds them chunks of
  * the result. Broadcast operands are expanded, and gradients of broadcast operands summed, chunk by chunk in the first cache. */
 
-/* to[i] = the op, or one of its derivatives, of from[0 .. 2]: operands, from[3]: result, from[4]: its gradient. What the text
- * does not mention may be NULL; to may be one of from. */
-/* lines * GPUNN__LINE elements, so that a loop needs no code for what is left of its vectors; compilers see that from i != n, not
- * from i < n. */
-enum { GPUNN__LINE = 16 };
+enum { GPUNN__LINE = 16 }; /* elements that loops take together: a line of the caches, whole vectors of every level */
+
+/* to[i] = the op, or one of its derivatives, of from[0 .. 2]: operands, from[3]: result, from[4]: its gradient, for lines *
+ * GPUNN__LINE elements. What the text does not mention may be NULL; to may be one of from. */
 typedef void (*gpunn__loop)(int64_t lines, const float *const *from, const float *attr, float *to);
 
 /* gcc vectorises little below -O3. */
@@ -22093,6 +22092,7 @@ typedef void (*gpunn__loop)(int64_t lines, const float *const *from, const float
 #define GPUNN__CONSTANT(name, i) \
     const float name = attr[i];  \
     (void)name;
+/* i != n, not i < n: so gcc sees that nothing is left of whole vectors. */
 #define GPUNN__LOOP(function, constants, text)                                                           \
     GPUNN__VECTORIZED(function, (int64_t lines, const float *const *from, const float *attr, float *to), \
                       (lines, from, attr, to))                                                           \
@@ -30280,12 +30280,10 @@ static GPUNN__STATUS gpunn__cpu_gru(gpunn__cpu *cpu, gpunn_step *step, gpunn__ac
 
 /* ==== >>update ======================================================================================================== *
  * The rows of the optimizers as functions, each in one pass over parameter, gradient and state. */
-enum {
-    GPUNN__PIECE = 256, /* elements at a time */
-    GPUNN__GRAIN = 16   /* they are a multiple of: a line of the caches */
-};
+enum { GPUNN__PIECE = 256 }; /* elements at a time, at most */
 
-/* Memory is as fast as it can only when so much is asked for ahead: what hardware fetches by itself stops at each page. */
+/* Memory is as fast as it can only when so much is asked for ahead: what hardware fetches by itself stops at each page.
+ * place: of floats. */
 #if defined(GPUNN__VECTORS)
 #define GPUNN__AHEAD(place) __builtin_prefetch((place) + 64);
 #else
@@ -30299,8 +30297,8 @@ typedef struct gpunn__update_job {
     struct gpunn__trust *trust; /* of kinds with a trust ratio */
 } gpunn__update_job;
 
-/* grains * GPUNN__GRAIN elements of each, at most GPUNN__PIECE; part: parameter, s0, s1, s2, and where a move goes. */
-typedef void gpunn__step(const gpunn__update_job *j, const float *gradient, float *const *part, int grains);
+/* lines * GPUNN__LINE elements of each, at most GPUNN__PIECE; part: parameter, s0, s1, s2, and where a move goes. */
+typedef void gpunn__step(const gpunn__update_job *j, const float *gradient, float *const *part, int lines);
 
 typedef struct gpunn__setting {
     const char *key;
@@ -30335,14 +30333,14 @@ typedef struct gpunn__rule {                    /* a row */
 #define GPUNN__STATE(setting) + (#setting[0] == 'A' ? 17 : 16)
 #define GPUNN__HAS(k, all) ((k) < ((all) ? count / 16 : count % 16))
 #define GPUNN__PASS(all, text, result)                                                                                         \
-    for (int at = 0; at < elements; at += GPUNN__GRAIN) {                                                                      \
+    for (int at = 0; at < elements; at += GPUNN__LINE) {                                                                       \
         GPUNN__AHEAD(gradient + at)                                                                                            \
         GPUNN__AHEAD(part[0] + at)                                                                                             \
         if (GPUNN__HAS(0, all)) GPUNN__AHEAD(part[1] + at)                                                                     \
         if (GPUNN__HAS(1, all)) GPUNN__AHEAD(part[2] + at)                                                                     \
         if (GPUNN__HAS(2, all)) GPUNN__AHEAD(part[3] + at)                                                                     \
         GPUNN__IVDEP                                                                                                           \
-        for (int i = at; i < at + GPUNN__GRAIN; i++) {                                                                         \
+        for (int i = at; i < at + GPUNN__LINE; i++) {                                                                          \
             const bool ALL = all;                                                                                              \
             float p = part[0][i], s0 = GPUNN__HAS(0, ALL) ? part[1][i] : 0, s1 = GPUNN__HAS(1, ALL) ? part[2][i] : 0,          \
                   s2 = GPUNN__HAS(2, ALL) ? part[3][i] : 0, g = gradient[i] * scale;                                           \
@@ -30353,11 +30351,11 @@ typedef struct gpunn__rule {                    /* a row */
         }                                                                                                                      \
     }
 #define GPUNN__LOOP(function, settings, states, numbers, text, result)                                                         \
-    GPUNN__VECTORIZED(function, (const gpunn__update_job *j, const float *gradient, float *const *part, int grains),           \
-                      (j, gradient, part, grains))                                                                             \
+    GPUNN__VECTORIZED(function, (const gpunn__update_job *j, const float *gradient, float *const *part, int lines),            \
+                      (j, gradient, part, lines))                                                                              \
     {                                                                                                                          \
         const float *setting = j->u->setting, *once = j->n.once, scale = j->n.scale, limit = j->limit;                         \
-        const int    elements = grains * GPUNN__GRAIN, count = 0 states;                                                       \
+        const int    elements = lines * GPUNN__LINE, count = 0 states;                                                         \
         bool         all = false;                                                                                              \
         settings                                                                                                               \
         numbers                                                                                                                \
@@ -30439,12 +30437,12 @@ static float gpunn__setting_of(gpunn_update_kind kind, const float *setting, con
     return at < 0 ? 0 : setting[at];
 }
 
-/* Where a piece of an update is worked on: in its memory, or in rest, where less than a grain is left; missing and moved stand
+/* Where a piece of an update is worked on: in its memory, or in rest, where less than a line is left; missing and moved stand
  * for states that there are not and for a move. */
 typedef struct gpunn__piece {
     const float *gradient;
-    float       *part[5], rest[5][GPUNN__GRAIN], missing[3][GPUNN__PIECE], moved[GPUNN__PIECE];
-    int          grains;
+    float       *part[5], rest[5][GPUNN__LINE], missing[3][GPUNN__PIECE], moved[GPUNN__PIECE];
+    int          lines;
 } gpunn__piece;
 
 static void gpunn__piece_begin(gpunn__piece *piece, const gpunn_update *u)
@@ -30453,16 +30451,16 @@ static void gpunn__piece_begin(gpunn__piece *piece, const gpunn_update *u)
         if (gpunn__rules[u->kind].state[k] && u->state[k] == NULL) memset(piece->missing[k], 0, sizeof piece->missing[k]);
 }
 
-/* How much of what is left the next piece has: grains, or what is less than one. */
+/* How much of what is left the next piece has: lines, or what is less than one. */
 static int64_t gpunn__piece_count(int64_t left)
 {
-    return left < GPUNN__GRAIN ? left : gpunn__least(left - left % GPUNN__GRAIN, GPUNN__PIECE);
+    return left < GPUNN__LINE ? left : gpunn__least(left - left % GPUNN__LINE, GPUNN__PIECE);
 }
 
 static void gpunn__piece_take(gpunn__piece *piece, const gpunn_update *u, int64_t at, int64_t n)
 {
-    const bool whole = n >= GPUNN__GRAIN;
-    piece->grains = whole ? (int)n / GPUNN__GRAIN : 1;
+    const bool whole = n >= GPUNN__LINE;
+    piece->lines = whole ? (int)n / GPUNN__LINE : 1;
     piece->gradient = whole ? u->gradient + at : piece->rest[4];
     piece->part[0] = whole ? u->parameter + at : piece->rest[0];
     for (int k = 0; k < 3; k++)
@@ -30478,7 +30476,7 @@ static void gpunn__piece_take(gpunn__piece *piece, const gpunn_update *u, int64_
 static void gpunn__piece_give(const gpunn__piece *piece, const gpunn_update *u, int64_t at, int64_t n)
 {
     float *const to[] = {u->parameter, u->state[0], u->state[1], u->state[2]};
-    for (int k = 0; k < 4 && n < GPUNN__GRAIN; k++)
+    for (int k = 0; k < 4 && n < GPUNN__LINE; k++)
         if (to[k]) memcpy(to[k] + at, piece->rest[k], (size_t)n * sizeof(float));
 }
 
@@ -30493,7 +30491,7 @@ static void gpunn__update_task(void *arg, int thread, int threads)
     for (int64_t at = begin, n; at < end; at += n) {
         n = gpunn__piece_count(end - at);
         gpunn__piece_take(&piece, u, at, n);
-        gpunn__rules[u->kind].step(j, piece.gradient, piece.part, piece.grains);
+        gpunn__rules[u->kind].step(j, piece.gradient, piece.part, piece.lines);
         gpunn__piece_give(&piece, u, at, n);
     }
 }
@@ -30524,8 +30522,8 @@ static void gpunn__trust_task(void *arg, int thread, int threads)
         for (int64_t n; at < stop; at += n) {
             n = gpunn__piece_count(stop - at);
             gpunn__piece_take(&piece, u, at, n);
-            if (!trust->last) rule->step(j, piece.gradient, part, piece.grains);
-            rule->move(j, piece.gradient, part, piece.grains);
+            if (!trust->last) rule->step(j, piece.gradient, part, piece.lines);
+            rule->move(j, piece.gradient, part, piece.lines);
             for (int64_t i = 0; i < n && trust->last; i++) part[0][i] -= trust->rate * part[4][i];
             for (int64_t i = 0; i < n && !trust->last; i++) {
                 squares += (double)part[0][i] * (double)part[0][i];
@@ -30771,14 +30769,13 @@ static void gpunn__cpu_info(void *context, gpunn_backend_info *info)
                    gpunn__gemm_name());
 }
 
-/* What a block takes beside its bytes: for alignment and the distance to its start and, if it is large, for a start that its
- * neighbours do not have in their pages. Loads wait for stores whose addresses have the same low 12 bits, as a loop over blocks
- * that all start like a page would meet at each step. */
+/* Large blocks start at different places of a page, for which they take one more. Loads wait for stores whose addresses have the
+ * same low 12 bits, as a loop over blocks that all start like a page would meet at each step. */
 enum { GPUNN__PAGE = 4096, GPUNN__STAGGER = 256 };
 
-static size_t gpunn__cpu_beside(size_t bytes)
+static size_t gpunn__cpu_room(size_t bytes)
 {
-    return 2 * GPUNN__ALIGN + (bytes < 16 * GPUNN__PAGE ? 0 : GPUNN__PAGE);
+    return bytes < 16 * GPUNN__PAGE ? 0 : GPUNN__PAGE;
 }
 
 /* Aligned blocks from the host's allocator, whose own alignment is malloc's: the distance to the block's start stands before
@@ -30786,13 +30783,13 @@ static size_t gpunn__cpu_beside(size_t bytes)
 static void *gpunn__cpu_alloc(void *context, size_t bytes)
 {
     gpunn__cpu  *cpu = (gpunn__cpu *)context;
-    const size_t beside = gpunn__cpu_beside(bytes);
+    const size_t room = gpunn__cpu_room(bytes);
     size_t       whole;
-    if (!gpunn__add(bytes, beside, &whole)) return NULL;
+    if (!gpunn__add(bytes, 2 * GPUNN__ALIGN + room, &whole)) return NULL;
     char *block = (char *)cpu->realloc_fn(cpu->user, NULL, 0, whole);
     if (block == NULL) return NULL;
     size_t shift = GPUNN__ALIGN + (GPUNN__ALIGN - (uintptr_t)block % GPUNN__ALIGN) % GPUNN__ALIGN;
-    if (beside > GPUNN__PAGE) shift += cpu->blocks++ * GPUNN__STAGGER % GPUNN__PAGE;
+    if (room) shift += cpu->blocks++ * GPUNN__STAGGER % room;
     memcpy(block + shift - sizeof shift, &shift, sizeof shift);
     return block + shift;
 }
@@ -30802,7 +30799,7 @@ static void gpunn__cpu_free(void *context, void *ptr, size_t bytes)
     gpunn__cpu *cpu = (gpunn__cpu *)context;
     size_t      shift;
     memcpy(&shift, (char *)ptr - sizeof shift, sizeof shift);
-    (void)cpu->realloc_fn(cpu->user, (char *)ptr - shift, bytes + gpunn__cpu_beside(bytes), 0);
+    (void)cpu->realloc_fn(cpu->user, (char *)ptr - shift, bytes + 2 * GPUNN__ALIGN + gpunn__cpu_room(bytes), 0);
 }
 
 static GPUNN__STATUS gpunn__cpu_copy(void *context, void *to, const void *from, size_t bytes)
