@@ -1354,8 +1354,9 @@ GPUNN_API gpunn_tensor *gpunn_where(gpunn_tensor *a, gpunn_tensor *b, gpunn_tens
  * operands' dtypes, to whose bits the exact result wraps around; of BOOL, whether it is not 0. No gradient. A division by 0 is
  * GPUNN_ERR_ARGUMENT of the run; on a GPU, which does not stop, its quotient is 0 and its remainder the dividend.
  * gpunn_integer_scalar: op with a number in the place of its last operand, x // 4 or x < 10, in x's dtype, I64 where that is
- * BOOL. */
+ * BOOL; gpunn_where_scalar: x where the condition holds, else the number, in the same dtype. */
 GPUNN_API gpunn_tensor *gpunn_integer_scalar(gpunn_integer_op op, gpunn_tensor *x, int64_t value);
+GPUNN_API gpunn_tensor *gpunn_where_scalar(gpunn_tensor *condition, gpunn_tensor *x, int64_t value);
 
 /* Formulas by torch's names, of ops above (GPUNN__FORMULAS in >>arguments). */
 GPUNN_API gpunn_tensor *gpunn_softshrink(gpunn_tensor *x, float lambd);
@@ -5519,6 +5520,18 @@ static void gpunn__sum_put(const gpunn_model *model, const gpunn__sum *sum, char
         gpunn__term_put(model, terms[i], terms[i]->factor < 0 ? (i ? " - " : "-") : i ? " + " : "", text, size);
 }
 
+/* A size that stands alone in a shape; of one with a name that is it by its multiple: "H / 4". */
+enum { GPUNN__SIZE_ROOM = GPUNN__SIZE_TEXT + 32 };
+static const char *gpunn__size_text(const gpunn_model *model, int64_t dim, char text[GPUNN__SIZE_ROOM])
+{
+    const int        place = gpunn__size_place(model, dim);
+    const gpunn__sum one = gpunn__sum_atom(place, 1);
+    if (place == 0 || model->sizes[place].name == NULL) return place ? model->sizes[place].text : "no size";
+    text[0] = 0;
+    gpunn__sum_put(model, &one, text, GPUNN__SIZE_ROOM);
+    return text;
+}
+
 /* The formula of a size without a name; NULL where it is too long, or after an error. */
 static char *gpunn__formula_of(gpunn_model *model, const gpunn__size *size)
 {
@@ -5785,7 +5798,8 @@ GPUNN_API const char *gpunn_dtype_name(gpunn_dtype dtype)
 static const char *gpunn__dim_text(const gpunn_model *model, int64_t dim, char text[32])
 {
     if (gpunn__is_sized(dim)) {
-        const char *whole = gpunn__size_place(model, dim) ? gpunn__atom_text(model, gpunn__size_place(model, dim)) : "no size";
+        char        room[GPUNN__SIZE_ROOM];
+        const char *whole = gpunn__size_text(model, dim, room);
         (void)snprintf(text, 32, strlen(whole) < 32 ? "%s" : "%.28s...", whole);
     } else if (dim == GPUNN_BATCH)
         (void)snprintf(text, 32, "batch");
@@ -9225,7 +9239,7 @@ static const char *gpunn__printable(const gpunn__slice *text, char out[128])
 /* ==== >>text =============================================================================================================== *
  * The canonical text says what a model computes and nothing else; the generator makes the same one, so its SHA-256 tells a kernel
  * file whose model it is for, and a node's line which kernel fits it. */
-enum { GPUNN__TEXT_SIZE = 512 + (GPUNN_MAX_RANK + 1) * GPUNN__SIZE_TEXT }; /* of a node's line */
+enum { GPUNN__TEXT_SIZE = 512 + (GPUNN_MAX_RANK + 1) * GPUNN__SIZE_ROOM }; /* of a node's line */
 static const char *const gpunn__precision_names[] = {"f32", "tf32", "bf16", "f16"};
 
 /* A text of limited size: what does not fit is left out, and the end is always there. */
@@ -9280,10 +9294,11 @@ static void gpunn__put_number(gpunn__line *text, float value)
 /* 8, N, 4N or, of named sizes, T + 1; quote: what stands around texts. */
 static void gpunn__put_dim(gpunn__line *text, const gpunn_model *model, int64_t dim, const char *quote)
 {
+    char room[GPUNN__SIZE_ROOM];
     if (dim >= 0)
         gpunn__put(text, "%lld", (long long)dim);
     else if (gpunn__is_sized(dim))
-        gpunn__put(text, "%s%s%s", quote, gpunn__atom_text(model, gpunn__size_place(model, dim)), quote);
+        gpunn__put(text, "%s%s%s", quote, gpunn__size_text(model, dim, room), quote);
     else if (dim == GPUNN_BATCH)
         gpunn__put(text, "%sN%s", quote, quote);
     else
@@ -11032,6 +11047,12 @@ static int gpunn__integer_meant(const char *name, gpunn_tensor *const *operands,
 GPUNN_API gpunn_tensor *gpunn_integer_scalar(gpunn_integer_op op, gpunn_tensor *x, int64_t value)
 {
     return gpunn__integer_node(op, &x, 1, value);
+}
+
+GPUNN_API gpunn_tensor *gpunn_where_scalar(gpunn_tensor *condition, gpunn_tensor *x, int64_t value)
+{
+    gpunn_tensor *operands[] = {condition, x};
+    return gpunn__integer_node(GPUNN_INTEGER_WHERE, operands, 2, value);
 }
 
 /* ---- of floats ---- */
@@ -36099,7 +36120,7 @@ static void gpunn__emit_float(gpunn__writer *w, const char *separator, const cha
 
 static void gpunn__emit_dim(gpunn__writer *w, const char *separator, const gpunn_model *model, int64_t dim)
 {
-    char        value[GPUNN__SIZE_TEXT + 8];
+    char        value[GPUNN__SIZE_ROOM + 8];
     gpunn__line line = {value, sizeof value, 0};
     gpunn__put_dim(&line, model, dim, "\"");
     gpunn__emitf(w, "%s%s", separator, value);

@@ -1,15 +1,17 @@
 """Writes NAME_model.h: C functions that build a spec's model with gpunn's public builders, for programs without JSON."""
-import math
 import re
 
 from . import stamp, table
 from .floats import digits, f32
-from .graph import BATCH, Graph
+from .graph import BATCH, Graph, Tensor, window
 from .sizes import varies
-from .partition import CONVOLUTIONS
 
 WIDTH = 120
-_CHOICES = {"CLASS_REDUCTION": ("REDUCE", "reduction"), "GRID_MODE": ("GRID", "grid_mode"), "GRID_PADDING": ("GRID", "grid_padding")}
+_FLOATS = ("NUMBER", "POSITIVE", "SCALE", "SHARE", "EXTENDED")
+# What the values of their enums begin with, and the table of their words.
+_CHOICES = {"REDUCTION": ("REDUCE", "reduction"), "CLASS_REDUCTION": ("REDUCE", "reduction"), "GRID_MODE": ("GRID", "grid_mode"),
+            "GRID_PADDING": ("GRID", "grid_padding"), "INTERPOLATE_MODE": ("INTERPOLATE", "interpolate_mode"),
+            "PAD_MODE": ("PAD", "pad_mode")}
 _KEYWORDS = frozenset(
     "auto break case char const continue default do double else enum extern float for goto if inline int long register restrict "
     "return short signed sizeof static struct switch typedef union unsigned void volatile while bool true false model dev out ok "
@@ -19,9 +21,12 @@ _KEYWORDS = frozenset(
 
 
 def quoted(text):
-    """A C string of a text's UTF-8."""
-    return '"%s"' % "".join(chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else "\\%03o" % byte
-                            for byte in text.encode("utf-8"))
+    """A C string of a text's UTF-8, in parts that fit a line."""
+    def shown(part):
+        return "".join(chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else "\\%03o" % byte
+                       for byte in part.encode("utf-8"))
+    parts = re.findall(".{1,80}(?= |$)|.{1,80}", text, re.S) or [""]
+    return " ".join('"%s"' % shown(part) for part in parts)
 
 
 def number(value):
@@ -56,9 +61,9 @@ def shape(dims):
 
 
 def wrapped(text, indent=4):
-    """A statement as lines of at most WIDTH characters, broken behind commas that stand in no string."""
+    """A statement as lines of at most WIDTH characters, broken behind strings that another follows and commas that stand in none."""
     lines, line = [], " " * indent
-    for part in re.findall(r'(?:"(?:\\.|[^"\\])*"|[^",])+,? ?', text):
+    for part in re.findall(r'"(?:\\.|[^"\\])*"(?= ") ?|(?:"(?:\\.|[^"\\])*"(?! ")|[^",])+,? ?', text):
         if len(line) + len(part.rstrip()) > WIDTH and line.strip():
             lines.append(line.rstrip())
             line = " " * (indent + 4)
@@ -67,7 +72,7 @@ def wrapped(text, indent=4):
 
 
 class _Fields:
-    """The fields of an argument struct that are not its defaults, in the order in which they are asked for."""
+    """The fields of an argument struct that are not its defaults."""
 
     def __init__(self):
         self.texts = []
@@ -77,8 +82,6 @@ class _Fields:
             return self
         if isinstance(value, bool):
             value = boolean(value)
-        elif isinstance(value, (tuple, list)):
-            value = "{%s}" % ", ".join(map(str, value))
         elif value == 0 and default is not None:
             value = "GPUNN_ZERO"
         elif isinstance(value, float):
@@ -86,351 +89,222 @@ class _Fields:
         self.texts.append(".%s = %s" % (name, value))
         return self
 
-    def window(self, **values):
-        """Settings of a window by name, with their defaults. Adds those that are equal along all axes, returns the others
-        as arrays() takes them: they stand further behind in the struct."""
-        for name, (value, default) in values.items():
-            if len(set(value)) == 1:
-                self.add(name, value[0], default)
-        arrays = {"kernel_size": "kernel_shape", "stride": "strides", "padding": "paddings", "dilation": "dilations",
-                  "output_padding": "output_paddings"}
-        return [(arrays[name], value) for name, (value, _) in values.items() if len(set(value)) > 1]
-
-    def arrays(self, differing):
-        for name, value in differing:
-            self.add(name, value)
-        return self
-
 
 class _Emitter:
     def __init__(self, model, name, inference):
         self.model, self.tensors, self.name = model, model.tensors, name
         self.inference = inference
+        self.graph = Graph({size: bounds["multiple"] for size, bounds in model.sizes.items()})
         self.lines = []
         self.variables = {}
         self.taken = {name + "_tensors": True}
-        self.owner = {}  # layer nodes by the ids of what their builders append before them
-        for t in self.tensors:
-            if t.layer and t.kind == "value":
-                for i in t.inputs[1:]:
-                    while i is not None and self.own(t, i):
-                        self.owner[i] = t
-                        i = self.tensors[i].inputs[0] if self.tensors[i].inputs else None
-        self.read = {}   # ids that a statement names
-        for t in self.tensors:
-            for i in t.inputs:
-                if i is not None and self.owner.get(i) is not t and t.id not in self.owner:
-                    self.read[i] = True
-        self.leaves = [t.id for t in self.tensors if t.id not in self.read and t.id not in self.owner]
+        self.entries = [entry for entry in model.entries if entry.result in entry.made]  # others hand on what there is
+        read = {t.id for entry in self.entries for t in self.tensors_of(entry)}
+        made = dict.fromkeys(entry.result.id for entry in self.entries)
+        self.leaves = [i for i in made if i not in read]
         inputs = [t.id for t in self.tensors if t.kind == "input"]
         loss = [] if model.loss is None else [model.loss]
         self.fields = [("inputs", inputs), ("outputs", [i for i in dict.fromkeys(model.outputs) if i not in inputs + loss]),
                        ("the loss", loss)]
         if not any(ids for _, ids in self.fields):
             self.fields = [("all", self.leaves)]
-        self.read.update((i, True) for _, ids in self.fields for i in ids if i in self.owner)
+        self.read = read.union(*(ids for _, ids in self.fields))  # what statements name
 
-    def own(self, layer, i):
-        """Whether tensor i is among what the layer's builder makes."""
-        while self.tensors[i].inputs:  # prelu's weight is reshaped
-            i = self.tensors[i].inputs[0]
-        return self.tensors[i].layer == layer.layer
+    @staticmethod
+    def tensors_of(entry):
+        """The Tensors that an entry names."""
+        for value in entry.operands + list(entry.arguments.values()):
+            for t in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(t, Tensor):
+                    yield t
 
-    def variable(self, i):
-        if i not in self.variables:
-            label = re.sub(r"[^A-Za-z0-9_]", "_", self.tensors[i].label or "") or "t%d" % i
+    def variable(self, t):
+        if t.id not in self.variables:
+            label = re.sub(r"[^A-Za-z0-9_]", "_", t.label or "") or "t%d" % t.id
             label = "t_" + label if label[0].isdigit() or label[0] == "_" or label in _KEYWORDS or "gpunn" in label else label
-            self.variables[i] = self.fresh(label)
-        return self.variables[i]
+            self.variables[t.id] = self.fresh(label)
+        return self.variables[t.id]
 
     def statement(self, text):
         self.lines += wrapped(text)
 
-    def operand(self, i):
-        return "NULL" if i is None else self.variable(i)
+    def pointers(self, entry, what, tensors):
+        """Declares an array of tensors and returns its name."""
+        name = self.helper(entry.result, what)
+        self.statement("gpunn_tensor *%s[] = {%s};" % (name, ", ".join(map(self.variable, tensors))))
+        return name
 
-    # ---- one tensor ----
-    def call(self, t):
-        """The builder's call."""
-        operands = [self.operand(i) for i in t.inputs] if not t.layer else [self.operand(t.inputs[0])]
-        if t.kind == "input":
-            return "gpunn_input(model, %s, GPUNN_%s, %s)" % (quoted(t.name), t.dtype.upper(), shape(t.shape))
-        if t.kind == "parameter":
-            return "gpunn_parameter(model, %s, %s, %s)" % (quoted(t.name), shape(t.shape), self.helper(t, "init"))
-        if t.kind == "state":
-            return "gpunn_state(model, %s, %s, %s)" % (quoted(t.name), shape(t.shape), self.helper(t, "init"))
-        if t.kind == "constant":
-            return "gpunn_constant(model, %s, %s)" % (shape(t.shape), self.helper(t, "values"))
-        if t.layer:
-            return self.layer(t, operands[0])
-        if hasattr(self, "op_" + t.op):
-            return getattr(self, "op_" + t.op)(t, operands)
-        if table.ops()[t.op].term:
-            formula = "%s(%s)" % (t.op, ", ".join(["x", "y"] + [repr(float(value)) for value in t.attrs.values()]))
-            return "gpunn_expr(%s, %s, 2)" % (quoted(formula), self.helper(t, "parts"))
-        if table.ops()[t.op].arity:
-            return "gpunn_%s(%s)" % (t.op, ", ".join(operands + [number(value) for value in t.attrs.values()]))
-        return self.row(t, operands)
+    # ---- one entry ----
+    def call(self, entry):
+        """The call of its builder."""
+        op = table.ops().get(entry.op)
+        operands = [self.variable(t) for t in entry.operands if isinstance(t, Tensor)]
+        if op and op.term:
+            formula = "%s(%s)" % (op.name, ", ".join(["x", "y"] + [repr(float(value)) for value in entry.arguments.values()]))
+            return "gpunn_expr(%s, %s, 2)" % (quoted(formula), self.pointers(entry, "parts", entry.operands))
+        if op and op.arity:
+            return "gpunn_%s(%s)" % (op.name, ", ".join(operands + [number(f32(value)) for value in entry.arguments.values()]))
+        row = table.rows()[entry.op]
+        builder, taken = re.fullmatch(r"(\w+)\((.*)\)", row.call).groups()
+        own = re.fullmatch("gpunn__(?:make_)?(.*)", builder)
+        if own:  # the row reads its entry by itself
+            return getattr(self, own.group(1))(entry, row, operands)
+        given = [part for one in table.split(taken) for part in self.parameter_of(one, entry, row, operands)]
+        return "%s(%s)" % (builder.rstrip("_"), ", ".join(given))
 
-    def row(self, t, operands):
-        """By the op's row: all of its keys are attributes of the node, or operands."""
-        op, given = table.ops()[t.op], _Fields()
-        row = next(row for row in table.rows().values() if row.op == op.enum)
+    def parameter_of(self, text, entry, row, operands):
+        """The texts that stand where the row's call says this."""
+        if text == "*a":
+            return self.named(entry, row)
+        operand = re.fullmatch(r"in\[(\d)\]", text)
+        if operand:
+            return [operands[int(operand.group(1))]]
+        known = {"in": lambda: self.pointers(entry, "parts", entry.operands), "e->count": lambda: str(len(entry.operands)),
+                 "name": lambda: quoted(entry.arguments["name"]), "l->model": lambda: "model"}
+        if text in known:
+            return [known[text]()]
+        field, place = re.search(r"a->(\w+)(?:\[(\d)\])?", text).groups()
+        one = next(one for one in row.arguments if one.field == field)
+        value = entry.arguments.get(one.name)
+        if place:
+            return [str(window(value, row.axes)[int(place)])]
+        if one.kind in _FLOATS and value == 0 and one.default not in (0, "NEEDED") and text.startswith("a->"):
+            return ["(float)GPUNN_ZERO"]
+        return [self.literal(one, value)]
+
+    def literal(self, one, value):
+        """A value of one of a row's arguments, as C has it."""
+        if one.kind in _CHOICES:
+            return "GPUNN_%s_%s" % (_CHOICES[one.kind][0], value.upper().replace("-", "_"))
+        if one.kind in _FLOATS:
+            return number(f32(value) or 0.0)  # -0 is 0, as GPUNN_ZERO
+        if one.kind in ("SHAPE", "COUNTS"):
+            return shape(tuple(map(self.graph.dim, value)))
+        if one.kind == "AXES":
+            return "GPUNN_AXES(%s)" % ", ".join(map(str, value)) if value else "GPUNN_ALL"
+        if one.kind in ("INDEX", "END"):
+            return ("GPUNN_END_OF_AXIS" if value is None else
+                    dim_of(self.graph.dim(value)) if isinstance(value, str) else whole(value))
+        return (quoted(value) if one.kind == "TEXT" else "GPUNN_" + value.upper() if one.kind == "DTYPE" else
+                boolean(value) if isinstance(value, bool) else whole(value))
+
+    def named(self, entry, row):
+        """The fields of the row's struct that are not its defaults, in its order."""
+        given = {}
         for one in row.arguments:
-            if one.kind == "REFERENCE":
-                given.add(one.field, operands[one.operand], "NULL")
-                continue
-            value, default = t.attrs[one.name], one.default
-            if one.kind in _CHOICES:
-                prefix, words = _CHOICES[one.kind]
-                value, default = ("GPUNN_%s_%s" % (prefix, word.upper()) for word in (value, table.words(words)[default]))
-            given.add(one.field, value, f32(default) if isinstance(value, float) else default)
-        return "gpunn_%s(%s)" % (row.name, ", ".join(operands[:row.operands] + given.texts))
+            value = entry.arguments.get(one.name)
+            bias = one.kind in ("BIAS", "NO_BIAS") and (one.kind == "BIAS") != isinstance(value, Tensor)  # the other row's
+            if value is not None and one.field != "args_" and not bias:
+                field, text = self.field(entry, one, value)
+                given.update({field: text} if text else {})
+        return [".%s = %s" % (field, given[field]) for field in table.structs()[row.struct] if field in given]
 
-    def layer(self, t, x):
-        given, a = _Fields(), t.attrs
-        weight = self.tensors[t.inputs[1]] if t.inputs[1] is not None else None
-        builder = t.op
-        if t.op == "parametric_relu":
-            while weight.inputs:
-                weight = self.tensors[weight.inputs[0]]
-            init = number(weight.default_init[1]) if weight.default_init[1] else "(float)GPUNN_ZERO"
-            return "gpunn_prelu(%s, %s, %d, %s)" % (x, quoted(t.layer), weight.shape[0], init)
-        if t.op == "linear":
-            given.add("out_features", t.shape[-1]).add("no_bias", t.inputs[2] is None, False)
-            self.shared(given, t, weight)
-        elif t.op == "embedding":
-            given.add("num_embeddings", weight.shape[0]).add("embedding_dim", weight.shape[1])
-            given.add("padding_idx", a["padding_idx"], -1)
-            self.shared(given, t, weight)
-        elif t.op == "hash_grid_encoding":
-            given.add("n_levels", a["n_levels"], 16).add("n_features_per_level", weight.shape[1], 2)
-            given.add("log2_hashmap_size", a["log2_hashmap_size"], 19).add("base_resolution", a["base_resolution"], 16)
-            given.add("per_level_scale", a["per_level_scale"], 2.0)
-        elif t.op in CONVOLUTIONS:
-            given.add("out_channels", t.shape[1])
-            padded = t.op.startswith("conv_transpose") and [
-                size - (old - 1) * s + 2 * p - d * (k - 1) - 1 for size, old, s, p, d, k in zip(
-                    t.shape[2:], self.tensors[t.inputs[0]].shape[2:], a["stride"], a["padding"], a["dilation"], weight.shape[2:])]
-            differing = given.window(kernel_size=(weight.shape[2:], None), stride=(a["stride"], 1), padding=(a["padding"], 0),
-                                     dilation=(a["dilation"], 1))
-            given.add("groups", a["groups"], 1)
-            differing += given.window(output_padding=(padded, 0)) if padded else []
-            given.arrays(differing).add("no_bias", t.inputs[2] is None, False)
-            self.shared(given, t, weight)
-        elif t.op == "batch_norm":
-            builder = {4: "batch_norm2d", 5: "batch_norm3d"}.get(len(t.shape), "batch_norm1d")
-            given.add("eps", a["eps"], f32(1e-5)).add("momentum", a["momentum"], f32(0.1)).add("no_affine", weight is None, False)
-            given.add("sync", t.sync, False)
-        elif t.op == "instance_norm":
-            builder = "instance_norm%dd" % (len(t.shape) - 2)
-            given.add("eps", a["eps"], f32(1e-5)).add("affine", weight is not None, False).add("track_running_stats", True)
-            given.add("momentum", a["momentum"], f32(0.1))
-        elif t.op == "group_norm":
-            given.add("num_groups", a["num_groups"]).add("eps", a["eps"], f32(1e-5)).add("no_affine", weight is None, False)
-        else:
-            given.add("dims", a["dims"], 1).add("eps", a["eps"], f32(1e-5) if t.op == "layer_norm" else 2.0 ** -23)
-            given.add("no_affine", weight is None, False)
-            if t.op == "layer_norm":
-                given.add("no_bias", weight is not None and t.inputs[2] is None, False)
-        return "gpunn_%s(%s)" % (builder, ", ".join([x, quoted(t.layer)] + given.texts))
+    def field(self, entry, one, value):
+        """The field that takes a value, and what it is set to; None: it is that by default."""
+        if isinstance(value, Tensor):
+            return one.field, self.variable(value)
+        if one.kind in ("SIZES", "FACTORS"):
+            values = window(value, len(entry.operands[0].shape) - 2)
+            values = map(repr, values) if one.kind == "FACTORS" else map(dim_of, map(self.graph.dim, values))
+            return one.field, "{%s}" % ", ".join(values)
+        if isinstance(value, (list, tuple)) and one.kind in ("WINDOW", "PADDING") and len(set(value)) == 1:
+            value = value[0]
+        if isinstance(value, (list, tuple)):
+            return one.field, "{%s}" % ", ".join(map(str, value)) if any(value) or one.kind == "PADDING" else None
+        if one.kind in ("WINDOW", "PADDING"):
+            return one.name, None if value == one.default else "GPUNN_ZERO" if value == 0 else str(value)
+        if one.kind == "ACTIVATION":
+            return one.field, boolean(True) if value == table.words("activation")[1] else None
+        if one.kind in _CHOICES:
+            return one.field, None if value == table.words(_CHOICES[one.kind][1])[one.default] else self.literal(one, value)
+        if isinstance(value, bool):
+            return one.field, None if value == one.default else boolean(value if one.kind == "FLAG" else not value)
+        default = f32(one.default) if one.kind in _FLOATS and not isinstance(one.default, str) else one.default
+        value = f32(value) if one.kind in _FLOATS else value
+        return one.field, None if value == default else "GPUNN_ZERO" if value == 0 else self.literal(one, value)
 
-    def shared(self, given, t, weight):
-        """A weight and a bias that are not the layer's own."""
-        if weight.layer != t.layer:
-            given.add("weight", self.operand(weight.id))
-        if t.inputs[2:] and t.inputs[2] is not None and self.tensors[t.inputs[2]].layer != t.layer:
-            given.add("bias", self.operand(t.inputs[2]))
+    # ---- rows that read their entries by themselves ----
+    def parameter(self, entry, row, operands):
+        t = entry.result
+        self.statement("gpunn_init %s = %s;" % (self.helper(t, "init"), self.init(t)))
+        return "gpunn_%s(model, %s, %s, %s)" % (entry.op, quoted(t.name), shape(t.shape), self.helper(t, "init"))
 
-    def pool(self, t, x):
-        a, given = t.attrs, _Fields()
-        stride = a["stride"] if a["stride"] != a["kernel_size"] else (0,)
-        differing = given.window(kernel_size=(a["kernel_size"], None), stride=(stride, 0), padding=(a["padding"], 0))
-        given.arrays(differing).add("ceil_mode", a["ceil_mode"], False)
-        given.add("count_exclude_pad", not a.get("count_include_pad", True), False)
-        return "gpunn_%s(%s)" % (t.op, ", ".join(x + given.texts))
+    state = parameter
 
-    op_max_pool2d = op_max_pool3d = op_avg_pool2d = op_avg_pool3d = pool
+    def constant(self, entry, row, operands):
+        t = entry.result
+        self.statement("static const float %s[] = {%s};" % (self.helper(t, "values"), ", ".join(map(number, t.values))))
+        return "gpunn_constant(model, %s, %s)" % (shape(t.shape), self.helper(t, "values"))
 
-    def adaptive_pool(self, t, x):
-        return "gpunn_%s(%s)" % (t.op, ", ".join(x + [str(size) for size in t.shape[2:]]))
+    def assign(self, entry, row, operands):
+        a, given = entry.arguments, _Fields().add("in_training", entry.arguments["in_training"], False).texts
+        if a.get("position") is None:
+            return "gpunn_assign(%s)" % ", ".join(operands + given)
+        return "gpunn_assign_at(%s)" % ", ".join([operands[0], str(a["axis"]), self.variable(a["position"]), operands[1]] + given)
 
-    op_adaptive_max_pool2d = op_adaptive_max_pool3d = op_adaptive_avg_pool2d = op_adaptive_avg_pool3d = adaptive_pool
+    def recurrent(self, entry, row, operands):
+        a, given = entry.arguments, self.named(entry, row)
+        given.insert(0, ".hidden_size = %d" % a["weights"][1].shape[1])
+        if len(a["weights"]) == (4 if a["bidirectional"] else 2):
+            given.append(".no_bias = true")
+        given.append(".weights = " + self.pointers(entry, "weights", a["weights"]))
+        order = table.structs()[row.struct]
+        given.sort(key=lambda text: order.index(re.match(r"\.(\w+)", text).group(1)))
+        return "gpunn_%s(%s, %s, %s)" % (entry.op, operands[0], quoted(a["layer"]) if a.get("layer") else "NULL", ", ".join(given))
 
-    def op_roi_align(self, t, x):
-        a, given = t.attrs, _Fields()
-        size = t.shape[2:]
-        given.add("output_size", size[0], None if size[0] == size[1] else size[0])
-        given.add("output_shape", size, size if size[0] == size[1] else None)
-        given.add("spatial_scale", a["spatial_scale"], 1)
-        given.add("sampling_ratio", a["sampling_ratio"], 0)
-        given.add("aligned", a["aligned"], False)
-        return "gpunn_roi_align(%s)" % ", ".join(x + given.texts)
+    def attention(self, entry, row, operands):
+        return "gpunn_%s(%s)" % (entry.op, ", ".join((operands + ["NULL", "NULL"])[:3] + self.named(entry, row)))
 
-    def op_interpolate(self, t, x):
-        a, given, old = t.attrs, _Fields(), self.tensors[t.inputs[0]].shape[2:]
-        usual = tuple(Graph.resize_ratio(before, after, a["align_corners"], None) for before, after in zip(old, t.shape[2:]))
-        given.add("size", list(map(dim_of, t.shape[2:])))
-        if usual != a["ratio"]:
-            given.add("scale_factors", [repr(1 / ratio) if ratio else "0" for ratio in a["ratio"]])
-        if a["mode"] != "nearest":
-            given.add("mode", "GPUNN_INTERPOLATE_" + a["mode"].upper().replace("-", "_"))
-        given.add("align_corners", a["align_corners"], False)
-        return "gpunn_interpolate(%s)" % ", ".join(x + given.texts)
+    def integer_node(self, entry, row, operands):
+        operation = entry.arguments["operation"]
+        if len(operands) == table.integers()[operation][0]:
+            return "gpunn_%s(%s)" % (operation, ", ".join(operands))
+        value = whole(entry.arguments["value"])
+        if operation == "where":
+            return "gpunn_where_scalar(%s, %s, %s)" % (*operands, value)
+        return "gpunn_integer_scalar(GPUNN_INTEGER_%s, %s, %s)" % (operation.upper(), operands[0], value)
 
-    def op_affine_grid(self, t, x):
-        return "gpunn_affine_grid(%s, %s, %s)" % (x[0], shape(t.shape[1:-1]), boolean(t.attrs["align_corners"]))
+    def expr(self, entry, row, operands):
+        """With names for operands and numbers in front of the formula, since gpunn_expr has none but x0 to x7."""
+        tensors, names = entry.operands, []
+        if isinstance(tensors[0], dict):
+            given = tensors[0]
+            numbered = ["x%d" % i for i in range(len(given))]  # x3 stands at place 3, since a formula cannot swap two names
+            others = [name for name in given if name not in numbered]
+            names = [name if name in given else others.pop() for name in numbered]
+            tensors = [given[name] for name in names]
+        reserved = names or ["x%d" % i for i in range(len(tensors))] + ["x", "y", "z"][:len(tensors)]
+        aliases = ["%s = x%d; " % (name, i) for i, name in enumerate(names) if name != "x%d" % i]
+        aliases += ["%s = %r; " % (name, float(value)) for name, value in entry.arguments["consts"].items() if name not in reserved]
+        return "gpunn_expr(%s, %s, %d)" % (quoted("".join(aliases) + entry.arguments["expression"]),
+                                           self.pointers(entry, "parts", tensors), len(tensors))
 
-    def op_dropout(self, t, x):
-        return "gpunn_dropout(%s, %s)" % (x[0], number(t.attrs["p"]))
-
-    def op_rand_like(self, t, x):
-        return "gpunn_%s(%s)" % (t.op, x[0])
-
-    op_randn_like = op_rand_like
-
-    def op_reshape(self, t, x):
-        return "gpunn_reshape(%s, %s)" % (x[0], shape(t.shape))
-
-    def op_permute(self, t, x):
-        order = t.attrs["dims"]
-        return "gpunn_permute(%s, %s)" % (x[0], "GPUNN_AXES(%s)" % ", ".join(map(str, order)) if order else "GPUNN_ALL")
-
-    def op_concat(self, t, x):
-        return "gpunn_concat(%s, %d, %d)" % (self.helper(t, "parts"), len(x), t.attrs["dim"])
-
-    def op_slice(self, t, x):
-        a = t.attrs
-        end = a["start"] + (t.shape[a["dim"]] - 1) * a["step"] + 1
-        return "gpunn_slice(%s, %d, %s, %s, %d)" % (x[0], a["dim"], dim_of(a["start"]), dim_of(end), a["step"])
-
-    def op_pad(self, t, x):
-        before = t.attrs["before"]
-        given = _Fields()
-        after = [size - old - low for size, old, low in zip(t.shape, self.tensors[t.inputs[0]].shape, before)]
-        for name, amounts in (("before", before), ("after", after)):
-            if any(amounts):
-                given.add(name, list(amounts))
-        if t.attrs["mode"] != "constant":
-            given.add("mode", "GPUNN_PAD_" + t.attrs["mode"].upper())
-        given.add("value", t.attrs["value"], 0.0)
-        return "gpunn_pad(%s)" % ", ".join(x + given.texts)
-
-    def op_expand(self, t, x):
-        return "gpunn_expand(%s, %s)" % (x[0], shape(t.shape))
-
-    def op_gather(self, t, x):
-        return "gpunn_gather(%s, %d, %s)" % (x[0], t.attrs["dim"], x[1])
-
-    def op_scatter_add(self, t, x):
-        return "gpunn_%s(%s, %d, %s, %s)" % (t.op, x[0], t.attrs["dim"], x[1], x[2])
-
-    op_scatter = op_scatter_add
-
-    def op_integer(self, t, x):
-        operation = t.attrs["operation"]
-        if len(x) == table.integers()[operation][0]:
-            return "gpunn_%s(%s)" % (operation, ", ".join(x))
-        return "gpunn_integer_scalar(GPUNN_INTEGER_%s, %s, %s)" % (operation.upper(), x[0], whole(t.attrs["value"]))
-
-    def op_cast(self, t, x):
-        return "gpunn_cast(%s, GPUNN_%s)" % (x[0], t.dtype.upper())
-
-    def op_sum(self, t, x):
-        dims, old = t.attrs["dims"], self.tensors[t.inputs[0]].shape
-        axes = "GPUNN_ALL" if len(dims) == len(old) else "GPUNN_AXES(%s)" % ", ".join(map(str, dims))
-        return "gpunn_%s(%s, %s, %s)" % ("mean" if t.attrs.get("mean") else t.op, x[0], axes, boolean(len(t.shape) == len(old)))
-
-    op_max = op_sum
-
-    def op_gradient_energy(self, t, x):
-        dims = t.attrs["dims"]
-        whole = len(dims) == len(self.tensors[t.inputs[0]].shape)
-        return "gpunn_gradient_energy(%s, %s)" % (x[0], "GPUNN_ALL" if whole else "GPUNN_AXES(%s)" % ", ".join(map(str, dims)))
-
-    def op_argmax(self, t, x):
-        keepdim = len(t.shape) == len(self.tensors[t.inputs[0]].shape)
-        return "gpunn_argmax(%s, %d, %s)" % (x[0], t.attrs["dim"], boolean(keepdim))
-
-    def op_topk_indices(self, t, x):
-        axis = t.attrs["dim"]
-        return "gpunn_topk_indices(%s, %d, %d, %s)" % (x[0], t.shape[axis], axis, boolean(t.attrs["largest"]))
-
-    def op_softmax(self, t, x):
-        return "gpunn_%s(%s, %d)" % (t.op, x[0], t.attrs["dim"])
-
-    op_log_softmax = op_cumsum = op_softmax
-
-    def op_assign(self, t, x):
-        given = _Fields().add("in_training", t.attrs["in_training"], False).texts
-        if t.inputs[2] is None:
-            return "gpunn_assign(%s)" % ", ".join(x[:2] + given)
-        return "gpunn_assign_at(%s)" % ", ".join([x[0], str(t.attrs["axis"]), x[2], x[1]] + given)
-
-    def op_scaled_dot_product_attention(self, t, x):
-        a, given = t.attrs, _Fields()
-        if t.inputs[3] is not None:
-            given.add("mask", x[3])
-        head = 2 if a["heads_last"] else 1
-        q, k = (self.tensors[i].shape if i is not None else None for i in t.inputs[:2])
-        given.add("is_causal", a["is_causal"], False).add("dropout_p", a["dropout_p"], 0.0)
-        given.add("scale", a["scale"], f32(1 / math.sqrt(q[-1])))
-        given.add("enable_gqa", k is not None and q[head] != k[head], False).add("heads_last", a["heads_last"], False)
-        if len(t.inputs) > 4:
-            given.add("lengths", x[4])
-        return "gpunn_scaled_dot_product_attention(%s)" % ", ".join(x[:3] + given.texts)
-
-    def recurrent(self, t, x):
-        given, a = _Fields(), t.attrs
-        given.add("hidden_size", self.tensors[t.inputs[5]].shape[1]).add("relu", a.get("relu", False), False)
-        given.add("no_bias", t.inputs[6] is None, False).add("bidirectional", a["bidirectional"], False)
-        given.add("states", a["states"], False)
-        for name, operand in (("h_0", x[2]), ("c_0", x[3]), ("lengths", x[1])):
-            given.add(name, operand, "NULL")
-        given.add("weights", self.helper(t, "weights"))
-        return "gpunn_%s(%s, NULL, %s)" % (t.op, x[0], ", ".join(given.texts))
-
-    op_rnn = op_lstm = op_gru = recurrent
-
-    def op_custom(self, t, x):
-        numbers = list(t.attrs["numbers"])
+    def custom(self, entry, row, operands):
+        numbers = list(entry.result.attrs["numbers"])
         while numbers and numbers[-1] == 0:
             numbers.pop()
         return "gpunn_custom(gpunn_find_custom(dev, %s), %s%s)" % (
-            quoted(t.attrs["kind"]), self.helper(t, "parts"),
+            quoted(entry.arguments["kind"]), self.pointers(entry, "parts", entry.operands),
             ", .numbers = {%s}" % ", ".join(map(number, numbers)) if numbers else "")
 
     # ---- the whole ----
-    def tensor(self, t):
-        if t.id in self.owner:
-            return
-        if t.kind == "constant":
-            self.statement("static const float %s[] = {%s};" % (self.helper(t, "values"), ", ".join(map(number, t.values))))
-        elif t.kind in ("parameter", "state"):
-            self.statement("gpunn_init %s = %s;" % (self.helper(t, "init"), self.init(t)))
-        elif t.op in table.having("RECURRENT"):
-            weights = [self.operand(i) for i in t.inputs[4:] if i is not None]
-            self.statement("gpunn_tensor *%s[] = {%s};" % (self.helper(t, "weights"), ", ".join(weights)))
-        elif t.op in ("concat", "custom") or t.kind == "value" and table.ops()[t.op].term:
-            self.statement("gpunn_tensor *%s[] = {%s};" % (self.helper(t, "parts"), ", ".join(map(self.operand, t.inputs))))
-        self.statement("gpunn_tensor *%s = %s;" % (self.variable(t.id), self.call(t)))
+    def entry(self, entry):
+        t, label = entry.result, self.variable(entry.result)
+        self.statement("gpunn_tensor *%s = %s;" % (label, self.call(entry)))
         if t.kind in ("value", "constant") and t.name is not None:
-            self.check("gpunn_set_name(%s, %s) != NULL" % (self.variable(t.id), quoted(t.name)))
+            self.check("gpunn_set_name(%s, %s) != NULL" % (label, quoted(t.name)))
         if t.kind == "parameter":
-            self.settings(t, self.variable(t.id))
+            self.settings(t, label)
         if t.saved:
-            self.check("gpunn_set_saved(%s, true) == GPUNN_OK" % self.variable(t.id))
-        first = t.id
-        while self.owner.get(first - 1) is t:
-            first -= 1
-        for weight in self.tensors[first:t.id]:
-            if weight.name is not None:
+            self.check("gpunn_set_saved(%s, true) == GPUNN_OK" % label)
+        for weight in entry.made:
+            if weight is not t and weight.name is not None:
                 self.weight(weight)
 
     def helper(self, t, what):
         """The name of a variable beside that of a tensor."""
         if (t.id, what) not in self.variables:
-            self.variables[t.id, what] = self.fresh("%s_%s" % (self.variable(t.id), what))
+            self.variables[t.id, what] = self.fresh("%s_%s" % (self.variable(t), what))
         return self.variables[t.id, what]
 
     def fresh(self, name):
@@ -452,8 +326,8 @@ class _Emitter:
         """A layer's parameter or buffer, for which its builder returns no pointer."""
         found = "gpunn_find(model, %s)" % quoted(t.name)
         if t.id in self.read:
-            self.statement("gpunn_tensor *%s = %s;" % (self.variable(t.id), found))
-            found = self.variable(t.id)
+            self.statement("gpunn_tensor *%s = %s;" % (self.variable(t), found))
+            found = self.variable(t)
         if t.kind == "parameter":
             if t.init != t.default_init:
                 self.statement("gpunn_init %s = %s;" % (self.helper(t, "init"), self.init(t)))
@@ -472,7 +346,7 @@ class _Emitter:
         lines = ["typedef struct %s_tensors {" % self.name]
         for what, ids in self.fields:
             if ids:
-                lines += wrapped("gpunn_tensor %s; /* %s */" % (", ".join("*" + self.variable(i) for i in ids), what))
+                lines += wrapped("gpunn_tensor %s; /* %s */" % (", ".join("*" + self.variable(self.tensors[i]) for i in ids), what))
         return lines + ["} %s_tensors;" % self.name]
 
     def sizes(self):
@@ -486,10 +360,11 @@ class _Emitter:
 
     def create(self):
         fields = self.struct()
-        for t in self.tensors:
-            self.tensor(t)
+        for entry in self.entries:
+            self.entry(entry)
         precision = "" if self.model.precision == "f32" else ", .precision = GPUNN_PRECISION_" + self.model.precision.upper()
-        leaves = " && ".join(["ok"] + [self.variable(i) for i in self.leaves])
+        leaves = [self.variable(self.tensors[i]) for i in self.leaves]
+        fits = " && ".join(["ok"] + leaves)
         lines = fields + [
             "",
             "/* The model, new and with its initial weights; out receives the tensors that a program needs. NULL after an error,",
@@ -499,12 +374,12 @@ class _Emitter:
             "    gpunn_model *model = gpunn_model_create(dev%s%s);" % (precision, ", .inference = true" if self.inference else ""),
             "    bool ok = model != NULL;",
             "    if (!ok) return NULL;"] + self.sizes() + self.lines + [
-            "    if (!(%s)) {" % leaves if len(leaves) < WIDTH - 12 else "\n".join(
-                ["    ok = ok && %s;" % self.variable(i) for i in self.leaves] + ["    if (!ok) {"]),
+            "    if (!(%s)) {" % fits if len(fits) < WIDTH - 12 else "\n".join(
+                ["    ok = ok && %s;" % leaf for leaf in leaves] + ["    if (!ok) {"]),
             "        gpunn_model_destroy(model);",
             "        return NULL;",
             "    }"]
-        lines += ["    out->%s = %s;" % (self.variable(i), self.variable(i)) for _, ids in self.fields for i in ids]
+        lines += ["    out->%s = %s;" % ((self.variable(self.tensors[i]),) * 2) for _, ids in self.fields for i in ids]
         return lines + ["    return model;", "}"]
 
     def optimizer(self):

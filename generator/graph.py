@@ -63,6 +63,16 @@ class Tensor:
 
 
 @dataclass(eq=False)
+class Entry:
+    """A builder's call, of which a spec's entry tells."""
+    op: str
+    operands: list             # Tensors; of expr one dict of them by name, perhaps
+    arguments: dict            # by the schema's names: values as the spec has them, Tensors for references
+    result: Tensor
+    made: tuple                # all Tensors that it appends
+
+
+@dataclass(eq=False)
 class Model:
     name: str
     precision: str
@@ -78,6 +88,7 @@ class Model:
     sizes: dict = field(default_factory=dict)  # by name: min, max, multiple
     fuse: dict = field(default_factory=dict)  # never, always: tuples of pairs of ids; schedule: {group: {"threads": 128}}
     fuse_place: str = ""       # path:line:column of it
+    entries: list = field(default_factory=list)
 
     def text(self):
         """The canonical text, the same as gpunn.h's: what its SHA-256 tells apart are models for which kernels differ."""
@@ -337,7 +348,7 @@ class Graph:
         shape = self.fixed_shape_of(shape)
         init = self.sound_init(init, shape)
         t = self.append("parameter", "parameter", {}, "f32", shape)
-        t.init = init
+        t.init = t.default_init = init
         return self.set_name(t, name)
 
     def state(self, name, shape, init, saved):

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 
 from . import json_text, schema as schema_file, table
 from .floats import f32
-from .graph import MAX_NAME, Graph, GraphError, Model, check_name
+from .graph import MAX_NAME, Entry, Graph, GraphError, Model, check_name
 from .sizes import SizeError
 from .json_text import Array, Object, SpecError
 
@@ -103,6 +103,7 @@ class Loader:
         self.graph = Graph()
         self.ids = {}      # Tensors by all that a reference may say
         self.later = {}    # offsets of the entries to come, by the same
+        self.entries = []
 
     def fail(self, at, message):
         raise self.source.error(at, message)
@@ -194,8 +195,10 @@ class Loader:
         part = self.variant(entry, at, "op", ops(), "a tensor")
         first = len(self.graph.tensors)
         try:
-            t = self.build(entry, part)
+            operands, arguments, build = self.call(entry, part)
+            t = build()
             made = self.graph.tensors[first:]
+            self.entries.append(Entry(entry["op"], operands, arguments, t, tuple(made)))
             name_key = "as" if "as" in part["properties"] else "name"
             if "id" in entry:
                 check_name(entry["id"], MAX_NAME, "id")
@@ -223,20 +226,21 @@ class Loader:
         label = entry.get("name", entry.get("id"))
         return entry["op"] if label is None else "%s '%.60s'" % (entry["op"], label)
 
-    def build(self, entry, part):
+    def call(self, entry, part):
+        """The operands and the arguments of an entry's builder, and that."""
         op, given = entry["op"], entry.get("inputs", Array(0))
         if isinstance(given, Object):
             operands = [{name: self.find(given[name], given.value_at[name]) for name in sorted(given)}]
         else:
             operands = self.find_all(given)
-        values = self.filled(entry, part)
+        arguments = self.filled(entry, part)
         if table.ops().get(op) and table.ops()[op].arity:
-            attributes = [values[name] for name, _ in table.ops()[op].attrs]
-            return self.graph.apply(op, operands, [_OUTSIDE.get(value, value) for value in attributes])
+            arguments = {name: _OUTSIDE.get(arguments[name], arguments[name]) for name, _ in table.ops()[op].attrs}
+            return operands, arguments, partial(self.graph.apply, op, operands, list(arguments.values()))
         made = op in table.formulas()
         builder = partial(self.graph.composite, op) if made else getattr(self.graph, op)
         known = [one.name for one in table.rows()[op].arguments] if made else builder_arguments(op)
-        arguments = {key: value for key, value in values.items() if key in known}
+        arguments = {key: value for key, value in arguments.items() if key in known}
         for key, value in arguments.items():
             kind = part["properties"][key].get("$ref", "").rpartition("/")[2]
             if kind == "reference":
@@ -251,8 +255,8 @@ class Loader:
             arguments["values"] = [_OUTSIDE.get(value, value) for value in entry["values"]]
         elif op == "expr":
             at = entry.value_at["expression"]
-            arguments["place"] = lambda offset: self.source.place(self.source.inside(at, offset))
-        return builder(*operands, **arguments)
+            builder = partial(builder, place=lambda offset: self.source.place(self.source.inside(at, offset)))
+        return operands, arguments, partial(builder, *operands, **arguments)
 
     @staticmethod
     def setting(value):
@@ -300,7 +304,7 @@ class Loader:
         return Model(values.get("name", ""), values["precision"], values["math"], values["layout"], self.graph.tensors,
                      self.outputs(root), self.loss(root), self.optimizer(root), f32(values["clip_grad_norm"]),
                      f32(values["clip_grad_value"]), self.ema_decay(root, values), named, self.fuse(root),
-                     self.source.place(root.value_at.get("fuse", at)))
+                     self.source.place(root.value_at.get("fuse", at)), self.entries)
 
     def sizes(self, root):
         """The bounds of named sizes, those that runs can have; max 0: none."""

@@ -14,9 +14,9 @@ HEADER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 # gradients: of operands, bit k; -1: all. term: of a loss, which has no builder in C. traits: bits of read_traits. operands: names.
 Op = namedtuple("Op", "name enum arity attrs forward derivatives gradients term traits operands", defaults=(False, 0, ()))
 
-# A builder outside the elementwise tables; kind: SOURCE OP LAYER STACK. operands: a number, MANY or OWN. default: a number, True,
-# False, NEEDED, NONE or EMPTY.
-Row = namedtuple("Row", "name kind op operands axes arguments about")
+# A builder outside the elementwise tables; kind: SOURCE OP LAYER STACK. operands: a number, MANY or OWN. struct, call: what the
+# call of its builder reads. default: a number, True, False, NEEDED, NONE or EMPTY.
+Row = namedtuple("Row", "name kind op operands axes arguments struct call about")
 # field: in C; operand: of the node, that a tensor is, or None.
 Argument = namedtuple("Argument", "name kind default about field operand", defaults=("", None))
 # What a row's builder makes, where that is a formula: the operands' names; which check of Graph.fits_* they pass.
@@ -202,14 +202,29 @@ def read_rows(text):
         rows = re.sub(r"\bGPUNN__%s\b" % name, lambda _, part=part: part, rows)
     for macro, fields in calls(table.group(1)):
         if macro == "GPUNN__FORMULAS":
-            for _, name, count, operands, fits, keys, _, _, formula, about in entries(rows, "F"):
-                result[name] = Row(name, "OP", "NONE", int(count), 0, tuple(arguments(keys + "_ARGS")), string(about))
+            for _, name, count, operands, fits, keys, struct, form, formula, about in entries(rows, "F"):
+                taken = tuple(arguments(keys + "_ARGS"))
+                result[name] = Row(name, "OP", "NONE", int(count), 0, taken, struct, builder_of(name, int(count), form, taken),
+                                   string(about))
                 formulas[name] = Formula(tuple(re.findall(r"\w+", operands)), fits.lower(), string(formula))
             continue
-        kind, name, op, operands, axes, keys, _, _, about = fields
+        kind, name, op, operands, axes, keys, struct, call, about = fields
         operands = int(operands) if operands.isdigit() else operands[len("GPUNN__"):]
-        result[name] = Row(name, kind, op, operands, int(axes), tuple(arguments(keys + "_ARGS")), string(about))
+        result[name] = Row(name, kind, op, operands, int(axes), tuple(arguments(keys + "_ARGS")), struct, call, string(about))
     return result, formulas
+
+
+def builder_of(name, count, form, arguments):
+    """The call of the builder that a row of GPUNN__FORMULAS has."""
+    taken = ["in[%d]" % i for i in range(count)]
+    taken += ["*a"] if form == "ARGS" else ["a->" + one.field for one in arguments]
+    return "gpunn_%s%s(%s)" % (name, "_" if form == "ARGS" else "", ", ".join(taken))
+
+
+def read_structs(text):
+    """The members of each struct of arguments, in their order, by what stands between gpunn_ and _args."""
+    return {name: re.findall(r"(\w+)(?:\[\w+\])?[,;]", body)
+            for name, body in re.findall(r"struct gpunn_(\w+)_args \{([^{}]*)\} gpunn_\1_args;", plain(text))}
 
 
 def string(text):
@@ -264,6 +279,11 @@ def having(trait):
 @lru_cache(maxsize=None)
 def rows():
     return read_rows(header())[0]
+
+
+@lru_cache(maxsize=None)
+def structs():
+    return read_structs(header())
 
 
 @lru_cache(maxsize=None)

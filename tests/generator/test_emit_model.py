@@ -1,4 +1,5 @@
 """NAME_model.h builds, through gpunn's public builders, a model with the same text as the spec's, in C and in C++."""
+import glob
 import os
 import re
 import shutil
@@ -15,7 +16,9 @@ WARNINGS = "-Wall -Wextra -Wconversion -Wshadow -Werror".split()
 
 
 def models():
-    """Those of the vectors: all files, and every fourth random one."""
+    """PyTorch's, and those of the vectors: all files, and every fourth random one."""
+    for path in sorted(glob.glob(os.path.join(HERE, "golden", "pytorch", "*.json"))):
+        yield spec.load(path)
     with open(os.path.join(HERE, "golden", "vectors.txt"), encoding="ascii") as file:
         lines = [line.split(" ", 1)[1].strip() for line in file]
     for number, line in enumerate(lines):

@@ -75,7 +75,9 @@ class Table(unittest.TestCase):
         self.assertIn("far = norm(anchor - negative + eps, p, -1);far = min(", table.formulas()["triplet_margin_loss"].text)
         self.assertEqual(table.rows()["huber_loss"], table.Row("huber_loss", "OP", "NONE", 2, 0, (
             table.Argument("reduction", "REDUCTION", 0, "", "reduction"), table.Argument("delta", "POSITIVE", 1, "", "delta")),
-            "torch.nn.HuberLoss."))
+            "loss", "gpunn_huber_loss_(in[0], in[1], *a)", "torch.nn.HuberLoss."))
+        self.assertEqual(table.rows()["threshold"].call, "gpunn_threshold(in[0], a->number, a->other)")
+        self.assertEqual(table.structs()["conv"][:3], ["args_", "out_channels", "kernel_size"])
         weight = table.Argument("weight", "REFERENCE", "NONE", "One number for each class.", "weight", 2)
         self.assertIn(weight, table.rows()["cross_entropy"].arguments)
 

@@ -1313,6 +1313,8 @@ static void test_integers(void **state)
     check_dtype(gpunn_logical_and(f->rows, f->rows), GPUNN_F32);
     check_dtype(gpunn_where(f->labels, byte, narrow), GPUNN_I32);
     check_dtype(gpunn_where(gpunn_cast(f->labels, GPUNN_F32), flag, flag), GPUNN_BOOL);
+    check_dtype(gpunn_where_scalar(f->labels, byte, 300), GPUNN_U8);
+    check_dtype(gpunn_where_scalar(f->labels, flag, 1), GPUNN_I64);
     check_dtype(gpunn_integer_scalar(GPUNN_INTEGER_ADD, byte, 300), GPUNN_U8);
     check_dtype(gpunn_integer_scalar(GPUNN_INTEGER_ADD, flag, 1), GPUNN_I64);
     check_dtype(gpunn_integer_scalar(GPUNN_INTEGER_EQ, byte, 1), GPUNN_BOOL);

@@ -306,6 +306,9 @@ static void test_formulas(void **state)
     assert_true(gpunn_size(p.model, "((H - 1) / 2 + 1) * 2") == H);
     assert_true(gpunn_size(p.model, "3 * batch") == 3 * GPUNN_BATCH && gpunn_size(p.model, "T - T + 5") == 5);
     assert_true(gpunn_size(p.model, "batch * T") == gpunn_size(p.model, "T * batch"));
+    gpunn_tensor *whole = gpunn_input(p.model, "whole", GPUNN_F32, GPUNN_SHAPE(H, T));
+    gpunn_tensor *part = gpunn_input(p.model, "part", GPUNN_F32, GPUNN_SHAPE(gpunn_size(p.model, "H / 8"), T));
+    FAILS_NULL(p.dev, gpunn_add(whole, part), GPUNN_ERR_SHAPE, "[H, T]", "[H / 8, T]");
     static const char *const wrong[][2] = {{"T -", "missing"},
                                            {"S + 1", "no size yet"},
                                            {"(T", ") is missing"},
