@@ -605,13 +605,13 @@
  * EXTENDING  A formula is an op by gpunn_expr. C and CUDA functions of your own are an op by gpunn_custom (>>builders), without
  *     a change here: examples/custom_op.c. Within this file, a new elementwise op is one line in >>ops and a new optimizer a row
  *     in >>train with the macro of its name. A loss or metric made of other ops is its formula, a row in >>arguments
- *     (GPUNN__FORMULAS), and its prototype in >>builders. Any other op is a line in >>ops too (GPUNN_OTHER_OPS), its prototype,
- *     what gpunn_attributes has not yet, the rule of its result's shape in >>infer, a builder in >>layers, a row of what that
- *     takes in >>arguments, and one function of its name in each backend, in sections of one name; where gpunn_grad is to pass
- *     through it, its gradient in >>derivatives. Where a key is neither an attribute nor an operand, gpunn_spec_save (>>spec) and
- *     generator/emit_model.py are told where it stands. The generator has the op's builder again, in graph.py, and what other
- *     formats call it, in exchange and export_torch.py. python3 -m generator.schema and tests/generator/make_vectors.py renew
- *     what follows from the rows.
+ *     (GPUNN__FORMULAS) with its keys, and a field of its struct in >>builders; one with another struct has its prototype there
+ *     too. Any other op is a line in >>ops (GPUNN_OTHER_OPS), its prototype, what gpunn_attributes has not yet, the rule of its
+ *     result's shape in >>infer, a builder in >>layers, a row of what that takes in >>arguments, from which specs are read and
+ *     written, and one function of its name in each backend, in sections of one name; where gpunn_grad is to pass through it,
+ *     its gradient in >>derivatives. The generator has the op's builder again, in graph.py, and what other formats call it, in
+ *     exchange and export_torch.py. python3 -m generator.prototypes (the prototypes of elementwise ops and losses), python3 -m
+ *     generator.schema and tests/generator/make_vectors.py renew what follows from the rows.
  *
  * LIMITS  Rank 8, 64-bit sizes, 2^31-1 channels or features, 2^20 tensors in a model (30,000 where a spec tells them); F32
  *     arithmetic (16-bit storage on a GPU), in which numbers below 1.2e-38 (denormals) may count as zero; little-endian machines.
@@ -1292,7 +1292,7 @@ typedef enum gpunn_integer_op {
  * gpunn_set_name. */
 
 /* Elementwise, from the tables of >>ops, which have the formulas. Operands broadcast; torch's defaults of attributes stand
- * there. */
+ * there. (python3 -m generator.prototypes writes these lines, and those of the losses that are formulas.) */
 GPUNN_API gpunn_tensor *gpunn_relu(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_relu6(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_sigmoid(gpunn_tensor *x);
@@ -2060,9 +2060,9 @@ GPUNN_API gpunn_tensor *gpunn_poisson_nll_loss_(gpunn_tensor *input, gpunn_tenso
 #define gpunn_bce_loss(input, ...) gpunn_bce_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 #define gpunn_bce_with_logits(input, ...) gpunn_bce_with_logits_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 #define gpunn_kl_div(input, ...) gpunn_kl_div_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
-#define gpunn_poisson_nll_loss(input, ...) gpunn_poisson_nll_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 #define gpunn_gaussian_nll_loss(input, target, ...) \
     gpunn_gaussian_nll_loss_((input), (target), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
+#define gpunn_poisson_nll_loss(input, ...) gpunn_poisson_nll_loss_((input), GPUNN_NAMED(gpunn_loss_args, __VA_ARGS__))
 
 typedef struct gpunn_ncc_args {
     int   args_;
@@ -8053,7 +8053,8 @@ static void gpunn__exchanges_put(const gpunn_group *group, gpunn_run *run)
  *
  * K(struct, key, kind, default, member, about): a key, torch's and the spec's; the member of gpunn_<struct>_args that takes it;
  * about: a sentence for the schema. A(key, kind, member): how the canonical text tells the same of a node, from which member of
- * gpunn_attributes; in the text's order. */
+ * gpunn_attributes; in the text's order. S(key, kind, place): where a node has what its text leaves out, for those who write
+ * specs: GPUNN__MEMBER of gpunn_attributes, GPUNN__AT of a shape. */
 typedef enum gpunn__key_kind {
     /* int and float: 0, where it is not the default, is written GPUNN_ZERO */
     GPUNN__K_COUNT,   /* 1 or more */
@@ -8133,7 +8134,14 @@ typedef enum gpunn__told_kind {
     GPUNN__A_INTEGER_OP,
     GPUNN__A_RATIOS, /* float for each spatial axis */
     GPUNN__A_CUSTOM, /* the op's name */
-    GPUNN__A_NUMBERS
+    GPUNN__A_NUMBERS,
+    /* of what the text leaves out */
+    GPUNN__A_SIZE,      /* of an axis, from the end below 0 */
+    GPUNN__A_COUNT,     /* of an operand's elements */
+    GPUNN__A_ALONG,     /* int: an axis, of which it is the result's size */
+    GPUNN__A_SPATIAL,   /* the sizes of all axes from that one on */
+    GPUNN__A_GIVEN,     /* whether an operand is there, as far as the one before it is */
+    GPUNN__A_SAME_RANK, /* whether the result has the axes of its first operand */
 } gpunn__told_kind;
 
 typedef struct gpunn__argument {
@@ -8145,7 +8153,7 @@ typedef struct gpunn__argument {
 typedef struct gpunn__told {
     const char      *name;
     gpunn__told_kind kind;
-    size_t           member;
+    size_t           place; /* GPUNN__MEMBER or GPUNN__AT */
 } gpunn__told;
 
 typedef enum gpunn__row_kind { GPUNN__SOURCE, GPUNN__OP, GPUNN__LAYER, GPUNN__STACK } gpunn__row_kind;
@@ -8157,6 +8165,10 @@ enum { GPUNN__MANY = -1, GPUNN__OWN = -2 };
 #define GPUNN__EMPTY (-3e300)
 /* Of a tensor, in place of NONE: it is operand i of the node. */
 #define GPUNN__OPERAND(i) (i)
+/* Places of what a node tells: an attribute; an axis, -8 to 7, of an operand or the result. */
+#define GPUNN__MEMBER(member) offsetof(gpunn_attributes, member)
+#define GPUNN__AT(operand, axis) (size_t)(16 * ((operand) + 1) + 8 + (axis))
+#define GPUNN__RESULT (-1)
 
 /* The arguments of builders that take them one by one. */
 typedef struct gpunn__plain_args {
@@ -8180,121 +8192,123 @@ typedef struct gpunn__assign_args {
 } gpunn__assign_args;
 
 /* clang-format off */
-#define GPUNN__NO_ARGS(K, A)
-#define GPUNN__INPUT_ARGS(K, A)                                                                                                \
+#define GPUNN__NO_ARGS(K, A, S)
+#define GPUNN__INPUT_ARGS(K, A, S)                                                                                             \
     K(_plain, dtype, DTYPE, 0, dtype, "")                                                                                      \
     K(_plain, shape, SHAPE, GPUNN__NEEDED, shape, "One size at most may be \"N\".")
-#define GPUNN__PARAMETER_ARGS(K, A)                                                                                            \
+#define GPUNN__PARAMETER_ARGS(K, A, S)                                                                                         \
     K(_plain, shape, SHAPE, GPUNN__NEEDED, shape, "Without \"N\".")                                                            \
     K(_plain, init, INIT, GPUNN__EMPTY, args_, "")
-#define GPUNN__STATE_ARGS(K, A)                                                                                                \
-    GPUNN__PARAMETER_ARGS(K, A)                                                                                                \
+#define GPUNN__STATE_ARGS(K, A, S)                                                                                             \
+    GPUNN__PARAMETER_ARGS(K, A, S)                                                                                             \
     K(_plain, saved, FLAG, false, saved, "Whether files of weights have it.")
-#define GPUNN__ASSIGN_ARGS(K, A)                                                                                               \
+#define GPUNN__ASSIGN_ARGS(K, A, S)                                                                                            \
     K(_assign, position, REFERENCE, GPUNN__OPERAND(2), position,                                                               \
       "i64 or i32, one number or one for each sample of axis 0: the value's first place along the axis.")                      \
     K(_assign, axis, AXIS, 0, axis, "With a position.") A(axis, INT, axis)                                                     \
     K(_assign, in_training, FLAG, false, in_training, "Training steps make it, too.") A(in_training, BOOL, in_training)
-#define GPUNN__CONSTANT_ARGS(K, A)                                                                                             \
+#define GPUNN__CONSTANT_ARGS(K, A, S)                                                                                          \
     K(_plain, shape, SHAPE, GPUNN__NEEDED, shape, "Without \"N\"; [] is a scalar.")                                            \
     K(_plain, values, ELEMENTS, GPUNN__NEEDED, args_, "Row-major.")
-#define GPUNN__LINEAR_ARGS(K, A)                                                                                               \
-    K(linear, out_features, COUNT, GPUNN__NEEDED, out_features, "")                                                            \
-    K(linear, bias, NO_BIAS, true, no_bias, "A bias [out_features], or a parameter to take.")                                  \
+#define GPUNN__LINEAR_ARGS(K, A, S)                                                                                            \
+    K(linear, out_features, COUNT, GPUNN__NEEDED, out_features, "") S(out_features, SIZE, GPUNN__AT(GPUNN__RESULT, -1))        \
+    K(linear, bias, NO_BIAS, true, no_bias, "A bias [out_features], or a parameter to take.") S(bias, GIVEN, GPUNN__AT(2, 0))  \
     K(linear, bias, BIAS, GPUNN__OPERAND(2), bias, "")                                                                         \
     K(linear, weight, REFERENCE, GPUNN__OPERAND(1), weight,                                                                    \
       "A parameter [out_features, in] in place of one of its own, for example another layer's.")
-#define GPUNN__EMBEDDING_ARGS(K, A)                                                                                            \
-    K(embedding, num_embeddings, COUNT, GPUNN__NEEDED, num_embeddings, "")                                                     \
-    K(embedding, embedding_dim, COUNT, GPUNN__NEEDED, embedding_dim, "")                                                       \
+#define GPUNN__EMBEDDING_ARGS(K, A, S)                                                                                         \
+    K(embedding, num_embeddings, COUNT, GPUNN__NEEDED, num_embeddings, "") S(num_embeddings, SIZE, GPUNN__AT(1, 0))            \
+    K(embedding, embedding_dim, COUNT, GPUNN__NEEDED, embedding_dim, "") S(embedding_dim, SIZE, GPUNN__AT(1, 1))               \
     K(embedding, padding_idx, INTEGER, GPUNN__NONE, padding_idx,                                                               \
       "A row that starts as 0 and gets no gradient; below 0 from the end. Default: none.") A(padding_idx, ROW, ignore_index)   \
     K(embedding, weight, REFERENCE, GPUNN__OPERAND(1), weight,                                                                 \
       "A tensor [num_embeddings, embedding_dim] in place of a parameter of its own.")
-#define GPUNN__CONV_START(K, A)                                                                                                \
-    K(conv, out_channels, COUNT, GPUNN__NEEDED, out_channels, "")                                                              \
-    K(conv, kernel_size, WINDOW, GPUNN__NEEDED, kernel_shape, "")                                                              \
+#define GPUNN__CONV_START(K, A, S)                                                                                             \
+    K(conv, out_channels, COUNT, GPUNN__NEEDED, out_channels, "") S(out_channels, SIZE, GPUNN__AT(GPUNN__RESULT, 1))           \
+    K(conv, kernel_size, WINDOW, GPUNN__NEEDED, kernel_shape, "") S(kernel_size, WINDOW, GPUNN__MEMBER(kernel))                \
     K(conv, stride, WINDOW, 1, strides, "") A(stride, WINDOW, stride)                                                          \
     K(conv, padding, PADDING, 0, paddings, "") A(padding, WINDOW, padding)
-#define GPUNN__CONV_END(K, A)                                                                                                  \
+#define GPUNN__CONV_END(K, A, S)                                                                                               \
     K(conv, dilation, WINDOW, 1, dilations, "") A(dilation, WINDOW, dilation)                                                  \
     K(conv, groups, COUNT, 1, groups, "") A(groups, INT, groups)                                                               \
-    K(conv, bias, NO_BIAS, true, no_bias, "A bias [out_channels], or a parameter to take.")                                    \
+    K(conv, bias, NO_BIAS, true, no_bias, "A bias [out_channels], or a parameter to take.") S(bias, GIVEN, GPUNN__AT(2, 0))    \
     K(conv, bias, BIAS, GPUNN__OPERAND(2), bias, "")                                                                           \
     K(conv, weight, REFERENCE, GPUNN__OPERAND(1), weight, "A tensor of the weight's shape in place of a parameter of its own.")
-#define GPUNN__CONV_ARGS(K, A) GPUNN__CONV_START(K, A) GPUNN__CONV_END(K, A)
-#define GPUNN__CONV_TRANSPOSE_ARGS(K, A)                                                                                       \
-    GPUNN__CONV_START(K, A)                                                                                                    \
-    K(conv, output_padding, PADDING, 0, output_paddings, "")                                                                   \
-    GPUNN__CONV_END(K, A)
-#define GPUNN__BATCH_NORM_ARGS(K, A)                                                                                           \
+#define GPUNN__CONV_ARGS(K, A, S) GPUNN__CONV_START(K, A, S) GPUNN__CONV_END(K, A, S)
+#define GPUNN__CONV_TRANSPOSE_ARGS(K, A, S)                                                                                    \
+    GPUNN__CONV_START(K, A, S)                                                                                                 \
+    K(conv, output_padding, PADDING, 0, output_paddings, "") S(output_padding, WINDOW, GPUNN__MEMBER(output_padding))          \
+    GPUNN__CONV_END(K, A, S)
+#define GPUNN__BATCH_NORM_ARGS(K, A, S)                                                                                        \
     K(batch_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                            \
     K(batch_norm, momentum, SHARE, 0.1, momentum, "Share of the new batch in the running statistics.")                         \
     A(momentum, FLOAT, momentum)                                                                                               \
-    K(batch_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].")                                                \
-    K(batch_norm, sync, FLAG, false, sync, "In training, over the batches of all ranks.")                                      \
+    K(batch_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].") S(affine, GIVEN, GPUNN__AT(1, 0))              \
+    K(batch_norm, sync, FLAG, false, sync, "In training, over the batches of all ranks.") S(sync, BOOL, GPUNN__MEMBER(sync))   \
     K(batch_norm, track_running_stats, UNLESS, true, no_running_stats, "false: by the batch's statistics in evaluation too.")
-#define GPUNN__GROUP_NORM_ARGS(K, A)                                                                                           \
+#define GPUNN__GROUP_NORM_ARGS(K, A, S)                                                                                        \
     K(group_norm, num_groups, COUNT, GPUNN__NEEDED, num_groups, "Divides the channels.") A(num_groups, INT, groups)            \
     K(group_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                            \
-    K(group_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].")
-#define GPUNN__INSTANCE_NORM_ARGS(K, A)                                                                                        \
+    K(group_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].") S(affine, GIVEN, GPUNN__AT(1, 0))
+#define GPUNN__INSTANCE_NORM_ARGS(K, A, S)                                                                                     \
     K(instance_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                         \
-    K(instance_norm, affine, FLAG, false, affine, "With weight and bias [c].")                                                 \
+    K(instance_norm, affine, FLAG, false, affine, "With weight and bias [c].") S(affine, GIVEN, GPUNN__AT(1, 0))               \
     K(instance_norm, track_running_stats, FLAG, false, track_running_stats,                                                    \
-      "With running_mean and running_var [c], which evaluation takes.")                                                        \
+      "With running_mean and running_var [c], which evaluation takes.") S(track_running_stats, GIVEN, GPUNN__AT(3, 0))         \
     K(instance_norm, momentum, SHARE, 0.1, momentum, "Share of the new batch in the running statistics.")                      \
     A(momentum, FLOAT, momentum)
-#define GPUNN__LAYER_NORM_ARGS(K, A)                                                                                           \
+#define GPUNN__LAYER_NORM_ARGS(K, A, S)                                                                                        \
     K(layer_norm, dims, COUNT, 1, dims, "How many of the last axes.") A(dims, LAST, axis)                                      \
     K(layer_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                            \
     K(layer_norm, elementwise_affine, UNLESS, true, no_affine, "With weight and bias.")                                        \
-    K(layer_norm, bias, UNLESS, true, no_bias, "With bias, if elementwise_affine.")
-#define GPUNN__RMS_NORM_ARGS(K, A)                                                                                             \
+    S(elementwise_affine, GIVEN, GPUNN__AT(1, 0))                                                                              \
+    K(layer_norm, bias, UNLESS, true, no_bias, "With bias, if elementwise_affine.") S(bias, GIVEN, GPUNN__AT(2, 0))
+#define GPUNN__RMS_NORM_ARGS(K, A, S)                                                                                          \
     K(layer_norm, dims, COUNT, 1, dims, "How many of the last axes.") A(dims, LAST, axis)                                      \
     K(layer_norm, eps, POSITIVE, 1.1920929e-07, eps, "") A(eps, FLOAT, eps)                                                    \
-    K(layer_norm, elementwise_affine, UNLESS, true, no_affine, "With weight.")
-#define GPUNN__RECURRENT_START(K, A)                                                                                           \
+    K(layer_norm, elementwise_affine, UNLESS, true, no_affine, "With weight.") S(elementwise_affine, GIVEN, GPUNN__AT(1, 0))
+#define GPUNN__RECURRENT_START(K, A, S)                                                                                        \
     K(rnn, layer, NAME, GPUNN__NONE, args_, "What messages call it.")                                                          \
     K(rnn, weights, REFERENCES, GPUNN__NEEDED, args_,                                                                          \
       "For each direction the parameters weight_ih, weight_hh and, or not, bias_ih, bias_hh.")
-#define GPUNN__RECURRENT_END(K, A)                                                                                             \
+#define GPUNN__RECURRENT_END(K, A, S)                                                                                          \
     K(rnn, bidirectional, FLAG, false, bidirectional, "") A(bidirectional, BOOL, bidirectional)                                \
     K(rnn, states, FLAG, false, states,                                                                                        \
       "Behind the last step stand rows with h_n and, lstm, c_n, with the memory of [directions, n, hidden_size].")             \
     A(states, BOOL, states)                                                                                                    \
     K(rnn, lengths, REFERENCE, GPUNN__OPERAND(1), lengths, "I64 or I32 [n]: steps of each sequence that exist.")               \
     K(rnn, h_0, REFERENCE, GPUNN__OPERAND(2), h_0, "Initial state [directions, n, hidden_size].")
-#define GPUNN__RNN_ARGS(K, A)                                                                                                  \
-    GPUNN__RECURRENT_START(K, A)                                                                                               \
+#define GPUNN__RNN_ARGS(K, A, S)                                                                                               \
+    GPUNN__RECURRENT_START(K, A, S)                                                                                            \
     K(rnn, relu, FLAG, false, relu, "relu instead of tanh.") A(relu, BOOL, relu)                                               \
-    GPUNN__RECURRENT_END(K, A)
-#define GPUNN__LSTM_ARGS(K, A)                                                                                                 \
-    GPUNN__GRU_ARGS(K, A)                                                                                                      \
+    GPUNN__RECURRENT_END(K, A, S)
+#define GPUNN__LSTM_ARGS(K, A, S)                                                                                              \
+    GPUNN__GRU_ARGS(K, A, S)                                                                                                   \
     K(rnn, c_0, REFERENCE, GPUNN__OPERAND(3), c_0, "Initial cell state, of h_0's shape.")
-#define GPUNN__GRU_ARGS(K, A) GPUNN__RECURRENT_START(K, A) GPUNN__RECURRENT_END(K, A)
-#define GPUNN__PRELU_ARGS(K, A)                                                                                                \
-    K(_plain, num_parameters, COUNT, 1, count, "1, or the channels of axis 1.")                                                \
+#define GPUNN__GRU_ARGS(K, A, S) GPUNN__RECURRENT_START(K, A, S) GPUNN__RECURRENT_END(K, A, S)
+#define GPUNN__PRELU_ARGS(K, A, S)                                                                                             \
+    K(_plain, num_parameters, COUNT, 1, count, "1, or the channels of axis 1.") S(num_parameters, COUNT, GPUNN__AT(1, 0))      \
     K(_plain, init, NUMBER, 0.25, number, "What the weight starts at.")
-#define GPUNN__MATMUL_ARGS(K, A)                                                                                               \
+#define GPUNN__MATMUL_ARGS(K, A, S)                                                                                            \
     K(matmul, transpose_a, FLAG, false, transpose_a, "Of the last two axes.") A(transpose_a, BOOL, transpose_a)                \
     K(matmul, transpose_b, FLAG, false, transpose_b, "Of the last two axes.") A(transpose_b, BOOL, transpose_b)
-#define GPUNN__ATTENTION_ARGS(K, A)                                                                                            \
+#define GPUNN__ATTENTION_ARGS(K, A, S)                                                                                         \
     K(attention, mask, REFERENCE, GPUNN__OPERAND(3), mask,                                                                     \
       "bool: true takes part; f32: added; broadcasts to [n, heads, l, s].")                                                    \
     K(attention, dropout_p, SHARE, 0, dropout_p, "") A(dropout_p, FLOAT, dropout_p)                                            \
     K(attention, is_causal, FLAG, false, is_causal, "Row i sees keys 0 to i only.") A(is_causal, BOOL, is_causal)              \
     K(attention, scale, NUMBER, GPUNN__NONE, scale, "Default: 1 / sqrt(e).") A(scale, FLOAT, scale)                            \
     K(attention, enable_gqa, FLAG, false, enable_gqa, "k and v may have fewer heads, which divide q's.")                       \
+    S(enable_gqa, BOOL, GPUNN__MEMBER(enable_gqa))                                                                             \
     K(attention, heads_last, FLAG, false, heads_last, "All values are [n, l, heads, e].") A(heads_last, BOOL, heads_last)      \
     K(attention, lengths, REFERENCE, GPUNN__OPERAND(4), lengths, "I64 or I32, one or [n]: so many of the keys are there.")
-#define GPUNN__ROTARY_ARGS(K, A)                                                                                               \
+#define GPUNN__ROTARY_ARGS(K, A, S)                                                                                            \
     K(rotary, theta, POSITIVE, 10000, theta, "")                                                                               \
     K(rotary, dims, AMOUNT, 0, dims, "Features of each head that turn, the first ones; 0: all.")                               \
     K(rotary, interleaved, FLAG, false, interleaved, "2 i and 2 i + 1 are a pair instead of i and i + dims / 2.")              \
     K(rotary, heads_last, FLAG, false, heads_last, "x is [n, l, heads, e].")                                                   \
     K(rotary, frequencies, REFERENCE, GPUNN__NONE, frequencies, "[dims / 2], in place of theta's.")
-#define GPUNN__MULTI_HEAD_ARGS(K, A)                                                                                           \
+#define GPUNN__MULTI_HEAD_ARGS(K, A, S)                                                                                        \
     K(multi_head_attention, num_heads, COUNT, GPUNN__NEEDED, num_heads, "")                                                    \
     K(multi_head_attention, dropout, SHARE, 0, dropout, "")                                                                    \
     K(multi_head_attention, batch_first, FLAG, false, batch_first, "false: [rows, n, size].")                                  \
@@ -8303,10 +8317,10 @@ typedef struct gpunn__assign_args {
     K(multi_head_attention, attn_mask, REFERENCE, GPUNN__NONE, attn_mask,                                                      \
       "[rows, keys] or [n heads, rows, keys]; bool: true is ignored; f32: added.")                                             \
     K(multi_head_attention, is_causal, FLAG, false, is_causal, "And row i sees keys 0 to i only.")
-#define GPUNN__TRANSFORMER_STACK(K, A)                                                                                         \
+#define GPUNN__TRANSFORMER_STACK(K, A, S)                                                                                      \
     K(transformer, num_layers, COUNT, 6, num_layers, "")                                                                       \
     K(transformer, norm, FLAG, false, norm, "A layer_norm at the end.")
-#define GPUNN__ENCODER_LAYER_ARGS(K, A)                                                                                        \
+#define GPUNN__ENCODER_LAYER_ARGS(K, A, S)                                                                                     \
     K(transformer, nhead, COUNT, GPUNN__NEEDED, nhead, "")                                                                     \
     K(transformer, dim_feedforward, COUNT, 2048, dim_feedforward, "")                                                          \
     K(transformer, dropout, SHARE, 0.1, dropout, "")                                                                           \
@@ -8318,174 +8332,177 @@ typedef struct gpunn__assign_args {
     K(transformer, key_padding_mask, REFERENCE, GPUNN__NONE, key_padding_mask,                                                 \
       "[n, rows]; bool: true is ignored; f32: added.")                                                                         \
     K(transformer, is_causal, FLAG, false, is_causal, "And row i sees rows 0 to i only.")
-#define GPUNN__DECODER_LAYER_ARGS(K, A)                                                                                        \
-    GPUNN__ENCODER_LAYER_ARGS(K, A)                                                                                            \
+#define GPUNN__DECODER_LAYER_ARGS(K, A, S)                                                                                     \
+    GPUNN__ENCODER_LAYER_ARGS(K, A, S)                                                                                         \
     K(transformer, memory_mask, REFERENCE, GPUNN__NONE, memory_mask,                                                           \
       "[rows, memory rows]; bool: true is ignored; f32: added.")                                                               \
     K(transformer, memory_key_padding_mask, REFERENCE, GPUNN__NONE, memory_key_padding_mask,                                   \
       "[n, memory rows]; bool: true is ignored; f32: added.")
-#define GPUNN__ENCODER_ARGS(K, A) GPUNN__TRANSFORMER_STACK(K, A) GPUNN__ENCODER_LAYER_ARGS(K, A)
-#define GPUNN__DECODER_ARGS(K, A) GPUNN__TRANSFORMER_STACK(K, A) GPUNN__DECODER_LAYER_ARGS(K, A)
-#define GPUNN__MAX_POOL_ARGS(K, A)                                                                                             \
+#define GPUNN__ENCODER_ARGS(K, A, S) GPUNN__TRANSFORMER_STACK(K, A, S) GPUNN__ENCODER_LAYER_ARGS(K, A, S)
+#define GPUNN__DECODER_ARGS(K, A, S) GPUNN__TRANSFORMER_STACK(K, A, S) GPUNN__DECODER_LAYER_ARGS(K, A, S)
+#define GPUNN__MAX_POOL_ARGS(K, A, S)                                                                                          \
     K(pool, kernel_size, WINDOW, GPUNN__NEEDED, kernel_shape, "") A(kernel_size, WINDOW, kernel)                               \
     K(pool, stride, WINDOW, GPUNN__NONE, strides, "Default: the kernel's size.") A(stride, WINDOW, stride)                     \
     K(pool, padding, PADDING, 0, paddings, "") A(padding, WINDOW, padding)                                                     \
     K(pool, ceil_mode, FLAG, false, ceil_mode, "") A(ceil_mode, BOOL, ceil_mode)
-#define GPUNN__AVG_POOL_ARGS(K, A)                                                                                             \
-    GPUNN__MAX_POOL_ARGS(K, A)                                                                                                 \
+#define GPUNN__AVG_POOL_ARGS(K, A, S)                                                                                          \
+    GPUNN__MAX_POOL_ARGS(K, A, S)                                                                                              \
     K(pool, count_include_pad, UNLESS, true, count_exclude_pad, "Padding counts as zeros in the mean.")                        \
     A(count_include_pad, NOT, count_exclude_pad)
-#define GPUNN__ADAPTIVE_POOL_ARGS(K, A) K(_plain, output_size, WINDOW, GPUNN__NEEDED, size, "")
-#define GPUNN__GRID_ARGS(K, A)                                                                                                 \
+#define GPUNN__ADAPTIVE_POOL_ARGS(K, A, S)                                                                                     \
+    K(_plain, output_size, WINDOW, GPUNN__NEEDED, size, "")                                                                    \
+    S(output_size, SPATIAL, GPUNN__AT(GPUNN__RESULT, 2))
+#define GPUNN__GRID_ARGS(K, A, S)                                                                                              \
     K(grid, mode, GRID_MODE, 0, mode, "") A(mode, GRID_MODE, mode)                                                             \
     K(grid, padding_mode, GRID_PADDING, 0, padding_mode, "") A(padding_mode, GRID_PADDING, padding_mode)                       \
     K(grid, align_corners, FLAG, false, align_corners, "") A(align_corners, BOOL, align_corners)
-#define GPUNN__ROI_ARGS(K, A)                                                                                                  \
-    K(roi, output_size, WINDOW, GPUNN__NEEDED, output_shape, "")                                                               \
+#define GPUNN__ROI_ARGS(K, A, S)                                                                                               \
+    K(roi, output_size, WINDOW, GPUNN__NEEDED, output_shape, "") S(output_size, SPATIAL, GPUNN__AT(GPUNN__RESULT, 2))          \
     K(roi, spatial_scale, POSITIVE, 1, spatial_scale, "Cells of x for one unit of the boxes.") A(spatial_scale, FLOAT, scale)  \
     K(roi, sampling_ratio, AMOUNT, 0, sampling_ratio, "Samples along each axis of a bin; 0: one for each cell.")               \
     A(sampling_ratio, INT, k)                                                                                                  \
     K(roi, aligned, FLAG, false, aligned, "Half a cell less, and boxes may be smaller than a cell.")                           \
     A(aligned, BOOL, align_corners)
-#define GPUNN__AFFINE_GRID_ARGS(K, A)                                                                                          \
+#define GPUNN__AFFINE_GRID_ARGS(K, A, S)                                                                                       \
     K(_plain, size, COUNTS, GPUNN__NEEDED, shape, "Of the result: h, w or d, h, w.")                                           \
     K(_plain, align_corners, FLAG, false, align_corners, "") A(align_corners, BOOL, align_corners)
-#define GPUNN__INTERPOLATE_ARGS(K, A)                                                                                          \
+#define GPUNN__INTERPOLATE_ARGS(K, A, S)                                                                                       \
     K(interpolate, size, SIZES, GPUNN__NONE, size, "Of the result; or what scale_factor makes of x's.")                        \
     K(interpolate, scale_factor, FACTORS, GPUNN__NONE, scale_factors,                                                          \
       "Tells where results lie in x, even where size is given.")                                                               \
     K(interpolate, mode, INTERPOLATE_MODE, 0, mode, "") A(mode, INTERPOLATE_MODE, mode)                                        \
     K(interpolate, align_corners, FLAG, false, align_corners, "") A(align_corners, BOOL, align_corners)                        \
     A(ratio, RATIOS, ratio)
-#define GPUNN__LOCAL_RESPONSE_NORM_ARGS(K, A)                                                                                  \
+#define GPUNN__LOCAL_RESPONSE_NORM_ARGS(K, A, S)                                                                               \
     K(local_response_norm, size, COUNT, GPUNN__NEEDED, size, "Channels of a neighbourhood.")                                   \
     K(local_response_norm, alpha, NUMBER, 1e-4, alpha, "")                                                                     \
     K(local_response_norm, beta, NUMBER, 0.75, beta, "")                                                                       \
     K(local_response_norm, k, NUMBER, 1, k, "")
-#define GPUNN__DROPOUT_ARGS(K, A) K(_plain, p, SHARE, 0.5, number, "") A(p, FLOAT, dropout_p)
-#define GPUNN__RRELU_ARGS(K, A)                                                                                                \
+#define GPUNN__DROPOUT_ARGS(K, A, S) K(_plain, p, SHARE, 0.5, number, "") A(p, FLOAT, dropout_p)
+#define GPUNN__RRELU_ARGS(K, A, S)                                                                                             \
     K(_plain, lower, NUMBER, 0.125, number, "")                                                                                \
     K(_plain, upper, NUMBER, 0.33333334, other, "")
-#define GPUNN__SHAPE_ARGS(K, A) K(_plain, shape, SHAPE, GPUNN__NEEDED, shape, "")
-#define GPUNN__PERMUTE_ARGS(K, A) K(_plain, dims, AXES, GPUNN__NEEDED, axes, "") A(dims, ORDER, order)
-#define GPUNN__CONCAT_ARGS(K, A) K(_plain, dim, AXIS, 0, axis, "") A(dim, INT, axis)
-#define GPUNN__SLICE_ARGS(K, A)                                                                                                \
+#define GPUNN__SHAPE_ARGS(K, A, S) K(_plain, shape, SHAPE, GPUNN__NEEDED, shape, "")
+#define GPUNN__PERMUTE_ARGS(K, A, S) K(_plain, dims, AXES, GPUNN__NEEDED, axes, "") A(dims, ORDER, order)
+#define GPUNN__CONCAT_ARGS(K, A, S) K(_plain, dim, AXIS, 0, axis, "") A(dim, INT, axis)
+#define GPUNN__SLICE_ARGS(K, A, S)                                                                                             \
     K(_plain, dim, AXIS, GPUNN__NEEDED, axis, "") A(dim, INT, axis)                                                            \
     K(_plain, start, INDEX, 0, start, "") A(start, DIM, start)                                                                 \
     K(_plain, end, END, GPUNN__NONE, end, "Default: the axis' end.")                                                           \
     K(_plain, step, STEP, 1, step, "") A(step, INT64, step)
-#define GPUNN__PAD_ARGS(K, A)                                                                                                  \
+#define GPUNN__PAD_ARGS(K, A, S)                                                                                               \
     K(pad, before, AMOUNTS, GPUNN__EMPTY, before, "") A(before, SIZES, before)                                                 \
-    K(pad, after, AMOUNTS, GPUNN__EMPTY, after, "")                                                                            \
+    K(pad, after, AMOUNTS, GPUNN__EMPTY, after, "") S(after, SIZES, GPUNN__MEMBER(after))                                      \
     K(pad, mode, PAD_MODE, 0, mode, "All but constant take x's own elements.") A(mode, PAD_MODE, mode)                         \
     K(pad, value, EXTENDED, 0, value, "") A(value, FLOAT, fill)
-#define GPUNN__TILE_ARGS(K, A) K(_plain, repeats, COUNTS, GPUNN__NEEDED, shape, "")
-#define GPUNN__ONE_HOT_ARGS(K, A) K(_plain, num_classes, COUNT, GPUNN__NEEDED, count, "")
-#define GPUNN__FREQUENCY_ARGS(K, A) K(_plain, num_frequencies, COUNT, GPUNN__NEEDED, count, "")
-#define GPUNN__ONE_BLOB_ARGS(K, A) K(_plain, num_bins, COUNT, GPUNN__NEEDED, count, "")
-#define GPUNN__HASH_GRID_ARGS(K, A)                                                                                            \
+#define GPUNN__TILE_ARGS(K, A, S) K(_plain, repeats, COUNTS, GPUNN__NEEDED, shape, "")
+#define GPUNN__ONE_HOT_ARGS(K, A, S) K(_plain, num_classes, COUNT, GPUNN__NEEDED, count, "")
+#define GPUNN__FREQUENCY_ARGS(K, A, S) K(_plain, num_frequencies, COUNT, GPUNN__NEEDED, count, "")
+#define GPUNN__ONE_BLOB_ARGS(K, A, S) K(_plain, num_bins, COUNT, GPUNN__NEEDED, count, "")
+#define GPUNN__HASH_GRID_ARGS(K, A, S)                                                                                         \
     K(hash_grid, n_levels, COUNT, 16, n_levels, "At most 32.") A(n_levels, INT, n_levels)                                      \
     K(hash_grid, n_features_per_level, COUNT, 2, n_features_per_level, "At most 8.")                                           \
+    S(n_features_per_level, SIZE, GPUNN__AT(1, 1))                                                                             \
     K(hash_grid, log2_hashmap_size, COUNT, 19, log2_hashmap_size, "4 to 28.") A(log2_hashmap_size, INT, log2_hashmap_size)     \
     K(hash_grid, base_resolution, COUNT, 16, base_resolution, "") A(base_resolution, INT, base_resolution)                     \
     K(hash_grid, per_level_scale, POSITIVE, 2, per_level_scale, "1 or more.") A(per_level_scale, FLOAT, per_level_scale)
-#define GPUNN__HARMONICS_ARGS(K, A) K(_plain, degree, COUNT, GPUNN__NEEDED, count, "")
-#define GPUNN__INTEGER_ARGS(K, A)                                                                                              \
+#define GPUNN__HARMONICS_ARGS(K, A, S) K(_plain, degree, COUNT, GPUNN__NEEDED, count, "")
+#define GPUNN__INTEGER_ARGS(K, A, S)                                                                                           \
     K(_plain, operation, INTEGER_OP, GPUNN__NEEDED, operation, "") A(operation, INTEGER_OP, mode)                              \
     K(_plain, value, WIDE, 0, start, "The last operand, where it is no tensor.") A(value, INT64, number)
-#define GPUNN__CAST_ARGS(K, A) K(_plain, dtype, DTYPE, GPUNN__NEEDED, dtype, "")
-#define GPUNN__DIMS_ARGS(K, A) K(_plain, dims, AXES, GPUNN__EMPTY, axes, "Default: all.") A(dims, AXES, axes)
-#define GPUNN__REDUCTION_ARGS(K, A)                                                                                            \
-    GPUNN__DIMS_ARGS(K, A)                                                                                                     \
-    K(_plain, keepdim, FLAG, false, keepdim, "Leaves 1 in place of each axis.")
-#define GPUNN__SUM_ARGS(K, A)                                                                                                  \
-    GPUNN__REDUCTION_ARGS(K, A)                                                                                                \
+#define GPUNN__CAST_ARGS(K, A, S) K(_plain, dtype, DTYPE, GPUNN__NEEDED, dtype, "")
+#define GPUNN__DIMS_ARGS(K, A, S) K(_plain, dims, AXES, GPUNN__EMPTY, axes, "Default: all.") A(dims, AXES, axes)
+#define GPUNN__REDUCTION_ARGS(K, A, S)                                                                                         \
+    GPUNN__DIMS_ARGS(K, A, S)                                                                                                  \
+    K(_plain, keepdim, FLAG, false, keepdim, "Leaves 1 in place of each axis.") S(keepdim, SAME_RANK, GPUNN__AT(GPUNN__RESULT, 0))
+#define GPUNN__SUM_ARGS(K, A, S)                                                                                               \
+    GPUNN__REDUCTION_ARGS(K, A, S)                                                                                             \
     A(mean, BOOL, mean)
-#define GPUNN__AXIS_ARGS(K, A) K(_plain, dim, AXIS, GPUNN__NEEDED, axis, "") A(dim, INT, axis)
-#define GPUNN__ARGMAX_ARGS(K, A)                                                                                               \
-    GPUNN__AXIS_ARGS(K, A)                                                                                                     \
-    K(_plain, keepdim, FLAG, false, keepdim, "Leaves 1 in place of the axis.")
-#define GPUNN__TOPK_ARGS(K, A)                                                                                                 \
-    K(_plain, k, COUNT, GPUNN__NEEDED, count, "")                                                                              \
-    GPUNN__AXIS_ARGS(K, A)                                                                                                     \
+#define GPUNN__AXIS_ARGS(K, A, S) K(_plain, dim, AXIS, GPUNN__NEEDED, axis, "") A(dim, INT, axis)
+#define GPUNN__ARGMAX_ARGS(K, A, S)                                                                                            \
+    GPUNN__AXIS_ARGS(K, A, S)                                                                                                  \
+    K(_plain, keepdim, FLAG, false, keepdim, "Leaves 1 in place of the axis.") S(keepdim, SAME_RANK, GPUNN__AT(GPUNN__RESULT, 0))
+#define GPUNN__TOPK_ARGS(K, A, S)                                                                                              \
+    K(_plain, k, COUNT, GPUNN__NEEDED, count, "") S(k, ALONG, GPUNN__MEMBER(axis))                                             \
+    GPUNN__AXIS_ARGS(K, A, S)                                                                                                  \
     K(_plain, largest, FLAG, true, largest, "") A(largest, BOOL, largest)
-#define GPUNN__EINSUM_ARGS(K, A) K(_plain, equation, TEXT, GPUNN__NEEDED, text, "Such as \"...ij,jk->...ik\".")
-#define GPUNN__EXPR_ARGS(K, A)                                                                                                 \
+#define GPUNN__EINSUM_ARGS(K, A, S) K(_plain, equation, TEXT, GPUNN__NEEDED, text, "Such as \"...ij,jk->...ik\".")
+#define GPUNN__EXPR_ARGS(K, A, S)                                                                                              \
     K(_plain, expression, FORMULA, GPUNN__NEEDED, args_,                                                                       \
       "Over x, y, z or x0 to x7, or the names of inputs; operators, pi, elementwise ops, max, min; sum, mean along axes.")     \
     K(_plain, consts, CONSTS, GPUNN__EMPTY, args_, "Numbers that the formula calls by name.")
-#define GPUNN__LOSS_ARGS(K, A) K(loss, reduction, REDUCTION, 0, reduction, "")
-#define GPUNN__HUBER_ARGS(K, A)                                                                                                \
-    GPUNN__LOSS_ARGS(K, A)                                                                                                     \
+#define GPUNN__LOSS_ARGS(K, A, S) K(loss, reduction, REDUCTION, 0, reduction, "")
+#define GPUNN__HUBER_ARGS(K, A, S)                                                                                             \
+    GPUNN__LOSS_ARGS(K, A, S)                                                                                                  \
     K(loss, delta, POSITIVE, 1, delta, "")
-#define GPUNN__SMOOTH_L1_ARGS(K, A)                                                                                            \
-    GPUNN__LOSS_ARGS(K, A)                                                                                                     \
+#define GPUNN__SMOOTH_L1_ARGS(K, A, S)                                                                                         \
+    GPUNN__LOSS_ARGS(K, A, S)                                                                                                  \
     K(loss, beta, SCALE, 1, beta, "")
-#define GPUNN__BCE_ARGS(K, A)                                                                                                  \
-    GPUNN__LOSS_ARGS(K, A)                                                                                                     \
+#define GPUNN__BCE_ARGS(K, A, S)                                                                                               \
+    GPUNN__LOSS_ARGS(K, A, S)                                                                                                  \
     K(loss, weight, REFERENCE, GPUNN__NONE, weight, "A factor of each element, broadcast.")
-#define GPUNN__BCE_LOGITS_ARGS(K, A)                                                                                           \
-    GPUNN__BCE_ARGS(K, A)                                                                                                      \
+#define GPUNN__BCE_LOGITS_ARGS(K, A, S)                                                                                        \
+    GPUNN__BCE_ARGS(K, A, S)                                                                                                   \
     K(loss, pos_weight, REFERENCE, GPUNN__NONE, pos_weight, "A factor of the positive part, broadcast.")
-#define GPUNN__KL_ARGS(K, A)                                                                                                   \
-    GPUNN__LOSS_ARGS(K, A)                                                                                                     \
+#define GPUNN__KL_ARGS(K, A, S)                                                                                                \
+    GPUNN__LOSS_ARGS(K, A, S)                                                                                                  \
     K(loss, log_target, FLAG, false, log_target, "The target holds log-probabilities too.")
-#define GPUNN__GAUSSIAN_ARGS(K, A)                                                                                             \
-    GPUNN__LOSS_ARGS(K, A)                                                                                                     \
+#define GPUNN__GAUSSIAN_ARGS(K, A, S)                                                                                          \
+    GPUNN__LOSS_ARGS(K, A, S)                                                                                                  \
     K(loss, full, FLAG, false, full, "With the constant term.")                                                                \
     K(loss, eps, POSITIVE, 1e-06, eps, "What var is at least.")
-#define GPUNN__POISSON_ARGS(K, A)                                                                                              \
-    GPUNN__LOSS_ARGS(K, A)                                                                                                     \
+#define GPUNN__POISSON_ARGS(K, A, S)                                                                                           \
+    GPUNN__LOSS_ARGS(K, A, S)                                                                                                  \
     K(loss, log_input, UNLESS, true, no_log_input, "The input is the logarithm of the rate.")                                  \
     K(loss, full, FLAG, false, full, "With Stirling's approximation of log(t!).")                                              \
     K(loss, eps, SCALE, 1e-08, eps, "Added within the logarithm.")
-#define GPUNN__NCC_ARGS(K, A)                                                                                                  \
+#define GPUNN__NCC_ARGS(K, A, S)                                                                                               \
     K(ncc, window, CELLS, 0, window, "")                                                                                       \
     K(ncc, eps, SCALE, 1e-05, eps, "")
-#define GPUNN__CLASS_START(K, A)                                                                                               \
+#define GPUNN__CLASS_START(K, A, S)                                                                                            \
     K(class_loss, reduction, CLASS_REDUCTION, 0, reduction, "") A(reduction, CLASS_REDUCTION, reduction)                       \
     K(class_loss, ignore_index, INTEGER, -100, ignore_index, "Labels that count for nothing.")                                 \
     A(ignore_index, INT64, ignore_index)
-#define GPUNN__CLASS_WEIGHT(K, A) K(class_loss, weight, REFERENCE, GPUNN__OPERAND(2), weight, "One number for each class.")
-#define GPUNN__NLL_ARGS(K, A) GPUNN__CLASS_START(K, A) GPUNN__CLASS_WEIGHT(K, A)
-#define GPUNN__CROSS_ENTROPY_ARGS(K, A)                                                                                        \
-    GPUNN__CLASS_START(K, A)                                                                                                   \
+#define GPUNN__CLASS_WEIGHT(K, A, S) K(class_loss, weight, REFERENCE, GPUNN__OPERAND(2), weight, "One number for each class.")
+#define GPUNN__NLL_ARGS(K, A, S) GPUNN__CLASS_START(K, A, S) GPUNN__CLASS_WEIGHT(K, A, S)
+#define GPUNN__CROSS_ENTROPY_ARGS(K, A, S)                                                                                     \
+    GPUNN__CLASS_START(K, A, S)                                                                                                \
     K(class_loss, label_smoothing, SHARE, 0, label_smoothing, "") A(label_smoothing, FLOAT, label_smoothing)                   \
-    GPUNN__CLASS_WEIGHT(K, A)
-#define GPUNN__SOFT_MARGIN_ARGS(K, A) K(margin, reduction, CLASS_REDUCTION, 0, reduction, "")
-#define GPUNN__MARGIN(K, A, usual)                                                                                             \
-    GPUNN__SOFT_MARGIN_ARGS(K, A)                                                                                              \
+    GPUNN__CLASS_WEIGHT(K, A, S)
+#define GPUNN__SOFT_MARGIN_ARGS(K, A, S) K(margin, reduction, CLASS_REDUCTION, 0, reduction, "")
+#define GPUNN__MARGIN(K, A, S, usual)                                                                                          \
+    GPUNN__SOFT_MARGIN_ARGS(K, A, S)                                                                                           \
     K(margin, margin, NUMBER, usual, margin, "")
-#define GPUNN__HINGE_ARGS(K, A) GPUNN__MARGIN(K, A, 1)
-#define GPUNN__RANKING_ARGS(K, A) GPUNN__MARGIN(K, A, 0)
-#define GPUNN__MULTI_MARGIN_ARGS(K, A)                                                                                         \
-    GPUNN__MARGIN(K, A, 1)                                                                                                     \
+#define GPUNN__HINGE_ARGS(K, A, S) GPUNN__MARGIN(K, A, S, 1)
+#define GPUNN__RANKING_ARGS(K, A, S) GPUNN__MARGIN(K, A, S, 0)
+#define GPUNN__MULTI_MARGIN_ARGS(K, A, S)                                                                                      \
+    GPUNN__MARGIN(K, A, S, 1)                                                                                                  \
     K(margin, p, NUMBER, 1, p, "1 or 2.")                                                                                      \
     K(margin, weight, REFERENCE, GPUNN__NONE, weight, "One number for each class.")
-#define GPUNN__TRIPLET_ARGS(K, A)                                                                                              \
-    GPUNN__MARGIN(K, A, 1)                                                                                                     \
+#define GPUNN__TRIPLET_ARGS(K, A, S)                                                                                           \
+    GPUNN__MARGIN(K, A, S, 1)                                                                                                  \
     K(margin, p, EXTENDED, 2, p, "")                                                                                           \
     K(margin, eps, NUMBER, 1e-06, eps, "")                                                                                     \
     K(margin, swap, FLAG, false, swap, "")
-#define GPUNN__COSINE_ARGS(K, A)                                                                                               \
+#define GPUNN__COSINE_ARGS(K, A, S)                                                                                            \
     K(_plain, dim, AXIS, 1, axis, "")                                                                                          \
     K(_plain, eps, SCALE, 1e-08, number, "")
-#define GPUNN__SOFTSHRINK_ARGS(K, A) K(_plain, lambd, NUMBER, 0.5, number, "")
-#define GPUNN__THRESHOLD_ARGS(K, A)                                                                                            \
+#define GPUNN__SOFTSHRINK_ARGS(K, A, S) K(_plain, lambd, NUMBER, 0.5, number, "")
+#define GPUNN__THRESHOLD_ARGS(K, A, S)                                                                                         \
     K(_plain, threshold, NUMBER, GPUNN__NEEDED, number, "")                                                                    \
     K(_plain, value, NUMBER, GPUNN__NEEDED, other, "")
-#define GPUNN__LOGIT_ARGS(K, A) K(_plain, eps, NUMBER, -1, number, "")
-#define GPUNN__DICE_ARGS(K, A)                                                                                                 \
+#define GPUNN__LOGIT_ARGS(K, A, S) K(_plain, eps, NUMBER, -1, number, "")
+#define GPUNN__DICE_ARGS(K, A, S)                                                                                              \
     K(dice, reduction, CLASS_REDUCTION, 0, reduction, "")                                                                      \
     K(dice, smooth, SCALE, 1e-05, smooth, "")                                                                                  \
     K(dice, squared, FLAG, false, squared, "")                                                                                 \
     K(dice, batch, FLAG, false, batch, "All samples are one.")
-#define GPUNN__CTC_ARGS(K, A)                                                                                                  \
+#define GPUNN__CTC_ARGS(K, A, S)                                                                                               \
     K(ctc, reduction, CLASS_REDUCTION, 0, reduction, "") A(reduction, CLASS_REDUCTION, reduction)                              \
     K(ctc, blank, AMOUNT, 0, blank, "") A(blank, INT, blank)                                                                   \
     K(ctc, zero_infinity, FLAG, false, zero_infinity, "") A(zero_infinity, BOOL, zero_infinity)                                \
     K(ctc, batch_first, FLAG, false, batch_first, "Log-probabilities are [n, t, classes].") A(batch_first, BOOL, batch_first)
-#define GPUNN__CUSTOM_ARGS(K, A)                                                                                               \
+#define GPUNN__CUSTOM_ARGS(K, A, S)                                                                                            \
     K(custom, kind, NAME, GPUNN__NEEDED, args_, "The op's name.") A(kind, CUSTOM, custom)                                      \
     K(custom, shape, RESULT, GPUNN__NEEDED, args_, "The result's.")                                                            \
     K(custom, numbers, NUMBERS, GPUNN__EMPTY, args_, "") A(numbers, NUMBERS, numbers)
@@ -8635,7 +8652,7 @@ typedef struct gpunn__assign_args {
       "r = t * exp(-b * b) * exp((b - a) * (b + a) + p); e = erf(x); "                                                         \
       "detach(2 - r if x < 0 else r) + (detach(e) - e)",                                                                       \
       "torch.erfc.")                                                                                                           \
-    /* Stirling's series of z + 5, or of z from 7 on, less the logarithm of the steps to there; z is x or, below 0.5, 1 - x. */\
+    /* Stirling's series of z + 5, or of z from 7 on, less the logarithm of the steps to there; z is x or, below 0.5, 1 - x. */ \
     F(X, lgamma, 1, (x), ANY, NO, _plain, PLAIN,                                                                               \
       "z = x if x >= 0.5 else 1 - x; v = z if z < 7 else 1; w = z + 5 if z < 7 else z; q = 1 / (w * w); "                      \
       "g = (w - 0.5) * (log(w) - 1) + 0.418938533 + (0.0833333333 - q * (0.00277777778 - q * 0.000793650794)) "                \
@@ -8672,7 +8689,7 @@ typedef struct gpunn__assign_args {
     F(X, trunc_divide, 2, (x, y), ANY, NO, _plain, PLAIN,                                                                      \
       "sign(x) * where(y < 0, -1, 1) * floor_divide(abs(x), abs(y))",                                                          \
       "x / y rounded towards 0, without gradient: torch.div with rounding_mode trunc.")
-#define GPUNN__FORMULA_ROW(X, name, count, names, fits, keys, args, form, formula, about) \
+#define GPUNN__FORMULA_ROW(X, name, count, names, fits, keys, args, form, formula, about)                                      \
     X(OP, name, NONE, count, 0, keys, args, gpunn__composite(&gpunn__formula_of_##name, in, a), about)
 
 /* X(kind, name, op, operands, spatial axes, keys, struct, call, about). A LAYER has parameters below its name, a STACK those of
@@ -8829,7 +8846,7 @@ typedef struct gpunn__assign_args {
     X(OP, topk_indices, TOPK_INDICES, 1, 0, TOPK, _plain, gpunn_topk_indices(in[0], a->count, a->axis, a->largest),            \
       "The places, i64, of the k largest or smallest in their order; gather takes the values.")                                \
     X(OP, einsum, NONE, GPUNN__MANY, 0, EINSUM, _plain, gpunn_einsum(a->text, in, e->count),                                   \
-      "torch.einsum of one or two tensors.")                                             \
+      "torch.einsum of one or two tensors.")                                                                                   \
     X(OP, assign, ASSIGN, 2, 0, ASSIGN, _assign, gpunn__make_assign(in, a),                                                    \
       "A state, or what an assignment gave, and its new value, or that of its places from position on.")                       \
     X(OP, softmax, SOFTMAX, 1, 0, AXIS, _plain, gpunn_softmax(in[0], a->axis), "torch.softmax.")                               \
@@ -8891,23 +8908,36 @@ typedef struct gpunn__row {
     int                    operands, axes;
     const char            *args; /* the struct's name */
     const gpunn__argument *arguments;
-    const gpunn__told     *told;
+    const gpunn__told     *told, *untold; /* by the text */
 } gpunn__row;
 
 #define GPUNN__NOTHING(...)
 #define GPUNN__K(args, key, kind, otherwise, member, about) \
     {#key, #member, GPUNN__K_##kind, otherwise, offsetof(gpunn_##args##_args, member)},
-#define GPUNN__A(key, kind, member) {#key, GPUNN__A_##kind, offsetof(gpunn_attributes, member)},
-#define GPUNN__X(kind, row, op, operands, axes, list, ...)                                \
-    static const gpunn__argument gpunn__args_of_##row[] = {                               \
-        GPUNN__##list##_ARGS(GPUNN__K, GPUNN__NOTHING){NULL, NULL, GPUNN__K_NAME, 0, 0}}; \
-    static const gpunn__told gpunn__told_of_##row[] = {GPUNN__##list##_ARGS(GPUNN__NOTHING, GPUNN__A){NULL, GPUNN__A_BOOL, 0}};
+#define GPUNN__A(key, kind, member) {#key, GPUNN__A_##kind, GPUNN__MEMBER(member)},
+#define GPUNN__S(key, kind, place) {#key, GPUNN__A_##kind, place},
+#define GPUNN__X(kind, row, op, operands, axes, list, ...)                                                \
+    static const gpunn__argument gpunn__args_of_##row[] = {                                               \
+        GPUNN__##list##_ARGS(GPUNN__K, GPUNN__NOTHING, GPUNN__NOTHING){NULL, NULL, GPUNN__K_NAME, 0, 0}}; \
+    static const gpunn__told gpunn__told_of_##row[] = {                                                   \
+        GPUNN__##list##_ARGS(GPUNN__NOTHING, GPUNN__A, GPUNN__NOTHING){NULL, GPUNN__A_BOOL, 0}};          \
+    static const gpunn__told gpunn__untold_of_##row[] = {                                                 \
+        GPUNN__##list##_ARGS(GPUNN__NOTHING, GPUNN__NOTHING, GPUNN__S){NULL, GPUNN__A_BOOL, 0}};
 GPUNN__ROWS(GPUNN__X)
 #undef GPUNN__X
+#undef GPUNN__S
 #undef GPUNN__A
 #undef GPUNN__K
 #define GPUNN__X(kind, row, op, operands, axes, list, args, ...) \
-    {#row, GPUNN__##kind, GPUNN_OP_##op, operands, axes, #args, gpunn__args_of_##row, gpunn__told_of_##row},
+    {#row,                                                       \
+     GPUNN__##kind,                                              \
+     GPUNN_OP_##op,                                              \
+     operands,                                                   \
+     axes,                                                       \
+     #args,                                                      \
+     gpunn__args_of_##row,                                       \
+     gpunn__told_of_##row,                                       \
+     gpunn__untold_of_##row},
 static const gpunn__row gpunn__rows[] = {GPUNN__ROWS(GPUNN__X)};
 #undef GPUNN__X
 enum { GPUNN__ROW_COUNT = sizeof gpunn__rows / sizeof gpunn__rows[0] };
@@ -9320,10 +9350,30 @@ static bool gpunn__all_equal(const int *values, int count)
     return true;
 }
 
+/* A size, or 0 or 1, of what the canonical text leaves out. */
+static int64_t gpunn__told_size(const gpunn_tensor *t, const gpunn__told *a)
+{
+    const int           operand = (int)(a->place / 16) - 1, axis = (int)(a->place % 16) - 8;
+    const gpunn_tensor *x = NULL;
+    if (a->kind == GPUNN__A_ALONG) return t->dim[*(const int *)(const void *)((const char *)&t->attr + a->place)];
+    if (a->kind == GPUNN__A_SAME_RANK) return t->rank == t->inputs[0]->rank;
+    x = operand < 0 ? t : t->inputs[operand];
+    if (a->kind == GPUNN__A_GIVEN) return x || t->inputs[operand - 1] == NULL;
+    return a->kind == GPUNN__A_COUNT ? gpunn__count(x, 1) : x->dim[axis < 0 ? x->rank + axis : axis];
+}
+
+/* Those of the result's axes from one on. */
+static const int *gpunn__told_sizes(const gpunn_tensor *t, const gpunn__told *a, int sizes[GPUNN_MAX_RANK])
+{
+    const int first = (int)(a->place % 16) - 8;
+    for (int i = first; i < t->rank; i++) sizes[i - first] = (int)t->dim[i];
+    return sizes;
+}
+
 /* An attribute's value: 1,2 in the canonical text, [1, 2] in JSON. */
 static void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const gpunn__told *a, bool json)
 {
-    const char     *from = (const char *)&t->attr + a->member, *between = json ? ", " : ",", *quote = json ? "\"" : "";
+    const char     *from = (const char *)&t->attr + a->place, *between = json ? ", " : ",", *quote = json ? "\"" : "";
     const bool     *flag = (const bool *)from;
     const int      *ints = (const int *)(const void *)from;
     const int64_t  *wide = (const int64_t *)(const void *)from;
@@ -9331,8 +9381,10 @@ static void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const
     int             count = t->inputs[0]->rank;
     gpunn__key_kind kind = GPUNN__K_CLASS_REDUCTION;
     bool            list = a->kind >= GPUNN__A_ORDER && a->kind <= GPUNN__A_AXES;
-    if (a->kind == GPUNN__A_WINDOW) {
-        count -= 2;
+    int             sizes[GPUNN_MAX_RANK];
+    if (a->kind == GPUNN__A_SPATIAL) ints = gpunn__told_sizes(t, a, sizes);
+    if (a->kind == GPUNN__A_WINDOW || a->kind == GPUNN__A_SPATIAL) {
+        count = t->rank - 2;
         list = !gpunn__all_equal(ints, count);
         if (json && !list) count = 1;
     }
@@ -9355,7 +9407,13 @@ static void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const
         else
             gpunn__put_float(text, *(const float *)(const void *)from, 9);
         break;
+    case GPUNN__A_SIZE:
+    case GPUNN__A_COUNT:
+    case GPUNN__A_ALONG: gpunn__put(text, "%lld", (long long)gpunn__told_size(t, a)); break;
+    case GPUNN__A_GIVEN:
+    case GPUNN__A_SAME_RANK: gpunn__put(text, "%s", gpunn__told_size(t, a) ? "true" : "false"); break;
     case GPUNN__A_WINDOW:
+    case GPUNN__A_SPATIAL:
     case GPUNN__A_ORDER:
         for (int i = 0; i < count; i++) gpunn__put(text, "%s%d", i ? between : "", ints[i]);
         break;
@@ -36205,21 +36263,17 @@ static void gpunn__emit_settings(gpunn__writer *w, const char *separator, const 
     if (t->lr_scale != 1) gpunn__emit_float(w, separator, "lr_scale", t->lr_scale);
 }
 
-/* A setting of a window: one number where it is the same along all axes. */
-static void gpunn__emit_window(gpunn__writer *w, const char *key, const int *values, int axes)
-{
-    const bool list = !gpunn__all_equal(values, axes);
-    gpunn__emitf(w, ", \"%s\": %s", key, list ? "[" : "");
-    for (int i = 0; i < (list ? axes : 1); i++) gpunn__emitf(w, "%s%d", i ? ", " : "", values[i]);
-    if (list) gpunn__emitf(w, "]");
-}
-
 /* An attribute that is one number, to compare with a default; NAN: it is not. */
 static double gpunn__told_number(const gpunn_tensor *t, const gpunn__told *a)
 {
-    const void *from = (const char *)&t->attr + a->member;
+    const void *from = (const char *)&t->attr + a->place;
     const int  *ints = (const int *)from;
     switch (a->kind) {
+    case GPUNN__A_SIZE:
+    case GPUNN__A_COUNT:
+    case GPUNN__A_ALONG:
+    case GPUNN__A_GIVEN:
+    case GPUNN__A_SAME_RANK: return (double)gpunn__told_size(t, a);
     case GPUNN__A_BOOL: return *(const bool *)from;
     case GPUNN__A_NOT: return !*(const bool *)from;
     case GPUNN__A_LAST: return t->rank - *ints;
@@ -36246,36 +36300,6 @@ static bool gpunn__told_is_usual(const gpunn_tensor *t, const gpunn__told *a, co
     if (gpunn__op_is(t->op, GPUNN__POOL) && strcmp(a->name, "stride") == 0)
         return memcmp(t->attr.stride, t->attr.kernel, sizeof t->attr.stride) == 0;
     return gpunn__told_number(t, a) == (a->kind == GPUNN__A_FLOAT ? (double)(float)key->otherwise : key->otherwise);
-}
-
-/* A size that the builder was given and that stands in the node's shapes. */
-static int64_t gpunn__told_count(const gpunn_tensor *t, const gpunn__argument *key)
-{
-    const gpunn_tensor *weight = t->input_count > 1 ? t->inputs[1] : NULL;
-    switch ((int)t->op) {
-    case GPUNN_OP_LINEAR: return t->dim[t->rank - 1];
-    case GPUNN_OP_TOPK_INDICES: return t->dim[t->attr.axis];
-    case GPUNN_OP_EMBEDDING: return weight->dim[strcmp(key->name, "num_embeddings") == 0 ? 0 : 1];
-    case GPUNN_OP_HASH_GRID: return weight->dim[1];
-    case GPUNN_OP_PARAMETRIC_RELU: return gpunn__count(weight, 1);
-    default: return t->dim[1]; /* out_channels */
-    }
-}
-
-/* Whether a flag that is no attribute is not what it is by default. */
-static bool gpunn__told_flag(const gpunn_tensor *t, const gpunn__argument *key)
-{
-    const gpunn_tensor *const *in = (const gpunn_tensor *const *)t->inputs;
-    const int                  head = t->attr.heads_last ? 2 : 1;
-    if (key->kind == GPUNN__K_NO_BIAS) return in[2] == NULL;
-    if (strcmp(key->field, "no_running_stats") == 0) return false; /* parts tell that */
-    if (key->kind == GPUNN__K_UNLESS) return strcmp(key->name, "bias") == 0 ? in[1] && in[2] == NULL : in[1] == NULL;
-    switch ((int)t->op) {
-    case GPUNN_OP_ATTENTION: return in[1] && in[1]->dim[head] != in[0]->dim[head]; /* enable_gqa */
-    case GPUNN_OP_BATCH_NORM: return t->attr.sync;
-    case GPUNN_OP_INSTANCE_NORM: return strcmp(key->name, "affine") != 0 || in[1]; /* or track_running_stats */
-    default: return t->rank == in[0]->rank;                                        /* keepdim */
-    }
 }
 
 /* The tensor that a key names; NULL: there is none, or it is the layer's own. */
@@ -36321,17 +36345,6 @@ static void gpunn__emit_factors(gpunn__writer *w, const gpunn_tensor *t, const c
         gpunn__emitf(w, "%s%s", i ? ", " : "", value);
     }
     if (scaled) gpunn__emitf(w, "]");
-}
-
-/* The windows of which no attribute tells: sizes of results, and the kernels of convolutions. */
-static void gpunn__emit_window_key(gpunn__writer *w, const gpunn_tensor *t, const gpunn__argument *key)
-{
-    const int  axes = t->rank - 2;
-    int        sizes[GPUNN_MAX_RANK];
-    const int *values = key->kind == GPUNN__K_PADDING ? t->attr.output_padding : t->attr.kernel;
-    for (int i = 0; i < axes; i++) sizes[i] = (int)t->dim[2 + i];
-    if (strcmp(key->name, "output_size") == 0) values = sizes;
-    if (*values != key->otherwise || !gpunn__all_equal(values, axes)) gpunn__emit_window(w, key->name, values, axes);
 }
 
 /* A slice's end: where it is not the axis' end, the first place behind its last one. */
@@ -36382,28 +36395,16 @@ static void gpunn__emit_key(gpunn__writer *w, const gpunn_tensor *t, const gpunn
     const char         *name = key->name, *word = NULL;
     const gpunn_tensor *x;
     switch (key->kind) {
-    case GPUNN__K_COUNT:
-        if ((double)gpunn__told_count(t, key) != key->otherwise)
-            gpunn__emitf(w, ", \"%s\": %lld", name, (long long)gpunn__told_count(t, key));
-        break;
-    case GPUNN__K_WINDOW:
-    case GPUNN__K_PADDING: gpunn__emit_window_key(w, t, key); break;
     case GPUNN__K_SIZES: gpunn__emit_sizes(w, t, name); break;
     case GPUNN__K_FACTORS: gpunn__emit_factors(w, t, name); break;
     case GPUNN__K_END: gpunn__emit_end(w, t, name); break;
     case GPUNN__K_SHAPE:
     case GPUNN__K_RESULT: gpunn__emit_shape(w, t); break;
-    case GPUNN__K_AMOUNTS: gpunn__emit_list(w, name, t->attr.after, t->rank); break;
     case GPUNN__K_COUNTS: gpunn__emit_list(w, name, t->dim + 1, t->rank - 2); break;
     case GPUNN__K_NUMBER: /* what prelu's weight starts at */
         x = t->inputs[1]->kind == GPUNN__VALUE ? t->inputs[1]->inputs[0] : t->inputs[1];
         if (x->init.kind == GPUNN_INIT_CONSTANT && x->init.a != (float)key->otherwise)
             gpunn__emit_float(w, ", ", name, x->init.a);
-        break;
-    case GPUNN__K_FLAG:
-    case GPUNN__K_UNLESS:
-    case GPUNN__K_NO_BIAS:
-        if (gpunn__told_flag(t, key)) gpunn__emitf(w, ", \"%s\": %s", name, key->kind == GPUNN__K_FLAG ? "true" : "false");
         break;
     case GPUNN__K_DTYPE: word = gpunn_dtype_name(t->dtype); break;
     case GPUNN__K_BIAS:
@@ -36423,6 +36424,13 @@ static void gpunn__emit_key(gpunn__writer *w, const gpunn_tensor *t, const gpunn
     gpunn__emit_name(w, "", word);
 }
 
+/* What of a list tells of a key; else the list's end. */
+static const gpunn__told *gpunn__told_as(const gpunn__told *a, const gpunn__argument *key)
+{
+    while (a->name && (key->kind == GPUNN__K_BIAS || strcmp(key->name, a->name) != 0)) a++;
+    return a;
+}
+
 /* The attributes of an elementwise op, and the keys of any other's row, as far as they are not the default. */
 static void gpunn__emit_arguments(gpunn__writer *w, const gpunn_tensor *t, const gpunn__row *row)
 {
@@ -36434,8 +36442,8 @@ static void gpunn__emit_arguments(gpunn__writer *w, const gpunn_tensor *t, const
     for (const gpunn__argument *key = row ? row->arguments : NULL; key && key->name; key++) {
         char               value[GPUNN__TEXT_SIZE];
         gpunn__line        line = {value, sizeof value, 0};
-        const gpunn__told *a = row->told;
-        while (a->name && strcmp(key->name, a->name) != 0) a++;
+        const gpunn__told *a = gpunn__told_as(row->told, key);
+        if (a->name == NULL) a = gpunn__told_as(row->untold, key);
         if (a->name == NULL || key->kind >= GPUNN__K_INIT) {
             gpunn__emit_key(w, t, row, key);
         } else if (!gpunn__told_is_usual(t, a, key)) {

@@ -180,7 +180,7 @@ def read_rows(text):
     are one."""
     text = plain(text)
     lists = {name: (parameters, body) for name, parameters, body in re.findall(
-        r"^#define GPUNN__(\w+)\(K, A((?:, \w+)*)\)(.*)$", text, re.M)}
+        r"^#define GPUNN__(\w+)\(K, A, S((?:, \w+)*)\)(.*)$", text, re.M)}
     table, made = (re.search(r"^#define GPUNN__%s\)(.*)$" % name, text, re.M) for name in (r"ROWS\(X", r"FORMULAS\(F, X"))
     if not table or not made:
         raise TableError("there are no tables GPUNN__ROWS and GPUNN__FORMULAS")
@@ -194,8 +194,8 @@ def read_rows(text):
                 operand = re.fullmatch(r"GPUNN__OPERAND\((\d+)\)", fields[3])
                 yield Argument(fields[1], fields[2], default(fields[3]), string(fields[5]), fields[4],
                                int(operand.group(1)) if operand else None)
-            elif call != "A":
-                yield from arguments(call[len("GPUNN__"):], *fields[2:])
+            elif call not in ("A", "S"):
+                yield from arguments(call[len("GPUNN__"):], *fields[3:])
 
     result, formulas, rows = {}, {}, made.group(1)
     for name, part in named(text):  # what several formulas have in common
