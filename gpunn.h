@@ -2877,7 +2877,7 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
 /* ==== >>backend ======================================================================================================= *
  * What a backend provides, for its authors; programs need nothing from here. The core plans, the backend computes. All tensors
  * are contiguous and row-major in the backend's memory. A device calls its backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 16
+#define GPUNN_BACKEND_ABI 17
 #define GPUNN_MAX_OPERANDS 64 /* concat takes that many; no other op more than 12 */
 
 /* The constants of one node; each op reads only the fields named beside it. */
@@ -2970,12 +2970,13 @@ typedef struct gpunn_kernel_launch gpunn_kernel_launch;
  * RELAYOUT (of a backend with channels_last): what it copies in in, and where to, with channels and dtype as wanted there, in
  * grad_in, with accumulate. */
 typedef struct gpunn_step {
-    gpunn_op op;
-    bool     backward;  /* false: out from in. true: grad_in from grad_out and what the op table says it reads */
-    bool     inference; /* of the model: no cache that is a copy of the weights */
-    bool     training;  /* of the plan: dropout drops, batch_norm takes the batch's statistics and updates the running ones, as
+    gpunn_op                       op;
+    const struct gpunn__operation *operation; /* how the CPU backend computes it */
+    bool backward;  /* false: out from in. true: grad_in from grad_out and what the op table says it reads */
+    bool inference; /* of the model: no cache that is a copy of the weights */
+    bool training;  /* of the plan: dropout drops, batch_norm takes the batch's statistics and updates the running ones, as
                            instance_norm does with each sample's */
-    bool     evaluates; /* in training: attention drops nothing, batch_norm and instance_norm take the running statistics and
+    bool evaluates; /* in training: attention drops nothing, batch_norm and instance_norm take the running statistics and
                            leave them alone */
     gpunn_precision         precision; /* of the model on this device */
     const char             *name;      /* the layer's, "" when it has none */
@@ -4466,25 +4467,26 @@ typedef struct gpunn__lent { /* memory of the program's */
 } gpunn__lent;
 
 struct gpunn_tensor {
-    gpunn_model     *model;
-    int              id; /* index in model->tensors: operands have smaller ones */
-    gpunn__kind      kind;
-    gpunn_dtype      dtype;
-    int              rank;
-    int64_t          dim[GPUNN_MAX_RANK]; /* -k: k times the batch; below GPUNN__NO_SIZE: see >>sizes */
-    char            *name;                /* NULL: none */
-    gpunn_op         op;                  /* of a value */
-    gpunn_attributes attr;
-    int              input_count;
-    gpunn_tensor   **inputs;  /* an optional operand that is left out is NULL */
-    char            *layer;   /* name for messages; NULL: none */
-    const char      *made_by; /* the builder of which this is the last op, for messages; NULL: it is one op */
-    gpunn_tensor    *next[2]; /* in its chain of the model's index, by gpunn__key; of a layer only the first stands there */
-    bool             keep, retain_grad;
-    bool             shared;  /* by derivatives: what one has made, but not of the gradient that it hands on */
-    int              part;    /* of the model that is recomputed; 0: none */
-    gpunn__lent      lent[2]; /* in the place of its memory, and of its gradient's */
-    gpunn_dlpack    *managed; /* what owns the first; NULL: nothing */
+    gpunn_model                   *model;
+    int                            id; /* index in model->tensors: operands have smaller ones */
+    gpunn__kind                    kind;
+    gpunn_dtype                    dtype;
+    int                            rank;
+    int64_t                        dim[GPUNN_MAX_RANK]; /* -k: k times the batch; below GPUNN__NO_SIZE: see >>sizes */
+    char                          *name;                /* NULL: none */
+    gpunn_op                       op;                  /* of a value */
+    const struct gpunn__operation *operation;
+    gpunn_attributes               attr;
+    int                            input_count;
+    gpunn_tensor                 **inputs;  /* an optional operand that is left out is NULL */
+    char                          *layer;   /* name for messages; NULL: none */
+    const char                    *made_by; /* the builder of which this is the last op, for messages; NULL: it is one op */
+    gpunn_tensor *next[2]; /* in its chain of the model's index, by gpunn__key; of a layer only the first stands there */
+    bool          keep, retain_grad;
+    bool          shared;  /* by derivatives: what one has made, but not of the gradient that it hands on */
+    int           part;    /* of the model that is recomputed; 0: none */
+    gpunn__lent   lent[2]; /* in the place of its memory, and of its gradient's */
+    gpunn_dlpack *managed; /* what owns the first; NULL: nothing */
     /* inputs */
     void   *data; /* backend memory, or what is lent; inputs only */
     size_t  capacity;
@@ -4683,6 +4685,23 @@ static GPUNN__STATUS        gpunn__optimizer_update(gpunn_optimizer *opt, int pa
 static gpunn_status         gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, gpunn_tensor *loss, bool updates);
 static void                 gpunn__optimizer_advance(gpunn_optimizer *opt);
 static const gpunn_backend *gpunn__cpu_backend(void); /* >>cpu */
+/* An op with what computes it on the CPU: the functions of the ops' names, in the sections from >>map to >>recurrent. Builders
+ * hand on which, so that a program has the code of the ops that it builds (GPUNN_STATIC, or a linker that drops sections), and
+ * no other's. */
+typedef struct gpunn__cpu       gpunn__cpu;
+typedef struct gpunn__operation gpunn__operation;
+struct gpunn__operation {
+    gpunn_op op;
+    gpunn_status (*cpu)(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action);
+};
+#define GPUNN__X(ENUM, name, ...)                                                                             \
+    static GPUNN__STATUS          gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action); \
+    static const gpunn__operation gpunn__operation_##name = {GPUNN_OP_##ENUM, gpunn__cpu_##name};
+GPUNN_OTHER_OPS(GPUNN__X)
+#undef GPUNN__X
+static GPUNN__STATUS          gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action);
+static const gpunn__operation gpunn__operation_map = {GPUNN_OP_NONE, gpunn__cpu_map}; /* all elementwise ones */
+static const gpunn__operation gpunn__operation_reshape = {GPUNN_OP_RESHAPE, NULL};
 /* Call after changing weights other than by gpunn_write. */
 #define GPUNN__WEIGHTS_CHANGED(model) ((void)(model)->state.weights_version++, (void)((model)->half_stale = true))
 
@@ -8732,11 +8751,14 @@ typedef struct gpunn__assign_args {
       "Normalises over the last axes; torch.nn.LayerNorm.")                                                                    \
     X(LAYER, rms_norm, RMS_NORM, 1, 0, RMS_NORM, layer_norm, gpunn_rms_norm_(in[0], name, *a),                                 \
       "Divides by the root of the mean square over the last axes; torch.nn.RMSNorm.")                                          \
-    X(OP, rnn, RNN, 1, 0, RNN, rnn, gpunn__make_recurrent(l, e, a, GPUNN_OP_RNN),                                              \
+    X(OP, rnn, RNN, 1, 0, RNN, rnn,                                                                                            \
+      gpunn__make_recurrent(l, e, a, &gpunn__operation_rnn),                                                                   \
       "One layer of torch.nn.RNN: x [length, n, features], result [length, n, directions * hidden_size].")                     \
-    X(OP, lstm, LSTM, 1, 0, LSTM, rnn, gpunn__make_recurrent(l, e, a, GPUNN_OP_LSTM),                                          \
+    X(OP, lstm, LSTM, 1, 0, LSTM, rnn,                                                                                         \
+      gpunn__make_recurrent(l, e, a, &gpunn__operation_lstm),                                                                  \
       "One layer of torch.nn.LSTM: x [length, n, features], result [length, n, directions * hidden_size].")                    \
-    X(OP, gru, GRU, 1, 0, GRU, rnn, gpunn__make_recurrent(l, e, a, GPUNN_OP_GRU),                                              \
+    X(OP, gru, GRU, 1, 0, GRU, rnn,                                                                                            \
+      gpunn__make_recurrent(l, e, a, &gpunn__operation_gru),                                                                   \
       "One layer of torch.nn.GRU: x [length, n, features], result [length, n, directions * hidden_size].")                     \
     X(LAYER, prelu, NONE, 1, 0, PRELU, _plain, gpunn_prelu(in[0], name, a->count, a->number),                                  \
       "max(x, 0) + weight min(x, 0); torch.nn.PReLU.")                                                                         \
@@ -8908,7 +8930,7 @@ typedef struct gpunn__row {
     int                    operands, axes;
     const char            *args; /* the struct's name */
     const gpunn__argument *arguments;
-    const gpunn__told     *told, *untold; /* by the text */
+    const gpunn__told     *told;
 } gpunn__row;
 
 #define GPUNN__NOTHING(...)
@@ -8929,16 +8951,12 @@ GPUNN__ROWS(GPUNN__X)
 #undef GPUNN__A
 #undef GPUNN__K
 #define GPUNN__X(kind, row, op, operands, axes, list, args, ...) \
-    {#row,                                                       \
-     GPUNN__##kind,                                              \
-     GPUNN_OP_##op,                                              \
-     operands,                                                   \
-     axes,                                                       \
-     #args,                                                      \
-     gpunn__args_of_##row,                                       \
-     gpunn__told_of_##row,                                       \
-     gpunn__untold_of_##row},
+    {#row, GPUNN__##kind, GPUNN_OP_##op, operands, axes, #args, gpunn__args_of_##row, gpunn__told_of_##row},
 static const gpunn__row gpunn__rows[] = {GPUNN__ROWS(GPUNN__X)};
+#undef GPUNN__X
+/* Of each what the canonical text leaves out. */
+#define GPUNN__X(kind, row, ...) gpunn__untold_of_##row,
+static const gpunn__told *const gpunn__untold[] = {GPUNN__ROWS(GPUNN__X)};
 #undef GPUNN__X
 enum { GPUNN__ROW_COUNT = sizeof gpunn__rows / sizeof gpunn__rows[0] };
 
@@ -11029,8 +11047,8 @@ static bool gpunn__infer_node(const gpunn__call *call, gpunn_op op, const gpunn_
     return gpunn__infer(call, op, attr, in, count, out);
 }
 
-static gpunn_tensor *gpunn__node(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr,
-                                 gpunn_tensor *const *operands, int count)
+static gpunn_tensor *gpunn__operation_node(const gpunn__call *call, gpunn_op op, const gpunn__operation *operation,
+                                           const gpunn_attributes *attr, gpunn_tensor *const *operands, int count)
 {
     gpunn__meta   out;
     gpunn_tensor *t = gpunn__infer_node(call, op, attr, operands, count, &out)
@@ -11038,6 +11056,7 @@ static gpunn_tensor *gpunn__node(const gpunn__call *call, gpunn_op op, const gpu
                           : NULL;
     if (t == NULL) return NULL;
     t->op = op;
+    t->operation = operation;
     t->attr = *attr;
     size_t size = (size_t)count * sizeof *t->inputs;
     t->inputs = (gpunn_tensor **)gpunn__realloc(call->model->dev, NULL, 0, size);
@@ -11045,6 +11064,12 @@ static gpunn_tensor *gpunn__node(const gpunn__call *call, gpunn_op op, const gpu
     t->input_count = count;
     memcpy(t->inputs, operands, size);
     return gpunn__set_layer(call, t);
+}
+
+static gpunn_tensor *gpunn__node(const gpunn__call *call, const gpunn__operation *operation, const gpunn_attributes *attr,
+                                 gpunn_tensor *const *operands, int count)
+{
+    return gpunn__operation_node(call, operation->op, operation, attr, operands, count);
 }
 
 static bool gpunn__same_shape(const gpunn_tensor *a, const gpunn_tensor *b)
@@ -11062,7 +11087,7 @@ GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype)
     if (dtype == x->dtype) return x;
     gpunn_attributes attr = gpunn__no_attributes();
     attr.dtype = dtype;
-    return gpunn__node(&call, GPUNN_OP_CAST, &attr, &x, 1);
+    return gpunn__node(&call, &gpunn__operation_cast, &attr, &x, 1);
 }
 
 /* ---- of integers ---- */
@@ -11089,7 +11114,7 @@ static gpunn_tensor *gpunn__integer_node(gpunn_integer_op op, gpunn_tensor *cons
     if (choice && (in[0] = gpunn_cast(in[0], GPUNN_BOOL)) == NULL) return NULL;
     attr.mode = (int)op;
     attr.number = count < most ? number : 0;
-    return gpunn__made(&call, gpunn__node(&call, GPUNN_OP_INTEGER, &attr, in, count));
+    return gpunn__made(&call, gpunn__node(&call, &gpunn__operation_integer, &attr, in, count));
 }
 
 /* Of operands that are all integers, but for a condition, the op of that name; else -1. */
@@ -11132,7 +11157,7 @@ static gpunn_tensor *gpunn__map_node(gpunn_op op, gpunn_tensor *const *operands,
     gpunn_attributes attr = gpunn__no_attributes();
     attr.value[0] = attribute1;
     attr.value[1] = attribute2;
-    return gpunn__node(&call, op, &attr, operands, arity);
+    return gpunn__operation_node(&call, op, &gpunn__operation_map, &attr, operands, arity);
 }
 
 #define GPUNN__X(ENUM, name, ...)                          \
@@ -12088,9 +12113,9 @@ static bool gpunn__is_own(const gpunn_tensor *layer, const gpunn_tensor *weight)
 }
 
 /* The node of a linear or convolution layer with its weight (NULL: a new one) and, if it has one, bias [out]. */
-static gpunn_tensor *gpunn__affine(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr, gpunn_tensor *x,
-                                   gpunn_tensor *weight, int weight_rank, const int64_t *weight_dim, gpunn_tensor *own_bias,
-                                   bool bias, int64_t out)
+static gpunn_tensor *gpunn__affine(const gpunn__call *call, const gpunn__operation *operation, const gpunn_attributes *attr,
+                                   gpunn_tensor *x, gpunn_tensor *weight, int weight_rank, const int64_t *weight_dim,
+                                   gpunn_tensor *own_bias, bool bias, int64_t out)
 {
     float fan_in = 1;
     for (int i = 1; i < weight_rank; i++) fan_in *= (float)weight_dim[i];
@@ -12101,7 +12126,7 @@ static gpunn_tensor *gpunn__affine(const gpunn__call *call, gpunn_op op, const g
     if (operands[1] && bias && own_bias == NULL)
         operands[2] = gpunn__layer_weight(call, GPUNN__PARAMETER, "bias", 1, &out, GPUNN_INIT_KAIMING_UNIFORM, fan_in);
     if (operands[1] == NULL || (bias && operands[2] == NULL)) return NULL;
-    return gpunn__node(call, op, attr, operands, 3);
+    return gpunn__node(call, operation, attr, operands, 3);
 }
 
 /* Whether tensor t holds integers that pick elements. */
@@ -12160,7 +12185,8 @@ GPUNN_API gpunn_tensor *gpunn_linear_(gpunn_tensor *x, const char *name, gpunn_l
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".weight is no parameter; use gpunn_matmul with .transpose_b");
     args.out_features = (int)weight_dim[0];
     if (!gpunn__settle(&call, &args) || !gpunn__shared_bias(&call, args.bias, args.no_bias, weight_dim[0])) return NULL;
-    return gpunn__affine(&call, GPUNN_OP_LINEAR, &attr, x, args.weight, 2, weight_dim, args.bias, !args.no_bias, weight_dim[0]);
+    return gpunn__affine(&call, &gpunn__operation_linear, &attr, x, args.weight, 2, weight_dim, args.bias, !args.no_bias,
+                         weight_dim[0]);
 }
 
 GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name, gpunn_embedding_args args)
@@ -12189,7 +12215,7 @@ GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name,
         operands[1]->padding = padding + 1;
     }
     attr.ignore_index = padding;
-    return gpunn__node(&call, GPUNN_OP_EMBEDDING, &attr, operands, 2);
+    return gpunn__node(&call, &gpunn__operation_embedding, &attr, operands, 2);
 }
 
 /* Resolves one setting of a window of so many axes: each[i], else all, else otherwise[i]; lowest: the least allowed. */
@@ -12227,14 +12253,14 @@ static gpunn_tensor *gpunn__pad_sides(gpunn_tensor *x, int *before, const int *a
     return gpunn_pad_(x, args);
 }
 
-static gpunn_tensor *gpunn__conv_node(gpunn_op op, gpunn_tensor *x, const char *name, gpunn_conv_args *args)
+static gpunn_tensor *gpunn__conv_node(const gpunn__operation *operation, gpunn_tensor *x, const char *name, gpunn_conv_args *args)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
-    const int        axes = gpunn__conv_axes(op);
-    const bool       transposed = gpunn__op_is(op, GPUNN__TRANSPOSED);
+    const int        axes = gpunn__conv_axes(operation->op);
+    const bool       transposed = gpunn__op_is(operation->op, GPUNN__TRANSPOSED);
     int              ends[3] = {0, 0, 0};
-    if (!gpunn__begin_layer(&call, gpunn_op_name(op), name, x) || !gpunn__has_axes(&call, gpunn__meta_of(x), axes) ||
+    if (!gpunn__begin_layer(&call, gpunn_op_name(operation->op), name, x) || !gpunn__has_axes(&call, gpunn__meta_of(x), axes) ||
         !gpunn__window_setting(&call, axes, "kernel_size", "kernel_shape", args->kernel_size, args->kernel_shape, gpunn__zeros, 1,
                                attr.kernel) ||
         !gpunn__window_setting(&call, axes, "stride", "strides", args->stride, args->strides, gpunn__ones, 1, attr.stride) ||
@@ -12281,52 +12307,53 @@ static gpunn_tensor *gpunn__conv_node(gpunn_op op, gpunn_tensor *x, const char *
     }
     if (!gpunn__shared_bias(&call, args->bias, args->no_bias, out)) return NULL;
     if (uneven && (x = gpunn__pad_sides(x, attr.padding, ends, 0)) == NULL) return gpunn__undo(&call);
-    return gpunn__affine(&call, op, &attr, x, args->weight, x->rank, weight_dim, args->bias, !args->no_bias, out);
+    return gpunn__affine(&call, operation, &attr, x, args->weight, x->rank, weight_dim, args->bias, !args->no_bias, out);
 }
 
 GPUNN_API gpunn_tensor *gpunn_conv1d_(gpunn_tensor *x, const char *name, gpunn_conv_args args)
 {
-    return gpunn__conv_node(GPUNN_OP_CONV1D, x, name, &args);
+    return gpunn__conv_node(&gpunn__operation_conv1d, x, name, &args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_conv2d_(gpunn_tensor *x, const char *name, gpunn_conv_args args)
 {
-    return gpunn__conv_node(GPUNN_OP_CONV2D, x, name, &args);
+    return gpunn__conv_node(&gpunn__operation_conv2d, x, name, &args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_conv3d_(gpunn_tensor *x, const char *name, gpunn_conv_args args)
 {
-    return gpunn__conv_node(GPUNN_OP_CONV3D, x, name, &args);
+    return gpunn__conv_node(&gpunn__operation_conv3d, x, name, &args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_conv_transpose1d_(gpunn_tensor *x, const char *name, gpunn_conv_args args)
 {
-    return gpunn__conv_node(GPUNN_OP_CONV_TRANSPOSE1D, x, name, &args);
+    return gpunn__conv_node(&gpunn__operation_conv_transpose1d, x, name, &args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_conv_transpose2d_(gpunn_tensor *x, const char *name, gpunn_conv_args args)
 {
-    return gpunn__conv_node(GPUNN_OP_CONV_TRANSPOSE2D, x, name, &args);
+    return gpunn__conv_node(&gpunn__operation_conv_transpose2d, x, name, &args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_conv_transpose3d_(gpunn_tensor *x, const char *name, gpunn_conv_args args)
 {
-    return gpunn__conv_node(GPUNN_OP_CONV_TRANSPOSE3D, x, name, &args);
+    return gpunn__conv_node(&gpunn__operation_conv_transpose3d, x, name, &args);
 }
 
 /* The node of a pool. A row is an image of height 1. */
-static gpunn_tensor *gpunn__pool_result(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr, gpunn_tensor *x)
+static gpunn_tensor *gpunn__pool_result(const gpunn__call *call, const gpunn__operation *operation, const gpunn_attributes *attr,
+                                        gpunn_tensor *x)
 {
     gpunn__meta out;
-    if (x->rank > 3) return gpunn__node(call, op, attr, &x, 1);
-    if (!gpunn__infer_node(call, op, attr, &x, 1, &out)) return NULL;
+    if (x->rank > 3) return gpunn__node(call, operation, attr, &x, 1);
+    if (!gpunn__infer_node(call, operation->op, attr, &x, 1, &out)) return NULL;
     const gpunn_shape image = {{x->dim[0], x->dim[1], 1, x->dim[2]}}, row = {{out.dim[0], out.dim[1], out.dim[2]}};
     gpunn_attributes  flat = *attr;
     flat.kernel[1] = attr->kernel[0], flat.stride[1] = attr->stride[0], flat.padding[1] = attr->padding[0];
     flat.dilation[1] = attr->dilation[0], flat.size[1] = attr->size[0];
     flat.kernel[0] = flat.stride[0] = flat.dilation[0] = flat.size[0] = 1, flat.padding[0] = 0;
     gpunn_tensor *y = gpunn_reshape(x, image);
-    if (y) y = gpunn__node(call, op, &flat, &y, 1);
+    if (y) y = gpunn__node(call, operation, &flat, &y, 1);
     if (y) y = gpunn_reshape(y, row);
     return gpunn__made(call, y);
 }
@@ -12355,12 +12382,12 @@ static gpunn_tensor *gpunn__dilated_axis(const gpunn_attributes *attr, gpunn_ten
 }
 
 /* A pool with a padding behind of its own, or with dilation: x is padded first. */
-static gpunn_tensor *gpunn__pool_of_padded(const gpunn__call *call, gpunn_op op, gpunn_attributes *attr, gpunn_tensor *x,
-                                           int *ends)
+static gpunn_tensor *gpunn__pool_of_padded(const gpunn__call *call, const gpunn__operation *operation, gpunn_attributes *attr,
+                                           gpunn_tensor *x, int *ends)
 {
     static const float one = 1;
     const gpunn_shape  scalar = {{0}};
-    const bool         maximum = gpunn__op_is(op, GPUNN__MAX_POOL), excludes = !maximum && attr->count_exclude_pad;
+    const bool         maximum = gpunn__op_is(operation->op, GPUNN__MAX_POOL), excludes = !maximum && attr->count_exclude_pad;
     bool               dilated = false;
     int64_t            windows[3] = {0, 0, 0};
     int                starts[3];
@@ -12389,11 +12416,11 @@ static gpunn_tensor *gpunn__pool_of_padded(const gpunn__call *call, gpunn_op op,
         return gpunn__made(call, y);
     }
     attr->count_exclude_pad = false;
-    if (y) y = gpunn__pool_result(call, op, attr, y);
+    if (y) y = gpunn__pool_result(call, operation, attr, y);
     if (y && excludes) {
         gpunn_tensor *share = gpunn_expand(gpunn_constant(call->model, scalar, &one), cells);
         if (share) share = gpunn__pad_sides(share, starts, ends, 0);
-        if (share) share = gpunn__pool_result(call, op, attr, share);
+        if (share) share = gpunn__pool_result(call, operation, attr, share);
         y = share ? gpunn_div(y, share) : NULL;
     }
     for (int i = 0; i < x->rank - 2 && y && attr->ceil_mode; i++) y = gpunn_slice(y, 2 + i, 0, windows[i], 1);
@@ -12401,7 +12428,7 @@ static gpunn_tensor *gpunn__pool_of_padded(const gpunn__call *call, gpunn_op op,
 }
 
 /* With settings that are settled. */
-static gpunn_tensor *gpunn__pool_node(const gpunn__call *call, gpunn_op op, int axes, gpunn_tensor *x,
+static gpunn_tensor *gpunn__pool_node(const gpunn__call *call, const gpunn__operation *operation, int axes, gpunn_tensor *x,
                                       const gpunn_pool_args *args)
 {
     gpunn_attributes attr = gpunn__no_attributes();
@@ -12427,16 +12454,17 @@ static gpunn_tensor *gpunn__pool_node(const gpunn__call *call, gpunn_op op, int 
             return gpunn__refuse(call, GPUNN_ERR_ARGUMENT,
                                  "padding is %d, more than half of the kernel's %lld; use a smaller padding", most,
                                  (long long)span);
-        if (attr.dilation[i] > 1 && !gpunn__op_is(op, GPUNN__MAX_POOL))
+        if (attr.dilation[i] > 1 && !gpunn__op_is(operation->op, GPUNN__MAX_POOL))
             return gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "dilation is %d, but only max_pool has one; leave it out",
                                  attr.dilation[i]);
         apart = apart || attr.dilation[i] > 1 || ends[i] != attr.padding[i];
     }
-    return apart ? gpunn__pool_of_padded(call, op, &attr, x, ends) : gpunn__pool_result(call, op, &attr, x);
+    return apart ? gpunn__pool_of_padded(call, operation, &attr, x, ends) : gpunn__pool_result(call, operation, &attr, x);
 }
 
 /* (the mean of x^p, times a window's cells)^(1/p). */
-static gpunn_tensor *gpunn__lp_pool(const char *name, gpunn_op op, int axes, gpunn_tensor *x, const gpunn_lp_pool_args *args)
+static gpunn_tensor *gpunn__lp_pool(const char *name, const gpunn__operation *operation, int axes, gpunn_tensor *x,
+                                    const gpunn_lp_pool_args *args)
 {
     static const char *const names[] = {"cells", "power"};
     const float              p = gpunn__float_setting(args->norm_type, 2);
@@ -12452,43 +12480,43 @@ static gpunn_tensor *gpunn__lp_pool(const char *name, gpunn_op op, int axes, gpu
     memcpy(window.strides, args->strides, sizeof window.strides);
     for (int i = 0; i < axes; i++) numbers[0] *= args->kernel_shape[i] ? args->kernel_shape[i] : args->kernel_size;
     gpunn_tensor *y = gpunn_pow_scalar(x, p);
-    if (y) y = gpunn__pool_node(&call, op, axes, y, &window);
+    if (y) y = gpunn__pool_node(&call, operation, axes, y, &window);
     if (y) y = gpunn__expr("m = cells * x; (1 if m == 0 else m) ** power if m != 0 else 0", NULL, &y, 1, names, numbers, 2, NULL);
     return gpunn__made(&call, y);
 }
 
-#define GPUNN__X(name, ENUM, axes)                                                                     \
+#define GPUNN__X(name, op, axes)                                                                       \
     GPUNN_API gpunn_tensor *gpunn_##name##_(gpunn_tensor *x, gpunn_pool_args args)                     \
     {                                                                                                  \
         gpunn__call call;                                                                              \
         if (!gpunn__begin_x(&call, #name, NULL, x, true) || !gpunn__settle(&call, &args)) return NULL; \
-        return gpunn__pool_node(&call, GPUNN_OP_##ENUM, axes, x, &args);                               \
+        return gpunn__pool_node(&call, &gpunn__operation_##op, axes, x, &args);                        \
     }
-GPUNN__X(max_pool1d, MAX_POOL2D, 1)
-GPUNN__X(max_pool2d, MAX_POOL2D, 2)
-GPUNN__X(max_pool3d, MAX_POOL3D, 3)
-GPUNN__X(avg_pool1d, AVG_POOL2D, 1)
-GPUNN__X(avg_pool2d, AVG_POOL2D, 2)
-GPUNN__X(avg_pool3d, AVG_POOL3D, 3)
+GPUNN__X(max_pool1d, max_pool2d, 1)
+GPUNN__X(max_pool2d, max_pool2d, 2)
+GPUNN__X(max_pool3d, max_pool3d, 3)
+GPUNN__X(avg_pool1d, avg_pool2d, 1)
+GPUNN__X(avg_pool2d, avg_pool2d, 2)
+GPUNN__X(avg_pool3d, avg_pool3d, 3)
 #undef GPUNN__X
 
 GPUNN_API gpunn_tensor *gpunn_lp_pool1d_(gpunn_tensor *x, gpunn_lp_pool_args args)
 {
-    return gpunn__lp_pool("lp_pool1d", GPUNN_OP_AVG_POOL2D, 1, x, &args);
+    return gpunn__lp_pool("lp_pool1d", &gpunn__operation_avg_pool2d, 1, x, &args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_lp_pool2d_(gpunn_tensor *x, gpunn_lp_pool_args args)
 {
-    return gpunn__lp_pool("lp_pool2d", GPUNN_OP_AVG_POOL2D, 2, x, &args);
+    return gpunn__lp_pool("lp_pool2d", &gpunn__operation_avg_pool2d, 2, x, &args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_lp_pool3d_(gpunn_tensor *x, gpunn_lp_pool_args args)
 {
-    return gpunn__lp_pool("lp_pool3d", GPUNN_OP_AVG_POOL3D, 3, x, &args);
+    return gpunn__lp_pool("lp_pool3d", &gpunn__operation_avg_pool3d, 3, x, &args);
 }
 
-static gpunn_tensor *gpunn__adaptive_pool(const char *name, gpunn_op op, int axes, gpunn_tensor *x, int first, int second,
-                                          int third)
+static gpunn_tensor *gpunn__adaptive_pool(const char *name, const gpunn__operation *operation, int axes, gpunn_tensor *x,
+                                          int first, int second, int third)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
@@ -12500,37 +12528,37 @@ static gpunn_tensor *gpunn__adaptive_pool(const char *name, gpunn_op op, int axe
                                  out[i]);
         attr.size[i] = out[i];
     }
-    return gpunn__pool_result(&call, op, &attr, x);
+    return gpunn__pool_result(&call, operation, &attr, x);
 }
 
 GPUNN_API gpunn_tensor *gpunn_adaptive_max_pool1d(gpunn_tensor *x, int out)
 {
-    return gpunn__adaptive_pool("adaptive_max_pool1d", GPUNN_OP_ADAPTIVE_MAX_POOL2D, 1, x, out, 0, 0);
+    return gpunn__adaptive_pool("adaptive_max_pool1d", &gpunn__operation_adaptive_max_pool2d, 1, x, out, 0, 0);
 }
 
 GPUNN_API gpunn_tensor *gpunn_adaptive_max_pool2d(gpunn_tensor *x, int out_h, int out_w)
 {
-    return gpunn__adaptive_pool("adaptive_max_pool2d", GPUNN_OP_ADAPTIVE_MAX_POOL2D, 2, x, out_h, out_w, 0);
+    return gpunn__adaptive_pool("adaptive_max_pool2d", &gpunn__operation_adaptive_max_pool2d, 2, x, out_h, out_w, 0);
 }
 
 GPUNN_API gpunn_tensor *gpunn_adaptive_max_pool3d(gpunn_tensor *x, int out_d, int out_h, int out_w)
 {
-    return gpunn__adaptive_pool("adaptive_max_pool3d", GPUNN_OP_ADAPTIVE_MAX_POOL3D, 3, x, out_d, out_h, out_w);
+    return gpunn__adaptive_pool("adaptive_max_pool3d", &gpunn__operation_adaptive_max_pool3d, 3, x, out_d, out_h, out_w);
 }
 
 GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool1d(gpunn_tensor *x, int out)
 {
-    return gpunn__adaptive_pool("adaptive_avg_pool1d", GPUNN_OP_ADAPTIVE_AVG_POOL2D, 1, x, out, 0, 0);
+    return gpunn__adaptive_pool("adaptive_avg_pool1d", &gpunn__operation_adaptive_avg_pool2d, 1, x, out, 0, 0);
 }
 
 GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool2d(gpunn_tensor *x, int out_h, int out_w)
 {
-    return gpunn__adaptive_pool("adaptive_avg_pool2d", GPUNN_OP_ADAPTIVE_AVG_POOL2D, 2, x, out_h, out_w, 0);
+    return gpunn__adaptive_pool("adaptive_avg_pool2d", &gpunn__operation_adaptive_avg_pool2d, 2, x, out_h, out_w, 0);
 }
 
 GPUNN_API gpunn_tensor *gpunn_adaptive_avg_pool3d(gpunn_tensor *x, int out_d, int out_h, int out_w)
 {
-    return gpunn__adaptive_pool("adaptive_avg_pool3d", GPUNN_OP_ADAPTIVE_AVG_POOL3D, 3, x, out_d, out_h, out_w);
+    return gpunn__adaptive_pool("adaptive_avg_pool3d", &gpunn__operation_adaptive_avg_pool3d, 3, x, out_d, out_h, out_w);
 }
 
 GPUNN_API gpunn_tensor *gpunn_grid_sample_(gpunn_tensor *x, gpunn_tensor *grid, gpunn_grid_args args)
@@ -12542,7 +12570,7 @@ GPUNN_API gpunn_tensor *gpunn_grid_sample_(gpunn_tensor *x, gpunn_tensor *grid, 
     attr.mode = (int)args.mode;
     attr.padding_mode = (int)args.padding_mode;
     attr.align_corners = args.align_corners;
-    return gpunn__node(&call, GPUNN_OP_GRID_SAMPLE, &attr, operands, 2);
+    return gpunn__node(&call, &gpunn__operation_grid_sample, &attr, operands, 2);
 }
 
 GPUNN_API gpunn_tensor *gpunn_roi_align_(gpunn_tensor *x, gpunn_tensor *boxes, gpunn_roi_args args)
@@ -12559,7 +12587,7 @@ GPUNN_API gpunn_tensor *gpunn_roi_align_(gpunn_tensor *x, gpunn_tensor *boxes, g
     attr.scale = args.spatial_scale;
     attr.k = args.sampling_ratio;
     attr.align_corners = args.aligned;
-    return gpunn__node(&call, GPUNN_OP_ROI_ALIGN, &attr, operands, 2);
+    return gpunn__node(&call, &gpunn__operation_roi_align, &attr, operands, 2);
 }
 
 GPUNN_API gpunn_tensor *gpunn_affine_grid(gpunn_tensor *theta, gpunn_shape size, bool align_corners)
@@ -12570,7 +12598,7 @@ GPUNN_API gpunn_tensor *gpunn_affine_grid(gpunn_tensor *theta, gpunn_shape size,
         return NULL;
     attr.shape = size;
     attr.align_corners = align_corners;
-    return gpunn__node(&call, GPUNN_OP_AFFINE_GRID, &attr, &theta, 1);
+    return gpunn__node(&call, &gpunn__operation_affine_grid, &attr, &theta, 1);
 }
 
 /* floor(size * scale) of a size that varies; 0 where the scale has no divisor up to 64, or the result is none. */
@@ -12644,15 +12672,16 @@ GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_ar
         attr.ratio[i] = gpunn__resize_ratio(x->dim[2 + i], attr.size[i], args.align_corners, scale);
     }
     if (args.mode == GPUNN_INTERPOLATE_AREA)
-        return gpunn__pool_result(&call, axes == 3 ? GPUNN_OP_ADAPTIVE_AVG_POOL3D : GPUNN_OP_ADAPTIVE_AVG_POOL2D, &attr, x);
+        return gpunn__pool_result(
+            &call, axes == 3 ? &gpunn__operation_adaptive_avg_pool3d : &gpunn__operation_adaptive_avg_pool2d, &attr, x);
     attr.mode = (int)args.mode;
     attr.align_corners = args.align_corners;
-    return gpunn__node(&call, GPUNN_OP_INTERPOLATE, &attr, &x, 1);
+    return gpunn__node(&call, &gpunn__operation_interpolate, &attr, &x, 1);
 }
 
 /* A norm with running statistics; affine: with weight and bias. */
-static gpunn_tensor *gpunn__statistics_node(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr, gpunn_tensor *x,
-                                            bool affine)
+static gpunn_tensor *gpunn__statistics_node(const gpunn__call *call, const gpunn__operation *operation,
+                                            const gpunn_attributes *attr, gpunn_tensor *x, bool affine)
 {
     static const struct {
         const char *suffix;
@@ -12668,7 +12697,7 @@ static gpunn_tensor *gpunn__statistics_node(const gpunn__call *call, gpunn_op op
                                               parts[i].value);
         if (operands[1 + i] == NULL) return NULL;
     }
-    return gpunn__node(call, op, attr, operands, 5);
+    return gpunn__node(call, operation, attr, operands, 5);
 }
 
 /* affine: with weight and bias. */
@@ -12684,7 +12713,7 @@ static gpunn_tensor *gpunn__group_norm_node(const gpunn__call *call, gpunn_tenso
                                               GPUNN_INIT_CONSTANT, i == 0 ? 1.0f : 0.0f);
         if (operands[1 + i] == NULL) return NULL;
     }
-    return gpunn__node(call, GPUNN_OP_GROUP_NORM, &attr, operands, 3);
+    return gpunn__node(call, &gpunn__operation_group_norm, &attr, operands, 3);
 }
 
 /* batch_norm without running statistics: [n, c, ...] as one sample [1, c, n ...], and back. */
@@ -12711,7 +12740,7 @@ static gpunn_tensor *gpunn__batch_norm_node(const char *op, gpunn_tensor *x, con
     attr.eps = args->eps;
     attr.momentum = args->momentum;
     attr.sync = args->sync;
-    if (!args->no_running_stats) return gpunn__statistics_node(&call, GPUNN_OP_BATCH_NORM, &attr, x, !args->no_affine);
+    if (!args->no_running_stats) return gpunn__statistics_node(&call, &gpunn__operation_batch_norm, &attr, x, !args->no_affine);
     if (args->sync)
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".sync needs running statistics; leave out .sync or .no_running_stats");
     return gpunn__norm_of_batch(&call, x, args->eps, !args->no_affine);
@@ -12761,7 +12790,7 @@ static gpunn_tensor *gpunn__instance_norm_node(const char *op, gpunn_tensor *x, 
     attr.groups = (int)x->dim[1];
     attr.eps = args->eps;
     attr.momentum = args->momentum;
-    return gpunn__statistics_node(&call, GPUNN_OP_INSTANCE_NORM, &attr, x, args->affine);
+    return gpunn__statistics_node(&call, &gpunn__operation_instance_norm, &attr, x, args->affine);
 }
 
 GPUNN_API gpunn_tensor *gpunn_instance_norm1d_(gpunn_tensor *x, const char *name, gpunn_instance_norm_args args)
@@ -12779,13 +12808,13 @@ GPUNN_API gpunn_tensor *gpunn_instance_norm3d_(gpunn_tensor *x, const char *name
     return gpunn__instance_norm_node("instance_norm3d", x, name, &args, 5, "[n, channels, depth, height, width]");
 }
 
-static gpunn_tensor *gpunn__layer_norm_node(gpunn_op op, gpunn_tensor *x, const char *name, gpunn_layer_norm_args *args,
-                                            bool bias)
+static gpunn_tensor *gpunn__layer_norm_node(const gpunn__operation *operation, gpunn_tensor *x, const char *name,
+                                            gpunn_layer_norm_args *args, bool bias)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
     char             text[128];
-    if (!gpunn__begin_layer(&call, gpunn_op_name(op), name, x) || !gpunn__settle(&call, args)) return NULL;
+    if (!gpunn__begin_layer(&call, gpunn_op_name(operation->op), name, x) || !gpunn__settle(&call, args)) return NULL;
     const int dims = args->dims;
     if (dims > x->rank)
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "dims is %d, but x is %s; use a number from 1 to its rank, %d", dims,
@@ -12800,17 +12829,17 @@ static gpunn_tensor *gpunn__layer_norm_node(gpunn_op op, gpunn_tensor *x, const 
                                               GPUNN_INIT_CONSTANT, i == 0 ? 1.0f : 0.0f);
         if (operands[1 + i] == NULL) return NULL;
     }
-    return gpunn__node(&call, op, &attr, operands, 3);
+    return gpunn__node(&call, operation, &attr, operands, 3);
 }
 
 GPUNN_API gpunn_tensor *gpunn_layer_norm_(gpunn_tensor *x, const char *name, gpunn_layer_norm_args args)
 {
-    return gpunn__layer_norm_node(GPUNN_OP_LAYER_NORM, x, name, &args, true);
+    return gpunn__layer_norm_node(&gpunn__operation_layer_norm, x, name, &args, true);
 }
 
 GPUNN_API gpunn_tensor *gpunn_rms_norm_(gpunn_tensor *x, const char *name, gpunn_layer_norm_args args)
 {
-    return gpunn__layer_norm_node(GPUNN_OP_RMS_NORM, x, name, &args, false);
+    return gpunn__layer_norm_node(&gpunn__operation_rms_norm, x, name, &args, false);
 }
 
 GPUNN_API gpunn_tensor *gpunn_local_response_norm_(gpunn_tensor *x, gpunn_local_response_norm_args args)
@@ -13083,7 +13112,8 @@ static bool gpunn__project_operands(gpunn_tensor **in, gpunn_tensor *const *weig
     return in[0] != NULL;
 }
 
-static gpunn_tensor *gpunn__recurrent(gpunn_op op, gpunn_tensor *x, const char *name, const gpunn_rnn_args *args)
+static gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation, gpunn_tensor *x, const char *name,
+                                      const gpunn_rnn_args *args)
 {
     const int            directions = args->bidirectional ? 2 : 1, layers = gpunn__int_setting(args->num_layers, 1);
     const int            parts = gpunn__recurrent_parts(args);
@@ -13094,15 +13124,15 @@ static gpunn_tensor *gpunn__recurrent(gpunn_op op, gpunn_tensor *x, const char *
     gpunn_axes       swap = GPUNN_AXES(1, 0, 2);
     if (args->h_n) *args->h_n = NULL;
     if (args->c_n) *args->c_n = NULL;
-    if (!(args->weights ? gpunn__begin_x(&call, gpunn_op_name(op), name, x, true)
-                        : gpunn__begin_layer(&call, gpunn_op_name(op), name, x)) ||
-        !gpunn__recurrent_is_sound(&call, op, x, args, layers) || !gpunn__recurrent_takes(&call, x, args, layers))
+    if (!(args->weights ? gpunn__begin_x(&call, gpunn_op_name(operation->op), name, x, true)
+                        : gpunn__begin_layer(&call, gpunn_op_name(operation->op), name, x)) ||
+        !gpunn__recurrent_is_sound(&call, operation->op, x, args, layers) || !gpunn__recurrent_takes(&call, x, args, layers))
         return NULL;
     attr.relu = args->relu;
     attr.hidden_size = args->hidden_size;
     attr.bidirectional = args->bidirectional;
     attr.states = args->states || args->h_n || args->c_n;
-    const int64_t hidden = args->hidden_size, rows = gpunn__gates_of(op) * hidden,
+    const int64_t hidden = args->hidden_size, rows = gpunn__gates_of(operation->op) * hidden,
                   width = args->proj_size ? args->proj_size : hidden;
     const float   bound = 1 / sqrtf((float)hidden);
     gpunn_tensor *y = args->batch_first ? gpunn_permute(x, swap) : x;
@@ -13122,7 +13152,7 @@ static gpunn_tensor *gpunn__recurrent(gpunn_op op, gpunn_tensor *x, const char *
             *(last ? &weight_hr[reverse] : &in[GPUNN__WEIGHTS + 4 * reverse + part]) = weight;
         }
         if (args->proj_size && !gpunn__project_operands(in, weight_hr, directions)) return gpunn__undo(&call);
-        gpunn_tensor *node = gpunn__node(&call, op, &attr, in, GPUNN__WEIGHTS + 4 * directions);
+        gpunn_tensor *node = gpunn__node(&call, operation, &attr, in, GPUNN__WEIGHTS + 4 * directions);
         if (node == NULL) return NULL;
         const int64_t     length = y->dim[0];
         const gpunn_shape shape = GPUNN_SHAPE(directions, y->dim[1], hidden);
@@ -13162,7 +13192,8 @@ static bool gpunn__cell_takes(const gpunn__call *call, const gpunn_tensor *x, in
 }
 
 /* A layer of one step. */
-static gpunn_tensor *gpunn__cell(gpunn_op op, gpunn_tensor *x, const char *name, const gpunn_cell_args *args)
+static gpunn_tensor *gpunn__cell(const gpunn__operation *operation, gpunn_tensor *x, const char *name,
+                                 const gpunn_cell_args *args)
 {
     const int      parts = args->no_bias ? 2 : 4, hidden = args->hidden_size;
     gpunn_tensor  *own[4], *c_n = NULL;
@@ -13173,20 +13204,20 @@ static gpunn_tensor *gpunn__cell(gpunn_op op, gpunn_tensor *x, const char *name,
     step.weights = args->weights ? args->weights : own;
     step.c_n = args->c_n ? &c_n : NULL;
     if (args->c_n) *args->c_n = NULL;
-    if (!(args->weights ? gpunn__begin_x(&call, gpunn_op_name(op), name, x, true)
-                        : gpunn__begin_layer(&call, gpunn_op_name(op), name, x)) ||
+    if (!(args->weights ? gpunn__begin_x(&call, gpunn_op_name(operation->op), name, x, true)
+                        : gpunn__begin_layer(&call, gpunn_op_name(operation->op), name, x)) ||
         !gpunn__has_rank(&call, gpunn__meta_of(x), 2, 2, "[n, features]") || !gpunn__has_hidden_size(&call, hidden) ||
         !gpunn__axes_are_fixed(&call, gpunn__meta_of(x), 1, 1) ||
         !gpunn__cell_takes(&call, x, hidden, ".h", args->h, &step.h_0) ||
         !gpunn__cell_takes(&call, x, hidden, ".c", args->c, &step.c_0))
         return NULL;
     for (int i = 0; i < parts && args->weights == NULL; i++) {
-        own[i] = gpunn__recurrent_weight(&call, -1, i, false, (int64_t)gpunn__gates_of(op) * hidden, i ? hidden : x->dim[1],
-                                         1 / sqrtf((float)hidden));
+        own[i] = gpunn__recurrent_weight(&call, -1, i, false, (int64_t)gpunn__gates_of(operation->op) * hidden,
+                                         i ? hidden : x->dim[1], 1 / sqrtf((float)hidden));
         if (own[i] == NULL) return NULL;
     }
     const gpunn_shape shape = GPUNN_SHAPE(x->dim[0], hidden);
-    gpunn_tensor     *y = gpunn__recurrent(op, gpunn__unsqueeze(x, 0), name, &step);
+    gpunn_tensor     *y = gpunn__recurrent(operation, gpunn__unsqueeze(x, 0), name, &step);
     if (y) y = gpunn_reshape(y, shape);
     if (y && c_n) *args->c_n = gpunn_reshape(c_n, shape);
     return gpunn__made(&call, y);
@@ -13194,28 +13225,28 @@ static gpunn_tensor *gpunn__cell(gpunn_op op, gpunn_tensor *x, const char *name,
 
 GPUNN_API gpunn_tensor *gpunn_rnn_cell_(gpunn_tensor *x, const char *name, gpunn_cell_args args)
 {
-    return gpunn__cell(GPUNN_OP_RNN, x, name, &args);
+    return gpunn__cell(&gpunn__operation_rnn, x, name, &args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_lstm_cell_(gpunn_tensor *x, const char *name, gpunn_cell_args args)
 {
-    return gpunn__cell(GPUNN_OP_LSTM, x, name, &args);
+    return gpunn__cell(&gpunn__operation_lstm, x, name, &args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_gru_cell_(gpunn_tensor *x, const char *name, gpunn_cell_args args)
 {
-    return gpunn__cell(GPUNN_OP_GRU, x, name, &args);
+    return gpunn__cell(&gpunn__operation_gru, x, name, &args);
 }
 
 /* Layers that go on where the run before has ended. */
-static gpunn_tensor *gpunn__stateful(gpunn_op op, gpunn_tensor *x, const char *name, gpunn_rnn_args args)
+static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_tensor *x, const char *name, gpunn_rnn_args args)
 {
-    const int        count = op == GPUNN_OP_LSTM ? 2 : 1, n = args.batch_first ? 0 : 1;
+    const int        count = operation->op == GPUNN_OP_LSTM ? 2 : 1, n = args.batch_first ? 0 : 1;
     const gpunn_init zeros = {GPUNN_INIT_ZEROS, 0, 0};
     gpunn_tensor    *state[2] = {NULL, NULL}, *own[2], **last[] = {args.h_n ? args.h_n : &own[0], args.c_n ? args.c_n : &own[1]};
     gpunn__call      call;
     char             text[128];
-    if (!gpunn__begin_x(&call, gpunn_op_name(op), name, x, true)) return NULL;
+    if (!gpunn__begin_x(&call, gpunn_op_name(operation->op), name, x, true)) return NULL;
     if (name == NULL || args.h_0 || args.c_0)
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "with .stateful h_0 and c_0 are its own; %s",
                              name ? "leave them out" : "give the layer a name, for theirs");
@@ -13233,62 +13264,63 @@ static gpunn_tensor *gpunn__stateful(gpunn_op op, gpunn_tensor *x, const char *n
     args.h_0 = state[0], args.c_0 = state[1];
     args.h_n = last[0];
     if (count == 2) args.c_n = last[1];
-    gpunn_tensor *y = gpunn__recurrent(op, x, name, &args);
+    gpunn_tensor *y = gpunn__recurrent(operation, x, name, &args);
     for (int i = 0; i < count && y; i++)
         if (gpunn_assign(state[i], *last[i], .in_training = true) == NULL) y = NULL;
     return gpunn__made(&call, y);
 }
 
-static gpunn_tensor *gpunn__recurrent_layer(gpunn_op op, gpunn_tensor *x, const char *name, const gpunn_rnn_args *args)
+static gpunn_tensor *gpunn__recurrent_layer(const gpunn__operation *operation, gpunn_tensor *x, const char *name,
+                                            const gpunn_rnn_args *args)
 {
-    return args->stateful ? gpunn__stateful(op, x, name, *args) : gpunn__recurrent(op, x, name, args);
+    return args->stateful ? gpunn__stateful(operation, x, name, *args) : gpunn__recurrent(operation, x, name, args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_rnn_(gpunn_tensor *x, const char *name, gpunn_rnn_args args)
 {
-    return gpunn__recurrent_layer(GPUNN_OP_RNN, x, name, &args);
+    return gpunn__recurrent_layer(&gpunn__operation_rnn, x, name, &args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_lstm_(gpunn_tensor *x, const char *name, gpunn_rnn_args args)
 {
-    return gpunn__recurrent_layer(GPUNN_OP_LSTM, x, name, &args);
+    return gpunn__recurrent_layer(&gpunn__operation_lstm, x, name, &args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_gru_(gpunn_tensor *x, const char *name, gpunn_rnn_args args)
 {
-    return gpunn__recurrent_layer(GPUNN_OP_GRU, x, name, &args);
+    return gpunn__recurrent_layer(&gpunn__operation_gru, x, name, &args);
 }
 
 /* ---- random numbers -------------------------------------------------------------------------------------------------- */
-static gpunn_tensor *gpunn__random_node(gpunn_op op, gpunn_tensor *x, float p)
+static gpunn_tensor *gpunn__random_node(const gpunn__operation *operation, gpunn_tensor *x, float p)
 {
     gpunn__call call;
-    if (!gpunn__begin_x(&call, gpunn_op_name(op), NULL, x, true)) return NULL;
+    if (!gpunn__begin_x(&call, gpunn_op_name(operation->op), NULL, x, true)) return NULL;
     if (!(p >= 0 && p <= 1)) return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "p is %g; use a probability from 0 to 1", (double)p);
     gpunn_attributes attr = gpunn__no_attributes();
     attr.dropout_p = p;
     attr.site = x->model->random_sites;
-    gpunn_tensor *y = gpunn__node(&call, op, &attr, &x, 1);
+    gpunn_tensor *y = gpunn__node(&call, operation, &attr, &x, 1);
     if (y) x->model->random_sites++;
     return y;
 }
 
 GPUNN_API gpunn_tensor *gpunn_dropout(gpunn_tensor *x, float p)
 {
-    return gpunn__random_node(GPUNN_OP_DROPOUT, x, p);
+    return gpunn__random_node(&gpunn__operation_dropout, x, p);
 }
 
 GPUNN_API gpunn_tensor *gpunn_rand_like(gpunn_tensor *x)
 {
-    return gpunn__random_node(GPUNN_OP_RAND_LIKE, x, 0);
+    return gpunn__random_node(&gpunn__operation_rand_like, x, 0);
 }
 
 GPUNN_API gpunn_tensor *gpunn_randn_like(gpunn_tensor *x)
 {
-    return gpunn__random_node(GPUNN_OP_RANDN_LIKE, x, 0);
+    return gpunn__random_node(&gpunn__operation_randn_like, x, 0);
 }
 
-static gpunn_tensor *gpunn__random_in(gpunn_op op, const char *name, gpunn_model *model, gpunn_shape shape)
+static gpunn_tensor *gpunn__random_in(const gpunn__operation *operation, const char *name, gpunn_model *model, gpunn_shape shape)
 {
     static const float zero = 0;
     const gpunn_shape  scalar = {{0}};
@@ -13296,17 +13328,17 @@ static gpunn_tensor *gpunn__random_in(gpunn_op op, const char *name, gpunn_model
     if (!gpunn__begin_model(&whole, model, name, NULL) || gpunn__rank_of(&whole, &shape, 2) < 0) return NULL;
     gpunn_tensor *x = gpunn_constant(model, scalar, &zero);
     x = gpunn_expand(x, shape);
-    return gpunn__made(&whole, gpunn__random_node(op, x, 0));
+    return gpunn__made(&whole, gpunn__random_node(operation, x, 0));
 }
 
 GPUNN_API gpunn_tensor *gpunn_rand(gpunn_model *model, gpunn_shape shape)
 {
-    return gpunn__random_in(GPUNN_OP_RAND_LIKE, "rand", model, shape);
+    return gpunn__random_in(&gpunn__operation_rand_like, "rand", model, shape);
 }
 
 GPUNN_API gpunn_tensor *gpunn_randn(gpunn_model *model, gpunn_shape shape)
 {
-    return gpunn__random_in(GPUNN_OP_RANDN_LIKE, "randn", model, shape);
+    return gpunn__random_in(&gpunn__operation_randn_like, "randn", model, shape);
 }
 
 /* What tells training from evaluation: 1 in evaluation; 0 or 2 in training, dropout of 1. */
@@ -13360,7 +13392,7 @@ GPUNN_API gpunn_tensor *gpunn_reshape(gpunn_tensor *x, gpunn_shape shape)
     if (!gpunn__begin_x(&call, "reshape", NULL, x, false)) return NULL;
     gpunn_attributes attr = gpunn__no_attributes();
     attr.shape = shape;
-    return gpunn__rank_of(&call, &shape, 2) < 0 ? NULL : gpunn__node(&call, GPUNN_OP_RESHAPE, &attr, &x, 1);
+    return gpunn__rank_of(&call, &shape, 2) < 0 ? NULL : gpunn__node(&call, &gpunn__operation_reshape, &attr, &x, 1);
 }
 
 /* The one dimension that several together are, within the limit; false: the batch stands there twice, or it is none. */
@@ -13388,7 +13420,7 @@ GPUNN_API gpunn_tensor *gpunn_flatten(gpunn_tensor *x)
                              "gpunn_reshape",
                              gpunn__shape_text(x, text));
     }
-    return gpunn__node(&call, GPUNN_OP_RESHAPE, &attr, &x, 1);
+    return gpunn__node(&call, &gpunn__operation_reshape, &attr, &x, 1);
 }
 
 /* An axis of x counted from 0, or -1 after an error. */
@@ -13433,7 +13465,7 @@ GPUNN_API gpunn_tensor *gpunn_permute(gpunn_tensor *x, gpunn_axes order)
     if (count != x->rank)
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%d axes are listed for %s; list each of its %d", count,
                              gpunn__shape_text(x, text), x->rank);
-    return gpunn__node(&call, GPUNN_OP_PERMUTE, &attr, &x, 1);
+    return gpunn__node(&call, &gpunn__operation_permute, &attr, &x, 1);
 }
 
 GPUNN_API gpunn_tensor *gpunn_concat(gpunn_tensor *const *tensors, int count, int axis)
@@ -13445,7 +13477,7 @@ GPUNN_API gpunn_tensor *gpunn_concat(gpunn_tensor *const *tensors, int count, in
     if (!gpunn__given(&call, tensors, "tensors") || !gpunn__begin(&call, "concat", NULL, NULL, tensors, count, 0)) return NULL;
     gpunn_attributes attr = gpunn__no_attributes();
     attr.axis = gpunn__axis_of(&call, tensors[0], axis);
-    return attr.axis < 0 ? NULL : gpunn__node(&call, GPUNN_OP_CONCAT, &attr, tensors, count);
+    return attr.axis < 0 ? NULL : gpunn__node(&call, &gpunn__operation_concat, &attr, tensors, count);
 }
 
 /* One index of a Python slice: negative ones count from the end, all are clamped; where sizes vary only what certainly is
@@ -13476,7 +13508,7 @@ GPUNN_API gpunn_tensor *gpunn_slice(gpunn_tensor *x, int axis, int64_t start, in
     if (attr.end <= attr.start && !gpunn__is_sized(attr.start) && !gpunn__is_sized(attr.end))
         return gpunn__refuse(&call, GPUNN_ERR_SHAPE, "%lld:%lld along axis %d of %s is empty; at least one element must be left",
                              (long long)start, (long long)end, attr.axis, gpunn__shape_text(x, text));
-    return gpunn__node(&call, GPUNN_OP_SLICE, &attr, &x, 1);
+    return gpunn__node(&call, &gpunn__operation_slice, &attr, &x, 1);
 }
 
 GPUNN_API gpunn_tensor *gpunn_pad_(gpunn_tensor *x, gpunn_pad_args args)
@@ -13503,7 +13535,7 @@ GPUNN_API gpunn_tensor *gpunn_pad_(gpunn_tensor *x, gpunn_pad_args args)
     }
     attr.mode = (int)args.mode;
     attr.fill = args.value;
-    return gpunn__node(&call, GPUNN_OP_PAD, &attr, &x, 1);
+    return gpunn__node(&call, &gpunn__operation_pad, &attr, &x, 1);
 }
 
 GPUNN_API gpunn_tensor *gpunn_expand(gpunn_tensor *x, gpunn_shape shape)
@@ -13515,7 +13547,7 @@ GPUNN_API gpunn_tensor *gpunn_expand(gpunn_tensor *x, gpunn_shape shape)
     if (rank < 0) return NULL;
     if (rank == x->rank && memcmp(shape.dim, x->dim, (size_t)rank * sizeof *x->dim) == 0) return x;
     attr.shape = shape;
-    return gpunn__node(&call, GPUNN_OP_EXPAND, &attr, &x, 1);
+    return gpunn__node(&call, &gpunn__operation_expand, &attr, &x, 1);
 }
 
 /* A reshape by rank and sizes. */
@@ -13846,7 +13878,7 @@ GPUNN_API gpunn_tensor *gpunn_hash_grid_encoding_(gpunn_tensor *x, const char *n
     const int64_t dim[2] = {grid.rows, grid.features};
     (void)snprintf(text, sizeof text, "%s.weight", name);
     gpunn_tensor *operands[] = {x, gpunn__set_layer(&call, gpunn__weight(&call, GPUNN__PARAMETER, text, 2, dim, init))};
-    return operands[1] ? gpunn__node(&call, GPUNN_OP_HASH_GRID, &attr, operands, 2) : NULL;
+    return operands[1] ? gpunn__node(&call, &gpunn__operation_hash_grid_encoding, &attr, operands, 2) : NULL;
 }
 
 GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *index)
@@ -13862,28 +13894,30 @@ GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *in
     for (int i = 0; operands[0] && i < x->rank; i++)
         if (i != attr.axis && index->dim[i] != x->dim[i]) operands[0] = gpunn_slice(operands[0], i, 0, index->dim[i], 1);
     if (operands[0] == NULL) return gpunn__undo(&call);
-    return gpunn__node(&call, GPUNN_OP_GATHER, &attr, operands, 2);
+    return gpunn__node(&call, &gpunn__operation_gather, &attr, operands, 2);
 }
 
-static gpunn_tensor *gpunn__scatter_node(gpunn_op op, gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src)
+static gpunn_tensor *gpunn__scatter_node(const gpunn__operation *operation, gpunn_tensor *x, int axis, gpunn_tensor *index,
+                                         gpunn_tensor *src)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
     gpunn_tensor    *operands[] = {x, index, src};
-    if (!gpunn__begin_op(&call, gpunn_op_name(op), op, operands, 3, op == GPUNN_OP_SCATTER ? 0 : 5) ||
+    if (!gpunn__begin_op(&call, gpunn_op_name(operation->op), operation->op, operands, 3,
+                         operation->op == GPUNN_OP_SCATTER ? 0 : 5) ||
         !gpunn__are_indices(&call, index, "index") || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
         return NULL;
-    return gpunn__node(&call, op, &attr, operands, 3);
+    return gpunn__node(&call, operation, &attr, operands, 3);
 }
 
 GPUNN_API gpunn_tensor *gpunn_scatter_add(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src)
 {
-    return gpunn__scatter_node(GPUNN_OP_SCATTER_ADD, x, axis, index, src);
+    return gpunn__scatter_node(&gpunn__operation_scatter_add, x, axis, index, src);
 }
 
 GPUNN_API gpunn_tensor *gpunn_scatter(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src)
 {
-    return gpunn__scatter_node(GPUNN_OP_SCATTER, x, axis, index, src);
+    return gpunn__scatter_node(&gpunn__operation_scatter, x, axis, index, src);
 }
 
 /* index [count] as one for each element of the slices along an axis of x that it names. */
@@ -14255,8 +14289,8 @@ GPUNN_API gpunn_tensor *gpunn_masked_fill(gpunn_tensor *x, gpunn_tensor *mask, f
 }
 
 /* ---- reductions ------------------------------------------------------------------------------------------------------ */
-static gpunn_tensor *gpunn__reduce_node(const char *name, gpunn_op op, bool mean, gpunn_tensor *x, const gpunn_axes *axes,
-                                        bool keepdim)
+static gpunn_tensor *gpunn__reduce_node(const char *name, const gpunn__operation *operation, bool mean, gpunn_tensor *x,
+                                        const gpunn_axes *axes, bool keepdim)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
@@ -14268,23 +14302,23 @@ static gpunn_tensor *gpunn__reduce_node(const char *name, gpunn_op op, bool mean
     attr.keepdim = keepdim;
     attr.axes = count == 0 ? (1u << x->rank) - 1 : 0; /* no axis: all of them */
     while (count > 0) attr.axes |= 1u << list[--count];
-    if (attr.axes == 0) op = GPUNN_OP_RESHAPE; /* a scalar is its own sum */
-    return gpunn__node(&call, op, &attr, &x, 1);
+    if (attr.axes == 0) operation = &gpunn__operation_reshape; /* a scalar is its own sum */
+    return gpunn__node(&call, operation, &attr, &x, 1);
 }
 
 GPUNN_API gpunn_tensor *gpunn_sum(gpunn_tensor *x, gpunn_axes axes, bool keepdim)
 {
-    return gpunn__reduce_node("sum", GPUNN_OP_SUM, false, x, &axes, keepdim);
+    return gpunn__reduce_node("sum", &gpunn__operation_sum, false, x, &axes, keepdim);
 }
 
 GPUNN_API gpunn_tensor *gpunn_mean(gpunn_tensor *x, gpunn_axes axes, bool keepdim)
 {
-    return gpunn__reduce_node("mean", GPUNN_OP_SUM, true, x, &axes, keepdim);
+    return gpunn__reduce_node("mean", &gpunn__operation_sum, true, x, &axes, keepdim);
 }
 
 GPUNN_API gpunn_tensor *gpunn_max(gpunn_tensor *x, gpunn_axes axes, bool keepdim)
 {
-    return gpunn__reduce_node("max", GPUNN_OP_MAX, false, x, &axes, keepdim);
+    return gpunn__reduce_node("max", &gpunn__operation_max, false, x, &axes, keepdim);
 }
 
 /* -x or, of integers, which -x would wrap around, -1 - x. */
@@ -14469,7 +14503,7 @@ GPUNN_API gpunn_tensor *gpunn_gradient_energy(gpunn_tensor *x, gpunn_axes axes)
     if (count < 0) return NULL;
     attr.axes = count == 0 ? (1u << x->rank) - 1 : 0; /* no axis: all of them */
     while (count > 0) attr.axes |= 1u << list[--count];
-    return gpunn__node(&call, GPUNN_OP_GRADIENT_ENERGY, &attr, &x, 1);
+    return gpunn__node(&call, &gpunn__operation_gradient_energy, &attr, &x, 1);
 }
 
 GPUNN_API gpunn_tensor *gpunn_argmax(gpunn_tensor *x, int axis, bool keepdim)
@@ -14482,15 +14516,16 @@ GPUNN_API gpunn_tensor *gpunn_argmax(gpunn_tensor *x, int axis, bool keepdim)
         return gpunn__made(&call, gpunn_argmax(gpunn_cast(largest, GPUNN_F32), axis, keepdim));
     }
     attr.keepdim = keepdim;
-    return gpunn__node(&call, GPUNN_OP_ARGMAX, &attr, &x, 1);
+    return gpunn__node(&call, &gpunn__operation_argmax, &attr, &x, 1);
 }
 
-static gpunn_tensor *gpunn__axis_node(gpunn_op op, gpunn_tensor *x, int axis)
+static gpunn_tensor *gpunn__axis_node(const gpunn__operation *operation, gpunn_tensor *x, int axis)
 {
     gpunn__call      call;
     gpunn_attributes attr = gpunn__no_attributes();
-    if (!gpunn__begin_x(&call, gpunn_op_name(op), NULL, x, true) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
-    return gpunn__node(&call, op, &attr, &x, 1);
+    if (!gpunn__begin_x(&call, gpunn_op_name(operation->op), NULL, x, true) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0)
+        return NULL;
+    return gpunn__node(&call, operation, &attr, &x, 1);
 }
 
 GPUNN_API gpunn_tensor *gpunn_argmin(gpunn_tensor *x, int axis, bool keepdim)
@@ -14536,7 +14571,7 @@ GPUNN_API gpunn_tensor *gpunn_topk_indices(gpunn_tensor *x, int k, int axis, boo
     if (!gpunn__begin_x(&call, "topk_indices", NULL, x, true) || (attr.axis = gpunn__axis_of(&call, x, axis)) < 0) return NULL;
     attr.k = k;
     attr.largest = largest;
-    return gpunn__node(&call, GPUNN_OP_TOPK_INDICES, &attr, &x, 1);
+    return gpunn__node(&call, &gpunn__operation_topk_indices, &attr, &x, 1);
 }
 
 GPUNN_API gpunn_tensor *gpunn_topk(gpunn_tensor *x, int k, int axis, bool largest, gpunn_tensor **indices)
@@ -14565,7 +14600,7 @@ GPUNN_API gpunn_tensor *gpunn_argsort(gpunn_tensor *x, int axis, bool descending
 GPUNN_API gpunn_tensor *gpunn_cumsum(gpunn_tensor *x, int axis)
 {
     if (x && x->dtype != GPUNN_F32) return gpunn__running("cumsum", gpunn_cast(x, GPUNN_I64), axis, gpunn_add);
-    return gpunn__axis_node(GPUNN_OP_CUMSUM, x, axis);
+    return gpunn__axis_node(&gpunn__operation_cumsum, x, axis);
 }
 
 GPUNN_API gpunn_tensor *gpunn_sequence_mask(gpunn_tensor *lengths, int64_t size)
@@ -14583,12 +14618,12 @@ GPUNN_API gpunn_tensor *gpunn_sequence_mask(gpunn_tensor *lengths, int64_t size)
 
 GPUNN_API gpunn_tensor *gpunn_softmax(gpunn_tensor *x, int axis)
 {
-    return gpunn__axis_node(GPUNN_OP_SOFTMAX, x, axis);
+    return gpunn__axis_node(&gpunn__operation_softmax, x, axis);
 }
 
 GPUNN_API gpunn_tensor *gpunn_log_softmax(gpunn_tensor *x, int axis)
 {
-    return gpunn__axis_node(GPUNN_OP_LOG_SOFTMAX, x, axis);
+    return gpunn__axis_node(&gpunn__operation_log_softmax, x, axis);
 }
 
 GPUNN_API gpunn_tensor *gpunn_matmul_(gpunn_tensor *a, gpunn_tensor *b, gpunn_matmul_args args)
@@ -14599,7 +14634,7 @@ GPUNN_API gpunn_tensor *gpunn_matmul_(gpunn_tensor *a, gpunn_tensor *b, gpunn_ma
     if (!gpunn__begin_op(&call, "matmul", GPUNN_OP_MATMUL, operands, 2, 3)) return NULL;
     attr.transpose_a = args.transpose_a;
     attr.transpose_b = args.transpose_b;
-    return gpunn__node(&call, GPUNN_OP_MATMUL, &attr, operands, 2);
+    return gpunn__node(&call, &gpunn__operation_matmul, &attr, operands, 2);
 }
 
 /* ---- states ---------------------------------------------------------------------------------------------------------- */
@@ -14624,7 +14659,7 @@ static gpunn_tensor *gpunn__assign(const char *function, gpunn_tensor *state, in
                              "what is assigned to is no state; use what gpunn_state or an assignment gave");
     if (position && (attr.axis = gpunn__axis_of(&call, state, axis)) < 0) return NULL;
     attr.in_training = in_training;
-    return gpunn__node(&call, GPUNN_OP_ASSIGN, &attr, operands, 3);
+    return gpunn__node(&call, &gpunn__operation_assign, &attr, operands, 3);
 }
 
 GPUNN_API gpunn_tensor *gpunn_assign_(gpunn_tensor *state, gpunn_tensor *value, gpunn_assign_args args)
@@ -14707,7 +14742,7 @@ GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpu
     if (!isfinite(attr.scale))
         return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "scale is %g; use a finite number", (double)attr.scale);
     attr.site = q->model->random_sites;
-    gpunn_tensor *y = gpunn__node(&call, GPUNN_OP_ATTENTION, &attr, operands, count);
+    gpunn_tensor *y = gpunn__node(&call, &gpunn__operation_scaled_dot_product_attention, &attr, operands, count);
     if (y && attr.dropout_p > 0) q->model->random_sites++;
     return y;
 }
@@ -15634,8 +15669,8 @@ static bool gpunn__class_weight_fits(const gpunn__call *call, const gpunn_tensor
     return false;
 }
 
-static gpunn_tensor *gpunn__class_loss_node(const char *name, gpunn_op op, gpunn_tensor *logits, gpunn_tensor *labels,
-                                            gpunn_class_loss_args *args)
+static gpunn_tensor *gpunn__class_loss_node(const char *name, const gpunn__operation *operation, gpunn_tensor *logits,
+                                            gpunn_tensor *labels, gpunn_class_loss_args *args)
 {
     gpunn__call call;
     if (!gpunn__begin_classes(&call, name, logits, labels) || !gpunn__settle(&call, args)) return NULL;
@@ -15645,17 +15680,17 @@ static gpunn_tensor *gpunn__class_loss_node(const char *name, gpunn_op op, gpunn
     attr.ignore_index = args->ignore_index;
     attr.label_smoothing = args->label_smoothing;
     gpunn_tensor *operands[] = {logits, labels, args->weight};
-    return gpunn__node(&call, op, &attr, operands, 3);
+    return gpunn__node(&call, operation, &attr, operands, 3);
 }
 
 GPUNN_API gpunn_tensor *gpunn_cross_entropy_(gpunn_tensor *logits, gpunn_tensor *labels, gpunn_class_loss_args args)
 {
-    return gpunn__class_loss_node("cross_entropy", GPUNN_OP_CROSS_ENTROPY, logits, labels, &args);
+    return gpunn__class_loss_node("cross_entropy", &gpunn__operation_cross_entropy, logits, labels, &args);
 }
 
 GPUNN_API gpunn_tensor *gpunn_nll_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *labels, gpunn_class_loss_args args)
 {
-    return gpunn__class_loss_node("nll_loss", GPUNN_OP_NLL, log_probabilities, labels, &args);
+    return gpunn__class_loss_node("nll_loss", &gpunn__operation_nll, log_probabilities, labels, &args);
 }
 
 /* The numbers of the classes, 0, 1, ..., as a constant. */
@@ -15721,7 +15756,7 @@ GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_t
     attr.reduction = args.reduction;
     attr.blank = args.blank;
     attr.zero_infinity = args.zero_infinity;
-    return gpunn__node(&call, GPUNN_OP_CTC_LOSS, &attr, operands, 4);
+    return gpunn__node(&call, &gpunn__operation_ctc_loss, &attr, operands, 4);
 }
 
 /* What is wrong with an op of the program's; NULL: nothing. */
@@ -15753,7 +15788,7 @@ GPUNN_API gpunn_tensor *gpunn_custom_(const gpunn_custom_op *op, gpunn_tensor *c
     gpunn__meta out;
     if (!gpunn__infer_node(&call, GPUNN_OP_CUSTOM, &attr, inputs, op->inputs, &out)) return NULL;
     call.layer = NULL; /* it owns no parameters */
-    return gpunn__node(&call, GPUNN_OP_CUSTOM, &attr, inputs, op->inputs);
+    return gpunn__node(&call, &gpunn__operation_custom, &attr, inputs, op->inputs);
 }
 
 GPUNN_API const gpunn_custom_op *gpunn_find_custom(const gpunn_device *dev, const char *name)
@@ -16102,18 +16137,21 @@ static gpunn_tensor *gpunn__cut_to(gpunn_tensor *x, const gpunn_tensor *other)
 /* The other convolution with the same weight: a convolution's gradient is the transposed one, and the other way round. */
 static gpunn_tensor *gpunn__derive_conv_input(gpunn_tensor *y, gpunn_tensor *g)
 {
-    const bool       transposed = gpunn__op_is(y->op, GPUNN__TRANSPOSED);
-    const gpunn_op   op = (gpunn_op)(transposed ? y->op - 3 : y->op + 3);
-    gpunn_attributes attr = y->attr;
-    gpunn_tensor    *x = y->inputs[0], *operands[3] = {g, y->inputs[1], NULL};
-    char             name[32];
+    const bool                           transposed = gpunn__op_is(y->op, GPUNN__TRANSPOSED);
+    static const gpunn__operation *const others[] = {&gpunn__operation_conv_transpose1d, &gpunn__operation_conv_transpose2d,
+                                                     &gpunn__operation_conv_transpose3d, &gpunn__operation_conv1d,
+                                                     &gpunn__operation_conv2d,           &gpunn__operation_conv3d};
+    const gpunn__operation *const        other = others[y->op - GPUNN_OP_CONV1D];
+    gpunn_attributes                     attr = y->attr;
+    gpunn_tensor                        *x = y->inputs[0], *operands[3] = {g, y->inputs[1], NULL};
+    char                                 name[32];
     for (int i = 0; i < gpunn__conv_axes(y->op); i++) {
         const int64_t span = attr.dilation[i] * (attr.kernel[i] - 1) + 1 - 2 * (int64_t)attr.padding[i];
         attr.output_padding[i] = transposed ? 0 : (int)(x->dim[2 + i] - (g->dim[2 + i] - 1) * attr.stride[i] - span);
     }
     (void)snprintf(name, sizeof name, "grad.%d", y->model->tensor_count); /* specs tell convolutions by a name */
-    const gpunn__call call = gpunn__call_of(y->model, gpunn_op_name(op), name);
-    return gpunn__cut_to(gpunn__node(&call, op, &attr, operands, 3), x);
+    const gpunn__call call = gpunn__call_of(y->model, gpunn_op_name(other->op), name);
+    return gpunn__cut_to(gpunn__node(&call, other, &attr, operands, 3), x);
 }
 
 /* A product of the results' gradients with the windows, summed over samples and places, for each group. Of a transposed one the
@@ -17867,6 +17905,12 @@ static void gpunn__describe(const gpunn__plan *plan, gpunn_value *value, const g
     for (int i = 0; i < value->rank; i++) value->count *= value->dim[i];
 }
 
+static void gpunn__set_operation(gpunn_step *step, const gpunn__operation *operation)
+{
+    step->op = operation->op;
+    step->operation = operation;
+}
+
 /* Appends an empty step, named after a node, with room for that many operands. NULL: out of memory. */
 static gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, bool backward, int input_count)
 {
@@ -17879,6 +17923,7 @@ static gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, boo
     step->accumulate = (bool *)(void *)(step->grad_in + input_count);
     step->input_count = input_count;
     step->op = t->op;
+    step->operation = t->operation;
     step->backward = backward;
     step->inference = b->model->inference;
     step->training = plan->training;
@@ -18026,7 +18071,7 @@ static gpunn_step *gpunn__relayout_step(gpunn__builder *b, const gpunn_tensor *i
     gpunn_step       *step = gpunn__new_step(b, image, backward, 1);
     if (step == NULL) return NULL;
     memcpy(attr->order, to_last ? gpunn__to_channels_last : gpunn__to_first, sizeof gpunn__to_channels_last);
-    step->op = GPUNN_OP_PERMUTE;
+    gpunn__set_operation(step, &gpunn__operation_permute);
     step->attr = attr;
     return step;
 }
@@ -18064,7 +18109,7 @@ static bool gpunn__copy_operands(gpunn__builder *b, const gpunn_tensor *t)
             int         at = b->plan->step_count;
             gpunn_step *step = gpunn__new_step(b, t, false, 1);
             if (step == NULL) return false;
-            step->op = GPUNN_OP_CAST;
+            gpunn__set_operation(step, &gpunn__operation_cast);
             step->attr = &b->plan->attr[2];
             if (!gpunn__read_value(b, &step->in[0], source->state ? input : source, at)) return false;
             gpunn__describe(b->plan, &step->out, source);
@@ -18187,7 +18232,7 @@ static gpunn_step *gpunn__filter_step(gpunn__builder *b, const gpunn_tensor *con
 {
     gpunn_step *step = gpunn__new_step(b, convolution, backward, count);
     if (step == NULL) return NULL;
-    step->op = GPUNN_OP_RELAYOUT;
+    gpunn__set_operation(step, &gpunn__operation_relayout);
     step->name = "";
     step->attr = &b->plan->attr[2];
     return step;
@@ -18563,7 +18608,7 @@ static bool gpunn__group_step(gpunn__builder *b, int index, bool backward)
     int         at = b->plan->step_count, sites = 0;
     gpunn_step *step = gpunn__new_step(b, gpunn__member(b, group, -kernel->node_count), backward, program->operand_count);
     if (step == NULL) return false;
-    step->op = GPUNN_OP_GROUP;
+    gpunn__set_operation(step, &gpunn__operation_group);
     step->name = kernel->name;
     step->group.kernel = kernel;
     step->group.direction = (int)(program - kernel->program);
@@ -20538,7 +20583,7 @@ static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void 
     gpunn__describe(t->model->last, &in, t);
     in.dtype = stored;
     in.data = gpunn__unconst(memory);
-    step.op = GPUNN_OP_PERMUTE;
+    gpunn__set_operation(&step, &gpunn__operation_permute);
     step.name = "";
     step.attr = &attr;
     step.input_count = 1;
@@ -22045,14 +22090,14 @@ GPUNN__INLINE gpunn__bf16 gpunn__has_bf16(void)
 /* ==== >>context ======================================================================================================= *
  * What the CPU backend's sections share. Every op of GPUNN_OTHER_OPS is one function gpunn__cpu_<name>(cpu, step, action), its
  * forward and backward beside each other; the elementwise ops come from their tables (>>map). */
-typedef struct gpunn__cpu {
+struct gpunn__cpu {
     int          threads, room; /* room: of the team's memory */
     unsigned     blocks;        /* large ones that it has given so far */
     gpunn__team  team;
     gpunn__error error;
     void *(*realloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size);
     void *user;
-} gpunn__cpu;
+};
 
 /* While the backend computes: its team is at hand, and denormals count as zero. */
 typedef struct gpunn__cpu_before {
@@ -31001,27 +31046,15 @@ static GPUNN__STATUS gpunn__cpu_custom(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     return GPUNN_OK;
 }
 
-/* One line per op, from the tables. */
-static GPUNN__STATUS gpunn__cpu_dispatch(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
-{
-    switch (step->op) {
-#define GPUNN__X(ENUM, name, ...) \
-    case GPUNN_OP_##ENUM: return gpunn__cpu_##name(cpu, step, action);
-        GPUNN_OTHER_OPS(GPUNN__X)
-#undef GPUNN__X
-    default: return gpunn__cpu_map(cpu, step, action);
-    }
-}
-
 static GPUNN__STATUS gpunn__cpu_prepare(void *context, gpunn_step *step)
 {
-    return gpunn__cpu_dispatch((gpunn__cpu *)context, step, GPUNN__PREPARE);
+    return step->operation->cpu((gpunn__cpu *)context, step, GPUNN__PREPARE);
 }
 
 static GPUNN__STATUS gpunn__cpu_run(void *context, gpunn_step *step)
 {
     gpunn__cpu_before before = gpunn__cpu_begin(context);
-    gpunn_status status = gpunn__cpu_dispatch((gpunn__cpu *)context, step, step->backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
+    gpunn_status status = step->operation->cpu((gpunn__cpu *)context, step, step->backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
     gpunn__cpu_end(before);
     return status;
 }
@@ -36443,7 +36476,7 @@ static void gpunn__emit_arguments(gpunn__writer *w, const gpunn_tensor *t, const
         char               value[GPUNN__TEXT_SIZE];
         gpunn__line        line = {value, sizeof value, 0};
         const gpunn__told *a = gpunn__told_as(row->told, key);
-        if (a->name == NULL) a = gpunn__told_as(row->untold, key);
+        if (a->name == NULL) a = gpunn__told_as(gpunn__untold[row - gpunn__rows], key);
         if (a->name == NULL || key->kind >= GPUNN__K_INIT) {
             gpunn__emit_key(w, t, row, key);
         } else if (!gpunn__told_is_usual(t, a, key)) {
@@ -37126,7 +37159,8 @@ static gpunn_tensor *gpunn__make_constant(gpunn__loading *l, const gpunn__spec_e
 }
 
 /* One layer, with parameters that stand before it. */
-static gpunn_tensor *gpunn__make_recurrent(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn_rnn_args *a, gpunn_op op)
+static gpunn_tensor *gpunn__make_recurrent(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn_rnn_args *a,
+                                           const gpunn__operation *operation)
 {
     gpunn_tensor  *weights[8];
     gpunn_rnn_args args = *a;
@@ -37146,7 +37180,7 @@ static gpunn_tensor *gpunn__make_recurrent(gpunn__loading *l, const gpunn__spec_
     }
     args.hidden_size = (int)weights[1]->dim[1];
     gpunn__stand_at(l, e->item);
-    return gpunn__recurrent(op, e->in[0], layer, &args);
+    return gpunn__recurrent(operation, e->in[0], layer, &args);
 }
 
 static gpunn_tensor *gpunn__make_attention(gpunn__loading *l, const gpunn__spec_entry *e, const gpunn_attention_args *a)
