@@ -1168,6 +1168,9 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(WHERE, where, where(a, b, c), 0, where(a, g, 0), where(a, 0, g))
 /* clang-format on */
 /* >>ops end */
+#define GPUNN__ELEMENTWISE_OPS(X) \
+    GPUNN_UNARY_OPS(X)            \
+    GPUNN_UNARY1_OPS(X) GPUNN_UNARY2_OPS(X) GPUNN_BINARY_OPS(X) GPUNN_LOSS_OPS(X) GPUNN_LOSS1_OPS(X) GPUNN_TERNARY_OPS(X)
 
 /* The other ops: X(ENUM, name, the operands' names, operands that the backward pass reads (bit i: operand i), whether it reads
  * the result, operands that have a gradient (bit i; -1: all), traits (>>common), the rule of the result's shape (>>infer)). Their
@@ -1241,11 +1244,9 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
 typedef enum gpunn_op {
     GPUNN_OP_NONE = 0,
 #define GPUNN__X(ENUM, ...) GPUNN_OP_##ENUM,
-    GPUNN_UNARY_OPS(GPUNN__X) GPUNN_UNARY1_OPS(GPUNN__X) GPUNN_UNARY2_OPS(GPUNN__X) GPUNN_BINARY_OPS(GPUNN__X)
-        GPUNN_LOSS_OPS(GPUNN__X) GPUNN_LOSS1_OPS(GPUNN__X) GPUNN_TERNARY_OPS(GPUNN__X) GPUNN_OTHER_OPS(GPUNN__X)
-            GPUNN_ALIAS_OPS(GPUNN__X)
+    GPUNN__ELEMENTWISE_OPS(GPUNN__X) GPUNN_OTHER_OPS(GPUNN__X) GPUNN_ALIAS_OPS(GPUNN__X)
 #undef GPUNN__X
-                GPUNN_OP_COUNT
+    GPUNN_OP_COUNT
 } gpunn_op;
 /* clang-format on */
 
@@ -4697,10 +4698,9 @@ struct gpunn__operation {
 #define GPUNN__X(ENUM, name, ...)                                                                             \
     static GPUNN__STATUS          gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action); \
     static const gpunn__operation gpunn__operation_##name = {GPUNN_OP_##ENUM, gpunn__cpu_##name};
+GPUNN__ELEMENTWISE_OPS(GPUNN__X)
 GPUNN_OTHER_OPS(GPUNN__X)
 #undef GPUNN__X
-static GPUNN__STATUS          gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action);
-static const gpunn__operation gpunn__operation_map = {GPUNN_OP_NONE, gpunn__cpu_map}; /* all elementwise ones */
 static const gpunn__operation gpunn__operation_reshape = {GPUNN_OP_RESHAPE, NULL};
 /* Call after changing weights other than by gpunn_write. */
 #define GPUNN__WEIGHTS_CHANGED(model) ((void)(model)->state.weights_version++, (void)((model)->half_stale = true))
@@ -11047,15 +11047,15 @@ static bool gpunn__infer_node(const gpunn__call *call, gpunn_op op, const gpunn_
     return gpunn__infer(call, op, attr, in, count, out);
 }
 
-static gpunn_tensor *gpunn__operation_node(const gpunn__call *call, gpunn_op op, const gpunn__operation *operation,
-                                           const gpunn_attributes *attr, gpunn_tensor *const *operands, int count)
+static gpunn_tensor *gpunn__node(const gpunn__call *call, const gpunn__operation *operation, const gpunn_attributes *attr,
+                                 gpunn_tensor *const *operands, int count)
 {
     gpunn__meta   out;
-    gpunn_tensor *t = gpunn__infer_node(call, op, attr, operands, count, &out)
+    gpunn_tensor *t = gpunn__infer_node(call, operation->op, attr, operands, count, &out)
                           ? gpunn__append(call, GPUNN__VALUE, out.dtype, out.rank, out.dim)
                           : NULL;
     if (t == NULL) return NULL;
-    t->op = op;
+    t->op = operation->op;
     t->operation = operation;
     t->attr = *attr;
     size_t size = (size_t)count * sizeof *t->inputs;
@@ -11064,12 +11064,6 @@ static gpunn_tensor *gpunn__operation_node(const gpunn__call *call, gpunn_op op,
     t->input_count = count;
     memcpy(t->inputs, operands, size);
     return gpunn__set_layer(call, t);
-}
-
-static gpunn_tensor *gpunn__node(const gpunn__call *call, const gpunn__operation *operation, const gpunn_attributes *attr,
-                                 gpunn_tensor *const *operands, int count)
-{
-    return gpunn__operation_node(call, operation->op, operation, attr, operands, count);
 }
 
 static bool gpunn__same_shape(const gpunn_tensor *a, const gpunn_tensor *b)
@@ -11139,15 +11133,22 @@ GPUNN_API gpunn_tensor *gpunn_where_scalar(gpunn_tensor *condition, gpunn_tensor
 }
 
 /* ---- of floats ---- */
-static gpunn_tensor *gpunn__map_node(gpunn_op op, gpunn_tensor *const *operands, float attribute1, float attribute2)
+/* By their numbers, for those who find them by name. */
+#define GPUNN__X(ENUM, name, ...) &gpunn__operation_##name,
+static const gpunn__operation *const gpunn__elementwise[] = {NULL, GPUNN__ELEMENTWISE_OPS(GPUNN__X)};
+#undef GPUNN__X
+
+static gpunn_tensor *gpunn__map_node(const gpunn__operation *operation, gpunn_tensor *const *operands, float attribute1,
+                                     float attribute2)
 {
-    const int   arity = gpunn__op_arity(op), integer = gpunn__integer_meant(gpunn_op_name(op), operands, arity);
-    gpunn__call call;
+    const gpunn_op op = operation->op;
+    const int      arity = gpunn__op_arity(op), integer = gpunn__integer_meant(gpunn_op_name(op), operands, arity);
+    gpunn__call    call;
     if (integer >= 0) return gpunn__integer_node((gpunn_integer_op)integer, operands, arity, 0);
     if (op == GPUNN_OP_WHERE && operands[0] && operands[0]->dtype != GPUNN_F32) { /* a condition of another dtype */
         gpunn__call   whole = gpunn__call_of(operands[0]->model, "where", NULL);
         gpunn_tensor *with_floats[3] = {gpunn_cast(operands[0], GPUNN_F32), operands[1], operands[2]};
-        gpunn_tensor *y = with_floats[0] ? gpunn__map_node(op, with_floats, 0, 0) : NULL;
+        gpunn_tensor *y = with_floats[0] ? gpunn__map_node(operation, with_floats, 0, 0) : NULL;
         return gpunn__made(&whole, y);
     }
     if (!gpunn__begin(&call, gpunn_op_name(op), NULL, arity == 1 ? gpunn__x_name : gpunn__abc_names, operands, arity, arity))
@@ -11157,27 +11158,27 @@ static gpunn_tensor *gpunn__map_node(gpunn_op op, gpunn_tensor *const *operands,
     gpunn_attributes attr = gpunn__no_attributes();
     attr.value[0] = attribute1;
     attr.value[1] = attribute2;
-    return gpunn__operation_node(&call, op, &gpunn__operation_map, &attr, operands, arity);
+    return gpunn__node(&call, operation, &attr, operands, arity);
 }
 
-#define GPUNN__X(ENUM, name, ...)                          \
-    GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *x)  \
-    {                                                      \
-        return gpunn__map_node(GPUNN_OP_##ENUM, &x, 0, 0); \
+#define GPUNN__X(ENUM, name, ...)                                   \
+    GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *x)           \
+    {                                                               \
+        return gpunn__map_node(&gpunn__operation_##name, &x, 0, 0); \
     }
 GPUNN_UNARY_OPS(GPUNN__X)
 #undef GPUNN__X
-#define GPUNN__X(ENUM, name, attr, ...)                               \
-    GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *x, float attr) \
-    {                                                                 \
-        return gpunn__map_node(GPUNN_OP_##ENUM, &x, attr, 0);         \
+#define GPUNN__X(ENUM, name, attr, ...)                                \
+    GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *x, float attr)  \
+    {                                                                  \
+        return gpunn__map_node(&gpunn__operation_##name, &x, attr, 0); \
     }
 GPUNN_UNARY1_OPS(GPUNN__X)
 #undef GPUNN__X
 #define GPUNN__X(ENUM, name, attr1, default1, attr2, ...)                           \
     GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *x, float attr1, float attr2) \
     {                                                                               \
-        return gpunn__map_node(GPUNN_OP_##ENUM, &x, attr1, attr2);                  \
+        return gpunn__map_node(&gpunn__operation_##name, &x, attr1, attr2);         \
     }
 GPUNN_UNARY2_OPS(GPUNN__X)
 #undef GPUNN__X
@@ -11185,7 +11186,7 @@ GPUNN_UNARY2_OPS(GPUNN__X)
     GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *a, gpunn_tensor *b) \
     {                                                                      \
         gpunn_tensor *operands[] = {a, b};                                 \
-        return gpunn__map_node(GPUNN_OP_##ENUM, operands, 0, 0);           \
+        return gpunn__map_node(&gpunn__operation_##name, operands, 0, 0);  \
     }
 GPUNN_BINARY_OPS(GPUNN__X)
 #undef GPUNN__X
@@ -11193,7 +11194,7 @@ GPUNN_BINARY_OPS(GPUNN__X)
     GPUNN_API gpunn_tensor *gpunn_##name(gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c) \
     {                                                                                       \
         gpunn_tensor *operands[] = {a, b, c};                                               \
-        return gpunn__map_node(GPUNN_OP_##ENUM, operands, 0, 0);                            \
+        return gpunn__map_node(&gpunn__operation_##name, operands, 0, 0);                   \
     }
 GPUNN_TERNARY_OPS(GPUNN__X)
 #undef GPUNN__X
@@ -11335,7 +11336,7 @@ static bool gpunn__expr_apply(gpunn__formula *f, gpunn_op op, const gpunn__term 
     }
     result->tensor = shared ? gpunn__expr_find(f, op, tensors, attribute1, attribute2) : NULL;
     if (result->tensor) return true;
-    result->tensor = gpunn__map_node(op, tensors, attribute1, attribute2);
+    result->tensor = gpunn__map_node(gpunn__elementwise[op], tensors, attribute1, attribute2);
     if (result->tensor) result->tensor->shared = shared;
     return result->tensor != NULL;
 }
@@ -22281,24 +22282,9 @@ GPUNN_TERNARY_OPS(GPUNN__X)
 #undef GPUNN__LOOPS
 #undef GPUNN__LOOPS2
 
-/* In the order of gpunn_op, where the elementwise ops come first. */
-/* clang-format off */
-static const struct {
+typedef struct gpunn__loops {
     gpunn__loop forward, derivative[3];
-} gpunn__loops[] = {
-    {NULL, {NULL, NULL, NULL}},
-#define GPUNN__X(ENUM, name, ...) {gpunn__loop_##name, {gpunn__loop_##name##_da, NULL, NULL}},
-    GPUNN_UNARY_OPS(GPUNN__X) GPUNN_UNARY1_OPS(GPUNN__X) GPUNN_UNARY2_OPS(GPUNN__X)
-#undef GPUNN__X
-#define GPUNN__X(ENUM, name, ...) {gpunn__loop_##name, {gpunn__loop_##name##_da, gpunn__loop_##name##_db, NULL}},
-    GPUNN_BINARY_OPS(GPUNN__X) GPUNN_LOSS_OPS(GPUNN__X) GPUNN_LOSS1_OPS(GPUNN__X)
-#undef GPUNN__X
-#define GPUNN__X(ENUM, name, ...) \
-    {gpunn__loop_##name, {gpunn__loop_##name##_da, gpunn__loop_##name##_db, gpunn__loop_##name##_dc}},
-    GPUNN_TERNARY_OPS(GPUNN__X)
-#undef GPUNN__X
-};
-/* clang-format on */
+} gpunn__loops;
 
 enum {
     GPUNN__MAP_CHUNK = 1024,      /* floats of scratch per operand */
@@ -22307,15 +22293,16 @@ enum {
 };
 
 typedef struct gpunn__map_job {
-    const gpunn_step *step;
-    int               operands;
-    bool              narrow[3]; /* operand i is broadcast */
-    bool              sums[3];   /* its gradient is wanted and therefore a sum */
-    gpunn__walk       axes;      /* of the result, and each operand's strides */
-    int64_t           period[3]; /* what operand i looks like from the result repeats after so many */
-    int64_t           chunk;
-    int               parts;      /* of the result, each done by one thread */
-    double           *partial[3]; /* [parts][operand's count] */
+    const gpunn_step   *step;
+    const gpunn__loops *loops;
+    int                 operands;
+    bool                narrow[3]; /* operand i is broadcast */
+    bool                sums[3];   /* its gradient is wanted and therefore a sum */
+    gpunn__walk         axes;      /* of the result, and each operand's strides */
+    int64_t             period[3]; /* what operand i looks like from the result repeats after so many */
+    int64_t             chunk;
+    int                 parts;      /* of the result, each done by one thread */
+    double             *partial[3]; /* [parts][operand's count] */
 } gpunn__map_job;
 
 /* Place in the result, and in one operand, of a walk along the runs of dim[0]. */
@@ -22439,7 +22426,7 @@ static void gpunn__map_part(const gpunn__map_job *job, int part)
                 from[i] = gpunn__map_expand(job, i, at, n, scratch[i]);
         }
         if (!step->backward) {
-            gpunn__map_loop(gpunn__loops[step->op].forward, n, from, attr, (float *)step->out.data + at);
+            gpunn__map_loop(job->loops->forward, n, from, attr, (float *)step->out.data + at);
             continue;
         }
         if (step->out.data) from[3] = (const float *)step->out.data + at;
@@ -22448,7 +22435,7 @@ static void gpunn__map_part(const gpunn__map_job *job, int part)
             float *to = (float *)step->grad_in[i].data;
             if (to == NULL) continue;
             bool direct = !job->sums[i] && !step->accumulate[i];
-            gpunn__map_loop(gpunn__loops[step->op].derivative[i], n, from, attr, direct ? to + at : derivative);
+            gpunn__map_loop(job->loops->derivative[i], n, from, attr, direct ? to + at : derivative);
             if (job->sums[i])
                 gpunn__map_fold(job, i, at, n, derivative, job->partial[i] + part * step->in[i].count);
             else if (!direct)
@@ -22480,12 +22467,13 @@ static void gpunn__map_merge(gpunn__map_job *job)
     }
 }
 
-static GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+static GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, const gpunn__loops *loops)
 {
     gpunn__map_job job;
     int64_t        count = step->out.count, partials = 0;
     bool           narrow = false, buffered = false;
     job.step = step;
+    job.loops = loops;
     job.operands = step->input_count;
     for (int i = 0; i < job.operands; ++i) {
         job.narrow[i] = step->in[i].count != count;
@@ -22536,6 +22524,28 @@ static GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gpunn__ac
     }
     return GPUNN_OK;
 }
+
+/* One function for each op, since a program has the loops of those that it builds. */
+#define GPUNN__MAP(name, ...)                                                                       \
+    static GPUNN__STATUS gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
+    {                                                                                               \
+        static const gpunn__loops loops = {gpunn__loop_##name, {__VA_ARGS__}};                      \
+        return gpunn__cpu_map(cpu, step, action, &loops);                                           \
+    }
+#define GPUNN__X(ENUM, name, ...) GPUNN__MAP(name, gpunn__loop_##name##_da, NULL, NULL)
+GPUNN_UNARY_OPS(GPUNN__X)
+GPUNN_UNARY1_OPS(GPUNN__X)
+GPUNN_UNARY2_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, ...) GPUNN__MAP(name, gpunn__loop_##name##_da, gpunn__loop_##name##_db, NULL)
+GPUNN_BINARY_OPS(GPUNN__X)
+GPUNN_LOSS_OPS(GPUNN__X)
+GPUNN_LOSS1_OPS(GPUNN__X)
+#undef GPUNN__X
+#define GPUNN__X(ENUM, name, ...) GPUNN__MAP(name, gpunn__loop_##name##_da, gpunn__loop_##name##_db, gpunn__loop_##name##_dc)
+GPUNN_TERNARY_OPS(GPUNN__X)
+#undef GPUNN__X
+#undef GPUNN__MAP
 
 #ifdef GPUNN__OPTIMIZED
 #pragma GCC pop_options
@@ -23185,9 +23195,8 @@ static GPUNN__STATUS gpunn__cpu_expand(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     gpunn_attributes once = gpunn__no_attributes();
     gpunn_step       map = *step;
     once.value[0] = 1;
-    map.op = GPUNN_OP_MUL_SCALAR;
     map.attr = &once;
-    gpunn_status status = gpunn__cpu_map(cpu, &map, action);
+    gpunn_status status = gpunn__cpu_mul_scalar(cpu, &map, action);
     if (action == GPUNN__PREPARE) step->workspace_bytes = map.workspace_bytes;
     return status;
 }
@@ -25373,7 +25382,8 @@ static GPUNN__STATUS gpunn__cpu_activate(gpunn__cpu *cpu, gpunn_op op, gpunn_val
     const gpunn_attributes none = gpunn__no_attributes();
     bool                   accumulate = false;
     gpunn_step             step = gpunn__activation_step(op, x, y, gradient, &none, &accumulate);
-    return gpunn__cpu_map(cpu, &step, step.backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
+    return (op == GPUNN_OP_RELU ? gpunn__cpu_relu : gpunn__cpu_gelu_tanh)(cpu, &step,
+                                                                          step.backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
 }
 
 /* dX = dY W, dW = dY^T X, dbias = 1^T dY, of rows x [rows, in]. */
@@ -37255,7 +37265,7 @@ static gpunn_tensor *gpunn__make_elementwise(gpunn__loading *l, const gpunn__spe
         if (i < gpunn__op_attribute_count(op) && !gpunn__get_float(l, e->item, gpunn__op_infos[op].attribute[i], &value[i]))
             return NULL;
     }
-    return gpunn__map_node(op, e->in, value[0], value[1]);
+    return gpunn__map_node(gpunn__elementwise[op], e->in, value[0], value[1]);
 }
 
 static gpunn_tensor *gpunn__make_expr(gpunn__loading *l, const gpunn__spec_entry *e)
