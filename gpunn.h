@@ -83,7 +83,9 @@
  *     hundredths; it takes twice as long to compile. GPUNN_VECTORS=sse2, avx2 or avx512 in the environment lets it take no more
  *     than that; none of them takes products of BF16 (PRECISION), bf16 takes those of AVX-512, amx those of AMX where it can.
  *     Options are defined before the include that has GPUNN_IMPLEMENTATION:
- *     GPUNN_STATIC       every function static: a private copy for this file (define it wherever gpunn.h is included)
+ *     GPUNN_STATIC       every function static: a private copy for this file (define it wherever gpunn.h is included), which has
+ *                        the ops that the file builds and no others, and takes less time to compile. Otherwise a linker
+ *                        leaves them out (-ffunction-sections -fdata-sections -Wl,--gc-sections); gpunn_spec_load needs all
  *     GPUNN_API          your own linkage, such as __declspec(dllexport)
  *     GPUNN_MPI          ranks over MPI (compile with mpicc): RANKS
  *     GPUNN_CBLAS        matrix products by the system's CBLAS (link -lopenblas); Debian's OpenBLAS does not know the newest

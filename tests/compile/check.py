@@ -2,7 +2,7 @@
 """Checks of gpunn.h that need compilers, not runs: python3 tests/compile/check.py OBJECT
 
 OBJECT is gpunn.h as ninja compiles it, strictly: what needs the library and not its text is linked with that. Every language and
-compiler under strict warnings, with and without the options; included twice; two files linked; exported names; a plug-in that is closed;
+compiler under strict warnings, with and without the options; included twice; two files linked; exported names; what a static program has; a plug-in that is closed;
 the sections named by the table of contents. A compiler that is not installed is a skip. TAP lines, for tests/run.py.
 """
 import concurrent.futures
@@ -266,6 +266,25 @@ def sections(folder):
         raise Failure(f"the toc says {listed}\nthe file    {marks}")
 
 
+def own_ops(folder):
+    """A static program has the ops that it builds, those that its plans may add, and no others."""
+    with open(os.path.join(folder, "app.c"), "w") as out:
+        out.write(f"{STATIC}\n{IMPLEMENTATION}\n" + """#include "gpunn.h"
+int main(void)
+{
+    gpunn_model  *model = gpunn_model_create(gpunn_device_open(.threads = 1));
+    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 20));
+    gpunn_tensor *y = gpunn_linear(gpunn_tanh(x), "fc", .out_features = 3);
+    return gpunn_forward(&y, 1) == GPUNN_OK;
+}
+""")
+    call(f"gcc -std=c99 -O1 -march=native -I{ROOT} app.c -o app.out -lm -lpthread", folder)
+    found = set(re.findall(r" t gpunn__cpu_(\w+)", call("nm app.out", folder))) & set(table.ops())
+    wanted = {"linear", "tanh"}
+    if not wanted <= found <= wanted | {"relu", "gelu_tanh", "cast", "integer", "permute", "relayout", "group"}:
+        raise Failure(f"the ops of linear and tanh are {sorted(found)}")
+
+
 def declarations_only(folder):
     """Without the implementation the header needs no library and defines nothing."""
     with open(os.path.join(folder, "app.c"), "w") as out:
@@ -367,6 +386,7 @@ def checks():
     yield "NCCL's header and library", nccl
     yield "exported names and global state", exported
     yield "declarations alone", declarations_only
+    yield "the ops that a static program has", own_ops
     zlib = "-DGPUNN_ZLIB" if header("zlib.h") else ""
     for compiler, cxx in ("gcc", "g++"), ("clang", "clang++"):
         yield f"{compiler} c99", warned(compiler, f"-std=c99 {STRICT}")
