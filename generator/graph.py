@@ -1372,7 +1372,8 @@ class Graph:
             y = self.scaled_dot_product_attention(*x, **how)
         y = self.node("reshape", {}, (y,), (n, rows, e))
         y = self.linear(y, name + ".out_proj", e, True)
-        self.tensors[y.inputs[2]].init = ("constant", 0.0, 0.0)
+        bias = self.tensors[y.inputs[2]]
+        bias.init = bias.default_init = ("constant", 0.0, 0.0)
         return y if batch_first else self.swap_rows(y)
 
     def transformer_layer(self, x, memory, name, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first,
