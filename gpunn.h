@@ -1168,11 +1168,11 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
 /* X(ENUM, name, forward, da, db, dc) */
 #define GPUNN_TERNARY_OPS(X)                                           \
     X(WHERE, where, where(a, b, c), 0, where(a, g, 0), where(a, 0, g))
+#define GPUNN__ELEMENTWISE_OPS(X) \
+    GPUNN_UNARY_OPS(X) GPUNN_UNARY1_OPS(X) GPUNN_UNARY2_OPS(X) GPUNN_BINARY_OPS(X) \
+    GPUNN_LOSS_OPS(X) GPUNN_LOSS1_OPS(X) GPUNN_TERNARY_OPS(X)
 /* clang-format on */
 /* >>ops end */
-#define GPUNN__ELEMENTWISE_OPS(X) \
-    GPUNN_UNARY_OPS(X)            \
-    GPUNN_UNARY1_OPS(X) GPUNN_UNARY2_OPS(X) GPUNN_BINARY_OPS(X) GPUNN_LOSS_OPS(X) GPUNN_LOSS1_OPS(X) GPUNN_TERNARY_OPS(X)
 
 /* The other ops: X(ENUM, name, the operands' names, operands that the backward pass reads (bit i: operand i), whether it reads
  * the result, operands that have a gradient (bit i; -1: all), traits (>>common), the rule of the result's shape (>>infer)). Their
@@ -4478,7 +4478,7 @@ struct gpunn_tensor {
     int64_t                        dim[GPUNN_MAX_RANK]; /* -k: k times the batch; below GPUNN__NO_SIZE: see >>sizes */
     char                          *name;                /* NULL: none */
     gpunn_op                       op;                  /* of a value */
-    const struct gpunn__operation *operation;
+    const struct gpunn__operation *operation;           /* what computes that on the CPU */
     gpunn_attributes               attr;
     int                            input_count;
     gpunn_tensor                 **inputs;  /* an optional operand that is left out is NULL */
@@ -8945,7 +8945,7 @@ typedef struct gpunn__row {
         GPUNN__##list##_ARGS(GPUNN__K, GPUNN__NOTHING, GPUNN__NOTHING){NULL, NULL, GPUNN__K_NAME, 0, 0}}; \
     static const gpunn__told gpunn__told_of_##row[] = {                                                   \
         GPUNN__##list##_ARGS(GPUNN__NOTHING, GPUNN__A, GPUNN__NOTHING){NULL, GPUNN__A_BOOL, 0}};          \
-    static const gpunn__told gpunn__untold_of_##row[] = {                                                 \
+    static const gpunn__told gpunn__shown_of_##row[] = {                                                  \
         GPUNN__##list##_ARGS(GPUNN__NOTHING, GPUNN__NOTHING, GPUNN__S){NULL, GPUNN__A_BOOL, 0}};
 GPUNN__ROWS(GPUNN__X)
 #undef GPUNN__X
@@ -8956,9 +8956,9 @@ GPUNN__ROWS(GPUNN__X)
     {#row, GPUNN__##kind, GPUNN_OP_##op, operands, axes, #args, gpunn__args_of_##row, gpunn__told_of_##row},
 static const gpunn__row gpunn__rows[] = {GPUNN__ROWS(GPUNN__X)};
 #undef GPUNN__X
-/* Of each what the canonical text leaves out. */
-#define GPUNN__X(kind, row, ...) gpunn__untold_of_##row,
-static const gpunn__told *const gpunn__untold[] = {GPUNN__ROWS(GPUNN__X)};
+/* Of each what a node shows of the keys that the canonical text leaves out. */
+#define GPUNN__X(kind, row, ...) gpunn__shown_of_##row,
+static const gpunn__told *const gpunn__shown[] = {GPUNN__ROWS(GPUNN__X)};
 #undef GPUNN__X
 enum { GPUNN__ROW_COUNT = sizeof gpunn__rows / sizeof gpunn__rows[0] };
 
@@ -36488,7 +36488,7 @@ static void gpunn__emit_arguments(gpunn__writer *w, const gpunn_tensor *t, const
         char               value[GPUNN__TEXT_SIZE];
         gpunn__line        line = {value, sizeof value, 0};
         const gpunn__told *a = gpunn__told_as(row->told, key);
-        if (a->name == NULL) a = gpunn__told_as(gpunn__untold[row - gpunn__rows], key);
+        if (a->name == NULL) a = gpunn__told_as(gpunn__shown[row - gpunn__rows], key);
         if (a->name == NULL || key->kind >= GPUNN__K_INIT) {
             gpunn__emit_key(w, t, row, key);
         } else if (!gpunn__told_is_usual(t, a, key)) {
