@@ -156,13 +156,14 @@ class _Emitter:
         """The texts that stand where the row's call says this."""
         if text == "*a":
             return self.named(entry, row)
-        operand = re.fullmatch(r"in\[(\d)\]", text)
-        if operand:
-            return [operands[int(operand.group(1))]]
-        known = {"in": lambda: self.pointers(entry, "parts", entry.operands), "e->count": lambda: str(len(entry.operands)),
-                 "name": lambda: quoted(entry.arguments["name"]), "l->model": lambda: "model"}
+        if text == "in":
+            return [self.pointers(entry, "parts", entry.operands)]
+        if text == "name":
+            return [quoted(entry.arguments["name"])]
+        known = dict({"in[%d]" % i: operand for i, operand in enumerate(operands)}, **{
+            "e->count": str(len(operands)), "l->model": "model"})
         if text in known:
-            return [known[text]()]
+            return [known[text]]
         field, place = re.search(r"a->(\w+)(?:\[(\d)\])?", text).groups()
         one = next(one for one in row.arguments if one.field == field)
         value = entry.arguments.get(one.name)
@@ -188,9 +189,8 @@ class _Emitter:
         return (quoted(value) if one.kind == "TEXT" else "GPUNN_" + value.upper() if one.kind == "DTYPE" else
                 boolean(value) if isinstance(value, bool) else whole(value))
 
-    def named(self, entry, row):
-        """The fields of the row's struct that are not its defaults, in its order."""
-        given = {}
+    def named(self, entry, row, **given):
+        """The fields of the row's struct that are not its defaults, and those that are given, in its order."""
         for one in row.arguments:
             value = entry.arguments.get(one.name)
             bias = one.kind in ("BIAS", "NO_BIAS") and (one.kind == "BIAS") != isinstance(value, Tensor)  # the other row's
@@ -210,7 +210,7 @@ class _Emitter:
         if isinstance(value, (list, tuple)) and one.kind in ("WINDOW", "PADDING") and len(set(value)) == 1:
             value = value[0]
         if isinstance(value, (list, tuple)):
-            return one.field, "{%s}" % ", ".join(map(str, value)) if any(value) or one.kind == "PADDING" else None
+            return one.field, "{%s}" % ", ".join(map(str, value)) if any(value) else None
         if one.kind in ("WINDOW", "PADDING"):
             return one.name, None if value == one.default else "GPUNN_ZERO" if value == 0 else str(value)
         if one.kind == "ACTIVATION":
@@ -243,13 +243,10 @@ class _Emitter:
         return "gpunn_assign_at(%s)" % ", ".join([operands[0], str(a["axis"]), self.variable(a["position"]), operands[1]] + given)
 
     def recurrent(self, entry, row, operands):
-        a, given = entry.arguments, self.named(entry, row)
-        given.insert(0, ".hidden_size = %d" % a["weights"][1].shape[1])
+        a, own = entry.arguments, {"hidden_size": entry.arguments["weights"][1].shape[1]}
         if len(a["weights"]) == (4 if a["bidirectional"] else 2):
-            given.append(".no_bias = true")
-        given.append(".weights = " + self.pointers(entry, "weights", a["weights"]))
-        order = table.structs()[row.struct]
-        given.sort(key=lambda text: order.index(re.match(r"\.(\w+)", text).group(1)))
+            own["no_bias"] = boolean(True)
+        given = self.named(entry, row, weights=self.pointers(entry, "weights", a["weights"]), **own)
         return "gpunn_%s(%s, %s, %s)" % (entry.op, operands[0], quoted(a["layer"]) if a.get("layer") else "NULL", ", ".join(given))
 
     def attention(self, entry, row, operands):

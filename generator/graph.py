@@ -88,7 +88,7 @@ class Model:
     sizes: dict = field(default_factory=dict)  # by name: min, max, multiple
     fuse: dict = field(default_factory=dict)  # never, always: tuples of pairs of ids; schedule: {group: {"threads": 128}}
     fuse_place: str = ""       # path:line:column of it
-    entries: list = field(default_factory=list)
+    entries: list = field(default_factory=list)  # of its spec
 
     def text(self):
         """The canonical text, the same as gpunn.h's: what its SHA-256 tells apart are models for which kernels differ."""

@@ -17,8 +17,8 @@ Op = namedtuple("Op", "name enum arity attrs forward derivatives gradients term 
 # A builder outside the elementwise tables; kind: SOURCE OP LAYER STACK. operands: a number, MANY or OWN. struct, call: what the
 # call of its builder reads. default: a number, True, False, NEEDED, NONE or EMPTY.
 Row = namedtuple("Row", "name kind op operands axes arguments struct call about")
-# field: in C; operand: of the node, that a tensor is, or None.
-Argument = namedtuple("Argument", "name kind default about field operand", defaults=("", None))
+# field: in C.
+Argument = namedtuple("Argument", "name kind default about field", defaults=("",))
 # What a row's builder makes, where that is a formula: the operands' names; which check of Graph.fits_* they pass.
 Formula = namedtuple("Formula", "operands fits text")
 
@@ -191,9 +191,7 @@ def read_rows(text):
             body = re.sub(r", %s," % parameter, ", %s," % value, body)
         for call, fields in calls(body):
             if call == "K":
-                operand = re.fullmatch(r"GPUNN__OPERAND\((\d+)\)", fields[3])
-                yield Argument(fields[1], fields[2], default(fields[3]), string(fields[5]), fields[4],
-                               int(operand.group(1)) if operand else None)
+                yield Argument(fields[1], fields[2], default(fields[3]), string(fields[5]), fields[4])
             elif call not in ("A", "S"):
                 yield from arguments(call[len("GPUNN__"):], *fields[3:])
 

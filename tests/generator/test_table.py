@@ -79,7 +79,7 @@ class Table(unittest.TestCase):
             "loss", "gpunn_huber_loss_(in[0], in[1], *a)", "torch.nn.HuberLoss."))
         self.assertEqual(table.rows()["threshold"].call, "gpunn_threshold(in[0], a->number, a->other)")
         self.assertEqual(table.structs()["conv"][:3], ["args_", "out_channels", "kernel_size"])
-        weight = table.Argument("weight", "REFERENCE", "NONE", "One number for each class.", "weight", 2)
+        weight = table.Argument("weight", "REFERENCE", "NONE", "One number for each class.", "weight")
         self.assertIn(weight, table.rows()["cross_entropy"].arguments)
 
     def test_a_table_of_another_form_is_refused(self):
