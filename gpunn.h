@@ -1069,9 +1069,10 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
  * may then be overwritten.
  *
  * Language: valid C and valid Python, and nothing but + - * /, comparisons, numbers (K(0.5) when not an integer) and calls of
- *     where(condition, then, else) min max abs sign floor exp expm1 log log1p sqrt tanh erf sigmoid sin cos pow floordiv.
- * min and max hand on NaN; sign(0) is 0; floordiv is Python's //, of the exact quotient. Kinks and NaN behave as PyTorch's: write
- * comparisons so that NaN takes its branch. */
+ *     where(condition, then, else) min max abs sign floor exp expm1 log log1p sqrt tanh erf sigmoid sin cos pow floordiv
+ *     exp2 log2 log10 sinh cosh atan2 hypot fmod remainder.
+ * min and max hand on NaN; sign(0) is 0; floordiv is Python's //, of the exact quotient, and remainder Python's %. Kinks and NaN
+ * behave as PyTorch's: write comparisons so that NaN takes its branch. */
 /* >>ops begin */
 /* clang-format off */
 /* X(ENUM, name, forward, derivative) */
@@ -1109,7 +1110,22 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(SQUARE, square, x * x, 2 * g * x)                                                                               \
     X(ERF, erf, erf(x), g * K(1.1283792) * exp(-x * x))                                                               \
     X(SIN, sin, sin(x), g * cos(x))                                                                                   \
-    X(COS, cos, cos(x), -g * sin(x))
+    X(COS, cos, cos(x), -g * sin(x))                                                                                  \
+    X(EXP2, exp2, exp2(x), g * y * K(0.6931472))                                                                      \
+    X(LOG2, log2, log2(x), g / (x * K(0.6931472)))                                                                    \
+    X(LOG10, log10, log10(x), g / (x * K(2.3025851)))                                                                 \
+    X(SINH, sinh, sinh(x), g * cosh(x))                                                                               \
+    X(COSH, cosh, cosh(x), g * sinh(x))                                                                               \
+    X(ASIN, asin, atan2(x, sqrt((1 - x) * (1 + x))), g / sqrt((1 - x) * (1 + x)))                                     \
+    X(ACOS, acos, atan2(sqrt((1 - x) * (1 + x)), x), -g / sqrt((1 - x) * (1 + x)))                                    \
+    X(ATAN, atan, atan2(x, 1), g / (x * x + 1))                                                                       \
+    X(ASINH, asinh,                                                                                                   \
+      where(abs(x) < K(3e-4), x, sign(x) * where(abs(x) > 4096, log(abs(x)) + K(0.6931472),                           \
+            log1p(abs(x) + x * x / (1 + sqrt(x * x + 1))))),                                                          \
+      where(abs(x) > K(1e9), g / abs(x), g / sqrt(x * x + 1)))                                                        \
+    X(ACOSH, acosh, where(x > 4096, log(x) + K(0.6931472), log1p(x - 1 + sqrt(x - 1) * sqrt(x + 1))),                 \
+      where(abs(x) > K(1e9), g / abs(x), g / sqrt((x - 1) * (x + 1))))                                                \
+    X(ATANH, atanh, K(0.5) * (log1p(x) - log1p(-x)), g / ((1 - x) * (1 + x)))
 /* X(ENUM, name, attribute, default, forward, derivative) */
 #define GPUNN_UNARY1_OPS(X)                                                                                                \
     X(LEAKY_RELU, leaky_relu, negative_slope, K(0.01), where(x > 0, x, x * negative_slope),                                \
@@ -1145,7 +1161,14 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(LE, le, where(a <= b, 1, 0), 0, 0)                                                                                \
     X(GT, gt, where(a > b, 1, 0), 0, 0)                                                                                 \
     X(GE, ge, where(a >= b, 1, 0), 0, 0)                                                                                \
-    X(PARAMETRIC_RELU, parametric_relu, where(a > 0, a, a * b), where(a > 0, g, g * b), where(a > 0, 0, g * a))
+    X(PARAMETRIC_RELU, parametric_relu, where(a > 0, a, a * b), where(a > 0, g, g * b), where(a > 0, 0, g * a))         \
+    X(ATAN2, atan2, atan2(a, b), where(hypot(a, b) == 0, 0, g * (b / hypot(a, b)) / hypot(a, b)),                       \
+      where(hypot(a, b) == 0, 0, -g * (a / hypot(a, b)) / hypot(a, b)))                                                 \
+    X(HYPOT, hypot, hypot(a, b), g * (a / y), g * (b / y))                                                              \
+    X(LOGADDEXP, logaddexp, where(a == b, a + K(0.6931472), max(a, b) + log1p(exp(-abs(a - b)))),                       \
+      g / (1 + exp(b - a)), g / (1 + exp(a - b)))                                                                       \
+    X(FMOD, fmod, fmod(a, b), g, -g * sign(a / b) * floor(abs(a / b)))                                                  \
+    X(REMAINDER, remainder, remainder(a, b), g, -g * floordiv(a, b))
 /* The same for the terms of losses, which gpunn_expr and specs know; builders sum them up. */
 #define GPUNN_LOSS_OPS(X)                                                                                 \
     X(SQUARED_ERROR, squared_error, (a - b) * (a - b), 2 * g * (a - b), 2 * g * (b - a))                  \
@@ -1325,6 +1348,17 @@ GPUNN_API gpunn_tensor *gpunn_square(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_erf(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_sin(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_cos(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_exp2(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_log2(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_log10(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_sinh(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_cosh(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_asin(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_acos(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_atan(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_asinh(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_acosh(gpunn_tensor *x);
+GPUNN_API gpunn_tensor *gpunn_atanh(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_leaky_relu(gpunn_tensor *x, float negative_slope);
 GPUNN_API gpunn_tensor *gpunn_elu(gpunn_tensor *x, float alpha);
 GPUNN_API gpunn_tensor *gpunn_celu(gpunn_tensor *x, float alpha);
@@ -1350,6 +1384,11 @@ GPUNN_API gpunn_tensor *gpunn_le(gpunn_tensor *a, gpunn_tensor *b);
 GPUNN_API gpunn_tensor *gpunn_gt(gpunn_tensor *a, gpunn_tensor *b);
 GPUNN_API gpunn_tensor *gpunn_ge(gpunn_tensor *a, gpunn_tensor *b);
 GPUNN_API gpunn_tensor *gpunn_parametric_relu(gpunn_tensor *a, gpunn_tensor *b);
+GPUNN_API gpunn_tensor *gpunn_atan2(gpunn_tensor *a, gpunn_tensor *b);
+GPUNN_API gpunn_tensor *gpunn_hypot(gpunn_tensor *a, gpunn_tensor *b);
+GPUNN_API gpunn_tensor *gpunn_logaddexp(gpunn_tensor *a, gpunn_tensor *b);
+GPUNN_API gpunn_tensor *gpunn_fmod(gpunn_tensor *a, gpunn_tensor *b);
+GPUNN_API gpunn_tensor *gpunn_remainder(gpunn_tensor *a, gpunn_tensor *b);
 GPUNN_API gpunn_tensor *gpunn_where(gpunn_tensor *a, gpunn_tensor *b, gpunn_tensor *c);
 
 /* Those above and below that GPUNN_INTEGER_OPS names take integers too, I64, I32, U8 and BOOL, where all operands are such
@@ -1366,21 +1405,10 @@ GPUNN_API gpunn_tensor *gpunn_softshrink(gpunn_tensor *x, float lambd);
 GPUNN_API gpunn_tensor *gpunn_threshold(gpunn_tensor *x, float threshold, float value);
 GPUNN_API gpunn_tensor *gpunn_logit(gpunn_tensor *x, float eps); /* of x kept within eps and 1 - eps; below 0: of x */
 GPUNN_API gpunn_tensor *gpunn_tan(gpunn_tensor *x);
-GPUNN_API gpunn_tensor *gpunn_asin(gpunn_tensor *x);
-GPUNN_API gpunn_tensor *gpunn_acos(gpunn_tensor *x);
-GPUNN_API gpunn_tensor *gpunn_atan(gpunn_tensor *x);
-GPUNN_API gpunn_tensor *gpunn_sinh(gpunn_tensor *x);
-GPUNN_API gpunn_tensor *gpunn_cosh(gpunn_tensor *x);
-GPUNN_API gpunn_tensor *gpunn_asinh(gpunn_tensor *x);
-GPUNN_API gpunn_tensor *gpunn_acosh(gpunn_tensor *x);
-GPUNN_API gpunn_tensor *gpunn_atanh(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_ceil(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_round(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_trunc(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_frac(gpunn_tensor *x);
-GPUNN_API gpunn_tensor *gpunn_exp2(gpunn_tensor *x);
-GPUNN_API gpunn_tensor *gpunn_log2(gpunn_tensor *x);
-GPUNN_API gpunn_tensor *gpunn_log10(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_erfc(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_lgamma(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_tanhshrink(gpunn_tensor *x);
@@ -1391,18 +1419,13 @@ GPUNN_API gpunn_tensor *gpunn_logical_xor(gpunn_tensor *x, gpunn_tensor *y);
 GPUNN_API gpunn_tensor *gpunn_isnan(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_isinf(gpunn_tensor *x);
 GPUNN_API gpunn_tensor *gpunn_isfinite(gpunn_tensor *x);
-GPUNN_API gpunn_tensor *gpunn_atan2(gpunn_tensor *x, gpunn_tensor *y); /* of x by y: both as torch's */
-GPUNN_API gpunn_tensor *gpunn_hypot(gpunn_tensor *x, gpunn_tensor *y);
-GPUNN_API gpunn_tensor *gpunn_logaddexp(gpunn_tensor *x, gpunn_tensor *y);
 GPUNN_API gpunn_tensor *gpunn_xlogy(gpunn_tensor *x, gpunn_tensor *y);
-GPUNN_API gpunn_tensor *gpunn_remainder(gpunn_tensor *x, gpunn_tensor *y);
-GPUNN_API gpunn_tensor *gpunn_fmod(gpunn_tensor *x, gpunn_tensor *y);
 GPUNN_API gpunn_tensor *gpunn_trunc_divide(gpunn_tensor *x, gpunn_tensor *y); /* x / y rounded towards 0, without gradient */
 
 /* A formula in the tables' language over x, y, z (args 0 to 2) or x0 to x7: + - * / **, < <= > >= == != (which chain), and or
  * not, a if c else b, parentheses, numbers, the constant pi, and every elementwise op by name, its attributes as further
- * numbers ("x * sigmoid(1.702 * x)", "where(x > 0, x, leaky_relu(x, 0.2))"); max, min, K(number), where. All mean what they mean
- * in Python. Values that are used again get names first: "t = max(x, 0); t ** 2 + t". Broadcasts.
+ * numbers ("x * sigmoid(1.702 * x)", "where(x > 0, x, leaky_relu(x, 0.2))"); max, min, floordiv, K(number), where. All mean what
+ * they mean in Python. Values that are used again get names first: "t = max(x, 0); t ** 2 + t". Broadcasts.
  * Along axes: sum, mean, amax (gpunn_max) and norm(x, p, ...), of all axes or of those listed, where 2: is the third and all that
  * follow, with keepdim=True or without: "x - mean(x, 2:, keepdim=True)"; argmax, softmax, log_softmax and cumsum, along one axis;
  * window_mean(x, k), the mean of the k cells around each along every axis after the second. Operands of other dtypes are for
@@ -3817,6 +3840,13 @@ GPUNN__SHARED float gpunn__floordiv(float p, float q)
     return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
 }
 
+/* What is left of p, of q's sign; exact but for the last sum. */
+GPUNN__SHARED float gpunn__remainder(float p, float q)
+{
+    const float rest = fmodf(p, q);
+    return rest != 0 && (rest < 0) != (q < 0) ? rest + q : rest;
+}
+
 /* What has no counterpart is what x86 makes of it, INT64_MIN or INT32_MIN. */
 GPUNN__SHARED int64_t gpunn__to_i64(float x)
 {
@@ -4995,24 +5025,48 @@ GPUNN__INLINE float gpunn__exp2i(int32_t n)
     return gpunn__float_of((uint32_t)(n + 127) << 23);
 }
 
+/* The nearest integer to x, for |x| < 2^22. */
+GPUNN__INLINE int32_t gpunn__nearest(float x)
+{
+    float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    return (int32_t)(gpunn__bits_of(x + magic) - gpunn__bits_of(magic));
+}
+
+/* exp(r) - 1 for |r| <= ln 2 / 2. */
+GPUNN__INLINE float gpunn__expm1_near(float r)
+{
+    float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
+    return r + r * r * (p * r + 0.5f);
+}
+
 /* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
 GPUNN__INLINE float gpunn__exp_reduce(float x, int32_t *n)
 {
-    float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
-    *n = (int32_t)(gpunn__bits_of(x * 1.44269504f + magic) - gpunn__bits_of(magic));
-    float k = (float)*n;
-    float r = x - k * 0.693359375f + k * 2.12194440e-4f; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
-    float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
-    return r + r * r * (p * r + 0.5f);
+    *n = gpunn__nearest(x * 1.44269504f);
+    float k = (float)*n; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    return gpunn__expm1_near(x - k * 0.693359375f + k * 2.12194440e-4f);
+}
+
+/* 2^n e in two factors, since 2^n may lie outside the normal range. */
+GPUNN__INLINE float gpunn__scaled(float e, int32_t n)
+{
+    int32_t half = n >> 1;
+    return e * gpunn__exp2i(half) * gpunn__exp2i(n - half);
 }
 
 GPUNN__INLINE float gpunn__exp(float x)
 {
     int32_t n;
     float   e = gpunn__exp_reduce(gpunn__limit(x, 104), &n) + 1;
-    int32_t half = n >> 1; /* in two factors, since 2^n may lie outside the normal range */
-    float   y = e * gpunn__exp2i(half) * gpunn__exp2i(n - half);
-    return gpunn__select(x == x, y, x);
+    return gpunn__select(x == x, gpunn__scaled(e, n), x);
+}
+
+GPUNN__INLINE float gpunn__exp2(float x)
+{
+    float   near = gpunn__limit(x, 160);
+    int32_t n = gpunn__nearest(near);
+    float   e = gpunn__expm1_near((near - (float)n) * 0.693147181f) + 1;
+    return gpunn__select(x == x, gpunn__scaled(e, n), x);
 }
 
 /* exp(x) - 1 for |x| <= 89 and not denormal. */
@@ -5051,12 +5105,33 @@ GPUNN__INLINE int32_t gpunn__exponent(float x)
     return (int32_t)(gpunn__bits_of(x) - GPUNN__SQRT_HALF_BITS) >> 23;
 }
 
-GPUNN__INLINE float gpunn__log(float x)
+/* x = 2^n (1 + f), f as log_join takes it, for finite x > 0. */
+GPUNN__INLINE float gpunn__log_split(float x, float *n)
 {
     float   normal = gpunn__select(x < FLT_MIN, x * 8388608.0f, x);
-    int32_t n = gpunn__exponent(normal);
-    float   m = gpunn__float_of(gpunn__bits_of(normal) - ((uint32_t)n << 23));
-    return gpunn__log_edges(x, 0, gpunn__log_join((float)n - gpunn__select(x < FLT_MIN, 23, 0), m - 1));
+    int32_t exponent = gpunn__exponent(normal);
+    *n = (float)exponent - gpunn__select(x < FLT_MIN, 23, 0);
+    return gpunn__float_of(gpunn__bits_of(normal) - ((uint32_t)exponent << 23)) - 1;
+}
+
+GPUNN__INLINE float gpunn__log(float x)
+{
+    float n, f = gpunn__log_split(x, &n);
+    return gpunn__log_edges(x, 0, gpunn__log_join(n, f));
+}
+
+/* Exact for powers of 2. */
+GPUNN__INLINE float gpunn__log2(float x)
+{
+    float n, f = gpunn__log_split(x, &n);
+    return gpunn__log_edges(x, 0, n + gpunn__log_join(0, f) * 1.44269504f);
+}
+
+/* log10(2) in two parts, the first with 13 bits: n times it is exact, and so are the powers of 10. */
+GPUNN__INLINE float gpunn__log10(float x)
+{
+    float n, f = gpunn__log_split(x, &n);
+    return gpunn__log_edges(x, 0, n * 0.301025391f + (n * 4.60503907e-6f + gpunn__log_join(0, f) * 0.434294482f));
 }
 
 GPUNN__INLINE float gpunn__log1p(float x)
@@ -5090,6 +5165,51 @@ GPUNN__INLINE float gpunn__erf(float x)
     float q = ((-0.00021522498f * a + 0.00322512374f) * a - 0.0229223836f) * a + 0.105312094f; /* erfc(a) = exp(-a q(a)) */
     float large = -gpunn__expm1_inside(-a * ((q * a + 0.635680437f) * a + 1.1285255f));
     return gpunn__select(fabsf(x) > 0.875f, copysignf(large, x), small);
+}
+
+/* exp(a) / 2 for 0 <= a; 90 for what is larger, whose result is infinite. */
+GPUNN__INLINE float gpunn__half_exp(float a)
+{
+    int32_t n;
+    float   e = gpunn__exp_reduce(gpunn__limit(a, 90), &n) + 1;
+    return gpunn__scaled(e, n - 1);
+}
+
+GPUNN__INLINE float gpunn__sinh(float x)
+{
+    float a = fabsf(x), e = gpunn__expm1_inside(gpunn__limit(a, 1)), h = gpunn__half_exp(a);
+    float size = gpunn__select(a < 1, 0.5f * (e + e / (e + 1)), h - 0.25f / h);
+    return gpunn__select(a > 3e-4f, copysignf(size, x), x); /* tiny x and NaN: x itself */
+}
+
+GPUNN__INLINE float gpunn__cosh(float x)
+{
+    float h = gpunn__half_exp(fabsf(x));
+    return gpunn__select(x == x, h + 0.25f / h, x);
+}
+
+/* By t = tan of an angle up to pi / 4, less that of pi / 8 upwards; the polynomial is of |u| <= tan(pi / 8). */
+GPUNN__INLINE float gpunn__atan2(float y, float x)
+{
+    float a = fabsf(x), b = fabsf(y), less = gpunn__select(b > a, a, b), more = gpunn__select(b > a, b, a);
+    float t = gpunn__select(less == more, gpunn__select(more > 0, 1, 0), less / more);
+    float u = gpunn__select(t > 0.414213562f, (t - 1) / (t + 1), t), q = u * u;
+    float p = (((-0.0607775748f * q + 0.105936393f) * q - 0.142435104f) * q + 0.199984699f) * q - 0.333333164f;
+    float r = gpunn__select(t > 0.414213562f, 0.785398163f, 0) + (u + u * q * p);
+    r = gpunn__select(b > a, 1.57079633f - r, r);
+    r = gpunn__select(gpunn__bits_of(x) >> 31 != 0, 3.14159265f - r, r);
+    return copysignf(r, y);
+}
+
+/* Scaled by a power of 2, so that no square leaves the range. */
+GPUNN__INLINE float gpunn__hypot(float x, float y)
+{
+    float a = fabsf(x), b = fabsf(y), most = gpunn__select(a > b, a, b);
+    bool  large = most > 1.12589991e15f, small = most < 8.88178420e-16f; /* 2^50, 2^-50 */
+    float big = 1.26765060e30f, tiny = 7.88860905e-31f;                  /* 2^100, 2^-100 */
+    float down = gpunn__select(large, tiny, gpunn__select(small, big, 1)), p = x * down, q = y * down;
+    float size = gpunn__sqrt(p * p + q * q) * gpunn__select(large, big, gpunn__select(small, tiny, 1));
+    return gpunn__select(a > FLT_MAX || b > FLT_MAX, INFINITY, size);
 }
 
 /* As torch's and unlike C's: NaN in, NaN out. */
@@ -8528,12 +8648,6 @@ typedef struct gpunn__assign_args {
     K(custom, shape, RESULT, GPUNN__NEEDED, args_, "The result's.")                                                            \
     K(custom, numbers, NUMBERS, GPUNN__EMPTY, args_, "") A(numbers, NUMBERS, numbers)
 
-/* Of formulas: r is the angle of a tangent t, |t| <= 1, by halving it, within 2e-7 of the result. */
-#define GPUNN__ANGLE                                                                                                           \
-    "u = t / (1 + sqrt(1 + t * t)); q = u * u; "                                                                               \
-    "r = 2 * u * (0.999999999 + q * (-0.333333075 + q * (0.199982108 + q * (-0.142399829 + q * (0.105728145 "                  \
-    "+ q * -0.0603324173))))); "
-
 /* Of builders in >>layers and >>losses of which formulas are a part. local_response_norm: y is the mean of x^2 around.
  * multi_margin: of x, own -x of the label, and the classes' numbers; then what weights of classes make of it. rrelu: mode as of
  * gpunn__mode, random from 0 to 1. */
@@ -8626,34 +8740,6 @@ typedef struct gpunn__assign_args {
     F(X, logit, 1, (x), ANY, LOGIT, _plain, OWN, "p = clamp(x, eps, 1 - eps) if eps >= 0 else x; log(p / (1 - p))",            \
       "torch.logit; with eps below 0, of all x.")                                                                              \
     F(X, tan, 1, (x), ANY, NO, _plain, PLAIN, "sin(x) / cos(x)", "torch.tan.")                                                 \
-    F(X, asin, 1, (x), ANY, NO, _plain, PLAIN,                                                                                 \
-      "t = x / (1 + sqrt((1 - x) * (1 + x))); " GPUNN__ANGLE                                                                   \
-      "2 * r",                                                                                                                 \
-      "torch.asin.")                                                                                                           \
-    F(X, acos, 1, (x), ANY, NO, _plain, PLAIN,                                                                                 \
-      "v = sqrt((1 - x) / (1 + x)); t = 1 / (v if abs(v) > 1 else 1) if abs(v) > 1 else v; "                                   \
-      GPUNN__ANGLE                                                                                                             \
-      "s = pi / 2 - r if v > 1 else -pi / 2 - r if v < -1 else r; 2 * s",                                                      \
-      "torch.acos.")                                                                                                           \
-    F(X, atan, 1, (x), ANY, NO, _plain, PLAIN,                                                                                 \
-      "v = x; t = 1 / (v if abs(v) > 1 else 1) if abs(v) > 1 else v; " GPUNN__ANGLE                                            \
-      "s = pi / 2 - r if v > 1 else -pi / 2 - r if v < -1 else r; s",                                                          \
-      "torch.atan.")                                                                                                           \
-    /* By halves, whose squares overflow no earlier than the result; and (e + e / (e + 1)) / 2 with e = exp(x) - 1 near 0;     \
-     * 1 + 2 sinh(x / 2)^2, whose gradient does not cancel. */                                                                 \
-    F(X, sinh, 1, (x), ANY, NO, _plain, PLAIN,                                                                                 \
-      "e = expm1(x if abs(x) < 1 else 0); h = exp(0.5 * x); k = exp(-0.5 * x); "                                               \
-      "0.5 * (e + e / (e + 1)) if abs(x) < 1 else h * (0.5 * h) - k * (0.5 * k)",                                              \
-      "torch.sinh.")                                                                                                           \
-    F(X, cosh, 1, (x), ANY, NO, _plain, PLAIN,                                                                                 \
-      "e = expm1(0.5 * x if abs(x) < 2 else 0); "                                                                              \
-      "u = 0.5 * (e + e / (e + 1)) if abs(x) < 2 else 0.5 * (exp(0.5 * x) - exp(-0.5 * x)); 1 + 2 * u * u",                    \
-      "torch.cosh.")                                                                                                           \
-    F(X, asinh, 1, (x), ANY, NO, _plain, PLAIN,                                                                                \
-      "a = abs(x); x if a == 0 else sign(x) * log1p(a + a * a / (1 + sqrt(a * a + 1)))",                                       \
-      "torch.asinh.")                                                                                                          \
-    F(X, acosh, 1, (x), ANY, NO, _plain, PLAIN, "log(x + sqrt(x - 1) * sqrt(x + 1))", "torch.acosh.")                          \
-    F(X, atanh, 1, (x), ANY, NO, _plain, PLAIN, "0.5 * (log1p(x) - log1p(-x))", "torch.atanh.")                                \
     F(X, ceil, 1, (x), ANY, NO, _plain, PLAIN, "-floor(-x)", "torch.ceil.")                                                    \
     F(X, round, 1, (x), ANY, NO, _plain, PLAIN,                                                                                \
       "f = floor(x); d = x - f; "                                                                                              \
@@ -8661,9 +8747,6 @@ typedef struct gpunn__assign_args {
       "torch.round, to even where two are as near.")                                                                           \
     F(X, trunc, 1, (x), ANY, NO, _plain, PLAIN, "sign(x) * floor(abs(x))", "torch.trunc.")                                     \
     F(X, frac, 1, (x), ANY, NO, _plain, PLAIN, "x - sign(x) * floor(abs(x))", "torch.frac.")                                   \
-    F(X, exp2, 1, (x), ANY, NO, _plain, PLAIN, "exp(x * 0.6931471805599453)", "torch.exp2.")                                   \
-    F(X, log2, 1, (x), ANY, NO, _plain, PLAIN, "log(x) * 1.4426950408889634", "torch.log2.")                                   \
-    F(X, log10, 1, (x), ANY, NO, _plain, PLAIN, "log(x) * 0.4342944819032518", "torch.log10.")                                 \
     /* Of a >= 0: t exp(-a^2 + a polynomial in t), t = 2 / (2 + a); within 1e-7, fitted at Chebyshev's nodes of 0 <= a <= 11.  \
      * b is a, rounded down so that b^2 is exact. The gradient is that of -erf. */                                             \
     F(X, erfc, 1, (x), ANY, NO, _plain, PLAIN,                                                                                 \
@@ -8678,7 +8761,7 @@ typedef struct gpunn__assign_args {
       "z = x if x >= 0.5 else 1 - x; v = z if z < 7 else 1; w = z + 5 if z < 7 else z; q = 1 / (w * w); "                      \
       "g = (w - 0.5) * (log(w) - 1) + 0.418938533 + (0.0833333333 - q * (0.00277777778 - q * 0.000793650794)) "                \
       "/ w - (log(v * (v + 1) * (v + 2) * (v + 3) * (v + 4)) if z < 7 else 0); "                                               \
-      "f = x - floor(x); g if x >= 0.5 else 1.14472989 - log(sin(pi * f) if x < 0.5 else 1) - g",                              \
+      "f = x - floor(x + 0.5); g if x >= 0.5 else 1.14472989 - log(sin(pi * abs(f)) if x < 0.5 else 1) - g",                   \
       "torch.lgamma.")                                                                                                         \
     F(X, tanhshrink, 1, (x), ANY, NO, _plain, PLAIN, "x - tanh(x)", "torch.nn.Tanhshrink.")                                    \
     F(X, logical_not, 1, (x), ANY, NO, _plain, PLAIN, "where(x == 0, 1, 0)", "1 where x is 0, else 0.")                        \
@@ -8688,25 +8771,8 @@ typedef struct gpunn__assign_args {
     F(X, isnan, 1, (x), ANY, NO, _plain, PLAIN, "where(x != x, 1, 0)", "1 where x is NaN, else 0.")                            \
     F(X, isinf, 1, (x), ANY, NO, _plain, PLAIN, "where(abs(x) > 3.4028234e38, 1, 0)", "1 where x is infinite, else 0.")        \
     F(X, isfinite, 1, (x), ANY, NO, _plain, PLAIN, "where(abs(x) <= 3.4028234e38, 1, 0)", "1 where x is neither, else 0.")     \
-    /* The smaller by the larger, so that nothing overflows. */                                                                \
-    F(X, atan2, 2, (x, y), ANY, NO, _plain, PLAIN,                                                                             \
-      "o = abs(x) > abs(y); n = y if o else x; m = x if o else y; t = n / (1 if m == 0 else m); "                              \
-      GPUNN__ANGLE                                                                                                             \
-      "((-pi if x < 0 else pi) / 2 - r) if o else r + ((-pi if x < 0 else pi) if y < 0 else 0)",                               \
-      "The angle of (y, x), of x by y; torch.atan2.")                                                                          \
-    F(X, hypot, 2, (x, y), ANY, NO, _plain, PLAIN,                                                                             \
-      "m = max(abs(x), abs(y)); a = x / (1 if m == 0 else m); b = y / (1 if m == 0 else m); "                                  \
-      "m * sqrt(a * a + b * b)",                                                                                               \
-      "torch.hypot.")                                                                                                          \
-    F(X, logaddexp, 2, (x, y), ANY, NO, _plain, PLAIN, "max(x, y) + log1p(exp(-abs(x - y)))", "torch.logaddexp.")              \
     F(X, xlogy, 2, (x, y), ANY, NO, _plain, PLAIN,                                                                             \
       "x * log(1 if x == 0 and (y <= 0 or y > 3.4028234e38) else y)", "torch.xlogy.")                                          \
-    F(X, remainder, 2, (x, y), ANY, NO, _plain, PLAIN,                                                                         \
-      "x - y * floor_divide(x, y)",                                                                                            \
-      "torch.remainder, of y's sign; the quotient has no gradient.")                                                           \
-    F(X, fmod, 2, (x, y), ANY, NO, _plain, PLAIN,                                                                              \
-      "x - y * (sign(x) * sign(y) * floor_divide(abs(x), abs(y)))",                                                            \
-      "torch.fmod, of x's sign; the quotient has no gradient.")                                                                \
     F(X, trunc_divide, 2, (x, y), ANY, NO, _plain, PLAIN,                                                                      \
       "sign(x) * where(y < 0, -1, 1) * floor_divide(abs(x), abs(y))",                                                          \
       "x / y rounded towards 0, without gradient: torch.div with rounding_mode trunc.")
@@ -11668,6 +11734,8 @@ static bool gpunn__expr_function(gpunn__formula *f, const char *name, size_t len
         op = GPUNN_OP_MAXIMUM;
     else if (gpunn__expr_is_word(name, length, "min"))
         op = GPUNN_OP_MINIMUM;
+    else if (gpunn__expr_is_word(name, length, "floordiv"))
+        op = GPUNN_OP_FLOOR_DIVIDE;
     else
         while (op > 0 && !(gpunn__op_arity((gpunn_op)op) > 0 && gpunn__expr_is_word(name, length, gpunn_op_name((gpunn_op)op))))
             op--;
@@ -22215,6 +22283,15 @@ typedef void (*gpunn__loop)(int64_t lines, const float *const *from, const float
 #define cos(p) cosf(p)
 #define pow(p, q) powf(p, q)
 #define floordiv(p, q) gpunn__floordiv(p, q)
+#define exp2(p) gpunn__exp2(p)
+#define log2(p) gpunn__log2(p)
+#define log10(p) gpunn__log10(p)
+#define sinh(p) gpunn__sinh(p)
+#define cosh(p) gpunn__cosh(p)
+#define atan2(p, q) gpunn__atan2(p, q)
+#define hypot(p, q) gpunn__hypot(p, q)
+#define fmod(p, q) fmodf(p, q)
+#define remainder(p, q) gpunn__remainder(p, q)
 
 #define GPUNN__CONSTANT(name, i) \
     const float name = attr[i];  \
@@ -22279,6 +22356,15 @@ GPUNN_TERNARY_OPS(GPUNN__X)
 #undef cos
 #undef pow
 #undef floordiv
+#undef exp2
+#undef log2
+#undef log10
+#undef sinh
+#undef cosh
+#undef atan2
+#undef hypot
+#undef fmod
+#undef remainder
 #undef GPUNN__CONSTANT
 #undef GPUNN__LOOP
 #undef GPUNN__LOOPS

@@ -2087,6 +2087,15 @@ constexpr gpunn__map_facts gpunn__map_facts_of(int operands, const char *da, con
 #define cos(p) gpunn__float_sin(p, 1)
 #define pow(p, q) powf(p, q)
 #define floordiv(p, q) gpunn__floordiv(p, q)
+#define exp2(p) exp2f(p)
+#define log2(p) log2f(p)
+#define log10(p) log10f(p)
+#define sinh(p) sinhf(p)
+#define cosh(p) coshf(p)
+#define atan2(p, q) atan2f(p, q)
+#define hypot(p, q) hypotf(p, q)
+#define fmod(p, q) fmodf(p, q)
+#define remainder(p, q) gpunn__remainder(p, q)
 
 #define GPUNN__CONSTANT(name, i) \
     const float name = attr[i];  \
@@ -2155,6 +2164,15 @@ GPUNN_TERNARY_OPS(GPUNN__X)
 #undef cos
 #undef pow
 #undef floordiv
+#undef exp2
+#undef log2
+#undef log10
+#undef sinh
+#undef cosh
+#undef atan2
+#undef hypot
+#undef fmod
+#undef remainder
 #undef GPUNN__CONSTANT
 #undef GPUNN__MAP
 

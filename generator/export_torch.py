@@ -561,19 +561,21 @@ def formula(expression):
 for torch_name, expression in {
         "softshrink": "where(x > {lambd}, x - {lambd}, where(x < -{lambd}, x + {lambd}, 0 * x))",
         "threshold": "where(x <= {threshold}, {value}, x)",
-        **named("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "ceil", "round", "trunc", "frac", "exp2",
-                "log2", "log10", "erfc", "lgamma", "isnan", "isinf", "isfinite", "logical_not"),
+        **named("tan", "ceil", "round", "trunc", "frac", "erfc", "lgamma", "isnan", "isinf", "isfinite", "logical_not"),
         "bitwise_not": named("logical_not")["logical_not"], "sinc": "p = pi * (1 if x == 0 else x); 1 if x == 0 else sin(p) / p",
         "deg2rad": "x * (pi / 180)", "rad2deg": "x * (180 / pi)",
         "isposinf": "where(x > 3.4028234e38, 1, 0)", "isneginf": "where(x < -3.4028234e38, 1, 0)"}.items():
     OPERATIONS[torch_name] = formula(expression)
 
 
-def formula_of_two(expression):
-    return lambda w, call, x, other: w.expr(expression, x, other)
+@operation("atan2", "hypot", "logaddexp", "remainder", "fmod")
+def of_two(w, call, x, other):
+    return w.map(call.op, x, other)
 
 
-OPERATIONS.update({name: formula_of_two(expression) for name, expression in named("atan2", "hypot", "logaddexp", "xlogy").items()})
+@operation("xlogy")
+def xlogy(w, call, x, other):
+    return w.expr(named("xlogy")["xlogy"], x, other)
 
 
 @operation("gelu")
@@ -761,12 +763,6 @@ def where(w, call, condition, x, other):
 @operation("masked_fill")
 def masked_fill(w, call, x, mask, value):
     return w.map("where", mask, value, x)
-
-
-@operation("remainder", "fmod")
-def remainder(w, call, x, other):
-    """The quotient has no gradient."""
-    return w.expr(named(call.op)[call.op], x, other)
 
 
 # Ops that integers have of their own, by torch's names; those of two operands with that of exchanged ones, where there is one.
@@ -1408,7 +1404,7 @@ def complex_of(w, call, real=None, imag=None, abs=None, angle=None):
 @operation("conj", "_conj", "conj_physical", "_conj_physical", "resolve_conj", "resolve_neg", "angle")
 def conjugated(w, call, x):
     if call.op == "angle":
-        return w.expr(named("atan2")["atan2"], x.imag, x.real)
+        return w.map("atan2", x.imag, x.real)
     return x if call.op.startswith("resolve") else Complex(x.real, w.map("neg", x.imag))
 
 

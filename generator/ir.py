@@ -19,8 +19,8 @@ COMMUTATIVE = ("add", "mul", "eq", "ne")
 LEAVES = ("load", "const", "count", "keep", "total")
 FUNCTIONS = {  # of the table's language: how many operands
     "where": 3, "min": 2, "max": 2, "pow": 2, "abs": 1, "sign": 1, "floor": 1, "exp": 1, "expm1": 1, "log": 1, "log1p": 1,
-    "sqrt": 1, "tanh": 1, "erf": 1, "sigmoid": 1, "sin": 1, "cos": 1,
-    "floordiv": 2}
+    "sqrt": 1, "tanh": 1, "erf": 1, "sigmoid": 1, "sin": 1, "cos": 1, "exp2": 1, "log2": 1, "log10": 1, "sinh": 1, "cosh": 1,
+    "floordiv": 2, "atan2": 2, "hypot": 2, "fmod": 2, "remainder": 2}
 ARITY = dict(FUNCTIONS, add=2, sub=2, mul=2, div=2, neg=1, lt=2, le=2, gt=2, ge=2, eq=2, ne=2)
 
 WHOLE, SCALAR = (1, 0), (1, 1)
@@ -391,8 +391,8 @@ def _divide(a, b):
     return math.nan if a == 0 or a != a else math.copysign(math.inf, a) * math.copysign(1, b)
 
 
-def _log(x):
-    return -math.inf if x == 0 else math.nan if x < 0 else math.log(x)
+def _logarithm(function):
+    return lambda x: -math.inf if x == 0 else math.nan if x < 0 else function(x)
 
 
 def _log1p(x):
@@ -416,6 +416,11 @@ def _floordiv(a, b):
     return math.copysign(0.0, _divide(a, b)) if whole == 0 else float(math.floor(whole + 0.5))
 
 
+def _remainder(a, b):
+    rest = COMPUTE["fmod"](a, b)
+    return rest + b if rest and (rest < 0) != (b < 0) else rest
+
+
 def _sigmoid(x):
     small = math.exp(-abs(x))
     return (small if x < 0 else 1) / (1 + small)
@@ -427,9 +432,12 @@ COMPUTE = {
     "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "where": lambda c, p, q: p if c else q,
     "min": lambda a, b: a if a < b or a != a else b, "max": lambda a, b: a if a > b or a != a else b,
     "abs": abs, "sign": lambda a: float((a > 0) - (a < 0)), "floor": lambda a: float(math.floor(a)) if abs(a) < 2 ** 52 else a,
-    "exp": _overflowing(math.exp), "expm1": _overflowing(math.expm1), "log": _log, "log1p": _log1p,
+    "exp": _overflowing(math.exp), "expm1": _overflowing(math.expm1), "log": _logarithm(math.log), "log1p": _log1p,
     "sqrt": _overflowing(math.sqrt), "tanh": math.tanh, "erf": math.erf, "sigmoid": _sigmoid, "sin": _overflowing(math.sin),
-    "cos": _overflowing(math.cos), "pow": _pow, "floordiv": _floordiv}
+    "cos": _overflowing(math.cos), "pow": _pow, "floordiv": _floordiv,
+    "exp2": lambda x: _pow(2.0, x), "log2": _logarithm(math.log2), "log10": _logarithm(math.log10),
+    "sinh": lambda x: math.sinh(x) if abs(x) < 700 else x * math.inf, "cosh": lambda x: math.cosh(x) if abs(x) < 700 else abs(x) * math.inf, "atan2": math.atan2, "hypot": math.hypot,
+    "fmod": _overflowing(math.fmod), "remainder": _remainder}
 
 
 def compute(op, values):

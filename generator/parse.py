@@ -381,7 +381,7 @@ class _Parser:
             return self.special(name, start)
         if name in ALONG:
             return self.along(name, start)
-        op = table.ops().get({"max": "maximum", "min": "minimum"}.get(name, name))
+        op = table.ops().get({"max": "maximum", "min": "minimum", "floordiv": "floor_divide"}.get(name, name))
         if op is None or op.arity == 0:
             raise self.error(start, "unknown function", name)
         most = op.arity + len(op.attrs)

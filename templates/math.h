@@ -45,6 +45,18 @@ ${fn} float ${name}_floordiv(float p, float q)
     return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
 }
 
+${fn} float ${name}_fmod(float p, float q)
+{
+    return fmodf(p, q);
+}
+
+/* What is left of p, of q's sign; exact but for the last sum. */
+${fn} float ${name}_remainder(float p, float q)
+{
+    const float rest = fmodf(p, q);
+    return rest != 0 && (rest < 0) != (q < 0) ? rest + q : rest;
+}
+
 ${fn} float ${name}_sign(float x)
 {
     return ${name}_where(x > 0, 1, ${name}_where(x < 0, -1, 0));
@@ -68,15 +80,26 @@ ${fn} float ${name}_exp2i(int32_t n)
     return ${name}_float_of((uint32_t)(n + 127) << 23);
 }
 
+/* The nearest integer to x, for |x| < 2^22. */
+${fn} int32_t ${name}_nearest(float x)
+{
+    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    return (int32_t)(${name}_bits_of(x + magic) - ${name}_bits_of(magic));
+}
+
+/* exp(r) - 1 for |r| <= ln 2 / 2. */
+${fn} float ${name}_expm1_near(float r)
+{
+    const float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
+    return r + r * r * (p * r + 0.5f);
+}
+
 /* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
 ${fn} float ${name}_exp_reduce(float x, int32_t *n)
 {
-    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
-    *n = (int32_t)(${name}_bits_of(x * 1.44269504f + magic) - ${name}_bits_of(magic));
-    const float k = (float)*n;
-    const float r = x - k * 0.693359375f + k * 2.12194440e-4f; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
-    const float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
-    return r + r * r * (p * r + 0.5f);
+    *n = ${name}_nearest(x * 1.44269504f);
+    const float k = (float)*n; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    return ${name}_expm1_near(x - k * 0.693359375f + k * 2.12194440e-4f);
 }
 
 ${fn} float ${name}_exp(float x)
@@ -84,6 +107,14 @@ ${fn} float ${name}_exp(float x)
     int32_t     n;
     const float e = ${name}_exp_reduce(${name}_limit(x, -87.3f, 89), &n) + 1;
     return (e + e) * ${name}_exp2i(n - 1);
+}
+
+${fn} float ${name}_exp2(float x)
+{
+    const float   near = ${name}_limit(x, -126, 128);
+    const int32_t n = ${name}_nearest(near);
+    const float   e = ${name}_expm1_near((near - (float)n) * 0.693147181f) + 1;
+    return ${name}_where(x < -126, 0, (e + e) * ${name}_exp2i(n - 1));
 }
 
 /* exp(x) - 1 for |x| <= 89. */
@@ -122,12 +153,36 @@ ${fn} int32_t ${name}_exponent(float x)
     return (int32_t)(${name}_bits_of(x) - 0x3f3504f3u) >> 23;
 }
 
-${fn} float ${name}_log(float x)
+/* x = 2^n (1 + f), f as log_join takes it, for finite x > 0. */
+${fn} float ${name}_log_split(float x, float *n)
 {
     const float   normal = ${name}_where(x < FLT_MIN, x * 8388608.0f, x);
-    const int32_t n = ${name}_exponent(normal);
-    const float   m = ${name}_float_of(${name}_bits_of(normal) - ((uint32_t)n << 23));
-    return ${name}_log_edges(x, 0, ${name}_log_join((float)n - ${name}_where(x < FLT_MIN, 23, 0), m - 1));
+    const int32_t exponent = ${name}_exponent(normal);
+    *n = (float)exponent - ${name}_where(x < FLT_MIN, 23, 0);
+    return ${name}_float_of(${name}_bits_of(normal) - ((uint32_t)exponent << 23)) - 1;
+}
+
+${fn} float ${name}_log(float x)
+{
+    float       n;
+    const float f = ${name}_log_split(x, &n);
+    return ${name}_log_edges(x, 0, ${name}_log_join(n, f));
+}
+
+/* Exact for powers of 2. */
+${fn} float ${name}_log2(float x)
+{
+    float       n;
+    const float f = ${name}_log_split(x, &n);
+    return ${name}_log_edges(x, 0, n + ${name}_log_join(0, f) * 1.44269504f);
+}
+
+/* log10(2) in two parts, the first with 13 bits: n times it is exact, and so are the powers of 10. */
+${fn} float ${name}_log10(float x)
+{
+    float       n;
+    const float f = ${name}_log_split(x, &n);
+    return ${name}_log_edges(x, 0, n * 0.301025391f + (n * 4.60503907e-6f + ${name}_log_join(0, f) * 0.434294482f));
 }
 
 ${fn} float ${name}_log1p(float x)
@@ -252,6 +307,51 @@ ${fn} float ${name}_pow(float x, float y)
     const float value = ${name}_where(odd, copysignf(size, x), size);
     const float real = ${name}_where(x < 0 && a <= FLT_MAX && !whole_y, NAN, value);
     return ${name}_where(x == 1 || y == 0, 1, real);
+}
+
+/* exp(a) / 2 for 0 <= a; 90 for what is larger, whose result is infinite. */
+${fn} float ${name}_half_exp(float a)
+{
+    int32_t     n;
+    const float e = ${name}_exp_reduce(${name}_limit(a, 0, 90), &n) + 1;
+    return (e + e) * ${name}_exp2i(n - 2);
+}
+
+${fn} float ${name}_sinh(float x)
+{
+    const float a = fabsf(x), e = ${name}_expm1_inside(${name}_limit(a, 0, 1)), h = ${name}_half_exp(a);
+    const float size = ${name}_where(a < 1, 0.5f * (e + e / (e + 1)), h - 0.25f / h);
+    return ${name}_where(a > 3e-4f, copysignf(size, x), x);
+}
+
+${fn} float ${name}_cosh(float x)
+{
+    const float h = ${name}_half_exp(fabsf(x));
+    return h + 0.25f / h;
+}
+
+/* By t = tan of an angle up to pi / 4, less that of pi / 8 upwards; the polynomial is of |u| <= tan(pi / 8). */
+${fn} float ${name}_atan2(float y, float x)
+{
+    const float a = fabsf(x), b = fabsf(y), less = ${name}_where(b > a, a, b), more = ${name}_where(b > a, b, a);
+    const float t = ${name}_where(less == more, ${name}_where(more > 0, 1, 0), less / more);
+    const float u = ${name}_where(t > 0.414213562f, (t - 1) / (t + 1), t), q = u * u;
+    const float p = (((-0.0607775748f * q + 0.105936393f) * q - 0.142435104f) * q + 0.199984699f) * q - 0.333333164f;
+    const float eighth = ${name}_where(t > 0.414213562f, 0.785398163f, 0) + (u + u * q * p);
+    const float quarter = ${name}_where(b > a, 1.57079633f - eighth, eighth);
+    const bool  left = (${name}_bits_of(x) >> 31) != 0;
+    return copysignf(${name}_where(left, 3.14159265f - quarter, quarter), y);
+}
+
+/* Scaled by a power of 2, so that no square leaves the range. */
+${fn} float ${name}_hypot(float x, float y)
+{
+    const float a = fabsf(x), b = fabsf(y), most = ${name}_where(a > b, a, b);
+    const bool  large = most > 1.12589991e15f, small = most < 8.88178420e-16f; /* 2^50, 2^-50 */
+    const float big = 1.26765060e30f, tiny = 7.88860905e-31f;                  /* 2^100, 2^-100 */
+    const float down = ${name}_where(large, tiny, ${name}_where(small, big, 1)), p = x * down, q = y * down;
+    const float size = ${name}_sqrt(p * p + q * q) * ${name}_where(large, big, ${name}_where(small, tiny, 1));
+    return ${name}_where(a > FLT_MAX || b > FLT_MAX, INFINITY, size);
 }
 
 /* Of values that are stored in 16 bits on a GPU; in this machine's memory they are floats. */

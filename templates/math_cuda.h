@@ -29,6 +29,18 @@ ${fn} float ${name}_floordiv(float p, float q)
     return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
 }
 
+${fn} float ${name}_fmod(float p, float q)
+{
+    return fmodf(p, q);
+}
+
+/* What is left of p, of q's sign; exact but for the last sum. */
+${fn} float ${name}_remainder(float p, float q)
+{
+    const float rest = fmodf(p, q);
+    return rest != 0 && (rest < 0) != (q < 0) ? rest + q : rest;
+}
+
 ${fn} float ${name}_sign(float x)
 {
     return x > 0 ? 1.0f : x < 0 ? -1.0f : 0.0f;
@@ -57,6 +69,41 @@ ${fn} float ${name}_log(float x)
 ${fn} float ${name}_log1p(float x)
 {
     return log1pf(x);
+}
+
+${fn} float ${name}_exp2(float x)
+{
+    return exp2f(x);
+}
+
+${fn} float ${name}_log2(float x)
+{
+    return log2f(x);
+}
+
+${fn} float ${name}_log10(float x)
+{
+    return log10f(x);
+}
+
+${fn} float ${name}_sinh(float x)
+{
+    return sinhf(x);
+}
+
+${fn} float ${name}_cosh(float x)
+{
+    return coshf(x);
+}
+
+${fn} float ${name}_atan2(float y, float x)
+{
+    return atan2f(y, x);
+}
+
+${fn} float ${name}_hypot(float x, float y)
+{
+    return hypotf(x, y);
 }
 
 ${fn} float ${name}_sqrt(float x)

@@ -1,6 +1,6 @@
 /* simple_nn_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 30e7b225e7d2
+ * gpunn 0.1, templates 058ac359cde1
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -8,7 +8,7 @@
 #define SIMPLE_NN_KERNELS_H
 #include "gpunn.h"
 
-#define SIMPLE_NN_KERNELS_STAMP 0xd9bd58c5fc83de13ull /* of this text: simple_nn_kernels.cu was written with it */
+#define SIMPLE_NN_KERNELS_STAMP 0xd0942c93f77f16a5ull /* of this text: simple_nn_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -120,15 +120,26 @@ SIMPLE_NN_FN float simple_nn_exp2i(int32_t n)
     return simple_nn_float_of((uint32_t)(n + 127) << 23);
 }
 
+/* The nearest integer to x, for |x| < 2^22. */
+SIMPLE_NN_FN int32_t simple_nn_nearest(float x)
+{
+    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    return (int32_t)(simple_nn_bits_of(x + magic) - simple_nn_bits_of(magic));
+}
+
+/* exp(r) - 1 for |r| <= ln 2 / 2. */
+SIMPLE_NN_FN float simple_nn_expm1_near(float r)
+{
+    const float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
+    return r + r * r * (p * r + 0.5f);
+}
+
 /* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
 SIMPLE_NN_FN float simple_nn_exp_reduce(float x, int32_t *n)
 {
-    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
-    *n = (int32_t)(simple_nn_bits_of(x * 1.44269504f + magic) - simple_nn_bits_of(magic));
-    const float k = (float)*n;
-    const float r = x - k * 0.693359375f + k * 2.12194440e-4f; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
-    const float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
-    return r + r * r * (p * r + 0.5f);
+    *n = simple_nn_nearest(x * 1.44269504f);
+    const float k = (float)*n; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    return simple_nn_expm1_near(x - k * 0.693359375f + k * 2.12194440e-4f);
 }
 
 SIMPLE_NN_FN float simple_nn_exp(float x)
@@ -160,12 +171,20 @@ SIMPLE_NN_FN int32_t simple_nn_exponent(float x)
     return (int32_t)(simple_nn_bits_of(x) - 0x3f3504f3u) >> 23;
 }
 
-SIMPLE_NN_FN float simple_nn_log(float x)
+/* x = 2^n (1 + f), f as log_join takes it, for finite x > 0. */
+SIMPLE_NN_FN float simple_nn_log_split(float x, float *n)
 {
     const float   normal = simple_nn_where(x < FLT_MIN, x * 8388608.0f, x);
-    const int32_t n = simple_nn_exponent(normal);
-    const float   m = simple_nn_float_of(simple_nn_bits_of(normal) - ((uint32_t)n << 23));
-    return simple_nn_log_edges(x, 0, simple_nn_log_join((float)n - simple_nn_where(x < FLT_MIN, 23, 0), m - 1));
+    const int32_t exponent = simple_nn_exponent(normal);
+    *n = (float)exponent - simple_nn_where(x < FLT_MIN, 23, 0);
+    return simple_nn_float_of(simple_nn_bits_of(normal) - ((uint32_t)exponent << 23)) - 1;
+}
+
+SIMPLE_NN_FN float simple_nn_log(float x)
+{
+    float       n;
+    const float f = simple_nn_log_split(x, &n);
+    return simple_nn_log_edges(x, 0, simple_nn_log_join(n, f));
 }
 
 SIMPLE_NN_FN float simple_nn_log1p(float x)

@@ -19,11 +19,20 @@ DIRECT = {"relu": ("Relu", {}), "sigmoid": ("Sigmoid", {}), "tanh": ("Tanh", {})
           "celu": ("Celu", {"alpha": "{alpha}"}), "abs": ("Abs", {}), "neg": ("Neg", {}), "sign": ("Sign", {}),
           "floor": ("Floor", {}), "exp": ("Exp", {}), "log": ("Log", {}), "sqrt": ("Sqrt", {}), "reciprocal": ("Reciprocal", {}),
           "erf": ("Erf", {}), "sin": ("Sin", {}), "cos": ("Cos", {}), "maximum": ("Max", {}), "minimum": ("Min", {}),
-          "parametric_relu": ("PRelu", {})}
+          "parametric_relu": ("PRelu", {}), "sinh": ("Sinh", {}), "cosh": ("Cosh", {}), "asin": ("Asin", {}),
+          "acos": ("Acos", {}), "atan": ("Atan", {}), "asinh": ("Asinh", {}), "acosh": ("Acosh", {}), "atanh": ("Atanh", {}),
+          "fmod": ("Mod", {"fmod": 1})}
 # What formulas are made of.
 FUNCTIONS = {"exp": "Exp", "log": "Log", "sqrt": "Sqrt", "tanh": "Tanh", "sigmoid": "Sigmoid", "erf": "Erf", "abs": "Abs",
              "sign": "Sign", "floor": "Floor", "sin": "Sin", "cos": "Cos", "pow": "Pow", "max": "Max", "min": "Min", "tan": "Tan",
              "atan": "Atan", "asin": "Asin", "acos": "Acos", "sinh": "Sinh", "cosh": "Cosh", "round": "Round", "ceil": "Ceil"}
+# Of these, the ones that ONNX lacks.
+SPELLED = {
+    "log1p": "log(x + 1)", "expm1": "exp(x) - 1", "floordiv": "floor(x / y)", "exp2": "pow(2, x)", "log2": "log(x) / K(0.6931471806)",
+    "log10": "log(x) / K(2.302585093)", "remainder": "where(fmod(x, y) * sign(y) < 0, fmod(x, y) + y, fmod(x, y))",
+    "hypot": "max(abs(x), abs(y)) * sqrt(1 + pow(min(abs(x), abs(y)) / max(max(abs(x), abs(y)), K(1e-37)), 2))",
+    "atan2": "where(y > 0, atan(x / y), where(y < 0, atan(x / y) + where(x < 0, -K(3.1415926536), K(3.1415926536)), "
+             "sign(x) * K(1.5707963268)))"}
 OPERATORS = {ast.Add: "Add", ast.Sub: "Sub", ast.Mult: "Mul", ast.Div: "Div", ast.Pow: "Pow", ast.Lt: "Less",
              ast.LtE: "LessOrEqual", ast.Gt: "Greater", ast.GtE: "GreaterOrEqual", ast.Eq: "Equal"}
 # Ops of integers, in 64 bits: those of truth values, and all others; Div rounds towards 0, and Mod has the divisor's sign.
@@ -145,12 +154,10 @@ class Exporter:
         if name == "where":
             condition = first if is_truth else self.node("Cast", [first], to=NUMBERS["bool"])
             return self.node("Where", [condition] + rest)
-        if name in ("log1p", "expm1"):
-            one = self.number(1)
-            return self.node("Log", [self.node("Add", [first, one])]) if name == "log1p" else self.node(
-                "Sub", [self.node("Exp", [first]), one])
-        if name == "floordiv":
-            return self.node("Floor", [self.node("Div", [first] + rest)])
+        if name in SPELLED:
+            return self.operand(ast.parse(SPELLED[name], mode="eval").body, dict(zip("xy", [first] + rest)))
+        if name == "fmod":
+            return self.node("Mod", [first] + rest, fmod=1)
         if name not in FUNCTIONS:
             raise Refused("ONNX has no counterpart of %s" % name)
         return self.node(FUNCTIONS[name], [first] + rest)

@@ -76,11 +76,11 @@ def formula(expression, **defaults):
 
 TABLE = {"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "Abs": "abs", "Neg": "neg", "Sign": "sign", "Floor": "floor",
          "Exp": "exp", "Log": "log", "Sqrt": "sqrt", "Reciprocal": "reciprocal", "Erf": "erf", "Sin": "sin", "Cos": "cos",
-         "Softsign": "softsign", "HardSwish": "hardswish", "Mish": "mish"}
+         "Softsign": "softsign", "HardSwish": "hardswish", "Mish": "mish", "Asin": "asin", "Acos": "acos", "Atan": "atan",
+         "Sinh": "sinh", "Cosh": "cosh", "Asinh": "asinh", "Acosh": "acosh", "Atanh": "atanh"}
 OPERATIONS.update({name: unary(own) for name, own in TABLE.items()})
 
-OPERATIONS.update({name.capitalize(): formula(expression) for name, expression in named(
-    "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "ceil", "round").items()})
+OPERATIONS.update({name.capitalize(): formula(expression) for name, expression in named("tan", "ceil", "round").items()})
 OPERATIONS.update({name: formula(named(own)[own]) for name, own in {"Not": "logical_not", "IsNaN": "isnan"}.items()})
 OPERATIONS.update({
     "ThresholdedRelu": formula("where(x > {alpha}, x, 0)", alpha=1.0),
@@ -198,10 +198,7 @@ def mod(w, call, a, b):
         return y
     if not is_float(w.kind_of(a)):
         w.note_integers(call)
-    if call.get("fmod", 0):  # of which floats keep all digits
-        return w.expr("q = floor_divide(abs(x), abs(y)); where(x < 0, abs(y) * q - abs(x), abs(x) - abs(y) * q)", a, b)
-    return w.expr("r = where((x < 0) == (y < 0), x, where(x == 0, x, y)) + 0 * x + (0 if y == y else y); "
-                  "where(abs(y) <= 3.4028234e38, x - y * floor_divide(x, y), r)", a, b)
+    return w.map("fmod" if call.get("fmod", 0) else "remainder", a, b)
 
 
 @operation("BitShift")

@@ -245,7 +245,8 @@ def functions():
     x, z = b.load("x"), b.load("z")
     for number, op in enumerate(name for name, arity in ir.FUNCTIONS.items() if arity == 1):
         b.launch([(b.out(op + "_x", index=-1 - number), graph.op(op, x))])
-    stores = [(b.out(op + "_xz", index=-30 - i), graph.op(op, x, z)) for i, op in enumerate(("min", "max", "pow", "div", "floordiv"))]
+    pairs = ("min", "max", "pow", "div", "floordiv", "atan2", "hypot", "fmod", "remainder")
+    stores = [(b.out(op + "_xz", index=-30 - i), graph.op(op, x, z)) for i, op in enumerate(pairs)]
     for i, op in enumerate(ir.COMPARISONS):
         stores.append((b.out(op + "_xz", index=-40 - i), graph.where(graph.op(op, x, z), x, graph.neg(z))))
     stores.append((b.out("root", index=-50), graph.div(graph.const(1), graph.op("sqrt", z))))

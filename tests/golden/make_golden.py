@@ -103,7 +103,9 @@ UNARY = {
     "reciprocal": torch.reciprocal, "expm1": torch.expm1, "log1p": torch.log1p,
     "relu": F.relu, "relu6": F.relu6, "selu": F.selu, "gelu": F.gelu, "silu": F.silu, "mish": F.mish, "softsign": F.softsign,
     "sigmoid": torch.sigmoid, "tanh": torch.tanh, "hardsigmoid": F.hardsigmoid, "hardswish": F.hardswish,
-    "logsigmoid": F.logsigmoid, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "logsigmoid": F.logsigmoid, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "exp2": torch.exp2, "log2": torch.log2,
+    "log10": torch.log10, "sinh": torch.sinh, "cosh": torch.cosh, "asin": torch.asin, "acos": torch.acos, "atan": torch.atan,
+    "asinh": torch.asinh, "acosh": torch.acosh, "atanh": torch.atanh,
 }
 UNARY1 = {  # one attribute
     "leaky_relu": (lambda x, a: F.leaky_relu(x, a), [0.01, 0.25]),
@@ -121,7 +123,8 @@ UNARY2 = {  # two attributes
 }
 BINARY = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow, "maximum": torch.maximum,
-    "minimum": torch.minimum, "floor_divide": torch.floor_divide,
+    "minimum": torch.minimum, "floor_divide": torch.floor_divide, "atan2": torch.atan2, "hypot": torch.hypot,
+    "logaddexp": torch.logaddexp, "fmod": torch.fmod, "remainder": torch.remainder,
     "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge, "eq": torch.eq, "ne": torch.ne,
 }
 def loss_op(fn, **options):
@@ -139,7 +142,8 @@ PAIR_LOSSES = {  # the losses without their reduction: function, attribute, whet
 COMMON = [-30.0, -8.0, -6.5, -4.0, -3.5, -2.75, -2.0, -1.5, -1.0, -0.75, -0.5, -0.25, -1e-3, -0.0, 0.0, 1e-3, 0.25, 0.5, 0.75, 1.0, 1.25,
           1.75, 2.5, 2.9, 3.5, 4.5, 5.9, 6.0, 6.5, 7.0, 11.0, 19.5, 20.5, 30.0]
 SPECIAL = [nan, inf, -inf, 100.0, -100.0, 1e-30, -1e-30, 1e30, -1e30]
-POSITIVE = ("log", "sqrt", "rsqrt", "log1p")
+POSITIVE = ("log", "sqrt", "rsqrt", "log1p", "log2", "log10", "acosh")
+INSIDE = ("asin", "acos", "atanh")  # of -1 and 1
 
 
 def unary_values(name, attr):
@@ -148,7 +152,12 @@ def unary_values(name, attr):
         values = [v for v in values if v != 0]
     if name in POSITIVE:
         values = [1e-3, 0.25, 0.5, 1.0, 2.0, 7.5, 30.0, 1e4, 1e-8]
-    return values
+    return [v + 1.0009765625 for v in values] if name == "acosh" else values
+
+
+def drawn(name):
+    x = randn(19, scale=2)
+    return x.abs() + (1.125 if name == "acosh" else 0) if name in POSITIVE else x.tanh() if name in INSIDE else x
 
 
 def elementwise():
@@ -158,7 +167,8 @@ def elementwise():
         label = name if attr is None else name + "".join(f"_{a:g}" for a in attr)
         fn_ = (lambda x: fn(x, *attr)) if attr else fn
         draw_for(label)
-        x = torch.cat([f32(unary_values(name, attr)), randn(19, scale=2).abs() if name in POSITIVE else randn(19, scale=2)])
+        values = f32(unary_values(name, attr))
+        x = torch.cat([values[values.abs() < 1] if name in INSIDE else values, drawn(name)])
         add_case(out, f"{label}", lambda x: fn_(x), batch={"x": x}, attr=attr, gradient=name not in ("sign", "floor", "detach"))
         # NaN, infinities and huge values forward only: the gradient there is a matter of taste
         special = f32(SPECIAL + ([0.0, -1.0] if name in POSITIVE else []))

@@ -243,8 +243,11 @@ static void make_operands(inputs *in, const elementwise *op, bool broadcast)
         for (int64_t k = 0; k < n; k++) {
             /* operands differ by a quarter, so that a - b keeps away from kinks too */
             values[k] = away_from_kinks(&in->seed, i == 1 ? 0.0f : 0.25f, 2.5f);
-            if (listed(op->name, " log sqrt rsqrt log1p pow pow_scalar reciprocal div kl_divergence "))
+            if (listed(op->name, " log log2 log10 sqrt rsqrt log1p pow pow_scalar reciprocal div kl_divergence "))
                 values[k] = fabsf(values[k]) + 0.5f;
+            if (strcmp(op->name, "acosh") == 0) values[k] = fabsf(values[k]) + 1.5f;
+            if (i == 1 && listed(op->name, " fmod remainder ")) values[k] = fabsf(values[k]) + 3.5f;
+            if (listed(op->name, " asin acos atanh ")) values[k] = quantised(0.25f * values[k]);
             if (strcmp(op->name, "binary_cross_entropy") == 0) values[k] = quantised(0.5f + 0.1f * values[k]);
         }
         in->x[i] = add_input(in, names[i], shape, values, n);

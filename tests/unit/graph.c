@@ -1323,7 +1323,7 @@ static void test_integers(void **state)
     check_dtype(gpunn_max(byte, GPUNN_ALL, false), GPUNN_U8);
     check_dtype(gpunn_cumsum(gpunn_permute(gpunn_cast(plane, GPUNN_U8), GPUNN_AXES(1, 0)), 0), GPUNN_I64);
     check_shape(f, gpunn_mul(plane, gpunn_reshape(wide, SHAPE(B, 1))), SHAPE(B, 20));
-    REFUSED(f, GPUNN_ERR_DTYPE, "remainder: y is i64, but f32 is needed; convert it with gpunn_cast",
+    REFUSED(f, GPUNN_ERR_DTYPE, "remainder: b is i64, but f32 is needed; convert it with gpunn_cast",
             gpunn_remainder(f->rows, plane));
     REFUSED(f, GPUNN_ERR_DTYPE, "div: a is i64, but f32 is needed; convert it with gpunn_cast", gpunn_div(plane, plane));
     REFUSED(f, GPUNN_ERR_DTYPE, "add: x is f32, but integers are needed; convert it with gpunn_cast",

@@ -8,7 +8,7 @@
 #define CROSS_ENTROPY_KERNELS_H
 #include "gpunn.h"
 
-#define CROSS_ENTROPY_KERNELS_STAMP 0xcc0675e10d60273full /* of this text: cross_entropy_kernels.cu was written with it */
+#define CROSS_ENTROPY_KERNELS_STAMP 0x217b182cd3e3a27cull /* of this text: cross_entropy_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -109,15 +109,26 @@ CROSS_ENTROPY_FN float cross_entropy_exp2i(int32_t n)
     return cross_entropy_float_of((uint32_t)(n + 127) << 23);
 }
 
+/* The nearest integer to x, for |x| < 2^22. */
+CROSS_ENTROPY_FN int32_t cross_entropy_nearest(float x)
+{
+    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    return (int32_t)(cross_entropy_bits_of(x + magic) - cross_entropy_bits_of(magic));
+}
+
+/* exp(r) - 1 for |r| <= ln 2 / 2. */
+CROSS_ENTROPY_FN float cross_entropy_expm1_near(float r)
+{
+    const float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
+    return r + r * r * (p * r + 0.5f);
+}
+
 /* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
 CROSS_ENTROPY_FN float cross_entropy_exp_reduce(float x, int32_t *n)
 {
-    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
-    *n = (int32_t)(cross_entropy_bits_of(x * 1.44269504f + magic) - cross_entropy_bits_of(magic));
-    const float k = (float)*n;
-    const float r = x - k * 0.693359375f + k * 2.12194440e-4f; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
-    const float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
-    return r + r * r * (p * r + 0.5f);
+    *n = cross_entropy_nearest(x * 1.44269504f);
+    const float k = (float)*n; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    return cross_entropy_expm1_near(x - k * 0.693359375f + k * 2.12194440e-4f);
 }
 
 CROSS_ENTROPY_FN float cross_entropy_exp(float x)
@@ -149,12 +160,20 @@ CROSS_ENTROPY_FN int32_t cross_entropy_exponent(float x)
     return (int32_t)(cross_entropy_bits_of(x) - 0x3f3504f3u) >> 23;
 }
 
-CROSS_ENTROPY_FN float cross_entropy_log(float x)
+/* x = 2^n (1 + f), f as log_join takes it, for finite x > 0. */
+CROSS_ENTROPY_FN float cross_entropy_log_split(float x, float *n)
 {
     const float   normal = cross_entropy_where(x < FLT_MIN, x * 8388608.0f, x);
-    const int32_t n = cross_entropy_exponent(normal);
-    const float   m = cross_entropy_float_of(cross_entropy_bits_of(normal) - ((uint32_t)n << 23));
-    return cross_entropy_log_edges(x, 0, cross_entropy_log_join((float)n - cross_entropy_where(x < FLT_MIN, 23, 0), m - 1));
+    const int32_t exponent = cross_entropy_exponent(normal);
+    *n = (float)exponent - cross_entropy_where(x < FLT_MIN, 23, 0);
+    return cross_entropy_float_of(cross_entropy_bits_of(normal) - ((uint32_t)exponent << 23)) - 1;
+}
+
+CROSS_ENTROPY_FN float cross_entropy_log(float x)
+{
+    float       n;
+    const float f = cross_entropy_log_split(x, &n);
+    return cross_entropy_log_edges(x, 0, cross_entropy_log_join(n, f));
 }
 #endif
 

@@ -8,7 +8,7 @@
 #define FUNCTIONS_KERNELS_H
 #include "gpunn.h"
 
-#define FUNCTIONS_KERNELS_STAMP 0x105c4c6a4067d467ull /* of this text: functions_kernels.cu was written with it */
+#define FUNCTIONS_KERNELS_STAMP 0x9f3106432e383ea2ull /* of this text: functions_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -62,6 +62,18 @@ FUNCTIONS_FN float functions_floordiv(float p, float q)
     return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
 }
 
+FUNCTIONS_FN float functions_fmod(float p, float q)
+{
+    return fmodf(p, q);
+}
+
+/* What is left of p, of q's sign; exact but for the last sum. */
+FUNCTIONS_FN float functions_remainder(float p, float q)
+{
+    const float rest = fmodf(p, q);
+    return rest != 0 && (rest < 0) != (q < 0) ? rest + q : rest;
+}
+
 FUNCTIONS_FN float functions_sign(float x)
 {
     return x > 0 ? 1.0f : x < 0 ? -1.0f : 0.0f;
@@ -90,6 +102,41 @@ FUNCTIONS_FN float functions_log(float x)
 FUNCTIONS_FN float functions_log1p(float x)
 {
     return log1pf(x);
+}
+
+FUNCTIONS_FN float functions_exp2(float x)
+{
+    return exp2f(x);
+}
+
+FUNCTIONS_FN float functions_log2(float x)
+{
+    return log2f(x);
+}
+
+FUNCTIONS_FN float functions_log10(float x)
+{
+    return log10f(x);
+}
+
+FUNCTIONS_FN float functions_sinh(float x)
+{
+    return sinhf(x);
+}
+
+FUNCTIONS_FN float functions_cosh(float x)
+{
+    return coshf(x);
+}
+
+FUNCTIONS_FN float functions_atan2(float y, float x)
+{
+    return atan2f(y, x);
+}
+
+FUNCTIONS_FN float functions_hypot(float x, float y)
+{
+    return hypotf(x, y);
 }
 
 FUNCTIONS_FN float functions_sqrt(float x)
@@ -242,6 +289,18 @@ FUNCTIONS_FN float functions_floordiv(float p, float q)
     return q == 0 ? p / q : whole == 0 ? copysignf(0, p / q) : low + (whole - low > 0.5f ? 1.0f : 0.0f);
 }
 
+FUNCTIONS_FN float functions_fmod(float p, float q)
+{
+    return fmodf(p, q);
+}
+
+/* What is left of p, of q's sign; exact but for the last sum. */
+FUNCTIONS_FN float functions_remainder(float p, float q)
+{
+    const float rest = fmodf(p, q);
+    return rest != 0 && (rest < 0) != (q < 0) ? rest + q : rest;
+}
+
 FUNCTIONS_FN float functions_sign(float x)
 {
     return functions_where(x > 0, 1, functions_where(x < 0, -1, 0));
@@ -265,15 +324,26 @@ FUNCTIONS_FN float functions_exp2i(int32_t n)
     return functions_float_of((uint32_t)(n + 127) << 23);
 }
 
+/* The nearest integer to x, for |x| < 2^22. */
+FUNCTIONS_FN int32_t functions_nearest(float x)
+{
+    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    return (int32_t)(functions_bits_of(x + magic) - functions_bits_of(magic));
+}
+
+/* exp(r) - 1 for |r| <= ln 2 / 2. */
+FUNCTIONS_FN float functions_expm1_near(float r)
+{
+    const float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
+    return r + r * r * (p * r + 0.5f);
+}
+
 /* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
 FUNCTIONS_FN float functions_exp_reduce(float x, int32_t *n)
 {
-    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
-    *n = (int32_t)(functions_bits_of(x * 1.44269504f + magic) - functions_bits_of(magic));
-    const float k = (float)*n;
-    const float r = x - k * 0.693359375f + k * 2.12194440e-4f; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
-    const float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
-    return r + r * r * (p * r + 0.5f);
+    *n = functions_nearest(x * 1.44269504f);
+    const float k = (float)*n; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    return functions_expm1_near(x - k * 0.693359375f + k * 2.12194440e-4f);
 }
 
 FUNCTIONS_FN float functions_exp(float x)
@@ -281,6 +351,14 @@ FUNCTIONS_FN float functions_exp(float x)
     int32_t     n;
     const float e = functions_exp_reduce(functions_limit(x, -87.3f, 89), &n) + 1;
     return (e + e) * functions_exp2i(n - 1);
+}
+
+FUNCTIONS_FN float functions_exp2(float x)
+{
+    const float   near = functions_limit(x, -126, 128);
+    const int32_t n = functions_nearest(near);
+    const float   e = functions_expm1_near((near - (float)n) * 0.693147181f) + 1;
+    return functions_where(x < -126, 0, (e + e) * functions_exp2i(n - 1));
 }
 
 /* exp(x) - 1 for |x| <= 89. */
@@ -319,12 +397,36 @@ FUNCTIONS_FN int32_t functions_exponent(float x)
     return (int32_t)(functions_bits_of(x) - 0x3f3504f3u) >> 23;
 }
 
-FUNCTIONS_FN float functions_log(float x)
+/* x = 2^n (1 + f), f as log_join takes it, for finite x > 0. */
+FUNCTIONS_FN float functions_log_split(float x, float *n)
 {
     const float   normal = functions_where(x < FLT_MIN, x * 8388608.0f, x);
-    const int32_t n = functions_exponent(normal);
-    const float   m = functions_float_of(functions_bits_of(normal) - ((uint32_t)n << 23));
-    return functions_log_edges(x, 0, functions_log_join((float)n - functions_where(x < FLT_MIN, 23, 0), m - 1));
+    const int32_t exponent = functions_exponent(normal);
+    *n = (float)exponent - functions_where(x < FLT_MIN, 23, 0);
+    return functions_float_of(functions_bits_of(normal) - ((uint32_t)exponent << 23)) - 1;
+}
+
+FUNCTIONS_FN float functions_log(float x)
+{
+    float       n;
+    const float f = functions_log_split(x, &n);
+    return functions_log_edges(x, 0, functions_log_join(n, f));
+}
+
+/* Exact for powers of 2. */
+FUNCTIONS_FN float functions_log2(float x)
+{
+    float       n;
+    const float f = functions_log_split(x, &n);
+    return functions_log_edges(x, 0, n + functions_log_join(0, f) * 1.44269504f);
+}
+
+/* log10(2) in two parts, the first with 13 bits: n times it is exact, and so are the powers of 10. */
+FUNCTIONS_FN float functions_log10(float x)
+{
+    float       n;
+    const float f = functions_log_split(x, &n);
+    return functions_log_edges(x, 0, n * 0.301025391f + (n * 4.60503907e-6f + functions_log_join(0, f) * 0.434294482f));
 }
 
 FUNCTIONS_FN float functions_log1p(float x)
@@ -429,6 +531,51 @@ FUNCTIONS_FN float functions_pow(float x, float y)
     const float real = functions_where(x < 0 && a <= FLT_MAX && !whole_y, NAN, value);
     return functions_where(x == 1 || y == 0, 1, real);
 }
+
+/* exp(a) / 2 for 0 <= a; 90 for what is larger, whose result is infinite. */
+FUNCTIONS_FN float functions_half_exp(float a)
+{
+    int32_t     n;
+    const float e = functions_exp_reduce(functions_limit(a, 0, 90), &n) + 1;
+    return (e + e) * functions_exp2i(n - 2);
+}
+
+FUNCTIONS_FN float functions_sinh(float x)
+{
+    const float a = fabsf(x), e = functions_expm1_inside(functions_limit(a, 0, 1)), h = functions_half_exp(a);
+    const float size = functions_where(a < 1, 0.5f * (e + e / (e + 1)), h - 0.25f / h);
+    return functions_where(a > 3e-4f, copysignf(size, x), x);
+}
+
+FUNCTIONS_FN float functions_cosh(float x)
+{
+    const float h = functions_half_exp(fabsf(x));
+    return h + 0.25f / h;
+}
+
+/* By t = tan of an angle up to pi / 4, less that of pi / 8 upwards; the polynomial is of |u| <= tan(pi / 8). */
+FUNCTIONS_FN float functions_atan2(float y, float x)
+{
+    const float a = fabsf(x), b = fabsf(y), less = functions_where(b > a, a, b), more = functions_where(b > a, b, a);
+    const float t = functions_where(less == more, functions_where(more > 0, 1, 0), less / more);
+    const float u = functions_where(t > 0.414213562f, (t - 1) / (t + 1), t), q = u * u;
+    const float p = (((-0.0607775748f * q + 0.105936393f) * q - 0.142435104f) * q + 0.199984699f) * q - 0.333333164f;
+    const float eighth = functions_where(t > 0.414213562f, 0.785398163f, 0) + (u + u * q * p);
+    const float quarter = functions_where(b > a, 1.57079633f - eighth, eighth);
+    const bool  left = (functions_bits_of(x) >> 31) != 0;
+    return copysignf(functions_where(left, 3.14159265f - quarter, quarter), y);
+}
+
+/* Scaled by a power of 2, so that no square leaves the range. */
+FUNCTIONS_FN float functions_hypot(float x, float y)
+{
+    const float a = fabsf(x), b = fabsf(y), most = functions_where(a > b, a, b);
+    const bool  large = most > 1.12589991e15f, small = most < 8.88178420e-16f; /* 2^50, 2^-50 */
+    const float big = 1.26765060e30f, tiny = 7.88860905e-31f;                  /* 2^100, 2^-100 */
+    const float down = functions_where(large, tiny, functions_where(small, big, 1)), p = x * down, q = y * down;
+    const float size = functions_sqrt(p * p + q * q) * functions_where(large, big, functions_where(small, tiny, 1));
+    return functions_where(a > FLT_MAX || b > FLT_MAX, INFINITY, size);
+}
 #endif
 
 #if defined(FUNCTIONS_KERNELS_IMPLEMENTATION) || defined(FUNCTIONS_KERNELS_CUDA)
@@ -485,8 +632,29 @@ FUNCTIONS_FN void functions_g0_forward_12(float x, float *cos_x)
 {
     *cos_x = functions_cos(x);
 }
-FUNCTIONS_FN void functions_g0_forward_13(float x, float z, float *min_xz, float *max_xz, float *pow_xz, float *div_xz,
-                                          float *floordiv_xz, float *lt_xz, float *le_xz, float *gt_xz, float *ge_xz,
+FUNCTIONS_FN void functions_g0_forward_13(float x, float *exp2_x)
+{
+    *exp2_x = functions_exp2(x);
+}
+FUNCTIONS_FN void functions_g0_forward_14(float x, float *log2_x)
+{
+    *log2_x = functions_log2(x);
+}
+FUNCTIONS_FN void functions_g0_forward_15(float x, float *log10_x)
+{
+    *log10_x = functions_log10(x);
+}
+FUNCTIONS_FN void functions_g0_forward_16(float x, float *sinh_x)
+{
+    *sinh_x = functions_sinh(x);
+}
+FUNCTIONS_FN void functions_g0_forward_17(float x, float *cosh_x)
+{
+    *cosh_x = functions_cosh(x);
+}
+FUNCTIONS_FN void functions_g0_forward_18(float x, float z, float *min_xz, float *max_xz, float *pow_xz, float *div_xz,
+                                          float *floordiv_xz, float *atan2_xz, float *hypot_xz, float *fmod_xz,
+                                          float *remainder_xz, float *lt_xz, float *le_xz, float *gt_xz, float *ge_xz,
                                           float *eq_xz, float *ne_xz, float *root)
 {
     const float t0 = -z;
@@ -495,6 +663,10 @@ FUNCTIONS_FN void functions_g0_forward_13(float x, float z, float *min_xz, float
     *pow_xz = functions_pow(x, z);
     *div_xz = x / z;
     *floordiv_xz = functions_floordiv(x, z);
+    *atan2_xz = functions_atan2(x, z);
+    *hypot_xz = functions_hypot(x, z);
+    *fmod_xz = functions_fmod(x, z);
+    *remainder_xz = functions_remainder(x, z);
     *lt_xz = functions_where(x < z, x, t0);
     *le_xz = functions_where(x <= z, x, t0);
     *gt_xz = functions_where(x > z, x, t0);
@@ -848,33 +1020,128 @@ FUNCTIONS_LOOPS(functions_g0_forward_12_loop, call->lanes,
     }
 }
 
-/* g0, forward: min_xz, max_xz, pow_xz, div_xz, floordiv_xz, lt_xz, le_xz, gt_xz, ge_xz, eq_xz, ne_xz, root */
+/* g0, forward: exp2_x */
 FUNCTIONS_LOOPS(functions_g0_forward_13_loop, call->lanes,
               (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
               (call, stat, begin, end, sums))
 {
     const float *const x = (const float *)call->data[0];
-    const float *const z = (const float *)call->data[1];
-    float *const min_xz = (float *)call->data[15];
-    float *const max_xz = (float *)call->data[16];
-    float *const pow_xz = (float *)call->data[17];
-    float *const div_xz = (float *)call->data[18];
-    float *const floordiv_xz = (float *)call->data[19];
-    float *const lt_xz = (float *)call->data[20];
-    float *const le_xz = (float *)call->data[21];
-    float *const gt_xz = (float *)call->data[22];
-    float *const ge_xz = (float *)call->data[23];
-    float *const eq_xz = (float *)call->data[24];
-    float *const ne_xz = (float *)call->data[25];
-    float *const root = (float *)call->data[26];
+    float *const exp2_x = (float *)call->data[15];
     (void)stat;
     (void)sums;
     for (int64_t i = begin; i < end;) {
         const int n = functions_least(FUNCTIONS_BLOCK, end - i);
         FUNCTIONS_VECTOR
         for (int j = 0; j < n; ++j)
-            functions_g0_forward_13(x[i + j], z[i + j], &min_xz[i + j], &max_xz[i + j], &pow_xz[i + j], &div_xz[i + j],
-                                    &floordiv_xz[i + j], &lt_xz[i + j], &le_xz[i + j], &gt_xz[i + j], &ge_xz[i + j],
+            functions_g0_forward_13(x[i + j], &exp2_x[i + j]);
+        i += n;
+    }
+}
+
+/* g0, forward: log2_x */
+FUNCTIONS_LOOPS(functions_g0_forward_14_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
+{
+    const float *const x = (const float *)call->data[0];
+    float *const log2_x = (float *)call->data[16];
+    (void)stat;
+    (void)sums;
+    for (int64_t i = begin; i < end;) {
+        const int n = functions_least(FUNCTIONS_BLOCK, end - i);
+        FUNCTIONS_VECTOR
+        for (int j = 0; j < n; ++j)
+            functions_g0_forward_14(x[i + j], &log2_x[i + j]);
+        i += n;
+    }
+}
+
+/* g0, forward: log10_x */
+FUNCTIONS_LOOPS(functions_g0_forward_15_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
+{
+    const float *const x = (const float *)call->data[0];
+    float *const log10_x = (float *)call->data[17];
+    (void)stat;
+    (void)sums;
+    for (int64_t i = begin; i < end;) {
+        const int n = functions_least(FUNCTIONS_BLOCK, end - i);
+        FUNCTIONS_VECTOR
+        for (int j = 0; j < n; ++j)
+            functions_g0_forward_15(x[i + j], &log10_x[i + j]);
+        i += n;
+    }
+}
+
+/* g0, forward: sinh_x */
+FUNCTIONS_LOOPS(functions_g0_forward_16_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
+{
+    const float *const x = (const float *)call->data[0];
+    float *const sinh_x = (float *)call->data[18];
+    (void)stat;
+    (void)sums;
+    for (int64_t i = begin; i < end;) {
+        const int n = functions_least(FUNCTIONS_BLOCK, end - i);
+        FUNCTIONS_VECTOR
+        for (int j = 0; j < n; ++j)
+            functions_g0_forward_16(x[i + j], &sinh_x[i + j]);
+        i += n;
+    }
+}
+
+/* g0, forward: cosh_x */
+FUNCTIONS_LOOPS(functions_g0_forward_17_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
+{
+    const float *const x = (const float *)call->data[0];
+    float *const cosh_x = (float *)call->data[19];
+    (void)stat;
+    (void)sums;
+    for (int64_t i = begin; i < end;) {
+        const int n = functions_least(FUNCTIONS_BLOCK, end - i);
+        FUNCTIONS_VECTOR
+        for (int j = 0; j < n; ++j)
+            functions_g0_forward_17(x[i + j], &cosh_x[i + j]);
+        i += n;
+    }
+}
+
+/* g0, forward: min_xz, max_xz, pow_xz, div_xz, floordiv_xz, atan2_xz, hypot_xz, fmod_xz, remainder_xz, lt_xz, le_xz, gt_xz, ge_xz, eq_xz, ne_xz, root */
+FUNCTIONS_LOOPS(functions_g0_forward_18_loop, call->lanes,
+              (const gpunn_kernel_call *call, float *const *stat, int64_t begin, int64_t end, double *sums),
+              (call, stat, begin, end, sums))
+{
+    const float *const x = (const float *)call->data[0];
+    const float *const z = (const float *)call->data[1];
+    float *const min_xz = (float *)call->data[20];
+    float *const max_xz = (float *)call->data[21];
+    float *const pow_xz = (float *)call->data[22];
+    float *const div_xz = (float *)call->data[23];
+    float *const floordiv_xz = (float *)call->data[24];
+    float *const atan2_xz = (float *)call->data[25];
+    float *const hypot_xz = (float *)call->data[26];
+    float *const fmod_xz = (float *)call->data[27];
+    float *const remainder_xz = (float *)call->data[28];
+    float *const lt_xz = (float *)call->data[29];
+    float *const le_xz = (float *)call->data[30];
+    float *const gt_xz = (float *)call->data[31];
+    float *const ge_xz = (float *)call->data[32];
+    float *const eq_xz = (float *)call->data[33];
+    float *const ne_xz = (float *)call->data[34];
+    float *const root = (float *)call->data[35];
+    (void)stat;
+    (void)sums;
+    for (int64_t i = begin; i < end;) {
+        const int n = functions_least(FUNCTIONS_BLOCK, end - i);
+        FUNCTIONS_VECTOR
+        for (int j = 0; j < n; ++j)
+            functions_g0_forward_18(x[i + j], z[i + j], &min_xz[i + j], &max_xz[i + j], &pow_xz[i + j], &div_xz[i + j],
+                                    &floordiv_xz[i + j], &atan2_xz[i + j], &hypot_xz[i + j], &fmod_xz[i + j],
+                                    &remainder_xz[i + j], &lt_xz[i + j], &le_xz[i + j], &gt_xz[i + j], &ge_xz[i + j],
                                     &eq_xz[i + j], &ne_xz[i + j], &root[i + j]);
         i += n;
     }
@@ -938,6 +1205,26 @@ static int functions_g0_forward(const gpunn_kernel_call *call)
         const int slices = functions_slices(call->batch * 64, 16384);
         functions_run(functions_g0_forward_13_loop, call, NULL, call->batch * 64, 16, slices, NULL, 0);
     }
+    {
+        const int slices = functions_slices(call->batch * 64, 16384);
+        functions_run(functions_g0_forward_14_loop, call, NULL, call->batch * 64, 16, slices, NULL, 0);
+    }
+    {
+        const int slices = functions_slices(call->batch * 64, 16384);
+        functions_run(functions_g0_forward_15_loop, call, NULL, call->batch * 64, 16, slices, NULL, 0);
+    }
+    {
+        const int slices = functions_slices(call->batch * 64, 16384);
+        functions_run(functions_g0_forward_16_loop, call, NULL, call->batch * 64, 16, slices, NULL, 0);
+    }
+    {
+        const int slices = functions_slices(call->batch * 64, 16384);
+        functions_run(functions_g0_forward_17_loop, call, NULL, call->batch * 64, 16, slices, NULL, 0);
+    }
+    {
+        const int slices = functions_slices(call->batch * 64, 16384);
+        functions_run(functions_g0_forward_18_loop, call, NULL, call->batch * 64, 16, slices, NULL, 0);
+    }
     return 0;
 }
 
@@ -978,11 +1265,20 @@ static const gpunn_kernel_operand functions_g0_forward_operands[] = {
     {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -11, -1},
     {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -12, -1},
     {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -13, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -14, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -15, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -16, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -17, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -18, -1},
     {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -30, -1},
     {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -31, -1},
     {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -32, -1},
     {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -33, -1},
     {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -34, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -35, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -36, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -37, -1},
+    {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -38, -1},
     {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -40, -1},
     {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -41, -1},
     {GPUNN_KERNEL_VALUE, 0, 1, GPUNN_F32, 0, -42, -1},
@@ -999,7 +1295,7 @@ static const gpunn_kernel functions_set[] = {
      NULL, 0,
      GPUNN_KERNEL_ANY, false,
      {{NULL, 0, NULL, NULL, 0},
-      {functions_g0_forward_operands, 27, functions_g0_forward, functions_g0_forward_workspace, 0},
+      {functions_g0_forward_operands, 36, functions_g0_forward, functions_g0_forward_workspace, 0},
       {NULL, 0, NULL, NULL, 0}},
      0, 0, GPUNN_PRECISION_F32},
 };

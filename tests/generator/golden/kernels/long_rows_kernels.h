@@ -8,7 +8,7 @@
 #define LONG_ROWS_KERNELS_H
 #include "gpunn.h"
 
-#define LONG_ROWS_KERNELS_STAMP 0xf3427c97943ab007ull /* of this text: long_rows_kernels.cu was written with it */
+#define LONG_ROWS_KERNELS_STAMP 0x0f013eea6ab169fcull /* of this text: long_rows_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -99,15 +99,26 @@ LONG_ROWS_FN float long_rows_exp2i(int32_t n)
     return long_rows_float_of((uint32_t)(n + 127) << 23);
 }
 
+/* The nearest integer to x, for |x| < 2^22. */
+LONG_ROWS_FN int32_t long_rows_nearest(float x)
+{
+    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    return (int32_t)(long_rows_bits_of(x + magic) - long_rows_bits_of(magic));
+}
+
+/* exp(r) - 1 for |r| <= ln 2 / 2. */
+LONG_ROWS_FN float long_rows_expm1_near(float r)
+{
+    const float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
+    return r + r * r * (p * r + 0.5f);
+}
+
 /* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
 LONG_ROWS_FN float long_rows_exp_reduce(float x, int32_t *n)
 {
-    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
-    *n = (int32_t)(long_rows_bits_of(x * 1.44269504f + magic) - long_rows_bits_of(magic));
-    const float k = (float)*n;
-    const float r = x - k * 0.693359375f + k * 2.12194440e-4f; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
-    const float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
-    return r + r * r * (p * r + 0.5f);
+    *n = long_rows_nearest(x * 1.44269504f);
+    const float k = (float)*n; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    return long_rows_expm1_near(x - k * 0.693359375f + k * 2.12194440e-4f);
 }
 
 LONG_ROWS_FN float long_rows_exp(float x)

@@ -8,7 +8,7 @@
 #define MIXED_KERNELS_H
 #include "gpunn.h"
 
-#define MIXED_KERNELS_STAMP 0x5ec8fa21ee424287ull /* of this text: mixed_kernels.cu was written with it */
+#define MIXED_KERNELS_STAMP 0x3f63b359de5eb726ull /* of this text: mixed_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -162,15 +162,26 @@ MIXED_FN float mixed_exp2i(int32_t n)
     return mixed_float_of((uint32_t)(n + 127) << 23);
 }
 
+/* The nearest integer to x, for |x| < 2^22. */
+MIXED_FN int32_t mixed_nearest(float x)
+{
+    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    return (int32_t)(mixed_bits_of(x + magic) - mixed_bits_of(magic));
+}
+
+/* exp(r) - 1 for |r| <= ln 2 / 2. */
+MIXED_FN float mixed_expm1_near(float r)
+{
+    const float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
+    return r + r * r * (p * r + 0.5f);
+}
+
 /* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
 MIXED_FN float mixed_exp_reduce(float x, int32_t *n)
 {
-    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
-    *n = (int32_t)(mixed_bits_of(x * 1.44269504f + magic) - mixed_bits_of(magic));
-    const float k = (float)*n;
-    const float r = x - k * 0.693359375f + k * 2.12194440e-4f; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
-    const float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
-    return r + r * r * (p * r + 0.5f);
+    *n = mixed_nearest(x * 1.44269504f);
+    const float k = (float)*n; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    return mixed_expm1_near(x - k * 0.693359375f + k * 2.12194440e-4f);
 }
 
 MIXED_FN float mixed_exp(float x)

@@ -8,7 +8,7 @@
 #define NETWORK_KERNELS_H
 #include "gpunn.h"
 
-#define NETWORK_KERNELS_STAMP 0x40c44da03a33a168ull /* of this text: network_kernels.cu was written with it */
+#define NETWORK_KERNELS_STAMP 0x6a3519a7fff3c20aull /* of this text: network_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -153,15 +153,26 @@ NETWORK_FN float network_exp2i(int32_t n)
     return network_float_of((uint32_t)(n + 127) << 23);
 }
 
+/* The nearest integer to x, for |x| < 2^22. */
+NETWORK_FN int32_t network_nearest(float x)
+{
+    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    return (int32_t)(network_bits_of(x + magic) - network_bits_of(magic));
+}
+
+/* exp(r) - 1 for |r| <= ln 2 / 2. */
+NETWORK_FN float network_expm1_near(float r)
+{
+    const float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
+    return r + r * r * (p * r + 0.5f);
+}
+
 /* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
 NETWORK_FN float network_exp_reduce(float x, int32_t *n)
 {
-    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
-    *n = (int32_t)(network_bits_of(x * 1.44269504f + magic) - network_bits_of(magic));
-    const float k = (float)*n;
-    const float r = x - k * 0.693359375f + k * 2.12194440e-4f; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
-    const float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
-    return r + r * r * (p * r + 0.5f);
+    *n = network_nearest(x * 1.44269504f);
+    const float k = (float)*n; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    return network_expm1_near(x - k * 0.693359375f + k * 2.12194440e-4f);
 }
 
 NETWORK_FN float network_exp(float x)

@@ -8,7 +8,7 @@
 #define WEIGHTED_KERNELS_H
 #include "gpunn.h"
 
-#define WEIGHTED_KERNELS_STAMP 0xb8512d8f7f0f1018ull /* of this text: weighted_kernels.cu was written with it */
+#define WEIGHTED_KERNELS_STAMP 0x902258c000a279afull /* of this text: weighted_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -109,15 +109,26 @@ WEIGHTED_FN float weighted_exp2i(int32_t n)
     return weighted_float_of((uint32_t)(n + 127) << 23);
 }
 
+/* The nearest integer to x, for |x| < 2^22. */
+WEIGHTED_FN int32_t weighted_nearest(float x)
+{
+    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
+    return (int32_t)(weighted_bits_of(x + magic) - weighted_bits_of(magic));
+}
+
+/* exp(r) - 1 for |r| <= ln 2 / 2. */
+WEIGHTED_FN float weighted_expm1_near(float r)
+{
+    const float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
+    return r + r * r * (p * r + 0.5f);
+}
+
 /* x = n ln 2 + r with |r| <= ln 2 / 2, and exp(r) - 1, for |x| < 2^15. */
 WEIGHTED_FN float weighted_exp_reduce(float x, int32_t *n)
 {
-    const float magic = 12582912.0f; /* 1.5 2^23: added to it, a number rounds to an integer in the low bits */
-    *n = (int32_t)(weighted_bits_of(x * 1.44269504f + magic) - weighted_bits_of(magic));
-    const float k = (float)*n;
-    const float r = x - k * 0.693359375f + k * 2.12194440e-4f; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
-    const float p = ((0.00139465544f * r + 0.00836664438f) * r + 0.0416662805f) * r + 0.16666542f;
-    return r + r * r * (p * r + 0.5f);
+    *n = weighted_nearest(x * 1.44269504f);
+    const float k = (float)*n; /* ln 2 in two parts, the first with 9 bits: k times it is exact */
+    return weighted_expm1_near(x - k * 0.693359375f + k * 2.12194440e-4f);
 }
 
 WEIGHTED_FN float weighted_exp(float x)
@@ -149,12 +160,20 @@ WEIGHTED_FN int32_t weighted_exponent(float x)
     return (int32_t)(weighted_bits_of(x) - 0x3f3504f3u) >> 23;
 }
 
-WEIGHTED_FN float weighted_log(float x)
+/* x = 2^n (1 + f), f as log_join takes it, for finite x > 0. */
+WEIGHTED_FN float weighted_log_split(float x, float *n)
 {
     const float   normal = weighted_where(x < FLT_MIN, x * 8388608.0f, x);
-    const int32_t n = weighted_exponent(normal);
-    const float   m = weighted_float_of(weighted_bits_of(normal) - ((uint32_t)n << 23));
-    return weighted_log_edges(x, 0, weighted_log_join((float)n - weighted_where(x < FLT_MIN, 23, 0), m - 1));
+    const int32_t exponent = weighted_exponent(normal);
+    *n = (float)exponent - weighted_where(x < FLT_MIN, 23, 0);
+    return weighted_float_of(weighted_bits_of(normal) - ((uint32_t)exponent << 23)) - 1;
+}
+
+WEIGHTED_FN float weighted_log(float x)
+{
+    float       n;
+    const float f = weighted_log_split(x, &n);
+    return weighted_log_edges(x, 0, weighted_log_join(n, f));
 }
 #endif
 
