@@ -534,7 +534,8 @@
  *     the caller's and others of ours that start with the first work for them and end with the device; results do not depend on
  *     their number. They wait some tens of microseconds for more work, then sleep. gpunn_parallel lends them to an op of your
  *     own. On Linux they run where the thread that starts them may (sched_setaffinity). gpunn_empty_cache ends them until there
- *     is work again, before a fork say.
+ *     is work again. After a fork the child may go on with a CPU device: it starts threads of its own, loaders too. A CUDA
+ *     context does not survive a fork: there every call but those that close and destroy gives GPUNN_ERR_DEVICE.
  *     .parallel_fn has a pool of the program's do their work, and none of ours are started. Its whole contract:
  *         // #pragma omp parallel for num_threads(count)
  *         // for (int i = 0; i < count; i++) run(arg);
@@ -3504,6 +3505,13 @@ extern "C" {
 #if defined(GPUNN__IMPLEMENTATION) || defined(GPUNN__COMPANION)
 #include <math.h>
 #include <string.h>
+#ifdef _WIN32
+#define GPUNN__PROCESS() 0 /* Windows has no fork */
+#else
+#include <unistd.h>
+/* The child of a fork has another number. It has none of its parent's threads, and no CUDA context. */
+#define GPUNN__PROCESS() ((int)getpid())
+#endif
 
 #if defined(__CUDACC__)
 #define GPUNN__SHARED static __host__ __device__ __forceinline__
@@ -4478,6 +4486,7 @@ struct gpunn_group {
     int              users;       /* optimizers and loaders */
     bool             closed;      /* by the program: to be freed with the last of them */
     gpunn_status     broken;      /* its engine has failed; GPUNN_OK: it has not */
+    int              process;     /* that opened it: one forked from it is no rank */
     bool             told;        /* the ranks know of the last failure */
     bool             copies;      /* some rank's device is no CPU: what goes through the host is copied, which may fail */
     bool             unlike;      /* the ranks' devices round in ways of their own: weights may drift apart */
@@ -7687,15 +7696,14 @@ static void gpunn__group_free(gpunn_group *group)
 {
     gpunn_device *dev = group->dev;
     const size_t  size = (size_t)group->args.size;
-    if (group->joined) dev->backend->ranks_leave(dev->context, group->broken == GPUNN_OK);
-    if (group->args.all_reduce == gpunn__store_all_reduce)
-        gpunn__store_close((gpunn__store *)group->args.user, group->broken == GPUNN_OK);
+    const bool    leaves = group->broken == GPUNN_OK && group->process == GPUNN__PROCESS();
+    if (group->joined) dev->backend->ranks_leave(dev->context, leaves);
+    if (group->args.all_reduce == gpunn__store_all_reduce) gpunn__store_close((gpunn__store *)group->args.user, leaves);
 #ifdef AI_PASSIVE
     if (group->args.all_reduce == gpunn__tcp_all_reduce) gpunn__tcp_close((gpunn__tcp *)group->args.user);
 #endif
 #ifdef GPUNN_MPI
-    if (group->args.all_reduce == gpunn__mpi_all_reduce)
-        gpunn__mpi_close((gpunn__mpi *)group->args.user, group->broken == GPUNN_OK);
+    if (group->args.all_reduce == gpunn__mpi_all_reduce) gpunn__mpi_close((gpunn__mpi *)group->args.user, leaves);
 #endif
     gpunn__free(dev, group->votes, group->votes ? size * sizeof *group->votes : 0);
     gpunn__free(dev, group->piece, group->piece ? GPUNN__GROUP_PIECE : 0);
@@ -7715,6 +7723,7 @@ GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args arg
     if (group == NULL) return NULL;
     group->dev = dev;
     group->args = args;
+    group->process = GPUNN__PROCESS();
     dev->groups++;
     gpunn_status status = gpunn__engine_open(group);
     if (status == GPUNN_OK) {
@@ -7774,8 +7783,13 @@ typedef enum gpunn__exchange {
 
 static GPUNN__STATUS gpunn__group_works(gpunn_group *group)
 {
-    if (group->broken == GPUNN_OK) return GPUNN_OK;
-    return gpunn__fail(group->dev, group->broken, "the group has failed before; begin anew from the last checkpoint");
+    if (group->broken)
+        return gpunn__fail(group->dev, group->broken, "the group has failed before; begin anew from the last checkpoint");
+    if (group->args.all_reduce && group->process != GPUNN__PROCESS())
+        return gpunn__fail(group->dev, GPUNN_ERR_STATE,
+                           "this process was forked from rank %d, and is no rank of its group; train without a group here",
+                           group->args.rank);
+    return GPUNN_OK;
 }
 
 /* Memory of the host's: `bytes` in all, of a gathering those of one rank. */
@@ -7783,8 +7797,8 @@ static GPUNN__STATUS gpunn__exchange_host(gpunn_group *group, gpunn__exchange ki
 {
     static const char *const names[] = {"all_reduce", "all_gather", "broadcast", "reduce_scatter", "all_reduce_bf16"};
     const gpunn_group_args  *engine = &group->args;
-    gpunn_status             status = GPUNN_OK;
-    if (engine->all_reduce == NULL || group->broken) return gpunn__group_works(group);
+    gpunn_status             status = gpunn__group_works(group);
+    if (engine->all_reduce == NULL || status != GPUNN_OK) return status;
     switch (kind) {
     case GPUNN__ALL_REDUCE: status = engine->all_reduce(engine->user, (float *)memory, (int64_t)(bytes / sizeof(float))); break;
     case GPUNN__ALL_GATHER: status = engine->all_gather(engine->user, memory, bytes); break;
@@ -7895,7 +7909,8 @@ static GPUNN__STATUS gpunn__exchange_bf16(gpunn_group *group, gpunn_device *dev,
 /* As one that has joined does it by itself. */
 static GPUNN__STATUS gpunn__exchange_joined(gpunn_group *group, gpunn_device *dev, const gpunn_exchange *exchange)
 {
-    if (group->broken) return gpunn__group_works(group);
+    const gpunn_status works = gpunn__group_works(group);
+    if (works != GPUNN_OK) return works;
     group->broken = dev->backend->exchange(dev->context, exchange, 1);
     return group->broken == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "the group has failed", group->broken);
 }
@@ -21781,6 +21796,7 @@ typedef struct gpunn__teammate { /* one of ours; each in cache lines of its own 
 } gpunn__teammate;
 struct gpunn__team {
     int              threads, started; /* at most, the program's included; of ours */
+    int              process;          /* in which ours were started */
     gpunn__teammate *member;           /* [threads - 1]: number i is index i + 1 of a task */
     gpunn__monitor   monitor;          /* of those who sleep */
     bool             ending;
@@ -21854,10 +21870,27 @@ static GPUNN__THREAD_MAIN gpunn__team_main(void *arg)
     GPUNN__THREAD_END;
 }
 
+/* A team without threads. Of the one before, locks that its threads held in a forked process are left as they are. */
+static void gpunn__team_begin(gpunn__team *team)
+{
+    team->started = 0;
+    team->process = GPUNN__PROCESS();
+    team->ending = false;
+    team->sleepers = team->arrived = team->slept = 0;
+    GPUNN__MONITOR_OPEN(&team->monitor);
+}
+
+/* In the child of a fork, forgets the parent's threads. */
+static void gpunn__team_outlive_fork(gpunn__team *team)
+{
+    if (team->process != GPUNN__PROCESS()) gpunn__team_begin(team);
+}
+
 /* Starts what is missing of so many threads; returns how many there are, the program's included. */
 static int gpunn__team_start(gpunn__team *team, int threads)
 {
     if (threads > team->threads) threads = team->threads;
+    gpunn__team_outlive_fork(team);
     while (team->started < threads - 1) {
         gpunn__teammate *next = &team->member[team->started];
         next->team = team;
@@ -21914,13 +21947,14 @@ static void gpunn__team_open(gpunn__team *team, gpunn__teammate *members, int th
     team->user = args->user;
     team->member = members;
     if (threads > 1) memset(members, 0, (size_t)(threads - 1) * sizeof *members);
-    GPUNN__MONITOR_OPEN(&team->monitor);
+    gpunn__team_begin(team);
 }
 
 /* Ends its threads; the next task starts others. */
 static void gpunn__team_rest(gpunn__team *team)
 {
 #ifndef GPUNN_NO_THREADS
+    gpunn__team_outlive_fork(team);
     team->ending = true;
     for (int i = 0; i < team->started; i++) (void)GPUNN__ADD_TO(&team->member[i].turn, 1);
     gpunn__team_tell(team);
@@ -33737,6 +33771,7 @@ struct gpunn_loader {
     void (*memory_free)(void *ptr);    /* the backend's; NULL: gpunn__free */
     size_t         batch_bytes, mixed; /* mixed: where a batch has room for a sample, to mix with */
     int            worker_count, ring_count;
+    int            process; /* that has the workers, and made the memory */
     gpunn__thread  workers[GPUNN__MAX_WORKERS];
     gpunn__monitor monitor;           /* guards what follows; position and running change in the program's thread only */
     int64_t        position, claimed; /* batches of the epoch that have been delivered; that workers have begun */
@@ -34171,9 +34206,50 @@ static GPUNN__THREAD_MAIN gpunn__loader_main(void *arg)
     GPUNN__THREAD_END;
 }
 
+/* Without workers and batches. Locks that workers held in a forked process are left as they are. */
+static void gpunn__loader_begin(gpunn_loader *loader)
+{
+    loader->worker_count = loader->busy = 0;
+    loader->running = false;
+    loader->claimed = loader->position;
+    for (int i = 0; i < loader->ring_count; i++) loader->ring[i].number = -1;
+    GPUNN__MONITOR_OPEN(&loader->monitor);
+}
+
+/* Where the system has no more threads, fewer do the same work. */
+static void gpunn__loader_start(gpunn_loader *loader)
+{
+    loader->process = GPUNN__PROCESS();
+    while (loader->worker_count < loader->ring_count - 1 &&
+           GPUNN__THREAD_START(&loader->workers[loader->worker_count], gpunn__loader_main, loader))
+        loader->worker_count++;
+}
+
+/* In the child of a fork, forgets the parent's workers. */
+static bool gpunn__loader_is_forked(gpunn_loader *loader)
+{
+    if (loader->process == GPUNN__PROCESS()) return false;
+    gpunn__loader_begin(loader);
+    return true;
+}
+
+/* The child of a fork has workers of its own go on, if its device survives; a GPU's pinned memory does not. */
+static bool gpunn__loader_outlives_fork(gpunn_loader *loader)
+{
+    gpunn_device *dev = loader->model->dev;
+    if (!gpunn__loader_is_forked(loader)) return true;
+    const gpunn_status status = dev->backend->synchronize(dev->context);
+    if (status == GPUNN_OK)
+        gpunn__loader_start(loader);
+    else
+        (void)gpunn__backend_fail(dev, "gpunn_next", status);
+    return status == GPUNN_OK;
+}
+
 /* Stops the workers and moves to batch `position` of an epoch. */
 static void gpunn__loader_move(gpunn_loader *loader, int64_t epoch, int64_t position)
 {
+    (void)gpunn__loader_outlives_fork(loader);
     GPUNN__LOCK(&loader->monitor);
     loader->running = false;
     while (loader->busy) GPUNN__WAIT(&loader->monitor);
@@ -34239,7 +34315,7 @@ GPUNN_API bool gpunn_next(gpunn_loader *loader)
         (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_next: the loader is NULL");
         return false;
     }
-    bool more = loader->position < loader->batches;
+    bool more = loader->position < loader->batches && gpunn__loader_outlives_fork(loader);
     if (more) {
         const gpunn__batch *batch = gpunn__batch_next(loader);
         gpunn_status        status = batch->status;
@@ -34583,7 +34659,8 @@ GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_ar
     model->children++;
     loader->args = args;
     loader->ordered_epoch = -1;
-    GPUNN__MONITOR_OPEN(&loader->monitor);
+    loader->process = GPUNN__PROCESS();
+    gpunn__loader_begin(loader);
     gpunn__group_join(args.group);
     gpunn_status status = gpunn__loader_setup(loader);
     if (args.group)
@@ -34594,10 +34671,7 @@ GPUNN_API gpunn_loader *gpunn_loader_create_(gpunn_model *model, gpunn_loader_ar
         gpunn_loader_destroy(loader);
         return NULL;
     }
-    /* Where the system has no more threads, fewer do the same work. */
-    while (loader->worker_count < loader->ring_count - 1 &&
-           GPUNN__THREAD_START(&loader->workers[loader->worker_count], gpunn__loader_main, loader))
-        loader->worker_count++;
+    gpunn__loader_start(loader);
     return loader;
 }
 
@@ -34606,15 +34680,16 @@ GPUNN_API void gpunn_loader_destroy(gpunn_loader *loader)
     if (loader == NULL) return;
     gpunn_model  *model = loader->model;
     gpunn_device *dev = model->dev;
+    const bool    is_forked = gpunn__loader_is_forked(loader);
     GPUNN__LOCK(&loader->monitor);
     loader->stop = true;
     GPUNN__WAKE(&loader->monitor);
     GPUNN__UNLOCK(&loader->monitor);
     for (int i = 0; i < loader->worker_count; i++) GPUNN__THREAD_JOIN(loader->workers[i]);
     GPUNN__MONITOR_CLOSE(&loader->monitor);
-    if (loader->memory_free)
+    if (loader->memory_free && !is_forked)
         loader->memory_free(loader->memory);
-    else
+    else if (loader->memory_free == NULL)
         gpunn__free(dev, loader->memory, loader->batch_bytes * (size_t)loader->ring_count);
     gpunn__free(dev, loader->order, (size_t)loader->args.count * sizeof *loader->order);
     gpunn__group_leave(loader->args.group);

@@ -129,6 +129,7 @@ typedef struct gpunn__cuda {
     bool              plain;     /* GPUNN_PLAIN: nothing is captured, and each step is waited for */
     gpunn__mark_at   *marks;     /* gpunn_profile: [steps + 2]; NULL: nobody asks */
     bool              overlaps;  /* kernels are set up while those before them end */
+    int               process;   /* that opened it; in one forked from that, no call of CUDA is made */
     gpunn_status      dead;      /* sticky: after a fault of the device every call gives this */
     char              text[512]; /* the last failure's sentence */
     cudaMemPool_t     pool;
@@ -452,19 +453,30 @@ static void gpunn__cuda_log(const gpunn__cuda *cuda, gpunn_log_level level, cons
     if (cuda->args.log_fn) cuda->args.log_fn(cuda->args.user, level, text);
 }
 
+/* Whether this process was forked from the one that opened the device. */
+static bool gpunn__cuda_is_forked(const gpunn__cuda *cuda)
+{
+    return cuda->process != GPUNN__PROCESS();
+}
+
 /* While one lives, the device is current, if one is given. At its end the program's device and its pending CUDA error are as they
  * were; but CUDA keeps one error only, so a call of ours that fails takes the program's with it. */
 struct gpunn__current {
+    bool        is_forked;      /* from the process that opened the device: nothing is done */
     cudaError_t pending, error; /* error: the device could not be made current */
     int         before;
-    explicit gpunn__current(int device = -1) : pending(cudaPeekAtLastError()), error(cudaSuccess), before(-1)
+    explicit gpunn__current(const gpunn__cuda *cuda = NULL)
+        : is_forked(cuda && gpunn__cuda_is_forked(cuda)), pending(cudaSuccess), error(cudaSuccess), before(-1)
     {
+        if (is_forked) return;
+        pending = cudaPeekAtLastError();
         bool known = cudaGetDevice(&before) == cudaSuccess;
-        if (device >= 0 && !(known && before == device)) error = cudaSetDevice(device);
+        if (cuda && !(known && before == cuda->device)) error = cudaSetDevice(cuda->device);
     }
     ~gpunn__current()
     {
         int now = before;
+        if (is_forked) return;
         if (cudaGetDevice(&now) == cudaSuccess && now != before && before >= 0) (void)cudaSetDevice(before);
         if (cudaPeekAtLastError() != pending) (void)cudaGetLastError();
     }
@@ -474,7 +486,12 @@ struct gpunn__current {
 
 static gpunn_status gpunn__cuda_entered(gpunn__cuda *cuda, const gpunn__current *current)
 {
-    return cuda->dead ? cuda->dead : gpunn__cuda_check(cuda, current->error, "cudaSetDevice");
+    if (cuda->dead) return cuda->dead;
+    if (!current->is_forked) return gpunn__cuda_check(cuda, current->error, "cudaSetDevice");
+    return cuda->dead = gpunn__cuda_fail(
+               cuda, GPUNN_ERR_DEVICE,
+               "this process was forked after the device was opened, and a CUDA context does not survive "
+               "a fork; open the device after the fork, or start the process by exec");
 }
 
 /* Whether the program is capturing its stream. */
@@ -483,8 +500,9 @@ static bool gpunn__cuda_capturing(void *context)
     const gpunn__cuda      *cuda = (const gpunn__cuda *)context;
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     if (cuda->stream == cuda->own) return false;
-    const gpunn__current current(cuda->device);
-    return cudaStreamIsCapturing(cuda->stream, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone;
+    const gpunn__current current(cuda);
+    return !current.is_forked && cudaStreamIsCapturing(cuda->stream, &status) == cudaSuccess &&
+           status != cudaStreamCaptureStatusNone;
 }
 
 /* For what waits or allocates, before it would end the program's capture. */
@@ -498,8 +516,8 @@ static gpunn_status gpunn__outside_capture(gpunn__cuda *cuda, const char *what)
 }
 
 /* The first statement of every entry of the backend that gives a status. */
-#define GPUNN__ENTER(cuda)                         \
-    const gpunn__current current_((cuda)->device); \
+#define GPUNN__ENTER(cuda)               \
+    const gpunn__current current_(cuda); \
     GPUNN__TRY(gpunn__cuda_entered((cuda), &current_))
 
 /* Before functions that return cudaGetLastError(): what is pending already is not theirs. */
@@ -592,7 +610,7 @@ static void *gpunn__cuda_alloc(void *context, size_t bytes)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
     void                *ptr = NULL;
-    const gpunn__current current(cuda->device);
+    const gpunn__current current(cuda);
     if (gpunn__cuda_entered(cuda, &current) != GPUNN_OK || gpunn__outside_capture(cuda, "allocation") != GPUNN_OK) return NULL;
     cudaError_t error = gpunn__pool_alloc(cuda, &ptr, bytes, cuda->stream);
     if (error == cudaErrorMemoryAllocation && cuda->pool) {
@@ -612,7 +630,8 @@ static void *gpunn__cuda_alloc(void *context, size_t bytes)
 static void gpunn__cuda_free(void *context, void *ptr, size_t bytes)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
-    const gpunn__current current(cuda->device);
+    const gpunn__current current(cuda);
+    if (current.is_forked) return;
     (void)gpunn__cuda_check(cuda, gpunn__pool_free(cuda, ptr, bytes, cuda->stream), "cudaFreeAsync");
 }
 
@@ -621,7 +640,7 @@ static void *gpunn__cuda_host_alloc(void *context, size_t bytes)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
     void                *ptr = NULL;
-    const gpunn__current current(cuda->device);
+    const gpunn__current current(cuda);
     if (gpunn__cuda_entered(cuda, &current) != GPUNN_OK || gpunn__cuda_capturing(cuda)) return NULL;
     if (cudaHostAlloc(&ptr, bytes, cudaHostAllocPortable) == cudaSuccess) return ptr;
     gpunn__cuda_clear();
@@ -645,7 +664,7 @@ static void gpunn__slot_release(gpunn__cuda *cuda, gpunn__slot *slot)
 static void gpunn__cuda_trim(void *context)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
-    const gpunn__current current(cuda->device);
+    const gpunn__current current(cuda);
     if (gpunn__cuda_entered(cuda, &current) != GPUNN_OK || gpunn__cuda_capturing(cuda)) return;
     if (gpunn__stream_wait(cuda) != GPUNN_OK) return;
     for (int i = 0; i < 2; i++) gpunn__slot_release(cuda, &cuda->staging->slot[i]);
@@ -658,7 +677,7 @@ static void gpunn__cuda_reserved(void *context, size_t *now, size_t *peak)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     uint64_t     current = cuda->staging->held, high = cuda->staging->peak;
-    if (cuda->pool) {
+    if (cuda->pool && !gpunn__cuda_is_forked(cuda)) {
         (void)cudaMemPoolGetAttribute(cuda->pool, cudaMemPoolAttrReservedMemCurrent, &current);
         (void)cudaMemPoolGetAttribute(cuda->pool, cudaMemPoolAttrReservedMemHigh, &high);
     }
@@ -787,9 +806,9 @@ static gpunn_status gpunn__cuda_reaches(void *context, const void *memory, size_
 static bool gpunn__cuda_on_device(void *context, const void *memory)
 {
     gpunn__cuda          *cuda = (gpunn__cuda *)context;
-    const gpunn__current  current(cuda->device);
+    const gpunn__current  current(cuda);
     cudaPointerAttributes where;
-    return cudaPointerGetAttributes(&where, memory) == cudaSuccess && where.type == cudaMemoryTypeDevice;
+    return !current.is_forked && cudaPointerGetAttributes(&where, memory) == cudaSuccess && where.type == cudaMemoryTypeDevice;
 }
 
 /* Of any length, in pieces of which one is copied to pinned memory while the one before travels on. Where there is no memory for
@@ -914,7 +933,6 @@ static void gpunn__memory_close(gpunn__cuda *cuda)
     if (staging->ring) (void)cudaFreeHost(staging->ring);
     (void)cudaStreamSynchronize(cuda->copy_stream);
     if (cuda->pool) (void)cudaMemPoolDestroy(cuda->pool);
-    gpunn__host_free(cuda, staging, sizeof *staging);
 }
 
 /* ---- descriptors and chosen algorithms ------------------------------------------------------------------------------- */
@@ -951,7 +969,8 @@ static void gpunn__cached_close(gpunn__cuda *cuda)
 {
     for (gpunn__cached *entry = cuda->cached, *next; entry; entry = next) {
         next = entry->next;
-        if (entry->destroy) entry->destroy(cuda, gpunn__cached_key(entry) + GPUNN__UP(entry->key_bytes, 16));
+        if (entry->destroy && !gpunn__cuda_is_forked(cuda))
+            entry->destroy(cuda, gpunn__cached_key(entry) + GPUNN__UP(entry->key_bytes, 16));
         gpunn__host_free(cuda, entry, gpunn__cached_bytes(entry->key_bytes, entry->value_bytes));
     }
     cuda->cached = NULL;
@@ -1364,10 +1383,11 @@ static void gpunn__libraries_close(gpunn__cuda *cuda)
 {
     gpunn__libraries *libraries = cuda->libraries;
     if (libraries == NULL) return;
+    const bool is_ours = !gpunn__cuda_is_forked(cuda);
 #if GPUNN__CUDNN
-    if (libraries->dnn) (void)libraries->cudnnDestroy(libraries->dnn);
+    if (libraries->dnn && is_ours) (void)libraries->cudnnDestroy(libraries->dnn);
 #endif
-    if (libraries->lt) (void)libraries->cublasLtDestroy(libraries->lt);
+    if (libraries->lt && is_ours) (void)libraries->cublasLtDestroy(libraries->lt);
     if (libraries->lt_workspace) gpunn__cuda_free(cuda, libraries->lt_workspace, libraries->lt_workspace_bytes);
     gpunn__host_free(cuda, libraries, sizeof *libraries);
     cuda->libraries = NULL;
@@ -1591,7 +1611,8 @@ static void gpunn__cuda_ranks_leave(void *context, bool waits)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
     gpunn__nccl         *nccl = cuda->nccl;
-    const gpunn__current current(cuda->device);
+    const gpunn__current current(cuda);
+    if (current.is_forked) return;
     if (waits && nccl->comm && gpunn__stream_wait(cuda) == GPUNN_OK &&
         gpunn__nccl_done(cuda, "leaving the ranks", nccl->ncclCommFinalize(nccl->comm)) == GPUNN_OK)
         (void)nccl->ncclCommDestroy(nccl->comm);
@@ -12062,7 +12083,8 @@ static size_t gpunn__captured_bytes(const gpunn_run *run)
 static gpunn__captured *gpunn__captured_free(gpunn__cuda *cuda, gpunn__captured *captured)
 {
     gpunn__captured *next = captured->next;
-    if (captured->graph) (void)gpunn__cuda_check(cuda, cudaGraphExecDestroy(captured->graph), "cudaGraphExecDestroy");
+    if (captured->graph && !gpunn__cuda_is_forked(cuda))
+        (void)gpunn__cuda_check(cuda, cudaGraphExecDestroy(captured->graph), "cudaGraphExecDestroy");
     gpunn__host_free(cuda, captured, gpunn__captured_bytes(&captured->run));
     return next;
 }
@@ -12175,7 +12197,7 @@ static gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run)
 static void gpunn__cuda_forget(void *context, void *kept)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
-    const gpunn__current current(cuda->device);
+    const gpunn__current current(cuda);
     for (gpunn__captured *captured = (gpunn__captured *)kept; captured; captured = gpunn__captured_free(cuda, captured)) {}
 }
 /* ==== >>backend ======================================================================================================= */
@@ -12209,6 +12231,10 @@ static gpunn_status gpunn__cuda_count(gpunn__cuda *cuda, int *count)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "there is an NVIDIA driver but no GPU that it can use%s%s%s",
                                 visible ? " (CUDA_VISIBLE_DEVICES is '" : "", visible ? visible : "", visible ? "')" : "");
     }
+    if (error == cudaErrorInitializationError)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
+                                "CUDA does not begin in this process; if it was forked from one that had used CUDA, fork before "
+                                "that, or start it by exec");
     return gpunn__cuda_check(cuda, error, "cudaGetDeviceCount");
 }
 
@@ -12304,15 +12330,9 @@ static gpunn_status gpunn__cuda_begin(gpunn__cuda *cuda)
     return gpunn__libraries_open(cuda);
 }
 
-/* Takes what a half-open or dead device has, too. */
-static void gpunn__cuda_close(void *context)
+/* What CUDA has for the device. */
+static void gpunn__cuda_release(gpunn__cuda *cuda)
 {
-    gpunn__cuda         *cuda = (gpunn__cuda *)context;
-    const gpunn__current current(cuda->device);
-    if (cuda->stream) (void)cudaStreamSynchronize(cuda->stream);
-    gpunn__cached_close(cuda);
-    gpunn__libraries_close(cuda);
-    gpunn__host_free(cuda, cuda->nccl, sizeof *cuda->nccl);
     if (cuda->state) gpunn__cuda_free(cuda, cuda->state, sizeof *cuda->state);
     if (cuda->partials) gpunn__cuda_free(cuda, cuda->partials, GPUNN__PARTIALS_BYTES);
     if (cuda->counters) gpunn__cuda_free(cuda, cuda->counters, gpunn__counters_bytes(cuda));
@@ -12320,6 +12340,19 @@ static void gpunn__cuda_close(void *context)
     gpunn__memory_close(cuda);
     if (cuda->copy_stream) (void)cudaStreamDestroy(cuda->copy_stream);
     if (cuda->own) (void)cudaStreamDestroy(cuda->own);
+}
+
+/* Takes what a half-open or dead device has, too. In a forked process only the host's memory is freed. */
+static void gpunn__cuda_close(void *context)
+{
+    gpunn__cuda         *cuda = (gpunn__cuda *)context;
+    const gpunn__current current(cuda);
+    if (cuda->stream && !current.is_forked) (void)cudaStreamSynchronize(cuda->stream);
+    gpunn__cached_close(cuda);
+    gpunn__libraries_close(cuda);
+    if (!current.is_forked) gpunn__cuda_release(cuda);
+    gpunn__host_free(cuda, cuda->nccl, sizeof *cuda->nccl);
+    gpunn__host_free(cuda, cuda->staging, sizeof *cuda->staging);
     gpunn__host_free(cuda, cuda, sizeof *cuda);
 }
 
@@ -12333,6 +12366,7 @@ static void *gpunn__cuda_open(const gpunn_device_args *args, char *message, size
     }
     memset(cuda, 0, sizeof *cuda);
     cuda->device = args->index;
+    cuda->process = GPUNN__PROCESS();
     cuda->args = *args;
     if (cuda->args.workspace_limit == 0) cuda->args.workspace_limit = (size_t)256 << 20;
     const char *plain = getenv("GPUNN_PLAIN");
@@ -12431,7 +12465,7 @@ static gpunn_status gpunn__cuda_convert(void *context, void *to, gpunn_dtype to_
 static bool gpunn__cuda_channels_last(void *context, int64_t elements)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
-    const gpunn__current current(cuda->device);
+    const gpunn__current current(cuda);
     return elements >= GPUNN__CHANNELS_LAST_FROM && gpunn__cuda_entered(cuda, &current) == GPUNN_OK && gpunn__dnn_available(cuda);
 }
 

@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <sys/wait.h>
 
 static void test_names(void **state)
 {
@@ -586,6 +587,105 @@ static void moved_from_closed(void **state)
     gpunn_model_destroy(model);
 }
 
+/* ---- forks: the child of a process that computes goes on, or only closes ---- */
+enum { FORK_WIDTH = 256, FORK_BATCH = 64, FORK_BATCHES = 4, FORK_SAMPLES = FORK_BATCH * FORK_BATCHES };
+typedef struct forked {
+    test_memory      memory;
+    gpunn_device    *dev;
+    gpunn_model     *model;
+    gpunn_tensor    *loss;
+    gpunn_optimizer *opt;
+    gpunn_loader    *loader;
+    int              losses;
+    float            loss_of[FORK_BATCHES];
+} forked;
+
+static void forked_open(forked *t, const test_backend *backend, const float *samples)
+{
+    memset(t, 0, sizeof *t);
+    test_memory_init(&t->memory);
+    t->dev = gpunn_device_open(ON(backend), .threads = 3, .seed = 1, .realloc_fn = hook_realloc, .user = &t->memory);
+    assert_non_null(t->dev);
+    t->model = gpunn_model_create(t->dev);
+    gpunn_tensor *x = gpunn_input(t->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, FORK_WIDTH));
+    t->loss = MADE(t->dev, gpunn_mean(gpunn_square(gpunn_linear(x, "fc", .out_features = FORK_WIDTH)), GPUNN_ALL, false));
+    t->opt = MADE(t->dev, gpunn_adam(t->model));
+    t->loader = MADE(t->dev, gpunn_loader_create(t->model, .fields = {{.input = x, .samples = samples}}, .count = FORK_SAMPLES,
+                                                 .batch_size = FORK_BATCH, .shuffle = true, .workers = 2));
+}
+
+/* So many of the epoch's batches, or those that are left. */
+static gpunn_status forked_train(forked *t, int most)
+{
+    gpunn_status status = GPUNN_OK;
+    for (t->losses = 0; t->losses < most && status == GPUNN_OK && gpunn_next(t->loader); t->losses++) {
+        status = gpunn_train_step(t->opt, t->loss);
+        t->loss_of[t->losses] = gpunn_item(t->loss);
+    }
+    return status == GPUNN_OK ? gpunn_last_status(t->dev) : status;
+}
+
+static bool forked_close(forked *t)
+{
+    gpunn_loader_destroy(t->loader);
+    gpunn_optimizer_destroy(t->opt);
+    gpunn_model_destroy(t->model);
+    gpunn_device_close(t->dev);
+    return t->memory.fault == NULL && t->memory.blocks == 0;
+}
+
+/* A GPU's child learns why it cannot compute. */
+static bool forked_refuses(forked *t)
+{
+    float loss;
+    bool  refuses = forked_train(t, FORK_BATCHES) == GPUNN_ERR_DEVICE && strstr(gpunn_error(t->dev), "forked") != NULL;
+    gpunn_clear_error(t->dev);
+    refuses = refuses && gpunn_train_step(t->opt, t->loss) == GPUNN_ERR_DEVICE;
+    gpunn_clear_error(t->dev);
+    refuses = refuses && gpunn_read(t->loss, &loss, sizeof loss) == GPUNN_ERR_DEVICE;
+    gpunn_empty_cache(t->dev);
+    return refuses && gpunn_memory_reserved(t->dev) < SIZE_MAX;
+}
+
+/* Its exit status: what went wrong; the losses go to the pipe. A child that hangs ends by SIGALRM. */
+static int forked_child(forked *t, bool computes, int pipe)
+{
+    (void)alarm(120);
+    if (computes && gpunn_device_type(t->dev) == GPUNN_DEVICE_CUDA && !forked_refuses(t)) return 1;
+    if (computes && gpunn_device_type(t->dev) == GPUNN_DEVICE_CPU && forked_train(t, FORK_BATCHES) != GPUNN_OK) return 2;
+    if (write(pipe, t->loss_of, sizeof t->loss_of) != (ssize_t)sizeof t->loss_of) return 3;
+    return forked_close(t) ? 0 : 4;
+}
+
+static void test_fork(void **state)
+{
+    fixture *f = *state;
+    float   *samples = malloc(FORK_SAMPLES * FORK_WIDTH * sizeof *samples);
+    for (int i = 0; i < FORK_SAMPLES * FORK_WIDTH; i++) samples[i] = sinf((float)i);
+    for (int computes = 0; computes < 2; computes++) {
+        forked t;
+        float  theirs[FORK_BATCHES];
+        int    ends[2], ended = -1;
+        forked_open(&t, f->backend, samples);
+        OK(t.dev, forked_train(&t, FORK_BATCHES + 1)); /* CUDA captures the run */
+        OK(t.dev, forked_train(&t, 1));
+        assert_int_equal(pipe(ends), 0);
+        (void)fflush(NULL);
+        const pid_t child = fork();
+        if (child == 0) _exit(forked_child(&t, computes, ends[1]));
+        assert_int_equal(waitpid(child, &ended, 0), child);
+        assert_int_equal(ended, 0);
+        assert_int_equal(read(ends[0], theirs, sizeof theirs), sizeof theirs);
+        OK(t.dev, forked_train(&t, FORK_BATCHES));
+        assert_int_equal(t.losses, FORK_BATCHES - 1);
+        if (computes && f->backend->type == GPUNN_DEVICE_CPU)
+            assert_memory_equal(theirs, t.loss_of, (FORK_BATCHES - 1) * sizeof *theirs);
+        assert_true(forked_close(&t));
+        (void)close(ends[0]), (void)close(ends[1]);
+    }
+    free(samples);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_names),
@@ -602,6 +702,7 @@ int main(void)
                                        cmocka_unit_test(test_interleaved),
                                        cmocka_unit_test(test_memory_limit),
                                        test_with_device(closing_orders),
-                                       test_with_device(moved_from_closed)};
+                                       test_with_device(moved_from_closed),
+                                       test_with_device(test_fork)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
