@@ -2777,6 +2777,9 @@ GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *pat
 GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *path, const char *const *names,
                                                const gpunn_array *arrays, int count);
 GPUNN_API void         gpunn_array_free(gpunn_device *dev, gpunn_array *array);
+/* C's strtod with a decimal point in every locale, for numbers in files and arguments. Decimal numbers of up to 992 characters,
+ * infinities and NaN; none in hexadecimal. end: NULL, or receives what follows the number, text where there is none. */
+GPUNN_API double gpunn_strtod(const char *text, char **end);
 /* The bytes that gpunn_save would write, as U8 [bytes]; free with gpunn_array_free. After a failure out is empty. */
 GPUNN_API gpunn_status gpunn_save_memory(gpunn_model *model, gpunn_array *out);
 
@@ -9271,6 +9274,36 @@ static bool gpunn__json_double(const gpunn__slice *text, double *value)
     (void)snprintf(plain + used, sizeof plain - used, "e%lld", (long long)exponent);
     *value = strtod(plain, NULL);
     return true;
+}
+
+static const char *gpunn__digits_end(const char *at)
+{
+    while (*at >= '0' && *at <= '9') at++;
+    return at;
+}
+
+/* What stands behind a decimal number without a sign; NULL: it is none. */
+static const char *gpunn__decimal_end(const char *text)
+{
+    const char *at = gpunn__digits_end(text), *fraction = *at == '.' ? gpunn__digits_end(at + 1) : at;
+    if (at == text && fraction - at < 2) return NULL;
+    at = fraction;
+    if (*at != 'e' && *at != 'E') return at;
+    const char *power = at + 1 + (at[1] == '-' || at[1] == '+'), *end = gpunn__digits_end(power);
+    return end > power ? end : at;
+}
+
+GPUNN_API double gpunn_strtod(const char *text, char **end)
+{
+    const char  *at = text + strspn(text, " \t\n\v\f\r"), *unsigned_at = at + (*at == '-' || *at == '+');
+    const char  *behind = gpunn__decimal_end(unsigned_at);
+    gpunn__slice number = {(char *)at, 0}; /* which is only read */
+    double       value = 0;
+    if (behind == NULL && isalpha((unsigned char)*unsigned_at)) return strtod(text, end); /* infinities and NaN */
+    if (behind) number.length = (size_t)(behind - at);
+    if (behind == NULL || !gpunn__json_double(&number, &value)) behind = text;
+    if (end) *end = (char *)behind;
+    return value;
 }
 
 /* A whole text as items in the order in which they stand: a list is followed by what is in it, an object by keys and values. */

@@ -80,14 +80,14 @@ static inline int csv_column(const csv_field *header, int columns, const char *n
     return -1;
 }
 
-/* A finite number with blanks around it or none; an empty field is NaN, as is "nan". The decimal point is the locale's. */
+/* A finite number with blanks around it or none; an empty field is NaN, as is "nan". */
 static inline bool csv_number(const csv_field *field, float *value)
 {
     char text[64], *end;
     if (field->bytes >= sizeof text) return false;
     memcpy(text, field->text, field->bytes);
     text[field->bytes] = 0;
-    *value = strtof(text, &end);
+    *value = (float)gpunn_strtod(text, &end);
     if (text[strspn(text, " \t")] == 0) {
         *value = NAN;
         return true;

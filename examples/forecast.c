@@ -61,7 +61,7 @@ static bool series_read(series *s, const char *path)
     while (file && fgets(line, sizeof line, file)) {
         const char *comma = strrchr(line, ','), *from = comma ? comma + 1 : line;
         char       *end;
-        const float value = strtof(from, &end);
+        const float value = (float)gpunn_strtod(from, &end);
         if (end == from) continue;
         float *grown = (float *)realloc(s->value, (size_t)(s->count + 1) * sizeof *grown);
         if (grown == NULL) break;

@@ -15,6 +15,8 @@
 #ifndef JSON_H
 #define JSON_H
 
+#include "gpunn.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -219,7 +221,7 @@ static inline bool json_item(json *j)
 static inline double json_number(json *j)
 {
     char   c = json__peek(j), *end = j->at;
-    double value = c == '-' || (c >= '0' && c <= '9') ? strtod(j->at, &end) : 0;
+    double value = c == '-' || (c >= '0' && c <= '9') ? gpunn_strtod(j->at, &end) : 0;
     if (end == j->at) json_fail(j, "a number belongs here");
     if (!j->failed) j->at = end;
     return j->failed ? 0 : value;

@@ -2,6 +2,8 @@
 #ifndef OPTIONS_H
 #define OPTIONS_H
 
+#include "gpunn.h"
+
 #include <limits.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -131,7 +133,7 @@ static inline bool options__set(const option *o, const char *value)
         return *o->choice >= 0;
     }
     double most = o->highest > 0 ? o->highest : o->number ? INT_MAX : 1e30;
-    double x = o->number ? (double)strtoll(value, &end, 10) : strtod(value, &end);
+    double x = o->number ? (double)strtoll(value, &end, 10) : gpunn_strtod(value, &end);
     if (end == value || *end || !(x >= o->lowest && x <= most)) return false;
     if (o->number)
         *o->number = (int)x;

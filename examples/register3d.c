@@ -371,6 +371,16 @@ static bool run(const options *o)
     return good;
 }
 
+static bool parse_shift(const char *text, float shift[3])
+{
+    char *end;
+    for (int i = 0; i < 3; i++, text = end + 1) {
+        shift[i] = (float)gpunn_strtod(text, &end);
+        if (end == text || *end != (i < 2 ? ',' : 0)) return false;
+    }
+    return true;
+}
+
 static void parse(int argc, char **argv, options *o)
 {
     const char  *size = NULL, *shift = "0,0,0";
@@ -398,8 +408,7 @@ static void parse(int argc, char **argv, options *o)
     options_read(known, count, argc, argv);
     if (size && (sscanf(size, "%9dx%9dx%9d%c", &o->size[0], &o->size[1], &o->size[2], &rest) != 3 || o->size[0] < 1))
         options_fail(argv[0], known, count, "--size is '%s', but takes depth x height x width, as 64x64x64", size);
-    if (sscanf(shift, "%f,%f,%f%c", &o->shift[0], &o->shift[1], &o->shift[2], &rest) != 3 ||
-        !(fabsf(o->shift[0]) + fabsf(o->shift[1]) + fabsf(o->shift[2]) < 1e4f))
+    if (!parse_shift(shift, o->shift) || !(fabsf(o->shift[0]) + fabsf(o->shift[1]) + fabsf(o->shift[2]) < 1e4f))
         options_fail(argv[0], known, count, "--shift is '%s', but takes three numbers, as 1.5,0,-2", shift);
     if (o->paths[0] && o->paths[1] == NULL)
         options_fail(argv[0], known, count, "two volumes are needed, the moving and the fixed one");

@@ -1,6 +1,8 @@
 """What the tests of the examples share: where the expected values lie, where the programs, and weights."""
 import os
+import shutil
 import struct
+import subprocess
 import zlib
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -12,6 +14,14 @@ if "GPUNN_EXAMPLES" not in os.environ:  # built without gpunn_cuda.cu, which the
 def program(name):
     """build/NAME, or NAME in the folder that GPUNN_EXAMPLES names, as tests/gpu/run.sh does for those built for the GPU."""
     return os.path.join(os.environ.get("GPUNN_EXAMPLES", os.path.join(ROOT, "build")), name)
+
+
+def comma_locale(folder):
+    """The environment of a program in a locale whose decimal point is a comma, made in that folder; None: localedef is missing."""
+    made = os.path.join(folder, "de_DE.UTF-8")
+    if shutil.which("localedef"):
+        subprocess.run(["localedef", "-i", "de_DE", "-f", "UTF-8", made], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return dict(os.environ, LOCPATH=folder, LC_ALL="de_DE.UTF-8") if os.path.isdir(made) else None
 
 
 def drawn_weights(shapes):

@@ -8,14 +8,15 @@ import subprocess
 import tempfile
 import unittest
 
-from tests.examples import program
+from tests.examples import comma_locale, program
 
 
-def read(text, *names):
+def read(text, *names, env=None):
     with tempfile.NamedTemporaryFile() as file:
         file.write(text.encode())
         file.flush()
-        return subprocess.run([program("table"), file.name, *names], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+        return subprocess.run([program("table"), file.name, *names], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              timeout=60, env=env)
 
 
 def single(text):
@@ -33,6 +34,14 @@ class Values(unittest.TestCase):
     def test_forms(self):
         self.compare('\ufeffa,"b, c","say ""d"""\r\n1,"2",-3.5e-3\r\n\r\n" 4 ",,+.5\r\n,"",6', 'say "d"', "a", "b, c")
         self.compare("a\n1\n", "a")
+
+    def test_locale(self):
+        with tempfile.TemporaryDirectory() as folder:
+            env = comma_locale(folder)
+            if env is None:
+                self.skipTest("no locale with a decimal comma")
+            done = read("a,b\n1.5,-2.5e-1\n.5,nan\n", "a", "b", env=env)
+        self.assertEqual((done.stdout.decode(), done.stderr), ("1.5 -0.25\n0.5 nan\n", b""))
 
     def test_random(self):
         rng = random.Random(1)

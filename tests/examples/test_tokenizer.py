@@ -10,7 +10,7 @@ import tempfile
 import unicodedata
 import unittest
 
-from tests.examples import GOLDEN, program
+from tests.examples import GOLDEN, comma_locale, program
 
 PROGRAM = program("tokenize")
 VOCAB = os.path.join(GOLDEN, "tokenizer_vocab.txt")
@@ -18,8 +18,8 @@ BPE = [os.path.join(GOLDEN, "tokenizer_vocab.json"), os.path.join(GOLDEN, "token
 SPLIT = os.path.join(GOLDEN, "tokenizer_split.json")
 
 
-def run(*arguments):
-    return subprocess.run([PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+def run(*arguments, env=None):
+    return subprocess.run([PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60, env=env)
 
 
 def encode(texts, *arguments):
@@ -352,6 +352,20 @@ class BadFiles(unittest.TestCase):
                 (b"- -\nq z\n", "1:2: the vocabulary lacks a piece of this line, or both as one; do the files belong together?"),
                 (b"- -\n- -", "1:2: the line says again what an earlier one said")):
             self.refuse(sentence, [None, content], "bpe")
+
+    def test_locale(self):
+        scores = [["<unk>", 0.0], ["a", -1.5], ["b", -2.25], ["ab", -3.0]]
+        model = {"model": {"type": "Unigram", "unk_id": 0, "vocab": scores, "byte_fallback": False}}
+        with tempfile.TemporaryDirectory() as folder:
+            env, path, texts = comma_locale(folder), os.path.join(folder, "tokenizer.json"), os.path.join(folder, "texts")
+            if env is None:
+                self.skipTest("no locale with a decimal comma")
+            with open(path, "w") as file:
+                json.dump(model, file)
+            with open(texts, "wb") as file:
+                file.write(struct.pack("<I", 4) + b"abba")
+            done = run("json", path, texts, env=env)
+        self.assertEqual((done.stdout, done.stderr), (b"3:0:2 2:2:3 1:3:4\t61626261\n", b""))
 
     def test_missing(self):
         done = run("cased", os.path.join(GOLDEN, "absent"), os.devnull)

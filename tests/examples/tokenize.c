@@ -4,8 +4,10 @@
  *
  * TEXTS holds texts one after another, each behind its length as four bytes. Prints a line for each, "id:start:end ...", for json a tab
  * behind it and, in hexadecimal, what they are decoded to, without special tokens; all: with the tokens around a text, decoded too;
- * said: only what they are decoded to. */
+ * said: only what they are decoded to. All of it in the user's locale. */
 #include "../../examples/tokenizer.h"
+
+#include <locale.h>
 
 static bool print_decoded(const tokenizer *t, const token_list *list, bool skip)
 {
@@ -47,6 +49,7 @@ int main(int argc, char **argv)
 {
     text_error error;
     size_t     bytes = 0;
+    (void)setlocale(LC_ALL, "");
     tokenizer *t = open(argc, argv, &error);
     char      *texts = t ? text_read(argv[argc - 1], (size_t)1 << 30, &bytes, &error) : NULL;
     bool       good = texts != NULL;

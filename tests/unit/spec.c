@@ -613,6 +613,39 @@ static bool make_locale(fixture *f)
     return system(command) == 0 && made;
 }
 
+static void check_numbers(void)
+{
+    static const struct {
+        const char *text;
+        double      value;
+        int         used;
+    } cases[] = {{"1.5", 1.5, 3},
+                 {" \n-2.25e-3x", -2.25e-3, 10},
+                 {"+.5,7", 0.5, 3},
+                 {"5.e1", 50, 4},
+                 {"1,5", 1, 1},
+                 {"0x10", 0, 1},
+                 {"1e", 1, 1},
+                 {"1e+", 1, 1},
+                 {"1e400", INFINITY, 5},
+                 {"-inf,", -INFINITY, 4},
+                 {",5", 0, 0},
+                 {"", 0, 0},
+                 {".", 0, 0},
+                 {"- 1", 0, 0},
+                 {"4503599627370497.5", 4503599627370497.5, 18}};
+    char long_one[1200], *end;
+    for (int i = 0; i < COUNT(cases); i++) {
+        const double value = gpunn_strtod(cases[i].text, &end);
+        if (value != cases[i].value || end != cases[i].text + cases[i].used) fail_msg("'%s' gives %g", cases[i].text, value);
+    }
+    assert_true(isnan(gpunn_strtod("nan", &end)) && *end == 0);
+    memset(long_one, '1', sizeof long_one - 1);
+    long_one[sizeof long_one - 1] = 0;
+    assert_true(gpunn_strtod(long_one, &end) == 0 && end == long_one);
+    assert_true(gpunn_strtod("2.5", NULL) == 2.5);
+}
+
 /* Commas for points change no byte. */
 static void other_locale(void **state)
 {
@@ -623,6 +656,7 @@ static void other_locale(void **state)
     char text[16];
     (void)snprintf(text, sizeof text, "%.1f", 0.5);
     assert_string_equal(text, "0,5");
+    check_numbers();
     gpunn_model *there = MADE(f->dev, gpunn_spec_load(f->dev, path));
     hash_of(there, hex);
     check_again(f, there);
