@@ -3417,8 +3417,6 @@ struct gpunn_kernel_set {
 #define WIN32_LEAN_AND_MEAN
 #endif
 #include <windows.h>
-#undef near
-#undef far
 #include <io.h>
 #include <process.h>
 #else
@@ -3428,8 +3426,9 @@ struct gpunn_kernel_set {
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/file.h>
+#pragma push_macro("NCC") /* of terminals, and of programs */
 #include <sys/ioctl.h>
-#undef NCC /* a word of terminals, and of programs */
+#pragma pop_macro("NCC")
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/utsname.h>
@@ -3451,6 +3450,98 @@ struct gpunn_kernel_set {
 #ifdef GPUNN_ZLIB
 #include <zlib.h>
 #endif
+
+/* Words that the program may have as macros, and that the implementation uses. It gets its macros back at the end. */
+#pragma push_macro("x")
+#undef x
+#pragma push_macro("a")
+#undef a
+#pragma push_macro("b")
+#undef b
+#pragma push_macro("c")
+#undef c
+#pragma push_macro("y")
+#undef y
+#pragma push_macro("g")
+#undef g
+#pragma push_macro("K")
+#undef K
+#pragma push_macro("where")
+#undef where
+#pragma push_macro("min")
+#undef min
+#pragma push_macro("max")
+#undef max
+#pragma push_macro("abs")
+#undef abs
+#pragma push_macro("sign")
+#undef sign
+#pragma push_macro("floor")
+#undef floor
+#pragma push_macro("exp")
+#undef exp
+#pragma push_macro("expm1")
+#undef expm1
+#pragma push_macro("log")
+#undef log
+#pragma push_macro("log1p")
+#undef log1p
+#pragma push_macro("sqrt")
+#undef sqrt
+#pragma push_macro("tanh")
+#undef tanh
+#pragma push_macro("erf")
+#undef erf
+#pragma push_macro("sigmoid")
+#undef sigmoid
+#pragma push_macro("sin")
+#undef sin
+#pragma push_macro("cos")
+#undef cos
+#pragma push_macro("pow")
+#undef pow
+#pragma push_macro("floordiv")
+#undef floordiv
+#pragma push_macro("power")
+#undef power
+#pragma push_macro("nadam_product")
+#undef nadam_product
+#pragma push_macro("near")
+#undef near
+#pragma push_macro("far")
+#undef far
+#pragma push_macro("small")
+#undef small
+#pragma push_macro("huge")
+#undef huge
+#pragma push_macro("slots")
+#undef slots
+#pragma push_macro("emit")
+#undef emit
+#pragma push_macro("imaginary")
+#undef imaginary
+#pragma push_macro("move")
+#undef move
+#pragma push_macro("NO")
+#undef NO
+#pragma push_macro("DICE")
+#undef DICE
+#pragma push_macro("ALIGN")
+#undef ALIGN
+#pragma push_macro("TILE")
+#undef TILE
+#pragma push_macro("ROWS")
+#undef ROWS
+#pragma push_macro("WIDTH")
+#undef WIDTH
+#pragma push_macro("BLOCK")
+#undef BLOCK
+#pragma push_macro("NCC")
+#undef NCC
+#pragma push_macro("OPEN")
+#undef OPEN
+#pragma push_macro("CLOSED")
+#undef CLOSED
 
 #ifdef __cplusplus
 extern "C" {
@@ -39470,6 +39561,52 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
     return status;
 }
 
+/* The program's macros. */
+#pragma pop_macro("x")
+#pragma pop_macro("a")
+#pragma pop_macro("b")
+#pragma pop_macro("c")
+#pragma pop_macro("y")
+#pragma pop_macro("g")
+#pragma pop_macro("K")
+#pragma pop_macro("where")
+#pragma pop_macro("min")
+#pragma pop_macro("max")
+#pragma pop_macro("abs")
+#pragma pop_macro("sign")
+#pragma pop_macro("floor")
+#pragma pop_macro("exp")
+#pragma pop_macro("expm1")
+#pragma pop_macro("log")
+#pragma pop_macro("log1p")
+#pragma pop_macro("sqrt")
+#pragma pop_macro("tanh")
+#pragma pop_macro("erf")
+#pragma pop_macro("sigmoid")
+#pragma pop_macro("sin")
+#pragma pop_macro("cos")
+#pragma pop_macro("pow")
+#pragma pop_macro("floordiv")
+#pragma pop_macro("power")
+#pragma pop_macro("nadam_product")
+#pragma pop_macro("near")
+#pragma pop_macro("far")
+#pragma pop_macro("small")
+#pragma pop_macro("huge")
+#pragma pop_macro("slots")
+#pragma pop_macro("emit")
+#pragma pop_macro("imaginary")
+#pragma pop_macro("move")
+#pragma pop_macro("NO")
+#pragma pop_macro("DICE")
+#pragma pop_macro("ALIGN")
+#pragma pop_macro("TILE")
+#pragma pop_macro("ROWS")
+#pragma pop_macro("WIDTH")
+#pragma pop_macro("BLOCK")
+#pragma pop_macro("NCC")
+#pragma pop_macro("OPEN")
+#pragma pop_macro("CLOSED")
 #ifdef GPUNN__SELDOM
 #pragma GCC pop_options
 #undef GPUNN__SELDOM

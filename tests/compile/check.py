@@ -172,6 +172,32 @@ def sizes(compiler, flags):
     return check
 
 
+def foreign_macros():
+    """#define lines that no program survives in which they are expanded, of tests/compile/macros.txt; the words."""
+    with open(os.path.join(ROOT, "tests", "compile", "macros.txt")) as file:
+        words = " ".join(line.split(":")[1] for line in file if not line.startswith("#")).split()
+    plain = [word.replace("()", "") for word in words]
+    return "".join(f"#undef {name}\n#define {name}{'(...)' if word.endswith('()') else ''} @\n" for name, word in zip(plain, words)), plain
+
+
+def behind_macros(compiler, flags, ending):
+    """The header compiles in a program with other libraries' macros, and leaves them as they were."""
+    def check(folder):
+        need(compiler)
+        with open(HEADER) as file:
+            system = sorted(set(re.findall(r"^#include <((?!arm_neon|windows|io\.h|direct|process|mpi|cblas)\S+)>", file.read(), re.M)))
+        macros, names = foreign_macros()
+        if len(names) < 300:
+            raise Failure(f"only {len(names)} macros")
+        again = re.sub(r"#undef (\w+)", r"#ifndef \1\n#error \1 is lost\n#endif", macros)  # a definition that differs is an error, too
+        text = "".join(f"#if __has_include(<{name}>)\n#include <{name}>\n#endif\n" for name in system) + macros
+        with open(os.path.join(folder, "app" + ending), "w") as out:
+            out.write(f'{text}{IMPLEMENTATION}\n#include "gpunn.h"\n{again}')
+        call(f"{compiler} {flags} -DGPUNN_ZLIB -Werror -fsyntax-only -I{ROOT} app{ending}", folder)
+        return f"{len(names)} macros"
+    return check
+
+
 def two_units(compiler, flags, ending, define):
     """A second file of a program beside one with the implementation; with GPUNN_STATIC it has a copy of its own."""
     def check(folder):
@@ -403,6 +429,8 @@ def checks():
     yield "g++ c++17 -O0, linked and run", compiled("g++", f"-std=c++17 -O0 {STRICT_CXX}", ".cpp")
     yield "GPUNN_CBLAS, linked and run", compiled("gcc", f"-std=c99 -O0 -DGPUNN_CBLAS {STRICT}", link="-lopenblas -lm -lpthread") if header(
         "cblas.h") else missing("cblas.h (libopenblas-dev)")
+    yield "other libraries' macros", behind_macros("gcc", "-std=gnu99 -march=native", ".c")
+    yield "other libraries' macros in C++", behind_macros("clang++", "-std=c++17", ".cpp")
     yield "one implementation, two units", two_units("gcc", "-std=c99 -O0", ".c", "")
     static = f"{STATIC}\n{IMPLEMENTATION}"
     yield "a static copy beside it", two_units("gcc", f"-std=c99 -O0 {STRICT}", ".c", static)
