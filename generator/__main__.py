@@ -4,12 +4,10 @@ WEIGHTS.safetensors, the model and its weights as a header for gpunn, NAME_embed
 import argparse
 import os
 import re
-import secrets
-import shutil
 import sys
 import traceback
 
-from . import spec, stamp
+from . import outputs, spec, stamp
 from .json_text import SpecError
 
 MATHS = ("auto", "accurate", "fast")
@@ -209,14 +207,11 @@ def write(files):
         for path, data in files.items():
             if os.path.isdir(path):
                 raise Failure("%s cannot be written: it is a folder" % path)
-            target = os.path.realpath(path)
-            part = "%s.%s.part" % (target, secrets.token_hex(4))
             try:
-                with open(part, "xb") as file:
-                    waiting.append((part, target))
-                    file.write(data)
-                if os.path.exists(target):
-                    shutil.copymode(target, part)
+                if outputs.is_special(path):
+                    outputs.write_special(path, [data])
+                else:
+                    waiting.append(outputs.begin(path, [data]))
             except OSError as fault:
                 raise Failure("%s cannot be written: %s" % (path, fault.strerror)) from None
         for part, path in list(waiting):

@@ -1,15 +1,14 @@
 """What every exporter and importer writes a spec and its weights with: tensors, the entries that they become, and the steps that
 operations of other libraries are made of."""
 import array
-import contextlib
 import copy
 import itertools
 import json
 import math
-import os
 import struct
 
 from .. import spec, table
+from ..outputs import write as write_file
 from ..sizes import any_varies, dim_product, slice_index, varies
 
 
@@ -574,19 +573,6 @@ def named_sizes(names, bounds):
 
 
 # ---- the files ----------------------------------------------------------------------------------------------------------
-def write_file(path, chunks):
-    """All of them or nothing."""
-    try:
-        with open(path + ".part", "wb") as file:
-            for chunk in chunks:
-                file.write(chunk)
-        os.replace(path + ".part", path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.remove(path + ".part")
-        raise
-
-
 def json_text(spec):
     """spec with one tensor on a line."""
     head = json.dumps({key: x for key, x in spec.items() if key != "tensors"}, indent=1)[:-2]

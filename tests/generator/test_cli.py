@@ -8,14 +8,16 @@ import os
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 from unittest import mock
 
 from generator import __main__ as command
-from generator import partition, spec, stamp
+from generator import outputs, partition, spec, stamp
 from tests import tensor_file
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -273,6 +275,44 @@ class Cli(unittest.TestCase):
         self.assertTrue(os.path.islink(header))
         self.assertIn(b"gpunn_kernel_set", self.bytes(elsewhere))
         self.assertEqual(os.stat(elsewhere).st_mode & 0o777, 0o666)
+
+    def fifo(self, *names):
+        """A pipe of that name; what a thread has read from it when it is joined."""
+        read = []
+        os.mkfifo(self.path(*names))
+        thread = threading.Thread(target=lambda: read.append(self.bytes(self.path(*names))), daemon=True)
+        thread.start()
+        return thread, read
+
+    def test_a_pipe_is_written_itself(self):
+        thread, read = self.fifo("small_kernels.h")
+        self.good(self.spec, "-o", self.path("small"))
+        thread.join(60)
+        self.assertTrue(stat.S_ISFIFO(os.stat(self.path("small_kernels.h")).st_mode))
+        self.assertIn(b"gpunn_kernel_set", read[0])
+
+    def test_outputs(self):
+        """What exporters and importers write goes into a pipe, where a link leads to, and nowhere after a failure."""
+        thread, read = self.fifo("pipe")
+        outputs.write(self.path("pipe"), [b"a", b"b"])
+        thread.join(60)
+        self.assertEqual((read, stat.S_ISFIFO(os.stat(self.path("pipe")).st_mode)), ([b"ab"], True))
+        os.symlink("elsewhere", self.path("link"))
+        for data in b"new", b"newer":
+            outputs.write(self.path("link"), [data])
+            self.assertEqual((os.readlink(self.path("link")), self.bytes(self.path("elsewhere"))), ("elsewhere", data))
+        os.chmod(self.path("elsewhere"), 0o604)
+
+        def failing():
+            yield b"half"
+            raise OSError(28, "No space left on device")
+
+        before = sorted(os.listdir(self.folder))
+        self.assertRaises(OSError, outputs.write, self.path("link"), failing())
+        self.assertRaises(IsADirectoryError, outputs.write, self.folder, [b"a"])
+        outputs.write(self.path("link"), [b"last"])
+        self.assertEqual((self.bytes(self.path("elsewhere")), os.stat(self.path("elsewhere")).st_mode & 0o777), (b"last", 0o604))
+        self.assertEqual(sorted(os.listdir(self.folder)), before)
 
     def test_a_full_disk_leaves_the_old_files(self):
         self.good(self.spec, "-o", self.path("small"))
