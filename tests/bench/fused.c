@@ -15,7 +15,10 @@
 #include <immintrin.h>
 #endif
 
-enum { BATCH = 64, CHANNELS = 256, PLANE = 28 * 28, COUNT = BATCH * CHANNELS * PLANE, REPEATS = 9 };
+#ifndef FUSED_BATCH
+#define FUSED_BATCH 64
+#endif
+enum { BATCH = FUSED_BATCH, CHANNELS = 256, PLANE = 28 * 28, COUNT = BATCH * CHANNELS * PLANE, REPEATS = 9 };
 
 typedef struct chain {
     float *x, *scale, *shift, *r, *y, *grad_y, *grad_x, *grad_scale, *grad_shift;
@@ -177,7 +180,8 @@ static gpunn_value value(float *data, bool whole)
 }
 
 /* b NULL: unary. Gradients NULL: not wanted; grad NULL: forward. */
-static void step(chain *c, gpunn_op op, float *a, float *b, bool narrow, float *out, float *grad, float *grad_a, float *grad_b)
+static void step(chain *c, const gpunn__operation *operation, float *a, float *b, bool narrow, float *out, float *grad,
+                 float *grad_a, float *grad_b)
 {
     static gpunn_attributes none;
     static gpunn_run_state  state;
@@ -186,13 +190,14 @@ static void step(chain *c, gpunn_op op, float *a, float *b, bool narrow, float *
     bool                    accumulate[2] = {false, false};
     gpunn_step              s;
     memset(&s, 0, sizeof s);
-    s.op = op;
+    s.op = operation->op;
+    s.operation = operation;
     s.backward = grad != NULL;
     s.training = true;
     s.precision = GPUNN_PRECISION_F32;
     s.name = "";
     s.attr = &none;
-    s.input_count = op == GPUNN_OP_GELU ? 1 : 2;
+    s.input_count = b || narrow ? 2 : 1;
     s.in = in;
     s.out = value(out, true);
     s.grad_in = grad_in;
@@ -207,13 +212,13 @@ static void step(chain *c, gpunn_op op, float *a, float *b, bool narrow, float *
 
 static void plain(chain *c)
 {
-    step(c, GPUNN_OP_MUL, c->x, c->scale, true, c->before, NULL, NULL, NULL);
-    step(c, GPUNN_OP_ADD, c->before, c->shift, true, c->before, NULL, NULL, NULL);
-    step(c, GPUNN_OP_GELU, c->before, NULL, false, c->activated, NULL, NULL, NULL);
-    step(c, GPUNN_OP_ADD, c->activated, c->r, false, c->y, NULL, NULL, NULL);
-    step(c, GPUNN_OP_GELU, c->before, NULL, false, NULL, c->grad_y, c->activated, NULL);
-    step(c, GPUNN_OP_ADD, NULL, NULL, true, NULL, c->activated, NULL, c->grad_shift);
-    step(c, GPUNN_OP_MUL, c->x, c->scale, true, NULL, c->activated, c->grad_x, c->grad_scale);
+    step(c, &gpunn__operation_mul, c->x, c->scale, true, c->before, NULL, NULL, NULL);
+    step(c, &gpunn__operation_add, c->before, c->shift, true, c->before, NULL, NULL, NULL);
+    step(c, &gpunn__operation_gelu, c->before, NULL, false, c->activated, NULL, NULL, NULL);
+    step(c, &gpunn__operation_add, c->activated, c->r, false, c->y, NULL, NULL, NULL);
+    step(c, &gpunn__operation_gelu, c->before, NULL, false, NULL, c->grad_y, c->activated, NULL);
+    step(c, &gpunn__operation_add, NULL, NULL, true, NULL, c->activated, NULL, c->grad_shift);
+    step(c, &gpunn__operation_mul, c->x, c->scale, true, NULL, c->activated, c->grad_x, c->grad_scale);
 }
 
 /* ---- the same numbers, then time ------------------------------------------------------------------------------------------ */

@@ -379,9 +379,11 @@ def without_elf(folder):
 
 
 def fused_benchmark(folder):
-    """tests/bench/fused.c, which calls what is private in the header, with the kernels that it times."""
+    """tests/bench/fused.c, which calls what is private in the header, with the kernels that it times: warnings, and right numbers."""
     call(f"{sys.executable} -m generator tests/bench/fused.json -o {folder}/fused", ROOT)
     call(f"gcc -std=c11 -O1 -march=native -Wall -Wextra -Wconversion -Werror -fsyntax-only -I{ROOT} -I{folder} {ROOT}/tests/bench/fused.c", folder)
+    call(f"{need('clang')} -std=c11 -O0 -march=native -DFUSED_BATCH=1 -I{ROOT} -I{folder} {ROOT}/tests/bench/fused.c -o run -lm", folder)
+    call("./run plain 2", folder)
 
 
 def nccl(folder):
