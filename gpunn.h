@@ -35096,8 +35096,18 @@ static gpunn__entry *gpunn__table_find(const gpunn__table *table, const char *pr
     return NULL;
 }
 
-/* {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]} in any order. */
-static bool gpunn__parse_tensor(gpunn__json *j, gpunn__entry *item)
+/* Passes a value of any kind; false as gpunn__json_item. */
+static bool gpunn__json_pass(gpunn_device *dev, gpunn__json *j)
+{
+    gpunn__items items = {NULL, 0, 0};
+    const bool   passed = gpunn__json_item(dev, j, &items, 0);
+    gpunn__free(dev, items.at, (size_t)items.capacity * sizeof *items.at);
+    return passed;
+}
+
+/* {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]} in any order, and other keys, as the safetensors library reads it.
+ * False with j->problem NULL: out of memory. */
+static bool gpunn__parse_tensor(gpunn_device *dev, gpunn__json *j, gpunn__entry *item)
 {
     size_t elements = 1, bytes = 0;
     bool   fits = true;
@@ -35132,8 +35142,10 @@ static bool gpunn__parse_tensor(gpunn__json *j, gpunn__entry *item)
             if (begin < 0 || end < begin) return gpunn__json_fail(j, "has data_offsets that are no range");
             item->begin = (uint64_t)begin;
             item->end = (uint64_t)end;
-        } else
-            return gpunn__json_fail(j, "has a key other than dtype, shape and data_offsets, or one of them twice");
+        } else if (dtypes > 1 || shapes > 1 || offsets > 1)
+            return gpunn__json_fail(j, "has dtype, shape or data_offsets twice");
+        else if (!gpunn__json_pass(dev, j))
+            return false;
     } while (gpunn__json_take(j, ','));
     if (!gpunn__json_expect(j, '}', "has a tensor's description without end")) return false;
     if (!dtypes || !shapes || !offsets) return gpunn__json_fail(j, "lacks a tensor's dtype, shape or data_offsets");
@@ -35153,11 +35165,15 @@ static bool gpunn__parse_header(gpunn_device *dev, gpunn__json *j, gpunn__table 
             if (!gpunn__json_string(j, &name) || !gpunn__json_expect(j, ':', "lacks a colon")) return false;
             if (!gpunn__slice_is(&name, "__metadata__")) {
                 gpunn__entry *item = gpunn__table_add(dev, tensors, &name);
-                if (item == NULL || !gpunn__parse_tensor(j, item)) return false;
+                if (item == NULL || !gpunn__parse_tensor(dev, j, item)) return false;
                 continue;
             }
             if (metadata) return gpunn__json_fail(j, "has __metadata__ twice");
             metadata = true;
+            if (gpunn__json_peek(j, 'n')) { /* null: none */
+                if (!gpunn__json_pass(dev, j)) return false;
+                continue;
+            }
             if (!gpunn__json_expect(j, '{', "lacks an object after __metadata__")) return false;
             if (gpunn__json_take(j, '}')) continue;
             do {
