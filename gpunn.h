@@ -35229,6 +35229,10 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
         return gpunn__fail(
             dev, GPUNN_ERR_FORMAT,
             "'%s' is a torch.save archive; convert it in Python: safetensors.torch.save_file(torch.load(...), ...)", path);
+    if (memcmp(head, "version ", 8) == 0)
+        return gpunn__fail(dev, GPUNN_ERR_FORMAT,
+                           "'%s' is no safetensors file, but looks like a pointer of Git LFS; fetch the file with git lfs pull",
+                           path);
     for (int i = 0; i < 8; i++) length |= (uint64_t)head[i] << (8 * i);
     if (length > GPUNN__MAX_HEADER || length < 2 || r->limit < sizeof head + length)
         return gpunn__fail(

@@ -88,6 +88,7 @@ def main(arguments=None):
     parser.add_argument("--run-model", default=os.path.join(ROOT, "build", "run_model"), help="the program that --check runs")
     options = parser.parse_args(arguments)
     try:
+        tensor_files.check_no_text(options.model)
         fixed = tensor_files.read(options.fix) if options.fix else {}
         _, notes = import_model(options.model, options.name, options.size, options.batch, fixed, options.dynamic,
                                 options.bounds)

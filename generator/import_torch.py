@@ -30,6 +30,7 @@ def chosen(groups, key, path):
 
 def convert(path, output, key=None):
     """Writes the tensors of a .pt, .npz or .gguf file; returns notes for people."""
+    tensor_files.check_no_text(path)
     readers = {".npz": tensor_files.read_npz, ".gguf": gguf.read}
     read = readers.get(os.path.splitext(path)[1], lambda path: chosen(pickles.read(path), key, path))
     tensors = {name: tensor_files.for_gpunn(x) for name, x in read(path).items()}

@@ -119,10 +119,14 @@ INSTRUCTIONS = frozenset(
 
 def check_instructions(file):
     """Reads a pickle without carrying it out, and goes back to its start."""
-    start = file.tell()
+    start, named = file.tell(), "a class"
     for instruction, argument, _ in pickletools.genops(file):
+        if instruction.name == "GLOBAL":
+            named = argument.replace(" ", ".")
+        if instruction.name in ("NEWOBJ", "NEWOBJ_EX", "INST", "OBJ"):
+            raise FileError("it holds an object of %.80s, which is no tensor; save the module's state_dict() alone" % named)
         if instruction.name not in INSTRUCTIONS:
-            raise FileError("its pickle has the instruction %s, which torch.save never writes" % instruction.name)
+            raise FileError("its pickle has the instruction %s, which no state_dict() needs; save that alone" % instruction.name)
         if instruction.name == "LONG_BINPUT" and argument > MAX_ITEMS:  # for which room would be made
             raise FileError("its pickle remembers more than %d items" % MAX_ITEMS)
     file.seek(start)
@@ -141,12 +145,15 @@ def unpickled(file, storage=None):
 def read_zip(file):
     """What torch.save writes since PyTorch 1.6."""
     with zipfile.ZipFile(file) as archive:
+        if any(one.filename.endswith("/constants.pkl") for one in archive.infolist()):
+            raise FileError("it is a TorchScript archive; load it with torch.jit.load and save its state_dict() with torch.save")
         if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
             raise FileError("it is compressed, as torch.save never does")
         names = {one.filename: one.file_size for one in archive.infolist()}
         pickles = [name for name in names if name == "data.pkl" or name.endswith("/data.pkl")]
         if len(pickles) != 1:
-            raise FileError("it holds no data.pkl; this is no state_dict")
+            is_npz = names and all(name.endswith(".npy") for name in names)
+            raise FileError("it is NumPy's archive; let its name end in .npz" if is_npz else "it holds no data.pkl; this is no state_dict")
         root = pickles[0][:-len("data.pkl")]
         if names.get(root + "byteorder") and archive.read(root + "byteorder").strip() not in (b"", b"little"):
             raise FileError("it is big-endian")
@@ -227,6 +234,8 @@ def read(path):
         try:
             start = file.read(4)
             file.seek(0)
+            if start[:1] not in (b"P", b"\x80"):  # a zip archive, a pickle
+                raise FileError("it is neither a zip archive nor a file of torch.save")
             return read_zip(file) if start == b"PK\x03\x04" else read_legacy(file)
         except FileError as error:
             raise FileError("%s: %s" % (path, error)) from None

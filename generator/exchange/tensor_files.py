@@ -25,6 +25,18 @@ class FileError(Exception):
     """What is wrong with a file."""
 
 
+def check_no_text(path):
+    """What Git or a website gives in the place of a file is refused by its name."""
+    with open(path, "rb") as file:
+        start = file.read(512).lstrip().lower()
+    if start.startswith(b"version https://git-lfs"):
+        raise FileError("%s: this is a pointer of Git LFS; fetch the file itself with git lfs pull" % path)
+    if start.startswith((b"<!doctype", b"<html", b"<?xml")):
+        raise FileError("%s: this is a web page; download the file itself" % path)
+    if not start:
+        raise FileError("%s: the file is empty" % path)
+
+
 def read_safetensors(path):
     """Its Arrays by name."""
     with open(path, "rb") as file:
@@ -49,6 +61,17 @@ def _tensor(file, start, size, one):
     return Array(kind, shape, raw=file.read(end - begin))
 
 
+def _numpy_kind(descr):
+    """The kind of what an .npy file's header calls so."""
+    known = re.fullmatch("([<|=>]?)([a-z][0-9]+)", descr) if isinstance(descr, str) else None
+    if known is None or known[2] not in _NUMPY:
+        raise ValueError("its elements are %s" % (
+            "Python objects" if descr == "|O" else "texts" if str(descr)[1:2] in "US" else "of dtype %.80s" % (descr,)))
+    if known[1] == ">":
+        raise ValueError("it is big-endian")
+    return _NUMPY[known[2]]
+
+
 def read_npy(data, name):
     """The Array of an .npy file's bytes."""
     try:
@@ -58,10 +81,9 @@ def read_npy(data, name):
         length = struct.unpack("<I" if wide else "<H", data[8:12 if wide else 10])[0]
         start = (12 if wide else 10) + length
         head = ast.literal_eval(data[start - length:start].decode("latin-1").strip())
-        order, code = re.fullmatch("([<|=>]?)([a-z][0-9]+)", head["descr"]).groups()
-        kind, shape = _NUMPY[code], tuple(int(dim) for dim in head["shape"])
-        if order == ">" or len(data) - start != product(shape) * item_size(kind):
-            raise ValueError("it is big-endian or cut off")
+        kind, shape = _numpy_kind(head["descr"]), tuple(int(dim) for dim in head["shape"])
+        if len(data) - start != product(shape) * item_size(kind):
+            raise ValueError("it is cut off")
     except (ValueError, KeyError, TypeError, AttributeError, struct.error, SyntaxError, IndexError, MemoryError,
             RecursionError) as error:
         raise FileError("%s: this is no .npy file of numbers: %s" % (name, error)) from None
@@ -76,6 +98,8 @@ def read_npz(path):
         try:
             with zipfile.ZipFile(file) as archive:
                 members = [one for one in archive.infolist() if one.filename.endswith(".npy")]
+                if not members:
+                    raise FileError("%s: it holds no .npy files" % path)
                 if sum(one.file_size for one in members) > MAX_BYTES:
                     raise FileError("%s: its tensors are larger than 64 GiB" % path)
                 return {one.filename[:-4]: read_npy(archive.read(one), "%s: %s" % (path, one.filename)) for one in members}
@@ -85,6 +109,7 @@ def read_npz(path):
 
 def read(path):
     """The tensors of a file by name, as its name ends."""
+    check_no_text(path)
     return read_npz(path) if path.endswith(".npz") else read_safetensors(path)
 
 

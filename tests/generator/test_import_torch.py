@@ -167,7 +167,7 @@ class Gguf(Import):
 
     def test_bad_files(self):
         whole = gguf_file([("w", (1, 32), 8, Q8)])
-        for data, part in ((b"", "no GGUF file"), (b"GGUF", "no GGUF file"), (whole[:-40], "lies outside the file"),
+        for data, part in ((b"", "the file is empty"), (b"GGUF", "no GGUF file"), (whole[:-40], "lies outside the file"),
                            (gguf_file([("w", (1, 32), 2, Q8)]), "is of Q4_0; F32, F16"),
                            (gguf_file([("w", (1, 31), 8, Q8)]), "no whole number of blocks"),
                            (gguf_file([("w", (1 << 62, 1 << 62), 0, Q8)]), "lies outside"),
@@ -200,6 +200,19 @@ class RealGguf(Import):
             self.assertEqual(found["w"][2], wanted.flatten().tolist())
 
 
+class Plain:
+    """As a module is, an object of a class that no tensor needs."""
+
+
+def members(chunks):
+    """A zip archive of these files."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, chunk in chunks.items():
+            archive.writestr(name, chunk)
+    return out.getvalue()
+
+
 class BadFiles(Import):
     def test_code_is_named_and_does_not_run(self):
         class Evil:
@@ -220,7 +233,10 @@ class BadFiles(Import):
 
     def test_each(self):
         for part, data in (
-                ("neither a zip|cannot be read", b"not a file of torch"), ("cannot be read", b""),
+                ("neither a zip", b"not a file of torch"), ("the file is empty", b""),
+                ("pointer of Git LFS", b"version https://git-lfs.github.com/spec/v1\n"), ("a web page", b"\n<!DOCTYPE html>"),
+                ("an object of .*Plain, which is no tensor", zipped(pickle.dumps({"x": Plain()}, 2))),
+                ("TorchScript", members({"x/data.pkl": b"", "x/constants.pkl": b""})), ("NumPy's archive", members({"a.npy": b""})),
                 ("no file of torch.save", b"PK\x03\x04"),
                 ("holds no tensors", zipped({"a": 1})), ("storages are cut off", legacy(STATE)[:-3]),
                 ("outside its storage", zipped({"w": Tensor(STORE, 1, (2, 3), (3, 1))})),
@@ -232,6 +248,16 @@ class BadFiles(Import):
                 ("it lacks the data", zipped({"w": Tensor(Storage("FloatStorage", "7", b""), 0, (2,), (1,))}))):
             with self.subTest(part=part):
                 self.refused(data, part)
+
+    def test_arrays(self):
+        for part, descr in (("Python objects", "'|O'"), ("texts", "'<U3'"), ("of dtype <c8", "'<c8'"), ("big-endian", "'>f4'"),
+                            ("of dtype .*'a'", "[('a', '<f4')]"), ("cut off", "'<f4'")):
+            head = ("{'descr': %s, 'fortran_order': False, 'shape': (2,)}" % descr).encode()
+            array = b"\x93NUMPY\x01\0" + struct.pack("<H", len(head)) + head
+            with self.subTest(part=part), self.assertRaisesRegex(FileError, part):
+                self.converted(members({"a.npy": array}), "net.npz")
+        with self.assertRaisesRegex(FileError, "holds no .npy files"):
+            self.converted(members({"a": b""}), "net.npz")
 
     def test_mutations(self):
         chance = random.Random(2)

@@ -304,6 +304,8 @@ static void weights_bad_headers(void **state)
     }
     file_write(path, "PK\3\4 is how a zip file begins", 28);
     FAILS(f->dev, gpunn_load(f->model, path), GPUNN_ERR_FORMAT, "torch.save", "safetensors.torch.save_file");
+    file_write(path, "version https://git-lfs.github.com/spec/v1\n", 43);
+    FAILS(f->dev, gpunn_load(f->model, path), GPUNN_ERR_FORMAT, "Git LFS", "git lfs pull");
     free(before);
     assert_int_equal(unlink(path), 0);
 }
