@@ -3620,10 +3620,14 @@ __device__ __forceinline__ gpunn__line gpunn__along_line(const gpunn__along &a, 
 }
 
 /* ---- cumsum: along a line, backward from its end ---------------------------------------------------------------------------- *
- * Lines that are many have a thread each; else a block adds up pieces of a line, one element a thread, onto what came before. */
+ * Lines that are many have a thread each; else a block adds up pieces of a line, one element a thread, onto what came before. A
+ * long line that would leave the device idle is cut into parts, which a launch before has summed. */
+enum { GPUNN__CUMSUM_PART = 8 * GPUNN__THREADS };
 typedef struct gpunn__cumsum {
     gpunn__along along; /* x: or the gradient */
     bool         reverse;
+    int64_t      part, parts; /* elements of a part; parts of a line */
+    float       *sums;        /* [lines][parts]; NULL: there is one part */
 } gpunn__cumsum;
 
 __device__ __forceinline__ void gpunn__cumsum_store(const gpunn__cumsum &k, int64_t at, float sum)
@@ -3653,43 +3657,79 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_lines_ker
     }
 }
 
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_sums_kernel(const gpunn__cumsum k)
+{
+    GPUNN__FOLLOW();
+    for (int64_t unit = blockIdx.x; unit < k.along.lines * k.parts; unit += gridDim.x) {
+        const int64_t line = gpunn__quotient(unit, k.parts), begin = (unit - line * k.parts) * k.part, end = begin + k.part;
+        float         sum = 0;
+        for (int64_t i = begin + threadIdx.x; i < end && i < k.along.n; i += GPUNN__THREADS)
+            sum += gpunn__load(k.along.x, k.along.x_type, gpunn__cumsum_place(k, line, i));
+        sum = gpunn__block_reduce(sum, gpunn__add());
+        if (threadIdx.x == 0) k.sums[unit] = sum;
+    }
+}
+
+/* The sum of the parts before one. */
+__device__ __forceinline__ float gpunn__cumsum_before(const gpunn__cumsum &k, int64_t line, int64_t part)
+{
+    float sum = 0;
+    if (!k.sums) return 0;
+    for (int64_t number = threadIdx.x; number < part; number += GPUNN__THREADS) sum += k.sums[line * k.parts + number];
+    return gpunn__block_reduce(sum, gpunn__add());
+}
+
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_block_kernel(const gpunn__cumsum k)
 {
     GPUNN__FOLLOW();
-    __shared__ float part[GPUNN__THREADS];
+    __shared__ float sums[GPUNN__THREADS];
     int              t = (int)threadIdx.x;
-    for (int64_t line = blockIdx.x; line < k.along.lines; line += gridDim.x) {
-        float before = 0;
-        for (int64_t start = 0; start < k.along.n; start += GPUNN__THREADS) {
-            int64_t at = start + t < k.along.n ? gpunn__cumsum_place(k, line, start + t) : -1;
+    for (int64_t unit = blockIdx.x; unit < k.along.lines * k.parts; unit += gridDim.x) {
+        const int64_t line = gpunn__quotient(unit, k.parts), part = unit - line * k.parts;
+        const int64_t end = (part + 1) * k.part < k.along.n ? (part + 1) * k.part : k.along.n;
+        float         before = gpunn__cumsum_before(k, line, part);
+        for (int64_t start = part * k.part; start < end; start += GPUNN__THREADS) {
+            int64_t at = start + t < end ? gpunn__cumsum_place(k, line, start + t) : -1;
             float   sum = at >= 0 ? gpunn__load(k.along.x, k.along.x_type, at) : 0;
             for (int distance = 1; distance < GPUNN__THREADS; distance *= 2) {
-                __syncthreads(); /* what part held has been read */
-                part[t] = sum;
+                __syncthreads(); /* what sums held has been read */
+                sums[t] = sum;
                 __syncthreads();
-                if (t >= distance) sum += part[t - distance];
+                if (t >= distance) sum += sums[t - distance];
             }
             __syncthreads();
-            part[t] = sum;
+            sums[t] = sum;
             __syncthreads();
             if (at >= 0) gpunn__cumsum_store(k, at, before + sum);
-            before += part[GPUNN__THREADS - 1];
+            before += sums[GPUNN__THREADS - 1];
         }
     }
 }
 
 static gpunn_status gpunn__cuda_cumsum(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
-    gpunn__cumsum k = {gpunn__along_axis(cuda, step, step->attr->axis), step->backward};
+    gpunn__cumsum k;
+    memset(&k, 0, sizeof k);
+    k.along = gpunn__along_axis(cuda, step, step->attr->axis);
+    const bool cut = k.along.n > GPUNN__CUMSUM_PART && k.along.lines < (int64_t)cuda->multiprocessors * 4;
+    k.reverse = step->backward;
+    k.part = cut ? (int64_t)GPUNN__CUMSUM_PART : k.along.n;
+    k.parts = (k.along.n + k.part - 1) / k.part;
+    if (step->backward && !step->grad_in[0].data) return GPUNN_OK;
+    if (action == GPUNN__PREPARE) {
+        if (cut) step->workspace_bytes = (size_t)(k.along.lines * k.parts) * sizeof *k.sums;
+        return GPUNN_OK;
+    }
     if (step->backward) {
         k.along.x = k.along.gradient;
         k.along.x_type = k.along.gradient_type;
     }
     if (k.along.n <= 32 || k.along.lines >= (int64_t)cuda->multiprocessors * 256)
         return GPUNN__LAUNCH(cuda, gpunn__cumsum_lines_kernel, gpunn__blocks(cuda, k.along.lines, 1), GPUNN__THREADS, k);
-    return GPUNN__LAUNCH(cuda, gpunn__cumsum_block_kernel, gpunn__blocks(cuda, k.along.lines * GPUNN__THREADS, 1), GPUNN__THREADS,
-                         k);
+    const unsigned blocks = gpunn__blocks(cuda, k.along.lines * k.parts * GPUNN__THREADS, 1);
+    k.sums = cut ? (float *)step->workspace : NULL;
+    if (cut) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__cumsum_sums_kernel, blocks, GPUNN__THREADS, k));
+    return GPUNN__LAUNCH(cuda, gpunn__cumsum_block_kernel, blocks, GPUNN__THREADS, k);
 }
 
 /* ==== >>pick =============================================================================================================== *
@@ -3743,61 +3783,341 @@ static gpunn_status gpunn__cuda_argmax(gpunn__cuda *cuda, gpunn_step *step, gpun
     return GPUNN__LAUNCH(cuda, gpunn__argmax_kernel, gpunn__along_blocks(cuda, &a), GPUNN__THREADS, a);
 }
 
-/* ---- topk: a block a line --------------------------------------------------------------------------------------------------- *
- * The next one is the element of the largest code below the last. */
-typedef struct gpunn__greater {
-    __device__ uint64_t operator()(uint64_t a, uint64_t b) const
-    {
-        return a > b ? a : b;
-    }
-} gpunn__greater;
+/* ---- sorting ------------------------------------------------------------------------------------------------------------ *
+ * A block sorts at most GPUNN__BLOCK_SORT codes in its shared memory. Longer lines are sorted in memory, stably, by rising keys
+ * of 32 bits, 8 bits a pass: one launch counts the digits of each part of a line, the next moves its elements. A pass reads the
+ * elements twice and writes them once, 24 bytes an element. */
+enum { GPUNN__BLOCK_SORT = 2048 };
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__topk_kernel(const gpunn__along a, int64_t k, bool largest)
+/* The network of Batcher's bitonic sort, falling; size: a power of 2. All threads of the block call it, at any number of them. */
+__device__ __forceinline__ void gpunn__block_sort(unsigned long long *code, unsigned size)
+{
+    for (unsigned width = 2; width <= size; width *= 2)
+        for (unsigned distance = width / 2; distance > 0; distance /= 2) {
+            __syncthreads();
+            for (unsigned i = threadIdx.x; i < size / 2; i += blockDim.x) {
+                const unsigned           low = 2 * i - (i & (distance - 1)), high = low + distance;
+                const unsigned long long a = code[low], b = code[high];
+                if ((a < b) != ((low & width) == 0)) continue;
+                code[low] = b;
+                code[high] = a;
+            }
+        }
+    __syncthreads();
+}
+
+/* Threads of a block that sorts so many codes. */
+static unsigned gpunn__block_sort_threads(int size)
+{
+    return size < 64 ? 32 : (unsigned)size / 2;
+}
+
+enum {
+    GPUNN__DIGITS = 256, /* and the threads of a block */
+    GPUNN__SORT_WARPS = GPUNN__DIGITS / 32,
+    GPUNN__SORT_ROUNDS = 4,
+    GPUNN__SORT_TILE = GPUNN__DIGITS * GPUNN__SORT_ROUNDS
+};
+
+typedef struct gpunn__sorting {
+    uint2    *sorted, *other;     /* [lines][count]: (key, place) */
+    unsigned *digits;             /* [lines][parts][GPUNN__DIGITS]: how many elements of a part have that digit */
+    int64_t   lines, count, part; /* part: elements that a block takes, whole tiles */
+    int64_t   parts;              /* of a line */
+    int       shift;              /* to the digit that is looked at */
+} gpunn__sorting;
+
+/* Keys of all passes but the first. */
+typedef struct gpunn__sorted_keys {
+    const uint2     *sorted;
+    __device__ uint2 operator()(const gpunn__sorting &s, int64_t line, int64_t i) const
+    {
+        return sorted[line * s.count + i];
+    }
+} gpunn__sorted_keys;
+
+typedef struct gpunn__sort_part {
+    int64_t line, number, begin, end;
+} gpunn__sort_part;
+
+__device__ __forceinline__ gpunn__sort_part gpunn__sort_part_of(const gpunn__sorting &s)
+{
+    const int64_t line = gpunn__quotient(blockIdx.x, s.parts), number = blockIdx.x - line * s.parts, begin = number * s.part;
+    return {line, number, begin, begin + s.part < s.count ? begin + s.part : s.count};
+}
+
+/* Counters of each warp, the last one for threads without an element. */
+typedef unsigned gpunn__sort_counts[GPUNN__SORT_WARPS][GPUNN__DIGITS + 1];
+
+__device__ __forceinline__ void gpunn__sort_clear(gpunn__sort_counts &counts)
+{
+    for (int w = 0; w < GPUNN__SORT_WARPS; w++) counts[w][threadIdx.x] = 0;
+    __syncthreads();
+}
+
+/* How many elements of that digit this warp has met before this one; counts[warp]: those met so far. The whole warp calls it. */
+__device__ __forceinline__ unsigned gpunn__sort_rank(unsigned digit, gpunn__sort_counts &counts)
+{
+    const unsigned lane = threadIdx.x & 31, equals = __match_any_sync(0xFFFFFFFFu, digit);
+    const unsigned before = (unsigned)__popc(equals & ((1u << lane) - 1));
+    unsigned      *count = &counts[threadIdx.x >> 5][digit];
+    const unsigned met = *count;
+    __syncwarp();
+    if (before == 0) *count = met + (unsigned)__popc(equals);
+    __syncwarp();
+    return met + before;
+}
+
+template <typename Keys>
+__device__ __forceinline__ unsigned gpunn__sort_digit(const gpunn__sorting &s, const Keys &keys, const gpunn__sort_part &part,
+                                                      int64_t i, uint2 *item)
+{
+    if (i >= part.end) return GPUNN__DIGITS;
+    *item = keys(s, part.line, i);
+    return item->x >> s.shift & (GPUNN__DIGITS - 1);
+}
+
+template <typename Keys>
+static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_count_kernel(const gpunn__sorting s, const Keys keys)
 {
     GPUNN__FOLLOW();
-    for (int64_t line = blockIdx.x; line < a.lines; line += gridDim.x) {
-        int64_t  outer = gpunn__quotient(line, a.inner), column = line - outer * a.inner, begin = outer * a.n * a.inner + column;
-        uint64_t last = 0;
-        for (int64_t found = 0; found < k; found++) {
-            uint64_t best = 0;
-            for (int64_t i = threadIdx.x; i < a.n; i += GPUNN__THREADS) {
-                uint64_t code = gpunn__topk_code(gpunn__load(a.x, a.x_type, begin + i * a.inner), i, largest);
-                if (code > best && (found == 0 || code < last)) best = code;
-            }
-            last = gpunn__block_reduce(best, gpunn__greater());
-            if (threadIdx.x == 0) ((int64_t *)a.out)[(outer * k + found) * a.inner + column] = 0xFFFFFFFFu - (unsigned)last;
+    __shared__ gpunn__sort_counts counts;
+    const gpunn__sort_part        part = gpunn__sort_part_of(s);
+    uint2                         item;
+    gpunn__sort_clear(counts);
+    for (int64_t base = part.begin + (threadIdx.x & ~31u); base < part.end; base += GPUNN__DIGITS)
+        (void)gpunn__sort_rank(gpunn__sort_digit(s, keys, part, base + (threadIdx.x & 31), &item), counts);
+    __syncthreads();
+    unsigned found = 0;
+    for (int w = 0; w < GPUNN__SORT_WARPS; w++) found += counts[w][threadIdx.x];
+    s.digits[(int64_t)blockIdx.x * GPUNN__DIGITS + threadIdx.x] = found;
+}
+
+/* Where the part's elements of digit threadIdx.x go: behind smaller digits and those of parts before. */
+__device__ __forceinline__ unsigned gpunn__sort_start(const gpunn__sorting &s, const gpunn__sort_part &part)
+{
+    __shared__ unsigned total[GPUNN__DIGITS];
+    const unsigned     *digits = s.digits + part.line * s.parts * GPUNN__DIGITS + threadIdx.x;
+    unsigned            all = 0, at = 0;
+    for (int64_t number = 0; number < s.parts; number++) {
+        const unsigned found = digits[number * GPUNN__DIGITS];
+        all += found;
+        at += number < part.number ? found : 0;
+    }
+    total[threadIdx.x] = all;
+    __syncthreads();
+    for (unsigned digit = 0; digit < threadIdx.x; digit++) at += total[digit];
+    return at;
+}
+
+template <typename Keys>
+static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_move_kernel(const gpunn__sorting s, const Keys keys)
+{
+    GPUNN__FOLLOW();
+    __shared__ gpunn__sort_counts counts;
+    const gpunn__sort_part        part = gpunn__sort_part_of(s);
+    const unsigned                warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    unsigned                      at = gpunn__sort_start(s, part);
+    for (int64_t tile = part.begin; tile < part.end; tile += GPUNN__SORT_TILE) {
+        uint2    item[GPUNN__SORT_ROUNDS];
+        unsigned digit[GPUNN__SORT_ROUNDS], rank[GPUNN__SORT_ROUNDS];
+        gpunn__sort_clear(counts);
+#pragma unroll
+        for (int j = 0; j < GPUNN__SORT_ROUNDS; j++) {
+            digit[j] = gpunn__sort_digit(s, keys, part, tile + (warp * GPUNN__SORT_ROUNDS + j) * 32 + lane, &item[j]);
+            rank[j] = gpunn__sort_rank(digit[j], counts);
         }
+        __syncthreads();
+        for (int w = 0; w < GPUNN__SORT_WARPS; w++) {
+            const unsigned found = counts[w][threadIdx.x];
+            counts[w][threadIdx.x] = at;
+            at += found;
+        }
+        __syncthreads();
+#pragma unroll
+        for (int j = 0; j < GPUNN__SORT_ROUNDS; j++)
+            if (digit[j] < GPUNN__DIGITS) s.other[part.line * s.count + counts[warp][digit[j]] + rank[j]] = item[j];
+        __syncthreads();
+    }
+}
+
+/* Without memory: parts so many that the blocks fill the device, and no more. */
+static gpunn__sorting gpunn__sorting_of(const gpunn__cuda *cuda, int64_t lines, int64_t count)
+{
+    gpunn__sorting s;
+    int64_t        tiles = (count + GPUNN__SORT_TILE - 1) / GPUNN__SORT_TILE, most = (int64_t)cuda->multiprocessors * 4 / lines;
+    memset(&s, 0, sizeof s);
+    s.lines = lines;
+    s.count = count;
+    s.part = (most < 2 ? tiles : (tiles + most - 1) / most) * GPUNN__SORT_TILE;
+    s.parts = (count + s.part - 1) / s.part;
+    return s;
+}
+
+static size_t gpunn__sort_workspace(const gpunn__sorting *s)
+{
+    return (size_t)s->lines * (2 * (size_t)s->count * sizeof *s->sorted + (size_t)s->parts * GPUNN__DIGITS * sizeof *s->digits);
+}
+
+template <typename Keys> static gpunn_status gpunn__sort_pass(gpunn__cuda *cuda, gpunn__sorting *s, const Keys &keys)
+{
+    const unsigned blocks = (unsigned)(s->lines * s->parts);
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__sort_count_kernel<Keys>), blocks, GPUNN__DIGITS, *s, keys));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__sort_move_kernel<Keys>), blocks, GPUNN__DIGITS, *s, keys));
+    uint2 *sorted = s->other;
+    s->other = s->sorted;
+    s->sorted = sorted;
+    return GPUNN_OK;
+}
+
+/* What keys(s, line, i) gives of each element, sorted into s->sorted. largest: of the keys. */
+template <typename Keys>
+static gpunn_status gpunn__sort(gpunn__cuda *cuda, gpunn__sorting *s, void *workspace, const Keys &keys, int64_t largest)
+{
+    s->sorted = (uint2 *)workspace;
+    s->other = s->sorted + s->lines * s->count;
+    s->digits = (unsigned *)(s->other + s->lines * s->count);
+    GPUNN__TRY(gpunn__sort_pass(cuda, s, keys));
+    for (s->shift = 8; largest >> s->shift; s->shift += 8) {
+        const gpunn__sorted_keys sorted = {s->sorted};
+        GPUNN__TRY(gpunn__sort_pass(cuda, s, sorted));
+    }
+    return GPUNN_OK;
+}
+
+/* ---- topk --------------------------------------------------------------------------------------------------------------- *
+ * Rounds: a block sorts GPUNN__BLOCK_SORT codes of a line and keeps k of them, until one block is enough. For k above
+ * GPUNN__TOPK_FEW of a longer line all of it is sorted in memory, by 9 launches. */
+enum { GPUNN__TOPK_FEW = 512 };
+typedef struct gpunn__topk {
+    gpunn__along              along;
+    int64_t                   k, n, parts; /* n: codes of a line in this round */
+    bool                      largest;
+    int                       size; /* codes that a block sorts, a power of 2 */
+    const unsigned long long *from; /* [lines][n]; NULL: of x. 0 is none */
+    unsigned long long       *to;   /* [lines][parts][k]; NULL: the result */
+} gpunn__topk;
+
+/* Of element i of a line. */
+__device__ __forceinline__ unsigned long long gpunn__topk_code_of(const gpunn__topk &t, int64_t line, int64_t i)
+{
+    const gpunn__along &a = t.along;
+    const int64_t       outer = gpunn__quotient(line, a.inner), at = (outer * a.n + i) * a.inner + line - outer * a.inner;
+    return gpunn__topk_code(gpunn__load(a.x, a.x_type, at), i, t.largest);
+}
+
+/* place: of the result's element number i of a line. */
+__device__ __forceinline__ void gpunn__topk_put(const gpunn__topk &t, int64_t line, int64_t i, unsigned place)
+{
+    const int64_t inner = t.along.inner, outer = gpunn__quotient(line, inner);
+    ((int64_t *)t.along.out)[(outer * t.k + i) * inner + line - outer * inner] = place;
+}
+
+static __global__ void __launch_bounds__(GPUNN__BLOCK_SORT / 2, 1) gpunn__topk_kernel(const gpunn__topk t)
+{
+    GPUNN__FOLLOW();
+    __shared__ unsigned long long code[GPUNN__BLOCK_SORT];
+    for (int64_t unit = blockIdx.x; unit < t.along.lines * t.parts; unit += gridDim.x) {
+        const int64_t line = gpunn__quotient(unit, t.parts), first = (unit - line * t.parts) * t.size;
+        for (int64_t i = threadIdx.x; i < t.size; i += blockDim.x)
+            code[i] = first + i >= t.n ? 0 : t.from ? t.from[line * t.n + first + i] : gpunn__topk_code_of(t, line, first + i);
+        gpunn__block_sort(code, (unsigned)t.size);
+        for (int64_t i = threadIdx.x; i < t.k; i += blockDim.x)
+            if (t.to)
+                t.to[unit * t.k + i] = code[i];
+            else
+                gpunn__topk_put(t, line, i, 0xFFFFFFFFu - (unsigned)code[i]);
+        __syncthreads();
+    }
+}
+
+/* A round of n codes a line: parts of it. */
+static void gpunn__topk_round(gpunn__topk *t, int64_t n)
+{
+    t->n = n;
+    t->size = gpunn__power_of_2(n, GPUNN__BLOCK_SORT);
+    t->parts = (n + t->size - 1) / t->size;
+}
+
+static gpunn_status gpunn__topk_rounds(gpunn__cuda *cuda, gpunn__topk *t, unsigned long long *workspace)
+{
+    gpunn__topk_round(t, t->along.n);
+    for (; t->parts > 1; workspace += t->along.lines * t->n) {
+        t->to = workspace;
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__topk_kernel, gpunn__blocks(cuda, t->along.lines * t->parts * GPUNN__THREADS, 1),
+                                 gpunn__block_sort_threads(t->size), *t));
+        t->from = t->to;
+        gpunn__topk_round(t, t->parts * t->k);
+    }
+    t->to = NULL;
+    return GPUNN__LAUNCH(cuda, gpunn__topk_kernel, gpunn__blocks(cuda, t->along.lines * GPUNN__THREADS, 1),
+                         gpunn__block_sort_threads(t->size), *t);
+}
+
+/* Bytes of what the rounds but the last one keep. */
+static size_t gpunn__topk_workspace(const gpunn__topk *t)
+{
+    gpunn__topk round = *t;
+    size_t      kept = 0;
+    for (gpunn__topk_round(&round, t->along.n); round.parts > 1; gpunn__topk_round(&round, round.parts * t->k))
+        kept += (size_t)(t->along.lines * round.parts * t->k);
+    return kept * sizeof *t->to;
+}
+
+/* Rising keys of what topk takes in that order. */
+typedef struct gpunn__topk_keys {
+    gpunn__topk      t;
+    __device__ uint2 operator()(const gpunn__sorting &, int64_t line, int64_t i) const
+    {
+        return make_uint2(~(unsigned)(gpunn__topk_code_of(t, line, i) >> 32), (unsigned)i);
+    }
+} gpunn__topk_keys;
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__topk_write_kernel(const gpunn__topk t, const uint2 *sorted)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < t.along.lines * t.k; i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t line = gpunn__quotient(i, t.k), place = i - line * t.k;
+        gpunn__topk_put(t, line, place, sorted[line * t.along.n + place].y);
     }
 }
 
 static gpunn_status gpunn__cuda_topk_indices(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    gpunn__along a = gpunn__along_axis(cuda, step, step->attr->axis);
+    gpunn__topk t;
+    memset(&t, 0, sizeof t);
+    t.along = gpunn__along_axis(cuda, step, step->attr->axis);
+    t.k = step->out.dim[step->attr->axis];
+    t.largest = step->attr->largest;
+    gpunn__sorting s = gpunn__sorting_of(cuda, t.along.lines, t.along.n);
+    const bool     few = t.along.n <= GPUNN__BLOCK_SORT || t.k <= GPUNN__TOPK_FEW;
     if (action == GPUNN__PREPARE) {
-        if (a.n > UINT32_MAX)
+        if (t.along.n > UINT32_MAX)
             return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "topk over %lld elements; 2^32 - 1 are possible",
-                                    (long long)a.n);
+                                    (long long)t.along.n);
+        step->workspace_bytes = few ? gpunn__topk_workspace(&t) : gpunn__sort_workspace(&s);
         return GPUNN_OK;
     }
-    unsigned blocks = gpunn__blocks(cuda, a.lines * GPUNN__THREADS, 1);
-    return GPUNN__LAUNCH(cuda, gpunn__topk_kernel, blocks, GPUNN__THREADS, a, step->out.dim[step->attr->axis],
-                         step->attr->largest);
+    if (few) return gpunn__topk_rounds(cuda, &t, (unsigned long long *)step->workspace);
+    const gpunn__topk_keys keys = {t};
+    GPUNN__TRY(gpunn__sort(cuda, &s, step->workspace, keys, UINT32_MAX));
+    return GPUNN__LAUNCH(cuda, gpunn__topk_write_kernel, gpunn__blocks(cuda, t.along.lines * t.k, 1), GPUNN__THREADS, t,
+                         s.sorted);
 }
 
 /* ---- embedding -------------------------------------------------------------------------------------------------------------- *
  * Forward: a thread copies packs of N columns. Backward: the tokens are sorted with their positions, digit by digit; then each
  * row of the weight is written once, the sum of its tokens' gradients in an order that the tokens alone tell, or 0. */
 typedef struct gpunn__rows {
-    const void *index; /* tokens */
-    gpunn_dtype index_type, from_type, to_type;
-    const void *from;            /* weight, or the gradient of the result */
-    void       *to;              /* the result, or the gradient of weight */
-    int64_t     count, n, width; /* tokens; rows and columns of weight */
-    int64_t     padding;         /* a row without gradient; -1: none */
-    bool        add;
-    uint2      *sorted, *other; /* per token (its row, its position); n in place of a row that gets nothing */
-    unsigned   *digits;         /* [tiles][256]: how many of a tile's tokens have that digit */
-    int         shift;          /* of the digit looked at; the first pass, 0, reads the tokens themselves */
+    const void  *index; /* tokens */
+    gpunn_dtype  index_type, from_type, to_type;
+    const void  *from;            /* weight, or the gradient of the result */
+    void        *to;              /* the result, or the gradient of weight */
+    int64_t      count, n, width; /* tokens; rows and columns of weight */
+    int64_t      padding;         /* a row without gradient; -1: none */
+    bool         add;
+    const uint2 *sorted; /* per token (its row, its position); n in place of a row that gets nothing */
 } gpunn__rows;
 
 template <int N> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_kernel(const gpunn__rows r)
@@ -3815,56 +4135,15 @@ template <int N> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn_
     }
 }
 
-enum { GPUNN__SORT_TILE = 1024, GPUNN__DIGITS = 256 };
-
-/* A tile of tokens and their positions; returns how many there are. */
-__device__ __forceinline__ int gpunn__sort_load(const gpunn__rows &r, int64_t tile, uint2 *item)
-{
-    int64_t begin = tile * GPUNN__SORT_TILE, left = r.count - begin;
-    int     size = left < GPUNN__SORT_TILE ? (int)left : GPUNN__SORT_TILE;
-    for (int i = (int)threadIdx.x; i < size; i += GPUNN__DIGITS) {
-        if (r.shift > 0) {
-            item[i] = r.sorted[begin + i];
-            continue;
-        }
-        int64_t row = gpunn__integer(r.index, r.index_type, begin + i);
-        bool    counts = row >= 0 && row < r.n && row != r.padding;
-        item[i] = make_uint2((unsigned)(counts ? row : r.n), (unsigned)(begin + i));
+typedef struct gpunn__row_keys {
+    gpunn__rows      r;
+    __device__ uint2 operator()(const gpunn__sorting &, int64_t, int64_t i) const
+    {
+        const int64_t row = gpunn__integer(r.index, r.index_type, i);
+        const bool    counts = row >= 0 && row < r.n && row != r.padding;
+        return make_uint2((unsigned)(counts ? row : r.n), (unsigned)i);
     }
-    __syncthreads();
-    return size;
-}
-
-/* Each thread counts the tokens of one digit. */
-static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_count_kernel(const gpunn__rows r)
-{
-    GPUNN__FOLLOW();
-    __shared__ uint2 item[GPUNN__SORT_TILE];
-    int              size = gpunn__sort_load(r, blockIdx.x, item);
-    unsigned         found = 0;
-    for (int i = 0; i < size; i++) found += (item[i].x >> r.shift & (GPUNN__DIGITS - 1)) == threadIdx.x;
-    r.digits[(int64_t)blockIdx.x * GPUNN__DIGITS + threadIdx.x] = found;
-}
-
-/* Each thread moves the tokens of one digit, in order, behind those of smaller digits and of tiles before. */
-static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_move_kernel(const gpunn__rows r)
-{
-    GPUNN__FOLLOW();
-    __shared__ uint2    item[GPUNN__SORT_TILE];
-    __shared__ unsigned total[GPUNN__DIGITS];
-    int                 size = gpunn__sort_load(r, blockIdx.x, item);
-    unsigned            all = 0, at = 0;
-    for (unsigned tile = 0; tile < gridDim.x; tile++) {
-        unsigned found = r.digits[(int64_t)tile * GPUNN__DIGITS + threadIdx.x];
-        all += found;
-        at += tile < blockIdx.x ? found : 0;
-    }
-    total[threadIdx.x] = all;
-    __syncthreads();
-    for (unsigned digit = 0; digit < threadIdx.x; digit++) at += total[digit];
-    for (int i = 0; i < size; i++)
-        if ((item[i].x >> r.shift & (GPUNN__DIGITS - 1)) == threadIdx.x) r.other[at++] = item[i];
-}
+} gpunn__row_keys;
 
 /* Zeroes the rows that no token names: a warp looks for each. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_zero_kernel(const gpunn__rows r)
@@ -3886,15 +4165,15 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_zero_kernel
     }
 }
 
-/* Behind the last of the sorted tokens that name the same row as number i. */
-__device__ __forceinline__ int64_t gpunn__rows_end(const gpunn__rows &r, int64_t i)
+/* Behind the last of the sorted elements that have the key of number i. */
+__device__ __forceinline__ int64_t gpunn__run_end(const uint2 *sorted, int64_t count, int64_t i)
 {
-    unsigned row = r.sorted[i].x;
+    unsigned key = sorted[i].x;
     int64_t  step = 1;
-    for (; i + step < r.count && r.sorted[i + step].x == row; step *= 2) i += step;
+    for (; i + step < count && sorted[i + step].x == key; step *= 2) i += step;
     while (step > 1) {
         step /= 2;
-        if (i + step < r.count && r.sorted[i + step].x == row) i += step;
+        if (i + step < count && sorted[i + step].x == key) i += step;
     }
     return i + 1;
 }
@@ -3930,7 +4209,7 @@ static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2) gpunn__rows_sum
         for (unsigned g = 0; g < groups && base + g < r.count; g++) {
             int64_t first = base + g, row = r.sorted[first].x;
             if (row == r.n || (first > 0 && r.sorted[first - 1].x == row)) continue;
-            unsigned count = (unsigned)(gpunn__rows_end(r, first) - first);
+            unsigned count = (unsigned)(gpunn__run_end(r.sorted, r.count, first) - first);
             float    sum[N];
             if (count <= GPUNN__ROWS_ALONE) {
                 for (int64_t column = start; g == group && column < r.width; column += (int64_t)across * N) {
@@ -3958,16 +4237,11 @@ static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2) gpunn__rows_sum
     }
 }
 
-static gpunn_status gpunn__rows_backward(gpunn__cuda *cuda, gpunn__rows *r)
+static gpunn_status gpunn__rows_backward(gpunn__cuda *cuda, gpunn__rows *r, gpunn__sorting *s, void *workspace)
 {
-    unsigned tiles = (unsigned)((r->count + GPUNN__SORT_TILE - 1) / GPUNN__SORT_TILE);
-    for (; r->n >> r->shift; r->shift += 8) { /* r->n is the largest of what is sorted */
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__sort_count_kernel, tiles, GPUNN__DIGITS, *r));
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__sort_move_kernel, tiles, GPUNN__DIGITS, *r));
-        uint2 *sorted = r->other;
-        r->other = r->sorted;
-        r->sorted = sorted;
-    }
+    const gpunn__row_keys keys = {*r};
+    GPUNN__TRY(gpunn__sort(cuda, s, workspace, keys, r->n));
+    r->sorted = s->sorted;
     if (!r->add) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__rows_zero_kernel, gpunn__blocks(cuda, r->n * 32, 1), GPUNN__THREADS, *r));
     int      pack = r->width % GPUNN__PACK == 0 ? GPUNN__PACK : 1;
     unsigned across = 1;
@@ -3980,16 +4254,14 @@ static gpunn_status gpunn__rows_backward(gpunn__cuda *cuda, gpunn__rows *r)
 static gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *tokens = &step->in[0], *weight = &step->in[1];
-    int64_t            tiles = (tokens->count + GPUNN__SORT_TILE - 1) / GPUNN__SORT_TILE;
+    gpunn__sorting     s = gpunn__sorting_of(cuda, 1, tokens->count);
     gpunn__rows        r;
     memset(&r, 0, sizeof r);
     if (action == GPUNN__PREPARE) {
         if (tokens->count > UINT32_MAX)
             return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "%lld tokens; the GPU can do 2^32 - 1 at once",
                                     (long long)tokens->count);
-        if (step->backward)
-            step->workspace_bytes = 2 * (size_t)tokens->count * sizeof *r.sorted +
-                                    (size_t)tiles * GPUNN__DIGITS * sizeof *r.digits;
+        if (step->backward) step->workspace_bytes = gpunn__sort_workspace(&s);
         return GPUNN_OK;
     }
     r.index = tokens->data;
@@ -4005,10 +4277,7 @@ static gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step *step, g
     r.to_type = to->dtype;
     if (step->backward) {
         r.add = step->accumulate[1];
-        r.sorted = (uint2 *)step->workspace;
-        r.other = r.sorted + r.count;
-        r.digits = (unsigned *)(r.other + r.count);
-        return gpunn__rows_backward(cuda, &r);
+        return gpunn__rows_backward(cuda, &r, &s, step->workspace);
     }
     if (r.width % GPUNN__PACK == 0)
         return GPUNN__LAUNCH(cuda, (gpunn__rows_kernel<GPUNN__PACK>), gpunn__blocks(cuda, r.count * r.width, GPUNN__PACK),
@@ -4017,10 +4286,11 @@ static gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step *step, g
 }
 
 /* ---- gather: y[o][j][i] = x[o][index[o][j][i]][i]; scatter_add is the same backwards ---------------------------------------- *
- * Backward: where the indices of a line [o][..][i] are few, each element of dx looks for itself among them; else one thread adds
- * the gradients of a line in their order. An index out of range makes a NaN, of integers a 0, of what it picks, or of the line
- * that it adds to. */
-enum { GPUNN__GATHER_FEW = 64 };
+ * Backward: where the indices of a line [o][..][i] are few, each element of dx looks for itself among them. Else they are sorted,
+ * each line by a block or, longer ones, all together in memory; then each run of equal places is summed. Sums are made in the
+ * order of the indices, but those of runs longer than GPUNN__RUN_ALONE in memory by a block, in an order that the indices alone
+ * tell. An index out of range makes a NaN, of integers a 0, of what it picks, or of an element of the line that it adds to. */
+enum { GPUNN__GATHER_FEW = 64, GPUNN__GATHER_LINE = 1024, GPUNN__RUN_ALONE = 32 };
 typedef struct gpunn__gather {
     const void *x, *gradient, *index, *base; /* base: what dx adds to; NULL: nothing */
     void       *y, *dx;
@@ -4046,6 +4316,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_forward_k
     }
 }
 
+/* What the sum of an element of dx starts from. */
+__device__ __forceinline__ float gpunn__gather_base(const gpunn__gather &g, int64_t i)
+{
+    return g.base ? gpunn__load(g.base, g.base_type, i) : 0;
+}
+
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_few_kernel(const gpunn__gather g)
 {
     GPUNN__FOLLOW();
@@ -4053,32 +4329,99 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_few_kerne
     for (; i < g.outer * g.n * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
         int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.n);
         int64_t from = o * g.m * g.inner + (i - line * g.inner);
-        float   sum = 0;
+        float   sum = gpunn__gather_base(g, i);
         for (int64_t j = 0; j < g.m; j++, from += g.inner) {
             int64_t k = gpunn__integer(g.index, g.index_type, from);
             if (k < 0 || k >= g.n) sum = NAN;
             if (k == line - o * g.n) sum += gpunn__load(g.gradient, g.gradient_type, from);
         }
-        gpunn__store(g.dx, g.dx_type, i, g.base ? gpunn__load(g.base, g.base_type, i) + sum : sum);
+        gpunn__store(g.dx, g.dx_type, i, sum);
     }
 }
 
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_line_kernel(const gpunn__gather g)
+/* The element that index i names, and whether it lies in its line: if not, the line's first. number: of the index in its line. */
+__device__ __forceinline__ int64_t gpunn__gather_place(const gpunn__gather &g, int64_t i, int64_t *number, bool *there)
+{
+    const int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.m),
+                  at = gpunn__integer(g.index, g.index_type, i);
+    *number = line - o * g.m;
+    *there = at >= 0 && at < g.n;
+    return (o * g.n + (*there ? at : 0)) * g.inner + (i - line * g.inner);
+}
+
+/* What index i adds; UINT32_MAX stands for one that is out of range. */
+__device__ __forceinline__ float gpunn__gather_term(const gpunn__gather &g, unsigned i, int64_t first, int64_t stride)
+{
+    return i == UINT32_MAX ? NAN : gpunn__load(g.gradient, g.gradient_type, first + i * stride);
+}
+
+/* A block sorts the indices of a line by (place, number), falling by their complements. */
+static __global__ void __launch_bounds__(GPUNN__GATHER_LINE / 2) gpunn__gather_line_kernel(const gpunn__gather g, unsigned size)
 {
     GPUNN__FOLLOW();
-    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; i < g.outer * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
-        int64_t o = gpunn__quotient(i, g.inner), to = o * g.n * g.inner + (i - o * g.inner);
-        int64_t from = o * g.m * g.inner + (i - o * g.inner);
-        for (int64_t k = 0; k < g.n && g.base != g.dx; k++)
-            gpunn__store(g.dx, g.dx_type, to + k * g.inner, g.base ? gpunn__load(g.base, g.base_type, to + k * g.inner) : 0);
-        for (int64_t j = 0; j < g.m; j++, from += g.inner) {
-            int64_t k = gpunn__integer(g.index, g.index_type, from);
-            bool    there = k >= 0 && k < g.n;
-            int64_t at = to + (there ? k : 0) * g.inner;
-            float   sum = gpunn__load(g.dx, g.dx_type, at) + (there ? gpunn__load(g.gradient, g.gradient_type, from) : NAN);
-            gpunn__store(g.dx, g.dx_type, at, sum);
+    __shared__ unsigned long long code[GPUNN__GATHER_LINE];
+    for (int64_t unit = blockIdx.x; unit < g.outer * g.inner; unit += gridDim.x) {
+        const int64_t o = gpunn__quotient(unit, g.inner), column = unit - o * g.inner;
+        const int64_t to = o * g.n * g.inner + column, from = o * g.m * g.inner + column;
+        for (unsigned j = threadIdx.x; j < size; j += blockDim.x) {
+            const int64_t at = j < g.m ? gpunn__integer(g.index, g.index_type, from + j * g.inner) : 0;
+            const bool    there = at >= 0 && at < g.n;
+            code[j] = j < g.m ? ~((unsigned long long)(there ? at : 0) << 32 | (there ? j : UINT32_MAX)) : 0;
         }
+        gpunn__block_sort(code, size);
+        for (unsigned j = threadIdx.x; j < g.m; j += blockDim.x) {
+            const unsigned at = ~(unsigned)(code[j] >> 32);
+            if (j > 0 && ~(unsigned)(code[j - 1] >> 32) == at) continue;
+            float sum = gpunn__gather_base(g, to + at * g.inner);
+            for (unsigned i = j; i < g.m && ~(unsigned)(code[i] >> 32) == at; i++)
+                sum += gpunn__gather_term(g, ~(unsigned)code[i], from, g.inner);
+            gpunn__store(g.dx, g.dx_type, to + at * g.inner, sum);
+        }
+        __syncthreads();
+    }
+}
+
+/* Of all lines: (the element of dx, the number of the index). */
+typedef struct gpunn__gather_keys {
+    gpunn__gather    g;
+    __device__ uint2 operator()(const gpunn__sorting &, int64_t, int64_t i) const
+    {
+        int64_t        number;
+        bool           there;
+        const unsigned at = (unsigned)gpunn__gather_place(g, i, &number, &there);
+        return make_uint2(at, there ? (unsigned)i : UINT32_MAX);
+    }
+} gpunn__gather_keys;
+
+/* A thread takes the run that its element begins, or hands it to the whole block. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__gather_runs_kernel(const gpunn__gather g, const uint2 *sorted, int64_t count)
+{
+    GPUNN__FOLLOW();
+    __shared__ int64_t            run[GPUNN__THREADS / GPUNN__RUN_ALONE + 1];
+    __shared__ unsigned long long runs;
+    for (int64_t base = (int64_t)blockIdx.x * blockDim.x; base < count; base += (int64_t)gridDim.x * blockDim.x) {
+        if (threadIdx.x == 0) runs = 0;
+        __syncthreads();
+        const int64_t first = base + threadIdx.x;
+        const bool    begins = first < count && (first == 0 || sorted[first - 1].x != sorted[first].x);
+        const int64_t end = begins ? gpunn__run_end(sorted, count, first) : first;
+        if (end - first > GPUNN__RUN_ALONE)
+            run[atomicAdd(&runs, 1ull)] = first;
+        else if (begins) {
+            float sum = gpunn__gather_base(g, sorted[first].x);
+            for (int64_t i = first; i < end; i++) sum += gpunn__gather_term(g, sorted[i].y, 0, 1);
+            gpunn__store(g.dx, g.dx_type, sorted[first].x, sum);
+        }
+        __syncthreads();
+        for (unsigned r = 0; r < runs; r++) {
+            const int64_t last = gpunn__run_end(sorted, count, run[r]), at = sorted[run[r]].x;
+            float         sum = 0;
+            for (int64_t i = run[r] + threadIdx.x; i < last; i += blockDim.x) sum += gpunn__gather_term(g, sorted[i].y, 0, 1);
+            sum = gpunn__block_reduce(sum, gpunn__add());
+            if (threadIdx.x == 0) gpunn__store(g.dx, g.dx_type, at, gpunn__gather_base(g, at) + sum);
+        }
+        __syncthreads();
     }
 }
 
@@ -4096,26 +4439,53 @@ static gpunn__gather gpunn__gather_of(const gpunn_step *step, const gpunn__along
     return g;
 }
 
-/* dx = base plus what the indices bring to it. */
-static gpunn_status gpunn__gather_back(gpunn__cuda *cuda, const gpunn__gather *g, const gpunn__along *a)
+/* GPUNN__PREPARE of what gpunn__gather_back will do. */
+static gpunn_status gpunn__gather_prepare(gpunn__cuda *cuda, gpunn_step *step, const gpunn__gather *g)
 {
-    if (g->m <= GPUNN__GATHER_FEW || g->dx_type != GPUNN_F32)
-        return GPUNN__LAUNCH(cuda, gpunn__gather_few_kernel, gpunn__blocks(cuda, a->lines * a->n, 1), GPUNN__THREADS, *g);
-    return GPUNN__LAUNCH(cuda, gpunn__gather_line_kernel, gpunn__blocks(cuda, a->lines, 1), GPUNN__THREADS, *g);
+    const int64_t count = g->outer * g->m * g->inner, places = g->outer * g->n * g->inner;
+    if (g->m <= (g->n <= UINT32_MAX ? GPUNN__GATHER_LINE : GPUNN__GATHER_FEW)) return GPUNN_OK;
+    if (count > UINT32_MAX || places > UINT32_MAX)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                "%lld indices into %lld elements; the GPU can add to 2^32 - 1 of each at once, so split axis %d",
+                                (long long)count, (long long)places, step->attr->axis);
+    const gpunn__sorting s = gpunn__sorting_of(cuda, 1, count);
+    step->workspace_bytes = gpunn__sort_workspace(&s);
+    return GPUNN_OK;
+}
+
+/* dx = base plus what the indices bring to it. */
+static gpunn_status gpunn__gather_back(gpunn__cuda *cuda, const gpunn__gather *g, void *workspace)
+{
+    const int64_t lines = g->outer * g->inner, count = lines * g->m;
+    const bool    few = g->m <= GPUNN__GATHER_FEW;
+    gpunn__gather start = *g;
+    if (!few) start.m = 0; /* what no index names is the base alone */
+    if (few || g->base != g->dx)
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__gather_few_kernel, gpunn__blocks(cuda, lines * g->n, 1), GPUNN__THREADS, start));
+    if (few) return GPUNN_OK;
+    if (g->m <= GPUNN__GATHER_LINE) {
+        const int size = gpunn__power_of_2(g->m, GPUNN__GATHER_LINE);
+        return GPUNN__LAUNCH(cuda, gpunn__gather_line_kernel, gpunn__blocks(cuda, lines * GPUNN__THREADS, 1),
+                             gpunn__block_sort_threads(size), *g, (unsigned)size);
+    }
+    gpunn__sorting           s = gpunn__sorting_of(cuda, 1, count);
+    const gpunn__gather_keys keys = {*g};
+    GPUNN__TRY(gpunn__sort(cuda, &s, workspace, keys, lines * g->n - 1));
+    return GPUNN__LAUNCH(cuda, gpunn__gather_runs_kernel, gpunn__blocks(cuda, count, 1), GPUNN__THREADS, *g, s.sorted, count);
 }
 
 static gpunn_status gpunn__cuda_gather(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
-    if (action == GPUNN__PREPARE) return GPUNN_OK;
     gpunn__along  a = gpunn__along_axis(cuda, step, step->attr->axis);
     gpunn__gather g = gpunn__gather_of(step, &a, &step->in[1]);
+    if (action == GPUNN__PREPARE) return step->backward ? gpunn__gather_prepare(cuda, step, &g) : GPUNN_OK;
     if (step->backward) {
         g.gradient = a.gradient;
         g.gradient_type = a.gradient_type;
         g.dx = a.out;
         g.dx_type = g.base_type = a.out_type;
         g.base = a.add ? a.out : NULL;
-        return gpunn__gather_back(cuda, &g, &a);
+        return gpunn__gather_back(cuda, &g, step->workspace);
     }
     g.x = a.x;
     g.x_type = a.x_type;
@@ -4131,10 +4501,11 @@ static gpunn_status gpunn__cuda_scatter_add(gpunn__cuda *cuda, gpunn_step *step,
         gpunn_status status = gpunn__cuda_expand(cuda, step, action);
         if (status != GPUNN_OK) return status;
     }
-    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[2].data)) return GPUNN_OK;
     gpunn__along  a = gpunn__along_axis(cuda, step, step->attr->axis);
     gpunn__gather g = gpunn__gather_of(step, &a, &step->in[1]);
+    if (action == GPUNN__PREPARE) return step->backward ? GPUNN_OK : gpunn__gather_prepare(cuda, step, &g);
     if (step->backward) {
+        if (!step->grad_in[2].data) return GPUNN_OK;
         g.x = a.gradient;
         g.x_type = a.gradient_type;
         g.y = step->grad_in[2].data;
@@ -4148,22 +4519,12 @@ static gpunn_status gpunn__cuda_scatter_add(gpunn__cuda *cuda, gpunn_step *step,
     g.gradient_type = step->in[2].dtype;
     g.dx = a.out;
     g.dx_type = a.out_type;
-    return gpunn__gather_back(cuda, &g, &a);
+    return gpunn__gather_back(cuda, &g, step->workspace);
 }
 
 /* ---- scatter: the number of the last index that names each element, from 1 on; 0: none does ---------------------------- *
  * An index out of range names its line's first element, as the largest number, and makes it a NaN, of integers a 0. */
 typedef unsigned long long gpunn__last;
-
-/* The line's first element, and whether index i lies in it. */
-__device__ __forceinline__ int64_t gpunn__scatter_place(const gpunn__gather &g, int64_t i, int64_t *number, bool *there)
-{
-    const int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.m),
-                  at = gpunn__integer(g.index, g.index_type, i);
-    *number = line - o * g.m;
-    *there = at >= 0 && at < g.n;
-    return (o * g.n + (*there ? at : 0)) * g.inner + (i - line * g.inner);
-}
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__scatter_last_kernel(const gpunn__gather g, gpunn__last *last)
 {
@@ -4171,7 +4532,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__scatter_last_ker
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, number;
     bool    there;
     for (; i < g.outer * g.m * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
-        const int64_t at = gpunn__scatter_place(g, i, &number, &there);
+        const int64_t at = gpunn__gather_place(g, i, &number, &there);
         (void)atomicMax(&last[at], there ? (gpunn__last)number + 1 : ~(gpunn__last)0);
     }
 }
@@ -4207,7 +4568,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, number;
     bool    there;
     for (; i < g.outer * g.m * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
-        const int64_t at = gpunn__scatter_place(g, i, &number, &there);
+        const int64_t at = gpunn__gather_place(g, i, &number, &there);
         const float   value = there && last[at] == (gpunn__last)number + 1 ? gpunn__load(g.x, g.x_type, at) : 0;
         gpunn__store(g.y, g.y_type, i, g.add ? gpunn__load(g.y, g.y_type, i) + value : value);
     }

@@ -91,6 +91,10 @@ static inline T emulator_shuffled(emulator_direction direction, unsigned mask, T
     emulator_shuffled(EMULATOR_DOWN, (mask), (value), (int)(distance), __FILE__, __LINE__)
 #define __shfl_sync(mask, value, lane) emulator_shuffled(EMULATOR_LANE, (mask), (value), (int)(lane), __FILE__, __LINE__)
 
+/* The lanes whose value is this lane's. */
+unsigned emulator_match(unsigned mask, unsigned value, const char *file, int line);
+#define __match_any_sync(mask, value) emulator_match((mask), (value), __FILE__, __LINE__)
+
 /* mma.sync.aligned of that shape and these types: sum += a b, by a warp. */
 void emulator_mma(const char *instruction, float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2], const char *file,
                   int line);

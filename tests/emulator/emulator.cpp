@@ -457,6 +457,13 @@ void emulator_shuffle(unsigned mask, void *value, size_t bytes, int source, cons
     const unsigned char(*lanes)[SLOT] = exchanged(mask, value, bytes, file, line);
     if (block.thread / 32 * 32 + (unsigned)source < block.count) memcpy(value, lanes[source], bytes);
 }
+unsigned emulator_match(unsigned mask, unsigned value, const char *file, int line)
+{
+    const unsigned char(*lanes)[SLOT] = exchanged(mask, &value, sizeof value, file, line);
+    unsigned equals = 0;
+    for (unsigned lane = 0; lane < 32; lane++) equals |= (unsigned)(memcmp(lanes[lane], &value, sizeof value) == 0) << lane;
+    return equals;
+}
 
 /* ---- tensor cores, from the PTX ISA's chapters on matrix fragments ---- */
 /* Of a lane's registers, element i of A and of B, whose numbers have 16 bits or 32: row or column, place in it, and the register. */

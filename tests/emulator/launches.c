@@ -7,6 +7,16 @@
 #include "emulator/counted_sets.h" /* of the workloads that have generated kernels here: bench_sets.py */
 #include "emulator.h"
 
+static void run_thrice(workload *w)
+{
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(gpunn_synchronize(w->dev), GPUNN_OK);
+        emulator_forget_launches();
+        run(w);
+    }
+    assert_int_equal(gpunn_synchronize(w->dev), GPUNN_OK);
+}
+
 static void count(workload *w, const char *name)
 {
     const bool fused = name[0] == '+';
@@ -17,12 +27,7 @@ static void count(workload *w, const char *name)
     }
     BENCH_SETS(X)
 #undef X
-    for (int i = 0; i < 3; i++) {
-        assert_int_equal(gpunn_synchronize(w->dev), GPUNN_OK);
-        emulator_forget_launches();
-        run(w);
-    }
-    assert_int_equal(gpunn_synchronize(w->dev), GPUNN_OK);
+    run_thrice(w);
 }
 
 /* One kernel, which brings the run's numbers, stands before the graph. */
@@ -47,6 +52,71 @@ static void test_launches(void **state)
     free_workload(&w);
 }
 
+/* What orders, draws from and adds to long lines: launches of a pass, and MB that the device holds for it. */
+typedef enum pick { TOPK, SORT, SAMPLE, SCATTER, SORT_BACKWARD } pick;
+static const struct picking {
+    const char *name;
+    pick        pick;
+    int64_t     lines, n;
+    int         k; /* largest, or indices of a line */
+    long        launches;
+    double      megabytes;
+} pickings[] = {{"40 of 50257", TOPK, 1, 50257, 40, 2, 0.22},
+                {"40 of 131072", TOPK, 1, 131072, 40, 3, 0.56},
+                {"40 of 262144", TOPK, 1, 262144, 40, 3, 1.1},
+                {"40 of 50257, 256 times", TOPK, 256, 50257, 40, 2, 54},
+                {"sort 50257", SORT, 1, 50257, 0, 9, 1.5},
+                {"sort 131072", SORT, 1, 131072, 0, 9, 3.9},
+                {"sort 262144", SORT, 1, 262144, 0, 9, 7.7},
+                {"sample from 40 of 50257", SAMPLE, 1, 50257, 40, 13, 0.22},
+                {"sample from 50257", SAMPLE, 1, 50257, 0, 33, 1.5},
+                {"sample from 131072", SAMPLE, 1, 131072, 0, 33, 3.9},
+                {"sample from 262144", SAMPLE, 1, 262144, 0, 33, 7.7},
+                {"add at 1000000", SCATTER, 1, 1000000, 1000000, 9, 37},
+                {"add at 1000, 64 times", SCATTER, 64, 5000, 1000, 3, 3.4},
+                {"backward of sort 131072", SORT_BACKWARD, 1, 131072, 0, 24, 5.4},
+                {"backward of sort 1024, 4096 times", SORT_BACKWARD, 4096, 1024, 0, 10, 118}};
+
+static void make_pick(workload *w, const struct picking *p)
+{
+    gpunn_tensor *x = input(w, "x", p->lines, GPUNN_SHAPE(p->lines, p->n));
+    if (p->pick == TOPK) w->output = gpunn_topk_indices(x, p->k, 1, true);
+    if (p->pick == SORT) w->output = gpunn_argsort(x, 1, true);
+    if (p->pick == SAMPLE)
+        w->output = gpunn_sample(x, input(w, "draw", p->lines, GPUNN_SHAPE(p->lines)), .top_k = p->k, .top_p = 0.9f);
+    if (p->pick == SCATTER) {
+        gpunn_tensor *src = input(w, "src", p->lines, GPUNN_SHAPE(p->lines, p->k));
+        w->output = gpunn_scatter_add(x, 1, gpunn_cast(src, GPUNN_I64), src);
+    }
+    if (p->pick == SORT_BACKWARD) {
+        gpunn_tensor *weight = gpunn_parameter(w->model, "weight", GPUNN_SHAPE(p->lines, p->n), (gpunn_init){0});
+        w->loss = gpunn_sum(gpunn_mul(gpunn_sort(weight, 1, true, NULL), x), GPUNN_ALL, false);
+        w->opt = gpunn_sgd(w->model, .lr = 0.1f);
+    }
+}
+
+static void count_pick(workload *w, const struct picking *p)
+{
+    memset(w, 0, sizeof *w);
+    w->dev = gpunn_device_open(.type = GPUNN_DEVICE_CUDA, .seed = 1);
+    if (w->dev == NULL) die(w);
+    w->model = gpunn_model_create(w->dev);
+    make_pick(w, p);
+    if (gpunn_last_status(w->dev) != GPUNN_OK) die(w);
+    run_thrice(w);
+}
+
+static void test_picks(void **state)
+{
+    const struct picking *p = *state;
+    workload              w;
+    count_pick(&w, p);
+    const double megabytes = (double)gpunn_memory_allocated(w.dev) * 1e-6;
+    if (in_graph() != p->launches || !(megabytes <= p->megabytes))
+        fail_msg("%ld launches and %.2f MB; %ld and at most %.2f MB are right", in_graph(), megabytes, p->launches, p->megabytes);
+    free_workload(&w);
+}
+
 int main(int argc, char **argv)
 {
     emulator_set("EMULATOR_MULTIPROCESSORS", "132");
@@ -61,8 +131,10 @@ int main(int argc, char **argv)
         free_workload(&w);
     }
     if (argc > 1) return 0;
-    struct CMUnitTest tests[COUNT(limits)];
+    struct CMUnitTest tests[COUNT(limits) + COUNT(pickings)];
     for (int i = 0; i < COUNT(limits); i++)
         tests[i] = (struct CMUnitTest){limits[i].name, test_launches, NULL, NULL, (void *)&limits[i]};
+    for (int i = 0; i < COUNT(pickings); i++)
+        tests[COUNT(limits) + i] = (struct CMUnitTest){pickings[i].name, test_picks, NULL, NULL, (void *)&pickings[i]};
     return cmocka_run_group_tests_name("launches", tests, NULL, NULL);
 }

@@ -130,11 +130,15 @@ static void check_product(fixture *f, product p)
 }
 
 /* A fresh model for each geometry of a test. */
-static void next_model(fixture *f)
+static void next_model_of(fixture *f, gpunn_precision precision)
 {
     gpunn_model_destroy(f->model);
-    f->model = gpunn_model_create(f->dev);
+    f->model = gpunn_model_create(f->dev, .precision = precision);
     assert_non_null(f->model);
+}
+static void next_model(fixture *f)
+{
+    next_model_of(f, GPUNN_PRECISION_F32);
 }
 
 static void products(fixture *f, bool linear)
@@ -1808,7 +1812,7 @@ static void test_lines(void **state)
 {
     fixture           *f = *state;
     static const int   sizes[] = {1, 2, 3, 5, 8, 9, 16, 17, 31, 32, 33, 63, 64, 65};
-    static const lines large[] = {{2, 1025, 1}, {1, 513, 3}, {3, 257, 65}, {1, 255, 33}, {257, 3, 1}, {1, 2, 4099}};
+    static const lines large[] = {{2, 1025, 1}, {1, 513, 3}, {3, 257, 65}, {1, 255, 33}, {257, 3, 1}, {1, 2, 4099}, {1, 2500, 2}};
     uint32_t           seed = 59;
     for (int i = 0; i < (is_emulated(f->backend) ? followed(30) : 90); i++) {
         const int64_t outer = sizes[between(&seed, 0, is_emulated(f->backend) ? 5 : 8)];
@@ -1820,6 +1824,154 @@ static void test_lines(void **state)
         next_model(f);
         check_lines(f, large[i], &seed);
     }
+}
+
+/* ---- long lines: what a block of the GPU sorts alone, in rounds, or all of a line; equals, infinities and NaN ---- */
+typedef struct order {
+    int64_t         outer, n, inner, k;
+    bool            largest, special;
+    gpunn_precision precision;
+} order;
+static struct {
+    const float *x;
+    int64_t      stride;
+    bool         largest;
+} ordered; /* the line whose places are compared */
+
+static int compare_places(const void *a, const void *b)
+{
+    const int64_t i = *(const int64_t *)a, j = *(const int64_t *)b;
+    return precedes(ordered.x[i * ordered.stride], i, ordered.x[j * ordered.stride], j, ordered.largest) ? -1 : 1;
+}
+
+/* Small whole numbers, which 16 bits hold, with many equals. */
+static float *whole_numbers(int64_t count, uint32_t seed, bool special)
+{
+    static const float odd[] = {NAN, -NAN, INFINITY, -INFINITY, -0.0f};
+    float             *x = test_randoms(count, seed, 100);
+    for (int64_t i = 0; i < count; i++)
+        x[i] = special && between(&seed, 0, 9) == 0 ? odd[between(&seed, 0, COUNT(odd) - 1)] : floorf(x[i]);
+    return x;
+}
+
+/* x; of another precision than F32: as a linear layer makes it, which that precision stores. */
+static gpunn_tensor *stored(fixture *f, gpunn_tensor *x, int64_t count, const char *layer, gpunn_precision precision)
+{
+    static const float one = 1;
+    if (precision == GPUNN_PRECISION_F32) return x;
+    gpunn_tensor *rows = gpunn_reshape(x, GPUNN_SHAPE(count, 1));
+    char          name[32];
+    (void)snprintf(name, sizeof name, "%s.weight", layer);
+    rows = MADE(f->dev, gpunn_linear(rows, layer, .out_features = 1, .no_bias = true));
+    OK(f->dev, write_floats(gpunn_find(f->model, name), &one, 1));
+    return MADE(f->dev, gpunn_reshape(rows, gpunn_tensor_shape(x)));
+}
+
+static void check_order(fixture *f, order c, uint32_t seed)
+{
+    const int64_t count = c.outer * c.n * c.inner;
+    float        *x = c.precision == GPUNN_PRECISION_F32 && !c.special ? test_randoms(count, seed, 1)
+                                                                       : whole_numbers(count, seed, c.special);
+    next_model_of(f, c.precision);
+    gpunn_tensor *in = add_input(f, "x", GPUNN_SHAPE(c.outer, c.n, c.inner), x, count);
+    gpunn_tensor *out = gpunn_keep(
+        MADE(f->dev, gpunn_topk_indices(stored(f, in, count, "l", c.precision), (int)c.k, 1, c.largest)));
+    OK(f->dev, gpunn_forward(&out, 1));
+    int64_t *places = read_places(f->dev, out), *all = malloc((size_t)c.n * sizeof *all);
+    for (int64_t line = 0; line < c.outer * c.inner; line++) {
+        const int64_t o = line / c.inner, column = line % c.inner;
+        ordered.x = x + o * c.n * c.inner + column, ordered.stride = c.inner, ordered.largest = c.largest;
+        for (int64_t i = 0; i < c.n; i++) all[i] = i;
+        qsort(all, (size_t)c.n, sizeof *all, compare_places);
+        for (int64_t i = 0; i < c.k; i++)
+            if (places[(o * c.k + i) * c.inner + column] != all[i])
+                fail_msg("line %d of %d x %d x %d, number %d of %d: place %d, should be %d", (int)line, (int)c.outer, (int)c.n,
+                         (int)c.inner, (int)i, (int)c.k, (int)places[(o * c.k + i) * c.inner + column], (int)all[i]);
+    }
+    free(places), free(all), free(x);
+}
+
+static void test_orders(void **state)
+{
+    fixture           *f = *state;
+    static const order cases[] = {
+        {1, 2048, 1, 2048, true, true, GPUNN_PRECISION_F32},  {1, 2049, 1, 1, true, false, GPUNN_PRECISION_F32},
+        {1, 9001, 1, 512, true, true, GPUNN_PRECISION_F32},   {2, 2500, 2, 40, false, true, GPUNN_PRECISION_BF16},
+        {1, 5001, 1, 5001, true, true, GPUNN_PRECISION_F32},  {2, 2051, 3, 513, false, false, GPUNN_PRECISION_F32},
+        {1, 2600, 2, 2600, true, true, GPUNN_PRECISION_BF16}, {1, 3100, 1, 3100, false, true, GPUNN_PRECISION_F16}};
+    for (int i = 0; i < followed(COUNT(cases)); i++) check_order(f, cases[i], (uint32_t)i + 91);
+}
+
+/* ---- sums at indices: scatter_add, and gather backward, of lines of few and of many indices ---- */
+typedef struct adding {
+    int64_t outer, n, m, inner;
+    enum { ANYWHERE, ONE_PLACE, APART } kind; /* APART: no place twice */
+    gpunn_precision precision;
+} adding;
+
+static int64_t *make_places(adding c, uint32_t *seed)
+{
+    int64_t *index = malloc((size_t)(c.outer * c.m * c.inner) * sizeof *index);
+    for (int64_t i = 0; i < c.outer * c.m * c.inner; i++) {
+        const int64_t j = i / c.inner % c.m;
+        index[i] = c.kind == APART ? (j * 7 + 3) % c.n : c.kind == ONE_PLACE ? c.n - 1 : between(seed, 0, (int)c.n - 1);
+    }
+    return index;
+}
+
+/* out = y[index] + x[index], where y is x with src added at the indices. */
+static void check_adding(fixture *f, adding c, uint32_t seed)
+{
+    const int64_t places = c.outer * c.n * c.inner, count = c.outer * c.m * c.inner;
+    const bool    wide = c.precision == GPUNN_PRECISION_F32; /* numbers of all sizes */
+    float *x = whole_numbers(places, seed, false), *src = whole_numbers(count, seed + 1, false), *y = malloc((size_t)places * 4);
+    int64_t *index = make_places(c, &seed), *from = malloc((size_t)count * sizeof *from);
+    double  *sums = calloc((size_t)places * 4, sizeof *sums); /* of each place: y, its magnitude, the gradient, its magnitude */
+    int     *runs = calloc((size_t)places, sizeof *runs);
+    for (int64_t i = 0; i < count && wide; i++) src[i] = ldexpf(src[i] + 0.3f, between(&seed, -90, 90));
+    (void)snprintf(geometry, sizeof geometry, "%d x %d x %d at %d indices", (int)c.outer, (int)c.n, (int)c.inner, (int)c.m);
+    allowance = wide ? 1 : 0x1p16;
+    next_model_of(f, c.precision);
+    run           r = {f, NULL, NULL, NULL, NULL, NULL, 0};
+    gpunn_tensor *at = MADE(f->dev, gpunn_input(f->model, "index", GPUNN_I64, GPUNN_SHAPE(c.outer, c.m, c.inner)));
+    gpunn_tensor *added = add_input(f, "src", GPUNN_SHAPE(c.outer, c.m, c.inner), src, count);
+    OK(f->dev, gpunn_write(at, index, (size_t)count * sizeof *index));
+    r.x = add_input(f, "x", GPUNN_SHAPE(c.outer, c.n, c.inner), x, places);
+    gpunn_tensor *base = stored(f, r.x, places, "l", c.precision),
+                 *sum = gpunn_scatter_add(base, 1, at, stored(f, added, count, "m", c.precision));
+    r.out = gpunn_add(gpunn_gather(sum, 1, at), gpunn_gather(base, 1, at));
+    run_backward(&r);
+    float *grad = read_gradient(f->dev, r.x), *again;
+    for (int64_t k = 0; k < places; k++) y[k] = x[k], sums[4 * k] = x[k], sums[4 * k + 1] = fabs((double)x[k]);
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t k = from[i] = (i / c.inner / c.m * c.n + index[i]) * c.inner + i % c.inner;
+        y[k] += src[i], sums[4 * k] += src[i], sums[4 * k + 1] += fabs((double)src[i]), runs[k]++;
+        sums[4 * k + 2] += 2 * (double)r.grad_out[i], sums[4 * k + 3] += 2 * fabs((double)r.grad_out[i]);
+    }
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t k = from[i];
+        check_sum("sum", i, r.value[i], sums[4 * k] + x[k], sums[4 * k + 1] + fabs((double)x[k]), runs[k]);
+        if (wide && (c.m <= 1024 || runs[k] <= 32) && r.value[i] != y[k] + x[k])
+            fail_msg("%s: %d is %.9g, not the sum in the order of the indices, %.9g", geometry, (int)i, r.value[i], y[k] + x[k]);
+    }
+    for (int64_t k = 0; k < places; k++) check_sum("gradient of x", k, grad[k], sums[4 * k + 2], sums[4 * k + 3], runs[k]);
+    OK(f->dev, gpunn_forward(&r.out, 1));
+    again = read_floats(f->dev, r.out, NULL);
+    assert_memory_equal(again, r.value, (size_t)count * sizeof *again);
+    free(x), free(src), free(y), free(index), free(from), free(sums), free(runs), free(grad), free(again);
+    free(r.value), free(r.grad_out);
+}
+
+static void test_additions(void **state)
+{
+    fixture            *f = *state;
+    static const adding cases[] = {
+        {3, 50, 64, 1, ANYWHERE, GPUNN_PRECISION_F32},    {3, 50, 65, 2, ANYWHERE, GPUNN_PRECISION_F32},
+        {1, 1500, 1025, 1, APART, GPUNN_PRECISION_F32},   {2, 300, 1100, 3, ANYWHERE, GPUNN_PRECISION_F32},
+        {2, 7, 1024, 1, ONE_PLACE, GPUNN_PRECISION_F32},  {2, 700, 3001, 1, ONE_PLACE, GPUNN_PRECISION_F32},
+        {5, 1000, 600, 1, APART, GPUNN_PRECISION_F32},    {1, 40, 2100, 2, ANYWHERE, GPUNN_PRECISION_F32},
+        {2, 900, 500, 2, ANYWHERE, GPUNN_PRECISION_BF16}, {2, 900, 1100, 2, ANYWHERE, GPUNN_PRECISION_BF16}};
+    for (int i = 0; i < followed(COUNT(cases)); i++) check_adding(f, cases[i], (uint32_t)i + 97);
 }
 
 /* ---- group_norm: channels of a group together ---- */
@@ -2308,6 +2460,8 @@ int main(void)
     count += each_backend(tests + count, "attention with a learned mask", test_learned_mask, NULL);
     count += each_backend(tests + count, "rnn, lstm and gru", test_recurrent, NULL);
     count += each_backend(tests + count, "cumsum, topk and copies", test_lines, NULL);
+    count += each_backend(tests + count, "topk of long lines", test_orders, NULL);
+    count += each_backend(tests + count, "sums at indices", test_additions, NULL);
     count += each_backend(tests + count, "group_norm", test_groups, NULL);
     count += each_backend(tests + count, "batch_norm, residual and relu", test_normed, NULL);
     count += each_backend(tests + count, "ctc_loss", test_ctc_loss, NULL);
