@@ -122,6 +122,7 @@ typedef struct gpunn__cuda {
     cudaStream_t      stream;                      /* in whose order all work is: the program's, or our own */
     cudaStream_t      own, copy_stream;            /* own: on which runs are captured, too */
     int               multiprocessors, capability; /* capability: 10 * major + minor */
+    int               architecture; /* that the kernels' code was compiled for, __CUDA_ARCH__ / 10; the GPU may be newer */
     int               integrated, pageable; /* whether it has no memory of its own; reads all of the host's by its page tables */
     char              name[160];
     uint64_t          identity;  /* a hash of the GPU's UUID */
@@ -8502,7 +8503,7 @@ static gpunn__norm gpunn__norm_shape(const gpunn__cuda *cuda, const gpunn_value 
                      : b.stride == 1     ? (b.n * b.packs + b.rows - 1) / b.rows
                                          : (b.n + b.rows * GPUNN__PACK - 1) / (b.rows * GPUNN__PACK);
     b.items = b.stride == 1 ? b.n * b.packs : rounds * b.rows;
-    const int blocks = (b.packs_of_channels && backward ? 3 : 4) - (b.packs_of_channels && cuda->capability >= 100);
+    const int blocks = (b.packs_of_channels && backward ? 3 : 4) - (b.packs_of_channels && cuda->architecture >= 100);
     int64_t   tiles = (b.channels + b.tile - 1) / b.tile, parts = (int64_t)cuda->multiprocessors * blocks / tiles;
     if (parts > rounds / 4) parts = rounds / 4; /* four rounds of all threads at least */
     if (parts < 1) parts = 1;
@@ -12626,8 +12627,10 @@ static gpunn_status gpunn__cuda_acquire(gpunn__cuda *cuda)
                                 "this program has no code for GPU %d, whose compute capability is %d.%d; compile it with nvcc "
                                 "-arch=sm_%d, -arch=native or -arch=all-major",
                                 index, major, minor, cuda->capability);
-    cuda->overlaps = error == cudaSuccess && code.ptxVersion >= 90 && cuda->capability >= 90 && !cuda->plain; /* GPUNN__FOLLOW */
-    return gpunn__cuda_check(cuda, error, "cudaFuncGetAttributes");
+    GPUNN__TRY(gpunn__cuda_check(cuda, error, "cudaFuncGetAttributes"));
+    cuda->architecture = code.ptxVersion;
+    cuda->overlaps = cuda->architecture >= 90 && !cuda->plain; /* GPUNN__FOLLOW */
+    return GPUNN_OK;
 }
 
 /* "NVIDIA H200, 132 multiprocessors, 139 GiB, compute capability 9.0"; "139 GiB shared" of one in the host's memory */

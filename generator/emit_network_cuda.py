@@ -270,8 +270,17 @@ def emit_cuda(kernel_set):
         forms=["{%d, %d, %d, %s, %.0f, %.0f, %.6g}," % (
             one.samples, one.bytes, CAPABILITY[one.factors], Emitter.flag(one.fills), staging(one), cycles(plan, one),
             each_apart(plan, one.factors)) for one in forms(plan)],
-        cases=["case %d: LAUNCH(%s, %d, %d, %s); break;" % (
-            i, TYPES[one.factors], one.samples, one.floats, Emitter.flag(one.whole)) for i, one in enumerate(forms(plan))])
+        first=instance(forms(plan)[0]), cases=cases(forms(plan)))
+
+
+def instance(form):
+    """The template arguments of a form's kernel."""
+    return "%s, %d, %d, %s" % (TYPES[form.factors], form.samples, form.floats, Emitter.flag(form.whole))
+
+
+def cases(choices):
+    """Lines that launch form i."""
+    return ["case %d: LAUNCH(%s); break;" % (i, instance(one)) for i, one in enumerate(choices)]
 
 
 def library(kernel_set):

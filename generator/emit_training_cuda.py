@@ -3,7 +3,7 @@ import math
 
 from . import scalar, template, tiling
 from .emit_inference import STORED, Emitter, Given, joined, loops, spread, strides
-from .emit_network_cuda import TYPES, TileEmitter, at
+from .emit_network_cuda import TYPES, TileEmitter, at, cases, instance
 from .tiling import CAPABILITY, FAR, LAUNCH, THREADS, staging
 from .training import RESULT, STATIC, adding, apart, cycles, each_apart, forms, gradient_rows
 
@@ -427,8 +427,7 @@ def emit_cuda(kernel_set):
         places=emitter.places(), resident=[line for _, _, line in emitter.staged] + ["__syncthreads();"],
         forms=["{%d, %d, %d, %.0f, %.0f, %.6g}," % (one.samples, one.bytes, CAPABILITY[one.factors], staging(one), cycles(plan, one),
                                                     each_apart(plan, one.factors)) for one in choices],
-        cases=["case %d: LAUNCH(%s, %d, %d, %s); break;" % (
-            i, TYPES[one.factors], one.samples, one.floats, Emitter.flag(one.whole)) for i, one in enumerate(choices)])
+        first=instance(choices[0]), cases=cases(choices))
 
 
 def library(kernel_set):

@@ -28,7 +28,7 @@ static int ${function}_form(int64_t batch, int multiprocessors)
     static const network_form forms[] = {
         ${forms}
     };
-    return form_for(forms, ${count}, batch, multiprocessors, ${apart});
+    return form_for(forms, ${count}, (const void *)${function}_kernel<${first}>, batch, multiprocessors, ${apart});
 }
 
 /* ${comment} */

@@ -503,25 +503,38 @@ __device__ __forceinline__ float normalized(float x, float weight, float bias, f
     return (x - mean) * (rsqrtf(variance + eps) * weight) + bias;
 }
 
-/* A form of a network's kernel. capability: the least of a GPU. fills: for batches alone of which each multiprocessor gets a tile. Clocks
- * of a multiprocessor, by arithmetic: before the first tile, for each, and for each sample where steps are by themselves. */
+/* The architecture that a kernel's code for GPU `device` was compiled for, 10 * major + minor: __CUDA_ARCH__ / 10 in that code. The GPU
+ * may be newer: then the driver compiled the kernel's PTX. 0: there is no code. One answer holds for all kernels of this file. */
+inline int architecture_of(const void *kernel, int device)
+{
+    static thread_local int known = -1, architecture = 0; /* the runtime takes longer to answer than to launch a kernel */
+    cudaFuncAttributes      code;
+    if (device == known) return architecture;
+    if (cudaFuncGetAttributes(&code, kernel) != cudaSuccess) return 0;
+    known = device;
+    architecture = code.ptxVersion;
+    return architecture;
+}
+
+/* A form of a network's kernel. capability: the least architecture its code may be compiled for. fills: for batches alone of which each
+ * multiprocessor gets a tile. Clocks of a multiprocessor, by arithmetic: before the first tile, for each, and for each sample where
+ * steps are by themselves. */
 struct network_form {
     int    samples, bytes, capability;
     bool   fills;
     double staging, tile, each;
 };
 
-/* The form for this GPU and batch; -1: none fits, or steps by themselves should take less than it, with `apart` clocks before their
- * first sample. */
-inline int form_for(const network_form *forms, int count, int64_t batch, int multiprocessors, double apart)
+/* The form for this GPU and batch, where `kernel` is one of them; -1: none fits, or steps by themselves should take less than it, with
+ * `apart` clocks before their first sample. */
+inline int form_for(const network_form *forms, int count, const void *kernel, int64_t batch, int multiprocessors, double apart)
 {
-    int device = 0, room = 0, major = 0, minor = 0, i = 0;
+    int device = 0, room = 0, i = 0;
     if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
+        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
         return -1;
-    while (i < count && (forms[i].bytes > room || forms[i].capability > 10 * major + minor ||
+    const int architecture = architecture_of(kernel, device);
+    while (i < count && (forms[i].bytes > room || forms[i].capability > architecture ||
                          (forms[i].fills && batch < (int64_t)multiprocessors * forms[i].samples)))
         i++;
     if (i == count) return -1;

@@ -102,7 +102,7 @@ static step_choice ${function}_choice(int64_t batch, int multiprocessors)
         ${forms}
     };
     static const step_costs costs = {${costs}};
-    return step_choice_for(forms, ${count}, costs, batch, multiprocessors);
+    return step_choice_for(forms, ${count}, costs, (const void *)${function}_kernel<${first}>, batch, multiprocessors);
 }
 
 /* ${comment} */

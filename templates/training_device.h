@@ -372,8 +372,8 @@ __device__ __forceinline__ float exact_sum(unsigned long long sum, double scale)
     return (float)((double)(long long)sum * (1 / scale));
 }
 
-/* A form of a step's kernel: samples of a tile, bytes of shared memory, the least capability of a GPU. Clocks of a multiprocessor, by
- * arithmetic: before the first tile, for each, and for each sample where steps are by themselves. */
+/* A form of a step's kernel: samples of a tile, bytes of shared memory, the least architecture its code may be compiled for. Clocks of a
+ * multiprocessor, by arithmetic: before the first tile, for each, and for each sample where steps are by themselves. */
 struct step_form {
     int    samples, bytes, capability;
     double staging, tile, each;
@@ -391,24 +391,24 @@ struct step_choice {
     bool   again; /* a second launch adds the sums up */
 };
 
-/* The quickest form for this GPU and batch. */
-inline step_choice step_choice_for(const step_form *forms, int count, const step_costs &costs, int64_t batch, int multiprocessors)
+/* The quickest form for this GPU and batch, where `kernel` is one of them. */
+inline step_choice step_choice_for(const step_form *forms, int count, const step_costs &costs, const void *kernel, int64_t batch,
+                                   int multiprocessors)
 {
     step_choice choice = {-1, 0, false};
-    int         device = 0, room = 0, major = 0, minor = 0;
+    int         device = 0, room = 0;
     double      least = 0;
     if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
+        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
         return choice;
+    const int architecture = architecture_of(kernel, device);
     for (int i = 0; i < count; i++) {
         const size_t tiles = at_least((size_t)batch, (size_t)forms[i].samples), blocks = clamped(tiles, (size_t)multiprocessors);
         const double gathering = 2 * ceil(sqrt((double)blocks)) * costs.adding;
         const double again = ${launch} + costs.moving * (double)blocks / multiprocessors + ${far} * ceil((double)blocks / 32);
         const double clocks = forms[i].staging + ceil((double)tiles / (double)blocks) * forms[i].tile + 4 * ${far} +
                               (gathering < again ? gathering : again);
-        if (forms[i].bytes + ${static_bytes} > room || forms[i].capability > 10 * major + minor || (least > 0 && clocks >= least)) continue;
+        if (forms[i].bytes + ${static_bytes} > room || forms[i].capability > architecture || (least > 0 && clocks >= least)) continue;
         least = clocks;
         choice = {clocks <= costs.apart + forms[i].each * (double)batch / multiprocessors ? i : -1, blocks, again < gathering};
     }

@@ -1,6 +1,6 @@
 /* simple_nn_kernels.cu - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates 058ac359cde1
+ * gpunn 0.1, templates ee2fa8cc09f2
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -11,7 +11,7 @@
 
 #define SIMPLE_NN_KERNELS_CUDA
 #include "simple_nn_kernels.h"
-#if SIMPLE_NN_KERNELS_STAMP != 0xd0942c93f77f16a5ull
+#if SIMPLE_NN_KERNELS_STAMP != 0x1564bb94427125c1ull
 #error "simple_nn_kernels.h and simple_nn_kernels.cu were not written together; renew both with the command in their first lines"
 #endif
 
@@ -437,25 +437,38 @@ __device__ __forceinline__ void linear(float *y, const float *x, float *staged, 
     }
 }
 
-/* A form of a network's kernel. capability: the least of a GPU. fills: for batches alone of which each multiprocessor gets a tile. Clocks
- * of a multiprocessor, by arithmetic: before the first tile, for each, and for each sample where steps are by themselves. */
+/* The architecture that a kernel's code for GPU `device` was compiled for, 10 * major + minor: __CUDA_ARCH__ / 10 in that code. The GPU
+ * may be newer: then the driver compiled the kernel's PTX. 0: there is no code. One answer holds for all kernels of this file. */
+inline int architecture_of(const void *kernel, int device)
+{
+    static thread_local int known = -1, architecture = 0; /* the runtime takes longer to answer than to launch a kernel */
+    cudaFuncAttributes      code;
+    if (device == known) return architecture;
+    if (cudaFuncGetAttributes(&code, kernel) != cudaSuccess) return 0;
+    known = device;
+    architecture = code.ptxVersion;
+    return architecture;
+}
+
+/* A form of a network's kernel. capability: the least architecture its code may be compiled for. fills: for batches alone of which each
+ * multiprocessor gets a tile. Clocks of a multiprocessor, by arithmetic: before the first tile, for each, and for each sample where
+ * steps are by themselves. */
 struct network_form {
     int    samples, bytes, capability;
     bool   fills;
     double staging, tile, each;
 };
 
-/* The form for this GPU and batch; -1: none fits, or steps by themselves should take less than it, with `apart` clocks before their
- * first sample. */
-inline int form_for(const network_form *forms, int count, int64_t batch, int multiprocessors, double apart)
+/* The form for this GPU and batch, where `kernel` is one of them; -1: none fits, or steps by themselves should take less than it, with
+ * `apart` clocks before their first sample. */
+inline int form_for(const network_form *forms, int count, const void *kernel, int64_t batch, int multiprocessors, double apart)
 {
-    int device = 0, room = 0, major = 0, minor = 0, i = 0;
+    int device = 0, room = 0, i = 0;
     if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
+        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
         return -1;
-    while (i < count && (forms[i].bytes > room || forms[i].capability > 10 * major + minor ||
+    const int architecture = architecture_of(kernel, device);
+    while (i < count && (forms[i].bytes > room || forms[i].capability > architecture ||
                          (forms[i].fills && batch < (int64_t)multiprocessors * forms[i].samples)))
         i++;
     if (i == count) return -1;
@@ -587,8 +600,8 @@ template <unsigned SUMS> __device__ __forceinline__ float column_total(const flo
     return total;
 }
 
-/* A form of a step's kernel: samples of a tile, bytes of shared memory, the least capability of a GPU. Clocks of a multiprocessor, by
- * arithmetic: before the first tile, for each, and for each sample where steps are by themselves. */
+/* A form of a step's kernel: samples of a tile, bytes of shared memory, the least architecture its code may be compiled for. Clocks of a
+ * multiprocessor, by arithmetic: before the first tile, for each, and for each sample where steps are by themselves. */
 struct step_form {
     int    samples, bytes, capability;
     double staging, tile, each;
@@ -606,24 +619,24 @@ struct step_choice {
     bool   again; /* a second launch adds the sums up */
 };
 
-/* The quickest form for this GPU and batch. */
-inline step_choice step_choice_for(const step_form *forms, int count, const step_costs &costs, int64_t batch, int multiprocessors)
+/* The quickest form for this GPU and batch, where `kernel` is one of them. */
+inline step_choice step_choice_for(const step_form *forms, int count, const step_costs &costs, const void *kernel, int64_t batch,
+                                   int multiprocessors)
 {
     step_choice choice = {-1, 0, false};
-    int         device = 0, room = 0, major = 0, minor = 0;
+    int         device = 0, room = 0;
     double      least = 0;
     if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
+        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
         return choice;
+    const int architecture = architecture_of(kernel, device);
     for (int i = 0; i < count; i++) {
         const size_t tiles = at_least((size_t)batch, (size_t)forms[i].samples), blocks = clamped(tiles, (size_t)multiprocessors);
         const double gathering = 2 * ceil(sqrt((double)blocks)) * costs.adding;
         const double again = 4250 + costs.moving * (double)blocks / multiprocessors + 600 * ceil((double)blocks / 32);
         const double clocks = forms[i].staging + ceil((double)tiles / (double)blocks) * forms[i].tile + 4 * 600 +
                               (gathering < again ? gathering : again);
-        if (forms[i].bytes + 1024 > room || forms[i].capability > 10 * major + minor || (least > 0 && clocks >= least)) continue;
+        if (forms[i].bytes + 1024 > room || forms[i].capability > architecture || (least > 0 && clocks >= least)) continue;
         least = clocks;
         choice = {clocks <= costs.apart + forms[i].each * (double)batch / multiprocessors ? i : -1, blocks, again < gathering};
     }
@@ -694,7 +707,7 @@ static int simple_nn_network_evaluation_form(int64_t batch, int multiprocessors)
         {64, 25264, 0, true, 691, 3944, 34.5714},
         {16, 10672, 0, false, 691, 2319, 34.5714},
     };
-    return form_for(forms, 2, batch, multiprocessors, 7650);
+    return form_for(forms, 2, (const void *)simple_nn_network_evaluation_kernel<float, 64, 1452, true>, batch, multiprocessors, 7650);
 }
 
 /* network */
@@ -894,7 +907,7 @@ static step_choice simple_nn_step_forward_choice(int64_t batch, int multiprocess
         {16, 14256, 0, 691, 5306, 83.7143},
     };
     static const step_costs costs = {19550, 100, 315.429};
-    return step_choice_for(forms, 3, costs, batch, multiprocessors);
+    return step_choice_for(forms, 3, costs, (const void *)simple_nn_step_forward_kernel<float, 64, 1452, true>, batch, multiprocessors);
 }
 
 /* a training step */

@@ -79,7 +79,7 @@ enum { LATE, EAGER, ANY_TIME };
 static struct settings {
     bool     read;
     int      devices = 1, order = RANDOM, streams = LATE, cudnn = 1, convolutions = 1, multiprocessors = 2, run = 1;
-    int      nan = 0, capability = 90, epilogue = 1, short_steps = 1024, integrated = 0, nccl = 1;
+    int      nan = 0, capability = 90, code = 0, epilogue = 1, short_steps = 1024, integrated = 0, nccl = 1;
     int      shared = 232448; /* bytes that a block may have */
     uint64_t random = 1;
     size_t   memory = (size_t)1 << 30, version = 92400, workspace = SIZE_MAX;
@@ -93,6 +93,7 @@ extern "C" void emulator_set(const char *name, const char *value)
     if (!strcmp(name, "EMULATOR_CUDNN")) settings.cudnn = atoi(value);
     if (!strcmp(name, "EMULATOR_NAN")) settings.nan = atoi(value);
     if (!strcmp(name, "EMULATOR_CAPABILITY")) settings.capability = atoi(value);
+    if (!strcmp(name, "EMULATOR_CODE")) settings.code = atoi(value);
     if (!strcmp(name, "EMULATOR_EPILOGUE")) settings.epilogue = atoi(value);
     if (!strcmp(name, "EMULATOR_CONVOLUTIONS")) settings.convolutions = atoi(value);
     if (!strcmp(name, "EMULATOR_MULTIPROCESSORS")) settings.multiprocessors = atoi(value);
@@ -110,13 +111,19 @@ extern "C" void emulator_set(const char *name, const char *value)
     if (!strcmp(name, "EMULATOR_STREAMS")) settings.streams = text == "eager" ? EAGER : text == "random" ? ANY_TIME : LATE;
 }
 
+/* What kernels were compiled for. */
+static int architecture(void)
+{
+    return settings.code ? settings.code : settings.capability;
+}
+
 static void read_settings(void)
 {
     if (settings.read) return;
     settings.read = true;
     for (const char *name : {"EMULATOR_DEVICES", "EMULATOR_CUDNN", "EMULATOR_VERSION", "EMULATOR_WORKSPACE", "EMULATOR_SEED",
                              "EMULATOR_MEMORY", "EMULATOR_ORDER", "EMULATOR_STREAMS", "EMULATOR_MULTIPROCESSORS", "EMULATOR_RUN",
-                             "EMULATOR_NAN", "EMULATOR_CAPABILITY", "EMULATOR_EPILOGUE", "EMULATOR_SHORT",
+                             "EMULATOR_NAN", "EMULATOR_CAPABILITY", "EMULATOR_CODE", "EMULATOR_EPILOGUE", "EMULATOR_SHORT",
                              "EMULATOR_CONVOLUTIONS", "EMULATOR_INTEGRATED", "EMULATOR_NCCL", "EMULATOR_SHARED"})
         if (const char *value = getenv(name)) emulator_set(name, value);
 }
@@ -500,8 +507,8 @@ void emulator_mma(const char *instruction, float (&sum)[4], const unsigned (&a)[
     for (const char *one : types)
         if (instruction == std::string("m16n8k") + (one[0] == 't' ? "8" : "16") + ".row.col.f32." + one + "." + one + ".f32")
             type = one;
-    if (type == NULL || settings.capability < 80) {
-        fault("%s: a GPU of capability %d has no mma.sync.aligned.%s", block.kernel->name, settings.capability, instruction);
+    if (type == NULL || architecture() < 80) {
+        fault("%s: code for sm_%d has no mma.sync.aligned.%s", block.kernel->name, architecture(), instruction);
         return;
     }
     const bool     wide = type[0] == 't';
@@ -1151,7 +1158,8 @@ cudaError_t emulator_function_attributes(cudaFuncAttributes *attributes)
 {
     BEGIN;
     memset(attributes, 0, sizeof *attributes);
-    attributes->binaryVersion = attributes->ptxVersion = settings.capability;
+    attributes->binaryVersion = settings.capability;
+    attributes->ptxVersion = architecture();
     attributes->maxThreadsPerBlock = MOST_THREADS;
     return finish(cudaSuccess);
 }

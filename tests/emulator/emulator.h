@@ -7,6 +7,8 @@
  *     EMULATOR_CONVOLUTIONS   0: cuDNN is there, but has no plan for any
  *     EMULATOR_NAN       what the libraries' relu makes of NaN: 0 (default) or, 1, NaN
  *     EMULATOR_CAPABILITY   10 * major + minor of the compute capability, 90
+ *     EMULATOR_CODE         the same of the architecture that kernels are compiled for, whose PTX the driver compiles for a newer GPU;
+ *                           0, the GPU's
  *     EMULATOR_NCCL      0: there is no NCCL; -1: what a rank is to exchange never leaves it
  *     EMULATOR_EPILOGUE  launches' time of a product with an activation or row sums, 1
  *     EMULATOR_SHARED       bytes of shared memory that a block may have, 232448
