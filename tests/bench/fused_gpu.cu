@@ -127,8 +127,9 @@ static void adamw(int64_t count)
         CHECK(cudaFree(one));
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1) return printf("usage: %s    fused_gpu.py runs it\n", argv[0]) < 0;
     cudaDeviceProp properties;
     CHECK(cudaGetDeviceProperties(&properties, 0));
     CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));

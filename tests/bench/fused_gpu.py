@@ -117,8 +117,8 @@ def build(folder, names, small=False):
     nvcc = toolkit.Toolkit()
     if nvcc.nvcc is None:
         sys.exit("nvcc was not found: NVCC names one")
-    return [nvcc.nvcc, "-std=c++17", "-O3", "-lineinfo", "-arch=" + nvcc.arch(), *nvcc.flags, "-I" + ROOT, "-I" + folder, os.path.join(HERE, "fused_gpu.cu"),
-            os.path.join(folder, "fused_gpu_kernels.cu"), "-o", os.path.join(folder, "fused_gpu")]
+    return [nvcc.nvcc, "-std=c++17", "-O3", *nvcc.target()[0], *nvcc.flags, "-I" + ROOT, "-I" + folder,
+            os.path.join(HERE, "fused_gpu.cu"), os.path.join(folder, "fused_gpu_kernels.cu"), "-o", os.path.join(folder, "fused_gpu")]
 
 
 # ---- PyTorch -----------------------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def torch_case(name, device, elements):
 
 
 def torch_times(names, seconds):
-    """{"name, direction": {"eager": us, "compile": us}}; what the time does not suffice for is left out."""
+    """{"name, direction": {"eager": us, "compile": us}}; what the time does not suffice for is named as cut off."""
     try:
         import torch
     except ImportError:
@@ -174,7 +174,8 @@ def torch_times(names, seconds):
     for name in names:
         for mode in ("eager", "compile"):
             if time.monotonic() > end:
-                return result
+                print("# %s, %s: cut off, no time was left" % (name, mode))
+                continue
             try:
                 function, inputs, leaves = torch_case(name, "cuda", ELEMENTS)
                 if mode == "compile":
@@ -191,6 +192,12 @@ def torch_times(names, seconds):
             del function, inputs, leaves, dy
             torch.cuda.empty_cache()
     return result
+
+
+def save(path, own, peers):
+    if path:
+        with open(path, "w") as file:
+            json.dump({name: {"us": us, "bytes": moved, **peers.get(name, {})} for name, (us, moved) in own.items()}, file, indent=1)
 
 
 def main():
@@ -216,14 +223,13 @@ def main():
     if program.returncode:
         sys.exit("fused_gpu ended with %d" % program.returncode)
     copy = own["copy"][1] / own["copy"][0]  # bytes in a microsecond
+    save(options.json, own, {})
     peers = torch_times(names, end - time.monotonic())
     print("| kernels | MB | us | GB/s | % of copy | eager us | compile us |\n|---|---|---|---|---|---|---|")
     for name, (us, moved) in own.items():
         others = ["%.1f" % peers[name][mode] if mode in peers.get(name, {}) else "-" for mode in ("eager", "compile")]
         print("| %s | %.0f | %.1f | %.0f | %.0f | %s |" % (name, moved / 1e6, us, moved / us / 1e3, 100 * moved / us / copy, " | ".join(others)))
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump({name: {"us": us, "bytes": moved, **peers.get(name, {})} for name, (us, moved) in own.items()}, file, indent=1)
+    save(options.json, own, peers)
 
 
 if __name__ == "__main__":

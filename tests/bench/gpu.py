@@ -11,14 +11,16 @@ bytes beside a copy's, or of samples and, in 16 bits, of the model's operations 
 sides while it is timed, after everything has been chosen, compiled and warmed up: the most held in tensors, libraries' workspaces that the
 allocator gives counted; what the allocator has taken from the GPU; what nvidia-smi says of the process, its context and code included.
 result: the loss of the eighth step or a sum over the output, from the same weights and inputs; peers that do not agree are named, which is
-a failure. Workloads for which the time does not suffice are left out and named.
+a failure. What the time does not suffice for is named and told as cut off.
 
 PyTorch's compiler takes minutes: --compile MODE --ready FILE only compiles, workload by workload into the compiler's cache, and adds
-those that are ready to FILE; with --ready FILE and without --compile, what is not in FILE by then is not measured in that mode.
+those that are ready to FILE, unless they are there already. With --ready FILE and without --compile, what is not in FILE by then is not
+measured in that mode.
 --cpu tries all of this in small sizes where there is no GPU. Standard library only.
 """
 import argparse
 import collections
+import contextlib
 import datetime
 import json
 import math
@@ -45,12 +47,13 @@ def transformer(rows, width=768, layers=12, table=0):
 
 # The most important first, for which the time is sure to suffice. copy, PyTorch's, gives the bandwidth that others are held against.
 WORKLOADS = {
+    "mlp20": Work(), "lenet4": Work(),
     "resnet18_bf16": Work(samples=64, unit="images", operations=3 * 64 * 2 * 1814073344),
-    "gpt2_bf16": Work(samples=8192, unit="tokens", operations=3 * 8192 * transformer(1024, table=50304)),
     "bert8_f16": Work(samples=8, unit="sequences", operations=8 * 128 * transformer(128)),
     "bert32_f16": Work(samples=32, unit="sequences", operations=32 * 128 * transformer(128)),
-    "mlp20": Work(), "lenet4": Work(), "mlp784_bf16": Work(samples=512, unit="samples", operations=6 * 512 * (784 * 1024 + 1024 * 1024 + 10240)),
-    "copy": Work(2 << 28), "relu": Work(2 << 28), "adamw": Work(28 * 100000000), "gelu": Work(2 << 28), "add": Work(3 << 28),
+    "gpt2_bf16": Work(samples=8192, unit="tokens", operations=3 * 8192 * transformer(1024, table=50304)),
+    "copy": Work(2 << 28), "mlp784_bf16": Work(samples=512, unit="samples", operations=6 * 512 * (784 * 1024 + 1024 * 1024 + 10240)),
+    "relu": Work(2 << 28), "adamw": Work(28 * 100000000), "gelu": Work(2 << 28), "add": Work(3 << 28),
     "register48": Work(), "register192": Work(), "mlp784_f32": Work(), "mlp784_tf32": Work(), "lenet4096": Work(),
 }
 MODES = ("eager", "compile", "reduce-overhead", "graph", "max-autotune")
@@ -92,7 +95,7 @@ class Peer:
             words = self.lines.get(timeout=max(seconds, 1)).split()
         except queue.Empty:
             self.stop()
-            raise Failure(f"no answer to {text} within {seconds:.0f} s") from None
+            raise Failure(f"cut off: no answer to {text} within {seconds:.0f} s") from None
         except OSError:
             words = []
         if words[:1] != ["ok"]:
@@ -135,7 +138,7 @@ def measure(name, peers, rounds, seconds, spare=20.0):
         if peer in failures:
             return None
         if left < 1:
-            failures[peer] = f"no time was left to {text}"
+            failures[peer] = f"cut off: no time was left to {text}"
             peers[peer].stop()
             return None
         try:
@@ -238,10 +241,17 @@ def is_ready(mode, name, ready):
     return ready is None or mode in OWN + ("eager", "graph") or f"{mode} {name}" in ready
 
 
+def read_ready(path):
+    if not os.path.exists(path):
+        return []
+    with open(path) as file:
+        return file.read().splitlines()
+
+
 def compile_ahead(mode, peer, names, seconds, path):
-    end = time.monotonic() + seconds
+    end, before = time.monotonic() + seconds, read_ready(path)
     for name in names:
-        if name == "copy" or not is_meant(mode, name):
+        if name == "copy" or not is_meant(mode, name) or f"{mode} {name}" in before:
             continue
         begin = time.monotonic()
         if begin > end:
@@ -285,10 +295,10 @@ def main():
         peers.update({mode: Peer(twin + [mode] + cpu) for mode in MODES if not (options.cpu and mode == "graph")})
     else:
         print("# gpunn alone" + ("" if options.alone else f": {options.python} has no torch"))
-    ready = None
-    if options.ready:
-        with open(options.ready) as file:
-            ready = file.read().splitlines()
+    for peer in peers.values():  # they import torch beside each other
+        with contextlib.suppress(OSError):  # which measure() tells
+            peer.start()
+    ready = read_ready(options.ready) if options.ready else None
     report = {"machine": machine(peers), "rounds": options.rounds, "workloads": {}, "failures": {}, "left out": []}
     print(", ".join(f"{key} {value}" for key, value in report["machine"].items()) + f", {options.rounds} rounds\n")
     print("| workload | peer | ms | range | ratio | rate | tensors MiB | reserved MiB | process MiB | result |\n"
@@ -299,13 +309,14 @@ def main():
         left = end - time.monotonic()
         if left < 12:
             report["left out"].append(name)
+            print(f"# {name}: cut off, no time was left", flush=True)
             continue
         meant = {mode: peer for mode, peer in peers.items() if is_meant(mode, name)}
         present = {mode: peer for mode, peer in meant.items() if is_ready(mode, name, ready)}
         spare = min(20, left / 3)
         results, failures = measure(name, present, options.rounds, min(left - spare, options.opening), spare)
         failed = failed or bool(failures.keys() & (results.keys() | set(OWN)))
-        failures.update({mode: "not measured: it was not compiled in time" for mode in meant if mode not in present})
+        failures.update({mode: "cut off: it was not compiled in time" for mode in meant if mode not in present})
         if name == "copy" and results:
             copy = WORKLOADS[name].bytes / statistics.median(results["eager"]["ms"]) / 1e6
         for line in rows(name, Work() if options.cpu else WORKLOADS[name], results, copy, promised):
@@ -317,8 +328,6 @@ def main():
             with open(options.json, "w") as file:
                 json.dump(report, file, indent=1)
     print("\n".join(best(report["workloads"])))
-    if report["left out"]:
-        print("# no time was left for " + ", ".join(report["left out"]))
     for peer in peers.values():
         peer.stop()
     return 1 if failed else 0

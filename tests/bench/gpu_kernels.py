@@ -29,7 +29,7 @@ def main():
     if found.nvcc is None:
         sys.exit("nvcc was not found: NVCC names one")
     os.makedirs(folder, exist_ok=True)
-    nvcc = [found.nvcc, "-lineinfo", "-arch=" + found.arch(), *found.flags, "-I" + ROOT, "-I" + folder]
+    nvcc = [found.nvcc, *found.target()[0], *found.flags, "-I" + ROOT, "-I" + folder]
     files = {name: os.path.join(folder, name) for name in NAMES}
     asked = "".join(f"spec {name} {os.path.join(folder, name)}.json\n" for name in NAMES)
     subprocess.run([options.program, "--cpu"] + ["--small"] * options.small, input=asked, text=True, check=True, stdout=subprocess.DEVNULL)
@@ -44,9 +44,8 @@ def main():
         for name in NAMES:
             out.write(f'#define {name.upper()}_KERNELS_IMPLEMENTATION\n#include "{name}_kernels.h"\n')
         out.write("#define BENCH_SETS(X) " + " ".join(f"X({name})" for name in NAMES) + "\n")
-    subprocess.run(nvcc + ["-O1", "-DGPUNN_NO_IMPLEMENTATION", '-DBENCH_KERNELS="sets.h"', "-Xcompiler", "-march=native",
-                           os.path.join(HERE, "gpu_bench.c"), *(file + ".o" for file in files.values()), *options.objects,
-                           *libraries, "-o", options.target], check=True)
+    subprocess.run(nvcc + ["-O1", "-DGPUNN_NO_IMPLEMENTATION", '-DBENCH_KERNELS="sets.h"', os.path.join(HERE, "gpu_bench.c"),
+                           *(file + ".o" for file in files.values()), *options.objects, *libraries, "-o", options.target], check=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Runs tests that failed once more, each alone: python3 tests/gpu/again.py FAILURES --seconds N [--count 10] [--sanitizer PATH] [--out FILE]
 
-FAILURES is what tests/run.py --failures wrote. First each test with a synchronisation behind every step and the libraries' logs, then under
-the sanitizer's memcheck. What they print goes to FILE, the end of it where it is long; a line for each says how it went. It is for the
-reader: the tests have failed already, and the status is 0.
+FAILURES is what tests/run.py --failures wrote. Each test runs with a synchronisation behind every step: with the libraries' logs or, if
+it is given, under the sanitizer's memcheck. What they print goes to FILE, the end of it where it is long; a line for each says how it went.
+It is for the reader: the tests have failed already, and the status is 0.
 """
 import argparse
 import os
@@ -39,23 +39,23 @@ def main():
         tests = [line.split("\t") for line in file.read().splitlines()]
     tests = list(dict.fromkeys((command, number, name if number else name.split(" [")[0].strip()) for command, number, name in tests))
     chosen = tests[:options.count]  # a test of which parts failed is one
-    ways = [("alone", [], LOGS, 20)]
+    way, before, settings, most = "alone", [], LOGS, 20
     if options.sanitizer:
-        ways.append(("memcheck", [options.sanitizer, "--tool", "memcheck", "--error-exitcode", "9"], {"GPUNN_PLAIN": "1"}, 40))
+        before = [options.sanitizer, "--tool", "memcheck", "--error-exitcode", "9"]
+        way, settings, most = "memcheck", {"GPUNN_PLAIN": "1"}, 40
     with open(options.out, "w") as out:
-        for way, before, settings, most in ways:
-            for command, number, name in chosen:
-                arguments, own = call(command, number, name)
-                left = min(most, end - time.monotonic())
-                if left < 1 or before and not number:
-                    print(f"{way}: {name}: not run, {'no time is left' if left < 1 else 'it is no program of its own'}", flush=True)
-                    continue
-                environment = {**os.environ, **settings, **own}
-                environment.pop("GPUNN_TEST_SECONDS", None)  # it is slower now
-                text, code = programs.run(name, before + arguments, environment, left)
-                out.write(f"==== {way}: {command} {number} {name}: {code}\n{text[-KEPT:]}\n")
-                out.flush()
-                print(f"{way}: {name}: {'passes' if code == 0 else f'fails with {code}'}", flush=True)
+        for command, number, name in chosen:
+            arguments, own = call(command, number, name)
+            left = min(most, end - time.monotonic())
+            if left < 1 or before and not number:
+                print(f"{way}: {name}: {'cut off, no time is left' if left < 1 else 'not run, it is no program of its own'}", flush=True)
+                continue
+            environment = {**os.environ, **settings, **own}
+            environment.pop("GPUNN_TEST_SECONDS", None)  # it is slower now
+            text, code = programs.run(name, before + arguments, environment, left)
+            out.write(f"==== {way}: {command} {number} {name}: {code}\n{text[-KEPT:]}\n")
+            out.flush()
+            print(f"{way}: {name}: {'passes' if code == 0 else f'fails with {code}'}", flush=True)
     print(f"{len(chosen)} of {len(tests)} failed tests were run again")
 
 

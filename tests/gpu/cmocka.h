@@ -1,5 +1,5 @@
-/* cmocka.h - the part of cmocka that the tests use, for machines where it cannot be installed: tests/gpu/run.sh takes it only where
- * <cmocka.h> is missing. Prints TAP lines. A failing test goes on with the next one by longjmp; there is no mocking. */
+/* cmocka.h - the part of cmocka that the tests use, for machines where it cannot be installed: tests/gpu/run.sh takes it.
+ * Prints TAP lines. A failing test goes on with the next one by longjmp; there is no mocking. */
 #ifndef TEST_CMOCKA_H
 #define TEST_CMOCKA_H
 #include <fnmatch.h>

@@ -132,8 +132,9 @@ static float milliseconds(const gpunn__product *p, cudaEvent_t begin, cudaEvent_
     return elapsed / REPEATS;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1) return printf("usage: %s    products.py runs it\n", argv[0]) < 0;
     gpunn_device_args args;
     char              text[512];
     cudaEvent_t       begin, end;

@@ -1,10 +1,11 @@
 # Stages that end in time, for tests/gpu/run.sh: each has a share of all the time, which those before it cannot take from it, and what it
-# prints is in the log as it is printed. Sourced with `seconds`, `out` and `log` set, and with
+# prints is in the log as it is printed. $out/summary receives a verdict a line as it is reached. Sourced with `seconds`, `out` and `log` set,
+# and with
 #   plan=(NAME SECONDS NAME SECONDS ...)      the stages in their order; the seconds should add up to no more than `seconds`
 passed=0
 failed=0
+cut=0
 skipped=0
-summary=
 grace=6 # seconds in which a stage that has reached its limit is ended
 
 say() {
@@ -13,12 +14,17 @@ say() {
 
 skip() { # WHY
     skipped=$((skipped + 1))
-    summary+="skipped  $*"$'\n'
+    echo "skipped  $*" >>"$out/summary"
 }
 
 fail() { # WHY
     failed=$((failed + 1))
-    summary+="FAILED   $*"$'\n'
+    echo "FAILED   $*" >>"$out/summary"
+}
+
+cut_off() { # WHAT
+    cut=$((cut + 1))
+    echo "CUT OFF  $*" >>"$out/summary"
 }
 
 # planned NAME: prints the seconds of the stages behind it, in proportion where there is less time than was planned.
@@ -65,7 +71,7 @@ stage() {
     done
     limit=$((seconds - SECONDS - $(planned "$name") - grace))
     if [ "$limit" -lt 2 ]; then
-        fail "$name: no time was left"
+        cut_off "$name (no time was left)"
         return 1
     fi
     printf '\n==== %s, for at most %s s: %s\n' "$name" "$limit" "$*" >>"$log"
@@ -73,7 +79,6 @@ stage() {
     bounded "$limit" "${@//@seconds/$((limit - 4))}" >>"$log" 2>&1
     code=$?
     why=$code
-    [ "$code" -ne 124 ] || why="its limit of $limit s"
     if [ "$code" -eq 0 ] && [ -n "$needs" ] && ! tail -c "+$from" "$log" | grep -q -e "$needs"; then
         code=1 why="it does not say: $needs"
     fi
@@ -86,7 +91,9 @@ stage() {
     [ -z "$shown" ] || echo "$shown"
     if [ "$code" -eq 0 ]; then
         passed=$((passed + 1))
-        summary+="passed   $name ($((SECONDS - begin)) s)"$'\n'
+        echo "passed   $name ($((SECONDS - begin)) s)" >>"$out/summary"
+    elif [ "$code" -eq 124 ]; then
+        cut_off "$name (its limit of $limit s)"
     else
         fail "$name ($why)"
     fi
@@ -97,10 +104,11 @@ stage() {
 finish() {
     local file
     say ""
-    say "$summary$passed stages passed, $failed failed, $skipped skipped, $SECONDS s"
+    echo "$passed stages passed, $failed failed, $cut cut off, $skipped skipped, $SECONDS s" >>"$out/summary"
+    say "$(cat "$out/summary")"
     for file in "$out"/*.log; do
         [ "$(stat -c %s "$file")" -gt 15000000 ] || continue
         { head -c 5000000 "$file" && printf '\n... cut ...\n' && tail -c 9000000 "$file"; } >"$file.cut" && mv "$file.cut" "$file"
     done
-    exit $((failed > 0))
+    exit $((failed + cut > 0))
 }

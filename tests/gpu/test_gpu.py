@@ -55,6 +55,13 @@ class Gpu(unittest.TestCase):
         self.peers[name] = gpu.Peer([sys.executable, self.program, name, self.log, str(ms), str(mib), *faults])
         self.addCleanup(self.peers[name].stop)
 
+    def executable(self, name, command):
+        path = os.path.join(self.folder, name)
+        with open(path, "w") as file:
+            file.write(f"#!/bin/sh\n{command}\n")
+        os.chmod(path, 0o755)
+        return path
+
     def asked(self):
         with open(self.log) as file:
             return file.read().splitlines()
@@ -89,9 +96,9 @@ class Gpu(unittest.TestCase):
         results, failures = gpu.measure("lenet4", self.peers, 3, 8, spare=12)
         self.assertLess(time.monotonic() - begin, 30)
         self.assertEqual(list(results), ["gpunn"])
-        self.assertIn("no answer to open lenet4 within ", failures["eager"])
+        self.assertIn("cut off: no answer to open lenet4 within ", failures["eager"])
         self.assertIn("it ended without a word", failures["compile"])
-        self.assertEqual(failures["graph"], "no answer to time within 3 s")
+        self.assertEqual(failures["graph"], "cut off: no answer to time within 3 s")
 
     def test_the_error_is_told_not_the_advice_behind_it(self):
         self.peer("compile", 1, 10, "end=open", "says=torch.Fault/torch.SomeError:_no_triton/Set_this_for_more")
@@ -101,13 +108,26 @@ class Gpu(unittest.TestCase):
         self.peer("gpunn", 1, 10, "hang=open")
         self.peer("eager", 1, 10)
         results, failures = gpu.measure("lenet4", self.peers, 1, 1, spare=0)
-        self.assertEqual((results, failures["eager"]), ({}, "no time was left to open lenet4"))
+        self.assertEqual((results, failures["eager"]), ({}, "cut off: no time was left to open lenet4"))
         self.assertIsNone(self.peers["eager"].process)
 
     def test_a_peer_starts_anew_after_a_failure(self):
         self.peer("gpunn", 1, 10, "end=time")
         for _ in range(2):
             self.assertEqual(gpu.measure("lenet4", self.peers, 1, 20), ({}, {"gpunn": "it broke"}))
+
+    def test_rows_that_are_cut_off_say_so(self):
+        program = self.executable("gpu_bench", f"exec {sys.executable} {self.program} gpunn {self.log} 2 30")
+        done = subprocess.run([sys.executable, gpu.__file__, program, "--alone", "--seconds", "0", "mlp20", "lenet4"], stdout=subprocess.PIPE,
+                              text=True)
+        self.assertIn("# mlp20: cut off, no time was left\n# lenet4: cut off, no time was left\n", done.stdout)
+
+    def test_what_is_ready_is_not_compiled_again(self):
+        ready = os.path.join(self.folder, "ready")
+        gpu.compile_ahead("compile", gpu.Peer([sys.executable, self.program, "compile", self.log, "1", "1"]), ["mlp20"], 20, ready)
+        gpu.compile_ahead("compile", gpu.Peer([sys.executable, self.program, "compile", self.log, "1", "1"]), ["mlp20", "lenet4"], 20, ready)
+        self.assertEqual([line for line in self.asked() if " open " in line], ["compile open mlp20", "compile open lenet4"])
+        self.assertEqual(gpu.read_ready(ready), ["compile mlp20", "compile lenet4"])
 
     def test_no_git_and_no_nvidia_smi(self):
         path, commit = os.environ.get("PATH"), os.environ.pop("GPUNN_COMMIT", None)
@@ -124,9 +144,7 @@ class Gpu(unittest.TestCase):
                 os.environ["GPUNN_COMMIT"] = commit
 
     def test_what_nvidia_smi_says_of_processes(self):
-        with open(os.path.join(self.folder, "nvidia-smi"), "w") as file:
-            file.write("#!/bin/sh\nprintf '12, 550\\n13, [N/A]\\n\\n'\n")
-        os.chmod(file.name, 0o755)
+        self.executable("nvidia-smi", "printf '12, 550\\n13, [N/A]\\n\\n'")
         path = os.environ["PATH"]
         try:
             os.environ["PATH"] = self.folder + ":" + path
@@ -135,10 +153,7 @@ class Gpu(unittest.TestCase):
             os.environ["PATH"] = path
 
     def test_the_whole_of_it(self):
-        program = os.path.join(self.folder, "gpu_bench")
-        with open(program, "w") as file:
-            file.write(f"#!/bin/sh\nexec {sys.executable} {self.program} gpunn {self.log} 2 30\n")
-        os.chmod(program, 0o755)
+        program = self.executable("gpu_bench", f"exec {sys.executable} {self.program} gpunn {self.log} 2 30")
         json_path = os.path.join(self.folder, "json")
         done = subprocess.run([sys.executable, os.path.join(ROOT, "tests", "bench", "gpu.py"), program, "--alone", "--rounds", "2", "--json",
                                json_path, "mlp20", "lenet4"], stdout=subprocess.PIPE, text=True)

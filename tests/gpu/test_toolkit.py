@@ -116,6 +116,24 @@ class Toolkit(unittest.TestCase):
         for major, arch in (8, "sm_80"), (9, "sm_90"), (12, "compute_90"):
             self.mount(self.driver(f"sm{major}", major=major))
             self.assertEqual(toolkit.Toolkit().arch(), arch)
+            self.assertIn("-arch=" + arch, toolkit.Toolkit().target()[0])
+
+    def test_the_card_is_named_without_a_compiler(self):
+        compilers = toolkit.compilers
+        self.addCleanup(setattr, toolkit, "compilers", compilers)
+        toolkit.compilers = lambda: []
+        self.mount(self.driver("driver"))
+        self.assertEqual((toolkit.Toolkit().nvcc, toolkit.Toolkit().arch()), (None, "sm_90"))
+
+    def test_an_archive_is_for_no_machine_in_particular(self):
+        self.mount(self.driver("other", major=8))
+        os.environ["NVCC"] = self.make_wheels()[1]
+        os.environ["GPUNN_GPU_BUNDLE"] = "1"
+        self.addCleanup(os.environ.pop, "GPUNN_GPU_BUNDLE")
+        for_nvcc, for_cc = toolkit.Toolkit().target()
+        self.assertIn("-gencode=arch=compute_90,code=sm_90", for_nvcc)
+        self.assertNotIn("native", " ".join(for_nvcc + for_cc))
+        self.assertEqual(for_cc, ["-march=x86-64-v3"])
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 
     python3 tests/gpu/toolkit.py          says what is where
     eval "$(python3 tests/gpu/toolkit.py --shell)"      sets what main() lists; GPU_ARCH, such as sm_90, is empty where there is no GPU
+    GPUNN_GPU_BUNDLE=1         in the environment: what is compiled is for bundle.py's archive, not for this machine
     python3 tests/gpu/toolkit.py --nvcc   the beginning of a compile line
 
 Standard library only; the wheels are looked for beside the Python that runs this.
@@ -84,8 +85,15 @@ class Toolkit:
     def arch(self):
         """What -arch should be for the first GPU; without one, for a server's. A GPU newer than nvcc compiles PTX itself."""
         capability = gpu()[1] or 90
-        known = self.architectures()
+        known = self.architectures() if self.nvcc else []
         return f"sm_{capability}" if capability in known or not known else f"compute_{max(known)}"
+
+    def target(self):
+        """(nvcc's flags, the C compiler's) for the machine on which the programs run: this one, or one with an H100 or H200."""
+        if "GPUNN_GPU_BUNDLE" in os.environ:
+            host = ["-march=x86-64-v3", "-static-libgcc", "-static-libstdc++"]
+            return ["-gencode=arch=compute_90,code=sm_90", "--compress-mode=size", "-Xcompiler", ",".join(host)], host[:1]
+        return ["-lineinfo", "-arch=" + self.arch(), "-Xcompiler", "-march=native"], ["-march=native"]
 
 
 # Where containers mount the driver without telling the loader.
@@ -126,8 +134,9 @@ def main():
         print(shlex.join([found.nvcc or "nvcc", *found.flags]))
         return
     if "--shell" in sys.argv:
-        values = {"NVCC": found.nvcc or "", "NVCC_FLAGS": " ".join(found.flags), "DRIVER_PATH": driver()[1],
-                  "GPU_ARCH": found.arch() if found.nvcc and gpu()[1] else "", "GPU_FOUND": gpu()[0] if gpu()[1] else ""}
+        for_nvcc, for_cc = found.target()
+        values = {"NVCC": found.nvcc or "", "NVCC_FLAGS": " ".join(found.flags + for_nvcc), "CC_FLAGS": " ".join(for_cc),
+                  "DRIVER_PATH": driver()[1], "GPU_ARCH": found.arch() if gpu()[1] else "", "GPU_FOUND": gpu()[0] if gpu()[1] else ""}
         for name, library in ("GPUNN_CUDA_PATH", "libcublasLt"), ("GPUNN_CUDNN_PATH", "libcudnn"), ("GPUNN_NCCL_PATH", "libnccl"):
             values[name] = os.path.dirname(found.libraries[library]) if found.libraries[library] else ""
         for name, value in values.items():
