@@ -23,9 +23,9 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 ARCH = "sm_90"  # what toolkit.py compiles for
 MOST_BYTES = 24 << 20
 STAMP = "stamp.json"
-# What the programs are made from. A path that git does not know is generated from these.
+# What the programs are made from; the build itself generates the rest from these.
 SOURCES = ["*.h", "*.c", "*.cu", "*.cpp", "generator", "templates", "examples/kernels", "tests/generator/specs", "tests/generator/build_sets.py",
-           "tests/bench/gpu_kernels.py", "tests/bench/fused_gpu.py"]
+           "tests/bench/gpu_kernels.py", "tests/bench/fused_gpu.py", ":!examples/kernels/*_kernels.*"]
 
 
 class Unfit(Exception):
@@ -90,7 +90,7 @@ def why_not_loaded(path):
     # A program of test.h's runs no test, and none that lacks --help has a GPU.
     settings = {**os.environ, "GPUNN_TEST_FROM": "1000000", "GPUNN_TEST_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
     try:
-        done = subprocess.run([path, "--help"], env=settings, cwd=os.path.dirname(path), timeout=10, stdin=subprocess.DEVNULL,
+        done = subprocess.run([os.path.abspath(path), "--help"], env=settings, cwd=ROOT, timeout=10, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     except subprocess.TimeoutExpired:
         return None
@@ -148,7 +148,7 @@ def main():
         else:
             stamp, count, refused = unpack(options.source, options.target, options.arch)
             for name, why in refused.items():
-                print(f"does not load: {name}: {why}")
+                print(f"{name} of the archive does not load: {why}")
             size = os.path.getsize(options.source)
     except Unfit as why:
         print(f"{options.source}: {why}")

@@ -84,10 +84,10 @@ sanitizer=$(command -v compute-sanitizer || ls "$(dirname "$NVCC")/compute-sanit
 if [ "$prebuilt" -eq 1 ]; then
     if bounded 30 "$python" tests/gpu/bundle.py unpack "$bundle" "$work" --arch "$GPU_ARCH" >"$work/unpacked" 2>&1; then
         export GPUNN_COMMIT=${GPUNN_COMMIT:-$(sed -n 's/.*, commit //p' "$work/unpacked")}
-        while read -r line; do skip "$line; it is built here"; done < <(grep '^does not load' "$work/unpacked")
+        while read -r line; do skip "$line"; done < <(grep 'does not load' "$work/unpacked")
     else
         prebuilt=0
-        skip "$(tail -n 1 "$work/unpacked"); all is built here"
+        skip "$(tail -n 1 "$work/unpacked")"
     fi
     say "$(tail -n 1 "$work/unpacked")"
 fi

@@ -56,7 +56,7 @@ class Bundle(Folder):
         self.write(self.path("built", "log"), "")
         os.chmod(self.path("built", "log"), 0o644)
         self.assertEqual(bundle.pack(self.built, self.archive, STAMP), os.path.getsize(self.archive))
-        self.assertEqual(bundle.unpack(self.archive, self.unpacked, "sm_90"), (STAMP, 2, {}))
+        self.assertEqual(bundle.unpack(self.archive, os.path.relpath(self.unpacked), "sm_90"), (STAMP, 2, {}))
         self.assertEqual(sorted(os.listdir(self.unpacked)), ["one", bundle.STAMP, "two"])
 
     def test_an_earlier_calls_programs_are_kept(self):
@@ -108,7 +108,7 @@ class Bundle(Folder):
         wanted = {"gpunn.h", "gpunn_cuda.cu", "generator/emit_cuda.py", "templates/set.c", "tests/test.h", "tests/gpu/products.cu",
                   "examples/kernels/custom_op.json", "tests/bench/gpu_workloads.h", "tests/emulator/custom.cpp"}
         self.assertEqual(wanted - stamp["sources"].keys(), set())
-        self.assertNotIn("README.md", stamp["sources"])
+        self.assertEqual({"README.md", "examples/kernels/simple_nn_kernels.cu"} & stamp["sources"].keys(), set())
         bundle.check(stamp, bundle.ARCH)
 
 
@@ -152,7 +152,7 @@ class Prebuilt(Folder):
         self.program_without_its_library("device")
         code, said, summary = self.call("ops/golden", "ops/gradients", "ops/reference", "ops/precision", "unit/device")
         self.assertEqual(code, 1)
-        self.assertRegex(summary, "skipped  does not load: device: .*libabsent.so: cannot open shared object file.*; it is built here")
+        self.assertRegex(summary, "skipped  device of the archive does not load: .*libabsent.so: cannot open shared object file")
         self.assertRegex(summary, r"FAILED   library \(1\)")
         self.assertRegex(summary, r"passed   doctor \(\d+ s\)\npassed   simple_nn \(\d+ s\)\nFAILED   products \(1\)\nFAILED   tests \(1\)")
         self.assertRegex(said, "ended with -9 after 0 lines")
@@ -177,7 +177,7 @@ class Prebuilt(Folder):
         self.write_tests(golden="")
         code, said, summary = self.call("ops/golden", arch="sm_80")
         self.assertEqual(code, 1)
-        self.assertRegex(summary, "skipped  .*archive.tar.xz: it is for sm_80, the GPU is sm_90; all is built here\n")
+        self.assertRegex(summary, "skipped  .*archive.tar.xz: it is for sm_80, the GPU is sm_90\n")
         self.assertRegex(summary, r"FAILED   library \(1\)")
         self.assertTrue(os.path.exists(self.archive))
 
