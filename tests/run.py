@@ -27,6 +27,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RESULT = re.compile(r"^(not ok|ok)\b(?: \d+)?(?: -)? ?(.*)$")  # the number may be left out
 
 
+CUT_OFF = 124  # the status of a program that ran longer than it may
 BEGINS = re.compile(r"^# test (\d+) (.*)$")  # test.h's line before a test, where it is asked for
 
 
@@ -64,6 +65,8 @@ class Verdicts:
                 behind = False
         tail = "".join("\n    " + b for b in before[-60:])
         end = f"it died of {signal.Signals(-code).name}" if code < 0 else f"it exited with {code}" if code else None
+        if code == CUT_OFF:
+            end = "it was cut off"
         if running:  # the program ended, or was ended, in this test
             self.fail(f"{running[1]}: {end or 'it ended'} in this test" + tail, running)
             self.next = running[0] + 1
@@ -109,7 +112,7 @@ class Programs:
         sys.exit(128 + number)
 
     def run(self, name, arguments, environment, limit):
-        """(what it printed, its exit status). Not even a process that cannot be killed is waited for."""
+        """(what it printed, its exit status or CUT_OFF). Not even a process that cannot be killed is waited for."""
         lines = []
         if self.ended:
             return "it was not begun", 1
@@ -134,7 +137,7 @@ class Programs:
         try:
             code = process.wait(limit)
         except subprocess.TimeoutExpired:
-            late, code = f"\nit ran longer than {limit:g} s", 1
+            late, code = f"\nit ran longer than {limit:.0f} s", CUT_OFF
         self.stop(process)  # and what it left behind
         reader.join(5)
         if late:

@@ -55,7 +55,8 @@ def main():
             text, code = programs.run(name, before + arguments, environment, left)
             out.write(f"==== {way}: {command} {number} {name}: {code}\n{text[-KEPT:]}\n")
             out.flush()
-            print(f"{way}: {name}: {'passes' if code == 0 else f'fails with {code}'}", flush=True)
+            verdict = "passes" if code == 0 else f"cut off at {left:.0f} s" if code == run.CUT_OFF else f"fails with {code}"
+            print(f"{way}: {name}: {verdict}", flush=True)
     print(f"{len(chosen)} of {len(tests)} failed tests were run again")
 
 

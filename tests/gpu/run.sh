@@ -213,7 +213,7 @@ truth)
         stage again "$python" tests/gpu/again.py "$work/failures" --seconds @seconds --out "$out/again.log"
         say $'\n'"failed tests:"$'\n'"$(head -n 30 "$work/failures" | cut -c -200)"
     fi
-    [ -z "${compiler-}" ] || kill "$compiler"
+    [ -z "${compiler-}" ] || kill "$compiler" 2>/dev/null
     ;;
 bench)
     if [ "$with_torch" -eq 1 ]; then # which chooses kernels by their times, so that it has the GPU to itself

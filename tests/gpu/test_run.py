@@ -91,6 +91,7 @@ class Run(unittest.TestCase):
         code, said, failed = self.resumed("2=hang", limit=6)
         self.assertLess(time.monotonic() - begin, 30)
         self.assertEqual((code, failed), (1, [["2", "name 2"]]))
+        self.assertIn("FAILED name 2: it was cut off in this test", said)
         self.assertIn("it ran longer than", said)
         self.assertIn("no time was left for test 3 and those behind it", said)
         with open(self.path("log")) as file:
