@@ -214,8 +214,10 @@ def main():
         subprocess.run(build(options.work, names), check=True)
     if options.build:
         return
-    own, end = {}, time.monotonic() + options.seconds
-    with subprocess.Popen([os.path.join(options.work, "fused_gpu")], stdout=subprocess.PIPE, text=True) as program:
+    own, end, path = {}, time.monotonic() + options.seconds, os.path.join(options.work, "fused_gpu")
+    if not os.path.exists(path):
+        sys.exit("%s is not there: --build makes it" % path)
+    with subprocess.Popen([path], stdout=subprocess.PIPE, text=True) as program:
         for line in program.stdout:
             print("# " + line, end="", flush=True)
             name, us, moved = line.rsplit("|", 2)

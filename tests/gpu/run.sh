@@ -142,7 +142,7 @@ fi
 
 # ---- PyTorch's compiler, into a cache that the benchmarks find ----
 ready=$work/ready
-export ready python TORCHINDUCTOR_CACHE_DIR=$PWD/$work/inductor TORCHINDUCTOR_COMPILE_THREADS=8
+export ready python TORCHINDUCTOR_CACHE_DIR=$(realpath "$work")/inductor TORCHINDUCTOR_COMPILE_THREADS=8
 ahead() { # SECONDS MODE WORKLOAD...
     "$python" tests/bench/gpu.py "$work/gpu_bench" --python "$python" --compile "$2" --ready "$ready" --seconds "$1" "${@:3}"
 }
@@ -162,7 +162,7 @@ with_torch=0
 if "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; then with_torch=1; fi
 
 # ---- run ----
-export GPUNN_TEST_DEVICE=cuda GPUNN_TEST_SECONDS=${GPUNN_TEST_SECONDS:-30} GPUNN_EXAMPLES=$work
+export GPUNN_TEST_DEVICE=cuda GPUNN_TEST_SECONDS=${GPUNN_TEST_SECONDS:-30} GPUNN_EXAMPLES=$(realpath "$work")
 machine() {
     nvidia-smi
     uname -a
