@@ -39376,6 +39376,32 @@ static double gpunn__step_bytes(const gpunn_step *step)
     return bytes;
 }
 
+static double gpunn__updated(const gpunn_optimizer *opt)
+{
+    double count = 0;
+    for (int i = 0; i < opt->parameter_count; i++) count += (double)gpunn__count(opt->parameters[i], 1);
+    return count;
+}
+
+/* Weights and states are read and written, gradients read; weights in 16 bits are written too. */
+static double gpunn__update_bytes(const gpunn__profile *p)
+{
+    double each = p->plan->half ? 3 * 4 + 2 : 3 * 4;
+    for (int i = 0; i < GPUNN__STATES; i++) each += p->args->optimizer->uses[i] ? 2 * 4 : 0;
+    return each * gpunn__updated(p->args->optimizer);
+}
+
+/* Of step i, or of the update behind the last one. */
+static double gpunn__profile_flops(const gpunn__profile *p, int i)
+{
+    return i < p->step_count ? gpunn__step_flops(&p->plan->steps[i]) : gpunn__updated(p->args->optimizer);
+}
+
+static double gpunn__profile_bytes(const gpunn__profile *p, int i)
+{
+    return i < p->step_count ? gpunn__step_bytes(&p->plan->steps[i]) : gpunn__update_bytes(p);
+}
+
 static GPUNN__STATUS gpunn__profile_run(const gpunn__profile *p)
 {
     const gpunn_profile_args *args = p->args;
@@ -39457,9 +39483,8 @@ static double gpunn__profile_share(double work, double seconds, double peak)
 
 static void gpunn__profile_row(const gpunn__profile *p, int i, double total, const gpunn__text *out)
 {
-    const gpunn_step *step = i < p->step_count ? &p->plan->steps[i] : NULL;
-    const double      flops = step ? gpunn__step_flops(step) : 0, bytes = step ? gpunn__step_bytes(step) : 0, s = p->seconds[i];
-    char              label[160];
+    const double flops = gpunn__profile_flops(p, i), bytes = gpunn__profile_bytes(p, i), s = p->seconds[i];
+    char         label[160];
     gpunn__profile_label(p, i, label, sizeof label);
     gpunn__text_line(out, "%11.2f %6.1f %11.3f %6.1f %11.3f %6.1f  %s\n", s * 1e6, total > 0 ? 100 * s / total : 0, flops * 1e-6,
                      gpunn__profile_share(flops, s, p->peak_flops), bytes * 1e-6, gpunn__profile_share(bytes, s, p->peak_bytes),
@@ -39520,8 +39545,8 @@ static GPUNN__STATUS gpunn__profile_trace(const gpunn__profile *p)
         gpunn__emit_name(&w, "", label);
         gpunn__emit_time(&w, "ts", at);
         gpunn__emit_time(&w, "dur", p->seconds[i]);
-        gpunn__emitf(&w, ", \"args\": {\"flops\": %.0f, \"bytes\": %.0f}}", step ? gpunn__step_flops(step) : 0.0,
-                     step ? gpunn__step_bytes(step) : 0.0);
+        gpunn__emitf(&w, ", \"args\": {\"flops\": %.0f, \"bytes\": %.0f}}", gpunn__profile_flops(p, i),
+                     gpunn__profile_bytes(p, i));
         at += p->seconds[i];
     }
     gpunn__emitf(&w, "\n]}\n");

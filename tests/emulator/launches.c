@@ -1,6 +1,8 @@
 /* How much the graph of a run launches on a GPU with as many multiprocessors as an H200 has: kernels of ours, calls of the libraries,
  * fills and copies of a training step or forward pass of the benchmarks' workloads, from the third on. Nothing is computed, and sizes
- * are the real ones. With names as arguments: what each of these workloads launches, by name; +NAME: with generated kernels. */
+ * are the real ones. With names as arguments: what each of these workloads launches, by name; +NAME: with generated kernels.
+ * --trace FOLDER NAME...: writes gpunn_profile's trace of each to FOLDER/NAME.json, in which a launch takes 125 us; none for a
+ * workload that is an update alone. */
 #include "../test.h"
 
 #include "../bench/gpu_workloads.h"
@@ -117,17 +119,28 @@ static void test_picks(void **state)
     free_workload(&w);
 }
 
+static void trace(const workload *w, const char *folder, const char *name)
+{
+    char path[512];
+    (void)snprintf(path, sizeof path, "%s/%s.json", folder, name);
+    if (gpunn_profile(w->model, .loss = w->loss, .outputs = {w->output}, .optimizer = w->opt, .runs = 1, .peak_flops = 1,
+                      .peak_bytes = 1, .trace = path) != GPUNN_OK)
+        die(w);
+}
+
 int main(int argc, char **argv)
 {
+    const char *folder = argc > 2 && strcmp(argv[1], "--trace") == 0 ? argv[2] : NULL;
     emulator_set("EMULATOR_MULTIPROCESSORS", "132");
     emulator_set("EMULATOR_RUN", "0");
     emulator_set("EMULATOR_MEMORY", "140000000000");
-    for (int i = 1; i < argc; i++) {
+    for (int i = folder ? 3 : 1; i < argc; i++) {
         workload    w;
         const char *name;
         count(&w, argv[i]);
         printf("%s: %ld launches\n", argv[i], in_graph());
         for (int k = 0; emulator_launched(k, &name); k++) printf("%6ld %s\n", emulator_launched(k, &name), name);
+        if (folder && (w.loss || w.output)) trace(&w, folder, argv[i]);
         free_workload(&w);
     }
     if (argc > 1) return 0;

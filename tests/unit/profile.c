@@ -104,7 +104,9 @@ static void test_training(void **state)
     assert_true(gpunn_item(n.loss) == gpunn_item(m.loss));
     assert_int_equal(gpunn_step_count(opt), 3);
     assert_non_null(strstr(t.text, "training step, batch 4: "));
-    (void)row_of(&t, "gpunn_adam\n");
+    const double weights = 6 * 27 + 6 + 216 * 5 + 5;
+    check_number(row_of(&t, "gpunn_adam\n").mflop, 1e-6 * weights);
+    check_number(row_of(&t, "gpunn_adam\n").mb, (4 + 3 * 8) * 1e-6 * weights); /* gradient; weight and two moments */
     const row forward = row_of(&t, "name linear [4, 5]\n"), backward = row_of(&t, "name linear backward [4, 5]\n");
     check_number(backward.mflop, 2 * forward.mflop);
     check_number(row_of(&t, "conv conv2d backward").mflop, row_of(&t, "conv conv2d [").mflop); /* images have no gradient */

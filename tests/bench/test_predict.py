@@ -1,0 +1,61 @@
+"""tests/bench/predict.py: it leaves no workload and no step out, and its arithmetic is that of its formulas."""
+import math
+import os
+import sys
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests", "bench"))
+import gpu
+import predict
+
+PROGRAM = os.path.join(ROOT, "build", "emulator", "launches")
+
+
+def step(launches, size, flops, rate=predict.TENSOR, label="", kind="forward"):
+    return predict.Step(label, kind, launches, size, flops, rate)
+
+
+class Predict(unittest.TestCase):
+    def test_complete(self):
+        rows = list(predict.plans(PROGRAM, gpu.WORKLOADS))
+        self.assertEqual([name for name, _ in rows], list(gpu.WORKLOADS))
+        for name, steps in rows:
+            for one in steps[1 if name != "copy" else 0:]:
+                self.assertGreater(one.bytes, 0, (name, one))
+                self.assertTrue(one.flops > 0 or name in ("copy", "adamw"), (name, one))
+            self.assertGreater(sum(one.launches for one in steps), 0)
+            for card in predict.COPY:
+                for one in steps:
+                    self.assertTrue(all(math.isfinite(part) and part >= 0 for part in predict.time_of(one, card)), (name, one))
+                self.assertGreater(sum(predict.total(steps, card)), 0)
+        lines = list(predict.table(rows))
+        self.assertEqual(len(lines), 2 + len(gpu.WORKLOADS))
+        self.assertEqual({line.count("|") for line in lines}, {12})
+        self.assertNotIn("nan", " ".join(lines).lower())
+        work = gpu.WORKLOADS["resnet18_bf16"].operations  # counted apart, by the architecture; the first gradient of an image is not wanted
+        convolutions = sum(one.flops for one in dict(rows)["resnet18_bf16"] if "conv" in one.label or "linear" in one.label)
+        self.assertAlmostEqual((convolutions + 2 * 64 * 64 * 112 * 112 * 147) / work, 1, delta=1e-3)
+
+    def test_times(self):
+        """Launches add up; of bytes and operations the longer time counts."""
+        self.assertEqual(predict.time_of(step(2, 3.0e12, 1), "H100"), (2 * predict.LAUNCH, 1, 0))
+        self.assertEqual(predict.time_of(step(1, 4.3, 2 * predict.TENSOR), "H200"), (predict.LAUNCH, 0, 2))
+        self.assertEqual(predict.time_of(step(0, 3.0e12, 1), "H100"), (0, 1, 0))
+        self.assertAlmostEqual(sum(predict.time_of(step(0, 64, 1), "H100")) * 1e6, 600 / 1755, delta=1e-9)
+        self.assertEqual(predict.total([step(1, 3.0e12, 1), step(1, 1, 2 * predict.TENSOR)], "H100"), (2 * predict.LAUNCH, 1, 2))
+
+    def test_labels(self):
+        """Ops are told by the ends of labels, and passes that read again are counted."""
+        names = ("0.q linear [8, 768]", "forward"), ("0.bn batch_norm [8, 8]", "forward"), ("batch_norm backward [8, 8]", "backward")
+        trace = {"traceEvents": [{"name": name, "cat": kind, "dur": 250.0, "args": {"bytes": 30, "flops": 2}} for name, kind in names]}
+        steps = list(predict.steps_of(trace, "x_bf16"))
+        self.assertEqual([one.launches for one in steps], [2, 2, 2])
+        self.assertEqual([one.bytes for one in steps], [30, 45, 50])
+        self.assertEqual([one.rate for one in steps], [predict.RATES["bf16"], predict.RATES["f32"], predict.RATES["f32"]])
+        self.assertEqual(predict.precision("mlp784_tf32"), "tf32")
+        self.assertEqual(predict.precision("mlp20"), "f32")
+
+
+if __name__ == "__main__":
+    unittest.main()
