@@ -16,7 +16,6 @@ import argparse
 import collections
 import contextlib
 import copy
-import fractions
 import functools
 import importlib
 import inspect
@@ -35,6 +34,7 @@ from .exchange.spec_writer import (Constant, Entry, Parameter, Refused, Value, W
                                    named_sizes, needed_entries, normal_axes, normal_axis, product, shape_text, size_name, text, waves,
                                    write_file)
 from .json_text import SpecError
+from .exchange.torch_sizes import Size, Symbols, own_guards
 from .sizes import SizeError, any_varies, varies
 
 
@@ -61,12 +61,6 @@ Call = collections.namedtuple("Call", "op function arguments results shapes plac
 @dataclass(frozen=True)
 class Reference:
     name: str
-
-
-@dataclass(frozen=True)
-class Size:
-    """A number that depends on the batch or another size."""
-    dim: int
 
 
 class Captured:
@@ -102,72 +96,6 @@ def size_of(values):
     """A number that has these values at the BATCHES."""
     dim = dim_of(values)
     return dim if values[0] == values[1] else Size(dim)
-
-
-class Symbols:
-    """What PyTorch's symbols of sizes are, told by the axes of inputs that vary."""
-
-    def __init__(self):
-        self.sums, self.names = {}, {}  # of generator/sizes.py, by symbol; names likewise
-
-    def define(self, size, dim, place):
-        """Makes an axis of an input, in PyTorch a symbol, that dimension."""
-        symbol, name, own = None if isinstance(size, int) else size.node.expr, size_name(dim), sizes.sum_of(dim)
-        if symbol is None or not symbol.is_Symbol:
-            raise Refused("it only works with this batch size; use dynamic_batch=False" if dim == -1 else
-                          f"{place} only works with {size}: it cannot be {name}")
-        if self.sums.setdefault(symbol, own) != own:
-            raise Refused(f"{self.names[symbol]} and {name} only work where they are equal: give them one name")
-        self.names[symbol] = name
-        return symbol
-
-    def number(self, x):
-        """A whole number that may depend on sizes."""
-        if isinstance(x, int):
-            return x
-        try:
-            dim = sizes.dim_of(self.sum(x.node.expr))
-        except SizeError:
-            raise Refused(f"a size is {x}, which is too long a formula") from None
-        if varies(dim) and set(self.names.values()) == {size_name(-1)}:
-            raise Refused(f"a size is {dim}: no multiple of the batch")
-        return Size(dim) if dim < 0 else dim
-
-    def sum(self, x):
-        """An expression of sympy's as a sum."""
-        kind, parts = type(x).__name__, x.args
-        if x.is_Symbol and x not in self.sums:  # of no input's size
-            raise Refused("a size depends on values")
-        if x.is_Symbol or x.is_Integer:
-            return self.sums[x] if x.is_Symbol else sizes.number_or_size(int(x))
-        if x.is_Add or x.is_Mul:
-            return functools.reduce(sizes.plus if x.is_Add else sizes.times, map(self.sum, parts))
-        if len(parts) == 2 and parts[1].is_Integer and parts[1] > 0 and kind in ("Pow", "FloorDiv", "CleanDiv", "Mod", "PythonMod"):
-            first, k = self.sum(parts[0]), int(parts[1])
-            if x.is_Pow:
-                return functools.reduce(sizes.times, [first] * k)
-            rounded = sizes.quotient(first, k)
-            return rounded if kind.endswith("Div") else sizes.plus(first, sizes.times(rounded, {(): k}), -1)
-        if kind in ("FloorDiv", "CleanDiv"):
-            return sizes.divided(*map(self.sum, parts)) or self.refuse(x)
-        if kind in ("TruncToInt", "FloorToInt"):
-            return self.scaled(x, parts[0])
-        return self.refuse(x)
-
-    def scaled(self, x, inner):
-        """A size times a float, rounded down."""
-        factors = [part for part in inner.args if part.is_Float]
-        sizes_there = [part.args[0] for part in inner.args if type(part).__name__ == "ToFloat"]
-        if not inner.is_Mul or len(inner.args) != 2 or not factors or not sizes_there:
-            return self.refuse(x)
-        ratio = fractions.Fraction(float(factors[0])).limit_denominator(64)
-        if float(ratio) != float(factors[0]):
-            return self.refuse(x)
-        return sizes.quotient(sizes.times(self.sum(sizes_there[0]), {(): ratio.numerator}), ratio.denominator)
-
-    @staticmethod
-    def refuse(x):
-        raise Refused(f"a size is {x}; only sums, products and quotients by numbers are possible, as no multiple of the batch is")
 
 
 def flat(result, name=""):
@@ -258,10 +186,21 @@ def layers_of_any_length(torch):
         use(saved)
 
 
-def capture_export(torch, root, inputs, varying, functional=False):
-    """By torch.export, whose sizes are symbolic. functional: nothing is changed in place; None if a parameter or buffer is."""
+@contextlib.contextmanager
+def any_size(torch):
+    """Within, torch.export takes no size for 2 or more, and so records the conditions that are false at 0 or 1. Gives whether
+    this PyTorch can."""
+    from torch.fx.experimental import _config as config
+    can = hasattr(config, "backed_size_oblivious")
+    with config.patch(backed_size_oblivious=True) if can else contextlib.nullcontext():
+        yield can
+
+
+def capture_export(torch, root, inputs, varying, bounds, functional=False):
+    """By torch.export, whose sizes are symbolic. bounds: of named sizes, as in the spec. functional: nothing is changed in place;
+    None if a parameter or buffer is."""
     auto, is_named = torch.export.Dim.AUTO, any(any_varies(axes.values()) for axes in varying)
-    with layers_of_any_length(torch) if is_named else contextlib.nullcontext():
+    with any_size(torch) as is_oblivious, layers_of_any_length(torch) if is_named else contextlib.nullcontext():
         program = torch.export.export(root, inputs, dynamic_shapes={"inputs": tuple(dict.fromkeys(axes, auto) for axes in varying)})
     if functional:
         program = program.run_decompositions({})
@@ -280,16 +219,18 @@ def capture_export(torch, root, inputs, varying, functional=False):
             captured.constants[spec.arg.name] = state[spec.target]
 
     symbols = Symbols()
-    number = symbols.number
+    number, captured.bounds = symbols.number, symbols.bounds
+    for name, own in bounds.items():
+        symbols.narrow(name, own.get("min", 1), own.get("max", math.inf))
 
     def define(node, axes):
         """Makes known what the axes of an input are."""
         for axis, dim in axes.items():
             place = f"axis {axis} of input {captured.inputs.index(node.name)}"
             limits = program.range_constraints.get(symbols.define(node.meta["val"].shape[axis], dim, place))
-            if limits is not None:  # 2 is PyTorch's own least, of everything
-                captured.bounds[str(dim)] = (int(limits.lower) if limits.lower > 2 else 1,
-                                             math.inf if limits.upper > sizes.MOST else int(limits.upper))
+            if limits is not None and varies(dim):  # without any_size 2 is PyTorch's own least, of everything
+                symbols.narrow(str(dim), int(limits.lower) if limits.lower > 2 or is_oblivious else 1,
+                               math.inf if limits.upper > sizes.MOST else int(limits.upper))
 
     def shape(x):
         return tuple(n.dim if isinstance(n, Size) else n for n in map(number, x.shape)), x.dtype
@@ -352,6 +293,11 @@ def capture_export(torch, root, inputs, varying, functional=False):
     for node in program.graph.nodes:
         if node.name in captured.inputs:
             define(node, varying[captured.inputs.index(node.name)])
+    for condition, place in own_guards(torch, program):
+        try:
+            symbols.guard(condition)
+        except Refused as why:
+            raise Refused(f"({place}) {why}") from None
     captured.outputs = walk(program.graph, {})
     return captured
 
@@ -363,7 +309,7 @@ NUMBER_OPS = {"aten::add": operator.add, "aten::sub": operator.sub, "aten::mul":
 SAME_NUMBER = ("prim::NumToTensor", "aten::Int", "aten::IntImplicit", "aten::ScalarImplicit")
 
 
-def capture_trace(torch, root, inputs, varying):
+def capture_trace(torch, root, inputs, varying, _):
     """By torch.jit.trace at two batch sizes, whose graphs differ in the sizes that depend on the batch."""
     if any(any_varies(axes.values()) for axes in varying):
         raise Refused("sizes that vary beside the batch need PyTorch 2.7")
@@ -2752,7 +2698,7 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
     title = type(module).__name__
     by_export = tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 7)
     try:
-        captured = (capture_export if by_export else capture_trace)(torch, root, inputs, varying)
+        captured = (capture_export if by_export else capture_trace)(torch, root, inputs, varying, bounds)
     except Refused as why:
         raise Unsupported(title, [str(why)]) from why
     except Exception as error:  # whatever PyTorch's own tracing raises
@@ -2766,7 +2712,7 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
     names = input_names, result_names
     lowering = lowered(torch, root, captured, inputs, varying, *names)
     if lowering.has_changes and by_export:
-        captured = capture_export(torch, root, inputs, varying, functional=True)
+        captured = capture_export(torch, root, inputs, varying, bounds, functional=True)
         lowering = lowered(torch, root, captured, inputs, varying, *names) if captured else lowering
     if lowering.problems:
         raise Unsupported(title, lowering.problems)

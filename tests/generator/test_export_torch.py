@@ -371,7 +371,7 @@ class Varying(Export):
                 ("the size T and the size W only work where they are equal: give them one name|do not broadcast",
                  lambda self, x: x[:, :, :1] + x[:, :1].mT),
                 ("T, W], .* do not broadcast; .* bounds tell", lambda self, x: x + F.interpolate(x[:, :, ::2], scale_factor=2.0)),
-                ("a size is \\(s\\d+//", lambda self, x: x.unflatten(2, (-1, 4)) + 1)):
+                ("W / 4, 4\\] does not hold as many elements", lambda self, x: x.unflatten(2, (-1, 4)) + 1)):
             with self.subTest(part):
                 net = Net(function, weight=torch.rand(6, 1))
                 x = torch.rand(3, 6, 6) if "equal" in part else torch.rand(3, 6, 8)
@@ -385,6 +385,40 @@ class Varying(Export):
                              ({"T": {"min": 5, "max": 4}}, "bounds: size 'T' has bounds that leave none")):
             with self.assertRaisesRegex(export_torch.Refused, part):
                 self.export(Net(lambda self, x: x * 2), torch.rand(3, 6, 8), dynamic_shapes={"input0": {1: "T"}}, bounds=bounds)
+
+
+@unittest.skipUnless(BY_EXPORT, "PyTorch is too old for sizes that vary")
+class Branches(Export):
+    """Python conditions on sizes, of which PyTorch follows one branch: a bound of the spec, or refused by name."""
+
+    def bounds(self, condition, bounds=None):
+        net = Net(lambda self, x: x * 2 if condition(x.shape[0], x.shape[1], x.shape[2]) else x + 1)
+        return self.export(net, torch.rand(3, 6, 8), dynamic_shapes={"input0": {1: "T", 2: "W"}}, bounds=bounds)["sizes"]
+
+    def test_conditions_become_bounds(self):
+        for sizes, condition in (
+                ({"T": {"min": 5}, "W": {}}, lambda n, t, w: t > 4), ({"T": {"max": 6}, "W": {}}, lambda n, t, w: t <= 6),
+                ({"T": {"min": 2}, "W": {}}, lambda n, t, w: t != 1), ({"T": {"max": 9}, "W": {}}, lambda n, t, w: t > 9),
+                ({"T": {}, "W": {"min": 6, "max": 8}}, lambda n, t, w: 3 * w >= 17 and w < 9),
+                ({"T": {"min": 6}, "W": {}}, lambda n, t, w: t // 2 > 2), ({"T": {"max": 7}, "W": {}}, lambda n, t, w: t // 2 < 4),
+                ({"T": {}, "W": {}}, lambda n, t, w: n * t + w > 1), ({"T": {}, "W": {}}, lambda n, t, w: n >= 1)):
+            self.assertEqual(self.bounds(condition), sizes)
+        given = {"T": {"max": 7}, "W": {"min": 8, "multiple": 2}}
+        self.assertEqual(self.bounds(lambda n, t, w: t < w and w % 2 == 0 and t != 8 and w > 9, given),
+                         {"T": {"max": 7}, "W": {"min": 8, "max": 9, "multiple": 2}})
+
+    def test_conditions_that_no_bound_tells(self):
+        for part, condition in (
+                (r"test_export_torch.py:\d+\) it takes another path unless batch <= 3; use dynamic_batch=False", lambda n, t, w: n > 3),
+                ("unless batch > 1|unless batch >= 2", lambda n, t, w: n > 1), ("unless T != 4", lambda n, t, w: t == 4),
+                ("unless T == 2 \\* \\(T / 2\\); give .* a multiple", lambda n, t, w: t % 2), ("unless W >= T", lambda n, t, w: t > w),
+                ("unless T / 2 == 3", lambda n, t, w: len(range(t // 2)) > 1), (r"unless T \* batch >= 10", lambda n, t, w: n * t > 9)):
+            with self.subTest(part), self.assertRaisesRegex(export_torch.Unsupported, part):
+                self.bounds(condition)
+
+    def test_the_batch_alone(self):
+        self.assertRegex(self.problems(Net(lambda self, x: x * 2 if x.shape[0] > 1 else x), torch.rand(3, 4))[0], "batch >= 2")
+        self.ops(Net(lambda self, x: x * 2 if x.shape[0] > 1 else x), torch.rand(3, 4), dynamic_batch=False)
 
 
 class Command(Export):
