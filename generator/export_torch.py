@@ -447,6 +447,13 @@ class TorchWriter(Writer):
         self.ranges.update([result.entry] if count < 0 else [])
         return result
 
+    def add(self, op, inputs, size, /, *rest, **given):
+        for name, x in given.items():
+            for y in x if isinstance(x, (list, tuple)) else [x]:
+                if isinstance(y, Size):
+                    raise Refused(f"its {name} depends on {size_name(y.dim)}")
+        return super().add(op, inputs, size, *rest, **given)
+
     def slice(self, x, axis, start, end, step=1):
         end = None if end == Size(x.full[axis]) else end
         for place in (start, end):
@@ -2386,6 +2393,14 @@ def references(x):
     return [name for y in x for name in references(y)] if isinstance(x, (list, tuple)) else []
 
 
+def unexpected(call):
+    """What is said of a call that its operation did not expect: its arguments but for tensors."""
+    given = {name: size_name(x.dim) if isinstance(x, Size) else x for name, x in call.arguments.items()}
+    told = ", ".join(f"{name}={x}" for name, x in given.items() if isinstance(x, (int, float, str)) or (
+        isinstance(x, list) and x and all(isinstance(y, int) for y in x)))
+    return Refused(f"it is not possible with {told or 'these operands'}")
+
+
 class Lowering:
     """Turns the calls of a Captured into entries; known: what each reference of its is."""
 
@@ -2408,8 +2423,10 @@ class Lowering:
         for i, call in enumerate(self.captured.calls):
             try:
                 results = self.results(call, i)
-            except Refused as why:
+            except (Refused, TypeError, IndexError, KeyError, AttributeError, RuntimeError, ValueError, OverflowError,
+                    SizeError) as why:
                 self.has_changes |= isinstance(why, Changed)
+                why = why if isinstance(why, (Refused, SizeError)) else unexpected(call)
                 where = ", ".join(([f"in {call.path}"] if call.path else []) + ([call.place] if call.place else []))
                 self.problems.append(f"{call.op}{' (' + where + ')' if where else ''}: {why}")
                 results = []
@@ -2456,11 +2473,8 @@ class Lowering:
         function = OPERATIONS[op]
         if op in LINEAR and any(isinstance(x, Complex) for y in arguments.values() for x in (y if isinstance(y, list) else [y])):
             function = of_parts(function)
-        try:
-            result = exactly(w, call, op, **arguments) if call.shapes else None
-            result = function(w, call._replace(op=op), **arguments) if result is None else result
-        except (TypeError, IndexError, KeyError, AttributeError, RuntimeError, ValueError, OverflowError, SizeError) as error:
-            raise Refused(f"it is not possible with these arguments ({error})") from error
+        result = exactly(w, call, op, **arguments) if call.shapes else None
+        result = function(w, call._replace(op=op), **arguments) if result is None else result
         values = [self.counted(x, call, op, arguments) for x in (result if isinstance(result, tuple) else (result,))]
         for value, (shape, dtype) in zip(values, call.shapes):
             if not isinstance(value, Value):
@@ -2671,6 +2685,15 @@ def lowered(torch, root, captured, inputs, varying, input_names, result_names):
     return lowering
 
 
+def result_of(x):
+    """A result of the module, where it is one that gpunn has."""
+    if isinstance(x, Complex):
+        raise Refused("it is complex; return torch.view_as_real of it")
+    if not isinstance(x, (Value, Constant, Parameter)) and not is_number(x):
+        raise Refused("gpunn does not compute it" if x is None else "it is no tensor")
+    return x
+
+
 def export(module, example_inputs, path_json, path_safetensors, input_names=None, output_names=None, dynamic_batch=True,
            loss=None, optimizer=None, dynamic_shapes=None, bounds=None):
     """Writes the spec of module and the values of its parameters.
@@ -2719,7 +2742,7 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
     results = []
     for name, x in zip(result_names, lowering.resolve(lowering.captured.outputs)):
         try:
-            x = lowering.writer.whole(x)
+            x = lowering.writer.whole(result_of(x))
             if x.entry.op in ("input", "parameter", "constant") or x.entry.name or x.parameter:
                 x = lowering.writer.add("reshape", [x], x.shape, kind=x.dtype, shape=x.shape)
             x.entry.name = name
@@ -2743,8 +2766,8 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
     if optimizer is not None:
         written["optimizer"] = optimizer_json(optimizer)
     try:
-        spec.parse(json_text(written)) if "sizes" in written else None
-    except SpecError as why:  # what PyTorch can compute at sizes that vary, and gpunn cannot
+        spec.parse(json_text(written))
+    except SpecError as why:  # what PyTorch can compute and gpunn cannot, at sizes that vary say
         raise Unsupported(title, [str(why)]) from why
     write_file(path_json, [json_text(written).encode("ascii")])
     save_safetensors(path_safetensors, {p.name: p.tensor.float() for e in entries for p in e.weights})
