@@ -24,6 +24,7 @@ import math
 import operator
 import os
 import re
+import string
 import sys
 import warnings
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ from .exchange.spec_writer import (Constant, Entry, Parameter, Refused, Value, W
                                    named_sizes, needed_entries, normal_axes, normal_axis, product, shape_text, size_name, text, waves,
                                    write_file)
 from .json_text import SpecError
-from .exchange.torch_sizes import Size, Symbols, own_guards
+from .exchange.torch_sizes import NotOfOne, Size, Symbols, own_guards
 from .sizes import SizeError, any_varies, varies
 
 
@@ -71,8 +72,10 @@ class Captured:
         self.bounds = {}  # of named sizes: (least, most) that PyTorch allows, math.inf: any
 
 
-def dtype_name(torch, dtype):
+def dtype_name(torch, dtype, of_input=False):
+    """gpunn's name of a dtype; what computes with 8 and 16 bits is i32, see wrapped."""
     names = {torch.int64: "i64", torch.int32: "i32", torch.uint8: "u8", torch.bool: "bool"}
+    names.update({} if of_input else {torch.int8: "i32", torch.int16: "i32"})
     if not dtype.is_floating_point and dtype not in names:
         raise Refused(f"tensors of {dtype} are not possible")
     return names.get(dtype, "f32")
@@ -147,6 +150,7 @@ def evaluator(function, schema):
                         **{name: x for name, x in arguments.items() if name in keywords})
 
     evaluate.is_view = any(result.alias_info is not None for result in schema.returns)
+    evaluate.defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
     return evaluate
 
 
@@ -196,6 +200,48 @@ def any_size(torch):
         yield can
 
 
+def decomposed(torch, node):
+    """The graph of the operators that PyTorch makes of one that has no row here; None: it makes nothing of it."""
+    target, sources = node.target, node.all_input_nodes
+    known = not isinstance(target, torch._ops.OpOverload) or target._schema.name.split("::")[1] in OPERATIONS
+    values = [source.meta.get("val") for source in sources]
+    modes = [x.fake_mode for x in values if hasattr(x, "fake_mode")]
+    if known or target._schema.is_mutable or not modes or not all(isinstance(x, (torch.Tensor, torch.SymInt)) for x in values):
+        return None
+    from torch._decomp import decomposition_table
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def apply(*given):
+        own = dict(zip(sources, given))
+        arguments, keywords = torch.fx.map_arg((node.args, node.kwargs), own.get)
+        result = decomposition_table.get(target, target)(*arguments, **keywords)
+        return list(result) if isinstance(result, (list, tuple)) else result
+
+    try:
+        with modes[0]:
+            graph = make_fx(apply)(*values).graph
+    except Exception:  # whatever PyTorch's own code raises: the operator is refused by its own name
+        return None
+    calls = [inner for inner in graph.nodes if inner.op == "call_function"]
+    for inner in calls:
+        inner.meta.update({key: node.meta.get(key) for key in ("stack_trace", "nn_module_stack")})
+    own = [inner.target for inner in calls if isinstance(inner.target, torch._ops.OpOverload)]
+    return None if any(other == target or other.namespace != "aten" for other in own) else graph
+
+
+def agrees_at_one(torch, program, root, inputs, varying):
+    """Whether a program that was captured for batches of 2 and more gives what the module gives for a batch of 1."""
+    one = [x[:1] if axes.get(0) == -1 else x for x, axes in zip(inputs, varying)]
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            own = copy.deepcopy(root)(*one)
+            captured = program.module(check_guards=False)(*one)
+    except Exception:  # of the module or of PyTorch, which has no such program
+        return False
+    return all(torch.is_tensor(a) and torch.is_tensor(b) and a.shape == b.shape and
+               torch.allclose(a.double(), b.double(), 1e-4, 1e-5, equal_nan=True) for a, b in zip(own, captured, strict=True))
+
+
 def capture_export(torch, root, inputs, varying, bounds, functional=False):
     """By torch.export, whose sizes are symbolic. bounds: of named sizes, as in the spec. functional: nothing is changed in place;
     None if a parameter or buffer is."""
@@ -242,7 +288,7 @@ def capture_export(torch, root, inputs, varying, bounds, functional=False):
         return [argument(y, known) for y in x] if isinstance(x, (list, tuple)) else x
 
     def call(node, name, op, function, given, known):
-        lines = node.meta.get("stack_trace", "").splitlines()
+        lines = (node.meta.get("stack_trace") or "").splitlines()
         frames = [(line.split('"')[1], line.split("line ")[1].split(",")[0], code.strip())
                   for line, code in zip(lines, lines[1:] + [""]) if line.strip().startswith('File "')]
         place, paths = source_place(torch, frames), [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
@@ -280,6 +326,11 @@ def capture_export(torch, root, inputs, varying, bounds, functional=False):
                 known[node] = region(node, inside, known, f"{prefix}{node.name}.")
             elif op == "getitem" and isinstance(known.get(node.args[0]), list):
                 known[node] = known[node.args[0]][node.args[1]]
+            elif isinstance(node.target, type):  # a named tuple of results
+                known[node] = [argument(x, known) for x in node.args]
+            elif (inside := decomposed(torch, node)) is not None:
+                given = dict(zip(inside.nodes, [argument(x, known) for x in node.all_input_nodes]))
+                known[node] = walk(inside, given, f"{prefix}{node.name}.")
             else:
                 if isinstance(node.target, torch._ops.OpOverload):
                     schema = node.target._schema
@@ -296,6 +347,9 @@ def capture_export(torch, root, inputs, varying, bounds, functional=False):
     for condition, place in own_guards(torch, program):
         try:
             symbols.guard(condition)
+        except NotOfOne as why:
+            if not agrees_at_one(torch, program, root, inputs, varying):
+                raise Refused(f"({place}) {why}") from None
         except Refused as why:
             raise Refused(f"({place}) {why}") from None
     captured.outputs = walk(program.graph, {})
@@ -403,13 +457,18 @@ def capture_trace(torch, root, inputs, varying, _):
 class TorchWriter(Writer):
     """The Writer of a module's tensors."""
 
-    def __init__(self, torch, training, taken, modules):
+    def __init__(self, torch, root, taken, modules):
         super().__init__(set(taken) | modules)
-        self.torch, self.training, self.modules = torch, training, modules
+        self.torch, self.training, self.modules = torch, root.training, modules
+        self.own_dtype = dtype_of_parameters(root)
         self.points = []  # two sets of sizes, numbers by names
         self.wanted = set()  # which results of the call at hand are read
         self.ranges = set()  # entries that count the samples: 0, 1, ...
         self.small = set()  # entries of integers that stay below 2^24
+
+    def rounds(self, dtype):
+        """Whether a cast to a dtype of floats rounds: to 16 bits, in a model that does not compute with these anyway."""
+        return dtype in (self.torch.float16, self.torch.bfloat16) and dtype != self.own_dtype
 
     def constant_of(self, x):
         return Constant(self.torch.tensor(x))
@@ -491,9 +550,26 @@ def number(x):
     return float(x) if is_number(x) else None
 
 
+def reads(*names):
+    """Names the arguments that an operation reads besides those of its signature."""
+    def mark(function):
+        function.reads = names
+        return function
+    return mark
+
+
+def known_number(name, x):
+    if number(x) is None:
+        raise Refused(f"its {name} is not known beforehand")
+    return number(x)
+
+
 def table_op(op):
     """An op of gpunn.h's table over x, whose attributes have torch's names and defaults."""
-    return lambda w, call, x, **given: w.map(op.name, x, **{name: number(given.get(name, value)) for name, value in op.attrs})
+    @reads(*[name for name, _ in op.attrs])
+    def lower(w, call, x, **given):
+        return w.map(op.name, x, **{name: known_number(name, given.get(name, value)) for name, value in op.attrs})
+    return lower
 
 
 UNARY = {op.name: op for op in table.ops().values() if op.arity == 1}
@@ -505,8 +581,11 @@ for torch_name, own in {**{name: name for name in UNARY}, "log_sigmoid": "logsig
 
 def formula(expression):
     """expression over x, y, z with {name} for the operation's arguments."""
+    names = [name for _, name, _, _ in string.Formatter().parse(expression) if name]
+
+    @reads(*names)
     def lower(w, call, x, y=None, z=None, **arguments):
-        values = {name: text(v) for name, v in arguments.items() if is_number(v)}
+        values = {name: text(known_number(name, arguments[name])) for name in names}
         return w.expr(expression.format(**values), *[t for t in (x, y, z) if t is not None])
     return lower
 
@@ -514,7 +593,7 @@ def formula(expression):
 for torch_name, expression in {
         "softshrink": "where(x > {lambd}, x - {lambd}, where(x < -{lambd}, x + {lambd}, 0 * x))",
         "threshold": "where(x <= {threshold}, {value}, x)",
-        **named("tan", "ceil", "round", "trunc", "frac", "erfc", "lgamma", "isnan", "isinf", "isfinite", "logical_not"),
+        **named("tan", "ceil", "trunc", "frac", "erfc", "lgamma", "isnan", "isinf", "isfinite", "logical_not"),
         "bitwise_not": named("logical_not")["logical_not"], "sinc": "p = pi * (1 if x == 0 else x); 1 if x == 0 else sin(p) / p",
         "deg2rad": "x * (pi / 180)", "rad2deg": "x * (180 / pi)",
         "isposinf": "where(x > 3.4028234e38, 1, 0)", "isneginf": "where(x < -3.4028234e38, 1, 0)"}.items():
@@ -524,6 +603,15 @@ for torch_name, expression in {
 @operation("atan2", "hypot", "logaddexp", "remainder", "fmod")
 def of_two(w, call, x, other):
     return w.map(call.op, x, other)
+
+
+@operation("round")
+def rounded(w, call, x, decimals=0):
+    """Halves to the even number; decimals below 0 are places before the point."""
+    scale = text(10.0 ** abs(decimals))
+    y = w.expr(f"x * {scale}" if decimals > 0 else f"x / {scale}", x) if decimals else x
+    y = w.expr(named("round")["round"], y)
+    return w.expr(f"x / {scale}" if decimals > 0 else f"x * {scale}", y) if decimals else y
 
 
 @operation("xlogy")
@@ -592,6 +680,8 @@ for torch_name, own in {"logical_and": "mul", "bitwise_and": "mul", "__and__": "
 def add(w, call, x, other, alpha=1):
     if call.shapes[0][1] == w.torch.bool:
         return w.map("maximum", truth(w, x), truth(w, other))
+    if whole_number(other) == 0 and is_whole(w, x) != call.shapes[0][1].is_floating_point:
+        return x
     if number(x) is not None and number(other) is None:
         return w.map("add_scalar", w.scale(other, number(alpha)), value=number(x))
     if number(other) is not None:
@@ -679,7 +769,7 @@ def power(w, call, x, exponent):
 
 
 def pair_op(name):
-    return lambda w, call, x, other, **_: w.map(name, x, other)
+    return lambda w, call, x, other: w.map(name, x, other)
 
 
 for torch_name in ("maximum", "minimum"):
@@ -845,22 +935,35 @@ def clone(w, call, x, **_):
 
 
 @operation("to", "_to_copy", "type_as", "float", "double", "half", "bfloat16", "_cast_Float")
+@reads("other")
 def to(w, call, x, **_):
     dtype = call.shapes[0][1]
+    if dtype.is_complex:
+        return x if isinstance(x, Complex) else Complex(w.f32(x), w.view(w.tensor(0.0), x.full))
     if dtype.is_floating_point:
         x = w.f32(x)
-        return w.view(x, x.full)
+        return rounded_to_half(w, x, dtype) if w.rounds(dtype) else w.view(x, x.full)
     kind = dtype_name(w.torch, dtype)
     x = w.whole(x)
     return x if kind == x.dtype else w.add("cast", [x], x.shape, kind=kind, dtype=kind)
 
 
+def rounded_to_half(w, x, dtype):
+    """x rounded to the nearest number of 16 bits, to the even one of two; the gradient passes unchanged."""
+    bits, least, most = (10, -14, 65504.0) if dtype == w.torch.float16 else (7, -126, 3.3895314e38)
+    unit = w.expr(f"exp2(max(floor(log2(max(abs(x), 1e-38))), {text(least)}) - {text(bits)})", x)
+    nearest = w.map("mul", w.expr(named("round")["round"], w.map("div", x, unit)), unit)
+    return w.expr(f"where(abs(x) <= 3.4028234e38, x + detach((y if abs(y) <= {text(most)} else x * 3e38) - x), x)", x, nearest)
+
+
 @operation("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as", "ravel")
+@reads("size", "shape", "dim", "sizes", "start_dim", "end_dim", "other")
 def reshape(w, call, x, **_):
     return w.reshape(x, call.shapes[0][0])
 
 
 @operation("expand", "expand_as", "broadcast_to")
+@reads("size", "other")
 def expand(w, call, x, **_):
     full = call.shapes[0][0]
     return Constant(x.tensor, full) if isinstance(x, Constant) else w.view(w.tensor(x), full)
@@ -882,6 +985,7 @@ def arange(w, call, end, start=0, step=1, **_):
 
 @operation("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full", "full_like", "new_full", "scalar_tensor",
            "empty", "empty_like", "new_empty")
+@reads("size")
 def full(w, call, fill_value=None, s=None, **_):
     shape, dtype = call.shapes[0]
     value = float("ones" in call.op) if fill_value is None and s is None else number(s if fill_value is None else fill_value)
@@ -993,7 +1097,7 @@ def tensor_split(w, call, x, sections=None, indices=None, dim=0):
 def roll(w, call, x, shifts, dims=()):
     shifts, dims = [[y] if isinstance(y, int) else list(y) for y in (shifts, dims)]
     if not dims:
-        raise Refused("dims are needed")
+        return w.reshape(roll(w, call, w.reshape(x, (product(x.full),)), shifts, [0]), x.full)
     for shift, dim in zip(shifts, dims):
         dim = normal_axis(dim, len(x.full))
         cut = -shift % w.known_size(x, dim)
@@ -1020,7 +1124,8 @@ def flip(w, call, x, dims):
 @operation("tril", "triu")
 def triangle(w, call, x, diagonal=0):
     """Of matrices that a run computes."""
-    return w.map("where", inside_triangle(w, *x.full[-2:], call.op == "tril", diagonal), x, 0.0)
+    inside = inside_triangle(w, *x.full[-2:], call.op == "tril", diagonal)
+    return w.integer("where", inside, x, 0) if is_exact(w, x) else w.map("where", inside, x, 0.0)
 
 
 def inside_triangle(w, rows, columns, lower=True, diagonal=0):
@@ -1056,7 +1161,7 @@ def slice_scatter(w, call, x, src, dim=0, start=None, end=None, step=1, index=No
         src, end = w.reshape(src, x.full[:dim] + (1,) + x.full[dim + 1:]), start + 1
     start, end, step = slice(start, end, step).indices(x.full[dim])
     if step != 1:
-        raise Refused("a step is not possible")
+        return index_add(w, call._replace(op="index_copy"), x, dim, Constant(w.torch.arange(start, end, step)), src)
     return cat(w, call, [w.slice(x, dim, 0, start), src, w.slice(x, dim, end, None)], dim)
 
 
@@ -1118,9 +1223,21 @@ def pad(w, call, x, pad, mode="constant", value=None):
     before, after = [[max(0, p) for p in side] for side in (before, after)]
     if not any(before + after):
         return x
+    if is_exact(w, x) and mode == "constant":
+        return padded_integers(w, x, before, after, int(value or 0))
     value = number(value or 0)
     return w.add("pad", [w.f32(w.whole(x))], call.shapes[0][0], before=before, after=after,
                  mode=None if mode == "constant" else mode, value=value or None)
+
+
+def padded_integers(w, x, before, after, value):
+    for axis, sides in enumerate(zip(before, after)):
+        parts = [w.integers(w.whole(Constant(w.torch.tensor(value), x.full[:axis] + (size,) + x.full[axis + 1:])), ("i64",))
+                 if size else None for size in sides]
+        parts = [y for y in (parts[0], w.integers(w.whole(x), ("i64",)), parts[1]) if y is not None]
+        shape = x.full[:axis] + (sum(y.full[axis] for y in parts),) + x.full[axis + 1:]
+        x = w.add("concat", parts, shape, kind="i64", dim=axis) if len(parts) > 1 else x
+    return x
 
 
 @operation("repeat", "tile")
@@ -1166,6 +1283,7 @@ def interpolate(w, call, x, output_size=None, align_corners=False, scale_factors
 
 
 @operation("_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa")
+@reads("align_corners", "scale_factors", "output_size", "scales_h", "scales_w")
 def resample(w, call, x, **arguments):
     """Each axis by a matrix, which is what PyTorch makes of that axis of the unit matrix."""
     for axis, scale in ((2, "scales_h"), (3, "scales_w")):
@@ -1210,28 +1328,60 @@ OPERATIONS.update({"sum": reduction("sum"), "mean": reduction("mean"), "amax": r
 
 @operation("amin")
 def amin(w, call, x, dim=None, keepdim=False):
-    return w.map("neg", w.reduce("max", w.map("neg", x), dim, keepdim))
+    return negative(w, w.reduce("max", negative(w, x), dim, keepdim))
+
+
+def is_exact(w, x):
+    """Whether x holds integers that 32-bit floats may not have."""
+    return is_whole(w, x) and is_large(w, x)
+
+
+def negative(w, x):
+    return w.integer("neg", x) if is_exact(w, x) else w.map("neg", x)
+
+
+def score_of(w, x, dim):
+    """Floats whose first maximum along an axis stands where x's does."""
+    if not is_exact(w, x):
+        return w.f32(w.whole(x))
+    return w.f32(w.whole(w.integer("eq", x, w.reduce("max", x, dim, True))))
 
 
 @operation("argmax")
 def argmax(w, call, x, dim=None, keepdim=False):
-    x = w.f32(w.whole(x))
     if dim is None:
-        x, dim = w.reshape(x, (product(x.shape),)), 0
-    dim = normal_axis(dim, len(x.shape))
-    return w.add("argmax", [x], call.shapes[-1][0], kind="i64", dim=dim, keepdim=keepdim or None)
+        x, dim = w.reshape(x, (product(x.full),)), 0
+    dim = normal_axis(dim, len(x.full))
+    return w.add("argmax", [score_of(w, x, dim)], call.shapes[-1][0], kind="i64", dim=dim, keepdim=keepdim or None)
 
 
 @operation("argmin")
 def argmin(w, call, x, dim=None, keepdim=False):
-    return argmax(w, call, w.map("neg", x), dim, keepdim)
+    return argmax(w, call, negative(w, x), dim, keepdim)
 
 
 @operation("topk")
 def topk(w, call, x, k, dim=-1, largest=True, **_):
-    x, dim = w.f32(w.whole(x)), normal_axis(dim, len(x.full))
-    places = w.add("topk_indices", [x], call.shapes[0][0], kind="i64", k=k, dim=dim, largest=None if largest else False)
+    dim = normal_axis(dim, len(x.full))
+    if is_exact(w, x):
+        return topk_of_integers(w, w.whole(x), k, dim, largest)
+    x = w.f32(w.whole(x))
+    places = w.add("topk_indices", [x], x.shape[:dim] + (k,) + x.shape[dim + 1:], kind="i64", k=k, dim=dim,
+                   largest=None if largest else False)
     return w.add("gather", [x, places], places.shape, dim=dim), places
+
+
+def topk_of_integers(w, x, k, dim, largest):
+    """By their last 24 bits, then by those before them, and so on: each sort leaves equals in the order of the one before."""
+    x, count, places = w.integers(x, ("i64",)), w.known_size(x, dim), None
+    for shift in (0, 24, 48):
+        part = w.integer("floor_divide", x, 1 << shift) if shift else x
+        part = w.f32(part if shift == 48 else w.integer("remainder", part, 1 << 24))
+        part = part if places is None else w.add("gather", [part, places], places.shape, dim=dim)
+        order = w.add("topk_indices", [part], x.shape, kind="i64", k=count, dim=dim, largest=None if largest else False)
+        places = order if places is None else w.add("gather", [places, order], order.shape, kind="i64", dim=dim)
+    places = w.slice(places, dim, 0, k)
+    return w.add("gather", [x, places], places.shape, kind="i64", dim=dim), places
 
 
 class Complex:
@@ -1239,7 +1389,38 @@ class Complex:
 
     def __init__(self, real, imag):
         self.real, self.imag = real, imag
-        self.full = real.full
+        self.full = () if is_number(real) else real.full
+
+
+def complex_parts(x):
+    """Constants that are complex, as the two tensors that gpunn has of them."""
+    if isinstance(x, list):
+        return [complex_parts(y) for y in x]
+    if isinstance(x, complex):
+        return Complex(x.real, x.imag)
+    if isinstance(x, Constant) and x.tensor.is_complex():
+        return Complex(*[Constant(part.contiguous(), x.full, x.name and f"{x.name}.{name}")
+                         for name, part in (("real", x.tensor.real), ("imag", x.tensor.imag))])
+    return x
+
+
+def of_products(function):
+    """A product of two tensors, of which one at least is complex, from the products of their parts."""
+    def lower(w, call, **arguments):
+        names = [name for name, x in arguments.items() if isinstance(x, (Complex, Value, Constant, Parameter))]
+        pair = arguments.get("tensors") or [arguments[name] for name in names]
+
+        def product(*parts):
+            if len(pair) != 2:
+                raise Refused("complex numbers are possible in a product of two tensors only")
+            parts = [getattr(x, part) if isinstance(x, Complex) else x if part == "real" else None for x, part in zip(pair, parts)]
+            given = {"tensors": parts} if "tensors" in arguments else dict(zip(names, parts))
+            return None if any(x is None for x in parts) else function(w, call, **dict(arguments, **given))
+
+        real, both, cross, other = [product(*parts.split()) for parts in ("real real", "imag imag", "real imag", "imag real")]
+        imag = cross if other is None else other if cross is None else w.map("add", cross, other)
+        return Complex(real if both is None else w.map("sub", real, both), imag)
+    return lower
 
 
 def of_parts(function):
@@ -1247,7 +1428,7 @@ def of_parts(function):
     def part(name, key, x):
         if isinstance(x, list) and key == "tensors":
             return [part(name, key, y) for y in x]
-        return getattr(x, name) if isinstance(x, Complex) else 0.0 if name == "imag" and key in ("x", "other") else x
+        return getattr(x, name) if isinstance(x, Complex) else 0.0 if name == "imag" and key in ("x", "other", "src") else x
 
     def lower(w, call, **arguments):
         parts = [{key: part(name, key, x) for key, x in arguments.items()} for name in ("real", "imag")]
@@ -1377,6 +1558,39 @@ def sort(w, call, x, dim=-1, descending=False, **_):
     return places if call.op == "argsort" else (y, places)
 
 
+@operation("kthvalue", "median")
+def kthvalue(w, call, x, k=None, dim=None, keepdim=False):
+    """median: the lower of two middle elements; NaN where one is."""
+    flat, dim = dim is None, normal_axis(dim or 0, max(1, len(x.full)))
+    x = w.reshape(x, (product(x.full),)) if flat else x
+    k = (w.known_size(x, dim) + 1) // 2 if k is None else k
+    y, places = [w.slice(z, dim, k - 1, k) for z in topk(w, call, x, k, dim, False)]
+    if call.op == "median" and y.dtype == "f32":
+        y = w.map("where", w.reduce("max", w.expr("where(x == x, 0, 1)", x), dim, True), math.nan, y)
+    y, places = (y, places) if keepdim else [w.reshape(z, x.full[:dim] + x.full[dim + 1:]) for z in (y, places)]
+    return y if flat else (y, small_integers(w, places))
+
+
+@operation("searchsorted")
+def searchsorted(w, call, sorted_sequence, x, right=False, side=None, sorter=None, **_):
+    """How many elements of the last axis of the sequence come before each x."""
+    if sorter is not None:
+        raise Refused("a sorter is not possible")
+    row = sorted_sequence.full[:-1]
+    places = w.reshape(sorted_sequence, row + (1,) * (len(x.full) - len(row)) + sorted_sequence.full[-1:])
+    before = w.map("le" if right or side == "right" else "lt", places, w.reshape(x, x.full + (1,)))
+    return small_integers(w, w.reduce("sum", before, -1))
+
+
+@operation("__lshift__", "__rshift__", "bitwise_left_shift", "bitwise_right_shift")
+def shift(w, call, x, other):
+    """By a number of bits, which rounds down where bits are lost."""
+    bits = whole_number(other)
+    if bits is None or not 0 <= bits < 63:
+        raise Refused("only a known number of bits is possible")
+    return w.integer("mul" if "left" in call.op or "lsh" in call.op else "floor_divide", x, 1 << bits)
+
+
 @operation("prod")
 def prod(w, call, x, dim=None, keepdim=False, **_):
     if dim is None:
@@ -1432,13 +1646,13 @@ def one_hot(w, call, x, num_classes=-1):
 
 def picked_with(index_of, w, call, x, dim, keepdim):
     """The elements, and their places; of equals only the one that is picked has a gradient."""
-    x, dim = w.f32(w.whole(x)), normal_axis(dim, len(x.full))
+    x, dim = w.copied(w.whole(x)), normal_axis(dim, len(x.full))
     if not x.shape:
         return x, Constant(w.torch.tensor(0))
     ahead, behind = x.shape[:dim], x.shape[dim + 1:]
-    score = x if index_of is argmax else w.map("neg", x)
+    score = score_of(w, x if index_of is argmax else negative(w, x), dim)
     place = w.add("argmax", [score], ahead + (1,) + behind, kind="i64", dim=dim, keepdim=True)
-    y = w.add("gather", [x, place], place.shape, dim=dim)
+    y = w.add("gather", [x, place], place.shape, kind=x.dtype, dim=dim)
     return tuple(z if keepdim else w.reshape(z, ahead + behind) for z in (y, place))
 
 
@@ -1480,11 +1694,13 @@ ROOT = "where(x == 0, 0, sqrt(where(x == 0, 1, x)))"  # with a gradient of 0 at 
 
 
 @operation("std")
+@reads("dim", "unbiased", "correction", "keepdim")
 def std(w, call, x, **arguments):
     return w.expr(ROOT, var(w, call, x, **arguments))
 
 
 @operation("var_mean", "std_mean")
+@reads("unbiased", "correction", "keepdim")
 def var_mean(w, call, x, dim=None, **arguments):
     y = (std if call.op == "std_mean" else var)(w, call, x, dim=dim, **arguments)
     return y, w.reduce("mean", x, dim, arguments.get("keepdim", False))
@@ -1704,8 +1920,40 @@ def joined_index(w, indices, sizes):
     return result
 
 
+def is_range(w, index, size):
+    """Whether an index of one axis of more than 1 is 0, 1, ... up to a size that varies."""
+    if not isinstance(index, Value) or [n for n in index.full if n != 1] != [size] or size > 0:
+        return False
+    entry = index.entry
+    while entry.op in ("reshape", "cast"):
+        entry = entry.inputs[0].entry
+    return entry in w.ranges
+
+
+def spread_by_ranges(w, x, indices):
+    """x indexed by such ranges of its first axes, each along another axis of the result: x[b, t] of b [N, 1, 1] and t [1, 1, T] is
+    x as [N, 1, T]. None: something else is indexed."""
+    if None in indices or not all(is_range(w, y, size) for y, size in zip(indices, x.full)):
+        return None
+    rank = max(len(y.full) for y in indices)
+    axes = [next(i for i, n in enumerate((1,) * (rank - len(y.full)) + y.full) if n != 1) for y in indices]
+    if len(set(axes)) < len(axes):
+        return None
+    order = sorted(range(len(axes)), key=axes.__getitem__)
+    x = w.permute(x, order + list(range(len(axes), len(x.full))))
+    return w.reshape(x, tuple(indices[axes.index(i)].full[i - rank] if i in axes else 1 for i in range(rank)) + x.full[len(axes):])
+
+
 @operation("index")
 def index_(w, call, x, indices):
+    spread = spread_by_ranges(w, x, indices)
+    y = picked(w, call, x, indices) if spread is None else spread
+    whole = not call.shapes[0][1].is_floating_point and call.shapes[0][1] != w.torch.bool
+    return w.integers(y, INDICES) if whole and isinstance(y, Value) else y
+
+
+def picked(w, call, x, indices):
+    """The elements of x at the indices, of which those that are tensors broadcast."""
     indices = indices + [None] * (len(x.full) - len(indices))  # one for each axis; None: all of it
     if any(index is not None and dtype_of(w, index) in ("bool", "u8") for index in indices):
         raise Refused("how many elements a mask takes depends on its values")
@@ -1734,8 +1982,7 @@ def index_(w, call, x, indices):
         index = w.view(w.tensor(index), shape if by_sample else index.full)
         index = w.reshape(index, (lead if by_sample else (1,) * len(lead)) + (product(picks),) + (1,) * len(tail))
         y = gather(w, call, x, first, w.view(w.tensor(index), lead + (product(picks),) + tail))
-    y = w.reshape(y, call.shapes[0][0])
-    return y if call.shapes[0][1].is_floating_point or call.shapes[0][1] == w.torch.bool else w.integers(y, INDICES)
+    return w.reshape(y, call.shapes[0][0])
 
 
 def dtype_of(w, x):
@@ -2060,6 +2307,7 @@ def pool_with_indices(w, call, x, kernel_size, stride=None, padding=0, dilation=
 
 
 @operation("max_unpool2d", "max_unpool3d")
+@reads("stride", "padding")
 def unpool(w, call, x, indices, output_size=None, **_):
     """Each value where it was the largest."""
     axes, shape = int(call.op[-2]), call.shapes[0][0]
@@ -2215,11 +2463,13 @@ def random_like(w, call, x, **_):
 
 
 @operation("rand", "randn")
+@reads("size")
 def random(w, call, *_, **__):
     return w.drawn(call.op, call.shapes[0][0])
 
 
 @operation("randint", "randint_like")
+@reads("size")
 def random_integers(w, call, high, low=0, **_):
     count = high - low
     if count > 2 ** 24 or max(abs(low), abs(high)) > 2 ** 24:
@@ -2244,12 +2494,14 @@ def bernoulli(w, call, x, p=None, **_):
 
 
 @operation("normal", "normal_functional")
+@reads("size")
 def normal(w, call, x=None, mean=0.0, std=1.0, **_):
     """x: of the shape of the result where it changes in place, else nothing."""
     return w.expr("x * y + z", w.drawn("randn", call.shapes[0][0]), std, mean)
 
 
 @operation("uniform", "exponential")
+@reads("from", "to", "lambd")
 def uniform(w, call, x, **given):
     drawn = w.drawn("rand", call.shapes[0][0])
     if call.op == "exponential":
@@ -2279,6 +2531,7 @@ def reduction_name(x):
 
 def loss(name, *options):
     """A loss of two equal shapes; options: its further arguments, weights or numbers."""
+    @reads(*options)
     def lower(w, call, x, target, reduction=1, **arguments):
         x, target = w.f32(w.whole(x)), w.f32(w.whole(target))
         if x.shape != target.shape:
@@ -2350,6 +2603,7 @@ def cosine_embedding_loss(w, call, input1, input2, target, margin=0.0, reduction
 
 def formula_loss(expression):
     """expression over x, y, z, the loss's tensors, with {name} for its numbers."""
+    @reads("input1", "input2", "target", "margin")
     def lower(w, call, reduction=1, **arguments):
         tensors = [t for t in arguments.values() if isinstance(t, (Value, Constant, Parameter))]
         each = w.expr(expression.format(**{name: text(v) for name, v in arguments.items() if is_number(v)}), *tensors)
@@ -2380,10 +2634,19 @@ RANDOM = ("rand", "randn", "rand_like", "randn_like", "randint", "randint_like",
           "normal_functional", "uniform", "exponential")
 EXPANSIONS = ("expand", "expand_as", "broadcast_to", "broadcast_tensors", "repeat", "tile")  # which broadcasting leaves undone
 COUNTING = ("add", "sub", "rsub", "mul", "neg", "sum", "cumsum", "gather", "index_select", "where", "masked_fill", "maximum",
-            "minimum", "clamp", "floor_divide", "remainder", "slice", "select", "permute", "transpose", "cat", "stack")
+            "minimum", "clamp", "floor_divide", "remainder", "slice", "select", "permute", "transpose", "cat", "stack", "max", "min",
+            "amax", "amin", "topk", "sort", "pad", "constant_pad_nd", "tril", "triu", "scatter", "scatter_add", "abs", "roll", "flip")
+CASTS = ("to", "_to_copy", "type_as")
+WRAPPING = ("add", "sub", "subtract", "rsub", "mul", "multiply", "neg", "negative", "pow", "square", "bitwise_not",
+            "bitwise_left_shift", "__lshift__")
+REDUCTIONS = ("sum", "prod", "mean", "cumsum", "cumprod")
 LINEAR = ("add", "sub", "rsub", "neg", "sum", "mean", "cumsum", "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze",
           "permute", "transpose", "movedim", "slice", "select", "narrow", "cat", "stack", "expand", "clone", "contiguous",
-          "detach", "roll", "flip", "fft_fftshift", "fft_ifftshift")  # of complex numbers, part by part
+          "detach", "roll", "flip", "slice_scatter", "select_scatter", "copy", "fft_fftshift", "fft_ifftshift")  # of complex numbers, part by part
+PRODUCTS = ("matmul", "mm", "bmm", "mv", "dot", "outer", "ger", "einsum")
+OF_COMPLEX = ("mul", "multiply", "div", "divide", "true_divide", "abs", "absolute", "angle", "conj", "_conj", "conj_physical",
+              "_conj_physical", "resolve_conj", "resolve_neg", "real", "imag", "view_as_real", "istft", "fft_fft", "fft_ifft",
+              "fft_irfft", "fft_fftn", "fft_fft2", "fft_ifftn", "fft_ifft2", "fft_irfftn", "fft_irfft2", "to", "_to_copy")
 CHECKS = ("_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size")
 
 
@@ -2393,12 +2656,38 @@ def references(x):
     return [name for y in x for name in references(y)] if isinstance(x, (list, tuple)) else []
 
 
+def of_complex(op):
+    """The operation where an operand is complex."""
+    if op in LINEAR:
+        return of_parts(OPERATIONS[op])
+    if op in PRODUCTS:
+        return of_products(OPERATIONS[op])
+    if op not in OF_COMPLEX:
+        raise Refused("complex numbers are not possible")
+    return OPERATIONS[op]
+
+
 def unexpected(call):
     """What is said of a call that its operation did not expect: its arguments but for tensors."""
     given = {name: size_name(x.dim) if isinstance(x, Size) else x for name, x in call.arguments.items()}
     told = ", ".join(f"{name}={x}" for name, x in given.items() if isinstance(x, (int, float, str)) or (
         isinstance(x, list) and x and all(isinstance(y, int) for y in x)))
     return Refused(f"it is not possible with {told or 'these operands'}")
+
+
+# What an operation may leave unread: where and how the result is stored, and what changes no value of it. dtype: see Lowering.
+UNREAD = {"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking", "copy", "generator", "implicit", "sorted",
+          "stable", "half_to_float", "compute_mode", "cudnn_enable", "cudnn_enabled", "benchmark", "deterministic", "allow_tf32",
+          "sparse", "out", "path", "unsafe", "requires_grad"}
+
+
+def check_all_read(function, call):
+    """Refuses a call of which the operation would not read an argument that is not at its default."""
+    names = inspect.signature(function).parameters
+    reads = {"self", "input", *UNREAD, *getattr(function, "reads", ()), *names}
+    for name, x in call.arguments.items():
+        if name not in reads and x is not None and x != getattr(call.function, "defaults", {}).get(name):
+            raise Refused(f"its {name}={x} has no counterpart in gpunn")
 
 
 class Lowering:
@@ -2414,9 +2703,10 @@ class Lowering:
 
     def resolve(self, x):
         if isinstance(x, Reference):
-            if x.name not in self.known:
-                raise Refused("it reads something that is no tensor")
-            return self.known[x.name]
+            known = self.known.get(x.name, Refused("it reads something that is no tensor"))
+            if isinstance(known, Refused):
+                raise known
+            return known
         return [self.resolve(y) for y in x] if isinstance(x, (list, tuple)) else x
 
     def run(self):
@@ -2463,19 +2753,27 @@ class Lowering:
         if op == "getitem":
             return [given[arguments["index"]]]
         if in_place and isinstance(given, Constant) and given.name and not given.tensor.is_floating_point():
-            return [given] * len(call.results)  # batch_norm counts its batches
+            why = Refused(f"it reads the buffer {given.name} of integers after forward has changed it")
+            self.known.update({name: why for name, x in self.known.items() if x is given})
+            return [why] * len(call.results)  # nothing reads the batches that batch_norm counts
         constant = self.constant(call, arguments, index)
         if constant is not None:
             return list(constant) if len(call.results) > 1 else [constant]
         if op not in OPERATIONS:
             raise Refused("it has no counterpart in gpunn")
         w.wanted = self.wanted(call)
+        arguments = {name: complex_parts(x) for name, x in arguments.items()}
         function = OPERATIONS[op]
-        if op in LINEAR and any(isinstance(x, Complex) for y in arguments.values() for x in (y if isinstance(y, list) else [y])):
-            function = of_parts(function)
+        if any(isinstance(x, Complex) for y in arguments.values() for x in (y if isinstance(y, list) else [y])):
+            if in_place:
+                raise Changed("it changes a complex tensor")
+            function = of_complex(op)
+        check_all_read(OPERATIONS[op], call)
+        arguments = self.converted(call, op, arguments)
         result = exactly(w, call, op, **arguments) if call.shapes else None
         result = function(w, call._replace(op=op), **arguments) if result is None else result
-        values = [self.counted(x, call, op, arguments) for x in (result if isinstance(result, tuple) else (result,))]
+        values = [self.wrapped(self.counted(x, call, op, arguments), call, op, arguments)
+                  for x in (result if isinstance(result, tuple) else (result,))]
         for value, (shape, dtype) in zip(values, call.shapes):
             if not isinstance(value, Value):
                 continue
@@ -2488,6 +2786,13 @@ class Lowering:
             self.change(given, values[0], index)
         return values if len(call.results) > 1 else [tuple(values) if isinstance(result, tuple) else values[0]]
 
+    def converted(self, call, op, arguments):
+        """The arguments of a sum or such, whose operand PyTorch converts first where it is given a dtype of integers."""
+        dtype, x = arguments.get("dtype"), arguments.get("x")
+        if op not in REDUCTIONS or dtype is None or dtype.is_floating_point or is_whole(self.writer, x):
+            return arguments
+        return dict(arguments, x=to(self.writer, call._replace(shapes=[(x.full, dtype)]), x))
+
     def counted(self, value, call, op, arguments):
         """A result as integers again, where it counts with integers that stay below 2^24: those that are computed here do."""
         w, dtype = self.writer, call.shapes[0][1] if call.shapes else self.torch.float32
@@ -2497,6 +2802,19 @@ class Lowering:
         if op not in COUNTING or any(is_large(w, x) for x in operands if isinstance(x, (int, Value, Constant))):
             return value
         return small_integers(w, value)
+
+    def wrapped(self, value, call, op, arguments):
+        """A result of integers of 8 or 16 bits, of which PyTorch keeps the last bits where it has more."""
+        torch, dtype = self.torch, call.shapes[0][1] if call.shapes else None
+        least, count = {torch.uint8: (0, 256), torch.int8: (-128, 256), torch.int16: (-32768, 65536)}.get(dtype, (0, 0))
+        of_float = op in CASTS and not is_whole(self.writer, arguments["x"])
+        if not count or not isinstance(value, Value) or op not in WRAPPING + CASTS or of_float:
+            return value
+        w = self.writer
+        value = w.integer("sub", w.whole_numbers(value), least) if least else w.whole_numbers(value)
+        value = w.integer("remainder", value if value.dtype == "i64" else w.integers(value, ("i64",)), count)
+        value = w.integer("add", value, least) if least else value
+        return w.add("cast", [value], value.shape, value.full, kind=dtype_name(torch, dtype), dtype=dtype_name(torch, dtype))
 
     def wanted(self, call):
         """The numbers of the call's results that are read."""
@@ -2664,11 +2982,11 @@ def lowered(torch, root, captured, inputs, varying, input_names, result_names):
     """The Lowering of all calls, whose problems tell what it could not."""
     state = tensors_of_state(root)
     taken = [own_name(name) for name in state] + input_names + list(result_names)
-    writer = TorchWriter(torch, root.training, taken, {own_name(name).rpartition(".")[0] for name in state} - set(taken))
+    writer = TorchWriter(torch, root, taken, {own_name(name).rpartition(".")[0] for name in state} - set(taken))
     known = {}
     writer.points = sample_points(inputs, varying)
     for reference, name, x, axes in zip(captured.inputs, input_names, inputs, varying):
-        kind = dtype_name(torch, x.dtype)
+        kind = dtype_name(torch, x.dtype, of_input=True)
         shape = tuple(axes.get(axis, size) for axis, size in enumerate(x.shape))
         known[reference] = writer.add("input", [], shape, kind=kind, name=name, dtype=None if kind == "f32" else kind,
                                       shape=shape)
@@ -2677,12 +2995,20 @@ def lowered(torch, root, captured, inputs, varying, input_names, result_names):
     for reference, (name, tensor, is_buffer) in captured.parameters.items():
         if name not in shared:
             shared[name] = (Constant(tensor.detach().clone(), name=name) if is_buffer else
-                            Parameter(name, tensor, tensor.requires_grad))
+                            Parameter(name, tensor, tensor.requires_grad) if not tensor.is_complex() else
+                            Complex(*[Parameter(f"{name}.{part}", getattr(tensor, part), tensor.requires_grad)
+                                      for part in ("real", "imag")]))
         known[reference] = shared[name]
     known.update({reference: Constant(tensor.detach().clone()) for reference, tensor in captured.constants.items()})
     lowering = Lowering(torch, captured, writer, known)
     lowering.run()
     return lowering
+
+
+def dtype_of_parameters(module):
+    """The dtype of floats that all parameters have, or None."""
+    floats = {p.dtype for p in module.parameters() if p.is_floating_point()}
+    return floats.pop() if len(floats) == 1 else None
 
 
 def result_of(x):
@@ -2753,8 +3079,7 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
         raise Unsupported(title, lowering.problems)
 
     entries = needed_entries(lowering.writer.entries, results)
-    floats = [p.dtype for p in module.parameters() if p.is_floating_point()]
-    precision = {torch.bfloat16: "bf16", torch.float16: "f16"}.get(floats[0] if len(set(floats)) == 1 else None, "f32")
+    precision = {torch.bfloat16: "bf16", torch.float16: "f16"}.get(lowering.writer.own_dtype, "f32")
     written = {"gpunn_spec": 1, "name": os.path.splitext(os.path.basename(path_json))[0], "precision": precision}
     if any(any_varies(axes.values()) for axes in varying):
         written["sizes"] = all_bounds(varying, lowering.captured.bounds, bounds)

@@ -256,9 +256,10 @@ class Writer:
         return [x if x.dtype == "i64" else self.add("cast", [x], x.shape, x.full, kind="i64", dtype="i64") for x in tensors]
 
     def integer(self, operation, *operands):
-        """An elementwise op of integers, exact in 64 bits; the last operand may be a number."""
+        """An elementwise op of integers, exact in 64 bits; operands may be numbers."""
         number = operands[-1] if is_number(operands[-1]) else None
-        operands = [self.whole_numbers(x) for x in operands if not is_number(x)]
+        operands = operands if number is None else operands[:-1]
+        operands = [self.whole_numbers(self.constant_of(x) if is_number(x) else x) for x in operands]
         kinds = [x.dtype for x in operands[operation == "where":]]
         kind = "bool" if table.integers()[operation][1] else max(kinds, key=("bool", "u8", "i32", "i64").index)
         return self.add("integer", operands, broadcast([x.shape for x in operands]), broadcast([x.full for x in operands]),
@@ -374,12 +375,13 @@ class Writer:
 
     def fold(self, op, x, axis):
         """What op makes of all elements of an axis, which has size 1 then, in steps that halve it."""
-        x = self.f32(self.whole(x))
+        x = self.copied(self.whole(x))
+        apply = self.map if x.dtype == "f32" else self.integer
         while self.known_size(x, axis) > 1:
             size, half = x.full[axis], x.full[axis] // 2
-            y = self.map(op, self.slice(x, axis, 0, half), self.slice(x, axis, half, 2 * half))
+            y = apply(op, self.slice(x, axis, 0, half), self.slice(x, axis, half, 2 * half))
             shape = y.shape[:axis] + (half + 1,) + y.shape[axis + 1:]
-            x = self.add("concat", [y, self.slice(x, axis, size - 1, size)], shape, dim=axis) if size % 2 else y
+            x = self.add("concat", [y, self.slice(x, axis, size - 1, size)], shape, kind=y.dtype, dim=axis) if size % 2 else y
         return x
 
     @staticmethod

@@ -22,6 +22,10 @@ class Size:
     dim: int
 
 
+class NotOfOne(Refused):
+    """A batch of 1 takes another path than all others."""
+
+
 RELATIONS = {"Equality": "==", "Unequality": "!=", "StrictLessThan": "<", "LessThan": "<=", "StrictGreaterThan": ">",
              "GreaterThan": ">="}
 
@@ -181,7 +185,8 @@ class Symbols:
         of_batch = any(atom is sizes.BATCH for atoms in terms for atom in atoms)
         remedy = ("use dynamic_batch=False, or give that axis a name, which may have bounds" if of_batch else
                   "give the axis a fixed size, or bounds, a multiple for instance")
-        raise Refused(f"it takes another path unless {left} {relation} {right}; {remedy}")
+        not_one = terms in ({(sizes.BATCH,): 1, (): -1}, {(sizes.BATCH,): 1, (): -2}) and relation != "=="
+        raise (NotOfOne if not_one else Refused)(f"it takes another path unless {left} {relation} {right}; {remedy}")
 
 
 def own_guards(torch, program):
