@@ -30,6 +30,19 @@ def outputs_of(module, inputs, loss, names):
     return {name: tensor for name, (_, tensor) in zip(names, pairs)}
 
 
+def of_floats(tensors):
+    """The same with complex tensors as their two parts, by the exporter's names of these."""
+    result = {}
+    for name, x in tensors.items():
+        parts = {f"{name}.real": x.real, f"{name}.imag": x.imag} if x.is_complex() else {name: x}
+        result.update({key: part.clone() for key, part in parts.items()})
+    return result
+
+
+def exact(x):
+    return x.to(torch.complex128) if x.is_complex() else x.double() if x.is_floating_point() else x
+
+
 def make(name, folder):
     """Writes the two files of a case into folder."""
     module, inputs, loss, output_names = zoo.make(name)
@@ -41,11 +54,11 @@ def make(name, folder):
     used = [t.name for t in model.tensors if t.kind in ("parameter", "buffer")]
     input_names = [t["name"] for t in written["tensors"] if t["op"] == "input"]
     state = {key: value.clone() for key, value in module.state_dict().items()}
-    tensors = {f"weight/{key}": state[key] for key in used}
+    tensors = {f"weight/{key}": x for key, x in of_floats(state).items() if key in used}
     further = [zoo.make(name, *sizes)[1] for sizes in zoo.sizes_of(name)[1]]
     torch.set_default_dtype(torch.float64)
     try:
-        module, state = module.double(), {key: x.double() if x.is_floating_point() else x for key, x in state.items()}
+        module, state = module._apply(exact), {key: exact(x) for key, x in state.items()}
 
         def fresh(training):
             module.load_state_dict(state)
@@ -54,22 +67,23 @@ def make(name, folder):
         def passes(inputs, prefix=""):
             """The inputs as they are computed with, after one pass in each mode."""
             tensors.update({f"{prefix}in/{key}": x for key, x in zip(input_names, inputs)})
-            exact = [x.double() if x.is_floating_point() else x for x in inputs]
+            given = [exact(x) for x in inputs]
             with torch.no_grad():
-                results = outputs_of(fresh(False), exact, loss, written["outputs"])
+                results = outputs_of(fresh(False), given, loss, written["outputs"])
             tensors.update({f"{prefix}eval/{key}": x for key, x in results.items()})
             if repeatable:
-                live = [x.clone().requires_grad_() if x.is_floating_point() else x for x in exact]
+                live = [x.clone().requires_grad_() if x.is_floating_point() else x for x in given]
                 results = outputs_of(fresh(True), live, loss, written["outputs"])
                 tensors.update({f"{prefix}train/{key}": x for key, x in results.items()})
                 module.zero_grad()
                 results["loss"].backward()
-                own = {key: p.grad.clone() for key, p in module.named_parameters() if key in used and p.grad is not None}
+                own = of_floats({key: p.grad for key, p in module.named_parameters() if p.grad is not None})
+                own = {key: x for key, x in own.items() if key in used}
                 own.update({key: x.grad for key, x in zip(input_names, live) if x.grad is not None})
                 tensors.update({f"{prefix}grad/{key}": x for key, x in own.items()})
-            return exact
+            return given
 
-        exact = passes(inputs)
+        given = passes(inputs)
         for k, others in enumerate(further, 1):
             passes(others, f"{k}:")
         if steps:
@@ -78,9 +92,9 @@ def make(name, folder):
             trainer = OPTIMIZERS[optimizer["type"]]([p for p in module.parameters() if p.requires_grad], **options)
             for _ in range(steps):
                 trainer.zero_grad()
-                outputs_of(module, exact, loss, written["outputs"])["loss"].backward()
+                outputs_of(module, given, loss, written["outputs"])["loss"].backward()
                 trainer.step()
-            tensors.update({f"step/{key}": module.state_dict()[key].clone() for key in used})
+            tensors.update({f"step/{key}": x for key, x in of_floats(module.state_dict()).items() if key in used})
             tensors["steps"] = torch.tensor(steps)
     finally:
         torch.set_default_dtype(torch.float32)

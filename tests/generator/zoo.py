@@ -58,8 +58,8 @@ def classes(n, count):
     return torch.randint(0, count, (n,))
 
 
-def parameter(*shape, scale=0.5):
-    return nn.Parameter(torch.randn(shape) * scale)
+def parameter(*shape, scale=0.5, dtype=None):
+    return nn.Parameter(torch.randn(shape, dtype=dtype) * scale)
 
 
 # ---- perceptrons -------------------------------------------------------------------------------------------------------
@@ -1294,6 +1294,73 @@ def sized_image(n=2, height=16, width=8):
               norm=nn.BatchNorm2d(4), gate=nn.Linear(6, 6), up=nn.ModuleList([nn.ConvTranspose2d(6, 4, 2, 2), nn.Conv2d(10, 4, 1)]),
               last=parameter(4, 8, 3, 3, scale=0.2))
     return net, (randn(n, 2, height, width), randn(n, 1, height, width)), nn.MSELoss()
+
+
+@case(ADAM)
+@sized({"input0": {1: "T"}, "target": {1: "T"}}, ((1, 4), (3, 2)))
+def sized_rotations(n=2, length=6):
+    """Rotary positions as complex numbers, and a layer of Fourier space whose weights are complex, as FNO's."""
+    def forward(self, x):
+        turned = torch.view_as_real(torch.view_as_complex(x.unflatten(2, (4, 2))) * self.turns[:x.shape[1]]).flatten(2)
+        waves = torch.fft.rfft(self.fc(turned))
+        out = torch.zeros(x.shape[0], x.shape[1], 5, dtype=torch.cfloat)
+        out[:, :, 1:4] = torch.einsum("bti,io->bto", waves[:, :, :3], self.weight)
+        return torch.fft.irfft(out * (2 - 1j) + waves * self.scale, n=8)
+    net = Net(forward, turns=torch.polar(torch.ones(6, 4), torch.rand(6, 4)), scale=torch.randn(5, dtype=torch.cfloat),
+              weight=parameter(3, 3, dtype=torch.cfloat), fc=nn.Linear(8, 8))
+    return net, (randn(n, length, 8), randn(n, length, 8)), nn.MSELoss()
+
+
+@case(ADAM)
+@sized({"input0": {1: "T"}, "input1": {1: "T"}, "target": {1: "T"}}, ((2, 5), (3, 2)))
+def sized_masks(n=3, length=6):
+    """A decoder's mask as transformers makes it, of ranges of sizes that vary, and sequences that are packed in a row."""
+    def forward(self, tokens, mask):
+        batch, rows = torch.arange(tokens.shape[0])[:, None, None, None], torch.arange(tokens.shape[1])
+        packed = (torch.diff(tokens, prepend=tokens[:, :1] - 1, dim=-1) != 1).cumsum(-1)
+        own = mask.bool()[batch, rows[None, None, None]] & (rows[None, None, :, None] >= rows[None, None, None])
+        alike = packed[batch, rows[None, None, :, None]] == packed[batch, rows[None, None, None]]
+        x = self.words(tokens)
+        bias = torch.where(own, 0.1 * alike, -1e4)
+        x = x + F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], bias)[:, 0]
+        if tokens.shape[0] != 1:
+            x = x.expand(tokens.shape[0], -1, -1)
+        return self.head(x) if tokens.shape[1] > 1 else x
+    mask = (torch.arange(length) < torch.arange(length - n + 1, length + 1)[:, None].clamp(1)).long()
+    return (Net(forward, words=nn.Embedding(11, 8), head=nn.Linear(8, 5)),
+            (torch.randint(0, 11, (n, length)), mask, randn(n, length, 5)), nn.MSELoss())
+
+
+@case(SGD)
+def exact_integers():
+    """Integers that 32-bit floats do not have, 8 bits that wrap, numbers in front of integers."""
+    def forward(self, x, i):
+        near = i + 2 ** 40
+        values, places = near.sort(1, descending=True)
+        parts = [near.argmax(1, keepdim=True), near.argmin(1, keepdim=True), near.max(1, keepdim=True)[0] - 2 ** 40,
+                 near.amin(1, keepdim=True) - 2 ** 40, values - 2 ** 40, places, near.topk(2, 1, largest=False)[0] - 2 ** 40,
+                 (i.to(torch.uint8) * 100), i.to(torch.int8) * 50 - 3, torch.where(i > 0, -7, i), i << 2, i >> 1, i.prod(1, True),
+                 F.pad(near, (1, 1), value=2 ** 40) - 2 ** 40, near[:, :3, None].mul(near[:, None, :3]).tril().flatten(1) % 1000,
+                 i.kthvalue(2, 1, True)[0], torch.sum(x.detach() * 3, 1, True, dtype=torch.int64)]
+        return self.fc(x) * torch.cat([part.float() for part in parts], 1).sum(1, True) / 1000
+    i = torch.randint(-9, 9, (3, 4))
+    return Net(forward, fc=nn.Linear(4, 2)), (randn(3, 4), i, randn(3, 2)), nn.MSELoss()
+
+
+@case(SGD)
+def decomposed():
+    """Operators that stand for others, and arguments that are not at their defaults."""
+    def forward(self, x):
+        y = self.fc(x)
+        step = torch.zeros_like(y)
+        step[:, ::2] = y[:, 1::2] * 3
+        parts = [torch.diff(y, dim=1), torch.linalg.norm(y, dim=1, keepdim=True), torch.tensordot(y, self.fc.weight, dims=1),
+                 y.median(1, True)[0], y.kthvalue(2, 1, True)[0], y.aminmax(dim=1, keepdim=True).max, y.nansum(1, True),
+                 torch.searchsorted(self.edges, y.detach()), torch.isin(y.detach().round(), self.edges), torch.hstack([y, y * 2]),
+                 torch.round(y.detach(), decimals=1), torch.round(y.detach() * 90, decimals=-1), step, torch.rot90(y[:, :, None], 2, (1, 2))[..., 0],
+                 F.lp_pool1d(y[:, None].abs() + 1, 2, 2)[:, 0], torch.linalg.cross(y[:, :3], x[:, :3]), y * self.fc.weight.roll(3)[:, 0]]
+        return torch.cat(parts, 1)
+    return Net(forward, fc=nn.Linear(4, 6), edges=torch.arange(-2.0, 3)), (randn(3, 4), randn(3, 74)), nn.MSELoss()
 
 
 def make(name, *at):
