@@ -229,6 +229,33 @@ def decomposed(torch, node):
     return None if any(other == target or other.namespace != "aten" for other in own) else graph
 
 
+@contextlib.contextmanager
+def noted_backwards(torch):
+    """Within, the subclasses of torch.autograd.Function that are applied and are not PyTorch's own; gives their names."""
+    names, function = [], torch.autograd.Function
+    apply = function.__dict__["apply"]
+
+    def noting(cls, *arguments, **keywords):
+        if not cls.__module__.startswith("torch."):
+            names.append(cls.__name__)
+        return apply.__get__(None, cls)(*arguments, **keywords)
+
+    function.apply = classmethod(noting)
+    try:
+        yield names
+    finally:
+        function.apply = apply
+
+
+def check_backwards(names, trains):
+    """Refuses gradients that are not those of the forward operations, or says that they will be lost."""
+    if names and trains:
+        raise Refused(f"{names[0]} is an autograd.Function, whose own backward would be lost; write it with detach, as in "
+                      "x + (f(x) - x).detach(), or export in evaluation mode without a loss")
+    if names:
+        warnings.warn(f"{names[0]} is an autograd.Function: gradients follow its forward's operations, not its backward", stacklevel=3)
+
+
 def agrees_at_one(torch, program, root, inputs, varying):
     """Whether a program that was captured for batches of 2 and more gives what the module gives for a batch of 1."""
     one = [x[:1] if axes.get(0) == -1 else x for x, axes in zip(inputs, varying)]
@@ -3052,7 +3079,9 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
     title = type(module).__name__
     by_export = tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 7)
     try:
-        captured = (capture_export if by_export else capture_trace)(torch, root, inputs, varying, bounds)
+        with noted_backwards(torch) as names:
+            captured = (capture_export if by_export else capture_trace)(torch, root, inputs, varying, bounds)
+        check_backwards(names, loss or module.training)
     except Refused as why:
         raise Unsupported(title, [str(why)]) from why
     except Exception as error:  # whatever PyTorch's own tracing raises

@@ -387,6 +387,46 @@ class Varying(Export):
                 self.export(Net(lambda self, x: x * 2), torch.rand(3, 6, 8), dynamic_shapes={"input0": {1: "T"}}, bounds=bounds)
 
 
+class Exact(Export):
+    """What cannot be as PyTorch has it is refused, in one sentence."""
+
+    def test_a_backward_of_its_own(self):
+        class Through(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.round()
+
+            @staticmethod
+            def backward(ctx, gradient):
+                return gradient
+
+        net = Net(lambda self, x: Through.apply(self.fc(x)), fc=nn.Linear(4, 4))
+        self.assertRegex(self.problems(net.train(), torch.rand(3, 4))[0], "Through is an autograd.Function, whose own backward")
+        with self.assertWarnsRegex(UserWarning, "gradients follow its forward's operations"):
+            warnings.simplefilter("always")
+            self.export(net.eval(), torch.rand(3, 4))
+
+    def test_buffers_of_integers_that_change(self):
+        def forward(self, x):
+            self.count += 1
+            return x + self.count
+        net = Net(forward)
+        net.register_buffer("count", torch.zeros(1, dtype=torch.int64))
+        self.assertRegex(self.problems(net, torch.rand(3, 4))[0], "reads the buffer count of integers after forward has changed it")
+
+    def test_sentences(self):
+        for part, function in (("it is complex; return torch.view_as_real", torch.fft.fft), ("it is no tensor", lambda x: {"a": x, "b": "c"}),
+                               ("complex numbers are not possible", lambda x: torch.exp(torch.complex(x, x)).real),
+                               ("depends on values", torch.unique), ("its k depends on the size T", lambda x: x.topk(x.shape[1] // 2)[0]),
+                               ("is 0, but must be an integer of 1", lambda x: x[:, :0]),
+                               ("generator|alpha=|has no counterpart", lambda x: torch.special.zeta(x, 2.0))):
+            with self.subTest(part):
+                sizes = {"dynamic_shapes": {"input0": {1: "T"}}} if "size T" in part else {}
+                found = "\n".join(self.problems(Net(lambda self, x: function(x)), torch.rand(3, 4), **sizes))
+                self.assertRegex(found, part)
+                self.assertNotRegex(found, "object|NoneType|index out of range")
+
+
 @unittest.skipUnless(BY_EXPORT, "PyTorch is too old for sizes that vary")
 class Branches(Export):
     """Python conditions on sizes, of which PyTorch follows one branch: a bound of the spec, or refused by name."""
