@@ -978,9 +978,11 @@ def to(w, call, x, **_):
 def rounded_to_half(w, x, dtype):
     """x rounded to the nearest number of 16 bits, to the even one of two; the gradient passes unchanged."""
     bits, least, most = (10, -14, 65504.0) if dtype == w.torch.float16 else (7, -126, 3.3895314e38)
-    unit = w.expr(f"exp2(max(floor(log2(max(abs(x), 1e-38))), {text(least)}) - {text(bits)})", x)
-    nearest = w.map("mul", w.expr(named("round")["round"], w.map("div", x, unit)), unit)
-    return w.expr(f"where(abs(x) <= 3.4028234e38, x + detach((y if abs(y) <= {text(most)} else x * 3e38) - x), x)", x, nearest)
+    fixed = w.map("detach", x)
+    unit = w.expr(f"exp2(max(floor(log2(max(abs(x), 1e-38))), {text(least)}) - {text(bits)})", fixed)
+    nearest = w.map("mul", w.expr(named("round")["round"], w.map("div", fixed, unit)), unit)
+    nearest = w.expr(f"y if abs(y) <= {text(most)} else x * 3e38", fixed, nearest)
+    return w.expr("x + (z - y) if abs(x) <= 3.4028234e38 else x", x, fixed, nearest)
 
 
 @operation("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as", "ravel")

@@ -1347,6 +1347,17 @@ def exact_integers():
     return Net(forward, fc=nn.Linear(4, 2)), (randn(3, 4), i, randn(3, 2)), nn.MSELoss()
 
 
+@case(ADAM)
+def casts_to_16_bits():
+    """Casts that round, to the even number of two, to infinity, and below the normal range."""
+    def forward(self, x):
+        fixed = x.detach()
+        half = [(fixed * scale).half().to(x.dtype) / scale for scale in (1, 2.0 ** -18, 2.0 ** -24)]
+        return self.fc(torch.cat(half + [fixed.bfloat16().to(x.dtype) * x, (fixed * 2.0 ** 18).half().to(x.dtype).clamp(-1, 1)], 1))
+    x = torch.cat([randn(3, 4), torch.tensor([[1 + 2.0 ** -11, 1 + 3 * 2.0 ** -11], [1 + 2.0 ** -8, 1 + 3 * 2.0 ** -8], [0.0, -1.0]])], 1)
+    return Net(forward, fc=nn.Linear(30, 2)), (x, randn(3, 2)), nn.MSELoss()
+
+
 @case(SGD)
 def decomposed():
     """Operators that stand for others, and arguments that are not at their defaults."""
