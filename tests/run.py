@@ -8,7 +8,7 @@ cmocka does when asked; a .py file is run by Python, `name:program` says what to
 --seconds bounds all programs together: what has no time left is a failure. --log FILE receives every line as it is printed, its program's
 name before it. --resume starts a program of test.h's that ends before its last test again, behind the test in which it ended, so that every
 test has a verdict. --failures FILE receives a line `program, tab, number, tab, name` for each test that failed; no number: not a program of
-test.h's.
+test.h's, or one that ended before its first test.
 """
 import argparse
 import concurrent.futures
@@ -221,7 +221,8 @@ def main():
                 for text in failures:
                     print(f"  FAILED {text}")
                 sys.stdout.flush()
-                for test, title in verdicts.failed if options.failures else ():
+                failed_tests = verdicts.failed or [(None, name)] * bool(failures)  # none: it ended before its first test
+                for test, title in failed_tests if options.failures else ():
                     print(command, "" if test is None else test, title, sep="\t", file=options.failures, flush=True)
                 passed, failed = passed + verdicts.passed, failed + len(failures)
                 skipped += [(name, *skip) for skip in skips]

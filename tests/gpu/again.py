@@ -23,7 +23,10 @@ def call(command, number, name):
     """The arguments and settings that run one test."""
     if number:
         return shlex.split(command), {"GPUNN_TEST_FROM": number, "GPUNN_TEST_COUNT": "1", "CMOCKA_MESSAGE_OUTPUT": "TAP"}
-    return [sys.executable, "-m", "unittest", name] if "tap.py" in command else shlex.split(command), {}
+    if "tap.py" in command and "." in name:
+        return [sys.executable, "-m", "unittest", name], {}
+    words = shlex.split(command)
+    return [sys.executable] * words[0].endswith(".py") + words, {}
 
 
 def main():
@@ -47,8 +50,8 @@ def main():
         for command, number, name in chosen:
             arguments, own = call(command, number, name)
             left = min(most, end - time.monotonic())
-            if left < 1 or before and not number:
-                print(f"{way}: {name}: {'cut off, no time is left' if left < 1 else 'not run, it is no program of its own'}", flush=True)
+            if left < 1 or before and arguments[0] == sys.executable:
+                print(f"{way}: {name}: {'cut off, no time is left' if left < 1 else 'not run, it is a test of Python'}", flush=True)
                 continue
             environment = {**os.environ, **settings, **own}
             environment.pop("GPUNN_TEST_SECONDS", None)  # it is slower now

@@ -160,6 +160,7 @@ class Prebuilt(Folder):
         for program, number in ("golden", 2), ("gradients", 1), ("reference", 4):
             self.assertRegex(failed, rf"/{program}\t{number}\tname {number}\n")
         self.assertEqual(len(re.findall(r"\tname \d", failed)), 3)
+        self.assertRegex(failed, r"/device\t\t")
         with open(self.path("out", "tests.log")) as file:
             log = file.read()
         self.assertIn("golden| ok 1 - name 3", log)  # behind the test that lost the device

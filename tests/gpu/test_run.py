@@ -80,6 +80,13 @@ class Run(unittest.TestCase):
         self.assertIn("FAILED name 1: it died of SIGABRT in this test", said)
         self.assertIn("FAILED name 5: it exited with 7 in this test", said)
 
+    def test_a_program_that_ends_before_its_first_test_is_named(self):
+        with open(self.program, "w") as file:
+            file.write("import os; os.abort()")
+        code, said, failed = self.resumed()
+        self.assertEqual((code, failed), (1, [["", "p"]]))
+        self.assertIn("FAILED it died of SIGABRT", said)
+
     def test_without_resume_it_ends_there(self):
         code, said = self.run_py("p:" + self.program + " 1=die")
         self.assertEqual(code, 1)
