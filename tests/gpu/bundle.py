@@ -11,9 +11,10 @@ program with --help. A program that does not load is named and removed from FOLD
 import argparse
 import concurrent.futures
 import hashlib
-import io
 import json
+import lzma
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -111,8 +112,8 @@ def unpack(archive, folder, arch):
             stamp = json.loads(text)
             check(stamp, arch)
             if not unpacked(folder, text):
-                tar.extractall(folder, [one for one in tar if one.isfile() and os.path.basename(one.name) == one.name])
-    except (OSError, EOFError, KeyError, ValueError, tarfile.TarError) as error:
+                extract(tar, folder, text)
+    except (OSError, EOFError, KeyError, ValueError, lzma.LZMAError, tarfile.TarError) as error:
         raise Unfit(f"it is damaged: {error}") from error
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         names = [name for name in programs(folder) if ".so" not in name]
@@ -121,6 +122,18 @@ def unpack(archive, folder, arch):
     for name in refused:
         os.remove(os.path.join(folder, name))
     return stamp, len(names), refused
+
+
+def extract(tar, folder, text):
+    """The stamp comes last, so that what an interruption leaves is not taken for the whole."""
+    for one in tar:
+        path = os.path.join(folder, os.path.basename(one.name))
+        if one.name != STAMP:
+            with open(path, "wb") as file:
+                shutil.copyfileobj(tar.extractfile(one), file)
+            os.chmod(path, 0o755)
+    with open(os.path.join(folder, STAMP), "wb") as file:
+        file.write(text)
 
 
 def unpacked(folder, text):

@@ -68,6 +68,18 @@ class Bundle(Folder):
         with open(self.path("unpacked", "one")) as file:
             self.assertIn("built here", file.read())
 
+    def test_an_interrupted_call_is_made_good(self):
+        self.program("one")
+        self.program("two")
+        bundle.pack(self.built, self.archive, STAMP)
+        copy = bundle.shutil.copyfileobj
+        self.addCleanup(setattr, bundle.shutil, "copyfileobj", copy)
+        bundle.shutil.copyfileobj = lambda source, target: os.close(-1)
+        with self.assertRaises(bundle.Unfit):
+            bundle.unpack(self.archive, self.unpacked, "sm_90")
+        bundle.shutil.copyfileobj = copy
+        self.assertEqual(bundle.unpack(self.archive, self.unpacked, "sm_90"), (STAMP, 2, {}))
+
     def test_another_gpu(self):
         self.assertEqual(self.refused(arch="sm_80"), "it is for sm_90, the GPU is sm_80")
 
@@ -78,12 +90,15 @@ class Bundle(Folder):
     def test_no_archive_and_a_damaged_one(self):
         with self.assertRaisesRegex(bundle.Unfit, "not there; tests/gpu/run.sh --bundle makes it"):
             bundle.unpack(self.archive, self.unpacked, "sm_90")
-        self.program("one")
-        bundle.pack(self.built, self.archive, STAMP)
-        with open(self.archive, "r+b") as file:
-            file.truncate(100)
-        with self.assertRaisesRegex(bundle.Unfit, "it is damaged: "):
-            bundle.unpack(self.archive, self.unpacked, "sm_90")
+        self.program("one", "# " + os.urandom(9000).hex())
+        size = bundle.pack(self.built, self.archive, STAMP)
+        with open(self.archive, "rb") as file:
+            whole = file.read()
+        for damaged in whole[:100], whole[:size // 2], whole[:size // 2] + bytes(9) + whole[size // 2 + 9:]:
+            with open(self.archive, "wb") as file:
+                file.write(damaged)
+            with self.assertRaisesRegex(bundle.Unfit, "it is damaged: "):
+                bundle.unpack(self.archive, self.unpacked, "sm_90")
 
     def test_its_size_is_limited(self):
         self.program("small")
