@@ -288,9 +288,10 @@
  *         gpunn_tensor *nll    = gpunn_cross_entropy(logits, labels, .label_smoothing = 0.1f);
  *         gpunn_tensor *share  = gpunn_accuracy(logits, labels);
  *
- * TRAINING  gpunn_train_step is zero_grad, forward, backward, clipping and update in one; on a GPU one launch. A loss that is not
- *     finite changes no weight and is GPUNN_ERR_NUMERIC. What a step shall do beside is set on the optimizer:
+ * TRAINING  gpunn_train_step is zero_grad, forward, backward, clipping and update in one; on a GPU one launch. Where the loss
+ *     or a gradient is not finite, nothing changes, GPUNN_ERR_NUMERIC. What a step shall do beside is set on the optimizer:
  *         gpunn_set_clip_norm(o, 1);
+ *         gpunn_set_skip_nan(o, true); // such a step is skipped instead, and counted: gpunn_loss_scale(o, &skipped)
  *         gpunn_set_schedule(o, .type = GPUNN_SCHEDULE_LINEAR, .warmup_steps = 100, .total_steps = 1000);
  *         gpunn_set_ema(o, 0.999f); // averages of the weights, exchanged with these by gpunn_ema_swap
  *         for (int step = 0; step < 3; step++) {
@@ -521,9 +522,8 @@
  *
  * ERRORS  The first failure on a device wins and stays readable by gpunn_error(dev) and gpunn_last_status(dev) until
  *     gpunn_clear_error(dev). Builders return NULL and pass NULL on, so a chain is checked once at its end. After a failed call
- *     the object is as it was before; only of a training run that fails on its values, such as a label out of range or a loss
- *     that is not finite, the forward pass has happened: running statistics and dropout have gone on. Failures without a device
- *     (gpunn_device_open itself) are kept per thread: gpunn_error(NULL).
+ *     the object is as it was before. Where a training run fails on its values, such as a label out of range or a loss that is
+ *     not finite, dropout draws anew in the next one. Failures without a device (gpunn_device_open itself) are kept per thread: gpunn_error(NULL).
  *         gpunn_tensor *wrong = gpunn_relu(gpunn_add(gpunn_linear(x, "fc3", .out_features = 7), h));
  *         if (wrong == NULL) puts(gpunn_error(dev)); // add: shapes [batch, 7] and [batch, 50] do not broadcast ...
  *         gpunn_clear_error(dev);
@@ -548,8 +548,8 @@
  * GPU  gpunn_cuda.cu on the compile line, and nothing else in the program, makes gpunn_device_open use a GPU; log_fn hears why
  *     when there is none, and gpunn_device_report tells all that was found. From its second run on, a training step or a
  *     gpunn_forward is one launch of a CUDA graph, and calls return before the work is done: reading a value waits,
- *     gpunn_synchronize does too. A loss that is not finite changes no weight but may be reported only by a later call,
- *     gpunn_synchronize at the latest. gpunn_write copies at once, so the next batch travels while a step runs. Precision is the
+ *     gpunn_synchronize does too. A loss or gradient that is not finite changes nothing but may be reported only by a
+ *     later call, gpunn_synchronize at the latest. gpunn_write copies at once, so the next batch travels while a step runs. Precision is the
  *     model's: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16). gpunn_model_to moves a model with its optimizers. A
  *     fault of the device is final for it: every later call gives the same status; close it. GPUNN_PLAIN=1 in the environment
  *     makes its sentence name op and layer, which a report of it needs: each step is waited for then, which is slow.
@@ -799,7 +799,7 @@ GPUNN_API size_t gpunn_memory_reserved_peak(const gpunn_device *dev);
 /* Frees the arenas and plans of the device's models, gives the system back what the pool holds, and ends the threads of ours; the
  * next run of each model plans and allocates again. */
 GPUNN_API void gpunn_empty_cache(gpunn_device *dev);
-/* Waits for all work. A training step on a GPU may report a loss that was not finite only here, or in a later step. */
+/* Waits for all work. A training step on a GPU may report a loss or gradient that was not finite only here, or in a later step. */
 GPUNN_API gpunn_status gpunn_synchronize(gpunn_device *dev);
 /* What gpunn_cuda.cu finds on this machine: driver, libraries, GPUs, and what is missing; line by line. */
 GPUNN_API void gpunn_device_report(void (*write)(void *user, const char *text), void *user);
@@ -2111,7 +2111,9 @@ typedef struct gpunn_class_loss_args {
     gpunn_tensor   *weight;          /* [classes] */
 } gpunn_class_loss_args;
 /* logits [n, classes, ...], labels I64, I32 or U8 [n, ...]; nll takes log-probabilities. A label outside 0 .. classes - 1 that is
- * not ignore_index changes no weight: on the CPU the run fails with GPUNN_ERR_ARGUMENT, on a GPU the loss is NaN. */
+ * not ignore_index changes no weight: on the CPU the run fails with GPUNN_ERR_ARGUMENT, on a GPU the loss is NaN. Where all labels
+ * are ignored, the gradient is 0 as in torch, and the mean is -0 (torch: NaN), by which gpunn_fit and gpunn_evaluate know the
+ * batch and leave it out of their means. */
 GPUNN_API gpunn_tensor *gpunn_cross_entropy_(gpunn_tensor *logits, gpunn_tensor *labels, gpunn_class_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_nll_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *labels, gpunn_class_loss_args args);
 #define gpunn_cross_entropy(logits, ...) gpunn_cross_entropy_((logits), GPUNN_NAMED(gpunn_class_loss_args, __VA_ARGS__))
@@ -2297,8 +2299,9 @@ GPUNN_API gpunn_status gpunn_backward_(gpunn_tensor *loss, gpunn_backward_args a
  * outputs[i], as many; so a model is one differentiable piece of a larger program. In memory of the host or of the GPU. The
  * forward pass is done anew, in training mode. */
 GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const void *const *gradients, int count);
-/* zero_grad, backward, clipping as set on the optimizer, update. A loss that is NaN or infinite gives GPUNN_ERR_NUMERIC and
- * leaves the weights as they were; parts that have been accumulated are dropped, as by gpunn_zero_grad. No checkpoint has them:
+/* zero_grad, backward, clipping as set on the optimizer, update. A loss or gradient that is NaN or infinite gives
+ * GPUNN_ERR_NUMERIC, and weights, running statistics and states stay as they were (those of gpunn_backward have moved before
+ * gpunn_optimizer_step); parts that have been accumulated are dropped, as by gpunn_zero_grad. No checkpoint has them:
  * amid them there is none (GPUNN_ERR_STATE). */
 typedef struct gpunn_train_step_args {
     int args_;
@@ -2535,8 +2538,14 @@ GPUNN_API gpunn_status gpunn_set_ema(gpunn_optimizer *opt, float decay);
  * checkpoints are refused (GPUNN_ERR_STATE), and gpunn_optimizer_destroy leaves the averages in the model. */
 GPUNN_API gpunn_status gpunn_ema_swap(gpunn_optimizer *opt);
 /* F16 on a GPU: what gpunn_train_step multiplies the loss by (read gradients are too); it doubles every 2000 steps and halves
- * when gradients overflow, whose update is skipped and counted in *skipped (may be NULL). 1 for other precisions. Waits. */
+ * when gradients overflow, whose update is skipped and counted in *skipped (may be NULL). 1 for other precisions. Waits.
+ * *skipped also counts the steps of gpunn_set_skip_nan. */
 GPUNN_API float gpunn_loss_scale(gpunn_optimizer *opt, int64_t *skipped);
+/* A step whose loss or gradients are not finite is skipped: gpunn_train_step and gpunn_optimizer_step return GPUNN_OK and change
+ * neither weights nor running statistics nor states. gpunn_loss_scale counts such steps; gpunn_step_count and schedules go on.
+ * Parts that have been accumulated are dropped, on a GPU with the last of them. Common to all ranks. At first false:
+ * GPUNN_ERR_NUMERIC. */
+GPUNN_API void gpunn_set_skip_nan(gpunn_optimizer *opt, bool skip);
 
 typedef enum gpunn_schedule_type {
     GPUNN_SCHEDULE_CONSTANT = 0,
@@ -3109,12 +3118,14 @@ typedef struct gpunn_exchange {
     float  *values;
     int64_t count;
     int     root;       /* they become what that rank has, or GPUNN_MEAN of all ranks */
-    int     after;      /* so many steps of the run they are complete, or GPUNN_AFTER_UPDATES; never before the exchange before */
+    int     after;      /* so many steps of the run they are complete, or one of those below; never before the exchange before */
     bool    collects;   /* instead, those of rank `root` become the mean of all ranks' */
     void   *bf16;       /* a mean travels as BF16 values, in this device memory; NULL: as F32. All exchanges share it */
     int64_t bf16_count; /* that it holds, a multiple of 16 */
 } gpunn_exchange;
 enum { GPUNN_MEAN = -1, GPUNN_AFTER_UPDATES = INT32_MAX };
+/* Of the loss, where ranks see the means of their own shares' gradients alone: a rank that finds one that is not finite gives NaN. */
+enum { GPUNN_AFTER_CHECK = INT32_MAX - 1 };
 enum { GPUNN_RANKS_ID = 128 }; /* bytes by which ranks find each other */
 
 /* Images of bytes in each of whose 1 to 4 channels so many pixels lie one after another, and what becomes of these:
@@ -3125,6 +3136,12 @@ typedef struct gpunn_pixels {
     float   mean[4], std[4]; /* of each channel; std not 0 */
 } gpunn_pixels;
 
+/* Floats that steps of a training run change in place: running statistics and states; and room for what they were before. */
+typedef struct gpunn_kept {
+    float  *values, *copy;
+    int64_t count;
+} gpunn_kept;
+
 /* One whole run of a plan, for backends that execute it as one piece: steps in order and exchanges, each as soon as its values
  * are there, then the updates, then exchanges that follow these. */
 typedef struct gpunn_run {
@@ -3134,21 +3151,27 @@ typedef struct gpunn_run {
     const gpunn_run_state *state;
     const float           *loss;          /* training: device memory, one float; NULL in evaluation */
     float                 *loss_gradient; /* F16 training: receives loss_scale[0], or 1, before the steps; else NULL */
-    const gpunn_update    *updates;       /* none of them may happen when the loss is not finite */
+    const gpunn_update    *updates;       /* none of them may happen when the loss or one of their gradients is not finite */
     int                    update_count;
     const gpunn_exchange  *exchanges; /* with the ranks that the device has joined, who are about to do the same: this runs in any
                                       * case; part of signature */
     int                    exchange_count;
-    float *loss_scale; /* F16 training: device memory; [0] scale, [1] steps since it changed, [2] updates skipped */
+    float *loss_scale; /* F16 training, or skips: device memory; [0] scale, [1] steps since it changed, [2] updates skipped */
     void  *captured;   /* the backend's own, NULL at first; given to `forget` when the plan goes */
     /* Set as soon as the backend knows, which may be in a later run, even one without any work (of a device that has joined
-     * ranks: only that): the training step whose loss (or,
-     * with clip_norm, norm of the gradients) was not finite; 0: none. */
+     * ranks: only that): the training step whose loss, or whose gradient, was not finite; 0: none. */
     uint64_t bad_step;
     float    bad_value;
-    bool     bad_norm;
+    bool     bad_norm; /* it is a gradient */
     /* After a failure: the step that it is about; NULL: none in particular. */
     const gpunn_step *failed;
+    const float      *bad_gradient; /* with bad_norm: where bad_value lies; NULL: in another rank's share */
+    /* The run copies so many ranges before its steps, and back where its loss or a gradient is not finite. The list is in device
+     * memory. */
+    const gpunn_kept *kept;
+    int               kept_count;
+    bool              skips;  /* a loss or gradient that is not finite is counted in loss_scale[2] and not told */
+    bool              scales; /* F16: loss_scale[0] follows the gradients */
 } gpunn_run;
 
 /* Of numbers: how many there are of each kind, and of the finite ones more; without any, min and max mean nothing. */
@@ -4727,6 +4750,8 @@ struct gpunn_model {
     int                     lent_weights; /* parameters and buffers in such memory */
     int64_t                 batch;        /* of the last run, before it of the last write; 0 before */
     gpunn_run_state         state;
+    bool                    doubtful;      /* some gradient may be infinite or NaN */
+    gpunn__plan            *undo;          /* whose kept copies are to come back if the call fails; NULL: none */
     gpunn_ranks             ranks;         /* size 0: none; user: their gpunn_group */
     uint64_t                salt;          /* of this rank, in state.seed */
     uint64_t                scopes;        /* optimizers so far that train some of its parameters */
@@ -4793,8 +4818,9 @@ struct gpunn_optimizer {
     gpunn__states  share;             /* while all states are here although the ranks share them: what was */
     bool           shares, collected; /* the ranks have a share each; share is set */
     void          *captured;          /* the backend's, of a run with nothing but updates */
-    float         *loss_scale;        /* F16: backend memory of scale, steps since it changed, updates skipped; NULL: not used */
-    float          kept_scale[3];     /* the same, as read last */
+    float         *loss_scale;        /* on a GPU: memory of scale, steps since it changed, updates skipped; NULL: not used */
+    float          kept_scale[3];     /* the same, as read last; on a CPU only the last of them */
+    bool           skips;             /* steps whose loss or gradients are not finite */
     int64_t        state_count;       /* floats of each state, on all ranks */
     int64_t        step_count;
     int            parts; /* of the next update: calls of gpunn_train_step that have accumulated since the last one */
@@ -6374,9 +6400,9 @@ GPUNN_API void gpunn_empty_cache(gpunn_device *dev)
     if (dev->backend->trim) dev->backend->trim(dev->context);
 }
 
-#define GPUNN__BAD_VALUE                                                                                            \
-    "the %s is %s at training step %llu, which changed no weight: check the data, lower the learning rate or clip " \
-    "gradients; in the model, look for a division by 0 or a log of 0"
+#define GPUNN__BAD_VALUE                                                                                          \
+    "the %s is %s at training step %llu, which changed nothing: check the data, lower the learning rate or clip " \
+    "gradients; gpunn_check_nan(loss) names the first op, such as a division by 0, or a log or square root of 0"
 static GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what);
 
 /* What is known of them; waits for none. */
@@ -6433,6 +6459,36 @@ static const char *gpunn__not_finite(const void *value, size_t size)
     return bits < infinite ? NULL : bits == infinite ? "infinite" : "NaN";
 }
 
+static float *gpunn__gradient_of(const gpunn_tensor *parameter);
+
+/* The parameter whose gradient has that float; NULL: there is none any more. */
+static const gpunn_tensor *gpunn__owner_of(const gpunn_device *dev, const float *gradient)
+{
+    for (const gpunn_model *model = dev->models; model && gradient; model = model->next)
+        for (int id = 0; id < model->laid_out; id++) {
+            const gpunn_tensor *t = model->tensors[id];
+            if (t->kind != GPUNN__PARAMETER || (model->gradients == NULL && t->lent[1].data == NULL)) continue;
+            const float *own = gpunn__gradient_of(t);
+            if (gradient >= own && gradient < own + gpunn__count(t, 1)) return t;
+        }
+    return NULL;
+}
+
+/* "gradient of 'fc.weight', by linear 'fc',": the op that reads a parameter gives its gradient. NULL: of an unknown one. */
+static void gpunn__gradient_text(const gpunn_tensor *t, char *text, size_t size)
+{
+    const gpunn_tensor *node = NULL;
+    for (int id = 0; t && id < t->model->tensor_count && node == NULL; id++)
+        for (int i = 0; i < t->model->tensors[id]->input_count && node == NULL; i++)
+            if (t->model->tensors[id]->inputs[i] == t) node = t->model->tensors[id];
+    if (node == NULL)
+        (void)snprintf(text, size, "gradient of a parameter");
+    else if (node->layer)
+        (void)snprintf(text, size, "gradient of '%.80s', by %s '%.80s',", t->name, gpunn_op_name(node->op), node->layer);
+    else
+        (void)snprintf(text, size, "gradient of '%.80s', by %s,", t->name, gpunn_op_name(node->op));
+}
+
 static GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what)
 {
     gpunn_status status = dev->timing ? dev->backend->time(dev->context, run, dev->timing)
@@ -6440,8 +6496,10 @@ static GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const cha
     if (status != GPUNN_OK)
         return run->failed ? gpunn__step_fail(dev, run->failed, status) : gpunn__backend_fail(dev, what, status);
     if (run->bad_step == 0) return GPUNN_OK;
-    return gpunn__fail(dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, run->bad_norm ? "norm of the gradients" : "loss",
-                       gpunn__not_finite(&run->bad_value, sizeof run->bad_value), (unsigned long long)run->bad_step);
+    char text[256] = "loss";
+    if (run->bad_norm) gpunn__gradient_text(gpunn__owner_of(dev, run->bad_gradient), text, sizeof text);
+    return gpunn__fail(dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, text, gpunn__not_finite(&run->bad_value, sizeof run->bad_value),
+                       (unsigned long long)run->bad_step);
 }
 
 /* ---- the machine ----------------------------------------------------------------------------------------------------- */
@@ -17139,6 +17197,10 @@ struct gpunn__plan {
     gpunn_attributes *sized;   /* of nodes whose attributes hold sizes */
     int               sized_count;
     size_t            table_bytes; /* of the block at outputs: it and all tables by id */
+    gpunn_kept       *kept;        /* what training runs change beside weights, by the steps; NULL: nothing so far */
+    int               kept_count;
+    float            *kept_memory; /* on the device: the copies, then the list once more */
+    size_t            kept_bytes;
 };
 
 /* ---- tables ---------------------------------------------------------------------------------------------------------- */
@@ -17243,6 +17305,8 @@ static void gpunn__plan_free(gpunn_device *dev, gpunn__plan *plan)
 {
     gpunn__plan_forget(dev, plan);
     gpunn__device_free(dev, plan->seed_memory, plan->seed_bytes);
+    gpunn__device_free(dev, plan->kept_memory, plan->kept_bytes);
+    gpunn__free(dev, plan->kept, plan->kept ? (size_t)plan->kept_count * sizeof *plan->kept : 0);
     for (int i = 0; i < plan->step_count; i++) {
         gpunn_step *step = &plan->steps[i];
         gpunn__free(dev, step->in, gpunn__operand_bytes(step->input_count));
@@ -17259,7 +17323,7 @@ static void gpunn__plan_free(gpunn_device *dev, gpunn__plan *plan)
 /* What a plan holds, of the host and in caches. */
 static size_t gpunn__plan_held(const gpunn__plan *plan)
 {
-    size_t bytes = sizeof *plan + plan->table_bytes + plan->cache_bytes + plan->seed_bytes;
+    size_t bytes = sizeof *plan + plan->table_bytes + plan->cache_bytes + plan->seed_bytes + plan->kept_bytes;
     for (int i = 0; i < plan->step_count; i++) bytes += gpunn__operand_bytes(plan->steps[i].input_count);
     bytes += (size_t)plan->step_capacity * sizeof *plan->steps + (size_t)plan->slot_capacity * sizeof *plan->slots;
     return bytes + (size_t)plan->binding_capacity * sizeof *plan->bindings + (size_t)plan->sized_count * sizeof *plan->sized;
@@ -19358,6 +19422,37 @@ static GPUNN__STATUS gpunn__decline_group(gpunn__builder *b, const gpunn_step *s
     return GPUNN_ERR_UNSUPPORTED;
 }
 
+/* What a step of a training run changes in place: a state, or number i, 0 or 1, of a norm's running statistics; NULL: nothing. */
+static const gpunn_value *gpunn__changed_by(const gpunn_step *step, int i)
+{
+    if (step->backward) return NULL;
+    if (step->op == GPUNN_OP_ASSIGN) return i == 0 ? &step->out : NULL;
+    const bool moves = gpunn__has_statistics(step->op) && step->input_count > 4 && !step->evaluates;
+    return moves && step->in[3 + i].data ? &step->in[3 + i] : NULL;
+}
+
+/* Lists what a plan's steps change, in ranges that a block of a GPU copies; list NULL: only counts. *floats: of all copies. */
+static int gpunn__list_changes(const gpunn__plan *plan, gpunn_kept *list, float *copies, int64_t *floats)
+{
+    enum { RANGE = 4096 };
+    int count = 0;
+    *floats = 0;
+    for (int i = 0; i < 2 * plan->step_count; i++) {
+        const gpunn_value *value = gpunn__changed_by(&plan->steps[i / 2], i % 2);
+        for (int64_t at = 0, n; value && at < value->count; at += n) {
+            n = value->count - at < RANGE ? value->count - at : (int64_t)RANGE;
+            if (list) {
+                list[count].values = (float *)value->data + at;
+                list[count].copy = copies + *floats;
+                list[count].count = n;
+            }
+            *floats += gpunn__aligned(n);
+            count++;
+        }
+    }
+    return count;
+}
+
 /* Asks the backend what each step needs beyond its operands, and makes slots of it. */
 static GPUNN__STATUS gpunn__prepare_steps(gpunn__builder *b)
 {
@@ -19382,6 +19477,9 @@ static GPUNN__STATUS gpunn__prepare_steps(gpunn__builder *b)
         }
         plan->cache_bytes += step->cache_bytes;
     }
+    int64_t floats;
+    plan->kept_count = plan->training ? gpunn__list_changes(plan, NULL, NULL, &floats) : 0;
+    plan->kept_bytes = plan->kept_count ? (size_t)floats * sizeof(float) + (size_t)plan->kept_count * sizeof *plan->kept : 0;
     return GPUNN_OK;
 }
 
@@ -19908,6 +20006,21 @@ static void *gpunn__slot_memory(const gpunn_model *model, gpunn__plan *plan, int
     return slot->lent ? slot->lent->data : (char *)model->arena + slot->offset;
 }
 
+/* Memory for what a bound plan's training runs change, and the list of it, on the device too. */
+static GPUNN__STATUS gpunn__plan_keep(gpunn_device *dev, gpunn__plan *plan)
+{
+    const size_t list_bytes = (size_t)plan->kept_count * sizeof *plan->kept;
+    int64_t      floats;
+    if (plan->kept_count == 0) return GPUNN_OK;
+    if (plan->kept == NULL) plan->kept = (gpunn_kept *)gpunn__realloc(dev, NULL, 0, list_bytes);
+    if (plan->kept == NULL) return GPUNN_ERR_MEMORY;
+    if (plan->kept_memory == NULL) plan->kept_memory = (float *)gpunn__device_alloc(dev, plan->kept_bytes);
+    if (plan->kept_memory == NULL) return dev->error.status;
+    (void)gpunn__list_changes(plan, plan->kept, plan->kept_memory, &floats);
+    gpunn_status status = dev->backend->upload(dev->context, plan->kept_memory + floats, plan->kept, list_bytes);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "listing what a step changes", status);
+}
+
 /* Memory for a plan and its pointers. After a failure the plan is as it was: the next run tries again. */
 static GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *plan)
 {
@@ -19954,6 +20067,8 @@ static GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *plan)
                                                                 : (void *)gpunn__weights(t);
         plan->signature = (plan->signature ^ (uint64_t)(uintptr_t)*binding->pointer) * UINT64_C(0x100000001B3); /* FNV-1a */
     }
+    status = gpunn__plan_keep(dev, plan);
+    if (status != GPUNN_OK) return status;
     plan->generation = model->generation;
     plan->lending = model->lending;
     return GPUNN_OK;
@@ -20185,6 +20300,27 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, const gpunn__request *re
     return plan;
 }
 
+/* Whether a step may write gradients of parameters: a loss's fused kernel does ahead of the way back. */
+static bool gpunn__writes_gradients(const gpunn_step *step)
+{
+    return step->backward || step->op == GPUNN_OP_GROUP;
+}
+
+/* Looks for infinity and NaN in the gradients of parameters that a step has just written, while the caches have them. */
+static GPUNN__STATUS gpunn__watch_gradients(gpunn_model *model, const gpunn_step *step)
+{
+    gpunn_device *dev = model->dev;
+    gpunn_status  status = GPUNN_OK;
+    for (int i = 0; i < step->input_count && model->gradients && !model->doubtful && status == GPUNN_OK; i++) {
+        const float *values = (const float *)step->grad_in[i].data;
+        double       sum = 0;
+        if (values == NULL || values < model->gradients || values >= model->gradients + model->gradient_capacity) continue;
+        status = dev->backend->sum_of_squares(dev->context, values, step->grad_in[i].count, &sum);
+        model->doubtful = gpunn__not_finite(&sum, sizeof sum) != NULL;
+    }
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "checking gradients", status);
+}
+
 static GPUNN__STATUS gpunn__run_steps(gpunn_device *dev, gpunn__plan *plan, int from, int to)
 {
     if (dev->timing) {
@@ -20193,11 +20329,14 @@ static GPUNN__STATUS gpunn__run_steps(gpunn_device *dev, gpunn__plan *plan, int 
         run.steps = plan->steps + from;
         run.step_count = to - from;
         gpunn_status status = dev->backend->time(dev->context, &run, dev->timing + from);
+        plan->outputs[0]->model->doubtful = true;
         return status == GPUNN_OK ? GPUNN_OK : gpunn__step_fail(dev, run.failed, status);
     }
     for (int i = from; i < to; i++) {
         gpunn_status status = dev->backend->run(dev->context, &plan->steps[i]);
         if (status != GPUNN_OK) return gpunn__step_fail(dev, &plan->steps[i], status);
+        if (gpunn__writes_gradients(&plan->steps[i])) status = gpunn__watch_gradients(plan->outputs[0]->model, &plan->steps[i]);
+        if (status != GPUNN_OK) return status;
     }
     return GPUNN_OK;
 }
@@ -20258,6 +20397,34 @@ static GPUNN__STATUS gpunn__before_meeting(gpunn_model *model, const gpunn__plan
     return gpunn__agree((gpunn_group *)model->ranks.user, gpunn__earlier_runs(model->dev, caller), NULL, "%s", caller);
 }
 
+/* What runs of a training plan change is copied aside, or back. */
+static GPUNN__STATUS gpunn__kept_copy(gpunn_device *dev, const gpunn__plan *plan, bool back)
+{
+    gpunn_status status = GPUNN_OK;
+    for (int i = 0; i < plan->kept_count && status == GPUNN_OK; i++) {
+        const gpunn_kept *kept = &plan->kept[i];
+        float *const      from = back ? kept->copy : kept->values;
+        status = dev->backend->convert(dev->context, back ? kept->values : kept->copy, GPUNN_F32, from, GPUNN_F32, kept->count);
+    }
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "keeping what a step changes", status);
+}
+
+/* Before a run on a CPU, which gpunn__put_back takes back. */
+static GPUNN__STATUS gpunn__keep(gpunn_model *model, gpunn__plan *plan)
+{
+    model->undo = plan;
+    return gpunn__kept_copy(model->dev, plan, false);
+}
+
+/* The end of a call whose run may have changed statistics and states: after a failure they are as they were. */
+static gpunn_status gpunn__put_back(gpunn_model *model, gpunn_status status)
+{
+    const gpunn__plan *plan = model->undo;
+    model->undo = NULL;
+    if (status != GPUNN_OK && plan) (void)!gpunn__kept_copy(model->dev, plan, true);
+    return status;
+}
+
 static GPUNN__STATUS gpunn__forward_run(gpunn_tensor *const *outputs, int count, const char *caller, gpunn__aim aim)
 {
     gpunn_model *model = outputs[0]->model;
@@ -20269,7 +20436,10 @@ static GPUNN__STATUS gpunn__forward_run(gpunn_tensor *const *outputs, int count,
     gpunn_status status = gpunn__before_meeting(model, plan, caller);
     if (status != GPUNN_OK) return status;
     gpunn__count_step(model, plan->training);
-    if (dev->backend->execute == NULL) return gpunn__run_steps(dev, plan, 0, plan->step_count);
+    if (dev->backend->execute == NULL) {
+        status = gpunn__keep(model, plan);
+        return gpunn__put_back(model, status == GPUNN_OK ? gpunn__run_steps(dev, plan, 0, plan->step_count) : status);
+    }
     gpunn_run run = gpunn__whole_run(model, plan, &plan->passes[0]);
     status = gpunn__execute(dev, &run, caller);
     plan->passes[0].captured = run.captured;
@@ -20392,6 +20562,15 @@ static void gpunn__note_pass(gpunn_model *model, gpunn__plan *plan, int number)
     plan->weights_version = model->state.weights_version;
 }
 
+/* What is known of the gradients when a pass begins: the program may write to those that it has bound. */
+static void gpunn__begin_doubts(gpunn_model *model, const gpunn__plan *plan, const gpunn__backpass *pass,
+                                const gpunn_optimizer *opt)
+{
+    if (opt && opt->parts == 0 && opt->scope == 0) model->doubtful = false;
+    for (int i = pass->reached_begin; i < pass->reached_end; i++)
+        model->doubtful = model->doubtful || model->tensors[plan->reached[i]]->lent[1].data;
+}
+
 /* Forward and backward of one training step, or a later pass of it, as args ask; with opt (prepared), gradients begin anew,
  * unless parts have been accumulated, and, with updates, its clipping and update follow. loss: NULL where the program has given
  * gradients. */
@@ -20410,13 +20589,16 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
                            gpunn__why_unreached(model, args));
     /* No sooner: a run that cannot be leaves gradients alone. */
     for (int i = 0; opt && opt->parts == 0 && i < opt->parameter_count; i++) opt->parameters[i]->grad_reached = false;
+    gpunn__begin_doubts(model, plan, pass, opt);
     gpunn_status status = gpunn__settle_writes(model, plan, pass);
     if (status == GPUNN_OK && opt == NULL) status = gpunn__before_meeting(model, plan, "gpunn_backward");
     if (status != GPUNN_OK) return status;
     if (number == 0) gpunn__count_step(model, !plan->evaluates);
     gpunn__note_pass(model, plan, number);
     if (dev->backend->execute == NULL) {
-        status = loss ? gpunn__run_training(loss, plan, pass) : gpunn__run_steps(dev, plan, 0, plan->step_count);
+        if (number == 0) status = gpunn__keep(model, plan);
+        if (status == GPUNN_OK)
+            status = loss ? gpunn__run_training(loss, plan, pass) : gpunn__run_steps(dev, plan, 0, plan->step_count);
         if (status != GPUNN_OK && number == 0) plan->passed = -1;
         for (int i = pass->reached_begin; i < pass->reached_end && status == GPUNN_OK; i++)
             model->tensors[plan->reached[i]]->grad_reached = true;
@@ -20427,12 +20609,17 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
     if (loss && (!(opt && opt->group) || gpunn__in_ranks(opt->group, dev)))
         run.loss = (const float *)gpunn__memory_of(loss, false, &bytes);
     if (loss && model->precision == GPUNN_PRECISION_F16) run.loss_gradient = gpunn__loss_gradient(model);
+    if (number == 0) {
+        run.kept = (const gpunn_kept *)((const char *)plan->kept_memory + plan->kept_bytes) - plan->kept_count;
+        run.kept_count = plan->kept_count;
+    }
     for (int i = pass->reached_begin; i < pass->reached_end; i++) model->tensors[plan->reached[i]]->grad_reached = true;
     if (opt) status = gpunn__optimizer_collect(opt, &run, loss, updates);
     if (status == GPUNN_OK) {
         status = gpunn__execute(dev, &run, opt ? "gpunn_train_step" : loss ? "gpunn_backward" : "gpunn_backward_from");
     }
     pass->captured = run.captured;
+    if (status == GPUNN_OK && loss && run.loss == NULL) model->undo = plan; /* the host is to look at it */
     if (status == GPUNN_ERR_MEMORY || (status != GPUNN_OK && number == 0)) plan->passed = number - 1;
     for (int i = pass->reached_begin; i < pass->reached_end && status != GPUNN_OK; i++)
         model->tensors[plan->reached[i]]->grad_reached = plan->was_reached[i];
@@ -20529,7 +20716,8 @@ GPUNN_API gpunn_status gpunn_backward_(gpunn_tensor *loss, gpunn_backward_args a
                            "%s: retained and then exclude each other; the first gpunn_backward names all losses in then",
                            function);
     if (args.optimizer) status = gpunn__optimizer_prepare(args.optimizer);
-    return status == GPUNN_OK ? gpunn__gradients(loss, &args, NULL, false) : status;
+    if (status == GPUNN_OK) status = gpunn__gradients(loss, &args, NULL, false);
+    return loss ? gpunn__put_back(loss->model, status) : status;
 }
 
 static size_t gpunn__whole_lines(size_t bytes)
@@ -20597,7 +20785,8 @@ GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const v
                            caller);
     gpunn_group  *group = gpunn__met_by(outputs[0]->model);
     const int64_t agreed = group ? group->agreed : 0;
-    return gpunn__tell_ranks(group, agreed, gpunn__backward_from(outputs, gradients, count, caller));
+    gpunn_status  status = gpunn__tell_ranks(group, agreed, gpunn__backward_from(outputs, gradients, count, caller));
+    return gpunn__put_back(outputs[0]->model, status);
 }
 
 GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model)
@@ -20605,6 +20794,7 @@ GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model)
     if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_zero_grad: the model is NULL");
     for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->grad_reached = false;
     for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next) opt->parts = 0;
+    model->doubtful = false;
     return GPUNN_OK;
 }
 
@@ -21592,7 +21782,7 @@ static gpunn__footprint gpunn__footprint_of(gpunn_model *model, const gpunn__pla
     f.weights = (size_t)layout.weight_count * sizeof(float) + (plan->half ? (size_t)layout.wide_count * 2 : 0);
     f.gradients = (size_t)(gradients ? layout.gradient_count : model->gradient_capacity) * sizeof(float);
     f.arena = plan->arena_bytes > least_arena ? plan->arena_bytes : least_arena;
-    f.cache = plan->cache_bytes;
+    f.cache = plan->cache_bytes + plan->kept_bytes;
     for (int i = 0; i < plan->input_count; i++) {
         const gpunn_tensor *t = model->tensors[plan->inputs[i]];
         size_t              bytes = (size_t)gpunn__count(t, plan->batch) * gpunn_dtype_size(t->dtype);
@@ -29540,7 +29730,7 @@ static GPUNN__STATUS gpunn__class_loss_run(gpunn__cpu *cpu, gpunn_step *step, gp
     }
     l.divisor = step->attr->reduction == GPUNN_REDUCE_MEAN ? weights : 1;
     memcpy(saved, &l.divisor, sizeof l.divisor);
-    if (!l.none) *l.along.out = (float)(loss / l.divisor);
+    if (!l.none) *l.along.out = loss == 0 && l.divisor == 0 ? -0.0f : (float)(loss / l.divisor);
     return GPUNN_OK;
 }
 
@@ -31815,14 +32005,16 @@ static bool gpunn__scales_loss(const gpunn_optimizer *opt)
     return opt->model->precision == GPUNN_PRECISION_F16 && opt->model->dev->info.half;
 }
 
-/* Memory for the loss scale, where one is used. */
+/* Memory for the loss scale, where one is used, or a GPU has skipped updates or may. Without F16 the scale is 1. */
 static GPUNN__STATUS gpunn__scale_prepare(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
-    if (!gpunn__scales_loss(opt) || opt->loss_scale) return GPUNN_OK;
-    opt->loss_scale = (float *)gpunn__device_alloc(dev, sizeof opt->kept_scale);
+    const bool    scales = gpunn__scales_loss(opt), counts = opt->skips || opt->kept_scale[2] > 0;
+    const float   start[3] = {scales ? opt->kept_scale[0] : 1, opt->kept_scale[1], opt->kept_scale[2]};
+    if (!(scales || (counts && dev->backend->execute)) || opt->loss_scale) return GPUNN_OK;
+    opt->loss_scale = (float *)gpunn__device_alloc(dev, sizeof start);
     if (opt->loss_scale == NULL) return dev->error.status;
-    gpunn_status status = dev->backend->upload(dev->context, opt->loss_scale, opt->kept_scale, sizeof opt->kept_scale);
+    gpunn_status status = dev->backend->upload(dev->context, opt->loss_scale, start, sizeof start);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
 }
 
@@ -31830,8 +32022,10 @@ static GPUNN__STATUS gpunn__scale_prepare(gpunn_optimizer *opt)
 static GPUNN__STATUS gpunn__scale_keep(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
+    const float   scale = opt->kept_scale[0];
     if (opt->loss_scale == NULL) return GPUNN_OK;
     gpunn_status status = dev->backend->download(dev->context, opt->kept_scale, opt->loss_scale, sizeof opt->kept_scale);
+    if (!gpunn__scales_loss(opt)) opt->kept_scale[0] = scale;
     gpunn__device_free(dev, opt->loss_scale, sizeof opt->kept_scale);
     opt->loss_scale = NULL;
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
@@ -31920,7 +32114,7 @@ static GPUNN__STATUS gpunn__spread_shares(gpunn_optimizer *opt); /* below: ranks
 /* They start anew: with the next update they are the parameters. */
 static void gpunn__average_start(gpunn_optimizer *opt)
 {
-    opt->averaged = gpunn__scales_loss(opt) ? (int64_t)opt->kept_scale[2] : 0;
+    opt->averaged = (int64_t)opt->kept_scale[2];
 }
 
 GPUNN_API gpunn_status gpunn_set_ema(gpunn_optimizer *opt, float decay)
@@ -32236,6 +32430,13 @@ static bool gpunn__follows_in_memory(const gpunn_optimizer *opt, int i, int64_t 
            !gpunn__is_lent(opt->parameters[i - 1]);
 }
 
+/* That of the next update: a GPU takes off those that were skipped by itself. */
+static int64_t gpunn__step_number(const gpunn_optimizer *opt, int64_t done)
+{
+    const int64_t number = done + 1 - (opt->model->dev->backend->execute ? 0 : (int64_t)opt->kept_scale[2]);
+    return number < 1 ? 1 : number;
+}
+
 /* That of the averages at a place, of weights there. */
 static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *update, int64_t place, const float *weights,
                                   int64_t count)
@@ -32247,11 +32448,10 @@ static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *upda
     update->count = count;
     update->parameter = gpunn__state_at(opt, GPUNN__AVERAGE, place);
     update->gradient = weights;
-    update->step = opt->averaged + 1;
+    update->step = gpunn__step_number(opt, opt->averaged);
 }
 
-/* Gives an update what the group of its first parameter says, or the optimizer. clips: with limits and norms; where gradients
- * have been accumulated, one that is not finite may be of an earlier run, so that their norm is asked for in any case. */
+/* Gives an update what the group of its first parameter says, or the optimizer. clips: with limits and norms. */
 static void gpunn__update_settings(const gpunn_optimizer *opt, int first, bool clips, gpunn_update *update)
 {
     const gpunn_tensor          *t = opt->parameters[first];
@@ -32266,7 +32466,6 @@ static void gpunn__update_settings(const gpunn_optimizer *opt, int first, bool c
     update->gradient_limit = own && own->clip_value >= 0 ? own->clip_value : opt->clip_value;
     update->clip_group = own && own->clip_norm >= 0 ? group + 1 : 0;
     update->clip_norm = update->clip_group ? own->clip_norm : opt->clip_norm;
-    if (opt->parts > 0 && update->clip_norm == 0) update->clip_norm = INFINITY;
 }
 
 /* Adds an update of states from that place on. Of what other ranks update only norms remain. */
@@ -32307,7 +32506,7 @@ static int gpunn__optimizer_updates(gpunn_optimizer *opt, int parts, bool clips)
         update.half_dtype = gpunn__half_of(model);
         update.gradient = gpunn__gradient_of(first);
         for (int i = 0; i < 3; i++) update.state[i] = gpunn__state_at(opt, i, place);
-        update.step = opt->steps[range.first] + 1;
+        update.step = gpunn__step_number(opt, opt->steps[range.first]);
         gpunn__update_settings(opt, range.first, clips, &update);
         gpunn__find_fused(&update, model->kernels);
         gpunn__add_update(opt, &update, place, &count);
@@ -32322,6 +32521,19 @@ static int gpunn__optimizer_updates(gpunn_optimizer *opt, int parts, bool clips)
         gpunn__add_update(opt, &update, opt->places[i], &count);
     }
     return count;
+}
+
+/* A step that the host refuses is skipped, and its error forgotten if it is the first. All counters go on, as on a GPU. */
+static GPUNN__STATUS gpunn__skip_step(gpunn_optimizer *opt, bool first)
+{
+    gpunn_status status = gpunn__scale_keep(opt);
+    if (status != GPUNN_OK) return status;
+    if (first) gpunn_clear_error(opt->model->dev);
+    opt->kept_scale[2]++;
+    for (int i = 0; i < opt->parameter_count; i++) opt->steps[i]++;
+    opt->step_count++;
+    opt->averaged += opt->states.data[GPUNN__AVERAGE] != NULL;
+    return gpunn__scale_prepare(opt);
 }
 
 static void gpunn__optimizer_advance(gpunn_optimizer *opt)
@@ -32368,6 +32580,31 @@ static GPUNN__STATUS gpunn__clip_updates(gpunn_optimizer *opt, int count)
                 u->gradient_scale *= gpunn__clip_scale(limit, norm * fabs((double)u->gradient_scale));
         }
     }
+    return GPUNN_OK;
+}
+
+/* Refuses an update, GPUNN_ERR_NUMERIC, where a gradient of this rank's share is not finite, and names the first. */
+static GPUNN__STATUS gpunn__check_gradients(gpunn_optimizer *opt)
+{
+    static const char function[] = "gpunn_train_step";
+    gpunn_model      *model = opt->model;
+    bool              lent = false;
+    char              text[256];
+    for (int i = 0; i < opt->parameter_count; i++) {
+        const gpunn_tensor *t = opt->parameters[i];
+        int64_t             from, to;
+        double              sum = 0;
+        lent = lent || t->lent[1].data;
+        if (!gpunn__has_gradient(t) || !gpunn__states_meet(&opt->states, opt->places[i], gpunn__count(t, 1), &from, &to))
+            continue;
+        gpunn_status status = gpunn__add_squares(model->dev, function, gpunn__gradient_of(t) + from, to - from, &sum);
+        const char  *fault = gpunn__not_finite(&sum, sizeof sum);
+        if (status != GPUNN_OK) return status;
+        if (fault == NULL) continue;
+        gpunn__gradient_text(t, text, sizeof text);
+        return gpunn__fail(model->dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, text, fault, (unsigned long long)model->state.step);
+    }
+    if (opt->scope == 0 && !lent) model->doubtful = false;
     return GPUNN_OK;
 }
 
@@ -32580,6 +32817,7 @@ static GPUNN__STATUS gpunn__average_gradients(gpunn_optimizer *opt, bool scatter
                      ? gpunn__scatter_gradients(opt->group, dev, values, count, opt->places[range.first], gpunn__share_of(opt))
                      : gpunn__exchange_gradients(opt->group, dev, values, count);
     }
+    opt->model->doubtful = true; /* finite ones may add up to infinity */
     return status == GPUNN_OK ? gpunn__spread_weights(opt, GPUNN__BUFFER) : status;
 }
 
@@ -32595,9 +32833,9 @@ static GPUNN__STATUS gpunn__agree_on_update(gpunn_optimizer *opt, gpunn_status s
         count++;
     }
     return gpunn__agree(opt->group, status, loss,
-                        "update %lld of %s, lr %.9g, clip norm %g and value %g, part %d, gradients of %d parameters (%08x)",
+                        "update %lld of %s, lr %.9g, clip norm %g and value %g%s, part %d, gradients of %d parameters (%08x)",
                         (long long)opt->step_count + 1, opt->name, (double)gpunn_get_lr(opt), (double)opt->clip_norm,
-                        (double)opt->clip_value, opt->parts + 1, count, (unsigned)which);
+                        (double)opt->clip_value, opt->skips ? ", skipping NaN" : "", opt->parts + 1, count, (unsigned)which);
 }
 
 /* The number of steps after which no gradient in these floats changes any more. */
@@ -32605,8 +32843,7 @@ static int gpunn__complete_after(const gpunn_run *run, const float *values, int6
 {
     for (int s = run->step_count - 1; s >= 0; s--) {
         const gpunn_step *step = &run->steps[s];
-        const bool        writes = step->backward || step->op == GPUNN_OP_GROUP; /* a loss's kernel does ahead of the way back */
-        for (int i = 0; i < step->input_count && writes; i++) {
+        for (int i = 0; i < step->input_count && gpunn__writes_gradients(step); i++) {
             const float *written = (const float *)step->grad_in[i].data;
             if (written && step->grad_in[i].dtype == GPUNN_F32 && written < values + count &&
                 values < written + step->grad_in[i].count)
@@ -32675,17 +32912,19 @@ static GPUNN__STATUS gpunn__exchanges_of(gpunn_optimizer *opt, const gpunn_run *
     gpunn_model         *model = opt->model;
     const gpunn_tensor  *first;
     size_t               bytes;
-    const gpunn_exchange mean = {(float *)gpunn__memory_of(loss, false, &bytes), 1, GPUNN_MEAN, run->step_count, false, NULL, 0};
+    const bool           apart = updates && gpunn__needs_share(opt, run->update_count);
+    const int            after = apart ? GPUNN_AFTER_CHECK : run->step_count;
+    const gpunn_exchange mean = {(float *)gpunn__memory_of(loss, false, &bytes), 1, GPUNN_MEAN, after, false, NULL, 0};
     gpunn_exchange       spread = {NULL, 0, 0, run->step_count, false, NULL, 0};
     opt->group->exchange_count = 0;
     gpunn_status status = updates ? gpunn__add_buckets(opt, run) : GPUNN_OK;
-    if (status == GPUNN_OK) status = gpunn__exchange_add(opt->group, mean);
     for (int id = 0; updates && status == GPUNN_OK;) {
         first = gpunn__next_weights(model, GPUNN__BUFFER, &id, &spread.count);
         if (first == NULL) break;
         spread.values = gpunn__weights(first);
         status = gpunn__exchange_add(opt->group, spread);
     }
+    if (status == GPUNN_OK) status = gpunn__exchange_add(opt->group, mean);
     return status == GPUNN_OK && updates && opt->shares ? gpunn__add_shares(opt) : status;
 }
 
@@ -32695,6 +32934,8 @@ static gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *ru
     run->updates = opt->updates;
     run->update_count = updates ? gpunn__optimizer_updates(opt, opt->parts + 1, true) : 0;
     run->loss_scale = opt->loss_scale;
+    run->scales = gpunn__scales_loss(opt);
+    run->skips = opt->skips;
     if (!gpunn__in_ranks(opt->group, opt->model->dev)) return GPUNN_OK;
     gpunn_status status = gpunn__agree_on_update(opt, gpunn__exchanges_of(opt, run, loss, updates), NULL);
     if (status == GPUNN_OK) gpunn__exchanges_put(opt->group, run);
@@ -32715,7 +32956,9 @@ static GPUNN__STATUS gpunn__update_alone(gpunn_optimizer *opt, int count, bool c
     run.captured = opt->captured;
     run.updates = opt->updates;
     run.update_count = count;
-    run.loss_scale = clips ? opt->loss_scale : NULL;
+    run.scales = clips && gpunn__scales_loss(opt);
+    run.loss_scale = run.scales || !gpunn__scales_loss(opt) ? opt->loss_scale : NULL;
+    run.skips = opt->skips && run.loss_scale;
     status = gpunn__execute(dev, &run, opt->name);
     opt->captured = run.captured;
     if (status == GPUNN_OK) gpunn__optimizer_advance(opt);
@@ -32739,7 +32982,13 @@ static GPUNN__STATUS gpunn__spread_update(gpunn_optimizer *opt, gpunn_status sta
 static GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips, bool trains)
 {
     const int    count = gpunn__optimizer_updates(opt, parts, clips);
+    const bool   joined = gpunn__in_ranks(opt->group, opt->model->dev);
     gpunn_status status = opt->group ? gpunn__average_gradients(opt, trains && gpunn__needs_share(opt, count)) : GPUNN_OK;
+    if (status != GPUNN_OK) return status;
+    if (opt->model->doubtful && (opt->model->dev->backend->execute == NULL || (opt->group && !joined)))
+        status = gpunn__check_gradients(opt);
+    if (opt->shares && !joined)
+        status = gpunn__agree(opt->group, status, NULL, "the gradients of update %lld", (long long)opt->step_count + 1);
     if (status != GPUNN_OK) return status;
     status = gpunn__update_alone(opt, count, clips);
     return opt->group ? gpunn__spread_update(opt, status) : status;
@@ -32795,6 +33044,7 @@ GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *los
     gpunn_backward_args backward;
     memset(&backward, 0, sizeof backward);
     backward.optimizer = opt;
+    const bool    first = opt->model->dev->error.status == GPUNN_OK;
     gpunn_status  status = gpunn__optimizer_prepare(opt);
     const bool    updates = opt->parts + 1 >= args.accumulate;
     const int64_t agreed = opt->group ? opt->group->agreed : 0;
@@ -32804,22 +33054,24 @@ GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *los
         if (status == GPUNN_OK) status = gpunn__gradients(loss, &backward, opt, updates && opt->group == NULL);
         if (opt->group) status = gpunn__train_together(opt, loss, updates, agreed, status);
     }
+    status = gpunn__put_back(opt->model, status);
     if (status == GPUNN_ERR_NUMERIC)
         opt->parts = 0;
     else if (status == GPUNN_OK)
         opt->parts = updates ? 0 : opt->parts + 1;
-    return status;
+    return status == GPUNN_ERR_NUMERIC && opt->skips ? gpunn__skip_step(opt, first) : status;
 }
 
 GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
 {
     if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_optimizer_step: the optimizer is NULL");
     gpunn_status status = gpunn__optimizer_prepare(opt);
-    const bool   ends = opt->parts > 0;
+    const bool   ends = opt->parts > 0, first = opt->model->dev->error.status == GPUNN_OK;
     if (status == GPUNN_OK && gpunn__in_ranks(opt->group, opt->model->dev))
         status = gpunn__earlier_runs(opt->model->dev, "gpunn_optimizer_step");
     if (opt->group) status = gpunn__agree_on_update(opt, status, NULL);
-    return status == GPUNN_OK ? gpunn__optimizer_update(opt, ends ? opt->parts : 1, ends, false) : status;
+    if (status == GPUNN_OK) status = gpunn__optimizer_update(opt, ends ? opt->parts : 1, ends, false);
+    return status == GPUNN_ERR_NUMERIC && opt->skips ? gpunn__skip_step(opt, first) : status;
 }
 
 /* What of a parameter, or of running statistics, decides how training changes it. */
@@ -32876,7 +33128,7 @@ static GPUNN__STATUS gpunn__compare_ranks(gpunn_optimizer *opt, gpunn_status sta
         status = gpunn__agree(group, status, NULL,
                               "%s of %d parameters, groups of settings %d, average %g, after %lld updates and %d epochs%s",
                               opt->name, opt->parameter_count, opt->group_count, (double)opt->average_decay,
-                              (long long)opt->step_count, opt->fit.epochs, opt->loss_scale ? ", a loss scale" : "");
+                              (long long)opt->step_count, opt->fit.epochs, gpunn__scales_loss(opt) ? ", a loss scale" : "");
     if (status == GPUNN_OK) status = gpunn__compare_settings(opt, opt->rule.setting, opt->clip_norm, opt->clip_value, -1);
     for (int i = 0; i < opt->group_count && status == GPUNN_OK; i++)
         status = gpunn__compare_settings(opt, opt->groups[i].setting, opt->groups[i].clip_norm, opt->groups[i].clip_value, i);
@@ -32981,10 +33233,17 @@ GPUNN_API float gpunn_get_lr(const gpunn_optimizer *opt)
 
 GPUNN_API float gpunn_loss_scale(gpunn_optimizer *opt, int64_t *skipped)
 {
-    bool used = opt && gpunn__scales_loss(opt);
-    if (used && gpunn__scale_keep(opt) != GPUNN_OK) used = false;
-    if (skipped) *skipped = used ? (int64_t)opt->kept_scale[2] : 0;
-    return used ? opt->kept_scale[0] : 1;
+    const bool known = opt && gpunn__scale_keep(opt) == GPUNN_OK;
+    if (skipped) *skipped = known ? (int64_t)opt->kept_scale[2] : 0;
+    return known && gpunn__scales_loss(opt) ? opt->kept_scale[0] : 1;
+}
+
+GPUNN_API void gpunn_set_skip_nan(gpunn_optimizer *opt, bool skip)
+{
+    if (opt)
+        opt->skips = skip;
+    else
+        (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_set_skip_nan: the optimizer is NULL");
 }
 
 GPUNN_API int64_t gpunn_step_count(const gpunn_optimizer *opt)
@@ -38475,7 +38734,8 @@ typedef struct gpunn__mean {
     int           count;
     double        sum[GPUNN__MEASURES], samples;
     float         last_loss;
-    float        *log; /* backend memory: the measures of each batch that waits */
+    bool          skips; /* leaves out batches whose loss is not finite */
+    float        *log;   /* backend memory: the measures of each batch that waits */
     int           waiting, waiting_samples[GPUNN__LOGGED];
 } gpunn__mean;
 
@@ -38488,8 +38748,11 @@ static void gpunn__mean_begin(gpunn__mean *mean, gpunn_tensor *loss, gpunn_tenso
     for (int i = 0; more && i < GPUNN_MAX_METRICS && more[i]; i++) mean->measure[mean->count++] = more[i];
 }
 
+/* A batch without labels, whose loss is -0, or of a step that was skipped counts for nothing. */
 static void gpunn__mean_count(gpunn__mean *mean, const float *values, int samples)
 {
+    const bool empty = values[0] == 0 && signbit(values[0]);
+    if (empty || (mean->skips && gpunn__not_finite(values, sizeof *values))) return;
     mean->last_loss = values[0];
     for (int i = 0; i < mean->count; i++) mean->sum[i] += (double)values[i] * samples;
     mean->samples += samples;
@@ -39041,6 +39304,7 @@ static GPUNN__STATUS gpunn__fit_batches(gpunn__fit *fit)
     gpunn_status          status = GPUNN_OK;
     double                settled = 0;
     gpunn__mean_begin(&mean, args->loss, args->metric, args->metrics);
+    mean.skips = fit->opt->skips;
     if (args->train->position == args->train->batches)
         (void)gpunn_next(args->train); /* an epoch whose end nobody has asked for */
     p->batch = args->train->position;

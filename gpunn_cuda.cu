@@ -102,6 +102,7 @@ enum {
 /* What changes from run to run, in device memory, so that a captured graph finds it there. */
 typedef struct gpunn__device_state {
     uint64_t             seed, step, draw;                /* key dropout and random numbers */
+    unsigned long long   bad_place;                       /* ~ of the lowest address of a gradient that is not finite; 0: none */
     float                lr[GPUNN__MAX_UPDATES];          /* of each update */
     int64_t              update_step[GPUNN__MAX_UPDATES]; /* 1 for the first, updates that were skipped counted in */
     gpunn_update_numbers numbers[GPUNN__MAX_UPDATES];     /* for updates that are decided apart */
@@ -143,7 +144,7 @@ typedef struct gpunn__cuda {
     gpunn__staging      *staging;
     gpunn_step        *next, *end; /* of the run that is being launched: what follows the step at work, which may take it over */
     const gpunn_step  *summed;     /* the convolution whose gradient of the bias is there before its own step */
-    volatile uint64_t *bad;        /* pinned: [0] a training step with a bad loss (GPUNN__BAD_NORM: norm), [1] the bits of that */
+    volatile uint64_t *bad; /* pinned: [0] a training step with a bad loss (GPUNN__BAD_GRADIENT), [1] its bits, [2] its address */
     uint64_t          *bad_device; /* the same memory, as kernels see it */
     gpunn__nccl       *nccl;       /* NULL: no group has asked for it */
 } gpunn__cuda;
@@ -1932,7 +1933,7 @@ static gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step
                                        bool norm, bool residual, bool relu);
 /* After a run's steps: norm, clipping, finite check, updates, loss scale (>>update). Launches only; the numbers that vary from
  * run to run (lr and step of update i) are read from cuda->state->lr[i] and ->update_step[i], never from run. */
-static gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run);
+static gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run, int *begun);
 /* ==== >>map =========================================================================================================== *
  * Elementwise ops: kernels made from gpunn.h's tables, one forward and one backward per op. A thread takes packs of 8 results;
  * what the tables do not mention is not read. Below them the ops that only move data. */
@@ -9344,7 +9345,7 @@ __device__ __forceinline__ void gpunn__class_loss_total(const gpunn__class_loss 
 {
     double divisor = l.reduction == GPUNN_REDUCE_MEAN ? weights : 1;
     l.saved->x = (float)divisor;
-    gpunn__store(l.along.out, l.along.out_type, 0, (float)(loss / divisor));
+    gpunn__store(l.along.out, l.along.out_type, 0, loss == 0 && divisor == 0 ? -0.0f : (float)(loss / divisor));
 }
 
 __device__ __forceinline__ void gpunn__class_loss_make(const gpunn__class_loss &l)
@@ -11588,7 +11589,11 @@ static gpunn_status gpunn__short_run(gpunn__cuda *cuda)
  * The rows of the optimizers as kernels, each in one pass over parameter, gradient and state. What a run decides by (is the loss
  * finite, the norm of all gradients, the loss scale, lr, step) is in device memory: every block works it out for itself, in the
  * same order. */
-#define GPUNN__BAD_NORM ((uint64_t)1 << 63) /* in bad[0], beside the step: it is the norm of the gradients that is not finite */
+#define GPUNN__BAD_GRADIENT ((uint64_t)1 << 63) /* in bad[0], beside the step: it is no loss */
+enum {
+    GPUNN__FEW_GRADIENTS = 4096,  /* every block of an update looks at so many by itself */
+    GPUNN__GRADIENT_RANGES = 160, /* that fit a kernel's arguments */
+};
 
 typedef struct gpunn__update_job {
     gpunn_update               u; /* its lr and step are not read: they are those of the run that was captured */
@@ -11597,7 +11602,12 @@ typedef struct gpunn__update_job {
     const double              *partials;             /* sums of squares of the gradients of the whole run */
     int                        partial_count, index; /* index: of this update in the run */
     bool                       reports;              /* what is not finite: the first of the run that changes anything */
+    bool                       skips, scales;        /* as of gpunn_run */
     int                        own_first, own_count; /* partials of the updates that are clipped together with this one */
+    const float               *few;                  /* all gradients of the run, if few; NULL: state->bad_place tells of them */
+    int                        few_count;
+    const gpunn_kept          *kept; /* of the run */
+    int                        kept_count;
     const gpunn__device_state *state;
     uint64_t                  *bad;
     gpunn_update_numbers      *numbers; /* decided by the kernel before; NULL: to be decided */
@@ -11655,11 +11665,12 @@ GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, GPUNN__STATE, 
 /* clang-format on */
 
 /* Keeps the first value that was not finite until the host takes it, which looks at bad[0] first. */
-__device__ __forceinline__ void gpunn__note_bad(uint64_t *bad, float value, uint64_t what)
+__device__ __forceinline__ void gpunn__note_bad(uint64_t *bad, const float *value, uint64_t what)
 {
     volatile uint64_t *note = bad;
     if (note[0] != 0) return;
-    note[1] = __float_as_uint(value);
+    note[1] = __float_as_uint(*value);
+    note[2] = (uint64_t)(uintptr_t)value;
     __threadfence_system();
     note[0] = what;
 }
@@ -11672,42 +11683,68 @@ __device__ __forceinline__ double gpunn__partials_sum(const double *partials, in
     return gpunn__block_reduce(sum, gpunn__add());
 }
 
-/* What an update decides by: the sums of the squares of all gradients, and of those that are clipped together with its own. */
-struct gpunn__squares {
-    double                     all, own;
-    __device__ __forceinline__ gpunn__squares(const gpunn__update_job &job)
+__device__ __forceinline__ bool gpunn__is_finite(float value)
+{
+    return value - value == 0;
+}
+
+/* What an update decides by, the same in every thread: the sum of the squares of the gradients that are clipped together with its
+ * own, and as gpunn__device_state's bad_place. */
+struct gpunn__verdict {
+    double                     squares;
+    unsigned long long         bad_place;
+    __device__ __forceinline__ gpunn__verdict(const gpunn__update_job &job)
     {
-        all = job.partial_count > 0 ? gpunn__partials_sum(job.partials, job.partial_count) : 0;
-        own = job.own_count == job.partial_count ? all : gpunn__partials_sum(job.partials + job.own_first, job.own_count);
+        float first = 0; /* few_count - its place */
+        squares = job.u.clip_norm > 0 ? gpunn__partials_sum(job.partials + job.own_first, job.own_count) : 0;
+        bad_place = job.state->bad_place;
+        if (job.few == NULL) return;
+#pragma unroll 4
+        for (int i = (int)threadIdx.x; i < job.few_count; i += (int)blockDim.x)
+            if (!gpunn__is_finite(job.few[i]) && first == 0) first = (float)(job.few_count - i);
+        first = gpunn__block_reduce(first, gpunn__larger());
+        if (first > 0) bad_place = ~(unsigned long long)(uintptr_t)(job.few + job.few_count - (int)first);
     }
 };
 
+/* Whether the step is to be made; if not, by one thread of the launch, it is told. */
+__device__ __forceinline__ bool gpunn__may_go(const gpunn__update_job &job, unsigned long long bad_place, bool tells)
+{
+    const float   *gradient = (const float *)(uintptr_t)~bad_place;
+    const uint64_t step = job.state->step;
+    const bool     bad_loss = job.loss && !gpunn__is_finite(*job.loss);
+    if (bad_loss && tells && !job.skips) gpunn__note_bad(job.bad, job.loss, step);
+    if (!bad_loss && bad_place && tells && !job.skips && !job.scales)
+        gpunn__note_bad(job.bad, gradient, step | GPUNN__BAD_GRADIENT);
+    return !bad_loss && bad_place == 0;
+}
+
 /* By one thread, all but the numbers of the kind's row; lr and step are for those. */
-__device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &job, const gpunn__squares &squares,
+__device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &job, const gpunn__verdict &verdict,
                                                      gpunn_update_numbers *numbers, double *setting, double *at)
 {
     const gpunn_update &u = job.u;
-    bool                reports = job.reports && blockIdx.x == 0;
-    float               loss = job.loss ? *job.loss : 0, unscale = job.loss_scale ? 1 / job.loss_scale[0] : 1, clip = 1;
+    float               unscale = job.loss_scale ? 1 / job.loss_scale[0] : 1, clip = 1;
     int64_t             step = job.state->update_step[job.index] - (job.loss_scale ? (int64_t)job.loss_scale[2] : 0);
-    numbers->go = false;
-    if (!(loss - loss == 0)) {
-        if (reports) gpunn__note_bad(job.bad, loss, job.state->step);
-        return;
-    }
-    if (!(squares.all - squares.all == 0)) {
-        if (reports && !job.loss_scale) gpunn__note_bad(job.bad, (float)squares.all, job.state->step | GPUNN__BAD_NORM);
-        return;
-    }
+    numbers->go = gpunn__may_go(job, verdict.bad_place, job.reports && blockIdx.x == 0);
+    if (!numbers->go) return;
     if (u.clip_norm > 0) {
-        double ratio = (double)u.clip_norm / (sqrt(squares.own) * (double)fabsf(u.gradient_scale * unscale) + 1e-6);
+        double ratio = (double)u.clip_norm / (sqrt(verdict.squares) * (double)fabsf(u.gradient_scale * unscale) + 1e-6);
         if (ratio < 1) clip = (float)ratio;
     }
-    numbers->go = true;
     numbers->scale = u.kind == GPUNN_UPDATE_AVERAGE ? 1 : u.gradient_scale * clip * unscale;
     numbers->lr = job.state->lr[job.index];
     for (int i = 0; i < GPUNN_SETTINGS; i++) setting[i] = i ? job.setting[i] : (double)numbers->lr;
     *at = (double)(step < 1 ? 1 : step);
+}
+
+/* What a run changes in place is copied aside, or back: range by range in blocks first, first + blocks, ... */
+__device__ __forceinline__ void gpunn__kept_copy(const gpunn_kept *kept, int count, bool back, unsigned first, unsigned blocks)
+{
+    for (unsigned k = first; k < (unsigned)count; k += blocks) {
+        float *const from = back ? kept[k].copy : kept[k].values, *const to = back ? kept[k].values : kept[k].copy;
+        for (int64_t i = threadIdx.x; i < kept[k].count; i += blockDim.x) to[i] = from[i];
+    }
 }
 
 /* What is too much work for every block, besides updates of more than one kernel: a kernel before decides. */
@@ -11721,13 +11758,14 @@ template <int KIND> __device__ __forceinline__ gpunn_update_numbers gpunn__updat
 {
     __shared__ gpunn_update_numbers shared;
     if (gpunn__decided_apart(KIND)) return *job.numbers;
-    const gpunn__squares squares(job);
+    const gpunn__verdict verdict(job);
     if (threadIdx.x == 0) {
         double setting[GPUNN_SETTINGS], step;
-        gpunn__update_decide(job, squares, &shared, setting, &step);
+        gpunn__update_decide(job, verdict, &shared, setting, &step);
         if (shared.go) gpunn__update_once((gpunn_update_kind)KIND, setting, step, shared.once);
     }
     __syncthreads();
+    if (!shared.go && job.reports) gpunn__kept_copy(job.kept, job.kept_count, true, blockIdx.x, gridDim.x);
     return shared;
 }
 
@@ -11735,11 +11773,14 @@ template <int KIND> __device__ __forceinline__ gpunn_update_numbers gpunn__updat
 static __global__ void gpunn__decide_kernel(const gpunn__update_job job, gpunn_update_numbers *numbers)
 {
     GPUNN__FOLLOW();
-    const gpunn__squares squares(job);
+    const gpunn__verdict verdict(job);
     double               setting[GPUNN_SETTINGS], step;
-    if (threadIdx.x > 0) return;
-    gpunn__update_decide(job, squares, numbers, setting, &step);
-    if (numbers->go) gpunn__update_once(job.u.kind, setting, step, numbers->once);
+    if (threadIdx.x == 0) {
+        gpunn__update_decide(job, verdict, numbers, setting, &step);
+        if (numbers->go) gpunn__update_once(job.u.kind, setting, step, numbers->once);
+    }
+    __syncthreads();
+    if (!numbers->go && job.reports) gpunn__kept_copy(job.kept, job.kept_count, true, 0, 1);
 }
 
 /* The elements that a thread works on at once. */
@@ -11872,8 +11913,42 @@ template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpu
     }
 }
 
-/* Block i leaves the sum of the squares of what it read in partials[i]. */
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__squares_kernel(const float *x, int64_t count, double *partials)
+/* Notes the first of some gradients that is not finite. x: where the first of them lies. */
+__device__ __forceinline__ void gpunn__find_bad(const float *v, const float *x, gpunn__device_state *state)
+{
+#pragma unroll
+    for (int j = GPUNN__PACK - 1; j >= 0; j--)
+        if (!gpunn__is_finite(v[j])) (void)atomicMax(&state->bad_place, ~(unsigned long long)(uintptr_t)(x + j));
+}
+
+typedef struct gpunn__gradients {
+    int          count;
+    const float *values[GPUNN__GRADIENT_RANGES];
+    int64_t      length[GPUNN__GRADIENT_RANGES];
+} gpunn__gradients;
+static_assert(sizeof(gpunn__gradients) <= 4000, "a kernel's arguments");
+
+/* Looks at all gradients; short ranges go round the blocks. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__finite_kernel(gpunn__device_state *state, const gpunn__gradients gradients)
+{
+    GPUNN__FOLLOW();
+    const int64_t step = (int64_t)gridDim.x * blockDim.x * GPUNN__PACK;
+    for (int r = 0; r < gradients.count; r++) {
+        const float  *x = gradients.values[r];
+        const int64_t count = gradients.length[r];
+        int64_t       i = ((blockIdx.x + (unsigned)r) % gridDim.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
+        for (; i < count; i += step) {
+            float v[8];
+            gpunn__load_pack(x, GPUNN_F32, i, gpunn__pack_size(count, i), v);
+            gpunn__find_bad(v, x + i, state);
+        }
+    }
+}
+
+/* Block i leaves the sum of the squares of what it read in partials[i]. state: for gpunn__find_bad, or NULL. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__squares_kernel(const float *x, int64_t count, double *partials, gpunn__device_state *state)
 {
     GPUNN__FOLLOW();
     double  sum = 0;
@@ -11881,6 +11956,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__squares_kernel(c
     for (; i < count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
         float v[8];
         gpunn__load_pack(x, GPUNN_F32, i, gpunn__pack_size(count, i), v);
+        if (state) gpunn__find_bad(v, x + i, state);
 #pragma unroll
         for (int j = 0; j < GPUNN__PACK; j++) sum += (double)v[j] * (double)v[j];
     }
@@ -11905,26 +11981,29 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__scale_kernel(flo
     }
 }
 
-/* torch's GradScaler: half the scale after gradients that were not finite, double after 2000 updates in a row. */
-static __global__ void gpunn__loss_scale_kernel(const float *loss, float *loss_scale, const double *partials, int partial_count)
+/* Counts a step that is skipped. The scale as torch's GradScaler has it: half after gradients that were not finite, double after
+ * 2000 updates in a row. */
+static __global__ void gpunn__loss_scale_kernel(const gpunn__update_job job, float *loss_scale)
 {
     GPUNN__FOLLOW();
-    double squares = gpunn__partials_sum(partials, partial_count);
-    if (threadIdx.x > 0 || (loss && !(*loss - *loss == 0))) return;
-    if (!(squares - squares == 0)) {
+    const bool bad_loss = job.loss && !gpunn__is_finite(*job.loss), overflow = !bad_loss && job.state->bad_place;
+    if (overflow || (bad_loss && job.skips)) loss_scale[2] += 1;
+    if (!job.scales || bad_loss) return;
+    loss_scale[1] = overflow ? 0 : loss_scale[1] + 1;
+    if (overflow) {
         loss_scale[0] = fmaxf(loss_scale[0] * 0.5f, 1);
-        loss_scale[1] = 0;
-        loss_scale[2] += 1;
-    } else if (++loss_scale[1] >= 2000) {
+    } else if (loss_scale[1] >= 2000) {
         loss_scale[0] = fminf(loss_scale[0] * 2, 16777216);
         loss_scale[1] = 0;
     }
 }
 
-static __global__ void gpunn__check_loss_kernel(const float *loss, const gpunn__device_state *state, uint64_t *bad)
+/* A run without updates. */
+static __global__ void gpunn__check_loss_kernel(const gpunn__update_job job)
 {
     GPUNN__FOLLOW();
-    if (threadIdx.x == 0 && !(*loss - *loss == 0)) gpunn__note_bad(bad, *loss, state->step);
+    if (!gpunn__is_finite(*job.loss)) gpunn__kept_copy(job.kept, job.kept_count, true, 0, 1);
+    if (threadIdx.x == 0) (void)gpunn__may_go(job, 0, true);
 }
 
 /* Blocks of the first stage for `count` of the `total` elements of `ranges` ranges: fixed by those numbers, together at most
@@ -11988,33 +12067,86 @@ static gpunn_status gpunn__cuda_squares(gpunn__cuda *cuda, const gpunn_run *run,
         const int           blocks = u->clip_group == group ? gpunn__squares_of(run, u) : 0;
         if (blocks == 0) continue;
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__squares_kernel, (unsigned)blocks, GPUNN__THREADS, u->gradient, u->count,
-                                 cuda->partials + job->partial_count));
+                                 cuda->partials + job->partial_count, cuda->state));
         job->partial_count += blocks;
     }
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run)
+/* Whether this rank has what an update's gradients are: those of other ranks' shares are there with a loss scale. */
+static bool gpunn__has_gradients(const gpunn_run *run, const gpunn_update *u)
+{
+    return u->kind != GPUNN_UPDATE_AVERAGE && (u->parameter || run->loss_scale);
+}
+
+/* Looks for gradients that are not finite, or leaves that to the updates' blocks. */
+static gpunn_status gpunn__cuda_check_gradients(gpunn__cuda *cuda, const gpunn_run *run, gpunn__update_job *job)
+{
+    gpunn__gradients gradients;
+    int64_t          total = 0;
+    gradients.count = 0;
+    for (int i = 0; i < run->update_count; i++) {
+        const gpunn_update *u = &run->updates[i];
+        if (!gpunn__has_gradients(run, u)) continue;
+        gradients.values[gradients.count] = u->gradient;
+        gradients.length[gradients.count++] = u->count;
+        total += u->count;
+        if (gradients.count < GPUNN__GRADIENT_RANGES) continue;
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__finite_kernel, gpunn__blocks(cuda, total, GPUNN__PACK), GPUNN__THREADS, cuda->state,
+                                 gradients));
+        gradients.count = 0;
+    }
+    if (total == 0) return GPUNN_OK;
+    if (run->update_count == 1 && total <= GPUNN__FEW_GRADIENTS && run->loss_scale == NULL && run->exchange_count == 0) {
+        job->few = run->updates->gradient;
+        job->few_count = (int)total;
+        return GPUNN_OK;
+    }
+    return GPUNN__LAUNCH(cuda, gpunn__finite_kernel, gpunn__blocks(cuda, total, GPUNN__PACK), GPUNN__THREADS, cuda->state,
+                         gradients);
+}
+
+/* Of a rank that sees its share of the gradients alone: the loss, which all ranks are about to average, tells them what it found. */
+static __global__ void gpunn__tell_loss_kernel(const gpunn__update_job job, float *loss)
+{
+    GPUNN__FOLLOW();
+    unsigned long long bad_place = job.state->bad_place;
+    if (bad_place == 0 || !gpunn__is_finite(*loss)) return;
+    (void)gpunn__may_go(job, bad_place, true);
+    *loss = NAN;
+}
+
+static gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run, int *begun)
 {
     int               groups = 1, updated = 0;
-    bool              squares = run->loss_scale != NULL;
+    bool              squares = false;
     gpunn__update_job job;
-    if (run->update_count == 0) {
-        if (run->loss == NULL) return GPUNN_OK;
-        return GPUNN__LAUNCH(cuda, gpunn__check_loss_kernel, 1, 32, run->loss, cuda->state, cuda->bad_device);
-    }
-    const gpunn__range range("update");
     memset(&job, 0, sizeof job);
     job.loss = run->loss;
     job.loss_scale = run->loss_scale;
     job.partials = cuda->partials;
     job.state = cuda->state;
     job.bad = cuda->bad_device;
+    job.skips = run->skips;
+    job.scales = run->scales;
+    job.kept = run->kept;
+    job.kept_count = run->kept_count;
+    if (run->update_count == 0) {
+        if (run->loss == NULL) return GPUNN_OK;
+        return GPUNN__LAUNCH(cuda, gpunn__check_loss_kernel, 1, GPUNN__THREADS, job);
+    }
+    const gpunn__range range("update");
     for (int i = 0; i < run->update_count; i++) {
         squares = squares || run->updates[i].clip_norm > 0;
         if (run->updates[i].clip_group >= groups) groups = run->updates[i].clip_group + 1;
     }
     for (int group = 0; squares && group < groups; group++) GPUNN__TRY(gpunn__cuda_squares(cuda, run, &job, group));
+    if (!squares) GPUNN__TRY(gpunn__cuda_check_gradients(cuda, run, &job));
+    if (*begun < run->exchange_count && run->exchanges[*begun].after == GPUNN_AFTER_CHECK) {
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__tell_loss_kernel, 1, 1, job, run->exchanges[*begun].values));
+        GPUNN__TRY(gpunn__exchanges_after(cuda, run, GPUNN_AFTER_CHECK, begun));
+        GPUNN__TRY(gpunn__exchanges_end(cuda, 1));
+    }
     for (int group = 0, first = 0; group < groups; group++, first += job.own_count) {
         job.own_first = first;
         job.own_count = 0;
@@ -12028,11 +12160,9 @@ static gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run)
             updated++;
         }
     }
-    if (updated == 0 && run->loss)
-        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__check_loss_kernel, 1, 32, run->loss, cuda->state, cuda->bad_device));
+    if (updated == 0 && run->loss) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__check_loss_kernel, 1, GPUNN__THREADS, job));
     if (!run->loss_scale) return GPUNN_OK;
-    return GPUNN__LAUNCH(cuda, gpunn__loss_scale_kernel, 1, GPUNN__THREADS, run->loss, run->loss_scale,
-                         (const double *)cuda->partials, job.partial_count);
+    return GPUNN__LAUNCH(cuda, gpunn__loss_scale_kernel, 1, 1, job, run->loss_scale);
 }
 
 static gpunn_status gpunn__cuda_sum_of_squares(void *context, const float *values, int64_t count, double *result)
@@ -12043,7 +12173,8 @@ static gpunn_status gpunn__cuda_sum_of_squares(void *context, const float *value
     *result = 0;
     GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__outside_capture(cuda, "copy to the host"));
-    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__squares_kernel, (unsigned)blocks, GPUNN__THREADS, values, count, cuda->partials));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__squares_kernel, (unsigned)blocks, GPUNN__THREADS, values, count, cuda->partials,
+                             (gpunn__device_state *)NULL));
     GPUNN__CUDA(cuda, cudaMemcpyAsync(part, cuda->partials, (size_t)blocks * sizeof *part, cudaMemcpyDeviceToHost, cuda->stream));
     GPUNN__TRY(gpunn__stream_wait(cuda));
     for (int i = 0; i < blocks; i++) *result += part[i];
@@ -12114,22 +12245,32 @@ typedef struct gpunn__numbers {
     bool         trains;
     float        lr[GPUNN__NUMBERS];
     int64_t      update_step[GPUNN__NUMBERS];
-    const void  *wide; /* what the run's first step rounds to 16 bits, when it does no more than that */
+    unsigned     rounding; /* blocks */
+    const void  *wide;     /* what the run's first step rounds to 16 bits, when it does no more than that */
     void        *half;
     gpunn_dtype  half_dtype;
     int64_t      half_count;
+
+    const gpunn_kept *kept; /* as of gpunn_run, for the blocks behind those */
+    int               kept_count;
 } gpunn__numbers;
 static_assert(sizeof(gpunn__numbers) <= 4000, "a kernel's arguments");
 
 static __global__ void gpunn__numbers_kernel(gpunn__device_state *state, const gpunn__numbers numbers)
 {
     GPUNN__FOLLOW();
+    const unsigned other = numbers.rounding + 1;
+    if (blockIdx.x >= other) {
+        gpunn__kept_copy(numbers.kept, numbers.kept_count, false, blockIdx.x - other, gridDim.x - other);
+        return;
+    }
     if (blockIdx.x > 0) {
         gpunn__copy_part(numbers.half, numbers.half_dtype, numbers.wide, GPUNN_F32, numbers.half_count, false, blockIdx.x - 1,
-                         gridDim.x - 1);
+                         numbers.rounding);
         return;
     }
     if (threadIdx.x == 0) {
+        state->bad_place = 0;
         state->seed = numbers.seed;
         state->step = numbers.counts_on ? state->step + (numbers.trains && numbers.first == 0) : numbers.step;
         state->draw = numbers.counts_on ? state->draw + (numbers.first == 0) : numbers.draw;
@@ -12154,7 +12295,7 @@ static bool gpunn__rounds_first(const gpunn__cuda *cuda, const gpunn_run *run)
 static gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_run *run, bool captured)
 {
     gpunn__numbers numbers;
-    unsigned       rounding = 0; /* blocks */
+    unsigned       keeping = (unsigned)(run->kept_count < 1024 ? run->kept_count : 1024); /* blocks */
     if (run->update_count > GPUNN__MAX_UPDATES)
         return gpunn__cuda_fail(
             cuda, GPUNN_ERR_UNSUPPORTED,
@@ -12170,6 +12311,9 @@ static gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_run *run, 
     numbers.wide = NULL;
     numbers.half = NULL;
     numbers.half_count = 0;
+    numbers.rounding = 0;
+    numbers.kept = run->kept;
+    numbers.kept_count = run->kept_count;
     numbers.first = 0;
     do {
         int left = run->update_count - numbers.first;
@@ -12183,11 +12327,11 @@ static gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_run *run, 
             numbers.half = run->steps->out.data;
             numbers.half_dtype = run->steps->out.dtype;
             numbers.half_count = run->steps->out.count;
-            rounding = gpunn__blocks(cuda, numbers.half_count, GPUNN__PACK);
+            numbers.rounding = gpunn__blocks(cuda, numbers.half_count, GPUNN__PACK);
         }
-        GPUNN__TRY(
-            GPUNN__LAUNCH(cuda, gpunn__numbers_kernel, 1 + rounding, rounding ? GPUNN__THREADS : 32, cuda->state, numbers));
-        rounding = 0;
+        const unsigned blocks = 1 + numbers.rounding + keeping;
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__numbers_kernel, blocks, blocks > 1 ? GPUNN__THREADS : 32, cuda->state, numbers));
+        numbers.rounding = keeping = 0;
         numbers.first += numbers.count;
     } while (numbers.first < run->update_count);
     return GPUNN_OK;
@@ -12201,8 +12345,9 @@ static bool gpunn__takes_bad(gpunn__cuda *cuda, gpunn_run *run)
     uint32_t   bits = (uint32_t)cuda->bad[1];
     const bool ranks = cuda->nccl && cuda->nccl->comm && run->step_count + run->update_count > 0;
     if (noted == 0 || ranks) return false;
-    run->bad_step = noted & ~GPUNN__BAD_NORM;
-    run->bad_norm = (noted & GPUNN__BAD_NORM) != 0;
+    run->bad_step = noted & ~GPUNN__BAD_GRADIENT;
+    run->bad_norm = (noted & GPUNN__BAD_GRADIENT) != 0;
+    run->bad_gradient = (const float *)(uintptr_t)cuda->bad[2];
     memcpy(&run->bad_value, &bits, sizeof bits);
     cuda->bad[0] = 0;
     return true;
@@ -12359,7 +12504,7 @@ static gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
     GPUNN__TRY(gpunn__mark(cuda, run->step_count));
     GPUNN__TRY(gpunn__exchanges_after(cuda, run, run->step_count, &begun));
     GPUNN__TRY(gpunn__exchanges_end(cuda, begun));
-    GPUNN__TRY(gpunn__cuda_updates(cuda, run));
+    GPUNN__TRY(gpunn__cuda_updates(cuda, run, &begun));
     const int before = begun;
     GPUNN__TRY(gpunn__exchanges_after(cuda, run, GPUNN_AFTER_UPDATES, &begun));
     GPUNN__TRY(gpunn__exchanges_end(cuda, begun - before));
@@ -12431,7 +12576,7 @@ static bool gpunn__update_same(const gpunn_update *a, const gpunn_update *b)
 static bool gpunn__run_same(const gpunn_run *a, const gpunn_run *b)
 {
     bool same = a->signature == b->signature && a->steps == b->steps && a->step_count == b->step_count && a->loss == b->loss &&
-                a->update_count == b->update_count && a->loss_scale == b->loss_scale;
+                a->update_count == b->update_count && a->loss_scale == b->loss_scale && a->skips == b->skips;
     for (int i = 0; i < a->update_count && same; i++) same = gpunn__update_same(&a->updates[i], &b->updates[i]);
     return same;
 }
@@ -12682,8 +12827,8 @@ static gpunn_status gpunn__cuda_begin(gpunn__cuda *cuda)
     if (cuda->args.stream) GPUNN__TRY(gpunn__cuda_adopt(cuda, (cudaStream_t)cuda->args.stream));
     GPUNN__CUDA(cuda, cudaStreamCreateWithFlags(&cuda->copy_stream, cudaStreamNonBlocking));
     GPUNN__TRY(gpunn__memory_open(cuda));
-    GPUNN__CUDA(cuda, cudaHostAlloc((void **)&cuda->bad, 2 * sizeof *cuda->bad, cudaHostAllocMapped));
-    cuda->bad[0] = cuda->bad[1] = 0;
+    GPUNN__CUDA(cuda, cudaHostAlloc((void **)&cuda->bad, 3 * sizeof *cuda->bad, cudaHostAllocMapped));
+    cuda->bad[0] = cuda->bad[1] = cuda->bad[2] = 0;
     GPUNN__CUDA(cuda, cudaHostGetDevicePointer((void **)&cuda->bad_device, (void *)cuda->bad, 0));
     cuda->state = (gpunn__device_state *)gpunn__cuda_alloc(cuda, sizeof *cuda->state);
     cuda->partials = (double *)gpunn__cuda_alloc(cuda, GPUNN__PARTIALS_BYTES);

@@ -416,7 +416,7 @@ def emit_cuda(kernel_set):
         members=members, filled=filled, steps=steps, given=given_lines(kernel_set), pitch=str(plan.pitch()), sums=str(sums),
         weights=str(weights), seed=seed_of(plan, gradient), loss=loss, costs=costs, labels=plan.has_labels(),
         second="threadIdx.x == 1 ? divisor : 0" if plan.has_labels() else "0", count=str(len(choices)),
-        divided=" / labels" if by_labels else " / " + divisor(plan) if is_mean(plan) else "", scaled=" * factor" if by_labels else "",
+        mean="mean_cost(" * by_labels, divided=", labels)" if by_labels else " / " + divisor(plan) if is_mean(plan) else "", scaled=" * factor" if by_labels else "",
         factor=factor_lines(plan, gradient, "o.partial[%d]" % (weights + 1)),
         later=factor_lines(plan, gradient, "total_of<%d>(o.partial + %d, %d, blocks)" % (THREADS, weights + 1, sums)),
         last=factor_lines(plan, gradient, "total_of<%d>(o.partial + %d, %d, slices)" % (THREADS, weights + 1, sums)),

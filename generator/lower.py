@@ -409,7 +409,11 @@ class Lowering:
             else:
                 sums.append((weight, SCALAR, True))
                 divisor = g.total(1)
-        main = Pass(self.value_stores(), sums, [(result, g.div(total, divisor) if divisor else total)])
+        mean = g.div(total, divisor) if divisor else total
+        if node.op in CLASS_LOSSES and divisor:  # -0 where no label counts
+            empty = g.where(g.op("eq", total, g.const(0)), g.neg(total), mean)
+            mean = g.where(g.op("eq", divisor, g.const(0)), empty, mean)
+        main = Pass(self.value_stores(), sums, [(result, mean)])
         if incoming:
             self.gradients(seed)
             self._add_gradients(main)

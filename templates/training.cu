@@ -61,7 +61,7 @@ static __global__ void __launch_bounds__(${threads}, 1)
     if (gathers && gathered<${threads}, ${sums}>(o.partial, blockIdx.x, gridDim.x, 1, o.counters)) {
         ${factor}
         for (unsigned i = threadIdx.x; i < ${weights}; i += ${threads}) ${function}_give(o, i, o.partial[i]${scaled});
-        if (threadIdx.x == 0) *o.${loss} = o.partial[${weights}]${divided};
+        if (threadIdx.x == 0) *o.${loss} = ${mean}o.partial[${weights}]${divided};
     }
 }
 
@@ -73,7 +73,7 @@ static __global__ void __launch_bounds__(${threads})
     const float    total = column_total<${sums}>(o.partial, i, blocks);
     ${later}
     if (threadIdx.x < 32 && i < ${weights}) ${function}_give(o, i, total${scaled});
-    if (threadIdx.x < 32 && i == ${weights}) *o.${loss} = total${divided};
+    if (threadIdx.x < 32 && i == ${weights}) *o.${loss} = ${mean}total${divided};
 }
 
 //@if has_tables

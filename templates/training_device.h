@@ -295,6 +295,12 @@ __device__ __forceinline__ void softmax_gradient(int samples, float *dx, const f
     });
 }
 
+/* A mean of costs by labels: -0 where none counts. */
+__device__ __forceinline__ float mean_cost(float total, float labels)
+{
+    return total == 0 && labels == 0 ? -0.0f : total / labels;
+}
+
 /* A loss that tells N classes apart, from logits x, or SOFTMAX false: from their logarithms of probabilities. Adds each sample's cost
  * and its label's weight to loss and divisor, and leaves `seed` times the cost's gradient at y. A sample's label lies LABEL floats from
  * x; w: of the classes; NULL: ones. As PyTorch has it, but that a label that is no class makes the loss NaN. */

@@ -542,13 +542,116 @@ static void test_fit_errors(void **state)
     unmake(&s);
 }
 
+/* ---- batches that count for nothing ---- */
+typedef struct spoiling { /* of the second batch */
+    gpunn_tensor  *input;
+    bool           spoils;
+    float          value;
+    gpunn_progress last;
+} spoiling;
+
+static bool spoil(void *user, const gpunn_progress *p)
+{
+    const spoiling *s = user;
+    const float     values[2] = {s->value, s->value};
+    if (s->spoils && p->batch == 2) assert_int_equal(gpunn_write(s->input, values, sizeof values), GPUNN_OK);
+    return true;
+}
+
+static bool keep_progress(void *user, const gpunn_progress *p)
+{
+    ((spoiling *)user)->last = *p;
+    return true;
+}
+
+/* The square root of 0 has no finite slope: the gradient of a batch of zeros is NaN. What gpunn_fit wrote before stays as it is; with
+ * gpunn_set_skip_nan training goes on, and means are of the other batches. */
+static void test_nan_gradients_in_fit(void **state)
+{
+    fixture         *f = *state;
+    const float      x[6] = {1, 2, 3, 4, 5, 9};
+    const char      *names[2] = {"steep.safetensors", "steep.ckpt"}, *paths[2];
+    void            *files[2];
+    size_t           sizes[2], again;
+    int64_t          skipped;
+    spoiling         s = {.input = gpunn_input(f->model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 1))};
+    gpunn_tensor    *h = gpunn_linear(s.input, "fc", .out_features = 2, .no_bias = true);
+    gpunn_tensor    *loss = MADE(f->dev, gpunn_mean(gpunn_sqrt(gpunn_square(h)), GPUNN_ALL, false));
+    gpunn_optimizer *opt = MADE(f->dev, gpunn_sgd(f->model, .lr = GPUNN_ZERO));
+    gpunn_loader    *train = gpunn_loader_create(f->model, .fields = {{.input = s.input, .samples = x}}, .count = 6,
+                                                 .batch_size = 2);
+    for (int i = 0; i < 2; i++) paths[i] = test_path(f, names[i]);
+    OK(f->dev, gpunn_fit(opt, .loss = loss, .train = MADE(f->dev, train), .epochs = 1, .best_weights = paths[0],
+                         .checkpoint = paths[1], .on_progress = keep_progress, .user = &s));
+    const float all = s.last.loss; /* proportional to the mean of x */
+    for (int i = 0; i < 2; i++) files[i] = file_read(paths[i], &sizes[i]);
+    s.spoils = true;
+    for (int bad = 0; bad < 2; bad++) {
+        s.value = bad ? NAN : 0;
+        gpunn_loader_rewind(train);
+        FAILS(f->dev,
+              gpunn_fit(opt, .loss = loss, .train = train, .epochs = 1, .best_weights = paths[0], .checkpoint = paths[1],
+                        .on_batch_begin = spoil, .user = &s),
+              GPUNN_ERR_NUMERIC, bad ? "the loss is NaN" : "gradient of 'fc.weight'");
+        for (int i = 0; i < 2; i++) {
+            void *now = file_read(paths[i], &again);
+            assert_int_equal(again, sizes[i]);
+            assert_memory_equal(now, files[i], again);
+            free(now);
+        }
+    }
+    gpunn_set_skip_nan(opt, true);
+    gpunn_loader_rewind(train);
+    OK(f->dev, gpunn_fit(opt, .loss = loss, .train = train, .epochs = 1, .on_batch_begin = spoil, .on_progress = keep_progress,
+                         .user = &s));
+    (void)gpunn_loss_scale(opt, &skipped);
+    assert_int_equal(skipped, 1);
+    assert_true(fabsf(s.last.loss / all - (17 / 4.0f) / (24 / 6.0f)) < 1e-5f);
+    for (int i = 0; i < 2; i++) free(files[i]), (void)unlink(paths[i]);
+    gpunn_loader_destroy(train);
+    gpunn_optimizer_destroy(opt);
+}
+
+/* A batch all of whose labels are ignored has no part in any mean. */
+static void test_ignored_in_fit(void **state)
+{
+    fixture *f = *state;
+    setup    s = make(f, 0);
+    spoiling w = {0};
+    float    loss, metric;
+    double   sum = 0, hits = 0;
+    gpunn_set_lr(s.opt, 0);
+    for (int i = 0; i < BATCH; i++) s.t[TRAIN + i] = -100;
+    OK(s.dev, gpunn_evaluate(s.validation, s.n.loss, s.n.accuracy, &loss, &metric));
+    for (int batch = 0; gpunn_next(s.validation); batch++) {
+        gpunn_tensor *both[] = {s.n.loss, s.n.accuracy};
+        OK(s.dev, gpunn_forward(both, 2));
+        const int samples = gpunn_loader_batch_size(s.validation);
+        if (batch > 0) sum += (double)gpunn_item(s.n.loss) * samples, hits += (double)gpunn_item(s.n.accuracy) * samples;
+    }
+    const int counted = VALIDATION - BATCH;
+    check_close(((float[]){loss, metric}), ((float[]){(float)(sum / counted), (float)(hits / counted)}), 2, 1e-6, 0);
+    OK(s.dev, gpunn_fit(s.opt, .loss = s.n.loss, .metric = s.n.accuracy, .train = s.validation, .epochs = 2,
+                        .on_progress = keep_progress, .user = &w));
+    assert_true(isfinite(w.last.loss) && w.last.loss > 0.5f);
+    unmake(&s);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {test_with_device(test_fit),       test_with_device(test_cancel),
-                                       test_with_device(test_patience),  test_with_device(test_schedule_in_fit),
-                                       test_with_device(test_averages),  test_with_device(test_goes_on),
-                                       test_with_device(test_rate_zero), cmocka_unit_test(test_bar),
-                                       test_with_device(test_callbacks), test_with_device(test_classes),
-                                       test_with_device(test_warmup),    test_with_device(test_fit_errors)};
+    const struct CMUnitTest tests[] = {test_with_device(test_fit),
+                                       test_with_device(test_cancel),
+                                       test_with_device(test_patience),
+                                       test_with_device(test_schedule_in_fit),
+                                       test_with_device(test_averages),
+                                       test_with_device(test_goes_on),
+                                       test_with_device(test_rate_zero),
+                                       cmocka_unit_test(test_bar),
+                                       test_with_device(test_callbacks),
+                                       test_with_device(test_classes),
+                                       test_with_device(test_warmup),
+                                       test_with_device(test_fit_errors),
+                                       test_with_device(test_nan_gradients_in_fit),
+                                       test_with_device(test_ignored_in_fit)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
