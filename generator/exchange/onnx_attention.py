@@ -196,8 +196,10 @@ def reset_first(w, x, weights, directions, hidden, start):
             steps[t] = w.reshape(h, (1, n, hidden))
         sides.append(w.add("concat", steps, (), dim=0))
         last.append(w.reshape(h, (1, n, hidden)))
-    both = [w.add("concat", parts, (), dim=2) if directions == 2 else parts[0] for parts in (sides, last)]
-    return w.add("concat", both, (), dim=0)
+    if directions == 1:
+        return w.add("concat", sides + last, (), dim=0)
+    states = w.reshape(w.add("concat", last, (), dim=0), (1, n, 2 * hidden))  # with the memory of [directions, n, hidden]
+    return w.add("concat", [w.add("concat", sides, (), dim=2), states], (), dim=0)
 
 
 def recurrent_results(w, call, node, x, directions, hidden, states, last_first):

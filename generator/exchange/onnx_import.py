@@ -236,17 +236,20 @@ class OnnxWriter(Writer):
         raise Refused("its %s must be known when it is imported%s" % (what, "; give %s a value with --fix" % ", ".join(names)
                                                                      if names else ""))
 
-    def finished(self, name, x, kind):
-        """The entry of a result, as a tensor of gpunn's dtype for its kind."""
+    def finished(self, name, x, kind, others):
+        """A result as a tensor of gpunn's dtype for its kind, which none of the others is."""
         kind = kind if kind and kind != "string" else self.kind_of(x)
         x, dtype = self.whole(x), stored_dtype(kind)
         if x.dtype != dtype:
             x = self.expr("where(x == 0, 0, 1)", x) if dtype == "bool" and x.dtype == "f32" else x
             x = self.add("cast", [x], (), dtype=dtype)
-        if x.entry.op in ("input", "parameter", "constant") or x.entry.name or x.parameter:
+        if x.id() == name:  # an input or a weight
+            return x
+        if any(name in [entry.name] + [p.name for p in entry.weights] for entry in self.entries):
+            raise Refused("an input or a weight of another dtype has its name")
+        if x.entry.op in ("input", "parameter", "constant") or x.entry.name or x.parameter or x.entry in [other.entry for other in others]:
             x = self.add("reshape", [x], (), shape=x.shape)
-        x.entry.name = name
-        return x.entry
+        return x
 
 
 def ancestors(entry):
@@ -588,22 +591,26 @@ def import_graph(model, title, sizes=(), batch=None, fixed=None, dynamic=False, 
     result = {"gpunn_spec": 1, "name": title}
     if axes.named or axes.bounds:
         result["sizes"] = named_sizes(axes.named, axes.bounds)
-    result.update(tensors=[e.json() for e in entries], outputs=[e.name for e in results])
+    result.update(tensors=[e.json() for e in entries], outputs=list(graph.outputs))
     return result, stored_weights(entries), list(writer.notes.values())
 
 
 def outputs_of(lowering, graph):
+    """The entry of each output, called like it; inputs and weights are so already."""
     results = []
     for name in graph.outputs:
         lowering.writer.call = lowering.makers.get(name)
         try:
-            results.append(lowering.writer.finished(name, lowering.operand(name), graph.output_kinds.get(name)))
+            results.append(lowering.writer.finished(name, lowering.operand(name), graph.output_kinds.get(name), results))
         except Refused as why:
             if str(why):
                 lowering.problems.append("the output '%.80s': %s" % (name, why))
     if not graph.outputs:
         lowering.problems.append("it has no outputs")
-    return results
+    if not lowering.problems:
+        for name, x in zip(graph.outputs, results):
+            x.entry.name = x.entry.name if x.id() == name else name
+    return [x.entry for x in results]
 
 
 def stored_weights(entries):

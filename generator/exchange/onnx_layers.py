@@ -204,12 +204,14 @@ def conv_transpose(w, call, x, weight, bias=None):
     extra = list(call.get("output_padding", None) or [0] * axes)
     full = [(size - 1) * s + reach + e for size, s, reach, e in zip(x.full[2:], window.strides, window.reach(), extra)]
     sizes, auto = call.get("output_shape", None), call.get("auto_pad", "NOTSET")
+    if sizes is not None and len(sizes) != axes:
+        raise Refused("its output_shape has %d sizes for %d spatial axes" % (len(sizes), axes))
     if sizes is None and auto.startswith("SAME"):
         sizes = [size * s for size, s in zip(x.full[2:], window.strides)]
     if sizes is not None:
-        lost = [f - size for f, size in zip(full, sizes[-axes:])]
+        lost = [f - size for f, size in zip(full, sizes)]
         less, more = [n // 2 for n in lost], [n - n // 2 for n in lost]
-        window.before, window.after = (more, less) if auto == "SAME_LOWER" else (less, more)
+        window.before, window.after = (less, more) if auto == "SAME_UPPER" else (more, less)
     if any_varies(x.full[2:]) and (sizes is not None or window.before != window.after):
         raise Refused("its padding depends on %s" % size_name(min(x.full[2:])))
     cut = [(b, f - a) for b, a, f in zip(window.before, window.after, full)]
@@ -237,7 +239,7 @@ def max_pool(w, call, x):
         y, places = max_pool_places(w, call, x, window)
         return [w.as_kind(y, kind), w.as_kind(places, "int64")]
     if set(window.dilations) != {1}:
-        return w.as_kind(dilated_pool(w, call, "maximum", x, window, -math.inf), kind)
+        return w.as_kind(dilated_pool(w, "maximum", x, window, window.reached(call, x), -math.inf), kind)
     even = window.is_even() and all(2 * p <= k for p, k in zip(window.before, window.kernel))
     return w.as_kind(pool(w, call, "max_pool", x if even else window.padded(w, x, -math.inf), window), kind)
 
@@ -273,13 +275,12 @@ def max_unpool(w, call, x, places, shape=None):
     return padded(w, y, [0] * (axes + 2), [0, 0] + [size - least for size, least in zip(wanted, own)])
 
 
-def dilated_pool(w, call, op, x, window, fill):
-    """A pool with gaps in its windows, one axis after another: a slice for each cell of the kernel, joined by op."""
+def dilated_pool(w, op, x, window, counts, fill):
+    """A pool with gaps in its so many windows, one axis after another: a slice for each cell of the kernel, joined by op."""
     if max(window.kernel) > 256:
         raise Refused("a pool with dilation of more than 256 cells along an axis is not possible")
-    sizes = window.reached(call, x)
     x = window.padded(w, x, fill)
-    for i, count in enumerate(sizes):
+    for i, count in enumerate(counts):
         x = joined_cells(w, op, x, i + 2, count, window.kernel[i], window.strides[i], window.dilations[i])
     return x
 
@@ -328,13 +329,15 @@ def average_pool(w, call, x):
 
 def dilated_average(w, call, x, window, inside):
     """Sums by the number of cells that lie in x, or in its padding too."""
-    before, after = list(window.before), list(window.after)
+    before, own = list(window.before), list(window.after)
+    counts = window.reached(call, x)
+    after = list(window.after)  # to the end of the last window, which is not counted
     ones = Constant(Array("float32", (1, 1) + x.full[2:], [1.0] * product(x.full[2:])))
     if inside:
-        ones = Constant(Array("float32", (1, 1), [1.0]), (1, 1) + tuple(s + b + a for s, b, a in zip(x.full[2:], before, after)))
-    total = dilated_pool(w, call, "add", x, window, 0.0)
-    window.before, window.after = ([0] * window.axes, [0] * window.axes) if inside else (before, after)
-    return w.map("div", total, dilated_pool(w, call, "add", w.whole(ones), window, 0.0))
+        ones = Constant(Array("float32", (1, 1), [1.0]), (1, 1) + tuple(s + b + a for s, b, a in zip(x.full[2:], before, own)))
+    total = dilated_pool(w, "add", x, window, counts, 0.0)
+    window.before, window.after = ([0] * window.axes, [a - o for a, o in zip(after, own)]) if inside else (before, after)
+    return w.map("div", total, dilated_pool(w, "add", w.whole(ones), window, counts, 0.0))
 
 
 def spatial(x):
@@ -369,7 +372,7 @@ def global_lp_pool(w, call, x):
 def lp_pool(w, call, x):
     window, p = Window(call, x, call.get("kernel_shape", None)), call.get("p", 2)
     if set(window.dilations) != {1} or call.get("ceil_mode", 0):
-        return root(w, dilated_pool(w, call, "add", powered(w, x, p), window, 0.0), p)
+        return root(w, dilated_pool(w, "add", powered(w, x, p), window, window.reached(call, x), 0.0), p)
     means = pool(w, call, "avg_pool", window.padded(w, powered(w, x, p)), window)
     return root(w, w.scale(means, product(window.kernel)), p)
 
@@ -415,7 +418,8 @@ def column(w, x, rank):
 
 @operation("BatchNormalization")
 def batch_norm(w, call, x, scale, bias, mean, var):
-    if call.get("training_mode", 0) or call.opset < 7 and not call.get("is_test", 0) and len(call.outputs) > 1:
+    trains = call.get("training_mode", 0) if call.opset >= 14 else any(call.outputs[1:]) and not call.get("is_test", 0)
+    if trains:
         raise Refused("training mode is not possible in an imported model")
     parts, rank = {"weight": scale, "bias": bias, "running_mean": mean, "running_var": var}, len(x.full)
     eps = call.get("epsilon", 1e-5)

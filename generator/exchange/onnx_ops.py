@@ -237,8 +237,9 @@ def power(w, call, a, b):
     y = w.map(special, a) if special else w.map("pow", a, b)
     if is_float(w.kind_of(a)):
         return y
-    w.note_integers(call)  # by exp and log, whose result is near the integer
-    return w.expr("r = x; where(r < 0, -floor(0.5 - r), floor(0.5 + r))", y)
+    w.note_integers(call)
+    near = 0 if special else 1e-6  # powf's result is near the integer, those of special ops are not above it
+    return w.expr("r = abs(x); n = floor(r + 0.5); sign(x) * where(abs(r - n) <= %s * r, n, floor(r))" % text(near), y)
 
 
 def many(op, scale_of=lambda count: 1):

@@ -33,14 +33,14 @@ def is_unchanged(value, scales):
 def source(mode, i, old, new, scale, roi):
     """Where result i lies among the cells of an axis."""
     length = scale * old
-    if mode == "align_corners":
-        return i * (old - 1) / (length - 1) if length != 1 else 0.0
+    if mode == "align_corners":  # of new cells, as ONNX Runtime and PyTorch have it, where the scale makes no whole number
+        return i * (old - 1) / (new - 1) if new != 1 else 0.0
     if mode == "asymmetric":
         return i / scale
     if mode == "tf_crop_and_resize":
         start, end = roi
         inner = (end - start) * (old - 1)
-        return (inner / 2 if length == 1 else i * inner / (length - 1)) + start * (old - 1)
+        return (inner / 2 if new == 1 else i * inner / (new - 1)) + start * (old - 1)
     if mode == "pytorch_half_pixel" and length == 1:
         return -0.5
     if mode == "half_pixel_symmetric":

@@ -32,6 +32,8 @@ DATA = os.path.join(os.path.dirname(onnx.__file__), "backend", "test", "data")
 KINDS = ("node", "pytorch-operator", "pytorch-converted", "simple", "light")
 NOISE = {"test_dft_inverse": 1e-6, "test_dft_inverse_opset19": 1e-6}  # by case, what its expected zeros are off by
 DRAWN = re.compile("test_bernoulli")  # cases that expect the very numbers that NumPy draws
+# Cases whose numbers ONNX Runtime and PyTorch contradict: they divide by the whole number of results, these by scale * cells.
+CONTRADICTED = re.compile("test_resize_downsample_scales_(linear|cubic)_align_corners$")
 Case = collections.namedtuple("Case", "name model sets rtol atol")
 
 
@@ -179,6 +181,8 @@ def outcome(case):
     """pass, refused or wrong, and why."""
     if DRAWN.match(case.name):
         return "refused", "Bernoulli '%s': the numbers expected are another generator's" % case.name
+    if CONTRADICTED.match(case.name):
+        return "refused", "Resize '%s': ONNX Runtime and PyTorch give other numbers" % case.name
     with tempfile.TemporaryDirectory() as folder:
         try:
             fixed = [run_set(folder, case, inputs, outputs) for inputs, outputs in case.sets]

@@ -426,6 +426,100 @@ class ByHand(Import):
         self.assertEqual(self.ops(written), ["input", "reshape"])
 
 
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+def gru_states(x, w, r, reverse):
+    """The states of one unit after each step, of weights z, r, h; the reset gate acts before the product."""
+    h, states = 0.0, []
+    for step in reversed(x) if reverse else x:
+        z, reset = sigmoid(w[0] * step + r[0] * h), sigmoid(w[1] * step + r[1] * h)
+        h = (1 - z) * math.tanh(w[2] * step + r[2] * reset * h) + z * h
+        states.append(h)
+    return states[::-1] if reverse else states
+
+
+class Numbers(Import):
+    """Results where formulas of ops leave room, as ONNX Runtime 1.23 has them."""
+
+    def compute(self, op, x, initializers=(), opset=13, **attributes):
+        """y of one node, whose further operands are the initializers."""
+        kind = x.kind
+        names = " ".join(["x"] + [one.name for one in initializers])
+        self.imported(model([node(op, names, "y", **attributes)], [value("x", x.shape, kind)], [value("y", [], kind)],
+                            list(initializers), opset=opset))
+        return self.run_model(x=x)["y"]
+
+    def close(self, y, shape, values):
+        self.assertEqual(y.shape, shape)
+        for got, wanted in zip(y.values, values):
+            self.assertAlmostEqual(got, wanted, places=5)
+
+    def test_resize_by_scales_that_do_not_divide(self):
+        x, scales = Array("float32", (1, 1, 1, 3), [1.0, 2.0, 3.0]), tensor("s", (4,), [1.0, 1.0, 1.0, 1.5])
+        roi = tensor("r", (8,), [0.0] * 4 + [1.0] * 4)
+        for mode in "align_corners", "tf_crop_and_resize":
+            y = self.compute("Resize", x, [roi, scales], mode="linear", coordinate_transformation_mode=mode)
+            self.close(y, (1, 1, 1, 4), [1, 5 / 3, 7 / 3, 3])
+
+    def test_output_shapes_of_transposed_convolutions(self):
+        x, w = Array("float32", (1, 1, 2), [1.0, 2.0]), tensor("w", (1, 1, 3), [1.0, 2.0, 3.0])
+        for auto, wanted in ("NOTSET", [2, 5, 4, 6]), ("SAME_LOWER", [2, 5, 4, 6]), ("SAME_UPPER", [1, 2, 5, 4]):
+            y = self.compute("ConvTranspose", x, [w], kernel_shape=[3], strides=[2], output_shape=[4], auto_pad=auto)
+            self.close(y, (1, 1, 4), wanted)
+        with self.assertRaisesRegex(Unsupported, "output_shape has 3 sizes for 1 spatial"):
+            self.compute("ConvTranspose", x, [w], kernel_shape=[3], strides=[2], output_shape=[1, 1, 4])
+
+    def test_a_pool_with_dilation_that_ends_outside(self):
+        x = Array("float32", (1, 1, 5), [1.0, 2.0, 3.0, 4.0, 5.0])
+        given = dict(kernel_shape=[2], strides=[3], pads=[1, 1], ceil_mode=1, dilations=[2])
+        self.close(self.compute("AveragePool", x, opset=19, count_include_pad=1, **given), (1, 1, 2), [1, 4])
+        self.close(self.compute("AveragePool", x, opset=19, **given), (1, 1, 2), [2, 4])
+        given = dict(kernel_shape=[2], strides=[2], pads=[0, 1], ceil_mode=1, count_include_pad=1)
+        self.close(self.compute("AveragePool", x, opset=19, **given), (1, 1, 3), [1.5, 3.5, 2.5])
+
+    def test_powers_of_integers_are_cut(self):
+        x = Array("int64", (6,), [1, 2, 3, 7, 99, -5])
+        for kind, power, wanted in (("float32", 0.5, [1, 1, 1, 2, 9]), ("float32", 1.5, [1, 2, 5, 18, 985]),
+                                    ("int64", -1, [1, 0, 0, 0, 0, 0]), ("float32", 3.0, [1, 8, 27, 343, 970299, -125]),
+                                    ("int64", 2, [1, 4, 9, 49, 9801, 25])):
+            y = self.compute("Pow", x, [tensor("p", (1,), [power], kind)])
+            self.assertEqual(y.values[:len(wanted)], wanted, power)
+
+    def test_states_of_both_directions(self):
+        w, r = [0.5, -1.0, 0.7, 0.3, 0.9, -0.4], [0.2, 0.6, -0.8, 1.1, -0.5, 0.4]
+        x = [[0.3, -1.2, 0.8], [1.5, 0.1, -0.6]]  # samples of three steps
+        data = model([node("GRU", "x w r", "y h", hidden_size=1, direction="bidirectional")], [value("x", [3, 2, 1])],
+                     [value("y", [3, 2, 2, 1]), value("h", [2, 2, 1])], [tensor("w", (2, 3, 1), w), tensor("r", (2, 3, 1), r)])
+        self.imported(data)
+        found = self.run_model(x=Array("float32", (3, 2, 1), [sample[t] for t in range(3) for sample in x]))
+        sides = [[gru_states(sample, w[3 * d:3 * d + 3], r[3 * d:3 * d + 3], d) for sample in x] for d in range(2)]
+        self.close(found["y"], (3, 2, 2, 1), [sides[d][n][t] for t in range(3) for d in range(2) for n in range(2)])
+        self.close(found["h"], (2, 2, 1), [sides[d][n][-1 if d == 0 else 0] for d in range(2) for n in range(2)])
+
+    def test_batch_norm_with_the_outputs_of_training(self):
+        ones = [tensor(name, (1,), [1.0]) for name in "sbmv"]
+        for opset in 7, 9, 13:
+            data = model([node("BatchNormalization", "x s b m v", "y o1 o2 o3 o4")], [value("x", [2, 1, 2])], [value("y", [2, 1, 2])],
+                         ones, opset=opset)
+            with self.assertRaisesRegex(Unsupported, "training mode"):
+                self.imported(data)
+
+    def test_outputs_of_all_kinds(self):
+        """Inputs, weights, and one tensor under several names."""
+        x = Array("float32", (2, 2), [-1.0, 2.0, 3.0, -4.0])
+        relu, same = [0.0, 2.0, 3.0, 0.0], list(x.values)
+        copies = [node("Identity", "y", "z"), node("Identity", "x", "c"), node("Identity", "w", "v"), node("Reshape", "y s", "f")]
+        wanted = {"y": relu, "z": relu, "x": same, "c": same, "w": [5.0, 6.0], "v": [5.0, 6.0], "f": relu}
+        for names in ("y", "x"), ("x", "y"), ("y", "w"), ("y", "z"), ("z", "y"), ("z", "f", "y"), ("c", "x", "z"), ("v", "w", "y"), tuple(wanted):
+            with self.subTest(names=names):
+                self.imported(model([node("Relu", "x", "y")] + copies, [value("x", [2, 2])], [value(name, []) for name in names],
+                                    [tensor("w", (2,), [5.0, 6.0]), tensor("s", (1,), [-1], "int64")]))
+                found = self.run_model(x=x)
+                self.assertEqual({name: one.values for name, one in found.items()}, {name: wanted[name] for name in names})
+
+
 class MachineLearning(Import):
     """The linear ops of the domain ai.onnx.ml."""
 
