@@ -95,13 +95,34 @@ static inline bool csv_number(const csv_field *field, float *value)
     return end > text && end[strspn(end, " \t")] == 0 && !isinf(*value);
 }
 
+/* A field without the blanks around it. */
+static inline csv_field csv_trimmed(csv_field field)
+{
+    for (; field.bytes > 0 && (*field.text == ' ' || *field.text == '\t'); field.bytes--) field.text++;
+    while (field.bytes > 0 && (field.text[field.bytes - 1] == ' ' || field.text[field.bytes - 1] == '\t')) field.bytes--;
+    return field;
+}
+
+/* Why a header may lack a name that a person reads in it. */
+static inline const char *csv__reason(const csv_field *header, int width, const char *name)
+{
+    if (width == 1 && memchr(header->text, ';', header->bytes)) return "; its fields are separated by semicolons, use commas";
+    if (width == 1 && memchr(header->text, '\t', header->bytes)) return "; its fields are separated by tabs, use commas";
+    for (int i = 0; i < width; i++) {
+        const csv_field field = csv_trimmed(header[i]);
+        if (csv_column(&field, 1, name) == 0) return "; it has blanks around that name, remove them";
+    }
+    return "";
+}
+
 /* Where the header row has each of the names. */
 static inline bool csv__places(const csv_field *header, int width, const char *const *names, int columns, int *place,
                                text_error *error)
 {
     for (int i = 0; i < columns; i++) {
         place[i] = csv_column(header, width, names[i]);
-        if (place[i] < 0) return text_fail(error, "the header names no column '%s'", names[i]);
+        if (place[i] < 0)
+            return text_fail(error, "the header names no column '%s'%s", names[i], csv__reason(header, width, names[i]));
         if (csv_column(header + place[i] + 1, width - place[i] - 1, names[i]) >= 0)
             return text_fail(error, "the header names two columns '%s'", names[i]);
     }

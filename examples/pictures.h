@@ -1,5 +1,6 @@
 /* pictures.h - a folder of JPEG and PNG files, one folder for each class, as samples of a gpunn_loader. tiny_imagenet.c says how
- * the folder may be laid out. Include it after gpunn.h. Decodes with stb_image (Debian: libstb-dev). */
+ * the folder may be laid out. Include it after gpunn.h. Decodes with stb_image (Debian: libstb-dev). Of 16-bit values it takes
+ * the high byte; PIL, which torchvision reads with, clips those of 16-bit gray at 255 instead. */
 #ifndef PICTURES_H
 #define PICTURES_H
 #define STB_IMAGE_IMPLEMENTATION

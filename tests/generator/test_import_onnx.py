@@ -441,7 +441,7 @@ def gru_states(x, w, r, reverse):
 
 
 class Numbers(Import):
-    """Results where formulas of ops leave room, as ONNX Runtime 1.23 has them."""
+    """Results where formulas of ops leave room, as ONNX Runtime has them."""
 
     def compute(self, op, x, initializers=(), opset=13, **attributes):
         """y of one node, whose further operands are the initializers."""
