@@ -1370,6 +1370,62 @@ static void test_arguments(void **state)
     ranked_close(&n);
 }
 
+/* An engine of two ranks of which the other one says the same. user: counts the calls. */
+static gpunn_status echo_reduce(void *user, float *values, int64_t count)
+{
+    ++*(int *)user;
+    for (int64_t i = 0; i < count; i++) values[i] *= 2;
+    return GPUNN_OK;
+}
+static gpunn_status echo_gather(void *user, void *parts, size_t bytes)
+{
+    ++*(int *)user;
+    memcpy((char *)parts + bytes, parts, bytes);
+    return GPUNN_OK;
+}
+static gpunn_status echo_broadcast(void *user, void *memory, size_t bytes, int root)
+{
+    (void)memory, (void)bytes, (void)root;
+    ++*(int *)user;
+    return GPUNN_OK;
+}
+
+/* A process that is forked from a rank is none: it says nothing to the others, also where it closes the group. */
+static void test_forked_rank(void **state)
+{
+    (void)state;
+    const task    task = {.optimizer = 0};
+    int           calls = 0, before, ended = -1;
+    const float   x[2][IN] = {{1}, {2}};
+    const int64_t t[2] = {0, 1};
+    gpunn_device *dev = gpunn_device_open(.type = GPUNN_DEVICE_CPU, .threads = 1);
+    gpunn_group  *group = MADE(dev, gpunn_group_open(dev, .size = 2, .all_reduce = echo_reduce, .all_gather = echo_gather,
+                                                     .broadcast = echo_broadcast, .user = &calls));
+    ranked        n = ranked_open(dev, &task);
+    OK(dev, gpunn_distribute(n.opt, group));
+    OK(dev, gpunn_write(n.x, x, sizeof x));
+    OK(dev, gpunn_write(n.t, t, sizeof t));
+    OK(dev, gpunn_train_step(n.opt, n.loss));
+    before = calls;
+    (void)fflush(NULL);
+    const pid_t child = fork();
+    if (child == 0) {
+        (void)alarm(60);
+        const bool refused = gpunn_train_step(n.opt, n.loss) == GPUNN_ERR_STATE && strstr(gpunn_error(dev), "forked from rank 0");
+        ranked_close(&n);
+        gpunn_group_close(group);
+        gpunn_device_close(dev);
+        _exit(refused && calls == before ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &ended, 0), child);
+    assert_int_equal(ended, 0);
+    OK(dev, gpunn_train_step(n.opt, n.loss));
+    assert_true(calls > before);
+    ranked_close(&n);
+    gpunn_group_close(group);
+    gpunn_device_close(dev);
+}
+
 static void test_local_rank(void **state)
 {
     (void)state;
@@ -1387,7 +1443,7 @@ static void test_local_rank(void **state)
 
 int main(void)
 {
-    static struct CMUnitTest tests[3 * COUNT(checks) + 28];
+    static struct CMUnitTest tests[3 * COUNT(checks) + 32];
     int                      count = 0;
     for (int i = 0; i < COUNT(checks); i++) count += each_backend(tests + count, checks[i].name, test_check, &checks[i]);
     const struct CMUnitTest others[] = {
@@ -1401,7 +1457,7 @@ int main(void)
         test_with_device(test_lost_file),  test_with_device(test_copies),        test_with_device(test_other_count),
         test_with_device(test_arguments),  test_with_device(test_processors),    test_with_device(test_heard),
         test_with_device(test_mixed),      test_with_device(test_tcp_blocked),   test_with_device(test_tcp_sockets),
-        cmocka_unit_test(test_local_rank)};
+        cmocka_unit_test(test_local_rank), cmocka_unit_test(test_forked_rank)};
     for (int i = 0; i < COUNT(others); i++) tests[count++] = others[i];
     return _cmocka_run_group_tests("group", tests, (size_t)count, NULL, NULL);
 }
