@@ -1088,8 +1088,10 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(GELU, gelu, K(0.5) * x * (1 + erf(K(0.70710678) * x)),                                                          \
       g * (K(0.5) * (1 + erf(K(0.70710678) * x)) + x * K(0.39894228) * exp(-K(0.5) * x * x)))                         \
     X(GELU_TANH, gelu_tanh, K(0.5) * x * (1 + tanh(K(0.7978846) * (x + K(0.044715) * x * x * x))),                    \
-      g * K(0.5) * (1 + tanh(K(0.7978846) * (x + K(0.044715) * x * x * x))) * (1 + x * (1 - tanh(K(0.7978846) * (x +  \
-        K(0.044715) * x * x * x))) * K(0.7978846) * (1 + K(0.134145) * x * x)))                                       \
+      g * (K(0.5) * (1 + tanh(K(0.7978846) * (x + K(0.044715) * x * x * x))) + K(0.5) *                               \
+        (1 + tanh(K(0.7978846) * (x + K(0.044715) * x * x * x))) *                                                    \
+        (1 - tanh(K(0.7978846) * (x + K(0.044715) * x * x * x))) *                                                    \
+        x * K(0.7978846) * (1 + K(0.134145) * x * x)))                                                                \
     X(SOFTSIGN, softsign, x / (1 + abs(x)), g / ((1 + abs(x)) * (1 + abs(x))))                                        \
     X(LOGSIGMOID, logsigmoid, min(x, 0) - log1p(exp(-abs(x))), g * sigmoid(-x))                                       \
     X(HARDSIGMOID, hardsigmoid, min(max(x + 3, 0), 6) / 6, where(abs(x) < 3, g / 6, 0))                               \
@@ -1113,8 +1115,8 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(SIN, sin, sin(x), g * cos(x))                                                                                   \
     X(COS, cos, cos(x), -g * sin(x))                                                                                  \
     X(EXP2, exp2, exp2(x), g * y * K(0.6931472))                                                                      \
-    X(LOG2, log2, log2(x), g / (x * K(0.6931472)))                                                                    \
-    X(LOG10, log10, log10(x), g / (x * K(2.3025851)))                                                                 \
+    X(LOG2, log2, log2(x), g * K(1.442695) / x)                                                                       \
+    X(LOG10, log10, log10(x), g * K(0.43429448) / x)                                                                  \
     X(SINH, sinh, sinh(x), g * cosh(x))                                                                               \
     X(COSH, cosh, cosh(x), g * sinh(x))                                                                               \
     X(ASIN, asin, atan2(x, sqrt((1 - x) * (1 + x))), g / sqrt((1 - x) * (1 + x)))                                     \
@@ -8904,13 +8906,13 @@ typedef struct gpunn__assign_args {
     F(X, softshrink, 1, (x), ANY, SOFTSHRINK, _plain, OWN,                                                                     \
       "where(abs(x) <= lambd, 0, x - lambd * sign(x))", "torch.nn.Softshrink.")                                                \
     F(X, threshold, 1, (x), ANY, THRESHOLD, _plain, OWN, "where(x <= threshold, value, x)", "torch.nn.Threshold.")             \
-    F(X, logit, 1, (x), ANY, LOGIT, _plain, OWN, "p = clamp(x, eps, 1 - eps) if eps >= 0 else x; log(p / (1 - p))",            \
+    F(X, logit, 1, (x), ANY, LOGIT, _plain, OWN, "p = clamp(x, eps, 1 - eps) if eps >= 0 else x; log(p) - log1p(-p)",          \
       "torch.logit; with eps below 0, of all x.")                                                                              \
     F(X, tan, 1, (x), ANY, NO, _plain, PLAIN, "sin(x) / cos(x)", "torch.tan.")                                                 \
     F(X, ceil, 1, (x), ANY, NO, _plain, PLAIN, "-floor(-x)", "torch.ceil.")                                                    \
     F(X, round, 1, (x), ANY, NO, _plain, PLAIN,                                                                                \
       "f = floor(x); d = x - f; "                                                                                              \
-      "f if d < 0.5 else f + 1 if d > 0.5 else 2 * floor(0.5 * f + 0.5) if d == 0.5 else x",                                   \
+      "f if d < 0.5 else f + 1 if d > 0.5 else 2 * floor(0.5 * f + 0.5) if d == 0.5 else detach(x)",                           \
       "torch.round, to even where two are as near.")                                                                           \
     F(X, trunc, 1, (x), ANY, NO, _plain, PLAIN, "sign(x) * floor(abs(x))", "torch.trunc.")                                     \
     F(X, frac, 1, (x), ANY, NO, _plain, PLAIN, "x - sign(x) * floor(abs(x))", "torch.frac.")                                   \
@@ -8921,14 +8923,16 @@ typedef struct gpunn__assign_args {
       "p = -1.26546872 + t * (0.999060392 + t * (0.382924557 + t * (0.052532699 + t * (-0.0518615171 + t * "                   \
       "(0.0203504916 + t * (-0.81853658 + t * (1.24898505 + t * (-0.720157564 + t * 0.152171284)))))))); "                     \
       "r = t * exp(-b * b) * exp((b - a) * (b + a) + p); e = erf(x); "                                                         \
-      "detach(2 - r if x < 0 else r) + (detach(e) - e)",                                                                       \
+      "detach(1 - e if abs(x) < 0.5 else 2 - r if x < 0 else r) + (detach(e) - e)",                                            \
       "torch.erfc.")                                                                                                           \
     /* Stirling's series of z + 5, or of z from 7 on, less the logarithm of the steps to there; z is x or, below 0.5, 1 - x. */ \
     F(X, lgamma, 1, (x), ANY, NO, _plain, PLAIN,                                                                               \
       "z = x if x >= 0.5 else 1 - x; v = z if z < 7 else 1; w = z + 5 if z < 7 else z; q = 1 / (w * w); "                      \
       "g = (w - 0.5) * (log(w) - 1) + 0.418938533 + (0.0833333333 - q * (0.00277777778 - q * 0.000793650794)) "                \
       "/ w - (log(v * (v + 1) * (v + 2) * (v + 3) * (v + 4)) if z < 7 else 0); "                                               \
-      "f = x - floor(x + 0.5); g if x >= 0.5 else 1.14472989 - log(sin(pi * abs(f)) if x < 0.5 else 1) - g",                   \
+      "f = 0 if abs(x) >= 8388608 else x - floor(x + 0.5); "                                                                   \
+      "h = 1.14472989 - log(sin(pi * abs(f)) if x < 0.5 else 1); "                                                             \
+      "g if x >= 0.5 else h - (0 if f == 0 else g)",                                                                           \
       "torch.lgamma.")                                                                                                         \
     F(X, tanhshrink, 1, (x), ANY, NO, _plain, PLAIN, "x - tanh(x)", "torch.nn.Tanhshrink.")                                    \
     F(X, logical_not, 1, (x), ANY, NO, _plain, PLAIN, "where(x == 0, 1, 0)", "1 where x is 0, else 0.")                        \
@@ -8941,7 +8945,7 @@ typedef struct gpunn__assign_args {
     F(X, xlogy, 2, (x, y), ANY, NO, _plain, PLAIN,                                                                             \
       "x * log(1 if x == 0 and (y <= 0 or y > 3.4028234e38) else y)", "torch.xlogy.")                                          \
     F(X, trunc_divide, 2, (x, y), ANY, NO, _plain, PLAIN,                                                                      \
-      "sign(x) * where(y < 0, -1, 1) * floor_divide(abs(x), abs(y))",                                                          \
+      "sign(x) * where(y < 0, -1, where(1 / y < 0, -1, 1)) * floor_divide(abs(x), abs(y))",                                    \
       "x / y rounded towards 0, without gradient: torch.div with rounding_mode trunc.")
 #define GPUNN__FORMULA_ROW(X, name, count, names, fits, keys, args, form, formula, about)                                      \
     X(OP, name, NONE, count, 0, keys, args, gpunn__composite(&gpunn__formula_of_##name, in, a), about)

@@ -1,4 +1,5 @@
 """table.py: what it reads is what stands in gpunn.h, however that is laid out."""
+import os
 import re
 import unittest
 
@@ -17,6 +18,15 @@ class Table(unittest.TestCase):
         found = re.findall(r"\bX\(([A-Z][A-Z0-9_]*), (\w+),", re.sub(r"/\*.*?\*/", "", text, flags=re.S))
         self.assertEqual([(op.enum, op.name) for op in table.ops().values()], found)
         self.assertGreater(len(found), 75)
+
+    def test_formulas_of_numbers_are_swept(self):
+        """tests/ops/sweep.c has a truth for each formula of one or two numbers; without one for an op it does not compile."""
+        with open(os.path.join(os.path.dirname(table.HEADER), "tests", "ops", "sweep.c"), encoding="utf-8") as file:
+            truths = set(re.findall(r"^ +X\((\w+),", file.read(), re.M))
+        own = [name for name, formula in table.formulas().items()
+               if formula.fits == "any" and table.rows()[name].struct == "_plain"]
+        self.assertEqual([name for name in own if name not in truths], [])
+        self.assertGreater(len(own), 15)
 
     def test_columns(self):
         ops = table.ops()
