@@ -2641,8 +2641,8 @@ GPUNN_API int gpunn_local_rank(void);
 /* Makes the optimizer's model one that the ranks train together: weights and the optimizer's state become rank 0's, and dropout
  * drops other elements on each rank. Common to all ranks are from now on: gpunn_train_step, gpunn_optimizer_step, gpunn_fit,
  * gpunn_checkpoint_save and _load. A step averages the gradients over all ranks before clipping and update, and the loss, as the
- * program reads it; a loss that is not finite on one rank changes no weight on any, which GPUs that exchange by NCCL may tell in
- * a later call, as of the mean; running statistics are rank 0's after each update. A checkpoint is written by rank 0 and read by
+ * program reads it; a loss or gradient that is not finite on one rank changes nothing on any, which GPUs that exchange by NCCL may
+ * tell in a later call, as of the mean; running statistics are rank 0's after each update. A checkpoint is written by rank 0 and read by
  * each, by as many ranks as there are then. GPUNN_ERR_STATE: the ranks' models, optimizers or seeds differ, and in what. NULL
  * for group: an optimizer by itself again. With .shard, states take a rank 1 / size of their memory, and each update is followed
  * by an exchange of the parameters. Leaving the group, gpunn_distribute for layers that came later, and gpunn_ema_swap are
@@ -2918,7 +2918,7 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
 /* ==== >>backend ======================================================================================================= *
  * What a backend provides, for its authors; programs need nothing from here. The core plans, the backend computes. All tensors
  * are contiguous and row-major in the backend's memory. A device calls its backend from one thread at a time. */
-#define GPUNN_BACKEND_ABI 17
+#define GPUNN_BACKEND_ABI 18
 #define GPUNN_MAX_OPERANDS 64 /* concat takes that many; no other op more than 12 */
 
 /* The constants of one node; each op reads only the fields named beside it. */
@@ -3263,6 +3263,8 @@ struct gpunn_backend {
     gpunn_status (*exchange)(void *context, const gpunn_exchange *exchanges, int count);
     /* The sentence of the last failure: what is wrong and the remedy; the core puts op, layer and shapes before it. */
     const char *(*error)(void *context);
+    /* Whether count floats are finite, of a backend without execute; NULL: each update asks sum_of_squares. */
+    bool (*finite)(void *context, const float *values, int64_t count);
 };
 
 /* ==== >>kernels ======================================================================================================= *
@@ -20311,18 +20313,14 @@ static bool gpunn__writes_gradients(const gpunn_step *step)
 }
 
 /* Looks for infinity and NaN in the gradients of parameters that a step has just written, while the caches have them. */
-static GPUNN__STATUS gpunn__watch_gradients(gpunn_model *model, const gpunn_step *step)
+static void gpunn__watch_gradients(gpunn_model *model, const gpunn_step *step)
 {
-    gpunn_device *dev = model->dev;
-    gpunn_status  status = GPUNN_OK;
-    for (int i = 0; i < step->input_count && model->gradients && !model->doubtful && status == GPUNN_OK; i++) {
+    const gpunn_backend *backend = model->dev->backend;
+    for (int i = 0; i < step->input_count && model->gradients && !model->doubtful; i++) {
         const float *values = (const float *)step->grad_in[i].data;
-        double       sum = 0;
         if (values == NULL || values < model->gradients || values >= model->gradients + model->gradient_capacity) continue;
-        status = dev->backend->sum_of_squares(dev->context, values, step->grad_in[i].count, &sum);
-        model->doubtful = gpunn__not_finite(&sum, sizeof sum) != NULL;
+        model->doubtful = backend->finite == NULL || !backend->finite(model->dev->context, values, step->grad_in[i].count);
     }
-    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "checking gradients", status);
 }
 
 static GPUNN__STATUS gpunn__run_steps(gpunn_device *dev, gpunn__plan *plan, int from, int to)
@@ -20339,8 +20337,7 @@ static GPUNN__STATUS gpunn__run_steps(gpunn_device *dev, gpunn__plan *plan, int 
     for (int i = from; i < to; i++) {
         gpunn_status status = dev->backend->run(dev->context, &plan->steps[i]);
         if (status != GPUNN_OK) return gpunn__step_fail(dev, &plan->steps[i], status);
-        if (gpunn__writes_gradients(&plan->steps[i])) status = gpunn__watch_gradients(plan->outputs[0]->model, &plan->steps[i]);
-        if (status != GPUNN_OK) return status;
+        if (gpunn__writes_gradients(&plan->steps[i])) gpunn__watch_gradients(plan->outputs[0]->model, &plan->steps[i]);
     }
     return GPUNN_OK;
 }
@@ -31228,18 +31225,48 @@ static GPUNN__STATUS gpunn__cpu_value_sums(void *context, const void *values, gp
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__cpu_sum_of_squares(void *context, const float *values, int64_t count, double *result)
+/* Whether a part has a number whose exponent is that of infinity and NaN. */
+GPUNN__VECTORIZED(gpunn__finite_task, (void *arg, int thread, int threads), (arg, thread, threads))
+{
+    gpunn__span *s = (gpunn__span *)arg;
+    int64_t      begin, end;
+    gpunn__cpu_part((s->count + s->part - 1) / s->part, 1, threads, thread, &begin, &end);
+    for (int64_t part = begin; part < end; part++) {
+        const float  *x = s->x + part * s->part;
+        const int64_t n = gpunn__least(s->count - part * s->part, s->part);
+        int32_t       most = 0;
+        for (int64_t i = 0; i < n; i++) {
+            const int32_t size = (int32_t)(gpunn__bits_of(x[i]) & 0x7FFFFFFF);
+            most = size > most ? size : most;
+        }
+        s->sum[part] = most >= 0x7F800000;
+    }
+}
+
+/* The sum of what a task leaves for each part. */
+static double gpunn__span_sum(void *context, void (*task)(void *arg, int thread, int threads), const float *values, int64_t count)
 {
     gpunn__span s;
+    double      sum = 0;
     s.x = values;
     s.count = count;
     s.part = count > 128 * 16384 ? (count + 127) / 128 : 16384;
     gpunn__cpu_before before = gpunn__cpu_begin(context);
-    gpunn_parallel(gpunn__cpu_threads((const gpunn__cpu *)context, count), gpunn__squares_task, &s);
+    gpunn_parallel(gpunn__cpu_threads((const gpunn__cpu *)context, count), task, &s);
     gpunn__cpu_end(before);
-    *result = 0;
-    for (int64_t part = 0; part * s.part < count; part++) *result += s.sum[part];
+    for (int64_t part = 0; part * s.part < count; part++) sum += s.sum[part];
+    return sum;
+}
+
+static GPUNN__STATUS gpunn__cpu_sum_of_squares(void *context, const float *values, int64_t count, double *result)
+{
+    *result = gpunn__span_sum(context, gpunn__squares_task, values, count);
     return GPUNN_OK;
+}
+
+static bool gpunn__cpu_finite(void *context, const float *values, int64_t count)
+{
+    return gpunn__span_sum(context, gpunn__finite_task, values, count) == 0;
 }
 
 GPUNN__VECTORIZED(gpunn__scale_task, (void *arg, int thread, int threads), (arg, thread, threads))
@@ -31578,6 +31605,7 @@ static const gpunn_backend *gpunn__cpu_backend(void)
         NULL,
         NULL,
         gpunn__cpu_error,
+        gpunn__cpu_finite,
     };
     return &backend;
 }

@@ -13098,5 +13098,6 @@ const gpunn_backend GPUNN__BACKEND_NAME = {
     gpunn__cuda_ranks_leave,
     gpunn__cuda_exchange,
     gpunn__cuda_text,
+    NULL,
 };
 /* clang-format on */

@@ -422,6 +422,41 @@ static bool check_bad_loss(const ranks *r)
     return good;
 }
 
+/* Weights and running statistics of check_bad_gradient. */
+enum { STEEP = 4 * 3 + 3 * 2 };
+static bool steep_values(const ranks *r, gpunn_model *model, float *values)
+{
+    return EXPECT(r, gpunn_read(gpunn_find(model, "low.weight"), values, 6 * sizeof(float)) == GPUNN_OK) &&
+           EXPECT(r, gpunn_read(gpunn_find(model, "high.weight"), values + 6, 6 * sizeof(float)) == GPUNN_OK) &&
+           EXPECT(r, gpunn_read(gpunn_find(model, "bn.running_mean"), values + 12, 3 * sizeof(float)) == GPUNN_OK) &&
+           EXPECT(r, gpunn_read(gpunn_find(model, "bn.running_var"), values + 15, 3 * sizeof(float)) == GPUNN_OK);
+}
+
+/* The same of a gradient, which a row of zeros makes NaN where the loss is finite, in a first step and in later ones. */
+static bool check_bad_gradient(const ranks *r)
+{
+    const int     last = gpunn_group_size(r->group) - 1;
+    gpunn_model  *model = gpunn_model_create(r->dev);
+    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 3));
+    gpunn_tensor *low = gpunn_linear(x, "low", .out_features = 2, .no_bias = true);
+    gpunn_tensor *high = gpunn_linear(gpunn_batch_norm1d(x, "bn", .no_affine = true), "high", .out_features = 2, .no_bias = true);
+    gpunn_tensor *loss = gpunn_mean(gpunn_add(gpunn_sqrt(gpunn_square(low)), gpunn_square(high)), GPUNN_ALL, false);
+    gpunn_optimizer *opt = gpunn_adam(model);
+    float            before[STEEP] = {0}, after[STEEP] = {0};
+    bool             late, good = EXPECT(r, gpunn_distribute(opt, r->group) == GPUNN_OK);
+    for (int step = 0; step < 5 && good; step++) {
+        const bool  bad = step == 1 || step == 4;
+        const float zero = bad && gpunn_group_rank(r->group) == last ? 0 : 1, rows[6] = {zero, zero, zero, 1, -2, 3};
+        good = EXPECT(r, gpunn_write(x, rows, sizeof rows) == GPUNN_OK) && steep_values(r, model, before) &&
+               EXPECT(r, told_late(r, gpunn_train_step(opt, loss), &late) == (bad ? GPUNN_ERR_NUMERIC : GPUNN_OK)) &&
+               steep_values(r, model, after) && EXPECT(r, (memcmp(before, after, sizeof before) == 0) == bad);
+        gpunn_clear_error(r->dev);
+    }
+    gpunn_optimizer_destroy(opt);
+    gpunn_model_destroy(model);
+    return good;
+}
+
 /* Whether the last call failed as it should, with these words. */
 static bool refused(const ranks *r, gpunn_status status, const char *word, const char *other)
 {
@@ -638,6 +673,7 @@ static const check checks[] = {{"sgd", check_sgd},
                                {"dropout", check_dropout},
                                {"beginning", check_begin},
                                {"bad loss", check_bad_loss},
+                               {"bad gradient", check_bad_gradient},
                                {"differences", check_differences},
                                {"loader", check_loader},
                                {"scores of classes", check_classes},
