@@ -3808,10 +3808,11 @@ __device__ __forceinline__ void gpunn__block_sort(unsigned long long *code, unsi
     __syncthreads();
 }
 
-/* Threads of a block that sorts so many codes. */
-static unsigned gpunn__block_sort_threads(int size)
+/* Parts of each of so many lines that give every multiprocessor two blocks. */
+static int64_t gpunn__parts_of_line(const gpunn__cuda *cuda, int64_t lines)
 {
-    return size < 64 ? 32 : (unsigned)size / 2;
+    const int64_t parts = (int64_t)cuda->multiprocessors * 2 / lines;
+    return parts < 1 ? 1 : parts;
 }
 
 enum {
@@ -3901,6 +3902,7 @@ __device__ __forceinline__ unsigned gpunn__sort_start(const gpunn__sorting &s, c
     __shared__ unsigned total[GPUNN__DIGITS];
     const unsigned     *digits = s.digits + part.line * s.parts * GPUNN__DIGITS + threadIdx.x;
     unsigned            all = 0, at = 0;
+#pragma unroll 16 /* loads in flight */
     for (int64_t number = 0; number < s.parts; number++) {
         const unsigned found = digits[number * GPUNN__DIGITS];
         all += found;
@@ -3947,11 +3949,11 @@ static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_move_kernel(
 static gpunn__sorting gpunn__sorting_of(const gpunn__cuda *cuda, int64_t lines, int64_t count)
 {
     gpunn__sorting s;
-    int64_t        tiles = (count + GPUNN__SORT_TILE - 1) / GPUNN__SORT_TILE, most = (int64_t)cuda->multiprocessors * 4 / lines;
+    const int64_t  tiles = (count + GPUNN__SORT_TILE - 1) / GPUNN__SORT_TILE, most = gpunn__parts_of_line(cuda, lines);
     memset(&s, 0, sizeof s);
     s.lines = lines;
     s.count = count;
-    s.part = (most < 2 ? tiles : (tiles + most - 1) / most) * GPUNN__SORT_TILE;
+    s.part = (tiles + most - 1) / most * GPUNN__SORT_TILE;
     s.parts = (count + s.part - 1) / s.part;
     return s;
 }
@@ -3988,16 +3990,17 @@ static gpunn_status gpunn__sort(gpunn__cuda *cuda, gpunn__sorting *s, void *work
 }
 
 /* ---- topk --------------------------------------------------------------------------------------------------------------- *
- * Rounds: a block sorts GPUNN__BLOCK_SORT codes of a line and keeps k of them, until one block is enough. For k above
- * GPUNN__TOPK_FEW of a longer line all of it is sorted in memory, by 9 launches. */
+ * Rounds: a block lists the codes of a part of a line that are above the least of the k largest so far. It sorts the list when it
+ * is full, and at the end; the next round takes what the blocks kept. For k above GPUNN__TOPK_FEW of a line that is longer than
+ * the list all of the line is sorted in memory, by 9 launches. */
 enum { GPUNN__TOPK_FEW = 512 };
 typedef struct gpunn__topk {
     gpunn__along              along;
-    int64_t                   k, n, parts; /* n: codes of a line in this round */
+    int64_t                   k, n, part, parts; /* n: codes of a line in this round; part: those that a block takes */
     bool                      largest;
-    int                       size; /* codes that a block sorts, a power of 2 */
-    const unsigned long long *from; /* [lines][n]; NULL: of x. 0 is none */
-    unsigned long long       *to;   /* [lines][parts][k]; NULL: the result */
+    int                       threads; /* of a block */
+    const unsigned long long *from;    /* [lines][n]; NULL: of x. 0 is none */
+    unsigned long long       *to;      /* [lines][parts][k]; NULL: the result */
 } gpunn__topk;
 
 /* Of element i of a line. */
@@ -4015,53 +4018,82 @@ __device__ __forceinline__ void gpunn__topk_put(const gpunn__topk &t, int64_t li
     ((int64_t *)t.along.out)[(outer * t.k + i) * inner + line - outer * inner] = place;
 }
 
+/* Sorts the `found` codes of the list, and cuts it to the k largest; behind fewer stands 0. The least that still counts. */
+__device__ __forceinline__ unsigned long long gpunn__topk_cut(const gpunn__topk &t, unsigned long long *list, unsigned found)
+{
+    unsigned size = 1;
+    while (size < found || size < t.k) size *= 2;
+    for (unsigned i = found + threadIdx.x; i < size; i += blockDim.x) list[i] = 0;
+    gpunn__block_sort(list, size);
+    return list[t.k - 1];
+}
+
 static __global__ void __launch_bounds__(GPUNN__BLOCK_SORT / 2, 1) gpunn__topk_kernel(const gpunn__topk t)
 {
     GPUNN__FOLLOW();
-    __shared__ unsigned long long code[GPUNN__BLOCK_SORT];
+    __shared__ unsigned long long list[GPUNN__BLOCK_SORT], found;
     for (int64_t unit = blockIdx.x; unit < t.along.lines * t.parts; unit += gridDim.x) {
-        const int64_t line = gpunn__quotient(unit, t.parts), first = (unit - line * t.parts) * t.size;
-        for (int64_t i = threadIdx.x; i < t.size; i += blockDim.x)
-            code[i] = first + i >= t.n ? 0 : t.from ? t.from[line * t.n + first + i] : gpunn__topk_code_of(t, line, first + i);
-        gpunn__block_sort(code, (unsigned)t.size);
+        const int64_t      line = gpunn__quotient(unit, t.parts), begin = (unit - line * t.parts) * t.part;
+        const int64_t      end = begin + t.part < t.n ? begin + t.part : t.n;
+        unsigned long long least = 0;
+        if (threadIdx.x == 0) found = 0;
+        for (int64_t base = begin; base < end; base += blockDim.x) {
+            __syncthreads();
+            const unsigned before = (unsigned)found;
+            __syncthreads();
+            if (before + blockDim.x > GPUNN__BLOCK_SORT) {
+                least = gpunn__topk_cut(t, list, before);
+                if (threadIdx.x == 0) found = (unsigned long long)t.k;
+                __syncthreads();
+            }
+            const int64_t      i = base + threadIdx.x;
+            unsigned long long code = 0;
+            if (i < end) code = t.from ? t.from[line * t.n + i] : gpunn__topk_code_of(t, line, i);
+            if (code > least) list[atomicAdd(&found, 1ull)] = code;
+        }
+        __syncthreads();
+        (void)gpunn__topk_cut(t, list, (unsigned)found);
         for (int64_t i = threadIdx.x; i < t.k; i += blockDim.x)
             if (t.to)
-                t.to[unit * t.k + i] = code[i];
+                t.to[unit * t.k + i] = list[i];
             else
-                gpunn__topk_put(t, line, i, 0xFFFFFFFFu - (unsigned)code[i]);
+                gpunn__topk_put(t, line, i, 0xFFFFFFFFu - (unsigned)list[i]);
         __syncthreads();
     }
 }
 
-/* A round of n codes a line: parts of it. */
-static void gpunn__topk_round(gpunn__topk *t, int64_t n)
+/* A round of n codes a line: in parts so many that the blocks fill the device, and no more. */
+static void gpunn__topk_round(const gpunn__cuda *cuda, gpunn__topk *t, int64_t n)
 {
+    const int64_t tiles = (n + GPUNN__BLOCK_SORT - 1) / GPUNN__BLOCK_SORT, most = gpunn__parts_of_line(cuda, t->along.lines);
     t->n = n;
-    t->size = gpunn__power_of_2(n, GPUNN__BLOCK_SORT);
-    t->parts = (n + t->size - 1) / t->size;
+    t->part = (tiles + most - 1) / most * GPUNN__BLOCK_SORT;
+    t->parts = (n + t->part - 1) / t->part;
+    t->threads = gpunn__power_of_2(n, GPUNN__BLOCK_SORT) / 2;
+    if (t->threads < 32) t->threads = 32;
 }
 
 static gpunn_status gpunn__topk_rounds(gpunn__cuda *cuda, gpunn__topk *t, unsigned long long *workspace)
 {
-    gpunn__topk_round(t, t->along.n);
+    gpunn__topk_round(cuda, t, t->along.n);
     for (; t->parts > 1; workspace += t->along.lines * t->n) {
         t->to = workspace;
         GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__topk_kernel, gpunn__blocks(cuda, t->along.lines * t->parts * GPUNN__THREADS, 1),
-                                 gpunn__block_sort_threads(t->size), *t));
+                                 (unsigned)t->threads, *t));
         t->from = t->to;
-        gpunn__topk_round(t, t->parts * t->k);
+        gpunn__topk_round(cuda, t, t->parts * t->k);
     }
     t->to = NULL;
-    return GPUNN__LAUNCH(cuda, gpunn__topk_kernel, gpunn__blocks(cuda, t->along.lines * GPUNN__THREADS, 1),
-                         gpunn__block_sort_threads(t->size), *t);
+    return GPUNN__LAUNCH(cuda, gpunn__topk_kernel, gpunn__blocks(cuda, t->along.lines * GPUNN__THREADS, 1), (unsigned)t->threads,
+                         *t);
 }
 
 /* Bytes of what the rounds but the last one keep. */
-static size_t gpunn__topk_workspace(const gpunn__topk *t)
+static size_t gpunn__topk_workspace(const gpunn__cuda *cuda, const gpunn__topk *t)
 {
     gpunn__topk round = *t;
     size_t      kept = 0;
-    for (gpunn__topk_round(&round, t->along.n); round.parts > 1; gpunn__topk_round(&round, round.parts * t->k))
+    for (gpunn__topk_round(cuda, &round, t->along.n); round.parts > 1; gpunn__topk_round(cuda, &round, round.parts * t->k))
         kept += (size_t)(t->along.lines * round.parts * t->k);
     return kept * sizeof *t->to;
 }
@@ -4098,7 +4130,7 @@ static gpunn_status gpunn__cuda_topk_indices(gpunn__cuda *cuda, gpunn_step *step
         if (t.along.n > UINT32_MAX)
             return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "topk over %lld elements; 2^32 - 1 are possible",
                                     (long long)t.along.n);
-        step->workspace_bytes = few ? gpunn__topk_workspace(&t) : gpunn__sort_workspace(&s);
+        step->workspace_bytes = few ? gpunn__topk_workspace(cuda, &t) : gpunn__sort_workspace(&s);
         return GPUNN_OK;
     }
     if (few) return gpunn__topk_rounds(cuda, &t, (unsigned long long *)step->workspace);
@@ -4467,8 +4499,8 @@ static gpunn_status gpunn__gather_back(gpunn__cuda *cuda, const gpunn__gather *g
     if (few) return GPUNN_OK;
     if (g->m <= GPUNN__GATHER_LINE) {
         const int size = gpunn__power_of_2(g->m, GPUNN__GATHER_LINE);
-        return GPUNN__LAUNCH(cuda, gpunn__gather_line_kernel, gpunn__blocks(cuda, lines * GPUNN__THREADS, 1),
-                             gpunn__block_sort_threads(size), *g, (unsigned)size);
+        return GPUNN__LAUNCH(cuda, gpunn__gather_line_kernel, gpunn__blocks(cuda, lines * GPUNN__THREADS, 1), (unsigned)size / 2,
+                             *g, (unsigned)size);
     }
     gpunn__sorting           s = gpunn__sorting_of(cuda, 1, count);
     const gpunn__gather_keys keys = {*g};
