@@ -57,6 +57,9 @@
 #if CUDART_VERSION < 12000
 #error "gpunn_cuda.cu needs CUDA 12.0 or later: install a newer toolkit, or leave this file out and compute on the CPU"
 #endif
+#if CUDART_VERSION < 12050
+#define cudaGetDriverEntryPointByVersion(name, function, version, flags) cudaGetDriverEntryPoint((name), (function), (flags))
+#endif
 #if __has_include(<nvtx3/nvToolsExt.h>) && !defined(GPUNN_NO_NVTX)
 #include <nvtx3/nvToolsExt.h>
 #define GPUNN__NVTX 1
@@ -118,8 +121,17 @@ typedef struct gpunn__cached    gpunn__cached;    /* >>memory */
 typedef struct gpunn__staging   gpunn__staging;   /* >>memory */
 typedef struct gpunn__nccl      gpunn__nccl;      /* >>ranks */
 
+/* A GPU's primary context, by the driver's calls, whose results are cudaError_t's numbers. */
+typedef struct gpunn__context {
+    void *handle;  /* NULL: none */
+    int   process; /* that retained it; in one forked from that, no call of CUDA is made */
+    int (*push)(void *handle);
+    int (*pop)(void **handle);
+} gpunn__context;
+
 typedef struct gpunn__cuda {
     int               device;
+    gpunn__context    context;
     cudaStream_t      stream;                      /* in whose order all work is: the program's, or our own */
     cudaStream_t      own, copy_stream;            /* own: on which runs are captured, too */
     int               multiprocessors, capability; /* capability: 10 * major + minor */
@@ -131,7 +143,6 @@ typedef struct gpunn__cuda {
     bool              plain;     /* GPUNN_PLAIN: nothing is captured, and each step is waited for */
     gpunn__mark_at   *marks;     /* gpunn_profile: [steps + 2]; NULL: nobody asks */
     bool              overlaps;  /* kernels are set up while those before them end */
-    int               process;   /* that opened it; in one forked from that, no call of CUDA is made */
     gpunn_status      dead;      /* sticky: after a fault of the device every call gives this */
     char              text[512]; /* the last failure's sentence */
     cudaMemPool_t     pool;
@@ -455,41 +466,73 @@ static void gpunn__cuda_log(const gpunn__cuda *cuda, gpunn_log_level level, cons
     if (cuda->args.log_fn) cuda->args.log_fn(cuda->args.user, level, text);
 }
 
-/* Whether this process was forked from the one that opened the device. */
-static bool gpunn__cuda_is_forked(const gpunn__cuda *cuda)
+/* Whether this process was forked from the one that retained the context. */
+static bool gpunn__is_forked(const gpunn__context *context)
 {
-    return cuda->process != GPUNN__PROCESS();
+    return context->handle && context->process != GPUNN__PROCESS();
 }
 
-/* While one lives, the device is current, if one is given. At its end the program's device and its pending CUDA error are as they
- * were; but CUDA keeps one error only, so a call of ours that fails takes the program's with it. */
+static bool gpunn__cuda_is_forked(const gpunn__cuda *cuda)
+{
+    return gpunn__is_forked(&cuda->context);
+}
+
+/* While one lives, the context is current, if one is given. At its end the program's context, and with it the program's device, is
+ * current again, and its pending CUDA error is as it was; but CUDA keeps one error only, so a call of ours that fails takes the
+ * program's with it. cudaSetDevice would not do: it makes the primary context of a device that the program never used, which takes
+ * about 0.5 GB there. */
 struct gpunn__current {
-    bool        is_forked;      /* from the process that opened the device: nothing is done */
-    cudaError_t pending, error; /* error: the device could not be made current */
-    int         before;
-    explicit gpunn__current(const gpunn__cuda *cuda = NULL)
-        : is_forked(cuda && gpunn__cuda_is_forked(cuda)), pending(cudaSuccess), error(cudaSuccess), before(-1)
+    gpunn__context context;
+    bool           is_forked;      /* from the process that retained the context: nothing is done */
+    cudaError_t    pending, error; /* error: the context could not be made current */
+    explicit gpunn__current(const gpunn__context &given = {})
+        : context(given), is_forked(gpunn__is_forked(&given)), pending(cudaSuccess), error(cudaSuccess)
     {
         if (is_forked) return;
         pending = cudaPeekAtLastError();
-        bool known = cudaGetDevice(&before) == cudaSuccess;
-        if (cuda && !(known && before == cuda->device)) error = cudaSetDevice(cuda->device);
+        if (context.handle) error = (cudaError_t)context.push(context.handle);
     }
     ~gpunn__current()
     {
-        int now = before;
+        void *popped;
         if (is_forked) return;
-        if (cudaGetDevice(&now) == cudaSuccess && now != before && before >= 0) (void)cudaSetDevice(before);
+        if (context.handle && error == cudaSuccess) (void)context.pop(&popped);
         if (cudaPeekAtLastError() != pending) (void)cudaGetLastError();
     }
     gpunn__current(const gpunn__current &) = delete;
     gpunn__current &operator=(const gpunn__current &) = delete;
 };
 
+/* A function of the driver as CUDA 12.0 has it, for the driver's library is not linked; NULL: there is none. */
+static void *gpunn__driver_function(const char *name)
+{
+    void *function = NULL;
+    return cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault) == cudaSuccess ? function : NULL;
+}
+
+/* Makes the device's primary context, or takes a share in the one that there is. */
+static cudaError_t gpunn__context_retain(gpunn__context *context, int device)
+{
+    int (*const retain)(void **, int) = (int (*)(void **, int))gpunn__driver_function("cuDevicePrimaryCtxRetain");
+    context->push = (int (*)(void *))gpunn__driver_function("cuCtxPushCurrent");
+    context->pop = (int (*)(void **))gpunn__driver_function("cuCtxPopCurrent");
+    if (retain == NULL || context->push == NULL || context->pop == NULL) return cudaErrorInsufficientDriver;
+    context->process = GPUNN__PROCESS();
+    return (cudaError_t)retain(&context->handle, device);
+}
+
+/* Gives the share back. The context ends with the last one. */
+static void gpunn__context_release(gpunn__context *context, int device)
+{
+    int (*const release)(int) = (int (*)(int))gpunn__driver_function("cuDevicePrimaryCtxRelease");
+    if (context->handle && release) (void)release(device);
+    context->handle = NULL;
+}
+
 static gpunn_status gpunn__cuda_entered(gpunn__cuda *cuda, const gpunn__current *current)
 {
     if (cuda->dead) return cuda->dead;
-    if (!current->is_forked) return gpunn__cuda_check(cuda, current->error, "cudaSetDevice");
+    if (!current->is_forked) return gpunn__cuda_check(cuda, current->error, "cuCtxPushCurrent");
     return cuda->dead = gpunn__cuda_fail(
                cuda, GPUNN_ERR_DEVICE,
                "this process was forked after the device was opened, and a CUDA context does not survive "
@@ -502,7 +545,7 @@ static bool gpunn__cuda_capturing(void *context)
     const gpunn__cuda      *cuda = (const gpunn__cuda *)context;
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     if (cuda->stream == cuda->own) return false;
-    const gpunn__current current(cuda);
+    const gpunn__current current(cuda->context);
     return !current.is_forked && cudaStreamIsCapturing(cuda->stream, &status) == cudaSuccess &&
            status != cudaStreamCaptureStatusNone;
 }
@@ -518,8 +561,8 @@ static gpunn_status gpunn__outside_capture(gpunn__cuda *cuda, const char *what)
 }
 
 /* The first statement of every entry of the backend that gives a status. */
-#define GPUNN__ENTER(cuda)               \
-    const gpunn__current current_(cuda); \
+#define GPUNN__ENTER(cuda)                          \
+    const gpunn__current current_((cuda)->context); \
     GPUNN__TRY(gpunn__cuda_entered((cuda), &current_))
 
 /* Before functions that return cudaGetLastError(): what is pending already is not theirs. */
@@ -612,7 +655,7 @@ static void *gpunn__cuda_alloc(void *context, size_t bytes)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
     void                *ptr = NULL;
-    const gpunn__current current(cuda);
+    const gpunn__current current(cuda->context);
     if (gpunn__cuda_entered(cuda, &current) != GPUNN_OK || gpunn__outside_capture(cuda, "allocation") != GPUNN_OK) return NULL;
     cudaError_t error = gpunn__pool_alloc(cuda, &ptr, bytes, cuda->stream);
     if (error == cudaErrorMemoryAllocation && cuda->pool) {
@@ -632,26 +675,31 @@ static void *gpunn__cuda_alloc(void *context, size_t bytes)
 static void gpunn__cuda_free(void *context, void *ptr, size_t bytes)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
-    const gpunn__current current(cuda);
+    const gpunn__current current(cuda->context);
     if (current.is_forked) return;
     (void)gpunn__cuda_check(cuda, gpunn__pool_free(cuda, ptr, bytes, cuda->stream), "cudaFreeAsync");
 }
 
-/* Pinned, for whatever GPU. */
+/* Pinned, for whatever GPU. Before it lies the context that is to be current when it is freed. */
 static void *gpunn__cuda_host_alloc(void *context, size_t bytes)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
     void                *ptr = NULL;
-    const gpunn__current current(cuda);
-    if (gpunn__cuda_entered(cuda, &current) != GPUNN_OK || gpunn__cuda_capturing(cuda)) return NULL;
-    if (cudaHostAlloc(&ptr, bytes, cudaHostAllocPortable) == cudaSuccess) return ptr;
-    gpunn__cuda_clear();
-    return NULL;
+    const gpunn__current current(cuda->context);
+    if (gpunn__cuda_entered(cuda, &current) != GPUNN_OK || gpunn__cuda_capturing(cuda) || bytes > SIZE_MAX - GPUNN__CUDA_ALIGN ||
+        cudaHostAlloc(&ptr, bytes + GPUNN__CUDA_ALIGN, cudaHostAllocPortable) != cudaSuccess)
+        return NULL;
+    memcpy(ptr, &cuda->context, sizeof cuda->context);
+    return (char *)ptr + GPUNN__CUDA_ALIGN;
 }
 
 static void gpunn__cuda_host_free(void *ptr)
 {
-    if (cudaFreeHost(ptr) != cudaSuccess) gpunn__cuda_clear();
+    gpunn__context context;
+    char *const    start = (char *)ptr - GPUNN__CUDA_ALIGN;
+    memcpy(&context, start, sizeof context);
+    const gpunn__current current(context);
+    (void)cudaFreeHost(start);
 }
 
 static void gpunn__slot_release(gpunn__cuda *cuda, gpunn__slot *slot)
@@ -666,7 +714,7 @@ static void gpunn__slot_release(gpunn__cuda *cuda, gpunn__slot *slot)
 static void gpunn__cuda_trim(void *context)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
-    const gpunn__current current(cuda);
+    const gpunn__current current(cuda->context);
     if (gpunn__cuda_entered(cuda, &current) != GPUNN_OK || gpunn__cuda_capturing(cuda)) return;
     if (gpunn__stream_wait(cuda) != GPUNN_OK) return;
     for (int i = 0; i < 2; i++) gpunn__slot_release(cuda, &cuda->staging->slot[i]);
@@ -677,13 +725,14 @@ static void gpunn__cuda_trim(void *context)
 
 static void gpunn__cuda_reserved(void *context, size_t *now, size_t *peak)
 {
-    gpunn__cuda *cuda = (gpunn__cuda *)context;
-    uint64_t     current = cuda->staging->held, high = cuda->staging->peak;
-    if (cuda->pool && !gpunn__cuda_is_forked(cuda)) {
-        (void)cudaMemPoolGetAttribute(cuda->pool, cudaMemPoolAttrReservedMemCurrent, &current);
+    gpunn__cuda         *cuda = (gpunn__cuda *)context;
+    uint64_t             held = cuda->staging->held, high = cuda->staging->peak;
+    const gpunn__current current(cuda->context);
+    if (cuda->pool && !current.is_forked) {
+        (void)cudaMemPoolGetAttribute(cuda->pool, cudaMemPoolAttrReservedMemCurrent, &held);
         (void)cudaMemPoolGetAttribute(cuda->pool, cudaMemPoolAttrReservedMemHigh, &high);
     }
-    *now = (size_t)current;
+    *now = (size_t)held;
     *peak = (size_t)high;
 }
 
@@ -808,7 +857,7 @@ static gpunn_status gpunn__cuda_reaches(void *context, const void *memory, size_
 static bool gpunn__cuda_on_device(void *context, const void *memory)
 {
     gpunn__cuda          *cuda = (gpunn__cuda *)context;
-    const gpunn__current  current(cuda);
+    const gpunn__current  current(cuda->context);
     cudaPointerAttributes where;
     return !current.is_forked && cudaPointerGetAttributes(&where, memory) == cudaSuccess && where.type == cudaMemoryTypeDevice;
 }
@@ -1613,7 +1662,7 @@ static void gpunn__cuda_ranks_leave(void *context, bool waits)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
     gpunn__nccl         *nccl = cuda->nccl;
-    const gpunn__current current(cuda);
+    const gpunn__current current(cuda->context);
     if (current.is_forked) return;
     if (waits && nccl->comm && gpunn__stream_wait(cuda) == GPUNN_OK &&
         gpunn__nccl_done(cuda, "leaving the ranks", nccl->ncclCommFinalize(nccl->comm)) == GPUNN_OK)
@@ -12736,7 +12785,7 @@ static gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run)
 static void gpunn__cuda_forget(void *context, void *kept)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
-    const gpunn__current current(cuda);
+    const gpunn__current current(cuda->context);
     for (gpunn__captured *captured = (gpunn__captured *)kept; captured; captured = gpunn__captured_free(cuda, captured)) {}
 }
 /* ==== >>backend ======================================================================================================= */
@@ -12777,19 +12826,23 @@ static gpunn_status gpunn__cuda_count(gpunn__cuda *cuda, int *count)
     return gpunn__cuda_check(cuda, error, "cudaGetDeviceCount");
 }
 
-/* The device made current, and code for it in this binary. */
-static gpunn_status gpunn__cuda_acquire(gpunn__cuda *cuda)
+/* The device's context. It is never given back, for memory that outlives the device may be in it. */
+static gpunn_status gpunn__cuda_reach(gpunn__cuda *cuda)
 {
-    int         index = cuda->device, major = 0, minor = 0;
-    cudaError_t error = cudaSetDevice(index);
-    if (error == cudaSuccess) error = cudaFree(NULL); /* older runtimes reach the device only here */
+    const cudaError_t error = gpunn__context_retain(&cuda->context, cuda->device);
     if (error == cudaErrorDevicesUnavailable)
         return gpunn__cuda_fail(
             cuda, GPUNN_ERR_DEVICE,
             "GPU %d is busy: another process has it to itself, or it takes none; end that process, wait, or use "
             "another index",
-            index);
-    GPUNN__TRY(gpunn__cuda_check(cuda, error, "cudaSetDevice"));
+            cuda->device);
+    return gpunn__cuda_check(cuda, error, "cuDevicePrimaryCtxRetain");
+}
+
+/* What the device is like, and code for it in this binary. */
+static gpunn_status gpunn__cuda_acquire(gpunn__cuda *cuda)
+{
+    int index = cuda->device, major = 0, minor = 0;
     GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
     GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
     GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&cuda->multiprocessors, cudaDevAttrMultiProcessorCount, index));
@@ -12797,7 +12850,7 @@ static gpunn_status gpunn__cuda_acquire(gpunn__cuda *cuda)
     GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&cuda->pageable, cudaDevAttrPageableMemoryAccessUsesHostPageTables, index));
     cuda->capability = 10 * major + minor;
     cudaFuncAttributes code;
-    error = cudaFuncGetAttributes(&code, (const void *)gpunn__numbers_kernel);
+    const cudaError_t  error = cudaFuncGetAttributes(&code, (const void *)gpunn__numbers_kernel);
     if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction ||
         error == cudaErrorUnsupportedPtxVersion)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
@@ -12852,6 +12905,8 @@ static gpunn_status gpunn__cuda_begin(gpunn__cuda *cuda)
     if (cuda->device >= count)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "index is %d, but this machine has %d GPU%s; the first has index 0",
                                 cuda->device, count, count == 1 ? "" : "s");
+    GPUNN__TRY(gpunn__cuda_reach(cuda));
+    GPUNN__ENTER(cuda);
     GPUNN__TRY(gpunn__cuda_acquire(cuda));
     GPUNN__CUDA(cuda, gpunn__cuda_describe(cuda->device, cuda->name, sizeof cuda->name, &capability, &cuda->identity));
     GPUNN__CUDA(cuda, cudaStreamCreateWithFlags(&cuda->own, cudaStreamNonBlocking));
@@ -12887,7 +12942,7 @@ static void gpunn__cuda_release(gpunn__cuda *cuda)
 static void gpunn__cuda_close(void *context)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
-    const gpunn__current current(cuda);
+    const gpunn__current current(cuda->context);
     if (cuda->stream && !current.is_forked) (void)cudaStreamSynchronize(cuda->stream);
     gpunn__cached_close(cuda);
     gpunn__libraries_close(cuda);
@@ -12907,7 +12962,6 @@ static void *gpunn__cuda_open(const gpunn_device_args *args, char *message, size
     }
     memset(cuda, 0, sizeof *cuda);
     cuda->device = args->index;
-    cuda->process = GPUNN__PROCESS();
     cuda->args = *args;
     if (cuda->args.workspace_limit == 0) cuda->args.workspace_limit = (size_t)256 << 20;
     const char *plain = getenv("GPUNN_PLAIN");
@@ -13006,7 +13060,7 @@ static gpunn_status gpunn__cuda_convert(void *context, void *to, gpunn_dtype to_
 static bool gpunn__cuda_channels_last(void *context, int64_t elements)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
-    const gpunn__current current(cuda);
+    const gpunn__current current(cuda->context);
     return elements >= GPUNN__CHANNELS_LAST_FROM && gpunn__cuda_entered(cuda, &current) == GPUNN_OK && gpunn__dnn_available(cuda);
 }
 
@@ -13036,6 +13090,20 @@ static void gpunn__report_line(void (*write)(void *user, const char *text), void
     write(user, line);
 }
 
+/* Of the kernels' code for a GPU; the context that this takes is given back. */
+static cudaError_t gpunn__code_attributes(cudaFuncAttributes *code, int index)
+{
+    gpunn__context context = {};
+    cudaError_t    error = gpunn__context_retain(&context, index);
+    if (error == cudaSuccess) {
+        const gpunn__current current(context);
+        error = current.error;
+        if (error == cudaSuccess) error = cudaFuncGetAttributes(code, (const void *)gpunn__numbers_kernel);
+    }
+    gpunn__context_release(&context, index);
+    return error;
+}
+
 static void gpunn__report_device(void (*write)(void *user, const char *text), void *user, int index)
 {
     char               name[160];
@@ -13045,8 +13113,7 @@ static void gpunn__report_device(void (*write)(void *user, const char *text), vo
     cudaError_t        error = gpunn__cuda_describe(index, name, sizeof name, &capability, &identity);
     if (error == cudaSuccess) {
         gpunn__report_line(write, user, "GPU %d         %s\n              %s\n", index, name, gpunn__tensor_cores(capability));
-        error = cudaSetDevice(index);
-        if (error == cudaSuccess) error = cudaFuncGetAttributes(&code, (const void *)gpunn__numbers_kernel);
+        error = gpunn__code_attributes(&code, index);
         if (error == cudaSuccess)
             gpunn__report_line(
                 write, user, "              runs the code for sm_%d of this program%s\n", code.binaryVersion,

@@ -199,14 +199,17 @@ static unsigned random_below(size_t n) /* xorshift64* */
 struct device {
     cudaError_t sticky = cudaSuccess;
     size_t      used = 0;
+    bool        context = false; /* by the runtime: a call that needs the primary context made it */
+    int         retained = 0;    /* by the driver's calls */
 };
 enum { MOST_DEVICES = 8 };
-static device                   devices[MOST_DEVICES];
-static thread_local int         current;
-static thread_local cudaError_t last_error;
-static int                      executing = -1; /* the device whose work runs */
-static int                      fault_count;
-static char                     fault_text[512];
+static device                        devices[MOST_DEVICES];
+static thread_local int              current;
+static thread_local cudaError_t      last_error;
+static thread_local std::vector<int> below;          /* current devices below the contexts that were pushed */
+static int                           executing = -1; /* the device whose work runs */
+static int                           fault_count;
+static char                          fault_text[512];
 
 static void fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static void fault(const char *format, ...)
@@ -237,6 +240,17 @@ extern "C" void emulator_forget_faults(void)
     fault_text[0] = 0;
     for (device &d : devices) d.sticky = cudaSuccess;
     last_error = cudaSuccess;
+}
+
+extern "C" bool emulator_context(int device)
+{
+    const holding guard;
+    return devices[device].context || devices[device].retained > 0;
+}
+extern "C" void emulator_forget_contexts(void)
+{
+    const holding guard;
+    for (device &d : devices) d.context = false, d.retained = 0;
 }
 
 /* ==== fibers ========================================================================================================== */
@@ -974,16 +988,26 @@ static cudaError_t finish(cudaError_t error)
     if (error != cudaSuccess) last_error = error;
     return error;
 }
-#define BEGIN                                             \
+/* Makes the current device's primary context, where there is none. */
+static void touch(void)
+{
+    if (devices[current].retained == 0) devices[current].context = true;
+}
+/* Questions about devices make no context. */
+#define BEGIN_QUESTION                                    \
     const holding guard;                                  \
     do {                                                  \
         cudaError_t error_ = begin(__func__);             \
         if (error_ != cudaSuccess) return finish(error_); \
     } while (0)
+#define BEGIN       \
+    BEGIN_QUESTION; \
+    touch()
 /* Giving back always works; the error is that of earlier work. */
-#define BEGIN_RELEASE    \
-    const holding guard; \
-    cudaError_t   error_ = begin(__func__)
+#define BEGIN_RELEASE                       \
+    const holding guard;                    \
+    cudaError_t   error_ = begin(__func__); \
+    touch()
 
 /* While a stream is captured, its thread may not call what waits or allocates. */
 static bool forbidden(emulator_stream *stream)
@@ -1093,7 +1117,7 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 }
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    BEGIN;
+    BEGIN_QUESTION;
     *count = settings.devices;
     return finish(cudaSuccess);
 }
@@ -1107,15 +1131,17 @@ cudaError_t cudaGetDevice(int *device) /* works on a device that failed, too */
 }
 cudaError_t cudaSetDevice(int device)
 {
-    BEGIN_RELEASE; /* a device that failed can be chosen, to free what it holds */
+    const holding guard;
+    cudaError_t   error_ = begin(__func__); /* a device that failed can be chosen, to free what it holds */
     if (device < 0 || device >= settings.devices || device >= MOST_DEVICES) return finish(cudaErrorInvalidDevice);
     current = device;
+    touch();
     if (error_ != cudaSuccess && !is_device_fault(error_)) return finish(error_);
     return finish(cudaSuccess);
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
 {
-    BEGIN;
+    BEGIN_QUESTION;
     if (device < 0 || device >= settings.devices) return finish(cudaErrorInvalidDevice);
     memset(properties, 0, sizeof *properties);
     (void)snprintf(properties->name, sizeof properties->name, "emulated GPU %d", device);
@@ -1161,6 +1187,61 @@ cudaError_t emulator_function_attributes(cudaFuncAttributes *attributes)
     attributes->binaryVersion = settings.capability;
     attributes->ptxVersion = architecture();
     attributes->maxThreadsPerBlock = MOST_THREADS;
+    return finish(cudaSuccess);
+}
+
+/* ---- the driver's contexts, whose handles are their devices ---- */
+static int context_retain(void **context, int index)
+{
+    const holding     guard;
+    const cudaError_t error = begin("cuDevicePrimaryCtxRetain");
+    if (index < 0 || index >= settings.devices) return cudaErrorInvalidDevice;
+    if (error != cudaSuccess) return error;
+    devices[index].retained++;
+    *context = &devices[index];
+    return cudaSuccess;
+}
+static int context_release(int index)
+{
+    const holding guard;
+    devices[index].retained--;
+    return begin("cuDevicePrimaryCtxRelease");
+}
+static int context_push(void *context)
+{
+    const holding     guard;
+    const bool        worked = devices[current].sticky == cudaSuccess;
+    const cudaError_t error = begin("cuCtxPushCurrent");
+    if (error != cudaSuccess && worked) return error; /* a device that failed before can be chosen, to free what it holds */
+    below.push_back(current);
+    current = (int)((device *)context - devices);
+    return cudaSuccess;
+}
+static int context_pop(void **context) /* never fails, so that emulator_fail need not count it */
+{
+    const holding guard;
+    if (below.empty()) {
+        fault("a context is popped, and none was pushed");
+        return cudaErrorInvalidValue;
+    }
+    *context = &devices[current];
+    current = below.back();
+    below.pop_back();
+    return cudaSuccess;
+}
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned, unsigned long long)
+{
+    BEGIN_QUESTION;
+    const struct {
+        const char *name;
+        void       *function;
+    } known[] = {{"cuDevicePrimaryCtxRetain", (void *)context_retain},
+                 {"cuDevicePrimaryCtxRelease", (void *)context_release},
+                 {"cuCtxPushCurrent", (void *)context_push},
+                 {"cuCtxPopCurrent", (void *)context_pop}};
+    *function = NULL;
+    for (const auto &one : known)
+        if (!strcmp(one.name, symbol)) *function = one.function;
     return finish(cudaSuccess);
 }
 

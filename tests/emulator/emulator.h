@@ -24,6 +24,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* Whether a device has its primary context, which takes about 0.5 GB of a real one; from now on none has. */
+bool emulator_context(int device);
+void emulator_forget_contexts(void);
 /* Faults found so far in kernels and in the use of the runtime (each printed as it is found), and the last one's sentence. */
 int         emulator_faults(void);
 const char *emulator_fault(void);

@@ -571,6 +571,43 @@ static void test_threads(void **state)
     free(alone);
 }
 
+static void *destroy_loader(void *loader)
+{
+    gpunn_loader_destroy(loader);
+    return NULL;
+}
+/* The GPU that the program opens is the only one that gets a context, whichever is current and whichever thread calls. */
+static void test_contexts(void **state)
+{
+    (void)state;
+    enum { COUNT_ = 20 };
+    static char text[8192];
+    float      *x;
+    int64_t    *t;
+    size_t      now, peak;
+    pthread_t   thread;
+    training    r;
+    net_data(COUNT_, 3, &x, &t);
+    emulator_set("EMULATOR_DEVICES", "3");
+    emulator_forget_contexts();
+    gpunn_device_report(append_report, text);
+    for (int i = 0; i < 3; i++) assert_false(emulator_context(i));
+    training_open(&r, MADE(NULL, open_on(GPUNN_DEVICE_CUDA, 1)), GPUNN_PRECISION_F32);
+    gpunn_loader *loader = MADE(
+        r.dev, gpunn_loader_create(r.model, .fields = {{.input = r.n.x, .samples = x}, {.input = r.n.t, .samples = t}},
+                                   .count = COUNT_, .batch_size = 8, .shuffle = true, .workers = 2));
+    training_run(&r, STEPS);
+    now = gpunn_memory_reserved(r.dev), peak = gpunn_memory_reserved_peak(r.dev);
+    assert_true(now > 0 && peak >= now);
+    gpunn_empty_cache(r.dev);
+    assert_int_equal(pthread_create(&thread, NULL, destroy_loader, loader), 0);
+    (void)pthread_join(thread, NULL);
+    training_close(&r);
+    gpunn_device_report(append_report, text);
+    for (int i = 0; i < 3; i++) assert_int_equal(emulator_context(i), i == 1);
+    free(x), free(t);
+}
+
 /* Two models of one device take turns, each as if alone. */
 static void test_models(void **state)
 {
@@ -977,9 +1014,9 @@ int main(void)
         TEST(test_cpu_numbers),   TEST(test_orders),        TEST(test_precisions),    TEST(test_dropout_masks),
         TEST(test_device_faults), TEST(test_out_of_memory), TEST(test_capture_fails), TEST(test_sticky),
         TEST(test_plain),         TEST(test_plain_launch),  TEST(test_memory_ends),   TEST(test_open_failures),
-        TEST(test_report),        TEST(test_threads),       TEST(test_models),        TEST(test_move),
-        TEST(test_loader),        TEST(test_epilogues),     TEST(test_without_bf16),  TEST(test_wide_bias),
-        TEST(test_nan),           TEST(test_ways),          TEST(test_depthwise),     TEST(test_small_operand),
-        TEST(test_turns)};
+        TEST(test_report),        TEST(test_contexts),      TEST(test_threads),       TEST(test_models),
+        TEST(test_move),          TEST(test_loader),        TEST(test_epilogues),     TEST(test_without_bf16),
+        TEST(test_wide_bias),     TEST(test_nan),           TEST(test_ways),          TEST(test_depthwise),
+        TEST(test_small_operand), TEST(test_turns)};
     return cmocka_run_group_tests_name("runtime", tests, NULL, NULL);
 }
