@@ -408,10 +408,13 @@ static gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status status, con
     return status;
 }
 
-/* Faults after which the driver answers every call of the process on this device with the same error. */
+/* Faults after which the driver answers every call of the process on this device with the same error. The numbers are those of
+ * cudaErrorContained and cudaErrorTensorMemoryLeak, which headers of CUDA 12.0 lack. */
 static bool gpunn__cuda_is_fatal(cudaError_t error)
 {
-    switch (error) {
+    switch ((int)error) {
+    case 226:
+    case 721:
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchFailure:
     case cudaErrorLaunchTimeout:

@@ -197,6 +197,7 @@ static inline int64_t max(int64_t a, int64_t b)
     X(cudaErrorECCUncorrectable, 214, "uncorrectable ECC error encountered")                                  \
     X(cudaErrorNvlinkUncorrectable, 220, "uncorrectable NVLink error detected during the execution")          \
     X(cudaErrorUnsupportedPtxVersion, 222, "the provided PTX was compiled with an unsupported toolchain.")    \
+    X(cudaErrorContained, 226, "Invalid access of peer GPU memory over nvlink or a hardware error")           \
     X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                                         \
     X(cudaErrorNotReady, 600, "device not ready")                                                             \
     X(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered")                               \
@@ -210,10 +211,11 @@ static inline int64_t max(int64_t a, int64_t b)
     X(cudaErrorInvalidAddressSpace, 717, "operation not supported on global/shared address space")            \
     X(cudaErrorInvalidPc, 718, "invalid program counter")                                                     \
     X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                                              \
-    X(cudaErrorExternalDevice, 726, "an async error has occured in external entity outside of CUDA")          \
+    X(cudaErrorTensorMemoryLeak, 721, "Tensor Memory not completely freed")                                   \
+    X(cudaErrorExternalDevice, 911, "an async error has occured in external entity outside of CUDA")          \
     X(cudaErrorNotPermitted, 800, "operation not permitted")                                                  \
     X(cudaErrorNotSupported, 801, "operation not supported")                                                  \
-    X(cudaErrorMpsClientTerminated, 805, "MPS client has been terminated")                                    \
+    X(cudaErrorMpsClientTerminated, 810, "MPS client has been terminated")                                    \
     X(cudaErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing")             \
     X(cudaErrorStreamCaptureInvalidated, 901, "operation failed due to a previous error during capture")      \
     X(cudaErrorStreamCaptureUnmatched, 903, "capture was not ended in the same stream as it began")           \

@@ -967,7 +967,8 @@ static int         fail_with;
 static const char *failed_call = "none";
 static bool        is_device_fault(int error)
 {
-    return error == cudaErrorECCUncorrectable || (error >= 700 && error < 720);
+    return error == cudaErrorECCUncorrectable || error == cudaErrorContained || error == cudaErrorTensorMemoryLeak ||
+           (error >= 700 && error < 720);
 }
 static cudaError_t begin(const char *call)
 {

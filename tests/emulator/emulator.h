@@ -35,7 +35,7 @@ void        emulator_forget_faults(void);          /* and every device's sticky 
 /* Ranges of NVIDIA's profilers that this thread has open; last: those that were when one was last opened, "a > b". */
 int emulator_ranges(const char **last);
 /* The call-th call of the runtime from now on fails with that cudaError_t, a launch included; 0: none. A fault of the device (700
- * to 719) stays with it. */
+ * to 719, 214, 226, 721) stays with it. */
 void emulator_fail(long call, int error);
 /* The allocation-th allocation from now on fails for want of memory, and with `on` all later ones; 0: none. Whether the one asked for
  * before is still to come. */

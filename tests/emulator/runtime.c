@@ -6,7 +6,16 @@
 #include "emulator.h"
 
 /* cudaError_t */
-enum { NO_MEMORY = 2, NO_DRIVER = 35, BUSY = 46, NO_IMAGE = 209, LAUNCH_FAILED = 719, NOT_IN_CAPTURE = 900 };
+enum {
+    NO_MEMORY = 2,
+    NO_DRIVER = 35,
+    BUSY = 46,
+    NO_IMAGE = 209,
+    CONTAINED = 226,
+    LAUNCH_FAILED = 719,
+    TENSOR_MEMORY_LEAK = 721,
+    NOT_IN_CAPTURE = 900,
+};
 
 static int   log_count;
 static char  log_text[1024];
@@ -342,30 +351,38 @@ static void test_capture_fails(void **state)
     }
 }
 
-/* A fault stays until the device is closed. */
-static void test_sticky(void **state)
+static void check_sticky(int fault, const char *name)
 {
-    (void)state;
     training t;
     training_open(&t, MADE(NULL, open_on(GPUNN_DEVICE_CUDA, 0)), GPUNN_PRECISION_F32);
     training_run(&t, 3);
     net_write(t.dev, t.n, 8, 1);
-    emulator_fail(2, LAUNCH_FAILED);
+    emulator_fail(2, fault);
     gpunn_status status = settled(t.dev, gpunn_train_step(t.opt, t.n.loss));
     assert_int_equal(status, GPUNN_ERR_DEVICE);
     char first[512];
     (void)snprintf(first, sizeof first, "%s", gpunn_error(t.dev));
-    assert_non_null(strstr(first, "cudaErrorLaunchFailure"));
+    assert_non_null(strstr(first, name));
+    assert_non_null(strstr(first, "cannot be used any more"));
     for (int i = 0; i < 2; i++) {
         gpunn_clear_error(t.dev);
         assert_int_equal(settled(t.dev, gpunn_train_step(t.opt, t.n.loss)), GPUNN_ERR_DEVICE);
-        assert_non_null(strstr(gpunn_error(t.dev), "cudaErrorLaunchFailure"));
+        assert_non_null(strstr(gpunn_error(t.dev), name));
         gpunn_clear_error(t.dev);
         assert_int_equal(gpunn_read(gpunn_parameter_at(t.model, 0), first, gpunn_tensor_bytes(gpunn_parameter_at(t.model, 0))),
                          GPUNN_ERR_DEVICE);
     }
     training_close(&t);
     emulator_forget_faults();
+}
+
+/* A fault stays until the device is closed. */
+static void test_sticky(void **state)
+{
+    (void)state;
+    check_sticky(LAUNCH_FAILED, "cudaErrorLaunchFailure");
+    check_sticky(CONTAINED, "cudaErrorContained");
+    check_sticky(TENSOR_MEMORY_LEAK, "cudaErrorTensorMemoryLeak");
     int64_t n; /* and another one works */
     free(train_on(GPUNN_DEVICE_CUDA, 0, GPUNN_PRECISION_F32, &n));
 }
