@@ -580,7 +580,8 @@
  *
  * DETERMINISM  The same seed, data and build give the same bits on the same device; dropout drops the same on every one. On a GPU
  *     three things may vary in the last bits unless the device is .deterministic: recurrent layers, convolutions for which cuDNN
- *     has nothing else, and gradients of 16-bit attention whose scores, 2 bytes each, exceed .workspace_limit.
+ *     has nothing else, and gradients of 16-bit attention: those whose scores, 2 bytes each, exceed .workspace_limit, and all of
+ *     them on compute capability 10.x.
  *     On the CPU, 3 x 3 convolutions of 16 and more channels may use Winograd's algorithm: errors of about 4e-5 of the result's
  *     size, where a plain sum makes 7e-6.
  *

@@ -10538,9 +10538,12 @@ static gpunn_status gpunn__attention_run(gpunn__cuda *cuda, const gpunn_value *m
 }
 
 /* Chooses the form and the plan: of a backward pass the form that always gives the same bits, or, where it is refused and results
- * may vary, the one that adds. */
+ * may vary, the one that adds. On compute capability 10.x the first form is no promise: an engine adds in a fixed order or in any,
+ * as its knobs say, which heuristics choose (override_heuristics_query in cudnn-frontend's node for attention). */
 static gpunn_status gpunn__attention_plan(gpunn__cuda *cuda, gpunn__dnn_attention *key, size_t *bytes)
 {
+    if (key->backward && cuda->args.deterministic && cuda->capability / 10 == 10)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "on this GPU cuDNN's gradients are not deterministic");
     const gpunn_status status = gpunn__dnn_attention_prepare(cuda, key, bytes);
     if (status != GPUNN_ERR_UNSUPPORTED || !key->backward) return status;
     if (cuda->args.deterministic) {

@@ -868,31 +868,39 @@ typedef struct way {
     size_t          workspace_limit;
     int             runs;
     const char     *last, *said; /* what cuDNN did last; a part of what the log hears */
+    const char     *capability;  /* NULL: 90 */
 } way;
 static void test_ways(void **state)
 {
     (void)state;
     static const char added[] = "attention's gradients, dq by adding", kept[] = "attention's gradients", first[] = "attention";
     static const way  ways[] = {
-         {"attention", GPUNN_PRECISION_BF16, false, 5, 0, 0, 2, kept, NULL},
-         {"attention, deterministic", GPUNN_PRECISION_BF16, true, 5, 0, 0, 2, kept, NULL},
-         {"attention, its scores within the limit", GPUNN_PRECISION_BF16, false, 5, 0, 2 * 2 * 5 * 5 * 2 + 64, 2, kept, NULL},
-         {"attention, its scores beyond the limit", GPUNN_PRECISION_F16, false, 5, 0, 2 * 2 * 5 * 5 * 2, 2, added, NULL},
+         {"attention", GPUNN_PRECISION_BF16, false, 5, 0, 0, 2, kept, NULL, NULL},
+         {"attention, deterministic", GPUNN_PRECISION_BF16, true, 5, 0, 0, 2, kept, NULL, NULL},
+         {"attention on capability 10.0", GPUNN_PRECISION_BF16, false, 5, 0, 0, 2, kept, NULL, "100"},
+         {"attention on capability 10.0, deterministic", GPUNN_PRECISION_BF16, true, 5, 0, 0, 1, first, "not deterministic",
+          "100"},
+         {"attention on capability 12.0, deterministic", GPUNN_PRECISION_BF16, true, 5, 0, 0, 2, kept, NULL, "120"},
+         {"attention, its scores within the limit", GPUNN_PRECISION_BF16, false, 5, 0, 2 * 2 * 5 * 5 * 2 + 64, 2, kept, NULL,
+          NULL},
+         {"attention, its scores beyond the limit", GPUNN_PRECISION_F16, false, 5, 0, 2 * 2 * 5 * 5 * 2, 2, added, NULL, NULL},
          {"attention beyond the limit, deterministic", GPUNN_PRECISION_BF16, true, 5, 0, 2 * 2 * 5 * 5 * 2, 1, first,
           "scaled_dot_product_attention, backward, goes a slower way, and perhaps others do: it needs 264 bytes of workspace; "
-           "what needs less"},
+           "what needs less",
+          NULL},
          {"attention, no workspace is enough", GPUNN_PRECISION_BF16, false, 5, 0, 1, 0, NULL,
-          "scaled_dot_product_attention goes a slower way, and perhaps others do: it needs 64 bytes of workspace"},
-         {"attention in F32", GPUNN_PRECISION_F32, false, 5, 0, 0, 0, NULL, NULL},
-         {"attention with dropout", GPUNN_PRECISION_BF16, false, 5, 0.5f, 0, 0, NULL, "dropout_p"},
-         {"attention of one row", GPUNN_PRECISION_BF16, false, 1, 0, 0, 1, first, "sequences of length 1"},
-         {"lstm", GPUNN_PRECISION_F32, false, 0, 0, 0, 2, "recurrence", NULL},
-         {"lstm, deterministic", GPUNN_PRECISION_F32, true, 0, 0, 0, 0, NULL, NULL},
+          "scaled_dot_product_attention goes a slower way, and perhaps others do: it needs 64 bytes of workspace", NULL},
+         {"attention in F32", GPUNN_PRECISION_F32, false, 5, 0, 0, 0, NULL, NULL, NULL},
+         {"attention with dropout", GPUNN_PRECISION_BF16, false, 5, 0.5f, 0, 0, NULL, "dropout_p", NULL},
+         {"attention of one row", GPUNN_PRECISION_BF16, false, 1, 0, 0, 1, first, "sequences of length 1", NULL},
+         {"lstm", GPUNN_PRECISION_F32, false, 0, 0, 0, 2, "recurrence", NULL, NULL},
+         {"lstm, deterministic", GPUNN_PRECISION_F32, true, 0, 0, 0, 0, NULL, NULL, NULL},
     };
     for (int i = 0; i < 2 * COUNT(ways); i++) {
         const way *w = &ways[i / 2];
         const int  rows = w->rows ? w->rows : 5, runs = i % 2 ? 0 : w->runs, lines = i % 2 == 0 && w->said ? 1 : 0;
         emulator_set("EMULATOR_CUDNN", i % 2 ? "0" : "1");
+        emulator_set("EMULATOR_CAPABILITY", w->capability ? w->capability : "90");
         log_count = 0;
         gpunn_device *dev = MADE(NULL, gpunn_device_open(.type = GPUNN_DEVICE_CUDA, .deterministic = w->deterministic,
                                                          .workspace_limit = w->workspace_limit, .log_fn = count_log,
