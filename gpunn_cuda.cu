@@ -12848,7 +12848,8 @@ static gpunn_status gpunn__cuda_reach(gpunn__cuda *cuda)
 /* What the device is like, and code for it in this binary. */
 static gpunn_status gpunn__cuda_acquire(gpunn__cuda *cuda)
 {
-    int index = cuda->device, major = 0, minor = 0;
+    int index = cuda->device, major = 0, minor = 0, driver = 0;
+    GPUNN__CUDA(cuda, cudaDriverGetVersion(&driver));
     GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
     GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
     GPUNN__CUDA(cuda, cudaDeviceGetAttribute(&cuda->multiprocessors, cudaDevAttrMultiProcessorCount, index));
@@ -12865,7 +12866,8 @@ static gpunn_status gpunn__cuda_acquire(gpunn__cuda *cuda)
                                 index, major, minor, cuda->capability);
     GPUNN__TRY(gpunn__cuda_check(cuda, error, "cudaFuncGetAttributes"));
     cuda->architecture = code.ptxVersion;
-    cuda->overlaps = cuda->architecture >= 90 && !cuda->plain; /* GPUNN__FOLLOW */
+    /* GPUNN__FOLLOW. Drivers before CUDA 12.3 capture no such launch, and one that fails ends the program's own capture. */
+    cuda->overlaps = cuda->architecture >= 90 && driver >= 12030 && !cuda->plain;
     return GPUNN_OK;
 }
 

@@ -79,7 +79,7 @@ enum { LATE, EAGER, ANY_TIME };
 static struct settings {
     bool     read;
     int      devices = 1, order = RANDOM, streams = LATE, cudnn = 1, convolutions = 1, multiprocessors = 2, run = 1;
-    int      nan = 0, capability = 90, code = 0, epilogue = 1, short_steps = 1024, integrated = 0, nccl = 1;
+    int      nan = 0, capability = 90, code = 0, driver = 13000, epilogue = 1, short_steps = 1024, integrated = 0, nccl = 1;
     int      shared = 232448; /* bytes that a block may have */
     uint64_t random = 1;
     size_t   memory = (size_t)1 << 30, version = 92400, workspace = SIZE_MAX;
@@ -93,6 +93,7 @@ extern "C" void emulator_set(const char *name, const char *value)
     if (!strcmp(name, "EMULATOR_CUDNN")) settings.cudnn = atoi(value);
     if (!strcmp(name, "EMULATOR_NAN")) settings.nan = atoi(value);
     if (!strcmp(name, "EMULATOR_CAPABILITY")) settings.capability = atoi(value);
+    if (!strcmp(name, "EMULATOR_DRIVER")) settings.driver = atoi(value);
     if (!strcmp(name, "EMULATOR_CODE")) settings.code = atoi(value);
     if (!strcmp(name, "EMULATOR_EPILOGUE")) settings.epilogue = atoi(value);
     if (!strcmp(name, "EMULATOR_CONVOLUTIONS")) settings.convolutions = atoi(value);
@@ -121,10 +122,13 @@ static void read_settings(void)
 {
     if (settings.read) return;
     settings.read = true;
-    for (const char *name : {"EMULATOR_DEVICES", "EMULATOR_CUDNN", "EMULATOR_VERSION", "EMULATOR_WORKSPACE", "EMULATOR_SEED",
-                             "EMULATOR_MEMORY", "EMULATOR_ORDER", "EMULATOR_STREAMS", "EMULATOR_MULTIPROCESSORS", "EMULATOR_RUN",
-                             "EMULATOR_NAN", "EMULATOR_CAPABILITY", "EMULATOR_CODE", "EMULATOR_EPILOGUE", "EMULATOR_SHORT",
-                             "EMULATOR_CONVOLUTIONS", "EMULATOR_INTEGRATED", "EMULATOR_NCCL", "EMULATOR_SHARED"})
+    for (const char *name : {"EMULATOR_DEVICES",   "EMULATOR_CUDNN",        "EMULATOR_VERSION",
+                             "EMULATOR_WORKSPACE", "EMULATOR_SEED",         "EMULATOR_MEMORY",
+                             "EMULATOR_ORDER",     "EMULATOR_STREAMS",      "EMULATOR_MULTIPROCESSORS",
+                             "EMULATOR_RUN",       "EMULATOR_NAN",          "EMULATOR_CAPABILITY",
+                             "EMULATOR_CODE",      "EMULATOR_DRIVER",       "EMULATOR_EPILOGUE",
+                             "EMULATOR_SHORT",     "EMULATOR_CONVOLUTIONS", "EMULATOR_INTEGRATED",
+                             "EMULATOR_NCCL",      "EMULATOR_SHARED"})
         if (const char *value = getenv(name)) emulator_set(name, value);
 }
 
@@ -1108,7 +1112,7 @@ cudaError_t cudaPeekAtLastError(void)
 cudaError_t cudaDriverGetVersion(int *version)
 {
     read_settings();
-    *version = settings.devices ? 13000 : 0;
+    *version = settings.devices ? settings.driver : 0;
     return cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int *version)

@@ -9,6 +9,7 @@
  *     EMULATOR_CAPABILITY   10 * major + minor of the compute capability, 90
  *     EMULATOR_CODE         the same of the architecture that kernels are compiled for, whose PTX the driver compiles for a newer GPU;
  *                           0, the GPU's
+ *     EMULATOR_DRIVER    1000 * major + 10 * minor of the CUDA that the driver is for, 13000
  *     EMULATOR_NCCL      0: there is no NCCL; -1: what a rank is to exchange never leaves it
  *     EMULATOR_EPILOGUE  launches' time of a product with an activation or row sums, 1
  *     EMULATOR_SHARED       bytes of shared memory that a block may have, 232448
