@@ -5134,9 +5134,9 @@ static gpunn_status gpunn__product_choose(gpunn__cuda *cuda, const gpunn__produc
     gpunn__choice *const    choice = (gpunn__choice *)gpunn__cuda_cached(cuda, &key, sizeof key, sizeof *choice, NULL, &fresh);
     if (choice == NULL) return gpunn__cuda_fail(cuda, GPUNN_ERR_MEMORY, "no host memory for the choice of a product's passes");
     GPUNN__TRY(gpunn__may_time(cuda, &may));
-    if (may && !choice->timed) GPUNN__TRY(gpunn__product_compare(cuda, p, choice));
+    const gpunn_status compared = may && !choice->timed ? gpunn__product_compare(cuda, p, choice) : GPUNN_OK;
     if (choice->timed) *whole = choice->whole;
-    return GPUNN_OK;
+    return compared == GPUNN_ERR_UNSUPPORTED ? GPUNN_OK : compared; /* of operands at these addresses: gpunn__product_run */
 }
 
 /* Whether the library or, for what is small, our own kernel makes p's sums with bias and residual. */
@@ -5146,6 +5146,15 @@ static gpunn_status gpunn__product_fits(gpunn__cuda *cuda, const gpunn__product 
     const gpunn_status   status = gpunn__product_is_small(cuda, p) ? GPUNN_OK : gpunn__cuda_product_prepare(cuda, &bare);
     *fits = status == GPUNN_OK;
     return status == GPUNN_ERR_UNSUPPORTED ? GPUNN_OK : status;
+}
+
+/* Of a product that fits: in the library's own pass, or followed by passes of ours. Where the operands lie at addresses for which
+ * the library has no algorithm, which shows only now, our own kernel does it. */
+static gpunn_status gpunn__product_run(gpunn__cuda *cuda, const gpunn__product *p, bool whole)
+{
+    gpunn_status status = whole ? gpunn__cuda_product(cuda, p) : GPUNN_ERR_UNSUPPORTED;
+    if (status == GPUNN_ERR_UNSUPPORTED) status = gpunn__product_apart(cuda, p);
+    return status == GPUNN_ERR_UNSUPPORTED ? gpunn__product_own(cuda, p, 1) : status;
 }
 
 /* Up to two products that do not depend on each other, with all that follows their sums. */
@@ -5163,7 +5172,7 @@ static gpunn_status gpunn__products(gpunn__cuda *cuda, const gpunn__product *p, 
         if (own || !fits)
             GPUNN__TRY(gpunn__product_own(cuda, &p[i], 1));
         else
-            GPUNN__TRY(whole ? gpunn__cuda_product(cuda, &p[i]) : gpunn__product_apart(cuda, &p[i]));
+            GPUNN__TRY(gpunn__product_run(cuda, &p[i], whole));
     }
     return GPUNN_OK;
 }

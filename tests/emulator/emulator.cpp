@@ -77,9 +77,10 @@ static void let_others_in(void)
 enum { RANDOM, ASCENDING, DESCENDING };
 enum { LATE, EAGER, ANY_TIME };
 static struct settings {
-    bool     read;
-    int      devices = 1, order = RANDOM, streams = LATE, cudnn = 1, convolutions = 1, multiprocessors = 2, run = 1;
-    int      nan = 0, capability = 90, code = 0, driver = 13000, epilogue = 1, short_steps = 1024, integrated = 0, nccl = 1;
+    bool read;
+    int  devices = 1, order = RANDOM, streams = LATE, cudnn = 1, convolutions = 1, multiprocessors = 2, run = 1;
+    int  nan = 0, capability = 90, code = 0, alignment = 1, driver = 13000, epilogue = 1, short_steps = 1024, integrated = 0,
+        nccl = 1;
     int      shared = 232448; /* bytes that a block may have */
     uint64_t random = 1;
     size_t   memory = (size_t)1 << 30, version = 92400, workspace = SIZE_MAX;
@@ -93,6 +94,7 @@ extern "C" void emulator_set(const char *name, const char *value)
     if (!strcmp(name, "EMULATOR_CUDNN")) settings.cudnn = atoi(value);
     if (!strcmp(name, "EMULATOR_NAN")) settings.nan = atoi(value);
     if (!strcmp(name, "EMULATOR_CAPABILITY")) settings.capability = atoi(value);
+    if (!strcmp(name, "EMULATOR_ALIGNMENT")) settings.alignment = atoi(value);
     if (!strcmp(name, "EMULATOR_DRIVER")) settings.driver = atoi(value);
     if (!strcmp(name, "EMULATOR_CODE")) settings.code = atoi(value);
     if (!strcmp(name, "EMULATOR_EPILOGUE")) settings.epilogue = atoi(value);
@@ -122,13 +124,12 @@ static void read_settings(void)
 {
     if (settings.read) return;
     settings.read = true;
-    for (const char *name : {"EMULATOR_DEVICES",   "EMULATOR_CUDNN",        "EMULATOR_VERSION",
-                             "EMULATOR_WORKSPACE", "EMULATOR_SEED",         "EMULATOR_MEMORY",
-                             "EMULATOR_ORDER",     "EMULATOR_STREAMS",      "EMULATOR_MULTIPROCESSORS",
-                             "EMULATOR_RUN",       "EMULATOR_NAN",          "EMULATOR_CAPABILITY",
-                             "EMULATOR_CODE",      "EMULATOR_DRIVER",       "EMULATOR_EPILOGUE",
-                             "EMULATOR_SHORT",     "EMULATOR_CONVOLUTIONS", "EMULATOR_INTEGRATED",
-                             "EMULATOR_NCCL",      "EMULATOR_SHARED"})
+    for (const char *name :
+         {"EMULATOR_DEVICES",  "EMULATOR_CUDNN",      "EMULATOR_VERSION",      "EMULATOR_WORKSPACE",       "EMULATOR_SEED",
+          "EMULATOR_MEMORY",   "EMULATOR_ORDER",      "EMULATOR_STREAMS",      "EMULATOR_MULTIPROCESSORS", "EMULATOR_RUN",
+          "EMULATOR_NAN",      "EMULATOR_CAPABILITY", "EMULATOR_CODE",         "EMULATOR_ALIGNMENT",       "EMULATOR_DRIVER",
+          "EMULATOR_EPILOGUE", "EMULATOR_SHORT",      "EMULATOR_CONVOLUTIONS", "EMULATOR_INTEGRATED",      "EMULATOR_NCCL",
+          "EMULATOR_SHARED"})
         if (const char *value = getenv(name)) emulator_set(name, value);
 }
 
@@ -146,6 +147,7 @@ SETTING(int, emulator_nan, nan)
 SETTING(int, emulator_nccl, nccl)
 SETTING(int, emulator_convolutions, convolutions)
 SETTING(int, emulator_epilogue, epilogue)
+SETTING(int, emulator_alignment, alignment)
 SETTING(size_t, emulator_version, version)
 SETTING(size_t, emulator_workspace, workspace)
 }

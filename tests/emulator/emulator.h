@@ -10,6 +10,7 @@
  *     EMULATOR_CODE         the same of the architecture that kernels are compiled for, whose PTX the driver compiles for a newer GPU;
  *                           0, the GPU's
  *     EMULATOR_DRIVER    1000 * major + 10 * minor of the CUDA that the driver is for, 13000
+ *     EMULATOR_ALIGNMENT bytes at multiples of which a product's operands lie that the library does, 1; it tells as it runs
  *     EMULATOR_NCCL      0: there is no NCCL; -1: what a rank is to exchange never leaves it
  *     EMULATOR_EPILOGUE  launches' time of a product with an activation or row sums, 1
  *     EMULATOR_SHARED       bytes of shared memory that a block may have, 232448
@@ -60,6 +61,7 @@ int         emulator_cudnn(void);
 int         emulator_nan(void);
 int         emulator_nccl(void);
 int         emulator_epilogue(void);
+int         emulator_alignment(void);
 size_t      emulator_version(void);
 size_t      emulator_workspace(void);
 int         emulator_convolutions(void);

@@ -105,6 +105,9 @@ static gpunn_status gpunn__cuda_product_prepare(gpunn__cuda *cuda, const gpunn__
 static gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn__product *p)
 {
     GPUNN__TRY(gpunn__cuda_product_prepare(cuda, p));
+    for (const void *operand : {p->a, p->b, (const void *)p->d})
+        if ((uintptr_t)operand % (uintptr_t)emulator_alignment() != 0)
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "an operand at an address of too few zero bits");
     gpunn__product    product = *p;
     const bool        more = p->activation != GPUNN__NO_ACTIVATION || p->row_sums;
     const cudaError_t error = emulator_call(

@@ -112,6 +112,7 @@ static int teardown(void **state)
     emulator_set("EMULATOR_NAN", "0");
     emulator_set("EMULATOR_CAPABILITY", "90");
     emulator_set("EMULATOR_EPILOGUE", "1");
+    emulator_set("EMULATOR_ALIGNMENT", "1");
     emulator_set("EMULATOR_DRIVER", "13000");
     test_memory_check(*state);
     free(*state);
@@ -946,6 +947,36 @@ static void test_ways(void **state)
     }
 }
 
+/* a b of one weight for two samples of three matrices each, 33 x 7 by 7 x 33 in BF16, and the gradients of both. The second sample's
+ * matrices begin at odd numbers of elements. */
+enum { PLACES_A = 2 * 3 * 33 * 7, PLACES_B = 3 * 7 * 33, PLACES = 2 * 3 * 33 * 33 + PLACES_A + PLACES_B };
+static void product_at(const char *alignment, bool benchmark, float *values)
+{
+    emulator_set("EMULATOR_ALIGNMENT", alignment);
+    gpunn_device *dev = MADE(NULL, gpunn_device_open(.type = GPUNN_DEVICE_CUDA, .benchmark = benchmark, .seed = 7,
+                                                     .realloc_fn = hook_realloc, .user = test_user));
+    gpunn_model  *model = MADE(dev, gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16));
+    gpunn_tensor *a = gpunn_parameter(model, "a", GPUNN_SHAPE(2, 3, 33, 7), ((gpunn_init){GPUNN_INIT_NORMAL, 0, 1}));
+    gpunn_tensor *b = gpunn_parameter(model, "b", GPUNN_SHAPE(3, 7, 33), ((gpunn_init){GPUNN_INIT_NORMAL, 0, 1}));
+    gpunn_tensor *c = gpunn_keep(gpunn_matmul(a, b)), *loss = MADE(dev, gpunn_mean(gpunn_square(c), GPUNN_ALL, false));
+    OK(dev, gpunn_backward(loss));
+    OK(dev, gpunn_read(c, values, 2 * 3 * 33 * 33 * sizeof *values));
+    OK(dev, gpunn_read_grad(a, values + 2 * 3 * 33 * 33, PLACES_A * sizeof *values));
+    OK(dev, gpunn_read_grad(b, values + 2 * 3 * 33 * 33 + PLACES_A, PLACES_B * sizeof *values));
+    gpunn_model_destroy(model);
+    gpunn_device_close(dev);
+}
+static void test_product_places(void **state)
+{
+    (void)state;
+    static float expected[PLACES], values[PLACES];
+    product_at("1", false, expected);
+    for (int benchmark = 0; benchmark < 2; benchmark++) {
+        product_at("16", benchmark, values);
+        check_close(values, expected, PLACES, 1e-2, 1e-4);
+    }
+}
+
 /* Depthwise convolutions are cuDNN's from 9.24 on, and the log hears once that those of an older one are not. */
 static void test_depthwise(void **state)
 {
@@ -1044,12 +1075,12 @@ int main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_cpu_numbers),   TEST(test_orders),        TEST(test_precisions),    TEST(test_dropout_masks),
-        TEST(test_device_faults), TEST(test_out_of_memory), TEST(test_capture_fails), TEST(test_sticky),
-        TEST(test_plain),         TEST(test_plain_launch),  TEST(test_memory_ends),   TEST(test_open_failures),
-        TEST(test_report),        TEST(test_contexts),      TEST(test_threads),       TEST(test_models),
-        TEST(test_move),          TEST(test_loader),        TEST(test_epilogues),     TEST(test_without_bf16),
-        TEST(test_wide_bias),     TEST(test_nan),           TEST(test_ways),          TEST(test_depthwise),
-        TEST(test_small_operand), TEST(test_turns)};
+        TEST(test_cpu_numbers),    TEST(test_orders),        TEST(test_precisions),    TEST(test_dropout_masks),
+        TEST(test_device_faults),  TEST(test_out_of_memory), TEST(test_capture_fails), TEST(test_sticky),
+        TEST(test_plain),          TEST(test_plain_launch),  TEST(test_memory_ends),   TEST(test_open_failures),
+        TEST(test_report),         TEST(test_contexts),      TEST(test_threads),       TEST(test_models),
+        TEST(test_move),           TEST(test_loader),        TEST(test_epilogues),     TEST(test_without_bf16),
+        TEST(test_wide_bias),      TEST(test_nan),           TEST(test_ways),          TEST(test_depthwise),
+        TEST(test_product_places), TEST(test_small_operand), TEST(test_turns)};
     return cmocka_run_group_tests_name("runtime", tests, NULL, NULL);
 }
