@@ -333,11 +333,11 @@ def table_lines(kernel_set, emitter):
     """Lines that add records up to the sums of tables, lines that bring these, and the most pieces that a record is dealt in."""
     plan, (added, most), gradients, adding, bringing = emitter.plan, emitter.added(), gradients_of(kernel_set), [], []
     for number, (table, place) in enumerate(plan.tables().items()):
-        scale = "const double scale = exact_scale<%d>(o.largest + %d, %d, blocks, o.batch * %d);" % (
+        scale = "const float2 scale = exact_scale<%d>(o.largest + %d, %d, blocks, o.batch * %d);" % (
             THREADS, number, len(plan.tables()), plan.terms(table))
         sums, name = at("o.exact", place), gradients[table]
         of_table = [line for t, lines in added if t.inputs[1] == table for line in lines]
-        adding += ["if (o.%s) {" % name, "    unsigned long long *const sums = %s;" % sums, "    %s" % scale, "    if (scale == scale) {"]
+        adding += ["if (o.%s) {" % name, "    unsigned long long *const sums = %s;" % sums, "    %s" % scale, "    if (scale.x == scale.x) {"]
         adding += ["        " + line for line in of_table] + ["    }", "}"]
         bringing += ["if (o.%s) {" % name, "    const unsigned long long *const sums = %s;" % sums, "    %s" % scale,
                      "    for (int64_t i = begin; i < %d; i += step)" % plan.count(table),
