@@ -409,6 +409,22 @@ def nccl(folder):
     return library
 
 
+GNU = re.compile(r"__attribute__|__asm__|\basm\b|__typeof|__extension__|__builtin_(?!offsetof)\w+|\(\{")
+
+
+def without_gnu(folder):
+    """The C that the generator writes has nothing of GNU C for a compiler that is not GNU's, such as MSVC."""
+    clang, spec = need("clang"), os.path.join(EXAMPLES, "kernels", "simple_nn.json")
+    for option in "--emit-model", "--inference":
+        call(f"{sys.executable} -m generator {spec} -o {folder}/net {option}", ROOT)
+    for part in "kernels", "model", "inference":
+        text = call(f"{clang} -E -std=c99 -fgnuc-version=0 -I{ROOT} -DNET_{part.upper()}_IMPLEMENTATION -x c net_{part}.h", folder)
+        own = [lines for name, lines in re.findall(r'^# \d+ "([^"]*)".*\n((?:(?!# \d).*\n)*)', text, re.M) if name == f"net_{part}.h"]
+        found = GNU.search("".join(own))
+        if found or not own:
+            raise Failure(f"net_{part}.h: {found.group() if found else 'nothing was compiled'}")
+
+
 def checks():
     yield "table of contents", sections
     yield "NCCL's header and library", nccl
@@ -443,6 +459,7 @@ def checks():
     yield "mingw-w64 C++", warned("x86_64-w64-mingw32-g++", f"-std=c++17 {STRICT_CXX}", ".cpp")
     yield "mingw-w64 under Wine, names of files", windows_paths
     yield "what macOS compiles, linked and run", without_elf
+    yield "what MSVC compiles, without GNU C", without_gnu
     yield "aarch64, linked", compiled("aarch64-linux-gnu-gcc", f"-std=c99 -O0 {STRICT}", run=False)
     yield "tests/bench/fused.c", fused_benchmark
     for example in sorted(name for name in os.listdir(EXAMPLES) if name.endswith(".c")):
