@@ -575,8 +575,10 @@
  *         const void   *by_rates[] = {by_y};
  *         gpunn_backward_from(rates, by_rates, 1);
  *     While the program captures its stream, gpunn_forward, gpunn_train_step and gpunn_backward add what they would launch to its
- *     graph, to be replayed on that stream; all three must have run before, outside. Replays count steps on, so masks and Adam's
- *     corrections change; the rate stays as it was captured, and the host's counts know of one step only.
+ *     graph, to be replayed on that stream; all three must have run before, outside. A replay counts as the same steps outside,
+ *     among which it may stand: masks, random numbers and Adam's corrections are theirs. The rate stays as it was captured.
+ *     gpunn_step_count and schedules leave replays out; gpunn_checkpoint_save takes them in. Where the host writes parameters of
+ *     a model in 16 bits, a run outside comes before the next replay.
  *
  * DETERMINISM  The same seed, data and build give the same bits on the same device; dropout drops the same on every one. On a GPU
  *     three things may vary in the last bits unless the device is .deterministic: recurrent layers, convolutions for which cuDNN
@@ -2984,11 +2986,19 @@ struct gpunn_value {
     bool        channels_last;       /* of rank 4: dim says n, c, h, w, but memory is n, h, w, c */
 };
 
+/* A count that goes on when the program replays a run that it has captured. */
+typedef struct gpunn_count {
+    uint64_t told; /* what the host counted at the last run outside a capture */
+    uint64_t now;  /* the same with the replays, of which the host does not know */
+} gpunn_count;
+enum { GPUNN_COUNT_SEED, GPUNN_COUNT_STEP, GPUNN_COUNT_DRAW, GPUNN_RUN_COUNTS };
+
 typedef struct gpunn_run_state {
-    uint64_t seed;            /* of the device */
-    uint64_t step;            /* number of this training step: keys dropout */
-    uint64_t draw;            /* keys random numbers: step << 24, in evaluation one more than in the run before */
-    uint64_t weights_version; /* changes whenever a parameter or buffer may have changed: invalidates step->cache */
+    uint64_t     seed;            /* of the device */
+    uint64_t     step;            /* number of this training step: keys dropout */
+    uint64_t     draw;            /* keys random numbers: step << 24, in evaluation one more than in the run before */
+    uint64_t     weights_version; /* changes whenever a parameter or buffer may have changed: invalidates step->cache */
+    gpunn_count *counts; /* of the first three, GPUNN_RUN_COUNTS in backend memory; NULL: the program cannot capture runs */
 } gpunn_run_state;
 
 /* Of a model that several ranks train together. */
@@ -3115,6 +3125,7 @@ struct gpunn_update {
     int                        clip_group; /* 0, 1, ... */
     const gpunn_kernel_update *fused;      /* a generated kernel that does just this; NULL: none */
     gpunn_kernel_update_launch fused_launch; /* the same on a GPU, behind a kernel that decides its numbers */
+    int first, last; /* its step is in the run's counts from first to before last; both 0: it grows with count 0 */
 };
 
 /* What ranks on devices make common to all. */
@@ -3176,6 +3187,12 @@ typedef struct gpunn_run {
     int               kept_count;
     bool              skips;  /* a loss or gradient that is not finite is counted in loss_scale[2] and not told */
     bool              scales; /* F16: loss_scale[0] follows the gradients */
+    /* Backend memory: [0] counts updates of this optimizer, of which this is number `update`, the others those of a parameter
+     * each. NULL: the program cannot capture runs. */
+    gpunn_count *counts;
+    int64_t      update;
+    bool         trains;        /* as a training step, by which state->step has grown */
+    bool         captured_only; /* set where the program captures the run: it has not run, and its replays count themselves */
 } gpunn_run;
 
 /* Of numbers: how many there are of each kind, and of the finite ones more; without any, min and max mean nothing. */
@@ -4827,6 +4844,7 @@ struct gpunn_optimizer {
     float         *loss_scale;        /* on a GPU: memory of scale, steps since it changed, updates skipped; NULL: not used */
     float          kept_scale[3];     /* the same, as read last; on a CPU only the last of them */
     bool           skips;             /* steps whose loss or gradients are not finite */
+    gpunn_count   *counts;            /* backend memory: of step_count and of steps; NULL: the program cannot capture runs */
     int64_t        state_count;       /* floats of each state, on all ranks */
     int64_t        step_count;
     int            parts; /* of the next update: calls of gpunn_train_step that have accumulated since the last one */
@@ -4851,7 +4869,7 @@ static void gpunn__invalidate(gpunn_model *model);
 static GPUNN__STATUS        gpunn__optimizer_prepare(gpunn_optimizer *opt);
 static GPUNN__STATUS        gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips, bool trains);
 static gpunn_status         gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, gpunn_tensor *loss, bool updates);
-static void                 gpunn__optimizer_advance(gpunn_optimizer *opt);
+static void                 gpunn__optimizer_advance(gpunn_optimizer *opt, const gpunn_run *run);
 static const gpunn_backend *gpunn__cpu_backend(void); /* >>cpu */
 /* An op with what computes it on the CPU: the functions of the ops' names, in the sections from >>map to >>recurrent. Builders
  * hand on which, so that a program has the code of the ops that it builds (GPUNN_STATIC, or a linker that drops sections), and
@@ -6745,6 +6763,7 @@ static void gpunn__model_release(gpunn_model *model)
     gpunn__device_free(dev, model->weights, (size_t)model->weight_capacity * sizeof(float));
     gpunn__device_free(dev, model->gradients, (size_t)model->gradient_capacity * sizeof(float));
     gpunn__device_free(dev, model->half, (size_t)model->half_capacity * 2);
+    gpunn__device_free(dev, model->state.counts, GPUNN_RUN_COUNTS * sizeof(gpunn_count));
     gpunn__session_free(dev, model->own);
     gpunn__free_text(dev, model->spec.name);
     gpunn__free(dev, model->spec.outputs, (size_t)model->spec.output_capacity * sizeof *model->spec.outputs);
@@ -19976,6 +19995,47 @@ static void gpunn__uncommit(gpunn_model *model)
     for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->offset = -1;
 }
 
+/* ---- counts of runs that the program replays ------------------------------------------------------------------------- */
+/* Makes the device's counts those of the host, [count]. with_replays: after adding to these what the device has counted alone. */
+static GPUNN__STATUS gpunn__counts_settle(gpunn_device *dev, gpunn_count *counts, uint64_t *host, int count, bool with_replays)
+{
+    const size_t bytes = (size_t)count * sizeof *counts;
+    gpunn_count *list = (gpunn_count *)gpunn__calloc(dev, bytes);
+    if (list == NULL) return GPUNN_ERR_MEMORY;
+    gpunn_status status = with_replays ? dev->backend->download(dev->context, list, counts, bytes) : GPUNN_OK;
+    for (int i = 0; i < count; i++) list[i].told = list[i].now = host[i] + (list[i].now - list[i].told);
+    if (status == GPUNN_OK) status = dev->backend->upload(dev->context, counts, list, bytes);
+    for (int i = 0; i < count && status == GPUNN_OK; i++) host[i] = list[i].now;
+    gpunn__free(dev, list, bytes);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "counting steps", status);
+}
+
+/* Zeroed memory for them, where there is none and the program can capture runs: on a stream of its own. */
+static GPUNN__STATUS gpunn__counts_prepare(gpunn_device *dev, gpunn_count **counts, int count)
+{
+    const size_t bytes = (size_t)count * sizeof **counts;
+    if (*counts || dev->args.stream == NULL || dev->backend->capturing == NULL) return GPUNN_OK;
+    *counts = (gpunn_count *)gpunn__device_alloc(dev, bytes);
+    if (*counts == NULL) return dev->error.status;
+    gpunn_status status = dev->backend->fill(dev->context, *counts, 0, bytes);
+    if (status == GPUNN_OK) return GPUNN_OK;
+    gpunn__device_free(dev, *counts, bytes);
+    *counts = NULL;
+    return gpunn__backend_fail(dev, "counting steps", status);
+}
+
+/* gpunn__counts_settle of what keys a model's random numbers. */
+static GPUNN__STATUS gpunn__keys_settle(gpunn_model *model, bool with_replays)
+{
+    gpunn_run_state *state = &model->state;
+    uint64_t         keys[GPUNN_RUN_COUNTS] = {state->seed, state->step, state->draw};
+    if (state->counts == NULL) return GPUNN_OK;
+    gpunn_status status = gpunn__counts_settle(model->dev, state->counts, keys, GPUNN_RUN_COUNTS, with_replays);
+    state->step = keys[GPUNN_COUNT_STEP];
+    state->draw = keys[GPUNN_COUNT_DRAW];
+    return status;
+}
+
 /* Gradients of all parameters; zero where new. What they held is lost when parameters have been added. */
 static GPUNN__STATUS gpunn__commit_gradients(gpunn_model *model)
 {
@@ -20284,6 +20344,7 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, const gpunn__request *re
                           "and batch once before the capture");
         return NULL;
     }
+    if (gpunn__counts_prepare(dev, &model->state.counts, GPUNN_RUN_COUNTS) != GPUNN_OK) return NULL;
     if (plan == NULL) {
         if ((batch = gpunn__batch_for(model, request)) == 0) return NULL;
         gpunn__take_found(model);
@@ -20377,6 +20438,14 @@ static void gpunn__count_step(gpunn_model *model, bool trains)
     model->state.weights_version += trains; /* running statistics */
 }
 
+/* A run that only the program's capture has is not counted before its replays. */
+static void gpunn__count_back(gpunn_model *model, const gpunn_run *run, const gpunn_run_state *before)
+{
+    if (!run->captured_only) return;
+    model->state.step = before->step;
+    model->state.draw = before->draw;
+}
+
 /* The group that a model's runs in training mode meet; NULL: none. */
 static gpunn_group *gpunn__met_by(const gpunn_model *model)
 {
@@ -20438,13 +20507,16 @@ static GPUNN__STATUS gpunn__forward_run(gpunn_tensor *const *outputs, int count,
     if (plan == NULL) return dev->error.status;
     gpunn_status status = gpunn__before_meeting(model, plan, caller);
     if (status != GPUNN_OK) return status;
+    const gpunn_run_state before = model->state;
     gpunn__count_step(model, plan->training);
     if (dev->backend->execute == NULL) {
         status = gpunn__keep(model, plan);
         return gpunn__put_back(model, status == GPUNN_OK ? gpunn__run_steps(dev, plan, 0, plan->step_count) : status);
     }
     gpunn_run run = gpunn__whole_run(model, plan, &plan->passes[0]);
+    run.trains = plan->training;
     status = gpunn__execute(dev, &run, caller);
+    gpunn__count_back(model, &run, &before);
     plan->passes[0].captured = run.captured;
     return status;
 }
@@ -20596,6 +20668,7 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
     gpunn_status status = gpunn__settle_writes(model, plan, pass);
     if (status == GPUNN_OK && opt == NULL) status = gpunn__before_meeting(model, plan, "gpunn_backward");
     if (status != GPUNN_OK) return status;
+    const gpunn_run_state before = model->state;
     if (number == 0) gpunn__count_step(model, !plan->evaluates);
     gpunn__note_pass(model, plan, number);
     if (dev->backend->execute == NULL) {
@@ -20609,6 +20682,7 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
     }
     gpunn_run run = gpunn__whole_run(model, plan, pass);
     size_t    bytes;
+    run.trains = !plan->evaluates;
     if (loss && (!(opt && opt->group) || gpunn__in_ranks(opt->group, dev)))
         run.loss = (const float *)gpunn__memory_of(loss, false, &bytes);
     if (loss && model->precision == GPUNN_PRECISION_F16) run.loss_gradient = gpunn__loss_gradient(model);
@@ -20627,7 +20701,8 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
     for (int i = pass->reached_begin; i < pass->reached_end && status != GPUNN_OK; i++)
         model->tensors[plan->reached[i]]->grad_reached = plan->was_reached[i];
     if (status == GPUNN_ERR_MEMORY && number == 0) model->state.step -= !plan->evaluates; /* the call made again drops the same */
-    if (updates && status == GPUNN_OK) gpunn__optimizer_advance(opt);
+    gpunn__count_back(model, &run, &before);
+    if (updates && status == GPUNN_OK) gpunn__optimizer_advance(opt, &run);
     return status;
 }
 
@@ -31916,6 +31991,7 @@ static void gpunn__optimizer_release(gpunn_optimizer *opt)
     gpunn__free(dev, opt->places, count * sizeof *opt->places);
     gpunn__free(dev, opt->group_of, count * sizeof *opt->group_of);
     gpunn__free(dev, opt->updates, gpunn__updates_room(count) * sizeof *opt->updates);
+    gpunn__device_free(dev, opt->counts, (1 + count) * sizeof *opt->counts);
 }
 
 /* As if it had never been prepared. */
@@ -31926,6 +32002,7 @@ static void gpunn__optimizer_forget(gpunn_optimizer *opt)
     opt->steps = opt->places = NULL;
     opt->group_of = NULL;
     opt->updates = NULL;
+    opt->counts = NULL;
     opt->parameter_count = opt->considered = 0;
     opt->state_count = 0;
     memset(&opt->states, 0, sizeof opt->states);
@@ -32039,30 +32116,75 @@ static bool gpunn__scales_loss(const gpunn_optimizer *opt)
     return opt->model->precision == GPUNN_PRECISION_F16 && opt->model->dev->info.half;
 }
 
+/* Makes kept_scale and the device's loss scale the same, that of the device or that of the host. */
+static GPUNN__STATUS gpunn__scale_settle(gpunn_optimizer *opt, bool of_device)
+{
+    gpunn_device        *dev = opt->model->dev;
+    const gpunn_backend *backend = dev->backend;
+    float                scale[3] = {1, opt->kept_scale[1], opt->kept_scale[2]};
+    if (opt->loss_scale == NULL) return GPUNN_OK;
+    if (gpunn__scales_loss(opt)) scale[0] = opt->kept_scale[0];
+    gpunn_status status = of_device ? backend->download(dev->context, scale, opt->loss_scale, sizeof scale)
+                                    : backend->upload(dev->context, opt->loss_scale, scale, sizeof scale);
+    if (gpunn__scales_loss(opt)) opt->kept_scale[0] = scale[0];
+    opt->kept_scale[1] = scale[1];
+    opt->kept_scale[2] = scale[2];
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
+}
+
 /* Memory for the loss scale, where one is used, or a GPU has skipped updates or may. Without F16 the scale is 1. */
 static GPUNN__STATUS gpunn__scale_prepare(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
-    const bool    scales = gpunn__scales_loss(opt), counts = opt->skips || opt->kept_scale[2] > 0;
-    const float   start[3] = {scales ? opt->kept_scale[0] : 1, opt->kept_scale[1], opt->kept_scale[2]};
-    if (!(scales || (counts && dev->backend->execute)) || opt->loss_scale) return GPUNN_OK;
-    opt->loss_scale = (float *)gpunn__device_alloc(dev, sizeof start);
+    const bool    counts = dev->backend->execute && (opt->skips || opt->kept_scale[2] > 0);
+    if (!(counts || gpunn__scales_loss(opt)) || opt->loss_scale) return GPUNN_OK;
+    opt->loss_scale = (float *)gpunn__device_alloc(dev, sizeof opt->kept_scale);
     if (opt->loss_scale == NULL) return dev->error.status;
-    gpunn_status status = dev->backend->upload(dev->context, opt->loss_scale, start, sizeof start);
-    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
+    return gpunn__scale_settle(opt, false);
 }
 
-/* Brings kept_scale up to date, and lets go of the memory: the next step makes it anew. */
-static GPUNN__STATUS gpunn__scale_keep(gpunn_optimizer *opt)
+/* gpunn__counts_settle of its updates and of each parameter's. */
+static GPUNN__STATUS gpunn__steps_settle(gpunn_optimizer *opt, bool with_replays)
+{
+    const int    count = 1 + opt->parameter_count;
+    const size_t bytes = (size_t)count * sizeof(uint64_t);
+    if (opt->counts == NULL) return GPUNN_OK;
+    uint64_t *host = (uint64_t *)gpunn__calloc(opt->model->dev, bytes);
+    if (host == NULL) return GPUNN_ERR_MEMORY;
+    host[0] = (uint64_t)opt->step_count;
+    for (int i = 1; i < count; i++) host[i] = (uint64_t)opt->steps[i - 1];
+    gpunn_status status = gpunn__counts_settle(opt->model->dev, opt->counts, host, count, with_replays);
+    if (opt->states.data[GPUNN__AVERAGE]) opt->averaged += (int64_t)host[0] - opt->step_count;
+    opt->step_count = (int64_t)host[0];
+    for (int i = 1; i < count; i++) opt->steps[i - 1] = (int64_t)host[i];
+    gpunn__free(opt->model->dev, host, bytes);
+    return status;
+}
+
+/* Makes the loss scale and the counts the same on the host and on the device. with_replays: the device's hold; else the host's. */
+static GPUNN__STATUS gpunn__counted_settle(gpunn_optimizer *opt, bool with_replays)
+{
+    gpunn_status status = gpunn__scale_settle(opt, with_replays);
+    return status == GPUNN_OK ? gpunn__steps_settle(opt, with_replays) : status;
+}
+
+/* Memory for both. */
+static GPUNN__STATUS gpunn__counted_prepare(gpunn_optimizer *opt)
+{
+    gpunn_status status = gpunn__scale_prepare(opt);
+    return status == GPUNN_OK ? gpunn__counts_prepare(opt->model->dev, &opt->counts, 1 + opt->parameter_count) : status;
+}
+
+/* Keeps both on the host alone: the next step makes the memory anew. */
+static GPUNN__STATUS gpunn__counted_keep(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
-    const float   scale = opt->kept_scale[0];
-    if (opt->loss_scale == NULL) return GPUNN_OK;
-    gpunn_status status = dev->backend->download(dev->context, opt->kept_scale, opt->loss_scale, sizeof opt->kept_scale);
-    if (!gpunn__scales_loss(opt)) opt->kept_scale[0] = scale;
+    gpunn_status  status = gpunn__counted_settle(opt, true);
     gpunn__device_free(dev, opt->loss_scale, sizeof opt->kept_scale);
+    gpunn__device_free(dev, opt->counts, (1 + (size_t)opt->parameter_count) * sizeof *opt->counts);
     opt->loss_scale = NULL;
-    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
+    opt->counts = NULL;
+    return status;
 }
 
 static int gpunn__group_of(const gpunn_optimizer *opt, const gpunn_tensor *t)
@@ -32128,8 +32250,8 @@ static GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
                            "exchange them back with gpunn_ema_swap",
                            opt->name);
     gpunn_status status = gpunn__commit(model);
-    if (status == GPUNN_OK) status = gpunn__scale_prepare(opt);
-    if (status != GPUNN_OK || opt->considered == model->tensor_count) return status;
+    if (status != GPUNN_OK) return status;
+    if (opt->considered == model->tensor_count) return gpunn__counted_prepare(opt);
     status = gpunn__check_unshared(opt, opt->considered, GPUNN_ERR_STATE);
     if (status != GPUNN_OK) return status;
     for (int id = opt->considered; id < model->tensor_count; id++) fresh += gpunn__is_chosen(opt, model->tensors[id]);
@@ -32137,9 +32259,13 @@ static GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
         return gpunn__fail(model->dev, GPUNN_ERR_STATE,
                            "%s: layers have been added, of whose states no rank has a share; call gpunn_distribute again",
                            opt->name);
-    if (fresh) return gpunn__optimizer_grow(opt, fresh);
+    if (fresh) {
+        status = gpunn__counted_keep(opt);
+        if (status == GPUNN_OK) status = gpunn__optimizer_grow(opt, fresh);
+        if (status != GPUNN_OK) return status;
+    }
     opt->considered = model->tensor_count;
-    return GPUNN_OK;
+    return gpunn__counted_prepare(opt);
 }
 
 /* ---- averages -------------------------------------------------------------------------------------------------------- */
@@ -32168,7 +32294,7 @@ GPUNN_API gpunn_status gpunn_set_ema(gpunn_optimizer *opt, float decay)
         gpunn__device_free(dev, *average, bytes);
         *average = NULL;
     } else if (!opt->uses[GPUNN__AVERAGE]) {
-        status = gpunn__scale_keep(opt);
+        status = gpunn__scale_settle(opt, true);
         if (status == GPUNN_OK && opt->state_count > 0) { /* later than the first step */
             *average = (float *)gpunn__device_alloc(dev, bytes);
             status = *average ? gpunn__state_fill(opt, GPUNN__AVERAGE, NULL, 0) : dev->error.status;
@@ -32287,6 +32413,8 @@ static void gpunn__leave(gpunn_model *model)
     gpunn__invalidate(model);
     gpunn__device_free(dev, model->arena, model->arena_bytes);
     gpunn__device_free(dev, model->gradients, (size_t)model->gradient_capacity * sizeof(float));
+    gpunn__device_free(dev, model->state.counts, GPUNN_RUN_COUNTS * sizeof(gpunn_count));
+    model->state.counts = NULL;
     gpunn__device_free(dev, model->half, (size_t)model->half_capacity * 2);
     model->arena = NULL;
     model->arena_bytes = 0;
@@ -32323,15 +32451,16 @@ GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
                                "gpunn_model_to: '%s' is bound to memory of the device that the model leaves; unbind it before",
                                gpunn__called(model->tensors[id]));
     for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next) {
-        gpunn_status kept = gpunn__scale_keep(opt);
+        gpunn_status kept = gpunn__counted_keep(opt);
         if (kept != GPUNN_OK) return kept;
     }
+    gpunn_status status = gpunn__keys_settle(model, true);
+    if (status != GPUNN_OK) return status;
     int            count = gpunn__list_blocks(model, NULL, false);
     size_t         bytes = (size_t)count * sizeof(gpunn__moving) + PIECE;
     gpunn__moving *list = (gpunn__moving *)gpunn__realloc(dev, NULL, 0, bytes);
     if (list == NULL) return GPUNN_ERR_MEMORY;
     (void)gpunn__list_blocks(model, list, false);
-    gpunn_status status = GPUNN_OK;
     for (int i = 0; i < count && status == GPUNN_OK; i++) status = gpunn__move_block(from, dev, &list[i], list + count, PIECE);
     bool moved = status == GPUNN_OK;
     if (moved) {
@@ -32541,6 +32670,8 @@ static int gpunn__optimizer_updates(gpunn_optimizer *opt, int parts, bool clips)
         update.gradient = gpunn__gradient_of(first);
         for (int i = 0; i < 3; i++) update.state[i] = gpunn__state_at(opt, i, place);
         update.step = gpunn__step_number(opt, opt->steps[range.first]);
+        update.first = 1 + range.first;
+        update.last = 1 + range.next;
         gpunn__update_settings(opt, range.first, clips, &update);
         gpunn__find_fused(&update, model->kernels);
         gpunn__add_update(opt, &update, place, &count);
@@ -32560,22 +32691,24 @@ static int gpunn__optimizer_updates(gpunn_optimizer *opt, int parts, bool clips)
 /* A step that the host refuses is skipped, and its error forgotten if it is the first. All counters go on, as on a GPU. */
 static GPUNN__STATUS gpunn__skip_step(gpunn_optimizer *opt, bool first)
 {
-    gpunn_status status = gpunn__scale_keep(opt);
+    gpunn_status status = gpunn__scale_settle(opt, true);
     if (status != GPUNN_OK) return status;
     if (first) gpunn_clear_error(opt->model->dev);
     opt->kept_scale[2]++;
     for (int i = 0; i < opt->parameter_count; i++) opt->steps[i]++;
     opt->step_count++;
     opt->averaged += opt->states.data[GPUNN__AVERAGE] != NULL;
-    return gpunn__scale_prepare(opt);
+    return gpunn__scale_settle(opt, false);
 }
 
-static void gpunn__optimizer_advance(gpunn_optimizer *opt)
+/* run: in which its updates were; NULL: in none. */
+static void gpunn__optimizer_advance(gpunn_optimizer *opt, const gpunn_run *run)
 {
-    for (int i = 0; i < opt->parameter_count; i++) opt->steps[i] += gpunn__has_gradient(opt->parameters[i]);
-    opt->step_count++;
+    const bool done = !(run && run->captured_only);
+    for (int i = 0; i < opt->parameter_count; i++) opt->steps[i] += done && gpunn__has_gradient(opt->parameters[i]);
+    opt->step_count += done;
     opt->parts = 0;
-    opt->averaged += opt->states.data[GPUNN__AVERAGE] != NULL;
+    opt->averaged += done && opt->states.data[GPUNN__AVERAGE] != NULL;
     opt->model->state.weights_version++;            /* the updates have renewed model->half ... */
     if (opt->shares) opt->model->half_stale = true; /* ... of this rank's share */
 }
@@ -32588,7 +32721,7 @@ static GPUNN__STATUS gpunn__optimizer_apply(gpunn_optimizer *opt, int count)
         gpunn_status status = opt->updates[i].parameter ? dev->backend->update(dev->context, &opt->updates[i]) : GPUNN_OK;
         if (status != GPUNN_OK) return gpunn__backend_fail(dev, opt->name, status);
     }
-    gpunn__optimizer_advance(opt);
+    gpunn__optimizer_advance(opt, NULL);
     return GPUNN_OK;
 }
 
@@ -32970,6 +33103,8 @@ static gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *ru
     run->loss_scale = opt->loss_scale;
     run->scales = gpunn__scales_loss(opt);
     run->skips = opt->skips;
+    run->counts = updates ? opt->counts : NULL;
+    run->update = opt->step_count + 1;
     if (!gpunn__in_ranks(opt->group, opt->model->dev)) return GPUNN_OK;
     gpunn_status status = gpunn__agree_on_update(opt, gpunn__exchanges_of(opt, run, loss, updates), NULL);
     if (status == GPUNN_OK) gpunn__exchanges_put(opt->group, run);
@@ -32993,9 +33128,11 @@ static GPUNN__STATUS gpunn__update_alone(gpunn_optimizer *opt, int count, bool c
     run.scales = clips && gpunn__scales_loss(opt);
     run.loss_scale = run.scales || !gpunn__scales_loss(opt) ? opt->loss_scale : NULL;
     run.skips = opt->skips && run.loss_scale;
+    run.counts = opt->counts;
+    run.update = opt->step_count + 1;
     status = gpunn__execute(dev, &run, opt->name);
     opt->captured = run.captured;
-    if (status == GPUNN_OK) gpunn__optimizer_advance(opt);
+    if (status == GPUNN_OK) gpunn__optimizer_advance(opt, &run);
     return status;
 }
 
@@ -33267,7 +33404,7 @@ GPUNN_API float gpunn_get_lr(const gpunn_optimizer *opt)
 
 GPUNN_API float gpunn_loss_scale(gpunn_optimizer *opt, int64_t *skipped)
 {
-    const bool known = opt && gpunn__scale_keep(opt) == GPUNN_OK;
+    const bool known = opt && gpunn__scale_settle(opt, true) == GPUNN_OK;
     if (skipped) *skipped = known ? (int64_t)opt->kept_scale[2] : 0;
     return known && gpunn__scales_loss(opt) ? opt->kept_scale[0] : 1;
 }
@@ -36595,15 +36732,22 @@ static gpunn__resume *gpunn__resume_make(gpunn_optimizer *opt, int *count)
     return list;
 }
 
+/* gpunn__counted_settle of all optimizers of a checkpoint, and the same of their model. */
+static GPUNN__STATUS gpunn__partners_settle(gpunn_optimizer *opt, bool with_replays)
+{
+    gpunn_status status = gpunn__keys_settle(opt->model, with_replays);
+    for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o && status == GPUNN_OK; o = gpunn__partner(opt, o))
+        status = gpunn__counted_settle(o, with_replays);
+    return status;
+}
+
 /* Makes all optimizers of a checkpoint ready for it. */
 static GPUNN__STATUS gpunn__partners_prepare(gpunn_optimizer *opt)
 {
     gpunn_status status = GPUNN_OK;
-    for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o && status == GPUNN_OK; o = gpunn__partner(opt, o)) {
+    for (gpunn_optimizer *o = gpunn__partner(opt, NULL); o && status == GPUNN_OK; o = gpunn__partner(opt, o))
         status = gpunn__optimizer_prepare(o);
-        if (status == GPUNN_OK) status = gpunn__scale_keep(o); /* a later scale comes from kept_scale */
-    }
-    return status;
+    return status == GPUNN_OK ? gpunn__partners_settle(opt, true) : status;
 }
 
 static GPUNN__STATUS gpunn__checkpoint_write(gpunn_optimizer *opt, const gpunn_loader *loader, const char *path)
@@ -36752,7 +36896,10 @@ static GPUNN__STATUS gpunn__checkpoint_read(gpunn_optimizer *opt, gpunn_loader *
         status = gpunn__stage_copy(model, opt, stage, true);
         GPUNN__WEIGHTS_CHANGED(model);
     }
-    if (status == GPUNN_OK) gpunn__resume_apply(opt, list, stage);
+    if (status == GPUNN_OK) {
+        gpunn__resume_apply(opt, list, stage);
+        status = gpunn__partners_settle(opt, false);
+    }
     for (int i = 0; list && i < count; i++)
         if (list[i].opt.fit.room)
             gpunn__free(dev, list[i].opt.fit.history, (size_t)list[i].opt.fit.room * sizeof *list[i].opt.fit.history);

@@ -12335,17 +12335,22 @@ static gpunn_status gpunn__cuda_scale(void *context, float *values, int64_t coun
 /* ==== >>run =========================================================================================================== *
  * A run that comes back unchanged is captured the second time and replayed as one graph from then on. What varies between its
  * runs goes into cuda->state before it, in the arguments of a kernel. */
-enum { GPUNN__NUMBERS = 300 }; /* updates whose numbers fit a kernel's arguments */
+enum { GPUNN__NUMBERS = 180 }; /* updates whose numbers fit a kernel's arguments */
 
 typedef struct gpunn__numbers {
     uint64_t     seed, step, draw;
     const float *loss_scale;    /* NULL: 1 */
     float       *loss_gradient; /* NULL: not wanted */
     int          first, count;  /* of the updates */
-    bool         counts_on;     /* the program replays this: step numbers follow those that are there */
-    bool         trains;
+    gpunn_count *run_counts;    /* of seed, step and draw; NULL: as the host says */
+    gpunn_count *counts;        /* of the updates; NULL: as the host says */
+    int          counted;       /* they end before this one */
+    int64_t      update;        /* this one's number in counts[0] */
+    bool         replayed;      /* by the program: the counts go on by themselves */
+    bool         runs, trains;  /* steps; as a training step */
     float        lr[GPUNN__NUMBERS];
     int64_t      update_step[GPUNN__NUMBERS];
+    int          from[GPUNN__NUMBERS], to[GPUNN__NUMBERS]; /* the counts of an update */
     unsigned     rounding; /* blocks */
     const void  *wide;     /* what the run's first step rounds to 16 bits, when it does no more than that */
     void        *half;
@@ -12356,6 +12361,42 @@ typedef struct gpunn__numbers {
     int               kept_count;
 } gpunn__numbers;
 static_assert(sizeof(gpunn__numbers) <= 4000, "a kernel's arguments");
+
+/* What a count is in this run: told, with the replays before, or in a replay `by` more than before. */
+__device__ __forceinline__ uint64_t gpunn__counted(gpunn_count *count, uint64_t told, bool replayed, uint64_t by)
+{
+    count->now += replayed ? by : told - count->told;
+    if (!replayed) count->told = told;
+    return count->now;
+}
+
+/* By one thread. */
+__device__ __forceinline__ void gpunn__count_run(gpunn__device_state *state, const gpunn__numbers &numbers)
+{
+    gpunn_count *counts = numbers.run_counts;
+    state->seed = numbers.seed;
+    state->step = numbers.step;
+    state->draw = numbers.draw;
+    if (counts == NULL) return;
+    const bool replayed = numbers.replayed;
+    state->seed = gpunn__counted(counts + GPUNN_COUNT_SEED, numbers.seed, replayed, 0);
+    state->step = gpunn__counted(counts + GPUNN_COUNT_STEP, numbers.step, replayed, numbers.trains);
+    state->draw = gpunn__counted(counts + GPUNN_COUNT_DRAW, numbers.draw, replayed, numbers.runs);
+    if (numbers.trains) state->draw = counts[GPUNN_COUNT_DRAW].now = state->step << 24;
+}
+
+/* By a block: each count by one of its threads. The updates' counts rise. */
+__device__ __forceinline__ void gpunn__count_updates(const gpunn__numbers &numbers)
+{
+    if (threadIdx.x == 0 && numbers.first == 0)
+        (void)gpunn__counted(numbers.counts, (uint64_t)numbers.update, numbers.replayed, 1);
+    for (int c = 1 + (int)threadIdx.x, i = 0; c < numbers.counted; c += (int)blockDim.x) {
+        while (i < numbers.count && numbers.to[i] <= c) i++;
+        if (i < numbers.count && numbers.from[i] <= c)
+            (void)gpunn__counted(numbers.counts + c, (uint64_t)numbers.update_step[i], numbers.replayed, 1);
+    }
+    __syncthreads();
+}
 
 static __global__ void gpunn__numbers_kernel(gpunn__device_state *state, const gpunn__numbers numbers)
 {
@@ -12370,17 +12411,16 @@ static __global__ void gpunn__numbers_kernel(gpunn__device_state *state, const g
                          numbers.rounding);
         return;
     }
-    if (threadIdx.x == 0) {
-        state->bad_place = 0;
-        state->seed = numbers.seed;
-        state->step = numbers.counts_on ? state->step + (numbers.trains && numbers.first == 0) : numbers.step;
-        state->draw = numbers.counts_on ? state->draw + (numbers.first == 0) : numbers.draw;
-        if (numbers.loss_gradient) *numbers.loss_gradient = numbers.loss_scale ? *numbers.loss_scale : 1;
-    }
+    if (threadIdx.x == 0 && numbers.first == 0) gpunn__count_run(state, numbers);
+    if (threadIdx.x == 0) state->bad_place = 0;
+    if (threadIdx.x == 0 && numbers.loss_gradient) *numbers.loss_gradient = numbers.loss_scale ? *numbers.loss_scale : 1;
+    if (numbers.counts) gpunn__count_updates(numbers);
     for (int i = (int)threadIdx.x; i < numbers.count; i += (int)blockDim.x) {
+        int64_t step = numbers.update_step[i];
+        if (numbers.counts && numbers.from[i] > 0) step = (int64_t)numbers.counts[numbers.from[i]].now;
+        if (numbers.counts && numbers.from[i] == 0) step += (int64_t)numbers.counts->now - numbers.update;
         state->lr[numbers.first + i] = numbers.lr[i];
-        const int to = numbers.first + i;
-        state->update_step[to] = numbers.counts_on ? state->update_step[to] + 1 : numbers.update_step[i];
+        state->update_step[numbers.first + i] = step;
     }
 }
 
@@ -12393,7 +12433,7 @@ static bool gpunn__rounds_first(const gpunn__cuda *cuda, const gpunn_run *run)
            step->in[0].channels_last == step->out.channels_last;
 }
 
-static gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_run *run, bool captured)
+static gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_run *run, bool replayed)
 {
     gpunn__numbers numbers;
     unsigned       keeping = (unsigned)(run->kept_count < 1024 ? run->kept_count : 1024); /* blocks */
@@ -12405,8 +12445,12 @@ static gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_run *run, 
     numbers.seed = run->state ? run->state->seed : 0;
     numbers.step = run->state ? run->state->step : 0;
     numbers.draw = run->state ? run->state->draw : 0;
-    numbers.counts_on = captured;
-    numbers.trains = run->step_count > 0 && run->steps->training;
+    numbers.run_counts = run->state ? run->state->counts : NULL;
+    numbers.counts = run->counts;
+    numbers.update = run->update;
+    numbers.replayed = replayed;
+    numbers.runs = run->step_count > 0;
+    numbers.trains = run->trains;
     numbers.loss_scale = run->loss_scale;
     numbers.loss_gradient = run->loss_gradient;
     numbers.wide = NULL;
@@ -12419,9 +12463,14 @@ static gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_run *run, 
     do {
         int left = run->update_count - numbers.first;
         numbers.count = left < GPUNN__NUMBERS ? left : (int)GPUNN__NUMBERS;
+        numbers.counted = 0;
         for (int i = 0; i < numbers.count; i++) {
-            numbers.lr[i] = run->updates[numbers.first + i].setting[0];
-            numbers.update_step[i] = run->updates[numbers.first + i].step;
+            const gpunn_update *u = &run->updates[numbers.first + i];
+            numbers.lr[i] = u->setting[0];
+            numbers.update_step[i] = u->step;
+            numbers.from[i] = u->parameter ? u->first : 0;
+            numbers.to[i] = u->parameter ? u->last : 0;
+            if (numbers.to[i] > numbers.counted) numbers.counted = numbers.to[i];
         }
         if (numbers.first == 0 && gpunn__rounds_first(cuda, run)) {
             numbers.wide = run->steps->in[0].data;
@@ -12776,6 +12825,7 @@ static gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run)
     if (gpunn__takes_bad(cuda, run) || (run->step_count == 0 && run->update_count == 0)) return GPUNN_OK;
     if (gpunn__cuda_capturing(cuda)) {
         if (cuda->plain) return gpunn__outside_capture(cuda, "waiting, as GPUNN_PLAIN asks for");
+        run->captured_only = true;
         GPUNN__TRY(gpunn__run_numbers(cuda, run, true));
         return gpunn__run_launch(cuda, run);
     }

@@ -533,12 +533,220 @@ static void test_captured_by_program(void **state)
     }
 }
 
+/* A program that mixes runs and replays. The letters of a schedule are runs, and a digit those of the graph of that number:
+ *   a, b  steps of two optimizers that share the first model, each with its own loss and parameters
+ *   c, d  steps of the one optimizer of the second model, whose two losses share some parameters
+ *   e     an evaluation of the first model, with random numbers
+ *   f     gpunn_backward and gpunn_optimizer_step instead of c
+ *   g     an update of gradients accumulated over two calls, instead of c
+ *   s     a look at the loss scales
+ *   h     gpunn_backward in evaluation mode on the second model, whose gradients nobody uses */
+enum { ALL = 2, MOST_WEIGHTS = 256 };
+typedef struct player {
+    void            *stream;
+    gpunn_device    *dev;
+    gpunn_model     *model[ALL];
+    gpunn_tensor    *x[ALL], *loss[ALL][2], *drawn;
+    gpunn_optimizer *opt[3];
+    void            *graphs[3];
+} player;
+
+static void player_model(player *p, int m, gpunn_precision precision)
+{
+    gpunn_model  *model = p->model[m] = MADE(p->dev, gpunn_model_create(p->dev, .precision = precision));
+    gpunn_tensor *x = p->x[m] = MADE(p->dev, gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 5)));
+    gpunn_tensor *h = gpunn_relu(gpunn_linear(x, m ? "shared" : "maker", .out_features = 6));
+    h = gpunn_add(gpunn_dropout(h, 0.5f), gpunn_mul_scalar(gpunn_randn_like(h), 0.1f));
+    gpunn_tensor *first = gpunn_linear(h, m ? "one" : "judge", .out_features = 3);
+    gpunn_tensor *second = m ? gpunn_linear(h, "other", .out_features = 2) : first;
+    p->loss[m][0] = MADE(p->dev, gpunn_mean(gpunn_square(first), GPUNN_ALL, false));
+    p->loss[m][1] = MADE(p->dev, gpunn_mean(gpunn_square(gpunn_add_scalar(second, -1)), GPUNN_ALL, false));
+    if (m == 0) p->drawn = MADE(p->dev, gpunn_add(gpunn_rand_like(first), gpunn_mul_scalar(first, 1e-3f)));
+}
+
+static void player_open(player *p, gpunn_precision precision)
+{
+    float x[4 * 5];
+    memset(p, 0, sizeof *p);
+    p->stream = caller_stream();
+    p->dev = open_with(p->stream);
+    for (int i = 0; i < COUNT(x); i++) x[i] = 0.3f * (float)(i % 7) - 0.8f;
+    for (int m = 0; m < ALL; m++) {
+        player_model(p, m, precision);
+        OK(p->dev, gpunn_write(p->x[m], x, sizeof x));
+    }
+    p->opt[0] = MADE(p->dev, gpunn_adam(p->model[0], .lr = 0.02f, .prefix = "maker."));
+    p->opt[1] = MADE(p->dev, gpunn_nadam(p->model[0], .lr = 0.01f, .prefix = "judge."));
+    p->opt[2] = MADE(p->dev, gpunn_adam(p->model[1], .lr = 0.03f));
+    OK(p->dev, gpunn_set_ema(p->opt[2], 0.9f));
+}
+
+static void player_close(player *p)
+{
+    for (int i = 0; i < COUNT(p->graphs); i++)
+        if (p->graphs[i]) caller_forget_graph(p->graphs[i]);
+    for (int i = 0; i < COUNT(p->opt); i++) gpunn_optimizer_destroy(p->opt[i]);
+    for (int m = 0; m < ALL; m++) gpunn_model_destroy(p->model[m]);
+    gpunn_device_close(p->dev);
+    caller_end(p->stream);
+}
+
+static void play_one(player *p, char run)
+{
+    gpunn_optimizer *opt = p->opt[2];
+    switch (run) {
+    case 'a': OK(p->dev, gpunn_train_step(p->opt[0], p->loss[0][0])); break;
+    case 'b': OK(p->dev, gpunn_train_step(p->opt[1], p->loss[0][1])); break;
+    case 'c': OK(p->dev, gpunn_train_step(opt, p->loss[1][0])); break;
+    case 'd': OK(p->dev, gpunn_train_step(opt, p->loss[1][1])); break;
+    case 'e': OK(p->dev, gpunn_forward(&p->drawn, 1)); break;
+    case 'f':
+        OK(p->dev, gpunn_zero_grad(p->model[1]));
+        OK(p->dev, gpunn_backward(p->loss[1][0]));
+        OK(p->dev, gpunn_optimizer_step(opt));
+        break;
+    case 'g':
+        for (int i = 0; i < 2; i++) OK(p->dev, gpunn_train_step(opt, p->loss[1][0], .accumulate = 2));
+        break;
+    case 's':
+        for (int i = 0; i < COUNT(p->opt); i++) assert_true(gpunn_loss_scale(p->opt[i], NULL) >= 1);
+        break;
+    default: OK(p->dev, gpunn_backward(p->loss[1][0], .mode = GPUNN_MODE_EVALUATION)); break;
+    }
+}
+
+/* replays: a digit launches its graph, which is captured now; else its runs follow one another. */
+static void play(player *p, const char *const *graphs, const char *schedule, bool replays)
+{
+    for (int i = 0; graphs[i] && replays; i++) {
+        caller_begin_capture(p->stream);
+        for (const char *run = graphs[i]; *run; run++) play_one(p, *run);
+        p->graphs[i] = caller_end_capture(p->stream);
+        assert_non_null(p->graphs[i]);
+    }
+    for (const char *at = schedule; *at; at++) {
+        const int i = *at - '0';
+        if (i < 0 || i > 9) {
+            play_one(p, *at);
+        } else if (replays)
+            caller_launch(p->graphs[i], p->stream);
+        else
+            for (const char *run = graphs[i]; *run; run++) play_one(p, *run);
+    }
+    OK(p->dev, gpunn_synchronize(p->dev));
+}
+
+/* All parameters, then what was drawn last. */
+static int player_result(player *p, float values[MOST_WEIGHTS])
+{
+    int count = 0;
+    for (int m = 0; m < ALL; m++) {
+        int64_t total;
+        float  *weights = read_weights(p->dev, p->model[m], &total);
+        assert_in_range(count + total, 1, MOST_WEIGHTS - 12);
+        memcpy(values + count, weights, (size_t)total * sizeof *weights);
+        count += (int)total;
+        free(weights);
+    }
+    play_one(p, 'e');
+    OK(p->dev, gpunn_read(p->drawn, values + count, 12 * sizeof *values));
+    return count + 12;
+}
+
+static void check_equal(const float *plain, const float *replayed, int count, const char *what)
+{
+    for (int i = 0; i < count; i++) {
+        assert_true(isfinite(plain[i]));
+        if (plain[i] != replayed[i])
+            fail_msg("%s: number %d is %.9g, and replayed %.9g", what, i, (double)plain[i], (double)replayed[i]);
+    }
+}
+
+static const struct mix {
+    const char *warm, *graphs[4], *schedule;
+} mixes[] = {
+    {"abab", {"ab"}, "00000000"},                 /* two optimizers over one model */
+    {"abcdabcd", {"abcd"}, "000000"},             /* and two models */
+    {"ababab", {"a", "b"}, "0b10a1a00b1"},        /* a graph each, among runs outside */
+    {"ccdcdc", {"c", "cc", "d"}, "01c20d121c02"}, /* one optimizer captured three times */
+    {"abcacbac", {"a"}, "0c0bc00abc0"},           /* replays of one, runs of the others */
+    {"ebeabe", {"e", "ae"}, "0e1be0a1e01"},       /* random numbers of evaluation and of training */
+    {"fcfc", {"f"}, "0c00f0c"},
+    {"gcgc", {"g"}, "0c00g0c"},
+    {"hchc", {"hc"}, "00h0c0"},
+};
+
+/* The numbers of steps, and with them corrections, averages and masks, are those of the same runs without any graph. */
+static void test_mixed_replays(void **state)
+{
+    (void)state;
+    for (int precision = GPUNN_PRECISION_F32; precision <= GPUNN_PRECISION_F16; precision++)
+        for (int i = 0; i < COUNT(mixes); i++) {
+            float values[2][MOST_WEIGHTS];
+            int   count = 0;
+            char  what[64];
+            if (precision != GPUNN_PRECISION_F32 && precision != GPUNN_PRECISION_F16) continue;
+            for (int way = 0; way < 2; way++) {
+                player p;
+                player_open(&p, (gpunn_precision)precision);
+                play(&p, mixes[i].graphs + 3, mixes[i].warm, false);
+                play(&p, mixes[i].graphs, mixes[i].schedule, way == 1);
+                OK(p.dev, gpunn_ema_swap(p.opt[2]));
+                count = player_result(&p, values[way]);
+                player_close(&p);
+            }
+            (void)snprintf(what, sizeof what, "precision %d, \"%s\"", precision, mixes[i].schedule);
+            check_equal(values[0], values[1], count, what);
+        }
+}
+
+/* A checkpoint after replays has them: a program that loads it goes on like one that never captured anything, on another device
+ * (way 1), and where the graphs are replayed on (way 2). */
+static void test_checkpoint_after_replays(void **state)
+{
+    (void)state;
+    static const char *const graphs[] = {"ab", NULL}, *const none[] = {NULL};
+    fixture     folder = {.folder = ""};
+    const char *path = test_path(&folder, "checkpoint");
+    for (int precision = GPUNN_PRECISION_F32; precision <= GPUNN_PRECISION_F16; precision++) {
+        float values[3][MOST_WEIGHTS];
+        int   count = 0;
+        for (int way = 0; way < 3; way++) {
+            player p;
+            player_open(&p, (gpunn_precision)precision);
+            play(&p, none, "abab", false);
+            play(&p, graphs, way ? "0000" : "000000ab", way > 0);
+            if (way) {
+                OK(p.dev, gpunn_checkpoint_save(p.opt[0], NULL, path));
+                assert_int_equal(gpunn_step_count(p.opt[0]), 6);
+                if (way == 2) play(&p, none, "0a0", true);
+                if (way == 1) {
+                    player_close(&p);
+                    player_open(&p, (gpunn_precision)precision);
+                }
+                OK(p.dev, gpunn_checkpoint_load(p.opt[0], NULL, path));
+                /* copies of the weights in 16 bits are made anew by a run outside */
+                play(&p, way == 1 ? graphs : none, precision == GPUNN_PRECISION_F32 ? "00ab" : "ab00", way == 2);
+            }
+            count = player_result(&p, values[way]);
+            player_close(&p);
+        }
+        check_equal(values[0], values[1], count, "loaded");
+        check_equal(values[0], values[2], count, "loaded and replayed");
+    }
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(rmdir(folder.folder), 0);
+}
+
 int main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
-    const struct CMUnitTest tests[] = {TEST(test_streams),       TEST(test_bad_streams),    TEST(test_left_alone),
-                                       TEST(test_allocator),     TEST(test_double_buffers), TEST(test_bad_memory),
-                                       TEST(test_device_copies), TEST(test_long_uploads),   TEST(test_pinned_batches),
-                                       TEST(test_integrated),    TEST(test_ranges),         TEST(test_captured_by_program)};
+    const struct CMUnitTest tests[] = {TEST(test_streams),        TEST(test_bad_streams),
+                                       TEST(test_left_alone),     TEST(test_allocator),
+                                       TEST(test_double_buffers), TEST(test_bad_memory),
+                                       TEST(test_device_copies),  TEST(test_long_uploads),
+                                       TEST(test_pinned_batches), TEST(test_integrated),
+                                       TEST(test_ranges),         TEST(test_captured_by_program),
+                                       TEST(test_mixed_replays),  TEST(test_checkpoint_after_replays)};
     return cmocka_run_group_tests_name("interop", tests, NULL, NULL);
 }
