@@ -126,7 +126,8 @@ esac
 programs=$(while read -r one; do [ -x "$work/$(built "$one")" ] || echo "$one"; done <<<"$programs")
 if [ -n "$programs" ]; then
     if [ -z "$NVCC" ]; then
-        fail "$(wc -l <<<"$programs") programs cannot be built: nvcc was not found; README.md says how to install it, NVCC=/path/to/nvcc names one"
+        fail "nvcc was not found, README.md says how to install it, NVCC=/path/to/nvcc names one; without it there is no" \
+            "$(while read -r one; do built "$one"; done <<<"$programs" | paste -sd ' ' | cut -c -100)"
     else
         [ "$what" = bundle ] || plan=("${plan_building[@]}" "${plan[@]}")
         [ "$what" = bundle ] || seconds=${GPUNN_GPU_SECONDS:-$((seconds + 240))}
