@@ -495,7 +495,8 @@
  *     AVX-512 BF16, linear layers and gpunn_matmul of a BF16 model round what they multiply and take half the time, except
  *     products of few rows with weights of 32 bits, which gain nothing, and those within a generated kernel, which are F32. A
  *     model for evaluation, .inference = true, keeps the weights of its products and embeddings in these 16 bits alone, rounded
- *     as they are written or loaded; on the CPU those of linear layers and embeddings.
+ *     as they are written or loaded; on the CPU those of linear layers and embeddings. On a GPU its values between layers have
+ *     16 bits, too: neither an F32 input nor an embedding makes what it is added to F32, as after torch's net.half().
  *
  * MEMORY  Parameters, gradients and optimizer state are flat buffers; everything between them lives in one arena whose offsets
  *     are planned by lifetime, so a value is overwritten as soon as nobody needs it. gpunn_read works for the outputs of the
@@ -17584,7 +17585,8 @@ static void gpunn__mark_chains(gpunn__builder *b)
  * A model of precision BF16 or F16 on a backend that computes on such values: products (linear, convolutions, matmul, attention)
  * read 16 bits and give them, and so does what is made of 16-bit values alone, parameters not counted. What meets an F32 value is
  * F32, as with torch's promotion, and so are sums, log_softmax, losses, affine_grid, gradient_energy and recurrent layers. Norms
- * of rows write F32 values in 16 bits too where products read them, and only so where nothing else does. */
+ * of rows write F32 values in 16 bits too where products read them, and only so where nothing else does. A model for evaluation
+ * is as after torch's net.half(): rows of embeddings have the 16 bits of their table, and F32 inputs make nothing F32. */
 static gpunn_dtype gpunn__half_of(const gpunn_model *model)
 {
     return model->precision == GPUNN_PRECISION_F16 ? GPUNN_F16 : GPUNN_BF16;
@@ -17653,17 +17655,27 @@ static void gpunn__count_readers(const gpunn__builder *b, const gpunn_tensor *t,
     }
 }
 
-static gpunn_dtype gpunn__storage_of(const gpunn_model *model, const gpunn__planned *planned, const gpunn_tensor *t)
+/* Whether a value in F32 makes what it meets F32. */
+static bool gpunn__widens(const gpunn__plan *plan, const gpunn_tensor *t)
+{
+    if ((t->kind != GPUNN__VALUE && t->kind != GPUNN__INPUT) || plan->tensors[t->id].storage != GPUNN_F32) return false;
+    while (gpunn__is_alias(plan, t)) t = t->inputs[0];
+    return t->kind != GPUNN__INPUT || !t->model->inference;
+}
+
+static gpunn_dtype gpunn__storage_of(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     if (t->dtype != GPUNN_F32 || t->kind != GPUNN__VALUE) return gpunn__kept_as(t);
-    if (gpunn__op_is(t->op, GPUNN__PRODUCT)) return gpunn__half_of(model);
+    if (gpunn__op_is(t->op, GPUNN__PRODUCT)) return gpunn__half_of(t->model);
     if (gpunn__op_is(t->op, GPUNN__KEEPS_F32)) return GPUNN_F32;
+    if (t->op == GPUNN_OP_EMBEDDING && t->inputs[1]->narrow) return gpunn__half_of(t->model);
     gpunn_dtype result = GPUNN_F32;
     for (int i = 0; i < t->input_count; i++) {
         const gpunn_tensor *input = t->inputs[i];
-        if (input == NULL || (input->kind != GPUNN__VALUE && input->kind != GPUNN__INPUT)) continue;
-        if (planned[input->id].storage == GPUNN_F32) return GPUNN_F32;
-        if (input->dtype == GPUNN_F32) result = planned[input->id].storage;
+        if (input == NULL) continue;
+        if (gpunn__widens(plan, input)) return GPUNN_F32;
+        const gpunn_dtype storage = plan->tensors[input->id].storage;
+        if (input->kind == GPUNN__VALUE && input->dtype == GPUNN_F32 && storage != GPUNN_F32) result = storage;
     }
     return result;
 }
@@ -17703,7 +17715,7 @@ static void gpunn__mark_storage(gpunn__builder *b)
                           dev->backend->channels_last(dev->context, largest);
     for (int id = 0; id < plan->tensor_count; id++) {
         const gpunn_tensor *t = model->tensors[id];
-        plan->tensors[id].storage = plan->half ? gpunn__storage_of(model, plan->tensors, t) : gpunn__kept_as(t);
+        plan->tensors[id].storage = plan->half ? gpunn__storage_of(plan, t) : gpunn__kept_as(t);
         plan->tensors[id].channels_last = gpunn__is_channels_last(plan, t);
         int products = 0, others = 0;
         if (!plan->half || !b->needed[id] || !gpunn__op_is(t->op, GPUNN__ROW_NORM) || t->kind != GPUNN__VALUE) continue;
@@ -18424,6 +18436,19 @@ static bool gpunn__copy_operands(gpunn__builder *b, const gpunn_tensor *t)
     return true;
 }
 
+/* What a product adds to its result: of an F32 input the copy that an earlier step has rounded, where the sum has 16 bits. */
+static bool gpunn__read_residual(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *add, int operand, int at)
+{
+    const gpunn_tensor *input = add->inputs[operand];
+    const int           root = b->plan->tensors[input->id].root, rounded = b->tensors[root].cast;
+    if (b->plan->tensors[add->id].storage == GPUNN_F32 || b->plan->tensors[root].storage != GPUNN_F32 || rounded < 0 ||
+        gpunn__is_misplaced(b, add, operand))
+        return gpunn__read_operand(b, value, add, operand, at);
+    gpunn__describe(b->plan, value, input);
+    value->dtype = gpunn__half_of(b->model);
+    return gpunn__use_slot(b, &value->data, rounded, at);
+}
+
 /* A slot for what a step gives in 16 bits beside `value`, a norm's one or operand i of a group; -1: out of memory. */
 static int gpunn__write_half(gpunn__builder *b, gpunn_step *step, int i, const gpunn_value *value, int at)
 {
@@ -18477,7 +18502,7 @@ static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
             step->fused.norm = true;
             step->fused.eps = member->attr.eps;
         } else if (member->op == GPUNN_OP_ADD) {
-            if (!gpunn__read_operand(b, &step->fused.residual, member, member->inputs[0] == previous, at)) return false;
+            if (!gpunn__read_residual(b, &step->fused.residual, member, member->inputs[0] == previous, at)) return false;
         } else if (member->op == GPUNN_OP_RELU) {
             step->fused.relu = true;
         } else {
@@ -39812,6 +39837,8 @@ static double gpunn__step_bytes(const gpunn_step *step)
 {
     const bool picks = step->op == GPUNN_OP_EMBEDDING || step->op == GPUNN_OP_GATHER; /* not all of their table */
     double     bytes = gpunn__value_bytes(&step->out) + gpunn__value_bytes(&step->fused.residual), result = bytes;
+    bytes += gpunn__value_bytes(&step->half) + gpunn__value_bytes(&step->fused.before);
+    bytes += gpunn__value_bytes(&step->activated.before);
     if (step->backward) bytes += gpunn__value_bytes(&step->grad_out);
     for (int i = 0; i < step->input_count; i++) {
         const double in = gpunn__value_bytes(&step->in[i]);

@@ -62,7 +62,7 @@ static void make_model(workload *w, gpunn_device_type type, const char *name, bo
     w->dev = gpunn_device_open(.type = type, .seed = 1, .benchmark = true);
     if (w->dev == NULL) die(w);
     w->recomputes = strstr(name, "_recompute") != NULL;
-    w->model = gpunn_model_create(w->dev, .precision = (gpunn_precision)precision);
+    w->model = gpunn_model_create(w->dev, .precision = (gpunn_precision)precision, .inference = strncmp(name, "bert", 4) == 0);
     make(w, name, small);
 }
 

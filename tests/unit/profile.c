@@ -192,10 +192,68 @@ static void test_refused(void **state)
     gpunn_model_destroy(other);
 }
 
+enum { WORDS = 8, WIDTH = 32 };
+static gpunn_tensor *added_norm(gpunn_tensor *x, const char *layer, const char *norm)
+{
+    return gpunn_layer_norm(gpunn_add(gpunn_linear(x, layer, .out_features = WIDTH), x), norm);
+}
+
+/* An input's features and an embedding's, each added to what a layer makes of them; normed. */
+static gpunn_model *sentence(gpunn_device *dev, gpunn_precision precision, gpunn_tensor **y)
+{
+    static float   features[BATCH * WORDS * WIDTH];
+    static int64_t ids[BATCH * WORDS];
+    gpunn_model   *model = gpunn_model_create(dev, .precision = precision, .inference = true);
+    gpunn_tensor  *x = MADE(dev, gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, WORDS, WIDTH)));
+    gpunn_tensor  *id = MADE(dev, gpunn_input(model, "ids", GPUNN_I64, GPUNN_SHAPE(GPUNN_BATCH, WORDS)));
+    gpunn_tensor  *e = MADE(dev, gpunn_embedding(id, "words", .num_embeddings = 5, .embedding_dim = WIDTH));
+    for (int i = 0; i < COUNT(features); i++) features[i] = 2 * sinf((float)i);
+    for (int i = 0; i < COUNT(ids); i++) ids[i] = i * i % 5;
+    OK(dev, gpunn_write(x, features, sizeof features));
+    OK(dev, gpunn_write(id, ids, sizeof ids));
+    *y = MADE(dev, gpunn_add(added_norm(x, "fc1", "n1"), added_norm(e, "fc2", "n2")));
+    return model;
+}
+
+/* In 16 bits a model for evaluation keeps all values between its layers so, where the device computes on them. */
+static void test_half(void **state)
+{
+    fixture           *f = *state;
+    static const float most[] = {3e-2f, 5e-3f};
+    static float       expected[BATCH * WORDS * WIDTH], value[BATCH * WORDS * WIDTH];
+    for (int i = 0; i < 2; i++) {
+        gpunn_tensor *y, *half;
+        gpunn_model  *model = sentence(f->dev, GPUNN_PRECISION_F32, &y);
+        gpunn_model  *twin = sentence(f->dev, i == 0 ? GPUNN_PRECISION_BF16 : GPUNN_PRECISION_F16, &half);
+        table         t = {0};
+        float         weights[WIDTH * WIDTH];
+        for (int k = 0; k < gpunn_parameter_count(model); k++) {
+            gpunn_tensor *from = gpunn_parameter_at(model, k);
+            OK(f->dev, gpunn_read(from, weights, gpunn_tensor_bytes(from)));
+            OK(f->dev, gpunn_write(gpunn_parameter_at(twin, k), weights, gpunn_tensor_bytes(from)));
+        }
+        OK(f->dev, gpunn_forward(&y, 1));
+        OK(f->dev, gpunn_read(y, expected, sizeof expected));
+        OK(f->dev,
+           gpunn_profile(twin, .outputs = {half}, .runs = 1, .peak_flops = 1, .peak_bytes = 1, .write = keep_line, .user = &t));
+        OK(f->dev, gpunn_read(half, value, sizeof value));
+        for (int k = 0; k < COUNT(value); k++) {
+            assert_true(isfinite(value[k]));
+            if (!(fabsf(value[k] - expected[k]) <= most[i] * fmaxf(1, fabsf(expected[k]))))
+                fail_msg("%g, and in F32 %g", value[k], expected[k]);
+        }
+        const double each = f->backend->type == GPUNN_DEVICE_CPU ? 4 : 2;
+        check_number(row_of(&t, "n1 layer_norm").mb, 1e-6 * (2 * each * COUNT(value) + 2 * 4 * WIDTH));
+        check_number(row_of(&t, "n2 layer_norm").mb, 1e-6 * (2 * each * COUNT(value) + 2 * 4 * WIDTH));
+        gpunn_model_destroy(model);
+        gpunn_model_destroy(twin);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {test_with_device(test_evaluation), test_with_device(test_training),
-                                       test_with_device(test_trace), test_with_device(test_peaks),
-                                       test_with_device(test_refused)};
+    const struct CMUnitTest tests[] = {test_with_device(test_evaluation), test_with_device(test_half),
+                                       test_with_device(test_training),   test_with_device(test_trace),
+                                       test_with_device(test_peaks),      test_with_device(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
