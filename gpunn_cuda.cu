@@ -4992,6 +4992,18 @@ __device__ __forceinline__ float gpunn__activate(const gpunn__product *p, int64_
     return sum * 0.5f * (1 + t) * (1 + x * (1 - t) * 0.7978846f * (1 + 0.134145f * x * x));
 }
 
+/* d at (i, j), with all that follows its sum; row_sum: of row i of a. */
+__device__ __forceinline__ void gpunn__product_store(const gpunn__product *p, int64_t i, int64_t j, int64_t at, float sum,
+                                                     float row_sum)
+{
+    if (p->row_sums && j == 0) p->row_sums[i] = row_sum;
+    if (p->bias) sum += gpunn__load(p->bias, p->bias_dtype, j);
+    if (p->accumulate) sum += gpunn__load(p->d, p->d_dtype, at);
+    if (p->residual) sum += gpunn__load(p->residual, p->d_dtype, at);
+    if (p->activation == GPUNN__GELU_TANH && p->aux) gpunn__store(p->aux, p->d_dtype, at, sum);
+    gpunn__store(p->d, p->d_dtype, at, gpunn__activate(p, at, sum));
+}
+
 /* A block makes 16 x 16 of d at a time, a thread one of them. */
 __device__ __forceinline__ void gpunn__product_make(const gpunn__product *p)
 {
@@ -5014,14 +5026,8 @@ __device__ __forceinline__ void gpunn__product_make(const gpunn__product *p)
                 row_sum += a[k][y];
             }
         }
-        const int64_t i = i0 + y, j = j0 + x, at = batch * p->stride_d + i * p->ldd + j;
-        if (i >= p->m || j >= p->n) continue;
-        if (p->row_sums && j == 0) p->row_sums[i] = row_sum;
-        if (p->bias) sum += gpunn__load(p->bias, p->bias_dtype, j);
-        if (p->accumulate) sum += gpunn__load(p->d, p->d_dtype, at);
-        if (p->residual) sum += gpunn__load(p->residual, p->d_dtype, at);
-        if (p->activation == GPUNN__GELU_TANH && p->aux) gpunn__store(p->aux, p->d_dtype, at, sum);
-        gpunn__store(p->d, p->d_dtype, at, gpunn__activate(p, at, sum));
+        const int64_t i = i0 + y, j = j0 + x;
+        if (i < p->m && j < p->n) gpunn__product_store(p, i, j, batch * p->stride_d + i * p->ldd + j, sum, row_sum);
     }
 }
 
@@ -5245,45 +5251,60 @@ static gpunn_status gpunn__linear_forward(gpunn__cuda *cuda, gpunn_step *step, g
     return step->fused.gelu_tanh ? gpunn__apply(cuda, GPUNN_OP_GELU_TANH, before, y, NULL) : GPUNN_OK;
 }
 
+typedef struct gpunn__linear_gradients {
+    gpunn__product product[2];
+    int            count;
+    gpunn_value   *before;        /* what the activation that made x was applied to; of relu x, which tells as much */
+    bool           sums, derived; /* whether they make the bias's gradient, and the activation's derivative */
+} gpunn__linear_gradients;
+
 /* dX = dY W, times the derivative of an activation that made X; dW = dY^T X; dbias = the sums over the rows of dY, which go with
  * the product for dW where nothing is added to them. Whether a gradient is added to may change from run to run. */
-static gpunn_status gpunn__linear_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+static gpunn__linear_gradients gpunn__linear_gradients_of(gpunn_step *step)
 {
-    const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
-    const gpunn_value *dy = &step->grad_out, *dweight = &step->grad_in[1];
-    gpunn_value *const dx = &step->grad_in[0];
-    gpunn_value *const before = step->activated.op == GPUNN_OP_RELU ? &step->in[0] : &step->activated.before;
-    float *const       dbias = (float *)step->grad_in[2].data;
-    const bool         sums = dbias && dweight->data && !step->accumulate[2];
-    const bool         derived = step->activated.op && dx->data && before->dtype == dx->dtype;
-    gpunn__product     p[2];
-    int                count = 0;
+    const int64_t           in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
+    const gpunn_value      *dy = &step->grad_out, *dweight = &step->grad_in[1], *dx = &step->grad_in[0];
+    gpunn__linear_gradients g = {};
+    gpunn__product         *p = g.product;
+    g.before = step->activated.op == GPUNN_OP_RELU ? &step->in[0] : &step->activated.before;
+    g.sums = step->grad_in[2].data && dweight->data && !step->accumulate[2];
+    g.derived = step->activated.op && dx->data && g.before->dtype == dx->dtype;
     if (dweight->data) {
         p[0] = gpunn__make_product(step, out, in, rows, dy, true, &step->in[0], false, dweight);
         p[0].accumulate = step->accumulate[1];
-        p[0].row_sums = sums ? dbias : NULL;
+        p[0].row_sums = g.sums ? (float *)step->grad_in[2].data : NULL;
         p[0].workspace = step->workspace;
-        count++;
+        g.count++;
     }
     if (dx->data) {
-        p[count] = gpunn__make_product(step, rows, in, out, dy, false, &step->in[1], false, dx);
-        p[count].accumulate = step->accumulate[0];
-        if (derived) {
-            p[count].activation = step->activated.op == GPUNN_OP_RELU ? GPUNN__RELU_DERIVATIVE : GPUNN__GELU_TANH_DERIVATIVE;
-            p[count].aux = before->data;
+        p[g.count] = gpunn__make_product(step, rows, in, out, dy, false, &step->in[1], false, dx);
+        p[g.count].accumulate = step->accumulate[0];
+        if (g.derived) {
+            p[g.count].activation = step->activated.op == GPUNN_OP_RELU ? GPUNN__RELU_DERIVATIVE : GPUNN__GELU_TANH_DERIVATIVE;
+            p[g.count].aux = g.before->data;
         }
-        count++;
+        g.count++;
     }
-    GPUNN__TRY(gpunn__products(cuda, p, count, action));
+    return g;
+}
+
+static gpunn_status gpunn__linear_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const int64_t                 in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
+    const gpunn_value            *dy = &step->grad_out;
+    gpunn_value *const            dx = &step->grad_in[0];
+    float *const                  dbias = (float *)step->grad_in[2].data;
+    const gpunn__linear_gradients g = gpunn__linear_gradients_of(step);
+    GPUNN__TRY(gpunn__products(cuda, g.product, g.count, action));
     if (action == GPUNN__PREPARE) {
         step->workspace_bytes = dbias ? gpunn__cuda_channel_sums_workspace(cuda, rows, out, 1) : 0;
         return GPUNN_OK;
     }
-    if (dbias && !sums)
+    if (dbias && !g.sums)
         GPUNN__TRY(
             gpunn__cuda_channel_sums(cuda, dy->data, dy->dtype, rows, out, 1, dbias, step->accumulate[2], step->workspace));
-    return step->activated.op && dx->data && !derived ? gpunn__apply(cuda, step->activated.op, before, &step->in[0], dx)
-                                                      : GPUNN_OK;
+    return step->activated.op && dx->data && !g.derived ? gpunn__apply(cuda, step->activated.op, g.before, &step->in[0], dx)
+                                                        : GPUNN_OK;
 }
 
 static gpunn_status gpunn__cuda_linear(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
@@ -11471,10 +11492,11 @@ static gpunn_status gpunn__cuda_gru(gpunn__cuda *cuda, gpunn_step *step, gpunn__
 
 /* ==== >>short ========================================================================================================= *
  * Short steps in a row take longer to launch than to compute. One block does them one after another: products of a tile or two,
- * elementwise ops, sums to one number and class losses, forward and backward. */
-enum { GPUNN__SHORT_STEPS = 16, GPUNN__SHORT_TILES = 2 };
+ * or of few multiplications for each thread, elementwise ops, sums to one number and class losses, forward and backward. Each
+ * eight multiplications of a thread take about 150 clocks, a launch 4000. */
+enum { GPUNN__SHORT_STEPS = 16, GPUNN__SHORT_TILES = 2, GPUNN__SHORT_EIGHTS = 24 };
 #ifndef GPUNN__SHORT
-#define GPUNN__SHORT 1024 /* elements of such a step at most: four of each thread */
+#define GPUNN__SHORT 1024 /* elements of such a step at most, four of each thread; of a product twice as many */
 #endif
 
 typedef struct gpunn__short_map { /* as gpunn__map_job, its operands as large as the result or one number */
@@ -11497,7 +11519,7 @@ typedef struct gpunn__short_sum { /* y = the sum of x / divisor; backward x = or
 
 typedef struct gpunn__short {
     gpunn_op op;
-    bool     backward;
+    bool     backward, tiled; /* tiled: a product, by tiles */
     union {
         gpunn__short_map  map;
         gpunn__short_sum  sum;
@@ -11569,6 +11591,23 @@ __device__ __forceinline__ void gpunn__short_sum_make(const gpunn__short_sum &s,
     if (threadIdx.x == 0) gpunn__store(s.y, s.y_type, 0, sum / s.divisor);
 }
 
+/* A thread for each element of d. */
+__device__ __forceinline__ void gpunn__short_product_make(const gpunn__product &p)
+{
+#pragma unroll 1
+    for (int at = (int)threadIdx.x; at < (int)(p.m * p.n); at += (int)blockDim.x) {
+        const int64_t i = at / (int)p.n, j = at % (int)p.n;
+        float         sum = 0, row_sum = 0;
+#pragma unroll 8
+        for (int64_t k = 0; k < p.k; k++) {
+            const float a = gpunn__load(p.a, p.dtype, p.transpose_a ? k * p.lda + i : i * p.lda + k);
+            sum += a * gpunn__load(p.b, p.dtype, p.transpose_b ? j * p.ldb + k : k * p.ldb + j);
+            row_sum += a;
+        }
+        gpunn__product_store(&p, i, j, i * p.ldd + j, sum, row_sum);
+    }
+}
+
 static __global__ void __launch_bounds__(GPUNN__THREADS, 1) gpunn__short_kernel(const __grid_constant__ gpunn__short_steps steps)
 {
     GPUNN__FOLLOW();
@@ -11576,8 +11615,10 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 1) gpunn__short_kernel(
     for (int i = 0; i < steps.count; i++) {
         const gpunn__short &step = steps.step[i];
         __syncthreads(); /* what the steps before have stored is there for all */
-        if (step.op == GPUNN_OP_LINEAR)
+        if (step.tiled)
             gpunn__product_make(&step.product);
+        else if (step.op == GPUNN_OP_LINEAR)
+            gpunn__short_product_make(step.product);
         else if (step.op == GPUNN_OP_SUM)
             gpunn__short_sum_make(step.sum, step.backward);
         else if (step.op != GPUNN_OP_CROSS_ENTROPY && step.op != GPUNN_OP_NLL)
@@ -11632,15 +11673,37 @@ static bool gpunn__short_sum_of(const gpunn_step *step, gpunn__short_sum *s)
     return true;
 }
 
-/* Whether a step is short enough, and how the block does it. */
-static bool gpunn__short_of(const gpunn__cuda *cuda, const gpunn_step *step, gpunn__short *item)
+/* Whether one block makes p sooner than a launch would begin. */
+static bool gpunn__short_product_of(const gpunn__cuda *cuda, const gpunn__product *p, gpunn__short *item)
+{
+    if (!gpunn__product_is_small(cuda, p) || p->m * p->n > 2 * GPUNN__SHORT) return false;
+    const int64_t rounds = (p->m * p->n + GPUNN__THREADS - 1) / GPUNN__THREADS;
+    item->op = GPUNN_OP_LINEAR;
+    item->product = *p;
+    item->tiled = gpunn__product_tiles(p) <= GPUNN__SHORT_TILES;
+    return item->tiled || rounds * ((p->k + 7) / 8) <= GPUNN__SHORT_EIGHTS;
+}
+
+/* The products of a linear layer, two of its backward step: how many; 0: they are not short, or not all that there is to do. */
+static int gpunn__short_linear_of(const gpunn__cuda *cuda, gpunn_step *step, gpunn__short *item)
+{
+    gpunn__product whole;
+    if (!step->backward) return gpunn__linear_whole(step, &whole) && gpunn__short_product_of(cuda, &whole, item);
+    const gpunn__linear_gradients g = gpunn__linear_gradients_of(step);
+    if ((step->grad_in[2].data && !g.sums) || (step->activated.op && step->grad_in[0].data && !g.derived)) return 0;
+    for (int i = 0; i < g.count; i++)
+        if (!gpunn__short_product_of(cuda, &g.product[i], &item[i])) return 0;
+    return g.count;
+}
+
+/* How a block does a step, in one or two items; 0: it is not short enough. */
+static int gpunn__short_of(const gpunn__cuda *cuda, gpunn_step *step, gpunn__short *item)
 {
     item->op = step->op;
     item->backward = step->backward;
+    item->tiled = false;
     switch (step->op) {
-    case GPUNN_OP_LINEAR:
-        return !step->backward && step->out.count <= GPUNN__SHORT && gpunn__linear_whole(step, &item->product) &&
-               gpunn__product_is_small(cuda, &item->product) && gpunn__product_tiles(&item->product) <= GPUNN__SHORT_TILES;
+    case GPUNN_OP_LINEAR: return gpunn__short_linear_of(cuda, step, item);
     case GPUNN_OP_SUM: return gpunn__short_sum_of(step, &item->sum);
     case GPUNN_OP_CROSS_ENTROPY:
     case GPUNN_OP_NLL:
@@ -11680,10 +11743,14 @@ static bool gpunn__short_group(const gpunn_step *step)
 static gpunn_status gpunn__short_run(gpunn__cuda *cuda)
 {
     gpunn__short_steps shorts;
-    for (shorts.count = 0; shorts.count < GPUNN__SHORT_STEPS && cuda->next + shorts.count < cuda->end; shorts.count++)
-        if (!gpunn__short_of(cuda, cuda->next + shorts.count, &shorts.step[shorts.count])) break;
-    if (shorts.count < 2) return GPUNN_OK;
-    cuda->next += shorts.count;
+    gpunn_step        *step = cuda->next;
+    for (shorts.count = 0; shorts.count + 2 <= GPUNN__SHORT_STEPS && step < cuda->end; step++) {
+        const int items = gpunn__short_of(cuda, step, &shorts.step[shorts.count]);
+        if (items == 0) break;
+        shorts.count += items;
+    }
+    if (step - cuda->next < 2) return GPUNN_OK;
+    cuda->next = step;
     return GPUNN__LAUNCH(cuda, gpunn__short_kernel, 1, GPUNN__THREADS, shorts);
 }
 /* ==== >>update ======================================================================================================== *

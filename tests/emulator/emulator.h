@@ -18,7 +18,7 @@
  *     EMULATOR_MEMORY    bytes of a GPU's memory, 1 GiB
  *     EMULATOR_MULTIPROCESSORS   2; an H200 has 132
  *     EMULATOR_RUN       0: kernels and libraries' calls are counted, and compute nothing
- *     EMULATOR_SHORT     elements at most of steps that share a launch, 1024; 0: each step has its own
+ *     EMULATOR_SHORT     elements at most of steps that share a launch, 1024, and half of those of a product; 0: none does
  *     EMULATOR_VERSION   of cuDNN, 92400
  *     EMULATOR_WORKSPACE bytes of the largest workspace with which cuDNN has a plan for attention, whatever its limit; none */
 #ifndef EMULATOR_H
