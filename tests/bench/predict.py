@@ -20,7 +20,7 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(os.path.dirname(HERE))]
 import gpu
-from generator.tiling import CARDS as CHIPS, FAR, LANES, LAUNCH, STAGED
+from generator.tiling import CARDS as CHIPS, FAR, LAUNCH, STAGED, THREADS
 
 COPY = {"H100": 3.0e12, "H200": 4.3e12}  # bytes a second of a device copy, read and written; measured on such cards
 TENSOR = 798e12  # operations a second of an 8192^3 product in BF16, measured on both
@@ -29,11 +29,13 @@ RATES = {"bf16": TENSOR, "f16": TENSOR, "tf32": TENSOR * 494.7 / 989.4, "f32": T
 PRODUCTS = ("linear", "matmul", "conv1d", "conv2d", "conv3d", "scaled_dot_product_attention")
 # Statistics come before what they normalise: x is read twice of x and y, x and dy twice of x, dy and dx.
 PASSES = {("batch_norm", "forward"): 3 / 2, ("batch_norm", "backward"): 5 / 3}
-BLOCK = 1 << 18  # bytes of a step at most that one block does behind another; more goes with a launch of many blocks
+BLOCK = 1024, 4 * 24 * 2048  # operations at most of a step that one block does, and of a layer's products (gpunn_cuda.cu, >>short)
+EIGHT = 150  # clocks of eight multiplications by each of its threads, as said there
 OUTSIDE = 1  # launches of a run beside its graph's: the kernel that brings the run's numbers
 OPERATOR = 15e-6  # seconds of the host for each operator that PyTorch launches in training, eagerly; assumed
 
-Step = collections.namedtuple("Step", "label kind launches bytes flops rate")
+# block: one block does it, in a row with others
+Step = collections.namedtuple("Step", "label kind launches bytes flops rate block", defaults=(False,))
 Time = collections.namedtuple("Time", "launches memory arithmetic")
 
 
@@ -48,18 +50,24 @@ def steps_of(trace, name):
         op = words[-2] if event["cat"] == "backward" else words[-1]
         work = event["args"]
         yield Step(event["name"], event["cat"], round(event["dur"] / 125), work["bytes"] * PASSES.get((op, event["cat"]), 1),
-                   work["flops"], RATES[precision(name) if op in PRODUCTS else "f32"])
+                   work["flops"], RATES[precision(name) if op in PRODUCTS else "f32"], work["flops"] <= BLOCK[op in PRODUCTS])
+
+
+def in_rows(steps):
+    """The same steps; of those small enough for one block only those are marked that share a launch."""
+    for step, following in zip(steps, steps[1:] + steps[:1]):
+        yield step._replace(block=step.block and (step.launches == 0 or following.launches == 0))
 
 
 def shared(step, chip):
-    """Seconds of a step that a block does behind another one: it waits for the second-level cache, and has one multiprocessor."""
-    return max(FAR, step.bytes / STAGED, step.flops / (2 * LANES)) / (chip.gigahertz * 1e9)
+    """Seconds of a step that one block does in a row with others: it waits for the second-level cache, and has one multiprocessor."""
+    return max(FAR, step.bytes / STAGED, EIGHT * step.flops / (2 * 8 * THREADS)) / (chip.gigahertz * 1e9)
 
 
 def time_of(step, card):
     memory, arithmetic = step.bytes / COPY[card], step.flops / step.rate
-    if step.launches == 0 and step.bytes <= BLOCK:
-        return Time(0, 0, shared(step, CHIPS["H100"]))
+    if step.block:
+        return Time(step.launches * LAUNCH, 0, shared(step, CHIPS["H100"]))
     return Time(step.launches * LAUNCH, memory * (memory >= arithmetic), arithmetic * (memory < arithmetic))
 
 
@@ -133,7 +141,7 @@ def plans(program, names):
             numbers = [moved(0, OUTSIDE)._replace(label="the run's numbers")] if name != "copy" else []
             if os.path.exists(path):
                 with open(path, encoding="utf-8") as file:
-                    steps = list(steps_of(json.load(file), name))
+                    steps = list(in_rows(list(steps_of(json.load(file), name))))
             else:
                 steps = [moved(gpu.WORKLOADS[name].bytes)._replace(label=name)]
             launches = int(said.get(name, "1 launches").split()[0])

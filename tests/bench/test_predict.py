@@ -42,16 +42,20 @@ class Predict(unittest.TestCase):
         self.assertEqual(predict.time_of(step(2, 3.0e12, 1), "H100"), (2 * predict.LAUNCH, 1, 0))
         self.assertEqual(predict.time_of(step(1, 4.3, 2 * predict.TENSOR), "H200"), (predict.LAUNCH, 0, 2))
         self.assertEqual(predict.time_of(step(0, 3.0e12, 1), "H100"), (0, 1, 0))
-        self.assertAlmostEqual(sum(predict.time_of(step(0, 64, 1), "H100")) * 1e6, 600 / 1755, delta=1e-9)
+        alone, first, second = predict.in_rows([step(1, 1e9, 1), step(1, 64, 1)._replace(block=True), step(0, 64, 2 * 2048 * 10)._replace(block=True)])
+        self.assertEqual([alone.block, first.block, second.block], [False, True, True])
+        self.assertAlmostEqual(sum(predict.time_of(first, "H100")), predict.LAUNCH + 600 / 1.755e9, delta=1e-12)
+        self.assertAlmostEqual(sum(predict.time_of(second, "H100")), 10 * predict.EIGHT / 1.755e9, delta=1e-12)
         self.assertEqual(predict.total([step(1, 3.0e12, 1), step(1, 1, 2 * predict.TENSOR)], "H100"), (2 * predict.LAUNCH, 1, 2))
 
     def test_labels(self):
         """Ops are told by the ends of labels, and passes that read again are counted."""
         names = ("0.q linear [8, 768]", "forward"), ("0.bn batch_norm [8, 8]", "forward"), ("batch_norm backward [8, 8]", "backward")
-        trace = {"traceEvents": [{"name": name, "cat": kind, "dur": 250.0, "args": {"bytes": 30, "flops": 2}} for name, kind in names]}
+        trace = {"traceEvents": [{"name": name, "cat": kind, "dur": 250.0, "args": {"bytes": 30, "flops": 2000}} for name, kind in names]}
         steps = list(predict.steps_of(trace, "x_bf16"))
         self.assertEqual([one.launches for one in steps], [2, 2, 2])
         self.assertEqual([one.bytes for one in steps], [30, 45, 50])
+        self.assertEqual([one.block for one in steps], [True, False, False])
         self.assertEqual([one.rate for one in steps], [predict.RATES["bf16"], predict.RATES["f32"], predict.RATES["f32"]])
         self.assertEqual(predict.precision("mlp784_tf32"), "tf32")
         self.assertEqual(predict.precision("mlp20"), "f32")
