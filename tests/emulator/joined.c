@@ -58,7 +58,9 @@ typedef struct subject {
     gpunn_precision precision;
     mode            mode;
     loss_maker     *make;
-    int             n, in, out; /* of the last linear layer, where there is no convolution */
+    int             n, in, out; /* where there is no convolution */
+    int             hidden;     /* features between two linear layers; 0: there is one */
+    bool            gelu;       /* stands behind the first of two, instead of relu */
     const pooled   *pooled;
     float           poison;  /* added to the first number of x in the last step */
     float          *numbers; /* losses, what was seen, weights */
@@ -111,6 +113,10 @@ static void train(subject *s, gpunn_device_type type)
         h = gpunn_flatten(gpunn_max_pool2d(h, .kernel_size = p->pool));
     } else
         h = x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, s->in));
+    if (s->hidden) {
+        h = gpunn_linear(h, "fc0", .out_features = s->hidden);
+        seen = h = s->gelu ? gpunn_gelu_tanh(h) : gpunn_relu(h);
+    }
     h = gpunn_linear(h, "fc", .out_features = out);
     if (seen == NULL) seen = h;
     loss = MADE(dev, s->make(h, t, labels));
@@ -219,6 +225,37 @@ static void test_losses_otherwise(void **state)
                               &joined);
 }
 
+/* Products of gradients, too, and those of more than two tiles. A step that fits into one row is three launches: the run's
+ * numbers, the row and the update. */
+static void test_layers(void **state)
+{
+    static const int  sizes[][4] = {{32, 20, 50, 1}, {5, 1, 2, 3},     {7, 3, 5, 4},
+                                    {31, 16, 33, 3}, {64, 33, 31, 10}, {3, 70, 90, 2}};
+    static const bool whole[] = {true, true, true, true, false, false};
+    (void)state;
+    emulator_set("EMULATOR_MULTIPROCESSORS", "132"); /* with few, such products are the library's */
+    for (int i = 0; i < COUNT(sizes); i++)
+        for (mode m = PLAIN; m < MODES; m++)
+            for (gpunn_precision p = GPUNN_PRECISION_F32; p <= GPUNN_PRECISION_F16; p++) {
+                if (p == GPUNN_PRECISION_TF32 || (m == ACCUMULATED && p == GPUNN_PRECISION_F16)) continue;
+                subject joined, s = {.precision = p,
+                                     .mode = m,
+                                     .make = sizes[i][3] > 1 ? make_cross_entropy : make_sigmoid_bce,
+                                     .n = sizes[i][0],
+                                     .in = sizes[i][1],
+                                     .out = sizes[i][3],
+                                     .hidden = sizes[i][2],
+                                     .gelu = i % 2 == 1};
+                char    name[64];
+                (void)snprintf(name, sizeof name, "layers %d", i);
+                const long saved = compare(s, name, &joined);
+                if (saved < 1) fail_msg("%s, %s: joining saves %ld launches", name, mode_names[m], saved);
+                if (whole[i] && m == PLAIN && p == GPUNN_PRECISION_F32 && joined.launches != 3)
+                    fail_msg("%s: %ld launches", name, joined.launches);
+            }
+    emulator_set("EMULATOR_MULTIPROCESSORS", "2");
+}
+
 /* A number that is none reaches the check of the loss, and no weight changes. */
 static void test_nan(void **state)
 {
@@ -267,7 +304,7 @@ int main(void)
 {
     enum { LOSS_COUNT = COUNT(losses) };
     static char       names[2 * LOSS_COUNT][64];
-    struct CMUnitTest tests[2 * LOSS_COUNT + 2];
+    struct CMUnitTest tests[2 * LOSS_COUNT + 3];
     int               count = 0;
     for (int i = 0; i < LOSS_COUNT; i++) {
         (void)snprintf(names[2 * i], sizeof names[0], "%s", losses[i].name);
@@ -275,6 +312,7 @@ int main(void)
         tests[count++] = (struct CMUnitTest){names[2 * i], test_losses, NULL, NULL, (void *)&losses[i]};
         tests[count++] = (struct CMUnitTest){names[2 * i + 1], test_losses_otherwise, NULL, NULL, (void *)&losses[i]};
     }
+    tests[count++] = (struct CMUnitTest){"layers", test_layers, NULL, NULL, NULL};
     tests[count++] = (struct CMUnitTest){"not a number", test_nan, NULL, NULL, (void *)&losses[0]};
     tests[count++] = (struct CMUnitTest){"pools", test_pools, NULL, NULL, NULL};
     return cmocka_run_group_tests_name("joined", tests, NULL, NULL);
