@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Predicts the benchmarks of gpu.py on an H100 and an H200, by arithmetic: python3 tests/bench/predict.py LAUNCHES [--steps NAME]
+"""Predicts gpu.py's benchmarks on an H100 and an H200: python3 tests/bench/predict.py LAUNCHES [--steps NAME]
 
-LAUNCHES is build/emulator/launches. It makes each workload's plan in full size on the emulated GPU and tells, step by step, the launches,
-the bytes of all operands and the operations (gpunn_profile's trace). A step takes LAUNCH for each of its launches, and then as long as its
-bytes or its operations take, whichever is longer. A step without a launch of its own goes with another one's: see shared(). No GPU has
-measured a prediction. --steps NAME prints each step of one workload, on an H100.
+LAUNCHES is build/emulator/launches. It makes each workload's plan in full size on the emulated GPU. Its trace
+has each step's launches, the bytes of all operands and the operations. A step takes LAUNCH for each of its
+launches, and then as long as its bytes or its operations take, whichever is longer. A small step that shares a
+launch with others is done by one block: see shared(). No GPU has measured a prediction. --steps NAME prints each
+step of one workload, on an H100.
 
-What bounds a workload is the part that takes most of its time: launches, memory or arithmetic. What PyTorch should take is reckoned in the
-same way (PEERS) and is as little measured. Standard library only.
+What bounds a workload is the part that takes most of its time: launches, memory or arithmetic. What PyTorch
+should take is reckoned in the same way (PEERS) and is as little measured. Standard library only.
 """
 import argparse
 import collections
@@ -22,20 +23,20 @@ sys.path[:0] = [HERE, os.path.dirname(os.path.dirname(HERE))]
 import gpu
 from generator.tiling import CARDS as CHIPS, FAR, LAUNCH, STAGED, THREADS
 
-COPY = {"H100": 3.0e12, "H200": 4.3e12}  # bytes a second of a device copy, read and written; measured on such cards
-TENSOR = 798e12  # operations a second of an 8192^3 product in BF16, measured on both
-# The same of the other precisions: as the datasheet's dense rates are to each other (989.4 in BF16 and F16, 494.7 in TF32, 66.9 in F32).
+# Measured on such cards: bytes a second of a device copy, both ways, and operations of an 8192^3 product in BF16.
+COPY, TENSOR = {"H100": 3.0e12, "H200": 4.3e12}, 798e12
+# Other precisions: as the datasheet's dense rates are to 989.4 in BF16 (F16 the same, TF32 494.7, F32 66.9).
 RATES = {"bf16": TENSOR, "f16": TENSOR, "tf32": TENSOR * 494.7 / 989.4, "f32": TENSOR * 66.9 / 989.4}
 PRODUCTS = ("linear", "matmul", "conv1d", "conv2d", "conv3d", "scaled_dot_product_attention")
 # Statistics come before what they normalise: x is read twice of x and y, x and dy twice of x, dy and dx.
 PASSES = {("batch_norm", "forward"): 3 / 2, ("batch_norm", "backward"): 5 / 3}
-BLOCK = 1024, 4 * 24 * 2048  # operations at most of a step that one block does, and of a layer's products (gpunn_cuda.cu, >>short)
+BLOCK = 1024, 4 * 24 * 2048  # operations at most of what one block does, and of products (gpunn_cuda.cu, >>short)
 EIGHT = 150  # clocks of eight multiplications by each of its threads, as said there
 OUTSIDE = 1  # launches of a run beside its graph's: the kernel that brings the run's numbers
 OPERATOR = 15e-6  # seconds of the host for each operator that PyTorch launches in training, eagerly; assumed
 
 # block: one block does it, in a row with others
-Step = collections.namedtuple("Step", "label kind launches bytes flops rate block", defaults=(False,))
+Step = collections.namedtuple("Step", "label launches bytes flops rate block", defaults=(False,))
 Time = collections.namedtuple("Time", "launches memory arithmetic")
 
 
@@ -48,9 +49,10 @@ def steps_of(trace, name):
     for event in trace["traceEvents"]:
         words = event["name"].split(" [")[0].split()
         op = words[-2] if event["cat"] == "backward" else words[-1]
-        work = event["args"]
-        yield Step(event["name"], event["cat"], round(event["dur"] / 125), work["bytes"] * PASSES.get((op, event["cat"]), 1),
-                   work["flops"], RATES[precision(name) if op in PRODUCTS else "f32"], work["flops"] <= BLOCK[op in PRODUCTS])
+        is_product, flops = op in PRODUCTS, event["args"]["flops"]
+        size = event["args"]["bytes"] * PASSES.get((op, event["cat"]), 1)
+        rate = RATES[precision(name) if is_product else "f32"]
+        yield Step(event["name"], round(event["dur"] / 125), size, flops, rate, flops <= BLOCK[is_product])
 
 
 def in_rows(steps):
@@ -60,7 +62,7 @@ def in_rows(steps):
 
 
 def shared(step, chip):
-    """Seconds of a step that one block does in a row with others: it waits for the second-level cache, and has one multiprocessor."""
+    """Seconds of a step that one block does in a row with others, after a wait for the second-level cache."""
     return max(FAR, step.bytes / STAGED, EIGHT * step.flops / (2 * 8 * THREADS)) / (chip.gigahertz * 1e9)
 
 
@@ -82,39 +84,49 @@ def bound(time):
 
 # ---- PyTorch, by what its operators or the kernels of its compiler have to do ----
 def moved(size, launches=1):
-    return Step("", "", launches, size, 0, RATES["f32"])
+    return Step("", launches, size, 0, RATES["f32"])
 
 
 def product(rows, inner, columns, size=2):
-    return Step("", "", 1, size * (rows * inner + inner * columns + rows * columns), 2 * rows * inner * columns, TENSOR)
+    values = rows * inner + inner * columns + rows * columns
+    return Step("", 1, size * values, 2 * rows * inner * columns, TENSOR)
 
 
 def attention(rows, width, length, back=1):
-    return Step("", "", 1, 4 * back * 2 * rows * width, back * 4 * rows * length * width, TENSOR)
+    return Step("", 1, 4 * back * 2 * rows * width, back * 4 * rows * length * width, TENSOR)
 
 
 def bert(batch):
     """F16 throughout; GELU goes with the product before it, a sum with the norm behind it."""
     rows, width = 128 * batch, 768
-    layer = [product(rows, width, width)] * 3 + [attention(rows, width, 128), product(rows, width, width)]
-    return 12 * (layer + [product(rows, width, 4 * width), product(rows, 4 * width, width)] + [moved(3 * 2 * rows * width)] * 2)
+    layer = [product(rows, width, width)] * 4 + [attention(rows, width, 128), moved(3 * 2 * rows * width)]
+    feed_forward = [product(rows, width, 4 * width), product(rows, 4 * width, width), moved(3 * 2 * rows * width)]
+    return 12 * (layer + feed_forward)
 
 
 def gpt2():
     """The sums of the residual stream are F32; each is one pass with the norm behind it, backward too."""
     rows, width, tokens = 8192, 768, 50304
     value, weights = 2 * rows * width, 12 * 12 * width * width + tokens * width
-    products = [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
-    layer = [product(rows, *sizes) for sizes in products] + [moved(6 * value)] * 2 + [moved(8 * value), attention(rows, width, 1024)]
-    back = [product(columns, rows, inner) for inner, columns in products] + [product(rows, columns, inner) for inner, columns in products]
-    back += [moved(9 * value)] * 2 + [moved(12 * value), attention(rows, width, 1024, 2.5)] + [moved(size * value) for size in (1, 1, 3)]
+    sizes = [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
+    layer = [product(rows, *size) for size in sizes] + [moved(6 * value)] * 2
+    layer += [moved(8 * value), attention(rows, width, 1024)]
+    back = [product(columns, rows, inner) for inner, columns in sizes]
+    back += [product(rows, columns, inner) for inner, columns in sizes] + [moved(9 * value)] * 2
+    back += [moved(12 * value), attention(rows, width, 1024, 2.5)] + [moved(times * value) for times in (1, 1, 3)]
     head = [product(rows, width, tokens)] * 3 + [moved(2 * rows * tokens), moved(2 * 2 * rows * tokens)]
-    return 12 * (layer + back) + head + [moved(2 * 6 * weights, 2 * 50), moved(28 * weights)]  # casts of weights and gradients
+    casts = moved(2 * 6 * weights, 2 * 50)  # of weights and gradients
+    return 12 * (layer + back) + head + [casts, moved(28 * weights)]
 
 
 def resnet18(own):
     """Our convolutions, pools and norms, these in one launch more each; weights and gradients are cast."""
-    return [step._replace(launches=step.launches + ("batch_norm" in step.label)) for step in own] + [moved(2 * 6 * 11689512, 2 * 62)]
+    steps = [step._replace(launches=step.launches + ("batch_norm" in step.label)) for step in own]
+    return steps + [moved(2 * 6 * 11689512, 2 * 62)]
+
+
+def copied(name):
+    return lambda own, card: gpu.WORKLOADS[name].bytes / COPY[card]
 
 
 # Workload: (the goal, how many times PyTorch's time by gpunn's is to be, seconds of PyTorch's by our steps)
@@ -126,15 +138,15 @@ PEERS = {
     "bert8_f16": ("max-autotune", 1, lambda own, card: sum(total(bert(8), card))),
     "bert32_f16": ("max-autotune", 1, lambda own, card: sum(total(bert(32), card))),
     "gpt2_bf16": ("max-autotune", 1, lambda own, card: sum(total(gpt2(), card))),
-    **{name: ("a copy", 0.9, lambda own, card, bytes=gpu.WORKLOADS[name].bytes: bytes / COPY[card]) for name in ("relu", "gelu", "add", "adamw")},
+    **{name: ("a copy", 0.9, copied(name)) for name in ("relu", "gelu", "add", "adamw")},
 }
 
 
 def plans(program, names):
-    """{workload: its steps}. A run's numbers are a step; of a lone update and of PyTorch's copy gpu.py tells the bytes."""
+    """(name, its steps) of each, the run's numbers one of them. gpu.py tells the bytes of an update and a copy alone."""
     with tempfile.TemporaryDirectory() as folder:
-        known = [name for name in names if name != "copy"]
-        done = subprocess.run([os.path.abspath(program), "--trace", folder, *known], stdout=subprocess.PIPE, text=True, check=True)
+        command = [os.path.abspath(program), "--trace", folder, *(name for name in names if name != "copy")]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         said = dict(line.split(": ") for line in done.stdout.splitlines() if line.endswith(" launches"))
         for name in names:
             path = os.path.join(folder, name + ".json")
@@ -144,23 +156,24 @@ def plans(program, names):
                     steps = list(in_rows(list(steps_of(json.load(file), name))))
             else:
                 steps = [moved(gpu.WORKLOADS[name].bytes)._replace(label=name)]
-            launches = int(said.get(name, "1 launches").split()[0])
-            if sum(step.launches for step in steps) != launches:
-                raise SystemExit(f"{name}: the steps have {sum(step.launches for step in steps)} launches, its graph has {launches}")
+            launches, found = int(said.get(name, "1 launches").split()[0]), sum(step.launches for step in steps)
+            if found != launches:
+                raise SystemExit(f"{name}: the steps have {found} launches, its graph has {launches}")
             yield name, numbers + steps
 
 
 def row(name, steps):
     """A line of the table, of each card two columns."""
-    cells = [name, str(sum(step.launches for step in steps)), f"{sum(step.bytes for step in steps) / 1e6:.4g}",
-             f"{sum(step.flops for step in steps) / 1e9:.4g}"]
+    launches, size, flops = (sum(part) for part in list(zip(*steps))[1:4])
+    cells = [name, str(launches), f"{size / 1e6:.4g}", f"{flops / 1e9:.4g}"]
     peer, times, seconds = PEERS.get(name, ("", 0, None))
     for card in COPY:
         own = total(steps, card)
         cells += [f"{1e6 * sum(own):.4g}", bound(own)]
         if seconds:
             theirs = seconds(steps, card)
-            cells.append(f"{1e6 * theirs:.4g}: {theirs / sum(own):.2f}" + (" **misses**" if theirs / sum(own) < times else ""))
+            ratio = theirs / sum(own)
+            cells.append(f"{1e6 * theirs:.4g}: {ratio:.2f}" + (" **misses**" if ratio < times else ""))
         else:
             cells.append("-")
     return "| " + " | ".join(cells + [f"{times} x {peer}" if seconds else "-"]) + " |"
@@ -180,8 +193,8 @@ def step_table(steps):
     yield "| step | launches | MB | GFLOP | H100 us | bound by |\n|---|---|---|---|---|---|"
     for step in steps:
         time = time_of(step, "H100")
-        yield (f"| {step.label} | {step.launches} | {step.bytes / 1e6:.4g} | {step.flops / 1e9:.4g} | {1e6 * sum(time):.2f} | "
-               f"{bound(time)} |")
+        yield (f"| {step.label} | {step.launches} | {step.bytes / 1e6:.4g} | {step.flops / 1e9:.4g} | "
+               f"{1e6 * sum(time):.2f} | {bound(time)} |")
 
 
 def main():

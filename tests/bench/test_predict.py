@@ -1,4 +1,4 @@
-"""tests/bench/predict.py: it leaves no workload and no step out, and its arithmetic is that of its formulas."""
+"""tests/bench/predict.py: it leaves no workload and no step out, and follows its formulas."""
 import math
 import os
 import sys
@@ -12,8 +12,8 @@ import predict
 PROGRAM = os.path.join(ROOT, "build", "emulator", "launches")
 
 
-def step(launches, size, flops, rate=predict.TENSOR, label="", kind="forward"):
-    return predict.Step(label, kind, launches, size, flops, rate)
+def step(launches, size, flops, block=False):
+    return predict.Step("", launches, size, flops, predict.TENSOR, block)
 
 
 class Predict(unittest.TestCase):
@@ -26,37 +26,43 @@ class Predict(unittest.TestCase):
                 self.assertTrue(one.flops > 0 or name in ("copy", "adamw"), (name, one))
             self.assertGreater(sum(one.launches for one in steps), 0)
             for card in predict.COPY:
-                for one in steps:
-                    self.assertTrue(all(math.isfinite(part) and part >= 0 for part in predict.time_of(one, card)), (name, one))
+                parts = [part for one in steps for part in predict.time_of(one, card)]
+                self.assertTrue(all(math.isfinite(part) and part >= 0 for part in parts), name)
                 self.assertGreater(sum(predict.total(steps, card)), 0)
         lines = list(predict.table(rows))
         self.assertEqual(len(lines), 2 + len(gpu.WORKLOADS))
         self.assertEqual({line.count("|") for line in lines}, {12})
         self.assertNotIn("nan", " ".join(lines).lower())
-        work = gpu.WORKLOADS["resnet18_bf16"].operations  # counted apart, by the architecture; the first gradient of an image is not wanted
-        convolutions = sum(one.flops for one in dict(rows)["resnet18_bf16"] if "conv" in one.label or "linear" in one.label)
-        self.assertAlmostEqual((convolutions + 2 * 64 * 64 * 112 * 112 * 147) / work, 1, delta=1e-3)
+        # gpu.py counts by the architecture, with the gradient of the images, which is not wanted.
+        products = [one.flops for one in dict(rows)["resnet18_bf16"] if "conv" in one.label or "linear" in one.label]
+        stem = 2 * 64 * 64 * 112 * 112 * 147
+        self.assertAlmostEqual((sum(products) + stem) / gpu.WORKLOADS["resnet18_bf16"].operations, 1, delta=1e-3)
 
     def test_times(self):
         """Launches add up; of bytes and operations the longer time counts."""
         self.assertEqual(predict.time_of(step(2, 3.0e12, 1), "H100"), (2 * predict.LAUNCH, 1, 0))
         self.assertEqual(predict.time_of(step(1, 4.3, 2 * predict.TENSOR), "H200"), (predict.LAUNCH, 0, 2))
         self.assertEqual(predict.time_of(step(0, 3.0e12, 1), "H100"), (0, 1, 0))
-        alone, first, second = predict.in_rows([step(1, 1e9, 1), step(1, 64, 1)._replace(block=True), step(0, 64, 2 * 2048 * 10)._replace(block=True)])
+        steps = [step(1, 1e9, 1), step(1, 64, 1, True), step(0, 64, 2 * 2048 * 10, True)]
+        alone, first, second = predict.in_rows(steps)
         self.assertEqual([alone.block, first.block, second.block], [False, True, True])
-        self.assertAlmostEqual(sum(predict.time_of(first, "H100")), predict.LAUNCH + 600 / 1.755e9, delta=1e-12)
-        self.assertAlmostEqual(sum(predict.time_of(second, "H100")), 10 * predict.EIGHT / 1.755e9, delta=1e-12)
-        self.assertEqual(predict.total([step(1, 3.0e12, 1), step(1, 1, 2 * predict.TENSOR)], "H100"), (2 * predict.LAUNCH, 1, 2))
+        clock = 1 / 1.755e9
+        self.assertAlmostEqual(sum(predict.time_of(first, "H100")), predict.LAUNCH + 600 * clock, delta=1e-12)
+        self.assertAlmostEqual(sum(predict.time_of(second, "H100")), 10 * predict.EIGHT * clock, delta=1e-12)
+        both = [step(1, 3.0e12, 1), step(1, 1, 2 * predict.TENSOR)]
+        self.assertEqual(predict.total(both, "H100"), (2 * predict.LAUNCH, 1, 2))
 
     def test_labels(self):
         """Ops are told by the ends of labels, and passes that read again are counted."""
-        names = ("0.q linear [8, 768]", "forward"), ("0.bn batch_norm [8, 8]", "forward"), ("batch_norm backward [8, 8]", "backward")
-        trace = {"traceEvents": [{"name": name, "cat": kind, "dur": 250.0, "args": {"bytes": 30, "flops": 2000}} for name, kind in names]}
+        work = {"dur": 250.0, "args": {"bytes": 30, "flops": 2000}}
+        trace = {"traceEvents": [{"name": "0.q linear [8, 768]", "cat": "forward", **work},
+                                 {"name": "0.bn batch_norm [8, 8]", "cat": "forward", **work},
+                                 {"name": "batch_norm backward [8, 8]", "cat": "backward", **work}]}
         steps = list(predict.steps_of(trace, "x_bf16"))
         self.assertEqual([one.launches for one in steps], [2, 2, 2])
         self.assertEqual([one.bytes for one in steps], [30, 45, 50])
         self.assertEqual([one.block for one in steps], [True, False, False])
-        self.assertEqual([one.rate for one in steps], [predict.RATES["bf16"], predict.RATES["f32"], predict.RATES["f32"]])
+        self.assertEqual([one.rate for one in steps], [predict.RATES[dtype] for dtype in ("bf16", "f32", "f32")])
         self.assertEqual(predict.precision("mlp784_tf32"), "tf32")
         self.assertEqual(predict.precision("mlp20"), "f32")
 
