@@ -443,10 +443,10 @@
  *     GPUNN_LOCAL_RANK); two on one are refused. Ranks that may use the same processors, as mpirun and srun bind them or not,
  *     share these: from gpunn_group_open on a CPU device has processors / ranks threads, and 1 at least, unless .threads or
  *     OMP_NUM_THREADS tells how many. torchrun tells 1 where the user does not: set OMP_NUM_THREADS there. Between GPUs NCCL
- *     carries what they exchange (libnccl.so.2, opened as cuDNN is; GPUNN_NCCL_PATH), as part of the step's graph, gradients
- *     while backward makes the next ones; without it that goes through the host's memory, which log_fn hears. Where some ranks
- *     have CPUs and some GPUs, or CPUs of other instruction sets, which round in other ways, each update ends with rank 0's
- *     parameters going to all.
+ *     carries what they exchange (libnccl.so.2, opened as cuDNN is; GPUNN_NCCL_PATH; with NCCL_GRAPH_REGISTER=0 where that is
+ *     not set), as part of the step's graph, gradients while backward makes the next ones; without it that goes through the
+ *     host's memory, which log_fn hears. Where some ranks have CPUs and some GPUs, or CPUs of other instruction sets, which round
+ *     in other ways, each update ends with rank 0's parameters going to all.
  *
  * FILES  gpunn_save writes all parameters and buffers as safetensors, as torch's state_dict would have them. gpunn_load takes all
  *     or nothing; .partial takes what fits and reports the rest. A checkpoint holds all that resuming needs, to the bit.
@@ -579,7 +579,8 @@
  *     graph, to be replayed on that stream; all three must have run before, outside. A replay counts as the same steps outside,
  *     among which it may stand: masks, random numbers and Adam's corrections are theirs. The rate stays as it was captured.
  *     gpunn_step_count and schedules leave replays out; gpunn_checkpoint_save takes them in. Where the host writes parameters of
- *     a model in 16 bits, a run outside comes before the next replay.
+ *     a model in 16 bits, a run outside comes before the next replay. Graphs with steps of a group are destroyed before the group
+ *     is closed, which else waits for its .timeout.
  *
  * DETERMINISM  The same seed, data and build give the same bits on the same device; dropout drops the same on every one. On a GPU
  *     three things may vary in the last bits unless the device is .deterministic: recurrent layers, convolutions for which cuDNN

@@ -52,6 +52,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <system_error>
 #include <thread>
 #include <utility>
 #if CUDART_VERSION < 12000
@@ -1573,12 +1574,23 @@ static bool gpunn__nccl_find(gpunn__nccl *nccl)
 }
 #endif
 
+/* A rank captures a run or not by itself: its memory may have moved, or its capture failed. NCCL registers the buffers of captured
+ * calls, for which all ranks of a node meet on the host (ncclNvlsGraphRegisterBuffer), and gives those calls other channels. Without
+ * that they meet calls that are not captured. Memory of our pool has no handle that NVLink's registration takes. */
+static void gpunn__nccl_uniform(void)
+{
+#ifndef _WIN32
+    (void)setenv("NCCL_GRAPH_REGISTER", "0", 0);
+#endif
+}
+
 /* At the first call; later ones give the first one's answer. */
 static gpunn_status gpunn__nccl_open(gpunn__cuda *cuda)
 {
     if (cuda->nccl == NULL) {
         cuda->nccl = (gpunn__nccl *)gpunn__host_alloc(cuda, sizeof *cuda->nccl);
         if (cuda->nccl == NULL) return GPUNN_ERR_MEMORY;
+        gpunn__nccl_uniform();
         cuda->nccl->found = gpunn__nccl_find(cuda->nccl) ? GPUNN_OK : GPUNN_ERR_UNSUPPORTED;
     }
     return cuda->nccl->found == GPUNN_OK ? GPUNN_OK : gpunn__cuda_fail(cuda, cuda->nccl->found, "%s", cuda->nccl->text);
@@ -1592,12 +1604,27 @@ static double gpunn__seconds_since(gpunn__instant began)
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
-/* Gives the communicator up, whose kernels end then. result: NCCL's, or that it is still at work. */
+/* Gives the communicator up, whose kernels end then. ncclCommAbort returns when no graph holds an exchange any more, neither one
+ * of ours nor one that the program has captured. So a thread calls it for which nobody waits. */
+static void gpunn__nccl_abort(gpunn__cuda *cuda)
+{
+    const auto give_up = [end = cuda->nccl->ncclCommAbort, comm = cuda->nccl->comm, device = cuda->device] {
+        (void)cudaSetDevice(device);
+        (void)end(comm);
+    };
+    cuda->nccl->comm = NULL;
+    try {
+        std::thread(give_up).detach();
+    } catch (const std::system_error &) { /* the system has no thread left */
+        give_up();
+    }
+}
+
+/* result: NCCL's, or that it is still at work. */
 static gpunn_status gpunn__nccl_fail(gpunn__cuda *cuda, const char *what, int result)
 {
     gpunn__nccl *nccl = cuda->nccl;
-    if (nccl->comm) (void)nccl->ncclCommAbort(nccl->comm);
-    nccl->comm = NULL;
+    if (nccl->comm) gpunn__nccl_abort(cuda);
     if (result == GPUNN__NCCL_IN_PROGRESS)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE,
                                 "%s: a rank has not come within %g seconds: look for one that has ended, "
@@ -1671,7 +1698,7 @@ static void gpunn__cuda_ranks_leave(void *context, bool waits)
         gpunn__nccl_done(cuda, "leaving the ranks", nccl->ncclCommFinalize(nccl->comm)) == GPUNN_OK)
         (void)nccl->ncclCommDestroy(nccl->comm);
     else if (nccl->comm)
-        (void)nccl->ncclCommAbort(nccl->comm);
+        gpunn__nccl_abort(cuda);
     nccl->comm = NULL;
     for (cudaEvent_t *event : {&nccl->now, &nccl->begun, &nccl->done}) {
         if (*event) (void)cudaEventDestroy(*event);

@@ -242,6 +242,7 @@ cudaError_t emulator_launch(cudaStream_t stream, const emulator_kernel &kernel, 
 /* Host code in the stream's turn, that takes the time of so many launches. */
 cudaError_t emulator_call(cudaStream_t stream, const char *name, std::function<void()> function, long time = 1);
 cudaError_t emulator_wait(cudaStream_t stream, std::function<bool()> ready);
+bool        emulator_captures(void *stream); /* what is called there goes into a graph */
 template <typename F> static void emulator_run(const void *arguments)
 {
     (*(const F *)arguments)();

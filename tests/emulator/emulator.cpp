@@ -1406,6 +1406,12 @@ cudaError_t emulator_wait(cudaStream_t stream, std::function<bool()> ready)
     return finish(error);
 }
 
+bool emulator_captures(void *stream)
+{
+    const holding guard;
+    return stream_of((cudaStream_t)stream)->captured != NULL;
+}
+
 /* ---- memory ---- */
 cudaError_t cudaMemPoolCreate(cudaMemPool_t *pool, const cudaMemPoolProps *properties)
 {
@@ -1636,10 +1642,12 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
     for (emulator_stream *s : streams)
         if (s->captured == c) s->captured = NULL, s->after.clear();
     captures.erase(std::find(captures.begin(), captures.end(), c));
+    emulator_graph ended; /* events still know the capture, and keep nothing of the graph */
+    std::swap(ended.nodes, c->graph.nodes);
     if (error_ != cudaSuccess) return finish(error_);
     if (c->invalid) return finish(cudaErrorStreamCaptureInvalidated);
     if (std::find(joined.begin(), joined.end(), false) != joined.end()) return finish(cudaErrorStreamCaptureUnjoined);
-    *graph = new emulator_graph(c->graph);
+    *graph = new emulator_graph(ended);
     held++;
     return finish(cudaSuccess);
 }

@@ -1,6 +1,9 @@
 /* Stands in for NCCL between the emulated GPUs of one process, whose ranks are its threads: each call is work of its stream, which goes
- * no further until all ranks' have come. Calls that differ between ranks are a fault. */
+ * no further until all ranks' have come. Calls that differ between ranks are a fault, and so are calls that some ranks capture and
+ * others do not while buffers in graphs are registered: NVLink SHARP registers them by a meeting of the hosts (nvls.cc). A captured
+ * call holds its communicator until its graphs are gone, and until then abort and finalize do not end (init.cc, commDestroySync). */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <atomic>
@@ -8,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cuda_runtime.h"
@@ -30,6 +34,7 @@ struct call {
     const void *from;
     void       *to;
     size_t      count;
+    bool        captured;
 };
 struct world {
     size_t            joined, here;
@@ -44,7 +49,9 @@ struct member {
     std::shared_ptr<world> all;
     size_t                 rank;
     long                   arrived = 0; /* at so many calls */
-    std::atomic<bool>      given_up{false};
+    std::atomic<bool>      given_up{false}, finalized{false};
+    std::atomic<int>       held{0}; /* by graphs */
+    std::thread::id        owner = std::this_thread::get_id();
 };
 struct emulator_comm {
     std::shared_ptr<member> self;
@@ -83,16 +90,25 @@ static void write(const call &c, const std::vector<float> &values)
     }
 }
 
+static bool registers_in_graphs(void)
+{
+    const char *value = getenv("NCCL_GRAPH_REGISTER");
+    return value == NULL || strcmp(value, "0") != 0;
+}
+
 static void meet(world *w)
 {
     const call &same = w->calls[0];
     const bool  reduces = same.kind == ALL_REDUCE || same.kind == REDUCE;
-    for (const call &c : w->calls)
-        if (c.kind != same.kind || c.type != same.type || c.operation != same.operation || c.root != same.root ||
-            c.count != same.count) {
-            emulator_report("NCCL: the ranks' calls differ");
-            return;
-        }
+    for (const call &c : w->calls) {
+        if (c.captured != same.captured && registers_in_graphs())
+            emulator_report("NCCL: some ranks capture a call, and others do not");
+        if (c.kind == same.kind && c.type == same.type && c.operation == same.operation && c.root == same.root &&
+            c.count == same.count)
+            continue;
+        emulator_report("NCCL: the ranks' calls differ");
+        return;
+    }
     std::vector<float> result = read(w->calls[same.kind == BROADCAST ? (size_t)same.root : 0]);
     for (size_t rank = 1; rank < w->calls.size() && same.kind != BROADCAST; rank++) {
         const std::vector<float> part = read(w->calls[rank]);
@@ -107,9 +123,15 @@ static void meet(world *w)
 
 static int enqueue(emulator_comm *comm, const char *name, call own, void *stream)
 {
-    std::shared_ptr<member> self = comm->self;
-    auto                    arrive = [=] {
+    std::shared_ptr<member> self = comm->self, holds;
+    own.captured = emulator_captures(stream);
+    if (own.captured) {
+        self->held++;
+        holds = std::shared_ptr<member>(self.get(), [self](member *) { self->held--; });
+    }
+    auto arrive = [=] {
         world *w = self->all.get();
+        (void)holds;
         self->arrived++;
         if (w->aborted || emulator_nccl() < 0) return;
         w->calls[self->rank] = own;
@@ -154,19 +176,25 @@ int ncclCommGetAsyncError(emulator_comm *comm, int *state)
 {
     const std::lock_guard<std::mutex> guard(lock);
     const world                      *w = comm->self->all.get();
-    *state = w->aborted ? REMOTE_ERROR : w->joined < w->calls.size() ? IN_PROGRESS : SUCCESS;
+    const bool                        waits = comm->self->finalized && comm->self->held > 0;
+    *state = w->aborted ? REMOTE_ERROR : w->joined < w->calls.size() || waits ? IN_PROGRESS : SUCCESS;
     return SUCCESS;
 }
 int ncclCommAbort(emulator_comm *comm)
 {
-    const std::lock_guard<std::mutex> guard(lock);
-    comm->self->all->aborted = comm->self->given_up = true;
+    const std::shared_ptr<member> self = comm->self;
+    self->all->aborted = self->given_up = true;
+    if (self->held > 0 && self->owner == std::this_thread::get_id())
+        emulator_report("ncclCommAbort waits for graphs that hold the communicator, on the thread that is to destroy them");
+    else
+        while (self->held > 0) std::this_thread::yield();
     delete comm;
     return SUCCESS;
 }
-int ncclCommFinalize(emulator_comm *)
+int ncclCommFinalize(emulator_comm *comm)
 {
-    return SUCCESS;
+    comm->self->finalized = true;
+    return IN_PROGRESS;
 }
 int ncclCommDestroy(emulator_comm *comm)
 {
@@ -187,19 +215,19 @@ int ncclGroupEnd(void)
 }
 int ncclAllReduce(const void *from, void *to, size_t count, int type, int operation, emulator_comm *comm, void *stream)
 {
-    return enqueue(comm, "ncclAllReduce", {ALL_REDUCE, type, operation, -1, from, to, count}, stream);
+    return enqueue(comm, "ncclAllReduce", {ALL_REDUCE, type, operation, -1, from, to, count, false}, stream);
 }
 int ncclReduce(const void *from, void *to, size_t count, int type, int operation, int root, emulator_comm *comm, void *stream)
 {
-    return enqueue(comm, "ncclReduce", {REDUCE, type, operation, root, from, to, count}, stream);
+    return enqueue(comm, "ncclReduce", {REDUCE, type, operation, root, from, to, count, false}, stream);
 }
 int ncclAllGather(const void *from, void *to, size_t count, int type, emulator_comm *comm, void *stream)
 {
-    return enqueue(comm, "ncclAllGather", {ALL_GATHER, type, -1, -1, from, to, count}, stream);
+    return enqueue(comm, "ncclAllGather", {ALL_GATHER, type, -1, -1, from, to, count, false}, stream);
 }
 int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, emulator_comm *comm, void *stream)
 {
-    return enqueue(comm, "ncclBroadcast", {BROADCAST, type, -1, root, from, to, count}, stream);
+    return enqueue(comm, "ncclBroadcast", {BROADCAST, type, -1, root, from, to, count, false}, stream);
 }
 /* Since the last call. */
 int64_t emulator_reduced_bytes(void)

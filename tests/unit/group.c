@@ -16,6 +16,14 @@
 enum { MOST = 4 };
 extern void    emulator_set(const char *name, const char *value) __attribute__((weak));
 extern int64_t emulator_reduced_bytes(void) __attribute__((weak));
+extern int     emulator_faults(void) __attribute__((weak));
+extern void   *caller_stream(void) __attribute__((weak)); /* tests/emulator/caller.h */
+extern void    caller_end(void *stream) __attribute__((weak));
+extern void    caller_set_device(int device) __attribute__((weak));
+extern void    caller_begin_capture(void *stream) __attribute__((weak));
+extern void   *caller_end_capture(void *stream) __attribute__((weak));
+extern void    caller_launch(void *graph, void *stream) __attribute__((weak));
+extern void    caller_forget_graph(void *graph) __attribute__((weak));
 
 /* ---- an engine: each rank shows its memory, and all read that of all ---- */
 typedef struct world {
@@ -33,6 +41,7 @@ typedef struct world {
     bool                 shard, bf16;  /* of the group */
     bool                 more;         /* the engine has what an engine may have */
     bool                 mixed;        /* every second rank's device is a CPU */
+    bool                 captures;     /* the ranks' devices work on streams that the program captures */
     size_t               bucket_bytes; /* 0: 100 */
     gpunn_precision      precision;
     const gpunn_backend *backend; /* NULL: as all tests have */
@@ -44,6 +53,7 @@ typedef struct place {
     char        why[WHY], error[64];
     int64_t     reduced, scattered; /* bytes that it gave for sums; calls */
     int64_t     heard;              /* bytes that it got from a socket or files in check_wide's step */
+    void       *stream;             /* with world.captures, of its device */
     test_memory memory;
     pthread_t   thread;
 } place;
@@ -172,8 +182,12 @@ static gpunn_device *rank_device(place *p)
         return gpunn_device_open(.type = GPUNN_DEVICE_CPU, .seed = 1, .threads = 1, .realloc_fn = hook_realloc,
                                  .user = &p->memory);
     const gpunn_backend *backend = p->world->backend ? p->world->backend : first_backend()->table;
+    if (p->world->captures) {
+        caller_set_device(p->rank);
+        p->stream = caller_stream();
+    }
     return gpunn_device_open(.type = first_backend()->type, .index = own_gpus() ? p->rank : 0, .seed = 1, .threads = 1,
-                             .realloc_fn = hook_realloc, .user = &p->memory, .backend = backend);
+                             .realloc_fn = hook_realloc, .user = &p->memory, .backend = backend, .stream = p->stream);
 }
 
 /* The same ranks, which meet in the store. */
@@ -208,6 +222,7 @@ static void *rank_main(void *user)
     p->good = EXPECT(&r, group != NULL) && p->world->run(&r);
     gpunn_group_close(group);
     gpunn_device_close(dev);
+    if (p->stream) caller_end(p->stream);
     return NULL;
 }
 
@@ -1111,32 +1126,73 @@ static void test_missing(void **state)
     run_ranks(*state, check_missing, 3, 0.5);
 }
 
-/* What a rank's GPU waits for does not come: whoever waits for the GPU is told so, then and later, and everything closes. */
+/* What a rank's GPU waits for does not come: whoever waits for the GPU is told so, then and later, and everything closes, although
+ * graphs hold the communicator: the library's own and, with a stream of the program's, one of that. */
 static bool check_stuck(const ranks *r)
 {
     const task task = {.optimizer = 1};
     float      losses[STEPS];
     int        here[MOST] = {0};
+    void      *stream = ((place *)r->user)->stream, *graph = NULL;
     ranked     n = ranked_open(r->dev, &task);
     bool       good = EXPECT(r, gpunn_distribute(n.opt, r->group) == GPUNN_OK) && steps(r, &n, &task, 0, losses) &&
-                EXPECT(r, gpunn_synchronize(r->dev) == GPUNN_OK) && r->gather(r->user, here, sizeof *here);
+                EXPECT(r, gpunn_synchronize(r->dev) == GPUNN_OK);
+    if (stream && good) {
+        caller_begin_capture(stream);
+        good = EXPECT(r, gpunn_train_step(n.opt, n.loss) == GPUNN_OK);
+        graph = caller_end_capture(stream);
+    }
+    good = good && r->gather(r->user, here, sizeof *here);
     emulator_set("EMULATOR_NCCL", "-1");
-    good = good && r->gather(r->user, here, sizeof *here) && EXPECT(r, gpunn_train_step(n.opt, n.loss) == GPUNN_OK) &&
+    good = good && r->gather(r->user, here, sizeof *here);
+    if (graph) caller_launch(graph, stream);
+    good = good && EXPECT(r, graph || gpunn_train_step(n.opt, n.loss) == GPUNN_OK) &&
            EXPECT(r, gpunn_synchronize(r->dev) == GPUNN_ERR_DEVICE) &&
-           EXPECT(r, strstr(gpunn_error(r->dev), "a rank has not come within 0.3 seconds") || /* the first that gives up */
+           EXPECT(r, strstr(gpunn_error(r->dev), "a rank has not come within 2 seconds") || /* the first that gives up */
                          strstr(gpunn_error(r->dev), "NCCL says remote process exited"));
     gpunn_clear_error(r->dev);
     good = good && EXPECT(r, gpunn_train_step(n.opt, n.loss) == GPUNN_ERR_DEVICE) &&
            EXPECT(r, strstr(gpunn_error(r->dev), "begin anew from the last checkpoint"));
     emulator_set("EMULATOR_NCCL", "1");
     ranked_close(&n);
+    if (graph) caller_forget_graph(graph);
     return good;
 }
 
 static void test_stuck(void **state)
 {
     if (emulator_set == NULL || own_gpus() == 0) SKIP("no NCCL that is emulated");
-    run_ranks_in(*state, rank_main, check_stuck, 3, 60, 0.3);
+    const int faults = emulator_faults();
+    for (int captures = 0; captures < (caller_stream ? 2 : 1); captures++)
+        run_world(*state, (world){.size = 3, .timeout = 60, .patience = 2, .run = check_stuck, .captures = captures > 0},
+                  rank_main);
+    assert_int_equal(emulator_faults(), faults);
+}
+
+/* A rank whose runs are new each time captures none, while the others replay theirs: the same numbers all the same. */
+static __thread bool forgets;
+static gpunn_status  forgetful_execute(void *context, gpunn_run *run)
+{
+    const gpunn_status status = gpunn_emulator_backend.execute(context, run);
+    if (forgets && run->captured) gpunn_emulator_backend.forget(context, run->captured);
+    if (forgets) run->captured = NULL;
+    return status;
+}
+
+static bool check_forgets(const ranks *r)
+{
+    forgets = gpunn_group_rank(r->group) == 1;
+    return check_sgd(r);
+}
+
+static void test_captured_by_some(void **state)
+{
+    if (emulator_set == NULL || own_gpus() == 0) SKIP("no NCCL that is emulated");
+    const int     faults = emulator_faults();
+    gpunn_backend forgetful = gpunn_emulator_backend;
+    forgetful.execute = forgetful_execute;
+    run_world(*state, (world){.size = 3, .timeout = 60, .patience = 60, .run = check_forgets, .backend = &forgetful}, rank_main);
+    assert_int_equal(emulator_faults(), faults);
 }
 
 /* One whose run fails behind the vote on it: the others, whose GPUs wait for its part, hear of it with their next one, and all close. */
@@ -1443,21 +1499,42 @@ static void test_local_rank(void **state)
 
 int main(void)
 {
-    static struct CMUnitTest tests[3 * COUNT(checks) + 32];
+    static struct CMUnitTest tests[3 * COUNT(checks) + 33];
     int                      count = 0;
     for (int i = 0; i < COUNT(checks); i++) count += each_backend(tests + count, checks[i].name, test_check, &checks[i]);
-    const struct CMUnitTest others[] = {
-        test_with_device(test_bf16),       test_with_device(test_bf16_stored),   test_with_device(test_bf16_bytes),
-        test_with_device(test_wide),       test_with_device(test_unlike),        test_with_device(test_profile),
-        test_with_device(test_shares),     test_with_device(test_shared_memory), test_with_device(test_trust),
-        test_with_device(test_overlap),    test_with_device(test_store),         test_with_device(test_environment),
-        test_with_device(test_tcp),        test_with_device(test_tcp_strangers), test_with_device(test_tcp_faults),
-        test_with_device(test_store_used), test_with_device(test_store_missing), test_with_device(test_missing),
-        test_with_device(test_stuck),      test_with_device(test_late),          test_with_device(test_same_gpu),
-        test_with_device(test_lost_file),  test_with_device(test_copies),        test_with_device(test_other_count),
-        test_with_device(test_arguments),  test_with_device(test_processors),    test_with_device(test_heard),
-        test_with_device(test_mixed),      test_with_device(test_tcp_blocked),   test_with_device(test_tcp_sockets),
-        cmocka_unit_test(test_local_rank), cmocka_unit_test(test_forked_rank)};
+    const struct CMUnitTest others[] = {test_with_device(test_bf16),
+                                        test_with_device(test_bf16_stored),
+                                        test_with_device(test_bf16_bytes),
+                                        test_with_device(test_wide),
+                                        test_with_device(test_unlike),
+                                        test_with_device(test_profile),
+                                        test_with_device(test_shares),
+                                        test_with_device(test_shared_memory),
+                                        test_with_device(test_trust),
+                                        test_with_device(test_overlap),
+                                        test_with_device(test_store),
+                                        test_with_device(test_environment),
+                                        test_with_device(test_tcp),
+                                        test_with_device(test_tcp_strangers),
+                                        test_with_device(test_tcp_faults),
+                                        test_with_device(test_store_used),
+                                        test_with_device(test_store_missing),
+                                        test_with_device(test_missing),
+                                        test_with_device(test_stuck),
+                                        test_with_device(test_late),
+                                        test_with_device(test_same_gpu),
+                                        test_with_device(test_lost_file),
+                                        test_with_device(test_copies),
+                                        test_with_device(test_other_count),
+                                        test_with_device(test_arguments),
+                                        test_with_device(test_processors),
+                                        test_with_device(test_heard),
+                                        test_with_device(test_mixed),
+                                        test_with_device(test_tcp_blocked),
+                                        test_with_device(test_tcp_sockets),
+                                        test_with_device(test_captured_by_some),
+                                        cmocka_unit_test(test_local_rank),
+                                        cmocka_unit_test(test_forked_rank)};
     for (int i = 0; i < COUNT(others); i++) tests[count++] = others[i];
     return _cmocka_run_group_tests("group", tests, (size_t)count, NULL, NULL);
 }
