@@ -2096,6 +2096,18 @@ __device__ __forceinline__ float gpunn__float_sigmoid(float x)
     return (x < 0 ? e : 1.0f) / (1 + e);
 }
 
+/* x = 2^n m with sqrt(1/2) <= m < sqrt(2), and log10(2) in two parts, the first with 13 bits: unlike log10f's, powers of 10 are
+ * exact. */
+__device__ __forceinline__ float gpunn__float_log10(float x)
+{
+    float normal = x < 1.17549435e-38f ? x * 8388608.0f : x;
+    int   exponent = (int)(__float_as_uint(normal) - 0x3f3504f3u) >> 23;
+    float m = __uint_as_float(__float_as_uint(normal) - ((unsigned)exponent << 23));
+    float n = (float)exponent - (x < 1.17549435e-38f ? 23.0f : 0.0f);
+    float y = fmaf(n, 0.301025391f, fmaf(n, 4.60503907e-6f, log10f(m)));
+    return x > 0 && x < INFINITY ? y : x == 0 ? -INFINITY : x < 0 ? NAN : x;
+}
+
 /* sin(x + quadrants pi / 2). Unlike sinf's, the reduction of large x needs no local memory: x / (2 pi) is the product of x's 32
  * bits of significand and those 96 bits of 1 / (2 pi) that leave less than whole turns. */
 static __device__ const unsigned gpunn__turns[8] = {0,           0x28BE60DBu, 0x9391054Au, 0x7F09D5F4u,
@@ -2191,7 +2203,7 @@ constexpr gpunn__map_facts gpunn__map_facts_of(int operands, const char *da, con
 #define floordiv(p, q) gpunn__floordiv(p, q)
 #define exp2(p) exp2f(p)
 #define log2(p) log2f(p)
-#define log10(p) log10f(p)
+#define log10(p) gpunn__float_log10(p)
 #define sinh(p) sinhf(p)
 #define cosh(p) coshf(p)
 #define atan2(p, q) atan2f(p, q)

@@ -81,9 +81,16 @@ ${fn} float ${name}_log2(float x)
     return log2f(x);
 }
 
+/* x = 2^n m with sqrt(1/2) <= m < sqrt(2), and log10(2) in two parts, the first with 13 bits: unlike log10f's, powers of 10 are
+ * exact. */
 ${fn} float ${name}_log10(float x)
 {
-    return log10f(x);
+    float normal = x < 1.17549435e-38f ? x * 8388608.0f : x;
+    int   exponent = (int)(__float_as_uint(normal) - 0x3f3504f3u) >> 23;
+    float m = __uint_as_float(__float_as_uint(normal) - ((unsigned)exponent << 23));
+    float n = (float)exponent - (x < 1.17549435e-38f ? 23.0f : 0.0f);
+    float y = fmaf(n, 0.301025391f, fmaf(n, 4.60503907e-6f, log10f(m)));
+    return x > 0 && x < INFINITY ? y : x == 0 ? -INFINITY : x < 0 ? NAN : x;
 }
 
 ${fn} float ${name}_sinh(float x)
