@@ -1128,10 +1128,11 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     X(ACOS, acos, atan2(sqrt((1 - x) * (1 + x)), x), -g / sqrt((1 - x) * (1 + x)))                                    \
     X(ATAN, atan, atan2(x, 1), g / (x * x + 1))                                                                       \
     X(ASINH, asinh,                                                                                                   \
-      where(abs(x) < K(3e-4), x, sign(x) * where(abs(x) > 4096, log(abs(x)) + K(0.6931472),                           \
-            log1p(abs(x) + x * x / (1 + sqrt(x * x + 1))))),                                                          \
+      where(abs(x) < K(3e-4), x, sign(x) * (where(abs(x) > 4096, K(0.6931472), 0) +                                   \
+            log1p(where(abs(x) > 4096, abs(x) - 1, abs(x) + x * x / (1 + sqrt(x * x + 1)))))),                        \
       where(abs(x) > K(1e9), g / abs(x), g / sqrt(x * x + 1)))                                                        \
-    X(ACOSH, acosh, where(x > 4096, log(x) + K(0.6931472), log1p(x - 1 + sqrt(x - 1) * sqrt(x + 1))),                 \
+    X(ACOSH, acosh,                                                                                                   \
+      where(x > 4096, K(0.6931472), 0) + log1p(x - 1 + where(x > 4096, 0, sqrt(x - 1) * sqrt(x + 1))),                \
       where(abs(x) > K(1e9), g / abs(x), g / sqrt((x - 1) * (x + 1))))                                                \
     X(ATANH, atanh, K(0.5) * (log1p(x) - log1p(-x)), g / ((1 - x) * (1 + x)))
 /* X(ENUM, name, attribute, default, forward, derivative) */
@@ -5364,7 +5365,7 @@ GPUNN__INLINE float gpunn__hypot(float x, float y)
     float big = 1.26765060e30f, tiny = 7.88860905e-31f;                  /* 2^100, 2^-100 */
     float down = gpunn__select(large, tiny, gpunn__select(small, big, 1)), p = x * down, q = y * down;
     float size = gpunn__sqrt(p * p + q * q) * gpunn__select(large, big, gpunn__select(small, tiny, 1));
-    return gpunn__select(a > FLT_MAX || b > FLT_MAX, INFINITY, size);
+    return gpunn__select(a > FLT_MAX, INFINITY, gpunn__select(b > FLT_MAX, INFINITY, size));
 }
 
 /* As torch's and unlike C's: NaN in, NaN out. */

@@ -351,7 +351,7 @@ ${fn} float ${name}_hypot(float x, float y)
     const float big = 1.26765060e30f, tiny = 7.88860905e-31f;                  /* 2^100, 2^-100 */
     const float down = ${name}_where(large, tiny, ${name}_where(small, big, 1)), p = x * down, q = y * down;
     const float size = ${name}_sqrt(p * p + q * q) * ${name}_where(large, big, ${name}_where(small, tiny, 1));
-    return ${name}_where(a > FLT_MAX || b > FLT_MAX, INFINITY, size);
+    return ${name}_where(a > FLT_MAX, INFINITY, ${name}_where(b > FLT_MAX, INFINITY, size));
 }
 
 /* Of values that are stored in 16 bits on a GPU; in this machine's memory they are floats. */

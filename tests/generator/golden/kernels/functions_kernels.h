@@ -8,7 +8,7 @@
 #define FUNCTIONS_KERNELS_H
 #include "gpunn.h"
 
-#define FUNCTIONS_KERNELS_STAMP 0xfc12e24392f36f3dull /* of this text: functions_kernels.cu was written with it */
+#define FUNCTIONS_KERNELS_STAMP 0x75575ede9c2f381bull /* of this text: functions_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -581,7 +581,7 @@ FUNCTIONS_FN float functions_hypot(float x, float y)
     const float big = 1.26765060e30f, tiny = 7.88860905e-31f;                  /* 2^100, 2^-100 */
     const float down = functions_where(large, tiny, functions_where(small, big, 1)), p = x * down, q = y * down;
     const float size = functions_sqrt(p * p + q * q) * functions_where(large, big, functions_where(small, tiny, 1));
-    return functions_where(a > FLT_MAX || b > FLT_MAX, INFINITY, size);
+    return functions_where(a > FLT_MAX, INFINITY, functions_where(b > FLT_MAX, INFINITY, size));
 }
 #endif
 
