@@ -1819,8 +1819,8 @@ GPUNN_API gpunn_tensor *gpunn_hash_grid_encoding_(gpunn_tensor *x, const char *n
  * axes not larger than x. An index outside x's axis: as a token of gpunn_embedding. */
 GPUNN_API gpunn_tensor *gpunn_gather(gpunn_tensor *x, int axis, gpunn_tensor *index);
 /* torch.scatter_add: a copy of x with y[i][index[i][j][k]][k] += src[i][j][k] for axis 1 of three; index I64 or I32, of src's
- * shape, which is x's but for the axis. Sums in the order of the indices, on a GPU above 1024 of them along the axis in an order
- * that they determine; an index outside x's axis: as gpunn_gather's. */
+ * shape, which is x's but for the axis. Sums in the order of the indices, on a GPU above 1024 of them along
+ * the axis in an order that they determine; an index outside x's axis: as gpunn_gather's. */
 GPUNN_API gpunn_tensor *gpunn_scatter_add(gpunn_tensor *x, int axis, gpunn_tensor *index, gpunn_tensor *src);
 /* torch.scatter: the same with src in the place of what stands there, of several for one place the last along the axis, to which
  * alone the gradient goes (torch leaves both open). x and src may be integers of one dtype. */

@@ -3713,8 +3713,9 @@ __device__ __forceinline__ gpunn__line gpunn__along_line(const gpunn__along &a, 
 }
 
 /* ---- cumsum: along a line, backward from its end ---------------------------------------------------------------------------- *
- * Lines that are many have a thread each; else a block adds up pieces of a line, one element a thread, onto what came before. A
- * long line that would leave the device idle is cut into parts, which a launch before has summed. */
+ * Lines that are many have a thread each; else a block adds up pieces of a line, one element a thread, onto
+ * what came before. A long line that would leave the device idle is cut into parts, which a launch before has
+ * summed. */
 enum { GPUNN__CUMSUM_PART = 8 * GPUNN__THREADS };
 typedef struct gpunn__cumsum {
     gpunn__along along; /* x: or the gradient */
@@ -3876,13 +3877,14 @@ static gpunn_status gpunn__cuda_argmax(gpunn__cuda *cuda, gpunn_step *step, gpun
     return GPUNN__LAUNCH(cuda, gpunn__argmax_kernel, gpunn__along_blocks(cuda, &a), GPUNN__THREADS, a);
 }
 
-/* ---- sorting ------------------------------------------------------------------------------------------------------------ *
- * A block sorts at most GPUNN__BLOCK_SORT codes in its shared memory. Longer lines are sorted in memory, stably, by rising keys
- * of 32 bits, 8 bits a pass: one launch counts the digits of each part of a line, the next moves its elements. A pass reads the
- * elements twice and writes them once, 24 bytes an element. */
+/* ---- sorting ------------------------------------------------------------------------------------------- *
+ * A block sorts at most GPUNN__BLOCK_SORT codes in its shared memory. Longer lines are sorted in memory,
+ * stably, by rising keys of 32 bits, 8 bits a pass: one launch counts the digits of each part of a line, the
+ * next moves its elements. A pass reads the elements twice and writes them once, 24 bytes an element. */
 enum { GPUNN__BLOCK_SORT = 2048 };
 
-/* The network of Batcher's bitonic sort, falling; size: a power of 2. All threads of the block call it, at any number of them. */
+/* The network of Batcher's bitonic sort, falling; size: a power of 2. All threads of the block call it, at
+ * any number of them. */
 __device__ __forceinline__ void gpunn__block_sort(unsigned long long *code, unsigned size)
 {
     for (unsigned width = 2; width <= size; width *= 2)
@@ -3949,7 +3951,8 @@ __device__ __forceinline__ void gpunn__sort_clear(gpunn__sort_counts &counts)
     __syncthreads();
 }
 
-/* How many elements of that digit this warp has met before this one; counts[warp]: those met so far. The whole warp calls it. */
+/* How many elements of that digit this warp has met before this one; counts[warp]: those met so far. The
+ * whole warp calls it. */
 __device__ __forceinline__ unsigned gpunn__sort_rank(unsigned digit, gpunn__sort_counts &counts)
 {
     const unsigned lane = threadIdx.x & 31, equals = __match_any_sync(0xFFFFFFFFu, digit);
@@ -4080,10 +4083,10 @@ static gpunn_status gpunn__sort(gpunn__cuda *cuda, gpunn__sorting *s, void *work
     return GPUNN_OK;
 }
 
-/* ---- topk --------------------------------------------------------------------------------------------------------------- *
- * Rounds: a block lists the codes of a part of a line that are above the least of the k largest so far. It sorts the list when it
- * is full, and at the end; the next round takes what the blocks kept. For k above GPUNN__TOPK_FEW of a line that is longer than
- * the list all of the line is sorted in memory, by 9 launches. */
+/* ---- topk ---------------------------------------------------------------------------------------------- *
+ * Rounds: a block lists the codes of a part of a line that are above the least of the k largest so far. It
+ * sorts the list when it is full, and at the end; the next round takes what the blocks kept. For k above
+ * GPUNN__TOPK_FEW of a line longer than the list, all of the line is sorted in memory, by 9 launches. */
 enum { GPUNN__TOPK_FEW = 512 };
 typedef struct gpunn__topk {
     gpunn__along              along;
@@ -4109,7 +4112,8 @@ __device__ __forceinline__ void gpunn__topk_put(const gpunn__topk &t, int64_t li
     ((int64_t *)t.along.out)[(outer * t.k + i) * inner + line - outer * inner] = place;
 }
 
-/* Sorts the `found` codes of the list, and cuts it to the k largest; behind fewer stands 0. The least that still counts. */
+/* Sorts the `found` codes of the list, and cuts it to the k largest; behind fewer stands 0. The least that
+ * still counts. */
 __device__ __forceinline__ unsigned long long gpunn__topk_cut(const gpunn__topk &t, unsigned long long *list, unsigned found)
 {
     unsigned size = 1;
@@ -4411,10 +4415,11 @@ static gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step *step, g
 }
 
 /* ---- gather: y[o][j][i] = x[o][index[o][j][i]][i]; scatter_add is the same backwards ---------------------------------------- *
- * Backward: where the indices of a line [o][..][i] are few, each element of dx looks for itself among them. Else they are sorted,
- * each line by a block or, longer ones, all together in memory; then each run of equal places is summed. Sums are made in the
- * order of the indices, but those of runs longer than GPUNN__RUN_ALONE in memory by a block, in an order that the indices alone
- * tell. An index out of range makes a NaN, of integers a 0, of what it picks, or of an element of the line that it adds to. */
+ * Backward: where the indices of a line [o][..][i] are few, each element of dx looks for itself among them.
+ * Else they are sorted, each line by a block or, longer ones, all together in memory; then each run of equal
+ * places is summed. Sums are made in the order of the indices, but those of runs longer than GPUNN__RUN_ALONE
+ * in memory by a block, in an order that the indices alone tell. An index out of range makes a NaN, of
+ * integers a 0, of what it picks, or of an element of the line that it adds to. */
 enum { GPUNN__GATHER_FEW = 64, GPUNN__GATHER_LINE = 1024, GPUNN__RUN_ALONE = 32 };
 typedef struct gpunn__gather {
     const void *x, *gradient, *index, *base; /* base: what dx adds to; NULL: nothing */
@@ -4464,7 +4469,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_few_kerne
     }
 }
 
-/* The element that index i names, and whether it lies in its line: if not, the line's first. number: of the index in its line. */
+/* The element that index i names, and whether it lies in its line: if not, the line's first. number: of the
+ * index in its line. */
 __device__ __forceinline__ int64_t gpunn__gather_place(const gpunn__gather &g, int64_t i, int64_t *number, bool *there)
 {
     const int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.m),
