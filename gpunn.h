@@ -524,7 +524,8 @@
  * ERRORS  The first failure on a device wins and stays readable by gpunn_error(dev) and gpunn_last_status(dev) until
  *     gpunn_clear_error(dev). Builders return NULL and pass NULL on, so a chain is checked once at its end. After a failed call
  *     the object is as it was before. Where a training run fails on its values, such as a label out of range or a loss that is
- *     not finite, dropout draws anew in the next one. Failures without a device (gpunn_device_open itself) are kept per thread: gpunn_error(NULL).
+ *     not finite, dropout draws anew in the next one. Failures without a device (gpunn_device_open itself) are kept per thread:
+ *     gpunn_error(NULL).
  *         gpunn_tensor *wrong = gpunn_relu(gpunn_add(gpunn_linear(x, "fc3", .out_features = 7), h));
  *         if (wrong == NULL) puts(gpunn_error(dev)); // add: shapes [batch, 7] and [batch, 50] do not broadcast ...
  *         gpunn_clear_error(dev);
@@ -550,12 +551,13 @@
  *     when there is none, and gpunn_device_report tells all that was found. From its second run on, a training step or a
  *     gpunn_forward is one launch of a CUDA graph, and calls return before the work is done: reading a value waits,
  *     gpunn_synchronize does too. A loss or gradient that is not finite changes nothing but may be reported only by a
- *     later call, gpunn_synchronize at the latest. gpunn_write copies at once, so the next batch travels while a step runs. Precision is the
- *     model's: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16). gpunn_model_to moves a model with its optimizers. A
- *     fault of the device is final for it: every later call gives the same status; close it. GPUNN_PLAIN=1 in the environment
- *     makes its sentence name op and layer, which a report of it needs: each step is waited for then, which is slow.
- *     From an archive (libgpunn.a) linkers do not take it by themselves: see GPUNN_CUDA. Where that is forgotten and there is an
- *     NVIDIA driver, log_fn hears it as a warning, so give the device one; gpunn_device_name tells what computes, too.
+ *     later call, gpunn_synchronize at the latest. gpunn_write copies at once, so the next batch travels while a step runs.
+ *     Precision is the model's: gpunn_model_create(dev, .precision = GPUNN_PRECISION_BF16). gpunn_model_to moves a model with
+ *     its optimizers. A fault of the device is final for it: every later call gives the same status; close it. GPUNN_PLAIN=1 in
+ *     the environment makes its sentence name op and layer, which a report of it needs: each step is waited for then, which is
+ *     slow. From an archive (libgpunn.a) linkers do not take it by themselves: see GPUNN_CUDA. Where that is forgotten and
+ *     there is an NVIDIA driver, log_fn hears it as a warning, so give the device one; gpunn_device_name tells what computes,
+ *     too.
  *
  * IN A CUDA PROGRAM  gpunn_device_open(.stream = s) puts all work in the order of the program's own stream: what it launched
  *     before is seen, what it launches next sees the results, and nobody waits but gpunn_read, gpunn_item and gpunn_synchronize,
@@ -804,7 +806,7 @@ GPUNN_API size_t gpunn_memory_reserved_peak(const gpunn_device *dev);
 /* Frees the arenas and plans of the device's models, gives the system back what the pool holds, and ends the threads of ours; the
  * next run of each model plans and allocates again. */
 GPUNN_API void gpunn_empty_cache(gpunn_device *dev);
-/* Waits for all work. A training step on a GPU may report a loss or gradient that was not finite only here, or in a later step. */
+/* Waits for all work. A training step on a GPU may report a loss or gradient that was not finite only here or in a later step. */
 GPUNN_API gpunn_status gpunn_synchronize(gpunn_device *dev);
 /* What gpunn_cuda.cu finds on this machine: driver, libraries, GPUs, and what is missing; line by line. */
 GPUNN_API void gpunn_device_report(void (*write)(void *user, const char *text), void *user);
@@ -2120,9 +2122,9 @@ typedef struct gpunn_class_loss_args {
     gpunn_tensor   *weight;          /* [classes] */
 } gpunn_class_loss_args;
 /* logits [n, classes, ...], labels I64, I32 or U8 [n, ...]; nll takes log-probabilities. A label outside 0 .. classes - 1 that is
- * not ignore_index changes no weight: on the CPU the run fails with GPUNN_ERR_ARGUMENT, on a GPU the loss is NaN. Where all labels
- * are ignored, the gradient is 0 as in torch, and the mean is -0 (torch: NaN), by which gpunn_fit and gpunn_evaluate know the
- * batch and leave it out of their means. */
+ * not ignore_index changes no weight: on the CPU the run fails with GPUNN_ERR_ARGUMENT, on a GPU the loss is NaN. Where all
+ * labels are ignored, the gradient is 0 as in torch, and the mean is -0 (torch: NaN), by which gpunn_fit and gpunn_evaluate
+ * know the batch and leave it out of their means. */
 GPUNN_API gpunn_tensor *gpunn_cross_entropy_(gpunn_tensor *logits, gpunn_tensor *labels, gpunn_class_loss_args args);
 GPUNN_API gpunn_tensor *gpunn_nll_loss_(gpunn_tensor *log_probabilities, gpunn_tensor *labels, gpunn_class_loss_args args);
 #define gpunn_cross_entropy(logits, ...) gpunn_cross_entropy_((logits), GPUNN_NAMED(gpunn_class_loss_args, __VA_ARGS__))
@@ -2648,15 +2650,15 @@ GPUNN_API int gpunn_local_rank(void);
 /* Makes the optimizer's model one that the ranks train together: weights and the optimizer's state become rank 0's, and dropout
  * drops other elements on each rank. Common to all ranks are from now on: gpunn_train_step, gpunn_optimizer_step, gpunn_fit,
  * gpunn_checkpoint_save and _load. A step averages the gradients over all ranks before clipping and update, and the loss, as the
- * program reads it; a loss or gradient that is not finite on one rank changes nothing on any, which GPUs that exchange by NCCL may
- * tell in a later call, as of the mean; running statistics are rank 0's after each update. A checkpoint is written by rank 0 and read by
- * each, by as many ranks as there are then. GPUNN_ERR_STATE: the ranks' models, optimizers or seeds differ, and in what. NULL
- * for group: an optimizer by itself again. With .shard, states take a rank 1 / size of their memory, and each update is followed
- * by an exchange of the parameters. Leaving the group, gpunn_distribute for layers that came later, and gpunn_ema_swap are
- * common to all ranks then; for the time of gpunn_checkpoint_save rank 0 has all states. GPUNN_ERR_UNSUPPORTED: an optimizer
- * with a trust ratio, whose norms are of whole parameters. Behind gpunn_train_step a rank has the mean of its share of the
- * gradients alone then, and of the others what the exchange has left there, unless they were clipped by their norm, accumulated
- * or scaled (F16), for which each rank needs all. */
+ * program reads it; a loss or gradient that is not finite on one rank changes nothing on any, which GPUs that exchange by NCCL
+ * may tell in a later call, as of the mean; running statistics are rank 0's after each update. A checkpoint is written by rank
+ * 0 and read by each, by as many ranks as there are then. GPUNN_ERR_STATE: the ranks' models, optimizers or seeds differ, and
+ * in what. NULL for group: an optimizer by itself again. With .shard, states take a rank 1 / size of their memory, and each
+ * update is followed by an exchange of the parameters. Leaving the group, gpunn_distribute for layers that came later, and
+ * gpunn_ema_swap are common to all ranks then; for the time of gpunn_checkpoint_save rank 0 has all states.
+ * GPUNN_ERR_UNSUPPORTED: an optimizer with a trust ratio, whose norms are of whole parameters. Behind gpunn_train_step a rank
+ * has the mean of its share of the gradients alone then, and of the others what the exchange has left there, unless they were
+ * clipped by their norm, accumulated or scaled (F16), for which each rank needs all. */
 GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group);
 
 /* ==== >>data ========================================================================================================== *
@@ -3142,7 +3144,8 @@ typedef struct gpunn_exchange {
     int64_t bf16_count; /* that it holds, a multiple of 16 */
 } gpunn_exchange;
 enum { GPUNN_MEAN = -1, GPUNN_AFTER_UPDATES = INT32_MAX };
-/* Of the loss, where ranks see the means of their own shares' gradients alone: a rank that finds one that is not finite gives NaN. */
+/* Of the loss, where ranks see the means of their own shares' gradients alone: a rank that finds one that is not finite gives
+ * NaN. */
 enum { GPUNN_AFTER_CHECK = INT32_MAX - 1 };
 enum { GPUNN_RANKS_ID = 128 }; /* bytes by which ranks find each other */
 
@@ -32188,7 +32191,7 @@ static GPUNN__STATUS gpunn__steps_settle(gpunn_optimizer *opt, bool with_replays
     return status;
 }
 
-/* Makes the loss scale and the counts the same on the host and on the device. with_replays: the device's hold; else the host's. */
+/* Makes the loss scale and the counts the same on host and device. with_replays: the device's hold; else the host's. */
 static GPUNN__STATUS gpunn__counted_settle(gpunn_optimizer *opt, bool with_replays)
 {
     gpunn_status status = gpunn__scale_settle(opt, with_replays);

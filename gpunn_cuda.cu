@@ -481,10 +481,10 @@ static bool gpunn__cuda_is_forked(const gpunn__cuda *cuda)
     return gpunn__is_forked(&cuda->context);
 }
 
-/* While one lives, the context is current, if one is given. At its end the program's context, and with it the program's device, is
- * current again, and its pending CUDA error is as it was; but CUDA keeps one error only, so a call of ours that fails takes the
- * program's with it. cudaSetDevice would not do: it makes the primary context of a device that the program never used, which takes
- * about 0.5 GB there. */
+/* While one lives, the context is current, if one is given. At its end the program's context, and with it the program's device,
+ * is current again, and its pending CUDA error is as it was; but CUDA keeps one error only, so a call of ours that fails takes
+ * the program's with it. cudaSetDevice would not do: it makes the primary context of a device that the program never used,
+ * which takes about 0.5 GB there. */
 struct gpunn__current {
     gpunn__context context;
     bool           is_forked;      /* from the process that retained the context: nothing is done */
@@ -1574,9 +1574,10 @@ static bool gpunn__nccl_find(gpunn__nccl *nccl)
 }
 #endif
 
-/* A rank captures a run or not by itself: its memory may have moved, or its capture failed. NCCL registers the buffers of captured
- * calls, for which all ranks of a node meet on the host (ncclNvlsGraphRegisterBuffer), and gives those calls other channels. Without
- * that they meet calls that are not captured. Memory of our pool has no handle that NVLink's registration takes. */
+/* A rank captures a run or not by itself: its memory may have moved, or its capture failed. NCCL registers the buffers of
+ * captured calls, for which all ranks of a node meet on the host (ncclNvlsGraphRegisterBuffer), and gives those calls other
+ * channels. Without that they meet calls that are not captured. Memory of our pool has no handle that NVLink's registration
+ * takes. */
 static void gpunn__nccl_uniform(void)
 {
 #ifndef _WIN32
@@ -7310,8 +7311,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__exact_clear_kern
     if (threadIdx.x == 0) e.largest[blockIdx.x] = largest;
 }
 
-/* What gradients are multiplied by to become integers: two powers of two, since their product may be beyond F32. NaN: a gradient is not
- * finite. For whole blocks. */
+/* What gradients are multiplied by to become integers: two powers of two, since their product may be beyond F32. NaN: a
+ * gradient is not finite. For whole blocks. */
 __device__ __forceinline__ float2 gpunn__exact_scale(const gpunn__exact &e)
 {
     float largest = 0;
@@ -7323,8 +7324,8 @@ __device__ __forceinline__ float2 gpunn__exact_scale(const gpunn__exact &e)
     return largest < INFINITY ? make_float2(ldexpf(1, power / 2), ldexpf(1, power - power / 2)) : make_float2(NAN, NAN);
 }
 
-/* Products by powers of two are exact in F32. In F64 they would take twice as long as the conversion on GPUs that do two operations of
- * F64 a clock and multiprocessor. */
+/* Products by powers of two are exact in F32. In F64 they would take twice as long as the conversion on GPUs that do two
+ * operations of F64 a clock and multiprocessor. */
 __device__ __forceinline__ void gpunn__exact_add(const gpunn__exact &e, int64_t i, float term, float2 scale)
 {
     (void)atomicAdd(&e.sums[i], (unsigned long long)llrintf(term * scale.x * scale.y));
@@ -10618,8 +10619,8 @@ static gpunn_status gpunn__attention_run(gpunn__cuda *cuda, const gpunn_value *m
 }
 
 /* Chooses the form and the plan: of a backward pass the form that always gives the same bits, or, where it is refused and results
- * may vary, the one that adds. On compute capability 10.x the first form is no promise: an engine adds in a fixed order or in any,
- * as its knobs say, which heuristics choose (override_heuristics_query in cudnn-frontend's node for attention). */
+ * may vary, the one that adds. On compute capability 10.x the first form is no promise: an engine adds in a fixed order or in
+ * any, as its knobs say, which heuristics choose (override_heuristics_query in cudnn-frontend's node for attention). */
 static gpunn_status gpunn__attention_plan(gpunn__cuda *cuda, gpunn__dnn_attention *key, size_t *bytes)
 {
     if (key->backward && cuda->args.deterministic && cuda->capability / 10 == 10)
@@ -12319,7 +12320,8 @@ static gpunn_status gpunn__cuda_check_gradients(gpunn__cuda *cuda, const gpunn_r
                          gradients);
 }
 
-/* Of a rank that sees its share of the gradients alone: the loss, which all ranks are about to average, tells them what it found. */
+/* Of a rank that sees its share of the gradients alone: the loss, which all ranks are about to average, tells them what it
+ * found. */
 static __global__ void gpunn__tell_loss_kernel(const gpunn__update_job job, float *loss)
 {
     GPUNN__FOLLOW();
@@ -12463,13 +12465,13 @@ typedef struct gpunn__numbers {
     float        lr[GPUNN__NUMBERS];
     int64_t      update_step[GPUNN__NUMBERS];
     int          from[GPUNN__NUMBERS], to[GPUNN__NUMBERS]; /* the counts of an update */
-    unsigned     rounding; /* blocks */
-    const void  *wide;     /* what the run's first step rounds to 16 bits, when it does no more than that */
+    const void  *wide; /* what the run's first step rounds to 16 bits, when it does no more than that */
     void        *half;
     gpunn_dtype  half_dtype;
     int64_t      half_count;
 
-    const gpunn_kept *kept; /* as of gpunn_run, for the blocks behind those */
+    unsigned          rounding; /* blocks of that */
+    const gpunn_kept *kept;     /* as of gpunn_run, for the blocks behind those */
     int               kept_count;
 } gpunn__numbers;
 static_assert(sizeof(gpunn__numbers) <= 4000, "a kernel's arguments");

@@ -103,17 +103,17 @@ static double slope_slack(double x, double y)
     X(relu6, clip(x, 0, 6), 0, inside(x, 0, 6), isnan(x) ? INFINITY : 0)                                                       \
     X(sigmoid, sigmoid(x), 0, sigmoid(x) * sigmoid(-x), sigmoid(x))                                                            \
     X(tanh, tanh(x), 0, 1 / (cosh(x) * cosh(x)), 1)                                                                            \
-    X(silu, x * sigmoid(x), fabs(x) * SMALL, sigmoid(x) * (1 + x * sigmoid(-x)), 1 + fmin(fabs(x), 20))                                             \
-    X(mish, x * tanh(log1p(exp(x))), fabs(x) * SMALL,                                                                           \
+    X(silu, x * sigmoid(x), fabs(x) * SMALL, sigmoid(x) * (1 + x * sigmoid(-x)), 1 + fmin(fabs(x), 20))                        \
+    X(mish, x * tanh(log1p(exp(x))), fabs(x) * SMALL,                                                                          \
       tanh(log1p(exp(x))) + x * sigmoid(x) / pow(cosh(log1p(exp(x))), 2), 2)                                                   \
-    X(gelu, x * cdf(x), fabs(x), cdf(x) + x * pdf(x), 1)                                                                        \
+    X(gelu, x * cdf(x), fabs(x), cdf(x) + x * pdf(x), 1)                                                                       \
     X(gelu_tanh, 0.5 * x * (1 + angle(x)), fabs(x),                                                                            \
       0.5 * (1 + angle(x)) + 0.5 * x * (1 - angle(x) * angle(x)) * 0.79788456080286536 * (1 + 0.134145 * x * x),               \
       fabs(x) < 1e18 ? 8 : INFINITY)                                                                                           \
     X(softsign, x / (1 + fabs(x)), 0, 1 / ((1 + fabs(x)) * (1 + fabs(x))), SMALL)                                              \
     X(logsigmoid, x < 0 ? x - log1p(exp(x)) : -log1p(exp(-x)), 0, sigmoid(-x), 0)                                              \
     X(hardsigmoid, clip(x + 3, 0, 6) / 6, 0, inside(x, -3, 3) / 6, 0)                                                          \
-    X(hardswish, x * clip(x + 3, 0, 6) / 6, x < 5e37 ? 0 : INFINITY, x <= -3 ? 0 : x >= 3 ? 1 : x / 3 + 0.5, 0.5)                                     \
+    X(hardswish, x * clip(x + 3, 0, 6) / 6, x < 5e37 ? 0 : INFINITY, x <= -3 ? 0 : x >= 3 ? 1 : x / 3 + 0.5, 0.5)              \
     X(selu, 1.0507009873554805 * (x > 0 ? x : 1.6732632423543772 * expm1(x)), 0,                                               \
       1.0507009873554805 * (x > 0 ? 1 : 1.6732632423543772 * exp(x)), 0)                                                       \
     X(abs, fabs(x), 0, sign(x), 0)                                                                                             \
@@ -126,13 +126,13 @@ static double slope_slack(double x, double y)
     X(log, log(x), 0, 1 / x, 0)                                                                                                \
     X(log1p, log1p(x), 0, 1 / (x + 1), 0)                                                                                      \
     X(sqrt, sqrt(x), 0, 0.5 / sqrt(x), 0)                                                                                      \
-    X(rsqrt, 1 / sqrt(x), 0, -0.5 * pow(1 / sqrt(x), 3), pow(1 / sqrt(x), 3) + SMALL)                                                                        \
+    X(rsqrt, 1 / sqrt(x), 0, -0.5 * pow(1 / sqrt(x), 3), pow(1 / sqrt(x), 3) + SMALL)                                          \
     X(reciprocal, 1 / x, 0, -1 / x / x, SMALL)                                                                                 \
-    X(square, x * x, 0, 2 * x, 0)                                                                                               \
+    X(square, x * x, 0, 2 * x, 0)                                                                                              \
     X(erf, erf(x), 0, 1.1283791670955126 * exp(-x * x), x * x * exp(-x * x))                                                   \
     X(sin, sin(x), 0.25, cos(x), 0.25)                                                                                         \
     X(cos, cos(x), 0.25, -sin(x), 0.25)                                                                                        \
-    X(exp2, exp2(x), 0, 0.69314718055994531 * exp2(x), x < 128 ? 0 : INFINITY)                                                                      \
+    X(exp2, exp2(x), 0, 0.69314718055994531 * exp2(x), x < 128 ? 0 : INFINITY)                                                 \
     X(log2, log2(x), 0, 1.4426950408889634 / x, 0)                                                                             \
     X(log10, log10(x), 0, 0.43429448190325183 / x, 0)                                                                          \
     X(sinh, sinh(x), 0, cosh(x), 0)                                                                                            \
@@ -151,34 +151,34 @@ static double slope_slack(double x, double y)
     X(add_scalar, x + 0.5, 0, 1, 0)                                                                                            \
     X(mul_scalar, x * 1.75, 0, 1.75, 0)                                                                                        \
     X(pow_scalar, pow(x, 2.5), 0, 2.5 * pow(x, 1.5), SMALL)                                                                    \
-    X(hardtanh, clip(x, -1, 1), 0, inside(x, -1, 1), isnan(x) ? INFINITY : 0)                                                                        \
+    X(hardtanh, clip(x, -1, 1), 0, inside(x, -1, 1), isnan(x) ? INFINITY : 0)                                                  \
     X(clamp, clip(x, -1, 2), 0, inside(x, -1, 2), 0)                                                                           \
     X(softplus, x > 20 ? x : log1p(exp(x)), 0, x > 20 ? 1 : sigmoid(x), 0)
 #define FORMULA_TRUTHS(X)                                                                                                      \
     X(softshrink, fabs(x) <= 0.5 ? 0 : x - 0.5 * sign(x), 0, fabs(x) <= 0.5 ? 0 : 1, 0)                                        \
     X(threshold, x <= 0.5 ? -20 : x, 0, x <= 0.5 ? 0 : 1, 0)                                                                   \
-    X(logit, log(x / (1 - x)), 1, 1 / (x * (1 - x)), x < 0 || x > 1 ? INFINITY : 0)                                                                        \
+    X(logit, log(x / (1 - x)), 1, 1 / (x * (1 - x)), x < 0 || x > 1 ? INFINITY : 0)                                            \
     X(tan, tan(x), 0.25 * (1 + tan(x) * tan(x)), 1 + tan(x) * tan(x), pow(1 + fabs(tan(x)), 3))                                \
     X(ceil, ceil(x), 0, 0, 0)                                                                                                  \
     X(round, rint(x), 0, 0, 0)                                                                                                 \
     X(trunc, trunc(x), 0, 0, 0)                                                                                                \
     X(frac, x - trunc(x), 0, 1, 0)                                                                                             \
-    X(erfc, erfc(x), fabs(x) < 0.5 ? 0 : erfc(x) + SMALL, -1.1283791670955126 * exp(-x * x), x * x * exp(-x * x))                                \
-    X(lgamma, lgamma(x), 16 + fabs(x < 0 ? x : 0), digamma(x), 2 + fabs(digamma(x)) + fabs(x < 0 ? digamma(x) * x : 0))         \
+    X(erfc, erfc(x), fabs(x) < 0.5 ? 0 : erfc(x) + SMALL, -1.1283791670955126 * exp(-x * x), x * x * exp(-x * x))              \
+    X(lgamma, lgamma(x), 16 + fabs(x < 0 ? x : 0), digamma(x), 2 + fabs(digamma(x)) + fabs(x < 0 ? digamma(x) * x : 0))        \
     X(tanhshrink, x - tanh(x), fmin(fabs(x), 1), tanh(x) * tanh(x), 1)                                                         \
     X(logical_not, x == 0, 0, 0, 0)                                                                                            \
-    X(isnan, isnan(x) != 0, 0, 0, 0)                                                                                                       \
-    X(isinf, isinf(x) != 0, 0, 0, 0)                                                                                                       \
+    X(isnan, isnan(x) != 0, 0, 0, 0)                                                                                           \
+    X(isinf, isinf(x) != 0, 0, 0, 0)                                                                                           \
     X(isfinite, isfinite(x) != 0, 0, 0, 0)
 /* X(name, value, its slack, derivative by x, its slack, derivative by y, its slack). */
 #define BINARY_TRUTHS(X)                                                                                                       \
     X(add, x + y, 0, 1, 0, 1, 0)                                                                                               \
     X(sub, x - y, 0, 1, 0, -1, 0)                                                                                              \
-    X(mul, x * y, 0, y, 0, x, 0)                                                                                                \
+    X(mul, x * y, 0, y, 0, x, 0)                                                                                               \
     X(div, x / y, 0, 1 / y, 0, -x / y / y, SMALL * (1 + 1 / fabs(y)))                                                          \
-    X(floor_divide, y == 0 ? x / y : (x - remains(x, y)) / y, lost_rest(x, y), 0, 0, 0, 0)                                                                    \
-    X(pow, pow(x, y), 0, y == 0 ? 0 : y * pow(x, y - 1), slope_slack(x, y),         \
-      pow(x, y) * log(x), x == 0 ? INFINITY : SMALL * 200)                                                                                         \
+    X(floor_divide, y == 0 ? x / y : (x - remains(x, y)) / y, lost_rest(x, y), 0, 0, 0, 0)                                     \
+    X(pow, pow(x, y), 0, y == 0 ? 0 : y * pow(x, y - 1), slope_slack(x, y),                                                    \
+      pow(x, y) * log(x), x == 0 ? INFINITY : SMALL * 200)                                                                     \
     X(maximum, x > y ? x : y, 0, larger(x, y), 0, larger(y, x), 0)                                                             \
     X(minimum, x < y ? x : y, 0, larger(y, x), 0, larger(x, y), 0)                                                             \
     X(eq, x == y, 0, 0, 0, 0, 0)                                                                                               \
@@ -188,32 +188,34 @@ static double slope_slack(double x, double y)
     X(gt, x > y, 0, 0, 0, 0, 0)                                                                                                \
     X(ge, x >= y, 0, 0, 0, 0, 0)                                                                                               \
     X(parametric_relu, x > 0 ? x : x * y, 0, x > 0 ? 1 : y, 0, x > 0 ? 0 : x, 0)                                               \
-    X(atan2, atan2(x, y), 0, x == 0 && y == 0 ? 0 : y / (x * x + y * y), fabs(y / (x * x + y * y)) + SMALL,                                              \
+    X(atan2, atan2(x, y), 0, x == 0 && y == 0 ? 0 : y / (x * x + y * y), fabs(y / (x * x + y * y)) + SMALL,                    \
       x == 0 && y == 0 ? 0 : -x / (x * x + y * y), fabs(x / (x * x + y * y)) + SMALL)                                          \
-    X(hypot, hypot(x, y), 0, x / hypot(x, y), hypot(x, y) > FLT_MAX ? INFINITY : 0, y / hypot(x, y),                               \
+    X(hypot, hypot(x, y), 0, x / hypot(x, y), hypot(x, y) > FLT_MAX ? INFINITY : 0, y / hypot(x, y),                           \
       hypot(x, y) > FLT_MAX ? INFINITY : 0)                                                           \
-    X(logaddexp, fmax(x, y) + log1p(exp(-fabs(x - y))), fmin(fabs(fmax(x, y)), 1) + fabs(x - y) * exp(-fabs(x - y)), sigmoid(x - y),                             \
+    X(logaddexp, fmax(x, y) + log1p(exp(-fabs(x - y))), fmin(fabs(fmax(x, y)), 1) + fabs(x - y) * exp(-fabs(x - y)),           \
+      sigmoid(x - y),                                                                                                          \
       fabs(x - y) * sigmoid(x - y), sigmoid(y - x), fabs(x - y) * sigmoid(y - x))                                              \
-    X(fmod, fmod(x, y), 0, 1, 0, -trunc((float)x / (float)y), 0)                                                               \
+    X(fmod, fmod(x, y), 0, 1, 0, -truncf((float)x / (float)y), 0)                                                              \
     X(remainder, remains(x, y), lost_rest(x, y), 1, 0, -(x - remains(x, y)) / y, lost_rest(x, y))
 #define BINARY_FORMULA_TRUTHS(X)                                                                                               \
     X(logical_and, x != 0 && y != 0, 0, 0, 0, 0, 0)                                                                            \
     X(logical_or, x != 0 || y != 0, 0, 0, 0, 0, 0)                                                                             \
     X(logical_xor, (x != 0) != (y != 0), 0, 0, 0, 0, 0)                                                                        \
-    X(xlogy, x == 0 ? 0 : x * log(y), 0, log(y), x == 0 ? INFINITY : 0, x / y, x == 0 ? INFINITY : 0)                                                                  \
+    X(xlogy, x == 0 ? 0 : x * log(y), 0, log(y), x == 0 ? INFINITY : 0, x / y, x == 0 ? INFINITY : 0)                          \
     X(trunc_divide, y == 0 ? x / y : (x - fmod(x, y)) / y, lost_rest(x, y), 0, 0, 0, 0)
 #define TERM_TRUTHS(X)                                                                                                         \
     X(squared_error, (x - y) * (x - y), 0, 2 * (x - y), 0, 2 * (y - x), 0)                                                     \
     X(absolute_error, fabs(x - y), 0, sign(x - y), 0, sign(y - x), 0)                                                          \
     X(binary_cross_entropy, (y - 1) * most(log1p(-x), -100) - y * most(log(x), -100),                                          \
-      sum_of(fabs((y - 1) * fmax(log1p(-x), -100)), fabs(y * fmax(log(x), -100))), (x - y) / fmax((1 - x) * x, 1e-12), 0,             \
+      sum_of(fabs((y - 1) * fmax(log1p(-x), -100)), fabs(y * fmax(log(x), -100))), (x - y) / fmax((1 - x) * x, 1e-12), 0,      \
       log1p(-x) - log(x), 1)                                                                                                   \
     X(binary_cross_entropy_with_logits, (1 - y) * fmax(x, 0) - y * fmin(x, 0) + log1p(exp(-fabs(x))),                          \
       fabs((1 - y) * x) + fabs(y * x), sigmoid(x) - y, 1 + fabs(y), -x, 0)                                                     \
-    X(kl_divergence, y == 0 ? 0 : y * log(y) - y * x, sum_of(fabs(y * log(y)), fabs(y * x)) + SMALL, -y, 0, log(y) + 1 - x,                   \
+    X(kl_divergence, y == 0 ? 0 : y * log(y) - y * x, sum_of(fabs(y * log(y)), fabs(y * x)) + SMALL, -y, 0, log(y) + 1 - x,    \
       fabs(log(y)) + 1 + fabs(x))                                                                                              \
-    X(kl_divergence_log, exp(y) * (y - x), y < 88 && fabs(x - y) < FLT_MAX ? SMALL * fabs(x - y) : INFINITY, -exp(y), 0, exp(y) * (y - x) + exp(y),                         \
-      y < 88 && fabs(x - y) < FLT_MAX ? exp(y) * (1 + fabs(y - x)) + SMALL * fabs(x - y) : INFINITY)                                                                        \
+    X(kl_divergence_log, exp(y) * (y - x), y < 88 && fabs(x - y) < FLT_MAX ? SMALL * fabs(x - y) : INFINITY, -exp(y),          \
+      0, exp(y) * (y - x) + exp(y),                                                                                            \
+      y < 88 && fabs(x - y) < FLT_MAX ? exp(y) * (1 + fabs(y - x)) + SMALL * fabs(x - y) : INFINITY)                           \
     X(huber, fabs(x - y) < 1 ? 0.5 * (x - y) * (x - y) : fabs(x - y) - 0.5, 0, clip(x - y, -1, 1), 0, clip(y - x, -1, 1), 0)   \
     X(smooth_l1, fabs(x - y) < 1 ? 0.5 * (x - y) * (x - y) : fabs(x - y) - 0.5, 0, clip(x - y, -1, 1), 0, clip(y - x, -1, 1), 0)
 #define TERNARY_TRUTHS(X) X(where, x != 0 ? y : x, 0, x == 0, 0, x != 0, 0) /* of x, y, x */
