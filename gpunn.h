@@ -22237,6 +22237,16 @@ struct gpunn__team {
 static GPUNN__THREAD_LOCAL gpunn__team *gpunn__team_here;
 static GPUNN__THREAD_LOCAL int          gpunn__team_members;
 
+/* A team without threads. Of the one before, locks that its threads held in a forked process are left as they are. */
+static void gpunn__team_begin(gpunn__team *team)
+{
+    team->started = 0;
+    team->process = GPUNN__PROCESS();
+    team->ending = false;
+    team->sleepers = team->arrived = team->slept = 0;
+    GPUNN__MONITOR_OPEN(&team->monitor);
+}
+
 #ifndef GPUNN_NO_THREADS
 /* After look 1, 2, ... at a word: whether to look again, which ends GPUNN__PATIENCE after the first. */
 static bool gpunn__look_again(int look, double *end)
@@ -22290,16 +22300,6 @@ static GPUNN__THREAD_MAIN gpunn__team_main(void *arg)
         gpunn__team_tell(team);
     }
     GPUNN__THREAD_END;
-}
-
-/* A team without threads. Of the one before, locks that its threads held in a forked process are left as they are. */
-static void gpunn__team_begin(gpunn__team *team)
-{
-    team->started = 0;
-    team->process = GPUNN__PROCESS();
-    team->ending = false;
-    team->sleepers = team->arrived = team->slept = 0;
-    GPUNN__MONITOR_OPEN(&team->monitor);
 }
 
 /* In the child of a fork, forgets the parent's threads. */
