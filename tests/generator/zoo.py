@@ -1320,7 +1320,7 @@ def sized_masks(n=3, length=6):
         packed = (torch.diff(tokens, prepend=tokens[:, :1] - 1, dim=-1) != 1).cumsum(-1)
         own = mask.bool()[batch, rows[None, None, None]] & (rows[None, None, :, None] >= rows[None, None, None])
         alike = packed[batch, rows[None, None, :, None]] == packed[batch, rows[None, None, None]]
-        x = self.words(tokens)
+        x = self.words(tokens) + 0.1 * mask.cumsum(1)[:, :, None]
         bias = torch.where(own, 0.1 * alike, -1e4)
         x = x + F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], bias)[:, 0]
         if tokens.shape[0] != 1:
