@@ -19479,34 +19479,49 @@ static GPUNN__STATUS gpunn__decline_group(gpunn__builder *b, const gpunn_step *s
     return GPUNN_ERR_UNSUPPORTED;
 }
 
-/* What a step of a training run changes in place: a state, or number i, 0 or 1, of a norm's running statistics; NULL: nothing. */
+/* Whether a step of a training run changes operand i in place: a norm's running statistics, in a generated kernel too. */
+static bool gpunn__changes_operand(const gpunn_step *step, int i)
+{
+    if (step->op != GPUNN_OP_GROUP)
+        return gpunn__has_statistics(step->op) && step->input_count > 4 && !step->evaluates && (i == 3 || i == 4);
+    const gpunn_kernel_operand *operand = &step->group.kernel->program[step->group.direction].operands[i];
+    return operand->role == GPUNN_KERNEL_VALUE && operand->index >= 0 && operand->written;
+}
+
+/* What a step of a training run changes in place: its operand i or, for i -1, a state; NULL: nothing. */
 static const gpunn_value *gpunn__changed_by(const gpunn_step *step, int i)
 {
     if (step->backward) return NULL;
-    if (step->op == GPUNN_OP_ASSIGN) return i == 0 ? &step->out : NULL;
-    const bool moves = gpunn__has_statistics(step->op) && step->input_count > 4 && !step->evaluates;
-    return moves && step->in[3 + i].data ? &step->in[3 + i] : NULL;
+    if (i < 0) return step->op == GPUNN_OP_ASSIGN ? &step->out : NULL;
+    return step->in[i].data && gpunn__changes_operand(step, i) ? &step->in[i] : NULL;
 }
 
-/* Lists what a plan's steps change, in ranges that a block of a GPU copies; list NULL: only counts. *floats: of all copies. */
-static int gpunn__list_changes(const gpunn__plan *plan, gpunn_kept *list, float *copies, int64_t *floats)
+/* Lists a value, or none, in ranges that a block of a GPU copies; list NULL: only counts. *floats: of all copies so far. */
+static int gpunn__list_ranges(const gpunn_value *value, gpunn_kept *list, float *copies, int64_t *floats)
 {
     enum { RANGE = 4096 };
     int count = 0;
-    *floats = 0;
-    for (int i = 0; i < 2 * plan->step_count; i++) {
-        const gpunn_value *value = gpunn__changed_by(&plan->steps[i / 2], i % 2);
-        for (int64_t at = 0, n; value && at < value->count; at += n) {
-            n = value->count - at < RANGE ? value->count - at : (int64_t)RANGE;
-            if (list) {
-                list[count].values = (float *)value->data + at;
-                list[count].copy = copies + *floats;
-                list[count].count = n;
-            }
-            *floats += gpunn__aligned(n);
-            count++;
+    for (int64_t at = 0, n; value && at < value->count; at += n) {
+        n = value->count - at < RANGE ? value->count - at : (int64_t)RANGE;
+        if (list) {
+            list[count].values = (float *)value->data + at;
+            list[count].copy = copies + *floats;
+            list[count].count = n;
         }
+        *floats += gpunn__aligned(n);
+        count++;
     }
+    return count;
+}
+
+/* The same of all that a plan's steps change. */
+static int gpunn__list_changes(const gpunn__plan *plan, gpunn_kept *list, float *copies, int64_t *floats)
+{
+    int count = 0;
+    *floats = 0;
+    for (const gpunn_step *step = plan->steps; step < plan->steps + plan->step_count; step++)
+        for (int i = -1; i < step->input_count; i++)
+            count += gpunn__list_ranges(gpunn__changed_by(step, i), list ? list + count : NULL, copies, floats);
     return count;
 }
 
