@@ -6489,7 +6489,10 @@ static const char *gpunn__not_finite(const void *value, size_t size)
     return bits < infinite ? NULL : bits == infinite ? "infinite" : "NaN";
 }
 
-static float *gpunn__gradient_of(const gpunn_tensor *parameter);
+static float *gpunn__gradient_of(const gpunn_tensor *parameter)
+{
+    return parameter->lent[1].data ? (float *)parameter->lent[1].data : parameter->model->gradients + parameter->offset;
+}
 
 /* The parameter whose gradient has that float; NULL: there is none any more. */
 static const gpunn_tensor *gpunn__owner_of(const gpunn_device *dev, const float *gradient)
@@ -19885,11 +19888,6 @@ static gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
 static float *gpunn__weights(const gpunn_tensor *t)
 {
     return t->lent[0].data ? (float *)t->lent[0].data : t->model->weights + t->offset;
-}
-
-static float *gpunn__gradient_of(const gpunn_tensor *parameter)
-{
-    return parameter->lent[1].data ? (float *)parameter->lent[1].data : parameter->model->gradients + parameter->offset;
 }
 
 static bool gpunn__is_lent_weight(const gpunn_tensor *t)

@@ -12051,7 +12051,8 @@ struct gpunn__settings {
     }
 };
 
-template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__update_kernel(const gpunn__update_job job)
+/* Four blocks a multiprocessor: by its own choice of registers ptxas spills one kind on sm_90. */
+template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__update_kernel(const gpunn__update_job job)
 {
     GPUNN__FOLLOW();
     const gpunn_update_numbers k = gpunn__update_numbers<KIND>(job);

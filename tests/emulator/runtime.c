@@ -444,7 +444,7 @@ static void test_plain(void **state)
             const bool named = strstr(sentence, ": its ") || strstr(sentence, "optimizer's") || strstr(sentence, "before this");
             if (named != plain) fail_msg("launch %ld: %s", n, sentence);
         }
-        assert_true(n > 20);
+        assert_true(n > 15);
     }
     for (int k = 0; k < COUNT(known); k++)
         if (!seen[k]) fail_msg("no sentence says \"%s\"", known[k]);
