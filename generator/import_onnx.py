@@ -6,8 +6,9 @@
 
 writes NAME.json and NAME.safetensors. Weights keep their names, and so do the inputs and outputs. The first axis that the file
 leaves open is the batch; others need a --size or, to vary between runs under their names, --dynamic. Whatever gpunn cannot express
-is listed at once, and then nothing is written. Only --check, which runs the model and compares it with ONNX's reference evaluator,
-needs the packages onnx and numpy.
+is listed at once, and then nothing is written. Files that ONNX Runtime's optimiser wrote hold ops of its domain
+com.microsoft. They are read up to ORT_ENABLE_EXTENDED. Weights of 8 bits or less become floats. Only --check,
+which runs the model and compares it with ONNX's reference evaluator, needs the packages onnx and numpy.
 """
 import argparse
 import json

@@ -7,7 +7,8 @@ import struct
 
 from .. import spec
 from ..json_text import Source, SpecError, read
-from . import fold, onnx_attention, onnx_layers, onnx_ml, onnx_patterns  # noqa: F401, whose ops stand in OPERATIONS
+from . import (fold, onnx_attention, onnx_layers, onnx_microsoft, onnx_ml,  # noqa: F401, whose ops stand in OPERATIONS
+               onnx_patterns)
 from .arrays import MAX_ELEMENTS, RANGES, SAFETENSORS, Array, is_float, stored_dtype
 from .onnx_file import Graph, tensor_kind
 from .onnx_ops import OPERATIONS, RESULT_KINDS
@@ -18,6 +19,7 @@ CHEAP = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", 
 KEEPS_NAME = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Cast", "DequantizeLinear")
 SHAPERS = ("Range", "NonZero") + tuple(fold.WINDOWS)  # whose results' shapes follow from values
 MOVES = ("cast", "reshape", "permute", "slice", "expand", "gather", "concat", "tile", "max")  # results are values of the operands
+DOMAINS = ("", onnx_ml.DOMAIN, onnx_microsoft.DOMAIN, onnx_microsoft.LAYOUT)
 MAX_STEPS = 1000  # of loops
 MAX_NAME = 200  # bytes of a weight's name, which may get a number or a suffix
 FAULTS = (TypeError, IndexError, KeyError, AttributeError, ValueError, ArithmeticError, MemoryError, struct.error)
@@ -338,7 +340,7 @@ class Lowering:
 
     def results(self, node):
         """What the outputs of a node are."""
-        if node.domain not in ("", onnx_ml.DOMAIN):
+        if node.domain not in DOMAINS:
             raise Refused("gpunn knows no ops of the domain %s" % node.domain)
         call, w = Call(node, self.model.opset), self.writer
         if node.op == "Constant":

@@ -61,9 +61,9 @@ def graph(nodes, inputs, outputs, initializers=()):
     return Message(GRAPH, node=nodes, input=inputs, output=outputs, initializer=list(initializers))
 
 
-def model(*parts, opset=17):
-    return protobuf.write(Message(MODEL, ir_version=8, graph=graph(*parts),
-                                  opset_import=[Message(OPSET, domain="", version=opset)]))
+def model(*parts, opset=17, domains=()):
+    versions = [Message(OPSET, domain="", version=opset)] + [Message(OPSET, domain=name, version=1) for name in domains]
+    return protobuf.write(Message(MODEL, ir_version=8, graph=graph(*parts), opset_import=versions))
 
 
 def small():
