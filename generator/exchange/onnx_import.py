@@ -21,6 +21,7 @@ SHAPERS = ("Range", "NonZero") + tuple(fold.WINDOWS)  # whose results' shapes fo
 MOVES = ("cast", "reshape", "permute", "slice", "expand", "gather", "concat", "tile", "max")  # results are values of the operands
 DOMAINS = ("", onnx_ml.DOMAIN, onnx_microsoft.DOMAIN, onnx_microsoft.LAYOUT)
 MAX_STEPS = 1000  # of loops
+MAX_UNROLLED = 1 << 16  # entries of a spec that a loop's next step may follow
 MAX_NAME = 200  # bytes of a weight's name, which may get a number or a suffix
 FAULTS = (TypeError, IndexError, KeyError, AttributeError, ValueError, ArithmeticError, MemoryError, struct.error)
 
@@ -447,6 +448,8 @@ class Lowering:
         self.steps += 1
         if self.steps > MAX_STEPS:
             raise Refused("it and the model's other loops run more than %d steps" % MAX_STEPS)
+        if len(self.writer.entries) > MAX_UNROLLED:
+            raise Refused("its body, repeated for each step, makes more than %d operations" % MAX_UNROLLED)
         return self.branch(call, "body")
 
     def stacked(self, parts, axis):

@@ -683,6 +683,13 @@ def top_k(w, call, x, k=None):
     return [w.as_kind(w.add("gather", [x, places], (), dim=axis), kind), w.as_kind(places, "int64")]
 
 
+@operation("NonMaxSuppression")
+def non_max_suppression(w, call, boxes, scores, *_):
+    raise Refused("how many boxes it keeps depends on values; end the model at '%.80s' and '%.80s' with "
+                  "onnx.utils.extract_model, and call nms of examples/nms.h with them for each class" %
+                  tuple(call.inputs[:2]))
+
+
 @operation("Hardmax")
 def hardmax(w, call, x):
     axis = normal_axis(call.get("axis", -1 if call.opset >= 13 else 1), len(x.full))

@@ -12,9 +12,10 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 from generator import import_onnx, spec
-from generator.exchange import onnx_file, protobuf, tensor_files
+from generator.exchange import onnx_file, onnx_import, protobuf, tensor_files
 from generator.exchange.arrays import Array
 from generator.exchange.onnx_file import (ATTRIBUTE, DIMENSION, ENTRY, GRAPH, MODEL, NODE, NUMBERS, OPSET, SHAPE, TENSOR, TYPE,
                                           VALUE)
@@ -418,6 +419,18 @@ class ByHand(Import):
 
     def test_loops_without_end_are_refused(self):
         self.refused(self.loop(1 << 40), "run more than 1000 steps")
+
+    def test_loops_of_many_operations_are_refused(self):
+        """The 4th step would begin with 7 entries: the input, and two of each step."""
+        with unittest.mock.patch.object(onnx_import, "MAX_UNROLLED", 6):
+            self.refused(self.loop(4), "its body, repeated for each step, makes more than 6 operations")
+            self.imported(self.loop(3))
+
+    def test_what_depends_on_values_names_the_remedy(self):
+        data = model([node("Relu", "x", "best"), node("NonMaxSuppression", "boxes best", "y")],
+                     [value("boxes", [1, 6, 4]), value("x", [1, 1, 6])], [value("y", ["K", 3], "int64")])
+        self.refused(data, "NonMaxSuppression 'the_y': how many boxes it keeps depends on values",
+                     "end the model at 'boxes' and 'best' with onnx.utils.extract_model", "examples/nms.h")
 
     def test_inputs_may_be_fixed(self):
         data = model([node("Reshape", "x s", "y")], [value("x", [2, 3]), value("s", [2], "int64")], [value("y", [3, 2])])
