@@ -1,8 +1,8 @@
-"""What the ops of ONNX's domain ai.onnx.ml are made of, in which skl2onnx writes scikit-learn's models: linear ones and trees."""
+"""What the ops of ONNX's domain ai.onnx.ml are made of, in which skl2onnx writes scikit-learn's models."""
 from . import fold
-from .arrays import Array, is_float
+from .arrays import Array, check_count, is_float
 from .onnx_layers import linear
-from .onnx_ops import operation
+from .onnx_ops import OPERATIONS, operation
 from .spec_writer import Constant, Refused, product, text
 
 DOMAIN = "ai.onnx.ml"
@@ -162,6 +162,145 @@ def tree_classifier(w, call, x):
         y = w.add("concat", [other, y], (), dim=1)
     y = transformed(w, call, y)
     return [labelled(w, call, w.add("argmax", [y], (), dim=1), labels), w.as_kind(y, "float32")]
+
+
+# ---- support vectors ---------------------------------------------------------------------------------------
+# x: the product of a row and a support vector; for RBF their squared distance
+KERNELS = {"LINEAR": "x", "POLY": "pow({gamma} * x + {coef}, {degree})",
+           "SIGMOID": "tanh({gamma} * x + {coef})", "RBF": "exp(-{gamma} * x)"}
+SWEEPS = 8  # of coupled; pairs of 3 to 10 classes drawn by chance needed up to 5
+
+
+def kernels(w, call, x, count):
+    """The kernel of each row and each of so many support vectors, [n, count]."""
+    x, kind = rows(w, x), call.get("kernel_type", "LINEAR")
+    features, vectors = x.full[1], call.get("support_vectors", None) or []
+    if kind not in KERNELS or count < 1 or len(vectors) != count * features:
+        raise Refused("%d numbers are no %d support vectors of %d features with the kernel %s" % (
+            len(vectors), count, features, kind))
+    given = map(text, call.get("kernel_params", None) or [0.0, 0.0, 0.0])
+    if kind == "RBF":
+        apart = w.map("sub", w.reshape(x, (x.full[0], 1, features)), w.numbers(vectors, (1, count, features)))
+        y = w.reduce("sum", w.map("square", apart), [2])
+    else:
+        y = linear(w, call, x, Constant(Array("float32", (count, features), vectors)), None)
+    return w.expr(KERNELS[kind].format(**dict(zip(("gamma", "coef", "degree"), given))), y)
+
+
+@machine_learning("SVMRegressor", kind="float32")
+def svm_regressor(w, call, x):
+    y = weighed(w, call, x, call.get("n_supports", 0), call.get("coefficients", None) or [], 1)
+    return w.expr("where(x > 0, 1, -1)", y) if call.get("one_class", 0) else transformed(w, call, y)
+
+
+def weighed(w, call, x, count, weight, sums):
+    """Sums [n, sums] of the kernels times weight [sums, count], plus rho."""
+    bias = call.get("rho", None) or []
+    if len(weight) != sums * count or len(bias) != sums:
+        raise Refused("%d coefficients and %d numbers rho are not those of %d support vectors" % (
+            len(weight), len(bias), count))
+    weight, bias = Array("float32", (sums, count), weight), Array("float32", (sums,), bias)
+    return linear(w, call, kernels(w, call, x, count), Constant(weight), Constant(bias))
+
+
+def pair_weights(call, counts, pairs):
+    """The weight [pairs, support vectors] of the sums that tell two classes apart."""
+    total, values = sum(counts), call.get("coefficients", None) or []
+    if min(counts) < 0 or len(values) != (len(counts) - 1) * total:
+        raise Refused("%d coefficients are not %d for each of %d support vectors" % (
+            len(values), len(counts) - 1, total))
+    classes = [i for i, count in enumerate(counts) for _ in range(count)]
+    rows_of = [{first: second - 1, second: first} for first, second in pairs]
+    return [values[own[i] * total + k] if i in own else 0.0 for own in rows_of for k, i in enumerate(classes)]
+
+
+def votes(w, y, pairs, count):
+    """How many pairs each of so many classes wins, [n, count]: the first where the pair's sum is above 0."""
+    won = [(first == i) - (second == i) for first, second in pairs for i in range(count)]
+    at_least = [sum(second == i for _, second in pairs) for i in range(count)]
+    y = w.matmul(w.map("gt", y, 0.0), w.numbers(won, (len(pairs), count)))
+    return w.map("add", y, w.numbers(at_least, (count,)))
+
+
+def pair_probabilities(w, call, y, pairs, count):
+    """[n, count, count]: of the first class against the second, and 0 on the diagonal."""
+    check_count(count ** 4)
+    a, b = [w.numbers(call.get(key, []), (len(pairs),)) for key in ("prob_a", "prob_b")]
+    r = w.expr("clamp(1 / (1 + exp(x * y + z)), 1e-7, 0.9999999)", y, a, b)
+    cells = [(i, j) for i in range(count) for j in range(count)]
+    signs = [(cell == pair) - (cell == pair[::-1]) for pair in pairs for cell in cells]
+    r = w.matmul(r, w.numbers(signs, (len(pairs), len(cells))))
+    r = w.map("add", r, w.numbers([i > j for i, j in cells], (len(cells),)))
+    return w.reshape(r, (y.full[0], count, count))
+
+
+def coupled(w, r, count):
+    """The classes' probabilities p [n, count] that agree best with r: libsvm's minimum of p Q p.
+
+    Wu, Lin, Weng, "Probability estimates for multi-class classification by pairwise coupling", 2004.
+    """
+    unit = w.numbers([i == j for i in range(count) for j in range(count)], (count, count))
+    sums = w.reduce("sum", w.map("square", r), [1], True)
+    q = w.expr("x0 * x1 - x2 * x3", sums, unit, r, w.permute(r, (0, 2, 1)))
+    p = w.whole(Constant(w.constant_of(1 / count).tensor, (r.full[0], count)))
+    for _ in range(SWEEPS):
+        p = swept(w, q, p, r.full[0], count)
+    return p
+
+
+def swept(w, q, p, n, count):
+    """p after each of its elements has made p Q p less; p itself where Q p is p Q p to 0.005 / count."""
+    qp = w.reshape(w.matmul(q, w.reshape(p, (n, count, 1))), (n, count))
+    start, pqp = p, w.reduce("sum", w.map("mul", p, qp), [1], True)
+    error = w.reduce("max", w.expr("abs(x - y)", qp, pqp), [1], True)
+    for i in range(count):
+        line, own = w.reshape(w.slice(q, 1, i, i + 1), (n, count)), w.slice(qp, 1, i, i + 1)
+        top, unit = w.slice(line, 1, i, i + 1), w.numbers([i == j for j in range(count)], (count,))
+        step = w.expr("(y - x) / z", own, pqp, top)
+        p, qp = [w.expr("(x + y * z) / (1 + y)", x, step, along) for x, along in ((p, unit), (qp, line))]
+        pqp = w.expr("(x0 + x1 * (x1 * x2 + 2 * x3)) / (1 + x1) ** 2", pqp, step, top, own)
+    return w.expr("where(x < %s, y, z)" % text(0.005 / count), error, start, p)
+
+
+@machine_learning("SVMClassifier", kind="own")
+def svm_classifier(w, call, x):
+    """Labels by votes, and probabilities or the sums of all pairs; of two classes these are -sum and sum."""
+    labels = call.get("classlabels_ints", None) or call.get("classlabels_strings", None) or []
+    counts = call.get("vectors_per_class", None) or []
+    if len(labels) < 2 or len(counts) != len(labels) or call.get("post_transform", "NONE") != "NONE":
+        raise Refused("only 2 or more labels with support vectors, and post_transform NONE, are possible")
+    check_count(len(labels) ** 2 * (len(labels) + sum(counts)))
+    pairs = [(i, j) for i in range(len(labels)) for j in range(i + 1, len(labels))]
+    y = weighed(w, call, x, sum(counts), pair_weights(call, counts, pairs), len(pairs))
+    place = w.add("argmax", [votes(w, y, pairs, len(labels))], (), dim=1)
+    if call.get("prob_a", None):
+        r = pair_probabilities(w, call, y, pairs, len(labels))
+        y = coupled(w, r, len(labels))
+    elif len(labels) == 2:
+        y = w.add("concat", [w.map("neg", y), y], (), dim=1)
+    return [labelled(w, call, place, labels), w.as_kind(y, "float32")]
+
+
+# ---- rows --------------------------------------------------------------------------------------------------
+@machine_learning("Imputer", kind="own")
+def imputer(w, call, x):
+    """Known values in place of one that says that there is none; of all columns or of each."""
+    kind = w.kind_of(x)
+    suffix = "float" if is_float(kind) else "int64"
+    values, gap = call.get("imputed_value_%ss" % suffix, None) or [], call.get("replaced_value_" + suffix, 0)
+    missing = (OPERATIONS["IsNaN"](w, call, x) if gap != gap else
+               OPERATIONS["Equal"](w, call, x, Constant(Array(kind, (), [gap]))))
+    return OPERATIONS["Where"](w, call, missing, Constant(Array(kind, (len(values),), values)), x)
+
+
+@machine_learning("OneHotEncoder", kind="float32")
+def one_hot_encoder(w, call, x):
+    """1 in the column of each value's class, along a new last axis; zeros for a value of none."""
+    classes, kind = call.get("cats_int64s", None), w.kind_of(x)
+    if not classes:
+        raise Refused("classes that are texts are not possible")
+    classes = Constant(Array(kind, (len(classes),), classes))
+    return w.f32(OPERATIONS["Equal"](w, call, w.reshape(x, x.full + (1,)), classes))
 
 
 @machine_learning("ArrayFeatureExtractor", kind="own")

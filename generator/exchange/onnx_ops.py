@@ -309,10 +309,12 @@ def reshape(w, call, x, shape=None):
 @operation("Flatten")
 def flatten(w, call, x):
     axis = normal_axis(call.get("axis", 1), len(x.full))
-    front, back = x.full[:axis], x.full[axis:]
-    if any(dim < 0 and not varies(dim) for dim in back) and axis:
+    shape = flat_shape(x.full, axis)
+    if shape == x.full:
+        return x
+    if any(dim < 0 and not varies(dim) for dim in x.full[axis:]) and axis:
         raise Refused("it joins the batch with other axes")
-    return w.reshape(x, (fold.dim_of(product(map(fold.of_dim, front))), fold.dim_of(product(map(fold.of_dim, back)))))
+    return w.reshape(x, shape)
 
 
 @operation("Squeeze")

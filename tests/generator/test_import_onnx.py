@@ -426,6 +426,15 @@ class ByHand(Import):
             self.refused(self.loop(4), "its body, repeated for each step, makes more than 6 operations")
             self.imported(self.loop(3))
 
+    def test_flatten_of_one_row(self):
+        """skl2onnx makes a row [1, n] of a column, and flattens it again."""
+        data = model([node("Flatten", "x", "a", axis=0), node("Flatten", "a", "b", axis=1),
+                      node("Reshape", "b column", "y")], [value("x", ["N", 1])], [value("y", ["N", 1])],
+                     [tensor("column", (2,), [-1, 1], "int64")])
+        self.imported(data)
+        y = self.run_model(x=Array("float32", (3, 1), [1.0, 2.0, 3.0]))["y"]
+        self.assertEqual((y.shape, list(y.values)), ((3, 1), [1.0, 2.0, 3.0]))
+
     def test_what_depends_on_values_names_the_remedy(self):
         data = model([node("Relu", "x", "best"), node("NonMaxSuppression", "boxes best", "y")],
                      [value("boxes", [1, 6, 4]), value("x", [1, 1, 6])], [value("y", ["K", 3], "int64")])
@@ -533,8 +542,41 @@ class Numbers(Import):
                 self.assertEqual({name: one.values for name, one in found.items()}, {name: wanted[name] for name in names})
 
 
+def dot(a, b):
+    return sum(x * y for x, y in zip(a, b))
+
+
+KERNELS = {"LINEAR": dot, "POLY": lambda a, b: (0.5 * dot(a, b) + 0.25) ** 3,
+           "SIGMOID": lambda a, b: math.tanh(0.5 * dot(a, b) + 0.25),
+           "RBF": lambda a, b: math.exp(-0.5 * sum((x - y) ** 2 for x, y in zip(a, b)))}
+
+
+def coupled(chances, pairs, count):
+    """libsvm's multiclass_probability; chances: of the first class of each pair."""
+    r = {pair: min(max(c, 1e-7), 1 - 1e-7) for pair, c in zip(pairs, chances)}
+    r.update({(j, i): 1 - c for (i, j), c in list(r.items())})
+    r.update({(i, i): 0.0 for i in range(count)})
+    q = [[sum(r[j, t] ** 2 for j in range(count)) if t == k else -r[k, t] * r[t, k] for k in range(count)]
+         for t in range(count)]
+    p = [1 / count] * count
+    while True:
+        qp = [dot(line, p) for line in q]
+        least = dot(p, qp)
+        if max(abs(x - least) for x in qp) < 0.005 / count:
+            return p
+        for t in range(count):
+            step = (least - qp[t]) / q[t][t]
+            p = [(x + step * (i == t)) / (1 + step) for i, x in enumerate(p)]
+            least = (least + step * (step * q[t][t] + 2 * qp[t])) / (1 + step) ** 2
+            qp = [(x + step * y) / (1 + step) for x, y in zip(qp, q[t])]
+
+
+def matrix(rows):
+    return Array("float32", (len(rows), len(rows[0])), [x for row in rows for x in row])
+
+
 class MachineLearning(Import):
-    """The linear ops of the domain ai.onnx.ml."""
+    """The ops of the domain ai.onnx.ml."""
 
     def test_a_classifier(self):
         """Scaled, told by two sums that softmax makes probabilities, with labels that are no places."""
@@ -620,10 +662,96 @@ class MachineLearning(Import):
             for got, expected in zip(y[name].values, wanted):
                 self.assertAlmostEqual(got, expected, places=5)
 
+    def compute(self, op, outputs, x, **attributes):
+        """What an op of ai.onnx.ml makes of x."""
+        self.imported(model([node("ai.onnx.ml." + op, "x", outputs, **attributes)],
+                            [value("x", ["N"] + list(x.shape[1:]), x.kind)],
+                            [Message(VALUE, name=name) for name in outputs.split()]))
+        return self.run_model(x=x)
+
+    def close(self, got, wanted):
+        self.assertEqual(len(got), len(wanted))
+        for a, b in zip(got, wanted):
+            self.assertAlmostEqual(a, b, places=5)
+
+    def test_regressors_of_support_vectors(self):
+        vectors, weights, x = [(0.5, -1.0), (2.0, 0.25)], [1.5, -0.75], [(0.1, 0.2), (-0.6, 1.5), (1.0, -2.0)]
+        given = dict(kernel_params=[0.5, 0.25, 3.0], n_supports=2, coefficients=weights, rho=[0.125],
+                     support_vectors=[a for v in vectors for a in v])
+        for kind, kernel in KERNELS.items():
+            sums = [dot(weights, [kernel(row, v) for v in vectors]) + 0.125 for row in x]
+            for one, wanted in ((0, sums), (1, [math.copysign(1, s) for s in sums])):
+                with self.subTest(kernel=kind, one_class=one):
+                    y = self.compute("SVMRegressor", "y", matrix(x), kernel_type=kind, one_class=one, **given)
+                    self.close(y["y"].values, wanted)
+
+    def classifier(self, owners):
+        """The attributes of support vectors on a circle, which belong to these classes."""
+        count, angles = owners[-1] + 1, [2.1 * owner + 0.2 * k for k, owner in enumerate(owners)]
+        weights = [(1 + 0.1 * k + 0.3 * row) * (1 if row >= owner else -1)
+                   for row in range(count - 1) for k, owner in enumerate(owners)]
+        return dict(kernel_type="RBF", kernel_params=[0.5, 0.0, 0.0], coefficients=weights,
+                    support_vectors=[f(angle) for angle in angles for f in (math.cos, math.sin)],
+                    rho=[0.1, -0.2, 0.05][:count * (count - 1) // 2], classlabels_ints=[7, 3, 5][:count],
+                    vectors_per_class=[owners.count(i) for i in range(count)])
+
+    def pair_sums(self, given, owners, pairs, row):
+        """Of the kernels of both classes' vectors, which have their weights at the other class."""
+        vectors, weights = given["support_vectors"], given["coefficients"]
+        near = [KERNELS["RBF"](row, vectors[2 * k:2 * k + 2]) for k in range(len(owners))]
+        return [b + sum(weights[(j - 1 if owner == i else i) * len(owners) + k] * near[k]
+                        for k, owner in enumerate(owners) if owner in (i, j))
+                for (i, j), b in zip(pairs, given["rho"])]
+
+    def test_classifiers_of_support_vectors(self):
+        """Each pair's sum is a vote; far away each of 3 classes has one. Of 2 the scores are -sum and sum."""
+        x = [(1.5 * math.sin(5.0 * i), math.cos(7.0 * i)) for i in range(40)] + [(50.0, 50.0)]
+        for owners in ([0, 0, 1, 2, 2], [0, 0, 1, 1]):
+            given, count = self.classifier(owners), owners[-1] + 1
+            pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
+            sums = [self.pair_sums(given, owners, pairs, row) for row in x]
+            won = [[pair[y <= 0] for pair, y in zip(pairs, s)] for s in sums]
+            labels = [given["classlabels_ints"][max(range(count), key=own.count)] for own in won]
+            self.assertEqual(len(set(labels)), count)
+            y = self.compute("SVMClassifier", "label s", matrix(x), **given)
+            self.assertEqual(list(y["label"].values), labels)
+            self.close(y["s"].values, [z for s in sums for z in (s if count > 2 else (-s[0], s[0]))])
+            given.update(prob_a=[-2.0] * len(pairs), prob_b=[0.3] * len(pairs))
+            y = self.compute("SVMClassifier", "label p", matrix(x), **given)
+            self.assertEqual(list(y["label"].values), labels)
+            chances = [coupled([1 / (1 + math.exp(0.3 - 2.0 * z)) for z in s], pairs, count) for s in sums]
+            self.close(y["p"].values, [z for p in chances for z in p])
+
+    def test_gaps_are_filled(self):
+        nan, inf = math.nan, math.inf
+        holes = [(1.0, nan), (nan, 2.0), (inf, 4.0)]
+        for x, gap, fill, wanted in (
+                (holes, nan, [7.0], [1, 7, 7, 2, inf, 4]), (holes, nan, [7.0, 8.0], [1, 8, 7, 2, inf, 4]),
+                ([(1.0, 4.0)], 4.0, [0.5], [1, 0.5]), ([(1.0, inf)], inf, [0.5], [1, 0.5])):
+            given = dict(imputed_value_floats=fill, replaced_value_float=gap)
+            self.assertEqual(list(self.compute("Imputer", "y", matrix(x), **given)["y"].values), wanted)
+        x = Array("int64", (2, 2), [2 ** 40, -1, 5, 2 ** 40 + 1])
+        y = self.compute("Imputer", "y", x, imputed_value_int64s=[3], replaced_value_int64=2 ** 40)["y"]
+        self.assertEqual(list(y.values), [3, -1, 5, 2 ** 40 + 1])
+
+    def test_classes_become_columns(self):
+        x = Array("int64", (2, 2), [2 ** 40, -1, 5, 2 ** 40 + 1])
+        y = self.compute("OneHotEncoder", "y", x, cats_int64s=[5, 2 ** 40])["y"]
+        self.assertEqual((y.shape, list(y.values)), ((2, 2, 2), [0, 1, 0, 0, 1, 0, 0, 0]))
+        y = self.compute("OneHotEncoder", "y", matrix([(5.0, 4.5)]), cats_int64s=[4, 5])["y"]
+        self.assertEqual(list(y.values), [0, 1, 0, 0])
+
     def test_what_is_refused(self):
         for part, one in (
-                ("ai.onnx.ml.SVMClassifier 'the_y': gpunn has no counterpart of this op",
-                 node("ai.onnx.ml.SVMClassifier", "x", "y")),
+                ("ai.onnx.ml.CategoryMapper 'the_y': gpunn has no counterpart of this op",
+                 node("ai.onnx.ml.CategoryMapper", "x", "y")),
+                ("only 2 or more labels", node("ai.onnx.ml.SVMClassifier", "x", "y p")),
+                ("classes that are texts", node("ai.onnx.ml.OneHotEncoder", "x", "y", cats_strings=[b"a"])),
+                ("2 coefficients and 0 numbers rho", node("ai.onnx.ml.SVMRegressor", "x", "y", n_supports=1,
+                                                          coefficients=[1.0, 2.0])),
+                ("3 numbers are no 1 support vectors of 2 features", node(
+                    "ai.onnx.ml.SVMRegressor", "x", "y", n_supports=1, coefficients=[1.0], rho=[0.0],
+                    support_vectors=[1.0, 2.0, 3.0])),
                 ("4 coefficients and 0 intercepts are no regressor of 2 features",
                  node("ai.onnx.ml.LinearRegressor", "x", "y", coefficients=[1.0, 2.0, 3.0, 4.0])),
                 ("post_transform PROBIT is not possible", node("ai.onnx.ml.LinearRegressor", "x", "y", coefficients=[1.0, 2.0],
@@ -801,7 +929,7 @@ class Peers(Import):
     @unittest.skipUnless(importlib.util.find_spec("skl2onnx"), "the package skl2onnx is not here")
     def test_scikit_learn(self):
         import numpy
-        from sklearn import ensemble, linear_model, neural_network, pipeline, preprocessing, tree
+        from sklearn import ensemble, impute, linear_model, neural_network, pipeline, preprocessing, svm, tree
         from skl2onnx import to_onnx
         numbers = numpy.random.RandomState(1)
         x = numbers.rand(60, 5).astype(numpy.float32)
@@ -810,6 +938,9 @@ class Peers(Import):
         for kind in (linear_model.LinearRegression(), scaled(preprocessing.StandardScaler(), linear_model.Ridge()),
                      scaled(preprocessing.Normalizer(), linear_model.Lasso(0.01)),
                      scaled(preprocessing.MinMaxScaler(), linear_model.LogisticRegression()),
+                     scaled(impute.SimpleImputer(), svm.SVR()),
+                     scaled(preprocessing.QuantileTransformer(n_quantiles=9), linear_model.Ridge()),
+                     svm.SVC(probability=True), svm.NuSVR(kernel="sigmoid"),
                      tree.DecisionTreeRegressor(), ensemble.RandomForestClassifier(9),
                      ensemble.GradientBoostingClassifier(n_estimators=5),
                      neural_network.MLPRegressor(hidden_layer_sizes=(8, 5), activation="tanh", max_iter=30),
