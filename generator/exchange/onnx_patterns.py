@@ -9,7 +9,7 @@ import collections
 import itertools
 import math
 
-from . import onnx_layers
+from . import onnx_layers, onnx_microsoft
 from .arrays import Array
 from .onnx_ops import number
 from .spec_writer import Constant, Parameter, Value
@@ -70,9 +70,11 @@ def attention(lowering, call, bound):
             return None
     scale = number(bound["@scale"]) if "@scale" in bound else 1.0
     scale = (1 / scale if bound["divides"] else scale) * (number(bound["@other"]) if "@other" in bound else 1)
+    scale *= bound.get("alpha", 1.0)
     operands = [q, k, v]
     if not all(isinstance(x, Value) and len(x.full) == 4 for x in operands) or (bound["axis"] or -1) not in (-1, 3):
         return None
+    k = w.permute(k, (0, 1, 3, 2)) if bound.get("transB", 0) else k
     if q.full[:2] != v.full[:2] or k.full[:2] != q.full[:2] or k.full[2] != q.full[3] or k.full[3] != v.full[2]:
         return None
     fits = mask is None or len(mask.full) <= 4 and all(
@@ -116,7 +118,8 @@ row("Mul(x, Tanh(Softplus(x)))", unary("mish"))
 row("Div(Mul(x, Clip(Add(x, 3), 0, 6)), 6)", unary("hardswish"))
 row("Mul(x, Div(Clip(Add(x, 3), 0, 6), 6))", unary("hardswish"))
 for scores, divides in (("MatMul(Mul(q, @scale), Mul(k, @other))", False), ("MatMul(Mul(q, @scale), k)", False),
-                        ("Div(MatMul(q, k), @scale)", True), ("Mul(MatMul(q, k), @scale)", False), ("MatMul(q, k)", False)):
+                        ("Div(MatMul(q, k), @scale)", True), ("Mul(MatMul(q, k), @scale)", False),
+                        ("MatMul(q, k)", False), ("FusedMatMul(q, k)", False)):
     for masked in ("%s", "Add(%s, mask)", "Where(hidden, @fill, %s)"):
         row("MatMul(Softmax(%s), v)" % masked % scores, attention, divides=divides)
 
@@ -145,14 +148,18 @@ class Matcher:
 
     def node(self, tree, node, bound):
         self.tries += 1
-        if node.op != tree.func.id or node.domain or self.tries > MATCHES:
+        if node.op != tree.func.id or node.domain not in ("", onnx_microsoft.DOMAIN) or self.tries > MATCHES:
             return []
         trees, names, attributes = list(tree.args), list(node.inputs), node.attributes
+        if any(attributes.get(name, 0) for name in ("transA", "transBatchA", "transBatchB")):
+            return []
         if isinstance(trees[-1], ast.Name) and trees[-1].id.startswith("list_"):
             axes = self.axes(names[1:], attributes)
             if "#axes" in bound and bound["#axes"] != axes or attributes.get("keepdims", 1) != 1:
                 return []
             bound, trees, names = dict(bound, **{"#axes": axes}), trees[:-1], names[:1]
+        if node.op == "FusedMatMul":
+            bound = dict(bound, alpha=attributes.get("alpha", 1.0), transB=attributes.get("transB", 0))
         if node.op == "Softmax":
             bound = dict(bound, axis=attributes.get("axis", None))
         if node.op == "Clip" and len(names) == 1 and len(trees) == 3:

@@ -13,12 +13,15 @@ GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden", "mic
 SCALES = {"uint8": (127, 128), "int8": (127, 0), "int32": (500, 0)}
 
 
-def drawn(name, shape, kind="float32", values=None):
-    """A tensor's name and Array: its name's own numbers between -1 and 1, or over the range of bytes."""
+def numbers(name, shape, kind="float32"):
+    """A name's own numbers between -1 and 1, or over the range of bytes."""
     unit = [math.sin(12.9898 * (i + 1) + sum(name.encode())) for i in range(math.prod(shape))]
     scale, shift = SCALES.get(kind, (1, 0))
-    values = values or [x if is_float(kind) else round(scale * x) + shift for x in unit]
-    return name, Array(kind, shape, values)
+    return [x if is_float(kind) else round(scale * x) + shift for x in unit]
+
+
+def drawn(name, shape, kind="float32", values=None):
+    return name, Array(kind, shape, values or numbers(name, shape, kind))
 
 
 class Case:
@@ -171,9 +174,35 @@ class Microsoft(Import):
             with self.subTest(part):
                 self.refused(case.model(), part, batch="none")
 
+    def attention(self, shapes, last, **attributes):
+        """softmax(q k + mask) v, in whose last product the weights have the name last."""
+        nodes = [node("com.microsoft.FusedMatMul", "q k", "s", alpha=0.5, **attributes),
+                 node("Add", "s mask", "m"), node("Softmax", "m", "p", axis=-1), node("Identity", "p", "z"),
+                 node("MatMul", last + " v", "y")]
+        inputs = [value(*pair) for pair in zip("qkv", shapes)]
+        given = dict(drawn(*pair) for pair in zip("qkv", shapes))
+        mask = tensor("mask", shapes[2][2:3], numbers("mask", shapes[2][2:3]))
+        outputs = [Message(VALUE, name="y")] + [Message(VALUE, name="z")] * (last == "z")
+        written = self.imported(model(nodes, inputs, outputs, [mask]), batch="none")
+        y = self.run_model(**given)["y"]
+        return self.ops(written), {"y": (y.shape, y.values)}
+
+    def test_attention_of_fused_products(self):
+        """As ONNX Runtime leaves that of PyTorch's files. With an Identity before the last product it is none."""
+        rows, columns = (1, 2, 4, 4), (1, 2, 4, 5)
+        for shapes, given in (([rows, rows, rows], {"transB": 1}), ([rows, columns, (1, 2, 5, 4)], {}),
+                              ([rows, (1, 2, 3, 4), (1, 2, 3, 6)], {"transB": 1})):
+            ops, y = self.attention(shapes, "p", **given)
+            self.assertEqual(ops[-1], "scaled_dot_product_attention")
+            plain, wanted = self.attention(shapes, "z", **given)
+            self.assertNotIn(ops[-1], plain)
+            self.compare({"y": Array("float32", *y["y"])}, wanted, 1e-6)
+        ops, _ = self.attention([rows, rows, rows], "p", transA=1)
+        self.assertNotIn("scaled_dot_product_attention", ops)
+
     def compare(self, results, wanted, tolerance):
         for name, (shape, values) in wanted.items():
-            self.assertEqual(list(results[name].shape), shape)
+            self.assertEqual(list(results[name].shape), list(shape))
             limit = tolerance * max(1.0, max(map(abs, values)))
             for got, expected in zip(results[name].values, values):
                 self.assertTrue(abs(got - expected) <= limit, "%s: %r is not %r" % (name, got, expected))
