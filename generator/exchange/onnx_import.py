@@ -606,6 +606,8 @@ def outputs_of(lowering, graph):
     for name in graph.outputs:
         lowering.writer.call = lowering.makers.get(name)
         try:
+            if not name:
+                raise Refused("it has no name")
             results.append(lowering.writer.finished(name, lowering.operand(name), graph.output_kinds.get(name), results))
         except Refused as why:
             if str(why):

@@ -797,6 +797,7 @@ class BadFiles(Import):
                 ("no ops of the domain", model([Message(NODE, op_type="Add", domain="com.x", input=["x"], output=["y"])], x, y)),
                 ("2^24", model([node("BitShift", "x w", "y", direction="LEFT")], [value("x", [1], "int64")], [value("y", [1], "int64")],
                                [tensor("w", (1,), [1 << 25], "int64")])),
+                ("the output '': it has no name", model([node("Relu", "x", "y")], x, y + [value("", [2])])),
                 ("the input 'x'", model([node("Relu", "x", "y")], [value("x", [0])], y))):
             with self.subTest(part=part):
                 self.refused(data, part)
