@@ -2756,9 +2756,10 @@ typedef struct gpunn_load_args {
 } gpunn_load_args;
 /* All or nothing: after an error no weight has changed. A model that has not run and whose weights have not been read or written
  * takes them piece by piece from the file; to change weights that are in use, all of the file is read first, which holds them
- * twice for a moment. F32, F16, BF16 and F64 files are read into F32. A path that ends in ".json"
- * is an index of weights in shards, as Hugging Face's model.safetensors.index.json: the shards, files beside it, are all
- * loaded. */
+ * twice for a moment. F32, F16, BF16 and F64 files are read into F32. So are F8_E4M3, F8_E5M2, integers of 8 to 64 bits and
+ * BOOL, each as the nearest float, without a scale; one GPUNN_LOG_WARNING counts such tensors. Other types: GPUNN_ERR_DTYPE.
+ * A path that ends in ".json" is an index of weights in shards, as Hugging Face's model.safetensors.index.json: the shards,
+ * files beside it, are all loaded. */
 GPUNN_API gpunn_status gpunn_load_(gpunn_model *model, const char *path, gpunn_load_args args);
 #define gpunn_load(model, ...) gpunn_load_((model), GPUNN_NAMED(gpunn_load_args, __VA_ARGS__))
 /* The same of a file that lies in memory: gpunn_load_memory(model, data, size, .partial = true). data is not needed afterwards;
@@ -2787,12 +2788,12 @@ GPUNN_API gpunn_status gpunn_read_idx(gpunn_device *dev, const char *path, gpunn
 /* CIFAR-10 (classes 10) and CIFAR-100 (classes 100, fine labels) binary files: images U8 [n, 3, 32, 32], labels U8 [n]. */
 GPUNN_API gpunn_status gpunn_read_cifar(gpunn_device *dev, const char *const *paths, int path_count, int classes,
                                         gpunn_array *images, gpunn_array *labels);
-/* .npy versions 1 to 3: f2 f4 f8 to F32, i8 to I64, i1 i2 i4 u2 to I32, u1, b1; either byte order; C or Fortran order (made C
+/* .npy versions 1 to 3: f2 f4 f8 to F32, i8 u4 to I64, i1 i2 i4 u2 to I32, u1, b1; either byte order; C or Fortran order (made C
  * order). */
 GPUNN_API gpunn_status gpunn_read_npy(gpunn_device *dev, const char *path, gpunn_array *out);
 GPUNN_API gpunn_status gpunn_write_npy(gpunn_device *dev, const char *path, const gpunn_array *array);
-/* One tensor of a safetensors file; F32, F16, BF16 and F64 as F32, small integers as I32. name NULL: the file's only one. A name
- * that is not there: GPUNN_ERR_ARGUMENT. */
+/* One tensor of a safetensors file; F32, F16, BF16, F64, F8_E4M3 and F8_E5M2 as F32, U32 as I64, smaller integers as I32.
+ * name NULL: the file's only one. A name that is not there: GPUNN_ERR_ARGUMENT. F8 has no scale, as a GPUNN_LOG_WARNING says. */
 GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *path, const char *name, gpunn_array *out);
 GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *path, const char *const *names,
                                                const gpunn_array *arrays, int count);
@@ -35367,24 +35368,25 @@ static GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int64_t epoch
 #pragma GCC optimize("O1")
 #endif
 /* ==== >>elements ====================================================================================================== *
- * X(id, bytes, what it is read into, safetensors' name, NumPy's name, IDX's number); no dtype: only its size is known. */
-#define GPUNN__ENCODINGS(X)                              \
-    X(F32, 4, GPUNN_F32, "F32", "f4", 0x0D)              \
-    X(F64, 8, GPUNN_F32, "F64", "f8", 0x0E)              \
-    X(F16, 2, GPUNN_F32, "F16", "f2", 0)                 \
-    X(BF16, 2, GPUNN_F32, "BF16", "", 0)                 \
-    X(I64, 8, GPUNN_I64, "I64", "i8", 0)                 \
-    X(I32, 4, GPUNN_I32, "I32", "i4", 0x0C)              \
-    X(I16, 2, GPUNN_I32, "I16", "i2", 0x0B)              \
-    X(U16, 2, GPUNN_I32, "U16", "u2", 0)                 \
-    X(I8, 1, GPUNN_I32, "I8", "i1", 0x09)                \
-    X(U8, 1, GPUNN_U8, "U8", "u1", 0x08)                 \
-    X(BOOL, 1, GPUNN_BOOL, "BOOL", "b1", 0)              \
-    X(U32, 4, GPUNN_DTYPE_DEFAULT, "U32", "u4", 0)       \
-    X(U64, 8, GPUNN_DTYPE_DEFAULT, "U64", "u8", 0)       \
-    X(C64, 8, GPUNN_DTYPE_DEFAULT, "C64", "c8", 0)       \
-    X(F8_E4M3, 1, GPUNN_DTYPE_DEFAULT, "F8_E4M3", "", 0) \
-    X(F8_E5M2, 1, GPUNN_DTYPE_DEFAULT, "F8_E5M2", "", 0)
+ * X(id, bytes, the dtype that holds all its values, safetensors' name, NumPy's name, IDX's number). No dtype: none does. All
+ * but C64 can also be read as floats. */
+#define GPUNN__ENCODINGS(X)                        \
+    X(F32, 4, GPUNN_F32, "F32", "f4", 0x0D)        \
+    X(F64, 8, GPUNN_F32, "F64", "f8", 0x0E)        \
+    X(F16, 2, GPUNN_F32, "F16", "f2", 0)           \
+    X(BF16, 2, GPUNN_F32, "BF16", "", 0)           \
+    X(I64, 8, GPUNN_I64, "I64", "i8", 0)           \
+    X(I32, 4, GPUNN_I32, "I32", "i4", 0x0C)        \
+    X(I16, 2, GPUNN_I32, "I16", "i2", 0x0B)        \
+    X(U16, 2, GPUNN_I32, "U16", "u2", 0)           \
+    X(I8, 1, GPUNN_I32, "I8", "i1", 0x09)          \
+    X(U8, 1, GPUNN_U8, "U8", "u1", 0x08)           \
+    X(BOOL, 1, GPUNN_BOOL, "BOOL", "b1", 0)        \
+    X(U32, 4, GPUNN_I64, "U32", "u4", 0)           \
+    X(U64, 8, GPUNN_DTYPE_DEFAULT, "U64", "u8", 0) \
+    X(C64, 8, GPUNN_DTYPE_DEFAULT, "C64", "c8", 0) \
+    X(F8_E4M3, 1, GPUNN_F32, "F8_E4M3", "", 0)     \
+    X(F8_E5M2, 1, GPUNN_F32, "F8_E5M2", "", 0)
 
 /* clang-format off */
 typedef enum gpunn__encoding_id {
@@ -35411,46 +35413,67 @@ static const gpunn__encoding gpunn__encodings[] = {
 /* clang-format on */
 enum { GPUNN__ENCODING_COUNT = sizeof gpunn__encodings / sizeof gpunn__encodings[0] };
 
-/* Element i of what raw holds, into element i of out, which holds encoding->dtype. */
-static void gpunn__decode(const gpunn__encoding *encoding, const unsigned char *raw, size_t count, unsigned char *out)
+/* The bits of an integer, sign-extended; the names of signed types begin with I. */
+static uint64_t gpunn__integer_bits(const gpunn__encoding *encoding, const unsigned char *raw)
 {
+    const uint64_t sign = (uint64_t)(*encoding->safetensors == 'I') << (8 * encoding->bytes - 1);
+    uint64_t       bits = 0;
+    for (size_t i = encoding->bytes; i-- > 0;) bits = bits << 8 | raw[i];
+    return encoding->id == GPUNN__BOOL ? bits != 0 : (bits ^ sign) - sign;
+}
+
+/* A sign, an exponent and a mantissa as in IEEE 754. E4M3 has no infinities, and only all ones are NaN (arXiv 2209.05433). */
+static float gpunn__float_of_f8(bool e5m2, unsigned char byte)
+{
+    const uint32_t sign = (uint32_t)(byte & 0x80) << 24, bits = byte & 0x7F;
+    const uint32_t normal = e5m2 ? (bits << 21) + (112u << 23) : (bits << 20) + (120u << 23);
+    const uint32_t special = bits == 0x7C ? 0x7F800000u : 0x7FC00000u; /* infinity or NaN */
+    const float    subnormal = (float)bits / (e5m2 ? 65536.0f : 512.0f);
+    if (bits >= (e5m2 ? 0x7Cu : 0x7Fu)) return gpunn__float_of(sign | special);
+    return gpunn__float_of(sign | (bits < (e5m2 ? 4 : 8) ? gpunn__bits_of(subnormal) : normal));
+}
+
+/* An element as the nearest float. */
+static float gpunn__element_float(const gpunn__encoding *encoding, const unsigned char *raw)
+{
+    if (encoding->id == GPUNN__F64) {
+        double wide;
+        memcpy(&wide, raw, sizeof wide);
+        return (float)wide;
+    }
+    if (encoding->dtype == GPUNN_F32) return gpunn__float_of_f8(encoding->id == GPUNN__F8_E5M2, *raw);
+    const uint64_t bits = gpunn__integer_bits(encoding, raw);
+    const bool     negative = *encoding->safetensors == 'I' && bits >> 63;
+    return negative ? -(float)(0 - bits) : (float)bits;
+}
+
+/* count elements of raw as dtype: the encoding's, or F32. */
+static void gpunn__decode(const gpunn__encoding *encoding, gpunn_dtype dtype, const unsigned char *raw, size_t count,
+                          unsigned char *out)
+{
+    const size_t wide = gpunn_dtype_size(dtype);
     if (encoding->id == GPUNN__F16 || encoding->id == GPUNN__BF16) {
         gpunn__widen_floats(encoding->id == GPUNN__F16 ? GPUNN_F16 : GPUNN_BF16, raw, (int64_t)count, (float *)(void *)out);
         return;
     }
-    for (size_t i = 0; i < count; i++, raw += encoding->bytes) {
-        float    value = 0;
-        int32_t  integer = 0;
-        uint16_t word = 0;
-        if (encoding->bytes == 2) memcpy(&word, raw, sizeof word);
-        switch (encoding->id) {
-        case GPUNN__F64: {
-            double wide;
-            memcpy(&wide, raw, sizeof wide);
-            value = (float)wide;
-            break;
-        }
-        case GPUNN__I16: integer = word < 0x8000 ? word : (int32_t)word - 0x10000; break;
-        case GPUNN__U16: integer = word; break;
-        case GPUNN__I8: integer = *raw < 0x80 ? *raw : *raw - 0x100; break;
-        case GPUNN__BOOL: out[i] = *raw != 0; continue;
-        default: break;
-        }
-        if (encoding->dtype == GPUNN_F32)
-            memcpy(out + i * sizeof value, &value, sizeof value);
-        else
-            memcpy(out + i * sizeof integer, &integer, sizeof integer);
+    for (size_t i = 0; dtype == GPUNN_F32 && i < count; i++) {
+        const float value = gpunn__element_float(encoding, raw + i * encoding->bytes);
+        memcpy(out + i * sizeof value, &value, sizeof value);
+    }
+    for (size_t i = 0; dtype != GPUNN_F32 && i < count; i++) {
+        const uint64_t bits = gpunn__integer_bits(encoding, raw + i * encoding->bytes);
+        for (size_t k = 0; k < wide; k++) out[i * wide + k] = (unsigned char)(bits >> 8 * k);
     }
 }
 
-/* The next count elements of the file as encoding->dtype; swapped: they are big-endian. */
-static GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn__encoding *encoding, bool swapped, size_t count,
-                                          void *out)
+/* The next count elements of the file as dtype, the encoding's or F32; swapped: they are big-endian. */
+static GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn__encoding *encoding, gpunn_dtype dtype, bool swapped,
+                                          size_t count, void *out)
 {
     unsigned char raw[8192];
-    size_t        bytes = encoding->bytes, wide = gpunn_dtype_size(encoding->dtype);
-    bool          same = encoding->id == GPUNN__F32 || encoding->id == GPUNN__I32 || encoding->id == GPUNN__I64 ||
-                encoding->id == GPUNN__U8;
+    size_t        bytes = encoding->bytes, wide = gpunn_dtype_size(dtype);
+    bool          same = dtype == encoding->dtype && (encoding->id == GPUNN__F32 || encoding->id == GPUNN__I32 ||
+                                             encoding->id == GPUNN__I64 || encoding->id == GPUNN__U8);
     swapped = swapped && bytes > 1;
     if (same && !swapped) return gpunn__reader_read(r, out, count * bytes);
     while (count > 0) {
@@ -35466,7 +35489,7 @@ static GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn__encodin
         if (same)
             memcpy(out, raw, part * bytes);
         else
-            gpunn__decode(encoding, raw, part, (unsigned char *)out);
+            gpunn__decode(encoding, dtype, raw, part, (unsigned char *)out);
         out = (unsigned char *)out + part * wide;
         count -= part;
     }
@@ -35980,17 +36003,18 @@ static GPUNN__STATUS gpunn__reader_skip(gpunn__reader *r, uint64_t bytes)
 
 enum { GPUNN__CHUNK = 1 << 20 }; /* bytes on their way between a device and a file */
 
-/* The next count elements of a tensor, where they go to: as its encoding's dtype or, of floats, as one of 16 bits. */
+/* The next count elements of a tensor, where they go to, as item->as: the encoding's dtype or a float. */
 static GPUNN__STATUS gpunn__read_as(gpunn__reader *r, const gpunn__entry *item, size_t count, void *to)
 {
     float      piece[2048];
+    const bool half = item->as == GPUNN_F16 || item->as == GPUNN_BF16;
     const bool same = item->encoding->id == (item->as == GPUNN_F16 ? GPUNN__F16 : GPUNN__BF16);
     char      *at = (char *)to;
-    if (item->as == item->encoding->dtype) return gpunn__read_elements(r, item->encoding, false, count, to);
+    if (!half) return gpunn__read_elements(r, item->encoding, item->as, false, count, to);
     if (same) return gpunn__reader_read(r, to, count * 2);
     for (size_t part; count > 0; count -= part, at += 2 * part) {
         part = count < sizeof piece / sizeof *piece ? count : sizeof piece / sizeof *piece;
-        gpunn_status status = gpunn__read_elements(r, item->encoding, false, part, piece);
+        gpunn_status status = gpunn__read_elements(r, item->encoding, GPUNN_F32, false, part, piece);
         if (status != GPUNN_OK) return status;
         gpunn__round_floats(item->as, piece, (int64_t)part, at);
     }
@@ -36014,6 +36038,31 @@ static GPUNN__STATUS gpunn__read_upload(gpunn__reader *r, const gpunn__entry *it
     return status;
 }
 
+/* Whether a tensor is read as floats from a type that weights seldom have: F8, integers or BOOL. */
+static bool gpunn__is_converted(const gpunn__entry *item)
+{
+    if (item->to == NULL) return false;
+    return item->encoding->dtype == GPUNN_F32 ? item->encoding->bytes == 1 : item->as != item->encoding->dtype;
+}
+
+/* One warning for all converted tensors of a file, whose table is in order of offsets. */
+static void gpunn__tell_conversions(const gpunn__archive *a)
+{
+    const gpunn__entry *first = NULL;
+    char                text[GPUNN__ERROR_SIZE], shown[128];
+    int                 count = 0;
+    for (int i = a->tensors.count - 1; i >= 0; i--) {
+        if (!gpunn__is_converted(&a->tensors.items[i])) continue;
+        first = &a->tensors.items[i];
+        count++;
+    }
+    if (first == NULL) return;
+    (void)snprintf(text, sizeof text, "'%s': %d tensor%s became floats without a scale; the first is '%s' of type %s",
+                   gpunn__tail(a->reader.path), count, count == 1 ? "" : "s", gpunn__printable(&first->name, shown),
+                   first->encoding->safetensors);
+    gpunn__warn(a->reader.dev, text);
+}
+
 /* Reads every tensor that has a place: in host memory or, with a chunk to come through, in the device's. The tables are out of
  * order afterwards. */
 static GPUNN__STATUS gpunn__archive_read(gpunn__archive *a, void *chunk)
@@ -36030,7 +36079,9 @@ static GPUNN__STATUS gpunn__archive_read(gpunn__archive *a, void *chunk)
                                   : gpunn__read_as(r, item, count, item->to);
     }
     for (int i = 0; i < a->shard_count && status == GPUNN_OK; i++) status = gpunn__reader_end(&a->shards[i]->reader);
-    return status == GPUNN_OK && a->shard_count == 0 ? gpunn__reader_end(&a->reader) : status;
+    if (status == GPUNN_OK && a->shard_count == 0) status = gpunn__reader_end(&a->reader);
+    if (status == GPUNN_OK) gpunn__tell_conversions(a);
+    return status;
 }
 
 /* ---- loading weights ------------------------------------------------------------------------------------------------- */
@@ -36078,6 +36129,12 @@ static const char *gpunn__entry_shape(const gpunn__entry *item, char text[192])
     return text;
 }
 
+/* Whether a tensor of that encoding (NULL: unknown) can be read as dtype. Any number becomes a float. */
+static bool gpunn__reads_as(const gpunn__encoding *encoding, gpunn_dtype dtype)
+{
+    return encoding && (encoding->dtype == dtype || (dtype == GPUNN_F32 && encoding->id != GPUNN__C64));
+}
+
 /* Finds the tensor prefix + t's name, which has t's shape (scalar: none) and can be read as dtype, and gives it its place. */
 static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *prefix, const gpunn_tensor *t, bool scalar,
                          gpunn_dtype dtype, void *to)
@@ -36089,7 +36146,7 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
     if (item) item->matched = true;
     if (item == NULL)
         gpunn__mismatch(m, GPUNN_ERR_FORMAT, "%s%s: in the model only", prefix, shown);
-    else if (item->encoding == NULL || item->encoding->dtype != dtype)
+    else if (!gpunn__reads_as(item->encoding, dtype))
         gpunn__mismatch(m, GPUNN_ERR_DTYPE, "%s%s: file %s, model %s", prefix, shown, gpunn__printable(&item->text, type),
                         gpunn_dtype_name(dtype));
     else if (item->rank != (scalar ? 0 : t->rank) || memcmp(item->dim, t->dim, (size_t)item->rank * sizeof *t->dim) != 0) {
@@ -38607,7 +38664,7 @@ static GPUNN__STATUS gpunn__idx_body(gpunn__reader *r, gpunn_array *out)
         dim[i] = (int64_t)((uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3]);
     }
     status = gpunn__array_alloc(r, encoding, rank, dim, out);
-    return status == GPUNN_OK ? gpunn__read_elements(r, encoding, true, gpunn__array_count(out), out->data) : status;
+    return status == GPUNN_OK ? gpunn__read_elements(r, encoding, out->dtype, true, gpunn__array_count(out), out->data) : status;
 }
 
 /* Opens a file, lets body read it into out, and leaves out empty after a failure. */
@@ -38675,7 +38732,7 @@ static GPUNN__STATUS gpunn__npy_fortran(gpunn__reader *r, const gpunn__encoding 
     for (int i = out->rank - 1; i >= 0; i--) stride[i] = i == out->rank - 1 ? 1 : stride[i + 1] * (size_t)out->dim[i + 1];
     while (left > 0) {
         size_t       part = left < sizeof chunk / wide ? left : sizeof chunk / wide;
-        gpunn_status status = gpunn__read_elements(r, encoding, swapped, part, chunk);
+        gpunn_status status = gpunn__read_elements(r, encoding, out->dtype, swapped, part, chunk);
         if (status != GPUNN_OK) return status;
         for (size_t k = 0; k < part; k++) {
             memcpy((char *)out->data + at * wide, chunk + k * wide, wide);
@@ -38726,7 +38783,7 @@ static GPUNN__STATUS gpunn__npy_body(gpunn__reader *r, gpunn_array *out)
     if (status != GPUNN_OK) return status;
     bool swapped = *type.at == '>';
     return fortran ? gpunn__npy_fortran(r, encoding, swapped, out)
-                   : gpunn__read_elements(r, encoding, swapped, gpunn__array_count(out), out->data);
+                   : gpunn__read_elements(r, encoding, out->dtype, swapped, gpunn__array_count(out), out->data);
 }
 
 GPUNN_API gpunn_status gpunn_read_npy(gpunn_device *dev, const char *path, gpunn_array *out)

@@ -149,8 +149,183 @@ static void weights_dtypes(void **state)
     OK(f->dev, gpunn_read(gpunn_find(f->model, "d"), value, 16));
     check_close(value, d, 4, 0, 0);
     assert_true(signbit(value[1]));
-    put_archive(path, "{\"h\":{\"dtype\":\"I16\",\"shape\":[8],\"data_offsets\":[0,16]}}", &data, 16);
-    FAILS(f->dev, gpunn_load(f->model, path), GPUNN_ERR_DTYPE, "h: file I16, model f32", "2 more");
+    put_archive(path, "{\"h\":{\"dtype\":\"I7\",\"shape\":[8],\"data_offsets\":[0,16]}}", &data, 16);
+    FAILS(f->dev, gpunn_load(f->model, path), GPUNN_ERR_DTYPE, "h: file I7, model f32", "2 more");
+    assert_int_equal(unlink(path), 0);
+}
+
+/* ---- weights of other types ---- */
+typedef struct stored {
+    const char *type;
+    int         bytes;
+    bool        is_signed;
+} stored;
+static const stored stored_types[] = {{"F8_E4M3", 1, false}, {"F8_E5M2", 1, false}, {"I8", 1, true},   {"I16", 2, true},
+                                      {"I32", 4, true},      {"I64", 8, true},      {"U8", 1, false},  {"U16", 2, false},
+                                      {"U32", 4, false},     {"U64", 8, false},     {"BOOL", 1, false}};
+
+/* sign * 2^exponent * mantissa; E4M3 has a bias of 7 and E5M2 one of 15. */
+static double value_of_f8(bool e5m2, int byte)
+{
+    const int    bits = e5m2 ? 2 : 3, field = byte >> bits & (e5m2 ? 31 : 15), rest = byte & (e5m2 ? 3 : 7);
+    const double sign = byte & 128 ? -1.0 : 1.0;
+    if (e5m2 && field == 31) return rest ? (double)NAN : sign * (double)INFINITY;
+    if (!e5m2 && (byte & 127) == 127) return (double)NAN;
+    return sign * ldexp((field ? 1 : 0) + ldexp(rest, -bits), (field ? field : 1) - (e5m2 ? 15 : 7));
+}
+
+/* The nearest float, ties to even: of 64 bits, rounded by hand. */
+static float nearest_float(bool negative, uint64_t magnitude)
+{
+    uint64_t kept = magnitude;
+    int      dropped = 0;
+    while (kept >> 24) kept >>= 1, dropped++;
+    const uint64_t rest = magnitude - (kept << dropped), half = dropped ? UINT64_C(1) << (dropped - 1) : 1;
+    kept += rest > half || (rest == half && kept & 1 && dropped);
+    return (negative ? -1.0f : 1.0f) * ldexpf((float)kept, dropped);
+}
+
+static float value_stored(const stored *type, uint64_t bits)
+{
+    if (type->type[0] == 'F') return (float)value_of_f8(type->type[4] == '5', (int)bits);
+    if (type->type[0] == 'B') return bits != 0;
+    const bool negative = type->is_signed && bits >> (8 * type->bytes - 1) & 1;
+    return nearest_float(negative, negative ? (UINT64_MAX >> (64 - 8 * type->bytes)) - bits + 1 : bits);
+}
+
+/* Element i: all patterns of 8 bits and, of wider types, what rounds in each way. */
+static uint64_t pattern_of(const stored *type, int i)
+{
+    static const uint64_t odd[] = {0x1000001,          0x1000002,          0x1000003,          0x7fffffffffffffff,
+                                   0x8000000000000000, 0x8000008000000000, 0x8000008000000001, 0xffffff7fffffffff,
+                                   0xffffffffffffffff, 0xffffff8000000000, 0x7fffffbf00000000};
+    const uint64_t        wide = i < COUNT(odd) ? odd[i] : (uint64_t)i * 0x9e3779b97f4a7c15u;
+    return type->bytes == 1 ? (uint64_t)i : type->bytes == 8 ? wide : wide & ((UINT64_C(1) << 8 * type->bytes) - 1);
+}
+
+enum { PATTERNS = 256, TAIL = 5 }; /* a row of all patterns, and one of an odd length, whose next tensor is not aligned */
+
+/* A file with the tensors "w0", ... of one stored type each: [2, 128], behind [5] of the next type. */
+static void put_stored(const char *path)
+{
+    unsigned char data[COUNT(stored_types) * (PATTERNS + TAIL) * 8];
+    char          header[4096] = "{";
+    size_t        at = 0;
+    for (int k = 0; k < 2 * COUNT(stored_types); k++) {
+        const stored *type = &stored_types[k / 2];
+        const int     count = k % 2 ? TAIL : PATTERNS;
+        const size_t  begin = at;
+        for (int i = 0; i < count; i++)
+            for (int b = 0; b < type->bytes; b++) data[at++] = (unsigned char)(pattern_of(type, i) >> 8 * b);
+        (void)snprintf(header + strlen(header), sizeof header - strlen(header),
+                       "%s\"w%d\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}", k ? "," : "", k, type->type,
+                       k % 2 ? "[5]" : "[2,128]", begin, at);
+    }
+    strcat(header, "}");
+    put_archive(path, header, data, at);
+}
+
+/* Weights for put_stored's file; those of an even number are matrices of products, which 16-bit models keep in 16 bits. */
+static void stored_model(gpunn_device *dev, gpunn_model *model)
+{
+    gpunn_init    normal = {GPUNN_INIT_NORMAL, 0, 1};
+    gpunn_tensor *x = gpunn_input(model, "x", GPUNN_F32, GPUNN_SHAPE(GPUNN_BATCH, 128));
+    char          name[8];
+    for (int k = 0; k < 2 * COUNT(stored_types); k++) {
+        (void)snprintf(name, sizeof name, "w%d", k);
+        gpunn_tensor *w = MADE(dev, gpunn_parameter(model, name, k % 2 ? GPUNN_SHAPE(5) : GPUNN_SHAPE(2, 128), normal));
+        if (k % 2 == 0) MADE(dev, gpunn_linear(x, name, .out_features = 2, .weight = w, .no_bias = true));
+    }
+}
+
+/* rounding: of the 16-bit kind that the model keeps; 0: none. */
+static void check_stored(gpunn_device *dev, gpunn_model *model, double rounding, double largest)
+{
+    char name[8];
+    for (int k = 0; k < 2 * COUNT(stored_types); k++) {
+        int64_t n;
+        (void)snprintf(name, sizeof name, "w%d", k);
+        float *value = read_floats(dev, gpunn_find(model, name), &n);
+        assert_int_equal(n, k % 2 ? TAIL : PATTERNS);
+        for (int i = 0; i < n; i++) {
+            const float expected = value_stored(&stored_types[k / 2], pattern_of(&stored_types[k / 2], i));
+            const bool  same = isnan(expected) ? isnan(value[i])
+                                               : value[i] == expected && !signbit(value[i]) == !signbit(expected);
+            const bool  near = rounding > 0 && fabs((double)value[i] - (double)expected) <= rounding * fabs((double)expected);
+            const bool  over = rounding > 0 && fabs((double)expected) > largest && isinf(value[i]);
+            if (!same && !near && !over)
+                fail_msg("%s, element %d: %.9g instead of %.9g", stored_types[k / 2].type, i, (double)value[i], (double)expected);
+        }
+        free(value);
+    }
+}
+
+typedef struct warnings {
+    int  count;
+    char last[256];
+} warnings;
+
+static void take_warning(void *user, gpunn_log_level level, const char *text)
+{
+    warnings *w = user;
+    if (level != GPUNN_LOG_WARNING || strstr(text, "became floats") == NULL) return;
+    w->count++;
+    (void)snprintf(w->last, sizeof w->last, "%s", text);
+}
+
+static void other_dtypes(void **state)
+{
+    static const struct {
+        gpunn_precision precision;
+        double          rounding, largest;
+    } kinds[] = {{GPUNN_PRECISION_F32, 0, 0}, {GPUNN_PRECISION_BF16, 0x1p-8, 3.4e38}, {GPUNN_PRECISION_F16, 0x1p-11, 65504}};
+    fixture    *f = *state;
+    const char *path = test_path(f, "t.safetensors");
+    warnings    heard = {0, ""};
+    put_stored(path);
+    for (int i = 0; i < COUNT(kinds); i++) {
+        gpunn_device *dev = MADE(f->dev, gpunn_device_open(ON(f->backend), .log_fn = take_warning, .user = &heard));
+        gpunn_model  *model = gpunn_model_create(dev, .precision = kinds[i].precision, .inference = i > 0);
+        stored_model(dev, model);
+        for (int again = 0; again < 2; again++) { /* piece by piece to the device, then over weights in use */
+            OK(dev, gpunn_load(model, path));
+            check_stored(dev, model, kinds[i].rounding, kinds[i].largest);
+            assert_int_equal(heard.count, 2 * i + again + 1);
+            assert_non_null(strstr(heard.last, "t.safetensors': 22 tensors became floats without a scale; "
+                                               "the first is 'w0' of type F8_E4M3"));
+        }
+        gpunn_model_destroy(model);
+        gpunn_device_close(dev);
+    }
+    assert_int_equal(unlink(path), 0);
+}
+
+/* The reader of one tensor converts where that is exact. */
+static void arrays_other_dtypes(void **state)
+{
+    fixture    *f = *state;
+    const char *path = test_path(f, "t.safetensors");
+    char        name[8];
+    put_stored(path);
+    for (int k = 0; k < 2 * COUNT(stored_types); k++) {
+        const stored *type = &stored_types[k / 2];
+        gpunn_array   array;
+        (void)snprintf(name, sizeof name, "w%d", k);
+        if (strcmp(type->type, "U64") == 0) {
+            FAILS(f->dev, gpunn_read_safetensors(f->dev, path, name, &array), GPUNN_ERR_UNSUPPORTED, "of type U64");
+            continue;
+        }
+        OK(f->dev, gpunn_read_safetensors(f->dev, path, name, &array));
+        for (int i = 0; i < (k % 2 ? TAIL : PATTERNS); i++) {
+            const uint64_t bits = pattern_of(type, i);
+            if (type->type[0] == 'F') {
+                const float expected = value_stored(type, bits), value = ((float *)array.data)[i];
+                assert_true(array.dtype == GPUNN_F32 && (isnan(expected) ? isnan(value) : value == expected));
+            } else if (strcmp(type->type, "U32") == 0)
+                assert_true(array.dtype == GPUNN_I64 && ((int64_t *)array.data)[i] == (int64_t)bits);
+        }
+        gpunn_array_free(f->dev, &array);
+    }
     assert_int_equal(unlink(path), 0);
 }
 
@@ -178,7 +353,7 @@ static void weights_partial(void **state)
                 "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},\"b\":{\"dtype\":\"F32\",\"shape\":[2,2],"
                 "\"data_offsets\":[24,40]},"
                 "\"bn.num_batches_tracked\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[40,48]},"
-                "\"bn.weight\":{\"dtype\":\"I32\",\"shape\":[4],\"data_offsets\":[48,64]},\"new\\u001b\\u00e9\":{\"dtype\":"
+                "\"bn.weight\":{\"dtype\":\"C64\",\"shape\":[2],\"data_offsets\":[48,64]},\"new\\u001b\\u00e9\":{\"dtype\":"
                 "\"F7\",\"shape\":[0,1,2,3,4,5,6,7,8,9],"
                 "\"data_offsets\":[64,64]}}",
                 data, 64);
@@ -188,7 +363,7 @@ static void weights_partial(void **state)
 
     lines l = {0, {""}};
     OK(f->dev, gpunn_load(f->model, path, .partial = true, .report = take_line, .user = &l));
-    const char *const expected[] = {"b: file [2, 2], model [4]",         "bn.weight: file I32, model f32",
+    const char *const expected[] = {"b: file [2, 2], model [4]",         "bn.weight: file C64, model f32",
                                     "bn.bias: in the model only",        "bn.running_mean: in the model only",
                                     "bn.running_var: in the model only", "scalar: in the model only",
                                     "new?\xc3\xa9: in the file only"};
@@ -364,6 +539,28 @@ static void weights_damaged(void **state)
     small_model(f);
     OK(f->dev, gpunn_save(f->model, path));
     cut_and_flip(f, path, 500, load_strict);
+    assert_int_equal(unlink(path), 0);
+}
+
+static void other_dtypes_damaged(void **state)
+{
+    static const unsigned char data[7] = {0x7e, 0x81, 0x80, 0xff, 0xff, 0, 2};
+    fixture                   *f = *state;
+    const char                *path = test_path(f, "u.safetensors");
+    gpunn_init                 normal = {GPUNN_INIT_NORMAL, 0, 1};
+    MADE(f->dev, gpunn_parameter(f->model, "w", GPUNN_SHAPE(3), normal));
+    MADE(f->dev, gpunn_parameter(f->model, "v", GPUNN_SHAPE(2), normal));
+    put_archive(path,
+                "{\"w\":{\"dtype\":\"F8_E4M3\",\"shape\":[3],\"data_offsets\":[0,3]},"
+                "\"v\":{\"dtype\":\"I16\",\"shape\":[2],\"data_offsets\":[3,7]}}",
+                data, sizeof data);
+    cut_and_flip(f, path, 140, load_strict);
+    OK(f->dev, gpunn_load(f->model, path));
+    float value[3];
+    OK(f->dev, gpunn_read(gpunn_find(f->model, "w"), value, sizeof value));
+    assert_true(value[0] == 448 && value[1] == -0x1p-9f && value[2] == 0 && signbit(value[2]));
+    OK(f->dev, gpunn_read(gpunn_find(f->model, "v"), value, 2 * sizeof *value));
+    assert_true(value[0] == -1 && value[1] == 512);
     assert_int_equal(unlink(path), 0);
 }
 
@@ -1058,6 +1255,10 @@ static void npy_headers(void **state)
     OK(f->dev, gpunn_read_npy(f->dev, path, &got));
     assert_true(got.rank == 0 && got.dtype == GPUNN_F32 && *(float *)got.data == 1);
     gpunn_array_free(f->dev, &got);
+    put_npy(path, 1, "{'descr': '>u4', 'fortran_order': False, 'shape': (1,)}", "\xff\0\0\1", 4);
+    OK(f->dev, gpunn_read_npy(f->dev, path, &got));
+    assert_true(got.rank == 1 && got.dtype == GPUNN_I64 && *(int64_t *)got.data == 0xff000001);
+    gpunn_array_free(f->dev, &got);
 
     const struct {
         const char  *header;
@@ -1065,7 +1266,7 @@ static void npy_headers(void **state)
         const char  *words;
     } bad[] = {
         {"{'descr': '<c8', 'fortran_order': False, 'shape': (3,)}", GPUNN_ERR_UNSUPPORTED, "<c8"},
-        {"{'descr': '<u4', 'fortran_order': False, 'shape': (6,)}", GPUNN_ERR_UNSUPPORTED, "astype"},
+        {"{'descr': '<u8', 'fortran_order': False, 'shape': (3,)}", GPUNN_ERR_UNSUPPORTED, "astype"},
         {"{'descr': '|O', 'fortran_order': False, 'shape': (6,)}", GPUNN_ERR_UNSUPPORTED, "|O"},
         {"{'descr': '?f4', 'fortran_order': False, 'shape': (6,)}", GPUNN_ERR_UNSUPPORTED, "?f4"},
         {"{'descr': '', 'fortran_order': False, 'shape': (6,)}", GPUNN_ERR_UNSUPPORTED, "''"},
@@ -1163,6 +1364,8 @@ int main(void)
         test_with_device(idx_compressed),        test_with_device(cifar),
         test_with_device(npy_round_trip),        test_with_device(npy_headers),
         test_with_device(files_of_others),       test_with_device(dtypes_of_torch),
+        test_with_device(other_dtypes),          test_with_device(other_dtypes_damaged),
+        test_with_device(arrays_other_dtypes),
     };
     return cmocka_run_group_tests_name("files", tests, NULL, NULL);
 }
