@@ -4,7 +4,7 @@ import struct
 
 from . import emit_model, stamp, weights
 from .exchange.tensor_files import DTYPES
-from .graph import shape_text
+
 
 def _to_bf16(bits):
     """Of an F32's bits: to nearest, ties to even; a NaN stays one."""
@@ -15,30 +15,23 @@ def converted(x, to, name):
     """The bytes of an Array in that dtype."""
     if DTYPES[x.kind] == to:
         return x.encoded()
+    if to == "F32":
+        return x.f32_bytes()
+    if to == "BF16":
+        return struct.pack("<%dH" % x.count(), *(_to_bf16(bits) for bits, in struct.iter_unpack("<I", x.f32_bytes())))
     try:
-        packed = struct.pack("<%d%s" % (x.count(), "e" if to == "F16" else "f"), *x.values)
+        return struct.pack("<%de" % x.count(), *x.values)
     except OverflowError:
         raise weights.WeightsError("'%s' has a value that %s cannot hold; store it as bf16 or f32" % (name, to)) from None
-    if to != "BF16":
-        return packed
-    return struct.pack("<%dH" % x.count(), *(_to_bf16(bits) for bits, in struct.iter_unpack("<I", packed)))
 
 
 def archive(model, path, store):
     """A safetensors file of what the model saves, and nothing else. store: the dtype of all; None: each its own."""
-    tensors, header, data, at = weights.load(path), {}, [], 0
-    for t in model.tensors:
-        if t.kind not in ("parameter", "buffer"):
-            continue
-        if t.name not in tensors:
-            raise weights.WeightsError("%s lacks '%s'; save the weights of this model" % (path, t.name))
-        x = tensors[t.name]
-        if x.shape != tuple(t.shape) or x.kind not in weights.STORED:
-            raise weights.WeightsError("'%s' in %s is %s, but must be F32, F16 or BF16 and %s" % (
-                t.name, path, weights.described(x), shape_text(t.shape)))
+    header, data, at = {}, [], 0
+    for name, x in weights.wanted(path, [t for t in model.tensors if t.kind in ("parameter", "buffer")]).items():
         dtype = store or DTYPES[x.kind]
-        values = converted(x, dtype, t.name)
-        header[t.name] = {"dtype": dtype, "shape": list(x.shape), "data_offsets": [at, at + len(values)]}
+        values = converted(x, dtype, name)
+        header[name] = {"dtype": dtype, "shape": list(x.shape), "data_offsets": [at, at + len(values)]}
         at += len(values)
         data.append(values)
     head = json.dumps(header, separators=(",", ":")).encode()

@@ -13,6 +13,7 @@ import os
 import sys
 
 from .exchange import gguf, pickles, tensor_files
+from .exchange.arrays import FLOATS8
 from .exchange.spec_writer import Refused, nan_notes, save_safetensors
 
 
@@ -33,9 +34,11 @@ def convert(path, output, key=None):
     tensor_files.check_no_text(path)
     readers = {".npz": tensor_files.read_npz, ".gguf": gguf.read}
     read = readers.get(os.path.splitext(path)[1], lambda path: chosen(pickles.read(path), key, path))
-    tensors = {name: tensor_files.for_gpunn(x) for name, x in read(path).items()}
+    found = read(path)
+    tensors = {name: tensor_files.for_gpunn(x) for name, x in found.items()}
     save_safetensors(output, tensors)
-    return nan_notes(tensors)
+    floats8 = {name: x for name, x in found.items() if x.kind in FLOATS8}
+    return tensor_files.conversion_notes(floats8) + nan_notes(tensors)
 
 
 def main(arguments=None):

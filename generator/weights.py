@@ -5,6 +5,7 @@ import math
 import os
 import shlex
 import subprocess
+import sys
 import tempfile
 
 from . import floats
@@ -14,7 +15,6 @@ from .inference import CONVOLUTIONS, GATES
 
 KINDS = {"f32": ctypes.c_float, "i64": ctypes.c_int64, "i32": ctypes.c_int32, "u8": ctypes.c_uint8, "bool": ctypes.c_uint8}
 TYPES = {"f32": "float32", "i64": "int64", "i32": "int32", "u8": "uint8", "bool": "bool"}
-STORED = ("float32", "float16", "bfloat16")  # what weights may be kept as
 
 
 class WeightsError(Exception):
@@ -36,19 +36,26 @@ def described(x):
     return "nothing" if x is None else "%s %s" % (tensor_files.DTYPES[x.kind], shape_text(x.shape))
 
 
-def read(path, plan):
-    """{id: numbers} of all weights of a plan."""
-    found, result = load(path), {}
-    missing = [t.name for t in plan.weights if t.name not in found]
+def wanted(path, tensors):
+    """The Arrays of a model's weights by name. Says on stderr if some become floats from other types."""
+    found = load(path)
+    missing = [t.name for t in tensors if t.name not in found]
     if missing:
         raise WeightsError("%s lacks %s; save the weights of this model" % (path, ", ".join("'%s'" % name for name in missing)))
-    for t in plan.weights:
+    for t in tensors:
         x = found[t.name]
-        if x.shape != t.shape or x.kind not in STORED:
-            raise WeightsError("'%s' in %s is %s, but must be F32, F16 or BF16 and %s" % (
-                t.name, path, described(x), shape_text(t.shape)))
-        result[t.id] = x.values
-    return result
+        if x.shape != tuple(t.shape):
+            raise WeightsError("'%s' in %s is %s, but must be %s" % (t.name, path, described(x), shape_text(t.shape)))
+    chosen = {t.name: found[t.name] for t in tensors}
+    for note in tensor_files.conversion_notes(chosen):
+        print("%s: %s" % (path, note), file=sys.stderr)
+    return chosen
+
+
+def read(path, plan):
+    """{id: numbers} of all weights of a plan."""
+    found = wanted(path, plan.weights)
+    return {t.id: list(memoryview(found[t.name].f32_bytes()).cast("f")) for t in plan.weights}
 
 
 # ---- bytes -------------------------------------------------------------------------------------------------------------------

@@ -5,10 +5,12 @@ import struct
 
 from .spec_writer import Refused, product
 
-# By kind: the letter of array and struct; bf16 is widened from 16 bits.
+# By kind: the letter of array and struct. bf16 is widened from 16 bits, and floats of 8 bits are bytes until then.
 CODES = {"float32": "f", "float64": "d", "float16": "e", "bfloat16": "H", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H",
-         "int32": "i", "uint32": "I", "int64": "q", "uint64": "Q", "bool": "?"}
-FLOATS = ("float32", "float64", "float16", "bfloat16")
+         "int32": "i", "uint32": "I", "int64": "q", "uint64": "Q", "bool": "?", "float8_e4m3fn": "B", "float8_e5m2": "B"}
+FLOATS8 = ("float8_e4m3fn", "float8_e5m2")
+USUAL_FLOATS = ("float32", "float64", "float16", "bfloat16")
+FLOATS = USUAL_FLOATS + FLOATS8
 RANGES = {kind: (0, 2 ** (8 * struct.calcsize(code)) - 1) if kind[0] == "u" else
           (-2 ** (8 * struct.calcsize(code) - 1), 2 ** (8 * struct.calcsize(code) - 1) - 1)
           for kind, code in CODES.items() if "int" in kind}
@@ -51,10 +53,14 @@ class Array:
         return self._values
 
     def f32_bytes(self):
-        """The values as 32-bit floats."""
+        """The values as the nearest 32-bit floats."""
         if self._raw is not None and self.kind == "float32":
             return bytes(self._raw)
-        return floats32(self.values).tobytes()
+        return floats32(map(to_odd, self.values) if self.kind in ("int64", "uint64") else self.values).tobytes()
+
+    def as_floats(self):
+        """As weights are stored: integers and floats of 8 bits as the nearest 32-bit floats."""
+        return self if self.kind in USUAL_FLOATS else Array("float32", self.shape, raw=self.f32_bytes())
 
     def encoded(self):
         """The values as the kind's bytes."""
@@ -73,6 +79,13 @@ class Array:
         return self.values[0]
 
 
+def to_odd(x):
+    """An integer with at most 53 bits that are not 0, which has the same nearest 32-bit float."""
+    spare = max(abs(x).bit_length() - 53, 0)
+    kept = (abs(x) >> spare | bool(abs(x) & (1 << spare) - 1)) << spare
+    return -kept if x < 0 else kept
+
+
 def floats32(values):
     """As an array of floats, what is too large as infinity."""
     try:
@@ -82,7 +95,26 @@ def floats32(values):
         return array.array("f", [x if abs(x) < limit or x != x else math.copysign(math.inf, x) for x in values])
 
 
+def float8(byte, kind):
+    """The number that 8 bits stand for."""
+    if kind == "float8e8m0":
+        return 2.0 ** (byte - 127) if byte != 255 else float("nan")
+    exponent_bits = 4 if "e4" in kind else 5
+    mantissa_bits = 7 - exponent_bits
+    bias = (1 << exponent_bits - 1) - 1 + kind.endswith("uz")
+    exponent, mantissa = byte >> mantissa_bits & (1 << exponent_bits) - 1, byte & (1 << mantissa_bits) - 1
+    sign = -1.0 if byte >> 7 else 1.0
+    if kind.endswith("uz") and byte == 128 or kind == "float8e4m3fn" and byte & 127 == 127:
+        return float("nan")
+    if kind == "float8e5m2" and exponent == 31:
+        return float("nan") if mantissa else sign * float("inf")
+    scale = 2.0 ** (max(exponent, 1) - bias - mantissa_bits)
+    return sign * (mantissa + (1 << mantissa_bits if exponent else 0)) * scale
+
+
 def decoded(kind, raw):
+    if kind in FLOATS8:
+        return list(map([float8(byte, kind.replace("_", "")) for byte in range(256)].__getitem__, bytes(raw)))
     if kind == "bfloat16":
         return array.array("f", array.array("I", [x << 16 for x in array.array("H", bytes(raw))]).tobytes()).tolist()
     return list(struct.unpack("<%d%s" % (len(raw) // item_size(kind), CODES[kind]), raw))

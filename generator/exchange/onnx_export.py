@@ -169,7 +169,7 @@ class Exporter:
         if t.kind in ("parameter", "buffer"):
             if t.name not in self.weights:
                 raise Refused("the weights lack '%s'" % t.name)
-            return self.stored(t.name, self.weights[t.name])
+            return self.stored(t.name, self.weights[t.name].as_floats())
         if t.kind == "constant":
             return self.constant(list(t.values), shape=t.shape)
         if t.op in EXPORTS:

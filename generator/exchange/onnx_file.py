@@ -2,7 +2,7 @@
 import os
 
 from . import protobuf
-from .arrays import CODES, Array
+from .arrays import CODES, Array, float8
 from .protobuf import Message
 from .spec_writer import Refused, product
 
@@ -104,23 +104,6 @@ def nibbles(data, kind, count):
     each = 8 // bits
     values = [byte >> bits * i & (1 << bits) - 1 for byte in data for i in range(each)][:count]
     return [value - (1 << bits) if kind[0] == "i" and value >> bits - 1 else value for value in values]
-
-
-def float8(byte, kind):
-    """The number that 8 bits stand for."""
-    if kind == "float8e8m0":
-        return 2.0 ** (byte - 127) if byte != 255 else float("nan")
-    exponent_bits = 4 if "e4" in kind else 5
-    mantissa_bits = 7 - exponent_bits
-    bias = (1 << exponent_bits - 1) - 1 + kind.endswith("uz")
-    exponent, mantissa = byte >> mantissa_bits & (1 << exponent_bits) - 1, byte & (1 << mantissa_bits) - 1
-    sign = -1.0 if byte >> 7 else 1.0
-    if kind.endswith("uz") and byte == 128 or kind == "float8e4m3fn" and byte & 127 == 127:
-        return float("nan")
-    if kind == "float8e5m2" and exponent == 31:
-        return float("nan") if mantissa else sign * float("inf")
-    scale = 2.0 ** (max(exponent, 1) - bias - mantissa_bits)
-    return sign * (mantissa + (1 << mantissa_bits if exponent else 0)) * scale
 
 
 def narrow(kind, raw, count):

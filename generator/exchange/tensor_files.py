@@ -7,7 +7,7 @@ import struct
 import zipfile
 import zlib
 
-from .arrays import SAFETENSORS, Array, item_size, stored_dtype, transposed
+from .arrays import SAFETENSORS, USUAL_FLOATS, Array, item_size, stored_dtype, transposed
 from .spec_writer import Refused, product
 
 MAX_BYTES = 1 << 36
@@ -15,7 +15,8 @@ MAX_BYTES = 1 << 36
 ZIP_FAULTS = (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError, TypeError, ValueError, KeyError,
               OverflowError, MemoryError, struct.error, zlib.error)
 _KINDS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
-          "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool"}
+          "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
+          "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
 DTYPES = {kind: name for name, kind in _KINDS.items()}
 _NUMPY = {"f2": "float16", "f4": "float32", "f8": "float64", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64",
           "u1": "uint8", "u2": "uint16", "u4": "uint32", "u8": "uint64", "b1": "bool"}
@@ -111,6 +112,13 @@ def read(path):
     """The tensors of a file by name, as its name ends."""
     check_no_text(path)
     return read_npz(path) if path.endswith(".npz") else read_safetensors(path)
+
+
+def conversion_notes(arrays):
+    """A note for people about those Arrays, by name, that become floats from another type than F64, F32, F16 and BF16."""
+    found = [(name, x.kind) for name, x in arrays.items() if x.kind not in USUAL_FLOATS]
+    return ["%d tensor%s became floats without a scale; the first is '%s' of type %s" % (
+        len(found), "s" * (len(found) > 1), found[0][0], DTYPES[found[0][1]])] if found else []
 
 
 def for_gpunn(x):

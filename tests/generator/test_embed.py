@@ -1,4 +1,6 @@
-"""NAME_embedded.h: a program that reads no file computes what the weights' file says, from F32, F16 and BF16."""
+"""NAME_embedded.h: a program that reads no file computes what the weights' file says, of any type of numbers."""
+import contextlib
+import io
 import os
 import shutil
 import struct
@@ -7,7 +9,8 @@ import sys
 import tempfile
 import unittest
 
-from generator import emit_embedded
+from generator import emit_embedded, spec
+from generator.exchange import tensor_files
 from generator.exchange.arrays import Array
 from tests import tensor_file
 
@@ -108,11 +111,25 @@ class Embedded(unittest.TestCase):
             data = emit_embedded.converted(Array("float32", (1,), raw=struct.pack("<I", bits)), "BF16", "")
             self.assertEqual(struct.unpack("<H", data)[0], half, hex(bits))
 
+    def test_other_types(self):
+        """Integers as weights are kept as they are, or rounded to the type of --store."""
+        tensors = {name: ("F32", list(shape), struct.pack("<%df" % len(values), *values)) for name, (shape, values) in WEIGHTS.items()}
+        tensors["fc.bias"] = ("I8", [3], struct.pack("<3b", -1, 0, 127))
+        tensor_file.save(self.path("w.safetensors"), tensors)
+        done = self.embed("-o", self.path("tiny"))
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("w.safetensors: 1 tensor became floats without a scale; the first is 'fc.bias' of type I8", done.stdout)
+        for store, kind in (None, "int8"), ("BF16", "bfloat16"):
+            with contextlib.redirect_stderr(io.StringIO()), open(self.path("kept"), "wb") as file:
+                file.write(emit_embedded.archive(spec.load(self.path("net.json")), self.path("w.safetensors"), store))
+            kept = tensor_files.read_safetensors(self.path("kept"))["fc.bias"]
+            self.assertEqual((kept.kind, kept.values), (kind, [-1, 0, 127]))
+
     def test_refusals(self):
         self.save({name: value for name, value in WEIGHTS.items() if name != "fc.bias"})
         self.refused("w.safetensors lacks 'fc.bias'")
         self.save(dict(WEIGHTS, **{"fc.bias": ((1, 3), [0, 0, 0])}))
-        self.refused("'fc.bias' in", "is F32 [1, 3], but must be F32, F16 or BF16 and [3]")
+        self.refused("'fc.bias' in", "is F32 [1, 3], but must be [3]")
         self.save(dict(WEIGHTS, **{"fc.bias": ((3,), [1e6, 0, 0])}))
         self.assertIn("'fc.bias' has a value that F16 cannot hold", self.embed("-o", self.path("tiny"), "--store", "f16").stdout)
         with open(self.path("w.safetensors"), "wb") as file:

@@ -13,12 +13,14 @@ import tempfile
 import types
 import unittest
 import zipfile
+from fractions import Fraction
 from unittest import mock
 
 from generator import import_torch
 from generator.exchange import pickles, tensor_files
 from generator.exchange.spec_writer import Refused
 from generator.exchange.tensor_files import FileError
+from tests import tensor_file
 
 Storage = collections.namedtuple("Storage", "kind key data")
 
@@ -123,6 +125,38 @@ class Weights(Import):
         with zipfile.ZipFile(buffer, "w") as archive:
             archive.writestr("fc.weight.npy", npy)
         self.assertEqual(self.converted(buffer.getvalue(), "w.npz"), {"fc.weight": ("float32", (2,), [1.0, 2.0])})
+
+    def test_floats_of_8_bits(self):
+        """All patterns, by the formula of each type; the note names the first."""
+        tensors = {name: (kind, [2, 128], bytes(range(256))) for name, kind in (("a", "F8_E4M3"), ("b", "F8_E5M2"))}
+        tensor_file.save(self.path("w"), tensors)
+        found = tensor_files.read_safetensors(self.path("w"))
+        self.assertEqual(tensor_files.conversion_notes(found),
+                         ["2 tensors became floats without a scale; the first is 'a' of type F8_E4M3"])
+        for x, bits, bias in (found["a"], 3, 7), (found["b"], 2, 15):
+            for byte, value in enumerate(x.values):
+                field, rest, top = (byte & 127) >> bits, byte & (1 << bits) - 1, (1 << 7 - bits) - 1
+                if field == top and (bits == 2 or rest == 7):
+                    self.assertTrue(math.isinf(value) if bits == 2 and rest == 0 else math.isnan(value), byte)
+                else:
+                    expected = math.ldexp((field > 0) + rest / (1 << bits), max(field, 1) - bias)
+                    self.assertEqual(struct.pack("<d", value), struct.pack("<d", -expected if byte & 128 else expected), byte)
+            self.assertEqual(bytes(memoryview(x.f32_bytes())[4:8]), struct.pack("<f", x.values[1]))
+            self.assertEqual(x.encoded(), bytes(range(256)))
+
+    def test_integers_become_the_nearest_floats(self):
+        def nearest(x):  # by fractions: of the two floats beside x the nearer one, or the even one
+            step = 1 << max(abs(x).bit_length() - 24, 0)
+            return round(Fraction(x, step)) * step
+
+        for kind, code, numbers in (("I64", "q", [-(1 << 63), (1 << 63) - 1, (1 << 24) + 1, -(1 << 24) - 3, (1 << 62) + (1 << 38) + 1]),
+                                    ("U64", "Q", [(1 << 64) - 1, (1 << 63) + (1 << 39), (1 << 63) + (1 << 39) + 1, 3 << 62, 0]),
+                                    ("U32", "I", [(1 << 32) - 1, (1 << 24) + 1, (1 << 31) + 129, 5, 0]),
+                                    ("BOOL", "?", [1, 0, 1, 1, 0])):
+            tensor_file.save(self.path("w"), {"w": (kind, [5], struct.pack("<5" + code, *numbers))})
+            found = tensor_files.read_safetensors(self.path("w"))
+            self.assertEqual(list(struct.unpack("<5f", found["w"].f32_bytes())), [float(nearest(int(x))) for x in numbers], kind)
+            self.assertIn("1 tensor became floats", tensor_files.conversion_notes(found)[0])
 
 
 def text(x):
@@ -275,6 +309,19 @@ class BadFiles(Import):
 
 @unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch is not here")
 class Real(Import):
+    def test_floats_of_8_bits(self):
+        import torch
+        if not hasattr(torch, "float8_e5m2"):
+            self.skipTest("this PyTorch has no floats of 8 bits")
+        every = torch.arange(256, dtype=torch.uint8).reshape(2, 128)
+        state = {"a": every.view(torch.float8_e4m3fn).t(), "b": every.view(torch.float8_e5m2)[:, 1:]}
+        torch.save(state, self.path("real.pt"))
+        notes = import_torch.convert(self.path("real.pt"), self.path("out"))
+        self.assertEqual(notes, ["2 tensors became floats without a scale; the first is 'a' of type F8_E4M3",
+                                 "weights hold NaN, which is kept: a, b"])
+        for name, x in tensor_files.read_safetensors(self.path("out")).items():
+            torch.testing.assert_close(torch.tensor(x.values), state[name].float().flatten(), rtol=0, atol=0, equal_nan=True)
+
     def test_what_torch_saves(self):
         import torch
         net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Linear(5, 6).bfloat16())
