@@ -69,7 +69,7 @@ class Captured:
         self.calls, self.inputs, self.outputs = [], [], []  # calls; references
         self.parameters = {}  # reference: (name, tensor, whether it is a buffer)
         self.constants = {}  # reference: tensor
-        self.bounds = {}  # of named sizes: (least, most) that PyTorch allows, math.inf: any
+        self.symbols = Symbols()  # what PyTorch calls the sizes of inputs, and the bounds of named ones
 
 
 def dtype_name(torch, dtype, of_input=False):
@@ -291,8 +291,8 @@ def capture_export(torch, root, inputs, varying, bounds, functional=False):
         else:
             captured.constants[spec.arg.name] = state[spec.target]
 
-    symbols = Symbols()
-    number, captured.bounds = symbols.number, symbols.bounds
+    symbols = captured.symbols
+    number = symbols.number
     for name, own in bounds.items():
         symbols.narrow(name, own.get("min", 1), own.get("max", math.inf))
 
@@ -3122,11 +3122,11 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
     if lowering.problems:
         raise Unsupported(title, lowering.problems)
 
-    entries = needed_entries(lowering.writer.entries, results)
+    entries, symbols = needed_entries(lowering.writer.entries, results), lowering.captured.symbols
     precision = {torch.bfloat16: "bf16", torch.float16: "f16"}.get(lowering.writer.own_dtype, "f32")
     written = {"gpunn_spec": 1, "name": os.path.splitext(os.path.basename(path_json))[0], "precision": precision}
     if any(any_varies(axes.values()) for axes in varying):
-        written["sizes"] = all_bounds(varying, lowering.captured.bounds, bounds)
+        written["sizes"] = all_bounds(varying, symbols.bounds, bounds)
     written.update(tensors=[e.json() for e in entries], outputs=[e.name for e in results])
     if loss:
         written["loss"] = "loss" if criterion else loss
@@ -3135,7 +3135,12 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
     if optimizer is not None:
         written["optimizer"] = optimizer_json(optimizer)
     try:
-        spec.parse(json_text(written))
+        model = spec.parse(json_text(written))
+        if "sizes" in written:
+            for dim in dict.fromkeys(dim for t in model.tensors for dim in t.shape if varies(dim)):
+                symbols.hold_positive(dim)
+            written["sizes"] = all_bounds(varying, symbols.bounds, bounds)
+            spec.parse(json_text(written))
     except SpecError as why:  # what PyTorch can compute and gpunn cannot, at sizes that vary say
         raise Unsupported(title, [str(why)]) from why
     write_file(path_json, [json_text(written).encode("ascii")])

@@ -9,7 +9,7 @@ import struct
 
 from .. import spec, table
 from ..outputs import write as write_file
-from ..sizes import any_varies, dim_product, slice_index, varies
+from ..sizes import any_varies, dim_of, dim_product, slice_index, sum_of, varies
 
 
 class Refused(Exception):
@@ -342,8 +342,11 @@ class Writer:
         return self.whole(self.view(self.tensor(self.numbers([1], (1,))), (count,)))
 
     def number_of(self, size):
-        """A size that varies as a tensor."""
-        return self.reduce("sum", self.ones(size))
+        """A size that varies as a tensor. What it subtracts is a number of its own, since the difference may be 0 or less."""
+        terms = sum_of(size)
+        parts = [dim_of({atoms: abs(count) for atoms, count in terms.items() if (count > 0) == added}) for added in (True, False)]
+        added, subtracted = [self.reduce("sum", self.ones(part)) if varies(part) else part for part in parts]
+        return added if parts[1] == 0 else self.map("sub", added, subtracted)
 
     def counting(self, count):
         """0, 1, ... [count]."""

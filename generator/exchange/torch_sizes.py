@@ -5,6 +5,7 @@ torch.export follows one branch of each Python condition on a size, and records 
 itself asks about becomes a bound of the spec's size, or it is refused. The guards of PyTorch's own files are checks of shapes,
 which gpunn's shape rules make again.
 """
+import contextlib
 import fractions
 import functools
 import math
@@ -136,6 +137,11 @@ class Symbols:
             self.exclude(atoms[0], count, constant, terms)
         else:
             self.bound(atoms[0], count, constant)
+
+    def hold_positive(self, dim):
+        """Makes a dimension 1 or more at all sizes where a bound of one size can: gpunn has no tensors without elements."""
+        with contextlib.suppress(Refused):
+            self.hold(">", sizes.sum_of(dim))
 
     def bound(self, atom, count, constant):
         """Makes count * atom + constant >= 0 true by a bound of the size that the atom is made of."""

@@ -348,7 +348,7 @@ class Varying(Export):
 
     def test_names_and_bounds(self):
         sizes, shapes = self.shapes(lambda self, x: x[:, :-1, 1::2].flatten(1) * 2)
-        self.assertEqual((sizes, shapes), ({"T": {}, "W": {}}, [["N", "T", "W"], ["N", "T * (W / 2) - W / 2"]]))
+        self.assertEqual((sizes, shapes), ({"T": {"min": 2}, "W": {"min": 2}}, [["N", "T", "W"], ["N", "T * (W / 2) - W / 2"]]))
         sizes, _ = self.shapes(lambda self, x: x * self.table[:x.shape[1], None], {"T": {"max": 30}, "W": {"multiple": 2}},
                                table=torch.rand(20))
         self.assertEqual(sizes, {"T": {"max": 20}, "W": {"multiple": 2}})
@@ -359,6 +359,26 @@ class Varying(Export):
         written = self.export(Net(lambda self, x, y: x + y), torch.rand(4, 5), torch.rand(4, 5), dynamic_batch=False,
                               dynamic_shapes={"input0": {0: "T"}, "input1": {0: "T"}})
         self.assertEqual([t["shape"] for t in written["tensors"][:2]], [["T", 5], ["T", 5]])
+
+    def test_no_size_is_0(self):
+        """Where PyTorch has tensors without elements, or clamps a slice, a bound leaves those sizes out."""
+        for least, function in (
+                (6, lambda x: x.mean(1, keepdim=True) * torch.arange(x.shape[1] - 5).float()[None, :, None]),
+                (6, lambda x: x.sum(1, keepdim=True).expand(-1, x.shape[1] - 5, -1) * 2),
+                (5, lambda x: x[:, :-3][:, 1:] * 2), (4, lambda x: x[:, 2:4] * 2), (3, lambda x: x[:, -3:] * 2),
+                (6, lambda x: F.pad(x, (0, 0, -2, -3)) * 2), (2, lambda x: x[:, 1::2] * 2)):
+            sizes, _ = self.shapes(lambda self, x: function(x))
+            self.assertEqual(sizes["T"], {"min": least} if least > 1 else {}, least)
+        sizes, _ = self.shapes(lambda self, x: x.mean(1, keepdim=True) * self.table[x.shape[1]:, None], table=torch.rand(20))
+        self.assertEqual(sizes["T"], {"max": 19})
+        with self.assertRaisesRegex(export_torch.Unsupported, "size 'T' has bounds that leave none"):
+            self.shapes(lambda self, x: x[:, 5:] * 2, {"T": {"max": 5}})
+
+    def test_numbers_may_be_0_or_less(self):
+        sizes, shapes = self.shapes(lambda self, x: x * (x.shape[1] - 5))
+        self.assertEqual((sizes["T"], shapes[1:]), ({}, [[1], ["T"], []]))
+        sizes, shapes = self.shapes(lambda self, x: x * (x.shape[1] - x.shape[2]))
+        self.assertEqual((sizes, ["T"] in shapes, ["W"] in shapes), ({"T": {}, "W": {}}, True, True))
 
     def test_what_is_refused(self):
         for part, function in (
