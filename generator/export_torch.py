@@ -487,6 +487,7 @@ class TorchWriter(Writer):
     def __init__(self, torch, root, taken, modules):
         super().__init__(set(taken) | modules)
         self.torch, self.training, self.modules = torch, root.training, modules
+        self.trains = root.trains  # gradients are wanted
         self.own_dtype = dtype_of_parameters(root)
         self.points = []  # two sets of sizes, numbers by names
         self.wanted = set()  # which results of the call at hand are read
@@ -2195,7 +2196,7 @@ def attention(w, call, query, key, value, attn_mask=None, dropout_p=0.0, is_caus
     operands, lead = [w.f32(w.whole(x)) for x in (query, key, value)], query.full[:-2]
     square = attn_mask is None or len(lead) == 2 or len(attn_mask.full) <= 2
     alike = all(x.full[:-2] == lead for x in operands) or (enable_gqa and len(lead) == 2)
-    if not lead or not square or not alike or has_gradient(attn_mask, False):
+    if not lead or not square or not alike or has_gradient(attn_mask, w.trains):
         return plain_attention(w, call, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     last = len(lead) == 2 and all(x.entry.op == "permute" and x.entry.attributes["dims"] == [0, 2, 1, 3] for x in operands)
     if last:
@@ -2211,17 +2212,35 @@ def attention(w, call, query, key, value, attn_mask=None, dropout_p=0.0, is_caus
     return w.permute(y, [0, 2, 1, 3]) if last else y if len(lead) == 2 else w.reshape(y, call.shapes[0][0])
 
 
+def for_all_heads(w, x, heads):
+    """The heads of grouped keys or values, each as often as heads of queries read it."""
+    lead, (own, rows, size) = x.full[:-3], x.full[-3:]
+    many = w.view(w.tensor(w.reshape(x, lead + (own, 1, rows, size))), lead + (own, heads // own, rows, size))
+    return w.reshape(many, lead + (heads, rows, size))
+
+
+def softmax_of_rows(w, scores, may_be_empty):
+    """Softmax of each row. may_be_empty: rows of -inf alone become 0 and have no gradient, as PyTorch's attention has it."""
+    scores = w.whole(scores)
+    highest = w.reduce("max", scores, [-1], keepdim=True) if may_be_empty else None
+
+    def without_empty(x):
+        return w.expr("0 if y < -3.4028235e38 else x", x, highest) if may_be_empty else x
+
+    return without_empty(w.add("softmax", [without_empty(scores)], scores.full, dim=len(scores.full) - 1))
+
+
 def plain_attention(w, call, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
-    """Of products and softmax: for a mask that learns, and shapes that broadcast."""
+    """Of products and softmax: for a mask that has a gradient, and shapes that broadcast."""
     if enable_gqa:
-        raise Refused("grouped heads are possible with [n, heads, rows, size] and without a mask that learns only")
+        key, value = [for_all_heads(w, x, query.full[-3]) for x in (key, value)]
     scores = w.scale(product_of(w, query, key, True), 1 / math.sqrt(query.full[-1]) if scale is None else number(scale))
     if is_causal:
         scores = w.map("where", inside_triangle(w, *scores.shape[-2:]), scores, -math.inf)
     if attn_mask is not None:
         is_choice = attn_mask.tensor.dtype == w.torch.bool if isinstance(attn_mask, Constant) else w.tensor(attn_mask).is_bool
         scores = w.map("where", attn_mask, scores, -math.inf) if is_choice else w.map("add", scores, attn_mask)
-    weights = w.add("softmax", [w.whole(scores)], scores.full, dim=len(scores.full) - 1)
+    weights = softmax_of_rows(w, scores, attn_mask is not None and not has_gradient(attn_mask, False))
     if number(dropout_p):
         weights = dropout(w, call, weights, number(dropout_p), w.training)
     return product_of(w, weights, value)
@@ -3086,12 +3105,13 @@ def export(module, example_inputs, path_json, path_safetensors, input_names=None
     inputs = tuple(torch.cat([x, x]) if axes.get(0) == -1 and x.shape[0] == 1 else x for x, axes in zip(example_inputs, varying))
     result_names = []
     root = root_of(torch, module, criterion, result_names)
+    root.trains = bool(loss or module.training)
     title = type(module).__name__
     by_export = tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 7)
     try:
         with noted_backwards(torch) as names:
             captured = (capture_export if by_export else capture_trace)(torch, root, inputs, varying, bounds)
-        check_backwards(names, loss or module.training)
+        check_backwards(names, root.trains)
     except Refused as why:
         raise Unsupported(title, [str(why)]) from why
     except Exception as error:  # whatever PyTorch's own tracing raises

@@ -184,6 +184,21 @@ class Written(Export):
         self.assertEqual(self.ops(Net(lambda self, a, b: a.mT @ b.transpose(-1, -2)), torch.rand(2, 5, 3), torch.rand(2, 4, 5)),
                          ["input", "input", "matmul"])
 
+    def test_masks_of_attention(self):
+        """A float mask has a gradient where a model trains; the op of attention gives it none."""
+        def forward(self, x, mask):
+            q, key = self.fc(x), self.fc(x[:, :2] if self.grouped else x)
+            y = F.scaled_dot_product_attention(q, key, key, attn_mask=mask, enable_gqa=self.grouped)
+            return {"y": y, "l": y.mean()}
+
+        for op, grouped, least, loss, train in (
+                ("scaled_dot_product_attention", True, None, None, False), ("softmax", False, None, "l", False),
+                ("softmax", True, None, None, True), ("scaled_dot_product_attention", False, 0.5, "l", True)):
+            net = Net(forward, fc=nn.Linear(4, 4), grouped=grouped).train(train)
+            mask = torch.rand(5, 5) if least is None else torch.rand(5, 5) > least
+            found = self.ops(net, torch.rand(3, 4, 5, 4), mask, loss=loss, dynamic_batch=[True, False])
+            self.assertEqual([one for one in found if one in ("scaled_dot_product_attention", "softmax")], [op])
+
     def test_in_place(self):
         def forward(self, x):
             y = x * 2

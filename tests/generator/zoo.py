@@ -540,6 +540,20 @@ def cross_attention():
 
 
 @case(SGD)
+def attention_float_mask():
+    """A float mask that is an input, of which a row lets nothing through, and grouped heads."""
+    def forward(self, x, mask):
+        q, k, v = self.q(x), self.k(x[:, :2]), self.v(x[:, 1:3])
+        return self.out(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True))
+    mask = randn(5, 5)
+    mask[1] = -math.inf
+    mask[2, 3] = -math.inf
+    net = Net(lambda self, x, mask, target: {"output": (y := forward(self, x, mask)), "loss": F.mse_loss(y, target)},
+              q=nn.Linear(3, 4), k=nn.Linear(3, 4), v=nn.Linear(3, 4), out=nn.Linear(4, 3))
+    return net, (randn(2, 4, 5, 3), mask, randn(2, 4, 5, 3))
+
+
+@case(SGD)
 def attention():
     """An encoder with padding, then heads that share keys and see no later rows."""
     def forward(self, x, padding):
