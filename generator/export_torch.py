@@ -2809,6 +2809,9 @@ class Lowering:
             return [None] * len(call.results)
         if call.function is None and op not in OPERATIONS and op != "getitem":
             raise Refused("it has no counterpart in gpunn")
+        changed = next((self.known.get(x.name) for x in call.arguments.values() if isinstance(x, Reference)), None)
+        if in_place and isinstance(changed, Refused):
+            return [changed] * len(call.results)  # once more
         arguments = {"x" if name in ("self", "input") else name: self.resolve(x) for name, x in call.arguments.items()}
         given = arguments.get("x")
         if op == "getitem":
