@@ -879,6 +879,8 @@ def exactly(w, call, op, alpha=1, rounding_mode=None, min=None, max=None, condit
         return None
     if op == "div":
         op = {"floor": "floor_divide", "trunc": "trunc"}.get(rounding_mode, op)
+    if op in ("max", "min") and other is not None:
+        op = {"max": "maximum", "min": "minimum"}[op]
     if op in INTEGER_UNARY:
         result = w.integer(INTEGER_UNARY[op], x)
     elif op in INTEGER_BINARY or op == "rsub":

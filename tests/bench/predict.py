@@ -32,6 +32,7 @@ PRODUCTS = ("linear", "matmul", "conv1d", "conv2d", "conv3d", "scaled_dot_produc
 PASSES = {("batch_norm", "forward"): 3 / 2, ("batch_norm", "backward"): 5 / 3}
 BLOCK = 1024, 4 * 24 * 2048  # operations at most of what one block does, and of products (gpunn_cuda.cu, >>short)
 EIGHT = 150  # clocks of eight multiplications by each of its threads, as said there
+CHECK = 4  # bytes of a parameter that the kernel before an update reads, which looks for gradients that are not finite
 OUTSIDE = 1  # launches of a run beside its graph's: the kernel that brings the run's numbers
 OPERATOR = 15e-6  # seconds of the host for each operator that PyTorch launches in training, eagerly; assumed
 
@@ -51,8 +52,10 @@ def steps_of(trace, name):
         op = words[-2] if event["cat"] == "backward" else words[-1]
         is_product, flops = op in PRODUCTS, event["args"]["flops"]
         size = event["args"]["bytes"] * PASSES.get((op, event["cat"]), 1)
-        rate = RATES[precision(name) if is_product else "f32"]
-        yield Step(event["name"], round(event["dur"] / 125), size, flops, rate, flops <= BLOCK[is_product])
+        rate, launches = RATES[precision(name) if is_product else "f32"], round(event["dur"] / 125)
+        if event["cat"] == "update" and launches > 1:
+            size += CHECK * flops  # which is the number of parameters
+        yield Step(event["name"], launches, size, flops, rate, flops <= BLOCK[is_product])
 
 
 def in_rows(steps):
@@ -142,6 +145,13 @@ PEERS = {
 }
 
 
+def alone(name):
+    """A copy, or an update without a model's steps and the check before it."""
+    size = gpu.WORKLOADS[name].bytes
+    check = [moved(CHECK * size // 28)._replace(label="check")] if name == "adamw" else []  # 28 bytes a parameter
+    return check + [moved(size)._replace(label=name)]
+
+
 def plans(program, names):
     """(name, its steps) of each, the run's numbers one of them. gpu.py tells the bytes of an update and a copy alone."""
     with tempfile.TemporaryDirectory() as folder:
@@ -155,7 +165,7 @@ def plans(program, names):
                 with open(path, encoding="utf-8") as file:
                     steps = list(in_rows(list(steps_of(json.load(file), name))))
             else:
-                steps = [moved(gpu.WORKLOADS[name].bytes)._replace(label=name)]
+                steps = alone(name)
             launches, found = int(said.get(name, "1 launches").split()[0]), sum(step.launches for step in steps)
             if found != launches:
                 raise SystemExit(f"{name}: the steps have {found} launches, its graph has {launches}")

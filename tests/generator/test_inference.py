@@ -27,6 +27,8 @@ REFUSED = {"pytorch/losses_classes": "a loss", "pytorch/spatial_transformer": "a
            "pytorch/drawn": "rand_like .*not written", "pytorch/warp_volume": "grid_sample",
            "pytorch/regions": "roi_align .*not written", "pytorch/hashed": "integer .*not written",
            "pytorch/sized_image": "sizes vary between calls, 'H'", "pytorch/sized_text": "sizes vary between calls, 'T'",
+           "pytorch/sized_masks": "sizes vary between calls, 'T'", "pytorch/sized_rotations": "sizes vary between calls, 'T'",
+           "pytorch/exact_integers": "not written as plain C",
            "vectors/windows": "grid_sample", "vectors/big": "2\\^31 - 1", "vectors/random_sites": "rand_like: not written",
            "vectors/class_losses": "a loss", "vectors/custom": "no outputs but its loss", "vectors/one_input": "no outputs but its loss",
            "vectors/states": "state 'keys': it changes between calls", "vectors/resnet_block": "no outputs but its loss", "vectors/sized_images": "sizes vary between calls, 'H'",

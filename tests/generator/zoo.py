@@ -1353,7 +1353,7 @@ def exact_integers():
         values, places = near.sort(1, descending=True)
         parts = [near.argmax(1, keepdim=True), near.argmin(1, keepdim=True), near.max(1, keepdim=True)[0] - 2 ** 40,
                  near.amin(1, keepdim=True) - 2 ** 40, values - 2 ** 40, places, near.topk(2, 1, largest=False)[0] - 2 ** 40,
-                 (i.to(torch.uint8) * 100), i.to(torch.int8) * 50 - 3, torch.where(i > 0, -7, i), i << 2, i >> 1, i.prod(1, True),
+                 (i.to(torch.uint8) * 100), i.to(torch.int8) * 50 - 3, torch.where(i > 0, -7, i), i << 2, i >> 1, i.prod(1, True), torch.min(near, near.flip(1)) - 2 ** 40,
                  F.pad(near, (1, 1), value=2 ** 40) - 2 ** 40, near[:, :3, None].mul(near[:, None, :3]).tril().flatten(1) % 1000,
                  i.kthvalue(2, 1, True)[0], torch.sum(x.detach() * 3, 1, True, dtype=torch.int64)]
         return self.fc(x) * torch.cat([part.float() for part in parts], 1).sum(1, True) / 1000
