@@ -35433,6 +35433,12 @@ static float gpunn__float_of_f8(bool e5m2, unsigned char byte)
     return gpunn__float_of(sign | (bits < (e5m2 ? 4 : 8) ? gpunn__bits_of(subnormal) : normal));
 }
 
+/* The nearest float. Of more than 53 bits the last one tells whether any behind it was set, so that nothing rounds twice. */
+static float gpunn__float_of_integer(uint64_t x)
+{
+    return x >> 53 ? (float)(double)(x >> 11 | ((x & 0x7FF) != 0)) * 2048 : (float)(double)x;
+}
+
 /* An element as the nearest float. */
 static float gpunn__element_float(const gpunn__encoding *encoding, const unsigned char *raw)
 {
@@ -35444,7 +35450,7 @@ static float gpunn__element_float(const gpunn__encoding *encoding, const unsigne
     if (encoding->dtype == GPUNN_F32) return gpunn__float_of_f8(encoding->id == GPUNN__F8_E5M2, *raw);
     const uint64_t bits = gpunn__integer_bits(encoding, raw);
     const bool     negative = *encoding->safetensors == 'I' && bits >> 63;
-    return negative ? -(float)(0 - bits) : (float)bits;
+    return negative ? -gpunn__float_of_integer(0 - bits) : gpunn__float_of_integer(bits);
 }
 
 /* count elements of raw as dtype: the encoding's, or F32. */
