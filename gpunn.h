@@ -24,11 +24,20 @@
  *     profile  where the time of a run goes
  *     backend  what a backend provides
  *     kernels  fused kernels that the generator writes for a model
- *   and under GPUNN_IMPLEMENTATION, each using those before it; gpunn_cuda.cu has the first too
- *     common structs forward errors memory random math tables sizes shapes device model
- *     group arguments json text graph infer nodes expr layers derivatives steps autodiff plan run threads levels
- *     context map move reduce pick gemm conv pool sample norm softmax loss attention recurrent update cpu
- *     optimizer files loader elements safetensors spec readers fit_loop profile licence
+ *   and under GPUNN_IMPLEMENTATION the sections below, each using those before it. Each is a file of templates/gpunn, from which
+ *   this one is written (python3 -m generator.amalgamate); gpunn_cuda.cu includes those of common/ too.
+ *     common/   traits geometry numbers places updates
+ *     base/     platform structs forward_declarations errors memory random math tables sizes shapes device model
+ *               time json text
+ *     ranks/    slices mpi store tcp group
+ *     graph/    arguments tensors infer nodes expr differentiate
+ *     layers/   basic recurrent random shapes reductions states attention einsum losses formulas
+ *     plan/     steps backward plan
+ *     run/      run io bind inspect recompute
+ *     cpu/      threads levels context elementwise move reduce indexing vectors gemm conv pool sampling norm softmax
+ *               loss attention recurrent optimizers cpu
+ *     train/    optimizer step ranks schedule loader fit profile
+ *     io/       files elements safetensors load checkpoint save spec_writer spec_reader datasets
  *
  * >>doc
  * The tests compile and run all code in this comment. Each piece stands by itself, behind what A PROGRAM declares before its
@@ -613,19 +622,21 @@
  *     - a field that is set to 0 seems to be ignored: 0 is the default; write GPUNN_ZERO.
  *
  * EXTENDING  A formula is an op by gpunn_expr. C and CUDA functions of your own are an op by gpunn_custom (>>builders), without
- *     a change here: examples/custom_op.c. Within this file, a new elementwise op is one line in >>ops and a new optimizer a row
- *     in >>train with the macro of its name. A loss or metric made of other ops is its formula, a row in >>arguments
- *     (GPUNN__FORMULAS) with its keys, and a field of its struct in >>builders; one with another struct has its prototype there
- *     too. Any other op is a line in >>ops (GPUNN_OTHER_OPS), its prototype, what gpunn_attributes has not yet, the rule of its
- *     result's shape in >>infer, a builder in >>layers, a row of what that takes in >>arguments, from which specs are read and
- *     written, and one function of its name in each backend, in sections of one name; where gpunn_grad is to pass through it,
- *     its gradient in >>derivatives. The generator has the op's builder again, in graph.py, and what other formats call it, in
- *     exchange and export_torch.py. python3 -m generator.prototypes (the prototypes of elementwise ops and losses), python3 -m
+ *     a change here: examples/custom_op.c. To change the library itself, edit its parts in templates/gpunn and run
+ *     python3 -m generator.amalgamate. An elementwise op is one line in >>ops. An optimizer is a row in >>train with the macro of
+ *     its name. A loss or metric made of other ops is a formula, a row of GPUNN__FORMULAS in >>graph/arguments with its keys, and
+ *     a field of its struct in >>builders; one with a struct of its own has its prototype there too. Any other op is a line of
+ *     GPUNN_OTHER_OPS in >>ops, a prototype, new fields of gpunn_attributes, the rule of its result's shape in >>graph/infer, a
+ *     builder in a section of layers/, a row of its arguments in >>graph/arguments, from which specs are read and written, and
+ *     one function of its name in each backend, in sections of one name. Its gradient stands in >>graph/differentiate where
+ *     gpunn_grad passes through it. The generator has the op's builder in graph.py, and other formats' names for it in exchange and
+ *     export_torch.py. python3 -m generator.prototypes (the prototypes of elementwise ops and losses), python3 -m
  *     generator.schema and tests/generator/make_vectors.py renew what follows from the rows.
  *
  * LIMITS  Rank 8, 64-bit sizes, 2^31-1 channels or features, 2^20 tensors in a model (30,000 where a spec tells them); F32
  *     arithmetic (16-bit storage on a GPU), in which numbers below 1.2e-38 (denormals) may count as zero; little-endian machines.
  */
+
 /* In C++ a call with named arguments leaves fields out by design, which g++ -Wextra would list at every call. A program's own
  * arguments are its own text and keep their warnings. */
 #if defined(__cplusplus) && defined(__GNUC__) && !defined(GPUNN__WARN)
@@ -1209,9 +1220,9 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
 /* >>ops end */
 
 /* The other ops: X(ENUM, name, the operands' names, operands that the backward pass reads (bit i: operand i), whether it reads
- * the result, operands that have a gradient (bit i; -1: all), traits (>>common), the rule of the result's shape (>>infer)). Their
- * attributes stand at gpunn_attributes (>>backend), and what of the operands may be missing at gpunn_step. No node has the last
- * two: plans have them, RELAYOUT for filters of convolutions, GROUP for fused kernels. */
+ * the result, operands that have a gradient (bit i; -1: all), traits (>>common/traits), the rule of the result's shape, in
+ * >>graph/infer). gpunn_attributes has their attributes (>>backend), and gpunn_step tells which operands may be missing. The last
+ * two are no nodes of a model. Plans have them: RELAYOUT for filters of convolutions, GROUP for fused kernels. */
 #define GPUNN_OTHER_OPS(X)                                                                                                    \
     X(LINEAR, linear, (x, weight, bias), 3, 0, 7, GPUNN__PRODUCT, linear)                                                     \
     X(MATMUL, matmul, (a, b), 3, 0, 3, GPUNN__PRODUCT, matmul)                                                                \
@@ -1411,7 +1422,7 @@ GPUNN_API gpunn_tensor *gpunn_where(gpunn_tensor *a, gpunn_tensor *b, gpunn_tens
 GPUNN_API gpunn_tensor *gpunn_integer_scalar(gpunn_integer_op op, gpunn_tensor *x, int64_t value);
 GPUNN_API gpunn_tensor *gpunn_where_scalar(gpunn_tensor *condition, gpunn_tensor *x, int64_t value);
 
-/* Formulas by torch's names, of ops above (GPUNN__FORMULAS in >>arguments). */
+/* Formulas by torch's names, of ops above (GPUNN__FORMULAS in >>graph/arguments). */
 GPUNN_API gpunn_tensor *gpunn_softshrink(gpunn_tensor *x, float lambd);
 GPUNN_API gpunn_tensor *gpunn_threshold(gpunn_tensor *x, float threshold, float value);
 GPUNN_API gpunn_tensor *gpunn_logit(gpunn_tensor *x, float eps); /* of x kept within eps and 1 - eps; below 0: of x */
@@ -3448,6 +3459,7 @@ struct gpunn_kernel_set {
 #undef GPUNN_IMPLEMENTATION
 #define GPUNN__IMPLEMENTATION
 
+/* ==== >>base/platform ============================================================================================== */
 #if defined(__MINGW32__) && !defined(__USE_MINGW_ANSI_STDIO)
 #define __USE_MINGW_ANSI_STDIO 1 /* %zu and %lld */
 #endif
@@ -3596,10 +3608,6 @@ struct gpunn_kernel_set {
 #pragma push_macro("CLOSED")
 #undef CLOSED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Some private functions serve only some configurations. */
 #if defined(__GNUC__)
 #define GPUNN__PRIVATE __attribute__((unused)) static
@@ -3609,6 +3617,14 @@ extern "C" {
 #define GPUNN__PRIVATE static
 #define GPUNN__INLINE static inline
 #define GPUNN__NOINLINE static
+#endif
+/* What parts of templates/gpunn share: private to this file, or to a library whose parts are compiled apart. */
+#ifdef GPUNN__PARTS
+#define GPUNN__INTERNAL __attribute__((visibility("hidden")))
+#define GPUNN__DECLARE(variable) extern GPUNN__INTERNAL variable;
+#else
+#define GPUNN__INTERNAL GPUNN__PRIVATE
+#define GPUNN__DECLARE(variable)
 #endif
 #if defined(__cplusplus)
 #define GPUNN__RESTRICT __restrict
@@ -3645,11 +3661,15 @@ extern "C" {
 #else
 #define GPUNN__IVDEP
 #endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 #endif
 
-/* ==== >>common ======================================================================================================== *
- * What the CPU backend and gpunn_cuda.cu have in common: plain C, of which a GPU runs what is GPUNN__SHARED. */
 #if defined(GPUNN__IMPLEMENTATION) || defined(GPUNN__COMPANION)
+/* ==== >>common/traits ============================================================================================== *
+ * What the CPU backend and gpunn_cuda.cu have in common: plain C, of which a GPU runs what is GPUNN__SHARED. */
 #include <math.h>
 #include <string.h>
 #ifdef _WIN32
@@ -3667,6 +3687,11 @@ extern "C" {
 #define GPUNN__SHARED __attribute__((unused, always_inline)) static inline
 #else
 #define GPUNN__SHARED static inline
+#endif
+#ifdef __GNUC__
+#define GPUNN__COMMON __attribute__((unused)) static
+#else
+#define GPUNN__COMMON static
 #endif
 #ifndef GPUNN__ROLLED /* the loop that follows stays one: on a GPU registers are dear */
 #define GPUNN__ROLLED
@@ -3690,7 +3715,7 @@ enum {
 /* >>traits end */
 
 /* In the order of gpunn_op, whose last members are these; the elementwise ops stand before them. */
-static bool gpunn__op_is(gpunn_op op, int traits)
+GPUNN__COMMON bool gpunn__op_is(gpunn_op op, int traits)
 {
     static const short own[] = {
 #define GPUNN__X(ENUM, name, operands, reads, reads_out, backward, traits, rule) traits,
@@ -3702,13 +3727,14 @@ static bool gpunn__op_is(gpunn_op op, int traits)
 }
 
 /* Norms whose operands 3 and 4 are running_mean and running_var. */
-static bool gpunn__has_statistics(gpunn_op op)
+GPUNN__COMMON bool gpunn__has_statistics(gpunn_op op)
 {
     return op == GPUNN_OP_BATCH_NORM || op == GPUNN_OP_INSTANCE_NORM;
 }
 
 typedef enum gpunn__action { GPUNN__PREPARE, GPUNN__FORWARD, GPUNN__BACKWARD } gpunn__action;
 
+/* ==== >>common/geometry ============================================================================================ */
 /* ---- cubic interpolation ---- */
 /* What a cell so far away is of a point's value: Keys's convolution kernel with torch's a, -0.75. */
 GPUNN__SHARED float gpunn__cubic(float distance)
@@ -3733,7 +3759,8 @@ typedef struct gpunn__roi_line {
     int   begin, end;    /* samples before and behind these are outside x */
 } gpunn__roi_line;
 
-static inline gpunn__roi_shape gpunn__roi_shape_of(const gpunn_attributes *attr, const gpunn_value *x, const gpunn_value *boxes)
+GPUNN__COMMON inline gpunn__roi_shape gpunn__roi_shape_of(const gpunn_attributes *attr, const gpunn_value *x,
+                                                          const gpunn_value *boxes)
 {
     gpunn__roi_shape s;
     s.samples = x->dim[0];
@@ -3810,7 +3837,7 @@ typedef struct gpunn__room {
     size_t bytes;
 } gpunn__room;
 
-static void *gpunn__room_take(gpunn__room *room, size_t bytes)
+GPUNN__COMMON void *gpunn__room_take(gpunn__room *room, size_t bytes)
 {
     void *at = room->base ? room->base + room->bytes : NULL;
     room->bytes += (bytes + GPUNN__ROOM_ALIGN - 1) / GPUNN__ROOM_ALIGN * GPUNN__ROOM_ALIGN;
@@ -3832,7 +3859,7 @@ typedef struct gpunn__hash_grid {
 } gpunn__hash_grid;
 
 /* As tiny-cuda-nn's GridEncoding lays them out. false: a resolution does not fit 31 bits. */
-static inline bool gpunn__hash_grid_of(const gpunn_attributes *attr, int axes, int features, gpunn__hash_grid *grid)
+GPUNN__COMMON inline bool gpunn__hash_grid_of(const gpunn_attributes *attr, int axes, int features, gpunn__hash_grid *grid)
 {
     double cells = attr->base_resolution;
     memset(grid, 0, sizeof *grid);
@@ -3941,7 +3968,7 @@ GPUNN__SHARED int64_t gpunn__integer(const void *data, gpunn_dtype dtype, int64_
                                 : ((const uint8_t *)data)[i];
 }
 
-/* ---- elementwise ops of integers --------------------------------------------------------------------------------------- */
+/* ==== >>common/numbers ============================================================================================= */
 /* Stores a number in element i of I64, I32, U8 or BOOL storage. */
 GPUNN__SHARED void gpunn__put_integer(void *data, gpunn_dtype dtype, int64_t i, int64_t value)
 {
@@ -4039,7 +4066,7 @@ GPUNN__SHARED void gpunn__philox(uint64_t key, const uint32_t counter[4], uint32
  *     philox4x32-10(key: seed, counter: pack low, site ^ pack high << 16, step low, step high)
  * where low and high are 32-bit halves. An element is kept when its draw < keep = round((1 - p) * 65536), and then multiplied by
  * 65536 / keep. */
-static uint32_t gpunn__drop_keep(const gpunn_step *step)
+GPUNN__COMMON uint32_t gpunn__drop_keep(const gpunn_step *step)
 {
     return step->training && !step->evaluates ? (uint32_t)((1 - (double)step->attr->dropout_p) * 65536 + 0.5) : 65536;
 }
@@ -4069,9 +4096,9 @@ GPUNN__SHARED float gpunn__angle(uint32_t word)
     return (float)word * (6.2831853f / 4294967296.0f);
 }
 
-/* ---- places in values ---------------------------------------------------------------------------------------------------- */
+/* ==== >>common/places ============================================================================================== */
 /* In elements. */
-static void gpunn__strides(const gpunn_value *value, int64_t stride[GPUNN_MAX_RANK])
+GPUNN__COMMON void gpunn__strides(const gpunn_value *value, int64_t stride[GPUNN_MAX_RANK])
 {
     int64_t step = 1;
     for (int d = value->rank - 1; d >= 0; d--) {
@@ -4106,7 +4133,7 @@ typedef struct gpunn__walk {
 } gpunn__walk;
 
 /* Takes in another axis, outside those there; it becomes one with the outermost where it continues that in every value. */
-static void gpunn__axes_add(gpunn__walk *all, int64_t dim, int64_t stride_a, int64_t stride_b, int64_t stride_c)
+GPUNN__COMMON void gpunn__axes_add(gpunn__walk *all, int64_t dim, int64_t stride_a, int64_t stride_b, int64_t stride_c)
 {
     const int64_t stride[3] = {stride_a, stride_b, stride_c};
     const int     last = all->rank - 1;
@@ -4122,7 +4149,7 @@ static void gpunn__axes_add(gpunn__walk *all, int64_t dim, int64_t stride_a, int
     all->rank++;
 }
 
-static int64_t gpunn__axes_count(const gpunn__walk *all)
+GPUNN__COMMON int64_t gpunn__axes_count(const gpunn__walk *all)
 {
     int64_t count = 1;
     for (int d = 0; d < all->rank; d++) count *= all->dim[d];
@@ -4131,8 +4158,8 @@ static int64_t gpunn__axes_count(const gpunn__walk *all)
 
 /* The axes of shape but its last `inner`, some of which values lack or have 1 of: those of the last of three values in *kept, the
  * others in *summed, which may be the same. */
-static void gpunn__axes_of(const gpunn_value *shape, int inner, const gpunn_value *const *value, int values, gpunn__walk *kept,
-                           gpunn__walk *summed)
+GPUNN__COMMON void gpunn__axes_of(const gpunn_value *shape, int inner, const gpunn_value *const *value, int values,
+                                  gpunn__walk *kept, gpunn__walk *summed)
 {
     int64_t size[3] = {1, 1, 1};
     memset(kept, 0, sizeof *kept);
@@ -4150,7 +4177,7 @@ static void gpunn__axes_of(const gpunn_value *shape, int inner, const gpunn_valu
 }
 
 /* The axes of a value and, as the second one, of what is left of it when `axes` are reduced. */
-static gpunn__walk gpunn__axes_reduced(const gpunn_value *value, uint32_t axes)
+GPUNN__COMMON gpunn__walk gpunn__axes_reduced(const gpunn_value *value, uint32_t axes)
 {
     gpunn__walk all;
     int64_t     size = 1, left = 1;
@@ -4165,7 +4192,8 @@ static gpunn__walk gpunn__axes_reduced(const gpunn_value *value, uint32_t axes)
 }
 
 /* Of these, the ones from `first` on that are reduced, or not. Returns how many elements they have. */
-static int64_t gpunn__axes_select(const gpunn__walk *all, int first, bool reduced, int *rank, int64_t *dim, int64_t *stride)
+GPUNN__COMMON int64_t gpunn__axes_select(const gpunn__walk *all, int first, bool reduced, int *rank, int64_t *dim,
+                                         int64_t *stride)
 {
     int64_t count = 1;
     *rank = 0;
@@ -4210,7 +4238,7 @@ GPUNN__SHARED bool gpunn__integers_at(const gpunn__integers *p, int64_t i)
 }
 
 /* Those of INTEGER, and of SUM and MAX where they reduce integers. */
-static gpunn__integers gpunn__integers_of(const gpunn_step *step)
+GPUNN__COMMON gpunn__integers gpunn__integers_of(const gpunn_step *step)
 {
     const gpunn_value *in[3] = {NULL, NULL, NULL};
     gpunn__integers    p;
@@ -4296,7 +4324,7 @@ typedef struct gpunn__pool_axis {
 } gpunn__pool_axis;
 
 /* By axis i of the settings. An adaptive pool whose windows are all alike is a plain one. */
-static gpunn__pool_axis gpunn__pool_axis_of(const gpunn_step *step, int i, int64_t n, int64_t out)
+GPUNN__COMMON gpunn__pool_axis gpunn__pool_axis_of(const gpunn_step *step, int i, int64_t n, int64_t out)
 {
     gpunn__pool_axis axis = {(gpunn__extent)n, (gpunn__extent)out, 0, 0, 0, (gpunn__extent)(n / out) + 2};
     if (!gpunn__op_is(step->op, GPUNN__ADAPTIVE_POOL)) {
@@ -4311,7 +4339,7 @@ static gpunn__pool_axis gpunn__pool_axis_of(const gpunn_step *step, int i, int64
 }
 
 /* A plane is a volume of depth 1. */
-static void gpunn__pool_axes(const gpunn_step *step, gpunn__pool_axis *z, gpunn__pool_axis *y, gpunn__pool_axis *x)
+GPUNN__COMMON void gpunn__pool_axes(const gpunn_step *step, gpunn__pool_axis *z, gpunn__pool_axis *y, gpunn__pool_axis *x)
 {
     const gpunn__pool_axis flat = {1, 1, 1, 1, 0, 1};
     const int64_t         *from = step->in[0].dim, *to = step->backward ? step->grad_out.dim : step->out.dim;
@@ -4356,8 +4384,8 @@ GPUNN__SHARED void gpunn__pool_mark(void *marks, int bytes, int64_t i, gpunn__ex
 
 /* ---- steps --------------------------------------------------------------------------------------------------------------- */
 /* The sizes of a matmul's c = op(a) op(b), the result or its gradient. One b for all: the leading axes of a are more rows. */
-static void gpunn__matmul_sizes(const gpunn_step *step, gpunn_value *a, gpunn_value *b, gpunn_value *c, int64_t *m, int64_t *n,
-                                int64_t *k)
+GPUNN__COMMON void gpunn__matmul_sizes(const gpunn_step *step, gpunn_value *a, gpunn_value *b, gpunn_value *c, int64_t *m,
+                                       int64_t *n, int64_t *k)
 {
     const bool ta = step->attr->transpose_a, tb = step->attr->transpose_b;
     *a = step->in[0];
@@ -4377,8 +4405,8 @@ static void gpunn__matmul_sizes(const gpunn_step *step, gpunn_value *a, gpunn_va
 }
 
 /* An activation of its own: y = f(x), or, with a gradient, that *= f'(x) in place. none and accumulate: zeroed by the caller. */
-static gpunn_step gpunn__activation_step(gpunn_op op, gpunn_value *x, const gpunn_value *y, gpunn_value *gradient,
-                                         const gpunn_attributes *none, bool *accumulate)
+GPUNN__COMMON gpunn_step gpunn__activation_step(gpunn_op op, gpunn_value *x, const gpunn_value *y, gpunn_value *gradient,
+                                                const gpunn_attributes *none, bool *accumulate)
 {
     gpunn_step step;
     memset(&step, 0, sizeof step);
@@ -4397,7 +4425,7 @@ static gpunn_step gpunn__activation_step(gpunn_op op, gpunn_value *x, const gpun
 
 /* The axes of gradient_energy that have more than one element: their sizes, strides in elements and the share of one difference
  * in the mean along that axis. Returns how many. */
-static int gpunn__energy_axes(const gpunn_step *step, int64_t *size, int64_t *stride, double *share)
+GPUNN__COMMON int gpunn__energy_axes(const gpunn_step *step, int64_t *size, int64_t *stride, double *share)
 {
     const gpunn_value *x = &step->in[0];
     int64_t            strides[GPUNN_MAX_RANK];
@@ -4417,7 +4445,7 @@ typedef struct gpunn__assign_shape {
     int64_t lines, sample, rows, capacity, inner;
 } gpunn__assign_shape;
 
-static gpunn__assign_shape gpunn__assign_shape_of(const gpunn_step *step)
+GPUNN__COMMON gpunn__assign_shape gpunn__assign_shape_of(const gpunn_step *step)
 {
     const gpunn_value  *state = &step->in[0], *value = &step->in[1];
     const bool          part = step->in[2].data != NULL;
@@ -4434,7 +4462,7 @@ typedef struct gpunn__attention_shape {
     bool    packed, last; /* packed: q, k and v in one, [n, l, 3, heads, e] */
 } gpunn__attention_shape;
 
-static gpunn__attention_shape gpunn__attention_shape_of(const gpunn_step *step)
+GPUNN__COMMON gpunn__attention_shape gpunn__attention_shape_of(const gpunn_step *step)
 {
     const gpunn_value     *in = step->in, *y = step->backward ? &step->grad_out : &step->out;
     gpunn__attention_shape c;
@@ -4459,7 +4487,7 @@ typedef struct gpunn__heads {
 } gpunn__heads;
 
 /* The heads of a value: part 0 to 2 of q, k and v or their gradients, 3 of the result. */
-static gpunn__heads gpunn__attention_heads(const gpunn__attention_shape *c, const gpunn_value *value, int part)
+GPUNN__COMMON gpunn__heads gpunn__attention_heads(const gpunn__attention_shape *c, const gpunn_value *value, int part)
 {
     const int64_t heads = part == 1 || part == 2 ? c->kv_heads : c->heads, rows = part == 1 || part == 2 ? c->s : c->l;
     const int64_t e = part < 2 ? c->e : c->ev, whole = (c->packed && part < 3 ? 3 : 1) * heads * e;
@@ -4475,7 +4503,7 @@ typedef struct gpunn__lengths {
     bool        one; /* for all samples */
 } gpunn__lengths;
 
-static gpunn__lengths gpunn__attention_lengths(const gpunn_step *step)
+GPUNN__COMMON gpunn__lengths gpunn__attention_lengths(const gpunn_step *step)
 {
     gpunn__lengths lengths = {NULL, GPUNN_I64, true};
     if (step->input_count < 5) return lengths;
@@ -4498,7 +4526,7 @@ GPUNN__SHARED int64_t gpunn__keys_seen(const gpunn__lengths *lengths, int64_t le
 }
 
 /* Steps of a mask along samples, heads, rows and keys, 0 where it has one for all. */
-static void gpunn__attention_mask_steps(const gpunn_value *mask, int64_t step[4])
+GPUNN__COMMON void gpunn__attention_mask_steps(const gpunn_value *mask, int64_t step[4])
 {
     int64_t stride = 1;
     for (int d = mask->rank - 1, to = 3; d >= 0; d--, to--) {
@@ -4514,7 +4542,7 @@ GPUNN__SHARED double gpunn__ctc_share(double loss, int64_t length, int64_t sampl
     return reduction != GPUNN_REDUCE_MEAN ? 1 : 1 / ((double)samples * (double)(length > 1 ? length : 1));
 }
 
-/* ---- updates: the numbers that are the same for all elements --------------------------------------------------------- */
+/* ==== >>common/updates ============================================================================================= */
 /* To a whole exponent. A GPU has no instruction for pow, and one thread decides for a block. */
 GPUNN__SHARED double gpunn__power(double base, double exponent)
 {
@@ -4546,7 +4574,7 @@ GPUNN__SHARED double gpunn__nadam_product(double power, double decay, double ste
 }
 
 /* The number that was meant: 0.9999f is off by 3e-8, which its powers multiply; what 7 digits can say is taken at its word. */
-static double gpunn__as_written(float value)
+GPUNN__COMMON double gpunn__as_written(float value)
 {
     double rounded = floor((double)value * 1e7 + 0.5) / 1e7;
     return (float)rounded == value ? rounded : (double)value;
@@ -4592,11 +4620,12 @@ GPUNN__SHARED double gpunn__update_ratio(gpunn_update_kind kind, const double *s
 #undef GPUNN__FLAG
 #undef GPUNN__ONCE
 /* clang-format on */
+
 #undef GPUNN__COMPANION
 #endif
 
 #ifdef GPUNN__IMPLEMENTATION
-/* ==== >>structs ======================================================================================================= */
+/* ==== >>base/structs =============================================================================================== */
 #define GPUNN__ALIGN 64 /* bytes; of every block handed to a backend */
 #define GPUNN__ERROR_SIZE 768
 
@@ -4661,7 +4690,7 @@ struct gpunn_tensor {
     gpunn__kind                    kind;
     gpunn_dtype                    dtype;
     int                            rank;
-    int64_t                        dim[GPUNN_MAX_RANK]; /* -k: k times the batch; below GPUNN__NO_SIZE: see >>sizes */
+    int64_t                        dim[GPUNN_MAX_RANK]; /* -k: k times the batch; below GPUNN__NO_SIZE: see >>base/sizes */
     char                          *name;                /* NULL: none */
     gpunn_op                       op;                  /* of a value */
     const struct gpunn__operation *operation;           /* what computes that on the CPU */
@@ -4695,9 +4724,9 @@ struct gpunn_tensor {
     bool       grad_reached; /* parameters: a backward pass has written the gradient since zero_grad */
 };
 
-typedef struct gpunn__plan gpunn__plan; /* >>plan */
+typedef struct gpunn__plan gpunn__plan; /* >>plan/plan */
 
-/* What a spec says beside tensors (>>spec). */
+/* What a spec says beside tensors (>>io/spec_reader). */
 typedef struct gpunn__recipe {
     bool              given;
     gpunn_update_kind kind;
@@ -4714,7 +4743,7 @@ enum { GPUNN__MOST_TENSORS = 1 << 20 }; /* of a model */
 
 enum { GPUNN__MAX_PLANS = 32 }; /* cached per model, unless it is told */
 
-/* What varies between runs (>>sizes). */
+/* What varies between runs (>>base/sizes). */
 enum { GPUNN__TERMS = 8, GPUNN__FACTORS = 4 };
 typedef struct gpunn__size_term { /* factor * atom * atom ... */
     int64_t factor;
@@ -4867,51 +4896,52 @@ struct gpunn_optimizer {
     gpunn_group      *group; /* of ranks that train together; NULL: none */
 };
 
-/* ==== >>forward ============================================================================================================ *
- * What later sections define and earlier ones use: a model is made while its plans, its optimizers and its backend are not. */
-/* Drops the plans (>>steps): call when what they depend on has changed. */
-static void gpunn__invalidate(gpunn_model *model);
-/* A part of a training step (>>optimizer): its state, before; all updates at once, of so many parts' gradients; or these put into
- * a run, and after it counted. */
-static GPUNN__STATUS        gpunn__optimizer_prepare(gpunn_optimizer *opt);
-static GPUNN__STATUS        gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips, bool trains);
-static gpunn_status         gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, gpunn_tensor *loss, bool updates);
-static void                 gpunn__optimizer_advance(gpunn_optimizer *opt, const gpunn_run *run);
-static const gpunn_backend *gpunn__cpu_backend(void); /* >>cpu */
-/* An op with what computes it on the CPU: the functions of the ops' names, in the sections from >>map to >>recurrent. Builders
- * hand on which, so that a program has the code of the ops that it builds (GPUNN_STATIC, or a linker that drops sections), and
- * no other's. */
+/* ==== >>base/forward_declarations ================================================================================== *
+ * What later parts define and earlier ones use. */
+/* Drops the plans (>>plan/steps): call when what they depend on has changed. */
+GPUNN__INTERNAL void gpunn__invalidate(gpunn_model *model);
+/* Parts of a training step (>>train/optimizer). prepare allocates the state. update makes all updates at once, of so many parts'
+ * gradients. collect puts them into a run instead, and advance counts that run. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt);
+GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips, bool trains);
+GPUNN__INTERNAL gpunn_status  gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, gpunn_tensor *loss, bool updates);
+GPUNN__INTERNAL void          gpunn__optimizer_advance(gpunn_optimizer *opt, const gpunn_run *run);
+GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void); /* >>cpu/cpu */
+/* An op with the function that computes it on the CPU, gpunn__cpu_NAME of a part of cpu/. Builders pass it on, so that a static
+ * program, or one whose linker drops sections, holds the code of the ops that it builds and no other. */
 typedef struct gpunn__cpu       gpunn__cpu;
 typedef struct gpunn__operation gpunn__operation;
 struct gpunn__operation {
     gpunn_op op;
     gpunn_status (*cpu)(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action);
 };
-#define GPUNN__X(ENUM, name, ...)                                                                             \
-    static GPUNN__STATUS          gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action); \
-    static const gpunn__operation gpunn__operation_##name = {GPUNN_OP_##ENUM, gpunn__cpu_##name};
+#define GPUNN__X(ENUM, name, ...)                                                                                     \
+    GPUNN__INTERNAL GPUNN__STATUS         gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action); \
+    GPUNN__PRIVATE const gpunn__operation gpunn__operation_##name = {GPUNN_OP_##ENUM, gpunn__cpu_##name};
 GPUNN__ELEMENTWISE_OPS(GPUNN__X)
 GPUNN_OTHER_OPS(GPUNN__X)
 #undef GPUNN__X
-static const gpunn__operation gpunn__operation_reshape = {GPUNN_OP_RESHAPE, NULL};
+GPUNN__PRIVATE const gpunn__operation gpunn__operation_reshape = {GPUNN_OP_RESHAPE, NULL};
 /* Call after changing weights other than by gpunn_write. */
 #define GPUNN__WEIGHTS_CHANGED(model) ((void)(model)->state.weights_version++, (void)((model)->half_stale = true))
 
-/* ==== >>errors ======================================================================================================== */
+/* ==== >>base/errors ================================================================================================ */
 /* Records the first failure and returns its status, so that failing is one expression: return gpunn__fail(dev, ...). dev may be
  * NULL. */
-static gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
+GPUNN__INTERNAL gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
 /* The same for builders: NULL. */
 #ifdef __cplusplus
 #define GPUNN__FAIL_NULL(...) ((void)gpunn__fail(__VA_ARGS__), nullptr)
 #else
 #define GPUNN__FAIL_NULL(...) ((void)gpunn__fail(__VA_ARGS__), (void *)0)
 #endif
+GPUNN__DECLARE(GPUNN__THREAD_LOCAL bool gpunn__failed_here)
 
 static GPUNN__THREAD_LOCAL gpunn__error gpunn__no_device_error; /* the latest failure of this thread that has no device */
-static GPUNN__THREAD_LOCAL bool         gpunn__failed_here;     /* a device's has been recorded by this thread, and not cleared */
 
-static gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...)
+GPUNN__INTERNAL GPUNN__THREAD_LOCAL bool gpunn__failed_here; /* a device's has been recorded by this thread, and not cleared */
+
+GPUNN__INTERNAL gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...)
 {
     gpunn__error error;
     error.status = status;
@@ -4969,44 +4999,52 @@ GPUNN_API const char *gpunn_status_name(gpunn_status status)
     return (int)status >= 0 && status < GPUNN_STATUS_COUNT ? names[status] : "no gpunn_status";
 }
 
-/* ==== >>memory ======================================================================================================== */
+/* ==== >>base/memory ================================================================================================ */
 /* What the program gave as const, for a structure whose pointer is not; nothing is written there. */
-static void *gpunn__unconst(const void *given)
+GPUNN__INTERNAL void *gpunn__unconst(const void *given);
+
+/* Host memory through the user's hook. Sizes are needed again at release. NULL after recording GPUNN_ERR_MEMORY. */
+GPUNN__INTERNAL void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_size, size_t new_size);
+GPUNN__INTERNAL void *gpunn__calloc(gpunn_device *dev, size_t size); /* zeroed */
+GPUNN__INTERNAL void  gpunn__free(gpunn_device *dev, void *ptr, size_t size);
+GPUNN__INTERNAL char *gpunn__strdup(gpunn_device *dev, const char *text); /* free with strlen + 1 */
+/* A failure of a backend function that works on no step. */
+GPUNN__INTERNAL gpunn_status gpunn__backend_fail(gpunn_device *dev, const char *what, gpunn_status status);
+/* Backend memory, counted against the limit. NULL: the device's error says why. */
+GPUNN__INTERNAL void *gpunn__device_alloc(gpunn_device *dev, size_t size);
+GPUNN__INTERNAL void  gpunn__device_free(gpunn_device *dev, void *ptr, size_t size);
+/* False when the result does not fit. */
+GPUNN__INTERNAL bool gpunn__mul(size_t a, size_t b, size_t *result);
+GPUNN__INTERNAL bool gpunn__add(size_t a, size_t b, size_t *result);
+
+GPUNN__INTERNAL void *gpunn__system_realloc(void *user, void *ptr, size_t old_size, size_t new_size);
+
+GPUNN__INTERNAL void gpunn__free_text(gpunn_device *dev, char *text);
+
+GPUNN__INTERNAL void *gpunn__grow(gpunn_device *dev, void *array, int count, int *capacity, size_t item);
+
+GPUNN__INTERNAL void *gpunn__unconst(const void *given)
 {
     void *same;
     memcpy(&same, &given, sizeof same);
     return same;
 }
 
-/* Host memory through the user's hook. Sizes are needed again at release. NULL after recording GPUNN_ERR_MEMORY. */
-static void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_size, size_t new_size);
-static void *gpunn__calloc(gpunn_device *dev, size_t size); /* zeroed */
-static void  gpunn__free(gpunn_device *dev, void *ptr, size_t size);
-static char *gpunn__strdup(gpunn_device *dev, const char *text); /* free with strlen + 1 */
-/* A failure of a backend function that works on no step. */
-static gpunn_status gpunn__backend_fail(gpunn_device *dev, const char *what, gpunn_status status);
-/* Backend memory, counted against the limit. NULL: the device's error says why. */
-static void *gpunn__device_alloc(gpunn_device *dev, size_t size);
-static void  gpunn__device_free(gpunn_device *dev, void *ptr, size_t size);
-/* False when the result does not fit. */
-static bool gpunn__mul(size_t a, size_t b, size_t *result);
-static bool gpunn__add(size_t a, size_t b, size_t *result);
-
-static bool gpunn__mul(size_t a, size_t b, size_t *result)
+GPUNN__INTERNAL bool gpunn__mul(size_t a, size_t b, size_t *result)
 {
     if (b != 0 && a > SIZE_MAX / b) return false;
     *result = a * b;
     return true;
 }
 
-static bool gpunn__add(size_t a, size_t b, size_t *result)
+GPUNN__INTERNAL bool gpunn__add(size_t a, size_t b, size_t *result)
 {
     if (a > SIZE_MAX - b) return false;
     *result = a + b;
     return true;
 }
 
-static void *gpunn__system_realloc(void *user, void *ptr, size_t old_size, size_t new_size)
+GPUNN__INTERNAL void *gpunn__system_realloc(void *user, void *ptr, size_t old_size, size_t new_size)
 {
     (void)user;
     (void)old_size;
@@ -5017,7 +5055,7 @@ static void *gpunn__system_realloc(void *user, void *ptr, size_t old_size, size_
     return realloc(ptr, new_size);
 }
 
-static void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_size, size_t new_size)
+GPUNN__INTERNAL void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_size, size_t new_size)
 {
     void *result = dev->args.realloc_fn(dev->args.user, ptr, old_size, new_size);
     if (result == NULL && new_size != 0)
@@ -5026,19 +5064,19 @@ static void *gpunn__realloc(gpunn_device *dev, void *ptr, size_t old_size, size_
     return result;
 }
 
-static void *gpunn__calloc(gpunn_device *dev, size_t size)
+GPUNN__INTERNAL void *gpunn__calloc(gpunn_device *dev, size_t size)
 {
     void *result = gpunn__realloc(dev, NULL, 0, size);
     if (result) memset(result, 0, size);
     return result;
 }
 
-static void gpunn__free(gpunn_device *dev, void *ptr, size_t size)
+GPUNN__INTERNAL void gpunn__free(gpunn_device *dev, void *ptr, size_t size)
 {
     if (ptr) (void)dev->args.realloc_fn(dev->args.user, ptr, size, 0);
 }
 
-static char *gpunn__strdup(gpunn_device *dev, const char *text)
+GPUNN__INTERNAL char *gpunn__strdup(gpunn_device *dev, const char *text)
 {
     size_t size = strlen(text) + 1;
     char  *copy = (char *)gpunn__realloc(dev, NULL, 0, size);
@@ -5046,12 +5084,12 @@ static char *gpunn__strdup(gpunn_device *dev, const char *text)
     return copy;
 }
 
-static void gpunn__free_text(gpunn_device *dev, char *text)
+GPUNN__INTERNAL void gpunn__free_text(gpunn_device *dev, char *text)
 {
     if (text) gpunn__free(dev, text, strlen(text) + 1);
 }
 
-static void *gpunn__device_alloc(gpunn_device *dev, size_t size)
+GPUNN__INTERNAL void *gpunn__device_alloc(gpunn_device *dev, size_t size)
 {
     size_t limit = dev->args.memory_limit;
     if (limit && (size > limit || dev->allocated > limit - size)) {
@@ -5075,19 +5113,19 @@ static void *gpunn__device_alloc(gpunn_device *dev, size_t size)
     return ptr;
 }
 
-static void gpunn__device_free(gpunn_device *dev, void *ptr, size_t size)
+GPUNN__INTERNAL void gpunn__device_free(gpunn_device *dev, void *ptr, size_t size)
 {
     if (ptr == NULL) return;
     dev->backend->free(dev->context, ptr, size);
     dev->allocated -= size;
 }
 
-static gpunn_status gpunn__backend_fail(gpunn_device *dev, const char *what, gpunn_status status)
+GPUNN__INTERNAL gpunn_status gpunn__backend_fail(gpunn_device *dev, const char *what, gpunn_status status)
 {
     return gpunn__fail(dev, status, "%s: %s", what, dev->backend->error(dev->context));
 }
 
-static void *gpunn__grow(gpunn_device *dev, void *array, int count, int *capacity, size_t item)
+GPUNN__INTERNAL void *gpunn__grow(gpunn_device *dev, void *array, int count, int *capacity, size_t item)
 {
     if (count < *capacity) return array;
     int   wanted = *capacity ? *capacity * 2 : 32;
@@ -5096,13 +5134,16 @@ static void *gpunn__grow(gpunn_device *dev, void *array, int count, int *capacit
     return grown;
 }
 
-/* ==== >>random ======================================================================================================== *
+/* ==== >>base/random ================================================================================================ *
  * Initial values, drawn by Philox (>>common). */
 /* Initial values of count elements from `first` on, a multiple of 4: element i of tensor `id` is drawn from word i % 4 of counter
  * (i / 4 low, id, i / 4 high, 2^31), a range of counters that dropout, whose fourth word is the high half of the step, never
  * reaches. */
-static void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t id, int64_t fan_in, int64_t first, int64_t count,
-                        float *out)
+GPUNN__INTERNAL void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t id, int64_t fan_in, int64_t first, int64_t count,
+                                 float *out);
+
+GPUNN__INTERNAL void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t id, int64_t fan_in, int64_t first, int64_t count,
+                                 float *out)
 {
     double a = (double)init->a, b = (double)init->b;
     if (init->kind == GPUNN_INIT_KAIMING_UNIFORM) {
@@ -5132,7 +5173,7 @@ static void gpunn__draw(const gpunn_init *init, uint64_t seed, uint32_t id, int6
     }
 }
 
-/* ==== >>math ========================================================================================================== *
+/* ==== >>base/math ================================================================================================== *
  * Float functions without branches or tables, so that loops over them become vector code; both sides of every choice are
  * computed. Within 2 ulp of the true value (sigmoid, tanh: 3), and C's values at infinities, NaN, denormals and outside the
  * domain. The polynomials are minimax fits by iteratively reweighted least squares. */
@@ -5158,11 +5199,6 @@ GPUNN__INLINE float gpunn__select(bool condition, float a, float b)
     uint32_t mask = 0u - (uint32_t)condition;
     return gpunn__float_of((gpunn__bits_of(a) & mask) | (gpunn__bits_of(b) & ~mask));
 }
-
-/* The correctly rounded square root. sqrtf may set errno, which keeps loops from vectors; the compiler's own is told not to. */
-#if defined(__GNUC__)
-extern float __builtin_sqrtf(float) __attribute__((const));
-#endif
 GPUNN__INLINE float gpunn__sqrt(float x)
 {
 #if defined(__GNUC__)
@@ -5387,8 +5423,7 @@ GPUNN__INLINE float gpunn__sign(float x)
 {
     return gpunn__select(x > 0, 1, gpunn__select(x < 0, -1, 0));
 }
-#undef GPUNN__SQRT_HALF_BITS
-/* ---- 16-bit floats --------------------------------------------------------------------------------------------------- */
+
 /* count numbers of a float dtype. The bits of one in 16, all but its sign, lie in a float's where a half's exponent is 112 too
  * small; subnormal halves are differences of two numbers that are not. */
 GPUNN__INLINE void gpunn__widen_floats(gpunn_dtype dtype, const void *from, int64_t count, float *to)
@@ -5413,35 +5448,10 @@ GPUNN__INLINE void gpunn__widen_floats(gpunn_dtype dtype, const void *from, int6
 }
 
 /* To nearest even; NaN stays one. */
-static uint16_t gpunn__bfloat_of_float(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return (uint16_t)(bits >> 16 | 64u);
-    return (uint16_t)((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
-}
-
-static uint16_t gpunn__half_of_float(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    const uint32_t sign = bits >> 16 & 0x8000u;
-    bits &= 0x7FFFFFFFu;
-    if (bits > 0x7F800000u) return (uint16_t)(sign | 0x7E00u);
-    if (bits >= 0x477FF000u) return (uint16_t)(sign | 0x7C00u); /* 65520 and more: infinity */
-    if (bits < 0x38800000u)
-        return (uint16_t)(sign | (uint32_t)lrintf(fabsf(value) * 16777216.0f)); /* subnormal: units of 2^-24 */
-    return (uint16_t)(sign | (bits - (112u << 23) + 0xFFFu + (bits >> 13 & 1u)) >> 13);
-}
+GPUNN__INTERNAL uint16_t gpunn__bfloat_of_float(float value);
 
 /* count numbers as a dtype of 16 bits, to memory that may be theirs. */
-static void gpunn__round_floats(gpunn_dtype dtype, const float *values, int64_t count, void *to)
-{
-    for (int64_t i = 0; i < count; i++) {
-        const uint16_t bits = dtype == GPUNN_F16 ? gpunn__half_of_float(values[i]) : gpunn__bfloat_of_float(values[i]);
-        memcpy((char *)to + 2 * i, &bits, sizeof bits);
-    }
-}
+GPUNN__INTERNAL void gpunn__round_floats(gpunn_dtype dtype, const float *values, int64_t count, void *to);
 
 /* Between floats and BF16, beside code that is optimized less. */
 GPUNN__NOINLINE void gpunn__bf16_narrow(uint16_t *to, const float *from, int64_t count)
@@ -5470,12 +5480,48 @@ GPUNN__NOINLINE void gpunn__bf16_add(uint16_t *sums, const uint16_t *parts, int 
     }
 }
 
+/* The correctly rounded square root. sqrtf may set errno, which keeps loops from vectors; the compiler's own is told not to. */
+#if defined(__GNUC__)
+extern float __builtin_sqrtf(float) __attribute__((const));
+#endif
+#undef GPUNN__SQRT_HALF_BITS
+
+/* ---- 16-bit floats --------------------------------------------------------------------------------------------------- */
+
+GPUNN__INTERNAL uint16_t gpunn__bfloat_of_float(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return (uint16_t)(bits >> 16 | 64u);
+    return (uint16_t)((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
+}
+
+static uint16_t gpunn__half_of_float(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    const uint32_t sign = bits >> 16 & 0x8000u;
+    bits &= 0x7FFFFFFFu;
+    if (bits > 0x7F800000u) return (uint16_t)(sign | 0x7E00u);
+    if (bits >= 0x477FF000u) return (uint16_t)(sign | 0x7C00u); /* 65520 and more: infinity */
+    if (bits < 0x38800000u)
+        return (uint16_t)(sign | (uint32_t)lrintf(fabsf(value) * 16777216.0f)); /* subnormal: units of 2^-24 */
+    return (uint16_t)(sign | (bits - (112u << 23) + 0xFFFu + (bits >> 13 & 1u)) >> 13);
+}
+
+GPUNN__INTERNAL void gpunn__round_floats(gpunn_dtype dtype, const float *values, int64_t count, void *to)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const uint16_t bits = dtype == GPUNN_F16 ? gpunn__half_of_float(values[i]) : gpunn__bfloat_of_float(values[i]);
+        memcpy((char *)to + 2 * i, &bits, sizeof bits);
+    }
+}
+
 #ifdef GPUNN__SELDOM
 #pragma GCC push_options
 #pragma GCC optimize("O1")
 #endif
-
-/* ==== >>tables ======================================================================================================== *
+/* ==== >>base/tables ================================================================================================ *
  * What the tables of ops say. */
 typedef struct gpunn__op_info {
     const char *name;
@@ -5488,7 +5534,47 @@ typedef struct gpunn__op_info {
 } gpunn__op_info;
 
 /* clang-format off */
-static const gpunn__op_info gpunn__op_infos[GPUNN_OP_COUNT] = {
+GPUNN__DECLARE(const gpunn__op_info gpunn__op_infos[GPUNN_OP_COUNT])
+/* clang-format on */
+
+GPUNN__PRIVATE const struct {
+    int  operands;
+    bool is_bool; /* its result */
+} gpunn__integer_infos[] = {
+#define GPUNN__X(ENUM, name, operands, is_bool, value) {operands, is_bool},
+    GPUNN_INTEGER_OPS(GPUNN__X)
+#undef GPUNN__X
+};
+
+GPUNN__INTERNAL bool gpunn__op_elementwise(gpunn_op op);
+
+/* What the row of an op that is not elementwise calls operand i, in text[GPUNN__OPERAND_SIZE]. */
+enum { GPUNN__OPERAND_SIZE = 32 };
+GPUNN__INTERNAL const char *gpunn__operand_name(gpunn_op op, int i, char *text);
+
+/* The convolutions stand side by side in GPUNN_OTHER_OPS: of 1, 2 and 3 axes, then the transposed ones. */
+GPUNN__INLINE int gpunn__conv_axes(gpunn_op op)
+{
+    return (int)(op - GPUNN_OP_CONV1D) % 3 + 1;
+}
+
+/* Operands of an elementwise op. */
+GPUNN__INTERNAL int gpunn__op_arity(gpunn_op op);
+
+GPUNN__INTERNAL int gpunn__op_attribute_count(gpunn_op op);
+
+GPUNN__INTERNAL float gpunn__op_attribute_default(gpunn_op op, int i);
+
+/* Whether the backward pass can give operand i a gradient (if it is F32). */
+GPUNN__INTERNAL bool gpunn__op_has_gradient(gpunn_op op, int i);
+
+/* Whether the backward pass reads operand i, and the result. */
+GPUNN__INTERNAL bool gpunn__op_reads_input(gpunn_op op, int i);
+
+GPUNN__INTERNAL bool gpunn__op_reads_output(gpunn_op op);
+
+/* clang-format off */
+GPUNN__INTERNAL const gpunn__op_info gpunn__op_infos[GPUNN_OP_COUNT] = {
     {"none", 0, 0, {NULL, NULL}, {0, 0}, {NULL, NULL, NULL}, 0, 0, 0, NULL},
 #define K(number) number##f
 #define GPUNN__X(ENUM, name, f, dx) {#name, 1, 0, {NULL, NULL}, {0, 0}, {#dx, NULL, NULL}, 0, 0, 0, NULL},
@@ -5518,28 +5604,17 @@ static const gpunn__op_info gpunn__op_infos[GPUNN_OP_COUNT] = {
 };
 /* clang-format on */
 
-static const struct {
-    int  operands;
-    bool is_bool; /* its result */
-} gpunn__integer_infos[] = {
-#define GPUNN__X(ENUM, name, operands, is_bool, value) {operands, is_bool},
-    GPUNN_INTEGER_OPS(GPUNN__X)
-#undef GPUNN__X
-};
-
 GPUNN_API const char *gpunn_op_name(gpunn_op op)
 {
     return gpunn__op_infos[(unsigned)op < GPUNN_OP_COUNT ? op : GPUNN_OP_NONE].name;
 }
 
-static bool gpunn__op_elementwise(gpunn_op op)
+GPUNN__INTERNAL bool gpunn__op_elementwise(gpunn_op op)
 {
     return gpunn__op_infos[op].arity > 0;
 }
 
-/* What the row of an op that is not elementwise calls operand i, in text[GPUNN__OPERAND_SIZE]. */
-enum { GPUNN__OPERAND_SIZE = 32 };
-static const char *gpunn__operand_name(gpunn_op op, int i, char *text)
+GPUNN__INTERNAL const char *gpunn__operand_name(gpunn_op op, int i, char *text)
 {
     const char *name = gpunn__op_infos[op].operands + 1;
     for (; i > 0; i--) name += strcspn(name, ",") + 2;
@@ -5547,30 +5622,22 @@ static const char *gpunn__operand_name(gpunn_op op, int i, char *text)
     return text;
 }
 
-/* The convolutions stand side by side in GPUNN_OTHER_OPS: of 1, 2 and 3 axes, then the transposed ones. */
-GPUNN__INLINE int gpunn__conv_axes(gpunn_op op)
-{
-    return (int)(op - GPUNN_OP_CONV1D) % 3 + 1;
-}
-
-/* Operands of an elementwise op. */
-static int gpunn__op_arity(gpunn_op op)
+GPUNN__INTERNAL int gpunn__op_arity(gpunn_op op)
 {
     return gpunn__op_infos[op].arity;
 }
 
-static int gpunn__op_attribute_count(gpunn_op op)
+GPUNN__INTERNAL int gpunn__op_attribute_count(gpunn_op op)
 {
     return gpunn__op_infos[op].attribute_count;
 }
 
-static float gpunn__op_attribute_default(gpunn_op op, int i)
+GPUNN__INTERNAL float gpunn__op_attribute_default(gpunn_op op, int i)
 {
     return gpunn__op_infos[op].attribute_default[i];
 }
 
-/* Whether the backward pass can give operand i a gradient (if it is F32). */
-static bool gpunn__op_has_gradient(gpunn_op op, int i)
+GPUNN__INTERNAL bool gpunn__op_has_gradient(gpunn_op op, int i)
 {
     const gpunn__op_info *info = &gpunn__op_infos[op];
     if (info->arity == 0) return info->gradients < 0 || (i < 31 && (info->gradients >> i & 1) != 0);
@@ -5589,31 +5656,86 @@ static bool gpunn__op_mentions(const gpunn__op_info *info, char name)
     return false;
 }
 
-/* Whether the backward pass reads operand i, and the result. */
-static bool gpunn__op_reads_input(gpunn_op op, int i)
+GPUNN__INTERNAL bool gpunn__op_reads_input(gpunn_op op, int i)
 {
     const gpunn__op_info *info = &gpunn__op_infos[op];
     return info->arity == 0 ? (info->reads >> (i < 31 ? i : 31) & 1) != 0
                             : i < info->arity && gpunn__op_mentions(info, info->arity == 1 ? 'x' : "abc"[i]);
 }
 
-static bool gpunn__op_reads_output(gpunn_op op)
+GPUNN__INTERNAL bool gpunn__op_reads_output(gpunn_op op)
 {
     const gpunn__op_info *info = &gpunn__op_infos[op];
     return info->arity == 0 ? info->reads_out != 0 : gpunn__op_mentions(info, 'y');
 }
-/* ==== >>sizes ========================================================================================================= *
+
+/* ==== >>base/sizes ================================================================================================= *
  * Dimensions that vary between runs. A dimension is a number from 1 on; or -k, k times the batch; or the handle of a place in the
  * model's table, where a named size is, a quotient, or a sum of products of these and the batch. Sums have one canonical form and
  * stand there once, so that dimensions are equal where they are the same number. A size that is a multiple of m is m times an
  * atom: its m-th part is whole. */
-#define GPUNN__MAX_COUNT ((int64_t)1 << 59)    /* elements of one tensor: their bytes fit 62 bits */
-#define GPUNN__NO_SIZE (-2 * GPUNN__MAX_COUNT) /* below are handles, so far apart that arithmetic on them makes none */
+#define GPUNN__MAX_COUNT ((int64_t)1 << 59) /* elements of one tensor: their bytes fit 62 bits */
 #define GPUNN__FIRST_SIZE (-12 * GPUNN__MAX_COUNT)
-#define GPUNN__SIZE_STEP ((int64_t)1 << 20)
 enum { GPUNN__BATCH_ATOM = 1, GPUNN__MOST_SIZES = 1 << 16, GPUNN__SIZE_TEXT = 128 /* of a formula */ };
 
-static bool gpunn__is_sized(int64_t dim)
+GPUNN__INTERNAL bool gpunn__is_sized(int64_t dim);
+
+/* The place of a handle; 0: it is none. */
+GPUNN__INTERNAL int gpunn__size_place(const gpunn_model *model, int64_t dim);
+
+/* a + factor * b. */
+GPUNN__INTERNAL gpunn__sum gpunn__sum_plus(gpunn__sum a, const gpunn__sum *b, int64_t factor);
+
+GPUNN__INTERNAL gpunn__sum gpunn__sum_number(int64_t number);
+
+GPUNN__INTERNAL gpunn__sum gpunn__sum_plus_number(gpunn__sum a, int64_t number);
+
+GPUNN__INTERNAL gpunn__sum gpunn__sum_atom(int place, int64_t factor);
+
+GPUNN__INTERNAL gpunn__sum gpunn__sum_times(const gpunn__sum *a, const gpunn__sum *b);
+
+GPUNN__INTERNAL gpunn__sum gpunn__sum_of(const gpunn_model *model, int64_t dim);
+
+GPUNN__INTERNAL void gpunn__size_put(char *text, size_t size, const char *format, ...) GPUNN__PRINTF(3, 4);
+
+/* A size that stands alone in a shape; of one with a name that is it by its multiple: "H / 4". */
+enum { GPUNN__SIZE_ROOM = GPUNN__SIZE_TEXT + 32 };
+GPUNN__INTERNAL const char *gpunn__size_text(const gpunn_model *model, int64_t dim, char text[GPUNN__SIZE_ROOM]);
+
+/* A place for a size; 0 after an error. */
+GPUNN__INTERNAL int gpunn__size_append(gpunn_model *model, const gpunn__size *size);
+
+/* The dimension that a sum is; 0: it is none, as it is less than 1 or too large, or after an error. */
+GPUNN__INTERNAL int64_t gpunn__dim_of_sum(gpunn_model *model, const gpunn__sum *sum);
+
+/* sum / k, rounded down. What k divides leaves the quotient, and a quotient of a quotient is one. */
+GPUNN__INTERNAL gpunn__sum gpunn__sum_quotient(gpunn_model *model, gpunn__sum sum, int64_t k);
+
+GPUNN__INTERNAL int64_t gpunn__sum_value(const gpunn_model *model, const gpunn__sum *sum, int64_t batch, bool found);
+
+/* A dimension in the run whose values can be read, with that batch; below 1 where it cannot be. */
+GPUNN__INTERNAL int64_t gpunn__dim(const gpunn_model *model, int64_t dim, int64_t batch);
+
+typedef struct gpunn__size_formula {
+    gpunn_model *model;
+    const char  *at, *fault; /* NULL: none */
+    int          depth;
+} gpunn__size_formula;
+
+GPUNN__INTERNAL gpunn__sum gpunn__parse_sum(gpunn__size_formula *f);
+
+GPUNN__INTERNAL char gpunn__formula_next(gpunn__size_formula *f);
+
+/* Bytes of the name that begins there. */
+GPUNN__INTERNAL size_t gpunn__size_name(const char *text);
+
+/* The place of a name; 0: there is none. */
+GPUNN__INTERNAL int gpunn__size_find(const gpunn_model *model, const char *name, size_t length);
+
+#define GPUNN__NO_SIZE (-2 * GPUNN__MAX_COUNT) /* below are handles, so far apart that arithmetic on them makes none */
+#define GPUNN__SIZE_STEP ((int64_t)1 << 20)
+
+GPUNN__INTERNAL bool gpunn__is_sized(int64_t dim)
 {
     return dim < GPUNN__NO_SIZE && dim >= GPUNN__FIRST_SIZE;
 }
@@ -5623,14 +5745,14 @@ static int64_t gpunn__size_handle(int place)
     return GPUNN__FIRST_SIZE + place * GPUNN__SIZE_STEP;
 }
 
-/* The place of a handle; 0: it is none. */
-static int gpunn__size_place(const gpunn_model *model, int64_t dim)
+GPUNN__INTERNAL int gpunn__size_place(const gpunn_model *model, int64_t dim)
 {
     const int64_t from = gpunn__is_sized(dim) ? dim - GPUNN__FIRST_SIZE : 0;
     return from % GPUNN__SIZE_STEP == 0 && from / GPUNN__SIZE_STEP < model->size_count ? (int)(from / GPUNN__SIZE_STEP) : 0;
 }
 
 /* ---- sums ---- */
+
 /* a * b; 0 where it is larger than dimensions can be. */
 static int64_t gpunn__size_product(int64_t a, int64_t b)
 {
@@ -5656,8 +5778,7 @@ static void gpunn__sum_add_term(gpunn__sum *sum, const gpunn__size_term *term)
     }
 }
 
-/* a + factor * b. */
-static gpunn__sum gpunn__sum_plus(gpunn__sum a, const gpunn__sum *b, int64_t factor)
+GPUNN__INTERNAL gpunn__sum gpunn__sum_plus(gpunn__sum a, const gpunn__sum *b, int64_t factor)
 {
     if (b->count < 0) return *b;
     for (int i = 0; i < b->count; i++) {
@@ -5670,7 +5791,7 @@ static gpunn__sum gpunn__sum_plus(gpunn__sum a, const gpunn__sum *b, int64_t fac
     return a;
 }
 
-static gpunn__sum gpunn__sum_number(int64_t number)
+GPUNN__INTERNAL gpunn__sum gpunn__sum_number(int64_t number)
 {
     gpunn__sum sum;
     memset(&sum, 0, sizeof sum);
@@ -5679,13 +5800,13 @@ static gpunn__sum gpunn__sum_number(int64_t number)
     return sum;
 }
 
-static gpunn__sum gpunn__sum_plus_number(gpunn__sum a, int64_t number)
+GPUNN__INTERNAL gpunn__sum gpunn__sum_plus_number(gpunn__sum a, int64_t number)
 {
     const gpunn__sum b = gpunn__sum_number(number);
     return gpunn__sum_plus(a, &b, 1);
 }
 
-static gpunn__sum gpunn__sum_atom(int place, int64_t factor)
+GPUNN__INTERNAL gpunn__sum gpunn__sum_atom(int place, int64_t factor)
 {
     gpunn__sum sum = gpunn__sum_number(factor);
     sum.term[0].atom[0] = place;
@@ -5710,7 +5831,7 @@ static gpunn__size_term gpunn__term_product(const gpunn__size_term *a, const gpu
     return result;
 }
 
-static gpunn__sum gpunn__sum_times(const gpunn__sum *a, const gpunn__sum *b)
+GPUNN__INTERNAL gpunn__sum gpunn__sum_times(const gpunn__sum *a, const gpunn__sum *b)
 {
     gpunn__sum result = gpunn__sum_number(0);
     for (int i = 0; i < a->count; i++)
@@ -5728,7 +5849,7 @@ static bool gpunn__sums_equal(const gpunn__sum *a, const gpunn__sum *b)
     return a->count == b->count && memcmp(a->term, b->term, (size_t)a->count * sizeof *a->term) == 0;
 }
 
-static gpunn__sum gpunn__sum_of(const gpunn_model *model, int64_t dim)
+GPUNN__INTERNAL gpunn__sum gpunn__sum_of(const gpunn_model *model, int64_t dim)
 {
     if (dim >= 0) return gpunn__sum_number(dim);
     if (!gpunn__is_sized(dim)) return gpunn__sum_atom(GPUNN__BATCH_ATOM, -dim);
@@ -5748,8 +5869,7 @@ static int64_t gpunn__divisor_of_both(int64_t a, int64_t b)
 }
 
 /* ---- text ---- */
-static void gpunn__size_put(char *text, size_t size, const char *format, ...) GPUNN__PRINTF(3, 4);
-static void gpunn__size_put(char *text, size_t size, const char *format, ...)
+GPUNN__INTERNAL void gpunn__size_put(char *text, size_t size, const char *format, ...)
 {
     const size_t used = strlen(text);
     va_list      list;
@@ -5821,9 +5941,7 @@ static void gpunn__sum_put(const gpunn_model *model, const gpunn__sum *sum, char
         gpunn__term_put(model, terms[i], terms[i]->factor < 0 ? (i ? " - " : "-") : i ? " + " : "", text, size);
 }
 
-/* A size that stands alone in a shape; of one with a name that is it by its multiple: "H / 4". */
-enum { GPUNN__SIZE_ROOM = GPUNN__SIZE_TEXT + 32 };
-static const char *gpunn__size_text(const gpunn_model *model, int64_t dim, char text[GPUNN__SIZE_ROOM])
+GPUNN__INTERNAL const char *gpunn__size_text(const gpunn_model *model, int64_t dim, char text[GPUNN__SIZE_ROOM])
 {
     const int        place = gpunn__size_place(model, dim);
     const gpunn__sum one = gpunn__sum_atom(place, 1);
@@ -5845,8 +5963,8 @@ static char *gpunn__formula_of(gpunn_model *model, const gpunn__size *size)
 }
 
 /* ---- the table ---- */
-/* A place for a size; 0 after an error. */
-static int gpunn__size_append(gpunn_model *model, const gpunn__size *size)
+
+GPUNN__INTERNAL int gpunn__size_append(gpunn_model *model, const gpunn__size *size)
 {
     if (model->size_count == GPUNN__MOST_SIZES) {
         (void)gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "the model has more than %d different sizes; use fewer",
@@ -5877,8 +5995,7 @@ static int gpunn__size_intern(gpunn_model *model, const gpunn__sum *sum, int64_t
     return place;
 }
 
-/* The dimension that a sum is; 0: it is none, as it is less than 1 or too large, or after an error. */
-static int64_t gpunn__dim_of_sum(gpunn_model *model, const gpunn__sum *sum)
+GPUNN__INTERNAL int64_t gpunn__dim_of_sum(gpunn_model *model, const gpunn__sum *sum)
 {
     const gpunn__size_term *term = sum->term;
     if (sum->count < 1) return 0;
@@ -5894,8 +6011,7 @@ static int64_t gpunn__floor_of(int64_t a, int64_t b) /* rounded down; b > 0 */
     return a / b - (a % b < 0);
 }
 
-/* sum / k, rounded down. What k divides leaves the quotient, and a quotient of a quotient is one. */
-static gpunn__sum gpunn__sum_quotient(gpunn_model *model, gpunn__sum sum, int64_t k)
+GPUNN__INTERNAL gpunn__sum gpunn__sum_quotient(gpunn_model *model, gpunn__sum sum, int64_t k)
 {
     gpunn__sum whole = gpunn__sum_number(0), rest = whole;
     int64_t    common = k;
@@ -5930,7 +6046,6 @@ static gpunn__sum gpunn__sum_quotient(gpunn_model *model, gpunn__sum sum, int64_
 }
 
 /* ---- values ---- */
-static int64_t gpunn__sum_value(const gpunn_model *model, const gpunn__sum *sum, int64_t batch, bool found);
 
 /* found: of what the inputs tell now; false: of the run whose values can be read. 0: not known. */
 static int64_t gpunn__atom_value(const gpunn_model *model, int place, int64_t batch, bool found)
@@ -5942,7 +6057,7 @@ static int64_t gpunn__atom_value(const gpunn_model *model, int place, int64_t ba
 }
 
 /* 0 where it is too large. */
-static int64_t gpunn__sum_value(const gpunn_model *model, const gpunn__sum *sum, int64_t batch, bool found)
+GPUNN__INTERNAL int64_t gpunn__sum_value(const gpunn_model *model, const gpunn__sum *sum, int64_t batch, bool found)
 {
     int64_t value = 0;
     for (int i = 0; i < sum->count; i++) {
@@ -5954,8 +6069,7 @@ static int64_t gpunn__sum_value(const gpunn_model *model, const gpunn__sum *sum,
     return value > GPUNN__MAX_COUNT ? 0 : value;
 }
 
-/* A dimension in the run whose values can be read, with that batch; below 1 where it cannot be. */
-static int64_t gpunn__dim(const gpunn_model *model, int64_t dim, int64_t batch)
+GPUNN__INTERNAL int64_t gpunn__dim(const gpunn_model *model, int64_t dim, int64_t batch)
 {
     if (!gpunn__is_sized(dim)) return dim < 0 ? -dim * batch : dim;
     const gpunn__sum sum = gpunn__sum_of(model, dim);
@@ -5963,15 +6077,8 @@ static int64_t gpunn__dim(const gpunn_model *model, int64_t dim, int64_t batch)
 }
 
 /* ---- formulas ---- */
-typedef struct gpunn__size_formula {
-    gpunn_model *model;
-    const char  *at, *fault; /* NULL: none */
-    int          depth;
-} gpunn__size_formula;
 
-static gpunn__sum gpunn__parse_sum(gpunn__size_formula *f);
-
-static char gpunn__formula_next(gpunn__size_formula *f)
+GPUNN__INTERNAL char gpunn__formula_next(gpunn__size_formula *f)
 {
     while (*f->at == ' ') f->at++;
     return *f->at;
@@ -5994,16 +6101,14 @@ static bool gpunn__is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* Bytes of the name that begins there. */
-static size_t gpunn__size_name(const char *text)
+GPUNN__INTERNAL size_t gpunn__size_name(const char *text)
 {
     size_t length = 0;
     while (gpunn__is_letter(text[length]) || (length && gpunn__is_digit(text[length]))) length++;
     return length;
 }
 
-/* The place of a name; 0: there is none. */
-static int gpunn__size_find(const gpunn_model *model, const char *name, size_t length)
+GPUNN__INTERNAL int gpunn__size_find(const gpunn_model *model, const char *name, size_t length)
 {
     if (length == 5 && memcmp(name, "batch", length) == 0) return GPUNN__BATCH_ATOM;
     for (int i = GPUNN__BATCH_ATOM + 1; i < model->size_count; i++) {
@@ -6059,7 +6164,7 @@ static gpunn__sum gpunn__parse_product(gpunn__size_formula *f)
     return sum;
 }
 
-static gpunn__sum gpunn__parse_sum(gpunn__size_formula *f)
+GPUNN__INTERNAL gpunn__sum gpunn__parse_sum(gpunn__size_formula *f)
 {
     const bool       negative = gpunn__formula_takes(f, '-');
     const gpunn__sum first = gpunn__parse_product(f);
@@ -6073,9 +6178,36 @@ static gpunn__sum gpunn__parse_sum(gpunn__size_formula *f)
     return sum;
 }
 
-/* ==== >>shapes ======================================================================================================== *
- * Of a dimension that is no number (>>sizes) only the run knows the value: rules compare such dimensions with each other, never
+/* ==== >>base/shapes ================================================================================================ *
+ * Only the run knows the value of a dimension that varies (>>base/sizes). Rules compare such dimensions with each other, never
  * with numbers. */
+GPUNN__INTERNAL const char *gpunn__dim_text(const gpunn_model *model, int64_t dim, char text[32]);
+
+GPUNN__INTERNAL const char *gpunn__dims_text(const gpunn_model *model, int rank, const int64_t *dim, char text[128]);
+
+GPUNN__INTERNAL const char *gpunn__shape_text(const gpunn_tensor *t, char text[128]);
+
+/* The element count is factor * batch^power, with named sizes as 1; false: factor is over the limit. */
+GPUNN__INTERNAL bool gpunn__measure(int rank, const int64_t *dim, int64_t *factor, int *power);
+
+GPUNN__INTERNAL int64_t gpunn__count(const gpunn_tensor *t, int64_t batch);
+
+GPUNN__INTERNAL bool gpunn__any_sized(int rank, const int64_t *dim);
+
+/* a + factor * b + number, of dimensions; 0 where that is none. */
+GPUNN__INTERNAL int64_t gpunn__dim_plus(gpunn_model *model, int64_t a, int64_t b, int64_t factor, int64_t number);
+
+/* The product of dimensions; 0 where that is none. */
+GPUNN__INTERNAL int64_t gpunn__dim_product(gpunn_model *model, int rank, const int64_t *dim);
+
+/* Cells of a sliding window along one axis; a window that starts in the padding behind does not count (torch's rule for ceil). */
+GPUNN__INTERNAL int64_t gpunn__windows(int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation,
+                                       bool ceil_mode);
+
+/* The same of a size that varies; 0 where that is none. */
+GPUNN__INTERNAL int64_t gpunn__windows_of(gpunn_model *model, int64_t size, int64_t kernel, int64_t stride, int64_t padding,
+                                          int64_t dilation, bool ceil_mode);
+
 GPUNN_API size_t gpunn_dtype_size(gpunn_dtype dtype)
 {
     static const unsigned char bytes_of[] = {0,
@@ -6096,7 +6228,7 @@ GPUNN_API const char *gpunn_dtype_name(gpunn_dtype dtype)
     return (int)dtype >= 0 && dtype < GPUNN_DTYPE_COUNT ? names[dtype] : names[0];
 }
 
-static const char *gpunn__dim_text(const gpunn_model *model, int64_t dim, char text[32])
+GPUNN__INTERNAL const char *gpunn__dim_text(const gpunn_model *model, int64_t dim, char text[32])
 {
     if (gpunn__is_sized(dim)) {
         char        room[GPUNN__SIZE_ROOM];
@@ -6110,7 +6242,7 @@ static const char *gpunn__dim_text(const gpunn_model *model, int64_t dim, char t
     return text;
 }
 
-static const char *gpunn__dims_text(const gpunn_model *model, int rank, const int64_t *dim, char text[128])
+GPUNN__INTERNAL const char *gpunn__dims_text(const gpunn_model *model, int rank, const int64_t *dim, char text[128])
 {
     size_t used = 0;
     text[used++] = '[';
@@ -6126,13 +6258,12 @@ static const char *gpunn__dims_text(const gpunn_model *model, int rank, const in
     return text;
 }
 
-static const char *gpunn__shape_text(const gpunn_tensor *t, char text[128])
+GPUNN__INTERNAL const char *gpunn__shape_text(const gpunn_tensor *t, char text[128])
 {
     return gpunn__dims_text(t->model, t->rank, t->dim, text);
 }
 
-/* The element count is factor * batch^power, with named sizes as 1; false: factor is over the limit. */
-static bool gpunn__measure(int rank, const int64_t *dim, int64_t *factor, int *power)
+GPUNN__INTERNAL bool gpunn__measure(int rank, const int64_t *dim, int64_t *factor, int *power)
 {
     *factor = 1;
     *power = 0;
@@ -6147,7 +6278,7 @@ static bool gpunn__measure(int rank, const int64_t *dim, int64_t *factor, int *p
     return true;
 }
 
-static int64_t gpunn__count(const gpunn_tensor *t, int64_t batch)
+GPUNN__INTERNAL int64_t gpunn__count(const gpunn_tensor *t, int64_t batch)
 {
     int64_t count = 1;
     for (int i = 0; i < t->rank; i++) {
@@ -6158,23 +6289,21 @@ static int64_t gpunn__count(const gpunn_tensor *t, int64_t batch)
     return count;
 }
 
-static bool gpunn__any_sized(int rank, const int64_t *dim)
+GPUNN__INTERNAL bool gpunn__any_sized(int rank, const int64_t *dim)
 {
     for (int i = 0; i < rank; i++)
         if (gpunn__is_sized(dim[i])) return true;
     return false;
 }
 
-/* a + factor * b + number, of dimensions; 0 where that is none. */
-static int64_t gpunn__dim_plus(gpunn_model *model, int64_t a, int64_t b, int64_t factor, int64_t number)
+GPUNN__INTERNAL int64_t gpunn__dim_plus(gpunn_model *model, int64_t a, int64_t b, int64_t factor, int64_t number)
 {
     const gpunn__sum other = gpunn__sum_of(model, b), sum = gpunn__sum_plus(gpunn__sum_of(model, a), &other, factor);
     const gpunn__sum whole = gpunn__sum_plus_number(sum, number);
     return gpunn__dim_of_sum(model, &whole);
 }
 
-/* The product of dimensions; 0 where that is none. */
-static int64_t gpunn__dim_product(gpunn_model *model, int rank, const int64_t *dim)
+GPUNN__INTERNAL int64_t gpunn__dim_product(gpunn_model *model, int rank, const int64_t *dim)
 {
     gpunn__sum product = gpunn__sum_number(1);
     for (int i = 0; i < rank; i++) {
@@ -6184,8 +6313,8 @@ static int64_t gpunn__dim_product(gpunn_model *model, int rank, const int64_t *d
     return gpunn__dim_of_sum(model, &product);
 }
 
-/* Cells of a sliding window along one axis; a window that starts in the padding behind does not count (torch's rule for ceil). */
-static int64_t gpunn__windows(int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation, bool ceil_mode)
+GPUNN__INTERNAL int64_t gpunn__windows(int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation,
+                                       bool ceil_mode)
 {
     int64_t room = size + 2 * padding - dilation * (kernel - 1) - 1 + (ceil_mode ? stride - 1 : 0);
     if (room < 0) return 0;
@@ -6193,9 +6322,8 @@ static int64_t gpunn__windows(int64_t size, int64_t kernel, int64_t stride, int6
     return ceil_mode && (count - 1) * stride >= size + padding ? count - 1 : count;
 }
 
-/* The same of a size that varies; 0 where that is none. */
-static int64_t gpunn__windows_of(gpunn_model *model, int64_t size, int64_t kernel, int64_t stride, int64_t padding,
-                                 int64_t dilation, bool ceil_mode)
+GPUNN__INTERNAL int64_t gpunn__windows_of(gpunn_model *model, int64_t size, int64_t kernel, int64_t stride, int64_t padding,
+                                          int64_t dilation, bool ceil_mode)
 {
     if (!gpunn__is_sized(size)) return gpunn__windows(size, kernel, stride, padding, dilation, ceil_mode);
     const int64_t span = dilation * (kernel - 1) + 1;
@@ -6205,7 +6333,45 @@ static int64_t gpunn__windows_of(gpunn_model *model, int64_t size, int64_t kerne
     return gpunn__dim_of_sum(model, &sum);
 }
 
-/* ==== >>device ======================================================================================================== */
+/* ==== >>base/device ================================================================================================ */
+GPUNN__INTERNAL void gpunn__warn(gpunn_device *dev, const char *text);
+
+/* Frees a device that is closed, and has no models any more. */
+GPUNN__INTERNAL void gpunn__device_release(gpunn_device *dev);
+
+#define GPUNN__BAD_VALUE                                                                                          \
+    "the %s is %s at training step %llu, which changed nothing: check the data, lower the learning rate or clip " \
+    "gradients; gpunn_check_nan(loss) names the first op, such as a division by 0, or a log or square root of 0"
+GPUNN__INTERNAL GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what);
+
+/* What is known of them; waits for none. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__earlier_runs(gpunn_device *dev, const char *what);
+
+GPUNN__INTERNAL gpunn_status gpunn__step_fail(gpunn_device *dev, const gpunn_step *step, gpunn_status status);
+
+/* What a float or double is that is not finite; NULL: it is. By its bits, and where it lies in memory, as -ffast-math lets
+ * compilers take all numbers for finite. */
+GPUNN__INTERNAL const char *gpunn__not_finite(const void *value, size_t size);
+
+GPUNN__INTERNAL float *gpunn__gradient_of(const gpunn_tensor *parameter);
+
+/* "gradient of 'fc.weight', by linear 'fc',": the op that reads a parameter gives its gradient. NULL: of an unknown one. */
+GPUNN__INTERNAL void gpunn__gradient_text(const gpunn_tensor *t, char *text, size_t size);
+
+enum { GPUNN__MOST_THREADS = 1024 };
+
+/* What stands behind these words in the first line of a file that begins with them; "": nothing does. */
+GPUNN__INTERNAL void gpunn__line_of(const char *path, const char *words, char *text, size_t size);
+
+/* The machine, by words that no other has while it runs; on Linux its containers have them, too. */
+GPUNN__INTERNAL void gpunn__machine(char *text, size_t size);
+
+/* How many processors this process may use, at least 1; set: which. */
+GPUNN__INTERNAL int gpunn__processors(char set[1024]);
+
+/* What OMP_NUM_THREADS says; 0: nothing. */
+GPUNN__INTERNAL int gpunn__threads_said(void);
+
 /* The one symbol of gpunn_cuda.cu. Weak: NULL where the companion is not linked. Linkers of Windows and macOS have no such
  * references. */
 #if defined(GPUNN_CUDA)
@@ -6358,13 +6524,12 @@ GPUNN_API void gpunn_device_report(void (*write)(void *user, const char *text), 
                            "nvcc -O3 -arch=native app.c gpunn_cuda.cu -o app\n" GPUNN__HOW_TO_LINK "\n");
 }
 
-static void gpunn__warn(gpunn_device *dev, const char *text)
+GPUNN__INTERNAL void gpunn__warn(gpunn_device *dev, const char *text)
 {
     if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_WARNING, text);
 }
 
-/* Frees a device that is closed, and has no models any more. */
-static void gpunn__device_release(gpunn_device *dev)
+GPUNN__INTERNAL void gpunn__device_release(gpunn_device *dev)
 {
     if (!dev->closed || dev->models || dev->groups) return;
     dev->backend->close(dev->context);
@@ -6431,13 +6596,7 @@ GPUNN_API void gpunn_empty_cache(gpunn_device *dev)
     if (dev->backend->trim) dev->backend->trim(dev->context);
 }
 
-#define GPUNN__BAD_VALUE                                                                                          \
-    "the %s is %s at training step %llu, which changed nothing: check the data, lower the learning rate or clip " \
-    "gradients; gpunn_check_nan(loss) names the first op, such as a division by 0, or a log or square root of 0"
-static GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what);
-
-/* What is known of them; waits for none. */
-static GPUNN__STATUS gpunn__earlier_runs(gpunn_device *dev, const char *what)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__earlier_runs(gpunn_device *dev, const char *what)
 {
     gpunn_run run; /* without work */
     memset(&run, 0, sizeof run);
@@ -6452,7 +6611,7 @@ GPUNN_API gpunn_status gpunn_synchronize(gpunn_device *dev)
     return dev->backend->execute ? gpunn__earlier_runs(dev, "gpunn_synchronize") : GPUNN_OK;
 }
 
-static gpunn_status gpunn__step_fail(gpunn_device *dev, const gpunn_step *step, gpunn_status status)
+GPUNN__INTERNAL gpunn_status gpunn__step_fail(gpunn_device *dev, const gpunn_step *step, gpunn_status status)
 {
     char   shapes[256] = "";
     size_t used = 0;
@@ -6474,9 +6633,7 @@ static gpunn_status gpunn__step_fail(gpunn_device *dev, const gpunn_step *step, 
                        step->name[0] ? "'" : "", dev->backend->error(dev->context), shapes);
 }
 
-/* What a float or double is that is not finite; NULL: it is. By its bits, and where it lies in memory, as -ffast-math lets
- * compilers take all numbers for finite. */
-static const char *gpunn__not_finite(const void *value, size_t size)
+GPUNN__INTERNAL const char *gpunn__not_finite(const void *value, size_t size)
 {
     uint64_t bits, infinite = size == sizeof(double) ? UINT64_C(0x7ff) << 52 : UINT64_C(0xff) << 23;
     uint32_t narrow;
@@ -6490,7 +6647,7 @@ static const char *gpunn__not_finite(const void *value, size_t size)
     return bits < infinite ? NULL : bits == infinite ? "infinite" : "NaN";
 }
 
-static float *gpunn__gradient_of(const gpunn_tensor *parameter)
+GPUNN__INTERNAL float *gpunn__gradient_of(const gpunn_tensor *parameter)
 {
     return parameter->lent[1].data ? (float *)parameter->lent[1].data : parameter->model->gradients + parameter->offset;
 }
@@ -6508,8 +6665,7 @@ static const gpunn_tensor *gpunn__owner_of(const gpunn_device *dev, const float 
     return NULL;
 }
 
-/* "gradient of 'fc.weight', by linear 'fc',": the op that reads a parameter gives its gradient. NULL: of an unknown one. */
-static void gpunn__gradient_text(const gpunn_tensor *t, char *text, size_t size)
+GPUNN__INTERNAL void gpunn__gradient_text(const gpunn_tensor *t, char *text, size_t size)
 {
     const gpunn_tensor *node = NULL;
     for (int id = 0; t && id < t->model->tensor_count && node == NULL; id++)
@@ -6523,7 +6679,7 @@ static void gpunn__gradient_text(const gpunn_tensor *t, char *text, size_t size)
         (void)snprintf(text, size, "gradient of '%.80s', by %s,", t->name, gpunn_op_name(node->op));
 }
 
-static GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const char *what)
 {
     gpunn_status status = dev->timing ? dev->backend->time(dev->context, run, dev->timing)
                                       : dev->backend->execute(dev->context, run);
@@ -6537,10 +6693,8 @@ static GPUNN__STATUS gpunn__execute(gpunn_device *dev, gpunn_run *run, const cha
 }
 
 /* ---- the machine ----------------------------------------------------------------------------------------------------- */
-enum { GPUNN__MOST_THREADS = 1024 };
 
-/* What stands behind these words in the first line of a file that begins with them; "": nothing does. */
-GPUNN__PRIVATE void gpunn__line_of(const char *path, const char *words, char *text, size_t size)
+GPUNN__INTERNAL void gpunn__line_of(const char *path, const char *words, char *text, size_t size)
 {
     FILE *file = fopen(path, "r");
     char  line[1024];
@@ -6554,8 +6708,7 @@ GPUNN__PRIVATE void gpunn__line_of(const char *path, const char *words, char *te
     if (file) (void)fclose(file);
 }
 
-/* The machine, by words that no other has while it runs; on Linux its containers have them, too. */
-static void gpunn__machine(char *text, size_t size)
+GPUNN__INTERNAL void gpunn__machine(char *text, size_t size)
 {
 #ifdef _WIN32
     DWORD length = (DWORD)size;
@@ -6567,8 +6720,7 @@ static void gpunn__machine(char *text, size_t size)
 #endif
 }
 
-/* How many processors this process may use, at least 1; set: which. */
-static int gpunn__processors(char set[1024])
+GPUNN__INTERNAL int gpunn__processors(char set[1024])
 {
     long count = 0;
     set[0] = 0;
@@ -6588,28 +6740,60 @@ static int gpunn__processors(char set[1024])
     return count < 1 ? 1 : count < GPUNN__MOST_THREADS ? (int)count : GPUNN__MOST_THREADS;
 }
 
-/* What OMP_NUM_THREADS says; 0: nothing. */
-static int gpunn__threads_said(void)
+GPUNN__INTERNAL int gpunn__threads_said(void)
 {
     const char *said = getenv("OMP_NUM_THREADS");
     const long  count = said ? strtol(said, NULL, 10) : 0;
     return count < 0 ? 0 : count < GPUNN__MOST_THREADS ? (int)count : GPUNN__MOST_THREADS;
 }
 
-/* ==== >>model ========================================================================================================= */
+/* ==== >>base/model ================================================================================================= */
+GPUNN__INTERNAL gpunn_precision gpunn__precision_of(const gpunn_model *model);
+
+/* Once the model is on its device. */
+GPUNN__INTERNAL void gpunn__tell_precision(const gpunn_model *model);
+
+GPUNN__INTERNAL uint32_t gpunn__hash(const char *text);
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__index_find(gpunn_model *model, gpunn__key key, const char *text);
+
+/* Room for one more; false after an error. */
+GPUNN__INTERNAL bool gpunn__index_grow(gpunn_model *model, gpunn__key key);
+
+/* Puts t there, for which there is room; of a layer's tensors the first stays. */
+GPUNN__INTERNAL void gpunn__index_add(gpunn_tensor *t, gpunn__key key);
+
+GPUNN__INTERNAL void gpunn__index_remove(gpunn_tensor *t, gpunn__key key);
+
+/* Gives what owned memory of the program's back, once no work reads or writes it. */
+GPUNN__INTERNAL void gpunn__dlpack_release(gpunn_device *dev, gpunn_tensor *t);
+
+GPUNN__INTERNAL void gpunn__tensor_free(gpunn_device *dev, gpunn_tensor *t);
+
+struct gpunn_session {
+    gpunn_model *model;
+    int          states;
+    char        *memory; /* their values, each from a multiple of GPUNN__ALIGN bytes on */
+    size_t       bytes;
+};
+
+GPUNN__INTERNAL void gpunn__session_free(gpunn_device *dev, gpunn_session *session);
+
+/* Frees a model that is closed, and has neither optimizers nor loaders or sessions any more. */
+GPUNN__INTERNAL void gpunn__model_release(gpunn_model *model);
+
 /* A GPU that has products in F16 alone computes F32 instead of BF16: F16 would want a loss scale, for which nobody has asked. */
 static bool gpunn__lacks_precision(const gpunn_model *model)
 {
     return model->precision == GPUNN_PRECISION_BF16 && model->dev->info.half && !model->dev->info.bf16;
 }
 
-static gpunn_precision gpunn__precision_of(const gpunn_model *model)
+GPUNN__INTERNAL gpunn_precision gpunn__precision_of(const gpunn_model *model)
 {
     return gpunn__lacks_precision(model) ? GPUNN_PRECISION_F32 : model->precision;
 }
 
-/* Once the model is on its device. */
-static void gpunn__tell_precision(const gpunn_model *model)
+GPUNN__INTERNAL void gpunn__tell_precision(const gpunn_model *model)
 {
     const gpunn_device *dev = model->dev;
     char                text[GPUNN__ERROR_SIZE];
@@ -6649,12 +6833,13 @@ GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args a
 }
 
 /* ---- what tensors are found by ---- */
+
 static const char *gpunn__key_of(const gpunn_tensor *t, gpunn__key key)
 {
     return key == GPUNN__BY_NAME ? t->name : t->layer;
 }
 
-static uint32_t gpunn__hash(const char *text)
+GPUNN__INTERNAL uint32_t gpunn__hash(const char *text)
 {
     uint32_t hash = 2166136261u; /* FNV-1a */
     for (const char *c = text; *c; c++) hash = (hash ^ (unsigned char)*c) * 16777619u;
@@ -6670,14 +6855,13 @@ static gpunn_tensor **gpunn__index_link(gpunn_model *model, gpunn__key key, cons
     return link;
 }
 
-static gpunn_tensor *gpunn__index_find(gpunn_model *model, gpunn__key key, const char *text)
+GPUNN__INTERNAL gpunn_tensor *gpunn__index_find(gpunn_model *model, gpunn__key key, const char *text)
 {
     gpunn_tensor **link = gpunn__index_link(model, key, text);
     return link ? *link : NULL;
 }
 
-/* Room for one more; false after an error. */
-static bool gpunn__index_grow(gpunn_model *model, gpunn__key key)
+GPUNN__INTERNAL bool gpunn__index_grow(gpunn_model *model, gpunn__key key)
 {
     gpunn__index *index = &model->index[key], old = *index;
     if (old.count < old.capacity) return true;
@@ -6697,8 +6881,7 @@ static bool gpunn__index_grow(gpunn_model *model, gpunn__key key)
     return true;
 }
 
-/* Puts t there, for which there is room; of a layer's tensors the first stays. */
-static void gpunn__index_add(gpunn_tensor *t, gpunn__key key)
+GPUNN__INTERNAL void gpunn__index_add(gpunn_tensor *t, gpunn__key key)
 {
     gpunn_tensor **link = gpunn__index_link(t->model, key, gpunn__key_of(t, key));
     if (*link) return;
@@ -6707,7 +6890,7 @@ static void gpunn__index_add(gpunn_tensor *t, gpunn__key key)
     t->model->index[key].count++;
 }
 
-static void gpunn__index_remove(gpunn_tensor *t, gpunn__key key)
+GPUNN__INTERNAL void gpunn__index_remove(gpunn_tensor *t, gpunn__key key)
 {
     const char    *text = gpunn__key_of(t, key);
     gpunn_tensor **link = text ? gpunn__index_link(t->model, key, text) : NULL;
@@ -6716,8 +6899,7 @@ static void gpunn__index_remove(gpunn_tensor *t, gpunn__key key)
     t->model->index[key].count--;
 }
 
-/* Gives what owned memory of the program's back, once no work reads or writes it. */
-static void gpunn__dlpack_release(gpunn_device *dev, gpunn_tensor *t)
+GPUNN__INTERNAL void gpunn__dlpack_release(gpunn_device *dev, gpunn_tensor *t)
 {
     gpunn_dlpack *managed = t->managed;
     t->managed = NULL;
@@ -6726,7 +6908,7 @@ static void gpunn__dlpack_release(gpunn_device *dev, gpunn_tensor *t)
     managed->deleter((struct DLManagedTensorVersioned *)(void *)managed);
 }
 
-static void gpunn__tensor_free(gpunn_device *dev, gpunn_tensor *t)
+GPUNN__INTERNAL void gpunn__tensor_free(gpunn_device *dev, gpunn_tensor *t)
 {
     gpunn__dlpack_release(dev, t);
     gpunn__free_text(dev, t->name);
@@ -6737,22 +6919,14 @@ static void gpunn__tensor_free(gpunn_device *dev, gpunn_tensor *t)
     gpunn__free(dev, t, sizeof *t);
 }
 
-struct gpunn_session {
-    gpunn_model *model;
-    int          states;
-    char        *memory; /* their values, each from a multiple of GPUNN__ALIGN bytes on */
-    size_t       bytes;
-};
-
-static void gpunn__session_free(gpunn_device *dev, gpunn_session *session)
+GPUNN__INTERNAL void gpunn__session_free(gpunn_device *dev, gpunn_session *session)
 {
     if (session == NULL) return;
     gpunn__device_free(dev, session->memory, session->bytes);
     gpunn__free(dev, session, sizeof *session);
 }
 
-/* Frees a model that is closed, and has neither optimizers nor loaders or sessions any more. */
-static void gpunn__model_release(gpunn_model *model)
+GPUNN__INTERNAL void gpunn__model_release(gpunn_model *model)
 {
     if (!model->closed || model->optimizers || model->children) return;
     gpunn_device *dev = model->dev;
@@ -6791,12 +6965,10 @@ GPUNN_API void gpunn_model_destroy(gpunn_model *model)
     gpunn__model_release(model);
 }
 
-/* ==== >>group ========================================================================================================= *
- * Ranks, and what they say to each other; what they do together is in >>optimizer, >>loader, >>safetensors and >>fit_loop. */
-enum { GPUNN__GROUP_PIECE = 1 << 22, GPUNN__BF16_MOST = GPUNN__GROUP_PIECE / 4 }; /* bytes; values of one exchange */
+/* ==== >>base/time ================================================================================================== */
+GPUNN__INTERNAL double gpunn__seconds(void);
 
-/* ---- time ------------------------------------------------------------------------------------------------------------ */
-static double gpunn__seconds(void)
+GPUNN__INTERNAL double gpunn__seconds(void)
 {
 #if defined(_WIN32)
     LARGE_INTEGER ticks, frequency;
@@ -6814,18 +6986,32 @@ static double gpunn__seconds(void)
 #endif
 }
 
-/* ---- BF16 ------------------------------------------------------------------------------------------------------------ */
+/* ==== >>ranks/slices =============================================================================================== *
+ * How values are divided among ranks. What ranks do together is in >>train/ranks, >>train/loader, >>io/safetensors and
+ * >>train/fit. */
+enum { GPUNN__GROUP_PIECE = 1 << 22, GPUNN__BF16_MOST = GPUNN__GROUP_PIECE / 4 }; /* bytes; values of one exchange */
+
 /* Values of which GPUNN__GROUP_PIECE bytes hold a part of each rank; but one at least. */
-static int64_t gpunn__bf16_part(int size)
+GPUNN__INTERNAL int64_t gpunn__bf16_part(int size);
+
+/* Of `count` values behind `at` others, those of a rank's part: [*from, *to) of them. counts: as of reduce_scatter; NULL: all
+ * are. */
+GPUNN__INTERNAL void gpunn__part_within(const int64_t *counts, int rank, int64_t at, int64_t count, int64_t *from, int64_t *to);
+
+/* Of all ranks' parts. */
+GPUNN__INTERNAL int64_t gpunn__sum_counts(const int64_t *counts, int size);
+
+/* ---- BF16 ------------------------------------------------------------------------------------------------------------ */
+
+GPUNN__INTERNAL int64_t gpunn__bf16_part(int size)
 {
     const int64_t part = GPUNN__GROUP_PIECE / ((int64_t)sizeof(uint16_t) * size);
     return part > 0 ? part : 1;
 }
 
 /* ---- parts ----------------------------------------------------------------------------------------------------------- */
-/* Of `count` values behind `at` others, those of a rank's part: [*from, *to) of them. counts: as of reduce_scatter; NULL: all
- * are. */
-static void gpunn__part_within(const int64_t *counts, int rank, int64_t at, int64_t count, int64_t *from, int64_t *to)
+
+GPUNN__INTERNAL void gpunn__part_within(const int64_t *counts, int rank, int64_t at, int64_t count, int64_t *from, int64_t *to)
 {
     int64_t begin = 0, end = at + count;
     for (int other = 0; other < rank && counts; other++) begin += counts[other];
@@ -6836,24 +7022,15 @@ static void gpunn__part_within(const int64_t *counts, int rank, int64_t at, int6
     if (*to < *from) *to = *from;
 }
 
-/* Of all ranks' parts. */
-static int64_t gpunn__sum_counts(const int64_t *counts, int size)
+GPUNN__INTERNAL int64_t gpunn__sum_counts(const int64_t *counts, int size)
 {
     int64_t sum = 0;
     for (int rank = 0; rank < size; rank++) sum += counts[rank];
     return sum;
 }
 
-/* ---- MPI ------------------------------------------------------------------------------------------------------------- */
+/* ==== >>ranks/mpi ================================================================================================== */
 #ifdef GPUNN_MPI
-/* Every call is one that does not block, and is waited for by asking, so that a rank that is missing ends the wait. Ranks that
- * have waited long say so to all others: those that have not, when time is up, are the ones that are missing. */
-/* Floats that each rank adds up in one all_reduce, whose buffers then stay in the cache, and need not be asked of the system each
- * time; tests take few. */
-#ifndef GPUNN__MPI_PIECE
-#define GPUNN__MPI_PIECE (1 << 17)
-#endif
-enum { GPUNN__MPI_WAITING = 1, GPUNN__MPI_MOST = 1 << 30 }; /* tag; elements of one call */
 typedef struct gpunn__mpi {
     MPI_Comm      comm;
     bool          begun; /* MPI, by us */
@@ -6867,6 +7044,24 @@ typedef struct gpunn__mpi {
     gpunn_device *dev;
     char          text[256];
 } gpunn__mpi;
+
+GPUNN__INTERNAL gpunn_status gpunn__mpi_all_reduce(void *user, float *values, int64_t count);
+
+/* ends: as all ranks are there. */
+GPUNN__INTERNAL void gpunn__mpi_close(gpunn__mpi *mpi, bool ends);
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__mpi_open(gpunn_group *group);
+#endif
+
+#ifdef GPUNN_MPI
+/* Every call is one that does not block, and is waited for by asking, so that a rank that is missing ends the wait. Ranks that
+ * have waited long say so to all others: those that have not, when time is up, are the ones that are missing. */
+/* Floats that each rank adds up in one all_reduce, whose buffers then stay in the cache, and need not be asked of the system each
+ * time; tests take few. */
+#ifndef GPUNN__MPI_PIECE
+#define GPUNN__MPI_PIECE (1 << 17)
+#endif
+enum { GPUNN__MPI_WAITING = 1, GPUNN__MPI_MOST = 1 << 30 }; /* tag; elements of one call */
 
 static gpunn_status gpunn__mpi_fail(gpunn__mpi *mpi, const char *what, int code)
 {
@@ -6955,7 +7150,7 @@ static int64_t gpunn__part_from(int64_t count, int64_t at, int64_t most)
     return count <= at ? 0 : count - at < most ? count - at : most;
 }
 
-static gpunn_status gpunn__mpi_all_reduce(void *user, float *values, int64_t count)
+GPUNN__INTERNAL gpunn_status gpunn__mpi_all_reduce(void *user, float *values, int64_t count)
 {
     gpunn__mpi   *mpi = (gpunn__mpi *)user;
     gpunn_status  status = GPUNN_OK;
@@ -7054,8 +7249,7 @@ static size_t gpunn__mpi_bf16_bytes(const gpunn__mpi *mpi)
     return 2 * sizeof *mpi->bf16 * ((size_t)GPUNN__BF16_MOST + (size_t)mpi->size);
 }
 
-/* ends: as all ranks are there. */
-static void gpunn__mpi_close(gpunn__mpi *mpi, bool ends)
+GPUNN__INTERNAL void gpunn__mpi_close(gpunn__mpi *mpi, bool ends)
 {
     if (ends && mpi->comm != MPI_COMM_NULL) (void)MPI_Comm_free(&mpi->comm);
     if (ends && mpi->begun) (void)MPI_Finalize();
@@ -7084,7 +7278,7 @@ static GPUNN__STATUS gpunn__mpi_begin(gpunn__mpi *mpi)
     return mpi->waits && mpi->counts ? GPUNN_OK : GPUNN_ERR_MEMORY;
 }
 
-static GPUNN__STATUS gpunn__mpi_open(gpunn_group *group)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__mpi_open(gpunn_group *group)
 {
     gpunn__mpi *mpi = (gpunn__mpi *)gpunn__calloc(group->dev, sizeof *mpi);
     if (mpi == NULL) return GPUNN_ERR_MEMORY;
@@ -7117,7 +7311,7 @@ static GPUNN__STATUS gpunn__mpi_open(gpunn_group *group)
 }
 #endif
 
-/* ---- files ----------------------------------------------------------------------------------------------------------- */
+/* ==== >>ranks/store ================================================================================================ */
 /* Ranks that no MPI has started, through a folder. What a rank says in a call is a file of its own, complete once the call's
  * number stands at both ends. Every call hears all ranks, so who says the next but one knows that its last but one has been read:
  * two files each are enough. */
@@ -7130,6 +7324,40 @@ typedef struct gpunn__store {
     gpunn_device *dev;
     char          text[256];
 } gpunn__store;
+
+GPUNN__INTERNAL gpunn_status gpunn__say_late(char text[256], int rank, double seconds);
+
+GPUNN__INTERNAL gpunn_status gpunn__store_all_reduce(void *user, float *values, int64_t count);
+
+/* Rank 0 clears away once all have said that they leave. */
+GPUNN__INTERNAL void gpunn__store_close(gpunn__store *store, bool leaves);
+
+/* What the environment says under this name, if that is a number; or `otherwise`. */
+GPUNN__INTERNAL int gpunn__number_of(const char *name, int otherwise);
+
+/* Who starts ranks, and what tells them which they are, of how many, and which of those on their machine. One may start another:
+ * torchrun stands in what srun began. */
+typedef struct gpunn__launcher {
+    const char *rank, *size, *local;
+} gpunn__launcher;
+GPUNN__PRIVATE const gpunn__launcher gpunn__launchers[] = {
+    {"RANK", "WORLD_SIZE", "LOCAL_RANK"},                                           /* torchrun */
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"}, /* Open MPI's mpirun */
+    {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"},    /* MVAPICH2's */
+    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},                                    /* MPICH's and Intel's */
+    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"}, /* srun; SLURM_NTASKS is there in sbatch's script too */
+};
+enum { GPUNN__LAUNCHERS = sizeof gpunn__launchers / sizeof *gpunn__launchers };
+
+/* The innermost one; NULL: none. */
+GPUNN__INTERNAL const gpunn__launcher *gpunn__find_launcher(void);
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_rank(const gpunn_group *group);
+
+/* Of ranks that no MPI has started. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__find_rank(gpunn_group *group);
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__store_open(gpunn_group *group);
 
 static FILE *gpunn__store_file(const gpunn__store *store, int rank, const char *mode)
 {
@@ -7191,7 +7419,7 @@ static void gpunn__pause(void) /* a tenth of a millisecond */
 #endif
 }
 
-static gpunn_status gpunn__say_late(char text[256], int rank, double seconds)
+GPUNN__INTERNAL gpunn_status gpunn__say_late(char text[256], int rank, double seconds)
 {
     (void)snprintf(text, 256, "rank %d has not come within %g seconds: look for what it does, or why it ended", rank, seconds);
     return GPUNN_ERR_DEVICE;
@@ -7258,7 +7486,7 @@ static gpunn_status gpunn__store_reduce(gpunn__store *store, float *values, int6
     return status;
 }
 
-static gpunn_status gpunn__store_all_reduce(void *user, float *values, int64_t count)
+GPUNN__INTERNAL gpunn_status gpunn__store_all_reduce(void *user, float *values, int64_t count)
 {
     return gpunn__store_reduce((gpunn__store *)user, values, count, NULL);
 }
@@ -7274,8 +7502,7 @@ static const char *gpunn__store_error(void *user)
     return ((const gpunn__store *)user)->text;
 }
 
-/* Rank 0 clears away once all have said that they leave. */
-static void gpunn__store_close(gpunn__store *store, bool leaves)
+GPUNN__INTERNAL void gpunn__store_close(gpunn__store *store, bool leaves)
 {
     char         path[1024];
     gpunn_status status = leaves ? gpunn__store_say(store, NULL, 0) : GPUNN_ERR_DEVICE;
@@ -7289,36 +7516,20 @@ static void gpunn__store_close(gpunn__store *store, bool leaves)
     gpunn__free(store->dev, store, sizeof *store);
 }
 
-/* What the environment says under this name, if that is a number; or `otherwise`. */
-static int gpunn__number_of(const char *name, int otherwise)
+GPUNN__INTERNAL int gpunn__number_of(const char *name, int otherwise)
 {
     const char *value = getenv(name);
     return value && value[0] >= '0' && value[0] <= '9' ? atoi(value) : otherwise;
 }
 
-/* Who starts ranks, and what tells them which they are, of how many, and which of those on their machine. One may start another:
- * torchrun stands in what srun began. */
-typedef struct gpunn__launcher {
-    const char *rank, *size, *local;
-} gpunn__launcher;
-static const gpunn__launcher gpunn__launchers[] = {
-    {"RANK", "WORLD_SIZE", "LOCAL_RANK"},                                           /* torchrun */
-    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"}, /* Open MPI's mpirun */
-    {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"},    /* MVAPICH2's */
-    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},                                    /* MPICH's and Intel's */
-    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"}, /* srun; SLURM_NTASKS is there in sbatch's script too */
-};
-enum { GPUNN__LAUNCHERS = sizeof gpunn__launchers / sizeof *gpunn__launchers };
-
-/* The innermost one; NULL: none. */
-static const gpunn__launcher *gpunn__find_launcher(void)
+GPUNN__INTERNAL const gpunn__launcher *gpunn__find_launcher(void)
 {
     for (int i = 0; i < GPUNN__LAUNCHERS; i++)
         if (gpunn__number_of(gpunn__launchers[i].size, 0) > 0) return &gpunn__launchers[i];
     return NULL;
 }
 
-static GPUNN__STATUS gpunn__check_rank(const gpunn_group *group)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_rank(const gpunn_group *group)
 {
     const gpunn_group_args *args = &group->args;
     if (args->rank >= 0 && args->rank < args->size) return GPUNN_OK;
@@ -7326,8 +7537,7 @@ static GPUNN__STATUS gpunn__check_rank(const gpunn_group *group)
                        args->rank, args->size);
 }
 
-/* Of ranks that no MPI has started. */
-static GPUNN__STATUS gpunn__find_rank(gpunn_group *group)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__find_rank(gpunn_group *group)
 {
     gpunn_group_args *args = &group->args;
     if (args->size == 0) {
@@ -7353,7 +7563,7 @@ static GPUNN__STATUS gpunn__store_begin(gpunn__store *store)
     return store->piece ? GPUNN_OK : GPUNN_ERR_MEMORY;
 }
 
-static GPUNN__STATUS gpunn__store_open(gpunn_group *group)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__store_open(gpunn_group *group)
 {
     gpunn_group_args *args = &group->args;
     gpunn_status      status = gpunn__find_rank(group);
@@ -7378,10 +7588,31 @@ static GPUNN__STATUS gpunn__store_open(gpunn_group *group)
     return GPUNN_OK;
 }
 
-/* ---- TCP ------------------------------------------------------------------------------------------------------------- */
+/* ==== >>ranks/tcp ================================================================================================== */
 /* Ranks that no MPI has started, through rank 0, which listens. In each call it hears the others in turn, then tells them what
  * came of it, behind the number of a rank that it misses, or -1. They wait twice as long as it does, to hear whom it misses. */
 #define GPUNN__TCP "tcp://"
+
+#ifdef AI_PASSIVE /* not hidden by -std=c99 */
+typedef struct gpunn__tcp {
+    int           rank, size;
+    double        timeout;
+    int          *lines; /* [size] sockets, or -1: of rank 0 to all others, of these to rank 0 */
+    char         *piece; /* [GPUNN__GROUP_PIECE] */
+    gpunn_device *dev;
+    char          text[256];
+} gpunn__tcp;
+
+GPUNN__INTERNAL gpunn_status gpunn__tcp_all_reduce(void *user, float *values, int64_t count);
+
+GPUNN__INTERNAL void gpunn__tcp_close(gpunn__tcp *tcp);
+#endif
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__tcp_open(gpunn_group *group);
+
+/* Where torch's ranks meet; beside it where torchrun itself listens there. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__master_open(gpunn_group *group);
+
 #ifdef AI_PASSIVE /* not hidden by -std=c99 */
 #ifdef MSG_NOSIGNAL
 #define GPUNN__NO_SIGNAL MSG_NOSIGNAL
@@ -7392,14 +7623,6 @@ typedef struct gpunn__hello { /* what both say first */
     char    magic[16];
     int32_t rank, size;
 } gpunn__hello;
-typedef struct gpunn__tcp {
-    int           rank, size;
-    double        timeout;
-    int          *lines; /* [size] sockets, or -1: of rank 0 to all others, of these to rank 0 */
-    char         *piece; /* [GPUNN__GROUP_PIECE] */
-    gpunn_device *dev;
-    char          text[256];
-} gpunn__tcp;
 
 /* Whether so much can be done without waiting; errno says why not. */
 static bool gpunn__tcp_ready(int line, short what, double until)
@@ -7578,7 +7801,7 @@ static gpunn_status gpunn__tcp_reduce(gpunn__tcp *tcp, float *values, int64_t co
     return status;
 }
 
-static gpunn_status gpunn__tcp_all_reduce(void *user, float *values, int64_t count)
+GPUNN__INTERNAL gpunn_status gpunn__tcp_all_reduce(void *user, float *values, int64_t count)
 {
     return gpunn__tcp_reduce((gpunn__tcp *)user, values, count, NULL);
 }
@@ -7594,7 +7817,7 @@ static const char *gpunn__tcp_error(void *user)
     return ((const gpunn__tcp *)user)->text;
 }
 
-static void gpunn__tcp_close(gpunn__tcp *tcp)
+GPUNN__INTERNAL void gpunn__tcp_close(gpunn__tcp *tcp)
 {
     const size_t size = (size_t)tcp->size;
     for (size_t i = 0; i < size && tcp->lines; i++)
@@ -7771,7 +7994,7 @@ static GPUNN__STATUS gpunn__tcp_begin(gpunn__tcp *tcp, const char *store)
     return tcp->rank ? gpunn__tcp_reach(tcp, host, port, until) : gpunn__tcp_wait(tcp, port, until);
 }
 
-static GPUNN__STATUS gpunn__tcp_open(gpunn_group *group)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__tcp_open(gpunn_group *group)
 {
     gpunn_group_args *args = &group->args;
     gpunn_status      status = gpunn__find_rank(group);
@@ -7796,7 +8019,7 @@ static GPUNN__STATUS gpunn__tcp_open(gpunn_group *group)
     return GPUNN_OK;
 }
 #else
-static GPUNN__STATUS gpunn__tcp_open(gpunn_group *group)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__tcp_open(gpunn_group *group)
 {
     return gpunn__fail(
         group->dev, GPUNN_ERR_UNSUPPORTED,
@@ -7805,8 +8028,7 @@ static GPUNN__STATUS gpunn__tcp_open(gpunn_group *group)
 }
 #endif
 
-/* Where torch's ranks meet; beside it where torchrun itself listens there. */
-static GPUNN__STATUS gpunn__master_open(gpunn_group *group)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__master_open(gpunn_group *group)
 {
     char        store[300];
     const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
@@ -7825,7 +8047,65 @@ static GPUNN__STATUS gpunn__master_open(gpunn_group *group)
     return status;
 }
 
-/* ---- opening and closing --------------------------------------------------------------------------------------------- */
+/* ==== >>ranks/group ================================================================================================ */
+GPUNN__INTERNAL void gpunn__group_join(gpunn_group *group);
+
+GPUNN__INTERNAL void gpunn__group_leave(gpunn_group *group);
+
+typedef enum gpunn__exchange {
+    GPUNN__ALL_REDUCE,
+    GPUNN__ALL_GATHER,
+    GPUNN__BROADCAST,
+    GPUNN__REDUCE_SCATTER, /* in parts of group->counts */
+    GPUNN__ALL_REDUCE_BF16
+} gpunn__exchange;
+
+/* Memory of the host's: `bytes` in all, of a gathering those of one rank. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_host(gpunn_group *group, gpunn__exchange kind, void *memory, size_t bytes,
+                                                   int root);
+
+GPUNN__INTERNAL bool gpunn__in_ranks(const gpunn_group *group, const gpunn_device *dev);
+
+/* What of gradients becomes GPUNN_MEAN everywhere, or the mean at rank `owner`. */
+GPUNN__INTERNAL gpunn_exchange gpunn__gradients_exchange(const gpunn_group *group, float *values, int64_t count, int owner,
+                                                         int after);
+
+GPUNN__INTERNAL bool gpunn__has_piece(gpunn_group *group);
+
+GPUNN__INTERNAL gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float *loss, const char *format, ...)
+    GPUNN__PRINTF(4, 5);
+/* What a rank votes for whose run has failed behind the vote on it, where GPUs exchange by themselves: the others' wait for its
+ * part, hear of it as they vote on their next run, and the group ends. */
+#define GPUNN__LATE "a run that the other ranks have begun"
+
+/* What a device has done with its part of an exchange; a failure that any rank has is one of all. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__copies_end(gpunn_group *group, gpunn_device *dev, gpunn_status copied);
+
+/* As one that has joined does it by itself. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_joined(gpunn_group *group, gpunn_device *dev, const gpunn_exchange *exchange);
+
+/* Floats of a device become what that rank has. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_memory(gpunn_group *group, gpunn_device *dev, float *values, int64_t count,
+                                                     int root);
+
+/* Gradients on a device become their means. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_gradients(gpunn_group *group, gpunn_device *dev, float *values, int64_t count);
+
+/* Gradients on a device, at `place` of what the ranks share, `each` of them: this rank's become their means. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__scatter_gradients(gpunn_group *group, gpunn_device *dev, float *values, int64_t count,
+                                                       int64_t place, int64_t each);
+
+/* Whether all ranks know how what this one does has ended, if they had voted so many times when it began. */
+GPUNN__INTERNAL bool gpunn__has_told(const gpunn_group *group, int64_t agreed);
+
+/* gather of gpunn_ranks. Each time the ranks vote, so that one that has failed on its way here ends the wait of all. */
+GPUNN__INTERNAL gpunn_status gpunn__gather_sums(void *user, void *parts, size_t bytes);
+
+/* Adds to what the next run makes common to all ranks, after so many steps; in the same order on all. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_add(gpunn_group *group, gpunn_exchange exchange);
+
+GPUNN__INTERNAL void gpunn__exchanges_put(const gpunn_group *group, gpunn_run *run);
+
 static gpunn_status gpunn__gpus_meet(gpunn_group *group);
 
 #define GPUNN__WHOLE_ENGINE \
@@ -7923,12 +8203,12 @@ GPUNN_API gpunn_group *gpunn_group_open_(gpunn_device *dev, gpunn_group_args arg
     return NULL;
 }
 
-static void gpunn__group_join(gpunn_group *group)
+GPUNN__INTERNAL void gpunn__group_join(gpunn_group *group)
 {
     if (group) group->users++;
 }
 
-static void gpunn__group_leave(gpunn_group *group)
+GPUNN__INTERNAL void gpunn__group_leave(gpunn_group *group)
 {
     if (group && --group->users == 0 && group->closed) gpunn__group_free(group);
 }
@@ -7960,13 +8240,6 @@ GPUNN_API int gpunn_local_rank(void)
 }
 
 /* ---- talking --------------------------------------------------------------------------------------------------------- */
-typedef enum gpunn__exchange {
-    GPUNN__ALL_REDUCE,
-    GPUNN__ALL_GATHER,
-    GPUNN__BROADCAST,
-    GPUNN__REDUCE_SCATTER, /* in parts of group->counts */
-    GPUNN__ALL_REDUCE_BF16
-} gpunn__exchange;
 
 static GPUNN__STATUS gpunn__group_works(gpunn_group *group)
 {
@@ -7979,8 +8252,7 @@ static GPUNN__STATUS gpunn__group_works(gpunn_group *group)
     return GPUNN_OK;
 }
 
-/* Memory of the host's: `bytes` in all, of a gathering those of one rank. */
-static GPUNN__STATUS gpunn__exchange_host(gpunn_group *group, gpunn__exchange kind, void *memory, size_t bytes, int root)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_host(gpunn_group *group, gpunn__exchange kind, void *memory, size_t bytes, int root)
 {
     static const char *const names[] = {"all_reduce", "all_gather", "broadcast", "reduce_scatter", "all_reduce_bf16"};
     const gpunn_group_args  *engine = &group->args;
@@ -8001,33 +8273,26 @@ static GPUNN__STATUS gpunn__exchange_host(gpunn_group *group, gpunn__exchange ki
     return gpunn__fail(group->dev, status, "the group has failed: %s", engine->error ? engine->error(engine->user) : names[kind]);
 }
 
-static bool gpunn__in_ranks(const gpunn_group *group, const gpunn_device *dev)
+GPUNN__INTERNAL bool gpunn__in_ranks(const gpunn_group *group, const gpunn_device *dev)
 {
     return group && group->joined && group->dev == dev;
 }
 
-/* What of gradients becomes GPUNN_MEAN everywhere, or the mean at rank `owner`. */
-static gpunn_exchange gpunn__gradients_exchange(const gpunn_group *group, float *values, int64_t count, int owner, int after)
+GPUNN__INTERNAL gpunn_exchange gpunn__gradients_exchange(const gpunn_group *group, float *values, int64_t count, int owner,
+                                                         int after)
 {
     const gpunn_exchange exchange = {
         values, count, owner, after, owner != GPUNN_MEAN, group->joined_bf16, gpunn__joined_count(group)};
     return exchange;
 }
 
-static bool gpunn__has_piece(gpunn_group *group)
+GPUNN__INTERNAL bool gpunn__has_piece(gpunn_group *group)
 {
     if (group->piece == NULL) group->piece = (char *)gpunn__realloc(group->dev, NULL, 0, GPUNN__GROUP_PIECE);
     return group->piece != NULL;
 }
 
-static gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float *loss, const char *format, ...)
-    GPUNN__PRINTF(4, 5);
-/* What a rank votes for whose run has failed behind the vote on it, where GPUs exchange by themselves: the others' wait for its
- * part, hear of it as they vote on their next run, and the group ends. */
-#define GPUNN__LATE "a run that the other ranks have begun"
-
-/* What a device has done with its part of an exchange; a failure that any rank has is one of all. */
-static GPUNN__STATUS gpunn__copies_end(gpunn_group *group, gpunn_device *dev, gpunn_status copied)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__copies_end(gpunn_group *group, gpunn_device *dev, gpunn_status copied)
 {
     if (copied != GPUNN_OK) copied = gpunn__backend_fail(dev, "a group's exchange", copied);
     return group->copies ? gpunn__agree(group, copied, NULL, "the end of an exchange") : copied;
@@ -8093,8 +8358,7 @@ static GPUNN__STATUS gpunn__exchange_bf16(gpunn_group *group, gpunn_device *dev,
     return status;
 }
 
-/* As one that has joined does it by itself. */
-static GPUNN__STATUS gpunn__exchange_joined(gpunn_group *group, gpunn_device *dev, const gpunn_exchange *exchange)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_joined(gpunn_group *group, gpunn_device *dev, const gpunn_exchange *exchange)
 {
     const gpunn_status works = gpunn__group_works(group);
     if (works != GPUNN_OK) return works;
@@ -8102,8 +8366,8 @@ static GPUNN__STATUS gpunn__exchange_joined(gpunn_group *group, gpunn_device *de
     return group->broken == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "the group has failed", group->broken);
 }
 
-/* Floats of a device become what that rank has. */
-static GPUNN__STATUS gpunn__exchange_memory(gpunn_group *group, gpunn_device *dev, float *values, int64_t count, int root)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_memory(gpunn_group *group, gpunn_device *dev, float *values, int64_t count,
+                                                     int root)
 {
     const gpunn_exchange exchange = {values, count, root, 0, false, NULL, 0};
     if (gpunn__in_ranks(group, dev)) return gpunn__exchange_joined(group, dev, &exchange);
@@ -8118,8 +8382,7 @@ static gpunn_status gpunn__divide_by_ranks(const gpunn_group *group, gpunn_devic
     return dev->backend->scale(dev->context, values, count, 1 / (float)group->args.size, 0);
 }
 
-/* Gradients on a device become their means. */
-static GPUNN__STATUS gpunn__exchange_gradients(gpunn_group *group, gpunn_device *dev, float *values, int64_t count)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_gradients(gpunn_group *group, gpunn_device *dev, float *values, int64_t count)
 {
     const gpunn_exchange exchange = gpunn__gradients_exchange(group, values, count, GPUNN_MEAN, 0);
     if (gpunn__in_ranks(group, dev)) return gpunn__exchange_joined(group, dev, &exchange);
@@ -8156,9 +8419,8 @@ static gpunn_status gpunn__keep_own_part(const gpunn_group *group, gpunn_device 
     return status == GPUNN_OK && count > 0 ? gpunn__divide_by_ranks(group, dev, values + before, count) : status;
 }
 
-/* Gradients on a device, at `place` of what the ranks share, `each` of them: this rank's become their means. */
-static GPUNN__STATUS gpunn__scatter_gradients(gpunn_group *group, gpunn_device *dev, float *values, int64_t count, int64_t place,
-                                              int64_t each)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__scatter_gradients(gpunn_group *group, gpunn_device *dev, float *values, int64_t count,
+                                                       int64_t place, int64_t each)
 {
     const bool    here = dev->backend == gpunn__cpu_backend();
     const int64_t most = here && !group->copies ? count : GPUNN__GROUP_PIECE / (int)sizeof *values;
@@ -8187,7 +8449,7 @@ static GPUNN__STATUS gpunn__hear(gpunn_group *group, int root, const char *said,
 
 /* What all ranks begin anything with that is common to them: whether each can (status), and is about to do the same, which
  * `format` says. loss (may be NULL): becomes the mean of all ranks'. */
-static gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float *loss, const char *format, ...)
+GPUNN__INTERNAL gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float *loss, const char *format, ...)
 {
     char          what[256], other[GPUNN__ERROR_SIZE], first[GPUNN__ERROR_SIZE];
     const int     rank = group->args.rank, size = group->args.size;
@@ -8226,14 +8488,12 @@ static gpunn_status gpunn__agree(gpunn_group *group, gpunn_status status, float 
     return GPUNN_OK;
 }
 
-/* Whether all ranks know how what this one does has ended, if they had voted so many times when it began. */
-static bool gpunn__has_told(const gpunn_group *group, int64_t agreed)
+GPUNN__INTERNAL bool gpunn__has_told(const gpunn_group *group, int64_t agreed)
 {
     return group->agreed != agreed && group->told;
 }
 
-/* gather of gpunn_ranks. Each time the ranks vote, so that one that has failed on its way here ends the wait of all. */
-static gpunn_status gpunn__gather_sums(void *user, void *parts, size_t bytes)
+GPUNN__INTERNAL gpunn_status gpunn__gather_sums(void *user, void *parts, size_t bytes)
 {
     gpunn_group       *group = (gpunn_group *)user;
     const gpunn_status status = gpunn__agree(group, GPUNN_OK, NULL, "%zu bytes of a layer's sums", bytes);
@@ -8241,6 +8501,7 @@ static gpunn_status gpunn__gather_sums(void *user, void *parts, size_t bytes)
 }
 
 /* ---- machines and their GPUs ----------------------------------------------------------------------------------------- */
+
 typedef struct gpunn__seat { /* of a rank */
     uint64_t identity;       /* of its GPU */
     int64_t  can;            /* exchange: a status */
@@ -8367,8 +8628,7 @@ static gpunn_status gpunn__gpus_meet(gpunn_group *group)
                                                            : backend->error(dev->context));
 }
 
-/* Adds to what the next run makes common to all ranks, after so many steps; in the same order on all. */
-static GPUNN__STATUS gpunn__exchange_add(gpunn_group *group, gpunn_exchange exchange)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__exchange_add(gpunn_group *group, gpunn_exchange exchange)
 {
     const int       before = group->exchange_count > 0 ? group->exchanges[group->exchange_count - 1].after : 0;
     gpunn_exchange *exchanges = (gpunn_exchange *)gpunn__grow(group->dev, group->exchanges, group->exchange_count,
@@ -8380,7 +8640,7 @@ static GPUNN__STATUS gpunn__exchange_add(gpunn_group *group, gpunn_exchange exch
     return GPUNN_OK;
 }
 
-static void gpunn__exchanges_put(const gpunn_group *group, gpunn_run *run)
+GPUNN__INTERNAL void gpunn__exchanges_put(const gpunn_group *group, gpunn_run *run)
 {
     run->exchanges = group->exchanges;
     run->exchange_count = group->exchange_count;
@@ -8390,7 +8650,7 @@ static void gpunn__exchanges_put(const gpunn_group *group, gpunn_run *run)
                          UINT64_C(0x100000001B3);
 }
 
-/* ==== >>arguments ===================================================================================================== *
+/* ==== >>graph/arguments ============================================================================================ *
  * What every builder outside the elementwise tables takes, once. The spec's reader, the canonical text, the defaults that the
  * spec's writer leaves out and generator/model.schema.json (python3 -m generator.schema) follow from here.
  *
@@ -8506,12 +8766,6 @@ enum { GPUNN__MANY = -1, GPUNN__OWN = -2 };
 #define GPUNN__NEEDED (-1e300)
 #define GPUNN__NONE (-2e300)
 #define GPUNN__EMPTY (-3e300)
-/* Of a tensor, in place of NONE: it is operand i of the node. */
-#define GPUNN__OPERAND(i) (i)
-/* Places of what a node tells: an attribute; an axis, -8 to 7, of an operand or the result. */
-#define GPUNN__MEMBER(member) offsetof(gpunn_attributes, member)
-#define GPUNN__AT(operand, axis) (size_t)(16 * ((operand) + 1) + 8 + (axis))
-#define GPUNN__RESULT (-1)
 
 /* The arguments of builders that take them one by one. */
 typedef struct gpunn__plain_args {
@@ -8535,322 +8789,12 @@ typedef struct gpunn__assign_args {
 } gpunn__assign_args;
 
 /* clang-format off */
-#define GPUNN__NO_ARGS(K, A, S)
-#define GPUNN__INPUT_ARGS(K, A, S)                                                                                             \
-    K(_plain, dtype, DTYPE, 0, dtype, "")                                                                                      \
-    K(_plain, shape, SHAPE, GPUNN__NEEDED, shape, "One size at most may be \"N\".")
-#define GPUNN__PARAMETER_ARGS(K, A, S)                                                                                         \
-    K(_plain, shape, SHAPE, GPUNN__NEEDED, shape, "Without \"N\".")                                                            \
-    K(_plain, init, INIT, GPUNN__EMPTY, args_, "")
-#define GPUNN__STATE_ARGS(K, A, S)                                                                                             \
-    GPUNN__PARAMETER_ARGS(K, A, S)                                                                                             \
-    K(_plain, saved, FLAG, false, saved, "Whether files of weights have it.")
-#define GPUNN__ASSIGN_ARGS(K, A, S)                                                                                            \
-    K(_assign, position, REFERENCE, GPUNN__OPERAND(2), position,                                                               \
-      "i64 or i32, one number or one for each sample of axis 0: the value's first place along the axis.")                      \
-    K(_assign, axis, AXIS, 0, axis, "With a position.") A(axis, INT, axis)                                                     \
-    K(_assign, in_training, FLAG, false, in_training, "Training steps make it, too.") A(in_training, BOOL, in_training)
-#define GPUNN__CONSTANT_ARGS(K, A, S)                                                                                          \
-    K(_plain, shape, SHAPE, GPUNN__NEEDED, shape, "Without \"N\"; [] is a scalar.")                                            \
-    K(_plain, values, ELEMENTS, GPUNN__NEEDED, args_, "Row-major.")
-#define GPUNN__LINEAR_ARGS(K, A, S)                                                                                            \
-    K(linear, out_features, COUNT, GPUNN__NEEDED, out_features, "") S(out_features, SIZE, GPUNN__AT(GPUNN__RESULT, -1))        \
-    K(linear, bias, NO_BIAS, true, no_bias, "A bias [out_features], or a parameter to take.") S(bias, GIVEN, GPUNN__AT(2, 0))  \
-    K(linear, bias, BIAS, GPUNN__OPERAND(2), bias, "")                                                                         \
-    K(linear, weight, REFERENCE, GPUNN__OPERAND(1), weight,                                                                    \
-      "A parameter [out_features, in] in place of one of its own, for example another layer's.")
-#define GPUNN__EMBEDDING_ARGS(K, A, S)                                                                                         \
-    K(embedding, num_embeddings, COUNT, GPUNN__NEEDED, num_embeddings, "") S(num_embeddings, SIZE, GPUNN__AT(1, 0))            \
-    K(embedding, embedding_dim, COUNT, GPUNN__NEEDED, embedding_dim, "") S(embedding_dim, SIZE, GPUNN__AT(1, 1))               \
-    K(embedding, padding_idx, INTEGER, GPUNN__NONE, padding_idx,                                                               \
-      "A row that starts as 0 and gets no gradient; below 0 from the end. Default: none.") A(padding_idx, ROW, ignore_index)   \
-    K(embedding, weight, REFERENCE, GPUNN__OPERAND(1), weight,                                                                 \
-      "A tensor [num_embeddings, embedding_dim] in place of a parameter of its own.")
-#define GPUNN__CONV_START(K, A, S)                                                                                             \
-    K(conv, out_channels, COUNT, GPUNN__NEEDED, out_channels, "") S(out_channels, SIZE, GPUNN__AT(GPUNN__RESULT, 1))           \
-    K(conv, kernel_size, WINDOW, GPUNN__NEEDED, kernel_shape, "") S(kernel_size, WINDOW, GPUNN__MEMBER(kernel))                \
-    K(conv, stride, WINDOW, 1, strides, "") A(stride, WINDOW, stride)                                                          \
-    K(conv, padding, PADDING, 0, paddings, "") A(padding, WINDOW, padding)
-#define GPUNN__CONV_END(K, A, S)                                                                                               \
-    K(conv, dilation, WINDOW, 1, dilations, "") A(dilation, WINDOW, dilation)                                                  \
-    K(conv, groups, COUNT, 1, groups, "") A(groups, INT, groups)                                                               \
-    K(conv, bias, NO_BIAS, true, no_bias, "A bias [out_channels], or a parameter to take.") S(bias, GIVEN, GPUNN__AT(2, 0))    \
-    K(conv, bias, BIAS, GPUNN__OPERAND(2), bias, "")                                                                           \
-    K(conv, weight, REFERENCE, GPUNN__OPERAND(1), weight, "A tensor of the weight's shape in place of a parameter of its own.")
-#define GPUNN__CONV_ARGS(K, A, S) GPUNN__CONV_START(K, A, S) GPUNN__CONV_END(K, A, S)
-#define GPUNN__CONV_TRANSPOSE_ARGS(K, A, S)                                                                                    \
-    GPUNN__CONV_START(K, A, S)                                                                                                 \
-    K(conv, output_padding, PADDING, 0, output_paddings, "") S(output_padding, WINDOW, GPUNN__MEMBER(output_padding))          \
-    GPUNN__CONV_END(K, A, S)
-#define GPUNN__BATCH_NORM_ARGS(K, A, S)                                                                                        \
-    K(batch_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                            \
-    K(batch_norm, momentum, SHARE, 0.1, momentum, "Share of the new batch in the running statistics.")                         \
-    A(momentum, FLOAT, momentum)                                                                                               \
-    K(batch_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].") S(affine, GIVEN, GPUNN__AT(1, 0))              \
-    K(batch_norm, sync, FLAG, false, sync, "In training, over the batches of all ranks.") S(sync, BOOL, GPUNN__MEMBER(sync))   \
-    K(batch_norm, track_running_stats, UNLESS, true, no_running_stats, "false: by the batch's statistics in evaluation too.")
-#define GPUNN__GROUP_NORM_ARGS(K, A, S)                                                                                        \
-    K(group_norm, num_groups, COUNT, GPUNN__NEEDED, num_groups, "Divides the channels.") A(num_groups, INT, groups)            \
-    K(group_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                            \
-    K(group_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].") S(affine, GIVEN, GPUNN__AT(1, 0))
-#define GPUNN__INSTANCE_NORM_ARGS(K, A, S)                                                                                     \
-    K(instance_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                         \
-    K(instance_norm, affine, FLAG, false, affine, "With weight and bias [c].") S(affine, GIVEN, GPUNN__AT(1, 0))               \
-    K(instance_norm, track_running_stats, FLAG, false, track_running_stats,                                                    \
-      "With running_mean and running_var [c], which evaluation takes.") S(track_running_stats, GIVEN, GPUNN__AT(3, 0))         \
-    K(instance_norm, momentum, SHARE, 0.1, momentum, "Share of the new batch in the running statistics.")                      \
-    A(momentum, FLOAT, momentum)
-#define GPUNN__LAYER_NORM_ARGS(K, A, S)                                                                                        \
-    K(layer_norm, dims, COUNT, 1, dims, "How many of the last axes.") A(dims, LAST, axis)                                      \
-    K(layer_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                            \
-    K(layer_norm, elementwise_affine, UNLESS, true, no_affine, "With weight and bias.")                                        \
-    S(elementwise_affine, GIVEN, GPUNN__AT(1, 0))                                                                              \
-    K(layer_norm, bias, UNLESS, true, no_bias, "With bias, if elementwise_affine.") S(bias, GIVEN, GPUNN__AT(2, 0))
-#define GPUNN__RMS_NORM_ARGS(K, A, S)                                                                                          \
-    K(layer_norm, dims, COUNT, 1, dims, "How many of the last axes.") A(dims, LAST, axis)                                      \
-    K(layer_norm, eps, POSITIVE, 1.1920929e-07, eps, "") A(eps, FLOAT, eps)                                                    \
-    K(layer_norm, elementwise_affine, UNLESS, true, no_affine, "With weight.") S(elementwise_affine, GIVEN, GPUNN__AT(1, 0))
-#define GPUNN__RECURRENT_START(K, A, S)                                                                                        \
-    K(rnn, layer, NAME, GPUNN__NONE, args_, "What messages call it.")                                                          \
-    K(rnn, weights, REFERENCES, GPUNN__NEEDED, args_,                                                                          \
-      "For each direction the parameters weight_ih, weight_hh and, or not, bias_ih, bias_hh.")
-#define GPUNN__RECURRENT_END(K, A, S)                                                                                          \
-    K(rnn, bidirectional, FLAG, false, bidirectional, "") A(bidirectional, BOOL, bidirectional)                                \
-    K(rnn, states, FLAG, false, states,                                                                                        \
-      "Behind the last step stand rows with h_n and, lstm, c_n, with the memory of [directions, n, hidden_size].")             \
-    A(states, BOOL, states)                                                                                                    \
-    K(rnn, lengths, REFERENCE, GPUNN__OPERAND(1), lengths, "I64 or I32 [n]: steps of each sequence that exist.")               \
-    K(rnn, h_0, REFERENCE, GPUNN__OPERAND(2), h_0, "Initial state [directions, n, hidden_size].")
-#define GPUNN__RNN_ARGS(K, A, S)                                                                                               \
-    GPUNN__RECURRENT_START(K, A, S)                                                                                            \
-    K(rnn, relu, FLAG, false, relu, "relu instead of tanh.") A(relu, BOOL, relu)                                               \
-    GPUNN__RECURRENT_END(K, A, S)
-#define GPUNN__LSTM_ARGS(K, A, S)                                                                                              \
-    GPUNN__GRU_ARGS(K, A, S)                                                                                                   \
-    K(rnn, c_0, REFERENCE, GPUNN__OPERAND(3), c_0, "Initial cell state, of h_0's shape.")
-#define GPUNN__GRU_ARGS(K, A, S) GPUNN__RECURRENT_START(K, A, S) GPUNN__RECURRENT_END(K, A, S)
-#define GPUNN__PRELU_ARGS(K, A, S)                                                                                             \
-    K(_plain, num_parameters, COUNT, 1, count, "1, or the channels of axis 1.") S(num_parameters, COUNT, GPUNN__AT(1, 0))      \
-    K(_plain, init, NUMBER, 0.25, number, "What the weight starts at.")
-#define GPUNN__MATMUL_ARGS(K, A, S)                                                                                            \
-    K(matmul, transpose_a, FLAG, false, transpose_a, "Of the last two axes.") A(transpose_a, BOOL, transpose_a)                \
-    K(matmul, transpose_b, FLAG, false, transpose_b, "Of the last two axes.") A(transpose_b, BOOL, transpose_b)
-#define GPUNN__ATTENTION_ARGS(K, A, S)                                                                                         \
-    K(attention, mask, REFERENCE, GPUNN__OPERAND(3), mask,                                                                     \
-      "bool: true takes part; f32: added; broadcasts to [n, heads, l, s].")                                                    \
-    K(attention, dropout_p, SHARE, 0, dropout_p, "") A(dropout_p, FLOAT, dropout_p)                                            \
-    K(attention, is_causal, FLAG, false, is_causal, "Row i sees keys 0 to i only.") A(is_causal, BOOL, is_causal)              \
-    K(attention, scale, NUMBER, GPUNN__NONE, scale, "Default: 1 / sqrt(e).") A(scale, FLOAT, scale)                            \
-    K(attention, enable_gqa, FLAG, false, enable_gqa, "k and v may have fewer heads, which divide q's.")                       \
-    S(enable_gqa, BOOL, GPUNN__MEMBER(enable_gqa))                                                                             \
-    K(attention, heads_last, FLAG, false, heads_last, "All values are [n, l, heads, e].") A(heads_last, BOOL, heads_last)      \
-    K(attention, lengths, REFERENCE, GPUNN__OPERAND(4), lengths, "I64 or I32, one or [n]: so many of the keys are there.")
-#define GPUNN__ROTARY_ARGS(K, A, S)                                                                                            \
-    K(rotary, theta, POSITIVE, 10000, theta, "")                                                                               \
-    K(rotary, dims, AMOUNT, 0, dims, "Features of each head that turn, the first ones; 0: all.")                               \
-    K(rotary, interleaved, FLAG, false, interleaved, "2 i and 2 i + 1 are a pair instead of i and i + dims / 2.")              \
-    K(rotary, heads_last, FLAG, false, heads_last, "x is [n, l, heads, e].")                                                   \
-    K(rotary, frequencies, REFERENCE, GPUNN__NONE, frequencies, "[dims / 2], in place of theta's.")
-#define GPUNN__MULTI_HEAD_ARGS(K, A, S)                                                                                        \
-    K(multi_head_attention, num_heads, COUNT, GPUNN__NEEDED, num_heads, "")                                                    \
-    K(multi_head_attention, dropout, SHARE, 0, dropout, "")                                                                    \
-    K(multi_head_attention, batch_first, FLAG, false, batch_first, "false: [rows, n, size].")                                  \
-    K(multi_head_attention, key_padding_mask, REFERENCE, GPUNN__NONE, key_padding_mask,                                        \
-      "[n, keys]; bool: true is ignored; f32: added.")                                                                         \
-    K(multi_head_attention, attn_mask, REFERENCE, GPUNN__NONE, attn_mask,                                                      \
-      "[rows, keys] or [n heads, rows, keys]; bool: true is ignored; f32: added.")                                             \
-    K(multi_head_attention, is_causal, FLAG, false, is_causal, "And row i sees keys 0 to i only.")
-#define GPUNN__TRANSFORMER_STACK(K, A, S)                                                                                      \
-    K(transformer, num_layers, COUNT, 6, num_layers, "")                                                                       \
-    K(transformer, norm, FLAG, false, norm, "A layer_norm at the end.")
-#define GPUNN__ENCODER_LAYER_ARGS(K, A, S)                                                                                     \
-    K(transformer, nhead, COUNT, GPUNN__NEEDED, nhead, "")                                                                     \
-    K(transformer, dim_feedforward, COUNT, 2048, dim_feedforward, "")                                                          \
-    K(transformer, dropout, SHARE, 0.1, dropout, "")                                                                           \
-    K(transformer, activation, ACTIVATION, 0, gelu, "")                                                                        \
-    K(transformer, layer_norm_eps, POSITIVE, 1e-05, layer_norm_eps, "")                                                        \
-    K(transformer, batch_first, FLAG, false, batch_first, "false: [rows, n, size].")                                           \
-    K(transformer, norm_first, FLAG, false, norm_first, "")                                                                    \
-    K(transformer, mask, REFERENCE, GPUNN__NONE, mask, "[rows, rows]; bool: true is ignored; f32: added.")                     \
-    K(transformer, key_padding_mask, REFERENCE, GPUNN__NONE, key_padding_mask,                                                 \
-      "[n, rows]; bool: true is ignored; f32: added.")                                                                         \
-    K(transformer, is_causal, FLAG, false, is_causal, "And row i sees rows 0 to i only.")
-#define GPUNN__DECODER_LAYER_ARGS(K, A, S)                                                                                     \
-    GPUNN__ENCODER_LAYER_ARGS(K, A, S)                                                                                         \
-    K(transformer, memory_mask, REFERENCE, GPUNN__NONE, memory_mask,                                                           \
-      "[rows, memory rows]; bool: true is ignored; f32: added.")                                                               \
-    K(transformer, memory_key_padding_mask, REFERENCE, GPUNN__NONE, memory_key_padding_mask,                                   \
-      "[n, memory rows]; bool: true is ignored; f32: added.")
-#define GPUNN__ENCODER_ARGS(K, A, S) GPUNN__TRANSFORMER_STACK(K, A, S) GPUNN__ENCODER_LAYER_ARGS(K, A, S)
-#define GPUNN__DECODER_ARGS(K, A, S) GPUNN__TRANSFORMER_STACK(K, A, S) GPUNN__DECODER_LAYER_ARGS(K, A, S)
-#define GPUNN__MAX_POOL_ARGS(K, A, S)                                                                                          \
-    K(pool, kernel_size, WINDOW, GPUNN__NEEDED, kernel_shape, "") A(kernel_size, WINDOW, kernel)                               \
-    K(pool, stride, WINDOW, GPUNN__NONE, strides, "Default: the kernel's size.") A(stride, WINDOW, stride)                     \
-    K(pool, padding, PADDING, 0, paddings, "") A(padding, WINDOW, padding)                                                     \
-    K(pool, ceil_mode, FLAG, false, ceil_mode, "") A(ceil_mode, BOOL, ceil_mode)
-#define GPUNN__AVG_POOL_ARGS(K, A, S)                                                                                          \
-    GPUNN__MAX_POOL_ARGS(K, A, S)                                                                                              \
-    K(pool, count_include_pad, UNLESS, true, count_exclude_pad, "Padding counts as zeros in the mean.")                        \
-    A(count_include_pad, NOT, count_exclude_pad)
-#define GPUNN__ADAPTIVE_POOL_ARGS(K, A, S)                                                                                     \
-    K(_plain, output_size, WINDOW, GPUNN__NEEDED, size, "")                                                                    \
-    S(output_size, SPATIAL, GPUNN__AT(GPUNN__RESULT, 2))
-#define GPUNN__GRID_ARGS(K, A, S)                                                                                              \
-    K(grid, mode, GRID_MODE, 0, mode, "") A(mode, GRID_MODE, mode)                                                             \
-    K(grid, padding_mode, GRID_PADDING, 0, padding_mode, "") A(padding_mode, GRID_PADDING, padding_mode)                       \
-    K(grid, align_corners, FLAG, false, align_corners, "") A(align_corners, BOOL, align_corners)
-#define GPUNN__ROI_ARGS(K, A, S)                                                                                               \
-    K(roi, output_size, WINDOW, GPUNN__NEEDED, output_shape, "") S(output_size, SPATIAL, GPUNN__AT(GPUNN__RESULT, 2))          \
-    K(roi, spatial_scale, POSITIVE, 1, spatial_scale, "Cells of x for one unit of the boxes.") A(spatial_scale, FLOAT, scale)  \
-    K(roi, sampling_ratio, AMOUNT, 0, sampling_ratio, "Samples along each axis of a bin; 0: one for each cell.")               \
-    A(sampling_ratio, INT, k)                                                                                                  \
-    K(roi, aligned, FLAG, false, aligned, "Half a cell less, and boxes may be smaller than a cell.")                           \
-    A(aligned, BOOL, align_corners)
-#define GPUNN__AFFINE_GRID_ARGS(K, A, S)                                                                                       \
-    K(_plain, size, COUNTS, GPUNN__NEEDED, shape, "Of the result: h, w or d, h, w.")                                           \
-    K(_plain, align_corners, FLAG, false, align_corners, "") A(align_corners, BOOL, align_corners)
-#define GPUNN__INTERPOLATE_ARGS(K, A, S)                                                                                       \
-    K(interpolate, size, SIZES, GPUNN__NONE, size, "Of the result; or what scale_factor makes of x's.")                        \
-    K(interpolate, scale_factor, FACTORS, GPUNN__NONE, scale_factors,                                                          \
-      "Tells where results lie in x, even where size is given.")                                                               \
-    K(interpolate, mode, INTERPOLATE_MODE, 0, mode, "") A(mode, INTERPOLATE_MODE, mode)                                        \
-    K(interpolate, align_corners, FLAG, false, align_corners, "") A(align_corners, BOOL, align_corners)                        \
-    A(ratio, RATIOS, ratio)
-#define GPUNN__LOCAL_RESPONSE_NORM_ARGS(K, A, S)                                                                               \
-    K(local_response_norm, size, COUNT, GPUNN__NEEDED, size, "Channels of a neighbourhood.")                                   \
-    K(local_response_norm, alpha, NUMBER, 1e-4, alpha, "")                                                                     \
-    K(local_response_norm, beta, NUMBER, 0.75, beta, "")                                                                       \
-    K(local_response_norm, k, NUMBER, 1, k, "")
-#define GPUNN__DROPOUT_ARGS(K, A, S) K(_plain, p, SHARE, 0.5, number, "") A(p, FLOAT, dropout_p)
-#define GPUNN__RRELU_ARGS(K, A, S)                                                                                             \
-    K(_plain, lower, NUMBER, 0.125, number, "")                                                                                \
-    K(_plain, upper, NUMBER, 0.33333334, other, "")
-#define GPUNN__SHAPE_ARGS(K, A, S) K(_plain, shape, SHAPE, GPUNN__NEEDED, shape, "")
-#define GPUNN__PERMUTE_ARGS(K, A, S) K(_plain, dims, AXES, GPUNN__NEEDED, axes, "") A(dims, ORDER, order)
-#define GPUNN__CONCAT_ARGS(K, A, S) K(_plain, dim, AXIS, 0, axis, "") A(dim, INT, axis)
-#define GPUNN__SLICE_ARGS(K, A, S)                                                                                             \
-    K(_plain, dim, AXIS, GPUNN__NEEDED, axis, "") A(dim, INT, axis)                                                            \
-    K(_plain, start, INDEX, 0, start, "") A(start, DIM, start)                                                                 \
-    K(_plain, end, END, GPUNN__NONE, end, "Default: the axis' end.")                                                           \
-    K(_plain, step, STEP, 1, step, "") A(step, INT64, step)
-#define GPUNN__PAD_ARGS(K, A, S)                                                                                               \
-    K(pad, before, AMOUNTS, GPUNN__EMPTY, before, "") A(before, SIZES, before)                                                 \
-    K(pad, after, AMOUNTS, GPUNN__EMPTY, after, "") S(after, SIZES, GPUNN__MEMBER(after))                                      \
-    K(pad, mode, PAD_MODE, 0, mode, "All but constant take x's own elements.") A(mode, PAD_MODE, mode)                         \
-    K(pad, value, EXTENDED, 0, value, "") A(value, FLOAT, fill)
-#define GPUNN__TILE_ARGS(K, A, S) K(_plain, repeats, COUNTS, GPUNN__NEEDED, shape, "")
-#define GPUNN__ONE_HOT_ARGS(K, A, S) K(_plain, num_classes, COUNT, GPUNN__NEEDED, count, "")
-#define GPUNN__FREQUENCY_ARGS(K, A, S) K(_plain, num_frequencies, COUNT, GPUNN__NEEDED, count, "")
-#define GPUNN__ONE_BLOB_ARGS(K, A, S) K(_plain, num_bins, COUNT, GPUNN__NEEDED, count, "")
-#define GPUNN__HASH_GRID_ARGS(K, A, S)                                                                                         \
-    K(hash_grid, n_levels, COUNT, 16, n_levels, "At most 32.") A(n_levels, INT, n_levels)                                      \
-    K(hash_grid, n_features_per_level, COUNT, 2, n_features_per_level, "At most 8.")                                           \
-    S(n_features_per_level, SIZE, GPUNN__AT(1, 1))                                                                             \
-    K(hash_grid, log2_hashmap_size, COUNT, 19, log2_hashmap_size, "4 to 28.") A(log2_hashmap_size, INT, log2_hashmap_size)     \
-    K(hash_grid, base_resolution, COUNT, 16, base_resolution, "") A(base_resolution, INT, base_resolution)                     \
-    K(hash_grid, per_level_scale, POSITIVE, 2, per_level_scale, "1 or more.") A(per_level_scale, FLOAT, per_level_scale)
-#define GPUNN__HARMONICS_ARGS(K, A, S) K(_plain, degree, COUNT, GPUNN__NEEDED, count, "")
-#define GPUNN__INTEGER_ARGS(K, A, S)                                                                                           \
-    K(_plain, operation, INTEGER_OP, GPUNN__NEEDED, operation, "") A(operation, INTEGER_OP, mode)                              \
-    K(_plain, value, WIDE, 0, start, "The last operand, where it is no tensor.") A(value, INT64, number)
-#define GPUNN__CAST_ARGS(K, A, S) K(_plain, dtype, DTYPE, GPUNN__NEEDED, dtype, "")
-#define GPUNN__DIMS_ARGS(K, A, S) K(_plain, dims, AXES, GPUNN__EMPTY, axes, "Default: all.") A(dims, AXES, axes)
-#define GPUNN__REDUCTION_ARGS(K, A, S)                                                                                         \
-    GPUNN__DIMS_ARGS(K, A, S)                                                                                                  \
-    K(_plain, keepdim, FLAG, false, keepdim, "Leaves 1 in place of each axis.") S(keepdim, SAME_RANK, GPUNN__AT(GPUNN__RESULT, 0))
-#define GPUNN__SUM_ARGS(K, A, S)                                                                                               \
-    GPUNN__REDUCTION_ARGS(K, A, S)                                                                                             \
-    A(mean, BOOL, mean)
-#define GPUNN__AXIS_ARGS(K, A, S) K(_plain, dim, AXIS, GPUNN__NEEDED, axis, "") A(dim, INT, axis)
-#define GPUNN__ARGMAX_ARGS(K, A, S)                                                                                            \
-    GPUNN__AXIS_ARGS(K, A, S)                                                                                                  \
-    K(_plain, keepdim, FLAG, false, keepdim, "Leaves 1 in place of the axis.") S(keepdim, SAME_RANK, GPUNN__AT(GPUNN__RESULT, 0))
-#define GPUNN__TOPK_ARGS(K, A, S)                                                                                              \
-    K(_plain, k, COUNT, GPUNN__NEEDED, count, "") S(k, ALONG, GPUNN__MEMBER(axis))                                             \
-    GPUNN__AXIS_ARGS(K, A, S)                                                                                                  \
-    K(_plain, largest, FLAG, true, largest, "") A(largest, BOOL, largest)
-#define GPUNN__EINSUM_ARGS(K, A, S) K(_plain, equation, TEXT, GPUNN__NEEDED, text, "Such as \"...ij,jk->...ik\".")
 #define GPUNN__EXPR_ARGS(K, A, S)                                                                                              \
     K(_plain, expression, FORMULA, GPUNN__NEEDED, args_,                                                                       \
       "Over x, y, z or x0 to x7, or the names of inputs; operators, pi, elementwise ops, max, min; sum, mean along axes.")     \
     K(_plain, consts, CONSTS, GPUNN__EMPTY, args_, "Numbers that the formula calls by name.")
-#define GPUNN__LOSS_ARGS(K, A, S) K(loss, reduction, REDUCTION, 0, reduction, "")
-#define GPUNN__HUBER_ARGS(K, A, S)                                                                                             \
-    GPUNN__LOSS_ARGS(K, A, S)                                                                                                  \
-    K(loss, delta, POSITIVE, 1, delta, "")
-#define GPUNN__SMOOTH_L1_ARGS(K, A, S)                                                                                         \
-    GPUNN__LOSS_ARGS(K, A, S)                                                                                                  \
-    K(loss, beta, SCALE, 1, beta, "")
-#define GPUNN__BCE_ARGS(K, A, S)                                                                                               \
-    GPUNN__LOSS_ARGS(K, A, S)                                                                                                  \
-    K(loss, weight, REFERENCE, GPUNN__NONE, weight, "A factor of each element, broadcast.")
-#define GPUNN__BCE_LOGITS_ARGS(K, A, S)                                                                                        \
-    GPUNN__BCE_ARGS(K, A, S)                                                                                                   \
-    K(loss, pos_weight, REFERENCE, GPUNN__NONE, pos_weight, "A factor of the positive part, broadcast.")
-#define GPUNN__KL_ARGS(K, A, S)                                                                                                \
-    GPUNN__LOSS_ARGS(K, A, S)                                                                                                  \
-    K(loss, log_target, FLAG, false, log_target, "The target holds log-probabilities too.")
-#define GPUNN__GAUSSIAN_ARGS(K, A, S)                                                                                          \
-    GPUNN__LOSS_ARGS(K, A, S)                                                                                                  \
-    K(loss, full, FLAG, false, full, "With the constant term.")                                                                \
-    K(loss, eps, POSITIVE, 1e-06, eps, "What var is at least.")
-#define GPUNN__POISSON_ARGS(K, A, S)                                                                                           \
-    GPUNN__LOSS_ARGS(K, A, S)                                                                                                  \
-    K(loss, log_input, UNLESS, true, no_log_input, "The input is the logarithm of the rate.")                                  \
-    K(loss, full, FLAG, false, full, "With Stirling's approximation of log(t!).")                                              \
-    K(loss, eps, SCALE, 1e-08, eps, "Added within the logarithm.")
-#define GPUNN__NCC_ARGS(K, A, S)                                                                                               \
-    K(ncc, window, CELLS, 0, window, "")                                                                                       \
-    K(ncc, eps, SCALE, 1e-05, eps, "")
-#define GPUNN__CLASS_START(K, A, S)                                                                                            \
-    K(class_loss, reduction, CLASS_REDUCTION, 0, reduction, "") A(reduction, CLASS_REDUCTION, reduction)                       \
-    K(class_loss, ignore_index, INTEGER, -100, ignore_index, "Labels that count for nothing.")                                 \
-    A(ignore_index, INT64, ignore_index)
-#define GPUNN__CLASS_WEIGHT(K, A, S) K(class_loss, weight, REFERENCE, GPUNN__OPERAND(2), weight, "One number for each class.")
-#define GPUNN__NLL_ARGS(K, A, S) GPUNN__CLASS_START(K, A, S) GPUNN__CLASS_WEIGHT(K, A, S)
-#define GPUNN__CROSS_ENTROPY_ARGS(K, A, S)                                                                                     \
-    GPUNN__CLASS_START(K, A, S)                                                                                                \
-    K(class_loss, label_smoothing, SHARE, 0, label_smoothing, "") A(label_smoothing, FLOAT, label_smoothing)                   \
-    GPUNN__CLASS_WEIGHT(K, A, S)
-#define GPUNN__SOFT_MARGIN_ARGS(K, A, S) K(margin, reduction, CLASS_REDUCTION, 0, reduction, "")
-#define GPUNN__MARGIN(K, A, S, usual)                                                                                          \
-    GPUNN__SOFT_MARGIN_ARGS(K, A, S)                                                                                           \
-    K(margin, margin, NUMBER, usual, margin, "")
-#define GPUNN__HINGE_ARGS(K, A, S) GPUNN__MARGIN(K, A, S, 1)
-#define GPUNN__RANKING_ARGS(K, A, S) GPUNN__MARGIN(K, A, S, 0)
-#define GPUNN__MULTI_MARGIN_ARGS(K, A, S)                                                                                      \
-    GPUNN__MARGIN(K, A, S, 1)                                                                                                  \
-    K(margin, p, NUMBER, 1, p, "1 or 2.")                                                                                      \
-    K(margin, weight, REFERENCE, GPUNN__NONE, weight, "One number for each class.")
-#define GPUNN__TRIPLET_ARGS(K, A, S)                                                                                           \
-    GPUNN__MARGIN(K, A, S, 1)                                                                                                  \
-    K(margin, p, EXTENDED, 2, p, "")                                                                                           \
-    K(margin, eps, NUMBER, 1e-06, eps, "")                                                                                     \
-    K(margin, swap, FLAG, false, swap, "")
-#define GPUNN__COSINE_ARGS(K, A, S)                                                                                            \
-    K(_plain, dim, AXIS, 1, axis, "")                                                                                          \
-    K(_plain, eps, SCALE, 1e-08, number, "")
-#define GPUNN__SOFTSHRINK_ARGS(K, A, S) K(_plain, lambd, NUMBER, 0.5, number, "")
-#define GPUNN__THRESHOLD_ARGS(K, A, S)                                                                                         \
-    K(_plain, threshold, NUMBER, GPUNN__NEEDED, number, "")                                                                    \
-    K(_plain, value, NUMBER, GPUNN__NEEDED, other, "")
-#define GPUNN__LOGIT_ARGS(K, A, S) K(_plain, eps, NUMBER, -1, number, "")
-#define GPUNN__DICE_ARGS(K, A, S)                                                                                              \
-    K(dice, reduction, CLASS_REDUCTION, 0, reduction, "")                                                                      \
-    K(dice, smooth, SCALE, 1e-05, smooth, "")                                                                                  \
-    K(dice, squared, FLAG, false, squared, "")                                                                                 \
-    K(dice, batch, FLAG, false, batch, "All samples are one.")
-#define GPUNN__CTC_ARGS(K, A, S)                                                                                               \
-    K(ctc, reduction, CLASS_REDUCTION, 0, reduction, "") A(reduction, CLASS_REDUCTION, reduction)                              \
-    K(ctc, blank, AMOUNT, 0, blank, "") A(blank, INT, blank)                                                                   \
-    K(ctc, zero_infinity, FLAG, false, zero_infinity, "") A(zero_infinity, BOOL, zero_infinity)                                \
-    K(ctc, batch_first, FLAG, false, batch_first, "Log-probabilities are [n, t, classes].") A(batch_first, BOOL, batch_first)
-#define GPUNN__CUSTOM_ARGS(K, A, S)                                                                                            \
-    K(custom, kind, NAME, GPUNN__NEEDED, args_, "The op's name.") A(kind, CUSTOM, custom)                                      \
-    K(custom, shape, RESULT, GPUNN__NEEDED, args_, "The result's.")                                                            \
-    K(custom, numbers, NUMBERS, GPUNN__EMPTY, args_, "") A(numbers, NUMBERS, numbers)
 
-/* Of builders in >>layers and >>losses of which formulas are a part. local_response_norm: y is the mean of x^2 around.
+/* Formulas inside builders of >>layers/basic and >>layers/losses. local_response_norm: y is the mean of x^2 around.
  * multi_margin: of x, own -x of the label, and the classes' numbers; then what weights of classes make of it. rrelu: mode as of
  * gpunn__mode, random from 0 to 1. */
 #define GPUNN__LOCAL_RESPONSE "x * (k + alpha * y) ** power"
@@ -8861,10 +8805,10 @@ typedef struct gpunn__assign_args {
 #define GPUNN__RRELU                                                                                                           \
     "x if x > 0 else x * ((lower + upper) / 2 if mode == 1 else lower + (upper - lower) * random)"
 
-/* Builders made of others, each by a formula (>>expr) of its operands, the tensors and numbers among its keys, and rank, that of
- * the first operand. F(X, name, operands, their names, check (gpunn__fits_*), keys, struct, form, formula, about). Where there is
- * a key reduction, it reduces what the formula makes. form: ARGS for gpunn_name_(operands, args), PLAIN for gpunn_name(operands),
- * OWN where >>layers has the builder. */
+/* Builders made of others, each by a formula (>>graph/expr) of its operands, of the tensors and numbers among its keys, and of
+ * rank, that of the first operand. F(X, name, operands, their names, check (gpunn__fits_*), keys, struct, form, formula, about).
+ * A key reduction reduces the formula's result. form: ARGS for gpunn_name_(operands, args), PLAIN for gpunn_name(operands), OWN
+ * where >>layers/basic has the builder. */
 #define GPUNN__FORMULAS(F, X)                                                                                                  \
     F(X, mse_loss, 2, (input, target), SAME, LOSS, loss, ARGS, "squared_error(input, target)", "(x - t)^2; inputs x, t.")      \
     F(X, l1_loss, 2, (input, target), SAME, LOSS, loss, ARGS, "absolute_error(input, target)", "|x - t|.")                     \
@@ -9159,17 +9103,10 @@ typedef struct gpunn__assign_args {
       "An op of the program's own (gpunn_custom), which gpunn_register_custom must have told the device.")                     \
     GPUNN__FORMULAS(GPUNN__FORMULA_ROW, X)
 /* clang-format on */
-
-static const char *const gpunn__dtype_words[] = {"f32", "i64", "i32", "u8", "bool"};
-static const char *const gpunn__reduction_names[] = {"mean", "sum", "none", "batchmean"};
-static const char *const gpunn__grid_mode_names[] = {"bilinear", "nearest"};
-static const char *const gpunn__grid_padding_names[] = {"zeros", "border", "reflection"};
-static const char *const gpunn__interpolate_mode_names[] = {"nearest", "nearest-exact", "linear", "area", "cubic"};
-static const char *const gpunn__pad_mode_names[] = {"constant", "reflect", "replicate", "circular"};
+GPUNN__PRIVATE const char *const gpunn__pad_mode_names[] = {"constant", "reflect", "replicate", "circular"};
 #define GPUNN__X(ENUM, name, ...) #name,
 static const char *const gpunn__integer_names[] = {GPUNN_INTEGER_OPS(GPUNN__X)};
 #undef GPUNN__X
-static const char *const gpunn__activation_names[] = {"relu", "gelu"};
 /* The words of the kinds from DTYPE on, by their numbers, and what C calls them. */
 typedef struct gpunn__choice {
     const char *const *words;
@@ -9177,6 +9114,357 @@ typedef struct gpunn__choice {
     const char        *in_c;
 } gpunn__choice;
 #define GPUNN__WORDS(words) words, (int)(sizeof(words) / sizeof *(words))
+
+GPUNN__INTERNAL const gpunn__choice *gpunn__choice_of(gpunn__key_kind kind);
+
+/* The rows: their arguments and what is told of them, each list ending with a name of NULL. */
+typedef struct gpunn__row {
+    const char            *name;
+    gpunn__row_kind        kind;
+    gpunn_op               op;
+    int                    operands, axes;
+    const char            *args; /* the struct's name */
+    const gpunn__argument *arguments;
+    const gpunn__told     *told;
+} gpunn__row;
+#define GPUNN__X(...) +1
+enum { GPUNN__ROW_COUNT = 0 GPUNN__ROWS(GPUNN__X) };
+#undef GPUNN__X
+GPUNN__DECLARE(const gpunn__row gpunn__rows[GPUNN__ROW_COUNT])
+/* Of each what a node shows of the keys that the canonical text leaves out. */
+GPUNN__DECLARE(const gpunn__told *const gpunn__shown[GPUNN__ROW_COUNT])
+
+GPUNN__INTERNAL const gpunn__row *gpunn__row_called(const char *name);
+
+/* What the canonical text tells of an op's attributes. */
+GPUNN__INTERNAL const gpunn__told *gpunn__told_of(gpunn_op op);
+
+/* Of a tensor, in place of NONE: it is operand i of the node. */
+#define GPUNN__OPERAND(i) (i)
+/* Places of what a node tells: an attribute; an axis, -8 to 7, of an operand or the result. */
+#define GPUNN__MEMBER(member) offsetof(gpunn_attributes, member)
+#define GPUNN__AT(operand, axis) (size_t)(16 * ((operand) + 1) + 8 + (axis))
+#define GPUNN__RESULT (-1)
+
+/* clang-format off */
+#define GPUNN__NO_ARGS(K, A, S)
+#define GPUNN__INPUT_ARGS(K, A, S)                                                                                             \
+    K(_plain, dtype, DTYPE, 0, dtype, "")                                                                                      \
+    K(_plain, shape, SHAPE, GPUNN__NEEDED, shape, "One size at most may be \"N\".")
+#define GPUNN__PARAMETER_ARGS(K, A, S)                                                                                         \
+    K(_plain, shape, SHAPE, GPUNN__NEEDED, shape, "Without \"N\".")                                                            \
+    K(_plain, init, INIT, GPUNN__EMPTY, args_, "")
+#define GPUNN__STATE_ARGS(K, A, S)                                                                                             \
+    GPUNN__PARAMETER_ARGS(K, A, S)                                                                                             \
+    K(_plain, saved, FLAG, false, saved, "Whether files of weights have it.")
+#define GPUNN__ASSIGN_ARGS(K, A, S)                                                                                            \
+    K(_assign, position, REFERENCE, GPUNN__OPERAND(2), position,                                                               \
+      "i64 or i32, one number or one for each sample of axis 0: the value's first place along the axis.")                      \
+    K(_assign, axis, AXIS, 0, axis, "With a position.") A(axis, INT, axis)                                                     \
+    K(_assign, in_training, FLAG, false, in_training, "Training steps make it, too.") A(in_training, BOOL, in_training)
+#define GPUNN__CONSTANT_ARGS(K, A, S)                                                                                          \
+    K(_plain, shape, SHAPE, GPUNN__NEEDED, shape, "Without \"N\"; [] is a scalar.")                                            \
+    K(_plain, values, ELEMENTS, GPUNN__NEEDED, args_, "Row-major.")
+#define GPUNN__LINEAR_ARGS(K, A, S)                                                                                            \
+    K(linear, out_features, COUNT, GPUNN__NEEDED, out_features, "") S(out_features, SIZE, GPUNN__AT(GPUNN__RESULT, -1))        \
+    K(linear, bias, NO_BIAS, true, no_bias, "A bias [out_features], or a parameter to take.") S(bias, GIVEN, GPUNN__AT(2, 0))  \
+    K(linear, bias, BIAS, GPUNN__OPERAND(2), bias, "")                                                                         \
+    K(linear, weight, REFERENCE, GPUNN__OPERAND(1), weight,                                                                    \
+      "A parameter [out_features, in] in place of one of its own, for example another layer's.")
+#define GPUNN__EMBEDDING_ARGS(K, A, S)                                                                                         \
+    K(embedding, num_embeddings, COUNT, GPUNN__NEEDED, num_embeddings, "") S(num_embeddings, SIZE, GPUNN__AT(1, 0))            \
+    K(embedding, embedding_dim, COUNT, GPUNN__NEEDED, embedding_dim, "") S(embedding_dim, SIZE, GPUNN__AT(1, 1))               \
+    K(embedding, padding_idx, INTEGER, GPUNN__NONE, padding_idx,                                                               \
+      "A row that starts as 0 and gets no gradient; below 0 from the end. Default: none.") A(padding_idx, ROW, ignore_index)   \
+    K(embedding, weight, REFERENCE, GPUNN__OPERAND(1), weight,                                                                 \
+      "A tensor [num_embeddings, embedding_dim] in place of a parameter of its own.")
+#define GPUNN__CONV_START(K, A, S)                                                                                             \
+    K(conv, out_channels, COUNT, GPUNN__NEEDED, out_channels, "") S(out_channels, SIZE, GPUNN__AT(GPUNN__RESULT, 1))           \
+    K(conv, kernel_size, WINDOW, GPUNN__NEEDED, kernel_shape, "") S(kernel_size, WINDOW, GPUNN__MEMBER(kernel))                \
+    K(conv, stride, WINDOW, 1, strides, "") A(stride, WINDOW, stride)                                                          \
+    K(conv, padding, PADDING, 0, paddings, "") A(padding, WINDOW, padding)
+#define GPUNN__CONV_END(K, A, S)                                                                                               \
+    K(conv, dilation, WINDOW, 1, dilations, "") A(dilation, WINDOW, dilation)                                                  \
+    K(conv, groups, COUNT, 1, groups, "") A(groups, INT, groups)                                                               \
+    K(conv, bias, NO_BIAS, true, no_bias, "A bias [out_channels], or a parameter to take.") S(bias, GIVEN, GPUNN__AT(2, 0))    \
+    K(conv, bias, BIAS, GPUNN__OPERAND(2), bias, "")                                                                           \
+    K(conv, weight, REFERENCE, GPUNN__OPERAND(1), weight, "A tensor of the weight's shape in place of a parameter of its own.")
+#define GPUNN__CONV_ARGS(K, A, S) GPUNN__CONV_START(K, A, S) GPUNN__CONV_END(K, A, S)
+#define GPUNN__CONV_TRANSPOSE_ARGS(K, A, S)                                                                                    \
+    GPUNN__CONV_START(K, A, S)                                                                                                 \
+    K(conv, output_padding, PADDING, 0, output_paddings, "") S(output_padding, WINDOW, GPUNN__MEMBER(output_padding))          \
+    GPUNN__CONV_END(K, A, S)
+#define GPUNN__BATCH_NORM_ARGS(K, A, S)                                                                                        \
+    K(batch_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                            \
+    K(batch_norm, momentum, SHARE, 0.1, momentum, "Share of the new batch in the running statistics.")                         \
+    A(momentum, FLOAT, momentum)                                                                                               \
+    K(batch_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].") S(affine, GIVEN, GPUNN__AT(1, 0))              \
+    K(batch_norm, sync, FLAG, false, sync, "In training, over the batches of all ranks.") S(sync, BOOL, GPUNN__MEMBER(sync))   \
+    K(batch_norm, track_running_stats, UNLESS, true, no_running_stats, "false: by the batch's statistics in evaluation too.")
+#define GPUNN__GROUP_NORM_ARGS(K, A, S)                                                                                        \
+    K(group_norm, num_groups, COUNT, GPUNN__NEEDED, num_groups, "Divides the channels.") A(num_groups, INT, groups)            \
+    K(group_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                            \
+    K(group_norm, affine, UNLESS, true, no_affine, "With weight and bias [c].") S(affine, GIVEN, GPUNN__AT(1, 0))
+#define GPUNN__INSTANCE_NORM_ARGS(K, A, S)                                                                                     \
+    K(instance_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                         \
+    K(instance_norm, affine, FLAG, false, affine, "With weight and bias [c].") S(affine, GIVEN, GPUNN__AT(1, 0))               \
+    K(instance_norm, track_running_stats, FLAG, false, track_running_stats,                                                    \
+      "With running_mean and running_var [c], which evaluation takes.") S(track_running_stats, GIVEN, GPUNN__AT(3, 0))         \
+    K(instance_norm, momentum, SHARE, 0.1, momentum, "Share of the new batch in the running statistics.")                      \
+    A(momentum, FLOAT, momentum)
+#define GPUNN__LAYER_NORM_ARGS(K, A, S)                                                                                        \
+    K(layer_norm, dims, COUNT, 1, dims, "How many of the last axes.") A(dims, LAST, axis)                                      \
+    K(layer_norm, eps, POSITIVE, 1e-05, eps, "") A(eps, FLOAT, eps)                                                            \
+    K(layer_norm, elementwise_affine, UNLESS, true, no_affine, "With weight and bias.")                                        \
+    S(elementwise_affine, GIVEN, GPUNN__AT(1, 0))                                                                              \
+    K(layer_norm, bias, UNLESS, true, no_bias, "With bias, if elementwise_affine.") S(bias, GIVEN, GPUNN__AT(2, 0))
+#define GPUNN__RMS_NORM_ARGS(K, A, S)                                                                                          \
+    K(layer_norm, dims, COUNT, 1, dims, "How many of the last axes.") A(dims, LAST, axis)                                      \
+    K(layer_norm, eps, POSITIVE, 1.1920929e-07, eps, "") A(eps, FLOAT, eps)                                                    \
+    K(layer_norm, elementwise_affine, UNLESS, true, no_affine, "With weight.") S(elementwise_affine, GIVEN, GPUNN__AT(1, 0))
+#define GPUNN__RECURRENT_START(K, A, S)                                                                                        \
+    K(rnn, layer, NAME, GPUNN__NONE, args_, "What messages call it.")                                                          \
+    K(rnn, weights, REFERENCES, GPUNN__NEEDED, args_,                                                                          \
+      "For each direction the parameters weight_ih, weight_hh and, or not, bias_ih, bias_hh.")
+#define GPUNN__RECURRENT_END(K, A, S)                                                                                          \
+    K(rnn, bidirectional, FLAG, false, bidirectional, "") A(bidirectional, BOOL, bidirectional)                                \
+    K(rnn, states, FLAG, false, states,                                                                                        \
+      "Behind the last step stand rows with h_n and, lstm, c_n, with the memory of [directions, n, hidden_size].")             \
+    A(states, BOOL, states)                                                                                                    \
+    K(rnn, lengths, REFERENCE, GPUNN__OPERAND(1), lengths, "I64 or I32 [n]: steps of each sequence that exist.")               \
+    K(rnn, h_0, REFERENCE, GPUNN__OPERAND(2), h_0, "Initial state [directions, n, hidden_size].")
+#define GPUNN__RNN_ARGS(K, A, S)                                                                                               \
+    GPUNN__RECURRENT_START(K, A, S)                                                                                            \
+    K(rnn, relu, FLAG, false, relu, "relu instead of tanh.") A(relu, BOOL, relu)                                               \
+    GPUNN__RECURRENT_END(K, A, S)
+#define GPUNN__LSTM_ARGS(K, A, S)                                                                                              \
+    GPUNN__GRU_ARGS(K, A, S)                                                                                                   \
+    K(rnn, c_0, REFERENCE, GPUNN__OPERAND(3), c_0, "Initial cell state, of h_0's shape.")
+#define GPUNN__GRU_ARGS(K, A, S) GPUNN__RECURRENT_START(K, A, S) GPUNN__RECURRENT_END(K, A, S)
+#define GPUNN__PRELU_ARGS(K, A, S)                                                                                             \
+    K(_plain, num_parameters, COUNT, 1, count, "1, or the channels of axis 1.") S(num_parameters, COUNT, GPUNN__AT(1, 0))      \
+    K(_plain, init, NUMBER, 0.25, number, "What the weight starts at.")
+#define GPUNN__MATMUL_ARGS(K, A, S)                                                                                            \
+    K(matmul, transpose_a, FLAG, false, transpose_a, "Of the last two axes.") A(transpose_a, BOOL, transpose_a)                \
+    K(matmul, transpose_b, FLAG, false, transpose_b, "Of the last two axes.") A(transpose_b, BOOL, transpose_b)
+#define GPUNN__ATTENTION_ARGS(K, A, S)                                                                                         \
+    K(attention, mask, REFERENCE, GPUNN__OPERAND(3), mask,                                                                     \
+      "bool: true takes part; f32: added; broadcasts to [n, heads, l, s].")                                                    \
+    K(attention, dropout_p, SHARE, 0, dropout_p, "") A(dropout_p, FLOAT, dropout_p)                                            \
+    K(attention, is_causal, FLAG, false, is_causal, "Row i sees keys 0 to i only.") A(is_causal, BOOL, is_causal)              \
+    K(attention, scale, NUMBER, GPUNN__NONE, scale, "Default: 1 / sqrt(e).") A(scale, FLOAT, scale)                            \
+    K(attention, enable_gqa, FLAG, false, enable_gqa, "k and v may have fewer heads, which divide q's.")                       \
+    S(enable_gqa, BOOL, GPUNN__MEMBER(enable_gqa))                                                                             \
+    K(attention, heads_last, FLAG, false, heads_last, "All values are [n, l, heads, e].") A(heads_last, BOOL, heads_last)      \
+    K(attention, lengths, REFERENCE, GPUNN__OPERAND(4), lengths, "I64 or I32, one or [n]: so many of the keys are there.")
+#define GPUNN__ROTARY_ARGS(K, A, S)                                                                                            \
+    K(rotary, theta, POSITIVE, 10000, theta, "")                                                                               \
+    K(rotary, dims, AMOUNT, 0, dims, "Features of each head that turn, the first ones; 0: all.")                               \
+    K(rotary, interleaved, FLAG, false, interleaved, "2 i and 2 i + 1 are a pair instead of i and i + dims / 2.")              \
+    K(rotary, heads_last, FLAG, false, heads_last, "x is [n, l, heads, e].")                                                   \
+    K(rotary, frequencies, REFERENCE, GPUNN__NONE, frequencies, "[dims / 2], in place of theta's.")
+#define GPUNN__MULTI_HEAD_ARGS(K, A, S)                                                                                        \
+    K(multi_head_attention, num_heads, COUNT, GPUNN__NEEDED, num_heads, "")                                                    \
+    K(multi_head_attention, dropout, SHARE, 0, dropout, "")                                                                    \
+    K(multi_head_attention, batch_first, FLAG, false, batch_first, "false: [rows, n, size].")                                  \
+    K(multi_head_attention, key_padding_mask, REFERENCE, GPUNN__NONE, key_padding_mask,                                        \
+      "[n, keys]; bool: true is ignored; f32: added.")                                                                         \
+    K(multi_head_attention, attn_mask, REFERENCE, GPUNN__NONE, attn_mask,                                                      \
+      "[rows, keys] or [n heads, rows, keys]; bool: true is ignored; f32: added.")                                             \
+    K(multi_head_attention, is_causal, FLAG, false, is_causal, "And row i sees keys 0 to i only.")
+#define GPUNN__TRANSFORMER_STACK(K, A, S)                                                                                      \
+    K(transformer, num_layers, COUNT, 6, num_layers, "")                                                                       \
+    K(transformer, norm, FLAG, false, norm, "A layer_norm at the end.")
+#define GPUNN__ENCODER_LAYER_ARGS(K, A, S)                                                                                     \
+    K(transformer, nhead, COUNT, GPUNN__NEEDED, nhead, "")                                                                     \
+    K(transformer, dim_feedforward, COUNT, 2048, dim_feedforward, "")                                                          \
+    K(transformer, dropout, SHARE, 0.1, dropout, "")                                                                           \
+    K(transformer, activation, ACTIVATION, 0, gelu, "")                                                                        \
+    K(transformer, layer_norm_eps, POSITIVE, 1e-05, layer_norm_eps, "")                                                        \
+    K(transformer, batch_first, FLAG, false, batch_first, "false: [rows, n, size].")                                           \
+    K(transformer, norm_first, FLAG, false, norm_first, "")                                                                    \
+    K(transformer, mask, REFERENCE, GPUNN__NONE, mask, "[rows, rows]; bool: true is ignored; f32: added.")                     \
+    K(transformer, key_padding_mask, REFERENCE, GPUNN__NONE, key_padding_mask,                                                 \
+      "[n, rows]; bool: true is ignored; f32: added.")                                                                         \
+    K(transformer, is_causal, FLAG, false, is_causal, "And row i sees rows 0 to i only.")
+#define GPUNN__DECODER_LAYER_ARGS(K, A, S)                                                                                     \
+    GPUNN__ENCODER_LAYER_ARGS(K, A, S)                                                                                         \
+    K(transformer, memory_mask, REFERENCE, GPUNN__NONE, memory_mask,                                                           \
+      "[rows, memory rows]; bool: true is ignored; f32: added.")                                                               \
+    K(transformer, memory_key_padding_mask, REFERENCE, GPUNN__NONE, memory_key_padding_mask,                                   \
+      "[n, memory rows]; bool: true is ignored; f32: added.")
+#define GPUNN__ENCODER_ARGS(K, A, S) GPUNN__TRANSFORMER_STACK(K, A, S) GPUNN__ENCODER_LAYER_ARGS(K, A, S)
+#define GPUNN__DECODER_ARGS(K, A, S) GPUNN__TRANSFORMER_STACK(K, A, S) GPUNN__DECODER_LAYER_ARGS(K, A, S)
+#define GPUNN__MAX_POOL_ARGS(K, A, S)                                                                                          \
+    K(pool, kernel_size, WINDOW, GPUNN__NEEDED, kernel_shape, "") A(kernel_size, WINDOW, kernel)                               \
+    K(pool, stride, WINDOW, GPUNN__NONE, strides, "Default: the kernel's size.") A(stride, WINDOW, stride)                     \
+    K(pool, padding, PADDING, 0, paddings, "") A(padding, WINDOW, padding)                                                     \
+    K(pool, ceil_mode, FLAG, false, ceil_mode, "") A(ceil_mode, BOOL, ceil_mode)
+#define GPUNN__AVG_POOL_ARGS(K, A, S)                                                                                          \
+    GPUNN__MAX_POOL_ARGS(K, A, S)                                                                                              \
+    K(pool, count_include_pad, UNLESS, true, count_exclude_pad, "Padding counts as zeros in the mean.")                        \
+    A(count_include_pad, NOT, count_exclude_pad)
+#define GPUNN__ADAPTIVE_POOL_ARGS(K, A, S)                                                                                     \
+    K(_plain, output_size, WINDOW, GPUNN__NEEDED, size, "")                                                                    \
+    S(output_size, SPATIAL, GPUNN__AT(GPUNN__RESULT, 2))
+#define GPUNN__GRID_ARGS(K, A, S)                                                                                              \
+    K(grid, mode, GRID_MODE, 0, mode, "") A(mode, GRID_MODE, mode)                                                             \
+    K(grid, padding_mode, GRID_PADDING, 0, padding_mode, "") A(padding_mode, GRID_PADDING, padding_mode)                       \
+    K(grid, align_corners, FLAG, false, align_corners, "") A(align_corners, BOOL, align_corners)
+#define GPUNN__ROI_ARGS(K, A, S)                                                                                               \
+    K(roi, output_size, WINDOW, GPUNN__NEEDED, output_shape, "") S(output_size, SPATIAL, GPUNN__AT(GPUNN__RESULT, 2))          \
+    K(roi, spatial_scale, POSITIVE, 1, spatial_scale, "Cells of x for one unit of the boxes.") A(spatial_scale, FLOAT, scale)  \
+    K(roi, sampling_ratio, AMOUNT, 0, sampling_ratio, "Samples along each axis of a bin; 0: one for each cell.")               \
+    A(sampling_ratio, INT, k)                                                                                                  \
+    K(roi, aligned, FLAG, false, aligned, "Half a cell less, and boxes may be smaller than a cell.")                           \
+    A(aligned, BOOL, align_corners)
+#define GPUNN__AFFINE_GRID_ARGS(K, A, S)                                                                                       \
+    K(_plain, size, COUNTS, GPUNN__NEEDED, shape, "Of the result: h, w or d, h, w.")                                           \
+    K(_plain, align_corners, FLAG, false, align_corners, "") A(align_corners, BOOL, align_corners)
+#define GPUNN__INTERPOLATE_ARGS(K, A, S)                                                                                       \
+    K(interpolate, size, SIZES, GPUNN__NONE, size, "Of the result; or what scale_factor makes of x's.")                        \
+    K(interpolate, scale_factor, FACTORS, GPUNN__NONE, scale_factors,                                                          \
+      "Tells where results lie in x, even where size is given.")                                                               \
+    K(interpolate, mode, INTERPOLATE_MODE, 0, mode, "") A(mode, INTERPOLATE_MODE, mode)                                        \
+    K(interpolate, align_corners, FLAG, false, align_corners, "") A(align_corners, BOOL, align_corners)                        \
+    A(ratio, RATIOS, ratio)
+#define GPUNN__LOCAL_RESPONSE_NORM_ARGS(K, A, S)                                                                               \
+    K(local_response_norm, size, COUNT, GPUNN__NEEDED, size, "Channels of a neighbourhood.")                                   \
+    K(local_response_norm, alpha, NUMBER, 1e-4, alpha, "")                                                                     \
+    K(local_response_norm, beta, NUMBER, 0.75, beta, "")                                                                       \
+    K(local_response_norm, k, NUMBER, 1, k, "")
+#define GPUNN__DROPOUT_ARGS(K, A, S) K(_plain, p, SHARE, 0.5, number, "") A(p, FLOAT, dropout_p)
+#define GPUNN__RRELU_ARGS(K, A, S)                                                                                             \
+    K(_plain, lower, NUMBER, 0.125, number, "")                                                                                \
+    K(_plain, upper, NUMBER, 0.33333334, other, "")
+#define GPUNN__SHAPE_ARGS(K, A, S) K(_plain, shape, SHAPE, GPUNN__NEEDED, shape, "")
+#define GPUNN__PERMUTE_ARGS(K, A, S) K(_plain, dims, AXES, GPUNN__NEEDED, axes, "") A(dims, ORDER, order)
+#define GPUNN__CONCAT_ARGS(K, A, S) K(_plain, dim, AXIS, 0, axis, "") A(dim, INT, axis)
+#define GPUNN__SLICE_ARGS(K, A, S)                                                                                             \
+    K(_plain, dim, AXIS, GPUNN__NEEDED, axis, "") A(dim, INT, axis)                                                            \
+    K(_plain, start, INDEX, 0, start, "") A(start, DIM, start)                                                                 \
+    K(_plain, end, END, GPUNN__NONE, end, "Default: the axis' end.")                                                           \
+    K(_plain, step, STEP, 1, step, "") A(step, INT64, step)
+#define GPUNN__PAD_ARGS(K, A, S)                                                                                               \
+    K(pad, before, AMOUNTS, GPUNN__EMPTY, before, "") A(before, SIZES, before)                                                 \
+    K(pad, after, AMOUNTS, GPUNN__EMPTY, after, "") S(after, SIZES, GPUNN__MEMBER(after))                                      \
+    K(pad, mode, PAD_MODE, 0, mode, "All but constant take x's own elements.") A(mode, PAD_MODE, mode)                         \
+    K(pad, value, EXTENDED, 0, value, "") A(value, FLOAT, fill)
+#define GPUNN__TILE_ARGS(K, A, S) K(_plain, repeats, COUNTS, GPUNN__NEEDED, shape, "")
+#define GPUNN__ONE_HOT_ARGS(K, A, S) K(_plain, num_classes, COUNT, GPUNN__NEEDED, count, "")
+#define GPUNN__FREQUENCY_ARGS(K, A, S) K(_plain, num_frequencies, COUNT, GPUNN__NEEDED, count, "")
+#define GPUNN__ONE_BLOB_ARGS(K, A, S) K(_plain, num_bins, COUNT, GPUNN__NEEDED, count, "")
+#define GPUNN__HASH_GRID_ARGS(K, A, S)                                                                                         \
+    K(hash_grid, n_levels, COUNT, 16, n_levels, "At most 32.") A(n_levels, INT, n_levels)                                      \
+    K(hash_grid, n_features_per_level, COUNT, 2, n_features_per_level, "At most 8.")                                           \
+    S(n_features_per_level, SIZE, GPUNN__AT(1, 1))                                                                             \
+    K(hash_grid, log2_hashmap_size, COUNT, 19, log2_hashmap_size, "4 to 28.") A(log2_hashmap_size, INT, log2_hashmap_size)     \
+    K(hash_grid, base_resolution, COUNT, 16, base_resolution, "") A(base_resolution, INT, base_resolution)                     \
+    K(hash_grid, per_level_scale, POSITIVE, 2, per_level_scale, "1 or more.") A(per_level_scale, FLOAT, per_level_scale)
+#define GPUNN__HARMONICS_ARGS(K, A, S) K(_plain, degree, COUNT, GPUNN__NEEDED, count, "")
+#define GPUNN__INTEGER_ARGS(K, A, S)                                                                                           \
+    K(_plain, operation, INTEGER_OP, GPUNN__NEEDED, operation, "") A(operation, INTEGER_OP, mode)                              \
+    K(_plain, value, WIDE, 0, start, "The last operand, where it is no tensor.") A(value, INT64, number)
+#define GPUNN__CAST_ARGS(K, A, S) K(_plain, dtype, DTYPE, GPUNN__NEEDED, dtype, "")
+#define GPUNN__DIMS_ARGS(K, A, S) K(_plain, dims, AXES, GPUNN__EMPTY, axes, "Default: all.") A(dims, AXES, axes)
+#define GPUNN__REDUCTION_ARGS(K, A, S)                                                                                         \
+    GPUNN__DIMS_ARGS(K, A, S)                                                                                                  \
+    K(_plain, keepdim, FLAG, false, keepdim, "Leaves 1 in place of each axis.") S(keepdim, SAME_RANK, GPUNN__AT(GPUNN__RESULT, 0))
+#define GPUNN__SUM_ARGS(K, A, S)                                                                                               \
+    GPUNN__REDUCTION_ARGS(K, A, S)                                                                                             \
+    A(mean, BOOL, mean)
+#define GPUNN__AXIS_ARGS(K, A, S) K(_plain, dim, AXIS, GPUNN__NEEDED, axis, "") A(dim, INT, axis)
+#define GPUNN__ARGMAX_ARGS(K, A, S)                                                                                            \
+    GPUNN__AXIS_ARGS(K, A, S)                                                                                                  \
+    K(_plain, keepdim, FLAG, false, keepdim, "Leaves 1 in place of the axis.") S(keepdim, SAME_RANK, GPUNN__AT(GPUNN__RESULT, 0))
+#define GPUNN__TOPK_ARGS(K, A, S)                                                                                              \
+    K(_plain, k, COUNT, GPUNN__NEEDED, count, "") S(k, ALONG, GPUNN__MEMBER(axis))                                             \
+    GPUNN__AXIS_ARGS(K, A, S)                                                                                                  \
+    K(_plain, largest, FLAG, true, largest, "") A(largest, BOOL, largest)
+#define GPUNN__EINSUM_ARGS(K, A, S) K(_plain, equation, TEXT, GPUNN__NEEDED, text, "Such as \"...ij,jk->...ik\".")
+#define GPUNN__LOSS_ARGS(K, A, S) K(loss, reduction, REDUCTION, 0, reduction, "")
+#define GPUNN__HUBER_ARGS(K, A, S)                                                                                             \
+    GPUNN__LOSS_ARGS(K, A, S)                                                                                                  \
+    K(loss, delta, POSITIVE, 1, delta, "")
+#define GPUNN__SMOOTH_L1_ARGS(K, A, S)                                                                                         \
+    GPUNN__LOSS_ARGS(K, A, S)                                                                                                  \
+    K(loss, beta, SCALE, 1, beta, "")
+#define GPUNN__BCE_ARGS(K, A, S)                                                                                               \
+    GPUNN__LOSS_ARGS(K, A, S)                                                                                                  \
+    K(loss, weight, REFERENCE, GPUNN__NONE, weight, "A factor of each element, broadcast.")
+#define GPUNN__BCE_LOGITS_ARGS(K, A, S)                                                                                        \
+    GPUNN__BCE_ARGS(K, A, S)                                                                                                   \
+    K(loss, pos_weight, REFERENCE, GPUNN__NONE, pos_weight, "A factor of the positive part, broadcast.")
+#define GPUNN__KL_ARGS(K, A, S)                                                                                                \
+    GPUNN__LOSS_ARGS(K, A, S)                                                                                                  \
+    K(loss, log_target, FLAG, false, log_target, "The target holds log-probabilities too.")
+#define GPUNN__GAUSSIAN_ARGS(K, A, S)                                                                                          \
+    GPUNN__LOSS_ARGS(K, A, S)                                                                                                  \
+    K(loss, full, FLAG, false, full, "With the constant term.")                                                                \
+    K(loss, eps, POSITIVE, 1e-06, eps, "What var is at least.")
+#define GPUNN__POISSON_ARGS(K, A, S)                                                                                           \
+    GPUNN__LOSS_ARGS(K, A, S)                                                                                                  \
+    K(loss, log_input, UNLESS, true, no_log_input, "The input is the logarithm of the rate.")                                  \
+    K(loss, full, FLAG, false, full, "With Stirling's approximation of log(t!).")                                              \
+    K(loss, eps, SCALE, 1e-08, eps, "Added within the logarithm.")
+#define GPUNN__NCC_ARGS(K, A, S)                                                                                               \
+    K(ncc, window, CELLS, 0, window, "")                                                                                       \
+    K(ncc, eps, SCALE, 1e-05, eps, "")
+#define GPUNN__CLASS_START(K, A, S)                                                                                            \
+    K(class_loss, reduction, CLASS_REDUCTION, 0, reduction, "") A(reduction, CLASS_REDUCTION, reduction)                       \
+    K(class_loss, ignore_index, INTEGER, -100, ignore_index, "Labels that count for nothing.")                                 \
+    A(ignore_index, INT64, ignore_index)
+#define GPUNN__CLASS_WEIGHT(K, A, S) K(class_loss, weight, REFERENCE, GPUNN__OPERAND(2), weight, "One number for each class.")
+#define GPUNN__NLL_ARGS(K, A, S) GPUNN__CLASS_START(K, A, S) GPUNN__CLASS_WEIGHT(K, A, S)
+#define GPUNN__CROSS_ENTROPY_ARGS(K, A, S)                                                                                     \
+    GPUNN__CLASS_START(K, A, S)                                                                                                \
+    K(class_loss, label_smoothing, SHARE, 0, label_smoothing, "") A(label_smoothing, FLOAT, label_smoothing)                   \
+    GPUNN__CLASS_WEIGHT(K, A, S)
+#define GPUNN__SOFT_MARGIN_ARGS(K, A, S) K(margin, reduction, CLASS_REDUCTION, 0, reduction, "")
+#define GPUNN__MARGIN(K, A, S, usual)                                                                                          \
+    GPUNN__SOFT_MARGIN_ARGS(K, A, S)                                                                                           \
+    K(margin, margin, NUMBER, usual, margin, "")
+#define GPUNN__HINGE_ARGS(K, A, S) GPUNN__MARGIN(K, A, S, 1)
+#define GPUNN__RANKING_ARGS(K, A, S) GPUNN__MARGIN(K, A, S, 0)
+#define GPUNN__MULTI_MARGIN_ARGS(K, A, S)                                                                                      \
+    GPUNN__MARGIN(K, A, S, 1)                                                                                                  \
+    K(margin, p, NUMBER, 1, p, "1 or 2.")                                                                                      \
+    K(margin, weight, REFERENCE, GPUNN__NONE, weight, "One number for each class.")
+#define GPUNN__TRIPLET_ARGS(K, A, S)                                                                                           \
+    GPUNN__MARGIN(K, A, S, 1)                                                                                                  \
+    K(margin, p, EXTENDED, 2, p, "")                                                                                           \
+    K(margin, eps, NUMBER, 1e-06, eps, "")                                                                                     \
+    K(margin, swap, FLAG, false, swap, "")
+#define GPUNN__COSINE_ARGS(K, A, S)                                                                                            \
+    K(_plain, dim, AXIS, 1, axis, "")                                                                                          \
+    K(_plain, eps, SCALE, 1e-08, number, "")
+#define GPUNN__SOFTSHRINK_ARGS(K, A, S) K(_plain, lambd, NUMBER, 0.5, number, "")
+#define GPUNN__THRESHOLD_ARGS(K, A, S)                                                                                         \
+    K(_plain, threshold, NUMBER, GPUNN__NEEDED, number, "")                                                                    \
+    K(_plain, value, NUMBER, GPUNN__NEEDED, other, "")
+#define GPUNN__LOGIT_ARGS(K, A, S) K(_plain, eps, NUMBER, -1, number, "")
+#define GPUNN__DICE_ARGS(K, A, S)                                                                                              \
+    K(dice, reduction, CLASS_REDUCTION, 0, reduction, "")                                                                      \
+    K(dice, smooth, SCALE, 1e-05, smooth, "")                                                                                  \
+    K(dice, squared, FLAG, false, squared, "")                                                                                 \
+    K(dice, batch, FLAG, false, batch, "All samples are one.")
+#define GPUNN__CTC_ARGS(K, A, S)                                                                                               \
+    K(ctc, reduction, CLASS_REDUCTION, 0, reduction, "") A(reduction, CLASS_REDUCTION, reduction)                              \
+    K(ctc, blank, AMOUNT, 0, blank, "") A(blank, INT, blank)                                                                   \
+    K(ctc, zero_infinity, FLAG, false, zero_infinity, "") A(zero_infinity, BOOL, zero_infinity)                                \
+    K(ctc, batch_first, FLAG, false, batch_first, "Log-probabilities are [n, t, classes].") A(batch_first, BOOL, batch_first)
+#define GPUNN__CUSTOM_ARGS(K, A, S)                                                                                            \
+    K(custom, kind, NAME, GPUNN__NEEDED, args_, "The op's name.") A(kind, CUSTOM, custom)                                      \
+    K(custom, shape, RESULT, GPUNN__NEEDED, args_, "The result's.")                                                            \
+    K(custom, numbers, NUMBERS, GPUNN__EMPTY, args_, "") A(numbers, NUMBERS, numbers)
+/* clang-format on */
+
+static const char *const   gpunn__dtype_words[] = {"f32", "i64", "i32", "u8", "bool"};
+static const char *const   gpunn__reduction_names[] = {"mean", "sum", "none", "batchmean"};
+static const char *const   gpunn__grid_mode_names[] = {"bilinear", "nearest"};
+static const char *const   gpunn__grid_padding_names[] = {"zeros", "border", "reflection"};
+static const char *const   gpunn__interpolate_mode_names[] = {"nearest", "nearest-exact", "linear", "area", "cubic"};
+static const char *const   gpunn__activation_names[] = {"relu", "gelu"};
 static const gpunn__choice gpunn__choices[] = {
     {GPUNN__WORDS(gpunn__dtype_words), "one of gpunn_dtype"},
     {GPUNN__WORDS(gpunn__reduction_names), "one of gpunn_reduction"},
@@ -9189,21 +9477,10 @@ static const gpunn__choice gpunn__choices[] = {
     {GPUNN__WORDS(gpunn__activation_names), "true or false"},
 };
 
-static const gpunn__choice *gpunn__choice_of(gpunn__key_kind kind)
+GPUNN__INTERNAL const gpunn__choice *gpunn__choice_of(gpunn__key_kind kind)
 {
     return &gpunn__choices[(int)kind - (int)GPUNN__K_DTYPE];
 }
-
-/* The rows: their arguments and what is told of them, each list ending with a name of NULL. */
-typedef struct gpunn__row {
-    const char            *name;
-    gpunn__row_kind        kind;
-    gpunn_op               op;
-    int                    operands, axes;
-    const char            *args; /* the struct's name */
-    const gpunn__argument *arguments;
-    const gpunn__told     *told;
-} gpunn__row;
 
 #define GPUNN__NOTHING(...)
 #define GPUNN__K(args, key, kind, otherwise, member, about) \
@@ -9222,25 +9499,24 @@ GPUNN__ROWS(GPUNN__X)
 #undef GPUNN__S
 #undef GPUNN__A
 #undef GPUNN__K
+
 #define GPUNN__X(kind, row, op, operands, axes, list, args, ...) \
     {#row, GPUNN__##kind, GPUNN_OP_##op, operands, axes, #args, gpunn__args_of_##row, gpunn__told_of_##row},
-static const gpunn__row gpunn__rows[] = {GPUNN__ROWS(GPUNN__X)};
+GPUNN__INTERNAL const gpunn__row gpunn__rows[GPUNN__ROW_COUNT] = {GPUNN__ROWS(GPUNN__X)};
 #undef GPUNN__X
-/* Of each what a node shows of the keys that the canonical text leaves out. */
-#define GPUNN__X(kind, row, ...) gpunn__shown_of_##row,
-static const gpunn__told *const gpunn__shown[] = {GPUNN__ROWS(GPUNN__X)};
-#undef GPUNN__X
-enum { GPUNN__ROW_COUNT = sizeof gpunn__rows / sizeof gpunn__rows[0] };
 
-static const gpunn__row *gpunn__row_called(const char *name)
+#define GPUNN__X(kind, row, ...) gpunn__shown_of_##row,
+GPUNN__INTERNAL const gpunn__told *const gpunn__shown[GPUNN__ROW_COUNT] = {GPUNN__ROWS(GPUNN__X)};
+#undef GPUNN__X
+
+GPUNN__INTERNAL const gpunn__row *gpunn__row_called(const char *name)
 {
     for (int i = 0; i < GPUNN__ROW_COUNT; i++)
         if (strcmp(gpunn__rows[i].name, name) == 0) return &gpunn__rows[i];
     return NULL;
 }
 
-/* What the canonical text tells of an op's attributes. */
-static const gpunn__told *gpunn__told_of(gpunn_op op)
+GPUNN__INTERNAL const gpunn__told *gpunn__told_of(gpunn_op op)
 {
     static const gpunn__told nothing = {NULL, GPUNN__A_BOOL, 0};
     for (int i = 0; i < GPUNN__ROW_COUNT; i++)
@@ -9248,7 +9524,7 @@ static const gpunn__told *gpunn__told_of(gpunn_op op)
     return &nothing;
 }
 
-/* ==== >>json ========================================================================================================== *
+/* ==== >>base/json ================================================================================================== *
  * Reads a JSON text in place: piece by piece, or all of it into a list of items. */
 typedef struct gpunn__slice {
     char  *at; /* a zero follows it, and may occur inside */
@@ -9263,21 +9539,75 @@ typedef struct gpunn__json {
     const char *line_start;
 } gpunn__json;
 
-static gpunn__json gpunn__json_of(char *text, size_t length, bool python)
+GPUNN__INTERNAL gpunn__json gpunn__json_of(char *text, size_t length, bool python);
+
+/* Keeps the first problem; nothing matches after it. */
+GPUNN__INTERNAL bool gpunn__json_fail(gpunn__json *j, const char *problem);
+
+GPUNN__INTERNAL bool gpunn__json_peek(gpunn__json *j, char c);
+
+GPUNN__INTERNAL bool gpunn__json_take(gpunn__json *j, char c);
+
+GPUNN__INTERNAL bool gpunn__json_expect(gpunn__json *j, char c, const char *problem);
+
+/* Bytes of the UTF-8 character at s; 0: malformed. */
+GPUNN__INTERNAL size_t gpunn__utf8_size(const char *s, size_t left);
+
+GPUNN__INTERNAL bool gpunn__json_string(gpunn__json *j, gpunn__slice *text);
+
+GPUNN__INTERNAL bool gpunn__json_integer(gpunn__json *j, int64_t *value);
+
+/* The integer that is the whole text. */
+GPUNN__INTERNAL bool gpunn__slice_integer(const gpunn__slice *text, int64_t *value);
+
+/* The double nearest to a number's text, in every locale: without its point, which moves into the exponent. False: too long. */
+GPUNN__INTERNAL bool gpunn__json_double(const gpunn__slice *text, double *value);
+
+/* A whole text as items in the order in which they stand: a list is followed by what is in it, an object by keys and values. */
+typedef enum gpunn__item_kind {
+    GPUNN__J_NULL,
+    GPUNN__J_FALSE,
+    GPUNN__J_TRUE,
+    GPUNN__J_NUMBER,
+    GPUNN__J_STRING,
+    GPUNN__J_LIST,
+    GPUNN__J_OBJECT
+} gpunn__item_kind;
+typedef struct gpunn__item {
+    gpunn__slice     text; /* of numbers and strings */
+    gpunn__item_kind kind;
+    int              next; /* the item behind it and all that is in it */
+    int              line, column;
+    bool             read; /* somebody knows it */
+} gpunn__item;
+
+typedef struct gpunn__items {
+    gpunn__item *at;
+    int          count, capacity;
+} gpunn__items;
+
+/* False with j->problem NULL: out of memory. */
+GPUNN__INTERNAL bool gpunn__json_item(gpunn_device *dev, gpunn__json *j, gpunn__items *items, int depth);
+
+GPUNN__INTERNAL bool gpunn__slice_is(const gpunn__slice *text, const char *word);
+
+/* A name out of a file as messages can show it: not too long, no control characters. */
+GPUNN__INTERNAL const char *gpunn__printable(const gpunn__slice *text, char out[128]);
+
+GPUNN__INTERNAL gpunn__json gpunn__json_of(char *text, size_t length, bool python)
 {
     gpunn__json json = {text, text + length, python, NULL, 0, text};
     return json;
 }
 
-/* Keeps the first problem; nothing matches after it. */
-static bool gpunn__json_fail(gpunn__json *j, const char *problem)
+GPUNN__INTERNAL bool gpunn__json_fail(gpunn__json *j, const char *problem)
 {
     if (j->problem == NULL) j->problem = problem;
     j->end = j->at;
     return false;
 }
 
-static bool gpunn__json_peek(gpunn__json *j, char c)
+GPUNN__INTERNAL bool gpunn__json_peek(gpunn__json *j, char c)
 {
     for (; j->at < j->end && (*j->at == ' ' || *j->at == '\t' || *j->at == '\n' || *j->at == '\r'); j->at++)
         if (*j->at == '\n') {
@@ -9287,20 +9617,19 @@ static bool gpunn__json_peek(gpunn__json *j, char c)
     return j->at < j->end && *j->at == c;
 }
 
-static bool gpunn__json_take(gpunn__json *j, char c)
+GPUNN__INTERNAL bool gpunn__json_take(gpunn__json *j, char c)
 {
     if (!gpunn__json_peek(j, c)) return false;
     j->at++;
     return true;
 }
 
-static bool gpunn__json_expect(gpunn__json *j, char c, const char *problem)
+GPUNN__INTERNAL bool gpunn__json_expect(gpunn__json *j, char c, const char *problem)
 {
     return gpunn__json_take(j, c) || gpunn__json_fail(j, problem);
 }
 
-/* Bytes of the UTF-8 character at s; 0: malformed. */
-static size_t gpunn__utf8_size(const char *s, size_t left)
+GPUNN__INTERNAL size_t gpunn__utf8_size(const char *s, size_t left)
 {
     unsigned char c = (unsigned char)*s, d = left > 1 ? (unsigned char)s[1] : 0;
     size_t        size = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;
@@ -9368,7 +9697,7 @@ static bool gpunn__json_escape(gpunn__json *j, char **to)
     return true;
 }
 
-static bool gpunn__json_string(gpunn__json *j, gpunn__slice *text)
+GPUNN__INTERNAL bool gpunn__json_string(gpunn__json *j, gpunn__slice *text)
 {
     char quote = j->python && gpunn__json_peek(j, '\'') ? '\'' : '"';
     if (!gpunn__json_expect(j, quote, "lacks a string")) return false;
@@ -9391,7 +9720,7 @@ static bool gpunn__json_string(gpunn__json *j, gpunn__slice *text)
     return true;
 }
 
-static bool gpunn__json_integer(gpunn__json *j, int64_t *value)
+GPUNN__INTERNAL bool gpunn__json_integer(gpunn__json *j, int64_t *value)
 {
     bool    negative = gpunn__json_take(j, '-');
     char   *first = j->at;
@@ -9408,8 +9737,7 @@ static bool gpunn__json_integer(gpunn__json *j, int64_t *value)
     return true;
 }
 
-/* The integer that is the whole text. */
-static bool gpunn__slice_integer(const gpunn__slice *text, int64_t *value)
+GPUNN__INTERNAL bool gpunn__slice_integer(const gpunn__slice *text, int64_t *value)
 {
     gpunn__json j = gpunn__json_of(text->at, text->length, false);
     return gpunn__json_integer(&j, value) && j.at == j.end;
@@ -9434,8 +9762,7 @@ static bool gpunn__json_number(gpunn__json *j, gpunn__slice *text)
     return true;
 }
 
-/* The double nearest to a number's text, in every locale: without its point, which moves into the exponent. False: too long. */
-static bool gpunn__json_double(const gpunn__slice *text, double *value)
+GPUNN__INTERNAL bool gpunn__json_double(const gpunn__slice *text, double *value)
 {
     char    plain[1024];
     size_t  used = 0, at = 0;
@@ -9492,33 +9819,9 @@ GPUNN_API double gpunn_strtod(const char *text, char **end)
     return value;
 }
 
-/* A whole text as items in the order in which they stand: a list is followed by what is in it, an object by keys and values. */
-typedef enum gpunn__item_kind {
-    GPUNN__J_NULL,
-    GPUNN__J_FALSE,
-    GPUNN__J_TRUE,
-    GPUNN__J_NUMBER,
-    GPUNN__J_STRING,
-    GPUNN__J_LIST,
-    GPUNN__J_OBJECT
-} gpunn__item_kind;
-typedef struct gpunn__item {
-    gpunn__slice     text; /* of numbers and strings */
-    gpunn__item_kind kind;
-    int              next; /* the item behind it and all that is in it */
-    int              line, column;
-    bool             read; /* somebody knows it */
-} gpunn__item;
-
-typedef struct gpunn__items {
-    gpunn__item *at;
-    int          count, capacity;
-} gpunn__items;
-
 enum { GPUNN__JSON_DEPTH = 64 };
 
-/* False with j->problem NULL: out of memory. */
-static bool gpunn__json_item(gpunn_device *dev, gpunn__json *j, gpunn__items *items, int depth)
+GPUNN__INTERNAL bool gpunn__json_item(gpunn_device *dev, gpunn__json *j, gpunn__items *items, int depth)
 {
     static const char *const words[] = {"null", "false", "true"};
     gpunn__item             *item = (gpunn__item *)gpunn__grow(dev, items->at, items->count, &items->capacity, sizeof *item);
@@ -9568,13 +9871,12 @@ static bool gpunn__json_item(gpunn_device *dev, gpunn__json *j, gpunn__items *it
     return ok;
 }
 
-static bool gpunn__slice_is(const gpunn__slice *text, const char *word)
+GPUNN__INTERNAL bool gpunn__slice_is(const gpunn__slice *text, const char *word)
 {
     return text->length == strlen(word) && memcmp(text->at, word, text->length) == 0;
 }
 
-/* A name out of a file as messages can show it: not too long, no control characters. */
-static const char *gpunn__printable(const gpunn__slice *text, char out[128])
+GPUNN__INTERNAL const char *gpunn__printable(const gpunn__slice *text, char out[128])
 {
     size_t n = 0;
     while (n < text->length) {
@@ -9586,11 +9888,11 @@ static const char *gpunn__printable(const gpunn__slice *text, char out[128])
     return out;
 }
 
-/* ==== >>text =============================================================================================================== *
+/* ==== >>base/text ================================================================================================== *
  * The canonical text says what a model computes and nothing else; the generator makes the same one, so its SHA-256 tells a kernel
  * file whose model it is for, and a node's line which kernel fits it. */
 enum { GPUNN__TEXT_SIZE = 512 + (GPUNN_MAX_RANK + 1) * GPUNN__SIZE_ROOM }; /* of a node's line */
-static const char *const gpunn__precision_names[] = {"f32", "tf32", "bf16", "f16"};
+GPUNN__PRIVATE const char *const gpunn__precision_names[] = {"f32", "tf32", "bf16", "f16"};
 
 /* A text of limited size: what does not fit is left out, and the end is always there. */
 typedef struct gpunn__line {
@@ -9598,8 +9900,32 @@ typedef struct gpunn__line {
     size_t size, used;
 } gpunn__line;
 
-static void gpunn__put(gpunn__line *text, const char *format, ...) GPUNN__PRINTF(2, 3);
-static void gpunn__put(gpunn__line *text, const char *format, ...)
+GPUNN__INTERNAL void gpunn__put(gpunn__line *text, const char *format, ...) GPUNN__PRINTF(2, 3);
+
+/* With a point in every locale. Nine digits tell every float. */
+GPUNN__INTERNAL void gpunn__put_float(gpunn__line *text, float value, int digits);
+
+/* A float as JSON has it, in as few digits as tell it; JSON knows no infinity. */
+GPUNN__INTERNAL void gpunn__put_number(gpunn__line *text, float value);
+
+/* 8, N, 4N or, of named sizes, T + 1; quote: what stands around texts. */
+GPUNN__INTERNAL void gpunn__put_dim(gpunn__line *text, const gpunn_model *model, int64_t dim, const char *quote);
+
+GPUNN__INTERNAL bool gpunn__all_equal(const int *values, int count);
+
+/* A size, or 0 or 1, of what the canonical text leaves out. */
+GPUNN__INTERNAL int64_t gpunn__told_size(const gpunn_tensor *t, const gpunn__told *a);
+
+/* An attribute's value: 1,2 in the canonical text, [1, 2] in JSON. */
+GPUNN__INTERNAL void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const gpunn__told *a, bool json);
+
+GPUNN__INTERNAL void gpunn__external_text(const gpunn_tensor *t, char *out, size_t size);
+
+GPUNN__INTERNAL void gpunn__node_text(const gpunn_tensor *t, char *out, size_t size);
+
+GPUNN__INTERNAL void gpunn__model_sha256(const gpunn_model *model, int count, char hex[65]);
+
+GPUNN__INTERNAL void gpunn__put(gpunn__line *text, const char *format, ...)
 {
     va_list list;
     va_start(list, format);
@@ -9609,8 +9935,7 @@ static void gpunn__put(gpunn__line *text, const char *format, ...)
     text->used += (size_t)length < room ? (size_t)length : room;
 }
 
-/* With a point in every locale. Nine digits tell every float. */
-static void gpunn__put_float(gpunn__line *text, float value, int digits)
+GPUNN__INTERNAL void gpunn__put_float(gpunn__line *text, float value, int digits)
 {
     char printed[48], plain[48];
     int  used = 0;
@@ -9624,8 +9949,7 @@ static void gpunn__put_float(gpunn__line *text, float value, int digits)
     gpunn__put(text, "%s", plain);
 }
 
-/* A float as JSON has it, in as few digits as tell it; JSON knows no infinity. */
-static void gpunn__put_number(gpunn__line *text, float value)
+GPUNN__INTERNAL void gpunn__put_number(gpunn__line *text, float value)
 {
     const char *quote = isfinite(value) ? "" : "\"";
     size_t      used = text->used;
@@ -9641,8 +9965,7 @@ static void gpunn__put_number(gpunn__line *text, float value)
     gpunn__put(text, "%s", quote);
 }
 
-/* 8, N, 4N or, of named sizes, T + 1; quote: what stands around texts. */
-static void gpunn__put_dim(gpunn__line *text, const gpunn_model *model, int64_t dim, const char *quote)
+GPUNN__INTERNAL void gpunn__put_dim(gpunn__line *text, const gpunn_model *model, int64_t dim, const char *quote)
 {
     char room[GPUNN__SIZE_ROOM];
     if (dim >= 0)
@@ -9663,15 +9986,14 @@ static void gpunn__put_dims(gpunn__line *text, const gpunn_tensor *t)
     }
 }
 
-static bool gpunn__all_equal(const int *values, int count)
+GPUNN__INTERNAL bool gpunn__all_equal(const int *values, int count)
 {
     for (int i = 1; i < count; i++)
         if (values[i] != values[0]) return false;
     return true;
 }
 
-/* A size, or 0 or 1, of what the canonical text leaves out. */
-static int64_t gpunn__told_size(const gpunn_tensor *t, const gpunn__told *a)
+GPUNN__INTERNAL int64_t gpunn__told_size(const gpunn_tensor *t, const gpunn__told *a)
 {
     const int           operand = (int)(a->place / 16) - 1, axis = (int)(a->place % 16) - 8;
     const gpunn_tensor *x = NULL;
@@ -9690,8 +10012,7 @@ static const int *gpunn__told_sizes(const gpunn_tensor *t, const gpunn__told *a,
     return sizes;
 }
 
-/* An attribute's value: 1,2 in the canonical text, [1, 2] in JSON. */
-static void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const gpunn__told *a, bool json)
+GPUNN__INTERNAL void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const gpunn__told *a, bool json)
 {
     const char     *from = (const char *)&t->attr + a->place, *between = json ? ", " : ",", *quote = json ? "\"" : "";
     const bool     *flag = (const bool *)from;
@@ -9770,7 +10091,7 @@ static void gpunn__put_attribute(gpunn__line *text, const gpunn_tensor *t, const
     if (json && list) gpunn__put(text, "]");
 }
 
-static void gpunn__external_text(const gpunn_tensor *t, char *out, size_t size)
+GPUNN__INTERNAL void gpunn__external_text(const gpunn_tensor *t, char *out, size_t size)
 {
     gpunn__line text = {out, size, 0};
     gpunn__put(&text, "%s [", gpunn_dtype_name(t->dtype));
@@ -9778,7 +10099,7 @@ static void gpunn__external_text(const gpunn_tensor *t, char *out, size_t size)
     gpunn__put(&text, "]");
 }
 
-static void gpunn__node_text(const gpunn_tensor *t, char *out, size_t size)
+GPUNN__INTERNAL void gpunn__node_text(const gpunn_tensor *t, char *out, size_t size)
 {
     static const char *const kinds[] = {"", "input", "parameter", "buffer", "constant"};
     gpunn__line              text = {out, size, 0};
@@ -9821,6 +10142,7 @@ static void gpunn__model_text(const gpunn_model *model, int count, void (*write)
 }
 
 /* ---- SHA-256 (FIPS 180-4) -------------------------------------------------------------------------------------------- */
+
 typedef struct gpunn__sha256 {
     uint32_t      state[8];
     uint64_t      bytes;
@@ -9894,7 +10216,7 @@ static void gpunn__sha256_end(gpunn__sha256 *sha, char hex[65])
     for (int i = 0; i < 8; i++) (void)snprintf(hex + 8 * i, 9, "%08x", (unsigned)sha->state[i]);
 }
 
-static void gpunn__model_sha256(const gpunn_model *model, int count, char hex[65])
+GPUNN__INTERNAL void gpunn__model_sha256(const gpunn_model *model, int count, char hex[65])
 {
     gpunn__sha256 sha;
     gpunn__sha256_begin(&sha);
@@ -9902,7 +10224,7 @@ static void gpunn__model_sha256(const gpunn_model *model, int count, char hex[65
     gpunn__sha256_end(&sha, hex);
 }
 
-/* ==== >>graph ========================================================================================================= *
+/* ==== >>graph/tensors ============================================================================================== *
  * Every builder is a gpunn__call: it checks its operands, appends parameters and nodes, and after a failure takes away whatever
  * it has appended, also when another builder inside it failed. */
 typedef struct gpunn__call {
@@ -9911,10 +10233,68 @@ typedef struct gpunn__call {
     int          mark;       /* tensors to go back to */
 } gpunn__call;
 
-static const char *const gpunn__x_name[] = {"x"};
-static const char *const gpunn__abc_names[] = {"a", "b", "c"};
+GPUNN__PRIVATE const char *const gpunn__x_name[] = {"x"};
+GPUNN__PRIVATE const char *const gpunn__abc_names[] = {"a", "b", "c"};
 
-static gpunn_tensor *gpunn__undo(const gpunn__call *call)
+GPUNN__INTERNAL gpunn_tensor *gpunn__undo(const gpunn__call *call);
+
+/* The result of a builder that is made of others; NULL: one of these failed. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__made(const gpunn__call *call, gpunn_tensor *result);
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__refuse(const gpunn__call *call, gpunn_status status, const char *format, ...)
+    GPUNN__PRINTF(3, 4);
+
+GPUNN__INTERNAL gpunn__call gpunn__call_of(gpunn_model *model, const char *op, const char *layer);
+
+/* NULL is an error only where none has been recorded: it may come from a call that failed. */
+GPUNN__INTERNAL bool gpunn__given(const gpunn__call *call, const void *ptr, const char *name);
+
+GPUNN__INTERNAL bool gpunn__begin_model(gpunn__call *call, gpunn_model *model, const char *op, const char *layer);
+
+/* Checks one operand; f32: it must be. */
+GPUNN__INTERNAL bool gpunn__operand(const gpunn__call *call, const gpunn_tensor *t, const char *name, bool f32);
+
+/* Opens a call on the model of its operands, the first f32_count of which must be F32. names NULL: "tensors[i]". */
+GPUNN__INTERNAL bool gpunn__begin(gpunn__call *call, const char *op, const char *layer, const char *const *names,
+                                  gpunn_tensor *const *operands, int count, int f32_count);
+
+/* The same for one operand, x. */
+GPUNN__INTERNAL bool gpunn__begin_x(gpunn__call *call, const char *op, const char *layer, gpunn_tensor *x, bool f32);
+
+/* The same for operands of one of the other ops, by the names in its row; f32: bit i, operand i must be F32. */
+GPUNN__INTERNAL bool gpunn__begin_op(gpunn__call *call, const char *function, gpunn_op op, gpunn_tensor *const *operands,
+                                     int count, int f32);
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__append(const gpunn__call *call, gpunn__kind kind, gpunn_dtype dtype, int rank,
+                                            const int64_t *dim);
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__set_layer(const gpunn__call *call, gpunn_tensor *t);
+
+enum { GPUNN__NAME_SIZE = 256 }; /* of any name, with its end */
+
+/* The rank of a shape from the program, or -1 after an error. batches 0: nothing in it varies; 1: GPUNN_BATCH once; 2:
+ * multiples. */
+GPUNN__INTERNAL int gpunn__rank_of(const gpunn__call *call, const gpunn_shape *shape, int batches);
+
+/* The dimension that a formula is; 0: none, for the fault at the place that the formula is left with. */
+GPUNN__INTERNAL int64_t gpunn__parse_size(gpunn__size_formula *formula);
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__weight(const gpunn__call *call, gpunn__kind kind, const char *name, int rank,
+                                            const int64_t *dim, gpunn_init init);
+
+/* Elements of an input as it was written last. */
+GPUNN__INTERNAL int64_t gpunn__held_count(const gpunn_tensor *t);
+
+GPUNN__INTERNAL bool gpunn__is_saved(const gpunn_tensor *t);
+
+/* Inputs that one output of a linear or convolution weight [out, ...] sums. */
+GPUNN__INTERNAL int64_t gpunn__fan_in(const gpunn_tensor *t);
+
+/* Draws count of a tensor's initial values from `first` on, a multiple of 4. */
+GPUNN__INTERNAL void gpunn__draw_tensor(const gpunn_tensor *t, const gpunn_init *init, int64_t first, int64_t count,
+                                        float *values);
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__undo(const gpunn__call *call)
 {
     gpunn_model *model = call->model;
     while (model && model->tensor_count > call->mark) {
@@ -9926,16 +10306,13 @@ static gpunn_tensor *gpunn__undo(const gpunn__call *call)
     return NULL;
 }
 
-/* The result of a builder that is made of others; NULL: one of these failed. */
-static gpunn_tensor *gpunn__made(const gpunn__call *call, gpunn_tensor *result)
+GPUNN__INTERNAL gpunn_tensor *gpunn__made(const gpunn__call *call, gpunn_tensor *result)
 {
     if (result == NULL) return gpunn__undo(call);
     if (result->id >= call->mark) result->made_by = call->op;
     return result;
 }
-
-static gpunn_tensor *gpunn__refuse(const gpunn__call *call, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
-static gpunn_tensor *gpunn__refuse(const gpunn__call *call, gpunn_status status, const char *format, ...)
+GPUNN__INTERNAL gpunn_tensor *gpunn__refuse(const gpunn__call *call, gpunn_status status, const char *format, ...)
 {
     char    text[GPUNN__ERROR_SIZE];
     va_list list;
@@ -9948,14 +10325,13 @@ static gpunn_tensor *gpunn__refuse(const gpunn__call *call, gpunn_status status,
     return gpunn__undo(call);
 }
 
-static gpunn__call gpunn__call_of(gpunn_model *model, const char *op, const char *layer)
+GPUNN__INTERNAL gpunn__call gpunn__call_of(gpunn_model *model, const char *op, const char *layer)
 {
     gpunn__call call = {model, op, layer && layer[0] ? layer : NULL, model ? model->tensor_count : 0};
     return call;
 }
 
-/* NULL is an error only where none has been recorded: it may come from a call that failed. */
-static bool gpunn__given(const gpunn__call *call, const void *ptr, const char *name)
+GPUNN__INTERNAL bool gpunn__given(const gpunn__call *call, const void *ptr, const char *name)
 {
     gpunn_device *dev = call->model ? call->model->dev : NULL;
     if (ptr == NULL && gpunn_last_status(dev) == GPUNN_OK && (dev || !gpunn__failed_here))
@@ -9963,14 +10339,13 @@ static bool gpunn__given(const gpunn__call *call, const void *ptr, const char *n
     return ptr != NULL;
 }
 
-static bool gpunn__begin_model(gpunn__call *call, gpunn_model *model, const char *op, const char *layer)
+GPUNN__INTERNAL bool gpunn__begin_model(gpunn__call *call, gpunn_model *model, const char *op, const char *layer)
 {
     *call = gpunn__call_of(model, op, layer);
     return gpunn__given(call, model, "the model");
 }
 
-/* Checks one operand; f32: it must be. */
-static bool gpunn__operand(const gpunn__call *call, const gpunn_tensor *t, const char *name, bool f32)
+GPUNN__INTERNAL bool gpunn__operand(const gpunn__call *call, const gpunn_tensor *t, const char *name, bool f32)
 {
     if (!gpunn__given(call, t, name)) return false;
     if (t->model != call->model)
@@ -9991,9 +10366,8 @@ static gpunn_model *gpunn__model_of(gpunn_tensor *const *operands, int count)
     return model;
 }
 
-/* Opens a call on the model of its operands, the first f32_count of which must be F32. names NULL: "tensors[i]". */
-static bool gpunn__begin(gpunn__call *call, const char *op, const char *layer, const char *const *names,
-                         gpunn_tensor *const *operands, int count, int f32_count)
+GPUNN__INTERNAL bool gpunn__begin(gpunn__call *call, const char *op, const char *layer, const char *const *names,
+                                  gpunn_tensor *const *operands, int count, int f32_count)
 {
     *call = gpunn__call_of(gpunn__model_of(operands, count), op, layer);
     for (int i = 0; i < count; i++) {
@@ -10004,15 +10378,13 @@ static bool gpunn__begin(gpunn__call *call, const char *op, const char *layer, c
     return true;
 }
 
-/* The same for one operand, x. */
-static bool gpunn__begin_x(gpunn__call *call, const char *op, const char *layer, gpunn_tensor *x, bool f32)
+GPUNN__INTERNAL bool gpunn__begin_x(gpunn__call *call, const char *op, const char *layer, gpunn_tensor *x, bool f32)
 {
     return gpunn__begin(call, op, layer, gpunn__x_name, &x, 1, f32);
 }
 
-/* The same for operands of one of the other ops, by the names in its row; f32: bit i, operand i must be F32. */
-static bool gpunn__begin_op(gpunn__call *call, const char *function, gpunn_op op, gpunn_tensor *const *operands, int count,
-                            int f32)
+GPUNN__INTERNAL bool gpunn__begin_op(gpunn__call *call, const char *function, gpunn_op op, gpunn_tensor *const *operands,
+                                     int count, int f32)
 {
     char name[GPUNN__OPERAND_SIZE];
     *call = gpunn__call_of(gpunn__model_of(operands, count), function, NULL);
@@ -10022,7 +10394,9 @@ static bool gpunn__begin_op(gpunn__call *call, const char *function, gpunn_op op
 }
 
 /* ---- tensors --------------------------------------------------------------------------------------------------------- */
-static gpunn_tensor *gpunn__append(const gpunn__call *call, gpunn__kind kind, gpunn_dtype dtype, int rank, const int64_t *dim)
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__append(const gpunn__call *call, gpunn__kind kind, gpunn_dtype dtype, int rank,
+                                            const int64_t *dim)
 {
     gpunn_model *model = call->model;
     int64_t      factor;
@@ -10058,7 +10432,7 @@ static gpunn_tensor *gpunn__append(const gpunn__call *call, gpunn__kind kind, gp
     return t;
 }
 
-static gpunn_tensor *gpunn__set_layer(const gpunn__call *call, gpunn_tensor *t)
+GPUNN__INTERNAL gpunn_tensor *gpunn__set_layer(const gpunn__call *call, gpunn_tensor *t)
 {
     if (t == NULL || call->layer == NULL) return t ? t : gpunn__undo(call);
     if (!gpunn__index_grow(call->model, GPUNN__BY_LAYER) || (t->layer = gpunn__strdup(call->model->dev, call->layer)) == NULL)
@@ -10066,8 +10440,6 @@ static gpunn_tensor *gpunn__set_layer(const gpunn__call *call, gpunn_tensor *t)
     gpunn__index_add(t, GPUNN__BY_LAYER);
     return t;
 }
-
-enum { GPUNN__NAME_SIZE = 256 }; /* of any name, with its end */
 
 /* Gives t its name; false after an error, when t is gone if this call had made it. */
 static bool gpunn__give_name(const gpunn__call *call, gpunn_tensor *t, const char *name)
@@ -10096,9 +10468,7 @@ static bool gpunn__give_name(const gpunn__call *call, gpunn_tensor *t, const cha
     return true;
 }
 
-/* The rank of a shape from the program, or -1 after an error. batches 0: nothing in it varies; 1: GPUNN_BATCH once; 2:
- * multiples. */
-static int gpunn__rank_of(const gpunn__call *call, const gpunn_shape *shape, int batches)
+GPUNN__INTERNAL int gpunn__rank_of(const gpunn__call *call, const gpunn_shape *shape, int batches)
 {
     int rank = 0, found = 0, end = GPUNN_MAX_RANK;
     while (rank < GPUNN_MAX_RANK && shape->dim[rank] != 0) rank++;
@@ -10124,8 +10494,7 @@ static int gpunn__rank_of(const gpunn__call *call, const gpunn_shape *shape, int
     return rank;
 }
 
-/* The dimension that a formula is; 0: none, for the fault at the place that the formula is left with. */
-static int64_t gpunn__parse_size(gpunn__size_formula *formula)
+GPUNN__INTERNAL int64_t gpunn__parse_size(gpunn__size_formula *formula)
 {
     const gpunn__sum sum = gpunn__parse_sum(formula);
     int64_t          dim = 0;
@@ -10215,8 +10584,8 @@ static bool gpunn__init_is_sound(const gpunn__call *call, gpunn_init init, int r
     return fault == NULL;
 }
 
-static gpunn_tensor *gpunn__weight(const gpunn__call *call, gpunn__kind kind, const char *name, int rank, const int64_t *dim,
-                                   gpunn_init init)
+GPUNN__INTERNAL gpunn_tensor *gpunn__weight(const gpunn__call *call, gpunn__kind kind, const char *name, int rank,
+                                            const int64_t *dim, gpunn_init init)
 {
     gpunn_tensor *t = gpunn__append(call, kind, GPUNN_F32, rank, dim);
     if (t == NULL || !gpunn__give_name(call, t, name)) return NULL;
@@ -10264,6 +10633,7 @@ GPUNN_API gpunn_tensor *gpunn_constant(gpunn_model *model, gpunn_shape shape, co
 }
 
 /* ---- questions and settings ------------------------------------------------------------------------------------------ */
+
 GPUNN_API gpunn_tensor *gpunn_find(gpunn_model *model, const char *name)
 {
     return model && name ? gpunn__index_find(model, GPUNN__BY_NAME, name) : NULL;
@@ -10293,8 +10663,7 @@ GPUNN_API gpunn_dtype gpunn_tensor_dtype(const gpunn_tensor *t)
     return t ? t->dtype : GPUNN_DTYPE_DEFAULT;
 }
 
-/* Elements of an input as it was written last. */
-static int64_t gpunn__held_count(const gpunn_tensor *t)
+GPUNN__INTERNAL int64_t gpunn__held_count(const gpunn_tensor *t)
 {
     int64_t count = t->batch != 0;
     for (int i = 0; i < t->rank; i++) count *= t->held[i];
@@ -10316,7 +10685,7 @@ GPUNN_API size_t gpunn_tensor_bytes(const gpunn_tensor *t)
     return count < 0 ? 0 : (size_t)count * gpunn_dtype_size(t->dtype);
 }
 
-static bool gpunn__is_saved(const gpunn_tensor *t)
+GPUNN__INTERNAL bool gpunn__is_saved(const gpunn_tensor *t)
 {
     return t->kind == GPUNN__PARAMETER || (t->kind == GPUNN__BUFFER && (!t->state || t->saved));
 }
@@ -10363,8 +10732,7 @@ static bool gpunn__begin_setting(gpunn__call *call, gpunn_tensor *t, const char 
     return t->kind == GPUNN__PARAMETER;
 }
 
-/* Inputs that one output of a linear or convolution weight [out, ...] sums. */
-static int64_t gpunn__fan_in(const gpunn_tensor *t)
+GPUNN__INTERNAL int64_t gpunn__fan_in(const gpunn_tensor *t)
 {
     int64_t factor = 1;
     int     power;
@@ -10372,8 +10740,8 @@ static int64_t gpunn__fan_in(const gpunn_tensor *t)
     return factor;
 }
 
-/* Draws count of a tensor's initial values from `first` on, a multiple of 4. */
-static void gpunn__draw_tensor(const gpunn_tensor *t, const gpunn_init *init, int64_t first, int64_t count, float *values)
+GPUNN__INTERNAL void gpunn__draw_tensor(const gpunn_tensor *t, const gpunn_init *init, int64_t first, int64_t count,
+                                        float *values)
 {
     int64_t row = t->rank > 1 ? gpunn__count(t, 1) / t->dim[0] : 1, zero = t->padding ? (t->padding - 1) * row - first : count;
     gpunn__draw(init, t->model->state.seed - t->model->salt, (uint32_t)t->id, gpunn__fan_in(t), first, count, values);
@@ -10467,10 +10835,9 @@ GPUNN_API gpunn_tensor *gpunn_retain_grad(gpunn_tensor *t)
     return t;
 }
 
-/* ==== >>infer ========================================================================================================= *
+/* ==== >>graph/infer ================================================================================================ *
  * The shape of each op's result, from the shapes and dtypes of its operands and its attributes; GPUNN_OTHER_OPS names the rules.
  * None looks at a tensor: sizes other than a model's own can be asked about too. */
-
 /* What is known of a value without its elements (torch's meta tensor). */
 typedef struct gpunn__meta {
     gpunn_dtype        dtype; /* GPUNN_DTYPE_DEFAULT: an operand that is not there */
@@ -10488,26 +10855,75 @@ typedef struct gpunn__inference {
     gpunn__meta            *out; /* F32 in the shape of in[0] until the rule changes it */
 } gpunn__inference;
 
-static gpunn__meta gpunn__meta_of(const gpunn_tensor *t)
+GPUNN__INTERNAL gpunn__meta gpunn__meta_of(const gpunn_tensor *t);
+
+GPUNN__INTERNAL const char *gpunn__meta_text(const gpunn__meta *meta, char text[128]);
+
+GPUNN__INTERNAL bool gpunn__same_dims(const gpunn__meta *a, const gpunn__meta *b);
+
+/* Axes first .. last of x must be sizes that an int holds, which may vary where `named`, but not with the batch. */
+GPUNN__INTERNAL bool gpunn__axes_fit(const gpunn__call *call, gpunn__meta x, int first, int last, bool named);
+
+GPUNN__INTERNAL bool gpunn__axes_are_fixed(const gpunn__call *call, gpunn__meta x, int first, int last);
+
+/* The spatial axes of x [n, channels, ...] may be named sizes. */
+GPUNN__INTERNAL bool gpunn__image_fits(const gpunn__call *call, gpunn__meta x);
+
+/* x must be of that rank; layout tells what its axes mean. */
+GPUNN__INTERNAL bool gpunn__has_rank(const gpunn__call *call, gpunn__meta x, int lowest, int highest, const char *layout);
+
+/* x must be [n, channels, ...] with so many spatial axes, none of which is the batch. */
+GPUNN__INTERNAL bool gpunn__has_axes(const gpunn__call *call, gpunn__meta x, int axes);
+
+/* A tensor must broadcast to x's shape. */
+GPUNN__INTERNAL bool gpunn__broadcasts_to(const gpunn__call *call, const gpunn_tensor *t, const char *name, const gpunn_tensor *x,
+                                          const char *x_name);
+
+/* Logits [n, classes, ...] and labels [n, ...] must fit. */
+GPUNN__INTERNAL bool gpunn__classes_fit(const gpunn__call *call, gpunn__meta logits, gpunn__meta labels);
+
+/* The spatial sizes of the result of a window that slides over x [n, c, ...]. */
+GPUNN__INTERNAL bool gpunn__window_rule(const gpunn__inference *i);
+
+/* torch's factor from outputs to cells of x along an axis; scale 0: none is given. */
+GPUNN__INTERNAL float gpunn__resize_ratio(int64_t in, int64_t out, bool align_corners, double scale);
+
+/* Operands of a recurrent node; from GPUNN__WEIGHTS on four for each direction. */
+enum { GPUNN__LENGTHS = 1, GPUNN__H_0, GPUNN__C_0, GPUNN__WEIGHTS, GPUNN__RECURRENT_OPERANDS = 12 };
+
+/* clang-format off */
+GPUNN__PRIVATE const char *const gpunn__recurrent_names[GPUNN__RECURRENT_OPERANDS] = {
+    "x", "lengths", "h_0", "c_0", "weight_ih", "weight_hh", "bias_ih", "bias_hh",
+    "weight_ih_reverse", "weight_hh_reverse", "bias_ih_reverse", "bias_hh_reverse"};
+/* clang-format on */
+
+/* Blocks of hidden_size rows in its weights. */
+GPUNN__INTERNAL int gpunn__gates_of(gpunn_op op);
+
+/* The dtype and shape of a result; false after an error. */
+GPUNN__INTERNAL bool gpunn__infer(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr, const gpunn__meta *in,
+                                  int count, gpunn__meta *out);
+
+GPUNN__INTERNAL gpunn__meta gpunn__meta_of(const gpunn_tensor *t)
 {
     gpunn__meta meta = {t->dtype, t->rank, {0}, t->model};
     memcpy(meta.dim, t->dim, sizeof meta.dim);
     return meta;
 }
 
-static const char *gpunn__meta_text(const gpunn__meta *meta, char text[128])
+GPUNN__INTERNAL const char *gpunn__meta_text(const gpunn__meta *meta, char text[128])
 {
     return gpunn__dims_text(meta->model, meta->rank, meta->dim, text);
 }
 
-static bool gpunn__same_dims(const gpunn__meta *a, const gpunn__meta *b)
+GPUNN__INTERNAL bool gpunn__same_dims(const gpunn__meta *a, const gpunn__meta *b)
 {
     return a->rank == b->rank && memcmp(a->dim, b->dim, (size_t)a->rank * sizeof *a->dim) == 0;
 }
 
 /* ---- what rules and builders ask ------------------------------------------------------------------------------------------ */
-/* Axes first .. last of x must be sizes that an int holds, which may vary where `named`, but not with the batch. */
-static bool gpunn__axes_fit(const gpunn__call *call, gpunn__meta x, int first, int last, bool named)
+
+GPUNN__INTERNAL bool gpunn__axes_fit(const gpunn__call *call, gpunn__meta x, int first, int last, bool named)
 {
     char text[128];
     for (int i = first; i <= last; i++) {
@@ -10522,19 +10938,17 @@ static bool gpunn__axes_fit(const gpunn__call *call, gpunn__meta x, int first, i
     return true;
 }
 
-static bool gpunn__axes_are_fixed(const gpunn__call *call, gpunn__meta x, int first, int last)
+GPUNN__INTERNAL bool gpunn__axes_are_fixed(const gpunn__call *call, gpunn__meta x, int first, int last)
 {
     return gpunn__axes_fit(call, x, first, last, false);
 }
 
-/* The spatial axes of x [n, channels, ...] may be named sizes. */
-static bool gpunn__image_fits(const gpunn__call *call, gpunn__meta x)
+GPUNN__INTERNAL bool gpunn__image_fits(const gpunn__call *call, gpunn__meta x)
 {
     return gpunn__axes_are_fixed(call, x, 1, 1) && gpunn__axes_fit(call, x, 2, x.rank - 1, true);
 }
 
-/* x must be of that rank; layout tells what its axes mean. */
-static bool gpunn__has_rank(const gpunn__call *call, gpunn__meta x, int lowest, int highest, const char *layout)
+GPUNN__INTERNAL bool gpunn__has_rank(const gpunn__call *call, gpunn__meta x, int lowest, int highest, const char *layout)
 {
     char text[128];
     if (x.rank >= lowest && x.rank <= highest) return true;
@@ -10542,8 +10956,7 @@ static bool gpunn__has_rank(const gpunn__call *call, gpunn__meta x, int lowest, 
     return false;
 }
 
-/* x must be [n, channels, ...] with so many spatial axes, none of which is the batch. */
-static bool gpunn__has_axes(const gpunn__call *call, gpunn__meta x, int axes)
+GPUNN__INTERNAL bool gpunn__has_axes(const gpunn__call *call, gpunn__meta x, int axes)
 {
     static const char *const layouts[] = {"[n, channels, length]", "[n, channels, height, width]",
                                           "[n, channels, depth, height, width]"};
@@ -10576,9 +10989,8 @@ static bool gpunn__broadcast_dims(const gpunn__call *call, const char *what, int
     return true;
 }
 
-/* A tensor must broadcast to x's shape. */
-static bool gpunn__broadcasts_to(const gpunn__call *call, const gpunn_tensor *t, const char *name, const gpunn_tensor *x,
-                                 const char *x_name)
+GPUNN__INTERNAL bool gpunn__broadcasts_to(const gpunn__call *call, const gpunn_tensor *t, const char *name, const gpunn_tensor *x,
+                                          const char *x_name)
 {
     int     rank = x->rank;
     int64_t dim[GPUNN_MAX_RANK];
@@ -10593,8 +11005,7 @@ static bool gpunn__broadcasts_to(const gpunn__call *call, const gpunn_tensor *t,
     return false;
 }
 
-/* Logits [n, classes, ...] and labels [n, ...] must fit. */
-static bool gpunn__classes_fit(const gpunn__call *call, gpunn__meta logits, gpunn__meta labels)
+GPUNN__INTERNAL bool gpunn__classes_fit(const gpunn__call *call, gpunn__meta logits, gpunn__meta labels)
 {
     char one[128], other[128];
     bool fits = logits.rank >= 2 && labels.rank == logits.rank - 1 && logits.dim[1] > 0;
@@ -10624,6 +11035,7 @@ static void gpunn__take_shape(gpunn__meta *out, const gpunn_shape *shape)
 }
 
 /* ---- elementwise ---------------------------------------------------------------------------------------------------------- */
+
 static bool gpunn__same_rule(const gpunn__inference *i)
 {
     (void)i;
@@ -10659,6 +11071,7 @@ static bool gpunn__cast_rule(const gpunn__inference *i)
 }
 
 /* ---- products ------------------------------------------------------------------------------------------------------------- */
+
 static bool gpunn__linear_rule(const gpunn__inference *i)
 {
     const int last = i->out->rank - 1;
@@ -10706,8 +11119,8 @@ static bool gpunn__embedding_rule(const gpunn__inference *i)
 }
 
 /* ---- windows -------------------------------------------------------------------------------------------------------------- */
-/* The spatial sizes of the result of a window that slides over x [n, c, ...]. */
-static bool gpunn__window_rule(const gpunn__inference *i)
+
+GPUNN__INTERNAL bool gpunn__window_rule(const gpunn__inference *i)
 {
     const gpunn__meta      *x = &i->in[0];
     const gpunn_attributes *attr = i->attr;
@@ -10766,8 +11179,7 @@ static bool gpunn__conv_transpose_rule(const gpunn__inference *i)
     return gpunn__fits_weight(i, 1, i->in[1].dim[0]);
 }
 
-/* torch's factor from outputs to cells of x along an axis; scale 0: none is given. */
-static float gpunn__resize_ratio(int64_t in, int64_t out, bool align_corners, double scale)
+GPUNN__INTERNAL float gpunn__resize_ratio(int64_t in, int64_t out, bool align_corners, double scale)
 {
     if (align_corners) return out > 1 ? (float)(in - 1) / (float)(out - 1) : 0;
     return scale > 0 ? (float)(1 / scale) : (float)in / (float)out;
@@ -10853,6 +11265,7 @@ static bool gpunn__affine_grid_rule(const gpunn__inference *i)
 }
 
 /* ---- norms: of the result nothing but what the weight allows --------------------------------------------------------------- */
+
 static bool gpunn__norm_rule(const gpunn__inference *i)
 {
     const gpunn__meta *weight = &i->in[1];
@@ -10877,17 +11290,8 @@ static bool gpunn__group_norm_rule(const gpunn__inference *i)
 }
 
 /* ---- recurrent layers ----------------------------------------------------------------------------------------------------- */
-/* Operands of a recurrent node; from GPUNN__WEIGHTS on four for each direction. */
-enum { GPUNN__LENGTHS = 1, GPUNN__H_0, GPUNN__C_0, GPUNN__WEIGHTS, GPUNN__RECURRENT_OPERANDS = 12 };
 
-/* clang-format off */
-static const char *const gpunn__recurrent_names[GPUNN__RECURRENT_OPERANDS] = {
-    "x", "lengths", "h_0", "c_0", "weight_ih", "weight_hh", "bias_ih", "bias_hh",
-    "weight_ih_reverse", "weight_hh_reverse", "bias_ih_reverse", "bias_hh_reverse"};
-/* clang-format on */
-
-/* Blocks of hidden_size rows in its weights. */
-static int gpunn__gates_of(gpunn_op op)
+GPUNN__INTERNAL int gpunn__gates_of(gpunn_op op)
 {
     return op == GPUNN_OP_LSTM ? 4 : op == GPUNN_OP_GRU ? 3 : 1;
 }
@@ -10920,6 +11324,7 @@ static bool gpunn__recurrent_rule(const gpunn__inference *i)
 }
 
 /* ---- moves ---------------------------------------------------------------------------------------------------------------- */
+
 static bool gpunn__same_count(gpunn_model *model, const gpunn__meta *a, const gpunn__meta *b)
 {
     const int64_t count = gpunn__dim_product(model, a->rank, a->dim);
@@ -11092,6 +11497,7 @@ static bool gpunn__scatter_rule(const gpunn__inference *i)
 }
 
 /* ---- reductions ----------------------------------------------------------------------------------------------------------- */
+
 static void gpunn__reduce_axes(const gpunn__inference *i, uint32_t axes)
 {
     i->out->rank = 0;
@@ -11139,6 +11545,7 @@ static bool gpunn__topk_indices_rule(const gpunn__inference *i)
 }
 
 /* ---- attention ------------------------------------------------------------------------------------------------------------ */
+
 /* mask must be of a fitting dtype and broadcast to scores [n, heads, l, s]. */
 static bool gpunn__mask_fits(const gpunn__call *call, const gpunn__meta *mask, const gpunn__meta *scores)
 {
@@ -11215,6 +11622,7 @@ static bool gpunn__attention_rule(const gpunn__inference *i)
 }
 
 /* ---- losses --------------------------------------------------------------------------------------------------------------- */
+
 /* logits, labels, weight. */
 static bool gpunn__class_loss_rule(const gpunn__inference *i)
 {
@@ -11243,6 +11651,7 @@ static bool gpunn__ctc_loss_rule(const gpunn__inference *i)
 }
 
 /* ---- an op of the program's own ------------------------------------------------------------------------------------------- */
+
 static bool gpunn__custom_rule(const gpunn__inference *i)
 {
     const gpunn_custom_op *op = i->attr->custom;
@@ -11264,6 +11673,7 @@ static bool gpunn__custom_rule(const gpunn__inference *i)
 }
 
 /* ---- states --------------------------------------------------------------------------------------------------------------- */
+
 /* state, value, position. */
 static bool gpunn__assign_rule(const gpunn__inference *i)
 {
@@ -11295,6 +11705,7 @@ static bool gpunn__assign_rule(const gpunn__inference *i)
 }
 
 /* ---- all of them ---------------------------------------------------------------------------------------------------------- */
+
 typedef bool (*gpunn__shape_rule)(const gpunn__inference *);
 
 /* In the order of gpunn_op, whose last members are these; the elementwise ops stand before them. */
@@ -11310,9 +11721,8 @@ static gpunn__shape_rule gpunn__shape_rule_of(gpunn_op op)
     return (int)op < first ? gpunn__broadcast_rule : gpunn__shape_rules[(int)op - first];
 }
 
-/* The dtype and shape of a result; false after an error. */
-static bool gpunn__infer(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr, const gpunn__meta *in, int count,
-                         gpunn__meta *out)
+GPUNN__INTERNAL bool gpunn__infer(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr, const gpunn__meta *in,
+                                  int count, gpunn__meta *out)
 {
     const gpunn__inference i = {call, op, attr, count, in, out};
     char                   text[128];
@@ -11328,17 +11738,41 @@ static bool gpunn__infer(const gpunn__call *call, gpunn_op op, const gpunn_attri
     return true;
 }
 
-/* ==== >>nodes ========================================================================================================= *
+/* ==== >>graph/nodes ================================================================================================ *
  * The node of an op, and the builders of the elementwise ones. */
-static gpunn_attributes gpunn__no_attributes(void)
+GPUNN__INTERNAL gpunn_attributes gpunn__no_attributes(void);
+/* What the node of an op would be; false after an error. An operand may be NULL where the op says so. */
+GPUNN__INTERNAL bool gpunn__infer_node(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr,
+                                       gpunn_tensor *const *operands, int count, gpunn__meta *out);
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__node(const gpunn__call *call, const gpunn__operation *operation,
+                                          const gpunn_attributes *attr, gpunn_tensor *const *operands, int count);
+
+GPUNN__INTERNAL bool gpunn__same_shape(const gpunn_tensor *a, const gpunn_tensor *b);
+
+/* count: of operands, which may be one less than op has. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__integer_node(gpunn_integer_op op, gpunn_tensor *const *operands, int count, int64_t number);
+
+/* Of operands that are all integers, but for a condition, the op of that name; else -1. */
+GPUNN__INTERNAL int gpunn__integer_meant(const char *name, gpunn_tensor *const *operands, int count);
+
+/* By their numbers, for those who find them by name. */
+#define GPUNN__X(ENUM, name, ...) &gpunn__operation_##name,
+static const gpunn__operation *const gpunn__elementwise[] = {NULL, GPUNN__ELEMENTWISE_OPS(GPUNN__X)};
+#undef GPUNN__X
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__map_node(const gpunn__operation *operation, gpunn_tensor *const *operands, float attribute1,
+                                              float attribute2);
+
+GPUNN__INTERNAL gpunn_attributes gpunn__no_attributes(void)
 {
     gpunn_attributes attr;
     memset(&attr, 0, sizeof attr);
     return attr;
 }
-/* What the node of an op would be; false after an error. An operand may be NULL where the op says so. */
-static bool gpunn__infer_node(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr, gpunn_tensor *const *operands,
-                              int count, gpunn__meta *out)
+
+GPUNN__INTERNAL bool gpunn__infer_node(const gpunn__call *call, gpunn_op op, const gpunn_attributes *attr,
+                                       gpunn_tensor *const *operands, int count, gpunn__meta *out)
 {
     gpunn__meta in[GPUNN_MAX_OPERANDS];
     for (int i = 0; i < count; i++)
@@ -11349,8 +11783,8 @@ static bool gpunn__infer_node(const gpunn__call *call, gpunn_op op, const gpunn_
     return gpunn__infer(call, op, attr, in, count, out);
 }
 
-static gpunn_tensor *gpunn__node(const gpunn__call *call, const gpunn__operation *operation, const gpunn_attributes *attr,
-                                 gpunn_tensor *const *operands, int count)
+GPUNN__INTERNAL gpunn_tensor *gpunn__node(const gpunn__call *call, const gpunn__operation *operation,
+                                          const gpunn_attributes *attr, gpunn_tensor *const *operands, int count)
 {
     gpunn__meta   out;
     gpunn_tensor *t = gpunn__infer_node(call, operation->op, attr, operands, count, &out)
@@ -11368,7 +11802,7 @@ static gpunn_tensor *gpunn__node(const gpunn__call *call, const gpunn__operation
     return gpunn__set_layer(call, t);
 }
 
-static bool gpunn__same_shape(const gpunn_tensor *a, const gpunn_tensor *b)
+GPUNN__INTERNAL bool gpunn__same_shape(const gpunn_tensor *a, const gpunn_tensor *b)
 {
     return a->rank == b->rank && memcmp(a->dim, b->dim, (size_t)a->rank * sizeof *a->dim) == 0;
 }
@@ -11387,8 +11821,8 @@ GPUNN_API gpunn_tensor *gpunn_cast(gpunn_tensor *x, gpunn_dtype dtype)
 }
 
 /* ---- of integers ---- */
-/* count: of operands, which may be one less than op has. */
-static gpunn_tensor *gpunn__integer_node(gpunn_integer_op op, gpunn_tensor *const *operands, int count, int64_t number)
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__integer_node(gpunn_integer_op op, gpunn_tensor *const *operands, int count, int64_t number)
 {
     const char        *name = (unsigned)op < GPUNN_INTEGER_COUNT ? gpunn__integer_names[op] : "integer";
     gpunn_attributes   attr = gpunn__no_attributes();
@@ -11413,8 +11847,7 @@ static gpunn_tensor *gpunn__integer_node(gpunn_integer_op op, gpunn_tensor *cons
     return gpunn__made(&call, gpunn__node(&call, &gpunn__operation_integer, &attr, in, count));
 }
 
-/* Of operands that are all integers, but for a condition, the op of that name; else -1. */
-static int gpunn__integer_meant(const char *name, gpunn_tensor *const *operands, int count)
+GPUNN__INTERNAL int gpunn__integer_meant(const char *name, gpunn_tensor *const *operands, int count)
 {
     bool all = true;
     for (int i = strcmp(name, "where") == 0; i < count; i++) all = all && operands[i] && operands[i]->dtype != GPUNN_F32;
@@ -11435,13 +11868,9 @@ GPUNN_API gpunn_tensor *gpunn_where_scalar(gpunn_tensor *condition, gpunn_tensor
 }
 
 /* ---- of floats ---- */
-/* By their numbers, for those who find them by name. */
-#define GPUNN__X(ENUM, name, ...) &gpunn__operation_##name,
-static const gpunn__operation *const gpunn__elementwise[] = {NULL, GPUNN__ELEMENTWISE_OPS(GPUNN__X)};
-#undef GPUNN__X
 
-static gpunn_tensor *gpunn__map_node(const gpunn__operation *operation, gpunn_tensor *const *operands, float attribute1,
-                                     float attribute2)
+GPUNN__INTERNAL gpunn_tensor *gpunn__map_node(const gpunn__operation *operation, gpunn_tensor *const *operands, float attribute1,
+                                              float attribute2)
 {
     const gpunn_op op = operation->op;
     const int      arity = gpunn__op_arity(op), integer = gpunn__integer_meant(gpunn_op_name(op), operands, arity);
@@ -11501,7 +11930,7 @@ GPUNN_BINARY_OPS(GPUNN__X)
 GPUNN_TERNARY_OPS(GPUNN__X)
 #undef GPUNN__X
 
-/* ==== >>expr ========================================================================================================== *
+/* ==== >>graph/expr ================================================================================================= *
  * gpunn_expr: a recursive descent over
  *     formula    = {name "=" choice ";"} choice
  *     choice     = any ["if" any "else" choice]
@@ -11537,10 +11966,29 @@ typedef struct gpunn__formula {
     } names[GPUNN__EXPR_NAMES]; /* of two equal ones the later counts */
 } gpunn__formula;
 
+/* The first `length` bytes of a text, as far as they fit, without control characters. */
+GPUNN__INTERNAL void gpunn__expr_quote(char *out, size_t size, const char *text, size_t length);
+
+GPUNN__INTERNAL bool gpunn__expr_add_number(gpunn__formula *f, const char *name, double number);
+
+/* A tensor, or NULL for one that is left out. */
+GPUNN__INTERNAL bool gpunn__expr_add_tensor(gpunn__formula *f, const char *name, gpunn_tensor *t);
+
+/* Opens a formula that knows no operand yet. */
+GPUNN__INTERNAL bool gpunn__expr_open(gpunn__formula *f, const char *expression);
+
+/* The value of a formula whose names are known. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__expr_value(gpunn__formula *f);
+
+/* Of the operands `args`, called names or (NULL) x y z and x0 to x7, and numbers that have names. g: of a derivative, which calls
+ * it so; NULL: it is none. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__expr(const char *expression, const char *const *names, gpunn_tensor *const *args,
+                                          int arg_count, const char *const *number_names, const double *numbers, int number_count,
+                                          gpunn_tensor *g);
+
 static bool gpunn__expr_choice(gpunn__formula *f, gpunn__term *result);
 
-/* The first `length` bytes of a text, as far as they fit, without control characters. */
-static void gpunn__expr_quote(char *out, size_t size, const char *text, size_t length)
+GPUNN__INTERNAL void gpunn__expr_quote(char *out, size_t size, const char *text, size_t length)
 {
     size_t n = 0;
     for (; n + 1 < size && n < length && text[n]; n++) out[n] = (unsigned char)text[n] < 0x20 || text[n] == 0x7f ? '?' : text[n];
@@ -12226,7 +12674,7 @@ static bool gpunn__expr_formula(gpunn__formula *f, gpunn__term *result)
     }
 }
 
-static bool gpunn__expr_add_number(gpunn__formula *f, const char *name, double number)
+GPUNN__INTERNAL bool gpunn__expr_add_number(gpunn__formula *f, const char *name, double number)
 {
     gpunn__term term;
     term.tensor = NULL;
@@ -12234,8 +12682,7 @@ static bool gpunn__expr_add_number(gpunn__formula *f, const char *name, double n
     return gpunn__expr_add_name(f, name, strlen(name), term);
 }
 
-/* A tensor, or NULL for one that is left out. */
-static bool gpunn__expr_add_tensor(gpunn__formula *f, const char *name, gpunn_tensor *t)
+GPUNN__INTERNAL bool gpunn__expr_add_tensor(gpunn__formula *f, const char *name, gpunn_tensor *t)
 {
     gpunn__term term;
     term.tensor = t;
@@ -12243,8 +12690,7 @@ static bool gpunn__expr_add_tensor(gpunn__formula *f, const char *name, gpunn_te
     return gpunn__expr_add_name(f, name, strlen(name), term);
 }
 
-/* Opens a formula that knows no operand yet. */
-static bool gpunn__expr_open(gpunn__formula *f, const char *expression)
+GPUNN__INTERNAL bool gpunn__expr_open(gpunn__formula *f, const char *expression)
 {
     f->text = f->at = expression;
     f->depth = f->name_count = f->dry = 0;
@@ -12253,8 +12699,7 @@ static bool gpunn__expr_open(gpunn__formula *f, const char *expression)
     return gpunn__expr_add_number(f, "pi", 3.14159265358979323846);
 }
 
-/* The value of a formula whose names are known. */
-static gpunn_tensor *gpunn__expr_value(gpunn__formula *f)
+GPUNN__INTERNAL gpunn_tensor *gpunn__expr_value(gpunn__formula *f)
 {
     gpunn__term result;
     bool        ok = gpunn__expr_formula(f, &result);
@@ -12262,10 +12707,9 @@ static gpunn_tensor *gpunn__expr_value(gpunn__formula *f)
     return gpunn__made(&f->call, ok ? gpunn__expr_tensor(f, &result) : NULL);
 }
 
-/* Of the operands `args`, called names or (NULL) x y z and x0 to x7, and numbers that have names. g: of a derivative, which calls
- * it so; NULL: it is none. */
-static gpunn_tensor *gpunn__expr(const char *expression, const char *const *names, gpunn_tensor *const *args, int arg_count,
-                                 const char *const *number_names, const double *numbers, int number_count, gpunn_tensor *g)
+GPUNN__INTERNAL gpunn_tensor *gpunn__expr(const char *expression, const char *const *names, gpunn_tensor *const *args,
+                                          int arg_count, const char *const *number_names, const double *numbers, int number_count,
+                                          gpunn_tensor *g)
 {
     static const char *const places[] = {"args[0]", "args[1]", "args[2]", "args[3]", "args[4]", "args[5]", "args[6]", "args[7]"};
     static const char *const numbered[] = {"x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7"};
@@ -12292,10 +12736,43 @@ GPUNN_API gpunn_tensor *gpunn_expr(const char *expression, gpunn_tensor *const *
 {
     return gpunn__expr(expression, NULL, args, arg_count, NULL, NULL, 0, NULL);
 }
-/* ==== >>layers ======================================================================================================== *
+
+/* ==== >>layers/basic =============================================================================================== *
  * Every builder that is more than a row of the elementwise tables: layers, reductions, losses, metrics. They check what they are
- * given; what sizes must be is said in >>infer. */
+ * given; what sizes must be is said in >>graph/infer. */
+/* Puts the defaults of the builder's row into its arguments, in which 0 is 0 from now on, and checks their ranges, and that none
+ * is given which only others with such arguments take; false after an error. */
+GPUNN__INTERNAL bool gpunn__settle(const gpunn__call *call, void *args);
+
+/* A field of an argument struct that has no row: 0 stands for the default, GPUNN_ZERO for 0. */
+GPUNN__INTERNAL int gpunn__int_setting(int given, int otherwise);
+
+GPUNN__INTERNAL float gpunn__float_setting(float given, float otherwise);
+
+/* A layer's name must be new; false after an error. */
+GPUNN__INTERNAL bool gpunn__layer_is_new(const gpunn__call *call, const char *name);
+
+/* Opens a call that makes a layer with parameters: x must be F32, the name new. */
+GPUNN__INTERNAL bool gpunn__begin_layer(gpunn__call *call, const char *op, const char *name, gpunn_tensor *x);
+
+/* A parameter or buffer of the layer: name.suffix. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__layer_weight(const gpunn__call *call, gpunn__kind kind, const char *suffix, int rank,
+                                                  const int64_t *dim, gpunn_init_kind init_kind, float a);
+
+/* Whether a weight is the layer's own, or was given to it. */
+GPUNN__INTERNAL bool gpunn__is_own(const gpunn_tensor *layer, const gpunn_tensor *weight);
+
+/* Whether tensor t holds integers that pick elements. */
+GPUNN__INTERNAL bool gpunn__are_indices(const gpunn__call *call, const gpunn_tensor *t, const char *name);
+
+/* Resolves one setting of a window of so many axes: each[i], else all, else otherwise[i]; lowest: the least allowed. */
+GPUNN__INTERNAL bool gpunn__window_setting(const gpunn__call *call, int axes, const char *one, const char *many, int all,
+                                           const int *each, const int *otherwise, int lowest, int *result);
+
+GPUNN__PRIVATE const int gpunn__zeros[3] = {0, 0, 0}, gpunn__ones[3] = {1, 1, 1};
+
 /* ---- layers ---------------------------------------------------------------------------------------------------------- */
+
 /* One argument: its default where 0 stands for that, its range. */
 static bool gpunn__settle_one(const gpunn__call *call, const gpunn__argument *a, void *at)
 {
@@ -12351,9 +12828,7 @@ static bool gpunn__is_given(const gpunn__argument *a, const void *args)
     return memcmp((const char *)args + a->member, nothing, flag ? sizeof(bool) : pointer ? sizeof(void *) : sizeof(int)) != 0;
 }
 
-/* Puts the defaults of the builder's row into its arguments, in which 0 is 0 from now on, and checks their ranges, and that none
- * is given which only others with such arguments take; false after an error. */
-static bool gpunn__settle(const gpunn__call *call, void *args)
+GPUNN__INTERNAL bool gpunn__settle(const gpunn__call *call, void *args)
 {
     const gpunn__row *row = gpunn__row_called(call->op);
     for (int i = 0; i < GPUNN__ROW_COUNT; i++) {
@@ -12372,19 +12847,17 @@ static bool gpunn__settle(const gpunn__call *call, void *args)
     return true;
 }
 
-/* A field of an argument struct that has no row: 0 stands for the default, GPUNN_ZERO for 0. */
-static int gpunn__int_setting(int given, int otherwise)
+GPUNN__INTERNAL int gpunn__int_setting(int given, int otherwise)
 {
     return given == 0 ? otherwise : given == GPUNN_ZERO ? 0 : given;
 }
 
-static float gpunn__float_setting(float given, float otherwise)
+GPUNN__INTERNAL float gpunn__float_setting(float given, float otherwise)
 {
     return given == 0 ? otherwise : given == (float)GPUNN_ZERO ? 0 : given;
 }
 
-/* A layer's name must be new; false after an error. */
-static bool gpunn__layer_is_new(const gpunn__call *call, const char *name)
+GPUNN__INTERNAL bool gpunn__layer_is_new(const gpunn__call *call, const char *name)
 {
     const char *fault = call->layer == NULL                     ? "the layer needs a name, which its parameters carry too"
                         : strlen(name) >= GPUNN__NAME_SIZE - 16 ? "the name is too long; 239 bytes are allowed"
@@ -12395,15 +12868,13 @@ static bool gpunn__layer_is_new(const gpunn__call *call, const char *name)
     return fault == NULL;
 }
 
-/* Opens a call that makes a layer with parameters: x must be F32, the name new. */
-static bool gpunn__begin_layer(gpunn__call *call, const char *op, const char *name, gpunn_tensor *x)
+GPUNN__INTERNAL bool gpunn__begin_layer(gpunn__call *call, const char *op, const char *name, gpunn_tensor *x)
 {
     return gpunn__begin_x(call, op, name, x, true) && gpunn__layer_is_new(call, name);
 }
 
-/* A parameter or buffer of the layer: name.suffix. */
-static gpunn_tensor *gpunn__layer_weight(const gpunn__call *call, gpunn__kind kind, const char *suffix, int rank,
-                                         const int64_t *dim, gpunn_init_kind init_kind, float a)
+GPUNN__INTERNAL gpunn_tensor *gpunn__layer_weight(const gpunn__call *call, gpunn__kind kind, const char *suffix, int rank,
+                                                  const int64_t *dim, gpunn_init_kind init_kind, float a)
 {
     char       name[GPUNN__NAME_SIZE];
     gpunn_init init = {init_kind, a, init_kind == GPUNN_INIT_NORMAL ? 1.0f : 0};
@@ -12411,8 +12882,7 @@ static gpunn_tensor *gpunn__layer_weight(const gpunn__call *call, gpunn__kind ki
     return gpunn__set_layer(call, gpunn__weight(call, kind, name, rank, dim, init));
 }
 
-/* Whether a weight is the layer's own, or was given to it. */
-static bool gpunn__is_own(const gpunn_tensor *layer, const gpunn_tensor *weight)
+GPUNN__INTERNAL bool gpunn__is_own(const gpunn_tensor *layer, const gpunn_tensor *weight)
 {
     return weight->layer && strcmp(weight->layer, layer->layer) == 0;
 }
@@ -12434,8 +12904,7 @@ static gpunn_tensor *gpunn__affine(const gpunn__call *call, const gpunn__operati
     return gpunn__node(call, operation, attr, operands, 3);
 }
 
-/* Whether tensor t holds integers that pick elements. */
-static bool gpunn__are_indices(const gpunn__call *call, const gpunn_tensor *t, const char *name)
+GPUNN__INTERNAL bool gpunn__are_indices(const gpunn__call *call, const gpunn_tensor *t, const char *name)
 {
     bool fits = t->dtype == GPUNN_I64 || t->dtype == GPUNN_I32;
     if (!fits)
@@ -12523,9 +12992,8 @@ GPUNN_API gpunn_tensor *gpunn_embedding_(gpunn_tensor *tokens, const char *name,
     return gpunn__node(&call, &gpunn__operation_embedding, &attr, operands, 2);
 }
 
-/* Resolves one setting of a window of so many axes: each[i], else all, else otherwise[i]; lowest: the least allowed. */
-static bool gpunn__window_setting(const gpunn__call *call, int axes, const char *one, const char *many, int all, const int *each,
-                                  const int *otherwise, int lowest, int *result)
+GPUNN__INTERNAL bool gpunn__window_setting(const gpunn__call *call, int axes, const char *one, const char *many, int all,
+                                           const int *each, const int *otherwise, int lowest, int *result)
 {
     for (int i = axes; i < 3; i++) {
         if (each[i] == 0) continue;
@@ -12542,8 +13010,6 @@ static bool gpunn__window_setting(const gpunn__call *call, int axes, const char 
     }
     return true;
 }
-
-static const int gpunn__zeros[3] = {0, 0, 0}, gpunn__ones[3] = {1, 1, 1};
 
 /* Pads the spatial axes of x and leaves no padding to do; NULL after an error. */
 static gpunn_tensor *gpunn__pad_sides(gpunn_tensor *x, int *before, const int *after, float value)
@@ -13208,17 +13674,24 @@ GPUNN_API gpunn_tensor *gpunn_bilinear_(gpunn_tensor *x1, gpunn_tensor *x2, cons
     return gpunn__made(&call, parts[1] ? gpunn_add(y, parts[1]) : y);
 }
 
-/* ---- recurrent layers ------------------------------------------------------------------------------------------------ */
+/* ==== >>layers/recurrent =========================================================================================== */
 /* 1, 2, ... along an axis of that size, which may vary. */
-static gpunn_tensor *gpunn__ordinals(gpunn_model *model, int64_t size)
+GPUNN__INTERNAL gpunn_tensor *gpunn__ordinals(gpunn_model *model, int64_t size);
+
+/* With an axis of 1 behind so many. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__unsqueeze(gpunn_tensor *x, int axis);
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation, gpunn_tensor *x, const char *name,
+                                               const gpunn_rnn_args *args);
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__ordinals(gpunn_model *model, int64_t size)
 {
     static const float one = 1;
     const gpunn_shape  scalar = {{0}};
     return gpunn_cumsum(gpunn_expand(gpunn_constant(model, scalar, &one), GPUNN_SHAPE(size)), 0);
 }
 
-/* With an axis of 1 behind so many. */
-static gpunn_tensor *gpunn__unsqueeze(gpunn_tensor *x, int axis)
+GPUNN__INTERNAL gpunn_tensor *gpunn__unsqueeze(gpunn_tensor *x, int axis)
 {
     gpunn_shape shape = gpunn_tensor_shape(x);
     memmove(shape.dim + axis + 1, shape.dim + axis, (size_t)(x->rank - axis) * sizeof *shape.dim);
@@ -13362,6 +13835,7 @@ static gpunn_tensor *gpunn__state_row(gpunn_tensor *node, int64_t length, int i)
 /* ---- proj_size: h = W_hr r, where r = o tanh(c) is what a layer without it makes ----
  * The gates take W_hh h = (W_hh W_hr) r, so that a layer with this product as its weight_hh makes r, whose results are projected
  * all at once. Its first step takes W_hh h_0 from features of x that are h_0 where a direction starts and 0 elsewhere. */
+
 static gpunn_tensor *gpunn__times_hr(gpunn_tensor *r, gpunn_tensor *weight_hr)
 {
     const gpunn_matmul_args turned = {0, false, true};
@@ -13417,8 +13891,8 @@ static bool gpunn__project_operands(gpunn_tensor **in, gpunn_tensor *const *weig
     return in[0] != NULL;
 }
 
-static gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation, gpunn_tensor *x, const char *name,
-                                      const gpunn_rnn_args *args)
+GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation, gpunn_tensor *x, const char *name,
+                                               const gpunn_rnn_args *args)
 {
     const int            directions = args->bidirectional ? 2 : 1, layers = gpunn__int_setting(args->num_layers, 1);
     const int            parts = gpunn__recurrent_parts(args);
@@ -13596,7 +14070,7 @@ GPUNN_API gpunn_tensor *gpunn_gru_(gpunn_tensor *x, const char *name, gpunn_rnn_
     return gpunn__recurrent_layer(&gpunn__operation_gru, x, name, &args);
 }
 
-/* ---- random numbers -------------------------------------------------------------------------------------------------- */
+/* ==== >>layers/random ============================================================================================== */
 static gpunn_tensor *gpunn__random_node(const gpunn__operation *operation, gpunn_tensor *x, float p)
 {
     gpunn__call call;
@@ -13690,7 +14164,25 @@ GPUNN_API gpunn_tensor *gpunn_prelu(gpunn_tensor *x, const char *name, int num_p
     return gpunn__set_layer(&call, y);
 }
 
-/* ---- shapes ---------------------------------------------------------------------------------------------------------- */
+/* ==== >>layers/shapes ============================================================================================== */
+/* The one dimension that several together are, within the limit; false: the batch stands there twice, or it is none. */
+GPUNN__INTERNAL bool gpunn__joined(gpunn_model *model, int rank, const int64_t *dim, int64_t *joined);
+
+/* An axis of x counted from 0, or -1 after an error. */
+GPUNN__INTERNAL int gpunn__axis_of(const gpunn__call *call, const gpunn_tensor *x, int axis);
+
+/* Resolves a list of different axes of x; their number, or -1 after an error. */
+GPUNN__INTERNAL int gpunn__axis_list(const gpunn__call *call, const gpunn_tensor *x, const gpunn_axes *axes, int *order);
+
+/* A reshape by rank and sizes. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__reshape_to(gpunn_tensor *x, int rank, const int64_t *dim);
+
+/* Opens a call along an axis of x whose size is a number: the axis, or -1 after an error. */
+GPUNN__INTERNAL int gpunn__begin_along(gpunn__call *call, const char *op, gpunn_tensor *x, int axis, bool f32);
+
+/* All windows of x [n, c, ...] that meet a convolution's results of these sizes: [n, kernel cells * c, sizes]. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__unfold(gpunn_tensor *x, const gpunn_attributes *attr, const int64_t *sizes);
+
 GPUNN_API gpunn_tensor *gpunn_reshape(gpunn_tensor *x, gpunn_shape shape)
 {
     gpunn__call call;
@@ -13700,8 +14192,7 @@ GPUNN_API gpunn_tensor *gpunn_reshape(gpunn_tensor *x, gpunn_shape shape)
     return gpunn__rank_of(&call, &shape, 2) < 0 ? NULL : gpunn__node(&call, &gpunn__operation_reshape, &attr, &x, 1);
 }
 
-/* The one dimension that several together are, within the limit; false: the batch stands there twice, or it is none. */
-static bool gpunn__joined(gpunn_model *model, int rank, const int64_t *dim, int64_t *joined)
+GPUNN__INTERNAL bool gpunn__joined(gpunn_model *model, int rank, const int64_t *dim, int64_t *joined)
 {
     int power = 0;
     if (gpunn__any_sized(rank, dim)) return (*joined = gpunn__dim_product(model, rank, dim)) != 0;
@@ -13728,8 +14219,7 @@ GPUNN_API gpunn_tensor *gpunn_flatten(gpunn_tensor *x)
     return gpunn__node(&call, &gpunn__operation_reshape, &attr, &x, 1);
 }
 
-/* An axis of x counted from 0, or -1 after an error. */
-static int gpunn__axis_of(const gpunn__call *call, const gpunn_tensor *x, int axis)
+GPUNN__INTERNAL int gpunn__axis_of(const gpunn__call *call, const gpunn_tensor *x, int axis)
 {
     if (axis >= -x->rank && axis < x->rank) return axis < 0 ? axis + x->rank : axis;
     char text[128];
@@ -13741,8 +14231,7 @@ static int gpunn__axis_of(const gpunn__call *call, const gpunn_tensor *x, int ax
     return -1;
 }
 
-/* Resolves a list of different axes of x; their number, or -1 after an error. */
-static int gpunn__axis_list(const gpunn__call *call, const gpunn_tensor *x, const gpunn_axes *axes, int *order)
+GPUNN__INTERNAL int gpunn__axis_list(const gpunn__call *call, const gpunn_tensor *x, const gpunn_axes *axes, int *order)
 {
     int      count = 0;
     uint32_t seen = 0;
@@ -13855,8 +14344,7 @@ GPUNN_API gpunn_tensor *gpunn_expand(gpunn_tensor *x, gpunn_shape shape)
     return gpunn__node(&call, &gpunn__operation_expand, &attr, &x, 1);
 }
 
-/* A reshape by rank and sizes. */
-static gpunn_tensor *gpunn__reshape_to(gpunn_tensor *x, int rank, const int64_t *dim)
+GPUNN__INTERNAL gpunn_tensor *gpunn__reshape_to(gpunn_tensor *x, int rank, const int64_t *dim)
 {
     gpunn_shape shape;
     memset(&shape, 0, sizeof shape);
@@ -14339,8 +14827,7 @@ GPUNN_API gpunn_tensor *gpunn_flip(gpunn_tensor *x, gpunn_axes axes)
     return gpunn__made(&call, y);
 }
 
-/* Opens a call along an axis of x whose size is a number: the axis, or -1 after an error. */
-static int gpunn__begin_along(gpunn__call *call, const char *op, gpunn_tensor *x, int axis, bool f32)
+GPUNN__INTERNAL int gpunn__begin_along(gpunn__call *call, const char *op, gpunn_tensor *x, int axis, bool f32)
 {
     char text[128];
     if (!gpunn__begin_x(call, op, NULL, x, f32) || (axis = gpunn__axis_of(call, x, axis)) < 0) return -1;
@@ -14420,8 +14907,7 @@ GPUNN_API gpunn_tensor *gpunn_glu(gpunn_tensor *x, int axis)
     return gpunn__made(&call, in[0] && in[1] ? gpunn_expr("x * sigmoid(y)", in, 2) : NULL);
 }
 
-/* All windows of x [n, c, ...] that meet a convolution's results of these sizes: [n, kernel cells * c, sizes]. */
-static gpunn_tensor *gpunn__unfold(gpunn_tensor *x, const gpunn_attributes *attr, const int64_t *sizes)
+GPUNN__INTERNAL gpunn_tensor *gpunn__unfold(gpunn_tensor *x, const gpunn_attributes *attr, const int64_t *sizes)
 {
     const int      rank = x->rank;
     gpunn_pad_args args;
@@ -14593,7 +15079,7 @@ GPUNN_API gpunn_tensor *gpunn_masked_fill(gpunn_tensor *x, gpunn_tensor *mask, f
     return gpunn__made(&call, gpunn_where(mask, fill, x));
 }
 
-/* ---- reductions ------------------------------------------------------------------------------------------------------ */
+/* ==== >>layers/reductions ========================================================================================== */
 static gpunn_tensor *gpunn__reduce_node(const char *name, const gpunn__operation *operation, bool mean, gpunn_tensor *x,
                                         const gpunn_axes *axes, bool keepdim)
 {
@@ -14942,17 +15428,22 @@ GPUNN_API gpunn_tensor *gpunn_matmul_(gpunn_tensor *a, gpunn_tensor *b, gpunn_ma
     return gpunn__node(&call, &gpunn__operation_matmul, &attr, operands, 2);
 }
 
-/* ---- states ---------------------------------------------------------------------------------------------------------- */
+/* ==== >>layers/states ============================================================================================== */
 /* The state that t is, as it was when a run began or as an assignment has left it; NULL: none. */
-static gpunn_tensor *gpunn__state_of(gpunn_tensor *t)
+GPUNN__INTERNAL gpunn_tensor *gpunn__state_of(gpunn_tensor *t);
+
+/* position: NULL for the whole of the state. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__assign(const char *function, gpunn_tensor *state, int axis, gpunn_tensor *position,
+                                            gpunn_tensor *value, int count, bool in_training);
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__state_of(gpunn_tensor *t)
 {
     while (t->op == GPUNN_OP_ASSIGN) t = t->inputs[0];
     return t->state ? t : NULL;
 }
 
-/* position: NULL for the whole of the state. */
-static gpunn_tensor *gpunn__assign(const char *function, gpunn_tensor *state, int axis, gpunn_tensor *position,
-                                   gpunn_tensor *value, int count, bool in_training)
+GPUNN__INTERNAL gpunn_tensor *gpunn__assign(const char *function, gpunn_tensor *state, int axis, gpunn_tensor *position,
+                                            gpunn_tensor *value, int count, bool in_training)
 {
     static const char *const names[] = {"the state", "the value", "the position"};
     gpunn_tensor            *operands[] = {state, value, position};
@@ -14979,6 +15470,7 @@ GPUNN_API gpunn_tensor *gpunn_assign_at_(gpunn_tensor *state, int axis, gpunn_te
 }
 
 /* ---- drawing --------------------------------------------------------------------------------------------------------- */
+
 static bool gpunn__sample_fits(const gpunn__call *call, const gpunn_tensor *logits, const gpunn_tensor *draw,
                                const gpunn_sample_args *args)
 {
@@ -15024,7 +15516,7 @@ GPUNN_API gpunn_tensor *gpunn_sample_(gpunn_tensor *logits, gpunn_tensor *draw, 
     return gpunn__made(&call, gpunn_cast(gpunn__reshape_to(taken, 1, column), GPUNN_I64));
 }
 
-/* ---- attention ------------------------------------------------------------------------------------------------------- */
+/* ==== >>layers/attention =========================================================================================== */
 GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpunn_tensor *k, gpunn_tensor *v,
                                                             gpunn_attention_args args)
 {
@@ -15140,6 +15632,7 @@ GPUNN_API gpunn_tensor *gpunn_rotary_embedding_(gpunn_tensor *x, gpunn_tensor *p
 }
 
 /* ---- layers of attention: made of nodes, parameters with torch.nn's names ---------------------------------------------- */
+
 /* name.part, in text of GPUNN__NAME_SIZE. */
 static const char *gpunn__part(char *text, const char *name, const char *part)
 {
@@ -15457,7 +15950,7 @@ GPUNN_API gpunn_tensor *gpunn_transformer_decoder_(gpunn_tensor *tgt, gpunn_tens
     return gpunn__transformer_stack("transformer_decoder", tgt, memory, name, &args);
 }
 
-/* ---- einsum ---------------------------------------------------------------------------------------------------------- */
+/* ==== >>layers/einsum ============================================================================================== */
 typedef struct gpunn__labels { /* of a tensor's axes, with their sizes: letters, and for "..." digits, of which 7 is the last */
     gpunn_tensor *x;
     int           count;
@@ -15737,6 +16230,7 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
  * Complex numbers are pairs along a last axis, so that a transform of n1 of them is a product by a matrix [2 n1, 2 n1]. One of n
  * = n1 n2 is n2 of n1 numbers that lie n2 apart, each turned, and then n1 of n2 (Cooley and Tukey 1965): with j = j1 n2 + j2 and
  * k = k1 + n1 k2, jk / n is j1 k1 / n1 + j2 k1 / n + j2 k2 / n2, but for whole turns. */
+
 typedef struct gpunn__fourier {
     const gpunn__call *call;
     int                sign; /* of the exponent: -1, backwards 1 */
@@ -15913,10 +16407,24 @@ GPUNN_API gpunn_tensor *gpunn_irfft(gpunn_tensor *x, int64_t n, int axis, gpunn_
     return gpunn__made(&call, gpunn__fourier_end(gpunn_slice(y, 2, 0, 1, 1), &others, axis, n, false));
 }
 
-/* ---- losses and metrics ---------------------------------------------------------------------------------------------- */
+/* ==== >>layers/losses ============================================================================================== */
+GPUNN__INTERNAL bool gpunn__shapes_are_equal(const gpunn__call *call, const gpunn_tensor *input, const gpunn_tensor *target);
+
+/* A factor of each element, broadcast to the input's shape; may be left out. */
+GPUNN__INTERNAL bool gpunn__loss_factor(const gpunn__call *call, const gpunn_tensor *factor, const char *name,
+                                        const gpunn_tensor *input);
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__reduce_loss(gpunn_tensor *loss, gpunn_reduction reduction);
+
+/* Whether logits [n, classes, ...] and integer labels [n, ...] fit. */
+GPUNN__INTERNAL bool gpunn__labels_fit(const gpunn__call *call, const gpunn_tensor *logits, const gpunn_tensor *labels);
+
+/* Opens a call on them. */
+GPUNN__INTERNAL bool gpunn__begin_classes(gpunn__call *call, const char *op, gpunn_tensor *logits, gpunn_tensor *labels);
+
 static const gpunn_axes gpunn__all_axes = {{GPUNN_END}};
 
-static bool gpunn__shapes_are_equal(const gpunn__call *call, const gpunn_tensor *input, const gpunn_tensor *target)
+GPUNN__INTERNAL bool gpunn__shapes_are_equal(const gpunn__call *call, const gpunn_tensor *input, const gpunn_tensor *target)
 {
     char one[128], other[128];
     if (input->rank == target->rank && memcmp(input->dim, target->dim, sizeof input->dim) == 0) return true;
@@ -15926,14 +16434,14 @@ static bool gpunn__shapes_are_equal(const gpunn__call *call, const gpunn_tensor 
     return false;
 }
 
-/* A factor of each element, broadcast to the input's shape; may be left out. */
-static bool gpunn__loss_factor(const gpunn__call *call, const gpunn_tensor *factor, const char *name, const gpunn_tensor *input)
+GPUNN__INTERNAL bool gpunn__loss_factor(const gpunn__call *call, const gpunn_tensor *factor, const char *name,
+                                        const gpunn_tensor *input)
 {
     if (factor == NULL) return true;
     return gpunn__operand(call, factor, name, true) && gpunn__broadcasts_to(call, factor, name, input, "input");
 }
 
-static gpunn_tensor *gpunn__reduce_loss(gpunn_tensor *loss, gpunn_reduction reduction)
+GPUNN__INTERNAL gpunn_tensor *gpunn__reduce_loss(gpunn_tensor *loss, gpunn_reduction reduction)
 {
     if (loss == NULL || reduction == GPUNN_REDUCE_NONE) return loss;
     if (reduction == GPUNN_REDUCE_BATCHMEAN && loss->rank > 1) { /* the mean over axis 0 of each sample's sum */
@@ -15945,8 +16453,7 @@ static gpunn_tensor *gpunn__reduce_loss(gpunn_tensor *loss, gpunn_reduction redu
     return reduction == GPUNN_REDUCE_SUM ? gpunn_sum(loss, gpunn__all_axes, false) : gpunn_mean(loss, gpunn__all_axes, false);
 }
 
-/* Whether logits [n, classes, ...] and integer labels [n, ...] fit. */
-static bool gpunn__labels_fit(const gpunn__call *call, const gpunn_tensor *logits, const gpunn_tensor *labels)
+GPUNN__INTERNAL bool gpunn__labels_fit(const gpunn__call *call, const gpunn_tensor *logits, const gpunn_tensor *labels)
 {
     if (labels->dtype == GPUNN_I64 || labels->dtype == GPUNN_I32 || labels->dtype == GPUNN_U8)
         return gpunn__classes_fit(call, gpunn__meta_of(logits), gpunn__meta_of(labels));
@@ -15955,8 +16462,7 @@ static bool gpunn__labels_fit(const gpunn__call *call, const gpunn_tensor *logit
     return false;
 }
 
-/* Opens a call on them. */
-static bool gpunn__begin_classes(gpunn__call *call, const char *op, gpunn_tensor *logits, gpunn_tensor *labels)
+GPUNN__INTERNAL bool gpunn__begin_classes(gpunn__call *call, const char *op, gpunn_tensor *logits, gpunn_tensor *labels)
 {
     gpunn_tensor *operands[] = {logits, labels};
     return gpunn__begin_op(call, op, GPUNN_OP_CROSS_ENTROPY, operands, 2, 1) && gpunn__labels_fit(call, logits, labels);
@@ -16121,7 +16627,21 @@ GPUNN_API gpunn_status gpunn_register_custom(gpunn_device *dev, const gpunn_cust
     return GPUNN_OK;
 }
 
-/* ---- formulas (>>arguments) ------------------------------------------------------------------------------------------ */
+/* ==== >>layers/formulas ============================================================================================ */
+typedef struct gpunn__formula_row {
+    const char *name, *formula;
+    int         count; /* of operands */
+    bool (*fits)(const gpunn__call *call, gpunn_tensor *const *in, int count, const void *args);
+    const char *operands[3];
+} gpunn__formula_row;
+
+#define GPUNN__X(X, row, ...) GPUNN__DECLARE(const gpunn__formula_row gpunn__formula_of_##row)
+GPUNN__FORMULAS(GPUNN__X, )
+#undef GPUNN__X
+
+/* What a row of formulas makes of its operands and its arguments. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gpunn_tensor *const *in, void *args);
+
 /* Whether operands and arguments fit each other; args: settled. */
 #define GPUNN__FITS(name) \
     static bool gpunn__fits_##name(const gpunn__call *call, gpunn_tensor *const *in, int count, const void *args)
@@ -16202,18 +16722,11 @@ GPUNN__FITS(ALONG)
     return false;
 }
 
-typedef struct gpunn__formula_row {
-    const char *name, *formula;
-    int         count; /* of operands */
-    bool (*fits)(const gpunn__call *call, gpunn_tensor *const *in, int count, const void *args);
-    const char *operands[3];
-} gpunn__formula_row;
-
 #define GPUNN__NAMES1(a) #a
 #define GPUNN__NAMES2(a, b) #a, #b
 #define GPUNN__NAMES3(a, b, c) #a, #b, #c
 #define GPUNN__X(X, row, count, names, fits, keys, args, form, formula, about) \
-    static const gpunn__formula_row gpunn__formula_of_##row = {                \
+    GPUNN__INTERNAL const gpunn__formula_row gpunn__formula_of_##row = {       \
         #row, formula, count, gpunn__fits_##fits, {GPUNN__NAMES##count names}};
 GPUNN__FORMULAS(GPUNN__X, )
 #undef GPUNN__X
@@ -16226,8 +16739,7 @@ static double gpunn__argument_number(const gpunn__argument *a, const void *at)
     return *(const bool *)at == (a->kind == GPUNN__K_FLAG);
 }
 
-/* What a row of formulas makes of its operands and its arguments. */
-static gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gpunn_tensor *const *in, void *args)
+GPUNN__INTERNAL gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gpunn_tensor *const *in, void *args)
 {
     gpunn_reduction reduction = GPUNN_REDUCE_NONE;
     gpunn__call     call;
@@ -16327,7 +16839,7 @@ GPUNN_API gpunn_tensor *gpunn_top_k_accuracy(gpunn_tensor *logits, gpunn_tensor 
     return gpunn__made(&call, gpunn__reduce_loss(hits, GPUNN_REDUCE_MEAN));
 }
 
-/* ==== >>derivatives =================================================================================================== *
+/* ==== >>graph/differentiate ======================================================================================== *
  * Passes backward and forward as nodes, so that they have derivatives too. An elementwise op's is its row in >>ops, read as a
  * formula; each other op has a function here that gives the gradient of operand k from its result y and the gradient g of
  * that. */
@@ -16379,6 +16891,7 @@ static gpunn_tensor *gpunn__matmul_of(gpunn_tensor *a, gpunn_tensor *b, bool tra
 }
 
 /* ---- elementwise ops ------------------------------------------------------------------------------------------------------ */
+
 /* What its row in >>ops says of operand k. It is a product with g, so that of the operand's tangent in g's place it is that of
  * y. */
 static gpunn_tensor *gpunn__map_derivative(gpunn_tensor *y, gpunn_tensor *g, int k)
@@ -16403,6 +16916,7 @@ static gpunn_tensor *gpunn__derive_map(gpunn_tensor *y, gpunn_tensor *g, int k)
 }
 
 /* ---- products ------------------------------------------------------------------------------------------------------------- */
+
 static gpunn_tensor *gpunn__derive_linear(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     gpunn_tensor *x = y->inputs[0], *rows = gpunn__matrix(g, g->rank - 1);
@@ -16423,6 +16937,7 @@ static gpunn_tensor *gpunn__derive_matmul(gpunn_tensor *y, gpunn_tensor *g, int 
 }
 
 /* ---- convolutions --------------------------------------------------------------------------------------------------------- */
+
 /* The shape of a number for each channel of x [n, channels, ...] that broadcasts to it. */
 static gpunn_shape gpunn__channel_shape(const gpunn_tensor *x)
 {
@@ -16485,6 +17000,7 @@ static gpunn_tensor *gpunn__derive_conv(gpunn_tensor *y, gpunn_tensor *g, int k)
 }
 
 /* ---- reductions ----------------------------------------------------------------------------------------------------------- */
+
 /* A result of a reduction with 1 where axes were. */
 static gpunn_tensor *gpunn__keep_axes(gpunn_tensor *t, const gpunn_tensor *y)
 {
@@ -16543,6 +17059,7 @@ static gpunn_tensor *gpunn__derive_softmax(gpunn_tensor *y, gpunn_tensor *g, int
 }
 
 /* ---- shapes --------------------------------------------------------------------------------------------------------------- */
+
 static gpunn_tensor *gpunn__derive_reshape(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     return gpunn__reshape_as(g, y->inputs[k]);
@@ -16654,6 +17171,7 @@ static gpunn_tensor *gpunn__derive_embedding(gpunn_tensor *y, gpunn_tensor *g, i
 }
 
 /* ---- losses of classes: own is 1 where a logit, [n, classes, ...], is its label's, counted 0 where that is ignored --------- */
+
 static gpunn_tensor *gpunn__derive_class_loss(gpunn_tensor *y, gpunn_tensor *g, int k)
 {
     static const char *const texts[] = {"g * (p * sum(t, 1, keepdim=True) - t)", "-g * t"};
@@ -16679,6 +17197,7 @@ static gpunn_tensor *gpunn__derive_class_loss(gpunn_tensor *y, gpunn_tensor *g, 
 }
 
 /* ---- norms: h is x normalised along the rows of a matrix, r what it was multiplied by -------------------------------------- */
+
 #define GPUNN__LAYER_ROWS "c = x - mean(x, 1, keepdim=True); r = rsqrt(mean(c * c, 1, keepdim=True) + eps); h = c * r; "
 #define GPUNN__RMS_ROWS "r = rsqrt(mean(x * x, 1, keepdim=True) + eps); h = x * r; "
 #define GPUNN__ALONG_H "h * mean(g * h, 1, keepdim=True)"
@@ -16706,6 +17225,7 @@ static gpunn_tensor *gpunn__derive_norm(gpunn_tensor *y, gpunn_tensor *g, int k)
 }
 
 /* ---- all of them ---------------------------------------------------------------------------------------------------------- */
+
 /* X(op, function) */
 #define GPUNN__DERIVATIVES(X)    \
     X(LINEAR, linear)            \
@@ -16781,6 +17301,7 @@ static bool gpunn__add_to(gpunn_tensor **sum, gpunn_tensor *t)
 }
 
 /* ---- forward: from tangents of operands to that of a result ---------------------------------------------------------------- */
+
 /* That of some tensor; it may have 1 where the tensor has a size. */
 typedef struct gpunn__tangent {
     bool          needed, known;
@@ -16851,6 +17372,7 @@ static void gpunn__free_tangents(const gpunn__call *call, gpunn__tangent *of, si
 }
 
 /* ---- curvature: d2y / dv2 is a sum over all ops of their own, along their operands' tangents, times the gradients they get - */
+
 typedef struct gpunn__curvature {
     const gpunn_tensor *x;
     int                 directions;
@@ -16930,6 +17452,7 @@ static bool gpunn__add_curvature(const gpunn__call *call, gpunn__curvature *c, g
 }
 
 /* ---- backward -------------------------------------------------------------------------------------------------------------- */
+
 typedef struct gpunn__adjoint {
     bool          leads;    /* to it from one of the inputs */
     gpunn_tensor *gradient; /* so far; NULL: none */
@@ -17122,7 +17645,7 @@ GPUNN_API gpunn_tensor *gpunn_laplacian_(gpunn_tensor *y, gpunn_tensor *x, gpunn
     return gpunn__made(&call, sum);
 }
 
-/* ==== >>steps ========================================================================================================= *
+/* ==== >>plan/steps ================================================================================================= *
  * A plan is the work of one (outputs, mode, batch size): steps in order, each with its operands' places. Every value, gradient,
  * saved value and workspace is a slot with a lifetime in steps; slots share the arena. Made once, then only run. */
 typedef struct gpunn__slot {
@@ -17155,24 +17678,9 @@ typedef struct gpunn__request {
     const gpunn_optimizer *opt;          /* training: gradients of what it trains alone; NULL: of all parameters */
 } gpunn__request;
 
-#define GPUNN__NO_PARAMETERS UINT64_MAX /* a plan's scope */
+GPUNN__INTERNAL uint64_t gpunn__scope(const gpunn__request *request);
 
-static uint64_t gpunn__scope(const gpunn__request *request)
-{
-    return request->inputs_only ? GPUNN__NO_PARAMETERS : request->opt ? request->opt->scope : 0;
-}
-
-static gpunn__request gpunn__ask(gpunn_tensor *const *outputs, int count, gpunn__aim aim)
-{
-    gpunn__request request;
-    memset(&request, 0, sizeof request);
-    request.outputs = outputs;
-    request.output_count = count;
-    request.training = aim != GPUNN__EVALUATE;
-    request.seeded = aim == GPUNN__TRAIN_FROM;
-    request.forward_only = aim == GPUNN__TRAIN_FORWARD;
-    return request;
-}
+GPUNN__INTERNAL gpunn__request gpunn__ask(gpunn_tensor *const *outputs, int count, gpunn__aim aim);
 
 typedef struct gpunn__planned { /* a tensor within a plan */
     int               root;     /* the tensor whose memory a value is: itself, or through reshapes and merged steps another */
@@ -17240,7 +17748,6 @@ struct gpunn__plan {
     size_t            kept_bytes;
 };
 
-/* ---- tables ---------------------------------------------------------------------------------------------------------- */
 typedef struct gpunn__group { /* nodes that one fused kernel computes */
     const gpunn_kernel *kernel;
     const int          *tensors; /* ids: nodes, then externals */
@@ -17288,7 +17795,211 @@ typedef struct gpunn__builder { /* alive while a plan is made */
     int                   pass;    /* that is being made */
 } gpunn__builder;
 
-static int gpunn__new_slot(gpunn__builder *b, size_t bytes, int first)
+GPUNN__INTERNAL int gpunn__new_slot(gpunn__builder *b, size_t bytes, int first);
+
+GPUNN__INTERNAL gpunn__slot *gpunn__slot_of(gpunn__plan *plan, int slot);
+
+GPUNN__INTERNAL bool gpunn__bind(gpunn__builder *b, void **pointer, gpunn__place place, int index);
+
+/* Its captured runs. */
+GPUNN__INTERNAL void gpunn__plan_forget(gpunn_device *dev, gpunn__plan *plan);
+
+GPUNN__INTERNAL void gpunn__plan_free(gpunn_device *dev, gpunn__plan *plan);
+
+/* Drops the plans behind the first that are more, or hold more bytes, than the model may keep. */
+GPUNN__INTERNAL void gpunn__limit_plans(gpunn_model *model);
+
+/* What messages call a tensor. */
+GPUNN__INTERNAL const char *gpunn__called(const gpunn_tensor *t);
+
+/* Marks in `needed` what the already marked tensors are computed from. */
+GPUNN__INTERNAL void gpunn__mark_operands(const gpunn_model *model, bool *needed);
+
+/* Training steps compute kept tensors too when these need no input that the loss does not need. */
+GPUNN__INTERNAL void gpunn__mark_kept(const gpunn_model *model, bool *needed, bool *scratch);
+
+/* Runs that read a state make its assignments when these need no input that the outputs do not need. */
+GPUNN__INTERNAL void gpunn__mark_assigns(const gpunn_model *model, bool training, bool *needed, bool *scratch);
+
+/* Images of which memory can tell where their channels are. */
+GPUNN__INTERNAL bool gpunn__has_layouts(const gpunn_tensor *t);
+
+/* Values that are their first operand under another name: no step. */
+GPUNN__INTERNAL bool gpunn__is_alias(const gpunn__plan *plan, const gpunn_tensor *t);
+
+/* Whether a node meets other ranks in this plan. */
+GPUNN__INTERNAL bool gpunn__meets_ranks(const gpunn__plan *plan, const gpunn_tensor *t);
+
+GPUNN__INTERNAL bool gpunn__is_output(const gpunn__plan *plan, const gpunn_tensor *t);
+
+/* A value that somebody reads under its own name cannot be merged away. */
+GPUNN__INTERNAL bool gpunn__is_visible(const gpunn__plan *plan, const gpunn_tensor *t);
+
+/* What reads a state must do so at its place. */
+GPUNN__INTERNAL bool gpunn__reads_state(const gpunn__builder *b, const gpunn_tensor *t);
+
+GPUNN__INTERNAL void gpunn__mark_roots(gpunn__builder *b);
+
+GPUNN__INTERNAL void gpunn__mark_chains(gpunn__builder *b);
+
+GPUNN__INTERNAL gpunn_dtype gpunn__half_of(const gpunn_model *model);
+
+/* An inference-only model of precision BF16 or F16 keeps weights that only products and embeddings read in these 16 bits. Looks
+ * for them among those that have no memory yet. */
+GPUNN__INTERNAL void gpunn__find_narrow(gpunn_model *model);
+
+/* As which dtype memory has a weight. */
+GPUNN__INTERNAL gpunn_dtype gpunn__kept_as(const gpunn_tensor *t);
+
+/* That ops which were added, or another device, read the narrow weights too. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_narrow(const gpunn__builder *b);
+
+GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b);
+
+/* NULL: there is none, or it comes with another one. */
+GPUNN__INTERNAL const gpunn_tensor *gpunn__operand_of(const gpunn__plan *plan, const gpunn_tensor *t, int i);
+
+/* Whether node t can give operand i a gradient (if it is F32). */
+GPUNN__INTERNAL bool gpunn__has_slope(const gpunn_tensor *t, int i);
+
+GPUNN__INTERNAL bool gpunn__passes_gradient(const gpunn__builder *b, const gpunn_tensor *node, int operand);
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__member(const gpunn__builder *b, const gpunn__group *group, int number);
+
+GPUNN__INTERNAL const gpunn_kernel_program *gpunn__program(const gpunn__builder *b, const gpunn__group *group, bool backward);
+
+/* A node's gradient in memory `root`, as the group reads it: and changes it, if that is asked for. NULL: it does not. */
+GPUNN__INTERNAL const gpunn_kernel_operand *gpunn__gradient_operand(const gpunn__builder *b, const gpunn__group *group, int root,
+                                                                    bool changes);
+
+/* Whether training wants the gradient of an external from the group. */
+GPUNN__INTERNAL bool gpunn__group_passes(const gpunn__builder *b, const gpunn__group *group, const gpunn_tensor *external);
+
+GPUNN__INTERNAL bool gpunn__group_has_backward(const gpunn__builder *b, const gpunn__group *group);
+
+/* Where a group wants the channels of its images. */
+GPUNN__INTERNAL bool gpunn__group_wants_channels_last(const gpunn__builder *b, const gpunn__group *group);
+
+/* Images whose channels stand elsewhere: the group needs a copy of them. */
+GPUNN__INTERNAL bool gpunn__group_relayouts(const gpunn__builder *b, const gpunn__group *group, const gpunn_tensor *t);
+
+enum { GPUNN__LEFT_OUT = 127 }; /* an operand that is not there; more tensors a pattern cannot number */
+
+/* Finds the kernel's pattern at the model's tensor t, its last node, and writes all ids. Nodes that the last one does not depend
+ * on are looked for among all tensors. */
+GPUNN__INTERNAL bool gpunn__find_pattern(const gpunn_model *model, const gpunn_kernel *kernel, const gpunn_tensor *t,
+                                         int *assigned);
+
+GPUNN__INTERNAL void gpunn__mark_groups(gpunn__builder *b);
+
+/* Planning begins anew, without the group. */
+GPUNN__INTERNAL bool gpunn__refuse_group(gpunn__builder *b, const gpunn__group *group);
+
+GPUNN__INTERNAL bool gpunn__mark_order(gpunn__builder *b);
+
+enum {
+    GPUNN__WEIGHT_ALIGN = 16
+}; /* floats; of a model's weights the first is 1, the second where F16 training keeps its loss scale */
+
+/* Floats with the zeros behind them. */
+GPUNN__INTERNAL int64_t gpunn__aligned(int64_t count);
+
+/* Of a model's weights: parameters that decay, other parameters, the rest, narrow ones; -1: of none. */
+enum { GPUNN__NARROW_RANGE = 3, GPUNN__WEIGHT_RANGES };
+GPUNN__INTERNAL int gpunn__weight_range(const gpunn_tensor *t);
+
+/* As many floats as a weight's memory has. */
+GPUNN__INTERNAL int64_t gpunn__floats_of(const gpunn_tensor *t);
+
+GPUNN__INTERNAL bool gpunn__is_lent(const gpunn_tensor *t);
+
+GPUNN__INTERNAL void gpunn__mark_parts(gpunn__builder *b);
+
+GPUNN__INTERNAL void gpunn__describe(const gpunn__plan *plan, gpunn_value *value, const gpunn_tensor *t);
+
+GPUNN__INTERNAL void gpunn__set_operation(gpunn_step *step, const gpunn__operation *operation);
+
+/* Appends an empty step, named after a node, with room for that many operands. NULL: out of memory. */
+GPUNN__INTERNAL gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, bool backward, int input_count);
+
+/* A step of a node as it stands, its operands described; more: room for that many behind them. */
+GPUNN__INTERNAL gpunn_step *gpunn__node_step(gpunn__builder *b, const gpunn_tensor *t, bool backward, int more);
+
+/* Points a step at memory of a slot, whose life reaches at least to that step. */
+GPUNN__INTERNAL bool gpunn__use_slot(gpunn__builder *b, void **pointer, int index, int at);
+
+GPUNN__INTERNAL bool gpunn__read_value(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t, int at);
+
+/* Where a step wants the channels of an operand, or of its gradient. */
+GPUNN__INTERNAL bool gpunn__wants_channels_last(const gpunn__builder *b, const gpunn_tensor *t, int operand);
+
+/* An operand, and with it its gradient, whose channels are not where the step of t wants them. */
+GPUNN__INTERNAL bool gpunn__is_misplaced(const gpunn__builder *b, const gpunn_tensor *t, int operand);
+
+GPUNN__INTERNAL bool gpunn__read_operand(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t, int operand, int at);
+
+/* dim in the order in which memory has it, as a value of its own. */
+GPUNN__INTERNAL void gpunn__as_stored(gpunn_value *value, bool last);
+
+GPUNN__PRIVATE const int gpunn__to_first[4] = {0, 3, 1, 2},
+                         gpunn__to_channels_last[4] = {0, 2, 3, 1}; /* orders of permutations */
+
+/* A permutation of images to channels last, or from there. */
+GPUNN__INTERNAL gpunn_step *gpunn__relayout_step(gpunn__builder *b, const gpunn_tensor *image, bool to_last, bool backward);
+
+/* The step that makes a copy of an image that t reads, with its channels where they are wanted, unless there is one already. */
+GPUNN__INTERNAL bool gpunn__relayout_operand(gpunn__builder *b, const gpunn_tensor *t, int operand, bool to_last);
+
+/* The steps that make copies of t's operands where it cannot read them as they are, unless there are some already. */
+GPUNN__INTERNAL bool gpunn__copy_operands(gpunn__builder *b, const gpunn_tensor *t);
+
+/* A slot for what a step gives in 16 bits beside `value`, a norm's one or operand i of a group; -1: out of memory. */
+GPUNN__INTERNAL int gpunn__write_half(gpunn__builder *b, gpunn_step *step, int i, const gpunn_value *value, int at);
+
+/* Whether a step makes F32 values of node t of which products want 16 bits. */
+GPUNN__INTERNAL bool gpunn__wants_half(const gpunn__builder *b, const gpunn_tensor *t);
+
+/* The step that computes `end`, from the layer at the head of its chain. */
+GPUNN__INTERNAL bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end);
+
+/* The step of an assignment, which writes the state's memory. */
+GPUNN__INTERNAL bool gpunn__assign_step(gpunn__builder *b, const gpunn_tensor *t);
+
+/* An assignment whose result nobody reads in this run is made at its end. */
+GPUNN__INTERNAL bool gpunn__is_late(const gpunn__builder *b, const gpunn_tensor *t);
+
+GPUNN__INTERNAL bool gpunn__late_steps(gpunn__builder *b);
+
+/* An empty RELAYOUT step for `count` of them. */
+GPUNN__INTERNAL gpunn_step *gpunn__filter_step(gpunn__builder *b, const gpunn_tensor *convolution, bool backward, int count);
+
+GPUNN__INTERNAL bool gpunn__relayout_filters(gpunn__builder *b);
+
+/* Whether the gradient of a convolution's weight waits for the last step. Nobody else may contribute to it. */
+GPUNN__INTERNAL bool gpunn__gathers_filter(const gpunn__builder *b, const gpunn_tensor *t);
+
+#define GPUNN__NO_PARAMETERS UINT64_MAX /* a plan's scope */
+
+GPUNN__INTERNAL uint64_t gpunn__scope(const gpunn__request *request)
+{
+    return request->inputs_only ? GPUNN__NO_PARAMETERS : request->opt ? request->opt->scope : 0;
+}
+
+GPUNN__INTERNAL gpunn__request gpunn__ask(gpunn_tensor *const *outputs, int count, gpunn__aim aim)
+{
+    gpunn__request request;
+    memset(&request, 0, sizeof request);
+    request.outputs = outputs;
+    request.output_count = count;
+    request.training = aim != GPUNN__EVALUATE;
+    request.seeded = aim == GPUNN__TRAIN_FROM;
+    request.forward_only = aim == GPUNN__TRAIN_FORWARD;
+    return request;
+}
+
+/* ---- tables ---------------------------------------------------------------------------------------------------------- */
+
+GPUNN__INTERNAL int gpunn__new_slot(gpunn__builder *b, size_t bytes, int first)
 {
     gpunn__plan *plan = b->plan;
     gpunn__slot *slots = (gpunn__slot *)gpunn__grow(b->model->dev, plan->slots, plan->slot_count, &plan->slot_capacity,
@@ -17304,13 +18015,13 @@ static int gpunn__new_slot(gpunn__builder *b, size_t bytes, int first)
     return plan->slot_count++;
 }
 
-static gpunn__slot *gpunn__slot_of(gpunn__plan *plan, int slot)
+GPUNN__INTERNAL gpunn__slot *gpunn__slot_of(gpunn__plan *plan, int slot)
 {
     while (plan->slots[slot].parent != slot) slot = plan->slots[slot].parent;
     return &plan->slots[slot];
 }
 
-static bool gpunn__bind(gpunn__builder *b, void **pointer, gpunn__place place, int index)
+GPUNN__INTERNAL bool gpunn__bind(gpunn__builder *b, void **pointer, gpunn__place place, int index)
 {
     gpunn__plan    *plan = b->plan;
     gpunn__binding *bindings = (gpunn__binding *)gpunn__grow(b->model->dev, plan->bindings, plan->binding_count,
@@ -17329,8 +18040,7 @@ static size_t gpunn__operand_bytes(int count) /* of in, grad_in and accumulate o
     return (size_t)count * (2 * sizeof(gpunn_value) + sizeof(bool));
 }
 
-/* Its captured runs. */
-static void gpunn__plan_forget(gpunn_device *dev, gpunn__plan *plan)
+GPUNN__INTERNAL void gpunn__plan_forget(gpunn_device *dev, gpunn__plan *plan)
 {
     for (int i = 0; plan->passes && i < plan->pass_count; i++) {
         if (plan->passes[i].captured) dev->backend->forget(dev->context, plan->passes[i].captured);
@@ -17338,7 +18048,7 @@ static void gpunn__plan_forget(gpunn_device *dev, gpunn__plan *plan)
     }
 }
 
-static void gpunn__plan_free(gpunn_device *dev, gpunn__plan *plan)
+GPUNN__INTERNAL void gpunn__plan_free(gpunn_device *dev, gpunn__plan *plan)
 {
     gpunn__plan_forget(dev, plan);
     gpunn__device_free(dev, plan->seed_memory, plan->seed_bytes);
@@ -17366,8 +18076,7 @@ static size_t gpunn__plan_held(const gpunn__plan *plan)
     return bytes + (size_t)plan->binding_capacity * sizeof *plan->bindings + (size_t)plan->sized_count * sizeof *plan->sized;
 }
 
-/* Drops the plans behind the first that are more, or hold more bytes, than the model may keep. */
-static void gpunn__limit_plans(gpunn_model *model)
+GPUNN__INTERNAL void gpunn__limit_plans(gpunn_model *model)
 {
     int           count = 1;
     size_t        held = gpunn__plan_held(model->plans);
@@ -17393,7 +18102,7 @@ GPUNN_API gpunn_status gpunn_set_plan_limit(gpunn_model *model, int count, size_
     return GPUNN_OK;
 }
 
-static void gpunn__invalidate(gpunn_model *model)
+GPUNN__INTERNAL void gpunn__invalidate(gpunn_model *model)
 {
     while (model->plans) {
         gpunn__plan *next = model->plans->next;
@@ -17403,15 +18112,14 @@ static void gpunn__invalidate(gpunn_model *model)
     model->last = NULL;
 }
 
-/* What messages call a tensor. */
-static const char *gpunn__called(const gpunn_tensor *t)
+GPUNN__INTERNAL const char *gpunn__called(const gpunn_tensor *t)
 {
     return t->name ? t->name : t->layer ? t->layer : t->made_by ? t->made_by : gpunn_op_name(t->op);
 }
 
 /* ---- which tensors --------------------------------------------------------------------------------------------------- */
-/* Marks in `needed` what the already marked tensors are computed from. */
-static void gpunn__mark_operands(const gpunn_model *model, bool *needed)
+
+GPUNN__INTERNAL void gpunn__mark_operands(const gpunn_model *model, bool *needed)
 {
     for (int id = model->tensor_count - 1; id >= 0; id--) {
         const gpunn_tensor *t = model->tensors[id];
@@ -17432,15 +18140,13 @@ static bool gpunn__mark_possible(const gpunn_model *model, int id, bool *needed,
     return possible;
 }
 
-/* Training steps compute kept tensors too when these need no input that the loss does not need. */
-static void gpunn__mark_kept(const gpunn_model *model, bool *needed, bool *scratch)
+GPUNN__INTERNAL void gpunn__mark_kept(const gpunn_model *model, bool *needed, bool *scratch)
 {
     for (int id = 0; id < model->tensor_count; id++)
         if (model->tensors[id]->keep && !needed[id]) (void)gpunn__mark_possible(model, id, needed, scratch);
 }
 
-/* Runs that read a state make its assignments when these need no input that the outputs do not need. */
-static void gpunn__mark_assigns(const gpunn_model *model, bool training, bool *needed, bool *scratch)
+GPUNN__INTERNAL void gpunn__mark_assigns(const gpunn_model *model, bool training, bool *needed, bool *scratch)
 {
     bool found = true;
     while (found) { /* what an assignment reads may be another state */
@@ -17453,15 +18159,13 @@ static void gpunn__mark_assigns(const gpunn_model *model, bool training, bool *n
     }
 }
 
-/* Images of which memory can tell where their channels are. */
-static bool gpunn__has_layouts(const gpunn_tensor *t)
+GPUNN__INTERNAL bool gpunn__has_layouts(const gpunn_tensor *t)
 {
     bool fixed = t->rank == 4 && t->dim[1] > 0 && t->dim[2] > 0 && t->dim[3] > 0;
     return fixed && t->dim[1] > 1 && t->dim[2] * t->dim[3] > 1;
 }
 
-/* Values that are their first operand under another name: no step. */
-static bool gpunn__is_alias(const gpunn__plan *plan, const gpunn_tensor *t)
+GPUNN__INTERNAL bool gpunn__is_alias(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     if (t->kind != GPUNN__VALUE) return false;
     if (t->op == GPUNN_OP_ASSIGN) return true; /* which has a step of its own: gpunn__assign_step */
@@ -17476,27 +18180,24 @@ static bool gpunn__evaluates(const gpunn__plan *plan, const gpunn_tensor *t)
     return plan->evaluates && (t->op == GPUNN_OP_DROPOUT || t->op == GPUNN_OP_ATTENTION) && t->attr.dropout_p > 0;
 }
 
-/* Whether a node meets other ranks in this plan. */
-static bool gpunn__meets_ranks(const gpunn__plan *plan, const gpunn_tensor *t)
+GPUNN__INTERNAL bool gpunn__meets_ranks(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     return t->attr.sync && t->model->ranks.size > 1 && plan->training && !gpunn__evaluates(plan, t);
 }
 
-static bool gpunn__is_output(const gpunn__plan *plan, const gpunn_tensor *t)
+GPUNN__INTERNAL bool gpunn__is_output(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     bool output = false;
     for (int i = 0; i < plan->output_count; i++) output = output || plan->outputs[i] == t;
     return output;
 }
 
-/* A value that somebody reads under its own name cannot be merged away. */
-static bool gpunn__is_visible(const gpunn__plan *plan, const gpunn_tensor *t)
+GPUNN__INTERNAL bool gpunn__is_visible(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     return t->keep || t->retain_grad || t->lent[0].data || gpunn__is_output(plan, t);
 }
 
-/* What reads a state must do so at its place. */
-static bool gpunn__reads_state(const gpunn__builder *b, const gpunn_tensor *t)
+GPUNN__INTERNAL bool gpunn__reads_state(const gpunn__builder *b, const gpunn_tensor *t)
 {
     bool reads = false;
     for (int i = 0; i < t->input_count; i++)
@@ -17556,7 +18257,7 @@ static bool gpunn__is_before(const gpunn__builder *b, const gpunn_tensor *t)
     return b->plan->training && next >= 0 && b->model->tensors[next]->op == GPUNN_OP_GELU_TANH;
 }
 
-static void gpunn__mark_roots(gpunn__builder *b)
+GPUNN__INTERNAL void gpunn__mark_roots(gpunn__builder *b)
 {
     gpunn__plan *plan = b->plan;
     for (int id = 0; id < plan->tensor_count; id++) {
@@ -17572,7 +18273,7 @@ static void gpunn__mark_roots(gpunn__builder *b)
     }
 }
 
-static void gpunn__mark_chains(gpunn__builder *b)
+GPUNN__INTERNAL void gpunn__mark_chains(gpunn__builder *b)
 {
     gpunn__plan *plan = b->plan;
     for (int id = 0; id < plan->tensor_count; id++) {
@@ -17596,7 +18297,8 @@ static void gpunn__mark_chains(gpunn__builder *b)
  * F32, as with torch's promotion, and so are sums, log_softmax, losses, affine_grid, gradient_energy and recurrent layers. Norms
  * of rows write F32 values in 16 bits too where products read them, and only so where nothing else does. A model for evaluation
  * is as after torch's net.half(): rows of embeddings have the 16 bits of their table, and F32 inputs make nothing F32. */
-static gpunn_dtype gpunn__half_of(const gpunn_model *model)
+
+GPUNN__INTERNAL gpunn_dtype gpunn__half_of(const gpunn_model *model)
 {
     return model->precision == GPUNN_PRECISION_F16 ? GPUNN_F16 : GPUNN_BF16;
 }
@@ -17610,9 +18312,7 @@ static bool gpunn__takes_narrow(const gpunn_tensor *t, int i)
                       (everywhere && (info->half || info->type == GPUNN_DEVICE_CPU)));
 }
 
-/* An inference-only model of precision BF16 or F16 keeps weights that only products and embeddings read in these 16 bits. Looks
- * for them among those that have no memory yet. */
-static void gpunn__find_narrow(gpunn_model *model)
+GPUNN__INTERNAL void gpunn__find_narrow(gpunn_model *model)
 {
     if (!model->inference || gpunn__precision_of(model) < GPUNN_PRECISION_BF16) return;
     for (int pass = 0; pass < 2; pass++)
@@ -17625,14 +18325,12 @@ static void gpunn__find_narrow(gpunn_model *model)
             }
 }
 
-/* As which dtype memory has a weight. */
-static gpunn_dtype gpunn__kept_as(const gpunn_tensor *t)
+GPUNN__INTERNAL gpunn_dtype gpunn__kept_as(const gpunn_tensor *t)
 {
     return t->narrow ? gpunn__half_of(t->model) : t->dtype;
 }
 
-/* That ops which were added, or another device, read the narrow weights too. */
-static GPUNN__STATUS gpunn__check_narrow(const gpunn__builder *b)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_narrow(const gpunn__builder *b)
 {
     for (int id = 0; id < b->plan->tensor_count; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
@@ -17708,7 +18406,7 @@ static bool gpunn__is_channels_last(const gpunn__plan *plan, const gpunn_tensor 
     return last;
 }
 
-static void gpunn__mark_storage(gpunn__builder *b)
+GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b)
 {
     gpunn__plan        *plan = b->plan;
     gpunn_model        *model = b->model;
@@ -17733,21 +18431,19 @@ static void gpunn__mark_storage(gpunn__builder *b)
     }
 }
 
-/* NULL: there is none, or it comes with another one. */
-static const gpunn_tensor *gpunn__operand_of(const gpunn__plan *plan, const gpunn_tensor *t, int i)
+GPUNN__INTERNAL const gpunn_tensor *gpunn__operand_of(const gpunn__plan *plan, const gpunn_tensor *t, int i)
 {
     const gpunn_tensor *input = t->inputs[i];
     return input && plan->tensors[input->id].part != 2 ? input : NULL;
 }
 
-/* Whether node t can give operand i a gradient (if it is F32). */
-static bool gpunn__has_slope(const gpunn_tensor *t, int i)
+GPUNN__INTERNAL bool gpunn__has_slope(const gpunn_tensor *t, int i)
 {
     const gpunn_custom_op *custom = t->attr.custom;
     return t->op == GPUNN_OP_CUSTOM ? custom->backward && !(custom->no_gradient >> i & 1) : gpunn__op_has_gradient(t->op, i);
 }
 
-static bool gpunn__passes_gradient(const gpunn__builder *b, const gpunn_tensor *node, int operand)
+GPUNN__INTERNAL bool gpunn__passes_gradient(const gpunn__builder *b, const gpunn_tensor *node, int operand)
 {
     const gpunn_tensor *input = gpunn__operand_of(b->plan, node, operand);
     return input && b->tensors[input->id].wants && gpunn__has_slope(node, operand);
@@ -17756,12 +18452,13 @@ static bool gpunn__passes_gradient(const gpunn__builder *b, const gpunn_tensor *
 /* ---- groups ---------------------------------------------------------------------------------------------------------- *
  * Nodes that one fused kernel of gpunn_use_kernels computes. They are claimed before anything is merged and before memory is
  * planned; what does not fit this plan stays with the single ops. */
-static gpunn_tensor *gpunn__member(const gpunn__builder *b, const gpunn__group *group, int number)
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__member(const gpunn__builder *b, const gpunn__group *group, int number)
 {
     return b->model->tensors[group->tensors[number < 0 ? -number - 1 : group->kernel->node_count + number]];
 }
 
-static const gpunn_kernel_program *gpunn__program(const gpunn__builder *b, const gpunn__group *group, bool backward)
+GPUNN__INTERNAL const gpunn_kernel_program *gpunn__program(const gpunn__builder *b, const gpunn__group *group, bool backward)
 {
     int direction = backward ? GPUNN_KERNEL_BACKWARD : b->plan->training ? GPUNN_KERNEL_FORWARD : GPUNN_KERNEL_EVALUATION;
     return &group->kernel->program[direction];
@@ -17773,9 +18470,8 @@ static const gpunn_kernel_program *gpunn__gradient_program(const gpunn__builder 
     return gpunn__program(b, group, !group->kernel->loss);
 }
 
-/* A node's gradient in memory `root`, as the group reads it: and changes it, if that is asked for. NULL: it does not. */
-static const gpunn_kernel_operand *gpunn__gradient_operand(const gpunn__builder *b, const gpunn__group *group, int root,
-                                                           bool changes)
+GPUNN__INTERNAL const gpunn_kernel_operand *gpunn__gradient_operand(const gpunn__builder *b, const gpunn__group *group, int root,
+                                                                    bool changes)
 {
     const gpunn_kernel_program *program = gpunn__gradient_program(b, group);
     for (int i = 0; i < program->operand_count; i++) {
@@ -17799,8 +18495,7 @@ static bool gpunn__group_writes(const gpunn__builder *b, const gpunn__group *gro
     return writes;
 }
 
-/* Whether training wants the gradient of an external from the group. */
-static bool gpunn__group_passes(const gpunn__builder *b, const gpunn__group *group, const gpunn_tensor *external)
+GPUNN__INTERNAL bool gpunn__group_passes(const gpunn__builder *b, const gpunn__group *group, const gpunn_tensor *external)
 {
     bool passes = false;
     for (int k = 0; k < group->kernel->node_count; k++) {
@@ -17811,7 +18506,7 @@ static bool gpunn__group_passes(const gpunn__builder *b, const gpunn__group *gro
     return passes;
 }
 
-static bool gpunn__group_has_backward(const gpunn__builder *b, const gpunn__group *group)
+GPUNN__INTERNAL bool gpunn__group_has_backward(const gpunn__builder *b, const gpunn__group *group)
 {
     bool has = false;
     for (int i = 0; i < group->kernel->external_count; i++)
@@ -17832,8 +18527,7 @@ static bool gpunn__read_outside(const gpunn__builder *b, int index, const gpunn_
     return false;
 }
 
-/* Where a group wants the channels of its images. */
-static bool gpunn__group_wants_channels_last(const gpunn__builder *b, const gpunn__group *group)
+GPUNN__INTERNAL bool gpunn__group_wants_channels_last(const gpunn__builder *b, const gpunn__group *group)
 {
     const gpunn_kernel *kernel = group->kernel;
     if (kernel->layout != GPUNN_KERNEL_ANY) return kernel->layout == GPUNN_KERNEL_CHANNELS_LAST;
@@ -17843,8 +18537,7 @@ static bool gpunn__group_wants_channels_last(const gpunn__builder *b, const gpun
     return false;
 }
 
-/* Images whose channels stand elsewhere: the group needs a copy of them. */
-static bool gpunn__group_relayouts(const gpunn__builder *b, const gpunn__group *group, const gpunn_tensor *t)
+GPUNN__INTERNAL bool gpunn__group_relayouts(const gpunn__builder *b, const gpunn__group *group, const gpunn_tensor *t)
 {
     return gpunn__has_layouts(t) &&
            b->plan->tensors[b->plan->tensors[t->id].root].channels_last != gpunn__group_wants_channels_last(b, group);
@@ -17995,7 +18688,6 @@ static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const in
 }
 
 /* ---- matching by text ---- */
-enum { GPUNN__LEFT_OUT = 127 }; /* an operand that is not there; more tensors a pattern cannot number */
 
 /* Tensor t in place of number `number` of a kernel's pattern, and what it is made of in those of its operands. assigned: ids by
  * number, nodes first; -1: open. */
@@ -18023,9 +18715,8 @@ static bool gpunn__unify(const gpunn_model *model, const gpunn_kernel *kernel, i
     return true;
 }
 
-/* Finds the kernel's pattern at the model's tensor t, its last node, and writes all ids. Nodes that the last one does not depend
- * on are looked for among all tensors. */
-static bool gpunn__find_pattern(const gpunn_model *model, const gpunn_kernel *kernel, const gpunn_tensor *t, int *assigned)
+GPUNN__INTERNAL bool gpunn__find_pattern(const gpunn_model *model, const gpunn_kernel *kernel, const gpunn_tensor *t,
+                                         int *assigned)
 {
     int count = kernel->node_count + kernel->external_count;
     for (int i = 0; i < count; i++) assigned[i] = -1;
@@ -18042,7 +18733,7 @@ static bool gpunn__find_pattern(const gpunn_model *model, const gpunn_kernel *ke
     return true;
 }
 
-static void gpunn__mark_groups(gpunn__builder *b)
+GPUNN__INTERNAL void gpunn__mark_groups(gpunn__builder *b)
 {
     const gpunn_model      *model = b->model;
     const gpunn_kernel_set *set = model->kernels;
@@ -18065,8 +18756,7 @@ static void gpunn__mark_groups(gpunn__builder *b)
     }
 }
 
-/* Planning begins anew, without the group. */
-static bool gpunn__refuse_group(gpunn__builder *b, const gpunn__group *group)
+GPUNN__INTERNAL bool gpunn__refuse_group(gpunn__builder *b, const gpunn__group *group)
 {
     b->refused[group->tensors[group->kernel->node_count - 1]] = group->kernel->node_count;
     b->again = true;
@@ -18074,6 +18764,7 @@ static bool gpunn__refuse_group(gpunn__builder *b, const gpunn__group *group)
 }
 
 /* ---- order ---- */
+
 /* Puts a node, with its group, after what it reads. false: groups wait for each other, and one of them has been refused. */
 static bool gpunn__put_in_order(gpunn__builder *b, int id)
 {
@@ -18097,7 +18788,7 @@ static bool gpunn__put_in_order(gpunn__builder *b, int id)
     return true;
 }
 
-static bool gpunn__mark_order(gpunn__builder *b)
+GPUNN__INTERNAL bool gpunn__mark_order(gpunn__builder *b)
 {
     for (int id = 0; id < b->plan->tensor_count; id++) b->tensors[id].place = -1;
     for (int id = 0; id < b->plan->tensor_count; id++)
@@ -18109,33 +18800,26 @@ static bool gpunn__mark_order(gpunn__builder *b)
  * Attention of heads side by side takes q, k and v in one, too. Where they are made of one value by linear layers whose weights
  * and biases lie behind each other in memory, which they do when they are as large and made in that order, their three products
  * are one, forward and back. */
-enum {
-    GPUNN__WEIGHT_ALIGN = 16
-}; /* floats; of a model's weights the first is 1, the second where F16 training keeps its loss scale */
 
-/* Floats with the zeros behind them. */
-static int64_t gpunn__aligned(int64_t count)
+GPUNN__INTERNAL int64_t gpunn__aligned(int64_t count)
 {
     return (count + GPUNN__WEIGHT_ALIGN - 1) / GPUNN__WEIGHT_ALIGN * GPUNN__WEIGHT_ALIGN;
 }
 
-/* Of a model's weights: parameters that decay, other parameters, the rest, narrow ones; -1: of none. */
-enum { GPUNN__NARROW_RANGE = 3, GPUNN__WEIGHT_RANGES };
-static int gpunn__weight_range(const gpunn_tensor *t)
+GPUNN__INTERNAL int gpunn__weight_range(const gpunn_tensor *t)
 {
     if (t->narrow) return GPUNN__NARROW_RANGE;
     if (t->kind == GPUNN__PARAMETER) return t->rank >= 2 ? 0 : 1;
     return t->kind == GPUNN__BUFFER || t->kind == GPUNN__CONSTANT ? 2 : -1;
 }
 
-/* As many floats as a weight's memory has. */
-static int64_t gpunn__floats_of(const gpunn_tensor *t)
+GPUNN__INTERNAL int64_t gpunn__floats_of(const gpunn_tensor *t)
 {
     const int64_t count = gpunn__count(t, 1);
     return t->narrow ? (count + 1) / 2 : count;
 }
 
-static bool gpunn__is_lent(const gpunn_tensor *t)
+GPUNN__INTERNAL bool gpunn__is_lent(const gpunn_tensor *t)
 {
     return t->lent[0].data || t->lent[1].data;
 }
@@ -18179,7 +18863,7 @@ static bool gpunn__can_join(const gpunn__builder *b, const gpunn_tensor *y, cons
     return true;
 }
 
-static void gpunn__mark_parts(gpunn__builder *b)
+GPUNN__INTERNAL void gpunn__mark_parts(gpunn__builder *b)
 {
     gpunn__plan *plan = b->plan;
     for (int id = 0; id < plan->tensor_count; id++) {
@@ -18202,6 +18886,7 @@ static void gpunn__mark_parts(gpunn__builder *b)
 }
 
 /* ---- steps ----------------------------------------------------------------------------------------------------------- */
+
 /* q, k and v in one, where there was q's. */
 static void gpunn__describe_all(gpunn_value *value, const gpunn_tensor *t)
 {
@@ -18214,7 +18899,7 @@ static void gpunn__describe_all(gpunn_value *value, const gpunn_tensor *t)
     value->rank = 5;
 }
 
-static void gpunn__describe(const gpunn__plan *plan, gpunn_value *value, const gpunn_tensor *t)
+GPUNN__INTERNAL void gpunn__describe(const gpunn__plan *plan, gpunn_value *value, const gpunn_tensor *t)
 {
     int64_t batch = plan->batch;
     value->data = NULL;
@@ -18227,14 +18912,13 @@ static void gpunn__describe(const gpunn__plan *plan, gpunn_value *value, const g
     for (int i = 0; i < value->rank; i++) value->count *= value->dim[i];
 }
 
-static void gpunn__set_operation(gpunn_step *step, const gpunn__operation *operation)
+GPUNN__INTERNAL void gpunn__set_operation(gpunn_step *step, const gpunn__operation *operation)
 {
     step->op = operation->op;
     step->operation = operation;
 }
 
-/* Appends an empty step, named after a node, with room for that many operands. NULL: out of memory. */
-static gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, bool backward, int input_count)
+GPUNN__INTERNAL gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, bool backward, int input_count)
 {
     gpunn__plan *plan = b->plan;
     gpunn_step  *step = &plan->steps[plan->step_count];
@@ -18260,8 +18944,7 @@ static gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, boo
     return step;
 }
 
-/* A step of a node as it stands, its operands described; more: room for that many behind them. */
-static gpunn_step *gpunn__node_step(gpunn__builder *b, const gpunn_tensor *t, bool backward, int more)
+GPUNN__INTERNAL gpunn_step *gpunn__node_step(gpunn__builder *b, const gpunn_tensor *t, bool backward, int more)
 {
     gpunn_step *step = gpunn__new_step(b, t, backward, t->input_count + more);
     for (int i = 0; step && i < t->input_count; i++) {
@@ -18275,8 +18958,7 @@ static gpunn_step *gpunn__node_step(gpunn__builder *b, const gpunn_tensor *t, bo
     return step;
 }
 
-/* Points a step at memory of a slot, whose life reaches at least to that step. */
-static bool gpunn__use_slot(gpunn__builder *b, void **pointer, int index, int at)
+GPUNN__INTERNAL bool gpunn__use_slot(gpunn__builder *b, void **pointer, int index, int at)
 {
     gpunn__slot *slot = gpunn__slot_of(b->plan, index);
     if (slot->last < at) slot->last = at;
@@ -18297,7 +18979,7 @@ static bool gpunn__is_current(gpunn__builder *b, const gpunn_tensor *t, int root
     return false;
 }
 
-static bool gpunn__read_value(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t, int at)
+GPUNN__INTERNAL bool gpunn__read_value(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t, int at)
 {
     int root = b->plan->tensors[t->id].root;
     if (b->model->tensors[root]->state && !gpunn__is_current(b, t, root)) return false;
@@ -18329,8 +19011,7 @@ static bool gpunn__has_mirror(const gpunn_tensor *t)
     return t->kind == GPUNN__PARAMETER || (t->kind == GPUNN__BUFFER && !t->state) || t->kind == GPUNN__CONSTANT;
 }
 
-/* Where a step wants the channels of an operand, or of its gradient. */
-static bool gpunn__wants_channels_last(const gpunn__builder *b, const gpunn_tensor *t, int operand)
+GPUNN__INTERNAL bool gpunn__wants_channels_last(const gpunn__builder *b, const gpunn_tensor *t, int operand)
 {
     if (!gpunn__has_layouts(t->inputs[operand])) return false;
     if (gpunn__op_is(t->op, GPUNN__CONVOLUTION)) return b->plan->channels_last && operand == 0;
@@ -18338,8 +19019,7 @@ static bool gpunn__wants_channels_last(const gpunn__builder *b, const gpunn_tens
     return gpunn__op_elementwise(t->op) ? gpunn__same_shape(t->inputs[operand], t) : operand == 0;
 }
 
-/* An operand, and with it its gradient, whose channels are not where the step of t wants them. */
-static bool gpunn__is_misplaced(const gpunn__builder *b, const gpunn_tensor *t, int operand)
+GPUNN__INTERNAL bool gpunn__is_misplaced(const gpunn__builder *b, const gpunn_tensor *t, int operand)
 {
     const gpunn_tensor *input = t->inputs[operand];
     return gpunn__has_layouts(input) &&
@@ -18357,7 +19037,7 @@ static bool gpunn__read_stored(gpunn__builder *b, gpunn_value *value, const gpun
     return gpunn__use_slot(b, &value->data, b->tensors[root].cast, at);
 }
 
-static bool gpunn__read_operand(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t, int operand, int at)
+GPUNN__INTERNAL bool gpunn__read_operand(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t, int operand, int at)
 {
     if (gpunn__op_is(t->op, GPUNN__CONVOLUTION) && operand == 1 && b->tensors[t->inputs[1]->id].filter >= 0) {
         gpunn__describe(b->plan, value, t->inputs[1]);
@@ -18373,8 +19053,7 @@ static bool gpunn__read_operand(gpunn__builder *b, gpunn_value *value, const gpu
     return gpunn__use_slot(b, &value->data, b->tensors[t->inputs[operand]->id].transposed, at);
 }
 
-/* dim in the order in which memory has it, as a value of its own. */
-static void gpunn__as_stored(gpunn_value *value, bool last)
+GPUNN__INTERNAL void gpunn__as_stored(gpunn_value *value, bool last)
 {
     int64_t channels = value->dim[1];
     value->channels_last = false;
@@ -18384,10 +19063,7 @@ static void gpunn__as_stored(gpunn_value *value, bool last)
     value->dim[3] = channels;
 }
 
-static const int gpunn__to_first[4] = {0, 3, 1, 2}, gpunn__to_channels_last[4] = {0, 2, 3, 1}; /* orders of permutations */
-
-/* A permutation of images to channels last, or from there. */
-static gpunn_step *gpunn__relayout_step(gpunn__builder *b, const gpunn_tensor *image, bool to_last, bool backward)
+GPUNN__INTERNAL gpunn_step *gpunn__relayout_step(gpunn__builder *b, const gpunn_tensor *image, bool to_last, bool backward)
 {
     gpunn_attributes *attr = &b->plan->attr[to_last];
     gpunn_step       *step = gpunn__new_step(b, image, backward, 1);
@@ -18398,8 +19074,7 @@ static gpunn_step *gpunn__relayout_step(gpunn__builder *b, const gpunn_tensor *i
     return step;
 }
 
-/* The step that makes a copy of an image that t reads, with its channels where they are wanted, unless there is one already. */
-static bool gpunn__relayout_operand(gpunn__builder *b, const gpunn_tensor *t, int operand, bool to_last)
+GPUNN__INTERNAL bool gpunn__relayout_operand(gpunn__builder *b, const gpunn_tensor *t, int operand, bool to_last)
 {
     const gpunn_tensor *image = t->inputs[operand];
     int                 at = b->plan->step_count;
@@ -18418,8 +19093,7 @@ static bool gpunn__relayout_operand(gpunn__builder *b, const gpunn_tensor *t, in
     return slot >= 0 && gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot);
 }
 
-/* The steps that make copies of t's operands where it cannot read them as they are, unless there are some already. */
-static bool gpunn__copy_operands(gpunn__builder *b, const gpunn_tensor *t)
+GPUNN__INTERNAL bool gpunn__copy_operands(gpunn__builder *b, const gpunn_tensor *t)
 {
     for (int i = 0; i < t->input_count; i++) {
         const gpunn_tensor *input = t->inputs[i];
@@ -18458,8 +19132,7 @@ static bool gpunn__read_residual(gpunn__builder *b, gpunn_value *value, const gp
     return gpunn__use_slot(b, &value->data, rounded, at);
 }
 
-/* A slot for what a step gives in 16 bits beside `value`, a norm's one or operand i of a group; -1: out of memory. */
-static int gpunn__write_half(gpunn__builder *b, gpunn_step *step, int i, const gpunn_value *value, int at)
+GPUNN__INTERNAL int gpunn__write_half(gpunn__builder *b, gpunn_step *step, int i, const gpunn_value *value, int at)
 {
     int    slot = gpunn__new_slot(b, (size_t)value->count * 2, at);
     void **pointer = &step->half.data;
@@ -18470,8 +19143,7 @@ static int gpunn__write_half(gpunn__builder *b, gpunn_step *step, int i, const g
     return slot >= 0 && gpunn__bind(b, pointer, GPUNN__IN_SLOT, slot) ? slot : -1;
 }
 
-/* Whether a step makes F32 values of node t of which products want 16 bits. */
-static bool gpunn__wants_half(const gpunn__builder *b, const gpunn_tensor *t)
+GPUNN__INTERNAL bool gpunn__wants_half(const gpunn__builder *b, const gpunn_tensor *t)
 {
     int products = 0, others = 0;
     if (!b->plan->half || b->plan->tensors[t->id].storage != GPUNN_F32) return false;
@@ -18479,8 +19151,7 @@ static bool gpunn__wants_half(const gpunn__builder *b, const gpunn_tensor *t)
     return products > 0;
 }
 
-/* The step that computes `end`, from the layer at the head of its chain. */
-static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
+GPUNN__INTERNAL bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
 {
     gpunn_tensor **tensors = b->model->tensors;
     gpunn_tensor  *t = tensors[b->tensors[end->id].head];
@@ -18532,8 +19203,7 @@ static bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end)
     return (b->tensors[t->id].cast = gpunn__write_half(b, step, 0, &step->out, at)) >= 0;
 }
 
-/* The step of an assignment, which writes the state's memory. */
-static bool gpunn__assign_step(gpunn__builder *b, const gpunn_tensor *t)
+GPUNN__INTERNAL bool gpunn__assign_step(gpunn__builder *b, const gpunn_tensor *t)
 {
     const int root = b->plan->tensors[t->id].root;
     if (!gpunn__copy_operands(b, t)) return false;
@@ -18546,13 +19216,12 @@ static bool gpunn__assign_step(gpunn__builder *b, const gpunn_tensor *t)
     return step && gpunn__bind(b, &step->out.data, GPUNN__IN_TENSOR, root);
 }
 
-/* An assignment whose result nobody reads in this run is made at its end. */
-static bool gpunn__is_late(const gpunn__builder *b, const gpunn_tensor *t)
+GPUNN__INTERNAL bool gpunn__is_late(const gpunn__builder *b, const gpunn_tensor *t)
 {
     return b->needed[t->id] && t->op == GPUNN_OP_ASSIGN && b->tensors[t->id].uses == 0 && t->lent[0].data == NULL;
 }
 
-static bool gpunn__late_steps(gpunn__builder *b)
+GPUNN__INTERNAL bool gpunn__late_steps(gpunn__builder *b)
 {
     for (int id = 0; id < b->plan->tensor_count; id++)
         if (gpunn__is_late(b, b->model->tensors[id]) && !gpunn__assign_step(b, b->model->tensors[id])) return false;
@@ -18562,8 +19231,8 @@ static bool gpunn__late_steps(gpunn__builder *b)
 /* ---- filters ---- *
  * Memory has weights as state dicts have them. Where convolutions want their channels last, one step brings the filters of all so
  * when a run begins, and one brings their gradients back at its end. */
-/* An empty RELAYOUT step for `count` of them. */
-static gpunn_step *gpunn__filter_step(gpunn__builder *b, const gpunn_tensor *convolution, bool backward, int count)
+
+GPUNN__INTERNAL gpunn_step *gpunn__filter_step(gpunn__builder *b, const gpunn_tensor *convolution, bool backward, int count)
 {
     gpunn_step *step = gpunn__new_step(b, convolution, backward, count);
     if (step == NULL) return NULL;
@@ -18573,7 +19242,7 @@ static gpunn_step *gpunn__filter_step(gpunn__builder *b, const gpunn_tensor *con
     return step;
 }
 
-static bool gpunn__relayout_filters(gpunn__builder *b)
+GPUNN__INTERNAL bool gpunn__relayout_filters(gpunn__builder *b)
 {
     gpunn__plan *plan = b->plan;
     int          count = 0, i = 0;
@@ -18600,17 +19269,33 @@ static bool gpunn__relayout_filters(gpunn__builder *b)
     return true;
 }
 
-/* Whether the gradient of a convolution's weight waits for the last step. Nobody else may contribute to it. */
-static bool gpunn__gathers_filter(const gpunn__builder *b, const gpunn_tensor *t)
+GPUNN__INTERNAL bool gpunn__gathers_filter(const gpunn__builder *b, const gpunn_tensor *t)
 {
     const gpunn_tensor *w = gpunn__op_is(t->op, GPUNN__CONVOLUTION) ? t->inputs[1] : NULL;
     return w && t->rank == 4 && b->plan->channels_last && w->kind == GPUNN__PARAMETER && b->tensors[w->id].uses == 1 &&
            (b->plan->half || gpunn__has_layouts(w));
 }
 
-/* ==== >>autodiff ====================================================================================================== *
+/* ==== >>plan/backward ============================================================================================== *
  * A reshape's gradient is its operand's: one memory, no step. The first contribution to a gradient writes (=), later ones add
  * (+=); a parameter's first one adds too when it has been written since gpunn_zero_grad. Steps run by falling id. */
+/* The node after which a step is named. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__node_of(const gpunn__builder *b, const gpunn_step *step);
+
+GPUNN__INTERNAL bool gpunn__group_step(gpunn__builder *b, int index, bool backward);
+
+/* Which tensors have gradients, and who computes them. */
+GPUNN__INTERNAL void gpunn__mark_gradients(gpunn__builder *b);
+
+GPUNN__INTERNAL void gpunn__mark_activated(gpunn__builder *b);
+
+/* Begins a pass: of several with no gradients so far. */
+GPUNN__INTERNAL void gpunn__begin_pass(gpunn__builder *b, int pass);
+
+GPUNN__INTERNAL void gpunn__end_pass(gpunn__builder *b);
+
+GPUNN__INTERNAL bool gpunn__backward_steps(gpunn__builder *b);
+
 /* Whether the backward step of t, with that of what is merged with it, contributes to the gradient of root. */
 static bool gpunn__contributes(const gpunn__builder *b, const gpunn_tensor *t, int root)
 {
@@ -18734,8 +19419,7 @@ static bool gpunn__write_gradient(gpunn__builder *b, gpunn_step *step, const gpu
     return gpunn__use_slot(b, &step->grad_in[i].data, *slot, at);
 }
 
-/* The node after which a step is named. */
-static gpunn_tensor *gpunn__node_of(const gpunn__builder *b, const gpunn_step *step)
+GPUNN__INTERNAL gpunn_tensor *gpunn__node_of(const gpunn__builder *b, const gpunn_step *step)
 {
     int id = 0;
     while (step->attr != &b->model->tensors[id]->attr) id++;
@@ -18836,6 +19520,7 @@ static bool gpunn__relayout_back(gpunn__builder *b, const gpunn_tensor *image, i
 }
 
 /* ---- the steps of a group, forward and backward ---------------------------------------------------------------------- */
+
 /* The gradient of a node, from where its readers have left it. */
 static bool gpunn__read_gradient(gpunn__builder *b, const gpunn__group *group, gpunn_step *step, int i, int at)
 {
@@ -18933,7 +19618,7 @@ static bool gpunn__group_copies(gpunn__builder *b, const gpunn__group *group)
     return true;
 }
 
-static bool gpunn__group_step(gpunn__builder *b, int index, bool backward)
+GPUNN__INTERNAL bool gpunn__group_step(gpunn__builder *b, int index, bool backward)
 {
     gpunn__group               *group = &b->groups[index];
     const gpunn_kernel         *kernel = group->kernel;
@@ -18970,6 +19655,7 @@ static bool gpunn__group_step(gpunn__builder *b, int index, bool backward)
  * memory of their own, as soon as it reads the first of these; what they made before then lives no longer than the forward pass
  * reads it. What is left out here is only held for longer. Recurrent layers, whose backward steps write over what the forward
  * ones have saved, are a part of their own in every pass but the first. */
+
 static bool gpunn__recomputes(const gpunn__builder *b)
 {
     return b->model->parts > 0 || b->pass > 0;
@@ -19082,6 +19768,7 @@ static bool gpunn__repeat_for(gpunn__builder *b, int maker)
 }
 
 /* ---- backward steps -------------------------------------------------------------------------------------------------- */
+
 /* Whether the backward step of linear t can apply the derivative of the activation that made its x. */
 static bool gpunn__takes_activation(const gpunn__builder *b, const gpunn_tensor *t)
 {
@@ -19208,8 +19895,7 @@ static void gpunn__mark_feeding(gpunn__builder *b, int first, int count)
     }
 }
 
-/* Which tensors have gradients, and who computes them. */
-static void gpunn__mark_gradients(gpunn__builder *b)
+GPUNN__INTERNAL void gpunn__mark_gradients(gpunn__builder *b)
 {
     gpunn_model *model = b->model;
     gpunn__plan *plan = b->plan;
@@ -19227,7 +19913,7 @@ static void gpunn__mark_gradients(gpunn__builder *b)
     gpunn__mark_feeding(b, 0, plan->output_count);
 }
 
-static void gpunn__mark_activated(gpunn__builder *b)
+GPUNN__INTERNAL void gpunn__mark_activated(gpunn__builder *b)
 {
     for (int id = 0; id < b->plan->tensor_count; id++) {
         const gpunn_tensor *t = b->model->tensors[id];
@@ -19260,8 +19946,7 @@ static bool gpunn__seed_step(gpunn__builder *b, int output)
     return true;
 }
 
-/* Begins a pass: of several with no gradients so far. */
-static void gpunn__begin_pass(gpunn__builder *b, int pass)
+GPUNN__INTERNAL void gpunn__begin_pass(gpunn__builder *b, int pass)
 {
     gpunn__plan *plan = b->plan;
     b->pass = pass;
@@ -19275,7 +19960,7 @@ static void gpunn__begin_pass(gpunn__builder *b, int pass)
     gpunn__mark_recomputed(b);
 }
 
-static void gpunn__end_pass(gpunn__builder *b)
+GPUNN__INTERNAL void gpunn__end_pass(gpunn__builder *b)
 {
     gpunn__plan     *plan = b->plan;
     gpunn__backpass *pass = &plan->passes[b->pass];
@@ -19284,7 +19969,7 @@ static void gpunn__end_pass(gpunn__builder *b)
     for (int id = 0; id < plan->tensor_count && pass->gradients; id++) pass->gradients[id] = plan->tensors[id].gradient_slot;
 }
 
-static bool gpunn__backward_steps(gpunn__builder *b)
+GPUNN__INTERNAL bool gpunn__backward_steps(gpunn__builder *b)
 {
     const int before = b->plan->step_count;
     for (int i = 0; i < b->plan->output_count && b->plan->seeded; i++)
@@ -19309,8 +19994,66 @@ static bool gpunn__backward_steps(gpunn__builder *b)
     return gpunn__gather_filters(b);
 }
 
-/* ==== >>plan ========================================================================================================== */
+/* ==== >>plan/plan ================================================================================================== */
+GPUNN__INTERNAL bool gpunn__may_train(const gpunn_model *model, const char *what);
+
+/* NULL after a failure; nothing is left behind then. */
+GPUNN__INTERNAL gpunn__plan *gpunn__plan_make(gpunn_model *model, const gpunn__request *request, int64_t batch);
+
+/* The gradient of a loss. */
+GPUNN__INTERNAL float *gpunn__loss_gradient(const gpunn_model *model);
+
+typedef struct gpunn__layout { /* see gpunn_model */
+    int64_t weight_count, wide_count, gradient_count;
+} gpunn__layout;
+
+/* Gives every parameter, buffer and constant that has none its offset, by their ranges. With apply false it only tells how many
+ * floats there would be. */
+GPUNN__INTERNAL gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply);
+
+GPUNN__INTERNAL float *gpunn__weights(const gpunn_tensor *t);
+
+/* Copies weights between the program's memory and their place in ours: for what goes over all weights at once. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__fetch_lent(gpunn_model *model, bool back);
+
+/* Weights in 16 bits, where they have changed. Nobody tells of those in the program's memory. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__round_weights(gpunn_model *model);
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_weights(gpunn_model *model, void *to, const void *host, size_t bytes);
+
+enum { GPUNN__STAGING = 1 << 18 }; /* floats on their way to the device */
+
+/* Elements at .. at + count of a weight whose memory is `to`; values is written over where it is narrow. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_part(const gpunn_tensor *t, float *to, int64_t at, float *values, int64_t count);
+
+/* Initial values of a parameter or buffer; to: its memory. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__fill_tensor(const gpunn_tensor *t, float *to, float *staging);
+
+/* Memory for the weights of new tensors; without draw the caller gives them their values. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__commit_as(gpunn_model *model, bool draw);
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__commit(gpunn_model *model);
+
+/* Takes back the first commit of a model. */
+GPUNN__INTERNAL void gpunn__uncommit(gpunn_model *model);
+
+/* Makes the device's counts those of the host, [count]. with_replays: after adding to these what the device has counted alone. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_settle(gpunn_device *dev, gpunn_count *counts, uint64_t *host, int count,
+                                                   bool with_replays);
+
+/* Zeroed memory for them, where there is none and the program can capture runs: on a stream of its own. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_prepare(gpunn_device *dev, gpunn_count **counts, int count);
+
+/* gpunn__counts_settle of what keys a model's random numbers. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__keys_settle(gpunn_model *model, bool with_replays);
+
+GPUNN__INTERNAL void *gpunn__slot_memory(const gpunn_model *model, gpunn__plan *plan, int index);
+
+/* Memory for a plan and its pointers. After a failure the plan is as it was: the next run tries again. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *plan);
+
 /* ---- memory of the program's ----------------------------------------------------------------------------------------- */
+
 /* A step that copies a value, or its gradient from that slot, to the program's memory, as the program sees it. */
 static bool gpunn__copy_step(gpunn__builder *b, const gpunn_tensor *t, int gradient_slot)
 {
@@ -19380,6 +20123,7 @@ static bool gpunn__forward_steps(gpunn__builder *b)
 }
 
 /* ---- memory of a plan ------------------------------------------------------------------------------------------------ */
+
 /* Elementwise steps work in place where their operand's memory is read by nobody later; a batch norm's backward step turns its
  * gradient into the residual's so. */
 static void gpunn__overlay(gpunn__plan *plan, int from, int onto, int at)
@@ -19600,6 +20344,7 @@ GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last)
 }
 
 /* ---- making one ------------------------------------------------------------------------------------------------------ */
+
 static size_t gpunn__plan_tables(gpunn__plan *plan, char *base)
 {
     gpunn__room  room = {base, 0};
@@ -19641,6 +20386,7 @@ static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
 }
 
 /* ---- sizes of a plan ---- */
+
 /* Whether an attribute of a node depends on what varies. */
 static bool gpunn__attr_is_sized(const gpunn_tensor *t)
 {
@@ -19835,7 +20581,7 @@ static gpunn__plan *gpunn__plan_try(gpunn_model *model, const gpunn__request *re
     return NULL;
 }
 
-static bool gpunn__may_train(const gpunn_model *model, const char *what)
+GPUNN__INTERNAL bool gpunn__may_train(const gpunn_model *model, const char *what)
 {
     if (model->inference)
         (void)gpunn__fail(model->dev, GPUNN_ERR_STATE,
@@ -19843,8 +20589,7 @@ static bool gpunn__may_train(const gpunn_model *model, const char *what)
     return !model->inference;
 }
 
-/* NULL after a failure; nothing is left behind then. */
-static gpunn__plan *gpunn__plan_make(gpunn_model *model, const gpunn__request *request, int64_t batch)
+GPUNN__INTERNAL gpunn__plan *gpunn__plan_make(gpunn_model *model, const gpunn__request *request, int64_t batch)
 {
     size_t bytes = (size_t)model->tensor_count * sizeof(int);
     if (request->training && !gpunn__may_train(model, "a training step")) return NULL;
@@ -19857,19 +20602,13 @@ static gpunn__plan *gpunn__plan_make(gpunn_model *model, const gpunn__request *r
 }
 
 /* ---- memory of a model ----------------------------------------------------------------------------------------------- */
-/* The gradient of a loss. */
-static float *gpunn__loss_gradient(const gpunn_model *model)
+
+GPUNN__INTERNAL float *gpunn__loss_gradient(const gpunn_model *model)
 {
     return model->weights + (model->precision == GPUNN_PRECISION_F16 && model->dev->info.half);
 }
 
-typedef struct gpunn__layout { /* see gpunn_model */
-    int64_t weight_count, wide_count, gradient_count;
-} gpunn__layout;
-
-/* Gives every parameter, buffer and constant that has none its offset, by their ranges. With apply false it only tells how many
- * floats there would be. */
-static gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
+GPUNN__INTERNAL gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
 {
     gpunn__layout at = {model->weight_count, model->wide_count, model->gradient_count};
     if (at.weight_count == 0) at.weight_count = at.wide_count = GPUNN__WEIGHT_ALIGN;
@@ -19886,7 +20625,7 @@ static gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
     return at;
 }
 
-static float *gpunn__weights(const gpunn_tensor *t)
+GPUNN__INTERNAL float *gpunn__weights(const gpunn_tensor *t)
 {
     return t->lent[0].data ? (float *)t->lent[0].data : t->model->weights + t->offset;
 }
@@ -19896,8 +20635,7 @@ static bool gpunn__is_lent_weight(const gpunn_tensor *t)
     return t->lent[0].data && (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER);
 }
 
-/* Copies weights between the program's memory and their place in ours: for what goes over all weights at once. */
-static GPUNN__STATUS gpunn__fetch_lent(gpunn_model *model, bool back)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__fetch_lent(gpunn_model *model, bool back)
 {
     gpunn_device *dev = model->dev;
     for (int id = 0; id < model->tensor_count && model->lent_weights; id++) {
@@ -19911,8 +20649,7 @@ static GPUNN__STATUS gpunn__fetch_lent(gpunn_model *model, bool back)
     return GPUNN_OK;
 }
 
-/* Weights in 16 bits, where they have changed. Nobody tells of those in the program's memory. */
-static GPUNN__STATUS gpunn__round_weights(gpunn_model *model)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__round_weights(gpunn_model *model)
 {
     gpunn_device        *dev = model->dev;
     const gpunn_backend *backend = dev->backend;
@@ -19931,24 +20668,20 @@ static GPUNN__STATUS gpunn__round_weights(gpunn_model *model)
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__upload_weights(gpunn_model *model, void *to, const void *host, size_t bytes)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_weights(gpunn_model *model, void *to, const void *host, size_t bytes)
 {
     gpunn_status status = model->dev->backend->upload(model->dev->context, to, host, bytes);
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(model->dev, "writing weights", status);
 }
 
-enum { GPUNN__STAGING = 1 << 18 }; /* floats on their way to the device */
-
-/* Elements at .. at + count of a weight whose memory is `to`; values is written over where it is narrow. */
-static GPUNN__STATUS gpunn__upload_part(const gpunn_tensor *t, float *to, int64_t at, float *values, int64_t count)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_part(const gpunn_tensor *t, float *to, int64_t at, float *values, int64_t count)
 {
     const size_t bytes = gpunn_dtype_size(gpunn__kept_as(t));
     if (t->narrow) gpunn__round_floats(gpunn__kept_as(t), values, count, values);
     return gpunn__upload_weights(t->model, (char *)to + (size_t)at * bytes, values, (size_t)count * bytes);
 }
 
-/* Initial values of a parameter or buffer; to: its memory. */
-static GPUNN__STATUS gpunn__fill_tensor(const gpunn_tensor *t, float *to, float *staging)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__fill_tensor(const gpunn_tensor *t, float *to, float *staging)
 {
     gpunn_status status = GPUNN_OK;
     int64_t      count = gpunn__count(t, 1);
@@ -19986,8 +20719,7 @@ static GPUNN__STATUS gpunn__fill_weights(gpunn_model *model, float *fresh, bool 
     return status;
 }
 
-/* Memory for the weights of new tensors; without draw the caller gives them their values. */
-static GPUNN__STATUS gpunn__commit_as(gpunn_model *model, bool draw)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__commit_as(gpunn_model *model, bool draw)
 {
     if (model->laid_out == model->tensor_count) return GPUNN_OK;
     gpunn_device *dev = model->dev;
@@ -20023,13 +20755,12 @@ static GPUNN__STATUS gpunn__commit_as(gpunn_model *model, bool draw)
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__commit(gpunn_model *model)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__commit(gpunn_model *model)
 {
     return gpunn__commit_as(model, true);
 }
 
-/* Takes back the first commit of a model. */
-static void gpunn__uncommit(gpunn_model *model)
+GPUNN__INTERNAL void gpunn__uncommit(gpunn_model *model)
 {
     gpunn__device_free(model->dev, model->weights, (size_t)model->weight_capacity * sizeof(float));
     model->weights = NULL;
@@ -20040,8 +20771,9 @@ static void gpunn__uncommit(gpunn_model *model)
 }
 
 /* ---- counts of runs that the program replays ------------------------------------------------------------------------- */
-/* Makes the device's counts those of the host, [count]. with_replays: after adding to these what the device has counted alone. */
-static GPUNN__STATUS gpunn__counts_settle(gpunn_device *dev, gpunn_count *counts, uint64_t *host, int count, bool with_replays)
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_settle(gpunn_device *dev, gpunn_count *counts, uint64_t *host, int count,
+                                                   bool with_replays)
 {
     const size_t bytes = (size_t)count * sizeof *counts;
     gpunn_count *list = (gpunn_count *)gpunn__calloc(dev, bytes);
@@ -20054,8 +20786,7 @@ static GPUNN__STATUS gpunn__counts_settle(gpunn_device *dev, gpunn_count *counts
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "counting steps", status);
 }
 
-/* Zeroed memory for them, where there is none and the program can capture runs: on a stream of its own. */
-static GPUNN__STATUS gpunn__counts_prepare(gpunn_device *dev, gpunn_count **counts, int count)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_prepare(gpunn_device *dev, gpunn_count **counts, int count)
 {
     const size_t bytes = (size_t)count * sizeof **counts;
     if (*counts || dev->args.stream == NULL || dev->backend->capturing == NULL) return GPUNN_OK;
@@ -20068,8 +20799,7 @@ static GPUNN__STATUS gpunn__counts_prepare(gpunn_device *dev, gpunn_count **coun
     return gpunn__backend_fail(dev, "counting steps", status);
 }
 
-/* gpunn__counts_settle of what keys a model's random numbers. */
-static GPUNN__STATUS gpunn__keys_settle(gpunn_model *model, bool with_replays)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__keys_settle(gpunn_model *model, bool with_replays)
 {
     gpunn_run_state *state = &model->state;
     uint64_t         keys[GPUNN_RUN_COUNTS] = {state->seed, state->step, state->draw};
@@ -20112,7 +20842,7 @@ static GPUNN__STATUS gpunn__commit_half(gpunn_model *model)
     return GPUNN_OK;
 }
 
-static void *gpunn__slot_memory(const gpunn_model *model, gpunn__plan *plan, int index)
+GPUNN__INTERNAL void *gpunn__slot_memory(const gpunn_model *model, gpunn__plan *plan, int index)
 {
     const gpunn__slot *slot = gpunn__slot_of(plan, index);
     return slot->lent ? slot->lent->data : (char *)model->arena + slot->offset;
@@ -20133,8 +20863,7 @@ static GPUNN__STATUS gpunn__plan_keep(gpunn_device *dev, gpunn__plan *plan)
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "listing what a step changes", status);
 }
 
-/* Memory for a plan and its pointers. After a failure the plan is as it was: the next run tries again. */
-static GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *plan)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *plan)
 {
     gpunn_device *dev = model->dev;
     gpunn_status  status = gpunn__commit(model);
@@ -20189,8 +20918,55 @@ static GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *plan)
 #ifdef GPUNN__SELDOM
 #pragma GCC pop_options
 #endif
-/* ==== >>run =========================================================================================================== */
+/* ==== >>run/run ==================================================================================================== */
+/* Takes the sizes as they were found for those of the run. */
+GPUNN__INTERNAL void gpunn__take_found(gpunn_model *model);
+
+/* The sizes of the run whose values can be read. */
+GPUNN__INTERNAL void gpunn__take_sizes(gpunn_model *model, const gpunn__plan *plan);
+
+/* The batch that a plan asked for would have now; 0 after a failure. */
+GPUNN__INTERNAL int64_t gpunn__batch_for(gpunn_model *model, const gpunn__request *request);
+
+/* Whether a step may write gradients of parameters: a loss's fused kernel does ahead of the way back. */
+GPUNN__INTERNAL bool gpunn__writes_gradients(const gpunn_step *step);
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__run_steps(gpunn_device *dev, gpunn__plan *plan, int from, int to);
+
+/* The group that a model's runs in training mode meet; NULL: none. */
+GPUNN__INTERNAL gpunn_group *gpunn__met_by(const gpunn_model *model);
+
+/* Hands a failure to the ranks that this one was to meet, unless they have voted since. */
+GPUNN__INTERNAL gpunn_status gpunn__tell_ranks(gpunn_group *group, int64_t agreed, gpunn_status status);
+
+/* The end of a call whose run may have changed statistics and states: after a failure they are as they were. */
+GPUNN__INTERNAL gpunn_status gpunn__put_back(gpunn_model *model, gpunn_status status);
+
+/* Backend memory of a tensor and its bytes now, as the program counts them; NULL after a failure. */
+GPUNN__INTERNAL void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes);
+
+/* The loss of the training step that has just run, which must be finite. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__read_loss(gpunn_tensor *loss, float *value);
+
+GPUNN__INTERNAL bool gpunn__is_among(const gpunn__chosen *chosen, const gpunn_tensor *parameter);
+
+/* Whether an optimizer trains t. */
+GPUNN__INTERNAL bool gpunn__is_chosen(const gpunn_optimizer *opt, const gpunn_tensor *t);
+
+/* Which gradients the steps add to. Where one step writes several, of which some have been reached before, the others begin at
+ * 0. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__settle_writes(gpunn_model *model, gpunn__plan *plan, const gpunn__backpass *pass);
+
+/* Whether gradients can begin there. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_loss(const gpunn_tensor *loss);
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt,
+                                               bool updates);
+
+#define GPUNN__BAD_MODE "%s: mode %d is none; use GPUNN_MODE_TRAINING or GPUNN_MODE_EVALUATION"
+
 /* ---- sizes of a run ---- */
+
 /* Notes what an axis of an input tells, which holds that many, where a size stands in it alone; false after an error. */
 static bool gpunn__find_size(gpunn_model *model, const gpunn_tensor *t, int axis)
 {
@@ -20270,14 +21046,12 @@ static bool gpunn__find_sizes(gpunn_model *model, const gpunn__plan *plan, const
     return true;
 }
 
-/* Takes the sizes as they were found for those of the run. */
-static void gpunn__take_found(gpunn_model *model)
+GPUNN__INTERNAL void gpunn__take_found(gpunn_model *model)
 {
     for (int i = 0; i < model->size_count; i++) model->sizes[i].value = model->sizes[i].found;
 }
 
-/* The sizes of the run whose values can be read. */
-static void gpunn__take_sizes(gpunn_model *model, const gpunn__plan *plan)
+GPUNN__INTERNAL void gpunn__take_sizes(gpunn_model *model, const gpunn__plan *plan)
 {
     for (int i = 0; plan && i < plan->size_count; i++) model->sizes[i].value = plan->sizes[i];
 }
@@ -20347,8 +21121,7 @@ static bool gpunn__is_ready(const gpunn_model *model, const gpunn__plan *plan)
            (!plan->half || model->half_capacity >= model->wide_count);
 }
 
-/* The batch that a plan asked for would have now; 0 after a failure. */
-static int64_t gpunn__batch_for(gpunn_model *model, const gpunn__request *request)
+GPUNN__INTERNAL int64_t gpunn__batch_for(gpunn_model *model, const gpunn__request *request)
 {
     size_t bytes = (size_t)model->tensor_count * sizeof(bool);
     bool  *needed = (bool *)gpunn__calloc(model->dev, bytes);
@@ -20413,8 +21186,7 @@ static gpunn__plan *gpunn__plan_for(gpunn_model *model, const gpunn__request *re
     return plan;
 }
 
-/* Whether a step may write gradients of parameters: a loss's fused kernel does ahead of the way back. */
-static bool gpunn__writes_gradients(const gpunn_step *step)
+GPUNN__INTERNAL bool gpunn__writes_gradients(const gpunn_step *step)
 {
     return step->backward || step->op == GPUNN_OP_GROUP;
 }
@@ -20430,7 +21202,7 @@ static void gpunn__watch_gradients(gpunn_model *model, const gpunn_step *step)
     }
 }
 
-static GPUNN__STATUS gpunn__run_steps(gpunn_device *dev, gpunn__plan *plan, int from, int to)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__run_steps(gpunn_device *dev, gpunn__plan *plan, int from, int to)
 {
     if (dev->timing) {
         gpunn_run run;
@@ -20490,16 +21262,14 @@ static void gpunn__count_back(gpunn_model *model, const gpunn_run *run, const gp
     model->state.draw = before->draw;
 }
 
-/* The group that a model's runs in training mode meet; NULL: none. */
-static gpunn_group *gpunn__met_by(const gpunn_model *model)
+GPUNN__INTERNAL gpunn_group *gpunn__met_by(const gpunn_model *model)
 {
     bool meets = false;
     for (int id = 0; id < model->tensor_count && model->ranks.size > 1 && !meets; id++) meets = model->tensors[id]->attr.sync;
     return meets ? (gpunn_group *)model->ranks.user : NULL;
 }
 
-/* Hands a failure to the ranks that this one was to meet, unless they have voted since. */
-static gpunn_status gpunn__tell_ranks(gpunn_group *group, int64_t agreed, gpunn_status status)
+GPUNN__INTERNAL gpunn_status gpunn__tell_ranks(gpunn_group *group, int64_t agreed, gpunn_status status)
 {
     if (group == NULL || status == GPUNN_OK || gpunn__has_told(group, agreed)) return status;
     if (!group->joined || group->agreed == agreed) return gpunn__agree(group, status, NULL, "a run that fails");
@@ -20532,8 +21302,7 @@ static GPUNN__STATUS gpunn__keep(gpunn_model *model, gpunn__plan *plan)
     return gpunn__kept_copy(model->dev, plan, false);
 }
 
-/* The end of a call whose run may have changed statistics and states: after a failure they are as they were. */
-static gpunn_status gpunn__put_back(gpunn_model *model, gpunn_status status)
+GPUNN__INTERNAL gpunn_status gpunn__put_back(gpunn_model *model, gpunn_status status)
 {
     const gpunn__plan *plan = model->undo;
     model->undo = NULL;
@@ -20585,11 +21354,7 @@ GPUNN_API gpunn_status gpunn_forward_training(gpunn_tensor *const *outputs, int 
     return gpunn__forward(outputs, count, "gpunn_forward_training", GPUNN__TRAIN_FORWARD);
 }
 
-/* Backend memory of a tensor and its bytes now, as the program counts them; NULL after a failure. */
-static void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes);
-
-/* The loss of the training step that has just run, which must be finite. */
-static GPUNN__STATUS gpunn__read_loss(gpunn_tensor *loss, float *value)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__read_loss(gpunn_tensor *loss, float *value)
 {
     gpunn_status status = gpunn_read(loss, value, sizeof *value);
     const char  *fault = gpunn__not_finite(value, sizeof *value);
@@ -20610,7 +21375,7 @@ static GPUNN__STATUS gpunn__run_training(gpunn_tensor *loss, gpunn__plan *plan, 
     return status == GPUNN_OK ? gpunn__run_steps(dev, plan, backward, pass->end) : status;
 }
 
-static bool gpunn__is_among(const gpunn__chosen *chosen, const gpunn_tensor *parameter)
+GPUNN__INTERNAL bool gpunn__is_among(const gpunn__chosen *chosen, const gpunn_tensor *parameter)
 {
     if (chosen->prefix && strncmp(parameter->name, chosen->prefix, strlen(chosen->prefix)) == 0) return true;
     for (int i = 0; i < chosen->count; i++)
@@ -20618,8 +21383,7 @@ static bool gpunn__is_among(const gpunn__chosen *chosen, const gpunn_tensor *par
     return false;
 }
 
-/* Whether an optimizer trains t. */
-static bool gpunn__is_chosen(const gpunn_optimizer *opt, const gpunn_tensor *t)
+GPUNN__INTERNAL bool gpunn__is_chosen(const gpunn_optimizer *opt, const gpunn_tensor *t)
 {
     return t->kind == GPUNN__PARAMETER && (opt->scope == 0 || gpunn__is_among(&opt->chosen, t));
 }
@@ -20639,9 +21403,7 @@ static const char *gpunn__why_unreached(const gpunn_model *model, const gpunn_ba
                : "it depends on none of them, or only through ops without a gradient, as comparisons are";
 }
 
-/* Which gradients the steps add to. Where one step writes several, of which some have been reached before, the others begin at
- * 0. */
-static GPUNN__STATUS gpunn__settle_writes(gpunn_model *model, gpunn__plan *plan, const gpunn__backpass *pass)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__settle_writes(gpunn_model *model, gpunn__plan *plan, const gpunn__backpass *pass)
 {
     gpunn_device *dev = model->dev;
     for (int i = pass->reached_begin; i < pass->reached_end; i++) *plan->first_write[i] = false;
@@ -20658,8 +21420,7 @@ static GPUNN__STATUS gpunn__settle_writes(gpunn_model *model, gpunn__plan *plan,
     return GPUNN_OK;
 }
 
-/* Whether gradients can begin there. */
-static GPUNN__STATUS gpunn__check_loss(const gpunn_tensor *loss)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_loss(const gpunn_tensor *loss)
 {
     char text[128];
     if (loss == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "the loss is NULL; a builder failed before: see gpunn_error");
@@ -20812,14 +21573,13 @@ static GPUNN__STATUS gpunn__gradients_run(gpunn_tensor *loss, const gpunn_backwa
     return plan ? gpunn__train(plan, number, loss, args, opt, updates) : dev->error.status;
 }
 
-static GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt, bool updates)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt,
+                                               bool updates)
 {
     gpunn_group  *group = loss && args->mode == GPUNN_MODE_TRAINING ? gpunn__met_by(loss->model) : NULL;
     const int64_t agreed = group ? group->agreed : 0;
     return gpunn__tell_ranks(group, agreed, gpunn__gradients_run(loss, args, opt, updates));
 }
-
-#define GPUNN__BAD_MODE "%s: mode %d is none; use GPUNN_MODE_TRAINING or GPUNN_MODE_EVALUATION"
 
 GPUNN_API gpunn_status gpunn_backward_(gpunn_tensor *loss, gpunn_backward_args args)
 {
@@ -20921,6 +21681,7 @@ GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model)
 }
 
 /* ---- generated kernels ----------------------------------------------------------------------------------------------- */
+
 /* Whether the kernel's pattern occurs in the model; if not, *missing (may be NULL) is what the first of its nodes that occurs
  * nowhere would be, or stays NULL. */
 static bool gpunn__kernel_occurs(const gpunn_model *model, const gpunn_kernel *kernel, const char **missing)
@@ -21004,8 +21765,23 @@ GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel
     return GPUNN_OK;
 }
 
-/* ---- reading and writing --------------------------------------------------------------------------------------------- */
-static void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
+/* ==== >>run/io ===================================================================================================== */
+/* The dtype in which the last run left a value or a gradient. */
+GPUNN__INTERNAL gpunn_dtype gpunn__stored_as(const gpunn_tensor *t, bool gradient);
+
+GPUNN__INTERNAL bool gpunn__stored_channels_last(const gpunn_tensor *t, bool gradient);
+
+/* The shape in which so many elements of t lie, which tell one dimension that varies; bytes are those given, of the caller's. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__shape_of(const gpunn_tensor *t, const char *caller, gpunn_dtype dtype, size_t bytes,
+                                              int64_t *held);
+
+/* Notes the shape of what an input holds, and its batch. */
+GPUNN__INTERNAL void gpunn__hold(gpunn_tensor *t, const int64_t *held);
+
+/* Memory for what an input is to hold from now on. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__input_room(gpunn_tensor *t, const char *caller, size_t bytes, const int64_t *held);
+
+GPUNN__INTERNAL void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
 {
     gpunn_model  *model = t->model;
     gpunn_device *dev = model->dev;
@@ -21053,15 +21829,14 @@ static void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
         name);
 }
 
-/* The dtype in which the last run left a value or a gradient. */
-static gpunn_dtype gpunn__stored_as(const gpunn_tensor *t, bool gradient)
+GPUNN__INTERNAL gpunn_dtype gpunn__stored_as(const gpunn_tensor *t, bool gradient)
 {
     const gpunn__plan *plan = t->model->last;
     if (plan == NULL || t->id >= plan->tensor_count) return gpunn__kept_as(t);
     return plan->tensors[gradient ? plan->tensors[t->id].gradient_root : plan->tensors[t->id].root].storage;
 }
 
-static bool gpunn__stored_channels_last(const gpunn_tensor *t, bool gradient)
+GPUNN__INTERNAL bool gpunn__stored_channels_last(const gpunn_tensor *t, bool gradient)
 {
     const gpunn__plan *plan = t->model->last;
     if (plan == NULL || t->id >= plan->tensor_count || !gpunn__has_layouts(t)) return false;
@@ -21171,8 +21946,8 @@ GPUNN_API float gpunn_item(gpunn_tensor *t)
     return value;
 }
 
-/* The shape in which so many elements of t lie, which tell one dimension that varies; bytes are those given, of the caller's. */
-static GPUNN__STATUS gpunn__shape_of(const gpunn_tensor *t, const char *caller, gpunn_dtype dtype, size_t bytes, int64_t *held)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__shape_of(const gpunn_tensor *t, const char *caller, gpunn_dtype dtype, size_t bytes,
+                                              int64_t *held)
 {
     int    varying = 0, axis = 0;
     size_t sample = gpunn_dtype_size(dtype);
@@ -21198,8 +21973,7 @@ static GPUNN__STATUS gpunn__shape_of(const gpunn_tensor *t, const char *caller, 
     return GPUNN_OK;
 }
 
-/* Notes the shape of what an input holds, and its batch. */
-static void gpunn__hold(gpunn_tensor *t, const int64_t *held)
+GPUNN__INTERNAL void gpunn__hold(gpunn_tensor *t, const int64_t *held)
 {
     t->model->written++;
     t->batch = 1;
@@ -21211,8 +21985,7 @@ static void gpunn__hold(gpunn_tensor *t, const int64_t *held)
     }
 }
 
-/* Memory for what an input is to hold from now on. */
-static GPUNN__STATUS gpunn__input_room(gpunn_tensor *t, const char *caller, size_t bytes, const int64_t *held)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__input_room(gpunn_tensor *t, const char *caller, size_t bytes, const int64_t *held)
 {
     gpunn_device *dev = t->model->dev;
     if (t->capacity < bytes && t->lent[0].data)
@@ -21322,7 +22095,7 @@ GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t byt
                      : gpunn__upload_weights(t->model, gpunn__weights(t), host, bytes);
 }
 
-/* ---- memory of the program's ----------------------------------------------------------------------------------------- */
+/* ==== >>run/bind =================================================================================================== */
 /* Whether t, or its gradient, can lie there; *held: its shape, where there is one yet. */
 static GPUNN__STATUS gpunn__check_lent(const gpunn_tensor *t, const char *caller, const void *memory, size_t bytes, bool gradient,
                                        int64_t *held)
@@ -21403,6 +22176,7 @@ static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, voi
 }
 
 /* ---- sessions ---- */
+
 static size_t gpunn__state_bytes(const gpunn_tensor *t)
 {
     return ((size_t)gpunn__count(t, 1) * sizeof(float) + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
@@ -21549,6 +22323,7 @@ GPUNN_API const void *gpunn_data_grad(gpunn_tensor *t)
 }
 
 /* ---- DLPack ---- */
+
 typedef struct gpunn__exported {
     gpunn_dlpack managed;
     int64_t      shape[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK];
@@ -21648,7 +22423,26 @@ GPUNN_API gpunn_status gpunn_bind_dlpack(gpunn_tensor *t, struct DLManagedTensor
     return status;
 }
 
-/* ---- inspecting ------------------------------------------------------------------------------------------------------ */
+/* ==== >>run/inspect ================================================================================================ */
+typedef struct gpunn__text {
+    void (*write)(void *user, const char *text);
+    void *user;
+} gpunn__text;
+
+GPUNN__INTERNAL void gpunn__text_line(const gpunn__text *out, const char *format, ...) GPUNN__PRINTF(2, 3);
+
+/* Bytes of the device that a run of a plan holds. */
+typedef struct gpunn__footprint {
+    size_t weights, gradients, inputs, arena, cache, together;
+} gpunn__footprint;
+
+/* least_arena: what there is already. */
+GPUNN__INTERNAL gpunn__footprint gpunn__footprint_of(gpunn_model *model, const gpunn__plan *plan, bool gradients,
+                                                     size_t least_arena);
+
+/* The largest sizes, for what is told before a run; gpunn__take_found gives them back. */
+GPUNN__INTERNAL void gpunn__take_largest(gpunn_model *model);
+
 typedef struct gpunn__inspection {
     gpunn_model              *model;
     gpunn__plan              *plan;
@@ -21845,13 +22639,7 @@ GPUNN_API gpunn_status gpunn_check_nan(gpunn_tensor *loss)
 }
 
 /* ---- summary --------------------------------------------------------------------------------------------------------- */
-typedef struct gpunn__text {
-    void (*write)(void *user, const char *text);
-    void *user;
-} gpunn__text;
-
-static void gpunn__text_line(const gpunn__text *out, const char *format, ...) GPUNN__PRINTF(2, 3);
-static void gpunn__text_line(const gpunn__text *out, const char *format, ...)
+GPUNN__INTERNAL void gpunn__text_line(const gpunn__text *out, const char *format, ...)
 {
     char    line[256];
     va_list list;
@@ -21890,13 +22678,8 @@ static void gpunn__summary_rows(const gpunn_model *model, const gpunn__plan *pla
     gpunn__text_line(out, "parameters %lld, of which %lld train\n", (long long)total, (long long)trainable);
 }
 
-/* Bytes of the device that a run of a plan holds. */
-typedef struct gpunn__footprint {
-    size_t weights, gradients, inputs, arena, cache, together;
-} gpunn__footprint;
-
-/* least_arena: what there is already. */
-static gpunn__footprint gpunn__footprint_of(gpunn_model *model, const gpunn__plan *plan, bool gradients, size_t least_arena)
+GPUNN__INTERNAL gpunn__footprint gpunn__footprint_of(gpunn_model *model, const gpunn__plan *plan, bool gradients,
+                                                     size_t least_arena)
 {
     gpunn__footprint    f;
     const gpunn__layout layout = gpunn__lay_out(model, false);
@@ -21932,8 +22715,7 @@ static GPUNN__STATUS gpunn__summarize(gpunn_model *model, const gpunn__request *
     return GPUNN_OK;
 }
 
-/* The largest sizes, for what is told before a run; gpunn__take_found gives them back. */
-static void gpunn__take_largest(gpunn_model *model)
+GPUNN__INTERNAL void gpunn__take_largest(gpunn_model *model)
 {
     for (int i = 0; i < model->size_count; i++) {
         gpunn__size *size = &model->sizes[i];
@@ -21974,9 +22756,9 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
     return status;
 }
 
-/* ---- recomputing within a budget --------------------------------------------------------------------------------------- *
+/* ==== >>run/recompute ============================================================================================== *
  * The values of a loss, in their order, are cut into stretches of about equal bytes, where little crosses the cut; what crosses
- * is held. The first so many stretches are parts (>>autodiff): their values wait longest for the backward pass. */
+ * is held. The first so many stretches are parts (>>plan/backward): their values wait longest for the backward pass. */
 typedef struct gpunn__stretches {
     gpunn_model *model;
     size_t      *bytes;         /* of each tensor's value; 0: it is none, or has its operand's memory */
@@ -22127,9 +22909,8 @@ GPUNN_API gpunn_status gpunn_recompute_within(gpunn_tensor *loss, int64_t batch_
     return status;
 }
 
-/* ==== >>threads ======================================================================================================= *
+/* ==== >>cpu/threads ================================================================================================ *
  * Locks and threads, of loaders and of the CPU's devices. */
-/* ---- threads: a lock with one condition, "something has changed", and threads that start and end --------------------- */
 #if defined(GPUNN_NO_THREADS)
 typedef int gpunn__monitor, gpunn__thread;
 #define GPUNN__MONITOR_OPEN(m) ((void)(m))
@@ -22161,7 +22942,7 @@ typedef HANDLE gpunn__thread;
 #else
 typedef struct gpunn__monitor {
     pthread_mutex_t mutex;
-    pthread_cond_t changed;
+    pthread_cond_t  changed;
 } gpunn__monitor;
 typedef pthread_t gpunn__thread;
 #define GPUNN__MONITOR_OPEN(m) (pthread_mutex_init(&(m)->mutex, NULL), pthread_cond_init(&(m)->changed, NULL))
@@ -22198,30 +22979,6 @@ GPUNN__INLINE void gpunn__restore_denormals(unsigned mode)
 #endif
 }
 
-/* ---- teams: threads that share a CPU device's work ------------------------------------------------------------------- *
- * The program's thread and others of ours, started by the first task that is worth them and ended with the device. Who waits
- * looks for GPUNN__PATIENCE at the word he waits for, which spans the time from one op to the next, then sleeps: on a busy
- * machine the processor goes to those who have work, ours among them. */
-#define GPUNN__PATIENCE 30e-6 /* seconds */
-
-#if defined(__GNUC__)
-#define GPUNN__LOAD(word) __atomic_load_n((word), __ATOMIC_SEQ_CST)
-#define GPUNN__STORE(word, value) __atomic_store_n((word), (value), __ATOMIC_SEQ_CST)
-#define GPUNN__ADD_TO(word, value) __atomic_add_fetch((word), (uint32_t)(value), __ATOMIC_SEQ_CST)
-#if defined(__x86_64__) || defined(__i386__)
-#define GPUNN__PAUSE() __builtin_ia32_pause()
-#elif defined(__aarch64__)
-#define GPUNN__PAUSE() __asm__ volatile("yield")
-#else
-#define GPUNN__PAUSE() ((void)0)
-#endif
-#else
-#define GPUNN__LOAD(word) ((uint32_t)InterlockedOr((volatile LONG *)(word), 0))
-#define GPUNN__STORE(word, value) ((void)InterlockedExchange((volatile LONG *)(word), (LONG)(value)))
-#define GPUNN__ADD_TO(word, value) ((uint32_t)InterlockedAdd((volatile LONG *)(word), (LONG)(value)))
-#define GPUNN__PAUSE() YieldProcessor()
-#endif
-
 typedef struct gpunn__team gpunn__team;
 typedef struct gpunn__teammate { /* one of ours; each in cache lines of its own */
     gpunn__team  *team;
@@ -22248,8 +23005,52 @@ struct gpunn__team {
 };
 
 /* The team of the device that computes in this thread, and how many share the present task; 0: none does. */
-static GPUNN__THREAD_LOCAL gpunn__team *gpunn__team_here;
-static GPUNN__THREAD_LOCAL int          gpunn__team_members;
+GPUNN__DECLARE(GPUNN__THREAD_LOCAL gpunn__team *gpunn__team_here)
+GPUNN__DECLARE(GPUNN__THREAD_LOCAL int gpunn__team_members)
+
+GPUNN__INTERNAL void gpunn__team_open(gpunn__team *team, gpunn__teammate *members, int threads, const gpunn_device_args *args);
+
+/* Ends its threads; the next task starts others. */
+GPUNN__INTERNAL void gpunn__team_rest(gpunn__team *team);
+
+GPUNN__INTERNAL void gpunn__team_close(gpunn__team *team);
+
+/* Inside a task: waits for all its threads, which learn alike whether one of them kept another waiting so long that it slept. */
+GPUNN__INTERNAL bool gpunn__team_barrier(void);
+
+/* Threads of a team: what was asked for; 0: what OMP_NUM_THREADS says, or the processors that this process may use. */
+GPUNN__INTERNAL int gpunn__thread_count(int asked);
+
+/* ---- threads: a lock with one condition, "something has changed", and threads that start and end --------------------- */
+
+/* ---- teams: threads that share a CPU device's work ------------------------------------------------------------------- *
+ * The program's thread and others of ours, started by the first task that is worth them and ended with the device. Who waits
+ * looks for GPUNN__PATIENCE at the word he waits for, which spans the time from one op to the next, then sleeps: on a busy
+ * machine the processor goes to those who have work, ours among them. */
+
+#define GPUNN__PATIENCE 30e-6 /* seconds */
+
+#if defined(__GNUC__)
+#define GPUNN__LOAD(word) __atomic_load_n((word), __ATOMIC_SEQ_CST)
+#define GPUNN__STORE(word, value) __atomic_store_n((word), (value), __ATOMIC_SEQ_CST)
+#define GPUNN__ADD_TO(word, value) __atomic_add_fetch((word), (uint32_t)(value), __ATOMIC_SEQ_CST)
+#if defined(__x86_64__) || defined(__i386__)
+#define GPUNN__PAUSE() __builtin_ia32_pause()
+#elif defined(__aarch64__)
+#define GPUNN__PAUSE() __asm__ volatile("yield")
+#else
+#define GPUNN__PAUSE() ((void)0)
+#endif
+#else
+#define GPUNN__LOAD(word) ((uint32_t)InterlockedOr((volatile LONG *)(word), 0))
+#define GPUNN__STORE(word, value) ((void)InterlockedExchange((volatile LONG *)(word), (LONG)(value)))
+#define GPUNN__ADD_TO(word, value) ((uint32_t)InterlockedAdd((volatile LONG *)(word), (LONG)(value)))
+#define GPUNN__PAUSE() YieldProcessor()
+#endif
+
+GPUNN__INTERNAL GPUNN__THREAD_LOCAL gpunn__team *gpunn__team_here;
+
+GPUNN__INTERNAL GPUNN__THREAD_LOCAL int gpunn__team_members;
 
 /* A team without threads. Of the one before, locks that its threads held in a forked process are left as they are. */
 static void gpunn__team_begin(gpunn__team *team)
@@ -22375,7 +23176,7 @@ static void gpunn__team_lend(gpunn__team *team, int threads)
 }
 #endif
 
-static void gpunn__team_open(gpunn__team *team, gpunn__teammate *members, int threads, const gpunn_device_args *args)
+GPUNN__INTERNAL void gpunn__team_open(gpunn__team *team, gpunn__teammate *members, int threads, const gpunn_device_args *args)
 {
     memset(team, 0, sizeof *team);
     team->threads = threads;
@@ -22386,8 +23187,7 @@ static void gpunn__team_open(gpunn__team *team, gpunn__teammate *members, int th
     gpunn__team_begin(team);
 }
 
-/* Ends its threads; the next task starts others. */
-static void gpunn__team_rest(gpunn__team *team)
+GPUNN__INTERNAL void gpunn__team_rest(gpunn__team *team)
 {
 #ifndef GPUNN_NO_THREADS
     gpunn__team_outlive_fork(team);
@@ -22402,7 +23202,7 @@ static void gpunn__team_rest(gpunn__team *team)
 #endif
 }
 
-static void gpunn__team_close(gpunn__team *team)
+GPUNN__INTERNAL void gpunn__team_close(gpunn__team *team)
 {
     gpunn__team_rest(team);
     GPUNN__MONITOR_CLOSE(&team->monitor);
@@ -22439,8 +23239,7 @@ GPUNN_API void gpunn_parallel(int threads, void (*task)(void *arg, int index, in
     gpunn__team_members = outer;
 }
 
-/* Inside a task: waits for all its threads, which learn alike whether one of them kept another waiting so long that it slept. */
-static bool gpunn__team_barrier(void)
+GPUNN__INTERNAL bool gpunn__team_barrier(void)
 {
 #ifndef GPUNN_NO_THREADS
     if (gpunn__team_members < 2) return false;
@@ -22462,8 +23261,7 @@ static bool gpunn__team_barrier(void)
 #endif
 }
 
-/* Threads of a team: what was asked for; 0: what OMP_NUM_THREADS says, or the processors that this process may use. */
-static int gpunn__thread_count(int asked)
+GPUNN__INTERNAL int gpunn__thread_count(int asked)
 {
 #ifdef GPUNN_NO_THREADS
     (void)asked;
@@ -22475,7 +23273,7 @@ static int gpunn__thread_count(int asked)
 #endif
 }
 
-/* ==== >>levels ======================================================================================================== *
+/* ==== >>cpu/levels ================================================================================================= *
  * Which vectors compute. A build that is told of AVX2 or AVX-512 (-march) has code for that alone. Any other build for x86-64 has
  * the same functions at three levels, the architecture's least, AVX2 and AVX-512, and asks the processor, each thread once. */
 #if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
@@ -22628,9 +23426,9 @@ GPUNN__INLINE gpunn__bf16 gpunn__has_bf16(void)
 #endif
 }
 
-/* ==== >>context ======================================================================================================= *
+/* ==== >>cpu/context ================================================================================================ *
  * What the CPU backend's sections share. Every op of GPUNN_OTHER_OPS is one function gpunn__cpu_<name>(cpu, step, action), its
- * forward and backward beside each other; the elementwise ops come from their tables (>>map). */
+ * forward and backward beside each other; the elementwise ops come from their tables (>>cpu/elementwise). */
 struct gpunn__cpu {
     int          threads, room; /* room: of the team's memory */
     unsigned     blocks;        /* large ones that it has given so far */
@@ -22646,32 +23444,12 @@ typedef struct gpunn__cpu_before {
     gpunn__team *team;
 } gpunn__cpu_before;
 
-static gpunn__cpu_before gpunn__cpu_begin(void *context)
-{
-    gpunn__cpu_before before;
-    before.denormals = gpunn__flush_denormals();
-    before.team = gpunn__team_here;
-    gpunn__team_here = &((gpunn__cpu *)context)->team;
-    return before;
-}
+GPUNN__INTERNAL gpunn__cpu_before gpunn__cpu_begin(void *context);
 
-static void gpunn__cpu_end(gpunn__cpu_before before)
-{
-    gpunn__team_here = before.team;
-    gpunn__restore_denormals(before.denormals);
-}
+GPUNN__INTERNAL void gpunn__cpu_end(gpunn__cpu_before before);
 
 /* Sets the sentence that the core completes with op, layer and shapes. */
-static GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
-static GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...)
-{
-    va_list list;
-    va_start(list, format);
-    (void)vsnprintf(cpu->error.text, sizeof cpu->error.text, format, list);
-    va_end(list);
-    cpu->error.status = status;
-    return status;
-}
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
 
 /* Threads worth using for so many units of work (about one float read, computed and written each; a flop of a product counts
  * 1/16). Each costs the others a little, so that few want less work for each than many do. */
@@ -22710,11 +23488,92 @@ GPUNN__INLINE void gpunn__cpu_part(int64_t n, int64_t grain, int threads, int in
             function(__VA_ARGS__, false); \
     } while (0)
 
-/* ==== >>map =========================================================================================================== *
+GPUNN__INTERNAL gpunn__cpu_before gpunn__cpu_begin(void *context)
+{
+    gpunn__cpu_before before;
+    before.denormals = gpunn__flush_denormals();
+    before.team = gpunn__team_here;
+    gpunn__team_here = &((gpunn__cpu *)context)->team;
+    return before;
+}
+
+GPUNN__INTERNAL void gpunn__cpu_end(gpunn__cpu_before before)
+{
+    gpunn__team_here = before.team;
+    gpunn__restore_denormals(before.denormals);
+}
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_fail(gpunn__cpu *cpu, gpunn_status status, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    (void)vsnprintf(cpu->error.text, sizeof cpu->error.text, format, list);
+    va_end(list);
+    cpu->error.status = status;
+    return status;
+}
+
+/* ==== >>cpu/elementwise ============================================================================================ *
  * Elementwise ops on the CPU: loops made from the tables, over contiguous memory only, and one driver that feeds them chunks of
  * the result. Broadcast operands are expanded, and gradients of broadcast operands summed, chunk by chunk in the first cache. */
-
 enum { GPUNN__LINE = 16 }; /* elements that loops take together: a line of the caches, whole vectors of every level */
+
+enum { GPUNN__DROP_PACKS = 16, GPUNN__DROP_BLOCK = 8 * GPUNN__DROP_PACKS };
+
+typedef struct gpunn__drop {
+    uint64_t     seed, step;
+    uint32_t     site, keep;
+    float        scale;
+    int64_t      count;
+    const float *x;
+    float       *y;
+    bool         add;
+} gpunn__drop;
+
+/* The words of 16 packs from `pack`, a multiple of 16, which run through Philox side by side: vector code, if not inlined. */
+GPUNN__NOINLINE void gpunn__draw_packs(const gpunn__drop *d, uint64_t pack, uint32_t words[GPUNN__DROP_PACKS][4])
+{
+    uint32_t c0[GPUNN__DROP_PACKS], c1[GPUNN__DROP_PACKS], c2[GPUNN__DROP_PACKS], c3[GPUNN__DROP_PACKS];
+    uint32_t high0[GPUNN__DROP_PACKS], high2[GPUNN__DROP_PACKS];
+    for (int j = 0; j < GPUNN__DROP_PACKS; j++) {
+        c0[j] = (uint32_t)pack + (uint32_t)j;
+        c1[j] = d->site ^ (uint32_t)(pack >> 32) << 16;
+        c2[j] = (uint32_t)d->step;
+        c3[j] = (uint32_t)(d->step >> 32);
+    }
+    uint32_t k0 = (uint32_t)d->seed, k1 = (uint32_t)(d->seed >> 32);
+    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+        for (int j = 0; j < GPUNN__DROP_PACKS; j++) high0[j] = (uint32_t)((uint64_t)0xD2511F53u * c0[j] >> 32);
+        for (int j = 0; j < GPUNN__DROP_PACKS; j++) high2[j] = (uint32_t)((uint64_t)0xCD9E8D57u * c2[j] >> 32);
+        for (int j = 0; j < GPUNN__DROP_PACKS; j++) {
+            uint32_t low0 = 0xD2511F53u * c0[j], low2 = 0xCD9E8D57u * c2[j];
+            c0[j] = high2[j] ^ c1[j] ^ k0;
+            c1[j] = low2;
+            c2[j] = high0[j] ^ c3[j] ^ k1;
+            c3[j] = low0;
+        }
+    }
+    for (int j = 0; j < GPUNN__DROP_PACKS; j++) {
+        words[j][0] = c0[j];
+        words[j][1] = c1[j];
+        words[j][2] = c2[j];
+        words[j][3] = c3[j];
+    }
+}
+
+/* The factors of 16 packs. */
+GPUNN__NOINLINE void gpunn__drop_factors(const gpunn__drop *d, uint64_t pack, float factor[GPUNN__DROP_BLOCK])
+{
+    uint32_t words[GPUNN__DROP_PACKS][4];
+    uint16_t draw[GPUNN__DROP_BLOCK];
+    gpunn__draw_packs(d, pack, words);
+    memcpy(draw, words, sizeof words);
+    uint32_t keep = d->keep;
+    float    scale = d->scale;
+    for (int j = 0; j < GPUNN__DROP_BLOCK; j++) factor[j] = gpunn__select(draw[j] < keep, scale, 0);
+}
+
+/* Without values: the draws of this step; keep 65536 where nothing is dropped. */
+GPUNN__INTERNAL gpunn__drop gpunn__drop_of(const gpunn_step *step);
 
 /* to[i] = the op, or one of its derivatives, of from[0 .. 2]: operands, from[3]: result, from[4]: its gradient, for lines *
  * GPUNN__LINE elements. What the text does not mention may be NULL; to may be one of from. */
@@ -23025,7 +23884,7 @@ static void gpunn__map_merge(gpunn__map_job *job)
     }
 }
 
-static GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, const gpunn__loops *loops)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, const gpunn__loops *loops)
 {
     gpunn__map_job job;
     int64_t        count = step->out.count, partials = 0;
@@ -23084,11 +23943,11 @@ static GPUNN__STATUS gpunn__cpu_map(gpunn__cpu *cpu, gpunn_step *step, gpunn__ac
 }
 
 /* One function for each op, since a program has the loops of those that it builds. */
-#define GPUNN__MAP(name, ...)                                                                       \
-    static GPUNN__STATUS gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
-    {                                                                                               \
-        static const gpunn__loops loops = {gpunn__loop_##name, {__VA_ARGS__}};                      \
-        return gpunn__cpu_map(cpu, step, action, &loops);                                           \
+#define GPUNN__MAP(name, ...)                                                                               \
+    GPUNN__INTERNAL gpunn_status gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
+    {                                                                                                       \
+        static const gpunn__loops loops = {gpunn__loop_##name, {__VA_ARGS__}};                              \
+        return gpunn__cpu_map(cpu, step, action, &loops);                                                   \
     }
 #define GPUNN__X(ENUM, name, ...) GPUNN__MAP(name, gpunn__loop_##name##_da, NULL, NULL)
 GPUNN_UNARY_OPS(GPUNN__X)
@@ -23109,7 +23968,9 @@ GPUNN_TERNARY_OPS(GPUNN__X)
 #pragma GCC pop_options
 #undef GPUNN__OPTIMIZED
 #endif
+
 /* ---- cast: as C, BOOL is x != 0 ------------------------------------------------------------------------------------------- */
+
 typedef struct gpunn__cast_job {
     const gpunn_value *in, *out;
 } gpunn__cast_job;
@@ -23144,7 +24005,7 @@ static void gpunn__cast_task(void *arg, int thread, int threads)
 #undef GPUNN__LOOP
 }
 
-static GPUNN__STATUS gpunn__cpu_cast(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_cast(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE) {
         gpunn_dtype from = step->in[0].dtype, to = step->out.dtype;
@@ -23162,6 +24023,7 @@ static GPUNN__STATUS gpunn__cpu_cast(gpunn__cpu *cpu, gpunn_step *step, gpunn__a
 }
 
 /* ---- integers ------------------------------------------------------------------------------------------------------------- */
+
 typedef struct gpunn__integers_job {
     gpunn__integers ops;
     bool            fault[GPUNN__MOST_THREADS]; /* of each thread: something was divided by 0 */
@@ -23191,66 +24053,12 @@ static GPUNN__STATUS gpunn__cpu_integers(gpunn__cpu *cpu, const gpunn_step *step
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__cpu_integer(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_integer(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     return action == GPUNN__FORWARD ? gpunn__cpu_integers(cpu, step) : GPUNN_OK;
 }
 
 /* ---- dropout -------------------------------------------------------------------------------------------------------------- */
-enum { GPUNN__DROP_PACKS = 16, GPUNN__DROP_BLOCK = 8 * GPUNN__DROP_PACKS };
-
-typedef struct gpunn__drop {
-    uint64_t     seed, step;
-    uint32_t     site, keep;
-    float        scale;
-    int64_t      count;
-    const float *x;
-    float       *y;
-    bool         add;
-} gpunn__drop;
-
-/* The words of 16 packs from `pack`, a multiple of 16, which run through Philox side by side: vector code, if not inlined. */
-GPUNN__NOINLINE void gpunn__draw_packs(const gpunn__drop *d, uint64_t pack, uint32_t words[GPUNN__DROP_PACKS][4])
-{
-    uint32_t c0[GPUNN__DROP_PACKS], c1[GPUNN__DROP_PACKS], c2[GPUNN__DROP_PACKS], c3[GPUNN__DROP_PACKS];
-    uint32_t high0[GPUNN__DROP_PACKS], high2[GPUNN__DROP_PACKS];
-    for (int j = 0; j < GPUNN__DROP_PACKS; j++) {
-        c0[j] = (uint32_t)pack + (uint32_t)j;
-        c1[j] = d->site ^ (uint32_t)(pack >> 32) << 16;
-        c2[j] = (uint32_t)d->step;
-        c3[j] = (uint32_t)(d->step >> 32);
-    }
-    uint32_t k0 = (uint32_t)d->seed, k1 = (uint32_t)(d->seed >> 32);
-    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
-        for (int j = 0; j < GPUNN__DROP_PACKS; j++) high0[j] = (uint32_t)((uint64_t)0xD2511F53u * c0[j] >> 32);
-        for (int j = 0; j < GPUNN__DROP_PACKS; j++) high2[j] = (uint32_t)((uint64_t)0xCD9E8D57u * c2[j] >> 32);
-        for (int j = 0; j < GPUNN__DROP_PACKS; j++) {
-            uint32_t low0 = 0xD2511F53u * c0[j], low2 = 0xCD9E8D57u * c2[j];
-            c0[j] = high2[j] ^ c1[j] ^ k0;
-            c1[j] = low2;
-            c2[j] = high0[j] ^ c3[j] ^ k1;
-            c3[j] = low0;
-        }
-    }
-    for (int j = 0; j < GPUNN__DROP_PACKS; j++) {
-        words[j][0] = c0[j];
-        words[j][1] = c1[j];
-        words[j][2] = c2[j];
-        words[j][3] = c3[j];
-    }
-}
-
-/* The factors of 16 packs. */
-GPUNN__NOINLINE void gpunn__drop_factors(const gpunn__drop *d, uint64_t pack, float factor[GPUNN__DROP_BLOCK])
-{
-    uint32_t words[GPUNN__DROP_PACKS][4];
-    uint16_t draw[GPUNN__DROP_BLOCK];
-    gpunn__draw_packs(d, pack, words);
-    memcpy(draw, words, sizeof words);
-    uint32_t keep = d->keep;
-    float    scale = d->scale;
-    for (int j = 0; j < GPUNN__DROP_BLOCK; j++) factor[j] = gpunn__select(draw[j] < keep, scale, 0);
-}
 
 GPUNN__VECTORIZED(gpunn__drop_task, (void *arg, int thread, int threads), (arg, thread, threads))
 {
@@ -23270,8 +24078,7 @@ GPUNN__VECTORIZED(gpunn__drop_task, (void *arg, int thread, int threads), (arg, 
     }
 }
 
-/* Without values: the draws of this step; keep 65536 where nothing is dropped. */
-static gpunn__drop gpunn__drop_of(const gpunn_step *step)
+GPUNN__INTERNAL gpunn__drop gpunn__drop_of(const gpunn_step *step)
 {
     gpunn__drop d;
     memset(&d, 0, sizeof d);
@@ -23283,7 +24090,7 @@ static gpunn__drop gpunn__drop_of(const gpunn_step *step)
     return d;
 }
 
-static GPUNN__STATUS gpunn__cpu_dropout(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_dropout(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
     gpunn__drop d = gpunn__drop_of(step);
@@ -23303,6 +24110,7 @@ static GPUNN__STATUS gpunn__cpu_dropout(gpunn__cpu *cpu, gpunn_step *step, gpunn
 }
 
 /* ---- random numbers ------------------------------------------------------------------------------------------------------- */
+
 enum { GPUNN__RAND_BLOCK = 4 * GPUNN__DROP_PACKS };
 
 GPUNN__NOINLINE void gpunn__uniform_block(uint32_t words[GPUNN__RAND_BLOCK], float y[GPUNN__RAND_BLOCK])
@@ -23340,7 +24148,7 @@ static void gpunn__random_task(void *arg, int thread, int threads)
     }
 }
 
-static GPUNN__STATUS gpunn__cpu_rand_like(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_rand_like(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (action != GPUNN__FORWARD) return GPUNN_OK;
     gpunn__random r = {gpunn__drop_of(step), step->op == GPUNN_OP_RAND_LIKE ? gpunn__uniform_block : gpunn__normal_block};
@@ -23351,14 +24159,15 @@ static GPUNN__STATUS gpunn__cpu_rand_like(gpunn__cpu *cpu, gpunn_step *step, gpu
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__cpu_randn_like(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_randn_like(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     return gpunn__cpu_rand_like(cpu, step, action);
 }
 
-/* ==== >>move ========================================================================================================== *
+/* ==== >>cpu/move =================================================================================================== *
  * Ops that only move data. */
 /* ---- strided copies: permute, concat, slice and pad are nothing else -------------------------------------------------- */
+
 typedef struct gpunn__copy {
     int         rank;
     int64_t     dim[GPUNN_MAX_RANK], to_stride[GPUNN_MAX_RANK], from_stride[GPUNN_MAX_RANK]; /* in bytes */
@@ -23544,7 +24353,7 @@ static void gpunn__fill(void *to, const void *element, size_t size, int64_t n)
     }
 }
 
-static GPUNN__STATUS gpunn__cpu_permute(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_permute(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
     const gpunn_value *out = &step->out;
@@ -23557,7 +24366,7 @@ static GPUNN__STATUS gpunn__cpu_permute(gpunn__cpu *cpu, gpunn_step *step, gpunn
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__cpu_concat(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_concat(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE) return GPUNN_OK;
     const gpunn_value *out = &step->out;
@@ -23572,7 +24381,7 @@ static GPUNN__STATUS gpunn__cpu_concat(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__cpu_slice(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_slice(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
     const gpunn_value *out = &step->out;
@@ -23603,6 +24412,7 @@ static void gpunn__element(gpunn_dtype dtype, float value, void *element)
 }
 
 /* ---- padding with x's own elements: lines along the last padded axis, whose elements are blocks of `inner` floats ---------- */
+
 typedef struct gpunn__padding {
     int             rank, mode;           /* rank: axes up to the last padded one */
     gpunn__pad_axis axis[GPUNN_MAX_RANK]; /* strides in lines */
@@ -23705,7 +24515,7 @@ static GPUNN__STATUS gpunn__cpu_pad_own(gpunn__cpu *cpu, const gpunn_step *step)
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__cpu_pad(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_pad(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE) {
         gpunn_dtype dtype = step->out.dtype;
@@ -23733,6 +24543,7 @@ static GPUNN__STATUS gpunn__cpu_pad(gpunn__cpu *cpu, gpunn_step *step, gpunn__ac
 
 /* ---- expand: a map of one factor, of integers a copy ------------------------------------------------------------------------
  * */
+
 static GPUNN__STATUS gpunn__cpu_expand_integers(gpunn__cpu *cpu, const gpunn_step *step)
 {
     const gpunn_value *in = &step->in[0], *out = &step->out;
@@ -23747,7 +24558,7 @@ static GPUNN__STATUS gpunn__cpu_expand_integers(gpunn__cpu *cpu, const gpunn_ste
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__cpu_expand(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_expand(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (step->in[0].dtype != GPUNN_F32) return action == GPUNN__FORWARD ? gpunn__cpu_expand_integers(cpu, step) : GPUNN_OK;
     gpunn_attributes once = gpunn__no_attributes();
@@ -23760,7 +24571,8 @@ static GPUNN__STATUS gpunn__cpu_expand(gpunn__cpu *cpu, gpunn_step *step, gpunn_
 }
 
 /* ---- assign --------------------------------------------------------------------------------------------------------------- */
-static GPUNN__STATUS gpunn__cpu_assign(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_assign(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *position = &step->in[2];
     if (action == GPUNN__PREPARE) return GPUNN_OK;
@@ -23780,16 +24592,15 @@ static GPUNN__STATUS gpunn__cpu_assign(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__cpu_relayout(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_relayout(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     (void)step;
     (void)action;
     return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "the CPU's convolutions take filters as they are");
 }
 
-/* ==== >>reduce ======================================================================================================== *
+/* ==== >>cpu/reduce ================================================================================================= *
  * Sums and maxima over axes. */
-/* ---- along one axis ------------------------------------------------------------------------------------------------------ */
 typedef struct gpunn__along {
     int64_t      outer, n, inner;
     const float *x, *y, *gradient;
@@ -23798,21 +24609,8 @@ typedef struct gpunn__along {
     bool         add, log;
 } gpunn__along;
 
-static void gpunn__along_axis(gpunn__along *a, const gpunn_value *v, int axis)
-{
-    a->outer = a->inner = 1;
-    a->n = v->rank ? v->dim[axis] : 1;
-    for (int d = 0; d < v->rank; d++) {
-        if (d < axis) a->outer *= v->dim[d];
-        if (d > axis) a->inner *= v->dim[d];
-    }
-}
+GPUNN__INTERNAL void gpunn__along_axis(gpunn__along *a, const gpunn_value *v, int axis);
 
-/* ---- sum and max over any set of axes ---------------------------------------------------------------------------------- *
- * Adjacent axes of one fate are merged. What remains is kept x planes x rows x columns: `kept` results (or rows of results), each
- * from `planes` blocks of rows * columns floats that lie together. Either columns are reduced too (columns_kept 1, rows holds the
- * length) or each column has its own result. Narrow rows are read several at once, side by side (fold), so that vectors are full.
- * Work is cut into units (result, tile of columns, chunk of the reduction) that depend on the shape alone. */
 #define GPUNN__TILE 256
 typedef enum gpunn__reduce_kind {
     GPUNN__SUM,
@@ -23820,44 +24618,6 @@ typedef enum gpunn__reduce_kind {
     GPUNN__TOP,  /* the maximum of what is not NaN */
     GPUNN__COUNT /* of what equals the maximum */
 } gpunn__reduce_kind;
-
-typedef struct gpunn__reduce {
-    gpunn__reduce_kind kind;
-    bool               by_column; /* the last axis is kept */
-    bool               add;       /* backward: += */
-    int                kept_rank, plane_rank;
-    int64_t      kept_dim[GPUNN_MAX_RANK], kept_stride[GPUNN_MAX_RANK], plane_dim[GPUNN_MAX_RANK], plane_stride[GPUNN_MAX_RANK];
-    int64_t      kept, planes, rows, columns, fold, tiles, chunks;
-    const float *x, *reference;    /* reference: the maxima, for COUNT and the gradient of MAX */
-    float       *y;                /* results; backward: the operand's gradient */
-    double      *partial;          /* [kept][tiles][chunks][TILE or 1]; NULL with one chunk */
-    const float *gradient, *equal; /* backward: of the result; MAX: how many elements equal it */
-    double       scale;            /* 1 or, for means, 1 / elements */
-} gpunn__reduce;
-
-static void gpunn__reduce_shape(gpunn__reduce *r, const gpunn_value *in, uint32_t axes)
-{
-    const gpunn__walk all = gpunn__axes_reduced(in, axes);
-    int               next = 0;
-    r->by_column = all.rank > 0 && all.stride[1][0] != 0;
-    r->columns = r->by_column ? all.dim[next++] : 1;
-    r->rows = next < all.rank ? all.dim[next++] : 1;
-    r->planes = gpunn__axes_select(&all, next, true, &r->plane_rank, r->plane_dim, r->plane_stride);
-    r->kept = gpunn__axes_select(&all, next, false, &r->kept_rank, r->kept_dim, r->kept_stride);
-    r->fold = r->by_column && r->columns <= GPUNN__TILE / 2 ? GPUNN__TILE / r->columns : 1;
-    r->tiles = (r->columns + GPUNN__TILE - 1) / GPUNN__TILE;
-    r->chunks = 1;
-    if (r->kept * r->tiles < 32) {
-        int64_t chunks = in->count / (r->kept * r->tiles) / 32768;
-        r->chunks = chunks < 1 ? 1 : gpunn__least(chunks, 64);
-    }
-}
-
-static size_t gpunn__reduce_partial_bytes(const gpunn__reduce *r)
-{
-    if (r->chunks == 1) return 0;
-    return (size_t)(r->kept * r->tiles * r->chunks * (r->by_column ? GPUNN__TILE : 1)) * sizeof(double);
-}
 
 GPUNN__INLINE float gpunn__start(gpunn__reduce_kind kind)
 {
@@ -23909,12 +24669,72 @@ GPUNN__INLINE double gpunn__reduce_line(gpunn__reduce_kind kind, const float *GP
     return total;
 }
 
-static double gpunn__sum_line(const float *x, int64_t n)
+GPUNN__INTERNAL double gpunn__sum_line(const float *x, int64_t n);
+
+GPUNN__INTERNAL float gpunn__max_line(const float *x, int64_t n);
+
+/* ---- along one axis ------------------------------------------------------------------------------------------------------ */
+
+GPUNN__INTERNAL void gpunn__along_axis(gpunn__along *a, const gpunn_value *v, int axis)
+{
+    a->outer = a->inner = 1;
+    a->n = v->rank ? v->dim[axis] : 1;
+    for (int d = 0; d < v->rank; d++) {
+        if (d < axis) a->outer *= v->dim[d];
+        if (d > axis) a->inner *= v->dim[d];
+    }
+}
+
+/* ---- sum and max over any set of axes ---------------------------------------------------------------------------------- *
+ * Adjacent axes of one fate are merged. What remains is kept x planes x rows x columns: `kept` results (or rows of results), each
+ * from `planes` blocks of rows * columns floats that lie together. Either columns are reduced too (columns_kept 1, rows holds the
+ * length) or each column has its own result. Narrow rows are read several at once, side by side (fold), so that vectors are full.
+ * Work is cut into units (result, tile of columns, chunk of the reduction) that depend on the shape alone. */
+
+typedef struct gpunn__reduce {
+    gpunn__reduce_kind kind;
+    bool               by_column; /* the last axis is kept */
+    bool               add;       /* backward: += */
+    int                kept_rank, plane_rank;
+    int64_t      kept_dim[GPUNN_MAX_RANK], kept_stride[GPUNN_MAX_RANK], plane_dim[GPUNN_MAX_RANK], plane_stride[GPUNN_MAX_RANK];
+    int64_t      kept, planes, rows, columns, fold, tiles, chunks;
+    const float *x, *reference;    /* reference: the maxima, for COUNT and the gradient of MAX */
+    float       *y;                /* results; backward: the operand's gradient */
+    double      *partial;          /* [kept][tiles][chunks][TILE or 1]; NULL with one chunk */
+    const float *gradient, *equal; /* backward: of the result; MAX: how many elements equal it */
+    double       scale;            /* 1 or, for means, 1 / elements */
+} gpunn__reduce;
+
+static void gpunn__reduce_shape(gpunn__reduce *r, const gpunn_value *in, uint32_t axes)
+{
+    const gpunn__walk all = gpunn__axes_reduced(in, axes);
+    int               next = 0;
+    r->by_column = all.rank > 0 && all.stride[1][0] != 0;
+    r->columns = r->by_column ? all.dim[next++] : 1;
+    r->rows = next < all.rank ? all.dim[next++] : 1;
+    r->planes = gpunn__axes_select(&all, next, true, &r->plane_rank, r->plane_dim, r->plane_stride);
+    r->kept = gpunn__axes_select(&all, next, false, &r->kept_rank, r->kept_dim, r->kept_stride);
+    r->fold = r->by_column && r->columns <= GPUNN__TILE / 2 ? GPUNN__TILE / r->columns : 1;
+    r->tiles = (r->columns + GPUNN__TILE - 1) / GPUNN__TILE;
+    r->chunks = 1;
+    if (r->kept * r->tiles < 32) {
+        int64_t chunks = in->count / (r->kept * r->tiles) / 32768;
+        r->chunks = chunks < 1 ? 1 : gpunn__least(chunks, 64);
+    }
+}
+
+static size_t gpunn__reduce_partial_bytes(const gpunn__reduce *r)
+{
+    if (r->chunks == 1) return 0;
+    return (size_t)(r->kept * r->tiles * r->chunks * (r->by_column ? GPUNN__TILE : 1)) * sizeof(double);
+}
+
+GPUNN__INTERNAL double gpunn__sum_line(const float *x, int64_t n)
 {
     return gpunn__reduce_line(GPUNN__SUM, x, n, 0);
 }
 
-static float gpunn__max_line(const float *x, int64_t n)
+GPUNN__INTERNAL float gpunn__max_line(const float *x, int64_t n)
 {
     return (float)gpunn__reduce_line(GPUNN__MAX, x, n, 0);
 }
@@ -24132,7 +24952,7 @@ GPUNN__VECTORIZED(gpunn__spread_task, (void *arg, int thread, int threads), (arg
     }
 }
 
-static GPUNN__STATUS gpunn__cpu_reduce(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, gpunn__reduce_kind kind)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_reduce(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, gpunn__reduce_kind kind)
 {
     const gpunn_value *in = &step->in[0];
     const gpunn_value *out = &step->out;
@@ -24171,13 +24991,13 @@ static GPUNN__STATUS gpunn__cpu_reduce(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__cpu_sum(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_sum(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (step->in[0].dtype != GPUNN_F32) return gpunn__cpu_integer(cpu, step, action);
     return gpunn__cpu_reduce(cpu, step, action, GPUNN__SUM);
 }
 
-static GPUNN__STATUS gpunn__cpu_max(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_max(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (step->in[0].dtype != GPUNN_F32) return gpunn__cpu_integer(cpu, step, action);
     return gpunn__cpu_reduce(cpu, step, action, GPUNN__MAX);
@@ -24185,6 +25005,7 @@ static GPUNN__STATUS gpunn__cpu_max(gpunn__cpu *cpu, gpunn_step *step, gpunn__ac
 
 /* ---- gradient_energy -------------------------------------------------------------------------------------------------- *
  * Rows hold the last of the axes and what follows it; the other axes step from row to row. */
+
 typedef struct gpunn__energy {
     int          count;                  /* of axes; those of one element are left out */
     int64_t      rows, length;           /* of a row */
@@ -24273,7 +25094,7 @@ GPUNN__VECTORIZED(gpunn__energy_back_task, (void *arg, int thread, int threads),
     }
 }
 
-static GPUNN__STATUS gpunn__cpu_gradient_energy(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_gradient_energy(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__energy e = gpunn__energy_of(step);
     int           threads = gpunn__cpu_threads_for(cpu, (double)step->in[0].count * (double)e.count);
@@ -24296,6 +25117,7 @@ static GPUNN__STATUS gpunn__cpu_gradient_energy(gpunn__cpu *cpu, gpunn_step *ste
 }
 
 /* ---- cumsum: x[outer][n][inner]; backward the same from the end ------------------------------------------------------------ */
+
 typedef struct gpunn__cumsum {
     gpunn__along along; /* x: or the gradient */
     bool         reverse;
@@ -24323,7 +25145,7 @@ GPUNN__VECTORIZED(gpunn__cumsum_task, (void *arg, int thread, int threads), (arg
     }
 }
 
-static GPUNN__STATUS gpunn__cpu_cumsum(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_cumsum(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__cumsum k;
     if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
@@ -24336,10 +25158,8 @@ static GPUNN__STATUS gpunn__cpu_cumsum(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     return GPUNN_OK;
 }
 
-/* ==== >>pick ========================================================================================================== *
+/* ==== >>cpu/indexing =============================================================================================== *
  * Elements that integers pick, and the integers that pick the largest. */
-/* ---- embedding and gather: elements that integers pick ---------------------------------------------------------------- *
- * out[o][j][i] = x[o][index[o][j][i]][i]. An embedding's index is [1][m][1] and serves all i, the columns of its weight. */
 enum { GPUNN__PICK_PARTS = 64, GPUNN__PICK_BLOCK = 64 };
 typedef struct gpunn__pick {
     const gpunn_value *index;
@@ -24356,6 +25176,11 @@ GPUNN__INLINE int64_t gpunn__picked(const gpunn__pick *p, int64_t at)
 {
     return gpunn__integer(p->index->data, p->index->dtype, at);
 }
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__pick_fail(gpunn__cpu *cpu, const gpunn__pick *p, int64_t at);
+
+/* ---- embedding and gather: elements that integers pick ---------------------------------------------------------------- *
+ * out[o][j][i] = x[o][index[o][j][i]][i]. An embedding's index is [1][m][1] and serves all i, the columns of its weight. */
 
 static void gpunn__pick_part(gpunn__pick *p, int64_t part)
 {
@@ -24426,7 +25251,7 @@ static void gpunn__pick_back_task(void *arg, int thread, int threads)
     }
 }
 
-static GPUNN__STATUS gpunn__pick_fail(gpunn__cpu *cpu, const gpunn__pick *p, int64_t at)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__pick_fail(gpunn__cpu *cpu, const gpunn__pick *p, int64_t at)
 {
     return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "%s %lld at position %lld is outside 0 .. %lld; check the %s",
                            p->rows ? "token" : "index", (long long)gpunn__picked(p, at), (long long)at, (long long)(p->n - 1),
@@ -24456,7 +25281,7 @@ static GPUNN__STATUS gpunn__pick_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__a
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__cpu_embedding(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_embedding(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__pick p;
     if (action == GPUNN__PREPARE) return GPUNN_OK;
@@ -24469,7 +25294,7 @@ static GPUNN__STATUS gpunn__cpu_embedding(gpunn__cpu *cpu, gpunn_step *step, gpu
     return gpunn__pick_run(cpu, step, action, &p, 1);
 }
 
-static GPUNN__STATUS gpunn__cpu_gather(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_gather(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__pick  p;
     gpunn__along a;
@@ -24485,6 +25310,7 @@ static GPUNN__STATUS gpunn__cpu_gather(gpunn__cpu *cpu, gpunn_step *step, gpunn_
 }
 
 /* ---- scatter_add: gather backwards, onto a copy of x ------------------------------------------------------------------ */
+
 static GPUNN__STATUS gpunn__scatter_check(gpunn__cpu *cpu, const gpunn__pick *p)
 {
     for (int64_t at = 0; at < p->index->count; at++) {
@@ -24494,7 +25320,7 @@ static GPUNN__STATUS gpunn__scatter_check(gpunn__cpu *cpu, const gpunn__pick *p)
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__cpu_scatter_add(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scatter_add(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__pick  p;
     gpunn__along a;
@@ -24524,6 +25350,7 @@ static GPUNN__STATUS gpunn__cpu_scatter_add(gpunn__cpu *cpu, gpunn_step *step, g
 }
 
 /* ---- scatter: line by line of x[outer][n][inner] the number of the last index that names each element; -1: none does ---- */
+
 typedef struct gpunn__scatter_job {
     gpunn_step  *step;
     gpunn__along line;
@@ -24577,7 +25404,7 @@ static void gpunn__scatter_task(void *arg, int thread, int threads)
     }
 }
 
-static GPUNN__STATUS gpunn__cpu_scatter(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scatter(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__scatter_job job;
     gpunn__pick        indices;
@@ -24599,6 +25426,7 @@ static GPUNN__STATUS gpunn__cpu_scatter(gpunn__cpu *cpu, gpunn_step *step, gpunn
 }
 
 /* ---- topk: x[outer][n][inner] ---------------------------------------------------------------------------------------------- */
+
 typedef struct gpunn__topk {
     gpunn__along along;
     int64_t      k;
@@ -24636,7 +25464,7 @@ static void gpunn__topk_task(void *arg, int thread, int threads)
     }
 }
 
-static GPUNN__STATUS gpunn__cpu_topk_indices(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_topk_indices(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__topk t;
     gpunn__along_axis(&t.along, &step->in[0], step->attr->axis);
@@ -24658,6 +25486,7 @@ static GPUNN__STATUS gpunn__cpu_topk_indices(gpunn__cpu *cpu, gpunn_step *step, 
 }
 
 /* ---- argmax: x[outer][n][inner], the first maximum, NaN before everything --------------------------------------------- */
+
 static void gpunn__argmax_task(void *arg, int thread, int threads)
 {
     const gpunn__along *a = (const gpunn__along *)arg;
@@ -24702,7 +25531,7 @@ static void gpunn__argmax_task(void *arg, int thread, int threads)
     }
 }
 
-static GPUNN__STATUS gpunn__cpu_argmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_argmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__along a;
     gpunn__along_axis(&a, &step->in[0], step->attr->axis);
@@ -24718,7 +25547,198 @@ static GPUNN__STATUS gpunn__cpu_argmax(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     return GPUNN_OK;
 }
 
-/* ==== >>gemm ========================================================================================================== *
+/* ==== >>cpu/vectors ================================================================================================ *
+ * Vectors of 16, 8 and 4 floats with one set of names, of which the kernels of products and convolutions are made. */
+#ifdef GPUNN__VECTORS
+typedef float gpunn__quad __attribute__((vector_size(16)));
+typedef float gpunn__quad_memory __attribute__((vector_size(16), aligned(4), may_alias));
+
+#if defined(__clang__)
+#define GPUNN__UNROLL _Pragma("clang loop unroll(full)")
+#define GPUNN__SHUFFLE(x, y, a, b, c, d) __builtin_shufflevector(x, y, a, b, c, d)
+#else
+typedef int gpunn__quad_index __attribute__((vector_size(16)));
+#define GPUNN__UNROLL _Pragma("GCC unroll 16")
+#if defined(__CUDACC__)
+#pragma nv_diag_suppress 1675 /* nvcc does not know that pragma, but hands it on */
+#endif
+#define GPUNN__SHUFFLE(x, y, a, b, c, d) __builtin_shuffle(x, y, __extension__(gpunn__quad_index){a, b, c, d})
+#endif
+
+GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
+{
+    gpunn__quad a = GPUNN__SHUFFLE(q[0], q[1], 0, 4, 1, 5), b = GPUNN__SHUFFLE(q[0], q[1], 2, 6, 3, 7);
+    gpunn__quad c = GPUNN__SHUFFLE(q[2], q[3], 0, 4, 1, 5), d = GPUNN__SHUFFLE(q[2], q[3], 2, 6, 3, 7);
+    q[0] = GPUNN__SHUFFLE(a, c, 0, 1, 4, 5);
+    q[1] = GPUNN__SHUFFLE(a, c, 2, 3, 6, 7);
+    q[2] = GPUNN__SHUFFLE(b, d, 0, 1, 4, 5);
+    q[3] = GPUNN__SHUFFLE(b, d, 2, 3, 6, 7);
+}
+
+/* gcc would read x again from memory in each product with it, more loads than a processor makes beside its products. */
+#if defined(__x86_64__) && !defined(__clang__)
+#define GPUNN__HOLD(x) __asm__("" : "+v"(x))
+#else
+#define GPUNN__HOLD(x)
+#endif
+
+#define GPUNN__VECTOR_FOLD(isa, TARGET, LANES)                                                                \
+    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_fold(gpunn__##isa v) /* four sums of every fourth lane */ \
+    {                                                                                                         \
+        union {                                                                                               \
+            gpunn__##isa v;                                                                                   \
+            gpunn__quad  quad[LANES / 4];                                                                     \
+        } u;                                                                                                  \
+        u.v = v;                                                                                              \
+        gpunn__quad s = u.quad[0];                                                                            \
+        GPUNN__UNROLL                                                                                         \
+        for (int i = 1; i < LANES / 4; i++) s += u.quad[i];                                                   \
+        return s;                                                                                             \
+    }
+
+/* What a kind of vector must bring: unaligned memory, set, fma, loads (0 behind) and stores of the first `count` lanes, a
+ * gather of fours that lie `stride` apart, halves widened, and the transposition of each 4 x 4 square in four vectors. */
+#ifdef GPUNN__AVX512
+typedef float                          gpunn__v16 __attribute__((vector_size(64)));
+typedef float                          gpunn__v16_memory __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int                            gpunn__v16_bits __attribute__((vector_size(64)));
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_set(float x)
+{
+    return (gpunn__v16)_mm512_set1_ps(x);
+}
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_fma(gpunn__v16 a, gpunn__v16 b, gpunn__v16 c)
+{
+    return (gpunn__v16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_load(const float *p, int count)
+{
+    return (gpunn__v16)_mm512_maskz_loadu_ps((__mmask16)(0xffffu >> (16 - count)), p);
+}
+GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_store(float *p, int count, gpunn__v16 x)
+{
+    _mm512_mask_storeu_ps(p, (__mmask16)(0xffffu >> (16 - count)), (__m512)x);
+}
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_gather(const float *p, int64_t stride)
+{
+    __m512 v = _mm512_insertf32x4(_mm512_castps128_ps512(_mm_loadu_ps(p)), _mm_loadu_ps(p + stride), 1);
+    v = _mm512_insertf32x4(v, _mm_loadu_ps(p + 2 * stride), 2);
+    return (gpunn__v16)_mm512_insertf32x4(v, _mm_loadu_ps(p + 3 * stride), 3);
+}
+GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_transpose(gpunn__v16 v[4])
+{
+    const __mmask16 all = 0xffff; /* the forms without a mask make gcc 12 warn about its own header */
+    const __m512    q0 = (__m512)v[0], q1 = (__m512)v[1], q2 = (__m512)v[2], q3 = (__m512)v[3];
+    const __m512    a = _mm512_maskz_unpacklo_ps(all, q0, q1), b = _mm512_maskz_unpackhi_ps(all, q0, q1);
+    const __m512    c = _mm512_maskz_unpacklo_ps(all, q2, q3), d = _mm512_maskz_unpackhi_ps(all, q2, q3);
+    v[0] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, a, c, 0x44);
+    v[1] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, a, c, 0xee);
+    v[2] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, b, d, 0x44);
+    v[3] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, b, d, 0xee);
+}
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_half(const char *p)
+{
+    return (gpunn__v16)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+GPUNN__VECTOR_FOLD(v16, GPUNN__AVX512, 16)
+#endif
+
+#ifdef GPUNN__AVX2
+typedef float                       gpunn__v8 __attribute__((vector_size(32)));
+typedef float                       gpunn__v8_memory __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int                         gpunn__v8_bits __attribute__((vector_size(32)));
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_set(float x)
+{
+    return (gpunn__v8)_mm256_set1_ps(x);
+}
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_fma(gpunn__v8 a, gpunn__v8 b, gpunn__v8 c)
+{
+    return (gpunn__v8)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+GPUNN__AVX2 GPUNN__INLINE __m256i gpunn__v8_mask(int count)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_load(const float *p, int count)
+{
+    return count == 8 ? (gpunn__v8)_mm256_loadu_ps(p) : (gpunn__v8)_mm256_maskload_ps(p, gpunn__v8_mask(count));
+}
+GPUNN__AVX2 GPUNN__INLINE void gpunn__v8_store(float *p, int count, gpunn__v8 x)
+{
+    if (count == 8)
+        _mm256_storeu_ps(p, (__m256)x);
+    else
+        _mm256_maskstore_ps(p, gpunn__v8_mask(count), (__m256)x);
+}
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_gather(const float *p, int64_t stride)
+{
+    return (gpunn__v8)_mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + stride), 1);
+}
+GPUNN__AVX2 GPUNN__INLINE void gpunn__v8_transpose(gpunn__v8 v[4])
+{
+    __m256 a = _mm256_unpacklo_ps((__m256)v[0], (__m256)v[1]), b = _mm256_unpackhi_ps((__m256)v[0], (__m256)v[1]);
+    __m256 c = _mm256_unpacklo_ps((__m256)v[2], (__m256)v[3]), d = _mm256_unpackhi_ps((__m256)v[2], (__m256)v[3]);
+    v[0] = (gpunn__v8)_mm256_shuffle_ps(a, c, 0x44);
+    v[1] = (gpunn__v8)_mm256_shuffle_ps(a, c, 0xee);
+    v[2] = (gpunn__v8)_mm256_shuffle_ps(b, d, 0x44);
+    v[3] = (gpunn__v8)_mm256_shuffle_ps(b, d, 0xee);
+}
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_half(const char *p)
+{
+    return (gpunn__v8)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+GPUNN__VECTOR_FOLD(v8, GPUNN__AVX2, 8)
+#endif
+
+#ifdef GPUNN__BASELINE
+typedef gpunn__quad        gpunn__v4;
+typedef gpunn__quad_memory gpunn__v4_memory;
+typedef int                gpunn__v4_bits __attribute__((vector_size(16)));
+GPUNN__INLINE gpunn__v4    gpunn__v4_set(float x)
+{
+    gpunn__v4 v = {x, x, x, x};
+    return v;
+}
+GPUNN__INLINE gpunn__v4 gpunn__v4_fma(gpunn__v4 a, gpunn__v4 b, gpunn__v4 c)
+{
+#if defined(__aarch64__)
+    return (gpunn__v4)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    return a * b + c;
+#endif
+}
+GPUNN__INLINE gpunn__v4 gpunn__v4_load(const float *p, int count)
+{
+    if (count == 4) return *(const gpunn__v4_memory *)p;
+    gpunn__v4 v = {count > 0 ? p[0] : 0, count > 1 ? p[1] : 0, count > 2 ? p[2] : 0, 0};
+    return v;
+}
+GPUNN__INLINE void gpunn__v4_store(float *p, int count, gpunn__v4 x)
+{
+    if (count == 4)
+        *(gpunn__v4_memory *)p = x;
+    else
+        for (int i = 0; i < count; i++) p[i] = x[i];
+}
+GPUNN__INLINE gpunn__v4 gpunn__v4_gather(const float *p, int64_t stride)
+{
+    (void)stride;
+    return *(const gpunn__v4_memory *)p;
+}
+GPUNN__INLINE void gpunn__v4_transpose(gpunn__v4 v[4])
+{
+    gpunn__transpose4(v);
+}
+GPUNN__INLINE gpunn__v4 gpunn__v4_half(const char *p)
+{
+    gpunn__v4 v;
+    gpunn__widen_floats(GPUNN_F16, p, 4, (float *)&v);
+    return v;
+}
+GPUNN__VECTOR_FOLD(v4, GPUNN__BASELINE, 4)
+#endif
+#endif
+
+/* ==== >>cpu/gemm =================================================================================================== *
  * Matrix products. C is cut into panels of as many columns as three vectors hold. A panel of B, at most `depth` rows deep, is
  * packed so that it stays near while rows of A pass by; A is read where it is, by broadcasts, whatever its strides. element
  * of C is summed in an order that depends on the sizes only: never on threads, tiles or alignment. */
@@ -24793,43 +25813,127 @@ typedef struct gpunn__gemm_kernels {
     void (*widen)(gpunn_dtype dtype, const void *from, int64_t count, float *to); /* gpunn__widen_floats */
 } gpunn__gemm_kernels;
 
-#ifdef GPUNN__VECTORS
-typedef float gpunn__quad __attribute__((vector_size(16)));
-typedef float gpunn__quad_memory __attribute__((vector_size(16), aligned(4), may_alias));
+GPUNN__INTERNAL const gpunn__gemm_kernels *gpunn__gemm_choose(void);
+/* Floats that the processor has in one vector. */
+GPUNN__INTERNAL int gpunn__widest_vector(void);
 
-#if defined(__clang__)
-#define GPUNN__UNROLL _Pragma("clang loop unroll(full)")
-#define GPUNN__SHUFFLE(x, y, a, b, c, d) __builtin_shufflevector(x, y, a, b, c, d)
-#else
-typedef int gpunn__quad_index __attribute__((vector_size(16)));
-#define GPUNN__UNROLL _Pragma("GCC unroll 16")
-#if defined(__CUDACC__)
-#pragma nv_diag_suppress 1675 /* nvcc does not know that pragma, but hands it on */
-#endif
-#define GPUNN__SHUFFLE(x, y, a, b, c, d) __builtin_shuffle(x, y, __extension__(gpunn__quad_index){a, b, c, d})
-#endif
+/* NULL: none, and no product is one of BF16. */
+GPUNN__INTERNAL const gpunn__word_kernels *gpunn__words(void);
 
-GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
+/* What a kernel is told of k elements along k: they, or their words. */
+GPUNN__INLINE int64_t gpunn__gemm_steps(const gpunn__gemm *g, int64_t k)
 {
-    gpunn__quad a = GPUNN__SHUFFLE(q[0], q[1], 0, 4, 1, 5), b = GPUNN__SHUFFLE(q[0], q[1], 2, 6, 3, 7);
-    gpunn__quad c = GPUNN__SHUFFLE(q[2], q[3], 0, 4, 1, 5), d = GPUNN__SHUFFLE(q[2], q[3], 2, 6, 3, 7);
-    q[0] = GPUNN__SHUFFLE(a, c, 0, 1, 4, 5);
-    q[1] = GPUNN__SHUFFLE(a, c, 2, 3, 6, 7);
-    q[2] = GPUNN__SHUFFLE(b, d, 0, 1, 4, 5);
-    q[3] = GPUNN__SHUFFLE(b, d, 2, 3, 6, 7);
+    return g->bf16 ? gpunn__round_up((k + 1) / 2, gpunn__words()->tile) : k;
 }
 
-/* gcc would read x again from memory in each product with it, more loads than a processor makes beside its products. */
-#if defined(__x86_64__) && !defined(__clang__)
-#define GPUNN__HOLD(x) __asm__("" : "+v"(x))
-#else
-#define GPUNN__HOLD(x)
-#endif
+/* Rows of A in a chunk. */
+GPUNN__INLINE int64_t gpunn__gemm_rows(const gpunn__gemm *g)
+{
+    return g->bf16 ? gpunn__words()->rows : gpunn__gemm_choose()->rows;
+}
 
+/* Both operands have rows that are contiguous along k and one has few of them: scalar products instead of panels. */
+GPUNN__INLINE bool gpunn__gemm_is_dots(const gpunn__gemm *g)
+{
+    const int64_t few = g->m < g->n ? g->m : g->n;
+    return g->b && g->k > 1 && g->a_col == 1 && g->b_row == 1 && (few <= 2 || (few <= 8 && g->k >= 64));
+}
+
+/* Elements of k that a packed panel holds at most. */
+GPUNN__INLINE int64_t gpunn__gemm_deepest(const gpunn__gemm *g)
+{
+    const int64_t most = gpunn__gemm_choose()->depth * (g->bf16 ? 2 : 1);
+    return g->k < most ? g->k : most;
+}
+
+/* Columns of A that lie pages apart, and words, are copied chunk by chunk: the less deep these, the more panels share one
+ * copy. */
+GPUNN__INLINE bool gpunn__gemm_copies(const gpunn__gemm *g)
+{
+    return g->bf16 || (g->a_row == 1 && g->a_col >= 256);
+}
+GPUNN__INLINE int64_t gpunn__gemm_depth(const gpunn__gemm *g)
+{
+    const int64_t deepest = gpunn__gemm_deepest(g), shared = g->bf16 ? 512 : 256;
+    return deepest > shared && gpunn__gemm_copies(g) && !g->packed_b ? shared : deepest;
+}
+
+/* Scratch of one thread in floats, enough for smaller products too: panels, and a chunk of A; or columns of B that are
+ * widened. */
+enum { GPUNN__WIDENED = 4 };
+GPUNN__INLINE int64_t gpunn__gemm_scratch(const gpunn__gemm *g)
+{
+    if (g->b_dtype && gpunn__gemm_is_dots(g)) return GPUNN__WIDENED * g->k;
+    const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
+    const int64_t              width = 3 * kernels->lanes, panels = (g->n + width - 1) / width;
+    const int64_t              depth = g->bf16 ? gpunn__gemm_steps(g, gpunn__gemm_deepest(g)) : gpunn__gemm_depth(g);
+    const int64_t              rows = panels * depth < kernels->nearby ? panels * depth : kernels->nearby;
+    return rows * width + (panels > 1 || g->bf16 ? gpunn__gemm_rows(g) * depth : 0);
+}
+
+/* Panels that pass together by each chunk of A. */
+GPUNN__INLINE int64_t gpunn__gemm_panels(const gpunn__gemm *g)
+{
+    const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
+    const int64_t              width = 3 * kernels->lanes, panels = (g->n + width - 1) / width;
+    const int64_t              most = g->k > 0 ? kernels->nearby / gpunn__gemm_steps(g, gpunn__gemm_depth(g)) : 1;
+    return panels < most ? panels : most;
+}
+
+/* Bytes of scratch for gpunn__gemm_run. */
+GPUNN__INTERNAL size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads);
+
+/* Packs all of B for later products (g->packed_b), times scale_col when that is given: the blocks of k, each with its panels. */
+GPUNN__INLINE size_t gpunn__gemm_packed_b_bytes(int64_t steps, int64_t n)
+{
+    int64_t lanes = gpunn__gemm_choose()->lanes;
+    return (size_t)steps * (size_t)(gpunn__round_up(n, lanes)) * sizeof(float);
+}
+GPUNN__INTERNAL void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed);
+
+/* Rows i0 .. i1, columns j0 .. j1 of the whole product, in one thread. packed: gpunn__gemm_scratch floats for g->panels. */
+GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1,
+                                       int64_t j0, int64_t j1, float *packed);
+
+/* threads = 1: everything in the calling thread, so that a task of many may call it. workspace: gpunn__gemm_workspace bytes. */
+GPUNN__INTERNAL void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *workspace);
+
+GPUNN__INTERNAL const char *gpunn__gemm_name(void);
+
+/* Threads worth using for a product. */
+GPUNN__INLINE int gpunn__gemm_threads(const gpunn__cpu *cpu, const gpunn__gemm *g)
+{
+    return gpunn__cpu_threads_for(cpu, (double)g->m * (double)g->n / 8 * (double)g->k);
+}
+
+/* The batch norm merged into a linear or convolution layer, with that layer's bias (or NULL): a scale and shift per channel. */
+GPUNN__INTERNAL void gpunn__fold_norm(const gpunn_step *step, const float *bias, int64_t channels, float *scale, float *shift);
+
+/* C[m, n] = A[m, k] B[k, n], all contiguous; transpose_a: A is stored as [k, m]; transpose_b: B as [n, k]. */
+GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, const void *a, bool transpose_a, const void *b,
+                                           bool transpose_b, void *c, bool accumulate)
+{
+    gpunn__gemm g;
+    memset(&g, 0, sizeof g);
+    g.m = m;
+    g.n = n;
+    g.k = k;
+    g.a = (const float *)a;
+    g.a_row = transpose_a ? 1 : k;
+    g.a_col = transpose_a ? m : 1;
+    g.b = (const float *)b;
+    g.b_row = transpose_b ? 1 : n;
+    g.b_col = transpose_b ? k : 1;
+    g.c = (float *)c;
+    g.c_row = n;
+    g.accumulate = accumulate;
+    return g;
+}
+
+#ifdef GPUNN__VECTORS
 /* One tile of R rows and V vectors: R * V sums in registers. A's rows are reached from every third one, which is as far as x86
  * scales an index. The last vector has `tail` lanes that exist in C. */
 #define GPUNN__GEMM_PRODUCTS(isa, TARGET, LANES, R3, R2, R1)                                                                    \
-    typedef int               gpunn__##isa##_bits __attribute__((vector_size(4 * LANES)));                                      \
     TARGET GPUNN__INLINE void gpunn__##isa##_tile(const gpunn__panel *t, int64_t i0, const int R, const int V)                  \
     {                                                                                                                           \
         const int    tail = (int)t->columns - (V - 1) * LANES;                                                                  \
@@ -24925,18 +26029,6 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
             gpunn__##isa##_rows(t, R2, 2);                                                                                      \
         else                                                                                                                    \
             gpunn__##isa##_rows(t, R1, 1);                                                                                      \
-    }                                                                                                                           \
-    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_fold(gpunn__##isa v) /* four sums of every fourth lane */                   \
-    {                                                                                                                           \
-        union {                                                                                                                 \
-            gpunn__##isa v;                                                                                                     \
-            gpunn__quad  quad[LANES / 4];                                                                                       \
-        } u;                                                                                                                    \
-        u.v = v;                                                                                                                \
-        gpunn__quad s = u.quad[0];                                                                                              \
-        GPUNN__UNROLL                                                                                                           \
-        for (int i = 1; i < LANES / 4; i++) s += u.quad[i];                                                                     \
-        return s;                                                                                                               \
     }                                                                                                                           \
     TARGET GPUNN__INLINE void gpunn__##isa##_dot_step(gpunn__##isa *sum, const int M, const int N, const float *a,              \
                                                       int64_t a_row, const float *b, int64_t b_row, const int count)            \
@@ -25066,52 +26158,11 @@ GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
                                                                gpunn__##isa##_dots,            \
                                                                gpunn__##isa##_widen};
 
-/* What a kind of vector must bring: unaligned memory, set, fma, loads (0 behind) and stores of the first `count` lanes, a
- * gather of fours that lie `stride` apart, halves widened, and the transposition of each 4 x 4 square in four vectors. */
 #ifdef GPUNN__AVX512
-typedef float                          gpunn__v16 __attribute__((vector_size(64)));
-typedef float                          gpunn__v16_memory __attribute__((vector_size(64), aligned(4), may_alias));
-GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_set(float x)
-{
-    return (gpunn__v16)_mm512_set1_ps(x);
-}
-GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_fma(gpunn__v16 a, gpunn__v16 b, gpunn__v16 c)
-{
-    return (gpunn__v16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-}
-GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_load(const float *p, int count)
-{
-    return (gpunn__v16)_mm512_maskz_loadu_ps((__mmask16)(0xffffu >> (16 - count)), p);
-}
-GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_store(float *p, int count, gpunn__v16 x)
-{
-    _mm512_mask_storeu_ps(p, (__mmask16)(0xffffu >> (16 - count)), (__m512)x);
-}
-GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_gather(const float *p, int64_t stride)
-{
-    __m512 v = _mm512_insertf32x4(_mm512_castps128_ps512(_mm_loadu_ps(p)), _mm_loadu_ps(p + stride), 1);
-    v = _mm512_insertf32x4(v, _mm_loadu_ps(p + 2 * stride), 2);
-    return (gpunn__v16)_mm512_insertf32x4(v, _mm_loadu_ps(p + 3 * stride), 3);
-}
-GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_transpose(gpunn__v16 v[4])
-{
-    const __mmask16 all = 0xffff; /* the forms without a mask make gcc 12 warn about its own header */
-    const __m512    q0 = (__m512)v[0], q1 = (__m512)v[1], q2 = (__m512)v[2], q3 = (__m512)v[3];
-    const __m512    a = _mm512_maskz_unpacklo_ps(all, q0, q1), b = _mm512_maskz_unpackhi_ps(all, q0, q1);
-    const __m512    c = _mm512_maskz_unpacklo_ps(all, q2, q3), d = _mm512_maskz_unpackhi_ps(all, q2, q3);
-    v[0] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, a, c, 0x44);
-    v[1] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, a, c, 0xee);
-    v[2] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, b, d, 0x44);
-    v[3] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, b, d, 0xee);
-}
-GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_half(const char *p)
-{
-    return (gpunn__v16)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i *)(const void *)p));
-}
-
 /* Words of BF16, in vectors of the same type: a product adds both of theirs to a lane. */
 typedef gpunn__v16                          gpunn__b16;
 typedef gpunn__v16_memory                   gpunn__b16_memory;
+typedef gpunn__v16_bits                     gpunn__b16_bits;
 GPUNN__AVX512_BF16 GPUNN__INLINE gpunn__b16 gpunn__b16_set(float x)
 {
     return gpunn__v16_set(x);
@@ -25128,6 +26179,7 @@ GPUNN__AVX512_BF16 GPUNN__INLINE void gpunn__b16_store(float *p, int count, gpun
 {
     gpunn__v16_store(p, count, x);
 }
+GPUNN__VECTOR_FOLD(b16, GPUNN__AVX512_BF16, 16)
 GPUNN__GEMM_PRODUCTS(b16, GPUNN__AVX512_BF16, 16, 8, 8, 8)
 GPUNN__AVX512_BF16 GPUNN__INLINE gpunn__b16_bits gpunn__b16_of(const float *p)
 {
@@ -25242,95 +26294,10 @@ GPUNN__GEMM_KERNELS(v16, "AVX-512", GPUNN__AVX512, 16, 8, 8, 8, 768, 3072, 64)
 #endif
 
 #ifdef GPUNN__AVX2
-typedef float                       gpunn__v8 __attribute__((vector_size(32)));
-typedef float                       gpunn__v8_memory __attribute__((vector_size(32), aligned(4), may_alias));
-GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_set(float x)
-{
-    return (gpunn__v8)_mm256_set1_ps(x);
-}
-GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_fma(gpunn__v8 a, gpunn__v8 b, gpunn__v8 c)
-{
-    return (gpunn__v8)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-}
-GPUNN__AVX2 GPUNN__INLINE __m256i gpunn__v8_mask(int count)
-{
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-}
-GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_load(const float *p, int count)
-{
-    return count == 8 ? (gpunn__v8)_mm256_loadu_ps(p) : (gpunn__v8)_mm256_maskload_ps(p, gpunn__v8_mask(count));
-}
-GPUNN__AVX2 GPUNN__INLINE void gpunn__v8_store(float *p, int count, gpunn__v8 x)
-{
-    if (count == 8)
-        _mm256_storeu_ps(p, (__m256)x);
-    else
-        _mm256_maskstore_ps(p, gpunn__v8_mask(count), (__m256)x);
-}
-GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_gather(const float *p, int64_t stride)
-{
-    return (gpunn__v8)_mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + stride), 1);
-}
-GPUNN__AVX2 GPUNN__INLINE void gpunn__v8_transpose(gpunn__v8 v[4])
-{
-    __m256 a = _mm256_unpacklo_ps((__m256)v[0], (__m256)v[1]), b = _mm256_unpackhi_ps((__m256)v[0], (__m256)v[1]);
-    __m256 c = _mm256_unpacklo_ps((__m256)v[2], (__m256)v[3]), d = _mm256_unpackhi_ps((__m256)v[2], (__m256)v[3]);
-    v[0] = (gpunn__v8)_mm256_shuffle_ps(a, c, 0x44);
-    v[1] = (gpunn__v8)_mm256_shuffle_ps(a, c, 0xee);
-    v[2] = (gpunn__v8)_mm256_shuffle_ps(b, d, 0x44);
-    v[3] = (gpunn__v8)_mm256_shuffle_ps(b, d, 0xee);
-}
-GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_half(const char *p)
-{
-    return (gpunn__v8)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
-}
 GPUNN__GEMM_KERNELS(v8, "AVX2", GPUNN__AVX2, 8, 4, 4, 8, 256, 2048, 32)
 #endif
 
 #ifdef GPUNN__BASELINE
-typedef gpunn__quad        gpunn__v4;
-typedef gpunn__quad_memory gpunn__v4_memory;
-GPUNN__INLINE gpunn__v4    gpunn__v4_set(float x)
-{
-    gpunn__v4 v = {x, x, x, x};
-    return v;
-}
-GPUNN__INLINE gpunn__v4 gpunn__v4_fma(gpunn__v4 a, gpunn__v4 b, gpunn__v4 c)
-{
-#if defined(__aarch64__)
-    return (gpunn__v4)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
-#else
-    return a * b + c;
-#endif
-}
-GPUNN__INLINE gpunn__v4 gpunn__v4_load(const float *p, int count)
-{
-    if (count == 4) return *(const gpunn__v4_memory *)p;
-    gpunn__v4 v = {count > 0 ? p[0] : 0, count > 1 ? p[1] : 0, count > 2 ? p[2] : 0, 0};
-    return v;
-}
-GPUNN__INLINE void gpunn__v4_store(float *p, int count, gpunn__v4 x)
-{
-    if (count == 4)
-        *(gpunn__v4_memory *)p = x;
-    else
-        for (int i = 0; i < count; i++) p[i] = x[i];
-}
-GPUNN__INLINE gpunn__v4 gpunn__v4_gather(const float *p, int64_t stride)
-{
-    (void)stride;
-    return *(const gpunn__v4_memory *)p;
-}
-GPUNN__INLINE void gpunn__v4_transpose(gpunn__v4 v[4])
-{
-    gpunn__transpose4(v);
-}
-GPUNN__INLINE gpunn__v4 gpunn__v4_half(const char *p)
-{
-    gpunn__v4 v;
-    gpunn__widen_floats(GPUNN_F16, p, 4, (float *)&v);
-    return v;
-}
 #if defined(__aarch64__)
 GPUNN__GEMM_KERNELS(v4, "NEON", GPUNN__BASELINE, 4, 6, 8, 8, 256, 2048, 32) /* 32 registers */
 #else
@@ -25338,7 +26305,7 @@ GPUNN__GEMM_KERNELS(v4, "4 lanes", GPUNN__BASELINE, 4, 4, 4, 8, 256, 2048, 32)
 #endif
 #endif
 
-GPUNN__INLINE const gpunn__gemm_kernels *gpunn__gemm_choose(void)
+GPUNN__INTERNAL const gpunn__gemm_kernels *gpunn__gemm_choose(void)
 {
 #if defined(GPUNN__LEVELS)
     static const gpunn__gemm_kernels *const level[] = {NULL, &gpunn__v4_kernels, &gpunn__v8_kernels, &gpunn__v16_kernels};
@@ -25351,12 +26318,11 @@ GPUNN__INLINE const gpunn__gemm_kernels *gpunn__gemm_choose(void)
     return &gpunn__v4_kernels;
 #endif
 }
-/* Floats that the processor has in one vector. */
-static int gpunn__widest_vector(void)
+
+GPUNN__INTERNAL int gpunn__widest_vector(void)
 {
     return (int)gpunn__gemm_choose()->lanes;
 }
-
 #else /* plain C: the compiler may find the vectors itself */
 
 #define GPUNN__PLAIN_LANES 8
@@ -25406,7 +26372,7 @@ static void gpunn__plain_widen(gpunn_dtype dtype, const void *from, int64_t coun
 {
     gpunn__widen_floats(dtype, from, count, to);
 }
-GPUNN__INLINE const gpunn__gemm_kernels *gpunn__gemm_choose(void)
+GPUNN__INTERNAL const gpunn__gemm_kernels *gpunn__gemm_choose(void)
 {
     static const gpunn__gemm_kernels plain = {
         "plain C",         GPUNN__PLAIN_LANES, 256, 2048, 32, gpunn__plain_panel, gpunn__plain_copy, gpunn__plain_relayout,
@@ -25414,14 +26380,13 @@ GPUNN__INLINE const gpunn__gemm_kernels *gpunn__gemm_choose(void)
     return &plain;
 }
 /* Of plain C it is not known. */
-static int gpunn__widest_vector(void)
+GPUNN__INTERNAL int gpunn__widest_vector(void)
 {
     return 1;
 }
 #endif
 
-/* NULL: none, and no product is one of BF16. */
-static const gpunn__word_kernels *gpunn__words(void)
+GPUNN__INTERNAL const gpunn__word_kernels *gpunn__words(void)
 {
 #ifdef GPUNN__AMX
     static const gpunn__word_kernels tiles = {16, 256, gpunn__amx_panel, gpunn__b16_dots, gpunn__b16_pair, gpunn__b16_line};
@@ -25435,25 +26400,6 @@ static const gpunn__word_kernels *gpunn__words(void)
 #endif
 }
 
-/* What a kernel is told of k elements along k: they, or their words. */
-GPUNN__INLINE int64_t gpunn__gemm_steps(const gpunn__gemm *g, int64_t k)
-{
-    return g->bf16 ? gpunn__round_up((k + 1) / 2, gpunn__words()->tile) : k;
-}
-
-/* Rows of A in a chunk. */
-GPUNN__INLINE int64_t gpunn__gemm_rows(const gpunn__gemm *g)
-{
-    return g->bf16 ? gpunn__words()->rows : gpunn__gemm_choose()->rows;
-}
-
-/* Both operands have rows that are contiguous along k and one has few of them: scalar products instead of panels. */
-GPUNN__INLINE bool gpunn__gemm_is_dots(const gpunn__gemm *g)
-{
-    const int64_t few = g->m < g->n ? g->m : g->n;
-    return g->b && g->k > 1 && g->a_col == 1 && g->b_row == 1 && (few <= 2 || (few <= 8 && g->k >= 64));
-}
-
 /* A long sum into few elements is cut into fixed parts, which threads can share. */
 GPUNN__INLINE int64_t gpunn__gemm_parts(const gpunn__gemm *g)
 {
@@ -25462,51 +26408,10 @@ GPUNN__INLINE int64_t gpunn__gemm_parts(const gpunn__gemm *g)
     return parts < 16 ? parts : 16;
 }
 
-/* Elements of k that a packed panel holds at most. */
-GPUNN__INLINE int64_t gpunn__gemm_deepest(const gpunn__gemm *g)
-{
-    const int64_t most = gpunn__gemm_choose()->depth * (g->bf16 ? 2 : 1);
-    return g->k < most ? g->k : most;
-}
-
-/* Columns of A that lie pages apart, and words, are copied chunk by chunk: the less deep these, the more panels share one
- * copy. */
-GPUNN__INLINE bool gpunn__gemm_copies(const gpunn__gemm *g)
-{
-    return g->bf16 || (g->a_row == 1 && g->a_col >= 256);
-}
-GPUNN__INLINE int64_t gpunn__gemm_depth(const gpunn__gemm *g)
-{
-    const int64_t deepest = gpunn__gemm_deepest(g), shared = g->bf16 ? 512 : 256;
-    return deepest > shared && gpunn__gemm_copies(g) && !g->packed_b ? shared : deepest;
-}
-
 /* B's element (p, j); NULL where B is packed alone. */
 GPUNN__INLINE const void *gpunn__gemm_b_at(const gpunn__gemm *g, int64_t p, int64_t j)
 {
     return (const char *)g->b + (p * g->b_row + j * g->b_col) * (g->b_dtype ? 2 : (int64_t)sizeof *g->b);
-}
-
-/* Scratch of one thread in floats, enough for smaller products too: panels, and a chunk of A; or columns of B that are
- * widened. */
-enum { GPUNN__WIDENED = 4 };
-GPUNN__INLINE int64_t gpunn__gemm_scratch(const gpunn__gemm *g)
-{
-    if (g->b_dtype && gpunn__gemm_is_dots(g)) return GPUNN__WIDENED * g->k;
-    const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
-    const int64_t              width = 3 * kernels->lanes, panels = (g->n + width - 1) / width;
-    const int64_t              depth = g->bf16 ? gpunn__gemm_steps(g, gpunn__gemm_deepest(g)) : gpunn__gemm_depth(g);
-    const int64_t              rows = panels * depth < kernels->nearby ? panels * depth : kernels->nearby;
-    return rows * width + (panels > 1 || g->bf16 ? gpunn__gemm_rows(g) * depth : 0);
-}
-
-/* Panels that pass together by each chunk of A. */
-GPUNN__INLINE int64_t gpunn__gemm_panels(const gpunn__gemm *g)
-{
-    const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
-    const int64_t              width = 3 * kernels->lanes, panels = (g->n + width - 1) / width;
-    const int64_t              most = g->k > 0 ? kernels->nearby / gpunn__gemm_steps(g, gpunn__gemm_depth(g)) : 1;
-    return panels < most ? panels : most;
 }
 
 /* A few columns, such as a gradient of weights of two features: C^T = B^T A^T fills vectors, and reads A as it lies. */
@@ -25528,8 +26433,7 @@ GPUNN__INLINE gpunn__gemm gpunn__gemm_transposed(const gpunn__gemm *g, float *c)
     return t;
 }
 
-/* Bytes of scratch for gpunn__gemm_run. */
-static size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
+GPUNN__INTERNAL size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
 {
     if (gpunn__gemm_is_narrow(g)) {
         const gpunn__gemm transposed = gpunn__gemm_transposed(g, NULL);
@@ -25660,13 +26564,7 @@ static void gpunn__gemm_pack_panel(const gpunn__gemm *g, const gpunn__gemm_kerne
         gpunn__gemm_pack_floats(g, kernels, p, pc, j, jc, scale, packed);
 }
 
-/* Packs all of B for later products (g->packed_b), times scale_col when that is given: the blocks of k, each with its panels. */
-GPUNN__INLINE size_t gpunn__gemm_packed_b_bytes(int64_t steps, int64_t n)
-{
-    int64_t lanes = gpunn__gemm_choose()->lanes;
-    return (size_t)steps * (size_t)(gpunn__round_up(n, lanes)) * sizeof(float);
-}
-static void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed)
+GPUNN__INTERNAL void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed)
 {
     const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
     const int64_t              lanes = kernels->lanes, width = 3 * lanes, padded = gpunn__round_up(g->n, lanes);
@@ -25698,9 +26596,8 @@ static void gpunn__gemm_finish(const gpunn__gemm *g, int64_t i0, int64_t i1, int
     }
 }
 
-/* Rows i0 .. i1, columns j0 .. j1 of the whole product, in one thread. packed: gpunn__gemm_scratch floats for g->panels. */
-static void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1, int64_t j0,
-                              int64_t j1, float *packed)
+GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1,
+                                       int64_t j0, int64_t j1, float *packed)
 {
     if (gpunn__gemm_is_dots(g)) {
         if (g->b_dtype)
@@ -25838,8 +26735,7 @@ static bool gpunn__gemm_cblas(const gpunn__gemm *g)
 }
 #endif
 
-/* threads = 1: everything in the calling thread, so that a task of many may call it. workspace: gpunn__gemm_workspace bytes. */
-static void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *workspace)
+GPUNN__INTERNAL void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *workspace)
 {
 #ifdef GPUNN_CBLAS
     if (gpunn__gemm_cblas(g)) return;
@@ -25879,7 +26775,7 @@ static void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *workspace)
 #undef GPUNN__GEMM_PRODUCTS
 #undef GPUNN__GEMM_MOVES
 
-static const char *gpunn__gemm_name(void)
+GPUNN__INTERNAL const char *gpunn__gemm_name(void)
 {
 #ifdef GPUNN__AVX512
     const gpunn__bf16 has = gpunn__bf16_find(false);
@@ -25888,14 +26784,7 @@ static const char *gpunn__gemm_name(void)
     return gpunn__gemm_choose()->name;
 }
 
-/* Threads worth using for a product. */
-GPUNN__INLINE int gpunn__gemm_threads(const gpunn__cpu *cpu, const gpunn__gemm *g)
-{
-    return gpunn__cpu_threads_for(cpu, (double)g->m * (double)g->n / 8 * (double)g->k);
-}
-
-/* The batch norm merged into a linear or convolution layer, with that layer's bias (or NULL): a scale and shift per channel. */
-static void gpunn__fold_norm(const gpunn_step *step, const float *bias, int64_t channels, float *scale, float *shift)
+GPUNN__INTERNAL void gpunn__fold_norm(const gpunn_step *step, const float *bias, int64_t channels, float *scale, float *shift)
 {
     const float *weight = (const float *)step->fused.scale.data, *offset = (const float *)step->fused.shift.data;
     const float *mean = (const float *)step->fused.mean.data, *variance = (const float *)step->fused.variance.data;
@@ -25903,27 +26792,6 @@ static void gpunn__fold_norm(const gpunn_step *step, const float *bias, int64_t 
         scale[i] = (weight ? weight[i] : 1) / sqrtf(variance[i] + step->fused.eps);
         shift[i] = (offset ? offset[i] : 0) + ((bias ? bias[i] : 0) - mean[i]) * scale[i];
     }
-}
-
-/* C[m, n] = A[m, k] B[k, n], all contiguous; transpose_a: A is stored as [k, m]; transpose_b: B as [n, k]. */
-GPUNN__INLINE gpunn__gemm gpunn__gemm_make(int64_t m, int64_t n, int64_t k, const void *a, bool transpose_a, const void *b,
-                                           bool transpose_b, void *c, bool accumulate)
-{
-    gpunn__gemm g;
-    memset(&g, 0, sizeof g);
-    g.m = m;
-    g.n = n;
-    g.k = k;
-    g.a = (const float *)a;
-    g.a_row = transpose_a ? 1 : k;
-    g.a_col = transpose_a ? m : 1;
-    g.b = (const float *)b;
-    g.b_row = transpose_b ? 1 : n;
-    g.b_col = transpose_b ? k : 1;
-    g.c = (float *)c;
-    g.c_row = n;
-    g.accumulate = accumulate;
-    return g;
 }
 
 /* Whether a product is one of BF16: the model is of that precision, the processor has such products, and they make up for the
@@ -25972,7 +26840,7 @@ static GPUNN__STATUS gpunn__linear_backward(gpunn__cpu *cpu, gpunn_step *step, g
 }
 
 /* y = x W^T + bias. Evaluation plans keep W packed, and scaled by a merged batch norm: cache = shift [out], packed W. */
-static GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (step->backward) return gpunn__linear_backward(cpu, step, action);
     const int64_t in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
@@ -26079,7 +26947,7 @@ static void gpunn__products_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__produc
 
 /* C = op(A) op(B); dA = dC op(B)^T and dB = op(A)^T dC, or their transposes where the operand is stored so, summed over the axes
  * along which the operand was repeated. */
-static GPUNN__STATUS gpunn__cpu_matmul(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_matmul(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const bool      ta = step->attr->transpose_a, tb = step->attr->transpose_b;
     gpunn_value     a, b, c;
@@ -26113,7 +26981,8 @@ static GPUNN__STATUS gpunn__cpu_matmul(gpunn__cpu *cpu, gpunn_step *step, gpunn_
     }
     return GPUNN_OK;
 }
-/* ==== >>conv ========================================================================================================== *
+
+/* ==== >>cpu/conv =================================================================================================== *
  * Three ways, chosen by shape (gpunn__conv_choose_way). Lowered: any convolution as a product of windows and weights. Winograd:
  * 3 x 3 with stride 1 in a quarter of the multiplications. Direct: few channels or many groups. The first two turn images
  * pixel-major, [pixel][channel]: vectors run over channels whatever the window, and the left side of every product is read where
@@ -26286,6 +27155,7 @@ GPUNN__INLINE int64_t gpunn__packed_at(int64_t k, int64_t n, int64_t lanes, int6
 }
 
 /* ---- lowered: windows laid out as rows of a matrix, any kernel, stride, dilation and groups --------------------------- */
+
 typedef struct gpunn__lowered {
     const gpunn__conv *v;
     bool               pointwise; /* windows are the pixels themselves */
@@ -26540,6 +27410,7 @@ GPUNN__VECTORIZED(gpunn__lowered_backward, (void *arg, int index, int threads), 
 /* ---- Winograd's F(4 x 4, 3 x 3) (Lavin and Gray 2016): 36 products for 16 outputs instead of 144 -----------------------
  * y = A' [(G w G') (B' x B)] A, elementwise products summed over channels, that is 36 matrix products. Its transposes give
  * dw = G' [(B' x B) (A dy A')] G. Every transform is one map of a column, applied to columns and then to rows. */
+
 enum gpunn__winograd_map {
     GPUNN__WINOGRAD_INPUT,
     GPUNN__WINOGRAD_OUTPUT,
@@ -26560,6 +27431,7 @@ typedef struct gpunn__winograd_job {
 /* ---- direct: few channels ---------------------------------------------------------------------------------------------
  * Vectors run over the pixels of a padded copy of the image, rows and all, so that each tap is one shifted load; results that
  * fall into the padding between rows are dropped. */
+
 typedef struct gpunn__direct_job {
     const float   *x, *y; /* the copies; y: of dy, in whose gaps are zeros */
     const int64_t *offset;
@@ -27357,6 +28229,7 @@ static gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use us
 }
 
 /* ---- the op ----------------------------------------------------------------------------------------------------------- */
+
 /* The gradient of a bias: dy [n][channels][cells] summed by channels. */
 typedef struct gpunn__conv_bias {
     const float *dy;
@@ -27470,7 +28343,7 @@ static gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpunn__conv_
 
 /* A step wants y or dx as its result, or one or two of y, dx and dweight as its gradients: one after the other, in the same
  * workspace; what is lowered of dx and dweight goes together. */
-static GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__conv  v = gpunn__conv_shape(cpu, step);
     const bool   run = action != GPUNN__PREPARE, cached = !step->backward && !step->training;
@@ -27522,10 +28395,10 @@ static GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step, gpunn__a
     return GPUNN_OK;
 }
 
-#define GPUNN__X(name)                                                                             \
-    static gpunn_status gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
-    {                                                                                              \
-        return gpunn__cpu_conv(cpu, step, action);                                                 \
+#define GPUNN__X(name)                                                                                      \
+    GPUNN__INTERNAL gpunn_status gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
+    {                                                                                                       \
+        return gpunn__cpu_conv(cpu, step, action);                                                          \
     }
 GPUNN__X(conv1d)
 GPUNN__X(conv2d)
@@ -27536,7 +28409,7 @@ GPUNN__X(conv_transpose3d)
 #undef GPUNN__X
 #undef GPUNN__WINOGRAD_STRIP
 
-/* ==== >>pool ========================================================================================================== *
+/* ==== >>cpu/pool =================================================================================================== *
  * Volumes [d, h, w] -> [od, oh, ow], one per image and channel; a plane is a volume of depth 1. Windows wholly inside go by eight
  * neighbours of a row, the others one by one. */
 typedef struct gpunn__pool {
@@ -27834,7 +28707,7 @@ GPUNN__VECTORIZED(gpunn__pool_backward, (void *arg, int index, int threads), (ar
     }
 }
 
-static GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__pool p = gpunn__pool_shape(step);
     int64_t     outputs = p.volumes * p.z.out * p.y.out * p.x.out, cells = p.volumes * p.z.n * p.y.n * p.x.n;
@@ -27857,10 +28730,10 @@ static GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step, gpunn__a
     return GPUNN_OK;
 }
 
-#define GPUNN__X(name)                                                                             \
-    static gpunn_status gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
-    {                                                                                              \
-        return gpunn__cpu_pool(cpu, step, action);                                                 \
+#define GPUNN__X(name)                                                                                      \
+    GPUNN__INTERNAL gpunn_status gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
+    {                                                                                                       \
+        return gpunn__cpu_pool(cpu, step, action);                                                          \
     }
 GPUNN__X(max_pool2d)
 GPUNN__X(max_pool3d)
@@ -27872,7 +28745,7 @@ GPUNN__X(adaptive_max_pool2d)
 GPUNN__X(adaptive_max_pool3d)
 #undef GPUNN__X
 
-/* ==== >>sample ======================================================================================================== *
+/* ==== >>cpu/sampling =============================================================================================== *
  * grid_sample and affine_grid. A point lies between two cells along each axis; each has a weight, 0 outside. Images are volumes
  * of one slice, whose z axis is left out. Points are taken in chunks: first the cells and weights of a chunk along one axis after
  * another, then the values, channel by channel.
@@ -28178,7 +29051,7 @@ GPUNN__VECTORIZED(gpunn__sample_back_task, (void *arg, int thread, int threads),
     }
 }
 
-static GPUNN__STATUS gpunn__cpu_grid_sample(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_grid_sample(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     gpunn__sampling s = gpunn__sampling_of(step);
     const double    reads = (2 + (double)s.channels) * (s.axes == 3 ? 4 : 2); /* of each point */
@@ -28194,6 +29067,7 @@ static GPUNN__STATUS gpunn__cpu_grid_sample(gpunn__cpu *cpu, gpunn_step *step, g
 
 /* ---- roi_align: of each bin first the weights of its cells along each axis, which its samples bring there, then the values,
  * ----- channel by channel. The gradient of x: a thread owns some channels and adds what falls into these, bin after bin. */
+
 enum { GPUNN__ROI_CHANNELS = 32 }; /* whose cells in a box fit a cache */
 typedef struct gpunn__rois {
     gpunn__roi_shape shape;
@@ -28333,7 +29207,7 @@ GPUNN__VECTORIZED(gpunn__roi_back_task, (void *arg, int thread, int threads), (a
     }
 }
 
-static GPUNN__STATUS gpunn__cpu_roi_align(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_roi_align(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *x = &step->in[0];
     gpunn__rois        r;
@@ -28362,6 +29236,7 @@ static GPUNN__STATUS gpunn__cpu_roi_align(gpunn__cpu *cpu, gpunn_step *step, gpu
 }
 
 /* ---- affine_grid: grid[n][z][y][x][k] = theta[n][k] . (x, y, z, 1) ------------------------------------------------------- */
+
 typedef struct gpunn__affine_points {
     int          axes;
     int64_t      samples, lines; /* lines: of one sample */
@@ -28412,6 +29287,7 @@ GPUNN__VECTORIZED(gpunn__affine_back_task, (void *arg, int thread, int threads),
 }
 
 /* ---- hash_grid_encoding ----------------------------------------------------------------------------------------------- */
+
 typedef struct gpunn__hash_points {
     gpunn__hash_grid grid;
     int64_t          points;
@@ -28468,7 +29344,7 @@ GPUNN__VECTORIZED(gpunn__hash_back_task, (void *arg, int index, int threads), (a
     }
 }
 
-static GPUNN__STATUS gpunn__cpu_hash_grid_encoding(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_hash_grid_encoding(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *x = &step->in[0], *weight = &step->in[1];
     const int          axes = (int)x->dim[x->rank - 1];
@@ -28495,7 +29371,7 @@ static GPUNN__STATUS gpunn__cpu_hash_grid_encoding(gpunn__cpu *cpu, gpunn_step *
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__cpu_affine_grid(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_affine_grid(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value   *grid = step->backward ? &step->grad_out : &step->out;
     gpunn__affine_points a;
@@ -28547,6 +29423,7 @@ static GPUNN__STATUS gpunn__cpu_affine_grid(gpunn__cpu *cpu, gpunn_step *step, g
  * or, linearly, a sum of it and the next, or, cubically, of these and one more on each side; beyond an end stands the cell at the
  * end. Tables of these come first. A row of outputs then is some rows of x, weighed, and from that row its cells; the gradient of
  * a row of x gathers the rows of outputs that saw it. */
+
 typedef struct gpunn__resize_axis {
     int64_t  in, out;
     int      taps;   /* cells that an output sees: 1, 2 or 4 */
@@ -28677,7 +29554,7 @@ GPUNN__VECTORIZED(gpunn__resize_backward, (void *arg, int index, int threads), (
     }
 }
 
-static GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value      *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
     const gpunn_attributes *attr = step->attr;
@@ -28721,7 +29598,8 @@ static GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step *step, g
     return GPUNN_OK;
 }
 
-/* ==== >>norm ========================================================================================================== */
+/* ==== >>cpu/norm =================================================================================================== */
+#define GPUNN__NORM_WIDTH 64
 
 /* ---- batch_norm: x[n][channels][inner] ---------------------------------------------------------------------------------- *
  * y = (x - mean) * invstd * weight + bias. Backward, with m = n * inner values per channel, or infinitely many where the running
@@ -28730,7 +29608,6 @@ static GPUNN__STATUS gpunn__cpu_interpolate(gpunn__cpu *cpu, gpunn_step *step, g
  * Each unit of work is one channel, read in lines of `inner` floats, or, where lines are short, as many channels as fit
  * GPUNN__NORM_WIDTH columns, read by rows. Moments are taken block by block about the mean so far and joined by Chan's formula in
  * double: where that mean is far off, the variance is large anyhow. */
-#define GPUNN__NORM_WIDTH 64
 
 typedef struct gpunn__moments {
     double count, mean, square; /* square: sum of (x - mean)^2. Of backward's sums: of values, g and g h */
@@ -29020,7 +29897,7 @@ static GPUNN__STATUS gpunn__norm_meet(gpunn__cpu *cpu, const gpunn_step *step, g
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *in = step->in;
     gpunn__norm        b;
@@ -29071,6 +29948,7 @@ static GPUNN__STATUS gpunn__cpu_batch_norm(gpunn__cpu *cpu, gpunn_step *step, gp
  *     dbias = sum g, dweight = sum(g h rstd) over the rows, dx = rstd * (k - mean of k - h * rstd^2 * mean of k h);
  * rms_norm: without the mean of k. Rows are dealt to slices, whose number depends on the shape alone; each sums dweight and dbias
  * of its rows, up to 64 in float, then in double, and the slices' sums are added in order. */
+
 enum { GPUNN__ROW_GROUP = 4 }; /* rows whose gradients are made together */
 
 typedef struct gpunn__row_norm {
@@ -29314,12 +30192,12 @@ static GPUNN__STATUS gpunn__row_norm_step(gpunn__cpu *cpu, gpunn_step *step, gpu
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__cpu_layer_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_layer_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     return gpunn__row_norm_step(cpu, step, action, true);
 }
 
-static GPUNN__STATUS gpunn__cpu_rms_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_rms_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     return gpunn__row_norm_step(cpu, step, action, false);
 }
@@ -29328,6 +30206,7 @@ static GPUNN__STATUS gpunn__cpu_rms_norm(gpunn__cpu *cpu, gpunn_step *step, gpun
  * As layer_norm of the rows, with a weight and a bias for each channel: y = h * rstd * weight + bias. Backward, with g = dy:
  *     dbias = sum g, dweight = sum(g h rstd) over n and inner,
  *     dx = rstd * (weight g - mean of weight g - h * rstd^2 * mean of weight g h), means over the row. */
+
 typedef struct gpunn__group_norm {
     int64_t      n, channels, group, inner;
     bool         add, add_weight, add_bias;
@@ -29418,7 +30297,7 @@ GPUNN__VECTORIZED(gpunn__group_norm_task, (void *arg, int thread, int threads), 
     }
 }
 
-static GPUNN__STATUS gpunn__cpu_group_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_group_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *in = step->in;
     gpunn__group_norm  b;
@@ -29457,6 +30336,7 @@ static GPUNN__STATUS gpunn__cpu_group_norm(gpunn__cpu *cpu, gpunn_step *step, gp
 /* ---- instance_norm with running statistics ---------------------------------------------------------------------------------- *
  * In training group_norm of each channel, whose mean and 1 / deviation of each sample move the running statistics; by these it is
  * batch_norm. */
+
 static void gpunn__instance_norm_note(const gpunn_step *step)
 {
     const int64_t n = step->in[0].dim[0], channels = step->in[0].dim[1], cells = step->in[0].count / (n * channels);
@@ -29474,7 +30354,7 @@ static void gpunn__instance_norm_note(const gpunn_step *step)
     }
 }
 
-static GPUNN__STATUS gpunn__cpu_instance_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_instance_norm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     if (!step->training || step->evaluates) return gpunn__cpu_batch_norm(cpu, step, action);
     const gpunn_status status = gpunn__cpu_group_norm(cpu, step, action);
@@ -29482,7 +30362,7 @@ static GPUNN__STATUS gpunn__cpu_instance_norm(gpunn__cpu *cpu, gpunn_step *step,
     return status;
 }
 
-/* ==== >>softmax ======================================================================================================= *
+/* ==== >>cpu/softmax ================================================================================================ *
  * Units of work are rows (inner 1) or n x 64 columns. NaN need not show in the maximum: it spreads through the sum. A row wholly
  * -inf gives NaN, as torch's does. */
 #define GPUNN__COLUMNS 64
@@ -29492,6 +30372,9 @@ GPUNN__INLINE float gpunn__exp_down(float x)
 {
     return gpunn__select(x < -87.0f, 0, gpunn__exp(gpunn__select(x < -87.0f, -87.0f, x)));
 }
+
+/* Rows of inner 1, columns otherwise; e as for these. */
+GPUNN__INTERNAL void gpunn__exp_sum(const float *x, int64_t n, int64_t inner, int64_t width, float *top, float *sum, float *e);
 
 /* top[j] = the maximum over i of x[i * stride + j], sum[j] = the sum of exp(x[i * stride + j] - top[j]); 1 <= width <=
  * GPUNN__COLUMNS. The terms of the sum go to e unless it is NULL. */
@@ -29529,8 +30412,7 @@ GPUNN__INLINE float gpunn__exp_row(const float *GPUNN__RESTRICT x, int64_t n, fl
     return (float)total;
 }
 
-/* Rows of inner 1, columns otherwise; e as for these. */
-static void gpunn__exp_sum(const float *x, int64_t n, int64_t inner, int64_t width, float *top, float *sum, float *e)
+GPUNN__INTERNAL void gpunn__exp_sum(const float *x, int64_t n, int64_t inner, int64_t width, float *top, float *sum, float *e)
 {
     if (inner == 1)
         *sum = gpunn__exp_row(x, n, top, e);
@@ -29641,16 +30523,17 @@ static GPUNN__STATUS gpunn__softmax_run(gpunn__cpu *cpu, gpunn_step *step, gpunn
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__cpu_softmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_softmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     return gpunn__softmax_run(cpu, step, action, false);
 }
 
-static GPUNN__STATUS gpunn__cpu_log_softmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_log_softmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     return gpunn__softmax_run(cpu, step, action, true);
 }
-/* ==== >>loss ========================================================================================================== *
+
+/* ==== >>cpu/loss =================================================================================================== *
  * cross_entropy and nll: x[n][classes][inner], one label per row, row = n * inner + position. With l = log_softmax(x) (nll: x
  * itself), w the class weights (1 without) and e the label smoothing (nll: 0), a row that is not ignored costs
  *     (1 - e) w[label] (-l[label]) + e / classes * sum over c of w[c] (-l[c])
@@ -29856,12 +30739,12 @@ static GPUNN__STATUS gpunn__class_loss_run(gpunn__cpu *cpu, gpunn_step *step, gp
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__cpu_cross_entropy(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_cross_entropy(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     return gpunn__class_loss_run(cpu, step, action, true);
 }
 
-static GPUNN__STATUS gpunn__cpu_nll(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_nll(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     return gpunn__class_loss_run(cpu, step, action, false);
 }
@@ -29874,6 +30757,7 @@ static GPUNN__STATUS gpunn__cpu_nll(gpunn__cpu *cpu, gpunn_step *step, gpunn__ac
  * which `offset` sums up: so numbers stay small, and exact, however long the input is.
  * Saved: of each sample its loss, -log likelihood, then, in training, the offsets and the rows of a, each after two places of
  * -inf. */
+
 typedef struct gpunn__ctc {
     const gpunn_step *step;
     const float      *x;
@@ -30017,7 +30901,7 @@ static GPUNN__STATUS gpunn__ctc_check(gpunn__cpu *cpu, const gpunn__ctc *c, int6
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__cpu_ctc_loss(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_ctc_loss(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *x = &step->in[0];
     const int          sample = step->attr->batch_first ? 0 : 1;
@@ -30069,7 +30953,7 @@ static GPUNN__STATUS gpunn__cpu_ctc_loss(gpunn__cpu *cpu, gpunn_step *step, gpun
     return GPUNN_OK;
 }
 
-/* ==== >>attention ===================================================================================================== *
+/* ==== >>cpu/attention ============================================================================================== *
  * softmax(q k^T scale + mask) v, sample by sample and head by head: blocks of queries pass by blocks of keys, so that no more
  * than a block of weights is ever there. Each row keeps the largest score so far, and the sum of its weights relative to that;
  * when a later block brings a larger one, the sum and the row of the result shrink. Training saves both, from which the backward
@@ -30324,7 +31208,7 @@ GPUNN__VECTORIZED(gpunn__attention_backward, (void *arg, int thread, int threads
         gpunn__attention_backward_head(a, unit / a->kv_heads, unit % a->kv_heads, a->workspace + thread * a->each);
 }
 
-static GPUNN__STATUS gpunn__cpu_scaled_dot_product_attention(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scaled_dot_product_attention(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value           *in = step->in, *mask = &in[3];
     const gpunn__attention_shape c = gpunn__attention_shape_of(step);
@@ -30377,7 +31261,7 @@ static GPUNN__STATUS gpunn__cpu_scaled_dot_product_attention(gpunn__cpu *cpu, gp
     return GPUNN_OK;
 }
 
-/* ==== >>recurrent ===================================================================================================== *
+/* ==== >>cpu/recurrent ============================================================================================== *
  * rnn, lstm, gru: one layer, x [length, n, in] -> y [length (+ 1 or 2 rows of states), n, directions * hidden]. Of each step of
  * each sequence a row of gates is kept: first a product for many steps fills it with x W_ih^T + the biases, then step by step
  * h W_hh^T is added and the gates are applied in place. Backward turns it into the gradients of what the gates were applied to,
@@ -30955,33 +31839,23 @@ static GPUNN__STATUS gpunn__recurrent_backward(gpunn__cpu *cpu, gpunn_step *step
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__cpu_rnn(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_rnn(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     return step->backward ? gpunn__recurrent_backward(cpu, step, action) : gpunn__recurrent_forward(cpu, step, action);
 }
 
-static GPUNN__STATUS gpunn__cpu_lstm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_lstm(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     return gpunn__cpu_rnn(cpu, step, action);
 }
 
-static GPUNN__STATUS gpunn__cpu_gru(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_gru(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     return gpunn__cpu_rnn(cpu, step, action);
 }
 
-/* ==== >>update ======================================================================================================== *
+/* ==== >>cpu/optimizers ============================================================================================= *
  * The rows of the optimizers as functions, each in one pass over parameter, gradient and state. */
-enum { GPUNN__PIECE = 256 }; /* elements at a time, at most */
-
-/* Memory is as fast as it can only when so much is asked for ahead: what hardware fetches by itself stops at each page.
- * place: of floats. */
-#if defined(GPUNN__VECTORS)
-#define GPUNN__AHEAD(place) __builtin_prefetch((place) + 64);
-#else
-#define GPUNN__AHEAD(place) (void)(place);
-#endif
-
 typedef struct gpunn__update_job {
     const gpunn_update  *u;
     gpunn_update_numbers n;
@@ -31005,14 +31879,56 @@ typedef struct gpunn__rule {                    /* a row */
     gpunn__step   *step, *move;                 /* move NULL: there is no trust ratio */
 } gpunn__rule;
 
+/* clang-format off */
+GPUNN__DECLARE(const gpunn__rule gpunn__rules[GPUNN_UPDATE_COUNT])
+/* clang-format on */
+
+/* The place of a kind's setting; -1: it has none of that name. */
+GPUNN__INTERNAL int gpunn__setting_at(gpunn_update_kind kind, const char *key);
+
+GPUNN__INTERNAL float gpunn__setting_of(gpunn_update_kind kind, const float *setting, const char *key);
+
+/* A trust ratio takes two passes: states and both norms, in parts that depend on the count alone, then the step. */
+enum { GPUNN__TRUST_PARTS = 128 };
+typedef struct gpunn__trust {
+    int64_t part; /* elements */
+    double  parameter[GPUNN__TRUST_PARTS], move[GPUNN__TRUST_PARTS];
+    bool    last; /* the second pass */
+    float   rate; /* lr times the trust ratio */
+} gpunn__trust;
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_update(void *context, const gpunn_update *u);
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_value_sums(void *context, const void *values, gpunn_dtype dtype, int64_t count,
+                                                    gpunn_value_sums parts[GPUNN_SUM_PARTS]);
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_sum_of_squares(void *context, const float *values, int64_t count, double *result);
+
+GPUNN__INTERNAL bool gpunn__cpu_finite(void *context, const float *values, int64_t count);
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_normalize(void *context, float *to, const uint8_t *from, int64_t count,
+                                                   const gpunn_pixels *pixels);
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scale(void *context, float *values, int64_t count, float scale, float limit);
+
+enum { GPUNN__PIECE = 256 }; /* elements at a time, at most */
+
+/* Memory is as fast as it can only when so much is asked for ahead: what hardware fetches by itself stops at each page.
+ * place: of floats. */
+#if defined(GPUNN__VECTORS)
+#define GPUNN__AHEAD(place) __builtin_prefetch((place) + 64);
+#else
+#define GPUNN__AHEAD(place) (void)(place);
+#endif
+
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
 #define GPUNN__OPTIMIZED
 #pragma GCC push_options
 #pragma GCC optimize("O3")
 #endif
 
-/* The columns step and move. */
 /* clang-format off */
+/* The columns step and move. */
 #define K(number) number##f
 #define where(condition, yes, no) gpunn__select((condition) != 0, (float)(yes), (float)(no))
 #define sqrt(p) gpunn__sqrt(p)
@@ -31088,7 +32004,7 @@ GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, GPUNN__STATE, 
 #undef GPUNN__OPTIMIZED
 #endif
 
-static const gpunn__rule gpunn__rules[GPUNN_UPDATE_COUNT] = {
+GPUNN__INTERNAL const gpunn__rule gpunn__rules[GPUNN_UPDATE_COUNT] = {
 #define GPUNN__SIZE 0, INFINITY
 #define GPUNN__SHARE 0, 1
 #define GPUNN__ANY -FLT_MAX, INFINITY
@@ -31114,8 +32030,7 @@ static const gpunn__rule gpunn__rules[GPUNN_UPDATE_COUNT] = {
 };
 /* clang-format on */
 
-/* The place of a kind's setting; -1: it has none of that name. */
-static int gpunn__setting_at(gpunn_update_kind kind, const char *key)
+GPUNN__INTERNAL int gpunn__setting_at(gpunn_update_kind kind, const char *key)
 {
     const gpunn__setting *setting = gpunn__rules[kind].setting;
     int                   i = 0;
@@ -31123,7 +32038,7 @@ static int gpunn__setting_at(gpunn_update_kind kind, const char *key)
     return setting[i].key ? i : -1;
 }
 
-static float gpunn__setting_of(gpunn_update_kind kind, const float *setting, const char *key)
+GPUNN__INTERNAL float gpunn__setting_of(gpunn_update_kind kind, const float *setting, const char *key)
 {
     int at = gpunn__setting_at(kind, key);
     return at < 0 ? 0 : setting[at];
@@ -31188,15 +32103,6 @@ static void gpunn__update_task(void *arg, int thread, int threads)
     }
 }
 
-/* A trust ratio takes two passes: states and both norms, in parts that depend on the count alone, then the step. */
-enum { GPUNN__TRUST_PARTS = 128 };
-typedef struct gpunn__trust {
-    int64_t part; /* elements */
-    double  parameter[GPUNN__TRUST_PARTS], move[GPUNN__TRUST_PARTS];
-    bool    last; /* the second pass */
-    float   rate; /* lr times the trust ratio */
-} gpunn__trust;
-
 static void gpunn__trust_task(void *arg, int thread, int threads)
 {
     const gpunn__update_job *j = (const gpunn__update_job *)arg;
@@ -31248,7 +32154,7 @@ static void gpunn__cpu_trust(gpunn__update_job j, const double *setting, int thr
     gpunn_parallel(threads, gpunn__trust_task, &j);
 }
 
-static GPUNN__STATUS gpunn__cpu_update(void *context, const gpunn_update *u)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_update(void *context, const gpunn_update *u)
 {
     gpunn__update_job j;
     double            setting[GPUNN_SETTINGS];
@@ -31335,8 +32241,8 @@ static void gpunn__value_sums_task(void *arg, int thread, int threads)
     }
 }
 
-static GPUNN__STATUS gpunn__cpu_value_sums(void *context, const void *values, gpunn_dtype dtype, int64_t count,
-                                           gpunn_value_sums parts[GPUNN_SUM_PARTS])
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_value_sums(void *context, const void *values, gpunn_dtype dtype, int64_t count,
+                                                    gpunn_value_sums parts[GPUNN_SUM_PARTS])
 {
     gpunn__counted    c = {(const float *)values, count, (count + GPUNN_SUM_PARTS - 1) / GPUNN_SUM_PARTS, parts};
     gpunn__cpu_before before = gpunn__cpu_begin(context);
@@ -31379,13 +32285,13 @@ static double gpunn__span_sum(void *context, void (*task)(void *arg, int thread,
     return sum;
 }
 
-static GPUNN__STATUS gpunn__cpu_sum_of_squares(void *context, const float *values, int64_t count, double *result)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_sum_of_squares(void *context, const float *values, int64_t count, double *result)
 {
     *result = gpunn__span_sum(context, gpunn__squares_task, values, count);
     return GPUNN_OK;
 }
 
-static bool gpunn__cpu_finite(void *context, const float *values, int64_t count)
+GPUNN__INTERNAL bool gpunn__cpu_finite(void *context, const float *values, int64_t count)
 {
     return gpunn__span_sum(context, gpunn__finite_task, values, count) == 0;
 }
@@ -31401,8 +32307,8 @@ GPUNN__VECTORIZED(gpunn__scale_task, (void *arg, int thread, int threads), (arg,
     }
 }
 
-static GPUNN__STATUS gpunn__cpu_normalize(void *context, float *to, const uint8_t *from, int64_t count,
-                                          const gpunn_pixels *pixels)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_normalize(void *context, float *to, const uint8_t *from, int64_t count,
+                                                   const gpunn_pixels *pixels)
 {
     (void)context;
     for (int64_t at = 0; at < count; at += pixels->plane) {
@@ -31412,7 +32318,7 @@ static GPUNN__STATUS gpunn__cpu_normalize(void *context, float *to, const uint8_
     return GPUNN_OK;
 }
 
-static GPUNN__STATUS gpunn__cpu_scale(void *context, float *values, int64_t count, float scale, float limit)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scale(void *context, float *values, int64_t count, float scale, float limit)
 {
     gpunn__span s;
     s.y = values;
@@ -31429,7 +32335,8 @@ static GPUNN__STATUS gpunn__cpu_scale(void *context, float *values, int64_t coun
 #undef GPUNN__NORM_WIDTH
 #undef GPUNN__COLUMNS
 #undef GPUNN__TILE
-/* ==== >>cpu =========================================================================================================== */
+
+/* ==== >>cpu/cpu ==================================================================================================== */
 static int gpunn__cpu_device_count(void)
 {
     return 1;
@@ -31577,7 +32484,7 @@ static GPUNN__STATUS gpunn__group_fail(gpunn__cpu *cpu, const gpunn_step *step)
     return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "a label is no class and is not ignore_index; check the labels");
 }
 
-static GPUNN__STATUS gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_kernel_program *program = &step->group.kernel->program[step->group.direction];
     void                       *data[GPUNN_MAX_OPERANDS];
@@ -31607,7 +32514,7 @@ static GPUNN__STATUS gpunn__cpu_group(gpunn__cpu *cpu, gpunn_step *step, gpunn__
 }
 
 /* An op of the program's. It only ever writes gradients; where they add up, it writes them to the workspace first. */
-static GPUNN__STATUS gpunn__cpu_custom(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_custom(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
 {
     const gpunn_custom_op *op = step->attr->custom;
     gpunn_value            grad_in[GPUNN_CUSTOM_INPUTS];
@@ -31686,7 +32593,7 @@ static const char *gpunn__cpu_error(void *context)
     return ((gpunn__cpu *)context)->error.text;
 }
 
-static const gpunn_backend *gpunn__cpu_backend(void)
+GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void)
 {
     static const gpunn_backend backend = {
         GPUNN_BACKEND_ABI,
@@ -31731,7 +32638,7 @@ static const gpunn_backend *gpunn__cpu_backend(void)
     return &backend;
 }
 
-/* ==== >>optimizer ===================================================================================================== */
+/* ==== >>train/optimizer ============================================================================================ */
 /* For fields where 0 stands for the default and GPUNN_ZERO for 0. */
 GPUNN__INLINE float gpunn__default(float value, float standard)
 {
@@ -31744,7 +32651,61 @@ GPUNN__INLINE int gpunn__default_int(int value, int standard)
 }
 
 /* Whether low <= value < high; high INFINITY: any finite value from low on. */
-static bool gpunn__check_range(gpunn_device *dev, const char *function, const char *field, float value, float low, float high)
+GPUNN__INTERNAL bool gpunn__check_range(gpunn_device *dev, const char *function, const char *field, float value, float low,
+                                        float high);
+
+/* Whether a kind with these settings has state k. */
+GPUNN__INTERNAL bool gpunn__has_state(gpunn_update_kind kind, const float *setting, int k);
+
+typedef struct gpunn__selection {
+    GPUNN__SELECTION
+} gpunn__selection;
+
+/* selection NULL: all parameters. */
+GPUNN__INTERNAL gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, gpunn_update_kind kind, const float *setting,
+                                                         const gpunn__selection *selection);
+
+GPUNN__INTERNAL void gpunn__states_free(gpunn_device *dev, gpunn__states *states);
+
+/* Memory for those states that the optimizer uses. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__states_alloc(const gpunn_optimizer *opt, gpunn__states *states);
+
+/* What of a place and `count` floats behind it is here: [from, to) of them. Whether that is anything. */
+GPUNN__INTERNAL bool gpunn__states_meet(const gpunn__states *states, int64_t place, int64_t count, int64_t *from, int64_t *to);
+
+/* State k of a place; NULL: it is not used. */
+GPUNN__INTERNAL float *gpunn__state_at(const gpunn_optimizer *opt, int k, int64_t place);
+
+/* Floats of a rank's share; all but the last one's are as many. */
+GPUNN__INTERNAL int64_t gpunn__share_of(const gpunn_optimizer *opt);
+
+/* This rank's, still without memory. */
+GPUNN__INTERNAL gpunn__states gpunn__own_share(const gpunn_optimizer *opt);
+
+/* As if it had never been prepared. */
+GPUNN__INTERNAL void gpunn__optimizer_forget(gpunn_optimizer *opt);
+
+/* Captured runs; also those of the model's plans, of which exchanges are part when the optimizer leaves a group. */
+GPUNN__INTERNAL void gpunn__forget_runs(gpunn_optimizer *opt, const gpunn_group *leaves);
+
+/* The model's ranks are those of the first of its optimizers that has any. */
+GPUNN__INTERNAL void gpunn__settle_ranks(gpunn_model *model);
+
+GPUNN__INTERNAL bool gpunn__scales_loss(const gpunn_optimizer *opt);
+
+/* Makes kept_scale and the device's loss scale the same, that of the device or that of the host. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__scale_settle(gpunn_optimizer *opt, bool of_device);
+
+/* Makes the loss scale and the counts the same on host and device. with_replays: the device's hold; else the host's. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__counted_settle(gpunn_optimizer *opt, bool with_replays);
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__spread_shares(gpunn_optimizer *opt); /* below: ranks */
+
+/* They start anew: with the next update they are the parameters. */
+GPUNN__INTERNAL void gpunn__average_start(gpunn_optimizer *opt);
+
+GPUNN__INTERNAL bool gpunn__check_range(gpunn_device *dev, const char *function, const char *field, float value, float low,
+                                        float high)
 {
     if (value >= low && value < high) return true;
     if (isinf(high))
@@ -31757,8 +32718,8 @@ static bool gpunn__check_range(gpunn_device *dev, const char *function, const ch
 }
 
 /* ---- making ---------------------------------------------------------------------------------------------------------- */
-/* Whether a kind with these settings has state k. */
-static bool gpunn__has_state(gpunn_update_kind kind, const float *setting, int k)
+
+GPUNN__INTERNAL bool gpunn__has_state(gpunn_update_kind kind, const float *setting, int k)
 {
     const char *needed = gpunn__rules[kind].state[k];
     return needed && (strcmp(needed, "ALWAYS") == 0 || gpunn__setting_of(kind, setting, needed) != 0);
@@ -31773,10 +32734,6 @@ static void gpunn__optimizer_settle(gpunn_optimizer *opt)
     opt->decay = gpunn__setting_at(kind, "weight_decay");
     opt->keeps_zeros = gpunn__setting_at(kind, "eps") < 0 || gpunn__setting_of(kind, opt->rule.setting, "eps") != 0;
 }
-
-typedef struct gpunn__selection {
-    GPUNN__SELECTION
-} gpunn__selection;
 
 /* Whether no parameter from tensor `from` on is another optimizer's too, where one of the two has been told what it trains. */
 static GPUNN__STATUS gpunn__check_unshared(const gpunn_optimizer *opt, int from, gpunn_status status)
@@ -31896,9 +32853,8 @@ static void gpunn__optimizer_free(gpunn_optimizer *opt)
     gpunn__free(dev, opt, sizeof *opt);
 }
 
-/* selection NULL: all parameters. */
-static gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, gpunn_update_kind kind, const float *setting,
-                                                const gpunn__selection *selection)
+GPUNN__INTERNAL gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, gpunn_update_kind kind, const float *setting,
+                                                         const gpunn__selection *selection)
 {
     gpunn_device      *dev = model->dev;
     const gpunn__rule *rule = &gpunn__rules[kind];
@@ -31967,7 +32923,7 @@ static size_t gpunn__states_bytes(const gpunn__states *states)
     return (size_t)(states->count > 0 ? states->count : 1) * sizeof(float);
 }
 
-static void gpunn__states_free(gpunn_device *dev, gpunn__states *states)
+GPUNN__INTERNAL void gpunn__states_free(gpunn_device *dev, gpunn__states *states)
 {
     for (int k = 0; k < GPUNN__STATES; k++) {
         gpunn__device_free(dev, states->data[k], gpunn__states_bytes(states));
@@ -31975,8 +32931,7 @@ static void gpunn__states_free(gpunn_device *dev, gpunn__states *states)
     }
 }
 
-/* Memory for those states that the optimizer uses. */
-static GPUNN__STATUS gpunn__states_alloc(const gpunn_optimizer *opt, gpunn__states *states)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__states_alloc(const gpunn_optimizer *opt, gpunn__states *states)
 {
     gpunn_device *dev = opt->model->dev;
     for (int k = 0; k < GPUNN__STATES; k++) {
@@ -31988,16 +32943,14 @@ static GPUNN__STATUS gpunn__states_alloc(const gpunn_optimizer *opt, gpunn__stat
     return GPUNN_OK;
 }
 
-/* What of a place and `count` floats behind it is here: [from, to) of them. Whether that is anything. */
-static bool gpunn__states_meet(const gpunn__states *states, int64_t place, int64_t count, int64_t *from, int64_t *to)
+GPUNN__INTERNAL bool gpunn__states_meet(const gpunn__states *states, int64_t place, int64_t count, int64_t *from, int64_t *to)
 {
     *from = states->begin > place ? states->begin - place : 0;
     *to = states->begin + states->count < place + count ? states->begin + states->count - place : count;
     return *from < *to;
 }
 
-/* State k of a place; NULL: it is not used. */
-static float *gpunn__state_at(const gpunn_optimizer *opt, int k, int64_t place)
+GPUNN__INTERNAL float *gpunn__state_at(const gpunn_optimizer *opt, int k, int64_t place)
 {
     return opt->states.data[k] ? opt->states.data[k] + (place - opt->states.begin) : NULL;
 }
@@ -32008,15 +32961,13 @@ static size_t gpunn__updates_room(size_t parameters)
     return 2 * parameters + 4;
 }
 
-/* Floats of a rank's share; all but the last one's are as many. */
-static int64_t gpunn__share_of(const gpunn_optimizer *opt)
+GPUNN__INTERNAL int64_t gpunn__share_of(const gpunn_optimizer *opt)
 {
     const int size = gpunn_group_size(opt->group);
     return gpunn__aligned((opt->state_count + size - 1) / size);
 }
 
-/* This rank's, still without memory. */
-static gpunn__states gpunn__own_share(const gpunn_optimizer *opt)
+GPUNN__INTERNAL gpunn__states gpunn__own_share(const gpunn_optimizer *opt)
 {
     const int64_t       each = gpunn__share_of(opt), begin = each * gpunn_group_rank(opt->group), left = opt->state_count - begin;
     const gpunn__states own = {{NULL}, begin, left < 0 ? 0 : left < each ? left : each};
@@ -32038,8 +32989,7 @@ static void gpunn__optimizer_release(gpunn_optimizer *opt)
     gpunn__device_free(dev, opt->counts, (1 + count) * sizeof *opt->counts);
 }
 
-/* As if it had never been prepared. */
-static void gpunn__optimizer_forget(gpunn_optimizer *opt)
+GPUNN__INTERNAL void gpunn__optimizer_forget(gpunn_optimizer *opt)
 {
     gpunn__optimizer_release(opt);
     opt->parameters = NULL;
@@ -32053,8 +33003,7 @@ static void gpunn__optimizer_forget(gpunn_optimizer *opt)
     opt->shares = false;
 }
 
-/* Captured runs; also those of the model's plans, of which exchanges are part when the optimizer leaves a group. */
-static void gpunn__forget_runs(gpunn_optimizer *opt, const gpunn_group *leaves)
+GPUNN__INTERNAL void gpunn__forget_runs(gpunn_optimizer *opt, const gpunn_group *leaves)
 {
     gpunn_device *dev = opt->model->dev;
     if (opt->captured) dev->backend->forget(dev->context, opt->captured);
@@ -32078,8 +33027,7 @@ static void gpunn__drop_plans(gpunn_model *model, uint64_t scope)
     }
 }
 
-/* The model's ranks are those of the first of its optimizers that has any. */
-static void gpunn__settle_ranks(gpunn_model *model)
+GPUNN__INTERNAL void gpunn__settle_ranks(gpunn_model *model)
 {
     const gpunn_optimizer *opt = model->optimizers;
     while (opt && opt->group == NULL) opt = opt->next;
@@ -32113,6 +33061,7 @@ GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
 }
 
 /* ---- state ----------------------------------------------------------------------------------------------------------- */
+
 /* count floats of one value. */
 static GPUNN__STATUS gpunn__upload_value(const gpunn_device *dev, float *to, int64_t count, float value)
 {
@@ -32155,13 +33104,12 @@ static int gpunn__by_offset(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static bool gpunn__scales_loss(const gpunn_optimizer *opt)
+GPUNN__INTERNAL bool gpunn__scales_loss(const gpunn_optimizer *opt)
 {
     return opt->model->precision == GPUNN_PRECISION_F16 && opt->model->dev->info.half;
 }
 
-/* Makes kept_scale and the device's loss scale the same, that of the device or that of the host. */
-static GPUNN__STATUS gpunn__scale_settle(gpunn_optimizer *opt, bool of_device)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__scale_settle(gpunn_optimizer *opt, bool of_device)
 {
     gpunn_device        *dev = opt->model->dev;
     const gpunn_backend *backend = dev->backend;
@@ -32205,8 +33153,7 @@ static GPUNN__STATUS gpunn__steps_settle(gpunn_optimizer *opt, bool with_replays
     return status;
 }
 
-/* Makes the loss scale and the counts the same on host and device. with_replays: the device's hold; else the host's. */
-static GPUNN__STATUS gpunn__counted_settle(gpunn_optimizer *opt, bool with_replays)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__counted_settle(gpunn_optimizer *opt, bool with_replays)
 {
     gpunn_status status = gpunn__scale_settle(opt, with_replays);
     return status == GPUNN_OK ? gpunn__steps_settle(opt, with_replays) : status;
@@ -32284,7 +33231,7 @@ static GPUNN__STATUS gpunn__optimizer_grow(gpunn_optimizer *opt, int fresh)
 
 /* Lays out what is not yet laid out and makes parameters, steps and state cover it; all keep what they hold. Checkpoints call
  * this before they read or write them. Nothing is done, or allocated, unless the model has grown. */
-static GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
 {
     gpunn_model *model = opt->model;
     int          fresh = 0;
@@ -32313,10 +33260,8 @@ static GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
 }
 
 /* ---- averages -------------------------------------------------------------------------------------------------------- */
-static GPUNN__STATUS gpunn__spread_shares(gpunn_optimizer *opt); /* below: ranks */
 
-/* They start anew: with the next update they are the parameters. */
-static void gpunn__average_start(gpunn_optimizer *opt)
+GPUNN__INTERNAL void gpunn__average_start(gpunn_optimizer *opt)
 {
     opt->averaged = (int64_t)opt->kept_scale[2];
 }
@@ -32392,6 +33337,7 @@ GPUNN_API gpunn_status gpunn_ema_swap(gpunn_optimizer *opt)
 }
 
 /* ---- moving ---------------------------------------------------------------------------------------------------------- */
+
 typedef struct gpunn__moving { /* one block on its way to another device */
     void  *memory, *moved;
     size_t capacity, used; /* bytes there are, and that hold something */
@@ -32523,21 +33469,55 @@ GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
     return status;
 }
 
-/* ---- stepping -------------------------------------------------------------------------------------------------------- */
+/* ==== >>train/step ================================================================================================= */
 /* Consecutive parameters, [begin, end) of the flat buffers. The zeros that align one parameter after another are run over. */
 typedef struct gpunn__range {
     int     first, next; /* in the list of parameters; next starts at 0 */
     int64_t begin, end;
 } gpunn__range;
 
-static bool gpunn__has_gradient(const gpunn_tensor *t)
+GPUNN__INTERNAL bool gpunn__has_gradient(const gpunn_tensor *t);
+
+/* Whether parameter i of the list goes on where the range ends and, with opt, shares all that an update call reads. Norms of a
+ * trust ratio are each parameter's own. */
+GPUNN__INTERNAL bool gpunn__goes_on(const gpunn__range *range, gpunn_tensor *const *list, int i, const gpunn_optimizer *opt);
+
+/* Moves on to the next range of the list that has gradients. */
+GPUNN__INTERNAL bool gpunn__next_range(gpunn__range *range, gpunn_tensor *const *list, int count, const gpunn_optimizer *opt);
+
+/* The 2-norm of all gradients. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__gradient_norm(gpunn_model *model, const char *function, double *norm);
+
+/* torch's clip_coef. */
+GPUNN__INTERNAL float gpunn__clip_scale(float max_norm, double norm);
+
+GPUNN__INTERNAL double gpunn__scheduled_lr(const gpunn_optimizer *opt, float base);
+
+/* Whether parameter i of the list lies where those before it end, with the zeros behind them. */
+GPUNN__INTERNAL bool gpunn__follows_in_memory(const gpunn_optimizer *opt, int i, int64_t end);
+
+/* opt->updates: one for each range of parameters that have a gradient, the sum of that many parts; then those of the averages,
+ * also of the zeros between parameters. Returns their number. */
+GPUNN__INTERNAL int gpunn__optimizer_updates(gpunn_optimizer *opt, int parts, bool clips);
+
+/* A step that the host refuses is skipped, and its error forgotten if it is the first. All counters go on, as on a GPU. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__skip_step(gpunn_optimizer *opt, bool first);
+
+/* The first `count` of opt->updates, one after another. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_apply(gpunn_optimizer *opt, int count);
+
+/* Clips the first `count` of opt->updates to the norm of their group. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__clip_updates(gpunn_optimizer *opt, int count);
+
+/* Refuses an update, GPUNN_ERR_NUMERIC, where a gradient of this rank's share is not finite, and names the first. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_gradients(gpunn_optimizer *opt);
+
+GPUNN__INTERNAL bool gpunn__has_gradient(const gpunn_tensor *t)
 {
     return t->kind == GPUNN__PARAMETER && t->trainable && t->grad_reached;
 }
 
-/* Whether parameter i of the list goes on where the range ends and, with opt, shares all that an update call reads. Norms of a
- * trust ratio are each parameter's own. */
-static bool gpunn__goes_on(const gpunn__range *range, gpunn_tensor *const *list, int i, const gpunn_optimizer *opt)
+GPUNN__INTERNAL bool gpunn__goes_on(const gpunn__range *range, gpunn_tensor *const *list, int i, const gpunn_optimizer *opt)
 {
     const gpunn_tensor *t = list[i], *first = list[range->first];
     int64_t             padded = gpunn__aligned(range->end);
@@ -32549,8 +33529,7 @@ static bool gpunn__goes_on(const gpunn__range *range, gpunn_tensor *const *list,
            opt->group_of[i] == opt->group_of[range->first] && (opt->keeps_zeros || range->end == padded);
 }
 
-/* Moves on to the next range of the list that has gradients. */
-static bool gpunn__next_range(gpunn__range *range, gpunn_tensor *const *list, int count, const gpunn_optimizer *opt)
+GPUNN__INTERNAL bool gpunn__next_range(gpunn__range *range, gpunn_tensor *const *list, int count, const gpunn_optimizer *opt)
 {
     int i = range->next;
     while (i < count && !gpunn__has_gradient(list[i])) i++;
@@ -32585,8 +33564,7 @@ static GPUNN__STATUS gpunn__norm_of(gpunn_device *dev, const char *function, dou
         function, fault);
 }
 
-/* The 2-norm of all gradients. */
-static GPUNN__STATUS gpunn__gradient_norm(gpunn_model *model, const char *function, double *norm)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__gradient_norm(gpunn_model *model, const char *function, double *norm)
 {
     double       sum = 0;
     gpunn_status status = GPUNN_OK;
@@ -32597,14 +33575,11 @@ static GPUNN__STATUS gpunn__gradient_norm(gpunn_model *model, const char *functi
     return status == GPUNN_OK ? gpunn__norm_of(model->dev, function, sum, norm) : status;
 }
 
-/* torch's clip_coef. */
-static float gpunn__clip_scale(float max_norm, double norm)
+GPUNN__INTERNAL float gpunn__clip_scale(float max_norm, double norm)
 {
     double scale = max_norm / (norm + 1e-6);
     return scale < 1 ? (float)scale : 1;
 }
-
-static double gpunn__scheduled_lr(const gpunn_optimizer *opt, float base);
 
 /* Whether a generated kernel finds this setting's number in each update; the others are in its text. */
 static bool gpunn__is_free(const char *key)
@@ -32630,8 +33605,7 @@ static void gpunn__find_fused(gpunn_update *update, const gpunn_kernel_set *set)
     }
 }
 
-/* Whether parameter i of the list lies where those before it end, with the zeros behind them. */
-static bool gpunn__follows_in_memory(const gpunn_optimizer *opt, int i, int64_t end)
+GPUNN__INTERNAL bool gpunn__follows_in_memory(const gpunn_optimizer *opt, int i, int64_t end)
 {
     return opt->parameters[i]->offset == gpunn__aligned(end) && !gpunn__is_lent(opt->parameters[i]) &&
            !gpunn__is_lent(opt->parameters[i - 1]);
@@ -32694,9 +33668,7 @@ static void gpunn__add_update(const gpunn_optimizer *opt, const gpunn_update *up
     }
 }
 
-/* opt->updates: one for each range of parameters that have a gradient, the sum of that many parts; then those of the averages,
- * also of the zeros between parameters. Returns their number. */
-static int gpunn__optimizer_updates(gpunn_optimizer *opt, int parts, bool clips)
+GPUNN__INTERNAL int gpunn__optimizer_updates(gpunn_optimizer *opt, int parts, bool clips)
 {
     gpunn_model *model = opt->model;
     const bool   maximize = gpunn__setting_of(opt->rule.kind, opt->rule.setting, "maximize") != 0;
@@ -32732,8 +33704,7 @@ static int gpunn__optimizer_updates(gpunn_optimizer *opt, int parts, bool clips)
     return count;
 }
 
-/* A step that the host refuses is skipped, and its error forgotten if it is the first. All counters go on, as on a GPU. */
-static GPUNN__STATUS gpunn__skip_step(gpunn_optimizer *opt, bool first)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__skip_step(gpunn_optimizer *opt, bool first)
 {
     gpunn_status status = gpunn__scale_settle(opt, true);
     if (status != GPUNN_OK) return status;
@@ -32746,7 +33717,7 @@ static GPUNN__STATUS gpunn__skip_step(gpunn_optimizer *opt, bool first)
 }
 
 /* run: in which its updates were; NULL: in none. */
-static void gpunn__optimizer_advance(gpunn_optimizer *opt, const gpunn_run *run)
+GPUNN__INTERNAL void gpunn__optimizer_advance(gpunn_optimizer *opt, const gpunn_run *run)
 {
     const bool done = !(run && run->captured_only);
     for (int i = 0; i < opt->parameter_count; i++) opt->steps[i] += done && gpunn__has_gradient(opt->parameters[i]);
@@ -32757,8 +33728,7 @@ static void gpunn__optimizer_advance(gpunn_optimizer *opt, const gpunn_run *run)
     if (opt->shares) opt->model->half_stale = true; /* ... of this rank's share */
 }
 
-/* The first `count` of opt->updates, one after another. */
-static GPUNN__STATUS gpunn__optimizer_apply(gpunn_optimizer *opt, int count)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_apply(gpunn_optimizer *opt, int count)
 {
     gpunn_device *dev = opt->model->dev;
     for (int i = 0; i < count; i++) {
@@ -32769,8 +33739,7 @@ static GPUNN__STATUS gpunn__optimizer_apply(gpunn_optimizer *opt, int count)
     return GPUNN_OK;
 }
 
-/* Clips the first `count` of opt->updates to the norm of their group. */
-static GPUNN__STATUS gpunn__clip_updates(gpunn_optimizer *opt, int count)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__clip_updates(gpunn_optimizer *opt, int count)
 {
     static const char function[] = "gpunn_train_step";
     for (int group = 0; group <= opt->group_count; group++) {
@@ -32794,8 +33763,7 @@ static GPUNN__STATUS gpunn__clip_updates(gpunn_optimizer *opt, int count)
     return GPUNN_OK;
 }
 
-/* Refuses an update, GPUNN_ERR_NUMERIC, where a gradient of this rank's share is not finite, and names the first. */
-static GPUNN__STATUS gpunn__check_gradients(gpunn_optimizer *opt)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_gradients(gpunn_optimizer *opt)
 {
     static const char function[] = "gpunn_train_step";
     gpunn_model      *model = opt->model;
@@ -32819,7 +33787,13 @@ static GPUNN__STATUS gpunn__check_gradients(gpunn_optimizer *opt)
     return GPUNN_OK;
 }
 
-/* ---- ranks ----------------------------------------------------------------------------------------------------------- */
+/* ==== >>train/ranks ================================================================================================ */
+/* Brings all states together, on rank 0 or everywhere; the shares are kept aside. Common to all ranks, as is its failure. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__states_collect(gpunn_optimizer *opt, bool everywhere, const char *caller);
+
+/* Back to the share, where all states have been collected. */
+GPUNN__INTERNAL void gpunn__states_return(gpunn_optimizer *opt);
+
 /* The next parameters or buffers, from tensor *id on, that lie behind each other: count floats from the first's on. NULL:
  * none. */
 static const gpunn_tensor *gpunn__next_weights(const gpunn_model *model, gpunn__kind kind, int *id, int64_t *count)
@@ -32878,7 +33852,7 @@ static bool gpunn__next_share(const gpunn_optimizer *opt, gpunn__range *run, gpu
 }
 
 /* Each rank's updated parameters become those of all. */
-static GPUNN__STATUS gpunn__spread_shares(gpunn_optimizer *opt)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__spread_shares(gpunn_optimizer *opt)
 {
     gpunn__range   run = {0, 0, 0, 0};
     gpunn_exchange share;
@@ -32956,8 +33930,7 @@ static gpunn_status gpunn__state_collect(gpunn_optimizer *opt, int k, int root, 
     return spoken == GPUNN_OK ? copied : spoken;
 }
 
-/* Brings all states together, on rank 0 or everywhere; the shares are kept aside. Common to all ranks, as is its failure. */
-static GPUNN__STATUS gpunn__states_collect(gpunn_optimizer *opt, bool everywhere, const char *caller)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__states_collect(gpunn_optimizer *opt, bool everywhere, const char *caller)
 {
     gpunn_device *dev = opt->model->dev;
     const bool    here = everywhere || gpunn_group_rank(opt->group) == 0;
@@ -32995,8 +33968,7 @@ static GPUNN__STATUS gpunn__states_rejoin(gpunn_optimizer *opt)
     return GPUNN_OK;
 }
 
-/* Back to the share, where all states have been collected. */
-static void gpunn__states_return(gpunn_optimizer *opt)
+GPUNN__INTERNAL void gpunn__states_return(gpunn_optimizer *opt)
 {
     if (!opt->collected) return;
     gpunn__states_free(opt->model->dev, &opt->states);
@@ -33140,7 +34112,7 @@ static GPUNN__STATUS gpunn__exchanges_of(gpunn_optimizer *opt, const gpunn_run *
 }
 
 /* What follows the steps of a run, once all ranks, if they are one, are about to do the same. */
-static gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, gpunn_tensor *loss, bool updates)
+GPUNN__INTERNAL gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, gpunn_tensor *loss, bool updates)
 {
     run->updates = opt->updates;
     run->update_count = updates ? gpunn__optimizer_updates(opt, opt->parts + 1, true) : 0;
@@ -33194,7 +34166,7 @@ static GPUNN__STATUS gpunn__spread_update(gpunn_optimizer *opt, gpunn_status sta
 }
 
 /* trains: the gradients are a training step's, and nobody's after it. */
-static GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips, bool trains)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips, bool trains)
 {
     const int    count = gpunn__optimizer_updates(opt, parts, clips);
     const bool   joined = gpunn__in_ranks(opt->group, opt->model->dev);
@@ -33466,7 +34438,12 @@ GPUNN_API int64_t gpunn_step_count(const gpunn_optimizer *opt)
     return opt ? opt->step_count : 0;
 }
 
-/* ---- schedules ------------------------------------------------------------------------------------------------------- */
+/* ==== >>train/schedule ============================================================================================= */
+#define GPUNN__COUNTER (INT64_MAX / 2) /* the largest number of steps, so that counting on cannot overflow */
+
+/* Puts the defaults in and checks all that a checkpoint keeps, be it read by the type or not. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__schedule_check(gpunn_device *dev, gpunn_schedule_args *s);
+
 /* From `from` to `to` along half a cosine. */
 static double gpunn__anneal(double from, double to, double share)
 {
@@ -33474,7 +34451,7 @@ static double gpunn__anneal(double from, double to, double share)
 }
 
 /* All in closed form, so that nothing has to be kept but t. One-cycle and cosine stay at their last value after total_steps. */
-static double gpunn__scheduled_lr(const gpunn_optimizer *opt, float base)
+GPUNN__INTERNAL double gpunn__scheduled_lr(const gpunn_optimizer *opt, float base)
 {
     const gpunn_schedule_args *s = &opt->schedule;
     const int64_t warmup = s->type == GPUNN_SCHEDULE_LINEAR ? 0 : s->warmup_steps, step = opt->schedule_step - warmup;
@@ -33506,16 +34483,13 @@ static double gpunn__scheduled_lr(const gpunn_optimizer *opt, float base)
     return lr;
 }
 
-#define GPUNN__COUNTER (INT64_MAX / 2) /* the largest number of steps, so that counting on cannot overflow */
-
 static GPUNN__STATUS gpunn__schedule_bad_count(gpunn_device *dev, const char *name, int64_t count, const char *most)
 {
     return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_set_schedule: %s is %lld; it must be from 0 to %s", name, (long long)count,
                        most);
 }
 
-/* Puts the defaults in and checks all that a checkpoint keeps, be it read by the type or not. */
-static GPUNN__STATUS gpunn__schedule_check(gpunn_device *dev, gpunn_schedule_args *s)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__schedule_check(gpunn_device *dev, gpunn_schedule_args *s)
 {
     static const char   function[] = "gpunn_set_schedule";
     gpunn_schedule_type type = s->type;
@@ -33613,12 +34587,115 @@ GPUNN_API gpunn_status gpunn_schedule_step(gpunn_optimizer *opt, float metric)
     if (opt->schedule.type == GPUNN_SCHEDULE_PLATEAU) gpunn__plateau_step(opt, metric);
     return GPUNN_OK;
 }
-/* ==== >>files ========================================================================================================= *
+
+/* ==== >>io/files =================================================================================================== *
  * One layer over POSIX and Windows, for everything that reads or writes a file. */
 #ifdef _WIN32
+typedef struct _stat64 gpunn__stat_result;
+#endif
+GPUNN__INTERNAL bool gpunn__seek(int fd, int64_t bytes);
+
+#ifndef _WIN32
+typedef struct stat gpunn__stat_result;
+#endif
+
+/* For messages: the end of a path that is too long for one. */
+GPUNN__INTERNAL const char *gpunn__tail(const char *path);
+
+/* Where the file's own name begins. */
+GPUNN__INTERNAL const char *gpunn__file_name(const char *path);
+
+/* -- writing: into a new file beside the target that replaces it when complete. The first failure stays, so callers may write on
+ * and look at the status of the commit only. What is no regular file (/dev/null, a pipe) is written directly. A symbolic link
+ * stays: the file that it leads to is replaced. Mode, owner and group stay as far as this user may set them; of hard links only
+ * the one that is named becomes the new file, as nothing can exchange a file under all its names at once. -- */
+typedef struct gpunn__file {
+    gpunn_device      *dev;
+    const char        *path;      /* the caller's; must live until commit or discard */
+    char              *target;    /* what that leads to */
+    char              *temporary; /* NULL: written directly */
+    size_t             target_size, temporary_size;
+    gpunn__stat_result there; /* the old file */
+    bool               exists;
+    int                fd;     /* -1: closed */
+    unsigned char     *memory; /* where the next byte goes instead, with room for all of them; NULL: into a file */
+    gpunn_status       status;
+    size_t             used;
+    unsigned char      buffer[8192];
+} gpunn__file;
+
+/* Forgets the file and leaves the target as it was. Harmless after a commit. */
+GPUNN__INTERNAL void gpunn__file_discard(gpunn__file *f);
+
+/* Writes into memory, which has room for all that will come. */
+GPUNN__INTERNAL void gpunn__file_to_memory(gpunn_device *dev, void *memory, gpunn__file *f);
+
+/* A failure here leaves nothing to discard. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__file_open(gpunn_device *dev, const char *path, gpunn__file *f);
+
+GPUNN__INTERNAL gpunn_status gpunn__file_write(gpunn__file *f, const void *data, size_t bytes);
+
+/* The target is the new file, safely on the disk, or what it was before. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__file_commit(gpunn__file *f);
+
+/* -- reading: forward only; with gz, a file that gzip compressed is expanded on the way -- */
+typedef struct gpunn__reader {
+    gpunn_device   *dev;
+    const char     *path; /* the caller's; must live until the reader is closed */
+    const gpunn_io *io;   /* where the file is; NULL: the file system */
+    void           *file; /* what io has opened; NULL: nothing */
+    int             fd;
+    uint64_t        limit;   /* no more bytes than this can come, which bounds what a header may claim */
+    size_t          at, end; /* unread bytes of the buffer, as they are in the file */
+#ifdef GPUNN_ZLIB
+    bool     compressed, member; /* member: inside one of the gzip members that make up the file */
+    z_stream zlib;
+#endif
+    unsigned char buffer[16384];
+} gpunn__reader;
+
+GPUNN__INTERNAL void gpunn__reader_close(gpunn__reader *r);
+
+/* A failure here leaves nothing to close. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const gpunn_io *io, const char *path, bool gz,
+                                                 gpunn__reader *r);
+
+/* -- a file that lies in memory -- */
+typedef struct gpunn__memory {
+    const char *at;
+    size_t      left;
+} gpunn__memory;
+
+GPUNN__INTERNAL gpunn_io gpunn__memory_io(gpunn__memory *memory);
+
+/* *got is smaller than bytes only at the end. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_some(gpunn__reader *r, void *to, size_t bytes, size_t *got);
+
+/* Exactly that many bytes; fewer are an error. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_read(gpunn__reader *r, void *to, size_t bytes);
+
+/* Nothing may follow; for compressed files this checks the last checksum too. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_end(gpunn__reader *r);
+
+typedef struct gpunn__document {
+    gpunn__items items; /* which point into the text */
+    char        *text;
+    size_t       size;
+} gpunn__document;
+
+GPUNN__INTERNAL void gpunn__document_free(gpunn_device *dev, gpunn__document *document);
+
+/* To be freed after a failure, too. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__document_read(gpunn_device *dev, const gpunn_io *io, const char *path,
+                                                   gpunn__document *document);
+
+/* The place of what an object has for a key; 0: nothing, or it is no object. */
+GPUNN__INTERNAL int gpunn__document_find(const gpunn__document *document, int object, const char *key);
+
+#ifdef _WIN32
+
 #define GPUNN__OS(name) _##name
 #define GPUNN__O_FLAGS (_O_BINARY | _O_NOINHERIT)
-typedef struct _stat64 gpunn__stat_result;
 
 /* Paths are UTF-8. What is none is taken for the system's code page, in which main has its arguments. */
 enum { GPUNN__WIDE_PATH = 4096 };
@@ -33652,7 +34729,8 @@ static bool gpunn__replace(const char *from, const char *to)
     return gpunn__wide_path(from, wide[0]) && gpunn__wide_path(to, wide[1]) &&
            MoveFileExW(wide[0], wide[1], MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH);
 }
-static bool gpunn__seek(int fd, int64_t bytes) /* onwards */
+
+GPUNN__INTERNAL bool gpunn__seek(int fd, int64_t bytes) /* onwards */
 {
     return _lseeki64(fd, bytes, SEEK_CUR) >= 0;
 }
@@ -33669,7 +34747,6 @@ static int gpunn__sync(int fd)
 #else
 #define GPUNN__O_FLAGS 0
 #endif
-typedef struct stat gpunn__stat_result;
 
 static int gpunn__stat(const char *path, gpunn__stat_result *result)
 {
@@ -33683,7 +34760,7 @@ static int gpunn__unlink(const char *path)
 {
     return unlink(path);
 }
-static bool gpunn__seek(int fd, int64_t bytes) /* onwards */
+GPUNN__INTERNAL bool gpunn__seek(int fd, int64_t bytes) /* onwards */
 {
     return (int64_t)(off_t)bytes == bytes && lseek(fd, (off_t)bytes, SEEK_CUR) >= 0;
 }
@@ -33701,15 +34778,13 @@ ssize_t readlink(const char *path, char *to, size_t size); /* hidden by -std=c99
 #define GPUNN__IS_REGULAR(mode) S_ISREG(mode)
 #endif
 
-/* For messages: the end of a path that is too long for one. */
-static const char *gpunn__tail(const char *path)
+GPUNN__INTERNAL const char *gpunn__tail(const char *path)
 {
     size_t length = strlen(path);
     return length > 240 ? path + length - 240 : path;
 }
 
-/* Where the file's own name begins. */
-static const char *gpunn__file_name(const char *path)
+GPUNN__INTERNAL const char *gpunn__file_name(const char *path)
 {
     const char *name = path + strlen(path);
 #ifdef _WIN32
@@ -33742,25 +34817,6 @@ static GPUNN__STATUS gpunn__file_fail(gpunn_device *dev, bool writing, const cha
     return gpunn__fail(dev, GPUNN_ERR_IO, "cannot %s '%s': %s; %s", writing ? "write" : "read", gpunn__tail(path),
                        strerror(error), remedy);
 }
-
-/* -- writing: into a new file beside the target that replaces it when complete. The first failure stays, so callers may write on
- * and look at the status of the commit only. What is no regular file (/dev/null, a pipe) is written directly. A symbolic link
- * stays: the file that it leads to is replaced. Mode, owner and group stay as far as this user may set them; of hard links only
- * the one that is named becomes the new file, as nothing can exchange a file under all its names at once. -- */
-typedef struct gpunn__file {
-    gpunn_device      *dev;
-    const char        *path;      /* the caller's; must live until commit or discard */
-    char              *target;    /* what that leads to */
-    char              *temporary; /* NULL: written directly */
-    size_t             target_size, temporary_size;
-    gpunn__stat_result there; /* the old file */
-    bool               exists;
-    int                fd;     /* -1: closed */
-    unsigned char     *memory; /* where the next byte goes instead, with room for all of them; NULL: into a file */
-    gpunn_status       status;
-    size_t             used;
-    unsigned char      buffer[8192];
-} gpunn__file;
 
 enum { GPUNN__RECORDED = -1 }; /* in the place of an errno: memory failed, which the device's error says */
 
@@ -33851,8 +34907,7 @@ static void gpunn__remove_stale(const gpunn__file *f)
 }
 #endif
 
-/* Forgets the file and leaves the target as it was. Harmless after a commit. */
-static void gpunn__file_discard(gpunn__file *f)
+GPUNN__INTERNAL void gpunn__file_discard(gpunn__file *f)
 {
     if (f->fd >= 0) {
         (void)GPUNN__OS(close)(f->fd);
@@ -33891,8 +34946,7 @@ static int gpunn__open_beside(gpunn__file *f, int flags)
     return 0;
 }
 
-/* Writes into memory, which has room for all that will come. */
-static void gpunn__file_to_memory(gpunn_device *dev, void *memory, gpunn__file *f)
+GPUNN__INTERNAL void gpunn__file_to_memory(gpunn_device *dev, void *memory, gpunn__file *f)
 {
     f->dev = dev;
     f->path = "memory";
@@ -33903,8 +34957,7 @@ static void gpunn__file_to_memory(gpunn_device *dev, void *memory, gpunn__file *
     f->used = 0;
 }
 
-/* A failure here leaves nothing to discard. */
-static GPUNN__STATUS gpunn__file_open(gpunn_device *dev, const char *path, gpunn__file *f)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__file_open(gpunn_device *dev, const char *path, gpunn__file *f)
 {
     gpunn__file_to_memory(dev, NULL, f);
     f->path = path;
@@ -33941,7 +34994,7 @@ static void gpunn__file_put(gpunn__file *f, const unsigned char *data, size_t by
     }
 }
 
-static gpunn_status gpunn__file_write(gpunn__file *f, const void *data, size_t bytes)
+GPUNN__INTERNAL gpunn_status gpunn__file_write(gpunn__file *f, const void *data, size_t bytes)
 {
     if (f->memory) {
         if (bytes > 0) memcpy(f->memory, data, bytes);
@@ -33961,8 +35014,7 @@ static gpunn_status gpunn__file_write(gpunn__file *f, const void *data, size_t b
     return f->status;
 }
 
-/* The target is the new file, safely on the disk, or what it was before. */
-static GPUNN__STATUS gpunn__file_commit(gpunn__file *f)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__file_commit(gpunn__file *f)
 {
     if (f->fd < 0) return f->status;
     gpunn__file_put(f, f->buffer, f->used);
@@ -34000,22 +35052,6 @@ static GPUNN__STATUS gpunn__file_commit(gpunn__file *f)
     return f->status;
 }
 
-/* -- reading: forward only; with gz, a file that gzip compressed is expanded on the way -- */
-typedef struct gpunn__reader {
-    gpunn_device   *dev;
-    const char     *path; /* the caller's; must live until the reader is closed */
-    const gpunn_io *io;   /* where the file is; NULL: the file system */
-    void           *file; /* what io has opened; NULL: nothing */
-    int             fd;
-    uint64_t        limit;   /* no more bytes than this can come, which bounds what a header may claim */
-    size_t          at, end; /* unread bytes of the buffer, as they are in the file */
-#ifdef GPUNN_ZLIB
-    bool     compressed, member; /* member: inside one of the gzip members that make up the file */
-    z_stream zlib;
-#endif
-    unsigned char buffer[16384];
-} gpunn__reader;
-
 #ifdef GPUNN_ZLIB
 /* zlib allocates through the user's hook, which wants the size back: it is kept before the block. */
 static void *gpunn__zlib_alloc(void *dev, unsigned count, unsigned size)
@@ -34036,7 +35072,7 @@ static void gpunn__zlib_free(void *dev, void *ptr)
 }
 #endif
 
-static void gpunn__reader_close(gpunn__reader *r)
+GPUNN__INTERNAL void gpunn__reader_close(gpunn__reader *r)
 {
     if (r->file) r->io->close(r->io->user, r->file);
     if (r->fd >= 0) (void)GPUNN__OS(close)(r->fd);
@@ -34091,8 +35127,8 @@ static GPUNN__STATUS gpunn__reader_open_io(gpunn__reader *r)
     return gpunn__fail(r->dev, GPUNN_ERR_IO, "cannot read '%s': .io's size returned %lld; look into it", path, (long long)size);
 }
 
-/* A failure here leaves nothing to close. */
-static GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const gpunn_io *io, const char *path, bool gz, gpunn__reader *r)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_open(gpunn_device *dev, const gpunn_io *io, const char *path, bool gz,
+                                                 gpunn__reader *r)
 {
     r->dev = dev;
     r->path = path;
@@ -34173,12 +35209,6 @@ static GPUNN__STATUS gpunn__reader_inflate(gpunn__reader *r, unsigned char *to, 
 }
 #endif
 
-/* -- a file that lies in memory -- */
-typedef struct gpunn__memory {
-    const char *at;
-    size_t      left;
-} gpunn__memory;
-
 static void *gpunn__memory_open(void *memory, const char *path)
 {
     (void)path;
@@ -34208,14 +35238,13 @@ static void gpunn__memory_close(void *memory, void *file)
     (void)file;
 }
 
-static gpunn_io gpunn__memory_io(gpunn__memory *memory)
+GPUNN__INTERNAL gpunn_io gpunn__memory_io(gpunn__memory *memory)
 {
     gpunn_io io = {gpunn__memory_open, gpunn__memory_size, gpunn__memory_read, gpunn__memory_close, memory};
     return io;
 }
 
-/* *got is smaller than bytes only at the end. */
-static GPUNN__STATUS gpunn__reader_some(gpunn__reader *r, void *to, size_t bytes, size_t *got)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_some(gpunn__reader *r, void *to, size_t bytes, size_t *got)
 {
 #ifdef GPUNN_ZLIB
     if (r->compressed) return gpunn__reader_inflate(r, (unsigned char *)to, bytes, got);
@@ -34242,8 +35271,7 @@ static GPUNN__STATUS gpunn__reader_some(gpunn__reader *r, void *to, size_t bytes
     return status;
 }
 
-/* Exactly that many bytes; fewer are an error. */
-static GPUNN__STATUS gpunn__reader_read(gpunn__reader *r, void *to, size_t bytes)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_read(gpunn__reader *r, void *to, size_t bytes)
 {
     size_t       got;
     gpunn_status status = gpunn__reader_some(r, to, bytes, &got);
@@ -34254,8 +35282,7 @@ static GPUNN__STATUS gpunn__reader_read(gpunn__reader *r, void *to, size_t bytes
     return status;
 }
 
-/* Nothing may follow; for compressed files this checks the last checksum too. */
-static GPUNN__STATUS gpunn__reader_end(gpunn__reader *r)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__reader_end(gpunn__reader *r)
 {
     char         byte;
     size_t       got;
@@ -34268,13 +35295,7 @@ static GPUNN__STATUS gpunn__reader_end(gpunn__reader *r)
 /* -- a whole JSON text -- */
 enum { GPUNN__JSON_BYTES = 64 << 20 };
 
-typedef struct gpunn__document {
-    gpunn__items items; /* which point into the text */
-    char        *text;
-    size_t       size;
-} gpunn__document;
-
-static void gpunn__document_free(gpunn_device *dev, gpunn__document *document)
+GPUNN__INTERNAL void gpunn__document_free(gpunn_device *dev, gpunn__document *document)
 {
     gpunn__free(dev, document->items.at, (size_t)document->items.capacity * sizeof *document->items.at);
     gpunn__free(dev, document->text, document->size);
@@ -34303,8 +35324,8 @@ static GPUNN__STATUS gpunn__document_parse(gpunn__reader *r, gpunn__document *do
                        (int)(json.at - json.line_start) + 1, json.problem);
 }
 
-/* To be freed after a failure, too. */
-static GPUNN__STATUS gpunn__document_read(gpunn_device *dev, const gpunn_io *io, const char *path, gpunn__document *document)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__document_read(gpunn_device *dev, const gpunn_io *io, const char *path,
+                                                   gpunn__document *document)
 {
     gpunn__reader r;
     gpunn_status  status = gpunn__reader_open(dev, io, path, false, &r);
@@ -34315,8 +35336,7 @@ static GPUNN__STATUS gpunn__document_read(gpunn_device *dev, const gpunn_io *io,
     return status;
 }
 
-/* The place of what an object has for a key; 0: nothing, or it is no object. */
-static int gpunn__document_find(const gpunn__document *document, int object, const char *key)
+GPUNN__INTERNAL int gpunn__document_find(const gpunn__document *document, int object, const char *key)
 {
     const gpunn__item *item = document->items.at;
     for (int i = object + 1; item[object].kind == GPUNN__J_OBJECT && i < item[object].next; i = item[i + 1].next)
@@ -34324,8 +35344,7 @@ static int gpunn__document_find(const gpunn__document *document, int object, con
     return 0;
 }
 
-/* ==== >>loader ======================================================================================================== */
-/* ---- structs --------------------------------------------------------------------------------------------------------- */
+/* ==== >>train/loader =============================================================================================== */
 enum { GPUNN__MAX_WORKERS = 64 };
 
 typedef struct gpunn__loader_field {
@@ -34378,7 +35397,19 @@ struct gpunn_loader {
     gpunn__batch   ring[GPUNN__MAX_WORKERS + 1];
 };
 
+/* For checkpoints: the whole state. position counts the batches delivered, 0 to gpunn_loader_batches. */
+GPUNN__INTERNAL void gpunn__loader_state(const gpunn_loader *loader, int64_t *epoch, int64_t *position);
+
+/* The samples of all ranks in a batch. */
+GPUNN__INTERNAL int64_t gpunn__loader_batch(const gpunn_loader *loader);
+
+/* batch: gpunn__loader_batch of the loader that stood at `position`; 0: the same. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int64_t epoch, int64_t position, int64_t batch);
+
+/* ---- structs --------------------------------------------------------------------------------------------------------- */
+
 /* ---- order ----------------------------------------------------------------------------------------------------------- */
+
 /* Fisher and Yates. Draw k of an epoch is half of the words at counter (k / 2 low, k / 2 high, epoch low, 3 2^30 + epoch high),
  * counters that neither dropout nor initial values reach. */
 static void gpunn__shuffle(int64_t *order, int64_t count, uint64_t seed, int64_t epoch)
@@ -34456,6 +35487,7 @@ static void gpunn__order_epoch(gpunn_loader *loader)
 }
 
 /* ---- making batches -------------------------------------------------------------------------------------------------- */
+
 /* One sample: dtypes checked by gpunn__loader_field_check. */
 static void gpunn__convert(const gpunn__loader_field *field, const void *from, void *to)
 {
@@ -34943,6 +35975,7 @@ GPUNN_API bool gpunn_next(gpunn_loader *loader)
 }
 
 /* ---- making and asking ----------------------------------------------------------------------------------------------- */
+
 /* The size whose name alone a dimension is; NULL: it is none. */
 static const gpunn__size *gpunn__size_of_name(const gpunn_model *model, int64_t dim)
 {
@@ -35311,15 +36344,13 @@ GPUNN_API void gpunn_loader_rewind(gpunn_loader *loader)
     if (loader) gpunn__loader_move(loader, loader->epoch, 0);
 }
 
-/* For checkpoints: the whole state. position counts the batches delivered, 0 to gpunn_loader_batches. */
-static void gpunn__loader_state(const gpunn_loader *loader, int64_t *epoch, int64_t *position)
+GPUNN__INTERNAL void gpunn__loader_state(const gpunn_loader *loader, int64_t *epoch, int64_t *position)
 {
     *epoch = loader->epoch;
     *position = loader->position;
 }
 
-/* The samples of all ranks in a batch. */
-static int64_t gpunn__loader_batch(const gpunn_loader *loader)
+GPUNN__INTERNAL int64_t gpunn__loader_batch(const gpunn_loader *loader)
 {
     return loader->args.batch_size * gpunn_group_size(loader->args.group);
 }
@@ -35334,8 +36365,7 @@ static int64_t gpunn__loader_place(const gpunn_loader *loader, int64_t position,
     return position * batch % own ? -1 : position * batch / own;
 }
 
-/* batch: gpunn__loader_batch of the loader that stood at `position`; 0: the same. */
-static GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int64_t epoch, int64_t position, int64_t batch)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int64_t epoch, int64_t position, int64_t batch)
 {
     const int64_t place = gpunn__loader_place(loader, position, batch);
     if (place < 0)
@@ -35363,11 +36393,12 @@ static GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int64_t epoch
 #undef GPUNN__THREAD_END
 #undef GPUNN__THREAD_START
 #undef GPUNN__THREAD_JOIN
+
 #ifdef GPUNN__SELDOM
 #pragma GCC push_options
 #pragma GCC optimize("O1")
 #endif
-/* ==== >>elements ====================================================================================================== *
+/* ==== >>io/elements ================================================================================================ *
  * X(id, bytes, the dtype that holds all its values, safetensors' name, NumPy's name, IDX's number). No dtype: none does. All
  * but C64 can also be read as floats. */
 #define GPUNN__ENCODINGS(X)                        \
@@ -35405,13 +36436,17 @@ typedef struct gpunn__encoding {
 } gpunn__encoding;
 
 /* clang-format off */
-static const gpunn__encoding gpunn__encodings[] = {
+GPUNN__PRIVATE const gpunn__encoding gpunn__encodings[] = {
 #define GPUNN__X(id, bytes, dtype, safetensors, npy, idx) {GPUNN__##id, bytes, dtype, safetensors, npy, idx},
     GPUNN__ENCODINGS(GPUNN__X)
 #undef GPUNN__X
 };
 /* clang-format on */
 enum { GPUNN__ENCODING_COUNT = sizeof gpunn__encodings / sizeof gpunn__encodings[0] };
+
+/* The next count elements of the file as dtype, the encoding's or F32; swapped: they are big-endian. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn__encoding *encoding, gpunn_dtype dtype,
+                                                   bool swapped, size_t count, void *out);
 
 /* The bits of an integer, sign-extended; the names of signed types begin with I. */
 static uint64_t gpunn__integer_bits(const gpunn__encoding *encoding, const unsigned char *raw)
@@ -35472,9 +36507,8 @@ static void gpunn__decode(const gpunn__encoding *encoding, gpunn_dtype dtype, co
     }
 }
 
-/* The next count elements of the file as dtype, the encoding's or F32; swapped: they are big-endian. */
-static GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn__encoding *encoding, gpunn_dtype dtype, bool swapped,
-                                          size_t count, void *out)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn__encoding *encoding, gpunn_dtype dtype,
+                                                   bool swapped, size_t count, void *out)
 {
     unsigned char raw[8192];
     size_t        bytes = encoding->bytes, wide = gpunn_dtype_size(dtype);
@@ -35502,12 +36536,10 @@ static GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn__encodin
     return GPUNN_OK;
 }
 
-/* ==== >>safetensors =================================================================================================== *
+/* ==== >>io/safetensors ============================================================================================= *
  * A file is: bytes of the header (8 bytes, little-endian), the header, the tensors. The header is JSON: {"name": {"dtype": "F32",
  * "shape": [2, 3], "data_offsets": [begin, end]}, ...} and "__metadata__", strings by name. The tensors fill the rest, no
  * gaps. */
-enum { GPUNN__MAX_HEADER = 100000000 }; /* as the safetensors library has it */
-
 typedef struct gpunn__archive gpunn__archive;
 
 typedef struct gpunn__entry {
@@ -35539,6 +36571,25 @@ struct gpunn__archive {
     int              number; /* among the shards */
     char            *path;   /* of a shard; NULL: the caller has it */
 };
+
+/* The entry called prefix + name, or NULL. */
+GPUNN__INTERNAL gpunn__entry *gpunn__table_find(const gpunn__table *table, const char *prefix, const char *name);
+
+GPUNN__INTERNAL void gpunn__archive_close(gpunn__archive *a);
+
+/* A failure here leaves nothing to close. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_open(gpunn_device *dev, const gpunn_io *io, const char *path, gpunn__archive *a);
+
+/* Renames the tensors: first the room for all new names, then these. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_rename(gpunn__archive *a, const gpunn_rename *map);
+
+enum { GPUNN__CHUNK = 1 << 20 }; /* bytes on their way between a device and a file */
+
+/* Reads every tensor that has a place: in host memory or, with a chunk to come through, in the device's. The tables are out of
+ * order afterwards. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_read(gpunn__archive *a, void *chunk);
+
+enum { GPUNN__MAX_HEADER = 100000000 }; /* as the safetensors library has it */
 
 static gpunn__entry *gpunn__table_add(gpunn_device *dev, gpunn__table *table, const gpunn__slice *name)
 {
@@ -35581,8 +36632,7 @@ static void gpunn__table_sort(gpunn__table *table, int (*compare)(const void *a,
     if (table->count > 1) qsort(table->items, (size_t)table->count, sizeof *table->items, compare);
 }
 
-/* The entry called prefix + name, or NULL. */
-static gpunn__entry *gpunn__table_find(const gpunn__table *table, const char *prefix, const char *name)
+GPUNN__INTERNAL gpunn__entry *gpunn__table_find(const gpunn__table *table, const char *prefix, const char *name)
 {
     size_t prefix_length = strlen(prefix), name_length = strlen(name);
     for (int low = 0, high = table->count; low < high;) {
@@ -35692,7 +36742,7 @@ static bool gpunn__parse_header(gpunn_device *dev, gpunn__json *j, gpunn__table 
     return j->at == j->end || gpunn__json_fail(j, "goes on after its end");
 }
 
-static void gpunn__archive_close(gpunn__archive *a)
+GPUNN__INTERNAL void gpunn__archive_close(gpunn__archive *a)
 {
     gpunn_device *dev = a->reader.dev;
     for (int i = 0; i < a->shard_count; i++) {
@@ -35787,6 +36837,7 @@ static GPUNN__STATUS gpunn__archive_header(gpunn__archive *a)
 
 /* ---- shards ---------------------------------------------------------------------------------------------------------- *
  * {"metadata": {...}, "weight_map": {"a tensor": "model-00001-of-00002.safetensors", ...}} */
+
 /* The path of a file beside another one. */
 static char *gpunn__beside(gpunn_device *dev, const char *path, const char *name)
 {
@@ -35874,8 +36925,7 @@ static GPUNN__STATUS gpunn__shards_open(gpunn__archive *a, const gpunn_io *io, c
     return GPUNN_OK;
 }
 
-/* A failure here leaves nothing to close. */
-static GPUNN__STATUS gpunn__archive_open(gpunn_device *dev, const gpunn_io *io, const char *path, gpunn__archive *a)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_open(gpunn_device *dev, const gpunn_io *io, const char *path, gpunn__archive *a)
 {
     size_t       length = path ? strlen(path) : 0;
     gpunn_status status;
@@ -35897,6 +36947,7 @@ static GPUNN__STATUS gpunn__archive_open(gpunn_device *dev, const gpunn_io *io, 
 }
 
 /* ---- renaming -------------------------------------------------------------------------------------------------------- */
+
 enum { GPUNN__STARS = 8 };
 
 static int gpunn__count_stars(const char *pattern)
@@ -35956,8 +37007,7 @@ static GPUNN__STATUS gpunn__check_map(gpunn_device *dev, const gpunn_rename *map
     return GPUNN_OK;
 }
 
-/* Renames the tensors: first the room for all new names, then these. */
-static GPUNN__STATUS gpunn__archive_rename(gpunn__archive *a, const gpunn_rename *map)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_rename(gpunn__archive *a, const gpunn_rename *map)
 {
     gpunn_device *dev = a->reader.dev;
     gpunn__slice  star[GPUNN__STARS];
@@ -36006,8 +37056,6 @@ static GPUNN__STATUS gpunn__reader_skip(gpunn__reader *r, uint64_t bytes)
     }
     return status;
 }
-
-enum { GPUNN__CHUNK = 1 << 20 }; /* bytes on their way between a device and a file */
 
 /* The next count elements of a tensor, where they go to, as item->as: the encoding's dtype or a float. */
 static GPUNN__STATUS gpunn__read_as(gpunn__reader *r, const gpunn__entry *item, size_t count, void *to)
@@ -36069,9 +37117,7 @@ static void gpunn__tell_conversions(const gpunn__archive *a)
     gpunn__warn(a->reader.dev, text);
 }
 
-/* Reads every tensor that has a place: in host memory or, with a chunk to come through, in the device's. The tables are out of
- * order afterwards. */
-static GPUNN__STATUS gpunn__archive_read(gpunn__archive *a, void *chunk)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_read(gpunn__archive *a, void *chunk)
 {
     gpunn_status status = GPUNN_OK;
     gpunn__table_sort(&a->tensors, gpunn__entry_by_offset);
@@ -36090,7 +37136,36 @@ static GPUNN__STATUS gpunn__archive_read(gpunn__archive *a, void *chunk)
     return status;
 }
 
-/* ---- loading weights ------------------------------------------------------------------------------------------------- */
+/* ==== >>io/load ==================================================================================================== */
+/* The optimizers that a checkpoint of opt holds, one after another: itself and, where it has been told what to train, all
+ * such. */
+GPUNN__INTERNAL gpunn_optimizer *gpunn__partner(const gpunn_optimizer *opt, const gpunn_optimizer *before);
+
+/* What a file changes, put together in host memory before the first weight changes: the steps of the optimizers' parameters, then
+ * copies of the model's weights and of each state that an optimizer uses. opt NULL: only the weights. */
+GPUNN__INTERNAL size_t gpunn__stage_steps(const gpunn_optimizer *opt);
+
+GPUNN__INTERNAL size_t gpunn__stage_bytes(const gpunn_model *model, const gpunn_optimizer *opt);
+
+/* Copies between the stage and the device. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt, char *stage, bool upload);
+
+/* The names of an optimizer's tensors in a checkpoint are one of these and the parameter's. */
+GPUNN__PRIVATE const char *const gpunn__state_prefix[] = {"optimizer.0.", "optimizer.1.", "optimizer.2.", "optimizer.average."};
+GPUNN__PRIVATE const char        gpunn__step_prefix[] = "optimizer.step.";
+
+/* What a checkpoint notes of its index-th optimizer; of all but the first with their number before it: "1:optimizer.lr". */
+GPUNN__INTERNAL const gpunn__entry *gpunn__note(const gpunn__archive *a, int index, const char *name, const char *rest);
+
+/* Whether a checkpoint was saved with averages. */
+GPUNN__INTERNAL bool gpunn__has_averages(const gpunn__archive *a, int index);
+
+GPUNN__INTERNAL bool gpunn__is_checkpoint(const gpunn__archive *a);
+
+/* Fills a stage (NULL: nothing to load) with what the file has for model and optimizer, all of it read. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_fill(gpunn__archive *a, gpunn_model *model, gpunn_optimizer *opt,
+                                                const gpunn_load_args *args, const char *function, char **stage);
+
 typedef struct gpunn__mismatches {
     const gpunn_load_args *args;
     int                    count;
@@ -36165,18 +37240,14 @@ static void gpunn__match(gpunn__archive *a, gpunn__mismatches *m, const char *pr
     }
 }
 
-/* The optimizers that a checkpoint of opt holds, one after another: itself and, where it has been told what to train, all
- * such. */
-static gpunn_optimizer *gpunn__partner(const gpunn_optimizer *opt, const gpunn_optimizer *before)
+GPUNN__INTERNAL gpunn_optimizer *gpunn__partner(const gpunn_optimizer *opt, const gpunn_optimizer *before)
 {
     gpunn_optimizer *other = before ? before->next : opt ? opt->model->optimizers : NULL;
     while (other && other != opt && (opt->scope == 0 || other->scope == 0)) other = other->next;
     return other;
 }
 
-/* What a file changes, put together in host memory before the first weight changes: the steps of the optimizers' parameters, then
- * copies of the model's weights and of each state that an optimizer uses. opt NULL: only the weights. */
-static size_t gpunn__stage_steps(const gpunn_optimizer *opt)
+GPUNN__INTERNAL size_t gpunn__stage_steps(const gpunn_optimizer *opt)
 {
     size_t bytes = 0;
     for (const gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o))
@@ -36184,7 +37255,7 @@ static size_t gpunn__stage_steps(const gpunn_optimizer *opt)
     return bytes;
 }
 
-static size_t gpunn__stage_bytes(const gpunn_model *model, const gpunn_optimizer *opt)
+GPUNN__INTERNAL size_t gpunn__stage_bytes(const gpunn_model *model, const gpunn_optimizer *opt)
 {
     size_t floats = (size_t)model->weight_count;
     for (const gpunn_optimizer *o = gpunn__partner(opt, NULL); o; o = gpunn__partner(opt, o))
@@ -36203,8 +37274,7 @@ static GPUNN__STATUS gpunn__stage_block(gpunn_device *dev, float *block, int64_t
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, upload ? "loading weights" : "reading weights", status);
 }
 
-/* Copies between the stage and the device. */
-static GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt, char *stage, bool upload)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt, char *stage, bool upload)
 {
     stage += gpunn__stage_steps(opt);
     gpunn_status status = upload ? GPUNN_OK : gpunn__fetch_lent(model, false);
@@ -36219,12 +37289,7 @@ static GPUNN__STATUS gpunn__stage_copy(gpunn_model *model, gpunn_optimizer *opt,
     return status == GPUNN_OK && upload ? gpunn__fetch_lent(model, true) : status;
 }
 
-/* The names of an optimizer's tensors in a checkpoint are one of these and the parameter's. */
-static const char *const gpunn__state_prefix[] = {"optimizer.0.", "optimizer.1.", "optimizer.2.", "optimizer.average."};
-static const char        gpunn__step_prefix[] = "optimizer.step.";
-
-/* What a checkpoint notes of its index-th optimizer; of all but the first with their number before it: "1:optimizer.lr". */
-static const gpunn__entry *gpunn__note(const gpunn__archive *a, int index, const char *name, const char *rest)
+GPUNN__INTERNAL const gpunn__entry *gpunn__note(const gpunn__archive *a, int index, const char *name, const char *rest)
 {
     char tag[16] = "", whole[80];
     if (index) (void)snprintf(tag, sizeof tag, "%d:", index);
@@ -36232,8 +37297,7 @@ static const gpunn__entry *gpunn__note(const gpunn__archive *a, int index, const
     return gpunn__table_find(&a->notes, whole, rest);
 }
 
-/* Whether a checkpoint was saved with averages. */
-static bool gpunn__has_averages(const gpunn__archive *a, int index)
+GPUNN__INTERNAL bool gpunn__has_averages(const gpunn__archive *a, int index)
 {
     return gpunn__note(a, index, "average.decay", "") != NULL;
 }
@@ -36288,7 +37352,7 @@ static void gpunn__match_rest(gpunn__archive *a, gpunn__mismatches *m, bool chec
     }
 }
 
-static bool gpunn__is_checkpoint(const gpunn__archive *a)
+GPUNN__INTERNAL bool gpunn__is_checkpoint(const gpunn__archive *a)
 {
     const gpunn__entry *format = gpunn__table_find(&a->notes, "", "format");
     return format && gpunn__slice_is(&format->text, "gpunn-checkpoint");
@@ -36312,9 +37376,8 @@ static GPUNN__STATUS gpunn__match_file(gpunn__archive *a, const gpunn_model *mod
                            : "build the model as it was, or load with .partial = true to take what fits");
 }
 
-/* Fills a stage (NULL: nothing to load) with what the file has for model and optimizer, all of it read. */
-static GPUNN__STATUS gpunn__stage_fill(gpunn__archive *a, gpunn_model *model, gpunn_optimizer *opt, const gpunn_load_args *args,
-                                       const char *function, char **stage)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__stage_fill(gpunn__archive *a, gpunn_model *model, gpunn_optimizer *opt,
+                                                const gpunn_load_args *args, const char *function, char **stage)
 {
     size_t bytes = gpunn__stage_bytes(model, opt);
     *stage = bytes ? (char *)gpunn__realloc(model->dev, NULL, 0, bytes) : NULL;
@@ -36385,7 +37448,7 @@ GPUNN_API gpunn_status gpunn_load_memory_(gpunn_model *model, const void *data, 
     return gpunn_load_(model, "memory", args);
 }
 
-/* ---- what a checkpoint holds beside tensors -------------------------------------------------------------------------- */
+/* ==== >>io/checkpoint ============================================================================================== */
 #define GPUNN__CHECKPOINT_VERSION "4"
 
 typedef struct gpunn__resume { /* of an optimizer; of all but the first of a checkpoint nothing else */
@@ -36466,7 +37529,19 @@ static const gpunn__resume_field gpunn__resume_fields[] = {
 /* Behind them, of each epoch in the history, "fit.history." and a number: the bits of its values. */
 enum { GPUNN__EPOCH_NOTES = GPUNN__CURVES + 2 };
 
-static int64_t gpunn__epoch_note(const gpunn__epoch *epoch, int i)
+GPUNN__INTERNAL int64_t gpunn__epoch_note(const gpunn__epoch *epoch, int i);
+
+/* As many epochs as the record says, in memory of their own. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_history(const gpunn__archive *a, int index, gpunn__fit_record *record);
+
+GPUNN__INTERNAL int gpunn__resume_field_count(bool averages);
+
+/* The rest of a field's name: its number in an array. */
+GPUNN__INTERNAL const char *gpunn__resume_index(const gpunn__resume_field *field, int i, char text[16]);
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int number, gpunn__resume *resume);
+
+GPUNN__INTERNAL int64_t gpunn__epoch_note(const gpunn__epoch *epoch, int i)
 {
     int64_t bits = 0;
     if (i <= GPUNN__CURVES)
@@ -36493,8 +37568,7 @@ static bool gpunn__history_note(const gpunn__archive *a, int index, int64_t at, 
     return note && gpunn__slice_integer(&note->text, bits);
 }
 
-/* As many epochs as the record says, in memory of their own. */
-static GPUNN__STATUS gpunn__resume_history(const gpunn__archive *a, int index, gpunn__fit_record *record)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_history(const gpunn__archive *a, int index, gpunn__fit_record *record)
 {
     gpunn_device *dev = a->reader.dev;
     int64_t       count = (int64_t)record->epochs * GPUNN__EPOCH_NOTES, bits;
@@ -36519,20 +37593,19 @@ static GPUNN__STATUS gpunn__resume_history(const gpunn__archive *a, int index, g
                       gpunn__tail(a->reader.path), record->epochs);
 }
 
-static int gpunn__resume_field_count(bool averages)
+GPUNN__INTERNAL int gpunn__resume_field_count(bool averages)
 {
     return (int)(sizeof gpunn__resume_fields / sizeof gpunn__resume_fields[0]) - (averages ? 0 : 2);
 }
 
-/* The rest of a field's name: its number in an array. */
-static const char *gpunn__resume_index(const gpunn__resume_field *field, int i, char text[16])
+GPUNN__INTERNAL const char *gpunn__resume_index(const gpunn__resume_field *field, int i, char text[16])
 {
     text[0] = 0;
     if (field->count > 1) (void)snprintf(text, 16, "%d", i);
     return text;
 }
 
-static GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int number, gpunn__resume *resume)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int number, gpunn__resume *resume)
 {
     gpunn_device       *dev = a->reader.dev;
     const char         *path = gpunn__tail(a->reader.path), *function = "gpunn_checkpoint_load", *name = resume->opt.name;
@@ -36588,7 +37661,7 @@ static GPUNN__STATUS gpunn__resume_read(const gpunn__archive *a, int number, gpu
     return status;
 }
 
-/* ---- writing --------------------------------------------------------------------------------------------------------- *
+/* ==== >>io/save ==================================================================================================== *
  * One walk over everything that is saved, three times: to measure the header, to write it, to write the tensors. */
 typedef enum gpunn__pass { GPUNN__MEASURE, GPUNN__HEADER, GPUNN__TENSORS } gpunn__pass;
 
@@ -36602,14 +37675,30 @@ typedef struct gpunn__writer {
     gpunn_status  status;
 } gpunn__writer;
 
-static void gpunn__emit(gpunn__writer *w, const char *text, size_t length)
+GPUNN__INTERNAL void gpunn__emit(gpunn__writer *w, const char *text, size_t length);
+
+GPUNN__INTERNAL void gpunn__emitf(gpunn__writer *w, const char *format, ...) GPUNN__PRINTF(2, 3);
+
+/* "prefix and name" */
+GPUNN__INTERNAL void gpunn__emit_name(gpunn__writer *w, const char *prefix, const char *name);
+
+/* A tensor in the header. */
+GPUNN__INTERNAL void gpunn__emit_entry(gpunn__writer *w, const char *prefix, const char *name, gpunn_dtype dtype, int rank,
+                                       const int64_t *dim, size_t bytes);
+
+GPUNN__INTERNAL void gpunn__emit_begin(gpunn__writer *w, gpunn__pass pass, const gpunn__resume *resume, int count);
+
+/* emit walks over `what`. memory: receives the bytes of the file; NULL: they go to path. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_write(gpunn_device *dev, const char *path, gpunn_array *memory,
+                                                   void (*emit)(gpunn__writer *w, gpunn__pass pass, const void *what),
+                                                   const void *what);
+
+GPUNN__INTERNAL void gpunn__emit(gpunn__writer *w, const char *text, size_t length)
 {
     w->length += length;
     if (w->pass == GPUNN__HEADER) (void)gpunn__file_write(w->file, text, length);
 }
-
-static void gpunn__emitf(gpunn__writer *w, const char *format, ...) GPUNN__PRINTF(2, 3);
-static void gpunn__emitf(gpunn__writer *w, const char *format, ...)
+GPUNN__INTERNAL void gpunn__emitf(gpunn__writer *w, const char *format, ...)
 {
     char    text[256];
     va_list list;
@@ -36619,8 +37708,7 @@ static void gpunn__emitf(gpunn__writer *w, const char *format, ...)
     gpunn__emit(w, text, (size_t)length);
 }
 
-/* "prefix and name" */
-static void gpunn__emit_name(gpunn__writer *w, const char *prefix, const char *name)
+GPUNN__INTERNAL void gpunn__emit_name(gpunn__writer *w, const char *prefix, const char *name)
 {
     size_t left = strlen(name);
     gpunn__emitf(w, "\"%s", prefix);
@@ -36657,9 +37745,8 @@ static void gpunn__emit_floats(gpunn__writer *w, const float *from, size_t bytes
     }
 }
 
-/* A tensor in the header. */
-static void gpunn__emit_entry(gpunn__writer *w, const char *prefix, const char *name, gpunn_dtype dtype, int rank,
-                              const int64_t *dim, size_t bytes)
+GPUNN__INTERNAL void gpunn__emit_entry(gpunn__writer *w, const char *prefix, const char *name, gpunn_dtype dtype, int rank,
+                                       const int64_t *dim, size_t bytes)
 {
     static const char *const types[] = {"",
 #define GPUNN__X(id, text, file_name, bytes) file_name,
@@ -36710,7 +37797,7 @@ static void gpunn__emit_resume(gpunn__writer *w, const gpunn__resume *resume, in
             (long long)gpunn__epoch_note(&resume->opt.fit.history[at / GPUNN__EPOCH_NOTES], (int)(at % GPUNN__EPOCH_NOTES)));
 }
 
-static void gpunn__emit_begin(gpunn__writer *w, gpunn__pass pass, const gpunn__resume *resume, int count)
+GPUNN__INTERNAL void gpunn__emit_begin(gpunn__writer *w, gpunn__pass pass, const gpunn__resume *resume, int count)
 {
     w->pass = pass;
     w->length = w->offset = 0;
@@ -36766,9 +37853,9 @@ static GPUNN__STATUS gpunn__array_of_bytes(gpunn_device *dev, uint64_t bytes, gp
     return GPUNN_OK;
 }
 
-/* emit walks over `what`. memory: receives the bytes of the file; NULL: they go to path. */
-static GPUNN__STATUS gpunn__archive_write(gpunn_device *dev, const char *path, gpunn_array *memory,
-                                          void (*emit)(gpunn__writer *w, gpunn__pass pass, const void *what), const void *what)
+GPUNN__INTERNAL GPUNN__STATUS gpunn__archive_write(gpunn_device *dev, const char *path, gpunn_array *memory,
+                                                   void (*emit)(gpunn__writer *w, gpunn__pass pass, const void *what),
+                                                   const void *what)
 {
     gpunn__file   file;
     gpunn__writer w;
@@ -37022,12 +38109,19 @@ GPUNN_API gpunn_status gpunn_checkpoint_load(gpunn_optimizer *opt, gpunn_loader 
                       : status;
 }
 
-/* ==== >>spec =============================================================================================================== *
+/* ==== >>io/spec_writer ============================================================================================= *
  * A model as JSON: what gpunn_spec_save writes and gpunn_spec_load reads. */
-/* ---- saving ---------------------------------------------------------------------------------------------------------- */
-static const char *const gpunn__init_names[] = {"zeros", "zeros", "constant", "uniform", "normal", "kaiming_uniform"};
 /* "adam" */
-static const char *gpunn__kind_name(gpunn_update_kind kind)
+GPUNN__INTERNAL const char *gpunn__kind_name(gpunn_update_kind kind);
+
+/* Every value that no op reads, but for assignments, which runs make by themselves, into room for all tensors; their number. */
+GPUNN__INTERNAL int gpunn__unread(const gpunn_model *model, gpunn_tensor **out);
+
+/* ---- saving ---------------------------------------------------------------------------------------------------------- */
+
+static const char *const gpunn__init_names[] = {"zeros", "zeros", "constant", "uniform", "normal", "kaiming_uniform"};
+
+GPUNN__INTERNAL const char *gpunn__kind_name(gpunn_update_kind kind)
 {
     return gpunn__rules[kind].function + sizeof "gpunn_" - 1;
 }
@@ -37507,8 +38601,7 @@ static void gpunn__emit_file_name(gpunn__writer *w, const char *path)
     gpunn__emit_name(w, "", name);
 }
 
-/* Every value that no op reads, but for assignments, which runs make by themselves, into room for all tensors; their number. */
-static int gpunn__unread(const gpunn_model *model, gpunn_tensor **out)
+GPUNN__INTERNAL int gpunn__unread(const gpunn_model *model, gpunn_tensor **out)
 {
     int count = 0;
     for (int i = 0; i < model->tensor_count; i++) {
@@ -37587,7 +38680,7 @@ GPUNN_API gpunn_status gpunn_spec_save_(gpunn_model *model, const char *path, gp
     return w.status;
 }
 
-/* ---- loading --------------------------------------------------------------------------------------------------------- *
+/* ==== >>io/spec_reader ============================================================================================= *
  * The text becomes items, the items become calls of the public builders. Errors stand where dev->place says. */
 enum { GPUNN__SPEC_TENSORS = 30000, GPUNN__SPEC_SIZES = 256 };
 
@@ -37677,6 +38770,7 @@ static int gpunn__item_count(const gpunn__loading *l, int list)
 }
 
 /* ---- values: each leaves *value alone where the key is absent ---- */
+
 static bool gpunn__integer_at(gpunn__loading *l, int item, const char *key, int64_t low, int64_t high, int64_t *value)
 {
     const gpunn__item *i = &l->items.at[item];
@@ -37916,6 +39010,7 @@ typedef struct gpunn__spec_entry { /* one of "tensors" */
 } gpunn__spec_entry;
 
 /* ---- entries --------------------------------------------------------------------------------------------------------- */
+
 static bool gpunn__get_init(gpunn__loading *l, int object, gpunn_init *init)
 {
     static const char *const words[] = {"zeros", "constant", "uniform", "normal", "kaiming_uniform"};
@@ -38595,7 +39690,8 @@ GPUNN_API gpunn_optimizer *gpunn_spec_optimizer(gpunn_model *model)
     (void)gpunn_set_ema(opt, recipe->average_decay); /* a number that was looked at, and nothing to copy yet */
     return opt;
 }
-/* ==== >>readers ======================================================================================================= */
+
+/* ==== >>io/datasets ================================================================================================ */
 GPUNN_API void gpunn_array_free(gpunn_device *dev, gpunn_array *array)
 {
     if (dev == NULL || array == NULL) return;
@@ -38933,6 +40029,7 @@ GPUNN_API gpunn_status gpunn_read_cifar(gpunn_device *dev, const char *const *pa
 }
 
 /* ---- safetensors files of arrays ------------------------------------------------------------------------------------- */
+
 GPUNN_API gpunn_status gpunn_read_safetensors(gpunn_device *dev, const char *path, const char *name, gpunn_array *out)
 {
     static const char function[] = "gpunn_read_safetensors";
@@ -39011,8 +40108,10 @@ GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *pa
     gpunn__named_arrays all = {names, arrays, count};
     return gpunn__archive_write(dev, path, NULL, gpunn__emit_arrays, &all);
 }
-/* ==== >>fit_loop ====================================================================================================== */
+
+/* ==== >>train/fit ================================================================================================== */
 /* ---- averages -------------------------------------------------------------------------------------------------------- */
+
 /* Sums over batches, weighted by their samples: a last batch that is smaller counts less. */
 /* Backends that execute whole runs are not waited for after each batch: what they computed collects in their memory. */
 enum { GPUNN__LOGGED = 256, GPUNN__MEASURES = 2 + GPUNN_MAX_METRICS };
@@ -39196,6 +40295,7 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
 }
 
 /* ---- classes --------------------------------------------------------------------------------------------------------- */
+
 typedef struct gpunn__classes { /* all on the host */
     gpunn_tensor *logits, *labels;
     int64_t       classes, count, *confusion;
@@ -39431,6 +40531,7 @@ GPUNN_API gpunn_status gpunn_evaluate_classes_(gpunn_loader *loader, gpunn_tenso
 }
 
 /* ---- history --------------------------------------------------------------------------------------------------------- */
+
 static void gpunn__print(gpunn__file *f, const char *format, ...) GPUNN__PRINTF(2, 3);
 static void gpunn__print(gpunn__file *f, const char *format, ...)
 {
@@ -39561,6 +40662,7 @@ static GPUNN__STATUS gpunn__write_svg(gpunn_device *dev, const char *path, const
 }
 
 /* ---- the loop -------------------------------------------------------------------------------------------------------- */
+
 typedef struct gpunn__fit {
     gpunn_device         *dev;
     gpunn_optimizer      *opt;
@@ -39779,6 +40881,7 @@ GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args)
 }
 
 /* ---- progress -------------------------------------------------------------------------------------------------------- */
+
 /* Appends to a line; what does not fit is left out. */
 static void gpunn__line_add(char *line, size_t size, const char *format, ...) GPUNN__PRINTF(3, 4);
 static void gpunn__line_add(char *line, size_t size, const char *format, ...)
@@ -39856,7 +40959,7 @@ GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress)
     return true;
 }
 
-/* ==== >>profile ======================================================================================================= *
+/* ==== >>train/profile ============================================================================================== *
  * Runs as any others, but that the backend times their steps. */
 typedef struct gpunn__profile {
     gpunn_device             *dev;

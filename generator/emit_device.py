@@ -264,7 +264,7 @@ class DeviceEmitter(Emitter):
 
 class WarpEmitter(DeviceEmitter):
     """Steps for the samples of a warp's lanes: products, and what follows them, by the warp together on tiles of its registers
-    (templates/device_warp.h), all others by each lane with its own sample."""
+    (templates/kernels/device_warp.h), all others by each lane with its own sample."""
 
     def __init__(self, plan, name, factors, groups):
         """factors: Storage of products' factors; groups: of 16 samples."""

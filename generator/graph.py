@@ -1,4 +1,4 @@
-"""A model's tensors, appended by the same builders, with the same rules and in the same order as those of gpunn.h (>>graph, >>layers), so
+"""A model's tensors, appended by the same builders, with the same rules and in the same order as those of gpunn.h (>>graph/tensors, layers/), so
 that both give every tensor the same id and the same text."""
 import hashlib
 import math

@@ -92,7 +92,7 @@ class Graph:
         return self._node("count", (), (fixed, per_batch)) if per_batch else self.const(fixed)
 
     def keep(self, site, p):
-        """Dropout's factor of this element: 0, or 1 / (1 - p) as 65536 / T (gpunn.h, >>map). site: number in the group."""
+        """Dropout's factor of this element: 0, or 1 / (1 - p) as 65536 / T (gpunn.h, >>cpu/elementwise). site: number in the group."""
         kept = int((1 - p) * 65536 + 0.5)
         if kept in (0, 65536):
             return self.const(kept // 65536)

@@ -1,4 +1,4 @@
-"""Users' expressions: the grammar, the limits and the nodes of gpunn_expr (gpunn.h, >>expr), with operands and numbers by name.
+"""Users' expressions: the grammar, the limits and the nodes of gpunn_expr (gpunn.h, >>graph/expr), with operands and numbers by name.
 
     formula    = {name "=" choice ";"} choice
     choice     = any ["if" any "else" choice]

@@ -3,7 +3,7 @@
 Candidates are elementwise ops, what works on rows (softmax, norms, sums over the last axes), batch_norm in training, and the
 loss. Pairs of them that share memory as large as themselves are merged, those that save most first, as long as the result is one
 kernel (lower.py says so) and no two kernels wait for each other. What the runtime merges into layers by itself stays with it
-(gpunn.h, >>steps).
+(gpunn.h, >>plan/steps).
 """
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ class FuseError(Exception):
     """An override in the spec's "fuse" that cannot be followed."""
 
 
-# ---- what gpunn.h's >>steps and >>autodiff say of a model ----------------------------------------------------------------------
+# ---- what gpunn.h's >>plan/steps and >>plan/backward say of a model ----------------------------------------------------------------------
 class View:
     """A model as one plan of gpunn.h sees it: of its outputs, or of a training step."""
 

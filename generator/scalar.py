@@ -36,7 +36,7 @@ def is_fast(kernel_set, launch):
 
 
 def threshold(p):
-    """A 16-bit random number below it keeps the element (gpunn.h, >>map)."""
+    """A 16-bit random number below it keeps the element (gpunn.h, >>cpu/elementwise)."""
     return int((1 - p) * 65536 + 0.5)
 
 

@@ -1,5 +1,5 @@
 """Dimensions that vary between runs besides the batch: formulas of named sizes, with the arithmetic, the canonical form and the
-texts of gpunn.h (>>sizes), so that both call one dimension by one text."""
+texts of gpunn.h (>>base/sizes), so that both call one dimension by one text."""
 import math
 import re
 from dataclasses import dataclass

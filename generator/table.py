@@ -176,7 +176,7 @@ def named(text):
 
 
 def read_rows(text):
-    """The builders of a gpunn.h outside the elementwise tables (>>arguments), by name in their order; and the Formulas of those that
+    """The builders of a gpunn.h outside the elementwise tables (>>graph/arguments), by name in their order; and the Formulas of those that
     are one."""
     text = plain(text)
     lists = {name: (parameters, body) for name, parameters, body in re.findall(

@@ -7,7 +7,7 @@ names given that it does not use, are errors.
 import os
 import re
 
-FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "templates")
+FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "templates", "kernels")
 _NAME = re.compile(r"\$\{(\w+)\}")
 _LINES = re.compile(r"^( *)\$\{(\w+)\}$")
 _IF = re.compile(r"^ *//@if (!?)(\w+)$")

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "../gpunn.h"
+#include "gpunn.h"
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 

@@ -1,6 +1,6 @@
 /* simple_nn_kernels.h - written by the generator of gpunn: do not edit.
  *
- * gpunn 0.1, templates d2911ef365fa
+ * gpunn 0.1, templates 55f36043fc85
  * spec sha256 f747829dacd7b34a0908812bd8cf3afc76481dcc0a213d6ff68a5a714731227d
  * renew it with: python3 -m generator examples/kernels/simple_nn.json -o examples/kernels/simple_nn
  */
@@ -8,7 +8,7 @@
 #define SIMPLE_NN_KERNELS_H
 #include "gpunn.h"
 
-#define SIMPLE_NN_KERNELS_STAMP 0x4b51ec39e673e94eull /* of this text: simple_nn_kernels.cu was written with it */
+#define SIMPLE_NN_KERNELS_STAMP 0xc4676ba1c6bcb652ull /* of this text: simple_nn_kernels.cu was written with it */
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -7,6 +7,7 @@ the sections named by the table of contents. A compiler that is not installed is
 """
 import concurrent.futures
 import ctypes
+import glob
 import os
 import re
 import shutil
@@ -274,22 +275,41 @@ def exported(folder):
 
 
 def sections(folder):
-    """Every section that the table of contents names is there, once and in its order, and no other."""
+    """Every section that the table of contents names is there, in its order, and no other; those of the implementation by room."""
     text = open(HEADER).read()
-    marks = re.findall(r"^(?:/\* ==== | \* )>>(\w+)", text, re.M)
-    marks.remove("toc")
-    listed, one_a_line = [], True
-    for line in text[text.index(">>toc"):text.index(">>doc")].splitlines()[1:]:
-        if "under GPUNN_IMPLEMENTATION" in line:
-            one_a_line = False  # from here on a line begins with any number of tags
-        elif line.startswith(" *     "):
-            words = line[2:].split()
-            if one_a_line:
-                listed.append(words[0])
-            else:
-                listed += words[:next((i for i, word in enumerate(words) if word not in marks), len(words)) or 1]
-    if marks != listed:
-        raise Failure(f"the toc says {listed}\nthe file    {marks}")
+    marks = re.findall(r"^(?:/\* ==== >>([\w/]+)| \* >>(toc|doc)\b)", text, re.M)
+    marks = [mark or other for mark, other in marks]
+    public, private = text[text.index(">>toc"):text.index(" * >>doc")].split("under GPUNN_IMPLEMENTATION")
+    listed, room = ["toc"] + re.findall(r"^ \* {5}(\w+) ", public, re.M), None
+    for line in re.findall(r"^ \* {5,}(.*)", private, re.M):
+        words = line.split()
+        if words[0].endswith("/"):
+            room = words.pop(0)
+        listed += [room + word for word in words]
+
+    def by_room(names):
+        return sorted(names, key=lambda name: name.rpartition("/")[0])
+
+    if by_room(listed + ["licence"]) != by_room(marks):
+        raise Failure(f"the toc says {by_room(listed)}\nthe file    {by_room(marks)}")
+
+
+def parts_are_whole(folder):
+    """gpunn.h is what its parts say."""
+    call(f"{sys.executable} -m generator.amalgamate --check", ROOT)
+
+
+def parts_alone(compiler, flags, ending):
+    """Each part compiles by itself, with the parts that it includes."""
+    def check(folder):
+        need(compiler)
+        parts = sorted(glob.glob(os.path.join(ROOT, "templates", "gpunn", "*", "*" + ending)))
+        assert len(parts) > 60, parts
+        for part in parts:
+            with open(os.path.join(folder, "part" + ending), "w") as out:
+                out.write(f'#include "{part}"\ntypedef int part;\n')
+            call(f"{compiler} {flags} -DGPUNN__PARTS -I{ROOT}/templates/gpunn -fsyntax-only part{ending}", folder)
+    return check
 
 
 def own_ops(folder):
@@ -427,6 +447,9 @@ def without_gnu(folder):
 
 def checks():
     yield "table of contents", sections
+    yield "gpunn.h is what its parts say", parts_are_whole
+    yield "the parts' headers alone", parts_alone("gcc", f"-std=c99 {STRICT} -xc", ".h")
+    yield "the parts alone, in C++", parts_alone("clang++", f"-std=c++17 {STRICT_CXX} -xc++", ".c")
     yield "NCCL's header and library", nccl
     yield "exported names and global state", exported
     yield "declarations alone", declarations_only

@@ -1,7 +1,7 @@
 /* What the kernels compute, to the last bit. Prints the device, then a line of hash and loss for each model after three
  * steps. Programs whose kernels are of the same level print the same. */
 #define GPUNN_NO_IMPLEMENTATION
-#include "../../gpunn.h"
+#include "gpunn.h"
 #include "../bench/workloads.h"
 
 enum { BF16 = 10 }; /* the model of that precision */

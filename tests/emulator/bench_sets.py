@@ -26,7 +26,7 @@ def main():
             out.write(f'#define {set_name.upper()}_KERNELS_IMPLEMENTATION\n#include "{set_name}_kernels.h"\n')
         out.write("#define BENCH_SETS(X) " + " ".join(f"X({name}, {os.path.basename(file)}_kernels)" for name, file in files.items()) + "\n")
     subprocess.run(["ld", "-r", "-o", target] + [file + ".o" for file in files.values()], check=True)
-    inputs = [path for pattern in ("generator/*.py", "generator/*.json", "templates/*", "tests/emulator/*.h", "gpunn.h", "tests/bench/*.h")
+    inputs = [path for pattern in ("generator/*.py", "generator/*.json", "templates/kernels/*", "tests/emulator/*.h", "gpunn.h", "tests/bench/*.h")
               for path in sorted(glob.glob(os.path.join(ROOT, pattern)))]
     with open(target + ".d", "w", encoding="utf-8") as file:
         file.write("%s: %s\n" % (os.path.relpath(target, ROOT), " ".join(inputs)))

@@ -2,7 +2,7 @@
  * them, for the emulated GPU and for true ones. */
 #include <cuda_runtime.h>
 
-#include "../../gpunn.h"
+#include "gpunn.h"
 
 #ifndef GPUNN__LAUNCH_ON
 #define GPUNN__LAUNCH_ON(stream, kernel, blocks, threads, ...) \

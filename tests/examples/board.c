@@ -1,6 +1,6 @@
 /* Writes what make_tensorboard.py expects, or the graph of a spec, into a file of TensorBoard's, at the 1.5th second of 1970:
  *     board FOLDER [SPEC.json] */
-#include "../../gpunn.h"
+#include "gpunn.h"
 
 #include "../../examples/tensorboard.h"
 

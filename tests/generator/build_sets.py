@@ -57,7 +57,7 @@ def main():
             list(pool.map(generate, names))
             with open(target, "w", encoding="utf-8") as file:
                 file.write("\n".join(names) + "\n")
-            depends(target, ["generator/*.py", "generator/*.json", "templates/*", "tests/generator/specs/small/*.json"])
+            depends(target, ["generator/*.py", "generator/*.json", "templates/kernels/*", "tests/generator/specs/small/*.json"])
         else:
             part, *compiler = sys.argv[2:]
             list(pool.map(lambda name: build(folder, name, part, compiler), names))

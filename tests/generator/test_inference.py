@@ -34,7 +34,7 @@ REFUSED = {"pytorch/losses_classes": "a loss", "pytorch/spatial_transformer": "a
            "vectors/states": "state 'keys': it changes between calls", "vectors/resnet_block": "no outputs but its loss", "vectors/sized_images": "sizes vary between calls, 'H'",
            "vectors/sized_sequences": "sizes vary between calls, 'T'"}
 EXACT = ("hash_grids.json",)  # the same sums in the same order
-SCALES = {"encodings.json": 2 ** -14}  # of inputs: sines are right up to 1e6 (templates/math.h)
+SCALES = {"encodings.json": 2 ** -14}  # of inputs: sines are right up to 1e6 (templates/kernels/math.h)
 STORED = {"f32": "F32", "i64": "I64", "i32": "I32", "u8": "U8", "bool": "BOOL"}
 
 

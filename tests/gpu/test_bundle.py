@@ -120,7 +120,7 @@ class Bundle(Folder):
         if subprocess.run(["git", "rev-parse"], cwd=ROOT, stderr=subprocess.DEVNULL).returncode:
             self.skipTest("there is no git")
         stamp = bundle.make_stamp("none")
-        wanted = {"gpunn.h", "gpunn_cuda.cu", "generator/emit_cuda.py", "templates/set.c", "tests/test.h", "tests/gpu/products.cu",
+        wanted = {"gpunn.h", "gpunn_cuda.cu", "generator/emit_cuda.py", "templates/kernels/set.c", "tests/test.h", "tests/gpu/products.cu",
                   "examples/kernels/custom_op.json", "tests/bench/gpu_workloads.h", "tests/emulator/custom.cpp"}
         self.assertEqual(wanted - stamp["sources"].keys(), set())
         self.assertEqual({"README.md", "examples/kernels/simple_nn_kernels.cu"} & stamp["sources"].keys(), set())

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../gpunn.h"
+#include "gpunn.h"
 
 enum { WHY = 1024, IN = 6, HIDDEN = 13, CLASSES = 3, WHOLE = 24, STEPS = 5 };
 enum { NUMBERS = IN * HIDDEN + 5 * HIDDEN + HIDDEN * CLASSES + CLASSES }; /* of a model at most, running statistics too */

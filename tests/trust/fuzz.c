@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../../gpunn.h"
+#include "gpunn.h"
 
 #include "../../examples/bert.h"
 #include "../../examples/csv.h"

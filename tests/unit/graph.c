@@ -2,7 +2,7 @@
  * No kernel runs here: the device's backend computes nothing. */
 #define GPUNN_STATIC /* a copy of its own: it looks inside */
 #define GPUNN_IMPLEMENTATION
-#include "../../gpunn.h"
+#include "gpunn.h"
 
 #include <setjmp.h>
 #include <cmocka.h>

@@ -180,7 +180,7 @@ DROPOUT_FN int dropout_least(int64_t a, int64_t b)
     return (int)(a < b ? a : b);
 }
 
-/* Dropout's factors (gpunn.h, >>map) of n elements from i on, in packs of eight; they stand behind the pointer returned. */
+/* Dropout's factors (gpunn.h, >>cpu/elementwise) of n elements from i on, in packs of eight; they stand behind the pointer returned. */
 DROPOUT_FN const float *dropout_keep(const gpunn_kernel_call *call, int site, uint32_t keep, int64_t i, int n,
                                      float *factor)
 {

@@ -197,7 +197,7 @@ DROPOUT_ROWS_FN float dropout_rows_sum(const float *x, int n)
     return lane[0] + rest;
 }
 
-/* Dropout's factors (gpunn.h, >>map) of n elements from i on, in packs of eight; they stand behind the pointer returned. */
+/* Dropout's factors (gpunn.h, >>cpu/elementwise) of n elements from i on, in packs of eight; they stand behind the pointer returned. */
 DROPOUT_ROWS_FN const float *dropout_rows_keep(const gpunn_kernel_call *call, int site, uint32_t keep, int64_t i, int n,
                                      float *factor)
 {

@@ -219,7 +219,7 @@ ${NAME}_FN float ${name}_total(const double *sums, int slices, int width)
     return (float)total;
 }
 
-/* Dropout's factors (gpunn.h, >>map) of n elements from i on, in packs of eight; they stand behind the pointer returned. */
+/* Dropout's factors (gpunn.h, >>cpu/elementwise) of n elements from i on, in packs of eight; they stand behind the pointer returned. */
 ${NAME}_FN const float *${name}_keep(const gpunn_kernel_call *call, int site, uint32_t keep, int64_t i, int n,
                                      float *factor)
 {

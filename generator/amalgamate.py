@@ -1,0 +1,83 @@
+"""Writes gpunn.h and gpunn_cuda.cu from their parts.
+
+    python3 -m generator.amalgamate                       writes both files, and the ninja rules that compile the parts
+    python3 -m generator.amalgamate --check               writes nothing, and fails where a file is stale
+    python3 -m generator.amalgamate --declarations FILE   writes gpunn.h without its implementation
+
+templates/gpunn/gpunn.h and templates/gpunn_cuda/gpunn_cuda.cu include all parts, in order. Each include becomes the part's text, without
+its include guard and its own includes of parts.
+"""
+import argparse
+import os
+import re
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+RULES = "templates/gpunn/parts.ninja"
+INCLUDE = re.compile(r'#include "(\w+/\w+\.\w+)"\n')
+GUARD = re.compile(r"#ifndef (GPUNN__\w+_H)\n#define \1\n(.*)#endif /\* \1 \*/\n", re.DOTALL)
+
+
+def read(*names):
+    with open(os.path.join(ROOT, *names), encoding="utf-8", newline="") as file:
+        return file.read()
+
+
+def part(folder, name):
+    """A part's text without its guard and its includes of other parts."""
+    text = read("templates", folder, name)
+    guarded = GUARD.fullmatch(text)
+    return INCLUDE.sub("", guarded[2] if guarded else text).strip("\n") + "\n"
+
+
+def amalgamate(name):
+    """What the file of that name at the top should hold."""
+    folder = name.partition(".")[0]
+    return re.sub(INCLUDE.pattern + "+", lambda include: part(folder, include[1]) + "\n", read("templates", folder, name)).rstrip("\n") + "\n"
+
+
+def rules():
+    """Ninja's rules for gpunn.h's parts, each compiled by itself."""
+    names = re.findall(r'#include "(\w+/\w+)\.c"', read("templates", "gpunn", "gpunn.h"))
+    objects = [f"build/parts/{name}.o" for name in names]
+    return "".join(["# Written by generator/amalgamate.py: the parts of gpunn.h, each compiled by itself, and what they come to.\n"] +
+                   [f"build {path}: part templates/gpunn/{name}.c\n" for name, path in zip(names, objects)] +
+                   ["build build/parts/gpunn.o: join " + " $\n  ".join(objects) + "\n"])
+
+
+def written():
+    """What is written from the parts: name and text."""
+    return {"gpunn.h": amalgamate("gpunn.h"), RULES: rules()}
+
+
+def declarations():
+    """gpunn.h without what stands under GPUNN_IMPLEMENTATION."""
+    return re.sub(r"^#if defined\(GPUNN_IMPLEMENTATION\).*^#endif /\* GPUNN__IMPLEMENTATION \*/\n", "", read("gpunn.h"), flags=re.DOTALL | re.MULTILINE)
+
+
+def write(path, text):
+    """A file whose text stays is not touched: what was built from it is still fresh."""
+    if not os.path.exists(path) or read(path) != text:
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="generator.amalgamate", description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where a file is not what its parts say")
+    parser.add_argument("--declarations", metavar="FILE", help="write gpunn.h without its implementation there, and nothing else")
+    options = parser.parse_args(arguments)
+    if options.declarations:
+        write(options.declarations, declarations())
+        return 0
+    stale = {name: text for name, text in written().items() if not os.path.exists(os.path.join(ROOT, name)) or read(name) != text}
+    for name, text in stale.items():
+        if options.check:
+            print(f"{name} is not what the parts in templates say: change these, and run python3 -m generator.amalgamate", file=sys.stderr)
+        else:
+            write(os.path.join(ROOT, name), text)
+    return 1 if options.check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

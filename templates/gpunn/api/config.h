@@ -1,0 +1,71 @@
+#ifndef GPUNN__API_CONFIG_H
+#define GPUNN__API_CONFIG_H
+/* ==== >>config ======================================================================================================== */
+#define GPUNN_VERSION_MAJOR 0
+#define GPUNN_VERSION_MINOR 1
+#define GPUNN_VERSION "0.1"
+#define GPUNN_VERSION_NUMBER (1000 * GPUNN_VERSION_MAJOR + GPUNN_VERSION_MINOR)
+
+#if !defined(__cplusplus) && (!defined(__STDC_VERSION__) || __STDC_VERSION__ < 199901L)
+#error "gpunn.h needs C99 or C++17 (cc -std=c99)"
+#endif
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifndef GPUNN_API
+#if defined(GPUNN_STATIC) && defined(__GNUC__)
+#define GPUNN_API __attribute__((unused)) static
+#elif defined(GPUNN_STATIC)
+#define GPUNN_API static
+#elif defined(__GNUC__) && !defined(_WIN32)
+#define GPUNN_API __attribute__((visibility("default"))) extern
+#else
+#define GPUNN_API extern
+#endif
+#endif
+
+#if defined(__GNUC__)
+/* What a function returns whose failure must not go unseen. */
+#define GPUNN__STATUS __attribute__((warn_unused_result)) gpunn_status
+#ifdef __MINGW32__
+#define GPUNN__PRINTF(text, first) __attribute__((format(gnu_printf, text, first)))
+#else
+#define GPUNN__PRINTF(text, first) __attribute__((format(printf, text, first)))
+#endif
+#else
+#define GPUNN__STATUS gpunn_status
+#define GPUNN__PRINTF(text, first)
+#endif
+
+/* Named arguments. Each argument struct opens with args_, so that a call may name none; the macros set it to the version of the
+ * header that the caller saw, other languages may leave it 0. If a compile error led you here: the fields are in the struct whose
+ * name the error shows, and in C++ they keep the order of their declaration. */
+#ifdef __cplusplus
+/* clang-format off */
+#if defined(__clang__) /* designators are an extension before C++20; a size_t is an error where g++ warns */
+#define GPUNN_ARGS(type, ...)                                                                      \
+    _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wc++11-narrowing\"")     \
+        __extension__ type{.args_ = GPUNN_VERSION_NUMBER, __VA_ARGS__} _Pragma("clang diagnostic pop")
+#elif defined(__GNUC__)
+#define GPUNN_ARGS(type, ...) __extension__ type{.args_ = GPUNN_VERSION_NUMBER, __VA_ARGS__}
+#else
+#define GPUNN_ARGS(type, ...) type{.args_ = GPUNN_VERSION_NUMBER, __VA_ARGS__}
+#endif
+/* clang-format on */
+#define GPUNN_LITERAL(type) type
+#else
+#define GPUNN_ARGS(type, ...) ((type){.args_ = GPUNN_VERSION_NUMBER, __VA_ARGS__})
+#define GPUNN_LITERAL(type) (type)
+#endif
+#define GPUNN_EXPAND(x) x
+#define GPUNN_FIRST(first, ...) first
+#define GPUNN_REST(first, ...) __VA_ARGS__
+/* A required argument followed by named ones, all in one variadic list: NAMED(type, x) and NAMED(type, x, .p = 1). */
+#define GPUNN_NAMED(type, ...) \
+    GPUNN_EXPAND(GPUNN_FIRST(__VA_ARGS__, 0)), GPUNN_ARGS(type, GPUNN_EXPAND(GPUNN_REST(__VA_ARGS__, )))
+
+#define GPUNN_ZERO (-2147483647 - 1) /* a field's value where 0 is meant although 0 stands for the default */
+
+#endif /* GPUNN__API_CONFIG_H */

@@ -1,0 +1,63 @@
+#include "base/errors.h"
+
+static GPUNN__THREAD_LOCAL gpunn__error gpunn__no_device_error; /* the latest failure of this thread that has no device */
+
+GPUNN__INTERNAL GPUNN__THREAD_LOCAL bool gpunn__failed_here; /* a device's has been recorded by this thread, and not cleared */
+
+GPUNN__INTERNAL gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...)
+{
+    gpunn__error error;
+    error.status = status;
+    int     used = dev && dev->place ? snprintf(error.text, sizeof error.text, "%s", dev->place) : 0;
+    va_list list;
+    va_start(list, format);
+    (void)vsnprintf(error.text + used, sizeof error.text - (size_t)used, format, list);
+    va_end(list);
+    for (unsigned char *c = (unsigned char *)error.text; *c;
+         c++) {                                                   /* names from files may hold anything; a message is one line */
+        bool high = c[0] == 0xc2 && c[1] >= 0x80 && c[1] <= 0x9f; /* terminals obey these too */
+        if (high || *c < 0x20 || *c == 0x7f) *c = '?';
+        if (high) *++c = '?';
+    }
+    if (dev == NULL)
+        gpunn__no_device_error = error;
+    else {
+        gpunn__failed_here = true;
+        if (dev->error.status == GPUNN_OK) dev->error = error;
+        if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_ERROR, error.text);
+    }
+    return status;
+}
+
+GPUNN_API const char *gpunn_error(const gpunn_device *dev)
+{
+    return dev ? dev->error.text : gpunn__no_device_error.text;
+}
+
+GPUNN_API gpunn_status gpunn_last_status(const gpunn_device *dev)
+{
+    return dev ? dev->error.status : gpunn__no_device_error.status;
+}
+
+GPUNN_API void gpunn_clear_error(gpunn_device *dev)
+{
+    gpunn__error *error = dev ? &dev->error : &gpunn__no_device_error;
+    gpunn__failed_here = false;
+    error->status = GPUNN_OK;
+    error->text[0] = 0;
+}
+
+GPUNN_API int gpunn_version(void)
+{
+    return GPUNN_VERSION_NUMBER;
+}
+
+GPUNN_API const char *gpunn_status_name(gpunn_status status)
+{
+    static const char *const names[] = {
+#define GPUNN__X(id, text) #id ": " text,
+        GPUNN_STATUS_LIST(GPUNN__X)
+#undef GPUNN__X
+    };
+    return (int)status >= 0 && status < GPUNN_STATUS_COUNT ? names[status] : "no gpunn_status";
+}

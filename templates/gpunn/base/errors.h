@@ -1,0 +1,17 @@
+#ifndef GPUNN__BASE_ERRORS_H
+#define GPUNN__BASE_ERRORS_H
+#include "base/structs.h"
+
+/* ==== >>base/errors ================================================================================================ */
+/* Records the first failure and returns its status, so that failing is one expression: return gpunn__fail(dev, ...). dev may be
+ * NULL. */
+GPUNN__INTERNAL gpunn_status gpunn__fail(gpunn_device *dev, gpunn_status status, const char *format, ...) GPUNN__PRINTF(3, 4);
+/* The same for builders: NULL. */
+#ifdef __cplusplus
+#define GPUNN__FAIL_NULL(...) ((void)gpunn__fail(__VA_ARGS__), nullptr)
+#else
+#define GPUNN__FAIL_NULL(...) ((void)gpunn__fail(__VA_ARGS__), (void *)0)
+#endif
+GPUNN__DECLARE(GPUNN__THREAD_LOCAL bool gpunn__failed_here)
+
+#endif /* GPUNN__BASE_ERRORS_H */

@@ -1,0 +1,189 @@
+#include "base/model.h"
+#include "base/forward_declarations.h"
+#include "base/errors.h"
+#include "base/memory.h"
+#include "base/shapes.h"
+#include "base/device.h"
+
+/* A GPU that has products in F16 alone computes F32 instead of BF16: F16 would want a loss scale, for which nobody has asked. */
+static bool gpunn__lacks_precision(const gpunn_model *model)
+{
+    return model->precision == GPUNN_PRECISION_BF16 && model->dev->info.half && !model->dev->info.bf16;
+}
+
+GPUNN__INTERNAL gpunn_precision gpunn__precision_of(const gpunn_model *model)
+{
+    return gpunn__lacks_precision(model) ? GPUNN_PRECISION_F32 : model->precision;
+}
+
+GPUNN__INTERNAL void gpunn__tell_precision(const gpunn_model *model)
+{
+    const gpunn_device *dev = model->dev;
+    char                text[GPUNN__ERROR_SIZE];
+    if (!gpunn__lacks_precision(model) || dev->args.log_fn == NULL) return;
+    (void)snprintf(text, sizeof text,
+                   "%s has no products in BF16: this model computes in F32; GPUNN_PRECISION_F16 would compute in 16 bits",
+                   dev->info.name);
+    dev->args.log_fn(dev->args.user, GPUNN_LOG_WARNING, text);
+}
+
+GPUNN_API gpunn_model *gpunn_model_create_(gpunn_device *dev, gpunn_model_args args)
+{
+    if (dev == NULL) { /* keeps the sentence of a gpunn_device_open that failed before */
+        if (gpunn_last_status(NULL) == GPUNN_OK)
+            (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_model_create: the device is NULL");
+        return NULL;
+    }
+    gpunn_model *model = (gpunn_model *)gpunn__calloc(dev, sizeof *model);
+    if (model == NULL) return NULL;
+    if ((int)args.precision < GPUNN_PRECISION_F32 || args.precision > GPUNN_PRECISION_F16) {
+        gpunn__free(dev, model, sizeof *model);
+        return GPUNN__FAIL_NULL(dev, GPUNN_ERR_ARGUMENT,
+                                "gpunn_model_create: precision %d is none; use GPUNN_PRECISION_F32, _TF32, _BF16 or _F16",
+                                (int)args.precision);
+    }
+    model->dev = dev;
+    model->precision = args.precision;
+    model->inference = args.inference;
+    model->max_plans = GPUNN__MAX_PLANS;
+    model->tensor_limit = GPUNN__MOST_TENSORS;
+    model->state.seed = dev->args.seed;
+    model->state.weights_version = 1;
+    model->next = dev->models;
+    dev->models = model;
+    gpunn__tell_precision(model);
+    return model;
+}
+
+/* ---- what tensors are found by ---- */
+
+static const char *gpunn__key_of(const gpunn_tensor *t, gpunn__key key)
+{
+    return key == GPUNN__BY_NAME ? t->name : t->layer;
+}
+
+GPUNN__INTERNAL uint32_t gpunn__hash(const char *text)
+{
+    uint32_t hash = 2166136261u; /* FNV-1a */
+    for (const char *c = text; *c; c++) hash = (hash ^ (unsigned char)*c) * 16777619u;
+    return hash;
+}
+
+/* What points to the tensor of that name or layer, or would; NULL: the table has no room yet. */
+static gpunn_tensor **gpunn__index_link(gpunn_model *model, gpunn__key key, const char *text)
+{
+    gpunn__index  *index = &model->index[key];
+    gpunn_tensor **link = index->capacity ? &index->chains[gpunn__hash(text) & (index->capacity - 1)] : NULL;
+    while (link && *link && strcmp(gpunn__key_of(*link, key), text) != 0) link = &(*link)->next[key];
+    return link;
+}
+
+GPUNN__INTERNAL gpunn_tensor *gpunn__index_find(gpunn_model *model, gpunn__key key, const char *text)
+{
+    gpunn_tensor **link = gpunn__index_link(model, key, text);
+    return link ? *link : NULL;
+}
+
+GPUNN__INTERNAL bool gpunn__index_grow(gpunn_model *model, gpunn__key key)
+{
+    gpunn__index *index = &model->index[key], old = *index;
+    if (old.count < old.capacity) return true;
+    size_t         capacity = old.capacity ? 2 * old.capacity : 32;
+    gpunn_tensor **chains = (gpunn_tensor **)gpunn__calloc(model->dev, capacity * sizeof(gpunn_tensor *));
+    if (chains == NULL) return false;
+    index->chains = chains;
+    index->capacity = capacity;
+    for (size_t i = 0; i < old.capacity; i++)
+        for (gpunn_tensor *t = old.chains[i], *next; t; t = next) {
+            gpunn_tensor **first = &chains[gpunn__hash(gpunn__key_of(t, key)) & (capacity - 1)];
+            next = t->next[key];
+            t->next[key] = *first;
+            *first = t;
+        }
+    gpunn__free(model->dev, old.chains, old.capacity * sizeof(gpunn_tensor *));
+    return true;
+}
+
+GPUNN__INTERNAL void gpunn__index_add(gpunn_tensor *t, gpunn__key key)
+{
+    gpunn_tensor **link = gpunn__index_link(t->model, key, gpunn__key_of(t, key));
+    if (*link) return;
+    *link = t;
+    t->next[key] = NULL;
+    t->model->index[key].count++;
+}
+
+GPUNN__INTERNAL void gpunn__index_remove(gpunn_tensor *t, gpunn__key key)
+{
+    const char    *text = gpunn__key_of(t, key);
+    gpunn_tensor **link = text ? gpunn__index_link(t->model, key, text) : NULL;
+    if (link == NULL || *link != t) return;
+    *link = t->next[key];
+    t->model->index[key].count--;
+}
+
+GPUNN__INTERNAL void gpunn__dlpack_release(gpunn_device *dev, gpunn_tensor *t)
+{
+    gpunn_dlpack *managed = t->managed;
+    t->managed = NULL;
+    if (managed == NULL || managed->deleter == NULL) return;
+    (void)dev->backend->synchronize(dev->context);
+    managed->deleter((struct DLManagedTensorVersioned *)(void *)managed);
+}
+
+GPUNN__INTERNAL void gpunn__tensor_free(gpunn_device *dev, gpunn_tensor *t)
+{
+    gpunn__dlpack_release(dev, t);
+    gpunn__free_text(dev, t->name);
+    gpunn__free_text(dev, t->layer);
+    gpunn__free(dev, t->inputs, (size_t)t->input_count * sizeof *t->inputs);
+    if (t->constant) gpunn__free(dev, t->constant, (size_t)gpunn__count(t, 1) * sizeof *t->constant);
+    if (t->lent[0].data == NULL) gpunn__device_free(dev, t->data, t->capacity);
+    gpunn__free(dev, t, sizeof *t);
+}
+
+GPUNN__INTERNAL void gpunn__session_free(gpunn_device *dev, gpunn_session *session)
+{
+    if (session == NULL) return;
+    gpunn__device_free(dev, session->memory, session->bytes);
+    gpunn__free(dev, session, sizeof *session);
+}
+
+GPUNN__INTERNAL void gpunn__model_release(gpunn_model *model)
+{
+    if (!model->closed || model->optimizers || model->children) return;
+    gpunn_device *dev = model->dev;
+    gpunn_model **link = &dev->models;
+    while (*link != model) link = &(*link)->next;
+    *link = model->next;
+    gpunn__invalidate(model);
+    for (int i = 0; i < model->tensor_count; i++) gpunn__tensor_free(dev, model->tensors[i]);
+    gpunn__free(dev, model->tensors, (size_t)model->tensor_capacity * sizeof *model->tensors);
+    for (int i = 0; i < model->size_count; i++) {
+        gpunn__free_text(dev, model->sizes[i].name);
+        gpunn__free_text(dev, model->sizes[i].text);
+    }
+    gpunn__free(dev, model->sizes, (size_t)model->size_capacity * sizeof *model->sizes);
+    for (int key = 0; key < 2; key++)
+        gpunn__free(dev, model->index[key].chains, model->index[key].capacity * sizeof *model->index[key].chains);
+    gpunn__device_free(dev, model->arena, model->arena_bytes);
+    gpunn__device_free(dev, model->weights, (size_t)model->weight_capacity * sizeof(float));
+    gpunn__device_free(dev, model->gradients, (size_t)model->gradient_capacity * sizeof(float));
+    gpunn__device_free(dev, model->half, (size_t)model->half_capacity * 2);
+    gpunn__device_free(dev, model->state.counts, GPUNN_RUN_COUNTS * sizeof(gpunn_count));
+    gpunn__session_free(dev, model->own);
+    gpunn__free_text(dev, model->spec.name);
+    gpunn__free(dev, model->spec.outputs, (size_t)model->spec.output_capacity * sizeof *model->spec.outputs);
+    gpunn__free(dev, model, sizeof *model);
+    gpunn__device_release(dev);
+}
+
+GPUNN_API void gpunn_model_destroy(gpunn_model *model)
+{
+    if (model == NULL || model->closed) return;
+    model->closed = true;
+    if (model->optimizers || model->children)
+        gpunn__warn(model->dev,
+                    "gpunn_model_destroy: the model has optimizers, loaders or sessions, and is freed with the last of them");
+    gpunn__model_release(model);
+}

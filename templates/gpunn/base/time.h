@@ -1,0 +1,8 @@
+#ifndef GPUNN__BASE_TIME_H
+#define GPUNN__BASE_TIME_H
+#include "base/structs.h"
+
+/* ==== >>base/time ================================================================================================== */
+GPUNN__INTERNAL double gpunn__seconds(void);
+
+#endif /* GPUNN__BASE_TIME_H */

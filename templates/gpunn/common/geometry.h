@@ -1,0 +1,239 @@
+#ifndef GPUNN__COMMON_GEOMETRY_H
+#define GPUNN__COMMON_GEOMETRY_H
+#include "common/traits.h"
+
+/* ==== >>common/geometry ============================================================================================ */
+/* ---- cubic interpolation ---- */
+/* What a cell so far away is of a point's value: Keys's convolution kernel with torch's a, -0.75. */
+GPUNN__SHARED float gpunn__cubic(float distance)
+{
+    const float a = -0.75f, d = distance < 0 ? -distance : distance;
+    if (d <= 1) return ((a + 2) * d - (a + 3)) * d * d + 1;
+    return d < 2 ? ((a * d - 5 * a) * d + 8 * a) * d - 4 * a : 0;
+}
+
+/* ---- roi_align: the samples of a bin along one axis ------------------------------------------------------------------------ */
+enum { GPUNN__ROI_SAMPLES = 1 << 20 };
+typedef struct gpunn__roi_shape {
+    int     channels, size[2], bins[2]; /* size: of x; [0]: height, [1]: width */
+    int64_t samples, boxes;             /* samples: of x */
+    float   scale;
+    int     ratio; /* 0: by a bin's size */
+    bool    aligned;
+} gpunn__roi_shape;
+typedef struct gpunn__roi_line {
+    float start, bin;    /* of the bin, in cells; its length */
+    int   size, samples; /* size: of x */
+    int   begin, end;    /* samples before and behind these are outside x */
+} gpunn__roi_line;
+
+GPUNN__COMMON inline gpunn__roi_shape gpunn__roi_shape_of(const gpunn_attributes *attr, const gpunn_value *x,
+                                                          const gpunn_value *boxes)
+{
+    gpunn__roi_shape s;
+    s.samples = x->dim[0];
+    s.channels = (int)x->dim[1];
+    s.boxes = boxes->dim[0];
+    s.scale = attr->scale;
+    s.ratio = attr->k;
+    s.aligned = attr->align_corners;
+    for (int i = 0; i < 2; i++) {
+        s.size[i] = (int)x->dim[2 + i];
+        s.bins[i] = attr->size[i];
+    }
+    return s;
+}
+
+/* at as one of 0 to most; NaN is 0. */
+GPUNN__SHARED int gpunn__roi_bound(float at, int most)
+{
+    return at > 0 ? at < (float)most ? (int)at : most : 0;
+}
+
+/* Bin number `bin` along an axis of a box that reaches from low to high. */
+GPUNN__SHARED gpunn__roi_line gpunn__roi_line_of(const gpunn__roi_shape *s, int axis, float low, float high, int bin)
+{
+    const float     first = low * s->scale - (s->aligned ? 0.5f : 0), length = high * s->scale - (s->aligned ? 0.5f : 0) - first;
+    gpunn__roi_line l;
+    l.size = s->size[axis];
+    l.bin = (s->aligned || length > 1 ? length : 1) / (float)s->bins[axis];
+    l.start = first + (float)bin * l.bin;
+    l.samples = s->ratio > 0 ? s->ratio : gpunn__roi_bound(ceilf(l.bin), GPUNN__ROI_SAMPLES);
+    l.begin = 0;
+    l.end = l.samples;
+    if (s->ratio > 0 || l.samples == 0) return l;
+    const float step = l.bin / (float)l.samples; /* above 0 */
+    l.begin = gpunn__roi_bound(floorf((-1 - l.start) / step) - 1, l.samples);
+    l.end = gpunn__roi_bound(ceilf(((float)l.size - l.start) / step) + 1, l.samples);
+    return l;
+}
+
+/* The cells beside a sample and their weights; false: it is outside x. */
+GPUNN__SHARED bool gpunn__roi_find(const gpunn__roi_line *l, int sample, int cell[2], float weight[2])
+{
+    const float at = l->start + ((float)sample + 0.5f) * l->bin / (float)l->samples, inside = at > 0 ? at : 0;
+    const int   last = l->size - 1, near = gpunn__roi_bound(inside, last);
+    if (!(at >= -1 && at <= (float)l->size)) return false;
+    cell[0] = near;
+    cell[1] = near < last ? near + 1 : last;
+    weight[1] = near < last ? inside - (float)near : 0;
+    weight[0] = 1 - weight[1];
+    return true;
+}
+
+/* What the sum of a bin's samples is divided by. */
+GPUNN__SHARED float gpunn__roi_count(const gpunn__roi_line *y, const gpunn__roi_line *x)
+{
+    const float count = (float)y->samples * (float)x->samples;
+    return count > 1 ? count : 1;
+}
+
+/* A size or place along an axis: 32 bits on a GPU, where others take long, and whose functions refuse what is larger. */
+#ifdef GPUNN__COMPANION
+typedef int      gpunn__extent;
+typedef unsigned gpunn__unsigned;
+enum { GPUNN__ROOM_ALIGN = 256 }; /* bytes */
+#else
+typedef int64_t  gpunn__extent;
+typedef uint64_t gpunn__unsigned;
+enum { GPUNN__ROOM_ALIGN = 64 };
+#endif
+
+/* A block that is handed out piece by piece, each aligned; without a base the pieces are only counted. */
+typedef struct gpunn__room {
+    char  *base;
+    size_t bytes;
+} gpunn__room;
+
+GPUNN__COMMON void *gpunn__room_take(gpunn__room *room, size_t bytes)
+{
+    void *at = room->base ? room->base + room->bytes : NULL;
+    room->bytes += (bytes + GPUNN__ROOM_ALIGN - 1) / GPUNN__ROOM_ALIGN * GPUNN__ROOM_ALIGN;
+    return at;
+}
+
+/* ---- hash grids: levels of cells whose corners have rows of one table ----------------------------------------------------- */
+enum { GPUNN__HASH_LEVELS = 32, GPUNN__HASH_AXES = 3, GPUNN__HASH_FEATURES = 8 };
+typedef struct gpunn__hash_level {
+    float    scale;      /* of a coordinate, to cells */
+    uint32_t resolution; /* corners along an axis; 0: there are more in all than rows, so that a hash picks these */
+    uint32_t rows;
+    int64_t  first; /* row */
+} gpunn__hash_level;
+typedef struct gpunn__hash_grid {
+    int               axes, levels, features;
+    int64_t           rows;
+    gpunn__hash_level level[GPUNN__HASH_LEVELS];
+} gpunn__hash_grid;
+
+/* As tiny-cuda-nn's GridEncoding lays them out. false: a resolution does not fit 31 bits. */
+GPUNN__COMMON inline bool gpunn__hash_grid_of(const gpunn_attributes *attr, int axes, int features, gpunn__hash_grid *grid)
+{
+    double cells = attr->base_resolution;
+    memset(grid, 0, sizeof *grid);
+    grid->axes = axes;
+    grid->levels = attr->n_levels;
+    grid->features = features;
+    for (int l = 0; l < grid->levels; l++, cells *= (double)attr->per_level_scale) {
+        gpunn__hash_level *level = &grid->level[l];
+        if (!(cells < 2147483000.0)) return false;
+        const uint32_t most = (uint32_t)1 << attr->log2_hashmap_size, resolution = (uint32_t)ceil(cells - 1) + 1;
+        double         corners = 1;
+        for (int i = 0; i < axes; i++) corners *= (double)resolution;
+        const double rows = ceil(corners / 8) * 8;
+        level->scale = (float)(cells - 1);
+        level->resolution = corners <= (double)most ? resolution : 0;
+        level->rows = rows < (double)most ? (uint32_t)rows : most;
+        level->first = grid->rows;
+        grid->rows += level->rows;
+    }
+    return true;
+}
+
+typedef struct gpunn__hash_place { /* of a point in a level */
+    uint32_t cell[GPUNN__HASH_AXES];
+    float    part[GPUNN__HASH_AXES]; /* of the way to the next one */
+} gpunn__hash_place;
+
+/* axes stands apart where it is a constant. */
+GPUNN__SHARED gpunn__hash_place gpunn__hash_find(int axes, const gpunn__hash_level *level, const float *x)
+{
+    gpunn__hash_place place = {{0, 0, 0}, {0, 0, 0}};
+    for (int i = 0; i < axes; i++) {
+        const float at = x[i] * level->scale + 0.5f, cell = floorf(at);
+        const float low = cell > -1e9f ? cell : -1e9f; /* NaN goes low */
+        place.cell[i] = (uint32_t)(int32_t)(low < 1e9f ? low : 1e9f);
+        place.part[i] = at - cell;
+    }
+    return place;
+}
+
+/* The row of one of the cell's corners: bit i is set where it is the next one along axis i. */
+GPUNN__SHARED int64_t gpunn__hash_row(int axes, const gpunn__hash_level *level, const gpunn__hash_place *place, int corner)
+{
+    uint32_t index = 0, stride = 1;
+    for (int i = 0; i < axes; i++) {
+        const uint32_t cell = place->cell[i] + (uint32_t)(corner >> i & 1);
+        if (level->resolution)
+            index += cell * stride;
+        else
+            index ^= cell * (i == 0 ? 1 : i == 1 ? 2654435761u : 805459861u);
+        stride *= level->resolution;
+    }
+    return level->first + index % level->rows;
+}
+
+/* How much of it the point has; without axis `but`, -1: with all. */
+GPUNN__SHARED float gpunn__hash_weight(int axes, const gpunn__hash_place *place, int corner, int but)
+{
+    float weight = 1;
+    for (int i = 0; i < axes; i++)
+        if (i != but) weight *= corner >> i & 1 ? place->part[i] : 1 - place->part[i];
+    return weight;
+}
+
+/* A point's features of a level, to `out`. */
+GPUNN__SHARED void gpunn__hash_features(int axes, const gpunn__hash_level *level, const float *x, const float *table,
+                                        int features, float *out)
+{
+    const gpunn__hash_place place = gpunn__hash_find(axes, level, x);
+    float                   sum[GPUNN__HASH_FEATURES] = {0};
+    for (int corner = 0; corner < 1 << axes; corner++) {
+        const float  weight = gpunn__hash_weight(axes, &place, corner, -1);
+        const float *row = table + gpunn__hash_row(axes, level, &place, corner) * features;
+        for (int f = 0; f < GPUNN__HASH_FEATURES; f++)
+            if (f < features) sum[f] += weight * row[f];
+    }
+    for (int f = 0; f < GPUNN__HASH_FEATURES; f++)
+        if (f < features) out[f] = sum[f];
+}
+
+/* slope[i] += what the gradient dy of these features tells of coordinate i. */
+GPUNN__SHARED void gpunn__hash_slopes(int axes, const gpunn__hash_level *level, const float *x, const float *table, int features,
+                                      const float *dy, float *slope)
+{
+    const gpunn__hash_place place = gpunn__hash_find(axes, level, x);
+    for (int corner = 0; corner < 1 << axes; corner++) {
+        const float *row = table + gpunn__hash_row(axes, level, &place, corner) * features;
+        float        sum = 0;
+        for (int f = 0; f < features; f++) sum += dy[f] * row[f];
+        sum *= level->scale;
+        for (int i = 0; i < axes; i++) slope[i] += (corner >> i & 1 ? sum : -sum) * gpunn__hash_weight(axes, &place, corner, i);
+    }
+}
+
+/* What becomes of a pixel, as torchvision's ToTensor and Normalize make it. */
+GPUNN__SHARED float gpunn__normalized(uint8_t x, float mean, float std)
+{
+    return ((float)x / 255.0f - mean) / std;
+}
+
+/* Element i of I64, I32 or U8 storage. */
+GPUNN__SHARED int64_t gpunn__integer(const void *data, gpunn_dtype dtype, int64_t i)
+{
+    return dtype == GPUNN_I64   ? ((const int64_t *)data)[i]
+           : dtype == GPUNN_I32 ? ((const int32_t *)data)[i]
+                                : ((const uint8_t *)data)[i];
+}
+
+#endif /* GPUNN__COMMON_GEOMETRY_H */

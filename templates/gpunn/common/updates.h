@@ -1,0 +1,84 @@
+#ifndef GPUNN__COMMON_UPDATES_H
+#define GPUNN__COMMON_UPDATES_H
+#include "common/places.h"
+
+/* ==== >>common/updates ============================================================================================= */
+/* To a whole exponent. A GPU has no instruction for pow, and one thread decides for a block. */
+GPUNN__SHARED double gpunn__power(double base, double exponent)
+{
+#ifdef GPUNN__COMPANION
+    double result = 1;
+    for (int64_t n = (int64_t)exponent; n > 0; n /= 2, base *= base)
+        if (n % 2) result *= base;
+    return result;
+#else
+    return pow(base, exponent);
+#endif
+}
+
+/* NAdam's product of beta1 (1 - 0.96^(i decay) / 2) for i = 1 to step, which torch keeps as state; power is beta1^step. By the
+ * series of the logarithm: sum over k of -1 / (k 2^k) times r^k (1 - r^(k step)) / (1 - r^k), r = 0.96^decay. */
+GPUNN__SHARED double gpunn__nadam_product(double power, double decay, double step)
+{
+    double less = -expm1(decay * log(0.96)), all_less = -expm1(step * decay * log(0.96));
+    double rest = 1, all_rest = 1, below = 0, all_below = 0, half = 1, sum = 0;
+    for (int k = 1; k <= 48; k++) {
+        below += rest * less; /* 1 - r^k, and rest becomes r^k */
+        all_below += all_rest * all_less;
+        rest *= 1 - less;
+        all_rest *= 1 - all_less;
+        half /= 2;
+        sum += half / k * rest * (less > 0 ? all_below / below : step);
+    }
+    return power * exp(-sum);
+}
+
+/* The number that was meant: 0.9999f is off by 3e-8, which its powers multiply; what 7 digits can say is taken at its word. */
+GPUNN__COMMON double gpunn__as_written(float value)
+{
+    double rounded = floor((double)value * 1e7 + 0.5) / 1e7;
+    return (float)rounded == value ? rounded : (double)value;
+}
+
+/* The columns ONCE and ratio of an optimizer's row. */
+/* clang-format off */
+#define K(number) number##f
+#define where(condition, yes, no) ((condition) != 0 ? (double)(yes) : (double)(no))
+#define power(base, exponent) gpunn__power(base, exponent)
+#define nadam_product(power, decay, step) gpunn__nadam_product(power, decay, step)
+#define min(p, q) fmin(p, q)
+#define GPUNN__NUMBER(kind, key, usual) const double key = *setting++; (void)key;
+#define GPUNN__FLAG(key) GPUNN__NUMBER(, key, )
+#define GPUNN__ONCE(name, value) const double name = (value); *once++ = (float)name;
+GPUNN__SHARED void gpunn__update_once(gpunn_update_kind kind, const double *setting, double step, float *once)
+{
+    switch (kind) {
+#define GPUNN__X(ENUM, name, settings, states, numbers, ...) case GPUNN_UPDATE_##ENUM: { settings numbers } break;
+    GPUNN_UPDATES(GPUNN__X, GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , GPUNN__ONCE)
+#undef GPUNN__X
+    default: break;
+    }
+}
+
+/* norms: of the parameter, for one of the move. */
+GPUNN__SHARED double gpunn__update_ratio(gpunn_update_kind kind, const double *setting, double norms)
+{
+    switch (kind) {
+#define GPUNN__TRUST(ENUM, name, settings, states, numbers, step, move, trust)                                    \
+    case GPUNN_UPDATE_##ENUM: { settings return trust; }
+    GPUNN_TRUST_OPTIMIZERS(GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, , )
+#undef GPUNN__TRUST
+    default: return 1;
+    }
+}
+#undef K
+#undef where
+#undef power
+#undef nadam_product
+#undef min
+#undef GPUNN__NUMBER
+#undef GPUNN__FLAG
+#undef GPUNN__ONCE
+/* clang-format on */
+
+#endif /* GPUNN__COMMON_UPDATES_H */

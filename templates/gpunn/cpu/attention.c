@@ -1,0 +1,313 @@
+#include "cpu/levels.h"
+#include "cpu/elementwise.h"
+#include "cpu/reduce.h"
+#include "cpu/gemm.h"
+#include "cpu/softmax.h"
+
+/* ==== >>cpu/attention ============================================================================================== *
+ * softmax(q k^T scale + mask) v, sample by sample and head by head: blocks of queries pass by blocks of keys, so that no more
+ * than a block of weights is ever there. Each row keeps the largest score so far, and the sum of its weights relative to that;
+ * when a later block brings a larger one, the sum and the row of the result shrink. Training saves both, from which the backward
+ * pass makes the weights p again (their logarithm in one would lose the sum beside scores of -1e9, a common mask): with dp = dy
+ * v^T and d = the sum of p dp over a row,
+ *     dv = p^T dy, ds = p (dp - d) scale, dq = ds k, dk = ds^T q,
+ * where dropout's factors go with p in dv and with dp. Where a row's keys are several blocks, d is the sum over e of dy y, the
+ * same but for rounding; unless one key has all the weight of some row, where the sum of p dp is exactly dp: then the blocks are
+ * passed over twice. Blocks depend on sizes only, and so do all sums. */
+#define GPUNN__ATTENTION_ROWS 128
+#define GPUNN__ATTENTION_KEYS 256
+
+typedef struct gpunn__attention {
+    int64_t                    n, heads, kv_heads, l, s, e, ev;
+    gpunn__heads               q, k, v, y, dy, dq, dk, dv;
+    const void                *mask; /* NULL: none */
+    bool                       choice, causal;
+    gpunn__lengths             lengths;
+    int64_t                    mask_step[4]; /* along samples, heads, queries, keys */
+    float                      scale;
+    gpunn__drop                drop;          /* keep 65536: none */
+    float                     *top, *inverse; /* [n, heads, l]: largest score, 1 / sum; without keys 0; NULL: not wanted */
+    bool                       add[3];
+    float                     *workspace;
+    int64_t                    each;   /* floats of a thread's part of it ... */
+    int64_t                    packed; /* ... of which so many for products, behind the scores */
+    const gpunn__gemm_kernels *kernels;
+} gpunn__attention;
+
+static float *gpunn__attention_at(const gpunn__heads *h, int64_t sample, int64_t head, int64_t row)
+{
+    return (float *)h->data + sample * h->samples + head * h->heads + row * h->rows;
+}
+
+/* x, and z unless it is NULL, times dropout's factors for `count` weights from number `at` on. */
+static void gpunn__attention_drop(const gpunn__drop *d, int64_t at, int64_t count, float *x, float *z)
+{
+    float factor[GPUNN__DROP_BLOCK];
+    for (int64_t j = 0, n; j < count; j += n) {
+        const int64_t inside = (at + j) % GPUNN__DROP_BLOCK;
+        n = gpunn__least(count - j, GPUNN__DROP_BLOCK - inside);
+        gpunn__drop_factors(d, (uint64_t)(at + j - inside) / 8, factor);
+        for (int64_t i = 0; i < n; i++) x[j + i] *= factor[inside + i];
+        for (int64_t i = 0; z && i < n; i++) z[j + i] *= factor[inside + i];
+    }
+}
+
+/* One product in this thread: c[m, n] (=, +=) a b, with b packed into `packed` where that pays. */
+static void gpunn__attention_product(const gpunn__attention *a, gpunn__gemm *g, float *packed)
+{
+    g->panels = gpunn__gemm_panels(g);
+    gpunn__gemm_block(g, a->kernels, 0, g->m, 0, g->n, packed);
+}
+
+/* c[rows, keys] = q k^T or dy v^T of rows i .. i + rows - 1 and keys j .. j + keys - 1. */
+static void gpunn__attention_pairs(const gpunn__attention *a, const float *left, int64_t left_row, const float *right,
+                                   int64_t right_row, int64_t rows, int64_t keys, int64_t e, float *c, float *packed)
+{
+    gpunn__gemm g = gpunn__gemm_make(rows, keys, e, left, false, right, true, c, false);
+    g.a_row = left_row;
+    g.b_col = right_row;
+    gpunn__attention_product(a, &g, packed);
+}
+
+static int64_t gpunn__attention_seen(const gpunn__attention *a, int64_t sample, int64_t i)
+{
+    return gpunn__keys_seen(&a->lengths, gpunn__length_of(&a->lengths, sample, a->s), a->causal, i, a->l);
+}
+
+/* One row of scores, for keys j .. j + n - 1 of query i: scaled and masked. */
+static void gpunn__attention_mask(const gpunn__attention *a, int64_t sample, int64_t head, int64_t i, int64_t j, int64_t n,
+                                  float *GPUNN__RESTRICT x)
+{
+    const float    scale = a->scale;
+    const int64_t *step = a->mask_step, at = sample * step[0] + head * step[1] + i * step[2] + j * step[3];
+    if (a->mask == NULL)
+        for (int64_t k = 0; k < n; k++) x[k] *= scale;
+    else if (a->choice) {
+        const uint8_t *m = (const uint8_t *)a->mask + at;
+        if (step[3])
+            for (int64_t k = 0; k < n; k++) x[k] = gpunn__select(m[k] != 0, x[k] * scale, -INFINITY);
+        else
+            for (int64_t k = 0; k < n; k++) x[k] = gpunn__select(m[0] != 0, x[k] * scale, -INFINITY);
+    } else {
+        const float *m = (const float *)a->mask + at;
+        if (step[3])
+            for (int64_t k = 0; k < n; k++) x[k] = x[k] * scale + m[k];
+        else
+            for (int64_t k = 0; k < n; k++) x[k] = x[k] * scale + m[0];
+    }
+    const int64_t seen = gpunn__attention_seen(a, sample, i) - j;
+    for (int64_t k = seen < 0 ? 0 : seen; k < n; k++) x[k] = -INFINITY;
+}
+
+/* Keys that rows before `end` can see, or one that they do not. */
+static int64_t gpunn__attention_reach(const gpunn__attention *a, int64_t sample, int64_t end)
+{
+    const int64_t seen = gpunn__attention_seen(a, sample, end - 1);
+    return seen < 1 ? 1 : gpunn__least(a->s, seen);
+}
+
+static void gpunn__attention_forward_block(const gpunn__attention *a, int64_t sample, int64_t head, int64_t i0, int64_t rows,
+                                           float *scratch)
+{
+    const int64_t kv_head = head / (a->heads / a->kv_heads), reach = gpunn__attention_reach(a, sample, i0 + rows);
+    float *const scores = scratch, *const packed = scratch + GPUNN__ATTENTION_ROWS * GPUNN__ATTENTION_KEYS;
+    float *const y = gpunn__attention_at(&a->y, sample, head, i0);
+    float        top[GPUNN__ATTENTION_ROWS], sum[GPUNN__ATTENTION_ROWS];
+    for (int64_t j = 0; j < reach; j += GPUNN__ATTENTION_KEYS) {
+        const int64_t keys = gpunn__least(reach - j, GPUNN__ATTENTION_KEYS);
+        const bool    last = j + keys == reach;
+        gpunn__attention_pairs(a, gpunn__attention_at(&a->q, sample, head, i0), a->q.rows,
+                               gpunn__attention_at(&a->k, sample, kv_head, j), a->k.rows, rows, keys, a->e, scores, packed);
+        for (int64_t i = 0; i < rows; i++) {
+            float *GPUNN__RESTRICT x = scores + i * keys;
+            gpunn__attention_mask(a, sample, head, i0 + i, j, keys, x);
+            const float block = (float)gpunn__reduce_line(GPUNN__TOP, x, keys, 0), before = j ? top[i] : -INFINITY;
+            const float highest = block > before ? block : before, shift = highest > -INFINITY ? highest : 0;
+            for (int64_t k = 0; k < keys; k++) x[k] = gpunn__exp_down(x[k] - shift);
+            const float total = (float)gpunn__sum_line(x, keys);
+            if (a->drop.keep < 65536)
+                gpunn__attention_drop(&a->drop, ((sample * a->heads + head) * a->l + i0 + i) * a->s + j, keys, x, NULL);
+            top[i] = highest;
+            if (j == 0)
+                sum[i] = total;
+            else {
+                const float            shrink = gpunn__exp_down(before - shift);
+                float *GPUNN__RESTRICT row = y + i * a->y.rows;
+                sum[i] = sum[i] * shrink + total;
+                if (shrink != 1)
+                    for (int64_t k = 0; k < a->ev; k++) row[k] *= shrink;
+            }
+            if (!last) continue;
+            sum[i] = sum[i] == 0 ? 0 : 1 / sum[i];
+            if (a->top == NULL) continue;
+            a->top[(sample * a->heads + head) * a->l + i0 + i] = shift;
+            a->inverse[(sample * a->heads + head) * a->l + i0 + i] = sum[i];
+        }
+        gpunn__gemm g = gpunn__gemm_make(rows, a->ev, keys, scores, false, gpunn__attention_at(&a->v, sample, kv_head, j), false,
+                                         y, j > 0);
+        g.b_row = a->v.rows;
+        g.c_row = a->y.rows;
+        g.scale_row = last ? sum : NULL;
+        gpunn__attention_product(a, &g, packed);
+    }
+}
+
+GPUNN__VECTORIZED(gpunn__attention_forward, (void *arg, int thread, int threads), (arg, thread, threads))
+{
+    const gpunn__attention *a = (const gpunn__attention *)arg;
+    const int64_t           blocks = (a->l + GPUNN__ATTENTION_ROWS - 1) / GPUNN__ATTENTION_ROWS;
+    int64_t                 begin, end;
+    gpunn__cpu_part(a->n * a->heads * blocks, 1, threads, thread, &begin, &end);
+    for (int64_t unit = begin; unit < end; unit++) {
+        const int64_t head = unit / blocks, i = unit % blocks * GPUNN__ATTENTION_ROWS;
+        gpunn__attention_forward_block(a, head / a->heads, head % a->heads, i, gpunn__least(a->l - i, GPUNN__ATTENTION_ROWS),
+                                       a->workspace + thread * a->each);
+    }
+}
+
+/* sum: adds the sum of p dp to d of each row, in dot. apply: ds, and in `weights` what dv needs. Of rows from i0 and keys from
+ * j. */
+static void gpunn__attention_slopes(const gpunn__attention *a, int64_t sample, int64_t head, int64_t i0, int64_t rows, int64_t j,
+                                    int64_t keys, float *dot, bool sum, bool apply, float *weights, float *slopes, float *packed)
+{
+    const int64_t kv_head = head / (a->heads / a->kv_heads), row0 = (sample * a->heads + head) * a->l + i0;
+    const float   scale = a->scale;
+    gpunn__attention_pairs(a, gpunn__attention_at(&a->q, sample, head, i0), a->q.rows,
+                           gpunn__attention_at(&a->k, sample, kv_head, j), a->k.rows, rows, keys, a->e, weights, packed);
+    gpunn__attention_pairs(a, gpunn__attention_at(&a->dy, sample, head, i0), a->dy.rows,
+                           gpunn__attention_at(&a->v, sample, kv_head, j), a->v.rows, rows, keys, a->ev, slopes, packed);
+    for (int64_t i = 0; i < rows; i++) {
+        float *GPUNN__RESTRICT p = weights + i * keys, *GPUNN__RESTRICT ds = slopes + i * keys;
+        float       kept[GPUNN__ATTENTION_KEYS], part;
+        const float top = a->top[row0 + i], inverse = a->inverse[row0 + i], *whole = p;
+        gpunn__attention_mask(a, sample, head, i0 + i, j, keys, p);
+        for (int64_t k = 0; k < keys; k++) p[k] = gpunn__exp_down(p[k] - top) * inverse;
+        if (a->drop.keep < 65536) {
+            memcpy(kept, p, (size_t)keys * sizeof *kept);
+            gpunn__attention_drop(&a->drop, (row0 + i) * a->s + j, keys, p, ds);
+            whole = kept;
+        }
+        if (sum) {
+            a->kernels->dots(1, 1, keys, whole, 0, ds, 0, &part, 0, false);
+            dot[i] += part;
+        }
+        part = dot[i];
+        for (int64_t k = 0; apply && k < keys; k++) ds[k] = whole[k] * (ds[k] - part) * scale;
+    }
+}
+
+/* gradient (+)= left^T right, or left right. */
+static void gpunn__attention_gradient(const gpunn__attention *a, const gpunn__heads *gradient, int64_t sample, int64_t head,
+                                      int64_t row, int64_t m, int64_t n, int64_t k, const float *left, bool transposed,
+                                      const gpunn__heads *right, int64_t right_head, int64_t right_row, float *packed)
+{
+    if (gradient->data == NULL) return;
+    gpunn__gemm g = gpunn__gemm_make(m, n, k, left, transposed, gpunn__attention_at(right, sample, right_head, right_row), false,
+                                     gpunn__attention_at(gradient, sample, head, row), true);
+    g.b_row = right->rows;
+    g.c_row = gradient->rows;
+    gpunn__attention_product(a, &g, packed);
+}
+
+static void gpunn__attention_clear(const gpunn__heads *h, int64_t sample, int64_t head, int64_t rows, int64_t e)
+{
+    for (int64_t i = 0; h->data && i < rows; i++) memset(gpunn__attention_at(h, sample, head, i), 0, (size_t)e * sizeof(float));
+}
+
+/* A head of k and v, with those of q that it serves. The gradients may be one value's: they are cleared before anything is added,
+ * those that are added to not at all. */
+static void gpunn__attention_backward_head(const gpunn__attention *a, int64_t sample, int64_t kv_head, float *scratch)
+{
+    const int64_t group = a->heads / a->kv_heads, block = GPUNN__ATTENTION_ROWS * GPUNN__ATTENTION_KEYS;
+    float *const weights = scratch, *const slopes = weights + block, *const packed = slopes + block;
+    for (int64_t h = 0; h < group && !a->add[0]; h++) gpunn__attention_clear(&a->dq, sample, kv_head * group + h, a->l, a->e);
+    if (!a->add[1]) gpunn__attention_clear(&a->dk, sample, kv_head, a->s, a->e);
+    if (!a->add[2]) gpunn__attention_clear(&a->dv, sample, kv_head, a->s, a->ev);
+    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
+        for (int64_t i = 0; i < a->l; i += GPUNN__ATTENTION_ROWS) {
+            const int64_t rows = gpunn__least(a->l - i, GPUNN__ATTENTION_ROWS),
+                          reach = gpunn__attention_reach(a, sample, i + rows);
+            const float *inverse = a->inverse + (sample * a->heads + head) * a->l + i;
+            bool         one = reach <= GPUNN__ATTENTION_KEYS, sharp = false;
+            float        dot[GPUNN__ATTENTION_ROWS] = {0};
+            for (int64_t r = 0; r < rows; r++) sharp = sharp || inverse[r] == 1;
+            for (int64_t r = 0; r < rows && !one && !sharp; r++) {
+                const float *y = gpunn__attention_at(&a->y, sample, head, i + r),
+                            *dy = gpunn__attention_at(&a->dy, sample, head, i + r);
+                a->kernels->dots(1, 1, a->ev, y, 0, dy, 0, &dot[r], 0, false);
+            }
+            for (int64_t j = 0; j < reach && !one && sharp; j += GPUNN__ATTENTION_KEYS)
+                gpunn__attention_slopes(a, sample, head, i, rows, j, gpunn__least(reach - j, GPUNN__ATTENTION_KEYS), dot, true,
+                                        false, weights, slopes, packed);
+            for (int64_t j = 0; j < reach; j += GPUNN__ATTENTION_KEYS) {
+                const int64_t keys = gpunn__least(reach - j, GPUNN__ATTENTION_KEYS);
+                gpunn__attention_slopes(a, sample, head, i, rows, j, keys, dot, one, true, weights, slopes, packed);
+                gpunn__attention_gradient(a, &a->dv, sample, kv_head, j, keys, a->ev, rows, weights, true, &a->dy, head, i,
+                                          packed);
+                gpunn__attention_gradient(a, &a->dq, sample, head, i, rows, a->e, keys, slopes, false, &a->k, kv_head, j, packed);
+                gpunn__attention_gradient(a, &a->dk, sample, kv_head, j, keys, a->e, rows, slopes, true, &a->q, head, i, packed);
+            }
+        }
+}
+
+GPUNN__VECTORIZED(gpunn__attention_backward, (void *arg, int thread, int threads), (arg, thread, threads))
+{
+    const gpunn__attention *a = (const gpunn__attention *)arg;
+    int64_t                 begin, end;
+    gpunn__cpu_part(a->n * a->kv_heads, 1, threads, thread, &begin, &end);
+    for (int64_t unit = begin; unit < end; unit++)
+        gpunn__attention_backward_head(a, unit / a->kv_heads, unit % a->kv_heads, a->workspace + thread * a->each);
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scaled_dot_product_attention(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value           *in = step->in, *mask = &in[3];
+    const gpunn__attention_shape c = gpunn__attention_shape_of(step);
+    gpunn__heads                *heads[3], *gradient[3];
+    gpunn__attention             a;
+    memset(&a, 0, sizeof a);
+    a.n = c.n, a.heads = c.heads, a.kv_heads = c.kv_heads;
+    a.l = c.l, a.s = c.s, a.e = c.e, a.ev = c.ev;
+    a.kernels = gpunn__gemm_choose();
+    gpunn__gemm widest = gpunn__gemm_make(1, a.e > a.ev ? a.e : a.ev, GPUNN__ATTENTION_KEYS, NULL, false, NULL, false, NULL,
+                                          false);
+    if (widest.n < GPUNN__ATTENTION_KEYS) widest.n = GPUNN__ATTENTION_KEYS;
+    widest.k = widest.n;
+    a.packed = gpunn__gemm_scratch(&widest);
+    a.each = gpunn__round_up((step->backward ? 2 : 1) * GPUNN__ATTENTION_ROWS * GPUNN__ATTENTION_KEYS + a.packed, GPUNN__ALIGN);
+    const double work = (double)(a.n * a.heads * a.l) * (double)a.s * (double)(a.e + a.ev) / 8; /* may not fit an integer */
+    const int    threads = gpunn__cpu_threads_for(cpu, work);
+    if (action == GPUNN__PREPARE) {
+        if (step->training && !step->backward) step->saved_bytes = 2 * (size_t)(a.n * a.heads * a.l) * sizeof(float);
+        step->workspace_bytes = (size_t)(threads * a.each) * sizeof(float);
+        return GPUNN_OK;
+    }
+    heads[0] = &a.q, heads[1] = &a.k, heads[2] = &a.v;
+    gradient[0] = &a.dq, gradient[1] = &a.dk, gradient[2] = &a.dv;
+    for (int i = 0; i < 3; i++) {
+        const int part = c.packed ? 0 : i;
+        *heads[i] = gpunn__attention_heads(&c, &in[part], i);
+        if (step->backward) *gradient[i] = gpunn__attention_heads(&c, &step->grad_in[part], i);
+        a.add[i] = step->backward && step->accumulate[part];
+    }
+    a.y = gpunn__attention_heads(&c, &step->out, 3);
+    a.dy = gpunn__attention_heads(&c, &step->grad_out, 3);
+    a.mask = mask->data;
+    a.choice = mask->dtype == GPUNN_BOOL;
+    gpunn__attention_mask_steps(mask, a.mask_step);
+    a.causal = step->attr->is_causal;
+    a.lengths = gpunn__attention_lengths(step);
+    for (int64_t n = 0; n < a.n; n++) {
+        const int64_t length = gpunn__length_of(&a.lengths, n, a.s);
+        if (length < 0 || length > a.s)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "length %lld of sample %lld is outside 0 .. %lld; check the lengths",
+                                   (long long)length, (long long)n, (long long)a.s);
+    }
+    a.scale = step->attr->scale;
+    a.top = step->training ? (float *)step->saved : NULL;
+    a.inverse = a.top ? a.top + a.n * a.heads * a.l : NULL;
+    a.workspace = (float *)step->workspace;
+    a.drop = gpunn__drop_of(step);
+    gpunn_parallel(threads, step->backward ? gpunn__attention_backward : gpunn__attention_forward, &a);
+    return GPUNN_OK;
+}

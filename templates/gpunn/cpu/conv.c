@@ -1,0 +1,1429 @@
+#include "cpu/vectors.h"
+#include "cpu/gemm.h"
+
+/* ==== >>cpu/conv =================================================================================================== *
+ * Three ways, chosen by shape (gpunn__conv_choose_way). Lowered: any convolution as a product of windows and weights. Winograd:
+ * 3 x 3 with stride 1 in a quarter of the multiplications. Direct: few channels or many groups. The first two turn images
+ * pixel-major, [pixel][channel]: vectors run over channels whatever the window, and the left side of every product is read where
+ * it lies. */
+typedef enum gpunn__conv_use { GPUNN__CONV_FORWARD, GPUNN__CONV_DX, GPUNN__CONV_DW } gpunn__conv_use;
+typedef enum gpunn__conv_way { GPUNN__CONV_LOWERED, GPUNN__CONV_WINOGRAD, GPUNN__CONV_DIRECT } gpunn__conv_way;
+
+typedef struct gpunn__conv {
+    int          threads;
+    int64_t      n, c, d, h, w, oc, od, oh, ow, groups, cg, og;  /* cg, og: channels of a group */
+    int64_t      kd, kh, kw, sd, sh, sw, pd, ph, pw, dd, dh, dw; /* kernel, stride, padding, dilation */
+    int64_t      taps, k;                                        /* k: cells of a window, taps * cg */
+    int64_t      pixels;                                         /* output pixels of the batch */
+    const float *x, *weight, *dy;
+    float       *y, *dx, *dweight; /* NULL: not wanted */
+    bool         add_y, add_dx, add_dweight;
+    /* Of a forward step, for y or, of a transposed convolution, dx: per channel, scale NULL: 1. */
+    float       *scale, *shift;
+    const float *residual;
+    bool         relu;
+} gpunn__conv;
+
+/* The workspace as it is handed out; without a base it is only measured. */
+typedef struct gpunn__space {
+    float *base;
+    size_t bytes;
+} gpunn__space;
+
+GPUNN__INLINE float *gpunn__take(gpunn__space *space, int64_t floats)
+{
+    float *at = space->base ? space->base + space->bytes / sizeof(float) : NULL;
+    space->bytes += ((size_t)floats * sizeof(float) + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
+    return at;
+}
+
+GPUNN__INLINE int64_t gpunn__to_multiple(int64_t n, int64_t grain)
+{
+    return (n + grain - 1) / grain * grain;
+}
+
+GPUNN__INLINE gpunn__gemm gpunn__conv_gemm(int64_t m, int64_t n, int64_t k)
+{
+    gpunn__gemm g;
+    memset(&g, 0, sizeof g);
+    g.m = m, g.n = n, g.k = k;
+    return g;
+}
+
+#if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
+typedef int32_t gpunn__quad_bits __attribute__((vector_size(16)));
+#endif
+
+/* dst[pixel][channel] from planes; the 4 x 4 squares are transposed in registers. */
+static void gpunn__to_pixels(const float *src, int64_t plane, int64_t channels, int64_t pixels, float *dst, int64_t stride)
+{
+    int64_t c = 0;
+#if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
+    for (; c + 4 <= channels; c += 4) {
+        int64_t p = 0;
+        for (; p + 4 <= pixels; p += 4) {
+            gpunn__quad q[4];
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++) q[i] = *(const gpunn__quad_memory *)(src + (c + i) * plane + p);
+            gpunn__transpose4(q);
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++) *(gpunn__quad_memory *)(dst + (p + i) * stride + c) = q[i];
+        }
+        for (; p < pixels; p++)
+            for (int i = 0; i < 4; i++) dst[p * stride + c + i] = src[(c + i) * plane + p];
+    }
+#endif
+    for (; c < channels; c++)
+        for (int64_t p = 0; p < pixels; p++) dst[p * stride + c] = src[c * plane + p];
+}
+
+/* Planes from src[pixel][channel]: dst = relu(src * scale + shift + residual), or dst += src. */
+typedef struct gpunn__planes {
+    float       *dst;
+    int64_t      plane;
+    const float *scale, *shift, *residual; /* per channel, per channel, as dst; each may be NULL */
+    bool         relu, add;
+} gpunn__planes;
+
+static void gpunn__from_pixels(const float *src, int64_t stride, int64_t channels, int64_t pixels, const gpunn__planes *to)
+{
+    int64_t c = 0;
+#if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
+    for (; c + 4 <= channels; c += 4) {
+        gpunn__quad scale = {1, 1, 1, 1}, shift = {0, 0, 0, 0};
+        if (to->scale) scale = *(const gpunn__quad_memory *)(to->scale + c);
+        if (to->shift) shift = *(const gpunn__quad_memory *)(to->shift + c);
+        int64_t p = 0;
+        for (; p + 4 <= pixels; p += 4) {
+            gpunn__quad q[4];
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++) q[i] = *(const gpunn__quad_memory *)(src + (p + i) * stride + c) * scale + shift;
+            gpunn__transpose4(q);
+            GPUNN__UNROLL
+            for (int i = 0; i < 4; i++) {
+                int64_t at = (c + i) * to->plane + p;
+                if (to->add) q[i] += *(gpunn__quad_memory *)(to->dst + at);
+                if (to->residual) q[i] += *(const gpunn__quad_memory *)(to->residual + at);
+                if (to->relu) q[i] = (gpunn__quad)((gpunn__quad_bits)q[i] & ~(gpunn__quad_bits)(q[i] <= 0));
+                *(gpunn__quad_memory *)(to->dst + at) = q[i];
+            }
+        }
+        for (; p < pixels; p++)
+            for (int i = 0; i < 4; i++) {
+                int64_t at = (c + i) * to->plane + p;
+                float   v = src[p * stride + c + i] * scale[i] + shift[i];
+                if (to->add) v += to->dst[at];
+                if (to->residual) v += to->residual[at];
+                to->dst[at] = to->relu && v <= 0 ? 0 : v;
+            }
+    }
+#endif
+    for (; c < channels; c++)
+        for (int64_t p = 0; p < pixels; p++) {
+            int64_t at = c * to->plane + p;
+            float   v = src[p * stride + c];
+            if (to->scale) v *= to->scale[c];
+            if (to->shift) v += to->shift[c];
+            if (to->add) v += to->dst[at];
+            if (to->residual) v += to->residual[at];
+            to->dst[at] = to->relu && v <= 0 ? 0 : v;
+        }
+}
+
+/* Where and how y or dx is stored. */
+GPUNN__INLINE gpunn__planes gpunn__conv_planes(const gpunn__conv *v, float *dst, int64_t plane, bool add)
+{
+    gpunn__planes to;
+    to.dst = dst, to.plane = plane, to.add = add;
+    to.scale = v->scale, to.shift = v->shift, to.residual = v->residual, to.relu = v->relu;
+    return to;
+}
+
+/* The same from there on: channel c, cell `at`. */
+GPUNN__INLINE gpunn__planes gpunn__planes_from(gpunn__planes to, int64_t c, int64_t at)
+{
+    to.dst += at;
+    if (to.residual) to.residual += at;
+    if (to.scale) to.scale += c;
+    if (to.shift) to.shift += c;
+    return to;
+}
+
+/* The planes of n images, `cells` each, made pixel-major. */
+static void gpunn__conv_to_pixels(const float *src, int64_t n, int64_t channels, int64_t cells, float *dst, int index,
+                                  int threads)
+{
+    int64_t p, end;
+    gpunn__cpu_part(n * cells, 64, threads, index, &p, &end);
+    while (p < end) {
+        int64_t image = p / cells, at = p % cells, count = cells - at < end - p ? cells - at : end - p;
+        if (count > 64) count = 64;
+        gpunn__to_pixels(src + image * channels * cells + at, cells, channels, count, dst + p * channels, channels);
+        p += count;
+    }
+}
+
+/* Where the packed right side [k][n] holds row p, column j (a multiple of the lanes). *width: the distance to the next row. */
+GPUNN__INLINE int64_t gpunn__packed_at(int64_t k, int64_t n, int64_t lanes, int64_t p, int64_t j, int64_t *width)
+{
+    int64_t padded = gpunn__to_multiple(n, lanes), panel = j / (3 * lanes) * 3 * lanes;
+    int64_t most = gpunn__gemm_choose()->depth, block = p / most * most;
+    int64_t depth = k - block < most ? k - block : most;
+    *width = padded - panel < 3 * lanes ? padded - panel : 3 * lanes;
+    return block * padded + depth * panel + (p - block) * *width + j - panel;
+}
+
+/* ---- lowered: windows laid out as rows of a matrix, any kernel, stride, dilation and groups --------------------------- */
+
+typedef struct gpunn__lowered {
+    const gpunn__conv *v;
+    bool               pointwise; /* windows are the pixels themselves */
+    bool               want_dx, want_dweight;
+    int64_t            rows;          /* of a block */
+    float             *xt, *dyt, *wt; /* [n d h w][c], [n od oh ow][oc], [oc][tap][cg] */
+    float             *packed;        /* forward: weights as right sides, one per group */
+    int64_t            packed_floats; /* of one */
+    bool               ready;         /* packed holds them already */
+    float             *dwt, *dxt;     /* as wt, as xt */
+    float             *columns;       /* windows [rows][tap][cg]; forward: per thread */
+    float             *out;           /* forward: results [rows][og] per thread */
+    float             *panels;        /* of the products, per thread */
+    int64_t            panel;         /* floats of one */
+} gpunn__lowered;
+
+static gpunn__lowered gpunn__lowered_plan(const gpunn__conv *v, bool backward, bool want_dx, bool want_dweight, bool cached,
+                                          float *cache, gpunn__space *space)
+{
+    gpunn__lowered l;
+    memset(&l, 0, sizeof l);
+    l.v = v, l.want_dx = want_dx, l.want_dweight = want_dweight;
+    l.pointwise = v->taps * v->sd * v->sh * v->sw == 1 && v->pd + v->ph + v->pw == 0;
+    l.rows = (backward ? 524288 : 65536) / v->k / 8 * 8;
+    l.rows = l.rows < 128 ? 128 : l.rows > 512 ? 512 : l.rows;
+    if (l.rows > v->pixels) l.rows = gpunn__to_multiple(v->pixels, 8);
+    l.panel = backward ? gpunn__gemm_choose()->depth * 3 * gpunn__gemm_choose()->lanes : 0;
+    l.panels = gpunn__take(space, v->threads * l.panel);
+    l.packed_floats = (int64_t)(gpunn__gemm_packed_b_bytes(v->k, v->og) / sizeof(float));
+    if (!backward) l.packed = cached ? cache : gpunn__take(space, v->groups * l.packed_floats);
+    l.columns = gpunn__take(space, (backward ? 1 : l.pointwise ? 0 : v->threads) * l.rows * v->k);
+    if (!backward || want_dweight) l.xt = gpunn__take(space, v->n * v->d * v->h * v->w * v->c);
+    if (want_dx) l.wt = gpunn__take(space, v->oc * v->k);
+    if (!backward) l.out = gpunn__take(space, v->threads * l.rows * v->og);
+    if (backward) l.dyt = gpunn__take(space, v->pixels * v->oc);
+    if (want_dweight) l.dwt = gpunn__take(space, v->oc * v->k);
+    if (want_dx) l.dxt = gpunn__take(space, v->n * v->d * v->h * v->w * v->c);
+    return l;
+}
+
+/* An output pixel. */
+typedef struct gpunn__lowered_pixel {
+    int64_t image, z, y, x;
+} gpunn__lowered_pixel;
+
+GPUNN__INLINE gpunn__lowered_pixel gpunn__lowered_at(const gpunn__conv *v, int64_t p)
+{
+    gpunn__lowered_pixel at;
+    at.x = p % v->ow, p /= v->ow;
+    at.y = p % v->oh, p /= v->oh;
+    at.z = p % v->od, at.image = p / v->od;
+    return at;
+}
+
+GPUNN__INLINE void gpunn__lowered_next(const gpunn__conv *v, gpunn__lowered_pixel *at)
+{
+    if (++at->x < v->ow) return;
+    at->x = 0;
+    if (++at->y < v->oh) return;
+    at->y = 0;
+    if (++at->z < v->od) return;
+    at->z = 0, at->image++;
+}
+
+/* The input pixel under a tap; -1: padding. */
+GPUNN__INLINE int64_t gpunn__lowered_under(const gpunn__conv *v, const gpunn__lowered_pixel *at, int64_t kz, int64_t ky,
+                                           int64_t kx)
+{
+    int64_t z = at->z * v->sd - v->pd + kz * v->dd, y = at->y * v->sh - v->ph + ky * v->dh,
+            x = at->x * v->sw - v->pw + kx * v->dw;
+    if (z < 0 || z >= v->d || y < 0 || y >= v->h || x < 0 || x >= v->w) return -1;
+    return ((at->image * v->d + z) * v->h + y) * v->w + x;
+}
+
+/* Windows of the output pixels [p, p + rows), group g, to columns[row][tap][channel]. */
+static void gpunn__lowered_windows(const gpunn__lowered *l, int64_t g, int64_t p, int64_t rows, float *columns)
+{
+    const gpunn__conv   *v = l->v;
+    const float         *images = l->xt + g * v->cg;
+    gpunn__lowered_pixel at = gpunn__lowered_at(v, p);
+    for (; rows > 0; rows--, gpunn__lowered_next(v, &at))
+        for (int64_t kz = 0; kz < v->kd; kz++)
+            for (int64_t ky = 0; ky < v->kh; ky++)
+                for (int64_t kx = 0; kx < v->kw; kx++, columns += v->cg) {
+                    int64_t from = gpunn__lowered_under(v, &at, kz, ky, kx);
+                    if (from < 0)
+                        memset(columns, 0, (size_t)v->cg * sizeof(float));
+                    else
+                        memcpy(columns, images + from * v->c, (size_t)v->cg * sizeof(float));
+                }
+}
+
+/* The reverse: adds columns [row][tap][channel], channels [c0, c1) of group g, to dxt. */
+static void gpunn__lowered_add(const gpunn__lowered *l, int64_t g, int64_t p, int64_t rows, int64_t c0, int64_t c1,
+                               const float *columns)
+{
+    const gpunn__conv   *v = l->v;
+    float               *images = l->dxt + g * v->cg;
+    gpunn__lowered_pixel at = gpunn__lowered_at(v, p);
+    for (; rows > 0; rows--, gpunn__lowered_next(v, &at))
+        for (int64_t kz = 0; kz < v->kd; kz++)
+            for (int64_t ky = 0; ky < v->kh; ky++)
+                for (int64_t kx = 0; kx < v->kw; kx++, columns += v->cg) {
+                    int64_t under = gpunn__lowered_under(v, &at, kz, ky, kx);
+                    if (under < 0) continue;
+                    float *GPUNN__RESTRICT to = images + under * v->c;
+                    for (int64_t i = c0; i < c1; i++) to[i] += columns[i];
+                }
+}
+
+/* weight [oc][cg][tap] to a packed right side [tap][cg][og] per group. */
+static void gpunn__lowered_pack(const gpunn__lowered *l, int index, int threads)
+{
+    const gpunn__conv *v = l->v;
+    const int64_t      lanes = gpunn__gemm_choose()->lanes, panels = (v->og + 3 * lanes - 1) / (3 * lanes);
+    int64_t            unit, end;
+    gpunn__cpu_part(v->groups * panels, 1, threads, index, &unit, &end);
+    for (; unit < end; unit++) {
+        const int64_t group = unit / panels, j = unit % panels * 3 * lanes,
+                      columns = v->og - j < 3 * lanes ? v->og - j : 3 * lanes;
+        const float *from = v->weight + (group * v->og + j) * v->k;
+        float       *to = l->packed + group * l->packed_floats;
+        int64_t      width;
+        for (int64_t p = 0; p < v->k && columns % lanes; p++) { /* zeros behind the last column */
+            float *row = to + gpunn__packed_at(v->k, v->og, lanes, p, j, &width);
+            memset(row, 0, (size_t)width * sizeof *row);
+        }
+        for (int64_t p = 0; p < v->k; p += 64) { /* few rows at a time, which stay in the cache */
+            const int64_t count = v->k - p < 64 ? v->k - p : 64;
+            int64_t       row[64];
+            for (int64_t x = 0; x < count; x++)
+                row[x] = gpunn__packed_at(v->k, v->og, lanes, (p + x) % v->taps * v->cg + (p + x) / v->taps, j, &width);
+            for (int64_t i = 0; i < columns; i += 4) {
+                float square[64][4];
+                if (columns - i < 4) memset(square, 0, sizeof square);
+                gpunn__to_pixels(from + i * v->k + p, v->k, columns - i < 4 ? columns - i : 4, count, square[0], 4);
+                for (int64_t x = 0; x < count; x++) memcpy(to + row[x] + i, square[x], sizeof square[x]);
+            }
+        }
+    }
+}
+
+/* weight [oc][cg][tap] to wt [oc][tap][cg]. */
+static void gpunn__lowered_weights(const gpunn__lowered *l, int index, int threads)
+{
+    const gpunn__conv *v = l->v;
+    int64_t            o, end;
+    gpunn__cpu_part(v->oc, 1, threads, index, &o, &end);
+    for (; o < end; o++) gpunn__to_pixels(v->weight + o * v->k, v->taps, v->cg, v->taps, l->wt + o * v->k, v->cg);
+}
+
+GPUNN__VECTORIZED(gpunn__lowered_forward, (void *arg, int index, int threads), (arg, index, threads))
+{
+    const gpunn__lowered      *l = (const gpunn__lowered *)arg;
+    const gpunn__conv         *v = l->v;
+    const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
+    gpunn__conv_to_pixels(v->x, v->n, v->c, v->d * v->h * v->w, l->xt, index, threads);
+    if (!l->ready) gpunn__lowered_pack(l, index, threads);
+    if (threads > 1) (void)gpunn__team_barrier();
+    int64_t blocks = (v->pixels + l->rows - 1) / l->rows, rows = l->rows;
+    if (blocks < threads) { /* few pixels: smaller blocks */
+        rows = gpunn__to_multiple((v->pixels + threads - 1) / threads, 8);
+        blocks = (v->pixels + rows - 1) / rows;
+    }
+    int64_t block, end, area = v->od * v->oh * v->ow;
+    gpunn__cpu_part(blocks, 1, threads, index, &block, &end);
+    float *columns = l->columns + index * l->rows * v->k, *out = l->out + index * l->rows * v->og;
+    for (; block < end; block++)
+        for (int64_t group = 0; group < v->groups; group++) {
+            int64_t     p = block * rows, count = v->pixels - p < rows ? v->pixels - p : rows;
+            gpunn__gemm g = gpunn__conv_gemm(v->pixels, v->og, v->k);
+            g.a = l->pointwise ? l->xt + p * v->c + group * v->cg : columns;
+            g.a_row = l->pointwise ? v->c : v->k, g.a_col = 1;
+            g.packed_b = l->packed + group * l->packed_floats;
+            g.c = out, g.c_row = v->og;
+            if (!l->pointwise) gpunn__lowered_windows(l, group, p, count, columns);
+            gpunn__gemm_block(&g, kernels, 0, count, 0, v->og, NULL);
+            for (int64_t done = 0, part; done < count; done += part) { /* image by image */
+                int64_t       image = (p + done) / area, at = (p + done) % area;
+                gpunn__planes to = gpunn__conv_planes(v, v->y, area, v->add_y);
+                part = area - at < count - done ? area - at : count - done;
+                to = gpunn__planes_from(to, group * v->og, (image * v->oc + group * v->og) * area + at);
+                gpunn__from_pixels(out + done * v->og, v->og, v->og, part, &to);
+            }
+        }
+}
+
+/* dwt[og][k] += dyt^T columns; columns = dyt wt, added into dxt. Block by block of pixels, each shared by all threads: a weight's
+ * sum has one order, whatever their number. */
+GPUNN__VECTORIZED(gpunn__lowered_backward, (void *arg, int index, int threads), (arg, index, threads))
+{
+    const gpunn__lowered      *l = (const gpunn__lowered *)arg;
+    const gpunn__conv         *v = l->v;
+    const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
+    float                     *panel = l->panels + index * l->panel;
+    int64_t                    begin, end, area = v->od * v->oh * v->ow, cells = v->d * v->h * v->w;
+    gpunn__conv_to_pixels(v->dy, v->n, v->oc, area, l->dyt, index, threads);
+    if (l->want_dweight) gpunn__conv_to_pixels(v->x, v->n, v->c, cells, l->xt, index, threads);
+    if (l->want_dx) {
+        gpunn__lowered_weights(l, index, threads);
+        gpunn__cpu_part(v->n * cells * v->c, 16, threads, index, &begin, &end);
+        memset(l->dxt + begin, 0, (size_t)(end - begin) * sizeof(float));
+    }
+    if (threads > 1) (void)gpunn__team_barrier();
+    for (int64_t group = 0; group < v->groups; group++)
+        for (int64_t p = 0; p < v->pixels; p += l->rows) {
+            int64_t      count = v->pixels - p < l->rows ? v->pixels - p : l->rows;
+            const float *dyt = l->dyt + p * v->oc + group * v->og;
+            if (l->want_dweight) {
+                gpunn__cpu_part(count, 1, threads, index, &begin, &end);
+                gpunn__lowered_windows(l, group, p + begin, end - begin, l->columns + begin * v->k);
+                if (threads > 1) (void)gpunn__team_barrier();
+                gpunn__gemm g = gpunn__conv_gemm(v->og, v->k, count);
+                g.a = dyt, g.a_row = 1, g.a_col = v->oc;
+                g.b = l->columns, g.b_row = v->k, g.b_col = 1;
+                g.c = l->dwt + group * v->og * v->k, g.c_row = v->k, g.accumulate = p > 0;
+                gpunn__cpu_part(v->k, 3 * kernels->lanes, threads, index, &begin, &end);
+                if (begin < end) gpunn__gemm_block(&g, kernels, 0, v->og, begin, end, panel);
+                if (threads > 1) (void)gpunn__team_barrier();
+            }
+            if (l->want_dx) {
+                gpunn__gemm g = gpunn__conv_gemm(count, v->k, v->og);
+                g.a = dyt, g.a_row = v->oc, g.a_col = 1;
+                g.b = l->wt + group * v->og * v->k, g.b_row = v->k, g.b_col = 1;
+                g.c = l->columns, g.c_row = v->k;
+                gpunn__cpu_part(count, 8, threads, index, &begin, &end);
+                if (begin < end) gpunn__gemm_block(&g, kernels, begin, end, 0, v->k, panel);
+                if (threads > 1) (void)gpunn__team_barrier();
+                gpunn__cpu_part(v->cg, 16, threads, index, &begin, &end);
+                if (begin < end) gpunn__lowered_add(l, group, p, count, begin, end, l->columns);
+                if (threads > 1) (void)gpunn__team_barrier();
+            }
+        }
+    if (l->want_dx) {
+        gpunn__cpu_part(v->n, 1, threads, index, &begin, &end);
+        for (; begin < end; begin++) {
+            gpunn__planes to = gpunn__planes_from(gpunn__conv_planes(v, v->dx, cells, v->add_dx), 0, begin * v->c * cells);
+            gpunn__from_pixels(l->dxt + begin * v->c * cells, v->c, v->c, cells, &to);
+        }
+    }
+    if (l->want_dweight) {
+        gpunn__cpu_part(v->oc, 1, threads, index, &begin, &end);
+        for (; begin < end; begin++) {
+            gpunn__planes to;
+            memset(&to, 0, sizeof to);
+            to.dst = v->dweight + begin * v->k, to.plane = v->taps, to.add = v->add_dweight;
+            gpunn__from_pixels(l->dwt + begin * v->k, v->cg, v->cg, v->taps, &to);
+        }
+    }
+}
+
+/* ---- Winograd's F(4 x 4, 3 x 3) (Lavin and Gray 2016): 36 products for 16 outputs instead of 144 -----------------------
+ * y = A' [(G w G') (B' x B)] A, elementwise products summed over channels, that is 36 matrix products. Its transposes give
+ * dw = G' [(B' x B) (A dy A')] G. Every transform is one map of a column, applied to columns and then to rows. */
+
+enum gpunn__winograd_map {
+    GPUNN__WINOGRAD_INPUT,
+    GPUNN__WINOGRAD_OUTPUT,
+    GPUNN__WINOGRAD_WEIGHT,
+    GPUNN__WINOGRAD_DOUTPUT,
+    GPUNN__WINOGRAD_DWEIGHT
+};
+
+/* count transforms of n x n cells at src (rows si, columns sj apart) to m x m cells at dst, each cell a run of channels. */
+typedef struct gpunn__winograd_job {
+    const float *src;
+    int64_t      si, sj, src_step;
+    float       *dst;
+    int64_t      di, dj, dst_step;
+    int64_t      count, channels;
+} gpunn__winograd_job;
+
+/* ---- direct: few channels ---------------------------------------------------------------------------------------------
+ * Vectors run over the pixels of a padded copy of the image, rows and all, so that each tap is one shifted load; results that
+ * fall into the padding between rows are dropped. */
+
+typedef struct gpunn__direct_job {
+    const float   *x, *y; /* the copies; y: of dy, in whose gaps are zeros */
+    const int64_t *offset;
+    int64_t        taps, count; /* channels * taps; pixels, in whole tiles */
+    const float   *w;           /* [tap][row] */
+    float         *out;
+    int64_t        out_row, y_row, images, x_image, y_image;
+} gpunn__direct_job;
+
+/* The kernels for one kind of vector. */
+typedef struct gpunn__conv_kernels {
+    int64_t lanes, v1, v6, v8;                               /* vectors per tile of 1, 6 and 8 rows */
+    void (*winograd)(const gpunn__winograd_job *w, int map); /* NULL: not in this set */
+    void (*direct)(const gpunn__direct_job *d, int rows);
+    void (*gradient)(const gpunn__direct_job *d, int rows);
+    void (*finish)(const float *x, float *y, const float *residual, int64_t n, float scale, float shift, bool add, bool relu);
+} gpunn__conv_kernels;
+
+#define GPUNN__WINOGRAD_KERNELS(isa, TARGET, LANES)                                                                           \
+    TARGET GPUNN__INLINE void gpunn__##isa##_winograd1(const int map, const gpunn__##isa *a, gpunn__##isa *b)                 \
+    {                                                                                                                         \
+        if (map == GPUNN__WINOGRAD_INPUT) {                                                                                   \
+            gpunn__##isa p = a[4] - a[2] * 4, q = a[3] - a[1] * 4, r = a[4] - a[2], s = (a[3] - a[1]) * 2;                    \
+            b[0] = a[0] * 4 - a[2] * 5 + a[4];                                                                                \
+            b[1] = p + q;                                                                                                     \
+            b[2] = p - q;                                                                                                     \
+            b[3] = r + s;                                                                                                     \
+            b[4] = r - s;                                                                                                     \
+            b[5] = a[1] * 4 - a[3] * 5 + a[5];                                                                                \
+        } else if (map == GPUNN__WINOGRAD_OUTPUT) {                                                                           \
+            gpunn__##isa p = a[1] + a[2], q = a[1] - a[2], r = a[3] + a[4], s = a[3] - a[4];                                  \
+            b[0] = a[0] + p + r;                                                                                              \
+            b[1] = q + s * 2;                                                                                                 \
+            b[2] = p + r * 4;                                                                                                 \
+            b[3] = q + s * 8 + a[5];                                                                                          \
+        } else if (map == GPUNN__WINOGRAD_WEIGHT) {                                                                           \
+            gpunn__##isa p = (a[0] + a[2]) * (-1.0f / 6), q = a[1] * (-1.0f / 6);                                             \
+            gpunn__##isa r = a[0] * (1.0f / 24) + a[2] * (1.0f / 6), s = a[1] * (1.0f / 12);                                  \
+            b[0] = a[0] * 0.25f;                                                                                              \
+            b[1] = p + q;                                                                                                     \
+            b[2] = p - q;                                                                                                     \
+            b[3] = r + s;                                                                                                     \
+            b[4] = r - s;                                                                                                     \
+            b[5] = a[2];                                                                                                      \
+        } else if (map == GPUNN__WINOGRAD_DOUTPUT) {                                                                          \
+            gpunn__##isa p = a[0] + a[2], q = a[1] + a[3], r = a[0] + a[2] * 4, s = a[1] * 2 + a[3] * 8;                      \
+            b[0] = a[0];                                                                                                      \
+            b[1] = p + q;                                                                                                     \
+            b[2] = p - q;                                                                                                     \
+            b[3] = r + s;                                                                                                     \
+            b[4] = r - s;                                                                                                     \
+            b[5] = a[3];                                                                                                      \
+        } else {                                                                                                              \
+            gpunn__##isa p = (a[1] + a[2]) * (-1.0f / 6), q = (a[2] - a[1]) * (1.0f / 6), r = a[3] + a[4];                    \
+            b[0] = a[0] * 0.25f + p + r * (1.0f / 24);                                                                        \
+            b[1] = q + (a[3] - a[4]) * (1.0f / 12);                                                                           \
+            b[2] = p + r * (1.0f / 6) + a[5];                                                                                 \
+        }                                                                                                                     \
+    }                                                                                                                         \
+    TARGET GPUNN__INLINE void gpunn__##isa##_winograd2(const gpunn__winograd_job *w, const int map, const int n, const int m) \
+    {                                                                                                                         \
+        for (int64_t t = 0; t < w->count; t++)                                                                                \
+            for (int64_t c = 0; c < w->channels; c += LANES) {                                                                \
+                const int    lanes = w->channels - c < LANES ? (int)(w->channels - c) : LANES;                                \
+                const float *src = w->src + t * w->src_step + c;                                                              \
+                float       *dst = w->dst + t * w->dst_step + c;                                                              \
+                gpunn__##isa a[6], b[6], half[6][6];                                                                          \
+                GPUNN__UNROLL                                                                                                 \
+                for (int j = 0; j < n; j++) {                                                                                 \
+                    GPUNN__UNROLL                                                                                             \
+                    for (int i = 0; i < n; i++) a[i] = gpunn__##isa##_load(src + i * w->si + j * w->sj, lanes);               \
+                    gpunn__##isa##_winograd1(map, a, b);                                                                      \
+                    GPUNN__UNROLL                                                                                             \
+                    for (int i = 0; i < m; i++) half[i][j] = b[i];                                                            \
+                }                                                                                                             \
+                GPUNN__UNROLL                                                                                                 \
+                for (int i = 0; i < m; i++) {                                                                                 \
+                    gpunn__##isa##_winograd1(map, half[i], b);                                                                \
+                    GPUNN__UNROLL                                                                                             \
+                    for (int j = 0; j < m; j++) gpunn__##isa##_store(dst + i * w->di + j * w->dj, lanes, b[j]);               \
+                }                                                                                                             \
+            }                                                                                                                 \
+    }                                                                                                                         \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_winograd(const gpunn__winograd_job *w, int map)                                \
+    {                                                                                                                         \
+        if (map == GPUNN__WINOGRAD_INPUT)                                                                                     \
+            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_INPUT, 6, 6);                                                         \
+        else if (map == GPUNN__WINOGRAD_OUTPUT)                                                                               \
+            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_OUTPUT, 6, 4);                                                        \
+        else if (map == GPUNN__WINOGRAD_WEIGHT)                                                                               \
+            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_WEIGHT, 3, 6);                                                        \
+        else if (map == GPUNN__WINOGRAD_DOUTPUT)                                                                              \
+            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_DOUTPUT, 4, 6);                                                       \
+        else                                                                                                                  \
+            gpunn__##isa##_winograd2(w, GPUNN__WINOGRAD_DWEIGHT, 6, 3);                                                       \
+    }
+
+/* out[row][pixel] = sum over taps of w[tap][row] x[pixel + offset[tap]], R rows in tiles of V vectors.
+ * out[row][tap] += sum over pixels of y[row][pixel] x[pixel + offset[tap]], R rows by 4 taps. */
+#define GPUNN__DIRECT_KERNELS(isa, TARGET, LANES, V1, V6, V8, D, WINOGRAD)                                                     \
+    TARGET GPUNN__INLINE void gpunn__##isa##_direct_tile(const gpunn__direct_job *d, const int R, const int V)                 \
+    {                                                                                                                          \
+        for (int64_t q = 0; q < d->count; q += V * LANES) {                                                                    \
+            gpunn__##isa sum[8][8], x[8];                                                                                      \
+            GPUNN__UNROLL                                                                                                      \
+            for (int i = 0; i < R; i++) {                                                                                      \
+                GPUNN__UNROLL                                                                                                  \
+                for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_set(0);                                                 \
+            }                                                                                                                  \
+            const float *w = d->w;                                                                                             \
+            for (int64_t p = 0; p < d->taps; p++, w += R) {                                                                    \
+                const float *from = d->x + q + d->offset[p];                                                                   \
+                GPUNN__UNROLL                                                                                                  \
+                for (int v = 0; v < V; v++) x[v] = *(const gpunn__##isa##_memory *)(from + v * LANES);                         \
+                GPUNN__UNROLL                                                                                                  \
+                for (int i = 0; i < R; i++) {                                                                                  \
+                    gpunn__##isa a = gpunn__##isa##_set(w[i]);                                                                 \
+                    GPUNN__UNROLL                                                                                              \
+                    for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_fma(a, x[v], sum[i][v]);                            \
+                }                                                                                                              \
+            }                                                                                                                  \
+            GPUNN__UNROLL                                                                                                      \
+            for (int i = 0; i < R; i++) {                                                                                      \
+                GPUNN__UNROLL                                                                                                  \
+                for (int v = 0; v < V; v++) *(gpunn__##isa##_memory *)(d->out + i * d->out_row + q + v * LANES) = sum[i][v];   \
+            }                                                                                                                  \
+        }                                                                                                                      \
+    }                                                                                                                          \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_direct(const gpunn__direct_job *d, int rows)                                    \
+    {                                                                                                                          \
+        if (rows == 1)                                                                                                         \
+            gpunn__##isa##_direct_tile(d, 1, V1);                                                                              \
+        else if (rows == 6)                                                                                                    \
+            gpunn__##isa##_direct_tile(d, 6, V6);                                                                              \
+        else                                                                                                                   \
+            gpunn__##isa##_direct_tile(d, 8, V8);                                                                              \
+    }                                                                                                                          \
+    TARGET GPUNN__INLINE void gpunn__##isa##_direct_dots(const gpunn__direct_job *d, int64_t row, int64_t p, const int R)      \
+    {                                                                                                                          \
+        gpunn__##isa sum[6][4], x[4], y;                                                                                       \
+        GPUNN__UNROLL                                                                                                          \
+        for (int i = 0; i < R; i++) {                                                                                          \
+            GPUNN__UNROLL                                                                                                      \
+            for (int j = 0; j < 4; j++) sum[i][j] = gpunn__##isa##_set(0);                                                     \
+        }                                                                                                                      \
+        const int64_t *o = d->offset + p;                                                                                      \
+        for (int64_t image = 0; image < d->images; image++) {                                                                  \
+            const float *x0 = d->x + image * d->x_image, *y0 = d->y + image * d->y_image + row * d->y_row;                     \
+            for (int64_t q = 0; q < d->count; q += LANES) {                                                                    \
+                GPUNN__UNROLL                                                                                                  \
+                for (int j = 0; j < 4; j++) x[j] = *(const gpunn__##isa##_memory *)(x0 + q + o[j]);                            \
+                GPUNN__UNROLL                                                                                                  \
+                for (int i = 0; i < R; i++) {                                                                                  \
+                    y = *(const gpunn__##isa##_memory *)(y0 + i * d->y_row + q);                                               \
+                    GPUNN__HOLD(y);                                                                                            \
+                    GPUNN__UNROLL                                                                                              \
+                    for (int j = 0; j < 4; j++) sum[i][j] = gpunn__##isa##_fma(y, x[j], sum[i][j]);                            \
+                }                                                                                                              \
+            }                                                                                                                  \
+        }                                                                                                                      \
+        GPUNN__UNROLL                                                                                                          \
+        for (int i = 0; i < R; i++) {                                                                                          \
+            gpunn__##isa##_sum4(sum[i], d->out + (row + i) * d->out_row + p);                                                  \
+        }                                                                                                                      \
+    }                                                                                                                          \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_direct_gradient(const gpunn__direct_job *d, int rows)                           \
+    {                                                                                                                          \
+        for (int64_t p = 0; p < d->taps; p += 4) {                                                                             \
+            if (rows == 1)                                                                                                     \
+                gpunn__##isa##_direct_dots(d, 0, p, 1);                                                                        \
+            else                                                                                                               \
+                for (int64_t row = 0; row < 6; row += D) gpunn__##isa##_direct_dots(d, row, p, D);                             \
+        }                                                                                                                      \
+    }                                                                                                                          \
+    /* y = relu(x * scale + shift + residual), or y += x. */                                                                   \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_finish(const float *x, float *y, const float *residual, int64_t n, float scale, \
+                                                      float shift, bool add, bool relu)                                        \
+    {                                                                                                                          \
+        for (int64_t i = 0; i < n; i += LANES) {                                                                               \
+            const int    lanes = n - i < LANES ? (int)(n - i) : LANES;                                                         \
+            gpunn__##isa v = gpunn__##isa##_load(x + i, lanes) * scale + shift;                                                \
+            if (add) v += gpunn__##isa##_load(y + i, lanes);                                                                   \
+            if (residual) v += gpunn__##isa##_load(residual + i, lanes);                                                       \
+            if (relu) v = gpunn__##isa##_relu(v);                                                                              \
+            gpunn__##isa##_store(y + i, lanes, v);                                                                             \
+        }                                                                                                                      \
+    }                                                                                                                          \
+    static const gpunn__conv_kernels gpunn__##isa##_conv = {                                                                   \
+        LANES, V1, V6, V8, WINOGRAD, gpunn__##isa##_direct, gpunn__##isa##_direct_gradient, gpunn__##isa##_finish};
+
+#if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
+/* out[j] += the sum of a[j]; relu lets NaN through. */
+#define GPUNN__CONV_VECTORS(isa, TARGET, LANES, V1, V6, V8, D, WINOGRAD)                \
+    TARGET GPUNN__INLINE void gpunn__##isa##_sum4(const gpunn__##isa *a, float *out)    \
+    {                                                                                   \
+        gpunn__quad q[4];                                                               \
+        GPUNN__UNROLL                                                                   \
+        for (int j = 0; j < 4; j++) q[j] = gpunn__##isa##_fold(a[j]);                   \
+        gpunn__transpose4(q);                                                           \
+        *(gpunn__quad_memory *)out += (q[0] + q[2]) + (q[1] + q[3]);                    \
+    }                                                                                   \
+    TARGET GPUNN__INLINE gpunn__##isa gpunn__##isa##_relu(gpunn__##isa x)               \
+    {                                                                                   \
+        return (gpunn__##isa)((gpunn__##isa##_bits)x & ~(gpunn__##isa##_bits)(x <= 0)); \
+    }                                                                                   \
+    GPUNN__DIRECT_KERNELS(isa, TARGET, LANES, V1, V6, V8, D, WINOGRAD)
+#if defined(GPUNN__AVX512)
+GPUNN__WINOGRAD_KERNELS(v16, GPUNN__AVX512, 16)
+GPUNN__CONV_VECTORS(v16, GPUNN__AVX512, 16, 4, 4, 3, 6, gpunn__v16_winograd)
+#endif
+#if defined(GPUNN__AVX2)
+GPUNN__WINOGRAD_KERNELS(v8, GPUNN__AVX2, 8)
+GPUNN__CONV_VECTORS(v8, GPUNN__AVX2, 8, 4, 2, 1, 2, gpunn__v8_winograd)
+#endif
+#if defined(GPUNN__BASELINE) && defined(__aarch64__)
+GPUNN__WINOGRAD_KERNELS(v4, GPUNN__BASELINE, 4)
+GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 4, 3, 6, gpunn__v4_winograd)
+#elif defined(GPUNN__BASELINE) /* without Winograd: 16 registers of 4 lanes hold no tile, and the code would be long */
+GPUNN__CONV_VECTORS(v4, GPUNN__BASELINE, 4, 8, 2, 1, 2, NULL)
+#endif
+#else
+typedef float       gpunn__v1, gpunn__v1_memory;
+#define GPUNN__UNROLL
+#define GPUNN__HOLD(x)
+GPUNN__INLINE float gpunn__v1_set(float x)
+{
+    return x;
+}
+GPUNN__INLINE float gpunn__v1_fma(float a, float b, float c)
+{
+    return a * b + c;
+}
+GPUNN__INLINE float gpunn__v1_load(const float *p, int count)
+{
+    return count ? *p : 0;
+}
+GPUNN__INLINE void gpunn__v1_store(float *p, int count, float x)
+{
+    if (count) *p = x;
+}
+GPUNN__INLINE void gpunn__v1_sum4(const float *a, float *out)
+{
+    for (int j = 0; j < 4; j++) out[j] += a[j];
+}
+GPUNN__INLINE float gpunn__v1_relu(float x)
+{
+    return x <= 0 ? 0 : x;
+}
+GPUNN__WINOGRAD_KERNELS(v1, , 1)
+GPUNN__DIRECT_KERNELS(v1, , 1, 8, 2, 1, 2, gpunn__v1_winograd)
+#endif
+
+#undef GPUNN__CONV_VECTORS
+#undef GPUNN__WINOGRAD_KERNELS
+#undef GPUNN__DIRECT_KERNELS
+
+GPUNN__INLINE const gpunn__conv_kernels *gpunn__conv_choose(void)
+{
+#if !defined(__GNUC__) || defined(GPUNN_NO_SIMD)
+    return &gpunn__v1_conv;
+#elif defined(GPUNN__LEVELS)
+    static const gpunn__conv_kernels *const level[] = {NULL, &gpunn__v4_conv, &gpunn__v8_conv, &gpunn__v16_conv};
+    return level[gpunn__level()];
+#elif defined(GPUNN__AVX512)
+    return &gpunn__v16_conv;
+#elif defined(GPUNN__AVX2)
+    return &gpunn__v8_conv;
+#else
+    return &gpunn__v4_conv;
+#endif
+}
+
+/* One such convolution, src [n][ci][d][h][w] to [n][co][od][oh][ow]. Work goes by rows of tiles, counted through all planes.
+ * Along the depth nothing is transformed: the kd planes that a plane of the result reads stand side by side as kd * ci
+ * channels. */
+typedef struct gpunn__winograd {
+    const gpunn__gemm_kernels *kernels;
+    int64_t                    n, ci, d, h, w, pd, ph, pw, co, od, oh, ow, kd;
+    int64_t                    depth; /* kd * ci */
+    const float               *src;
+    gpunn__planes              to; /* of the whole batch */
+    const float               *weight;
+    int64_t                    w_co, w_ci;   /* steps from channel to channel */
+    bool                       turned;       /* along all axes */
+    bool                       ready;        /* u holds the weights already */
+    int64_t                    across, down; /* tiles of a row, rows of tiles of an image */
+    int64_t                    group;        /* rows of tiles that are multiplied at once */
+    bool                       shared;       /* one group at a time, by all threads; else each thread has its own */
+    float                     *u;            /* [36] packed right sides */
+    float                     *v;            /* [36][tile][depth], followed by the products, or A dy A', [36][tile][co] */
+    float                     *du, *panels;  /* of the weight's gradient: [36][depth][co]; right sides, per thread */
+    const float               *dy;           /* [n][co][od][oh][ow] */
+    float                     *dweight;      /* [co][ci][kd][tap] */
+    bool                       add;
+    float                     *pixels;                  /* per thread: 6 rows of a strip of channels, pixel-major */
+    int64_t                    u_plane, v_group, strip; /* floats of one u, of a group's v, of pixels */
+} gpunn__winograd;
+
+#define GPUNN__WINOGRAD_STRIP ((int64_t)64) /* channels that are transformed at once */
+
+/* u = G w G', for vectors of output channels. */
+static void gpunn__winograd_weights(const gpunn__winograd *w, int index, int threads)
+{
+    float         taps[16 * 9 * 16]; /* [ci][tap][co] */
+    const int64_t lanes = w->kernels->lanes, chunks = (w->ci + 15) / 16, blocks = (w->co + lanes - 1) / lanes;
+    int64_t       unit, end;
+    gpunn__cpu_part(w->kd * chunks * blocks, 1, threads, index, &unit, &end);
+    for (; unit < end; unit++) {
+        int64_t      p = unit % chunks * 16, count = w->ci - p < 16 ? w->ci - p : 16, z = unit / chunks % w->kd;
+        int64_t      j = unit / chunks / w->kd * lanes, columns = w->co - j < lanes ? w->co - j : lanes;
+        const float *from = w->weight + j * w->w_co + p * w->w_ci + 9 * (w->turned ? w->kd - 1 - z : z);
+        memset(taps, 0, sizeof taps);
+        gpunn__winograd_job job;
+        job.si = 3 * lanes, job.sj = lanes, job.src_step = 9 * lanes, job.src = taps;
+        if (w->turned) job.si = -job.si, job.sj = -job.sj, job.src = taps + 8 * lanes;
+        if (w->w_ci == 9) {
+            gpunn__to_pixels(from, w->w_co, columns, count * 9, taps, lanes);
+        } else {
+            for (int64_t i = 0; i < count; i++)
+                gpunn__to_pixels(from + i * w->w_ci, w->w_co, columns, 9, taps + i * 9 * lanes, lanes);
+        }
+        int64_t width, at = gpunn__packed_at(w->depth, w->co, lanes, z * w->ci + p, j, &width);
+        job.dst = w->u + at, job.dst_step = width, job.di = 6 * w->u_plane, job.dj = w->u_plane;
+        job.count = count, job.channels = lanes;
+        gpunn__conv_choose()->winograd(&job, GPUNN__WINOGRAD_WEIGHT);
+    }
+}
+
+/* What the transforms of a side read: planes [n][channels][d][h][w]; a tile's first cell lies at (4 ty - ph, 4 tx - pw) of plane
+ * z - pd and of kd - 1 further ones, cells outside are 0. size x size cells: 6 (B' x B) or 4 (A dy A'). */
+typedef struct gpunn__winograd_side {
+    const float *src;
+    int64_t      channels, d, h, w, kd, pd, ph, pw, size;
+} gpunn__winograd_side;
+
+/* Transforms rows of tiles [t, t_end) into dst [36][tile][kd][channels]. */
+static void gpunn__winograd_gather(const gpunn__winograd *w, const gpunn__winograd_side *s, int64_t t, int64_t t_end, float *dst,
+                                   int index, int threads, float *pixels)
+{
+    const int64_t strips = (s->channels + GPUNN__WINOGRAD_STRIP - 1) / GPUNN__WINOGRAD_STRIP, row = w->across * 4 + s->size - 4;
+    const int64_t depth = s->kd * s->channels, plane = (t_end - t) * w->across * depth, cells = s->h * s->w;
+    int64_t       unit, end, first = t;
+    gpunn__cpu_part((t_end - t) * s->kd * strips, 1, threads, index, &unit, &end);
+    for (; unit < end; unit++) {
+        int64_t c = unit % strips * GPUNN__WINOGRAD_STRIP, kz = unit / strips % s->kd,
+                count = s->channels - c < GPUNN__WINOGRAD_STRIP ? s->channels - c : GPUNN__WINOGRAD_STRIP;
+        t = first + unit / strips / s->kd;
+        int64_t      y0 = t % w->down * 4 - s->ph, image = t / w->down / w->od, z = t / w->down % w->od - s->pd + kz;
+        int64_t      inside = row - s->pw < s->w ? row - s->pw : s->w; /* cells of a row, after pw zeros and before zeros */
+        const float *from = s->src + ((image * s->channels + c) * s->d + z) * cells;
+        for (int64_t i = 0; i < s->size; i++) {
+            float  *to = pixels + i * row * count;
+            int64_t y = y0 + i;
+            if (z < 0 || z >= s->d || y < 0 || y >= s->h) {
+                memset(to, 0, (size_t)(row * count) * sizeof *to);
+                continue;
+            }
+            memset(to, 0, (size_t)(s->pw * count) * sizeof *to);
+            gpunn__to_pixels(from + y * s->w, s->d * cells, count, inside, to + s->pw * count, count);
+            memset(to + (s->pw + inside) * count, 0, (size_t)((row - s->pw - inside) * count) * sizeof *to);
+        }
+        gpunn__winograd_job job;
+        job.src = pixels, job.si = row * count, job.sj = count, job.src_step = 4 * count;
+        job.dst = dst + (t - first) * w->across * depth + kz * s->channels + c;
+        job.di = 6 * plane, job.dj = plane, job.dst_step = depth;
+        job.count = w->across, job.channels = count;
+        gpunn__conv_choose()->winograd(&job, s->size == 6 ? GPUNN__WINOGRAD_INPUT : GPUNN__WINOGRAD_DOUTPUT);
+    }
+}
+
+GPUNN__INLINE gpunn__winograd_side gpunn__winograd_input(const gpunn__winograd *w)
+{
+    gpunn__winograd_side side = {w->src, w->ci, w->d, w->h, w->w, w->kd, w->pd, w->ph, w->pw, 6};
+    return side;
+}
+
+/* y = A' m A of rows of tiles [t, t_end), m [36][tile][co]. */
+static void gpunn__winograd_scatter(const gpunn__winograd *w, int64_t t, int64_t t_end, const float *m, int64_t plane, int index,
+                                    int threads, float *pixels)
+{
+    const int64_t strips = (w->co + GPUNN__WINOGRAD_STRIP - 1) / GPUNN__WINOGRAD_STRIP, row = w->across * 4;
+    int64_t       unit, end, first = t;
+    gpunn__cpu_part((t_end - t) * strips, 1, threads, index, &unit, &end);
+    for (; unit < end; unit++) {
+        int64_t c = unit % strips * GPUNN__WINOGRAD_STRIP,
+                count = w->co - c < GPUNN__WINOGRAD_STRIP ? w->co - c : GPUNN__WINOGRAD_STRIP;
+        t = first + unit / strips;
+        gpunn__winograd_job job;
+        job.src = m + (t - first) * w->across * w->co + c, job.si = 6 * plane, job.sj = plane, job.src_step = w->co;
+        job.dst = pixels, job.di = row * count, job.dj = count, job.dst_step = 4 * count;
+        job.count = w->across, job.channels = count;
+        gpunn__conv_choose()->winograd(&job, GPUNN__WINOGRAD_OUTPUT);
+        for (int64_t i = 0, y = t % w->down * 4; i < 4 && y < w->oh; i++, y++) {
+            int64_t       image = t / w->down / w->od, z = t / w->down % w->od;
+            int64_t       at = (((image * w->co + c) * w->od + z) * w->oh + y) * w->ow;
+            gpunn__planes to = gpunn__planes_from(w->to, c, at);
+            bool          whole = i == 0 && row == w->ow && y + 4 <= w->oh; /* the four rows are one run */
+            gpunn__from_pixels(pixels + i * row * count, count, count, whole ? 4 * row : w->ow, &to);
+            if (whole) break;
+        }
+    }
+}
+
+GPUNN__VECTORIZED(gpunn__winograd_run, (void *arg, int index, int threads), (arg, index, threads))
+{
+    const gpunn__winograd *w = (const gpunn__winograd *)arg;
+    if (!w->ready) {
+        gpunn__winograd_weights(w, index, threads);
+        if (threads > 1) (void)gpunn__team_barrier();
+    }
+    const int64_t rows = w->n * w->od * w->down, groups = (rows + w->group - 1) / w->group;
+    const bool    wait = w->shared && threads > 1;
+    float        *pixels = w->pixels + index * w->strip;
+    float        *v = w->v + (w->shared ? 0 : index * w->v_group), *m = v + 36 * w->group * w->across * w->depth;
+
+    const gpunn__winograd_side input = gpunn__winograd_input(w);
+    int64_t                    group = 0, end = groups, from, to;
+    if (!w->shared) gpunn__cpu_part(groups, 1, threads, index, &group, &end);
+    if (!w->shared) index = 0, threads = 1;
+    for (; group < end; group++) {
+        int64_t t = group * w->group, t_end = t + w->group < rows ? t + w->group : rows, tiles = (t_end - t) * w->across;
+        gpunn__winograd_gather(w, &input, t, t_end, v, index, threads, pixels);
+        if (wait) (void)gpunn__team_barrier();
+        gpunn__gemm g = gpunn__conv_gemm(rows * w->across, w->co, w->depth);
+        g.a_row = w->depth, g.a_col = 1, g.c_row = w->co;
+        gpunn__cpu_part(36, 1, threads, index, &from, &to);
+        for (; from < to; from++) {
+            g.a = v + from * tiles * w->depth, g.packed_b = w->u + from * w->u_plane, g.c = m + from * tiles * w->co;
+            gpunn__gemm_block(&g, w->kernels, 0, tiles, 0, w->co, NULL);
+        }
+        if (wait) (void)gpunn__team_barrier();
+        gpunn__winograd_scatter(w, t, t_end, m, tiles * w->co, index, threads, pixels);
+        if (wait) (void)gpunn__team_barrier();
+    }
+}
+
+/* dw = G' du G with du = v' (A dy A'), group by group of tiles; the threads share out the 36 products. */
+GPUNN__VECTORIZED(gpunn__winograd_dweight, (void *arg, int index, int threads), (arg, index, threads))
+{
+    const gpunn__winograd *w = (const gpunn__winograd *)arg;
+    const int64_t          rows = w->n * w->od * w->down, lanes = w->kernels->lanes;
+    float                 *pixels = w->pixels + index * w->strip, *panel = w->panels + index * 3 * lanes * w->kernels->depth;
+    float                 *m = w->v + 36 * w->group * w->across * w->depth;
+    int64_t                from, to;
+
+    const gpunn__winograd_side input = gpunn__winograd_input(w), doutput = {w->dy, w->co, w->od, w->oh, w->ow, 1, 0, 0, 0, 4};
+    for (int64_t t = 0; t < rows; t += w->group) {
+        int64_t t_end = t + w->group < rows ? t + w->group : rows, tiles = (t_end - t) * w->across;
+        gpunn__winograd_gather(w, &input, t, t_end, w->v, index, threads, pixels);
+        gpunn__winograd_gather(w, &doutput, t, t_end, m, index, threads, pixels);
+        if (threads > 1) (void)gpunn__team_barrier();
+        gpunn__gemm g = gpunn__conv_gemm(w->depth, w->co, tiles);
+        g.a_row = 1, g.a_col = w->depth, g.b_row = w->co, g.b_col = 1, g.c_row = w->co, g.accumulate = t > 0;
+        gpunn__cpu_part(36, 1, threads, index, &from, &to);
+        for (; from < to; from++) {
+            g.a = w->v + from * tiles * w->depth, g.b = m + from * tiles * w->co, g.c = w->du + from * w->depth * w->co;
+            gpunn__gemm_block(&g, w->kernels, 0, w->depth, 0, w->co, panel);
+        }
+        if (threads > 1) (void)gpunn__team_barrier();
+    }
+    float         taps[16 * 9 * 16]; /* [ci][tap][co] */
+    const int64_t chunks = (w->ci + 15) / 16, blocks = (w->co + lanes - 1) / lanes;
+    gpunn__cpu_part(w->kd * chunks * blocks, 1, threads, index, &from, &to);
+    for (; from < to; from++) {
+        int64_t p = from % chunks * 16, count = w->ci - p < 16 ? w->ci - p : 16, z = from / chunks % w->kd;
+        int64_t j = from / chunks / w->kd * lanes, columns = w->co - j < lanes ? w->co - j : lanes;
+
+        gpunn__winograd_job job;
+        job.src = w->du + (z * w->ci + p) * w->co + j, job.si = 6 * w->depth * w->co, job.sj = w->depth * w->co;
+        job.src_step = w->co;
+        job.dst = taps, job.di = 3 * lanes, job.dj = lanes, job.dst_step = 9 * lanes;
+        job.count = count, job.channels = columns;
+        gpunn__conv_choose()->winograd(&job, GPUNN__WINOGRAD_DWEIGHT);
+        gpunn__planes planes;
+        memset(&planes, 0, sizeof planes);
+        planes.dst = w->dweight + ((j * w->ci + p) * w->kd + z) * 9, planes.plane = w->depth * 9, planes.add = w->add;
+        const int64_t run = w->kd == 1 ? count : 1; /* channels whose taps are neighbours */
+        for (int64_t i = 0; i < count; i += run, planes.dst += w->kd * 9)
+            gpunn__from_pixels(taps + i * 9 * lanes, lanes, columns, run * 9, &planes);
+    }
+}
+
+/* Where cached, u lies in the cache, else in the workspace. */
+static gpunn__winograd gpunn__winograd_plan(const gpunn__conv *v, gpunn__conv_use use, bool cached, float *cache,
+                                            gpunn__space *space)
+{
+    gpunn__winograd w;
+    memset(&w, 0, sizeof w);
+    w.kernels = gpunn__gemm_choose();
+    w.n = v->n;
+    if (use == GPUNN__CONV_DX) { /* a convolution of dy with the weights turned by 180 degrees */
+        w.ci = v->oc, w.d = v->od, w.h = v->oh, w.w = v->ow, w.co = v->c, w.od = v->d, w.oh = v->h, w.ow = v->w;
+        w.pd = v->kd - 1 - v->pd, w.ph = 2 - v->ph, w.pw = 2 - v->pw;
+        w.src = v->dy, w.weight = v->weight, w.w_co = v->taps, w.w_ci = v->k, w.turned = true;
+        w.to = gpunn__conv_planes(v, v->dx, w.od * w.oh * w.ow, v->add_dx);
+    } else {
+        w.ci = v->c, w.d = v->d, w.h = v->h, w.w = v->w, w.co = v->oc, w.od = v->od, w.oh = v->oh, w.ow = v->ow;
+        w.pd = v->pd, w.ph = v->ph, w.pw = v->pw;
+        w.src = v->x, w.weight = v->weight, w.w_co = v->k, w.w_ci = v->taps;
+        w.to = gpunn__conv_planes(v, v->y, w.od * w.oh * w.ow, v->add_y);
+        w.dy = v->dy, w.dweight = v->dweight, w.add = v->add_dweight;
+    }
+    w.kd = v->kd, w.depth = w.kd * w.ci;
+    w.across = (w.ow + 3) / 4, w.down = (w.oh + 3) / 4;
+    const int64_t rows = w.n * w.od * w.down, cells = 36 * (w.depth + w.co);
+    int64_t       tiles = (use == GPUNN__CONV_DW ? 1048576 : 262144) / cells, least = use == GPUNN__CONV_DW ? 64 : 32;
+    if (tiles < least) tiles = least;
+    w.group = (tiles + w.across - 1) / w.across;
+    w.shared = use == GPUNN__CONV_DW || (v->threads > 1 && rows * w.across < v->threads * least);
+    if (!w.shared) { /* as many groups as threads, or a multiple */
+        int64_t groups = (rows + w.group - 1) / w.group;
+        groups = (groups + v->threads - 1) / v->threads * v->threads;
+        w.group = (rows + groups - 1) / groups;
+    }
+    if (w.group > rows) w.group = rows;
+    w.strip = 6 * (4 * w.across + 2) * GPUNN__WINOGRAD_STRIP;
+    w.pixels = gpunn__take(space, v->threads * w.strip);
+    w.v_group = w.group * w.across * cells;
+    w.v = gpunn__take(space, (w.shared ? 1 : v->threads) * w.v_group);
+    w.u_plane = (int64_t)(gpunn__gemm_packed_b_bytes(w.depth, w.co) / sizeof(float));
+    if (use == GPUNN__CONV_DW) {
+        w.du = gpunn__take(space, 36 * w.depth * w.co);
+        w.panels = gpunn__take(space, v->threads * w.kernels->depth * 3 * w.kernels->lanes);
+    } else {
+        w.u = cached ? cache : gpunn__take(space, 36 * w.u_plane);
+    }
+    return w;
+}
+
+/* One convolution of few channels: src [n][groups * ci][d][h][w], with zeros between the cells when up > 1, to
+ * [n][groups * co][od][oh][ow]. Also a backward pass to dx: dy, spread out by the stride, is convolved with the turned weights.
+ * It goes plane by plane of the result, large ones in bands of rows; planes of src that one reads, kd of each channel, count as
+ * so many channels. */
+typedef struct gpunn__direct {
+    const gpunn__conv_kernels *kernels;
+    int64_t                    n, groups, ci, co, d, h, w, od, oh, ow, up_d, up_h, up_w;
+    int64_t                    front, top, left;                         /* padding before, may be negative: cells cut off */
+    int64_t                    kd, kh, kw, sd, sh, sw, dd, dh, dw, taps; /* taps: ci * kd * kh * kw */
+    const float               *src, *dy;
+    gpunn__planes              to;
+    const float               *weight;
+    bool                       turned;
+    float                     *dweight;
+    bool                       add;
+    int                        rows;         /* results at once: 1, 6 or 8 */
+    int64_t                    lines, bands; /* of the result in a band; bands of a plane */
+    int64_t                    blocks;       /* of so many rows in a group */
+    int64_t  qh, qw, plane, pixels;          /* a phase of the copy, all phases of a channel; pixels computed, in whole tiles */
+    int64_t *offset;                         /* [taps, and 3 more] */
+    float   *packed, *copies, *out;          /* weights [group][block][tap][row]; per thread: the copy, results [row][pixel] */
+    int64_t  copy;                           /* floats of one */
+    int64_t  batch, parts;                   /* dweight: planes at once; sums that are added up at the end */
+    float   *sums;                           /* [part][group * blocks][row][taps up to a multiple of 4] */
+} gpunn__direct;
+
+/* src[0], src[2], .. to even and src[1], src[3], .. to odd, n in all. */
+GPUNN__INLINE void gpunn__part_pairs(const float *src, int64_t n, float *GPUNN__RESTRICT even, float *GPUNN__RESTRICT odd)
+{
+    int64_t i = 0;
+#if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
+    for (; 2 * i + 8 <= n; i += 4) {
+        const gpunn__quad a = *(const gpunn__quad_memory *)(src + 2 * i), b = *(const gpunn__quad_memory *)(src + 2 * i + 4);
+        *(gpunn__quad_memory *)(even + i) = GPUNN__SHUFFLE(a, b, 0, 2, 4, 6);
+        *(gpunn__quad_memory *)(odd + i) = GPUNN__SHUFFLE(a, b, 1, 3, 5, 7);
+    }
+#endif
+    for (; 2 * i + 1 < n; i++) even[i] = src[2 * i], odd[i] = src[2 * i + 1];
+    if (2 * i < n) even[i] = src[2 * i];
+}
+
+/* Copies what one group of plane `at` of the result (counted through all images) reads, from line `from` on, into the padded
+ * layout: [channel][kd][phase][qh][qw], where the phases of a stride lie apart, so that the taps of neighbouring outputs are
+ * neighbours. to holds zeros where no cell ever comes, and what an earlier band left. */
+static void gpunn__direct_copy(const gpunn__direct *d, int64_t group, int64_t at, int64_t from, float *to)
+{
+    const int64_t top = d->top - from * d->sh, above = top < 0 ? (-top + d->up_h - 1) / d->up_h : 0;
+    const int64_t first = above * d->up_h + top;
+    const int64_t skip = d->left < 0 ? (-d->left + d->up_w - 1) / d->up_w : 0, phase = d->qh * d->qw;
+    int64_t       count = (d->qw * d->sw - d->left + d->up_w - 1) / d->up_w;
+    if (count > d->w) count = d->w;
+    if (d->bands > 1) memset(to, 0, (size_t)(d->ci * d->kd * d->plane) * sizeof *to);
+    for (int64_t i = 0; i < d->ci * d->kd; i++, to += d->plane) {
+        int64_t channel = (at / d->od * d->groups + group) * d->ci + i / d->kd;
+        int64_t z = at % d->od * d->sd + i % d->kd * d->dd - d->front;
+        if (z < 0 || z % d->up_d != 0 || z / d->up_d >= d->d) {
+            memset(to, 0, (size_t)d->plane * sizeof *to);
+            continue;
+        }
+        const float *plane = d->src + (channel * d->d + z / d->up_d) * d->h * d->w;
+        int64_t      line = first / d->sh, part = first % d->sh;
+        for (int64_t y = above; y < d->h && line < d->qh; y++) {
+            const float *src = plane + y * d->w;
+            float       *row = to + part * d->sw * phase + line * d->qw;
+            for (part += d->up_h; part >= d->sh; part -= d->sh) line++;
+            if (d->sw == 1 && d->up_w == 1) {
+                if (count > skip) memcpy(row + skip + d->left, src + skip, (size_t)(count - skip) * sizeof *row);
+            } else if (d->sw == 1) {
+                for (int64_t x = skip; x < count; x++) row[x * d->up_w + d->left] = src[x];
+            } else if (d->sw == 2) { /* up is 1 */
+                const int64_t x = skip + d->left;
+                gpunn__part_pairs(src + skip, count - skip, row + x % 2 * phase + x / 2, row + (x + 1) % 2 * phase + (x + 1) / 2);
+            } else {
+                for (int64_t x = skip, end = skip + d->sw < count ? skip + d->sw : count; x < end; x++) {
+                    float *cell = row + (x + d->left) % d->sw * phase + (x + d->left) / d->sw;
+                    for (int64_t k = x; k < count; k += d->sw) *cell++ = src[k];
+                }
+            }
+        }
+    }
+}
+
+/* Where that plane of a channel of the result, or of dy, begins. */
+GPUNN__INLINE int64_t gpunn__direct_plane(const gpunn__direct *d, int64_t channel, int64_t at)
+{
+    return ((at / d->od * d->groups * d->co + channel) * d->od + at % d->od) * d->oh * d->ow;
+}
+
+static void gpunn__direct_offsets(const gpunn__direct *d)
+{
+    int64_t *offset = d->offset;
+    for (int64_t c = 0; c < d->ci * d->kd; c++)
+        for (int64_t ky = 0; ky < d->kh; ky++)
+            for (int64_t kx = 0; kx < d->kw; kx++) {
+                int64_t y = ky * d->dh, x = kx * d->dw;
+                *offset++ = c * d->plane + ((y % d->sh * d->sw + x % d->sw) * d->qh + y / d->sh) * d->qw + x / d->sw;
+            }
+    for (int i = 0; i < 3; i++, offset++) *offset = offset[-1];
+}
+
+GPUNN__VECTORIZED(gpunn__direct_run, (void *arg, int index, int threads), (arg, index, threads))
+{
+    const gpunn__direct *d = (const gpunn__direct *)arg;
+    const int64_t        cells = d->taps / d->ci, packed = d->taps * d->rows;
+    int64_t              unit, end;
+    gpunn__cpu_part(d->groups * d->blocks, 1, threads, index, &unit, &end);
+    for (; unit < end; unit++) {
+        int64_t group = unit / d->blocks, o = unit % d->blocks * d->rows, count = d->co - o < d->rows ? d->co - o : d->rows;
+        float  *to = d->packed + unit * packed;
+        if (count < d->rows) memset(to, 0, (size_t)packed * sizeof *to);
+        if (!d->turned) {
+            gpunn__to_pixels(d->weight + (group * d->co + o) * d->taps, d->taps, count, d->taps, to, d->rows);
+            continue;
+        }
+        for (int64_t i = 0; i < d->ci; i++) /* weight[group * ci + i][o + j][cells - 1 - t] */
+            for (int64_t t = 0; t < cells; t++)
+                for (int64_t j = 0; j < count; j++)
+                    to[(i * cells + t) * d->rows + j] = d->weight[((group * d->ci + i) * d->co + o + j + 1) * cells - 1 - t];
+    }
+    gpunn__direct_job job;
+    memset(&job, 0, sizeof job);
+    float *copy = d->copies + index * d->copy;
+    memset(copy, 0, (size_t)d->copy * sizeof *copy);
+    if (threads > 1) (void)gpunn__team_barrier();
+    job.x = copy, job.offset = d->offset, job.taps = d->taps, job.count = d->pixels;
+    job.out = d->out + index * d->rows * d->pixels, job.out_row = d->pixels;
+    int64_t now = -1;
+    gpunn__cpu_part(d->n * d->od * d->bands * d->groups * d->blocks, 1, threads, index, &unit, &end);
+    for (; unit < end; unit++) {
+        int64_t part = unit / d->blocks, group = part % d->groups, o = unit % d->blocks * d->rows; /* part: band and group */
+        int64_t plane = part / d->groups / d->bands, first = part / d->groups % d->bands * d->lines;
+        int64_t lines = d->oh - first < d->lines ? d->oh - first : d->lines;
+        if (part != now) gpunn__direct_copy(d, group, plane, first, copy);
+        now = part;
+        job.w = d->packed + (group * d->blocks + unit % d->blocks) * packed;
+        d->kernels->direct(&job, d->rows);
+        for (int64_t i = 0; i < d->rows && o + i < d->co; i++) {
+            const int64_t channel = group * d->co + o + i, at = gpunn__direct_plane(d, channel, plane) + first * d->ow;
+            const float   scale = d->to.scale ? d->to.scale[channel] : 1, shift = d->to.shift ? d->to.shift[channel] : 0;
+            const float  *from = job.out + i * d->pixels, *residual = d->to.residual ? d->to.residual + at : NULL;
+            float        *y = d->to.dst + at;
+            for (int64_t r = 0; r < lines; r++, from += d->qw, y += d->ow)
+                d->kernels->finish(from, y, residual ? residual + r * d->ow : NULL, d->ow, scale, shift, d->to.add, d->to.relu);
+        }
+    }
+}
+
+/* The weight's gradient. Each part sums over its own planes; the parts do not depend on the number of threads. */
+GPUNN__VECTORIZED(gpunn__direct_dweight, (void *arg, int index, int threads), (arg, index, threads))
+{
+    const gpunn__direct *d = (const gpunn__direct *)arg;
+    const int64_t x_image = d->ci * d->kd * d->plane, y_image = d->rows * d->pixels, width = gpunn__to_multiple(d->taps, 4),
+                  tile = d->rows * width;
+    float            *x = d->copies + index * d->copy, *y = x + d->copy - d->batch * y_image;
+    int64_t           unit, end;
+    gpunn__direct_job job;
+    memset(&job, 0, sizeof job);
+    memset(x, 0, (size_t)d->copy * sizeof *x);
+    job.x = x, job.y = y, job.offset = d->offset, job.taps = d->taps, job.count = d->pixels;
+    job.out_row = width, job.y_row = d->pixels, job.x_image = x_image, job.y_image = y_image;
+    const int64_t splits = d->parts * d->groups < 2 * threads ? d->blocks : 1, blocks = d->blocks / splits; /* per unit */
+    gpunn__cpu_part(d->parts * d->groups * splits, 1, threads, index, &unit, &end);
+    for (; unit < end; unit++) {
+        int64_t part = unit / (d->groups * splits), group = unit / splits % d->groups, first = unit % splits * blocks, plane,
+                last;
+        float *sums = d->sums + ((part * d->groups + group) * d->blocks + first) * tile;
+        memset(sums, 0, (size_t)(blocks * tile) * sizeof *sums);
+        gpunn__cpu_part(d->n * d->od, d->batch, (int)d->parts, (int)part, &plane, &last);
+        for (; plane < last; plane += job.images) {
+            job.images = last - plane < d->batch ? last - plane : d->batch;
+            for (int64_t i = 0; i < job.images; i++) gpunn__direct_copy(d, group, plane + i, 0, x + i * x_image);
+            for (int64_t block = 0; block < blocks; block++) {
+                int64_t o = (first + block) * d->rows, count = d->co - o < d->rows ? d->co - o : d->rows;
+                for (int64_t i = 0; i < job.images; i++) {
+                    float *to = y + i * y_image;
+                    for (int64_t j = 0; j < count; j++) {
+                        const float *dy = d->dy + gpunn__direct_plane(d, group * d->co + o + j, plane + i);
+                        for (int64_t r = 0; r < d->oh; r++, dy += d->ow)
+                            memcpy(to + j * d->pixels + r * d->qw, dy, (size_t)d->ow * sizeof *dy);
+                    }
+                }
+                job.out = sums + block * tile;
+                d->kernels->gradient(&job, d->rows);
+            }
+        }
+    }
+    if (threads > 1) (void)gpunn__team_barrier();
+    const int64_t all = d->groups * d->blocks * tile;
+    gpunn__cpu_part(d->groups * d->co, 1, threads, index, &unit, &end);
+    for (; unit < end; unit++) {
+        const float *sums = d->sums + unit / d->co * d->blocks * tile + unit % d->co * width;
+        float       *dw = d->dweight + unit * d->taps;
+        for (int64_t t = 0; t < d->taps; t++) {
+            float sum = sums[t];
+            for (int64_t part = 1; part < d->parts; part++) sum += sums[part * all + t];
+            dw[t] = d->add ? dw[t] + sum : sum;
+        }
+    }
+}
+
+/* How many of the oh lines of a plane of the result go at once, so that a core's cache holds what they read: of each channel as
+ * many lines of `pitch` cells, and `halo` beyond, for each phase of a stride; 0 or less where none fits. */
+static double gpunn__direct_lines(double channels, double oh, double pitch, double phases, double halo)
+{
+    const double most = 65536 / (channels * pitch);
+    return oh < most ? oh : floor(most / phases) - halo;
+}
+
+static gpunn__direct gpunn__direct_plan(const gpunn__conv *v, gpunn__conv_use use, gpunn__space *space)
+{
+    gpunn__direct d;
+    memset(&d, 0, sizeof d);
+    d.kernels = gpunn__conv_choose();
+    d.n = v->n, d.groups = v->groups, d.weight = v->weight;
+    d.kd = v->kd, d.kh = v->kh, d.kw = v->kw, d.dd = v->dd, d.dh = v->dh, d.dw = v->dw;
+    if (use == GPUNN__CONV_DX) {
+        d.ci = v->og, d.co = v->cg, d.d = v->od, d.h = v->oh, d.w = v->ow, d.od = v->d, d.oh = v->h, d.ow = v->w;
+        d.up_d = v->sd, d.up_h = v->sh, d.up_w = v->sw, d.sd = d.sh = d.sw = 1;
+        d.front = v->dd * (v->kd - 1) - v->pd, d.top = v->dh * (v->kh - 1) - v->ph, d.left = v->dw * (v->kw - 1) - v->pw;
+        d.src = v->dy, d.turned = true;
+        d.to = gpunn__conv_planes(v, v->dx, d.oh * d.ow, v->add_dx);
+    } else {
+        d.ci = v->cg, d.co = v->og, d.d = v->d, d.h = v->h, d.w = v->w, d.od = v->od, d.oh = v->oh, d.ow = v->ow;
+        d.up_d = d.up_h = d.up_w = 1, d.sd = v->sd, d.sh = v->sh, d.sw = v->sw;
+        d.front = v->pd, d.top = v->ph, d.left = v->pw, d.src = v->x;
+        d.to = gpunn__conv_planes(v, v->y, d.oh * d.ow, v->add_y);
+        d.dy = v->dy, d.dweight = v->dweight, d.add = v->add_dweight;
+    }
+    d.taps = d.ci * d.kd * d.kh * d.kw;
+    d.rows = d.co <= 2 ? 1 : use == GPUNN__CONV_DW || gpunn__to_multiple(d.co, 6) < gpunn__to_multiple(d.co, 8) ? 6 : 8;
+    d.blocks = (d.co + d.rows - 1) / d.rows;
+    const int64_t halo = d.dh * (d.kh - 1) / d.sh;
+    d.qw = d.ow + d.dw * (d.kw - 1) / d.sw;
+    d.lines = (int64_t)gpunn__direct_lines((double)(d.ci * d.kd), (double)d.oh, (double)d.qw, (double)(d.sh * d.sw),
+                                           (double)halo);
+    d.bands = (d.oh + d.lines - 1) / d.lines;
+    if (d.bands > 1) { /* a multiple of the threads */
+        d.bands = gpunn__to_multiple(d.bands, v->threads);
+        d.lines = (d.oh + d.bands - 1) / d.bands;
+        d.bands = (d.oh + d.lines - 1) / d.lines;
+    }
+    d.qh = d.lines + halo, d.plane = d.sh * d.sw * d.qh * d.qw;
+    const gpunn__conv_kernels *kernels = d.kernels;
+    const int64_t vectors = use == GPUNN__CONV_DW ? 1 : d.rows == 1 ? kernels->v1 : d.rows == 6 ? kernels->v6 : kernels->v8;
+    const int64_t grain = kernels->lanes * vectors;
+    d.pixels = gpunn__to_multiple((d.lines - 1) * d.qw + d.ow, grain);
+    d.offset = (int64_t *)(void *)gpunn__take(space, 2 * (d.taps + 3));
+    d.copy = d.ci * d.kd * d.plane + grain;
+    if (use == GPUNN__CONV_DW) {
+        int64_t image = d.ci * d.kd * d.plane + d.rows * d.pixels, planes = d.n * d.od;
+        d.batch = 10000 / image;
+        if (d.batch > (planes + 1) / 2) d.batch = (planes + 1) / 2;
+        if (d.batch < 1) d.batch = 1;
+        d.parts = (planes + d.batch - 1) / d.batch;
+        if (d.parts > 16) d.parts = 16;
+        d.copy = d.batch * image + 2 * grain;
+        d.sums = gpunn__take(space, d.parts * d.groups * d.blocks * d.rows * (d.taps + 3));
+    } else {
+        d.packed = gpunn__take(space, d.groups * d.blocks * d.taps * d.rows);
+        d.out = gpunn__take(space, v->threads * d.rows * d.pixels);
+    }
+    d.copy = gpunn__to_multiple(d.copy, 16);
+    d.copies = gpunn__take(space, v->threads * d.copy);
+    if (space->base) gpunn__direct_offsets(&d);
+    return d;
+}
+
+/* ---- the op ----------------------------------------------------------------------------------------------------------- */
+
+/* The gradient of a bias: dy [n][channels][cells] summed by channels. */
+typedef struct gpunn__conv_bias {
+    const float *dy;
+    float       *dbias;
+    int64_t      n, channels, cells;
+    bool         add;
+} gpunn__conv_bias;
+
+GPUNN__VECTORIZED(gpunn__conv_dbias, (void *arg, int index, int threads), (arg, index, threads))
+{
+    const gpunn__conv_bias *b = (const gpunn__conv_bias *)arg;
+    int64_t                 o, end;
+    gpunn__cpu_part(b->channels, 1, threads, index, &o, &end);
+    for (; o < end; o++) {
+        float lane[16] = {0}, sum = 0;
+        for (int64_t image = 0; image < b->n; image++) {
+            const float *dy = b->dy + (image * b->channels + o) * b->cells;
+            int64_t      i = 0;
+            for (; i + 16 <= b->cells; i += 16)
+                for (int l = 0; l < 16; l++) lane[l] += dy[i + l];
+            for (; i < b->cells; i++) lane[i % 16] += dy[i];
+        }
+        for (int l = 0; l < 16; l++) sum += lane[l];
+        b->dbias[o] = b->add ? b->dbias[o] + sum : sum;
+    }
+}
+
+/* Any convolution as one of three axes; a transposed one by the convolution whose dx it is: its operand is dy. */
+static gpunn__conv gpunn__conv_shape(const gpunn__cpu *cpu, const gpunn_step *step)
+{
+    const gpunn_attributes *attr = step->attr;
+    const bool              transposed = gpunn__op_is(step->op, GPUNN__TRANSPOSED);
+    const gpunn_value      *in = &step->in[0], *out = step->backward ? &step->grad_out : &step->out;
+    const gpunn_value      *x = transposed ? out : in, *y = transposed ? in : out;
+    const int               axes = x->rank - 2;
+    gpunn__conv             v;
+    memset(&v, 0, sizeof v);
+    v.n = x->dim[0], v.c = x->dim[1], v.oc = y->dim[1];
+    v.groups = attr->groups, v.cg = v.c / v.groups, v.og = v.oc / v.groups;
+    int64_t *const axis[3][6] = {{&v.d, &v.od, &v.kd, &v.sd, &v.pd, &v.dd},
+                                 {&v.h, &v.oh, &v.kh, &v.sh, &v.ph, &v.dh},
+                                 {&v.w, &v.ow, &v.kw, &v.sw, &v.pw, &v.dw}};
+    for (int i = 0; i < 3; i++) {
+        const int  from = i - 3 + axes; /* the first ones may be missing */
+        const bool there = from >= 0;
+        *axis[i][0] = there ? x->dim[2 + from] : 1, *axis[i][1] = there ? y->dim[2 + from] : 1;
+        *axis[i][2] = there ? attr->kernel[from] : 1, *axis[i][3] = there ? attr->stride[from] : 1;
+        *axis[i][4] = there ? attr->padding[from] : 0, *axis[i][5] = there ? attr->dilation[from] : 1;
+    }
+    v.taps = v.kd * v.kh * v.kw, v.k = v.taps * v.cg, v.pixels = v.n * v.od * v.oh * v.ow;
+    v.threads = gpunn__cpu_threads_for(cpu, (double)v.pixels * (double)v.oc * (double)v.k / 16);
+    v.weight = (const float *)step->in[1].data;
+    *(transposed ? &v.dy : &v.x) = (const float *)in->data;
+    if (step->backward) {
+        *(transposed ? &v.x : &v.dy) = (const float *)out->data;
+        *(transposed ? &v.y : &v.dx) = (float *)step->grad_in[0].data;
+        *(transposed ? &v.add_y : &v.add_dx) = step->accumulate[0];
+        v.dweight = (float *)step->grad_in[1].data, v.add_dweight = step->accumulate[1];
+    } else {
+        *(transposed ? &v.dx : &v.y) = (float *)out->data;
+        v.relu = step->fused.relu, v.residual = (const float *)step->fused.residual.data;
+    }
+    return v;
+}
+
+/* scale and shift per channel that bias and a merged batch norm come to. */
+static void gpunn__conv_epilogue(const gpunn_step *step, gpunn__conv *v, gpunn__space *space)
+{
+    const float  *bias = (const float *)step->in[2].data;
+    const int64_t channels = step->out.dim[1];
+    v->shift = gpunn__take(space, channels);
+    v->scale = gpunn__take(space, channels);
+    if (space->base == NULL) return;
+    if (step->fused.norm) {
+        gpunn__fold_norm(step, bias, channels, v->scale, v->shift);
+        return;
+    }
+    v->scale = NULL;
+    if (bias == NULL)
+        v->shift = NULL;
+    else
+        memcpy(v->shift, bias, (size_t)channels * sizeof *bias);
+}
+
+/* Winograd where its tiles fit (and, of several planes, its chunks of 16 channels); else the smaller of two estimates, in
+ * multiplications of a vector's lane: doubles, as sizes that nobody can compute are asked about too. */
+static gpunn__conv_way gpunn__conv_choose_way(const gpunn__conv *v, gpunn__conv_use use)
+{
+    const bool    dx = use == GPUNN__CONV_DX;
+    const int64_t ci = dx ? v->og : v->cg, co = dx ? v->cg : v->og;
+    const int64_t od = dx ? v->d : v->od, oh = dx ? v->h : v->oh, ow = dx ? v->w : v->ow;
+    const int64_t lanes = gpunn__gemm_choose()->lanes;
+    const double  planes = (double)v->n * (double)od, tiles = planes * (double)((oh + 3) / 4) * (double)((ow + 3) / 4);
+    const bool    dense = (v->sd | v->sh | v->sw | v->dd | v->dh | v->dw | v->groups) == 1;
+    if (dense && v->kh == 3 && v->kw == 3 && v->ph <= 2 && v->pw <= 2 && ci >= 16 && co >= 16 && (v->kd == 1 || ci % 16 == 0) &&
+        tiles >= 8 && tiles * 16 * 5 <= planes * (double)oh * (double)ow * 8 && gpunn__conv_choose()->winograd)
+        return GPUNN__CONV_WINOGRAD;
+    int64_t pitch = ow + v->dw * (v->kw - 1) / (dx ? 1 : v->sw), rows = co <= 2 ? 1 : gpunn__to_multiple(co, 6);
+    double  taps = (double)v->taps * (double)ci;
+    if (use != GPUNN__CONV_DW && gpunn__to_multiple(co, 8) < rows) rows = gpunn__to_multiple(co, 8);
+    double grain = (double)(rows == 1 ? 4 * lanes : 3 * lanes), rolled = (double)(oh - 1) * (double)pitch + (double)ow;
+    double direct = (double)od * ceil(rolled / grain) * grain * taps * (double)rows;
+    double lowered = (double)v->od * (double)v->oh * (double)v->ow * (double)v->taps *
+                     ((double)v->cg * (double)gpunn__to_multiple(v->og, lanes) + 8 * (double)v->cg + 192);
+    double lines = gpunn__direct_lines((double)ci * (double)v->kd, (double)oh, (double)pitch,
+                                       dx ? 1 : (double)v->sh * (double)v->sw,
+                                       floor((double)v->dh * (double)(v->kh - 1) / (dx ? 1 : (double)v->sh)));
+    bool   whole = lines >= (double)oh, banded = use != GPUNN__CONV_DW && lines >= 4;
+    return (whole && direct < lowered) || (banded && 1.5 * direct < lowered) ? GPUNN__CONV_DIRECT : GPUNN__CONV_LOWERED;
+}
+
+/* A step wants y or dx as its result, or one or two of y, dx and dweight as its gradients: one after the other, in the same
+ * workspace; what is lowered of dx and dweight goes together. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_conv(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__conv  v = gpunn__conv_shape(cpu, step);
+    const bool   run = action != GPUNN__PREPARE, cached = !step->backward && !step->training;
+    const bool   ready = run && cached && step->cache_version == step->state->weights_version;
+    bool         wanted[3] = {v.y != NULL, v.dx != NULL, v.dweight != NULL};
+    float       *cache = (float *)step->cache;
+    gpunn__space space = {run ? (float *)step->workspace : NULL, 0};
+    if (!step->backward) gpunn__conv_epilogue(step, &v, &space);
+    const size_t kept = space.bytes;
+    size_t       most = kept;
+    for (int i = GPUNN__CONV_FORWARD; i <= GPUNN__CONV_DW; i++) {
+        const gpunn__conv_use use = (gpunn__conv_use)i;
+        const gpunn__conv_way way = gpunn__conv_choose_way(&v, use);
+        if (!wanted[use] || (way == GPUNN__CONV_LOWERED && use != GPUNN__CONV_FORWARD)) continue;
+        wanted[use] = false;
+        if (way == GPUNN__CONV_WINOGRAD) {
+            gpunn__winograd w = gpunn__winograd_plan(&v, use, cached, cache, &space);
+            w.ready = ready;
+            if (!run && cached) step->cache_bytes = 36 * (size_t)w.u_plane * sizeof(float);
+            if (run) gpunn_parallel(v.threads, use == GPUNN__CONV_DW ? gpunn__winograd_dweight : gpunn__winograd_run, &w);
+        } else if (way == GPUNN__CONV_DIRECT) {
+            gpunn__direct d = gpunn__direct_plan(&v, use, &space);
+            if (run) gpunn_parallel(v.threads, use == GPUNN__CONV_DW ? gpunn__direct_dweight : gpunn__direct_run, &d);
+        } else {
+            gpunn__lowered l = gpunn__lowered_plan(&v, false, false, false, cached, cache, &space);
+            l.ready = ready;
+            if (!run && cached) step->cache_bytes = (size_t)(v.groups * l.packed_floats) * sizeof(float);
+            if (run) gpunn_parallel(v.threads, gpunn__lowered_forward, &l);
+        }
+        most = most > space.bytes ? most : space.bytes, space.bytes = kept;
+    }
+    if (wanted[GPUNN__CONV_DX] || wanted[GPUNN__CONV_DW]) {
+        gpunn__lowered l = gpunn__lowered_plan(&v, true, wanted[GPUNN__CONV_DX], wanted[GPUNN__CONV_DW], false, NULL, &space);
+        if (run) gpunn_parallel(v.threads, gpunn__lowered_backward, &l);
+        most = most > space.bytes ? most : space.bytes;
+    }
+    if (run && cached) step->cache_version = step->state->weights_version;
+    step->workspace_bytes = most;
+    if (run && step->backward && step->grad_in[2].data) {
+        const gpunn_value *dy = &step->grad_out;
+        gpunn__conv_bias   bias = {(const float *)dy->data,
+                                   (float *)step->grad_in[2].data,
+                                   dy->dim[0],
+                                   dy->dim[1],
+                                   dy->count / (dy->dim[0] * dy->dim[1]),
+                                   step->accumulate[2]};
+        gpunn_parallel(gpunn__cpu_threads(cpu, dy->count), gpunn__conv_dbias, &bias);
+    }
+    return GPUNN_OK;
+}
+
+#define GPUNN__X(name)                                                                                      \
+    GPUNN__INTERNAL gpunn_status gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
+    {                                                                                                       \
+        return gpunn__cpu_conv(cpu, step, action);                                                          \
+    }
+GPUNN__X(conv1d)
+GPUNN__X(conv2d)
+GPUNN__X(conv3d)
+GPUNN__X(conv_transpose1d)
+GPUNN__X(conv_transpose2d)
+GPUNN__X(conv_transpose3d)
+#undef GPUNN__X
+#undef GPUNN__WINOGRAD_STRIP

@@ -1,0 +1,68 @@
+#ifndef GPUNN__CPU_ELEMENTWISE_H
+#define GPUNN__CPU_ELEMENTWISE_H
+#include "base/math.h"
+
+/* ==== >>cpu/elementwise ============================================================================================ *
+ * Elementwise ops on the CPU: loops made from the tables, over contiguous memory only, and one driver that feeds them chunks of
+ * the result. Broadcast operands are expanded, and gradients of broadcast operands summed, chunk by chunk in the first cache. */
+enum { GPUNN__LINE = 16 }; /* elements that loops take together: a line of the caches, whole vectors of every level */
+
+enum { GPUNN__DROP_PACKS = 16, GPUNN__DROP_BLOCK = 8 * GPUNN__DROP_PACKS };
+
+typedef struct gpunn__drop {
+    uint64_t     seed, step;
+    uint32_t     site, keep;
+    float        scale;
+    int64_t      count;
+    const float *x;
+    float       *y;
+    bool         add;
+} gpunn__drop;
+
+/* The words of 16 packs from `pack`, a multiple of 16, which run through Philox side by side: vector code, if not inlined. */
+GPUNN__NOINLINE void gpunn__draw_packs(const gpunn__drop *d, uint64_t pack, uint32_t words[GPUNN__DROP_PACKS][4])
+{
+    uint32_t c0[GPUNN__DROP_PACKS], c1[GPUNN__DROP_PACKS], c2[GPUNN__DROP_PACKS], c3[GPUNN__DROP_PACKS];
+    uint32_t high0[GPUNN__DROP_PACKS], high2[GPUNN__DROP_PACKS];
+    for (int j = 0; j < GPUNN__DROP_PACKS; j++) {
+        c0[j] = (uint32_t)pack + (uint32_t)j;
+        c1[j] = d->site ^ (uint32_t)(pack >> 32) << 16;
+        c2[j] = (uint32_t)d->step;
+        c3[j] = (uint32_t)(d->step >> 32);
+    }
+    uint32_t k0 = (uint32_t)d->seed, k1 = (uint32_t)(d->seed >> 32);
+    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+        for (int j = 0; j < GPUNN__DROP_PACKS; j++) high0[j] = (uint32_t)((uint64_t)0xD2511F53u * c0[j] >> 32);
+        for (int j = 0; j < GPUNN__DROP_PACKS; j++) high2[j] = (uint32_t)((uint64_t)0xCD9E8D57u * c2[j] >> 32);
+        for (int j = 0; j < GPUNN__DROP_PACKS; j++) {
+            uint32_t low0 = 0xD2511F53u * c0[j], low2 = 0xCD9E8D57u * c2[j];
+            c0[j] = high2[j] ^ c1[j] ^ k0;
+            c1[j] = low2;
+            c2[j] = high0[j] ^ c3[j] ^ k1;
+            c3[j] = low0;
+        }
+    }
+    for (int j = 0; j < GPUNN__DROP_PACKS; j++) {
+        words[j][0] = c0[j];
+        words[j][1] = c1[j];
+        words[j][2] = c2[j];
+        words[j][3] = c3[j];
+    }
+}
+
+/* The factors of 16 packs. */
+GPUNN__NOINLINE void gpunn__drop_factors(const gpunn__drop *d, uint64_t pack, float factor[GPUNN__DROP_BLOCK])
+{
+    uint32_t words[GPUNN__DROP_PACKS][4];
+    uint16_t draw[GPUNN__DROP_BLOCK];
+    gpunn__draw_packs(d, pack, words);
+    memcpy(draw, words, sizeof words);
+    uint32_t keep = d->keep;
+    float    scale = d->scale;
+    for (int j = 0; j < GPUNN__DROP_BLOCK; j++) factor[j] = gpunn__select(draw[j] < keep, scale, 0);
+}
+
+/* Without values: the draws of this step; keep 65536 where nothing is dropped. */
+GPUNN__INTERNAL gpunn__drop gpunn__drop_of(const gpunn_step *step);
+
+#endif /* GPUNN__CPU_ELEMENTWISE_H */

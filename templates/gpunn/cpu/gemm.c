@@ -1,0 +1,1055 @@
+#include "cpu/gemm.h"
+#include "graph/nodes.h"
+#include "cpu/vectors.h"
+
+#ifdef GPUNN__VECTORS
+/* One tile of R rows and V vectors: R * V sums in registers. A's rows are reached from every third one, which is as far as x86
+ * scales an index. The last vector has `tail` lanes that exist in C. */
+#define GPUNN__GEMM_PRODUCTS(isa, TARGET, LANES, R3, R2, R1)                                                                    \
+    TARGET GPUNN__INLINE void gpunn__##isa##_tile(const gpunn__panel *t, int64_t i0, const int R, const int V)                  \
+    {                                                                                                                           \
+        const int    tail = (int)t->columns - (V - 1) * LANES;                                                                  \
+        gpunn__##isa sum[8][3], b[3];                                                                                           \
+        for (int v = 0; v < V; v++) b[v] = gpunn__##isa##_set(0);                                                               \
+        if (t->shift_col) {                                                                                                     \
+            GPUNN__UNROLL                                                                                                       \
+            for (int v = 0; v < V - 1; v++) b[v] = *(const gpunn__##isa##_memory *)(t->shift_col + v * LANES);                  \
+            b[V - 1] = gpunn__##isa##_load(t->shift_col + (V - 1) * LANES, tail);                                               \
+        }                                                                                                                       \
+        GPUNN__UNROLL                                                                                                           \
+        for (int i = 0; i < R; i++) {                                                                                           \
+            GPUNN__UNROLL                                                                                                       \
+            for (int v = 0; v < V; v++) sum[i][v] = b[v];                                                                       \
+        }                                                                                                                       \
+        if (t->shift_row) {                                                                                                     \
+            GPUNN__UNROLL                                                                                                       \
+            for (int i = 0; i < R; i++) {                                                                                       \
+                GPUNN__UNROLL                                                                                                   \
+                for (int v = 0; v < V; v++) sum[i][v] += gpunn__##isa##_set(t->shift_row[i0 + i]);                              \
+            }                                                                                                                   \
+        }                                                                                                                       \
+        float *c = t->c + i0 * t->c_row;                                                                                        \
+        if (t->k >= 64) {                                                                                                       \
+            GPUNN__UNROLL                                                                                                       \
+            for (int i = 0; i < R; i++) {                                                                                       \
+                GPUNN__UNROLL                                                                                                   \
+                for (int v = 0; v < V; v++) __builtin_prefetch(c + i * t->c_row + v * LANES, 1);                                \
+            }                                                                                                                   \
+        }                                                                                                                       \
+        const int64_t a_row = t->a_row, a_col = t->a_col, b_row = t->b_row;                                                     \
+        const float  *a[3] = {t->a + i0 * a_row, t->a + (i0 + (R > 3 ? 3 : 0)) * a_row, t->a + (i0 + (R > 6 ? 6 : 0)) * a_row}; \
+        const float  *bp = t->b;                                                                                                \
+        const float  *ahead = t->ahead ? t->ahead + i0 / R * (8 * t->k) : bp; /* a line every other step */                     \
+        const int64_t line = t->ahead ? 16 : 0;                                                                                 \
+        for (int64_t p = t->k; p > 0; p -= 2, ahead += line) {                                                                  \
+            __builtin_prefetch(ahead, 0, 2);                                                                                    \
+            GPUNN__UNROLL                                                                                                       \
+            for (int u = 0; u < 2; u++) {                                                                                       \
+                if (u == 1 && p == 1) break;                                                                                    \
+                GPUNN__UNROLL                                                                                                   \
+                for (int v = 0; v < V; v++) {                                                                                   \
+                    b[v] = *(const gpunn__##isa##_memory *)(bp + v * LANES);                                                    \
+                    GPUNN__HOLD(b[v]);                                                                                          \
+                }                                                                                                               \
+                GPUNN__UNROLL                                                                                                   \
+                for (int i = 0; i < R; i++) {                                                                                   \
+                    gpunn__##isa x = gpunn__##isa##_set(a[i / 3][i % 3 * a_row]);                                               \
+                    GPUNN__UNROLL                                                                                               \
+                    for (int v = 0; v < V; v++) sum[i][v] = gpunn__##isa##_fma(x, b[v], sum[i][v]);                             \
+                }                                                                                                               \
+                GPUNN__UNROLL                                                                                                   \
+                for (int i = 0; i < 3; i++) a[i] += a_col;                                                                      \
+                bp += b_row;                                                                                                    \
+            }                                                                                                                   \
+        }                                                                                                                       \
+        GPUNN__UNROLL                                                                                                           \
+        for (int i = 0; i < R; i++, c += t->c_row) {                                                                            \
+            if (t->add) {                                                                                                       \
+                GPUNN__UNROLL                                                                                                   \
+                for (int v = 0; v < V - 1; v++) sum[i][v] += *(const gpunn__##isa##_memory *)(c + v * LANES);                   \
+                sum[i][V - 1] += gpunn__##isa##_load(c + (V - 1) * LANES, tail);                                                \
+            }                                                                                                                   \
+            if (t->relu) {                                                                                                      \
+                GPUNN__UNROLL                                                                                                   \
+                for (int v = 0; v < V; v++) /* 0 where x <= 0, so that NaN stays */                                             \
+                    sum[i][v] = (gpunn__##isa)((gpunn__##isa##_bits)sum[i][v] & ~(gpunn__##isa##_bits)(sum[i][v] <= 0));        \
+            }                                                                                                                   \
+            GPUNN__UNROLL                                                                                                       \
+            for (int v = 0; v < V - 1; v++) *(gpunn__##isa##_memory *)(c + v * LANES) = sum[i][v];                              \
+            gpunn__##isa##_store(c + (V - 1) * LANES, tail, sum[i][V - 1]);                                                     \
+        }                                                                                                                       \
+    }                                                                                                                           \
+    TARGET GPUNN__INLINE void gpunn__##isa##_rows(const gpunn__panel *t, const int R, const int V)                              \
+    {                                                                                                                           \
+        int64_t i = 0;                                                                                                          \
+        for (; i + R <= t->rows; i += R) gpunn__##isa##_tile(t, i, R, V);                                                       \
+        if (R > 4 && i + 4 <= t->rows) {                                                                                        \
+            gpunn__##isa##_tile(t, i, 4, V);                                                                                    \
+            i += 4;                                                                                                             \
+        }                                                                                                                       \
+        if (i + 2 <= t->rows) {                                                                                                 \
+            gpunn__##isa##_tile(t, i, 2, V);                                                                                    \
+            i += 2;                                                                                                             \
+        }                                                                                                                       \
+        if (i < t->rows) gpunn__##isa##_tile(t, i, 1, V);                                                                       \
+    }                                                                                                                           \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_panel(const gpunn__panel *t)                                                     \
+    {                                                                                                                           \
+        if (t->columns > 2 * LANES)                                                                                             \
+            gpunn__##isa##_rows(t, R3, 3);                                                                                      \
+        else if (t->columns > LANES)                                                                                            \
+            gpunn__##isa##_rows(t, R2, 2);                                                                                      \
+        else                                                                                                                    \
+            gpunn__##isa##_rows(t, R1, 1);                                                                                      \
+    }                                                                                                                           \
+    TARGET GPUNN__INLINE void gpunn__##isa##_dot_step(gpunn__##isa *sum, const int M, const int N, const float *a,              \
+                                                      int64_t a_row, const float *b, int64_t b_row, const int count)            \
+    {                                                                                                                           \
+        gpunn__##isa x[4], y;                                                                                                   \
+        GPUNN__UNROLL                                                                                                           \
+        for (int i = 0; i < M; i++) x[i] = gpunn__##isa##_load(a + i * a_row, count);                                           \
+        GPUNN__UNROLL                                                                                                           \
+        for (int j = 0; j < N; j++) {                                                                                           \
+            y = gpunn__##isa##_load(b + j * b_row, count);                                                                      \
+            GPUNN__UNROLL                                                                                                       \
+            for (int i = 0; i < M; i++) sum[i * N + j] = gpunn__##isa##_fma(x[i], y, sum[i * N + j]);                           \
+        }                                                                                                                       \
+    }                                                                                                                           \
+    TARGET GPUNN__INLINE void gpunn__##isa##_dot(const int M, const int N, int64_t k, const float *a, int64_t a_row,            \
+                                                 const float *b, int64_t b_row, float *c, int64_t c_row, bool add)              \
+    {                                                                                                                           \
+        gpunn__##isa sum[16];                                                                                                   \
+        GPUNN__UNROLL                                                                                                           \
+        for (int e = 0; e < M * N; e++) sum[e] = gpunn__##isa##_set(0);                                                         \
+        for (; k >= LANES; k -= LANES, a += LANES, b += LANES) gpunn__##isa##_dot_step(sum, M, N, a, a_row, b, b_row, LANES);   \
+        if (k > 0) gpunn__##isa##_dot_step(sum, M, N, a, a_row, b, b_row, (int)k);                                              \
+        GPUNN__UNROLL                                                                                                           \
+        for (int e = 0; e < M * N; e += 4) {                                                                                    \
+            gpunn__quad q[4];                                                                                                   \
+            GPUNN__UNROLL                                                                                                       \
+            for (int i = 0; i < 4; i++) q[i] = gpunn__##isa##_fold(sum[e + i < M * N ? e + i : e]);                             \
+            gpunn__transpose4(q);                                                                                               \
+            q[0] = (q[0] + q[2]) + (q[1] + q[3]);                                                                               \
+            GPUNN__UNROLL                                                                                                       \
+            for (int i = 0; i < 4; i++) {                                                                                       \
+                if (e + i >= M * N) break;                                                                                      \
+                float *d = c + (e + i) / N * c_row + (e + i) % N;                                                               \
+                *d = add ? *d + q[0][i] : q[0][i];                                                                              \
+            }                                                                                                                   \
+        }                                                                                                                       \
+    }                                                                                                                           \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row,             \
+                                                    const float *b, int64_t b_row, float *c, int64_t c_row, bool add)           \
+    {                                                                                                                           \
+        int64_t j = 0;                                                                                                          \
+        for (; j + 4 <= n; j += 4) {                                                                                            \
+            int64_t i = 0;                                                                                                      \
+            for (; i + 4 <= m; i += 4)                                                                                          \
+                gpunn__##isa##_dot(4, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);         \
+            for (; i < m; i++)                                                                                                  \
+                gpunn__##isa##_dot(1, 4, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);         \
+        }                                                                                                                       \
+        for (; j < n; j++) {                                                                                                    \
+            int64_t i = 0;                                                                                                      \
+            for (; i + 4 <= m; i += 4)                                                                                          \
+                gpunn__##isa##_dot(4, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);         \
+            for (; i < m; i++)                                                                                                  \
+                gpunn__##isa##_dot(1, 1, k, a + i * a_row, a_row, b + j * b_row, b_row, c + i * c_row + j, c_row, add);         \
+        }                                                                                                                       \
+    }
+
+/* How its operands come. */
+#define GPUNN__GEMM_MOVES(isa, TARGET, LANES)                                                                                    \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_copy(const float *b, int64_t b_row, int64_t rows, int64_t columns, int64_t width, \
+                                                    float *packed)                                                               \
+    {                                                                                                                            \
+        for (; rows > 0; rows--, b += b_row, packed += width) {                                                                  \
+            int64_t j = 0;                                                                                                       \
+            for (; j + LANES <= columns; j += LANES)                                                                             \
+                *(gpunn__##isa##_memory *)(packed + j) = *(const gpunn__##isa##_memory *)(b + j);                                \
+            for (; j < width; j += LANES)                                                                                        \
+                *(gpunn__##isa##_memory *)(packed + j) = gpunn__##isa##_load(b + j, j < columns ? (int)(columns - j) : 0);       \
+        }                                                                                                                        \
+    }                                                                                                                            \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_copy_transposed(const float *b, int64_t b_col, int64_t rows, int64_t columns,     \
+                                                               int64_t width, float *packed)                                     \
+    {                                                                                                                            \
+        int64_t j = 0;                                                                                                           \
+        for (; j + LANES <= columns; j += LANES) { /* four k of as many columns as there are lanes */                            \
+            int64_t x = 0;                                                                                                       \
+            for (; x + 4 <= rows; x += 4) {                                                                                      \
+                gpunn__##isa v[4];                                                                                               \
+                GPUNN__UNROLL                                                                                                    \
+                for (int i = 0; i < 4; i++) v[i] = gpunn__##isa##_gather(b + (j + i) * b_col + x, 4 * b_col);                    \
+                gpunn__##isa##_transpose(v);                                                                                     \
+                GPUNN__UNROLL                                                                                                    \
+                for (int i = 0; i < 4; i++) *(gpunn__##isa##_memory *)(packed + (x + i) * width + j) = v[i];                     \
+            }                                                                                                                    \
+            for (; x < rows; x++)                                                                                                \
+                for (int i = 0; i < LANES; i++) packed[x * width + j + i] = b[(j + i) * b_col + x];                              \
+        }                                                                                                                        \
+        for (packed += j; j < width; j += 4, packed += 4) { /* squares of 4 x 4 */                                               \
+            const int    count = columns - j < 4 ? (int)(columns - j) : 4;                                                       \
+            const float *from[4];                                                                                                \
+            GPUNN__UNROLL                                                                                                        \
+            for (int i = 0; i < 4; i++) from[i] = b + (i < count ? j + i : 0) * b_col;                                           \
+            gpunn__quad q[4];                                                                                                    \
+            int64_t     x = 0;                                                                                                   \
+            for (; count > 0 && x + 4 <= rows; x += 4) {                                                                         \
+                GPUNN__UNROLL                                                                                                    \
+                for (int i = 0; i < 4; i++) q[i] = *(const gpunn__quad_memory *)(from[i] + x);                                   \
+                gpunn__transpose4(q);                                                                                            \
+                GPUNN__UNROLL                                                                                                    \
+                for (int i = 0; i < 4; i++) *(gpunn__quad_memory *)(packed + (x + i) * width) = q[i];                            \
+            }                                                                                                                    \
+            for (; x < rows; x++) {                                                                                              \
+                GPUNN__UNROLL                                                                                                    \
+                for (int i = 0; i < 4; i++) packed[x * width + i] = i < count ? from[i][x] : 0;                                  \
+            }                                                                                                                    \
+        }                                                                                                                        \
+    }                                                                                                                            \
+    TARGET GPUNN__NOINLINE void gpunn__##isa##_widen(gpunn_dtype dtype, const void *from, int64_t count, float *to)              \
+    {                                                                                                                            \
+        const int64_t whole = dtype == GPUNN_F16 ? count / LANES * LANES : 0;                                                    \
+        for (int64_t i = 0; i < whole; i += LANES)                                                                               \
+            *(gpunn__##isa##_memory *)(to + i) = gpunn__##isa##_half((const char *)from + 2 * i);                                \
+        gpunn__widen_floats(dtype, (const char *)from + 2 * whole, count - whole, to + whole);                                   \
+    }
+
+#define GPUNN__GEMM_KERNELS(isa, NAME, TARGET, LANES, R3, R2, R1, DEPTH, NEAR, ROWS)           \
+    GPUNN__GEMM_PRODUCTS(isa, TARGET, LANES, R3, R2, R1)                                       \
+    GPUNN__GEMM_MOVES(isa, TARGET, LANES)                                                      \
+    static const gpunn__gemm_kernels gpunn__##isa##_kernels = {NAME,                           \
+                                                               LANES,                          \
+                                                               DEPTH,                          \
+                                                               NEAR,                           \
+                                                               ROWS,                           \
+                                                               gpunn__##isa##_panel,           \
+                                                               gpunn__##isa##_copy,            \
+                                                               gpunn__##isa##_copy_transposed, \
+                                                               gpunn__##isa##_dots,            \
+                                                               gpunn__##isa##_widen};
+
+#ifdef GPUNN__AVX512
+/* Words of BF16, in vectors of the same type: a product adds both of theirs to a lane. */
+typedef gpunn__v16                          gpunn__b16;
+typedef gpunn__v16_memory                   gpunn__b16_memory;
+typedef gpunn__v16_bits                     gpunn__b16_bits;
+GPUNN__AVX512_BF16 GPUNN__INLINE gpunn__b16 gpunn__b16_set(float x)
+{
+    return gpunn__v16_set(x);
+}
+GPUNN__AVX512_BF16 GPUNN__INLINE gpunn__b16 gpunn__b16_fma(gpunn__b16 a, gpunn__b16 b, gpunn__b16 c)
+{
+    return (gpunn__b16)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
+}
+GPUNN__AVX512_BF16 GPUNN__INLINE gpunn__b16 gpunn__b16_load(const float *p, int count)
+{
+    return gpunn__v16_load(p, count);
+}
+GPUNN__AVX512_BF16 GPUNN__INLINE void gpunn__b16_store(float *p, int count, gpunn__b16 x)
+{
+    gpunn__v16_store(p, count, x);
+}
+GPUNN__VECTOR_FOLD(b16, GPUNN__AVX512_BF16, 16)
+GPUNN__GEMM_PRODUCTS(b16, GPUNN__AVX512_BF16, 16, 8, 8, 8)
+GPUNN__AVX512_BF16 GPUNN__INLINE gpunn__b16_bits gpunn__b16_of(const float *p)
+{
+    return (gpunn__b16_bits)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)_mm512_cvtneps_pbh((__m512)gpunn__v16_load(p, 16)));
+}
+GPUNN__AVX512_BF16 GPUNN__NOINLINE void gpunn__b16_pair(const float *rows, int64_t count, int64_t width, float *words)
+{
+    for (int64_t x = 0; x < count; x += 2, rows += 2 * width, words += width)
+        for (int64_t y = 0; y < width; y += 16) {
+            gpunn__b16_bits word = gpunn__b16_of(rows + y);
+            if (x + 1 < count) word |= gpunn__b16_of(rows + width + y) << 16;
+            gpunn__v16_store(words + y, 16, (gpunn__v16)word);
+        }
+}
+GPUNN__AVX512_BF16 GPUNN__NOINLINE void gpunn__b16_line(const float *from, int64_t count, float *words)
+{
+    for (; count > 0; count -= 32, from += 32, words += 16) {
+        const int      low = count < 16 ? (int)count : 16, high = count < 16 ? 0 : count < 32 ? (int)count - 16 : 16;
+        const __m512bh word = _mm512_cvtne2ps_pbh((__m512)gpunn__v16_load(from + 16, high), (__m512)gpunn__v16_load(from, low));
+        gpunn__v16_store(words, (low + high + 1) / 2, (gpunn__v16)word);
+    }
+}
+
+#ifdef GPUNN__AMX
+/* R tiles of A, one below the other, by V tiles of B beside each other: 16 rows or pairs of them by 16 words or columns each. The
+ * sums go to sums [R * 16][48]. */
+GPUNN__AMX GPUNN__INLINE void gpunn__amx_tiles(const gpunn__panel *t, const float *a, int R, int V, const float *ahead, int lines,
+                                               float *sums)
+{
+    const int64_t a_bytes = t->a_row * (int64_t)sizeof *a, b_bytes = t->b_row * (int64_t)sizeof *a, bytes = 48 * sizeof *sums;
+    const float  *below = a + 16 * t->a_row, *b = t->b;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_zero(4);
+    _tile_zero(5);
+    for (int64_t p = t->k; p > 0; p -= 16, a += 16, below += 16, b += 16 * t->b_row) {
+        for (int i = 0; i < lines; i++, ahead += 16) __builtin_prefetch(ahead, 0, 2);
+        _tile_loadd(7, b, b_bytes);
+        _tile_loadd(6, a, a_bytes);
+        _tile_dpbf16ps(0, 6, 7);
+        if (R > 1) {
+            _tile_loadd(6, below, a_bytes);
+            _tile_dpbf16ps(3, 6, 7);
+        }
+        if (V > 1) {
+            _tile_loadd(7, b + 16, b_bytes);
+            if (R > 1) {
+                _tile_dpbf16ps(4, 6, 7);
+                _tile_loadd(6, a, a_bytes);
+            }
+            _tile_dpbf16ps(1, 6, 7);
+        }
+        if (V > 2) {
+            _tile_loadd(7, b + 32, b_bytes);
+            _tile_dpbf16ps(2, 6, 7);
+            if (R > 1) {
+                _tile_loadd(6, below, a_bytes);
+                _tile_dpbf16ps(5, 6, 7);
+            }
+        }
+    }
+    _tile_stored(0, sums, bytes);
+    if (V > 1) _tile_stored(1, sums + 16, bytes);
+    if (V > 2) _tile_stored(2, sums + 32, bytes);
+    if (R > 1) {
+        sums += 16 * 48;
+        _tile_stored(3, sums, bytes);
+        if (V > 1) _tile_stored(4, sums + 16, bytes);
+        if (V > 2) _tile_stored(5, sums + 32, bytes);
+    }
+}
+
+/* C's rows from i on, of the panel's columns: the sums, what they start from and what was there. */
+GPUNN__AMX GPUNN__INLINE void gpunn__amx_finish(const gpunn__panel *t, int64_t i, int64_t rows, const float *sums)
+{
+    for (int64_t x = 0; x < rows; x++, sums += 48)
+        for (int64_t j = 0; j < t->columns; j += 16) {
+            const int  lanes = t->columns - j < 16 ? (int)(t->columns - j) : 16;
+            float     *c = t->c + (i + x) * t->c_row + j;
+            gpunn__v16 sum = *(const gpunn__v16_memory *)(sums + j);
+            if (t->shift_row) sum += gpunn__v16_set(t->shift_row[i + x]);
+            if (t->shift_col) sum += gpunn__v16_load(t->shift_col + j, lanes);
+            if (t->add) sum += gpunn__v16_load(c, lanes);
+            if (t->relu) sum = (gpunn__v16)((gpunn__b16_bits)sum & ~(gpunn__b16_bits)(sum <= 0));
+            gpunn__v16_store(c, lanes, sum);
+        }
+}
+
+GPUNN__AMX GPUNN__NOINLINE void gpunn__amx_panel(const gpunn__panel *t)
+{
+    static const struct {
+        uint8_t  palette, start, none[14];
+        uint16_t bytes[16];
+        uint8_t  rows[16];
+    } shape = {1, 0, {0}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
+    float sums[32 * 48];
+    __asm__ volatile("" ::: "memory"); /* gcc does not know that loads of tiles read memory */
+    _tile_loadconfig(&shape);
+    const int passes = (int)((t->rows + 31) / 32),
+              lines = t->ahead ? (48 + passes - 1) / passes : 0; /* of 48 in a step of a panel */
+    const float *ahead = t->ahead ? t->ahead : t->b;
+    for (int64_t i = 0; i < t->rows; i += 32, ahead += lines * t->k) {
+        gpunn__amx_tiles(t, t->a + i * t->a_row, t->rows - i > 16 ? 2 : 1, (int)((t->columns + 15) / 16), ahead, lines, sums);
+        gpunn__amx_finish(t, i, t->rows - i < 32 ? t->rows - i : 32, sums);
+    }
+    _tile_release();
+}
+#endif
+GPUNN__GEMM_KERNELS(v16, "AVX-512", GPUNN__AVX512, 16, 8, 8, 8, 768, 3072, 64)
+#endif
+
+#ifdef GPUNN__AVX2
+GPUNN__GEMM_KERNELS(v8, "AVX2", GPUNN__AVX2, 8, 4, 4, 8, 256, 2048, 32)
+#endif
+
+#ifdef GPUNN__BASELINE
+#if defined(__aarch64__)
+GPUNN__GEMM_KERNELS(v4, "NEON", GPUNN__BASELINE, 4, 6, 8, 8, 256, 2048, 32) /* 32 registers */
+#else
+GPUNN__GEMM_KERNELS(v4, "4 lanes", GPUNN__BASELINE, 4, 4, 4, 8, 256, 2048, 32)
+#endif
+#endif
+
+GPUNN__INTERNAL const gpunn__gemm_kernels *gpunn__gemm_choose(void)
+{
+#if defined(GPUNN__LEVELS)
+    static const gpunn__gemm_kernels *const level[] = {NULL, &gpunn__v4_kernels, &gpunn__v8_kernels, &gpunn__v16_kernels};
+    return level[gpunn__level()];
+#elif defined(GPUNN__AVX512)
+    return &gpunn__v16_kernels;
+#elif defined(GPUNN__AVX2)
+    return &gpunn__v8_kernels;
+#else
+    return &gpunn__v4_kernels;
+#endif
+}
+
+GPUNN__INTERNAL int gpunn__widest_vector(void)
+{
+    return (int)gpunn__gemm_choose()->lanes;
+}
+#else /* plain C: the compiler may find the vectors itself */
+
+#define GPUNN__PLAIN_LANES 8
+static void gpunn__plain_panel(const gpunn__panel *t)
+{
+    const int64_t width = (t->columns + GPUNN__PLAIN_LANES - 1) / GPUNN__PLAIN_LANES * GPUNN__PLAIN_LANES;
+    for (int64_t i = 0; i < t->rows; i++) {
+        float        sum[3 * GPUNN__PLAIN_LANES];
+        const float *a = t->a + i * t->a_row, *b = t->b, start = t->shift_row ? t->shift_row[i] : 0;
+        for (int64_t j = 0; j < width; j++) sum[j] = t->shift_col && j < t->columns ? start + t->shift_col[j] : start;
+        for (int64_t p = 0; p < t->k; p++, a += t->a_col, b += t->b_row)
+            for (int64_t j = 0; j < width; j++) sum[j] += *a * b[j];
+        float *c = t->c + i * t->c_row;
+        for (int64_t j = 0; j < t->columns; j++) {
+            float x = t->add ? c[j] + sum[j] : sum[j];
+            c[j] = t->relu && x <= 0 ? 0 : x;
+        }
+    }
+}
+static void gpunn__plain_copy(const float *b, int64_t b_row, int64_t rows, int64_t columns, int64_t width, float *packed)
+{
+    for (; rows > 0; rows--, b += b_row, packed += width) {
+        memcpy(packed, b, (size_t)columns * sizeof *b);
+        for (int64_t j = columns; j < width; j++) packed[j] = 0;
+    }
+}
+static void gpunn__plain_relayout(const float *b, int64_t b_col, int64_t rows, int64_t columns, int64_t width, float *packed)
+{
+    for (int64_t j = 0; j < width; j++)
+        for (int64_t x = 0; x < rows; x++) packed[x * width + j] = j < columns ? b[x + j * b_col] : 0;
+}
+static void gpunn__plain_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, const float *b, int64_t b_row,
+                              float *c, int64_t c_row, bool add)
+{
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            float   sum[GPUNN__PLAIN_LANES] = {0};
+            int64_t p = 0;
+            for (; p + GPUNN__PLAIN_LANES <= k; p += GPUNN__PLAIN_LANES)
+                for (int64_t l = 0; l < GPUNN__PLAIN_LANES; l++) sum[l] += a[i * a_row + p + l] * b[j * b_row + p + l];
+            for (; p < k; p++) sum[0] += a[i * a_row + p] * b[j * b_row + p];
+            for (int64_t l = 1; l < GPUNN__PLAIN_LANES; l++) sum[0] += sum[l];
+            c[i * c_row + j] = add ? c[i * c_row + j] + sum[0] : sum[0];
+        }
+}
+static void gpunn__plain_widen(gpunn_dtype dtype, const void *from, int64_t count, float *to)
+{
+    gpunn__widen_floats(dtype, from, count, to);
+}
+GPUNN__INTERNAL const gpunn__gemm_kernels *gpunn__gemm_choose(void)
+{
+    static const gpunn__gemm_kernels plain = {
+        "plain C",         GPUNN__PLAIN_LANES, 256, 2048, 32, gpunn__plain_panel, gpunn__plain_copy, gpunn__plain_relayout,
+        gpunn__plain_dots, gpunn__plain_widen};
+    return &plain;
+}
+/* Of plain C it is not known. */
+GPUNN__INTERNAL int gpunn__widest_vector(void)
+{
+    return 1;
+}
+#endif
+
+GPUNN__INTERNAL const gpunn__word_kernels *gpunn__words(void)
+{
+#ifdef GPUNN__AMX
+    static const gpunn__word_kernels tiles = {16, 256, gpunn__amx_panel, gpunn__b16_dots, gpunn__b16_pair, gpunn__b16_line};
+    if (gpunn__has_bf16() == GPUNN__BF16_TILES) return &tiles;
+#endif
+#ifdef GPUNN__AVX512
+    static const gpunn__word_kernels vectors = {1, 64, gpunn__b16_panel, gpunn__b16_dots, gpunn__b16_pair, gpunn__b16_line};
+    return &vectors;
+#else
+    return NULL;
+#endif
+}
+
+/* A long sum into few elements is cut into fixed parts, which threads can share. */
+GPUNN__INLINE int64_t gpunn__gemm_parts(const gpunn__gemm *g)
+{
+    int64_t parts = g->k / 2048;
+    if (g->m > 128 || g->n > 128 || parts < 2 || (g->bf16 && g->b_dtype)) return 1;
+    return parts < 16 ? parts : 16;
+}
+
+/* B's element (p, j); NULL where B is packed alone. */
+GPUNN__INLINE const void *gpunn__gemm_b_at(const gpunn__gemm *g, int64_t p, int64_t j)
+{
+    return (const char *)g->b + (p * g->b_row + j * g->b_col) * (g->b_dtype ? 2 : (int64_t)sizeof *g->b);
+}
+
+/* A few columns, such as a gradient of weights of two features: C^T = B^T A^T fills vectors, and reads A as it lies. */
+GPUNN__INLINE bool gpunn__gemm_is_narrow(const gpunn__gemm *g)
+{
+    return g->b && !g->b_dtype && !g->bf16 && g->a_row == 1 && g->n <= 4 && g->m >= 16 && !g->scale_row && !g->shift_row &&
+           !g->scale_col && !g->shift_col && !g->residual && !g->relu;
+}
+
+/* That product, into c [n, m]. */
+GPUNN__INLINE gpunn__gemm gpunn__gemm_transposed(const gpunn__gemm *g, float *c)
+{
+    gpunn__gemm t = *g;
+    t.m = g->n, t.n = g->m;
+    t.a = g->b, t.a_row = g->b_col, t.a_col = g->b_row;
+    t.b = g->a, t.b_row = g->a_col, t.b_col = g->a_row;
+    t.c = c, t.c_row = g->m;
+    t.accumulate = false;
+    return t;
+}
+
+GPUNN__INTERNAL size_t gpunn__gemm_workspace(const gpunn__gemm *g, int threads)
+{
+    if (gpunn__gemm_is_narrow(g)) {
+        const gpunn__gemm transposed = gpunn__gemm_transposed(g, NULL);
+        return gpunn__gemm_workspace(&transposed, threads) + (size_t)(g->m * g->n) * sizeof(float);
+    }
+    int64_t parts = gpunn__gemm_parts(g), sums = parts > 1 ? parts * g->m * g->n : 0;
+    return (size_t)(sums + threads * gpunn__gemm_scratch(g)) * sizeof(float);
+}
+
+/* Columns of a panel of 16 bits, widened some rows at a time. */
+static void gpunn__gemm_pack_narrow(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc, int64_t j,
+                                    int64_t jc, float *packed)
+{
+    enum { ROWS = 64, COLUMNS = 48 };
+    float         wide[COLUMNS * ROWS];
+    const int64_t width = gpunn__round_up(jc, kernels->lanes);
+    for (int64_t x = 0; x < pc; x += ROWS) {
+        const int64_t rows = pc - x < ROWS ? pc - x : (int64_t)ROWS;
+        for (int64_t y = 0; y < jc; y++) kernels->widen(g->b_dtype, gpunn__gemm_b_at(g, p + x, j + y), rows, wide + y * ROWS);
+        kernels->copy_transposed(wide, ROWS, rows, jc, width, packed + x * width);
+    }
+}
+
+/* Scalar products with columns of 16 bits: of words as they are, or a few of them widened at a time. */
+GPUNN__INLINE bool gpunn__gemm_b_is_words(const gpunn__gemm *g)
+{
+    return g->bf16 && g->b_dtype == GPUNN_BF16 && g->b_row == 1 && g->b_col % 2 == 0 && g->k % 2 == 0;
+}
+static void gpunn__gemm_narrow_dots(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1, int64_t j0,
+                                    int64_t j1, float *wide)
+{
+    const int64_t words = g->k / 2;
+    if (gpunn__gemm_b_is_words(g) && i1 - i0 <= 2 * GPUNN__WIDENED) {
+        for (int64_t i = i0; i < i1; i++) gpunn__words()->line(g->a + i * g->a_row, g->k, wide + (i - i0) * words);
+        gpunn__words()->dots(i1 - i0, j1 - j0, words, wide, words, (const float *)gpunn__gemm_b_at(g, 0, j0), g->b_col / 2,
+                             g->c + i0 * g->c_row + j0, g->c_row, g->accumulate);
+        return;
+    }
+    for (int64_t j = j0; j < j1; j += GPUNN__WIDENED) {
+        const int64_t columns = j1 - j < GPUNN__WIDENED ? j1 - j : (int64_t)GPUNN__WIDENED;
+        for (int64_t y = 0; y < columns; y++) kernels->widen(g->b_dtype, gpunn__gemm_b_at(g, 0, j + y), g->k, wide + y * g->k);
+        kernels->dots(i1 - i0, columns, g->k, g->a + i0 * g->a_row, g->a_row, wide, g->k, g->c + i0 * g->c_row + j, g->c_row,
+                      g->accumulate);
+    }
+}
+
+/* scale: of each column; NULL: 1. */
+static void gpunn__gemm_pack_floats(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc, int64_t j,
+                                    int64_t jc, const float *scale, float *packed)
+{
+    const int64_t width = gpunn__round_up(jc, kernels->lanes);
+    const float  *b = g->pack_b ? NULL : (const float *)gpunn__gemm_b_at(g, p, j);
+    if (g->pack_b)
+        g->pack_b(g->pack_user, p, pc, j, jc, width, packed);
+    else if (g->b_dtype)
+        gpunn__gemm_pack_narrow(g, kernels, p, pc, j, jc, packed);
+    else if (g->b_col == 1)
+        kernels->copy(b, g->b_row, pc, jc, width, packed);
+    else if (g->b_row == 1)
+        kernels->copy_transposed(b, g->b_col, pc, jc, width, packed);
+    else
+        for (int64_t x = 0; x < pc; x++)
+            for (int64_t y = 0; y < width; y++) packed[x * width + y] = y < jc ? b[x * g->b_row + y * g->b_col] : 0;
+    for (int64_t x = 0; scale && x < pc; x++)
+        for (int64_t y = 0; y < jc; y++) packed[x * width + y] *= scale[y];
+}
+
+/* A panel of B, and a chunk of A from a on, as words; some rows of floats at a time. */
+enum { GPUNN__PAIRED = 64, GPUNN__PAIRS = GPUNN__PAIRED / 2, GPUNN__WIDEST = 64 };
+GPUNN__NOINLINE void gpunn__gemm_pack_words(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc,
+                                            int64_t j, int64_t jc, const float *scale, float *packed)
+{
+    float         wide[GPUNN__PAIRED * GPUNN__WIDEST];
+    const int64_t width = gpunn__round_up(jc, kernels->lanes), words = (pc + 1) / 2;
+    memset(packed + words * width, 0, (size_t)((gpunn__gemm_steps(g, pc) - words) * width) * sizeof *packed);
+    if (gpunn__gemm_b_is_words(g) && !scale) {
+        kernels->copy_transposed((const float *)gpunn__gemm_b_at(g, p, j), g->b_col / 2, pc / 2, jc, width, packed);
+        return;
+    }
+    for (int64_t x = 0; x < pc; x += GPUNN__PAIRED) {
+        const int64_t rows = pc - x < GPUNN__PAIRED ? pc - x : (int64_t)GPUNN__PAIRED;
+        gpunn__gemm_pack_floats(g, kernels, p + x, rows, j, jc, scale, wide);
+        gpunn__words()->pair(wide, rows, width, packed + x / 2 * width);
+    }
+}
+
+/* From at most GPUNN__WIDEST columns of A: words [pair][row], or, for tiles, [row][pair]. */
+static void gpunn__gemm_copy_columns(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, const float *a, int64_t k,
+                                     int64_t rows, const gpunn__panel *t, float *to)
+{
+    float wide[GPUNN__PAIRED * GPUNN__WIDEST], words[GPUNN__PAIRS * GPUNN__WIDEST];
+    for (int64_t x = 0; x < k; x += GPUNN__PAIRED) {
+        const int64_t count = k - x < GPUNN__PAIRED ? k - x : (int64_t)GPUNN__PAIRED;
+        kernels->copy(a + x * g->a_col, g->a_col, count, rows, GPUNN__WIDEST, wide);
+        if (t->a_col != 1) {
+            gpunn__words()->pair(wide, count, GPUNN__WIDEST, to + x / 2 * GPUNN__WIDEST);
+            continue;
+        }
+        gpunn__words()->pair(wide, count, GPUNN__WIDEST, words);
+        kernels->copy_transposed(words, GPUNN__WIDEST, rows, (count + 1) / 2, GPUNN__PAIRS, wide);
+        const int64_t pairs = t->k - x / 2 < GPUNN__PAIRS ? t->k - x / 2 : (int64_t)GPUNN__PAIRS;
+        for (int64_t i = 0; i < rows; i++) memcpy(to + i * t->a_row + x / 2, wide + i * GPUNN__PAIRS, (size_t)pairs * sizeof *to);
+    }
+}
+GPUNN__NOINLINE void gpunn__gemm_copy_words(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, const float *a, int64_t k,
+                                            gpunn__panel *t, float *to)
+{
+    const bool    lines = g->a_col == 1 || gpunn__words()->tile > 1;
+    const int64_t words = (k + 1) / 2;
+    t->a = to;
+    t->a_row = lines ? t->k : 1;
+    t->a_col = lines ? 1 : (int64_t)GPUNN__WIDEST;
+    for (int64_t i = 0; g->a_col != 1 && i < t->rows; i += GPUNN__WIDEST)
+        gpunn__gemm_copy_columns(g, kernels, a + i * g->a_row, k,
+                                 t->rows - i < GPUNN__WIDEST ? t->rows - i : (int64_t)GPUNN__WIDEST, t, to + i * t->a_row);
+    for (int64_t i = 0; g->a_col == 1 && i < t->rows; i++, to += t->k) {
+        gpunn__words()->line(a + i * g->a_row, k, to);
+        memset(to + words, 0, (size_t)(t->k - words) * sizeof *to);
+    }
+}
+
+static void gpunn__gemm_pack_panel(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t p, int64_t pc, int64_t j,
+                                   int64_t jc, const float *scale, float *packed)
+{
+    if (g->bf16)
+        gpunn__gemm_pack_words(g, kernels, p, pc, j, jc, scale, packed);
+    else
+        gpunn__gemm_pack_floats(g, kernels, p, pc, j, jc, scale, packed);
+}
+
+GPUNN__INTERNAL void gpunn__gemm_pack_b(const gpunn__gemm *g, float *packed)
+{
+    const gpunn__gemm_kernels *kernels = gpunn__gemm_choose();
+    const int64_t              lanes = kernels->lanes, width = 3 * lanes, padded = gpunn__round_up(g->n, lanes);
+    const int64_t              depth = g->bf16 ? 2 * kernels->depth : kernels->depth;
+    for (int64_t p = 0; p < g->k; p += depth) {
+        const int64_t pc = g->k - p < depth ? g->k - p : depth, steps = gpunn__gemm_steps(g, pc);
+        for (int64_t j = 0; j < g->n; j += width)
+            gpunn__gemm_pack_panel(g, kernels, p, pc, j, g->n - j < width ? g->n - j : width,
+                                   g->scale_col ? g->scale_col + j : NULL, packed + gpunn__gemm_steps(g, p) * padded + steps * j);
+    }
+}
+
+/* The part of the epilogue that the kernels have not done, on rows i0 .. i1 and columns j0 .. j1. */
+static void gpunn__gemm_finish(const gpunn__gemm *g, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
+{
+    for (int64_t i = i0; i < i1; i++) {
+        float *GPUNN__RESTRICT c = g->c + i * g->c_row;
+        const float            scale = g->scale_row ? g->scale_row[i] : 1, shift = g->shift_row ? g->shift_row[i] : 0;
+        if (g->scale_row || g->shift_row)
+            for (int64_t j = j0; j < j1; j++) c[j] = c[j] * scale + shift;
+        if (g->scale_col)
+            for (int64_t j = j0; j < j1; j++) c[j] *= g->scale_col[j];
+        if (g->shift_col)
+            for (int64_t j = j0; j < j1; j++) c[j] += g->shift_col[j];
+        if (g->residual)
+            for (int64_t j = j0; j < j1; j++) c[j] += g->residual[i * g->c_row + j];
+        if (g->relu)
+            for (int64_t j = j0; j < j1; j++) c[j] = c[j] <= 0 ? 0 : c[j];
+    }
+}
+
+GPUNN__INTERNAL void gpunn__gemm_block(const gpunn__gemm *g, const gpunn__gemm_kernels *kernels, int64_t i0, int64_t i1,
+                                       int64_t j0, int64_t j1, float *packed)
+{
+    if (gpunn__gemm_is_dots(g)) {
+        if (g->b_dtype)
+            gpunn__gemm_narrow_dots(g, kernels, i0, i1, j0, j1, packed);
+        else
+            kernels->dots(i1 - i0, j1 - j0, g->k, g->a + i0 * g->a_row, g->a_row, g->b + j0 * g->b_col, g->b_col,
+                          g->c + i0 * g->c_row + j0, g->c_row, g->accumulate);
+        gpunn__gemm_finish(g, i0, i1, j0, j1);
+        return;
+    }
+    const int64_t lanes = kernels->lanes, width = 3 * lanes, padded = gpunn__round_up(g->n, lanes);
+    const int64_t group = g->packed_b ? j1 - j0 : (g->panels ? g->panels : 1) * width;
+    const int64_t depth = gpunn__gemm_depth(g);
+    const bool    late = g->scale_row || g->scale_col || g->residual; /* an epilogue after the sums */
+    gpunn__panel  t;
+    t.c_row = g->c_row;
+    for (int64_t p = 0; p < g->k; p += depth) {
+        const bool    first = p == 0, last = g->k - p <= depth;
+        const int64_t k = last ? g->k - p : depth;
+        t.k = gpunn__gemm_steps(g, k);
+        t.add = g->accumulate || !first;
+        t.relu = g->relu && last && !late;
+        /* B's own rows will do when few rows of A pass by, or when the block fits the first-level cache as it is. */
+        const bool in_place = !g->packed_b && g->b && g->b_col == 1 && !g->b_dtype && !g->bf16 &&
+                              (i1 - i0 <= 16 || t.k * g->b_row <= 6144);
+        for (int64_t left = j0; left < j1; left += group) {
+            const int64_t right = j1 - left < group ? j1 : left + group;
+            const int64_t chunk = right - left > width || g->bf16 ? gpunn__gemm_rows(g) : i1 - i0;
+            const bool    copy_a = g->panels > 1 && chunk == kernels->rows && gpunn__gemm_copies(g);
+            for (int64_t i = i0; i < i1; i += chunk) {
+                t.rows = i1 - i < chunk ? i1 - i : chunk;
+                t.a = g->a + i * g->a_row + p * g->a_col;
+                t.a_row = g->a_row;
+                t.a_col = g->a_col;
+                if (g->bf16) {
+                    gpunn__gemm_copy_words(g, kernels, t.a, k, &t, packed + (g->packed_b ? 0 : g->panels) * width * t.k);
+                } else if (copy_a) {
+                    kernels->copy(t.a, g->a_col, t.k, t.rows, kernels->rows, packed + g->panels * width * t.k);
+                    t.a = packed + g->panels * width * t.k;
+                    t.a_col = kernels->rows;
+                }
+                t.shift_row = first && !late && g->shift_row ? g->shift_row + i : NULL;
+                for (int64_t j = left; j < right; j += width) {
+                    t.columns = right - j < width ? right - j : width;
+                    t.b_row = gpunn__round_up(t.columns, lanes);
+                    t.c = g->c + i * g->c_row + j;
+                    t.shift_col = first && !late && g->shift_col ? g->shift_col + j : NULL;
+                    t.ahead = NULL;
+                    if (g->packed_b) {
+                        const float  *panels = g->packed_b + gpunn__gemm_steps(g, p) * padded;
+                        const int64_t next = j + width < right ? j + width : left;
+                        t.b = panels + t.k * j;
+                        if (next > j || (next < j && i + chunk < i1)) t.ahead = panels + t.k * next;
+                    } else if (in_place && t.columns == t.b_row) {
+                        t.b = g->b + p * g->b_row + j;
+                        t.b_row = g->b_row;
+                    } else {
+                        t.b = packed + (j - left) * t.k;
+                        if (i == i0) gpunn__gemm_pack_panel(g, kernels, p, k, j, t.columns, NULL, packed + (j - left) * t.k);
+                    }
+                    if (g->bf16)
+                        gpunn__words()->panel(&t);
+                    else
+                        kernels->panel(&t);
+                }
+            }
+        }
+    }
+    if (late) gpunn__gemm_finish(g, i0, i1, j0, j1);
+}
+
+typedef struct gpunn__gemm_job {
+    const gpunn__gemm         *g;
+    const gpunn__gemm_kernels *kernels;
+    int64_t                    parts;
+    float                     *scratch, *sums; /* packed panels per thread; the parts' sums [parts][m][n] */
+} gpunn__gemm_job;
+
+static void gpunn__gemm_task(void *arg, int index, int threads)
+{
+    const gpunn__gemm_job *job = (const gpunn__gemm_job *)arg;
+    const gpunn__gemm     *g = job->g;
+    const int64_t          lanes = job->kernels->lanes;
+    float                 *packed = job->scratch + index * gpunn__gemm_scratch(g);
+    if (job->parts > 1) {
+        int64_t begin, end;
+        gpunn__cpu_part(job->parts, 1, threads, index, &begin, &end);
+        for (int64_t part = begin; part < end; part++) {
+            int64_t     p = g->k * part / job->parts;
+            gpunn__gemm own = *g;
+            own.k = g->k * (part + 1) / job->parts - p;
+            if (g->b) own.b = (const float *)gpunn__gemm_b_at(g, p, 0);
+            own.a = g->a + p * g->a_col;
+            own.c = job->sums + part * g->m * g->n;
+            own.c_row = g->n;
+            own.accumulate = own.relu = false;
+            own.scale_row = own.shift_row = own.scale_col = own.shift_col = own.residual = NULL;
+            gpunn__gemm_block(&own, job->kernels, 0, g->m, 0, g->n, packed);
+        }
+        return;
+    }
+    /* A grid of threads over C with the smallest largest block; packing a panel of B costs about as much as 8 rows of work. */
+    const int64_t grain = g->packed_b ? 3 * lanes : lanes;
+    int           across = 1;
+    int64_t       best = INT64_MAX;
+    for (int d = 1; d <= threads; d++) {
+        if (threads % d) continue;
+        int64_t columns = ((g->n + grain - 1) / grain + d - 1) / d, rows = ((g->m + 7) / 8 + threads / d - 1) / (threads / d);
+        if (columns * (rows + 1) <= best) {
+            best = columns * (rows + 1);
+            across = d;
+        }
+    }
+    int64_t i0, i1, j0, j1;
+    gpunn__cpu_part(g->m, 8, threads / across, index / across, &i0, &i1);
+    gpunn__cpu_part(g->n, grain, across, index % across, &j0, &j1);
+    if (i0 < i1 && j0 < j1) gpunn__gemm_block(g, job->kernels, i0, i1, j0, j1, packed);
+}
+
+#ifdef GPUNN_CBLAS
+/* Large products of plain matrices through CBLAS, which has threads of its own. */
+static bool gpunn__gemm_cblas(const gpunn__gemm *g)
+{
+    if (gpunn__team_members > 1) return false;
+    const bool    ta = g->a_col != 1, tb = g->b_col != 1;
+    const int64_t lda = ta ? g->a_col : g->a_row, ldb = tb ? g->b_col : g->b_row, limit = INT32_MAX;
+    if (!g->b || g->b_dtype || g->bf16 || (ta && g->a_row != 1) || (tb && g->b_row != 1)) return false;
+    if (lda < (ta ? g->m : g->k) || ldb < (tb ? g->k : g->n)) return false;
+    if (g->m < 16 || g->n < 16 || g->k < 16 || g->m * g->n / 64 * g->k < 32768) return false;
+    if (g->m > limit || g->n > limit || g->k > limit || lda > limit || ldb > limit || g->c_row > limit) return false;
+    cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans, (int)g->m, (int)g->n, (int)g->k, 1,
+                g->a, (int)lda, g->b, (int)ldb, g->accumulate ? 1.0f : 0.0f, g->c, (int)g->c_row);
+    gpunn__gemm_finish(g, 0, g->m, 0, g->n);
+    return true;
+}
+#endif
+
+GPUNN__INTERNAL void gpunn__gemm_run(const gpunn__gemm *g, int threads, void *workspace)
+{
+#ifdef GPUNN_CBLAS
+    if (gpunn__gemm_cblas(g)) return;
+#endif
+    if (gpunn__gemm_is_narrow(g)) {
+        float *const      c = (float *)workspace;
+        const gpunn__gemm transposed = gpunn__gemm_transposed(g, c);
+        gpunn__gemm_run(&transposed, threads, c + g->m * g->n);
+        for (int64_t i = 0; i < g->m; i++)
+            for (int64_t j = 0; j < g->n; j++)
+                g->c[i * g->c_row + j] = c[j * g->m + i] + (g->accumulate ? g->c[i * g->c_row + j] : 0);
+        return;
+    }
+    gpunn__gemm whole = *g;
+    whole.panels = gpunn__gemm_panels(g);
+    gpunn__gemm_job job;
+    job.g = &whole;
+    job.kernels = gpunn__gemm_choose();
+    job.parts = g->b ? gpunn__gemm_parts(g) : 1;
+    job.sums = (float *)workspace;
+    job.scratch = job.sums + (job.parts > 1 ? job.parts * g->m * g->n : 0);
+    if (job.parts == 1 && threads == 1) {
+        gpunn__gemm_block(&whole, job.kernels, 0, g->m, 0, g->n, job.scratch);
+        return;
+    }
+    gpunn_parallel(threads, gpunn__gemm_task, &job);
+    if (job.parts == 1) return;
+    for (int64_t i = 0; i < g->m; i++)
+        for (int64_t j = 0; j < g->n; j++) {
+            float sum = g->accumulate ? g->c[i * g->c_row + j] : 0;
+            for (int64_t part = 0; part < job.parts; part++) sum += job.sums[(part * g->m + i) * g->n + j];
+            g->c[i * g->c_row + j] = sum;
+        }
+    gpunn__gemm_finish(g, 0, g->m, 0, g->n);
+}
+#undef GPUNN__GEMM_KERNELS
+#undef GPUNN__GEMM_PRODUCTS
+#undef GPUNN__GEMM_MOVES
+
+GPUNN__INTERNAL const char *gpunn__gemm_name(void)
+{
+#ifdef GPUNN__AVX512
+    const gpunn__bf16 has = gpunn__bf16_find(false);
+    if (has != GPUNN__BF16_NONE) return has == GPUNN__BF16_TILES ? "AMX BF16" : "AVX-512 BF16";
+#endif
+    return gpunn__gemm_choose()->name;
+}
+
+GPUNN__INTERNAL void gpunn__fold_norm(const gpunn_step *step, const float *bias, int64_t channels, float *scale, float *shift)
+{
+    const float *weight = (const float *)step->fused.scale.data, *offset = (const float *)step->fused.shift.data;
+    const float *mean = (const float *)step->fused.mean.data, *variance = (const float *)step->fused.variance.data;
+    for (int64_t i = 0; i < channels; i++) {
+        scale[i] = (weight ? weight[i] : 1) / sqrtf(variance[i] + step->fused.eps);
+        shift[i] = (offset ? offset[i] : 0) + ((bias ? bias[i] : 0) - mean[i]) * scale[i];
+    }
+}
+
+/* Whether a product is one of BF16: the model is of that precision, the processor has such products, and they make up for the
+ * rounding, since B's is done already or there are many rows. */
+GPUNN__INLINE bool gpunn__gemm_rounds(const gpunn__gemm *g, const gpunn_step *step, bool packed)
+{
+    if (step->precision != GPUNN_PRECISION_BF16 || gpunn__has_bf16() == GPUNN__BF16_NONE) return false;
+    return g->b_dtype == GPUNN_BF16 || ((packed || g->m >= 32) && g->n >= 16 && g->k >= 32);
+}
+
+static GPUNN__STATUS gpunn__cpu_activate(gpunn__cpu *cpu, gpunn_op op, gpunn_value *x, const gpunn_value *y,
+                                         gpunn_value *gradient)
+{
+    const gpunn_attributes none = gpunn__no_attributes();
+    bool                   accumulate = false;
+    gpunn_step             step = gpunn__activation_step(op, x, y, gradient, &none, &accumulate);
+    return (op == GPUNN_OP_RELU ? gpunn__cpu_relu : gpunn__cpu_gelu_tanh)(cpu, &step,
+                                                                          step.backward ? GPUNN__BACKWARD : GPUNN__FORWARD);
+}
+
+/* dX = dY W, dW = dY^T X, dbias = 1^T dY, of rows x [rows, in]. */
+static GPUNN__STATUS gpunn__linear_backward(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    static const float one = 1;
+    const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
+    const void *const x = step->in[0].data, *const weight = step->in[1].data, *const dy = step->grad_out.data;
+    gpunn__gemm g[3];
+    g[0] = gpunn__gemm_make(rows, in, out, dy, false, weight, false, step->grad_in[0].data, step->accumulate[0]);
+    g[1] = gpunn__gemm_make(out, in, rows, dy, true, x, false, step->grad_in[1].data, step->accumulate[1]);
+    g[2] = gpunn__gemm_make(1, out, rows, &one, false, dy, false, step->grad_in[2].data, step->accumulate[2]);
+    g[2].a_col = 0;
+    step->workspace_bytes = 0;
+    for (int i = 0; i < 3; i++) {
+        if (!g[i].c) continue;
+        g[i].bf16 = i < 2 && gpunn__gemm_rounds(&g[i], step, false);
+        const int threads = gpunn__gemm_threads(cpu, &g[i]);
+        if (action == GPUNN__BACKWARD)
+            gpunn__gemm_run(&g[i], threads, step->workspace);
+        else if (gpunn__gemm_workspace(&g[i], threads) > step->workspace_bytes)
+            step->workspace_bytes = gpunn__gemm_workspace(&g[i], threads);
+    }
+    gpunn_value *before = step->activated.op == GPUNN_OP_RELU ? &step->in[0] : &step->activated.before;
+    if (action == GPUNN__BACKWARD && step->activated.op)
+        return gpunn__cpu_activate(cpu, step->activated.op, before, &step->in[0], &step->grad_in[0]);
+    return GPUNN_OK;
+}
+
+/* y = x W^T + bias. Evaluation plans keep W packed, and scaled by a merged batch norm: cache = shift [out], packed W. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_linear(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    if (step->backward) return gpunn__linear_backward(cpu, step, action);
+    const int64_t in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
+    void *const x = step->in[0].data, *const weight = step->in[1].data, *const workspace = step->workspace;
+    const size_t       head = ((size_t)out * sizeof(float) + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
+    gpunn_value *const y = step->fused.before.data ? &step->fused.before : &step->out;
+    gpunn__gemm        g = gpunn__gemm_make(rows, out, in, x, false, weight, true, y->data, false);
+    g.b_dtype = step->in[1].dtype == GPUNN_F32 ? GPUNN_DTYPE_DEFAULT : step->in[1].dtype;
+    /* Packed weights are worth their memory where packing counts: more rows than memory's speed hides, fewer than make it
+     * vanish. */
+    const bool keeps = !step->training && !step->inference && rows > 1 && rows <= 2048 && out >= 8;
+    g.bf16 = gpunn__gemm_rounds(&g, step, keeps);
+    const int    threads = gpunn__gemm_threads(cpu, &g);
+    const size_t scratch = gpunn__gemm_workspace(&g, threads);
+    if (action == GPUNN__PREPARE) {
+        step->workspace_bytes = 2 * head + scratch;
+        if (keeps) step->cache_bytes = head + gpunn__gemm_packed_b_bytes(gpunn__gemm_steps(&g, in), out);
+        return GPUNN_OK;
+    }
+    const float *bias = (const float *)step->in[2].data;
+    float       *scale = (float *)workspace, *shift = (float *)((char *)workspace + head);
+    float       *packed = step->cache ? (float *)((char *)step->cache + head) : NULL;
+    const bool   stale = !packed || step->cache_version != step->state->weights_version;
+    g.shift_col = bias;
+    if (step->fused.norm) {
+        if (packed) shift = (float *)step->cache;
+        if (stale) gpunn__fold_norm(step, bias, out, scale, shift);
+        g.scale_col = scale;
+        g.shift_col = shift;
+    }
+    if (packed) {
+        if (stale) gpunn__gemm_pack_b(&g, packed);
+        step->cache_version = step->state->weights_version;
+        g.packed_b = packed;
+        g.b = NULL;
+        g.scale_col = NULL;
+    }
+    g.residual = (const float *)step->fused.residual.data;
+    g.relu = step->fused.relu;
+    gpunn__gemm_run(&g, threads, (char *)workspace + 2 * head);
+    return step->fused.gelu_tanh ? gpunn__cpu_activate(cpu, GPUNN_OP_GELU_TANH, y, &step->out, NULL) : GPUNN_OK;
+}
+
+/* Many products: for every index of the kept axes, C = the sum over the summed axes (c: 0) of A B. */
+typedef struct gpunn__products {
+    gpunn__gemm g;
+    gpunn__walk kept, summed; /* of a, b and c */
+    int64_t     kept_count, sum_count;
+    char       *workspace;
+    size_t      workspace_each;
+} gpunn__products;
+
+/* One product and its sum. */
+static void gpunn__products_one(const gpunn__products *all, int64_t index, int threads, void *workspace)
+{
+    gpunn__gemm g = all->g;
+    g.a += gpunn__offset(index, all->kept.rank, all->kept.dim, all->kept.stride[0]);
+    g.b += gpunn__offset(index, all->kept.rank, all->kept.dim, all->kept.stride[1]);
+    g.c += gpunn__offset(index, all->kept.rank, all->kept.dim, all->kept.stride[2]);
+    const float *a = g.a, *b = g.b;
+    for (int64_t s = 0; s < all->sum_count; s++) {
+        g.a = a + gpunn__offset(s, all->summed.rank, all->summed.dim, all->summed.stride[0]);
+        g.b = b + gpunn__offset(s, all->summed.rank, all->summed.dim, all->summed.stride[1]);
+        gpunn__gemm_run(&g, threads, workspace);
+        g.accumulate = true;
+    }
+}
+
+static void gpunn__products_task(void *arg, int index, int threads)
+{
+    const gpunn__products *all = (const gpunn__products *)arg;
+    int64_t                begin, end;
+    gpunn__cpu_part(all->kept_count, 1, threads, index, &begin, &end);
+    for (int64_t i = begin; i < end; i++) gpunn__products_one(all, i, 1, all->workspace + (size_t)index * all->workspace_each);
+}
+
+/* The batch axes of C = A B among the leading axes of shape. */
+static void gpunn__products_axes(gpunn__products *all, const gpunn_value *shape, const gpunn_value *a, const gpunn_value *b,
+                                 const gpunn_value *c)
+{
+    const gpunn_value *const value[3] = {a, b, c};
+    gpunn__axes_of(shape, 2, value, 3, &all->kept, &all->summed);
+    all->kept_count = gpunn__axes_count(&all->kept);
+    all->sum_count = gpunn__axes_count(&all->summed);
+}
+
+/* Products side by side when there is one for each thread, else the threads share each. PREPARE: adds the workspace. */
+static void gpunn__products_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__products *all, gpunn__action action)
+{
+    const int64_t total = all->kept_count * all->sum_count;
+    const int threads = gpunn__cpu_threads_for(cpu, (double)all->g.m * (double)all->g.n / 8 * (double)all->g.k * (double)total);
+    all->workspace = (char *)step->workspace;
+    all->g.bf16 = gpunn__gemm_rounds(&all->g, step, false);
+    all->workspace_each = gpunn__gemm_workspace(&all->g, 1);
+    if (action == GPUNN__PREPARE) {
+        const size_t bytes = (size_t)threads * all->workspace_each;
+        if (step->workspace_bytes < bytes) step->workspace_bytes = bytes;
+    } else if (all->kept_count >= threads) {
+        gpunn_parallel(threads, gpunn__products_task, all);
+    } else {
+        for (int64_t i = 0; i < all->kept_count; i++) gpunn__products_one(all, i, threads, all->workspace);
+    }
+}
+
+/* C = op(A) op(B); dA = dC op(B)^T and dB = op(A)^T dC, or their transposes where the operand is stored so, summed over the axes
+ * along which the operand was repeated. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_matmul(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    const bool      ta = step->attr->transpose_a, tb = step->attr->transpose_b;
+    gpunn_value     a, b, c;
+    int64_t         m, n, k;
+    gpunn__products all;
+    gpunn__matmul_sizes(step, &a, &b, &c, &m, &n, &k);
+    if (action == GPUNN__PREPARE) step->workspace_bytes = 0;
+    if (!step->backward) {
+        gpunn__products_axes(&all, &c, &a, &b, &c);
+        all.g = gpunn__gemm_make(m, n, k, a.data, ta, b.data, tb, c.data, false);
+        gpunn__products_run(cpu, step, &all, action);
+        return GPUNN_OK;
+    }
+    if (step->grad_in[0].data) {
+        void *const da = step->grad_in[0].data;
+        gpunn__products_axes(&all, &c, ta ? &b : &c, ta ? &c : &b, &a);
+        if (ta)
+            all.g = gpunn__gemm_make(k, m, n, b.data, tb, c.data, true, da, step->accumulate[0]);
+        else
+            all.g = gpunn__gemm_make(m, k, n, c.data, false, b.data, !tb, da, step->accumulate[0]);
+        gpunn__products_run(cpu, step, &all, action);
+    }
+    if (step->grad_in[1].data) {
+        void *const db = step->grad_in[1].data;
+        gpunn__products_axes(&all, &c, tb ? &c : &a, tb ? &a : &c, &b);
+        if (tb)
+            all.g = gpunn__gemm_make(n, k, m, c.data, true, a.data, ta, db, step->accumulate[1]);
+        else
+            all.g = gpunn__gemm_make(k, n, m, a.data, !ta, c.data, false, db, step->accumulate[1]);
+        gpunn__products_run(cpu, step, &all, action);
+    }
+    return GPUNN_OK;
+}

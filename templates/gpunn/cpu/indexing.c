@@ -1,0 +1,370 @@
+#include "cpu/indexing.h"
+#include "cpu/reduce.h"
+
+/* ---- embedding and gather: elements that integers pick ---------------------------------------------------------------- *
+ * out[o][j][i] = x[o][index[o][j][i]][i]. An embedding's index is [1][m][1] and serves all i, the columns of its weight. */
+
+static void gpunn__pick_part(gpunn__pick *p, int64_t part)
+{
+    int64_t begin = gpunn__least(part * p->part_size, p->index->count), end = gpunn__least(begin + p->part_size, p->index->count);
+    int64_t inner = p->rows ? 1 : p->inner, line = begin / inner, i = begin - line * inner, j = line % p->m;
+    const bool   whole = !p->rows && p->dtype != GPUNN_F32;
+    int64_t      first = line / p->m * p->n * inner; /* of a line of x */
+    const float *from = p->from;
+    p->bad[part] = -1;
+    for (int64_t at = begin; at < end; at++) {
+        int64_t index = gpunn__picked(p, at);
+        if (index < 0 || index >= p->n) {
+            p->bad[part] = at;
+            return;
+        }
+        if (p->rows) {
+            gpunn__widen_floats(p->dtype, (const char *)from + (size_t)(index * p->inner) * gpunn_dtype_size(p->dtype), p->inner,
+                                p->to + at * p->inner);
+            continue;
+        }
+        if (whole)
+            gpunn__put_integer(p->to, p->dtype, at, gpunn__integer(from, p->dtype, first + index * inner + i));
+        else
+            p->to[at] = p->add ? p->to[at] + from[first + index * inner + i] : from[first + index * inner + i];
+        if (++i < inner) continue;
+        i = 0;
+        if (++j < p->m) continue;
+        j = 0;
+        first += p->n * inner;
+    }
+}
+
+static void gpunn__pick_task(void *arg, int thread, int threads)
+{
+    gpunn__pick *p = (gpunn__pick *)arg;
+    int64_t      begin, end;
+    gpunn__cpu_part(GPUNN__PICK_PARTS, 1, threads, thread, &begin, &end);
+    for (; begin < end; begin++) gpunn__pick_part(p, begin);
+}
+
+/* Each thread takes columns of its own, so that every element is summed in the order of the indices. */
+static void gpunn__pick_back_task(void *arg, int thread, int threads)
+{
+    const gpunn__pick *p = (const gpunn__pick *)arg;
+    int64_t            blocks = (p->inner + GPUNN__PICK_BLOCK - 1) / GPUNN__PICK_BLOCK, unit, end;
+    if (!p->add) {
+        gpunn__cpu_part(p->outer * p->n * p->inner, 16, threads, thread, &unit, &end);
+        memset(p->to + unit, 0, (size_t)(end - unit) * sizeof *p->to);
+        (void)gpunn__team_barrier();
+    }
+    gpunn__cpu_part(p->outer * blocks, 1, threads, thread, &unit, &end);
+    for (; unit < end; unit++) {
+        int64_t      o = unit / blocks, column = (unit - o * blocks) * GPUNN__PICK_BLOCK;
+        int64_t      width = gpunn__least(p->inner - column, GPUNN__PICK_BLOCK);
+        float       *to = p->to + o * p->n * p->inner + column;
+        const float *from = p->from + o * p->m * p->inner + column;
+        for (int64_t j = 0; j < p->m; j++, from += p->inner) {
+            if (p->rows) {
+                int64_t                index = gpunn__picked(p, j);
+                float *GPUNN__RESTRICT row = to + index * p->inner;
+                if (index == p->padding) continue;
+                for (int64_t i = 0; i < width; i++) row[i] += from[i];
+            } else {
+                int64_t at = (o * p->m + j) * p->inner + column;
+                for (int64_t i = 0; i < width; i++) to[gpunn__picked(p, at + i) * p->inner + i] += from[i];
+            }
+        }
+    }
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__pick_fail(gpunn__cpu *cpu, const gpunn__pick *p, int64_t at)
+{
+    return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "%s %lld at position %lld is outside 0 .. %lld; check the %s",
+                           p->rows ? "token" : "index", (long long)gpunn__picked(p, at), (long long)at, (long long)(p->n - 1),
+                           p->rows ? "tokens" : "indices");
+}
+
+/* table: which operand is picked from; the other is the index. */
+static GPUNN__STATUS gpunn__pick_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, gpunn__pick *p, int table)
+{
+    p->index = &step->in[1 - table];
+    if (action == GPUNN__BACKWARD) {
+        if (!step->grad_in[table].data) return GPUNN_OK;
+        p->from = (const float *)step->grad_out.data;
+        p->to = (float *)step->grad_in[table].data;
+        p->add = step->accumulate[table];
+        gpunn_parallel(gpunn__cpu_threads(cpu, step->out.count + (p->add ? 0 : step->in[table].count)), gpunn__pick_back_task, p);
+        return GPUNN_OK;
+    }
+    p->from = (const float *)step->in[table].data;
+    p->dtype = step->in[table].dtype;
+    p->to = (float *)step->out.data;
+    p->add = false;
+    p->part_size = (p->index->count + GPUNN__PICK_PARTS - 1) / GPUNN__PICK_PARTS;
+    gpunn_parallel(gpunn__cpu_threads(cpu, step->out.count), gpunn__pick_task, p);
+    for (int part = 0; part < GPUNN__PICK_PARTS; part++)
+        if (p->bad[part] >= 0) return gpunn__pick_fail(cpu, p, p->bad[part]);
+    return GPUNN_OK;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_embedding(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__pick p;
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    p.rows = true;
+    p.outer = 1;
+    p.m = step->in[0].count;
+    p.n = step->in[1].dim[0];
+    p.inner = step->in[1].dim[1];
+    p.padding = step->attr->ignore_index;
+    return gpunn__pick_run(cpu, step, action, &p, 1);
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_gather(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__pick  p;
+    gpunn__along a;
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    gpunn__along_axis(&a, &step->in[0], step->attr->axis);
+    p.rows = false;
+    p.outer = a.outer;
+    p.m = step->out.dim[step->attr->axis];
+    p.n = a.n;
+    p.inner = a.inner;
+    p.padding = -1;
+    return gpunn__pick_run(cpu, step, action, &p, 0);
+}
+
+/* ---- scatter_add: gather backwards, onto a copy of x ------------------------------------------------------------------ */
+
+static GPUNN__STATUS gpunn__scatter_check(gpunn__cpu *cpu, const gpunn__pick *p)
+{
+    for (int64_t at = 0; at < p->index->count; at++) {
+        const int64_t index = gpunn__picked(p, at);
+        if (index < 0 || index >= p->n) return gpunn__pick_fail(cpu, p, at);
+    }
+    return GPUNN_OK;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scatter_add(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__pick  p;
+    gpunn__along a;
+    gpunn_step   copy = *step;
+    copy.input_count = 1;
+    gpunn_status status = gpunn__cpu_expand(cpu, &copy, action);
+    step->workspace_bytes = copy.workspace_bytes;
+    if (status != GPUNN_OK || action == GPUNN__PREPARE || (action == GPUNN__BACKWARD && !step->grad_in[2].data)) return status;
+    gpunn__along_axis(&a, &step->in[0], step->attr->axis);
+    p.rows = false;
+    p.outer = a.outer;
+    p.m = step->in[2].dim[step->attr->axis];
+    p.n = a.n;
+    p.inner = a.inner;
+    p.padding = -1;
+    p.index = &step->in[1];
+    p.dtype = GPUNN_F32;
+    p.part_size = (p.index->count + GPUNN__PICK_PARTS - 1) / GPUNN__PICK_PARTS;
+    p.add = action == GPUNN__BACKWARD ? step->accumulate[2] : true;
+    p.from = (const float *)(action == GPUNN__BACKWARD ? step->grad_out.data : step->in[2].data);
+    p.to = (float *)(action == GPUNN__BACKWARD ? step->grad_in[2].data : step->out.data);
+    if (action != GPUNN__BACKWARD) status = gpunn__scatter_check(cpu, &p);
+    if (status != GPUNN_OK) return status;
+    gpunn_parallel(gpunn__cpu_threads(cpu, p.index->count), action == GPUNN__BACKWARD ? gpunn__pick_task : gpunn__pick_back_task,
+                   &p);
+    return GPUNN_OK;
+}
+
+/* ---- scatter: line by line of x[outer][n][inner] the number of the last index that names each element; -1: none does ---- */
+
+typedef struct gpunn__scatter_job {
+    gpunn_step  *step;
+    gpunn__along line;
+    int64_t      m;
+    int64_t     *last; /* [threads][n] */
+} gpunn__scatter_job;
+
+static void gpunn__scatter_line(const gpunn__scatter_job *job, const int64_t *last, int64_t x, int64_t src)
+{
+    const gpunn_value *in = job->step->in, *out = &job->step->out;
+    const int64_t      inner = job->line.inner;
+    for (int64_t k = 0; k < job->line.n; k++, x += inner) {
+        const gpunn_value *from = last[k] < 0 ? &in[0] : &in[2];
+        const int64_t      at = last[k] < 0 ? x : src + last[k] * inner;
+        if (out->dtype == GPUNN_F32)
+            ((float *)out->data)[x] = ((const float *)from->data)[at];
+        else
+            gpunn__put_integer(out->data, out->dtype, x, gpunn__integer(from->data, from->dtype, at));
+    }
+}
+
+static void gpunn__scatter_line_back(const gpunn__scatter_job *job, const int64_t *last, int64_t x, int64_t src)
+{
+    gpunn_step   *step = job->step;
+    const int64_t inner = job->line.inner;
+    const float  *g = (const float *)step->grad_out.data + x;
+    float        *dx = (float *)step->grad_in[0].data, *dsrc = (float *)step->grad_in[2].data;
+    for (int64_t k = 0; dx && k < job->line.n; k++) {
+        const float value = last[k] < 0 ? g[k * inner] : 0;
+        dx[x + k * inner] = step->accumulate[0] ? dx[x + k * inner] + value : value;
+    }
+    for (int64_t j = 0; dsrc && j < job->m; j++, src += inner) {
+        const int64_t k = gpunn__integer(step->in[1].data, step->in[1].dtype, src);
+        const float   value = last[k] == j ? g[k * inner] : 0;
+        dsrc[src] = step->accumulate[2] ? dsrc[src] + value : value;
+    }
+}
+
+static void gpunn__scatter_task(void *arg, int thread, int threads)
+{
+    const gpunn__scatter_job *job = (const gpunn__scatter_job *)arg;
+    const gpunn_value        *index = &job->step->in[1];
+    const int64_t             inner = job->line.inner, n = job->line.n;
+    int64_t                  *last = job->last + thread * n, line, end;
+    gpunn__cpu_part(job->line.outer * inner, 1, threads, thread, &line, &end);
+    for (; line < end; line++) {
+        const int64_t o = line / inner, i = line - o * inner, src = o * job->m * inner + i;
+        for (int64_t k = 0; k < n; k++) last[k] = -1;
+        for (int64_t j = 0; j < job->m; j++) last[gpunn__integer(index->data, index->dtype, src + j * inner)] = j;
+        (job->step->backward ? gpunn__scatter_line_back : gpunn__scatter_line)(job, last, o * n * inner + i, src);
+    }
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scatter(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__scatter_job job;
+    gpunn__pick        indices;
+    job.step = step;
+    gpunn__along_axis(&job.line, &step->in[0], step->attr->axis);
+    job.m = step->in[2].dim[step->attr->axis];
+    const int threads = gpunn__cpu_threads(cpu, 4 * (step->in[0].count + step->in[1].count));
+    if (action == GPUNN__PREPARE) {
+        step->workspace_bytes = (size_t)threads * (size_t)job.line.n * sizeof *job.last;
+        return GPUNN_OK;
+    }
+    job.last = (int64_t *)step->workspace;
+    indices.rows = false;
+    indices.index = &step->in[1];
+    indices.n = job.line.n;
+    gpunn_status status = action == GPUNN__FORWARD ? gpunn__scatter_check(cpu, &indices) : GPUNN_OK;
+    if (status == GPUNN_OK) gpunn_parallel(threads, gpunn__scatter_task, &job);
+    return status;
+}
+
+/* ---- topk: x[outer][n][inner] ---------------------------------------------------------------------------------------------- */
+
+typedef struct gpunn__topk {
+    gpunn__along along;
+    int64_t      k;
+    bool         largest;
+    uint64_t    *codes; /* [threads][n] */
+} gpunn__topk;
+
+static int gpunn__topk_compare(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+static void gpunn__topk_task(void *arg, int thread, int threads)
+{
+    const gpunn__topk  *t = (const gpunn__topk *)arg;
+    const gpunn__along *a = &t->along;
+    uint64_t           *best = t->codes + thread * a->n;
+    int64_t             line, end;
+    gpunn__cpu_part(a->outer * a->inner, 1, threads, thread, &line, &end);
+    for (; line < end; line++) {
+        int64_t      o = line / a->inner, from = o * a->n * a->inner + line - o * a->inner, count = 0;
+        const float *x = a->x + from;
+        bool         few = t->k <= 64; /* kept in order as they come; else all are sorted */
+        for (int64_t i = 0; i < a->n; i++) {
+            uint64_t code = gpunn__topk_code(x[i * a->inner], i, t->largest);
+            if (few && count == t->k && code < best[count - 1]) continue;
+            int64_t at = few && count == t->k ? count - 1 : count++;
+            for (; few && at > 0 && best[at - 1] < code; at--) best[at] = best[at - 1];
+            best[at] = code;
+        }
+        if (!few) qsort(best, (size_t)a->n, sizeof *best, gpunn__topk_compare);
+        int64_t *y = a->index + o * t->k * a->inner + line - o * a->inner;
+        for (int64_t i = 0; i < t->k; i++) y[i * a->inner] = (int64_t)(0xFFFFFFFFu - (uint32_t)best[i]);
+    }
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_topk_indices(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__topk t;
+    gpunn__along_axis(&t.along, &step->in[0], step->attr->axis);
+    int threads = gpunn__cpu_threads(cpu, 4 * step->in[0].count);
+    if (action == GPUNN__PREPARE) {
+        if (t.along.n > UINT32_MAX)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "topk over %lld elements; 2^32 - 1 are possible",
+                                   (long long)t.along.n);
+        step->workspace_bytes = (size_t)threads * (size_t)t.along.n * sizeof *t.codes;
+        return GPUNN_OK;
+    }
+    t.k = step->out.dim[step->attr->axis];
+    t.largest = step->attr->largest;
+    t.codes = (uint64_t *)step->workspace;
+    t.along.x = (const float *)step->in[0].data;
+    t.along.index = (int64_t *)step->out.data;
+    gpunn_parallel(threads, gpunn__topk_task, &t);
+    return GPUNN_OK;
+}
+
+/* ---- argmax: x[outer][n][inner], the first maximum, NaN before everything --------------------------------------------- */
+
+static void gpunn__argmax_task(void *arg, int thread, int threads)
+{
+    const gpunn__along *a = (const gpunn__along *)arg;
+    enum { WIDTH = 64 };
+    int64_t begin, end, n = a->n, inner = a->inner;
+    gpunn__cpu_part(a->outer, 1, threads, thread, &begin, &end);
+    for (int64_t o = begin; o < end; o++) {
+        const float *x = a->x + o * n * inner;
+        int64_t     *y = a->index + o * inner;
+        if (inner == 1) {
+            float   best = n >= 64 ? gpunn__max_line(x, n) : x[0];
+            int64_t at = 0;
+            if (n >= 64)
+                while (x[at] != best && (best == best || x[at] == x[at])) at++;
+            else
+                for (int64_t i = 1; i < n; i++)
+                    if (x[i] > best || (x[i] != x[i] && best == best)) {
+                        best = x[i];
+                        at = i;
+                    }
+            *y = at;
+            continue;
+        }
+        for (int64_t column = 0; column < inner; column += WIDTH) {
+            int64_t width = gpunn__least(inner - column, WIDTH);
+            float   best[WIDTH];
+            int32_t at[WIDTH];
+            for (int64_t j = 0; j < width; j++) {
+                best[j] = x[column + j];
+                at[j] = 0;
+            }
+            for (int64_t i = 1; i < n; i++) {
+                const float *row = x + i * inner + column;
+                for (int64_t j = 0; j < width; j++) {
+                    bool better = row[j] > best[j] || (row[j] != row[j] && best[j] == best[j]);
+                    best[j] = better ? row[j] : best[j];
+                    at[j] = better ? (int32_t)i : at[j];
+                }
+            }
+            for (int64_t j = 0; j < width; j++) y[column + j] = at[j];
+        }
+    }
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_argmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__along a;
+    gpunn__along_axis(&a, &step->in[0], step->attr->axis);
+    if (action == GPUNN__PREPARE) {
+        if (a.n > INT32_MAX)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "argmax over %lld elements; the CPU can do 2^31 - 1",
+                                   (long long)a.n);
+        return GPUNN_OK;
+    }
+    a.x = (const float *)step->in[0].data;
+    a.index = (int64_t *)step->out.data;
+    gpunn_parallel(gpunn__cpu_threads(cpu, step->in[0].count), gpunn__argmax_task, &a);
+    return GPUNN_OK;
+}

@@ -1,0 +1,62 @@
+#ifndef GPUNN__CPU_OPTIMIZERS_H
+#define GPUNN__CPU_OPTIMIZERS_H
+#include "base/structs.h"
+
+/* ==== >>cpu/optimizers ============================================================================================= *
+ * The rows of the optimizers as functions, each in one pass over parameter, gradient and state. */
+typedef struct gpunn__update_job {
+    const gpunn_update  *u;
+    gpunn_update_numbers n;
+    float                limit; /* g = clamp(gradient * scale, +-limit) */
+    struct gpunn__trust *trust; /* of kinds with a trust ratio */
+} gpunn__update_job;
+
+/* lines * GPUNN__LINE elements of each, at most GPUNN__PIECE; part: parameter, s0, s1, s2, and where a move goes. */
+typedef void gpunn__step(const gpunn__update_job *j, const float *gradient, float *const *part, int lines);
+
+typedef struct gpunn__setting {
+    const char *key;
+    bool        flag;
+    float       low, high, usual; /* low <= value < high */
+} gpunn__setting;
+
+typedef struct gpunn__rule {                    /* a row */
+    const char    *function;                    /* its builder's name */
+    gpunn__setting setting[GPUNN_SETTINGS + 1]; /* ends at key NULL */
+    const char    *state[4];                    /* the setting that needs it, or "ALWAYS"; ends at NULL */
+    gpunn__step   *step, *move;                 /* move NULL: there is no trust ratio */
+} gpunn__rule;
+
+/* clang-format off */
+GPUNN__DECLARE(const gpunn__rule gpunn__rules[GPUNN_UPDATE_COUNT])
+/* clang-format on */
+
+/* The place of a kind's setting; -1: it has none of that name. */
+GPUNN__INTERNAL int gpunn__setting_at(gpunn_update_kind kind, const char *key);
+
+GPUNN__INTERNAL float gpunn__setting_of(gpunn_update_kind kind, const float *setting, const char *key);
+
+/* A trust ratio takes two passes: states and both norms, in parts that depend on the count alone, then the step. */
+enum { GPUNN__TRUST_PARTS = 128 };
+typedef struct gpunn__trust {
+    int64_t part; /* elements */
+    double  parameter[GPUNN__TRUST_PARTS], move[GPUNN__TRUST_PARTS];
+    bool    last; /* the second pass */
+    float   rate; /* lr times the trust ratio */
+} gpunn__trust;
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_update(void *context, const gpunn_update *u);
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_value_sums(void *context, const void *values, gpunn_dtype dtype, int64_t count,
+                                                    gpunn_value_sums parts[GPUNN_SUM_PARTS]);
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_sum_of_squares(void *context, const float *values, int64_t count, double *result);
+
+GPUNN__INTERNAL bool gpunn__cpu_finite(void *context, const float *values, int64_t count);
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_normalize(void *context, float *to, const uint8_t *from, int64_t count,
+                                                   const gpunn_pixels *pixels);
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_scale(void *context, float *values, int64_t count, float scale, float limit);
+
+#endif /* GPUNN__CPU_OPTIMIZERS_H */

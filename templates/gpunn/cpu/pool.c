@@ -1,0 +1,338 @@
+#include "cpu/levels.h"
+#include "cpu/context.h"
+
+/* ==== >>cpu/pool =================================================================================================== *
+ * Volumes [d, h, w] -> [od, oh, ow], one per image and channel; a plane is a volume of depth 1. Windows wholly inside go by eight
+ * neighbours of a row, the others one by one. */
+typedef struct gpunn__pool {
+    int64_t          volumes;
+    gpunn__pool_axis z, y, x;
+    bool             average, global, count_exclude_pad, accumulate; /* global: one window, the whole volume */
+    int              at_bytes; /* of one position of a maximum: its index in the largest window; 0: positions are not wanted */
+    void            *at;
+    const float     *from; /* x, or the gradient of y */
+    float           *to;   /* y, or the gradient of x */
+} gpunn__pool;
+
+static gpunn__pool gpunn__pool_shape(const gpunn_step *step)
+{
+    const gpunn_value *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
+    gpunn__pool        p;
+    memset(&p, 0, sizeof p);
+    p.volumes = x->dim[0] * x->dim[1];
+    gpunn__pool_axes(step, &p.z, &p.y, &p.x);
+    p.average = !gpunn__op_is(step->op, GPUNN__MAX_POOL);
+    p.count_exclude_pad = gpunn__op_is(step->op, GPUNN__ADAPTIVE_POOL) || step->attr->count_exclude_pad;
+    p.global = p.z.kernel == p.z.n && p.y.kernel == p.y.n && p.x.kernel == p.x.n && y->count == p.volumes &&
+               p.z.padding + p.y.padding + p.x.padding == 0;
+    p.at_bytes = p.average || !step->training ? 0 : p.z.span * p.y.span * p.x.span <= 256 ? 1 : 4;
+    p.at = step->saved;
+    if (step->backward) {
+        p.from = (const float *)step->grad_out.data, p.to = (float *)step->grad_in[0].data;
+        p.accumulate = step->accumulate[0];
+    } else {
+        p.from = (const float *)x->data, p.to = (float *)step->out.data;
+    }
+    return p;
+}
+
+/* Where the window of output i begins, inside or in the padding. */
+GPUNN__INLINE int64_t gpunn__pool_start(const gpunn__pool_axis *a, int64_t i)
+{
+    int64_t begin, end;
+    (void)gpunn__pool_window(a, i, &begin, &end);
+    return gpunn__pool_corner(a, i, begin);
+}
+
+/* Outputs [*begin, *end) of an axis have windows that lie wholly inside. */
+GPUNN__INLINE void gpunn__pool_inner(const gpunn__pool_axis *a, int64_t *begin, int64_t *end)
+{
+    *begin = *end = 0;
+    if (a->kernel == 0 || a->n + a->padding < a->kernel) return;
+    *begin = (a->padding + a->stride - 1) / a->stride;
+    *end = (a->n + a->padding - a->kernel) / a->stride + 1;
+    if (*end > a->out) *end = a->out;
+    if (*begin > *end) *begin = *end;
+}
+
+/* The window of depth x rows x columns cells that begins at x; its result goes to element `to`. first: index in the whole window
+ * of its first cell, not 0 where an edge cuts it. A NaN wins, over an earlier NaN too, as in torch. */
+GPUNN__INLINE void gpunn__pool_one(const gpunn__pool *p, bool average, const float *x, int64_t depth, int64_t rows,
+                                   int64_t columns, int64_t first, float scale, int64_t to)
+{
+    float   best = average ? 0 : -INFINITY;
+    int64_t at = first;
+    for (int64_t z = 0; z < depth; z++)
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < columns; c++) {
+                float v = x[(z * p->y.n + r) * p->x.n + c];
+                if (average)
+                    best += v;
+                else if (v > best || v != v)
+                    best = v, at = first + (z * p->y.span + r) * p->x.span + c;
+            }
+    p->to[to] = average ? best * scale : best;
+    gpunn__pool_mark(p->at, p->at_bytes, to, at);
+}
+
+#if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
+typedef float   gpunn__f8 __attribute__((vector_size(32)));
+typedef int32_t gpunn__i8 __attribute__((vector_size(32)));
+typedef uint8_t gpunn__b8 __attribute__((vector_size(8)));
+
+/* Cells 0, 2, ... 14. */
+GPUNN__INLINE void gpunn__pool_even(const float *cell, gpunn__f8 *even)
+{
+    gpunn__f8 low, high; /* cells 0 to 7 and 7 to 14 */
+    memcpy(&low, cell, sizeof low);
+    memcpy(&high, cell + 7, sizeof high);
+#if defined(__clang__)
+    *even = __builtin_shufflevector(low, high, 0, 2, 4, 6, 9, 11, 13, 15);
+#else
+    const gpunn__i8 index = {0, 2, 4, 6, 9, 11, 13, 15};
+    *even = __builtin_shuffle(low, high, index);
+#endif
+}
+
+/* Eight neighbouring whole windows, `stride` apart, of which `count` are wanted. Reads up to 8 * stride cells a row. */
+GPUNN__INLINE void gpunn__pool_eight(const gpunn__pool *p, bool average, const float *x, int64_t depth, int64_t rows,
+                                     int64_t columns, int64_t stride, float scale, int64_t to, int64_t count)
+{
+    gpunn__f8 best = {0}, v = {0};
+    gpunn__i8 at = {0};
+    if (!average) best -= INFINITY;
+    for (int64_t z = 0; z < depth; z++)
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < columns; c++) {
+                const float *cell = x + (z * p->y.n + r) * p->x.n + c;
+                if (stride == 2)
+                    gpunn__pool_even(cell, &v);
+                else if (stride == 1)
+                    memcpy(&v, cell, sizeof v);
+                else
+                    for (int i = 0; i < 8; i++) v[i] = cell[i * stride];
+                if (average) {
+                    best += v;
+                } else {
+                    gpunn__i8 take = (v > best) | (v != v), index = at * 0 + (int32_t)((z * rows + r) * columns + c);
+                    best = (gpunn__f8)((take & (gpunn__i8)v) | (~take & (gpunn__i8)best));
+                    at = (take & index) | (~take & at);
+                }
+            }
+    if (average) best *= scale;
+    if (count == 8)
+        memcpy(p->to + to, &best, sizeof best);
+    else
+        for (int i = 0; i < count; i++) p->to[to + i] = best[i];
+    if (p->at_bytes == 1 && count == 8) {
+        gpunn__b8 narrow = __builtin_convertvector(at, gpunn__b8);
+        memcpy((uint8_t *)p->at + to, &narrow, sizeof narrow);
+    } else if (p->at_bytes) {
+        for (int i = 0; i < count; i++) gpunn__pool_mark(p->at, p->at_bytes, to + i, at[i]);
+    }
+}
+#endif
+
+/* Output rows [row, row_end) of all volumes. depth, rows, columns, stride: of a whole window, constants where it pays. */
+GPUNN__INLINE void gpunn__pool_rows(const gpunn__pool *p, bool average, int64_t depth, int64_t rows, int64_t columns,
+                                    int64_t stride, int64_t row, int64_t row_end)
+{
+    int64_t inner, inner_end, size = p->y.n * p->x.n;
+    int64_t oy = row % p->y.out, oz = row / p->y.out % p->z.out, volume = row / p->y.out / p->z.out;
+    gpunn__pool_inner(&p->x, &inner, &inner_end);
+    for (; row < row_end; row++) {
+        int64_t      z0, z1, ox = 0, deep = gpunn__pool_window(&p->z, oz, &z0, &z1);
+        int64_t      y0, y1, height = gpunn__pool_window(&p->y, oy, &y0, &y1);
+        int64_t      skipped = (z0 - gpunn__pool_corner(&p->z, oz, z0)) * p->y.span + y0 - gpunn__pool_corner(&p->y, oy, y0);
+        const float *x = p->from + (volume * p->z.n + z0) * size + y0 * p->x.n;
+        while (ox < p->x.out) {
+#if defined(__GNUC__) && !defined(GPUNN_NO_SIMD)
+            if (stride <= 8 && ox == inner && y1 - y0 == rows && z1 - z0 == depth) {
+                for (; ox < inner_end; ox += 8) {
+                    int64_t from = inner_end - inner < 8 || ox <= inner_end - 8 ? ox : inner_end - 8; /* the last 8 may overlap */
+                    const float *cell = x - p->x.padding + from * stride;
+                    int64_t      count = inner_end - from < 8 ? inner_end - from : 8;
+                    if (p->from + p->volumes * p->z.n * size - cell <
+                        (depth - 1) * size + (rows - 1) * p->x.n + columns + 8 * stride)
+                        break;
+                    gpunn__pool_eight(p, average, cell, depth, rows, columns, stride, 1 / (float)(depth * rows * columns),
+                                      row * p->x.out + from, count);
+                }
+                if (ox > inner_end) ox = inner_end;
+                if (ox == p->x.out) break;
+            }
+#else
+            (void)depth, (void)rows, (void)columns, (void)stride;
+#endif
+            int64_t x0, x1, width = gpunn__pool_window(&p->x, ox, &x0, &x1);
+            int64_t cells = p->count_exclude_pad ? (z1 - z0) * (y1 - y0) * (x1 - x0) : deep * height * width;
+            int64_t first = skipped * p->x.span + x0 - gpunn__pool_corner(&p->x, ox, x0);
+            gpunn__pool_one(p, average, x + x0, z1 - z0, y1 - y0, x1 - x0, first, 1 / (float)cells, row * p->x.out + ox);
+            ox++;
+        }
+        if (++oy < p->y.out) continue;
+        oy = 0;
+        if (++oz == p->z.out) oz = 0, volume++;
+    }
+}
+
+/* One window, the whole volume x, in 16 lanes. */
+GPUNN__INLINE void gpunn__pool_whole(const gpunn__pool *p, bool average, const float *x, int64_t to)
+{
+    int64_t cells = p->z.n * p->y.n * p->x.n, i = 0;
+    float   lane[16];
+    int32_t at[16];
+    for (int l = 0; l < 16; l++) lane[l] = average ? 0 : -INFINITY, at[l] = 0;
+    if (average) {
+        float sum = 0;
+        for (; i + 16 <= cells; i += 16)
+            for (int l = 0; l < 16; l++) lane[l] += x[i + l];
+        for (int l = 0; i > 0 && l < 16; l++) sum += lane[l];
+        for (; i < cells; i++) sum += x[i];
+        p->to[to] = sum / (float)cells;
+        return;
+    }
+    for (; i < cells; i += 16) {
+        int lanes = cells - i < 16 ? (int)(cells - i) : 16;
+        for (int l = 0; l < lanes; l++) {
+            float v = x[i + l];
+            bool  take = (v > lane[l]) | (v != v);
+            lane[l] = take ? v : lane[l];
+            at[l] = take ? (int32_t)i + l : at[l];
+        }
+    }
+    for (int l = 1; l < 16; l++) { /* of equal cells the first, but of NaN the last */
+        bool earlier = at[l] < at[0], none = lane[0] == lane[0];
+        if (lane[l] != lane[l] ? none || !earlier : lane[l] > lane[0] || (lane[l] == lane[0] && earlier))
+            lane[0] = lane[l], at[0] = at[l];
+    }
+    p->to[to] = lane[0];
+    gpunn__pool_mark(p->at, p->at_bytes, to, at[0]);
+}
+
+GPUNN__VECTORIZED(gpunn__pool_forward, (void *arg, int index, int threads), (arg, index, threads))
+{
+    const gpunn__pool *p = (const gpunn__pool *)arg;
+    int64_t            row, end, kd = p->z.kernel, kh = p->y.kernel, kw = p->x.kernel, stride = p->x.stride;
+    bool               flat = p->z.n == 1 && kd == 1;
+    gpunn__cpu_part(p->volumes * p->z.out * p->y.out, 1, threads, index, &row, &end);
+    if (p->global) {
+        for (; row < end; row++)
+            if (p->average)
+                gpunn__pool_whole(p, true, p->from + row * p->z.n * p->y.n * p->x.n, row);
+            else
+                gpunn__pool_whole(p, false, p->from + row * p->z.n * p->y.n * p->x.n, row);
+    } else if (p->average) {
+        if (flat && kh == 2 && kw == 2 && stride == 2)
+            gpunn__pool_rows(p, true, 1, 2, 2, 2, row, end);
+        else if (flat)
+            gpunn__pool_rows(p, true, 1, kh, kw, stride, row, end);
+        else
+            gpunn__pool_rows(p, true, kd, kh, kw, stride, row, end);
+    } else {
+        if (flat && kh == 2 && kw == 2 && stride == 2)
+            gpunn__pool_rows(p, false, 1, 2, 2, 2, row, end);
+        else if (flat && kh == 3 && kw == 3 && stride == 2)
+            gpunn__pool_rows(p, false, 1, 3, 3, 2, row, end);
+        else if (flat)
+            gpunn__pool_rows(p, false, 1, kh, kw, stride, row, end);
+        else
+            gpunn__pool_rows(p, false, kd, kh, kw, stride, row, end);
+    }
+}
+
+/* One row of the gradient of the maxima, whose windows begin in row `corner` of dx, to the cells of these. */
+GPUNN__INLINE void gpunn__pool_hand_back(const gpunn__pool *p, bool adaptive, const float *dy, int64_t row, const int64_t *offset,
+                                         float *corner)
+{
+    for (int64_t i = 0; i < p->x.out; i++) {
+        int64_t from = adaptive ? gpunn__pool_start(&p->x, i) : i * p->x.stride - p->x.padding, at;
+        if (offset) {
+            at = offset[((const uint8_t *)p->at)[row + i]];
+        } else {
+            at = ((const int32_t *)p->at)[row + i];
+            int64_t line = at / p->x.span;
+            at = (line / p->y.span * p->y.n + line % p->y.span) * p->x.n + at % p->x.span;
+        }
+        corner[from + at] += dy[i];
+    }
+}
+
+GPUNN__VECTORIZED(gpunn__pool_backward, (void *arg, int index, int threads), (arg, index, threads))
+{
+    const gpunn__pool *p = (const gpunn__pool *)arg;
+    int64_t            volume, end, outputs = p->z.out * p->y.out * p->x.out, cells = p->z.n * p->y.n * p->x.n, offset[256];
+    for (int64_t i = 0; p->at_bytes == 1 && i < p->z.span * p->y.span * p->x.span; i++)
+        offset[i] = (i / p->x.span / p->y.span * p->y.n + i / p->x.span % p->y.span) * p->x.n + i % p->x.span;
+    gpunn__cpu_part(p->volumes, 1, threads, index, &volume, &end);
+    for (; volume < end; volume++) {
+        float       *dx = p->to + volume * cells;
+        const float *dy = p->from + volume * outputs;
+        if (p->global && p->average) {
+            float share = dy[0] / (float)cells;
+            for (int64_t i = 0; i < cells; i++) dx[i] = p->accumulate ? dx[i] + share : share;
+            continue;
+        }
+        if (!p->accumulate) memset(dx, 0, (size_t)cells * sizeof *dx);
+        for (int64_t line = 0; line < p->z.out * p->y.out; line++, dy += p->x.out) {
+            int64_t oz = line / p->y.out, oy = line % p->y.out;
+            if (!p->average) { /* from the window's first cell, in or out of the volume, to that of the maximum, which is in */
+                int64_t row = (volume * p->z.out * p->y.out + line) * p->x.out;
+                int64_t corner = (gpunn__pool_start(&p->z, oz) * p->y.n + gpunn__pool_start(&p->y, oy)) * p->x.n;
+                if (p->at_bytes == 1 && p->x.kernel)
+                    gpunn__pool_hand_back(p, false, dy, row, offset, dx + corner);
+                else
+                    gpunn__pool_hand_back(p, true, dy, row, p->at_bytes == 1 ? offset : NULL, dx + corner);
+                continue;
+            }
+            int64_t z0, z1, deep = gpunn__pool_window(&p->z, oz, &z0, &z1);
+            int64_t y0, y1, height = gpunn__pool_window(&p->y, oy, &y0, &y1);
+            for (int64_t ox = 0; ox < p->x.out; ox++) {
+                int64_t x0, x1, width = gpunn__pool_window(&p->x, ox, &x0, &x1);
+                int64_t all = p->count_exclude_pad ? (z1 - z0) * (y1 - y0) * (x1 - x0) : deep * height * width;
+                float   share = dy[ox] / (float)all;
+                for (int64_t z = z0; z < z1; z++)
+                    for (int64_t y = y0; y < y1; y++)
+                        for (int64_t x = x0; x < x1; x++) dx[(z * p->y.n + y) * p->x.n + x] += share;
+            }
+        }
+    }
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_pool(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    gpunn__pool p = gpunn__pool_shape(step);
+    int64_t     outputs = p.volumes * p.z.out * p.y.out * p.x.out, cells = p.volumes * p.z.n * p.y.n * p.x.n;
+    if (action == GPUNN__PREPARE) {
+        const gpunn__pool_axis *axes[3] = {&p.z, &p.y, &p.x};
+        for (int i = 0; i < 3; i++)
+            if (2 * axes[i]->padding > axes[i]->kernel)
+                return gpunn__cpu_fail(cpu, GPUNN_ERR_ARGUMENT, "padding %d exceeds half of the window's %d; use a smaller one",
+                                       (int)axes[i]->padding, (int)axes[i]->kernel);
+        if (p.z.span * p.y.span > INT32_MAX / p.x.span)
+            return gpunn__cpu_fail(cpu, GPUNN_ERR_UNSUPPORTED, "a window has more than 2^31 cells; use smaller ones");
+        if (!step->backward) step->saved_bytes = (size_t)p.at_bytes * (size_t)outputs;
+    } else if (action == GPUNN__FORWARD) {
+        int64_t window = p.z.kernel * p.y.kernel * p.x.kernel;
+        gpunn_parallel(gpunn__cpu_threads_for(cpu, (double)outputs * (1 + (double)window / 4) + (double)cells / 4),
+                       gpunn__pool_forward, &p);
+    } else if (p.to) {
+        gpunn_parallel(gpunn__cpu_threads(cpu, cells + outputs), gpunn__pool_backward, &p);
+    }
+    return GPUNN_OK;
+}
+
+#define GPUNN__X(name)                                                                                      \
+    GPUNN__INTERNAL gpunn_status gpunn__cpu_##name(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action) \
+    {                                                                                                       \
+        return gpunn__cpu_pool(cpu, step, action);                                                          \
+    }
+GPUNN__X(max_pool2d)
+GPUNN__X(max_pool3d)
+GPUNN__X(avg_pool2d)
+GPUNN__X(avg_pool3d)
+GPUNN__X(adaptive_avg_pool2d)
+GPUNN__X(adaptive_avg_pool3d)
+GPUNN__X(adaptive_max_pool2d)
+GPUNN__X(adaptive_max_pool3d)
+#undef GPUNN__X

@@ -1,0 +1,160 @@
+#include "cpu/softmax.h"
+#include "cpu/levels.h"
+#include "cpu/reduce.h"
+
+/* top[j] = the maximum over i of x[i * stride + j], sum[j] = the sum of exp(x[i * stride + j] - top[j]); 1 <= width <=
+ * GPUNN__COLUMNS. The terms of the sum go to e unless it is NULL. */
+GPUNN__INLINE void gpunn__exp_columns(const float *GPUNN__RESTRICT x, int64_t n, int64_t stride, int64_t width,
+                                      float *GPUNN__RESTRICT top, float *GPUNN__RESTRICT sum, float *GPUNN__RESTRICT e)
+{
+    float buffer[GPUNN__COLUMNS];
+    for (int64_t j = 0; j < width; j++) {
+        top[j] = x[j];
+        sum[j] = 0;
+    }
+    for (int64_t i = 1; i < n; i++)
+        for (int64_t j = 0; j < width; j++) top[j] = gpunn__join(GPUNN__TOP, top[j], x[i * stride + j], 0);
+    for (int64_t i = 0; i < n; i++) {
+        float *const term = e ? e + i * stride : buffer;
+        for (int64_t j = 0; j < width; j++) {
+            term[j] = gpunn__exp_down(x[i * stride + j] - top[j]);
+            sum[j] += term[j];
+        }
+    }
+}
+
+/* The same for one row that lies together; returns the sum. */
+GPUNN__INLINE float gpunn__exp_row(const float *GPUNN__RESTRICT x, int64_t n, float *top, float *GPUNN__RESTRICT e)
+{
+    enum { BLOCK = 512 };
+    double total = 0;
+    float  buffer[BLOCK], largest = *top = (float)gpunn__reduce_line(GPUNN__TOP, x, n, 0);
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t      count = gpunn__least(n - i, BLOCK);
+        float *const term = e ? e + i : buffer;
+        for (int64_t k = 0; k < count; k++) term[k] = gpunn__exp_down(x[i + k] - largest);
+        total += gpunn__sum_line(term, count);
+    }
+    return (float)total;
+}
+
+GPUNN__INTERNAL void gpunn__exp_sum(const float *x, int64_t n, int64_t inner, int64_t width, float *top, float *sum, float *e)
+{
+    if (inner == 1)
+        *sum = gpunn__exp_row(x, n, top, e);
+    else
+        gpunn__exp_columns(x, n, inner, width, top, sum, e);
+}
+
+/* Splits outer x tiles of columns over the threads; inner 1 is one tile. */
+GPUNN__INLINE int64_t gpunn__along_units(const gpunn__along *a, int64_t *tiles)
+{
+    *tiles = (a->inner + GPUNN__COLUMNS - 1) / GPUNN__COLUMNS;
+    return a->outer * *tiles;
+}
+
+/* Where a unit begins, and its width. */
+GPUNN__INLINE int64_t gpunn__along_tile(const gpunn__along *a, int64_t unit, int64_t tiles, int64_t *at)
+{
+    int64_t outer = tiles > 1 ? unit / tiles : unit, column = (unit - outer * tiles) * GPUNN__COLUMNS;
+    *at = outer * a->n * a->inner + column;
+    return gpunn__least(a->inner - column, GPUNN__COLUMNS);
+}
+
+GPUNN__VECTORIZED(gpunn__softmax_task, (void *arg, int thread, int threads), (arg, thread, threads))
+{
+    const gpunn__along *a = (const gpunn__along *)arg;
+    int64_t             begin, end, tiles, units = gpunn__along_units(a, &tiles), n = a->n, inner = a->inner;
+    gpunn__cpu_part(units, 1, threads, thread, &begin, &end);
+    for (int64_t unit = begin; unit < end; unit++) {
+        float                  top[GPUNN__COLUMNS], sum[GPUNN__COLUMNS];
+        int64_t                at, width = gpunn__along_tile(a, unit, tiles, &at);
+        const float           *x = a->x + at;
+        float *GPUNN__RESTRICT y = a->out + at;
+        gpunn__exp_sum(x, n, inner, width, top, sum, a->log ? NULL : y);
+        for (int64_t j = 0; j < width; j++) sum[j] = a->log ? gpunn__log(sum[j]) : 1 / sum[j];
+        float first = top[0], second = sum[0];
+        if (inner == 1 && a->log)
+            for (int64_t i = 0; i < n; i++) y[i] = x[i] - first - second;
+        else if (inner == 1)
+            for (int64_t i = 0; i < n; i++) y[i] *= second;
+        else if (a->log)
+            for (int64_t i = 0; i < n; i++, x += inner, y += inner)
+                for (int64_t j = 0; j < width; j++) y[j] = x[j] - top[j] - sum[j];
+        else
+            for (int64_t i = 0; i < n; i++, y += inner)
+                for (int64_t j = 0; j < width; j++) y[j] *= sum[j];
+    }
+}
+
+/* softmax: dx (+)= y (g - sum g y). log_softmax: dx (+)= g - exp(y) sum g. */
+GPUNN__INLINE void gpunn__softmax_slope(float *GPUNN__RESTRICT dx, const float *GPUNN__RESTRICT y, const float *GPUNN__RESTRICT g,
+                                        const float *sum, bool single, int64_t n, bool log, bool add)
+{
+    float sum0 = sum[0];
+    for (int64_t i = 0; i < n; i++) {
+        float s = single ? sum0 : sum[i], value = log ? g[i] - gpunn__exp_down(y[i]) * s : y[i] * (g[i] - s);
+        dx[i] = add ? dx[i] + value : value;
+    }
+}
+
+GPUNN__INLINE void gpunn__softmax_gradient(const gpunn__along *a, int64_t begin, int64_t end, int64_t tiles, bool log)
+{
+    int64_t n = a->n, inner = a->inner;
+    for (int64_t unit = begin; unit < end; unit++) {
+        int64_t      at, width = gpunn__along_tile(a, unit, tiles, &at);
+        const float *y = a->y + at, *g = a->gradient + at;
+        float       *dx = a->out + at;
+        if (inner == 1) {
+            enum { LANES = 16 };
+            float   lane[LANES] = {0}, sum = 0;
+            int64_t i = 0;
+            for (; i + LANES <= n; i += LANES)
+                for (int j = 0; j < LANES; j++) lane[j] += log ? g[i + j] : g[i + j] * y[i + j];
+            for (; i < n; i++) sum += log ? g[i] : g[i] * y[i];
+            sum += gpunn__join_lanes(GPUNN__SUM, lane);
+            GPUNN__FIXED(a->add, gpunn__softmax_slope, dx, y, g, &sum, true, n, log);
+        } else {
+            float sum[GPUNN__COLUMNS];
+            for (int64_t j = 0; j < width; j++) sum[j] = 0;
+            for (int64_t i = 0; i < n; i++)
+                for (int64_t j = 0; j < width; j++) sum[j] += log ? g[i * inner + j] : g[i * inner + j] * y[i * inner + j];
+            for (int64_t i = 0; i < n; i++, y += inner, g += inner, dx += inner)
+                GPUNN__FIXED(a->add, gpunn__softmax_slope, dx, y, g, sum, false, width, log);
+        }
+    }
+}
+
+GPUNN__VECTORIZED(gpunn__softmax_gradient_task, (void *arg, int thread, int threads), (arg, thread, threads))
+{
+    const gpunn__along *a = (const gpunn__along *)arg;
+    int64_t             begin, end, tiles, units = gpunn__along_units(a, &tiles);
+    gpunn__cpu_part(units, 1, threads, thread, &begin, &end);
+    GPUNN__FIXED(a->log, gpunn__softmax_gradient, a, begin, end, tiles);
+}
+
+static GPUNN__STATUS gpunn__softmax_run(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action, bool log)
+{
+    if (action == GPUNN__PREPARE || (step->backward && !step->grad_in[0].data)) return GPUNN_OK;
+    gpunn__along a;
+    gpunn__along_axis(&a, &step->in[0], step->attr->axis);
+    a.x = (const float *)step->in[0].data;
+    a.y = (const float *)step->out.data;
+    a.gradient = (const float *)step->grad_out.data;
+    a.out = (float *)(step->backward ? step->grad_in[0].data : step->out.data);
+    a.add = step->backward && step->accumulate[0];
+    a.log = log;
+    gpunn_parallel(gpunn__cpu_threads(cpu, 3 * step->in[0].count),
+                   step->backward ? gpunn__softmax_gradient_task : gpunn__softmax_task, &a);
+    return GPUNN_OK;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_softmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__softmax_run(cpu, step, action, false);
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__cpu_log_softmax(gpunn__cpu *cpu, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__softmax_run(cpu, step, action, true);
+}

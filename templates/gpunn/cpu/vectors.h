@@ -1,0 +1,197 @@
+#ifndef GPUNN__CPU_VECTORS_H
+#define GPUNN__CPU_VECTORS_H
+#include "base/math.h"
+#include "cpu/levels.h"
+
+/* ==== >>cpu/vectors ================================================================================================ *
+ * Vectors of 16, 8 and 4 floats with one set of names, of which the kernels of products and convolutions are made. */
+#ifdef GPUNN__VECTORS
+typedef float gpunn__quad __attribute__((vector_size(16)));
+typedef float gpunn__quad_memory __attribute__((vector_size(16), aligned(4), may_alias));
+
+#if defined(__clang__)
+#define GPUNN__UNROLL _Pragma("clang loop unroll(full)")
+#define GPUNN__SHUFFLE(x, y, a, b, c, d) __builtin_shufflevector(x, y, a, b, c, d)
+#else
+typedef int gpunn__quad_index __attribute__((vector_size(16)));
+#define GPUNN__UNROLL _Pragma("GCC unroll 16")
+#if defined(__CUDACC__)
+#pragma nv_diag_suppress 1675 /* nvcc does not know that pragma, but hands it on */
+#endif
+#define GPUNN__SHUFFLE(x, y, a, b, c, d) __builtin_shuffle(x, y, __extension__(gpunn__quad_index){a, b, c, d})
+#endif
+
+GPUNN__INLINE void gpunn__transpose4(gpunn__quad q[4])
+{
+    gpunn__quad a = GPUNN__SHUFFLE(q[0], q[1], 0, 4, 1, 5), b = GPUNN__SHUFFLE(q[0], q[1], 2, 6, 3, 7);
+    gpunn__quad c = GPUNN__SHUFFLE(q[2], q[3], 0, 4, 1, 5), d = GPUNN__SHUFFLE(q[2], q[3], 2, 6, 3, 7);
+    q[0] = GPUNN__SHUFFLE(a, c, 0, 1, 4, 5);
+    q[1] = GPUNN__SHUFFLE(a, c, 2, 3, 6, 7);
+    q[2] = GPUNN__SHUFFLE(b, d, 0, 1, 4, 5);
+    q[3] = GPUNN__SHUFFLE(b, d, 2, 3, 6, 7);
+}
+
+/* gcc would read x again from memory in each product with it, more loads than a processor makes beside its products. */
+#if defined(__x86_64__) && !defined(__clang__)
+#define GPUNN__HOLD(x) __asm__("" : "+v"(x))
+#else
+#define GPUNN__HOLD(x)
+#endif
+
+#define GPUNN__VECTOR_FOLD(isa, TARGET, LANES)                                                                \
+    TARGET GPUNN__INLINE gpunn__quad gpunn__##isa##_fold(gpunn__##isa v) /* four sums of every fourth lane */ \
+    {                                                                                                         \
+        union {                                                                                               \
+            gpunn__##isa v;                                                                                   \
+            gpunn__quad  quad[LANES / 4];                                                                     \
+        } u;                                                                                                  \
+        u.v = v;                                                                                              \
+        gpunn__quad s = u.quad[0];                                                                            \
+        GPUNN__UNROLL                                                                                         \
+        for (int i = 1; i < LANES / 4; i++) s += u.quad[i];                                                   \
+        return s;                                                                                             \
+    }
+
+/* What a kind of vector must bring: unaligned memory, set, fma, loads (0 behind) and stores of the first `count` lanes, a
+ * gather of fours that lie `stride` apart, halves widened, and the transposition of each 4 x 4 square in four vectors. */
+#ifdef GPUNN__AVX512
+typedef float                          gpunn__v16 __attribute__((vector_size(64)));
+typedef float                          gpunn__v16_memory __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int                            gpunn__v16_bits __attribute__((vector_size(64)));
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_set(float x)
+{
+    return (gpunn__v16)_mm512_set1_ps(x);
+}
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_fma(gpunn__v16 a, gpunn__v16 b, gpunn__v16 c)
+{
+    return (gpunn__v16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_load(const float *p, int count)
+{
+    return (gpunn__v16)_mm512_maskz_loadu_ps((__mmask16)(0xffffu >> (16 - count)), p);
+}
+GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_store(float *p, int count, gpunn__v16 x)
+{
+    _mm512_mask_storeu_ps(p, (__mmask16)(0xffffu >> (16 - count)), (__m512)x);
+}
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_gather(const float *p, int64_t stride)
+{
+    __m512 v = _mm512_insertf32x4(_mm512_castps128_ps512(_mm_loadu_ps(p)), _mm_loadu_ps(p + stride), 1);
+    v = _mm512_insertf32x4(v, _mm_loadu_ps(p + 2 * stride), 2);
+    return (gpunn__v16)_mm512_insertf32x4(v, _mm_loadu_ps(p + 3 * stride), 3);
+}
+GPUNN__AVX512 GPUNN__INLINE void gpunn__v16_transpose(gpunn__v16 v[4])
+{
+    const __mmask16 all = 0xffff; /* the forms without a mask make gcc 12 warn about its own header */
+    const __m512    q0 = (__m512)v[0], q1 = (__m512)v[1], q2 = (__m512)v[2], q3 = (__m512)v[3];
+    const __m512    a = _mm512_maskz_unpacklo_ps(all, q0, q1), b = _mm512_maskz_unpackhi_ps(all, q0, q1);
+    const __m512    c = _mm512_maskz_unpacklo_ps(all, q2, q3), d = _mm512_maskz_unpackhi_ps(all, q2, q3);
+    v[0] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, a, c, 0x44);
+    v[1] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, a, c, 0xee);
+    v[2] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, b, d, 0x44);
+    v[3] = (gpunn__v16)_mm512_maskz_shuffle_ps(all, b, d, 0xee);
+}
+GPUNN__AVX512 GPUNN__INLINE gpunn__v16 gpunn__v16_half(const char *p)
+{
+    return (gpunn__v16)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+GPUNN__VECTOR_FOLD(v16, GPUNN__AVX512, 16)
+#endif
+
+#ifdef GPUNN__AVX2
+typedef float                       gpunn__v8 __attribute__((vector_size(32)));
+typedef float                       gpunn__v8_memory __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int                         gpunn__v8_bits __attribute__((vector_size(32)));
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_set(float x)
+{
+    return (gpunn__v8)_mm256_set1_ps(x);
+}
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_fma(gpunn__v8 a, gpunn__v8 b, gpunn__v8 c)
+{
+    return (gpunn__v8)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+GPUNN__AVX2 GPUNN__INLINE __m256i gpunn__v8_mask(int count)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_load(const float *p, int count)
+{
+    return count == 8 ? (gpunn__v8)_mm256_loadu_ps(p) : (gpunn__v8)_mm256_maskload_ps(p, gpunn__v8_mask(count));
+}
+GPUNN__AVX2 GPUNN__INLINE void gpunn__v8_store(float *p, int count, gpunn__v8 x)
+{
+    if (count == 8)
+        _mm256_storeu_ps(p, (__m256)x);
+    else
+        _mm256_maskstore_ps(p, gpunn__v8_mask(count), (__m256)x);
+}
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_gather(const float *p, int64_t stride)
+{
+    return (gpunn__v8)_mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + stride), 1);
+}
+GPUNN__AVX2 GPUNN__INLINE void gpunn__v8_transpose(gpunn__v8 v[4])
+{
+    __m256 a = _mm256_unpacklo_ps((__m256)v[0], (__m256)v[1]), b = _mm256_unpackhi_ps((__m256)v[0], (__m256)v[1]);
+    __m256 c = _mm256_unpacklo_ps((__m256)v[2], (__m256)v[3]), d = _mm256_unpackhi_ps((__m256)v[2], (__m256)v[3]);
+    v[0] = (gpunn__v8)_mm256_shuffle_ps(a, c, 0x44);
+    v[1] = (gpunn__v8)_mm256_shuffle_ps(a, c, 0xee);
+    v[2] = (gpunn__v8)_mm256_shuffle_ps(b, d, 0x44);
+    v[3] = (gpunn__v8)_mm256_shuffle_ps(b, d, 0xee);
+}
+GPUNN__AVX2 GPUNN__INLINE gpunn__v8 gpunn__v8_half(const char *p)
+{
+    return (gpunn__v8)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+GPUNN__VECTOR_FOLD(v8, GPUNN__AVX2, 8)
+#endif
+
+#ifdef GPUNN__BASELINE
+typedef gpunn__quad        gpunn__v4;
+typedef gpunn__quad_memory gpunn__v4_memory;
+typedef int                gpunn__v4_bits __attribute__((vector_size(16)));
+GPUNN__INLINE gpunn__v4    gpunn__v4_set(float x)
+{
+    gpunn__v4 v = {x, x, x, x};
+    return v;
+}
+GPUNN__INLINE gpunn__v4 gpunn__v4_fma(gpunn__v4 a, gpunn__v4 b, gpunn__v4 c)
+{
+#if defined(__aarch64__)
+    return (gpunn__v4)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    return a * b + c;
+#endif
+}
+GPUNN__INLINE gpunn__v4 gpunn__v4_load(const float *p, int count)
+{
+    if (count == 4) return *(const gpunn__v4_memory *)p;
+    gpunn__v4 v = {count > 0 ? p[0] : 0, count > 1 ? p[1] : 0, count > 2 ? p[2] : 0, 0};
+    return v;
+}
+GPUNN__INLINE void gpunn__v4_store(float *p, int count, gpunn__v4 x)
+{
+    if (count == 4)
+        *(gpunn__v4_memory *)p = x;
+    else
+        for (int i = 0; i < count; i++) p[i] = x[i];
+}
+GPUNN__INLINE gpunn__v4 gpunn__v4_gather(const float *p, int64_t stride)
+{
+    (void)stride;
+    return *(const gpunn__v4_memory *)p;
+}
+GPUNN__INLINE void gpunn__v4_transpose(gpunn__v4 v[4])
+{
+    gpunn__transpose4(v);
+}
+GPUNN__INLINE gpunn__v4 gpunn__v4_half(const char *p)
+{
+    gpunn__v4 v;
+    gpunn__widen_floats(GPUNN_F16, p, 4, (float *)&v);
+    return v;
+}
+GPUNN__VECTOR_FOLD(v4, GPUNN__BASELINE, 4)
+#endif
+#endif
+
+#endif /* GPUNN__CPU_VECTORS_H */

@@ -1,0 +1,55 @@
+#ifndef GPUNN__IO_ELEMENTS_H
+#define GPUNN__IO_ELEMENTS_H
+#include "io/files.h"
+
+/* ==== >>io/elements ================================================================================================ *
+ * X(id, bytes, the dtype that holds all its values, safetensors' name, NumPy's name, IDX's number). No dtype: none does. All
+ * but C64 can also be read as floats. */
+#define GPUNN__ENCODINGS(X)                        \
+    X(F32, 4, GPUNN_F32, "F32", "f4", 0x0D)        \
+    X(F64, 8, GPUNN_F32, "F64", "f8", 0x0E)        \
+    X(F16, 2, GPUNN_F32, "F16", "f2", 0)           \
+    X(BF16, 2, GPUNN_F32, "BF16", "", 0)           \
+    X(I64, 8, GPUNN_I64, "I64", "i8", 0)           \
+    X(I32, 4, GPUNN_I32, "I32", "i4", 0x0C)        \
+    X(I16, 2, GPUNN_I32, "I16", "i2", 0x0B)        \
+    X(U16, 2, GPUNN_I32, "U16", "u2", 0)           \
+    X(I8, 1, GPUNN_I32, "I8", "i1", 0x09)          \
+    X(U8, 1, GPUNN_U8, "U8", "u1", 0x08)           \
+    X(BOOL, 1, GPUNN_BOOL, "BOOL", "b1", 0)        \
+    X(U32, 4, GPUNN_I64, "U32", "u4", 0)           \
+    X(U64, 8, GPUNN_DTYPE_DEFAULT, "U64", "u8", 0) \
+    X(C64, 8, GPUNN_DTYPE_DEFAULT, "C64", "c8", 0) \
+    X(F8_E4M3, 1, GPUNN_F32, "F8_E4M3", "", 0)     \
+    X(F8_E5M2, 1, GPUNN_F32, "F8_E5M2", "", 0)
+
+/* clang-format off */
+typedef enum gpunn__encoding_id {
+#define GPUNN__X(id, bytes, dtype, safetensors, npy, idx) GPUNN__##id,
+    GPUNN__ENCODINGS(GPUNN__X)
+#undef GPUNN__X
+} gpunn__encoding_id;
+/* clang-format on */
+
+typedef struct gpunn__encoding {
+    gpunn__encoding_id id;
+    size_t             bytes;
+    gpunn_dtype        dtype;
+    const char        *safetensors, *npy;
+    int                idx;
+} gpunn__encoding;
+
+/* clang-format off */
+GPUNN__PRIVATE const gpunn__encoding gpunn__encodings[] = {
+#define GPUNN__X(id, bytes, dtype, safetensors, npy, idx) {GPUNN__##id, bytes, dtype, safetensors, npy, idx},
+    GPUNN__ENCODINGS(GPUNN__X)
+#undef GPUNN__X
+};
+/* clang-format on */
+enum { GPUNN__ENCODING_COUNT = sizeof gpunn__encodings / sizeof gpunn__encodings[0] };
+
+/* The next count elements of the file as dtype, the encoding's or F32; swapped: they are big-endian. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__read_elements(gpunn__reader *r, const gpunn__encoding *encoding, gpunn_dtype dtype,
+                                                   bool swapped, size_t count, void *out);
+
+#endif /* GPUNN__IO_ELEMENTS_H */

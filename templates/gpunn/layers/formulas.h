@@ -1,0 +1,21 @@
+#ifndef GPUNN__LAYERS_FORMULAS_H
+#define GPUNN__LAYERS_FORMULAS_H
+#include "graph/arguments.h"
+#include "graph/tensors.h"
+
+/* ==== >>layers/formulas ============================================================================================ */
+typedef struct gpunn__formula_row {
+    const char *name, *formula;
+    int         count; /* of operands */
+    bool (*fits)(const gpunn__call *call, gpunn_tensor *const *in, int count, const void *args);
+    const char *operands[3];
+} gpunn__formula_row;
+
+#define GPUNN__X(X, row, ...) GPUNN__DECLARE(const gpunn__formula_row gpunn__formula_of_##row)
+GPUNN__FORMULAS(GPUNN__X, )
+#undef GPUNN__X
+
+/* What a row of formulas makes of its operands and its arguments. */
+GPUNN__INTERNAL gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gpunn_tensor *const *in, void *args);
+
+#endif /* GPUNN__LAYERS_FORMULAS_H */

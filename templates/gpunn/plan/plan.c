@@ -1,0 +1,872 @@
+#include "plan/plan.h"
+#include "base/errors.h"
+#include "base/memory.h"
+#include "base/math.h"
+#include "base/tables.h"
+#include "base/shapes.h"
+#include "base/device.h"
+#include "graph/infer.h"
+#include "plan/backward.h"
+
+/* ---- memory of the program's ----------------------------------------------------------------------------------------- */
+
+/* A step that copies a value, or its gradient from that slot, to the program's memory, as the program sees it. */
+static bool gpunn__copy_step(gpunn__builder *b, const gpunn_tensor *t, int gradient_slot)
+{
+    gpunn__plan *plan = b->plan;
+    const bool   gradient = gradient_slot >= 0;
+    const int    at = plan->step_count, root = gradient ? plan->tensors[t->id].gradient_root : plan->tensors[t->id].root;
+    gpunn_step  *step = gpunn__relayout_step(b, t, false, false);
+    if (step == NULL) return false;
+    gpunn__describe(plan, &step->in[0], t);
+    step->out = step->in[0];
+    step->out.dtype = t->dtype;
+    step->out.channels_last = false;
+    const bool relays = plan->tensors[root].channels_last && gpunn__has_layouts(t);
+    if (!relays) step->attr = &plan->attr[2];
+    if (gradient ? !gpunn__use_slot(b, &step->in[0].data, gradient_slot, at) : !gpunn__read_value(b, &step->in[0], t, at))
+        return false;
+    step->in[0].dtype = plan->tensors[root].storage;
+    gpunn__as_stored(&step->in[0], relays);
+    int slot = gpunn__new_slot(b, (size_t)step->out.count * gpunn_dtype_size(t->dtype), at);
+    if (slot < 0 || !gpunn__bind(b, &step->out.data, GPUNN__IN_SLOT, slot)) return false;
+    plan->slots[slot].last = INT32_MAX;
+    plan->slots[slot].lent = &t->lent[gradient];
+    return true;
+}
+
+/* What values or gradients are written to memory of the program's: at once where they are stored so, else by a copy at the
+ * end. */
+static bool gpunn__lend(gpunn__builder *b, bool gradient)
+{
+    gpunn__plan *plan = b->plan;
+    for (int id = 0; id < plan->tensor_count; id++) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        const int           root = gradient ? plan->tensors[id].gradient_root : plan->tensors[id].root;
+        const int           slot = gradient ? plan->tensors[root].gradient_slot : plan->tensors[root].value_slot;
+        const bool          written = gradient ? slot >= 0 && t->kind != GPUNN__PARAMETER : t->kind == GPUNN__VALUE;
+        if (!b->needed[id] || t->lent[gradient].data == NULL || !written) continue;
+        gpunn__slot *own = slot >= 0 ? gpunn__slot_of(plan, slot) : NULL;
+        if (own && own->lent == NULL && plan->tensors[root].storage == t->dtype &&
+            !(plan->tensors[root].channels_last && gpunn__has_layouts(t)))
+            own->lent = &t->lent[gradient];
+        else if (!gpunn__copy_step(b, t, gradient ? slot : -1))
+            return false;
+    }
+    return true;
+}
+
+static bool gpunn__forward_steps(gpunn__builder *b)
+{
+    gpunn__plan *plan = b->plan;
+    if (!gpunn__relayout_filters(b)) return false;
+    for (int place = 0; place < b->place_count; place++) {
+        int                 id = b->order[place];
+        const gpunn_tensor *t = b->model->tensors[id];
+        bool own = b->needed[id] && t->kind == GPUNN__VALUE && plan->tensors[id].root == id && b->tensors[id].next < 0;
+        if (b->needed[id] && t->op == GPUNN_OP_ASSIGN && !gpunn__is_late(b, t) && !gpunn__assign_step(b, t)) return false;
+        if (b->tensors[id].group >= 0 ? !gpunn__group_step(b, b->tensors[id].group, false) : own && !gpunn__forward_step(b, t))
+            return false;
+    }
+    for (int id = 0; id < plan->tensor_count; id++) {
+        bool visible = b->needed[id] && gpunn__is_visible(plan, b->model->tensors[id]);
+        if (visible && plan->tensors[plan->tensors[id].root].value_slot >= 0)
+            gpunn__slot_of(plan, plan->tensors[plan->tensors[id].root].value_slot)->last = INT32_MAX;
+    }
+    if (!gpunn__lend(b, false)) return false;
+    plan->forward_count = plan->step_count;
+    return true;
+}
+
+/* ---- memory of a plan ------------------------------------------------------------------------------------------------ */
+
+/* Elementwise steps work in place where their operand's memory is read by nobody later; a batch norm's backward step turns its
+ * gradient into the residual's so. */
+static void gpunn__overlay(gpunn__plan *plan, int from, int onto, int at)
+{
+    gpunn__slot *target = gpunn__slot_of(plan, onto), *slot = &plan->slots[from];
+    if (slot->parent != from || slot->lent || target == slot || slot->first != at || target->last != at ||
+        target->bytes != slot->bytes)
+        return;
+    slot->parent = target->parent;
+    target->last = slot->last;
+}
+
+static void gpunn__overlay_steps(gpunn__plan *plan)
+{
+    for (int i = 0; i < plan->binding_count; i++) {
+        const gpunn__binding *output = &plan->bindings[i];
+        if (output->place != GPUNN__IN_SLOT) continue;
+        int         at = plan->slots[output->index].first;
+        gpunn_step *step = &plan->steps[at];
+        bool        normed = step->op == GPUNN_OP_BATCH_NORM && step->backward;
+        if (!gpunn__op_elementwise(step->op) && !normed) continue;
+        bool is_result = !step->backward && output->pointer == &step->out.data, is_gradient = false;
+        int  wanted = 0;
+        for (int k = normed ? 5 : 0; step->backward && k < step->input_count; k++) {
+            wanted += step->grad_in[k].data != NULL;
+            is_gradient = is_gradient || (output->pointer == &step->grad_in[k].data && !step->accumulate[k]);
+        }
+        if (!is_result && !(is_gradient && wanted == 1)) continue;
+        for (int j = i; j >= 0 && j > i - 8; j--) { /* the bindings of a step stand together, its result's last */
+            const gpunn__binding *input = &plan->bindings[j];
+            bool                  operand = is_gradient ? input->pointer == &step->grad_out.data : false;
+            for (int k = 0; is_result && k < step->input_count && k < 2; k++)
+                operand = operand || input->pointer == &step->in[k].data;
+            if (operand && input->place == GPUNN__IN_SLOT) gpunn__overlay(plan, output->index, input->index, at);
+        }
+    }
+}
+
+/* Offsets in the arena: slots by falling size, each in the lowest gap between those that live at the same time. */
+static GPUNN__STATUS gpunn__assign_offsets(gpunn_device *dev, gpunn__plan *plan)
+{
+    int    count = 0;
+    size_t bytes = (size_t)plan->slot_count * sizeof(int);
+    int   *order = (int *)gpunn__realloc(dev, NULL, 0, bytes ? bytes : 1);
+    if (order == NULL) return GPUNN_ERR_MEMORY;
+    for (int i = 0; i < plan->slot_count; i++) {
+        if (plan->slots[i].parent != i || plan->slots[i].bytes == 0 || plan->slots[i].lent) continue;
+        int at = count++;
+        for (; at > 0 && plan->slots[order[at - 1]].bytes < plan->slots[i].bytes; at--) order[at] = order[at - 1];
+        order[at] = i;
+    }
+    /* order[0 .. placed) is kept sorted by offset; the rest waits, by size. */
+    for (int placed = 0; placed < count; placed++) {
+        int          index = order[placed];
+        gpunn__slot *slot = &plan->slots[index];
+        size_t       offset = 0;
+        for (int i = 0; i < placed; i++) {
+            const gpunn__slot *other = &plan->slots[order[i]];
+            if (other->last < slot->first || other->first > slot->last) continue;
+            if (other->offset >= offset && other->offset - offset >= slot->bytes) break;
+            size_t end = (other->offset + other->bytes + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
+            if (end > offset) offset = end;
+        }
+        slot->offset = offset;
+        if (offset + slot->bytes > plan->arena_bytes) plan->arena_bytes = offset + slot->bytes;
+        int at = placed;
+        for (; at > 0 && plan->slots[order[at - 1]].offset > offset; at--) order[at] = order[at - 1];
+        order[at] = index;
+    }
+    gpunn__free(dev, order, bytes ? bytes : 1);
+    return GPUNN_OK;
+}
+
+/* The last forward step, before that one, of the node to which the attributes belong. */
+static gpunn_step *gpunn__forward_of(gpunn__plan *plan, const gpunn_attributes *attr, int before)
+{
+    for (int i = before - 1; i >= 0; i--)
+        if (plan->steps[i].attr == attr && !plan->steps[i].backward) return &plan->steps[i];
+    return NULL;
+}
+
+/* Gives a later step what the forward one saves, if it saves anything. */
+static bool gpunn__share_saved(gpunn__builder *b, gpunn_step *forward, void **saved, size_t *bytes, int at)
+{
+    *bytes = forward->saved_bytes;
+    if (*bytes == 0) return true;
+    int i = 0;
+    while (b->plan->bindings[i].pointer != &forward->saved) i++;
+    return gpunn__use_slot(b, saved, b->plan->bindings[i].index, at);
+}
+
+/* A kernel that the backend cannot run here: its nodes are planned as single ops. */
+static GPUNN__STATUS gpunn__decline_group(gpunn__builder *b, const gpunn_step *step)
+{
+    gpunn_device *dev = b->model->dev;
+    char          text[GPUNN__ERROR_SIZE];
+    (void)snprintf(text, sizeof text, "%s of %s_kernels.h is not used with a batch of %lld: %s", step->name,
+                   b->model->kernels->name, (long long)b->plan->batch, dev->backend->error(dev->context));
+    if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_INFO, text);
+    (void)gpunn__refuse_group(b, &b->groups[b->tensors[gpunn__node_of(b, step)->id].group]);
+    return GPUNN_ERR_UNSUPPORTED;
+}
+
+/* Whether a step of a training run changes operand i in place: a norm's running statistics, in a generated kernel too. */
+static bool gpunn__changes_operand(const gpunn_step *step, int i)
+{
+    if (step->op != GPUNN_OP_GROUP)
+        return gpunn__has_statistics(step->op) && step->input_count > 4 && !step->evaluates && (i == 3 || i == 4);
+    const gpunn_kernel_operand *operand = &step->group.kernel->program[step->group.direction].operands[i];
+    return operand->role == GPUNN_KERNEL_VALUE && operand->index >= 0 && operand->written;
+}
+
+/* What a step of a training run changes in place: its operand i or, for i -1, a state; NULL: nothing. */
+static const gpunn_value *gpunn__changed_by(const gpunn_step *step, int i)
+{
+    if (step->backward) return NULL;
+    if (i < 0) return step->op == GPUNN_OP_ASSIGN ? &step->out : NULL;
+    return step->in[i].data && gpunn__changes_operand(step, i) ? &step->in[i] : NULL;
+}
+
+/* Lists a value, or none, in ranges that a block of a GPU copies; list NULL: only counts. *floats: of all copies so far. */
+static int gpunn__list_ranges(const gpunn_value *value, gpunn_kept *list, float *copies, int64_t *floats)
+{
+    enum { RANGE = 4096 };
+    int count = 0;
+    for (int64_t at = 0, n; value && at < value->count; at += n) {
+        n = value->count - at < RANGE ? value->count - at : (int64_t)RANGE;
+        if (list) {
+            list[count].values = (float *)value->data + at;
+            list[count].copy = copies + *floats;
+            list[count].count = n;
+        }
+        *floats += gpunn__aligned(n);
+        count++;
+    }
+    return count;
+}
+
+/* The same of all that a plan's steps change. */
+static int gpunn__list_changes(const gpunn__plan *plan, gpunn_kept *list, float *copies, int64_t *floats)
+{
+    int count = 0;
+    *floats = 0;
+    for (const gpunn_step *step = plan->steps; step < plan->steps + plan->step_count; step++)
+        for (int i = -1; i < step->input_count; i++)
+            count += gpunn__list_ranges(gpunn__changed_by(step, i), list ? list + count : NULL, copies, floats);
+    return count;
+}
+
+/* Asks the backend what each step needs beyond its operands, and makes slots of it. */
+static GPUNN__STATUS gpunn__prepare_steps(gpunn__builder *b)
+{
+    gpunn__plan  *plan = b->plan;
+    gpunn_device *dev = b->model->dev;
+    for (int at = 0; at < plan->step_count; at++) {
+        gpunn_step *step = &plan->steps[at];
+        if (step->backward) {
+            gpunn_step *forward = gpunn__forward_of(plan, step->attr, at);
+            if (forward && !gpunn__share_saved(b, forward, &step->saved, &step->saved_bytes, at)) return GPUNN_ERR_MEMORY;
+        }
+        gpunn_status status = dev->backend->prepare(dev->context, step);
+        if (status == GPUNN_ERR_UNSUPPORTED && step->op == GPUNN_OP_GROUP) return gpunn__decline_group(b, step);
+        if (status != GPUNN_OK) return gpunn__step_fail(dev, step, status);
+        if (!step->backward && step->saved_bytes) {
+            int saved_slot = gpunn__new_slot(b, step->saved_bytes, at);
+            if (saved_slot < 0 || !gpunn__bind(b, &step->saved, GPUNN__IN_SLOT, saved_slot)) return GPUNN_ERR_MEMORY;
+        }
+        if (step->workspace_bytes) {
+            int slot = gpunn__new_slot(b, step->workspace_bytes, at);
+            if (slot < 0 || !gpunn__bind(b, &step->workspace, GPUNN__IN_SLOT, slot)) return GPUNN_ERR_MEMORY;
+        }
+        plan->cache_bytes += step->cache_bytes;
+    }
+    int64_t floats;
+    plan->kept_count = plan->training ? gpunn__list_changes(plan, NULL, NULL, &floats) : 0;
+    plan->kept_bytes = plan->kept_count ? (size_t)floats * sizeof(float) + (size_t)plan->kept_count * sizeof *plan->kept : 0;
+    return GPUNN_OK;
+}
+
+GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last)
+{
+    static const char caller[] = "gpunn_recompute";
+    if (first == NULL || last == NULL)
+        return gpunn__fail(first  ? first->model->dev
+                           : last ? last->model->dev
+                                  : NULL,
+                           GPUNN_ERR_ARGUMENT, "%s: %s is NULL; a builder failed before: see gpunn_error", caller,
+                           first ? "last" : "first");
+    gpunn_model  *model = first->model;
+    gpunn_device *dev = model->dev;
+    const size_t  count = (size_t)model->tensor_count;
+    gpunn_status  status = GPUNN_OK;
+    if (last->model != model) return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: first and last are of two models", caller);
+    bool *above = (bool *)gpunn__calloc(dev, 2 * count * sizeof(bool)); /* last */
+    if (above == NULL) return GPUNN_ERR_MEMORY;
+    bool *below = above + count; /* first */
+    above[last->id] = below[first->id] = true;
+    gpunn__mark_operands(model, above);
+    for (int id = first->id + 1; id < model->tensor_count; id++)
+        for (int i = 0; i < model->tensors[id]->input_count; i++)
+            below[id] = below[id] || (model->tensors[id]->inputs[i] && below[model->tensors[id]->inputs[i]->id]);
+    if (first == last || !below[last->id])
+        status = gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: '%s' is not computed from '%s'", caller, gpunn__called(last),
+                             gpunn__called(first));
+    for (int id = first->id + 1; id < last->id && status == GPUNN_OK; id++)
+        if (above[id] && below[id] && model->tensors[id]->part)
+            status = gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                                 "%s: '%s' lies in another part that is recomputed; parts do not overlap", caller,
+                                 gpunn__called(model->tensors[id]));
+    if (status == GPUNN_OK) {
+        gpunn__invalidate(model);
+        model->parts++;
+        for (int id = first->id + 1; id < last->id; id++)
+            if (above[id] && below[id]) model->tensors[id]->part = model->parts;
+    }
+    gpunn__free(dev, above, 2 * count * sizeof(bool));
+    return status;
+}
+
+/* ---- making one ------------------------------------------------------------------------------------------------------ */
+
+static size_t gpunn__plan_tables(gpunn__plan *plan, char *base)
+{
+    gpunn__room  room = {base, 0};
+    const size_t n = (size_t)plan->tensor_count, passes = (size_t)plan->pass_count;
+    plan->outputs = (gpunn_tensor **)gpunn__room_take(&room, (size_t)(plan->output_count) * sizeof *plan->outputs);
+    plan->seed = (gpunn__lent *)gpunn__room_take(&room, (size_t)(plan->seeded ? plan->output_count : 0) * sizeof *plan->seed);
+    plan->tensors = (gpunn__planned *)gpunn__room_take(&room, n * sizeof *plan->tensors);
+    plan->inputs = (int *)gpunn__room_take(&room, n * sizeof(int));
+    plan->reached = (int *)gpunn__room_take(&room, passes * n * sizeof(int));
+    plan->first_write = (bool **)gpunn__room_take(&room, passes * n * sizeof *plan->first_write);
+    plan->was_reached = (bool *)gpunn__room_take(&room, passes * n * sizeof *plan->was_reached);
+    plan->passes = (gpunn__backpass *)gpunn__room_take(&room, passes * sizeof *plan->passes);
+    for (size_t i = 0; i < passes && passes > 1; i++) {
+        int *gradients = (int *)gpunn__room_take(&room, n * sizeof *gradients);
+        if (base) plan->passes[i].gradients = gradients;
+    }
+    plan->sizes = (int64_t *)gpunn__room_take(&room, (size_t)(plan->size_count) * sizeof *plan->sizes);
+    return room.bytes;
+}
+
+/* Ids of tensors of groups at most: every node, the operands of each, and those of a pattern that is being tried. */
+static int gpunn__most_ids(const gpunn_model *model)
+{
+    int most = model->tensor_count + 2 * GPUNN__LEFT_OUT;
+    for (int id = 0; id < model->tensor_count; id++) most += model->tensors[id]->input_count;
+    return most;
+}
+
+static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
+{
+    gpunn__room room = {base, 0};
+    b->needed = (bool *)gpunn__room_take(&room, (size_t)(n) * sizeof(bool));
+    b->scratch = (bool *)gpunn__room_take(&room, (size_t)(n) * sizeof(bool));
+    b->tensors = (gpunn__draft *)gpunn__room_take(&room, (size_t)(n) * sizeof *b->tensors);
+    b->order = (int *)gpunn__room_take(&room, (size_t)(n) * sizeof(int));
+    b->groups = (gpunn__group *)gpunn__room_take(&room, (size_t)(n + 1) * sizeof *b->groups);
+    b->ids = (int *)gpunn__room_take(&room, (size_t)(b->model->kernels ? gpunn__most_ids(b->model) : 0) * sizeof(int));
+    return room.bytes;
+}
+
+/* ---- sizes of a plan ---- */
+
+/* Whether an attribute of a node depends on what varies. */
+static bool gpunn__attr_is_sized(const gpunn_tensor *t)
+{
+    const gpunn_attributes *attr = &t->attr;
+    if (t->op == GPUNN_OP_INTERPOLATE && gpunn__any_sized(t->rank, t->inputs[0]->dim)) return true;
+    return gpunn__any_sized(GPUNN_MAX_RANK, attr->shape.dim) || gpunn__is_sized(attr->start) || gpunn__is_sized(attr->end);
+}
+
+/* The attributes of a node with the sizes of this plan. */
+static void gpunn__size_attr(const gpunn__builder *b, const gpunn_tensor *t, gpunn_attributes *attr)
+{
+    const int64_t batch = b->plan->batch;
+    *attr = t->attr;
+    for (int i = 0; i < GPUNN_MAX_RANK; i++) attr->shape.dim[i] = gpunn__dim(b->model, attr->shape.dim[i], batch);
+    attr->start = gpunn__dim(b->model, attr->start, batch);
+    attr->end = gpunn__dim(b->model, attr->end, batch);
+    if (t->op != GPUNN_OP_INTERPOLATE) return;
+    for (int i = 0; i < t->rank - 2; i++) {
+        const int64_t in = gpunn__dim(b->model, t->inputs[0]->dim[2 + i], batch),
+                      out = gpunn__dim(b->model, t->dim[2 + i], batch);
+        if (attr->ratio[i] == 0) attr->ratio[i] = gpunn__resize_ratio(in, out, attr->align_corners, 0);
+        attr->size[i] = (int)out;
+    }
+}
+
+static gpunn__meta gpunn__sized_meta(const gpunn__builder *b, const gpunn_tensor *t)
+{
+    gpunn__meta meta = {GPUNN_DTYPE_DEFAULT, 0, {0}, NULL};
+    if (t == NULL) return meta;
+    meta = gpunn__meta_of(t);
+    for (int i = 0; i < t->rank; i++) meta.dim[i] = gpunn__dim(b->model, t->dim[i], b->plan->batch);
+    return meta;
+}
+
+/* "with T = 3, S = 4: conv2d". */
+static const char *gpunn__with_sizes(const gpunn_model *model, const char *what, char text[256])
+{
+    const char *sign = "with";
+    text[0] = 0;
+    for (int i = 0; i < model->size_count; i++) {
+        const gpunn__size *size = &model->sizes[i];
+        if (size->name == NULL) continue;
+        gpunn__size_put(text, 200, "%s %s = %lld", sign, size->name, (long long)(size->value * size->multiple));
+        sign = ",";
+    }
+    gpunn__size_put(text, 256, ": %s", what);
+    return text;
+}
+
+/* Asks the rule of a node's shape again, with the numbers of this plan. */
+static GPUNN__STATUS gpunn__check_sizes(gpunn__builder *b, const gpunn_tensor *t, const gpunn_attributes *attr)
+{
+    gpunn_device     *dev = b->model->dev;
+    const gpunn__meta expected = gpunn__sized_meta(b, t);
+    gpunn__meta       in[GPUNN_MAX_OPERANDS], out;
+    char              what[256], one[128], other[128];
+    (void)gpunn__with_sizes(b->model, t->made_by ? t->made_by : gpunn_op_name(t->op), what);
+    const gpunn__call call = gpunn__call_of(b->model, what, t->layer);
+    for (int i = 0; i < t->input_count; i++) in[i] = gpunn__sized_meta(b, t->inputs[i]);
+    if (!gpunn__infer(&call, t->op, attr, in, t->input_count, &out)) return dev->error.status;
+    for (int i = 0; i < out.rank; i++) out.dim[i] = gpunn__dim(b->model, out.dim[i], b->plan->batch);
+    if (gpunn__same_dims(&out, &expected)) return GPUNN_OK;
+    return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s: it makes %s, where its formula tells %s; use other sizes", what,
+                       gpunn__meta_text(&out, one), gpunn__meta_text(&expected, other));
+}
+
+/* Where sizes stand in a node or its operands: attributes of this plan, and whether all fit. */
+static GPUNN__STATUS gpunn__settle_sizes(gpunn__builder *b)
+{
+    gpunn__plan *plan = b->plan;
+    int          count = 0;
+    for (int i = 0; i < plan->size_count; i++) plan->sizes[i] = b->model->sizes[i].value;
+    for (int id = 0; id < plan->tensor_count; id++)
+        count += b->needed[id] && b->model->tensors[id]->kind == GPUNN__VALUE && gpunn__attr_is_sized(b->model->tensors[id]);
+    plan->sized = (gpunn_attributes *)gpunn__calloc(b->model->dev, (size_t)(count + 1) * sizeof *plan->sized);
+    if (plan->sized == NULL) return GPUNN_ERR_MEMORY;
+    plan->sized_count = count + 1;
+    for (int id = 0, at = 0; id < plan->tensor_count; id++) {
+        const gpunn_tensor *t = b->model->tensors[id];
+        bool                varies = gpunn__any_sized(t->rank, t->dim);
+        if (!b->needed[id] || t->kind != GPUNN__VALUE) continue;
+        for (int i = 0; i < t->input_count; i++)
+            varies = varies || (t->inputs[i] && gpunn__any_sized(t->inputs[i]->rank, t->inputs[i]->dim));
+        if (gpunn__attr_is_sized(t)) {
+            plan->tensors[id].attr = &plan->sized[at++];
+            gpunn__size_attr(b, t, plan->tensors[id].attr);
+        }
+        if (!varies && plan->tensors[id].attr == NULL) continue;
+        gpunn_status status = gpunn__check_sizes(b, t, plan->tensors[id].attr ? plan->tensors[id].attr : &t->attr);
+        if (status != GPUNN_OK) return status;
+    }
+    return GPUNN_OK;
+}
+
+static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *outputs)
+{
+    gpunn_model *model = b->model;
+    gpunn__plan *plan = b->plan;
+    for (int i = 0; i < plan->output_count; i++) {
+        plan->outputs[i] = outputs[i];
+        b->needed[outputs[i]->id] = true;
+    }
+    gpunn__mark_operands(model, b->needed);
+    if (plan->training) gpunn__mark_kept(model, b->needed, b->scratch);
+    gpunn__mark_assigns(model, plan->training, b->needed, b->scratch);
+    gpunn_status status = plan->size_count ? gpunn__settle_sizes(b) : GPUNN_OK;
+    if (status != GPUNN_OK) return status;
+    int values = 0, copies = 0; /* at most: of operands, and of gradients on their way back */
+    for (int id = 0; id < plan->tensor_count; id++) {
+        if (!b->needed[id]) continue;
+        copies += model->precision == GPUNN_PRECISION_F32 ? 0 : 2 + model->tensors[id]->input_count;
+        copies += (model->tensors[id]->lent[0].data != NULL) + (model->tensors[id]->lent[1].data != NULL);
+        if (model->tensors[id]->kind == GPUNN__INPUT) plan->inputs[plan->input_count++] = id;
+        values += model->tensors[id]->kind == GPUNN__VALUE;
+        if (gpunn__count(model->tensors[id], plan->batch) < 0)
+            return gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
+                               "batch %lld makes '%s' of op %s larger than memory can be; use a smaller batch",
+                               (long long)plan->batch, model->tensors[id]->name ? model->tensors[id]->name : "",
+                               gpunn_op_name(model->tensors[id]->op));
+    }
+    const bool repeats = model->parts || plan->pass_count > 1;
+    const int  forward = values + copies, pass = plan->training ? values + (repeats ? forward : 0) : 0;
+    const int  capacity = forward + plan->pass_count * (pass + 1) + (plan->seeded ? plan->output_count : 0);
+    plan->steps = (gpunn_step *)gpunn__calloc(model->dev, (size_t)capacity * sizeof *plan->steps);
+    if (plan->steps == NULL) return GPUNN_ERR_MEMORY;
+    plan->step_capacity = capacity;
+    for (int axis = 0; axis < GPUNN_MAX_RANK; axis++) plan->attr[2].order[axis] = axis;
+    gpunn__find_narrow(model);
+    const gpunn_status narrow = gpunn__check_narrow(b);
+    if (narrow != GPUNN_OK) return narrow;
+    gpunn__mark_storage(b);
+    gpunn__mark_roots(b);
+    const bool gradients = plan->training && !plan->forward_only;
+    if (gradients) gpunn__mark_gradients(b);
+    if (plan->pass_count == 1) gpunn__mark_groups(b);
+    if (!gpunn__mark_order(b)) return GPUNN_ERR_MEMORY;
+    gpunn__mark_chains(b);
+    for (int id = 0; id < plan->tensor_count && gradients && !plan->seeded; id++) /* losses are F32 */
+        for (int i = 0; i < plan->pass_count; i++)
+            if (plan->tensors[id].root == plan->tensors[outputs[i]->id].root)
+                plan->tensors[id].storage = model->tensors[id]->dtype;
+    if (gradients) gpunn__mark_activated(b);
+    gpunn__mark_parts(b);
+    if (!gpunn__forward_steps(b)) return GPUNN_ERR_MEMORY;
+    for (int i = 0; i < plan->pass_count; i++) {
+        gpunn__begin_pass(b, i);
+        if (gradients && (!gpunn__backward_steps(b) || !gpunn__lend(b, true))) return GPUNN_ERR_MEMORY;
+        if (i == 0 && !gpunn__late_steps(b)) return GPUNN_ERR_MEMORY;
+        gpunn__end_pass(b);
+    }
+    gpunn__overlay_steps(plan);
+    status = gpunn__prepare_steps(b);
+    return status == GPUNN_OK ? gpunn__assign_offsets(model->dev, plan) : status;
+}
+
+/* NULL after a failure, or when *again is set because a group has been refused; nothing is left behind then. */
+static gpunn__plan *gpunn__plan_try(gpunn_model *model, const gpunn__request *request, int64_t batch, int *refused, bool *again)
+{
+    gpunn_device *dev = model->dev;
+    gpunn__plan  *plan = (gpunn__plan *)gpunn__calloc(dev, sizeof *plan);
+    *again = false;
+    if (plan == NULL) return NULL;
+    plan->output_count = request->output_count;
+    plan->training = request->training;
+    plan->seeded = request->seeded;
+    plan->forward_only = request->forward_only;
+    plan->pass_count = request->training && !request->seeded && !request->forward_only ? request->output_count : 1;
+    plan->evaluates = request->evaluates;
+    plan->scope = gpunn__scope(request);
+    plan->batch = batch;
+    plan->tensor_count = model->tensor_count;
+    plan->size_count = model->size_count;
+    gpunn__builder builder;
+    memset(&builder, 0, sizeof builder);
+    builder.model = model;
+    builder.plan = plan;
+    builder.request = request;
+    builder.refused = refused;
+    size_t scratch_bytes = gpunn__builder_tables(&builder, model->tensor_count, NULL);
+    plan->table_bytes = gpunn__plan_tables(plan, NULL);
+    char        *tables = (char *)gpunn__calloc(dev, plan->table_bytes), *scratch = (char *)gpunn__calloc(dev, scratch_bytes);
+    gpunn_status status = GPUNN_ERR_MEMORY;
+    if (tables) (void)gpunn__plan_tables(plan, tables);
+    if (tables && scratch) {
+        (void)gpunn__builder_tables(&builder, model->tensor_count, scratch);
+        status = gpunn__plan_fill(&builder, request->outputs);
+    }
+    gpunn__free(dev, scratch, scratch_bytes);
+    *again = builder.again;
+    if (status == GPUNN_OK) return plan;
+    gpunn__plan_free(dev, plan);
+    return NULL;
+}
+
+GPUNN__INTERNAL bool gpunn__may_train(const gpunn_model *model, const char *what)
+{
+    if (model->inference)
+        (void)gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                          "%s: the model was created with .inference = true, so it has no gradients; create it without", what);
+    return !model->inference;
+}
+
+GPUNN__INTERNAL gpunn__plan *gpunn__plan_make(gpunn_model *model, const gpunn__request *request, int64_t batch)
+{
+    size_t bytes = (size_t)model->tensor_count * sizeof(int);
+    if (request->training && !gpunn__may_train(model, "a training step")) return NULL;
+    int         *refused = (int *)gpunn__calloc(model->dev, bytes);
+    bool         again = refused != NULL;
+    gpunn__plan *plan = NULL;
+    while (again) plan = gpunn__plan_try(model, request, batch, refused, &again);
+    gpunn__free(model->dev, refused, bytes);
+    return plan;
+}
+
+/* ---- memory of a model ----------------------------------------------------------------------------------------------- */
+
+GPUNN__INTERNAL float *gpunn__loss_gradient(const gpunn_model *model)
+{
+    return model->weights + (model->precision == GPUNN_PRECISION_F16 && model->dev->info.half);
+}
+
+GPUNN__INTERNAL gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply)
+{
+    gpunn__layout at = {model->weight_count, model->wide_count, model->gradient_count};
+    if (at.weight_count == 0) at.weight_count = at.wide_count = GPUNN__WEIGHT_ALIGN;
+    gpunn__find_narrow(model);
+    for (int pass = 0; pass < GPUNN__WEIGHT_RANGES; pass++)
+        for (int id = model->laid_out; id < model->tensor_count; id++) {
+            gpunn_tensor *t = model->tensors[id];
+            if (pass != gpunn__weight_range(t)) continue;
+            if (apply) t->offset = at.weight_count;
+            at.weight_count += gpunn__aligned(gpunn__floats_of(t));
+            if (pass != GPUNN__NARROW_RANGE) at.wide_count = at.weight_count;
+            if (t->kind == GPUNN__PARAMETER) at.gradient_count = at.weight_count;
+        }
+    return at;
+}
+
+GPUNN__INTERNAL float *gpunn__weights(const gpunn_tensor *t)
+{
+    return t->lent[0].data ? (float *)t->lent[0].data : t->model->weights + t->offset;
+}
+
+static bool gpunn__is_lent_weight(const gpunn_tensor *t)
+{
+    return t->lent[0].data && (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER);
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__fetch_lent(gpunn_model *model, bool back)
+{
+    gpunn_device *dev = model->dev;
+    for (int id = 0; id < model->tensor_count && model->lent_weights; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        if (!gpunn__is_lent_weight(t)) continue;
+        float       *ours = model->weights + t->offset, *lent = (float *)t->lent[0].data;
+        gpunn_status status = dev->backend->convert(dev->context, back ? lent : ours, GPUNN_F32, back ? ours : lent, GPUNN_F32,
+                                                    gpunn__count(t, 1));
+        if (status != GPUNN_OK) return gpunn__backend_fail(dev, "copying bound weights", status);
+    }
+    return GPUNN_OK;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__round_weights(gpunn_model *model)
+{
+    gpunn_device        *dev = model->dev;
+    const gpunn_backend *backend = dev->backend;
+    const gpunn_dtype    dtype = gpunn__half_of(model);
+    gpunn_status         status = GPUNN_OK;
+    if (model->half_stale)
+        status = backend->convert(dev->context, model->half, dtype, model->weights, GPUNN_F32, model->wide_count);
+    for (int id = 0; id < model->tensor_count && model->lent_weights && status == GPUNN_OK; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        if (gpunn__is_lent_weight(t))
+            status = backend->convert(dev->context, (char *)model->half + t->offset * 2, dtype, t->lent[0].data, GPUNN_F32,
+                                      gpunn__count(t, 1));
+    }
+    if (status != GPUNN_OK) return gpunn__backend_fail(dev, "rounding weights to 16 bits", status);
+    model->half_stale = false;
+    return GPUNN_OK;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_weights(gpunn_model *model, void *to, const void *host, size_t bytes)
+{
+    gpunn_status status = model->dev->backend->upload(model->dev->context, to, host, bytes);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(model->dev, "writing weights", status);
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_part(const gpunn_tensor *t, float *to, int64_t at, float *values, int64_t count)
+{
+    const size_t bytes = gpunn_dtype_size(gpunn__kept_as(t));
+    if (t->narrow) gpunn__round_floats(gpunn__kept_as(t), values, count, values);
+    return gpunn__upload_weights(t->model, (char *)to + (size_t)at * bytes, values, (size_t)count * bytes);
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__fill_tensor(const gpunn_tensor *t, float *to, float *staging)
+{
+    gpunn_status status = GPUNN_OK;
+    int64_t      count = gpunn__count(t, 1);
+    for (int64_t at = 0, part; at < count && status == GPUNN_OK; at += part) {
+        part = count - at < GPUNN__STAGING ? count - at : (int64_t)GPUNN__STAGING;
+        gpunn__draw_tensor(t, &t->init, at, part, staging);
+        status = gpunn__upload_part(t, to, at, staging, part);
+    }
+    return status;
+}
+
+/* Fills fresh weights: the old ones, then constants and, with draw, initial values of the new tensors. */
+static GPUNN__STATUS gpunn__fill_weights(gpunn_model *model, float *fresh, bool draw, float *staging)
+{
+    gpunn_device *dev = model->dev;
+    gpunn_status  status = GPUNN_OK;
+    for (int64_t done = 0; done < model->weight_count && status == GPUNN_OK; done += GPUNN__STAGING) {
+        int64_t part = model->weight_count - done < GPUNN__STAGING ? model->weight_count - done : (int64_t)GPUNN__STAGING;
+        status = dev->backend->download(dev->context, staging, model->weights + done, (size_t)part * sizeof(float));
+        if (status != GPUNN_OK) return gpunn__backend_fail(dev, "reading weights", status);
+        status = gpunn__upload_weights(model, fresh + done, staging, (size_t)part * sizeof(float));
+    }
+    if (status == GPUNN_OK && model->weight_count == 0) {
+        staging[0] = 1;
+        status = gpunn__upload_weights(model, fresh, staging, sizeof(float));
+    }
+    for (int id = model->laid_out; id < model->tensor_count && status == GPUNN_OK; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        if (t->offset < 0) continue;
+        if (t->constant)
+            status = gpunn__upload_weights(model, fresh + t->offset, t->constant, gpunn_tensor_bytes(t));
+        else if (draw)
+            status = gpunn__fill_tensor(t, fresh + t->offset, staging);
+    }
+    return status;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__commit_as(gpunn_model *model, bool draw)
+{
+    if (model->laid_out == model->tensor_count) return GPUNN_OK;
+    gpunn_device *dev = model->dev;
+    int64_t       count = gpunn__lay_out(model, false).weight_count;
+    if (count == model->weight_count) {
+        model->laid_out = model->tensor_count;
+        return GPUNN_OK;
+    }
+    gpunn__layout layout = {0, 0, 0};
+    float        *staging = (float *)gpunn__realloc(dev, NULL, 0, GPUNN__STAGING * sizeof(float));
+    if (staging == NULL) return GPUNN_ERR_MEMORY;
+    float       *fresh = (float *)gpunn__device_alloc(dev, (size_t)count * sizeof(float));
+    gpunn_status status = fresh ? dev->backend->fill(dev->context, fresh, 0, (size_t)count * sizeof(float)) : dev->error.status;
+    if (fresh && status != GPUNN_OK) status = gpunn__backend_fail(dev, "clearing weights", status);
+    if (status == GPUNN_OK) {
+        layout = gpunn__lay_out(model, true);
+        status = gpunn__fill_weights(model, fresh, draw, staging);
+    }
+    gpunn__free(dev, staging, GPUNN__STAGING * sizeof(float));
+    if (status != GPUNN_OK) {
+        for (int id = model->laid_out; id < model->tensor_count; id++) model->tensors[id]->offset = -1;
+        gpunn__device_free(dev, fresh, (size_t)count * sizeof(float));
+        return status;
+    }
+    gpunn__device_free(dev, model->weights, (size_t)model->weight_capacity * sizeof(float));
+    model->weights = fresh;
+    model->weight_count = model->weight_capacity = count;
+    model->wide_count = layout.wide_count;
+    model->gradient_count = layout.gradient_count;
+    model->laid_out = model->tensor_count;
+    model->generation++;
+    GPUNN__WEIGHTS_CHANGED(model);
+    return GPUNN_OK;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__commit(gpunn_model *model)
+{
+    return gpunn__commit_as(model, true);
+}
+
+GPUNN__INTERNAL void gpunn__uncommit(gpunn_model *model)
+{
+    gpunn__device_free(model->dev, model->weights, (size_t)model->weight_capacity * sizeof(float));
+    model->weights = NULL;
+    model->weight_count = model->weight_capacity = model->wide_count = model->gradient_count = 0;
+    model->laid_out = 0;
+    model->generation++;
+    for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->offset = -1;
+}
+
+/* ---- counts of runs that the program replays ------------------------------------------------------------------------- */
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_settle(gpunn_device *dev, gpunn_count *counts, uint64_t *host, int count,
+                                                   bool with_replays)
+{
+    const size_t bytes = (size_t)count * sizeof *counts;
+    gpunn_count *list = (gpunn_count *)gpunn__calloc(dev, bytes);
+    if (list == NULL) return GPUNN_ERR_MEMORY;
+    gpunn_status status = with_replays ? dev->backend->download(dev->context, list, counts, bytes) : GPUNN_OK;
+    for (int i = 0; i < count; i++) list[i].told = list[i].now = host[i] + (list[i].now - list[i].told);
+    if (status == GPUNN_OK) status = dev->backend->upload(dev->context, counts, list, bytes);
+    for (int i = 0; i < count && status == GPUNN_OK; i++) host[i] = list[i].now;
+    gpunn__free(dev, list, bytes);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "counting steps", status);
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_prepare(gpunn_device *dev, gpunn_count **counts, int count)
+{
+    const size_t bytes = (size_t)count * sizeof **counts;
+    if (*counts || dev->args.stream == NULL || dev->backend->capturing == NULL) return GPUNN_OK;
+    *counts = (gpunn_count *)gpunn__device_alloc(dev, bytes);
+    if (*counts == NULL) return dev->error.status;
+    gpunn_status status = dev->backend->fill(dev->context, *counts, 0, bytes);
+    if (status == GPUNN_OK) return GPUNN_OK;
+    gpunn__device_free(dev, *counts, bytes);
+    *counts = NULL;
+    return gpunn__backend_fail(dev, "counting steps", status);
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__keys_settle(gpunn_model *model, bool with_replays)
+{
+    gpunn_run_state *state = &model->state;
+    uint64_t         keys[GPUNN_RUN_COUNTS] = {state->seed, state->step, state->draw};
+    if (state->counts == NULL) return GPUNN_OK;
+    gpunn_status status = gpunn__counts_settle(model->dev, state->counts, keys, GPUNN_RUN_COUNTS, with_replays);
+    state->step = keys[GPUNN_COUNT_STEP];
+    state->draw = keys[GPUNN_COUNT_DRAW];
+    return status;
+}
+
+/* Gradients of all parameters; zero where new. What they held is lost when parameters have been added. */
+static GPUNN__STATUS gpunn__commit_gradients(gpunn_model *model)
+{
+    gpunn_device *dev = model->dev;
+    if (model->gradient_capacity >= model->gradient_count) return GPUNN_OK;
+    gpunn__device_free(dev, model->gradients, (size_t)model->gradient_capacity * sizeof(float));
+    model->gradient_capacity = 0;
+    model->generation++;
+    size_t bytes = (size_t)model->gradient_count * sizeof(float);
+    for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->grad_reached = false;
+    model->gradients = (float *)gpunn__device_alloc(dev, bytes);
+    if (model->gradients == NULL) return dev->error.status;
+    model->gradient_capacity = model->gradient_count;
+    gpunn_status status = dev->backend->fill(dev->context, model->gradients, 0, bytes);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "clearing gradients", status);
+}
+
+/* Room for the weights in 16 bits. */
+static GPUNN__STATUS gpunn__commit_half(gpunn_model *model)
+{
+    gpunn_device *dev = model->dev;
+    if (model->half_capacity >= model->wide_count) return GPUNN_OK;
+    gpunn__device_free(dev, model->half, (size_t)model->half_capacity * 2);
+    model->half_capacity = 0;
+    model->generation++;
+    model->half = gpunn__device_alloc(dev, (size_t)model->wide_count * 2);
+    if (model->half == NULL) return dev->error.status;
+    model->half_capacity = model->wide_count;
+    model->half_stale = true;
+    return GPUNN_OK;
+}
+
+GPUNN__INTERNAL void *gpunn__slot_memory(const gpunn_model *model, gpunn__plan *plan, int index)
+{
+    const gpunn__slot *slot = gpunn__slot_of(plan, index);
+    return slot->lent ? slot->lent->data : (char *)model->arena + slot->offset;
+}
+
+/* Memory for what a bound plan's training runs change, and the list of it, on the device too. */
+static GPUNN__STATUS gpunn__plan_keep(gpunn_device *dev, gpunn__plan *plan)
+{
+    const size_t list_bytes = (size_t)plan->kept_count * sizeof *plan->kept;
+    int64_t      floats;
+    if (plan->kept_count == 0) return GPUNN_OK;
+    if (plan->kept == NULL) plan->kept = (gpunn_kept *)gpunn__realloc(dev, NULL, 0, list_bytes);
+    if (plan->kept == NULL) return GPUNN_ERR_MEMORY;
+    if (plan->kept_memory == NULL) plan->kept_memory = (float *)gpunn__device_alloc(dev, plan->kept_bytes);
+    if (plan->kept_memory == NULL) return dev->error.status;
+    (void)gpunn__list_changes(plan, plan->kept, plan->kept_memory, &floats);
+    gpunn_status status = dev->backend->upload(dev->context, plan->kept_memory + floats, plan->kept, list_bytes);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "listing what a step changes", status);
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *plan)
+{
+    gpunn_device *dev = model->dev;
+    gpunn_status  status = gpunn__commit(model);
+    if (status == GPUNN_OK && plan->training && !plan->forward_only) status = gpunn__commit_gradients(model);
+    if (status == GPUNN_OK && plan->half) status = gpunn__commit_half(model);
+    if (status != GPUNN_OK) return status;
+    if (model->arena_bytes < plan->arena_bytes) {
+        gpunn__device_free(dev, model->arena, model->arena_bytes);
+        model->arena_bytes = 0;
+        model->last = NULL;
+        model->generation++;
+        model->arena = gpunn__device_alloc(dev, plan->arena_bytes);
+        if (model->arena == NULL) return dev->error.status;
+        model->arena_bytes = plan->arena_bytes;
+    }
+    for (int i = 0; i < plan->step_count; i++) {
+        gpunn_step *step = &plan->steps[i];
+        if (step->cache_bytes && step->cache == NULL && (step->cache = gpunn__device_alloc(dev, step->cache_bytes)) == NULL)
+            return dev->error.status;
+    }
+    for (int i = 0; i < plan->slot_count; i++) {
+        const gpunn__lent *lent = plan->slots[i].lent;
+        if (lent && lent->data && lent->bytes < plan->slots[i].bytes)
+            return gpunn__fail(
+                dev, GPUNN_ERR_SHAPE,
+                "the run writes %zu bytes to memory of %zu that a value or gradient is bound to; bind it to as many",
+                plan->slots[i].bytes, lent->bytes);
+    }
+    plan->signature = model->generation;
+    for (int i = 0; i < plan->binding_count; i++) {
+        const gpunn__binding *binding = &plan->bindings[i];
+        const gpunn_tensor   *t = model->tensors[binding->place == GPUNN__IN_SLOT ? 0 : binding->index];
+        if (binding->place == GPUNN__IN_SLOT)
+            *binding->pointer = gpunn__slot_memory(model, plan, binding->index);
+        else if (binding->place == GPUNN__IN_HALF)
+            *binding->pointer = (char *)model->half + t->offset * 2;
+        else if (binding->place == GPUNN__IN_GRADIENT)
+            *binding->pointer = gpunn__gradient_of(t);
+        else
+            *binding->pointer = binding->place == GPUNN__IN_ONE ? (void *)gpunn__loss_gradient(model)
+                                : t->kind == GPUNN__INPUT       ? t->data
+                                                                : (void *)gpunn__weights(t);
+        plan->signature = (plan->signature ^ (uint64_t)(uintptr_t)*binding->pointer) * UINT64_C(0x100000001B3); /* FNV-1a */
+    }
+    status = gpunn__plan_keep(dev, plan);
+    if (status != GPUNN_OK) return status;
+    plan->generation = model->generation;
+    plan->lending = model->lending;
+    return GPUNN_OK;
+}

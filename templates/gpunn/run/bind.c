@@ -1,0 +1,336 @@
+#include "base/errors.h"
+#include "base/memory.h"
+#include "base/sizes.h"
+#include "base/shapes.h"
+#include "base/model.h"
+#include "plan/plan.h"
+#include "run/run.h"
+#include "run/io.h"
+
+/* ==== >>run/bind =================================================================================================== */
+/* Whether t, or its gradient, can lie there; *held: its shape, where there is one yet. */
+static GPUNN__STATUS gpunn__check_lent(const gpunn_tensor *t, const char *caller, const void *memory, size_t bytes, bool gradient,
+                                       int64_t *held)
+{
+    gpunn_device      *dev = t->model->dev;
+    const gpunn_dtype  dtype = gradient ? GPUNN_F32 : t->dtype;
+    const size_t       alignment = dev->info.alignment ? (size_t)dev->info.alignment : gpunn_dtype_size(dtype);
+    const bool         told = held[0] != 0 || (gpunn__any_sized(t->rank, t->dim) && (gradient || t->kind != GPUNN__INPUT));
+    const gpunn_status fits = told ? GPUNN_OK : gpunn__shape_of(t, caller, dtype, bytes, held);
+    if (fits != GPUNN_OK) return fits;
+    if ((uintptr_t)memory % alignment != 0)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s '%s': the memory is not at a multiple of %zu bytes", caller,
+                           gpunn__called(t), alignment);
+    if (dev->backend->reaches == NULL) return GPUNN_OK;
+    gpunn_status status = dev->backend->reaches(dev->context, memory, bytes);
+    if (status == GPUNN_OK) return GPUNN_OK;
+    return gpunn__fail(dev, status, "%s '%s': %s", caller, gpunn__called(t), dev->backend->error(dev->context));
+}
+
+/* An input's memory. */
+static void gpunn__lend_input(gpunn_tensor *t, const gpunn__lent *lent, const int64_t *held)
+{
+    if (t->lent[0].data == NULL) gpunn__device_free(t->model->dev, t->data, t->capacity);
+    t->data = lent->data;
+    t->capacity = lent->bytes;
+    t->batch = 0;
+    if (lent->data) gpunn__hold(t, held);
+}
+
+/* A parameter or buffer. What the memory that it leaves holds is taken along only to ours. */
+static GPUNN__STATUS gpunn__lend_weight(gpunn_tensor *t, const gpunn__lent *lent)
+{
+    gpunn_model *model = t->model;
+    if (t->id >= model->laid_out) {
+        t->bound = true;
+        t->narrow = false;
+    }
+    gpunn_status status = gpunn__commit(model);
+    if (status == GPUNN_OK && lent->data == NULL) status = gpunn__fetch_lent(model, false);
+    if (status != GPUNN_OK) return status;
+    model->lent_weights += (lent->data != NULL) - (t->lent[0].data != NULL);
+    GPUNN__WEIGHTS_CHANGED(model);
+    return GPUNN_OK;
+}
+
+/* shape: in which it lies there; NULL: as its bytes tell. */
+static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, void *memory, size_t bytes, bool gradient,
+                                        const int64_t *shape)
+{
+    if (t == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the tensor is NULL", caller);
+    gpunn_model *model = t->model;
+    gpunn__lent *own = &t->lent[gradient], lent;
+    gpunn_status status = GPUNN_OK;
+    int64_t      held[GPUNN_MAX_RANK] = {0};
+    if (shape) memcpy(held, shape, (size_t)t->rank * sizeof *held);
+    lent.data = memory;
+    lent.bytes = memory ? bytes : 0;
+    if (memory == NULL && own->data == NULL) return GPUNN_OK;
+    if (t->kind == GPUNN__CONSTANT)
+        return gpunn__fail(model->dev, GPUNN_ERR_STATE, "%s '%s': it is a constant; make it an input or a parameter", caller,
+                           gpunn__called(t));
+    if (!gradient && t->narrow && t->id < model->laid_out)
+        return gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                           "%s '%s': .inference = true keeps it in %s; bind it before weights are written, loaded or run", caller,
+                           gpunn__called(t), gpunn_dtype_name(gpunn__kept_as(t)));
+    if (memory) status = gpunn__check_lent(t, caller, memory, bytes, gradient, held);
+    if (status != GPUNN_OK) return status;
+    if (gradient && t->kind != GPUNN__PARAMETER && gpunn_retain_grad(t) == NULL) return model->dev->error.status;
+    if (!gradient && (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER)) status = gpunn__lend_weight(t, &lent);
+    if (status != GPUNN_OK) return status;
+    if ((own->data == NULL) != (memory == NULL)) gpunn__invalidate(model);
+    if (!gradient && t->kind == GPUNN__INPUT) gpunn__lend_input(t, &lent, held);
+    if (gradient) t->grad_reached = false;
+    *own = lent;
+    model->lending++;
+    if (!gradient) gpunn__dlpack_release(model->dev, t);
+    return GPUNN_OK;
+}
+
+/* ---- sessions ---- */
+
+static size_t gpunn__state_bytes(const gpunn_tensor *t)
+{
+    return ((size_t)gpunn__count(t, 1) * sizeof(float) + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
+}
+
+/* The next state of a model from tensor *id on, which moves behind it; NULL: there is none. */
+static gpunn_tensor *gpunn__next_state(const gpunn_model *model, int *id)
+{
+    while (*id < model->tensor_count) {
+        gpunn_tensor *t = model->tensors[(*id)++];
+        if (t->state) return t;
+    }
+    return NULL;
+}
+
+/* Fills a session: as the states are now, or with their initial values. */
+static GPUNN__STATUS gpunn__session_fill(gpunn_session *session, bool as_now)
+{
+    gpunn_device *dev = session->model->dev;
+    gpunn_status  status = GPUNN_OK;
+    float        *staging = (float *)gpunn__realloc(dev, NULL, 0, GPUNN__STAGING * sizeof(float));
+    if (staging == NULL) return GPUNN_ERR_MEMORY;
+    char *at = session->memory;
+    int   id = 0;
+    for (gpunn_tensor *t; status == GPUNN_OK && (t = gpunn__next_state(session->model, &id)) != NULL;
+         at += gpunn__state_bytes(t)) {
+        if (!as_now)
+            status = gpunn__fill_tensor(t, (float *)(void *)at, staging);
+        else if ((status = dev->backend->convert(dev->context, at, GPUNN_F32, gpunn__weights(t), GPUNN_F32,
+                                                 gpunn__count(t, 1))) != GPUNN_OK)
+            status = gpunn__backend_fail(dev, "copying states", status);
+    }
+    gpunn__free(dev, staging, GPUNN__STAGING * sizeof(float));
+    return status;
+}
+
+static gpunn_session *gpunn__session_make(gpunn_model *model, bool as_now)
+{
+    gpunn_device  *dev = model->dev;
+    gpunn_session *session = (gpunn_session *)gpunn__calloc(dev, sizeof *session);
+    if (session == NULL) return NULL;
+    int id = 0;
+    session->model = model;
+    for (const gpunn_tensor *t; (t = gpunn__next_state(model, &id)) != NULL; session->states++)
+        session->bytes += gpunn__state_bytes(t);
+    gpunn_status status = gpunn__commit(model);
+    if (status == GPUNN_OK) session->memory = (char *)gpunn__device_alloc(dev, session->bytes);
+    if (session->memory && gpunn__session_fill(session, as_now) == GPUNN_OK) return session;
+    gpunn__session_free(dev, session);
+    return NULL;
+}
+
+GPUNN_API gpunn_session *gpunn_session_create(gpunn_model *model)
+{
+    if (model == NULL) return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT, "gpunn_session_create: the model is NULL");
+    int id = 0;
+    if (gpunn__next_state(model, &id) == NULL)
+        return GPUNN__FAIL_NULL(model->dev, GPUNN_ERR_STATE, "gpunn_session_create: the model has no states; make them before");
+    gpunn_session *session = gpunn__session_make(model, false);
+    model->children += session != NULL;
+    return session;
+}
+
+/* Whether a session has all states of the model, and the program none of them. */
+static GPUNN__STATUS gpunn__session_check(gpunn_model *model, const gpunn_session *session)
+{
+    static const char caller[] = "gpunn_use_session";
+    int               id = 0, states = 0;
+    if (session->model != model)
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: the session is of another model", caller);
+    for (const gpunn_tensor *t; (t = gpunn__next_state(model, &id)) != NULL;) {
+        if (++states > session->states)
+            return gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                               "%s: the state '%s' is newer than the session; create sessions when the model has all its states",
+                               caller, gpunn__called(t));
+        if (model->own == NULL && t->lent[0].data)
+            return gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                               "%s: the state '%s' is bound to memory of the program; unbind it before", caller,
+                               gpunn__called(t));
+    }
+    return GPUNN_OK;
+}
+
+GPUNN_API gpunn_status gpunn_use_session(gpunn_model *model, gpunn_session *session)
+{
+    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_use_session: the model is NULL");
+    if (session == NULL && model->own == NULL) return GPUNN_OK;
+    gpunn_status status = gpunn__session_check(model, session ? session : model->own);
+    if (status != GPUNN_OK) return status;
+    if (model->own == NULL && (model->own = gpunn__session_make(model, true)) == NULL) return model->dev->error.status;
+    model->session = session ? session : model->own;
+    char *at = model->session->memory;
+    int   id = 0;
+    for (gpunn_tensor *t; status == GPUNN_OK && (t = gpunn__next_state(model, &id)) != NULL; at += gpunn__state_bytes(t))
+        status = gpunn__bind_memory(t, "gpunn_use_session", at, (size_t)gpunn__count(t, 1) * sizeof(float), false, NULL);
+    model->written++;
+    return status;
+}
+
+GPUNN_API void gpunn_session_destroy(gpunn_session *session)
+{
+    if (session == NULL) return;
+    gpunn_model *model = session->model;
+    if (model->session == session && gpunn_use_session(model, NULL) != GPUNN_OK) model->session = NULL;
+    gpunn__session_free(model->dev, session);
+    model->children--;
+    gpunn__model_release(model);
+}
+
+GPUNN_API gpunn_status gpunn_bind(gpunn_tensor *t, void *memory, size_t bytes)
+{
+    if (t && t->state && t->model->own)
+        return gpunn__fail(t->model->dev, GPUNN_ERR_STATE, "gpunn_bind '%s': a session holds it", gpunn__called(t));
+    return gpunn__bind_memory(t, "gpunn_bind", memory, bytes, false, NULL);
+}
+
+GPUNN_API gpunn_status gpunn_bind_grad(gpunn_tensor *t, void *memory, size_t bytes)
+{
+    return gpunn__bind_memory(t, "gpunn_bind_grad", memory, bytes, true, NULL);
+}
+
+static const void *gpunn__data(gpunn_tensor *t, const char *caller, bool gradient)
+{
+    size_t bytes;
+    if (t == NULL) return GPUNN__FAIL_NULL(NULL, GPUNN_ERR_ARGUMENT, "%s: the tensor is NULL", caller);
+    const void *memory = gpunn__memory_of(t, gradient, &bytes);
+    if (memory == NULL) return NULL;
+    if (t->lent[gradient].data) return t->lent[gradient].data;
+    if (gpunn__stored_as(t, gradient) == t->dtype && !gpunn__stored_channels_last(t, gradient)) return memory;
+    return GPUNN__FAIL_NULL(t->model->dev, GPUNN_ERR_STATE,
+                            "%s '%s': the run stores it as %s%s; gpunn_bind it to memory of yours, or gpunn_read it", caller,
+                            gpunn__called(t), gpunn_dtype_name(gpunn__stored_as(t, gradient)),
+                            gpunn__stored_channels_last(t, gradient) ? " with its channels last" : "");
+}
+
+GPUNN_API const void *gpunn_data(gpunn_tensor *t)
+{
+    return gpunn__data(t, "gpunn_data", false);
+}
+
+GPUNN_API const void *gpunn_data_grad(gpunn_tensor *t)
+{
+    return gpunn__data(t, "gpunn_data_grad", true);
+}
+
+/* ---- DLPack ---- */
+
+typedef struct gpunn__exported {
+    gpunn_dlpack managed;
+    int64_t      shape[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK];
+    void *(*realloc_fn)(void *user, void *ptr, size_t old_size, size_t new_size);
+    void *user;
+} gpunn__exported;
+
+static void gpunn__exported_free(struct DLManagedTensorVersioned *self)
+{
+    gpunn__exported *exported = (gpunn__exported *)(void *)self;
+    (void)exported->realloc_fn(exported->user, exported, sizeof *exported, 0);
+}
+
+static uint8_t gpunn__dlpack_code(gpunn_dtype dtype)
+{
+    return dtype == GPUNN_F32 || dtype == GPUNN_F16 ? GPUNN_DLPACK_FLOAT
+           : dtype == GPUNN_BF16                    ? GPUNN_DLPACK_BFLOAT
+           : dtype == GPUNN_U8                      ? GPUNN_DLPACK_UINT
+           : dtype == GPUNN_BOOL                    ? GPUNN_DLPACK_BOOL
+                                                    : GPUNN_DLPACK_INT;
+}
+
+GPUNN_API struct DLManagedTensorVersioned *gpunn_to_dlpack(gpunn_tensor *t)
+{
+    const void *data = gpunn__data(t, "gpunn_to_dlpack", false);
+    if (data == NULL) return NULL;
+    gpunn_device    *dev = t->model->dev;
+    gpunn__exported *exported = (gpunn__exported *)gpunn__calloc(dev, sizeof *exported);
+    if (exported == NULL) return NULL;
+    gpunn_dlpack     *managed = &exported->managed;
+    const gpunn_shape shape = gpunn_tensor_sizes(t);
+    int64_t           stride = 1;
+    exported->realloc_fn = dev->args.realloc_fn;
+    exported->user = dev->args.user;
+    managed->major = 1;
+    managed->deleter = gpunn__exported_free;
+    managed->data = gpunn__unconst(data);
+    managed->device_type = dev->info.type == GPUNN_DEVICE_CUDA ? GPUNN_DLPACK_CUDA : GPUNN_DLPACK_CPU;
+    managed->device_id = dev->info.type == GPUNN_DEVICE_CUDA ? dev->args.index : 0;
+    managed->rank = t->rank;
+    managed->dtype_code = gpunn__dlpack_code(t->dtype);
+    managed->dtype_bits = (uint8_t)(8 * gpunn_dtype_size(t->dtype));
+    managed->lanes = 1;
+    managed->shape = exported->shape;
+    managed->stride = exported->stride;
+    for (int axis = t->rank - 1; axis >= 0; axis--) {
+        exported->shape[axis] = shape.dim[axis];
+        exported->stride[axis] = stride;
+        stride *= exported->shape[axis];
+    }
+    return (struct DLManagedTensorVersioned *)(void *)managed;
+}
+
+/* Why the memory of managed cannot be that of t, as far as it tells itself; NULL: it can. *count: of elements. */
+static const char *gpunn__dlpack_fault(const gpunn_tensor *t, const gpunn_dlpack *managed, int64_t *count)
+{
+    const gpunn_device *dev = t->model->dev;
+    const bool          gpu = dev->info.type == GPUNN_DEVICE_CUDA;
+    const int32_t       type = managed->device_type;
+    *count = 1;
+    if (managed->major != 1) return "it is of another version than DLPack 1.x";
+    if (gpu ? type != GPUNN_DLPACK_CUDA && type != GPUNN_DLPACK_CUDA_MANAGED
+            : type != GPUNN_DLPACK_CPU && type != GPUNN_DLPACK_CUDA_HOST && type != GPUNN_DLPACK_CUDA_MANAGED)
+        return gpu ? "its memory is not a GPU's" : "its memory is not the host's";
+    if (gpu && type == GPUNN_DLPACK_CUDA && managed->device_id != dev->args.index) return "its memory is another GPU's";
+    if (managed->dtype_code != gpunn__dlpack_code(t->dtype) || managed->dtype_bits != 8 * gpunn_dtype_size(t->dtype) ||
+        managed->lanes != 1)
+        return "its dtype is another";
+    if ((managed->flags & GPUNN_DLPACK_READ_ONLY) && t->kind != GPUNN__INPUT) return "it is read-only, and no input";
+    if (managed->rank != t->rank) return "its rank is another";
+    for (int axis = t->rank - 1; axis >= 0; axis--) {
+        const bool    sized = gpunn__is_sized(t->dim[axis]);
+        const int64_t length = managed->shape[axis], unit = sized ? 1 : t->dim[axis] < 0 ? -t->dim[axis] : t->dim[axis];
+        if (length < 1 || (t->dim[axis] < 0 ? length % unit != 0 : length != unit)) return "its shape is another";
+        if (managed->stride && length > 1 && managed->stride[axis] != *count) return "it is not row-major";
+        *count *= length;
+    }
+    return NULL;
+}
+
+GPUNN_API gpunn_status gpunn_bind_dlpack(gpunn_tensor *t, struct DLManagedTensorVersioned *managed)
+{
+    static const char caller[] = "gpunn_bind_dlpack";
+    gpunn_dlpack     *own = (gpunn_dlpack *)(void *)managed;
+    int64_t           count;
+    if (t == NULL || managed == NULL)
+        return gpunn__fail(t ? t->model->dev : NULL, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", caller, t ? "DLPack" : "tensor");
+    const char *fault = gpunn__dlpack_fault(t, own, &count);
+    if (fault) {
+        char text[128];
+        return gpunn__fail(t->model->dev, GPUNN_ERR_ARGUMENT, "%s '%s': %s; it must hold %s %s on %s", caller, gpunn__called(t),
+                           fault, gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text), t->model->dev->info.name);
+    }
+    gpunn_status status = gpunn__bind_memory(t, caller, (char *)own->data + own->byte_offset,
+                                             (size_t)count * gpunn_dtype_size(t->dtype), false, own->shape);
+    if (status == GPUNN_OK) t->managed = own;
+    return status;
+}

@@ -1,0 +1,323 @@
+#include "run/io.h"
+#include "base/errors.h"
+#include "base/memory.h"
+#include "base/math.h"
+#include "base/shapes.h"
+#include "base/device.h"
+#include "graph/tensors.h"
+#include "plan/plan.h"
+#include "run/run.h"
+
+GPUNN__INTERNAL void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
+{
+    gpunn_model  *model = t->model;
+    gpunn_device *dev = model->dev;
+    gpunn__plan  *plan = model->last;
+    int64_t       batch = plan && t->kind == GPUNN__VALUE ? plan->batch : 1;
+    const char   *name = gpunn__called(t);
+    *bytes = (size_t)(t->kind == GPUNN__INPUT ? gpunn__held_count(t) : gpunn__count(t, batch)) * gpunn_dtype_size(t->dtype);
+    if (t->kind == GPUNN__PARAMETER || t->kind == GPUNN__BUFFER || t->kind == GPUNN__CONSTANT) {
+        if (gpunn__commit(model) != GPUNN_OK) return NULL;
+        if (!gradient) return gpunn__weights(t);
+        if (t->kind == GPUNN__PARAMETER && t->grad_reached) return gpunn__gradient_of(t);
+        return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE,
+                                "'%s' has no gradient; call gpunn_backward or gpunn_train_step on a loss that depends on it",
+                                name);
+    }
+    if (gradient) {
+        int slot = plan && plan->training && t->id < plan->tensor_count && t->retain_grad
+                       ? plan->tensors[plan->tensors[t->id].gradient_root].gradient_slot
+                       : -1;
+        if (slot >= 0) return gpunn__slot_memory(model, plan, slot);
+        return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE, "'%s' has no gradient: %s", name,
+                                t->retain_grad ? "the loss of the last run does not depend on it, or there was no gpunn_backward"
+                                               : "call gpunn_retain_grad on it before gpunn_backward");
+    }
+    if (t->kind == GPUNN__INPUT) {
+        if (t->batch) return t->data;
+        return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE, "input '%s' has not been written", name);
+    }
+    if (plan && t->id < plan->tensor_count) {
+        const gpunn_tensor *root = model->tensors[plan->tensors[t->id].root];
+        int                 slot = plan->tensors[root->id].value_slot;
+        if (root->kind != GPUNN__VALUE && gpunn__is_visible(plan, t))
+            return root->kind == GPUNN__INPUT ? root->data : (void *)gpunn__weights(root);
+        if (slot >= 0 && gpunn__is_visible(plan, t)) return gpunn__slot_memory(model, plan, slot);
+    }
+    if (plan == NULL)
+        return GPUNN__FAIL_NULL(dev, GPUNN_ERR_STATE,
+                                "'%s' has not been computed: the model has not run since it was built or changed; call "
+                                "gpunn_forward or gpunn_train_step before",
+                                name);
+    return GPUNN__FAIL_NULL(
+        dev, GPUNN_ERR_STATE,
+        "'%s' was not an output of the last run, so its memory has been used again; pass it to gpunn_forward, or call "
+        "gpunn_keep on it before the run",
+        name);
+}
+
+GPUNN__INTERNAL gpunn_dtype gpunn__stored_as(const gpunn_tensor *t, bool gradient)
+{
+    const gpunn__plan *plan = t->model->last;
+    if (plan == NULL || t->id >= plan->tensor_count) return gpunn__kept_as(t);
+    return plan->tensors[gradient ? plan->tensors[t->id].gradient_root : plan->tensors[t->id].root].storage;
+}
+
+GPUNN__INTERNAL bool gpunn__stored_channels_last(const gpunn_tensor *t, bool gradient)
+{
+    const gpunn__plan *plan = t->model->last;
+    if (plan == NULL || t->id >= plan->tensor_count || !gpunn__has_layouts(t)) return false;
+    return plan->tensors[gradient ? plan->tensors[t->id].gradient_root : plan->tensors[t->id].root].channels_last;
+}
+
+/* Images of floats that came with their channels last. */
+static GPUNN__STATUS gpunn__channels_first(const gpunn_tensor *t, void *host, size_t bytes)
+{
+    float *copy = (float *)gpunn__realloc(t->model->dev, NULL, 0, bytes);
+    if (copy == NULL) return GPUNN_ERR_MEMORY;
+    memcpy(copy, host, bytes);
+    const gpunn_shape shape = gpunn_tensor_sizes(t);
+    int64_t           channels = shape.dim[1], area = shape.dim[2] * shape.dim[3],
+            images = (int64_t)(bytes / sizeof *copy) / (channels * area);
+    for (int64_t n = 0; n < images; n++)
+        for (int64_t i = 0; i < area; i++)
+            for (int64_t c = 0; c < channels; c++)
+                memcpy((float *)host + (n * channels + c) * area + i, copy + (n * area + i) * channels + c, sizeof *copy);
+    gpunn__free(t->model->dev, copy, bytes);
+    return GPUNN_OK;
+}
+
+/* To the program's memory on the device, as the program sees the value. */
+static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void *to, const void *memory, size_t bytes)
+{
+    const gpunn_device  *dev = t->model->dev;
+    const gpunn_backend *backend = dev->backend;
+    const gpunn_dtype    stored = gpunn__stored_as(t, gradient);
+    const int64_t        count = (int64_t)(bytes / gpunn_dtype_size(t->dtype));
+    gpunn_status         status = backend->reaches(dev->context, to, bytes);
+    gpunn_attributes     attr;
+    gpunn_value          in;
+    gpunn_step           step;
+    if (status != GPUNN_OK) return status;
+    if (!gpunn__stored_channels_last(t, gradient) && stored == t->dtype)
+        return backend->download(dev->context, to, memory, bytes);
+    if (!gpunn__stored_channels_last(t, gradient)) return backend->convert(dev->context, to, t->dtype, memory, stored, count);
+    memset(&attr, 0, sizeof attr);
+    memset(&step, 0, sizeof step);
+    gpunn__describe(t->model->last, &in, t);
+    in.dtype = stored;
+    in.data = gpunn__unconst(memory);
+    gpunn__set_operation(&step, &gpunn__operation_permute);
+    step.name = "";
+    step.attr = &attr;
+    step.input_count = 1;
+    step.in = &in;
+    step.out = in;
+    step.out.channels_last = false;
+    step.out.dtype = t->dtype;
+    step.out.data = to;
+    step.state = &t->model->state;
+    gpunn__as_stored(&in, true);
+    memcpy(attr.order, gpunn__to_first, sizeof gpunn__to_first);
+    return backend->run(dev->context, &step);
+}
+
+static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, void *host, size_t bytes, const char *caller)
+{
+    if (t == NULL || host == NULL)
+        return gpunn__fail(t ? t->model->dev : NULL, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", caller,
+                           t ? "host pointer" : "tensor");
+    gpunn_device *dev = t->model->dev;
+    size_t        expected;
+    const void   *memory = gpunn__memory_of(t, gradient, &expected);
+    if (memory == NULL) return dev->error.status;
+    if (bytes != expected) {
+        char text[128];
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes asked for, but it holds %zu (%s %s); see gpunn_tensor_bytes",
+                           caller, gpunn__called(t), bytes, expected, gpunn_dtype_name(t->dtype), gpunn__shape_text(t, text));
+    }
+    if (dev->backend->on_device && dev->backend->on_device(dev->context, host)) {
+        gpunn_status status = gpunn__read_on_device(t, gradient, host, memory, bytes);
+        return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
+    }
+    gpunn_dtype  stored = gpunn__stored_as(t, gradient);
+    size_t       narrow = stored == t->dtype ? bytes : bytes / 2;
+    char        *at = (char *)host + (bytes - narrow); /* 16-bit values arrive at the end, and are widened from the front */
+    gpunn_status status = dev->backend->download(dev->context, at, memory, narrow);
+    if (status != GPUNN_OK) return gpunn__backend_fail(dev, caller, status);
+    if (stored != t->dtype) gpunn__widen_floats(stored, at, (int64_t)(narrow / 2), (float *)host);
+    return gpunn__stored_channels_last(t, gradient) ? gpunn__channels_first(t, host, bytes) : GPUNN_OK;
+}
+
+GPUNN_API gpunn_status gpunn_read(gpunn_tensor *t, void *host, size_t bytes)
+{
+    return gpunn__read(t, false, host, bytes, "gpunn_read");
+}
+
+GPUNN_API gpunn_status gpunn_read_grad(gpunn_tensor *t, void *host, size_t bytes)
+{
+    return gpunn__read(t, true, host, bytes, "gpunn_read_grad");
+}
+
+GPUNN_API float gpunn_item(gpunn_tensor *t)
+{
+    float   value = NAN;
+    int64_t integer = 0;
+    if (t && t->dtype == GPUNN_I64)
+        return gpunn__read(t, false, &integer, sizeof integer, "gpunn_item") == GPUNN_OK ? (float)integer : NAN;
+    if (t && t->dtype != GPUNN_F32)
+        (void)gpunn__fail(t->model->dev, GPUNN_ERR_DTYPE, "gpunn_item '%s': it is %s; only f32 and i64 are read",
+                          gpunn__called(t), gpunn_dtype_name(t->dtype));
+    else if (gpunn__read(t, false, &value, sizeof value, "gpunn_item") != GPUNN_OK)
+        value = NAN;
+    return value;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__shape_of(const gpunn_tensor *t, const char *caller, gpunn_dtype dtype, size_t bytes,
+                                              int64_t *held)
+{
+    int    varying = 0, axis = 0;
+    size_t sample = gpunn_dtype_size(dtype);
+    for (int i = 0; i < t->rank; i++) {
+        const bool varies = t->dim[i] < 0;
+        const bool multiple = varies && !gpunn__is_sized(t->dim[i]); /* of a value: k times the batch */
+        held[i] = multiple ? -t->dim[i] : varies ? 1 : t->dim[i];
+        sample *= (size_t)held[i];
+        varying += varies;
+        if (varies) axis = i;
+    }
+    char text[128];
+    if (varying > 1 && gpunn__any_sized(t->rank, t->dim))
+        return gpunn__fail(t->model->dev, GPUNN_ERR_SHAPE,
+                           "%s '%s': bytes do not tell the %d dimensions of %s that vary; use gpunn_write_shape or "
+                           "gpunn_bind_dlpack",
+                           caller, gpunn__called(t), varying, gpunn__shape_text(t, text));
+    if (varying ? bytes == 0 || bytes % sample != 0 : bytes != sample)
+        return gpunn__fail(t->model->dev, GPUNN_ERR_SHAPE, "%s '%s': %zu bytes given, but %s %s takes %s%zu", caller,
+                           gpunn__called(t), bytes, gpunn_dtype_name(dtype), gpunn__shape_text(t, text),
+                           varying ? "a positive multiple of " : "", sample);
+    if (varying) held[axis] *= (int64_t)(bytes / sample);
+    return GPUNN_OK;
+}
+
+GPUNN__INTERNAL void gpunn__hold(gpunn_tensor *t, const int64_t *held)
+{
+    t->model->written++;
+    t->batch = 1;
+    for (int i = 0; i < t->rank; i++) {
+        t->held[i] = held[i];
+        if (t->dim[i] != GPUNN_BATCH) continue;
+        t->batch = held[i];
+        if (t->model->last == NULL) t->model->batch = t->batch;
+    }
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__input_room(gpunn_tensor *t, const char *caller, size_t bytes, const int64_t *held)
+{
+    gpunn_device *dev = t->model->dev;
+    if (t->capacity < bytes && t->lent[0].data)
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE,
+                           "%s '%s': %zu bytes given, but the memory that it is bound to has %zu; bind it to more, or unbind it",
+                           caller, t->name, bytes, t->capacity);
+    if (t->capacity < bytes) {
+        gpunn__device_free(dev, t->data, t->capacity);
+        t->capacity = 0;
+        t->batch = 0;
+        t->model->generation++;
+        t->data = gpunn__device_alloc(dev, bytes);
+        if (t->data == NULL) return dev->error.status;
+        t->capacity = bytes;
+    }
+    gpunn__hold(t, held);
+    return GPUNN_OK;
+}
+
+static GPUNN__STATUS gpunn__write_input(gpunn_tensor *t, const char *caller, const void *host, size_t bytes, const int64_t *held)
+{
+    gpunn_device *dev = t->model->dev;
+    gpunn_status  status = gpunn__input_room(t, caller, bytes, held);
+    if (status != GPUNN_OK) return status;
+    status = dev->backend->upload(dev->context, t->data, host, bytes);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, caller, status);
+}
+
+GPUNN_API gpunn_status gpunn_write_shape(gpunn_tensor *t, const void *host, gpunn_shape shape)
+{
+    static const char caller[] = "gpunn_write_shape";
+    if (t == NULL || host == NULL)
+        return gpunn__fail(t ? t->model->dev : NULL, GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", caller,
+                           t ? "host pointer" : "tensor");
+    int     rank = 0;
+    int64_t count = 1;
+    bool    fits = t->kind == GPUNN__INPUT;
+    while (rank < GPUNN_MAX_RANK && shape.dim[rank] != 0) rank++;
+    for (int i = 0; i < rank && fits; i++) {
+        fits = rank == t->rank && shape.dim[i] > 0 && (t->dim[i] < 0 || t->dim[i] == shape.dim[i]) &&
+               shape.dim[i] <= GPUNN__MAX_COUNT / count;
+        count *= shape.dim[i];
+    }
+    if (!fits || rank != t->rank || (uint64_t)count > SIZE_MAX / 8) {
+        char given[128], own[128];
+        return gpunn__fail(t->model->dev, GPUNN_ERR_SHAPE, "%s '%s': %s is given, but %s is needed", caller, gpunn__called(t),
+                           gpunn__dims_text(t->model, rank, shape.dim, given),
+                           t->kind == GPUNN__INPUT ? gpunn__shape_text(t, own) : "an input");
+    }
+    return gpunn__write_input(t, caller, host, (size_t)count * gpunn_dtype_size(t->dtype), shape.dim);
+}
+
+GPUNN_API gpunn_status gpunn_reset_states(gpunn_model *model)
+{
+    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_reset_states: the model is NULL");
+    gpunn_status status = gpunn__commit(model);
+    if (status != GPUNN_OK) return status;
+    float *staging = (float *)gpunn__realloc(model->dev, NULL, 0, GPUNN__STAGING * sizeof(float));
+    if (staging == NULL) return GPUNN_ERR_MEMORY;
+    model->written++;
+    for (int id = 0; id < model->tensor_count && status == GPUNN_OK; id++)
+        if (model->tensors[id]->state)
+            status = gpunn__fill_tensor(model->tensors[id], gpunn__weights(model->tensors[id]), staging);
+    gpunn__free(model->dev, staging, GPUNN__STAGING * sizeof(float));
+    return status;
+}
+
+static GPUNN__STATUS gpunn__write_narrow(const gpunn_tensor *t, const float *host)
+{
+    gpunn_device *dev = t->model->dev;
+    float        *staging = (float *)gpunn__realloc(dev, NULL, 0, GPUNN__STAGING * sizeof(float));
+    gpunn_status  status = staging ? GPUNN_OK : GPUNN_ERR_MEMORY;
+    for (int64_t at = 0, count = gpunn__count(t, 1), part; at < count && status == GPUNN_OK; at += part) {
+        part = count - at < GPUNN__STAGING ? count - at : (int64_t)GPUNN__STAGING;
+        memcpy(staging, host + at, (size_t)part * sizeof(float));
+        status = gpunn__upload_part(t, gpunn__weights(t), at, staging, part);
+    }
+    if (staging) gpunn__free(dev, staging, GPUNN__STAGING * sizeof(float));
+    return status;
+}
+
+GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t bytes)
+{
+    if (t == NULL || host == NULL)
+        return gpunn__fail(t ? t->model->dev : NULL, GPUNN_ERR_ARGUMENT, "gpunn_write: the %s is NULL",
+                           t ? "host pointer" : "tensor");
+    gpunn_device *dev = t->model->dev;
+    if (t->kind == GPUNN__INPUT) {
+        int64_t      held[GPUNN_MAX_RANK];
+        gpunn_status status = gpunn__shape_of(t, "gpunn_write", t->dtype, bytes, held);
+        return status == GPUNN_OK ? gpunn__write_input(t, "gpunn_write", host, bytes, held) : status;
+    }
+    if (t->kind != GPUNN__PARAMETER && t->kind != GPUNN__BUFFER)
+        return gpunn__fail(dev, GPUNN_ERR_STATE, "gpunn_write '%s': only inputs, parameters, buffers and states can be written",
+                           gpunn__called(t));
+    size_t expected = (size_t)gpunn__count(t, 1) * sizeof(float);
+    if (bytes != expected) {
+        char text[128];
+        return gpunn__fail(dev, GPUNN_ERR_SHAPE, "gpunn_write '%s': %zu bytes given, but f32 %s takes %zu", t->name, bytes,
+                           gpunn__shape_text(t, text), expected);
+    }
+    gpunn_status status = gpunn__commit(t->model);
+    if (status != GPUNN_OK) return status;
+    t->model->written += t->state;
+    if (!t->state) GPUNN__WEIGHTS_CHANGED(t->model);
+    return t->narrow ? gpunn__write_narrow(t, (const float *)host)
+                     : gpunn__upload_weights(t->model, gpunn__weights(t), host, bytes);
+}

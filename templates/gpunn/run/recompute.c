@@ -1,0 +1,159 @@
+#include "base/errors.h"
+#include "base/memory.h"
+#include "base/shapes.h"
+#include "plan/plan.h"
+#include "run/run.h"
+#include "run/inspect.h"
+
+/* ==== >>run/recompute ============================================================================================== *
+ * The values of a loss, in their order, are cut into stretches of about equal bytes, where little crosses the cut; what crosses
+ * is held. The first so many stretches are parts (>>plan/backward): their values wait longest for the backward pass. */
+typedef struct gpunn__stretches {
+    gpunn_model *model;
+    size_t      *bytes;         /* of each tensor's value; 0: it is none, or has its operand's memory */
+    size_t      *crossing;      /* behind each tensor: of the values before that are read later */
+    int         *last;          /* the last that reads it; of the loss itself; 0: the loss is not made of it */
+    int         *part;          /* as it was before */
+    size_t       whole;         /* sum of bytes */
+    size_t       budget, least; /* least: that any choice has needed */
+    int64_t      batch;
+} gpunn__stretches;
+
+enum { GPUNN__STRETCHES = 64 };
+
+static size_t gpunn__stretches_tables(gpunn__stretches *s, char *base)
+{
+    gpunn__room  room = {base, 0};
+    const size_t n = (size_t)s->model->tensor_count;
+    s->bytes = (size_t *)gpunn__room_take(&room, n * sizeof *s->bytes);
+    s->crossing = (size_t *)gpunn__room_take(&room, n * sizeof *s->crossing);
+    s->last = (int *)gpunn__room_take(&room, n * sizeof *s->last);
+    s->part = (int *)gpunn__room_take(&room, n * sizeof *s->part);
+    return room.bytes;
+}
+
+/* Fills the tables. */
+static void gpunn__stretches_measure(gpunn__stretches *s, const gpunn_tensor *loss)
+{
+    const gpunn_model *model = s->model;
+    for (int id = 0; id < model->tensor_count; id++) s->part[id] = model->tensors[id]->part;
+    s->last[loss->id] = loss->id;
+    for (int id = loss->id; id >= 0; id--) {
+        const gpunn_tensor *t = model->tensors[id];
+        if (s->last[id] == 0 || t->kind != GPUNN__VALUE) continue;
+        for (int i = 0; i < t->input_count; i++) {
+            const int reader = t->op == GPUNN_OP_RESHAPE ? s->last[id] : id;
+            if (t->inputs[i] && s->last[t->inputs[i]->id] < reader) s->last[t->inputs[i]->id] = reader;
+        }
+        if (t->op != GPUNN_OP_RESHAPE) s->bytes[id] = (size_t)gpunn__count(t, s->batch) * gpunn_dtype_size(t->dtype);
+    }
+    for (int id = 0; id < loss->id; id++) { /* sums of differences, which wrap around */
+        s->whole += s->bytes[id];
+        s->crossing[id] += s->bytes[id];
+        s->crossing[s->last[id]] -= s->bytes[id];
+        s->crossing[id + 1] += s->crossing[id];
+    }
+}
+
+/* Cuts count stretches: each cut where least crosses, not farther from its place than a quarter of a stretch. */
+static void gpunn__stretches_cut(const gpunn__stretches *s, int count, int cut[GPUNN__STRETCHES])
+{
+    double before = 0;
+    for (int k = 0; k < count; k++) cut[k] = -1;
+    for (int id = 0; id < s->model->tensor_count; id++) {
+        if (s->bytes[id] == 0) continue;
+        before += (double)s->bytes[id];
+        const double place = before * count / (double)s->whole;
+        const int    k = (int)(place + 0.5);
+        if (k > 0 && k < count && fabs(place - k) <= 0.25 && (cut[k] < 0 || s->crossing[id] < s->crossing[cut[k]])) cut[k] = id;
+    }
+}
+
+/* Makes the first `again` of count stretches parts, and no other. */
+static void gpunn__stretches_mark(const gpunn__stretches *s, int count, int again)
+{
+    gpunn_model *model = s->model;
+    int          cut[GPUNN__STRETCHES], stretch = 1;
+    gpunn__stretches_cut(s, count, cut);
+    model->parts = again;
+    for (int id = 0; id < model->tensor_count; id++) {
+        int end = -1; /* of this stretch */
+        for (int k = stretch; k < count && end < 0; k++) end = cut[k];
+        model->tensors[id]->part = s->bytes[id] && stretch <= again && s->last[id] <= end ? stretch : 0;
+        while (stretch < count && cut[stretch] <= id) stretch++;
+    }
+}
+
+/* Whether a step fits with these parts; false, too, after an error, which *status tells. */
+static bool gpunn__stretches_fit(gpunn__stretches *s, const gpunn__request *request, int count, int again, gpunn_status *status)
+{
+    gpunn__stretches_mark(s, count, again);
+    gpunn__plan *plan = gpunn__plan_make(s->model, request, s->batch);
+    if (plan == NULL) {
+        *status = s->model->dev->error.status;
+        return false;
+    }
+    const size_t needed = gpunn__footprint_of(s->model, plan, true, 0).together;
+    gpunn__plan_free(s->model->dev, plan);
+    if (needed < s->least) s->least = needed;
+    return needed <= s->budget;
+}
+
+/* Tries more and more stretches, and of each number the fewest that are computed again. */
+static GPUNN__STATUS gpunn__stretches_choose(gpunn__stretches *s, const gpunn__request *request)
+{
+    gpunn_status status = GPUNN_OK;
+    int          best_count = 1, best = 0;
+    bool         found = gpunn__stretches_fit(s, request, 1, 0, &status);
+    const bool   all = found;
+    for (int count = 2; count <= GPUNN__STRETCHES && !all && status == GPUNN_OK; count += (count + 1) / 2) {
+        int few = 1,
+            many = found ? (best * count - 1) / best_count : count - 1; /* less than the best share, or all but the last */
+        if (many < few || !gpunn__stretches_fit(s, request, count, many, &status)) continue;
+        while (few < many && status == GPUNN_OK) {
+            const int middle = (few + many) / 2;
+            if (gpunn__stretches_fit(s, request, count, middle, &status))
+                many = middle;
+            else
+                few = middle + 1;
+        }
+        found = true, best_count = count, best = many;
+    }
+    if (status != GPUNN_OK) return status;
+    gpunn__stretches_mark(s, best_count, best);
+    if (found) return GPUNN_OK;
+    return gpunn__fail(
+        s->model->dev, GPUNN_ERR_MEMORY,
+        "gpunn_recompute_within: a training step of batch %lld holds at least %zu bytes, but %zu are given; give as many, "
+        "or take a smaller batch",
+        (long long)s->batch, s->least, s->budget);
+}
+
+GPUNN_API gpunn_status gpunn_recompute_within(gpunn_tensor *loss, int64_t batch_size, size_t bytes)
+{
+    gpunn_status status = gpunn__check_loss(loss);
+    if (status != GPUNN_OK) return status;
+    gpunn_model  *model = loss->model;
+    gpunn_device *dev = model->dev;
+    const int     parts = model->parts;
+    if (batch_size < 1)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "gpunn_recompute_within: the batch is %lld; give 1 or more",
+                           (long long)batch_size);
+    gpunn__stretches s;
+    memset(&s, 0, sizeof s);
+    s.model = model, s.batch = batch_size, s.budget = bytes, s.least = SIZE_MAX;
+    const size_t size = gpunn__stretches_tables(&s, NULL);
+    char        *tables = (char *)gpunn__calloc(dev, size);
+    if (tables == NULL) return GPUNN_ERR_MEMORY;
+    (void)gpunn__stretches_tables(&s, tables);
+    const gpunn__request request = gpunn__ask(&loss, 1, GPUNN__TRAIN);
+    gpunn__take_largest(model);
+    gpunn__stretches_measure(&s, loss);
+    status = gpunn__stretches_choose(&s, &request);
+    gpunn__take_found(model);
+    if (status == GPUNN_OK) gpunn__invalidate(model);
+    for (int id = 0; id < model->tensor_count && status != GPUNN_OK; id++) model->tensors[id]->part = s.part[id];
+    if (status != GPUNN_OK) model->parts = parts;
+    gpunn__free(dev, tables, size);
+    return status;
+}

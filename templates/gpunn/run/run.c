@@ -1,0 +1,808 @@
+#include "run/run.h"
+#include "base/errors.h"
+#include "base/memory.h"
+#include "base/shapes.h"
+#include "base/device.h"
+#include "ranks/group.h"
+#include "base/text.h"
+#include "plan/plan.h"
+
+/* ---- sizes of a run ---- */
+
+/* Notes what an axis of an input tells, which holds that many, where a size stands in it alone; false after an error. */
+static bool gpunn__find_size(gpunn_model *model, const gpunn_tensor *t, int axis)
+{
+    const gpunn__sum       sum = gpunn__sum_of(model, t->dim[axis]);
+    const gpunn__size_term first = sum.term[0];
+    gpunn__size           *size = &model->sizes[first.atom[0]];
+    const bool             number_behind = sum.count == 2 && sum.term[1].atom[0] == 0;
+    const int64_t          scaled = t->held[axis] - (number_behind ? sum.term[1].factor : 0), value = scaled / first.factor;
+    if (size->name == NULL || first.atom[1] || (sum.count > 1 && !number_behind)) return true;
+    const char *fault = scaled % first.factor || value < 1                ? "is no such size"
+                        : value * size->multiple < size->min              ? "makes it less than its .min"
+                        : size->max && value * size->multiple > size->max ? "makes it more than its .max"
+                                                                          : NULL;
+    char        text[32];
+    (void)gpunn__dim_text(model, t->dim[axis], text);
+    if (fault)
+        (void)gpunn__fail(
+            model->dev, GPUNN_ERR_SHAPE,
+            "input '%s' has %lld along axis %d, size '%s', which %s (from %lld to %lld, multiples of %lld; 0: no end)", t->name,
+            (long long)t->held[axis], axis, text, fault, (long long)size->min, (long long)size->max, (long long)size->multiple);
+    else if (size->found && size->found != value)
+        (void)gpunn__fail(
+            model->dev, GPUNN_ERR_SHAPE,
+            "input '%s' has %lld along axis %d, so that '%s' is %lld, but input '%s' tells %lld; write the same into all",
+            t->name, (long long)t->held[axis], axis, size->name, (long long)(value * size->multiple), size->teller,
+            (long long)(size->found * size->multiple));
+    else {
+        size->found = value;
+        size->teller = t->name;
+        return true;
+    }
+    return false;
+}
+
+/* Whether an axis of an input is as long as the sizes that were found tell. */
+static bool gpunn__fits_sizes(gpunn_model *model, const gpunn_tensor *t, int axis, int64_t batch)
+{
+    const gpunn__sum sum = gpunn__sum_of(model, t->dim[axis]);
+    const int64_t    size = gpunn__sum_value(model, &sum, batch, true);
+    char             text[32];
+    if (size == t->held[axis]) return true;
+    (void)gpunn__fail(model->dev, GPUNN_ERR_SHAPE, "input '%s' has %lld along axis %d, but '%s' is %lld in the other inputs",
+                      t->name, (long long)t->held[axis], axis, gpunn__dim_text(model, t->dim[axis], text), (long long)size);
+    return false;
+}
+
+/* Finds sizes that no input of the run tells in others that are written. */
+static bool gpunn__find_written_sizes(gpunn_model *model)
+{
+    for (int i = 0; i < model->tensor_count; i++) {
+        const gpunn_tensor *t = model->tensors[i];
+        for (int axis = 0; t->kind == GPUNN__INPUT && t->batch && axis < t->rank; axis++) {
+            const gpunn__sum sum = gpunn__sum_of(model, t->dim[axis]);
+            if (!gpunn__is_sized(t->dim[axis]) || model->sizes[sum.term[0].atom[0]].found) continue;
+            if (!gpunn__find_size(model, t, axis)) return false;
+        }
+    }
+    return true;
+}
+
+/* Finds what the inputs of a plan, or of the marked tensors, tell of all sizes but the batch; false after an error. */
+static bool gpunn__find_sizes(gpunn_model *model, const gpunn__plan *plan, const bool *needed, int64_t batch)
+{
+    const int count = plan ? plan->input_count : model->tensor_count;
+    for (int i = 0; i < model->size_count; i++) model->sizes[i].found = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < count; i++) {
+            const gpunn_tensor *t = model->tensors[plan ? plan->inputs[i] : i];
+            if (t->kind != GPUNN__INPUT || (needed && !needed[i])) continue;
+            for (int axis = 0; axis < t->rank; axis++)
+                if (gpunn__is_sized(t->dim[axis]) &&
+                    !(pass ? gpunn__fits_sizes(model, t, axis, batch) : gpunn__find_size(model, t, axis)))
+                    return false;
+        }
+        if (pass == 0 && !gpunn__find_written_sizes(model)) return false;
+    }
+    return true;
+}
+
+GPUNN__INTERNAL void gpunn__take_found(gpunn_model *model)
+{
+    for (int i = 0; i < model->size_count; i++) model->sizes[i].value = model->sizes[i].found;
+}
+
+GPUNN__INTERNAL void gpunn__take_sizes(gpunn_model *model, const gpunn__plan *plan)
+{
+    for (int i = 0; plan && i < plan->size_count; i++) model->sizes[i].value = plan->sizes[i];
+}
+
+/* Whether a plan was made for the sizes that were found. */
+static bool gpunn__has_sizes(const gpunn_model *model, const gpunn__plan *plan)
+{
+    for (int i = 0; i < plan->size_count; i++)
+        if (plan->sizes[i] != model->sizes[i].found) return false;
+    return true;
+}
+
+static bool gpunn__is_batched(const gpunn_tensor *t)
+{
+    bool batched = false;
+    for (int axis = 0; axis < t->rank; axis++) batched = batched || (t->dim[axis] < 0 && !gpunn__is_sized(t->dim[axis]));
+    return batched;
+}
+
+/* The batch that an input holds, for runs that read none; 1 where there is none. */
+static int64_t gpunn__written_batch(const gpunn_model *model)
+{
+    for (int i = 0; i < model->tensor_count; i++) {
+        const gpunn_tensor *t = model->tensors[i];
+        if (t->kind == GPUNN__INPUT && t->batch && gpunn__is_batched(t)) return t->batch;
+    }
+    return 1;
+}
+
+/* The batch that the inputs of a plan, or of the marked tensors, hold now; 0 after a failure. */
+static int64_t gpunn__batch_of(gpunn_model *model, const gpunn__plan *plan, const bool *needed)
+{
+    const gpunn_tensor *leader = NULL;
+    int                 count = plan ? plan->input_count : model->tensor_count;
+    for (int i = 0; i < count; i++) {
+        const gpunn_tensor *t = model->tensors[plan ? plan->inputs[i] : i];
+        if (t->kind != GPUNN__INPUT || (needed && !needed[i])) continue;
+        if (t->batch == 0) {
+            (void)gpunn__fail(model->dev, GPUNN_ERR_STATE,
+                              "input '%s' has not been written; call gpunn_write or gpunn_next before the run", t->name);
+            return 0;
+        }
+        if (!gpunn__is_batched(t)) continue;
+        if (leader && leader->batch != t->batch) {
+            (void)gpunn__fail(model->dev, GPUNN_ERR_SHAPE,
+                              "input '%s' holds %lld samples and input '%s' %lld; write the same batch into all", leader->name,
+                              (long long)leader->batch, t->name, (long long)t->batch);
+            return 0;
+        }
+        leader = t;
+    }
+    const int64_t batch = leader ? leader->batch : gpunn__written_batch(model);
+    return model->size_count && !gpunn__find_sizes(model, plan, needed, batch) ? 0 : batch;
+}
+
+static bool gpunn__is_bound(const gpunn_model *model, const gpunn__plan *plan)
+{
+    return plan->generation == model->generation && model->laid_out == model->tensor_count;
+}
+
+/* Has run, and needs no more memory than there is. */
+static bool gpunn__is_ready(const gpunn_model *model, const gpunn__plan *plan)
+{
+    return plan && plan->passes[0].captured && model->laid_out == model->tensor_count &&
+           model->arena_bytes >= plan->arena_bytes &&
+           (!plan->training || plan->forward_only || model->gradient_capacity >= model->gradient_count) &&
+           (!plan->half || model->half_capacity >= model->wide_count);
+}
+
+GPUNN__INTERNAL int64_t gpunn__batch_for(gpunn_model *model, const gpunn__request *request)
+{
+    size_t bytes = (size_t)model->tensor_count * sizeof(bool);
+    bool  *needed = (bool *)gpunn__calloc(model->dev, bytes);
+    if (needed == NULL) return 0;
+    for (int i = 0; i < request->output_count; i++) needed[request->outputs[i]->id] = true;
+    gpunn__mark_operands(model, needed);
+    int64_t batch = gpunn__batch_of(model, NULL, needed);
+    gpunn__free(model->dev, needed, bytes);
+    return batch;
+}
+
+/* Whether a plan is what is asked for, for some batch. */
+static bool gpunn__serves(const gpunn__plan *plan, const gpunn__request *request)
+{
+    return plan->training == request->training && plan->seeded == request->seeded &&
+           plan->forward_only == request->forward_only && plan->evaluates == request->evaluates &&
+           plan->scope == gpunn__scope(request) && plan->output_count == request->output_count &&
+           memcmp(plan->outputs, request->outputs, (size_t)plan->output_count * sizeof *plan->outputs) == 0;
+}
+
+/* The plan for the inputs as they are, first in the model's list and bound. NULL after a failure. */
+static gpunn__plan *gpunn__plan_for(gpunn_model *model, const gpunn__request *request)
+{
+    gpunn_device *dev = model->dev;
+    int64_t       batch = 0;
+    gpunn__plan **link = &model->plans;
+    for (; *link; link = &(*link)->next) {
+        gpunn__plan *plan = *link;
+        if (!gpunn__serves(plan, request)) continue;
+        if (batch == 0 && (batch = gpunn__batch_of(model, plan, NULL)) == 0) return NULL;
+        if (plan->batch == batch && gpunn__has_sizes(model, plan)) break;
+    }
+    gpunn__plan *plan = *link;
+    if (!gpunn__is_ready(model, plan) && dev->backend->capturing && dev->backend->capturing(dev->context)) {
+        (void)gpunn__fail(dev, GPUNN_ERR_STATE,
+                          "the program's stream is being captured, and this run has not been planned; run the same outputs, mode "
+                          "and batch once before the capture");
+        return NULL;
+    }
+    if (gpunn__counts_prepare(dev, &model->state.counts, GPUNN_RUN_COUNTS) != GPUNN_OK) return NULL;
+    if (plan == NULL) {
+        if ((batch = gpunn__batch_for(model, request)) == 0) return NULL;
+        gpunn__take_found(model);
+        plan = gpunn__plan_make(model, request, batch);
+        gpunn__take_sizes(model, model->last);
+        if (plan == NULL) return NULL;
+        plan->next = model->plans;
+        model->plans = plan;
+        gpunn__limit_plans(model);
+    } else {
+        *link = plan->next;
+        plan->next = model->plans;
+        model->plans = plan;
+    }
+    if (!gpunn__is_bound(model, plan) || plan->lending != model->lending)
+        if (gpunn__plan_bind(model, plan) != GPUNN_OK) return NULL;
+    if (model->lent_weights) model->state.weights_version++;
+    if (plan->half && gpunn__round_weights(model) != GPUNN_OK) return NULL;
+    model->batch = batch;
+    model->last = plan;
+    gpunn__take_sizes(model, plan);
+    return plan;
+}
+
+GPUNN__INTERNAL bool gpunn__writes_gradients(const gpunn_step *step)
+{
+    return step->backward || step->op == GPUNN_OP_GROUP;
+}
+
+/* Looks for infinity and NaN in the gradients of parameters that a step has just written, while the caches have them. */
+static void gpunn__watch_gradients(gpunn_model *model, const gpunn_step *step)
+{
+    const gpunn_backend *backend = model->dev->backend;
+    for (int i = 0; i < step->input_count && model->gradients && !model->doubtful; i++) {
+        const float *values = (const float *)step->grad_in[i].data;
+        if (values == NULL || values < model->gradients || values >= model->gradients + model->gradient_capacity) continue;
+        model->doubtful = backend->finite == NULL || !backend->finite(model->dev->context, values, step->grad_in[i].count);
+    }
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__run_steps(gpunn_device *dev, gpunn__plan *plan, int from, int to)
+{
+    if (dev->timing) {
+        gpunn_run run;
+        memset(&run, 0, sizeof run);
+        run.steps = plan->steps + from;
+        run.step_count = to - from;
+        gpunn_status status = dev->backend->time(dev->context, &run, dev->timing + from);
+        plan->outputs[0]->model->doubtful = true;
+        return status == GPUNN_OK ? GPUNN_OK : gpunn__step_fail(dev, run.failed, status);
+    }
+    for (int i = from; i < to; i++) {
+        gpunn_status status = dev->backend->run(dev->context, &plan->steps[i]);
+        if (status != GPUNN_OK) return gpunn__step_fail(dev, &plan->steps[i], status);
+        if (gpunn__writes_gradients(&plan->steps[i])) gpunn__watch_gradients(plan->outputs[0]->model, &plan->steps[i]);
+    }
+    return GPUNN_OK;
+}
+
+/* A pass as one piece, for backends that execute whole runs. */
+static gpunn_run gpunn__whole_run(gpunn_model *model, gpunn__plan *plan, const gpunn__backpass *pass)
+{
+    gpunn_run run;
+    memset(&run, 0, sizeof run);
+    run.steps = plan->steps + pass->begin;
+    run.step_count = pass->end - pass->begin;
+    run.state = &model->state;
+    run.captured = pass->captured;
+    run.signature = plan->signature;
+    for (int i = pass->reached_begin; i < pass->reached_end; i++) /* FNV-1a */
+        run.signature = (run.signature ^ (uint64_t)(*plan->first_write[i] ? 2 : 1)) * UINT64_C(0x100000001B3);
+    return run;
+}
+
+static GPUNN__STATUS gpunn__check_outputs(gpunn_model *model, const char *caller, gpunn_tensor *const *outputs, int count)
+{
+    for (int i = 1; i < count; i++)
+        if (outputs[i] == NULL || outputs[i]->model != model)
+            return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: output %d %s", caller, i,
+                               outputs[i] ? "belongs to another model than output 0; run each model by itself"
+                                          : "is NULL; a builder failed before");
+    return GPUNN_OK;
+}
+
+/* A training step, or an evaluation, begins. */
+static void gpunn__count_step(gpunn_model *model, bool trains)
+{
+    model->state.step += trains;
+    model->state.draw = trains ? model->state.step << 24 : model->state.draw + 1;
+    model->state.weights_version += trains; /* running statistics */
+}
+
+/* A run that only the program's capture has is not counted before its replays. */
+static void gpunn__count_back(gpunn_model *model, const gpunn_run *run, const gpunn_run_state *before)
+{
+    if (!run->captured_only) return;
+    model->state.step = before->step;
+    model->state.draw = before->draw;
+}
+
+GPUNN__INTERNAL gpunn_group *gpunn__met_by(const gpunn_model *model)
+{
+    bool meets = false;
+    for (int id = 0; id < model->tensor_count && model->ranks.size > 1 && !meets; id++) meets = model->tensors[id]->attr.sync;
+    return meets ? (gpunn_group *)model->ranks.user : NULL;
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__tell_ranks(gpunn_group *group, int64_t agreed, gpunn_status status)
+{
+    if (group == NULL || status == GPUNN_OK || gpunn__has_told(group, agreed)) return status;
+    if (!group->joined || group->agreed == agreed) return gpunn__agree(group, status, NULL, "a run that fails");
+    return status == GPUNN_ERR_NUMERIC ? status : gpunn__agree(group, status, NULL, GPUNN__LATE); /* a value is all GPUs' */
+}
+
+/* Devices that exchange by themselves do so without a word: their ranks agree before. Those of an optimizer's step have. */
+static GPUNN__STATUS gpunn__before_meeting(gpunn_model *model, const gpunn__plan *plan, const char *caller)
+{
+    if (!plan->meets_ranks || !model->ranks.joined) return GPUNN_OK;
+    return gpunn__agree((gpunn_group *)model->ranks.user, gpunn__earlier_runs(model->dev, caller), NULL, "%s", caller);
+}
+
+/* What runs of a training plan change is copied aside, or back. */
+static GPUNN__STATUS gpunn__kept_copy(gpunn_device *dev, const gpunn__plan *plan, bool back)
+{
+    gpunn_status status = GPUNN_OK;
+    for (int i = 0; i < plan->kept_count && status == GPUNN_OK; i++) {
+        const gpunn_kept *kept = &plan->kept[i];
+        float *const      from = back ? kept->copy : kept->values;
+        status = dev->backend->convert(dev->context, back ? kept->values : kept->copy, GPUNN_F32, from, GPUNN_F32, kept->count);
+    }
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "keeping what a step changes", status);
+}
+
+/* Before a run on a CPU, which gpunn__put_back takes back. */
+static GPUNN__STATUS gpunn__keep(gpunn_model *model, gpunn__plan *plan)
+{
+    model->undo = plan;
+    return gpunn__kept_copy(model->dev, plan, false);
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__put_back(gpunn_model *model, gpunn_status status)
+{
+    const gpunn__plan *plan = model->undo;
+    model->undo = NULL;
+    if (status != GPUNN_OK && plan) (void)!gpunn__kept_copy(model->dev, plan, true);
+    return status;
+}
+
+static GPUNN__STATUS gpunn__forward_run(gpunn_tensor *const *outputs, int count, const char *caller, gpunn__aim aim)
+{
+    gpunn_model *model = outputs[0]->model;
+    if (gpunn__check_outputs(model, caller, outputs, count) != GPUNN_OK) return model->dev->error.status;
+    gpunn__request request = gpunn__ask(outputs, count, aim);
+    gpunn__plan   *plan = gpunn__plan_for(model, &request);
+    gpunn_device  *dev = model->dev;
+    if (plan == NULL) return dev->error.status;
+    gpunn_status status = gpunn__before_meeting(model, plan, caller);
+    if (status != GPUNN_OK) return status;
+    const gpunn_run_state before = model->state;
+    gpunn__count_step(model, plan->training);
+    if (dev->backend->execute == NULL) {
+        status = gpunn__keep(model, plan);
+        return gpunn__put_back(model, status == GPUNN_OK ? gpunn__run_steps(dev, plan, 0, plan->step_count) : status);
+    }
+    gpunn_run run = gpunn__whole_run(model, plan, &plan->passes[0]);
+    run.trains = plan->training;
+    status = gpunn__execute(dev, &run, caller);
+    gpunn__count_back(model, &run, &before);
+    plan->passes[0].captured = run.captured;
+    return status;
+}
+
+static GPUNN__STATUS gpunn__forward(gpunn_tensor *const *outputs, int count, const char *caller, gpunn__aim aim)
+{
+    if (outputs == NULL || count < 1 || outputs[0] == NULL)
+        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
+                           "%s: no outputs, or the first is NULL; a builder failed before: see gpunn_error", caller);
+    gpunn_group  *group = aim == GPUNN__TRAIN_FORWARD ? gpunn__met_by(outputs[0]->model) : NULL;
+    const int64_t agreed = group ? group->agreed : 0;
+    return gpunn__tell_ranks(group, agreed, gpunn__forward_run(outputs, count, caller, aim));
+}
+
+GPUNN_API gpunn_status gpunn_forward(gpunn_tensor *const *outputs, int count)
+{
+    return gpunn__forward(outputs, count, "gpunn_forward", GPUNN__EVALUATE);
+}
+
+GPUNN_API gpunn_status gpunn_forward_training(gpunn_tensor *const *outputs, int count)
+{
+    return gpunn__forward(outputs, count, "gpunn_forward_training", GPUNN__TRAIN_FORWARD);
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__read_loss(gpunn_tensor *loss, float *value)
+{
+    gpunn_status status = gpunn_read(loss, value, sizeof *value);
+    const char  *fault = gpunn__not_finite(value, sizeof *value);
+    if (status != GPUNN_OK || fault == NULL) return status;
+    return gpunn__fail(loss->model->dev, GPUNN_ERR_NUMERIC, GPUNN__BAD_VALUE, "loss", fault,
+                       (unsigned long long)loss->model->state.step);
+}
+
+/* Forward, loss, backward, one part after another. */
+static GPUNN__STATUS gpunn__run_training(gpunn_tensor *loss, gpunn__plan *plan, const gpunn__backpass *pass)
+{
+    gpunn_device *dev = loss->model->dev;
+    const int     backward = pass->begin ? pass->begin : plan->forward_count;
+    gpunn_status  status = gpunn__run_steps(dev, plan, pass->begin, backward);
+    if (status != GPUNN_OK) return status;
+    float value = 0;
+    status = gpunn__read_loss(loss, &value);
+    return status == GPUNN_OK ? gpunn__run_steps(dev, plan, backward, pass->end) : status;
+}
+
+GPUNN__INTERNAL bool gpunn__is_among(const gpunn__chosen *chosen, const gpunn_tensor *parameter)
+{
+    if (chosen->prefix && strncmp(parameter->name, chosen->prefix, strlen(chosen->prefix)) == 0) return true;
+    for (int i = 0; i < chosen->count; i++)
+        if (chosen->list[i] == parameter) return true;
+    return false;
+}
+
+GPUNN__INTERNAL bool gpunn__is_chosen(const gpunn_optimizer *opt, const gpunn_tensor *t)
+{
+    return t->kind == GPUNN__PARAMETER && (opt->scope == 0 || gpunn__is_among(&opt->chosen, t));
+}
+
+static const char *gpunn__why_unreached(const gpunn_model *model, const gpunn_backward_args *args)
+{
+    int there = 0, trainable = 0;
+    for (int i = 0; i < model->tensor_count && !args->inputs_only; i++) {
+        const gpunn_tensor *t = model->tensors[i];
+        bool                counts = t->kind == GPUNN__PARAMETER && (!args->optimizer || gpunn__is_chosen(args->optimizer, t));
+        there += counts;
+        trainable += counts && t->trainable;
+    }
+    if (args->optimizer && there == 0) return "it trains none; does its .prefix begin the parameters' names?";
+    return there > trainable && trainable == 0
+               ? "every parameter is frozen; unfreeze one with gpunn_set_trainable"
+               : "it depends on none of them, or only through ops without a gradient, as comparisons are";
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__settle_writes(gpunn_model *model, gpunn__plan *plan, const gpunn__backpass *pass)
+{
+    gpunn_device *dev = model->dev;
+    for (int i = pass->reached_begin; i < pass->reached_end; i++) *plan->first_write[i] = false;
+    for (int i = pass->reached_begin; i < pass->reached_end; i++) {
+        plan->was_reached[i] = model->tensors[plan->reached[i]]->grad_reached;
+        *plan->first_write[i] |= plan->was_reached[i];
+    }
+    for (int i = pass->reached_begin; i < pass->reached_end; i++) {
+        const gpunn_tensor *t = model->tensors[plan->reached[i]];
+        if (*plan->first_write[i] == plan->was_reached[i]) continue;
+        gpunn_status status = dev->backend->fill(dev->context, gpunn__gradient_of(t), 0, gpunn_tensor_bytes(t));
+        if (status != GPUNN_OK) return gpunn__backend_fail(dev, "clearing gradients", status);
+    }
+    return GPUNN_OK;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__check_loss(const gpunn_tensor *loss)
+{
+    char text[128];
+    if (loss == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "the loss is NULL; a builder failed before: see gpunn_error");
+    if (loss->dtype == GPUNN_F32 && loss->kind == GPUNN__VALUE && gpunn__count(loss, 1) == 1 && gpunn__count(loss, 2) == 1)
+        return GPUNN_OK;
+    return gpunn__fail(loss->model->dev, GPUNN_ERR_SHAPE,
+                       "the loss is %s %s; it must be one computed f32 number: reduce it with gpunn_mean or gpunn_sum",
+                       gpunn_dtype_name(loss->dtype), gpunn__shape_text(loss, text));
+}
+
+/* A pass has run whose gradients, of values between, can be read. */
+static void gpunn__note_pass(gpunn_model *model, gpunn__plan *plan, int number)
+{
+    const int *gradients = plan->passes[number].gradients;
+    for (int id = 0; id < plan->tensor_count && gradients; id++) plan->tensors[id].gradient_slot = gradients[id];
+    plan->passed = number;
+    if (number > 0) return;
+    plan->written = model->written;
+    plan->weights_version = model->state.weights_version;
+}
+
+/* What is known of the gradients when a pass begins: the program may write to those that it has bound. */
+static void gpunn__begin_doubts(gpunn_model *model, const gpunn__plan *plan, const gpunn__backpass *pass,
+                                const gpunn_optimizer *opt)
+{
+    if (opt && opt->parts == 0 && opt->scope == 0) model->doubtful = false;
+    for (int i = pass->reached_begin; i < pass->reached_end; i++)
+        model->doubtful = model->doubtful || model->tensors[plan->reached[i]]->lent[1].data;
+}
+
+/* Forward and backward of one training step, or a later pass of it, as args ask; with opt (prepared), gradients begin anew,
+ * unless parts have been accumulated, and, with updates, its clipping and update follow. loss: NULL where the program has given
+ * gradients. */
+static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *loss, const gpunn_backward_args *args,
+                                  gpunn_optimizer *opt, bool updates)
+{
+    gpunn_model     *model = plan->outputs[0]->model;
+    gpunn_device    *dev = model->dev;
+    gpunn__backpass *pass = &plan->passes[number];
+    if (pass->reached_begin == pass->reached_end && !pass->differentiates)
+        return gpunn__fail(dev, GPUNN_ERR_STATE, "no gradient goes from the %s to a %stensor of gpunn_retain_grad: %s",
+                           loss ? "loss" : "outputs",
+                           args->inputs_only ? ""
+                           : plan->scope     ? "trainable parameter of the optimizer or to a "
+                                             : "trainable parameter or to a ",
+                           gpunn__why_unreached(model, args));
+    /* No sooner: a run that cannot be leaves gradients alone. */
+    for (int i = 0; opt && opt->parts == 0 && i < opt->parameter_count; i++) opt->parameters[i]->grad_reached = false;
+    gpunn__begin_doubts(model, plan, pass, opt);
+    gpunn_status status = gpunn__settle_writes(model, plan, pass);
+    if (status == GPUNN_OK && opt == NULL) status = gpunn__before_meeting(model, plan, "gpunn_backward");
+    if (status != GPUNN_OK) return status;
+    const gpunn_run_state before = model->state;
+    if (number == 0) gpunn__count_step(model, !plan->evaluates);
+    gpunn__note_pass(model, plan, number);
+    if (dev->backend->execute == NULL) {
+        if (number == 0) status = gpunn__keep(model, plan);
+        if (status == GPUNN_OK)
+            status = loss ? gpunn__run_training(loss, plan, pass) : gpunn__run_steps(dev, plan, 0, plan->step_count);
+        if (status != GPUNN_OK && number == 0) plan->passed = -1;
+        for (int i = pass->reached_begin; i < pass->reached_end && status == GPUNN_OK; i++)
+            model->tensors[plan->reached[i]]->grad_reached = true;
+        return status == GPUNN_OK && updates ? gpunn__optimizer_update(opt, opt->parts + 1, true, true) : status;
+    }
+    gpunn_run run = gpunn__whole_run(model, plan, pass);
+    size_t    bytes;
+    run.trains = !plan->evaluates;
+    if (loss && (!(opt && opt->group) || gpunn__in_ranks(opt->group, dev)))
+        run.loss = (const float *)gpunn__memory_of(loss, false, &bytes);
+    if (loss && model->precision == GPUNN_PRECISION_F16) run.loss_gradient = gpunn__loss_gradient(model);
+    if (number == 0) {
+        run.kept = (const gpunn_kept *)((const char *)plan->kept_memory + plan->kept_bytes) - plan->kept_count;
+        run.kept_count = plan->kept_count;
+    }
+    for (int i = pass->reached_begin; i < pass->reached_end; i++) model->tensors[plan->reached[i]]->grad_reached = true;
+    if (opt) status = gpunn__optimizer_collect(opt, &run, loss, updates);
+    if (status == GPUNN_OK) {
+        status = gpunn__execute(dev, &run, opt ? "gpunn_train_step" : loss ? "gpunn_backward" : "gpunn_backward_from");
+    }
+    pass->captured = run.captured;
+    if (status == GPUNN_OK && loss && run.loss == NULL) model->undo = plan; /* the host is to look at it */
+    if (status == GPUNN_ERR_MEMORY || (status != GPUNN_OK && number == 0)) plan->passed = number - 1;
+    for (int i = pass->reached_begin; i < pass->reached_end && status != GPUNN_OK; i++)
+        model->tensors[plan->reached[i]]->grad_reached = plan->was_reached[i];
+    if (status == GPUNN_ERR_MEMORY && number == 0) model->state.step -= !plan->evaluates; /* the call made again drops the same */
+    gpunn__count_back(model, &run, &before);
+    if (updates && status == GPUNN_OK) gpunn__optimizer_advance(opt, &run);
+    return status;
+}
+
+/* The place of a loss among a plan's, behind the pass that ran last; 0: it is not there. */
+static int gpunn__pass_of(const gpunn__plan *plan, const gpunn_tensor *loss)
+{
+    for (int i = plan->passed + 1; i < plan->pass_count; i++)
+        if (plan->outputs[i] == loss) return i;
+    return 0;
+}
+
+/* The pass of a loss that goes on from the last forward pass; 0 after an error. */
+static int gpunn__retained_pass(gpunn_tensor *loss, const gpunn__request *request)
+{
+    gpunn_model       *model = loss->model;
+    gpunn_device      *dev = model->dev;
+    const gpunn__plan *plan = model->last;
+    const char        *fault = NULL;
+    bool               named = false;
+    for (const gpunn__plan *any = model->plans; any; any = any->next)
+        for (int i = 1; i < any->pass_count; i++) named = named || any->outputs[i] == loss;
+    if (!named)
+        fault = "no gpunn_backward has named it in .then since the model was built or changed";
+    else if (plan == NULL || plan->pass_count == 1 || plan->generation != model->generation)
+        fault = "what it left has been overwritten by another run";
+    else if (plan->written != model->written || plan->weights_version != model->state.weights_version ||
+             plan->lending != model->lending)
+        fault = "an input, a parameter or a state has changed since";
+    else if (plan->passed < 0)
+        fault = "it has failed";
+    else if (gpunn__pass_of(plan, loss) == 0)
+        fault = "its gradients, or those of a loss behind it in .then, have been computed";
+    else if (dev->backend->capturing && dev->backend->capturing(dev->context))
+        fault = "the program's stream is being captured";
+    else if (plan->scope != gpunn__scope(request) || plan->evaluates != request->evaluates)
+        fault = "its .mode, .optimizer and .inputs_only were others";
+    if (fault == NULL) return gpunn__pass_of(plan, loss);
+    (void)gpunn__fail(
+        dev, GPUNN_ERR_STATE,
+        "gpunn_backward: there is no forward pass for '%s' to go on from: %s; leave .retained out, or name the loss in .then "
+        "of the gpunn_backward right before",
+        gpunn__called(loss), fault);
+    return 0;
+}
+
+static GPUNN__STATUS gpunn__gradients_run(gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt, bool updates)
+{
+    gpunn_tensor *losses[1 + GPUNN_MAX_LOSSES] = {loss};
+    int           count = 1, number = 0;
+    gpunn_status  status = gpunn__check_loss(loss);
+    for (; status == GPUNN_OK && count <= GPUNN_MAX_LOSSES && args->then[count - 1]; count++)
+        status = gpunn__check_loss(losses[count] = args->then[count - 1]);
+    if (status != GPUNN_OK) return status;
+    gpunn_model   *model = loss->model;
+    gpunn_device  *dev = model->dev;
+    gpunn__request request = gpunn__ask(losses, count, GPUNN__TRAIN);
+    request.opt = args->optimizer;
+    request.inputs_only = args->inputs_only;
+    request.evaluates = args->mode == GPUNN_MODE_EVALUATION;
+    if (gpunn__check_outputs(model, "gpunn_backward", losses, count) != GPUNN_OK) return dev->error.status;
+    if (args->retained && (number = gpunn__retained_pass(loss, &request)) == 0) return dev->error.status;
+    gpunn__plan *plan = args->retained ? model->last : gpunn__plan_for(model, &request);
+    return plan ? gpunn__train(plan, number, loss, args, opt, updates) : dev->error.status;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt,
+                                               bool updates)
+{
+    gpunn_group  *group = loss && args->mode == GPUNN_MODE_TRAINING ? gpunn__met_by(loss->model) : NULL;
+    const int64_t agreed = group ? group->agreed : 0;
+    return gpunn__tell_ranks(group, agreed, gpunn__gradients_run(loss, args, opt, updates));
+}
+
+GPUNN_API gpunn_status gpunn_backward_(gpunn_tensor *loss, gpunn_backward_args args)
+{
+    static const char function[] = "gpunn_backward";
+    gpunn_device     *dev = loss ? loss->model->dev : NULL;
+    gpunn_status      status = GPUNN_OK;
+    if ((int)args.mode < GPUNN_MODE_TRAINING || args.mode > GPUNN_MODE_EVALUATION)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, GPUNN__BAD_MODE, function, (int)args.mode);
+    if (args.optimizer && args.inputs_only)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: optimizer and inputs_only exclude each other; give one of them",
+                           function);
+    if (args.optimizer && loss && args.optimizer->model != loss->model)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the loss is of another model than the optimizer", function);
+    if (args.retained && args.then[0])
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "%s: retained and then exclude each other; the first gpunn_backward names all losses in then",
+                           function);
+    if (args.optimizer) status = gpunn__optimizer_prepare(args.optimizer);
+    if (status == GPUNN_OK) status = gpunn__gradients(loss, &args, NULL, false);
+    return loss ? gpunn__put_back(loss->model, status) : status;
+}
+
+static size_t gpunn__whole_lines(size_t bytes)
+{
+    return (bytes + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
+}
+
+/* Points the plan at the gradients that the program gives; those of the host travel to the device first. */
+static GPUNN__STATUS gpunn__seed(gpunn_model *model, gpunn__plan *plan, const char *caller, const void *const *gradients)
+{
+    gpunn_device        *dev = model->dev;
+    const gpunn_backend *backend = dev->backend;
+    size_t               whole = 0, used = 0;
+    for (int i = 0; i < plan->output_count; i++)
+        whole += gpunn__whole_lines((size_t)gpunn__count(plan->outputs[i], plan->batch) * sizeof(float));
+    for (int i = 0; i < plan->output_count; i++) {
+        const size_t bytes = (size_t)gpunn__count(plan->outputs[i], plan->batch) * sizeof(float);
+        const bool   near = backend->on_device == NULL || backend->on_device(dev->context, gradients[i]);
+        gpunn_status status = near && backend->reaches ? backend->reaches(dev->context, gradients[i], bytes) : GPUNN_OK;
+        void        *own = near ? gpunn__unconst(gradients[i]) : NULL;
+        if (!near && plan->seed_memory == NULL) {
+            plan->seed_memory = gpunn__device_alloc(dev, whole);
+            if (plan->seed_memory == NULL) return dev->error.status;
+            plan->seed_bytes = whole;
+        }
+        if (!near) status = backend->upload(dev->context, own = (char *)plan->seed_memory + used, gradients[i], bytes);
+        if (status != GPUNN_OK) return gpunn__backend_fail(dev, caller, status);
+        plan->seed[i].data = own;
+        plan->seed[i].bytes = bytes;
+        used += gpunn__whole_lines(bytes);
+    }
+    return gpunn__plan_bind(model, plan);
+}
+
+static GPUNN__STATUS gpunn__backward_from(gpunn_tensor *const *outputs, const void *const *gradients, int count,
+                                          const char *caller)
+{
+    gpunn_model  *model = outputs[0]->model;
+    gpunn_device *dev = model->dev;
+    gpunn_status  status = gpunn__check_outputs(model, caller, outputs, count);
+    if (status != GPUNN_OK) return status;
+    for (int i = 0; i < count; i++) {
+        if (outputs[i]->kind != GPUNN__VALUE || outputs[i]->dtype != GPUNN_F32)
+            return gpunn__fail(dev, GPUNN_ERR_DTYPE, "%s: output %d, '%s', is %s; give f32 values that the model computes",
+                               caller, i, gpunn__called(outputs[i]), gpunn_dtype_name(outputs[i]->dtype));
+        if (gradients[i] == NULL)
+            return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: the gradient of output %d, '%s', is NULL; leave the output out",
+                               caller, i, gpunn__called(outputs[i]));
+    }
+    gpunn__request request = gpunn__ask(outputs, count, GPUNN__TRAIN_FROM);
+    gpunn__plan   *plan = gpunn__plan_for(model, &request);
+    if (plan == NULL) return dev->error.status;
+    status = gpunn__seed(model, plan, caller, gradients);
+    gpunn_backward_args args;
+    memset(&args, 0, sizeof args);
+    return status == GPUNN_OK ? gpunn__train(plan, 0, NULL, &args, NULL, false) : status;
+}
+
+GPUNN_API gpunn_status gpunn_backward_from(gpunn_tensor *const *outputs, const void *const *gradients, int count)
+{
+    static const char caller[] = "gpunn_backward_from";
+    if (outputs == NULL || gradients == NULL || count < 1 || outputs[0] == NULL)
+        return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT,
+                           "%s: no outputs or gradients, or the first output is NULL; a builder failed before: see gpunn_error",
+                           caller);
+    gpunn_group  *group = gpunn__met_by(outputs[0]->model);
+    const int64_t agreed = group ? group->agreed : 0;
+    gpunn_status  status = gpunn__tell_ranks(group, agreed, gpunn__backward_from(outputs, gradients, count, caller));
+    return gpunn__put_back(outputs[0]->model, status);
+}
+
+GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model)
+{
+    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_zero_grad: the model is NULL");
+    for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->grad_reached = false;
+    for (gpunn_optimizer *opt = model->optimizers; opt; opt = opt->next) opt->parts = 0;
+    model->doubtful = false;
+    return GPUNN_OK;
+}
+
+/* ---- generated kernels ----------------------------------------------------------------------------------------------- */
+
+/* Whether the kernel's pattern occurs in the model; if not, *missing (may be NULL) is what the first of its nodes that occurs
+ * nowhere would be, or stays NULL. */
+static bool gpunn__kernel_occurs(const gpunn_model *model, const gpunn_kernel *kernel, const char **missing)
+{
+    int ids[2 * GPUNN__LEFT_OUT];
+    for (int id = 0; id < model->tensor_count; id++)
+        if (gpunn__find_pattern(model, kernel, model->tensors[id], ids)) return true;
+    for (int k = 0; k < kernel->node_count && missing && *missing == NULL; k++) {
+        char text[GPUNN__TEXT_SIZE];
+        bool there = false;
+        for (int id = 0; id < model->tensor_count && !there; id++) {
+            gpunn__node_text(model->tensors[id], text, sizeof text);
+            there = strcmp(text, kernel->nodes[k].text) == 0;
+        }
+        if (!there) *missing = kernel->nodes[k].text;
+    }
+    return false;
+}
+
+/* Says how much of a set for another model serves this one: as a warning, or, in strict use, as an error. */
+static GPUNN__STATUS gpunn__report_stale(gpunn_model *model, const gpunn_kernel_set *set, gpunn_kernel_policy policy)
+{
+    gpunn_device       *dev = model->dev;
+    int                 found = 0;
+    const gpunn_kernel *stale = NULL;
+    const char         *missing = NULL;
+    char                why[GPUNN__ERROR_SIZE - 128] = "", text[GPUNN__ERROR_SIZE];
+    for (int i = 0; i < set->kernel_count; i++) {
+        bool occurs = gpunn__kernel_occurs(model, &set->kernels[i], stale ? NULL : &missing);
+        found += occurs;
+        if (!occurs && stale == NULL) stale = &set->kernels[i];
+    }
+    if (stale && missing)
+        (void)snprintf(why, sizeof why, " %s (%s) finds no '%s' here;", stale->name, stale->formula, missing);
+    else if (stale)
+        (void)snprintf(why, sizeof why, " %s (%s) finds its nodes connected otherwise;", stale->name, stale->formula);
+    (void)snprintf(text, sizeof text,
+                   "%s_kernels.h was made for another model: %d of its %d kernels serve this one;%s renew it: %s", set->name,
+                   found, set->kernel_count, why, set->command);
+    if (policy == GPUNN_KERNELS_STRICT) return gpunn__fail(dev, GPUNN_ERR_STATE, "gpunn_use_kernels: %s", text);
+    if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_WARNING, text);
+    return GPUNN_OK;
+}
+
+GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel_set *set, gpunn_kernels_args args)
+{
+    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_use_kernels: the model is NULL");
+    gpunn_device *dev = model->dev;
+    const char   *environment = getenv("GPUNN_KERNELS");
+    char          hash[65] = "";
+    if ((int)args.policy < GPUNN_KERNELS_AUTO || args.policy > GPUNN_KERNELS_OFF)
+        return gpunn__fail(dev, GPUNN_ERR_ARGUMENT,
+                           "gpunn_use_kernels: policy %d is none; use GPUNN_KERNELS_AUTO, _STRICT or _OFF", (int)args.policy);
+    if (args.policy == GPUNN_KERNELS_OFF || (environment && strcmp(environment, "off") == 0)) set = NULL;
+    int abi = set == NULL ? GPUNN_KERNELS_ABI : set->cuda && set->abi == GPUNN_KERNELS_ABI ? set->cuda->abi : set->abi;
+    if (abi != GPUNN_KERNELS_ABI)
+        return gpunn__fail(
+            dev, GPUNN_ERR_UNSUPPORTED,
+            "gpunn_use_kernels: these kernels are for version %d of the contract and this gpunn.h has %d; renew them "
+            "with the generator that came with it",
+            abi, GPUNN_KERNELS_ABI);
+    if (set && set->cuda && set->cuda->stamp != set->stamp)
+        return gpunn__fail(
+            dev, GPUNN_ERR_STATE,
+            "gpunn_use_kernels: %s_kernels.cu was compiled with another %s_kernels.h than this program; compile both again",
+            set->name, set->name);
+    if (set && set->tensor_count <= model->tensor_count) gpunn__model_sha256(model, set->tensor_count, hash);
+    bool         exact = set && strcmp(hash, set->spec_sha256) == 0;
+    gpunn_status status = set && !exact ? gpunn__report_stale(model, set, args.policy) : GPUNN_OK;
+    if (status != GPUNN_OK) return status;
+    if (set && set->cuda == NULL && dev->info.type == GPUNN_DEVICE_CUDA) {
+        char text[GPUNN__ERROR_SIZE];
+        (void)snprintf(text, sizeof text, "%s_kernels.cu is not linked, so the GPU runs single ops; add it to the compile line",
+                       set->name);
+        if (args.policy == GPUNN_KERNELS_STRICT) return gpunn__fail(dev, GPUNN_ERR_STATE, "gpunn_use_kernels: %s", text);
+        if (dev->args.log_fn) dev->args.log_fn(dev->args.user, GPUNN_LOG_WARNING, text);
+    }
+    gpunn__invalidate(model);
+    model->kernels = set;
+    model->kernels_exact = exact;
+    return GPUNN_OK;
+}

@@ -1,0 +1,657 @@
+#include "train/ranks.h"
+#include "base/errors.h"
+#include "base/memory.h"
+#include "base/shapes.h"
+#include "base/device.h"
+#include "ranks/slices.h"
+#include "ranks/group.h"
+#include "base/text.h"
+#include "plan/plan.h"
+#include "run/run.h"
+#include "cpu/optimizers.h"
+#include "train/optimizer.h"
+#include "train/step.h"
+
+/* The next parameters or buffers, from tensor *id on, that lie behind each other: count floats from the first's on. NULL:
+ * none. */
+static const gpunn_tensor *gpunn__next_weights(const gpunn_model *model, gpunn__kind kind, int *id, int64_t *count)
+{
+    while (*id < model->tensor_count && model->tensors[*id]->kind != kind) ++*id;
+    if (*id == model->tensor_count) return NULL;
+    const gpunn_tensor *first = model->tensors[(*id)++];
+    int64_t             end = first->offset + gpunn__count(first, 1);
+    for (; *id < model->tensor_count && !gpunn__is_lent(first); ++*id) {
+        const gpunn_tensor *t = model->tensors[*id];
+        if (t->kind != kind) continue;
+        if (t->offset != gpunn__aligned(end) || gpunn__is_lent(t)) break;
+        end = t->offset + gpunn__count(t, 1);
+    }
+    *count = end - first->offset;
+    return first;
+}
+
+/* Rank 0's parameters or buffers become those of all. */
+static GPUNN__STATUS gpunn__spread_weights(gpunn_optimizer *opt, gpunn__kind kind)
+{
+    gpunn_model        *model = opt->model;
+    const gpunn_tensor *first;
+    gpunn_status        status = GPUNN_OK;
+    int64_t             count;
+    for (int id = 0; status == GPUNN_OK && (first = gpunn__next_weights(model, kind, &id, &count)) != NULL;)
+        status = gpunn__exchange_memory(opt->group, model->dev, gpunn__weights(first), count, 0);
+    GPUNN__WEIGHTS_CHANGED(model);
+    return status;
+}
+
+/* Of so many values, from a place on, those of one rank: it, and how many. */
+static void gpunn__cut_share(const gpunn_optimizer *opt, int64_t place, int64_t count, gpunn_exchange *share)
+{
+    const int64_t each = gpunn__share_of(opt);
+    share->root = (int)(place / each);
+    share->count = (share->root + 1) * each - place;
+    if (share->count > count) share->count = count;
+}
+
+/* The next parameters that lie behind each other and that one rank updates. run begins as zeros. */
+static bool gpunn__next_share(const gpunn_optimizer *opt, gpunn__range *run, gpunn_exchange *share)
+{
+    if (run->begin == run->end) {
+        if (run->next == opt->parameter_count) return false;
+        run->first = run->next;
+        do run->end = opt->parameters[run->next]->offset + gpunn__count(opt->parameters[run->next], 1);
+        while (++run->next < opt->parameter_count && gpunn__follows_in_memory(opt, run->next, run->end));
+        run->begin = opt->parameters[run->first]->offset;
+    }
+    const int64_t before = run->begin - opt->parameters[run->first]->offset;
+    gpunn__cut_share(opt, opt->places[run->first] + before, run->end - run->begin, share);
+    share->values = gpunn__weights(opt->parameters[run->first]) + before;
+    run->begin += share->count;
+    return true;
+}
+
+/* Each rank's updated parameters become those of all. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__spread_shares(gpunn_optimizer *opt)
+{
+    gpunn__range   run = {0, 0, 0, 0};
+    gpunn_exchange share;
+    gpunn_status   status = GPUNN_OK;
+    while (status == GPUNN_OK && gpunn__next_share(opt, &run, &share))
+        status = gpunn__exchange_memory(opt->group, opt->model->dev, share.values, share.count, share.root);
+    return status;
+}
+
+/* The same as a part of a run. */
+static GPUNN__STATUS gpunn__add_shares(gpunn_optimizer *opt)
+{
+    gpunn__range   run = {0, 0, 0, 0};
+    gpunn_exchange share = {NULL, 0, 0, GPUNN_AFTER_UPDATES, false, NULL, 0};
+    gpunn_status   status = GPUNN_OK;
+    while (status == GPUNN_OK && gpunn__next_share(opt, &run, &share)) status = gpunn__exchange_add(opt->group, share);
+    return status;
+}
+
+/* Of all states, this rank's share, instead of all. */
+static GPUNN__STATUS gpunn__states_cut(gpunn_optimizer *opt)
+{
+    gpunn_device *dev = opt->model->dev;
+    gpunn__states own = gpunn__own_share(opt);
+    gpunn_status  status = gpunn__states_alloc(opt, &own);
+    for (int k = 0; k < GPUNN__STATES && status == GPUNN_OK && own.count > 0; k++) {
+        if (own.data[k] == NULL) continue;
+        status = dev->backend->convert(dev->context, own.data[k], GPUNN_F32, opt->states.data[k] + own.begin, GPUNN_F32,
+                                       own.count);
+        if (status != GPUNN_OK) status = gpunn__backend_fail(dev, "gpunn_distribute", status);
+    }
+    status = gpunn__agree(opt->group, status, NULL, "shares of %lld floats", (long long)gpunn__share_of(opt));
+    gpunn__states_free(dev, status == GPUNN_OK ? &opt->states : &own);
+    if (status != GPUNN_OK) return status;
+    opt->states = own;
+    opt->shares = true;
+    return GPUNN_OK;
+}
+
+/* Floats that rank `root` has, `own` there and NULL elsewhere, become those of all that have room for them, `all`. A copy that
+ * fails keeps no other rank waiting. aside: where GPUs that exchange by themselves hear what they have no room for. */
+static GPUNN__STATUS gpunn__collect_piece(gpunn_optimizer *opt, float *own, float *all, float *aside, int64_t n, int root,
+                                          gpunn_status *copied)
+{
+    gpunn_group         *group = opt->group;
+    gpunn_device        *dev = opt->model->dev;
+    const gpunn_backend *backend = dev->backend;
+    const size_t         bytes = (size_t)n * sizeof *own;
+    gpunn_status         spoken;
+    if (gpunn__in_ranks(group, dev)) {
+        const gpunn_exchange exchange = {own ? own : all ? all : aside, n, root, 0, false, NULL, 0};
+        spoken = gpunn__exchange_joined(group, dev, &exchange);
+        if (spoken == GPUNN_OK && own && all) *copied = backend->convert(dev->context, all, GPUNN_F32, own, GPUNN_F32, n);
+        return spoken;
+    }
+    if (own && *copied == GPUNN_OK) *copied = backend->download(dev->context, group->piece, own, bytes);
+    spoken = gpunn__exchange_host(group, GPUNN__BROADCAST, group->piece, bytes, root);
+    if (spoken == GPUNN_OK && *copied == GPUNN_OK && all) *copied = backend->upload(dev->context, all, group->piece, bytes);
+    return spoken;
+}
+
+/* The same of a rank's part of a state k. */
+static gpunn_status gpunn__state_collect(gpunn_optimizer *opt, int k, int root, float *all, float *aside)
+{
+    const bool    here = root == gpunn_group_rank(opt->group);
+    const int64_t each = gpunn__share_of(opt), most = GPUNN__GROUP_PIECE / (int)sizeof *all;
+    const int64_t end = (root + 1) * each < opt->state_count ? (root + 1) * each : opt->state_count;
+    gpunn_status  spoken = GPUNN_OK, copied = GPUNN_OK;
+    for (int64_t at = root * each, n; at < end && spoken == GPUNN_OK; at += n) {
+        n = end - at < most ? end - at : most;
+        spoken = gpunn__collect_piece(opt, here ? gpunn__state_at(opt, k, at) : NULL, all ? all + at : NULL, aside, n, root,
+                                      &copied);
+    }
+    if (copied != GPUNN_OK) copied = gpunn__backend_fail(opt->model->dev, "collecting states", copied);
+    return spoken == GPUNN_OK ? copied : spoken;
+}
+
+GPUNN__INTERNAL GPUNN__STATUS gpunn__states_collect(gpunn_optimizer *opt, bool everywhere, const char *caller)
+{
+    gpunn_device *dev = opt->model->dev;
+    const bool    here = everywhere || gpunn_group_rank(opt->group) == 0;
+    const bool    joined = gpunn__in_ranks(opt->group, dev);
+    gpunn__states all = {{NULL}, 0, opt->state_count};
+    gpunn_status  status = here ? gpunn__states_alloc(opt, &all) : GPUNN_OK, part = GPUNN_OK;
+    float        *aside = joined && !here ? (float *)gpunn__device_alloc(dev, GPUNN__GROUP_PIECE) : NULL;
+    if (joined && !here && aside == NULL) status = dev->error.status;
+    if (!joined && status == GPUNN_OK && !gpunn__has_piece(opt->group)) status = GPUNN_ERR_MEMORY;
+    status = gpunn__agree(opt->group, status, NULL, "%s of %s's states", caller, opt->name);
+    for (int k = 0; k < GPUNN__STATES && status == GPUNN_OK; k++)
+        for (int root = 0; opt->uses[k] && root < gpunn_group_size(opt->group); root++) {
+            const gpunn_status done = gpunn__state_collect(opt, k, root, all.data[k], aside);
+            if (part == GPUNN_OK) part = done;
+        }
+    if (status == GPUNN_OK) status = gpunn__agree(opt->group, part, NULL, "%s of all states", caller);
+    gpunn__device_free(dev, aside, GPUNN__GROUP_PIECE);
+    if (status != GPUNN_OK)
+        gpunn__states_free(dev, &all);
+    else if (here) {
+        opt->share = opt->states;
+        opt->states = all;
+        opt->collected = true;
+    }
+    return status;
+}
+
+/* Ends the sharing: all states are everywhere again. */
+static GPUNN__STATUS gpunn__states_rejoin(gpunn_optimizer *opt)
+{
+    gpunn_status status = gpunn__states_collect(opt, true, "gpunn_distribute");
+    if (status != GPUNN_OK) return status;
+    gpunn__states_free(opt->model->dev, &opt->share);
+    opt->shares = opt->collected = false;
+    return GPUNN_OK;
+}
+
+GPUNN__INTERNAL void gpunn__states_return(gpunn_optimizer *opt)
+{
+    if (!opt->collected) return;
+    gpunn__states_free(opt->model->dev, &opt->states);
+    opt->states = opt->share;
+    memset(&opt->share, 0, sizeof opt->share);
+    opt->collected = false;
+}
+
+/* Whether a training step's updates, the first `count`, need of the gradients' means those of the own share alone. */
+static bool gpunn__needs_share(const gpunn_optimizer *opt, int count)
+{
+    bool needs = opt->shares && opt->loss_scale == NULL;
+    for (int i = 0; i < count && needs; i++) needs = !(opt->updates[i].clip_norm > 0);
+    return needs;
+}
+
+/* The gradients become their means over all ranks. scatters: where an engine can, those of the own share alone. */
+static GPUNN__STATUS gpunn__average_gradients(gpunn_optimizer *opt, bool scatters)
+{
+    const gpunn_group_args *args = &opt->group->args;
+    gpunn_device           *dev = opt->model->dev;
+    gpunn__range            range = {0, 0, 0, 0};
+    gpunn_status            status = GPUNN_OK;
+    scatters = scatters && args->reduce_scatter && !args->bf16_gradients && !gpunn__in_ranks(opt->group, dev);
+    while (status == GPUNN_OK && gpunn__next_range(&range, opt->parameters, opt->parameter_count, NULL)) {
+        float *const  values = gpunn__gradient_of(opt->parameters[range.first]);
+        const int64_t count = range.end - range.begin;
+        status = scatters
+                     ? gpunn__scatter_gradients(opt->group, dev, values, count, opt->places[range.first], gpunn__share_of(opt))
+                     : gpunn__exchange_gradients(opt->group, dev, values, count);
+    }
+    opt->model->doubtful = true; /* finite ones may add up to infinity */
+    return status == GPUNN_OK ? gpunn__spread_weights(opt, GPUNN__BUFFER) : status;
+}
+
+/* Whether the ranks are about to make the same update; loss as of gpunn__agree. */
+static GPUNN__STATUS gpunn__agree_on_update(gpunn_optimizer *opt, gpunn_status status, float *loss)
+{
+    int      count = 0;
+    uint32_t which = 0;
+    for (int i = 0; i < opt->parameter_count; i++) {
+        const gpunn_tensor *t = opt->parameters[i];
+        if (!gpunn__has_gradient(t)) continue;
+        which = which * 31 + (uint32_t)t->id;
+        count++;
+    }
+    return gpunn__agree(opt->group, status, loss,
+                        "update %lld of %s, lr %.9g, clip norm %g and value %g%s, part %d, gradients of %d parameters (%08x)",
+                        (long long)opt->step_count + 1, opt->name, (double)gpunn_get_lr(opt), (double)opt->clip_norm,
+                        (double)opt->clip_value, opt->skips ? ", skipping NaN" : "", opt->parts + 1, count, (unsigned)which);
+}
+
+/* The number of steps after which no gradient in these floats changes any more. */
+static int gpunn__complete_after(const gpunn_run *run, const float *values, int64_t count)
+{
+    for (int s = run->step_count - 1; s >= 0; s--) {
+        const gpunn_step *step = &run->steps[s];
+        for (int i = 0; i < step->input_count && gpunn__writes_gradients(step); i++) {
+            const float *written = (const float *)step->grad_in[i].data;
+            if (written && step->grad_in[i].dtype == GPUNN_F32 && written < values + count &&
+                values < written + step->grad_in[i].count)
+                return s + 1;
+        }
+    }
+    return 0;
+}
+
+/* The bucket of neighbours in memory that ends with that parameter: its first one. id: the lowest of any; -1: no gradient. */
+static int gpunn__bucket_first(const gpunn_optimizer *opt, int last, int *id)
+{
+    gpunn_tensor *const *list = opt->parameters;
+    const int64_t        end = list[last]->offset + gpunn__count(list[last], 1);
+    int                  first = last;
+    *id = gpunn__has_gradient(list[last]) ? list[last]->id : -1;
+    for (; first > 0 && *id >= 0; first--) {
+        const gpunn_tensor *t = list[first - 1];
+        const gpunn__range  range = {first - 1, first, t->offset, t->offset + gpunn__count(t, 1)};
+        if (!gpunn__has_gradient(t) || !gpunn__goes_on(&range, list, first, NULL) ||
+            (size_t)(end - t->offset) * sizeof(float) > opt->group->args.bucket_bytes)
+            break;
+        if (t->id < *id) *id = t->id;
+    }
+    return first;
+}
+
+/* A bucket, whole or in parts for those who update them. */
+static GPUNN__STATUS gpunn__add_bucket(gpunn_optimizer *opt, float *values, int64_t count, int64_t place, bool scatters,
+                                       int after)
+{
+    gpunn_status   status = GPUNN_OK;
+    gpunn_exchange part = {NULL, count, GPUNN_MEAN, 0, false, NULL, 0};
+    for (int64_t at = 0; at < count && status == GPUNN_OK; at += part.count) {
+        if (scatters) gpunn__cut_share(opt, place + at, count - at, &part);
+        status = gpunn__exchange_add(opt->group,
+                                     gpunn__gradients_exchange(opt->group, values + at, part.count, part.root, after));
+    }
+    return status;
+}
+
+/* The gradients in buckets: first those of the layers made last, with which backward begins, on all ranks alike. */
+static GPUNN__STATUS gpunn__add_buckets(gpunn_optimizer *opt, const gpunn_run *run)
+{
+    const bool   scatters = gpunn__needs_share(opt, run->update_count);
+    gpunn_status status = GPUNN_OK;
+    for (int next = INT32_MAX; status == GPUNN_OK;) {
+        int first, id, most = -1, from = 0, to = 0;
+        for (int last = opt->parameter_count - 1; last >= 0; last = first - 1) {
+            first = gpunn__bucket_first(opt, last, &id);
+            if (id <= most || id >= next) continue;
+            most = id, from = first, to = last;
+        }
+        if (most < 0) break;
+        float *const  values = gpunn__gradient_of(opt->parameters[from]);
+        const int64_t count = opt->parameters[to]->offset + gpunn__count(opt->parameters[to], 1) - opt->parameters[from]->offset;
+        status = gpunn__add_bucket(opt, values, count, opt->places[from], scatters, gpunn__complete_after(run, values, count));
+        next = most;
+    }
+    return status;
+}
+
+/* What a step that GPUs make together exchanges before its updates. */
+static GPUNN__STATUS gpunn__exchanges_of(gpunn_optimizer *opt, const gpunn_run *run, gpunn_tensor *loss, bool updates)
+{
+    gpunn_model         *model = opt->model;
+    const gpunn_tensor  *first;
+    size_t               bytes;
+    const bool           apart = updates && gpunn__needs_share(opt, run->update_count);
+    const int            after = apart ? GPUNN_AFTER_CHECK : run->step_count;
+    const gpunn_exchange mean = {(float *)gpunn__memory_of(loss, false, &bytes), 1, GPUNN_MEAN, after, false, NULL, 0};
+    gpunn_exchange       spread = {NULL, 0, 0, run->step_count, false, NULL, 0};
+    opt->group->exchange_count = 0;
+    gpunn_status status = updates ? gpunn__add_buckets(opt, run) : GPUNN_OK;
+    for (int id = 0; updates && status == GPUNN_OK;) {
+        first = gpunn__next_weights(model, GPUNN__BUFFER, &id, &spread.count);
+        if (first == NULL) break;
+        spread.values = gpunn__weights(first);
+        status = gpunn__exchange_add(opt->group, spread);
+    }
+    if (status == GPUNN_OK) status = gpunn__exchange_add(opt->group, mean);
+    return status == GPUNN_OK && updates && opt->shares ? gpunn__add_shares(opt) : status;
+}
+
+/* What follows the steps of a run, once all ranks, if they are one, are about to do the same. */
+GPUNN__INTERNAL gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, gpunn_tensor *loss, bool updates)
+{
+    run->updates = opt->updates;
+    run->update_count = updates ? gpunn__optimizer_updates(opt, opt->parts + 1, true) : 0;
+    run->loss_scale = opt->loss_scale;
+    run->scales = gpunn__scales_loss(opt);
+    run->skips = opt->skips;
+    run->counts = updates ? opt->counts : NULL;
+    run->update = opt->step_count + 1;
+    if (!gpunn__in_ranks(opt->group, opt->model->dev)) return GPUNN_OK;
+    gpunn_status status = gpunn__agree_on_update(opt, gpunn__exchanges_of(opt, run, loss, updates), NULL);
+    if (status == GPUNN_OK) gpunn__exchanges_put(opt->group, run);
+    return status;
+}
+
+static GPUNN__STATUS gpunn__update_alone(gpunn_optimizer *opt, int count, bool clips)
+{
+    gpunn_device *dev = opt->model->dev;
+    gpunn_status  status = GPUNN_OK;
+    if (dev->backend->execute == NULL) {
+        if (clips) status = gpunn__clip_updates(opt, count);
+        return status == GPUNN_OK ? gpunn__optimizer_apply(opt, count) : status;
+    }
+    gpunn_run run;
+    memset(&run, 0, sizeof run);
+    run.state = &opt->model->state;
+    run.captured = opt->captured;
+    run.updates = opt->updates;
+    run.update_count = count;
+    run.scales = clips && gpunn__scales_loss(opt);
+    run.loss_scale = run.scales || !gpunn__scales_loss(opt) ? opt->loss_scale : NULL;
+    run.skips = opt->skips && run.loss_scale;
+    run.counts = opt->counts;
+    run.update = opt->step_count + 1;
+    status = gpunn__execute(dev, &run, opt->name);
+    opt->captured = run.captured;
+    if (status == GPUNN_OK) gpunn__optimizer_advance(opt, &run);
+    return status;
+}
+
+/* What follows an update, or its failure, in a group: all have the same parameters. Where nothing is copied and all have all
+ * states, an update fails on no rank, or, in the run of GPUs that exchange by themselves, is known to have failed when all next
+ * agree. */
+static GPUNN__STATUS gpunn__spread_update(gpunn_optimizer *opt, gpunn_status status)
+{
+    gpunn_group *group = opt->group;
+    const bool   copies = group->copies && !gpunn__in_ranks(group, opt->model->dev);
+    if (opt->shares || copies || group->unlike)
+        status = gpunn__agree(group, status, NULL, "the end of update %lld", (long long)opt->step_count);
+    if (status != GPUNN_OK) return status;
+    return opt->shares ? gpunn__spread_shares(opt) : group->unlike ? gpunn__spread_weights(opt, GPUNN__PARAMETER) : GPUNN_OK;
+}
+
+/* trains: the gradients are a training step's, and nobody's after it. */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips, bool trains)
+{
+    const int    count = gpunn__optimizer_updates(opt, parts, clips);
+    const bool   joined = gpunn__in_ranks(opt->group, opt->model->dev);
+    gpunn_status status = opt->group ? gpunn__average_gradients(opt, trains && gpunn__needs_share(opt, count)) : GPUNN_OK;
+    if (status != GPUNN_OK) return status;
+    if (opt->model->doubtful && (opt->model->dev->backend->execute == NULL || (opt->group && !joined)))
+        status = gpunn__check_gradients(opt);
+    if (opt->shares && !joined)
+        status = gpunn__agree(opt->group, status, NULL, "the gradients of update %lld", (long long)opt->step_count + 1);
+    if (status != GPUNN_OK) return status;
+    status = gpunn__update_alone(opt, count, clips);
+    return opt->group ? gpunn__spread_update(opt, status) : status;
+}
+
+/* What follows this rank's gradients, or its failure. */
+static GPUNN__STATUS gpunn__train_together(gpunn_optimizer *opt, gpunn_tensor *loss, bool updates, int64_t agreed,
+                                           gpunn_status status)
+{
+    gpunn_device *dev = opt->model->dev;
+    float         value = 0;
+    size_t        bytes;
+    if (status != GPUNN_OK && gpunn__has_told(opt->group, agreed)) return status;
+    if (status == GPUNN_OK) status = gpunn__read_loss(loss, &value);
+    status = gpunn__agree_on_update(opt, status, &value);
+    if (status != GPUNN_OK) return status;
+    status = dev->backend->upload(dev->context, gpunn__memory_of(loss, false, &bytes), &value, sizeof value);
+    status = gpunn__copies_end(opt->group, dev, status);
+    return status == GPUNN_OK && updates ? gpunn__optimizer_update(opt, opt->parts + 1, true, true) : status;
+}
+
+/* The same of GPUs that exchange by themselves, in the run: before it the ranks have agreed. A loss that is not finite is noted
+ * by all GPUs, and known to each host sooner or later: the first that tells of it tells all. */
+static GPUNN__STATUS gpunn__train_joined(gpunn_optimizer *opt, gpunn_tensor *loss, const gpunn_backward_args *backward,
+                                         bool updates, gpunn_status status)
+{
+    static const char function[] = "gpunn_train_step";
+    gpunn_device     *dev = opt->model->dev;
+    const int64_t     agreed = opt->group->agreed;
+    if (status == GPUNN_OK) status = gpunn__earlier_runs(dev, function);
+    if (status == GPUNN_OK) status = gpunn__gradients(loss, backward, opt, updates);
+    status = gpunn__tell_ranks(opt->group, agreed, status);
+    if (status != GPUNN_ERR_NUMERIC) return status;
+    gpunn_run run; /* takes this rank's own note */
+    memset(&run, 0, sizeof run);
+    if (dev->backend->synchronize(dev->context) == GPUNN_OK) (void)dev->backend->execute(dev->context, &run);
+    return status;
+}
+
+GPUNN_API gpunn_status gpunn_train_step_(gpunn_optimizer *opt, gpunn_tensor *loss, gpunn_train_step_args args)
+{
+    static const char function[] = "gpunn_train_step";
+    if (opt == NULL || loss == NULL)
+        return gpunn__fail(opt    ? opt->model->dev
+                           : loss ? loss->model->dev
+                                  : NULL,
+                           GPUNN_ERR_ARGUMENT, "%s: the %s is NULL", function, opt ? "loss" : "optimizer");
+    if (loss->model != opt->model)
+        return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT, "%s: the loss is of another model than the optimizer", function);
+    if (args.accumulate < 0)
+        return gpunn__fail(opt->model->dev, GPUNN_ERR_ARGUMENT, "%s: accumulate is %d; give the number of calls for one update",
+                           function, args.accumulate);
+    gpunn_backward_args backward;
+    memset(&backward, 0, sizeof backward);
+    backward.optimizer = opt;
+    const bool    first = opt->model->dev->error.status == GPUNN_OK;
+    gpunn_status  status = gpunn__optimizer_prepare(opt);
+    const bool    updates = opt->parts + 1 >= args.accumulate;
+    const int64_t agreed = opt->group ? opt->group->agreed : 0;
+    if (gpunn__in_ranks(opt->group, opt->model->dev))
+        status = gpunn__train_joined(opt, loss, &backward, updates, status);
+    else {
+        if (status == GPUNN_OK) status = gpunn__gradients(loss, &backward, opt, updates && opt->group == NULL);
+        if (opt->group) status = gpunn__train_together(opt, loss, updates, agreed, status);
+    }
+    status = gpunn__put_back(opt->model, status);
+    if (status == GPUNN_ERR_NUMERIC)
+        opt->parts = 0;
+    else if (status == GPUNN_OK)
+        opt->parts = updates ? 0 : opt->parts + 1;
+    return status == GPUNN_ERR_NUMERIC && opt->skips ? gpunn__skip_step(opt, first) : status;
+}
+
+GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
+{
+    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_optimizer_step: the optimizer is NULL");
+    gpunn_status status = gpunn__optimizer_prepare(opt);
+    const bool   ends = opt->parts > 0, first = opt->model->dev->error.status == GPUNN_OK;
+    if (status == GPUNN_OK && gpunn__in_ranks(opt->group, opt->model->dev))
+        status = gpunn__earlier_runs(opt->model->dev, "gpunn_optimizer_step");
+    if (opt->group) status = gpunn__agree_on_update(opt, status, NULL);
+    if (status == GPUNN_OK) status = gpunn__optimizer_update(opt, ends ? opt->parts : 1, ends, false);
+    return status == GPUNN_ERR_NUMERIC && opt->skips ? gpunn__skip_step(opt, first) : status;
+}
+
+/* What of a parameter, or of running statistics, decides how training changes it. */
+static void gpunn__treatment_text(const gpunn_tensor *t, char *text, size_t size)
+{
+    text[0] = 0;
+    if (t->kind == GPUNN__PARAMETER)
+        (void)snprintf(text, size, "%s, lr_scale %g%s", t->trainable ? "" : ", frozen", (double)t->lr_scale,
+                       t->decay ? "" : ", no decay");
+    else if (t->frozen)
+        (void)snprintf(text, size, ", frozen");
+}
+
+static GPUNN__STATUS gpunn__compare_settings(const gpunn_optimizer *opt, const float *setting, float clip_norm, float clip_value,
+                                             int group)
+{
+    char     text[256] = "";
+    int      count = 0, length = 0;
+    uint32_t which = 0;
+    for (int i = 0; i < GPUNN_SETTINGS && gpunn__rules[opt->rule.kind].setting[i].key && length < (int)sizeof text; i++)
+        length += snprintf(text + length, sizeof text - (size_t)length, ", %s %.9g", gpunn__rules[opt->rule.kind].setting[i].key,
+                           (double)setting[i]);
+    for (int i = 0; i < opt->parameter_count; i++) {
+        if (opt->group_of[i] != group) continue;
+        which = which * 31 + (uint32_t)opt->parameters[i]->id;
+        count++;
+    }
+    return gpunn__agree(opt->group, GPUNN_OK, NULL, "settings of %d parameters (%08x), clip norm %g and value %g%s", count,
+                        (unsigned)which, (double)clip_norm, (double)clip_value, text);
+}
+
+/* Whether the ranks have the same tensors, optimizers and counts; the first difference is told. */
+static GPUNN__STATUS gpunn__compare_ranks(gpunn_optimizer *opt, gpunn_status status)
+{
+    gpunn_model *model = opt->model;
+    gpunn_group *group = opt->group;
+    char         text[512], shape[128], treatment[64];
+    if (status == GPUNN_OK && group->args.shard && gpunn__rules[opt->rule.kind].move)
+        status = gpunn__fail(
+            model->dev, GPUNN_ERR_UNSUPPORTED,
+            "gpunn_distribute: %s has a trust ratio, for which a rank needs whole parameters; open the group without "
+            ".shard",
+            opt->name);
+    status = gpunn__agree(group, status, NULL, "gpunn %s, precision %d, seed %llu and %d tensors", GPUNN_VERSION,
+                          (int)model->precision, (unsigned long long)(model->state.seed - model->salt), model->tensor_count);
+    for (int id = 0; id < model->tensor_count && status == GPUNN_OK; id++) {
+        const gpunn_tensor *t = model->tensors[id];
+        gpunn__node_text(t, text, sizeof text);
+        gpunn__treatment_text(t, treatment, sizeof treatment);
+        status = gpunn__agree(group, status, NULL, "'%.60s' %.60s%s, %.100s", gpunn__called(t), gpunn__shape_text(t, shape),
+                              treatment, t->kind == GPUNN__VALUE ? text : gpunn_dtype_name(t->dtype));
+    }
+    if (status == GPUNN_OK)
+        status = gpunn__agree(group, status, NULL,
+                              "%s of %d parameters, groups of settings %d, average %g, after %lld updates and %d epochs%s",
+                              opt->name, opt->parameter_count, opt->group_count, (double)opt->average_decay,
+                              (long long)opt->step_count, opt->fit.epochs, gpunn__scales_loss(opt) ? ", a loss scale" : "");
+    if (status == GPUNN_OK) status = gpunn__compare_settings(opt, opt->rule.setting, opt->clip_norm, opt->clip_value, -1);
+    for (int i = 0; i < opt->group_count && status == GPUNN_OK; i++)
+        status = gpunn__compare_settings(opt, opt->groups[i].setting, opt->groups[i].clip_norm, opt->groups[i].clip_value, i);
+    return status;
+}
+
+GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group)
+{
+    if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_distribute: the optimizer is NULL");
+    gpunn_model *model = opt->model;
+    gpunn_group *before = opt->group;
+    gpunn_status status = opt->shares ? gpunn__states_rejoin(opt) : GPUNN_OK;
+    if (status != GPUNN_OK) return status;
+    const bool shards = group && group->args.shard && group->args.size > 1, first = opt->parameter_count == 0;
+    gpunn__group_join(group);
+    opt->group = group;
+    opt->shares = shards && first; /* no rank ever has all states */
+    status = group ? gpunn__compare_ranks(opt, gpunn__optimizer_prepare(opt)) : GPUNN_OK;
+    if (group && status == GPUNN_OK) status = gpunn__spread_weights(opt, GPUNN__PARAMETER);
+    if (group && status == GPUNN_OK) status = gpunn__spread_weights(opt, GPUNN__BUFFER);
+    for (int i = 0; i < GPUNN__STATES && group && status == GPUNN_OK; i++)
+        if (opt->states.data[i] && !opt->shares)
+            status = gpunn__exchange_memory(group, model->dev, opt->states.data[i], opt->state_count, 0);
+    if (shards && !opt->shares && status == GPUNN_OK) status = gpunn__states_cut(opt);
+    const bool done = status == GPUNN_OK;
+    if (!done && opt->shares) gpunn__optimizer_forget(opt);
+    if (done) gpunn__forget_runs(opt, before);
+    if (done) {
+        const uint64_t salt = (uint64_t)gpunn_group_rank(group) * UINT64_C(0x9E3779B97F4A7C15);
+        model->state.seed += salt - model->salt;
+        model->salt = salt;
+    }
+    opt->group = done ? group : before;
+    gpunn__settle_ranks(model);
+    gpunn__group_leave(done ? before : group);
+    return status;
+}
+
+/* Every gradient there is becomes clamp(gradient * scale, +-limit). */
+static GPUNN__STATUS gpunn__scale_gradients(gpunn_model *model, const char *function, float scale, float limit)
+{
+    gpunn_device *dev = model->dev;
+    gpunn_status  status = GPUNN_OK;
+    gpunn__range  range = {0, 0, 0, 0};
+    while (status == GPUNN_OK && gpunn__next_range(&range, model->tensors, model->tensor_count, NULL))
+        status = dev->backend->scale(dev->context, gpunn__gradient_of(model->tensors[range.first]), range.end - range.begin,
+                                     scale, limit);
+    return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, function, status);
+}
+
+GPUNN_API gpunn_status gpunn_clip_grad_norm(gpunn_model *model, float max_norm, float *total_norm)
+{
+    static const char function[] = "gpunn_clip_grad_norm";
+    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the model is NULL", function);
+    if (!(max_norm > 0))
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: max_norm is %g; give one above 0", function, (double)max_norm);
+    double       norm = 0;
+    gpunn_status status = gpunn__gradient_norm(model, function, &norm);
+    if (total_norm) *total_norm = (float)norm;
+    float scale = gpunn__clip_scale(max_norm, norm);
+    return status == GPUNN_OK && scale < 1 ? gpunn__scale_gradients(model, function, scale, 0) : status;
+}
+
+GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_value)
+{
+    static const char function[] = "gpunn_clip_grad_value";
+    if (model == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the model is NULL", function);
+    if (!(clip_value > 0))
+        return gpunn__fail(model->dev, GPUNN_ERR_ARGUMENT, "%s: clip_value is %g; give one above 0", function,
+                           (double)clip_value);
+    return gpunn__scale_gradients(model, function, 1, clip_value);
+}
+
+/* Sets one of the optimizer's numbers, unless it is NaN or negative. */
+static void gpunn__optimizer_set(gpunn_optimizer *opt, const char *function, const char *what, float *field, float value)
+{
+    if (opt == NULL)
+        (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the optimizer is NULL", function);
+    else if (gpunn__check_range(opt->model->dev, function, what, value, 0, INFINITY))
+        *field = value;
+}
+
+GPUNN_API void gpunn_set_lr(gpunn_optimizer *opt, float lr)
+{
+    gpunn__optimizer_set(opt, "gpunn_set_lr", "lr", opt ? &opt->lr : NULL, lr);
+}
+
+GPUNN_API void gpunn_set_clip_norm(gpunn_optimizer *opt, float max_norm)
+{
+    gpunn__optimizer_set(opt, "gpunn_set_clip_norm", "max_norm", opt ? &opt->clip_norm : NULL, max_norm);
+}
+
+GPUNN_API void gpunn_set_clip_value(gpunn_optimizer *opt, float clip_value)
+{
+    gpunn__optimizer_set(opt, "gpunn_set_clip_value", "clip_value", opt ? &opt->clip_value : NULL, clip_value);
+}
+
+GPUNN_API float gpunn_get_lr(const gpunn_optimizer *opt)
+{
+    return opt ? (float)gpunn__scheduled_lr(opt, opt->lr) : 0;
+}
+
+GPUNN_API float gpunn_loss_scale(gpunn_optimizer *opt, int64_t *skipped)
+{
+    const bool known = opt && gpunn__scale_settle(opt, true) == GPUNN_OK;
+    if (skipped) *skipped = known ? (int64_t)opt->kept_scale[2] : 0;
+    return known && gpunn__scales_loss(opt) ? opt->kept_scale[0] : 1;
+}
+
+GPUNN_API void gpunn_set_skip_nan(gpunn_optimizer *opt, bool skip)
+{
+    if (opt)
+        opt->skips = skip;
+    else
+        (void)gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "gpunn_set_skip_nan: the optimizer is NULL");
+}
+
+GPUNN_API int64_t gpunn_step_count(const gpunn_optimizer *opt)
+{
+    return opt ? opt->step_count : 0;
+}
