@@ -9,41 +9,44 @@
  * each step that is launched by itself (those of a graph are launched at once) where nvtx3 is there, unless GPUNN_NO_NVTX is
  * defined.
  *
- * >>toc        grep -n '>>' gpunn_cuda.cu lists every section
- *     config    includes, constants, launching
- *     context   what a device holds
- *     util      loads and stores of 8 elements, reductions over a block, random numbers
- *     errors    sentences, checks of every call
- *     memory    the pool, copies through pinned memory, the cache of descriptors
- *     libraries finding and opening cuBLASLt and cuDNN
- *     ranks     GPUs of several processes, by NCCL
- *     shared    what one section offers the ops of others
- *     map       elementwise ops, expanded from gpunn.h's tables; copies; cast; dropout
- *     move      permute, concat, slice, pad, expand; filters with their channels last
- *     reduce    sum, max, gradient_energy, argmax, cumsum
- *     pick      topk_indices, embedding, gather, assign
- *     gemm      linear and matmul: cuBLASLt with its epilogues
- *     conv      convolutions: cuDNN's graphs, or windows laid out for products, or depthwise kernels
- *     pool      max, average and adaptive average pooling
- *     finish    what follows a product or convolution, in one pass
- *     sample    grid_sample, roi_align, affine_grid, hash_grid_encoding, interpolate
- *     norm      batch_norm, layer_norm, rms_norm, group_norm, instance_norm
- *     softmax   softmax, log_softmax
- *     loss      cross_entropy, nll, ctc_loss
- *     attention scaled_dot_product_attention: cuDNN's, or products and a kernel of our own
- *     recurrent rnn, lstm, gru: cuDNN's, or products and a kernel for each step
- *     short     steps in a row that are too short for a launch each
- *     update    optimizers, norms of gradients, the loss scale
- *     run       whole runs: plain, captured, replayed
- *     backend   opening, closing, the table
+ * >>toc        grep -n '>>' gpunn_cuda.cu lists every section. Each uses those before it. Each is a file of templates/gpunn_cuda,
+ *              from which this one is written (python3 -m generator.amalgamate).
+ *     base/config      includes, constants, launching
+ *     base/context     what a device holds
+ *     base/values      loads and stores of 8 elements, reductions over a block, random numbers
+ *     base/errors      sentences, checks of every call
+ *     base/memory      the pool, copies through pinned memory, the cache of descriptors
+ *     base/libraries   finding and opening cuBLASLt and cuDNN
+ *     base/ranks       GPUs of several processes, by NCCL
+ *     base/shared      what one section offers the ops of others
+ *     cuda/formulas    gpunn.h's tables of elementwise ops as device functions
+ *     cuda/elementwise their kernels; copies; cast; dropout
+ *     cuda/move        permute, concat, slice, pad, expand; filters with their channels last
+ *     cuda/reduce      sum, max, gradient_energy, argmax, cumsum
+ *     cuda/indexing    topk_indices, embedding, gather, assign
+ *     cuda/gemm        linear and matmul: cuBLASLt with its epilogues
+ *     cuda/conv        convolutions: cuDNN's graphs, or windows laid out for products, or depthwise kernels
+ *     cuda/pool        max, average and adaptive average pooling
+ *     cuda/finish      what follows a product or convolution, in one pass
+ *     cuda/sampling    grid_sample, roi_align, affine_grid, hash_grid_encoding, interpolate
+ *     cuda/norm        batch_norm, layer_norm, rms_norm, group_norm, instance_norm
+ *     cuda/softmax     softmax, log_softmax
+ *     cuda/loss        cross_entropy, nll, ctc_loss
+ *     cuda/attention   scaled_dot_product_attention: cuDNN's, or products and a kernel of our own
+ *     cuda/recurrent   rnn, lstm, gru: cuDNN's, or products and a kernel for each step
+ *     cuda/short       steps in a row that are too short for a launch each
+ *     cuda/optimizers  updates, norms of gradients, the loss scale
+ *     run/run          whole runs: plain, captured, replayed
+ *     run/backend      opening, closing, the table
  *
  * Every op is one function gpunn__cuda_<name>(cuda, step, action), its forward and backward beside each other. Kernels compute in
  * F32; a value's storage may be F32, F16 or BF16, each operand by itself, parameters and statistics F32. All sums are made in two
  * stages in a fixed order: the same inputs give the same bits. Nothing here allocates or waits while a run is captured. */
+
+/* ==== >>base/config ================================================================================================ */
 #define GPUNN__COMPANION /* gpunn.h's >>common is wanted */
 #include "gpunn.h"
 
-/* ==== >>config ======================================================================================================== */
 #include <chrono>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -70,6 +73,12 @@
 #define GPUNN__UNUSED __attribute__((unused))
 #else
 #define GPUNN__UNUSED
+#endif
+/* What parts of templates/gpunn_cuda share: private to this file, or to a library whose parts are compiled apart. */
+#if defined(GPUNN__PARTS)
+#define GPUNN__INTERNAL __attribute__((visibility("hidden")))
+#else
+#define GPUNN__INTERNAL GPUNN__UNUSED static
 #endif
 
 enum {
@@ -102,7 +111,7 @@ enum {
 /* The same for a call of the CUDA runtime, whose code and text go into the sentence. */
 #define GPUNN__CUDA(cuda, call) GPUNN__TRY(gpunn__cuda_check((cuda), (call), #call))
 
-/* ==== >>context ======================================================================================================= */
+/* ==== >>base/context =============================================================================================== */
 /* What changes from run to run, in device memory, so that a captured graph finds it there. */
 typedef struct gpunn__device_state {
     uint64_t             seed, step, draw;                /* key dropout and random numbers */
@@ -117,10 +126,10 @@ typedef struct gpunn__mark_at {
     bool        set; /* recorded in this run */
 } gpunn__mark_at;
 
-typedef struct gpunn__libraries gpunn__libraries; /* >>libraries */
-typedef struct gpunn__cached    gpunn__cached;    /* >>memory */
-typedef struct gpunn__staging   gpunn__staging;   /* >>memory */
-typedef struct gpunn__nccl      gpunn__nccl;      /* >>ranks */
+typedef struct gpunn__libraries gpunn__libraries; /* >>base/libraries */
+typedef struct gpunn__cached    gpunn__cached;    /* >>base/memory */
+typedef struct gpunn__staging   gpunn__staging;   /* >>base/memory */
+typedef struct gpunn__nccl      gpunn__nccl;      /* >>base/ranks */
 
 /* A GPU's primary context, by the driver's calls, whose results are cudaError_t's numbers. */
 typedef struct gpunn__context {
@@ -161,16 +170,17 @@ typedef struct gpunn__cuda {
     gpunn__nccl       *nccl;       /* NULL: no group has asked for it */
 } gpunn__cuda;
 
-static gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status status, const char *format, ...);
-static gpunn_status gpunn__cuda_check(gpunn__cuda *cuda, cudaError_t error, const char *call);
-static gpunn_status gpunn__cuda_launched(gpunn__cuda *cuda, cudaError_t error, const char *kernel);
+GPUNN__INTERNAL gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status status, const char *format, ...);
+GPUNN__INTERNAL gpunn_status gpunn__cuda_check(gpunn__cuda *cuda, cudaError_t error, const char *call);
+GPUNN__INTERNAL gpunn_status gpunn__cuda_launched(gpunn__cuda *cuda, cudaError_t error, const char *kernel);
 /* The host waits, for what the stream has by now or has recorded; of ranks that have joined, no longer than for the others. */
-static gpunn_status gpunn__stream_wait(gpunn__cuda *cuda);
-static gpunn_status gpunn__event_wait(gpunn__cuda *cuda, cudaEvent_t event);
+GPUNN__INTERNAL gpunn_status gpunn__stream_wait(gpunn__cuda *cuda);
+GPUNN__INTERNAL gpunn_status gpunn__event_wait(gpunn__cuda *cuda, cudaEvent_t event);
 /* to = or += from, any of F32, F16, BF16. */
-static gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
-                                     int64_t count, bool accumulate);
-static gpunn_status gpunn__cuda_scale(void *context, float *values, int64_t count, float scale, float limit); /* gpunn_backend */
+GPUNN__INTERNAL gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype, const void *from,
+                                              gpunn_dtype from_dtype, int64_t count, bool accumulate);
+GPUNN__INTERNAL gpunn_status gpunn__cuda_scale(void *context, float *values, int64_t count, float scale,
+                                               float limit); /* gpunn_backend */
 
 #ifndef GPUNN__EMULATOR
 template <typename... P, typename... A>
@@ -192,23 +202,27 @@ static cudaError_t gpunn__launch(const gpunn__cuda *cuda, void (*kernel)(P...), 
 /* Host memory that lives until the device is closed, found again by its key: descriptors and chosen algorithms. The first time
  * it comes zeroed and *fresh is true. destroy (may be NULL) is called at closing. NULL: out of memory. key's first bytes tell
  * one use from another; it must have no unset padding. */
-static void *gpunn__cuda_cached(gpunn__cuda *cuda, const void *key, size_t key_bytes, size_t value_bytes,
-                                void (*destroy)(gpunn__cuda *cuda, void *value), bool *fresh);
+GPUNN__INTERNAL void *gpunn__cuda_cached(gpunn__cuda *cuda, const void *key, size_t key_bytes, size_t value_bytes,
+                                         void (*destroy)(gpunn__cuda *cuda, void *value), bool *fresh);
 
 /* Blocks for n items when each thread takes `each` of them: enough to fill the device, and no more than that many times. */
-static unsigned gpunn__blocks(const gpunn__cuda *cuda, int64_t n, int64_t each)
+GPUNN__INTERNAL unsigned gpunn__blocks(const gpunn__cuda *cuda, int64_t n, int64_t each);
+
+GPUNN__INTERNAL size_t gpunn__counters_bytes(const gpunn__cuda *cuda);
+
+GPUNN__INTERNAL unsigned gpunn__blocks(const gpunn__cuda *cuda, int64_t n, int64_t each)
 {
     int64_t blocks = (n + each * GPUNN__THREADS - 1) / (each * GPUNN__THREADS), most = (int64_t)cuda->multiprocessors * 16;
     return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
 }
 
-static size_t gpunn__counters_bytes(const gpunn__cuda *cuda)
+GPUNN__INTERNAL size_t gpunn__counters_bytes(const gpunn__cuda *cuda)
 {
     size_t own = (size_t)cuda->multiprocessors * 2;
     return (own > GPUNN_KERNEL_COUNTERS ? own : GPUNN_KERNEL_COUNTERS) * sizeof(unsigned);
 }
 
-/* ==== >>util ========================================================================================================== */
+/* ==== >>base/values ================================================================================================ */
 __device__ __forceinline__ float gpunn__from_half(unsigned short bits, gpunn_dtype dtype)
 {
     return dtype == GPUNN_BF16 ? __uint_as_float((unsigned)bits << 16) : __half2float(__ushort_as_half(bits));
@@ -223,10 +237,7 @@ __device__ __forceinline__ unsigned short gpunn__to_half(float x, gpunn_dtype dt
 }
 
 /* Of numbers in F32 or 16 bits. */
-static size_t gpunn__bytes(gpunn_dtype dtype, int64_t count)
-{
-    return (size_t)count * (dtype == GPUNN_F32 ? 4 : 2);
-}
+GPUNN__INTERNAL size_t gpunn__bytes(gpunn_dtype dtype, int64_t count);
 
 /* x + n; NULL, which nothing may be added to, stays NULL. */
 template <class T, class N> __host__ __device__ __forceinline__ T *gpunn__beyond(T *x, N n)
@@ -394,12 +405,78 @@ __device__ __forceinline__ float gpunn__drop_factor(const uint32_t word[4], int 
 
 /* Every op's function. */
 #define GPUNN__X(ENUM, name, ...) \
-    static gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action);
+    GPUNN__INTERNAL gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action);
 GPUNN_OTHER_OPS(GPUNN__X)
 #undef GPUNN__X
-/* ==== >>errors ======================================================================================================== */
+
+GPUNN__INTERNAL size_t gpunn__bytes(gpunn_dtype dtype, int64_t count)
+{
+    return (size_t)count * (dtype == GPUNN_F32 ? 4 : 2);
+}
+
+/* ==== >>base/errors ================================================================================================ */
+GPUNN__INTERNAL void gpunn__cuda_log(const gpunn__cuda *cuda, gpunn_log_level level, const char *text);
+
+/* Whether this process was forked from the one that retained the context. */
+GPUNN__INTERNAL bool gpunn__is_forked(const gpunn__context *context);
+
+GPUNN__INTERNAL bool gpunn__cuda_is_forked(const gpunn__cuda *cuda);
+
+/* While one lives, the context is current, if one is given. At its end the program's context, and with it the program's device,
+ * is current again, and its pending CUDA error is as it was; but CUDA keeps one error only, so a call of ours that fails takes
+ * the program's with it. cudaSetDevice would not do: it makes the primary context of a device that the program never used,
+ * which takes about 0.5 GB there. */
+struct gpunn__current {
+    gpunn__context context;
+    bool           is_forked;      /* from the process that retained the context: nothing is done */
+    cudaError_t    pending, error; /* error: the context could not be made current */
+    explicit gpunn__current(const gpunn__context &given = {})
+        : context(given), is_forked(gpunn__is_forked(&given)), pending(cudaSuccess), error(cudaSuccess)
+    {
+        if (is_forked) return;
+        pending = cudaPeekAtLastError();
+        if (context.handle) error = (cudaError_t)context.push(context.handle);
+    }
+    ~gpunn__current()
+    {
+        void *popped;
+        if (is_forked) return;
+        if (context.handle && error == cudaSuccess) (void)context.pop(&popped);
+        if (cudaPeekAtLastError() != pending) (void)cudaGetLastError();
+    }
+    gpunn__current(const gpunn__current &) = delete;
+    gpunn__current &operator=(const gpunn__current &) = delete;
+};
+
+/* Makes the device's primary context, or takes a share in the one that there is. */
+GPUNN__INTERNAL cudaError_t gpunn__context_retain(gpunn__context *context, int device);
+
+/* Gives the share back. The context ends with the last one. */
+GPUNN__INTERNAL void gpunn__context_release(gpunn__context *context, int device);
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_entered(gpunn__cuda *cuda, const gpunn__current *current);
+
+/* Whether the program is capturing its stream. */
+GPUNN__INTERNAL bool gpunn__cuda_capturing(void *context);
+
+/* For what waits or allocates, before it would end the program's capture. */
+GPUNN__INTERNAL gpunn_status gpunn__outside_capture(gpunn__cuda *cuda, const char *what);
+
+/* The first statement of every entry of the backend that gives a status. */
+#define GPUNN__ENTER(cuda)                          \
+    const gpunn__current current_((cuda)->context); \
+    GPUNN__TRY(gpunn__cuda_entered((cuda), &current_))
+
+/* Before functions that return cudaGetLastError(): what is pending already is not theirs. */
+GPUNN__INTERNAL void gpunn__cuda_clear(void);
+
+/* Host memory, zeroed; NULL after a failure. */
+GPUNN__INTERNAL void *gpunn__host_alloc(gpunn__cuda *cuda, size_t bytes);
+
+GPUNN__INTERNAL void gpunn__host_free(gpunn__cuda *cuda, void *ptr, size_t bytes);
+
 /* The first fault of the device stays: what comes after it is only its echo. */
-static gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status status, const char *format, ...)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_fail(gpunn__cuda *cuda, gpunn_status status, const char *format, ...)
 {
     if (cuda->dead) return cuda->dead;
     va_list list;
@@ -455,57 +532,30 @@ static gpunn_status gpunn__cuda_error(gpunn__cuda *cuda, cudaError_t error, cons
     return status;
 }
 
-static gpunn_status gpunn__cuda_check(gpunn__cuda *cuda, cudaError_t error, const char *call)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_check(gpunn__cuda *cuda, cudaError_t error, const char *call)
 {
     return gpunn__cuda_error(cuda, error, call, (int)strcspn(call, "("));
 }
 
-static gpunn_status gpunn__cuda_launched(gpunn__cuda *cuda, cudaError_t error, const char *kernel)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_launched(gpunn__cuda *cuda, cudaError_t error, const char *kernel)
 {
     return gpunn__cuda_error(cuda, error, kernel, (int)strlen(kernel));
 }
 
-static void gpunn__cuda_log(const gpunn__cuda *cuda, gpunn_log_level level, const char *text)
+GPUNN__INTERNAL void gpunn__cuda_log(const gpunn__cuda *cuda, gpunn_log_level level, const char *text)
 {
     if (cuda->args.log_fn) cuda->args.log_fn(cuda->args.user, level, text);
 }
 
-/* Whether this process was forked from the one that retained the context. */
-static bool gpunn__is_forked(const gpunn__context *context)
+GPUNN__INTERNAL bool gpunn__is_forked(const gpunn__context *context)
 {
     return context->handle && context->process != GPUNN__PROCESS();
 }
 
-static bool gpunn__cuda_is_forked(const gpunn__cuda *cuda)
+GPUNN__INTERNAL bool gpunn__cuda_is_forked(const gpunn__cuda *cuda)
 {
     return gpunn__is_forked(&cuda->context);
 }
-
-/* While one lives, the context is current, if one is given. At its end the program's context, and with it the program's device,
- * is current again, and its pending CUDA error is as it was; but CUDA keeps one error only, so a call of ours that fails takes
- * the program's with it. cudaSetDevice would not do: it makes the primary context of a device that the program never used,
- * which takes about 0.5 GB there. */
-struct gpunn__current {
-    gpunn__context context;
-    bool           is_forked;      /* from the process that retained the context: nothing is done */
-    cudaError_t    pending, error; /* error: the context could not be made current */
-    explicit gpunn__current(const gpunn__context &given = {})
-        : context(given), is_forked(gpunn__is_forked(&given)), pending(cudaSuccess), error(cudaSuccess)
-    {
-        if (is_forked) return;
-        pending = cudaPeekAtLastError();
-        if (context.handle) error = (cudaError_t)context.push(context.handle);
-    }
-    ~gpunn__current()
-    {
-        void *popped;
-        if (is_forked) return;
-        if (context.handle && error == cudaSuccess) (void)context.pop(&popped);
-        if (cudaPeekAtLastError() != pending) (void)cudaGetLastError();
-    }
-    gpunn__current(const gpunn__current &) = delete;
-    gpunn__current &operator=(const gpunn__current &) = delete;
-};
 
 /* A function of the driver as CUDA 12.0 has it, for the driver's library is not linked; NULL: there is none. */
 static void *gpunn__driver_function(const char *name)
@@ -514,8 +564,7 @@ static void *gpunn__driver_function(const char *name)
     return cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault) == cudaSuccess ? function : NULL;
 }
 
-/* Makes the device's primary context, or takes a share in the one that there is. */
-static cudaError_t gpunn__context_retain(gpunn__context *context, int device)
+GPUNN__INTERNAL cudaError_t gpunn__context_retain(gpunn__context *context, int device)
 {
     int (*const retain)(void **, int) = (int (*)(void **, int))gpunn__driver_function("cuDevicePrimaryCtxRetain");
     context->push = (int (*)(void *))gpunn__driver_function("cuCtxPushCurrent");
@@ -525,15 +574,14 @@ static cudaError_t gpunn__context_retain(gpunn__context *context, int device)
     return (cudaError_t)retain(&context->handle, device);
 }
 
-/* Gives the share back. The context ends with the last one. */
-static void gpunn__context_release(gpunn__context *context, int device)
+GPUNN__INTERNAL void gpunn__context_release(gpunn__context *context, int device)
 {
     int (*const release)(int) = (int (*)(int))gpunn__driver_function("cuDevicePrimaryCtxRelease");
     if (context->handle && release) (void)release(device);
     context->handle = NULL;
 }
 
-static gpunn_status gpunn__cuda_entered(gpunn__cuda *cuda, const gpunn__current *current)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_entered(gpunn__cuda *cuda, const gpunn__current *current)
 {
     if (cuda->dead) return cuda->dead;
     if (!current->is_forked) return gpunn__cuda_check(cuda, current->error, "cuCtxPushCurrent");
@@ -543,8 +591,7 @@ static gpunn_status gpunn__cuda_entered(gpunn__cuda *cuda, const gpunn__current 
                "a fork; open the device after the fork, or start the process by exec");
 }
 
-/* Whether the program is capturing its stream. */
-static bool gpunn__cuda_capturing(void *context)
+GPUNN__INTERNAL bool gpunn__cuda_capturing(void *context)
 {
     const gpunn__cuda      *cuda = (const gpunn__cuda *)context;
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -554,8 +601,7 @@ static bool gpunn__cuda_capturing(void *context)
            status != cudaStreamCaptureStatusNone;
 }
 
-/* For what waits or allocates, before it would end the program's capture. */
-static gpunn_status gpunn__outside_capture(gpunn__cuda *cuda, const char *what)
+GPUNN__INTERNAL gpunn_status gpunn__outside_capture(gpunn__cuda *cuda, const char *what)
 {
     if (!gpunn__cuda_capturing(cuda)) return GPUNN_OK;
     return gpunn__cuda_fail(cuda, GPUNN_ERR_STATE,
@@ -564,19 +610,12 @@ static gpunn_status gpunn__outside_capture(gpunn__cuda *cuda, const char *what)
                             what);
 }
 
-/* The first statement of every entry of the backend that gives a status. */
-#define GPUNN__ENTER(cuda)                          \
-    const gpunn__current current_((cuda)->context); \
-    GPUNN__TRY(gpunn__cuda_entered((cuda), &current_))
-
-/* Before functions that return cudaGetLastError(): what is pending already is not theirs. */
-static void gpunn__cuda_clear(void)
+GPUNN__INTERNAL void gpunn__cuda_clear(void)
 {
     (void)cudaGetLastError();
 }
 
-/* Host memory, zeroed; NULL after a failure. */
-static void *gpunn__host_alloc(gpunn__cuda *cuda, size_t bytes)
+GPUNN__INTERNAL void *gpunn__host_alloc(gpunn__cuda *cuda, size_t bytes)
 {
     void *ptr = cuda->args.realloc_fn(cuda->args.user, NULL, 0, bytes);
     if (ptr)
@@ -586,12 +625,12 @@ static void *gpunn__host_alloc(gpunn__cuda *cuda, size_t bytes)
     return ptr;
 }
 
-static void gpunn__host_free(gpunn__cuda *cuda, void *ptr, size_t bytes)
+GPUNN__INTERNAL void gpunn__host_free(gpunn__cuda *cuda, void *ptr, size_t bytes)
 {
     if (ptr) (void)cuda->args.realloc_fn(cuda->args.user, ptr, bytes, 0);
 }
 
-/* ==== >>memory ======================================================================================================== *
+/* ==== >>base/memory ================================================================================================ *
  * One stream-ordered pool a device, from which nothing goes back to the system unless asked, and pinned memory through which
  * uploads travel: the host's memory is free again on return, and the copy runs beside the step that computes. */
 enum {
@@ -627,6 +666,41 @@ struct gpunn__cached {
 
 #define GPUNN__UP(bytes, unit) (((bytes) + (unit)-1) / (unit) * (unit))
 
+/* What the pool keeps for later goes back to the system before the answer is no. */
+GPUNN__INTERNAL void *gpunn__cuda_alloc(void *context, size_t bytes);
+
+GPUNN__INTERNAL void gpunn__cuda_free(void *context, void *ptr, size_t bytes);
+
+/* Pinned, for whatever GPU. Before it lies the context that is to be current when it is freed. */
+GPUNN__INTERNAL void *gpunn__cuda_host_alloc(void *context, size_t bytes);
+
+GPUNN__INTERNAL void gpunn__cuda_host_free(void *ptr);
+
+/* After work of the streams has ended, what only speeds up later uploads is given back too. */
+GPUNN__INTERNAL void gpunn__cuda_trim(void *context);
+
+GPUNN__INTERNAL void gpunn__cuda_reserved(void *context, size_t *now, size_t *peak);
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_reaches(void *context, const void *memory, size_t bytes);
+
+GPUNN__INTERNAL bool gpunn__cuda_on_device(void *context, const void *memory);
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_upload(void *context, void *to, const void *host, size_t bytes);
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_download(void *context, void *host, const void *from, size_t bytes);
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_fill(void *context, void *ptr, int byte, size_t bytes);
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_synchronize(void *context);
+
+/* On a device with its streams. */
+GPUNN__INTERNAL gpunn_status gpunn__memory_open(gpunn__cuda *cuda);
+
+/* After everything else has been freed. */
+GPUNN__INTERNAL void gpunn__memory_close(gpunn__cuda *cuda);
+
+GPUNN__INTERNAL void gpunn__cached_close(gpunn__cuda *cuda);
+
 static cudaError_t gpunn__hook_alloc(gpunn__cuda *cuda, void **ptr, size_t bytes, cudaStream_t stream)
 {
     *ptr = cuda->args.cuda_malloc_fn(cuda->args.user, bytes, stream);
@@ -654,8 +728,7 @@ static cudaError_t gpunn__pool_free(gpunn__cuda *cuda, void *ptr, size_t bytes, 
     return cudaSuccess;
 }
 
-/* What the pool keeps for later goes back to the system before the answer is no. */
-static void *gpunn__cuda_alloc(void *context, size_t bytes)
+GPUNN__INTERNAL void *gpunn__cuda_alloc(void *context, size_t bytes)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
     void                *ptr = NULL;
@@ -676,7 +749,7 @@ static void *gpunn__cuda_alloc(void *context, size_t bytes)
     return NULL;
 }
 
-static void gpunn__cuda_free(void *context, void *ptr, size_t bytes)
+GPUNN__INTERNAL void gpunn__cuda_free(void *context, void *ptr, size_t bytes)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
     const gpunn__current current(cuda->context);
@@ -684,8 +757,7 @@ static void gpunn__cuda_free(void *context, void *ptr, size_t bytes)
     (void)gpunn__cuda_check(cuda, gpunn__pool_free(cuda, ptr, bytes, cuda->stream), "cudaFreeAsync");
 }
 
-/* Pinned, for whatever GPU. Before it lies the context that is to be current when it is freed. */
-static void *gpunn__cuda_host_alloc(void *context, size_t bytes)
+GPUNN__INTERNAL void *gpunn__cuda_host_alloc(void *context, size_t bytes)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
     void                *ptr = NULL;
@@ -697,7 +769,7 @@ static void *gpunn__cuda_host_alloc(void *context, size_t bytes)
     return (char *)ptr + GPUNN__CUDA_ALIGN;
 }
 
-static void gpunn__cuda_host_free(void *ptr)
+GPUNN__INTERNAL void gpunn__cuda_host_free(void *ptr)
 {
     gpunn__context context;
     char *const    start = (char *)ptr - GPUNN__CUDA_ALIGN;
@@ -714,8 +786,7 @@ static void gpunn__slot_release(gpunn__cuda *cuda, gpunn__slot *slot)
     slot->host_bytes = slot->device_bytes = 0;
 }
 
-/* After work of the streams has ended, what only speeds up later uploads is given back too. */
-static void gpunn__cuda_trim(void *context)
+GPUNN__INTERNAL void gpunn__cuda_trim(void *context)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
     const gpunn__current current(cuda->context);
@@ -727,7 +798,7 @@ static void gpunn__cuda_trim(void *context)
     (void)gpunn__cuda_check(cuda, cudaDeviceGraphMemTrim(cuda->device), "cudaDeviceGraphMemTrim");
 }
 
-static void gpunn__cuda_reserved(void *context, size_t *now, size_t *peak)
+GPUNN__INTERNAL void gpunn__cuda_reserved(void *context, size_t *now, size_t *peak)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
     uint64_t             held = cuda->staging->held, high = cuda->staging->peak;
@@ -844,7 +915,7 @@ static bool gpunn__reads_host(const gpunn__cuda *cuda, const void *memory, const
     return cuda->pageable || (cuda->integrated && where->type == cudaMemoryTypeHost && where->devicePointer == memory);
 }
 
-static gpunn_status gpunn__cuda_reaches(void *context, const void *memory, size_t bytes)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_reaches(void *context, const void *memory, size_t bytes)
 {
     gpunn__cuda          *cuda = (gpunn__cuda *)context;
     cudaPointerAttributes where;
@@ -858,7 +929,7 @@ static gpunn_status gpunn__cuda_reaches(void *context, const void *memory, size_
         cuda->device);
 }
 
-static bool gpunn__cuda_on_device(void *context, const void *memory)
+GPUNN__INTERNAL bool gpunn__cuda_on_device(void *context, const void *memory)
 {
     gpunn__cuda          *cuda = (gpunn__cuda *)context;
     const gpunn__current  current(cuda->context);
@@ -882,7 +953,7 @@ static gpunn_status gpunn__cuda_send(gpunn__cuda *cuda, char *to, const char *ho
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cuda_upload(void *context, void *to, const void *host, size_t bytes)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_upload(void *context, void *to, const void *host, size_t bytes)
 {
     gpunn__cuda          *cuda = (gpunn__cuda *)context;
     gpunn__staging       *staging = cuda->staging;
@@ -913,7 +984,7 @@ static gpunn_status gpunn__cuda_upload(void *context, void *to, const void *host
     return gpunn__cuda_send(cuda, (char *)to, (const char *)host, bytes, where.type == cudaMemoryTypeHost);
 }
 
-static gpunn_status gpunn__cuda_download(void *context, void *host, const void *from, size_t bytes)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_download(void *context, void *host, const void *from, size_t bytes)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     char        *pinned = cuda->staging->ring + (size_t)GPUNN__RING * GPUNN__SMALL;
@@ -928,7 +999,7 @@ static gpunn_status gpunn__cuda_download(void *context, void *host, const void *
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cuda_fill(void *context, void *ptr, int byte, size_t bytes)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_fill(void *context, void *ptr, int byte, size_t bytes)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     GPUNN__ENTER(cuda);
@@ -936,7 +1007,7 @@ static gpunn_status gpunn__cuda_fill(void *context, void *ptr, int byte, size_t 
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cuda_synchronize(void *context)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_synchronize(void *context)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     GPUNN__ENTER(cuda);
@@ -945,8 +1016,7 @@ static gpunn_status gpunn__cuda_synchronize(void *context)
     return GPUNN_OK;
 }
 
-/* On a device with its streams. */
-static gpunn_status gpunn__memory_open(gpunn__cuda *cuda)
+GPUNN__INTERNAL gpunn_status gpunn__memory_open(gpunn__cuda *cuda)
 {
     int pools = 0;
     cuda->staging = (gpunn__staging *)gpunn__host_alloc(cuda, sizeof *cuda->staging);
@@ -973,8 +1043,7 @@ static gpunn_status gpunn__memory_open(gpunn__cuda *cuda)
     return GPUNN_OK;
 }
 
-/* After everything else has been freed. */
-static void gpunn__memory_close(gpunn__cuda *cuda)
+GPUNN__INTERNAL void gpunn__memory_close(gpunn__cuda *cuda)
 {
     gpunn__staging *staging = cuda->staging;
     if (staging == NULL) return;
@@ -991,6 +1060,7 @@ static void gpunn__memory_close(gpunn__cuda *cuda)
 }
 
 /* ---- descriptors and chosen algorithms ------------------------------------------------------------------------------- */
+
 static char *gpunn__cached_key(gpunn__cached *entry)
 {
     return (char *)entry + GPUNN__UP(sizeof *entry, 16);
@@ -1001,8 +1071,8 @@ static size_t gpunn__cached_bytes(size_t key_bytes, size_t value_bytes)
     return GPUNN__UP(sizeof(gpunn__cached), 16) + GPUNN__UP(key_bytes, 16) + value_bytes;
 }
 
-GPUNN__UNUSED static void *gpunn__cuda_cached(gpunn__cuda *cuda, const void *key, size_t key_bytes, size_t value_bytes,
-                                              void (*destroy)(gpunn__cuda *cuda, void *value), bool *fresh)
+GPUNN__INTERNAL void *gpunn__cuda_cached(gpunn__cuda *cuda, const void *key, size_t key_bytes, size_t value_bytes,
+                                         void (*destroy)(gpunn__cuda *cuda, void *value), bool *fresh)
 {
     gpunn__cached *entry = cuda->cached;
     while (entry && (entry->key_bytes != key_bytes || memcmp(gpunn__cached_key(entry), key, key_bytes) != 0)) entry = entry->next;
@@ -1020,7 +1090,7 @@ GPUNN__UNUSED static void *gpunn__cuda_cached(gpunn__cuda *cuda, const void *key
     return gpunn__cached_key(entry) + GPUNN__UP(key_bytes, 16);
 }
 
-static void gpunn__cached_close(gpunn__cuda *cuda)
+GPUNN__INTERNAL void gpunn__cached_close(gpunn__cuda *cuda)
 {
     for (gpunn__cached *entry = cuda->cached, *next; entry; entry = next) {
         next = entry->next;
@@ -1031,10 +1101,11 @@ static void gpunn__cached_close(gpunn__cuda *cuda)
     cuda->cached = NULL;
 }
 
-#ifndef GPUNN__EMULATOR
-/* ==== >>libraries ===================================================================================================== *
+/* ==== >>base/libraries ============================================================================================= *
  * cuBLASLt and cuDNN, opened once a GPU is known to be there, so that a program costs nothing on a machine without one. They stay
  * loaded when the device closes: unloading them while the process lives is not safe. */
+#ifndef GPUNN__EMULATOR
+
 #include <cublasLt.h>
 #if __has_include(<cudnn.h>) && !defined(GPUNN_NO_CUDNN)
 #include <cudnn.h>
@@ -1098,7 +1169,6 @@ struct gpunn__libraries {
 #undef GPUNN__X
 };
 
-/* ---- finding --------------------------------------------------------------------------------------------------------- */
 #ifdef _WIN32
 #define GPUNN__LT_FILE "cublasLt64_%d.dll"
 #define GPUNN__DNN_FILE "cudnn64_%d.dll"
@@ -1110,7 +1180,27 @@ struct gpunn__libraries {
     "the loader's path, $%s, $CUDA_HOME, /usr/local/cuda, the program's folder and the nvidia folders of Python's site-packages"
 #endif
 
-static void *gpunn__module_symbol(const gpunn__module *module, const char *name)
+GPUNN__INTERNAL void *gpunn__module_symbol(const gpunn__module *module, const char *name);
+
+/* By name, then in the folder that the environment names, beside the toolkit, beside the program, in Python's wheels. */
+GPUNN__INTERNAL bool gpunn__module_find(gpunn__module *module, const char *file, const char *variable);
+
+/* The path under which the loader has really found it. */
+GPUNN__INTERNAL void gpunn__module_locate(gpunn__module *module, const char *function);
+GPUNN__INTERNAL void gpunn__module_beside(const gpunn__module *module, const char *pattern);
+
+/* At the first op that asks; later calls give the first one's answer. */
+GPUNN__INTERNAL gpunn_status gpunn__libraries_dnn(gpunn__cuda *cuda);
+#endif
+
+/* Points the libraries at cuda->stream. */
+GPUNN__INTERNAL gpunn_status gpunn__libraries_stream(gpunn__cuda *cuda);
+
+/* ---- finding --------------------------------------------------------------------------------------------------------- */
+
+#ifndef GPUNN__EMULATOR
+
+GPUNN__INTERNAL void *gpunn__module_symbol(const gpunn__module *module, const char *name)
 {
 #ifdef _WIN32
     return (void *)GetProcAddress((HMODULE)module->handle, name);
@@ -1184,8 +1274,7 @@ static bool gpunn__module_beside_python(gpunn__module *module, const char *file)
 }
 #endif
 
-/* By name, then in the folder that the environment names, beside the toolkit, beside the program, in Python's wheels. */
-static bool gpunn__module_find(gpunn__module *module, const char *file, const char *variable)
+GPUNN__INTERNAL bool gpunn__module_find(gpunn__module *module, const char *file, const char *variable)
 {
     if (gpunn__module_load(module, file)) return true;
 #ifdef _WIN32
@@ -1229,8 +1318,7 @@ static const char *gpunn__version_text(size_t version, char text[32])
     return text;
 }
 
-/* The path under which the loader has really found it. */
-static void gpunn__module_locate(gpunn__module *module, const char *function)
+GPUNN__INTERNAL void gpunn__module_locate(gpunn__module *module, const char *function)
 {
 #ifdef _WIN32
     (void)module, (void)function;
@@ -1293,7 +1381,7 @@ static bool gpunn__lt_find(gpunn__module *module, char *text, size_t text_size)
 
 #if GPUNN__CUDNN
 /* Opens what fits the pattern beside the module, for others that will ask for it by name: the loader takes what is open. */
-static void gpunn__module_beside(const gpunn__module *module, const char *pattern)
+GPUNN__INTERNAL void gpunn__module_beside(const gpunn__module *module, const char *pattern)
 {
 #ifdef _WIN32
     (void)module, (void)pattern;
@@ -1342,8 +1430,12 @@ static bool gpunn__dnn_find(gpunn__module *module, char *text, size_t text_size)
     return true;
 }
 #endif
+#endif
 
 /* ---- opening --------------------------------------------------------------------------------------------------------- */
+
+#ifndef GPUNN__EMULATOR
+
 /* Each finds a library's functions, and returns the first that it lacks; NULL: none. */
 #define GPUNN__X(function)                                                                        \
     libraries->function = (decltype(libraries->function))gpunn__module_symbol(module, #function); \
@@ -1363,7 +1455,7 @@ static const char *gpunn__dnn_bind(gpunn__libraries *libraries, const gpunn__mod
 #endif
 #undef GPUNN__X
 
-static gpunn_status gpunn__libraries_open(gpunn__cuda *cuda)
+GPUNN__INTERNAL gpunn_status gpunn__libraries_open(gpunn__cuda *cuda)
 {
     gpunn__libraries *libraries = cuda->libraries = (gpunn__libraries *)gpunn__host_alloc(cuda, sizeof *libraries);
     char              text[sizeof cuda->text];
@@ -1406,8 +1498,7 @@ static gpunn_status gpunn__dnn_open(gpunn__cuda *cuda)
 }
 #endif
 
-/* At the first op that asks; later calls give the first one's answer. */
-static gpunn_status gpunn__libraries_dnn(gpunn__cuda *cuda)
+GPUNN__INTERNAL gpunn_status gpunn__libraries_dnn(gpunn__cuda *cuda)
 {
     gpunn__libraries *libraries = cuda->libraries;
     if (!libraries->dnn_sought) {
@@ -1422,8 +1513,7 @@ static gpunn_status gpunn__libraries_dnn(gpunn__cuda *cuda)
     return libraries->dnn_status;
 }
 
-/* Points the libraries at cuda->stream. */
-static gpunn_status gpunn__libraries_stream(gpunn__cuda *cuda)
+GPUNN__INTERNAL gpunn_status gpunn__libraries_stream(gpunn__cuda *cuda)
 {
 #if GPUNN__CUDNN
     gpunn__libraries *libraries = cuda->libraries;
@@ -1434,7 +1524,7 @@ static gpunn_status gpunn__libraries_stream(gpunn__cuda *cuda)
     return GPUNN_OK;
 }
 
-static void gpunn__libraries_close(gpunn__cuda *cuda)
+GPUNN__INTERNAL void gpunn__libraries_close(gpunn__cuda *cuda)
 {
     gpunn__libraries *libraries = cuda->libraries;
     if (libraries == NULL) return;
@@ -1448,7 +1538,7 @@ static void gpunn__libraries_close(gpunn__cuda *cuda)
     cuda->libraries = NULL;
 }
 
-static void gpunn__libraries_report(void (*write)(void *user, const char *text), void *user)
+GPUNN__INTERNAL void gpunn__libraries_report(void (*write)(void *user, const char *text), void *user)
 {
     char          text[640], line[768], has[32], built[32];
     gpunn__module module;
@@ -1472,19 +1562,12 @@ static void gpunn__libraries_report(void (*write)(void *user, const char *text),
 #endif
     write(user, line);
 }
-#endif /* GPUNN__EMULATOR */
+#endif
 
-/* ==== >>ranks ========================================================================================================= *
+/* ==== >>base/ranks ================================================================================================= *
  * NCCL, opened when the first group asks for it. The few functions are declared here, in words of our own, so that no header of
  * its is needed (tests/compile/nccl.cpp compares them with it). The communicator is one whose calls do not block, so that
  * whatever waits for other ranks can end. */
-enum {
-    GPUNN__NCCL_IN_PROGRESS = 7,
-    GPUNN__NCCL_FLOAT = 7,
-    GPUNN__NCCL_BFLOAT16 = 9,
-    GPUNN__NCCL_SUM = 0,
-    GPUNN__NCCL_AVERAGE = 4
-};
 typedef struct gpunn__nccl_id {
     char bytes[GPUNN_RANKS_ID];
 } gpunn__nccl_id;
@@ -1493,10 +1576,6 @@ typedef struct gpunn__nccl_config { /* as of 2.14, which `version` says; later o
     unsigned magic, version;
     int      blocking;
 } gpunn__nccl_config;
-#define GPUNN__NCCL_CONFIG                               \
-    {                                                    \
-        sizeof(gpunn__nccl_config), 0xcafebeef, 21400, 0 \
-    }
 
 /* clang-format off */
 #define GPUNN__NCCL_FUNCTIONS(X)                                                                                               \
@@ -1529,13 +1608,53 @@ struct gpunn__nccl {
     GPUNN__NCCL_FUNCTIONS(GPUNN__X)
 #undef GPUNN__X
 };
+GPUNN__INTERNAL bool gpunn__nccl_find(gpunn__nccl *nccl);
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_id(void *context, char id[GPUNN_RANKS_ID]);
+
+GPUNN__INTERNAL void gpunn__cuda_ranks_leave(void *context, bool waits);
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_join(void *context, const char id[GPUNN_RANKS_ID], int rank, int size,
+                                                    double timeout);
+
+/* Whether so many exchanges could be. */
+GPUNN__INTERNAL gpunn_status gpunn__ranks_there(gpunn__cuda *cuda, int count);
+
+/* The stream goes on behind those that have begun. */
+GPUNN__INTERNAL gpunn_status gpunn__exchanges_end(gpunn__cuda *cuda, int count);
+
+/* Parts of `count` floats each, [ranks->size], of which this rank has its own: all have all of them when the stream goes on. */
+GPUNN__INTERNAL gpunn_status gpunn__ranks_gather(gpunn__cuda *cuda, const gpunn_ranks *ranks, float *parts, int64_t count);
+
+/* The same through the host's memory, where the ranks' parts are doubles: those of CPUs are among them. */
+GPUNN__INTERNAL gpunn_status gpunn__ranks_gather_host(gpunn__cuda *cuda, const gpunn_ranks *ranks, float *parts, int64_t count);
+
+/* Those of the run, from the first on that has not begun, that need no more than so many steps. */
+GPUNN__INTERNAL gpunn_status gpunn__exchanges_after(gpunn__cuda *cuda, const gpunn_run *run, int steps, int *begun);
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_exchange(void *context, const gpunn_exchange *exchanges, int count);
+
+enum {
+    GPUNN__NCCL_IN_PROGRESS = 7,
+    GPUNN__NCCL_FLOAT = 7,
+    GPUNN__NCCL_BFLOAT16 = 9,
+    GPUNN__NCCL_SUM = 0,
+    GPUNN__NCCL_AVERAGE = 4
+};
+#define GPUNN__NCCL_CONFIG                               \
+    {                                                    \
+        sizeof(gpunn__nccl_config), 0xcafebeef, 21400, 0 \
+    }
 
 /* ---- opening --------------------------------------------------------------------------------------------------------- */
+
 #ifdef GPUNN__EMULATOR /* tests/emulator/nccl.cpp */
+
 #define GPUNN__X(result, name, arguments) extern "C" result name arguments;
 GPUNN__NCCL_FUNCTIONS(GPUNN__X)
 #undef GPUNN__X
-static bool gpunn__nccl_find(gpunn__nccl *nccl)
+
+GPUNN__INTERNAL bool gpunn__nccl_find(gpunn__nccl *nccl)
 {
 #define GPUNN__X(result, name, arguments) nccl->name = ::name;
     GPUNN__NCCL_FUNCTIONS(GPUNN__X)
@@ -1545,7 +1664,7 @@ static bool gpunn__nccl_find(gpunn__nccl *nccl)
 }
 #else
 #define GPUNN__NCCL_FILE "libnccl.so.2" /* there is none for Windows */
-static bool gpunn__nccl_find(gpunn__nccl *nccl)
+GPUNN__INTERNAL bool gpunn__nccl_find(gpunn__nccl *nccl)
 {
     gpunn__module module;
     const char   *missing = NULL;
@@ -1598,6 +1717,7 @@ static gpunn_status gpunn__nccl_open(gpunn__cuda *cuda)
 }
 
 /* ---- waiting --------------------------------------------------------------------------------------------------------- */
+
 typedef std::chrono::steady_clock::time_point gpunn__instant;
 
 static double gpunn__seconds_since(gpunn__instant began)
@@ -1648,7 +1768,7 @@ static gpunn_status gpunn__nccl_done(gpunn__cuda *cuda, const char *what, int re
     return result == 0 ? GPUNN_OK : gpunn__nccl_fail(cuda, what, result);
 }
 
-static gpunn_status gpunn__event_wait(gpunn__cuda *cuda, cudaEvent_t event)
+GPUNN__INTERNAL gpunn_status gpunn__event_wait(gpunn__cuda *cuda, cudaEvent_t event)
 {
     gpunn__nccl         *nccl = cuda->nccl;
     const gpunn__instant began = std::chrono::steady_clock::now();
@@ -1665,7 +1785,7 @@ static gpunn_status gpunn__event_wait(gpunn__cuda *cuda, cudaEvent_t event)
     return gpunn__cuda_check(cuda, error, "cudaEventQuery");
 }
 
-static gpunn_status gpunn__stream_wait(gpunn__cuda *cuda)
+GPUNN__INTERNAL gpunn_status gpunn__stream_wait(gpunn__cuda *cuda)
 {
     gpunn__nccl *nccl = cuda->nccl;
     if (nccl && nccl->comm) {
@@ -1676,7 +1796,8 @@ static gpunn_status gpunn__stream_wait(gpunn__cuda *cuda)
 }
 
 /* ---- the calls of the backend ---------------------------------------------------------------------------------------- */
-static gpunn_status gpunn__cuda_ranks_id(void *context, char id[GPUNN_RANKS_ID])
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_id(void *context, char id[GPUNN_RANKS_ID])
 {
     gpunn__cuda   *cuda = (gpunn__cuda *)context;
     gpunn__nccl_id made;
@@ -1689,7 +1810,7 @@ static gpunn_status gpunn__cuda_ranks_id(void *context, char id[GPUNN_RANKS_ID])
     return result == 0 ? GPUNN_OK : gpunn__nccl_fail(cuda, "ncclGetUniqueId", result);
 }
 
-static void gpunn__cuda_ranks_leave(void *context, bool waits)
+GPUNN__INTERNAL void gpunn__cuda_ranks_leave(void *context, bool waits)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
     gpunn__nccl         *nccl = cuda->nccl;
@@ -1722,7 +1843,8 @@ static gpunn_status gpunn__ranks_begin(gpunn__cuda *cuda, const char id[GPUNN_RA
     return gpunn__nccl_done(cuda, "joining the ranks", result);
 }
 
-static gpunn_status gpunn__cuda_ranks_join(void *context, const char id[GPUNN_RANKS_ID], int rank, int size, double timeout)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_ranks_join(void *context, const char id[GPUNN_RANKS_ID], int rank, int size,
+                                                    double timeout)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     GPUNN__ENTER(cuda);
@@ -1734,8 +1856,7 @@ static gpunn_status gpunn__cuda_ranks_join(void *context, const char id[GPUNN_RA
     return status;
 }
 
-/* Whether so many exchanges could be. */
-static gpunn_status gpunn__ranks_there(gpunn__cuda *cuda, int count)
+GPUNN__INTERNAL gpunn_status gpunn__ranks_there(gpunn__cuda *cuda, int count)
 {
     if (count == 0 || cuda->nccl->comm) return GPUNN_OK;
     return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "NCCL has failed before; begin anew from the last checkpoint");
@@ -1797,16 +1918,14 @@ static gpunn_status gpunn__exchanges_begin(gpunn__cuda *cuda, const gpunn_exchan
     return status;
 }
 
-/* The stream goes on behind those that have begun. */
-static gpunn_status gpunn__exchanges_end(gpunn__cuda *cuda, int count)
+GPUNN__INTERNAL gpunn_status gpunn__exchanges_end(gpunn__cuda *cuda, int count)
 {
     if (count == 0) return GPUNN_OK;
     GPUNN__CUDA(cuda, cudaEventRecord(cuda->nccl->done, cuda->nccl->stream));
     return gpunn__cuda_check(cuda, cudaStreamWaitEvent(cuda->stream, cuda->nccl->done, 0), "cudaStreamWaitEvent");
 }
 
-/* Parts of `count` floats each, [ranks->size], of which this rank has its own: all have all of them when the stream goes on. */
-static gpunn_status gpunn__ranks_gather(gpunn__cuda *cuda, const gpunn_ranks *ranks, float *parts, int64_t count)
+GPUNN__INTERNAL gpunn_status gpunn__ranks_gather(gpunn__cuda *cuda, const gpunn_ranks *ranks, float *parts, int64_t count)
 {
     gpunn__nccl *nccl = cuda->nccl;
     GPUNN__TRY(gpunn__ranks_there(cuda, 1));
@@ -1818,8 +1937,7 @@ static gpunn_status gpunn__ranks_gather(gpunn__cuda *cuda, const gpunn_ranks *ra
     return gpunn__exchanges_end(cuda, 1);
 }
 
-/* The same through the host's memory, where the ranks' parts are doubles: those of CPUs are among them. */
-static gpunn_status gpunn__ranks_gather_host(gpunn__cuda *cuda, const gpunn_ranks *ranks, float *parts, int64_t count)
+GPUNN__INTERNAL gpunn_status gpunn__ranks_gather_host(gpunn__cuda *cuda, const gpunn_ranks *ranks, float *parts, int64_t count)
 {
     const int64_t own = ranks->rank * count, all = ranks->size * count;
     const size_t  each = (size_t)count * sizeof(double), bytes = (size_t)all * (sizeof(double) + sizeof(float));
@@ -1838,8 +1956,7 @@ static gpunn_status gpunn__ranks_gather_host(gpunn__cuda *cuda, const gpunn_rank
     return status;
 }
 
-/* Those of the run, from the first on that has not begun, that need no more than so many steps. */
-static gpunn_status gpunn__exchanges_after(gpunn__cuda *cuda, const gpunn_run *run, int steps, int *begun)
+GPUNN__INTERNAL gpunn_status gpunn__exchanges_after(gpunn__cuda *cuda, const gpunn_run *run, int steps, int *begun)
 {
     int end = *begun;
     while (end < run->exchange_count && run->exchanges[end].after <= steps) end++;
@@ -1848,7 +1965,7 @@ static gpunn_status gpunn__exchanges_after(gpunn__cuda *cuda, const gpunn_run *r
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cuda_exchange(void *context, const gpunn_exchange *exchanges, int count)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_exchange(void *context, const gpunn_exchange *exchanges, int count)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     GPUNN__ENTER(cuda);
@@ -1856,7 +1973,7 @@ static gpunn_status gpunn__cuda_exchange(void *context, const gpunn_exchange *ex
     return gpunn__exchanges_end(cuda, count);
 }
 
-/* ==== >>shared ======================================================================================================== */
+/* ==== >>base/shared ================================================================================================ */
 /* From here to the end of the block, by layer and op, in what NVIDIA's profilers show of the host. */
 struct gpunn__range {
 #if defined(GPUNN__NVTX)
@@ -1911,8 +2028,8 @@ typedef struct gpunn__product {
     void             *workspace; /* with row_sums: as gpunn__cuda_channel_sums wants it for [k][m] */
 } gpunn__product;
 /* The seam to cuBLASLt. prepare: whether there is an algorithm (pointers are only compared with NULL). */
-static gpunn_status gpunn__cuda_product_prepare(gpunn__cuda *cuda, const gpunn__product *p);
-static gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn__product *p);
+GPUNN__INTERNAL gpunn_status gpunn__cuda_product_prepare(gpunn__cuda *cuda, const gpunn__product *p);
+GPUNN__INTERNAL gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn__product *p);
 
 /* The seam to cuDNN. All tensors contiguous and of one dtype, bias and residual too: x [n][c][d][h][w], y [n][k][o][p][q] and
  * filters [k][c / groups][kd][kh][kw], or, channels_last, [n][d][h][w][c], [n][o][p][q][k] and [k][kd][kh][kw][c / groups]. */
@@ -1961,9 +2078,10 @@ typedef struct gpunn__dnn_attention_data {
     void  *workspace;
 } gpunn__dnn_attention_data;
 /* As gpunn__dnn_prepare and gpunn__dnn_run. */
-static gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, const gpunn__dnn_attention *a, size_t *workspace_bytes);
-static gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
-                                             const gpunn__dnn_attention_data *data);
+GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
+                                                          size_t *workspace_bytes);
+GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
+                                                      const gpunn__dnn_attention_data *data);
 
 /* cuDNN's rnn, lstm and gru: one layer of sequences that are all as long, in F32. */
 enum { GPUNN__RNN_TAG = 0x726E6E };
@@ -1984,96 +2102,41 @@ typedef struct gpunn__dnn_rnn_data {
     void        *reserve, *workspace;
 } gpunn__dnn_rnn_data;
 /* As gpunn__dnn_prepare and gpunn__dnn_run. */
-static gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_room *room);
-static gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data);
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_room *room);
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data);
 
-static bool   gpunn__dnn_available(gpunn__cuda *cuda);
-static size_t gpunn__dnn_version(const gpunn__cuda *cuda); /* where it is available: 92400 is 9.24.0 */
+GPUNN__INTERNAL bool   gpunn__dnn_available(gpunn__cuda *cuda);
+GPUNN__INTERNAL size_t gpunn__dnn_version(const gpunn__cuda *cuda); /* where it is available: 92400 is 9.24.0 */
 /* Chooses the plan. workspace_bytes: what the run will get. GPUNN_ERR_UNSUPPORTED: there is no plan, take another way. */
-static gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes);
-static gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_data *data);
+GPUNN__INTERNAL gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes);
+GPUNN__INTERNAL gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_data *data);
 
-static gpunn_status gpunn__libraries_open(gpunn__cuda *cuda); /* cuBLASLt; cuDNN is opened by the first op that asks */
-static void         gpunn__libraries_close(gpunn__cuda *cuda);
-static void         gpunn__libraries_report(void (*write)(void *user, const char *text), void *user);
+GPUNN__INTERNAL gpunn_status gpunn__libraries_open(gpunn__cuda *cuda); /* cuBLASLt; cuDNN is opened by the first op that asks */
+GPUNN__INTERNAL void         gpunn__libraries_close(gpunn__cuda *cuda);
+GPUNN__INTERNAL void         gpunn__libraries_report(void (*write)(void *user, const char *text), void *user);
 
 /* out[channels] (F32) = or += the sums of x[n][channels][inner] over n and inner. */
-static size_t       gpunn__cuda_channel_sums_workspace(const gpunn__cuda *cuda, int64_t n, int64_t channels, int64_t inner);
-static gpunn_status gpunn__cuda_channel_sums(gpunn__cuda *cuda, const void *x, gpunn_dtype dtype, int64_t n, int64_t channels,
-                                             int64_t inner, float *out, bool accumulate, void *workspace);
+GPUNN__INTERNAL size_t gpunn__cuda_channel_sums_workspace(const gpunn__cuda *cuda, int64_t n, int64_t channels, int64_t inner);
+GPUNN__INTERNAL gpunn_status gpunn__cuda_channel_sums(gpunn__cuda *cuda, const void *x, gpunn_dtype dtype, int64_t n,
+                                                      int64_t channels, int64_t inner, float *out, bool accumulate,
+                                                      void *workspace);
 /* The gradient of a broadcast operand: to = or += from summed over the axes along which `to` was broadcast to from's shape. */
-static size_t       gpunn__cuda_sum_to_workspace(const gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to);
-static gpunn_status gpunn__cuda_sum_to(gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to, bool accumulate,
-                                       void *workspace);
-static gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action); /* all elementwise ops */
+GPUNN__INTERNAL size_t gpunn__cuda_sum_to_workspace(const gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to);
+GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_to(gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to,
+                                                bool accumulate, void *workspace);
+GPUNN__INTERNAL gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action); /* all elementwise ops */
 /* What is left of the forward step of LINEAR or a convolution after the bare product stands in y (step->out's shape, channels on
  * axis 1, of LINEAR the last one): y = act(norm(y + bias) + residual), in one pass, from y (y_dtype) into step->out.data; each
  * part only if its flag is set (bias: step->in[2], the others as step->fused says). */
-static gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype, bool bias,
-                                       bool norm, bool residual, bool relu);
-/* After a run's steps: norm, clipping, finite check, updates, loss scale (>>update). Launches only; the numbers that vary from
- * run to run (lr and step of update i) are read from cuda->state->lr[i] and ->update_step[i], never from run. */
-static gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run, int *begun);
-/* ==== >>map =========================================================================================================== *
- * Elementwise ops: kernels made from gpunn.h's tables, one forward and one backward per op. A thread takes packs of 8 results;
- * what the tables do not mention is not read. Below them the ops that only move data. */
-/* An operand as seen from the result, whose element i has the digits i % size[0], i / size[0] % size[1], ...: the result's
- * dimensions, innermost first, neighbours merged. An operand of the result's shape and a scalar have one digit, the common ways
- * to broadcast two or three; a pack costs one division per digit but the last, of 32 bits where that is enough. */
-typedef struct gpunn__operand {
-    const void *data; /* NULL: not there */
-    gpunn_dtype dtype;
-    int         rank;
-    int64_t     size[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK]; /* stride[0]: 1, or 0 where broadcast */
-} gpunn__operand;
+GPUNN__INTERNAL gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype,
+                                                bool bias, bool norm, bool residual, bool relu);
+/* After a run's steps: norm, clipping, finite check, updates, loss scale (>>cuda/optimizers). Launches only: kernels
+ * read the numbers that vary from run to run, lr and step of update i, from cuda->state->lr[i] and ->update_step[i]. */
+GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run, int *begun);
 
-/* Where the value for element i stands. left: elements from i on for which the first digit does not wrap. */
-__device__ __forceinline__ int64_t gpunn__operand_place(const gpunn__operand &operand, int64_t i, int64_t *left)
-{
-    uint64_t rest = (uint64_t)i;
-    int64_t  place = 0;
-#pragma unroll 1
-    for (int d = 0; d < operand.rank; d++) {
-        uint64_t size = (uint64_t)operand.size[d], next = d + 1 < operand.rank ? rest / size : 0;
-        int64_t  digit = (int64_t)(rest - next * size);
-        if (d == 0) *left = operand.size[0] - digit;
-        place += digit * operand.stride[d];
-        rest = next;
-    }
-    return place;
-}
-
-__device__ __forceinline__ void gpunn__operand_load(const gpunn__operand &operand, int64_t i, int n, float v[8])
-{
-    int64_t left = 0, place = gpunn__operand_place(operand, i, &left), stride = operand.stride[0];
-    if (left >= GPUNN__PACK && stride == 1 && place % GPUNN__PACK == 0) {
-        gpunn__load8(operand.data, operand.dtype, place, v);
-        return;
-    }
-    if (left >= GPUNN__PACK && stride == 0) {
-        float value = gpunn__load(operand.data, operand.dtype, place);
-#pragma unroll
-        for (int j = 0; j < GPUNN__PACK; j++) v[j] = value;
-        return;
-    }
-#pragma unroll 1
-    for (int j = 0; j < GPUNN__PACK; j++, left--, place += stride) {
-        if (left == 0) place = gpunn__operand_place(operand, i + j, &left);
-#pragma unroll
-        for (int k = 0; k < GPUNN__PACK - 1; k++) v[k] = v[k + 1];
-        v[GPUNN__PACK - 1] = j < n ? gpunn__load(operand.data, operand.dtype, place) : 0;
-    }
-}
-
+/* ==== >>cuda/formulas ============================================================================================== *
+ * gpunn.h's tables of elementwise ops as structs of device functions. */
 enum { GPUNN__FROM_RESULT = 3, GPUNN__FROM_GRADIENT, GPUNN__FROM_COUNT }; /* after the operands */
-typedef struct gpunn__map_job {
-    gpunn__operand from[GPUNN__FROM_COUNT]; /* what the op's functions read */
-    void          *to[3];                   /* result; or gradient of each operand */
-    gpunn_dtype    to_dtype[3];
-    bool           add[3];
-    float          attr[2];
-    int64_t        count;
-} gpunn__map_job;
 
 /* F32 as the language of the tables has it; C's functions hide NaN from min and max. */
 __device__ __forceinline__ float gpunn__float_min(float a, float b)
@@ -2291,6 +2354,88 @@ GPUNN_TERNARY_OPS(GPUNN__X)
 #undef GPUNN__CONSTANT
 #undef GPUNN__MAP
 
+#define GPUNN__X(...) +1
+enum { GPUNN__MAP_COUNT = 1 GPUNN__ELEMENTWISE_OPS(GPUNN__X) }; /* gpunn_op's first members */
+#undef GPUNN__X
+
+/* ==== >>cuda/elementwise =========================================================================================== *
+ * Elementwise ops: kernels made from gpunn.h's tables, one forward and one backward per op. A thread takes packs of 8 results;
+ * what the tables do not mention is not read. Below them the ops that only move data. */
+/* What the derivatives of an elementwise op read. */
+GPUNN__INTERNAL const gpunn__map_facts *gpunn__map_facts_for(gpunn_op op);
+
+/* What one of so many blocks copies. */
+__device__ __forceinline__ void gpunn__copy_part(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
+                                                 int64_t count, bool add, unsigned block, unsigned blocks)
+{
+    int64_t i = ((int64_t)block * blockDim.x + threadIdx.x) * GPUNN__PACK;
+    for (; i < count; i += (int64_t)blocks * blockDim.x * GPUNN__PACK) {
+        int   n = gpunn__pack_size(count, i);
+        float v[8];
+        gpunn__load_pack(from, from_dtype, i, n, v);
+        gpunn__store_pack(to, to_dtype, i, n, add, v);
+    }
+}
+
+GPUNN__INTERNAL bool gpunn__is_float(gpunn_dtype dtype);
+
+/* An operand as seen from the result, whose element i has the digits i % size[0], i / size[0] % size[1], ...: the result's
+ * dimensions, innermost first, neighbours merged. An operand of the result's shape and a scalar have one digit, the common ways
+ * to broadcast two or three; a pack costs one division per digit but the last, of 32 bits where that is enough. */
+typedef struct gpunn__operand {
+    const void *data; /* NULL: not there */
+    gpunn_dtype dtype;
+    int         rank;
+    int64_t     size[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK]; /* stride[0]: 1, or 0 where broadcast */
+} gpunn__operand;
+
+/* Where the value for element i stands. left: elements from i on for which the first digit does not wrap. */
+__device__ __forceinline__ int64_t gpunn__operand_place(const gpunn__operand &operand, int64_t i, int64_t *left)
+{
+    uint64_t rest = (uint64_t)i;
+    int64_t  place = 0;
+#pragma unroll 1
+    for (int d = 0; d < operand.rank; d++) {
+        uint64_t size = (uint64_t)operand.size[d], next = d + 1 < operand.rank ? rest / size : 0;
+        int64_t  digit = (int64_t)(rest - next * size);
+        if (d == 0) *left = operand.size[0] - digit;
+        place += digit * operand.stride[d];
+        rest = next;
+    }
+    return place;
+}
+
+__device__ __forceinline__ void gpunn__operand_load(const gpunn__operand &operand, int64_t i, int n, float v[8])
+{
+    int64_t left = 0, place = gpunn__operand_place(operand, i, &left), stride = operand.stride[0];
+    if (left >= GPUNN__PACK && stride == 1 && place % GPUNN__PACK == 0) {
+        gpunn__load8(operand.data, operand.dtype, place, v);
+        return;
+    }
+    if (left >= GPUNN__PACK && stride == 0) {
+        float value = gpunn__load(operand.data, operand.dtype, place);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) v[j] = value;
+        return;
+    }
+#pragma unroll 1
+    for (int j = 0; j < GPUNN__PACK; j++, left--, place += stride) {
+        if (left == 0) place = gpunn__operand_place(operand, i + j, &left);
+#pragma unroll
+        for (int k = 0; k < GPUNN__PACK - 1; k++) v[k] = v[k + 1];
+        v[GPUNN__PACK - 1] = j < n ? gpunn__load(operand.data, operand.dtype, place) : 0;
+    }
+}
+
+typedef struct gpunn__map_job {
+    gpunn__operand from[GPUNN__FROM_COUNT]; /* what the op's functions read */
+    void          *to[3];                   /* result; or gradient of each operand */
+    gpunn_dtype    to_dtype[3];
+    bool           add[3];
+    float          attr[2];
+    int64_t        count;
+} gpunn__map_job;
+
 /* The only operand of an op, its result and that one's gradient are never broadcast: gpunn__cuda_map sees to it. */
 __device__ __forceinline__ void gpunn__map_load(bool broadcasts, const gpunn__operand &operand, int64_t i, int n, float v[8])
 {
@@ -2346,9 +2491,6 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__map_backward_
 }
 
 /* In the order of gpunn_op, where they come first. */
-#define GPUNN__MAP_OPS(X) \
-    GPUNN_UNARY_OPS(X)    \
-    GPUNN_UNARY1_OPS(X) GPUNN_UNARY2_OPS(X) GPUNN_BINARY_OPS(X) GPUNN_LOSS_OPS(X) GPUNN_LOSS1_OPS(X) GPUNN_TERNARY_OPS(X)
 static const struct {
     void (*forward)(gpunn__map_job job);
     void (*backward)(gpunn__map_job job);
@@ -2356,11 +2498,14 @@ static const struct {
 } gpunn__map_ops[] = {{NULL, NULL, {}},
 #define GPUNN__X(ENUM, name, ...) \
     {gpunn__map_forward_kernel<gpunn__op_##name>, gpunn__map_backward_kernel<gpunn__op_##name>, gpunn__op_##name::FACTS},
-                      GPUNN__MAP_OPS(GPUNN__X)
+                      GPUNN__ELEMENTWISE_OPS(GPUNN__X)
 #undef GPUNN__X
 };
 
-static constexpr int GPUNN__MAP_COUNT = sizeof gpunn__map_ops / sizeof *gpunn__map_ops;
+GPUNN__INTERNAL const gpunn__map_facts *gpunn__map_facts_for(gpunn_op op)
+{
+    return &gpunn__map_ops[op].facts;
+}
 
 static gpunn__operand gpunn__operand_of(const gpunn_value *value, const gpunn_value *result)
 {
@@ -2424,7 +2569,7 @@ static gpunn_status gpunn__map_backward(gpunn__cuda *cuda, gpunn_step *step, gpu
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     if (step->input_count == 1 && step->in[0].count != step->out.count)
         return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
@@ -2441,20 +2586,8 @@ static gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step, gpunn__
                          job);
 }
 
-/* What one of so many blocks copies. */
-__device__ __forceinline__ void gpunn__copy_part(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
-                                                 int64_t count, bool add, unsigned block, unsigned blocks)
-{
-    int64_t i = ((int64_t)block * blockDim.x + threadIdx.x) * GPUNN__PACK;
-    for (; i < count; i += (int64_t)blocks * blockDim.x * GPUNN__PACK) {
-        int   n = gpunn__pack_size(count, i);
-        float v[8];
-        gpunn__load_pack(from, from_dtype, i, n, v);
-        gpunn__store_pack(to, to_dtype, i, n, add, v);
-    }
-}
-
 /* ---- copies and casts ------------------------------------------------------------------------------------------------ */
+
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__copy_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype, int64_t count, bool add)
 {
@@ -2462,8 +2595,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__copy_part(to, to_dtype, from, from_dtype, count, add, blockIdx.x, gridDim.x);
 }
 
-static gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype,
-                                     int64_t count, bool accumulate)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype, const void *from,
+                                              gpunn_dtype from_dtype, int64_t count, bool accumulate)
 {
     return GPUNN__LAUNCH(cuda, gpunn__copy_kernel, gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS, to, to_dtype, from,
                          from_dtype, count, accumulate);
@@ -2497,12 +2630,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
-static bool gpunn__is_float(gpunn_dtype dtype)
+GPUNN__INTERNAL bool gpunn__is_float(gpunn_dtype dtype)
 {
     return dtype == GPUNN_F32 || dtype == GPUNN_F16 || dtype == GPUNN_BF16;
 }
 
-static gpunn_status gpunn__cuda_cast(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_cast(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE) return GPUNN_OK;
     const gpunn_value *in = &step->in[0], *out = &step->out;
@@ -2513,6 +2646,7 @@ static gpunn_status gpunn__cuda_cast(gpunn__cuda *cuda, gpunn_step *step, gpunn_
 }
 
 /* ---- integers: a thread for each result ------------------------------------------------------------------------------ */
+
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__integers_kernel(const gpunn__integers p)
 {
     GPUNN__FOLLOW();
@@ -2521,7 +2655,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__integers_kernel(
 }
 
 /* INTEGER, and SUM and MAX of integers. */
-static gpunn_status gpunn__cuda_integer(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_integer(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     if (action != GPUNN__FORWARD) return GPUNN_OK;
     return GPUNN__LAUNCH(cuda, gpunn__integers_kernel, gpunn__blocks(cuda, step->out.count, 1), GPUNN__THREADS,
@@ -2529,6 +2663,7 @@ static gpunn_status gpunn__cuda_integer(gpunn__cuda *cuda, gpunn_step *step, gpu
 }
 
 /* ---- dropout -------------------------------------------------------------------------------------------------------------- */
+
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__dropout_kernel(const void *x, gpunn_dtype x_dtype, void *y, gpunn_dtype y_dtype, int64_t count, bool add,
                           const gpunn__device_state *state, unsigned site, unsigned keep, float scale)
@@ -2548,7 +2683,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
-static gpunn_status gpunn__cuda_dropout(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_dropout(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *from = step->backward ? &step->grad_out : &step->in[0];
     const gpunn_value *to = step->backward ? &step->grad_in[0] : &step->out;
@@ -2565,6 +2700,7 @@ static gpunn_status gpunn__cuda_dropout(gpunn__cuda *cuda, gpunn_step *step, gpu
 }
 
 /* ---- random numbers ------------------------------------------------------------------------------------------------------- */
+
 template <bool NORMAL> __device__ __forceinline__ void gpunn__random_pack(const uint32_t word[4], float v[4])
 {
 #pragma unroll
@@ -2598,7 +2734,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
-static gpunn_status gpunn__cuda_rand_like(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_rand_like(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const int64_t count = step->out.count;
     if (action != GPUNN__FORWARD) return GPUNN_OK;
@@ -2607,13 +2743,15 @@ static gpunn_status gpunn__cuda_rand_like(gpunn__cuda *cuda, gpunn_step *step, g
                          step->attr->site);
 }
 
-static gpunn_status gpunn__cuda_randn_like(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_randn_like(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     return gpunn__cuda_rand_like(cuda, step, action);
 }
-/* ==== >>move =============================================================================================================== *
+
+/* ==== >>cuda/move ================================================================================================== *
  * Ops that only move data, and the filters of convolutions. */
 /* ---- strided copies: permute, concat, slice and pad are nothing else ------------------------------------------------- */
+
 /* Position p along it is element (p - begin) / step of `from` where that divides and lies in [0, length), else a hole. */
 typedef struct gpunn__axis {
     int64_t size, to_stride, from_stride, begin, step, length;
@@ -2794,6 +2932,7 @@ static gpunn_status gpunn__cuda_move(gpunn__cuda *cuda, gpunn__move *move)
 }
 
 /* ---- filters from [k][channels][cells] to [k][cells][channels], or back, many in one launch, each tile through shared memory */
+
 enum { GPUNN__RELAYOUT_JOBS = 64, GPUNN__RELAYOUT_TILE = 2048, GPUNN__RELAYOUT_CELLS = 32 };
 
 typedef struct gpunn__relayout_job {
@@ -2850,7 +2989,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__relayout_kernel(
     }
 }
 
-static gpunn_status gpunn__cuda_relayout(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_relayout(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     for (int first = 0; first < step->input_count && action != GPUNN__PREPARE; first += GPUNN__RELAYOUT_JOBS) {
         gpunn__relayout_jobs jobs;
@@ -2886,7 +3025,7 @@ static gpunn_status gpunn__cuda_relayout(gpunn__cuda *cuda, gpunn_step *step, gp
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cuda_permute(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_permute(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE) return GPUNN_OK;
     const gpunn_value *to = step->backward ? &step->grad_in[0] : &step->out;
@@ -2903,7 +3042,7 @@ static gpunn_status gpunn__cuda_permute(gpunn__cuda *cuda, gpunn_step *step, gpu
     return gpunn__cuda_move(cuda, &move);
 }
 
-static gpunn_status gpunn__cuda_concat(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_concat(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE) return GPUNN_OK;
     int64_t part_stride[GPUNN_MAX_RANK], out_stride[GPUNN_MAX_RANK], offset = 0;
@@ -2924,7 +3063,7 @@ static gpunn_status gpunn__cuda_concat(gpunn__cuda *cuda, gpunn_step *step, gpun
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cuda_expand(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_expand(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *in = &step->in[0], *out = &step->out;
     if (step->backward && action == GPUNN__PREPARE)
@@ -2943,7 +3082,7 @@ static gpunn_status gpunn__cuda_expand(gpunn__cuda *cuda, gpunn_step *step, gpun
     return gpunn__cuda_move(cuda, &move);
 }
 
-static gpunn_status gpunn__cuda_slice(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_slice(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE) return GPUNN_OK;
     const gpunn_value *in = &step->in[0], *out = &step->out;
@@ -2970,6 +3109,7 @@ static gpunn_status gpunn__cuda_slice(gpunn__cuda *cuda, gpunn_step *step, gpunn
 }
 
 /* ---- the gradient of what is padded with its own elements: a thread for each of these gathers ------------------------- */
+
 typedef struct gpunn__padding {
     int             rank, mode;
     int64_t         count;
@@ -3007,7 +3147,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__pad_back_kernel(
     }
 }
 
-static gpunn_status gpunn__cuda_pad(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_pad(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE) return GPUNN_OK;
     const gpunn_value *in = &step->in[0], *out = &step->out;
@@ -3045,6 +3185,7 @@ static gpunn_status gpunn__cuda_pad(gpunn__cuda *cuda, gpunn_step *step, gpunn__
 }
 
 /* ---- assign: a thread for each element of the value ------------------------------------------------------------------------ */
+
 static __global__ void __launch_bounds__(GPUNN__THREADS)
     gpunn__assign_kernel(const gpunn__assign_shape c, const gpunn_value value, const void *position, gpunn_dtype position_type,
                          float *to)
@@ -3060,17 +3201,16 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
-static gpunn_status gpunn__cuda_assign(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_assign(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE) return GPUNN_OK;
     return GPUNN__LAUNCH(cuda, gpunn__assign_kernel, gpunn__blocks(cuda, step->in[1].count, 1), GPUNN__THREADS,
                          gpunn__assign_shape_of(step), step->in[1], step->in[2].data, step->in[2].dtype, (float *)step->out.data);
 }
 
-/* ==== >>reduce ======================================================================================================== *
+/* ==== >>cuda/reduce ================================================================================================ *
  * Sums and maxima over axes, and the ops that run along one axis. All are made of lines: elements in a row or a stride apart,
  * each line shared by a team of 1, 2, 4, .. 32 neighbouring threads or by a block. */
-
 typedef struct gpunn__line {
     int64_t index, begin, stride, n; /* index: among the lines of the op */
     int     thread, team;            /* this thread among those that share the line */
@@ -3141,35 +3281,11 @@ template <typename T, typename Op> __device__ __forceinline__ T gpunn__team_redu
 }
 
 /* The least power of 2 that is no less than n, at most `most`. */
-static int gpunn__power_of_2(int64_t n, int most)
-{
-    int power = 1;
-    while (power < n && power < most) power *= 2;
-    return power;
-}
-
-/* Threads for n elements that lie together: neighbours read neighbours, in packs of 8 where there are enough. */
-static int gpunn__lanes(int64_t n, int most)
-{
-    return gpunn__power_of_2(n < 64 ? n : n / 16 + 1, most);
-}
+GPUNN__INTERNAL int gpunn__power_of_2(int64_t n, int most);
 
 /* Threads that share each of `lines` lines. Neighbouring lines lie beside each other where the stride is not 1: then a line is
  * shared only as far as it takes to keep the device busy. */
-static int gpunn__team_of(const gpunn__cuda *cuda, int64_t lines, int64_t n, int64_t stride)
-{
-    int64_t device = cuda->multiprocessors;
-    int     team = gpunn__lanes(n, 32);
-    while (stride > 1 && team > 1 && lines * team > device * 1024) team /= 2;
-    return team == 32 && n >= (lines > device * 16 ? 8192 : 2048) ? GPUNN__THREADS : team;
-}
-
-/* ---- sum and max over any set of axes ---------------------------------------------------------------------------------- *
- * Adjacent axes of one fate are merged. What remains is kept x planes x rows x columns: `kept` results (or rows of results), each
- * from `planes` blocks of rows * columns elements that lie together. Either columns are reduced too (columns 1, rows holds the
- * length) or each column has its own result. A result's elements are read line by line: a row, or where columns are kept, one
- * element of each column. Where results are few, the lines are dealt to chunks, whose results a second launch reduces. */
-enum { GPUNN__SUM, GPUNN__MAX, GPUNN__COUNT /* of what equals the maximum */ };
+GPUNN__INTERNAL int gpunn__team_of(const gpunn__cuda *cuda, int64_t lines, int64_t n, int64_t stride);
 
 typedef struct gpunn__reduction {
     int         kind;
@@ -3191,7 +3307,77 @@ typedef struct gpunn__reduction {
 } gpunn__reduction;
 
 /* Chooses threads and chunks: enough to fill the device, and no chunk below 16384 elements. whole: no chunks. */
-static void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduction *r, bool whole)
+GPUNN__INTERNAL void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduction *r, bool whole);
+
+GPUNN__INTERNAL size_t gpunn__reduction_workspace(const gpunn__reduction *r);
+
+typedef struct gpunn__along {
+    int64_t     lines, n, inner;
+    int         team;
+    const void *x, *y, *gradient;
+    void       *out; /* of the forward pass: the result; of the backward pass: dx */
+    gpunn_dtype x_type, y_type, gradient_type, out_type;
+    bool        add, log;
+} gpunn__along;
+
+GPUNN__INTERNAL gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gpunn_step *step, int axis);
+
+GPUNN__INTERNAL unsigned gpunn__along_blocks(const gpunn__cuda *cuda, const gpunn__along *a);
+
+/* The teams of a block take neighbouring lines and go on together: for (first = _first; first < a.lines; first += _step). */
+__device__ __forceinline__ int64_t gpunn__along_step(const gpunn__along &a)
+{
+    return (int64_t)gridDim.x * (blockDim.x / a.team);
+}
+
+__device__ __forceinline__ int64_t gpunn__along_first(const gpunn__along &a)
+{
+    return (int64_t)blockIdx.x * (blockDim.x / a.team);
+}
+
+/* This thread's; without elements beyond the last. */
+__device__ __forceinline__ gpunn__line gpunn__along_line(const gpunn__along &a, int64_t first)
+{
+    int64_t     index = first + threadIdx.x / a.team, outer = a.inner == 1 ? index : gpunn__quotient(index, a.inner);
+    gpunn__line line = {index,
+                        outer * a.n * a.inner + (index - outer * a.inner),
+                        a.inner,
+                        index < a.lines ? a.n : 0,
+                        (int)(threadIdx.x & (a.team - 1)),
+                        a.team};
+    return line;
+}
+
+GPUNN__INTERNAL int gpunn__power_of_2(int64_t n, int most)
+{
+    int power = 1;
+    while (power < n && power < most) power *= 2;
+    return power;
+}
+
+/* Threads for n elements that lie together: neighbours read neighbours, in packs of 8 where there are enough. */
+static int gpunn__lanes(int64_t n, int most)
+{
+    return gpunn__power_of_2(n < 64 ? n : n / 16 + 1, most);
+}
+
+GPUNN__INTERNAL int gpunn__team_of(const gpunn__cuda *cuda, int64_t lines, int64_t n, int64_t stride)
+{
+    int64_t device = cuda->multiprocessors;
+    int     team = gpunn__lanes(n, 32);
+    while (stride > 1 && team > 1 && lines * team > device * 1024) team /= 2;
+    return team == 32 && n >= (lines > device * 16 ? 8192 : 2048) ? GPUNN__THREADS : team;
+}
+
+/* ---- sum and max over any set of axes ---------------------------------------------------------------------------------- *
+ * Adjacent axes of one fate are merged. What remains is kept x planes x rows x columns: `kept` results (or rows of results), each
+ * from `planes` blocks of rows * columns elements that lie together. Either columns are reduced too (columns 1, rows holds the
+ * length) or each column has its own result. A result's elements are read line by line: a row, or where columns are kept, one
+ * element of each column. Where results are few, the lines are dealt to chunks, whose results a second launch reduces. */
+
+enum { GPUNN__SUM, GPUNN__MAX, GPUNN__COUNT /* of what equals the maximum */ };
+
+GPUNN__INTERNAL void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduction *r, bool whole)
 {
     int64_t length = r->planes * r->rows, blocks, device = cuda->multiprocessors;
     if (r->by_column) {
@@ -3243,7 +3429,7 @@ static void gpunn__reduction_shape(const gpunn__cuda *cuda, gpunn__reduction *r,
     gpunn__reduction_cut(cuda, r, whole);
 }
 
-static size_t gpunn__reduction_workspace(const gpunn__reduction *r)
+GPUNN__INTERNAL size_t gpunn__reduction_workspace(const gpunn__reduction *r)
 {
     return r->chunks == 1 ? 0 : (size_t)(r->chunks * r->kept * r->columns) * sizeof(float);
 }
@@ -3404,7 +3590,7 @@ static gpunn_status gpunn__reduction_run(gpunn__cuda *cuda, const gpunn__reducti
     return gpunn__reduction_launch(cuda, &second);
 }
 
-static size_t gpunn__cuda_channel_sums_workspace(const gpunn__cuda *cuda, int64_t n, int64_t channels, int64_t inner)
+GPUNN__INTERNAL size_t gpunn__cuda_channel_sums_workspace(const gpunn__cuda *cuda, int64_t n, int64_t channels, int64_t inner)
 {
     gpunn_value      value = gpunn__rank_3(NULL, GPUNN_F32, n, channels, inner);
     gpunn__reduction r;
@@ -3412,8 +3598,9 @@ static size_t gpunn__cuda_channel_sums_workspace(const gpunn__cuda *cuda, int64_
     return gpunn__reduction_workspace(&r);
 }
 
-static gpunn_status gpunn__cuda_channel_sums(gpunn__cuda *cuda, const void *x, gpunn_dtype dtype, int64_t n, int64_t channels,
-                                             int64_t inner, float *out, bool accumulate, void *workspace)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_channel_sums(gpunn__cuda *cuda, const void *x, gpunn_dtype dtype, int64_t n,
+                                                      int64_t channels, int64_t inner, float *out, bool accumulate,
+                                                      void *workspace)
 {
     gpunn_value      value = gpunn__rank_3(x, dtype, n, channels, inner);
     gpunn__reduction r;
@@ -3433,15 +3620,15 @@ static uint32_t gpunn__broadcast_axes(const gpunn_value *from, const gpunn_value
     return axes;
 }
 
-static size_t gpunn__cuda_sum_to_workspace(const gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to)
+GPUNN__INTERNAL size_t gpunn__cuda_sum_to_workspace(const gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to)
 {
     gpunn__reduction r;
     gpunn__reduction_shape(cuda, &r, from, gpunn__broadcast_axes(from, to), false);
     return gpunn__reduction_workspace(&r);
 }
 
-static gpunn_status gpunn__cuda_sum_to(gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to, bool accumulate,
-                                       void *workspace)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_to(gpunn__cuda *cuda, const gpunn_value *from, const gpunn_value *to,
+                                                bool accumulate, void *workspace)
 {
     gpunn__reduction r;
     gpunn__reduction_shape(cuda, &r, from, gpunn__broadcast_axes(from, to), false);
@@ -3543,19 +3730,20 @@ static gpunn_status gpunn__reduction_step(gpunn__cuda *cuda, gpunn_step *step, g
     return GPUNN__LAUNCH(cuda, (gpunn__spread_kernel<1>), gpunn__blocks(cuda, s.count, 1), GPUNN__THREADS, s);
 }
 
-static gpunn_status gpunn__cuda_sum(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_sum(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     if (!gpunn__is_float(step->in[0].dtype)) return gpunn__cuda_integer(cuda, step, action);
     return gpunn__reduction_step(cuda, step, action, GPUNN__SUM);
 }
 
-static gpunn_status gpunn__cuda_max(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_max(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     if (!gpunn__is_float(step->in[0].dtype)) return gpunn__cuda_integer(cuda, step, action);
     return gpunn__reduction_step(cuda, step, action, GPUNN__MAX);
 }
 
 /* ---- gradient_energy: the means of squared differences of neighbours, along some axes ------------------------------------- */
+
 typedef struct gpunn__energy {
     int64_t     n;
     int         count; /* of axes; those of one element are left out */
@@ -3623,7 +3811,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__energy_back_kern
     }
 }
 
-static gpunn_status gpunn__cuda_gradient_energy(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_gradient_energy(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *x = &step->in[0];
     gpunn__energy      e;
@@ -3653,16 +3841,8 @@ static gpunn_status gpunn__cuda_gradient_energy(gpunn__cuda *cuda, gpunn_step *s
 }
 
 /* ---- along one axis: x[outer][n][inner] ------------------------------------------------------------------------------------ */
-typedef struct gpunn__along {
-    int64_t     lines, n, inner;
-    int         team;
-    const void *x, *y, *gradient;
-    void       *out; /* of the forward pass: the result; of the backward pass: dx */
-    gpunn_dtype x_type, y_type, gradient_type, out_type;
-    bool        add, log;
-} gpunn__along;
 
-static gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gpunn_step *step, int axis)
+GPUNN__INTERNAL gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gpunn_step *step, int axis)
 {
     gpunn__along       a;
     const gpunn_value *in = &step->in[0], *out = step->backward ? &step->grad_in[0] : &step->out;
@@ -3684,39 +3864,16 @@ static gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gpunn_step 
     return a;
 }
 
-static unsigned gpunn__along_blocks(const gpunn__cuda *cuda, const gpunn__along *a)
+GPUNN__INTERNAL unsigned gpunn__along_blocks(const gpunn__cuda *cuda, const gpunn__along *a)
 {
     return gpunn__blocks(cuda, a->lines * a->team, 1);
-}
-
-/* The teams of a block take neighbouring lines and go on together: for (first = _first; first < a.lines; first += _step). */
-__device__ __forceinline__ int64_t gpunn__along_step(const gpunn__along &a)
-{
-    return (int64_t)gridDim.x * (blockDim.x / a.team);
-}
-
-__device__ __forceinline__ int64_t gpunn__along_first(const gpunn__along &a)
-{
-    return (int64_t)blockIdx.x * (blockDim.x / a.team);
-}
-
-/* This thread's; without elements beyond the last. */
-__device__ __forceinline__ gpunn__line gpunn__along_line(const gpunn__along &a, int64_t first)
-{
-    int64_t     index = first + threadIdx.x / a.team, outer = a.inner == 1 ? index : gpunn__quotient(index, a.inner);
-    gpunn__line line = {index,
-                        outer * a.n * a.inner + (index - outer * a.inner),
-                        a.inner,
-                        index < a.lines ? a.n : 0,
-                        (int)(threadIdx.x & (a.team - 1)),
-                        a.team};
-    return line;
 }
 
 /* ---- cumsum: along a line, backward from its end ---------------------------------------------------------------------------- *
  * Lines that are many have a thread each; else a block adds up pieces of a line, one element a thread, onto
  * what came before. A long line that would leave the device idle is cut into parts, which a launch before has
  * summed. */
+
 enum { GPUNN__CUMSUM_PART = 8 * GPUNN__THREADS };
 typedef struct gpunn__cumsum {
     gpunn__along along; /* x: or the gradient */
@@ -3801,7 +3958,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__cumsum_block_ker
     }
 }
 
-static gpunn_status gpunn__cuda_cumsum(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_cumsum(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     gpunn__cumsum k;
     memset(&k, 0, sizeof k);
@@ -3827,9 +3984,10 @@ static gpunn_status gpunn__cuda_cumsum(gpunn__cuda *cuda, gpunn_step *step, gpun
     return GPUNN__LAUNCH(cuda, gpunn__cumsum_block_kernel, blocks, GPUNN__THREADS, k);
 }
 
-/* ==== >>pick =============================================================================================================== *
+/* ==== >>cuda/indexing ============================================================================================== *
  * Elements that integers pick, and the integers that pick the largest. */
 /* ---- argmax: the first maximum, NaN before everything ---------------------------------------------------------------- */
+
 typedef struct gpunn__smaller {
     __device__ int64_t operator()(int64_t a, int64_t b) const
     {
@@ -3871,7 +4029,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__argmax_kernel(co
     }
 }
 
-static gpunn_status gpunn__cuda_argmax(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_argmax(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     if (action == GPUNN__PREPARE) return GPUNN_OK;
     gpunn__along a = gpunn__along_axis(cuda, step, step->attr->axis);
@@ -3882,6 +4040,7 @@ static gpunn_status gpunn__cuda_argmax(gpunn__cuda *cuda, gpunn_step *step, gpun
  * A block sorts at most GPUNN__BLOCK_SORT codes in its shared memory. Longer lines are sorted in memory,
  * stably, by rising keys of 32 bits, 8 bits a pass: one launch counts the digits of each part of a line, the
  * next moves its elements. A pass reads the elements twice and writes them once, 24 bytes an element. */
+
 enum { GPUNN__BLOCK_SORT = 2048 };
 
 /* The network of Batcher's bitonic sort, falling; size: a power of 2. All threads of the block call it, at
@@ -4088,6 +4247,7 @@ static gpunn_status gpunn__sort(gpunn__cuda *cuda, gpunn__sorting *s, void *work
  * Rounds: a block lists the codes of a part of a line that are above the least of the k largest so far. It
  * sorts the list when it is full, and at the end; the next round takes what the blocks kept. For k above
  * GPUNN__TOPK_FEW of a line longer than the list, all of the line is sorted in memory, by 9 launches. */
+
 enum { GPUNN__TOPK_FEW = 512 };
 typedef struct gpunn__topk {
     gpunn__along              along;
@@ -4213,7 +4373,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__topk_write_kerne
     }
 }
 
-static gpunn_status gpunn__cuda_topk_indices(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_topk_indices(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     gpunn__topk t;
     memset(&t, 0, sizeof t);
@@ -4239,6 +4399,7 @@ static gpunn_status gpunn__cuda_topk_indices(gpunn__cuda *cuda, gpunn_step *step
 /* ---- embedding -------------------------------------------------------------------------------------------------------------- *
  * Forward: a thread copies packs of N columns. Backward: the tokens are sorted with their positions, digit by digit; then each
  * row of the weight is written once, the sum of its tokens' gradients in an order that the tokens alone tell, or 0. */
+
 typedef struct gpunn__rows {
     const void  *index; /* tokens */
     gpunn_dtype  index_type, from_type, to_type;
@@ -4381,7 +4542,7 @@ static gpunn_status gpunn__rows_backward(gpunn__cuda *cuda, gpunn__rows *r, gpun
     return GPUNN__LAUNCH(cuda, (gpunn__rows_sum_kernel<1>), blocks, GPUNN__ROWS_THREADS, *r, across);
 }
 
-static gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *tokens = &step->in[0], *weight = &step->in[1];
     gpunn__sorting     s = gpunn__sorting_of(cuda, 1, tokens->count);
@@ -4421,6 +4582,7 @@ static gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step *step, g
  * places is summed. Sums are made in the order of the indices, but those of runs longer than GPUNN__RUN_ALONE
  * in memory by a block, in an order that the indices alone tell. An index out of range makes a NaN, of
  * integers a 0, of what it picks, or of an element of the line that it adds to. */
+
 enum { GPUNN__GATHER_FEW = 64, GPUNN__GATHER_LINE = 1024, GPUNN__RUN_ALONE = 32 };
 typedef struct gpunn__gather {
     const void *x, *gradient, *index, *base; /* base: what dx adds to; NULL: nothing */
@@ -4606,7 +4768,7 @@ static gpunn_status gpunn__gather_back(gpunn__cuda *cuda, const gpunn__gather *g
     return GPUNN__LAUNCH(cuda, gpunn__gather_runs_kernel, gpunn__blocks(cuda, count, 1), GPUNN__THREADS, *g, s.sorted, count);
 }
 
-static gpunn_status gpunn__cuda_gather(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_gather(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     gpunn__along  a = gpunn__along_axis(cuda, step, step->attr->axis);
     gpunn__gather g = gpunn__gather_of(step, &a, &step->in[1]);
@@ -4627,7 +4789,7 @@ static gpunn_status gpunn__cuda_gather(gpunn__cuda *cuda, gpunn_step *step, gpun
     return GPUNN__LAUNCH(cuda, gpunn__gather_forward_kernel, gpunn__blocks(cuda, step->out.count, 1), GPUNN__THREADS, g);
 }
 
-static gpunn_status gpunn__cuda_scatter_add(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_scatter_add(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     if (step->backward && step->grad_in[0].data) {
         gpunn_status status = gpunn__cuda_expand(cuda, step, action);
@@ -4656,6 +4818,7 @@ static gpunn_status gpunn__cuda_scatter_add(gpunn__cuda *cuda, gpunn_step *step,
 
 /* ---- scatter: the number of the last index that names each element, from 1 on; 0: none does ---------------------------- *
  * An index out of range names its line's first element, as the largest number, and makes it a NaN, of integers a 0. */
+
 typedef unsigned long long gpunn__last;
 
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__scatter_last_kernel(const gpunn__gather g, gpunn__last *last)
@@ -4706,7 +4869,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
     }
 }
 
-static gpunn_status gpunn__cuda_scatter(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_scatter(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *x = &step->in[0], *index = &step->in[1], *src = &step->in[2];
     gpunn__along       a = gpunn__along_axis(cuda, step, step->attr->axis);
@@ -4737,7 +4900,113 @@ static gpunn_status gpunn__cuda_scatter(gpunn__cuda *cuda, gpunn_step *step, gpu
     return GPUNN__LAUNCH(cuda, gpunn__scatter_back_kernel, gpunn__blocks(cuda, index->count, 1), GPUNN__THREADS, g, last);
 }
 
-/* ==== >>gemm ========================================================================================================== */
+/* ==== >>cuda/gemm ================================================================================================== */
+enum { GPUNN__TILE = 16, GPUNN__DEPTH = 64 };
+
+/* to[k][i] = x at (i0 + i, k0 + k), stored [k][i] if by_k, else [i][k]; what lies outside [m][depth] is 0. */
+__device__ __forceinline__ void gpunn__load_tile(float (*to)[GPUNN__TILE + 1], const void *x, gpunn_dtype dtype, bool by_k,
+                                                 int64_t start, int64_t ld, int64_t i0, int64_t m, int64_t k0, int64_t depth)
+{
+#pragma unroll
+    for (int part = 0; part < GPUNN__TILE * GPUNN__DEPTH / GPUNN__THREADS; part++) {
+        const int     at = part * GPUNN__THREADS + (int)threadIdx.x;
+        const int     i = by_k ? at % GPUNN__TILE : at / GPUNN__DEPTH, k = by_k ? at / GPUNN__TILE : at % GPUNN__DEPTH;
+        const int64_t row = i0 + i, column = k0 + k;
+        to[k][i] = row < m && column < depth ? gpunn__load(x, dtype, start + (by_k ? column * ld + row : row * ld + column)) : 0;
+    }
+}
+
+/* The constants are gpunn.h's. */
+__device__ __forceinline__ float gpunn__activate(const gpunn__product *p, int64_t at, float sum)
+{
+    if (p->activation == GPUNN__NO_ACTIVATION) return sum;
+    if (p->activation == GPUNN__RELU) return sum <= 0 ? 0 : sum;
+    const float x = p->activation == GPUNN__GELU_TANH ? sum : gpunn__load(p->aux, p->d_dtype, at);
+    if (p->activation == GPUNN__RELU_DERIVATIVE) return x <= 0 ? 0 : sum;
+    const float t = tanhf(0.7978846f * (x + 0.044715f * x * x * x));
+    if (p->activation == GPUNN__GELU_TANH) return 0.5f * x * (1 + t);
+    return sum * 0.5f * (1 + t) * (1 + x * (1 - t) * 0.7978846f * (1 + 0.134145f * x * x));
+}
+
+/* d at (i, j), with all that follows its sum; row_sum: of row i of a. */
+__device__ __forceinline__ void gpunn__product_store(const gpunn__product *p, int64_t i, int64_t j, int64_t at, float sum,
+                                                     float row_sum)
+{
+    if (p->row_sums && j == 0) p->row_sums[i] = row_sum;
+    if (p->bias) sum += gpunn__load(p->bias, p->bias_dtype, j);
+    if (p->accumulate) sum += gpunn__load(p->d, p->d_dtype, at);
+    if (p->residual) sum += gpunn__load(p->residual, p->d_dtype, at);
+    if (p->activation == GPUNN__GELU_TANH && p->aux) gpunn__store(p->aux, p->d_dtype, at, sum);
+    gpunn__store(p->d, p->d_dtype, at, gpunn__activate(p, at, sum));
+}
+
+/* A block makes 16 x 16 of d at a time, a thread one of them. */
+__device__ __forceinline__ void gpunn__product_make(const gpunn__product *p)
+{
+    __shared__ float a[GPUNN__DEPTH][GPUNN__TILE + 1], b[GPUNN__DEPTH][GPUNN__TILE + 1];
+    const int        x = (int)threadIdx.x % GPUNN__TILE, y = (int)threadIdx.x / GPUNN__TILE;
+    const int64_t    across = (p->n + GPUNN__TILE - 1) / GPUNN__TILE;
+    const int64_t    tiles = across * ((p->m + GPUNN__TILE - 1) / GPUNN__TILE);
+    for (int64_t tile = blockIdx.x; tile < tiles * p->batch; tile += gridDim.x) {
+        const int64_t batch = tile / tiles, i0 = tile % tiles / across * GPUNN__TILE, j0 = tile % across * GPUNN__TILE;
+        float         sum = 0, row_sum = 0;
+        for (int64_t k0 = 0; k0 < p->k; k0 += GPUNN__DEPTH) {
+            __syncthreads(); /* the last piece has been used */
+            gpunn__load_tile(a, p->a, p->dtype, p->transpose_a, batch * p->stride_a, p->lda, i0, p->m, k0, p->k);
+            gpunn__load_tile(b, p->b, p->dtype, !p->transpose_b, batch * p->stride_b, p->ldb, j0, p->n, k0, p->k);
+            __syncthreads();
+            const int depth = p->k - k0 < GPUNN__DEPTH ? (int)(p->k - k0) : GPUNN__DEPTH;
+#pragma unroll 8
+            for (int k = 0; k < depth; k++) {
+                sum += a[k][y] * b[k][x];
+                row_sum += a[k][y];
+            }
+        }
+        const int64_t i = i0 + y, j = j0 + x;
+        if (i < p->m && j < p->n) gpunn__product_store(p, i, j, batch * p->stride_d + i * p->ldd + j, sum, row_sum);
+    }
+}
+
+GPUNN__INTERNAL int64_t gpunn__product_tiles(const gpunn__product *p);
+
+/* Done before the library's kernel would have started: a multiprocessor has no more than two pieces to do. */
+GPUNN__INTERNAL bool gpunn__product_is_small(const gpunn__cuda *cuda, const gpunn__product *p);
+
+/* Up to two products that do not depend on each other, with all that follows their sums. */
+GPUNN__INTERNAL gpunn_status gpunn__products(gpunn__cuda *cuda, const gpunn__product *p, int count, gpunn__action action);
+
+GPUNN__INTERNAL void *gpunn__element(const void *data, gpunn_dtype dtype, int64_t index);
+
+/* d[m][n] = a[m][k] b[k][n], all contiguous; transpose_a: a is stored [k][m]; transpose_b: b as [n][k]. */
+GPUNN__INTERNAL gpunn__product gpunn__make_product(const gpunn_step *step, int64_t m, int64_t n, int64_t k, const gpunn_value *a,
+                                                   bool transpose_a, const gpunn_value *b, bool transpose_b,
+                                                   const gpunn_value *d);
+
+/* Operands of one dtype make a result of that dtype or of F32. */
+GPUNN__INTERNAL gpunn_status gpunn__check_operands(gpunn__cuda *cuda, const gpunn_value *a, const gpunn_value *b,
+                                                   const gpunn_value *d);
+
+/* All that bias, norm, residual and relu do to the bare product in y. */
+GPUNN__INTERNAL gpunn_status gpunn__finish_all(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype);
+
+/* x [rows, in], y = x W^T + bias, with what is merged into the step, as one product. false: a product cannot make all of that. */
+GPUNN__INTERNAL bool gpunn__linear_whole(const gpunn_step *step, gpunn__product *whole);
+
+typedef struct gpunn__linear_gradients {
+    gpunn__product product[2];
+    int            count;
+    gpunn_value   *before;        /* what the activation that made x was applied to; of relu x, which tells as much */
+    bool           sums, derived; /* whether they make the bias's gradient, and the activation's derivative */
+} gpunn__linear_gradients;
+
+/* dX = dY W, times the derivative of an activation that made X; dW = dY^T X; dbias = the sums over the rows of dY, which go with
+ * the product for dW where nothing is added to them. Whether a gradient is added to may change from run to run. */
+GPUNN__INTERNAL gpunn__linear_gradients gpunn__linear_gradients_of(gpunn_step *step);
+
+/* p for every index of the kept axes, summed over the others. The longest kept axis goes into one call. */
+GPUNN__INTERNAL gpunn_status gpunn__repeated_products(gpunn__cuda *cuda, gpunn__product p, gpunn__walk kept,
+                                                      const gpunn__walk *summed, gpunn__action action);
+
 /* Whether what .benchmark compares can be timed now: never where results may not vary, and not while the stream is captured; the
  * next run that is not will do it. */
 static gpunn_status gpunn__may_time(gpunn__cuda *cuda, bool *may)
@@ -4983,13 +5252,13 @@ static gpunn_status gpunn__algorithms_choose(gpunn__cuda *cuda, const gpunn__pro
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cuda_product_prepare(gpunn__cuda *cuda, const gpunn__product *p)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_product_prepare(gpunn__cuda *cuda, const gpunn__product *p)
 {
     gpunn__algorithms *all;
     return gpunn__algorithms_find(cuda, p, false, &all);
 }
 
-static gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn__product *p)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn__product *p)
 {
     gpunn__algorithms *all;
     GPUNN__TRY(gpunn__algorithms_find(cuda, p, true, &all));
@@ -5007,75 +5276,10 @@ static gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn__product 
 #endif
 
 /* ---- our own product, for what is too small to be worth the library's launches or not known to it ------------------------ */
-enum { GPUNN__TILE = 16, GPUNN__DEPTH = 64 };
 
 typedef struct gpunn__product_pair {
     gpunn__product p[2];
 } gpunn__product_pair;
-
-/* to[k][i] = x at (i0 + i, k0 + k), stored [k][i] if by_k, else [i][k]; what lies outside [m][depth] is 0. */
-__device__ __forceinline__ void gpunn__load_tile(float (*to)[GPUNN__TILE + 1], const void *x, gpunn_dtype dtype, bool by_k,
-                                                 int64_t start, int64_t ld, int64_t i0, int64_t m, int64_t k0, int64_t depth)
-{
-#pragma unroll
-    for (int part = 0; part < GPUNN__TILE * GPUNN__DEPTH / GPUNN__THREADS; part++) {
-        const int     at = part * GPUNN__THREADS + (int)threadIdx.x;
-        const int     i = by_k ? at % GPUNN__TILE : at / GPUNN__DEPTH, k = by_k ? at / GPUNN__TILE : at % GPUNN__DEPTH;
-        const int64_t row = i0 + i, column = k0 + k;
-        to[k][i] = row < m && column < depth ? gpunn__load(x, dtype, start + (by_k ? column * ld + row : row * ld + column)) : 0;
-    }
-}
-
-/* The constants are gpunn.h's. */
-__device__ __forceinline__ float gpunn__activate(const gpunn__product *p, int64_t at, float sum)
-{
-    if (p->activation == GPUNN__NO_ACTIVATION) return sum;
-    if (p->activation == GPUNN__RELU) return sum <= 0 ? 0 : sum;
-    const float x = p->activation == GPUNN__GELU_TANH ? sum : gpunn__load(p->aux, p->d_dtype, at);
-    if (p->activation == GPUNN__RELU_DERIVATIVE) return x <= 0 ? 0 : sum;
-    const float t = tanhf(0.7978846f * (x + 0.044715f * x * x * x));
-    if (p->activation == GPUNN__GELU_TANH) return 0.5f * x * (1 + t);
-    return sum * 0.5f * (1 + t) * (1 + x * (1 - t) * 0.7978846f * (1 + 0.134145f * x * x));
-}
-
-/* d at (i, j), with all that follows its sum; row_sum: of row i of a. */
-__device__ __forceinline__ void gpunn__product_store(const gpunn__product *p, int64_t i, int64_t j, int64_t at, float sum,
-                                                     float row_sum)
-{
-    if (p->row_sums && j == 0) p->row_sums[i] = row_sum;
-    if (p->bias) sum += gpunn__load(p->bias, p->bias_dtype, j);
-    if (p->accumulate) sum += gpunn__load(p->d, p->d_dtype, at);
-    if (p->residual) sum += gpunn__load(p->residual, p->d_dtype, at);
-    if (p->activation == GPUNN__GELU_TANH && p->aux) gpunn__store(p->aux, p->d_dtype, at, sum);
-    gpunn__store(p->d, p->d_dtype, at, gpunn__activate(p, at, sum));
-}
-
-/* A block makes 16 x 16 of d at a time, a thread one of them. */
-__device__ __forceinline__ void gpunn__product_make(const gpunn__product *p)
-{
-    __shared__ float a[GPUNN__DEPTH][GPUNN__TILE + 1], b[GPUNN__DEPTH][GPUNN__TILE + 1];
-    const int        x = (int)threadIdx.x % GPUNN__TILE, y = (int)threadIdx.x / GPUNN__TILE;
-    const int64_t    across = (p->n + GPUNN__TILE - 1) / GPUNN__TILE;
-    const int64_t    tiles = across * ((p->m + GPUNN__TILE - 1) / GPUNN__TILE);
-    for (int64_t tile = blockIdx.x; tile < tiles * p->batch; tile += gridDim.x) {
-        const int64_t batch = tile / tiles, i0 = tile % tiles / across * GPUNN__TILE, j0 = tile % across * GPUNN__TILE;
-        float         sum = 0, row_sum = 0;
-        for (int64_t k0 = 0; k0 < p->k; k0 += GPUNN__DEPTH) {
-            __syncthreads(); /* the last piece has been used */
-            gpunn__load_tile(a, p->a, p->dtype, p->transpose_a, batch * p->stride_a, p->lda, i0, p->m, k0, p->k);
-            gpunn__load_tile(b, p->b, p->dtype, !p->transpose_b, batch * p->stride_b, p->ldb, j0, p->n, k0, p->k);
-            __syncthreads();
-            const int depth = p->k - k0 < GPUNN__DEPTH ? (int)(p->k - k0) : GPUNN__DEPTH;
-#pragma unroll 8
-            for (int k = 0; k < depth; k++) {
-                sum += a[k][y] * b[k][x];
-                row_sum += a[k][y];
-            }
-        }
-        const int64_t i = i0 + y, j = j0 + x;
-        if (i < p->m && j < p->n) gpunn__product_store(p, i, j, batch * p->stride_d + i * p->ldd + j, sum, row_sum);
-    }
-}
 
 /* blockIdx.y: which product. */
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__product_kernel(gpunn__product_pair pair)
@@ -5084,13 +5288,12 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__product_kernel(g
     gpunn__product_make(&pair.p[blockIdx.y]);
 }
 
-static int64_t gpunn__product_tiles(const gpunn__product *p)
+GPUNN__INTERNAL int64_t gpunn__product_tiles(const gpunn__product *p)
 {
     return (p->m + GPUNN__TILE - 1) / GPUNN__TILE * ((p->n + GPUNN__TILE - 1) / GPUNN__TILE) * p->batch;
 }
 
-/* Done before the library's kernel would have started: a multiprocessor has no more than two pieces to do. */
-static bool gpunn__product_is_small(const gpunn__cuda *cuda, const gpunn__product *p)
+GPUNN__INTERNAL bool gpunn__product_is_small(const gpunn__cuda *cuda, const gpunn__product *p)
 {
     const int64_t pieces = (p->k + GPUNN__DEPTH - 1) / GPUNN__DEPTH;
     const bool    apart = p->activation == GPUNN__RELU && p->keep_nan; /* of the library's: a second pass, worth a longer sum */
@@ -5108,6 +5311,7 @@ static gpunn_status gpunn__product_own(gpunn__cuda *cuda, const gpunn__product *
 }
 
 /* ---- what follows a product's sums: in the library's own pass, or in passes of ours ---- */
+
 static gpunn_status gpunn__apply(gpunn__cuda *cuda, gpunn_op act, gpunn_value *x, const gpunn_value *y, gpunn_value *gradient)
 {
     const gpunn_attributes none = {};
@@ -5209,8 +5413,7 @@ static gpunn_status gpunn__product_run(gpunn__cuda *cuda, const gpunn__product *
     return status == GPUNN_ERR_UNSUPPORTED ? gpunn__product_own(cuda, p, 1) : status;
 }
 
-/* Up to two products that do not depend on each other, with all that follows their sums. */
-static gpunn_status gpunn__products(gpunn__cuda *cuda, const gpunn__product *p, int count, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__products(gpunn__cuda *cuda, const gpunn__product *p, int count, gpunn__action action)
 {
     bool small = true;
     for (int i = 0; i < count; i++) small = small && gpunn__product_is_small(cuda, &p[i]);
@@ -5229,14 +5432,13 @@ static gpunn_status gpunn__products(gpunn__cuda *cuda, const gpunn__product *p, 
     return GPUNN_OK;
 }
 
-static void *gpunn__element(const void *data, gpunn_dtype dtype, int64_t index)
+GPUNN__INTERNAL void *gpunn__element(const void *data, gpunn_dtype dtype, int64_t index)
 {
     return (char *)data + gpunn__bytes(dtype, index);
 }
 
-/* d[m][n] = a[m][k] b[k][n], all contiguous; transpose_a: a is stored [k][m]; transpose_b: b as [n][k]. */
-static gpunn__product gpunn__make_product(const gpunn_step *step, int64_t m, int64_t n, int64_t k, const gpunn_value *a,
-                                          bool transpose_a, const gpunn_value *b, bool transpose_b, const gpunn_value *d)
+GPUNN__INTERNAL gpunn__product gpunn__make_product(const gpunn_step *step, int64_t m, int64_t n, int64_t k, const gpunn_value *a,
+                                                   bool transpose_a, const gpunn_value *b, bool transpose_b, const gpunn_value *d)
 {
     gpunn__product p;
     memset(&p, 0, sizeof p);
@@ -5248,24 +5450,22 @@ static gpunn__product gpunn__make_product(const gpunn_step *step, int64_t m, int
     return p;
 }
 
-/* Operands of one dtype make a result of that dtype or of F32. */
-static gpunn_status gpunn__check_operands(gpunn__cuda *cuda, const gpunn_value *a, const gpunn_value *b, const gpunn_value *d)
+GPUNN__INTERNAL gpunn_status gpunn__check_operands(gpunn__cuda *cuda, const gpunn_value *a, const gpunn_value *b,
+                                                   const gpunn_value *d)
 {
     if (a->dtype == b->dtype && (d->dtype == a->dtype || d->dtype == GPUNN_F32)) return GPUNN_OK;
     return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
                             "a product takes operands of one dtype, and its result has that dtype or F32; cast an operand");
 }
 
-/* All that bias, norm, residual and relu do to the bare product in y. */
-static gpunn_status gpunn__finish_all(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype)
+GPUNN__INTERNAL gpunn_status gpunn__finish_all(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype)
 {
     const bool bias = step->in[2].data != NULL, residual = step->fused.residual.data != NULL;
     if (y == step->out.data && !bias && !residual && !step->fused.norm && !step->fused.relu) return GPUNN_OK;
     return gpunn__cuda_finish(cuda, step, y, y_dtype, bias, step->fused.norm, residual, step->fused.relu);
 }
 
-/* x [rows, in], y = x W^T + bias, with what is merged into the step, as one product. false: a product cannot make all of that. */
-static bool gpunn__linear_whole(const gpunn_step *step, gpunn__product *whole)
+GPUNN__INTERNAL bool gpunn__linear_whole(const gpunn_step *step, gpunn__product *whole)
 {
     const int64_t      in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
     const gpunn_value *bias = &step->in[2], *residual = &step->fused.residual, *before = &step->fused.before, *y = &step->out;
@@ -5297,16 +5497,7 @@ static gpunn_status gpunn__linear_forward(gpunn__cuda *cuda, gpunn_step *step, g
     return step->fused.gelu_tanh ? gpunn__apply(cuda, GPUNN_OP_GELU_TANH, before, y, NULL) : GPUNN_OK;
 }
 
-typedef struct gpunn__linear_gradients {
-    gpunn__product product[2];
-    int            count;
-    gpunn_value   *before;        /* what the activation that made x was applied to; of relu x, which tells as much */
-    bool           sums, derived; /* whether they make the bias's gradient, and the activation's derivative */
-} gpunn__linear_gradients;
-
-/* dX = dY W, times the derivative of an activation that made X; dW = dY^T X; dbias = the sums over the rows of dY, which go with
- * the product for dW where nothing is added to them. Whether a gradient is added to may change from run to run. */
-static gpunn__linear_gradients gpunn__linear_gradients_of(gpunn_step *step)
+GPUNN__INTERNAL gpunn__linear_gradients gpunn__linear_gradients_of(gpunn_step *step)
 {
     const int64_t           in = step->in[1].dim[1], out = step->in[1].dim[0], rows = step->in[0].count / in;
     const gpunn_value      *dy = &step->grad_out, *dweight = &step->grad_in[1], *dx = &step->grad_in[0];
@@ -5353,7 +5544,7 @@ static gpunn_status gpunn__linear_backward(gpunn__cuda *cuda, gpunn_step *step, 
                                                         : GPUNN_OK;
 }
 
-static gpunn_status gpunn__cuda_linear(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_linear(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     if (!step->backward) {
         GPUNN__TRY(gpunn__check_operands(cuda, &step->in[0], &step->in[1], &step->out));
@@ -5376,9 +5567,8 @@ static gpunn__product gpunn__repeated(gpunn__product p, const gpunn__walk *all, 
     return p;
 }
 
-/* p for every index of the kept axes, summed over the others. The longest kept axis goes into one call. */
-static gpunn_status gpunn__repeated_products(gpunn__cuda *cuda, gpunn__product p, gpunn__walk kept, const gpunn__walk *summed,
-                                             gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__repeated_products(gpunn__cuda *cuda, gpunn__product p, gpunn__walk kept,
+                                                      const gpunn__walk *summed, gpunn__action action)
 {
     const int64_t all = gpunn__axes_count(&kept), terms = gpunn__axes_count(summed);
     int           longest = 0;
@@ -5425,7 +5615,7 @@ static gpunn_status gpunn__broadcast_product(gpunn__cuda *cuda, gpunn_step *step
 
 /* c = op(a) op(b); da = dc op(b)^T and db = op(a)^T dc, or their transposes where the operand is stored so, summed over the axes
  * along which the operand was repeated. */
-static gpunn_status gpunn__cuda_matmul(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_matmul(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const bool  ta = step->attr->transpose_a, tb = step->attr->transpose_b;
     gpunn_value a, b, c;
@@ -5458,15 +5648,11 @@ static gpunn_status gpunn__cuda_matmul(gpunn__cuda *cuda, gpunn_step *step, gpun
     }
     return GPUNN_OK;
 }
-/* ==== >>conv ========================================================================================================== *
+
+/* ==== >>cuda/conv ================================================================================================== *
  * cuDNN's graphs. A convolution is a graph of one to four operations; heuristics name engines for it, the best first, and the
  * first that the device can run and that keeps gpunn's promises (gpunn__dnn_suits) is taken, once for a gpunn__convolution. */
-#ifndef GPUNN__EMULATOR
 #if GPUNN__CUDNN
-/* A CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR instead of a device that is here: plans can be made for it, and not run. */
-#ifndef GPUNN__DNN_DESCRIBED
-#define GPUNN__DNN_DESCRIBED NULL
-#endif
 
 enum {
     GPUNN__DNN_MADE = 256,     /* descriptors of a builder */
@@ -5476,8 +5662,6 @@ enum {
     GPUNN__DNN_WARM = 1,       /* runs of each before it is timed, */
     GPUNN__DNN_TIMED = 4,      /* and timed ones */
 };
-/* The names of a graph's tensors; from BETWEEN on those that are never stored. */
-enum { GPUNN__DNN_X = 1, GPUNN__DNN_W, GPUNN__DNN_Y, GPUNN__DNN_BIAS, GPUNN__DNN_RESIDUAL, GPUNN__DNN_BETWEEN };
 
 typedef struct gpunn__dnn_plan {
     cudnnBackendDescriptor_t descriptor;
@@ -5504,7 +5688,80 @@ typedef struct gpunn__dnn_builder {
 } gpunn__dnn_builder;
 
 /* The status of a call of cuDNN; text: its name, what cuDNN calls the error and what it adds. */
-static gpunn_status gpunn__dnn_check(gpunn__cuda *cuda, cudnnStatus_t status, const char *call, char *text, size_t size)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_check(gpunn__cuda *cuda, cudnnStatus_t status, const char *call, char *text, size_t size);
+
+/* Calls a function of cuDNN unless an earlier call has failed; whether it succeeded. */
+#define GPUNN__DNN(builder, function, ...)                                                                                \
+    ((builder)->status == GPUNN_OK &&                                                                                     \
+     ((builder)->status = gpunn__dnn_check((builder)->cuda, (builder)->cuda->libraries->function(__VA_ARGS__), #function, \
+                                           (builder)->text, sizeof(builder)->text)) == GPUNN_OK)
+
+GPUNN__INTERNAL cudnnBackendDescriptor_t gpunn__dnn_make(gpunn__dnn_builder *builder, cudnnBackendDescriptorType_t type);
+
+GPUNN__INTERNAL void gpunn__dnn_set(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
+                                    cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
+                                    const void *values);
+
+GPUNN__INTERNAL void gpunn__dnn_set_int(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
+                                        cudnnBackendAttributeName_t name, int64_t value);
+
+GPUNN__INTERNAL void gpunn__dnn_set_type(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
+                                         cudnnBackendAttributeName_t name, gpunn_dtype dtype);
+
+GPUNN__INTERNAL void gpunn__dnn_link(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
+                                     cudnnBackendAttributeName_t name, cudnnBackendDescriptor_t other);
+
+GPUNN__INTERNAL void gpunn__dnn_finalize(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor);
+
+/* The graph of these operations. */
+GPUNN__INTERNAL cudnnBackendDescriptor_t gpunn__dnn_operations(gpunn__dnn_builder *builder, int64_t count,
+                                                               const cudnnBackendDescriptor_t *operations);
+
+/* A refusal is no failure: the next one is asked. text keeps it. */
+GPUNN__INTERNAL void gpunn__dnn_forgive(gpunn__dnn_builder *builder);
+
+GPUNN__INTERNAL void gpunn__dnn_forget(gpunn__cuda *cuda, void *value);
+
+/* What was prepared and cannot run is not refused: it failed. */
+GPUNN__INTERNAL gpunn_status gpunn__dnn_fail(gpunn__cuda *cuda, gpunn_status status, const char *text);
+
+GPUNN__INTERNAL gpunn_status gpunn__dnn_search(gpunn__cuda *cuda, const gpunn__convolution *conv,
+                                               const gpunn__dnn_attention *attention,
+                                               cudnnBackendDescriptor_t (*make_graph)(gpunn__dnn_builder *builder),
+                                               gpunn__dnn_choice *choice);
+
+/* Runs the plan on these tensors, by their names; the fastest of several if they can be compared: repeated, that is. */
+GPUNN__INTERNAL gpunn_status gpunn__dnn_launch(gpunn__cuda *cuda, gpunn__dnn_choice *choice, int64_t count, const int64_t *names,
+                                               const void *const *pointers, void *workspace, bool repeatable);
+#endif
+
+#ifndef GPUNN__EMULATOR
+GPUNN__INTERNAL bool gpunn__dnn_available(gpunn__cuda *cuda)
+{
+    return gpunn__libraries_dnn(cuda) == GPUNN_OK;
+}
+
+GPUNN__INTERNAL size_t gpunn__dnn_version(const gpunn__cuda *cuda)
+{
+    return cuda->libraries->dnn_module.version;
+}
+#endif
+
+typedef enum gpunn__dnn_kind { GPUNN__DNN_CONVOLUTION, GPUNN__DNN_DEPTHWISE, GPUNN__DNN_ATTENTION } gpunn__dnn_kind;
+
+/* Tells the log why cuDNN, which is there, does not do a step: once a device for each kind. */
+GPUNN__INTERNAL void gpunn__dnn_slower(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_kind kind, const char *why);
+
+#if GPUNN__CUDNN
+
+/* A CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR instead of a device that is here: plans can be made for it, and not run. */
+#ifndef GPUNN__DNN_DESCRIBED
+#define GPUNN__DNN_DESCRIBED NULL
+#endif
+/* The names of a graph's tensors; from BETWEEN on those that are never stored. */
+enum { GPUNN__DNN_X = 1, GPUNN__DNN_W, GPUNN__DNN_Y, GPUNN__DNN_BIAS, GPUNN__DNN_RESIDUAL, GPUNN__DNN_BETWEEN };
+
+GPUNN__INTERNAL gpunn_status gpunn__dnn_check(gpunn__cuda *cuda, cudnnStatus_t status, const char *call, char *text, size_t size)
 {
     if (status == CUDNN_STATUS_SUCCESS) return GPUNN_OK;
     char detail[160] = "";
@@ -5517,13 +5774,7 @@ static gpunn_status gpunn__dnn_check(gpunn__cuda *cuda, cudnnStatus_t status, co
     return broken ? GPUNN_ERR_DEVICE : GPUNN_ERR_UNSUPPORTED;
 }
 
-/* Calls a function of cuDNN unless an earlier call has failed; whether it succeeded. */
-#define GPUNN__DNN(builder, function, ...)                                                                                \
-    ((builder)->status == GPUNN_OK &&                                                                                     \
-     ((builder)->status = gpunn__dnn_check((builder)->cuda, (builder)->cuda->libraries->function(__VA_ARGS__), #function, \
-                                           (builder)->text, sizeof(builder)->text)) == GPUNN_OK)
-
-static cudnnBackendDescriptor_t gpunn__dnn_make(gpunn__dnn_builder *builder, cudnnBackendDescriptorType_t type)
+GPUNN__INTERNAL cudnnBackendDescriptor_t gpunn__dnn_make(gpunn__dnn_builder *builder, cudnnBackendDescriptorType_t type)
 {
     cudnnBackendDescriptor_t descriptor = NULL;
     if (GPUNN__DNN(builder, cudnnBackendCreateDescriptor, type, &descriptor)) builder->made[builder->count++] = descriptor;
@@ -5536,32 +5787,33 @@ static void gpunn__dnn_release(gpunn__dnn_builder *builder, int count)
     while (builder->count > count) (void)builder->cuda->libraries->cudnnBackendDestroyDescriptor(builder->made[--builder->count]);
 }
 
-static void gpunn__dnn_set(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
-                           cudnnBackendAttributeType_t type, int64_t count, const void *values)
+GPUNN__INTERNAL void gpunn__dnn_set(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
+                                    cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
+                                    const void *values)
 {
     (void)GPUNN__DNN(builder, cudnnBackendSetAttribute, descriptor, name, type, count, values);
 }
 
-static void gpunn__dnn_set_int(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
-                               int64_t value)
+GPUNN__INTERNAL void gpunn__dnn_set_int(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
+                                        cudnnBackendAttributeName_t name, int64_t value)
 {
     gpunn__dnn_set(builder, descriptor, name, CUDNN_TYPE_INT64, 1, &value);
 }
 
-static void gpunn__dnn_set_type(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
-                                cudnnBackendAttributeName_t name, gpunn_dtype dtype)
+GPUNN__INTERNAL void gpunn__dnn_set_type(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
+                                         cudnnBackendAttributeName_t name, gpunn_dtype dtype)
 {
     cudnnDataType_t type = dtype == GPUNN_F16 ? CUDNN_DATA_HALF : dtype == GPUNN_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
     gpunn__dnn_set(builder, descriptor, name, CUDNN_TYPE_DATA_TYPE, 1, &type);
 }
 
-static void gpunn__dnn_link(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
-                            cudnnBackendDescriptor_t other)
+GPUNN__INTERNAL void gpunn__dnn_link(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor,
+                                     cudnnBackendAttributeName_t name, cudnnBackendDescriptor_t other)
 {
     gpunn__dnn_set(builder, descriptor, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &other);
 }
 
-static void gpunn__dnn_finalize(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor)
+GPUNN__INTERNAL void gpunn__dnn_finalize(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t descriptor)
 {
     (void)GPUNN__DNN(builder, cudnnBackendFinalize, descriptor);
 }
@@ -5663,9 +5915,8 @@ static cudnnBackendDescriptor_t gpunn__dnn_pointwise(gpunn__dnn_builder *builder
     return operation;
 }
 
-/* The graph of these operations. */
-static cudnnBackendDescriptor_t gpunn__dnn_operations(gpunn__dnn_builder *builder, int64_t count,
-                                                      const cudnnBackendDescriptor_t *operations)
+GPUNN__INTERNAL cudnnBackendDescriptor_t gpunn__dnn_operations(gpunn__dnn_builder *builder, int64_t count,
+                                                               const cudnnBackendDescriptor_t *operations)
 {
     cudnnBackendDescriptor_t graph = gpunn__dnn_make(builder, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     gpunn__dnn_set(builder, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, operations);
@@ -5745,8 +5996,7 @@ static bool gpunn__dnn_suits(gpunn__dnn_builder *builder, cudnnBackendDescriptor
     return suits;
 }
 
-/* A refusal is no failure: the next one is asked. text keeps it. */
-static void gpunn__dnn_forgive(gpunn__dnn_builder *builder)
+GPUNN__INTERNAL void gpunn__dnn_forgive(gpunn__dnn_builder *builder)
 {
     if (builder->status == GPUNN_ERR_UNSUPPORTED) builder->status = GPUNN_OK;
 }
@@ -5792,21 +6042,21 @@ static void gpunn__dnn_add(gpunn__dnn_builder *builder, cudnnBackendDescriptor_t
     gpunn__dnn_forgive(builder);
 }
 
-static void gpunn__dnn_forget(gpunn__cuda *cuda, void *value)
+GPUNN__INTERNAL void gpunn__dnn_forget(gpunn__cuda *cuda, void *value)
 {
     gpunn__dnn_choice *choice = (gpunn__dnn_choice *)value;
     while (choice->count > 0) (void)cuda->libraries->cudnnBackendDestroyDescriptor(choice->plans[--choice->count].descriptor);
 }
 
-/* What was prepared and cannot run is not refused: it failed. */
-static gpunn_status gpunn__dnn_fail(gpunn__cuda *cuda, gpunn_status status, const char *text)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_fail(gpunn__cuda *cuda, gpunn_status status, const char *text)
 {
     return gpunn__cuda_fail(cuda, status == GPUNN_ERR_UNSUPPORTED ? GPUNN_ERR_DEVICE : status, "cuDNN: %s", text);
 }
 
-static gpunn_status gpunn__dnn_search(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__dnn_attention *attention,
-                                      cudnnBackendDescriptor_t (*make_graph)(gpunn__dnn_builder *builder),
-                                      gpunn__dnn_choice *choice)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_search(gpunn__cuda *cuda, const gpunn__convolution *conv,
+                                               const gpunn__dnn_attention *attention,
+                                               cudnnBackendDescriptor_t (*make_graph)(gpunn__dnn_builder *builder),
+                                               gpunn__dnn_choice *choice)
 {
     static const struct {
         cudnnBackendHeurMode_t mode;
@@ -5846,7 +6096,7 @@ static gpunn__dnn_choice *gpunn__dnn_entry(gpunn__cuda *cuda, const gpunn__convo
                                                    &fresh);
 }
 
-static gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes)
 {
     gpunn__dnn_choice *choice = gpunn__dnn_entry(cuda, conv);
     if (!choice) return GPUNN_ERR_MEMORY;
@@ -5907,9 +6157,8 @@ static gpunn_status gpunn__dnn_compare(gpunn__cuda *cuda, gpunn__dnn_choice *cho
     return GPUNN_OK;
 }
 
-/* Runs the plan on these tensors, by their names; the fastest of several if they can be compared: repeated, that is. */
-static gpunn_status gpunn__dnn_launch(gpunn__cuda *cuda, gpunn__dnn_choice *choice, int64_t count, const int64_t *names,
-                                      const void *const *pointers, void *workspace, bool repeatable)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_launch(gpunn__cuda *cuda, gpunn__dnn_choice *choice, int64_t count, const int64_t *names,
+                                               const void *const *pointers, void *workspace, bool repeatable)
 {
     gpunn__dnn_builder       builder = {cuda, NULL, NULL, GPUNN_OK, "", 0, {}};
     cudnnBackendDescriptor_t pack = gpunn__dnn_make(&builder, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
@@ -5928,7 +6177,7 @@ static gpunn_status gpunn__dnn_launch(gpunn__cuda *cuda, gpunn__dnn_choice *choi
     return status;
 }
 
-static gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_data *data)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_data *data)
 {
     gpunn__dnn_choice *choice = gpunn__dnn_entry(cuda, conv);
     if (!choice) return GPUNN_ERR_MEMORY;
@@ -5941,33 +6190,21 @@ static gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *
     const bool repeatable = !(conv->residual && data->residual == data->y); /* else y would be an operand of itself */
     return gpunn__dnn_launch(cuda, choice, count, names, pointers, data->workspace, repeatable);
 }
-
-#else  /* no cudnn.h: convolutions are products */
-static gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes)
+#elif !defined(GPUNN__EMULATOR) /* no cudnn.h: convolutions are products */
+GPUNN__INTERNAL gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes)
 {
     (void)conv, (void)workspace_bytes;
     return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "gpunn_cuda.cu was compiled where there was no cudnn.h");
 }
 
-static gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_data *data)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_data *data)
 {
     (void)data;
     return gpunn__dnn_prepare(cuda, conv, NULL);
 }
-#endif /* GPUNN__CUDNN */
+#endif
 
-static bool gpunn__dnn_available(gpunn__cuda *cuda)
-{
-    return gpunn__libraries_dnn(cuda) == GPUNN_OK;
-}
-
-static size_t gpunn__dnn_version(const gpunn__cuda *cuda)
-{
-    return cuda->libraries->dnn_module.version;
-}
-#endif /* GPUNN__EMULATOR */
 /* ---- the ops ------------------------------------------------------------------------------------------------------------- */
-typedef enum gpunn__dnn_kind { GPUNN__DNN_CONVOLUTION, GPUNN__DNN_DEPTHWISE, GPUNN__DNN_ATTENTION } gpunn__dnn_kind;
 
 static const char *gpunn__op_text(gpunn_op op)
 {
@@ -5980,8 +6217,7 @@ static const char *gpunn__op_text(gpunn_op op)
     }
 }
 
-/* Tells the log why cuDNN, which is there, does not do a step: once a device for each kind. */
-static void gpunn__dnn_slower(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_kind kind, const char *why)
+GPUNN__INTERNAL void gpunn__dnn_slower(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_kind kind, const char *why)
 {
     char text[sizeof cuda->text + 256];
     if (cuda->slower >> kind & 1) return;
@@ -6153,6 +6389,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
 }
 
 /* ---- depthwise: each channel of x has filters of its own, conv.k / conv.c of them ---- */
+
 static bool gpunn__is_depthwise(const gpunn__convolution *conv)
 {
     return conv->groups > 1 && conv->groups == conv->c;
@@ -6550,10 +6787,10 @@ static gpunn_status gpunn__cuda_conv(gpunn__cuda *cuda, gpunn_step *step, gpunn_
     return GPUNN_OK;
 }
 
-#define GPUNN__X(name)                                                                                \
-    static gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action) \
-    {                                                                                                 \
-        return gpunn__cuda_conv(cuda, step, action);                                                  \
+#define GPUNN__X(name)                                                                                         \
+    GPUNN__INTERNAL gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action) \
+    {                                                                                                          \
+        return gpunn__cuda_conv(cuda, step, action);                                                           \
     }
 GPUNN__X(conv1d)
 GPUNN__X(conv2d)
@@ -6562,7 +6799,8 @@ GPUNN__X(conv_transpose1d)
 GPUNN__X(conv_transpose2d)
 GPUNN__X(conv_transpose3d)
 #undef GPUNN__X
-/* ==== >>pool ========================================================================================================== *
+
+/* ==== >>cuda/pool ================================================================================================== *
  * Volumes [d, h, w] -> [od, oh, ow], one per image and channel; a plane is a volume of depth 1, for which the kernels that are
  * not `deep` are made. Forward: a thread for each result, or a block where windows are large. Backward gathers: a thread has
  * eight cells side by side and adds up what the windows over them hand back, in their order. With channels last a thread has
@@ -6579,6 +6817,11 @@ typedef struct gpunn__pool {
     void            *to;   /* y, or the gradient of x */
     gpunn_dtype      from_dtype, to_dtype;
 } gpunn__pool;
+
+GPUNN__INTERNAL gpunn__pool gpunn__pool_of(const gpunn_step *step);
+
+/* Whether a maximum's windows lie side by side and cover every cell, each small enough for one thread. */
+GPUNN__INTERNAL bool gpunn__pool_tiles(const gpunn_step *step, const gpunn__pool *p);
 
 /* The windows that cover any of the cells [from, to) are [*begin, *end). */
 __device__ __forceinline__ void gpunn__pool_windows(const gpunn__pool_axis &a, int from, int to, int *begin, int *end)
@@ -6877,7 +7120,7 @@ static int64_t gpunn__pool_cells(const gpunn__pool *p)
     return plane > GPUNN__POOL_MOST ? plane : p->z.span * plane;
 }
 
-static gpunn__pool gpunn__pool_of(const gpunn_step *step)
+GPUNN__INTERNAL gpunn__pool gpunn__pool_of(const gpunn_step *step)
 {
     const gpunn_value *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
     const gpunn_value *from = step->backward ? y : x, *to = step->backward ? &step->grad_in[0] : y;
@@ -6895,8 +7138,7 @@ static gpunn__pool gpunn__pool_of(const gpunn_step *step)
     return p;
 }
 
-/* Whether a maximum's windows lie side by side and cover every cell, each small enough for one thread. */
-static bool gpunn__pool_tiles(const gpunn_step *step, const gpunn__pool *p)
+GPUNN__INTERNAL bool gpunn__pool_tiles(const gpunn_step *step, const gpunn__pool *p)
 {
     return step->op == GPUNN_OP_MAX_POOL2D && !step->in[0].channels_last && p->y.stride == p->y.kernel &&
            p->x.stride == p->x.kernel && p->y.padding + p->x.padding == 0 && p->y.out * p->y.kernel == p->y.n &&
@@ -7016,10 +7258,10 @@ static gpunn_status gpunn__cuda_pool(gpunn__cuda *cuda, gpunn_step *step, gpunn_
     return GPUNN__LAUNCH(cuda, gpunn__pool_large_kernel<false>, (unsigned)blocks, threads, p);
 }
 
-#define GPUNN__X(name)                                                                                \
-    static gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action) \
-    {                                                                                                 \
-        return gpunn__cuda_pool(cuda, step, action);                                                  \
+#define GPUNN__X(name)                                                                                         \
+    GPUNN__INTERNAL gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action) \
+    {                                                                                                          \
+        return gpunn__cuda_pool(cuda, step, action);                                                           \
     }
 GPUNN__X(max_pool2d)
 GPUNN__X(max_pool3d)
@@ -7031,7 +7273,7 @@ GPUNN__X(adaptive_avg_pool2d)
 GPUNN__X(adaptive_avg_pool3d)
 #undef GPUNN__X
 
-/* ==== >>finish ============================================================================================================= *
+/* ==== >>cuda/finish ================================================================================================ *
  * The end of a product or convolution: bias, norm, residual, relu and pool in one pass. */
 typedef struct gpunn__finish {
     int64_t      count, channels, inner;
@@ -7114,8 +7356,8 @@ static bool gpunn__finish_pools(const gpunn__cuda *cuda, const gpunn__finish *f,
     return gpunn__pool_tiles(pool, p) && p->results <= (int64_t)cuda->multiprocessors * 2048;
 }
 
-static gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype, bool bias,
-                                       bool norm, bool residual, bool relu)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step, const void *y, gpunn_dtype y_dtype,
+                                                bool bias, bool norm, bool residual, bool relu)
 {
     const gpunn_value *out = &step->out;
     gpunn__finish      f;
@@ -7143,9 +7385,9 @@ static gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_step *step
     return GPUNN__LAUNCH(cuda, gpunn__finish_kernel, gpunn__blocks(cuda, f.count, GPUNN__PACK), GPUNN__THREADS, f);
 }
 
-/* ==== >>sample ======================================================================================================== *
- * grid_sample, roi_align and affine_grid, as in gpunn.h's >>sample: a thread for each point. Points that touch the same cell add
- * to its gradient in any order, so they add integers: each term is rounded to a multiple of a power of two, so small that P terms
+/* ==== >>cuda/sampling ============================================================================================== *
+ * grid_sample, roi_align and affine_grid, as in gpunn.h's >>cpu/sampling: a thread for each point. Points that touch the same
+ * cell add to its gradient in any order, so they add integers: each term is rounded to a multiple of a power of two, so small that P terms
  * as large as the largest gradient of y just fit 63 bits, for the P points of a sample. That is 2^-38 of the largest for 192^3
  * points, finer than an F32 sum of such terms. So do rows of a hash grid. */
 typedef struct gpunn__exact {
@@ -7409,7 +7651,7 @@ template <int AXES> static gpunn_status gpunn__cuda_sample(gpunn__cuda *cuda, co
                          s->dx, s->x_dtype, s->add_x);
 }
 
-static gpunn_status gpunn__cuda_grid_sample(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_grid_sample(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *x = &step->in[0], *grid = &step->in[1], *y = step->backward ? &step->grad_out : &step->out;
     gpunn__sampling    s;
@@ -7445,6 +7687,7 @@ static gpunn_status gpunn__cuda_grid_sample(gpunn__cuda *cuda, gpunn_step *step,
 }
 
 /* ---- roi_align: a thread for each value ------------------------------------------------------------------------------------ */
+
 typedef struct gpunn__rois {
     gpunn__roi_shape shape;
     int64_t          count; /* of results */
@@ -7525,7 +7768,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__roi_back_kernel(
     }
 }
 
-static gpunn_status gpunn__cuda_roi_align(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_roi_align(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *x = &step->in[0], *boxes = &step->in[1], *y = step->backward ? &step->grad_out : &step->out;
     gpunn__rois        r;
@@ -7557,6 +7800,7 @@ static gpunn_status gpunn__cuda_roi_align(gpunn__cuda *cuda, gpunn_step *step, g
 }
 
 /* ---- hash_grid_encoding ---------------------------------------------------------------------------------------------------- */
+
 typedef struct gpunn__hashing {
     gpunn__hash_grid grid;
     int64_t          points;
@@ -7649,7 +7893,7 @@ template <int AXES> static gpunn_status gpunn__hash_forward(gpunn__cuda *cuda, c
     return GPUNN__LAUNCH(cuda, gpunn__hash_kernel<AXES>, gpunn__blocks(cuda, h->points * h->grid.levels, 1), GPUNN__THREADS, *h);
 }
 
-static gpunn_status gpunn__cuda_hash_grid_encoding(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_hash_grid_encoding(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *x = &step->in[0], *weight = &step->in[1];
     int                axes = (int)x->dim[x->rank - 1];
@@ -7677,6 +7921,7 @@ static gpunn_status gpunn__cuda_hash_grid_encoding(gpunn__cuda *cuda, gpunn_step
 
 /* ---- affine_grid: grid[n][z][y][x][k] = theta[n][k] . (x, y, z, 1) -------------------------------------------------------- *
  * Backward: a part of a sample's points for each block, then the parts one after another. */
+
 typedef struct gpunn__affine_points {
     int         axes, size[3];         /* size: along x, y, z; 1 where there is no z */
     int64_t     samples, points, each; /* points: of one sample; each: of one part */
@@ -7758,7 +8003,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__affine_finish_ke
     }
 }
 
-static gpunn_status gpunn__cuda_affine_grid(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_affine_grid(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value   *theta = &step->in[0], *grid = step->backward ? &step->grad_out : &step->out;
     gpunn__affine_points a;
@@ -7794,7 +8039,8 @@ static gpunn_status gpunn__cuda_affine_grid(gpunn__cuda *cuda, gpunn_step *step,
     return GPUNN__LAUNCH(cuda, gpunn__affine_finish_kernel, gpunn__blocks(cuda, theta->count, 1), GPUNN__THREADS, a);
 }
 
-/* ---- interpolate, as in gpunn.h's >>sample: a thread for each output, backward for each cell, or a block for many - */
+/* ---- interpolate, as in gpunn.h's >>cpu/sampling: a thread for each output, backward for each cell, or a block for many - */
+
 typedef struct gpunn__resize_axis {
     int   in, out;
     float ratio;
@@ -7922,7 +8168,7 @@ template <bool block> static __global__ void __launch_bounds__(GPUNN__THREADS) g
     }
 }
 
-static gpunn_status gpunn__cuda_interpolate(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_interpolate(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value  *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
     const int64_t       most = (int64_t)1 << 30, volumes = x->dim[0] * x->dim[1];
@@ -7960,8 +8206,7 @@ static gpunn_status gpunn__cuda_interpolate(gpunn__cuda *cuda, gpunn_step *step,
                          r);
 }
 
-/* ==== >>norm ========================================================================================================== */
-
+/* ==== >>cuda/norm ================================================================================================== */
 /* ---- batch_norm: x[n][channels][inner] ---------------------------------------------------------------------------------- *
  * y = (x - mean) * invstd * weight + bias. Backward, with m = n * inner values per channel, or infinitely many where the running
  * statistics are used, and h = x - mean:
@@ -7974,6 +8219,7 @@ static gpunn_status gpunn__cuda_interpolate(gpunn__cuda *cuda, gpunn_step *step,
  * then leaves what each part sums to in partial, and a second one joins those and applies the result.
  * Where a multiple of eight channels lie side by side (channels last, or lines of one element), kernels of their own read packs
  * of eight channels: a tile is `width` such packs, a thread has one of them in every row that it reads. */
+
 enum { GPUNN__NORM_SUM = 1, GPUNN__NORM_APPLY = 2 }; /* bits of phase */
 
 /* Blocks that a multiprocessor's registers are shared among: from sm_100 on packs of F32 take more of them at once. */
@@ -8347,6 +8593,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__norm_back_ker
 }
 
 /* ---- packs of channels ---- */
+
 typedef struct gpunn__norm_pack { /* of a thread */
     int     column, row, part;
     int64_t channel, first, end; /* its packs: at first, first + stride, .. < end */
@@ -8577,6 +8824,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, GPUNN__NORM_BLOCKS(3)) 
 }
 
 /* ---- sums of all ranks ---- */
+
 /* Where part `part` of a channel's sums lies. */
 __device__ __forceinline__ int64_t gpunn__norm_slot(const gpunn__norm &b, int64_t channel, int part)
 {
@@ -8719,7 +8967,7 @@ static gpunn_status gpunn__norm_meet(gpunn__cuda *cuda, const gpunn_ranks *ranks
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *in = step->in;
     gpunn__norm        b = gpunn__norm_shape(cuda, &in[0], step->backward);
@@ -8781,6 +9029,7 @@ static gpunn_status gpunn__cuda_batch_norm(gpunn__cuda *cuda, gpunn_step *step, 
  * rms_norm: without the mean of k. A line is read twice, the second time from a cache. The sums over the lines are a reduction
  * that keeps the columns: as sum's, but of two things at once, and where it has chunks, the block that finishes the last one of a
  * tile adds up all of them. */
+
 typedef struct gpunn__row_norm {
     gpunn__along along; /* inner 1 */
     bool         packs; /* n is a multiple of 8: packs of x meet packs of weight and bias */
@@ -9084,12 +9333,12 @@ static gpunn_status gpunn__row_norm_step(gpunn__cuda *cuda, gpunn_step *step, gp
     return GPUNN__LAUNCH(cuda, (gpunn__row_norm_kernel<false>), blocks, GPUNN__THREADS, b);
 }
 
-static gpunn_status gpunn__cuda_layer_norm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_layer_norm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     return gpunn__row_norm_step(cuda, step, action, true);
 }
 
-static gpunn_status gpunn__cuda_rms_norm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_rms_norm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     return gpunn__row_norm_step(cuda, step, action, false);
 }
@@ -9097,6 +9346,7 @@ static gpunn_status gpunn__cuda_rms_norm(gpunn__cuda *cuda, gpunn_step *step, gp
 /* ---- group_norm: x[n][channels][inner], lines of `group` channels ----------------------------------------------------------- *
  * As layer_norm of the lines, with a weight and a bias for each channel. Backward: a first launch sums g and g h rstd of each
  * channel of each sample into sums; the second one makes dx of them, and a reduction over the samples dbias and dweight. */
+
 typedef struct gpunn__group_norm {
     gpunn__along along; /* inner 1 */
     int64_t      channels, group, inner;
@@ -9234,7 +9484,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__group_norm_back_
     }
 }
 
-static gpunn_status gpunn__cuda_group_norm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_group_norm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *in = step->in;
     gpunn__group_norm  b;
@@ -9279,6 +9529,7 @@ static gpunn_status gpunn__cuda_group_norm(gpunn__cuda *cuda, gpunn_step *step, 
 /* ---- instance_norm with running statistics ----
  * In training group_norm of each channel, whose mean and 1 / deviation of each sample move the running statistics; by these it is
  * batch_norm. */
+
 typedef struct gpunn__instances {
     int64_t      n, channels, cells;
     const float *rstd, *mean; /* [n][channels] */
@@ -9301,7 +9552,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__instance_norm_ke
     b.running_var[c] = (float)((1 - share) * (double)b.running_var[c] + share * unbiased * variance / (double)b.n);
 }
 
-static gpunn_status gpunn__cuda_instance_norm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_instance_norm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *in = step->in;
     if (!step->training || step->evaluates) return gpunn__cuda_batch_norm(cuda, step, action);
@@ -9322,7 +9573,7 @@ static gpunn_status gpunn__cuda_instance_norm(gpunn__cuda *cuda, gpunn_step *ste
                          GPUNN__THREADS, b);
 }
 
-/* ==== >>softmax ============================================================================================================ *
+/* ==== >>cuda/softmax =============================================================================================== *
  * A line is read twice, the second time from a cache: for the maximum and the sum of exp(x - maximum), kept up together, then for
  * the result. NaN shows in the sum, not in the maximum; a line wholly -inf gives NaN, as torch's does. */
 struct gpunn__exp_sum {
@@ -9442,17 +9693,17 @@ static gpunn_status gpunn__softmax_step(gpunn__cuda *cuda, gpunn_step *step, gpu
     return GPUNN__LAUNCH(cuda, gpunn__softmax_kernel, gpunn__along_blocks(cuda, &a), GPUNN__THREADS, a);
 }
 
-static gpunn_status gpunn__cuda_softmax(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_softmax(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     return gpunn__softmax_step(cuda, step, action, false);
 }
 
-static gpunn_status gpunn__cuda_log_softmax(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_log_softmax(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     return gpunn__softmax_step(cuda, step, action, true);
 }
 
-/* ==== >>loss ========================================================================================================== *
+/* ==== >>cuda/loss ================================================================================================== *
  * cross_entropy and nll: x[n][classes][inner], one label per line, line = n * inner + position. With l = log_softmax(x) (nll: x
  * itself), w the class weights (1 without) and e the label smoothing (nll: 0), a line that is not ignored costs
  *     (1 - e) w[label] (-l[label]) + e / classes * sum over c of w[c] (-l[c])
@@ -9558,25 +9809,6 @@ __device__ __forceinline__ void gpunn__class_loss_make(const gpunn__class_loss &
         l.partial[blockIdx.x] = make_float2(loss, weights);
 }
 
-static __global__ void __launch_bounds__(1024) gpunn__class_loss_kernel(const gpunn__class_loss l)
-{
-    GPUNN__FOLLOW();
-    gpunn__class_loss_make(l);
-}
-
-static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_total_kernel(const gpunn__class_loss l, int parts)
-{
-    GPUNN__FOLLOW();
-    double loss = 0, weights = 0;
-    for (int i = threadIdx.x; i < parts; i += blockDim.x) {
-        loss += l.partial[i].x;
-        weights += l.partial[i].y;
-    }
-    loss = gpunn__block_reduce(loss, gpunn__add());
-    weights = gpunn__block_reduce(weights, gpunn__add());
-    if (threadIdx.x == 0) gpunn__class_loss_total(l, loss, weights);
-}
-
 struct gpunn__class_loss_slope_visit {
     const gpunn__class_loss &l;
     int64_t                  stride, label;
@@ -9623,6 +9855,27 @@ __device__ __forceinline__ void gpunn__class_loss_slope(const gpunn__class_loss 
     }
 }
 
+GPUNN__INTERNAL gpunn__class_loss gpunn__class_loss_of(const gpunn__cuda *cuda, const gpunn_step *step);
+
+static __global__ void __launch_bounds__(1024) gpunn__class_loss_kernel(const gpunn__class_loss l)
+{
+    GPUNN__FOLLOW();
+    gpunn__class_loss_make(l);
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_total_kernel(const gpunn__class_loss l, int parts)
+{
+    GPUNN__FOLLOW();
+    double loss = 0, weights = 0;
+    for (int i = threadIdx.x; i < parts; i += blockDim.x) {
+        loss += l.partial[i].x;
+        weights += l.partial[i].y;
+    }
+    loss = gpunn__block_reduce(loss, gpunn__add());
+    weights = gpunn__block_reduce(weights, gpunn__add());
+    if (threadIdx.x == 0) gpunn__class_loss_total(l, loss, weights);
+}
+
 static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__class_loss_backward_kernel(const gpunn__class_loss l)
 {
     GPUNN__FOLLOW();
@@ -9639,7 +9892,7 @@ static unsigned gpunn__class_loss_blocks(const gpunn__cuda *cuda, const gpunn__a
     return 1;
 }
 
-static gpunn__class_loss gpunn__class_loss_of(const gpunn__cuda *cuda, const gpunn_step *step)
+GPUNN__INTERNAL gpunn__class_loss gpunn__class_loss_of(const gpunn__cuda *cuda, const gpunn_step *step)
 {
     const gpunn_value *in = step->in;
     const bool         softmax = step->op == GPUNN_OP_CROSS_ENTROPY;
@@ -9682,19 +9935,21 @@ static gpunn_status gpunn__class_loss_step(gpunn__cuda *cuda, gpunn_step *step, 
     return GPUNN__LAUNCH(cuda, gpunn__class_loss_total_kernel, 1, GPUNN__THREADS, l, (int)blocks);
 }
 
-static gpunn_status gpunn__cuda_cross_entropy(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_cross_entropy(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     return gpunn__class_loss_step(cuda, step, action);
 }
 
-static gpunn_status gpunn__cuda_nll(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_nll(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     return gpunn__class_loss_step(cuda, step, action);
 }
+
 /* ---- ctc_loss -------------------------------------------------------------------------------------------------------- *
  * gpunn.h's formulas, one block a sample, a thread for every place of a row. A label or length out of range costs NaN, which the
  * check of the loss reports, and has no gradient. Saved (evaluation: workspace): losses, offsets, then of each sample the rows of
  * a, and skip; the backward pass's workspace: two rows of b, the terms of a row, and the next place of each place's class. */
+
 typedef struct gpunn__ctc {
     const void     *x, *targets, *input_lengths, *target_lengths;
     void           *out;
@@ -9853,7 +10108,7 @@ static __global__ void __launch_bounds__(512) gpunn__ctc_backward_kernel(const g
     }
 }
 
-static gpunn_status gpunn__cuda_ctc_loss(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_ctc_loss(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *in = step->in;
     const int          sample = step->attr->batch_first ? 0 : 1;
@@ -9910,14 +10165,16 @@ static gpunn_status gpunn__cuda_ctc_loss(gpunn__cuda *cuda, gpunn_step *step, gp
     GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__ctc_forward_kernel, (unsigned)c.samples, threads, c));
     return GPUNN__LAUNCH(cuda, gpunn__ctc_total_kernel, 1, GPUNN__THREADS, c);
 }
-/* ==== >>attention ===================================================================================================== *
+
+/* ==== >>cuda/attention ============================================================================================= *
  * softmax(q k^T scale + mask) v. In 16 bits and without dropout, cuDNN's fused attention; its dropout draws by itself, or reads
  * what was drawn for l x s scores, and ours has to be the same on every backend. Otherwise products of all heads with one kernel
  * between them that scales, masks, weighs and drops; the backward pass makes the scores again. Weights are of the operands'
  * dtype, scores F32. */
-#ifndef GPUNN__EMULATOR
-#if GPUNN__CUDNN
 /* ---- cuDNN's fused attention: graphs of products, maps and reductions that it knows as a whole ---- */
+
+#if GPUNN__CUDNN
+
 enum {
     GPUNN__DNN_Q = 1, /* names of tensors */
     GPUNN__DNN_K,
@@ -10242,7 +10499,8 @@ static gpunn__dnn_choice *gpunn__dnn_attention_entry(gpunn__cuda *cuda, const gp
     return (gpunn__dnn_choice *)gpunn__cuda_cached(cuda, a, sizeof *a, sizeof(gpunn__dnn_choice), gpunn__dnn_forget, &fresh);
 }
 
-static gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, const gpunn__dnn_attention *a, size_t *workspace_bytes)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
+                                                          size_t *workspace_bytes)
 {
     if (cuda->libraries->dnn_module.version < 91002) /* forgets lengths up to 9.9, errs in 9.10.0 and 9.10.1 */
         return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "attention needs cuDNN 9.10.2 or later");
@@ -10257,8 +10515,8 @@ static gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, const gpunn_
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
-                                             const gpunn__dnn_attention_data *data)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
+                                                      const gpunn__dnn_attention_data *data)
 {
     static const float one = 1, masked = -INFINITY;
     const struct {
@@ -10291,21 +10549,21 @@ static gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn
         if (all[i].used) names[count] = all[i].name, pointers[count++] = all[i].pointer;
     return gpunn__dnn_launch(cuda, choice, count, names, pointers, data->workspace, true);
 }
-#else  /* no cudnn.h: products and a kernel between them */
-static gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, const gpunn__dnn_attention *a, size_t *workspace_bytes)
+#elif !defined(GPUNN__EMULATOR) /* no cudnn.h: products and a kernel between them */
+GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
+                                                          size_t *workspace_bytes)
 {
     (void)a, (void)workspace_bytes;
     return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "gpunn_cuda.cu was compiled where there was no cudnn.h");
 }
 
-static gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
-                                             const gpunn__dnn_attention_data *data)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
+                                                      const gpunn__dnn_attention_data *data)
 {
     (void)data;
     return gpunn__dnn_attention_prepare(cuda, a, NULL);
 }
-#endif /* GPUNN__CUDNN */
-#endif /* GPUNN__EMULATOR */
+#endif
 typedef struct gpunn__attention {
     gpunn__along   a; /* lines of s scores, [n, heads, l]: x the scores q k^T, gradient dy v^T, out the weights, or ds */
     int64_t        heads, l;
@@ -10559,6 +10817,7 @@ static void gpunn__attention_steps(int64_t step[3], const gpunn__heads *h)
 /* ---- around cuDNN's: the mask as F32 numbers that are added, and rows that see no key ----
  * cuDNN makes NaN of a row that is -inf throughout. It gets large finite numbers, so large that no score tells beside them, and
  * the log sum exp of such a row shows that it saw nothing but these. */
+
 #define GPUNN__HIDDEN (-2e30f)        /* a key that is not seen */
 #define GPUNN__LEAST (-1e30f)         /* a mask's smallest number that is not -inf */
 enum { GPUNN__ATTENTION_TILE = 128 }; /* of rows and keys: the largest in cuDNN's kernels */
@@ -10804,7 +11063,7 @@ static gpunn_status gpunn__attention_backward(gpunn__cuda *cuda, gpunn_step *ste
     return gpunn__attention_shared(cuda, step, &c, 2, &weights, &dy, room.bytes, action);
 }
 
-static gpunn_status gpunn__cuda_scaled_dot_product_attention(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_scaled_dot_product_attention(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_value *in = step->in, *last = in[0].rank == 5 ? &in[0] : &in[2],
                       *y = step->backward ? &step->grad_out : &step->out;
@@ -10823,13 +11082,14 @@ static gpunn_status gpunn__cuda_scaled_dot_product_attention(gpunn__cuda *cuda, 
     if (fused) return gpunn__attention_run(cuda, &in[3], &key, &data);
     return step->backward ? gpunn__attention_backward(cuda, step, action) : gpunn__attention_forward(cuda, step, action);
 }
-/* ==== >>recurrent ===================================================================================================== *
+
+/* ==== >>cuda/recurrent ============================================================================================= *
  * rnn, lstm, gru: one layer, F32 in all precisions. By cuDNN, whose weights lie in one piece, where they are gathered from
- * PyTorch's and whence their gradients are spread. Without it, as gpunn.h's >>recurrent does it and with the same rows of gates
- * kept: one product over all steps for the input and one for each gradient of a weight, one product and one kernel for each step.
+ * PyTorch's and whence their gradients are spread. Without it, as gpunn.h's >>cpu/recurrent does it and with the same rows of
+ * gates kept: one product over all steps for the input and one for each gradient of a weight, one product and one kernel for each step.
  * cuDNN has PyTorch's order of gates (rnn; lstm i f g o; gru r z n, r after the product) and its two biases. */
-#ifndef GPUNN__EMULATOR
 #if GPUNN__CUDNN
+
 typedef struct gpunn__dnn_rnn_choice { /* what the cache holds for a gpunn__dnn_rnn */
     bool                     searched, usable;
     gpunn__dnn_rnn_room      room;
@@ -10950,7 +11210,7 @@ static gpunn__dnn_rnn_choice *gpunn__dnn_rnn_entry(gpunn__cuda *cuda, const gpun
                                                        gpunn__dnn_rnn_forget, &fresh);
 }
 
-static gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_room *room)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_room *room)
 {
     gpunn__dnn_rnn_choice *choice = gpunn__dnn_rnn_entry(cuda, key);
     if (!choice) return GPUNN_ERR_MEMORY;
@@ -10961,7 +11221,7 @@ static gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_r
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data)
 {
     cudnnHandle_t                handle = cuda->libraries->dnn;
     const gpunn__dnn_rnn_choice *c = gpunn__dnn_rnn_entry(cuda, key);
@@ -10986,20 +11246,19 @@ static gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *
     GPUNN__TRY(gpunn__cuda_check(cuda, cudaGetLastError(), "cudnnRNN"));
     return gpunn__dnn_fail(cuda, builder.status, builder.text);
 }
-#else  /* no cudnn.h: products and a kernel for each step */
-static gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_room *room)
+#elif !defined(GPUNN__EMULATOR) /* no cudnn.h: products and a kernel for each step */
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_room *room)
 {
     (void)key, (void)room;
     return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "gpunn_cuda.cu was compiled where there was no cudnn.h");
 }
 
-static gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data)
 {
     (void)data;
     return gpunn__dnn_rnn_prepare(cuda, key, NULL);
 }
-#endif /* GPUNN__CUDNN */
-#endif /* GPUNN__EMULATOR */
+#endif
 typedef struct gpunn__recurrent {
     int          op; /* gpunn_op */
     bool         relu;
@@ -11388,6 +11647,7 @@ static gpunn_status gpunn__recurrent_backward(gpunn__cuda *cuda, gpunn_step *ste
 }
 
 /* ---- by cuDNN ---- */
+
 /* Whether cuDNN does the step. Not with lengths, which it wants on the host; not where results may never vary, since it runs
  * products on several streams at once; not relu in training, which may make 0 of NaN and so hide a bad loss. */
 static gpunn_status gpunn__recurrent_fits(gpunn__cuda *cuda, const gpunn_step *step, gpunn__dnn_rnn *key,
@@ -11516,7 +11776,7 @@ static gpunn_status gpunn__recurrent_library(gpunn__cuda *cuda, gpunn_step *step
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cuda_rnn(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_rnn(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     gpunn__dnn_rnn      key;
     gpunn__dnn_rnn_room sizes;
@@ -11526,24 +11786,21 @@ static gpunn_status gpunn__cuda_rnn(gpunn__cuda *cuda, gpunn_step *step, gpunn__
     return step->backward ? gpunn__recurrent_backward(cuda, step, action) : gpunn__recurrent_forward(cuda, step, action);
 }
 
-static gpunn_status gpunn__cuda_lstm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_lstm(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     return gpunn__cuda_rnn(cuda, step, action);
 }
 
-static gpunn_status gpunn__cuda_gru(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_gru(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     return gpunn__cuda_rnn(cuda, step, action);
 }
 
-/* ==== >>short ========================================================================================================= *
+/* ==== >>cuda/short ================================================================================================= *
  * Short steps in a row take longer to launch than to compute. One block does them one after another: products of a tile or two,
  * or of few multiplications for each thread, elementwise ops, sums to one number and class losses, forward and backward. Each
  * eight multiplications of a thread take about 150 clocks, a launch 4000. */
 enum { GPUNN__SHORT_STEPS = 16, GPUNN__SHORT_TILES = 2, GPUNN__SHORT_EIGHTS = 24 };
-#ifndef GPUNN__SHORT
-#define GPUNN__SHORT 1024 /* elements of such a step at most, four of each thread; of a product twice as many */
-#endif
 
 typedef struct gpunn__short_map { /* as gpunn__map_job, its operands as large as the result or one number */
     gpunn_op    op;
@@ -11580,13 +11837,24 @@ typedef struct gpunn__short_steps {
 } gpunn__short_steps;
 static_assert(sizeof(gpunn__short_steps) <= 4096, "a kernel's arguments");
 
+/* Whether each node of a generated kernel's group would be a short step by itself: then it shares a launch with what stands
+ * before and after the group, too. */
+GPUNN__INTERNAL bool gpunn__short_group(const gpunn_step *step);
+
+/* Takes the short steps with which the run goes on, if there are at least two. */
+GPUNN__INTERNAL gpunn_status gpunn__short_run(gpunn__cuda *cuda);
+
+#ifndef GPUNN__SHORT
+#define GPUNN__SHORT 1024 /* elements of such a step at most, four of each thread; of a product twice as many */
+#endif
+
 /* By any of the tables' ops. */
 __device__ __forceinline__ float gpunn__map_forward_of(gpunn_op op, const float *from, const float *attr)
 {
     switch (op) {
 #define GPUNN__X(ENUM, name, ...) \
     case GPUNN_OP_##ENUM: return gpunn__op_##name::forward(from, attr);
-        GPUNN__MAP_OPS(GPUNN__X)
+        GPUNN__ELEMENTWISE_OPS(GPUNN__X)
 #undef GPUNN__X
     default: return 0;
     }
@@ -11597,7 +11865,7 @@ __device__ __forceinline__ float gpunn__map_derivative_of(gpunn_op op, int i, co
     switch (op) {
 #define GPUNN__X(ENUM, name, ...) \
     case GPUNN_OP_##ENUM: return gpunn__op_##name::derivative(i, from, attr);
-        GPUNN__MAP_OPS(GPUNN__X)
+        GPUNN__ELEMENTWISE_OPS(GPUNN__X)
 #undef GPUNN__X
     default: return 0;
     }
@@ -11678,7 +11946,7 @@ static __global__ void __launch_bounds__(GPUNN__THREADS, 1) gpunn__short_kernel(
 
 static bool gpunn__short_map_of(const gpunn_step *step, gpunn__short_map *m)
 {
-    const gpunn__map_facts *facts = &gpunn__map_ops[step->op].facts;
+    const gpunn__map_facts *facts = gpunn__map_facts_for(step->op);
     const gpunn_value      *from[GPUNN__FROM_COUNT] = {NULL, NULL, NULL, &step->out, &step->grad_out};
     unsigned                computed = 0;
     memset(m, 0, sizeof *m);
@@ -11759,9 +12027,7 @@ static int gpunn__short_of(const gpunn__cuda *cuda, gpunn_step *step, gpunn__sho
     }
 }
 
-/* Whether each node of a generated kernel's group would be a short step by itself: then it shares a launch with what stands
- * before and after the group, too. */
-static bool gpunn__short_group(const gpunn_step *step)
+GPUNN__INTERNAL bool gpunn__short_group(const gpunn_step *step)
 {
     const gpunn_kernel *kernel = step->group.kernel;
     int64_t             largest = 1;
@@ -11785,8 +12051,7 @@ static bool gpunn__short_group(const gpunn_step *step)
     return largest <= GPUNN__SHORT;
 }
 
-/* Takes the short steps with which the run goes on, if there are at least two. */
-static gpunn_status gpunn__short_run(gpunn__cuda *cuda)
+GPUNN__INTERNAL gpunn_status gpunn__short_run(gpunn__cuda *cuda)
 {
     gpunn__short_steps shorts;
     gpunn_step        *step = cuda->next;
@@ -11799,7 +12064,8 @@ static gpunn_status gpunn__short_run(gpunn__cuda *cuda)
     cuda->next = step;
     return GPUNN__LAUNCH(cuda, gpunn__short_kernel, 1, GPUNN__THREADS, shorts);
 }
-/* ==== >>update ======================================================================================================== *
+
+/* ==== >>cuda/optimizers ============================================================================================ *
  * The rows of the optimizers as kernels, each in one pass over parameter, gradient and state. What a run decides by (is the loss
  * finite, the norm of all gradients, the loss scale, lr, step) is in device memory: every block works it out for itself, in the
  * same order. */
@@ -11808,6 +12074,26 @@ enum {
     GPUNN__FEW_GRADIENTS = 4096,  /* every block of an update looks at so many by itself */
     GPUNN__GRADIENT_RANGES = 160, /* that fit a kernel's arguments */
 };
+
+/* What a run changes in place is copied aside, or back: range by range in blocks first, first + blocks, ... */
+__device__ __forceinline__ void gpunn__kept_copy(const gpunn_kept *kept, int count, bool back, unsigned first, unsigned blocks)
+{
+    for (unsigned k = first; k < (unsigned)count; k += blocks) {
+        float *const from = back ? kept[k].copy : kept[k].values, *const to = back ? kept[k].values : kept[k].copy;
+        for (int64_t i = threadIdx.x; i < kept[k].count; i += blockDim.x) to[i] = from[i];
+    }
+}
+
+typedef struct gpunn__gradients {
+    int          count;
+    const float *values[GPUNN__GRADIENT_RANGES];
+    int64_t      length[GPUNN__GRADIENT_RANGES];
+} gpunn__gradients;
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_of_squares(void *context, const float *values, int64_t count, double *result);
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_value_sums(void *context, const void *values, gpunn_dtype dtype, int64_t count,
+                                                    gpunn_value_sums parts[GPUNN_SUM_PARTS]);
 
 typedef struct gpunn__update_job {
     gpunn_update               u; /* its lr and step are not read: they are those of the run that was captured */
@@ -11829,8 +12115,8 @@ typedef struct gpunn__update_job {
     int                        sum_count;
 } gpunn__update_job;
 
-/* The columns states, step and move: how many states there may be, and what becomes of one element. */
 /* clang-format off */
+/* The columns states, step and move: how many states there may be, and what becomes of one element. */
 template <int KIND> struct gpunn__rule;
 #define where(condition, yes, no) ((condition) != 0 ? (float)(yes) : (float)(no))
 #define sqrt(x) sqrtf(x)
@@ -11950,15 +12236,6 @@ __device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &jo
     numbers->lr = job.state->lr[job.index];
     for (int i = 0; i < GPUNN_SETTINGS; i++) setting[i] = i ? job.setting[i] : (double)numbers->lr;
     *at = (double)(step < 1 ? 1 : step);
-}
-
-/* What a run changes in place is copied aside, or back: range by range in blocks first, first + blocks, ... */
-__device__ __forceinline__ void gpunn__kept_copy(const gpunn_kept *kept, int count, bool back, unsigned first, unsigned blocks)
-{
-    for (unsigned k = first; k < (unsigned)count; k += blocks) {
-        float *const from = back ? kept[k].copy : kept[k].values, *const to = back ? kept[k].values : kept[k].copy;
-        for (int64_t i = threadIdx.x; i < kept[k].count; i += blockDim.x) to[i] = from[i];
-    }
 }
 
 /* What is too much work for every block, besides updates of more than one kernel: a kernel before decides. */
@@ -12135,13 +12412,6 @@ __device__ __forceinline__ void gpunn__find_bad(const float *v, const float *x, 
     for (int j = GPUNN__PACK - 1; j >= 0; j--)
         if (!gpunn__is_finite(v[j])) (void)atomicMax(&state->bad_place, ~(unsigned long long)(uintptr_t)(x + j));
 }
-
-typedef struct gpunn__gradients {
-    int          count;
-    const float *values[GPUNN__GRADIENT_RANGES];
-    int64_t      length[GPUNN__GRADIENT_RANGES];
-} gpunn__gradients;
-static_assert(sizeof(gpunn__gradients) <= 4000, "a kernel's arguments");
 
 /* Looks at all gradients; short ranges go round the blocks. */
 static __global__ void __launch_bounds__(GPUNN__THREADS)
@@ -12332,7 +12602,7 @@ static __global__ void gpunn__tell_loss_kernel(const gpunn__update_job job, floa
     *loss = NAN;
 }
 
-static gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run, int *begun)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run, int *begun)
 {
     int               groups = 1, updated = 0;
     bool              squares = false;
@@ -12381,7 +12651,7 @@ static gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run,
     return GPUNN__LAUNCH(cuda, gpunn__loss_scale_kernel, 1, 1, job, run->loss_scale);
 }
 
-static gpunn_status gpunn__cuda_sum_of_squares(void *context, const float *values, int64_t count, double *result)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_of_squares(void *context, const float *values, int64_t count, double *result)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     double       part[GPUNN__PARTIALS];
@@ -12424,8 +12694,8 @@ static __global__ void __launch_bounds__(GPUNN__THREADS)
         parts[blockIdx.x] = {kinds[0], kinds[1], kinds[2], kinds[3], kinds[4], kinds[5], (double)least, (double)most};
 }
 
-static gpunn_status gpunn__cuda_value_sums(void *context, const void *values, gpunn_dtype dtype, int64_t count,
-                                           gpunn_value_sums parts[GPUNN_SUM_PARTS])
+GPUNN__INTERNAL gpunn_status gpunn__cuda_value_sums(void *context, const void *values, gpunn_dtype dtype, int64_t count,
+                                                    gpunn_value_sums parts[GPUNN_SUM_PARTS])
 {
     gpunn__cuda   *cuda = (gpunn__cuda *)context;
     const unsigned most = gpunn__blocks(cuda, count, 1), blocks = most < GPUNN_SUM_PARTS ? most : GPUNN_SUM_PARTS;
@@ -12440,14 +12710,15 @@ static gpunn_status gpunn__cuda_value_sums(void *context, const void *values, gp
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cuda_scale(void *context, float *values, int64_t count, float scale, float limit)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_scale(void *context, float *values, int64_t count, float scale, float limit)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     GPUNN__ENTER(cuda);
     return GPUNN__LAUNCH(cuda, gpunn__scale_kernel, gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS, values, count, scale,
                          limit > 0 ? limit : INFINITY);
 }
-/* ==== >>run =========================================================================================================== *
+
+/* ==== >>run/run ==================================================================================================== *
  * A run that comes back unchanged is captured the second time and replayed as one graph from then on. What varies between its
  * runs goes into cuda->state before it, in the arguments of a kernel. */
 enum { GPUNN__NUMBERS = 180 }; /* updates whose numbers fit a kernel's arguments */
@@ -12475,7 +12746,6 @@ typedef struct gpunn__numbers {
     const gpunn_kept *kept;     /* as of gpunn_run, for the blocks behind those */
     int               kept_count;
 } gpunn__numbers;
-static_assert(sizeof(gpunn__numbers) <= 4000, "a kernel's arguments");
 
 /* What a count is in this run: told, with the replays before, or in a replay `by` more than before. */
 __device__ __forceinline__ uint64_t gpunn__counted(gpunn_count *count, uint64_t told, bool replayed, uint64_t by)
@@ -12539,6 +12809,19 @@ static __global__ void gpunn__numbers_kernel(gpunn__device_state *state, const g
     }
 }
 
+GPUNN__INTERNAL gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_run *run, bool replayed);
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_dispatch(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action);
+
+/* Everything of a run but its numbers. */
+GPUNN__INTERNAL gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run);
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_time(void *context, gpunn_run *run, double *seconds);
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run);
+
+GPUNN__INTERNAL void gpunn__cuda_forget(void *context, void *kept);
+
 /* Whether the run begins by rounding an F32 input for products: the kernel that brings its numbers does that by the way. */
 static bool gpunn__rounds_first(const gpunn__cuda *cuda, const gpunn_run *run)
 {
@@ -12548,7 +12831,7 @@ static bool gpunn__rounds_first(const gpunn__cuda *cuda, const gpunn_run *run)
            step->in[0].channels_last == step->out.channels_last;
 }
 
-static gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_run *run, bool replayed)
+GPUNN__INTERNAL gpunn_status gpunn__run_numbers(gpunn__cuda *cuda, const gpunn_run *run, bool replayed)
 {
     gpunn__numbers numbers;
     unsigned       keeping = (unsigned)(run->kept_count < 1024 ? run->kept_count : 1024); /* blocks */
@@ -12619,7 +12902,7 @@ static bool gpunn__takes_bad(gpunn__cuda *cuda, gpunn_run *run)
 }
 
 /* A fused kernel of the generator's. */
-static gpunn_status gpunn__cuda_group(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_group(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_kernel_operand *operands = step->group.kernel->program[step->group.direction].operands;
     const gpunn_kernel_launch  *launch = step->group.launch;
@@ -12659,7 +12942,7 @@ static gpunn_status gpunn__cuda_group(gpunn__cuda *cuda, gpunn_step *step, gpunn
 
 /* An op of the program's, whose values are F32: what is stored in 16 bits is converted to and fro in the workspace, where
  * gradients that add up are made, too. */
-static gpunn_status gpunn__cuda_custom(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_custom(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     const gpunn_custom_op *op = step->attr->custom;
     gpunn_custom_function  function = step->backward ? op->cuda_backward : op->cuda_forward;
@@ -12721,7 +13004,7 @@ static gpunn_status gpunn__cuda_custom(gpunn__cuda *cuda, gpunn_step *step, gpun
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cuda_dispatch(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_dispatch(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
 {
     switch (step->op) {
 #define GPUNN__X(ENUM, name, ...) \
@@ -12746,8 +13029,7 @@ static gpunn_status gpunn__mark(gpunn__cuda *cuda, int step)
     return gpunn__cuda_check(cuda, cudaEventRecord(cuda->marks[step].event, cuda->stream), "cudaEventRecord");
 }
 
-/* Everything of a run but its numbers. */
-static gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
+GPUNN__INTERNAL gpunn_status gpunn__run_launch(gpunn__cuda *cuda, gpunn_run *run)
 {
     cuda->next = run->steps + gpunn__rounds_first(cuda, run), cuda->end = run->steps + run->step_count;
     int begun = 0;
@@ -12794,7 +13076,7 @@ static gpunn_status gpunn__times(gpunn__cuda *cuda, int count, double *seconds)
     return GPUNN_OK;
 }
 
-static gpunn_status gpunn__cuda_time(void *context, gpunn_run *run, double *seconds)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_time(void *context, gpunn_run *run, double *seconds)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
     const int    count = run->step_count + 2; /* before each step, before the updates, behind them */
@@ -12817,6 +13099,7 @@ static gpunn_status gpunn__cuda_time(void *context, gpunn_run *run, double *seco
 }
 
 /* ---- capture and replay ---------------------------------------------------------------------------------------------- */
+
 enum { GPUNN__MAX_CAPTURED = 8 }; /* graphs of one plan: first and later gradients, or buffers that the program alternates */
 
 typedef struct gpunn__captured gpunn__captured;
@@ -12932,7 +13215,7 @@ static gpunn_status gpunn__run_capture_overlapping(gpunn__cuda *cuda, gpunn__cap
     return gpunn__run_capture(cuda, captured, run);
 }
 
-static gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run)
 {
     gpunn__cuda       *cuda = (gpunn__cuda *)context;
     const gpunn__range range(run->step_count > 0 && run->steps->training ? "gpunn training" : "gpunn evaluation");
@@ -12967,13 +13250,14 @@ static gpunn_status gpunn__cuda_execute(void *context, gpunn_run *run)
     return GPUNN_OK;
 }
 
-static void gpunn__cuda_forget(void *context, void *kept)
+GPUNN__INTERNAL void gpunn__cuda_forget(void *context, void *kept)
 {
     gpunn__cuda         *cuda = (gpunn__cuda *)context;
     const gpunn__current current(cuda->context);
     for (gpunn__captured *captured = (gpunn__captured *)kept; captured; captured = gpunn__captured_free(cuda, captured)) {}
 }
-/* ==== >>backend ======================================================================================================= */
+
+/* ==== >>run/backend ================================================================================================ */
 static int gpunn__cuda_device_count(void)
 {
     int                  count = 0;
@@ -12982,6 +13266,7 @@ static int gpunn__cuda_device_count(void)
 }
 
 /* ---- opening --------------------------------------------------------------------------------------------------------- */
+
 /* How many GPUs there are, and if none, why. */
 static gpunn_status gpunn__cuda_count(gpunn__cuda *cuda, int *count)
 {
@@ -13174,6 +13459,7 @@ static void gpunn__cuda_info(void *context, gpunn_backend_info *info)
 }
 
 /* ---- steps and updates one by one ------------------------------------------------------------------------------------ */
+
 static gpunn_status gpunn__cuda_prepare(void *context, gpunn_step *step)
 {
     gpunn__cuda *cuda = (gpunn__cuda *)context;
@@ -13257,6 +13543,7 @@ static const char *gpunn__cuda_text(void *context)
 }
 
 /* ---- report ---------------------------------------------------------------------------------------------------------- */
+
 static const char *gpunn__tensor_cores(int capability)
 {
     return capability >= 100  ? "tensor cores of the 5th generation: F16, BF16, TF32, FP8, FP4"
@@ -13341,10 +13628,12 @@ static void gpunn__cuda_report(void (*write)(void *user, const char *text), void
 }
 
 /* ---- the table ------------------------------------------------------------------------------------------------------- */
+
 #ifndef GPUNN__BACKEND_NAME
 #define GPUNN__BACKEND_NAME gpunn_cuda_backend
 #endif
 extern "C" const gpunn_backend GPUNN__BACKEND_NAME;
+
 /* clang-format off */
 const gpunn_backend GPUNN__BACKEND_NAME = {
     GPUNN_BACKEND_ABI,

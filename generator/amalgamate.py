@@ -13,7 +13,8 @@ import re
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-RULES = "templates/gpunn/parts.ninja"
+FILES = {"gpunn.h": ("part", ""), "gpunn_cuda.cu": ("cuda_part", " | build/include/gpunn.h")}  # the rule that compiles parts, and what they need
+RULES = "templates/parts.ninja"
 INCLUDE = re.compile(r'#include "(\w+/\w+\.\w+)"\n')
 GUARD = re.compile(r"#ifndef (GPUNN__\w+_H)\n#define \1\n(.*)#endif /\* \1 \*/\n", re.DOTALL)
 
@@ -37,22 +38,25 @@ def amalgamate(name):
 
 
 def rules():
-    """Ninja's rules for gpunn.h's parts, each compiled by itself."""
-    names = re.findall(r'#include "(\w+/\w+)\.c"', read("templates", "gpunn", "gpunn.h"))
-    objects = [f"build/parts/{name}.o" for name in names]
-    return "".join(["# Written by generator/amalgamate.py: the parts of gpunn.h, each compiled by itself, and what they come to.\n"] +
-                   [f"build {path}: part templates/gpunn/{name}.c\n" for name, path in zip(names, objects)] +
-                   ["build build/parts/gpunn.o: join " + " $\n  ".join(objects) + "\n"])
+    """Ninja's rules for parts that are compiled by themselves, and joined to build/parts/gpunn.o and build/parts/gpunn_cuda.o."""
+    lines = ["# Written by generator/amalgamate.py: each part compiled by itself, and what they come to."]
+    for name, (rule, needs) in FILES.items():
+        folder = name.partition(".")[0]
+        sources = re.findall(r'#include "(\w+/\w+\.cu?)"', read("templates", folder, name))
+        objects = [f"build/parts/{folder}/{source.partition('.')[0]}.o" for source in sources]
+        lines += [f"build {path}: {rule} templates/{folder}/{source}{needs}" for source, path in zip(sources, objects)]
+        lines.append(f"build build/parts/{folder}.o: join " + " $\n  ".join(objects))
+    return "\n".join(lines) + "\n"
 
 
 def written():
     """What is written from the parts: name and text."""
-    return {"gpunn.h": amalgamate("gpunn.h"), RULES: rules()}
+    return {**{name: amalgamate(name) for name in FILES}, RULES: rules()}
 
 
 def declarations():
-    """gpunn.h without what stands under GPUNN_IMPLEMENTATION."""
-    return re.sub(r"^#if defined\(GPUNN_IMPLEMENTATION\).*^#endif /\* GPUNN__IMPLEMENTATION \*/\n", "", read("gpunn.h"), flags=re.DOTALL | re.MULTILINE)
+    """gpunn.h without the implementation, but with common/, which gpunn_cuda.cu needs too."""
+    return re.sub(r"^#ifdef GPUNN__IMPLEMENTATION\n.*^#endif /\* GPUNN__IMPLEMENTATION \*/\n", "", read("gpunn.h"), flags=re.DOTALL | re.MULTILINE)
 
 
 def write(path, text):

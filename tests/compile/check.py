@@ -277,8 +277,7 @@ def exported(folder):
 def sections(folder):
     """Every section that the table of contents names is there, in its order, and no other; those of the implementation by room."""
     text = open(HEADER).read()
-    marks = re.findall(r"^(?:/\* ==== >>([\w/]+)| \* >>(toc|doc)\b)", text, re.M)
-    marks = [mark or other for mark, other in marks]
+    marks = [mark or other for mark, other in re.findall(r"^(?:/\* ==== >>([\w/]+)| \* >>(toc|doc)\b)", text, re.M)]
     public, private = text[text.index(">>toc"):text.index(" * >>doc")].split("under GPUNN_IMPLEMENTATION")
     listed, room = ["toc"] + re.findall(r"^ \* {5}(\w+) ", public, re.M), None
     for line in re.findall(r"^ \* {5,}(.*)", private, re.M):
@@ -294,21 +293,29 @@ def sections(folder):
         raise Failure(f"the toc says {by_room(listed)}\nthe file    {by_room(marks)}")
 
 
+def companions_sections(folder):
+    """The same of gpunn_cuda.cu, a line for each."""
+    text = open(os.path.join(ROOT, "gpunn_cuda.cu")).read()
+    marks, listed = re.findall(r"^/\* ==== >>([\w/]+)", text, re.M), re.findall(r"^ \* {5}(\w+/\w+) ", text[:text.index("*/")], re.M)
+    if marks != listed:
+        raise Failure(f"the toc says {listed}\nthe file    {marks}")
+
+
 def parts_are_whole(folder):
     """gpunn.h is what its parts say."""
     call(f"{sys.executable} -m generator.amalgamate --check", ROOT)
 
 
-def parts_alone(compiler, flags, ending):
-    """Each part compiles by itself, with the parts that it includes."""
+def parts_alone(name, ending, command):
+    """Each part of that file compiles by itself, with the parts that it includes."""
     def check(folder):
-        need(compiler)
-        parts = sorted(glob.glob(os.path.join(ROOT, "templates", "gpunn", "*", "*" + ending)))
-        assert len(parts) > 60, parts
+        need(command.split()[0])
+        parts = sorted(glob.glob(os.path.join(ROOT, "templates", name, "*", "*" + ending)))
+        assert len(parts) > 15, parts
         for part in parts:
             with open(os.path.join(folder, "part" + ending), "w") as out:
                 out.write(f'#include "{part}"\ntypedef int part;\n')
-            call(f"{compiler} {flags} -DGPUNN__PARTS -I{ROOT}/templates/gpunn -fsyntax-only part{ending}", folder)
+            call(f"{command} -DGPUNN__PARTS -I{ROOT}/templates/{name} -I{ROOT} -fsyntax-only part{ending}", folder)
     return check
 
 
@@ -447,9 +454,12 @@ def without_gnu(folder):
 
 def checks():
     yield "table of contents", sections
-    yield "gpunn.h is what its parts say", parts_are_whole
-    yield "the parts' headers alone", parts_alone("gcc", f"-std=c99 {STRICT} -xc", ".h")
-    yield "the parts alone, in C++", parts_alone("clang++", f"-std=c++17 {STRICT_CXX} -xc++", ".c")
+    yield "table of contents of gpunn_cuda.cu", companions_sections
+    yield "gpunn.h and gpunn_cuda.cu are what their parts say", parts_are_whole
+    emulated = f"g++ -std=c++17 -Wall -Wextra -Werror -Wno-unknown-pragmas -DGPUNN__EMULATOR -I{ROOT}/tests/emulator -xc++"
+    yield "headers of gpunn.h's parts alone", parts_alone("gpunn", ".h", f"gcc -std=c99 {STRICT} -xc")
+    yield "gpunn.h's parts alone, in C++", parts_alone("gpunn", ".c", f"clang++ -std=c++17 {STRICT_CXX} -xc++")
+    yield "headers of gpunn_cuda.cu's parts alone", parts_alone("gpunn_cuda", ".h", emulated)
     yield "NCCL's header and library", nccl
     yield "exported names and global state", exported
     yield "declarations alone", declarations_only

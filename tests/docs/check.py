@@ -133,34 +133,12 @@ def sections(name, start):
         yield one[1], re.sub(r"^[ \t]*#[ \t]*define (?:[^\n]*\\\n)*[^\n]*", "", body, flags=re.M)
 
 
-def sections_stand_in_order(name, start, ahead, most):
-    """Functions use those of their own section and of the ones before it, and those that a section `ahead`, `most` at most in all,
-    declares; public ones may be used anywhere. The list of sections at the top is the one that stands there."""
-    every = list(sections(name, start))
-    order = [tag for tag, _ in every]
-    place, forward = {}, set()
-    for i, (tag, body) in enumerate(every):
-        for function in re.findall(r"^(?!typedef|return|else|#)[\w \t*]*?\b(gpunn__\w+)\([^;{}]*\)\s*\{", body, re.M):
-            place.setdefault(function, i)
-        if tag in ahead:
-            forward.update(re.findall(r"^\w[^\n=]*\b(gpunn__\w+)\([^;{}]*\);", body, re.M))
-    faults = [f"{tag} uses {used} of {order[place[used]]}" for i, (tag, body) in enumerate(every)
-              for used in sorted(set(re.findall(r"\bgpunn__\w+", body)) - forward) if place.get(used, 0) > i]
-    assert not faults, f"{name}: sections use what stands behind them: " + "; ".join(faults)
-    assert len(forward) <= most, f"{name}: {len(forward)} functions are declared ahead: {sorted(forward)}"
-    contents = read(name)[:read(name).index("*/")].split(">>toc")[1].split(">>doc")[0]
-    names = contents.split("GPUNN_IMPLEMENTATION")[-1] if "GPUNN_IMPLEMENTATION" in contents else \
-        "\n".join(re.findall(r"^ \* {5}(\w+) ", contents, re.M))  # a line for each, which explains it
-    listed = [tag for tag in re.findall(r"\w+", names) if tag in order]
-    assert listed == order, f"{name} lists its sections as {listed}, but has {order}"
-
-
 def rooms_agree():
-    """An op's two functions stand in sections of one name; what dispatches them has its own, >>cpu and >>run."""
+    """An op's two functions stand in sections of one name; what dispatches them has its own, >>cpu/cpu and >>run/run."""
     table = re.search(r"#define GPUNN_OTHER_OPS\(X\)(.*?)\n\n", read("gpunn.h"), re.S)[1]
     rooms = []
-    for name, start, prefix in ("gpunn.h", "/* ==== >>common", "cpu"), ("gpunn_cuda.cu", "/* ==== >>config", "cuda"):
-        rooms.append({op: "run" if tag == "cpu" else tag for tag, body in sections(name, start)
+    for name, start, prefix in ("gpunn.h", "/* ==== >>common", "cpu"), ("gpunn_cuda.cu", "/* ==== >>base/config", "cuda"):
+        rooms.append({op: "run" if tag == "cpu/cpu" else tag.rpartition("/")[2] for tag, body in sections(name, start)
                       for op in re.findall(rf"\bgpunn__{prefix}_(\w+)\([^;{{}}]*\)\s*\{{", body)})
     ops = [op for op in re.findall(r"X\([A-Z0-9_]+, (\w+)", table) if op in rooms[0] and op in rooms[1]]
     assert len(ops) > 30, ops
@@ -234,7 +212,6 @@ def main():
     tests = [("the code in gpunn.h's comment", manual_runs), ("names", names_exist), ("links and targets", links_exist),
              ("exclusive or", xor_learns), ("three commands", three_commands),
              ("compile lines", compile_lines_name_the_gpu),
-             ("sections of gpunn_cuda.cu", lambda: sections_stand_in_order("gpunn_cuda.cu", "/* ==== >>config", ("context", "shared"), 30)),
              ("sections of ops", rooms_agree), ("functions that both files have", nothing_stands_twice)] + list(readme_blocks())
     print(f"1..{len(tests)}")
     failed = 0

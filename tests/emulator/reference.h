@@ -6,21 +6,21 @@
 
 enum { REFERENCE_WORKSPACE = 64 }; /* bytes that a convolution asks for, and spoils */
 
-static gpunn_status gpunn__libraries_open(gpunn__cuda *cuda)
+GPUNN__INTERNAL gpunn_status gpunn__libraries_open(gpunn__cuda *cuda)
 {
     (void)cuda;
     return GPUNN_OK;
 }
-static gpunn_status gpunn__libraries_stream(gpunn__cuda *cuda)
+GPUNN__INTERNAL gpunn_status gpunn__libraries_stream(gpunn__cuda *cuda)
 {
     (void)cuda;
     return GPUNN_OK;
 }
-static void gpunn__libraries_close(gpunn__cuda *cuda)
+GPUNN__INTERNAL void gpunn__libraries_close(gpunn__cuda *cuda)
 {
     (void)cuda;
 }
-static void gpunn__libraries_report(void (*write)(void *user, const char *text), void *user)
+GPUNN__INTERNAL void gpunn__libraries_report(void (*write)(void *user, const char *text), void *user)
 {
     write(user, "emulated: products and convolutions by plain loops");
 }
@@ -89,7 +89,7 @@ static void reference_product(const gpunn__product p)
     }
 }
 
-static gpunn_status gpunn__cuda_product_prepare(gpunn__cuda *cuda, const gpunn__product *p)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_product_prepare(gpunn__cuda *cuda, const gpunn__product *p)
 {
     if (p->m < 1 || p->n < 1 || p->k < 1 || p->batch < 1) return gpunn__cuda_fail(cuda, GPUNN_ERR_DEVICE, "an empty product");
     if (p->row_sums && (p->bias || p->batch != 1))
@@ -102,7 +102,7 @@ static gpunn_status gpunn__cuda_product_prepare(gpunn__cuda *cuda, const gpunn__
     if (p->bias && p->bias_dtype != p->d_dtype) return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "a bias of another dtype");
     return GPUNN_OK;
 }
-static gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn__product *p)
+GPUNN__INTERNAL gpunn_status gpunn__cuda_product(gpunn__cuda *cuda, const gpunn__product *p)
 {
     GPUNN__TRY(gpunn__cuda_product_prepare(cuda, p));
     for (const void *operand : {p->a, p->b, (const void *)p->d})
@@ -195,24 +195,24 @@ REFERENCE_FAST static void reference_convolution(const gpunn__convolution conv, 
     (forward ? y : to_x ? x : w).store(forward ? data.y : to_x ? data.x : data.w, dtype);
 }
 
-static bool gpunn__dnn_available(gpunn__cuda *cuda)
+GPUNN__INTERNAL bool gpunn__dnn_available(gpunn__cuda *cuda)
 {
     (void)cuda;
     return emulator_cudnn() != 0;
 }
-static size_t gpunn__dnn_version(const gpunn__cuda *cuda)
+GPUNN__INTERNAL size_t gpunn__dnn_version(const gpunn__cuda *cuda)
 {
     (void)cuda;
     return emulator_version();
 }
-static gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_prepare(gpunn__cuda *cuda, const gpunn__convolution *conv, size_t *workspace_bytes)
 {
     (void)conv;
     *workspace_bytes = REFERENCE_WORKSPACE;
     return gpunn__dnn_available(cuda) && emulator_convolutions() ? GPUNN_OK
                                                                  : gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "no cuDNN");
 }
-static gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_data *data)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_run(gpunn__cuda *cuda, const gpunn__convolution *conv, const gpunn__conv_data *data)
 {
     gpunn__convolution what = *conv;
     gpunn__conv_data   where = *data;
@@ -237,7 +237,7 @@ struct reference_heads {
         gpunn__store(data, dtype, n * step[0] + h * step[1] + row * step[2] + i, (float)x);
     }
 };
-static size_t reference_attention_workspace(const gpunn__dnn_attention *a)
+GPUNN__INTERNAL size_t reference_attention_workspace(const gpunn__dnn_attention *a)
 {
     return REFERENCE_WORKSPACE + (a->backward && !a->adds ? (size_t)(a->n * a->heads * a->l * a->s) * 2 : 0);
 }
@@ -305,14 +305,14 @@ REFERENCE_FAST static void reference_attention(const gpunn__dnn_attention a, con
     memset(data.workspace, 0xFF, reference_attention_workspace(&a));
 }
 
-static gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, const gpunn__dnn_attention *a, size_t *workspace_bytes)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, const gpunn__dnn_attention *a, size_t *workspace_bytes)
 {
     *workspace_bytes = reference_attention_workspace(a);
     if (!gpunn__dnn_available(cuda)) return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "no cuDNN");
     if (*workspace_bytes <= cuda->args.workspace_limit && *workspace_bytes <= emulator_workspace()) return GPUNN_OK;
     return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "it needs %zu bytes of workspace", *workspace_bytes);
 }
-static gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
+GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
                                              const gpunn__dnn_attention_data *data)
 {
     gpunn__dnn_attention      what = *a;
@@ -326,11 +326,11 @@ static gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn
 /* A recurrent layer. Its weights lie in an order of their own, with gaps; the forward pass of training leaves the gates' values in
  * the reserve, the backward pass reads and spoils them. */
 enum { REFERENCE_GAP = 3 };
-static int64_t reference_gates(const gpunn__dnn_rnn &key)
+GPUNN__INTERNAL int64_t reference_gates(const gpunn__dnn_rnn &key)
 {
     return key.op == GPUNN_OP_LSTM ? 4 : key.op == GPUNN_OP_GRU ? 3 : 1;
 }
-static gpunn__dnn_rnn_room reference_room(const gpunn__dnn_rnn &key)
+GPUNN__INTERNAL gpunn__dnn_rnn_room reference_room(const gpunn__dnn_rnn &key)
 {
     const int64_t       rows = reference_gates(key) * key.hidden, size[4] = {rows * key.in, rows * key.hidden, rows, rows};
     gpunn__dnn_rnn_room room = {};
@@ -452,7 +452,7 @@ REFERENCE_FAST static void reference_recurrence(const gpunn__dnn_rnn &key, const
         if (data.dc_0 && lstm) data.dc_0[state + k] = (float)c[(size_t)k];
     }
 }
-static void reference_rnn(const gpunn__dnn_rnn key, const gpunn__dnn_rnn_data data)
+GPUNN__INTERNAL void reference_rnn(const gpunn__dnn_rnn key, const gpunn__dnn_rnn_data data)
 {
     emulator_count_cudnn("recurrence");
     const gpunn__dnn_rnn_room room = reference_room(key);
@@ -464,12 +464,12 @@ static void reference_rnn(const gpunn__dnn_rnn key, const gpunn__dnn_rnn_data da
     memset(data.workspace, 0xFF, REFERENCE_WORKSPACE);
 }
 
-static gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_room *room)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_prepare(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, gpunn__dnn_rnn_room *room)
 {
     *room = reference_room(*key);
     return gpunn__dnn_available(cuda) ? GPUNN_OK : gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "no cuDNN");
 }
-static gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_rnn_run(gpunn__cuda *cuda, const gpunn__dnn_rnn *key, const gpunn__dnn_rnn_data *data)
 {
     gpunn__dnn_rnn      what = *key;
     gpunn__dnn_rnn_data where = *data;

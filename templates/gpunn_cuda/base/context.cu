@@ -1,0 +1,13 @@
+#include "base/context.h"
+
+GPUNN__INTERNAL unsigned gpunn__blocks(const gpunn__cuda *cuda, int64_t n, int64_t each)
+{
+    int64_t blocks = (n + each * GPUNN__THREADS - 1) / (each * GPUNN__THREADS), most = (int64_t)cuda->multiprocessors * 16;
+    return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
+}
+
+GPUNN__INTERNAL size_t gpunn__counters_bytes(const gpunn__cuda *cuda)
+{
+    size_t own = (size_t)cuda->multiprocessors * 2;
+    return (own > GPUNN_KERNEL_COUNTERS ? own : GPUNN_KERNEL_COUNTERS) * sizeof(unsigned);
+}

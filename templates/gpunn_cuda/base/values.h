@@ -1,0 +1,192 @@
+#ifndef GPUNN__CUDA_BASE_VALUES_H
+#define GPUNN__CUDA_BASE_VALUES_H
+#include "base/context.h"
+
+/* ==== >>base/values ================================================================================================ */
+__device__ __forceinline__ float gpunn__from_half(unsigned short bits, gpunn_dtype dtype)
+{
+    return dtype == GPUNN_BF16 ? __uint_as_float((unsigned)bits << 16) : __half2float(__ushort_as_half(bits));
+}
+
+/* To the nearest, ties to even. */
+__device__ __forceinline__ unsigned short gpunn__to_half(float x, gpunn_dtype dtype)
+{
+    if (dtype != GPUNN_BF16) return __half_as_ushort(__float2half_rn(x));
+    unsigned bits = __float_as_uint(x);
+    return x != x ? (unsigned short)0x7FFF : (unsigned short)((bits + 0x7FFFu + (bits >> 16 & 1)) >> 16);
+}
+
+/* Of numbers in F32 or 16 bits. */
+GPUNN__INTERNAL size_t gpunn__bytes(gpunn_dtype dtype, int64_t count);
+
+/* x + n; NULL, which nothing may be added to, stays NULL. */
+template <class T, class N> __host__ __device__ __forceinline__ T *gpunn__beyond(T *x, N n)
+{
+    return x ? x + n : NULL;
+}
+
+/* Element i of F32, F16 or BF16 storage. */
+__device__ __forceinline__ float gpunn__load(const void *data, gpunn_dtype dtype, int64_t i)
+{
+    return dtype == GPUNN_F32 ? ((const float *)data)[i] : gpunn__from_half(((const unsigned short *)data)[i], dtype);
+}
+
+__device__ __forceinline__ void gpunn__store(void *data, gpunn_dtype dtype, int64_t i, float x)
+{
+    if (dtype == GPUNN_F32)
+        ((float *)data)[i] = x;
+    else
+        ((unsigned short *)data)[i] = gpunn__to_half(x, dtype);
+}
+
+/* What x becomes when it is stored. */
+__device__ __forceinline__ float gpunn__rounded(float x, gpunn_dtype dtype)
+{
+    return dtype == GPUNN_F32 ? x : gpunn__from_half(gpunn__to_half(x, dtype), dtype);
+}
+
+/* Eight elements from i on, a multiple of 8; data aligned to 32 bytes (F32) or 16: one or two accesses of 128 bits, one of 256
+ * where the device has them. */
+typedef struct gpunn__floats8 {
+    alignas(32) float v[8];
+} gpunn__floats8;
+__device__ __forceinline__ void gpunn__load8(const void *data, gpunn_dtype dtype, int64_t i, float v[8])
+{
+    if (dtype == GPUNN_F32) {
+        gpunn__floats8 pack = *(const gpunn__floats8 *)((const float *)data + i);
+#pragma unroll
+        for (int j = 0; j < 8; j++) v[j] = pack.v[j];
+        return;
+    }
+    uint4    pack = *(const uint4 *)((const unsigned short *)data + i);
+    unsigned word[4] = {pack.x, pack.y, pack.z, pack.w};
+#pragma unroll
+    for (int j = 0; j < 8; j++) v[j] = gpunn__from_half((unsigned short)(word[j / 2] >> 16 * (j % 2)), dtype);
+}
+
+__device__ __forceinline__ void gpunn__store8(void *data, gpunn_dtype dtype, int64_t i, const float v[8])
+{
+    if (dtype == GPUNN_F32) {
+        gpunn__floats8 pack;
+#pragma unroll
+        for (int j = 0; j < 8; j++) pack.v[j] = v[j];
+        *(gpunn__floats8 *)((float *)data + i) = pack;
+        return;
+    }
+    unsigned word[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        word[j] = (unsigned)gpunn__to_half(v[2 * j], dtype) | (unsigned)gpunn__to_half(v[2 * j + 1], dtype) << 16;
+    *(uint4 *)((unsigned short *)data + i) = make_uint4(word[0], word[1], word[2], word[3]);
+}
+
+__device__ __forceinline__ int gpunn__pack_size(int64_t count, int64_t i)
+{
+    return count - i < GPUNN__PACK ? (int)(count - i) : GPUNN__PACK;
+}
+
+/* Elements i .. i + n - 1 of contiguous storage, i a multiple of 8. The loops of the last pack turn v around, so that it stays
+ * in registers while they need not be unrolled. */
+__device__ __forceinline__ void gpunn__load_pack(const void *data, gpunn_dtype dtype, int64_t i, int n, float v[8])
+{
+    if (n == GPUNN__PACK) {
+        gpunn__load8(data, dtype, i, v);
+        return;
+    }
+#pragma unroll 1
+    for (int j = 0; j < GPUNN__PACK; j++) {
+#pragma unroll
+        for (int k = 0; k < GPUNN__PACK - 1; k++) v[k] = v[k + 1];
+        v[GPUNN__PACK - 1] = j < n ? gpunn__load(data, dtype, i + j) : 0;
+    }
+}
+
+/* Stores them (v is lost), or adds them to what is there. */
+__device__ __forceinline__ void gpunn__store_pack(void *data, gpunn_dtype dtype, int64_t i, int n, bool add, float v[8])
+{
+    if (n == GPUNN__PACK) {
+        if (add) {
+            float old[8];
+            gpunn__load8(data, dtype, i, old);
+#pragma unroll
+            for (int j = 0; j < GPUNN__PACK; j++) v[j] += old[j];
+        }
+        gpunn__store8(data, dtype, i, v);
+        return;
+    }
+#pragma unroll 1
+    for (int j = 0; j < n; j++) {
+        gpunn__store(data, dtype, i + j, add ? gpunn__load(data, dtype, i + j) + v[0] : v[0]);
+#pragma unroll
+        for (int k = 0; k < GPUNN__PACK - 1; k++) v[k] = v[k + 1];
+    }
+}
+
+/* Whether this block is the last of `count` to come here; then it sees what the others wrote before. All threads call it. counter
+ * is 0 before the first block and after the last. */
+__device__ __forceinline__ bool gpunn__is_last_block(unsigned *counter, unsigned count)
+{
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        last = atomicInc(counter, count - 1) == count - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    return last;
+}
+
+/* Reductions over all threads of a block of whole warps; every thread gets the result. The order is fixed. Several calls may
+ * follow each other. */
+typedef struct gpunn__add {
+    template <typename T> __device__ T operator()(T a, T b) const
+    {
+        return a + b;
+    }
+} gpunn__add;
+typedef struct gpunn__larger { /* NaN wins */
+    __device__ float operator()(float a, float b) const
+    {
+        return a != a || a > b ? a : b;
+    }
+} gpunn__larger;
+template <typename T, typename Op> __device__ __forceinline__ T gpunn__block_reduce(T value, Op op)
+{
+    __shared__ T part[32];
+    unsigned     lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) value = op(value, __shfl_xor_sync(0xFFFFFFFFu, value, distance));
+    __syncthreads(); /* of an earlier call: everybody has read part */
+    if (lane == 0) part[warp] = value;
+    __syncthreads();
+    T result = part[0];
+    for (unsigned w = 1; w < warps; w++) result = op(result, part[w]);
+    return result;
+}
+
+/* What is drawn for a pack in a run. */
+__device__ __forceinline__ void gpunn__draw_pack(uint64_t seed, uint64_t run, unsigned site, uint64_t pack, uint32_t word[4])
+{
+    const uint32_t counter[4] = {(uint32_t)pack, site ^ (uint32_t)(pack >> 32) << 16, (uint32_t)run, (uint32_t)(run >> 32)};
+    gpunn__philox(seed, counter, word);
+}
+
+/* Two of dropout's draws in each word. */
+__device__ __forceinline__ void gpunn__drop_draw(const gpunn__device_state *state, unsigned site, uint64_t pack, uint32_t word[4])
+{
+    gpunn__draw_pack(state->seed, state->step, site, pack, word);
+}
+
+__device__ __forceinline__ float gpunn__drop_factor(const uint32_t word[4], int j, unsigned keep, float scale)
+{
+    return (word[j / 2] >> 16 * (j % 2) & 0xFFFF) < keep ? scale : 0;
+}
+
+/* Every op's function. */
+#define GPUNN__X(ENUM, name, ...) \
+    GPUNN__INTERNAL gpunn_status gpunn__cuda_##name(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action);
+GPUNN_OTHER_OPS(GPUNN__X)
+#undef GPUNN__X
+
+#endif /* GPUNN__CUDA_BASE_VALUES_H */

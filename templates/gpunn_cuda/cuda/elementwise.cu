@@ -1,0 +1,371 @@
+#include "cuda/elementwise.h"
+#include "base/shared.h"
+
+/* An operand as seen from the result, whose element i has the digits i % size[0], i / size[0] % size[1], ...: the result's
+ * dimensions, innermost first, neighbours merged. An operand of the result's shape and a scalar have one digit, the common ways
+ * to broadcast two or three; a pack costs one division per digit but the last, of 32 bits where that is enough. */
+typedef struct gpunn__operand {
+    const void *data; /* NULL: not there */
+    gpunn_dtype dtype;
+    int         rank;
+    int64_t     size[GPUNN_MAX_RANK], stride[GPUNN_MAX_RANK]; /* stride[0]: 1, or 0 where broadcast */
+} gpunn__operand;
+
+/* Where the value for element i stands. left: elements from i on for which the first digit does not wrap. */
+__device__ __forceinline__ int64_t gpunn__operand_place(const gpunn__operand &operand, int64_t i, int64_t *left)
+{
+    uint64_t rest = (uint64_t)i;
+    int64_t  place = 0;
+#pragma unroll 1
+    for (int d = 0; d < operand.rank; d++) {
+        uint64_t size = (uint64_t)operand.size[d], next = d + 1 < operand.rank ? rest / size : 0;
+        int64_t  digit = (int64_t)(rest - next * size);
+        if (d == 0) *left = operand.size[0] - digit;
+        place += digit * operand.stride[d];
+        rest = next;
+    }
+    return place;
+}
+
+__device__ __forceinline__ void gpunn__operand_load(const gpunn__operand &operand, int64_t i, int n, float v[8])
+{
+    int64_t left = 0, place = gpunn__operand_place(operand, i, &left), stride = operand.stride[0];
+    if (left >= GPUNN__PACK && stride == 1 && place % GPUNN__PACK == 0) {
+        gpunn__load8(operand.data, operand.dtype, place, v);
+        return;
+    }
+    if (left >= GPUNN__PACK && stride == 0) {
+        float value = gpunn__load(operand.data, operand.dtype, place);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) v[j] = value;
+        return;
+    }
+#pragma unroll 1
+    for (int j = 0; j < GPUNN__PACK; j++, left--, place += stride) {
+        if (left == 0) place = gpunn__operand_place(operand, i + j, &left);
+#pragma unroll
+        for (int k = 0; k < GPUNN__PACK - 1; k++) v[k] = v[k + 1];
+        v[GPUNN__PACK - 1] = j < n ? gpunn__load(operand.data, operand.dtype, place) : 0;
+    }
+}
+
+typedef struct gpunn__map_job {
+    gpunn__operand from[GPUNN__FROM_COUNT]; /* what the op's functions read */
+    void          *to[3];                   /* result; or gradient of each operand */
+    gpunn_dtype    to_dtype[3];
+    bool           add[3];
+    float          attr[2];
+    int64_t        count;
+} gpunn__map_job;
+
+/* The only operand of an op, its result and that one's gradient are never broadcast: gpunn__cuda_map sees to it. */
+__device__ __forceinline__ void gpunn__map_load(bool broadcasts, const gpunn__operand &operand, int64_t i, int n, float v[8])
+{
+    if (broadcasts)
+        gpunn__operand_load(operand, i, n, v);
+    else
+        gpunn__load_pack(operand.data, operand.dtype, i, n, v);
+}
+
+template <typename Op>
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__map_forward_kernel(const gpunn__map_job job)
+{
+    GPUNN__FOLLOW();
+    int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK;
+    for (; i < job.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
+        int   n = gpunn__pack_size(job.count, i);
+        float v[3][8] = {}, result[8];
+#pragma unroll
+        for (int k = 0; k < Op::OPERANDS; k++) gpunn__map_load(Op::OPERANDS > 1, job.from[k], i, n, v[k]);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) {
+            const float from[GPUNN__FROM_COUNT] = {v[0][j], v[1][j], v[2][j], 0, 0};
+            result[j] = Op::forward(from, job.attr);
+        }
+        gpunn__store_pack(job.to[0], job.to_dtype[0], i, n, false, result);
+    }
+}
+
+template <typename Op>
+static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__map_backward_kernel(const gpunn__map_job job)
+{
+    GPUNN__FOLLOW();
+    int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * GPUNN__PACK;
+    for (; i < job.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
+        int   n = gpunn__pack_size(job.count, i);
+        float v[GPUNN__FROM_COUNT][8] = {};
+#pragma unroll
+        for (int k = 0; k < GPUNN__FROM_COUNT; k++)
+            if ((Op::READ >> k & 1) && job.from[k].data)
+                gpunn__map_load(Op::OPERANDS > 1 && k < GPUNN__FROM_RESULT, job.from[k], i, n, v[k]);
+#pragma unroll
+        for (int d = 0; d < 3; d++) {
+            if (!(Op::DERIVATIVES >> d & 1) || !job.to[d]) continue;
+            float result[8];
+#pragma unroll
+            for (int j = 0; j < GPUNN__PACK; j++) {
+                const float from[GPUNN__FROM_COUNT] = {v[0][j], v[1][j], v[2][j], v[3][j], v[4][j]};
+                result[j] = Op::derivative(d, from, job.attr);
+            }
+            gpunn__store_pack(job.to[d], job.to_dtype[d], i, n, job.add[d], result);
+        }
+    }
+}
+
+/* In the order of gpunn_op, where they come first. */
+static const struct {
+    void (*forward)(gpunn__map_job job);
+    void (*backward)(gpunn__map_job job);
+    gpunn__map_facts facts;
+} gpunn__map_ops[] = {{NULL, NULL, {}},
+#define GPUNN__X(ENUM, name, ...) \
+    {gpunn__map_forward_kernel<gpunn__op_##name>, gpunn__map_backward_kernel<gpunn__op_##name>, gpunn__op_##name::FACTS},
+                      GPUNN__ELEMENTWISE_OPS(GPUNN__X)
+#undef GPUNN__X
+};
+
+GPUNN__INTERNAL const gpunn__map_facts *gpunn__map_facts_for(gpunn_op op)
+{
+    return &gpunn__map_ops[op].facts;
+}
+
+static gpunn__operand gpunn__operand_of(const gpunn_value *value, const gpunn_value *result)
+{
+    gpunn__operand operand = {value->data, value->dtype, 1, {1}, {1}};
+    gpunn__walk    axes;
+    gpunn__axes_of(result, 0, &value, 1, &axes, &axes);
+    if (axes.rank == 0) return operand;
+    operand.rank = axes.rank;
+    memcpy(operand.size, axes.dim, sizeof operand.size);
+    memcpy(operand.stride, axes.stride[0], sizeof operand.stride);
+    return operand;
+}
+
+static gpunn_status gpunn__map_backward(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn__map_facts *facts = &gpunn__map_ops[step->op].facts;
+    gpunn_value             full[3] = {}; /* gradients of broadcast operands at the result's size: grad_out, or computed */
+    bool                    sums[3] = {}; /* .. which then are summed */
+    gpunn__room             room = {(char *)step->workspace, 0};
+    size_t                  workspace = 0;
+    unsigned                computed = 0;
+    for (int i = 0; i < step->input_count; i++) {
+        if (step->grad_in[i].data == NULL) continue;
+        sums[i] = step->in[i].count != step->out.count;
+        if (!sums[i] || !(facts->passed >> i & 1)) computed |= 1u << i;
+        if (!sums[i]) continue;
+        full[i] = step->grad_out;
+        if (computed >> i & 1) {
+            full[i].dtype = GPUNN_F32;
+            full[i].data = gpunn__room_take(&room, gpunn__bytes(GPUNN_F32, full[i].count));
+        }
+        size_t bytes = gpunn__cuda_sum_to_workspace(cuda, &full[i], &step->grad_in[i]);
+        if (bytes > workspace) workspace = bytes;
+    }
+    if (action == GPUNN__PREPARE) {
+        step->workspace_bytes = room.bytes + workspace;
+        return GPUNN_OK;
+    }
+
+    void *const    sum_workspace = gpunn__room_take(&room, workspace);
+    gpunn__map_job job = {};
+    job.count = step->out.count;
+    memcpy(job.attr, step->attr->value, sizeof job.attr);
+    for (int i = 0; i < step->input_count; i++) {
+        job.from[i] = gpunn__operand_of(&step->in[i], &step->out);
+        if (!(computed >> i & 1)) continue;
+        const gpunn_value *to = sums[i] ? &full[i] : &step->grad_in[i];
+        job.to[i] = to->data;
+        job.to_dtype[i] = to->dtype;
+        job.add[i] = !sums[i] && step->accumulate[i];
+    }
+    job.from[GPUNN__FROM_RESULT] = gpunn__operand_of(&step->out, &step->out);
+    job.from[GPUNN__FROM_GRADIENT] = gpunn__operand_of(&step->grad_out, &step->out);
+    for (int k = 0; k < GPUNN__FROM_COUNT; k++)
+        if (!(facts->readers[k] & computed)) job.from[k].data = NULL;
+    if (computed)
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__map_ops[step->op].backward, gpunn__blocks(cuda, job.count, GPUNN__PACK),
+                                 GPUNN__THREADS, job));
+    for (int i = 0; i < step->input_count; i++)
+        if (sums[i]) GPUNN__TRY(gpunn__cuda_sum_to(cuda, &full[i], &step->grad_in[i], step->accumulate[i], sum_workspace));
+    return GPUNN_OK;
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_map(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (step->input_count == 1 && step->in[0].count != step->out.count)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                "the only operand is of another size than the result; gpunn_expand it");
+    if (step->backward) return gpunn__map_backward(cuda, step, action);
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    gpunn__map_job job = {};
+    job.count = step->out.count;
+    memcpy(job.attr, step->attr->value, sizeof job.attr);
+    for (int i = 0; i < step->input_count; i++) job.from[i] = gpunn__operand_of(&step->in[i], &step->out);
+    job.to[0] = step->out.data;
+    job.to_dtype[0] = step->out.dtype;
+    return GPUNN__LAUNCH(cuda, gpunn__map_ops[step->op].forward, gpunn__blocks(cuda, job.count, GPUNN__PACK), GPUNN__THREADS,
+                         job);
+}
+
+/* ---- copies and casts ------------------------------------------------------------------------------------------------ */
+
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__copy_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype, int64_t count, bool add)
+{
+    GPUNN__FOLLOW();
+    gpunn__copy_part(to, to_dtype, from, from_dtype, count, add, blockIdx.x, gridDim.x);
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_copy(gpunn__cuda *cuda, void *to, gpunn_dtype to_dtype, const void *from,
+                                              gpunn_dtype from_dtype, int64_t count, bool accumulate)
+{
+    return GPUNN__LAUNCH(cuda, gpunn__copy_kernel, gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS, to, to_dtype, from,
+                         from_dtype, count, accumulate);
+}
+
+/* As C; BOOL is x != 0. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__cast_kernel(void *to, gpunn_dtype to_dtype, const void *from, gpunn_dtype from_dtype, int64_t count)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < count; i += (int64_t)gridDim.x * blockDim.x) {
+        float   x = 0;
+        int64_t whole = 0;
+        bool    is_whole = true;
+        switch (from_dtype) {
+        case GPUNN_I64: whole = ((const int64_t *)from)[i]; break;
+        case GPUNN_I32: whole = ((const int32_t *)from)[i]; break;
+        case GPUNN_U8:
+        case GPUNN_BOOL: whole = ((const uint8_t *)from)[i]; break;
+        default: x = gpunn__load(from, from_dtype, i), is_whole = false;
+        }
+        int64_t narrow = is_whole ? whole : gpunn__to_i32(x);
+        switch (to_dtype) {
+        case GPUNN_I64: ((int64_t *)to)[i] = is_whole ? whole : gpunn__to_i64(x); break;
+        case GPUNN_I32: ((int32_t *)to)[i] = (int32_t)narrow; break;
+        case GPUNN_U8: ((uint8_t *)to)[i] = (uint8_t)narrow; break;
+        case GPUNN_BOOL: ((uint8_t *)to)[i] = is_whole ? whole != 0 : x != 0; break;
+        default: gpunn__store(to, to_dtype, i, is_whole ? (float)whole : x);
+        }
+    }
+}
+
+GPUNN__INTERNAL bool gpunn__is_float(gpunn_dtype dtype)
+{
+    return dtype == GPUNN_F32 || dtype == GPUNN_F16 || dtype == GPUNN_BF16;
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_cast(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    const gpunn_value *in = &step->in[0], *out = &step->out;
+    if (gpunn__is_float(in->dtype) && gpunn__is_float(out->dtype))
+        return gpunn__cuda_copy(cuda, out->data, out->dtype, in->data, in->dtype, out->count, false);
+    return GPUNN__LAUNCH(cuda, gpunn__cast_kernel, gpunn__blocks(cuda, out->count, 1), GPUNN__THREADS, out->data, out->dtype,
+                         in->data, in->dtype, out->count);
+}
+
+/* ---- integers: a thread for each result ------------------------------------------------------------------------------ */
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__integers_kernel(const gpunn__integers p)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < p.count; i += (int64_t)gridDim.x * blockDim.x) (void)gpunn__integers_at(&p, i);
+}
+
+/* INTEGER, and SUM and MAX of integers. */
+GPUNN__INTERNAL gpunn_status gpunn__cuda_integer(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action != GPUNN__FORWARD) return GPUNN_OK;
+    return GPUNN__LAUNCH(cuda, gpunn__integers_kernel, gpunn__blocks(cuda, step->out.count, 1), GPUNN__THREADS,
+                         gpunn__integers_of(step));
+}
+
+/* ---- dropout -------------------------------------------------------------------------------------------------------------- */
+
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__dropout_kernel(const void *x, gpunn_dtype x_dtype, void *y, gpunn_dtype y_dtype, int64_t count, bool add,
+                          const gpunn__device_state *state, unsigned site, unsigned keep, float scale)
+{
+    GPUNN__FOLLOW();
+    int64_t pack = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+    for (; pack * GPUNN__PACK < count; pack += (int64_t)gridDim.x * blockDim.x) {
+        int64_t  i = pack * GPUNN__PACK;
+        int      n = gpunn__pack_size(count, i);
+        float    v[8];
+        uint32_t word[4];
+        gpunn__drop_draw(state, site, (uint64_t)pack, word);
+        gpunn__load_pack(x, x_dtype, i, n, v);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) v[j] *= gpunn__drop_factor(word, j, keep, scale);
+        gpunn__store_pack(y, y_dtype, i, n, add, v);
+    }
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_dropout(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *from = step->backward ? &step->grad_out : &step->in[0];
+    const gpunn_value *to = step->backward ? &step->grad_in[0] : &step->out;
+    bool               add = step->backward && step->accumulate[0];
+    unsigned           keep = gpunn__drop_keep(step);
+    if (action == GPUNN__PREPARE || to->data == NULL) return GPUNN_OK;
+    if (keep == 65536) {
+        if (!add && to->data == from->data) return GPUNN_OK;
+        return gpunn__cuda_copy(cuda, to->data, to->dtype, from->data, from->dtype, to->count, add);
+    }
+    return GPUNN__LAUNCH(cuda, gpunn__dropout_kernel, gpunn__blocks(cuda, to->count, GPUNN__PACK), GPUNN__THREADS, from->data,
+                         from->dtype, to->data, to->dtype, to->count, add, cuda->state, step->attr->site, keep,
+                         gpunn__drop_scale(keep));
+}
+
+/* ---- random numbers ------------------------------------------------------------------------------------------------------- */
+
+template <bool NORMAL> __device__ __forceinline__ void gpunn__random_pack(const uint32_t word[4], float v[4])
+{
+#pragma unroll
+    for (int j = 0; j < 4; j += 2) {
+        if (NORMAL) {
+            const float radius = sqrtf(-2 * logf(gpunn__unit(word[j]))), angle = gpunn__angle(word[j + 1]);
+            v[j] = radius * gpunn__float_sin(angle, 1);
+            v[j + 1] = radius * gpunn__float_sin(angle, 0);
+        } else {
+            v[j] = gpunn__uniform(word[j]);
+            v[j + 1] = gpunn__uniform(word[j + 1]);
+        }
+    }
+}
+
+template <bool NORMAL>
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__random_kernel(float *y, int64_t count, const gpunn__device_state *state, unsigned site)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
+    for (; i < count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
+        float v[8];
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j += 4) {
+            uint32_t word[4];
+            gpunn__draw_pack(state->seed, state->draw, site, (uint64_t)(i + j) / 4, word);
+            gpunn__random_pack<NORMAL>(word, v + j);
+        }
+        gpunn__store_pack(y, GPUNN_F32, i, gpunn__pack_size(count, i), false, v);
+    }
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_rand_like(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const int64_t count = step->out.count;
+    if (action != GPUNN__FORWARD) return GPUNN_OK;
+    return GPUNN__LAUNCH(cuda, step->op == GPUNN_OP_RAND_LIKE ? gpunn__random_kernel<false> : gpunn__random_kernel<true>,
+                         gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS, (float *)step->out.data, count, cuda->state,
+                         step->attr->site);
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_randn_like(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    return gpunn__cuda_rand_like(cuda, step, action);
+}

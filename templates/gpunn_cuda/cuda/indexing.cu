@@ -1,0 +1,919 @@
+#include "base/memory.h"
+#include "cuda/elementwise.h"
+#include "cuda/reduce.h"
+
+/* ==== >>cuda/indexing ============================================================================================== *
+ * Elements that integers pick, and the integers that pick the largest. */
+/* ---- argmax: the first maximum, NaN before everything ---------------------------------------------------------------- */
+
+typedef struct gpunn__smaller {
+    __device__ int64_t operator()(int64_t a, int64_t b) const
+    {
+        return a < b ? a : b;
+    }
+} gpunn__smaller;
+
+struct gpunn__argmax_visit {
+    const void *x;
+    gpunn_dtype dtype;
+    int64_t     stride;
+    float       best;
+    int64_t     at_best;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
+    {
+        float v[N];
+        gpunn__line_load<N>(x, dtype, i, stride, v);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            bool more = v[j] > best || (v[j] != v[j] && best == best), same = v[j] == best || (v[j] != v[j] && best != best);
+            best = more ? v[j] : best;
+            at_best = more || (same && c + j < at_best) ? c + j : at_best;
+        }
+    }
+};
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__argmax_kernel(const gpunn__along a)
+{
+    GPUNN__FOLLOW();
+    for (int64_t first = gpunn__along_first(a); first < a.lines; first += gpunn__along_step(a)) {
+        gpunn__line         line = gpunn__along_line(a, first);
+        gpunn__argmax_visit visit = {a.x, a.x_type, line.stride, -INFINITY, INT64_MAX};
+        gpunn__line_visit(line, visit);
+        float   best = gpunn__team_reduce(visit.best, gpunn__larger(), a.team);
+        bool    mine = visit.best == best || (visit.best != visit.best && best != best);
+        int64_t at = gpunn__team_reduce(mine ? visit.at_best : INT64_MAX, gpunn__smaller(), a.team);
+        if (line.index < a.lines && line.thread == 0) ((int64_t *)a.out)[line.index] = at;
+    }
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_argmax(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (action == GPUNN__PREPARE) return GPUNN_OK;
+    gpunn__along a = gpunn__along_axis(cuda, step, step->attr->axis);
+    return GPUNN__LAUNCH(cuda, gpunn__argmax_kernel, gpunn__along_blocks(cuda, &a), GPUNN__THREADS, a);
+}
+
+/* ---- sorting ------------------------------------------------------------------------------------------- *
+ * A block sorts at most GPUNN__BLOCK_SORT codes in its shared memory. Longer lines are sorted in memory,
+ * stably, by rising keys of 32 bits, 8 bits a pass: one launch counts the digits of each part of a line, the
+ * next moves its elements. A pass reads the elements twice and writes them once, 24 bytes an element. */
+
+enum { GPUNN__BLOCK_SORT = 2048 };
+
+/* The network of Batcher's bitonic sort, falling; size: a power of 2. All threads of the block call it, at
+ * any number of them. */
+__device__ __forceinline__ void gpunn__block_sort(unsigned long long *code, unsigned size)
+{
+    for (unsigned width = 2; width <= size; width *= 2)
+        for (unsigned distance = width / 2; distance > 0; distance /= 2) {
+            __syncthreads();
+            for (unsigned i = threadIdx.x; i < size / 2; i += blockDim.x) {
+                const unsigned           low = 2 * i - (i & (distance - 1)), high = low + distance;
+                const unsigned long long a = code[low], b = code[high];
+                if ((a < b) != ((low & width) == 0)) continue;
+                code[low] = b;
+                code[high] = a;
+            }
+        }
+    __syncthreads();
+}
+
+/* Parts of each of so many lines that give every multiprocessor two blocks. */
+static int64_t gpunn__parts_of_line(const gpunn__cuda *cuda, int64_t lines)
+{
+    const int64_t parts = (int64_t)cuda->multiprocessors * 2 / lines;
+    return parts < 1 ? 1 : parts;
+}
+
+enum {
+    GPUNN__DIGITS = 256, /* and the threads of a block */
+    GPUNN__SORT_WARPS = GPUNN__DIGITS / 32,
+    GPUNN__SORT_ROUNDS = 4,
+    GPUNN__SORT_TILE = GPUNN__DIGITS * GPUNN__SORT_ROUNDS
+};
+
+typedef struct gpunn__sorting {
+    uint2    *sorted, *other;     /* [lines][count]: (key, place) */
+    unsigned *digits;             /* [lines][parts][GPUNN__DIGITS]: how many elements of a part have that digit */
+    int64_t   lines, count, part; /* part: elements that a block takes, whole tiles */
+    int64_t   parts;              /* of a line */
+    int       shift;              /* to the digit that is looked at */
+} gpunn__sorting;
+
+/* Keys of all passes but the first. */
+typedef struct gpunn__sorted_keys {
+    const uint2     *sorted;
+    __device__ uint2 operator()(const gpunn__sorting &s, int64_t line, int64_t i) const
+    {
+        return sorted[line * s.count + i];
+    }
+} gpunn__sorted_keys;
+
+typedef struct gpunn__sort_part {
+    int64_t line, number, begin, end;
+} gpunn__sort_part;
+
+__device__ __forceinline__ gpunn__sort_part gpunn__sort_part_of(const gpunn__sorting &s)
+{
+    const int64_t line = gpunn__quotient(blockIdx.x, s.parts), number = blockIdx.x - line * s.parts, begin = number * s.part;
+    return {line, number, begin, begin + s.part < s.count ? begin + s.part : s.count};
+}
+
+/* Counters of each warp, the last one for threads without an element. */
+typedef unsigned gpunn__sort_counts[GPUNN__SORT_WARPS][GPUNN__DIGITS + 1];
+
+__device__ __forceinline__ void gpunn__sort_clear(gpunn__sort_counts &counts)
+{
+    for (int w = 0; w < GPUNN__SORT_WARPS; w++) counts[w][threadIdx.x] = 0;
+    __syncthreads();
+}
+
+/* How many elements of that digit this warp has met before this one; counts[warp]: those met so far. The
+ * whole warp calls it. */
+__device__ __forceinline__ unsigned gpunn__sort_rank(unsigned digit, gpunn__sort_counts &counts)
+{
+    const unsigned lane = threadIdx.x & 31, equals = __match_any_sync(0xFFFFFFFFu, digit);
+    const unsigned before = (unsigned)__popc(equals & ((1u << lane) - 1));
+    unsigned      *count = &counts[threadIdx.x >> 5][digit];
+    const unsigned met = *count;
+    __syncwarp();
+    if (before == 0) *count = met + (unsigned)__popc(equals);
+    __syncwarp();
+    return met + before;
+}
+
+template <typename Keys>
+__device__ __forceinline__ unsigned gpunn__sort_digit(const gpunn__sorting &s, const Keys &keys, const gpunn__sort_part &part,
+                                                      int64_t i, uint2 *item)
+{
+    if (i >= part.end) return GPUNN__DIGITS;
+    *item = keys(s, part.line, i);
+    return item->x >> s.shift & (GPUNN__DIGITS - 1);
+}
+
+template <typename Keys>
+static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_count_kernel(const gpunn__sorting s, const Keys keys)
+{
+    GPUNN__FOLLOW();
+    __shared__ gpunn__sort_counts counts;
+    const gpunn__sort_part        part = gpunn__sort_part_of(s);
+    uint2                         item;
+    gpunn__sort_clear(counts);
+    for (int64_t base = part.begin + (threadIdx.x & ~31u); base < part.end; base += GPUNN__DIGITS)
+        (void)gpunn__sort_rank(gpunn__sort_digit(s, keys, part, base + (threadIdx.x & 31), &item), counts);
+    __syncthreads();
+    unsigned found = 0;
+    for (int w = 0; w < GPUNN__SORT_WARPS; w++) found += counts[w][threadIdx.x];
+    s.digits[(int64_t)blockIdx.x * GPUNN__DIGITS + threadIdx.x] = found;
+}
+
+/* Where the part's elements of digit threadIdx.x go: behind smaller digits and those of parts before. */
+__device__ __forceinline__ unsigned gpunn__sort_start(const gpunn__sorting &s, const gpunn__sort_part &part)
+{
+    __shared__ unsigned total[GPUNN__DIGITS];
+    const unsigned     *digits = s.digits + part.line * s.parts * GPUNN__DIGITS + threadIdx.x;
+    unsigned            all = 0, at = 0;
+#pragma unroll 16 /* loads in flight */
+    for (int64_t number = 0; number < s.parts; number++) {
+        const unsigned found = digits[number * GPUNN__DIGITS];
+        all += found;
+        at += number < part.number ? found : 0;
+    }
+    total[threadIdx.x] = all;
+    __syncthreads();
+    for (unsigned digit = 0; digit < threadIdx.x; digit++) at += total[digit];
+    return at;
+}
+
+template <typename Keys>
+static __global__ void __launch_bounds__(GPUNN__DIGITS) gpunn__sort_move_kernel(const gpunn__sorting s, const Keys keys)
+{
+    GPUNN__FOLLOW();
+    __shared__ gpunn__sort_counts counts;
+    const gpunn__sort_part        part = gpunn__sort_part_of(s);
+    const unsigned                warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    unsigned                      at = gpunn__sort_start(s, part);
+    for (int64_t tile = part.begin; tile < part.end; tile += GPUNN__SORT_TILE) {
+        uint2    item[GPUNN__SORT_ROUNDS];
+        unsigned digit[GPUNN__SORT_ROUNDS], rank[GPUNN__SORT_ROUNDS];
+        gpunn__sort_clear(counts);
+#pragma unroll
+        for (int j = 0; j < GPUNN__SORT_ROUNDS; j++) {
+            digit[j] = gpunn__sort_digit(s, keys, part, tile + (warp * GPUNN__SORT_ROUNDS + j) * 32 + lane, &item[j]);
+            rank[j] = gpunn__sort_rank(digit[j], counts);
+        }
+        __syncthreads();
+        for (int w = 0; w < GPUNN__SORT_WARPS; w++) {
+            const unsigned found = counts[w][threadIdx.x];
+            counts[w][threadIdx.x] = at;
+            at += found;
+        }
+        __syncthreads();
+#pragma unroll
+        for (int j = 0; j < GPUNN__SORT_ROUNDS; j++)
+            if (digit[j] < GPUNN__DIGITS) s.other[part.line * s.count + counts[warp][digit[j]] + rank[j]] = item[j];
+        __syncthreads();
+    }
+}
+
+/* Without memory: parts so many that the blocks fill the device, and no more. */
+static gpunn__sorting gpunn__sorting_of(const gpunn__cuda *cuda, int64_t lines, int64_t count)
+{
+    gpunn__sorting s;
+    const int64_t  tiles = (count + GPUNN__SORT_TILE - 1) / GPUNN__SORT_TILE, most = gpunn__parts_of_line(cuda, lines);
+    memset(&s, 0, sizeof s);
+    s.lines = lines;
+    s.count = count;
+    s.part = (tiles + most - 1) / most * GPUNN__SORT_TILE;
+    s.parts = (count + s.part - 1) / s.part;
+    return s;
+}
+
+static size_t gpunn__sort_workspace(const gpunn__sorting *s)
+{
+    return (size_t)s->lines * (2 * (size_t)s->count * sizeof *s->sorted + (size_t)s->parts * GPUNN__DIGITS * sizeof *s->digits);
+}
+
+template <typename Keys> static gpunn_status gpunn__sort_pass(gpunn__cuda *cuda, gpunn__sorting *s, const Keys &keys)
+{
+    const unsigned blocks = (unsigned)(s->lines * s->parts);
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__sort_count_kernel<Keys>), blocks, GPUNN__DIGITS, *s, keys));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, (gpunn__sort_move_kernel<Keys>), blocks, GPUNN__DIGITS, *s, keys));
+    uint2 *sorted = s->other;
+    s->other = s->sorted;
+    s->sorted = sorted;
+    return GPUNN_OK;
+}
+
+/* What keys(s, line, i) gives of each element, sorted into s->sorted. largest: of the keys. */
+template <typename Keys>
+static gpunn_status gpunn__sort(gpunn__cuda *cuda, gpunn__sorting *s, void *workspace, const Keys &keys, int64_t largest)
+{
+    s->sorted = (uint2 *)workspace;
+    s->other = s->sorted + s->lines * s->count;
+    s->digits = (unsigned *)(s->other + s->lines * s->count);
+    GPUNN__TRY(gpunn__sort_pass(cuda, s, keys));
+    for (s->shift = 8; largest >> s->shift; s->shift += 8) {
+        const gpunn__sorted_keys sorted = {s->sorted};
+        GPUNN__TRY(gpunn__sort_pass(cuda, s, sorted));
+    }
+    return GPUNN_OK;
+}
+
+/* ---- topk ---------------------------------------------------------------------------------------------- *
+ * Rounds: a block lists the codes of a part of a line that are above the least of the k largest so far. It
+ * sorts the list when it is full, and at the end; the next round takes what the blocks kept. For k above
+ * GPUNN__TOPK_FEW of a line longer than the list, all of the line is sorted in memory, by 9 launches. */
+
+enum { GPUNN__TOPK_FEW = 512 };
+typedef struct gpunn__topk {
+    gpunn__along              along;
+    int64_t                   k, n, part, parts; /* n: codes of a line in this round; part: those that a block takes */
+    bool                      largest;
+    int                       threads; /* of a block */
+    const unsigned long long *from;    /* [lines][n]; NULL: of x. 0 is none */
+    unsigned long long       *to;      /* [lines][parts][k]; NULL: the result */
+} gpunn__topk;
+
+/* Of element i of a line. */
+__device__ __forceinline__ unsigned long long gpunn__topk_code_of(const gpunn__topk &t, int64_t line, int64_t i)
+{
+    const gpunn__along &a = t.along;
+    const int64_t       outer = gpunn__quotient(line, a.inner), at = (outer * a.n + i) * a.inner + line - outer * a.inner;
+    return gpunn__topk_code(gpunn__load(a.x, a.x_type, at), i, t.largest);
+}
+
+/* place: of the result's element number i of a line. */
+__device__ __forceinline__ void gpunn__topk_put(const gpunn__topk &t, int64_t line, int64_t i, unsigned place)
+{
+    const int64_t inner = t.along.inner, outer = gpunn__quotient(line, inner);
+    ((int64_t *)t.along.out)[(outer * t.k + i) * inner + line - outer * inner] = place;
+}
+
+/* Sorts the `found` codes of the list, and cuts it to the k largest; behind fewer stands 0. The least that
+ * still counts. */
+__device__ __forceinline__ unsigned long long gpunn__topk_cut(const gpunn__topk &t, unsigned long long *list, unsigned found)
+{
+    unsigned size = 1;
+    while (size < found || size < t.k) size *= 2;
+    for (unsigned i = found + threadIdx.x; i < size; i += blockDim.x) list[i] = 0;
+    gpunn__block_sort(list, size);
+    return list[t.k - 1];
+}
+
+static __global__ void __launch_bounds__(GPUNN__BLOCK_SORT / 2, 1) gpunn__topk_kernel(const gpunn__topk t)
+{
+    GPUNN__FOLLOW();
+    __shared__ unsigned long long list[GPUNN__BLOCK_SORT], found;
+    for (int64_t unit = blockIdx.x; unit < t.along.lines * t.parts; unit += gridDim.x) {
+        const int64_t      line = gpunn__quotient(unit, t.parts), begin = (unit - line * t.parts) * t.part;
+        const int64_t      end = begin + t.part < t.n ? begin + t.part : t.n;
+        unsigned long long least = 0;
+        if (threadIdx.x == 0) found = 0;
+        for (int64_t base = begin; base < end; base += blockDim.x) {
+            __syncthreads();
+            const unsigned before = (unsigned)found;
+            __syncthreads();
+            if (before + blockDim.x > GPUNN__BLOCK_SORT) {
+                least = gpunn__topk_cut(t, list, before);
+                if (threadIdx.x == 0) found = (unsigned long long)t.k;
+                __syncthreads();
+            }
+            const int64_t      i = base + threadIdx.x;
+            unsigned long long code = 0;
+            if (i < end) code = t.from ? t.from[line * t.n + i] : gpunn__topk_code_of(t, line, i);
+            if (code > least) list[atomicAdd(&found, 1ull)] = code;
+        }
+        __syncthreads();
+        (void)gpunn__topk_cut(t, list, (unsigned)found);
+        for (int64_t i = threadIdx.x; i < t.k; i += blockDim.x)
+            if (t.to)
+                t.to[unit * t.k + i] = list[i];
+            else
+                gpunn__topk_put(t, line, i, 0xFFFFFFFFu - (unsigned)list[i]);
+        __syncthreads();
+    }
+}
+
+/* A round of n codes a line: in parts so many that the blocks fill the device, and no more. */
+static void gpunn__topk_round(const gpunn__cuda *cuda, gpunn__topk *t, int64_t n)
+{
+    const int64_t tiles = (n + GPUNN__BLOCK_SORT - 1) / GPUNN__BLOCK_SORT, most = gpunn__parts_of_line(cuda, t->along.lines);
+    t->n = n;
+    t->part = (tiles + most - 1) / most * GPUNN__BLOCK_SORT;
+    t->parts = (n + t->part - 1) / t->part;
+    t->threads = gpunn__power_of_2(n, GPUNN__BLOCK_SORT) / 2;
+    if (t->threads < 32) t->threads = 32;
+}
+
+static gpunn_status gpunn__topk_rounds(gpunn__cuda *cuda, gpunn__topk *t, unsigned long long *workspace)
+{
+    gpunn__topk_round(cuda, t, t->along.n);
+    for (; t->parts > 1; workspace += t->along.lines * t->n) {
+        t->to = workspace;
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__topk_kernel, gpunn__blocks(cuda, t->along.lines * t->parts * GPUNN__THREADS, 1),
+                                 (unsigned)t->threads, *t));
+        t->from = t->to;
+        gpunn__topk_round(cuda, t, t->parts * t->k);
+    }
+    t->to = NULL;
+    return GPUNN__LAUNCH(cuda, gpunn__topk_kernel, gpunn__blocks(cuda, t->along.lines * GPUNN__THREADS, 1), (unsigned)t->threads,
+                         *t);
+}
+
+/* Bytes of what the rounds but the last one keep. */
+static size_t gpunn__topk_workspace(const gpunn__cuda *cuda, const gpunn__topk *t)
+{
+    gpunn__topk round = *t;
+    size_t      kept = 0;
+    for (gpunn__topk_round(cuda, &round, t->along.n); round.parts > 1; gpunn__topk_round(cuda, &round, round.parts * t->k))
+        kept += (size_t)(t->along.lines * round.parts * t->k);
+    return kept * sizeof *t->to;
+}
+
+/* Rising keys of what topk takes in that order. */
+typedef struct gpunn__topk_keys {
+    gpunn__topk      t;
+    __device__ uint2 operator()(const gpunn__sorting &, int64_t line, int64_t i) const
+    {
+        return make_uint2(~(unsigned)(gpunn__topk_code_of(t, line, i) >> 32), (unsigned)i);
+    }
+} gpunn__topk_keys;
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__topk_write_kernel(const gpunn__topk t, const uint2 *sorted)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < t.along.lines * t.k; i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t line = gpunn__quotient(i, t.k), place = i - line * t.k;
+        gpunn__topk_put(t, line, place, sorted[line * t.along.n + place].y);
+    }
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_topk_indices(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    gpunn__topk t;
+    memset(&t, 0, sizeof t);
+    t.along = gpunn__along_axis(cuda, step, step->attr->axis);
+    t.k = step->out.dim[step->attr->axis];
+    t.largest = step->attr->largest;
+    gpunn__sorting s = gpunn__sorting_of(cuda, t.along.lines, t.along.n);
+    const bool     few = t.along.n <= GPUNN__BLOCK_SORT || t.k <= GPUNN__TOPK_FEW;
+    if (action == GPUNN__PREPARE) {
+        if (t.along.n > UINT32_MAX)
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "topk over %lld elements; 2^32 - 1 are possible",
+                                    (long long)t.along.n);
+        step->workspace_bytes = few ? gpunn__topk_workspace(cuda, &t) : gpunn__sort_workspace(&s);
+        return GPUNN_OK;
+    }
+    if (few) return gpunn__topk_rounds(cuda, &t, (unsigned long long *)step->workspace);
+    const gpunn__topk_keys keys = {t};
+    GPUNN__TRY(gpunn__sort(cuda, &s, step->workspace, keys, UINT32_MAX));
+    return GPUNN__LAUNCH(cuda, gpunn__topk_write_kernel, gpunn__blocks(cuda, t.along.lines * t.k, 1), GPUNN__THREADS, t,
+                         s.sorted);
+}
+
+/* ---- embedding -------------------------------------------------------------------------------------------------------------- *
+ * Forward: a thread copies packs of N columns. Backward: the tokens are sorted with their positions, digit by digit; then each
+ * row of the weight is written once, the sum of its tokens' gradients in an order that the tokens alone tell, or 0. */
+
+typedef struct gpunn__rows {
+    const void  *index; /* tokens */
+    gpunn_dtype  index_type, from_type, to_type;
+    const void  *from;            /* weight, or the gradient of the result */
+    void        *to;              /* the result, or the gradient of weight */
+    int64_t      count, n, width; /* tokens; rows and columns of weight */
+    int64_t      padding;         /* a row without gradient; -1: none */
+    bool         add;
+    const uint2 *sorted; /* per token (its row, its position); n in place of a row that gets nothing */
+} gpunn__rows;
+
+template <int N> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_kernel(const gpunn__rows r)
+{
+    GPUNN__FOLLOW();
+    int64_t packs = r.width / N, i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < r.count * packs; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t at = gpunn__quotient(i, packs), column = (i - at * packs) * N, row = gpunn__integer(r.index, r.index_type, at);
+        bool    there = row >= 0 && row < r.n;
+        float   v[N];
+        gpunn__line_load<N>(r.from, r.from_type, (there ? row : 0) * r.width + column, 1, v);
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] = there ? v[j] : NAN;
+        gpunn__line_store<N>(r.to, r.to_type, at * r.width + column, 1, v, false);
+    }
+}
+
+typedef struct gpunn__row_keys {
+    gpunn__rows      r;
+    __device__ uint2 operator()(const gpunn__sorting &, int64_t, int64_t i) const
+    {
+        const int64_t row = gpunn__integer(r.index, r.index_type, i);
+        const bool    counts = row >= 0 && row < r.n && row != r.padding;
+        return make_uint2((unsigned)(counts ? row : r.n), (unsigned)i);
+    }
+} gpunn__row_keys;
+
+/* Zeroes the rows that no token names: a warp looks for each. */
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__rows_zero_kernel(const gpunn__rows r)
+{
+    GPUNN__FOLLOW();
+    unsigned lane = threadIdx.x & 31;
+    int64_t  row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) >> 5, step = (int64_t)gridDim.x * blockDim.x >> 5;
+    for (; row < r.n; row += step) {
+        int64_t low = 0, high = r.count;
+        while (low < high) {
+            int64_t middle = (low + high) / 2;
+            if ((int64_t)r.sorted[middle].x < row)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        if (low < r.count && (int64_t)r.sorted[low].x == row) continue;
+        for (int64_t column = lane; column < r.width; column += 32) gpunn__store(r.to, r.to_type, row * r.width + column, 0);
+    }
+}
+
+/* Behind the last of the sorted elements that have the key of number i. */
+__device__ __forceinline__ int64_t gpunn__run_end(const uint2 *sorted, int64_t count, int64_t i)
+{
+    unsigned key = sorted[i].x;
+    int64_t  step = 1;
+    for (; i + step < count && sorted[i + step].x == key; step *= 2) i += step;
+    while (step > 1) {
+        step /= 2;
+        if (i + step < count && sorted[i + step].x == key) i += step;
+    }
+    return i + 1;
+}
+
+/* sum[j] = the gradients of columns column + j at `count` tokens: first, first + step, .. */
+template <int N>
+__device__ __forceinline__ void gpunn__rows_add(const gpunn__rows &r, int64_t first, unsigned count, unsigned step,
+                                                int64_t column, float *sum)
+{
+    const uint2 *token = r.sorted + first;
+#pragma unroll
+    for (int j = 0; j < N; j++) sum[j] = 0;
+#pragma unroll(N > 1 ? 2 : 4)
+    for (unsigned i = 0; i < count; i++, token += step) {
+        float v[N];
+        gpunn__line_load<N>(r.from, r.from_type, (int64_t)token->y * r.width + column, 1, v);
+#pragma unroll
+        for (int j = 0; j < N; j++) sum[j] += v[j];
+    }
+}
+
+/* A block of gpunn__ROWS_THREADS threads takes as many tokens as it has groups of `across` threads, a power of 2, which share a
+ * row's columns. The first token of a row takes all of them: its group alone or, where they are many, all groups together. */
+enum { GPUNN__ROWS_THREADS = 512, GPUNN__ROWS_ALONE = 32 };
+template <int N>
+static __global__ void __launch_bounds__(GPUNN__ROWS_THREADS, 2) gpunn__rows_sum_kernel(const gpunn__rows r, unsigned across)
+{
+    GPUNN__FOLLOW();
+    __shared__ float part[N][GPUNN__ROWS_THREADS];
+    unsigned         groups = GPUNN__ROWS_THREADS / across, group = threadIdx.x / across;
+    int64_t          start = (int64_t)(threadIdx.x & (across - 1)) * N;
+    for (int64_t base = (int64_t)blockIdx.x * groups; base < r.count; base += (int64_t)gridDim.x * groups) {
+        for (unsigned g = 0; g < groups && base + g < r.count; g++) {
+            int64_t first = base + g, row = r.sorted[first].x;
+            if (row == r.n || (first > 0 && r.sorted[first - 1].x == row)) continue;
+            unsigned count = (unsigned)(gpunn__run_end(r.sorted, r.count, first) - first);
+            float    sum[N];
+            if (count <= GPUNN__ROWS_ALONE) {
+                for (int64_t column = start; g == group && column < r.width; column += (int64_t)across * N) {
+                    gpunn__rows_add<N>(r, first, count, 1, column, sum);
+                    gpunn__line_store<N>(r.to, r.to_type, row * r.width + column, 1, sum, r.add);
+                }
+                continue;
+            }
+            unsigned own = count / groups + (group < count % groups);
+            for (int64_t offset = 0; offset < r.width; offset += (int64_t)across * N) {
+                int64_t column = offset + start;
+                if (column < r.width) gpunn__rows_add<N>(r, first + group, own, groups, column, sum);
+#pragma unroll
+                for (int j = 0; j < N; j++) part[j][threadIdx.x] = column < r.width ? sum[j] : 0;
+                __syncthreads();
+                if (group == 0 && column < r.width) {
+                    for (unsigned other = 1; other < groups; other++)
+#pragma unroll
+                        for (int j = 0; j < N; j++) sum[j] += part[j][threadIdx.x + other * across];
+                    gpunn__line_store<N>(r.to, r.to_type, row * r.width + column, 1, sum, r.add);
+                }
+                __syncthreads();
+            }
+        }
+    }
+}
+
+static gpunn_status gpunn__rows_backward(gpunn__cuda *cuda, gpunn__rows *r, gpunn__sorting *s, void *workspace)
+{
+    const gpunn__row_keys keys = {*r};
+    GPUNN__TRY(gpunn__sort(cuda, s, workspace, keys, r->n));
+    r->sorted = s->sorted;
+    if (!r->add) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__rows_zero_kernel, gpunn__blocks(cuda, r->n * 32, 1), GPUNN__THREADS, *r));
+    int      pack = r->width % GPUNN__PACK == 0 ? GPUNN__PACK : 1;
+    unsigned across = 1;
+    while (across < GPUNN__ROWS_THREADS && (int64_t)across * pack < r->width) across *= 2;
+    unsigned blocks = gpunn__blocks(cuda, r->count * across, 1);
+    if (pack > 1) return GPUNN__LAUNCH(cuda, (gpunn__rows_sum_kernel<GPUNN__PACK>), blocks, GPUNN__ROWS_THREADS, *r, across);
+    return GPUNN__LAUNCH(cuda, (gpunn__rows_sum_kernel<1>), blocks, GPUNN__ROWS_THREADS, *r, across);
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_embedding(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *tokens = &step->in[0], *weight = &step->in[1];
+    gpunn__sorting     s = gpunn__sorting_of(cuda, 1, tokens->count);
+    gpunn__rows        r;
+    memset(&r, 0, sizeof r);
+    if (action == GPUNN__PREPARE) {
+        if (tokens->count > UINT32_MAX)
+            return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "%lld tokens; the GPU can do 2^32 - 1 at once",
+                                    (long long)tokens->count);
+        if (step->backward) step->workspace_bytes = gpunn__sort_workspace(&s);
+        return GPUNN_OK;
+    }
+    r.index = tokens->data;
+    r.index_type = tokens->dtype;
+    r.count = tokens->count;
+    r.n = weight->dim[0];
+    r.width = weight->dim[1];
+    r.padding = step->attr->ignore_index;
+    const gpunn_value *from = step->backward ? &step->grad_out : weight, *to = step->backward ? &step->grad_in[1] : &step->out;
+    r.from = from->data;
+    r.from_type = from->dtype;
+    r.to = to->data;
+    r.to_type = to->dtype;
+    if (step->backward) {
+        r.add = step->accumulate[1];
+        return gpunn__rows_backward(cuda, &r, &s, step->workspace);
+    }
+    if (r.width % GPUNN__PACK == 0)
+        return GPUNN__LAUNCH(cuda, (gpunn__rows_kernel<GPUNN__PACK>), gpunn__blocks(cuda, r.count * r.width, GPUNN__PACK),
+                             GPUNN__THREADS, r);
+    return GPUNN__LAUNCH(cuda, (gpunn__rows_kernel<1>), gpunn__blocks(cuda, r.count * r.width, 1), GPUNN__THREADS, r);
+}
+
+/* ---- gather: y[o][j][i] = x[o][index[o][j][i]][i]; scatter_add is the same backwards ---------------------------------------- *
+ * Backward: where the indices of a line [o][..][i] are few, each element of dx looks for itself among them.
+ * Else they are sorted, each line by a block or, longer ones, all together in memory; then each run of equal
+ * places is summed. Sums are made in the order of the indices, but those of runs longer than GPUNN__RUN_ALONE
+ * in memory by a block, in an order that the indices alone tell. An index out of range makes a NaN, of
+ * integers a 0, of what it picks, or of an element of the line that it adds to. */
+
+enum { GPUNN__GATHER_FEW = 64, GPUNN__GATHER_LINE = 1024, GPUNN__RUN_ALONE = 32 };
+typedef struct gpunn__gather {
+    const void *x, *gradient, *index, *base; /* base: what dx adds to; NULL: nothing */
+    void       *y, *dx;
+    gpunn_dtype x_type, gradient_type, index_type, base_type, y_type, dx_type;
+    int64_t     outer, m, n, inner;
+    bool        add, whole; /* to y; of integers */
+} gpunn__gather;
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_forward_kernel(const gpunn__gather g)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < g.outer * g.m * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t line = gpunn__quotient(i, g.inner), at = gpunn__integer(g.index, g.index_type, i);
+        bool    there = at >= 0 && at < g.n;
+        int64_t from = (gpunn__quotient(line, g.m) * g.n + at) * g.inner + (i - line * g.inner);
+        if (g.whole) {
+            gpunn__put_integer(g.y, g.y_type, i, there ? gpunn__integer(g.x, g.x_type, from) : 0);
+            continue;
+        }
+        float value = there ? gpunn__load(g.x, g.x_type, from) : NAN;
+        gpunn__store(g.y, g.y_type, i, g.add ? gpunn__load(g.y, g.y_type, i) + value : value);
+    }
+}
+
+/* What the sum of an element of dx starts from. */
+__device__ __forceinline__ float gpunn__gather_base(const gpunn__gather &g, int64_t i)
+{
+    return g.base ? gpunn__load(g.base, g.base_type, i) : 0;
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__gather_few_kernel(const gpunn__gather g)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < g.outer * g.n * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.n);
+        int64_t from = o * g.m * g.inner + (i - line * g.inner);
+        float   sum = gpunn__gather_base(g, i);
+        for (int64_t j = 0; j < g.m; j++, from += g.inner) {
+            int64_t k = gpunn__integer(g.index, g.index_type, from);
+            if (k < 0 || k >= g.n) sum = NAN;
+            if (k == line - o * g.n) sum += gpunn__load(g.gradient, g.gradient_type, from);
+        }
+        gpunn__store(g.dx, g.dx_type, i, sum);
+    }
+}
+
+/* The element that index i names, and whether it lies in its line: if not, the line's first. number: of the
+ * index in its line. */
+__device__ __forceinline__ int64_t gpunn__gather_place(const gpunn__gather &g, int64_t i, int64_t *number, bool *there)
+{
+    const int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.m),
+                  at = gpunn__integer(g.index, g.index_type, i);
+    *number = line - o * g.m;
+    *there = at >= 0 && at < g.n;
+    return (o * g.n + (*there ? at : 0)) * g.inner + (i - line * g.inner);
+}
+
+/* What index i adds; UINT32_MAX stands for one that is out of range. */
+__device__ __forceinline__ float gpunn__gather_term(const gpunn__gather &g, unsigned i, int64_t first, int64_t stride)
+{
+    return i == UINT32_MAX ? NAN : gpunn__load(g.gradient, g.gradient_type, first + i * stride);
+}
+
+/* A block sorts the indices of a line by (place, number), falling by their complements. */
+static __global__ void __launch_bounds__(GPUNN__GATHER_LINE / 2) gpunn__gather_line_kernel(const gpunn__gather g, unsigned size)
+{
+    GPUNN__FOLLOW();
+    __shared__ unsigned long long code[GPUNN__GATHER_LINE];
+    for (int64_t unit = blockIdx.x; unit < g.outer * g.inner; unit += gridDim.x) {
+        const int64_t o = gpunn__quotient(unit, g.inner), column = unit - o * g.inner;
+        const int64_t to = o * g.n * g.inner + column, from = o * g.m * g.inner + column;
+        for (unsigned j = threadIdx.x; j < size; j += blockDim.x) {
+            const int64_t at = j < g.m ? gpunn__integer(g.index, g.index_type, from + j * g.inner) : 0;
+            const bool    there = at >= 0 && at < g.n;
+            code[j] = j < g.m ? ~((unsigned long long)(there ? at : 0) << 32 | (there ? j : UINT32_MAX)) : 0;
+        }
+        gpunn__block_sort(code, size);
+        for (unsigned j = threadIdx.x; j < g.m; j += blockDim.x) {
+            const unsigned at = ~(unsigned)(code[j] >> 32);
+            if (j > 0 && ~(unsigned)(code[j - 1] >> 32) == at) continue;
+            float sum = gpunn__gather_base(g, to + at * g.inner);
+            for (unsigned i = j; i < g.m && ~(unsigned)(code[i] >> 32) == at; i++)
+                sum += gpunn__gather_term(g, ~(unsigned)code[i], from, g.inner);
+            gpunn__store(g.dx, g.dx_type, to + at * g.inner, sum);
+        }
+        __syncthreads();
+    }
+}
+
+/* Of all lines: (the element of dx, the number of the index). */
+typedef struct gpunn__gather_keys {
+    gpunn__gather    g;
+    __device__ uint2 operator()(const gpunn__sorting &, int64_t, int64_t i) const
+    {
+        int64_t        number;
+        bool           there;
+        const unsigned at = (unsigned)gpunn__gather_place(g, i, &number, &there);
+        return make_uint2(at, there ? (unsigned)i : UINT32_MAX);
+    }
+} gpunn__gather_keys;
+
+/* A thread takes the run that its element begins, or hands it to the whole block. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__gather_runs_kernel(const gpunn__gather g, const uint2 *sorted, int64_t count)
+{
+    GPUNN__FOLLOW();
+    __shared__ int64_t            run[GPUNN__THREADS / GPUNN__RUN_ALONE + 1];
+    __shared__ unsigned long long runs;
+    for (int64_t base = (int64_t)blockIdx.x * blockDim.x; base < count; base += (int64_t)gridDim.x * blockDim.x) {
+        if (threadIdx.x == 0) runs = 0;
+        __syncthreads();
+        const int64_t first = base + threadIdx.x;
+        const bool    begins = first < count && (first == 0 || sorted[first - 1].x != sorted[first].x);
+        const int64_t end = begins ? gpunn__run_end(sorted, count, first) : first;
+        if (end - first > GPUNN__RUN_ALONE)
+            run[atomicAdd(&runs, 1ull)] = first;
+        else if (begins) {
+            float sum = gpunn__gather_base(g, sorted[first].x);
+            for (int64_t i = first; i < end; i++) sum += gpunn__gather_term(g, sorted[i].y, 0, 1);
+            gpunn__store(g.dx, g.dx_type, sorted[first].x, sum);
+        }
+        __syncthreads();
+        for (unsigned r = 0; r < runs; r++) {
+            const int64_t last = gpunn__run_end(sorted, count, run[r]), at = sorted[run[r]].x;
+            float         sum = 0;
+            for (int64_t i = run[r] + threadIdx.x; i < last; i += blockDim.x) sum += gpunn__gather_term(g, sorted[i].y, 0, 1);
+            sum = gpunn__block_reduce(sum, gpunn__add());
+            if (threadIdx.x == 0) gpunn__store(g.dx, g.dx_type, at, gpunn__gather_base(g, at) + sum);
+        }
+        __syncthreads();
+    }
+}
+
+/* The lines, and the values of index and its places: those of gather's result and of scatter_add's src. */
+static gpunn__gather gpunn__gather_of(const gpunn_step *step, const gpunn__along *a, const gpunn_value *index)
+{
+    gpunn__gather g;
+    memset(&g, 0, sizeof g);
+    g.n = a->n;
+    g.inner = a->inner;
+    g.outer = a->lines / a->inner;
+    g.m = index->dim[step->attr->axis];
+    g.index = index->data;
+    g.index_type = index->dtype;
+    return g;
+}
+
+/* GPUNN__PREPARE of what gpunn__gather_back will do. */
+static gpunn_status gpunn__gather_prepare(gpunn__cuda *cuda, gpunn_step *step, const gpunn__gather *g)
+{
+    const int64_t count = g->outer * g->m * g->inner, places = g->outer * g->n * g->inner;
+    if (g->m <= (g->n <= UINT32_MAX ? GPUNN__GATHER_LINE : GPUNN__GATHER_FEW)) return GPUNN_OK;
+    if (count > UINT32_MAX || places > UINT32_MAX)
+        return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED,
+                                "%lld indices into %lld elements; the GPU can add to 2^32 - 1 of each at once, so split axis %d",
+                                (long long)count, (long long)places, step->attr->axis);
+    const gpunn__sorting s = gpunn__sorting_of(cuda, 1, count);
+    step->workspace_bytes = gpunn__sort_workspace(&s);
+    return GPUNN_OK;
+}
+
+/* dx = base plus what the indices bring to it. */
+static gpunn_status gpunn__gather_back(gpunn__cuda *cuda, const gpunn__gather *g, void *workspace)
+{
+    const int64_t lines = g->outer * g->inner, count = lines * g->m;
+    const bool    few = g->m <= GPUNN__GATHER_FEW;
+    gpunn__gather start = *g;
+    if (!few) start.m = 0; /* what no index names is the base alone */
+    if (few || g->base != g->dx)
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__gather_few_kernel, gpunn__blocks(cuda, lines * g->n, 1), GPUNN__THREADS, start));
+    if (few) return GPUNN_OK;
+    if (g->m <= GPUNN__GATHER_LINE) {
+        const int size = gpunn__power_of_2(g->m, GPUNN__GATHER_LINE);
+        return GPUNN__LAUNCH(cuda, gpunn__gather_line_kernel, gpunn__blocks(cuda, lines * GPUNN__THREADS, 1), (unsigned)size / 2,
+                             *g, (unsigned)size);
+    }
+    gpunn__sorting           s = gpunn__sorting_of(cuda, 1, count);
+    const gpunn__gather_keys keys = {*g};
+    GPUNN__TRY(gpunn__sort(cuda, &s, workspace, keys, lines * g->n - 1));
+    return GPUNN__LAUNCH(cuda, gpunn__gather_runs_kernel, gpunn__blocks(cuda, count, 1), GPUNN__THREADS, *g, s.sorted, count);
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_gather(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    gpunn__along  a = gpunn__along_axis(cuda, step, step->attr->axis);
+    gpunn__gather g = gpunn__gather_of(step, &a, &step->in[1]);
+    if (action == GPUNN__PREPARE) return step->backward ? gpunn__gather_prepare(cuda, step, &g) : GPUNN_OK;
+    if (step->backward) {
+        g.gradient = a.gradient;
+        g.gradient_type = a.gradient_type;
+        g.dx = a.out;
+        g.dx_type = g.base_type = a.out_type;
+        g.base = a.add ? a.out : NULL;
+        return gpunn__gather_back(cuda, &g, step->workspace);
+    }
+    g.x = a.x;
+    g.x_type = a.x_type;
+    g.y = a.out;
+    g.y_type = a.out_type;
+    g.whole = !gpunn__is_float(g.x_type);
+    return GPUNN__LAUNCH(cuda, gpunn__gather_forward_kernel, gpunn__blocks(cuda, step->out.count, 1), GPUNN__THREADS, g);
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_scatter_add(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    if (step->backward && step->grad_in[0].data) {
+        gpunn_status status = gpunn__cuda_expand(cuda, step, action);
+        if (status != GPUNN_OK) return status;
+    }
+    gpunn__along  a = gpunn__along_axis(cuda, step, step->attr->axis);
+    gpunn__gather g = gpunn__gather_of(step, &a, &step->in[1]);
+    if (action == GPUNN__PREPARE) return step->backward ? GPUNN_OK : gpunn__gather_prepare(cuda, step, &g);
+    if (step->backward) {
+        if (!step->grad_in[2].data) return GPUNN_OK;
+        g.x = a.gradient;
+        g.x_type = a.gradient_type;
+        g.y = step->grad_in[2].data;
+        g.y_type = step->grad_in[2].dtype;
+        g.add = step->accumulate[2];
+        return GPUNN__LAUNCH(cuda, gpunn__gather_forward_kernel, gpunn__blocks(cuda, step->in[1].count, 1), GPUNN__THREADS, g);
+    }
+    g.base = a.x;
+    g.base_type = a.x_type;
+    g.gradient = step->in[2].data;
+    g.gradient_type = step->in[2].dtype;
+    g.dx = a.out;
+    g.dx_type = a.out_type;
+    return gpunn__gather_back(cuda, &g, step->workspace);
+}
+
+/* ---- scatter: the number of the last index that names each element, from 1 on; 0: none does ---------------------------- *
+ * An index out of range names its line's first element, as the largest number, and makes it a NaN, of integers a 0. */
+
+typedef unsigned long long gpunn__last;
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__scatter_last_kernel(const gpunn__gather g, gpunn__last *last)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, number;
+    bool    there;
+    for (; i < g.outer * g.m * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t at = gpunn__gather_place(g, i, &number, &there);
+        (void)atomicMax(&last[at], there ? (gpunn__last)number + 1 : ~(gpunn__last)0);
+    }
+}
+
+/* Forward: the result from x and src, which is `gradient`; backward: x's gradient from that of the result, which is `x`. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__scatter_kernel(const gpunn__gather g, const gpunn__last *last, bool backward)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < g.outer * g.n * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t line = gpunn__quotient(i, g.inner), o = gpunn__quotient(line, g.n), number = (int64_t)last[i] - 1;
+        const int64_t from = (o * g.m + number) * g.inner + (i - line * g.inner);
+        const bool    bad = last[i] == ~(gpunn__last)0;
+        if (g.whole) {
+            const int64_t value = bad          ? 0
+                                  : number < 0 ? gpunn__integer(g.x, g.x_type, i)
+                                               : gpunn__integer(g.gradient, g.gradient_type, from);
+            gpunn__put_integer(g.y, g.y_type, i, value);
+            continue;
+        }
+        float value = bad ? NAN : number < 0 ? gpunn__load(g.x, g.x_type, i) : 0;
+        if (!backward && !bad && number >= 0) value = gpunn__load(g.gradient, g.gradient_type, from);
+        gpunn__store(g.y, g.y_type, i, g.add ? gpunn__load(g.y, g.y_type, i) + value : value);
+    }
+}
+
+/* The gradient of src. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__scatter_back_kernel(const gpunn__gather g, const gpunn__last *last)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, number;
+    bool    there;
+    for (; i < g.outer * g.m * g.inner; i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t at = gpunn__gather_place(g, i, &number, &there);
+        const float   value = there && last[at] == (gpunn__last)number + 1 ? gpunn__load(g.x, g.x_type, at) : 0;
+        gpunn__store(g.y, g.y_type, i, g.add ? gpunn__load(g.y, g.y_type, i) + value : value);
+    }
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_scatter(gpunn__cuda *cuda, gpunn_step *step, gpunn__action action)
+{
+    const gpunn_value *x = &step->in[0], *index = &step->in[1], *src = &step->in[2];
+    gpunn__along       a = gpunn__along_axis(cuda, step, step->attr->axis);
+    gpunn__gather      g = gpunn__gather_of(step, &a, index);
+    gpunn__last       *last = (gpunn__last *)step->workspace;
+    if (action == GPUNN__PREPARE) {
+        step->workspace_bytes = (size_t)x->count * sizeof *last;
+        return GPUNN_OK;
+    }
+    GPUNN__TRY(gpunn__cuda_fill(cuda, last, 0, (size_t)x->count * sizeof *last));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__scatter_last_kernel, gpunn__blocks(cuda, index->count, 1), GPUNN__THREADS, g, last));
+    g.x = step->backward ? a.gradient : a.x;
+    g.x_type = step->backward ? a.gradient_type : a.x_type;
+    g.gradient = src->data;
+    g.gradient_type = src->dtype;
+    g.whole = !gpunn__is_float(x->dtype);
+    if (a.out) {
+        g.y = a.out;
+        g.y_type = a.out_type;
+        g.add = a.add;
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__scatter_kernel, gpunn__blocks(cuda, x->count, 1), GPUNN__THREADS, g, last,
+                                 step->backward));
+    }
+    if (!step->backward || !step->grad_in[2].data) return GPUNN_OK;
+    g.y = step->grad_in[2].data;
+    g.y_type = step->grad_in[2].dtype;
+    g.add = step->accumulate[2];
+    return GPUNN__LAUNCH(cuda, gpunn__scatter_back_kernel, gpunn__blocks(cuda, index->count, 1), GPUNN__THREADS, g, last);
+}

@@ -1,0 +1,159 @@
+#ifndef GPUNN__CUDA_CUDA_LOSS_H
+#define GPUNN__CUDA_CUDA_LOSS_H
+#include "cuda/softmax.h"
+
+/* ==== >>cuda/loss ================================================================================================== *
+ * cross_entropy and nll: x[n][classes][inner], one label per line, line = n * inner + position. With l = log_softmax(x) (nll: x
+ * itself), w the class weights (1 without) and e the label smoothing (nll: 0), a line that is not ignored costs
+ *     (1 - e) w[label] (-l[label]) + e / classes * sum over c of w[c] (-l[c])
+ * and the mean divides by the sum of w[label]. Its gradient: dx[c] = or += a p[c] - b (c == label) - d w[c], p = softmax(x), with
+ *     b = s (1 - e) w[label], d = s e / classes, a = b + d sum w, s = g / divisor; nll: a = d = 0.
+ * A label outside 0 .. classes - 1 that is not ignore_index costs NaN, which the check of the loss reports, and has no gradient.
+ * Saved: the divisor and sum w; cross_entropy: per line the maximum and 1 / sum exp(x - maximum). */
+typedef struct gpunn__class_loss {
+    gpunn__along    along; /* out: losses or dx */
+    bool            softmax;
+    gpunn_reduction reduction;
+    gpunn_dtype     label_type, weight_type;
+    const void     *labels, *weight;
+    float           smoothing;
+    int64_t         ignore;
+    float2         *saved;   /* [0]: divisor, sum w; [1 + line]: maximum, 1 / sum */
+    float2         *partial; /* per block: sums of costs and of w[label] */
+} gpunn__class_loss;
+
+/* -1: ignored; -2: impossible. */
+__device__ __forceinline__ int64_t gpunn__label(const gpunn__class_loss &l, int64_t line)
+{
+    int64_t label = gpunn__integer(l.labels, l.label_type, line);
+    return label == l.ignore ? -1 : label >= 0 && label < l.along.n ? label : -2;
+}
+
+__device__ __forceinline__ float gpunn__class_weight(const gpunn__class_loss &l, int64_t c)
+{
+    return l.weight ? gpunn__load(l.weight, l.weight_type, c) : 1;
+}
+
+/* For label smoothing: the sums of w[c] (top - x[c]) and of w[c]. */
+struct gpunn__smooth_visit {
+    const gpunn__class_loss &l;
+    int64_t                  stride;
+    float                    top, sum, weights;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
+    {
+        float v[N], cost = 0, all = 0;
+        gpunn__line_load<N>(l.along.x, l.along.x_type, i, stride, v);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            float weight = gpunn__class_weight(l, c + j);
+            cost += weight * (top - v[j]);
+            all += weight;
+        }
+        sum += cost;
+        weights += all;
+    }
+};
+
+/* reduction: MEAN or SUM. */
+__device__ __forceinline__ void gpunn__class_loss_total(const gpunn__class_loss &l, double loss, double weights)
+{
+    double divisor = l.reduction == GPUNN_REDUCE_MEAN ? weights : 1;
+    l.saved->x = (float)divisor;
+    gpunn__store(l.along.out, l.along.out_type, 0, loss == 0 && divisor == 0 ? -0.0f : (float)(loss / divisor));
+}
+
+__device__ __forceinline__ void gpunn__class_loss_make(const gpunn__class_loss &l)
+{
+    float loss = 0, weights = 0;
+    for (int64_t first = gpunn__along_first(l.along); first < l.along.lines; first += gpunn__along_step(l.along)) {
+        gpunn__line line = gpunn__along_line(l.along, first);
+        float       top = 0, spread = 0, smooth = 0, all = 0;
+        if (l.softmax) {
+            gpunn__exp_sum s = gpunn__exp_sum_of(l.along, line);
+            top = s.top;
+            spread = logf(s.sum);
+            if (line.index < l.along.lines && line.thread == 0) l.saved[1 + line.index] = make_float2(top, 1 / s.sum);
+        }
+        if (l.smoothing > 0) {
+            gpunn__smooth_visit visit = {l, line.stride, top, 0, 0};
+            gpunn__line_visit(line, visit);
+            float sum = gpunn__team_reduce(visit.sum, gpunn__add(), line.team);
+            all = gpunn__team_reduce(visit.weights, gpunn__add(), line.team);
+            smooth = l.smoothing / (float)line.n * (sum + all * spread);
+        }
+        if (line.index >= l.along.lines || line.thread != 0) continue;
+        if (line.index == 0) l.saved->y = all;
+        int64_t label = gpunn__label(l, line.index);
+        float   cost = label == -1 ? 0 : NAN;
+        if (label >= 0) {
+            float weight = gpunn__class_weight(l, label);
+            float x = gpunn__load(l.along.x, l.along.x_type, line.begin + label * line.stride);
+            cost = (1 - l.smoothing) * weight * (top - x + spread) + smooth;
+            weights += weight;
+        }
+        loss += cost;
+        if (l.reduction == GPUNN_REDUCE_NONE) gpunn__store(l.along.out, l.along.out_type, line.index, cost);
+    }
+    if (l.reduction == GPUNN_REDUCE_NONE) {
+        if (blockIdx.x == 0 && threadIdx.x == 0) l.saved->x = 1;
+        return;
+    }
+    loss = gpunn__block_reduce(loss, gpunn__add());
+    weights = gpunn__block_reduce(weights, gpunn__add());
+    if (threadIdx.x != 0) return;
+    if (gridDim.x == 1)
+        gpunn__class_loss_total(l, loss, weights);
+    else
+        l.partial[blockIdx.x] = make_float2(loss, weights);
+}
+
+struct gpunn__class_loss_slope_visit {
+    const gpunn__class_loss &l;
+    int64_t                  stride, label;
+    float                    top, a, b, d;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t c)
+    {
+        float v[N];
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] = 0;
+        if (a != 0) {
+            gpunn__line_load<N>(l.along.x, l.along.x_type, i, stride, v);
+#pragma unroll
+            for (int j = 0; j < N; j++) v[j] = a * expf(v[j] - top);
+        }
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            if (d != 0) v[j] -= d * gpunn__class_weight(l, c + j);
+            v[j] -= label - c == j ? b : 0;
+        }
+        gpunn__line_store<N>(l.along.out, l.along.out_type, i, stride, v, l.along.add);
+    }
+};
+
+__device__ __forceinline__ void gpunn__class_loss_slope(const gpunn__class_loss &l)
+{
+    float2 whole = *l.saved;
+    for (int64_t first = gpunn__along_first(l.along); first < l.along.lines; first += gpunn__along_step(l.along)) {
+        gpunn__line line = gpunn__along_line(l.along, first);
+        if (line.index >= l.along.lines) continue;
+        gpunn__class_loss_slope_visit visit = {l, line.stride, gpunn__label(l, line.index), 0, 0, 0, 0};
+        if (visit.label >= 0) {
+            int64_t at = l.reduction == GPUNN_REDUCE_NONE ? line.index : 0;
+            float   scale = gpunn__load(l.along.gradient, l.along.gradient_type, at) / whole.x;
+            visit.b = scale * (1 - l.smoothing) * gpunn__class_weight(l, visit.label);
+            if (l.softmax) {
+                float2 row = l.saved[1 + line.index];
+                visit.top = row.x;
+                visit.d = scale * l.smoothing / (float)line.n;
+                visit.a = (visit.b + visit.d * whole.y) * row.y;
+            }
+        }
+        gpunn__line_visit(line, visit);
+    }
+}
+
+GPUNN__INTERNAL gpunn__class_loss gpunn__class_loss_of(const gpunn__cuda *cuda, const gpunn_step *step);
+
+#endif /* GPUNN__CUDA_CUDA_LOSS_H */

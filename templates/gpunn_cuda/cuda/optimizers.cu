@@ -1,0 +1,627 @@
+#include "cuda/optimizers.h"
+#include "base/errors.h"
+#include "base/ranks.h"
+#include "cuda/short.h"
+
+typedef struct gpunn__update_job {
+    gpunn_update               u; /* its lr and step are not read: they are those of the run that was captured */
+    double                     setting[GPUNN_SETTINGS]; /* the decimals that were meant */
+    const float               *loss, *loss_scale;
+    const double              *partials;             /* sums of squares of the gradients of the whole run */
+    int                        partial_count, index; /* index: of this update in the run */
+    bool                       reports;              /* what is not finite: the first of the run that changes anything */
+    bool                       skips, scales;        /* as of gpunn_run */
+    int                        own_first, own_count; /* partials of the updates that are clipped together with this one */
+    const float               *few;                  /* all gradients of the run, if few; NULL: state->bad_place tells of them */
+    int                        few_count;
+    const gpunn_kept          *kept; /* of the run */
+    int                        kept_count;
+    const gpunn__device_state *state;
+    uint64_t                  *bad;
+    gpunn_update_numbers      *numbers; /* decided by the kernel before; NULL: to be decided */
+    double                    *sums;    /* trust ratio: of the squares of parameter and move, block by block */
+    int                        sum_count;
+} gpunn__update_job;
+
+/* clang-format off */
+/* The columns states, step and move: how many states there may be, and what becomes of one element. */
+template <int KIND> struct gpunn__rule;
+#define where(condition, yes, no) ((condition) != 0 ? (float)(yes) : (float)(no))
+#define sqrt(x) sqrtf(x)
+#define max(p, q) gpunn__float_max(p, q)
+#define abs(p) fabsf(p)
+#define GPUNN__NUMBER(kind, key, usual) const float key = *setting++; (void)key;
+#define GPUNN__FLAG(key) GPUNN__NUMBER(, key, )
+#define GPUNN__STATE(setting) +1
+#define GPUNN__ONCE(name, value) const float name = *once++; (void)name;
+#define GPUNN__STEP(states, settings, numbers, text)                                                                           \
+    static constexpr int STATES = 0 states;                                                                                    \
+    static __device__ __forceinline__ void step(const float *setting, const float *once, float &p, float g, float &s0,         \
+                                                float &s1, float &s2)                                                          \
+    {                                                                                                                          \
+        settings                                                                                                               \
+        numbers                                                                                                                \
+        text                                                                                                                   \
+        (void)once, (void)p, (void)s0, (void)s1, (void)s2;                                                                     \
+    }
+#define GPUNN__X(ENUM, name, settings, states, numbers, text)                                                                  \
+    template <> struct gpunn__rule<GPUNN_UPDATE_##ENUM> { GPUNN__STEP(states, settings, numbers, text) };
+#define GPUNN__TRUST(ENUM, name, settings, states, numbers, text, direction, ratio)                                            \
+    template <> struct gpunn__rule<GPUNN_UPDATE_##ENUM> {                                                                      \
+        GPUNN__STEP(states, settings, numbers, text)                                                                           \
+        static __device__ __forceinline__ float move(const float *setting, const float *once, float p, float s0, float s1,     \
+                                                     float s2)                                                                 \
+        {                                                                                                                      \
+            settings                                                                                                           \
+            numbers                                                                                                            \
+            (void)s2;                                                                                                          \
+            return direction;                                                                                                  \
+        }                                                                                                                      \
+    };
+GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, GPUNN__NUMBER, GPUNN__FLAG, GPUNN__STATE, GPUNN__ONCE)
+#undef where
+#undef sqrt
+#undef max
+#undef abs
+#undef GPUNN__NUMBER
+#undef GPUNN__FLAG
+#undef GPUNN__STATE
+#undef GPUNN__ONCE
+#undef GPUNN__STEP
+#undef GPUNN__X
+#undef GPUNN__TRUST
+/* clang-format on */
+
+/* Keeps the first value that was not finite until the host takes it, which looks at bad[0] first. */
+__device__ __forceinline__ void gpunn__note_bad(uint64_t *bad, const float *value, uint64_t what)
+{
+    volatile uint64_t *note = bad;
+    if (note[0] != 0) return;
+    note[1] = __float_as_uint(*value);
+    note[2] = (uint64_t)(uintptr_t)value;
+    __threadfence_system();
+    note[0] = what;
+}
+
+/* The sum of all partials, the same in every thread of every block. */
+__device__ __forceinline__ double gpunn__partials_sum(const double *partials, int count)
+{
+    double sum = 0;
+    for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) sum += partials[i];
+    return gpunn__block_reduce(sum, gpunn__add());
+}
+
+__device__ __forceinline__ bool gpunn__is_finite(float value)
+{
+    return value - value == 0;
+}
+
+/* What an update decides by, the same in every thread: the sum of the squares of the gradients that are clipped together with its
+ * own, and as gpunn__device_state's bad_place. */
+struct gpunn__verdict {
+    double                     squares;
+    unsigned long long         bad_place;
+    __device__ __forceinline__ gpunn__verdict(const gpunn__update_job &job)
+    {
+        float first = 0; /* few_count - its place */
+        squares = job.u.clip_norm > 0 ? gpunn__partials_sum(job.partials + job.own_first, job.own_count) : 0;
+        bad_place = job.state->bad_place;
+        if (job.few == NULL) return;
+#pragma unroll 4
+        for (int i = (int)threadIdx.x; i < job.few_count; i += (int)blockDim.x)
+            if (!gpunn__is_finite(job.few[i]) && first == 0) first = (float)(job.few_count - i);
+        first = gpunn__block_reduce(first, gpunn__larger());
+        if (first > 0) bad_place = ~(unsigned long long)(uintptr_t)(job.few + job.few_count - (int)first);
+    }
+};
+
+/* Whether the step is to be made; if not, by one thread of the launch, it is told. */
+__device__ __forceinline__ bool gpunn__may_go(const gpunn__update_job &job, unsigned long long bad_place, bool tells)
+{
+    const float   *gradient = (const float *)(uintptr_t)~bad_place;
+    const uint64_t step = job.state->step;
+    const bool     bad_loss = job.loss && !gpunn__is_finite(*job.loss);
+    if (bad_loss && tells && !job.skips) gpunn__note_bad(job.bad, job.loss, step);
+    if (!bad_loss && bad_place && tells && !job.skips && !job.scales)
+        gpunn__note_bad(job.bad, gradient, step | GPUNN__BAD_GRADIENT);
+    return !bad_loss && bad_place == 0;
+}
+
+/* By one thread, all but the numbers of the kind's row; lr and step are for those. */
+__device__ __forceinline__ void gpunn__update_decide(const gpunn__update_job &job, const gpunn__verdict &verdict,
+                                                     gpunn_update_numbers *numbers, double *setting, double *at)
+{
+    const gpunn_update &u = job.u;
+    float               unscale = job.loss_scale ? 1 / job.loss_scale[0] : 1, clip = 1;
+    int64_t             step = job.state->update_step[job.index] - (job.loss_scale ? (int64_t)job.loss_scale[2] : 0);
+    numbers->go = gpunn__may_go(job, verdict.bad_place, job.reports && blockIdx.x == 0);
+    if (!numbers->go) return;
+    if (u.clip_norm > 0) {
+        double ratio = (double)u.clip_norm / (sqrt(verdict.squares) * (double)fabsf(u.gradient_scale * unscale) + 1e-6);
+        if (ratio < 1) clip = (float)ratio;
+    }
+    numbers->scale = u.kind == GPUNN_UPDATE_AVERAGE ? 1 : u.gradient_scale * clip * unscale;
+    numbers->lr = job.state->lr[job.index];
+    for (int i = 0; i < GPUNN_SETTINGS; i++) setting[i] = i ? job.setting[i] : (double)numbers->lr;
+    *at = (double)(step < 1 ? 1 : step);
+}
+
+/* What is too much work for every block, besides updates of more than one kernel: a kernel before decides. */
+__host__ __device__ constexpr bool gpunn__decided_apart(int kind)
+{
+    return kind == GPUNN_UPDATE_NADAM;
+}
+
+/* The numbers of an update, the same in every thread of every block. */
+template <int KIND> __device__ __forceinline__ gpunn_update_numbers gpunn__update_numbers(const gpunn__update_job &job)
+{
+    __shared__ gpunn_update_numbers shared;
+    if (gpunn__decided_apart(KIND)) return *job.numbers;
+    const gpunn__verdict verdict(job);
+    if (threadIdx.x == 0) {
+        double setting[GPUNN_SETTINGS], step;
+        gpunn__update_decide(job, verdict, &shared, setting, &step);
+        if (shared.go) gpunn__update_once((gpunn_update_kind)KIND, setting, step, shared.once);
+    }
+    __syncthreads();
+    if (!shared.go && job.reports) gpunn__kept_copy(job.kept, job.kept_count, true, blockIdx.x, gridDim.x);
+    return shared;
+}
+
+/* Decides for the kernels that follow. */
+static __global__ void gpunn__decide_kernel(const gpunn__update_job job, gpunn_update_numbers *numbers)
+{
+    GPUNN__FOLLOW();
+    const gpunn__verdict verdict(job);
+    double               setting[GPUNN_SETTINGS], step;
+    if (threadIdx.x == 0) {
+        gpunn__update_decide(job, verdict, numbers, setting, &step);
+        if (numbers->go) gpunn__update_once(job.u.kind, setting, step, numbers->once);
+    }
+    __syncthreads();
+    if (!numbers->go && job.reports) gpunn__kept_copy(job.kept, job.kept_count, true, 0, 1);
+}
+
+/* The elements that a thread works on at once. */
+struct gpunn__elements {
+    float p[8], g[8], s[3][8];
+    int   n;
+};
+
+/* States that are not there are 0. */
+template <int KIND>
+__device__ __forceinline__ void gpunn__elements_load(gpunn__elements *e, const gpunn_update &u, float scale, int64_t i)
+{
+    const float limit = u.gradient_limit > 0 ? u.gradient_limit : INFINITY;
+    e->n = gpunn__pack_size(u.count, i);
+    gpunn__load_pack(u.gradient, GPUNN_F32, i, e->n, e->g);
+    gpunn__load_pack(u.parameter, GPUNN_F32, i, e->n, e->p);
+#pragma unroll
+    for (int k = 0; k < gpunn__rule<KIND>::STATES; k++) {
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) e->s[k][j] = 0;
+        if (u.state[k]) gpunn__load_pack(u.state[k], GPUNN_F32, i, e->n, e->s[k]);
+    }
+#pragma unroll
+    for (int j = 0; j < GPUNN__PACK; j++) {
+        const float g = e->g[j] * scale;
+        e->g[j] = g > limit ? limit : g < -limit ? -limit : g;
+    }
+}
+
+template <int KIND> __device__ __forceinline__ void gpunn__states_store(gpunn__elements *e, const gpunn_update &u, int64_t i)
+{
+#pragma unroll
+    for (int k = 0; k < gpunn__rule<KIND>::STATES; k++)
+        if (u.state[k]) gpunn__store_pack(u.state[k], GPUNN_F32, i, e->n, false, e->s[k]);
+}
+
+__device__ __forceinline__ void gpunn__parameters_store(gpunn__elements *e, const gpunn_update &u, int64_t i)
+{
+    if (u.half) {
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) e->g[j] = e->p[j];
+        gpunn__store_pack(u.half, u.half_dtype, i, e->n, false, e->g);
+    }
+    gpunn__store_pack(u.parameter, GPUNN_F32, i, e->n, false, e->p);
+}
+
+/* An update's settings, with the lr of this run. */
+struct gpunn__settings {
+    float                      value[GPUNN_SETTINGS];
+    __device__ __forceinline__ gpunn__settings(const gpunn_update &u, float lr)
+    {
+#pragma unroll
+        for (int i = 0; i < GPUNN_SETTINGS; i++) value[i] = i ? u.setting[i] : lr;
+    }
+};
+
+/* Four blocks a multiprocessor: by its own choice of registers ptxas spills one kind on sm_90. */
+template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS, 4) gpunn__update_kernel(const gpunn__update_job job)
+{
+    GPUNN__FOLLOW();
+    const gpunn_update_numbers k = gpunn__update_numbers<KIND>(job);
+    const gpunn__settings      setting(job.u, k.lr);
+    int64_t                    i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
+    if (!k.go) return;
+    for (; i < job.u.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
+        gpunn__elements e;
+        gpunn__elements_load<KIND>(&e, job.u, k.scale, i);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++)
+            gpunn__rule<KIND>::step(setting.value, k.once, e.p[j], e.g[j], e.s[0][j], e.s[1][j], e.s[2][j]);
+        gpunn__states_store<KIND>(&e, job.u, i);
+        gpunn__parameters_store(&e, job.u, i);
+    }
+}
+
+/* A trust ratio's states and norms: block i leaves its part of both in sums[2 i] and sums[2 i + 1]. */
+template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__norms_kernel(const gpunn__update_job job)
+{
+    GPUNN__FOLLOW();
+    const gpunn_update_numbers k = *job.numbers;
+    const gpunn__settings      setting(job.u, k.lr);
+    double                     squares = 0, moves = 0;
+    int64_t                    i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
+    if (!k.go) return;
+    for (; i < job.u.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
+        gpunn__elements e;
+        gpunn__elements_load<KIND>(&e, job.u, k.scale, i);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) {
+            gpunn__rule<KIND>::step(setting.value, k.once, e.p[j], e.g[j], e.s[0][j], e.s[1][j], e.s[2][j]);
+            const float move = gpunn__rule<KIND>::move(setting.value, k.once, e.p[j], e.s[0][j], e.s[1][j], e.s[2][j]);
+            if (j < e.n) {
+                squares += (double)e.p[j] * (double)e.p[j];
+                moves += (double)move * (double)move;
+            }
+        }
+        gpunn__states_store<KIND>(&e, job.u, i);
+    }
+    squares = gpunn__block_reduce(squares, gpunn__add());
+    moves = gpunn__block_reduce(moves, gpunn__add());
+    if (threadIdx.x == 0) {
+        job.sums[2 * blockIdx.x] = squares;
+        job.sums[2 * blockIdx.x + 1] = moves;
+    }
+}
+
+/* And its step. */
+template <int KIND> static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__trust_kernel(const gpunn__update_job job)
+{
+    GPUNN__FOLLOW();
+    const gpunn_update_numbers k = *job.numbers;
+    const gpunn__settings      setting(job.u, k.lr);
+    double                     squares = 0, moves = 0;
+    int64_t                    i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
+    if (!k.go) return;
+    for (int at = (int)threadIdx.x; at < job.sum_count; at += (int)blockDim.x) {
+        squares += job.sums[2 * at];
+        moves += job.sums[2 * at + 1];
+    }
+    squares = gpunn__block_reduce(squares, gpunn__add());
+    moves = gpunn__block_reduce(moves, gpunn__add());
+    const double norms = squares > 0 && moves > 0 ? sqrt(squares / moves) : 1;
+    const float  rate = (float)((double)k.lr * gpunn__update_ratio((gpunn_update_kind)KIND, job.setting, norms));
+    for (; i < job.u.count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
+        gpunn__elements e;
+        gpunn__elements_load<KIND>(&e, job.u, k.scale, i);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++)
+            e.p[j] -= rate * gpunn__rule<KIND>::move(setting.value, k.once, e.p[j], e.s[0][j], e.s[1][j], e.s[2][j]);
+        gpunn__parameters_store(&e, job.u, i);
+    }
+}
+
+/* Notes the first of some gradients that is not finite. x: where the first of them lies. */
+__device__ __forceinline__ void gpunn__find_bad(const float *v, const float *x, gpunn__device_state *state)
+{
+#pragma unroll
+    for (int j = GPUNN__PACK - 1; j >= 0; j--)
+        if (!gpunn__is_finite(v[j])) (void)atomicMax(&state->bad_place, ~(unsigned long long)(uintptr_t)(x + j));
+}
+
+/* Looks at all gradients; short ranges go round the blocks. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__finite_kernel(gpunn__device_state *state, const gpunn__gradients gradients)
+{
+    GPUNN__FOLLOW();
+    const int64_t step = (int64_t)gridDim.x * blockDim.x * GPUNN__PACK;
+    for (int r = 0; r < gradients.count; r++) {
+        const float  *x = gradients.values[r];
+        const int64_t count = gradients.length[r];
+        int64_t       i = ((blockIdx.x + (unsigned)r) % gridDim.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
+        for (; i < count; i += step) {
+            float v[8];
+            gpunn__load_pack(x, GPUNN_F32, i, gpunn__pack_size(count, i), v);
+            gpunn__find_bad(v, x + i, state);
+        }
+    }
+}
+
+/* Block i leaves the sum of the squares of what it read in partials[i]. state: for gpunn__find_bad, or NULL. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__squares_kernel(const float *x, int64_t count, double *partials, gpunn__device_state *state)
+{
+    GPUNN__FOLLOW();
+    double  sum = 0;
+    int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
+    for (; i < count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
+        float v[8];
+        gpunn__load_pack(x, GPUNN_F32, i, gpunn__pack_size(count, i), v);
+        if (state) gpunn__find_bad(v, x + i, state);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) sum += (double)v[j] * (double)v[j];
+    }
+    sum = gpunn__block_reduce(sum, gpunn__add());
+    if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS) gpunn__scale_kernel(float *x, int64_t count, float scale, float limit)
+{
+    GPUNN__FOLLOW();
+    int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * GPUNN__PACK;
+    for (; i < count; i += (int64_t)gridDim.x * blockDim.x * GPUNN__PACK) {
+        float v[8];
+        int   n = gpunn__pack_size(count, i);
+        gpunn__load_pack(x, GPUNN_F32, i, n, v);
+#pragma unroll
+        for (int j = 0; j < GPUNN__PACK; j++) {
+            v[j] *= scale;
+            v[j] = v[j] > limit ? limit : v[j] < -limit ? -limit : v[j];
+        }
+        gpunn__store_pack(x, GPUNN_F32, i, n, false, v);
+    }
+}
+
+/* Counts a step that is skipped. The scale as torch's GradScaler has it: half after gradients that were not finite, double after
+ * 2000 updates in a row. */
+static __global__ void gpunn__loss_scale_kernel(const gpunn__update_job job, float *loss_scale)
+{
+    GPUNN__FOLLOW();
+    const bool bad_loss = job.loss && !gpunn__is_finite(*job.loss), overflow = !bad_loss && job.state->bad_place;
+    if (overflow || (bad_loss && job.skips)) loss_scale[2] += 1;
+    if (!job.scales || bad_loss) return;
+    loss_scale[1] = overflow ? 0 : loss_scale[1] + 1;
+    if (overflow) {
+        loss_scale[0] = fmaxf(loss_scale[0] * 0.5f, 1);
+    } else if (loss_scale[1] >= 2000) {
+        loss_scale[0] = fminf(loss_scale[0] * 2, 16777216);
+        loss_scale[1] = 0;
+    }
+}
+
+/* A run without updates. */
+static __global__ void gpunn__check_loss_kernel(const gpunn__update_job job)
+{
+    GPUNN__FOLLOW();
+    if (!gpunn__is_finite(*job.loss)) gpunn__kept_copy(job.kept, job.kept_count, true, 0, 1);
+    if (threadIdx.x == 0) (void)gpunn__may_go(job, 0, true);
+}
+
+/* Blocks of the first stage for `count` of the `total` elements of `ranges` ranges: fixed by those numbers, together at most
+ * GPUNN__PARTIALS. */
+static int gpunn__squares_blocks(int64_t count, int64_t total, int ranges)
+{
+    const int64_t each = 4 * GPUNN__THREADS * GPUNN__PACK;
+    int64_t       most = 1 + count * (GPUNN__PARTIALS - ranges) / total, wanted = (count + each - 1) / each;
+    return (int)(wanted < most ? wanted : most);
+}
+
+static gpunn_status gpunn__cuda_update_launch(gpunn__cuda *cuda, gpunn__update_job *job)
+{
+    const gpunn_update *u = &job->u;
+    bool                apart = gpunn__decided_apart(u->kind);
+    unsigned            blocks = gpunn__blocks(cuda, u->count, GPUNN__PACK);
+#define GPUNN__X(ENUM, ...) apart = apart || u->kind == GPUNN_UPDATE_##ENUM;
+    GPUNN_TRUST_OPTIMIZERS(GPUNN__X, , , , )
+#undef GPUNN__X
+    for (int i = 0; i < GPUNN_SETTINGS; i++) job->setting[i] = gpunn__as_written(u->setting[i]);
+    if (apart) {
+        job->numbers = &cuda->state->numbers[job->index];
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__decide_kernel, 1, GPUNN__THREADS, *job, job->numbers));
+        /* Of other kinds a generated kernel would need a launch before it that decides, which ours does by itself. */
+        if (u->fused_launch) {
+            gpunn__cuda_clear();
+            return gpunn__cuda_check(cuda, (cudaError_t)-u->fused_launch(u, job->numbers, cuda->stream), "a generated update");
+        }
+    }
+    job->sums = cuda->partials + GPUNN__PARTIALS;
+    job->sum_count = blocks < GPUNN__TRUST_BLOCKS ? (int)blocks : (int)GPUNN__TRUST_BLOCKS;
+    switch (u->kind) {
+#define GPUNN__X(ENUM, ...)   \
+    case GPUNN_UPDATE_##ENUM: \
+        return GPUNN__LAUNCH(cuda, (gpunn__update_kernel<GPUNN_UPDATE_##ENUM>), blocks, GPUNN__THREADS, *job);
+#define GPUNN__TRUST(ENUM, ...)                                                                                               \
+    case GPUNN_UPDATE_##ENUM:                                                                                                 \
+        GPUNN__TRY(                                                                                                           \
+            GPUNN__LAUNCH(cuda, (gpunn__norms_kernel<GPUNN_UPDATE_##ENUM>), (unsigned)job->sum_count, GPUNN__THREADS, *job)); \
+        return GPUNN__LAUNCH(cuda, (gpunn__trust_kernel<GPUNN_UPDATE_##ENUM>), blocks, GPUNN__THREADS, *job);
+        GPUNN_UPDATES(GPUNN__X, GPUNN__TRUST, , , , )
+#undef GPUNN__X
+#undef GPUNN__TRUST
+    default: return GPUNN_OK;
+    }
+}
+
+/* Blocks that sum the squares of an update's gradients; of averages there are none. */
+static int gpunn__squares_of(const gpunn_run *run, const gpunn_update *u)
+{
+    int64_t total = 0;
+    for (int i = 0; i < run->update_count; i++) total += run->updates[i].count;
+    return u->kind == GPUNN_UPDATE_AVERAGE ? 0 : gpunn__squares_blocks(u->count, total, run->update_count);
+}
+
+/* Sums the squares of a clip group's gradients, behind those of the groups before. */
+static gpunn_status gpunn__cuda_squares(gpunn__cuda *cuda, const gpunn_run *run, gpunn__update_job *job, int group)
+{
+    for (int i = 0; i < run->update_count; i++) {
+        const gpunn_update *u = &run->updates[i];
+        const int           blocks = u->clip_group == group ? gpunn__squares_of(run, u) : 0;
+        if (blocks == 0) continue;
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__squares_kernel, (unsigned)blocks, GPUNN__THREADS, u->gradient, u->count,
+                                 cuda->partials + job->partial_count, cuda->state));
+        job->partial_count += blocks;
+    }
+    return GPUNN_OK;
+}
+
+/* Whether this rank has what an update's gradients are: those of other ranks' shares are there with a loss scale. */
+static bool gpunn__has_gradients(const gpunn_run *run, const gpunn_update *u)
+{
+    return u->kind != GPUNN_UPDATE_AVERAGE && (u->parameter || run->loss_scale);
+}
+
+/* Looks for gradients that are not finite, or leaves that to the updates' blocks. */
+static gpunn_status gpunn__cuda_check_gradients(gpunn__cuda *cuda, const gpunn_run *run, gpunn__update_job *job)
+{
+    gpunn__gradients gradients;
+    int64_t          total = 0;
+    gradients.count = 0;
+    for (int i = 0; i < run->update_count; i++) {
+        const gpunn_update *u = &run->updates[i];
+        if (!gpunn__has_gradients(run, u)) continue;
+        gradients.values[gradients.count] = u->gradient;
+        gradients.length[gradients.count++] = u->count;
+        total += u->count;
+        if (gradients.count < GPUNN__GRADIENT_RANGES) continue;
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__finite_kernel, gpunn__blocks(cuda, total, GPUNN__PACK), GPUNN__THREADS, cuda->state,
+                                 gradients));
+        gradients.count = 0;
+    }
+    if (total == 0) return GPUNN_OK;
+    if (run->update_count == 1 && total <= GPUNN__FEW_GRADIENTS && run->loss_scale == NULL && run->exchange_count == 0) {
+        job->few = run->updates->gradient;
+        job->few_count = (int)total;
+        return GPUNN_OK;
+    }
+    return GPUNN__LAUNCH(cuda, gpunn__finite_kernel, gpunn__blocks(cuda, total, GPUNN__PACK), GPUNN__THREADS, cuda->state,
+                         gradients);
+}
+
+/* Of a rank that sees its share of the gradients alone: the loss, which all ranks are about to average, tells them what it
+ * found. */
+static __global__ void gpunn__tell_loss_kernel(const gpunn__update_job job, float *loss)
+{
+    GPUNN__FOLLOW();
+    unsigned long long bad_place = job.state->bad_place;
+    if (bad_place == 0 || !gpunn__is_finite(*loss)) return;
+    (void)gpunn__may_go(job, bad_place, true);
+    *loss = NAN;
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_updates(gpunn__cuda *cuda, const gpunn_run *run, int *begun)
+{
+    int               groups = 1, updated = 0;
+    bool              squares = false;
+    gpunn__update_job job;
+    memset(&job, 0, sizeof job);
+    job.loss = run->loss;
+    job.loss_scale = run->loss_scale;
+    job.partials = cuda->partials;
+    job.state = cuda->state;
+    job.bad = cuda->bad_device;
+    job.skips = run->skips;
+    job.scales = run->scales;
+    job.kept = run->kept;
+    job.kept_count = run->kept_count;
+    if (run->update_count == 0) {
+        if (run->loss == NULL) return GPUNN_OK;
+        return GPUNN__LAUNCH(cuda, gpunn__check_loss_kernel, 1, GPUNN__THREADS, job);
+    }
+    const gpunn__range range("update");
+    for (int i = 0; i < run->update_count; i++) {
+        squares = squares || run->updates[i].clip_norm > 0;
+        if (run->updates[i].clip_group >= groups) groups = run->updates[i].clip_group + 1;
+    }
+    for (int group = 0; squares && group < groups; group++) GPUNN__TRY(gpunn__cuda_squares(cuda, run, &job, group));
+    if (!squares) GPUNN__TRY(gpunn__cuda_check_gradients(cuda, run, &job));
+    if (*begun < run->exchange_count && run->exchanges[*begun].after == GPUNN_AFTER_CHECK) {
+        GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__tell_loss_kernel, 1, 1, job, run->exchanges[*begun].values));
+        GPUNN__TRY(gpunn__exchanges_after(cuda, run, GPUNN_AFTER_CHECK, begun));
+        GPUNN__TRY(gpunn__exchanges_end(cuda, 1));
+    }
+    for (int group = 0, first = 0; group < groups; group++, first += job.own_count) {
+        job.own_first = first;
+        job.own_count = 0;
+        for (int i = 0; squares && i < run->update_count; i++)
+            if (run->updates[i].clip_group == group) job.own_count += gpunn__squares_of(run, &run->updates[i]);
+        for (job.index = 0; job.index < run->update_count; job.index++) {
+            job.u = run->updates[job.index];
+            if (job.u.clip_group != group || job.u.parameter == NULL) continue;
+            job.reports = updated == 0;
+            GPUNN__TRY(gpunn__cuda_update_launch(cuda, &job));
+            updated++;
+        }
+    }
+    if (updated == 0 && run->loss) GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__check_loss_kernel, 1, GPUNN__THREADS, job));
+    if (!run->loss_scale) return GPUNN_OK;
+    return GPUNN__LAUNCH(cuda, gpunn__loss_scale_kernel, 1, 1, job, run->loss_scale);
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_sum_of_squares(void *context, const float *values, int64_t count, double *result)
+{
+    gpunn__cuda *cuda = (gpunn__cuda *)context;
+    double       part[GPUNN__PARTIALS];
+    int          blocks = gpunn__squares_blocks(count, count, 1);
+    *result = 0;
+    GPUNN__ENTER(cuda);
+    GPUNN__TRY(gpunn__outside_capture(cuda, "copy to the host"));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__squares_kernel, (unsigned)blocks, GPUNN__THREADS, values, count, cuda->partials,
+                             (gpunn__device_state *)NULL));
+    GPUNN__CUDA(cuda, cudaMemcpyAsync(part, cuda->partials, (size_t)blocks * sizeof *part, cudaMemcpyDeviceToHost, cuda->stream));
+    GPUNN__TRY(gpunn__stream_wait(cuda));
+    for (int i = 0; i < blocks; i++) *result += part[i];
+    return GPUNN_OK;
+}
+
+/* Of what a block reads, by its bits. */
+static __global__ void __launch_bounds__(GPUNN__THREADS)
+    gpunn__value_sums_kernel(const void *x, gpunn_dtype dtype, int64_t count, gpunn_value_sums *parts)
+{
+    GPUNN__FOLLOW();
+    double kinds[6] = {0}; /* finite, zeros, NaN, infinities, their sum, their squares */
+    float  least = INFINITY, most = -INFINITY;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x) {
+        const float    value = gpunn__load(x, dtype, i);
+        const unsigned size = __float_as_uint(value) & 0x7FFFFFFF;
+        kinds[1] += size == 0;
+        kinds[2] += size > 0x7F800000;
+        kinds[3] += size == 0x7F800000;
+        if (size >= 0x7F800000) continue;
+        kinds[0] += 1;
+        kinds[4] += (double)value;
+        kinds[5] += (double)value * (double)value;
+        least = fminf(least, value);
+        most = fmaxf(most, value);
+    }
+    for (int k = 0; k < 6; k++) kinds[k] = gpunn__block_reduce(kinds[k], gpunn__add());
+    most = gpunn__block_reduce(most, gpunn__larger());
+    least = -gpunn__block_reduce(-least, gpunn__larger());
+    if (threadIdx.x == 0)
+        parts[blockIdx.x] = {kinds[0], kinds[1], kinds[2], kinds[3], kinds[4], kinds[5], (double)least, (double)most};
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_value_sums(void *context, const void *values, gpunn_dtype dtype, int64_t count,
+                                                    gpunn_value_sums parts[GPUNN_SUM_PARTS])
+{
+    gpunn__cuda   *cuda = (gpunn__cuda *)context;
+    const unsigned most = gpunn__blocks(cuda, count, 1), blocks = most < GPUNN_SUM_PARTS ? most : GPUNN_SUM_PARTS;
+    static_assert(sizeof(gpunn_value_sums) * GPUNN_SUM_PARTS <= GPUNN__PARTIALS_BYTES, "they stand in cuda->partials");
+    memset(parts, 0, GPUNN_SUM_PARTS * sizeof *parts);
+    GPUNN__ENTER(cuda);
+    GPUNN__TRY(gpunn__outside_capture(cuda, "copy to the host"));
+    GPUNN__TRY(GPUNN__LAUNCH(cuda, gpunn__value_sums_kernel, blocks, GPUNN__THREADS, values, dtype, count,
+                             (gpunn_value_sums *)(void *)cuda->partials));
+    GPUNN__CUDA(cuda, cudaMemcpyAsync(parts, cuda->partials, blocks * sizeof *parts, cudaMemcpyDeviceToHost, cuda->stream));
+    GPUNN__CUDA(cuda, cudaStreamSynchronize(cuda->stream));
+    return GPUNN_OK;
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__cuda_scale(void *context, float *values, int64_t count, float scale, float limit)
+{
+    gpunn__cuda *cuda = (gpunn__cuda *)context;
+    GPUNN__ENTER(cuda);
+    return GPUNN__LAUNCH(cuda, gpunn__scale_kernel, gpunn__blocks(cuda, count, GPUNN__PACK), GPUNN__THREADS, values, count, scale,
+                         limit > 0 ? limit : INFINITY);
+}

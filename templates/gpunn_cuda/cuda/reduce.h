@@ -1,0 +1,145 @@
+#ifndef GPUNN__CUDA_CUDA_REDUCE_H
+#define GPUNN__CUDA_CUDA_REDUCE_H
+#include "base/values.h"
+
+/* ==== >>cuda/reduce ================================================================================================ *
+ * Sums and maxima over axes, and the ops that run along one axis. All are made of lines: elements in a row or a stride apart,
+ * each line shared by a team of 1, 2, 4, .. 32 neighbouring threads or by a block. */
+typedef struct gpunn__line {
+    int64_t index, begin, stride, n; /* index: among the lines of the op */
+    int     thread, team;            /* this thread among those that share the line */
+} gpunn__line;
+
+/* Hands every element of the line to one thread of the team: visit.at<8>(i, c) for packs of 8, aligned when the stride is 1, and
+ * visit.at<1>(i, c) for what is left. i: where the (first) element lies; c: its position in the line. */
+template <typename Visit> __device__ __forceinline__ void gpunn__line_visit(const gpunn__line &line, Visit &visit)
+{
+    int64_t head = 0, packed = 0;
+    if (line.n >= 8 * line.team) {
+        head = line.stride == 1 ? -line.begin & 7 : 0;
+        packed = (line.n - head) & ~(int64_t)7;
+        for (int64_t c = head + 8 * line.thread; c < head + packed; c += 8 * line.team)
+            visit.template at<8>(line.begin + c * line.stride, c);
+    }
+    for (int64_t rest = line.thread; rest < line.n - packed; rest += line.team) {
+        int64_t c = rest < head ? rest : rest + packed;
+        visit.template at<1>(line.begin + c * line.stride, c);
+    }
+}
+
+template <int N>
+__device__ __forceinline__ void gpunn__line_load(const void *data, gpunn_dtype dtype, int64_t i, int64_t stride, float *v)
+{
+    if (N == 8 && stride == 1) {
+        gpunn__load8(data, dtype, i, v);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < N; j++) v[j] = gpunn__load(data, dtype, i + j * stride);
+}
+
+/* data = or += v. */
+template <int N>
+__device__ __forceinline__ void gpunn__line_store(void *data, gpunn_dtype dtype, int64_t i, int64_t stride, float *v, bool add)
+{
+    if (add) {
+        float old[N];
+        gpunn__line_load<N>(data, dtype, i, stride, old);
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] += old[j];
+    }
+    if (N == 8 && stride == 1) {
+        gpunn__store8(data, dtype, i, v);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < N; j++) gpunn__store(data, dtype, i + j * stride, v[j]);
+}
+
+/* All N, pairwise; v is overwritten. */
+template <int N, typename Op> __device__ __forceinline__ float gpunn__pack_reduce(float *v, Op op)
+{
+#pragma unroll
+    for (int width = N / 2; width > 0; width /= 2)
+#pragma unroll
+        for (int j = 0; j < width; j++) v[j] = op(v[j], v[j + width]);
+    return v[0];
+}
+
+/* Over the threads of a team; each gets the result. All threads of the block must call it. */
+template <typename T, typename Op> __device__ __forceinline__ T gpunn__team_reduce(T value, Op op, int team)
+{
+    if (team > 32) return gpunn__block_reduce(value, op);
+    for (int distance = team / 2; distance > 0; distance /= 2) value = op(value, __shfl_xor_sync(0xFFFFFFFFu, value, distance));
+    return value;
+}
+
+/* The least power of 2 that is no less than n, at most `most`. */
+GPUNN__INTERNAL int gpunn__power_of_2(int64_t n, int most);
+
+/* Threads that share each of `lines` lines. Neighbouring lines lie beside each other where the stride is not 1: then a line is
+ * shared only as far as it takes to keep the device busy. */
+GPUNN__INTERNAL int gpunn__team_of(const gpunn__cuda *cuda, int64_t lines, int64_t n, int64_t stride);
+
+typedef struct gpunn__reduction {
+    int         kind;
+    bool        by_column; /* the last axis is kept */
+    bool        add;       /* y += */
+    int         kept_rank, plane_rank;
+    int64_t     kept_dim[GPUNN_MAX_RANK / 2], kept_stride[GPUNN_MAX_RANK / 2];
+    int64_t     plane_dim[GPUNN_MAX_RANK / 2], plane_stride[GPUNN_MAX_RANK / 2];
+    int64_t     kept, planes, rows, columns;
+    int         span, team;           /* threads: of a unit (result or tile of columns, chunk); across a line */
+    int         pack;                 /* columns that a thread takes, 8 or 1 */
+    int64_t     tiles;                /* of team * pack columns */
+    int64_t     pieces, step, length; /* lines of a plane, elements from one to the next, elements of one */
+    int64_t     lines, chunk_lines, chunks;
+    const void *x, *reference; /* reference: the maxima, for COUNT */
+    void       *y;             /* [kept][columns], of a first launch [chunks][kept][columns] */
+    gpunn_dtype x_type, reference_type, y_type;
+    float       divisor;
+} gpunn__reduction;
+
+/* Chooses threads and chunks: enough to fill the device, and no chunk below 16384 elements. whole: no chunks. */
+GPUNN__INTERNAL void gpunn__reduction_cut(const gpunn__cuda *cuda, gpunn__reduction *r, bool whole);
+
+GPUNN__INTERNAL size_t gpunn__reduction_workspace(const gpunn__reduction *r);
+
+typedef struct gpunn__along {
+    int64_t     lines, n, inner;
+    int         team;
+    const void *x, *y, *gradient;
+    void       *out; /* of the forward pass: the result; of the backward pass: dx */
+    gpunn_dtype x_type, y_type, gradient_type, out_type;
+    bool        add, log;
+} gpunn__along;
+
+GPUNN__INTERNAL gpunn__along gpunn__along_axis(const gpunn__cuda *cuda, const gpunn_step *step, int axis);
+
+GPUNN__INTERNAL unsigned gpunn__along_blocks(const gpunn__cuda *cuda, const gpunn__along *a);
+
+/* The teams of a block take neighbouring lines and go on together: for (first = _first; first < a.lines; first += _step). */
+__device__ __forceinline__ int64_t gpunn__along_step(const gpunn__along &a)
+{
+    return (int64_t)gridDim.x * (blockDim.x / a.team);
+}
+
+__device__ __forceinline__ int64_t gpunn__along_first(const gpunn__along &a)
+{
+    return (int64_t)blockIdx.x * (blockDim.x / a.team);
+}
+
+/* This thread's; without elements beyond the last. */
+__device__ __forceinline__ gpunn__line gpunn__along_line(const gpunn__along &a, int64_t first)
+{
+    int64_t     index = first + threadIdx.x / a.team, outer = a.inner == 1 ? index : gpunn__quotient(index, a.inner);
+    gpunn__line line = {index,
+                        outer * a.n * a.inner + (index - outer * a.inner),
+                        a.inner,
+                        index < a.lines ? a.n : 0,
+                        (int)(threadIdx.x & (a.team - 1)),
+                        a.team};
+    return line;
+}
+
+#endif /* GPUNN__CUDA_CUDA_REDUCE_H */

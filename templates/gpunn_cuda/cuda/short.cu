@@ -1,0 +1,224 @@
+#include "cuda/short.h"
+#include "cuda/elementwise.h"
+#include "cuda/gemm.h"
+
+#ifndef GPUNN__SHORT
+#define GPUNN__SHORT 1024 /* elements of such a step at most, four of each thread; of a product twice as many */
+#endif
+
+/* By any of the tables' ops. */
+__device__ __forceinline__ float gpunn__map_forward_of(gpunn_op op, const float *from, const float *attr)
+{
+    switch (op) {
+#define GPUNN__X(ENUM, name, ...) \
+    case GPUNN_OP_##ENUM: return gpunn__op_##name::forward(from, attr);
+        GPUNN__ELEMENTWISE_OPS(GPUNN__X)
+#undef GPUNN__X
+    default: return 0;
+    }
+}
+
+__device__ __forceinline__ float gpunn__map_derivative_of(gpunn_op op, int i, const float *from, const float *attr)
+{
+    switch (op) {
+#define GPUNN__X(ENUM, name, ...) \
+    case GPUNN_OP_##ENUM: return gpunn__op_##name::derivative(i, from, attr);
+        GPUNN__ELEMENTWISE_OPS(GPUNN__X)
+#undef GPUNN__X
+    default: return 0;
+    }
+}
+
+__device__ __forceinline__ void gpunn__short_map_make(const gpunn__short_map &m, bool backward)
+{
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < m.count; i += (int)blockDim.x) {
+        float from[GPUNN__FROM_COUNT];
+#pragma unroll
+        for (int k = 0; k < GPUNN__FROM_COUNT; k++)
+            from[k] = m.from[k] ? gpunn__load(m.from[k], m.from_dtype[k], m.single[k] ? 0 : i) : 0;
+        if (!backward) {
+            gpunn__store(m.to[0], m.to_dtype[0], i, gpunn__map_forward_of(m.op, from, m.attr));
+            continue;
+        }
+#pragma unroll 1
+        for (int d = 0; d < 3; d++) {
+            if (m.to[d] == NULL) continue;
+            float slope = gpunn__map_derivative_of(m.op, d, from, m.attr);
+            gpunn__store(m.to[d], m.to_dtype[d], i, m.add[d] ? gpunn__load(m.to[d], m.to_dtype[d], i) + slope : slope);
+        }
+    }
+}
+
+__device__ __forceinline__ void gpunn__short_sum_make(const gpunn__short_sum &s, bool backward)
+{
+    float sum = 0, slope = backward ? gpunn__load(s.y, s.y_type, 0) / s.divisor : 0;
+    for (int i = (int)threadIdx.x; i < s.count; i += (int)blockDim.x)
+        if (backward)
+            gpunn__store(s.x, s.x_type, i, s.add ? gpunn__load(s.x, s.x_type, i) + slope : slope);
+        else
+            sum += gpunn__load(s.x, s.x_type, i);
+    if (backward) return;
+    sum = gpunn__block_reduce(sum, gpunn__add());
+    if (threadIdx.x == 0) gpunn__store(s.y, s.y_type, 0, sum / s.divisor);
+}
+
+/* A thread for each element of d. */
+__device__ __forceinline__ void gpunn__short_product_make(const gpunn__product &p)
+{
+#pragma unroll 1
+    for (int at = (int)threadIdx.x; at < (int)(p.m * p.n); at += (int)blockDim.x) {
+        const int64_t i = at / (int)p.n, j = at % (int)p.n;
+        float         sum = 0, row_sum = 0;
+#pragma unroll 8
+        for (int64_t k = 0; k < p.k; k++) {
+            const float a = gpunn__load(p.a, p.dtype, p.transpose_a ? k * p.lda + i : i * p.lda + k);
+            sum += a * gpunn__load(p.b, p.dtype, p.transpose_b ? j * p.ldb + k : k * p.ldb + j);
+            row_sum += a;
+        }
+        gpunn__product_store(&p, i, j, i * p.ldd + j, sum, row_sum);
+    }
+}
+
+static __global__ void __launch_bounds__(GPUNN__THREADS, 1) gpunn__short_kernel(const __grid_constant__ gpunn__short_steps steps)
+{
+    GPUNN__FOLLOW();
+#pragma unroll 1
+    for (int i = 0; i < steps.count; i++) {
+        const gpunn__short &step = steps.step[i];
+        __syncthreads(); /* what the steps before have stored is there for all */
+        if (step.tiled)
+            gpunn__product_make(&step.product);
+        else if (step.op == GPUNN_OP_LINEAR)
+            gpunn__short_product_make(step.product);
+        else if (step.op == GPUNN_OP_SUM)
+            gpunn__short_sum_make(step.sum, step.backward);
+        else if (step.op != GPUNN_OP_CROSS_ENTROPY && step.op != GPUNN_OP_NLL)
+            gpunn__short_map_make(step.map, step.backward);
+        else if (step.backward)
+            gpunn__class_loss_slope(step.loss);
+        else
+            gpunn__class_loss_make(step.loss);
+    }
+}
+
+static bool gpunn__short_map_of(const gpunn_step *step, gpunn__short_map *m)
+{
+    const gpunn__map_facts *facts = gpunn__map_facts_for(step->op);
+    const gpunn_value      *from[GPUNN__FROM_COUNT] = {NULL, NULL, NULL, &step->out, &step->grad_out};
+    unsigned                computed = 0;
+    memset(m, 0, sizeof *m);
+    if (step->out.count > GPUNN__SHORT) return false;
+    m->op = step->op;
+    m->count = (int)step->out.count;
+    memcpy(m->attr, step->attr->value, sizeof m->attr);
+    for (int i = 0; i < step->input_count; i++) {
+        const gpunn_value *to = step->backward ? &step->grad_in[i] : i == 0 ? &step->out : NULL;
+        const bool         whole = step->in[i].count == step->out.count;
+        from[i] = &step->in[i];
+        if (!whole && (step->in[i].count != 1 || (step->backward && to->data))) return false;
+        if (to == NULL || to->data == NULL) continue;
+        computed |= 1u << i;
+        m->to[i] = to->data;
+        m->to_dtype[i] = to->dtype;
+        m->add[i] = step->backward && step->accumulate[i];
+    }
+    for (int k = 0; k < (step->backward ? (int)GPUNN__FROM_COUNT : step->input_count); k++) {
+        if (from[k] == NULL || (step->backward && !(facts->readers[k] & computed))) continue;
+        m->from[k] = from[k]->data;
+        m->from_dtype[k] = from[k]->dtype;
+        m->single[k] = from[k]->count != step->out.count;
+    }
+    return true;
+}
+
+static bool gpunn__short_sum_of(const gpunn_step *step, gpunn__short_sum *s)
+{
+    const gpunn_value *x = step->backward ? &step->grad_in[0] : &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
+    memset(s, 0, sizeof *s);
+    if (step->in[0].count > GPUNN__SHORT || step->out.count != 1 || x->data == NULL) return false;
+    s->x = x->data, s->x_type = x->dtype;
+    s->y = y->data, s->y_type = y->dtype;
+    s->count = (int)step->in[0].count;
+    s->divisor = step->attr->mean ? (float)s->count : 1;
+    s->add = step->backward && step->accumulate[0];
+    return true;
+}
+
+/* Whether one block makes p sooner than a launch would begin. */
+static bool gpunn__short_product_of(const gpunn__cuda *cuda, const gpunn__product *p, gpunn__short *item)
+{
+    if (!gpunn__product_is_small(cuda, p) || p->m * p->n > 2 * GPUNN__SHORT) return false;
+    const int64_t rounds = (p->m * p->n + GPUNN__THREADS - 1) / GPUNN__THREADS;
+    item->op = GPUNN_OP_LINEAR;
+    item->product = *p;
+    item->tiled = gpunn__product_tiles(p) <= GPUNN__SHORT_TILES;
+    return item->tiled || rounds * ((p->k + 7) / 8) <= GPUNN__SHORT_EIGHTS;
+}
+
+/* The products of a linear layer, two of its backward step: how many; 0: they are not short, or not all that there is to do. */
+static int gpunn__short_linear_of(const gpunn__cuda *cuda, gpunn_step *step, gpunn__short *item)
+{
+    gpunn__product whole;
+    if (!step->backward) return gpunn__linear_whole(step, &whole) && gpunn__short_product_of(cuda, &whole, item);
+    const gpunn__linear_gradients g = gpunn__linear_gradients_of(step);
+    if ((step->grad_in[2].data && !g.sums) || (step->activated.op && step->grad_in[0].data && !g.derived)) return 0;
+    for (int i = 0; i < g.count; i++)
+        if (!gpunn__short_product_of(cuda, &g.product[i], &item[i])) return 0;
+    return g.count;
+}
+
+/* How a block does a step, in one or two items; 0: it is not short enough. */
+static int gpunn__short_of(const gpunn__cuda *cuda, gpunn_step *step, gpunn__short *item)
+{
+    item->op = step->op;
+    item->backward = step->backward;
+    item->tiled = false;
+    switch (step->op) {
+    case GPUNN_OP_LINEAR: return gpunn__short_linear_of(cuda, step, item);
+    case GPUNN_OP_SUM: return gpunn__short_sum_of(step, &item->sum);
+    case GPUNN_OP_CROSS_ENTROPY:
+    case GPUNN_OP_NLL:
+        item->loss = gpunn__class_loss_of(cuda, step);
+        return step->in[0].count <= GPUNN__SHORT && item->loss.along.out && item->loss.along.team <= 32;
+    default: return (int)step->op < GPUNN__MAP_COUNT && gpunn__short_map_of(step, &item->map);
+    }
+}
+
+GPUNN__INTERNAL bool gpunn__short_group(const gpunn_step *step)
+{
+    const gpunn_kernel *kernel = step->group.kernel;
+    int64_t             largest = 1;
+    for (int i = 0; i < step->input_count; i++)
+        if (step->in[i].count > largest) largest = step->in[i].count;
+    for (int i = 0; i < step->input_count; i++) {
+        const gpunn_dtype dtype = step->in[i].dtype;
+        if (gpunn__is_float(dtype) && step->in[i].count != 1 && step->in[i].count != largest) return false;
+    }
+    for (int k = 0; k < kernel->node_count; k++) {
+        const char  *text = kernel->nodes[k].text; /* begins with the op's name and ends in the shape */
+        const size_t length = strlen(text), word = strcspn(text, " ");
+        int          op = 1;
+        while (op < GPUNN_OP_COUNT &&
+               (strncmp(gpunn_op_name((gpunn_op)op), text, word) != 0 || gpunn_op_name((gpunn_op)op)[word] != 0))
+            op++;
+        const bool number = length >= 2 && strcmp(text + length - 2, "[]") == 0;
+        const bool reduces = op == GPUNN_OP_SUM || op == GPUNN_OP_CROSS_ENTROPY || op == GPUNN_OP_NLL;
+        if (!(op < GPUNN__MAP_COUNT || (reduces && number))) return false;
+    }
+    return largest <= GPUNN__SHORT;
+}
+
+GPUNN__INTERNAL gpunn_status gpunn__short_run(gpunn__cuda *cuda)
+{
+    gpunn__short_steps shorts;
+    gpunn_step        *step = cuda->next;
+    for (shorts.count = 0; shorts.count + 2 <= GPUNN__SHORT_STEPS && step < cuda->end; step++) {
+        const int items = gpunn__short_of(cuda, step, &shorts.step[shorts.count]);
+        if (items == 0) break;
+        shorts.count += items;
+    }
+    if (step - cuda->next < 2) return GPUNN_OK;
+    cuda->next = step;
+    return GPUNN__LAUNCH(cuda, gpunn__short_kernel, 1, GPUNN__THREADS, shorts);
+}

@@ -1,0 +1,41 @@
+#ifndef GPUNN__CUDA_CUDA_SOFTMAX_H
+#define GPUNN__CUDA_CUDA_SOFTMAX_H
+#include "cuda/reduce.h"
+
+/* ==== >>cuda/softmax =============================================================================================== *
+ * A line is read twice, the second time from a cache: for the maximum and the sum of exp(x - maximum), kept up together, then for
+ * the result. NaN shows in the sum, not in the maximum; a line wholly -inf gives NaN, as torch's does. */
+struct gpunn__exp_sum {
+    const void *x;
+    gpunn_dtype dtype;
+    int64_t     stride;
+    float       top, sum;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i, int64_t)
+    {
+        float v[N], most;
+        gpunn__line_load<N>(x, dtype, i, stride, v);
+        most = top;
+#pragma unroll
+        for (int j = 0; j < N; j++) most = v[j] > most ? v[j] : most;
+        sum *= expf(top - most);
+        top = most;
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] = expf(v[j] - most);
+        sum += gpunn__pack_reduce<N>(v, gpunn__add());
+    }
+};
+
+/* top and sum of a whole line, for each thread of its team. top starts at the least number, so that x - top is a number even for
+ * -inf. */
+__device__ __forceinline__ gpunn__exp_sum gpunn__exp_sum_of(const gpunn__along &a, const gpunn__line &line)
+{
+    gpunn__exp_sum s = {a.x, a.x_type, line.stride, -3.402823466e38f, 0};
+    gpunn__line_visit(line, s);
+    float top = gpunn__team_reduce(s.top, gpunn__larger(), a.team);
+    s.sum = gpunn__team_reduce(s.sum * expf(s.top - top), gpunn__add(), a.team);
+    s.top = top;
+    return s;
+}
+
+#endif /* GPUNN__CUDA_CUDA_SOFTMAX_H */
