@@ -629,8 +629,8 @@
  *     GPUNN_OTHER_OPS in >>ops, a prototype, new fields of gpunn_attributes, the rule of its result's shape in >>graph/infer, a
  *     builder in a section of layers/, a row of its arguments in >>graph/arguments, from which specs are read and written, and
  *     one function of its name in each backend, in sections of one name. Its gradient stands in >>graph/differentiate where
- *     gpunn_grad passes through it. The generator has the op's builder in graph.py, and other formats' names for it in exchange and
- *     export_torch.py. python3 -m generator.prototypes (the prototypes of elementwise ops and losses), python3 -m
+ *     gpunn_grad passes through it. The generator has the op's builder in graph.py, and other formats' names for it in exchange
+ *     and export_torch.py. python3 -m generator.prototypes (the prototypes of elementwise ops and losses), python3 -m
  *     generator.schema and tests/generator/make_vectors.py renew what follows from the rows.
  *
  * LIMITS  Rank 8, 64-bit sizes, 2^31-1 channels or features, 2^20 tensors in a model (30,000 where a spec tells them); F32
