@@ -7387,8 +7387,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_finish(gpunn__cuda *cuda, const gpunn_s
 
 /* ==== >>cuda/sampling ============================================================================================== *
  * grid_sample, roi_align and affine_grid, as in gpunn.h's >>cpu/sampling: a thread for each point. Points that touch the same
- * cell add to its gradient in any order, so they add integers. Each term is rounded to a multiple of a power of two. That power is
- * so small that P terms as large as the largest gradient of y just fit 63 bits, for the P points of a sample: 2^-38 of the largest
+ * cell add to its gradient in any order, so they add integers. Each term is rounded to a multiple of a power of two, so small
+ * that P terms as large as the largest gradient of y just fit 63 bits, for the P points of a sample. That is 2^-38 of the largest
  * for 192^3 points, finer than an F32 sum of such terms. Rows of a hash grid are summed the same way. */
 typedef struct gpunn__exact {
     unsigned long long *sums;    /* [count] */
@@ -11086,7 +11086,8 @@ GPUNN__INTERNAL gpunn_status gpunn__cuda_scaled_dot_product_attention(gpunn__cud
 /* ==== >>cuda/recurrent ============================================================================================= *
  * rnn, lstm, gru: one layer, F32 in all precisions. By cuDNN, whose weights lie in one piece, where they are gathered from
  * PyTorch's and whence their gradients are spread. Without it, as gpunn.h's >>cpu/recurrent does it and with the same rows of
- * gates kept: one product over all steps for the input, one for each gradient of a weight, and a product and a kernel for each step.
+ * gates kept: one product over all steps for the input, one for each gradient of a weight, and a product and a kernel for each
+ * step.
  * cuDNN has PyTorch's order of gates (rnn; lstm i f g o; gru r z n, r after the product) and its two biases. */
 #if GPUNN__CUDNN
 

@@ -6,7 +6,8 @@
 /* ==== >>cuda/recurrent ============================================================================================= *
  * rnn, lstm, gru: one layer, F32 in all precisions. By cuDNN, whose weights lie in one piece, where they are gathered from
  * PyTorch's and whence their gradients are spread. Without it, as gpunn.h's >>cpu/recurrent does it and with the same rows of
- * gates kept: one product over all steps for the input, one for each gradient of a weight, and a product and a kernel for each step.
+ * gates kept: one product over all steps for the input, one for each gradient of a weight, and a product and a kernel for each
+ * step.
  * cuDNN has PyTorch's order of gates (rnn; lstm i f g o; gru r z n, r after the product) and its two biases. */
 #if GPUNN__CUDNN
 

@@ -2,8 +2,8 @@
 
 /* ==== >>cuda/sampling ============================================================================================== *
  * grid_sample, roi_align and affine_grid, as in gpunn.h's >>cpu/sampling: a thread for each point. Points that touch the same
- * cell add to its gradient in any order, so they add integers. Each term is rounded to a multiple of a power of two. That power is
- * so small that P terms as large as the largest gradient of y just fit 63 bits, for the P points of a sample: 2^-38 of the largest
+ * cell add to its gradient in any order, so they add integers. Each term is rounded to a multiple of a power of two, so small
+ * that P terms as large as the largest gradient of y just fit 63 bits, for the P points of a sample. That is 2^-38 of the largest
  * for 192^3 points, finer than an F32 sum of such terms. Rows of a hash grid are summed the same way. */
 typedef struct gpunn__exact {
     unsigned long long *sums;    /* [count] */
