@@ -305,7 +305,8 @@ REFERENCE_FAST static void reference_attention(const gpunn__dnn_attention a, con
     memset(data.workspace, 0xFF, reference_attention_workspace(&a));
 }
 
-GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, const gpunn__dnn_attention *a, size_t *workspace_bytes)
+GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
+                                                          size_t *workspace_bytes)
 {
     *workspace_bytes = reference_attention_workspace(a);
     if (!gpunn__dnn_available(cuda)) return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "no cuDNN");
@@ -313,7 +314,7 @@ GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_prepare(gpunn__cuda *cuda, con
     return gpunn__cuda_fail(cuda, GPUNN_ERR_UNSUPPORTED, "it needs %zu bytes of workspace", *workspace_bytes);
 }
 GPUNN__INTERNAL gpunn_status gpunn__dnn_attention_run(gpunn__cuda *cuda, const gpunn__dnn_attention *a,
-                                             const gpunn__dnn_attention_data *data)
+                                                      const gpunn__dnn_attention_data *data)
 {
     gpunn__dnn_attention      what = *a;
     gpunn__dnn_attention_data where = *data;
