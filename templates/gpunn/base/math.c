@@ -1,9 +1,5 @@
 #include "base/math.h"
 
-/* The correctly rounded square root. sqrtf may set errno, which keeps loops from vectors; the compiler's own is told not to. */
-#if defined(__GNUC__)
-extern float __builtin_sqrtf(float) __attribute__((const));
-#endif
 #undef GPUNN__SQRT_HALF_BITS
 
 /* ---- 16-bit floats --------------------------------------------------------------------------------------------------- */
