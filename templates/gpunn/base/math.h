@@ -28,6 +28,7 @@ GPUNN__INLINE float gpunn__select(bool condition, float a, float b)
     uint32_t mask = 0u - (uint32_t)condition;
     return gpunn__float_of((gpunn__bits_of(a) & mask) | (gpunn__bits_of(b) & ~mask));
 }
+
 /* The correctly rounded square root. sqrtf may set errno, which keeps loops from vectors; the compiler's own is told not to. */
 #if defined(__GNUC__)
 extern float __builtin_sqrtf(float) __attribute__((const));
