@@ -621,6 +621,36 @@
  *     - labels as F32: class losses take I64, I32 or U8 of shape [n], not one-hot vectors.
  *     - a field that is set to 0 seems to be ignored: 0 is the default; write GPUNN_ZERO.
  *
+ * HOW IT WORKS  The trip of y = gpunn_linear(x, "fc", .out_features = 10). Names behind >> are sections of this file.
+ *     Building. gpunn_linear is a macro for gpunn_linear_ (>>layers/basic). gpunn__settle applies the defaults of its row
+ *     (>>graph/arguments). gpunn__layer_weight makes the parameters fc.weight and fc.bias. gpunn__node (>>graph/nodes) appends the
+ *     result to the model, with the shape that gpunn__infer gives (>>graph/infer). Nothing is computed yet, and the device holds
+ *     no memory.
+ *     Planning. The first run of these outputs, in this mode and batch, makes a plan: a list of gpunn_step with pointers into one
+ *     arena. Later runs find it (gpunn__plan_for, >>run/run). gpunn__plan_fill (>>plan/plan) makes it in these passes:
+ *      1. gpunn__mark_operands: the tensors that the outputs are computed from.
+ *      2. gpunn__mark_kept and gpunn__mark_assigns: tensors that the program keeps, and states that the run assigns.
+ *      3. gpunn__settle_sizes: attributes and shapes that depend on the run's sizes, which must all fit.
+ *      4. gpunn__find_narrow: weights of an inference model that are kept in 16 bits alone.
+ *      5. gpunn__mark_storage: dtype and layout of each value.
+ *      6. gpunn__mark_roots: reshapes and other aliases share their operand's memory.
+ *      7. gpunn__mark_gradients: which tensors have gradients, and how many steps add to each (>>plan/backward).
+ *      8. gpunn__mark_groups: nodes that a generated kernel computes together.
+ *      9. gpunn__mark_order: the order of the nodes.
+ *     10. gpunn__mark_chains: norm, residual and activation merged into the product or convolution before them.
+ *     11. gpunn__mark_activated: gradients that the step of the activation has already multiplied.
+ *     12. gpunn__mark_parts: products of one operand, as of q, k and v, joined to one.
+ *     13. gpunn__forward_steps: a step for each chain.
+ *     14. gpunn__backward_steps: steps in reverse order, for each loss. A gradient's first contribution overwrites, others add.
+ *     15. gpunn__overlay_steps and gpunn__prepare_steps: results that may overwrite an operand, and the workspace of each step.
+ *     16. gpunn__assign_offsets: a place in the arena for each value, by size, in the lowest gap while it lives.
+ *     Running. gpunn__plan_bind writes addresses into the steps. The CPU runs each step by its op's function: gpunn__cpu_linear
+ *     (>>cpu/gemm), called with GPUNN__FORWARD or GPUNN__BACKWARD. gpunn_cuda.cu runs gpunn__cuda_linear (>>cuda/gemm there), once
+ *     to capture the whole run as a CUDA graph, which later runs replay.
+ *     Learning. The backward step leaves the gradient of fc.weight beside all others, in one array. gpunn__optimizer_collect
+ *     (>>train/ranks) adds an update for each range of parameters with common settings to the run; gpunn__step_adam
+ *     (>>cpu/optimizers) makes it.
+ *
  * EXTENDING  A formula is an op by gpunn_expr. C and CUDA functions of your own are an op by gpunn_custom (>>builders), without
  *     a change here: examples/custom_op.c. To change the library itself, edit its parts in templates/gpunn and run
  *     python3 -m generator.amalgamate. An elementwise op is one line in >>ops. An optimizer is a row in >>train with the macro of

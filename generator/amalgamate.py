@@ -1,6 +1,6 @@
 """Writes gpunn.h and gpunn_cuda.cu from their parts.
 
-    python3 -m generator.amalgamate                       writes both files, and the ninja rules that compile the parts
+    python3 -m generator.amalgamate                       writes both files, the ninja rules that compile parts, and their picture
     python3 -m generator.amalgamate --check               writes nothing, and fails where a file is stale
     python3 -m generator.amalgamate --declarations FILE   writes gpunn.h without its implementation
 
@@ -12,9 +12,11 @@ import os
 import re
 import sys
 
+from . import parts_picture
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FILES = {"gpunn.h": ("part", ""), "gpunn_cuda.cu": ("cuda_part", " | build/include/gpunn.h")}  # the rule that compiles parts, and what they need
-RULES = "templates/parts.ninja"
+RULES, PICTURE = "templates/parts.ninja", "templates/parts.svg"
 INCLUDE = re.compile(r'#include "(\w+/\w+\.\w+)"\n')
 GUARD = re.compile(r"#ifndef (GPUNN__\w+_H)\n#define \1\n(.*)#endif /\* \1 \*/\n", re.DOTALL)
 
@@ -49,9 +51,14 @@ def rules():
     return "\n".join(lines) + "\n"
 
 
+def picture():
+    paths = re.findall(INCLUDE.pattern.strip("\n"), read("templates", "gpunn", "gpunn.h"))
+    return parts_picture.draw({path: read("templates", "gpunn", path) for path in paths})
+
+
 def written():
     """What is written from the parts: name and text."""
-    return {**{name: amalgamate(name) for name in FILES}, RULES: rules()}
+    return {**{name: amalgamate(name) for name in FILES}, RULES: rules(), PICTURE: picture()}
 
 
 def declarations():

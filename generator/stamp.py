@@ -25,7 +25,7 @@ def template_hash():
     """Changes with every file of the generator that has a part in what it writes."""
     paths = [path for pattern in ("generator/*.py", "generator/*.json", "templates/kernels/*")
              for path in glob.glob(os.path.join(ROOT, *pattern.split("/")))
-             if not os.path.basename(path).startswith(("amalgamate", "export_", "import_"))]
+             if not os.path.basename(path).startswith(("amalgamate", "parts_picture", "export_", "import_"))]
     digest = hashlib.sha256()
     for name, path in sorted((os.path.relpath(path, ROOT).replace(os.sep, "/"), path) for path in paths):
         with open(path, encoding="utf-8") as file:  # line ends as Python sees them: a checkout may change them
