@@ -17677,19 +17677,21 @@ GPUNN_API gpunn_tensor *gpunn_laplacian_(gpunn_tensor *y, gpunn_tensor *x, gpunn
 }
 
 /* ==== >>plan/steps ================================================================================================= *
- * A plan is the work of one (outputs, mode, batch size): steps in order, each with its operands' places. Every value, gradient,
- * saved value and workspace is a slot with a lifetime in steps; slots share the arena. Made once, then only run. */
+ * A plan is the list of steps that computes given outputs in one mode at one batch size. The planner makes it
+ * once; runs reuse it. Every value, gradient, saved value and workspace is a slot with a lifetime in steps.
+ * Slots whose lifetimes do not overlap share memory in the arena. */
 typedef struct gpunn__slot {
     size_t             bytes;
-    int                first, last; /* steps that write it first and read it last; INT_MAX: the program reads it */
-    size_t             offset;      /* in the arena */
-    int                parent;      /* the slot whose memory this one shares, or itself */
-    const gpunn__lent *lent;        /* memory of the program's that it is; NULL: the arena */
+    int                first, last; /* first step that writes it, last step that reads it; INT_MAX: the program reads it */
+    size_t             offset;      /* bytes from the start of the arena */
+    int                parent;      /* index of the slot whose memory it shares, or its own index */
+    const gpunn__lent *lent;        /* user-owned memory that holds it; NULL: it lies in the arena */
 } gpunn__slot;
 
 typedef enum gpunn__place { GPUNN__IN_SLOT, GPUNN__IN_TENSOR, GPUNN__IN_HALF, GPUNN__IN_GRADIENT, GPUNN__IN_ONE } gpunn__place;
 
-/* A pointer of a step to set once the memory is there. index: slot, or tensor id. */
+/* A pointer in a step that gpunn__plan_bind sets once memory exists.
+ * index is a slot or a tensor id, by place. */
 typedef struct gpunn__binding {
     void       **pointer;
     gpunn__place place;
@@ -17698,318 +17700,361 @@ typedef struct gpunn__binding {
 
 typedef enum gpunn__aim { GPUNN__EVALUATE, GPUNN__TRAIN, GPUNN__TRAIN_FROM, GPUNN__TRAIN_FORWARD } gpunn__aim; /* _FROM: seeded */
 
-/* What a plan is asked for. */
+/* What a plan is made for. Most fields apply to training only. */
 typedef struct gpunn__request {
-    gpunn_tensor *const   *outputs; /* training: the losses, unless seeded */
+    gpunn_tensor *const   *outputs; /* in training: the losses, unless seeded */
     int                    output_count;
     bool                   training, seeded;
-    bool                   forward_only; /* training: without gradients */
-    bool                   evaluates;    /* training: in evaluation mode */
-    bool                   inputs_only;  /* training: gradients of no parameters */
-    const gpunn_optimizer *opt;          /* training: gradients of what it trains alone; NULL: of all parameters */
+    bool                   forward_only; /* no gradients */
+    bool                   evaluates;    /* ops act as in evaluation mode */
+    bool                   inputs_only;  /* no parameter gets a gradient */
+    const gpunn_optimizer *opt;          /* only its parameters get gradients; NULL: all do */
 } gpunn__request;
 
+/* Identifies the set of parameters that get gradients, so that plans for
+ * different optimizers differ. 0: all parameters. */
 GPUNN__INTERNAL uint64_t gpunn__scope(const gpunn__request *request);
 
+/* A request with everything else at its default. */
 GPUNN__INTERNAL gpunn__request gpunn__ask(gpunn_tensor *const *outputs, int count, gpunn__aim aim);
 
 typedef struct gpunn__planned { /* a tensor within a plan */
-    int               root;     /* the tensor whose memory a value is: itself, or through reshapes and merged steps another */
-    int               gradient_root;             /* the same for gradients: reshapes only */
-    int               value_slot, gradient_slot; /* by root; -1: none */
-    int               beside;        /* of a value with a part: what lies behind it in memory: k's, v's; -1: nothing */
-    gpunn_dtype       storage;       /* of the value, and of its gradient, in memory */
-    bool              channels_last; /* the value, and its gradient, with channels last */
-    signed char       part;          /* of q, k and v that one product makes, with weight, bias and gradients: 1: of q,
-                                      described as all three; 2: of k or v, which are no steps or operands; else 0 */
-    gpunn_attributes *attr;          /* with the sizes of this plan, in its list; NULL: the node's own */
+    int               root;     /* id of the tensor that owns its memory: itself, or another through reshapes and merged steps */
+    int               gradient_root;             /* the same for gradients, which follow reshapes only */
+    int               value_slot, gradient_slot; /* valid at the root; -1: none */
+    int               beside;        /* with a part: the tensor behind it in memory (that of k, then of v); -1: none */
+    gpunn_dtype       storage;       /* dtype in memory of the value and of its gradient */
+    bool              channels_last; /* the value and its gradient are stored with channels last */
+    signed char       part;          /* for q, k and v from one product, with their weights, biases and gradients. 1: q's,
+                                        described as all three; 2: k's or v's, which are neither steps nor operands; 0:
+                                        anything else */
+    gpunn_attributes *attr;          /* attributes with this plan's sizes, in plan->sized; NULL: use the node's own */
 } gpunn__planned;
 
-/* The backward steps of one loss, behind the forward ones in the first pass; others go on from what that has left. */
+/* The backward steps of one loss. The first pass also holds the forward steps;
+ * later passes continue from what it left. */
 typedef struct gpunn__backpass {
-    int   begin, end;                 /* steps */
-    int   reached_begin, reached_end; /* in the plan's table */
-    bool  differentiates;             /* has backward steps */
-    int  *gradients;                  /* of several passes: by tensor id, the slot of the gradient */
-    void *captured;                   /* the backend's, of gpunn_run */
+    int   begin, end;                 /* range of steps */
+    int   reached_begin, reached_end; /* range in plan->reached */
+    bool  differentiates;             /* it has backward steps */
+    int  *gradients;                  /* with several passes: gradient slot by tensor id */
+    void *captured;                   /* run captured by the backend, owned by it; for gpunn_run */
 } gpunn__backpass;
 
 struct gpunn__plan {
     gpunn__plan      *next;
-    gpunn_tensor    **outputs; /* as asked for; training: the losses, unless seeded or forward_only */
+    gpunn_tensor    **outputs; /* outputs requested; in training the losses, unless seeded or forward_only */
     int               output_count;
     bool              training, evaluates, seeded, forward_only;
-    bool              meets_ranks; /* some step has ranks */
-    gpunn__backpass  *passes;      /* one, or of each loss one */
+    bool              meets_ranks; /* some step communicates with other ranks */
+    gpunn__backpass  *passes;      /* one per loss, or a single one */
     int               pass_count;
-    int               passed;                   /* the pass that ran last; -1: the first has failed */
-    uint64_t          written, weights_version; /* of the model, when the first one had run */
-    gpunn__lent      *seed;        /* seeded: gradients of the outputs, from which the backward pass starts instead */
-    void             *seed_memory; /* of those that came from the host; NULL: none did */
+    int               passed;                   /* the pass that ran last; -1: the first pass failed */
+    uint64_t          written, weights_version; /* the model's counters after the first pass */
+    gpunn__lent      *seed;                     /* seeded: output gradients that start the backward pass */
+    void             *seed_memory;              /* device copy of seeds that came from the host; NULL: there are none */
     size_t            seed_bytes;
-    uint64_t          scope;         /* of the optimizer whose parameters alone have gradients; 0: all have */
-    int64_t           batch, *sizes; /* sizes: values of the model's, by place */
+    uint64_t          scope;         /* of the optimizer, if only its parameters get gradients; 0: all parameters */
+    int64_t           batch, *sizes; /* sizes: by place in model->sizes */
     int               size_count;
-    uint64_t          generation; /* of the model, at the last binding; 0: never bound */
-    uint64_t          lending;    /* the same */
-    uint64_t          signature;  /* of all pointers */
-    gpunn_step       *steps;      /* forward ones, then backward ones, then assignments */
+    uint64_t          generation; /* model->generation at the last binding; 0: never bound */
+    uint64_t          lending;    /* model->lending at the last binding */
+    uint64_t          signature;  /* hash of all bound pointers */
+    gpunn_step       *steps;      /* forward, then backward, then late assignments */
     int               forward_count, step_count, step_capacity;
     gpunn__slot      *slots;
     int               slot_count, slot_capacity;
     gpunn__binding   *bindings;
     int               binding_count, binding_capacity;
-    gpunn__planned   *tensors; /* by tensor id */
+    gpunn__planned   *tensors; /* indexed by tensor id */
     int               tensor_count;
-    bool              half, channels_last; /* products read 16 bits, convolutions channels_last values: see gpunn__mark_storage */
-    int              *inputs;              /* ids of the inputs that it reads */
+    bool              half, channels_last; /* products read 16-bit values; convolutions read channels-last values: see
+                                              gpunn__mark_storage */
+    int              *inputs;              /* ids of the inputs it reads */
     int               input_count;
-    int              *reached;     /* ids of the parameters whose gradient it writes */
-    bool            **first_write; /* per reached parameter: the accumulate flag of the step that writes it first */
-    bool             *was_reached; /* per reached parameter: before the last run */
+    int              *reached;     /* ids of the parameters whose gradients it writes */
+    bool            **first_write; /* per reached parameter: accumulate flag of the first step that writes its gradient */
+    bool             *was_reached; /* per reached parameter: grad_reached before the last run */
     int               reached_count;
     size_t            arena_bytes, cache_bytes;
-    gpunn_attributes  attr[3]; /* of steps that no node asks for: channels from last to second place, back; as they are */
-    gpunn_attributes *sized;   /* of nodes whose attributes hold sizes */
+    gpunn_attributes  attr[3]; /* of steps without a node: permute from channels last, to channels last, identity */
+    gpunn_attributes *sized;   /* of nodes whose attributes contain variable sizes */
     int               sized_count;
-    size_t            table_bytes; /* of the block at outputs: it and all tables by id */
-    gpunn_kept       *kept;        /* what training runs change beside weights, by the steps; NULL: nothing so far */
+    size_t            table_bytes; /* size of the block at outputs, which also holds all tables by id */
+    gpunn_kept       *kept;        /* what training steps change in place besides weights, to be restored; NULL: not bound yet */
     int               kept_count;
-    float            *kept_memory; /* on the device: the copies, then the list once more */
+    float            *kept_memory; /* device memory: the copies, then the list itself */
     size_t            kept_bytes;
 };
 
-typedef struct gpunn__group { /* nodes that one fused kernel computes */
+typedef struct gpunn__group { /* nodes computed by one fused kernel */
     const gpunn_kernel *kernel;
     const int          *tensors; /* ids: nodes, then externals */
-    int                 slot;    /* of the first value that it keeps for its backward step; the others follow */
+    int                 slot;    /* of the first value kept for its backward step; the others follow */
 } gpunn__group;
 
 typedef struct gpunn__draft { /* a tensor while a plan is made */
-    bool wants;               /* a gradient is asked for, by the tensor or by what it is made of */
+    bool wants;               /* it needs a gradient: requested for it or for one of its operands */
     bool feeds_loss;          /* the loss depends on it */
     bool retained;            /* by gradient root: the program reads the gradient */
-    bool activates;           /* relu or gelu_tanh whose derivative the backward step of the linear that reads it applies */
-    bool normed;              /* the backward step of the batch norm that it is merged into applies its derivative */
-    int  uses;                /* nodes that read it */
-    int  head;                /* by the last node of a merged chain: the layer that computes it; others: the node itself */
-    int  next;                /* by a node of a chain: the following one; -1: none */
+    bool activates;           /* relu or gelu_tanh whose derivative is applied by the backward step of the linear that reads
+                                 it */
+    bool normed;              /* its derivative is applied by the backward step of the batch norm that it is merged into */
+    int  uses;                /* number of operands, over all needed nodes, that read it */
+    int  head;                /* by the last node of a merged chain: id of the layer that computes it; other nodes: their own
+                                 id */
+    int  next;                /* by a node of a chain: id of the next node; -1: none */
     int  writes;              /* by gradient root: contributions so far in the backward pass */
     int  writer;              /* by gradient root: the step that wrote it last, as grad_in[0]; -1: none */
-    int  cast;                /* by root: the slot of a 16-bit copy of an F32 value; -1: none yet */
-    int  transposed;          /* by operand: the slot of a copy with its channels in the other place; -1: none yet */
-    int  filter;              /* by weight: the slot of the filters with channels last; -1: none */
-    int  more;                /* by gradient root: the slot of a second part of the gradient; -1: it is one */
-    int  gathered;            /* by weight: the slot of their gradient, which the last step brings to its place; -1: none */
-    int  place;               /* when it is computed; the nodes of a group share one */
+    int  cast;                /* by root: slot of the 16-bit copy of an F32 value; -1: none yet */
+    int  transposed;          /* by operand: slot of its copy in the other channel order; -1: none yet */
+    int  filter;              /* by weight: slot of the filters with channels last; -1: none */
+    int  more;                /* by gradient root: slot of a second part of the gradient, still to be added; -1: none */
+    int  gathered;            /* by weight: slot of the filter gradient, which the last step copies to the parameter's
+                                 gradient; -1: none */
+    int  place;               /* position in execution order; the nodes of a group share one */
     int  group;               /* by node: index in groups; -1: none */
-    int  version;             /* by state: 1 + the assignment whose value it holds; 0: that of the run before */
-    int  again;               /* by node with a step: the part whose values that makes again; 0: none, or it has */
+    int  version;             /* by state: 1 + id of the assignment whose value it holds; 0: the value from before the run */
+    int  again;               /* by node with a step: the checkpoint segment that recomputes its values; 0: none, or already
+                                 recomputed */
 } gpunn__draft;
 
-typedef struct gpunn__builder { /* alive while a plan is made */
+typedef struct gpunn__builder { /* exists while a plan is made */
     gpunn_model          *model;
     gpunn__plan          *plan;
     const gpunn__request *request;
     gpunn__draft         *tensors; /* by tensor id, like the next three */
     bool                 *needed;  /* computed in this plan */
     bool                 *scratch;
-    int                  *refused; /* by last node: groups of so many nodes cannot be used; stays when planning begins anew */
-    int                  *order;   /* by place: the node, of a group the last one */
+    int                  *refused; /* by last node: groups with this many nodes or more are rejected; survives a restart of
+                                      planning */
+    int                  *order;   /* node by place; for a group its last node */
     int                   place_count;
     gpunn__group         *groups;
     int                   group_count;
     int                  *ids; /* of the tensors of matched groups */
     int                   id_count;
-    bool                  again;   /* planning must begin anew, since another group has been refused */
-    bool                  repeats; /* steps that are being made have been made before */
-    int                   pass;    /* that is being made */
+    bool                  again;   /* a group was rejected, so planning must restart */
+    bool                  repeats; /* the steps being added recompute earlier ones */
+    int                   pass;    /* the pass being planned */
 } gpunn__builder;
 
+/* Appends a slot that lives in step `first`. Returns its index, or -1 if out of memory. */
 GPUNN__INTERNAL int gpunn__new_slot(gpunn__builder *b, size_t bytes, int first);
 
+/* Follows parents to the slot that owns the memory. */
 GPUNN__INTERNAL gpunn__slot *gpunn__slot_of(gpunn__plan *plan, int slot);
 
+/* Registers a pointer for gpunn__plan_bind to set. Returns false if out of memory. */
 GPUNN__INTERNAL bool gpunn__bind(gpunn__builder *b, void **pointer, gpunn__place place, int index);
 
-/* Its captured runs. */
+/* Discards the plan's captured runs. */
 GPUNN__INTERNAL void gpunn__plan_forget(gpunn_device *dev, gpunn__plan *plan);
 
 GPUNN__INTERNAL void gpunn__plan_free(gpunn_device *dev, gpunn__plan *plan);
 
-/* Drops the plans behind the first that are more, or hold more bytes, than the model may keep. */
+/* Drops the least recently used plans beyond the model's limits on count
+ * and bytes. The newest plan always stays. */
 GPUNN__INTERNAL void gpunn__limit_plans(gpunn_model *model);
 
-/* What messages call a tensor. */
+/* The name of a tensor in messages. */
 GPUNN__INTERNAL const char *gpunn__called(const gpunn_tensor *t);
 
-/* Marks in `needed` what the already marked tensors are computed from. */
+/* Marks in `needed` every tensor that the marked ones are computed from. */
 GPUNN__INTERNAL void gpunn__mark_operands(const gpunn_model *model, bool *needed);
 
-/* Training steps compute kept tensors too when these need no input that the loss does not need. */
+/* Marks kept tensors for a training step, as long as they need no input that the loss does not need. */
 GPUNN__INTERNAL void gpunn__mark_kept(const gpunn_model *model, bool *needed, bool *scratch);
 
-/* Runs that read a state make its assignments when these need no input that the outputs do not need. */
+/* Marks assignments to the states that a run reads, as long as they
+ * need no input that the outputs do not need. */
 GPUNN__INTERNAL void gpunn__mark_assigns(const gpunn_model *model, bool training, bool *needed, bool *scratch);
 
-/* Images of which memory can tell where their channels are. */
+/* Whether t is an image of fixed size for which channels first and channels last differ in memory. */
 GPUNN__INTERNAL bool gpunn__has_layouts(const gpunn_tensor *t);
 
-/* Values that are their first operand under another name: no step. */
+/* Whether t is its first operand under another name, so that it needs no step. */
 GPUNN__INTERNAL bool gpunn__is_alias(const gpunn__plan *plan, const gpunn_tensor *t);
 
-/* Whether a node meets other ranks in this plan. */
+/* Whether a node communicates with other ranks in this plan. */
 GPUNN__INTERNAL bool gpunn__meets_ranks(const gpunn__plan *plan, const gpunn_tensor *t);
 
 GPUNN__INTERNAL bool gpunn__is_output(const gpunn__plan *plan, const gpunn_tensor *t);
 
-/* A value that somebody reads under its own name cannot be merged away. */
+/* Whether the program can read the value under its own name. Such a value cannot be merged away. */
 GPUNN__INTERNAL bool gpunn__is_visible(const gpunn__plan *plan, const gpunn_tensor *t);
 
-/* What reads a state must do so at its place. */
+/* Whether an operand is stored in a state. Such a node must run at its place in
+ * the order, so it is not merged or grouped. */
 GPUNN__INTERNAL bool gpunn__reads_state(const gpunn__builder *b, const gpunn_tensor *t);
 
+/* Sets the roots of reshapes and other aliases, counts uses, and resets the draft of every tensor. */
 GPUNN__INTERNAL void gpunn__mark_roots(gpunn__builder *b);
 
+/* Merges nodes that can be computed by the step of the layer before them into chains. */
 GPUNN__INTERNAL void gpunn__mark_chains(gpunn__builder *b);
 
+/* The model's 16-bit dtype: F16 with precision F16, else BF16. */
 GPUNN__INTERNAL gpunn_dtype gpunn__half_of(const gpunn_model *model);
 
-/* An inference-only model of precision BF16 or F16 keeps weights that only products and embeddings read in these 16 bits. Looks
- * for them among those that have no memory yet. */
+/* Sets `narrow` on weights that are stored in 16 bits only. These are the weights of an inference-only model
+ * of precision BF16 or F16 that only products and embeddings read. Considers weights that have no memory yet. */
 GPUNN__INTERNAL void gpunn__find_narrow(gpunn_model *model);
 
-/* As which dtype memory has a weight. */
+/* The dtype of a weight in memory. */
 GPUNN__INTERNAL gpunn_dtype gpunn__kept_as(const gpunn_tensor *t);
 
-/* That ops which were added, or another device, read the narrow weights too. */
+/* Fails if an op of this plan cannot read a narrow weight. This happens
+ * after ops are added or the device changes. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__check_narrow(const gpunn__builder *b);
 
+/* Chooses each tensor's dtype and channel order in memory. */
 GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b);
 
-/* NULL: there is none, or it comes with another one. */
+/* Operand i of t, or NULL if there is none or it is part of another operand (part 2). */
 GPUNN__INTERNAL const gpunn_tensor *gpunn__operand_of(const gpunn__plan *plan, const gpunn_tensor *t, int i);
 
-/* Whether node t can give operand i a gradient (if it is F32). */
+/* Whether the op of node t has a gradient with respect to operand i, provided that it is F32. */
 GPUNN__INTERNAL bool gpunn__has_slope(const gpunn_tensor *t, int i);
 
+/* Whether a node's backward step computes the gradient of this operand in this plan. */
 GPUNN__INTERNAL bool gpunn__passes_gradient(const gpunn__builder *b, const gpunn_tensor *node, int operand);
 
+/* A tensor of a group by its number in the kernel: -1, -2, ... are nodes, 0, 1, ... externals. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__member(const gpunn__builder *b, const gpunn__group *group, int number);
 
+/* The kernel's program for the plan's mode and this direction. */
 GPUNN__INTERNAL const gpunn_kernel_program *gpunn__program(const gpunn__builder *b, const gpunn__group *group, bool backward);
 
-/* A node's gradient in memory `root`, as the group reads it: and changes it, if that is asked for. NULL: it does not. */
+/* The kernel operand through which a group reads the gradient with root `root`, or NULL. With `changes` only
+ * an operand that the kernel also writes counts. */
 GPUNN__INTERNAL const gpunn_kernel_operand *gpunn__gradient_operand(const gpunn__builder *b, const gpunn__group *group, int root,
                                                                     bool changes);
 
-/* Whether training wants the gradient of an external from the group. */
+/* Whether a training plan needs the gradient of an external from the group. */
 GPUNN__INTERNAL bool gpunn__group_passes(const gpunn__builder *b, const gpunn__group *group, const gpunn_tensor *external);
 
+/* Whether a training plan needs the gradient of any external from the group. */
 GPUNN__INTERNAL bool gpunn__group_has_backward(const gpunn__builder *b, const gpunn__group *group);
 
-/* Where a group wants the channels of its images. */
+/* Whether the group reads its images with channels last. */
 GPUNN__INTERNAL bool gpunn__group_wants_channels_last(const gpunn__builder *b, const gpunn__group *group);
 
-/* Images whose channels stand elsewhere: the group needs a copy of them. */
+/* Whether t is an image in another channel order than the group's, so that the group needs a copy. */
 GPUNN__INTERNAL bool gpunn__group_relayouts(const gpunn__builder *b, const gpunn__group *group, const gpunn_tensor *t);
 
-enum { GPUNN__LEFT_OUT = 127 }; /* an operand that is not there; more tensors a pattern cannot number */
+enum { GPUNN__LEFT_OUT = 127 }; /* an omitted operand; also the most tensors that a pattern can number */
 
-/* Finds the kernel's pattern at the model's tensor t, its last node, and writes all ids. Nodes that the last one does not depend
- * on are looked for among all tensors. */
+/* Matches the kernel's pattern with t as its last node and writes all ids to `assigned`. Nodes that the last
+ * one does not depend on are searched among all tensors. */
 GPUNN__INTERNAL bool gpunn__find_pattern(const gpunn_model *model, const gpunn_kernel *kernel, const gpunn_tensor *t,
                                          int *assigned);
 
+/* Assigns nodes to the generated kernels that fit this plan. */
 GPUNN__INTERNAL void gpunn__mark_groups(gpunn__builder *b);
 
-/* Planning begins anew, without the group. */
+/* Rejects the group and requests a restart of planning without it. Returns false. */
 GPUNN__INTERNAL bool gpunn__refuse_group(gpunn__builder *b, const gpunn__group *group);
 
+/* Orders the nodes so that each, or its whole group, runs after its
+ * operands. Returns false if a group was rejected. */
 GPUNN__INTERNAL bool gpunn__mark_order(gpunn__builder *b);
 
 enum {
     GPUNN__WEIGHT_ALIGN = 16
-}; /* floats; of a model's weights the first is 1, the second where F16 training keeps its loss scale */
+}; /* floats; element 0 of a model's weights is the constant 1, element 1 the loss scale in F16 training */
 
-/* Floats with the zeros behind them. */
+/* Number of floats including the zeros that pad a weight to GPUNN__WEIGHT_ALIGN. */
 GPUNN__INTERNAL int64_t gpunn__aligned(int64_t count);
 
-/* Of a model's weights: parameters that decay, other parameters, the rest, narrow ones; -1: of none. */
+/* The range of a weight in the model's memory: parameters that decay, other parameters, buffers and
+ * constants, narrow weights. -1: t is no weight. */
 enum { GPUNN__NARROW_RANGE = 3, GPUNN__WEIGHT_RANGES };
 GPUNN__INTERNAL int gpunn__weight_range(const gpunn_tensor *t);
 
-/* As many floats as a weight's memory has. */
+/* Number of floats that a weight occupies. */
 GPUNN__INTERNAL int64_t gpunn__floats_of(const gpunn_tensor *t);
 
+/* Whether the value or the gradient lies in user-owned memory. */
 GPUNN__INTERNAL bool gpunn__is_lent(const gpunn_tensor *t);
 
+/* Finds attention whose q, k and v can come from one product. */
 GPUNN__INTERNAL void gpunn__mark_parts(gpunn__builder *b);
 
+/* Fills in dtype, channel order and shape of a tensor in this plan. data becomes NULL. */
 GPUNN__INTERNAL void gpunn__describe(const gpunn__plan *plan, gpunn_value *value, const gpunn_tensor *t);
 
+/* Makes the step run another op than its node's. */
 GPUNN__INTERNAL void gpunn__set_operation(gpunn_step *step, const gpunn__operation *operation);
 
-/* Appends an empty step, named after a node, with room for that many operands. NULL: out of memory. */
+/* Appends an empty step that takes its name and attributes from a node. Allocates
+ * input_count operands. NULL: out of memory. */
 GPUNN__INTERNAL gpunn_step *gpunn__new_step(gpunn__builder *b, const gpunn_tensor *t, bool backward, int input_count);
 
-/* A step of a node as it stands, its operands described; more: room for that many behind them. */
+/* Appends the step of a node by itself, with its operands described.
+ * `more` operands are allocated behind them. */
 GPUNN__INTERNAL gpunn_step *gpunn__node_step(gpunn__builder *b, const gpunn_tensor *t, bool backward, int more);
 
-/* Points a step at memory of a slot, whose life reaches at least to that step. */
+/* Binds a pointer to a slot and extends the slot's lifetime to step `at`. */
 GPUNN__INTERNAL bool gpunn__use_slot(gpunn__builder *b, void **pointer, int index, int at);
 
+/* Binds `value` to t, as step `at` reads it. Fails if t is a state that has been overwritten since. */
 GPUNN__INTERNAL bool gpunn__read_value(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t, int at);
 
-/* Where a step wants the channels of an operand, or of its gradient. */
+/* Whether a step wants an operand and its gradient with channels last. */
 GPUNN__INTERNAL bool gpunn__wants_channels_last(const gpunn__builder *b, const gpunn_tensor *t, int operand);
 
-/* An operand, and with it its gradient, whose channels are not where the step of t wants them. */
+/* Whether an operand and its gradient are stored in another channel order than the step of t wants. */
 GPUNN__INTERNAL bool gpunn__is_misplaced(const gpunn__builder *b, const gpunn_tensor *t, int operand);
 
+/* Binds `value` to an operand, or to its copy in the dtype and channel order that the step of t reads. */
 GPUNN__INTERNAL bool gpunn__read_operand(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *t, int operand, int at);
 
-/* dim in the order in which memory has it, as a value of its own. */
+/* Reorders dim as the elements lie in memory (last: with channels last), so that the value can be permuted. */
 GPUNN__INTERNAL void gpunn__as_stored(gpunn_value *value, bool last);
 
-GPUNN__PRIVATE const int gpunn__to_first[4] = {0, 3, 1, 2},
-                         gpunn__to_channels_last[4] = {0, 2, 3, 1}; /* orders of permutations */
+GPUNN__PRIVATE const int gpunn__to_first[4] = {0, 3, 1, 2}, gpunn__to_channels_last[4] = {0, 2, 3, 1}; /* permutations of axes */
 
-/* A permutation of images to channels last, or from there. */
+/* Appends a permutation of an image to channels last, or back. */
 GPUNN__INTERNAL gpunn_step *gpunn__relayout_step(gpunn__builder *b, const gpunn_tensor *image, bool to_last, bool backward);
 
-/* The step that makes a copy of an image that t reads, with its channels where they are wanted, unless there is one already. */
+/* Appends the step that copies an image in the channel order that t reads, unless a copy exists. */
 GPUNN__INTERNAL bool gpunn__relayout_operand(gpunn__builder *b, const gpunn_tensor *t, int operand, bool to_last);
 
-/* The steps that make copies of t's operands where it cannot read them as they are, unless there are some already. */
+/* Appends the steps that copy those operands of t that it cannot read
+ * as they are. Existing copies are reused. */
 GPUNN__INTERNAL bool gpunn__copy_operands(gpunn__builder *b, const gpunn_tensor *t);
 
-/* A slot for what a step gives in 16 bits beside `value`, a norm's one or operand i of a group; -1: out of memory. */
+/* Makes a slot for a 16-bit copy of `value` that the step writes too: of a norm's result or gradient, or of
+ * operand i of a group. -1: out of memory. */
 GPUNN__INTERNAL int gpunn__write_half(gpunn__builder *b, gpunn_step *step, int i, const gpunn_value *value, int at);
 
-/* Whether a step makes F32 values of node t of which products want 16 bits. */
+/* Whether t is stored in F32 and some product reads it in 16 bits. */
 GPUNN__INTERNAL bool gpunn__wants_half(const gpunn__builder *b, const gpunn_tensor *t);
 
-/* The step that computes `end`, from the layer at the head of its chain. */
+/* Appends the step that computes `end`. It is the step of the layer at the head of the chain. */
 GPUNN__INTERNAL bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *end);
 
-/* The step of an assignment, which writes the state's memory. */
+/* Appends an assignment. Its step writes the state's memory. */
 GPUNN__INTERNAL bool gpunn__assign_step(gpunn__builder *b, const gpunn_tensor *t);
 
-/* An assignment whose result nobody reads in this run is made at its end. */
+/* Whether t is an assignment whose result this run does not read. It then runs after all other steps. */
 GPUNN__INTERNAL bool gpunn__is_late(const gpunn__builder *b, const gpunn_tensor *t);
 
+/* Appends the late assignments. */
 GPUNN__INTERNAL bool gpunn__late_steps(gpunn__builder *b);
 
-/* An empty RELAYOUT step for `count` of them. */
+/* Appends an empty RELAYOUT step for `count` filters. */
 GPUNN__INTERNAL gpunn_step *gpunn__filter_step(gpunn__builder *b, const gpunn_tensor *convolution, bool backward, int count);
 
+/* Appends the step that copies all filters to channels last, if there are any. */
 GPUNN__INTERNAL bool gpunn__relayout_filters(gpunn__builder *b);
 
-/* Whether the gradient of a convolution's weight waits for the last step. Nobody else may contribute to it. */
+/* Whether the gradient of a convolution's weight is copied by the last
+ * step. No other node may contribute to it. */
 GPUNN__INTERNAL bool gpunn__gathers_filter(const gpunn__builder *b, const gpunn_tensor *t);
 
-#define GPUNN__NO_PARAMETERS UINT64_MAX /* a plan's scope */
+#define GPUNN__NO_PARAMETERS UINT64_MAX /* scope of a plan without parameter gradients */
 
 GPUNN__INTERNAL uint64_t gpunn__scope(const gpunn__request *request)
 {
@@ -18062,11 +18107,11 @@ GPUNN__INTERNAL bool gpunn__bind(gpunn__builder *b, void **pointer, gpunn__place
     bindings[plan->binding_count].pointer = pointer;
     bindings[plan->binding_count].place = place;
     bindings[plan->binding_count++].index = index;
-    *pointer = plan; /* until there is memory, prepare only asks whether a pointer is NULL */
+    *pointer = plan; /* a placeholder until there is memory: prepare only checks pointers for NULL */
     return true;
 }
 
-static size_t gpunn__operand_bytes(int count) /* of in, grad_in and accumulate of one step */
+static size_t gpunn__operand_bytes(int count) /* size of one step's in, grad_in and accumulate */
 {
     return (size_t)count * (2 * sizeof(gpunn_value) + sizeof(bool));
 }
@@ -18098,7 +18143,7 @@ GPUNN__INTERNAL void gpunn__plan_free(gpunn_device *dev, gpunn__plan *plan)
     gpunn__free(dev, plan, sizeof *plan);
 }
 
-/* What a plan holds, of the host and in caches. */
+/* Bytes that a plan holds: host memory, backend caches, seeds and kept copies. The arena does not count. */
 static size_t gpunn__plan_held(const gpunn__plan *plan)
 {
     size_t bytes = sizeof *plan + plan->table_bytes + plan->cache_bytes + plan->seed_bytes + plan->kept_bytes;
@@ -18148,7 +18193,7 @@ GPUNN__INTERNAL const char *gpunn__called(const gpunn_tensor *t)
     return t->name ? t->name : t->layer ? t->layer : t->made_by ? t->made_by : gpunn_op_name(t->op);
 }
 
-/* ---- which tensors --------------------------------------------------------------------------------------------------- */
+/* ---- which tensors are needed ---------------------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL void gpunn__mark_operands(const gpunn_model *model, bool *needed)
 {
@@ -18159,7 +18204,8 @@ GPUNN__INTERNAL void gpunn__mark_operands(const gpunn_model *model, bool *needed
     }
 }
 
-/* Marks a tensor, and what it is made of, if that needs no input but the marked ones. scratch: one flag a tensor. */
+/* Marks a tensor and its operands, recursively, if they need no input that is not marked yet. scratch: one
+ * flag per tensor. Returns whether it did. */
 static bool gpunn__mark_possible(const gpunn_model *model, int id, bool *needed, bool *scratch)
 {
     bool possible = true;
@@ -18180,7 +18226,7 @@ GPUNN__INTERNAL void gpunn__mark_kept(const gpunn_model *model, bool *needed, bo
 GPUNN__INTERNAL void gpunn__mark_assigns(const gpunn_model *model, bool training, bool *needed, bool *scratch)
 {
     bool found = true;
-    while (found) { /* what an assignment reads may be another state */
+    while (found) { /* an assignment may read another state, so repeat until nothing is added */
         found = false;
         for (int id = 0; id < model->tensor_count; id++) {
             gpunn_tensor *t = model->tensors[id];
@@ -18199,12 +18245,12 @@ GPUNN__INTERNAL bool gpunn__has_layouts(const gpunn_tensor *t)
 GPUNN__INTERNAL bool gpunn__is_alias(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     if (t->kind != GPUNN__VALUE) return false;
-    if (t->op == GPUNN_OP_ASSIGN) return true; /* which has a step of its own: gpunn__assign_step */
+    if (t->op == GPUNN_OP_ASSIGN) return true; /* its step is made by gpunn__assign_step */
     if (t->op == GPUNN_OP_RESHAPE) return !(plan->tensors[t->inputs[0]->id].channels_last && gpunn__has_layouts(t->inputs[0]));
     return t->op == GPUNN_OP_DROPOUT && (!plan->training || plan->evaluates || t->attr.dropout_p == 0);
 }
 
-/* Whether a node's op differs between the modes, and in this plan for training is as in evaluation. */
+/* Whether a node in a training plan runs as in evaluation although its op differs between the modes. */
 static bool gpunn__evaluates(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     if (gpunn__has_statistics(t->op)) return plan->training && (plan->evaluates || t->inputs[3]->frozen);
@@ -18236,7 +18282,7 @@ GPUNN__INTERNAL bool gpunn__reads_state(const gpunn__builder *b, const gpunn_ten
     return reads;
 }
 
-/* A layer that others can be merged into. */
+/* Whether other nodes can be merged into the step of t. */
 static bool gpunn__begins_chain(const gpunn__builder *b, const gpunn_tensor *t)
 {
     if (gpunn__reads_state(b, t)) return false;
@@ -18246,7 +18292,8 @@ static bool gpunn__begins_chain(const gpunn__builder *b, const gpunn_tensor *t)
     return gpunn__op_is(t->op, GPUNN__CONVOLUTION) || t->op == GPUNN_OP_LINEAR;
 }
 
-/* Whether a batch norm can add a residual, and give it its gradient: an image as its own, and not what it is the norm of. */
+/* Whether a merged batch norm can add the residual and return its gradient. The residual must be stored like
+ * the norm's result and must not be the norm's own input. */
 static bool gpunn__suits_norm(const gpunn__plan *plan, const gpunn_tensor *norm, const gpunn_tensor *residual)
 {
     return plan->tensors[residual->id].storage == plan->tensors[norm->id].storage &&
@@ -18254,9 +18301,10 @@ static bool gpunn__suits_norm(const gpunn__plan *plan, const gpunn_tensor *norm,
            plan->tensors[residual->id].gradient_root != plan->tensors[norm->inputs[0]->id].gradient_root;
 }
 
-/* What can be merged into a linear or convolution: a batch norm by running statistics (evaluation only), the sum with a residual,
- * a relu or (linear) gelu_tanh; in this order; into a batch norm the two in the middle. Returns the node after `end` if it is of
- * a later stage than *stage. */
+/* Returns the node after `end` if it can be merged, or NULL. Into a linear or convolution, in
+ * this order: a batch norm by running statistics (evaluation only), the sum with a residual, a
+ * relu or (linear only) gelu_tanh. Into a batch norm: the sum and the relu. *stage is the stage
+ * reached; the next node must be of a later one. */
 static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tensor *head, const gpunn_tensor *end, int *stage)
 {
     if (b->tensors[end->id].uses != 1 || gpunn__is_visible(b->plan, end)) return NULL;
@@ -18266,7 +18314,7 @@ static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tens
         while (operand < t->input_count && t->inputs[operand] != end) operand++;
         if (!b->needed[id] || operand == t->input_count) continue;
         if (b->tensors[id].head != id || b->tensors[id].next >= 0 || b->plan->tensors[id].root != id || b->tensors[id].group >= 0)
-            return NULL; /* taken */
+            return NULL; /* it already belongs to another step */
         if (gpunn__has_statistics(t->op) && operand == 0 && !b->plan->training && (t->rank == 2 || head->op != GPUNN_OP_LINEAR))
             then = 1;
         else if (t->op == GPUNN_OP_ADD && t->inputs[0] != t->inputs[1] && gpunn__same_shape(t->inputs[0], t->inputs[1]) &&
@@ -18281,7 +18329,8 @@ static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tens
     return NULL;
 }
 
-/* A member of a chain whose value training keeps beside the chain's result: what gelu_tanh is applied to. */
+/* Whether training keeps the value of t, a member of a chain, beside the
+ * chain's result. This is the input of gelu_tanh. */
 static bool gpunn__is_before(const gpunn__builder *b, const gpunn_tensor *t)
 {
     int next = b->tensors[t->id].next;
@@ -18323,18 +18372,20 @@ GPUNN__INTERNAL void gpunn__mark_chains(gpunn__builder *b)
 }
 
 /* ---- storage --------------------------------------------------------------------------------------------------------- *
- * A model of precision BF16 or F16 on a backend that computes on such values: products (linear, convolutions, matmul, attention)
- * read 16 bits and give them, and so does what is made of 16-bit values alone, parameters not counted. What meets an F32 value is
- * F32, as with torch's promotion, and so are sums, log_softmax, losses, affine_grid, gradient_energy and recurrent layers. Norms
- * of rows write F32 values in 16 bits too where products read them, and only so where nothing else does. A model for evaluation
- * is as after torch's net.half(): rows of embeddings have the 16 bits of their table, and F32 inputs make nothing F32. */
+ * Applies to models of precision BF16 or F16 on a backend that computes in these dtypes. Products (linear,
+ * convolutions, matmul, attention) read and write 16 bits. So do ops whose operands, parameters aside, are
+ * all stored in 16 bits. An op with an F32 operand gives F32, as torch's promotion does. Sums, log_softmax,
+ * losses, affine_grid, gradient_energy and recurrent layers always give F32. If products read the F32 result
+ * of a norm over rows, the norm writes it in 16 bits too, or only in 16 bits if nothing else reads it. An
+ * inference-only model follows torch's net.half(): rows of embeddings have their table's 16 bits, and F32
+ * inputs do not make results F32. */
 
 GPUNN__INTERNAL gpunn_dtype gpunn__half_of(const gpunn_model *model)
 {
     return model->precision == GPUNN_PRECISION_F16 ? GPUNN_F16 : GPUNN_BF16;
 }
 
-/* Whether node t reads operand i in 16 bits where it is a weight. */
+/* Whether node t can read operand i, a weight, in 16 bits. */
 static bool gpunn__takes_narrow(const gpunn_tensor *t, int i)
 {
     const gpunn_backend_info *info = &t->model->dev->info;
@@ -18377,7 +18428,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__check_narrow(const gpunn__builder *b)
     return GPUNN_OK;
 }
 
-/* How many operands of products a value is, under any of its names, and how often it is read otherwise or seen by the program. */
+/* Counts the readers of a value under all its names: products that read it as a factor, and others. A value
+ * that the program can read counts as one more of the others. */
 static void gpunn__count_readers(const gpunn__builder *b, const gpunn_tensor *t, int *products, int *others)
 {
     *others += gpunn__is_visible(b->plan, t);
@@ -18393,7 +18445,7 @@ static void gpunn__count_readers(const gpunn__builder *b, const gpunn_tensor *t,
     }
 }
 
-/* Whether a value in F32 makes what it meets F32. */
+/* Whether an F32 value makes the results of ops that read it F32. In an inference-only model inputs do not. */
 static bool gpunn__widens(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     if ((t->kind != GPUNN__VALUE && t->kind != GPUNN__INPUT) || plan->tensors[t->id].storage != GPUNN_F32) return false;
@@ -18418,8 +18470,8 @@ static gpunn_dtype gpunn__storage_of(const gpunn__plan *plan, const gpunn_tensor
     return result;
 }
 
-/* Where convolutions want their channels last, so are the values that they give and all that goes on with these, image by image:
- * norms, pools, elementwise ops. Others read a copy. */
+/* Whether t is stored with channels last. Convolutions produce such values where the backend prefers them. So
+ * do norms, pools and elementwise ops whose operands are such values. Other ops read a copy. */
 static bool gpunn__is_channels_last(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     if (!plan->channels_last || t->kind != GPUNN__VALUE || t->rank != 4 || t->dtype != GPUNN_F32) return false;
@@ -18442,7 +18494,7 @@ GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b)
     gpunn__plan        *plan = b->plan;
     gpunn_model        *model = b->model;
     const gpunn_device *dev = model->dev;
-    int64_t             largest = 0; /* result of a convolution */
+    int64_t             largest = 0; /* count of the largest convolution result */
     for (int id = 0; id < plan->tensor_count; id++)
         if (b->needed[id] && gpunn__op_is(model->tensors[id]->op, GPUNN__CONVOLUTION) && model->tensors[id]->rank == 4 &&
             gpunn__count(model->tensors[id], plan->batch) > largest)
@@ -18481,8 +18533,8 @@ GPUNN__INTERNAL bool gpunn__passes_gradient(const gpunn__builder *b, const gpunn
 }
 
 /* ---- groups ---------------------------------------------------------------------------------------------------------- *
- * Nodes that one fused kernel of gpunn_use_kernels computes. They are claimed before anything is merged and before memory is
- * planned; what does not fit this plan stays with the single ops. */
+ * A group is a set of nodes computed by one fused kernel of gpunn_use_kernels. Groups are chosen before nodes
+ * are merged and memory is planned. Nodes of kernels that do not fit this plan are planned as single ops. */
 
 GPUNN__INTERNAL gpunn_tensor *gpunn__member(const gpunn__builder *b, const gpunn__group *group, int number)
 {
@@ -18495,7 +18547,7 @@ GPUNN__INTERNAL const gpunn_kernel_program *gpunn__program(const gpunn__builder 
     return &group->kernel->program[direction];
 }
 
-/* The program that computes gradients. */
+/* The program of the kernel that computes gradients. A loss's kernel does so in its forward program. */
 static const gpunn_kernel_program *gpunn__gradient_program(const gpunn__builder *b, const gpunn__group *group)
 {
     return gpunn__program(b, group, !group->kernel->loss);
@@ -18545,7 +18597,8 @@ GPUNN__INTERNAL bool gpunn__group_has_backward(const gpunn__builder *b, const gp
     return has && b->plan->training;
 }
 
-/* Whether somebody outside of group `index` reads node t; for gradients only those that the loss depends on count. */
+/* Whether a node outside group `index` reads node t. For gradients only
+ * readers count that pass a gradient to t. */
 static bool gpunn__read_outside(const gpunn__builder *b, int index, const gpunn_tensor *t, bool gradient)
 {
     for (int id = t->id + 1; id < b->plan->tensor_count; id++) {
@@ -18574,8 +18627,9 @@ GPUNN__INTERNAL bool gpunn__group_relayouts(const gpunn__builder *b, const gpunn
            b->plan->tensors[b->plan->tensors[t->id].root].channels_last != gpunn__group_wants_channels_last(b, group);
 }
 
-/* Whether its own images have their channels where the kernel takes them, and those that it reads can be laid out anew. In
- * training the loss's kernel writes their gradients in the forward pass, where nobody lays these out anew. */
+/* Whether the kernel can take all images of the group: its nodes as they are stored, its externals as they
+ * are or as a copy. In training the loss's kernel cannot use copies. It writes gradients in the forward pass,
+ * where no step could copy them back. */
 static bool gpunn__group_layout_fits(const gpunn__builder *b, const gpunn__group *group)
 {
     const gpunn_kernel *kernel = group->kernel;
@@ -18587,7 +18641,8 @@ static bool gpunn__group_layout_fits(const gpunn__builder *b, const gpunn__group
     return true;
 }
 
-/* One value per channel is an error in training, which the single op tells. */
+/* Whether a batch norm has a single value per channel in training, which is an error. The node
+ * then stays a single op, which reports it. */
 static bool gpunn__lacks_variance(const gpunn__builder *b, const gpunn_tensor *t)
 {
     return t->op == GPUNN_OP_BATCH_NORM && b->plan->training && !gpunn__evaluates(b->plan, t) &&
@@ -18607,7 +18662,7 @@ static bool gpunn__group_values_fit(const gpunn__builder *b, int index)
     return true;
 }
 
-/* Whether nodes of the group contribute to a node's gradient, which is then nowhere as a whole. */
+/* Whether nodes of the group contribute to this gradient. It then never exists as a whole in memory. */
 static bool gpunn__adds_inside(const gpunn__builder *b, const gpunn__group *group, int root)
 {
     bool adds = false;
@@ -18630,7 +18685,7 @@ static bool gpunn__group_gradients_fit(const gpunn__builder *b, int index)
     if (program->operands == NULL) return false;
     int last = plan->tensors[group->tensors[kernel->node_count - 1]].root;
     if (kernel->loss && (plan->seeded || last != plan->tensors[plan->outputs[0]->id].root)) return false;
-    for (int k = 0; k < kernel->node_count; k++) { /* gradients that come from outside are read, and no others */
+    for (int k = 0; k < kernel->node_count; k++) { /* the kernel reads all gradients that come from outside, and no others */
         const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
         int                 root = plan->tensors[t->id].gradient_root;
         bool                comes = gpunn__is_output(plan, t) || gpunn__read_outside(b, index, t, true);
@@ -18650,7 +18705,7 @@ static bool gpunn__group_gradients_fit(const gpunn__builder *b, int index)
         }
         if (!comes) return false;
     }
-    for (int i = 0; i < kernel->external_count; i++) { /* each gradient that is wanted is written, and in memory of its own */
+    for (int i = 0; i < kernel->external_count; i++) { /* each wanted gradient is written, and to memory of its own */
         const gpunn_tensor *external = gpunn__member(b, group, i);
         bool                written = false;
         if (!gpunn__group_passes(b, group, external)) continue;
@@ -18664,7 +18719,8 @@ static bool gpunn__group_gradients_fit(const gpunn__builder *b, int index)
     return true;
 }
 
-/* Whether one step of the backend's own does all of it, a batch norm with what is merged into it: in fewer launches. */
+/* Whether the group is a batch norm with a sum and relu after it. The backend does this
+ * in one merged step, with fewer launches. */
 static bool gpunn__is_norm_step(const gpunn__builder *b, const gpunn_kernel *kernel, const int *tensors)
 {
     const gpunn_tensor *t = b->model->tensors[tensors[0]];
@@ -18679,7 +18735,7 @@ static bool gpunn__is_norm_step(const gpunn__builder *b, const gpunn_kernel *ker
     return is;
 }
 
-/* Whether a GPU's kernel that computes products rounds their operands as the model does. */
+/* Whether a kernel with products on a GPU rounds their operands as the model's precision requires. */
 static bool gpunn__precision_fits(const gpunn__builder *b, const gpunn_kernel *kernel, const int *tensors)
 {
     bool fits = true;
@@ -18690,7 +18746,8 @@ static bool gpunn__precision_fits(const gpunn__builder *b, const gpunn_kernel *k
     return fits;
 }
 
-/* Whether a kernel can compute these tensors in this plan, where no other has claimed them. */
+/* Tries to give a group of tensors to a kernel. Returns false if a node is taken already or
+ * the kernel cannot compute it in this plan. */
 static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const int *tensors)
 {
     int           index = b->group_count, last = tensors[kernel->node_count - 1];
@@ -18720,8 +18777,8 @@ static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const in
 
 /* ---- matching by text ---- */
 
-/* Tensor t in place of number `number` of a kernel's pattern, and what it is made of in those of its operands. assigned: ids by
- * number, nodes first; -1: open. */
+/* Matches tensor t with number `number` of a kernel's pattern, and its operands recursively. assigned holds
+ * tensor ids by number, nodes first; -1: not matched yet. */
 static bool gpunn__unify(const gpunn_model *model, const gpunn_kernel *kernel, int number, const gpunn_tensor *t, int *assigned)
 {
     char text[GPUNN__TEXT_SIZE];
@@ -18796,7 +18853,8 @@ GPUNN__INTERNAL bool gpunn__refuse_group(gpunn__builder *b, const gpunn__group *
 
 /* ---- order ---- */
 
-/* Puts a node, with its group, after what it reads. false: groups wait for each other, and one of them has been refused. */
+/* Places a node, with its group, after its operands. Returns false if groups wait for
+ * each other; one of them is then rejected. */
 static bool gpunn__put_in_order(gpunn__builder *b, int id)
 {
     enum { OPEN = -1, BEGUN = -2 };
@@ -18828,9 +18886,9 @@ GPUNN__INTERNAL bool gpunn__mark_order(gpunn__builder *b)
 }
 
 /* ---- q, k and v of one product -------------------------------------------------------------------------------------- *
- * Attention of heads side by side takes q, k and v in one, too. Where they are made of one value by linear layers whose weights
- * and biases lie behind each other in memory, which they do when they are as large and made in that order, their three products
- * are one, forward and back. */
+ * Attention with heads side by side can read q, k and v from one tensor. Suppose linear layers compute all
+ * three from one value, and their weights and biases are adjacent in memory. This is so if they have the same
+ * size and were created in that order. Then one product replaces the three, forward and backward. */
 
 GPUNN__INTERNAL int64_t gpunn__aligned(int64_t count)
 {
@@ -18855,7 +18913,8 @@ GPUNN__INTERNAL bool gpunn__is_lent(const gpunn_tensor *t)
     return t->lent[0].data || t->lent[1].data;
 }
 
-/* Whether parameter z, of the shape of y, lies behind it in memory, or will do so. */
+/* Whether parameter z has the shape of y and lies directly behind it
+ * in memory, or will when both are laid out. */
 static bool gpunn__is_beside(const gpunn_model *model, const gpunn_tensor *y, const gpunn_tensor *z)
 {
     if (gpunn__is_lent(y) || gpunn__is_lent(z)) return false;
@@ -18868,7 +18927,7 @@ static bool gpunn__is_beside(const gpunn_model *model, const gpunn_tensor *y, co
     return true;
 }
 
-/* The linear layer of operand i of attention t, if it and the next one's can be made by one product. */
+/* The linear layer that makes operand i of attention t, if its product may be joined with others. Else NULL. */
 static const gpunn_tensor *gpunn__part_of(const gpunn__builder *b, const gpunn_tensor *t, int i)
 {
     const gpunn_tensor *heads = t->inputs[i], *part = heads && heads->op == GPUNN_OP_RESHAPE ? heads->inputs[0] : NULL;
@@ -18918,10 +18977,10 @@ GPUNN__INTERNAL void gpunn__mark_parts(gpunn__builder *b)
 
 /* ---- steps ----------------------------------------------------------------------------------------------------------- */
 
-/* q, k and v in one, where there was q's. */
+/* Turns the description of q into one of q, k and v together. */
 static void gpunn__describe_all(gpunn_value *value, const gpunn_tensor *t)
 {
-    if (t->op != GPUNN_OP_RESHAPE) { /* rows of a weight or a bias, or what a linear layer makes of them */
+    if (t->op != GPUNN_OP_RESHAPE) { /* rows of a weight or bias, or the result of a linear layer */
         value->dim[t->kind == GPUNN__VALUE ? t->rank - 1 : 0] *= 3;
         return;
     }
@@ -18996,7 +19055,8 @@ GPUNN__INTERNAL bool gpunn__use_slot(gpunn__builder *b, void **pointer, int inde
     return gpunn__bind(b, pointer, GPUNN__IN_SLOT, index);
 }
 
-/* Whether the state at the root of t still is, or is by now, what t is. */
+/* Whether the state at the root of t still has the value that t stands for: that from before the run, or that
+ * of one assignment. Fails if not. */
 static bool gpunn__is_current(gpunn__builder *b, const gpunn_tensor *t, int root)
 {
     const gpunn_tensor *state = b->model->tensors[root], *seen = t;
@@ -19021,7 +19081,7 @@ GPUNN__INTERNAL bool gpunn__read_value(gpunn__builder *b, gpunn_value *value, co
     return gpunn__use_slot(b, &value->data, b->plan->tensors[root].value_slot, at);
 }
 
-/* A bias in a chain whose result is F32: it is added as it is. */
+/* Whether an operand is the bias of a chain with an F32 result. Such a bias is added in F32. */
 static bool gpunn__is_wide_bias(const gpunn__builder *b, const gpunn_tensor *t, int operand)
 {
     int end = t->id;
@@ -19029,7 +19089,8 @@ static bool gpunn__is_wide_bias(const gpunn__builder *b, const gpunn_tensor *t, 
     return operand == 2 && t->op != GPUNN_OP_ATTENTION && b->plan->tensors[end].storage == GPUNN_F32;
 }
 
-/* An operand of a product in a half plan, its bias too: weights have a 16-bit copy, of other F32 values a step makes one. */
+/* Whether an operand of a product, or its bias, must be read as a 16-bit copy in a half plan. Weights have
+ * such a copy in model->half; other F32 values get one from a cast step. */
 static bool gpunn__is_factor(const gpunn__builder *b, const gpunn_tensor *t, int operand)
 {
     return b->plan->half && operand < 3 && gpunn__op_is(t->op, GPUNN__PRODUCT) && t->inputs[operand] &&
@@ -19150,7 +19211,8 @@ GPUNN__INTERNAL bool gpunn__copy_operands(gpunn__builder *b, const gpunn_tensor 
     return true;
 }
 
-/* What a product adds to its result: of an F32 input the copy that an earlier step has rounded, where the sum has 16 bits. */
+/* Reads the residual that a product adds to its result. With a 16-bit sum, an F32 residual that an earlier
+ * step has rounded is read from its 16-bit copy. */
 static bool gpunn__read_residual(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *add, int operand, int at)
 {
     const gpunn_tensor *input = add->inputs[operand];
@@ -19191,7 +19253,7 @@ GPUNN__INTERNAL bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *
         member = tensors[b->tensors[member->id].next];
         if (!gpunn__copy_operands(b, member)) return false;
     }
-    if (t->op == GPUNN_OP_RESHAPE) { /* of an image with channels last: the copy is all that it needs */
+    if (t->op == GPUNN_OP_RESHAPE) { /* a reshape of an image with channels last is just the copy */
         b->plan->tensors[t->id].value_slot = b->tensors[t->inputs[0]->id].transposed;
         return true;
     }
@@ -19199,7 +19261,7 @@ GPUNN__INTERNAL bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *
     gpunn_step *step = gpunn__node_step(b, t, false, 0);
     if (step == NULL) return false;
     for (int i = 0; i < t->input_count; i++) {
-        const bool updated = gpunn__has_statistics(t->op) && i > 2 && !step->evaluates; /* running statistics: only once */
+        const bool updated = gpunn__has_statistics(t->op) && i > 2 && !step->evaluates; /* running statistics: updated once */
         if (gpunn__operand_of(b->plan, t, i) && !(updated && b->repeats) && !gpunn__read_operand(b, &step->in[i], t, i, at))
             return false;
     }
@@ -19260,8 +19322,8 @@ GPUNN__INTERNAL bool gpunn__late_steps(gpunn__builder *b)
 }
 
 /* ---- filters ---- *
- * Memory has weights as state dicts have them. Where convolutions want their channels last, one step brings the filters of all so
- * when a run begins, and one brings their gradients back at its end. */
+ * Weights are stored in the layout of state dicts. Where convolutions want channels last, one step at the
+ * start of a run copies all filters to that layout. One step at the end copies their gradients back. */
 
 GPUNN__INTERNAL gpunn_step *gpunn__filter_step(gpunn__builder *b, const gpunn_tensor *convolution, bool backward, int count)
 {
@@ -19283,7 +19345,7 @@ GPUNN__INTERNAL bool gpunn__relayout_filters(gpunn__builder *b)
             const gpunn_tensor *t = b->model->tensors[id], *w = gpunn__op_is(t->op, GPUNN__CONVOLUTION) ? t->inputs[1] : NULL;
             if (!b->needed[id] || w == NULL || !gpunn__has_mirror(w) || !gpunn__has_layouts(w)) continue;
             if (pass == 0) {
-                count++; /* shared ones again */
+                count++; /* a shared weight counts more than once, which only reserves more operands */
                 continue;
             }
             if (b->tensors[w->id].filter >= 0) continue;
@@ -19308,26 +19370,31 @@ GPUNN__INTERNAL bool gpunn__gathers_filter(const gpunn__builder *b, const gpunn_
 }
 
 /* ==== >>plan/backward ============================================================================================== *
- * A reshape's gradient is its operand's: one memory, no step. The first contribution to a gradient writes (=), later ones add
- * (+=); a parameter's first one adds too when it has been written since gpunn_zero_grad. Steps run by falling id. */
-/* The node after which a step is named. */
+ * Plans the backward pass, in reverse execution order. A reshape shares its operand's gradient memory and has
+ * no step. The first contribution to a gradient writes (=), later ones accumulate (+=). A parameter's first
+ * contribution accumulates too if its gradient has been written since gpunn_zero_grad. */
+/* The node that a step is made for, found by its attributes. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__node_of(const gpunn__builder *b, const gpunn_step *step);
 
+/* Appends the forward or backward step of a group. */
 GPUNN__INTERNAL bool gpunn__group_step(gpunn__builder *b, int index, bool backward);
 
-/* Which tensors have gradients, and who computes them. */
+/* Marks the tensors that have gradients (`wants`) and those that the loss depends on. */
 GPUNN__INTERNAL void gpunn__mark_gradients(gpunn__builder *b);
 
+/* Marks the activations whose derivative the following linear's backward step applies. */
 GPUNN__INTERNAL void gpunn__mark_activated(gpunn__builder *b);
 
-/* Begins a pass: of several with no gradients so far. */
+/* Begins a backward pass. With several passes, each one after the first starts without gradients. */
 GPUNN__INTERNAL void gpunn__begin_pass(gpunn__builder *b, int pass);
 
+/* Records where the pass ends and, with several passes, its gradient slots. */
 GPUNN__INTERNAL void gpunn__end_pass(gpunn__builder *b);
 
+/* Appends the backward steps of the current pass. */
 GPUNN__INTERNAL bool gpunn__backward_steps(gpunn__builder *b);
 
-/* Whether the backward step of t, with that of what is merged with it, contributes to the gradient of root. */
+/* Whether the backward step of t, including the nodes merged into it, contributes to the gradient of root. */
 static bool gpunn__contributes(const gpunn__builder *b, const gpunn_tensor *t, int root)
 {
     int  head = b->tensors[t->id].head;
@@ -19342,8 +19409,8 @@ static bool gpunn__contributes(const gpunn__builder *b, const gpunn_tensor *t, i
     return contributes;
 }
 
-/* The last place before `before` where something will be added to the gradient of root, or where a group changes it as it is
- * read; -1: none. */
+/* The last place before `before` where a step adds to the gradient of root, or where a group
+ * overwrites it while reading it. -1: none. */
 static int gpunn__next_contribution(const gpunn__builder *b, int root, int before)
 {
     for (int place = before - 1; place > b->tensors[root].place; place--) {
@@ -19365,8 +19432,9 @@ static int gpunn__next_contribution(const gpunn__builder *b, int root, int befor
     return changes ? b->tensors[root].place : -1;
 }
 
-/* Whether the gradient of a target may be the very memory of a node's gradient, which it equals. Everybody who shares that memory
- * must have read it, in the step of its own node, before any of them is added to. other: may share it too; NULL: nobody. */
+/* Whether the target's gradient, which equals the node's gradient, can share its memory. Every tensor that
+ * shares the memory must have read it, in its own node's step, before any of them is added to. other: a
+ * tensor that may share it too, or NULL. */
 static bool gpunn__shares_memory(const gpunn__builder *b, const gpunn_tensor *node, const gpunn_tensor *target,
                                  const gpunn_tensor *other)
 {
@@ -19394,13 +19462,13 @@ static bool gpunn__shares_memory(const gpunn__builder *b, const gpunn_tensor *no
     return true;
 }
 
-/* The same for the operand of an addition. */
+/* gpunn__shares_memory for an operand of an addition. */
 static bool gpunn__shares_gradient(const gpunn__builder *b, const gpunn_tensor *add, int operand)
 {
     return add->inputs[0] != add->inputs[1] && gpunn__shares_memory(b, add, add->inputs[operand], add->inputs[1 - operand]);
 }
 
-/* The residual of a batch norm's chain that ends there; NULL: there is none. */
+/* The residual of the batch norm chain that ends at `end`, or NULL. */
 static const gpunn_tensor *gpunn__residual_of(const gpunn__builder *b, const gpunn_tensor *end)
 {
     const gpunn_tensor *residual = NULL;
@@ -19416,8 +19484,8 @@ static bool gpunn__ends_norm(const gpunn__builder *b, const gpunn_tensor *t)
     return b->tensors[t->id].head != t->id && b->model->tensors[b->tensors[t->id].head]->op == GPUNN_OP_BATCH_NORM;
 }
 
-/* cuDNN cannot add to a gradient: where a batch norm with a residual reads it next, what a convolution contributes has a place of
- * its own and is added there. */
+/* Whether a convolution's contribution needs a slot of its own. cuDNN cannot accumulate into a gradient. If a
+ * batch norm with a residual reads the gradient next, it adds the second part itself. */
 static bool gpunn__is_second_part(const gpunn__builder *b, const gpunn_step *step, int i, int root)
 {
     const gpunn_tensor *t = b->model->tensors[root];
@@ -19457,7 +19525,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__node_of(const gpunn__builder *b, const gpun
     return b->model->tensors[id];
 }
 
-/* Which of its gradients a step can give in 16 bits too, if that is the one of root; -1: it cannot. */
+/* The index of the gradient with this root that the step can also write in 16 bits, or -1. */
 static int gpunn__half_gradient(const gpunn__builder *b, const gpunn_step *step, int root)
 {
     if (gpunn__op_is(step->op, GPUNN__ROW_NORM)) return step->half.data == NULL ? 0 : -1;
@@ -19473,8 +19541,8 @@ static int gpunn__half_gradient(const gpunn__builder *b, const gpunn_step *step,
     return -1;
 }
 
-/* *slot: of the gradient of an addition in 16 bits, as an operand has it, by the step that last wrote it in F32; -1: that cannot
- * give it. */
+/* Lets the step that last wrote the gradient of an addition in F32 write it in 16 bits too, as an operand
+ * stores it. Sets *slot, or -1 if that step cannot. Returns false if out of memory. */
 static bool gpunn__write_half_gradient(gpunn__builder *b, const gpunn_tensor *add, int operand, int *slot)
 {
     const gpunn__plan  *plan = b->plan;
@@ -19491,7 +19559,7 @@ static bool gpunn__write_half_gradient(gpunn__builder *b, const gpunn_tensor *ad
     return i < 0 || (*slot = gpunn__write_half(b, step, i, &step->grad_in[i], writer)) >= 0;
 }
 
-/* A slot for the gradient of a misplaced operand, as the step gives it; -1: out of memory. */
+/* Makes a slot for the gradient of a misplaced operand, in the step's channel order. -1: out of memory. */
 static int gpunn__relaid_gradient(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *t, int operand, int at)
 {
     gpunn_value *value = &step->grad_in[operand];
@@ -19501,7 +19569,7 @@ static int gpunn__relaid_gradient(gpunn__builder *b, gpunn_step *step, const gpu
     return slot >= 0 && gpunn__bind(b, &value->data, GPUNN__IN_SLOT, slot) ? slot : -1;
 }
 
-/* A slot for the gradient of filters that waits for the last step. */
+/* Makes a slot for a filter gradient that the last step copies to the parameter's gradient. */
 static bool gpunn__wait_gradient(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *t, int at)
 {
     gpunn_value *value = &step->grad_in[1];
@@ -19512,7 +19580,7 @@ static bool gpunn__wait_gradient(gpunn__builder *b, gpunn_step *step, const gpun
     return slot >= 0 && gpunn__bind(b, &value->data, GPUNN__IN_SLOT, slot);
 }
 
-/* The last step: gradients of filters. */
+/* Appends the last step, which copies filter gradients from their slots to the parameters' gradients. */
 static bool gpunn__gather_filters(gpunn__builder *b)
 {
     int         count = 0, i = 0, at = b->plan->step_count;
@@ -19533,7 +19601,8 @@ static bool gpunn__gather_filters(gpunn__builder *b)
     return true;
 }
 
-/* The step that brings a gradient from that slot, where its channels are last or not, to the image that it belongs to. */
+/* Appends the step that copies a gradient from `slot` to the gradient of an image. last: whether the one in
+ * the slot has its channels last. */
 static bool gpunn__relayout_back(gpunn__builder *b, const gpunn_tensor *image, int slot, bool last)
 {
     int         at = b->plan->step_count;
@@ -19552,7 +19621,7 @@ static bool gpunn__relayout_back(gpunn__builder *b, const gpunn_tensor *image, i
 
 /* ---- the steps of a group, forward and backward ---------------------------------------------------------------------- */
 
-/* The gradient of a node, from where its readers have left it. */
+/* Binds the gradient of a node, which its readers have written. */
 static bool gpunn__read_gradient(gpunn__builder *b, const gpunn__group *group, gpunn_step *step, int i, int at)
 {
     gpunn__plan                *plan = b->plan;
@@ -19566,7 +19635,7 @@ static bool gpunn__read_gradient(gpunn__builder *b, const gpunn__group *group, g
     return gpunn__use_slot(b, &step->in[i].data, slot, at);
 }
 
-/* What its kernel takes as the batch. */
+/* The batch size that the group's kernel is called with. */
 static int64_t gpunn__group_batch(const gpunn__builder *b, const gpunn__group *group)
 {
     const gpunn_kernel *kernel = group->kernel;
@@ -19636,7 +19705,7 @@ static bool gpunn__group_operand(gpunn__builder *b, gpunn__group *group, gpunn_s
     return gpunn__write_gradient(b, step, t, i, at);
 }
 
-/* Copies of the images that the group cannot read as they are. */
+/* Appends copies of the images that the group cannot read as they are stored. */
 static bool gpunn__group_copies(gpunn__builder *b, const gpunn__group *group)
 {
     for (int k = 0; k < group->kernel->node_count; k++) {
@@ -19682,17 +19751,18 @@ GPUNN__INTERNAL bool gpunn__group_step(gpunn__builder *b, int index, bool backwa
 }
 
 /* ---- recomputing ----------------------------------------------------------------------------------------------------- *
- * Of a part of the model that gpunn_recompute names, the steps whose results the backward pass reads are made a second time, with
- * memory of their own, as soon as it reads the first of these; what they made before then lives no longer than the forward pass
- * reads it. What is left out here is only held for longer. Recurrent layers, whose backward steps write over what the forward
- * ones have saved, are a part of their own in every pass but the first. */
+ * gpunn_recompute defines checkpoint segments of the model. Steps of a segment whose results the backward
+ * pass reads run a second time, with new memory, when the first of these results is needed. Their first
+ * results live only as long as the forward pass reads them. If a step is missing from the segment here, its
+ * results are merely held longer. In every pass but the first, recurrent layers form a segment of their own,
+ * since their backward steps overwrite what the forward steps saved. */
 
 static bool gpunn__recomputes(const gpunn__builder *b)
 {
     return b->model->parts > 0 || b->pass > 0;
 }
 
-/* The node whose step computes t. */
+/* The id of the node whose step computes t. */
 static int gpunn__maker(const gpunn__builder *b, const gpunn_tensor *t)
 {
     int id = b->plan->tensors[t->id].root;
@@ -19704,7 +19774,7 @@ static int gpunn__maker(const gpunn__builder *b, const gpunn_tensor *t)
     return id;
 }
 
-/* All nodes of a step, one after another, from the last to the first; -1: no more. */
+/* Iterates over the nodes of a step from the last to the first: returns the one before `id`, or -1. */
 static int gpunn__member_before(const gpunn__builder *b, int maker, int id)
 {
     if (b->tensors[maker].group < 0) {
@@ -19719,8 +19789,8 @@ static int gpunn__member_before(const gpunn__builder *b, int maker, int id)
     return k > 0 ? nodes[k - 1] : -1;
 }
 
-/* Whether the step of a node can be made twice: none that writes what the program, a later run or the backward pass sees, and
- * none that other ranks take part in, whose plans may be others. */
+/* Whether a node's step can run twice. It must not write what the program, a later run or the backward pass
+ * sees. It must not communicate with other ranks, since their plans may differ. */
 static bool gpunn__is_repeatable(const gpunn__builder *b, int maker)
 {
     const int group = b->tensors[maker].group;
@@ -19733,7 +19803,8 @@ static bool gpunn__is_repeatable(const gpunn__builder *b, int maker)
     return can;
 }
 
-/* Notes that the backward pass, or a step that is made again for it, reads t. */
+/* Notes that the backward pass, or a recomputed step, reads t. The step of t is then recomputed if it belongs
+ * to a checkpoint segment and can run twice. */
 static void gpunn__mark_again(gpunn__builder *b, const gpunn_tensor *t)
 {
     const int maker = gpunn__maker(b, t), part = b->model->tensors[maker]->part;
@@ -19761,7 +19832,7 @@ static void gpunn__mark_recomputed(gpunn__builder *b)
     }
 }
 
-/* Makes the steps of a part again. */
+/* Appends the steps of a checkpoint segment again. */
 static bool gpunn__repeat_part(gpunn__builder *b, int part)
 {
     bool made = true;
@@ -19782,7 +19853,8 @@ static bool gpunn__repeat_part(gpunn__builder *b, int part)
     return made;
 }
 
-/* Makes again what the backward step of a node, with those that share it, reads, and the copies of it as the step wants them. */
+/* Before the backward step of a node, recomputes what that step and those that share it read. Also copies
+ * operands as the step wants them. */
 static bool gpunn__repeat_for(gpunn__builder *b, int maker)
 {
     const int group = b->tensors[maker].group;
@@ -19817,7 +19889,7 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
     gpunn__plan *plan = b->plan;
     int          root = plan->tensors[t->id].gradient_root, wanted = 0;
     bool         computed[GPUNN_MAX_OPERANDS] = {false};
-    int          relaid[GPUNN_MAX_OPERANDS]; /* slots of gradients that are still to be relaid; -1: none */
+    int          relaid[GPUNN_MAX_OPERANDS]; /* slots of gradients still to be copied to another channel order; -1: none */
     if (t->op == GPUNN_OP_RESHAPE) return gpunn__relayout_back(b, t->inputs[0], plan->tensors[root].gradient_slot, false);
     for (int i = 0; i < t->input_count; i++) {
         relaid[i] = -1;
@@ -19835,7 +19907,7 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
     int         at = plan->step_count;
     gpunn_step *step = gpunn__node_step(b, t, true, 0);
     if (step == NULL) return false;
-    bool from_loss = plan->tensors[root].gradient_slot < 0; /* its gradient is the constant 1 */
+    bool from_loss = plan->tensors[root].gradient_slot < 0; /* the gradient of the loss itself is the constant 1 */
     step->grad_out.dtype = plan->tensors[root].storage;
     step->grad_out.channels_last = plan->tensors[root].channels_last && gpunn__has_layouts(t);
     if (from_loss ? !gpunn__bind(b, &step->grad_out.data, GPUNN__IN_ONE, 0)
@@ -19866,7 +19938,8 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
     return true;
 }
 
-/* A batch norm with what is merged into it. The residual's gradient equals the end's when there is no relu. */
+/* Appends the backward step of a batch norm with the nodes merged into it. Without a relu the residual's
+ * gradient equals that of the chain's end, so it may share its memory. */
 static bool gpunn__norm_backward_step(gpunn__builder *b, const gpunn_tensor *end)
 {
     gpunn__plan        *plan = b->plan;
@@ -19904,7 +19977,7 @@ static bool gpunn__norm_backward_step(gpunn__builder *b, const gpunn_tensor *end
     return true;
 }
 
-/* Which parameters are to have gradients, where they are trainable. */
+/* Marks the parameters that should have gradients if they are trainable. */
 static void gpunn__mark_trained(gpunn__builder *b)
 {
     const gpunn_optimizer *opt = b->request->opt;
@@ -19914,7 +19987,7 @@ static void gpunn__mark_trained(gpunn__builder *b)
         b->tensors[opt->parameters[i]->id].wants = true;
 }
 
-/* On what these outputs depend. */
+/* Marks the tensors that `count` outputs from `first` on depend on. */
 static void gpunn__mark_feeding(gpunn__builder *b, int first, int count)
 {
     for (int id = 0; id < b->plan->tensor_count; id++) b->tensors[id].feeds_loss = false;
@@ -19959,7 +20032,7 @@ static bool gpunn__group_backward(gpunn__builder *b, int index)
     return group->kernel->loss || !gpunn__group_has_backward(b, group) || gpunn__group_step(b, index, true);
 }
 
-/* The step that brings the gradient which the program gives to that of the output, or adds it. */
+/* Appends the step that writes the gradient given by the program to the output's gradient, or adds it. */
 static bool gpunn__seed_step(gpunn__builder *b, int output)
 {
     gpunn__plan        *plan = b->plan;
@@ -19982,7 +20055,8 @@ GPUNN__INTERNAL void gpunn__begin_pass(gpunn__builder *b, int pass)
     gpunn__plan *plan = b->plan;
     b->pass = pass;
     plan->passes[pass].begin = pass ? plan->passes[pass - 1].end : 0;
-    plan->passes[pass].reached_begin = pass ? plan->reached_count : 0; /* a loss's kernel writes gradients before */
+    plan->passes[pass].reached_begin = pass ? plan->reached_count : 0; /* a loss's kernel writes gradients before the first
+                                                                          pass begins */
     if (plan->pass_count > 1) gpunn__mark_feeding(b, pass, 1);
     for (int id = 0; id < plan->tensor_count && pass > 0; id++) {
         b->tensors[id].writes = id == plan->tensors[plan->outputs[pass]->id].gradient_root;
@@ -20026,66 +20100,81 @@ GPUNN__INTERNAL bool gpunn__backward_steps(gpunn__builder *b)
 }
 
 /* ==== >>plan/plan ================================================================================================== */
+/* Makes plans, lays out their memory and the model's, and binds steps to it. A new plan is made when the
+ * outputs, the mode, the batch size or other sizes have not been planned before. */
+
+/* Fails for an inference-only model. `what` names the caller's purpose in the message. */
 GPUNN__INTERNAL bool gpunn__may_train(const gpunn_model *model, const char *what);
 
-/* NULL after a failure; nothing is left behind then. */
+/* Returns NULL on failure and frees everything it made. */
 GPUNN__INTERNAL gpunn__plan *gpunn__plan_make(gpunn_model *model, const gpunn__request *request, int64_t batch);
 
-/* The gradient of a loss. */
+/* The gradient of a loss with respect to itself: the constant 1, or the loss scale in F16 training. */
 GPUNN__INTERNAL float *gpunn__loss_gradient(const gpunn_model *model);
 
-typedef struct gpunn__layout { /* see gpunn_model */
+typedef struct gpunn__layout { /* counts of floats; see gpunn_model */
     int64_t weight_count, wide_count, gradient_count;
 } gpunn__layout;
 
-/* Gives every parameter, buffer and constant that has none its offset, by their ranges. With apply false it only tells how many
- * floats there would be. */
+/* Assigns offsets in the model's weights to new parameters, buffers and constants, range by range. With apply
+ * false it only returns the counts. */
 GPUNN__INTERNAL gpunn__layout gpunn__lay_out(gpunn_model *model, bool apply);
 
+/* Memory of a parameter, buffer or constant: user-owned or in the model's weights. */
 GPUNN__INTERNAL float *gpunn__weights(const gpunn_tensor *t);
 
-/* Copies weights between the program's memory and their place in ours: for what goes over all weights at once. */
+/* Copies bound weights from user-owned memory to their place in the model's weights, or back. Used by
+ * operations on all weights at once. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__fetch_lent(gpunn_model *model, bool back);
 
-/* Weights in 16 bits, where they have changed. Nobody tells of those in the program's memory. */
+/* Updates the 16-bit copies of weights that have changed. Weights in user-owned memory are always converted,
+ * since the program may change them unnoticed. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__round_weights(gpunn_model *model);
 
+/* Copies bytes from the host to the weights on the device. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_weights(gpunn_model *model, void *to, const void *host, size_t bytes);
 
-enum { GPUNN__STAGING = 1 << 18 }; /* floats on their way to the device */
+enum { GPUNN__STAGING = 1 << 18 }; /* floats in one transfer to the device */
 
-/* Elements at .. at + count of a weight whose memory is `to`; values is written over where it is narrow. */
+/* Uploads elements [at, at + count) of a weight stored at `to`. Overwrites `values` if the weight is narrow. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__upload_part(const gpunn_tensor *t, float *to, int64_t at, float *values, int64_t count);
 
-/* Initial values of a parameter or buffer; to: its memory. */
+/* Writes the initial values of a parameter or buffer to its memory `to`. staging: GPUNN__STAGING floats. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__fill_tensor(const gpunn_tensor *t, float *to, float *staging);
 
-/* Memory for the weights of new tensors; without draw the caller gives them their values. */
+/* Allocates memory for the weights of new tensors. With draw they get initial
+ * values; otherwise the caller writes them. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__commit_as(gpunn_model *model, bool draw);
 
+/* Like gpunn__commit_as, with initial values. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__commit(gpunn_model *model);
 
-/* Takes back the first commit of a model. */
+/* Undoes a model's first commit. */
 GPUNN__INTERNAL void gpunn__uncommit(gpunn_model *model);
 
-/* Makes the device's counts those of the host, [count]. with_replays: after adding to these what the device has counted alone. */
+/* Makes the device's counts equal to host[count]. With with_replays, first adds to both
+ * what the device counted in replayed runs. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_settle(gpunn_device *dev, gpunn_count *counts, uint64_t *host, int count,
                                                    bool with_replays);
 
-/* Zeroed memory for them, where there is none and the program can capture runs: on a stream of its own. */
+/* Allocates zeroed counts if there are none and the program can
+ * capture runs, which needs a stream of its own. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_prepare(gpunn_device *dev, gpunn_count **counts, int count);
 
-/* gpunn__counts_settle of what keys a model's random numbers. */
+/* Applies gpunn__counts_settle to the counters that key a model's random numbers. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__keys_settle(gpunn_model *model, bool with_replays);
 
+/* Address of a slot: in user-owned memory or in the arena. */
 GPUNN__INTERNAL void *gpunn__slot_memory(const gpunn_model *model, gpunn__plan *plan, int index);
 
-/* Memory for a plan and its pointers. After a failure the plan is as it was: the next run tries again. */
+/* Allocates memory for a plan and sets its pointers. After a failure the plan
+ * stays unbound, so the next run tries again. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *plan);
 
-/* ---- memory of the program's ----------------------------------------------------------------------------------------- */
+/* ---- user-owned memory ----------------------------------------------------------------------------------------------- */
 
-/* A step that copies a value, or its gradient from that slot, to the program's memory, as the program sees it. */
+/* Appends a step that copies a value to user-owned memory in the tensor's own dtype and channel order. With
+ * gradient_slot >= 0 it copies the gradient in that slot instead. */
 static bool gpunn__copy_step(gpunn__builder *b, const gpunn_tensor *t, int gradient_slot)
 {
     gpunn__plan *plan = b->plan;
@@ -20110,8 +20199,8 @@ static bool gpunn__copy_step(gpunn__builder *b, const gpunn_tensor *t, int gradi
     return true;
 }
 
-/* What values or gradients are written to memory of the program's: at once where they are stored so, else by a copy at the
- * end. */
+/* Makes values or gradients that are bound to user-owned memory end up there. The step that computes them
+ * writes there directly if it stores them in the same form. Otherwise a copy follows at the end. */
 static bool gpunn__lend(gpunn__builder *b, bool gradient)
 {
     gpunn__plan *plan = b->plan;
@@ -20155,8 +20244,9 @@ static bool gpunn__forward_steps(gpunn__builder *b)
 
 /* ---- memory of a plan ------------------------------------------------------------------------------------------------ */
 
-/* Elementwise steps work in place where their operand's memory is read by nobody later; a batch norm's backward step turns its
- * gradient into the residual's so. */
+/* Lets a result share the memory of an operand that no later step reads, so that the
+ * step works in place. Used for elementwise steps, and for a batch norm's backward step,
+ * which turns its gradient into the residual's. */
 static void gpunn__overlay(gpunn__plan *plan, int from, int onto, int at)
 {
     gpunn__slot *target = gpunn__slot_of(plan, onto), *slot = &plan->slots[from];
@@ -20183,7 +20273,7 @@ static void gpunn__overlay_steps(gpunn__plan *plan)
             is_gradient = is_gradient || (output->pointer == &step->grad_in[k].data && !step->accumulate[k]);
         }
         if (!is_result && !(is_gradient && wanted == 1)) continue;
-        for (int j = i; j >= 0 && j > i - 8; j--) { /* the bindings of a step stand together, its result's last */
+        for (int j = i; j >= 0 && j > i - 8; j--) { /* the bindings of a step are adjacent, with its result's last */
             const gpunn__binding *input = &plan->bindings[j];
             bool                  operand = is_gradient ? input->pointer == &step->grad_out.data : false;
             for (int k = 0; is_result && k < step->input_count && k < 2; k++)
@@ -20193,7 +20283,8 @@ static void gpunn__overlay_steps(gpunn__plan *plan)
     }
 }
 
-/* Offsets in the arena: slots by falling size, each in the lowest gap between those that live at the same time. */
+/* Assigns arena offsets. Slots are placed by falling size, each in the lowest gap
+ * between slots with overlapping lifetimes. */
 static GPUNN__STATUS gpunn__assign_offsets(gpunn_device *dev, gpunn__plan *plan)
 {
     int    count = 0;
@@ -20206,7 +20297,7 @@ static GPUNN__STATUS gpunn__assign_offsets(gpunn_device *dev, gpunn__plan *plan)
         for (; at > 0 && plan->slots[order[at - 1]].bytes < plan->slots[i].bytes; at--) order[at] = order[at - 1];
         order[at] = i;
     }
-    /* order[0 .. placed) is kept sorted by offset; the rest waits, by size. */
+    /* order[0, placed) is sorted by offset; the slots still to place follow by falling size. */
     for (int placed = 0; placed < count; placed++) {
         int          index = order[placed];
         gpunn__slot *slot = &plan->slots[index];
@@ -20228,7 +20319,7 @@ static GPUNN__STATUS gpunn__assign_offsets(gpunn_device *dev, gpunn__plan *plan)
     return GPUNN_OK;
 }
 
-/* The last forward step, before that one, of the node to which the attributes belong. */
+/* The last forward step before index `before` with these attributes, that is, of the same node. NULL: none. */
 static gpunn_step *gpunn__forward_of(gpunn__plan *plan, const gpunn_attributes *attr, int before)
 {
     for (int i = before - 1; i >= 0; i--)
@@ -20236,7 +20327,7 @@ static gpunn_step *gpunn__forward_of(gpunn__plan *plan, const gpunn_attributes *
     return NULL;
 }
 
-/* Gives a later step what the forward one saves, if it saves anything. */
+/* Binds what the forward step saves to a later step, if it saves anything. */
 static bool gpunn__share_saved(gpunn__builder *b, gpunn_step *forward, void **saved, size_t *bytes, int at)
 {
     *bytes = forward->saved_bytes;
@@ -20246,7 +20337,8 @@ static bool gpunn__share_saved(gpunn__builder *b, gpunn_step *forward, void **sa
     return gpunn__use_slot(b, saved, b->plan->bindings[i].index, at);
 }
 
-/* A kernel that the backend cannot run here: its nodes are planned as single ops. */
+/* Rejects a group whose kernel the backend cannot run here and logs why.
+ * Its nodes are then planned as single ops. */
 static GPUNN__STATUS gpunn__decline_group(gpunn__builder *b, const gpunn_step *step)
 {
     gpunn_device *dev = b->model->dev;
@@ -20258,7 +20350,8 @@ static GPUNN__STATUS gpunn__decline_group(gpunn__builder *b, const gpunn_step *s
     return GPUNN_ERR_UNSUPPORTED;
 }
 
-/* Whether a step of a training run changes operand i in place: a norm's running statistics, in a generated kernel too. */
+/* Whether a step of a training run changes operand i in place. This applies to running
+ * statistics of norms, also in generated kernels. */
 static bool gpunn__changes_operand(const gpunn_step *step, int i)
 {
     if (step->op != GPUNN_OP_GROUP)
@@ -20267,7 +20360,8 @@ static bool gpunn__changes_operand(const gpunn_step *step, int i)
     return operand->role == GPUNN_KERNEL_VALUE && operand->index >= 0 && operand->written;
 }
 
-/* What a step of a training run changes in place: its operand i or, for i -1, a state; NULL: nothing. */
+/* The value that a step of a training run changes in place: operand i, or with i
+ * -1 the state of an assignment. NULL: none. */
 static const gpunn_value *gpunn__changed_by(const gpunn_step *step, int i)
 {
     if (step->backward) return NULL;
@@ -20275,7 +20369,8 @@ static const gpunn_value *gpunn__changed_by(const gpunn_step *step, int i)
     return step->in[i].data && gpunn__changes_operand(step, i) ? &step->in[i] : NULL;
 }
 
-/* Lists a value, or none, in ranges that a block of a GPU copies; list NULL: only counts. *floats: of all copies so far. */
+/* Splits a value into ranges that one GPU block copies and lists them. Returns their number. value NULL: no
+ * range. list NULL: only counts. *floats: total size of the copies so far. */
 static int gpunn__list_ranges(const gpunn_value *value, gpunn_kept *list, float *copies, int64_t *floats)
 {
     enum { RANGE = 4096 };
@@ -20293,7 +20388,7 @@ static int gpunn__list_ranges(const gpunn_value *value, gpunn_kept *list, float 
     return count;
 }
 
-/* The same of all that a plan's steps change. */
+/* Lists everything that a plan's steps change in place; see gpunn__list_ranges. */
 static int gpunn__list_changes(const gpunn__plan *plan, gpunn_kept *list, float *copies, int64_t *floats)
 {
     int count = 0;
@@ -20304,7 +20399,8 @@ static int gpunn__list_changes(const gpunn__plan *plan, gpunn_kept *list, float 
     return count;
 }
 
-/* Asks the backend what each step needs beyond its operands, and makes slots of it. */
+/* Asks the backend what each step needs beyond its operands (saved values,
+ * workspace, cache) and makes slots for it. */
 static GPUNN__STATUS gpunn__prepare_steps(gpunn__builder *b)
 {
     gpunn__plan  *plan = b->plan;
@@ -20348,9 +20444,9 @@ GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last)
     const size_t  count = (size_t)model->tensor_count;
     gpunn_status  status = GPUNN_OK;
     if (last->model != model) return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: first and last are of two models", caller);
-    bool *above = (bool *)gpunn__calloc(dev, 2 * count * sizeof(bool)); /* last */
+    bool *above = (bool *)gpunn__calloc(dev, 2 * count * sizeof(bool)); /* what last depends on */
     if (above == NULL) return GPUNN_ERR_MEMORY;
-    bool *below = above + count; /* first */
+    bool *below = above + count; /* what depends on first */
     above[last->id] = below[first->id] = true;
     gpunn__mark_operands(model, above);
     for (int id = first->id + 1; id < model->tensor_count; id++)
@@ -20396,7 +20492,7 @@ static size_t gpunn__plan_tables(gpunn__plan *plan, char *base)
     return room.bytes;
 }
 
-/* Ids of tensors of groups at most: every node, the operands of each, and those of a pattern that is being tried. */
+/* The most ids that groups can need: every node, its operands, and the pattern being tried. */
 static int gpunn__most_ids(const gpunn_model *model)
 {
     int most = model->tensor_count + 2 * GPUNN__LEFT_OUT;
@@ -20418,7 +20514,7 @@ static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
 
 /* ---- sizes of a plan ---- */
 
-/* Whether an attribute of a node depends on what varies. */
+/* Whether a node's attributes depend on variable sizes. */
 static bool gpunn__attr_is_sized(const gpunn_tensor *t)
 {
     const gpunn_attributes *attr = &t->attr;
@@ -20426,7 +20522,7 @@ static bool gpunn__attr_is_sized(const gpunn_tensor *t)
     return gpunn__any_sized(GPUNN_MAX_RANK, attr->shape.dim) || gpunn__is_sized(attr->start) || gpunn__is_sized(attr->end);
 }
 
-/* The attributes of a node with the sizes of this plan. */
+/* Copies a node's attributes and replaces variable sizes by their values in this plan. */
 static void gpunn__size_attr(const gpunn__builder *b, const gpunn_tensor *t, gpunn_attributes *attr)
 {
     const int64_t batch = b->plan->batch;
@@ -20452,7 +20548,7 @@ static gpunn__meta gpunn__sized_meta(const gpunn__builder *b, const gpunn_tensor
     return meta;
 }
 
-/* "with T = 3, S = 4: conv2d". */
+/* Writes a message prefix such as "with T = 3, S = 4: conv2d" to `text` and returns it. */
 static const char *gpunn__with_sizes(const gpunn_model *model, const char *what, char text[256])
 {
     const char *sign = "with";
@@ -20467,7 +20563,7 @@ static const char *gpunn__with_sizes(const gpunn_model *model, const char *what,
     return text;
 }
 
-/* Asks the rule of a node's shape again, with the numbers of this plan. */
+/* Repeats shape inference of a node with this plan's sizes. Fails if the result contradicts its formula. */
 static GPUNN__STATUS gpunn__check_sizes(gpunn__builder *b, const gpunn_tensor *t, const gpunn_attributes *attr)
 {
     gpunn_device     *dev = b->model->dev;
@@ -20484,7 +20580,7 @@ static GPUNN__STATUS gpunn__check_sizes(gpunn__builder *b, const gpunn_tensor *t
                        gpunn__meta_text(&out, one), gpunn__meta_text(&expected, other));
 }
 
-/* Where sizes stand in a node or its operands: attributes of this plan, and whether all fit. */
+/* Computes attributes with this plan's sizes where needed, and checks all nodes whose shapes vary. */
 static GPUNN__STATUS gpunn__settle_sizes(gpunn__builder *b)
 {
     gpunn__plan *plan = b->plan;
@@ -20525,7 +20621,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     gpunn__mark_assigns(model, plan->training, b->needed, b->scratch);
     gpunn_status status = plan->size_count ? gpunn__settle_sizes(b) : GPUNN_OK;
     if (status != GPUNN_OK) return status;
-    int values = 0, copies = 0; /* at most: of operands, and of gradients on their way back */
+    int values = 0, copies = 0; /* upper bounds; copies: of operands, and of gradients on their way back */
     for (int id = 0; id < plan->tensor_count; id++) {
         if (!b->needed[id]) continue;
         copies += model->precision == GPUNN_PRECISION_F32 ? 0 : 2 + model->tensors[id]->input_count;
@@ -20573,7 +20669,8 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     return status == GPUNN_OK ? gpunn__assign_offsets(model->dev, plan) : status;
 }
 
-/* NULL after a failure, or when *again is set because a group has been refused; nothing is left behind then. */
+/* Tries once to make a plan. Returns NULL on failure, or with *again set if a group was rejected. Frees
+ * everything it made in both cases. */
 static gpunn__plan *gpunn__plan_try(gpunn_model *model, const gpunn__request *request, int64_t batch, int *refused, bool *again)
 {
     gpunn_device *dev = model->dev;
@@ -20724,7 +20821,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__fill_tensor(const gpunn_tensor *t, float *t
     return status;
 }
 
-/* Fills fresh weights: the old ones, then constants and, with draw, initial values of the new tensors. */
+/* Fills newly allocated weights: first with the old weights, then with the constants and, with draw, the
+ * initial values of new tensors. */
 static GPUNN__STATUS gpunn__fill_weights(gpunn_model *model, float *fresh, bool draw, float *staging)
 {
     gpunn_device *dev = model->dev;
@@ -20801,7 +20899,7 @@ GPUNN__INTERNAL void gpunn__uncommit(gpunn_model *model)
     for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->offset = -1;
 }
 
-/* ---- counts of runs that the program replays ------------------------------------------------------------------------- */
+/* ---- counts of runs replayed by the program -------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_settle(gpunn_device *dev, gpunn_count *counts, uint64_t *host, int count,
                                                    bool with_replays)
@@ -20841,7 +20939,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__keys_settle(gpunn_model *model, bool with_r
     return status;
 }
 
-/* Gradients of all parameters; zero where new. What they held is lost when parameters have been added. */
+/* Allocates gradients for all parameters and zeroes them. Previous gradients
+ * are lost when parameters have been added. */
 static GPUNN__STATUS gpunn__commit_gradients(gpunn_model *model)
 {
     gpunn_device *dev = model->dev;
@@ -20858,7 +20957,7 @@ static GPUNN__STATUS gpunn__commit_gradients(gpunn_model *model)
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "clearing gradients", status);
 }
 
-/* Room for the weights in 16 bits. */
+/* Allocates the 16-bit copy of the weights. */
 static GPUNN__STATUS gpunn__commit_half(gpunn_model *model)
 {
     gpunn_device *dev = model->dev;
@@ -20879,7 +20978,7 @@ GPUNN__INTERNAL void *gpunn__slot_memory(const gpunn_model *model, gpunn__plan *
     return slot->lent ? slot->lent->data : (char *)model->arena + slot->offset;
 }
 
-/* Memory for what a bound plan's training runs change, and the list of it, on the device too. */
+/* Allocates memory for what a bound plan's training runs change in place, and uploads the list of it. */
 static GPUNN__STATUS gpunn__plan_keep(gpunn_device *dev, gpunn__plan *plan)
 {
     const size_t list_bytes = (size_t)plan->kept_count * sizeof *plan->kept;

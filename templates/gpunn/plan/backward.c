@@ -4,7 +4,7 @@
 #include "base/shapes.h"
 #include "graph/nodes.h"
 
-/* Whether the backward step of t, with that of what is merged with it, contributes to the gradient of root. */
+/* Whether the backward step of t, including the nodes merged into it, contributes to the gradient of root. */
 static bool gpunn__contributes(const gpunn__builder *b, const gpunn_tensor *t, int root)
 {
     int  head = b->tensors[t->id].head;
@@ -19,8 +19,8 @@ static bool gpunn__contributes(const gpunn__builder *b, const gpunn_tensor *t, i
     return contributes;
 }
 
-/* The last place before `before` where something will be added to the gradient of root, or where a group changes it as it is
- * read; -1: none. */
+/* The last place before `before` where a step adds to the gradient of root, or where a group
+ * overwrites it while reading it. -1: none. */
 static int gpunn__next_contribution(const gpunn__builder *b, int root, int before)
 {
     for (int place = before - 1; place > b->tensors[root].place; place--) {
@@ -42,8 +42,9 @@ static int gpunn__next_contribution(const gpunn__builder *b, int root, int befor
     return changes ? b->tensors[root].place : -1;
 }
 
-/* Whether the gradient of a target may be the very memory of a node's gradient, which it equals. Everybody who shares that memory
- * must have read it, in the step of its own node, before any of them is added to. other: may share it too; NULL: nobody. */
+/* Whether the target's gradient, which equals the node's gradient, can share its memory. Every tensor that
+ * shares the memory must have read it, in its own node's step, before any of them is added to. other: a
+ * tensor that may share it too, or NULL. */
 static bool gpunn__shares_memory(const gpunn__builder *b, const gpunn_tensor *node, const gpunn_tensor *target,
                                  const gpunn_tensor *other)
 {
@@ -71,13 +72,13 @@ static bool gpunn__shares_memory(const gpunn__builder *b, const gpunn_tensor *no
     return true;
 }
 
-/* The same for the operand of an addition. */
+/* gpunn__shares_memory for an operand of an addition. */
 static bool gpunn__shares_gradient(const gpunn__builder *b, const gpunn_tensor *add, int operand)
 {
     return add->inputs[0] != add->inputs[1] && gpunn__shares_memory(b, add, add->inputs[operand], add->inputs[1 - operand]);
 }
 
-/* The residual of a batch norm's chain that ends there; NULL: there is none. */
+/* The residual of the batch norm chain that ends at `end`, or NULL. */
 static const gpunn_tensor *gpunn__residual_of(const gpunn__builder *b, const gpunn_tensor *end)
 {
     const gpunn_tensor *residual = NULL;
@@ -93,8 +94,8 @@ static bool gpunn__ends_norm(const gpunn__builder *b, const gpunn_tensor *t)
     return b->tensors[t->id].head != t->id && b->model->tensors[b->tensors[t->id].head]->op == GPUNN_OP_BATCH_NORM;
 }
 
-/* cuDNN cannot add to a gradient: where a batch norm with a residual reads it next, what a convolution contributes has a place of
- * its own and is added there. */
+/* Whether a convolution's contribution needs a slot of its own. cuDNN cannot accumulate into a gradient. If a
+ * batch norm with a residual reads the gradient next, it adds the second part itself. */
 static bool gpunn__is_second_part(const gpunn__builder *b, const gpunn_step *step, int i, int root)
 {
     const gpunn_tensor *t = b->model->tensors[root];
@@ -134,7 +135,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__node_of(const gpunn__builder *b, const gpun
     return b->model->tensors[id];
 }
 
-/* Which of its gradients a step can give in 16 bits too, if that is the one of root; -1: it cannot. */
+/* The index of the gradient with this root that the step can also write in 16 bits, or -1. */
 static int gpunn__half_gradient(const gpunn__builder *b, const gpunn_step *step, int root)
 {
     if (gpunn__op_is(step->op, GPUNN__ROW_NORM)) return step->half.data == NULL ? 0 : -1;
@@ -150,8 +151,8 @@ static int gpunn__half_gradient(const gpunn__builder *b, const gpunn_step *step,
     return -1;
 }
 
-/* *slot: of the gradient of an addition in 16 bits, as an operand has it, by the step that last wrote it in F32; -1: that cannot
- * give it. */
+/* Lets the step that last wrote the gradient of an addition in F32 write it in 16 bits too, as an operand
+ * stores it. Sets *slot, or -1 if that step cannot. Returns false if out of memory. */
 static bool gpunn__write_half_gradient(gpunn__builder *b, const gpunn_tensor *add, int operand, int *slot)
 {
     const gpunn__plan  *plan = b->plan;
@@ -168,7 +169,7 @@ static bool gpunn__write_half_gradient(gpunn__builder *b, const gpunn_tensor *ad
     return i < 0 || (*slot = gpunn__write_half(b, step, i, &step->grad_in[i], writer)) >= 0;
 }
 
-/* A slot for the gradient of a misplaced operand, as the step gives it; -1: out of memory. */
+/* Makes a slot for the gradient of a misplaced operand, in the step's channel order. -1: out of memory. */
 static int gpunn__relaid_gradient(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *t, int operand, int at)
 {
     gpunn_value *value = &step->grad_in[operand];
@@ -178,7 +179,7 @@ static int gpunn__relaid_gradient(gpunn__builder *b, gpunn_step *step, const gpu
     return slot >= 0 && gpunn__bind(b, &value->data, GPUNN__IN_SLOT, slot) ? slot : -1;
 }
 
-/* A slot for the gradient of filters that waits for the last step. */
+/* Makes a slot for a filter gradient that the last step copies to the parameter's gradient. */
 static bool gpunn__wait_gradient(gpunn__builder *b, gpunn_step *step, const gpunn_tensor *t, int at)
 {
     gpunn_value *value = &step->grad_in[1];
@@ -189,7 +190,7 @@ static bool gpunn__wait_gradient(gpunn__builder *b, gpunn_step *step, const gpun
     return slot >= 0 && gpunn__bind(b, &value->data, GPUNN__IN_SLOT, slot);
 }
 
-/* The last step: gradients of filters. */
+/* Appends the last step, which copies filter gradients from their slots to the parameters' gradients. */
 static bool gpunn__gather_filters(gpunn__builder *b)
 {
     int         count = 0, i = 0, at = b->plan->step_count;
@@ -210,7 +211,8 @@ static bool gpunn__gather_filters(gpunn__builder *b)
     return true;
 }
 
-/* The step that brings a gradient from that slot, where its channels are last or not, to the image that it belongs to. */
+/* Appends the step that copies a gradient from `slot` to the gradient of an image. last: whether the one in
+ * the slot has its channels last. */
 static bool gpunn__relayout_back(gpunn__builder *b, const gpunn_tensor *image, int slot, bool last)
 {
     int         at = b->plan->step_count;
@@ -229,7 +231,7 @@ static bool gpunn__relayout_back(gpunn__builder *b, const gpunn_tensor *image, i
 
 /* ---- the steps of a group, forward and backward ---------------------------------------------------------------------- */
 
-/* The gradient of a node, from where its readers have left it. */
+/* Binds the gradient of a node, which its readers have written. */
 static bool gpunn__read_gradient(gpunn__builder *b, const gpunn__group *group, gpunn_step *step, int i, int at)
 {
     gpunn__plan                *plan = b->plan;
@@ -243,7 +245,7 @@ static bool gpunn__read_gradient(gpunn__builder *b, const gpunn__group *group, g
     return gpunn__use_slot(b, &step->in[i].data, slot, at);
 }
 
-/* What its kernel takes as the batch. */
+/* The batch size that the group's kernel is called with. */
 static int64_t gpunn__group_batch(const gpunn__builder *b, const gpunn__group *group)
 {
     const gpunn_kernel *kernel = group->kernel;
@@ -313,7 +315,7 @@ static bool gpunn__group_operand(gpunn__builder *b, gpunn__group *group, gpunn_s
     return gpunn__write_gradient(b, step, t, i, at);
 }
 
-/* Copies of the images that the group cannot read as they are. */
+/* Appends copies of the images that the group cannot read as they are stored. */
 static bool gpunn__group_copies(gpunn__builder *b, const gpunn__group *group)
 {
     for (int k = 0; k < group->kernel->node_count; k++) {
@@ -359,17 +361,18 @@ GPUNN__INTERNAL bool gpunn__group_step(gpunn__builder *b, int index, bool backwa
 }
 
 /* ---- recomputing ----------------------------------------------------------------------------------------------------- *
- * Of a part of the model that gpunn_recompute names, the steps whose results the backward pass reads are made a second time, with
- * memory of their own, as soon as it reads the first of these; what they made before then lives no longer than the forward pass
- * reads it. What is left out here is only held for longer. Recurrent layers, whose backward steps write over what the forward
- * ones have saved, are a part of their own in every pass but the first. */
+ * gpunn_recompute defines checkpoint segments of the model. Steps of a segment whose results the backward
+ * pass reads run a second time, with new memory, when the first of these results is needed. Their first
+ * results live only as long as the forward pass reads them. If a step is missing from the segment here, its
+ * results are merely held longer. In every pass but the first, recurrent layers form a segment of their own,
+ * since their backward steps overwrite what the forward steps saved. */
 
 static bool gpunn__recomputes(const gpunn__builder *b)
 {
     return b->model->parts > 0 || b->pass > 0;
 }
 
-/* The node whose step computes t. */
+/* The id of the node whose step computes t. */
 static int gpunn__maker(const gpunn__builder *b, const gpunn_tensor *t)
 {
     int id = b->plan->tensors[t->id].root;
@@ -381,7 +384,7 @@ static int gpunn__maker(const gpunn__builder *b, const gpunn_tensor *t)
     return id;
 }
 
-/* All nodes of a step, one after another, from the last to the first; -1: no more. */
+/* Iterates over the nodes of a step from the last to the first: returns the one before `id`, or -1. */
 static int gpunn__member_before(const gpunn__builder *b, int maker, int id)
 {
     if (b->tensors[maker].group < 0) {
@@ -396,8 +399,8 @@ static int gpunn__member_before(const gpunn__builder *b, int maker, int id)
     return k > 0 ? nodes[k - 1] : -1;
 }
 
-/* Whether the step of a node can be made twice: none that writes what the program, a later run or the backward pass sees, and
- * none that other ranks take part in, whose plans may be others. */
+/* Whether a node's step can run twice. It must not write what the program, a later run or the backward pass
+ * sees. It must not communicate with other ranks, since their plans may differ. */
 static bool gpunn__is_repeatable(const gpunn__builder *b, int maker)
 {
     const int group = b->tensors[maker].group;
@@ -410,7 +413,8 @@ static bool gpunn__is_repeatable(const gpunn__builder *b, int maker)
     return can;
 }
 
-/* Notes that the backward pass, or a step that is made again for it, reads t. */
+/* Notes that the backward pass, or a recomputed step, reads t. The step of t is then recomputed if it belongs
+ * to a checkpoint segment and can run twice. */
 static void gpunn__mark_again(gpunn__builder *b, const gpunn_tensor *t)
 {
     const int maker = gpunn__maker(b, t), part = b->model->tensors[maker]->part;
@@ -438,7 +442,7 @@ static void gpunn__mark_recomputed(gpunn__builder *b)
     }
 }
 
-/* Makes the steps of a part again. */
+/* Appends the steps of a checkpoint segment again. */
 static bool gpunn__repeat_part(gpunn__builder *b, int part)
 {
     bool made = true;
@@ -459,7 +463,8 @@ static bool gpunn__repeat_part(gpunn__builder *b, int part)
     return made;
 }
 
-/* Makes again what the backward step of a node, with those that share it, reads, and the copies of it as the step wants them. */
+/* Before the backward step of a node, recomputes what that step and those that share it read. Also copies
+ * operands as the step wants them. */
 static bool gpunn__repeat_for(gpunn__builder *b, int maker)
 {
     const int group = b->tensors[maker].group;
@@ -494,7 +499,7 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
     gpunn__plan *plan = b->plan;
     int          root = plan->tensors[t->id].gradient_root, wanted = 0;
     bool         computed[GPUNN_MAX_OPERANDS] = {false};
-    int          relaid[GPUNN_MAX_OPERANDS]; /* slots of gradients that are still to be relaid; -1: none */
+    int          relaid[GPUNN_MAX_OPERANDS]; /* slots of gradients still to be copied to another channel order; -1: none */
     if (t->op == GPUNN_OP_RESHAPE) return gpunn__relayout_back(b, t->inputs[0], plan->tensors[root].gradient_slot, false);
     for (int i = 0; i < t->input_count; i++) {
         relaid[i] = -1;
@@ -512,7 +517,7 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
     int         at = plan->step_count;
     gpunn_step *step = gpunn__node_step(b, t, true, 0);
     if (step == NULL) return false;
-    bool from_loss = plan->tensors[root].gradient_slot < 0; /* its gradient is the constant 1 */
+    bool from_loss = plan->tensors[root].gradient_slot < 0; /* the gradient of the loss itself is the constant 1 */
     step->grad_out.dtype = plan->tensors[root].storage;
     step->grad_out.channels_last = plan->tensors[root].channels_last && gpunn__has_layouts(t);
     if (from_loss ? !gpunn__bind(b, &step->grad_out.data, GPUNN__IN_ONE, 0)
@@ -543,7 +548,8 @@ static bool gpunn__backward_step(gpunn__builder *b, const gpunn_tensor *t)
     return true;
 }
 
-/* A batch norm with what is merged into it. The residual's gradient equals the end's when there is no relu. */
+/* Appends the backward step of a batch norm with the nodes merged into it. Without a relu the residual's
+ * gradient equals that of the chain's end, so it may share its memory. */
 static bool gpunn__norm_backward_step(gpunn__builder *b, const gpunn_tensor *end)
 {
     gpunn__plan        *plan = b->plan;
@@ -581,7 +587,7 @@ static bool gpunn__norm_backward_step(gpunn__builder *b, const gpunn_tensor *end
     return true;
 }
 
-/* Which parameters are to have gradients, where they are trainable. */
+/* Marks the parameters that should have gradients if they are trainable. */
 static void gpunn__mark_trained(gpunn__builder *b)
 {
     const gpunn_optimizer *opt = b->request->opt;
@@ -591,7 +597,7 @@ static void gpunn__mark_trained(gpunn__builder *b)
         b->tensors[opt->parameters[i]->id].wants = true;
 }
 
-/* On what these outputs depend. */
+/* Marks the tensors that `count` outputs from `first` on depend on. */
 static void gpunn__mark_feeding(gpunn__builder *b, int first, int count)
 {
     for (int id = 0; id < b->plan->tensor_count; id++) b->tensors[id].feeds_loss = false;
@@ -636,7 +642,7 @@ static bool gpunn__group_backward(gpunn__builder *b, int index)
     return group->kernel->loss || !gpunn__group_has_backward(b, group) || gpunn__group_step(b, index, true);
 }
 
-/* The step that brings the gradient which the program gives to that of the output, or adds it. */
+/* Appends the step that writes the gradient given by the program to the output's gradient, or adds it. */
 static bool gpunn__seed_step(gpunn__builder *b, int output)
 {
     gpunn__plan        *plan = b->plan;
@@ -659,7 +665,8 @@ GPUNN__INTERNAL void gpunn__begin_pass(gpunn__builder *b, int pass)
     gpunn__plan *plan = b->plan;
     b->pass = pass;
     plan->passes[pass].begin = pass ? plan->passes[pass - 1].end : 0;
-    plan->passes[pass].reached_begin = pass ? plan->reached_count : 0; /* a loss's kernel writes gradients before */
+    plan->passes[pass].reached_begin = pass ? plan->reached_count : 0; /* a loss's kernel writes gradients before the first
+                                                                          pass begins */
     if (plan->pass_count > 1) gpunn__mark_feeding(b, pass, 1);
     for (int id = 0; id < plan->tensor_count && pass > 0; id++) {
         b->tensors[id].writes = id == plan->tensors[plan->outputs[pass]->id].gradient_root;

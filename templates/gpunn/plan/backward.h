@@ -3,23 +3,28 @@
 #include "plan/steps.h"
 
 /* ==== >>plan/backward ============================================================================================== *
- * A reshape's gradient is its operand's: one memory, no step. The first contribution to a gradient writes (=), later ones add
- * (+=); a parameter's first one adds too when it has been written since gpunn_zero_grad. Steps run by falling id. */
-/* The node after which a step is named. */
+ * Plans the backward pass, in reverse execution order. A reshape shares its operand's gradient memory and has
+ * no step. The first contribution to a gradient writes (=), later ones accumulate (+=). A parameter's first
+ * contribution accumulates too if its gradient has been written since gpunn_zero_grad. */
+/* The node that a step is made for, found by its attributes. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__node_of(const gpunn__builder *b, const gpunn_step *step);
 
+/* Appends the forward or backward step of a group. */
 GPUNN__INTERNAL bool gpunn__group_step(gpunn__builder *b, int index, bool backward);
 
-/* Which tensors have gradients, and who computes them. */
+/* Marks the tensors that have gradients (`wants`) and those that the loss depends on. */
 GPUNN__INTERNAL void gpunn__mark_gradients(gpunn__builder *b);
 
+/* Marks the activations whose derivative the following linear's backward step applies. */
 GPUNN__INTERNAL void gpunn__mark_activated(gpunn__builder *b);
 
-/* Begins a pass: of several with no gradients so far. */
+/* Begins a backward pass. With several passes, each one after the first starts without gradients. */
 GPUNN__INTERNAL void gpunn__begin_pass(gpunn__builder *b, int pass);
 
+/* Records where the pass ends and, with several passes, its gradient slots. */
 GPUNN__INTERNAL void gpunn__end_pass(gpunn__builder *b);
 
+/* Appends the backward steps of the current pass. */
 GPUNN__INTERNAL bool gpunn__backward_steps(gpunn__builder *b);
 
 #endif /* GPUNN__PLAN_BACKWARD_H */

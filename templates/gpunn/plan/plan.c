@@ -8,9 +8,10 @@
 #include "graph/infer.h"
 #include "plan/backward.h"
 
-/* ---- memory of the program's ----------------------------------------------------------------------------------------- */
+/* ---- user-owned memory ----------------------------------------------------------------------------------------------- */
 
-/* A step that copies a value, or its gradient from that slot, to the program's memory, as the program sees it. */
+/* Appends a step that copies a value to user-owned memory in the tensor's own dtype and channel order. With
+ * gradient_slot >= 0 it copies the gradient in that slot instead. */
 static bool gpunn__copy_step(gpunn__builder *b, const gpunn_tensor *t, int gradient_slot)
 {
     gpunn__plan *plan = b->plan;
@@ -35,8 +36,8 @@ static bool gpunn__copy_step(gpunn__builder *b, const gpunn_tensor *t, int gradi
     return true;
 }
 
-/* What values or gradients are written to memory of the program's: at once where they are stored so, else by a copy at the
- * end. */
+/* Makes values or gradients that are bound to user-owned memory end up there. The step that computes them
+ * writes there directly if it stores them in the same form. Otherwise a copy follows at the end. */
 static bool gpunn__lend(gpunn__builder *b, bool gradient)
 {
     gpunn__plan *plan = b->plan;
@@ -80,8 +81,9 @@ static bool gpunn__forward_steps(gpunn__builder *b)
 
 /* ---- memory of a plan ------------------------------------------------------------------------------------------------ */
 
-/* Elementwise steps work in place where their operand's memory is read by nobody later; a batch norm's backward step turns its
- * gradient into the residual's so. */
+/* Lets a result share the memory of an operand that no later step reads, so that the
+ * step works in place. Used for elementwise steps, and for a batch norm's backward step,
+ * which turns its gradient into the residual's. */
 static void gpunn__overlay(gpunn__plan *plan, int from, int onto, int at)
 {
     gpunn__slot *target = gpunn__slot_of(plan, onto), *slot = &plan->slots[from];
@@ -108,7 +110,7 @@ static void gpunn__overlay_steps(gpunn__plan *plan)
             is_gradient = is_gradient || (output->pointer == &step->grad_in[k].data && !step->accumulate[k]);
         }
         if (!is_result && !(is_gradient && wanted == 1)) continue;
-        for (int j = i; j >= 0 && j > i - 8; j--) { /* the bindings of a step stand together, its result's last */
+        for (int j = i; j >= 0 && j > i - 8; j--) { /* the bindings of a step are adjacent, with its result's last */
             const gpunn__binding *input = &plan->bindings[j];
             bool                  operand = is_gradient ? input->pointer == &step->grad_out.data : false;
             for (int k = 0; is_result && k < step->input_count && k < 2; k++)
@@ -118,7 +120,8 @@ static void gpunn__overlay_steps(gpunn__plan *plan)
     }
 }
 
-/* Offsets in the arena: slots by falling size, each in the lowest gap between those that live at the same time. */
+/* Assigns arena offsets. Slots are placed by falling size, each in the lowest gap
+ * between slots with overlapping lifetimes. */
 static GPUNN__STATUS gpunn__assign_offsets(gpunn_device *dev, gpunn__plan *plan)
 {
     int    count = 0;
@@ -131,7 +134,7 @@ static GPUNN__STATUS gpunn__assign_offsets(gpunn_device *dev, gpunn__plan *plan)
         for (; at > 0 && plan->slots[order[at - 1]].bytes < plan->slots[i].bytes; at--) order[at] = order[at - 1];
         order[at] = i;
     }
-    /* order[0 .. placed) is kept sorted by offset; the rest waits, by size. */
+    /* order[0, placed) is sorted by offset; the slots still to place follow by falling size. */
     for (int placed = 0; placed < count; placed++) {
         int          index = order[placed];
         gpunn__slot *slot = &plan->slots[index];
@@ -153,7 +156,7 @@ static GPUNN__STATUS gpunn__assign_offsets(gpunn_device *dev, gpunn__plan *plan)
     return GPUNN_OK;
 }
 
-/* The last forward step, before that one, of the node to which the attributes belong. */
+/* The last forward step before index `before` with these attributes, that is, of the same node. NULL: none. */
 static gpunn_step *gpunn__forward_of(gpunn__plan *plan, const gpunn_attributes *attr, int before)
 {
     for (int i = before - 1; i >= 0; i--)
@@ -161,7 +164,7 @@ static gpunn_step *gpunn__forward_of(gpunn__plan *plan, const gpunn_attributes *
     return NULL;
 }
 
-/* Gives a later step what the forward one saves, if it saves anything. */
+/* Binds what the forward step saves to a later step, if it saves anything. */
 static bool gpunn__share_saved(gpunn__builder *b, gpunn_step *forward, void **saved, size_t *bytes, int at)
 {
     *bytes = forward->saved_bytes;
@@ -171,7 +174,8 @@ static bool gpunn__share_saved(gpunn__builder *b, gpunn_step *forward, void **sa
     return gpunn__use_slot(b, saved, b->plan->bindings[i].index, at);
 }
 
-/* A kernel that the backend cannot run here: its nodes are planned as single ops. */
+/* Rejects a group whose kernel the backend cannot run here and logs why.
+ * Its nodes are then planned as single ops. */
 static GPUNN__STATUS gpunn__decline_group(gpunn__builder *b, const gpunn_step *step)
 {
     gpunn_device *dev = b->model->dev;
@@ -183,7 +187,8 @@ static GPUNN__STATUS gpunn__decline_group(gpunn__builder *b, const gpunn_step *s
     return GPUNN_ERR_UNSUPPORTED;
 }
 
-/* Whether a step of a training run changes operand i in place: a norm's running statistics, in a generated kernel too. */
+/* Whether a step of a training run changes operand i in place. This applies to running
+ * statistics of norms, also in generated kernels. */
 static bool gpunn__changes_operand(const gpunn_step *step, int i)
 {
     if (step->op != GPUNN_OP_GROUP)
@@ -192,7 +197,8 @@ static bool gpunn__changes_operand(const gpunn_step *step, int i)
     return operand->role == GPUNN_KERNEL_VALUE && operand->index >= 0 && operand->written;
 }
 
-/* What a step of a training run changes in place: its operand i or, for i -1, a state; NULL: nothing. */
+/* The value that a step of a training run changes in place: operand i, or with i
+ * -1 the state of an assignment. NULL: none. */
 static const gpunn_value *gpunn__changed_by(const gpunn_step *step, int i)
 {
     if (step->backward) return NULL;
@@ -200,7 +206,8 @@ static const gpunn_value *gpunn__changed_by(const gpunn_step *step, int i)
     return step->in[i].data && gpunn__changes_operand(step, i) ? &step->in[i] : NULL;
 }
 
-/* Lists a value, or none, in ranges that a block of a GPU copies; list NULL: only counts. *floats: of all copies so far. */
+/* Splits a value into ranges that one GPU block copies and lists them. Returns their number. value NULL: no
+ * range. list NULL: only counts. *floats: total size of the copies so far. */
 static int gpunn__list_ranges(const gpunn_value *value, gpunn_kept *list, float *copies, int64_t *floats)
 {
     enum { RANGE = 4096 };
@@ -218,7 +225,7 @@ static int gpunn__list_ranges(const gpunn_value *value, gpunn_kept *list, float 
     return count;
 }
 
-/* The same of all that a plan's steps change. */
+/* Lists everything that a plan's steps change in place; see gpunn__list_ranges. */
 static int gpunn__list_changes(const gpunn__plan *plan, gpunn_kept *list, float *copies, int64_t *floats)
 {
     int count = 0;
@@ -229,7 +236,8 @@ static int gpunn__list_changes(const gpunn__plan *plan, gpunn_kept *list, float 
     return count;
 }
 
-/* Asks the backend what each step needs beyond its operands, and makes slots of it. */
+/* Asks the backend what each step needs beyond its operands (saved values,
+ * workspace, cache) and makes slots for it. */
 static GPUNN__STATUS gpunn__prepare_steps(gpunn__builder *b)
 {
     gpunn__plan  *plan = b->plan;
@@ -273,9 +281,9 @@ GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last)
     const size_t  count = (size_t)model->tensor_count;
     gpunn_status  status = GPUNN_OK;
     if (last->model != model) return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: first and last are of two models", caller);
-    bool *above = (bool *)gpunn__calloc(dev, 2 * count * sizeof(bool)); /* last */
+    bool *above = (bool *)gpunn__calloc(dev, 2 * count * sizeof(bool)); /* what last depends on */
     if (above == NULL) return GPUNN_ERR_MEMORY;
-    bool *below = above + count; /* first */
+    bool *below = above + count; /* what depends on first */
     above[last->id] = below[first->id] = true;
     gpunn__mark_operands(model, above);
     for (int id = first->id + 1; id < model->tensor_count; id++)
@@ -321,7 +329,7 @@ static size_t gpunn__plan_tables(gpunn__plan *plan, char *base)
     return room.bytes;
 }
 
-/* Ids of tensors of groups at most: every node, the operands of each, and those of a pattern that is being tried. */
+/* The most ids that groups can need: every node, its operands, and the pattern being tried. */
 static int gpunn__most_ids(const gpunn_model *model)
 {
     int most = model->tensor_count + 2 * GPUNN__LEFT_OUT;
@@ -343,7 +351,7 @@ static size_t gpunn__builder_tables(gpunn__builder *b, int n, char *base)
 
 /* ---- sizes of a plan ---- */
 
-/* Whether an attribute of a node depends on what varies. */
+/* Whether a node's attributes depend on variable sizes. */
 static bool gpunn__attr_is_sized(const gpunn_tensor *t)
 {
     const gpunn_attributes *attr = &t->attr;
@@ -351,7 +359,7 @@ static bool gpunn__attr_is_sized(const gpunn_tensor *t)
     return gpunn__any_sized(GPUNN_MAX_RANK, attr->shape.dim) || gpunn__is_sized(attr->start) || gpunn__is_sized(attr->end);
 }
 
-/* The attributes of a node with the sizes of this plan. */
+/* Copies a node's attributes and replaces variable sizes by their values in this plan. */
 static void gpunn__size_attr(const gpunn__builder *b, const gpunn_tensor *t, gpunn_attributes *attr)
 {
     const int64_t batch = b->plan->batch;
@@ -377,7 +385,7 @@ static gpunn__meta gpunn__sized_meta(const gpunn__builder *b, const gpunn_tensor
     return meta;
 }
 
-/* "with T = 3, S = 4: conv2d". */
+/* Writes a message prefix such as "with T = 3, S = 4: conv2d" to `text` and returns it. */
 static const char *gpunn__with_sizes(const gpunn_model *model, const char *what, char text[256])
 {
     const char *sign = "with";
@@ -392,7 +400,7 @@ static const char *gpunn__with_sizes(const gpunn_model *model, const char *what,
     return text;
 }
 
-/* Asks the rule of a node's shape again, with the numbers of this plan. */
+/* Repeats shape inference of a node with this plan's sizes. Fails if the result contradicts its formula. */
 static GPUNN__STATUS gpunn__check_sizes(gpunn__builder *b, const gpunn_tensor *t, const gpunn_attributes *attr)
 {
     gpunn_device     *dev = b->model->dev;
@@ -409,7 +417,7 @@ static GPUNN__STATUS gpunn__check_sizes(gpunn__builder *b, const gpunn_tensor *t
                        gpunn__meta_text(&out, one), gpunn__meta_text(&expected, other));
 }
 
-/* Where sizes stand in a node or its operands: attributes of this plan, and whether all fit. */
+/* Computes attributes with this plan's sizes where needed, and checks all nodes whose shapes vary. */
 static GPUNN__STATUS gpunn__settle_sizes(gpunn__builder *b)
 {
     gpunn__plan *plan = b->plan;
@@ -450,7 +458,7 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     gpunn__mark_assigns(model, plan->training, b->needed, b->scratch);
     gpunn_status status = plan->size_count ? gpunn__settle_sizes(b) : GPUNN_OK;
     if (status != GPUNN_OK) return status;
-    int values = 0, copies = 0; /* at most: of operands, and of gradients on their way back */
+    int values = 0, copies = 0; /* upper bounds; copies: of operands, and of gradients on their way back */
     for (int id = 0; id < plan->tensor_count; id++) {
         if (!b->needed[id]) continue;
         copies += model->precision == GPUNN_PRECISION_F32 ? 0 : 2 + model->tensors[id]->input_count;
@@ -498,7 +506,8 @@ static GPUNN__STATUS gpunn__plan_fill(gpunn__builder *b, gpunn_tensor *const *ou
     return status == GPUNN_OK ? gpunn__assign_offsets(model->dev, plan) : status;
 }
 
-/* NULL after a failure, or when *again is set because a group has been refused; nothing is left behind then. */
+/* Tries once to make a plan. Returns NULL on failure, or with *again set if a group was rejected. Frees
+ * everything it made in both cases. */
 static gpunn__plan *gpunn__plan_try(gpunn_model *model, const gpunn__request *request, int64_t batch, int *refused, bool *again)
 {
     gpunn_device *dev = model->dev;
@@ -649,7 +658,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__fill_tensor(const gpunn_tensor *t, float *t
     return status;
 }
 
-/* Fills fresh weights: the old ones, then constants and, with draw, initial values of the new tensors. */
+/* Fills newly allocated weights: first with the old weights, then with the constants and, with draw, the
+ * initial values of new tensors. */
 static GPUNN__STATUS gpunn__fill_weights(gpunn_model *model, float *fresh, bool draw, float *staging)
 {
     gpunn_device *dev = model->dev;
@@ -726,7 +736,7 @@ GPUNN__INTERNAL void gpunn__uncommit(gpunn_model *model)
     for (int id = 0; id < model->tensor_count; id++) model->tensors[id]->offset = -1;
 }
 
-/* ---- counts of runs that the program replays ------------------------------------------------------------------------- */
+/* ---- counts of runs replayed by the program -------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_settle(gpunn_device *dev, gpunn_count *counts, uint64_t *host, int count,
                                                    bool with_replays)
@@ -766,7 +776,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__keys_settle(gpunn_model *model, bool with_r
     return status;
 }
 
-/* Gradients of all parameters; zero where new. What they held is lost when parameters have been added. */
+/* Allocates gradients for all parameters and zeroes them. Previous gradients
+ * are lost when parameters have been added. */
 static GPUNN__STATUS gpunn__commit_gradients(gpunn_model *model)
 {
     gpunn_device *dev = model->dev;
@@ -783,7 +794,7 @@ static GPUNN__STATUS gpunn__commit_gradients(gpunn_model *model)
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "clearing gradients", status);
 }
 
-/* Room for the weights in 16 bits. */
+/* Allocates the 16-bit copy of the weights. */
 static GPUNN__STATUS gpunn__commit_half(gpunn_model *model)
 {
     gpunn_device *dev = model->dev;
@@ -804,7 +815,7 @@ GPUNN__INTERNAL void *gpunn__slot_memory(const gpunn_model *model, gpunn__plan *
     return slot->lent ? slot->lent->data : (char *)model->arena + slot->offset;
 }
 
-/* Memory for what a bound plan's training runs change, and the list of it, on the device too. */
+/* Allocates memory for what a bound plan's training runs change in place, and uploads the list of it. */
 static GPUNN__STATUS gpunn__plan_keep(gpunn_device *dev, gpunn__plan *plan)
 {
     const size_t list_bytes = (size_t)plan->kept_count * sizeof *plan->kept;

@@ -8,7 +8,7 @@
 #include "graph/nodes.h"
 #include "layers/states.h"
 
-#define GPUNN__NO_PARAMETERS UINT64_MAX /* a plan's scope */
+#define GPUNN__NO_PARAMETERS UINT64_MAX /* scope of a plan without parameter gradients */
 
 GPUNN__INTERNAL uint64_t gpunn__scope(const gpunn__request *request)
 {
@@ -61,11 +61,11 @@ GPUNN__INTERNAL bool gpunn__bind(gpunn__builder *b, void **pointer, gpunn__place
     bindings[plan->binding_count].pointer = pointer;
     bindings[plan->binding_count].place = place;
     bindings[plan->binding_count++].index = index;
-    *pointer = plan; /* until there is memory, prepare only asks whether a pointer is NULL */
+    *pointer = plan; /* a placeholder until there is memory: prepare only checks pointers for NULL */
     return true;
 }
 
-static size_t gpunn__operand_bytes(int count) /* of in, grad_in and accumulate of one step */
+static size_t gpunn__operand_bytes(int count) /* size of one step's in, grad_in and accumulate */
 {
     return (size_t)count * (2 * sizeof(gpunn_value) + sizeof(bool));
 }
@@ -97,7 +97,7 @@ GPUNN__INTERNAL void gpunn__plan_free(gpunn_device *dev, gpunn__plan *plan)
     gpunn__free(dev, plan, sizeof *plan);
 }
 
-/* What a plan holds, of the host and in caches. */
+/* Bytes that a plan holds: host memory, backend caches, seeds and kept copies. The arena does not count. */
 static size_t gpunn__plan_held(const gpunn__plan *plan)
 {
     size_t bytes = sizeof *plan + plan->table_bytes + plan->cache_bytes + plan->seed_bytes + plan->kept_bytes;
@@ -147,7 +147,7 @@ GPUNN__INTERNAL const char *gpunn__called(const gpunn_tensor *t)
     return t->name ? t->name : t->layer ? t->layer : t->made_by ? t->made_by : gpunn_op_name(t->op);
 }
 
-/* ---- which tensors --------------------------------------------------------------------------------------------------- */
+/* ---- which tensors are needed ---------------------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL void gpunn__mark_operands(const gpunn_model *model, bool *needed)
 {
@@ -158,7 +158,8 @@ GPUNN__INTERNAL void gpunn__mark_operands(const gpunn_model *model, bool *needed
     }
 }
 
-/* Marks a tensor, and what it is made of, if that needs no input but the marked ones. scratch: one flag a tensor. */
+/* Marks a tensor and its operands, recursively, if they need no input that is not marked yet. scratch: one
+ * flag per tensor. Returns whether it did. */
 static bool gpunn__mark_possible(const gpunn_model *model, int id, bool *needed, bool *scratch)
 {
     bool possible = true;
@@ -179,7 +180,7 @@ GPUNN__INTERNAL void gpunn__mark_kept(const gpunn_model *model, bool *needed, bo
 GPUNN__INTERNAL void gpunn__mark_assigns(const gpunn_model *model, bool training, bool *needed, bool *scratch)
 {
     bool found = true;
-    while (found) { /* what an assignment reads may be another state */
+    while (found) { /* an assignment may read another state, so repeat until nothing is added */
         found = false;
         for (int id = 0; id < model->tensor_count; id++) {
             gpunn_tensor *t = model->tensors[id];
@@ -198,12 +199,12 @@ GPUNN__INTERNAL bool gpunn__has_layouts(const gpunn_tensor *t)
 GPUNN__INTERNAL bool gpunn__is_alias(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     if (t->kind != GPUNN__VALUE) return false;
-    if (t->op == GPUNN_OP_ASSIGN) return true; /* which has a step of its own: gpunn__assign_step */
+    if (t->op == GPUNN_OP_ASSIGN) return true; /* its step is made by gpunn__assign_step */
     if (t->op == GPUNN_OP_RESHAPE) return !(plan->tensors[t->inputs[0]->id].channels_last && gpunn__has_layouts(t->inputs[0]));
     return t->op == GPUNN_OP_DROPOUT && (!plan->training || plan->evaluates || t->attr.dropout_p == 0);
 }
 
-/* Whether a node's op differs between the modes, and in this plan for training is as in evaluation. */
+/* Whether a node in a training plan runs as in evaluation although its op differs between the modes. */
 static bool gpunn__evaluates(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     if (gpunn__has_statistics(t->op)) return plan->training && (plan->evaluates || t->inputs[3]->frozen);
@@ -235,7 +236,7 @@ GPUNN__INTERNAL bool gpunn__reads_state(const gpunn__builder *b, const gpunn_ten
     return reads;
 }
 
-/* A layer that others can be merged into. */
+/* Whether other nodes can be merged into the step of t. */
 static bool gpunn__begins_chain(const gpunn__builder *b, const gpunn_tensor *t)
 {
     if (gpunn__reads_state(b, t)) return false;
@@ -245,7 +246,8 @@ static bool gpunn__begins_chain(const gpunn__builder *b, const gpunn_tensor *t)
     return gpunn__op_is(t->op, GPUNN__CONVOLUTION) || t->op == GPUNN_OP_LINEAR;
 }
 
-/* Whether a batch norm can add a residual, and give it its gradient: an image as its own, and not what it is the norm of. */
+/* Whether a merged batch norm can add the residual and return its gradient. The residual must be stored like
+ * the norm's result and must not be the norm's own input. */
 static bool gpunn__suits_norm(const gpunn__plan *plan, const gpunn_tensor *norm, const gpunn_tensor *residual)
 {
     return plan->tensors[residual->id].storage == plan->tensors[norm->id].storage &&
@@ -253,9 +255,10 @@ static bool gpunn__suits_norm(const gpunn__plan *plan, const gpunn_tensor *norm,
            plan->tensors[residual->id].gradient_root != plan->tensors[norm->inputs[0]->id].gradient_root;
 }
 
-/* What can be merged into a linear or convolution: a batch norm by running statistics (evaluation only), the sum with a residual,
- * a relu or (linear) gelu_tanh; in this order; into a batch norm the two in the middle. Returns the node after `end` if it is of
- * a later stage than *stage. */
+/* Returns the node after `end` if it can be merged, or NULL. Into a linear or convolution, in
+ * this order: a batch norm by running statistics (evaluation only), the sum with a residual, a
+ * relu or (linear only) gelu_tanh. Into a batch norm: the sum and the relu. *stage is the stage
+ * reached; the next node must be of a later one. */
 static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tensor *head, const gpunn_tensor *end, int *stage)
 {
     if (b->tensors[end->id].uses != 1 || gpunn__is_visible(b->plan, end)) return NULL;
@@ -265,7 +268,7 @@ static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tens
         while (operand < t->input_count && t->inputs[operand] != end) operand++;
         if (!b->needed[id] || operand == t->input_count) continue;
         if (b->tensors[id].head != id || b->tensors[id].next >= 0 || b->plan->tensors[id].root != id || b->tensors[id].group >= 0)
-            return NULL; /* taken */
+            return NULL; /* it already belongs to another step */
         if (gpunn__has_statistics(t->op) && operand == 0 && !b->plan->training && (t->rank == 2 || head->op != GPUNN_OP_LINEAR))
             then = 1;
         else if (t->op == GPUNN_OP_ADD && t->inputs[0] != t->inputs[1] && gpunn__same_shape(t->inputs[0], t->inputs[1]) &&
@@ -280,7 +283,8 @@ static gpunn_tensor *gpunn__next_merge(const gpunn__builder *b, const gpunn_tens
     return NULL;
 }
 
-/* A member of a chain whose value training keeps beside the chain's result: what gelu_tanh is applied to. */
+/* Whether training keeps the value of t, a member of a chain, beside the
+ * chain's result. This is the input of gelu_tanh. */
 static bool gpunn__is_before(const gpunn__builder *b, const gpunn_tensor *t)
 {
     int next = b->tensors[t->id].next;
@@ -322,18 +326,20 @@ GPUNN__INTERNAL void gpunn__mark_chains(gpunn__builder *b)
 }
 
 /* ---- storage --------------------------------------------------------------------------------------------------------- *
- * A model of precision BF16 or F16 on a backend that computes on such values: products (linear, convolutions, matmul, attention)
- * read 16 bits and give them, and so does what is made of 16-bit values alone, parameters not counted. What meets an F32 value is
- * F32, as with torch's promotion, and so are sums, log_softmax, losses, affine_grid, gradient_energy and recurrent layers. Norms
- * of rows write F32 values in 16 bits too where products read them, and only so where nothing else does. A model for evaluation
- * is as after torch's net.half(): rows of embeddings have the 16 bits of their table, and F32 inputs make nothing F32. */
+ * Applies to models of precision BF16 or F16 on a backend that computes in these dtypes. Products (linear,
+ * convolutions, matmul, attention) read and write 16 bits. So do ops whose operands, parameters aside, are
+ * all stored in 16 bits. An op with an F32 operand gives F32, as torch's promotion does. Sums, log_softmax,
+ * losses, affine_grid, gradient_energy and recurrent layers always give F32. If products read the F32 result
+ * of a norm over rows, the norm writes it in 16 bits too, or only in 16 bits if nothing else reads it. An
+ * inference-only model follows torch's net.half(): rows of embeddings have their table's 16 bits, and F32
+ * inputs do not make results F32. */
 
 GPUNN__INTERNAL gpunn_dtype gpunn__half_of(const gpunn_model *model)
 {
     return model->precision == GPUNN_PRECISION_F16 ? GPUNN_F16 : GPUNN_BF16;
 }
 
-/* Whether node t reads operand i in 16 bits where it is a weight. */
+/* Whether node t can read operand i, a weight, in 16 bits. */
 static bool gpunn__takes_narrow(const gpunn_tensor *t, int i)
 {
     const gpunn_backend_info *info = &t->model->dev->info;
@@ -376,7 +382,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__check_narrow(const gpunn__builder *b)
     return GPUNN_OK;
 }
 
-/* How many operands of products a value is, under any of its names, and how often it is read otherwise or seen by the program. */
+/* Counts the readers of a value under all its names: products that read it as a factor, and others. A value
+ * that the program can read counts as one more of the others. */
 static void gpunn__count_readers(const gpunn__builder *b, const gpunn_tensor *t, int *products, int *others)
 {
     *others += gpunn__is_visible(b->plan, t);
@@ -392,7 +399,7 @@ static void gpunn__count_readers(const gpunn__builder *b, const gpunn_tensor *t,
     }
 }
 
-/* Whether a value in F32 makes what it meets F32. */
+/* Whether an F32 value makes the results of ops that read it F32. In an inference-only model inputs do not. */
 static bool gpunn__widens(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     if ((t->kind != GPUNN__VALUE && t->kind != GPUNN__INPUT) || plan->tensors[t->id].storage != GPUNN_F32) return false;
@@ -417,8 +424,8 @@ static gpunn_dtype gpunn__storage_of(const gpunn__plan *plan, const gpunn_tensor
     return result;
 }
 
-/* Where convolutions want their channels last, so are the values that they give and all that goes on with these, image by image:
- * norms, pools, elementwise ops. Others read a copy. */
+/* Whether t is stored with channels last. Convolutions produce such values where the backend prefers them. So
+ * do norms, pools and elementwise ops whose operands are such values. Other ops read a copy. */
 static bool gpunn__is_channels_last(const gpunn__plan *plan, const gpunn_tensor *t)
 {
     if (!plan->channels_last || t->kind != GPUNN__VALUE || t->rank != 4 || t->dtype != GPUNN_F32) return false;
@@ -441,7 +448,7 @@ GPUNN__INTERNAL void gpunn__mark_storage(gpunn__builder *b)
     gpunn__plan        *plan = b->plan;
     gpunn_model        *model = b->model;
     const gpunn_device *dev = model->dev;
-    int64_t             largest = 0; /* result of a convolution */
+    int64_t             largest = 0; /* count of the largest convolution result */
     for (int id = 0; id < plan->tensor_count; id++)
         if (b->needed[id] && gpunn__op_is(model->tensors[id]->op, GPUNN__CONVOLUTION) && model->tensors[id]->rank == 4 &&
             gpunn__count(model->tensors[id], plan->batch) > largest)
@@ -480,8 +487,8 @@ GPUNN__INTERNAL bool gpunn__passes_gradient(const gpunn__builder *b, const gpunn
 }
 
 /* ---- groups ---------------------------------------------------------------------------------------------------------- *
- * Nodes that one fused kernel of gpunn_use_kernels computes. They are claimed before anything is merged and before memory is
- * planned; what does not fit this plan stays with the single ops. */
+ * A group is a set of nodes computed by one fused kernel of gpunn_use_kernels. Groups are chosen before nodes
+ * are merged and memory is planned. Nodes of kernels that do not fit this plan are planned as single ops. */
 
 GPUNN__INTERNAL gpunn_tensor *gpunn__member(const gpunn__builder *b, const gpunn__group *group, int number)
 {
@@ -494,7 +501,7 @@ GPUNN__INTERNAL const gpunn_kernel_program *gpunn__program(const gpunn__builder 
     return &group->kernel->program[direction];
 }
 
-/* The program that computes gradients. */
+/* The program of the kernel that computes gradients. A loss's kernel does so in its forward program. */
 static const gpunn_kernel_program *gpunn__gradient_program(const gpunn__builder *b, const gpunn__group *group)
 {
     return gpunn__program(b, group, !group->kernel->loss);
@@ -544,7 +551,8 @@ GPUNN__INTERNAL bool gpunn__group_has_backward(const gpunn__builder *b, const gp
     return has && b->plan->training;
 }
 
-/* Whether somebody outside of group `index` reads node t; for gradients only those that the loss depends on count. */
+/* Whether a node outside group `index` reads node t. For gradients only
+ * readers count that pass a gradient to t. */
 static bool gpunn__read_outside(const gpunn__builder *b, int index, const gpunn_tensor *t, bool gradient)
 {
     for (int id = t->id + 1; id < b->plan->tensor_count; id++) {
@@ -573,8 +581,9 @@ GPUNN__INTERNAL bool gpunn__group_relayouts(const gpunn__builder *b, const gpunn
            b->plan->tensors[b->plan->tensors[t->id].root].channels_last != gpunn__group_wants_channels_last(b, group);
 }
 
-/* Whether its own images have their channels where the kernel takes them, and those that it reads can be laid out anew. In
- * training the loss's kernel writes their gradients in the forward pass, where nobody lays these out anew. */
+/* Whether the kernel can take all images of the group: its nodes as they are stored, its externals as they
+ * are or as a copy. In training the loss's kernel cannot use copies. It writes gradients in the forward pass,
+ * where no step could copy them back. */
 static bool gpunn__group_layout_fits(const gpunn__builder *b, const gpunn__group *group)
 {
     const gpunn_kernel *kernel = group->kernel;
@@ -586,7 +595,8 @@ static bool gpunn__group_layout_fits(const gpunn__builder *b, const gpunn__group
     return true;
 }
 
-/* One value per channel is an error in training, which the single op tells. */
+/* Whether a batch norm has a single value per channel in training, which is an error. The node
+ * then stays a single op, which reports it. */
 static bool gpunn__lacks_variance(const gpunn__builder *b, const gpunn_tensor *t)
 {
     return t->op == GPUNN_OP_BATCH_NORM && b->plan->training && !gpunn__evaluates(b->plan, t) &&
@@ -606,7 +616,7 @@ static bool gpunn__group_values_fit(const gpunn__builder *b, int index)
     return true;
 }
 
-/* Whether nodes of the group contribute to a node's gradient, which is then nowhere as a whole. */
+/* Whether nodes of the group contribute to this gradient. It then never exists as a whole in memory. */
 static bool gpunn__adds_inside(const gpunn__builder *b, const gpunn__group *group, int root)
 {
     bool adds = false;
@@ -629,7 +639,7 @@ static bool gpunn__group_gradients_fit(const gpunn__builder *b, int index)
     if (program->operands == NULL) return false;
     int last = plan->tensors[group->tensors[kernel->node_count - 1]].root;
     if (kernel->loss && (plan->seeded || last != plan->tensors[plan->outputs[0]->id].root)) return false;
-    for (int k = 0; k < kernel->node_count; k++) { /* gradients that come from outside are read, and no others */
+    for (int k = 0; k < kernel->node_count; k++) { /* the kernel reads all gradients that come from outside, and no others */
         const gpunn_tensor *t = b->model->tensors[group->tensors[k]];
         int                 root = plan->tensors[t->id].gradient_root;
         bool                comes = gpunn__is_output(plan, t) || gpunn__read_outside(b, index, t, true);
@@ -649,7 +659,7 @@ static bool gpunn__group_gradients_fit(const gpunn__builder *b, int index)
         }
         if (!comes) return false;
     }
-    for (int i = 0; i < kernel->external_count; i++) { /* each gradient that is wanted is written, and in memory of its own */
+    for (int i = 0; i < kernel->external_count; i++) { /* each wanted gradient is written, and to memory of its own */
         const gpunn_tensor *external = gpunn__member(b, group, i);
         bool                written = false;
         if (!gpunn__group_passes(b, group, external)) continue;
@@ -663,7 +673,8 @@ static bool gpunn__group_gradients_fit(const gpunn__builder *b, int index)
     return true;
 }
 
-/* Whether one step of the backend's own does all of it, a batch norm with what is merged into it: in fewer launches. */
+/* Whether the group is a batch norm with a sum and relu after it. The backend does this
+ * in one merged step, with fewer launches. */
 static bool gpunn__is_norm_step(const gpunn__builder *b, const gpunn_kernel *kernel, const int *tensors)
 {
     const gpunn_tensor *t = b->model->tensors[tensors[0]];
@@ -678,7 +689,7 @@ static bool gpunn__is_norm_step(const gpunn__builder *b, const gpunn_kernel *ker
     return is;
 }
 
-/* Whether a GPU's kernel that computes products rounds their operands as the model does. */
+/* Whether a kernel with products on a GPU rounds their operands as the model's precision requires. */
 static bool gpunn__precision_fits(const gpunn__builder *b, const gpunn_kernel *kernel, const int *tensors)
 {
     bool fits = true;
@@ -689,7 +700,8 @@ static bool gpunn__precision_fits(const gpunn__builder *b, const gpunn_kernel *k
     return fits;
 }
 
-/* Whether a kernel can compute these tensors in this plan, where no other has claimed them. */
+/* Tries to give a group of tensors to a kernel. Returns false if a node is taken already or
+ * the kernel cannot compute it in this plan. */
 static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const int *tensors)
 {
     int           index = b->group_count, last = tensors[kernel->node_count - 1];
@@ -719,8 +731,8 @@ static bool gpunn__claim(gpunn__builder *b, const gpunn_kernel *kernel, const in
 
 /* ---- matching by text ---- */
 
-/* Tensor t in place of number `number` of a kernel's pattern, and what it is made of in those of its operands. assigned: ids by
- * number, nodes first; -1: open. */
+/* Matches tensor t with number `number` of a kernel's pattern, and its operands recursively. assigned holds
+ * tensor ids by number, nodes first; -1: not matched yet. */
 static bool gpunn__unify(const gpunn_model *model, const gpunn_kernel *kernel, int number, const gpunn_tensor *t, int *assigned)
 {
     char text[GPUNN__TEXT_SIZE];
@@ -795,7 +807,8 @@ GPUNN__INTERNAL bool gpunn__refuse_group(gpunn__builder *b, const gpunn__group *
 
 /* ---- order ---- */
 
-/* Puts a node, with its group, after what it reads. false: groups wait for each other, and one of them has been refused. */
+/* Places a node, with its group, after its operands. Returns false if groups wait for
+ * each other; one of them is then rejected. */
 static bool gpunn__put_in_order(gpunn__builder *b, int id)
 {
     enum { OPEN = -1, BEGUN = -2 };
@@ -827,9 +840,9 @@ GPUNN__INTERNAL bool gpunn__mark_order(gpunn__builder *b)
 }
 
 /* ---- q, k and v of one product -------------------------------------------------------------------------------------- *
- * Attention of heads side by side takes q, k and v in one, too. Where they are made of one value by linear layers whose weights
- * and biases lie behind each other in memory, which they do when they are as large and made in that order, their three products
- * are one, forward and back. */
+ * Attention with heads side by side can read q, k and v from one tensor. Suppose linear layers compute all
+ * three from one value, and their weights and biases are adjacent in memory. This is so if they have the same
+ * size and were created in that order. Then one product replaces the three, forward and backward. */
 
 GPUNN__INTERNAL int64_t gpunn__aligned(int64_t count)
 {
@@ -854,7 +867,8 @@ GPUNN__INTERNAL bool gpunn__is_lent(const gpunn_tensor *t)
     return t->lent[0].data || t->lent[1].data;
 }
 
-/* Whether parameter z, of the shape of y, lies behind it in memory, or will do so. */
+/* Whether parameter z has the shape of y and lies directly behind it
+ * in memory, or will when both are laid out. */
 static bool gpunn__is_beside(const gpunn_model *model, const gpunn_tensor *y, const gpunn_tensor *z)
 {
     if (gpunn__is_lent(y) || gpunn__is_lent(z)) return false;
@@ -867,7 +881,7 @@ static bool gpunn__is_beside(const gpunn_model *model, const gpunn_tensor *y, co
     return true;
 }
 
-/* The linear layer of operand i of attention t, if it and the next one's can be made by one product. */
+/* The linear layer that makes operand i of attention t, if its product may be joined with others. Else NULL. */
 static const gpunn_tensor *gpunn__part_of(const gpunn__builder *b, const gpunn_tensor *t, int i)
 {
     const gpunn_tensor *heads = t->inputs[i], *part = heads && heads->op == GPUNN_OP_RESHAPE ? heads->inputs[0] : NULL;
@@ -917,10 +931,10 @@ GPUNN__INTERNAL void gpunn__mark_parts(gpunn__builder *b)
 
 /* ---- steps ----------------------------------------------------------------------------------------------------------- */
 
-/* q, k and v in one, where there was q's. */
+/* Turns the description of q into one of q, k and v together. */
 static void gpunn__describe_all(gpunn_value *value, const gpunn_tensor *t)
 {
-    if (t->op != GPUNN_OP_RESHAPE) { /* rows of a weight or a bias, or what a linear layer makes of them */
+    if (t->op != GPUNN_OP_RESHAPE) { /* rows of a weight or bias, or the result of a linear layer */
         value->dim[t->kind == GPUNN__VALUE ? t->rank - 1 : 0] *= 3;
         return;
     }
@@ -995,7 +1009,8 @@ GPUNN__INTERNAL bool gpunn__use_slot(gpunn__builder *b, void **pointer, int inde
     return gpunn__bind(b, pointer, GPUNN__IN_SLOT, index);
 }
 
-/* Whether the state at the root of t still is, or is by now, what t is. */
+/* Whether the state at the root of t still has the value that t stands for: that from before the run, or that
+ * of one assignment. Fails if not. */
 static bool gpunn__is_current(gpunn__builder *b, const gpunn_tensor *t, int root)
 {
     const gpunn_tensor *state = b->model->tensors[root], *seen = t;
@@ -1020,7 +1035,7 @@ GPUNN__INTERNAL bool gpunn__read_value(gpunn__builder *b, gpunn_value *value, co
     return gpunn__use_slot(b, &value->data, b->plan->tensors[root].value_slot, at);
 }
 
-/* A bias in a chain whose result is F32: it is added as it is. */
+/* Whether an operand is the bias of a chain with an F32 result. Such a bias is added in F32. */
 static bool gpunn__is_wide_bias(const gpunn__builder *b, const gpunn_tensor *t, int operand)
 {
     int end = t->id;
@@ -1028,7 +1043,8 @@ static bool gpunn__is_wide_bias(const gpunn__builder *b, const gpunn_tensor *t, 
     return operand == 2 && t->op != GPUNN_OP_ATTENTION && b->plan->tensors[end].storage == GPUNN_F32;
 }
 
-/* An operand of a product in a half plan, its bias too: weights have a 16-bit copy, of other F32 values a step makes one. */
+/* Whether an operand of a product, or its bias, must be read as a 16-bit copy in a half plan. Weights have
+ * such a copy in model->half; other F32 values get one from a cast step. */
 static bool gpunn__is_factor(const gpunn__builder *b, const gpunn_tensor *t, int operand)
 {
     return b->plan->half && operand < 3 && gpunn__op_is(t->op, GPUNN__PRODUCT) && t->inputs[operand] &&
@@ -1149,7 +1165,8 @@ GPUNN__INTERNAL bool gpunn__copy_operands(gpunn__builder *b, const gpunn_tensor 
     return true;
 }
 
-/* What a product adds to its result: of an F32 input the copy that an earlier step has rounded, where the sum has 16 bits. */
+/* Reads the residual that a product adds to its result. With a 16-bit sum, an F32 residual that an earlier
+ * step has rounded is read from its 16-bit copy. */
 static bool gpunn__read_residual(gpunn__builder *b, gpunn_value *value, const gpunn_tensor *add, int operand, int at)
 {
     const gpunn_tensor *input = add->inputs[operand];
@@ -1190,7 +1207,7 @@ GPUNN__INTERNAL bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *
         member = tensors[b->tensors[member->id].next];
         if (!gpunn__copy_operands(b, member)) return false;
     }
-    if (t->op == GPUNN_OP_RESHAPE) { /* of an image with channels last: the copy is all that it needs */
+    if (t->op == GPUNN_OP_RESHAPE) { /* a reshape of an image with channels last is just the copy */
         b->plan->tensors[t->id].value_slot = b->tensors[t->inputs[0]->id].transposed;
         return true;
     }
@@ -1198,7 +1215,7 @@ GPUNN__INTERNAL bool gpunn__forward_step(gpunn__builder *b, const gpunn_tensor *
     gpunn_step *step = gpunn__node_step(b, t, false, 0);
     if (step == NULL) return false;
     for (int i = 0; i < t->input_count; i++) {
-        const bool updated = gpunn__has_statistics(t->op) && i > 2 && !step->evaluates; /* running statistics: only once */
+        const bool updated = gpunn__has_statistics(t->op) && i > 2 && !step->evaluates; /* running statistics: updated once */
         if (gpunn__operand_of(b->plan, t, i) && !(updated && b->repeats) && !gpunn__read_operand(b, &step->in[i], t, i, at))
             return false;
     }
@@ -1259,8 +1276,8 @@ GPUNN__INTERNAL bool gpunn__late_steps(gpunn__builder *b)
 }
 
 /* ---- filters ---- *
- * Memory has weights as state dicts have them. Where convolutions want their channels last, one step brings the filters of all so
- * when a run begins, and one brings their gradients back at its end. */
+ * Weights are stored in the layout of state dicts. Where convolutions want channels last, one step at the
+ * start of a run copies all filters to that layout. One step at the end copies their gradients back. */
 
 GPUNN__INTERNAL gpunn_step *gpunn__filter_step(gpunn__builder *b, const gpunn_tensor *convolution, bool backward, int count)
 {
@@ -1282,7 +1299,7 @@ GPUNN__INTERNAL bool gpunn__relayout_filters(gpunn__builder *b)
             const gpunn_tensor *t = b->model->tensors[id], *w = gpunn__op_is(t->op, GPUNN__CONVOLUTION) ? t->inputs[1] : NULL;
             if (!b->needed[id] || w == NULL || !gpunn__has_mirror(w) || !gpunn__has_layouts(w)) continue;
             if (pass == 0) {
-                count++; /* shared ones again */
+                count++; /* a shared weight counts more than once, which only reserves more operands */
                 continue;
             }
             if (b->tensors[w->id].filter >= 0) continue;
