@@ -21049,47 +21049,57 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *
 #pragma GCC pop_options
 #endif
 /* ==== >>run/run ==================================================================================================== */
-/* Takes the sizes as they were found for those of the run. */
+/* Runs plans: gpunn_forward, gpunn_backward and the gradients of a training step. For each call it finds the
+ * batch and other sizes in the inputs, then finds or makes the plan for them. */
+
+/* Makes the sizes found in the inputs the sizes of the run. */
 GPUNN__INTERNAL void gpunn__take_found(gpunn_model *model);
 
-/* The sizes of the run whose values can be read. */
+/* Restores the sizes of the plan's run, whose values can be read. */
 GPUNN__INTERNAL void gpunn__take_sizes(gpunn_model *model, const gpunn__plan *plan);
 
-/* The batch that a plan asked for would have now; 0 after a failure. */
+/* The batch size that the inputs of this request hold now. Returns 0 on failure. */
 GPUNN__INTERNAL int64_t gpunn__batch_for(gpunn_model *model, const gpunn__request *request);
 
-/* Whether a step may write gradients of parameters: a loss's fused kernel does ahead of the way back. */
+/* Whether a step may write gradients of parameters. The fused kernel of a loss does so in the forward pass. */
 GPUNN__INTERNAL bool gpunn__writes_gradients(const gpunn_step *step);
 
+/* Runs steps [from, to) one by one, or times them if device->timing is set. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__run_steps(gpunn_device *dev, gpunn__plan *plan, int from, int to);
 
-/* The group that a model's runs in training mode meet; NULL: none. */
+/* The group that the model's training runs communicate with, or NULL. */
 GPUNN__INTERNAL gpunn_group *gpunn__met_by(const gpunn_model *model);
 
-/* Hands a failure to the ranks that this one was to meet, unless they have voted since. */
+/* Reports a failure to the other ranks, unless they know it already. agreed: group->agreed when the call
+ * began. Returns the status common to the ranks. */
 GPUNN__INTERNAL gpunn_status gpunn__tell_ranks(gpunn_group *group, int64_t agreed, gpunn_status status);
 
-/* The end of a call whose run may have changed statistics and states: after a failure they are as they were. */
+/* Ends a call whose run may have changed running statistics and states. After a
+ * failure it restores them. Returns status. */
 GPUNN__INTERNAL gpunn_status gpunn__put_back(gpunn_model *model, gpunn_status status);
 
-/* Backend memory of a tensor and its bytes now, as the program counts them; NULL after a failure. */
+/* Memory of a value or gradient on the device. *bytes: its current size in the
+ * tensor's own dtype. Returns NULL on failure. */
 GPUNN__INTERNAL void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes);
 
-/* The loss of the training step that has just run, which must be finite. */
+/* Reads the loss of the last training step. Fails with GPUNN_ERR_NUMERIC if it is not finite. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__read_loss(gpunn_tensor *loss, float *value);
 
+/* Whether the list or the name prefix selects this parameter. */
 GPUNN__INTERNAL bool gpunn__is_among(const gpunn__chosen *chosen, const gpunn_tensor *parameter);
 
-/* Whether an optimizer trains t. */
+/* Whether t is a parameter that the optimizer trains. */
 GPUNN__INTERNAL bool gpunn__is_chosen(const gpunn_optimizer *opt, const gpunn_tensor *t);
 
-/* Which gradients the steps add to. Where one step writes several, of which some have been reached before, the others begin at
- * 0. */
+/* Sets the accumulate flags: whether the first write to each gradient is = or +=. If one step writes several
+ * gradients and only some were written before, the others are set to 0 and accumulate too. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__settle_writes(gpunn_model *model, gpunn__plan *plan, const gpunn__backpass *pass);
 
-/* Whether gradients can begin there. */
+/* Fails unless the loss is a single computed F32 number. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__check_loss(const gpunn_tensor *loss);
 
+/* Runs the forward and backward pass of a loss. With opt (prepared) gradients
+ * start anew; with updates its update follows. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt,
                                                bool updates);
 
@@ -21097,7 +21107,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_b
 
 /* ---- sizes of a run ---- */
 
-/* Notes what an axis of an input tells, which holds that many, where a size stands in it alone; false after an error. */
+/* Derives a size from the length of an input's axis. Works only where the axis is a named size times a
+ * factor, plus a constant. Returns false on failure. */
 static bool gpunn__find_size(gpunn_model *model, const gpunn_tensor *t, int axis)
 {
     const gpunn__sum       sum = gpunn__sum_of(model, t->dim[axis]);
@@ -21131,7 +21142,7 @@ static bool gpunn__find_size(gpunn_model *model, const gpunn_tensor *t, int axis
     return false;
 }
 
-/* Whether an axis of an input is as long as the sizes that were found tell. */
+/* Whether an axis of an input has the length that the found sizes imply. Fails if not. */
 static bool gpunn__fits_sizes(gpunn_model *model, const gpunn_tensor *t, int axis, int64_t batch)
 {
     const gpunn__sum sum = gpunn__sum_of(model, t->dim[axis]);
@@ -21143,7 +21154,7 @@ static bool gpunn__fits_sizes(gpunn_model *model, const gpunn_tensor *t, int axi
     return false;
 }
 
-/* Finds sizes that no input of the run tells in others that are written. */
+/* Finds sizes that no input of the run determines in other inputs that have been written. */
 static bool gpunn__find_written_sizes(gpunn_model *model)
 {
     for (int i = 0; i < model->tensor_count; i++) {
@@ -21157,7 +21168,7 @@ static bool gpunn__find_written_sizes(gpunn_model *model)
     return true;
 }
 
-/* Finds what the inputs of a plan, or of the marked tensors, tell of all sizes but the batch; false after an error. */
+/* Finds all sizes but the batch in the inputs of a plan, or in the marked tensors. Returns false on failure. */
 static bool gpunn__find_sizes(gpunn_model *model, const gpunn__plan *plan, const bool *needed, int64_t batch)
 {
     const int count = plan ? plan->input_count : model->tensor_count;
@@ -21186,7 +21197,7 @@ GPUNN__INTERNAL void gpunn__take_sizes(gpunn_model *model, const gpunn__plan *pl
     for (int i = 0; plan && i < plan->size_count; i++) model->sizes[i].value = plan->sizes[i];
 }
 
-/* Whether a plan was made for the sizes that were found. */
+/* Whether a plan was made for the sizes found in the inputs. */
 static bool gpunn__has_sizes(const gpunn_model *model, const gpunn__plan *plan)
 {
     for (int i = 0; i < plan->size_count; i++)
@@ -21201,7 +21212,7 @@ static bool gpunn__is_batched(const gpunn_tensor *t)
     return batched;
 }
 
-/* The batch that an input holds, for runs that read none; 1 where there is none. */
+/* The batch of some written input, for runs that read no input with a batch. 1 if there is none. */
 static int64_t gpunn__written_batch(const gpunn_model *model)
 {
     for (int i = 0; i < model->tensor_count; i++) {
@@ -21211,7 +21222,7 @@ static int64_t gpunn__written_batch(const gpunn_model *model)
     return 1;
 }
 
-/* The batch that the inputs of a plan, or of the marked tensors, hold now; 0 after a failure. */
+/* The batch that the inputs of a plan, or the marked tensors, hold now. Returns 0 on failure. */
 static int64_t gpunn__batch_of(gpunn_model *model, const gpunn__plan *plan, const bool *needed)
 {
     const gpunn_tensor *leader = NULL;
@@ -21242,7 +21253,7 @@ static bool gpunn__is_bound(const gpunn_model *model, const gpunn__plan *plan)
     return plan->generation == model->generation && model->laid_out == model->tensor_count;
 }
 
-/* Has run, and needs no more memory than there is. */
+/* Whether a plan has run before and needs no more memory than is allocated. */
 static bool gpunn__is_ready(const gpunn_model *model, const gpunn__plan *plan)
 {
     return plan && plan->passes[0].captured && model->laid_out == model->tensor_count &&
@@ -21263,7 +21274,7 @@ GPUNN__INTERNAL int64_t gpunn__batch_for(gpunn_model *model, const gpunn__reques
     return batch;
 }
 
-/* Whether a plan is what is asked for, for some batch. */
+/* Whether a plan fits the request, at any batch size. */
 static bool gpunn__serves(const gpunn__plan *plan, const gpunn__request *request)
 {
     return plan->training == request->training && plan->seeded == request->seeded &&
@@ -21272,7 +21283,8 @@ static bool gpunn__serves(const gpunn__plan *plan, const gpunn__request *request
            memcmp(plan->outputs, request->outputs, (size_t)plan->output_count * sizeof *plan->outputs) == 0;
 }
 
-/* The plan for the inputs as they are, first in the model's list and bound. NULL after a failure. */
+/* Finds or makes the plan for the request and the current inputs. It becomes the first in the model's list
+ * and is bound. Returns NULL on failure. */
 static gpunn__plan *gpunn__plan_for(gpunn_model *model, const gpunn__request *request)
 {
     gpunn_device *dev = model->dev;
@@ -21321,7 +21333,8 @@ GPUNN__INTERNAL bool gpunn__writes_gradients(const gpunn_step *step)
     return step->backward || step->op == GPUNN_OP_GROUP;
 }
 
-/* Looks for infinity and NaN in the gradients of parameters that a step has just written, while the caches have them. */
+/* Checks the parameter gradients that a step has just written for infinity and
+ * NaN, while they are in the CPU's caches. */
 static void gpunn__watch_gradients(gpunn_model *model, const gpunn_step *step)
 {
     const gpunn_backend *backend = model->dev->backend;
@@ -21351,7 +21364,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__run_steps(gpunn_device *dev, gpunn__plan *p
     return GPUNN_OK;
 }
 
-/* A pass as one piece, for backends that execute whole runs. */
+/* Describes a whole pass for backends that execute runs as one unit. */
 static gpunn_run gpunn__whole_run(gpunn_model *model, gpunn__plan *plan, const gpunn__backpass *pass)
 {
     gpunn_run run;
@@ -21376,15 +21389,15 @@ static GPUNN__STATUS gpunn__check_outputs(gpunn_model *model, const char *caller
     return GPUNN_OK;
 }
 
-/* A training step, or an evaluation, begins. */
+/* Counts the start of a training step or of an evaluation. */
 static void gpunn__count_step(gpunn_model *model, bool trains)
 {
     model->state.step += trains;
     model->state.draw = trains ? model->state.step << 24 : model->state.draw + 1;
-    model->state.weights_version += trains; /* running statistics */
+    model->state.weights_version += trains; /* training changes running statistics */
 }
 
-/* A run that only the program's capture has is not counted before its replays. */
+/* Undoes the count of a run that was only captured. Its replays count instead. */
 static void gpunn__count_back(gpunn_model *model, const gpunn_run *run, const gpunn_run_state *before)
 {
     if (!run->captured_only) return;
@@ -21403,17 +21416,18 @@ GPUNN__INTERNAL gpunn_status gpunn__tell_ranks(gpunn_group *group, int64_t agree
 {
     if (group == NULL || status == GPUNN_OK || gpunn__has_told(group, agreed)) return status;
     if (!group->joined || group->agreed == agreed) return gpunn__agree(group, status, NULL, "a run that fails");
-    return status == GPUNN_ERR_NUMERIC ? status : gpunn__agree(group, status, NULL, GPUNN__LATE); /* a value is all GPUs' */
+    return status == GPUNN_ERR_NUMERIC ? status : gpunn__agree(group, status, NULL, GPUNN__LATE); /* all GPUs see such a value */
 }
 
-/* Devices that exchange by themselves do so without a word: their ranks agree before. Those of an optimizer's step have. */
+/* Ranks agree before a run whose devices exchange directly, since they cannot report a failure during the
+ * run. A step of an optimizer has agreed already. */
 static GPUNN__STATUS gpunn__before_meeting(gpunn_model *model, const gpunn__plan *plan, const char *caller)
 {
     if (!plan->meets_ranks || !model->ranks.joined) return GPUNN_OK;
     return gpunn__agree((gpunn_group *)model->ranks.user, gpunn__earlier_runs(model->dev, caller), NULL, "%s", caller);
 }
 
-/* What runs of a training plan change is copied aside, or back. */
+/* Copies everything that runs of a training plan change in place to the kept copies, or back. */
 static GPUNN__STATUS gpunn__kept_copy(gpunn_device *dev, const gpunn__plan *plan, bool back)
 {
     gpunn_status status = GPUNN_OK;
@@ -21425,7 +21439,7 @@ static GPUNN__STATUS gpunn__kept_copy(gpunn_device *dev, const gpunn__plan *plan
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "keeping what a step changes", status);
 }
 
-/* Before a run on a CPU, which gpunn__put_back takes back. */
+/* Keeps copies before a run on a CPU, which gpunn__put_back restores after a failure. */
 static GPUNN__STATUS gpunn__keep(gpunn_model *model, gpunn__plan *plan)
 {
     model->undo = plan;
@@ -21493,7 +21507,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__read_loss(gpunn_tensor *loss, float *value)
                        (unsigned long long)loss->model->state.step);
 }
 
-/* Forward, loss, backward, one part after another. */
+/* Runs forward steps, checks the loss, then runs backward steps. */
 static GPUNN__STATUS gpunn__run_training(gpunn_tensor *loss, gpunn__plan *plan, const gpunn__backpass *pass)
 {
     gpunn_device *dev = loss->model->dev;
@@ -21561,7 +21575,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__check_loss(const gpunn_tensor *loss)
                        gpunn_dtype_name(loss->dtype), gpunn__shape_text(loss, text));
 }
 
-/* A pass has run whose gradients, of values between, can be read. */
+/* Notes that a pass has run, so that its gradients of intermediate values can be read. */
 static void gpunn__note_pass(gpunn_model *model, gpunn__plan *plan, int number)
 {
     const int *gradients = plan->passes[number].gradients;
@@ -21572,7 +21586,8 @@ static void gpunn__note_pass(gpunn_model *model, gpunn__plan *plan, int number)
     plan->weights_version = model->state.weights_version;
 }
 
-/* What is known of the gradients when a pass begins: the program may write to those that it has bound. */
+/* Resets what is known about non-finite gradients when a pass begins. The program may
+ * have written to gradients that it bound. */
 static void gpunn__begin_doubts(gpunn_model *model, const gpunn__plan *plan, const gpunn__backpass *pass,
                                 const gpunn_optimizer *opt)
 {
@@ -21581,9 +21596,9 @@ static void gpunn__begin_doubts(gpunn_model *model, const gpunn__plan *plan, con
         model->doubtful = model->doubtful || model->tensors[plan->reached[i]]->lent[1].data;
 }
 
-/* Forward and backward of one training step, or a later pass of it, as args ask; with opt (prepared), gradients begin anew,
- * unless parts have been accumulated, and, with updates, its clipping and update follow. loss: NULL where the program has given
- * gradients. */
+/* Runs the forward and backward pass of one training step, or a later pass of it. With opt (prepared)
+ * gradients start anew, unless parts have been accumulated. With updates, clipping and the update follow.
+ * loss is NULL if the program gave output gradients. */
 static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *loss, const gpunn_backward_args *args,
                                   gpunn_optimizer *opt, bool updates)
 {
@@ -21597,7 +21612,7 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
                            : plan->scope     ? "trainable parameter of the optimizer or to a "
                                              : "trainable parameter or to a ",
                            gpunn__why_unreached(model, args));
-    /* No sooner: a run that cannot be leaves gradients alone. */
+    /* Not earlier: a run that fails above leaves gradients unchanged. */
     for (int i = 0; opt && opt->parts == 0 && i < opt->parameter_count; i++) opt->parameters[i]->grad_reached = false;
     gpunn__begin_doubts(model, plan, pass, opt);
     gpunn_status status = gpunn__settle_writes(model, plan, pass);
@@ -21631,17 +21646,17 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
         status = gpunn__execute(dev, &run, opt ? "gpunn_train_step" : loss ? "gpunn_backward" : "gpunn_backward_from");
     }
     pass->captured = run.captured;
-    if (status == GPUNN_OK && loss && run.loss == NULL) model->undo = plan; /* the host is to look at it */
+    if (status == GPUNN_OK && loss && run.loss == NULL) model->undo = plan; /* the host still has to check the loss */
     if (status == GPUNN_ERR_MEMORY || (status != GPUNN_OK && number == 0)) plan->passed = number - 1;
     for (int i = pass->reached_begin; i < pass->reached_end && status != GPUNN_OK; i++)
         model->tensors[plan->reached[i]]->grad_reached = plan->was_reached[i];
-    if (status == GPUNN_ERR_MEMORY && number == 0) model->state.step -= !plan->evaluates; /* the call made again drops the same */
+    if (status == GPUNN_ERR_MEMORY && number == 0) model->state.step -= !plan->evaluates; /* a retry gets the same dropout */
     gpunn__count_back(model, &run, &before);
     if (updates && status == GPUNN_OK) gpunn__optimizer_advance(opt, &run);
     return status;
 }
 
-/* The place of a loss among a plan's, behind the pass that ran last; 0: it is not there. */
+/* The index of a loss among the plan's passes after the one that ran last. 0: not found. */
 static int gpunn__pass_of(const gpunn__plan *plan, const gpunn_tensor *loss)
 {
     for (int i = plan->passed + 1; i < plan->pass_count; i++)
@@ -21649,7 +21664,7 @@ static int gpunn__pass_of(const gpunn__plan *plan, const gpunn_tensor *loss)
     return 0;
 }
 
-/* The pass of a loss that goes on from the last forward pass; 0 after an error. */
+/* Finds the pass of a loss that can continue from the last forward pass. Returns 0 on failure. */
 static int gpunn__retained_pass(gpunn_tensor *loss, const gpunn__request *request)
 {
     gpunn_model       *model = loss->model;
@@ -21737,7 +21752,8 @@ static size_t gpunn__whole_lines(size_t bytes)
     return (bytes + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
 }
 
-/* Points the plan at the gradients that the program gives; those of the host travel to the device first. */
+/* Sets the plan's seeds to the gradients that the program gave. Gradients in
+ * host memory are first copied to the device. */
 static GPUNN__STATUS gpunn__seed(gpunn_model *model, gpunn__plan *plan, const char *caller, const void *const *gradients)
 {
     gpunn_device        *dev = model->dev;
@@ -21812,8 +21828,8 @@ GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model)
 
 /* ---- generated kernels ----------------------------------------------------------------------------------------------- */
 
-/* Whether the kernel's pattern occurs in the model; if not, *missing (may be NULL) is what the first of its nodes that occurs
- * nowhere would be, or stays NULL. */
+/* Whether the kernel's pattern occurs in the model. If not, *missing becomes the text of its first node that
+ * occurs nowhere, and stays NULL if there is none. missing may be NULL. */
 static bool gpunn__kernel_occurs(const gpunn_model *model, const gpunn_kernel *kernel, const char **missing)
 {
     int ids[2 * GPUNN__LEFT_OUT];
@@ -21831,7 +21847,8 @@ static bool gpunn__kernel_occurs(const gpunn_model *model, const gpunn_kernel *k
     return false;
 }
 
-/* Says how much of a set for another model serves this one: as a warning, or, in strict use, as an error. */
+/* Reports how many kernels of a set made for another model fit this one. This is a
+ * warning, or an error under the strict policy. */
 static GPUNN__STATUS gpunn__report_stale(gpunn_model *model, const gpunn_kernel_set *set, gpunn_kernel_policy policy)
 {
     gpunn_device       *dev = model->dev;
@@ -21896,19 +21913,24 @@ GPUNN_API gpunn_status gpunn_use_kernels_(gpunn_model *model, const gpunn_kernel
 }
 
 /* ==== >>run/io ===================================================================================================== */
-/* The dtype in which the last run left a value or a gradient. */
+/* Copies values between the program and a model: gpunn_read, gpunn_write and gpunn_item. */
+
+/* The dtype in which the last run stored a value or gradient. */
 GPUNN__INTERNAL gpunn_dtype gpunn__stored_as(const gpunn_tensor *t, bool gradient);
 
+/* Whether the last run stored it with channels last. */
 GPUNN__INTERNAL bool gpunn__stored_channels_last(const gpunn_tensor *t, bool gradient);
 
-/* The shape in which so many elements of t lie, which tell one dimension that varies; bytes are those given, of the caller's. */
+/* Derives the shape *held from bytes in this dtype, where at most one dimension varies. caller: name for
+ * messages. Fails if the bytes do not fit. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__shape_of(const gpunn_tensor *t, const char *caller, gpunn_dtype dtype, size_t bytes,
                                               int64_t *held);
 
-/* Notes the shape of what an input holds, and its batch. */
+/* Records the shape of an input's contents, and its batch. */
 GPUNN__INTERNAL void gpunn__hold(gpunn_tensor *t, const int64_t *held);
 
-/* Memory for what an input is to hold from now on. */
+/* Makes an input's memory large enough for new contents, and records
+ * their shape. Fails if it is bound to less. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__input_room(gpunn_tensor *t, const char *caller, size_t bytes, const int64_t *held);
 
 GPUNN__INTERNAL void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes)
@@ -21973,7 +21995,7 @@ GPUNN__INTERNAL bool gpunn__stored_channels_last(const gpunn_tensor *t, bool gra
     return plan->tensors[gradient ? plan->tensors[t->id].gradient_root : plan->tensors[t->id].root].channels_last;
 }
 
-/* Images of floats that came with their channels last. */
+/* Reorders images of floats in place from channels last to channels first. */
 static GPUNN__STATUS gpunn__channels_first(const gpunn_tensor *t, void *host, size_t bytes)
 {
     float *copy = (float *)gpunn__realloc(t->model->dev, NULL, 0, bytes);
@@ -21990,7 +22012,8 @@ static GPUNN__STATUS gpunn__channels_first(const gpunn_tensor *t, void *host, si
     return GPUNN_OK;
 }
 
-/* To the program's memory on the device, as the program sees the value. */
+/* Copies a value or gradient to the program's device memory, in the
+ * tensor's own dtype and with channels first. */
 static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void *to, const void *memory, size_t bytes)
 {
     const gpunn_device  *dev = t->model->dev;
@@ -22045,7 +22068,7 @@ static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, void *host, siz
     }
     gpunn_dtype  stored = gpunn__stored_as(t, gradient);
     size_t       narrow = stored == t->dtype ? bytes : bytes / 2;
-    char        *at = (char *)host + (bytes - narrow); /* 16-bit values arrive at the end, and are widened from the front */
+    char        *at = (char *)host + (bytes - narrow); /* 16-bit values land at the end and are widened from the front */
     gpunn_status status = dev->backend->download(dev->context, at, memory, narrow);
     if (status != GPUNN_OK) return gpunn__backend_fail(dev, caller, status);
     if (stored != t->dtype) gpunn__widen_floats(stored, at, (int64_t)(narrow / 2), (float *)host);
@@ -22083,7 +22106,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__shape_of(const gpunn_tensor *t, const char 
     size_t sample = gpunn_dtype_size(dtype);
     for (int i = 0; i < t->rank; i++) {
         const bool varies = t->dim[i] < 0;
-        const bool multiple = varies && !gpunn__is_sized(t->dim[i]); /* of a value: k times the batch */
+        const bool multiple = varies && !gpunn__is_sized(t->dim[i]); /* of a plain dimension: k times the batch */
         held[i] = multiple ? -t->dim[i] : varies ? 1 : t->dim[i];
         sample *= (size_t)held[i];
         varying += varies;
@@ -22226,7 +22249,11 @@ GPUNN_API gpunn_status gpunn_write(gpunn_tensor *t, const void *host, size_t byt
 }
 
 /* ==== >>run/bind =================================================================================================== */
-/* Whether t, or its gradient, can lie there; *held: its shape, where there is one yet. */
+/* Binds tensors to user-owned memory (gpunn_bind, gpunn_bind_grad, DLPack) and
+ * switches a model's states between sessions. */
+
+/* Whether the memory is large enough, aligned and reachable for t or its gradient. *held: its shape, which
+ * bytes determine if it is not known yet. */
 static GPUNN__STATUS gpunn__check_lent(const gpunn_tensor *t, const char *caller, const void *memory, size_t bytes, bool gradient,
                                        int64_t *held)
 {
@@ -22245,7 +22272,7 @@ static GPUNN__STATUS gpunn__check_lent(const gpunn_tensor *t, const char *caller
     return gpunn__fail(dev, status, "%s '%s': %s", caller, gpunn__called(t), dev->backend->error(dev->context));
 }
 
-/* An input's memory. */
+/* Makes user-owned memory an input's memory, or removes it. */
 static void gpunn__lend_input(gpunn_tensor *t, const gpunn__lent *lent, const int64_t *held)
 {
     if (t->lent[0].data == NULL) gpunn__device_free(t->model->dev, t->data, t->capacity);
@@ -22255,7 +22282,7 @@ static void gpunn__lend_input(gpunn_tensor *t, const gpunn__lent *lent, const in
     if (lent->data) gpunn__hold(t, held);
 }
 
-/* A parameter or buffer. What the memory that it leaves holds is taken along only to ours. */
+/* Binds a parameter or buffer. Its values are copied only when it returns to the model's own memory. */
 static GPUNN__STATUS gpunn__lend_weight(gpunn_tensor *t, const gpunn__lent *lent)
 {
     gpunn_model *model = t->model;
@@ -22271,7 +22298,8 @@ static GPUNN__STATUS gpunn__lend_weight(gpunn_tensor *t, const gpunn__lent *lent
     return GPUNN_OK;
 }
 
-/* shape: in which it lies there; NULL: as its bytes tell. */
+/* Binds t or its gradient to memory, or unbinds it with NULL. shape: shape of
+ * the contents; NULL: determined by bytes. */
 static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, void *memory, size_t bytes, bool gradient,
                                         const int64_t *shape)
 {
@@ -22312,7 +22340,7 @@ static size_t gpunn__state_bytes(const gpunn_tensor *t)
     return ((size_t)gpunn__count(t, 1) * sizeof(float) + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
 }
 
-/* The next state of a model from tensor *id on, which moves behind it; NULL: there is none. */
+/* Returns the next state from tensor *id on and advances *id behind it. NULL: there is none. */
 static gpunn_tensor *gpunn__next_state(const gpunn_model *model, int *id)
 {
     while (*id < model->tensor_count) {
@@ -22322,7 +22350,7 @@ static gpunn_tensor *gpunn__next_state(const gpunn_model *model, int *id)
     return NULL;
 }
 
-/* Fills a session: as the states are now, or with their initial values. */
+/* Fills a session with the current states or with their initial values. */
 static GPUNN__STATUS gpunn__session_fill(gpunn_session *session, bool as_now)
 {
     gpunn_device *dev = session->model->dev;
@@ -22370,7 +22398,7 @@ GPUNN_API gpunn_session *gpunn_session_create(gpunn_model *model)
     return session;
 }
 
-/* Whether a session has all states of the model, and the program none of them. */
+/* Fails unless the session has all states of the model and none of them is bound to memory of the program. */
 static GPUNN__STATUS gpunn__session_check(gpunn_model *model, const gpunn_session *session)
 {
     static const char caller[] = "gpunn_use_session";
@@ -22507,7 +22535,8 @@ GPUNN_API struct DLManagedTensorVersioned *gpunn_to_dlpack(gpunn_tensor *t)
     return (struct DLManagedTensorVersioned *)(void *)managed;
 }
 
-/* Why the memory of managed cannot be that of t, as far as it tells itself; NULL: it can. *count: of elements. */
+/* Why the DLPack tensor cannot be bound to t, judged by its description.
+ * NULL: it can. *count: its number of elements. */
 static const char *gpunn__dlpack_fault(const gpunn_tensor *t, const gpunn_dlpack *managed, int64_t *count)
 {
     const gpunn_device *dev = t->model->dev;
@@ -22554,6 +22583,9 @@ GPUNN_API gpunn_status gpunn_bind_dlpack(gpunn_tensor *t, struct DLManagedTensor
 }
 
 /* ==== >>run/inspect ================================================================================================ */
+/* Reports on models: gpunn_inspect runs a plan step by step with statistics of every value, gpunn_check_nan
+ * finds the first non-finite value, and gpunn_model_summary lists layers and memory. */
+
 typedef struct gpunn__text {
     void (*write)(void *user, const char *text);
     void *user;
@@ -22561,26 +22593,26 @@ typedef struct gpunn__text {
 
 GPUNN__INTERNAL void gpunn__text_line(const gpunn__text *out, const char *format, ...) GPUNN__PRINTF(2, 3);
 
-/* Bytes of the device that a run of a plan holds. */
+/* Bytes of device memory that running a plan takes. */
 typedef struct gpunn__footprint {
     size_t weights, gradients, inputs, arena, cache, together;
 } gpunn__footprint;
 
-/* least_arena: what there is already. */
+/* least_arena: bytes of the arena that exists already. */
 GPUNN__INTERNAL gpunn__footprint gpunn__footprint_of(gpunn_model *model, const gpunn__plan *plan, bool gradients,
                                                      size_t least_arena);
 
-/* The largest sizes, for what is told before a run; gpunn__take_found gives them back. */
+/* Sets sizes to their maxima, to report memory before a run. gpunn__take_found restores them. */
 GPUNN__INTERNAL void gpunn__take_largest(gpunn_model *model);
 
 typedef struct gpunn__inspection {
     gpunn_model              *model;
     gpunn__plan              *plan;
     const gpunn_inspect_args *args;
-    bool                      ended; /* by on_layer */
+    bool                      ended; /* on_layer stopped the inspection */
 } gpunn__inspection;
 
-/* Tells of a float value in the device's memory; others are left out. */
+/* Reports statistics of a float value in device memory to on_layer. Other dtypes are skipped. */
 static GPUNN__STATUS gpunn__tell(gpunn__inspection *in, const char *op, const char *layer, const char *gradient_of,
                                  const void *data, gpunn_dtype dtype, int64_t count)
 {
@@ -22614,7 +22646,7 @@ static GPUNN__STATUS gpunn__tell(gpunn__inspection *in, const char *op, const ch
     return GPUNN_OK;
 }
 
-/* What the plan begins with. */
+/* Reports the inputs, parameters and buffers that the loss depends on. */
 static GPUNN__STATUS gpunn__tell_sources(gpunn__inspection *in, const gpunn_tensor *loss)
 {
     gpunn_model *model = in->model;
@@ -22638,7 +22670,7 @@ static GPUNN__STATUS gpunn__tell_sources(gpunn__inspection *in, const gpunn_tens
     return status;
 }
 
-/* What a step has just computed. */
+/* Reports the result or the gradients that a step has just computed. */
 static GPUNN__STATUS gpunn__tell_step(gpunn__inspection *in, const gpunn_step *step)
 {
     const char         *op = gpunn_op_name(step->op);
@@ -22673,7 +22705,7 @@ static GPUNN__STATUS gpunn__inspect_steps(gpunn__inspection *in, const gpunn_ten
     return status;
 }
 
-/* Copies all running statistics to the host, or back. */
+/* Copies all buffers, such as running statistics, to host memory, or back. */
 static GPUNN__STATUS gpunn__keep_buffers(gpunn_model *model, float *host, bool back)
 {
     gpunn_device *dev = model->dev;
@@ -22689,7 +22721,7 @@ static GPUNN__STATUS gpunn__keep_buffers(gpunn_model *model, float *host, bool b
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "gpunn_inspect", status);
 }
 
-/* The inspection with the running statistics put by. */
+/* Runs the inspection and then restores the buffers, such as running statistics. */
 static GPUNN__STATUS gpunn__inspect_apart(gpunn__inspection *in, const gpunn_tensor *loss)
 {
     gpunn_model *model = in->model;
@@ -22727,8 +22759,8 @@ GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args arg
     if (batch == 0) return dev->error.status;
     gpunn__take_found(model);
     const gpunn_ranks ranks = model->ranks;
-    model->kernels = NULL; /* layer by layer */
-    model->ranks.size = 0; /* and of this rank alone */
+    model->kernels = NULL; /* single ops, so that each layer is reported */
+    model->ranks.size = 0; /* this rank alone */
     gpunn__plan *plan = gpunn__plan_make(model, &request, batch);
     model->kernels = kernels;
     model->ranks = ranks;
@@ -22743,7 +22775,8 @@ GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args arg
     return status;
 }
 
-/* on_layer of gpunn_check_nan: what is not finite goes to the gpunn_layer_statistics that user is. */
+/* on_layer of gpunn_check_nan. Copies the statistics of the first non-finite value to `user`, a
+ * gpunn_layer_statistics, and stops there. */
 static bool gpunn__is_finite(void *user, const gpunn_layer_statistics *layer)
 {
     bool finite = layer->nans == 0 && layer->infinities == 0;
@@ -22827,7 +22860,7 @@ GPUNN__INTERNAL gpunn__footprint gpunn__footprint_of(gpunn_model *model, const g
     return f;
 }
 
-/* Of one plan, at the sizes of the model. */
+/* Writes the summary of one plan at the model's current sizes. */
 static GPUNN__STATUS gpunn__summarize(gpunn_model *model, const gpunn__request *request, int64_t batch,
                                       const gpunn_summary_args *args)
 {
@@ -22887,16 +22920,18 @@ GPUNN_API gpunn_status gpunn_model_summary_(gpunn_model *model, gpunn_summary_ar
 }
 
 /* ==== >>run/recompute ============================================================================================== *
- * The values of a loss, in their order, are cut into stretches of about equal bytes, where little crosses the cut; what crosses
- * is held. The first so many stretches are parts (>>plan/backward): their values wait longest for the backward pass. */
+ * Implements gpunn_recompute_within. The values that a loss is computed from, in execution order, are cut
+ * into stretches of about equal bytes. Each cut is where few bytes of live values cross it; values that cross
+ * are held. Some stretches, counted from the first, become checkpoint segments (>>plan/backward), because
+ * their values wait longest for the backward pass. */
 typedef struct gpunn__stretches {
     gpunn_model *model;
-    size_t      *bytes;         /* of each tensor's value; 0: it is none, or has its operand's memory */
-    size_t      *crossing;      /* behind each tensor: of the values before that are read later */
-    int         *last;          /* the last that reads it; of the loss itself; 0: the loss is not made of it */
-    int         *part;          /* as it was before */
+    size_t      *bytes;         /* of each tensor's value; 0: it is no value, or shares its operand's memory */
+    size_t      *crossing;      /* after each tensor: bytes of earlier values that later tensors read */
+    int         *last;          /* id of the last tensor that reads it; for the loss its own; 0: the loss does not depend on it */
+    int         *part;          /* the segments before this call */
     size_t       whole;         /* sum of bytes */
-    size_t       budget, least; /* least: that any choice has needed */
+    size_t       budget, least; /* least: bytes needed by the best choice so far */
     int64_t      batch;
 } gpunn__stretches;
 
@@ -22913,7 +22948,7 @@ static size_t gpunn__stretches_tables(gpunn__stretches *s, char *base)
     return room.bytes;
 }
 
-/* Fills the tables. */
+/* Fills the tables: readers, bytes, and bytes crossing each place. */
 static void gpunn__stretches_measure(gpunn__stretches *s, const gpunn_tensor *loss)
 {
     const gpunn_model *model = s->model;
@@ -22928,7 +22963,7 @@ static void gpunn__stretches_measure(gpunn__stretches *s, const gpunn_tensor *lo
         }
         if (t->op != GPUNN_OP_RESHAPE) s->bytes[id] = (size_t)gpunn__count(t, s->batch) * gpunn_dtype_size(t->dtype);
     }
-    for (int id = 0; id < loss->id; id++) { /* sums of differences, which wrap around */
+    for (int id = 0; id < loss->id; id++) { /* prefix sums of differences, which may wrap around */
         s->whole += s->bytes[id];
         s->crossing[id] += s->bytes[id];
         s->crossing[s->last[id]] -= s->bytes[id];
@@ -22936,7 +22971,8 @@ static void gpunn__stretches_measure(gpunn__stretches *s, const gpunn_tensor *lo
     }
 }
 
-/* Cuts count stretches: each cut where least crosses, not farther from its place than a quarter of a stretch. */
+/* Chooses the ends of `count` stretches. Each cut lies where the fewest bytes cross, at most a
+ * quarter of a stretch from its ideal place. */
 static void gpunn__stretches_cut(const gpunn__stretches *s, int count, int cut[GPUNN__STRETCHES])
 {
     double before = 0;
@@ -22950,7 +22986,7 @@ static void gpunn__stretches_cut(const gpunn__stretches *s, int count, int cut[G
     }
 }
 
-/* Makes the first `again` of count stretches parts, and no other. */
+/* Makes the first `again` of `count` stretches the model's checkpoint segments. */
 static void gpunn__stretches_mark(const gpunn__stretches *s, int count, int again)
 {
     gpunn_model *model = s->model;
@@ -22958,14 +22994,15 @@ static void gpunn__stretches_mark(const gpunn__stretches *s, int count, int agai
     gpunn__stretches_cut(s, count, cut);
     model->parts = again;
     for (int id = 0; id < model->tensor_count; id++) {
-        int end = -1; /* of this stretch */
+        int end = -1; /* last id of this stretch */
         for (int k = stretch; k < count && end < 0; k++) end = cut[k];
         model->tensors[id]->part = s->bytes[id] && stretch <= again && s->last[id] <= end ? stretch : 0;
         while (stretch < count && cut[stretch] <= id) stretch++;
     }
 }
 
-/* Whether a step fits with these parts; false, too, after an error, which *status tells. */
+/* Whether a training step fits in the budget with these segments. Returns
+ * false on failure too, which *status reports. */
 static bool gpunn__stretches_fit(gpunn__stretches *s, const gpunn__request *request, int count, int again, gpunn_status *status)
 {
     gpunn__stretches_mark(s, count, again);
@@ -22980,7 +23017,7 @@ static bool gpunn__stretches_fit(gpunn__stretches *s, const gpunn__request *requ
     return needed <= s->budget;
 }
 
-/* Tries more and more stretches, and of each number the fewest that are computed again. */
+/* Tries increasing numbers of stretches. For each number it finds the fewest that must be recomputed. */
 static GPUNN__STATUS gpunn__stretches_choose(gpunn__stretches *s, const gpunn__request *request)
 {
     gpunn_status status = GPUNN_OK;
@@ -22989,7 +23026,7 @@ static GPUNN__STATUS gpunn__stretches_choose(gpunn__stretches *s, const gpunn__r
     const bool   all = found;
     for (int count = 2; count <= GPUNN__STRETCHES && !all && status == GPUNN_OK; count += (count + 1) / 2) {
         int few = 1,
-            many = found ? (best * count - 1) / best_count : count - 1; /* less than the best share, or all but the last */
+            many = found ? (best * count - 1) / best_count : count - 1; /* less than the best fraction, or all but the last */
         if (many < few || !gpunn__stretches_fit(s, request, count, many, &status)) continue;
         while (few < many && status == GPUNN_OK) {
             const int middle = (few + many) / 2;

@@ -8,7 +8,11 @@
 #include "run/io.h"
 
 /* ==== >>run/bind =================================================================================================== */
-/* Whether t, or its gradient, can lie there; *held: its shape, where there is one yet. */
+/* Binds tensors to user-owned memory (gpunn_bind, gpunn_bind_grad, DLPack) and
+ * switches a model's states between sessions. */
+
+/* Whether the memory is large enough, aligned and reachable for t or its gradient. *held: its shape, which
+ * bytes determine if it is not known yet. */
 static GPUNN__STATUS gpunn__check_lent(const gpunn_tensor *t, const char *caller, const void *memory, size_t bytes, bool gradient,
                                        int64_t *held)
 {
@@ -27,7 +31,7 @@ static GPUNN__STATUS gpunn__check_lent(const gpunn_tensor *t, const char *caller
     return gpunn__fail(dev, status, "%s '%s': %s", caller, gpunn__called(t), dev->backend->error(dev->context));
 }
 
-/* An input's memory. */
+/* Makes user-owned memory an input's memory, or removes it. */
 static void gpunn__lend_input(gpunn_tensor *t, const gpunn__lent *lent, const int64_t *held)
 {
     if (t->lent[0].data == NULL) gpunn__device_free(t->model->dev, t->data, t->capacity);
@@ -37,7 +41,7 @@ static void gpunn__lend_input(gpunn_tensor *t, const gpunn__lent *lent, const in
     if (lent->data) gpunn__hold(t, held);
 }
 
-/* A parameter or buffer. What the memory that it leaves holds is taken along only to ours. */
+/* Binds a parameter or buffer. Its values are copied only when it returns to the model's own memory. */
 static GPUNN__STATUS gpunn__lend_weight(gpunn_tensor *t, const gpunn__lent *lent)
 {
     gpunn_model *model = t->model;
@@ -53,7 +57,8 @@ static GPUNN__STATUS gpunn__lend_weight(gpunn_tensor *t, const gpunn__lent *lent
     return GPUNN_OK;
 }
 
-/* shape: in which it lies there; NULL: as its bytes tell. */
+/* Binds t or its gradient to memory, or unbinds it with NULL. shape: shape of
+ * the contents; NULL: determined by bytes. */
 static GPUNN__STATUS gpunn__bind_memory(gpunn_tensor *t, const char *caller, void *memory, size_t bytes, bool gradient,
                                         const int64_t *shape)
 {
@@ -94,7 +99,7 @@ static size_t gpunn__state_bytes(const gpunn_tensor *t)
     return ((size_t)gpunn__count(t, 1) * sizeof(float) + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
 }
 
-/* The next state of a model from tensor *id on, which moves behind it; NULL: there is none. */
+/* Returns the next state from tensor *id on and advances *id behind it. NULL: there is none. */
 static gpunn_tensor *gpunn__next_state(const gpunn_model *model, int *id)
 {
     while (*id < model->tensor_count) {
@@ -104,7 +109,7 @@ static gpunn_tensor *gpunn__next_state(const gpunn_model *model, int *id)
     return NULL;
 }
 
-/* Fills a session: as the states are now, or with their initial values. */
+/* Fills a session with the current states or with their initial values. */
 static GPUNN__STATUS gpunn__session_fill(gpunn_session *session, bool as_now)
 {
     gpunn_device *dev = session->model->dev;
@@ -152,7 +157,7 @@ GPUNN_API gpunn_session *gpunn_session_create(gpunn_model *model)
     return session;
 }
 
-/* Whether a session has all states of the model, and the program none of them. */
+/* Fails unless the session has all states of the model and none of them is bound to memory of the program. */
 static GPUNN__STATUS gpunn__session_check(gpunn_model *model, const gpunn_session *session)
 {
     static const char caller[] = "gpunn_use_session";
@@ -289,7 +294,8 @@ GPUNN_API struct DLManagedTensorVersioned *gpunn_to_dlpack(gpunn_tensor *t)
     return (struct DLManagedTensorVersioned *)(void *)managed;
 }
 
-/* Why the memory of managed cannot be that of t, as far as it tells itself; NULL: it can. *count: of elements. */
+/* Why the DLPack tensor cannot be bound to t, judged by its description.
+ * NULL: it can. *count: its number of elements. */
 static const char *gpunn__dlpack_fault(const gpunn_tensor *t, const gpunn_dlpack *managed, int64_t *count)
 {
     const gpunn_device *dev = t->model->dev;

@@ -9,10 +9,10 @@ typedef struct gpunn__inspection {
     gpunn_model              *model;
     gpunn__plan              *plan;
     const gpunn_inspect_args *args;
-    bool                      ended; /* by on_layer */
+    bool                      ended; /* on_layer stopped the inspection */
 } gpunn__inspection;
 
-/* Tells of a float value in the device's memory; others are left out. */
+/* Reports statistics of a float value in device memory to on_layer. Other dtypes are skipped. */
 static GPUNN__STATUS gpunn__tell(gpunn__inspection *in, const char *op, const char *layer, const char *gradient_of,
                                  const void *data, gpunn_dtype dtype, int64_t count)
 {
@@ -46,7 +46,7 @@ static GPUNN__STATUS gpunn__tell(gpunn__inspection *in, const char *op, const ch
     return GPUNN_OK;
 }
 
-/* What the plan begins with. */
+/* Reports the inputs, parameters and buffers that the loss depends on. */
 static GPUNN__STATUS gpunn__tell_sources(gpunn__inspection *in, const gpunn_tensor *loss)
 {
     gpunn_model *model = in->model;
@@ -70,7 +70,7 @@ static GPUNN__STATUS gpunn__tell_sources(gpunn__inspection *in, const gpunn_tens
     return status;
 }
 
-/* What a step has just computed. */
+/* Reports the result or the gradients that a step has just computed. */
 static GPUNN__STATUS gpunn__tell_step(gpunn__inspection *in, const gpunn_step *step)
 {
     const char         *op = gpunn_op_name(step->op);
@@ -105,7 +105,7 @@ static GPUNN__STATUS gpunn__inspect_steps(gpunn__inspection *in, const gpunn_ten
     return status;
 }
 
-/* Copies all running statistics to the host, or back. */
+/* Copies all buffers, such as running statistics, to host memory, or back. */
 static GPUNN__STATUS gpunn__keep_buffers(gpunn_model *model, float *host, bool back)
 {
     gpunn_device *dev = model->dev;
@@ -121,7 +121,7 @@ static GPUNN__STATUS gpunn__keep_buffers(gpunn_model *model, float *host, bool b
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "gpunn_inspect", status);
 }
 
-/* The inspection with the running statistics put by. */
+/* Runs the inspection and then restores the buffers, such as running statistics. */
 static GPUNN__STATUS gpunn__inspect_apart(gpunn__inspection *in, const gpunn_tensor *loss)
 {
     gpunn_model *model = in->model;
@@ -159,8 +159,8 @@ GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args arg
     if (batch == 0) return dev->error.status;
     gpunn__take_found(model);
     const gpunn_ranks ranks = model->ranks;
-    model->kernels = NULL; /* layer by layer */
-    model->ranks.size = 0; /* and of this rank alone */
+    model->kernels = NULL; /* single ops, so that each layer is reported */
+    model->ranks.size = 0; /* this rank alone */
     gpunn__plan *plan = gpunn__plan_make(model, &request, batch);
     model->kernels = kernels;
     model->ranks = ranks;
@@ -175,7 +175,8 @@ GPUNN_API gpunn_status gpunn_inspect_(gpunn_tensor *loss, gpunn_inspect_args arg
     return status;
 }
 
-/* on_layer of gpunn_check_nan: what is not finite goes to the gpunn_layer_statistics that user is. */
+/* on_layer of gpunn_check_nan. Copies the statistics of the first non-finite value to `user`, a
+ * gpunn_layer_statistics, and stops there. */
 static bool gpunn__is_finite(void *user, const gpunn_layer_statistics *layer)
 {
     bool finite = layer->nans == 0 && layer->infinities == 0;
@@ -259,7 +260,7 @@ GPUNN__INTERNAL gpunn__footprint gpunn__footprint_of(gpunn_model *model, const g
     return f;
 }
 
-/* Of one plan, at the sizes of the model. */
+/* Writes the summary of one plan at the model's current sizes. */
 static GPUNN__STATUS gpunn__summarize(gpunn_model *model, const gpunn__request *request, int64_t batch,
                                       const gpunn_summary_args *args)
 {

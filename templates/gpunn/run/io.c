@@ -70,7 +70,7 @@ GPUNN__INTERNAL bool gpunn__stored_channels_last(const gpunn_tensor *t, bool gra
     return plan->tensors[gradient ? plan->tensors[t->id].gradient_root : plan->tensors[t->id].root].channels_last;
 }
 
-/* Images of floats that came with their channels last. */
+/* Reorders images of floats in place from channels last to channels first. */
 static GPUNN__STATUS gpunn__channels_first(const gpunn_tensor *t, void *host, size_t bytes)
 {
     float *copy = (float *)gpunn__realloc(t->model->dev, NULL, 0, bytes);
@@ -87,7 +87,8 @@ static GPUNN__STATUS gpunn__channels_first(const gpunn_tensor *t, void *host, si
     return GPUNN_OK;
 }
 
-/* To the program's memory on the device, as the program sees the value. */
+/* Copies a value or gradient to the program's device memory, in the
+ * tensor's own dtype and with channels first. */
 static GPUNN__STATUS gpunn__read_on_device(gpunn_tensor *t, bool gradient, void *to, const void *memory, size_t bytes)
 {
     const gpunn_device  *dev = t->model->dev;
@@ -142,7 +143,7 @@ static GPUNN__STATUS gpunn__read(gpunn_tensor *t, bool gradient, void *host, siz
     }
     gpunn_dtype  stored = gpunn__stored_as(t, gradient);
     size_t       narrow = stored == t->dtype ? bytes : bytes / 2;
-    char        *at = (char *)host + (bytes - narrow); /* 16-bit values arrive at the end, and are widened from the front */
+    char        *at = (char *)host + (bytes - narrow); /* 16-bit values land at the end and are widened from the front */
     gpunn_status status = dev->backend->download(dev->context, at, memory, narrow);
     if (status != GPUNN_OK) return gpunn__backend_fail(dev, caller, status);
     if (stored != t->dtype) gpunn__widen_floats(stored, at, (int64_t)(narrow / 2), (float *)host);
@@ -180,7 +181,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__shape_of(const gpunn_tensor *t, const char 
     size_t sample = gpunn_dtype_size(dtype);
     for (int i = 0; i < t->rank; i++) {
         const bool varies = t->dim[i] < 0;
-        const bool multiple = varies && !gpunn__is_sized(t->dim[i]); /* of a value: k times the batch */
+        const bool multiple = varies && !gpunn__is_sized(t->dim[i]); /* of a plain dimension: k times the batch */
         held[i] = multiple ? -t->dim[i] : varies ? 1 : t->dim[i];
         sample *= (size_t)held[i];
         varying += varies;

@@ -3,19 +3,24 @@
 #include "base/structs.h"
 
 /* ==== >>run/io ===================================================================================================== */
-/* The dtype in which the last run left a value or a gradient. */
+/* Copies values between the program and a model: gpunn_read, gpunn_write and gpunn_item. */
+
+/* The dtype in which the last run stored a value or gradient. */
 GPUNN__INTERNAL gpunn_dtype gpunn__stored_as(const gpunn_tensor *t, bool gradient);
 
+/* Whether the last run stored it with channels last. */
 GPUNN__INTERNAL bool gpunn__stored_channels_last(const gpunn_tensor *t, bool gradient);
 
-/* The shape in which so many elements of t lie, which tell one dimension that varies; bytes are those given, of the caller's. */
+/* Derives the shape *held from bytes in this dtype, where at most one dimension varies. caller: name for
+ * messages. Fails if the bytes do not fit. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__shape_of(const gpunn_tensor *t, const char *caller, gpunn_dtype dtype, size_t bytes,
                                               int64_t *held);
 
-/* Notes the shape of what an input holds, and its batch. */
+/* Records the shape of an input's contents, and its batch. */
 GPUNN__INTERNAL void gpunn__hold(gpunn_tensor *t, const int64_t *held);
 
-/* Memory for what an input is to hold from now on. */
+/* Makes an input's memory large enough for new contents, and records
+ * their shape. Fails if it is bound to less. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__input_room(gpunn_tensor *t, const char *caller, size_t bytes, const int64_t *held);
 
 #endif /* GPUNN__RUN_IO_H */

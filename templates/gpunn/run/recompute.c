@@ -6,16 +6,18 @@
 #include "run/inspect.h"
 
 /* ==== >>run/recompute ============================================================================================== *
- * The values of a loss, in their order, are cut into stretches of about equal bytes, where little crosses the cut; what crosses
- * is held. The first so many stretches are parts (>>plan/backward): their values wait longest for the backward pass. */
+ * Implements gpunn_recompute_within. The values that a loss is computed from, in execution order, are cut
+ * into stretches of about equal bytes. Each cut is where few bytes of live values cross it; values that cross
+ * are held. Some stretches, counted from the first, become checkpoint segments (>>plan/backward), because
+ * their values wait longest for the backward pass. */
 typedef struct gpunn__stretches {
     gpunn_model *model;
-    size_t      *bytes;         /* of each tensor's value; 0: it is none, or has its operand's memory */
-    size_t      *crossing;      /* behind each tensor: of the values before that are read later */
-    int         *last;          /* the last that reads it; of the loss itself; 0: the loss is not made of it */
-    int         *part;          /* as it was before */
+    size_t      *bytes;         /* of each tensor's value; 0: it is no value, or shares its operand's memory */
+    size_t      *crossing;      /* after each tensor: bytes of earlier values that later tensors read */
+    int         *last;          /* id of the last tensor that reads it; for the loss its own; 0: the loss does not depend on it */
+    int         *part;          /* the segments before this call */
     size_t       whole;         /* sum of bytes */
-    size_t       budget, least; /* least: that any choice has needed */
+    size_t       budget, least; /* least: bytes needed by the best choice so far */
     int64_t      batch;
 } gpunn__stretches;
 
@@ -32,7 +34,7 @@ static size_t gpunn__stretches_tables(gpunn__stretches *s, char *base)
     return room.bytes;
 }
 
-/* Fills the tables. */
+/* Fills the tables: readers, bytes, and bytes crossing each place. */
 static void gpunn__stretches_measure(gpunn__stretches *s, const gpunn_tensor *loss)
 {
     const gpunn_model *model = s->model;
@@ -47,7 +49,7 @@ static void gpunn__stretches_measure(gpunn__stretches *s, const gpunn_tensor *lo
         }
         if (t->op != GPUNN_OP_RESHAPE) s->bytes[id] = (size_t)gpunn__count(t, s->batch) * gpunn_dtype_size(t->dtype);
     }
-    for (int id = 0; id < loss->id; id++) { /* sums of differences, which wrap around */
+    for (int id = 0; id < loss->id; id++) { /* prefix sums of differences, which may wrap around */
         s->whole += s->bytes[id];
         s->crossing[id] += s->bytes[id];
         s->crossing[s->last[id]] -= s->bytes[id];
@@ -55,7 +57,8 @@ static void gpunn__stretches_measure(gpunn__stretches *s, const gpunn_tensor *lo
     }
 }
 
-/* Cuts count stretches: each cut where least crosses, not farther from its place than a quarter of a stretch. */
+/* Chooses the ends of `count` stretches. Each cut lies where the fewest bytes cross, at most a
+ * quarter of a stretch from its ideal place. */
 static void gpunn__stretches_cut(const gpunn__stretches *s, int count, int cut[GPUNN__STRETCHES])
 {
     double before = 0;
@@ -69,7 +72,7 @@ static void gpunn__stretches_cut(const gpunn__stretches *s, int count, int cut[G
     }
 }
 
-/* Makes the first `again` of count stretches parts, and no other. */
+/* Makes the first `again` of `count` stretches the model's checkpoint segments. */
 static void gpunn__stretches_mark(const gpunn__stretches *s, int count, int again)
 {
     gpunn_model *model = s->model;
@@ -77,14 +80,15 @@ static void gpunn__stretches_mark(const gpunn__stretches *s, int count, int agai
     gpunn__stretches_cut(s, count, cut);
     model->parts = again;
     for (int id = 0; id < model->tensor_count; id++) {
-        int end = -1; /* of this stretch */
+        int end = -1; /* last id of this stretch */
         for (int k = stretch; k < count && end < 0; k++) end = cut[k];
         model->tensors[id]->part = s->bytes[id] && stretch <= again && s->last[id] <= end ? stretch : 0;
         while (stretch < count && cut[stretch] <= id) stretch++;
     }
 }
 
-/* Whether a step fits with these parts; false, too, after an error, which *status tells. */
+/* Whether a training step fits in the budget with these segments. Returns
+ * false on failure too, which *status reports. */
 static bool gpunn__stretches_fit(gpunn__stretches *s, const gpunn__request *request, int count, int again, gpunn_status *status)
 {
     gpunn__stretches_mark(s, count, again);
@@ -99,7 +103,7 @@ static bool gpunn__stretches_fit(gpunn__stretches *s, const gpunn__request *requ
     return needed <= s->budget;
 }
 
-/* Tries more and more stretches, and of each number the fewest that are computed again. */
+/* Tries increasing numbers of stretches. For each number it finds the fewest that must be recomputed. */
 static GPUNN__STATUS gpunn__stretches_choose(gpunn__stretches *s, const gpunn__request *request)
 {
     gpunn_status status = GPUNN_OK;
@@ -108,7 +112,7 @@ static GPUNN__STATUS gpunn__stretches_choose(gpunn__stretches *s, const gpunn__r
     const bool   all = found;
     for (int count = 2; count <= GPUNN__STRETCHES && !all && status == GPUNN_OK; count += (count + 1) / 2) {
         int few = 1,
-            many = found ? (best * count - 1) / best_count : count - 1; /* less than the best share, or all but the last */
+            many = found ? (best * count - 1) / best_count : count - 1; /* less than the best fraction, or all but the last */
         if (many < few || !gpunn__stretches_fit(s, request, count, many, &status)) continue;
         while (few < many && status == GPUNN_OK) {
             const int middle = (few + many) / 2;

@@ -9,7 +9,8 @@
 
 /* ---- sizes of a run ---- */
 
-/* Notes what an axis of an input tells, which holds that many, where a size stands in it alone; false after an error. */
+/* Derives a size from the length of an input's axis. Works only where the axis is a named size times a
+ * factor, plus a constant. Returns false on failure. */
 static bool gpunn__find_size(gpunn_model *model, const gpunn_tensor *t, int axis)
 {
     const gpunn__sum       sum = gpunn__sum_of(model, t->dim[axis]);
@@ -43,7 +44,7 @@ static bool gpunn__find_size(gpunn_model *model, const gpunn_tensor *t, int axis
     return false;
 }
 
-/* Whether an axis of an input is as long as the sizes that were found tell. */
+/* Whether an axis of an input has the length that the found sizes imply. Fails if not. */
 static bool gpunn__fits_sizes(gpunn_model *model, const gpunn_tensor *t, int axis, int64_t batch)
 {
     const gpunn__sum sum = gpunn__sum_of(model, t->dim[axis]);
@@ -55,7 +56,7 @@ static bool gpunn__fits_sizes(gpunn_model *model, const gpunn_tensor *t, int axi
     return false;
 }
 
-/* Finds sizes that no input of the run tells in others that are written. */
+/* Finds sizes that no input of the run determines in other inputs that have been written. */
 static bool gpunn__find_written_sizes(gpunn_model *model)
 {
     for (int i = 0; i < model->tensor_count; i++) {
@@ -69,7 +70,7 @@ static bool gpunn__find_written_sizes(gpunn_model *model)
     return true;
 }
 
-/* Finds what the inputs of a plan, or of the marked tensors, tell of all sizes but the batch; false after an error. */
+/* Finds all sizes but the batch in the inputs of a plan, or in the marked tensors. Returns false on failure. */
 static bool gpunn__find_sizes(gpunn_model *model, const gpunn__plan *plan, const bool *needed, int64_t batch)
 {
     const int count = plan ? plan->input_count : model->tensor_count;
@@ -98,7 +99,7 @@ GPUNN__INTERNAL void gpunn__take_sizes(gpunn_model *model, const gpunn__plan *pl
     for (int i = 0; plan && i < plan->size_count; i++) model->sizes[i].value = plan->sizes[i];
 }
 
-/* Whether a plan was made for the sizes that were found. */
+/* Whether a plan was made for the sizes found in the inputs. */
 static bool gpunn__has_sizes(const gpunn_model *model, const gpunn__plan *plan)
 {
     for (int i = 0; i < plan->size_count; i++)
@@ -113,7 +114,7 @@ static bool gpunn__is_batched(const gpunn_tensor *t)
     return batched;
 }
 
-/* The batch that an input holds, for runs that read none; 1 where there is none. */
+/* The batch of some written input, for runs that read no input with a batch. 1 if there is none. */
 static int64_t gpunn__written_batch(const gpunn_model *model)
 {
     for (int i = 0; i < model->tensor_count; i++) {
@@ -123,7 +124,7 @@ static int64_t gpunn__written_batch(const gpunn_model *model)
     return 1;
 }
 
-/* The batch that the inputs of a plan, or of the marked tensors, hold now; 0 after a failure. */
+/* The batch that the inputs of a plan, or the marked tensors, hold now. Returns 0 on failure. */
 static int64_t gpunn__batch_of(gpunn_model *model, const gpunn__plan *plan, const bool *needed)
 {
     const gpunn_tensor *leader = NULL;
@@ -154,7 +155,7 @@ static bool gpunn__is_bound(const gpunn_model *model, const gpunn__plan *plan)
     return plan->generation == model->generation && model->laid_out == model->tensor_count;
 }
 
-/* Has run, and needs no more memory than there is. */
+/* Whether a plan has run before and needs no more memory than is allocated. */
 static bool gpunn__is_ready(const gpunn_model *model, const gpunn__plan *plan)
 {
     return plan && plan->passes[0].captured && model->laid_out == model->tensor_count &&
@@ -175,7 +176,7 @@ GPUNN__INTERNAL int64_t gpunn__batch_for(gpunn_model *model, const gpunn__reques
     return batch;
 }
 
-/* Whether a plan is what is asked for, for some batch. */
+/* Whether a plan fits the request, at any batch size. */
 static bool gpunn__serves(const gpunn__plan *plan, const gpunn__request *request)
 {
     return plan->training == request->training && plan->seeded == request->seeded &&
@@ -184,7 +185,8 @@ static bool gpunn__serves(const gpunn__plan *plan, const gpunn__request *request
            memcmp(plan->outputs, request->outputs, (size_t)plan->output_count * sizeof *plan->outputs) == 0;
 }
 
-/* The plan for the inputs as they are, first in the model's list and bound. NULL after a failure. */
+/* Finds or makes the plan for the request and the current inputs. It becomes the first in the model's list
+ * and is bound. Returns NULL on failure. */
 static gpunn__plan *gpunn__plan_for(gpunn_model *model, const gpunn__request *request)
 {
     gpunn_device *dev = model->dev;
@@ -233,7 +235,8 @@ GPUNN__INTERNAL bool gpunn__writes_gradients(const gpunn_step *step)
     return step->backward || step->op == GPUNN_OP_GROUP;
 }
 
-/* Looks for infinity and NaN in the gradients of parameters that a step has just written, while the caches have them. */
+/* Checks the parameter gradients that a step has just written for infinity and
+ * NaN, while they are in the CPU's caches. */
 static void gpunn__watch_gradients(gpunn_model *model, const gpunn_step *step)
 {
     const gpunn_backend *backend = model->dev->backend;
@@ -263,7 +266,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__run_steps(gpunn_device *dev, gpunn__plan *p
     return GPUNN_OK;
 }
 
-/* A pass as one piece, for backends that execute whole runs. */
+/* Describes a whole pass for backends that execute runs as one unit. */
 static gpunn_run gpunn__whole_run(gpunn_model *model, gpunn__plan *plan, const gpunn__backpass *pass)
 {
     gpunn_run run;
@@ -288,15 +291,15 @@ static GPUNN__STATUS gpunn__check_outputs(gpunn_model *model, const char *caller
     return GPUNN_OK;
 }
 
-/* A training step, or an evaluation, begins. */
+/* Counts the start of a training step or of an evaluation. */
 static void gpunn__count_step(gpunn_model *model, bool trains)
 {
     model->state.step += trains;
     model->state.draw = trains ? model->state.step << 24 : model->state.draw + 1;
-    model->state.weights_version += trains; /* running statistics */
+    model->state.weights_version += trains; /* training changes running statistics */
 }
 
-/* A run that only the program's capture has is not counted before its replays. */
+/* Undoes the count of a run that was only captured. Its replays count instead. */
 static void gpunn__count_back(gpunn_model *model, const gpunn_run *run, const gpunn_run_state *before)
 {
     if (!run->captured_only) return;
@@ -315,17 +318,18 @@ GPUNN__INTERNAL gpunn_status gpunn__tell_ranks(gpunn_group *group, int64_t agree
 {
     if (group == NULL || status == GPUNN_OK || gpunn__has_told(group, agreed)) return status;
     if (!group->joined || group->agreed == agreed) return gpunn__agree(group, status, NULL, "a run that fails");
-    return status == GPUNN_ERR_NUMERIC ? status : gpunn__agree(group, status, NULL, GPUNN__LATE); /* a value is all GPUs' */
+    return status == GPUNN_ERR_NUMERIC ? status : gpunn__agree(group, status, NULL, GPUNN__LATE); /* all GPUs see such a value */
 }
 
-/* Devices that exchange by themselves do so without a word: their ranks agree before. Those of an optimizer's step have. */
+/* Ranks agree before a run whose devices exchange directly, since they cannot report a failure during the
+ * run. A step of an optimizer has agreed already. */
 static GPUNN__STATUS gpunn__before_meeting(gpunn_model *model, const gpunn__plan *plan, const char *caller)
 {
     if (!plan->meets_ranks || !model->ranks.joined) return GPUNN_OK;
     return gpunn__agree((gpunn_group *)model->ranks.user, gpunn__earlier_runs(model->dev, caller), NULL, "%s", caller);
 }
 
-/* What runs of a training plan change is copied aside, or back. */
+/* Copies everything that runs of a training plan change in place to the kept copies, or back. */
 static GPUNN__STATUS gpunn__kept_copy(gpunn_device *dev, const gpunn__plan *plan, bool back)
 {
     gpunn_status status = GPUNN_OK;
@@ -337,7 +341,7 @@ static GPUNN__STATUS gpunn__kept_copy(gpunn_device *dev, const gpunn__plan *plan
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "keeping what a step changes", status);
 }
 
-/* Before a run on a CPU, which gpunn__put_back takes back. */
+/* Keeps copies before a run on a CPU, which gpunn__put_back restores after a failure. */
 static GPUNN__STATUS gpunn__keep(gpunn_model *model, gpunn__plan *plan)
 {
     model->undo = plan;
@@ -405,7 +409,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__read_loss(gpunn_tensor *loss, float *value)
                        (unsigned long long)loss->model->state.step);
 }
 
-/* Forward, loss, backward, one part after another. */
+/* Runs forward steps, checks the loss, then runs backward steps. */
 static GPUNN__STATUS gpunn__run_training(gpunn_tensor *loss, gpunn__plan *plan, const gpunn__backpass *pass)
 {
     gpunn_device *dev = loss->model->dev;
@@ -473,7 +477,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__check_loss(const gpunn_tensor *loss)
                        gpunn_dtype_name(loss->dtype), gpunn__shape_text(loss, text));
 }
 
-/* A pass has run whose gradients, of values between, can be read. */
+/* Notes that a pass has run, so that its gradients of intermediate values can be read. */
 static void gpunn__note_pass(gpunn_model *model, gpunn__plan *plan, int number)
 {
     const int *gradients = plan->passes[number].gradients;
@@ -484,7 +488,8 @@ static void gpunn__note_pass(gpunn_model *model, gpunn__plan *plan, int number)
     plan->weights_version = model->state.weights_version;
 }
 
-/* What is known of the gradients when a pass begins: the program may write to those that it has bound. */
+/* Resets what is known about non-finite gradients when a pass begins. The program may
+ * have written to gradients that it bound. */
 static void gpunn__begin_doubts(gpunn_model *model, const gpunn__plan *plan, const gpunn__backpass *pass,
                                 const gpunn_optimizer *opt)
 {
@@ -493,9 +498,9 @@ static void gpunn__begin_doubts(gpunn_model *model, const gpunn__plan *plan, con
         model->doubtful = model->doubtful || model->tensors[plan->reached[i]]->lent[1].data;
 }
 
-/* Forward and backward of one training step, or a later pass of it, as args ask; with opt (prepared), gradients begin anew,
- * unless parts have been accumulated, and, with updates, its clipping and update follow. loss: NULL where the program has given
- * gradients. */
+/* Runs the forward and backward pass of one training step, or a later pass of it. With opt (prepared)
+ * gradients start anew, unless parts have been accumulated. With updates, clipping and the update follow.
+ * loss is NULL if the program gave output gradients. */
 static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *loss, const gpunn_backward_args *args,
                                   gpunn_optimizer *opt, bool updates)
 {
@@ -509,7 +514,7 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
                            : plan->scope     ? "trainable parameter of the optimizer or to a "
                                              : "trainable parameter or to a ",
                            gpunn__why_unreached(model, args));
-    /* No sooner: a run that cannot be leaves gradients alone. */
+    /* Not earlier: a run that fails above leaves gradients unchanged. */
     for (int i = 0; opt && opt->parts == 0 && i < opt->parameter_count; i++) opt->parameters[i]->grad_reached = false;
     gpunn__begin_doubts(model, plan, pass, opt);
     gpunn_status status = gpunn__settle_writes(model, plan, pass);
@@ -543,17 +548,17 @@ static GPUNN__STATUS gpunn__train(gpunn__plan *plan, int number, gpunn_tensor *l
         status = gpunn__execute(dev, &run, opt ? "gpunn_train_step" : loss ? "gpunn_backward" : "gpunn_backward_from");
     }
     pass->captured = run.captured;
-    if (status == GPUNN_OK && loss && run.loss == NULL) model->undo = plan; /* the host is to look at it */
+    if (status == GPUNN_OK && loss && run.loss == NULL) model->undo = plan; /* the host still has to check the loss */
     if (status == GPUNN_ERR_MEMORY || (status != GPUNN_OK && number == 0)) plan->passed = number - 1;
     for (int i = pass->reached_begin; i < pass->reached_end && status != GPUNN_OK; i++)
         model->tensors[plan->reached[i]]->grad_reached = plan->was_reached[i];
-    if (status == GPUNN_ERR_MEMORY && number == 0) model->state.step -= !plan->evaluates; /* the call made again drops the same */
+    if (status == GPUNN_ERR_MEMORY && number == 0) model->state.step -= !plan->evaluates; /* a retry gets the same dropout */
     gpunn__count_back(model, &run, &before);
     if (updates && status == GPUNN_OK) gpunn__optimizer_advance(opt, &run);
     return status;
 }
 
-/* The place of a loss among a plan's, behind the pass that ran last; 0: it is not there. */
+/* The index of a loss among the plan's passes after the one that ran last. 0: not found. */
 static int gpunn__pass_of(const gpunn__plan *plan, const gpunn_tensor *loss)
 {
     for (int i = plan->passed + 1; i < plan->pass_count; i++)
@@ -561,7 +566,7 @@ static int gpunn__pass_of(const gpunn__plan *plan, const gpunn_tensor *loss)
     return 0;
 }
 
-/* The pass of a loss that goes on from the last forward pass; 0 after an error. */
+/* Finds the pass of a loss that can continue from the last forward pass. Returns 0 on failure. */
 static int gpunn__retained_pass(gpunn_tensor *loss, const gpunn__request *request)
 {
     gpunn_model       *model = loss->model;
@@ -649,7 +654,8 @@ static size_t gpunn__whole_lines(size_t bytes)
     return (bytes + GPUNN__ALIGN - 1) / GPUNN__ALIGN * GPUNN__ALIGN;
 }
 
-/* Points the plan at the gradients that the program gives; those of the host travel to the device first. */
+/* Sets the plan's seeds to the gradients that the program gave. Gradients in
+ * host memory are first copied to the device. */
 static GPUNN__STATUS gpunn__seed(gpunn_model *model, gpunn__plan *plan, const char *caller, const void *const *gradients)
 {
     gpunn_device        *dev = model->dev;
@@ -724,8 +730,8 @@ GPUNN_API gpunn_status gpunn_zero_grad(gpunn_model *model)
 
 /* ---- generated kernels ----------------------------------------------------------------------------------------------- */
 
-/* Whether the kernel's pattern occurs in the model; if not, *missing (may be NULL) is what the first of its nodes that occurs
- * nowhere would be, or stays NULL. */
+/* Whether the kernel's pattern occurs in the model. If not, *missing becomes the text of its first node that
+ * occurs nowhere, and stays NULL if there is none. missing may be NULL. */
 static bool gpunn__kernel_occurs(const gpunn_model *model, const gpunn_kernel *kernel, const char **missing)
 {
     int ids[2 * GPUNN__LEFT_OUT];
@@ -743,7 +749,8 @@ static bool gpunn__kernel_occurs(const gpunn_model *model, const gpunn_kernel *k
     return false;
 }
 
-/* Says how much of a set for another model serves this one: as a warning, or, in strict use, as an error. */
+/* Reports how many kernels of a set made for another model fit this one. This is a
+ * warning, or an error under the strict policy. */
 static GPUNN__STATUS gpunn__report_stale(gpunn_model *model, const gpunn_kernel_set *set, gpunn_kernel_policy policy)
 {
     gpunn_device       *dev = model->dev;

@@ -3,47 +3,57 @@
 #include "plan/steps.h"
 
 /* ==== >>run/run ==================================================================================================== */
-/* Takes the sizes as they were found for those of the run. */
+/* Runs plans: gpunn_forward, gpunn_backward and the gradients of a training step. For each call it finds the
+ * batch and other sizes in the inputs, then finds or makes the plan for them. */
+
+/* Makes the sizes found in the inputs the sizes of the run. */
 GPUNN__INTERNAL void gpunn__take_found(gpunn_model *model);
 
-/* The sizes of the run whose values can be read. */
+/* Restores the sizes of the plan's run, whose values can be read. */
 GPUNN__INTERNAL void gpunn__take_sizes(gpunn_model *model, const gpunn__plan *plan);
 
-/* The batch that a plan asked for would have now; 0 after a failure. */
+/* The batch size that the inputs of this request hold now. Returns 0 on failure. */
 GPUNN__INTERNAL int64_t gpunn__batch_for(gpunn_model *model, const gpunn__request *request);
 
-/* Whether a step may write gradients of parameters: a loss's fused kernel does ahead of the way back. */
+/* Whether a step may write gradients of parameters. The fused kernel of a loss does so in the forward pass. */
 GPUNN__INTERNAL bool gpunn__writes_gradients(const gpunn_step *step);
 
+/* Runs steps [from, to) one by one, or times them if device->timing is set. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__run_steps(gpunn_device *dev, gpunn__plan *plan, int from, int to);
 
-/* The group that a model's runs in training mode meet; NULL: none. */
+/* The group that the model's training runs communicate with, or NULL. */
 GPUNN__INTERNAL gpunn_group *gpunn__met_by(const gpunn_model *model);
 
-/* Hands a failure to the ranks that this one was to meet, unless they have voted since. */
+/* Reports a failure to the other ranks, unless they know it already. agreed: group->agreed when the call
+ * began. Returns the status common to the ranks. */
 GPUNN__INTERNAL gpunn_status gpunn__tell_ranks(gpunn_group *group, int64_t agreed, gpunn_status status);
 
-/* The end of a call whose run may have changed statistics and states: after a failure they are as they were. */
+/* Ends a call whose run may have changed running statistics and states. After a
+ * failure it restores them. Returns status. */
 GPUNN__INTERNAL gpunn_status gpunn__put_back(gpunn_model *model, gpunn_status status);
 
-/* Backend memory of a tensor and its bytes now, as the program counts them; NULL after a failure. */
+/* Memory of a value or gradient on the device. *bytes: its current size in the
+ * tensor's own dtype. Returns NULL on failure. */
 GPUNN__INTERNAL void *gpunn__memory_of(gpunn_tensor *t, bool gradient, size_t *bytes);
 
-/* The loss of the training step that has just run, which must be finite. */
+/* Reads the loss of the last training step. Fails with GPUNN_ERR_NUMERIC if it is not finite. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__read_loss(gpunn_tensor *loss, float *value);
 
+/* Whether the list or the name prefix selects this parameter. */
 GPUNN__INTERNAL bool gpunn__is_among(const gpunn__chosen *chosen, const gpunn_tensor *parameter);
 
-/* Whether an optimizer trains t. */
+/* Whether t is a parameter that the optimizer trains. */
 GPUNN__INTERNAL bool gpunn__is_chosen(const gpunn_optimizer *opt, const gpunn_tensor *t);
 
-/* Which gradients the steps add to. Where one step writes several, of which some have been reached before, the others begin at
- * 0. */
+/* Sets the accumulate flags: whether the first write to each gradient is = or +=. If one step writes several
+ * gradients and only some were written before, the others are set to 0 and accumulate too. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__settle_writes(gpunn_model *model, gpunn__plan *plan, const gpunn__backpass *pass);
 
-/* Whether gradients can begin there. */
+/* Fails unless the loss is a single computed F32 number. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__check_loss(const gpunn_tensor *loss);
 
+/* Runs the forward and backward pass of a loss. With opt (prepared) gradients
+ * start anew; with updates its update follows. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__gradients(gpunn_tensor *loss, const gpunn_backward_args *args, gpunn_optimizer *opt,
                                                bool updates);
 
