@@ -32806,7 +32806,10 @@ GPUNN__INTERNAL const gpunn_backend *gpunn__cpu_backend(void)
 }
 
 /* ==== >>train/optimizer ============================================================================================ */
-/* For fields where 0 stands for the default and GPUNN_ZERO for 0. */
+/* Creates optimizers, allocates their states, keeps averages of the weights
+ * (EMA), and moves models between devices. */
+
+/* Resolves a field of arguments: 0 stands for the default, GPUNN_ZERO for 0. */
 GPUNN__INLINE float gpunn__default(float value, float standard)
 {
     return value == 0 ? standard : value == (float)GPUNN_ZERO ? 0 : value;
@@ -32817,58 +32820,64 @@ GPUNN__INLINE int gpunn__default_int(int value, int standard)
     return value == 0 ? standard : value == GPUNN_ZERO ? 0 : value;
 }
 
-/* Whether low <= value < high; high INFINITY: any finite value from low on. */
+/* Fails unless low <= value < high. With high INFINITY any finite value from low on is valid. */
 GPUNN__INTERNAL bool gpunn__check_range(gpunn_device *dev, const char *function, const char *field, float value, float low,
                                         float high);
 
-/* Whether a kind with these settings has state k. */
+/* Whether an update kind with these settings has state k. */
 GPUNN__INTERNAL bool gpunn__has_state(gpunn_update_kind kind, const float *setting, int k);
 
 typedef struct gpunn__selection {
     GPUNN__SELECTION
 } gpunn__selection;
 
-/* selection NULL: all parameters. */
+/* Creates an optimizer from resolved settings. selection NULL: it trains
+ * all parameters. Returns NULL on failure. */
 GPUNN__INTERNAL gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, gpunn_update_kind kind, const float *setting,
                                                          const gpunn__selection *selection);
 
 GPUNN__INTERNAL void gpunn__states_free(gpunn_device *dev, gpunn__states *states);
 
-/* Memory for those states that the optimizer uses. */
+/* Allocates those states that the optimizer uses. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__states_alloc(const gpunn_optimizer *opt, gpunn__states *states);
 
-/* What of a place and `count` floats behind it is here: [from, to) of them. Whether that is anything. */
+/* Finds the part [from, to) of the `count` floats at `place` that these
+ * states hold. Returns whether it is non-empty. */
 GPUNN__INTERNAL bool gpunn__states_meet(const gpunn__states *states, int64_t place, int64_t count, int64_t *from, int64_t *to);
 
-/* State k of a place; NULL: it is not used. */
+/* Address of state k at a place. NULL: the optimizer does not use it. */
 GPUNN__INTERNAL float *gpunn__state_at(const gpunn_optimizer *opt, int k, int64_t place);
 
-/* Floats of a rank's share; all but the last one's are as many. */
+/* Floats of a rank's share. All shares but the last have this size. */
 GPUNN__INTERNAL int64_t gpunn__share_of(const gpunn_optimizer *opt);
 
-/* This rank's, still without memory. */
+/* The range of this rank's share, without memory. */
 GPUNN__INTERNAL gpunn__states gpunn__own_share(const gpunn_optimizer *opt);
 
-/* As if it had never been prepared. */
+/* Resets the optimizer to its state before the first gpunn__optimizer_prepare. */
 GPUNN__INTERNAL void gpunn__optimizer_forget(gpunn_optimizer *opt);
 
-/* Captured runs; also those of the model's plans, of which exchanges are part when the optimizer leaves a group. */
+/* Discards the optimizer's captured runs. If it leaves a group whose devices exchange
+ * directly, also those of the model's plans. */
 GPUNN__INTERNAL void gpunn__forget_runs(gpunn_optimizer *opt, const gpunn_group *leaves);
 
-/* The model's ranks are those of the first of its optimizers that has any. */
+/* Sets the model's ranks to those of its first optimizer with a group. */
 GPUNN__INTERNAL void gpunn__settle_ranks(gpunn_model *model);
 
+/* Whether training uses a loss scale: with precision F16 on a device with 16-bit compute. */
 GPUNN__INTERNAL bool gpunn__scales_loss(const gpunn_optimizer *opt);
 
-/* Makes kept_scale and the device's loss scale the same, that of the device or that of the host. */
+/* Copies loss scale and skip count between the device and kept_scale:
+ * from the device with of_device, else to it. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__scale_settle(gpunn_optimizer *opt, bool of_device);
 
-/* Makes the loss scale and the counts the same on host and device. with_replays: the device's hold; else the host's. */
+/* Synchronizes the loss scale and the counts of steps. With with_replays
+ * the device's values count, else the host's. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__counted_settle(gpunn_optimizer *opt, bool with_replays);
 
-GPUNN__INTERNAL GPUNN__STATUS gpunn__spread_shares(gpunn_optimizer *opt); /* below: ranks */
+GPUNN__INTERNAL GPUNN__STATUS gpunn__spread_shares(gpunn_optimizer *opt); /* in >>train/ranks */
 
-/* They start anew: with the next update they are the parameters. */
+/* Restarts the averages: after the next update they equal the parameters. */
 GPUNN__INTERNAL void gpunn__average_start(gpunn_optimizer *opt);
 
 GPUNN__INTERNAL bool gpunn__check_range(gpunn_device *dev, const char *function, const char *field, float value, float low,
@@ -32892,7 +32901,7 @@ GPUNN__INTERNAL bool gpunn__has_state(gpunn_update_kind kind, const float *setti
     return needed && (strcmp(needed, "ALWAYS") == 0 || gpunn__setting_of(kind, setting, needed) != 0);
 }
 
-/* Takes what its settings say, when they are new. */
+/* Derives fields from settings, whenever these are new. */
 static void gpunn__optimizer_settle(gpunn_optimizer *opt)
 {
     const gpunn_update_kind kind = opt->rule.kind;
@@ -32902,7 +32911,8 @@ static void gpunn__optimizer_settle(gpunn_optimizer *opt)
     opt->keeps_zeros = gpunn__setting_at(kind, "eps") < 0 || gpunn__setting_of(kind, opt->rule.setting, "eps") != 0;
 }
 
-/* Whether no parameter from tensor `from` on is another optimizer's too, where one of the two has been told what it trains. */
+/* Fails if another optimizer trains one of the parameters from tensor `from` on,
+ * when either of the two selects parameters. */
 static GPUNN__STATUS gpunn__check_unshared(const gpunn_optimizer *opt, int from, gpunn_status status)
 {
     const gpunn_model *model = opt->model;
@@ -32919,7 +32929,7 @@ static GPUNN__STATUS gpunn__check_unshared(const gpunn_optimizer *opt, int from,
     return GPUNN_OK;
 }
 
-/* Takes copies of a list and a prefix, which `where` says whose they are: "gpunn_adam: ". */
+/* Copies a list and a prefix to `chosen`. where: start of error messages, as in "gpunn_adam: ". */
 static GPUNN__STATUS gpunn__choose(gpunn_model *model, const char *where, gpunn_tensor *const *list, int count,
                                    const char *prefix, gpunn__chosen *chosen)
 {
@@ -32942,7 +32952,7 @@ static GPUNN__STATUS gpunn__choose(gpunn_model *model, const char *where, gpunn_
     return GPUNN_OK;
 }
 
-/* One of a group's numbers, below `high`; -1 where it is left out, that is 0. */
+/* Resolves one setting of a group, which must be below `high`. *number is -1 if it is left out (0). */
 static GPUNN__STATUS gpunn__group_number(const gpunn_optimizer *opt, int index, const char *key, float given, float high,
                                          float *number)
 {
@@ -32985,7 +32995,7 @@ static GPUNN__STATUS gpunn__group_make(gpunn_optimizer *opt, const gpunn_optimiz
     return status;
 }
 
-/* Takes copies of all that it is told. */
+/* Copies the selection of parameters and the groups of settings. */
 static GPUNN__STATUS gpunn__optimizer_select(gpunn_optimizer *opt, const gpunn__selection *s)
 {
     gpunn_device *dev = opt->model->dev;
@@ -33057,7 +33067,7 @@ GPUNN__INTERNAL gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, gpu
     return opt;
 }
 
-/* given: as in a struct of arguments, where 0 is the default. */
+/* Creates an optimizer from argument fields, where 0 stands for the default. */
 static gpunn_optimizer *gpunn__optimizer_build(gpunn_model *model, gpunn_update_kind kind, const float *given,
                                                gpunn__selection selection)
 {
@@ -33084,7 +33094,7 @@ GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 #undef GPUNN__X
 /* clang-format on */
 
-/* Of one state: a share of nothing takes one float. */
+/* Bytes of one state. An empty share takes one float. */
 static size_t gpunn__states_bytes(const gpunn__states *states)
 {
     return (size_t)(states->count > 0 ? states->count : 1) * sizeof(float);
@@ -33122,7 +33132,8 @@ GPUNN__INTERNAL float *gpunn__state_at(const gpunn_optimizer *opt, int k, int64_
     return opt->states.data[k] ? opt->states.data[k] + (place - opt->states.begin) : NULL;
 }
 
-/* One for each parameter and its average, and what the ends of a share cut off from two of either. */
+/* Most updates in a step: one for each parameter and each average. Each end of a share can
+ * split one update of both kinds, which adds 4. */
 static size_t gpunn__updates_room(size_t parameters)
 {
     return 2 * parameters + 4;
@@ -33141,7 +33152,7 @@ GPUNN__INTERNAL gpunn__states gpunn__own_share(const gpunn_optimizer *opt)
     return own;
 }
 
-/* Frees what gpunn__optimizer_prepare made. */
+/* Frees what gpunn__optimizer_prepare allocated. */
 static void gpunn__optimizer_release(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
@@ -33179,7 +33190,7 @@ GPUNN__INTERNAL void gpunn__forget_runs(gpunn_optimizer *opt, const gpunn_group 
         gpunn__plan_forget(dev, plan);
 }
 
-/* Drops the plans that serve nobody else; but the last one's values may still be read. */
+/* Drops plans that only this optimizer used. The last run's plan stays, since its values may still be read. */
 static void gpunn__drop_plans(gpunn_model *model, uint64_t scope)
 {
     gpunn__plan **link = &model->plans;
@@ -33229,7 +33240,7 @@ GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
 
 /* ---- state ----------------------------------------------------------------------------------------------------------- */
 
-/* count floats of one value. */
+/* Sets count floats on the device to one value. */
 static GPUNN__STATUS gpunn__upload_value(const gpunn_device *dev, float *to, int64_t count, float value)
 {
     float         piece[2048];
@@ -33243,8 +33254,8 @@ static GPUNN__STATUS gpunn__upload_value(const gpunn_device *dev, float *to, int
     return status;
 }
 
-/* State k, just allocated: what old holds of the first `known` parameters, of the others what it starts from: averages the
- * parameters, others a value. */
+/* Fills a newly allocated state. The first `known` parameters keep their values from `old`. Of the others
+ * averages start as the parameters, state 0 as state_start, and the rest as 0. */
 static GPUNN__STATUS gpunn__state_fill(const gpunn_optimizer *opt, int k, const float *old, int known)
 {
     const float          start = k == 0 ? opt->state_start : 0;
@@ -33291,7 +33302,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__scale_settle(gpunn_optimizer *opt, bool of_
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
 }
 
-/* Memory for the loss scale, where one is used, or a GPU has skipped updates or may. Without F16 the scale is 1. */
+/* Allocates the loss scale if it is used, or if the GPU has skipped updates or
+ * may skip some. Without F16 the scale is 1. */
 static GPUNN__STATUS gpunn__scale_prepare(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
@@ -33302,7 +33314,7 @@ static GPUNN__STATUS gpunn__scale_prepare(gpunn_optimizer *opt)
     return gpunn__scale_settle(opt, false);
 }
 
-/* gpunn__counts_settle of its updates and of each parameter's. */
+/* Applies gpunn__counts_settle to the count of updates and that of each parameter. */
 static GPUNN__STATUS gpunn__steps_settle(gpunn_optimizer *opt, bool with_replays)
 {
     const int    count = 1 + opt->parameter_count;
@@ -33326,14 +33338,14 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__counted_settle(gpunn_optimizer *opt, bool w
     return status == GPUNN_OK ? gpunn__steps_settle(opt, with_replays) : status;
 }
 
-/* Memory for both. */
+/* Allocates the loss scale and the counts on the device, where they are used. */
 static GPUNN__STATUS gpunn__counted_prepare(gpunn_optimizer *opt)
 {
     gpunn_status status = gpunn__scale_prepare(opt);
     return status == GPUNN_OK ? gpunn__counts_prepare(opt->model->dev, &opt->counts, 1 + opt->parameter_count) : status;
 }
 
-/* Keeps both on the host alone: the next step makes the memory anew. */
+/* Keeps the loss scale and the counts on the host only. The next step allocates them again. */
 static GPUNN__STATUS gpunn__counted_keep(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
@@ -33352,7 +33364,7 @@ static int gpunn__group_of(const gpunn_optimizer *opt, const gpunn_tensor *t)
     return i < opt->group_count ? i : -1;
 }
 
-/* Adds the parameters of layers that are new, `fresh` of them. */
+/* Extends the optimizer by `fresh` parameters of new layers. */
 static GPUNN__STATUS gpunn__optimizer_grow(gpunn_optimizer *opt, int fresh)
 {
     gpunn_model    *model = opt->model;
@@ -33396,8 +33408,8 @@ static GPUNN__STATUS gpunn__optimizer_grow(gpunn_optimizer *opt, int fresh)
     return status;
 }
 
-/* Lays out what is not yet laid out and makes parameters, steps and state cover it; all keep what they hold. Checkpoints call
- * this before they read or write them. Nothing is done, or allocated, unless the model has grown. */
+/* Lays out new weights and extends parameters, steps and states to cover them. Existing contents stay.
+ * Checkpoints call this before they read or write them. Allocates nothing unless the model has grown. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
 {
     gpunn_model *model = opt->model;
@@ -33451,7 +33463,7 @@ GPUNN_API gpunn_status gpunn_set_ema(gpunn_optimizer *opt, float decay)
         *average = NULL;
     } else if (!opt->uses[GPUNN__AVERAGE]) {
         status = gpunn__scale_settle(opt, true);
-        if (status == GPUNN_OK && opt->state_count > 0) { /* later than the first step */
+        if (status == GPUNN_OK && opt->state_count > 0) { /* there has been a step already */
             *average = (float *)gpunn__device_alloc(dev, bytes);
             status = *average ? gpunn__state_fill(opt, GPUNN__AVERAGE, NULL, 0) : dev->error.status;
         }
@@ -33469,7 +33481,7 @@ GPUNN_API gpunn_status gpunn_set_ema(gpunn_optimizer *opt, float decay)
 
 GPUNN_API gpunn_status gpunn_ema_swap(gpunn_optimizer *opt)
 {
-    enum { PIECE = 1 << 18 }; /* floats */
+    enum { PIECE = 1 << 18 }; /* floats per transfer */
     static const char function[] = "gpunn_ema_swap";
     if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the optimizer is NULL", function);
     gpunn_model         *model = opt->model;
@@ -33505,12 +33517,13 @@ GPUNN_API gpunn_status gpunn_ema_swap(gpunn_optimizer *opt)
 
 /* ---- moving ---------------------------------------------------------------------------------------------------------- */
 
-typedef struct gpunn__moving { /* one block on its way to another device */
+typedef struct gpunn__moving { /* a block that moves to another device */
     void  *memory, *moved;
-    size_t capacity, used; /* bytes there are, and that hold something */
+    size_t capacity, used; /* bytes allocated, and bytes in use */
 } gpunn__moving;
 
-/* Block number *count of a list, if there is one: NULL only counts it, arrived gives the moved one. */
+/* Adds a block to the list, if list is non-NULL, and counts it. With `arrived`
+ * returns its new address, else the old one. */
 static void *gpunn__list_block(gpunn__moving *list, int *count, void *memory, size_t capacity, size_t used, bool arrived)
 {
     if (memory == NULL) return NULL;
@@ -33526,7 +33539,8 @@ static void *gpunn__list_block(gpunn__moving *list, int *count, void *memory, si
     return memory;
 }
 
-/* Lists every block of a model that moves, or takes the moved ones when they have arrived. Returns their number. */
+/* Lists every block of a model that moves. With `arrived` it takes over the new
+ * addresses instead. Returns their number. */
 static int gpunn__list_blocks(gpunn_model *model, gpunn__moving *list, bool arrived)
 {
     int    count = 0;
@@ -33560,7 +33574,8 @@ static GPUNN__STATUS gpunn__move_block(gpunn_device *from, gpunn_device *to, gpu
     return GPUNN_OK;
 }
 
-/* Lets go of what stays behind on the device that the model leaves. */
+/* Frees what stays behind on the device that the model leaves: plans, arena,
+ * gradients, counts, 16-bit weights, captured runs. */
 static void gpunn__leave(gpunn_model *model)
 {
     gpunn_device *dev = model->dev;
@@ -33637,46 +33652,54 @@ GPUNN_API gpunn_status gpunn_model_to(gpunn_model *model, gpunn_device *dev)
 }
 
 /* ==== >>train/step ================================================================================================= */
-/* Consecutive parameters, [begin, end) of the flat buffers. The zeros that align one parameter after another are run over. */
+/* Turns gradients into updates: splits parameters into ranges, clips gradients and applies the optimizer.
+ * Adjacent parameters with equal settings share one update. */
+
+/* Parameters that are adjacent in memory: floats [begin, end) of the flat buffers. It includes the zeros that
+ * align one parameter after another. */
 typedef struct gpunn__range {
-    int     first, next; /* in the list of parameters; next starts at 0 */
+    int     first, next; /* in the list of parameters; next must start as 0 */
     int64_t begin, end;
 } gpunn__range;
 
+/* Whether t is a trainable parameter whose gradient has been written. */
 GPUNN__INTERNAL bool gpunn__has_gradient(const gpunn_tensor *t);
 
-/* Whether parameter i of the list goes on where the range ends and, with opt, shares all that an update call reads. Norms of a
- * trust ratio are each parameter's own. */
+/* Whether parameter i of the list begins where the range ends. With opt it must also share all settings of an
+ * update. Parameters with a trust ratio never share, since their norms are separate. */
 GPUNN__INTERNAL bool gpunn__goes_on(const gpunn__range *range, gpunn_tensor *const *list, int i, const gpunn_optimizer *opt);
 
-/* Moves on to the next range of the list that has gradients. */
+/* Moves to the next range of the list that has gradients. Returns false at the end. */
 GPUNN__INTERNAL bool gpunn__next_range(gpunn__range *range, gpunn_tensor *const *list, int count, const gpunn_optimizer *opt);
 
-/* The 2-norm of all gradients. */
+/* Computes the 2-norm of all gradients. Fails if it is not finite. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__gradient_norm(gpunn_model *model, const char *function, double *norm);
 
-/* torch's clip_coef. */
+/* The factor max_norm / (norm + 1e-6), at most 1, as torch's clip_coef. */
 GPUNN__INTERNAL float gpunn__clip_scale(float max_norm, double norm);
 
+/* The learning rate of the current step of the schedule, from the rate `base`. */
 GPUNN__INTERNAL double gpunn__scheduled_lr(const gpunn_optimizer *opt, float base);
 
-/* Whether parameter i of the list lies where those before it end, with the zeros behind them. */
+/* Whether parameter i of the list is adjacent to the one before it, which ends at `end`, including padding. */
 GPUNN__INTERNAL bool gpunn__follows_in_memory(const gpunn_optimizer *opt, int i, int64_t end);
 
-/* opt->updates: one for each range of parameters that have a gradient, the sum of that many parts; then those of the averages,
- * also of the zeros between parameters. Returns their number. */
+/* Fills opt->updates and returns their number. There is one update for each range of
+ * parameters with gradients, which are the sum of `parts` backward passes. Averages follow,
+ * including the padding between parameters. */
 GPUNN__INTERNAL int gpunn__optimizer_updates(gpunn_optimizer *opt, int parts, bool clips);
 
-/* A step that the host refuses is skipped, and its error forgotten if it is the first. All counters go on, as on a GPU. */
+/* Skips a step that the host rejected for non-finite values. Clears the error if it is the first. All
+ * counters advance, as on a GPU. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__skip_step(gpunn_optimizer *opt, bool first);
 
-/* The first `count` of opt->updates, one after another. */
+/* Applies the first `count` of opt->updates in order. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_apply(gpunn_optimizer *opt, int count);
 
-/* Clips the first `count` of opt->updates to the norm of their group. */
+/* Clips the gradients of the first `count` of opt->updates to the norm limit of their group. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__clip_updates(gpunn_optimizer *opt, int count);
 
-/* Refuses an update, GPUNN_ERR_NUMERIC, where a gradient of this rank's share is not finite, and names the first. */
+/* Fails with GPUNN_ERR_NUMERIC if a gradient of this rank's share is not finite. The message names the first. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__check_gradients(gpunn_optimizer *opt);
 
 GPUNN__INTERNAL bool gpunn__has_gradient(const gpunn_tensor *t)
@@ -33709,7 +33732,7 @@ GPUNN__INTERNAL bool gpunn__next_range(gpunn__range *range, gpunn_tensor *const 
     return true;
 }
 
-/* Adds the squares of the gradients of a range to *sum. */
+/* Adds the sum of the squares of `count` gradients to *sum. */
 static GPUNN__STATUS gpunn__add_squares(gpunn_device *dev, const char *function, const float *gradient, int64_t count,
                                         double *sum)
 {
@@ -33719,7 +33742,7 @@ static GPUNN__STATUS gpunn__add_squares(gpunn_device *dev, const char *function,
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, function, status);
 }
 
-/* The 2-norm whose square that is; its being NaN or infinite is an error. */
+/* *norm becomes the square root of sum. Fails if that is NaN or infinite. */
 static GPUNN__STATUS gpunn__norm_of(gpunn_device *dev, const char *function, double sum, double *norm)
 {
     const char *fault = gpunn__not_finite(&sum, sizeof sum);
@@ -33748,7 +33771,8 @@ GPUNN__INTERNAL float gpunn__clip_scale(float max_norm, double norm)
     return scale < 1 ? (float)scale : 1;
 }
 
-/* Whether a generated kernel finds this setting's number in each update; the others are in its text. */
+/* Whether a generated kernel reads this setting from the update. All
+ * other settings are constants in its text. */
 static bool gpunn__is_free(const char *key)
 {
     static const char *const keys[] = {"lr", "weight_decay", "maximize", "initial_accumulator_value"};
@@ -33757,7 +33781,7 @@ static bool gpunn__is_free(const char *key)
     return false;
 }
 
-/* Gives an update the generated kernel that does just this. */
+/* Gives an update the generated kernel for its kind and settings, if there is one. */
 static void gpunn__find_fused(gpunn_update *update, const gpunn_kernel_set *set)
 {
     const gpunn__setting *setting = gpunn__rules[update->kind].setting;
@@ -33778,14 +33802,14 @@ GPUNN__INTERNAL bool gpunn__follows_in_memory(const gpunn_optimizer *opt, int i,
            !gpunn__is_lent(opt->parameters[i - 1]);
 }
 
-/* That of the next update: a GPU takes off those that were skipped by itself. */
+/* The number of the next update. On a CPU it excludes skipped updates; a GPU subtracts them by itself. */
 static int64_t gpunn__step_number(const gpunn_optimizer *opt, int64_t done)
 {
     const int64_t number = done + 1 - (opt->model->dev->backend->execute ? 0 : (int64_t)opt->kept_scale[2]);
     return number < 1 ? 1 : number;
 }
 
-/* That of the averages at a place, of weights there. */
+/* Makes the update of the averages at a place from the weights there. */
 static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *update, int64_t place, const float *weights,
                                   int64_t count)
 {
@@ -33799,7 +33823,8 @@ static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *upda
     update->step = gpunn__step_number(opt, opt->averaged);
 }
 
-/* Gives an update what the group of its first parameter says, or the optimizer. clips: with limits and norms. */
+/* Sets the learning rate and other settings of an update from its first parameter's group, or from the
+ * optimizer. clips: sets the clipping limits too. */
 static void gpunn__update_settings(const gpunn_optimizer *opt, int first, bool clips, gpunn_update *update)
 {
     const gpunn_tensor          *t = opt->parameters[first];
@@ -33816,7 +33841,8 @@ static void gpunn__update_settings(const gpunn_optimizer *opt, int first, bool c
     update->clip_norm = update->clip_group ? own->clip_norm : opt->clip_norm;
 }
 
-/* Adds an update of states from that place on. Of what other ranks update only norms remain. */
+/* Adds an update of the states from `place` on. It splits off the parts that other
+ * ranks update; these only contribute to norms. */
 static void gpunn__add_update(const gpunn_optimizer *opt, const gpunn_update *update, int64_t place, int *count)
 {
     int64_t from, to, at = 0;
@@ -33883,7 +33909,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__skip_step(gpunn_optimizer *opt, bool first)
     return gpunn__scale_settle(opt, false);
 }
 
-/* run: in which its updates were; NULL: in none. */
+/* run: the run that contained the updates; NULL: none. */
 GPUNN__INTERNAL void gpunn__optimizer_advance(gpunn_optimizer *opt, const gpunn_run *run)
 {
     const bool done = !(run && run->captured_only);
@@ -33892,7 +33918,7 @@ GPUNN__INTERNAL void gpunn__optimizer_advance(gpunn_optimizer *opt, const gpunn_
     opt->parts = 0;
     opt->averaged += done && opt->states.data[GPUNN__AVERAGE] != NULL;
     opt->model->state.weights_version++;            /* the updates have renewed model->half ... */
-    if (opt->shares) opt->model->half_stale = true; /* ... of this rank's share */
+    if (opt->shares) opt->model->half_stale = true; /* ... but only this rank's share of it */
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_apply(gpunn_optimizer *opt, int count)
@@ -33921,7 +33947,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__clip_updates(gpunn_optimizer *opt, int coun
         }
         if (status == GPUNN_OK) status = gpunn__norm_of(opt->model->dev, function, sum, &norm);
         if (status != GPUNN_OK) return status;
-        for (int i = 0; i < count; i++) { /* not the averages */
+        for (int i = 0; i < count; i++) { /* excludes averages */
             gpunn_update *u = &opt->updates[i];
             if (u->clip_group == group && u->clip_norm > 0)
                 u->gradient_scale *= gpunn__clip_scale(limit, norm * fabs((double)u->gradient_scale));
@@ -33955,14 +33981,19 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__check_gradients(gpunn_optimizer *opt)
 }
 
 /* ==== >>train/ranks ================================================================================================ */
-/* Brings all states together, on rank 0 or everywhere; the shares are kept aside. Common to all ranks, as is its failure. */
+/* Training with several ranks: averages gradients, applies updates and distributes the results. With .shard
+ * each rank holds a share of the optimizer's states and updates only its share of the parameters. Also
+ * contains gpunn_train_step and the other calls on optimizers for a single rank. */
+
+/* Collects all states on rank 0, or on every rank. The share is kept aside. All ranks
+ * must call it; its failure is common to them. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__states_collect(gpunn_optimizer *opt, bool everywhere, const char *caller);
 
-/* Back to the share, where all states have been collected. */
+/* Returns to the share after gpunn__states_collect. */
 GPUNN__INTERNAL void gpunn__states_return(gpunn_optimizer *opt);
 
-/* The next parameters or buffers, from tensor *id on, that lie behind each other: count floats from the first's on. NULL:
- * none. */
+/* Finds the next parameters or buffers, from tensor *id on, that are adjacent in memory. *count: their floats
+ * from the first one's start. Returns the first, or NULL. */
 static const gpunn_tensor *gpunn__next_weights(const gpunn_model *model, gpunn__kind kind, int *id, int64_t *count)
 {
     while (*id < model->tensor_count && model->tensors[*id]->kind != kind) ++*id;
@@ -33979,7 +34010,7 @@ static const gpunn_tensor *gpunn__next_weights(const gpunn_model *model, gpunn__
     return first;
 }
 
-/* Rank 0's parameters or buffers become those of all. */
+/* Broadcasts rank 0's parameters or buffers to all ranks. */
 static GPUNN__STATUS gpunn__spread_weights(gpunn_optimizer *opt, gpunn__kind kind)
 {
     gpunn_model        *model = opt->model;
@@ -33992,7 +34023,7 @@ static GPUNN__STATUS gpunn__spread_weights(gpunn_optimizer *opt, gpunn__kind kin
     return status;
 }
 
-/* Of so many values, from a place on, those of one rank: it, and how many. */
+/* Finds the rank whose share contains `place`, and how many of the `count` floats there belong to it. */
 static void gpunn__cut_share(const gpunn_optimizer *opt, int64_t place, int64_t count, gpunn_exchange *share)
 {
     const int64_t each = gpunn__share_of(opt);
@@ -34001,7 +34032,8 @@ static void gpunn__cut_share(const gpunn_optimizer *opt, int64_t place, int64_t 
     if (share->count > count) share->count = count;
 }
 
-/* The next parameters that lie behind each other and that one rank updates. run begins as zeros. */
+/* Finds the next adjacent parameters that a single rank updates. run
+ * starts as zeros. Returns false at the end. */
 static bool gpunn__next_share(const gpunn_optimizer *opt, gpunn__range *run, gpunn_exchange *share)
 {
     if (run->begin == run->end) {
@@ -34018,7 +34050,7 @@ static bool gpunn__next_share(const gpunn_optimizer *opt, gpunn__range *run, gpu
     return true;
 }
 
-/* Each rank's updated parameters become those of all. */
+/* Broadcasts each rank's updated parameters to all ranks. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__spread_shares(gpunn_optimizer *opt)
 {
     gpunn__range   run = {0, 0, 0, 0};
@@ -34029,7 +34061,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__spread_shares(gpunn_optimizer *opt)
     return status;
 }
 
-/* The same as a part of a run. */
+/* Adds the broadcasts of gpunn__spread_shares to a run. */
 static GPUNN__STATUS gpunn__add_shares(gpunn_optimizer *opt)
 {
     gpunn__range   run = {0, 0, 0, 0};
@@ -34039,7 +34071,7 @@ static GPUNN__STATUS gpunn__add_shares(gpunn_optimizer *opt)
     return status;
 }
 
-/* Of all states, this rank's share, instead of all. */
+/* Replaces all states by this rank's share of them. */
 static GPUNN__STATUS gpunn__states_cut(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
@@ -34059,8 +34091,9 @@ static GPUNN__STATUS gpunn__states_cut(gpunn_optimizer *opt)
     return GPUNN_OK;
 }
 
-/* Floats that rank `root` has, `own` there and NULL elsewhere, become those of all that have room for them, `all`. A copy that
- * fails keeps no other rank waiting. aside: where GPUs that exchange by themselves hear what they have no room for. */
+/* Broadcasts n floats of rank `root` to all ranks that have memory for them. own: the floats on that rank,
+ * NULL elsewhere. all: where to store them, or NULL. aside: buffer for joined GPUs that receive without
+ * storing. A failed copy goes to *copied, so that no other rank waits. */
 static GPUNN__STATUS gpunn__collect_piece(gpunn_optimizer *opt, float *own, float *all, float *aside, int64_t n, int root,
                                           gpunn_status *copied)
 {
@@ -34081,7 +34114,7 @@ static GPUNN__STATUS gpunn__collect_piece(gpunn_optimizer *opt, float *own, floa
     return spoken;
 }
 
-/* The same of a rank's part of a state k. */
+/* Collects rank root's share of state k; see gpunn__collect_piece. */
 static gpunn_status gpunn__state_collect(gpunn_optimizer *opt, int k, int root, float *all, float *aside)
 {
     const bool    here = root == gpunn_group_rank(opt->group);
@@ -34125,7 +34158,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__states_collect(gpunn_optimizer *opt, bool e
     return status;
 }
 
-/* Ends the sharing: all states are everywhere again. */
+/* Ends sharing: every rank has all states again. */
 static GPUNN__STATUS gpunn__states_rejoin(gpunn_optimizer *opt)
 {
     gpunn_status status = gpunn__states_collect(opt, true, "gpunn_distribute");
@@ -34144,7 +34177,7 @@ GPUNN__INTERNAL void gpunn__states_return(gpunn_optimizer *opt)
     opt->collected = false;
 }
 
-/* Whether a training step's updates, the first `count`, need of the gradients' means those of the own share alone. */
+/* Whether the first `count` updates need only the own share of the averaged gradients. */
 static bool gpunn__needs_share(const gpunn_optimizer *opt, int count)
 {
     bool needs = opt->shares && opt->loss_scale == NULL;
@@ -34152,7 +34185,8 @@ static bool gpunn__needs_share(const gpunn_optimizer *opt, int count)
     return needs;
 }
 
-/* The gradients become their means over all ranks. scatters: where an engine can, those of the own share alone. */
+/* Averages the gradients over all ranks. With scatters, and an engine
+ * that can, each rank receives only its share. */
 static GPUNN__STATUS gpunn__average_gradients(gpunn_optimizer *opt, bool scatters)
 {
     const gpunn_group_args *args = &opt->group->args;
@@ -34167,11 +34201,12 @@ static GPUNN__STATUS gpunn__average_gradients(gpunn_optimizer *opt, bool scatter
                      ? gpunn__scatter_gradients(opt->group, dev, values, count, opt->places[range.first], gpunn__share_of(opt))
                      : gpunn__exchange_gradients(opt->group, dev, values, count);
     }
-    opt->model->doubtful = true; /* finite ones may add up to infinity */
+    opt->model->doubtful = true; /* finite gradients may add up to infinity */
     return status == GPUNN_OK ? gpunn__spread_weights(opt, GPUNN__BUFFER) : status;
 }
 
-/* Whether the ranks are about to make the same update; loss as of gpunn__agree. */
+/* Checks by an all-reduce of statuses that all ranks are about to make
+ * the same update. loss: see gpunn__agree. */
 static GPUNN__STATUS gpunn__agree_on_update(gpunn_optimizer *opt, gpunn_status status, float *loss)
 {
     int      count = 0;
@@ -34188,7 +34223,7 @@ static GPUNN__STATUS gpunn__agree_on_update(gpunn_optimizer *opt, gpunn_status s
                         (double)opt->clip_value, opt->skips ? ", skipping NaN" : "", opt->parts + 1, count, (unsigned)which);
 }
 
-/* The number of steps after which no gradient in these floats changes any more. */
+/* The number of steps after which no step changes gradients in these floats. */
 static int gpunn__complete_after(const gpunn_run *run, const float *values, int64_t count)
 {
     for (int s = run->step_count - 1; s >= 0; s--) {
@@ -34203,7 +34238,8 @@ static int gpunn__complete_after(const gpunn_run *run, const float *values, int6
     return 0;
 }
 
-/* The bucket of neighbours in memory that ends with that parameter: its first one. id: the lowest of any; -1: no gradient. */
+/* The first parameter of the bucket that ends with parameter `last`. A bucket consists of gradients that are
+ * adjacent in memory. *id: lowest tensor id in it; -1: no gradient. */
 static int gpunn__bucket_first(const gpunn_optimizer *opt, int last, int *id)
 {
     gpunn_tensor *const *list = opt->parameters;
@@ -34221,7 +34257,7 @@ static int gpunn__bucket_first(const gpunn_optimizer *opt, int last, int *id)
     return first;
 }
 
-/* A bucket, whole or in parts for those who update them. */
+/* Adds the exchange of a bucket to the run: whole, or split by the ranks that update its parts. */
 static GPUNN__STATUS gpunn__add_bucket(gpunn_optimizer *opt, float *values, int64_t count, int64_t place, bool scatters,
                                        int after)
 {
@@ -34235,7 +34271,8 @@ static GPUNN__STATUS gpunn__add_bucket(gpunn_optimizer *opt, float *values, int6
     return status;
 }
 
-/* The gradients in buckets: first those of the layers made last, with which backward begins, on all ranks alike. */
+/* Adds the exchanges of all gradients in buckets. Layers that were made last come first, since the backward
+ * pass begins with them. The order is the same on all ranks. */
 static GPUNN__STATUS gpunn__add_buckets(gpunn_optimizer *opt, const gpunn_run *run)
 {
     const bool   scatters = gpunn__needs_share(opt, run->update_count);
@@ -34256,7 +34293,7 @@ static GPUNN__STATUS gpunn__add_buckets(gpunn_optimizer *opt, const gpunn_run *r
     return status;
 }
 
-/* What a step that GPUs make together exchanges before its updates. */
+/* Lists what GPUs of joined ranks exchange in a training step before its updates. */
 static GPUNN__STATUS gpunn__exchanges_of(gpunn_optimizer *opt, const gpunn_run *run, gpunn_tensor *loss, bool updates)
 {
     gpunn_model         *model = opt->model;
@@ -34278,7 +34315,8 @@ static GPUNN__STATUS gpunn__exchanges_of(gpunn_optimizer *opt, const gpunn_run *
     return status == GPUNN_OK && updates && opt->shares ? gpunn__add_shares(opt) : status;
 }
 
-/* What follows the steps of a run, once all ranks, if they are one, are about to do the same. */
+/* Adds the updates to a run. In a group of joined devices also adds the
+ * exchanges, after all ranks agreed to do the same. */
 GPUNN__INTERNAL gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, gpunn_tensor *loss, bool updates)
 {
     run->updates = opt->updates;
@@ -34319,9 +34357,9 @@ static GPUNN__STATUS gpunn__update_alone(gpunn_optimizer *opt, int count, bool c
     return status;
 }
 
-/* What follows an update, or its failure, in a group: all have the same parameters. Where nothing is copied and all have all
- * states, an update fails on no rank, or, in the run of GPUs that exchange by themselves, is known to have failed when all next
- * agree. */
+/* Makes all ranks have the same parameters after an update, or reports its failure. No all-reduce of statuses
+ * is needed if nothing is copied through the host and all ranks have all states. Then an update fails on no
+ * rank, or, with joined GPUs, the next agreement reports it. */
 static GPUNN__STATUS gpunn__spread_update(gpunn_optimizer *opt, gpunn_status status)
 {
     gpunn_group *group = opt->group;
@@ -34332,7 +34370,7 @@ static GPUNN__STATUS gpunn__spread_update(gpunn_optimizer *opt, gpunn_status sta
     return opt->shares ? gpunn__spread_shares(opt) : group->unlike ? gpunn__spread_weights(opt, GPUNN__PARAMETER) : GPUNN_OK;
 }
 
-/* trains: the gradients are a training step's, and nobody's after it. */
+/* trains: the gradients come from a training step and are not read after it. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips, bool trains)
 {
     const int    count = gpunn__optimizer_updates(opt, parts, clips);
@@ -34348,7 +34386,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int 
     return opt->group ? gpunn__spread_update(opt, status) : status;
 }
 
-/* What follows this rank's gradients, or its failure. */
+/* Continues a training step after this rank's gradients, or after its failure. */
 static GPUNN__STATUS gpunn__train_together(gpunn_optimizer *opt, gpunn_tensor *loss, bool updates, int64_t agreed,
                                            gpunn_status status)
 {
@@ -34364,8 +34402,8 @@ static GPUNN__STATUS gpunn__train_together(gpunn_optimizer *opt, gpunn_tensor *l
     return status == GPUNN_OK && updates ? gpunn__optimizer_update(opt, opt->parts + 1, true, true) : status;
 }
 
-/* The same of GPUs that exchange by themselves, in the run: before it the ranks have agreed. A loss that is not finite is noted
- * by all GPUs, and known to each host sooner or later: the first that tells of it tells all. */
+/* A training step of joined GPUs, which exchange within the run. The ranks agree before it. All GPUs note a
+ * loss that is not finite; each host learns of it at some later time. The first to report it tells all. */
 static GPUNN__STATUS gpunn__train_joined(gpunn_optimizer *opt, gpunn_tensor *loss, const gpunn_backward_args *backward,
                                          bool updates, gpunn_status status)
 {
@@ -34376,7 +34414,7 @@ static GPUNN__STATUS gpunn__train_joined(gpunn_optimizer *opt, gpunn_tensor *los
     if (status == GPUNN_OK) status = gpunn__gradients(loss, backward, opt, updates);
     status = gpunn__tell_ranks(opt->group, agreed, status);
     if (status != GPUNN_ERR_NUMERIC) return status;
-    gpunn_run run; /* takes this rank's own note */
+    gpunn_run run; /* clears this rank's own note */
     memset(&run, 0, sizeof run);
     if (dev->backend->synchronize(dev->context) == GPUNN_OK) (void)dev->backend->execute(dev->context, &run);
     return status;
@@ -34428,7 +34466,7 @@ GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
     return status == GPUNN_ERR_NUMERIC && opt->skips ? gpunn__skip_step(opt, first) : status;
 }
 
-/* What of a parameter, or of running statistics, decides how training changes it. */
+/* Describes the settings of a parameter or of running statistics that affect training. */
 static void gpunn__treatment_text(const gpunn_tensor *t, char *text, size_t size)
 {
     text[0] = 0;
@@ -34457,7 +34495,7 @@ static GPUNN__STATUS gpunn__compare_settings(const gpunn_optimizer *opt, const f
                         (unsigned)which, (double)clip_norm, (double)clip_value, text);
 }
 
-/* Whether the ranks have the same tensors, optimizers and counts; the first difference is told. */
+/* Fails if the ranks have different tensors, optimizers or counts. The message names the first difference. */
 static GPUNN__STATUS gpunn__compare_ranks(gpunn_optimizer *opt, gpunn_status status)
 {
     gpunn_model *model = opt->model;
@@ -34499,7 +34537,7 @@ GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group
     const bool shards = group && group->args.shard && group->args.size > 1, first = opt->parameter_count == 0;
     gpunn__group_join(group);
     opt->group = group;
-    opt->shares = shards && first; /* no rank ever has all states */
+    opt->shares = shards && first; /* no rank ever holds all states */
     status = group ? gpunn__compare_ranks(opt, gpunn__optimizer_prepare(opt)) : GPUNN_OK;
     if (group && status == GPUNN_OK) status = gpunn__spread_weights(opt, GPUNN__PARAMETER);
     if (group && status == GPUNN_OK) status = gpunn__spread_weights(opt, GPUNN__BUFFER);
@@ -34521,7 +34559,7 @@ GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group
     return status;
 }
 
-/* Every gradient there is becomes clamp(gradient * scale, +-limit). */
+/* Every gradient becomes clamp(gradient * scale, -limit, limit). */
 static GPUNN__STATUS gpunn__scale_gradients(gpunn_model *model, const char *function, float scale, float limit)
 {
     gpunn_device *dev = model->dev;
@@ -34556,7 +34594,7 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
     return gpunn__scale_gradients(model, function, 1, clip_value);
 }
 
-/* Sets one of the optimizer's numbers, unless it is NaN or negative. */
+/* Sets one of the optimizer's numbers. Fails if the value is NaN or negative. */
 static void gpunn__optimizer_set(gpunn_optimizer *opt, const char *function, const char *what, float *field, float value)
 {
     if (opt == NULL)
@@ -34606,18 +34644,21 @@ GPUNN_API int64_t gpunn_step_count(const gpunn_optimizer *opt)
 }
 
 /* ==== >>train/schedule ============================================================================================= */
-#define GPUNN__COUNTER (INT64_MAX / 2) /* the largest number of steps, so that counting on cannot overflow */
+/* Learning-rate schedules (gpunn_set_schedule, gpunn_schedule_step). */
 
-/* Puts the defaults in and checks all that a checkpoint keeps, be it read by the type or not. */
+#define GPUNN__COUNTER (INT64_MAX / 2) /* the largest number of steps; counters stay below overflow */
+
+/* Fills in defaults and checks everything that a checkpoint stores, even fields that the type does not read. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__schedule_check(gpunn_device *dev, gpunn_schedule_args *s);
 
-/* From `from` to `to` along half a cosine. */
+/* Interpolates from `from` to `to` along half a cosine. */
 static double gpunn__anneal(double from, double to, double share)
 {
     return to + (from - to) * (1 + cos(3.14159265358979323846 * share)) / 2;
 }
 
-/* All in closed form, so that nothing has to be kept but t. One-cycle and cosine stay at their last value after total_steps. */
+/* Computes the learning rate in closed form, so that t is the whole state. One-cycle and cosine
+ * keep their last value after total_steps. */
 GPUNN__INTERNAL double gpunn__scheduled_lr(const gpunn_optimizer *opt, float base)
 {
     const gpunn_schedule_args *s = &opt->schedule;
@@ -34725,7 +34766,8 @@ GPUNN_API gpunn_status gpunn_set_schedule_(gpunn_optimizer *opt, gpunn_schedule_
     return GPUNN_OK;
 }
 
-/* torch's ReduceLROnPlateau.step with its relative threshold; reductions of 1e-8 or less are not made, as there. */
+/* Follows torch's ReduceLROnPlateau.step with its relative threshold. As there,
+ * reductions of 1e-8 or less are not made. */
 static void gpunn__plateau_step(gpunn_optimizer *opt, double metric)
 {
     const gpunn_schedule_args *s = &opt->schedule;
@@ -35512,73 +35554,80 @@ GPUNN__INTERNAL int gpunn__document_find(const gpunn__document *document, int ob
 }
 
 /* ==== >>train/loader =============================================================================================== */
+/* A loader delivers batches of samples to a model's inputs. It shuffles, converts, augments and mixes
+ * samples, in worker threads if requested. Samples come from the program's arrays or from its load callback. */
+
 enum { GPUNN__MAX_WORKERS = 64 };
 
 typedef struct gpunn__loader_field {
     gpunn_tensor *input;
-    const char   *samples;              /* NULL with load */
-    gpunn_dtype   from, to;             /* of samples, and of a batch on its way to the device */
-    bool          widens;               /* there pixels become numbers; otherwise on their way: `to` is the input's */
-    bool          direct;               /* a batch is a stretch of samples as it lies there: nothing is copied */
-    int64_t       count;                /* elements of a sample */
-    size_t        from_bytes, to_bytes; /* of a sample, before and after its conversion */
-    size_t        rows, loaded, moved;  /* places in a batch's memory: its samples; what load and a crop make on the way there */
-    bool          moves, jitters;       /* there are crops, turns or flips; changes of colour */
-    int           axis;                 /* the one that is as long as a batch's longest sample; 0: none */
-    int64_t       most;                 /* of it, as a sample has it on its way */
-    gpunn_pixels  pixels;               /* U8 to F32 ... */
-    float         table[4][256];        /* ... and BOOL to F32: what each byte becomes, per channel */
+    const char   *samples;              /* NULL if there is a load callback */
+    gpunn_dtype   from, to;             /* dtype of the samples, and of a batch on its way to the device */
+    bool          widens;               /* the device converts pixels to floats; otherwise the host converts and `to` is the
+                                           input's dtype */
+    bool          direct;               /* a batch is a contiguous range of samples, so nothing is copied */
+    int64_t       count;                /* elements per sample */
+    size_t        from_bytes, to_bytes; /* bytes per sample, before and after conversion */
+    size_t        rows, loaded, moved;  /* offsets in a batch's memory: of its samples, of what load writes, of what a crop
+                                           writes */
+    bool          moves, jitters;       /* it is cropped, turned or flipped; its colours change */
+    int           axis;                 /* axis with the length of the batch's longest sample; 0: none */
+    int64_t       most;                 /* length of that axis in the batch's memory */
+    gpunn_pixels  pixels;               /* U8 to F32: mean and std */
+    float         table[4][256];        /* U8 or BOOL to F32: value of each byte, by channel */
 } gpunn__loader_field;
 
 typedef struct gpunn__batch {
     char        *memory;
-    int64_t      number; /* in the epoch; -1: none */
+    int64_t      number; /* number in the epoch; -1: none */
     bool         ready;
-    gpunn_status status;  /* of load ... */
-    int64_t      sample;  /* ... for this sample */
-    int64_t      longest; /* of its samples' lengths */
+    gpunn_status status;  /* result of load */
+    int64_t      sample;  /* the sample that load was last called for */
+    int64_t      longest; /* the greatest of its samples' lengths */
 } gpunn__batch;
 
-/* Batch n is made in ring[n % ring_count], by a worker as soon as batch n - ring_count has been delivered, or by gpunn_next when
- * there are no workers. They work only while `running`, from the first gpunn_next of an epoch to its end: between epochs the
- * program may change its samples. An epoch's order follows from seed and epoch alone: (epoch, position) is the whole state. */
+/* Batch n is made in ring[n % ring_count]. A worker makes it as soon as batch n - ring_count has been
+ * delivered; without workers gpunn_next makes it. Workers run only while `running`, from the first gpunn_next
+ * of an epoch to its end. Between epochs the program may change its samples. The order of an epoch depends
+ * only on the seed and the epoch, so (epoch, position) is the whole state. */
 struct gpunn_loader {
     gpunn_model        *model;
-    gpunn_loader_args   args;                   /* with defaults in place */
+    gpunn_loader_args   args;                   /* with defaults filled in */
     int64_t             batches;                /* per epoch */
     int                 field_count, delivered; /* delivered: samples in the last batch */
     gpunn__loader_field fields[GPUNN_MAX_FIELDS];
-    int64_t             least, multiple; /* of a batch's length */
-    int64_t            *order;           /* of the samples in epoch ordered_epoch; NULL: as they come */
+    int64_t             least, multiple; /* minimum and unit of a batch's length */
+    int64_t            *order;           /* order of the samples in epoch ordered_epoch; NULL: not shuffled */
     int64_t             epoch, ordered_epoch;
-    char               *memory;        /* of the ring's batches */
-    void (*memory_free)(void *ptr);    /* the backend's; NULL: gpunn__free */
-    size_t         batch_bytes, mixed; /* mixed: where a batch has room for a sample, to mix with */
+    char               *memory;        /* memory of the batches in the ring */
+    void (*memory_free)(void *ptr);    /* frees memory that the backend allocated; NULL: gpunn__free */
+    size_t         batch_bytes, mixed; /* mixed: offset of a sample's buffer, used for mixing */
     int            worker_count, ring_count;
-    int            process; /* that has the workers, and made the memory */
+    int            process; /* process that started the workers and allocated memory */
     gpunn__thread  workers[GPUNN__MAX_WORKERS];
-    gpunn__monitor monitor;           /* guards what follows; position and running change in the program's thread only */
-    int64_t        position, claimed; /* batches of the epoch that have been delivered; that workers have begun */
+    gpunn__monitor monitor;           /* guards what follows; only the program's thread changes position and running */
+    int64_t        position, claimed; /* batches of the epoch that were delivered; that workers have begun */
     int            busy;              /* workers that are making a batch */
     bool           running, stop;
     gpunn__batch   ring[GPUNN__MAX_WORKERS + 1];
 };
 
-/* For checkpoints: the whole state. position counts the batches delivered, 0 to gpunn_loader_batches. */
+/* The whole state, for checkpoints. position: number of batches delivered, 0 to gpunn_loader_batches. */
 GPUNN__INTERNAL void gpunn__loader_state(const gpunn_loader *loader, int64_t *epoch, int64_t *position);
 
-/* The samples of all ranks in a batch. */
+/* Number of samples in a batch, over all ranks. */
 GPUNN__INTERNAL int64_t gpunn__loader_batch(const gpunn_loader *loader);
 
-/* batch: gpunn__loader_batch of the loader that stood at `position`; 0: the same. */
+/* Moves to a saved state. batch: gpunn__loader_batch of the saved loader, or 0 if it is the same. Fails if no
+ * batch begins at that position. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int64_t epoch, int64_t position, int64_t batch);
 
 /* ---- structs --------------------------------------------------------------------------------------------------------- */
 
 /* ---- order ----------------------------------------------------------------------------------------------------------- */
 
-/* Fisher and Yates. Draw k of an epoch is half of the words at counter (k / 2 low, k / 2 high, epoch low, 3 2^30 + epoch high),
- * counters that neither dropout nor initial values reach. */
+/* Fisher-Yates shuffle. Draw k of an epoch uses half of the words at counter (k / 2 low, k / 2 high, epoch
+ * low, 3 2^30 + epoch high). Dropout and initial values never use these counters. */
 static void gpunn__shuffle(int64_t *order, int64_t count, uint64_t seed, int64_t epoch)
 {
     uint32_t counter[4], word[4] = {0, 0, 0, 0};
@@ -35586,7 +35635,7 @@ static void gpunn__shuffle(int64_t *order, int64_t count, uint64_t seed, int64_t
     for (int64_t i = 0; i < count; i++) order[i] = i;
     for (int64_t i = count - 1; i > 0; i--) {
         uint64_t choices = (uint64_t)i + 1, bits, chosen;
-        do { /* until bits lies in a complete run of choices, so that each is equally likely */
+        do { /* rejection sampling: bits must lie in a complete run of choices, so that each is equally likely */
             if (draw % 2 == 0) {
                 counter[0] = (uint32_t)(draw / 2);
                 counter[1] = (uint32_t)(draw / 2 >> 32);
@@ -35604,13 +35653,13 @@ static void gpunn__shuffle(int64_t *order, int64_t count, uint64_t seed, int64_t
     }
 }
 
-/* 0 <= result < choices, which are far fewer than 2^32. */
+/* Draws 0 <= result < choices. choices must be far below 2^32. */
 static int64_t gpunn__draw_below(uint32_t word, int64_t choices)
 {
     return (int64_t)((uint64_t)word * (uint64_t)choices >> 32);
 }
 
-/* The longest first, by Shell's method. */
+/* Shell sort, longest first. */
 static void gpunn__sort_by_length(int64_t *order, int64_t count, const int64_t *lengths)
 {
     for (int64_t gap = count / 2; gap > 0; gap /= 2) {
@@ -35623,7 +35672,8 @@ static void gpunn__sort_by_length(int64_t *order, int64_t count, const int64_t *
     }
 }
 
-/* Shuffles the whole batches of an order. The draw for batch i is at counter (i, 2^31, ...), which samples do not reach. */
+/* Shuffles the order of whole batches. The draw for batch i uses counter (i, 2^31, ...),
+ * which the draws for samples do not reach. */
 static void gpunn__shuffle_batches(int64_t *order, int64_t batches, int64_t size, uint64_t seed, int64_t epoch)
 {
     for (int64_t i = batches - 1; i > 0; i--) {
@@ -35639,7 +35689,7 @@ static void gpunn__shuffle_batches(int64_t *order, int64_t batches, int64_t size
     }
 }
 
-enum { GPUNN__LIKE_BATCHES = 50 }; /* whose samples are sorted together, as Hugging Face's group_by_length does */
+enum { GPUNN__LIKE_BATCHES = 50 }; /* batches whose samples are sorted together, as in Hugging Face's group_by_length */
 
 static void gpunn__order_epoch(gpunn_loader *loader)
 {
@@ -35655,7 +35705,7 @@ static void gpunn__order_epoch(gpunn_loader *loader)
 
 /* ---- making batches -------------------------------------------------------------------------------------------------- */
 
-/* One sample: dtypes checked by gpunn__loader_field_check. */
+/* Converts one sample. gpunn__loader_field_check has checked the dtypes. */
 static void gpunn__convert(const gpunn__loader_field *field, const void *from, void *to)
 {
     const uint8_t *byte = (const uint8_t *)from;
@@ -35670,7 +35720,7 @@ static void gpunn__convert(const gpunn__loader_field *field, const void *from, v
     } else if (field->from == GPUNN_I32) {
         for (int64_t i = 0; i < n; i++) ((int64_t *)to)[i] = ((const int32_t *)from)[i];
     } else {
-        uint8_t most = field->from == GPUNN_BOOL || field->to == GPUNN_BOOL ? 1 : 255; /* what is not 0 in a BOOL is 1 */
+        uint8_t most = field->from == GPUNN_BOOL || field->to == GPUNN_BOOL ? 1 : 255; /* any non-zero byte is 1 in a BOOL */
         switch (gpunn_dtype_size(field->to)) {
         case 8:
             for (int64_t i = 0; i < n; i++) ((int64_t *)to)[i] = byte[i] < most ? byte[i] : most;
@@ -35685,7 +35735,8 @@ static void gpunn__convert(const gpunn__loader_field *field, const void *from, v
     }
 }
 
-/* Where an augmented image lies: pixel (y, x) is the sample's (y + dy, x + dx), turned and mirrored afterwards. */
+/* Position of an augmented image: pixel (y, x) is the sample's pixel (y + dy, x
+ * + dx). Turns and flips apply afterwards. */
 typedef struct gpunn__placement {
     int64_t dy, dx;
     double  sine, cosine;
@@ -35697,11 +35748,11 @@ static double gpunn__draw_between(uint32_t word, double low, double high)
     return low + (high - low) * ((double)word / 4294967296.0);
 }
 
-/* What is drawn for a loader's samples, or its batches. */
+/* What random numbers are drawn for. */
 enum { GPUNN__DRAW_PLACE, GPUNN__DRAW_TURN, GPUNN__DRAW_COLOUR, GPUNN__DRAW_MIX };
 
-/* Words of a sample, or batch, are those at counter (number low, number high, epoch low, 7 2^29 + 2^24 what + epoch high), which
- * the shuffle does not reach. */
+/* Draws four random words for a sample or batch. The counter is (number low, number high, epoch low, 7 2^29 +
+ * 2^24 what + epoch high), which the shuffle does not reach. */
 static void gpunn__loader_draw(const gpunn_loader *loader, uint64_t number, uint32_t what, uint32_t word[4])
 {
     const uint64_t epoch = (uint64_t)loader->epoch;
@@ -35726,10 +35777,10 @@ static gpunn__placement gpunn__placement_of(const gpunn_loader *loader, const gp
     return place;
 }
 
-/* The pixels of a row in the opposite order. */
+/* Reverses the pixels of a row. */
 static void gpunn__mirror(char *row, int64_t width, size_t size)
 {
-    char  pixel[8]; /* the widest dtype */
+    char  pixel[8]; /* of the widest dtype */
     char *last = row + (size_t)(width - 1) * size;
     for (; row < last; row += size, last -= size) {
         memcpy(pixel, row, size);
@@ -35738,7 +35789,8 @@ static void gpunn__mirror(char *row, int64_t width, size_t size)
     }
 }
 
-/* The same when it is turned, too: each pixel is the one that lies nearest. */
+/* Copies a sample in its own dtype to its augmented position, with a turn.
+ * Each pixel takes the nearest source pixel. */
 static void gpunn__turn_image(const gpunn__loader_field *field, gpunn__placement place, const char *from, char *to)
 {
     const int     rank = field->input->rank;
@@ -35759,13 +35811,13 @@ static void gpunn__turn_image(const gpunn__loader_field *field, gpunn__placement
     }
 }
 
-/* A sample, in its own dtype, as it lies there. */
+/* Copies a sample in its own dtype to its augmented position, without a turn. */
 static void gpunn__move_image(const gpunn__loader_field *field, gpunn__placement place, const char *from, char *to)
 {
     const int     rank = field->input->rank;
     const int64_t height = field->input->dim[rank - 2], width = field->input->dim[rank - 1];
     const int64_t left = place.dx < 0 ? -place.dx : 0,
-                  right = place.dx > 0 ? width - place.dx : width; /* of what is not padding */
+                  right = place.dx > 0 ? width - place.dx : width; /* range of columns that are not padding */
     const size_t size = gpunn_dtype_size(field->from), row_bytes = (size_t)width * size;
     memset(to, 0, field->from_bytes);
     for (int64_t row = 0; row < field->count / width; row++, to += row_bytes) {
@@ -35777,7 +35829,7 @@ static void gpunn__move_image(const gpunn__loader_field *field, gpunn__placement
     }
 }
 
-/* How colours are changed: by each factor in turn, brightness 0, contrast 1, saturation 2 and hue 3. */
+/* Colour changes and the order in which they apply. Brightness has index 0, contrast 1, saturation 2, hue 3. */
 typedef struct gpunn__jitter {
     int   order[4];
     float factor[4];
@@ -35790,7 +35842,7 @@ static gpunn__jitter gpunn__jitter_of(const gpunn_loader *loader, const gpunn_fi
     uint32_t      word[4], turn[4];
     gpunn__loader_draw(loader, (uint64_t)sample, GPUNN__DRAW_COLOUR, word);
     gpunn__loader_draw(loader, (uint64_t)sample, GPUNN__DRAW_TURN, turn);
-    for (int i = 3; i > 0; i--) { /* Fisher and Yates */
+    for (int i = 3; i > 0; i--) { /* Fisher-Yates shuffle */
         const int64_t other = gpunn__draw_below(turn[i], i + 1);
         const int     kept = jitter.order[i];
         jitter.order[i] = jitter.order[other];
@@ -35812,24 +35864,24 @@ static float gpunn__saturate(float x)
     return x < 0 ? 0.0f : x > 1 ? 1.0f : x;
 }
 
-/* Hue, saturation and value, the hue turned, and back (Smith, 1978). */
+/* Converts a pixel to hue, saturation and value, turns the hue, and converts it back (Smith, 1978). */
 static void gpunn__turn_hue(float *pixel, int64_t plane, float turn)
 {
     const float r = pixel[0], g = pixel[plane], b = pixel[2 * plane], most = fmaxf(r, fmaxf(g, b)), least = fminf(r, fminf(g, b)),
                 range = most - least;
-    if (!(range > 0)) return; /* grey */
+    if (!(range > 0)) return; /* grey has no hue */
     float hue = most == r ? (g - b) / range : most == g ? 2 + (b - r) / range : 4 + (r - g) / range;
     hue = hue / 6 + turn;
     hue = 6 * (hue - floorf(hue));
-    const float channel_at[3] = {0, 2, 4}; /* how far round the circle a channel is at its full value */
+    const float channel_at[3] = {0, 2, 4}; /* position on the hue circle where a channel is full */
     for (int c = 0; c < 3; c++) {
-        float away = fabsf(hue - channel_at[c]); /* 0 to 1: all of the range, 2 to 3: nothing of it */
+        float away = fabsf(hue - channel_at[c]); /* distance on the circle; 0 to 1: the full range, 2 to 3: none of it */
         if (away > 3) away = 6 - away;
         pixel[c * plane] = least + range * gpunn__saturate(2 - away);
     }
 }
 
-/* An image of numbers from 0 to 1. */
+/* Changes the colours of an image with values from 0 to 1. */
 static void gpunn__jitter_image(float *pixel, int64_t plane, int channels, const gpunn__jitter *jitter)
 {
     for (int k = 0; k < 4; k++) {
@@ -35850,7 +35902,8 @@ static void gpunn__jitter_image(float *pixel, int64_t plane, int channels, const
     }
 }
 
-/* A sample as the input takes it. from: is `to` itself where load has written it there. */
+/* Writes a sample as the input takes it: augmented, converted and normalized. from
+ * equals `to` if load wrote directly to it. */
 static void gpunn__batch_row(const gpunn_loader *loader, const gpunn__batch *batch, int f, int64_t sample, const char *from,
                              char *to)
 {
@@ -35873,8 +35926,8 @@ static void gpunn__batch_row(const gpunn_loader *loader, const gpunn__batch *bat
     }
 }
 
-/* Beta(alpha, alpha): above 1/2 a closed form (Devroye, 1986, page 437), below it the attempts of Joehnk (1964), in
- * logarithms. */
+/* Draws from Beta(alpha, alpha). Above 1/2 it uses a closed form (Devroye, 1986, page 437), below it Joehnk's
+ * rejection method (1964), in logarithms. */
 static double gpunn__draw_beta(const gpunn_loader *loader, int64_t batch, double alpha)
 {
     const uint64_t rank = (uint64_t)gpunn_group_rank(loader->args.group);
@@ -35888,7 +35941,7 @@ static double gpunn__draw_beta(const gpunn_loader *loader, int64_t batch, double
     }
 }
 
-/* Each sample with the one before it. */
+/* Mixup: each sample is mixed with the one before it, the first with the last. */
 static void gpunn__batch_mix(const gpunn_loader *loader, gpunn__batch *batch, int64_t n)
 {
     const float own = (float)gpunn__draw_beta(loader, batch->number, loader->args.mixup_alpha);
@@ -35905,7 +35958,7 @@ static void gpunn__batch_mix(const gpunn_loader *loader, gpunn__batch *batch, in
     }
 }
 
-/* This rank's samples in a batch. */
+/* Number of this rank's samples in a batch. */
 static int64_t gpunn__batch_size(const gpunn_loader *loader, int64_t number)
 {
     const int64_t size = loader->args.batch_size, ranks = gpunn_group_size(loader->args.group),
@@ -35913,26 +35966,26 @@ static int64_t gpunn__batch_size(const gpunn_loader *loader, int64_t number)
     return rest < size ? rest : size;
 }
 
-/* The place of the first of them in the epoch's order. */
+/* Position of this rank's first sample in the epoch's order. */
 static int64_t gpunn__batch_first(const gpunn_loader *loader, int64_t number)
 {
     return number * loader->args.batch_size * gpunn_group_size(loader->args.group) +
            gpunn_group_rank(loader->args.group) * gpunn__batch_size(loader, number);
 }
 
-/* Whether what load writes is not yet what the input takes. */
+/* Whether load writes to a separate buffer, because its samples still have to be moved or converted. */
 static bool gpunn__loads_aside(const gpunn__loader_field *field)
 {
     return field->moves || field->from != field->to;
 }
 
-/* Bytes of a sample in a batch. */
+/* Bytes of a sample in a batch, at the batch's length. */
 static size_t gpunn__row_bytes(const gpunn__loader_field *field, const gpunn__batch *batch)
 {
     return field->axis ? field->to_bytes / (size_t)field->most * (size_t)batch->longest : field->to_bytes;
 }
 
-/* Cuts the n samples of a batch to the longest of them. */
+/* Shortens the n samples of a batch to the longest of them. */
 static void gpunn__batch_cut(const gpunn_loader *loader, gpunn__batch *batch, int64_t n)
 {
     for (int f = 0; f < loader->field_count; f++) {
@@ -35944,7 +35997,7 @@ static void gpunn__batch_cut(const gpunn_loader *loader, gpunn__batch *batch, in
     }
 }
 
-/* Fills a batch; in a worker this touches nothing else that changes. */
+/* Fills a batch. A worker changes no shared data here except the batch. */
 static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
 {
     const gpunn_loader_args *args = &loader->args;
@@ -35973,7 +36026,7 @@ static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
         }
     }
     if (args->mixup_alpha > 0) gpunn__batch_mix(loader, batch, n);
-    if (loader->multiple == 0) return; /* no input is as long as its samples */
+    if (loader->multiple == 0) return; /* no input has a length that depends on the samples */
     batch->longest = (batch->longest + loader->multiple - 1) / loader->multiple * loader->multiple;
     gpunn__batch_cut(loader, batch, n);
 }
@@ -36003,7 +36056,8 @@ static GPUNN__THREAD_MAIN gpunn__loader_main(void *arg)
     GPUNN__THREAD_END;
 }
 
-/* Without workers and batches. Locks that workers held in a forked process are left as they are. */
+/* Resets the loader to no workers and no batches, with a new monitor. After a
+ * fork the old monitor's locks are abandoned. */
 static void gpunn__loader_begin(gpunn_loader *loader)
 {
     loader->worker_count = loader->busy = 0;
@@ -36013,7 +36067,7 @@ static void gpunn__loader_begin(gpunn_loader *loader)
     GPUNN__MONITOR_OPEN(&loader->monitor);
 }
 
-/* Where the system has no more threads, fewer do the same work. */
+/* Starts the workers. If the system cannot start all of them, fewer do the same work. */
 static void gpunn__loader_start(gpunn_loader *loader)
 {
     loader->process = GPUNN__PROCESS();
@@ -36022,7 +36076,7 @@ static void gpunn__loader_start(gpunn_loader *loader)
         loader->worker_count++;
 }
 
-/* In the child of a fork, forgets the parent's workers. */
+/* After a fork, makes the child forget the parent's workers. Returns whether there was a fork. */
 static bool gpunn__loader_is_forked(gpunn_loader *loader)
 {
     if (loader->process == GPUNN__PROCESS()) return false;
@@ -36030,7 +36084,8 @@ static bool gpunn__loader_is_forked(gpunn_loader *loader)
     return true;
 }
 
-/* The child of a fork has workers of its own go on, if its device survives; a GPU's pinned memory does not. */
+/* After a fork, starts workers in the child if its device still works. A GPU's pinned memory does not survive
+ * a fork. Returns false on failure. */
 static bool gpunn__loader_outlives_fork(gpunn_loader *loader)
 {
     gpunn_device *dev = loader->model->dev;
@@ -36056,7 +36111,7 @@ static void gpunn__loader_move(gpunn_loader *loader, int64_t epoch, int64_t posi
     GPUNN__UNLOCK(&loader->monitor);
 }
 
-/* Batch loader->position, ready or failed. */
+/* Returns batch loader->position once it is made. Its status says whether load failed. */
 static gpunn__batch *gpunn__batch_next(gpunn_loader *loader)
 {
     gpunn__batch *batch = &loader->ring[loader->position % loader->ring_count];
@@ -36076,7 +36131,7 @@ static gpunn__batch *gpunn__batch_next(gpunn_loader *loader)
     return batch;
 }
 
-/* n samples of bytes into an input of floats. */
+/* Copies n samples of bytes to the device, which converts them to floats in the input. */
 static GPUNN__STATUS gpunn__write_pixels(const gpunn__loader_field *field, const uint8_t *rows, int64_t n)
 {
     static const char caller[] = "gpunn_next";
@@ -36143,7 +36198,7 @@ GPUNN_API bool gpunn_next(gpunn_loader *loader)
 
 /* ---- making and asking ----------------------------------------------------------------------------------------------- */
 
-/* The size whose name alone a dimension is; NULL: it is none. */
+/* The named size that a dimension consists of, or NULL. */
 static const gpunn__size *gpunn__size_of_name(const gpunn_model *model, int64_t dim)
 {
     const gpunn__sum   sum = gpunn__sum_of(model, dim);
@@ -36151,7 +36206,7 @@ static const gpunn__size *gpunn__size_of_name(const gpunn_model *model, int64_t 
     return size && size->name && sum.term[0].factor == size->multiple ? size : NULL;
 }
 
-/* Checks the lengths and works out which axis of an input is as long as a batch's longest sample. */
+/* Checks the lengths and finds the axis of an input that varies with them. */
 static GPUNN__STATUS gpunn__loader_lengths_check(gpunn_loader *loader, gpunn__loader_field *field, const gpunn_tensor *input)
 {
     const gpunn_loader_args *args = &loader->args;
@@ -36161,7 +36216,7 @@ static GPUNN__STATUS gpunn__loader_lengths_check(gpunn_loader *loader, gpunn__lo
     while (axis < input->rank && input->dim[axis] == 1) axis++;
     const bool          is_sized = axis < input->rank && gpunn__is_sized(input->dim[axis]);
     const gpunn__size  *size = is_sized ? gpunn__size_of_name(model, input->dim[axis]) : NULL;
-    const gpunn_tensor *other = NULL; /* an input before with another size */
+    const gpunn_tensor *other = NULL; /* an earlier input with another size */
     for (int f = 0; f < loader->field_count; f++)
         if (is_sized && loader->fields[f].axis && loader->fields[f].input->dim[loader->fields[f].axis] != input->dim[axis])
             other = loader->fields[f].input;
@@ -36189,7 +36244,7 @@ static const char *gpunn__field_name(const gpunn_field *field)
     return field->input->name ? field->input->name : "";
 }
 
-/* Checks where field f goes and that it has samples. */
+/* Checks the input and the samples of field f. */
 static GPUNN__STATUS gpunn__field_input(gpunn_loader *loader, int f)
 {
     const gpunn_loader_args *args = &loader->args;
@@ -36219,7 +36274,7 @@ static GPUNN__STATUS gpunn__field_input(gpunn_loader *loader, int f)
     return GPUNN_OK;
 }
 
-/* The dtypes that it is converted between. */
+/* Sets and checks the dtypes of the conversion. */
 static GPUNN__STATUS gpunn__field_dtypes(gpunn_loader *loader, int f)
 {
     const gpunn_field   *given = &loader->args.fields[f];
@@ -36241,13 +36296,13 @@ static GPUNN__STATUS gpunn__field_dtypes(gpunn_loader *loader, int f)
     return GPUNN_OK;
 }
 
-/* Whether its samples are bytes that become numbers by mean and std. */
+/* Whether the samples are bytes that mean and std normalize to floats. */
 static bool gpunn__field_has_pixels(const gpunn__loader_field *field)
 {
     return field->from == GPUNN_U8 && field->input->dtype == GPUNN_F32;
 }
 
-/* Changes of colour. */
+/* Checks the colour changes. */
 static GPUNN__STATUS gpunn__field_colours(gpunn_loader *loader, int f)
 {
     const gpunn_field   *given = &loader->args.fields[f];
@@ -36277,7 +36332,7 @@ static GPUNN__STATUS gpunn__field_colours(gpunn_loader *loader, int f)
     return GPUNN_OK;
 }
 
-/* What each byte becomes, by channel. */
+/* Checks mean and std and fills the conversion table. */
 static GPUNN__STATUS gpunn__field_pixels(gpunn_loader *loader, int f)
 {
     const gpunn_field   *given = &loader->args.fields[f];
@@ -36305,7 +36360,7 @@ static GPUNN__STATUS gpunn__field_pixels(gpunn_loader *loader, int f)
     return GPUNN_OK;
 }
 
-/* Crops, turns and flips. */
+/* Checks crops, turns and flips. */
 static GPUNN__STATUS gpunn__field_moves(gpunn_loader *loader, int f)
 {
     const gpunn_field   *given = &loader->args.fields[f];
@@ -36331,7 +36386,7 @@ static GPUNN__STATUS gpunn__field_moves(gpunn_loader *loader, int f)
     return GPUNN_OK;
 }
 
-/* The elements and bytes of a sample. */
+/* Computes the elements and bytes of a sample. */
 static GPUNN__STATUS gpunn__field_sizes(gpunn_loader *loader, int f)
 {
     const gpunn_loader_args *args = &loader->args;
@@ -36355,7 +36410,7 @@ static GPUNN__STATUS gpunn__field_sizes(gpunn_loader *loader, int f)
     return GPUNN_OK;
 }
 
-/* Checks field f of the arguments and works out its conversion. */
+/* Checks field f of the arguments and prepares its conversion. */
 static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
 {
     const gpunn_loader_args *args = &loader->args;
@@ -36369,14 +36424,14 @@ static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
     if (status == GPUNN_OK) status = gpunn__field_pixels(loader, f);
     if (status == GPUNN_OK) status = gpunn__field_moves(loader, f);
     field->widens = gpunn__field_has_pixels(field) && loader->model->dev->info.type == GPUNN_DEVICE_CUDA && !field->jitters &&
-                    !mixes && !field->axis; /* a CPU's loader has threads of its own for that */
+                    !mixes && !field->axis; /* on a CPU the loader's own threads convert */
     if (field->widens) field->to = field->from;
     field->direct = !args->load && !args->shuffle && !field->moves && !field->jitters && !mixes && field->from == field->to &&
                     !field->axis;
     return status == GPUNN_OK ? gpunn__field_sizes(loader, f) : status;
 }
 
-/* Reserves bytes at the end of a batch, aligned for any dtype. */
+/* Reserves bytes at the end of a batch's memory, aligned for any dtype. Returns false if sizes overflow. */
 static bool gpunn__batch_reserve(gpunn_loader *loader, size_t bytes, size_t *place)
 {
     *place = loader->batch_bytes;
@@ -36408,7 +36463,7 @@ static GPUNN__STATUS gpunn__loader_setup(gpunn_loader *loader)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: mixup_alpha is %g; give a finite number of at least 0", function,
                            (double)args->mixup_alpha);
     bool   fits = true, copies = false;
-    size_t largest = 0; /* bytes of a sample */
+    size_t largest = 0; /* bytes of the largest sample */
     for (; loader->field_count < GPUNN_MAX_FIELDS && args->fields[loader->field_count].input; loader->field_count++) {
         gpunn_status status = gpunn__loader_field_check(loader, loader->field_count);
         if (status != GPUNN_OK) return status;
@@ -36522,7 +36577,7 @@ GPUNN__INTERNAL int64_t gpunn__loader_batch(const gpunn_loader *loader)
     return loader->args.batch_size * gpunn_group_size(loader->args.group);
 }
 
-/* The batch of this loader that begins where `position` batches of so many samples end; -1: none does. */
+/* The batch of this loader that begins where `position` batches of `batch` samples end, or -1 if none does. */
 static int64_t gpunn__loader_place(const gpunn_loader *loader, int64_t position, int64_t batch)
 {
     const int64_t own = gpunn__loader_batch(loader), count = loader->args.count;
@@ -40277,22 +40332,26 @@ GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *pa
 }
 
 /* ==== >>train/fit ================================================================================================== */
+/* Implements gpunn_fit, the training loop over epochs, with validation, history files, checkpoints and early
+ * stopping. Also gpunn_evaluate, gpunn_evaluate_classes and gpunn_progress_bar. */
+
 /* ---- averages -------------------------------------------------------------------------------------------------------- */
 
-/* Sums over batches, weighted by their samples: a last batch that is smaller counts less. */
-/* Backends that execute whole runs are not waited for after each batch: what they computed collects in their memory. */
+/* Means over batches, weighted by their samples, so that a smaller last batch counts less. */
+/* Backends that execute whole runs are not waited for after each
+ * batch. Their results collect in device memory. */
 enum { GPUNN__LOGGED = 256, GPUNN__MEASURES = 2 + GPUNN_MAX_METRICS };
 typedef struct gpunn__mean {
-    gpunn_tensor *measure[GPUNN__MEASURES]; /* the loss first */
+    gpunn_tensor *measure[GPUNN__MEASURES]; /* the loss, then metrics */
     int           count;
     double        sum[GPUNN__MEASURES], samples;
     float         last_loss;
-    bool          skips; /* leaves out batches whose loss is not finite */
-    float        *log;   /* backend memory: the measures of each batch that waits */
+    bool          skips; /* ignores batches whose loss is not finite */
+    float        *log;   /* device memory: results of batches not yet read */
     int           waiting, waiting_samples[GPUNN__LOGGED];
 } gpunn__mean;
 
-/* Measures: loss, metric unless NULL, and more up to the first NULL. */
+/* Starts the means of loss, metric unless NULL, and `more` up to the first NULL. */
 static void gpunn__mean_begin(gpunn__mean *mean, gpunn_tensor *loss, gpunn_tensor *metric, gpunn_tensor *const *more)
 {
     memset(mean, 0, sizeof *mean);
@@ -40301,7 +40360,8 @@ static void gpunn__mean_begin(gpunn__mean *mean, gpunn_tensor *loss, gpunn_tenso
     for (int i = 0; more && i < GPUNN_MAX_METRICS && more[i]; i++) mean->measure[mean->count++] = more[i];
 }
 
-/* A batch without labels, whose loss is -0, or of a step that was skipped counts for nothing. */
+/* Adds one batch. A batch without labels, whose loss is -0, does not
+ * count, nor does one whose step was skipped. */
 static void gpunn__mean_count(gpunn__mean *mean, const float *values, int samples)
 {
     const bool empty = values[0] == 0 && signbit(values[0]);
@@ -40311,7 +40371,7 @@ static void gpunn__mean_count(gpunn__mean *mean, const float *values, int sample
     mean->samples += samples;
 }
 
-/* Counts the batches that wait. */
+/* Reads the results of batches that wait on the device and adds them. */
 static GPUNN__STATUS gpunn__mean_settle(gpunn__mean *mean)
 {
     float         values[GPUNN__MEASURES * GPUNN__LOGGED];
@@ -40337,7 +40397,8 @@ static GPUNN__STATUS gpunn__mean_log(gpunn__mean *mean, int column)
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "keeping the loss", status);
 }
 
-/* Makes the sums those of all ranks', behind the last batch, or tells them of this rank's failure, unless they know. */
+/* Replaces the sums by those over all ranks after the last batch. Reports this rank's
+ * failure to the others unless they know it. */
 static GPUNN__STATUS gpunn__mean_join(gpunn__mean *mean, gpunn_group *group, gpunn_status status)
 {
     typedef struct part {
@@ -40370,7 +40431,7 @@ static size_t gpunn__mean_bytes(const gpunn__mean *mean)
     return (size_t)(mean->count * GPUNN__LOGGED) * sizeof *mean->log;
 }
 
-/* Adds what the last run computed for a batch. */
+/* Adds the results of the last run for a batch. */
 static GPUNN__STATUS gpunn__mean_add(gpunn__mean *mean, int samples)
 {
     gpunn_device *dev = mean->measure[0]->model->dev;
@@ -40390,7 +40451,7 @@ static GPUNN__STATUS gpunn__mean_add(gpunn__mean *mean, int samples)
     return status == GPUNN_OK && mean->waiting == GPUNN__LOGGED ? gpunn__mean_settle(mean) : status;
 }
 
-/* After the last batch. */
+/* Reads remaining results after the last batch and frees the log. */
 static GPUNN__STATUS gpunn__mean_end(gpunn__mean *mean)
 {
     gpunn_status status = gpunn__mean_settle(mean);
@@ -40399,7 +40460,7 @@ static GPUNN__STATUS gpunn__mean_end(gpunn__mean *mean)
     return status;
 }
 
-/* Of loss, metric and the others; NaN where there is none. */
+/* Gets the means of loss, metric and other measures; NaN where there is none. */
 static void gpunn__mean_get(const gpunn__mean *mean, bool metric, float *loss_mean, float *metric_mean, float *others)
 {
     float value[GPUNN__MEASURES];
@@ -40410,7 +40471,7 @@ static void gpunn__mean_get(const gpunn__mean *mean, bool metric, float *loss_me
     memcpy(others, value + 1 + metric, GPUNN_MAX_METRICS * sizeof *others);
 }
 
-/* Whether t, called `what` in messages, is one F32 number of that model. */
+/* Fails unless t is a single F32 number of the model. what: its name in messages. */
 static GPUNN__STATUS gpunn__check_number(const gpunn_model *model, const gpunn_tensor *t, const char *function, const char *what)
 {
     char text[128];
@@ -40423,7 +40484,7 @@ static GPUNN__STATUS gpunn__check_number(const gpunn_model *model, const gpunn_t
     return GPUNN_OK;
 }
 
-/* The measures of `mean` over one epoch of the loader. */
+/* Computes the measures of `mean` over one epoch of the loader. */
 static GPUNN__STATUS gpunn__mean_evaluate(gpunn__mean *mean, gpunn_loader *loader)
 {
     int64_t      batch = 0;
@@ -40463,10 +40524,10 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
 
 /* ---- classes --------------------------------------------------------------------------------------------------------- */
 
-typedef struct gpunn__classes { /* all on the host */
+typedef struct gpunn__classes { /* all in host memory */
     gpunn_tensor *logits, *labels;
     int64_t       classes, count, *confusion;
-    float        *probability; /* [count][classes]; NULL: not wanted */
+    float        *probability; /* [count][classes]; NULL: not requested */
     int64_t      *truth;       /* [count] */
 } gpunn__classes;
 
@@ -40493,7 +40554,7 @@ static void gpunn__classes_count(gpunn__classes *c, const float *logits, int64_t
     c->count++;
 }
 
-/* Takes the last run's batch, of as many samples. */
+/* Adds the last run's batch of `samples` samples. */
 static GPUNN__STATUS gpunn__classes_add(gpunn__classes *c, int samples)
 {
     gpunn_device *dev = c->logits->model->dev;
@@ -40520,7 +40581,8 @@ static int gpunn__by_probability(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The area under the ROC curve, by ranks, of which equal ones share their mean; NaN without samples of both kinds. */
+/* The area under the ROC curve, from ranks. Equal values share the mean of their ranks.
+ * NaN unless there are samples of both kinds. */
 static double gpunn__area(gpunn__ranked *list, int64_t count)
 {
     double ranks = 0, positives = 0;
@@ -40557,7 +40619,7 @@ static GPUNN__STATUS gpunn__classes_areas(const gpunn__classes *c, float *mean)
     return GPUNN_OK;
 }
 
-/* All but the areas. */
+/* Computes all scores except the areas. */
 static void gpunn__classes_scores(const gpunn__classes *c, gpunn_class_scores *scores)
 {
     double hits = 0, precision = 0, recall = 0, f1 = 0, there = 0;
@@ -40595,7 +40657,7 @@ static GPUNN__STATUS gpunn__classes_run(gpunn__classes *c, gpunn_loader *loader)
     return status == GPUNN_OK && batch < gpunn_loader_batches(loader) ? gpunn_last_status(loader->model->dev) : status;
 }
 
-/* Each rank's samples, behind those of the ranks before, become those of all. */
+/* Gathers the samples of all ranks, in order of rank. */
 static GPUNN__STATUS gpunn__classes_spread(gpunn__classes *c, gpunn_group *group, int64_t *counts)
 {
     const int    rank = gpunn_group_rank(group), size = gpunn_group_size(group);
@@ -40618,7 +40680,7 @@ static GPUNN__STATUS gpunn__classes_spread(gpunn__classes *c, gpunn_group *group
     return status;
 }
 
-/* What each rank has counted, or its failure, becomes what all have. */
+/* Combines the counts of all ranks. On failure reports it to the other ranks. */
 static GPUNN__STATUS gpunn__classes_join(gpunn__classes *c, gpunn_group *group, gpunn_status status)
 {
     gpunn_device *dev = c->logits->model->dev;
@@ -40710,14 +40772,16 @@ static void gpunn__print(gpunn__file *f, const char *format, ...)
     if (length > 0) (void)gpunn__file_write(f, text, (size_t)length < sizeof text ? (size_t)length : sizeof text - 1);
 }
 
-/* "%.{digits}g" with a point whatever the locale; "" for NaN and infinities. */
+/* Formats a number as "%.{digits}g" with a point in every locale. Gives "" for NaN and infinities. */
 static const char *gpunn__number(char text[32], double value, int digits)
 {
     char local[40], *out = text;
     (void)snprintf(local, sizeof local, "%.*g", digits, value);
     for (const char *in = local; *in && isfinite(value); in++) {
         bool plain = strchr("0123456789+-e", *in) != NULL;
-        if (plain || out == text || out[-1] != '.') *out++ = plain ? *in : '.'; /* a locale's separator may be several bytes */
+        if (plain || out == text || out[-1] != '.')
+            *out++ = plain ? *in : '.'; /* a locale's decimal separator may have
+                                                                                   several bytes */
     }
     *out = 0;
     return text;
@@ -40739,15 +40803,15 @@ static GPUNN__STATUS gpunn__write_csv(gpunn_device *dev, const char *path, const
     return gpunn__file_commit(&file);
 }
 
-/* The distance between at most about `most` round ticks over span > 0. */
+/* The distance between round ticks on an axis: at most about `most` of them over span > 0. */
 static double gpunn__tick(double span, int most)
 {
     double power = pow(10, floor(log10(span / most))), digit = span / most / power;
     return power * (digit <= 1 ? 1 : digit <= 2 ? 2 : digit <= 5 ? 5 : 10);
 }
 
-/* One panel of the drawing; all lengths in tenths of a pixel, so that coordinates are whole numbers in every locale. The two
- * curves are value[kind] and value[kind + 2]. */
+/* Draws one panel. Lengths are in tenths of a pixel, so that coordinates are whole numbers in every locale.
+ * The two curves are value[kind] and value[kind + 2]. */
 static void gpunn__svg_panel(gpunn__file *f, int left, const char *title, const gpunn__epoch *epochs, int count, int kind)
 {
     static const char *const names[] = {"train", "validation"};
@@ -40779,7 +40843,7 @@ static void gpunn__svg_panel(gpunn__file *f, int left, const char *title, const 
                      x0 + (x1 - x0) * (epoch - 1) / (last - 1), epoch);
     gpunn__print(f, "<text x=\"%.0f\" y=\"3430\" text-anchor=\"middle\">epoch</text>\n", (x0 + x1) / 2);
     double key = x1;
-    for (int c = kind + 2; c >= kind; c -= 2) { /* training last: on top, and first in the key, which grows to the left */
+    for (int c = kind + 2; c >= kind; c -= 2) { /* training is drawn last, so on top; the key grows to the left */
         const char *name = names[c / 2];
         double      x = 0, y = 0, value = NAN;
         bool        drawn = false, line = false;
@@ -40836,10 +40900,11 @@ typedef struct gpunn__fit {
     const gpunn_fit_args *args;
     gpunn_progress        progress;
     double                began;
-    gpunn__fit_record    *record; /* the optimizer's */
+    gpunn__fit_record    *record; /* in the optimizer */
 } gpunn__fit;
 
-/* Calls one of the program's functions, unless it is NULL. */
+/* Calls one of the program's functions, unless it is NULL. Fails with
+ * GPUNN_ERR_CANCELLED if it returns false. */
 static GPUNN__STATUS gpunn__fit_call(gpunn__fit *fit, const char *name, bool (*function)(void *, const gpunn_progress *))
 {
     gpunn_progress *p = &fit->progress;
@@ -40851,7 +40916,7 @@ static GPUNN__STATUS gpunn__fit_call(gpunn__fit *fit, const char *name, bool (*f
                        (long long)p->batches);
 }
 
-/* The batches that are left of the training loader's epoch. */
+/* Trains on the batches left in the training loader's epoch. */
 static GPUNN__STATUS gpunn__fit_batches(gpunn__fit *fit)
 {
     const gpunn_fit_args *args = fit->args;
@@ -40862,7 +40927,7 @@ static GPUNN__STATUS gpunn__fit_batches(gpunn__fit *fit)
     gpunn__mean_begin(&mean, args->loss, args->metric, args->metrics);
     mean.skips = fit->opt->skips;
     if (args->train->position == args->train->batches)
-        (void)gpunn_next(args->train); /* an epoch whose end nobody has asked for */
+        (void)gpunn_next(args->train); /* starts a new epoch if the last one ended unnoticed */
     p->batch = args->train->position;
     status = gpunn__fit_call(fit, "on_epoch_begin", args->on_epoch_begin);
     while (status == GPUNN_OK && gpunn_next(args->train)) {
@@ -40886,13 +40951,13 @@ static GPUNN__STATUS gpunn__fit_batches(gpunn__fit *fit)
     gpunn_status ended = gpunn__mean_end(&mean);
     if (status == GPUNN_OK && p->batch < p->batches) status = gpunn_last_status(fit->dev);
     if (status == GPUNN_OK) status = ended;
-    if (status == GPUNN_OK) status = gpunn_synchronize(fit->dev); /* a loss that was not finite is known now */
+    if (status == GPUNN_OK) status = gpunn_synchronize(fit->dev); /* reports a loss that was not finite */
     status = gpunn__mean_join(&mean, fit->opt->group, status);
     gpunn__mean_get(&mean, args->metric != NULL, &p->loss, &p->metric, p->metrics);
     return status;
 }
 
-/* The history's files. */
+/* Writes the history's files. */
 static GPUNN__STATUS gpunn__fit_files(gpunn__fit *fit)
 {
     const gpunn_fit_args    *args = fit->args;
@@ -40905,7 +40970,8 @@ static GPUNN__STATUS gpunn__fit_files(gpunn__fit *fit)
     return status;
 }
 
-/* Validation, and the weights where they are the best so far: of the averages, where the optimizer keeps them. */
+/* Runs validation and saves the weights if they are the best so far. Uses
+ * the averages if the optimizer keeps them. */
 static GPUNN__STATUS gpunn__fit_validate(gpunn__fit *fit, float *watched)
 {
     const gpunn_fit_args *args = fit->args;
@@ -40933,7 +40999,7 @@ static bool gpunn__fit_is_over(const gpunn__fit *fit)
     return fit->args->patience > 0 && record->epochs - record->best_epoch >= fit->args->patience;
 }
 
-/* Validation, schedule, files. */
+/* Ends an epoch: validation, schedule, history, files, checkpoint. */
 static GPUNN__STATUS gpunn__fit_epoch_end(gpunn__fit *fit)
 {
     const gpunn_fit_args *args = fit->args;
@@ -40964,7 +41030,8 @@ static GPUNN__STATUS gpunn__fit_epoch_end(gpunn__fit *fit)
     return gpunn__fit_call(fit, "on_progress", args->on_progress);
 }
 
-/* Goes on from what the optimizer did before with this loss, or begins anew; room for the epochs to come. */
+/* Continues the optimizer's record of this loss or starts a new one.
+ * Allocates history for the epochs to come. */
 static GPUNN__STATUS gpunn__fit_begin(gpunn__fit *fit)
 {
     const gpunn_fit_args *args = fit->args;
@@ -40986,7 +41053,7 @@ static GPUNN__STATUS gpunn__fit_begin(gpunn__fit *fit)
         record->history = grown;
         record->room = room;
     }
-    return args->epochs > 0 ? gpunn__fit_files(fit) : GPUNN_OK; /* a bad path shows before the work */
+    return args->epochs > 0 ? gpunn__fit_files(fit) : GPUNN_OK; /* an invalid path fails before training */
 }
 
 static GPUNN__STATUS gpunn__fit_check(gpunn_optimizer *opt, const gpunn_fit_args *args)
@@ -41049,7 +41116,7 @@ GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args)
 
 /* ---- progress -------------------------------------------------------------------------------------------------------- */
 
-/* Appends to a line; what does not fit is left out. */
+/* Appends to a line and drops what does not fit. */
 static void gpunn__line_add(char *line, size_t size, const char *format, ...) GPUNN__PRINTF(3, 4);
 static void gpunn__line_add(char *line, size_t size, const char *format, ...)
 {
@@ -41060,7 +41127,7 @@ static void gpunn__line_add(char *line, size_t size, const char *format, ...)
     va_end(list);
 }
 
-/* Columns of the terminal that stderr is; 0: it is none. */
+/* Columns of the terminal on stderr, or 0 if stderr is no terminal. */
 static int gpunn__terminal_width(void)
 {
     const char *columns = getenv("COLUMNS");
@@ -41086,12 +41153,13 @@ static void gpunn__line_add_metric(char *line, size_t size, const gpunn_progress
     int  n = 0;
     if (value != value) return;
     for (const char *c = p->metric_name ? p->metric_name : "metric"; *c && n < (int)sizeof name - 1; c++)
-        name[n++] = (unsigned char)*c < 32 || *c == 127 ? '?' : *c; /* a name must not steer the terminal */
+        name[n++] = (unsigned char)*c < 32 || *c == 127 ? '?' : *c; /* a name must not send control codes to the terminal */
     name[n] = 0;
     gpunn__line_add(line, size, " %s %.4f", name, (double)value);
 }
 
-/* Keeps no state: a batch is drawn when a tenth of a second ended in its share of the epoch's time so far. */
+/* Keeps no state. It draws a batch if a tenth of a second ended within the
+ * batch's share of the epoch's time so far. */
 GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress)
 {
     (void)user;
@@ -41127,19 +41195,19 @@ GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress)
 }
 
 /* ==== >>train/profile ============================================================================================== *
- * Runs as any others, but that the backend times their steps. */
+ * Implements gpunn_profile. Runs are ordinary ones whose steps the backend times. */
 typedef struct gpunn__profile {
     gpunn_device             *dev;
     gpunn_model              *model;
     const gpunn_profile_args *args;
     const gpunn__plan        *plan;
-    gpunn_group              *group;                    /* that its runs meet; NULL: none */
-    int                       output_count, step_count; /* timed: one more, the update */
-    double                   *seconds;                  /* [step_count + 1], of all runs; behind them those of one */
+    gpunn_group              *group;                    /* group that its runs communicate with; NULL: none */
+    int                       output_count, step_count; /* step_count + 1 are timed: the update is the last */
+    double                   *seconds;                  /* [step_count + 1] for the sum of all runs, then as many for one run */
     double                    peak_flops, peak_bytes;
 } gpunn__profile;
 
-/* Multiplications and additions of a step that is made of products; 0: it is none. */
+/* Floating-point operations of the products in a step. 0: it has none. */
 static double gpunn__product_flops(const gpunn_step *step)
 {
     const gpunn_value *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
@@ -41174,7 +41242,7 @@ static double gpunn__step_flops(const gpunn_step *step)
     int                wanted = 0;
     if (product == 0) return (double)(step->input_count && step->in[0].count > y->count ? step->in[0].count : y->count);
     if (!step->backward) return product;
-    if (step->op == GPUNN_OP_ATTENTION) return 2.5 * product; /* the scores again, and four products */
+    if (step->op == GPUNN_OP_ATTENTION) return 2.5 * product; /* recomputes the scores, and four products */
     for (int i = 0; i < step->input_count && i < 2; i++) wanted += step->grad_in[i].data != NULL;
     return product * (gpunn__op_is(step->op, GPUNN__RECURRENT) ? 2 : wanted);
 }
@@ -41186,7 +41254,7 @@ static double gpunn__value_bytes(const gpunn_value *value)
 
 static double gpunn__step_bytes(const gpunn_step *step)
 {
-    const bool picks = step->op == GPUNN_OP_EMBEDDING || step->op == GPUNN_OP_GATHER; /* not all of their table */
+    const bool picks = step->op == GPUNN_OP_EMBEDDING || step->op == GPUNN_OP_GATHER; /* they read only part of their table */
     double     bytes = gpunn__value_bytes(&step->out) + gpunn__value_bytes(&step->fused.residual), result = bytes;
     bytes += gpunn__value_bytes(&step->half) + gpunn__value_bytes(&step->fused.before);
     bytes += gpunn__value_bytes(&step->activated.before);
@@ -41206,7 +41274,8 @@ static double gpunn__updated(const gpunn_optimizer *opt)
     return count;
 }
 
-/* Weights and states are read and written, gradients read; weights in 16 bits are written too. */
+/* Bytes that an update moves. Weights and states are read and
+ * written, gradients read, 16-bit weights written. */
 static double gpunn__update_bytes(const gpunn__profile *p)
 {
     double each = p->plan->half ? 3 * 4 + 2 : 3 * 4;
@@ -41214,7 +41283,7 @@ static double gpunn__update_bytes(const gpunn__profile *p)
     return each * gpunn__updated(p->args->optimizer);
 }
 
-/* Of step i, or of the update behind the last one. */
+/* Operations of step i, or of the update if i is step_count. */
 static double gpunn__profile_flops(const gpunn__profile *p, int i)
 {
     return i < p->step_count ? gpunn__step_flops(&p->plan->steps[i]) : gpunn__updated(p->args->optimizer);
@@ -41235,7 +41304,8 @@ static GPUNN__STATUS gpunn__profile_run(const gpunn__profile *p)
     return status == GPUNN_OK ? gpunn_backward(args->loss) : gpunn__tell_ranks(p->group, agreed, status);
 }
 
-/* One run, added up; what an update takes is on backends that make it by itself the rest of the whole. */
+/* Runs once and adds the times. Where the backend does not time the
+ * update, it gets the time not spent in steps. */
 static GPUNN__STATUS gpunn__profile_add(gpunn__profile *p)
 {
     double      *now = p->seconds + p->step_count + 1;
@@ -41251,10 +41321,10 @@ static GPUNN__STATUS gpunn__profile_add(gpunn__profile *p)
     return status;
 }
 
-/* What the library gets out of the device: the best of four times one op of two square matrices. */
+/* Measures the highest rate on this device: the best of four runs of one op on two square matrices. */
 static GPUNN__STATUS gpunn__profile_peak(const gpunn__profile *p, bool product, double *rate)
 {
-    enum { STEPS = 8, TIMES = 4 }; /* casts may stand beside the op */
+    enum { STEPS = 8, TIMES = 4 }; /* room for casts beside the op */
     gpunn_device     *dev = p->dev;
     const int64_t     size = product && dev->info.type == GPUNN_DEVICE_CPU ? 1024 : 4096;
     const gpunn_init  init = {GPUNN_INIT_UNIFORM, -1, 1};
@@ -41282,7 +41352,7 @@ static GPUNN__STATUS gpunn__profile_peak(const gpunn__profile *p, bool product, 
     return status;
 }
 
-/* "conv1 conv2d backward [8, 16, 32, 32]" */
+/* Writes a label such as "conv1 conv2d backward [8, 16, 32, 32]". */
 static void gpunn__profile_label(const gpunn__profile *p, int i, char *text, size_t size)
 {
     gpunn__line line = {text, size, 0};
@@ -41314,7 +41384,7 @@ static void gpunn__profile_row(const gpunn__profile *p, int i, double total, con
                      label);
 }
 
-/* By falling time; equal ones as they run. */
+/* Prints steps by falling time. Steps of equal time stay in order. */
 static void gpunn__profile_table(const gpunn__profile *p)
 {
     gpunn__text out;
@@ -41337,7 +41407,7 @@ static void gpunn__profile_table(const gpunn__profile *p)
     }
 }
 
-/* Microseconds with three places and a point, whatever the locale. */
+/* Writes microseconds with three decimals and a point in every locale. */
 static void gpunn__emit_time(gpunn__writer *w, const char *key, double seconds)
 {
     const long long nanoseconds = (long long)(seconds * 1e9 + 0.5);
@@ -41378,7 +41448,7 @@ static GPUNN__STATUS gpunn__profile_trace(const gpunn__profile *p)
     return w.status;
 }
 
-/* The timed runs, their mean, the peaks, and what is told of them. */
+/* Runs the timed runs, averages them, measures peaks, and writes table and trace. */
 static GPUNN__STATUS gpunn__profile_all(gpunn__profile *p, int runs)
 {
     gpunn_status status = GPUNN_OK;
@@ -41423,7 +41493,9 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
     p.step_count = p.plan->step_count;
     const size_t bytes = 2 * (size_t)(p.step_count + 1) * sizeof *p.seconds;
     p.seconds = (double *)gpunn__calloc(p.dev, bytes);
-    if (p.seconds == NULL) return gpunn__tell_ranks(p.group, agreed, GPUNN_ERR_MEMORY); /* who go on with the next run */
+    if (p.seconds == NULL)
+        return gpunn__tell_ranks(p.group, agreed, GPUNN_ERR_MEMORY); /* the other ranks are starting the
+                                                                                           next run */
     status = gpunn__profile_all(&p, args.runs ? args.runs : 10);
     gpunn__free(p.dev, p.seconds, bytes);
     return status;

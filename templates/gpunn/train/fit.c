@@ -10,22 +10,26 @@
 #include "train/loader.h"
 
 /* ==== >>train/fit ================================================================================================== */
+/* Implements gpunn_fit, the training loop over epochs, with validation, history files, checkpoints and early
+ * stopping. Also gpunn_evaluate, gpunn_evaluate_classes and gpunn_progress_bar. */
+
 /* ---- averages -------------------------------------------------------------------------------------------------------- */
 
-/* Sums over batches, weighted by their samples: a last batch that is smaller counts less. */
-/* Backends that execute whole runs are not waited for after each batch: what they computed collects in their memory. */
+/* Means over batches, weighted by their samples, so that a smaller last batch counts less. */
+/* Backends that execute whole runs are not waited for after each
+ * batch. Their results collect in device memory. */
 enum { GPUNN__LOGGED = 256, GPUNN__MEASURES = 2 + GPUNN_MAX_METRICS };
 typedef struct gpunn__mean {
-    gpunn_tensor *measure[GPUNN__MEASURES]; /* the loss first */
+    gpunn_tensor *measure[GPUNN__MEASURES]; /* the loss, then metrics */
     int           count;
     double        sum[GPUNN__MEASURES], samples;
     float         last_loss;
-    bool          skips; /* leaves out batches whose loss is not finite */
-    float        *log;   /* backend memory: the measures of each batch that waits */
+    bool          skips; /* ignores batches whose loss is not finite */
+    float        *log;   /* device memory: results of batches not yet read */
     int           waiting, waiting_samples[GPUNN__LOGGED];
 } gpunn__mean;
 
-/* Measures: loss, metric unless NULL, and more up to the first NULL. */
+/* Starts the means of loss, metric unless NULL, and `more` up to the first NULL. */
 static void gpunn__mean_begin(gpunn__mean *mean, gpunn_tensor *loss, gpunn_tensor *metric, gpunn_tensor *const *more)
 {
     memset(mean, 0, sizeof *mean);
@@ -34,7 +38,8 @@ static void gpunn__mean_begin(gpunn__mean *mean, gpunn_tensor *loss, gpunn_tenso
     for (int i = 0; more && i < GPUNN_MAX_METRICS && more[i]; i++) mean->measure[mean->count++] = more[i];
 }
 
-/* A batch without labels, whose loss is -0, or of a step that was skipped counts for nothing. */
+/* Adds one batch. A batch without labels, whose loss is -0, does not
+ * count, nor does one whose step was skipped. */
 static void gpunn__mean_count(gpunn__mean *mean, const float *values, int samples)
 {
     const bool empty = values[0] == 0 && signbit(values[0]);
@@ -44,7 +49,7 @@ static void gpunn__mean_count(gpunn__mean *mean, const float *values, int sample
     mean->samples += samples;
 }
 
-/* Counts the batches that wait. */
+/* Reads the results of batches that wait on the device and adds them. */
 static GPUNN__STATUS gpunn__mean_settle(gpunn__mean *mean)
 {
     float         values[GPUNN__MEASURES * GPUNN__LOGGED];
@@ -70,7 +75,8 @@ static GPUNN__STATUS gpunn__mean_log(gpunn__mean *mean, int column)
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, "keeping the loss", status);
 }
 
-/* Makes the sums those of all ranks', behind the last batch, or tells them of this rank's failure, unless they know. */
+/* Replaces the sums by those over all ranks after the last batch. Reports this rank's
+ * failure to the others unless they know it. */
 static GPUNN__STATUS gpunn__mean_join(gpunn__mean *mean, gpunn_group *group, gpunn_status status)
 {
     typedef struct part {
@@ -103,7 +109,7 @@ static size_t gpunn__mean_bytes(const gpunn__mean *mean)
     return (size_t)(mean->count * GPUNN__LOGGED) * sizeof *mean->log;
 }
 
-/* Adds what the last run computed for a batch. */
+/* Adds the results of the last run for a batch. */
 static GPUNN__STATUS gpunn__mean_add(gpunn__mean *mean, int samples)
 {
     gpunn_device *dev = mean->measure[0]->model->dev;
@@ -123,7 +129,7 @@ static GPUNN__STATUS gpunn__mean_add(gpunn__mean *mean, int samples)
     return status == GPUNN_OK && mean->waiting == GPUNN__LOGGED ? gpunn__mean_settle(mean) : status;
 }
 
-/* After the last batch. */
+/* Reads remaining results after the last batch and frees the log. */
 static GPUNN__STATUS gpunn__mean_end(gpunn__mean *mean)
 {
     gpunn_status status = gpunn__mean_settle(mean);
@@ -132,7 +138,7 @@ static GPUNN__STATUS gpunn__mean_end(gpunn__mean *mean)
     return status;
 }
 
-/* Of loss, metric and the others; NaN where there is none. */
+/* Gets the means of loss, metric and other measures; NaN where there is none. */
 static void gpunn__mean_get(const gpunn__mean *mean, bool metric, float *loss_mean, float *metric_mean, float *others)
 {
     float value[GPUNN__MEASURES];
@@ -143,7 +149,7 @@ static void gpunn__mean_get(const gpunn__mean *mean, bool metric, float *loss_me
     memcpy(others, value + 1 + metric, GPUNN_MAX_METRICS * sizeof *others);
 }
 
-/* Whether t, called `what` in messages, is one F32 number of that model. */
+/* Fails unless t is a single F32 number of the model. what: its name in messages. */
 static GPUNN__STATUS gpunn__check_number(const gpunn_model *model, const gpunn_tensor *t, const char *function, const char *what)
 {
     char text[128];
@@ -156,7 +162,7 @@ static GPUNN__STATUS gpunn__check_number(const gpunn_model *model, const gpunn_t
     return GPUNN_OK;
 }
 
-/* The measures of `mean` over one epoch of the loader. */
+/* Computes the measures of `mean` over one epoch of the loader. */
 static GPUNN__STATUS gpunn__mean_evaluate(gpunn__mean *mean, gpunn_loader *loader)
 {
     int64_t      batch = 0;
@@ -196,10 +202,10 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
 
 /* ---- classes --------------------------------------------------------------------------------------------------------- */
 
-typedef struct gpunn__classes { /* all on the host */
+typedef struct gpunn__classes { /* all in host memory */
     gpunn_tensor *logits, *labels;
     int64_t       classes, count, *confusion;
-    float        *probability; /* [count][classes]; NULL: not wanted */
+    float        *probability; /* [count][classes]; NULL: not requested */
     int64_t      *truth;       /* [count] */
 } gpunn__classes;
 
@@ -226,7 +232,7 @@ static void gpunn__classes_count(gpunn__classes *c, const float *logits, int64_t
     c->count++;
 }
 
-/* Takes the last run's batch, of as many samples. */
+/* Adds the last run's batch of `samples` samples. */
 static GPUNN__STATUS gpunn__classes_add(gpunn__classes *c, int samples)
 {
     gpunn_device *dev = c->logits->model->dev;
@@ -253,7 +259,8 @@ static int gpunn__by_probability(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The area under the ROC curve, by ranks, of which equal ones share their mean; NaN without samples of both kinds. */
+/* The area under the ROC curve, from ranks. Equal values share the mean of their ranks.
+ * NaN unless there are samples of both kinds. */
 static double gpunn__area(gpunn__ranked *list, int64_t count)
 {
     double ranks = 0, positives = 0;
@@ -290,7 +297,7 @@ static GPUNN__STATUS gpunn__classes_areas(const gpunn__classes *c, float *mean)
     return GPUNN_OK;
 }
 
-/* All but the areas. */
+/* Computes all scores except the areas. */
 static void gpunn__classes_scores(const gpunn__classes *c, gpunn_class_scores *scores)
 {
     double hits = 0, precision = 0, recall = 0, f1 = 0, there = 0;
@@ -328,7 +335,7 @@ static GPUNN__STATUS gpunn__classes_run(gpunn__classes *c, gpunn_loader *loader)
     return status == GPUNN_OK && batch < gpunn_loader_batches(loader) ? gpunn_last_status(loader->model->dev) : status;
 }
 
-/* Each rank's samples, behind those of the ranks before, become those of all. */
+/* Gathers the samples of all ranks, in order of rank. */
 static GPUNN__STATUS gpunn__classes_spread(gpunn__classes *c, gpunn_group *group, int64_t *counts)
 {
     const int    rank = gpunn_group_rank(group), size = gpunn_group_size(group);
@@ -351,7 +358,7 @@ static GPUNN__STATUS gpunn__classes_spread(gpunn__classes *c, gpunn_group *group
     return status;
 }
 
-/* What each rank has counted, or its failure, becomes what all have. */
+/* Combines the counts of all ranks. On failure reports it to the other ranks. */
 static GPUNN__STATUS gpunn__classes_join(gpunn__classes *c, gpunn_group *group, gpunn_status status)
 {
     gpunn_device *dev = c->logits->model->dev;
@@ -443,14 +450,16 @@ static void gpunn__print(gpunn__file *f, const char *format, ...)
     if (length > 0) (void)gpunn__file_write(f, text, (size_t)length < sizeof text ? (size_t)length : sizeof text - 1);
 }
 
-/* "%.{digits}g" with a point whatever the locale; "" for NaN and infinities. */
+/* Formats a number as "%.{digits}g" with a point in every locale. Gives "" for NaN and infinities. */
 static const char *gpunn__number(char text[32], double value, int digits)
 {
     char local[40], *out = text;
     (void)snprintf(local, sizeof local, "%.*g", digits, value);
     for (const char *in = local; *in && isfinite(value); in++) {
         bool plain = strchr("0123456789+-e", *in) != NULL;
-        if (plain || out == text || out[-1] != '.') *out++ = plain ? *in : '.'; /* a locale's separator may be several bytes */
+        if (plain || out == text || out[-1] != '.')
+            *out++ = plain ? *in : '.'; /* a locale's decimal separator may have
+                                                                                   several bytes */
     }
     *out = 0;
     return text;
@@ -472,15 +481,15 @@ static GPUNN__STATUS gpunn__write_csv(gpunn_device *dev, const char *path, const
     return gpunn__file_commit(&file);
 }
 
-/* The distance between at most about `most` round ticks over span > 0. */
+/* The distance between round ticks on an axis: at most about `most` of them over span > 0. */
 static double gpunn__tick(double span, int most)
 {
     double power = pow(10, floor(log10(span / most))), digit = span / most / power;
     return power * (digit <= 1 ? 1 : digit <= 2 ? 2 : digit <= 5 ? 5 : 10);
 }
 
-/* One panel of the drawing; all lengths in tenths of a pixel, so that coordinates are whole numbers in every locale. The two
- * curves are value[kind] and value[kind + 2]. */
+/* Draws one panel. Lengths are in tenths of a pixel, so that coordinates are whole numbers in every locale.
+ * The two curves are value[kind] and value[kind + 2]. */
 static void gpunn__svg_panel(gpunn__file *f, int left, const char *title, const gpunn__epoch *epochs, int count, int kind)
 {
     static const char *const names[] = {"train", "validation"};
@@ -512,7 +521,7 @@ static void gpunn__svg_panel(gpunn__file *f, int left, const char *title, const 
                      x0 + (x1 - x0) * (epoch - 1) / (last - 1), epoch);
     gpunn__print(f, "<text x=\"%.0f\" y=\"3430\" text-anchor=\"middle\">epoch</text>\n", (x0 + x1) / 2);
     double key = x1;
-    for (int c = kind + 2; c >= kind; c -= 2) { /* training last: on top, and first in the key, which grows to the left */
+    for (int c = kind + 2; c >= kind; c -= 2) { /* training is drawn last, so on top; the key grows to the left */
         const char *name = names[c / 2];
         double      x = 0, y = 0, value = NAN;
         bool        drawn = false, line = false;
@@ -569,10 +578,11 @@ typedef struct gpunn__fit {
     const gpunn_fit_args *args;
     gpunn_progress        progress;
     double                began;
-    gpunn__fit_record    *record; /* the optimizer's */
+    gpunn__fit_record    *record; /* in the optimizer */
 } gpunn__fit;
 
-/* Calls one of the program's functions, unless it is NULL. */
+/* Calls one of the program's functions, unless it is NULL. Fails with
+ * GPUNN_ERR_CANCELLED if it returns false. */
 static GPUNN__STATUS gpunn__fit_call(gpunn__fit *fit, const char *name, bool (*function)(void *, const gpunn_progress *))
 {
     gpunn_progress *p = &fit->progress;
@@ -584,7 +594,7 @@ static GPUNN__STATUS gpunn__fit_call(gpunn__fit *fit, const char *name, bool (*f
                        (long long)p->batches);
 }
 
-/* The batches that are left of the training loader's epoch. */
+/* Trains on the batches left in the training loader's epoch. */
 static GPUNN__STATUS gpunn__fit_batches(gpunn__fit *fit)
 {
     const gpunn_fit_args *args = fit->args;
@@ -595,7 +605,7 @@ static GPUNN__STATUS gpunn__fit_batches(gpunn__fit *fit)
     gpunn__mean_begin(&mean, args->loss, args->metric, args->metrics);
     mean.skips = fit->opt->skips;
     if (args->train->position == args->train->batches)
-        (void)gpunn_next(args->train); /* an epoch whose end nobody has asked for */
+        (void)gpunn_next(args->train); /* starts a new epoch if the last one ended unnoticed */
     p->batch = args->train->position;
     status = gpunn__fit_call(fit, "on_epoch_begin", args->on_epoch_begin);
     while (status == GPUNN_OK && gpunn_next(args->train)) {
@@ -619,13 +629,13 @@ static GPUNN__STATUS gpunn__fit_batches(gpunn__fit *fit)
     gpunn_status ended = gpunn__mean_end(&mean);
     if (status == GPUNN_OK && p->batch < p->batches) status = gpunn_last_status(fit->dev);
     if (status == GPUNN_OK) status = ended;
-    if (status == GPUNN_OK) status = gpunn_synchronize(fit->dev); /* a loss that was not finite is known now */
+    if (status == GPUNN_OK) status = gpunn_synchronize(fit->dev); /* reports a loss that was not finite */
     status = gpunn__mean_join(&mean, fit->opt->group, status);
     gpunn__mean_get(&mean, args->metric != NULL, &p->loss, &p->metric, p->metrics);
     return status;
 }
 
-/* The history's files. */
+/* Writes the history's files. */
 static GPUNN__STATUS gpunn__fit_files(gpunn__fit *fit)
 {
     const gpunn_fit_args    *args = fit->args;
@@ -638,7 +648,8 @@ static GPUNN__STATUS gpunn__fit_files(gpunn__fit *fit)
     return status;
 }
 
-/* Validation, and the weights where they are the best so far: of the averages, where the optimizer keeps them. */
+/* Runs validation and saves the weights if they are the best so far. Uses
+ * the averages if the optimizer keeps them. */
 static GPUNN__STATUS gpunn__fit_validate(gpunn__fit *fit, float *watched)
 {
     const gpunn_fit_args *args = fit->args;
@@ -666,7 +677,7 @@ static bool gpunn__fit_is_over(const gpunn__fit *fit)
     return fit->args->patience > 0 && record->epochs - record->best_epoch >= fit->args->patience;
 }
 
-/* Validation, schedule, files. */
+/* Ends an epoch: validation, schedule, history, files, checkpoint. */
 static GPUNN__STATUS gpunn__fit_epoch_end(gpunn__fit *fit)
 {
     const gpunn_fit_args *args = fit->args;
@@ -697,7 +708,8 @@ static GPUNN__STATUS gpunn__fit_epoch_end(gpunn__fit *fit)
     return gpunn__fit_call(fit, "on_progress", args->on_progress);
 }
 
-/* Goes on from what the optimizer did before with this loss, or begins anew; room for the epochs to come. */
+/* Continues the optimizer's record of this loss or starts a new one.
+ * Allocates history for the epochs to come. */
 static GPUNN__STATUS gpunn__fit_begin(gpunn__fit *fit)
 {
     const gpunn_fit_args *args = fit->args;
@@ -719,7 +731,7 @@ static GPUNN__STATUS gpunn__fit_begin(gpunn__fit *fit)
         record->history = grown;
         record->room = room;
     }
-    return args->epochs > 0 ? gpunn__fit_files(fit) : GPUNN_OK; /* a bad path shows before the work */
+    return args->epochs > 0 ? gpunn__fit_files(fit) : GPUNN_OK; /* an invalid path fails before training */
 }
 
 static GPUNN__STATUS gpunn__fit_check(gpunn_optimizer *opt, const gpunn_fit_args *args)
@@ -782,7 +794,7 @@ GPUNN_API gpunn_status gpunn_fit_(gpunn_optimizer *opt, gpunn_fit_args args)
 
 /* ---- progress -------------------------------------------------------------------------------------------------------- */
 
-/* Appends to a line; what does not fit is left out. */
+/* Appends to a line and drops what does not fit. */
 static void gpunn__line_add(char *line, size_t size, const char *format, ...) GPUNN__PRINTF(3, 4);
 static void gpunn__line_add(char *line, size_t size, const char *format, ...)
 {
@@ -793,7 +805,7 @@ static void gpunn__line_add(char *line, size_t size, const char *format, ...)
     va_end(list);
 }
 
-/* Columns of the terminal that stderr is; 0: it is none. */
+/* Columns of the terminal on stderr, or 0 if stderr is no terminal. */
 static int gpunn__terminal_width(void)
 {
     const char *columns = getenv("COLUMNS");
@@ -819,12 +831,13 @@ static void gpunn__line_add_metric(char *line, size_t size, const gpunn_progress
     int  n = 0;
     if (value != value) return;
     for (const char *c = p->metric_name ? p->metric_name : "metric"; *c && n < (int)sizeof name - 1; c++)
-        name[n++] = (unsigned char)*c < 32 || *c == 127 ? '?' : *c; /* a name must not steer the terminal */
+        name[n++] = (unsigned char)*c < 32 || *c == 127 ? '?' : *c; /* a name must not send control codes to the terminal */
     name[n] = 0;
     gpunn__line_add(line, size, " %s %.4f", name, (double)value);
 }
 
-/* Keeps no state: a batch is drawn when a tenth of a second ended in its share of the epoch's time so far. */
+/* Keeps no state. It draws a batch if a tenth of a second ended within the
+ * batch's share of the epoch's time so far. */
 GPUNN_API bool gpunn_progress_bar(void *user, const gpunn_progress *progress)
 {
     (void)user;

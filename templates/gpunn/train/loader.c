@@ -11,8 +11,8 @@
 
 /* ---- order ----------------------------------------------------------------------------------------------------------- */
 
-/* Fisher and Yates. Draw k of an epoch is half of the words at counter (k / 2 low, k / 2 high, epoch low, 3 2^30 + epoch high),
- * counters that neither dropout nor initial values reach. */
+/* Fisher-Yates shuffle. Draw k of an epoch uses half of the words at counter (k / 2 low, k / 2 high, epoch
+ * low, 3 2^30 + epoch high). Dropout and initial values never use these counters. */
 static void gpunn__shuffle(int64_t *order, int64_t count, uint64_t seed, int64_t epoch)
 {
     uint32_t counter[4], word[4] = {0, 0, 0, 0};
@@ -20,7 +20,7 @@ static void gpunn__shuffle(int64_t *order, int64_t count, uint64_t seed, int64_t
     for (int64_t i = 0; i < count; i++) order[i] = i;
     for (int64_t i = count - 1; i > 0; i--) {
         uint64_t choices = (uint64_t)i + 1, bits, chosen;
-        do { /* until bits lies in a complete run of choices, so that each is equally likely */
+        do { /* rejection sampling: bits must lie in a complete run of choices, so that each is equally likely */
             if (draw % 2 == 0) {
                 counter[0] = (uint32_t)(draw / 2);
                 counter[1] = (uint32_t)(draw / 2 >> 32);
@@ -38,13 +38,13 @@ static void gpunn__shuffle(int64_t *order, int64_t count, uint64_t seed, int64_t
     }
 }
 
-/* 0 <= result < choices, which are far fewer than 2^32. */
+/* Draws 0 <= result < choices. choices must be far below 2^32. */
 static int64_t gpunn__draw_below(uint32_t word, int64_t choices)
 {
     return (int64_t)((uint64_t)word * (uint64_t)choices >> 32);
 }
 
-/* The longest first, by Shell's method. */
+/* Shell sort, longest first. */
 static void gpunn__sort_by_length(int64_t *order, int64_t count, const int64_t *lengths)
 {
     for (int64_t gap = count / 2; gap > 0; gap /= 2) {
@@ -57,7 +57,8 @@ static void gpunn__sort_by_length(int64_t *order, int64_t count, const int64_t *
     }
 }
 
-/* Shuffles the whole batches of an order. The draw for batch i is at counter (i, 2^31, ...), which samples do not reach. */
+/* Shuffles the order of whole batches. The draw for batch i uses counter (i, 2^31, ...),
+ * which the draws for samples do not reach. */
 static void gpunn__shuffle_batches(int64_t *order, int64_t batches, int64_t size, uint64_t seed, int64_t epoch)
 {
     for (int64_t i = batches - 1; i > 0; i--) {
@@ -73,7 +74,7 @@ static void gpunn__shuffle_batches(int64_t *order, int64_t batches, int64_t size
     }
 }
 
-enum { GPUNN__LIKE_BATCHES = 50 }; /* whose samples are sorted together, as Hugging Face's group_by_length does */
+enum { GPUNN__LIKE_BATCHES = 50 }; /* batches whose samples are sorted together, as in Hugging Face's group_by_length */
 
 static void gpunn__order_epoch(gpunn_loader *loader)
 {
@@ -89,7 +90,7 @@ static void gpunn__order_epoch(gpunn_loader *loader)
 
 /* ---- making batches -------------------------------------------------------------------------------------------------- */
 
-/* One sample: dtypes checked by gpunn__loader_field_check. */
+/* Converts one sample. gpunn__loader_field_check has checked the dtypes. */
 static void gpunn__convert(const gpunn__loader_field *field, const void *from, void *to)
 {
     const uint8_t *byte = (const uint8_t *)from;
@@ -104,7 +105,7 @@ static void gpunn__convert(const gpunn__loader_field *field, const void *from, v
     } else if (field->from == GPUNN_I32) {
         for (int64_t i = 0; i < n; i++) ((int64_t *)to)[i] = ((const int32_t *)from)[i];
     } else {
-        uint8_t most = field->from == GPUNN_BOOL || field->to == GPUNN_BOOL ? 1 : 255; /* what is not 0 in a BOOL is 1 */
+        uint8_t most = field->from == GPUNN_BOOL || field->to == GPUNN_BOOL ? 1 : 255; /* any non-zero byte is 1 in a BOOL */
         switch (gpunn_dtype_size(field->to)) {
         case 8:
             for (int64_t i = 0; i < n; i++) ((int64_t *)to)[i] = byte[i] < most ? byte[i] : most;
@@ -119,7 +120,8 @@ static void gpunn__convert(const gpunn__loader_field *field, const void *from, v
     }
 }
 
-/* Where an augmented image lies: pixel (y, x) is the sample's (y + dy, x + dx), turned and mirrored afterwards. */
+/* Position of an augmented image: pixel (y, x) is the sample's pixel (y + dy, x
+ * + dx). Turns and flips apply afterwards. */
 typedef struct gpunn__placement {
     int64_t dy, dx;
     double  sine, cosine;
@@ -131,11 +133,11 @@ static double gpunn__draw_between(uint32_t word, double low, double high)
     return low + (high - low) * ((double)word / 4294967296.0);
 }
 
-/* What is drawn for a loader's samples, or its batches. */
+/* What random numbers are drawn for. */
 enum { GPUNN__DRAW_PLACE, GPUNN__DRAW_TURN, GPUNN__DRAW_COLOUR, GPUNN__DRAW_MIX };
 
-/* Words of a sample, or batch, are those at counter (number low, number high, epoch low, 7 2^29 + 2^24 what + epoch high), which
- * the shuffle does not reach. */
+/* Draws four random words for a sample or batch. The counter is (number low, number high, epoch low, 7 2^29 +
+ * 2^24 what + epoch high), which the shuffle does not reach. */
 static void gpunn__loader_draw(const gpunn_loader *loader, uint64_t number, uint32_t what, uint32_t word[4])
 {
     const uint64_t epoch = (uint64_t)loader->epoch;
@@ -160,10 +162,10 @@ static gpunn__placement gpunn__placement_of(const gpunn_loader *loader, const gp
     return place;
 }
 
-/* The pixels of a row in the opposite order. */
+/* Reverses the pixels of a row. */
 static void gpunn__mirror(char *row, int64_t width, size_t size)
 {
-    char  pixel[8]; /* the widest dtype */
+    char  pixel[8]; /* of the widest dtype */
     char *last = row + (size_t)(width - 1) * size;
     for (; row < last; row += size, last -= size) {
         memcpy(pixel, row, size);
@@ -172,7 +174,8 @@ static void gpunn__mirror(char *row, int64_t width, size_t size)
     }
 }
 
-/* The same when it is turned, too: each pixel is the one that lies nearest. */
+/* Copies a sample in its own dtype to its augmented position, with a turn.
+ * Each pixel takes the nearest source pixel. */
 static void gpunn__turn_image(const gpunn__loader_field *field, gpunn__placement place, const char *from, char *to)
 {
     const int     rank = field->input->rank;
@@ -193,13 +196,13 @@ static void gpunn__turn_image(const gpunn__loader_field *field, gpunn__placement
     }
 }
 
-/* A sample, in its own dtype, as it lies there. */
+/* Copies a sample in its own dtype to its augmented position, without a turn. */
 static void gpunn__move_image(const gpunn__loader_field *field, gpunn__placement place, const char *from, char *to)
 {
     const int     rank = field->input->rank;
     const int64_t height = field->input->dim[rank - 2], width = field->input->dim[rank - 1];
     const int64_t left = place.dx < 0 ? -place.dx : 0,
-                  right = place.dx > 0 ? width - place.dx : width; /* of what is not padding */
+                  right = place.dx > 0 ? width - place.dx : width; /* range of columns that are not padding */
     const size_t size = gpunn_dtype_size(field->from), row_bytes = (size_t)width * size;
     memset(to, 0, field->from_bytes);
     for (int64_t row = 0; row < field->count / width; row++, to += row_bytes) {
@@ -211,7 +214,7 @@ static void gpunn__move_image(const gpunn__loader_field *field, gpunn__placement
     }
 }
 
-/* How colours are changed: by each factor in turn, brightness 0, contrast 1, saturation 2 and hue 3. */
+/* Colour changes and the order in which they apply. Brightness has index 0, contrast 1, saturation 2, hue 3. */
 typedef struct gpunn__jitter {
     int   order[4];
     float factor[4];
@@ -224,7 +227,7 @@ static gpunn__jitter gpunn__jitter_of(const gpunn_loader *loader, const gpunn_fi
     uint32_t      word[4], turn[4];
     gpunn__loader_draw(loader, (uint64_t)sample, GPUNN__DRAW_COLOUR, word);
     gpunn__loader_draw(loader, (uint64_t)sample, GPUNN__DRAW_TURN, turn);
-    for (int i = 3; i > 0; i--) { /* Fisher and Yates */
+    for (int i = 3; i > 0; i--) { /* Fisher-Yates shuffle */
         const int64_t other = gpunn__draw_below(turn[i], i + 1);
         const int     kept = jitter.order[i];
         jitter.order[i] = jitter.order[other];
@@ -246,24 +249,24 @@ static float gpunn__saturate(float x)
     return x < 0 ? 0.0f : x > 1 ? 1.0f : x;
 }
 
-/* Hue, saturation and value, the hue turned, and back (Smith, 1978). */
+/* Converts a pixel to hue, saturation and value, turns the hue, and converts it back (Smith, 1978). */
 static void gpunn__turn_hue(float *pixel, int64_t plane, float turn)
 {
     const float r = pixel[0], g = pixel[plane], b = pixel[2 * plane], most = fmaxf(r, fmaxf(g, b)), least = fminf(r, fminf(g, b)),
                 range = most - least;
-    if (!(range > 0)) return; /* grey */
+    if (!(range > 0)) return; /* grey has no hue */
     float hue = most == r ? (g - b) / range : most == g ? 2 + (b - r) / range : 4 + (r - g) / range;
     hue = hue / 6 + turn;
     hue = 6 * (hue - floorf(hue));
-    const float channel_at[3] = {0, 2, 4}; /* how far round the circle a channel is at its full value */
+    const float channel_at[3] = {0, 2, 4}; /* position on the hue circle where a channel is full */
     for (int c = 0; c < 3; c++) {
-        float away = fabsf(hue - channel_at[c]); /* 0 to 1: all of the range, 2 to 3: nothing of it */
+        float away = fabsf(hue - channel_at[c]); /* distance on the circle; 0 to 1: the full range, 2 to 3: none of it */
         if (away > 3) away = 6 - away;
         pixel[c * plane] = least + range * gpunn__saturate(2 - away);
     }
 }
 
-/* An image of numbers from 0 to 1. */
+/* Changes the colours of an image with values from 0 to 1. */
 static void gpunn__jitter_image(float *pixel, int64_t plane, int channels, const gpunn__jitter *jitter)
 {
     for (int k = 0; k < 4; k++) {
@@ -284,7 +287,8 @@ static void gpunn__jitter_image(float *pixel, int64_t plane, int channels, const
     }
 }
 
-/* A sample as the input takes it. from: is `to` itself where load has written it there. */
+/* Writes a sample as the input takes it: augmented, converted and normalized. from
+ * equals `to` if load wrote directly to it. */
 static void gpunn__batch_row(const gpunn_loader *loader, const gpunn__batch *batch, int f, int64_t sample, const char *from,
                              char *to)
 {
@@ -307,8 +311,8 @@ static void gpunn__batch_row(const gpunn_loader *loader, const gpunn__batch *bat
     }
 }
 
-/* Beta(alpha, alpha): above 1/2 a closed form (Devroye, 1986, page 437), below it the attempts of Joehnk (1964), in
- * logarithms. */
+/* Draws from Beta(alpha, alpha). Above 1/2 it uses a closed form (Devroye, 1986, page 437), below it Joehnk's
+ * rejection method (1964), in logarithms. */
 static double gpunn__draw_beta(const gpunn_loader *loader, int64_t batch, double alpha)
 {
     const uint64_t rank = (uint64_t)gpunn_group_rank(loader->args.group);
@@ -322,7 +326,7 @@ static double gpunn__draw_beta(const gpunn_loader *loader, int64_t batch, double
     }
 }
 
-/* Each sample with the one before it. */
+/* Mixup: each sample is mixed with the one before it, the first with the last. */
 static void gpunn__batch_mix(const gpunn_loader *loader, gpunn__batch *batch, int64_t n)
 {
     const float own = (float)gpunn__draw_beta(loader, batch->number, loader->args.mixup_alpha);
@@ -339,7 +343,7 @@ static void gpunn__batch_mix(const gpunn_loader *loader, gpunn__batch *batch, in
     }
 }
 
-/* This rank's samples in a batch. */
+/* Number of this rank's samples in a batch. */
 static int64_t gpunn__batch_size(const gpunn_loader *loader, int64_t number)
 {
     const int64_t size = loader->args.batch_size, ranks = gpunn_group_size(loader->args.group),
@@ -347,26 +351,26 @@ static int64_t gpunn__batch_size(const gpunn_loader *loader, int64_t number)
     return rest < size ? rest : size;
 }
 
-/* The place of the first of them in the epoch's order. */
+/* Position of this rank's first sample in the epoch's order. */
 static int64_t gpunn__batch_first(const gpunn_loader *loader, int64_t number)
 {
     return number * loader->args.batch_size * gpunn_group_size(loader->args.group) +
            gpunn_group_rank(loader->args.group) * gpunn__batch_size(loader, number);
 }
 
-/* Whether what load writes is not yet what the input takes. */
+/* Whether load writes to a separate buffer, because its samples still have to be moved or converted. */
 static bool gpunn__loads_aside(const gpunn__loader_field *field)
 {
     return field->moves || field->from != field->to;
 }
 
-/* Bytes of a sample in a batch. */
+/* Bytes of a sample in a batch, at the batch's length. */
 static size_t gpunn__row_bytes(const gpunn__loader_field *field, const gpunn__batch *batch)
 {
     return field->axis ? field->to_bytes / (size_t)field->most * (size_t)batch->longest : field->to_bytes;
 }
 
-/* Cuts the n samples of a batch to the longest of them. */
+/* Shortens the n samples of a batch to the longest of them. */
 static void gpunn__batch_cut(const gpunn_loader *loader, gpunn__batch *batch, int64_t n)
 {
     for (int f = 0; f < loader->field_count; f++) {
@@ -378,7 +382,7 @@ static void gpunn__batch_cut(const gpunn_loader *loader, gpunn__batch *batch, in
     }
 }
 
-/* Fills a batch; in a worker this touches nothing else that changes. */
+/* Fills a batch. A worker changes no shared data here except the batch. */
 static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
 {
     const gpunn_loader_args *args = &loader->args;
@@ -407,7 +411,7 @@ static void gpunn__batch_make(const gpunn_loader *loader, gpunn__batch *batch)
         }
     }
     if (args->mixup_alpha > 0) gpunn__batch_mix(loader, batch, n);
-    if (loader->multiple == 0) return; /* no input is as long as its samples */
+    if (loader->multiple == 0) return; /* no input has a length that depends on the samples */
     batch->longest = (batch->longest + loader->multiple - 1) / loader->multiple * loader->multiple;
     gpunn__batch_cut(loader, batch, n);
 }
@@ -437,7 +441,8 @@ static GPUNN__THREAD_MAIN gpunn__loader_main(void *arg)
     GPUNN__THREAD_END;
 }
 
-/* Without workers and batches. Locks that workers held in a forked process are left as they are. */
+/* Resets the loader to no workers and no batches, with a new monitor. After a
+ * fork the old monitor's locks are abandoned. */
 static void gpunn__loader_begin(gpunn_loader *loader)
 {
     loader->worker_count = loader->busy = 0;
@@ -447,7 +452,7 @@ static void gpunn__loader_begin(gpunn_loader *loader)
     GPUNN__MONITOR_OPEN(&loader->monitor);
 }
 
-/* Where the system has no more threads, fewer do the same work. */
+/* Starts the workers. If the system cannot start all of them, fewer do the same work. */
 static void gpunn__loader_start(gpunn_loader *loader)
 {
     loader->process = GPUNN__PROCESS();
@@ -456,7 +461,7 @@ static void gpunn__loader_start(gpunn_loader *loader)
         loader->worker_count++;
 }
 
-/* In the child of a fork, forgets the parent's workers. */
+/* After a fork, makes the child forget the parent's workers. Returns whether there was a fork. */
 static bool gpunn__loader_is_forked(gpunn_loader *loader)
 {
     if (loader->process == GPUNN__PROCESS()) return false;
@@ -464,7 +469,8 @@ static bool gpunn__loader_is_forked(gpunn_loader *loader)
     return true;
 }
 
-/* The child of a fork has workers of its own go on, if its device survives; a GPU's pinned memory does not. */
+/* After a fork, starts workers in the child if its device still works. A GPU's pinned memory does not survive
+ * a fork. Returns false on failure. */
 static bool gpunn__loader_outlives_fork(gpunn_loader *loader)
 {
     gpunn_device *dev = loader->model->dev;
@@ -490,7 +496,7 @@ static void gpunn__loader_move(gpunn_loader *loader, int64_t epoch, int64_t posi
     GPUNN__UNLOCK(&loader->monitor);
 }
 
-/* Batch loader->position, ready or failed. */
+/* Returns batch loader->position once it is made. Its status says whether load failed. */
 static gpunn__batch *gpunn__batch_next(gpunn_loader *loader)
 {
     gpunn__batch *batch = &loader->ring[loader->position % loader->ring_count];
@@ -510,7 +516,7 @@ static gpunn__batch *gpunn__batch_next(gpunn_loader *loader)
     return batch;
 }
 
-/* n samples of bytes into an input of floats. */
+/* Copies n samples of bytes to the device, which converts them to floats in the input. */
 static GPUNN__STATUS gpunn__write_pixels(const gpunn__loader_field *field, const uint8_t *rows, int64_t n)
 {
     static const char caller[] = "gpunn_next";
@@ -577,7 +583,7 @@ GPUNN_API bool gpunn_next(gpunn_loader *loader)
 
 /* ---- making and asking ----------------------------------------------------------------------------------------------- */
 
-/* The size whose name alone a dimension is; NULL: it is none. */
+/* The named size that a dimension consists of, or NULL. */
 static const gpunn__size *gpunn__size_of_name(const gpunn_model *model, int64_t dim)
 {
     const gpunn__sum   sum = gpunn__sum_of(model, dim);
@@ -585,7 +591,7 @@ static const gpunn__size *gpunn__size_of_name(const gpunn_model *model, int64_t 
     return size && size->name && sum.term[0].factor == size->multiple ? size : NULL;
 }
 
-/* Checks the lengths and works out which axis of an input is as long as a batch's longest sample. */
+/* Checks the lengths and finds the axis of an input that varies with them. */
 static GPUNN__STATUS gpunn__loader_lengths_check(gpunn_loader *loader, gpunn__loader_field *field, const gpunn_tensor *input)
 {
     const gpunn_loader_args *args = &loader->args;
@@ -595,7 +601,7 @@ static GPUNN__STATUS gpunn__loader_lengths_check(gpunn_loader *loader, gpunn__lo
     while (axis < input->rank && input->dim[axis] == 1) axis++;
     const bool          is_sized = axis < input->rank && gpunn__is_sized(input->dim[axis]);
     const gpunn__size  *size = is_sized ? gpunn__size_of_name(model, input->dim[axis]) : NULL;
-    const gpunn_tensor *other = NULL; /* an input before with another size */
+    const gpunn_tensor *other = NULL; /* an earlier input with another size */
     for (int f = 0; f < loader->field_count; f++)
         if (is_sized && loader->fields[f].axis && loader->fields[f].input->dim[loader->fields[f].axis] != input->dim[axis])
             other = loader->fields[f].input;
@@ -623,7 +629,7 @@ static const char *gpunn__field_name(const gpunn_field *field)
     return field->input->name ? field->input->name : "";
 }
 
-/* Checks where field f goes and that it has samples. */
+/* Checks the input and the samples of field f. */
 static GPUNN__STATUS gpunn__field_input(gpunn_loader *loader, int f)
 {
     const gpunn_loader_args *args = &loader->args;
@@ -653,7 +659,7 @@ static GPUNN__STATUS gpunn__field_input(gpunn_loader *loader, int f)
     return GPUNN_OK;
 }
 
-/* The dtypes that it is converted between. */
+/* Sets and checks the dtypes of the conversion. */
 static GPUNN__STATUS gpunn__field_dtypes(gpunn_loader *loader, int f)
 {
     const gpunn_field   *given = &loader->args.fields[f];
@@ -675,13 +681,13 @@ static GPUNN__STATUS gpunn__field_dtypes(gpunn_loader *loader, int f)
     return GPUNN_OK;
 }
 
-/* Whether its samples are bytes that become numbers by mean and std. */
+/* Whether the samples are bytes that mean and std normalize to floats. */
 static bool gpunn__field_has_pixels(const gpunn__loader_field *field)
 {
     return field->from == GPUNN_U8 && field->input->dtype == GPUNN_F32;
 }
 
-/* Changes of colour. */
+/* Checks the colour changes. */
 static GPUNN__STATUS gpunn__field_colours(gpunn_loader *loader, int f)
 {
     const gpunn_field   *given = &loader->args.fields[f];
@@ -711,7 +717,7 @@ static GPUNN__STATUS gpunn__field_colours(gpunn_loader *loader, int f)
     return GPUNN_OK;
 }
 
-/* What each byte becomes, by channel. */
+/* Checks mean and std and fills the conversion table. */
 static GPUNN__STATUS gpunn__field_pixels(gpunn_loader *loader, int f)
 {
     const gpunn_field   *given = &loader->args.fields[f];
@@ -739,7 +745,7 @@ static GPUNN__STATUS gpunn__field_pixels(gpunn_loader *loader, int f)
     return GPUNN_OK;
 }
 
-/* Crops, turns and flips. */
+/* Checks crops, turns and flips. */
 static GPUNN__STATUS gpunn__field_moves(gpunn_loader *loader, int f)
 {
     const gpunn_field   *given = &loader->args.fields[f];
@@ -765,7 +771,7 @@ static GPUNN__STATUS gpunn__field_moves(gpunn_loader *loader, int f)
     return GPUNN_OK;
 }
 
-/* The elements and bytes of a sample. */
+/* Computes the elements and bytes of a sample. */
 static GPUNN__STATUS gpunn__field_sizes(gpunn_loader *loader, int f)
 {
     const gpunn_loader_args *args = &loader->args;
@@ -789,7 +795,7 @@ static GPUNN__STATUS gpunn__field_sizes(gpunn_loader *loader, int f)
     return GPUNN_OK;
 }
 
-/* Checks field f of the arguments and works out its conversion. */
+/* Checks field f of the arguments and prepares its conversion. */
 static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
 {
     const gpunn_loader_args *args = &loader->args;
@@ -803,14 +809,14 @@ static GPUNN__STATUS gpunn__loader_field_check(gpunn_loader *loader, int f)
     if (status == GPUNN_OK) status = gpunn__field_pixels(loader, f);
     if (status == GPUNN_OK) status = gpunn__field_moves(loader, f);
     field->widens = gpunn__field_has_pixels(field) && loader->model->dev->info.type == GPUNN_DEVICE_CUDA && !field->jitters &&
-                    !mixes && !field->axis; /* a CPU's loader has threads of its own for that */
+                    !mixes && !field->axis; /* on a CPU the loader's own threads convert */
     if (field->widens) field->to = field->from;
     field->direct = !args->load && !args->shuffle && !field->moves && !field->jitters && !mixes && field->from == field->to &&
                     !field->axis;
     return status == GPUNN_OK ? gpunn__field_sizes(loader, f) : status;
 }
 
-/* Reserves bytes at the end of a batch, aligned for any dtype. */
+/* Reserves bytes at the end of a batch's memory, aligned for any dtype. Returns false if sizes overflow. */
 static bool gpunn__batch_reserve(gpunn_loader *loader, size_t bytes, size_t *place)
 {
     *place = loader->batch_bytes;
@@ -842,7 +848,7 @@ static GPUNN__STATUS gpunn__loader_setup(gpunn_loader *loader)
         return gpunn__fail(dev, GPUNN_ERR_ARGUMENT, "%s: mixup_alpha is %g; give a finite number of at least 0", function,
                            (double)args->mixup_alpha);
     bool   fits = true, copies = false;
-    size_t largest = 0; /* bytes of a sample */
+    size_t largest = 0; /* bytes of the largest sample */
     for (; loader->field_count < GPUNN_MAX_FIELDS && args->fields[loader->field_count].input; loader->field_count++) {
         gpunn_status status = gpunn__loader_field_check(loader, loader->field_count);
         if (status != GPUNN_OK) return status;
@@ -956,7 +962,7 @@ GPUNN__INTERNAL int64_t gpunn__loader_batch(const gpunn_loader *loader)
     return loader->args.batch_size * gpunn_group_size(loader->args.group);
 }
 
-/* The batch of this loader that begins where `position` batches of so many samples end; -1: none does. */
+/* The batch of this loader that begins where `position` batches of `batch` samples end, or -1 if none does. */
 static int64_t gpunn__loader_place(const gpunn_loader *loader, int64_t position, int64_t batch)
 {
     const int64_t own = gpunn__loader_batch(loader), count = loader->args.count;

@@ -31,7 +31,7 @@ GPUNN__INTERNAL bool gpunn__has_state(gpunn_update_kind kind, const float *setti
     return needed && (strcmp(needed, "ALWAYS") == 0 || gpunn__setting_of(kind, setting, needed) != 0);
 }
 
-/* Takes what its settings say, when they are new. */
+/* Derives fields from settings, whenever these are new. */
 static void gpunn__optimizer_settle(gpunn_optimizer *opt)
 {
     const gpunn_update_kind kind = opt->rule.kind;
@@ -41,7 +41,8 @@ static void gpunn__optimizer_settle(gpunn_optimizer *opt)
     opt->keeps_zeros = gpunn__setting_at(kind, "eps") < 0 || gpunn__setting_of(kind, opt->rule.setting, "eps") != 0;
 }
 
-/* Whether no parameter from tensor `from` on is another optimizer's too, where one of the two has been told what it trains. */
+/* Fails if another optimizer trains one of the parameters from tensor `from` on,
+ * when either of the two selects parameters. */
 static GPUNN__STATUS gpunn__check_unshared(const gpunn_optimizer *opt, int from, gpunn_status status)
 {
     const gpunn_model *model = opt->model;
@@ -58,7 +59,7 @@ static GPUNN__STATUS gpunn__check_unshared(const gpunn_optimizer *opt, int from,
     return GPUNN_OK;
 }
 
-/* Takes copies of a list and a prefix, which `where` says whose they are: "gpunn_adam: ". */
+/* Copies a list and a prefix to `chosen`. where: start of error messages, as in "gpunn_adam: ". */
 static GPUNN__STATUS gpunn__choose(gpunn_model *model, const char *where, gpunn_tensor *const *list, int count,
                                    const char *prefix, gpunn__chosen *chosen)
 {
@@ -81,7 +82,7 @@ static GPUNN__STATUS gpunn__choose(gpunn_model *model, const char *where, gpunn_
     return GPUNN_OK;
 }
 
-/* One of a group's numbers, below `high`; -1 where it is left out, that is 0. */
+/* Resolves one setting of a group, which must be below `high`. *number is -1 if it is left out (0). */
 static GPUNN__STATUS gpunn__group_number(const gpunn_optimizer *opt, int index, const char *key, float given, float high,
                                          float *number)
 {
@@ -124,7 +125,7 @@ static GPUNN__STATUS gpunn__group_make(gpunn_optimizer *opt, const gpunn_optimiz
     return status;
 }
 
-/* Takes copies of all that it is told. */
+/* Copies the selection of parameters and the groups of settings. */
 static GPUNN__STATUS gpunn__optimizer_select(gpunn_optimizer *opt, const gpunn__selection *s)
 {
     gpunn_device *dev = opt->model->dev;
@@ -196,7 +197,7 @@ GPUNN__INTERNAL gpunn_optimizer *gpunn__optimizer_create(gpunn_model *model, gpu
     return opt;
 }
 
-/* given: as in a struct of arguments, where 0 is the default. */
+/* Creates an optimizer from argument fields, where 0 stands for the default. */
 static gpunn_optimizer *gpunn__optimizer_build(gpunn_model *model, gpunn_update_kind kind, const float *given,
                                                gpunn__selection selection)
 {
@@ -223,7 +224,7 @@ GPUNN_TRUST_OPTIMIZERS(GPUNN__X, GPUNN__NUMBER, GPUNN__FLAG, , )
 #undef GPUNN__X
 /* clang-format on */
 
-/* Of one state: a share of nothing takes one float. */
+/* Bytes of one state. An empty share takes one float. */
 static size_t gpunn__states_bytes(const gpunn__states *states)
 {
     return (size_t)(states->count > 0 ? states->count : 1) * sizeof(float);
@@ -261,7 +262,8 @@ GPUNN__INTERNAL float *gpunn__state_at(const gpunn_optimizer *opt, int k, int64_
     return opt->states.data[k] ? opt->states.data[k] + (place - opt->states.begin) : NULL;
 }
 
-/* One for each parameter and its average, and what the ends of a share cut off from two of either. */
+/* Most updates in a step: one for each parameter and each average. Each end of a share can
+ * split one update of both kinds, which adds 4. */
 static size_t gpunn__updates_room(size_t parameters)
 {
     return 2 * parameters + 4;
@@ -280,7 +282,7 @@ GPUNN__INTERNAL gpunn__states gpunn__own_share(const gpunn_optimizer *opt)
     return own;
 }
 
-/* Frees what gpunn__optimizer_prepare made. */
+/* Frees what gpunn__optimizer_prepare allocated. */
 static void gpunn__optimizer_release(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
@@ -318,7 +320,7 @@ GPUNN__INTERNAL void gpunn__forget_runs(gpunn_optimizer *opt, const gpunn_group 
         gpunn__plan_forget(dev, plan);
 }
 
-/* Drops the plans that serve nobody else; but the last one's values may still be read. */
+/* Drops plans that only this optimizer used. The last run's plan stays, since its values may still be read. */
 static void gpunn__drop_plans(gpunn_model *model, uint64_t scope)
 {
     gpunn__plan **link = &model->plans;
@@ -368,7 +370,7 @@ GPUNN_API void gpunn_optimizer_destroy(gpunn_optimizer *opt)
 
 /* ---- state ----------------------------------------------------------------------------------------------------------- */
 
-/* count floats of one value. */
+/* Sets count floats on the device to one value. */
 static GPUNN__STATUS gpunn__upload_value(const gpunn_device *dev, float *to, int64_t count, float value)
 {
     float         piece[2048];
@@ -382,8 +384,8 @@ static GPUNN__STATUS gpunn__upload_value(const gpunn_device *dev, float *to, int
     return status;
 }
 
-/* State k, just allocated: what old holds of the first `known` parameters, of the others what it starts from: averages the
- * parameters, others a value. */
+/* Fills a newly allocated state. The first `known` parameters keep their values from `old`. Of the others
+ * averages start as the parameters, state 0 as state_start, and the rest as 0. */
 static GPUNN__STATUS gpunn__state_fill(const gpunn_optimizer *opt, int k, const float *old, int known)
 {
     const float          start = k == 0 ? opt->state_start : 0;
@@ -430,7 +432,8 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__scale_settle(gpunn_optimizer *opt, bool of_
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, opt->name, status);
 }
 
-/* Memory for the loss scale, where one is used, or a GPU has skipped updates or may. Without F16 the scale is 1. */
+/* Allocates the loss scale if it is used, or if the GPU has skipped updates or
+ * may skip some. Without F16 the scale is 1. */
 static GPUNN__STATUS gpunn__scale_prepare(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
@@ -441,7 +444,7 @@ static GPUNN__STATUS gpunn__scale_prepare(gpunn_optimizer *opt)
     return gpunn__scale_settle(opt, false);
 }
 
-/* gpunn__counts_settle of its updates and of each parameter's. */
+/* Applies gpunn__counts_settle to the count of updates and that of each parameter. */
 static GPUNN__STATUS gpunn__steps_settle(gpunn_optimizer *opt, bool with_replays)
 {
     const int    count = 1 + opt->parameter_count;
@@ -465,14 +468,14 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__counted_settle(gpunn_optimizer *opt, bool w
     return status == GPUNN_OK ? gpunn__steps_settle(opt, with_replays) : status;
 }
 
-/* Memory for both. */
+/* Allocates the loss scale and the counts on the device, where they are used. */
 static GPUNN__STATUS gpunn__counted_prepare(gpunn_optimizer *opt)
 {
     gpunn_status status = gpunn__scale_prepare(opt);
     return status == GPUNN_OK ? gpunn__counts_prepare(opt->model->dev, &opt->counts, 1 + opt->parameter_count) : status;
 }
 
-/* Keeps both on the host alone: the next step makes the memory anew. */
+/* Keeps the loss scale and the counts on the host only. The next step allocates them again. */
 static GPUNN__STATUS gpunn__counted_keep(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
@@ -491,7 +494,7 @@ static int gpunn__group_of(const gpunn_optimizer *opt, const gpunn_tensor *t)
     return i < opt->group_count ? i : -1;
 }
 
-/* Adds the parameters of layers that are new, `fresh` of them. */
+/* Extends the optimizer by `fresh` parameters of new layers. */
 static GPUNN__STATUS gpunn__optimizer_grow(gpunn_optimizer *opt, int fresh)
 {
     gpunn_model    *model = opt->model;
@@ -535,8 +538,8 @@ static GPUNN__STATUS gpunn__optimizer_grow(gpunn_optimizer *opt, int fresh)
     return status;
 }
 
-/* Lays out what is not yet laid out and makes parameters, steps and state cover it; all keep what they hold. Checkpoints call
- * this before they read or write them. Nothing is done, or allocated, unless the model has grown. */
+/* Lays out new weights and extends parameters, steps and states to cover them. Existing contents stay.
+ * Checkpoints call this before they read or write them. Allocates nothing unless the model has grown. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_prepare(gpunn_optimizer *opt)
 {
     gpunn_model *model = opt->model;
@@ -590,7 +593,7 @@ GPUNN_API gpunn_status gpunn_set_ema(gpunn_optimizer *opt, float decay)
         *average = NULL;
     } else if (!opt->uses[GPUNN__AVERAGE]) {
         status = gpunn__scale_settle(opt, true);
-        if (status == GPUNN_OK && opt->state_count > 0) { /* later than the first step */
+        if (status == GPUNN_OK && opt->state_count > 0) { /* there has been a step already */
             *average = (float *)gpunn__device_alloc(dev, bytes);
             status = *average ? gpunn__state_fill(opt, GPUNN__AVERAGE, NULL, 0) : dev->error.status;
         }
@@ -608,7 +611,7 @@ GPUNN_API gpunn_status gpunn_set_ema(gpunn_optimizer *opt, float decay)
 
 GPUNN_API gpunn_status gpunn_ema_swap(gpunn_optimizer *opt)
 {
-    enum { PIECE = 1 << 18 }; /* floats */
+    enum { PIECE = 1 << 18 }; /* floats per transfer */
     static const char function[] = "gpunn_ema_swap";
     if (opt == NULL) return gpunn__fail(NULL, GPUNN_ERR_ARGUMENT, "%s: the optimizer is NULL", function);
     gpunn_model         *model = opt->model;
@@ -644,12 +647,13 @@ GPUNN_API gpunn_status gpunn_ema_swap(gpunn_optimizer *opt)
 
 /* ---- moving ---------------------------------------------------------------------------------------------------------- */
 
-typedef struct gpunn__moving { /* one block on its way to another device */
+typedef struct gpunn__moving { /* a block that moves to another device */
     void  *memory, *moved;
-    size_t capacity, used; /* bytes there are, and that hold something */
+    size_t capacity, used; /* bytes allocated, and bytes in use */
 } gpunn__moving;
 
-/* Block number *count of a list, if there is one: NULL only counts it, arrived gives the moved one. */
+/* Adds a block to the list, if list is non-NULL, and counts it. With `arrived`
+ * returns its new address, else the old one. */
 static void *gpunn__list_block(gpunn__moving *list, int *count, void *memory, size_t capacity, size_t used, bool arrived)
 {
     if (memory == NULL) return NULL;
@@ -665,7 +669,8 @@ static void *gpunn__list_block(gpunn__moving *list, int *count, void *memory, si
     return memory;
 }
 
-/* Lists every block of a model that moves, or takes the moved ones when they have arrived. Returns their number. */
+/* Lists every block of a model that moves. With `arrived` it takes over the new
+ * addresses instead. Returns their number. */
 static int gpunn__list_blocks(gpunn_model *model, gpunn__moving *list, bool arrived)
 {
     int    count = 0;
@@ -699,7 +704,8 @@ static GPUNN__STATUS gpunn__move_block(gpunn_device *from, gpunn_device *to, gpu
     return GPUNN_OK;
 }
 
-/* Lets go of what stays behind on the device that the model leaves. */
+/* Frees what stays behind on the device that the model leaves: plans, arena,
+ * gradients, counts, 16-bit weights, captured runs. */
 static void gpunn__leave(gpunn_model *model)
 {
     gpunn_device *dev = model->dev;

@@ -8,19 +8,19 @@
 #include "io/save.h"
 
 /* ==== >>train/profile ============================================================================================== *
- * Runs as any others, but that the backend times their steps. */
+ * Implements gpunn_profile. Runs are ordinary ones whose steps the backend times. */
 typedef struct gpunn__profile {
     gpunn_device             *dev;
     gpunn_model              *model;
     const gpunn_profile_args *args;
     const gpunn__plan        *plan;
-    gpunn_group              *group;                    /* that its runs meet; NULL: none */
-    int                       output_count, step_count; /* timed: one more, the update */
-    double                   *seconds;                  /* [step_count + 1], of all runs; behind them those of one */
+    gpunn_group              *group;                    /* group that its runs communicate with; NULL: none */
+    int                       output_count, step_count; /* step_count + 1 are timed: the update is the last */
+    double                   *seconds;                  /* [step_count + 1] for the sum of all runs, then as many for one run */
     double                    peak_flops, peak_bytes;
 } gpunn__profile;
 
-/* Multiplications and additions of a step that is made of products; 0: it is none. */
+/* Floating-point operations of the products in a step. 0: it has none. */
 static double gpunn__product_flops(const gpunn_step *step)
 {
     const gpunn_value *x = &step->in[0], *y = step->backward ? &step->grad_out : &step->out;
@@ -55,7 +55,7 @@ static double gpunn__step_flops(const gpunn_step *step)
     int                wanted = 0;
     if (product == 0) return (double)(step->input_count && step->in[0].count > y->count ? step->in[0].count : y->count);
     if (!step->backward) return product;
-    if (step->op == GPUNN_OP_ATTENTION) return 2.5 * product; /* the scores again, and four products */
+    if (step->op == GPUNN_OP_ATTENTION) return 2.5 * product; /* recomputes the scores, and four products */
     for (int i = 0; i < step->input_count && i < 2; i++) wanted += step->grad_in[i].data != NULL;
     return product * (gpunn__op_is(step->op, GPUNN__RECURRENT) ? 2 : wanted);
 }
@@ -67,7 +67,7 @@ static double gpunn__value_bytes(const gpunn_value *value)
 
 static double gpunn__step_bytes(const gpunn_step *step)
 {
-    const bool picks = step->op == GPUNN_OP_EMBEDDING || step->op == GPUNN_OP_GATHER; /* not all of their table */
+    const bool picks = step->op == GPUNN_OP_EMBEDDING || step->op == GPUNN_OP_GATHER; /* they read only part of their table */
     double     bytes = gpunn__value_bytes(&step->out) + gpunn__value_bytes(&step->fused.residual), result = bytes;
     bytes += gpunn__value_bytes(&step->half) + gpunn__value_bytes(&step->fused.before);
     bytes += gpunn__value_bytes(&step->activated.before);
@@ -87,7 +87,8 @@ static double gpunn__updated(const gpunn_optimizer *opt)
     return count;
 }
 
-/* Weights and states are read and written, gradients read; weights in 16 bits are written too. */
+/* Bytes that an update moves. Weights and states are read and
+ * written, gradients read, 16-bit weights written. */
 static double gpunn__update_bytes(const gpunn__profile *p)
 {
     double each = p->plan->half ? 3 * 4 + 2 : 3 * 4;
@@ -95,7 +96,7 @@ static double gpunn__update_bytes(const gpunn__profile *p)
     return each * gpunn__updated(p->args->optimizer);
 }
 
-/* Of step i, or of the update behind the last one. */
+/* Operations of step i, or of the update if i is step_count. */
 static double gpunn__profile_flops(const gpunn__profile *p, int i)
 {
     return i < p->step_count ? gpunn__step_flops(&p->plan->steps[i]) : gpunn__updated(p->args->optimizer);
@@ -116,7 +117,8 @@ static GPUNN__STATUS gpunn__profile_run(const gpunn__profile *p)
     return status == GPUNN_OK ? gpunn_backward(args->loss) : gpunn__tell_ranks(p->group, agreed, status);
 }
 
-/* One run, added up; what an update takes is on backends that make it by itself the rest of the whole. */
+/* Runs once and adds the times. Where the backend does not time the
+ * update, it gets the time not spent in steps. */
 static GPUNN__STATUS gpunn__profile_add(gpunn__profile *p)
 {
     double      *now = p->seconds + p->step_count + 1;
@@ -132,10 +134,10 @@ static GPUNN__STATUS gpunn__profile_add(gpunn__profile *p)
     return status;
 }
 
-/* What the library gets out of the device: the best of four times one op of two square matrices. */
+/* Measures the highest rate on this device: the best of four runs of one op on two square matrices. */
 static GPUNN__STATUS gpunn__profile_peak(const gpunn__profile *p, bool product, double *rate)
 {
-    enum { STEPS = 8, TIMES = 4 }; /* casts may stand beside the op */
+    enum { STEPS = 8, TIMES = 4 }; /* room for casts beside the op */
     gpunn_device     *dev = p->dev;
     const int64_t     size = product && dev->info.type == GPUNN_DEVICE_CPU ? 1024 : 4096;
     const gpunn_init  init = {GPUNN_INIT_UNIFORM, -1, 1};
@@ -163,7 +165,7 @@ static GPUNN__STATUS gpunn__profile_peak(const gpunn__profile *p, bool product, 
     return status;
 }
 
-/* "conv1 conv2d backward [8, 16, 32, 32]" */
+/* Writes a label such as "conv1 conv2d backward [8, 16, 32, 32]". */
 static void gpunn__profile_label(const gpunn__profile *p, int i, char *text, size_t size)
 {
     gpunn__line line = {text, size, 0};
@@ -195,7 +197,7 @@ static void gpunn__profile_row(const gpunn__profile *p, int i, double total, con
                      label);
 }
 
-/* By falling time; equal ones as they run. */
+/* Prints steps by falling time. Steps of equal time stay in order. */
 static void gpunn__profile_table(const gpunn__profile *p)
 {
     gpunn__text out;
@@ -218,7 +220,7 @@ static void gpunn__profile_table(const gpunn__profile *p)
     }
 }
 
-/* Microseconds with three places and a point, whatever the locale. */
+/* Writes microseconds with three decimals and a point in every locale. */
 static void gpunn__emit_time(gpunn__writer *w, const char *key, double seconds)
 {
     const long long nanoseconds = (long long)(seconds * 1e9 + 0.5);
@@ -259,7 +261,7 @@ static GPUNN__STATUS gpunn__profile_trace(const gpunn__profile *p)
     return w.status;
 }
 
-/* The timed runs, their mean, the peaks, and what is told of them. */
+/* Runs the timed runs, averages them, measures peaks, and writes table and trace. */
 static GPUNN__STATUS gpunn__profile_all(gpunn__profile *p, int runs)
 {
     gpunn_status status = GPUNN_OK;
@@ -304,7 +306,9 @@ GPUNN_API gpunn_status gpunn_profile_(gpunn_model *model, gpunn_profile_args arg
     p.step_count = p.plan->step_count;
     const size_t bytes = 2 * (size_t)(p.step_count + 1) * sizeof *p.seconds;
     p.seconds = (double *)gpunn__calloc(p.dev, bytes);
-    if (p.seconds == NULL) return gpunn__tell_ranks(p.group, agreed, GPUNN_ERR_MEMORY); /* who go on with the next run */
+    if (p.seconds == NULL)
+        return gpunn__tell_ranks(p.group, agreed, GPUNN_ERR_MEMORY); /* the other ranks are starting the
+                                                                                           next run */
     status = gpunn__profile_all(&p, args.runs ? args.runs : 10);
     gpunn__free(p.dev, p.seconds, bytes);
     return status;

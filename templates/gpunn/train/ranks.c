@@ -12,8 +12,8 @@
 #include "train/optimizer.h"
 #include "train/step.h"
 
-/* The next parameters or buffers, from tensor *id on, that lie behind each other: count floats from the first's on. NULL:
- * none. */
+/* Finds the next parameters or buffers, from tensor *id on, that are adjacent in memory. *count: their floats
+ * from the first one's start. Returns the first, or NULL. */
 static const gpunn_tensor *gpunn__next_weights(const gpunn_model *model, gpunn__kind kind, int *id, int64_t *count)
 {
     while (*id < model->tensor_count && model->tensors[*id]->kind != kind) ++*id;
@@ -30,7 +30,7 @@ static const gpunn_tensor *gpunn__next_weights(const gpunn_model *model, gpunn__
     return first;
 }
 
-/* Rank 0's parameters or buffers become those of all. */
+/* Broadcasts rank 0's parameters or buffers to all ranks. */
 static GPUNN__STATUS gpunn__spread_weights(gpunn_optimizer *opt, gpunn__kind kind)
 {
     gpunn_model        *model = opt->model;
@@ -43,7 +43,7 @@ static GPUNN__STATUS gpunn__spread_weights(gpunn_optimizer *opt, gpunn__kind kin
     return status;
 }
 
-/* Of so many values, from a place on, those of one rank: it, and how many. */
+/* Finds the rank whose share contains `place`, and how many of the `count` floats there belong to it. */
 static void gpunn__cut_share(const gpunn_optimizer *opt, int64_t place, int64_t count, gpunn_exchange *share)
 {
     const int64_t each = gpunn__share_of(opt);
@@ -52,7 +52,8 @@ static void gpunn__cut_share(const gpunn_optimizer *opt, int64_t place, int64_t 
     if (share->count > count) share->count = count;
 }
 
-/* The next parameters that lie behind each other and that one rank updates. run begins as zeros. */
+/* Finds the next adjacent parameters that a single rank updates. run
+ * starts as zeros. Returns false at the end. */
 static bool gpunn__next_share(const gpunn_optimizer *opt, gpunn__range *run, gpunn_exchange *share)
 {
     if (run->begin == run->end) {
@@ -69,7 +70,7 @@ static bool gpunn__next_share(const gpunn_optimizer *opt, gpunn__range *run, gpu
     return true;
 }
 
-/* Each rank's updated parameters become those of all. */
+/* Broadcasts each rank's updated parameters to all ranks. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__spread_shares(gpunn_optimizer *opt)
 {
     gpunn__range   run = {0, 0, 0, 0};
@@ -80,7 +81,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__spread_shares(gpunn_optimizer *opt)
     return status;
 }
 
-/* The same as a part of a run. */
+/* Adds the broadcasts of gpunn__spread_shares to a run. */
 static GPUNN__STATUS gpunn__add_shares(gpunn_optimizer *opt)
 {
     gpunn__range   run = {0, 0, 0, 0};
@@ -90,7 +91,7 @@ static GPUNN__STATUS gpunn__add_shares(gpunn_optimizer *opt)
     return status;
 }
 
-/* Of all states, this rank's share, instead of all. */
+/* Replaces all states by this rank's share of them. */
 static GPUNN__STATUS gpunn__states_cut(gpunn_optimizer *opt)
 {
     gpunn_device *dev = opt->model->dev;
@@ -110,8 +111,9 @@ static GPUNN__STATUS gpunn__states_cut(gpunn_optimizer *opt)
     return GPUNN_OK;
 }
 
-/* Floats that rank `root` has, `own` there and NULL elsewhere, become those of all that have room for them, `all`. A copy that
- * fails keeps no other rank waiting. aside: where GPUs that exchange by themselves hear what they have no room for. */
+/* Broadcasts n floats of rank `root` to all ranks that have memory for them. own: the floats on that rank,
+ * NULL elsewhere. all: where to store them, or NULL. aside: buffer for joined GPUs that receive without
+ * storing. A failed copy goes to *copied, so that no other rank waits. */
 static GPUNN__STATUS gpunn__collect_piece(gpunn_optimizer *opt, float *own, float *all, float *aside, int64_t n, int root,
                                           gpunn_status *copied)
 {
@@ -132,7 +134,7 @@ static GPUNN__STATUS gpunn__collect_piece(gpunn_optimizer *opt, float *own, floa
     return spoken;
 }
 
-/* The same of a rank's part of a state k. */
+/* Collects rank root's share of state k; see gpunn__collect_piece. */
 static gpunn_status gpunn__state_collect(gpunn_optimizer *opt, int k, int root, float *all, float *aside)
 {
     const bool    here = root == gpunn_group_rank(opt->group);
@@ -176,7 +178,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__states_collect(gpunn_optimizer *opt, bool e
     return status;
 }
 
-/* Ends the sharing: all states are everywhere again. */
+/* Ends sharing: every rank has all states again. */
 static GPUNN__STATUS gpunn__states_rejoin(gpunn_optimizer *opt)
 {
     gpunn_status status = gpunn__states_collect(opt, true, "gpunn_distribute");
@@ -195,7 +197,7 @@ GPUNN__INTERNAL void gpunn__states_return(gpunn_optimizer *opt)
     opt->collected = false;
 }
 
-/* Whether a training step's updates, the first `count`, need of the gradients' means those of the own share alone. */
+/* Whether the first `count` updates need only the own share of the averaged gradients. */
 static bool gpunn__needs_share(const gpunn_optimizer *opt, int count)
 {
     bool needs = opt->shares && opt->loss_scale == NULL;
@@ -203,7 +205,8 @@ static bool gpunn__needs_share(const gpunn_optimizer *opt, int count)
     return needs;
 }
 
-/* The gradients become their means over all ranks. scatters: where an engine can, those of the own share alone. */
+/* Averages the gradients over all ranks. With scatters, and an engine
+ * that can, each rank receives only its share. */
 static GPUNN__STATUS gpunn__average_gradients(gpunn_optimizer *opt, bool scatters)
 {
     const gpunn_group_args *args = &opt->group->args;
@@ -218,11 +221,12 @@ static GPUNN__STATUS gpunn__average_gradients(gpunn_optimizer *opt, bool scatter
                      ? gpunn__scatter_gradients(opt->group, dev, values, count, opt->places[range.first], gpunn__share_of(opt))
                      : gpunn__exchange_gradients(opt->group, dev, values, count);
     }
-    opt->model->doubtful = true; /* finite ones may add up to infinity */
+    opt->model->doubtful = true; /* finite gradients may add up to infinity */
     return status == GPUNN_OK ? gpunn__spread_weights(opt, GPUNN__BUFFER) : status;
 }
 
-/* Whether the ranks are about to make the same update; loss as of gpunn__agree. */
+/* Checks by an all-reduce of statuses that all ranks are about to make
+ * the same update. loss: see gpunn__agree. */
 static GPUNN__STATUS gpunn__agree_on_update(gpunn_optimizer *opt, gpunn_status status, float *loss)
 {
     int      count = 0;
@@ -239,7 +243,7 @@ static GPUNN__STATUS gpunn__agree_on_update(gpunn_optimizer *opt, gpunn_status s
                         (double)opt->clip_value, opt->skips ? ", skipping NaN" : "", opt->parts + 1, count, (unsigned)which);
 }
 
-/* The number of steps after which no gradient in these floats changes any more. */
+/* The number of steps after which no step changes gradients in these floats. */
 static int gpunn__complete_after(const gpunn_run *run, const float *values, int64_t count)
 {
     for (int s = run->step_count - 1; s >= 0; s--) {
@@ -254,7 +258,8 @@ static int gpunn__complete_after(const gpunn_run *run, const float *values, int6
     return 0;
 }
 
-/* The bucket of neighbours in memory that ends with that parameter: its first one. id: the lowest of any; -1: no gradient. */
+/* The first parameter of the bucket that ends with parameter `last`. A bucket consists of gradients that are
+ * adjacent in memory. *id: lowest tensor id in it; -1: no gradient. */
 static int gpunn__bucket_first(const gpunn_optimizer *opt, int last, int *id)
 {
     gpunn_tensor *const *list = opt->parameters;
@@ -272,7 +277,7 @@ static int gpunn__bucket_first(const gpunn_optimizer *opt, int last, int *id)
     return first;
 }
 
-/* A bucket, whole or in parts for those who update them. */
+/* Adds the exchange of a bucket to the run: whole, or split by the ranks that update its parts. */
 static GPUNN__STATUS gpunn__add_bucket(gpunn_optimizer *opt, float *values, int64_t count, int64_t place, bool scatters,
                                        int after)
 {
@@ -286,7 +291,8 @@ static GPUNN__STATUS gpunn__add_bucket(gpunn_optimizer *opt, float *values, int6
     return status;
 }
 
-/* The gradients in buckets: first those of the layers made last, with which backward begins, on all ranks alike. */
+/* Adds the exchanges of all gradients in buckets. Layers that were made last come first, since the backward
+ * pass begins with them. The order is the same on all ranks. */
 static GPUNN__STATUS gpunn__add_buckets(gpunn_optimizer *opt, const gpunn_run *run)
 {
     const bool   scatters = gpunn__needs_share(opt, run->update_count);
@@ -307,7 +313,7 @@ static GPUNN__STATUS gpunn__add_buckets(gpunn_optimizer *opt, const gpunn_run *r
     return status;
 }
 
-/* What a step that GPUs make together exchanges before its updates. */
+/* Lists what GPUs of joined ranks exchange in a training step before its updates. */
 static GPUNN__STATUS gpunn__exchanges_of(gpunn_optimizer *opt, const gpunn_run *run, gpunn_tensor *loss, bool updates)
 {
     gpunn_model         *model = opt->model;
@@ -329,7 +335,8 @@ static GPUNN__STATUS gpunn__exchanges_of(gpunn_optimizer *opt, const gpunn_run *
     return status == GPUNN_OK && updates && opt->shares ? gpunn__add_shares(opt) : status;
 }
 
-/* What follows the steps of a run, once all ranks, if they are one, are about to do the same. */
+/* Adds the updates to a run. In a group of joined devices also adds the
+ * exchanges, after all ranks agreed to do the same. */
 GPUNN__INTERNAL gpunn_status gpunn__optimizer_collect(gpunn_optimizer *opt, gpunn_run *run, gpunn_tensor *loss, bool updates)
 {
     run->updates = opt->updates;
@@ -370,9 +377,9 @@ static GPUNN__STATUS gpunn__update_alone(gpunn_optimizer *opt, int count, bool c
     return status;
 }
 
-/* What follows an update, or its failure, in a group: all have the same parameters. Where nothing is copied and all have all
- * states, an update fails on no rank, or, in the run of GPUs that exchange by themselves, is known to have failed when all next
- * agree. */
+/* Makes all ranks have the same parameters after an update, or reports its failure. No all-reduce of statuses
+ * is needed if nothing is copied through the host and all ranks have all states. Then an update fails on no
+ * rank, or, with joined GPUs, the next agreement reports it. */
 static GPUNN__STATUS gpunn__spread_update(gpunn_optimizer *opt, gpunn_status status)
 {
     gpunn_group *group = opt->group;
@@ -383,7 +390,7 @@ static GPUNN__STATUS gpunn__spread_update(gpunn_optimizer *opt, gpunn_status sta
     return opt->shares ? gpunn__spread_shares(opt) : group->unlike ? gpunn__spread_weights(opt, GPUNN__PARAMETER) : GPUNN_OK;
 }
 
-/* trains: the gradients are a training step's, and nobody's after it. */
+/* trains: the gradients come from a training step and are not read after it. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int parts, bool clips, bool trains)
 {
     const int    count = gpunn__optimizer_updates(opt, parts, clips);
@@ -399,7 +406,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_update(gpunn_optimizer *opt, int 
     return opt->group ? gpunn__spread_update(opt, status) : status;
 }
 
-/* What follows this rank's gradients, or its failure. */
+/* Continues a training step after this rank's gradients, or after its failure. */
 static GPUNN__STATUS gpunn__train_together(gpunn_optimizer *opt, gpunn_tensor *loss, bool updates, int64_t agreed,
                                            gpunn_status status)
 {
@@ -415,8 +422,8 @@ static GPUNN__STATUS gpunn__train_together(gpunn_optimizer *opt, gpunn_tensor *l
     return status == GPUNN_OK && updates ? gpunn__optimizer_update(opt, opt->parts + 1, true, true) : status;
 }
 
-/* The same of GPUs that exchange by themselves, in the run: before it the ranks have agreed. A loss that is not finite is noted
- * by all GPUs, and known to each host sooner or later: the first that tells of it tells all. */
+/* A training step of joined GPUs, which exchange within the run. The ranks agree before it. All GPUs note a
+ * loss that is not finite; each host learns of it at some later time. The first to report it tells all. */
 static GPUNN__STATUS gpunn__train_joined(gpunn_optimizer *opt, gpunn_tensor *loss, const gpunn_backward_args *backward,
                                          bool updates, gpunn_status status)
 {
@@ -427,7 +434,7 @@ static GPUNN__STATUS gpunn__train_joined(gpunn_optimizer *opt, gpunn_tensor *los
     if (status == GPUNN_OK) status = gpunn__gradients(loss, backward, opt, updates);
     status = gpunn__tell_ranks(opt->group, agreed, status);
     if (status != GPUNN_ERR_NUMERIC) return status;
-    gpunn_run run; /* takes this rank's own note */
+    gpunn_run run; /* clears this rank's own note */
     memset(&run, 0, sizeof run);
     if (dev->backend->synchronize(dev->context) == GPUNN_OK) (void)dev->backend->execute(dev->context, &run);
     return status;
@@ -479,7 +486,7 @@ GPUNN_API gpunn_status gpunn_optimizer_step(gpunn_optimizer *opt)
     return status == GPUNN_ERR_NUMERIC && opt->skips ? gpunn__skip_step(opt, first) : status;
 }
 
-/* What of a parameter, or of running statistics, decides how training changes it. */
+/* Describes the settings of a parameter or of running statistics that affect training. */
 static void gpunn__treatment_text(const gpunn_tensor *t, char *text, size_t size)
 {
     text[0] = 0;
@@ -508,7 +515,7 @@ static GPUNN__STATUS gpunn__compare_settings(const gpunn_optimizer *opt, const f
                         (unsigned)which, (double)clip_norm, (double)clip_value, text);
 }
 
-/* Whether the ranks have the same tensors, optimizers and counts; the first difference is told. */
+/* Fails if the ranks have different tensors, optimizers or counts. The message names the first difference. */
 static GPUNN__STATUS gpunn__compare_ranks(gpunn_optimizer *opt, gpunn_status status)
 {
     gpunn_model *model = opt->model;
@@ -550,7 +557,7 @@ GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group
     const bool shards = group && group->args.shard && group->args.size > 1, first = opt->parameter_count == 0;
     gpunn__group_join(group);
     opt->group = group;
-    opt->shares = shards && first; /* no rank ever has all states */
+    opt->shares = shards && first; /* no rank ever holds all states */
     status = group ? gpunn__compare_ranks(opt, gpunn__optimizer_prepare(opt)) : GPUNN_OK;
     if (group && status == GPUNN_OK) status = gpunn__spread_weights(opt, GPUNN__PARAMETER);
     if (group && status == GPUNN_OK) status = gpunn__spread_weights(opt, GPUNN__BUFFER);
@@ -572,7 +579,7 @@ GPUNN_API gpunn_status gpunn_distribute(gpunn_optimizer *opt, gpunn_group *group
     return status;
 }
 
-/* Every gradient there is becomes clamp(gradient * scale, +-limit). */
+/* Every gradient becomes clamp(gradient * scale, -limit, limit). */
 static GPUNN__STATUS gpunn__scale_gradients(gpunn_model *model, const char *function, float scale, float limit)
 {
     gpunn_device *dev = model->dev;
@@ -607,7 +614,7 @@ GPUNN_API gpunn_status gpunn_clip_grad_value(gpunn_model *model, float clip_valu
     return gpunn__scale_gradients(model, function, 1, clip_value);
 }
 
-/* Sets one of the optimizer's numbers, unless it is NaN or negative. */
+/* Sets one of the optimizer's numbers. Fails if the value is NaN or negative. */
 static void gpunn__optimizer_set(gpunn_optimizer *opt, const char *function, const char *what, float *field, float value)
 {
     if (opt == NULL)

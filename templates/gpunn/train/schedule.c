@@ -3,13 +3,14 @@
 #include "train/optimizer.h"
 #include "train/step.h"
 
-/* From `from` to `to` along half a cosine. */
+/* Interpolates from `from` to `to` along half a cosine. */
 static double gpunn__anneal(double from, double to, double share)
 {
     return to + (from - to) * (1 + cos(3.14159265358979323846 * share)) / 2;
 }
 
-/* All in closed form, so that nothing has to be kept but t. One-cycle and cosine stay at their last value after total_steps. */
+/* Computes the learning rate in closed form, so that t is the whole state. One-cycle and cosine
+ * keep their last value after total_steps. */
 GPUNN__INTERNAL double gpunn__scheduled_lr(const gpunn_optimizer *opt, float base)
 {
     const gpunn_schedule_args *s = &opt->schedule;
@@ -117,7 +118,8 @@ GPUNN_API gpunn_status gpunn_set_schedule_(gpunn_optimizer *opt, gpunn_schedule_
     return GPUNN_OK;
 }
 
-/* torch's ReduceLROnPlateau.step with its relative threshold; reductions of 1e-8 or less are not made, as there. */
+/* Follows torch's ReduceLROnPlateau.step with its relative threshold. As there,
+ * reductions of 1e-8 or less are not made. */
 static void gpunn__plateau_step(gpunn_optimizer *opt, double metric)
 {
     const gpunn_schedule_args *s = &opt->schedule;

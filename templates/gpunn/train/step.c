@@ -37,7 +37,7 @@ GPUNN__INTERNAL bool gpunn__next_range(gpunn__range *range, gpunn_tensor *const 
     return true;
 }
 
-/* Adds the squares of the gradients of a range to *sum. */
+/* Adds the sum of the squares of `count` gradients to *sum. */
 static GPUNN__STATUS gpunn__add_squares(gpunn_device *dev, const char *function, const float *gradient, int64_t count,
                                         double *sum)
 {
@@ -47,7 +47,7 @@ static GPUNN__STATUS gpunn__add_squares(gpunn_device *dev, const char *function,
     return status == GPUNN_OK ? GPUNN_OK : gpunn__backend_fail(dev, function, status);
 }
 
-/* The 2-norm whose square that is; its being NaN or infinite is an error. */
+/* *norm becomes the square root of sum. Fails if that is NaN or infinite. */
 static GPUNN__STATUS gpunn__norm_of(gpunn_device *dev, const char *function, double sum, double *norm)
 {
     const char *fault = gpunn__not_finite(&sum, sizeof sum);
@@ -76,7 +76,8 @@ GPUNN__INTERNAL float gpunn__clip_scale(float max_norm, double norm)
     return scale < 1 ? (float)scale : 1;
 }
 
-/* Whether a generated kernel finds this setting's number in each update; the others are in its text. */
+/* Whether a generated kernel reads this setting from the update. All
+ * other settings are constants in its text. */
 static bool gpunn__is_free(const char *key)
 {
     static const char *const keys[] = {"lr", "weight_decay", "maximize", "initial_accumulator_value"};
@@ -85,7 +86,7 @@ static bool gpunn__is_free(const char *key)
     return false;
 }
 
-/* Gives an update the generated kernel that does just this. */
+/* Gives an update the generated kernel for its kind and settings, if there is one. */
 static void gpunn__find_fused(gpunn_update *update, const gpunn_kernel_set *set)
 {
     const gpunn__setting *setting = gpunn__rules[update->kind].setting;
@@ -106,14 +107,14 @@ GPUNN__INTERNAL bool gpunn__follows_in_memory(const gpunn_optimizer *opt, int i,
            !gpunn__is_lent(opt->parameters[i - 1]);
 }
 
-/* That of the next update: a GPU takes off those that were skipped by itself. */
+/* The number of the next update. On a CPU it excludes skipped updates; a GPU subtracts them by itself. */
 static int64_t gpunn__step_number(const gpunn_optimizer *opt, int64_t done)
 {
     const int64_t number = done + 1 - (opt->model->dev->backend->execute ? 0 : (int64_t)opt->kept_scale[2]);
     return number < 1 ? 1 : number;
 }
 
-/* That of the averages at a place, of weights there. */
+/* Makes the update of the averages at a place from the weights there. */
 static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *update, int64_t place, const float *weights,
                                   int64_t count)
 {
@@ -127,7 +128,8 @@ static void gpunn__average_update(const gpunn_optimizer *opt, gpunn_update *upda
     update->step = gpunn__step_number(opt, opt->averaged);
 }
 
-/* Gives an update what the group of its first parameter says, or the optimizer. clips: with limits and norms. */
+/* Sets the learning rate and other settings of an update from its first parameter's group, or from the
+ * optimizer. clips: sets the clipping limits too. */
 static void gpunn__update_settings(const gpunn_optimizer *opt, int first, bool clips, gpunn_update *update)
 {
     const gpunn_tensor          *t = opt->parameters[first];
@@ -144,7 +146,8 @@ static void gpunn__update_settings(const gpunn_optimizer *opt, int first, bool c
     update->clip_norm = update->clip_group ? own->clip_norm : opt->clip_norm;
 }
 
-/* Adds an update of states from that place on. Of what other ranks update only norms remain. */
+/* Adds an update of the states from `place` on. It splits off the parts that other
+ * ranks update; these only contribute to norms. */
 static void gpunn__add_update(const gpunn_optimizer *opt, const gpunn_update *update, int64_t place, int *count)
 {
     int64_t from, to, at = 0;
@@ -211,7 +214,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__skip_step(gpunn_optimizer *opt, bool first)
     return gpunn__scale_settle(opt, false);
 }
 
-/* run: in which its updates were; NULL: in none. */
+/* run: the run that contained the updates; NULL: none. */
 GPUNN__INTERNAL void gpunn__optimizer_advance(gpunn_optimizer *opt, const gpunn_run *run)
 {
     const bool done = !(run && run->captured_only);
@@ -220,7 +223,7 @@ GPUNN__INTERNAL void gpunn__optimizer_advance(gpunn_optimizer *opt, const gpunn_
     opt->parts = 0;
     opt->averaged += done && opt->states.data[GPUNN__AVERAGE] != NULL;
     opt->model->state.weights_version++;            /* the updates have renewed model->half ... */
-    if (opt->shares) opt->model->half_stale = true; /* ... of this rank's share */
+    if (opt->shares) opt->model->half_stale = true; /* ... but only this rank's share of it */
 }
 
 GPUNN__INTERNAL GPUNN__STATUS gpunn__optimizer_apply(gpunn_optimizer *opt, int count)
@@ -249,7 +252,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__clip_updates(gpunn_optimizer *opt, int coun
         }
         if (status == GPUNN_OK) status = gpunn__norm_of(opt->model->dev, function, sum, &norm);
         if (status != GPUNN_OK) return status;
-        for (int i = 0; i < count; i++) { /* not the averages */
+        for (int i = 0; i < count; i++) { /* excludes averages */
             gpunn_update *u = &opt->updates[i];
             if (u->clip_group == group && u->clip_norm > 0)
                 u->gradient_scale *= gpunn__clip_scale(limit, norm * fabs((double)u->gradient_scale));
