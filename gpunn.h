@@ -12769,34 +12769,35 @@ GPUNN_API gpunn_tensor *gpunn_expr(const char *expression, gpunn_tensor *const *
 }
 
 /* ==== >>layers/basic =============================================================================================== *
- * Every builder that is more than a row of the elementwise tables: layers, reductions, losses, metrics. They check what they are
- * given; what sizes must be is said in >>graph/infer. */
-/* Puts the defaults of the builder's row into its arguments, in which 0 is 0 from now on, and checks their ranges, and that none
- * is given which only others with such arguments take; false after an error. */
+ * Builders with code of their own: linear, convolution, pooling, normalization and resizing layers, and
+ * helpers for all builders. They check their arguments. The rules for shapes are in >>graph/infer. */
+/* Applies the row's defaults to args, turns GPUNN_ZERO into 0 and checks ranges. Fails if an argument belongs
+ * to another builder that shares this struct. */
 GPUNN__INTERNAL bool gpunn__settle(const gpunn__call *call, void *args);
 
-/* A field of an argument struct that has no row: 0 stands for the default, GPUNN_ZERO for 0. */
+/* Resolves an argument field without a row: 0 stands for the default, GPUNN_ZERO for 0. */
 GPUNN__INTERNAL int gpunn__int_setting(int given, int otherwise);
 
 GPUNN__INTERNAL float gpunn__float_setting(float given, float otherwise);
 
-/* A layer's name must be new; false after an error. */
+/* Fails unless the layer has a name that no other layer of the model has. */
 GPUNN__INTERNAL bool gpunn__layer_is_new(const gpunn__call *call, const char *name);
 
-/* Opens a call that makes a layer with parameters: x must be F32, the name new. */
+/* Starts a builder call that makes a layer with parameters. Fails unless x is F32 and the name is new. */
 GPUNN__INTERNAL bool gpunn__begin_layer(gpunn__call *call, const char *op, const char *name, gpunn_tensor *x);
 
-/* A parameter or buffer of the layer: name.suffix. */
+/* Makes the parameter or buffer name.suffix of the layer. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__layer_weight(const gpunn__call *call, gpunn__kind kind, const char *suffix, int rank,
                                                   const int64_t *dim, gpunn_init_kind init_kind, float a);
 
-/* Whether a weight is the layer's own, or was given to it. */
+/* Whether the layer created the weight, rather than sharing one given to it. */
 GPUNN__INTERNAL bool gpunn__is_own(const gpunn_tensor *layer, const gpunn_tensor *weight);
 
-/* Whether tensor t holds integers that pick elements. */
+/* Fails unless t has an integer dtype for indices, I64 or I32. */
 GPUNN__INTERNAL bool gpunn__are_indices(const gpunn__call *call, const gpunn_tensor *t, const char *name);
 
-/* Resolves one setting of a window of so many axes: each[i], else all, else otherwise[i]; lowest: the least allowed. */
+/* Resolves a setting of a window with `axes` axes: each[i] if set, else all, else otherwise[i]. one, many:
+ * names of the fields for messages. Fails if a value is below `lowest`. */
 GPUNN__INTERNAL bool gpunn__window_setting(const gpunn__call *call, int axes, const char *one, const char *many, int all,
                                            const int *each, const int *otherwise, int lowest, int *result);
 
@@ -12804,7 +12805,7 @@ GPUNN__PRIVATE const int gpunn__zeros[3] = {0, 0, 0}, gpunn__ones[3] = {1, 1, 1}
 
 /* ---- layers ---------------------------------------------------------------------------------------------------------- */
 
-/* One argument: its default where 0 stands for that, its range. */
+/* Applies the default of one argument and checks its range. */
 static bool gpunn__settle_one(const gpunn__call *call, const gpunn__argument *a, void *at)
 {
     const char  *range = NULL;
@@ -12849,7 +12850,7 @@ static bool gpunn__settle_one(const gpunn__call *call, const gpunn__argument *a,
     return range == NULL;
 }
 
-/* Whether an argument has been given. */
+/* Whether an argument differs from 0. */
 static bool gpunn__is_given(const gpunn__argument *a, const void *args)
 {
     static const char nothing[sizeof(void *)] = {0};
@@ -12918,7 +12919,8 @@ GPUNN__INTERNAL bool gpunn__is_own(const gpunn_tensor *layer, const gpunn_tensor
     return weight->layer && strcmp(weight->layer, layer->layer) == 0;
 }
 
-/* The node of a linear or convolution layer with its weight (NULL: a new one) and, if it has one, bias [out]. */
+/* Makes the node of a linear or convolution layer. weight NULL: creates one. With `bias` the layer has a bias
+ * [out], created if own_bias is NULL. */
 static gpunn_tensor *gpunn__affine(const gpunn__call *call, const gpunn__operation *operation, const gpunn_attributes *attr,
                                    gpunn_tensor *x, gpunn_tensor *weight, int weight_rank, const int64_t *weight_dim,
                                    gpunn_tensor *own_bias, bool bias, int64_t out)
@@ -12944,7 +12946,8 @@ GPUNN__INTERNAL bool gpunn__are_indices(const gpunn__call *call, const gpunn_ten
     return fits;
 }
 
-/* A weight [rows, columns] that a layer does not own: dim tells the sizes that it must have, 0 where it tells them itself. */
+/* Checks a weight [rows, columns] that the layer does not own. dim holds the required
+ * sizes; a 0 there is set to the weight's size. */
 static bool gpunn__shared_weight(const gpunn__call *call, const gpunn_tensor *weight, const char *rows, const char *columns,
                                  int64_t dim[2])
 {
@@ -12962,7 +12965,7 @@ static bool gpunn__shared_weight(const gpunn__call *call, const gpunn_tensor *we
     return true;
 }
 
-/* Whether a bias that a layer does not own, or none, fits. */
+/* Fails if a bias that the layer does not own does not fit. NULL fits. */
 static bool gpunn__shared_bias(const gpunn__call *call, const gpunn_tensor *bias, bool no_bias, int64_t out)
 {
     char text[128];
@@ -13042,7 +13045,7 @@ GPUNN__INTERNAL bool gpunn__window_setting(const gpunn__call *call, int axes, co
     return true;
 }
 
-/* Pads the spatial axes of x and leaves no padding to do; NULL after an error. */
+/* Pads the spatial axes of x and sets `before` to 0. Returns NULL on failure. */
 static gpunn_tensor *gpunn__pad_sides(gpunn_tensor *x, int *before, const int *after, float value)
 {
     gpunn_pad_args args;
@@ -13142,7 +13145,7 @@ GPUNN_API gpunn_tensor *gpunn_conv_transpose3d_(gpunn_tensor *x, const char *nam
     return gpunn__conv_node(&gpunn__operation_conv_transpose3d, x, name, &args);
 }
 
-/* The node of a pool. A row is an image of height 1. */
+/* Makes the node of a pool. 1-d input is pooled as an image of height 1. */
 static gpunn_tensor *gpunn__pool_result(const gpunn__call *call, const gpunn__operation *operation, const gpunn_attributes *attr,
                                         gpunn_tensor *x)
 {
@@ -13160,8 +13163,8 @@ static gpunn_tensor *gpunn__pool_result(const gpunn__call *call, const gpunn__op
     return gpunn__made(call, y);
 }
 
-/* An axis of x [n, c, ...] whose windows are `dilation` apart within: their cells side by side along an axis of their own, and of
- * that the maximum. Axes from the last on, so that of equal ones the first counts. */
+/* Max-pools one axis of x [n, c, ...] with dilation. The cells of each window are placed along an axis of
+ * their own, whose maximum is taken. Called from the last axis on, so that of equal values the first counts. */
 static gpunn_tensor *gpunn__dilated_axis(const gpunn_attributes *attr, gpunn_tensor *x, int axis, int64_t windows)
 {
     const int       kernel = attr->kernel[axis - 2];
@@ -13183,7 +13186,7 @@ static gpunn_tensor *gpunn__dilated_axis(const gpunn_attributes *attr, gpunn_ten
     return x ? gpunn_reshape(x, shape) : NULL;
 }
 
-/* A pool with a padding behind of its own, or with dilation: x is padded first. */
+/* Makes a pool with dilation or with unequal padding at the two ends. x is padded first. */
 static gpunn_tensor *gpunn__pool_of_padded(const gpunn__call *call, const gpunn__operation *operation, gpunn_attributes *attr,
                                            gpunn_tensor *x, int *ends)
 {
@@ -13229,7 +13232,7 @@ static gpunn_tensor *gpunn__pool_of_padded(const gpunn__call *call, const gpunn_
     return gpunn__made(call, y);
 }
 
-/* With settings that are settled. */
+/* Makes a pool whose args have been settled. */
 static gpunn_tensor *gpunn__pool_node(const gpunn__call *call, const gpunn__operation *operation, int axes, gpunn_tensor *x,
                                       const gpunn_pool_args *args)
 {
@@ -13264,7 +13267,7 @@ static gpunn_tensor *gpunn__pool_node(const gpunn__call *call, const gpunn__oper
     return apart ? gpunn__pool_of_padded(call, operation, &attr, x, ends) : gpunn__pool_result(call, operation, &attr, x);
 }
 
-/* (the mean of x^p, times a window's cells)^(1/p). */
+/* Computes (mean of x^p * cells of the window)^(1/p). */
 static gpunn_tensor *gpunn__lp_pool(const char *name, const gpunn__operation *operation, int axes, gpunn_tensor *x,
                                     const gpunn_lp_pool_args *args)
 {
@@ -13403,7 +13406,8 @@ GPUNN_API gpunn_tensor *gpunn_affine_grid(gpunn_tensor *theta, gpunn_shape size,
     return gpunn__node(&call, &gpunn__operation_affine_grid, &attr, &theta, 1);
 }
 
-/* floor(size * scale) of a size that varies; 0 where the scale has no divisor up to 64, or the result is none. */
+/* The formula floor(size * scale) for a variable size. 0 if the scale is no multiple of 1/k for any k up to
+ * 64, or the size cannot be represented. */
 static int64_t gpunn__scaled_size(gpunn_model *model, int64_t size, double scale)
 {
     int64_t divisor = 1;
@@ -13415,7 +13419,8 @@ static int64_t gpunn__scaled_size(gpunn_model *model, int64_t size, double scale
     return gpunn__dim_of_sum(model, &sum);
 }
 
-/* Resizes an axis that varies, or to what does: .size and .ratio are known in the run, but for what a scale tells. */
+/* Sets up resizing of a variable axis, or to a variable size. size and ratio follow in
+ * each run, except a ratio given by a scale. */
 static bool gpunn__resize_sized(const gpunn__call *call, gpunn_attributes *attr, int i, int64_t in, int64_t size,
                                 bool align_corners, double scale)
 {
@@ -13481,7 +13486,7 @@ GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_ar
     return gpunn__node(&call, &gpunn__operation_interpolate, &attr, &x, 1);
 }
 
-/* A norm with running statistics; affine: with weight and bias. */
+/* Makes a norm with running statistics. affine: with weight and bias. */
 static gpunn_tensor *gpunn__statistics_node(const gpunn__call *call, const gpunn__operation *operation,
                                             const gpunn_attributes *attr, gpunn_tensor *x, bool affine)
 {
@@ -13502,7 +13507,7 @@ static gpunn_tensor *gpunn__statistics_node(const gpunn__call *call, const gpunn
     return gpunn__node(call, operation, attr, operands, 5);
 }
 
-/* affine: with weight and bias. */
+/* Makes a group norm. affine: with weight and bias. */
 static gpunn_tensor *gpunn__group_norm_node(const gpunn__call *call, gpunn_tensor *x, int64_t groups, float eps, bool affine)
 {
     gpunn_attributes attr = gpunn__no_attributes();
@@ -13518,7 +13523,8 @@ static gpunn_tensor *gpunn__group_norm_node(const gpunn__call *call, gpunn_tenso
     return gpunn__node(call, &gpunn__operation_group_norm, &attr, operands, 3);
 }
 
-/* batch_norm without running statistics: [n, c, ...] as one sample [1, c, n ...], and back. */
+/* Makes a batch norm without running statistics. x [n, c, ...] becomes one sample [1, c,
+ * n * ...], and the result is turned back. */
 static gpunn_tensor *gpunn__norm_of_batch(const gpunn__call *call, gpunn_tensor *x, float eps, bool affine)
 {
     gpunn_axes swap = GPUNN_AXES(1, 0);
@@ -13706,12 +13712,15 @@ GPUNN_API gpunn_tensor *gpunn_bilinear_(gpunn_tensor *x1, gpunn_tensor *x2, cons
 }
 
 /* ==== >>layers/recurrent =========================================================================================== */
-/* 1, 2, ... along an axis of that size, which may vary. */
+/* Recurrent layers (RNN, LSTM, GRU) and cells, with their states and projections. */
+
+/* A tensor with 1, 2, ... along an axis of this size, which may be variable. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__ordinals(gpunn_model *model, int64_t size);
 
-/* With an axis of 1 behind so many. */
+/* Inserts an axis of 1 into x at position `axis`. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__unsqueeze(gpunn_tensor *x, int axis);
 
+/* Makes a recurrent layer. Returns its output, or NULL on failure. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation, gpunn_tensor *x, const char *name,
                                                const gpunn_rnn_args *args);
 
@@ -13730,10 +13739,11 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__unsqueeze(gpunn_tensor *x, int axis)
     return gpunn_reshape(x, shape);
 }
 
-/* The part of a layer with proj_size that is no operand of its node. */
+/* Index of weight_hr in a layer's parts. Layers with proj_size have it, but it is no operand of their node. */
 enum { GPUNN__WEIGHT_HR = 4 };
 
-/* A parameter of layer k: name.weight_ih_l0_reverse, ...; below 0: of a cell, name.weight_ih, ... */
+/* Makes a parameter of layer k, such as name.weight_ih_l0_reverse. k < 0: a
+ * parameter of a cell, such as name.weight_ih. */
 static gpunn_tensor *gpunn__recurrent_weight(const gpunn__call *call, int k, int part, bool reverse, int64_t rows,
                                              int64_t columns, float bound)
 {
@@ -13754,7 +13764,7 @@ static bool gpunn__has_hidden_size(const gpunn__call *call, int hidden_size)
     return false;
 }
 
-/* The settings that need no layer to be looked at. */
+/* Checks the settings that need no look at weights. */
 static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, const gpunn_tensor *x, const gpunn_rnn_args *args,
                                       int layers)
 {
@@ -13792,8 +13802,8 @@ static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, cons
     return false;
 }
 
-/* Whether t is a parameter or follows from parameters alone, in so few steps: what is kept of a weight is renewed when one
- * changes. */
+/* Whether t is a parameter, or computed from parameters and constants in at most `steps` ops. Values derived
+ * from a weight are cached and renewed when it changes. */
 static bool gpunn__is_weight(const gpunn_tensor *t, int steps)
 {
     if (t->kind == GPUNN__PARAMETER) return true;
@@ -13807,7 +13817,7 @@ static bool gpunn__is_weight(const gpunn_tensor *t, int steps)
     return all && any;
 }
 
-/* What gpunn_rnn_args' weights has for each direction: the operands of a node without NULL, and weight_hr. */
+/* Number of weights per direction in gpunn_rnn_args: the operands of a node without NULL, and weight_hr. */
 static int gpunn__recurrent_parts(const gpunn_rnn_args *args)
 {
     return (args->no_bias ? 2 : 4) + (args->proj_size > 0);
@@ -13823,7 +13833,7 @@ static bool gpunn__is_weight_hr(const gpunn__call *call, gpunn_tensor *t, const 
     return false;
 }
 
-/* The operands that the program gives, for all layers. */
+/* Checks the operands given by the program, for all layers. */
 static bool gpunn__recurrent_takes(const gpunn__call *call, const gpunn_tensor *x, const gpunn_rnn_args *args, int layers)
 {
     const int           directions = args->bidirectional ? 2 : 1, parts = gpunn__recurrent_parts(args);
@@ -13849,13 +13859,13 @@ static bool gpunn__recurrent_takes(const gpunn__call *call, const gpunn_tensor *
         if (!gpunn__is_weight(args->weights[i], 16))
             (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is no parameter; give another layer's parameters", name);
         else if (i % parts < GPUNN__WEIGHT_HR - 2 * args->no_bias || gpunn__is_weight_hr(call, args->weights[i], name, args))
-            continue; /* the node looks at the shapes of all but weight_hr */
+            continue; /* inference checks the shapes of all others */
         return false;
     }
     return true;
 }
 
-/* Row `length` + i of a recurrent node. */
+/* Row `length` + i of a recurrent node, where its final states are stored. */
 static gpunn_tensor *gpunn__state_row(gpunn_tensor *node, int64_t length, int i)
 {
     if (!gpunn__is_sized(length)) return gpunn_slice(node, 0, length + i, length + i + 1, 1);
@@ -13863,9 +13873,10 @@ static gpunn_tensor *gpunn__state_row(gpunn_tensor *node, int64_t length, int i)
     return first && last ? gpunn_slice(node, 0, first, last, 1) : NULL;
 }
 
-/* ---- proj_size: h = W_hr r, where r = o tanh(c) is what a layer without it makes ----
- * The gates take W_hh h = (W_hh W_hr) r, so that a layer with this product as its weight_hh makes r, whose results are projected
- * all at once. Its first step takes W_hh h_0 from features of x that are h_0 where a direction starts and 0 elsewhere. */
+/* ---- proj_size: h = W_hr r, where r = o tanh(c) is the result of a layer without it ----
+ * The gates use W_hh h = (W_hh W_hr) r. A layer without proj_size that has this product as its weight_hh
+ * makes r. All of r is then projected at once. The first step gets W_hh h_0 from extra features of x. They
+ * are h_0 where a direction starts and 0 elsewhere. */
 
 static gpunn_tensor *gpunn__times_hr(gpunn_tensor *r, gpunn_tensor *weight_hr)
 {
@@ -13873,7 +13884,7 @@ static gpunn_tensor *gpunn__times_hr(gpunn_tensor *r, gpunn_tensor *weight_hr)
     return gpunn_matmul_(r, weight_hr, turned);
 }
 
-/* r of the directions, which share an axis of it, projected. */
+/* Projects r, whose directions share one axis. */
 static gpunn_tensor *gpunn__projected(gpunn_tensor *r, gpunn_tensor *const *weight_hr, int directions, int axis)
 {
     gpunn_tensor *h[2] = {NULL, NULL};
@@ -13883,7 +13894,8 @@ static gpunn_tensor *gpunn__projected(gpunn_tensor *r, gpunn_tensor *const *weig
     return gpunn_concat(h, 2, axis);
 }
 
-/* x [length, n, in] with the features of h_0 [directions, n, proj_size]. */
+/* Appends features to x [length, n, in] that carry h_0 [directions, n,
+ * proj_size]: h_0 where a direction starts, else 0. */
 static gpunn_tensor *gpunn__with_start(gpunn_tensor *x, gpunn_tensor *h_0, gpunn_tensor *lengths, int directions)
 {
     static const float one = 1;
@@ -13899,7 +13911,7 @@ static gpunn_tensor *gpunn__with_start(gpunn_tensor *x, gpunn_tensor *h_0, gpunn
     return gpunn_concat(parts, 1 + directions, 2);
 }
 
-/* Makes the operands of a layer with proj_size those of one without; false after an error. */
+/* Turns the operands of a layer with proj_size into those of a layer without. Returns false on failure. */
 static bool gpunn__project_operands(gpunn_tensor **in, gpunn_tensor *const *weight_hr, int directions)
 {
     const gpunn_matmul_args plain = {0, false, false};
@@ -13912,7 +13924,7 @@ static bool gpunn__project_operands(gpunn_tensor **in, gpunn_tensor *const *weig
         among.before[1] = d * size, among.after[1] = (directions - 1 - d) * size;
         if (h_0 && directions == 2) both[1] = gpunn_pad_(weight_hh, among);
         if (h_0) weight[0] = gpunn_concat(both, 2, 1);
-        /* The sum, of one, stays F32 where products give 16 bits: the layer reads its weights so. */
+        /* A sum over one element. It keeps the product F32 in 16-bit models, as the layer reads its weights. */
         gpunn_tensor *product = gpunn_matmul_(weight_hh, weight_hr[d], plain);
         weight[1] = product ? gpunn_sum(gpunn__unsqueeze(product, 0), GPUNN_AXES(0), false) : NULL;
         if (weight[0] == NULL || weight[1] == NULL) return false;
@@ -13986,7 +13998,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation
     return gpunn__made(&call, y);
 }
 
-/* A state of a cell, [n, hidden_size], as one of a layer; false after an error. */
+/* Turns a state [n, hidden_size] of a cell into that of a layer. Returns false on failure. */
 static bool gpunn__cell_takes(const gpunn__call *call, const gpunn_tensor *x, int hidden_size, const char *name,
                               gpunn_tensor *state, gpunn_tensor **result)
 {
@@ -14001,7 +14013,7 @@ static bool gpunn__cell_takes(const gpunn__call *call, const gpunn_tensor *x, in
     return false;
 }
 
-/* A layer of one step. */
+/* Makes a cell as a layer of one step. */
 static gpunn_tensor *gpunn__cell(const gpunn__operation *operation, gpunn_tensor *x, const char *name,
                                  const gpunn_cell_args *args)
 {
@@ -14048,7 +14060,7 @@ GPUNN_API gpunn_tensor *gpunn_gru_cell_(gpunn_tensor *x, const char *name, gpunn
     return gpunn__cell(&gpunn__operation_gru, x, name, &args);
 }
 
-/* Layers that go on where the run before has ended. */
+/* Makes a layer that continues from the final state of the previous run. */
 static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_tensor *x, const char *name, gpunn_rnn_args args)
 {
     const int        count = operation->op == GPUNN_OP_LSTM ? 2 : 1, n = args.batch_first ? 0 : 1;
@@ -14102,6 +14114,9 @@ GPUNN_API gpunn_tensor *gpunn_gru_(gpunn_tensor *x, const char *name, gpunn_rnn_
 }
 
 /* ==== >>layers/random ============================================================================================== */
+/* Builders that draw random numbers: dropout, random tensors, randomized activations. Each has a site number
+ * of its own, which keys its random numbers in every run. */
+
 static gpunn_tensor *gpunn__random_node(const gpunn__operation *operation, gpunn_tensor *x, float p)
 {
     gpunn__call call;
@@ -14151,7 +14166,7 @@ GPUNN_API gpunn_tensor *gpunn_randn(gpunn_model *model, gpunn_shape shape)
     return gpunn__random_in(&gpunn__operation_randn_like, "randn", model, shape);
 }
 
-/* What tells training from evaluation: 1 in evaluation; 0 or 2 in training, dropout of 1. */
+/* A scalar that tells the mode: 1 in evaluation, 0 or 2 in training. It is dropout of 1 with p = 0.5. */
 static gpunn_tensor *gpunn__mode(gpunn_model *model)
 {
     static const float one = 1;
@@ -14187,7 +14202,7 @@ GPUNN_API gpunn_tensor *gpunn_prelu(gpunn_tensor *x, const char *name, int num_p
                              (int)count, gpunn__shape_text(x, text));
     gpunn_tensor *weight = gpunn__layer_weight(&call, GPUNN__PARAMETER, "weight", 1, &count, GPUNN_INIT_CONSTANT, args.number);
     if (weight && count > 1 && x->rank > 2) {
-        gpunn_shape column = {{count}}; /* [channels, 1, ...]: broadcasts along axis 1 */
+        gpunn_shape column = {{count}}; /* [channels, 1, ...], which broadcasts along axis 1 */
         for (int i = 2; i < x->rank; i++) column.dim[i - 1] = 1;
         weight = gpunn_reshape(weight, column);
     }
@@ -14196,22 +14211,27 @@ GPUNN_API gpunn_tensor *gpunn_prelu(gpunn_tensor *x, const char *name, int num_p
 }
 
 /* ==== >>layers/shapes ============================================================================================== */
-/* The one dimension that several together are, within the limit; false: the batch stands there twice, or it is none. */
+/* Builders that change shapes or move elements: reshape, permute, slice,
+ * concat, pad, gather, scatter, fold and others. */
+
+/* Joins dimensions into one of their product. Returns false if more than one contains the
+ * batch, or if the product is not representable. */
 GPUNN__INTERNAL bool gpunn__joined(gpunn_model *model, int rank, const int64_t *dim, int64_t *joined);
 
-/* An axis of x counted from 0, or -1 after an error. */
+/* Resolves an axis of x to one counted from 0. Returns -1 on failure. */
 GPUNN__INTERNAL int gpunn__axis_of(const gpunn__call *call, const gpunn_tensor *x, int axis);
 
-/* Resolves a list of different axes of x; their number, or -1 after an error. */
+/* Resolves a list of distinct axes of x. Returns their number, or -1 on failure. */
 GPUNN__INTERNAL int gpunn__axis_list(const gpunn__call *call, const gpunn_tensor *x, const gpunn_axes *axes, int *order);
 
-/* A reshape by rank and sizes. */
+/* Reshapes to given rank and sizes. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__reshape_to(gpunn_tensor *x, int rank, const int64_t *dim);
 
-/* Opens a call along an axis of x whose size is a number: the axis, or -1 after an error. */
+/* Starts a builder call along an axis of x, which must have a fixed size. Returns the axis, or -1 on failure. */
 GPUNN__INTERNAL int gpunn__begin_along(gpunn__call *call, const char *op, gpunn_tensor *x, int axis, bool f32);
 
-/* All windows of x [n, c, ...] that meet a convolution's results of these sizes: [n, kernel cells * c, sizes]. */
+/* Extracts the windows that a convolution of x [n, c, ...] with results of these
+ * sizes reads: [n, kernel cells * c, sizes]. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__unfold(gpunn_tensor *x, const gpunn_attributes *attr, const int64_t *sizes);
 
 GPUNN_API gpunn_tensor *gpunn_reshape(gpunn_tensor *x, gpunn_shape shape)
@@ -14305,8 +14325,8 @@ GPUNN_API gpunn_tensor *gpunn_concat(gpunn_tensor *const *tensors, int count, in
     return attr.axis < 0 ? NULL : gpunn__node(&call, &gpunn__operation_concat, &attr, tensors, count);
 }
 
-/* One index of a Python slice: negative ones count from the end, all are clamped; where sizes vary only what certainly is
- * behind. */
+/* Resolves an index of a Python slice. Negative indices count from the end, and all are clamped. If sizes
+ * vary, only an index beyond any size is clamped. */
 static int64_t gpunn__slice_index(gpunn_model *model, int64_t index, int64_t size)
 {
     if (gpunn__size_place(model, index)) return index;
@@ -14390,7 +14410,7 @@ GPUNN_API gpunn_tensor *gpunn_tile(gpunn_tensor *x, gpunn_shape repeats)
     int     given = gpunn__rank_of(&call, &repeats, 0), rank = given > x->rank ? given : x->rank, inner = 0;
     int64_t one[2 * GPUNN_MAX_RANK], many[2 * GPUNN_MAX_RANK], dim[GPUNN_MAX_RANK];
     if (given < 0) return NULL;
-    for (int i = 0; i < rank; i++) { /* an axis of 1 before each that is repeated, expanded and joined with it */
+    for (int i = 0; i < rank; i++) { /* inserts an axis of 1 before each repeated axis, expands it and joins both */
         int     from = i - (rank - x->rank), at = i - (rank - given);
         int64_t size = from < 0 ? 1 : x->dim[from], times = at < 0 ? 1 : repeats.dim[at];
         if (times > 1) {
@@ -14493,7 +14513,7 @@ static int gpunn__split_nodes(const gpunn__call *call, gpunn_tensor *x, int64_t 
     return count <= capacity ? (int)count : 0;
 }
 
-/* Opens a call that cuts a fixed axis of x into `amount` of something: the axis, or -1 after an error. */
+/* Starts a builder call that splits a fixed axis of x by `amount`. Returns the axis, or -1 on failure. */
 static int gpunn__begin_split(gpunn__call *call, const char *op, gpunn_tensor *x, int64_t amount, int axis, gpunn_tensor **parts)
 {
     char text[128];
@@ -14560,7 +14580,7 @@ static gpunn_tensor *gpunn__refuse_count(gpunn_tensor *x, const char *name, cons
     return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%s is %d; use 1 to %d", what, count, most);
 }
 
-/* f(x scale[i] + shift[i]) for i < width, side by side in the last axis. */
+/* Computes f(x * scale[i] + shift[i]) for each i < width, concatenated along the last axis. */
 static gpunn_tensor *gpunn__encode(gpunn_tensor *x, const char *name, int width, const float *scale, const float *shift,
                                    gpunn_tensor *(*f)(gpunn_tensor *))
 {
@@ -14618,7 +14638,7 @@ GPUNN_API gpunn_tensor *gpunn_one_blob_encoding(gpunn_tensor *x, int bins)
     return gpunn__encode(x, "one_blob_encoding", bins, scale, shift, gpunn__bump);
 }
 
-/* The forms c[0] x + c[1] y + c[2] z + c[3] of which each spherical harmonic is the product. */
+/* Each spherical harmonic is the product of three forms c[0] x + c[1] y + c[2] z + c[3]. */
 enum { GPUNN__HARMONICS = 16, GPUNN__FORMS = 3 };
 static const float gpunn__harmonic[GPUNN__HARMONICS][GPUNN__FORMS][4] = {
     {{0, 0, 0, 0.28209479f}, {0, 0, 0, 1}, {0, 0, 0, 1}},
@@ -14638,7 +14658,7 @@ static const float gpunn__harmonic[GPUNN__HARMONICS][GPUNN__FORMS][4] = {
     {{0, 0, 1.44530572f, 0}, {1, -1, 0, 0}, {1, 1, 0, 0}},
     {{0.59004359f, 0, 0, 0}, {-1, 1.73205081f, 0, 0}, {1, 1.73205081f, 0, 0}}};
 
-/* Form `form` of each of `count` of them. */
+/* Evaluates form `form` of the first `count` harmonics. */
 static gpunn_tensor *gpunn__harmonic_form(gpunn_tensor *const *coordinate, int form, int count)
 {
     const gpunn_shape each = {{count}};
@@ -14744,7 +14764,7 @@ GPUNN_API gpunn_tensor *gpunn_scatter(gpunn_tensor *x, int axis, gpunn_tensor *i
     return gpunn__scatter_node(&gpunn__operation_scatter, x, axis, index, src);
 }
 
-/* index [count] as one for each element of the slices along an axis of x that it names. */
+/* Expands index [count] to one index per element of the slices of x that it selects. */
 static gpunn_tensor *gpunn__index_of_slices(const gpunn__call *call, const gpunn_tensor *x, int axis, gpunn_tensor *index)
 {
     gpunn_shape one, all;
@@ -14786,7 +14806,8 @@ GPUNN_API gpunn_tensor *gpunn_index_add(gpunn_tensor *x, int axis, gpunn_tensor 
     return gpunn__made(&call, gpunn_scatter_add(x, axis, each, src));
 }
 
-/* What axes `lead` on of x pick are in the one axis that these become, [lead, places, rest]; outside: -1. */
+/* Converts index tuples over `depth` axes of x from `lead` on to indices of the single axis [lead, places,
+ * rest] that joins them. Indices outside become -1. */
 static gpunn_tensor *gpunn__joined_places(const gpunn_tensor *x, gpunn_tensor *index, int lead, int depth)
 {
     gpunn_tensor *place = gpunn_slice(gpunn_cast(index, GPUNN_I64), -1, 0, 1, 1);
@@ -14846,7 +14867,7 @@ GPUNN_API gpunn_tensor *gpunn_flip(gpunn_tensor *x, gpunn_axes axes)
     int           count = gpunn__axis_list(&call, x, &axes, list);
     gpunn_tensor *y = count < 0 ? NULL : x;
     if (count == 0)
-        for (; count < x->rank; count++) list[count] = count; /* no axis: all of them */
+        for (; count < x->rank; count++) list[count] = count; /* no axis given: all axes */
     for (int i = 0; i < count; i++) {
         const int64_t size = x->dim[list[i]];
         if (size > 1 << 24)
@@ -14878,14 +14899,15 @@ GPUNN_API gpunn_tensor *gpunn_roll(gpunn_tensor *x, int64_t shift, int axis)
     return gpunn__made(&call, gpunn_concat(parts, 2, axis));
 }
 
-/* x as six axes, in another order, as those of an image again. */
+/* Reshapes x to six axes, permutes them and reshapes the result to an image. */
 static gpunn_tensor *gpunn__regroup(gpunn_tensor *x, const int64_t *split, gpunn_axes order, const int64_t *image)
 {
     gpunn_tensor *y = gpunn_permute(gpunn__reshape_to(x, 6, split), order);
     return y ? gpunn__reshape_to(y, 4, image) : NULL;
 }
 
-/* depth_first: the places of a square stand before the channels, else behind them. */
+/* Makes a pixel shuffle or unshuffle. depth_first: the position in the square
+ * comes before the channels, else after them. */
 static gpunn_tensor *gpunn__pixel_call(gpunn__call *call, const char *op, gpunn_tensor *x, int factor, bool is_shuffle,
                                        bool depth_first)
 {
@@ -14960,7 +14982,8 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__unfold(gpunn_tensor *x, const gpunn_attribu
     return x;
 }
 
-/* The settings of unfold and fold, and of an image [n, c, h, w] the numbers of windows; false after an error. */
+/* Resolves settings of unfold and fold and computes the numbers of windows in an
+ * image [n, c, h, w]. Returns false on failure. */
 static bool gpunn__unfold_settings(const gpunn__call *call, const gpunn_unfold_args *args, const gpunn__meta *image,
                                    gpunn_attributes *attr, int64_t *sizes)
 {
@@ -14996,8 +15019,8 @@ GPUNN_API gpunn_tensor *gpunn_unfold_(gpunn_tensor *x, gpunn_unfold_args args)
     return gpunn__made(&call, gpunn_reshape(y, GPUNN_SHAPE(n, c * cells, count)));
 }
 
-/* x without axis `kernel`, whose k-th slices, their elements along axis `places` `stride` apart, are added from k dilation on to
- * `size` ones. */
+/* Removes axis `kernel` of x by adding its slices. Along axis `places`, elements are spread `stride` apart.
+ * Slice k is shifted by k * dilation, and the result has `size` elements. */
 static gpunn_tensor *gpunn__fold_axis(gpunn_tensor *x, int kernel, int places, int64_t stride, int64_t dilation, int64_t size)
 {
     gpunn_tensor  *sum = NULL;
@@ -15093,7 +15116,7 @@ GPUNN_API gpunn_tensor *gpunn_diagonal(gpunn_tensor *x, int offset)
                              gpunn__shape_text(x, text));
     memset(&flat, 0, sizeof flat);
     memcpy(flat.dim, x->dim, (size_t)axis * sizeof *x->dim);
-    flat.dim[axis] = rows * columns; /* where each element lies a row and a column behind the one before */
+    flat.dim[axis] = rows * columns; /* there each diagonal element lies one row and one column after the last */
     return gpunn__made(&call,
                        gpunn_slice(gpunn_reshape(x, flat), axis, first, first + (count - 1) * (columns + 1) + 1, columns + 1));
 }
@@ -15111,6 +15134,8 @@ GPUNN_API gpunn_tensor *gpunn_masked_fill(gpunn_tensor *x, gpunn_tensor *mask, f
 }
 
 /* ==== >>layers/reductions ========================================================================================== */
+/* Reductions and scans: sum, mean, max, variance, norms, products, cumulative ops, argmax and others. */
+
 static gpunn_tensor *gpunn__reduce_node(const char *name, const gpunn__operation *operation, bool mean, gpunn_tensor *x,
                                         const gpunn_axes *axes, bool keepdim)
 {
@@ -15122,7 +15147,7 @@ static gpunn_tensor *gpunn__reduce_node(const char *name, const gpunn__operation
     if (count < 0) return NULL;
     attr.mean = mean;
     attr.keepdim = keepdim;
-    attr.axes = count == 0 ? (1u << x->rank) - 1 : 0; /* no axis: all of them */
+    attr.axes = count == 0 ? (1u << x->rank) - 1 : 0; /* no axis given: all axes */
     while (count > 0) attr.axes |= 1u << list[--count];
     if (attr.axes == 0) operation = &gpunn__operation_reshape; /* a scalar is its own sum */
     return gpunn__node(&call, operation, &attr, &x, 1);
@@ -15143,7 +15168,7 @@ GPUNN_API gpunn_tensor *gpunn_max(gpunn_tensor *x, gpunn_axes axes, bool keepdim
     return gpunn__reduce_node("max", &gpunn__operation_max, false, x, &axes, keepdim);
 }
 
-/* -x or, of integers, which -x would wrap around, -1 - x. */
+/* -x for F32. For integers -1 - x, since -x may overflow. Reverses the order of values. */
 static gpunn_tensor *gpunn__reversed(gpunn_tensor *x)
 {
     if (x && x->dtype == GPUNN_BOOL) return gpunn_logical_not(x);
@@ -15157,7 +15182,7 @@ GPUNN_API gpunn_tensor *gpunn_min(gpunn_tensor *x, gpunn_axes axes, bool keepdim
     return gpunn__made(&call, gpunn__reversed(gpunn_max(gpunn__reversed(x), axes, keepdim)));
 }
 
-/* x^p of x >= 0, with a derivative of 0 at 0. */
+/* x^p for x >= 0, with derivative 0 at 0. */
 static gpunn_tensor *gpunn__power_of(gpunn_tensor *x, double p)
 {
     static const char *const names[] = {"p"};
@@ -15247,7 +15272,7 @@ GPUNN_API gpunn_tensor *gpunn_prod(gpunn_tensor *x, int axis, bool keepdim)
     gpunn__call   call;
     gpunn_tensor *y = x;
     if ((axis = gpunn__begin_along(&call, "prod", x, axis, false)) < 0) return NULL;
-    for (int64_t size = x->dim[axis]; size > 1; size -= size / 2) { /* one half times the other */
+    for (int64_t size = x->dim[axis]; size > 1; size -= size / 2) { /* multiplies one half by the other */
         gpunn_tensor *both[] = {gpunn_mul(gpunn_slice(y, axis, 0, size / 2, 1), gpunn_slice(y, axis, size / 2, size / 2 * 2, 1)),
                                 NULL};
         if (size % 2) both[1] = gpunn_slice(y, axis, size - 1, size, 1);
@@ -15256,14 +15281,14 @@ GPUNN_API gpunn_tensor *gpunn_prod(gpunn_tensor *x, int axis, bool keepdim)
     return gpunn__made(&call, keepdim || y == NULL ? y : gpunn_sum(y, GPUNN_AXES(axis), false));
 }
 
-/* Along an axis, of each element and all before it what `both` makes of two. */
+/* Scans along an axis: combines each element with all before it by `both`. */
 static gpunn_tensor *gpunn__running(const char *name, gpunn_tensor *x, int axis,
                                     gpunn_tensor *(*both)(gpunn_tensor *, gpunn_tensor *))
 {
     gpunn__call   call;
     gpunn_tensor *y = x;
     if ((axis = gpunn__begin_along(&call, name, x, axis, false)) < 0) return NULL;
-    for (int64_t step = 1, size = x->dim[axis]; step < size; step *= 2) { /* of the 2 * step elements up to each */
+    for (int64_t step = 1, size = x->dim[axis]; step < size; step *= 2) { /* each element now combines 2 * step elements */
         gpunn_tensor *ahead = gpunn_slice(y, axis, 0, size - step, 1), *parts[2] = {gpunn_slice(y, axis, 0, step, 1), NULL};
         parts[1] = both(gpunn_slice(y, axis, step, size, 1), ahead);
         y = gpunn_concat(parts, 2, axis);
@@ -15286,7 +15311,7 @@ GPUNN_API gpunn_tensor *gpunn_cummin(gpunn_tensor *x, int axis)
     return gpunn__running("cummin", x, axis, gpunn_minimum);
 }
 
-/* The same with the last place up to each at which the extreme of all up to there stands. */
+/* Scans for extremes and also finds where each stands: the last place where the extreme up to there occurs. */
 static gpunn_tensor *gpunn__running_places(const char *name, gpunn_tensor *x, int axis, gpunn_tensor **indices,
                                            gpunn_tensor *(*both)(gpunn_tensor *, gpunn_tensor *))
 {
@@ -15297,7 +15322,7 @@ static gpunn_tensor *gpunn__running_places(const char *name, gpunn_tensor *x, in
     for (int i = axis + 1; i < x->rank; i++) line.dim[i - axis] = 1;
     place = gpunn_reshape(gpunn_cast(place, GPUNN_I64), line);
     gpunn_tensor *here = gpunn_eq(x, gpunn__running(name, x, axis, both));
-    if (x->dtype == GPUNN_F32) here = gpunn_maximum(here, gpunn_ne(x, x)); /* a NaN is its own extreme */
+    if (x->dtype == GPUNN_F32) here = gpunn_maximum(here, gpunn_ne(x, x)); /* NaN counts as the extreme */
     gpunn_tensor *if_here[] = {here, place};
     place = gpunn__running(name, gpunn__integer_node(GPUNN_INTEGER_WHERE, if_here, 2, 0), axis, gpunn_maximum);
     gpunn_tensor *values = gpunn_gather(x, axis, place);
@@ -15323,7 +15348,7 @@ GPUNN_API gpunn_tensor *gpunn_gradient_energy(gpunn_tensor *x, gpunn_axes axes)
     if (!gpunn__begin_x(&call, "gradient_energy", NULL, x, true)) return NULL;
     int count = gpunn__axis_list(&call, x, &axes, list);
     if (count < 0) return NULL;
-    attr.axes = count == 0 ? (1u << x->rank) - 1 : 0; /* no axis: all of them */
+    attr.axes = count == 0 ? (1u << x->rank) - 1 : 0; /* no axis given: all axes */
     while (count > 0) attr.axes |= 1u << list[--count];
     return gpunn__node(&call, &gpunn__operation_gradient_energy, &attr, &x, 1);
 }
@@ -15357,7 +15382,7 @@ GPUNN_API gpunn_tensor *gpunn_argmin(gpunn_tensor *x, int axis, bool keepdim)
     return gpunn__made(&call, gpunn_argmax(gpunn__reversed(x), axis, keepdim));
 }
 
-/* What `arg` finds of x along an axis, and its places. */
+/* Finds an extreme of x along an axis by `arg`, and its index. */
 static gpunn_tensor *gpunn__extreme(const char *name, gpunn_tensor *x, int axis, bool keepdim, gpunn_tensor **indices,
                                     gpunn_tensor *(*arg)(gpunn_tensor *, int, bool))
 {
@@ -15460,10 +15485,13 @@ GPUNN_API gpunn_tensor *gpunn_matmul_(gpunn_tensor *a, gpunn_tensor *b, gpunn_ma
 }
 
 /* ==== >>layers/states ============================================================================================== */
-/* The state that t is, as it was when a run began or as an assignment has left it; NULL: none. */
+/* States and assignments, and gpunn_sample. */
+
+/* The state that t stands for: its value when the run began, or after an assignment. NULL: t is no state. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__state_of(gpunn_tensor *t);
 
-/* position: NULL for the whole of the state. */
+/* Makes an assignment to a state, or to the slices that position selects along
+ * an axis. position NULL: the whole state. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__assign(const char *function, gpunn_tensor *state, int axis, gpunn_tensor *position,
                                             gpunn_tensor *value, int count, bool in_training);
 
@@ -15525,7 +15553,7 @@ static bool gpunn__sample_fits(const gpunn__call *call, const gpunn_tensor *logi
 GPUNN_API gpunn_tensor *gpunn_sample_(gpunn_tensor *logits, gpunn_tensor *draw, gpunn_sample_args args)
 {
     static const char *const operand_names[] = {"logits", "draw"}, *const number_names[] = {"scale", "top_p"};
-    /* Of each row the place, in falling order, at which the probabilities so far pass the number drawn. */
+    /* For each row: the place in falling order where the cumulative probability exceeds the number drawn. */
     static const char formula[] = "p = softmax(x * scale, 1); kept = p * (cumsum(p, 1) - p < top_p);"
                                   "passed = sum(cumsum(kept, 1) <= y * sum(kept, 1, keepdim=True), 1, keepdim=True);"
                                   "max(min(passed, sum(kept > 0, 1, keepdim=True) - 1), 0)";
@@ -15548,6 +15576,8 @@ GPUNN_API gpunn_tensor *gpunn_sample_(gpunn_tensor *logits, gpunn_tensor *draw, 
 }
 
 /* ==== >>layers/attention =========================================================================================== */
+/* Attention: scaled dot product attention, rotary embeddings, multi-head attention and transformer layers. */
+
 GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpunn_tensor *k, gpunn_tensor *v,
                                                             gpunn_attention_args args)
 {
@@ -15575,7 +15605,7 @@ GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpu
     return y;
 }
 
-/* The angles' factors [pairs]: theta^(-i / pairs). */
+/* A constant with the frequencies theta^(-i / pairs) of all pairs. */
 static gpunn_tensor *gpunn__rotary_frequencies(gpunn_model *model, int64_t pairs, double theta)
 {
     const size_t bytes = (size_t)pairs * sizeof(float);
@@ -15590,7 +15620,7 @@ static gpunn_tensor *gpunn__rotary_frequencies(gpunn_model *model, int64_t pairs
     return frequencies;
 }
 
-/* Of pairs of x's features, shaped to broadcast with what holds the first of each. */
+/* The rotation angles of x's feature pairs. Its shape broadcasts with that of the pairs' first features. */
 static gpunn_tensor *gpunn__rotary_angles(const gpunn_tensor *x, gpunn_tensor *positions, int64_t pairs,
                                           const gpunn_rotary_args *args)
 {
@@ -15605,7 +15635,7 @@ static gpunn_tensor *gpunn__rotary_angles(const gpunn_tensor *x, gpunn_tensor *p
     return gpunn_mul(gpunn__reshape_to(place, 5, at), f);
 }
 
-/* dims: of each head, those that turn. */
+/* Checks shapes and settings. dims: number of rotated features per head. */
 static bool gpunn__rotary_fits(const gpunn__call *call, const gpunn_tensor *x, const gpunn_tensor *positions, int64_t dims,
                                const gpunn_rotary_args *args)
 {
@@ -15642,11 +15672,11 @@ GPUNN_API gpunn_tensor *gpunn_rotary_embedding_(gpunn_tensor *x, gpunn_tensor *p
     const int64_t dims = args.dims ? args.dims : x->dim[3], pairs = dims / 2;
     if (!gpunn__rotary_fits(&call, x, positions, dims, &args)) return NULL;
     int64_t       split[5] = {x->dim[0], x->dim[1], x->dim[2], args.interleaved ? pairs : 2, args.interleaved ? 2 : pairs};
-    const int     pair = args.interleaved ? 4 : 3; /* the axis of its two features */
+    const int     pair = args.interleaved ? 4 : 3; /* the axis of a pair's two features */
     gpunn_tensor *angle = gpunn__rotary_angles(x, positions, pairs, &args);
     gpunn_tensor *turned = dims < x->dim[3] ? gpunn_slice(x, 3, 0, dims, 1) : x;
     turned = gpunn__reshape_to(turned, 5, split);
-    gpunn_tensor *in[4], *both[2]; /* in: the first and the second features, cosines, sines */
+    gpunn_tensor *in[4], *both[2]; /* first features, second features, cosines, sines */
     in[0] = gpunn_slice(turned, pair, 0, 1, 1);
     in[1] = gpunn_slice(turned, pair, 1, 2, 1);
     in[2] = gpunn_cos(angle);
@@ -15662,9 +15692,9 @@ GPUNN_API gpunn_tensor *gpunn_rotary_embedding_(gpunn_tensor *x, gpunn_tensor *p
     return gpunn__made(&call, turned);
 }
 
-/* ---- layers of attention: made of nodes, parameters with torch.nn's names ---------------------------------------------- */
+/* ---- ---- attention layers: built from other nodes, parameters named as in torch.nn ------------------------------------ */
 
-/* name.part, in text of GPUNN__NAME_SIZE. */
+/* Writes name.part to text, which has GPUNN__NAME_SIZE bytes. */
 static const char *gpunn__part(char *text, const char *name, const char *part)
 {
     (void)snprintf(text, GPUNN__NAME_SIZE, "%s.%s", name, part);
@@ -15680,7 +15710,8 @@ static gpunn_tensor *gpunn__named_parameter(gpunn_model *model, const char *name
     return gpunn_parameter(model, gpunn__part(text, name, part), shape, init);
 }
 
-/* A mask of torch.nn's as F32: what takes part 1, else 0; added masks as they are. */
+/* Converts a torch.nn mask to F32. A bool mask becomes 1 where attention takes
+ * part, else 0; a mask to add stays as it is. */
 static gpunn_tensor *gpunn__mask_part(const gpunn__call *call, gpunn_tensor *mask, const char *name, int rank, const int64_t *dim,
                                       const int64_t *to)
 {
@@ -15699,7 +15730,8 @@ static gpunn_tensor *gpunn__mask_part(const gpunn__call *call, gpunn_tensor *mas
     return choice && part ? gpunn_expr("1 - x", &part, 1) : part;
 }
 
-/* torch.nn's masks, in which true is ignored, as one for gpunn_scaled_dot_product_attention. NULL: there is none, or an error. */
+/* Combines torch.nn's masks, where true means ignored, into one for gpunn_scaled_dot_product_attention.
+ * Returns NULL if there is none, or on failure. */
 static gpunn_tensor *gpunn__joined_mask(const gpunn__call *call, const gpunn_multi_head_attention_args *args, int64_t n,
                                         int64_t l, int64_t s)
 {
@@ -15748,7 +15780,8 @@ static gpunn_tensor *gpunn__plain_norm(gpunn_tensor *x, const char *name, float 
     return gpunn_layer_norm_(x, name, args);
 }
 
-/* x [n, rows, e] times a third, or two or all, of in_proj_weight [3 e, e] from `first` on, with its bias. */
+/* Multiplies x [n, rows, e] by e rows of in_proj_weight [3 e, e] from `first` on and adds their bias. A
+ * weight with e rows is used whole. */
 static gpunn_tensor *gpunn__in_proj(gpunn_tensor *x, gpunn_tensor *weight, gpunn_tensor *bias, int64_t first, int64_t e)
 {
     if (weight->dim[0] != e) weight = gpunn_slice(weight, 0, first, first + e, 1);
@@ -15764,7 +15797,7 @@ static gpunn_tensor *gpunn__swap_rows(gpunn_tensor *x)
     return x ? gpunn_permute(x, order) : NULL;
 }
 
-/* The probabilities that attention of q [n, l, heads, e] and k [n, s, heads, e] sums values with, [n, heads, l, s]. */
+/* The attention probabilities [n, heads, l, s] of q [n, l, heads, e] and k [n, s, heads, e]. */
 static gpunn_tensor *gpunn__attention_weights(gpunn_tensor *q, gpunn_tensor *k, gpunn_tensor *mask, bool is_causal)
 {
     static const float      least = -INFINITY;
@@ -15858,12 +15891,12 @@ GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_t
     return gpunn__made(&call, y);
 }
 
-/* One layer of a transformer, its parts made in the order of torch.nn's. */
+/* A transformer layer. Its parts are made in torch.nn's order. */
 typedef struct gpunn__transformer {
     const char                   *name;
     const gpunn_transformer_args *args;
     float                         dropout, eps;
-    int                           norms; /* made so far */
+    int                           norms; /* number of norms made so far */
 } gpunn__transformer;
 
 static gpunn_tensor *gpunn__transformer_norm(gpunn__transformer *t, gpunn_tensor *x)
@@ -15878,7 +15911,8 @@ static gpunn_tensor *gpunn__transformer_dropout(const gpunn__transformer *t, gpu
     return x && t->dropout > 0 ? gpunn_dropout(x, t->dropout) : x;
 }
 
-/* attention of x to memory (NULL: to itself), or (part NULL) linear1, activation, linear2. */
+/* With `part`: attention of x to memory, or to itself if memory is NULL. With
+ * part NULL: linear1, activation, linear2. */
 static gpunn_tensor *gpunn__transformer_block(const gpunn__transformer *t, gpunn_tensor *x, gpunn_tensor *memory,
                                               const char *part)
 {
@@ -15901,7 +15935,7 @@ static gpunn_tensor *gpunn__transformer_block(const gpunn__transformer *t, gpunn
     return gpunn__transformer_dropout(t, x);
 }
 
-/* x + block(norm(x)), or norm(x + block(x)). */
+/* Computes x + block(norm(x)) with norm_first, else norm(x + block(x)). */
 static gpunn_tensor *gpunn__transformer_residual(gpunn__transformer *t, gpunn_tensor *x, gpunn_tensor *memory, const char *part)
 {
     if (x == NULL) return NULL;
@@ -15911,7 +15945,7 @@ static gpunn_tensor *gpunn__transformer_residual(gpunn__transformer *t, gpunn_te
     return t->args->norm_first ? y : gpunn__transformer_norm(t, y);
 }
 
-/* memory NULL: an encoder's. args: settled. */
+/* Makes an encoder layer if memory is NULL, else a decoder layer. args: after gpunn__settle. */
 static gpunn_tensor *gpunn__transformer_layer(const char *op, gpunn_tensor *x, gpunn_tensor *memory, const char *name,
                                               const gpunn_transformer_args *args)
 {
@@ -15924,7 +15958,7 @@ static gpunn_tensor *gpunn__transformer_layer(const char *op, gpunn_tensor *x, g
     return gpunn__made(&call, x);
 }
 
-/* One layer by itself. */
+/* Makes a single layer. */
 static gpunn_tensor *gpunn__transformer_single(const char *op, gpunn_tensor *x, gpunn_tensor *memory, const char *name,
                                                gpunn_transformer_args *args)
 {
@@ -15982,7 +16016,10 @@ GPUNN_API gpunn_tensor *gpunn_transformer_decoder_(gpunn_tensor *tgt, gpunn_tens
 }
 
 /* ==== >>layers/einsum ============================================================================================== */
-typedef struct gpunn__labels { /* of a tensor's axes, with their sizes: letters, and for "..." digits, of which 7 is the last */
+/* Implements gpunn_einsum by permutations, reductions and matrix products, and real Fourier transforms
+ * (gpunn_rfft, gpunn_irfft) by products with constant matrices. */
+
+typedef struct gpunn__labels { /* labels of a tensor's axes, and their sizes; "..." has digits, the last of which is 7 */
     gpunn_tensor *x;
     int           count;
     char          at[GPUNN_MAX_RANK];
@@ -15996,7 +16033,7 @@ static int gpunn__label_place(const gpunn__labels *l, char label)
     return -1;
 }
 
-/* Appends a label; false: there is no room or it is there already. */
+/* Appends a label. Returns false if there is no room or it exists already. */
 static bool gpunn__label_add(gpunn__labels *l, char label, int64_t dim)
 {
     if (l->count == GPUNN_MAX_RANK || gpunn__label_place(l, label) >= 0) return false;
@@ -16005,7 +16042,7 @@ static bool gpunn__label_add(gpunn__labels *l, char label, int64_t dim)
     return true;
 }
 
-/* Appends those of `from` that are in a (or are not) and in b (or are not). */
+/* Appends the labels of `from` whose presence in a equals in_a and whose presence in b equals in_b. */
 static void gpunn__label_choose(gpunn__labels *l, const gpunn__labels *from, const gpunn__labels *a, bool in_a,
                                 const gpunn__labels *b, bool in_b)
 {
@@ -16021,7 +16058,7 @@ static int gpunn__label_count(const gpunn__labels *l, char label)
     return count;
 }
 
-/* The labels of "..." for that many axes. */
+/* Appends labels for the `axes` axes of "...". */
 static bool gpunn__labels_dots(gpunn__labels *l, int axes)
 {
     bool fine = true;
@@ -16034,8 +16071,9 @@ static bool gpunn__label_is_dot(char label)
     return label < '0' + GPUNN_MAX_RANK;
 }
 
-/* Reads one tensor's labels, up to ',', '-' or the end. "..." has `dots` axes, or where rank is not 0, those that a tensor of
- * that rank has beside its letters, which then may stand there twice. */
+/* Reads the labels of one tensor up to ',', '-' or the end, and returns that position. With rank 0, for the
+ * result, "..." has `dots` axes and letters are unique. Otherwise "..." has the axes that the letters leave
+ * of rank, and a letter may occur twice. */
 static const char *gpunn__labels_read(const char *c, gpunn__labels *l, int rank, int dots, bool *fine)
 {
     const char *end = c;
@@ -16054,7 +16092,8 @@ static const char *gpunn__labels_read(const char *c, gpunn__labels *l, int rank,
     return end;
 }
 
-/* Takes the diagonal of every two axes of one letter, which becomes the last axis; false after an error. */
+/* Replaces each pair of axes with the same letter by their diagonal, as
+ * the last axis. Returns false on failure. */
 static bool gpunn__labels_diagonal(const gpunn__call *call, gpunn__labels *l)
 {
     char one[32], other[32];
@@ -16087,7 +16126,7 @@ static bool gpunn__labels_diagonal(const gpunn__call *call, gpunn__labels *l)
     return l->x != NULL;
 }
 
-/* Leaves out the axes of 1 that "..." broadcasts to another size; false after an error. */
+/* Removes axes of 1 that "..." broadcasts to another size. Returns false on failure. */
 static bool gpunn__labels_squeeze(gpunn__labels *l, const gpunn__labels *other)
 {
     gpunn__labels kept;
@@ -16114,7 +16153,7 @@ static gpunn_tensor *gpunn__labels_permute(const gpunn__labels *l, const gpunn__
     return same ? l->x : gpunn_permute(l->x, order);
 }
 
-/* Sums over the labels that are in neither of the others; false after an error. */
+/* Sums over labels that occur neither in the other operand nor in the result. Returns false on failure. */
 static bool gpunn__labels_reduce(gpunn__labels *l, const gpunn__labels *other, const gpunn__labels *result)
 {
     gpunn_axes    axes = {{0}};
@@ -16132,7 +16171,8 @@ static bool gpunn__labels_reduce(gpunn__labels *l, const gpunn__labels *other, c
     return l->x != NULL;
 }
 
-/* l as [batch, product of rows, product of columns] or, where that is how it lies, *transposed; NULL after an error. */
+/* Reshapes l to [batch, product of rows, product of columns]. If its axes already lie transposed, it keeps
+ * them and sets *transposed. Returns NULL on failure. */
 static gpunn_tensor *gpunn__labels_matrix(const gpunn__call *call, const gpunn__labels *l, const gpunn__labels *batch,
                                           const gpunn__labels *rows, const gpunn__labels *columns, bool *transposed)
 {
@@ -16155,7 +16195,7 @@ static gpunn_tensor *gpunn__labels_matrix(const gpunn__call *call, const gpunn__
     return x ? gpunn__reshape_to(x, batch->count + 2, dim) : NULL;
 }
 
-/* l with its labels in the result's order and axes of 1 for those that it lacks. */
+/* Permutes l to the order of the result, with axes of 1 for missing labels. */
 static gpunn_tensor *gpunn__labels_spread(const gpunn__labels *l, const gpunn__labels *result)
 {
     gpunn__labels order;
@@ -16170,7 +16210,7 @@ static gpunn_tensor *gpunn__labels_spread(const gpunn__labels *l, const gpunn__l
     return x && order.count < result->count ? gpunn__reshape_to(x, result->count, dim) : x;
 }
 
-/* Of two: elementwise where nothing is summed, else a product of matrices. */
+/* The product of two operands: elementwise if no label is summed, else a matrix product. */
 static gpunn_tensor *gpunn__einsum_product(const gpunn__call *call, const gpunn__labels *a, const gpunn__labels *b,
                                            const gpunn__labels *result)
 {
@@ -16199,7 +16239,7 @@ static gpunn_tensor *gpunn__einsum_product(const gpunn__call *call, const gpunn_
 GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *tensors, int count)
 {
     gpunn__call   call = gpunn__call_of(NULL, "einsum", NULL);
-    gpunn__labels l[3]; /* the last: of the result */
+    gpunn__labels l[3]; /* the last is that of the result */
     bool          fine = true;
     memset(l, 0, sizeof l);
     if (!gpunn__given(&call, equation, "equation") || !gpunn__given(&call, tensors, "tensors")) return NULL;
@@ -16258,19 +16298,20 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
 }
 
 /* ---- Fourier transforms ---------------------------------------------------------------------------------------------- *
- * Complex numbers are pairs along a last axis, so that a transform of n1 of them is a product by a matrix [2 n1, 2 n1]. One of n
- * = n1 n2 is n2 of n1 numbers that lie n2 apart, each turned, and then n1 of n2 (Cooley and Tukey 1965): with j = j1 n2 + j2 and
- * k = k1 + n1 k2, jk / n is j1 k1 / n1 + j2 k1 / n + j2 k2 / n2, but for whole turns. */
+ * Complex numbers are pairs along a last axis. A transform of n1 numbers is a product with a matrix [2 n1, 2
+ * n1]. A transform of n = n1 n2 numbers follows Cooley and Tukey (1965). It transforms n2 sets of n1 numbers
+ * that lie n2 apart, rotates each result, and transforms n1 sets of n2. With j = j1 n2 + j2 and k = k1 + n1
+ * k2, jk / n equals j1 k1 / n1 + j2 k1 / n + j2 k2 / n2, apart from whole turns. */
 
 typedef struct gpunn__fourier {
     const gpunn__call *call;
-    int                sign; /* of the exponent: -1, backwards 1 */
+    int                sign; /* sign of the exponent: -1 forward, 1 backward */
     double             scale;
 } gpunn__fourier;
 
-/* The matrices [n / from, from in, to out], for each j2 one, of factor e^(sign 2 pi i (j1 k1 (n / from) + j2 k1) / n), j1 below
- * from, k1 below to; in and out are 2 or, for real parts alone, 1. half: of the numbers that go in, those but the first and the
- * one opposite it stand for two. */
+/* Makes a constant [turns = n / from, from * in, to * out] with a matrix for each j2. Its factors are e^(sign
+ * 2 pi i (j1 k1 (n / from) + j2 k1) / n) for j1 < from and k1 < to. in and out are 2, or 1 for real parts
+ * alone. half: every input counts twice except the first and the one opposite it. */
 static gpunn_tensor *gpunn__fourier_matrix(const gpunn__fourier *f, int64_t n, int64_t turns, int64_t from, int64_t to, int in,
                                            int out, bool half)
 {
@@ -16300,7 +16341,7 @@ static gpunn_tensor *gpunn__fourier_matrix(const gpunn__fourier *f, int64_t n, i
     return y;
 }
 
-/* The factor of n that is taken first. */
+/* The factor of n to split off first, or n if it is not split. */
 static int64_t gpunn__fourier_factor(int64_t n)
 {
     int64_t factor = 16;
@@ -16311,7 +16352,7 @@ static int64_t gpunn__fourier_factor(int64_t n)
     return factor == 1 ? n : factor;
 }
 
-/* x [rows, n, in], 2 or 1 real parts, as [rows, n, 2]. */
+/* Transforms x [rows, n, in], where in is 2, or 1 for real parts alone. Returns [rows, n, 2]. */
 static gpunn_tensor *gpunn__fourier_of(const gpunn__fourier *f, gpunn_tensor *x, int64_t n, int in)
 {
     const int64_t  n1 = gpunn__fourier_factor(n), n2 = n / n1;
@@ -16332,8 +16373,9 @@ static gpunn_tensor *gpunn__fourier_of(const gpunn__fourier *f, gpunn_tensor *x,
     return gpunn_reshape(x, GPUNN_SHAPE(rows, n, 2));
 }
 
-/* Opens a call on x, whose axes but the last `pairs` are those of the real tensor: x with the axis last but `pairs` of them and
- * all before it joined, and in *others their sizes, with the place of the axis; NULL after an error. */
+/* Starts a builder call on x. If pairs is 1, its last axis holds pairs. Returns x with the
+ * transformed axis last (before the pairs) and all others joined to one. *others: their
+ * sizes. *axis is resolved. NULL on failure. */
 static gpunn_tensor *gpunn__fourier_begin(gpunn__call *call, const char *name, gpunn_tensor *x, int pairs, int *axis,
                                           gpunn_fft_norm norm, gpunn_shape *others)
 {
@@ -16370,7 +16412,8 @@ static gpunn_tensor *gpunn__fourier_begin(gpunn__call *call, const char *name, g
     return gpunn_reshape(gpunn_permute(x, order), lines);
 }
 
-/* [rows, size, 2], or without the last axis, with the others' axes around that of `size`. */
+/* Reverses gpunn__fourier_begin: from [rows, size, 2], or [rows, size] without pairs, to
+ * the original axes around that of `size`. */
 static gpunn_tensor *gpunn__fourier_end(gpunn_tensor *x, const gpunn_shape *others, int axis, int64_t size, bool pairs)
 {
     gpunn_shape shape = *others;
@@ -16400,7 +16443,7 @@ GPUNN_API gpunn_tensor *gpunn_rfft(gpunn_tensor *x, int axis, gpunn_fft_norm nor
     if (y == NULL) return gpunn__undo(&call);
     const int64_t        n = y->dim[1], kept = n / 2 + 1;
     const gpunn__fourier f = {&call, -1, gpunn__fourier_scale(n, norm, GPUNN_FFT_FORWARD)};
-    if (gpunn__fourier_factor(n) == n) /* what is kept alone */
+    if (gpunn__fourier_factor(n) == n) /* computes only the results that are kept */
         y = gpunn_matmul(y, gpunn_reshape(gpunn__fourier_matrix(&f, n, 1, n, kept, 1, 2, false), GPUNN_SHAPE(n, 2 * kept)));
     else
         y = gpunn_slice(gpunn__fourier_of(&f, y, n, 1), 1, 0, kept, 1);
@@ -16425,7 +16468,8 @@ GPUNN_API gpunn_tensor *gpunn_irfft(gpunn_tensor *x, int64_t n, int axis, gpunn_
         y = gpunn_matmul(y, gpunn_reshape(gpunn__fourier_matrix(&f, n, 1, kept, n, 2, 1, true), GPUNN_SHAPE(2 * kept, n)));
         return gpunn__made(&call, gpunn__fourier_end(y, &others, axis, n, false));
     }
-    /* all n, of which those behind the middle are the opposite of those before; the first, and that in the middle, are real */
+    /* Completes all n numbers: those after the middle are conjugates of those
+     * before. The first and the middle one are real. */
     gpunn_tensor *pair = gpunn_constant(call.model, GPUNN_SHAPE(2), opposite), *first = gpunn_slice(y, 1, 0, 1, 1);
     gpunn_tensor *parts[4] = {gpunn_mul(first, gpunn_constant(call.model, GPUNN_SHAPE(2), real)),
                               gpunn_slice(y, 1, 1, (n + 1) / 2, 1), NULL, NULL};
@@ -16439,18 +16483,22 @@ GPUNN_API gpunn_tensor *gpunn_irfft(gpunn_tensor *x, int64_t n, int axis, gpunn_
 }
 
 /* ==== >>layers/losses ============================================================================================== */
+/* Losses over classes, custom ops, and helpers for losses. */
+
+/* Fails unless input and target have the same shape. */
 GPUNN__INTERNAL bool gpunn__shapes_are_equal(const gpunn__call *call, const gpunn_tensor *input, const gpunn_tensor *target);
 
-/* A factor of each element, broadcast to the input's shape; may be left out. */
+/* Checks an optional factor that must broadcast to the input's shape. NULL is allowed. */
 GPUNN__INTERNAL bool gpunn__loss_factor(const gpunn__call *call, const gpunn_tensor *factor, const char *name,
                                         const gpunn_tensor *input);
 
+/* Reduces a loss by mean, sum or batch mean. Passes NULL on. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__reduce_loss(gpunn_tensor *loss, gpunn_reduction reduction);
 
-/* Whether logits [n, classes, ...] and integer labels [n, ...] fit. */
+/* Fails unless logits [n, classes, ...] and integer labels [n, ...] match. */
 GPUNN__INTERNAL bool gpunn__labels_fit(const gpunn__call *call, const gpunn_tensor *logits, const gpunn_tensor *labels);
 
-/* Opens a call on them. */
+/* Starts a builder call on logits and labels. */
 GPUNN__INTERNAL bool gpunn__begin_classes(gpunn__call *call, const char *op, gpunn_tensor *logits, gpunn_tensor *labels);
 
 static const gpunn_axes gpunn__all_axes = {{GPUNN_END}};
@@ -16475,7 +16523,7 @@ GPUNN__INTERNAL bool gpunn__loss_factor(const gpunn__call *call, const gpunn_ten
 GPUNN__INTERNAL gpunn_tensor *gpunn__reduce_loss(gpunn_tensor *loss, gpunn_reduction reduction)
 {
     if (loss == NULL || reduction == GPUNN_REDUCE_NONE) return loss;
-    if (reduction == GPUNN_REDUCE_BATCHMEAN && loss->rank > 1) { /* the mean over axis 0 of each sample's sum */
+    if (reduction == GPUNN_REDUCE_BATCHMEAN && loss->rank > 1) { /* sum of each sample, mean over axis 0 */
         gpunn_axes inner = {{0}};
         for (int i = 1; i < loss->rank; i++) inner.axis[i - 1] = i;
         inner.axis[loss->rank - 1] = GPUNN_END;
@@ -16499,7 +16547,7 @@ GPUNN__INTERNAL bool gpunn__begin_classes(gpunn__call *call, const char *op, gpu
     return gpunn__begin_op(call, op, GPUNN_OP_CROSS_ENTROPY, operands, 2, 1) && gpunn__labels_fit(call, logits, labels);
 }
 
-/* One weight for each class, or none. */
+/* Checks an optional weight [classes]. */
 static bool gpunn__class_weight_fits(const gpunn__call *call, const gpunn_tensor *weight, const gpunn_tensor *logits)
 {
     char text[128];
@@ -16535,7 +16583,7 @@ GPUNN_API gpunn_tensor *gpunn_nll_loss_(gpunn_tensor *log_probabilities, gpunn_t
     return gpunn__class_loss_node("nll_loss", &gpunn__operation_nll, log_probabilities, labels, &args);
 }
 
-/* The numbers of the classes, 0, 1, ..., as a constant. */
+/* A constant with the class indices 0, 1, ... */
 static gpunn_tensor *gpunn__class_numbers(gpunn_model *model, int64_t classes)
 {
     size_t        bytes = (size_t)classes * sizeof(float);
@@ -16564,7 +16612,7 @@ GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *
     memset(&plain, 0, sizeof plain);
     plain.reduction = GPUNN_REDUCE_NONE;
     gpunn_tensor *in[] = {x, NULL, NULL, NULL, args.weight};
-    in[1] = gpunn_nll_loss_(x, labels, plain); /* -x[label]; it looks at the labels too */
+    in[1] = gpunn_nll_loss_(x, labels, plain); /* -x[label]; this also checks the labels */
     in[2] = in[1] ? gpunn_cast(labels, GPUNN_F32) : NULL;
     in[1] = in[2] ? gpunn__reshape_to(in[1], 2, column) : NULL;
     in[2] = in[1] ? gpunn__reshape_to(in[2], 2, column) : NULL;
@@ -16601,7 +16649,7 @@ GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_t
     return gpunn__node(&call, &gpunn__operation_ctc_loss, &attr, operands, 4);
 }
 
-/* What is wrong with an op of the program's; NULL: nothing. */
+/* What is wrong with a custom op; NULL: nothing. */
 static const char *gpunn__custom_fault(const gpunn_custom_op *op)
 {
     size_t length = 0;
@@ -16626,10 +16674,10 @@ GPUNN_API gpunn_tensor *gpunn_custom_(const gpunn_custom_op *op, gpunn_tensor *c
             return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".numbers[%d] is %g; use finite numbers", i, (double)args.numbers[i]);
     gpunn_attributes attr = gpunn__no_attributes();
     attr.custom = op;
-    for (int i = 0; i < GPUNN_CUSTOM_NUMBERS; i++) attr.numbers[i] = args.numbers[i] + 0.0f; /* -0 is 0 */
+    for (int i = 0; i < GPUNN_CUSTOM_NUMBERS; i++) attr.numbers[i] = args.numbers[i] + 0.0f; /* turns -0 into 0 */
     gpunn__meta out;
     if (!gpunn__infer_node(&call, GPUNN_OP_CUSTOM, &attr, inputs, op->inputs, &out)) return NULL;
-    call.layer = NULL; /* it owns no parameters */
+    call.layer = NULL; /* it has no parameters */
     return gpunn__node(&call, &gpunn__operation_custom, &attr, inputs, op->inputs);
 }
 
@@ -16659,9 +16707,12 @@ GPUNN_API gpunn_status gpunn_register_custom(gpunn_device *dev, const gpunn_cust
 }
 
 /* ==== >>layers/formulas ============================================================================================ */
+/* Builders defined by a formula in GPUNN__FORMULAS (>>graph/expr), such as most losses and many activations. */
+
+/* A builder's name and formula. `fits` checks operands and arguments; `operands` are names for messages. */
 typedef struct gpunn__formula_row {
     const char *name, *formula;
-    int         count; /* of operands */
+    int         count; /* number of operands */
     bool (*fits)(const gpunn__call *call, gpunn_tensor *const *in, int count, const void *args);
     const char *operands[3];
 } gpunn__formula_row;
@@ -16670,10 +16721,10 @@ typedef struct gpunn__formula_row {
 GPUNN__FORMULAS(GPUNN__X, )
 #undef GPUNN__X
 
-/* What a row of formulas makes of its operands and its arguments. */
+/* Evaluates a row's formula on its operands and arguments as nodes. Returns NULL on failure. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gpunn_tensor *const *in, void *args);
 
-/* Whether operands and arguments fit each other; args: settled. */
+/* Defines a check of a formula's operands and arguments. args: after gpunn__settle. */
 #define GPUNN__FITS(name) \
     static bool gpunn__fits_##name(const gpunn__call *call, gpunn_tensor *const *in, int count, const void *args)
 
@@ -16685,7 +16736,7 @@ GPUNN__FITS(SAME)
     return true;
 }
 
-GPUNN__FITS(ANY) /* the formula's own ops refuse what does not broadcast */
+GPUNN__FITS(ANY) /* the formula's ops report what does not broadcast */
 {
     (void)call, (void)in, (void)count, (void)args;
     return true;
@@ -16762,7 +16813,7 @@ GPUNN__FITS(ALONG)
 GPUNN__FORMULAS(GPUNN__X, )
 #undef GPUNN__X
 
-/* The number that a key has in its formula. */
+/* The value of an argument as a number in the formula. */
 static double gpunn__argument_number(const gpunn__argument *a, const void *at)
 {
     if (a->kind <= GPUNN__K_AXIS) return *(const int *)at;
@@ -16825,7 +16876,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gp
 GPUNN__FORMULAS(GPUNN__X, )
 #undef GPUNN__X
 
-/* Of x and one or two numbers; other is 0 where there is one. */
+/* Evaluates a formula of x and one or two numbers. other: 0 if there is only one. */
 static gpunn_tensor *gpunn__composite_of(const gpunn__formula_row *row, gpunn_tensor *x, float number, float other)
 {
     gpunn__plain_args args;
@@ -16865,7 +16916,7 @@ GPUNN_API gpunn_tensor *gpunn_top_k_accuracy(gpunn_tensor *logits, gpunn_tensor 
     gpunn__call call;
     if (!gpunn__begin_classes(&call, "top_k_accuracy", logits, labels)) return NULL;
     gpunn_tensor *places = gpunn_cast(gpunn_topk_indices(logits, k, 1, true), GPUNN_F32);
-    gpunn_tensor *truth = gpunn_cast(gpunn__unsqueeze(labels, 1), GPUNN_F32); /* an axis of 1 where the classes are */
+    gpunn_tensor *truth = gpunn_cast(gpunn__unsqueeze(labels, 1), GPUNN_F32); /* an axis of 1 in the place of the classes */
     gpunn_tensor *hits = gpunn_sum(gpunn_eq(places, truth), GPUNN_AXES(1), false);
     return gpunn__made(&call, gpunn__reduce_loss(hits, GPUNN_REDUCE_MEAN));
 }

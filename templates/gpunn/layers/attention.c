@@ -6,6 +6,8 @@
 #include "layers/shapes.h"
 
 /* ==== >>layers/attention =========================================================================================== */
+/* Attention: scaled dot product attention, rotary embeddings, multi-head attention and transformer layers. */
+
 GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpunn_tensor *k, gpunn_tensor *v,
                                                             gpunn_attention_args args)
 {
@@ -33,7 +35,7 @@ GPUNN_API gpunn_tensor *gpunn_scaled_dot_product_attention_(gpunn_tensor *q, gpu
     return y;
 }
 
-/* The angles' factors [pairs]: theta^(-i / pairs). */
+/* A constant with the frequencies theta^(-i / pairs) of all pairs. */
 static gpunn_tensor *gpunn__rotary_frequencies(gpunn_model *model, int64_t pairs, double theta)
 {
     const size_t bytes = (size_t)pairs * sizeof(float);
@@ -48,7 +50,7 @@ static gpunn_tensor *gpunn__rotary_frequencies(gpunn_model *model, int64_t pairs
     return frequencies;
 }
 
-/* Of pairs of x's features, shaped to broadcast with what holds the first of each. */
+/* The rotation angles of x's feature pairs. Its shape broadcasts with that of the pairs' first features. */
 static gpunn_tensor *gpunn__rotary_angles(const gpunn_tensor *x, gpunn_tensor *positions, int64_t pairs,
                                           const gpunn_rotary_args *args)
 {
@@ -63,7 +65,7 @@ static gpunn_tensor *gpunn__rotary_angles(const gpunn_tensor *x, gpunn_tensor *p
     return gpunn_mul(gpunn__reshape_to(place, 5, at), f);
 }
 
-/* dims: of each head, those that turn. */
+/* Checks shapes and settings. dims: number of rotated features per head. */
 static bool gpunn__rotary_fits(const gpunn__call *call, const gpunn_tensor *x, const gpunn_tensor *positions, int64_t dims,
                                const gpunn_rotary_args *args)
 {
@@ -100,11 +102,11 @@ GPUNN_API gpunn_tensor *gpunn_rotary_embedding_(gpunn_tensor *x, gpunn_tensor *p
     const int64_t dims = args.dims ? args.dims : x->dim[3], pairs = dims / 2;
     if (!gpunn__rotary_fits(&call, x, positions, dims, &args)) return NULL;
     int64_t       split[5] = {x->dim[0], x->dim[1], x->dim[2], args.interleaved ? pairs : 2, args.interleaved ? 2 : pairs};
-    const int     pair = args.interleaved ? 4 : 3; /* the axis of its two features */
+    const int     pair = args.interleaved ? 4 : 3; /* the axis of a pair's two features */
     gpunn_tensor *angle = gpunn__rotary_angles(x, positions, pairs, &args);
     gpunn_tensor *turned = dims < x->dim[3] ? gpunn_slice(x, 3, 0, dims, 1) : x;
     turned = gpunn__reshape_to(turned, 5, split);
-    gpunn_tensor *in[4], *both[2]; /* in: the first and the second features, cosines, sines */
+    gpunn_tensor *in[4], *both[2]; /* first features, second features, cosines, sines */
     in[0] = gpunn_slice(turned, pair, 0, 1, 1);
     in[1] = gpunn_slice(turned, pair, 1, 2, 1);
     in[2] = gpunn_cos(angle);
@@ -120,9 +122,9 @@ GPUNN_API gpunn_tensor *gpunn_rotary_embedding_(gpunn_tensor *x, gpunn_tensor *p
     return gpunn__made(&call, turned);
 }
 
-/* ---- layers of attention: made of nodes, parameters with torch.nn's names ---------------------------------------------- */
+/* ---- ---- attention layers: built from other nodes, parameters named as in torch.nn ------------------------------------ */
 
-/* name.part, in text of GPUNN__NAME_SIZE. */
+/* Writes name.part to text, which has GPUNN__NAME_SIZE bytes. */
 static const char *gpunn__part(char *text, const char *name, const char *part)
 {
     (void)snprintf(text, GPUNN__NAME_SIZE, "%s.%s", name, part);
@@ -138,7 +140,8 @@ static gpunn_tensor *gpunn__named_parameter(gpunn_model *model, const char *name
     return gpunn_parameter(model, gpunn__part(text, name, part), shape, init);
 }
 
-/* A mask of torch.nn's as F32: what takes part 1, else 0; added masks as they are. */
+/* Converts a torch.nn mask to F32. A bool mask becomes 1 where attention takes
+ * part, else 0; a mask to add stays as it is. */
 static gpunn_tensor *gpunn__mask_part(const gpunn__call *call, gpunn_tensor *mask, const char *name, int rank, const int64_t *dim,
                                       const int64_t *to)
 {
@@ -157,7 +160,8 @@ static gpunn_tensor *gpunn__mask_part(const gpunn__call *call, gpunn_tensor *mas
     return choice && part ? gpunn_expr("1 - x", &part, 1) : part;
 }
 
-/* torch.nn's masks, in which true is ignored, as one for gpunn_scaled_dot_product_attention. NULL: there is none, or an error. */
+/* Combines torch.nn's masks, where true means ignored, into one for gpunn_scaled_dot_product_attention.
+ * Returns NULL if there is none, or on failure. */
 static gpunn_tensor *gpunn__joined_mask(const gpunn__call *call, const gpunn_multi_head_attention_args *args, int64_t n,
                                         int64_t l, int64_t s)
 {
@@ -206,7 +210,8 @@ static gpunn_tensor *gpunn__plain_norm(gpunn_tensor *x, const char *name, float 
     return gpunn_layer_norm_(x, name, args);
 }
 
-/* x [n, rows, e] times a third, or two or all, of in_proj_weight [3 e, e] from `first` on, with its bias. */
+/* Multiplies x [n, rows, e] by e rows of in_proj_weight [3 e, e] from `first` on and adds their bias. A
+ * weight with e rows is used whole. */
 static gpunn_tensor *gpunn__in_proj(gpunn_tensor *x, gpunn_tensor *weight, gpunn_tensor *bias, int64_t first, int64_t e)
 {
     if (weight->dim[0] != e) weight = gpunn_slice(weight, 0, first, first + e, 1);
@@ -222,7 +227,7 @@ static gpunn_tensor *gpunn__swap_rows(gpunn_tensor *x)
     return x ? gpunn_permute(x, order) : NULL;
 }
 
-/* The probabilities that attention of q [n, l, heads, e] and k [n, s, heads, e] sums values with, [n, heads, l, s]. */
+/* The attention probabilities [n, heads, l, s] of q [n, l, heads, e] and k [n, s, heads, e]. */
 static gpunn_tensor *gpunn__attention_weights(gpunn_tensor *q, gpunn_tensor *k, gpunn_tensor *mask, bool is_causal)
 {
     static const float      least = -INFINITY;
@@ -316,12 +321,12 @@ GPUNN_API gpunn_tensor *gpunn_multi_head_attention_(gpunn_tensor *query, gpunn_t
     return gpunn__made(&call, y);
 }
 
-/* One layer of a transformer, its parts made in the order of torch.nn's. */
+/* A transformer layer. Its parts are made in torch.nn's order. */
 typedef struct gpunn__transformer {
     const char                   *name;
     const gpunn_transformer_args *args;
     float                         dropout, eps;
-    int                           norms; /* made so far */
+    int                           norms; /* number of norms made so far */
 } gpunn__transformer;
 
 static gpunn_tensor *gpunn__transformer_norm(gpunn__transformer *t, gpunn_tensor *x)
@@ -336,7 +341,8 @@ static gpunn_tensor *gpunn__transformer_dropout(const gpunn__transformer *t, gpu
     return x && t->dropout > 0 ? gpunn_dropout(x, t->dropout) : x;
 }
 
-/* attention of x to memory (NULL: to itself), or (part NULL) linear1, activation, linear2. */
+/* With `part`: attention of x to memory, or to itself if memory is NULL. With
+ * part NULL: linear1, activation, linear2. */
 static gpunn_tensor *gpunn__transformer_block(const gpunn__transformer *t, gpunn_tensor *x, gpunn_tensor *memory,
                                               const char *part)
 {
@@ -359,7 +365,7 @@ static gpunn_tensor *gpunn__transformer_block(const gpunn__transformer *t, gpunn
     return gpunn__transformer_dropout(t, x);
 }
 
-/* x + block(norm(x)), or norm(x + block(x)). */
+/* Computes x + block(norm(x)) with norm_first, else norm(x + block(x)). */
 static gpunn_tensor *gpunn__transformer_residual(gpunn__transformer *t, gpunn_tensor *x, gpunn_tensor *memory, const char *part)
 {
     if (x == NULL) return NULL;
@@ -369,7 +375,7 @@ static gpunn_tensor *gpunn__transformer_residual(gpunn__transformer *t, gpunn_te
     return t->args->norm_first ? y : gpunn__transformer_norm(t, y);
 }
 
-/* memory NULL: an encoder's. args: settled. */
+/* Makes an encoder layer if memory is NULL, else a decoder layer. args: after gpunn__settle. */
 static gpunn_tensor *gpunn__transformer_layer(const char *op, gpunn_tensor *x, gpunn_tensor *memory, const char *name,
                                               const gpunn_transformer_args *args)
 {
@@ -382,7 +388,7 @@ static gpunn_tensor *gpunn__transformer_layer(const char *op, gpunn_tensor *x, g
     return gpunn__made(&call, x);
 }
 
-/* One layer by itself. */
+/* Makes a single layer. */
 static gpunn_tensor *gpunn__transformer_single(const char *op, gpunn_tensor *x, gpunn_tensor *memory, const char *name,
                                                gpunn_transformer_args *args)
 {

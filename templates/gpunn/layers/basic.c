@@ -7,7 +7,7 @@
 
 /* ---- layers ---------------------------------------------------------------------------------------------------------- */
 
-/* One argument: its default where 0 stands for that, its range. */
+/* Applies the default of one argument and checks its range. */
 static bool gpunn__settle_one(const gpunn__call *call, const gpunn__argument *a, void *at)
 {
     const char  *range = NULL;
@@ -52,7 +52,7 @@ static bool gpunn__settle_one(const gpunn__call *call, const gpunn__argument *a,
     return range == NULL;
 }
 
-/* Whether an argument has been given. */
+/* Whether an argument differs from 0. */
 static bool gpunn__is_given(const gpunn__argument *a, const void *args)
 {
     static const char nothing[sizeof(void *)] = {0};
@@ -121,7 +121,8 @@ GPUNN__INTERNAL bool gpunn__is_own(const gpunn_tensor *layer, const gpunn_tensor
     return weight->layer && strcmp(weight->layer, layer->layer) == 0;
 }
 
-/* The node of a linear or convolution layer with its weight (NULL: a new one) and, if it has one, bias [out]. */
+/* Makes the node of a linear or convolution layer. weight NULL: creates one. With `bias` the layer has a bias
+ * [out], created if own_bias is NULL. */
 static gpunn_tensor *gpunn__affine(const gpunn__call *call, const gpunn__operation *operation, const gpunn_attributes *attr,
                                    gpunn_tensor *x, gpunn_tensor *weight, int weight_rank, const int64_t *weight_dim,
                                    gpunn_tensor *own_bias, bool bias, int64_t out)
@@ -147,7 +148,8 @@ GPUNN__INTERNAL bool gpunn__are_indices(const gpunn__call *call, const gpunn_ten
     return fits;
 }
 
-/* A weight [rows, columns] that a layer does not own: dim tells the sizes that it must have, 0 where it tells them itself. */
+/* Checks a weight [rows, columns] that the layer does not own. dim holds the required
+ * sizes; a 0 there is set to the weight's size. */
 static bool gpunn__shared_weight(const gpunn__call *call, const gpunn_tensor *weight, const char *rows, const char *columns,
                                  int64_t dim[2])
 {
@@ -165,7 +167,7 @@ static bool gpunn__shared_weight(const gpunn__call *call, const gpunn_tensor *we
     return true;
 }
 
-/* Whether a bias that a layer does not own, or none, fits. */
+/* Fails if a bias that the layer does not own does not fit. NULL fits. */
 static bool gpunn__shared_bias(const gpunn__call *call, const gpunn_tensor *bias, bool no_bias, int64_t out)
 {
     char text[128];
@@ -245,7 +247,7 @@ GPUNN__INTERNAL bool gpunn__window_setting(const gpunn__call *call, int axes, co
     return true;
 }
 
-/* Pads the spatial axes of x and leaves no padding to do; NULL after an error. */
+/* Pads the spatial axes of x and sets `before` to 0. Returns NULL on failure. */
 static gpunn_tensor *gpunn__pad_sides(gpunn_tensor *x, int *before, const int *after, float value)
 {
     gpunn_pad_args args;
@@ -345,7 +347,7 @@ GPUNN_API gpunn_tensor *gpunn_conv_transpose3d_(gpunn_tensor *x, const char *nam
     return gpunn__conv_node(&gpunn__operation_conv_transpose3d, x, name, &args);
 }
 
-/* The node of a pool. A row is an image of height 1. */
+/* Makes the node of a pool. 1-d input is pooled as an image of height 1. */
 static gpunn_tensor *gpunn__pool_result(const gpunn__call *call, const gpunn__operation *operation, const gpunn_attributes *attr,
                                         gpunn_tensor *x)
 {
@@ -363,8 +365,8 @@ static gpunn_tensor *gpunn__pool_result(const gpunn__call *call, const gpunn__op
     return gpunn__made(call, y);
 }
 
-/* An axis of x [n, c, ...] whose windows are `dilation` apart within: their cells side by side along an axis of their own, and of
- * that the maximum. Axes from the last on, so that of equal ones the first counts. */
+/* Max-pools one axis of x [n, c, ...] with dilation. The cells of each window are placed along an axis of
+ * their own, whose maximum is taken. Called from the last axis on, so that of equal values the first counts. */
 static gpunn_tensor *gpunn__dilated_axis(const gpunn_attributes *attr, gpunn_tensor *x, int axis, int64_t windows)
 {
     const int       kernel = attr->kernel[axis - 2];
@@ -386,7 +388,7 @@ static gpunn_tensor *gpunn__dilated_axis(const gpunn_attributes *attr, gpunn_ten
     return x ? gpunn_reshape(x, shape) : NULL;
 }
 
-/* A pool with a padding behind of its own, or with dilation: x is padded first. */
+/* Makes a pool with dilation or with unequal padding at the two ends. x is padded first. */
 static gpunn_tensor *gpunn__pool_of_padded(const gpunn__call *call, const gpunn__operation *operation, gpunn_attributes *attr,
                                            gpunn_tensor *x, int *ends)
 {
@@ -432,7 +434,7 @@ static gpunn_tensor *gpunn__pool_of_padded(const gpunn__call *call, const gpunn_
     return gpunn__made(call, y);
 }
 
-/* With settings that are settled. */
+/* Makes a pool whose args have been settled. */
 static gpunn_tensor *gpunn__pool_node(const gpunn__call *call, const gpunn__operation *operation, int axes, gpunn_tensor *x,
                                       const gpunn_pool_args *args)
 {
@@ -467,7 +469,7 @@ static gpunn_tensor *gpunn__pool_node(const gpunn__call *call, const gpunn__oper
     return apart ? gpunn__pool_of_padded(call, operation, &attr, x, ends) : gpunn__pool_result(call, operation, &attr, x);
 }
 
-/* (the mean of x^p, times a window's cells)^(1/p). */
+/* Computes (mean of x^p * cells of the window)^(1/p). */
 static gpunn_tensor *gpunn__lp_pool(const char *name, const gpunn__operation *operation, int axes, gpunn_tensor *x,
                                     const gpunn_lp_pool_args *args)
 {
@@ -606,7 +608,8 @@ GPUNN_API gpunn_tensor *gpunn_affine_grid(gpunn_tensor *theta, gpunn_shape size,
     return gpunn__node(&call, &gpunn__operation_affine_grid, &attr, &theta, 1);
 }
 
-/* floor(size * scale) of a size that varies; 0 where the scale has no divisor up to 64, or the result is none. */
+/* The formula floor(size * scale) for a variable size. 0 if the scale is no multiple of 1/k for any k up to
+ * 64, or the size cannot be represented. */
 static int64_t gpunn__scaled_size(gpunn_model *model, int64_t size, double scale)
 {
     int64_t divisor = 1;
@@ -618,7 +621,8 @@ static int64_t gpunn__scaled_size(gpunn_model *model, int64_t size, double scale
     return gpunn__dim_of_sum(model, &sum);
 }
 
-/* Resizes an axis that varies, or to what does: .size and .ratio are known in the run, but for what a scale tells. */
+/* Sets up resizing of a variable axis, or to a variable size. size and ratio follow in
+ * each run, except a ratio given by a scale. */
 static bool gpunn__resize_sized(const gpunn__call *call, gpunn_attributes *attr, int i, int64_t in, int64_t size,
                                 bool align_corners, double scale)
 {
@@ -684,7 +688,7 @@ GPUNN_API gpunn_tensor *gpunn_interpolate_(gpunn_tensor *x, gpunn_interpolate_ar
     return gpunn__node(&call, &gpunn__operation_interpolate, &attr, &x, 1);
 }
 
-/* A norm with running statistics; affine: with weight and bias. */
+/* Makes a norm with running statistics. affine: with weight and bias. */
 static gpunn_tensor *gpunn__statistics_node(const gpunn__call *call, const gpunn__operation *operation,
                                             const gpunn_attributes *attr, gpunn_tensor *x, bool affine)
 {
@@ -705,7 +709,7 @@ static gpunn_tensor *gpunn__statistics_node(const gpunn__call *call, const gpunn
     return gpunn__node(call, operation, attr, operands, 5);
 }
 
-/* affine: with weight and bias. */
+/* Makes a group norm. affine: with weight and bias. */
 static gpunn_tensor *gpunn__group_norm_node(const gpunn__call *call, gpunn_tensor *x, int64_t groups, float eps, bool affine)
 {
     gpunn_attributes attr = gpunn__no_attributes();
@@ -721,7 +725,8 @@ static gpunn_tensor *gpunn__group_norm_node(const gpunn__call *call, gpunn_tenso
     return gpunn__node(call, &gpunn__operation_group_norm, &attr, operands, 3);
 }
 
-/* batch_norm without running statistics: [n, c, ...] as one sample [1, c, n ...], and back. */
+/* Makes a batch norm without running statistics. x [n, c, ...] becomes one sample [1, c,
+ * n * ...], and the result is turned back. */
 static gpunn_tensor *gpunn__norm_of_batch(const gpunn__call *call, gpunn_tensor *x, float eps, bool affine)
 {
     gpunn_axes swap = GPUNN_AXES(1, 0);

@@ -3,34 +3,35 @@
 #include "graph/tensors.h"
 
 /* ==== >>layers/basic =============================================================================================== *
- * Every builder that is more than a row of the elementwise tables: layers, reductions, losses, metrics. They check what they are
- * given; what sizes must be is said in >>graph/infer. */
-/* Puts the defaults of the builder's row into its arguments, in which 0 is 0 from now on, and checks their ranges, and that none
- * is given which only others with such arguments take; false after an error. */
+ * Builders with code of their own: linear, convolution, pooling, normalization and resizing layers, and
+ * helpers for all builders. They check their arguments. The rules for shapes are in >>graph/infer. */
+/* Applies the row's defaults to args, turns GPUNN_ZERO into 0 and checks ranges. Fails if an argument belongs
+ * to another builder that shares this struct. */
 GPUNN__INTERNAL bool gpunn__settle(const gpunn__call *call, void *args);
 
-/* A field of an argument struct that has no row: 0 stands for the default, GPUNN_ZERO for 0. */
+/* Resolves an argument field without a row: 0 stands for the default, GPUNN_ZERO for 0. */
 GPUNN__INTERNAL int gpunn__int_setting(int given, int otherwise);
 
 GPUNN__INTERNAL float gpunn__float_setting(float given, float otherwise);
 
-/* A layer's name must be new; false after an error. */
+/* Fails unless the layer has a name that no other layer of the model has. */
 GPUNN__INTERNAL bool gpunn__layer_is_new(const gpunn__call *call, const char *name);
 
-/* Opens a call that makes a layer with parameters: x must be F32, the name new. */
+/* Starts a builder call that makes a layer with parameters. Fails unless x is F32 and the name is new. */
 GPUNN__INTERNAL bool gpunn__begin_layer(gpunn__call *call, const char *op, const char *name, gpunn_tensor *x);
 
-/* A parameter or buffer of the layer: name.suffix. */
+/* Makes the parameter or buffer name.suffix of the layer. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__layer_weight(const gpunn__call *call, gpunn__kind kind, const char *suffix, int rank,
                                                   const int64_t *dim, gpunn_init_kind init_kind, float a);
 
-/* Whether a weight is the layer's own, or was given to it. */
+/* Whether the layer created the weight, rather than sharing one given to it. */
 GPUNN__INTERNAL bool gpunn__is_own(const gpunn_tensor *layer, const gpunn_tensor *weight);
 
-/* Whether tensor t holds integers that pick elements. */
+/* Fails unless t has an integer dtype for indices, I64 or I32. */
 GPUNN__INTERNAL bool gpunn__are_indices(const gpunn__call *call, const gpunn_tensor *t, const char *name);
 
-/* Resolves one setting of a window of so many axes: each[i], else all, else otherwise[i]; lowest: the least allowed. */
+/* Resolves a setting of a window with `axes` axes: each[i] if set, else all, else otherwise[i]. one, many:
+ * names of the fields for messages. Fails if a value is below `lowest`. */
 GPUNN__INTERNAL bool gpunn__window_setting(const gpunn__call *call, int axes, const char *one, const char *many, int all,
                                            const int *each, const int *otherwise, int lowest, int *result);
 

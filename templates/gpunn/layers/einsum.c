@@ -3,7 +3,10 @@
 #include "layers/shapes.h"
 
 /* ==== >>layers/einsum ============================================================================================== */
-typedef struct gpunn__labels { /* of a tensor's axes, with their sizes: letters, and for "..." digits, of which 7 is the last */
+/* Implements gpunn_einsum by permutations, reductions and matrix products, and real Fourier transforms
+ * (gpunn_rfft, gpunn_irfft) by products with constant matrices. */
+
+typedef struct gpunn__labels { /* labels of a tensor's axes, and their sizes; "..." has digits, the last of which is 7 */
     gpunn_tensor *x;
     int           count;
     char          at[GPUNN_MAX_RANK];
@@ -17,7 +20,7 @@ static int gpunn__label_place(const gpunn__labels *l, char label)
     return -1;
 }
 
-/* Appends a label; false: there is no room or it is there already. */
+/* Appends a label. Returns false if there is no room or it exists already. */
 static bool gpunn__label_add(gpunn__labels *l, char label, int64_t dim)
 {
     if (l->count == GPUNN_MAX_RANK || gpunn__label_place(l, label) >= 0) return false;
@@ -26,7 +29,7 @@ static bool gpunn__label_add(gpunn__labels *l, char label, int64_t dim)
     return true;
 }
 
-/* Appends those of `from` that are in a (or are not) and in b (or are not). */
+/* Appends the labels of `from` whose presence in a equals in_a and whose presence in b equals in_b. */
 static void gpunn__label_choose(gpunn__labels *l, const gpunn__labels *from, const gpunn__labels *a, bool in_a,
                                 const gpunn__labels *b, bool in_b)
 {
@@ -42,7 +45,7 @@ static int gpunn__label_count(const gpunn__labels *l, char label)
     return count;
 }
 
-/* The labels of "..." for that many axes. */
+/* Appends labels for the `axes` axes of "...". */
 static bool gpunn__labels_dots(gpunn__labels *l, int axes)
 {
     bool fine = true;
@@ -55,8 +58,9 @@ static bool gpunn__label_is_dot(char label)
     return label < '0' + GPUNN_MAX_RANK;
 }
 
-/* Reads one tensor's labels, up to ',', '-' or the end. "..." has `dots` axes, or where rank is not 0, those that a tensor of
- * that rank has beside its letters, which then may stand there twice. */
+/* Reads the labels of one tensor up to ',', '-' or the end, and returns that position. With rank 0, for the
+ * result, "..." has `dots` axes and letters are unique. Otherwise "..." has the axes that the letters leave
+ * of rank, and a letter may occur twice. */
 static const char *gpunn__labels_read(const char *c, gpunn__labels *l, int rank, int dots, bool *fine)
 {
     const char *end = c;
@@ -75,7 +79,8 @@ static const char *gpunn__labels_read(const char *c, gpunn__labels *l, int rank,
     return end;
 }
 
-/* Takes the diagonal of every two axes of one letter, which becomes the last axis; false after an error. */
+/* Replaces each pair of axes with the same letter by their diagonal, as
+ * the last axis. Returns false on failure. */
 static bool gpunn__labels_diagonal(const gpunn__call *call, gpunn__labels *l)
 {
     char one[32], other[32];
@@ -108,7 +113,7 @@ static bool gpunn__labels_diagonal(const gpunn__call *call, gpunn__labels *l)
     return l->x != NULL;
 }
 
-/* Leaves out the axes of 1 that "..." broadcasts to another size; false after an error. */
+/* Removes axes of 1 that "..." broadcasts to another size. Returns false on failure. */
 static bool gpunn__labels_squeeze(gpunn__labels *l, const gpunn__labels *other)
 {
     gpunn__labels kept;
@@ -135,7 +140,7 @@ static gpunn_tensor *gpunn__labels_permute(const gpunn__labels *l, const gpunn__
     return same ? l->x : gpunn_permute(l->x, order);
 }
 
-/* Sums over the labels that are in neither of the others; false after an error. */
+/* Sums over labels that occur neither in the other operand nor in the result. Returns false on failure. */
 static bool gpunn__labels_reduce(gpunn__labels *l, const gpunn__labels *other, const gpunn__labels *result)
 {
     gpunn_axes    axes = {{0}};
@@ -153,7 +158,8 @@ static bool gpunn__labels_reduce(gpunn__labels *l, const gpunn__labels *other, c
     return l->x != NULL;
 }
 
-/* l as [batch, product of rows, product of columns] or, where that is how it lies, *transposed; NULL after an error. */
+/* Reshapes l to [batch, product of rows, product of columns]. If its axes already lie transposed, it keeps
+ * them and sets *transposed. Returns NULL on failure. */
 static gpunn_tensor *gpunn__labels_matrix(const gpunn__call *call, const gpunn__labels *l, const gpunn__labels *batch,
                                           const gpunn__labels *rows, const gpunn__labels *columns, bool *transposed)
 {
@@ -176,7 +182,7 @@ static gpunn_tensor *gpunn__labels_matrix(const gpunn__call *call, const gpunn__
     return x ? gpunn__reshape_to(x, batch->count + 2, dim) : NULL;
 }
 
-/* l with its labels in the result's order and axes of 1 for those that it lacks. */
+/* Permutes l to the order of the result, with axes of 1 for missing labels. */
 static gpunn_tensor *gpunn__labels_spread(const gpunn__labels *l, const gpunn__labels *result)
 {
     gpunn__labels order;
@@ -191,7 +197,7 @@ static gpunn_tensor *gpunn__labels_spread(const gpunn__labels *l, const gpunn__l
     return x && order.count < result->count ? gpunn__reshape_to(x, result->count, dim) : x;
 }
 
-/* Of two: elementwise where nothing is summed, else a product of matrices. */
+/* The product of two operands: elementwise if no label is summed, else a matrix product. */
 static gpunn_tensor *gpunn__einsum_product(const gpunn__call *call, const gpunn__labels *a, const gpunn__labels *b,
                                            const gpunn__labels *result)
 {
@@ -220,7 +226,7 @@ static gpunn_tensor *gpunn__einsum_product(const gpunn__call *call, const gpunn_
 GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *tensors, int count)
 {
     gpunn__call   call = gpunn__call_of(NULL, "einsum", NULL);
-    gpunn__labels l[3]; /* the last: of the result */
+    gpunn__labels l[3]; /* the last is that of the result */
     bool          fine = true;
     memset(l, 0, sizeof l);
     if (!gpunn__given(&call, equation, "equation") || !gpunn__given(&call, tensors, "tensors")) return NULL;
@@ -279,19 +285,20 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
 }
 
 /* ---- Fourier transforms ---------------------------------------------------------------------------------------------- *
- * Complex numbers are pairs along a last axis, so that a transform of n1 of them is a product by a matrix [2 n1, 2 n1]. One of n
- * = n1 n2 is n2 of n1 numbers that lie n2 apart, each turned, and then n1 of n2 (Cooley and Tukey 1965): with j = j1 n2 + j2 and
- * k = k1 + n1 k2, jk / n is j1 k1 / n1 + j2 k1 / n + j2 k2 / n2, but for whole turns. */
+ * Complex numbers are pairs along a last axis. A transform of n1 numbers is a product with a matrix [2 n1, 2
+ * n1]. A transform of n = n1 n2 numbers follows Cooley and Tukey (1965). It transforms n2 sets of n1 numbers
+ * that lie n2 apart, rotates each result, and transforms n1 sets of n2. With j = j1 n2 + j2 and k = k1 + n1
+ * k2, jk / n equals j1 k1 / n1 + j2 k1 / n + j2 k2 / n2, apart from whole turns. */
 
 typedef struct gpunn__fourier {
     const gpunn__call *call;
-    int                sign; /* of the exponent: -1, backwards 1 */
+    int                sign; /* sign of the exponent: -1 forward, 1 backward */
     double             scale;
 } gpunn__fourier;
 
-/* The matrices [n / from, from in, to out], for each j2 one, of factor e^(sign 2 pi i (j1 k1 (n / from) + j2 k1) / n), j1 below
- * from, k1 below to; in and out are 2 or, for real parts alone, 1. half: of the numbers that go in, those but the first and the
- * one opposite it stand for two. */
+/* Makes a constant [turns = n / from, from * in, to * out] with a matrix for each j2. Its factors are e^(sign
+ * 2 pi i (j1 k1 (n / from) + j2 k1) / n) for j1 < from and k1 < to. in and out are 2, or 1 for real parts
+ * alone. half: every input counts twice except the first and the one opposite it. */
 static gpunn_tensor *gpunn__fourier_matrix(const gpunn__fourier *f, int64_t n, int64_t turns, int64_t from, int64_t to, int in,
                                            int out, bool half)
 {
@@ -321,7 +328,7 @@ static gpunn_tensor *gpunn__fourier_matrix(const gpunn__fourier *f, int64_t n, i
     return y;
 }
 
-/* The factor of n that is taken first. */
+/* The factor of n to split off first, or n if it is not split. */
 static int64_t gpunn__fourier_factor(int64_t n)
 {
     int64_t factor = 16;
@@ -332,7 +339,7 @@ static int64_t gpunn__fourier_factor(int64_t n)
     return factor == 1 ? n : factor;
 }
 
-/* x [rows, n, in], 2 or 1 real parts, as [rows, n, 2]. */
+/* Transforms x [rows, n, in], where in is 2, or 1 for real parts alone. Returns [rows, n, 2]. */
 static gpunn_tensor *gpunn__fourier_of(const gpunn__fourier *f, gpunn_tensor *x, int64_t n, int in)
 {
     const int64_t  n1 = gpunn__fourier_factor(n), n2 = n / n1;
@@ -353,8 +360,9 @@ static gpunn_tensor *gpunn__fourier_of(const gpunn__fourier *f, gpunn_tensor *x,
     return gpunn_reshape(x, GPUNN_SHAPE(rows, n, 2));
 }
 
-/* Opens a call on x, whose axes but the last `pairs` are those of the real tensor: x with the axis last but `pairs` of them and
- * all before it joined, and in *others their sizes, with the place of the axis; NULL after an error. */
+/* Starts a builder call on x. If pairs is 1, its last axis holds pairs. Returns x with the
+ * transformed axis last (before the pairs) and all others joined to one. *others: their
+ * sizes. *axis is resolved. NULL on failure. */
 static gpunn_tensor *gpunn__fourier_begin(gpunn__call *call, const char *name, gpunn_tensor *x, int pairs, int *axis,
                                           gpunn_fft_norm norm, gpunn_shape *others)
 {
@@ -391,7 +399,8 @@ static gpunn_tensor *gpunn__fourier_begin(gpunn__call *call, const char *name, g
     return gpunn_reshape(gpunn_permute(x, order), lines);
 }
 
-/* [rows, size, 2], or without the last axis, with the others' axes around that of `size`. */
+/* Reverses gpunn__fourier_begin: from [rows, size, 2], or [rows, size] without pairs, to
+ * the original axes around that of `size`. */
 static gpunn_tensor *gpunn__fourier_end(gpunn_tensor *x, const gpunn_shape *others, int axis, int64_t size, bool pairs)
 {
     gpunn_shape shape = *others;
@@ -421,7 +430,7 @@ GPUNN_API gpunn_tensor *gpunn_rfft(gpunn_tensor *x, int axis, gpunn_fft_norm nor
     if (y == NULL) return gpunn__undo(&call);
     const int64_t        n = y->dim[1], kept = n / 2 + 1;
     const gpunn__fourier f = {&call, -1, gpunn__fourier_scale(n, norm, GPUNN_FFT_FORWARD)};
-    if (gpunn__fourier_factor(n) == n) /* what is kept alone */
+    if (gpunn__fourier_factor(n) == n) /* computes only the results that are kept */
         y = gpunn_matmul(y, gpunn_reshape(gpunn__fourier_matrix(&f, n, 1, n, kept, 1, 2, false), GPUNN_SHAPE(n, 2 * kept)));
     else
         y = gpunn_slice(gpunn__fourier_of(&f, y, n, 1), 1, 0, kept, 1);
@@ -446,7 +455,8 @@ GPUNN_API gpunn_tensor *gpunn_irfft(gpunn_tensor *x, int64_t n, int axis, gpunn_
         y = gpunn_matmul(y, gpunn_reshape(gpunn__fourier_matrix(&f, n, 1, kept, n, 2, 1, true), GPUNN_SHAPE(2 * kept, n)));
         return gpunn__made(&call, gpunn__fourier_end(y, &others, axis, n, false));
     }
-    /* all n, of which those behind the middle are the opposite of those before; the first, and that in the middle, are real */
+    /* Completes all n numbers: those after the middle are conjugates of those
+     * before. The first and the middle one are real. */
     gpunn_tensor *pair = gpunn_constant(call.model, GPUNN_SHAPE(2), opposite), *first = gpunn_slice(y, 1, 0, 1, 1);
     gpunn_tensor *parts[4] = {gpunn_mul(first, gpunn_constant(call.model, GPUNN_SHAPE(2), real)),
                               gpunn_slice(y, 1, 1, (n + 1) / 2, 1), NULL, NULL};

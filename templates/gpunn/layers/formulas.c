@@ -7,7 +7,7 @@
 #include "layers/shapes.h"
 #include "layers/losses.h"
 
-/* Whether operands and arguments fit each other; args: settled. */
+/* Defines a check of a formula's operands and arguments. args: after gpunn__settle. */
 #define GPUNN__FITS(name) \
     static bool gpunn__fits_##name(const gpunn__call *call, gpunn_tensor *const *in, int count, const void *args)
 
@@ -19,7 +19,7 @@ GPUNN__FITS(SAME)
     return true;
 }
 
-GPUNN__FITS(ANY) /* the formula's own ops refuse what does not broadcast */
+GPUNN__FITS(ANY) /* the formula's ops report what does not broadcast */
 {
     (void)call, (void)in, (void)count, (void)args;
     return true;
@@ -96,7 +96,7 @@ GPUNN__FITS(ALONG)
 GPUNN__FORMULAS(GPUNN__X, )
 #undef GPUNN__X
 
-/* The number that a key has in its formula. */
+/* The value of an argument as a number in the formula. */
 static double gpunn__argument_number(const gpunn__argument *a, const void *at)
 {
     if (a->kind <= GPUNN__K_AXIS) return *(const int *)at;
@@ -159,7 +159,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gp
 GPUNN__FORMULAS(GPUNN__X, )
 #undef GPUNN__X
 
-/* Of x and one or two numbers; other is 0 where there is one. */
+/* Evaluates a formula of x and one or two numbers. other: 0 if there is only one. */
 static gpunn_tensor *gpunn__composite_of(const gpunn__formula_row *row, gpunn_tensor *x, float number, float other)
 {
     gpunn__plain_args args;
@@ -199,7 +199,7 @@ GPUNN_API gpunn_tensor *gpunn_top_k_accuracy(gpunn_tensor *logits, gpunn_tensor 
     gpunn__call call;
     if (!gpunn__begin_classes(&call, "top_k_accuracy", logits, labels)) return NULL;
     gpunn_tensor *places = gpunn_cast(gpunn_topk_indices(logits, k, 1, true), GPUNN_F32);
-    gpunn_tensor *truth = gpunn_cast(gpunn__unsqueeze(labels, 1), GPUNN_F32); /* an axis of 1 where the classes are */
+    gpunn_tensor *truth = gpunn_cast(gpunn__unsqueeze(labels, 1), GPUNN_F32); /* an axis of 1 in the place of the classes */
     gpunn_tensor *hits = gpunn_sum(gpunn_eq(places, truth), GPUNN_AXES(1), false);
     return gpunn__made(&call, gpunn__reduce_loss(hits, GPUNN_REDUCE_MEAN));
 }

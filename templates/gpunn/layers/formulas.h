@@ -4,9 +4,12 @@
 #include "graph/tensors.h"
 
 /* ==== >>layers/formulas ============================================================================================ */
+/* Builders defined by a formula in GPUNN__FORMULAS (>>graph/expr), such as most losses and many activations. */
+
+/* A builder's name and formula. `fits` checks operands and arguments; `operands` are names for messages. */
 typedef struct gpunn__formula_row {
     const char *name, *formula;
-    int         count; /* of operands */
+    int         count; /* number of operands */
     bool (*fits)(const gpunn__call *call, gpunn_tensor *const *in, int count, const void *args);
     const char *operands[3];
 } gpunn__formula_row;
@@ -15,7 +18,7 @@ typedef struct gpunn__formula_row {
 GPUNN__FORMULAS(GPUNN__X, )
 #undef GPUNN__X
 
-/* What a row of formulas makes of its operands and its arguments. */
+/* Evaluates a row's formula on its operands and arguments as nodes. Returns NULL on failure. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__composite(const gpunn__formula_row *row, gpunn_tensor *const *in, void *args);
 
 #endif /* GPUNN__LAYERS_FORMULAS_H */

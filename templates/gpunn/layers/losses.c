@@ -30,7 +30,7 @@ GPUNN__INTERNAL bool gpunn__loss_factor(const gpunn__call *call, const gpunn_ten
 GPUNN__INTERNAL gpunn_tensor *gpunn__reduce_loss(gpunn_tensor *loss, gpunn_reduction reduction)
 {
     if (loss == NULL || reduction == GPUNN_REDUCE_NONE) return loss;
-    if (reduction == GPUNN_REDUCE_BATCHMEAN && loss->rank > 1) { /* the mean over axis 0 of each sample's sum */
+    if (reduction == GPUNN_REDUCE_BATCHMEAN && loss->rank > 1) { /* sum of each sample, mean over axis 0 */
         gpunn_axes inner = {{0}};
         for (int i = 1; i < loss->rank; i++) inner.axis[i - 1] = i;
         inner.axis[loss->rank - 1] = GPUNN_END;
@@ -54,7 +54,7 @@ GPUNN__INTERNAL bool gpunn__begin_classes(gpunn__call *call, const char *op, gpu
     return gpunn__begin_op(call, op, GPUNN_OP_CROSS_ENTROPY, operands, 2, 1) && gpunn__labels_fit(call, logits, labels);
 }
 
-/* One weight for each class, or none. */
+/* Checks an optional weight [classes]. */
 static bool gpunn__class_weight_fits(const gpunn__call *call, const gpunn_tensor *weight, const gpunn_tensor *logits)
 {
     char text[128];
@@ -90,7 +90,7 @@ GPUNN_API gpunn_tensor *gpunn_nll_loss_(gpunn_tensor *log_probabilities, gpunn_t
     return gpunn__class_loss_node("nll_loss", &gpunn__operation_nll, log_probabilities, labels, &args);
 }
 
-/* The numbers of the classes, 0, 1, ..., as a constant. */
+/* A constant with the class indices 0, 1, ... */
 static gpunn_tensor *gpunn__class_numbers(gpunn_model *model, int64_t classes)
 {
     size_t        bytes = (size_t)classes * sizeof(float);
@@ -119,7 +119,7 @@ GPUNN_API gpunn_tensor *gpunn_multi_margin_loss_(gpunn_tensor *x, gpunn_tensor *
     memset(&plain, 0, sizeof plain);
     plain.reduction = GPUNN_REDUCE_NONE;
     gpunn_tensor *in[] = {x, NULL, NULL, NULL, args.weight};
-    in[1] = gpunn_nll_loss_(x, labels, plain); /* -x[label]; it looks at the labels too */
+    in[1] = gpunn_nll_loss_(x, labels, plain); /* -x[label]; this also checks the labels */
     in[2] = in[1] ? gpunn_cast(labels, GPUNN_F32) : NULL;
     in[1] = in[2] ? gpunn__reshape_to(in[1], 2, column) : NULL;
     in[2] = in[1] ? gpunn__reshape_to(in[2], 2, column) : NULL;
@@ -156,7 +156,7 @@ GPUNN_API gpunn_tensor *gpunn_ctc_loss_(gpunn_tensor *log_probabilities, gpunn_t
     return gpunn__node(&call, &gpunn__operation_ctc_loss, &attr, operands, 4);
 }
 
-/* What is wrong with an op of the program's; NULL: nothing. */
+/* What is wrong with a custom op; NULL: nothing. */
 static const char *gpunn__custom_fault(const gpunn_custom_op *op)
 {
     size_t length = 0;
@@ -181,10 +181,10 @@ GPUNN_API gpunn_tensor *gpunn_custom_(const gpunn_custom_op *op, gpunn_tensor *c
             return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, ".numbers[%d] is %g; use finite numbers", i, (double)args.numbers[i]);
     gpunn_attributes attr = gpunn__no_attributes();
     attr.custom = op;
-    for (int i = 0; i < GPUNN_CUSTOM_NUMBERS; i++) attr.numbers[i] = args.numbers[i] + 0.0f; /* -0 is 0 */
+    for (int i = 0; i < GPUNN_CUSTOM_NUMBERS; i++) attr.numbers[i] = args.numbers[i] + 0.0f; /* turns -0 into 0 */
     gpunn__meta out;
     if (!gpunn__infer_node(&call, GPUNN_OP_CUSTOM, &attr, inputs, op->inputs, &out)) return NULL;
-    call.layer = NULL; /* it owns no parameters */
+    call.layer = NULL; /* it has no parameters */
     return gpunn__node(&call, &gpunn__operation_custom, &attr, inputs, op->inputs);
 }
 

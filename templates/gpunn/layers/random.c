@@ -4,6 +4,9 @@
 #include "layers/basic.h"
 
 /* ==== >>layers/random ============================================================================================== */
+/* Builders that draw random numbers: dropout, random tensors, randomized activations. Each has a site number
+ * of its own, which keys its random numbers in every run. */
+
 static gpunn_tensor *gpunn__random_node(const gpunn__operation *operation, gpunn_tensor *x, float p)
 {
     gpunn__call call;
@@ -53,7 +56,7 @@ GPUNN_API gpunn_tensor *gpunn_randn(gpunn_model *model, gpunn_shape shape)
     return gpunn__random_in(&gpunn__operation_randn_like, "randn", model, shape);
 }
 
-/* What tells training from evaluation: 1 in evaluation; 0 or 2 in training, dropout of 1. */
+/* A scalar that tells the mode: 1 in evaluation, 0 or 2 in training. It is dropout of 1 with p = 0.5. */
 static gpunn_tensor *gpunn__mode(gpunn_model *model)
 {
     static const float one = 1;
@@ -89,7 +92,7 @@ GPUNN_API gpunn_tensor *gpunn_prelu(gpunn_tensor *x, const char *name, int num_p
                              (int)count, gpunn__shape_text(x, text));
     gpunn_tensor *weight = gpunn__layer_weight(&call, GPUNN__PARAMETER, "weight", 1, &count, GPUNN_INIT_CONSTANT, args.number);
     if (weight && count > 1 && x->rank > 2) {
-        gpunn_shape column = {{count}}; /* [channels, 1, ...]: broadcasts along axis 1 */
+        gpunn_shape column = {{count}}; /* [channels, 1, ...], which broadcasts along axis 1 */
         for (int i = 2; i < x->rank; i++) column.dim[i - 1] = 1;
         weight = gpunn_reshape(weight, column);
     }

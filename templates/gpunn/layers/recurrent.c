@@ -19,10 +19,11 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__unsqueeze(gpunn_tensor *x, int axis)
     return gpunn_reshape(x, shape);
 }
 
-/* The part of a layer with proj_size that is no operand of its node. */
+/* Index of weight_hr in a layer's parts. Layers with proj_size have it, but it is no operand of their node. */
 enum { GPUNN__WEIGHT_HR = 4 };
 
-/* A parameter of layer k: name.weight_ih_l0_reverse, ...; below 0: of a cell, name.weight_ih, ... */
+/* Makes a parameter of layer k, such as name.weight_ih_l0_reverse. k < 0: a
+ * parameter of a cell, such as name.weight_ih. */
 static gpunn_tensor *gpunn__recurrent_weight(const gpunn__call *call, int k, int part, bool reverse, int64_t rows,
                                              int64_t columns, float bound)
 {
@@ -43,7 +44,7 @@ static bool gpunn__has_hidden_size(const gpunn__call *call, int hidden_size)
     return false;
 }
 
-/* The settings that need no layer to be looked at. */
+/* Checks the settings that need no look at weights. */
 static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, const gpunn_tensor *x, const gpunn_rnn_args *args,
                                       int layers)
 {
@@ -81,8 +82,8 @@ static bool gpunn__recurrent_is_sound(const gpunn__call *call, gpunn_op op, cons
     return false;
 }
 
-/* Whether t is a parameter or follows from parameters alone, in so few steps: what is kept of a weight is renewed when one
- * changes. */
+/* Whether t is a parameter, or computed from parameters and constants in at most `steps` ops. Values derived
+ * from a weight are cached and renewed when it changes. */
 static bool gpunn__is_weight(const gpunn_tensor *t, int steps)
 {
     if (t->kind == GPUNN__PARAMETER) return true;
@@ -96,7 +97,7 @@ static bool gpunn__is_weight(const gpunn_tensor *t, int steps)
     return all && any;
 }
 
-/* What gpunn_rnn_args' weights has for each direction: the operands of a node without NULL, and weight_hr. */
+/* Number of weights per direction in gpunn_rnn_args: the operands of a node without NULL, and weight_hr. */
 static int gpunn__recurrent_parts(const gpunn_rnn_args *args)
 {
     return (args->no_bias ? 2 : 4) + (args->proj_size > 0);
@@ -112,7 +113,7 @@ static bool gpunn__is_weight_hr(const gpunn__call *call, gpunn_tensor *t, const 
     return false;
 }
 
-/* The operands that the program gives, for all layers. */
+/* Checks the operands given by the program, for all layers. */
 static bool gpunn__recurrent_takes(const gpunn__call *call, const gpunn_tensor *x, const gpunn_rnn_args *args, int layers)
 {
     const int           directions = args->bidirectional ? 2 : 1, parts = gpunn__recurrent_parts(args);
@@ -138,13 +139,13 @@ static bool gpunn__recurrent_takes(const gpunn__call *call, const gpunn_tensor *
         if (!gpunn__is_weight(args->weights[i], 16))
             (void)gpunn__refuse(call, GPUNN_ERR_ARGUMENT, "%s is no parameter; give another layer's parameters", name);
         else if (i % parts < GPUNN__WEIGHT_HR - 2 * args->no_bias || gpunn__is_weight_hr(call, args->weights[i], name, args))
-            continue; /* the node looks at the shapes of all but weight_hr */
+            continue; /* inference checks the shapes of all others */
         return false;
     }
     return true;
 }
 
-/* Row `length` + i of a recurrent node. */
+/* Row `length` + i of a recurrent node, where its final states are stored. */
 static gpunn_tensor *gpunn__state_row(gpunn_tensor *node, int64_t length, int i)
 {
     if (!gpunn__is_sized(length)) return gpunn_slice(node, 0, length + i, length + i + 1, 1);
@@ -152,9 +153,10 @@ static gpunn_tensor *gpunn__state_row(gpunn_tensor *node, int64_t length, int i)
     return first && last ? gpunn_slice(node, 0, first, last, 1) : NULL;
 }
 
-/* ---- proj_size: h = W_hr r, where r = o tanh(c) is what a layer without it makes ----
- * The gates take W_hh h = (W_hh W_hr) r, so that a layer with this product as its weight_hh makes r, whose results are projected
- * all at once. Its first step takes W_hh h_0 from features of x that are h_0 where a direction starts and 0 elsewhere. */
+/* ---- proj_size: h = W_hr r, where r = o tanh(c) is the result of a layer without it ----
+ * The gates use W_hh h = (W_hh W_hr) r. A layer without proj_size that has this product as its weight_hh
+ * makes r. All of r is then projected at once. The first step gets W_hh h_0 from extra features of x. They
+ * are h_0 where a direction starts and 0 elsewhere. */
 
 static gpunn_tensor *gpunn__times_hr(gpunn_tensor *r, gpunn_tensor *weight_hr)
 {
@@ -162,7 +164,7 @@ static gpunn_tensor *gpunn__times_hr(gpunn_tensor *r, gpunn_tensor *weight_hr)
     return gpunn_matmul_(r, weight_hr, turned);
 }
 
-/* r of the directions, which share an axis of it, projected. */
+/* Projects r, whose directions share one axis. */
 static gpunn_tensor *gpunn__projected(gpunn_tensor *r, gpunn_tensor *const *weight_hr, int directions, int axis)
 {
     gpunn_tensor *h[2] = {NULL, NULL};
@@ -172,7 +174,8 @@ static gpunn_tensor *gpunn__projected(gpunn_tensor *r, gpunn_tensor *const *weig
     return gpunn_concat(h, 2, axis);
 }
 
-/* x [length, n, in] with the features of h_0 [directions, n, proj_size]. */
+/* Appends features to x [length, n, in] that carry h_0 [directions, n,
+ * proj_size]: h_0 where a direction starts, else 0. */
 static gpunn_tensor *gpunn__with_start(gpunn_tensor *x, gpunn_tensor *h_0, gpunn_tensor *lengths, int directions)
 {
     static const float one = 1;
@@ -188,7 +191,7 @@ static gpunn_tensor *gpunn__with_start(gpunn_tensor *x, gpunn_tensor *h_0, gpunn
     return gpunn_concat(parts, 1 + directions, 2);
 }
 
-/* Makes the operands of a layer with proj_size those of one without; false after an error. */
+/* Turns the operands of a layer with proj_size into those of a layer without. Returns false on failure. */
 static bool gpunn__project_operands(gpunn_tensor **in, gpunn_tensor *const *weight_hr, int directions)
 {
     const gpunn_matmul_args plain = {0, false, false};
@@ -201,7 +204,7 @@ static bool gpunn__project_operands(gpunn_tensor **in, gpunn_tensor *const *weig
         among.before[1] = d * size, among.after[1] = (directions - 1 - d) * size;
         if (h_0 && directions == 2) both[1] = gpunn_pad_(weight_hh, among);
         if (h_0) weight[0] = gpunn_concat(both, 2, 1);
-        /* The sum, of one, stays F32 where products give 16 bits: the layer reads its weights so. */
+        /* A sum over one element. It keeps the product F32 in 16-bit models, as the layer reads its weights. */
         gpunn_tensor *product = gpunn_matmul_(weight_hh, weight_hr[d], plain);
         weight[1] = product ? gpunn_sum(gpunn__unsqueeze(product, 0), GPUNN_AXES(0), false) : NULL;
         if (weight[0] == NULL || weight[1] == NULL) return false;
@@ -275,7 +278,7 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation
     return gpunn__made(&call, y);
 }
 
-/* A state of a cell, [n, hidden_size], as one of a layer; false after an error. */
+/* Turns a state [n, hidden_size] of a cell into that of a layer. Returns false on failure. */
 static bool gpunn__cell_takes(const gpunn__call *call, const gpunn_tensor *x, int hidden_size, const char *name,
                               gpunn_tensor *state, gpunn_tensor **result)
 {
@@ -290,7 +293,7 @@ static bool gpunn__cell_takes(const gpunn__call *call, const gpunn_tensor *x, in
     return false;
 }
 
-/* A layer of one step. */
+/* Makes a cell as a layer of one step. */
 static gpunn_tensor *gpunn__cell(const gpunn__operation *operation, gpunn_tensor *x, const char *name,
                                  const gpunn_cell_args *args)
 {
@@ -337,7 +340,7 @@ GPUNN_API gpunn_tensor *gpunn_gru_cell_(gpunn_tensor *x, const char *name, gpunn
     return gpunn__cell(&gpunn__operation_gru, x, name, &args);
 }
 
-/* Layers that go on where the run before has ended. */
+/* Makes a layer that continues from the final state of the previous run. */
 static gpunn_tensor *gpunn__stateful(const gpunn__operation *operation, gpunn_tensor *x, const char *name, gpunn_rnn_args args)
 {
     const int        count = operation->op == GPUNN_OP_LSTM ? 2 : 1, n = args.batch_first ? 0 : 1;

@@ -3,12 +3,15 @@
 #include "base/forward_declarations.h"
 
 /* ==== >>layers/recurrent =========================================================================================== */
-/* 1, 2, ... along an axis of that size, which may vary. */
+/* Recurrent layers (RNN, LSTM, GRU) and cells, with their states and projections. */
+
+/* A tensor with 1, 2, ... along an axis of this size, which may be variable. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__ordinals(gpunn_model *model, int64_t size);
 
-/* With an axis of 1 behind so many. */
+/* Inserts an axis of 1 into x at position `axis`. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__unsqueeze(gpunn_tensor *x, int axis);
 
+/* Makes a recurrent layer. Returns its output, or NULL on failure. */
 GPUNN__INTERNAL gpunn_tensor *gpunn__recurrent(const gpunn__operation *operation, gpunn_tensor *x, const char *name,
                                                const gpunn_rnn_args *args);
 

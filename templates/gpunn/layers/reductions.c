@@ -5,6 +5,8 @@
 #include "layers/shapes.h"
 
 /* ==== >>layers/reductions ========================================================================================== */
+/* Reductions and scans: sum, mean, max, variance, norms, products, cumulative ops, argmax and others. */
+
 static gpunn_tensor *gpunn__reduce_node(const char *name, const gpunn__operation *operation, bool mean, gpunn_tensor *x,
                                         const gpunn_axes *axes, bool keepdim)
 {
@@ -16,7 +18,7 @@ static gpunn_tensor *gpunn__reduce_node(const char *name, const gpunn__operation
     if (count < 0) return NULL;
     attr.mean = mean;
     attr.keepdim = keepdim;
-    attr.axes = count == 0 ? (1u << x->rank) - 1 : 0; /* no axis: all of them */
+    attr.axes = count == 0 ? (1u << x->rank) - 1 : 0; /* no axis given: all axes */
     while (count > 0) attr.axes |= 1u << list[--count];
     if (attr.axes == 0) operation = &gpunn__operation_reshape; /* a scalar is its own sum */
     return gpunn__node(&call, operation, &attr, &x, 1);
@@ -37,7 +39,7 @@ GPUNN_API gpunn_tensor *gpunn_max(gpunn_tensor *x, gpunn_axes axes, bool keepdim
     return gpunn__reduce_node("max", &gpunn__operation_max, false, x, &axes, keepdim);
 }
 
-/* -x or, of integers, which -x would wrap around, -1 - x. */
+/* -x for F32. For integers -1 - x, since -x may overflow. Reverses the order of values. */
 static gpunn_tensor *gpunn__reversed(gpunn_tensor *x)
 {
     if (x && x->dtype == GPUNN_BOOL) return gpunn_logical_not(x);
@@ -51,7 +53,7 @@ GPUNN_API gpunn_tensor *gpunn_min(gpunn_tensor *x, gpunn_axes axes, bool keepdim
     return gpunn__made(&call, gpunn__reversed(gpunn_max(gpunn__reversed(x), axes, keepdim)));
 }
 
-/* x^p of x >= 0, with a derivative of 0 at 0. */
+/* x^p for x >= 0, with derivative 0 at 0. */
 static gpunn_tensor *gpunn__power_of(gpunn_tensor *x, double p)
 {
     static const char *const names[] = {"p"};
@@ -141,7 +143,7 @@ GPUNN_API gpunn_tensor *gpunn_prod(gpunn_tensor *x, int axis, bool keepdim)
     gpunn__call   call;
     gpunn_tensor *y = x;
     if ((axis = gpunn__begin_along(&call, "prod", x, axis, false)) < 0) return NULL;
-    for (int64_t size = x->dim[axis]; size > 1; size -= size / 2) { /* one half times the other */
+    for (int64_t size = x->dim[axis]; size > 1; size -= size / 2) { /* multiplies one half by the other */
         gpunn_tensor *both[] = {gpunn_mul(gpunn_slice(y, axis, 0, size / 2, 1), gpunn_slice(y, axis, size / 2, size / 2 * 2, 1)),
                                 NULL};
         if (size % 2) both[1] = gpunn_slice(y, axis, size - 1, size, 1);
@@ -150,14 +152,14 @@ GPUNN_API gpunn_tensor *gpunn_prod(gpunn_tensor *x, int axis, bool keepdim)
     return gpunn__made(&call, keepdim || y == NULL ? y : gpunn_sum(y, GPUNN_AXES(axis), false));
 }
 
-/* Along an axis, of each element and all before it what `both` makes of two. */
+/* Scans along an axis: combines each element with all before it by `both`. */
 static gpunn_tensor *gpunn__running(const char *name, gpunn_tensor *x, int axis,
                                     gpunn_tensor *(*both)(gpunn_tensor *, gpunn_tensor *))
 {
     gpunn__call   call;
     gpunn_tensor *y = x;
     if ((axis = gpunn__begin_along(&call, name, x, axis, false)) < 0) return NULL;
-    for (int64_t step = 1, size = x->dim[axis]; step < size; step *= 2) { /* of the 2 * step elements up to each */
+    for (int64_t step = 1, size = x->dim[axis]; step < size; step *= 2) { /* each element now combines 2 * step elements */
         gpunn_tensor *ahead = gpunn_slice(y, axis, 0, size - step, 1), *parts[2] = {gpunn_slice(y, axis, 0, step, 1), NULL};
         parts[1] = both(gpunn_slice(y, axis, step, size, 1), ahead);
         y = gpunn_concat(parts, 2, axis);
@@ -180,7 +182,7 @@ GPUNN_API gpunn_tensor *gpunn_cummin(gpunn_tensor *x, int axis)
     return gpunn__running("cummin", x, axis, gpunn_minimum);
 }
 
-/* The same with the last place up to each at which the extreme of all up to there stands. */
+/* Scans for extremes and also finds where each stands: the last place where the extreme up to there occurs. */
 static gpunn_tensor *gpunn__running_places(const char *name, gpunn_tensor *x, int axis, gpunn_tensor **indices,
                                            gpunn_tensor *(*both)(gpunn_tensor *, gpunn_tensor *))
 {
@@ -191,7 +193,7 @@ static gpunn_tensor *gpunn__running_places(const char *name, gpunn_tensor *x, in
     for (int i = axis + 1; i < x->rank; i++) line.dim[i - axis] = 1;
     place = gpunn_reshape(gpunn_cast(place, GPUNN_I64), line);
     gpunn_tensor *here = gpunn_eq(x, gpunn__running(name, x, axis, both));
-    if (x->dtype == GPUNN_F32) here = gpunn_maximum(here, gpunn_ne(x, x)); /* a NaN is its own extreme */
+    if (x->dtype == GPUNN_F32) here = gpunn_maximum(here, gpunn_ne(x, x)); /* NaN counts as the extreme */
     gpunn_tensor *if_here[] = {here, place};
     place = gpunn__running(name, gpunn__integer_node(GPUNN_INTEGER_WHERE, if_here, 2, 0), axis, gpunn_maximum);
     gpunn_tensor *values = gpunn_gather(x, axis, place);
@@ -217,7 +219,7 @@ GPUNN_API gpunn_tensor *gpunn_gradient_energy(gpunn_tensor *x, gpunn_axes axes)
     if (!gpunn__begin_x(&call, "gradient_energy", NULL, x, true)) return NULL;
     int count = gpunn__axis_list(&call, x, &axes, list);
     if (count < 0) return NULL;
-    attr.axes = count == 0 ? (1u << x->rank) - 1 : 0; /* no axis: all of them */
+    attr.axes = count == 0 ? (1u << x->rank) - 1 : 0; /* no axis given: all axes */
     while (count > 0) attr.axes |= 1u << list[--count];
     return gpunn__node(&call, &gpunn__operation_gradient_energy, &attr, &x, 1);
 }
@@ -251,7 +253,7 @@ GPUNN_API gpunn_tensor *gpunn_argmin(gpunn_tensor *x, int axis, bool keepdim)
     return gpunn__made(&call, gpunn_argmax(gpunn__reversed(x), axis, keepdim));
 }
 
-/* What `arg` finds of x along an axis, and its places. */
+/* Finds an extreme of x along an axis by `arg`, and its index. */
 static gpunn_tensor *gpunn__extreme(const char *name, gpunn_tensor *x, int axis, bool keepdim, gpunn_tensor **indices,
                                     gpunn_tensor *(*arg)(gpunn_tensor *, int, bool))
 {

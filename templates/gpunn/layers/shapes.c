@@ -97,8 +97,8 @@ GPUNN_API gpunn_tensor *gpunn_concat(gpunn_tensor *const *tensors, int count, in
     return attr.axis < 0 ? NULL : gpunn__node(&call, &gpunn__operation_concat, &attr, tensors, count);
 }
 
-/* One index of a Python slice: negative ones count from the end, all are clamped; where sizes vary only what certainly is
- * behind. */
+/* Resolves an index of a Python slice. Negative indices count from the end, and all are clamped. If sizes
+ * vary, only an index beyond any size is clamped. */
 static int64_t gpunn__slice_index(gpunn_model *model, int64_t index, int64_t size)
 {
     if (gpunn__size_place(model, index)) return index;
@@ -182,7 +182,7 @@ GPUNN_API gpunn_tensor *gpunn_tile(gpunn_tensor *x, gpunn_shape repeats)
     int     given = gpunn__rank_of(&call, &repeats, 0), rank = given > x->rank ? given : x->rank, inner = 0;
     int64_t one[2 * GPUNN_MAX_RANK], many[2 * GPUNN_MAX_RANK], dim[GPUNN_MAX_RANK];
     if (given < 0) return NULL;
-    for (int i = 0; i < rank; i++) { /* an axis of 1 before each that is repeated, expanded and joined with it */
+    for (int i = 0; i < rank; i++) { /* inserts an axis of 1 before each repeated axis, expands it and joins both */
         int     from = i - (rank - x->rank), at = i - (rank - given);
         int64_t size = from < 0 ? 1 : x->dim[from], times = at < 0 ? 1 : repeats.dim[at];
         if (times > 1) {
@@ -285,7 +285,7 @@ static int gpunn__split_nodes(const gpunn__call *call, gpunn_tensor *x, int64_t 
     return count <= capacity ? (int)count : 0;
 }
 
-/* Opens a call that cuts a fixed axis of x into `amount` of something: the axis, or -1 after an error. */
+/* Starts a builder call that splits a fixed axis of x by `amount`. Returns the axis, or -1 on failure. */
 static int gpunn__begin_split(gpunn__call *call, const char *op, gpunn_tensor *x, int64_t amount, int axis, gpunn_tensor **parts)
 {
     char text[128];
@@ -352,7 +352,7 @@ static gpunn_tensor *gpunn__refuse_count(gpunn_tensor *x, const char *name, cons
     return gpunn__refuse(&call, GPUNN_ERR_ARGUMENT, "%s is %d; use 1 to %d", what, count, most);
 }
 
-/* f(x scale[i] + shift[i]) for i < width, side by side in the last axis. */
+/* Computes f(x * scale[i] + shift[i]) for each i < width, concatenated along the last axis. */
 static gpunn_tensor *gpunn__encode(gpunn_tensor *x, const char *name, int width, const float *scale, const float *shift,
                                    gpunn_tensor *(*f)(gpunn_tensor *))
 {
@@ -410,7 +410,7 @@ GPUNN_API gpunn_tensor *gpunn_one_blob_encoding(gpunn_tensor *x, int bins)
     return gpunn__encode(x, "one_blob_encoding", bins, scale, shift, gpunn__bump);
 }
 
-/* The forms c[0] x + c[1] y + c[2] z + c[3] of which each spherical harmonic is the product. */
+/* Each spherical harmonic is the product of three forms c[0] x + c[1] y + c[2] z + c[3]. */
 enum { GPUNN__HARMONICS = 16, GPUNN__FORMS = 3 };
 static const float gpunn__harmonic[GPUNN__HARMONICS][GPUNN__FORMS][4] = {
     {{0, 0, 0, 0.28209479f}, {0, 0, 0, 1}, {0, 0, 0, 1}},
@@ -430,7 +430,7 @@ static const float gpunn__harmonic[GPUNN__HARMONICS][GPUNN__FORMS][4] = {
     {{0, 0, 1.44530572f, 0}, {1, -1, 0, 0}, {1, 1, 0, 0}},
     {{0.59004359f, 0, 0, 0}, {-1, 1.73205081f, 0, 0}, {1, 1.73205081f, 0, 0}}};
 
-/* Form `form` of each of `count` of them. */
+/* Evaluates form `form` of the first `count` harmonics. */
 static gpunn_tensor *gpunn__harmonic_form(gpunn_tensor *const *coordinate, int form, int count)
 {
     const gpunn_shape each = {{count}};
@@ -536,7 +536,7 @@ GPUNN_API gpunn_tensor *gpunn_scatter(gpunn_tensor *x, int axis, gpunn_tensor *i
     return gpunn__scatter_node(&gpunn__operation_scatter, x, axis, index, src);
 }
 
-/* index [count] as one for each element of the slices along an axis of x that it names. */
+/* Expands index [count] to one index per element of the slices of x that it selects. */
 static gpunn_tensor *gpunn__index_of_slices(const gpunn__call *call, const gpunn_tensor *x, int axis, gpunn_tensor *index)
 {
     gpunn_shape one, all;
@@ -578,7 +578,8 @@ GPUNN_API gpunn_tensor *gpunn_index_add(gpunn_tensor *x, int axis, gpunn_tensor 
     return gpunn__made(&call, gpunn_scatter_add(x, axis, each, src));
 }
 
-/* What axes `lead` on of x pick are in the one axis that these become, [lead, places, rest]; outside: -1. */
+/* Converts index tuples over `depth` axes of x from `lead` on to indices of the single axis [lead, places,
+ * rest] that joins them. Indices outside become -1. */
 static gpunn_tensor *gpunn__joined_places(const gpunn_tensor *x, gpunn_tensor *index, int lead, int depth)
 {
     gpunn_tensor *place = gpunn_slice(gpunn_cast(index, GPUNN_I64), -1, 0, 1, 1);
@@ -638,7 +639,7 @@ GPUNN_API gpunn_tensor *gpunn_flip(gpunn_tensor *x, gpunn_axes axes)
     int           count = gpunn__axis_list(&call, x, &axes, list);
     gpunn_tensor *y = count < 0 ? NULL : x;
     if (count == 0)
-        for (; count < x->rank; count++) list[count] = count; /* no axis: all of them */
+        for (; count < x->rank; count++) list[count] = count; /* no axis given: all axes */
     for (int i = 0; i < count; i++) {
         const int64_t size = x->dim[list[i]];
         if (size > 1 << 24)
@@ -670,14 +671,15 @@ GPUNN_API gpunn_tensor *gpunn_roll(gpunn_tensor *x, int64_t shift, int axis)
     return gpunn__made(&call, gpunn_concat(parts, 2, axis));
 }
 
-/* x as six axes, in another order, as those of an image again. */
+/* Reshapes x to six axes, permutes them and reshapes the result to an image. */
 static gpunn_tensor *gpunn__regroup(gpunn_tensor *x, const int64_t *split, gpunn_axes order, const int64_t *image)
 {
     gpunn_tensor *y = gpunn_permute(gpunn__reshape_to(x, 6, split), order);
     return y ? gpunn__reshape_to(y, 4, image) : NULL;
 }
 
-/* depth_first: the places of a square stand before the channels, else behind them. */
+/* Makes a pixel shuffle or unshuffle. depth_first: the position in the square
+ * comes before the channels, else after them. */
 static gpunn_tensor *gpunn__pixel_call(gpunn__call *call, const char *op, gpunn_tensor *x, int factor, bool is_shuffle,
                                        bool depth_first)
 {
@@ -752,7 +754,8 @@ GPUNN__INTERNAL gpunn_tensor *gpunn__unfold(gpunn_tensor *x, const gpunn_attribu
     return x;
 }
 
-/* The settings of unfold and fold, and of an image [n, c, h, w] the numbers of windows; false after an error. */
+/* Resolves settings of unfold and fold and computes the numbers of windows in an
+ * image [n, c, h, w]. Returns false on failure. */
 static bool gpunn__unfold_settings(const gpunn__call *call, const gpunn_unfold_args *args, const gpunn__meta *image,
                                    gpunn_attributes *attr, int64_t *sizes)
 {
@@ -788,8 +791,8 @@ GPUNN_API gpunn_tensor *gpunn_unfold_(gpunn_tensor *x, gpunn_unfold_args args)
     return gpunn__made(&call, gpunn_reshape(y, GPUNN_SHAPE(n, c * cells, count)));
 }
 
-/* x without axis `kernel`, whose k-th slices, their elements along axis `places` `stride` apart, are added from k dilation on to
- * `size` ones. */
+/* Removes axis `kernel` of x by adding its slices. Along axis `places`, elements are spread `stride` apart.
+ * Slice k is shifted by k * dilation, and the result has `size` elements. */
 static gpunn_tensor *gpunn__fold_axis(gpunn_tensor *x, int kernel, int places, int64_t stride, int64_t dilation, int64_t size)
 {
     gpunn_tensor  *sum = NULL;
@@ -885,7 +888,7 @@ GPUNN_API gpunn_tensor *gpunn_diagonal(gpunn_tensor *x, int offset)
                              gpunn__shape_text(x, text));
     memset(&flat, 0, sizeof flat);
     memcpy(flat.dim, x->dim, (size_t)axis * sizeof *x->dim);
-    flat.dim[axis] = rows * columns; /* where each element lies a row and a column behind the one before */
+    flat.dim[axis] = rows * columns; /* there each diagonal element lies one row and one column after the last */
     return gpunn__made(&call,
                        gpunn_slice(gpunn_reshape(x, flat), axis, first, first + (count - 1) * (columns + 1) + 1, columns + 1));
 }

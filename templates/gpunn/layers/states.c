@@ -63,7 +63,7 @@ static bool gpunn__sample_fits(const gpunn__call *call, const gpunn_tensor *logi
 GPUNN_API gpunn_tensor *gpunn_sample_(gpunn_tensor *logits, gpunn_tensor *draw, gpunn_sample_args args)
 {
     static const char *const operand_names[] = {"logits", "draw"}, *const number_names[] = {"scale", "top_p"};
-    /* Of each row the place, in falling order, at which the probabilities so far pass the number drawn. */
+    /* For each row: the place in falling order where the cumulative probability exceeds the number drawn. */
     static const char formula[] = "p = softmax(x * scale, 1); kept = p * (cumsum(p, 1) - p < top_p);"
                                   "passed = sum(cumsum(kept, 1) <= y * sum(kept, 1, keepdim=True), 1, keepdim=True);"
                                   "max(min(passed, sum(kept > 0, 1, keepdim=True) - 1), 0)";
