@@ -15528,7 +15528,7 @@ GPUNN_API gpunn_tensor *gpunn_assign_at_(gpunn_tensor *state, int axis, gpunn_te
     return gpunn__assign("assign_at", state, axis, position, value, 3, args.in_training);
 }
 
-/* ---- drawing --------------------------------------------------------------------------------------------------------- */
+/* ---- sampling -------------------------------------------------------------------------------------------------------- */
 
 static bool gpunn__sample_fits(const gpunn__call *call, const gpunn_tensor *logits, const gpunn_tensor *draw,
                                const gpunn_sample_args *args)
@@ -16300,8 +16300,8 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
 /* ---- Fourier transforms ---------------------------------------------------------------------------------------------- *
  * Complex numbers are pairs along a last axis. A transform of n1 numbers is a product with a matrix [2 n1, 2
  * n1]. A transform of n = n1 n2 numbers follows Cooley and Tukey (1965). It transforms n2 sets of n1 numbers
- * that lie n2 apart, rotates each result, and transforms n1 sets of n2. With j = j1 n2 + j2 and k = k1 + n1
- * k2, jk / n equals j1 k1 / n1 + j2 k1 / n + j2 k2 / n2, apart from whole turns. */
+ * that lie n2 apart, rotates each result, and transforms n1 sets of n2. Let j = j1 n2 + j2 and k = k1 + n1
+ * k2. Then jk / n = j1 k1 / n1 + j2 k1 / n + j2 k2 / n2, up to whole turns. */
 
 typedef struct gpunn__fourier {
     const gpunn__call *call;
@@ -18021,6 +18021,7 @@ GPUNN__INTERNAL int64_t gpunn__aligned(int64_t count);
 /* The range of a weight in the model's memory: parameters that decay, other parameters, buffers and
  * constants, narrow weights. -1: t is no weight. */
 enum { GPUNN__NARROW_RANGE = 3, GPUNN__WEIGHT_RANGES };
+/* Which of these ranges holds t. */
 GPUNN__INTERNAL int gpunn__weight_range(const gpunn_tensor *t);
 
 /* Number of floats that a weight occupies. */
@@ -19804,9 +19805,9 @@ GPUNN__INTERNAL bool gpunn__group_step(gpunn__builder *b, int index, bool backwa
 /* ---- recomputing ----------------------------------------------------------------------------------------------------- *
  * gpunn_recompute defines checkpoint segments of the model. Steps of a segment whose results the backward
  * pass reads run a second time, with new memory, when the first of these results is needed. Their first
- * results live only as long as the forward pass reads them. If a step is missing from the segment here, its
- * results are merely held longer. In every pass but the first, recurrent layers form a segment of their own,
- * since their backward steps overwrite what the forward steps saved. */
+ * results live only as long as the forward pass reads them. A step that is not recomputed only has its
+ * results held longer. In every pass but the first, recurrent layers form a segment of their own, since their
+ * backward steps overwrite what the forward steps saved. */
 
 static bool gpunn__recomputes(const gpunn__builder *b)
 {
@@ -20203,7 +20204,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__commit(gpunn_model *model);
 /* Undoes a model's first commit. */
 GPUNN__INTERNAL void gpunn__uncommit(gpunn_model *model);
 
-/* Makes the device's counts equal to host[count]. With with_replays, first adds to both
+/* Makes the device's counts equal to host[count]. With with_replays, first adds to host
  * what the device counted in replayed runs. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_settle(gpunn_device *dev, gpunn_count *counts, uint64_t *host, int count,
                                                    bool with_replays);
@@ -20218,8 +20219,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__keys_settle(gpunn_model *model, bool with_r
 /* Address of a slot: in user-owned memory or in the arena. */
 GPUNN__INTERNAL void *gpunn__slot_memory(const gpunn_model *model, gpunn__plan *plan, int index);
 
-/* Allocates memory for a plan and sets its pointers. After a failure the plan
- * stays unbound, so the next run tries again. */
+/* Allocates memory for a plan and sets its pointers. After a failure the next run tries again. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *plan);
 
 /* ---- user-owned memory ----------------------------------------------------------------------------------------------- */
@@ -20521,7 +20521,7 @@ GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last)
     return status;
 }
 
-/* ---- making one ------------------------------------------------------------------------------------------------------ */
+/* ---- making a plan --------------------------------------------------------------------------------------------------- */
 
 static size_t gpunn__plan_tables(gpunn__plan *plan, char *base)
 {
@@ -22642,6 +22642,7 @@ typedef struct gpunn__text {
     void *user;
 } gpunn__text;
 
+/* Formats a line and passes it to out->write, if non-NULL. Cuts lines to 255 bytes. */
 GPUNN__INTERNAL void gpunn__text_line(const gpunn__text *out, const char *format, ...) GPUNN__PRINTF(2, 3);
 
 /* Bytes of device memory that running a plan takes. */
@@ -22982,7 +22983,7 @@ typedef struct gpunn__stretches {
     int         *last;          /* id of the last tensor that reads it; for the loss its own; 0: the loss does not depend on it */
     int         *part;          /* the segments before this call */
     size_t       whole;         /* sum of bytes */
-    size_t       budget, least; /* least: bytes needed by the best choice so far */
+    size_t       budget, least; /* least: the fewest bytes that any choice needed */
     int64_t      batch;
 } gpunn__stretches;
 
@@ -32944,7 +32945,7 @@ GPUNN__INTERNAL bool gpunn__check_range(gpunn_device *dev, const char *function,
     return false;
 }
 
-/* ---- making ---------------------------------------------------------------------------------------------------------- */
+/* ---- creating -------------------------------------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL bool gpunn__has_state(gpunn_update_kind kind, const float *setting, int k)
 {
@@ -33566,7 +33567,7 @@ GPUNN_API gpunn_status gpunn_ema_swap(gpunn_optimizer *opt)
     return GPUNN_OK;
 }
 
-/* ---- moving ---------------------------------------------------------------------------------------------------------- */
+/* ---- moving to another device ---------------------------------------------------------------------------------------- */
 
 typedef struct gpunn__moving { /* a block that moves to another device */
     void  *memory, *moved;
@@ -34344,7 +34345,7 @@ static GPUNN__STATUS gpunn__add_buckets(gpunn_optimizer *opt, const gpunn_run *r
     return status;
 }
 
-/* Lists what GPUs of joined ranks exchange in a training step before its updates. */
+/* Lists what the GPUs of joined ranks exchange in a training step. */
 static GPUNN__STATUS gpunn__exchanges_of(gpunn_optimizer *opt, const gpunn_run *run, gpunn_tensor *loss, bool updates)
 {
     gpunn_model         *model = opt->model;
@@ -35673,8 +35674,6 @@ GPUNN__INTERNAL int64_t gpunn__loader_batch(const gpunn_loader *loader);
  * batch begins at that position. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__loader_set_state(gpunn_loader *loader, int64_t epoch, int64_t position, int64_t batch);
 
-/* ---- structs --------------------------------------------------------------------------------------------------------- */
-
 /* ---- order ----------------------------------------------------------------------------------------------------------- */
 
 /* Fisher-Yates shuffle. Draw k of an epoch uses half of the words at counter (k / 2 low, k / 2 high, epoch
@@ -36247,7 +36246,7 @@ GPUNN_API bool gpunn_next(gpunn_loader *loader)
     return true;
 }
 
-/* ---- making and asking ----------------------------------------------------------------------------------------------- */
+/* ---- creating and querying ------------------------------------------------------------------------------------------- */
 
 /* The named size that a dimension consists of, or NULL. */
 static const gpunn__size *gpunn__size_of_name(const gpunn_model *model, int64_t dim)
@@ -40386,7 +40385,7 @@ GPUNN_API gpunn_status gpunn_write_safetensors(gpunn_device *dev, const char *pa
 /* Implements gpunn_fit, the training loop over epochs, with validation, history files, checkpoints and early
  * stopping. Also gpunn_evaluate, gpunn_evaluate_classes and gpunn_progress_bar. */
 
-/* ---- averages -------------------------------------------------------------------------------------------------------- */
+/* ---- means over batches ---------------------------------------------------------------------------------------------- */
 
 /* Means over batches, weighted by their samples, so that a smaller last batch counts less. */
 /* Backends that execute whole runs are not waited for after each
@@ -40573,7 +40572,7 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
     return status;
 }
 
-/* ---- classes --------------------------------------------------------------------------------------------------------- */
+/* ---- class scores ---------------------------------------------------------------------------------------------------- */
 
 typedef struct gpunn__classes { /* all in host memory */
     gpunn_tensor *logits, *labels;
@@ -40978,7 +40977,7 @@ static GPUNN__STATUS gpunn__fit_batches(gpunn__fit *fit)
     gpunn__mean_begin(&mean, args->loss, args->metric, args->metrics);
     mean.skips = fit->opt->skips;
     if (args->train->position == args->train->batches)
-        (void)gpunn_next(args->train); /* starts a new epoch if the last one ended unnoticed */
+        (void)gpunn_next(args->train); /* ends an epoch whose batches were all delivered */
     p->batch = args->train->position;
     status = gpunn__fit_call(fit, "on_epoch_begin", args->on_epoch_begin);
     while (status == GPUNN_OK && gpunn_next(args->train)) {

@@ -287,8 +287,8 @@ GPUNN_API gpunn_tensor *gpunn_einsum(const char *equation, gpunn_tensor *const *
 /* ---- Fourier transforms ---------------------------------------------------------------------------------------------- *
  * Complex numbers are pairs along a last axis. A transform of n1 numbers is a product with a matrix [2 n1, 2
  * n1]. A transform of n = n1 n2 numbers follows Cooley and Tukey (1965). It transforms n2 sets of n1 numbers
- * that lie n2 apart, rotates each result, and transforms n1 sets of n2. With j = j1 n2 + j2 and k = k1 + n1
- * k2, jk / n equals j1 k1 / n1 + j2 k1 / n + j2 k2 / n2, apart from whole turns. */
+ * that lie n2 apart, rotates each result, and transforms n1 sets of n2. Let j = j1 n2 + j2 and k = k1 + n1
+ * k2. Then jk / n = j1 k1 / n1 + j2 k1 / n + j2 k2 / n2, up to whole turns. */
 
 typedef struct gpunn__fourier {
     const gpunn__call *call;

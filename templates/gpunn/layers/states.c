@@ -38,7 +38,7 @@ GPUNN_API gpunn_tensor *gpunn_assign_at_(gpunn_tensor *state, int axis, gpunn_te
     return gpunn__assign("assign_at", state, axis, position, value, 3, args.in_training);
 }
 
-/* ---- drawing --------------------------------------------------------------------------------------------------------- */
+/* ---- sampling -------------------------------------------------------------------------------------------------------- */
 
 static bool gpunn__sample_fits(const gpunn__call *call, const gpunn_tensor *logits, const gpunn_tensor *draw,
                                const gpunn_sample_args *args)

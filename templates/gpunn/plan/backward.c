@@ -363,9 +363,9 @@ GPUNN__INTERNAL bool gpunn__group_step(gpunn__builder *b, int index, bool backwa
 /* ---- recomputing ----------------------------------------------------------------------------------------------------- *
  * gpunn_recompute defines checkpoint segments of the model. Steps of a segment whose results the backward
  * pass reads run a second time, with new memory, when the first of these results is needed. Their first
- * results live only as long as the forward pass reads them. If a step is missing from the segment here, its
- * results are merely held longer. In every pass but the first, recurrent layers form a segment of their own,
- * since their backward steps overwrite what the forward steps saved. */
+ * results live only as long as the forward pass reads them. A step that is not recomputed only has its
+ * results held longer. In every pass but the first, recurrent layers form a segment of their own, since their
+ * backward steps overwrite what the forward steps saved. */
 
 static bool gpunn__recomputes(const gpunn__builder *b)
 {

@@ -307,7 +307,7 @@ GPUNN_API gpunn_status gpunn_recompute(gpunn_tensor *first, gpunn_tensor *last)
     return status;
 }
 
-/* ---- making one ------------------------------------------------------------------------------------------------------ */
+/* ---- making a plan --------------------------------------------------------------------------------------------------- */
 
 static size_t gpunn__plan_tables(gpunn__plan *plan, char *base)
 {

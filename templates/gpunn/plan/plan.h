@@ -55,7 +55,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__commit(gpunn_model *model);
 /* Undoes a model's first commit. */
 GPUNN__INTERNAL void gpunn__uncommit(gpunn_model *model);
 
-/* Makes the device's counts equal to host[count]. With with_replays, first adds to both
+/* Makes the device's counts equal to host[count]. With with_replays, first adds to host
  * what the device counted in replayed runs. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__counts_settle(gpunn_device *dev, gpunn_count *counts, uint64_t *host, int count,
                                                    bool with_replays);
@@ -70,8 +70,7 @@ GPUNN__INTERNAL GPUNN__STATUS gpunn__keys_settle(gpunn_model *model, bool with_r
 /* Address of a slot: in user-owned memory or in the arena. */
 GPUNN__INTERNAL void *gpunn__slot_memory(const gpunn_model *model, gpunn__plan *plan, int index);
 
-/* Allocates memory for a plan and sets its pointers. After a failure the plan
- * stays unbound, so the next run tries again. */
+/* Allocates memory for a plan and sets its pointers. After a failure the next run tries again. */
 GPUNN__INTERNAL GPUNN__STATUS gpunn__plan_bind(gpunn_model *model, gpunn__plan *plan);
 
 #endif /* GPUNN__PLAN_PLAN_H */

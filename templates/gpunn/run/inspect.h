@@ -11,6 +11,7 @@ typedef struct gpunn__text {
     void *user;
 } gpunn__text;
 
+/* Formats a line and passes it to out->write, if non-NULL. Cuts lines to 255 bytes. */
 GPUNN__INTERNAL void gpunn__text_line(const gpunn__text *out, const char *format, ...) GPUNN__PRINTF(2, 3);
 
 /* Bytes of device memory that running a plan takes. */

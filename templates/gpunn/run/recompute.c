@@ -17,7 +17,7 @@ typedef struct gpunn__stretches {
     int         *last;          /* id of the last tensor that reads it; for the loss its own; 0: the loss does not depend on it */
     int         *part;          /* the segments before this call */
     size_t       whole;         /* sum of bytes */
-    size_t       budget, least; /* least: bytes needed by the best choice so far */
+    size_t       budget, least; /* least: the fewest bytes that any choice needed */
     int64_t      batch;
 } gpunn__stretches;
 

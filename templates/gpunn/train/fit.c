@@ -13,7 +13,7 @@
 /* Implements gpunn_fit, the training loop over epochs, with validation, history files, checkpoints and early
  * stopping. Also gpunn_evaluate, gpunn_evaluate_classes and gpunn_progress_bar. */
 
-/* ---- averages -------------------------------------------------------------------------------------------------------- */
+/* ---- means over batches ---------------------------------------------------------------------------------------------- */
 
 /* Means over batches, weighted by their samples, so that a smaller last batch counts less. */
 /* Backends that execute whole runs are not waited for after each
@@ -200,7 +200,7 @@ GPUNN_API gpunn_status gpunn_evaluate(gpunn_loader *loader, gpunn_tensor *loss, 
     return status;
 }
 
-/* ---- classes --------------------------------------------------------------------------------------------------------- */
+/* ---- class scores ---------------------------------------------------------------------------------------------------- */
 
 typedef struct gpunn__classes { /* all in host memory */
     gpunn_tensor *logits, *labels;
@@ -605,7 +605,7 @@ static GPUNN__STATUS gpunn__fit_batches(gpunn__fit *fit)
     gpunn__mean_begin(&mean, args->loss, args->metric, args->metrics);
     mean.skips = fit->opt->skips;
     if (args->train->position == args->train->batches)
-        (void)gpunn_next(args->train); /* starts a new epoch if the last one ended unnoticed */
+        (void)gpunn_next(args->train); /* ends an epoch whose batches were all delivered */
     p->batch = args->train->position;
     status = gpunn__fit_call(fit, "on_epoch_begin", args->on_epoch_begin);
     while (status == GPUNN_OK && gpunn_next(args->train)) {

@@ -7,8 +7,6 @@
 #include "ranks/group.h"
 #include "run/io.h"
 
-/* ---- structs --------------------------------------------------------------------------------------------------------- */
-
 /* ---- order ----------------------------------------------------------------------------------------------------------- */
 
 /* Fisher-Yates shuffle. Draw k of an epoch uses half of the words at counter (k / 2 low, k / 2 high, epoch
@@ -581,7 +579,7 @@ GPUNN_API bool gpunn_next(gpunn_loader *loader)
     return true;
 }
 
-/* ---- making and asking ----------------------------------------------------------------------------------------------- */
+/* ---- creating and querying ------------------------------------------------------------------------------------------- */
 
 /* The named size that a dimension consists of, or NULL. */
 static const gpunn__size *gpunn__size_of_name(const gpunn_model *model, int64_t dim)

@@ -23,7 +23,7 @@ GPUNN__INTERNAL bool gpunn__check_range(gpunn_device *dev, const char *function,
     return false;
 }
 
-/* ---- making ---------------------------------------------------------------------------------------------------------- */
+/* ---- creating -------------------------------------------------------------------------------------------------------- */
 
 GPUNN__INTERNAL bool gpunn__has_state(gpunn_update_kind kind, const float *setting, int k)
 {
@@ -645,7 +645,7 @@ GPUNN_API gpunn_status gpunn_ema_swap(gpunn_optimizer *opt)
     return GPUNN_OK;
 }
 
-/* ---- moving ---------------------------------------------------------------------------------------------------------- */
+/* ---- moving to another device ---------------------------------------------------------------------------------------- */
 
 typedef struct gpunn__moving { /* a block that moves to another device */
     void  *memory, *moved;

@@ -313,7 +313,7 @@ static GPUNN__STATUS gpunn__add_buckets(gpunn_optimizer *opt, const gpunn_run *r
     return status;
 }
 
-/* Lists what GPUs of joined ranks exchange in a training step before its updates. */
+/* Lists what the GPUs of joined ranks exchange in a training step. */
 static GPUNN__STATUS gpunn__exchanges_of(gpunn_optimizer *opt, const gpunn_run *run, gpunn_tensor *loss, bool updates)
 {
     gpunn_model         *model = opt->model;
