@@ -623,9 +623,9 @@
  *
  * HOW IT WORKS  The trip of y = gpunn_linear(x, "fc", .out_features = 10). Names behind >> are sections of this file.
  *     Building. gpunn_linear is a macro for gpunn_linear_ (>>layers/basic). gpunn__settle applies the defaults of its row
- *     (>>graph/arguments). gpunn__layer_weight makes the parameters fc.weight and fc.bias. gpunn__node (>>graph/nodes) appends the
- *     result to the model, with the shape that gpunn__infer gives (>>graph/infer). Nothing is computed yet, and the device holds
- *     no memory.
+ *     (>>graph/arguments). gpunn__layer_weight makes the parameters fc.weight and fc.bias. gpunn__node (>>graph/nodes) appends
+ *     the result to the model, with the shape that gpunn__infer gives (>>graph/infer). Nothing is computed yet, and the device
+ *     holds no memory.
  *     Planning. The first run of these outputs, in this mode and batch, makes a plan: a list of gpunn_step with pointers into one
  *     arena. Later runs find it (gpunn__plan_for, >>run/run). gpunn__plan_fill (>>plan/plan) makes it in these passes:
  *      1. gpunn__mark_operands: the tensors that the outputs are computed from.
@@ -645,8 +645,8 @@
  *     15. gpunn__overlay_steps and gpunn__prepare_steps: results that may overwrite an operand, and the workspace of each step.
  *     16. gpunn__assign_offsets: a place in the arena for each value, by size, in the lowest gap while it lives.
  *     Running. gpunn__plan_bind writes addresses into the steps. The CPU runs each step by its op's function: gpunn__cpu_linear
- *     (>>cpu/gemm), called with GPUNN__FORWARD or GPUNN__BACKWARD. gpunn_cuda.cu runs gpunn__cuda_linear (>>cuda/gemm there), once
- *     to capture the whole run as a CUDA graph, which later runs replay.
+ *     (>>cpu/gemm), called with GPUNN__FORWARD or GPUNN__BACKWARD. gpunn_cuda.cu runs gpunn__cuda_linear (>>cuda/gemm there),
+ *     once to capture the whole run as a CUDA graph, which later runs replay.
  *     Learning. The backward step leaves the gradient of fc.weight beside all others, in one array. gpunn__optimizer_collect
  *     (>>train/ranks) adds an update for each range of parameters with common settings to the run; gpunn__step_adam
  *     (>>cpu/optimizers) makes it.
